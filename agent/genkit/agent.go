@@ -11,20 +11,20 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// An Agent is what an agent file describes.
+// An Agent is the content of an agent file, with its tools.
 type Agent struct {
 	*frontmatter.Agent // Body is for ai.WithSystem
 
-	// Tools are those of the file's mode: sandbox_run alone, or those of a sandbox
-	// that stays. A file that says nothing of a sandbox has none.
+	// Tools are the tools of the file's mode: only sandbox_run, or those of a lasting
+	// sandbox. A file without a sandbox has none.
 	Tools []ai.ToolRef
 
 	kit *tools.Kit // nil without tools
 }
 
-// Load reads the agent file at path; see package frontmatter. Its tools are for p,
-// which stays the caller's, and as kit and opts say but for what the file does:
-// kit.Agent is that, and so is the agent's name unless opts has one. Kinds: ErrInvalid,
+// Load reads the agent file at path; see package frontmatter. Its tools use p, which
+// the caller keeps, and the options in kit and opts, except that kit.Agent comes from
+// the file, and so does the agent's name unless opts has one. Kinds: ErrInvalid,
 // ErrNotExist.
 func Load(path string, p atoll.Provider, kit tools.Options, opts Options) (*Agent, error) {
 	file, err := frontmatter.Load(path)
@@ -45,8 +45,8 @@ func Load(path string, p atoll.Provider, kit tools.Options, opts Options) (*Agen
 	return a, nil
 }
 
-// Close lets go of what runs in the background, which runs on. The tools are not
-// called any more.
+// Close detaches from background commands, which continue. The tools must not be called
+// any more.
 func (a *Agent) Close() error {
 	if a.kit == nil {
 		return nil

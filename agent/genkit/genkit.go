@@ -1,17 +1,4 @@
-// Package genkit shows the tools of package tool to agents that run on Genkit:
-//
-//	kit, err := tools.New(p, tools.Options{})
-//	ctx = genkit.WithCaller(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf_1"}})
-//	resp, err := core.Generate(ctx, g, ai.WithTools(genkit.Tools(kit, genkit.Options{})...), ai.WithMaxTurns(50))
-//
-// where core is Genkit's own package of this name. [Load] reads an agent file, and
-// gives the tools of its mode.
-//
-// Genkit ends after 5 turns unless it is told otherwise. What tools take and give is
-// in its traces, and goes where those go.
-//
-// It is a module of its own, so that whoever uses Atoll does not get Genkit's
-// dependencies.
+// Package genkit offers the tools of package tools to agents that run on Genkit:
 package genkit
 
 import (
@@ -29,28 +16,27 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// Options say how tools are called. The zero value leaves that to the context.
+// Options configure calls of tools. The zero value leaves the caller to the context.
 type Options struct {
-	// Caller is for whom tools are called where the context does not say so; see
-	// WithCaller.
+	// Caller is the default caller if the context has none; see WithCaller.
 	Caller tools.Caller
-	// Report, if it is not nil, is called now and then while a tool works, with
-	// its name and the context that it was called with.
+	// Report, if not nil, is called now and then while a tool works, with its name and
+	// the context of its call.
 	Report func(ctx context.Context, name string, r tools.Report)
 
-	session session.ScopeKind // what the agent's file says, if there is one
+	session session.ScopeKind // from the agent's file, if there is one
 }
 
-// runName is the tool that has a sandbox of its own, whoever calls it.
+// runName is the tool whose sandbox is independent of the caller.
 const runName = "sandbox_run"
 
-// Tools returns the tools of kit, which is closed after their last call, for
-// ai.WithTools. They may be used at once by many.
+// Tools returns the tools of kit for ai.WithTools. The caller closes kit after their
+// last call. They may be used concurrently.
 //
-// They are not registered, so that agents with other tools of these names can be in
-// the same program. Where they are found by name, as prompts do, each can be
-// registered, once: it is an ai.Tool, and genkit.RegisterAction takes it. Genkit then
-// prefers it to all that have its name, in every call of Generate.
+// They are not registered, so that agents with other tools of these names can be in the
+// same program. For lookup by name, as in prompts, each tool can be registered once: it
+// is an ai.Tool, and genkit.RegisterAction accepts it. Genkit then prefers it to all
+// other tools of its name, in every call of Generate.
 func Tools(kit *tools.Kit, opts Options) []ai.ToolRef {
 	var all []ai.ToolRef
 	for _, t := range kit.Tools() {
@@ -61,14 +47,14 @@ func Tools(kit *tools.Kit, opts Options) []ai.ToolRef {
 
 type callerKey struct{}
 
-// WithCaller returns a context for which tools are called on behalf of c. The agent's
-// name and environment may be left to Options.Caller: the steps of a workflow can
-// share the context, and be agents of their own.
+// WithCaller returns a context that makes c the caller of tools. The agent's name and
+// environment may be left to Options.Caller: the steps of a workflow can share the
+// context, and be separate agents.
 func WithCaller(ctx context.Context, c tools.Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-func (o Options) caller(ctx context.Context) tools.Caller {
+func (o Options) callerOf(ctx context.Context) tools.Caller {
 	c, ok := ctx.Value(callerKey{}).(tools.Caller)
 	if !ok {
 		return o.Caller
@@ -78,8 +64,8 @@ func (o Options) caller(ctx context.Context) tools.Caller {
 	return c
 }
 
-// check reports whether there is a session for c.
-func (o Options) check(c tools.Caller) error {
+// checkCaller returns an error if c identifies no session.
+func (o Options) checkCaller(c tools.Caller) error {
 	if c.Scope != (session.Scope{}) {
 		return c.Scope.Validate()
 	}
@@ -87,11 +73,11 @@ func (o Options) check(c tools.Caller) error {
 	return err
 }
 
-// action runs a tool, with Genkit's traces and metrics. It takes any input.
+// An action runs a tool, with Genkit's traces and metrics. It takes any input.
 type action = core.ActionDef[any, *ai.MultipartToolResponse, struct{}]
 
-// A sandboxTool is both what Genkit calls a tool and the action that it registers for
-// one. Genkit's own would not do:
+// A sandboxTool is both a tool of Genkit and the action registered for it. Genkit's own
+// type doesn't fit:
 //
 //   - It checks input by the schema that models see, and ends the generation when a
 //     model gets a field wrong. Package tools checks as strictly, and explains.
@@ -109,7 +95,7 @@ var (
 
 func newSandboxTool(kit *tools.Kit, t *tools.Tool, opts Options) *sandboxTool {
 	run := func(ctx context.Context, input any) (*ai.MultipartToolResponse, error) {
-		return call(ctx, kit, t, opts, input)
+		return callTool(ctx, kit, t, opts, input)
 	}
 	a := core.NewAction(t.Name, api.ActionTypeToolV2, map[string]any{
 		"type": api.ActionTypeToolV2, "name": t.Name, "description": t.Description,
@@ -122,22 +108,21 @@ func newSandboxTool(kit *tools.Kit, t *tools.Tool, opts Options) *sandboxTool {
 	return &sandboxTool{a, desc}
 }
 
-// call calls a tool. Its error is an answer like any other: {"error": "...", "kind":
-// "..."}.
+// callTool calls a tool. It returns the tool's error as a result: {"error": "...",
+// "kind": "..."}.
 //
-// Genkit takes an error for the end of the whole generation: Generate returns it, the
-// model never reads it, and of other calls that the model has asked for in the same
-// turn the goroutines wait forever. That would also be so of a context that has ended.
-// As an answer it is passed on to the model, the call of which fails with the
-// context's own error, and that is what Generate returns.
-func call(ctx context.Context, kit *tools.Kit, t *tools.Tool, opts Options, input any) (*ai.MultipartToolResponse, error) {
+// Genkit ends the whole generation on an error: Generate returns it, the model never
+// reads it, and the goroutines of other calls in the same turn wait forever. The same
+// holds for the error of a context. As a result, the error is passed to the model; its
+// call then fails with the context's own error, and Generate returns that.
+func callTool(ctx context.Context, kit *tools.Kit, t *tools.Tool, opts Options, input any) (*ai.MultipartToolResponse, error) {
 	data, err := json.Marshal(input)
 	if err != nil {
 		return nil, err
 	}
-	caller := opts.caller(ctx)
-	if err := opts.check(caller); err != nil && t.Name != runName {
-		// No model could do anything about it: it is for whoever wrote the program.
+	caller := opts.callerOf(ctx)
+	if err := opts.checkCaller(caller); err != nil && t.Name != runName {
+		// A model cannot correct this: it is a mistake of the program.
 		return nil, fmt.Errorf("%w; see WithCaller and Options.Caller", err)
 	}
 	var report func(tools.Report)
@@ -178,21 +163,21 @@ func (t *sandboxTool) RunRawMultipart(ctx context.Context, input any) (*ai.Multi
 	return t.Run(ctx, input, nil)
 }
 
-// theirs is a tool of Genkit's, for methods that ask nothing of the tool.
-func theirs() ai.Tool { return (*ai.ToolDef[any, any])(nil) }
+// genkitTool returns a tool of Genkit, for methods that don't depend on the tool.
+func genkitTool() ai.Tool { return (*ai.ToolDef[any, any])(nil) }
 
 // Respond implements ai.Tool.
 func (t *sandboxTool) Respond(request *ai.Part, output any, opts *ai.RespondOptions) *ai.Part {
-	return theirs().Respond(request, output, opts)
+	return genkitTool().Respond(request, output, opts)
 }
 
 // Restart implements ai.Tool.
 func (t *sandboxTool) Restart(request *ai.Part, opts *ai.RestartOptions) *ai.Part {
-	return theirs().Restart(request, opts)
+	return genkitTool().Restart(request, opts)
 }
 
-// Register implements ai.Tool, and api.Action. It can be registered in many places,
-// but once in each.
+// Register implements ai.Tool and api.Action. A tool can be registered in many
+// registries, but once in each.
 func (t *sandboxTool) Register(r api.Registry) {
 	r.RegisterAction(t.desc.Key, t)
 }

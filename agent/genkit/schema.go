@@ -6,11 +6,11 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// asMap is a schema in the form that Genkit has them in.
+// asMap returns a schema in Genkit's form.
 func asMap(s *jsonschema.Schema) map[string]any {
 	data, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // of our own schemas
+		panic(err) // our own schemas are valid
 	}
 	var m map[string]any
 	if err := json.Unmarshal(data, &m); err != nil {
@@ -19,7 +19,7 @@ func asMap(s *jsonschema.Schema) map[string]any {
 	return m
 }
 
-// outputSchema is that of an output, or of the error that stands in its place.
+// outputSchema returns the schema of an output, or of the error in its place.
 func outputSchema(s *jsonschema.Schema) map[string]any {
 	text := func(description string) any {
 		return map[string]any{"type": "string", "description": description}

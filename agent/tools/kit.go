@@ -6,8 +6,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
-	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Limits returns the limits of calls.

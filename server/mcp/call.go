@@ -8,8 +8,8 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 )
 
-// shown is t as clients see it.
-func (s *Server) shown(t *tools.Tool) *sdk.Tool {
+// toolInfo returns t in the form of the SDK.
+func (s *Server) toolInfo(t *tools.Tool) *sdk.Tool {
 	open := s.kit.OpenWorld(t)
 	return &sdk.Tool{
 		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input, OutputSchema: t.Output,
@@ -19,30 +19,31 @@ func (s *Server) shown(t *tools.Tool) *sdk.Tool {
 	}
 }
 
-// call calls a tool. What it cannot do is told to the model, as a result.
-func (s *Server) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-	ctx, caller, done, err := s.begin(ctx, req.Session, req.Extra)
+// callTool calls a tool. It returns the tool's error as a result, for the model.
+func (s *Server) callTool(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	ctx, caller, done, err := s.beginCall(ctx, req.Session, req.Extra)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	out, err := s.kit.Call(ctx, caller, req.Params.Name, req.Params.Arguments, reporter(ctx, req))
+	out, err := s.kit.Call(ctx, caller, req.Params.Name, req.Params.Arguments, progressReporter(ctx, req))
 	if err != nil {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: err.Error()}}}, nil
 	}
 	return &sdk.CallToolResult{StructuredContent: out, Content: []sdk.Content{&sdk.TextContent{Text: string(out)}}}, nil
 }
 
-// reporter tells the client how far the call is, if it wants to know.
-func reporter(ctx context.Context, req *sdk.CallToolRequest) func(tools.Report) {
+// progressReporter returns a function that sends progress to the client, nil if it
+// didn't ask for that.
+func progressReporter(ctx context.Context, req *sdk.CallToolRequest) func(tools.Report) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return nil
 	}
 	last := 0.0
 	return func(r tools.Report) {
-		last = max(r.Seconds, last+0.001) // it has to grow
-		// A client that cannot be told has gone, which ends ctx.
+		last = max(r.Seconds, last+0.001) // progress has to increase
+		// If this fails, the client has gone, which ends ctx.
 		_ = req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: last, Message: r.Message})
 	}
 }

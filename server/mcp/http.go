@@ -15,15 +15,15 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// The headers by which a request names whose sandbox it is about. The query can
-// have them as well: workflow, agent_run, session.
+// The headers that select the sandbox of a request. The query parameters workflow,
+// agent_run and session do the same.
 const (
 	WorkflowHeader = "Atoll-Workflow"  // the id of a workflow run
 	AgentRunHeader = "Atoll-Agent-Run" // the id of the run of an agent
 	SessionHeader  = "Atoll-Session"   // a scope, like conversation/c1
 )
 
-// CallerOf is what a request says of whose sandbox it is about. Kinds: ErrInvalid.
+// CallerOf returns the caller that a request names. Kinds: ErrInvalid.
 func CallerOf(h http.Header, query url.Values) (tools.Caller, error) {
 	get := func(header, param string) string {
 		if v := h.Get(header); v != "" {
@@ -47,29 +47,29 @@ func CallerOf(h http.Header, query url.Values) (tools.Caller, error) {
 	return c, nil
 }
 
-// handler is the SDK's handler, with what is our own around it.
-func (s *Server) handler() http.Handler {
+// newHandler returns the SDK's handler, wrapped to carry accounts and requests.
+func (s *Server) newHandler() http.Handler {
 	streamable := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.mcp }, &sdk.StreamableHTTPOptions{
 		SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: s.maxMessage(),
 	})
-	// Whoever is in front of us has looked at the token. This makes the SDK keep
-	// a session to the account that began it, and hand a visit to what is called.
+	// The token has been checked before this handler. With this, the SDK binds a
+	// session to the account that began it, and passes the httpRequest to calls.
 	known := func(ctx context.Context, _ string, r *http.Request) (*mcpauth.TokenInfo, error) {
-		v, _ := ctx.Value(visitContextKey{}).(visit)
-		return &mcpauth.TokenInfo{UserID: auth.AccountFrom(ctx).Who(), Extra: map[string]any{visitKey: v}}, nil
+		v, _ := ctx.Value(requestContextKey{}).(httpRequest)
+		return &mcpauth.TokenInfo{UserID: auth.AccountFrom(ctx).Who(), Extra: map[string]any{requestKey: v}}, nil
 	}
 	return mcpauth.RequireBearerToken(known, &mcpauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(streamable)
 }
 
-type visitContextKey struct{}
+type requestContextKey struct{}
 
-// sessionID is the header that names an MCP session.
+// sessionID is the header with the id of an MCP session.
 const sessionID = "Mcp-Session-Id"
 
-// ServeHTTP serves MCP as streamable HTTP. It lets in whoever comes, but for pages
-// of other origins in a browser: who may is to be found out before. An account that
-// the request's ctx has is that of all calls, and the only one that can use the
-// session. A DELETE returns when what belonged to the session is gone.
+// ServeHTTP serves MCP as streamable HTTP. It doesn't authenticate, but rejects
+// requests of web pages from other origins: the caller has to check permissions before.
+// The account in the request's context applies to all calls, and only it can use the
+// session. A DELETE returns when the session's own resources are gone.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	closed := s.closed
@@ -79,32 +79,31 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case closed:
 		http.Error(w, "the server is closing", http.StatusServiceUnavailable)
 		return
-	case foreign(r):
-		http.Error(w, "a page of another origin may not do this", http.StatusForbidden)
+	case isCrossOrigin(r):
+		http.Error(w, "requests from pages of other origins are not allowed", http.StatusForbidden)
 		return
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	ctx := context.WithValue(r.Context(), visitContextKey{}, visit{r.Context(), caller})
+	ctx := context.WithValue(r.Context(), requestContextKey{}, httpRequest{r.Context(), caller})
 	r = r.Clone(ctx)
-	r.Header.Set("Authorization", "Bearer -") // whoever needs ours has had it
+	r.Header.Set("Authorization", "Bearer -") // the real token has been checked
 	if r.Method != http.MethodDelete {
 		s.http.ServeHTTP(w, r)
 		return
 	}
 	client := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Who())
 	if client != nil {
-		s.hangUp(client) // the SDK would wait for what is in progress
-		s.wait(ctx, client)
+		s.hangUp(client) // otherwise the SDK waits for calls in progress
+		s.waitEnded(ctx, client)
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	s.http.ServeHTTP(w, r)
 }
 
-// clientOf finds the session of an account that has called something, nil if there
-// is none.
+// clientOf returns an account's session that has made a call, nil if there is none.
 func (s *Server) clientOf(id, account string) *sdk.ServerSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,9 +115,9 @@ func (s *Server) clientOf(id, account string) *sdk.ServerSession {
 	return nil
 }
 
-// foreign reports whether a browser sends this for a page that is not of this
-// server: only there is an Origin.
-func foreign(r *http.Request) bool {
+// isCrossOrigin reports whether a browser sends the request for a page of another
+// server: only browsers set Origin.
+func isCrossOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
 		site := r.Header.Get("Sec-Fetch-Site")

@@ -1,10 +1,10 @@
-// Package mcp shows the tools of package tool to agents by the Model Context
-// Protocol: over a pair of streams, as the stdin and stdout of a program that the
-// agent has started, or over HTTP.
+// Package mcp offers the tools of package tools to agents with the Model Context
+// Protocol: over a pair of streams, such as the stdin and stdout of a program started
+// by the agent, or over HTTP.
 //
-// What agents make is in the sandbox of a session; see session.Open. Who names
-// none, by Options.Caller or with a request, has one for as long as the MCP session:
-// when that ends, so does the sandbox. A session that was named stays.
+// Calls use the sandbox of a session; see session.Open. If neither Options.Caller
+// nor the request names a session, the MCP session gets one of its own: when that ends,
+// so does the sandbox. Named sessions stay.
 //
 //	kit, err := tools.New(p, tools.Options{})
 //	s, err := mcp.NewServer(kit, mcp.Options{})
@@ -29,19 +29,19 @@ import (
 // Options configure a Server. The zero value gives each MCP session a sandbox of its
 // own.
 type Options struct {
-	// Version is told to clients.
+	// Version is reported to clients.
 	Version string
-	// Caller is for whom calls are made that do not say it themselves.
+	// Caller is the caller for requests that name none.
 	Caller tools.Caller
-	// IdleTimeout ends an MCP session over HTTP that has had no request for so
-	// long; 0 means never. Its sandbox has an idle timeout of its own, which knows
-	// what goes on in it.
+	// IdleTimeout ends an MCP session over HTTP after this time without a request; 0
+	// means never. Its sandbox has an idle timeout of its own, which considers its
+	// activity.
 	IdleTimeout time.Duration
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that cannot be returned; nil discards them.
 	Log *slog.Logger
 }
 
-// A Server shows a Kit to any number of clients.
+// A Server offers a Kit to any number of clients.
 type Server struct {
 	kit  *tools.Kit
 	opts Options
@@ -51,29 +51,28 @@ type Server struct {
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[*sdk.ServerSession]*clientSession // that have called something
-	work     sync.WaitGroup                        // of each, until it has ended
+	sessions map[*sdk.ServerSession]*clientSession // that have made a call
+	work     sync.WaitGroup                        // one per session, until it has ended
 }
 
-// NewServer returns a server for the tools of kit, which stays the caller's. Kinds:
+// NewServer returns a server for the tools of kit, which the caller keeps. Kinds:
 // ErrInvalid.
 func NewServer(kit *tools.Kit, opts Options) (*Server, error) { return newServer(kit, opts, nil) }
 
-// newServer is NewServer, but that a test may have its own say of what the server
-// can do.
+// newServer is NewServer with a hook for tests that changes the server's capabilities.
 func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*Server, error) {
 	s := &Server{kit: kit, opts: opts, log: opts.Log, sessions: map[*sdk.ServerSession]*clientSession{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if caller, _ := draw(opts.Caller); kit.Offers(toolOpen) {
+	if caller, _ := completeCaller(opts.Caller); kit.Offers(toolOpen) {
 		if _, err := kit.Scope(caller); err != nil {
 			return nil, err
 		}
 	}
 	with := &sdk.ServerOptions{
 		Instructions: s.instructions(),
-		// No logging, and none of the lists changes by itself.
+		// No logging, and the lists never change by themselves.
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: s.resourceCapabilities()},
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" },
 	}
@@ -82,23 +81,23 @@ func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*S
 	}
 	s.mcp = sdk.NewServer(&sdk.Implementation{Name: "atoll", Title: "Atoll sandboxes", Version: opts.Version}, with)
 	for _, t := range kit.Tools() {
-		s.mcp.AddTool(s.shown(t), s.call)
+		s.mcp.AddTool(s.toolInfo(t), s.callTool)
 	}
 	if s.hasResources() {
 		s.addResources()
 	}
-	s.http = s.handler()
+	s.http = s.newHandler()
 	return s, nil
 }
 
-// The tools that this package knows by name.
+// Names of tools that this package uses.
 const (
 	toolOpen = "sandbox_open"
 	toolRead = "sandbox_fs_read"
 	toolList = "sandbox_fs_list"
 )
 
-// instructions tell the model what the tools are for together.
+// instructions returns the model's introduction to the tools.
 func (s *Server) instructions() string {
 	if !s.kit.Offers(toolOpen) {
 		return "sandbox_run runs a program in an isolated sandbox made for that call. Nothing stays for the next one: give it all files that it needs."
@@ -111,13 +110,13 @@ func (s *Server) instructions() string {
 	return text
 }
 
-// maxMessage is how long a message of a client may be: a file of the largest size,
-// as base64 or as JSON escapes it, and what is around it.
+// maxMessage returns the most bytes of a client's message: a file of maximum size,
+// escaped as base64 or JSON, with its envelope.
 func (s *Server) maxMessage() int64 { return 1<<20 + 2*s.kit.Limits().MaxFileSize }
 
 // Run serves one client over a pair of streams, one message a line, until in ends,
-// which is how it is meant to end, or ctx does. Then it breaks off what is in
-// progress, ends what was made for this client only, and closes both.
+// which is the normal end, or ctx does. Then it cancels calls in progress, removes
+// resources of this client only, and closes both streams.
 func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	client, err := s.mcp.Connect(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: int(s.maxMessage())}, nil)
 	if err != nil {
@@ -126,26 +125,26 @@ func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) 
 	stop := context.AfterFunc(ctx, func() { s.hangUp(client) })
 	err = client.Wait()
 	stop()
-	s.wait(context.WithoutCancel(ctx), client)
+	s.waitEnded(context.WithoutCancel(ctx), client)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		return atoll.Errorf("mcp", "", atoll.ErrInvalid, "the client sent what cannot be read: %w", err)
+		return atoll.Errorf("mcp", "", atoll.ErrInvalid, "cannot read the client's message: %w", err)
 	}
 	return nil
 }
 
-// hangUp ends an MCP session, and what is in progress for it.
+// hangUp ends an MCP session and its calls in progress.
 func (s *Server) hangUp(client *sdk.ServerSession) {
-	if x, err := s.session(context.Background(), client); err == nil { // else there is none, and will be none
+	if x, err := s.sessionOf(context.Background(), client); err == nil { // an error means that the server is closing and has no such session
 		x.cancel()
 	}
-	_ = client.Close() // it is of no interest how
+	_ = client.Close() // the result doesn't matter
 }
 
-// Close ends all MCP sessions. Calls in progress are broken off, and it returns when
-// what was made for these sessions only is gone. Those that come later are refused.
+// Close ends all MCP sessions. It cancels calls in progress, and returns when the
+// resources of these sessions only are gone. Later sessions are refused.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 )
 
-// fileURI is what the URIs of files are made from: the path is absolute.
+// fileTemplate is the template of URIs of files; the path is absolute.
 const (
 	fileScheme   = "sandbox"
 	fileTemplate = fileScheme + ":///{+path}"
@@ -26,7 +26,7 @@ const (
 
 func fileURI(abs string) string { return (&url.URL{Scheme: fileScheme, Path: abs}).String() }
 
-// hasResources reports whether there is a sandbox whose files can be read later.
+// hasResources reports whether the kit has a lasting sandbox with readable files.
 func (s *Server) hasResources() bool { return s.kit.Offers(toolRead) && s.kit.Offers(toolList) }
 
 func (s *Server) resourceCapabilities() *sdk.ResourceCapabilities {
@@ -36,7 +36,7 @@ func (s *Server) resourceCapabilities() *sdk.ResourceCapabilities {
 	return &sdk.ResourceCapabilities{}
 }
 
-// addResources shows files of the sandbox that the session has open.
+// addResources offers the files of the session's open sandbox.
 func (s *Server) addResources() {
 	s.mcp.AddResourceTemplate(&sdk.ResourceTemplate{
 		Name: "file", Title: "A file of the sandbox", URITemplate: fileTemplate,
@@ -59,10 +59,10 @@ func (s *Server) addResources() {
 	})
 }
 
-// listFiles lists the files in the work directory, none where no sandbox runs.
+// listFiles lists the files in the work directory, none if no sandbox runs.
 func (s *Server) listFiles(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) ([]*sdk.Resource, error) {
 	var all []*sdk.Resource
-	ctx, caller, done, err := s.begin(ctx, client, extra)
+	ctx, caller, done, err := s.beginCall(ctx, client, extra)
 	if err != nil {
 		return nil, err
 	}
@@ -77,20 +77,20 @@ func (s *Server) listFiles(ctx context.Context, client *sdk.ServerSession, extra
 			Size       int64 `json:"size_bytes"`
 		}
 	}
-	if err := s.ask(ctx, caller, toolList, struct{}{}, &listed); err != nil {
+	if err := s.callOwn(ctx, caller, toolList, struct{}{}, &listed); err != nil {
 		return nil, err
 	}
 	for _, e := range listed.Entries {
 		if e.Type != string(atoll.TypeFile) || strings.ContainsRune(e.Name, utf8.RuneError) {
-			continue // the latter has a name that JSON cannot hold
+			continue // JSON cannot represent the name
 		}
 		all = append(all, &sdk.Resource{URI: fileURI(path.Join(listed.Path, e.Name)), Name: e.Name, Size: e.Size, MIMEType: mime.TypeByExtension(path.Ext(e.Name))})
 	}
 	return all, nil
 }
 
-// ask calls a tool for ourselves.
-func (s *Server) ask(ctx context.Context, caller tools.Caller, name string, in, out any) error {
+// callOwn calls a tool for this server itself.
+func (s *Server) callOwn(ctx context.Context, caller tools.Caller, name string, in, out any) error {
 	input, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -102,16 +102,16 @@ func (s *Server) ask(ctx context.Context, caller tools.Caller, name string, in, 
 	return json.Unmarshal(data, out)
 }
 
-// readFile reads a whole file, as far as the limits of sandbox_fs_read let it.
+// readFile reads a whole file, within the limits of sandbox_fs_read.
 func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-	ctx, caller, done, err := s.begin(ctx, req.Session, req.Extra)
+	ctx, caller, done, err := s.beginCall(ctx, req.Session, req.Extra)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	u, err := url.Parse(req.Params.URI)
 	if err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, wrong("%q: write it like sandbox:///work/report.md", req.Params.URI)
+		return nil, invalidParamsf("%q: write it like sandbox:///work/report.md", req.Params.URI)
 	}
 	if ok, err := s.kit.Running(ctx, caller); err != nil {
 		return nil, err
@@ -123,16 +123,16 @@ func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*s
 		Truncated               bool
 		Size                    int64 `json:"size_bytes"`
 	}
-	err = s.ask(ctx, caller, toolRead, map[string]string{"path": u.Path}, &file)
+	err = s.callOwn(ctx, caller, toolRead, map[string]string{"path": u.Path}, &file)
 	switch kind := atoll.KindOf(err); {
 	case kind == atoll.ErrNotExist:
 		return nil, sdk.ResourceNotFoundError(req.Params.URI)
 	case kind == atoll.ErrDenied || kind == atoll.ErrInvalid:
-		return nil, wrong("%v", err)
+		return nil, invalidParamsf("%v", err)
 	case err != nil:
 		return nil, err
 	case file.Truncated:
-		return nil, wrong("%s is %d bytes, and %d can be read at once: read parts of it by %s", file.Path, file.Size, s.kit.Limits().MaxFileSize, toolRead)
+		return nil, invalidParamsf("%s has %d bytes, more than the %d of one read: read parts of it with %s", file.Path, file.Size, s.kit.Limits().MaxFileSize, toolRead)
 	}
 	c := &sdk.ResourceContents{URI: req.Params.URI, MIMEType: mime.TypeByExtension(path.Ext(u.Path)), Text: file.Content}
 	c.MIMEType = cmp.Or(c.MIMEType, "text/plain; charset=utf-8")
@@ -145,7 +145,7 @@ func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*s
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{c}}, nil
 }
 
-// wrong is an error of who asked.
-func wrong(format string, args ...any) error {
+// invalidParamsf returns an error of the client.
+func invalidParamsf(format string, args ...any) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: atoll.Errorf("", "", atoll.ErrInvalid, format, args...).Error()}
 }

@@ -16,23 +16,23 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A clientSession is an MCP session that has called something.
+// A clientSession is an MCP session that has made a call.
 type clientSession struct {
-	first   context.Context // of the call: whose account it is
+	first   context.Context // of the first call, with its account
 	ctx     context.Context // ends with the session
 	cancel  context.CancelFunc
 	account string // see auth.Account.Who
 	ended   chan struct{}
 
-	mu      sync.Mutex
-	remote  bool                          // over HTTP
-	callers map[tools.Caller]tools.Caller // what stands for those that were given
-	drawn   []session.Scope               // what ends with the session
+	mu        sync.Mutex
+	remote    bool                          // over HTTP
+	callers   map[tools.Caller]tools.Caller // completed callers, by the given ones
+	ownScopes []session.Scope               // scopes that end with the session
 }
 
-// draw gives a caller the ids that it lacks. The scope is the one that is the
-// caller's own then, if there is one.
-func draw(c tools.Caller) (tools.Caller, session.Scope) {
+// completeCaller sets missing ids of a caller to random ones. It returns the scope that
+// only this caller uses, if there is one.
+func completeCaller(c tools.Caller) (tools.Caller, session.Scope) {
 	if c.Scope != (session.Scope{}) {
 		return c, session.Scope{}
 	}
@@ -48,8 +48,8 @@ func draw(c tools.Caller) (tools.Caller, session.Scope) {
 	return c, own
 }
 
-// session finds what is known of a client's session, from its first call on.
-func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*clientSession, error) {
+// sessionOf returns the state of a client's session; the first call creates it.
+func (s *Server) sessionOf(ctx context.Context, client *sdk.ServerSession) (*clientSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.sessions[client]; x != nil {
@@ -63,10 +63,10 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*clien
 	s.sessions[client] = x
 	s.work.Go(func() {
 		_ = client.Wait() // however it ended
-		over := !x.silent()
+		over := !x.hasTimedOut()
 		x.cancel()
 		if over {
-			s.end(x)
+			s.endScopes(x)
 		}
 		s.mu.Lock()
 		delete(s.sessions, client)
@@ -76,17 +76,17 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*clien
 	return x, nil
 }
 
-// silent reports whether x, which has just ended, has done so since its client has said
-// nothing for too long. A server that it has started may be in use, or a build go on:
-// what is idle about its sandbox, the idle timeout of that knows better.
-func (x *clientSession) silent() bool {
+// hasTimedOut reports whether x, which has just ended, was ended by its idle timeout.
+// Then a server in its sandbox may be in use, or a build may be running: the sandbox's
+// own idle timeout decides.
+func (x *clientSession) hasTimedOut() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.remote && x.ctx.Err() == nil
 }
 
-// wait waits until all that belonged to a client is gone.
-func (s *Server) wait(ctx context.Context, client *sdk.ServerSession) {
+// waitEnded waits until all resources of a client are gone.
+func (s *Server) waitEnded(ctx context.Context, client *sdk.ServerSession) {
 	s.mu.Lock()
 	x := s.sessions[client]
 	s.mu.Unlock()
@@ -99,15 +99,15 @@ func (s *Server) wait(ctx context.Context, client *sdk.ServerSession) {
 	}
 }
 
-// endTime is how long it may take to end what a session has drawn.
+// endTime bounds the removal of a session's own sandboxes.
 const endTime = time.Minute
 
-// end closes the sessions of sandboxes that were made for this MCP session only.
-func (s *Server) end(x *clientSession) {
+// endScopes closes the sandbox sessions that were made for this MCP session only.
+func (s *Server) endScopes(x *clientSession) {
 	ctx, cancel := context.WithTimeout(x.first, endTime)
 	defer cancel()
 	x.mu.Lock()
-	drawn := x.drawn
+	drawn := x.ownScopes
 	x.mu.Unlock()
 	for _, scope := range drawn {
 		if err := s.kit.End(ctx, scope); err != nil {
@@ -116,45 +116,45 @@ func (s *Server) end(x *clientSession) {
 	}
 }
 
-// caller is for whom a call is made, given what the request says of it.
-func (x *clientSession) caller(given tools.Caller) tools.Caller {
+// callerFor returns the caller of a call, given the one that the request names.
+func (x *clientSession) callerFor(given tools.Caller) tools.Caller {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c, ok := x.callers[given]; ok {
 		return c
 	}
-	c, own := draw(given)
+	c, own := completeCaller(given)
 	if x.callers[given] = c; own != (session.Scope{}) {
-		x.drawn = append(x.drawn, own)
+		x.ownScopes = append(x.ownScopes, own)
 	}
 	return c
 }
 
-// A visit is what is known of the HTTP request that a message came with.
-type visit struct {
+// An httpRequest is the HTTP request that a message came with.
+type httpRequest struct {
 	ctx    context.Context // ends when the client has gone
-	caller tools.Caller    // what the request says
+	caller tools.Caller    // named by the request
 }
 
-// visitKey is where the SDK carries a visit for us.
-const visitKey = "visit"
+// requestKey is the SDK's key for the httpRequest.
+const requestKey = "visit"
 
-func visitOf(extra *sdk.RequestExtra) visit {
+func requestOf(extra *sdk.RequestExtra) httpRequest {
 	if extra == nil || extra.TokenInfo == nil {
-		return visit{}
+		return httpRequest{}
 	}
-	v, _ := extra.TokenInfo.Extra[visitKey].(visit)
+	v, _ := extra.TokenInfo.Extra[requestKey].(httpRequest)
 	return v
 }
 
-// begin is the beginning of what a client asks for. Its ctx ends with the session,
-// and when the client has gone, who could not be answered any more.
-func (s *Server) begin(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) (context.Context, tools.Caller, func(), error) {
-	x, err := s.session(ctx, client)
+// beginCall starts a request of a client. The returned context ends with the session,
+// or when the client has gone and cannot receive an answer.
+func (s *Server) beginCall(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) (context.Context, tools.Caller, func(), error) {
+	x, err := s.sessionOf(ctx, client)
 	if err != nil {
 		return nil, tools.Caller{}, nil, err
 	}
-	v := visitOf(extra)
+	v := requestOf(extra)
 	ctx, cancel := context.WithCancel(ctx)
 	stops := []func() bool{context.AfterFunc(x.ctx, cancel)}
 	if v.ctx != nil {
@@ -163,7 +163,7 @@ func (s *Server) begin(ctx context.Context, client *sdk.ServerSession, extra *sd
 		x.remote = true
 		x.mu.Unlock()
 	}
-	return ctx, x.caller(over(v.caller, s.opts.Caller)), func() {
+	return ctx, x.callerFor(mergeCaller(v.caller, s.opts.Caller)), func() {
 		for _, stop := range stops {
 			stop()
 		}
@@ -171,8 +171,9 @@ func (s *Server) begin(ctx context.Context, client *sdk.ServerSession, extra *sd
 	}, nil
 }
 
-// over is what a request says of the caller, and for the rest what is configured.
-func over(c, base tools.Caller) tools.Caller {
+// mergeCaller returns the caller in a request, with the configured values for missing
+// ones.
+func mergeCaller(c, base tools.Caller) tools.Caller {
 	if c.Scope == (session.Scope{}) && c.WorkflowRunID == "" && c.AgentRunID == "" {
 		c.Scope, c.WorkflowRunID, c.AgentRunID = base.Scope, base.WorkflowRunID, base.AgentRunID
 	}

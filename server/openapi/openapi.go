@@ -1,7 +1,6 @@
-// Package openapi describes the API of package api: an OpenAPI 3.1 document
-// made from its routes and their Go types, and a page to read it in. It is a
-// package of its own because what serves a single sandbox has no use for it
-// and must start fast.
+// Package openapi describes the API of package api: it generates an OpenAPI 3.1
+// document from the routes and their Go types, and a page to read it. It is a separate
+// package because servers of a single sandbox don't need it, and must start fast.
 //
 //	handler, err := api.NewHandler(p, api.Options{Docs: openapi.Handler(version)})
 package openapi
@@ -20,10 +19,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/agent"
-	"github.com/seed46cd37a8/atoll/layer/pool"
-	"github.com/seed46cd37a8/atoll/layer/session"
-	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
@@ -32,7 +27,7 @@ var intro string
 
 const schemaPrefix = "#/components/schemas/"
 
-// proxied are the methods under which a route for any method is described.
+// proxied lists the methods under which a route for any method is described.
 var proxied = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
 
 // Document describes the API of a server of the given version.
@@ -52,16 +47,16 @@ func Document(version string) *huma.OpenAPI {
 			doc.Tags = append(doc.Tags, &huma.Tag{Name: route.Tag})
 		}
 		if route.Method != "" {
-			doc.AddOperation(b.operation(route))
+			doc.AddOperation(b.newOperation(route))
 			continue
 		}
 		for _, method := range proxied {
 			r := route
 			r.Method, r.Name = method, route.Name+method[:1]+strings.ToLower(method[1:])
-			doc.AddOperation(b.operation(r))
+			doc.AddOperation(b.newOperation(r))
 		}
 	}
-	b.finish()
+	b.finishSchemas()
 	return doc
 }
 
@@ -69,41 +64,23 @@ func hasTag(doc *huma.OpenAPI, name string) bool {
 	return slices.ContainsFunc(doc.Tags, func(t *huma.Tag) bool { return t.Name == name })
 }
 
-// schemaNames are the names of types that other packages have a type of the same name as.
-var schemaNames = map[reflect.Type]string{
-	reflect.TypeFor[agent.File]():     "AgentFile",
-	reflect.TypeFor[agent.FilePage](): "AgentFilePage",
-	reflect.TypeFor[agent.Sandbox]():  "AgentSandbox",
-	reflect.TypeFor[agent.Stats]():    "ConversationStats",
-	reflect.TypeFor[agent.ToolCall](): "MessageToolCall",
-	reflect.TypeFor[pool.Report]():    "PoolReport",
-	reflect.TypeFor[pool.Stats]():     "PoolStats",
-	reflect.TypeFor[session.Opened](): "OpenedSession",
-	reflect.TypeFor[session.Spec]():   "SessionSpec",
-	reflect.TypeFor[workspace.Spec](): "WorkspaceSpec",
-}
-
-// schemaName returns the name of a type's schema: that of the Go type with a capital letter.
+// schemaName returns a Go type's name with a capital letter.
 func schemaName(t reflect.Type, hint string) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if name, ok := schemaNames[t]; ok {
-		return name
-	}
 	name := huma.DefaultSchemaNamer(t, hint)
-	switch {
-	case name == "WireError":
+	switch name {
+	case "WireError":
 		return "Error"
-	case name == "Message" && strings.HasSuffix(t.PkgPath(), "/api"): // and not a conversation's
-		return "StreamMessage"
+	case "Message":
+		if strings.HasSuffix(t.PkgPath(), "/api") { // not the Message of a conversation
+			return "StreamMessage"
+		}
 	}
 	return strings.ToUpper(name[:1]) + name[1:]
 }
 
 type builder struct{ schemas huma.Registry }
 
-func (b builder) operation(r api.Route) *huma.Operation {
+func (b builder) newOperation(r api.Route) *huma.Operation {
 	op := &huma.Operation{
 		Method: r.Method, Path: strings.ReplaceAll(r.Path, "...}", "}"), OperationID: r.Name,
 		Tags: []string{r.Tag}, Summary: r.Summary, Description: r.Doc,
@@ -121,19 +98,19 @@ func (b builder) operation(r api.Route) *huma.Operation {
 		op.Parameters = append(op.Parameters, queryParam(p))
 	}
 	if r.Body.Media != "" {
-		op.RequestBody = &huma.RequestBody{Required: true, Content: b.content(r.Body)}
+		op.RequestBody = &huma.RequestBody{Required: true, Content: b.mediaTypes(r.Body)}
 	}
 	status := r.Status
 	if status == 0 {
 		status = http.StatusOK
 	}
-	ok := &huma.Response{Description: http.StatusText(status), Content: b.content(r.Reply)}
+	ok := &huma.Response{Description: http.StatusText(status), Content: b.mediaTypes(r.Reply)}
 	if r.Stream.Type != nil {
-		ref := b.schema(r.Stream.Type).Ref
+		ref := b.schemaOf(r.Stream.Type).Ref
 		ok.Description += ". Text messages are " + strings.TrimPrefix(ref, schemaPrefix) + " objects."
 	}
 	op.Responses[strconv.Itoa(status)] = ok
-	op.Responses["default"] = &huma.Response{Description: "An error", Content: b.content(api.ErrorContent())}
+	op.Responses["default"] = &huma.Response{Description: "An error", Content: b.mediaTypes(api.ErrorContent())}
 	return op
 }
 
@@ -157,23 +134,23 @@ func queryParam(p api.Param) *huma.Param {
 	return &huma.Param{Name: p.Name, In: "query", Required: p.Required, Description: p.Doc, Schema: schema}
 }
 
-func (b builder) content(c api.Content) map[string]*huma.MediaType {
+func (b builder) mediaTypes(c api.Content) map[string]*huma.MediaType {
 	if c.Media == "" {
 		return nil
 	}
 	schema := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	if c.Type != nil {
-		schema = b.schema(c.Type)
+		schema = b.schemaOf(c.Type)
 	}
 	return map[string]*huma.MediaType{c.Media: {Schema: schema}}
 }
 
-func (b builder) schema(t reflect.Type) *huma.Schema { return b.schemas.Schema(t, true, t.Name()) }
+func (b builder) schemaOf(t reflect.Type) *huma.Schema { return b.schemas.Schema(t, true, t.Name()) }
 
-// finish corrects what the Go types do not say.
-func (b builder) finish() {
+// finishSchemas adds constraints that Go types cannot express.
+func (b builder) finishSchemas() {
 	for name, schema := range b.schemas.Map() {
-		schema.AdditionalProperties = nil // a newer server may say more
+		schema.AdditionalProperties = nil // a newer server may send more fields
 		if name == "Error" {
 			for _, k := range atoll.Kinds() {
 				schema.Properties["kind"].Enum = append(schema.Properties["kind"].Enum, k)
@@ -182,17 +159,16 @@ func (b builder) finish() {
 	}
 }
 
-// Handler serves /openapi.json and /docs. The document is made when it is
-// first asked for.
+// Handler serves /openapi.json and /docs. The first request generates the document.
 func Handler(version string) http.Handler {
 	h := &handler{version: version}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
-		h.serve(w, "application/json", func() []byte { return h.json })
+		h.serveDocument(w, "application/json", func() []byte { return h.json })
 	})
 	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		h.serve(w, "text/html; charset=utf-8", func() []byte { return h.html })
+		h.serveDocument(w, "text/html; charset=utf-8", func() []byte { return h.html })
 	})
 	return mux
 }
@@ -205,23 +181,23 @@ type handler struct {
 	err        error
 }
 
-func (h *handler) serve(w http.ResponseWriter, media string, body func() []byte) {
-	if h.once.Do(h.make); h.err != nil {
+func (h *handler) serveDocument(w http.ResponseWriter, media string, body func() []byte) {
+	if h.once.Do(h.makeDocument); h.err != nil {
 		http.Error(w, h.err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", media)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body())))
-	_, _ = w.Write(body()) // the client has gone
+	_, _ = w.Write(body()) // the client may have gone
 }
 
-func (h *handler) make() {
+func (h *handler) makeDocument() {
 	doc := Document(h.version)
 	if h.json, h.err = doc.MarshalJSON(); h.err != nil {
 		return
 	}
-	h.html, h.err = render(doc)
+	h.html, h.err = renderPage(doc)
 }
 
 //go:embed page.html
@@ -235,9 +211,9 @@ type operation struct {
 	Status string
 }
 
-// render makes the page, which needs no script.
-func render(doc *huma.OpenAPI) ([]byte, error) {
-	t, err := template.New("page").Funcs(template.FuncMap{"fields": fields, "type": typeName}).Parse(page)
+// renderPage returns the page, which needs no script.
+func renderPage(doc *huma.OpenAPI) ([]byte, error) {
+	t, err := template.New("page").Funcs(template.FuncMap{"fields": schemaFields, "type": typeName}).Parse(page)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +228,7 @@ func render(doc *huma.OpenAPI) ([]byte, error) {
 			item := doc.Paths[path]
 			for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
 				if op != nil && op.Tags[0] == tag.Name {
-					s.Operations = append(s.Operations, describe(op))
+					s.Operations = append(s.Operations, describeOperation(op))
 				}
 			}
 		}
@@ -263,7 +239,7 @@ func render(doc *huma.OpenAPI) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-func describe(op *huma.Operation) operation {
+func describeOperation(op *huma.Operation) operation {
 	o := operation{Operation: op}
 	if op.RequestBody != nil {
 		o.Body = contentName(op.RequestBody.Content)
@@ -292,7 +268,7 @@ type field struct {
 	Required   bool
 }
 
-func fields(s *huma.Schema) []field {
+func schemaFields(s *huma.Schema) []field {
 	var list []field
 	for _, name := range sortedKeys(s.Properties) {
 		list = append(list, field{name, typeName(s.Properties[name]), slices.Contains(s.Required, name)})

@@ -12,25 +12,25 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/terminal"
 )
 
-// command is the program that runs the user's shell, or line by it.
-func (s *session) command(kind, line string) program {
+// newCommand returns the program that runs the user's shell, or line with it.
+func (s *session) newCommand(kind, line string) program {
 	return func(ctx context.Context) (atoll.Exit, error) {
-		sb, err := s.conn.sandbox(ctx)
+		sb, err := s.conn.findSandbox(ctx)
 		if err != nil {
 			return atoll.Exit{}, err
 		}
 		s.conn.log.InfoContext(ctx, "ssh: session", "what", kind, "sandbox", sb.ID(), "terminal", s.tty != nil)
 		cmd := &atoll.Command{Env: s.env, TTY: s.tty}
-		if cmd.Args, err = s.args(ctx, sb, kind, line); err != nil {
+		if cmd.Args, err = s.shellArgs(ctx, sb, kind, line); err != nil {
 			return atoll.Exit{}, err
 		}
-		return s.exec(ctx, sb, cmd)
+		return s.execCommand(ctx, sb, cmd)
 	}
 }
 
-// args are the shell with what it has to do. Those of a shell on a terminal are
-// left to the provider.
-func (s *session) args(ctx context.Context, sb atoll.Sandbox, kind, line string) ([]string, error) {
+// shellArgs returns the shell with its arguments; nil for a shell on a terminal, which
+// the provider chooses.
+func (s *session) shellArgs(ctx context.Context, sb atoll.Sandbox, kind, line string) ([]string, error) {
 	if kind == "shell" && s.tty != nil {
 		return nil, nil
 	}
@@ -44,9 +44,9 @@ func (s *session) args(ctx context.Context, sb atoll.Sandbox, kind, line string)
 	return []string{shell, "-c", line}, nil
 }
 
-// exec runs cmd to its end. When the client goes first it does what the kernel
-// would have done, were the process a child of the connection.
-func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Exit, error) {
+// execCommand runs cmd to its end. If the client goes first, it sends the signals that
+// the kernel would send if the process were a child of the connection.
+func (s *session) execCommand(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Exit, error) {
 	var started atomic.Pointer[atoll.Process]
 	broken := func() {
 		if p := started.Load(); p != nil && s.tty == nil {
@@ -59,7 +59,7 @@ func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command
 	}
 	p, err := sb.Exec(ctx, cmd)
 	if errors.Is(err, atoll.ErrCommandNotFound) {
-		return atoll.Exit{}, atoll.Errorf("exec", sb.ID(), atoll.ErrCommandNotFound, "the sandbox has no shell, which SSH needs: atoll exec runs programs without one")
+		return atoll.Exit{}, atoll.Errorf("exec", sb.ID(), atoll.ErrCommandNotFound, "the sandbox has no shell, which SSH needs: use atoll exec to run programs without one")
 	}
 	if err != nil {
 		return atoll.Exit{}, err
@@ -69,7 +69,7 @@ func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command
 	defer controls.Wait()
 	done := make(chan struct{})
 	defer close(done)
-	controls.Go(func() { s.control(ctx, p, done) })
+	controls.Go(func() { s.forwardControls(ctx, p, done) })
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil && s.tty != nil {
 		terminal.HangUp(ctx, p)
@@ -77,12 +77,12 @@ func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command
 	return exit, err
 }
 
-// controlTimeout is how long a process may take to get a signal, or a size.
+// controlTimeout bounds the delivery of a signal or a size to a process.
 const controlTimeout = 10 * time.Second
 
-// control passes signals and sizes on until done. One that fails is no reason to
-// end: the process may just have.
-func (s *session) control(ctx context.Context, p atoll.Process, done <-chan struct{}) {
+// forwardControls passes signals and sizes on until done. It ignores errors: the
+// process may just have ended.
+func (s *session) forwardControls(ctx context.Context, p atoll.Process, done <-chan struct{}) {
 	for {
 		select {
 		case <-done:
@@ -99,8 +99,8 @@ func (s *session) control(ctx context.Context, p atoll.Process, done <-chan stru
 	}
 }
 
-// A pipe writes to the client for as long as somebody reads there, which ctx tells,
-// and does broken when nobody does any longer.
+// A pipe writes to the client until ctx ends, since nobody reads any longer; then it
+// calls broken.
 type pipe struct {
 	ctx    context.Context
 	w      io.Writer
@@ -108,12 +108,12 @@ type pipe struct {
 	buf    []byte
 }
 
-// Write implements io.Writer. It does not wait for a client that will never read
-// on: what it was given may still be on its way then.
+// Write implements io.Writer. It doesn't wait for a client that has stopped reading;
+// the bytes it was given may still be sent then.
 func (p *pipe) Write(b []byte) (int, error) {
 	err := p.ctx.Err()
 	if err == nil {
-		err = p.write(b)
+		err = p.writeBytes(b)
 	}
 	if err != nil {
 		p.broken()
@@ -122,10 +122,10 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *pipe) write(b []byte) error {
+func (p *pipe) writeBytes(b []byte) error {
 	p.buf = append(p.buf[:0], b...)
 	written := make(chan error, 1)
-	go func() { // it ends with the channel at the latest
+	go func() { // ends with the channel at the latest
 		_, err := p.w.Write(p.buf)
 		written <- err
 	}()

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A conn is a connection of somebody who has logged in.
+// A conn is a connection of a logged-in user.
 type conn struct {
 	server *Server
 	ssh    *ssh.ServerConn
@@ -23,11 +23,11 @@ type conn struct {
 
 	ctx      context.Context // ends with the connection, or when the server closes
 	cancel   context.CancelFunc
-	channels chan struct{} // a place for each that is open
+	channels chan struct{} // one slot per open channel
 	work     sync.WaitGroup
 
 	shellMu sync.Mutex
-	shell   string // of the sandbox, once it is known
+	shell   string // of the sandbox; "" if not known yet
 
 	spooled budget
 }
@@ -44,31 +44,31 @@ func newConn(ctx context.Context, s *Server, sc *ssh.ServerConn) *conn {
 	return c
 }
 
-// serve returns when the connection has ended, and all that went on over it.
+// serve returns when the connection and everything on it have ended.
 func (c *conn) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	defer c.work.Wait()
 	defer c.cancel()
-	c.work.Go(c.part)
-	c.work.Go(func() { ssh.DiscardRequests(requests) }) // tcpip-forward among them; that a keepalive is refused is its answer
+	c.work.Go(c.closeWhenDone)
+	c.work.Go(func() { ssh.DiscardRequests(requests) }) // also tcpip-forward; a refusal answers a keepalive
 	c.work.Go(c.keepAlive)
 	for nc := range channels {
-		c.open(nc)
+		c.openChannel(nc)
 	}
 }
 
-// part closes the connection when its ctx has ended, and what is open on it: in
-// closeGrace at the latest, in which sessions tell their clients why.
-func (c *conn) part() {
+// closeWhenDone closes the connection after its ctx has ended and its channels are
+// closed, or after closeGrace, in which sessions tell their clients the reason.
+func (c *conn) closeWhenDone() {
 	<-c.ctx.Done()
 	timer := time.AfterFunc(closeGrace, func() { c.ssh.Close() })
-	for range cap(c.channels) { // all of them are free when no channel is open
+	for range cap(c.channels) { // succeeds when no channel is open
 		c.channels <- struct{}{}
 	}
 	timer.Stop()
-	c.ssh.Close() // it may be closed already
+	c.ssh.Close() // may be closed already
 }
 
-// keepAlive finds out that the client has vanished without a word.
+// keepAlive closes the connection of a client that has vanished silently.
 func (c *conn) keepAlive() {
 	every := time.NewTicker(c.server.aliveEvery)
 	defer every.Stop()
@@ -79,7 +79,7 @@ func (c *conn) keepAlive() {
 		case <-every.C:
 		}
 		late := time.AfterFunc(2*c.server.aliveEvery, func() {
-			c.log.InfoContext(c.ctx, "ssh: the client does not answer any more")
+			c.log.InfoContext(c.ctx, "ssh: the client has stopped answering")
 			c.ssh.Close()
 		})
 		_, _, err := c.ssh.SendRequest("keepalive@openssh.com", true, nil)
@@ -90,12 +90,11 @@ func (c *conn) keepAlive() {
 	}
 }
 
-// open lets a channel in, or says why not. A refusal that does not get through
-// is no loss.
-func (c *conn) open(nc ssh.NewChannel) {
-	serve := map[string]func(ssh.NewChannel){"session": c.session, "direct-tcpip": c.forwardPort}[nc.ChannelType()]
+// openChannel accepts or rejects a channel. It ignores errors of a rejection.
+func (c *conn) openChannel(nc ssh.NewChannel) {
+	serve := map[string]func(ssh.NewChannel){"session": c.serveSession, "direct-tcpip": c.forwardPort}[nc.ChannelType()]
 	if serve == nil {
-		_ = nc.Reject(ssh.UnknownChannelType, "atoll: this is not possible here")
+		_ = nc.Reject(ssh.UnknownChannelType, "atoll: channel type not supported")
 		return
 	}
 	select {
@@ -109,8 +108,8 @@ func (c *conn) open(nc ssh.NewChannel) {
 	}
 }
 
-// sandbox finds the one that the user name stands for now.
-func (c *conn) sandbox(ctx context.Context) (atoll.Sandbox, error) {
+// findSandbox returns the sandbox that the user name currently stands for.
+func (c *conn) findSandbox(ctx context.Context) (atoll.Sandbox, error) {
 	project, name := c.login.account.ProjectOr(cmp.Or(c.server.opts.Project, atoll.DefaultProject)), c.ssh.User()
 	if before, after, ok := strings.Cut(name, "."); ok {
 		project, name = before, after
@@ -121,7 +120,7 @@ func (c *conn) sandbox(ctx context.Context) (atoll.Sandbox, error) {
 	return atoll.Resolve(ctx, c.server.provider, project, name)
 }
 
-// shellOf is the shell that command lines are run by. It is looked for once.
+// shellOf returns the shell that runs command lines. It detects the shell once.
 func (c *conn) shellOf(ctx context.Context, sb atoll.Sandbox) (string, error) {
 	c.shellMu.Lock()
 	defer c.shellMu.Unlock()

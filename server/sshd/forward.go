@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// forwardPort connects a channel to a port inside, until both sides have closed
-// their halves or one of them fails.
+// forwardPort connects a channel to a port inside, until both sides have closed their
+// halves or one of them fails.
 func (c *conn) forwardPort(nc ssh.NewChannel) {
 	port, err := parseForward(nc.ExtraData())
 	if err != nil || !c.forward {
@@ -23,7 +23,7 @@ func (c *conn) forwardPort(nc ssh.NewChannel) {
 		_ = nc.Reject(ssh.Prohibited, reason)
 		return
 	}
-	inside, err := c.dial(port)
+	inside, err := c.dialPort(port)
 	if err != nil {
 		_ = nc.Reject(ssh.ConnectionFailed, "atoll: "+printable(err.Error()))
 		return
@@ -35,7 +35,7 @@ func (c *conn) forwardPort(nc ssh.NewChannel) {
 	}
 	cut := func() {
 		inside.Close()
-		_ = ch.Close() // which may be closed already
+		_ = ch.Close() // may be closed already
 	}
 	defer context.AfterFunc(c.ctx, cut)()
 	var all sync.WaitGroup
@@ -47,12 +47,12 @@ func (c *conn) forwardPort(nc ssh.NewChannel) {
 	defer cut()
 	var up sync.WaitGroup
 	defer up.Wait()
-	up.Go(func() { pass(inside, ch, cut) })
-	pass(ch, inside, cut)
+	up.Go(func() { copyStream(inside, ch, cut) })
+	copyStream(ch, inside, cut)
 }
 
-func (c *conn) dial(port int) (net.Conn, error) {
-	sb, err := c.sandbox(c.ctx)
+func (c *conn) dialPort(port int) (net.Conn, error) {
+	sb, err := c.findSandbox(c.ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +60,8 @@ func (c *conn) dial(port int) (net.Conn, error) {
 	return atoll.Dial(c.ctx, sb, port)
 }
 
-// pass copies src to dst, and its end too; when that fails it cuts both.
-func pass(dst io.Writer, src io.Reader, cut func()) {
+// copyStream copies src to dst, including its end; if that fails it cuts both.
+func copyStream(dst io.Writer, src io.Reader, cut func()) {
 	_, err := io.Copy(dst, src)
 	half, ok := dst.(interface{ CloseWrite() error })
 	if err != nil || !ok || half.CloseWrite() != nil {

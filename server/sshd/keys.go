@@ -15,29 +15,29 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A grant is what a key may do, and for whom.
+// A grant is an account with the permissions of a key.
 type grant struct {
 	account auth.Account
 	pty     bool // terminals
 	forward bool // connections to ports inside
 }
 
-// A keyring is a file of authorized keys: by the wire form of each, its grant.
+// A keyring is a file of authorized keys: grants by the wire form of the keys.
 type keyring map[string]grant
 
-// maxKeys is the largest file of authorized keys.
+// maxKeys is the most bytes of a file of authorized keys.
 const maxKeys = 1 << 20
 
-// CheckKeys reports, as ErrInvalid, each line of a file of authorized keys that
-// lets nobody in, and why; and with ErrNotExist and ErrDenied that there is no
-// such file, or that others may change it.
+// CheckKeys returns an ErrInvalid that lists each line of a file of authorized keys
+// without a usable key, and its problem; ErrNotExist if there is no such file, and
+// ErrDenied if others may change it.
 //
-// The options that a line may begin with are OpenSSH's restrict, and pty and
-// port-forwarding with or without "no-"; those for agents, X11 and user-rc, which
-// there are none of; and account="NAME", account="NAME:ROLE" or
-// account="NAME:project:PROJECT+PROJECT", which says on whose behalf the key is used,
-// the default account unless given; see auth.Account. A line with any
-// other one lets nobody in: what it would have forbidden is not known here.
+// A line may begin with these options of OpenSSH: restrict, and pty and port-forwarding
+// with or without "no-"; and those for agents, X11 and user-rc, which are not supported
+// anyway; and with account="NAME", account="NAME:ROLE" or
+// account="NAME:project:PROJECT+PROJECT", which sets the key's account, by default the
+// default account; see auth.Account. A line with any other option is unusable, since
+// the option may restrict the key in an unknown way.
 func CheckKeys(path string) error {
 	_, problems, err := readKeys(path)
 	if err != nil {
@@ -51,12 +51,12 @@ func CheckKeys(path string) error {
 
 const opKeys = "ssh authorized keys"
 
-// readKeys reads the file; problems are the lines that count for nothing.
+// readKeys reads the file; problems are the unusable lines.
 func readKeys(path string) (keyring, []error, error) {
 	f, err := fsutil.OpenOwned(opKeys, path, 0o022)
 	if errors.Is(err, atoll.ErrNotExist) {
 		return nil, nil, atoll.Errorf(opKeys, path, atoll.ErrNotExist,
-			"there is no such file: put the public keys into it that may log in, one in each line, like that of ~/.ssh/id_ed25519.pub")
+			"no such file: create it with the public keys that may log in, one per line, like that of ~/.ssh/id_ed25519.pub")
 	}
 	if err != nil {
 		return nil, nil, err
@@ -67,7 +67,7 @@ func readKeys(path string) (keyring, []error, error) {
 		return nil, nil, atoll.E(opKeys, path, atoll.ErrInternal, err)
 	}
 	if len(data) > maxKeys {
-		return nil, nil, atoll.Errorf(opKeys, path, atoll.ErrInvalid, "it is longer than %d bytes", maxKeys)
+		return nil, nil, atoll.Errorf(opKeys, path, atoll.ErrInvalid, "file is longer than %d bytes", maxKeys)
 	}
 	keys, problems := parseKeys(data)
 	return keys, problems, nil
@@ -96,26 +96,26 @@ func parseKeys(data []byte) (keyring, []error) {
 	return keys, problems
 }
 
-// parseKey reads one line.
+// parseKey parses one line.
 func parseKey(line []byte) (ssh.PublicKey, grant, error) {
 	key, _, options, _, err := ssh.ParseAuthorizedKey(line)
 	if err != nil {
-		return nil, grant{}, errors.New("it is no public key")
+		return nil, grant{}, errors.New("not a public key")
 	}
 	if _, ok := key.(*ssh.Certificate); ok {
-		return nil, grant{}, errors.New("it is a certificate: list the key itself")
+		return nil, grant{}, errors.New("certificates are not supported: list the key itself")
 	}
 	g := grant{account: auth.Account{}.WithDefaults(), pty: true, forward: true}
 	for _, option := range options {
-		if err := g.apply(option); err != nil {
+		if err := g.applyOption(option); err != nil {
 			return nil, grant{}, err
 		}
 	}
 	return key, g, nil
 }
 
-// apply does what an option of a line says, in the order in which they come.
-func (g *grant) apply(option string) error {
+// applyOption applies an option of a line; later options override earlier ones.
+func (g *grant) applyOption(option string) error {
 	name, value, _ := strings.Cut(option, "=")
 	switch name = strings.ToLower(name); name {
 	case "restrict":
@@ -133,7 +133,7 @@ func (g *grant) apply(option string) error {
 		g.account = account
 		return nil
 	default:
-		return fmt.Errorf("option %q is not supported: take it out if the key may be used without it", name)
+		return fmt.Errorf("option %q is not supported: remove it if the key may be used without it", name)
 	}
 	if strings.Contains(option, "=") {
 		return fmt.Errorf("option %q takes no value", name)
@@ -141,7 +141,7 @@ func (g *grant) apply(option string) error {
 	return nil
 }
 
-// parseAccount reads what auth.ParseAccount does, in quotes or not.
+// parseAccount parses an argument of auth.ParseAccount, in quotes or not.
 func parseAccount(value string) (auth.Account, error) {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
@@ -153,21 +153,21 @@ func parseAccount(value string) (auth.Account, error) {
 	return a.WithDefaults(), nil
 }
 
-// grantKey is what a login hands on to the connection.
+// grantKey is the key of the login in the connection's permissions.
 type grantKey struct{}
 
 var errUnknownKey = errors.New("the key is not authorized")
 
-// authorize says whether a key may log in, whatever the user name. The answer is
-// the same for all names: who has no key learns nothing about sandboxes.
-func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+// authorizeKey checks whether a key may log in, whatever the user name. The answer
+// doesn't depend on the name, so clients without a key learn nothing about sandboxes.
+func (s *Server) authorizeKey(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	keys, problems, err := readKeys(s.opts.AuthorizedKeys)
 	if err != nil {
 		s.log.Error("ssh: nobody can log in", "err", err)
 		return nil, errUnknownKey
 	}
 	for _, p := range problems {
-		s.log.Warn("ssh: an authorized key that is of no use", "file", s.opts.AuthorizedKeys, "err", p)
+		s.log.Warn("ssh: ignoring an unusable authorized key", "file", s.opts.AuthorizedKeys, "err", p)
 	}
 	g, ok := keys[string(key.Marshal())]
 	if !ok {
@@ -176,7 +176,7 @@ func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permi
 	return &ssh.Permissions{ExtraData: map[any]any{grantKey{}: login{g, ssh.FingerprintSHA256(key)}}}, nil
 }
 
-// A login is who has come.
+// A login is the key of a connection, with its grant.
 type login struct {
 	grant
 	fingerprint string

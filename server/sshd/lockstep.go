@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// A lockstep is the connection of an sftp session, that holds back what comes
-// behind the opening of a file until that is answered. The library works on reads
-// and writes beside all else: a client that guesses the handle of a file which is
-// just being opened would have it use what is not there yet. Honest clients wait
-// for the answer anyhow, which tells the handle.
+// A lockstep is the connection of an sftp session that holds back requests behind the
+// opening of a file until that is answered. The library handles reads and writes
+// concurrently: a client that guesses the handle of a file being opened could make it
+// use a missing file. Honest clients wait for the answer anyway, since it contains the
+// handle.
 type lockstep struct {
 	io.ReadWriteCloser
 
@@ -36,7 +36,7 @@ const (
 	fxpOpendir = 11
 )
 
-// Read implements io.Reader. The library reads no more than one packet at once.
+// Read implements io.Reader. The library reads at most one packet at once.
 func (l *lockstep) Read(p []byte) (int, error) {
 	l.mu.Lock()
 	for l.hold && l.open > 0 && !l.closed {
@@ -44,7 +44,7 @@ func (l *lockstep) Read(p []byte) (int, error) {
 	}
 	l.mu.Unlock()
 	n, err := l.ReadWriteCloser.Read(p)
-	l.requests.take(p[:n], func(kind byte) {
+	l.requests.scan(p[:n], func(kind byte) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.open++
@@ -56,42 +56,41 @@ func (l *lockstep) Read(p []byte) (int, error) {
 // Write implements io.Writer.
 func (l *lockstep) Write(p []byte) (int, error) {
 	n, err := l.ReadWriteCloser.Write(p)
-	l.answers.take(p[:n], func(byte) {
+	l.answers.scan(p[:n], func(byte) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.open--
 		l.change.Broadcast()
 	})
 	if err != nil {
-		l.end()
+		l.release()
 	}
 	return n, err
 }
 
 // Close implements io.Closer.
 func (l *lockstep) Close() error {
-	l.end()
+	l.release()
 	return l.ReadWriteCloser.Close()
 }
 
-// end lets Read go on, to find out that the connection has ended.
-func (l *lockstep) end() {
+// release makes Read continue, so that it notices the end of the connection.
+func (l *lockstep) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	l.change.Broadcast()
 }
 
-// frames finds where the packets of a stream end.
+// frames finds the packets in a stream.
 type frames struct {
 	head [5]byte // length and type
 	n    int     // bytes of it
-	left int64   // bytes of the packet behind it
+	left int64   // remaining bytes of the packet
 }
 
-// take looks at what comes next, and calls whole for each packet of which that is
-// the end.
-func (f *frames) take(p []byte, whole func(kind byte)) {
+// scan processes the next bytes, and calls whole at the end of each packet.
+func (f *frames) scan(p []byte, whole func(kind byte)) {
 	for len(p) > 0 {
 		if f.n < len(f.head) {
 			m := copy(f.head[f.n:], p)
@@ -99,7 +98,7 @@ func (f *frames) take(p []byte, whole func(kind byte)) {
 			if f.n < len(f.head) {
 				return
 			}
-			f.left = max(int64(binary.BigEndian.Uint32(f.head[:]))-1, 0) // that there is no packet of length 0 is for others to say
+			f.left = max(int64(binary.BigEndian.Uint32(f.head[:]))-1, 0) // others reject packets of length 0
 		}
 		m := min(f.left, int64(len(p)))
 		f.left, p = f.left-m, p[m:]

@@ -70,7 +70,7 @@ func TestKeysAreReadAtEveryLogin(t *testing.T) {
 	}
 	r.authorize(t, "nonsense\n", r.line(`command="true"`), r.line("restrict"))
 	r.client(t, "web")
-	if log := r.log.String(); !strings.Contains(log, "line 1: it is no public key") || !strings.Contains(log, `option \"command\" is not supported`) {
+	if log := r.log.String(); !strings.Contains(log, "line 1: not a public key") || !strings.Contains(log, `option \"command\" is not supported`) {
 		t.Errorf("the log does not tell of the bad lines: %s", log)
 	}
 	if err := os.Chmod(r.keys, 0o622); err != nil {
@@ -200,7 +200,7 @@ func TestNew(t *testing.T) {
 		kind             error
 		says             string
 	}{
-		{"no keys", filepath.Join(dir, "none"), filepath.Join(dir, "h"), atoll.ErrNotExist, "put the public keys into it"},
+		{"no keys", filepath.Join(dir, "none"), filepath.Join(dir, "h"), atoll.ErrNotExist, "with the public keys that may log in"},
 		{"a bad line", write("bad", "hello\n", 0o600), filepath.Join(dir, "h"), atoll.ErrInvalid, "line 1"},
 		{"keys for all to change", write("open", "", 0o666), filepath.Join(dir, "h"), atoll.ErrDenied, "chmod 644"},
 		{"a directory", dir, filepath.Join(dir, "h"), atoll.ErrInvalid, "no file"},

@@ -115,7 +115,7 @@ func FuzzPayloads(f *testing.F) {
 		f.Add(ssh.Marshal(seed)[1:])
 	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		if term, size, err := parsePTY(payload); err == nil && (size.Rows == 0 || size.Cols == 0 || !plain(term, maxEnv)) {
+		if term, size, err := parsePTY(payload); err == nil && (size.Rows == 0 || size.Cols == 0 || !isPlain(term, maxEnv)) {
 			t.Errorf("a terminal %q of %v", term, size)
 		}
 		if size, err := parseResize(payload); err == nil && (size.Rows == 0 || size.Cols == 0) {
@@ -123,7 +123,7 @@ func FuzzPayloads(f *testing.F) {
 		}
 		if kv, err := parseEnv(payload); err == nil {
 			name, _, _ := strings.Cut(kv, "=")
-			if !allowedEnv(name) || !plain(kv, 2*maxEnv+1) {
+			if !allowedEnv(name) || !isPlain(kv, 2*maxEnv+1) {
 				t.Errorf("a variable %q", kv)
 			}
 		}
@@ -184,7 +184,7 @@ func FuzzSFTP(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fs := &files{ctx: t.Context(), fs: atoll.Files(sb), spool: dir, budget: &budget{limited: true, left: 1 << 20}, open: map[*spool]bool{}}
+		fs := &fileServer{ctx: t.Context(), fs: atoll.Files(sb), spool: dir, budget: &budget{limited: true, left: 1 << 20}, open: map[*spool]bool{}}
 		h := sftp.Handlers{FileGet: fs, FilePut: fs, FileCmd: fs, FileList: fs}
 		_ = sftp.NewRequestServer(newLockstep(duplex{bytes.NewReader(data)}), h, sftp.WithStartDirectory("/work")).Serve()
 		if fs.held != 0 || fs.budget.left != 1<<20 {

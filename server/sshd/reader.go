@@ -7,25 +7,25 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A reader is a file that is being read. Clients ask for many pieces at once,
-// which come in nearly the order of the file; an FS gives a stream. So the reader
-// keeps the last part of the stream for those who come late, and reads on for
-// those who come early; who goes anywhere else gets a new stream.
+// A reader is a file being read. Clients request many pieces at once, nearly in the
+// order of the file; an FS returns a stream. So the reader keeps the last part of the
+// stream for late requests, and reads ahead for early ones; any other offset starts a
+// new stream.
 type reader struct {
-	files *files
+	files *fileServer
 	name  string
 
 	mu     sync.Mutex
 	stream io.ReadCloser
-	buf    []byte // the last that came of it
-	end    int64  // offset in the file of what comes next
+	buf    []byte // the last bytes read from it
+	end    int64  // offset in the file of the next byte of stream
 	over   bool   // the file ends there
 }
 
 const (
-	readChunk = 64 << 10  // that is asked of a stream at once
-	maxEarly  = 256 << 10 // how far ahead of the stream a piece may be; the library works on eight of 32 KiB
-	maxKept   = 512 << 10 // how much is kept for late ones; half of that always
+	readChunk = 64 << 10  // bytes read from a stream at once
+	maxEarly  = 256 << 10 // how far ahead of the stream a piece may be; the library requests eight of 32 KiB
+	maxKept   = 512 << 10 // bytes kept for late requests; at least half of that
 )
 
 // ReadAt implements io.ReaderAt.
@@ -36,13 +36,13 @@ func (r *reader) ReadAt(p []byte, off int64) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if off < r.end-int64(len(r.buf)) || off > r.end+maxEarly {
-		if err := r.seek(off); err != nil {
-			return 0, status(err)
+		if err := r.openStream(off); err != nil {
+			return 0, statusOf(err)
 		}
 	}
 	for !r.over && r.end < off+int64(len(p)) {
-		if err := r.more(); err != nil {
-			return 0, status(err)
+		if err := r.readMore(); err != nil {
+			return 0, statusOf(err)
 		}
 	}
 	if off >= r.end {
@@ -55,8 +55,8 @@ func (r *reader) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// seek begins a stream at off.
-func (r *reader) seek(off int64) error {
+// openStream opens a stream at off.
+func (r *reader) openStream(off int64) error {
 	if r.stream != nil {
 		r.stream.Close()
 		r.stream = nil
@@ -69,10 +69,10 @@ func (r *reader) seek(off int64) error {
 	return nil
 }
 
-// more reads on.
-func (r *reader) more() error {
-	if r.stream == nil { // the last seek has failed
-		if err := r.seek(r.end); err != nil {
+// readMore reads the next bytes of the stream.
+func (r *reader) readMore() error {
+	if r.stream == nil { // the last openStream failed
+		if err := r.openStream(r.end); err != nil {
 			return err
 		}
 	}
@@ -92,11 +92,11 @@ func (r *reader) more() error {
 
 // Close implements io.Closer.
 func (r *reader) Close() error {
-	r.files.give()
+	r.files.giveHandle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stream == nil {
 		return nil
 	}
-	return status(r.stream.Close())
+	return statusOf(r.stream.Close())
 }

@@ -13,28 +13,28 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A session is one channel on which a program runs, or sftp.
+// A session is a channel that runs a program or sftp.
 type session struct {
 	conn *conn
 	ch   ssh.Channel
 
-	// What the client says before it starts something.
+	// Settings that the client sends before it starts something.
 	env     []string
 	tty     *atoll.Size // nil without a terminal
 	started bool
 
-	reads   context.Context // ends when the client reads no output any more
-	unread  context.CancelFunc
-	sizes   chan atoll.Size   // the latest one that the terminal has not been told
-	signals chan atoll.Signal // that the process has not got
-	work    sync.WaitGroup
+	reads     context.Context // ends when the client stops reading output
+	stopReads context.CancelFunc
+	sizes     chan atoll.Size   // the latest size not sent to the terminal yet
+	signals   chan atoll.Signal // not sent to the process yet
+	work      sync.WaitGroup
 }
 
-// maxVars is how many variables a client may send.
+// maxVars is the most variables that a client may send.
 const maxVars = 64
 
-// session serves a channel until both sides have closed it.
-func (c *conn) session(nc ssh.NewChannel) {
+// serveSession serves a channel until both sides have closed it.
+func (c *conn) serveSession(nc ssh.NewChannel) {
 	ch, requests, err := nc.Accept()
 	if err != nil {
 		return
@@ -42,36 +42,36 @@ func (c *conn) session(nc ssh.NewChannel) {
 	s := &session{conn: c, ch: ch, sizes: make(chan atoll.Size, 1), signals: make(chan atoll.Signal, 16)}
 	defer s.work.Wait()
 	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel() // the client has closed its side: of what runs it will see nothing more
-	s.reads, s.unread = context.WithCancel(ctx)
+	defer cancel() // the client has closed its side and sees no more output
+	s.reads, s.stopReads = context.WithCancel(ctx)
 	for r := range requests {
-		start, err := s.request(r.Type, r.Payload)
+		start, err := s.handleRequest(r.Type, r.Payload)
 		if r.WantReply {
-			_ = r.Reply(err == nil, nil) // a connection that is lost is noticed by its reader
+			_ = r.Reply(err == nil, nil) // the reader notices a lost connection
 		}
 		if err == nil && start != nil {
 			s.started = true
-			s.work.Go(func() { s.run(ctx, start) })
+			s.work.Go(func() { s.runProgram(ctx, start) })
 		}
 	}
 }
 
 var errNotNow = errors.New("not possible now")
 
-// A program is what a session is for. Its error is told to the client.
+// A program is the purpose of a session. Its error is sent to the client.
 type program func(ctx context.Context) (atoll.Exit, error)
 
-// request does what a request says, or returns what it starts. It never waits:
-// who is slow here holds up the whole connection.
-func (s *session) request(kind string, payload []byte) (start program, err error) {
+// handleRequest performs a request, or returns the program that it starts. It never
+// waits, since that would block the whole connection.
+func (s *session) handleRequest(kind string, payload []byte) (start program, err error) {
 	switch kind {
-	case "eow@openssh.com": // whoever ssh has written to has seen enough
-		s.unread()
+	case "eow@openssh.com": // the client's reader has closed its end
+		s.stopReads()
 		return nil, nil
 	case "window-change":
 		size, err := parseResize(payload)
 		if err == nil && s.tty != nil {
-			s.resize(size)
+			s.setSize(size)
 			return nil, nil
 		}
 		return nil, errNotNow
@@ -96,17 +96,17 @@ func (s *session) request(kind string, payload []byte) (start program, err error
 	case "pty-req":
 		return nil, s.setTerminal(payload)
 	case "shell":
-		return s.command("shell", ""), nil
+		return s.newCommand("shell", ""), nil
 	case "exec":
 		line, err := parseCommand(payload)
-		return s.command("command", line), err
+		return s.newCommand("command", line), err
 	case "subsystem":
 		if name, err := parseSubsystem(payload); err != nil || name != "sftp" {
 			return nil, errNotNow
 		}
-		return s.sftp, nil
+		return s.serveSFTP, nil
 	}
-	return nil, errNotNow // agents, X11, and what nobody has thought of
+	return nil, errNotNow // agents, X11, and anything unknown
 }
 
 func (s *session) setEnv(payload []byte) error {
@@ -132,9 +132,8 @@ func (s *session) setTerminal(payload []byte) error {
 	return nil
 }
 
-// resize notes the size that the terminal shall have; of those that wait the last
-// one counts.
-func (s *session) resize(size atoll.Size) {
+// setSize queues a new size for the terminal, replacing a queued one.
+func (s *session) setSize(size atoll.Size) {
 	select {
 	case <-s.sizes:
 	default:
@@ -142,28 +141,28 @@ func (s *session) resize(size atoll.Size) {
 	s.sizes <- size // only the goroutine that reads requests sends
 }
 
-// run runs what the session is for, and tells the client how it ended. It does not
-// say before that the output has: a client with nothing more to send might close the
-// channel at that, and get no exit code.
-func (s *session) run(ctx context.Context, start program) {
+// runProgram runs the session's program, and reports its exit to the client. It sends
+// no end of output before that: a client with nothing more to send might close the
+// channel then, and get no exit code.
+func (s *session) runProgram(ctx context.Context, start program) {
 	exit, err := start(ctx)
 	if err != nil {
-		exit = atoll.Exit{Code: s.tell(err)}
+		exit = atoll.Exit{Code: s.reportError(err)}
 	}
 	kind, payload := exitMessage(exit)
-	_, _ = s.ch.SendRequest(kind, false, payload) // a client that has gone needs neither
+	_, _ = s.ch.SendRequest(kind, false, payload) // fails if the client has gone
 	_ = s.ch.Close()
 }
 
-// The exit codes of what was not run, or was not seen to its end.
+// Exit codes of commands that did not start, or whose end is unknown.
 const (
-	exitCannot   = 126 // the command is there but could not be started
-	exitNotThere = 127 // the command, or the shell to run it by, is not there
-	exitOwn      = 255 // as ssh itself has for a connection that fails
+	exitCannot   = 126 // the command exists but could not be started
+	exitNotThere = 127 // the command, or its shell, doesn't exist
+	exitOwn      = 255 // ssh's own code for a failed connection
 )
 
-// tell tells the client, in words and by an exit code, why there is nothing.
-func (s *session) tell(err error) int {
+// reportError prints an error for the client, and returns an exit code.
+func (s *session) reportError(err error) int {
 	end := "\n"
 	if s.tty != nil {
 		end = "\r\n"
@@ -183,8 +182,8 @@ func (s *session) tell(err error) int {
 
 var errClosing = errors.New("the server is closing")
 
-// printable leaves out what a terminal would obey: messages repeat what others
-// have said.
+// printable replaces control characters, which a terminal would obey: error texts
+// contain foreign strings.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

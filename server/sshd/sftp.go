@@ -16,17 +16,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// maxFiles is how many files and directories one sftp session may have open.
+// maxFiles is the most files and directories that one sftp session may have open.
 const maxFiles = 64
 
-// sftp is the program that serves the sandbox's files.
-func (s *session) sftp(ctx context.Context) (atoll.Exit, error) {
-	sb, err := s.conn.sandbox(ctx)
+// serveSFTP is the program that serves the sandbox's files.
+func (s *session) serveSFTP(ctx context.Context) (atoll.Exit, error) {
+	sb, err := s.conn.findSandbox(ctx)
 	if err != nil {
 		return atoll.Exit{}, err
 	}
 	s.conn.log.InfoContext(ctx, "ssh: session", "what", "sftp", "sandbox", sb.ID())
-	f := &files{ctx: ctx, fs: atoll.Files(sb), spool: s.conn.server.opts.Spool, budget: &s.conn.spooled, open: map[*spool]bool{}}
+	f := &fileServer{ctx: ctx, fs: atoll.Files(sb), spool: s.conn.server.opts.Spool, budget: &s.conn.spooled, open: map[*spool]bool{}}
 	work, err := f.fs.Stat(ctx, ".")
 	if err != nil {
 		return atoll.Exit{}, err
@@ -40,22 +40,22 @@ func (s *session) sftp(ctx context.Context) (atoll.Exit, error) {
 	return atoll.Exit{}, err
 }
 
-// files is a sandbox's file system as sftp wants it. What an FS cannot do is
-// SSH_FX_OP_UNSUPPORTED: owners, hard links, the free space, and modes and times
-// of files that are not being written.
-type files struct {
+// fileServer adapts a sandbox's file system to the sftp library. Features that an FS
+// lacks are SSH_FX_OP_UNSUPPORTED: owners, hard links, the free space, and changes of
+// modes and times of files that are not being written.
+type fileServer struct {
 	ctx    context.Context
 	fs     atoll.FS
-	spool  string // the directory for files that are being written
+	spool  string // the directory for files being written
 	budget *budget
 
 	mu   sync.Mutex
-	held int             // handles
-	open map[*spool]bool // files that are being written
+	held int             // open handles
+	open map[*spool]bool // files being written
 }
 
-// take counts in a handle, give counts it out.
-func (f *files) take() error {
+// takeHandle counts an opened handle, giveHandle a closed one.
+func (f *fileServer) takeHandle() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.held == maxFiles {
@@ -65,14 +65,14 @@ func (f *files) take() error {
 	return nil
 }
 
-func (f *files) give() {
+func (f *fileServer) giveHandle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.held--
 }
 
-// status turns an error into one that the library has a code for.
-func status(err error) error {
+// statusOf turns an error into one that the library has a code for.
+func statusOf(err error) error {
 	switch atoll.KindOf(err) {
 	case "":
 		return nil
@@ -83,121 +83,120 @@ func status(err error) error {
 	case atoll.ErrUnsupported:
 		return sftp.ErrSSHFxOpUnsupported
 	}
-	return errors.New(err.Error()) // a failure, in words; an errno in err would be taken for another
+	return errors.New(err.Error()) // a failure with a text; the library would report an errno in err as another code
 }
 
-var errExists = errors.New("it is there already")
+var errExists = errors.New("file exists")
 
 // Fileread implements sftp.FileReader.
-func (f *files) Fileread(r *sftp.Request) (io.ReaderAt, error) {
-	if err := f.take(); err != nil {
+func (f *fileServer) Fileread(r *sftp.Request) (io.ReaderAt, error) {
+	if err := f.takeHandle(); err != nil {
 		return nil, err
 	}
 	rd := &reader{files: f, name: r.Filepath}
-	if err := rd.seek(0); err != nil {
-		f.give()
-		return nil, status(err)
+	if err := rd.openStream(0); err != nil {
+		f.giveHandle()
+		return nil, statusOf(err)
 	}
 	return rd, nil
 }
 
 // Filewrite implements sftp.FileWriter.
-func (f *files) Filewrite(r *sftp.Request) (io.WriterAt, error) { return f.OpenFile(r) }
+func (f *fileServer) Filewrite(r *sftp.Request) (io.WriterAt, error) { return f.OpenFile(r) }
 
 // OpenFile implements sftp.OpenFileWriter.
-func (f *files) OpenFile(r *sftp.Request) (sftp.WriterAtReaderAt, error) {
-	if err := f.take(); err != nil {
+func (f *fileServer) OpenFile(r *sftp.Request) (sftp.WriterAtReaderAt, error) {
+	if err := f.takeHandle(); err != nil {
 		return nil, err
 	}
 	s, err := f.newSpool(r.Filepath, r.Pflags(), r.Attrs)
 	if err != nil {
-		f.give()
-		return nil, status(err)
+		f.giveHandle()
+		return nil, statusOf(err)
 	}
 	return s, nil
 }
 
 // Filecmd implements sftp.FileCmder.
-func (f *files) Filecmd(r *sftp.Request) error {
+func (f *fileServer) Filecmd(r *sftp.Request) error {
 	switch r.Method {
 	case "Mkdir":
-		return status(f.mkdir(r.Filepath))
+		return statusOf(f.makeDir(r.Filepath))
 	case "Rename":
 		if _, err := f.fs.Stat(f.ctx, r.Target); err == nil {
 			return errExists
 		}
 		return f.PosixRename(r)
 	case "Remove":
-		return status(f.remove(r.Filepath, false))
+		return statusOf(f.removeFile(r.Filepath, false))
 	case "Rmdir":
-		return status(f.remove(r.Filepath, true))
+		return statusOf(f.removeFile(r.Filepath, true))
 	case "Symlink":
-		return status(f.symlink(r.Filepath, r.Target))
+		return statusOf(f.makeLink(r.Filepath, r.Target))
 	case "Setstat":
-		return status(f.setstat(r))
+		return statusOf(f.setStat(r))
 	}
 	return sftp.ErrSSHFxOpUnsupported
 }
 
 // PosixRename implements sftp.PosixRenameFileCmder.
-func (f *files) PosixRename(r *sftp.Request) error {
-	return status(f.fs.Rename(f.ctx, r.Filepath, r.Target))
+func (f *fileServer) PosixRename(r *sftp.Request) error {
+	return statusOf(f.fs.Rename(f.ctx, r.Filepath, r.Target))
 }
 
-// mkdir makes a directory, but neither its parents nor one that is there, which
-// an FS would do.
-func (f *files) mkdir(name string) error {
-	if err := f.vacant(name); err != nil {
+// makeDir makes a directory. Unlike an FS, it neither makes parents nor accepts an
+// existing directory.
+func (f *fileServer) makeDir(name string) error {
+	if err := f.checkVacant(name); err != nil {
 		return err
 	}
 	return f.fs.Mkdir(f.ctx, name, 0)
 }
 
-// vacant reports whether something can be made under name: there is nothing, and
-// there is a directory for it.
-func (f *files) vacant(name string) error {
+// checkVacant returns an error unless name is free, and its parent is a directory.
+func (f *fileServer) checkVacant(name string) error {
 	if _, err := f.fs.Stat(f.ctx, name); !errors.Is(err, atoll.ErrNotExist) {
 		if err == nil {
 			err = errExists
 		}
 		return err
 	}
-	parent, err := f.stat(path.Dir(name))
+	parent, err := f.statFile(path.Dir(name))
 	if err == nil && parent.Type != atoll.TypeDirectory {
 		err = atoll.ErrNotExist
 	}
 	return err
 }
 
-// remove deletes a directory that is empty, or anything else, as the client says.
-func (f *files) remove(name string, dir bool) error {
+// removeFile deletes an empty directory if dir is set, else anything but a directory.
+func (f *fileServer) removeFile(name string, dir bool) error {
 	info, err := f.fs.Stat(f.ctx, name)
 	if err != nil {
 		return err
 	}
 	if isDir := info.Type == atoll.TypeDirectory; isDir != dir {
 		if dir {
-			return errors.New("it is no directory")
+			return errors.New("not a directory")
 		}
-		return errors.New("it is a directory")
+		return errors.New("is a directory")
 	}
 	return f.fs.Remove(f.ctx, name, false)
 }
 
-// symlink makes a link, by the one way in which an FS takes one: in an archive.
-func (f *files) symlink(target, name string) error {
-	if err := f.vacant(name); err != nil {
+// makeLink makes a symlink. An FS only takes links in an archive.
+func (f *fileServer) makeLink(target, name string) error {
+	if err := f.checkVacant(name); err != nil {
 		return err
 	}
-	return f.unpack(path.Dir(name), &tar.Header{Typeflag: tar.TypeSymlink, Name: path.Base(name), Linkname: target, Mode: 0o777}, nil)
+	return f.unpackEntry(path.Dir(name), &tar.Header{Typeflag: tar.TypeSymlink, Name: path.Base(name), Linkname: target, Mode: 0o777}, nil)
 }
 
-// unpack puts one entry into a directory that is there.
-func (f *files) unpack(dir string, h *tar.Header, content io.Reader) error {
+// unpackEntry unpacks one entry into an existing directory.
+func (f *fileServer) unpackEntry(dir string, h *tar.Header, content io.Reader) error {
 	return f.unpackWithin(f.ctx, dir, h, content)
 }
 
-func (f *files) unpackWithin(ctx context.Context, dir string, h *tar.Header, content io.Reader) error {
+func (f *fileServer) unpackWithin(ctx context.Context, dir string, h *tar.Header, content io.Reader) error {
 	r, w := io.Pipe()
 	var packing sync.WaitGroup
 	defer packing.Wait()
@@ -216,8 +215,8 @@ func (f *files) unpackWithin(ctx context.Context, dir string, h *tar.Header, con
 	return f.fs.ReadTar(ctx, dir, r)
 }
 
-// stat follows links, which an FS does not.
-func (f *files) stat(name string) (atoll.FileInfo, error) {
+// statFile follows links, which an FS doesn't.
+func (f *fileServer) statFile(name string) (atoll.FileInfo, error) {
 	const maxLinks = 40
 	for range maxLinks {
 		info, err := f.fs.Stat(f.ctx, name)
@@ -226,59 +225,59 @@ func (f *files) stat(name string) (atoll.FileInfo, error) {
 		}
 		to := info.Target
 		if !path.IsAbs(to) {
-			to = path.Dir(name) + "/" + to // not cleaned: what is before ".." may be a link
+			to = path.Dir(name) + "/" + to // not cleaned: the part before ".." may be a link
 		}
 		name = to
 	}
-	return atoll.FileInfo{}, errors.New("too many links lead to each other")
+	return atoll.FileInfo{}, errors.New("too many levels of symbolic links")
 }
 
 // Filelist implements sftp.FileLister, for List and Stat.
-func (f *files) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
+func (f *fileServer) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 	if r.Method == "Stat" {
-		return f.one(f.statOpen(r.Filepath))
+		return f.singleInfo(f.statOpen(r.Filepath))
 	}
-	if err := f.take(); err != nil {
+	if err := f.takeHandle(); err != nil {
 		return nil, err
 	}
 	all, err := f.fs.List(f.ctx, r.Filepath, false)
 	if err != nil {
-		f.give()
-		return nil, status(err)
+		f.giveHandle()
+		return nil, statusOf(err)
 	}
 	return &listing{list: all, files: f}, nil
 }
 
 // Lstat implements sftp.LstatFileLister.
-func (f *files) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
-	return f.one(f.fs.Stat(f.ctx, r.Filepath))
+func (f *fileServer) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
+	return f.singleInfo(f.fs.Stat(f.ctx, r.Filepath))
 }
 
-// statOpen is stat, of a file that is being written as it will be.
-func (f *files) statOpen(name string) (atoll.FileInfo, error) {
-	if s := f.writing(name); s != nil {
-		return s.info(), nil
+// statOpen is statFile, but describes a file being written in its future state.
+func (f *fileServer) statOpen(name string) (atoll.FileInfo, error) {
+	if s := f.openSpool(name); s != nil {
+		return s.futureInfo(), nil
 	}
-	return f.stat(name)
+	return f.statFile(name)
 }
 
-func (f *files) one(info atoll.FileInfo, err error) (sftp.ListerAt, error) {
+func (f *fileServer) singleInfo(info atoll.FileInfo, err error) (sftp.ListerAt, error) {
 	if err != nil {
-		return nil, status(err)
+		return nil, statusOf(err)
 	}
 	return list{info}, nil
 }
 
 // Readlink implements sftp.ReadlinkFileLister.
-func (f *files) Readlink(name string) (string, error) {
+func (f *fileServer) Readlink(name string) (string, error) {
 	info, err := f.fs.Stat(f.ctx, name)
 	if err == nil && info.Type != atoll.TypeSymlink {
-		err = errors.New("it is no link")
+		err = errors.New("not a link")
 	}
-	return info.Target, status(err)
+	return info.Target, statusOf(err)
 }
 
-// A list answers with some of what is in it.
+// A list serves its elements by offset.
 type list []atoll.FileInfo
 
 // ListAt implements sftp.ListerAt.
@@ -295,12 +294,12 @@ func (l list) ListAt(to []os.FileInfo, offset int64) (n int, err error) {
 // A listing is an open directory.
 type listing struct {
 	list
-	files *files
+	files *fileServer
 }
 
 // Close implements io.Closer.
 func (l *listing) Close() error {
-	l.files.give()
+	l.files.giveHandle()
 	return nil
 }
 
@@ -312,7 +311,7 @@ func (i fileInfo) Size() int64        { return i.info.Size }
 func (i fileInfo) ModTime() time.Time { return i.info.Modified }
 func (i fileInfo) IsDir() bool        { return i.info.Type == atoll.TypeDirectory }
 func (i fileInfo) Sys() any           { return nil }
-func (i fileInfo) Uid() uint32        { return uint32(i.info.UID) } // which the library asks for under this name
+func (i fileInfo) Uid() uint32        { return uint32(i.info.UID) } // the library requires this name
 func (i fileInfo) Gid() uint32        { return uint32(i.info.GID) }
 
 // Mode implements fs.FileInfo.
@@ -335,10 +334,10 @@ func (i fileInfo) Mode() fs.FileMode {
 }
 
 var (
-	_ sftp.FileReader           = (*files)(nil)
-	_ sftp.OpenFileWriter       = (*files)(nil)
-	_ sftp.PosixRenameFileCmder = (*files)(nil)
-	_ sftp.LstatFileLister      = (*files)(nil)
-	_ sftp.ReadlinkFileLister   = (*files)(nil)
+	_ sftp.FileReader           = (*fileServer)(nil)
+	_ sftp.OpenFileWriter       = (*fileServer)(nil)
+	_ sftp.PosixRenameFileCmder = (*fileServer)(nil)
+	_ sftp.LstatFileLister      = (*fileServer)(nil)
+	_ sftp.ReadlinkFileLister   = (*fileServer)(nil)
 	_ sftp.FileInfoUidGid       = fileInfo{}
 )

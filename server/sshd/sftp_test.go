@@ -447,7 +447,7 @@ func TestReaderTakesPiecesOutOfOrder(t *testing.T) {
 	}
 	r.put(t, "file", string(data))
 	counted := &countingFS{FS: atoll.Files(r.sb)}
-	f := &files{ctx: t.Context(), fs: counted, held: 1}
+	f := &fileServer{ctx: t.Context(), fs: counted, held: 1}
 	rd := &reader{files: f, name: "file"}
 	defer rd.Close()
 	const piece = 32 << 10

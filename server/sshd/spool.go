@@ -18,43 +18,42 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A spool is a file that is being written. Clients write pieces of it in any
-// order; an FS takes a file as a whole. So they are collected in a file without a
-// name on this side, which is handed over when the client closes it, or has gone:
-// what came until then can be resumed.
+// A spool is a file being written. Clients write its pieces in any order; an FS takes a
+// whole file. So a spool collects them in an unnamed file on this side, and stores that
+// in the sandbox when the client closes it, or has gone: then the client can resume.
 type spool struct {
-	files *files
-	name  string
-	fresh bool // the file was not there
-	excl  bool // nor may it be, in the end
-	floor int64
-	file  *os.File
+	files     *fileServer
+	name      string
+	fresh     bool // the file did not exist
+	exclusive bool // nor may it exist at the end
+	floor     int64
+	file      *os.File
 
 	mu       sync.Mutex
 	size     int64
-	mode     uint32    // that the file shall have; 0 leaves it as it is
-	modified time.Time // the same; zero is now
+	mode     uint32    // mode for the file; 0 keeps it
+	modified time.Time // time for the file; zero means now
 	changed  bool
-	err      error // why it cannot be handed over
+	err      error // the reason that the file cannot be stored
 }
 
-// errFull is that of a spool for which there is no more room.
-var errFull = atoll.Errorf("write", "", atoll.ErrExhausted, "more is being written at once than this server takes: close some files, or raise max_upload")
+// errFull is the error of a spool beyond the budget.
+var errFull = atoll.Errorf("write", "", atoll.ErrExhausted, "open files exceed the upload limit: close some files, or raise max_upload")
 
-// newSpool opens a file for writing, as flags say. attrs are those of an open,
-// of which the library does not say which they are.
-func (f *files) newSpool(name string, flags sftp.FileOpenFlags, attrs []byte) (*spool, error) {
-	s := &spool{files: f, name: name, excl: flags.Excl && flags.Creat}
-	old, err := f.stat(name)
+// newSpool opens a file for writing, according to flags. attrs are the raw attributes
+// of the request, since the library doesn't tell which they are.
+func (f *fileServer) newSpool(name string, flags sftp.FileOpenFlags, attrs []byte) (*spool, error) {
+	s := &spool{files: f, name: name, exclusive: flags.Excl && flags.Creat}
+	old, err := f.statFile(name)
 	switch {
-	case err == nil && s.excl:
+	case err == nil && s.exclusive:
 		return nil, errExists
 	case err == nil && old.Type != atoll.TypeFile:
-		return nil, errors.New("it is no file")
+		return nil, errors.New("not a file")
 	case err == nil:
 		s.changed = flags.Trunc
 	case errors.Is(err, atoll.ErrNotExist) && flags.Creat:
-		if err := f.directoryOf(name); err != nil {
+		if err := f.checkParent(name); err != nil {
 			return nil, err
 		}
 		s.fresh, s.changed = true, true
@@ -62,11 +61,11 @@ func (f *files) newSpool(name string, flags sftp.FileOpenFlags, attrs []byte) (*
 	default:
 		return nil, err
 	}
-	if s.file, err = unnamed(f.spool); err != nil {
+	if s.file, err = openUnnamed(f.spool); err != nil {
 		return nil, err
 	}
 	if !s.fresh && !flags.Trunc {
-		err = s.load()
+		err = s.loadContent()
 	}
 	if err != nil {
 		s.discard()
@@ -81,19 +80,19 @@ func (f *files) newSpool(name string, flags sftp.FileOpenFlags, attrs []byte) (*
 	return s, nil
 }
 
-// directoryOf reports whether there is a directory for name, which may be a link
-// that leads nowhere yet.
-func (f *files) directoryOf(name string) error {
-	parent, err := f.stat(path.Dir(name))
+// checkParent returns an error unless name's parent is a directory. name itself may be
+// a dangling link.
+func (f *fileServer) checkParent(name string) error {
+	parent, err := f.statFile(path.Dir(name))
 	if err == nil && parent.Type != atoll.TypeDirectory {
 		err = atoll.ErrNotExist
 	}
 	return err
 }
 
-// modeOf is the mode among the attributes of an open: the one attribute that is
-// four bytes long, as OpenSSH sends it. Others may write to nothing, as with the
-// usual umask.
+// modeOf returns the mode in the attributes of an open request: OpenSSH sends only
+// that, in four bytes. It removes write permission for group and others, as the usual
+// umask does.
 func modeOf(attrs []byte) uint32 {
 	if len(attrs) != 4 {
 		return 0
@@ -101,8 +100,8 @@ func modeOf(attrs []byte) uint32 {
 	return binary.BigEndian.Uint32(attrs) & 0o777 &^ 0o022
 }
 
-// unnamed makes a file that nothing is left of when it is closed.
-func unnamed(dir string) (*os.File, error) {
+// openUnnamed makes a file that vanishes when it is closed.
+func openUnnamed(dir string) (*os.File, error) {
 	file, err := os.CreateTemp(dir, ".atoll-sftp-*")
 	if err != nil {
 		return nil, atoll.E("write", "", atoll.ErrInternal, err)
@@ -114,15 +113,15 @@ func unnamed(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// load copies what the file holds, of which the client may leave parts as they
-// are.
-func (s *spool) load() error {
+// loadContent copies the file's current content, since the client may change only parts
+// of it.
+func (s *spool) loadContent() error {
 	r, _, err := s.files.fs.Read(s.files.ctx, s.name, 0)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	_, err = io.Copy(io.NewOffsetWriter(putter(s.put), 0), r)
+	_, err = io.Copy(io.NewOffsetWriter(putter(s.writePiece), 0), r)
 	return err
 }
 
@@ -130,38 +129,38 @@ type putter func(p []byte, off int64) (int, error)
 
 func (put putter) WriteAt(p []byte, off int64) (int, error) { return put(p, off) }
 
-// WriteAt implements io.WriterAt. Where the client has asked to append, it must
-// say an offset behind what is there.
+// WriteAt implements io.WriterAt. If the client opened the file for appending, offsets
+// have to be behind its old content.
 func (s *spool) WriteAt(p []byte, off int64) (int, error) {
 	if off < s.floor {
-		return 0, errors.New("the file is open for appending: the offset is within it")
+		return 0, errors.New("the file is open for appending: the offset is before its end")
 	}
-	n, err := s.put(p, off)
+	n, err := s.writePiece(p, off)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = true
 	s.err = cmp.Or(s.err, err)
-	return n, status(err)
+	return n, statusOf(err)
 }
 
-func (s *spool) put(p []byte, off int64) (int, error) {
+func (s *spool) writePiece(p []byte, off int64) (int, error) {
 	if off < 0 || off > math.MaxInt64-int64(len(p)) {
 		return 0, atoll.ErrInvalid
 	}
-	if err := s.grow(off + int64(len(p))); err != nil {
+	if err := s.growTo(off + int64(len(p))); err != nil {
 		return 0, err
 	}
 	return s.file.WriteAt(p, off)
 }
 
-// grow makes room for a size.
-func (s *spool) grow(size int64) error {
+// growTo reserves the budget for a size.
+func (s *spool) growTo(size int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if size <= s.size {
 		return nil
 	}
-	if !s.files.budget.take(size - s.size) {
+	if !s.files.budget.reserve(size - s.size) {
 		return errFull
 	}
 	s.size = size
@@ -171,10 +170,10 @@ func (s *spool) grow(size int64) error {
 // ReadAt implements io.ReaderAt.
 func (s *spool) ReadAt(p []byte, off int64) (int, error) { return s.file.ReadAt(p, off) }
 
-// set changes what the file will be.
-func (s *spool) set(flags sftp.FileAttrFlags, to *sftp.FileStat) error {
+// setAttributes changes the future attributes of the file.
+func (s *spool) setAttributes(flags sftp.FileAttrFlags, to *sftp.FileStat) error {
 	if flags.Size {
-		if err := s.truncate(to.Size); err != nil {
+		if err := s.truncateTo(to.Size); err != nil {
 			return err
 		}
 	}
@@ -190,22 +189,22 @@ func (s *spool) set(flags sftp.FileAttrFlags, to *sftp.FileStat) error {
 	return nil
 }
 
-func (s *spool) truncate(size uint64) error {
+func (s *spool) truncateTo(size uint64) error {
 	if size > math.MaxInt64 {
 		return atoll.ErrInvalid
 	}
-	if err := s.grow(int64(size)); err != nil {
+	if err := s.growTo(int64(size)); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.files.budget.give(s.size - int64(size))
+	s.files.budget.release(s.size - int64(size))
 	s.size = int64(size)
 	return s.file.Truncate(s.size)
 }
 
-// info describes the file as it will be.
-func (s *spool) info() atoll.FileInfo {
+// futureInfo describes the file in its future state.
+func (s *spool) futureInfo() atoll.FileInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := atoll.FileInfo{Name: path.Base(s.name), Path: s.name, Type: atoll.TypeFile, Size: s.size, Mode: cmp.Or(s.mode, 0o644), Modified: s.modified}
@@ -215,8 +214,8 @@ func (s *spool) info() atoll.FileInfo {
 	return info
 }
 
-// writing is a file that is being written under name, if there is one.
-func (f *files) writing(name string) *spool {
+// openSpool returns the file being written under name, if there is one.
+func (f *fileServer) openSpool(name string) *spool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s := range f.open {
@@ -227,37 +226,36 @@ func (f *files) writing(name string) *spool {
 	return nil
 }
 
-// handOverTime is how long a file may take to get into the sandbox when the
-// client has gone.
+// handOverTime bounds the storing of a file after the client has gone.
 const handOverTime = 30 * time.Second
 
-// Close implements io.Closer: it hands the file over. Nothing is, when a piece of
-// it could not be kept.
+// Close implements io.Closer: it stores the file in the sandbox, unless a write has
+// failed.
 func (s *spool) Close() error {
 	defer s.discard()
 	if s.err != nil || !s.changed {
-		return status(s.err)
+		return statusOf(s.err)
 	}
 	ctx, cancel := outlive(s.files.ctx, handOverTime)
 	defer cancel()
-	return status(s.handOver(ctx))
+	return statusOf(s.handOver(ctx))
 }
 
 func (s *spool) handOver(ctx context.Context) error {
 	content := io.NewSectionReader(s.file, 0, s.size)
-	if !s.modified.IsZero() && !s.excl {
+	if !s.modified.IsZero() && !s.exclusive {
 		return s.handOverDated(ctx, content)
 	}
-	_, err := s.files.fs.Write(ctx, s.name, content, atoll.WriteOptions{Mode: s.mode, NoClobber: s.excl})
+	_, err := s.files.fs.Write(ctx, s.name, content, atoll.WriteOptions{Mode: s.mode, NoClobber: s.exclusive})
 	return err
 }
 
-// handOverDated hands over a file with its time, which only an archive can carry:
-// under another name, because what is in an archive does not come at once.
+// handOverDated stores a file with its time, which only an archive can carry: under a
+// temporary name first, since unpacking isn't atomic.
 func (s *spool) handOverDated(ctx context.Context, content io.Reader) error {
 	target, mode := s.name, cmp.Or(s.mode, 0o644)
 	if !s.fresh {
-		old, err := s.files.stat(s.name)
+		old, err := s.files.statFile(s.name)
 		if err != nil {
 			return err
 		}
@@ -275,10 +273,10 @@ func (s *spool) handOverDated(ctx context.Context, content io.Reader) error {
 	return err
 }
 
-// discard gives back what the spool takes.
+// discard releases the spool's resources.
 func (s *spool) discard() {
 	s.file.Close()
-	s.files.budget.give(s.size)
+	s.files.budget.release(s.size)
 	s.files.mu.Lock()
 	defer s.files.mu.Unlock()
 	if s.files.open[s] {
@@ -287,9 +285,9 @@ func (s *spool) discard() {
 	}
 }
 
-// setstat changes a file that is being written, or a directory. The mode and the
-// time of any other file an FS cannot change: but they may be as wanted already.
-func (f *files) setstat(r *sftp.Request) error {
+// setStat changes a file being written, or a directory. An FS cannot change the mode
+// and time of any other file, but setStat succeeds if they are already as wanted.
+func (f *fileServer) setStat(r *sftp.Request) error {
 	flags, to := r.AttrFlags(), r.Attributes()
 	const known = 1 | 2 | 4 | 8 // size, owner, mode, times
 	switch {
@@ -298,10 +296,10 @@ func (f *files) setstat(r *sftp.Request) error {
 	case flags.UidGid || r.Flags&^known != 0:
 		return atoll.ErrUnsupported
 	}
-	if s := f.writing(r.Filepath); s != nil {
-		return s.set(flags, to)
+	if s := f.openSpool(r.Filepath); s != nil {
+		return s.setAttributes(flags, to)
 	}
-	info, err := f.stat(r.Filepath)
+	info, err := f.statFile(r.Filepath)
 	if err != nil {
 		return err
 	}
@@ -319,12 +317,12 @@ func (f *files) setstat(r *sftp.Request) error {
 	case mode == info.Mode && modified.Unix() == info.Modified.Unix():
 		return nil
 	case info.Type == atoll.TypeDirectory:
-		return f.unpack(info.Path, &tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: int64(mode), ModTime: modified}, nil)
+		return f.unpackEntry(info.Path, &tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: int64(mode), ModTime: modified}, nil)
 	}
 	return atoll.ErrUnsupported
 }
 
-// outlive returns a ctx that ends d after ctx has.
+// outlive returns a context that ends d after ctx has.
 func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -337,14 +335,14 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 	}
 }
 
-// A budget is how many bytes may be in use at once.
+// A budget bounds the bytes in use at once.
 type budget struct {
 	mu      sync.Mutex
 	limited bool
 	left    int64
 }
 
-func (b *budget) take(n int64) bool {
+func (b *budget) reserve(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.limited && n > b.left {
@@ -354,7 +352,7 @@ func (b *budget) take(n int64) bool {
 	return true
 }
 
-func (b *budget) give(n int64) {
+func (b *budget) release(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.left += n

@@ -1,6 +1,6 @@
-// Package sshd lets people, and the tools they are used to, into sandboxes by
-// SSH: ssh, scp, sftp, and what is built on them. It is a front-end, like package
-// api: it holds a Provider and never asks which.
+// Package sshd gives people and their tools access to sandboxes by SSH: ssh, scp, sftp,
+// and programs based on them. It is a front end, like package api: it works with any
+// Provider.
 //
 //	server, err := sshd.New(p, sshd.Options{AuthorizedKeys: keys, HostKey: path})
 //	if err != nil {
@@ -8,16 +8,15 @@
 //	}
 //	return server.Serve(ctx, listener)
 //
-// The user name says which sandbox is meant: its id, its name, or
-// "project.name". Neither projects nor names have a dot in them. Who has none of
-// the authorized keys learns nothing of what there is: the name is looked at
-// after the login, for every session anew.
+// The user name selects the sandbox: by its id, its name, or "project.name". Neither
+// projects nor names contain a dot. Clients without an authorized key learn nothing
+// about sandboxes: the name is resolved after the login, for every session.
 //
-// There are sessions with or without a terminal, which run the sandbox's shell,
-// or a command line by it; sftp, and scp by way of it, also in the work directory
-// of a sandbox that is stopped, where the provider can; and connections to ports
-// inside (ssh -L, -W). Ports of the server's side (-R), agents, X11, passwords
-// and certificates are refused.
+// Sessions, with or without a terminal, run the sandbox's shell, or a command line with
+// it; sftp, and scp by way of it, also works in the work directory of a stopped
+// sandbox, if the provider supports that; and clients can connect to ports inside (ssh
+// -L, -W). Ports of the server's side (-R), agents, X11, passwords and certificates are
+// refused.
 package sshd
 
 import (
@@ -36,50 +35,49 @@ import (
 
 // Options configure a Server. AuthorizedKeys and HostKey are required.
 type Options struct {
-	// AuthorizedKeys is the file of the public keys that may log in, one in each
-	// line, as OpenSSH has them. It is read at every login: a key that is added
-	// or taken out needs no restart. Nobody but its owner, root or the user that
-	// runs this, may be able to change it. See [CheckKeys] for the options that
-	// a line may begin with.
+	// AuthorizedKeys is the file of the public keys that may log in, one per line, in
+	// OpenSSH's format. Every login reads it again, so changes need no restart. Only
+	// root or the user that runs this process may be able to change it. See [CheckKeys]
+	// for the options that a line may begin with.
 	AuthorizedKeys string
-	// HostKey is the file of the server's private key, made when it is missing.
+	// HostKey is the file of the server's private key; a missing one is created.
 	HostKey string
 
-	// Project is that of sandboxes whose user name has none; empty means
+	// Project is the project of sandboxes if the user name has none; empty means
 	// atoll.DefaultProject.
 	Project string
 
-	// Spool is the directory of files that are being written by sftp, which
-	// takes them in any order: they go into the sandbox as a whole, when they
-	// are closed. Empty means the system's for temporary files. Nothing is left
-	// there when this process is killed.
+	// Spool is the directory of files being written by sftp, which writes them in any
+	// order: they are stored in the sandbox when they are closed. Empty means the
+	// system's directory for temporary files. Nothing remains there if this process is
+	// killed.
 	Spool string
-	// MaxUpload is how many bytes one connection may have in files that it is
-	// writing; 0 means no limit.
+	// MaxUpload is the most bytes that one connection may have in files being written;
+	// 0 means no limit.
 	MaxUpload int64
 
-	// Log gets a line for each login and each session: who, from where and what
-	// for, never what was typed or sent. nil discards.
+	// Log gets a line for each login and each session: the user, address and purpose,
+	// never input or data. Nil discards.
 	Log *slog.Logger
 }
 
-// Bounds on what those who have not logged in may take.
+// Bounds for clients before the login.
 const (
-	loginGrace = time.Minute // to log in
-	maxLogins  = 32          // that are in progress
-	maxTries   = 6           // keys that are offered
+	loginGrace = time.Minute // time to log in
+	maxLogins  = 32          // logins in progress
+	maxTries   = 6           // offered keys
 )
 
-// And on those who have.
+// Bounds for logged-in clients.
 const (
-	maxChannels = 64               // of a connection
-	aliveEvery  = 30 * time.Second // until a client is asked whether it is there; for its answer it has twice that
-	closeGrace  = 2 * time.Second  // to read that the server is closing
+	maxChannels = 64               // per connection
+	aliveEvery  = 30 * time.Second // interval of keepalives; the answer may take twice that
+	closeGrace  = 2 * time.Second  // time to read that the server is closing
 )
 
-// version is what the server says it is. OpenSSH's clients use its extensions with
-// those only whose name begins as theirs does. One of them says that nobody reads
-// what a command prints: without it "ssh web yes | head" would never end.
+// version is the server's version string. OpenSSH's clients use their extensions only
+// if the name begins like theirs. One extension reports that nobody reads a command's
+// output: without it "ssh web yes | head" would never end.
 const version = "SSH-2.0-OpenSSH_Atoll"
 
 // A Server serves a Provider by SSH.
@@ -90,15 +88,15 @@ type Server struct {
 	config   *ssh.ServerConfig
 	hostKey  ssh.Signer
 
-	logins     chan struct{} // a place for each that is in progress
+	logins     chan struct{} // one slot per login in progress
 	loginGrace time.Duration
 	aliveEvery time.Duration
 }
 
-// New returns a server for p, which stays the caller's to close after Serve has
-// returned. It reads the host key, or makes one, and looks at the authorized
-// keys. Kinds: ErrInvalid, ErrDenied (others may read or change those files),
-// ErrNotExist (there are no authorized keys), ErrInternal.
+// New returns a server for p, which the caller closes after Serve has returned. It
+// reads or creates the host key, and checks the authorized keys. Kinds: ErrInvalid,
+// ErrDenied (others may read or change those files), ErrNotExist (no authorized keys),
+// ErrInternal.
 func New(p atoll.Provider, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -119,20 +117,20 @@ func New(p atoll.Provider, opts Options) (*Server, error) {
 	}
 	s.config = &ssh.ServerConfig{
 		MaxAuthTries:      maxTries,
-		PublicKeyCallback: s.authorize,
+		PublicKeyCallback: s.authorizeKey,
 		ServerVersion:     version,
 	}
 	s.config.AddHostKey(key)
 	return s, nil
 }
 
-// HostKey is the fingerprint of the server's key, as ssh shows it.
+// HostKey returns the fingerprint of the server's key, as ssh shows it.
 func (s *Server) HostKey() string { return ssh.FingerprintSHA256(s.hostKey.PublicKey()) }
 
-// Serve serves those who connect to l until ctx ends, which is no error, or l
-// fails. Then sessions are ended: a process with a terminal is hung up on, and
-// what was written by sftp goes into the sandbox. When it returns l is closed and
-// nothing that it started is left.
+// Serve serves connections to l until ctx ends, which is no error, or l fails. Then it
+// ends all sessions: a process with a terminal gets a hangup, and files written by sftp
+// are stored in the sandbox. When Serve returns, l is closed and nothing that it
+// started is left.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var conns sync.WaitGroup
 	defer conns.Wait()
@@ -150,7 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return atoll.E("serve", l.Addr().String(), atoll.ErrUnavailable, err)
-		case err != nil: // too many files are open, perhaps, which will not stay so
+		case err != nil: // perhaps too many open files, a temporary state
 			pause = min(2*pause+10*time.Millisecond, time.Second)
 			s.log.WarnContext(ctx, "ssh: cannot accept a connection", "err", err)
 			select {
@@ -162,18 +160,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		pause = 0
 		select {
 		case s.logins <- struct{}{}:
-			conns.Go(func() { s.serve(ctx, nc) })
+			conns.Go(func() { s.serveConn(ctx, nc) })
 		default:
-			s.log.WarnContext(ctx, "ssh: too many logins at once, one is turned away", "from", nc.RemoteAddr().String())
+			s.log.WarnContext(ctx, "ssh: rejected a connection, since too many logins are in progress", "from", nc.RemoteAddr().String())
 			nc.Close()
 		}
 	}
 }
 
-// serve sees to one connection, for which there is a place among the logins.
-func (s *Server) serve(ctx context.Context, nc net.Conn) {
+// serveConn serves one connection, which holds a slot in logins.
+func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	defer nc.Close()
-	sc, channels, requests, err := s.login(ctx, nc)
+	sc, channels, requests, err := s.acceptLogin(ctx, nc)
 	<-s.logins
 	if err != nil {
 		return
@@ -184,9 +182,9 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	c.log.InfoContext(c.ctx, "ssh: logout")
 }
 
-func (s *Server) login(ctx context.Context, nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+func (s *Server) acceptLogin(ctx context.Context, nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	defer context.AfterFunc(ctx, func() { nc.Close() })()
-	_ = nc.SetDeadline(time.Now().Add(s.loginGrace)) // a connection that cannot have one fails soon enough
+	_ = nc.SetDeadline(time.Now().Add(s.loginGrace)) // a connection without deadlines fails soon enough
 	sc, channels, requests, err := ssh.NewServerConn(nc, s.config)
 	if err != nil {
 		s.log.InfoContext(ctx, "ssh: no login", "from", nc.RemoteAddr().String(), "err", err)
