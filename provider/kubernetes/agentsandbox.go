@@ -36,27 +36,27 @@ const agentGroup = "agents.x-k8s.io"
 
 var agentVersions = []string{"v1beta1", "v1alpha1"}
 
-// gate keeps a pod of a Sandbox from being scheduled until it is let in: the controller
+// startGate keeps a pod of a Sandbox from being scheduled until it is let in: the controller
 // makes another one whenever one is deleted, and a main process is not to run once more.
-const gate = "atoll/start"
+const startGate = "atoll/start"
 
-// controllerTime is how long the controller may take to make a pod.
-const controllerTime = 30 * time.Second
+// controllerTimeout is how long the controller may take to make a pod.
+const controllerTimeout = 30 * time.Second
 
 // errNoController says that it has not.
 var errNoController = errors.New("agent-sandbox has made no pod: does its controller run? kubectl get pods -n agent-sandbox-system")
 
 // An agent is a Sandbox of agent-sandbox, as far as it is used here.
-type agent struct {
+type agentSandbox struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
-	Spec              agentSpec `json:"spec"`
+	Spec              agentSandboxSpec `json:"spec"`
 	Status            struct {
 		Conditions []metav1.Condition `json:"conditions,omitempty"`
 	} `json:"status,omitzero"`
 }
 
-type agentSpec struct {
+type agentSandboxSpec struct {
 	PodTemplate agentTemplate `json:"podTemplate"`
 	Service     bool          `json:"service"` // not one of its own
 	agentMode   `json:",inline"`
@@ -75,42 +75,42 @@ type agentMode struct {
 	Replicas      *int32 `json:"replicas,omitempty"`      // v1alpha1
 }
 
-// agents has pods made by the controller of agent-sandbox. A Sandbox is there from a start
+// agentMaker has pods made by the controller of agent-sandbox. A Sandbox is there from a start
 // to the next one, or to the removal; in between, it is suspended.
-type agents struct {
+type agentMaker struct {
 	p         *Provider
 	version   string
 	client    dynamic.Interface
 	sandboxes dynamic.NamespaceableResourceInterface
-	warm      *warm // nil if no pods are kept warm
+	warm      *warmPool // nil if no pods are kept warm
 }
 
-func newAgents(p *Provider, version string) (*agents, error) {
+func newAgentMaker(p *Provider, version string) (*agentMaker, error) {
 	client, err := dynamic.NewForConfigAndClient(p.api.config, p.api.client)
 	if err != nil {
 		return nil, err
 	}
 	sandboxes := client.Resource(schema.GroupVersionResource{Group: agentGroup, Version: version, Resource: "sandboxes"})
-	return &agents{p: p, version: version, client: client, sandboxes: sandboxes}, nil
+	return &agentMaker{p: p, version: version, client: client, sandboxes: sandboxes}, nil
 }
 
-// prepare has the cluster keep pods warm, or no longer. Where that cannot be, each sandbox
+// prepareWarmPool has the cluster keep pods warm, or no longer. Where that cannot be, each sandbox
 // gets a pod of its own.
-func (a *agents) prepare(ctx context.Context) {
+func (a *agentMaker) prepareWarmPool(ctx context.Context) {
 	pods := a.p.opts.WarmPods
 	if a.p.opts.PerProject {
 		return
 	}
-	served, err := a.p.serves(ctx, warmGroup, warmVersion, warmKinds...)
+	served, err := a.p.servesKinds(ctx, warmGroup, warmVersion, warmKinds...)
 	if err == nil && !served {
-		err = errNoWarm
+		err = errNoWarmPools
 	}
-	var w *warm
+	var w *warmPool
 	if err == nil {
-		w, err = newWarm(a.p, a.client)
+		w, err = newWarmPool(a.p, a.client)
 	}
 	if err == nil {
-		err = w.keep(ctx, pods)
+		err = w.configurePool(ctx, pods)
 	}
 	switch {
 	case pods > 0 && err == nil:
@@ -120,8 +120,8 @@ func (a *agents) prepare(ctx context.Context) {
 	}
 }
 
-// mode is how this version says whether there is to be a pod.
-func (a *agents) mode(runs bool) agentMode {
+// operatingMode is how this version says whether there is to be a pod.
+func (a *agentMaker) operatingMode(runs bool) agentMode {
 	if a.version == "v1alpha1" {
 		var replicas int32
 		if runs {
@@ -135,90 +135,90 @@ func (a *agents) mode(runs bool) agentMode {
 	return agentMode{OperatingMode: "Suspended"}
 }
 
-// make implements maker.
-func (a *agents) make(ctx context.Context, r *record, pod *corev1.Pod) (*corev1.Pod, error) {
-	if err := a.clear(ctx, r); err != nil {
+// createPod implements maker.
+func (a *agentMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) (*corev1.Pod, error) {
+	if err := a.clearRemains(ctx, r); err != nil {
 		return nil, err
 	}
-	if a.warm != nil && r.note.State == atoll.StateCreating && a.warm.serves(pod) {
-		if taken, err := a.warm.take(ctx, r); taken != nil || err != nil {
+	if a.warm != nil && r.note.State == atoll.StateCreating && a.warm.fitsPod(pod) {
+		if taken, err := a.warm.takePod(ctx, r); taken != nil || err != nil {
 			return taken, err
 		}
 	}
-	sb := agent{
+	sb := agentSandbox{
 		TypeMeta:   metav1.TypeMeta{APIVersion: agentGroup + "/" + a.version, Kind: "Sandbox"},
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences},
-		Spec:       agentSpec{agentMode: a.mode(true)},
+		Spec:       agentSandboxSpec{agentMode: a.operatingMode(true)},
 	}
 	sb.Spec.PodTemplate.Metadata.Labels, sb.Spec.PodTemplate.Spec = pod.Labels, pod.Spec
-	sb.Spec.PodTemplate.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
+	sb.Spec.PodTemplate.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: startGate}}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&sb)
 	if err != nil {
 		return nil, err
 	}
 	var made *unstructured.Unstructured
-	err = settled(ctx, func(ctx context.Context) (err error) {
-		made, err = a.sandboxes.Namespace(pod.Namespace).Create(ctx, &unstructured.Unstructured{Object: fields}, create)
+	err = runToEnd(ctx, func(ctx context.Context) (err error) {
+		made, err = a.sandboxes.Namespace(pod.Namespace).Create(ctx, &unstructured.Unstructured{Object: fields}, createOptions)
 		return err
 	})
 	if apierrors.IsAlreadyExists(err) {
-		return nil, startedElsewhere(r)
+		return nil, startConflict(r)
 	}
 	if apierrors.IsNotFound(err) { // it was taken from the cluster
 		return nil, atoll.E("start", r.ID, atoll.ErrUnavailable, err)
 	}
 	if err != nil {
-		return nil, a.p.refused(r, err)
+		return nil, a.p.podError(r, err)
 	}
-	born, err := a.born(ctx, r, made.GetUID())
+	born, err := a.awaitPod(ctx, r, made.GetUID())
 	if err != nil {
-		return nil, errors.Join(err, settledLast(func(ctx context.Context) error {
-			return gone(a.sandboxes.Namespace(pod.Namespace).Delete(ctx, pod.Name, now(made.GetUID())))
+		return nil, errors.Join(err, runCleanup(func(ctx context.Context) error {
+			return ignoreGone(a.sandboxes.Namespace(pod.Namespace).Delete(ctx, pod.Name, deleteNow(made.GetUID())))
 		}))
 	}
 	return born, nil
 }
 
-// clear deletes what is seen of a sandbox's last life.
-func (a *agents) clear(ctx context.Context, r *record) error {
-	for _, left := range of[*unstructured.Unstructured](a.p.view.agent, r.ID) {
-		if err := gone(a.sandboxes.Namespace(left.GetNamespace()).Delete(ctx, left.GetName(), now(left.GetUID()))); err != nil {
+// clearRemains deletes what is seen of a sandbox's last life.
+func (a *agentMaker) clearRemains(ctx context.Context, r *record) error {
+	for _, left := range objectsOf[*unstructured.Unstructured](a.p.view.agentSandboxes, r.ID) {
+		if err := ignoreGone(a.sandboxes.Namespace(left.GetNamespace()).Delete(ctx, left.GetName(), deleteNow(left.GetUID()))); err != nil {
 			return err
 		}
 	}
-	if a.warm != nil && len(of[*unstructured.Unstructured](a.p.view.grant, r.ID)) > 0 {
-		if err := a.warm.drop(ctx, r.ID); err != nil {
+	if a.warm != nil && len(objectsOf[*unstructured.Unstructured](a.p.view.warmClaims, r.ID)) > 0 {
+		if err := a.warm.dropClaim(ctx, r.ID); err != nil {
 			return err
 		}
 	}
 	if pod := a.p.view.podOf(r.ID); pod != nil {
-		return a.p.kill(ctx, pod)
+		return a.p.deletePod(ctx, pod)
 	}
 	return nil
 }
 
-// born waits for the pod of a Sandbox, and lets it run.
-func (a *agents) born(ctx context.Context, r *record, uid types.UID) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, min(controllerTime, a.p.opts.Patience), errNoController)
+// awaitPod waits for the pod of a Sandbox, and lets it run.
+func (a *agentMaker) awaitPod(ctx context.Context, r *record, uid types.UID) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, min(controllerTimeout, a.p.opts.Patience), errNoController)
 	defer cancel()
 	trouble := ""
 	for {
-		change := a.p.view.change(r.ID)
+		change := a.p.view.nextChange(r.ID)
 		if pod := a.p.view.podOf(r.ID); pod != nil {
 			if owner := sandboxOf(pod); owner == nil || owner.UID != uid { // of the life before, made by a controller that is behind
-				if err := a.p.kill(ctx, pod); err != nil {
+				if err := a.p.deletePod(ctx, pod); err != nil {
 					return nil, err
 				}
-			} else if let, err := a.let(ctx, pod); gone(err) != nil {
+			} else if let, err := a.ungatePod(ctx, pod); ignoreGone(err) != nil {
 				return nil, err
 			} else if err == nil {
 				return let, nil
 			}
 		}
-		for _, seen := range of[*unstructured.Unstructured](a.p.view.agent, r.ID) {
+		for _, seen := range objectsOf[*unstructured.Unstructured](a.p.view.agentSandboxes, r.ID) {
 			if seen.GetUID() == uid {
 				var err error
-				if trouble, err = refusedTo(r.ID, seen); err != nil {
+				if trouble, err = reconcileError(r.ID, seen); err != nil {
 					return nil, err
 				}
 			}
@@ -237,23 +237,23 @@ func (a *agents) born(ctx context.Context, r *record, uid types.UID) (*corev1.Po
 	}
 }
 
-// let lets a pod be scheduled, which is the one that is waited for and no other.
-func (a *agents) let(ctx context.Context, pod *corev1.Pod) (let *corev1.Pod, err error) {
+// ungatePod lets a pod be scheduled, which is the one that is waited for and no other.
+func (a *agentMaker) ungatePod(ctx context.Context, pod *corev1.Pod) (let *corev1.Pod, err error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "spec": map[string]any{"schedulingGates": nil}})
 	if err != nil {
 		return nil, err
 	}
-	err = settled(ctx, func(ctx context.Context) error {
-		let, err = a.p.api.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, patched)
+	err = runToEnd(ctx, func(ctx context.Context) error {
+		let, err = a.p.api.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, patchOptions)
 		return err
 	})
 	return let, err
 }
 
-// refusedTo is why the controller cannot make the pod of a Sandbox, as it says itself: an
+// reconcileError is why the controller cannot make the pod of a Sandbox, as it says itself: an
 // error if it is not to be expected that it ever can.
-func refusedTo(id string, object *unstructured.Unstructured) (trouble string, err error) {
-	var sb agent
+func reconcileError(id string, object *unstructured.Unstructured) (trouble string, err error) {
+	var sb agentSandbox
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &sb); err != nil {
 		return "", err
 	}
@@ -273,38 +273,40 @@ func refusedTo(id string, object *unstructured.Unstructured) (trouble string, er
 	return trouble, nil
 }
 
-// rest implements maker: the Sandbox is suspended first, else it would have another pod.
-func (a *agents) rest(ctx context.Context, pod *corev1.Pod) error {
+// retirePod implements maker: the Sandbox is suspended first, else it would have another pod.
+func (a *agentMaker) retirePod(ctx context.Context, pod *corev1.Pod) error {
 	if owner := sandboxOf(pod); owner != nil {
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": owner.UID}, "spec": a.mode(false)})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": owner.UID}, "spec": a.operatingMode(false)})
 		if err != nil {
 			return err
 		}
-		_, err = a.sandboxes.Namespace(pod.Namespace).Patch(ctx, owner.Name, types.MergePatchType, patch, patched)
-		if err := gone(err); err != nil {
+		_, err = a.sandboxes.Namespace(pod.Namespace).Patch(ctx, owner.Name, types.MergePatchType, patch, patchOptions)
+		if err := ignoreGone(err); err != nil {
 			return err
 		}
 	}
-	return a.p.kill(ctx, pod)
+	return a.p.deletePod(ctx, pod)
 }
 
-// drop implements maker.
-func (a *agents) drop(ctx context.Context, r *record) error {
-	if err := gone(a.sandboxes.Namespace(r.object.Namespace).Delete(ctx, a.p.names.sandbox(r.ID), now(""))); err != nil {
+// deletePods implements maker.
+func (a *agentMaker) deletePods(ctx context.Context, r *record) error {
+	if err := ignoreGone(a.sandboxes.Namespace(r.object.Namespace).Delete(ctx, a.p.names.sandboxName(r.ID), deleteNow(""))); err != nil {
 		return err
 	}
 	if a.warm != nil {
-		if err := a.warm.drop(ctx, r.ID); err != nil {
+		if err := a.warm.dropClaim(ctx, r.ID); err != nil {
 			return err
 		}
 	}
-	return direct{a.p}.drop(ctx, r)
+	return directMaker{a.p}.deletePods(ctx, r)
 }
 
-// absent is where agent-sandbox is to make pods, and is not there: what runs goes on.
-type absent struct {
-	direct
+// missingMaker is where agent-sandbox is to make pods, and is not there: what runs goes on.
+type missingMaker struct {
+	directMaker
 	err error
 }
 
-func (a absent) make(context.Context, *record, *corev1.Pod) (*corev1.Pod, error) { return nil, a.err }
+func (a missingMaker) createPod(context.Context, *record, *corev1.Pod) (*corev1.Pod, error) {
+	return nil, a.err
+}

@@ -38,7 +38,7 @@ func TestAgentSandbox(t *testing.T) {
 		}
 	})
 	as := func(o *kubernetes.Options) {
-		agents(o)
+		agentMaker(o)
 		o.Config, o.Namespace = config, "atoll-sandboxes"
 	}
 	t.Run("suite", func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestAgentSandbox(t *testing.T) {
 	account.check(t, lab(t).Kubectl(t, "get", "clusterrole", "atoll-agent-sandbox", "--output=json"), kubernetes.NeededAgents())
 }
 
-// agents has agent-sandbox make pods.
-func agents(o *kubernetes.Options) { o.AgentSandbox = kubernetes.AgentSandboxOn }
+// agentMaker has agent-sandbox make pods.
+func agentMaker(o *kubernetes.Options) { o.AgentSandbox = kubernetes.AgentSandboxOn }
 
 // heldByAgents is held, and what is of any provider among the objects of agent-sandbox.
 func heldByAgents(t *testing.T) []string {
@@ -88,7 +88,7 @@ func heldByAgents(t *testing.T) []string {
 
 // notInstalled: who wants agent-sandbox is told what to do, who would take it does without.
 func notInstalled(t *testing.T) {
-	p := provider(t, agents)
+	p := provider(t, agentMaker)
 	_, err := p.Create(t.Context(), &atoll.Spec{})
 	if atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "does not serve sandboxes.agents.x-k8s.io: install agent-sandbox") {
 		t.Errorf("Create: %v", err)
@@ -126,7 +126,7 @@ func before(o *kubernetes.Options) {
 // olderVersion: of what a cluster serves the newest version that is known is used, also with
 // a namespace for each project.
 func olderVersion(t *testing.T) {
-	p := provider(t, agents, before, func(o *kubernetes.Options) { o.Namespace, o.PerProject = "p"+atoll.NewID()[:8], true })
+	p := provider(t, agentMaker, before, func(o *kubernetes.Options) { o.Namespace, o.PerProject = "p"+atoll.NewID()[:8], true })
 	lives(t, p, "v1alpha1")
 	if err := p.RemoveProject(t.Context(), atoll.DefaultProject); err != nil {
 		t.Error(err)
@@ -179,7 +179,7 @@ func ownPod(t *testing.T) {
 	p := provider(t)
 	id := created(t, p, atoll.Spec{}).ID()
 	opts := optionsOf(p)
-	agents(&opts)
+	agentMaker(&opts)
 	later, err := kubernetes.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func agentsRefusals(t *testing.T) {
 	c.Kubectl(t, "create", "namespace", namespace)
 	t.Cleanup(func() { c.Kubectl(t, "delete", "namespace", namespace) })
 	c.Kubectl(t, "-n", namespace, "create", "quota", "few", "--hard=pods=1")
-	p := provider(t, agents, func(o *kubernetes.Options) { o.Namespace = namespace })
+	p := provider(t, agentMaker, func(o *kubernetes.Options) { o.Namespace = namespace })
 	created(t, p, atoll.Spec{})
 	begun := time.Now()
 	if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), "exceeded quota: few") {
@@ -257,7 +257,7 @@ func agentsRefusals(t *testing.T) {
 	}
 	c.Kubectl(t, "-n", namespace, "delete", "quota", "few")
 	c.Kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-	bad := provider(t, agents, baseline, func(o *kubernetes.Options) { o.Namespace = namespace })
+	bad := provider(t, agentMaker, baseline, func(o *kubernetes.Options) { o.Namespace = namespace })
 	if _, err := bad.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "violates PodSecurity") {
 		t.Errorf("a pod that is not restricted: %v", err)
 	}
@@ -366,7 +366,7 @@ func crashAny(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 // noController: without its controller nothing starts, and it is said why; what runs goes on,
 // and can be stopped and removed.
 func noController(t *testing.T, a *testcluster.AgentSandbox) {
-	p := provider(t, agents)
+	p := provider(t, agentMaker)
 	sb := created(t, p, atoll.Spec{})
 	var impatient []*kubernetes.Provider // each is asked where the one before was too hasty: a busy machine takes long to do the steps before
 	for _, patience := range []time.Duration{6 * time.Second, 24 * time.Second, 96 * time.Second} {

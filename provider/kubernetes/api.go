@@ -43,7 +43,7 @@ func newAPI(config *rest.Config) (*api, error) {
 	c.ContentConfig.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	dial := c.Dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTime, KeepAlive: dialTime}).DialContext
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	}
 	conns := connrotation.NewDialer(connrotation.DialFunc(dial))
 	c.Dial = conns.DialContext
@@ -70,30 +70,30 @@ func streamClient(c *rest.Config) (*http.Client, error) {
 		return nil, err
 	}
 	wrapped, err := rest.HTTPWrappersForConfig(c, &http.Transport{
-		TLSClientConfig: tls, Proxy: c.Proxy, DialContext: c.Dial, DisableKeepAlives: true, TLSHandshakeTimeout: tlsTime,
+		TLSClientConfig: tls, Proxy: c.Proxy, DialContext: c.Dial, DisableKeepAlives: true, TLSHandshakeTimeout: tlsTimeout,
 	})
 	return &http.Client{Transport: wrapped}, err
 }
 
 // How long it may take to connect to an API server, and until that has said who it is.
 const (
-	dialTime = 30 * time.Second
-	tlsTime  = 10 * time.Second
+	dialTimeout = 30 * time.Second
+	tlsTimeout  = 10 * time.Second
 )
 
 // The options of most requests.
 var (
-	get     = metav1.GetOptions{}
-	create  = metav1.CreateOptions{FieldManager: "atoll"}
-	update  = metav1.UpdateOptions{FieldManager: "atoll"}
-	patched = metav1.PatchOptions{FieldManager: "atoll"}
+	getOptions    = metav1.GetOptions{}
+	createOptions = metav1.CreateOptions{FieldManager: "atoll"}
+	updateOptions = metav1.UpdateOptions{FieldManager: "atoll"}
+	patchOptions  = metav1.PatchOptions{FieldManager: "atoll"}
 )
 
-// now deletes an object at once, if it is the one with that uid; "" is any.
-func now(uid types.UID) metav1.DeleteOptions { return within(uid, 0) }
+// deleteNow deletes an object at once, if it is the one with that uid; "" is any.
+func deleteNow(uid types.UID) metav1.DeleteOptions { return deleteWithin(uid, 0) }
 
-// within deletes an object after so many seconds, if it is the one with that uid.
-func within(uid types.UID, seconds int64) metav1.DeleteOptions {
+// deleteWithin deletes an object after so many seconds, if it is the one with that uid.
+func deleteWithin(uid types.UID, seconds int64) metav1.DeleteOptions {
 	background := metav1.DeletePropagationBackground
 	opts := metav1.DeleteOptions{GracePeriodSeconds: &seconds, PropagationPolicy: &background}
 	if uid != "" {
@@ -102,16 +102,16 @@ func within(uid types.UID, seconds int64) metav1.DeleteOptions {
 	return opts
 }
 
-// gone is nil where what was to be deleted is not there, or another one by now.
-func gone(err error) error {
+// ignoreGone is nil where what was to be deleted is not there, or another one by now.
+func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-// isOurs reports whether an error has its kind already.
-func isOurs(err error) bool {
+// hasKind reports whether an error has its kind already.
+func hasKind(err error) bool {
 	var known *atoll.Error
 	return errors.As(err, &known)
 }
@@ -125,8 +125,8 @@ func isQuota(err error) bool {
 // close closes all connections.
 func (a *api) close() { a.conns.CloseAll() }
 
-// answers asks whether the API server does.
-func (a *api) answers(ctx context.Context) error {
+// pingServer asks whether the API server does.
+func (a *api) pingServer(ctx context.Context) error {
 	return a.core.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 }
 
@@ -135,16 +135,16 @@ func (p *Provider) ensureNamespace(ctx context.Context, project string) error {
 	if !p.opts.PerProject {
 		return nil
 	}
-	name := p.namespace(project)
-	_, err := p.api.core.Namespaces().Get(ctx, name, get)
+	name := p.namespaceOf(project)
+	_, err := p.api.core.Namespaces().Get(ctx, name, getOptions)
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	l := p.names.labels("namespace", project)
+	l := p.names.projectLabels("namespace", project)
 	l["pod-security.kubernetes.io/enforce"] = string(p.opts.Profile)
 	_, err = p.api.core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: l, Annotations: map[string]string{annotationProject: project},
-	}}, create)
+	}}, createOptions)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

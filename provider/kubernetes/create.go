@@ -29,7 +29,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if err := p.refuse(spec); err != nil {
+	if err := p.checkSupport(spec); err != nil {
 		return nil, err
 	}
 	if err := volume.Mountable(spec); err != nil {
@@ -44,16 +44,16 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	defer release()
 	c := &creation{p: p, spec: spec}
-	if err := c.run(ctx); err != nil {
-		c.undo()
-		return nil, p.failed(ctx, "create", spec.ID, err)
+	if err := c.runSteps(ctx); err != nil {
+		c.undoSteps()
+		return nil, p.wrapError(ctx, "create", spec.ID, err)
 	}
 	p.sweeper.Rouse() // its time may be limited
-	return p.sandbox(spec.ID), nil
+	return p.newHandle(spec.ID), nil
 }
 
-// refuse says what of the spec cannot be had.
-func (p *Provider) refuse(spec *atoll.Spec) error {
+// checkSupport says what of the spec cannot be had.
+func (p *Provider) checkSupport(spec *atoll.Spec) error {
 	caps, r := p.opts.caps(), spec.Resources
 	for _, wish := range []struct {
 		asked bool
@@ -64,8 +64,8 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 			", because the cluster's network does not enforce NetworkPolicies, as far as is known: see atoll doctor"},
 		{spec.Network.Mode == atoll.NetworkNamed, "networks by name"},
 		{spec.Publishes(), "published ports"},
-		{has(spec, atoll.MountBind), "bind mounts: a pod may run on any node"},
-		{has(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as kubernetes.ephemeral is set"},
+		{hasMount(spec, atoll.MountBind), "bind mounts: a pod may run on any node"},
+		{hasMount(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as kubernetes.ephemeral is set"},
 		{spec.Cache, "a cache"},
 		{spec.Snapshot != "", "a snapshot"},
 		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
@@ -76,10 +76,10 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the kubernetes provider has no support for %s", wish.what)
 		}
 	}
-	return checkAllow(spec)
+	return checkAllowList(spec)
 }
 
-func has(spec *atoll.Spec, kind atoll.MountType) bool {
+func hasMount(spec *atoll.Spec, kind atoll.MountType) bool {
 	for _, m := range spec.Mounts {
 		if m.Type == kind {
 			return true
@@ -88,8 +88,8 @@ func has(spec *atoll.Spec, kind atoll.MountType) bool {
 	return false
 }
 
-// owner is a user and his group.
-func owner(user int64) string {
+// userAndGroup is a user and his group.
+func userAndGroup(user int64) string {
 	n := strconv.FormatInt(user, 10)
 	return n + ":" + n
 }
@@ -103,55 +103,55 @@ type creation struct {
 	claims []string // that were not there before
 }
 
-func (c *creation) run(ctx context.Context) error {
+func (c *creation) runSteps(ctx context.Context) error {
 	err := steps.Take(ctx, c.p.opts.step,
 		steps.Step{Name: "namespace", Do: func(ctx context.Context) error { return c.p.ensureNamespace(ctx, c.spec.Project) }},
-		steps.Step{Name: "record", Do: c.write},
+		steps.Step{Name: "record", Do: c.writeRecord},
 	)
 	if err != nil {
 		return err
 	}
-	stop := c.p.keepOn(ctx, c.r, func(*note) error { return nil })
+	stop := c.p.keepLease(ctx, c.r, func(*note) error { return nil })
 	err = steps.Take(ctx, c.p.opts.step,
-		steps.Step{Name: "name", Do: c.name},
-		steps.Step{Name: "data volume", Do: c.data},
-		steps.Step{Name: "volumes", Do: c.volumes},
-		steps.Step{Name: "network", Do: func(ctx context.Context) error { return c.p.isolate(ctx, c.r) }},
-		steps.Step{Name: "start", Do: c.start},
+		steps.Step{Name: "name", Do: c.claimName},
+		steps.Step{Name: "data volume", Do: c.createDataVolume},
+		steps.Step{Name: "volumes", Do: c.createVolumes},
+		steps.Step{Name: "network", Do: func(ctx context.Context) error { return c.p.createPolicy(ctx, c.r) }},
+		steps.Step{Name: "start", Do: c.startSandbox},
 	)
 	stop()
 	if err != nil {
 		return err
 	}
-	return steps.Take(ctx, c.p.opts.step, steps.Step{Name: "made", Do: c.made})
+	return steps.Take(ctx, c.p.opts.step, steps.Step{Name: "made", Do: c.finishRecord})
 }
 
-// lastTime is how long what has to be done in any case may take.
-const lastTime = 30 * time.Second
+// cleanupTimeout is how long what has to be done in any case may take.
+const cleanupTimeout = 30 * time.Second
 
-// settled calls do with a ctx that lasts: the API server may have done what its client
+// runToEnd calls do with a ctx that lasts: the API server may have done what its client
 // has stopped waiting for, and then nobody would know of it.
-func settled(ctx context.Context, do func(context.Context) error) error {
-	return steps.Settle(ctx, lastTime, do)
+func runToEnd(ctx context.Context, do func(context.Context) error) error {
+	return steps.Settle(ctx, cleanupTimeout, do)
 }
 
-// undo takes back what has been made, last things first.
-func (c *creation) undo() {
+// undoSteps takes back what has been made, last things first.
+func (c *creation) undoSteps() {
 	if c.r == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastTime)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	if err := c.p.drop(ctx, c.r); err != nil {
+	if err := c.p.dropSandbox(ctx, c.r); err != nil {
 		c.p.opts.Log.Error("create: undo", "sandbox", c.spec.ID, "err", err)
 	}
 	for i := len(c.claims) - 1; i >= 0; i-- {
-		if c.claims[i] != c.p.names.data(c.spec.ID) && c.p.mounted(c.r.object.Namespace, c.claims[i]) {
+		if c.claims[i] != c.p.names.dataVolumeName(c.spec.ID) && c.p.isMounted(c.r.object.Namespace, c.claims[i]) {
 			continue // another sandbox uses it by now
 		}
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: c.claims[i], Namespace: c.r.object.Namespace}}
-		if c.claims[i] == c.p.names.data(c.spec.ID) {
-			claim.Labels = c.p.names.of(roleVolume, c.spec)
+		if c.claims[i] == c.p.names.dataVolumeName(c.spec.ID) {
+			claim.Labels = c.p.names.sandboxLabels(roleVolume, c.spec)
 		}
 		if err := c.p.dropClaim(ctx, claim); err != nil {
 			c.p.opts.Log.Error("create: undo", "volume", c.claims[i], "err", err)
@@ -159,49 +159,49 @@ func (c *creation) undo() {
 	}
 }
 
-// making is how long a creation, or a start, is thought to go on, unless it says that it does.
-const making = 30 * time.Second
+// leaseTTL is how long a creation, or a start, is thought to go on, unless it says that it does.
+const leaseTTL = 30 * time.Second
 
-// write writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
-func (c *creation) write(ctx context.Context) error {
-	ns := c.p.namespace(c.spec.Project)
+// writeRecord writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
+func (c *creation) writeRecord(ctx context.Context) error {
+	ns := c.p.namespaceOf(c.spec.Project)
 	now := time.Now()
-	n := note{Spec: *c.spec, State: atoll.StateCreating, Until: now.Add(making), Volume: !c.p.opts.Ephemeral}
+	n := note{Spec: *c.spec, State: atoll.StateCreating, Until: now.Add(leaseTTL), Volume: !c.p.opts.Ephemeral}
 	if c.spec.TTL > 0 {
 		n.Expires = now.Add(time.Duration(c.spec.TTL))
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: c.p.names.sandbox(c.spec.ID), Labels: c.p.names.of(roleSandbox, c.spec),
+		Name: c.p.names.sandboxName(c.spec.ID), Labels: c.p.names.sandboxLabels(roleSandbox, c.spec),
 		Annotations: map[string]string{annotationCreated: now.UTC().Format(time.RFC3339Nano)},
 	}}
-	if err := n.encode(object); err != nil {
+	if err := n.encodeInto(object); err != nil {
 		return err
 	}
-	if err := c.vacant(ctx); err != nil {
+	if err := c.clearAbandoned(ctx); err != nil {
 		return err
 	}
-	return settled(ctx, func(ctx context.Context) error {
-		written, err := c.p.api.core.ConfigMaps(ns).Create(ctx, object, create)
+	return runToEnd(ctx, func(ctx context.Context) error {
+		written, err := c.p.api.core.ConfigMaps(ns).Create(ctx, object, createOptions)
 		if apierrors.IsAlreadyExists(err) {
-			return c.taken()
+			return c.idTaken()
 		}
 		if err != nil {
-			return c.refusal(err)
+			return c.createError(err)
 		}
 		c.r = &record{Status: atoll.Status{ID: c.spec.ID}, note: n, object: written}
-		return c.p.view.seen(ctx, written)
+		return c.p.view.awaitRecordSeen(ctx, written)
 	})
 }
 
-func (c *creation) taken() error {
+func (c *creation) idTaken() error {
 	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
 }
 
-// refusal is what it means that the API server does not make something.
-func (c *creation) refusal(err error) error {
+// createError is what it means that the API server does not make something.
+func (c *creation) createError(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "namespace %s is not there: kubectl create namespace %[1]s", c.p.namespace(c.spec.Project))
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "namespace %s is not there: kubectl create namespace %[1]s", c.p.namespaceOf(c.spec.Project))
 	case isQuota(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return atoll.E("create", c.spec.ID, kindOf(err), err)
 	case apierrors.IsForbidden(err):
@@ -210,45 +210,45 @@ func (c *creation) refusal(err error) error {
 	return err
 }
 
-// vacant fails if there is a sandbox with this id. What was left of one that nobody goes
+// clearAbandoned fails if there is a sandbox with this id. What was left of one that nobody goes
 // on making is removed.
-func (c *creation) vacant(ctx context.Context) error {
-	r, err := c.p.look(ctx, "create", c.spec.ID)
+func (c *creation) clearAbandoned(ctx context.Context) error {
+	r, err := c.p.findRecord(ctx, "create", c.spec.ID)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if !r.abandoned(time.Now()) {
-		return c.taken()
+	if !r.isAbandoned(time.Now()) {
+		return c.idTaken()
 	}
-	return c.p.drop(ctx, r)
+	return c.p.dropSandbox(ctx, r)
 }
 
-// abandoned reports whether nobody goes on making the sandbox.
-func (r *record) abandoned(now time.Time) bool {
+// isAbandoned reports whether nobody goes on making the sandbox.
+func (r *record) isAbandoned(now time.Time) bool {
 	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
 }
 
-// name takes the sandbox's name, or says whose it is.
-func (c *creation) name(ctx context.Context) error {
+// claimName takes the sandbox's name, or says whose it is.
+func (c *creation) claimName(ctx context.Context) error {
 	if c.spec.Name == "" {
 		return nil
 	}
 	maps := c.p.api.core.ConfigMaps(c.r.object.Namespace)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: c.p.names.named(c.spec.Project, c.spec.Name), Labels: c.p.names.of(roleName, c.spec), OwnerReferences: ownedBy(c.r),
+		Name: c.p.names.nameRecordName(c.spec.Project, c.spec.Name), Labels: c.p.names.sandboxLabels(roleName, c.spec), OwnerReferences: ownedBy(c.r),
 	}}
 	for range 3 {
-		err := settled(ctx, func(ctx context.Context) error {
-			_, err := maps.Create(ctx, object, create)
+		err := runToEnd(ctx, func(ctx context.Context) error {
+			_, err := maps.Create(ctx, object, createOptions)
 			return err
 		})
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		held, err := maps.Get(ctx, object.Name, get)
+		held, err := maps.Get(ctx, object.Name, getOptions)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
@@ -256,96 +256,96 @@ func (c *creation) name(ctx context.Context) error {
 			return err
 		}
 		owner := held.Labels[labelSession]
-		r, err := c.p.look(ctx, "create", owner)
-		if err == nil && len(held.OwnerReferences) == 1 && held.OwnerReferences[0].UID == r.object.UID && !r.abandoned(time.Now()) {
+		r, err := c.p.findRecord(ctx, "create", owner)
+		if err == nil && len(held.OwnerReferences) == 1 && held.OwnerReferences[0].UID == r.object.UID && !r.isAbandoned(time.Now()) {
 			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", owner)
 		}
 		if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 			return err
 		}
-		if err := gone(maps.Delete(ctx, held.Name, now(held.UID))); err != nil { // of one that is no more
+		if err := ignoreGone(maps.Delete(ctx, held.Name, deleteNow(held.UID))); err != nil { // of one that is no more
 			return err
 		}
 	}
 	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "others take the name, too")
 }
 
-func (c *creation) data(ctx context.Context) error {
+func (c *creation) createDataVolume(ctx context.Context) error {
 	if c.p.opts.Ephemeral {
 		return nil
 	}
-	for _, left := range of[*corev1.PersistentVolumeClaim](c.p.view.claim, c.spec.ID) {
-		if project := annotation(left, annotationProject); project != c.spec.Project && left.DeletionTimestamp == nil {
-			return c.others(project) // also where that has a namespace of its own: an id has one data volume
+	for _, left := range objectsOf[*corev1.PersistentVolumeClaim](c.p.view.claimCache, c.spec.ID) {
+		if project := claimAnnotation(left, annotationProject); project != c.spec.Project && left.DeletionTimestamp == nil {
+			return c.otherProjectError(project) // also where that has a namespace of its own: an id has one data volume
 		}
 	}
-	l := c.p.names.of(roleVolume, c.spec)
-	return c.claim(ctx, c.p.names.data(c.spec.ID), l, "")
+	l := c.p.names.sandboxLabels(roleVolume, c.spec)
+	return c.createClaim(ctx, c.p.names.dataVolumeName(c.spec.ID), l, "")
 }
 
-func (c *creation) volumes(ctx context.Context) error {
+func (c *creation) createVolumes(ctx context.Context) error {
 	for _, m := range c.spec.Mounts {
 		if m.Type != atoll.MountVolume {
 			continue
 		}
-		l := c.p.names.labels(roleVolume, c.spec.Project)
-		l[labelVolume] = labelled(m.Source)
-		if err := c.claim(ctx, c.p.names.volume(c.spec.Project, m.Source), l, m.Source); err != nil {
+		l := c.p.names.projectLabels(roleVolume, c.spec.Project)
+		l[labelVolume] = labelValue(m.Source)
+		if err := c.createClaim(ctx, c.p.names.volumeName(c.spec.Project, m.Source), l, m.Source); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// start starts the sandbox, unless it is only to be made.
-func (c *creation) start(ctx context.Context) error {
+// startSandbox starts the sandbox, unless it is only to be made.
+func (c *creation) startSandbox(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
 	}
-	return c.p.launch(ctx, c.r)
+	return c.p.launchSandbox(ctx, c.r)
 }
 
-// keepOn says from time to time that the sandbox is still being made, or started, until it
+// keepLease says from time to time that the sandbox is still being made, or started, until it
 // is told to stop: pulling an image may take minutes. It says so unless mine fails.
-func (p *Provider) keepOn(ctx context.Context, r *record, mine func(*note) error) (stop func()) {
+func (p *Provider) keepLease(ctx context.Context, r *record, mine func(*note) error) (stop func()) {
 	of := *r
-	return guestproc.Every(ctx, making/3, func(ctx context.Context) {
-		err := p.change(ctx, &of, func(_ *corev1.ConfigMap, n *note) error {
-			n.Until = time.Now().Add(making)
+	return guestproc.Every(ctx, leaseTTL/3, func(ctx context.Context) {
+		err := p.updateRecord(ctx, &of, func(_ *corev1.ConfigMap, n *note) error {
+			n.Until = time.Now().Add(leaseTTL)
 			return mine(n)
 		})
-		if err != nil && !errors.Is(err, errElse) && ctx.Err() == nil {
+		if err != nil && !errors.Is(err, errDoneElsewhere) && ctx.Err() == nil {
 			p.opts.Log.Warn("that it is still being made", "sandbox", of.ID, "err", err)
 		}
 	})
 }
 
-// made writes down that the sandbox is made.
-func (c *creation) made(ctx context.Context) error {
-	return settled(ctx, func(ctx context.Context) error {
-		return c.p.change(ctx, c.r, func(_ *corev1.ConfigMap, n *note) error {
+// finishRecord writes down that the sandbox is made.
+func (c *creation) finishRecord(ctx context.Context) error {
+	return runToEnd(ctx, func(ctx context.Context) error {
+		return c.p.updateRecord(ctx, c.r, func(_ *corev1.ConfigMap, n *note) error {
 			if n.State != atoll.StateCreating {
 				return nil
 			}
 			n.Until = time.Time{}
 			if n.State = atoll.StateCreated; !c.spec.NoStart {
-				n.begin(c.r)
+				n.markRunning(c.r)
 			}
 			return nil
 		})
 	})
 }
 
-// begin notes that a life has begun.
-func (n *note) begin(r *record) {
+// markRunning notes that a life has begun.
+func (n *note) markRunning(r *record) {
 	*n = note{
 		Spec: n.Spec, Expires: n.Expires, Volume: n.Volume,
 		State: atoll.StateRunning, Pod: r.note.Pod, Started: time.Now(), Image: n.Image,
 	}
 }
 
-// refused is why the pod of a sandbox cannot be made.
-func (p *Provider) refused(r *record, err error) error {
+// podError is why the pod of a sandbox cannot be made.
+func (p *Provider) podError(r *record, err error) error {
 	if apierrors.IsForbidden(err) && !isQuota(err) {
 		return atoll.Errorf("create", r.ID, atoll.ErrUnavailable, "the cluster does not allow its pod: %w", err)
 	}

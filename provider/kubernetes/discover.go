@@ -12,10 +12,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// discover finds out who makes pods: agent-sandbox, where the cluster has it and that is
+// discoverMaker finds out who makes pods: agent-sandbox, where the cluster has it and that is
 // wished for.
-func (p *Provider) discover(ctx context.Context) (maker, error) {
-	wish, plain := p.opts.AgentSandbox, direct{p}
+func (p *Provider) discoverMaker(ctx context.Context) (podMaker, error) {
+	wish, plain := p.opts.AgentSandbox, directMaker{p}
 	if wish == AgentSandboxOff {
 		return plain, nil
 	}
@@ -24,10 +24,10 @@ func (p *Provider) discover(ctx context.Context) (maker, error) {
 		return nil, err
 	}
 	if version == "" && wish == AgentSandboxOn {
-		return absent{plain, errNoAgents}, nil
+		return missingMaker{plain, errNoAgentSandbox}, nil
 	}
 	if version != "" && wish == AgentSandboxAuto {
-		missing, err := p.lacks(ctx, neededAgents)
+		missing, err := p.missingPermission(ctx, agentPermissions)
 		if err != nil {
 			return nil, err
 		}
@@ -39,28 +39,28 @@ func (p *Provider) discover(ctx context.Context) (maker, error) {
 	if version == "" {
 		return plain, nil
 	}
-	return newAgents(p, version)
+	return newAgentMaker(p, version)
 }
 
-// errNoAgents says that there is no agent-sandbox where it is to be used.
-var errNoAgents = atoll.Errorf("start", "kubernetes", atoll.ErrUnavailable,
+// errNoAgentSandbox says that there is no agent-sandbox where it is to be used.
+var errNoAgentSandbox = atoll.Errorf("start", "kubernetes", atoll.ErrUnavailable,
 	"kubernetes.agent_sandbox is on, and the cluster does not serve sandboxes.%s: install agent-sandbox (https://agent-sandbox.sigs.k8s.io) and start this program again, or set it to auto or off", agentGroup)
 
 // agentVersion is the version of agent-sandbox's API to use; "" if the cluster serves none.
 func (p *Provider) agentVersion(ctx context.Context) (string, error) {
 	for _, version := range agentVersions {
-		if served, err := p.serves(ctx, agentGroup, version, "sandboxes"); served || err != nil {
+		if served, err := p.servesKinds(ctx, agentGroup, version, "sandboxes"); served || err != nil {
 			return version, err
 		}
 	}
 	return "", nil
 }
 
-// errNoWarm says that agent-sandbox is there without what keeps pods warm.
-var errNoWarm = errors.New("the cluster does not serve " + warmVersion + " of " + warmGroup + ": install the extensions of agent-sandbox")
+// errNoWarmPools says that agent-sandbox is there without what keeps pods warm.
+var errNoWarmPools = errors.New("the cluster does not serve " + warmVersion + " of " + warmGroup + ": install the extensions of agent-sandbox")
 
-// serves reports whether the API server serves all of those kinds.
-func (p *Provider) serves(ctx context.Context, group, version string, kinds ...string) (bool, error) {
+// servesKinds reports whether the API server serves all of those kinds.
+func (p *Provider) servesKinds(ctx context.Context, group, version string, kinds ...string) (bool, error) {
 	text, err := p.api.core.RESTClient().Get().AbsPath("/apis", group, version).SetHeader("Accept", "application/json").Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -77,23 +77,23 @@ func (p *Provider) serves(ctx context.Context, group, version string, kinds ...s
 	return err == nil, err
 }
 
-// neededAgents is what the account has to be allowed besides, to have pods made by
+// agentPermissions is what the account has to be allowed besides, to have pods made by
 // agent-sandbox: deploy/kubernetes/components/agent-sandbox.
-var neededAgents = slices.Concat(
-	verbs(agentGroup, "sandboxes", "create", "delete", "list", "patch", "watch"),
-	verbs("", "pods", "patch"),
-	verbs(warmGroup, "sandboxclaims", "create", "delete", "list", "watch"),
-	verbs(warmGroup, "sandboxtemplates", "create", "delete", "patch"),
-	verbs(warmGroup, "sandboxwarmpools", "create", "delete", "patch"),
+var agentPermissions = slices.Concat(
+	permissions(agentGroup, "sandboxes", "create", "delete", "list", "patch", "watch"),
+	permissions("", "pods", "patch"),
+	permissions(warmGroup, "sandboxclaims", "create", "delete", "list", "watch"),
+	permissions(warmGroup, "sandboxtemplates", "create", "delete", "patch"),
+	permissions(warmGroup, "sandboxwarmpools", "create", "delete", "patch"),
 )
 
-// usesAgents reports whether agent-sandbox makes pods, and why not where it is to.
-func (p *Provider) usesAgents(ctx context.Context) (version string, err error) {
-	m, err := p.discover(ctx)
+// agentVersionInUse reports whether agent-sandbox makes pods, and why not where it is to.
+func (p *Provider) agentVersionInUse(ctx context.Context) (version string, err error) {
+	m, err := p.discoverMaker(ctx)
 	switch m := m.(type) {
-	case *agents:
+	case *agentMaker:
 		return m.version, err
-	case absent:
+	case missingMaker:
 		return "", m.err
 	}
 	return "", err

@@ -28,18 +28,18 @@ func Enforces(ctx context.Context, opts Options) (bool, error) {
 		return false, err
 	}
 	defer p.Close()
-	maps, name := p.api.core.ConfigMaps(opts.Namespace), p.names.cluster()
-	noted, err := maps.Get(ctx, name, get)
+	maps, name := p.api.core.ConfigMaps(opts.Namespace), p.names.clusterNoteName()
+	noted, err := maps.Get(ctx, name, getOptions)
 	if err == nil {
 		return noted.Data[keyPolicies] == enforced, nil
 	}
 	if !apierrors.IsNotFound(err) {
-		return false, p.failed(ctx, "probe", "", err)
+		return false, p.wrapError(ctx, "probe", "", err)
 	}
 	var without, with bool
 	var both errgroup.Group
-	both.Go(func() (err error) { without, err = p.reaches(ctx, false); return err })
-	both.Go(func() (err error) { with, err = p.reaches(ctx, true); return err })
+	both.Go(func() (err error) { without, err = p.canReachAPI(ctx, false); return err })
+	both.Go(func() (err error) { with, err = p.canReachAPI(ctx, true); return err })
 	if err := both.Wait(); err != nil {
 		return false, err
 	}
@@ -51,13 +51,13 @@ func Enforces(ctx context.Context, opts Options) (bool, error) {
 		value = enforced
 	}
 	_, err = maps.Create(ctx, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: p.names.labels(roleProbe, "")},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: p.names.projectLabels(roleProbe, "")},
 		Data:       map[string]string{keyPolicies: value},
-	}, create)
+	}, createOptions)
 	if apierrors.IsAlreadyExists(err) {
 		err = nil
 	}
-	return value == enforced, p.failed(ctx, "probe", "", err)
+	return value == enforced, p.wrapError(ctx, "probe", "", err)
 }
 
 // What is noted of a cluster.
@@ -67,65 +67,65 @@ const (
 	ignored     = "ignored"
 )
 
-// reaches reports whether a pod, with a policy that allows nothing or without one, can
+// canReachAPI reports whether a pod, with a policy that allows nothing or without one, can
 // reach the API server.
-func (p *Provider) reaches(ctx context.Context, shut bool) (bool, error) {
+func (p *Provider) canReachAPI(ctx context.Context, shut bool) (bool, error) {
 	id := atoll.NewID()
 	spec := &atoll.Spec{ID: id, Project: atoll.DefaultProject}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.names.probe(id), Labels: p.names.of(roleProbe, spec)}, Spec: p.podSpec(spec)}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.names.probeName(id), Labels: p.names.sandboxLabels(roleProbe, spec)}, Spec: p.podSpec(spec)}
 	last := int64((p.opts.Patience + time.Minute).Seconds()) // should this program end before it does
 	pod.Spec.ActiveDeadlineSeconds = &last
 	c := &pod.Spec.Containers[0]
 	c.Lifecycle, c.Command = nil, []string{guestProgram, "reach", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}
 	pods := p.api.core.Pods(p.opts.Namespace)
 	var made *corev1.Pod
-	err := settled(ctx, func(ctx context.Context) (err error) {
-		made, err = pods.Create(ctx, pod, create)
+	err := runToEnd(ctx, func(ctx context.Context) (err error) {
+		made, err = pods.Create(ctx, pod, createOptions)
 		return err
 	})
 	if err != nil {
-		return false, p.failed(ctx, "probe", "", p.refused(&record{}, err))
+		return false, p.wrapError(ctx, "probe", "", p.podError(&record{}, err))
 	}
 	defer func() {
-		if err := settledLast(func(ctx context.Context) error { return p.kill(ctx, made) }); err != nil {
+		if err := runCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) }); err != nil {
 			p.opts.Log.Warn("probe", "pod", made.Name, "err", err)
 		}
 	}()
 	if shut {
 		_, err := p.api.net.NetworkPolicies(p.opts.Namespace).Create(ctx, &networkingv1.NetworkPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: made.Name, Labels: p.names.of(roleProbe, spec), OwnerReferences: []metav1.OwnerReference{
+			ObjectMeta: metav1.ObjectMeta{Name: made.Name, Labels: p.names.sandboxLabels(roleProbe, spec), OwnerReferences: []metav1.OwnerReference{
 				{APIVersion: "v1", Kind: "Pod", Name: made.Name, UID: made.UID},
 			}},
 			Spec: networkingv1.NetworkPolicySpec{
 				PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelSession: id}},
 				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 			},
-		}, create)
+		}, createOptions)
 		if err != nil {
-			return false, p.failed(ctx, "probe", "", err)
+			return false, p.wrapError(ctx, "probe", "", err)
 		}
 		defer func() { // in case nobody collects what belonged to a pod
-			_ = settledLast(func(ctx context.Context) error {
-				return gone(p.api.net.NetworkPolicies(p.opts.Namespace).Delete(ctx, made.Name, now("")))
+			_ = runCleanup(func(ctx context.Context) error {
+				return ignoreGone(p.api.net.NetworkPolicies(p.opts.Namespace).Delete(ctx, made.Name, deleteNow("")))
 			})
 		}()
 	}
-	return p.exitOf(ctx, made)
+	return p.awaitProbe(ctx, made)
 }
 
-// exitOf waits for the end of a pod that tries to reach something, and reports whether it
+// awaitProbe waits for the end of a pod that tries to reach something, and reports whether it
 // could.
-func (p *Provider) exitOf(ctx context.Context, pod *corev1.Pod) (bool, error) {
+func (p *Provider) awaitProbe(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
 	w, err := p.api.core.Pods(pod.Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(), ResourceVersion: pod.ResourceVersion,
 	})
 	if err != nil {
-		return false, p.failed(ctx, "probe", "", err)
+		return false, p.wrapError(ctx, "probe", "", err)
 	}
 	defer w.Stop()
-	var last *hindrance
+	var last *startBlocker
 	for ev := range w.ResultChan() {
 		now, ok := ev.Object.(*corev1.Pod)
 		if !ok {
@@ -135,13 +135,13 @@ func (p *Provider) exitOf(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		case corev1.PodSucceeded:
 			return true, nil
 		case corev1.PodFailed:
-			if tried(now) {
+			if failedToConnect(now) {
 				return false, nil
 			}
 			why := strings.TrimSpace(now.Status.Reason + " " + now.Status.Message)
-			return false, undecided(pod, errors.New(cmp.Or(why, "it was killed")))
+			return false, probeError(pod, errors.New(cmp.Or(why, "it was killed")))
 		}
-		if last = hindered(now); last != nil && last.final {
+		if last = findBlocker(now); last != nil && last.final {
 			break
 		}
 	}
@@ -149,21 +149,21 @@ func (p *Provider) exitOf(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	if last != nil {
 		err = errors.New(last.text)
 	}
-	return false, undecided(pod, err)
+	return false, probeError(pod, err)
 }
 
-func undecided(pod *corev1.Pod, err error) error {
+func probeError(pod *corev1.Pod, err error) error {
 	return atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "the pod %s, by which is found out whether NetworkPolicies are enforced: %w", pod.Name, err)
 }
 
-// unreachable is how the guest's program ends that could not reach something.
-const unreachable = 1
+// exitUnreachable is how the guest's program ends that could not reach something.
+const exitUnreachable = 1
 
-// tried reports whether a pod that has failed did so because what it tries to reach cannot
+// failedToConnect reports whether a pod that has failed did so because what it tries to reach cannot
 // be reached, and not because of something that it says nothing about.
-func tried(pod *corev1.Pod) bool {
+func failedToConnect(pod *corev1.Pod) bool {
 	c := statusOf(pod, guestContainer)
-	return pod.Status.Reason == "" && c != nil && c.State.Terminated != nil && c.State.Terminated.Reason == "Error" && c.State.Terminated.ExitCode == unreachable
+	return pod.Status.Reason == "" && c != nil && c.State.Terminated != nil && c.State.Terminated.Reason == "Error" && c.State.Terminated.ExitCode == exitUnreachable
 }
 
 // Place implements plugin.Placer, as the function Place.
@@ -173,7 +173,7 @@ func (p *Provider) Place(ctx context.Context) (string, error) { return Place(ctx
 // they do: by a configuration that Kubernetes itself puts into each namespace. Kinds:
 // ErrUnavailable, ErrDenied.
 func Place(ctx context.Context, opts Options) (string, error) {
-	opts.fill()
+	opts.setDefaults()
 	client, err := newAPI(opts.Config)
 	if err != nil {
 		return "", atoll.E("open", "kubernetes", atoll.ErrInvalid, err)
@@ -183,7 +183,7 @@ func Place(ctx context.Context, opts Options) (string, error) {
 	if opts.PerProject {
 		namespace = metav1.NamespaceDefault
 	}
-	root, err := client.core.ConfigMaps(namespace).Get(ctx, "kube-root-ca.crt", get)
+	root, err := client.core.ConfigMaps(namespace).Get(ctx, "kube-root-ca.crt", getOptions)
 	if err != nil {
 		return "", atoll.E("open", "kubernetes", kindOf(err), err)
 	}

@@ -7,15 +7,15 @@ func OnStep(opts *Options, step func(name string) error) { opts.step = step }
 
 // Needed are the verbs that the account has to have, as "VERB GROUP/RESOURCE".
 func Needed(perProject bool) (list []string) {
-	all := needed
+	all := basePermissions
 	if perProject {
-		all = append(all[:len(all):len(all)], neededPerProject...)
+		all = append(all[:len(all):len(all)], projectPermissions...)
 	}
 	return listed(all)
 }
 
 // NeededAgents are those that it has to have besides for agent-sandbox.
-func NeededAgents() []string { return listed(neededAgents) }
+func NeededAgents() []string { return listed(agentPermissions) }
 
 func listed(all []authorizationv1.ResourceAttributes) (list []string) {
 	for _, a := range all {

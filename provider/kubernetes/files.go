@@ -14,25 +14,25 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// caretakerTime is how long a caretaker stays when nobody needs it.
-const caretakerTime = 30 * time.Second
+// caretakerIdleStop is how long a caretaker stays when nobody needs it.
+const caretakerIdleStop = 30 * time.Second
 
-func caretakerOf(id string) string { return "caretaker-" + id }
+func caretakerKey(id string) string { return "caretaker-" + id }
 
-// caretaker returns the volumes of a stopped sandbox, as a guest serves them whose pod
+// reachCaretaker returns the volumes of a stopped sandbox, as a guest serves them whose pod
 // has nothing else of the sandbox. It ends by itself, and goes with the next sweep.
-func (p *Provider) caretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
+func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
 	release, err := p.locks.Lock(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	r, err := p.look(ctx, op, id)
+	r, err := p.findRecord(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
 	if r.State == atoll.StateRunning {
-		return p.inside(ctx, op, id) // meanwhile
+		return p.reachGuest(ctx, op, id) // meanwhile
 	}
 	if !r.note.Volume {
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
@@ -40,71 +40,71 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	if err := guestproc.AtRest(op, id, &r.Spec, names); err != nil {
 		return nil, err
 	}
-	return p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (guestconn.Inside, error) {
-		return p.hire(ctx, op, r)
+	return p.visits.Reach(ctx, op, caretakerKey(id), p.opts.Patience+connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+		return p.connectCaretaker(ctx, op, r)
 	})
 }
 
-// hire connects to the caretaker of the sandbox, which it starts unless another program
+// connectCaretaker connects to the caretaker of the sandbox, which it starts unless another program
 // has.
-func (p *Provider) hire(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
-	for _, pod := range p.view.pods(r.ID, roleCaretaker) {
-		if !ended(pod) && !runs(pod) { // somebody has just made it
+func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+	for _, pod := range p.view.podsWithRole(r.ID, roleCaretaker) {
+		if !podEnded(pod) && !isRunning(pod) { // somebody has just made it
 			continue
 		}
-		if !ended(pod) {
-			if g, err := p.connect(ctx, pod, r.ID); err == nil {
+		if !podEnded(pod) {
+			if g, err := p.connectGuest(ctx, pod, r.ID); err == nil {
 				return g, nil
 			}
 		}
-		if err := p.kill(ctx, pod); err != nil { // one that nobody reaches any more
-			return nil, p.failed(ctx, op, r.ID, err)
+		if err := p.deletePod(ctx, pod); err != nil { // one that nobody reaches any more
+			return nil, p.wrapError(ctx, op, r.ID, err)
 		}
 	}
 	of := *r
 	spec := *r.note.Spec.Clone()
-	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
+	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerIdleStop)
 	spec.Resources.GPUs = ""
 	of.note.Spec = spec
-	pod, err := p.pod(&of)
+	pod, err := p.buildPod(&of)
 	if err != nil {
 		return nil, err
 	}
-	pod.Name, pod.Labels[labelRole] = p.names.caretaker(r.ID), roleCaretaker
-	made, err := p.api.core.Pods(pod.Namespace).Create(ctx, pod, create)
+	pod.Name, pod.Labels[labelRole] = p.names.caretakerName(r.ID), roleCaretaker
+	made, err := p.api.core.Pods(pod.Namespace).Create(ctx, pod, createOptions)
 	if apierrors.IsAlreadyExists(err) {
-		made, err = p.api.core.Pods(pod.Namespace).Get(ctx, pod.Name, get)
+		made, err = p.api.core.Pods(pod.Namespace).Get(ctx, pod.Name, getOptions)
 	}
 	if err != nil {
-		return nil, p.failed(ctx, op, r.ID, p.refused(r, err))
+		return nil, p.wrapError(ctx, op, r.ID, p.podError(r, err))
 	}
 	patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
 	var now *corev1.Pod
 	gone := false
-	err = p.view.wait(patience, r.ID, func() bool {
-		all := p.view.pods(r.ID, roleCaretaker)
+	err = p.view.waitUntil(patience, r.ID, func() bool {
+		all := p.view.podsWithRole(r.ID, roleCaretaker)
 		i := slices.IndexFunc(all, func(pod *corev1.Pod) bool { return pod.UID == made.UID })
 		if i < 0 {
 			gone = now != nil // somebody starts the sandbox, or removes it
 			return gone
 		}
 		now = all[i]
-		h := hindered(now)
-		return runs(now) || ended(now) || h != nil && h.final
+		h := findBlocker(now)
+		return isRunning(now) || podEnded(now) || h != nil && h.final
 	})
-	if err == nil && !gone && runs(now) {
-		g, connectErr := p.connect(ctx, pod, r.ID)
+	if err == nil && !gone && isRunning(now) {
+		g, connectErr := p.connectGuest(ctx, pod, r.ID)
 		if connectErr == nil {
 			return g, nil
 		}
 		err = connectErr
 	}
 	if now != nil && !gone {
-		if h := hindered(now); h != nil {
-			err = p.hindrance(r.ID, now, h)
+		if h := findBlocker(now); h != nil {
+			err = p.blockerError(r.ID, now, h)
 		}
 	}
-	_ = settledLast(func(ctx context.Context) error { return p.kill(ctx, made) })
+	_ = runCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) })
 	return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "its volumes cannot be reached: %w", cmp.Or(err, errEnded))
 }

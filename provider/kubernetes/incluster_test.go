@@ -78,7 +78,7 @@ func TestInCluster(t *testing.T) {
 	}
 	c.Kubectl(t, "apply", "--filename", file)
 	t.Cleanup(func() { c.Kubectl(t, "--namespace=atoll", "delete", "pod", "suite", "--force", "--grace-period=0") })
-	phase := ended(t, "atoll", "suite")
+	phase := podEnded(t, "atoll", "suite")
 	said := c.Kubectl(t, "--namespace=atoll", "logs", "suite")
 	if phase != corev1.PodSucceeded || !strings.Contains(said, "--- PASS: TestInCluster ") {
 		t.Errorf("the pod is %s:\n%s", phase, said)
@@ -94,8 +94,8 @@ func TestInCluster(t *testing.T) {
 	}
 }
 
-// ended is how a pod has ended.
-func ended(t *testing.T, namespace, name string) corev1.PodPhase {
+// podEnded is how a pod has ended.
+func podEnded(t *testing.T, namespace, name string) corev1.PodPhase {
 	t.Helper()
 	core, _, done := clients(t)
 	defer done()

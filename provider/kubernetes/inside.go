@@ -13,42 +13,42 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
+// reachGuest returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
 // ErrUnavailable.
-func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (guestconn.Inside, error) {
-		r, err := p.look(ctx, op, id)
+func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
+	inside, err := p.visits.Reach(ctx, op, id, connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+		r, err := p.findRecord(ctx, op, id)
 		if err != nil {
 			return nil, err
 		}
-		if mustRun(op, &r.Status) != nil { // as far as is seen
-			if r, err = p.fresh(ctx, op, id); err != nil {
+		if requireRunning(op, &r.Status) != nil { // as far as is seen
+			if r, err = p.findLatestRecord(ctx, op, id); err != nil {
 				return nil, err
 			}
 		}
-		if err := mustRun(op, &r.Status); err != nil {
+		if err := requireRunning(op, &r.Status); err != nil {
 			return nil, err
 		}
-		g, err := p.connect(ctx, r.pod, id)
+		g, err := p.connectGuest(ctx, r.pod, id)
 		if err != nil {
-			return nil, p.unreached(ctx, op, id, err)
+			return nil, p.unreachableError(ctx, op, id, err)
 		}
 		return g, nil
 	})
 	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // who ends the sandbox has given up the attempt
-		if ended := p.ends(ctx, op, id); ended != nil {
+		if ended := p.checkRunning(ctx, op, id); ended != nil {
 			return nil, ended
 		}
 	}
 	return inside, err
 }
 
-// enter is inside, of a sandbox whose pod has just been started. What others have begun to
+// reachStartedGuest is inside, of a sandbox whose pod has just been started. What others have begun to
 // reach before that comes to ErrStopped, which is their answer and not ours.
-func (p *Provider) enter(ctx context.Context, op, id string, pod *corev1.Pod) error {
+func (p *Provider) reachStartedGuest(ctx context.Context, op, id string, pod *corev1.Pod) error {
 	for {
-		_, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (guestconn.Inside, error) {
-			return p.connect(ctx, pod, id)
+		_, err := p.visits.Reach(ctx, op, id, connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+			return p.connectGuest(ctx, pod, id)
 		})
 		if !errors.Is(err, atoll.ErrStopped) {
 			return err
@@ -56,37 +56,37 @@ func (p *Provider) enter(ctx context.Context, op, id string, pod *corev1.Pod) er
 	}
 }
 
-// visitTime is how long it may take to connect to a guest.
-const visitTime = 30 * time.Second
+// connectTimeout is how long it may take to connect to a guest.
+const connectTimeout = 30 * time.Second
 
-// unreached says what it means that the guest cannot be reached: most likely the sandbox
+// unreachableError says what it means that the guest cannot be reached: most likely the sandbox
 // has just ended.
-func (p *Provider) unreached(ctx context.Context, op, id string, err error) error {
+func (p *Provider) unreachableError(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
 		return atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
 	}
-	if ended := p.ends(ctx, op, id); ended != nil {
+	if ended := p.checkRunning(ctx, op, id); ended != nil {
 		return ended
 	}
 	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w", err)
 }
 
-// lastMoment is how long a node may take to say that a container has ended whose guest
+// endTimeout is how long a node may take to say that a container has ended whose guest
 // has just gone: it looks every second.
-const lastMoment = 3 * time.Second
+const endTimeout = 3 * time.Second
 
-// ends waits a moment for the sandbox to end whose guest has gone, and is the error of what
+// checkRunning waits a moment for the sandbox to end whose guest has gone, and is the error of what
 // needs it to run; nil if it does.
-func (p *Provider) ends(ctx context.Context, op, id string) (err error) {
-	if p.answers(ctx, id) { // what went wrong is something else
+func (p *Provider) checkRunning(ctx context.Context, op, id string) (err error) {
+	if p.guestAnswers(ctx, id) { // what went wrong is something else
 		return nil
 	}
-	wait, cancel := context.WithTimeout(ctx, lastMoment)
+	wait, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
-	_ = p.view.wait(wait, id, func() bool {
+	_ = p.view.waitUntil(wait, id, func() bool {
 		var r *record
-		if r, err = p.look(wait, op, id); err == nil {
-			err = mustRun(op, &r.Status)
+		if r, err = p.findRecord(wait, op, id); err == nil {
+			err = requireRunning(op, &r.Status)
 		}
 		return err != nil
 	})
@@ -99,40 +99,40 @@ func (p *Provider) ends(ctx context.Context, op, id string) (err error) {
 	return err
 }
 
-// answers reports whether the guest that the sandbox is connected to still does.
-func (p *Provider) answers(ctx context.Context, id string) bool {
+// guestAnswers reports whether the guest that the sandbox is connected to still does.
+func (p *Provider) guestAnswers(ctx context.Context, id string) bool {
 	inside := p.visits.Open(id)
 	if inside == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err := inside.Sandbox().Status(ctx)
 	return err == nil
 }
 
-// answerTime is how long a guest may take to answer that is there.
-const answerTime = time.Second
+// answerTimeout is how long a guest may take to answer that is there.
+const answerTimeout = time.Second
 
-// connect connects to the guest of a pod: its program is executed once more, and lends
+// connectGuest connects to the guest of a pod: its program is executed once more, and lends
 // its streams.
-func (p *Provider) connect(ctx context.Context, pod *corev1.Pod, id string) (guestconn.Inside, error) {
-	conn, err := p.execute(ctx, pod, "connect")
+func (p *Provider) connectGuest(ctx context.Context, pod *corev1.Pod, id string) (guestconn.Inside, error) {
+	conn, err := p.execGuest(ctx, pod, "connect")
 	if err != nil {
 		return nil, err
 	}
 	g, err := guest.Acquaint(ctx, conn, id)
 	if err != nil {
 		_ = conn.Close()
-		return nil, errors.Join(err, conn.complaint())
+		return nil, errors.Join(err, conn.stderrError())
 	}
 	return g, nil
 }
 
-// execute has the guest's program executed once more in a pod.
-func (p *Provider) execute(ctx context.Context, pod *corev1.Pod, what string) (*conn, error) {
+// execGuest has the guest's program executed once more in a pod.
+func (p *Provider) execGuest(ctx context.Context, pod *corev1.Pod, what string) (*conn, error) {
 	req := p.api.core.RESTClient().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: mainContainer, Command: []string{guestPath, what}, Stdin: true, Stdout: true, Stderr: true,
 	}, scheme.ParameterCodec)
-	return dial(ctx, p.api.streams, req.URL())
+	return dialExec(ctx, p.api.streams, req.URL())
 }

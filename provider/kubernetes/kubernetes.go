@@ -125,7 +125,7 @@ type Provider struct {
 	events  *events
 	sweeper *sweeper.Sweeper
 	locks   keymutex.Locks // keep what this program does to a sandbox apart; the API server keeps others apart, by names and revisions
-	maker   maker          // once the view is open
+	maker   podMaker       // once the view is open
 
 	work sync.WaitGroup // what goes on without its caller
 
@@ -139,7 +139,7 @@ func New(opts Options) (*Provider, error) {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("open", "kubernetes", atoll.ErrInvalid, format, args...)
 	}
-	opts.fill()
+	opts.setDefaults()
 	switch {
 	case opts.Config == nil:
 		return nil, bad("no cluster given")
@@ -171,12 +171,12 @@ func New(opts Options) (*Provider, error) {
 	p := &Provider{opts: opts, names: names(opts.Prefix), api: client, visits: guestconn.New(), sweeper: sweeper.New()}
 	p.view = newView(p)
 	p.events = newEvents(p)
-	p.sweeper.Start(p.sweep)
+	p.sweeper.Start(p.sweepSandboxes)
 	return p, nil
 }
 
-// fill replaces what is not set by what holds then.
-func (o *Options) fill() {
+// setDefaults replaces what is not set by what holds then.
+func (o *Options) setDefaults() {
 	for _, s := range []struct {
 		field *string
 		value string
@@ -243,12 +243,12 @@ func (o *Options) caps() atoll.Caps {
 	}
 }
 
-// namespace is that of a project.
-func (p *Provider) namespace(project string) string {
+// namespaceOf is that of a project.
+func (p *Provider) namespaceOf(project string) string {
 	if !p.opts.PerProject {
 		return p.opts.Namespace
 	}
-	return p.opts.Namespace + "-" + hash(project)
+	return p.opts.Namespace + "-" + hashWords(project)
 }
 
 // Close implements atoll.Provider.
@@ -275,10 +275,10 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if err != nil || n == "" {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	if _, err := p.look(ctx, "get", n); err != nil {
+	if _, err := p.findRecord(ctx, "get", n); err != nil {
 		return nil, err
 	}
-	return p.sandbox(n), nil
+	return p.newHandle(n), nil
 }
 
 // List implements atoll.Provider.
@@ -287,8 +287,8 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 		return nil, err
 	}
 	var list []atoll.Status
-	for _, object := range p.view.records() {
-		if r := p.read(object); f.Match(r.Status) {
+	for _, object := range p.view.allRecords() {
+		if r := p.decodeRecord(object); f.Match(r.Status) {
 			list = append(list, r.Status)
 		}
 	}
@@ -298,21 +298,21 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 
 // Resolve implements atoll.Resolver.
 func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	object, err := p.api.core.ConfigMaps(p.namespace(project)).Get(ctx, p.names.named(project, name), get)
+	object, err := p.api.core.ConfigMaps(p.namespaceOf(project)).Get(ctx, p.names.nameRecordName(project, name), getOptions)
 	if err != nil {
-		return "", p.failed(ctx, "get", name, err)
+		return "", p.wrapError(ctx, "get", name, err)
 	}
 	return object.Labels[labelSession], nil
 }
 
-// failed gives an error of the API server its kind.
-func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
+// wrapError gives an error of the API server its kind.
+func (p *Provider) wrapError(ctx context.Context, op, id string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case isOurs(err):
+	case hasKind(err):
 		return err
 	}
 	return atoll.E(op, id, kindOf(err), err)

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(makerEnv) != "" {
-		fmt.Fprintln(os.Stderr, maker(os.Args[1:]))
+		fmt.Fprintln(os.Stderr, podMaker(os.Args[1:]))
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -133,8 +133,8 @@ func elsewhere(change ...func(*kubernetes.Options)) func(*testing.T) (*exec.Cmd,
 	}
 }
 
-// maker is that process.
-func maker(args []string) error {
+// podMaker is that process.
+func podMaker(args []string) error {
 	config := testcluster.ConfigOf(args[0], args[1])
 	p, err := kubernetes.New(kubernetes.Options{
 		Config: config, Namespace: args[6], Prefix: args[2], Image: args[3], GuestImage: args[4], Profile: kubernetes.Profile(args[5]), Requests: 0.02,

@@ -17,22 +17,22 @@ type names string
 
 var validPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
 
-func (n names) sandbox(id string) string   { return string(n) + "-" + id } // its record, its pod, and its network policy
-func (n names) caretaker(id string) string { return string(n) + "-files-" + id }
-func (n names) warm() string               { return string(n) + "-warm" }
-func (n names) claim(id string) string     { return string(n) + "-claim-" + id } // of a warm pod
-func (n names) probe(id string) string     { return string(n) + "-probe-" + id }
-func (n names) cluster() string            { return string(n) + "-cluster" } // what is noted of it
-func (n names) data(id string) string      { return string(n) + "-data-" + id }
-func (n names) named(project, name string) string {
-	return string(n) + "-name-" + hash(project, name)
+func (n names) sandboxName(id string) string    { return string(n) + "-" + id } // its record, its pod, and its network policy
+func (n names) caretakerName(id string) string  { return string(n) + "-files-" + id }
+func (n names) warmPoolName() string            { return string(n) + "-warm" }
+func (n names) warmClaimName(id string) string  { return string(n) + "-claim-" + id } // of a warm pod
+func (n names) probeName(id string) string      { return string(n) + "-probe-" + id }
+func (n names) clusterNoteName() string         { return string(n) + "-cluster" } // what is noted of it
+func (n names) dataVolumeName(id string) string { return string(n) + "-data-" + id }
+func (n names) nameRecordName(project, name string) string {
+	return string(n) + "-name-" + hashWords(project, name)
 }
-func (n names) volume(project, name string) string {
-	return string(n) + "-volume-" + hash(project, name)
+func (n names) volumeName(project, name string) string {
+	return string(n) + "-volume-" + hashWords(project, name)
 }
 
-// hash stands for words that are no names to Kubernetes.
-func hash(words ...string) string {
+// hashWords stands for words that are no names to Kubernetes.
+func hashWords(words ...string) string {
 	h := sha256.New()
 	for _, w := range words {
 		_, _ = h.Write([]byte(w + "\x00"))
@@ -70,32 +70,32 @@ var validHostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 var validLabel = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
-// labelled is a word as a label can have it: a name of ours may be longer, and end in
+// labelValue is a word as a label can have it: a name of ours may be longer, and end in
 // what a label must not.
-func labelled(word string) string {
+func labelValue(word string) string {
 	if word == "" || validLabel.MatchString(word) {
 		return word
 	}
-	return "h-" + hash(word)
+	return "h-" + hashWords(word)
 }
 
-// labels are those that everything of a project has.
-func (n names) labels(role, project string) map[string]string {
-	return map[string]string{labelManaged: "atoll", labelOwner: string(n), labelRole: role, labelProject: labelled(project)}
+// projectLabels are those that everything of a project has.
+func (n names) projectLabels(role, project string) map[string]string {
+	return map[string]string{labelManaged: "atoll", labelOwner: string(n), labelRole: role, labelProject: labelValue(project)}
 }
 
-// of are those of what belongs to a sandbox.
-func (n names) of(role string, spec *atoll.Spec) map[string]string {
-	l := n.labels(role, spec.Project)
+// sandboxLabels are those of what belongs to a sandbox.
+func (n names) sandboxLabels(role string, spec *atoll.Spec) map[string]string {
+	l := n.projectLabels(role, spec.Project)
 	l[labelSession] = spec.ID
 	if spec.Name != "" {
-		l[labelName] = labelled(spec.Name)
+		l[labelName] = labelValue(spec.Name)
 	}
 	return l
 }
 
-// ours selects what is this server's.
-func (n names) ours(with ...string) metav1.ListOptions {
+// selectOwn selects what is this server's.
+func (n names) selectOwn(with ...string) metav1.ListOptions {
 	set := labels.Set{labelOwner: string(n)}
 	for i := 0; i+1 < len(with); i += 2 {
 		set[with[i]] = with[i+1]

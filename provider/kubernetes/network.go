@@ -13,45 +13,45 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// refusedByDefault is what NetworkOn keeps a sandbox from: what is only of the cluster,
+// blockedByDefault is what NetworkOn keeps a sandbox from: what is only of the cluster,
 // of the networks around it, and of its machines.
-var refusedByDefault = []string{
+var blockedByDefault = []string{
 	"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fe80::/10", "::1/128",
 }
 
-// isolate makes the network policy of a sandbox: nothing comes in, and out goes what its
+// createPolicy makes the network policy of a sandbox: nothing comes in, and out goes what its
 // spec says. What the cluster's network does with it is another matter: see Enforces.
-func (p *Provider) isolate(ctx context.Context, r *record) error {
+func (p *Provider) createPolicy(ctx context.Context, r *record) error {
 	policy := &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: p.names.sandbox(r.ID), Labels: p.names.of(roleSandbox, &r.note.Spec), OwnerReferences: ownedBy(r),
+			Name: p.names.sandboxName(r.ID), Labels: p.names.sandboxLabels(roleSandbox, &r.note.Spec), OwnerReferences: ownedBy(r),
 		},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelOwner: string(p.names), labelSession: r.ID}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
-			Egress:      egress(r.note.Spec.Network),
+			Egress:      egressRules(r.note.Spec.Network),
 		},
 	}
-	return settled(ctx, func(ctx context.Context) error {
-		_, err := p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, create)
+	return runToEnd(ctx, func(ctx context.Context) error {
+		_, err := p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, createOptions)
 		if apierrors.IsAlreadyExists(err) { // of one with this id that goes at the moment
-			if err = gone(p.api.net.NetworkPolicies(r.object.Namespace).Delete(ctx, policy.Name, now(""))); err == nil {
-				_, err = p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, create)
+			if err = ignoreGone(p.api.net.NetworkPolicies(r.object.Namespace).Delete(ctx, policy.Name, deleteNow(""))); err == nil {
+				_, err = p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, createOptions)
 			}
 		}
 		return err
 	})
 }
 
-// egress is what a sandbox may reach.
-func egress(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
+// egressRules is what a sandbox may reach.
+func egressRules(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
 	var to []networkingv1.NetworkPolicyPeer
 	block := func(cidr string, except ...string) {
 		to = append(to, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr, Except: except}})
 	}
 	switch n.Mode {
 	case atoll.NetworkOn:
-		four, six := families(refusedByDefault)
+		four, six := splitFamilies(blockedByDefault)
 		block("0.0.0.0/0", four...)
 		block("::/0", six...)
 	case atoll.NetworkEgress:
@@ -77,7 +77,7 @@ func egress(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
 	return rules
 }
 
-func families(cidrs []string) (four, six []string) {
+func splitFamilies(cidrs []string) (four, six []string) {
 	for _, c := range cidrs {
 		if strings.Contains(c, ":") {
 			six = append(six, c)
@@ -97,8 +97,8 @@ func prefixOf(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// checkAllow refuses host names: a NetworkPolicy knows networks only.
-func checkAllow(spec *atoll.Spec) error {
+// checkAllowList refuses host names: a NetworkPolicy knows networks only.
+func checkAllowList(spec *atoll.Spec) error {
 	for _, allowed := range spec.Network.Allow {
 		if _, err := prefixOf(allowed); err != nil {
 			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "allow %q: a NetworkPolicy of Kubernetes knows networks and addresses only, like 192.0.2.0/24", allowed)

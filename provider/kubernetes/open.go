@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// enforceTime is how long it may take to find out whether NetworkPolicies are enforced.
-const enforceTime = 2 * time.Minute
+// enforceTimeout is how long it may take to find out whether NetworkPolicies are enforced.
+const enforceTimeout = 2 * time.Minute
 
 // Open makes the provider from the settings of a configuration, for package plugin. Unless the
 // provider is only probed, it may try once whether the cluster enforces NetworkPolicies.
@@ -33,7 +33,7 @@ func Open(ctx context.Context, r plugin.Request) (atoll.Provider, error) {
 	if k.NetworkPolicy != settings.Auto || r.Probing {
 		return New(*opts)
 	}
-	ctx, cancel := context.WithTimeout(ctx, enforceTime)
+	ctx, cancel := context.WithTimeout(ctx, enforceTimeout)
 	defer cancel()
 	opts.Enforced, err = Enforces(ctx, *opts)
 	if err != nil { // then it is as if the cluster did not

@@ -23,9 +23,9 @@ const (
 
 // Where things are in a sandbox's container.
 const (
-	guestDir  = "/.atoll"
-	guestPath = guestDir + "/guest"
-	outcome   = corev1.TerminationMessagePathDefault // what is written there is in the pod's status
+	guestDir    = "/.atoll"
+	guestPath   = guestDir + "/guest"
+	outcomePath = corev1.TerminationMessagePathDefault // what is written there is in the pod's status
 )
 
 // guestProgram is the guest in its image.
@@ -41,8 +41,8 @@ const (
 // directories of their own at the top.
 const dataPath = "work"
 
-// pod is what runs a sandbox.
-func (p *Provider) pod(r *record) (*corev1.Pod, error) {
+// buildPod is what runs a sandbox.
+func (p *Provider) buildPod(r *record) (*corev1.Pod, error) {
 	spec := &r.note.Spec
 	config, err := p.guestConfig(spec)
 	if err != nil {
@@ -50,26 +50,26 @@ func (p *Provider) pod(r *record) (*corev1.Pod, error) {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: p.names.sandbox(spec.ID), Namespace: r.object.Namespace,
-			Labels: p.names.of(roleSandbox, spec), OwnerReferences: ownedBy(r),
+			Name: p.names.sandboxName(spec.ID), Namespace: r.object.Namespace,
+			Labels: p.names.sandboxLabels(roleSandbox, spec), OwnerReferences: ownedBy(r),
 		},
 		Spec: p.podSpec(spec),
 	}
 	main := corev1.Container{
 		Name: mainContainer, Image: cmp.Or(spec.Image, p.opts.Image),
-		Command: []string{guestPath, "init", literal(config)},
+		Command: []string{guestPath, "init", escapeVariables(config)},
 	}
-	if err := p.limit(&main, spec); err != nil {
+	if err := p.setLimits(&main, spec); err != nil {
 		return nil, err
 	}
-	p.mount(pod, &main, spec)
-	p.confine(&main, spec.ReadOnlyRoot)
+	p.addMounts(pod, &main, spec)
+	p.confineContainer(&main, spec.ReadOnlyRoot)
 	pod.Spec.Containers = append(pod.Spec.Containers, main)
 	return pod, nil
 }
 
-// literal is a word that is not expanded as $(NAME).
-func literal(word string) string { return strings.ReplaceAll(word, "$", "$$") }
+// escapeVariables is a word that is not expanded as $(NAME).
+func escapeVariables(word string) string { return strings.ReplaceAll(word, "$", "$$") }
 
 // podSpec is what all pods have in common, with the container that brings the guest. It
 // is the first one, and the second one is started when its hook is done: containers of
@@ -80,7 +80,7 @@ func (p *Provider) podSpec(spec *atoll.Spec) corev1.PodSpec {
 	s := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace,
 		AutomountServiceAccountToken: &no, EnableServiceLinks: &no, ServiceAccountName: o.ServiceAccount,
-		Hostname: hostname(spec), NodeSelector: o.NodeSelector,
+		Hostname: podHostname(spec), NodeSelector: o.NodeSelector,
 		SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Volumes:         []corev1.Volume{{Name: guestVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 	}
@@ -113,7 +113,7 @@ func (p *Provider) podSpec(spec *atoll.Spec) corev1.PodSpec {
 		VolumeMounts: []corev1.VolumeMount{{Name: guestVolume, MountPath: guestDir}},
 		Resources:    corev1.ResourceRequirements{Requests: guestRequests, Limits: guestLimits},
 	}
-	p.confine(&bring, true)
+	p.confineContainer(&bring, true)
 	s.Containers = []corev1.Container{bring}
 	return s
 }
@@ -129,8 +129,8 @@ var (
 // that provider/docker gives, too, and that the profile baseline allows.
 var guestCaps = []corev1.Capability{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "SETUID"}
 
-// confine takes from a container what the profile does not allow, and more.
-func (p *Provider) confine(c *corev1.Container, readOnly bool) {
+// confineContainer takes from a container what the profile does not allow, and more.
+func (p *Provider) confineContainer(c *corev1.Container, readOnly bool) {
 	no := false
 	c.ImagePullPolicy = corev1.PullPolicy(p.opts.Pull)
 	c.SecurityContext = &corev1.SecurityContext{
@@ -147,11 +147,11 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	g := guest.Config{
 		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
 		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
-		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Outcome: outcome,
+		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Outcome: outcomePath,
 	}
 	hasHome := slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	if p.opts.Profile == Restricted {
-		g.User = owner(p.opts.User)
+		g.User = userAndGroup(p.opts.User)
 		if !hasHome { // no image has a home for this user
 			g.Env = append([]string{"HOME=" + spec.Workdir}, g.Env...)
 			hasHome = true
@@ -162,8 +162,8 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	return string(text), err
 }
 
-// limit sets what a container may use, and asks for.
-func (p *Provider) limit(c *corev1.Container, spec *atoll.Spec) error {
+// setLimits sets what a container may use, and asks for.
+func (p *Provider) setLimits(c *corev1.Container, spec *atoll.Spec) error {
 	limits := corev1.ResourceList{}
 	r := spec.Resources.WithDefaults()
 	if r.Memory > 0 {
@@ -195,8 +195,8 @@ func (p *Provider) limit(c *corev1.Container, spec *atoll.Spec) error {
 	return nil
 }
 
-// mount gives a container the sandbox's volumes.
-func (p *Provider) mount(pod *corev1.Pod, c *corev1.Container, spec *atoll.Spec) {
+// addMounts gives a container the sandbox's volumes.
+func (p *Provider) addMounts(pod *corev1.Pod, c *corev1.Container, spec *atoll.Spec) {
 	add := func(name, target, sub string, readOnly bool, source *corev1.VolumeSource) {
 		if source != nil {
 			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: *source})
@@ -210,7 +210,7 @@ func (p *Provider) mount(pod *corev1.Pod, c *corev1.Container, spec *atoll.Spec)
 	if p.opts.Ephemeral {
 		add(dataVolume, atoll.DefaultWorkdir, "", false, &corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	} else {
-		add(dataVolume, atoll.DefaultWorkdir, dataPath, false, claimed(p.names.data(spec.ID)))
+		add(dataVolume, atoll.DefaultWorkdir, dataPath, false, claimed(p.names.dataVolumeName(spec.ID)))
 	}
 	mounts := slices.Clone(spec.Mounts)
 	slices.SortStableFunc(mounts, func(a, b atoll.Mount) int { return strings.Compare(path.Clean(a.Target), path.Clean(b.Target)) })
@@ -218,19 +218,19 @@ func (p *Provider) mount(pod *corev1.Pod, c *corev1.Container, spec *atoll.Spec)
 		name := "mount-" + string(rune('a'+i%26)) + strings.Repeat("x", i/26)
 		switch m.Type {
 		case atoll.MountVolume:
-			add(name, m.Target, dataPath, m.ReadOnly, claimed(p.names.volume(spec.Project, m.Source)))
+			add(name, m.Target, dataPath, m.ReadOnly, claimed(p.names.volumeName(spec.Project, m.Source)))
 		case atoll.MountTmpfs:
-			size := resource.NewQuantity(int64(cmp.Or(m.Size, tmpfsSize)), resource.BinarySI)
+			size := resource.NewQuantity(int64(cmp.Or(m.Size, defaultTmpfsSize)), resource.BinarySI)
 			add(name, m.Target, "", m.ReadOnly, &corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: size}})
 		}
 	}
 }
 
-// tmpfsSize is that of a tmpfs that names none.
-const tmpfsSize = 64 << 20
+// defaultTmpfsSize is that of a tmpfs that names none.
+const defaultTmpfsSize = 64 << 20
 
-// hostname is a name that is valid as one.
-func hostname(spec *atoll.Spec) string {
+// podHostname is a name that is valid as one.
+func podHostname(spec *atoll.Spec) string {
 	name := strings.ToLower(spec.Name)
 	if validHostname.MatchString(name) {
 		return name

@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// container is the status of the sandbox's container, nil while its node has said nothing.
-func container(pod *corev1.Pod) *corev1.ContainerStatus {
+// mainStatus is the status of the sandbox's container, nil while its node has said nothing.
+func mainStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return statusOf(pod, mainContainer)
 }
 
@@ -27,19 +27,19 @@ func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-// ended reports whether nothing of the sandbox runs in its pod any more.
-func ended(pod *corev1.Pod) bool {
-	c := container(pod)
+// podEnded reports whether nothing of the sandbox runs in its pod any more.
+func podEnded(pod *corev1.Pod) bool {
+	c := mainStatus(pod)
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || c != nil && c.State.Terminated != nil
 }
 
-// endOf is how a pod has come to its end, nil if it has not.
-func endOf(pod *corev1.Pod, limits atoll.Resources) *end {
-	if !ended(pod) {
+// endOfPod is how a pod has come to its end, nil if it has not.
+func endOfPod(pod *corev1.Pod, limits atoll.Resources) *sandboxEnd {
+	if !podEnded(pod) {
 		return nil
 	}
-	e := &end{exit: atoll.Exit{Code: 137}, at: lastChange(pod)}
-	if c := container(pod); c != nil && c.State.Terminated != nil {
+	e := &sandboxEnd{exit: atoll.Exit{Code: 137}, at: lastTransition(pod)}
+	if c := mainStatus(pod); c != nil && c.State.Terminated != nil {
 		t := c.State.Terminated
 		e.at, e.exit.Code = t.FinishedAt.Time, int(t.ExitCode)
 		if t.Signal != 0 {
@@ -56,21 +56,21 @@ func endOf(pod *corev1.Pod, limits atoll.Resources) *end {
 		}
 	}
 	if pod.Status.Reason != "" { // of the node's, or of a controller's: Evicted, NodeLost, DeadlineExceeded, Preempting
-		e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", sentence(pod.Status.Reason), strings.TrimSpace(pod.Status.Message)), ": ")
+		e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", describeReason(pod.Status.Reason), strings.TrimSpace(pod.Status.Message)), ": ")
 		if e.exit.Code == 0 || e.exit.Code == 143 {
 			e.exit.Code, e.exit.Signal = 137, atoll.SIGKILL
 		}
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && e.exit.Reason == "" {
-			e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", sentence(c.Reason), strings.TrimSpace(c.Message)), ": ")
+			e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", describeReason(c.Reason), strings.TrimSpace(c.Message)), ": ")
 		}
 	}
 	return e
 }
 
-// sentence says what Kubernetes says in one word.
-func sentence(reason string) string {
+// describeReason says what Kubernetes says in one word.
+func describeReason(reason string) string {
 	known := map[string]string{
 		"Evicted":                  "its node has evicted it",
 		"NodeLost":                 "its node was lost",
@@ -91,8 +91,8 @@ func sentence(reason string) string {
 	return cmp.Or(known[reason], "Kubernetes has ended it ("+reason+")")
 }
 
-// away is why a pod that runs cannot be reached, as far as is known; "" if it can.
-func away(pod *corev1.Pod) string {
+// unreachableReason is why a pod that runs cannot be reached, as far as is known; "" if it can.
+func unreachableReason(pod *corev1.Pod) string {
 	if nodeAway(pod) {
 		return "its node " + pod.Spec.NodeName + " does not answer"
 	}
@@ -102,14 +102,14 @@ func away(pod *corev1.Pod) string {
 	return ""
 }
 
-// lostTime is how long after a pod was to be gone its node counts as one that does not come
+// lostTimeout is how long after a pod was to be gone its node counts as one that does not come
 // back.
-const lostTime = 30 * time.Second
+const lostTimeout = 30 * time.Second
 
-// lost reports whether a pod was deleted, and a node that does not answer ought to have
+// isLost reports whether a pod was deleted, and a node that does not answer ought to have
 // ended it long since: it stays as long as the node is known, which may be for ever.
-func lost(pod *corev1.Pod, now time.Time) bool {
-	return pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Add(lostTime)) && nodeAway(pod)
+func isLost(pod *corev1.Pod, now time.Time) bool {
+	return pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Add(lostTimeout)) && nodeAway(pod)
 }
 
 // nodeAway reports whether a pod's node does not answer.
@@ -119,8 +119,8 @@ func nodeAway(pod *corev1.Pod) bool {
 	})
 }
 
-// lastChange is when something of a pod was last said to be otherwise.
-func lastChange(pod *corev1.Pod) time.Time {
+// lastTransition is when something of a pod was last said to be otherwise.
+func lastTransition(pod *corev1.Pod) time.Time {
 	last := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
 		if c.LastTransitionTime.After(last) {
@@ -133,7 +133,7 @@ func lastChange(pod *corev1.Pod) time.Time {
 // imageOf is the image of a sandbox's pod, called ref, by its digest; "" while that is
 // not known.
 func imageOf(pod *corev1.Pod, ref string) string {
-	c := container(pod)
+	c := mainStatus(pod)
 	if c == nil || c.ImageID == "" {
 		return ""
 	}
@@ -146,22 +146,22 @@ func imageOf(pod *corev1.Pod, ref string) string {
 }
 
 // A hindrance is why a pod does not start.
-type hindrance struct {
+type startBlocker struct {
 	kind  atoll.Kind
 	text  string
 	final bool // nothing will change that
 	pull  bool // an image cannot be pulled at the moment
 }
 
-// hindered is what keeps a pod from starting; nil if nothing is known to.
-func hindered(pod *corev1.Pod) *hindrance {
+// findBlocker is what keeps a pod from starting; nil if nothing is known to.
+func findBlocker(pod *corev1.Pod) *startBlocker {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
 			kind := atoll.ErrUnavailable
 			if strings.Contains(c.Message, "Insufficient ") || strings.Contains(c.Message, "Too many pods") {
 				kind = atoll.ErrExhausted
 			}
-			return &hindrance{kind, "no node takes its pod: " + c.Message, false, false}
+			return &startBlocker{kind, "no node takes its pod: " + c.Message, false, false}
 		}
 	}
 	for _, name := range []string{guestContainer, mainContainer} {
@@ -169,7 +169,7 @@ func hindered(pod *corev1.Pod) *hindrance {
 		if c == nil || c.State.Waiting == nil {
 			continue
 		}
-		if h := waits(c.State.Waiting); h != nil {
+		if h := waitingBlocker(c.State.Waiting); h != nil {
 			if name == guestContainer {
 				h.kind, h.text = atoll.ErrUnavailable, "kubernetes.guest_image: "+h.text
 			}
@@ -179,8 +179,8 @@ func hindered(pod *corev1.Pod) *hindrance {
 	return nil
 }
 
-// waits is why a container waits for more than its turn.
-func waits(w *corev1.ContainerStateWaiting) *hindrance {
+// waitingBlocker is why a container waits for more than its turn.
+func waitingBlocker(w *corev1.ContainerStateWaiting) *startBlocker {
 	message := strings.TrimSpace(w.Message)
 	has := func(parts ...string) bool {
 		for _, part := range parts {
@@ -192,19 +192,19 @@ func waits(w *corev1.ContainerStateWaiting) *hindrance {
 	}
 	switch w.Reason {
 	case "InvalidImageName":
-		return &hindrance{atoll.ErrInvalid, message, true, false}
+		return &startBlocker{atoll.ErrInvalid, message, true, false}
 	case "ErrImageNeverPull":
-		return &hindrance{atoll.ErrNotExist, "its node does not have the image, and kubernetes.pull is Never: " + message, true, false}
+		return &startBlocker{atoll.ErrNotExist, "its node does not have the image, and kubernetes.pull is Never: " + message, true, false}
 	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable":
 		switch {
 		case has("not found", "manifest unknown", "name unknown", "no match for platform", "does not exist"):
-			return &hindrance{atoll.ErrNotExist, message, true, false}
+			return &startBlocker{atoll.ErrNotExist, message, true, false}
 		case has("unauthorized", "denied", "forbidden", "authorization failed"):
-			return &hindrance{atoll.ErrNotExist, "its node may not pull the image: " + message, true, false}
+			return &startBlocker{atoll.ErrNotExist, "its node may not pull the image: " + message, true, false}
 		}
-		return &hindrance{atoll.ErrUnavailable, "its node cannot pull the image: " + message, false, true}
+		return &startBlocker{atoll.ErrUnavailable, "its node cannot pull the image: " + message, false, true}
 	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError", "PreCreateHookError", "CrashLoopBackOff":
-		return &hindrance{atoll.ErrUnavailable, "its container cannot be started: " + message, true, false}
+		return &startBlocker{atoll.ErrUnavailable, "its container cannot be started: " + message, true, false}
 	}
 	return nil
 }

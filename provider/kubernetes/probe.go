@@ -14,15 +14,15 @@ import (
 
 // Probe implements atoll.Prober.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
-	if err := p.api.answers(ctx); err != nil {
+	if err := p.api.pingServer(ctx); err != nil {
 		return atoll.Probe{Reason: p.String() + " does not answer: " + err.Error(), Fix: "set kubernetes.kubeconfig or KUBECONFIG, and try kubectl get pods"}
 	}
-	version, err := p.usesAgents(ctx)
+	version, err := p.agentVersionInUse(ctx)
 	if err != nil {
 		return atoll.Probe{Reason: err.Error()}
 	}
-	for _, need := range p.needs(version != "") {
-		missing, err := p.lacks(ctx, need.verbs)
+	for _, need := range p.requiredPermissions(version != "") {
+		missing, err := p.missingPermission(ctx, need.verbs)
 		if err != nil {
 			return atoll.Probe{Reason: err.Error()}
 		}
@@ -37,8 +37,8 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	var notes []string
 	if version != "" {
 		notes = append(notes, "pods are made by agent-sandbox ("+version+"): kubectl get sandboxes")
-		if served, err := p.serves(ctx, warmGroup, warmVersion, warmKinds...); p.opts.WarmPods > 0 && err == nil && !served {
-			notes = append(notes, "kubernetes.warm_pods: "+errNoWarm.Error())
+		if served, err := p.servesKinds(ctx, warmGroup, warmVersion, warmKinds...); p.opts.WarmPods > 0 && err == nil && !served {
+			notes = append(notes, "kubernetes.warm_pods: "+errNoWarmPools.Error())
 		}
 	}
 	if !p.opts.Enforced {
@@ -50,22 +50,22 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	return atoll.Probe{OK: true, Notes: notes}
 }
 
-// needed is what the account has to be allowed, which deploy/kubernetes has as a Role.
-var needed = slices.Concat(
-	verbs("", "pods", "create", "delete", "get", "list", "watch"),
-	verbs("", "pods/exec", "create", "get"), // API servers from 1.35 on ask for the first one
-	verbs("", "pods/log", "get"),
-	verbs("", "configmaps", "create", "delete", "get", "list", "update", "watch"),
-	verbs("", "persistentvolumeclaims", "create", "delete", "get", "list", "watch"),
-	verbs("", "events", "list", "watch"),
-	verbs("networking.k8s.io", "networkpolicies", "create", "delete"),
+// basePermissions is what the account has to be allowed, which deploy/kubernetes has as a Role.
+var basePermissions = slices.Concat(
+	permissions("", "pods", "create", "delete", "get", "list", "watch"),
+	permissions("", "pods/exec", "create", "get"), // API servers from 1.35 on ask for the first one
+	permissions("", "pods/log", "get"),
+	permissions("", "configmaps", "create", "delete", "get", "list", "update", "watch"),
+	permissions("", "persistentvolumeclaims", "create", "delete", "get", "list", "watch"),
+	permissions("", "events", "list", "watch"),
+	permissions("networking.k8s.io", "networkpolicies", "create", "delete"),
 )
 
-// neededPerProject is what it has to be allowed besides, where each project has a
+// projectPermissions is what it has to be allowed besides, where each project has a
 // namespace of its own.
-var neededPerProject = verbs("", "namespaces", "create", "delete", "get")
+var projectPermissions = permissions("", "namespaces", "create", "delete", "get")
 
-func verbs(group, what string, verbs ...string) (list []authorizationv1.ResourceAttributes) {
+func permissions(group, what string, verbs ...string) (list []authorizationv1.ResourceAttributes) {
 	resource, sub, _ := strings.Cut(what, "/")
 	for _, verb := range verbs {
 		list = append(list, authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: sub})
@@ -75,25 +75,25 @@ func verbs(group, what string, verbs ...string) (list []authorizationv1.Resource
 
 // A need is what the account has to be allowed, and where in deploy/kubernetes the role is
 // that allows it.
-type need struct {
+type permissionSet struct {
 	verbs []authorizationv1.ResourceAttributes
 	role  string
 }
 
-// needs are those of the provider, with agent-sandbox or without.
-func (p *Provider) needs(agents bool) []need {
-	all := []need{{needed, "sandboxes"}}
+// requiredPermissions are those of the provider, with agent-sandbox or without.
+func (p *Provider) requiredPermissions(agents bool) []permissionSet {
+	all := []permissionSet{{basePermissions, "sandboxes"}}
 	if p.opts.PerProject {
-		all = []need{{slices.Concat(needed, neededPerProject), "components/namespace-per-project"}}
+		all = []permissionSet{{slices.Concat(basePermissions, projectPermissions), "components/namespace-per-project"}}
 	}
 	if agents {
-		all = append(all, need{neededAgents, "components/agent-sandbox"})
+		all = append(all, permissionSet{agentPermissions, "components/agent-sandbox"})
 	}
 	return all
 }
 
-// lacks is what of that the account is not allowed; "" if nothing.
-func (p *Provider) lacks(ctx context.Context, all []authorizationv1.ResourceAttributes) (string, error) {
+// missingPermission is what of that the account is not allowed; "" if nothing.
+func (p *Provider) missingPermission(ctx context.Context, all []authorizationv1.ResourceAttributes) (string, error) {
 	client, err := authorizationv1client.NewForConfigAndClient(p.api.config, p.api.client)
 	if err != nil {
 		return "", err
@@ -106,7 +106,7 @@ func (p *Provider) lacks(ctx context.Context, all []authorizationv1.ResourceAttr
 		want.Namespace = namespace
 		review, err := client.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &want},
-		}, create)
+		}, createOptions)
 		if err != nil {
 			return "", err
 		}

@@ -54,9 +54,9 @@ type record struct {
 	pod    *corev1.Pod // nil if there is none
 }
 
-// look finds a sandbox: what is not seen yet may have been made by somebody else a
+// findRecord finds a sandbox: what is not seen yet may have been made by somebody else a
 // moment ago. Kinds: ErrNotFound, ErrUnavailable.
-func (p *Provider) look(ctx context.Context, op, id string) (*record, error) {
+func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -64,30 +64,30 @@ func (p *Provider) look(ctx context.Context, op, id string) (*record, error) {
 		return nil, err
 	}
 	if object := p.view.recordOf(id); object != nil {
-		return p.read(object), nil
+		return p.decodeRecord(object), nil
 	}
 	if p.opts.PerProject { // there is no telling where it would be
-		return p.search(ctx, op, id)
+		return p.searchNamespaces(ctx, op, id)
 	}
-	object, err := p.api.core.ConfigMaps(p.opts.Namespace).Get(ctx, p.names.sandbox(id), get)
+	object, err := p.api.core.ConfigMaps(p.opts.Namespace).Get(ctx, p.names.sandboxName(id), getOptions)
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
-	return p.found(ctx, op, id, object)
+	return p.awaitFound(ctx, op, id, object)
 }
 
-// fresh is look, as the sandbox is also if another program has just changed it, which is
+// findLatestRecord is look, as the sandbox is also if another program has just changed it, which is
 // seen a moment later only. It asks the API server. Kinds: those of look.
-func (p *Provider) fresh(ctx context.Context, op, id string) (*record, error) {
-	r, err := p.look(ctx, op, id)
+func (p *Provider) findLatestRecord(ctx context.Context, op, id string) (*record, error) {
+	r, err := p.findRecord(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
-	object, err := p.api.core.ConfigMaps(r.object.Namespace).Get(ctx, r.object.Name, get)
+	object, err := p.api.core.ConfigMaps(r.object.Namespace).Get(ctx, r.object.Name, getOptions)
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
-	if r, err = p.found(ctx, op, id, object); err != nil {
+	if r, err = p.awaitFound(ctx, op, id, object); err != nil {
 		return nil, err
 	}
 	seen := func() bool {
@@ -97,48 +97,48 @@ func (p *Provider) fresh(ctx context.Context, op, id string) (*record, error) {
 	if r.note.State != atoll.StateRunning || seen() {
 		return r, nil
 	}
-	pods, err := p.api.core.Pods(r.object.Namespace).List(ctx, p.names.ours(labelRole, roleSandbox, labelSession, id))
+	pods, err := p.api.core.Pods(r.object.Namespace).List(ctx, p.names.selectOwn(labelRole, roleSandbox, labelSession, id))
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
 	there := func(pod corev1.Pod) bool { return pod.UID == r.note.Pod }
 	if !slices.ContainsFunc(pods.Items, there) {
 		return r, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, lastMoment) // it may be deleted meanwhile
+	wait, cancel := context.WithTimeout(ctx, endTimeout) // it may be deleted meanwhile
 	defer cancel()
-	_ = p.view.wait(wait, id, seen)
-	return p.look(ctx, op, id)
+	_ = p.view.waitUntil(wait, id, seen)
+	return p.findRecord(ctx, op, id)
 }
 
-// search finds a sandbox in whatever namespace.
-func (p *Provider) search(ctx context.Context, op, id string) (*record, error) {
-	all, err := p.api.core.ConfigMaps(metav1.NamespaceAll).List(ctx, p.names.ours(labelRole, roleSandbox, labelSession, id))
+// searchNamespaces finds a sandbox in whatever namespace.
+func (p *Provider) searchNamespaces(ctx context.Context, op, id string) (*record, error) {
+	all, err := p.api.core.ConfigMaps(metav1.NamespaceAll).List(ctx, p.names.selectOwn(labelRole, roleSandbox, labelSession, id))
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
 	for i := range all.Items {
-		return p.found(ctx, op, id, &all.Items[i])
+		return p.awaitFound(ctx, op, id, &all.Items[i])
 	}
 	return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 }
 
-// found waits until an object that was found is in the view, too, with its pod.
-func (p *Provider) found(ctx context.Context, op, id string, object *corev1.ConfigMap) (*record, error) {
+// awaitFound waits until an object that was found is in the view, too, with its pod.
+func (p *Provider) awaitFound(ctx context.Context, op, id string, object *corev1.ConfigMap) (*record, error) {
 	if object.Labels[labelOwner] != string(p.names) || object.Labels[labelSession] != id || object.Labels[labelRole] != roleSandbox {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
 	}
-	if err := p.view.seen(ctx, object); err != nil {
-		return nil, p.failed(ctx, op, id, err)
+	if err := p.view.awaitRecordSeen(ctx, object); err != nil {
+		return nil, p.wrapError(ctx, op, id, err)
 	}
 	if object := p.view.recordOf(id); object != nil {
-		return p.read(object), nil
+		return p.decodeRecord(object), nil
 	}
 	return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 }
 
-// read makes a record of its object and of what else is seen.
-func (p *Provider) read(object *corev1.ConfigMap) *record {
+// decodeRecord makes a record of its object and of what else is seen.
+func (p *Provider) decodeRecord(object *corev1.ConfigMap) *record {
 	id := object.Labels[labelSession]
 	r := &record{object: object, pod: p.view.podOf(id)}
 	st := &r.Status
@@ -161,36 +161,36 @@ func (p *Provider) read(object *corev1.ConfigMap) *record {
 		ref := cmp.Or(n.Spec.Image, p.opts.Image)
 		st.Image = cmp.Or(imageOf(r.pod, ref), st.Image, ref) // which one that is, its node says a moment later
 	}
-	r.live()
+	r.fillRunning()
 	return r
 }
 
 // annotationCreated is when a sandbox was made.
 const annotationCreated = "atoll/created"
 
-// live fills in how a sandbox is that was running when its record was written.
-func (r *record) live() {
+// fillRunning fills in how a sandbox is that was running when its record was written.
+func (r *record) fillRunning() {
 	st, pod := &r.Status, r.pod
 	if pod == nil || pod.UID != r.note.Pod {
 		st.State, st.Reason = atoll.StateFailed, "its pod was deleted by somebody else: start it again"
 		return
 	}
-	if end := endOf(pod, st.Spec.Resources); end != nil {
-		r.end(end)
+	if end := endOfPod(pod, st.Spec.Resources); end != nil {
+		r.fillEnd(end)
 		return
 	}
-	if lost(pod, time.Now()) {
-		st.State, st.Reason = atoll.StateFailed, away(pod)+", and its pod was deleted: start it again"
+	if isLost(pod, time.Now()) {
+		st.State, st.Reason = atoll.StateFailed, unreachableReason(pod)+", and its pod was deleted: start it again"
 		return
 	}
 	st.Ready = true
-	if why := away(pod); why != "" {
+	if why := unreachableReason(pod); why != "" {
 		st.Ready, st.Reason = false, why
 	}
 }
 
-// end fills in how a sandbox has come to its end.
-func (r *record) end(e *end) {
+// fillEnd fills in how a sandbox has come to its end.
+func (r *record) fillEnd(e *sandboxEnd) {
 	st := &r.Status
 	st.State, st.Stopped, st.Reason = e.exit.State(), e.at, e.report.Reason
 	r.note.Idle = e.report.Idle
@@ -216,17 +216,17 @@ func (r *record) end(e *end) {
 	}
 }
 
-// starting reports whether somebody is at starting the sandbox.
-func (n *note) starting(now time.Time) bool { return n.Starter != "" && now.Before(n.Until) }
+// isStarting reports whether somebody is at starting the sandbox.
+func (n *note) isStarting(now time.Time) bool { return n.Starter != "" && now.Before(n.Until) }
 
-// ended reports whether a sandbox has come to its end that was running when its record was
+// hasEnded reports whether a sandbox has come to its end that was running when its record was
 // written.
-func (r *record) ended() bool {
+func (r *record) hasEnded() bool {
 	return r.note.State == atoll.StateRunning && (r.State == atoll.StateStopped || r.State == atoll.StateFailed)
 }
 
-// encode writes a note into its object.
-func (n *note) encode(object *corev1.ConfigMap) error {
+// encodeInto writes a note into its object.
+func (n *note) encodeInto(object *corev1.ConfigMap) error {
 	text, err := json.Marshal(n)
 	if object.Data == nil {
 		object.Data = map[string]string{}
@@ -235,10 +235,10 @@ func (n *note) encode(object *corev1.ConfigMap) error {
 	return err
 }
 
-// change writes down what fn makes of the note of a sandbox, unless fn returns an error,
+// updateRecord writes down what fn makes of the note of a sandbox, unless fn returns an error,
 // and waits until it is seen. fn may be called more than once: others write, too. Kinds:
 // ErrNotFound (it is not there, or another one by now), and those of fn.
-func (p *Provider) change(ctx context.Context, r *record, fn func(object *corev1.ConfigMap, n *note) error) error {
+func (p *Provider) updateRecord(ctx context.Context, r *record, fn func(object *corev1.ConfigMap, n *note) error) error {
 	object := r.object.DeepCopy()
 	maps := p.api.core.ConfigMaps(object.Namespace)
 	for {
@@ -249,18 +249,18 @@ func (p *Provider) change(ctx context.Context, r *record, fn func(object *corev1
 		if err := fn(object, &n); err != nil {
 			return err
 		}
-		if err := n.encode(object); err != nil {
+		if err := n.encodeInto(object); err != nil {
 			return err
 		}
-		written, err := maps.Update(ctx, object, update)
+		written, err := maps.Update(ctx, object, updateOptions)
 		if err == nil {
 			r.object, r.note = written, n
-			return p.view.seen(ctx, written)
+			return p.view.awaitRecordSeen(ctx, written)
 		}
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		if object, err = maps.Get(ctx, object.Name, get); err != nil {
+		if object, err = maps.Get(ctx, object.Name, getOptions); err != nil {
 			return err
 		}
 		if object.UID != r.object.UID {
@@ -269,8 +269,8 @@ func (p *Provider) change(ctx context.Context, r *record, fn func(object *corev1
 	}
 }
 
-// mustRun is the error of what needs a running sandbox.
-func mustRun(op string, st *atoll.Status) error {
+// requireRunning is the error of what needs a running sandbox.
+func requireRunning(op string, st *atoll.Status) error {
 	switch st.State {
 	case atoll.StateRunning:
 		return nil
@@ -281,7 +281,7 @@ func mustRun(op string, st *atoll.Status) error {
 }
 
 // An end is how a sandbox's pod has come to its.
-type end struct {
+type sandboxEnd struct {
 	exit   atoll.Exit // of the container; its Reason says what is not the main process's doing
 	report guest.Report
 	at     time.Time

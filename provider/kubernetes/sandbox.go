@@ -17,15 +17,15 @@ type sandbox struct {
 	id string
 }
 
-// sandbox is the handle of the one with that id.
-func (p *Provider) sandbox(id string) *sandbox {
+// newHandle is the handle of the one with that id.
+func (p *Provider) newHandle(id string) *sandbox {
 	s := &sandbox{p: p, id: id}
 	s.Sandbox = guestproc.Sandbox{
-		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.inside(ctx, op, id) },
+		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.reachGuest(ctx, op, id) },
 		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
-			return p.caretaker(ctx, op, id, names)
+			return p.reachCaretaker(ctx, op, id, names)
 		},
-		Ends:  func(ctx context.Context, op string) error { return p.ends(ctx, op, id) },
+		Ends:  func(ctx context.Context, op string) error { return p.checkRunning(ctx, op, id) },
 		Ended: s.endedMain,
 	}
 	return s
@@ -36,16 +36,16 @@ func (s *sandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	r, err := s.p.look(ctx, "status", s.id)
+	r, err := s.p.findRecord(ctx, "status", s.id)
 	if err != nil {
 		return atoll.Status{}, err
 	}
 	return r.Status.Clone(), nil
 }
 
-// locked runs fn on the sandbox as it is, also if another program has just changed it, while
+// withLockedRecord runs fn on the sandbox as it is, also if another program has just changed it, while
 // nobody else in this program does.
-func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error) error {
+func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*record) error) error {
 	if err := s.p.view.open(ctx, op); err != nil {
 		return err
 	}
@@ -54,11 +54,11 @@ func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error)
 		return err
 	}
 	defer release()
-	r, err := s.p.fresh(ctx, op, s.id)
+	r, err := s.p.findLatestRecord(ctx, op, s.id)
 	if err != nil {
 		return err
 	}
-	return s.p.failed(ctx, op, s.id, fn(r))
+	return s.p.wrapError(ctx, op, s.id, fn(r))
 }
 
 // Exec implements atoll.Sandbox.
@@ -66,7 +66,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	if s.p.opts.Profile == Restricted && cmd.User != "" && cmd.User != owner(s.p.opts.User) {
+	if s.p.opts.Profile == Restricted && cmd.User != "" && cmd.User != userAndGroup(s.p.opts.User) {
 		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "all in this sandbox is user %d's: kubernetes.profile %s has others", s.p.opts.User, Baseline)
 	}
 	return s.Sandbox.Exec(ctx, cmd)
@@ -75,18 +75,18 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 // endedMain is the main process of a sandbox that has come to its end: how it ended, and
 // what is kept of what it has printed. Kinds: ErrNotExist (there was none, or it runs).
 func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
-	r, err := s.p.look(ctx, "process", s.id)
+	r, err := s.p.findRecord(ctx, "process", s.id)
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
 	if err := guestproc.MainEnded(&r.Status); err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
-	out := kept(r)
+	out := storedOutput(r)
 	if r.note.State == atoll.StateRunning { // nobody has folded it yet
-		if out, err = s.p.log(ctx, r); err != nil {
-			if again, lookErr := s.p.look(ctx, "process", s.id); lookErr == nil && again.note.State != atoll.StateRunning && again.Exit != nil { // by now
-				r, out = again, kept(again)
+		if out, err = s.p.readPodLog(ctx, r); err != nil {
+			if again, lookErr := s.p.findRecord(ctx, "process", s.id); lookErr == nil && again.note.State != atoll.StateRunning && again.Exit != nil { // by now
+				r, out = again, storedOutput(again)
 			} else {
 				s.p.opts.Log.Warn("the log of its pod cannot be read", "sandbox", s.id, "err", err)
 			}
@@ -98,8 +98,8 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	defer s.p.sweeper.Rouse()
-	return s.locked(ctx, "extend", func(r *record) error {
-		return s.p.change(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
+	return s.withLockedRecord(ctx, "extend", func(r *record) error {
+		return s.p.updateRecord(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
 			if n.Over {
 				return atoll.E("extend", s.id, atoll.ErrNotFound, nil)
 			}

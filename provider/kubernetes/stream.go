@@ -23,16 +23,16 @@ import (
 // WebSocket: the first byte of each says which stream it is of. client-go's own client of
 // that protocol leaves goroutines behind that look up every five seconds.
 type conn struct {
-	ws   *websocket.Conn
-	half bool // the other side knows of half-closed streams
-	quit context.CancelFunc
-	ctx  context.Context // ends with the connection
+	ws        *websocket.Conn
+	halfClose bool // the other side knows of half-closed streams
+	cancel    context.CancelFunc
+	ctx       context.Context // ends with the connection
 
 	message io.Reader // what is left of the one that is being read
 
-	mu   sync.Mutex
-	said bytes.Buffer // on stderr
-	end  error        // what the node says of the program's end
+	mu      sync.Mutex
+	stderr  bytes.Buffer // on stderr
+	exitErr error        // what the node says of the program's end
 }
 
 // The streams.
@@ -51,21 +51,21 @@ const (
 	protocol4 = "v4.channel.k8s.io"
 )
 
-// dial has a program executed that at says.
-func dial(ctx context.Context, client *http.Client, at *url.URL) (*conn, error) {
+// dialExec has a program executed that at says.
+func dialExec(ctx context.Context, client *http.Client, at *url.URL) (*conn, error) {
 	ws, resp, err := websocket.Dial(ctx, at.String(), &websocket.DialOptions{HTTPClient: client, Subprotocols: []string{protocol5, protocol4}})
 	if err != nil {
-		return nil, refusedUpgrade(resp, err)
+		return nil, upgradeError(resp, err)
 	}
 	ws.SetReadLimit(-1)
-	c := &conn{ws: ws, half: ws.Subprotocol() == protocol5}
-	c.ctx, c.quit = context.WithCancel(context.Background())
+	c := &conn{ws: ws, halfClose: ws.Subprotocol() == protocol5}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 	go c.keepAlive()
 	return c, nil
 }
 
-// refusedUpgrade is what the API server says instead. Kinds: ErrDenied.
-func refusedUpgrade(resp *http.Response, err error) error {
+// upgradeError is what the API server says instead. Kinds: ErrDenied.
+func upgradeError(resp *http.Response, err error) error {
 	if resp == nil || resp.Body == nil {
 		return err
 	}
@@ -80,12 +80,12 @@ func refusedUpgrade(resp *http.Response, err error) error {
 	return err
 }
 
-// pingEvery is how often a connection says that it is there, to those on its way who
+// pingInterval is how often a connection says that it is there, to those on its way who
 // forget what is silent.
-const pingEvery = 30 * time.Second
+const pingInterval = 30 * time.Second
 
 func (c *conn) keepAlive() {
-	tick := time.NewTicker(pingEvery)
+	tick := time.NewTicker(pingInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -93,7 +93,7 @@ func (c *conn) keepAlive() {
 			return
 		case <-tick.C:
 		}
-		ctx, cancel := context.WithTimeout(c.ctx, pingEvery)
+		ctx, cancel := context.WithTimeout(c.ctx, pingInterval)
 		err := c.ws.Ping(ctx)
 		cancel()
 		if err != nil {
@@ -107,7 +107,7 @@ func (c *conn) keepAlive() {
 func (c *conn) Read(b []byte) (int, error) {
 	for {
 		if c.message == nil {
-			if err := c.next(); err != nil {
+			if err := c.nextMessage(); err != nil {
 				return 0, err
 			}
 		}
@@ -121,8 +121,8 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 }
 
-// next waits for a message of stdout.
-func (c *conn) next() error {
+// nextMessage waits for a message of stdout.
+func (c *conn) nextMessage() error {
 	for {
 		_, r, err := c.ws.Reader(c.ctx)
 		if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
@@ -139,27 +139,27 @@ func (c *conn) next() error {
 			c.message = r
 			return nil
 		}
-		if err := c.aside(channel[0], r); err != nil {
+		if err := c.handleMessage(channel[0], r); err != nil {
 			return err
 		}
 	}
 }
 
-// saidLimit is how much of stderr is kept.
-const saidLimit = 4 << 10
+// stderrLimit is how much of stderr is kept.
+const stderrLimit = 4 << 10
 
-// aside takes in a message of another stream.
-func (c *conn) aside(channel byte, r io.Reader) error {
+// handleMessage takes in a message of another stream.
+func (c *conn) handleMessage(channel byte, r io.Reader) error {
 	text, err := io.ReadAll(r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch channel {
 	case channelStderr:
-		c.said.Write(text[:min(len(text), max(0, saidLimit-c.said.Len()))])
+		c.stderr.Write(text[:min(len(text), max(0, stderrLimit-c.stderr.Len()))])
 	case channelError:
 		var status metav1.Status
 		if json.Unmarshal(text, &status) == nil && status.Status != metav1.StatusSuccess {
-			c.end = errors.New(status.Message)
+			c.exitErr = errors.New(status.Message)
 		}
 		if err == nil {
 			err = io.EOF // the program has ended
@@ -187,7 +187,7 @@ func (c *conn) Write(b []byte) (n int, err error) {
 
 // CloseWrite tells the program that nothing more will come, if that can be told.
 func (c *conn) CloseWrite() error {
-	if !c.half {
+	if !c.halfClose {
 		return errors.ErrUnsupported
 	}
 	return c.ws.Write(c.ctx, websocket.MessageBinary, []byte{channelClose, channelStdin})
@@ -195,16 +195,16 @@ func (c *conn) CloseWrite() error {
 
 // Close implements io.Closer.
 func (c *conn) Close() error {
-	c.quit()
+	c.cancel()
 	return c.ws.CloseNow()
 }
 
-// complaint is what the program has said on stderr, or the node of it.
-func (c *conn) complaint() error {
+// stderrError is what the program has said on stderr, or the node of it.
+func (c *conn) stderrError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if text := strings.TrimSpace(c.said.String()); text != "" {
+	if text := strings.TrimSpace(c.stderr.String()); text != "" {
 		return fmt.Errorf("it says %q", text)
 	}
-	return c.end
+	return c.exitErr
 }

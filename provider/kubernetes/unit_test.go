@@ -25,7 +25,7 @@ func TestEgress(t *testing.T) {
 		{"a list", atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7", "2001:db8::1/32"}}, 1, []string{"192.0.2.7/32", "2001:db8::/32"}},
 		{"on", atoll.Network{Mode: atoll.NetworkOn, Allow: []string{"10.1.0.0/16"}}, 2, []string{"0.0.0.0/0", "::/0", "10.1.0.0/16"}},
 	} {
-		rules := egress(tt.n)
+		rules := egressRules(tt.n)
 		if len(rules) != tt.rules {
 			t.Errorf("%s: %d rules, want %d", tt.what, len(rules), tt.rules)
 			continue
@@ -42,7 +42,7 @@ func TestEgress(t *testing.T) {
 			}
 		}
 	}
-	open := egress(atoll.Network{Mode: atoll.NetworkOn})[0].To[0].IPBlock
+	open := egressRules(atoll.Network{Mode: atoll.NetworkOn})[0].To[0].IPBlock
 	if len(open.Except) == 0 {
 		t.Error("on allows the networks of the cluster")
 	}
@@ -67,7 +67,7 @@ func TestTried(t *testing.T) {
 		{"not started", pod("", nil), false},
 		{"refused by its node", &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}}, false},
 	} {
-		if got := tried(tt.pod); got != tt.want {
+		if got := failedToConnect(tt.pod); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.what, got, tt.want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestLostNode(t *testing.T) {
 		}
 		r := &record{note: note{State: atoll.StateRunning, Pod: "a"}, pod: pod}
 		r.State = atoll.StateRunning
-		r.live()
+		r.fillRunning()
 		return r
 	}
 	for _, tt := range []struct {
@@ -100,8 +100,8 @@ func TestLostNode(t *testing.T) {
 		{"was deleted long ago", r(time.Hour, metav1.Now(), ""), atoll.StateFailed, true},
 		{"takes long to end on a node that answers", r(time.Hour, metav1.Now(), "ContainersNotReady"), atoll.StateRunning, false},
 	} {
-		if tt.r.State != tt.state || tt.r.ended() != tt.ended {
-			t.Errorf("%s: it is %s (%s), ended %v", tt.what, tt.r.State, tt.r.Reason, tt.r.ended())
+		if tt.r.State != tt.state || tt.r.hasEnded() != tt.ended {
+			t.Errorf("%s: it is %s (%s), ended %v", tt.what, tt.r.State, tt.r.Reason, tt.r.hasEnded())
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestEndWithoutStatus(t *testing.T) {
 	at := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on memory.",
 		Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: at}}}}
-	e := endOf(pod, atoll.Resources{})
+	e := endOfPod(pod, atoll.Resources{})
 	if e == nil || !e.at.Equal(at.Time) || e.exit.Reason != "its node has evicted it: The node was low on memory." {
 		t.Errorf("its end is %+v", e)
 	}
@@ -137,7 +137,7 @@ func TestStray(t *testing.T) {
 		{"of a life that has failed", note{State: atoll.StateFailed}, over, false},
 	} {
 		r := &record{note: tt.n, pod: tt.pod}
-		if got := r.stray() != nil; got != tt.want {
+		if got := r.strayPod() != nil; got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.what, got, tt.want)
 		}
 	}

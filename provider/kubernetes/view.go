@@ -27,18 +27,18 @@ type view struct {
 	ns   string // "" is all
 	stop chan struct{}
 
-	record, pod, claim cache.SharedIndexInformer
-	happen             cache.SharedIndexInformer // events of pods
-	agent              cache.SharedIndexInformer // Sandboxes of agent-sandbox; nil where pods are made without
-	grant              cache.SharedIndexInformer // its SandboxClaims; nil where no pods are kept warm
-	runs               sync.WaitGroup
+	recordMaps, podCache, claimCache cache.SharedIndexInformer
+	podEvents                        cache.SharedIndexInformer // events of pods
+	agentSandboxes                   cache.SharedIndexInformer // Sandboxes of agent-sandbox; nil where pods are made without
+	warmClaims                       cache.SharedIndexInformer // its SandboxClaims; nil where no pods are kept warm
+	running                          sync.WaitGroup
 
-	mu      sync.Mutex
-	begun   bool
-	closed  bool
-	lost    error                    // of the last try to list or to watch; nil since one has worked
-	wakes   map[string]chan struct{} // by sandbox: closed when something of it changes
-	started map[types.UID]bool       // pods of which the sandbox's container has been started
+	mu       sync.Mutex
+	begun    bool
+	closed   bool
+	watchErr error                    // of the last try to list or to watch; nil since one has worked
+	wakes    map[string]chan struct{} // by sandbox: closed when something of it changes
+	started  map[types.UID]bool       // pods of which the sandbox's container has been started
 }
 
 func newView(p *Provider) *view {
@@ -47,18 +47,18 @@ func newView(p *Provider) *view {
 		ns = metav1.NamespaceAll
 	}
 	v := &view{p: p, ns: ns, stop: make(chan struct{}), wakes: map[string]chan struct{}{}, started: map[types.UID]bool{}}
-	core, ours := p.api.core, p.names.ours()
-	v.record = informer(v, core.ConfigMaps(ns), &corev1.ConfigMap{}, p.names.ours(labelRole, roleSandbox))
-	v.pod = informer(v, core.Pods(ns), &corev1.Pod{}, ours)
-	v.claim = informer(v, core.PersistentVolumeClaims(ns), &corev1.PersistentVolumeClaim{}, ours)
-	v.happen = informer(v, core.Events(ns), &corev1.Event{}, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Pod").String()})
+	core, ours := p.api.core, p.names.selectOwn()
+	v.recordMaps = newInformer(v, core.ConfigMaps(ns), &corev1.ConfigMap{}, p.names.selectOwn(labelRole, roleSandbox))
+	v.podCache = newInformer(v, core.Pods(ns), &corev1.Pod{}, ours)
+	v.claimCache = newInformer(v, core.PersistentVolumeClaims(ns), &corev1.PersistentVolumeClaim{}, ours)
+	v.podEvents = newInformer(v, core.Events(ns), &corev1.Event{}, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Pod").String()})
 	return v
 }
 
-// all are its informers.
-func (v *view) all() []cache.SharedIndexInformer {
-	all := []cache.SharedIndexInformer{v.record, v.pod, v.claim, v.happen}
-	for _, informer := range []cache.SharedIndexInformer{v.agent, v.grant} {
+// allInformers are its informers.
+func (v *view) allInformers() []cache.SharedIndexInformer {
+	all := []cache.SharedIndexInformer{v.recordMaps, v.podCache, v.claimCache, v.podEvents}
+	for _, informer := range []cache.SharedIndexInformer{v.agentSandboxes, v.warmClaims} {
 		if informer != nil {
 			all = append(all, informer)
 		}
@@ -80,21 +80,21 @@ func (v *view) open(ctx context.Context, op string) error {
 	begun := v.begun
 	v.mu.Unlock()
 	if !begun {
-		if err := v.p.api.answers(ctx); err != nil {
-			return v.p.failed(ctx, op, "", err)
+		if err := v.p.api.pingServer(ctx); err != nil {
+			return v.p.wrapError(ctx, op, "", err)
 		}
-		m, err := v.p.discover(ctx)
+		m, err := v.p.discoverMaker(ctx)
 		if err != nil {
-			return v.p.failed(ctx, op, "", err)
+			return v.p.wrapError(ctx, op, "", err)
 		}
-		if a, ok := m.(*agents); ok {
-			a.prepare(ctx)
+		if a, ok := m.(*agentMaker); ok {
+			a.prepareWarmPool(ctx)
 		}
-		v.begin(m)
+		v.startInformers(m)
 	}
-	for slices.ContainsFunc(v.all(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() }) {
-		if err := v.trouble(); err != nil {
-			return v.p.failed(ctx, op, "", err)
+	for slices.ContainsFunc(v.allInformers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() }) {
+		if err := v.lastError(); err != nil {
+			return v.p.wrapError(ctx, op, "", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -107,41 +107,41 @@ func (v *view) open(ctx context.Context, op string) error {
 	return nil
 }
 
-// trouble is why the API server could not be watched, when it was last tried.
-func (v *view) trouble() error {
+// lastError is why the API server could not be watched, when it was last tried.
+func (v *view) lastError() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.lost
+	return v.watchErr
 }
 
-// begin starts to watch, unless it has, what m and all others make.
-func (v *view) begin(m maker) {
+// startInformers starts to watch, unless it has, what m and all others make.
+func (v *view) startInformers(m podMaker) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.begun || v.closed {
 		return
 	}
 	v.p.maker = m
-	if a, ok := m.(*agents); ok {
-		v.agent = informer(v, a.sandboxes.Namespace(v.ns), &unstructured.Unstructured{}, v.p.names.ours())
+	if a, ok := m.(*agentMaker); ok {
+		v.agentSandboxes = newInformer(v, a.sandboxes.Namespace(v.ns), &unstructured.Unstructured{}, v.p.names.selectOwn())
 		if a.warm != nil {
-			v.grant = informer(v, a.warm.claims, &unstructured.Unstructured{}, v.p.names.ours())
+			v.warmClaims = newInformer(v, a.warm.claims, &unstructured.Unstructured{}, v.p.names.selectOwn())
 		}
 	}
 	v.begun = true
-	for _, informer := range v.all() {
-		v.runs.Go(func() { informer.Run(v.stop) })
+	for _, informer := range v.allInformers() {
+		v.running.Go(func() { informer.Run(v.stop) })
 	}
 }
 
 // A source is what the API server tells of one kind of object.
-type source[L runtime.Object] interface {
+type objectSource[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// informer is how one kind of object is watched, of which which selects those that count.
-func informer[L runtime.Object](v *view, from source[L], kind runtime.Object, which metav1.ListOptions) cache.SharedIndexInformer {
+// newInformer is how one kind of object is watched, of which which selects those that count.
+func newInformer[L runtime.Object](v *view, from objectSource[L], kind runtime.Object, which metav1.ListOptions) cache.SharedIndexInformer {
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector, o.FieldSelector = which.LabelSelector, which.FieldSelector
 		return o
@@ -149,12 +149,12 @@ func informer[L runtime.Object](v *view, from source[L], kind runtime.Object, wh
 	i := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			all, err := from.List(ctx, with(o))
-			v.note(err)
+			v.noteError(err)
 			return all, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := from.Watch(ctx, with(o))
-			v.note(err)
+			v.noteError(err)
 			return w, err
 		},
 	}, kind, 0, cache.Indexers{bySession: func(obj any) ([]string, error) {
@@ -163,27 +163,27 @@ func informer[L runtime.Object](v *view, from source[L], kind runtime.Object, wh
 		}
 		return nil, nil
 	}})
-	_ = i.SetTransform(lean)                                                                                      // fails only when it runs
-	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { v.note(err) }) // so does this
+	_ = i.SetTransform(stripObject)                                                                                    // fails only when it runs
+	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { v.noteError(err) }) // so does this
 	_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { v.changed(obj) },
-		UpdateFunc: func(_, obj any) { v.changed(obj) },
+		AddFunc:    func(obj any) { v.wakeWaiters(obj) },
+		UpdateFunc: func(_, obj any) { v.wakeWaiters(obj) },
 		DeleteFunc: func(obj any) {
 			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = last.Obj
 			}
 			if e, ok := obj.(*corev1.Event); ok { // it was an hour old, and says nothing new
-				v.forget(e.InvolvedObject.UID)
+				v.forgetPod(e.InvolvedObject.UID)
 				return
 			}
-			v.changed(obj)
+			v.wakeWaiters(obj)
 		},
 	})
 	return i
 }
 
-// lean drops what nobody here reads, which is most of what a pod is.
-func lean(obj any) (any, error) {
+// stripObject drops what nobody here reads, which is most of what a pod is.
+func stripObject(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok {
 		o.SetManagedFields(nil)
 	}
@@ -193,14 +193,14 @@ func lean(obj any) (any, error) {
 	return obj, nil
 }
 
-func (v *view) note(err error) {
+func (v *view) noteError(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.lost = err
+	v.watchErr = err
 }
 
-// changed tells whoever waits for something of the object's sandbox.
-func (v *view) changed(obj any) {
+// wakeWaiters tells whoever waits for something of the object's sandbox.
+func (v *view) wakeWaiters(obj any) {
 	id := ""
 	switch o := obj.(type) {
 	case *corev1.Event:
@@ -213,8 +213,8 @@ func (v *view) changed(obj any) {
 			v.mu.Unlock()
 		}
 	case *corev1.Pod:
-		if id = o.Labels[labelSession]; o.DeletionTimestamp != nil || ended(o) {
-			v.forget(o.UID)
+		if id = o.Labels[labelSession]; o.DeletionTimestamp != nil || podEnded(o) {
+			v.forgetPod(o.UID)
 		}
 	case metav1.Object:
 		id = o.GetLabels()[labelSession]
@@ -226,27 +226,27 @@ func (v *view) changed(obj any) {
 	}
 	v.mu.Unlock()
 	if id != "" {
-		v.p.events.changed(id)
+		v.p.events.publishChange(id)
 	}
 }
 
-// has reports whether that very volume is there, be it on its way out.
-func (v *view) has(claim *corev1.PersistentVolumeClaim) bool {
-	obj, exists, _ := v.claim.GetStore().Get(claim) // by its name, which never fails
+// hasClaim reports whether that very volume is there, be it on its way out.
+func (v *view) hasClaim(claim *corev1.PersistentVolumeClaim) bool {
+	obj, exists, _ := v.claimCache.GetStore().Get(claim) // by its name, which never fails
 	return exists && obj.(*corev1.PersistentVolumeClaim).UID == claim.UID
 }
 
-// forget forgets that a pod has been started.
-func (v *view) forget(pod types.UID) {
+// forgetPod forgets that a pod has been started.
+func (v *view) forgetPod(pod types.UID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.started, pod)
 }
 
-// claimed waits until a volume is seen as this program has left it: there, or not.
-func (v *view) claimed(ctx context.Context, claim *corev1.PersistentVolumeClaim, there bool) error {
-	return v.wait(ctx, claim.Labels[labelSession], func() bool {
-		obj, exists, _ := v.claim.GetStore().Get(claim) // by its name, which never fails
+// awaitClaim waits until a volume is seen as this program has left it: there, or not.
+func (v *view) awaitClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, there bool) error {
+	return v.waitUntil(ctx, claim.Labels[labelSession], func() bool {
+		obj, exists, _ := v.claimCache.GetStore().Get(claim) // by its name, which never fails
 		if !exists {
 			return !there
 		}
@@ -255,9 +255,9 @@ func (v *view) claimed(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	})
 }
 
-// change returns what is closed with the next change of something of a sandbox: to be
+// nextChange returns what is closed with the next change of something of a sandbox: to be
 // asked for before one looks.
-func (v *view) change(id string) <-chan struct{} {
+func (v *view) nextChange(id string) <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	wake := v.wakes[id]
@@ -268,11 +268,11 @@ func (v *view) change(id string) <-chan struct{} {
 	return wake
 }
 
-// wait returns when there is nothing left to wait for, as done says, which is asked
+// waitUntil returns when there is nothing left to wait for, as done says, which is asked
 // after each change of something of the sandbox, or with "" of what is no sandbox's.
-func (v *view) wait(ctx context.Context, id string, done func() bool) error {
+func (v *view) waitUntil(ctx context.Context, id string, done func() bool) error {
 	for {
-		change := v.change(id)
+		change := v.nextChange(id)
 		if done() {
 			return nil
 		}
@@ -286,42 +286,42 @@ func (v *view) wait(ctx context.Context, id string, done func() bool) error {
 	}
 }
 
-// seen waits until a record that this program has written is what it reads, too.
-func (v *view) seen(ctx context.Context, object *corev1.ConfigMap) error {
-	id, version := object.Labels[labelSession], revision(object.ResourceVersion)
-	return v.wait(ctx, id, func() bool {
+// awaitRecordSeen waits until a record that this program has written is what it reads, too.
+func (v *view) awaitRecordSeen(ctx context.Context, object *corev1.ConfigMap) error {
+	id, version := object.Labels[labelSession], parseRevision(object.ResourceVersion)
+	return v.waitUntil(ctx, id, func() bool {
 		have := v.recordOf(id)
-		return have == nil && v.isOver(object) || have != nil && (have.UID != object.UID || revision(have.ResourceVersion) >= version)
+		return have == nil && v.isDeleted(object) || have != nil && (have.UID != object.UID || parseRevision(have.ResourceVersion) >= version)
 	})
 }
 
-// isOver reports whether a record is not there any more, although it has been written:
+// isDeleted reports whether a record is not there any more, although it has been written:
 // who waits to see it would wait for ever.
-func (v *view) isOver(object *corev1.ConfigMap) bool {
-	return revision(v.record.LastSyncResourceVersion()) >= revision(object.ResourceVersion)
+func (v *view) isDeleted(object *corev1.ConfigMap) bool {
+	return parseRevision(v.recordMaps.LastSyncResourceVersion()) >= parseRevision(object.ResourceVersion)
 }
 
-// unseen waits until a record that this program has deleted is not there any more.
-func (v *view) unseen(ctx context.Context, object *corev1.ConfigMap) error {
+// awaitRecordGone waits until a record that this program has deleted is not there any more.
+func (v *view) awaitRecordGone(ctx context.Context, object *corev1.ConfigMap) error {
 	id := object.Labels[labelSession]
-	return v.wait(ctx, id, func() bool {
+	return v.waitUntil(ctx, id, func() bool {
 		have := v.recordOf(id)
 		return have == nil || have.UID != object.UID
 	})
 }
 
-// revision is how new an object is: since Kubernetes 1.35 it is said that these are
+// parseRevision is how new an object is: since Kubernetes 1.35 it is said that these are
 // numbers, which they have always been.
-func revision(version string) uint64 {
+func parseRevision(version string) uint64 {
 	n, _ := strconv.ParseUint(version, 10, 64)
 	return n
 }
 
-// records are those of all sandboxes. Nothing of what the view returns is to be changed.
-func (v *view) records() []*corev1.ConfigMap { return allOf[*corev1.ConfigMap](v.record) }
+// allRecords are those of all sandboxes. Nothing of what the view returns is to be changed.
+func (v *view) allRecords() []*corev1.ConfigMap { return allOf[*corev1.ConfigMap](v.recordMaps) }
 
 func (v *view) recordOf(id string) *corev1.ConfigMap {
-	for _, object := range of[*corev1.ConfigMap](v.record, id) {
+	for _, object := range objectsOf[*corev1.ConfigMap](v.recordMaps, id) {
 		return object
 	}
 	return nil
@@ -329,25 +329,25 @@ func (v *view) recordOf(id string) *corev1.ConfigMap {
 
 // podOf is the pod of a sandbox, nil if there is none.
 func (v *view) podOf(id string) *corev1.Pod {
-	for _, pod := range v.pods(id, roleSandbox) {
+	for _, pod := range v.podsWithRole(id, roleSandbox) {
 		return pod
 	}
 	return nil
 }
 
-// pods are those of a sandbox that have that role.
-func (v *view) pods(id, role string) []*corev1.Pod {
-	return slices.DeleteFunc(of[*corev1.Pod](v.pod, id), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != role })
+// podsWithRole are those of a sandbox that have that role.
+func (v *view) podsWithRole(id, role string) []*corev1.Pod {
+	return slices.DeleteFunc(objectsOf[*corev1.Pod](v.podCache, id), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != role })
 }
 
-// probes are the pods by which is found out what the cluster's network does.
-func (v *view) probes() []*corev1.Pod {
-	return slices.DeleteFunc(allOf[*corev1.Pod](v.pod), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != roleProbe })
+// probePods are the pods by which is found out what the cluster's network does.
+func (v *view) probePods() []*corev1.Pod {
+	return slices.DeleteFunc(allOf[*corev1.Pod](v.podCache), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != roleProbe })
 }
 
-// claims are all volumes.
-func (v *view) claims() []*corev1.PersistentVolumeClaim {
-	return allOf[*corev1.PersistentVolumeClaim](v.claim)
+// allClaims are all volumes.
+func (v *view) allClaims() []*corev1.PersistentVolumeClaim {
+	return allOf[*corev1.PersistentVolumeClaim](v.claimCache)
 }
 
 // hasStarted reports whether a pod's node has said that the sandbox's container has been
@@ -363,7 +363,7 @@ func (v *view) hasStarted(pod *corev1.Pod) bool {
 // That counts if there is nothing else.
 func (v *view) lastWarning(pod *corev1.Pod) string {
 	var last *corev1.Event
-	for _, e := range allOf[*corev1.Event](v.happen) {
+	for _, e := range allOf[*corev1.Event](v.podEvents) {
 		if e.InvolvedObject.UID != pod.UID || e.Type != corev1.EventTypeWarning {
 			continue
 		}
@@ -383,7 +383,7 @@ func isWord(warning string) bool {
 	return ok && !strings.Contains(word, " ")
 }
 
-func of[T any](informer cache.SharedIndexInformer, id string) (list []T) {
+func objectsOf[T any](informer cache.SharedIndexInformer, id string) (list []T) {
 	found, _ := informer.GetIndexer().ByIndex(bySession, id) // fails without the index only
 	for _, obj := range found {
 		if o, ok := obj.(T); ok {
@@ -409,12 +409,12 @@ func (v *view) close() {
 		close(v.stop)
 	}
 	v.mu.Unlock()
-	v.runs.Wait()
+	v.running.Wait()
 }
 
 // isOpen reports whether all is known.
 func (v *view) isOpen() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.begun && !v.closed && !slices.ContainsFunc(v.all(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
+	return v.begun && !v.closed && !slices.ContainsFunc(v.allInformers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
 }

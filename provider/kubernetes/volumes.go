@@ -19,19 +19,19 @@ import (
 // errEnded says that a pod has come to its end before it was of use.
 var errEnded = errors.New("its pod has ended")
 
-// claim makes a volume, unless it is there.
-func (c *creation) claim(ctx context.Context, name string, labels map[string]string, volume string) error {
+// createClaim makes a volume, unless it is there.
+func (c *creation) createClaim(ctx context.Context, name string, labels map[string]string, volume string) error {
 	claims := c.p.api.core.PersistentVolumeClaims(c.r.object.Namespace)
-	found, err := claims.Get(ctx, name, get)
+	found, err := claims.Get(ctx, name, getOptions)
 	if err == nil && found.DeletionTimestamp != nil {
-		c.left(ctx, found)
-		found, err = claims.Get(ctx, name, get)
+		c.awaitDeletion(ctx, found)
+		found, err = claims.Get(ctx, name, getOptions)
 	}
 	if err == nil && found.DeletionTimestamp != nil {
 		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "a volume of this name is being deleted, and something still uses it: kubectl describe pvc %s", name)
 	}
-	if of := annotation(found, annotationProject); err == nil && of != c.spec.Project {
-		return c.others(of)
+	if of := claimAnnotation(found, annotationProject); err == nil && of != c.spec.Project {
+		return c.otherProjectError(of)
 	}
 	if !apierrors.IsNotFound(err) {
 		return err
@@ -50,57 +50,57 @@ func (c *creation) claim(ctx context.Context, name string, labels map[string]str
 	if class := c.p.opts.StorageClass; class != "" {
 		made.Spec.StorageClassName = &class
 	}
-	return settled(ctx, func(ctx context.Context) error {
-		claim, err := claims.Create(ctx, made, create)
+	return runToEnd(ctx, func(ctx context.Context) error {
+		claim, err := claims.Create(ctx, made, createOptions)
 		if apierrors.IsAlreadyExists(err) {
 			return nil // another sandbox of the project has just made it
 		}
 		if err != nil {
-			return c.refusal(err)
+			return c.createError(err)
 		}
 		c.claims = append(c.claims, name)
-		return c.p.view.claimed(ctx, claim, true)
+		return c.p.view.awaitClaim(ctx, claim, true)
 	})
 }
 
-// others says that a data volume is another project's.
-func (c *creation) others(project string) error {
+// otherProjectError says that a data volume is another project's.
+func (c *creation) otherProjectError(project string) error {
 	return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", project)
 }
 
-// leaveTime is how long the one who has used a volume that was deleted may take to go.
-const leaveTime = 20 * time.Second
+// volumeDeleteTimeout is how long the one who has used a volume that was deleted may take to go.
+const volumeDeleteTimeout = 20 * time.Second
 
-// left waits a while for a volume that was deleted to go.
-func (c *creation) left(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
-	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+// awaitDeletion waits a while for a volume that was deleted to go.
+func (c *creation) awaitDeletion(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	ctx, cancel := context.WithTimeout(ctx, volumeDeleteTimeout)
 	defer cancel()
-	_ = c.p.view.wait(ctx, claim.Labels[labelSession], func() bool { return !c.p.view.has(claim) })
+	_ = c.p.view.waitUntil(ctx, claim.Labels[labelSession], func() bool { return !c.p.view.hasClaim(claim) })
 }
 
-func annotation(object *corev1.PersistentVolumeClaim, key string) string {
+func claimAnnotation(object *corev1.PersistentVolumeClaim, key string) string {
 	if object == nil {
 		return ""
 	}
 	return object.Annotations[key]
 }
 
-// volumesThere fails if a sandbox's data volume was deleted: an empty one in its place
+// checkDataVolume fails if a sandbox's data volume was deleted: an empty one in its place
 // would look as if the work had been.
-func (p *Provider) volumesThere(ctx context.Context, r *record) error {
+func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
 	if !r.note.Volume {
 		return nil
 	}
-	claim, err := p.api.core.PersistentVolumeClaims(r.object.Namespace).Get(ctx, p.names.data(r.ID), get)
+	claim, err := p.api.core.PersistentVolumeClaims(r.object.Namespace).Get(ctx, p.names.dataVolumeName(r.ID), getOptions)
 	if apierrors.IsNotFound(err) || err == nil && claim.DeletionTimestamp != nil {
-		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.data(r.ID))
+		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.dataVolumeName(r.ID))
 	}
 	return err
 }
 
-// dropData deletes the data volume of a sandbox that is not there any more; r is what
+// dropDataVolume deletes the data volume of a sandbox that is not there any more; r is what
 // was known of it, nil if nothing was.
-func (p *Provider) dropData(ctx context.Context, id string, r *record) error {
+func (p *Provider) dropDataVolume(ctx context.Context, id string, r *record) error {
 	ns := p.opts.Namespace
 	switch {
 	case r != nil:
@@ -108,7 +108,7 @@ func (p *Provider) dropData(ctx context.Context, id string, r *record) error {
 	case p.opts.PerProject: // it may be in any
 		ns = metav1.NamespaceAll
 	}
-	found, err := p.api.core.PersistentVolumeClaims(ns).List(ctx, p.names.ours(labelRole, roleVolume, labelSession, id))
+	found, err := p.api.core.PersistentVolumeClaims(ns).List(ctx, p.names.selectOwn(labelRole, roleVolume, labelSession, id))
 	if err != nil {
 		return err
 	}
@@ -124,28 +124,28 @@ func (p *Provider) dropData(ctx context.Context, id string, r *record) error {
 // has used it is gone.
 func (p *Provider) dropClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	err := p.api.core.PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, metav1.DeleteOptions{})
-	if err := gone(err); err != nil {
+	if err := ignoreGone(err); err != nil {
 		return err
 	}
-	return p.view.claimed(ctx, claim, false)
+	return p.view.awaitClaim(ctx, claim, false)
 }
 
-// mounted reports whether a pod mounts a volume, or a stopped sandbox is to.
-func (p *Provider) mounted(namespace, claim string) bool {
-	return p.uses()[namespace+"/"+claim]
+// isMounted reports whether a pod mounts a volume, or a stopped sandbox is to.
+func (p *Provider) isMounted(namespace, claim string) bool {
+	return p.usedVolumes()[namespace+"/"+claim]
 }
 
-// uses are the volumes that sandboxes have, running or not, by namespace and name.
-func (p *Provider) uses() map[string]bool {
+// usedVolumes are the volumes that sandboxes have, running or not, by namespace and name.
+func (p *Provider) usedVolumes() map[string]bool {
 	used := map[string]bool{}
-	for _, object := range p.view.records() {
-		r := p.read(object)
+	for _, object := range p.view.allRecords() {
+		r := p.decodeRecord(object)
 		if r.note.Volume {
-			used[object.Namespace+"/"+p.names.data(r.ID)] = true
+			used[object.Namespace+"/"+p.names.dataVolumeName(r.ID)] = true
 		}
 		for _, m := range r.Spec.Mounts {
 			if m.Type == atoll.MountVolume {
-				used[object.Namespace+"/"+p.names.volume(r.Spec.Project, m.Source)] = true
+				used[object.Namespace+"/"+p.names.volumeName(r.Spec.Project, m.Source)] = true
 			}
 		}
 	}
@@ -160,9 +160,9 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err := p.view.open(ctx, "volumes"); err != nil {
 		return nil, err
 	}
-	used := p.uses()
+	used := p.usedVolumes()
 	var list []atoll.Volume
-	for _, c := range p.view.claims() {
+	for _, c := range p.view.allClaims() {
 		v := atoll.Volume{
 			Provider: "kubernetes", Project: c.Annotations[annotationProject], Name: c.Annotations[annotationVolume],
 			InUse: used[c.Namespace+"/"+c.Name], Created: c.CreationTimestamp.Time,
@@ -189,22 +189,22 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	if err := p.view.open(ctx, "remove volume"); err != nil {
 		return err
 	}
-	own := p.names.volume(project, name)
+	own := p.names.volumeName(project, name)
 	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
-		own = p.names.data(id)
+		own = p.names.dataVolumeName(id)
 	}
-	claims := p.api.core.PersistentVolumeClaims(p.namespace(project))
-	found, err := claims.Get(ctx, own, get)
+	claims := p.api.core.PersistentVolumeClaims(p.namespaceOf(project))
+	found, err := claims.Get(ctx, own, getOptions)
 	if apierrors.IsNotFound(err) || err == nil && (found.Annotations[annotationProject] != project || found.DeletionTimestamp != nil) {
 		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
 	}
 	if err != nil {
-		return p.failed(ctx, "remove volume", name, err)
+		return p.wrapError(ctx, "remove volume", name, err)
 	}
-	if p.mounted(found.Namespace, own) {
+	if p.isMounted(found.Namespace, own) {
 		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
 	}
-	return p.failed(ctx, "remove volume", name, p.dropClaim(ctx, found))
+	return p.wrapError(ctx, "remove volume", name, p.dropClaim(ctx, found))
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes, volumes, and the project's
@@ -219,11 +219,11 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	if !p.opts.PerProject {
 		return nil
 	}
-	ns, err := p.api.core.Namespaces().Get(ctx, p.namespace(project), get)
+	ns, err := p.api.core.Namespaces().Get(ctx, p.namespaceOf(project), getOptions)
 	if err == nil && ns.Labels[labelOwner] == string(p.names) {
 		err = p.dropNamespace(ctx, ns.Name)
 	}
-	return p.failed(ctx, "remove project", project, gone(err))
+	return p.wrapError(ctx, "remove project", project, ignoreGone(err))
 }
 
 // dropNamespace deletes a project's namespace, unless servers with another prefix have

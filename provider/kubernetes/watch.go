@@ -14,12 +14,12 @@ type events struct {
 	p   *Provider
 	hub *watchhub.Hub
 
-	mu   sync.Mutex
-	last map[string]atoll.Status // what was told of each sandbox
+	mu        sync.Mutex
+	published map[string]atoll.Status // what was told of each sandbox
 }
 
 func newEvents(p *Provider) *events {
-	e := &events{p: p, last: map[string]atoll.Status{}}
+	e := &events{p: p, published: map[string]atoll.Status{}}
 	e.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(context.Background(), atoll.Filter{}) })
 	return e
 }
@@ -39,30 +39,30 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// changed looks at a sandbox of which something has changed, and tells what is new.
+// publishChange looks at a sandbox of which something has changed, and tells what is new.
 // Looking and telling are one step, so that states are told in the order in which they
 // were.
-func (e *events) changed(id string) {
+func (e *events) publishChange(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	last, known := e.last[id]
+	last, known := e.published[id]
 	object := e.p.view.recordOf(id)
 	if object == nil {
 		if known {
 			last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
-			delete(e.last, id)
+			delete(e.published, id)
 			e.hub.Publish(last)
 		}
 		return
 	}
-	r := e.p.read(object)
-	if r.ended() || r.stray() != nil || !r.due().IsZero() {
+	r := e.p.decodeRecord(object)
+	if r.hasEnded() || r.strayPod() != nil || !r.dueTime().IsZero() {
 		e.p.sweeper.Rouse()
 	}
 	switch {
 	case r.State == atoll.StateCreating:
 	case !known || last.State != r.State || !last.Started.Equal(r.Started) || last.Ready != r.Ready:
-		e.last[id] = r.Status
+		e.published[id] = r.Status
 		e.hub.Publish(r.Status)
 	}
 }

@@ -24,17 +24,17 @@ import (
 //
 // An entry of a Dict is forgotten seven days after it was last written or read. The book is
 // written anew from time to time, by any program that runs: see keep.
-type book struct {
+type store struct {
 	service *service
 	name    string
 
-	mu   sync.Mutex
-	dict string            // its id, once it is known
-	last map[string]uint64 // the last page seen of each subject
+	mu       sync.Mutex
+	dict     string            // its id, once it is known
+	lastSeen map[string]uint64 // the last page seen of each subject
 }
 
-func newBook(s *service, name string) *book {
-	return &book{service: s, name: name, last: map[string]uint64{}}
+func newStore(s *service, name string) *store {
+	return &store{service: s, name: name, lastSeen: map[string]uint64{}}
 }
 
 // The kinds of subjects.
@@ -46,39 +46,39 @@ const (
 )
 
 // A page is what is written of a subject. The last one holds.
-type page struct {
+type revision struct {
 	Written time.Time       `json:"written"`
-	By      string          `json:"by,omitempty"`    // tells it from what another has written as this page
-	Over    bool            `json:"over,omitempty"`  // the subject is no more
+	Writer  string          `json:"by,omitempty"`    // tells it from what another has written as this page
+	Deleted bool            `json:"over,omitempty"`  // the subject is no more
 	Spent   bool            `json:"spent,omitempty"` // another one has been written after it
-	Text    json.RawMessage `json:"text,omitempty"`
+	Value   json.RawMessage `json:"text,omitempty"`
 
 	Number uint64    `json:"-"`
-	read   time.Time // since when it may be out of date, by wall
+	readAt time.Time // since when it may be out of date, by wall
 
 	// Of those before it, as all has read them.
-	behind []*page // not marked as spent
-	spent  []*page
+	unmarked []*revision // not marked as spent
+	spent    []*revision
 }
 
-// wall is the time by a clock that goes on while the machine sleeps, as the monotonic one
+// wallTime is the time by a clock that goes on while the machine sleeps, as the monotonic one
 // does not: others have turned pages and forgotten subjects meanwhile.
-func wall() time.Time { return time.Now().Round(0) }
+func wallTime() time.Time { return time.Now().Round(0) }
 
-// stale reports whether what was read is too old to be gone by.
-func (at *page) stale() bool { return time.Since(at.read) > staleAfter }
+// isStale reports whether what was read is too old to be gone by.
+func (at *revision) isStale() bool { return time.Since(at.readAt) > staleAfter }
 
-func subject(kind, key string) string { return kind + "/" + key }
+func subjectKey(kind, key string) string { return kind + "/" + key }
 
-func entryKey(subject string, number uint64) []byte {
+func revisionKey(subject string, number uint64) []byte {
 	return fmt.Appendf(nil, "%s/%d", subject, number)
 }
 
-// errTurned says that somebody else has written the page.
-var errTurned = errors.New("somebody else has changed it")
+// errWrittenElsewhere says that somebody else has written the page.
+var errWrittenElsewhere = errors.New("somebody else has changed it")
 
-// id is the Dict's, which is made when it is missing.
-func (b *book) id(ctx context.Context) (string, error) {
+// dictID is the Dict's, which is made when it is missing.
+func (b *store) dictID(ctx context.Context) (string, error) {
 	b.mu.Lock()
 	id := b.dict
 	b.mu.Unlock()
@@ -86,7 +86,7 @@ func (b *book) id(ctx context.Context) (string, error) {
 		return id, nil
 	}
 	resp, err := b.service.pb.DictGetOrCreate(ctx, pb.DictGetOrCreateRequest_builder{
-		DeploymentName: b.name, EnvironmentName: b.service.environment(),
+		DeploymentName: b.name, EnvironmentName: b.service.environmentName(),
 		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING,
 	}.Build())
 	if err != nil {
@@ -98,11 +98,11 @@ func (b *book) id(ctx context.Context) (string, error) {
 	return resp.GetDictId(), nil
 }
 
-// ask calls do with the Dict's id, and once more with another one's if it is gone: what
+// withDict calls do with the Dict's id, and once more with another one's if it is gone: what
 // was in it is, too.
-func (b *book) ask(ctx context.Context, do func(dict string) error) error {
+func (b *store) withDict(ctx context.Context, do func(dict string) error) error {
 	for try := 0; ; try++ {
-		dict, err := b.id(ctx)
+		dict, err := b.dictID(ctx)
 		if err != nil {
 			return err
 		}
@@ -112,78 +112,78 @@ func (b *book) ask(ctx context.Context, do func(dict string) error) error {
 		b.mu.Lock()
 		if b.dict == dict {
 			b.dict = ""
-			clear(b.last)
+			clear(b.lastSeen)
 		}
 		b.mu.Unlock()
 	}
 }
 
-// seen notes that a page of a subject is there.
-func (b *book) seen(subject string, number uint64) {
+// noteRevision notes that a page of a subject is there.
+func (b *store) noteRevision(subject string, number uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.last[subject] = max(number, b.last[subject])
+	b.lastSeen[subject] = max(number, b.lastSeen[subject])
 }
 
-// known is the last page that was seen of a subject; 0 if none was.
-func (b *book) known(subject string) uint64 {
+// knownRevision is the last page that was seen of a subject; 0 if none was.
+func (b *store) knownRevision(subject string) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.last[subject]
+	return b.lastSeen[subject]
 }
 
-// unsee forgets that there were pages of a subject.
-func (b *book) unsee(subject string) {
+// forgetRevision forgets that there were pages of a subject.
+func (b *store) forgetRevision(subject string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.last, subject)
+	delete(b.lastSeen, subject)
 }
 
-// read is the last page of a subject, whose text is read into v; nil if there is none, or
+// readValue is the last page of a subject, whose text is read into v; nil if there is none, or
 // it is no more.
-func (b *book) read(ctx context.Context, kind, key string, v any) (*page, error) {
-	at, err := b.turn(ctx, subject(kind, key))
-	if at == nil || at.Over || err != nil {
+func (b *store) readValue(ctx context.Context, kind, key string, v any) (*revision, error) {
+	at, err := b.readLatest(ctx, subjectKey(kind, key))
+	if at == nil || at.Deleted || err != nil {
 		return nil, err
 	}
-	return at, json.Unmarshal(at.Text, v)
+	return at, json.Unmarshal(at.Value, v)
 }
 
-// turn is the last page of a subject; nil if it has none. It begins where it knows one, and
+// readLatest is the last page of a subject; nil if it has none. It begins where it knows one, and
 // finds the others behind it; only where those are gone it has to ask for all.
-func (b *book) turn(ctx context.Context, subject string) (*page, error) {
-	known := b.known(subject)
+func (b *store) readLatest(ctx context.Context, subject string) (*revision, error) {
+	known := b.knownRevision(subject)
 	from := max(known, 1)
-	at, err := b.get(ctx, subject, from)
+	at, err := b.readRevision(ctx, subject, from)
 	if err != nil {
 		return nil, err
 	}
 	if at == nil || at.Spent {
-		hint, err := b.hint(ctx, subject)
+		hint, err := b.readHint(ctx, subject)
 		if err != nil {
 			return nil, err
 		}
 		if at == nil && hint == 0 {
-			b.unsee(subject)
+			b.forgetRevision(subject)
 			if known > 1 { // forgotten, and perhaps begun anew
-				return b.turn(ctx, subject)
+				return b.readLatest(ctx, subject)
 			}
 			return nil, nil
 		}
 		from = max(from, hint)
 	}
-	last, err := b.follow(ctx, subject, from)
+	last, err := b.followRevisions(ctx, subject, from)
 	if last != nil || err != nil {
 		return last, err
 	}
-	all, err := b.all(ctx)
+	all, err := b.readAllLatest(ctx)
 	return all[subject], err
 }
 
-// follow is the last page of those from number on; nil if that is not there.
-func (b *book) follow(ctx context.Context, subject string, number uint64) (last *page, err error) {
+// followRevisions is the last page of those from number on; nil if that is not there.
+func (b *store) followRevisions(ctx context.Context, subject string, number uint64) (last *revision, err error) {
 	for {
-		at, err := b.get(ctx, subject, number)
+		at, err := b.readRevision(ctx, subject, number)
 		if err != nil {
 			return nil, err
 		}
@@ -196,33 +196,33 @@ func (b *book) follow(ctx context.Context, subject string, number uint64) (last 
 		number++
 	}
 	if last != nil {
-		b.seen(subject, last.Number)
+		b.noteRevision(subject, last.Number)
 	}
 	return last, nil
 }
 
-// get is a page; nil if it is not there.
-func (b *book) get(ctx context.Context, subject string, number uint64) (*page, error) {
-	at := &page{Number: number, read: wall()}
-	value, err := b.value(ctx, entryKey(subject, number))
+// readRevision is a page; nil if it is not there.
+func (b *store) readRevision(ctx context.Context, subject string, number uint64) (*revision, error) {
+	at := &revision{Number: number, readAt: wallTime()}
+	value, err := b.readEntry(ctx, revisionKey(subject, number))
 	if value == nil || err != nil {
 		return nil, err
 	}
-	at.decode(value)
+	at.decodeFrom(value)
 	return at, nil
 }
 
-// decode reads a page. One that is damaged has no text, and whoever reads that says so.
-func (at *page) decode(value []byte) {
+// decodeFrom reads a page. One that is damaged has no text, and whoever reads that says so.
+func (at *revision) decodeFrom(value []byte) {
 	if json.Unmarshal(value, at) != nil {
-		*at = page{Number: at.Number, read: at.read}
+		*at = revision{Number: at.Number, readAt: at.readAt}
 	}
 }
 
-// value is what the Dict has under a key; nil if nothing.
-func (b *book) value(ctx context.Context, key []byte) ([]byte, error) {
+// readEntry is what the Dict has under a key; nil if nothing.
+func (b *store) readEntry(ctx context.Context, key []byte) ([]byte, error) {
 	var resp *pb.DictGetResponse
-	err := b.ask(ctx, func(dict string) (err error) {
+	err := b.withDict(ctx, func(dict string) (err error) {
 		resp, err = b.service.pb.DictGet(ctx, pb.DictGetRequest_builder{DictId: dict, Key: key}.Build())
 		return err
 	})
@@ -232,9 +232,9 @@ func (b *book) value(ctx context.Context, key []byte) ([]byte, error) {
 	return resp.GetValue(), nil
 }
 
-// hint is a page that there was at some time; 0 if none is known.
-func (b *book) hint(ctx context.Context, subject string) (uint64, error) {
-	value, err := b.value(ctx, hintKey(subject))
+// readHint is a page that there was at some time; 0 if none is known.
+func (b *store) readHint(ctx context.Context, subject string) (uint64, error) {
+	value, err := b.readEntry(ctx, hintKey(subject))
 	if value == nil || err != nil {
 		return 0, err
 	}
@@ -243,13 +243,13 @@ func (b *book) hint(ctx context.Context, subject string) (uint64, error) {
 
 func hintKey(subject string) []byte { return []byte("h/" + subject) }
 
-// write writes v as the page after that one, which is nil for a subject without any. A nil
+// writeNext writes v as the page after that one, which is nil for a subject without any. A nil
 // v says that the subject is no more. It returns the page. Errors: errTurned.
-func (b *book) write(ctx context.Context, kind, key string, after *page, v any) (*page, error) {
-	at := &page{Number: 1, Written: time.Now().UTC(), By: atoll.NewID(), Over: v == nil, read: wall()}
+func (b *store) writeNext(ctx context.Context, kind, key string, after *revision, v any) (*revision, error) {
+	at := &revision{Number: 1, Written: time.Now().UTC(), Writer: atoll.NewID(), Deleted: v == nil, readAt: wallTime()}
 	if after != nil {
-		if after.stale() {
-			return nil, errTurned // for all that is known
+		if after.isStale() {
+			return nil, errWrittenElsewhere // for all that is known
 		}
 		at.Number = after.Number + 1
 	}
@@ -258,56 +258,56 @@ func (b *book) write(ctx context.Context, kind, key string, after *page, v any) 
 		if err != nil {
 			return nil, err
 		}
-		at.Text = text
+		at.Value = text
 	}
 	text, err := json.Marshal(at)
 	if err != nil {
 		return nil, err
 	}
-	of := subject(kind, key)
-	made, err := b.update(ctx, true, entry(entryKey(of, at.Number), text))
+	of := subjectKey(kind, key)
+	made, err := b.updateDict(ctx, true, newEntry(revisionKey(of, at.Number), text))
 	if err != nil {
 		return nil, err
 	}
 	if !made { // unless it is ours: an answer may be lost, and the page be sent again
-		there, err := b.get(ctx, of, at.Number)
+		there, err := b.readRevision(ctx, of, at.Number)
 		if err != nil {
 			return nil, err
 		}
-		if there == nil || there.By != at.By {
-			return nil, errTurned
+		if there == nil || there.Writer != at.Writer {
+			return nil, errWrittenElsewhere
 		}
 	}
-	b.seen(of, at.Number)
+	b.noteRevision(of, at.Number)
 	if after != nil {
-		_ = b.tidy(ctx, of, after, at.Number) // else keep does it
+		_ = b.markSpent(ctx, of, after, at.Number) // else keep does it
 	}
 	return at, nil
 }
 
-// tidy marks the page as spent that does not hold any more, and leaves a hint for those who
+// markSpent marks the page as spent that does not hold any more, and leaves a hint for those who
 // know only that one, or none.
-func (b *book) tidy(ctx context.Context, subject string, old *page, now uint64) error {
-	text, err := json.Marshal(&page{Written: time.Now().UTC(), By: old.By, Spent: true}) // whose answer was lost is to know it
+func (b *store) markSpent(ctx context.Context, subject string, old *revision, now uint64) error {
+	text, err := json.Marshal(&revision{Written: time.Now().UTC(), Writer: old.Writer, Spent: true}) // whose answer was lost is to know it
 	if err != nil {
 		return err
 	}
-	_, err = b.update(ctx, false, entry(entryKey(subject, old.Number), text), hintEntry(subject, now))
+	_, err = b.updateDict(ctx, false, newEntry(revisionKey(subject, old.Number), text), newHintEntry(subject, now))
 	return err
 }
 
-func entry(key, value []byte) *pb.DictEntry {
+func newEntry(key, value []byte) *pb.DictEntry {
 	return pb.DictEntry_builder{Key: key, Value: value}.Build()
 }
 
-func hintEntry(subject string, number uint64) *pb.DictEntry {
-	return entry(hintKey(subject), strconv.AppendUint(nil, number, 10))
+func newHintEntry(subject string, number uint64) *pb.DictEntry {
+	return newEntry(hintKey(subject), strconv.AppendUint(nil, number, 10))
 }
 
-// update writes entries. If onlyNew, it does so unless there is one under that key, and
+// updateDict writes entries. If onlyNew, it does so unless there is one under that key, and
 // reports whether it has.
-func (b *book) update(ctx context.Context, onlyNew bool, entries ...*pb.DictEntry) (made bool, err error) {
-	err = b.ask(ctx, func(dict string) error {
+func (b *store) updateDict(ctx context.Context, onlyNew bool, entries ...*pb.DictEntry) (made bool, err error) {
+	err = b.withDict(ctx, func(dict string) error {
 		resp, err := b.service.pb.DictUpdate(ctx, pb.DictUpdateRequest_builder{DictId: dict, IfNotExists: onlyNew, Updates: entries}.Build())
 		made = resp.GetCreated() || !onlyNew
 		return err
@@ -315,8 +315,8 @@ func (b *book) update(ctx context.Context, onlyNew bool, entries ...*pb.DictEntr
 	return made, err
 }
 
-func (b *book) drop(ctx context.Context, key []byte) error {
-	return b.ask(ctx, func(dict string) error {
+func (b *store) deleteEntry(ctx context.Context, key []byte) error {
+	return b.withDict(ctx, func(dict string) error {
 		_, err := b.service.pb.DictPop(ctx, pb.DictPopRequest_builder{DictId: dict, Key: key}.Build())
 		return err
 	})

@@ -22,7 +22,7 @@ import (
 
 // books returns a server without sandboxes, and what opens a program's book of one
 // name there.
-func books(t *testing.T) (*fakemodal.Server, func() *book) {
+func books(t *testing.T) (*fakemodal.Server, func() *store) {
 	t.Helper()
 	backend, err := mock.New(mock.Options{})
 	if err != nil {
@@ -37,7 +37,7 @@ func books(t *testing.T) (*fakemodal.Server, func() *book) {
 			t.Error(err)
 		}
 	})
-	return server, func() *book {
+	return server, func() *store {
 		opts := &Options{ServerURL: server.URL(), TokenID: server.TokenID(), TokenSecret: server.TokenSecret()}
 		s, err := newService(opts)
 		if err != nil {
@@ -47,25 +47,25 @@ func books(t *testing.T) (*fakemodal.Server, func() *book) {
 		if err := s.open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return newBook(s, "book")
+		return newStore(s, "book")
 	}
 }
 
 // add writes one more than what is written.
-func add(ctx context.Context, b *book, key string) error {
+func add(ctx context.Context, b *store, key string) error {
 	for {
-		at, err := b.turn(ctx, subject("k", key))
+		at, err := b.readLatest(ctx, subjectKey("k", key))
 		if err != nil {
 			return err
 		}
 		var n int
 		if at != nil {
-			if _, err := fmt.Sscan(string(at.Text), &n); err != nil {
+			if _, err := fmt.Sscan(string(at.Value), &n); err != nil {
 				return err
 			}
 		}
-		_, err = b.write(ctx, "k", key, at, n+1)
-		if !errors.Is(err, errTurned) {
+		_, err = b.writeNext(ctx, "k", key, at, n+1)
+		if !errors.Is(err, errWrittenElsewhere) {
 			return err
 		}
 	}
@@ -91,8 +91,8 @@ func TestBookIsWrittenByMany(t *testing.T) {
 		})
 	}
 	all.Wait()
-	at, err := open().turn(t.Context(), subject("k", "one"))
-	if err != nil || string(at.Text) != fmt.Sprint(programs*changes) || at.Number != programs*changes {
+	at, err := open().readLatest(t.Context(), subjectKey("k", "one"))
+	if err != nil || string(at.Value) != fmt.Sprint(programs*changes) || at.Number != programs*changes {
 		t.Errorf("who comes new reads %+v, %v; want %d", at, err, programs*changes)
 	}
 }
@@ -103,11 +103,11 @@ func TestBookHasOneFirstPage(t *testing.T) {
 	server, open := books(t)
 	server.Lose("DictUpdate")
 	b := open()
-	at, err := b.write(t.Context(), "k", "lost", nil, "mine")
+	at, err := b.writeNext(t.Context(), "k", "lost", nil, "mine")
 	if err != nil || at.Number != 1 {
 		t.Errorf("who has written it is told %+v, %v", at, err)
 	}
-	if _, err := open().write(t.Context(), "k", "lost", nil, "mine"); !errors.Is(err, errTurned) {
+	if _, err := open().writeNext(t.Context(), "k", "lost", nil, "mine"); !errors.Is(err, errWrittenElsewhere) {
 		t.Errorf("another one is told %v, want that it is written", err)
 	}
 	const programs = 8
@@ -116,8 +116,8 @@ func TestBookHasOneFirstPage(t *testing.T) {
 	for range programs {
 		b := open()
 		all.Go(func() {
-			_, err := b.write(t.Context(), "k", "first", nil, "mine")
-			if err != nil && !errors.Is(err, errTurned) {
+			_, err := b.writeNext(t.Context(), "k", "first", nil, "mine")
+			if err != nil && !errors.Is(err, errWrittenElsewhere) {
 				t.Error(err)
 			}
 			won <- err == nil
@@ -155,7 +155,7 @@ func TestBookShowsAll(t *testing.T) {
 		})
 	}
 	for range 50 {
-		all, err := reader.all(ctx)
+		all, err := reader.readAllLatest(ctx)
 		if err != nil || len(all) != 3 {
 			t.Errorf("there are %d subjects, %v; want 3", len(all), err)
 		}
@@ -200,18 +200,18 @@ func TestBookIsTurnedWhileItIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	of := subject("k", "one")
-	reader.service.pb = skipping{reader.service.pb, string(entryKey(of, turned))}
-	all, err := reader.all(t.Context())
+	of := subjectKey("k", "one")
+	reader.service.pb = skipping{reader.service.pb, string(revisionKey(of, turned))}
+	all, err := reader.readAllLatest(t.Context())
 	if at := all[of]; err != nil || at == nil || at.Number != turned || len(all) != 1 {
 		t.Errorf("it has %+v, %v", all, err)
 	}
 }
 
 // entries are the keys of a book's Dict.
-func entries(t *testing.T, b *book) (list []string) {
+func entries(t *testing.T, b *store) (list []string) {
 	t.Helper()
-	all, err := b.all(t.Context())
+	all, err := b.readAllLatest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,36 +229,36 @@ func TestBookIsKept(t *testing.T) {
 	const holds, over, spent = "", "over", "spent"
 	put := func(key string, number uint64, age time.Duration, state string) {
 		t.Helper()
-		at := &page{Written: time.Now().Add(-age), By: atoll.NewID(), Over: state == over, Spent: state == spent}
+		at := &revision{Written: time.Now().Add(-age), Writer: atoll.NewID(), Deleted: state == over, Spent: state == spent}
 		if state == holds {
-			at.Text = []byte(`"text"`)
+			at.Value = []byte(`"text"`)
 		}
 		text, err := json.Marshal(at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.update(t.Context(), true, entry(entryKey(subject("k", key), number), text)); err != nil {
+		if _, err := b.updateDict(t.Context(), true, newEntry(revisionKey(subjectKey("k", key), number), text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put("young", 1, keepAfter/2, holds)
-	put("old", 3, 2*keepAfter, holds)
-	put("gone", 2, overFor/2, over)
-	put("long gone", 2, 2*overFor, over)
-	put("left", 4, 2*tidyAfter, holds)
-	put("left", 5, 2*tidyAfter, holds)
-	put("left", 3, 2*overFor, spent)
-	put("turning", 3, overFor/2, spent)
-	put("turning", 4, 2*tidyAfter, holds)
+	put("young", 1, refreshAfter/2, holds)
+	put("old", 3, 2*refreshAfter, holds)
+	put("gone", 2, retainSpent/2, over)
+	put("long gone", 2, 2*retainSpent, over)
+	put("left", 4, 2*markSpentAfter, holds)
+	put("left", 5, 2*markSpentAfter, holds)
+	put("left", 3, 2*retainSpent, spent)
+	put("turning", 3, retainSpent/2, spent)
+	put("turning", 4, 2*markSpentAfter, holds)
 	put("turning", 5, 0, holds)
-	before, err := b.all(t.Context())
+	before, err := b.readAllLatest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.keep(t.Context(), before); err != nil {
+	if err := b.refreshAll(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
-	after, err := b.all(t.Context())
+	after, err := b.readAllLatest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestBookIsKept(t *testing.T) {
 		"young": {false, true, 0, 0}, "old": {true, true, 0, 0}, "gone": {false, true, 0, 0}, "long gone": {},
 		"left": {false, true, 0, 1}, "turning": {false, true, 1, 1},
 	} {
-		is, was := after[subject("k", key)], before[subject("k", key)]
+		is, was := after[subjectKey("k", key)], before[subjectKey("k", key)]
 		if (is != nil) != want.there {
 			t.Errorf("%s: it is there: %v; have %q", key, is != nil, entries(t, b))
 			continue
@@ -277,12 +277,12 @@ func TestBookIsKept(t *testing.T) {
 		if is == nil {
 			continue
 		}
-		if is.Written.After(was.Written) != want.anew || is.Number != was.Number || is.By != was.By || string(is.Text) != string(was.Text) || len(is.behind) != want.behind || len(is.spent) != want.spent {
+		if is.Written.After(was.Written) != want.anew || is.Number != was.Number || is.Writer != was.Writer || string(is.Value) != string(was.Value) || len(is.unmarked) != want.behind || len(is.spent) != want.spent {
 			t.Errorf("%s: it is %+v, and was %+v", key, is, was)
 		}
 	}
 	for _, key := range []string{"old", "left"} { // as who has never seen them
-		if at, err := open().turn(t.Context(), subject("k", key)); err != nil || at == nil || !strings.Contains(string(at.Text), "text") {
+		if at, err := open().readLatest(t.Context(), subjectKey("k", key)); err != nil || at == nil || !strings.Contains(string(at.Value), "text") {
 			t.Errorf("%s: a new reader finds %+v, %v", key, at, err)
 		}
 	}
@@ -292,27 +292,27 @@ func TestBookIsKept(t *testing.T) {
 func TestBookKeepsNothingStale(t *testing.T) {
 	_, open := books(t)
 	b := open()
-	text, err := json.Marshal(&page{Written: time.Now().Add(-2 * keepAfter), By: atoll.NewID(), Text: []byte(`"text"`)})
+	text, err := json.Marshal(&revision{Written: time.Now().Add(-2 * refreshAfter), Writer: atoll.NewID(), Value: []byte(`"text"`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.update(t.Context(), true, entry(entryKey(subject("k", "one"), 1), text)); err != nil {
+	if _, err := b.updateDict(t.Context(), true, newEntry(revisionKey(subjectKey("k", "one"), 1), text)); err != nil {
 		t.Fatal(err)
 	}
-	all, err := b.all(t.Context())
+	all, err := b.readAllLatest(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Fatalf("it has %v, %v", all, err)
 	}
 	for _, at := range all {
-		at.read = at.read.Add(-2 * staleAfter)
+		at.readAt = at.readAt.Add(-2 * staleAfter)
 	}
-	if err := open().drop(t.Context(), entryKey(subject("k", "one"), 1)); err != nil {
+	if err := open().deleteEntry(t.Context(), revisionKey(subjectKey("k", "one"), 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.keep(t.Context(), all); err != nil {
+	if err := b.refreshAll(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := open().all(t.Context()); err != nil || len(all) > 0 {
+	if all, err := open().readAllLatest(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("what was forgotten is there again: %v, %v", all, err)
 	}
 }
@@ -321,21 +321,21 @@ func TestBookKeepsNothingStale(t *testing.T) {
 func TestBookReadsByTheWall(t *testing.T) {
 	_, open := books(t)
 	b := open()
-	written, err := b.write(t.Context(), "k", "one", nil, "text")
+	written, err := b.writeNext(t.Context(), "k", "one", nil, "text")
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := b.turn(t.Context(), subject("k", "one"))
+	read, err := b.readLatest(t.Context(), subjectKey("k", "one"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := b.all(t.Context())
+	all, err := b.readAllLatest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []*page{written, read, all[subject("k", "one")]} {
-		if at.read != at.read.Round(0) || at.stale() {
-			t.Errorf("it was read %v", at.read)
+	for _, at := range []*revision{written, read, all[subjectKey("k", "one")]} {
+		if at.readAt != at.readAt.Round(0) || at.isStale() {
+			t.Errorf("it was read %v", at.readAt)
 		}
 	}
 }
@@ -354,48 +354,48 @@ func TestBookKnowsAnOldPage(t *testing.T) {
 	}
 	reads := func(want string) {
 		t.Helper()
-		at, err := reader.turn(t.Context(), subject("k", "one"))
+		at, err := reader.readLatest(t.Context(), subjectKey("k", "one"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(at != nil && !at.Over); got != fmt.Sprint(want != "") || at != nil && string(at.Text) != want {
+		if got := fmt.Sprint(at != nil && !at.Deleted); got != fmt.Sprint(want != "") || at != nil && string(at.Value) != want {
 			t.Errorf("it reads %+v, want %q", at, want)
 		}
 	}
 	reads("")
 	turns(1)
 	reads("1")
-	before, err := writer.turn(t.Context(), subject("k", "one"))
+	before, err := writer.readLatest(t.Context(), subjectKey("k", "one"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	turns(7)
-	if _, err := reader.write(t.Context(), "k", "one", before, 100); !errors.Is(err, errTurned) {
+	if _, err := reader.writeNext(t.Context(), "k", "one", before, 100); !errors.Is(err, errWrittenElsewhere) {
 		t.Errorf("what goes by a page that was turned is written: %v", err)
 	}
 	reads("8")
-	if before, err = reader.turn(t.Context(), subject("k", "one")); err != nil {
+	if before, err = reader.readLatest(t.Context(), subjectKey("k", "one")); err != nil {
 		t.Fatal(err)
 	}
-	before.read = before.read.Add(-2 * staleAfter)
-	if _, err := reader.write(t.Context(), "k", "one", before, 100); !errors.Is(err, errTurned) {
+	before.readAt = before.readAt.Add(-2 * staleAfter)
+	if _, err := reader.writeNext(t.Context(), "k", "one", before, 100); !errors.Is(err, errWrittenElsewhere) {
 		t.Errorf("what goes by a page that was read long ago is written: %v", err)
 	}
-	last, err := writer.turn(t.Context(), subject("k", "one"))
+	last, err := writer.readLatest(t.Context(), subjectKey("k", "one"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	over, err := writer.write(t.Context(), "k", "one", last, nil)
+	over, err := writer.writeNext(t.Context(), "k", "one", last, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	reads("")
 	for number := range over.Number { // as keep does before
-		if err := writer.drop(t.Context(), entryKey(subject("k", "one"), number)); err != nil {
+		if err := writer.deleteEntry(t.Context(), revisionKey(subjectKey("k", "one"), number)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := writer.forget(t.Context(), subject("k", "one"), over.Number); err != nil {
+	if err := writer.deleteSubject(t.Context(), subjectKey("k", "one"), over.Number); err != nil {
 		t.Fatal(err)
 	}
 	reads("")
@@ -413,7 +413,7 @@ func TestBookIsDeleted(t *testing.T) {
 	if _, err := b.service.pb.DictDelete(t.Context(), pb.DictDeleteRequest_builder{DictId: b.dict}.Build()); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := b.all(t.Context()); err != nil || len(all) > 0 {
+	if all, err := b.readAllLatest(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("it has %v, %v", all, err)
 	}
 	if err := add(t.Context(), b, "one"); err != nil {
@@ -425,21 +425,21 @@ func TestBookIsDeleted(t *testing.T) {
 func TestBookIsDamaged(t *testing.T) {
 	_, open := books(t)
 	b := open()
-	if _, err := b.update(t.Context(), true, entry(entryKey(subject("k", "one"), 1), []byte("\x80\x04garbage"))); err != nil {
+	if _, err := b.updateDict(t.Context(), true, newEntry(revisionKey(subjectKey("k", "one"), 1), []byte("\x80\x04garbage"))); err != nil {
 		t.Fatal(err)
 	}
-	all, err := b.all(t.Context())
-	if at := all[subject("k", "one")]; err != nil || at == nil || at.Text != nil || at.Over {
+	all, err := b.readAllLatest(t.Context())
+	if at := all[subjectKey("k", "one")]; err != nil || at == nil || at.Value != nil || at.Deleted {
 		t.Errorf("it is %+v, %v", at, err)
 	}
-	at, err := open().turn(t.Context(), subject("k", "one"))
-	if err != nil || at == nil || at.Number != 1 || at.Text != nil {
+	at, err := open().readLatest(t.Context(), subjectKey("k", "one"))
+	if err != nil || at == nil || at.Number != 1 || at.Value != nil {
 		t.Fatalf("it is %+v, %v", at, err)
 	}
-	if _, err := b.write(t.Context(), "k", "one", at, nil); err != nil {
+	if _, err := b.writeNext(t.Context(), "k", "one", at, nil); err != nil {
 		t.Error(err)
 	}
-	if at, err := open().turn(t.Context(), subject("k", "one")); err != nil || at == nil || !at.Over {
+	if at, err := open().readLatest(t.Context(), subjectKey("k", "one")); err != nil || at == nil || !at.Deleted {
 		t.Errorf("it is %+v, %v", at, err)
 	}
 }

@@ -28,7 +28,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if err := p.refuse(spec); err != nil {
+	if err := p.checkSupport(spec); err != nil {
 		return nil, err
 	}
 	if err := volume.Mountable(spec); err != nil {
@@ -43,19 +43,19 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	defer release()
 	c := &creation{p: p, spec: spec}
-	if err := c.run(ctx); err != nil {
-		c.undo()
-		return nil, p.failed(ctx, "create", spec.ID, err)
+	if err := c.runSteps(ctx); err != nil {
+		c.undoSteps()
+		return nil, p.wrapError(ctx, "create", spec.ID, err)
 	}
 	p.sweeper.Rouse() // its time may be limited
-	return p.sandbox(spec.ID), nil
+	return p.newHandle(spec.ID), nil
 }
 
-// leastMemory is what a sandbox of Modal's has at least.
-const leastMemory = 128 << 20
+// minMemory is what a sandbox of Modal's has at least.
+const minMemory = 128 << 20
 
-// refuse says what of the spec cannot be had.
-func (p *Provider) refuse(spec *atoll.Spec) error {
+// checkSupport says what of the spec cannot be had.
+func (p *Provider) checkSupport(spec *atoll.Spec) error {
 	caps, r := p.opts.caps(), spec.Resources
 	for _, wish := range []struct {
 		asked bool
@@ -64,10 +64,10 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		{spec.Network.Mode == atoll.NetworkNamed, "networks by name"},
 		{spec.Network.Mode == atoll.NetworkOn && len(spec.Network.Allow) > 0, "what else may be reached with network mode on: it is what Modal lets sandboxes reach"},
 		{spec.Publishes() && !caps.Publish, "published ports, unless they may be tunnels, which are public: set modal.tunnels"},
-		{hostPort(spec), "ports of one's choice: Modal chooses"},
-		{has(spec, atoll.MountBind), "bind mounts"},
-		{has(spec, atoll.MountTmpfs), "tmpfs mounts"},
-		{has(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as modal.ephemeral is set"},
+		{choosesHostPort(spec), "ports of one's choice: Modal chooses"},
+		{hasMount(spec, atoll.MountBind), "bind mounts"},
+		{hasMount(spec, atoll.MountTmpfs), "tmpfs mounts"},
+		{hasMount(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as modal.ephemeral is set"},
 		{spec.ReadOnlyRoot, "a read-only root"},
 		{spec.Cache, "a cache"},
 		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
@@ -83,8 +83,8 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "image: %w", err)
 		}
 	}
-	if r.Memory > 0 && r.Memory < leastMemory {
-		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: Modal has no less than %s", r.Memory, atoll.Bytes(leastMemory))
+	if r.Memory > 0 && r.Memory < minMemory {
+		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: Modal has no less than %s", r.Memory, atoll.Bytes(minMemory))
 	}
 	for _, m := range spec.Mounts {
 		if settings.OverGuest(m.Target) {
@@ -95,13 +95,13 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		}
 	}
 	if spec.Network.Mode == atoll.NetworkEgress {
-		_, err := allowed(spec)
+		_, err := allowedNetworks(spec)
 		return err
 	}
 	return nil
 }
 
-func hostPort(spec *atoll.Spec) bool {
+func choosesHostPort(spec *atoll.Spec) bool {
 	for _, port := range spec.Ports {
 		if port.Publish && port.HostPort != 0 {
 			return true
@@ -110,7 +110,7 @@ func hostPort(spec *atoll.Spec) bool {
 	return false
 }
 
-func has(spec *atoll.Spec, kind atoll.MountType) bool {
+func hasMount(spec *atoll.Spec, kind atoll.MountType) bool {
 	for _, m := range spec.Mounts {
 		if m.Type == kind {
 			return true
@@ -119,8 +119,8 @@ func has(spec *atoll.Spec, kind atoll.MountType) bool {
 	return false
 }
 
-// allowed are the networks that a sandbox may reach.
-func allowed(spec *atoll.Spec) (list []string, err error) {
+// allowedNetworks are the networks that a sandbox may reach.
+func allowedNetworks(spec *atoll.Spec) (list []string, err error) {
 	for _, word := range spec.Network.Allow {
 		if prefix, err := netip.ParsePrefix(word); err == nil {
 			list = append(list, prefix.Masked().String())
@@ -144,25 +144,25 @@ type creation struct {
 	made []madeVolume
 }
 
-func (c *creation) run(ctx context.Context) error {
+func (c *creation) runSteps(ctx context.Context) error {
 	return steps.Take(ctx, c.p.opts.step,
-		steps.Step{Name: "record", Do: c.write},
-		steps.Step{Name: "name", Do: c.name},
-		steps.Step{Name: "volumes", Do: c.volumes},
-		steps.Step{Name: "life", Do: c.start},
-		steps.Step{Name: "made", Do: c.finish},
+		steps.Step{Name: "record", Do: c.writeRecord},
+		steps.Step{Name: "name", Do: c.claimName},
+		steps.Step{Name: "volumes", Do: c.createVolumes},
+		steps.Step{Name: "life", Do: c.startSandbox},
+		steps.Step{Name: "made", Do: c.finishRecord},
 	)
 }
 
-// undo takes back what has been made, last things first.
-func (c *creation) undo() {
+// undoSteps takes back what has been made, last things first.
+func (c *creation) undoSteps() {
 	if c.r == nil {
 		return
 	}
-	err := settledLast(func(ctx context.Context) error {
-		err := c.p.drop(ctx, c.r)
+	err := runCleanup(func(ctx context.Context) error {
+		err := c.p.dropSandbox(ctx, c.r)
 		for i := len(c.made) - 1; i >= 0; i-- {
-			err = errors.Join(err, c.made[i].undo(ctx, c.p, c.r.note.Made))
+			err = errors.Join(err, c.made[i].undoCreate(ctx, c.p, c.r.note.Made))
 		}
 		return err
 	})
@@ -171,33 +171,33 @@ func (c *creation) undo() {
 	}
 }
 
-// write writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
-func (c *creation) write(ctx context.Context) error {
+// writeRecord writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
+func (c *creation) writeRecord(ctx context.Context) error {
 	now := time.Now().UTC()
-	n := note{Spec: *c.spec, Made: atoll.NewID(), Created: now, State: atoll.StateCreating, Until: now.Add(c.p.opts.making), Volume: !c.p.opts.Ephemeral}
+	n := note{Spec: *c.spec, Made: atoll.NewID(), Created: now, State: atoll.StateCreating, Until: now.Add(c.p.opts.leaseTTL), Volume: !c.p.opts.Ephemeral}
 	if c.spec.TTL > 0 {
 		n.Expires = now.Add(time.Duration(c.spec.TTL))
 	}
-	before, err := c.p.book.turn(ctx, subject(kindSandbox, c.spec.ID))
+	before, err := c.p.store.readLatest(ctx, subjectKey(kindSandbox, c.spec.ID))
 	if err != nil {
 		return err
 	}
-	if before != nil && !before.Over {
-		left := c.p.decode(c.spec.ID, before)
-		if !left.abandoned(time.Now()) {
-			return c.taken()
+	if before != nil && !before.Deleted {
+		left := c.p.decodeRecord(c.spec.ID, before)
+		if !left.isAbandoned(time.Now()) {
+			return c.idTaken()
 		}
-		if err := c.p.drop(ctx, left); err != nil {
+		if err := c.p.dropSandbox(ctx, left); err != nil {
 			return err
 		}
-		if before, err = c.p.book.turn(ctx, subject(kindSandbox, c.spec.ID)); err != nil {
+		if before, err = c.p.store.readLatest(ctx, subjectKey(kindSandbox, c.spec.ID)); err != nil {
 			return err
 		}
 	}
-	return settled(ctx, func(ctx context.Context) error {
-		at, err := c.p.book.write(ctx, kindSandbox, c.spec.ID, before, &n)
-		if errors.Is(err, errTurned) {
-			return c.taken()
+	return runToEnd(ctx, func(ctx context.Context) error {
+		at, err := c.p.store.writeNext(ctx, kindSandbox, c.spec.ID, before, &n)
+		if errors.Is(err, errWrittenElsewhere) {
+			return c.idTaken()
 		}
 		if err != nil {
 			return err
@@ -208,63 +208,63 @@ func (c *creation) write(ctx context.Context) error {
 	})
 }
 
-func (c *creation) taken() error {
+func (c *creation) idTaken() error {
 	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
 }
 
-// abandoned reports whether nobody goes on making the sandbox.
-func (r *record) abandoned(now time.Time) bool {
+// isAbandoned reports whether nobody goes on making the sandbox.
+func (r *record) isAbandoned(now time.Time) bool {
 	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
 }
 
-// begins reports whether somebody is making the sandbox, or starting it.
-func (r *record) begins() bool { return time.Now().Before(r.note.Until) }
+// isStarting reports whether somebody is making the sandbox, or starting it.
+func (r *record) isStarting() bool { return time.Now().Before(r.note.Until) }
 
-// name takes the sandbox's name, or says whose it is.
-func (c *creation) name(ctx context.Context) error {
+// claimName takes the sandbox's name, or says whose it is.
+func (c *creation) claimName(ctx context.Context) error {
 	if c.spec.Name == "" {
 		return nil
 	}
 	key := nameKey(c.spec.Project, c.spec.Name)
 	for {
-		before, err := c.p.book.turn(ctx, subject(kindName, key))
+		before, err := c.p.store.readLatest(ctx, subjectKey(kindName, key))
 		if err != nil {
 			return err
 		}
-		if holder, err := c.p.holder(ctx, before); holder != "" || err != nil {
+		if holder, err := c.p.findNameHolder(ctx, before); holder != "" || err != nil {
 			if err != nil {
 				return err
 			}
 			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", holder)
 		}
-		err = settled(ctx, func(ctx context.Context) error {
-			_, err := c.p.book.write(ctx, kindName, key, before, &claim{Sandbox: c.spec.ID, Made: c.r.note.Made})
+		err = runToEnd(ctx, func(ctx context.Context) error {
+			_, err := c.p.store.writeNext(ctx, kindName, key, before, &nameClaim{Sandbox: c.spec.ID, Made: c.r.note.Made})
 			return err
 		})
-		if !errors.Is(err, errTurned) {
+		if !errors.Is(err, errWrittenElsewhere) {
 			return err
 		}
 	}
 }
 
-// start starts the sandbox, unless it is only to be made.
-func (c *creation) start(ctx context.Context) error {
+// startSandbox starts the sandbox, unless it is only to be made.
+func (c *creation) startSandbox(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
 	}
-	stop := c.p.keepOn(ctx, *c.r)
+	stop := c.p.keepLease(ctx, *c.r)
 	defer stop()
-	return c.p.begin(ctx, c.r)
+	return c.p.launchSandbox(ctx, c.r)
 }
 
-// finish writes down that the sandbox is made.
-func (c *creation) finish(ctx context.Context) error {
+// finishRecord writes down that the sandbox is made.
+func (c *creation) finishRecord(ctx context.Context) error {
 	began := c.r.note
-	return settled(ctx, func(ctx context.Context) error {
-		return c.p.change(ctx, c.r, func(n *note) error {
+	return runToEnd(ctx, func(ctx context.Context) error {
+		return c.p.updateRecord(ctx, c.r, func(n *note) error {
 			n.Until = time.Time{}
 			if n.State = atoll.StateCreated; !c.spec.NoStart {
-				n.begun(&began)
+				n.markRunning(&began)
 			}
 			return nil
 		})

@@ -14,7 +14,7 @@ import (
 )
 
 // An end is how a sandbox's life has come to its.
-type end struct {
+type sandboxEnd struct {
 	state  atoll.State
 	exit   *atoll.Exit // of its main process; nil if it had none
 	reason string
@@ -22,9 +22,9 @@ type end struct {
 }
 
 // endOf is what the service's result and the guest's last words mean for a sandbox.
-func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *end {
+func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *sandboxEnd {
 	exit := atoll.Exit{Code: int(result.GetExitcode())}
-	e := &end{idle: out.Report.Idle, reason: out.Report.Reason}
+	e := &sandboxEnd{idle: out.Report.Idle, reason: out.Report.Reason}
 	trouble := "" // what is not the main process's doing
 	switch result.GetStatus() {
 	case pb.GenericResult_GENERIC_STATUS_SUCCESS, pb.GenericResult_GENERIC_STATUS_FAILURE:
@@ -32,13 +32,13 @@ func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *end 
 			trouble = "it was killed, as Modal does when more memory is used than " + spec.Resources.WithDefaults().Memory.String()
 		}
 	case pb.GenericResult_GENERIC_STATUS_TIMEOUT:
-		exit, e.idle, e.reason = killed(), false, "its time at Modal was over, which is 24 hours: start it again"
+		exit, e.idle, e.reason = killedExit(), false, "its time at Modal was over, which is 24 hours: start it again"
 	case pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT:
-		exit, e.idle, e.reason = killed(), true, "nobody used it"
+		exit, e.idle, e.reason = killedExit(), true, "nobody used it"
 	case pb.GenericResult_GENERIC_STATUS_TERMINATED:
-		exit, trouble = killed(), cmp.Or(result.GetException(), "somebody else has terminated it: start it again")
+		exit, trouble = killedExit(), cmp.Or(result.GetException(), "somebody else has terminated it: start it again")
 	default:
-		exit, trouble = killed(), cmp.Or(result.GetException(), "Modal has ended it: "+result.GetStatus().String())
+		exit, trouble = killedExit(), cmp.Or(result.GetException(), "Modal has ended it: "+result.GetStatus().String())
 	}
 	if out.Report.Main != nil {
 		exit = *out.Report.Main
@@ -60,11 +60,11 @@ func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *end 
 	return e
 }
 
-// stopped is the end of a sandbox that somebody has stopped.
-func stopped(spec *atoll.Spec, out *guest.Printed) *end {
-	e := &end{state: atoll.StateStopped}
+// stoppedEnd is the end of a sandbox that somebody has stopped.
+func stoppedEnd(spec *atoll.Spec, out *guest.Printed) *sandboxEnd {
+	e := &sandboxEnd{state: atoll.StateStopped}
 	if len(spec.Cmd) > 0 {
-		exit := killed()
+		exit := killedExit()
 		if out.Report.Main != nil {
 			exit = *out.Report.Main
 			exit.Duration = 0
@@ -74,51 +74,51 @@ func stopped(spec *atoll.Spec, out *guest.Printed) *end {
 	return e
 }
 
-// killed is the end of who was killed.
-func killed() atoll.Exit { return atoll.Exit{Code: 137, Signal: atoll.SIGKILL} }
+// killedExit is the end of who was killed.
+func killedExit() atoll.Exit { return atoll.Exit{Code: 137, Signal: atoll.SIGKILL} }
 
-// errElse says that somebody else has done it.
-var errElse = errors.New("it is done")
+// errDoneElsewhere says that somebody else has done it.
+var errDoneElsewhere = errors.New("it is done")
 
-// fold writes down how a life has ended that ended of its own, with what its main process
+// recordEnd writes down how a life has ended that ended of its own, with what its main process
 // has printed. r is as it is afterwards.
-func (p *Provider) fold(ctx context.Context, r *record, result *pb.GenericResult) error {
-	out, err := p.printed(ctx, r)
+func (p *Provider) recordEnd(ctx context.Context, r *record, result *pb.GenericResult) error {
+	out, err := p.readOutput(ctx, r)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.untold.add(r.note.Life)
+			p.unreadLogs.add(r.note.Life)
 		}
 		return err
 	}
 	e := endOf(&r.note.Spec, result, out)
-	err = settled(ctx, func(ctx context.Context) error { return p.rest(ctx, r, e, out) })
-	if errors.Is(err, errElse) {
-		at, err := p.book.turn(ctx, subject(kindSandbox, r.ID))
-		if err == nil && (at == nil || at.Over) {
+	err = runToEnd(ctx, func(ctx context.Context) error { return p.writeEnd(ctx, r, e, out) })
+	if errors.Is(err, errDoneElsewhere) {
+		at, err := p.store.readLatest(ctx, subjectKey(kindSandbox, r.ID))
+		if err == nil && (at == nil || at.Deleted) {
 			err = atoll.E("stop", r.ID, atoll.ErrNotFound, nil)
 		}
 		if err == nil {
-			*r = *p.decode(r.ID, at)
+			*r = *p.decodeRecord(r.ID, at)
 		}
 		return err
 	}
 	return err
 }
 
-// rest writes down that a life has come to its end: to e, unless somebody stops it. Errors:
+// writeEnd writes down that a life has come to its end: to e, unless somebody stops it. Errors:
 // errElse, and those of change.
-func (p *Provider) rest(ctx context.Context, r *record, e *end, out *guest.Printed) error {
+func (p *Provider) writeEnd(ctx context.Context, r *record, e *sandboxEnd, out *guest.Printed) error {
 	life := r.note.Life
-	if err := p.keepPrinted(ctx, r, out); err != nil {
+	if err := p.storeOutput(ctx, r, out); err != nil {
 		return err
 	}
-	return p.change(ctx, r, func(n *note) error {
+	return p.updateRecord(ctx, r, func(n *note) error {
 		if n.State != atoll.StateRunning || n.Life != life {
-			return errElse
+			return errDoneElsewhere
 		}
 		e := e
 		if n.Stopping {
-			e = stopped(&n.Spec, out)
+			e = stoppedEnd(&n.Spec, out)
 		}
 		n.State, n.Exit, n.Reason, n.Idle = e.state, e.exit, e.reason, e.idle
 		n.Stopped, n.Stopping, n.Life, n.Ports = time.Now().UTC(), false, "", nil

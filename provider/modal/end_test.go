@@ -21,10 +21,10 @@ func lived(t *testing.T, p *Provider, notes ...note) (all []atoll.Sandbox) {
 	for _, n := range notes {
 		id := atoll.NewID()
 		n.Spec.ID, n.Spec.Project, n.Made, n.Life, n.State = id, atoll.DefaultProject, id, "sb-"+id, atoll.StateRunning
-		if _, err := p.book.write(t.Context(), kindSandbox, id, nil, &n); err != nil {
+		if _, err := p.store.writeNext(t.Context(), kindSandbox, id, nil, &n); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, p.sandbox(id))
+		all = append(all, p.newHandle(id))
 	}
 	return all
 }
@@ -76,7 +76,7 @@ func TestLogsAreAway(t *testing.T) {
 		mu.Unlock()
 		select {
 		case <-together:
-		case <-time.After(logTime * 9 / 10): // another log would be asked for after logTime
+		case <-time.After(logStallTimeout * 9 / 10): // another log would be asked for after logTime
 			t.Error("one log is only asked for when another could not be read")
 		}
 		return status.Error(codes.ResourceExhausted, "as planned")
@@ -106,9 +106,9 @@ func TestNoCaretakerBesideAStart(t *testing.T) {
 	server, _ := books(t)
 	p := accountAt(t, server, Options{})
 	p.sweeper.Close()
-	sb := p.sandbox(atoll.NewID())
+	sb := p.newHandle(atoll.NewID())
 	n := note{Spec: atoll.Spec{ID: sb.id, Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir}, State: atoll.StateStopped, Volume: true, Starter: "other", Until: time.Now().Add(time.Hour)}
-	if _, err := p.book.write(t.Context(), kindSandbox, sb.id, nil, &n); err != nil {
+	if _, err := p.store.writeNext(t.Context(), kindSandbox, sb.id, nil, &n); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := atoll.ReadFile(t.Context(), sb, "file"); !errors.Is(err, atoll.ErrStopped) {

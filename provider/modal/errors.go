@@ -13,39 +13,39 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// failed gives an error of the service its kind.
-func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
+// wrapError gives an error of the service its kind.
+func (p *Provider) wrapError(ctx context.Context, op, id string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case over(ctx, err):
+	case contextEnded(ctx, err):
 		return ctx.Err()
-	case isOurs(err):
+	case hasKind(err):
 		return err
 	}
-	return atoll.E(op, id, kindOf(err), plain(err))
+	return atoll.E(op, id, kindOf(err), plainError(err))
 }
 
-// overSoon is how much earlier than the context of a call the service may see that its time
+// deadlineSlack is how much earlier than the context of a call the service may see that its time
 // is over.
-const overSoon = time.Second
+const deadlineSlack = time.Second
 
-// over reports whether a call has failed because its context has ended, or does just now.
-func over(ctx context.Context, err error) bool {
+// contextEnded reports whether a call has failed because its context has ended, or does just now.
+func contextEnded(ctx context.Context, err error) bool {
 	deadline, ok := ctx.Deadline()
-	if ok && time.Until(deadline) < overSoon && (isCode(err, codes.Canceled) || isCode(err, codes.DeadlineExceeded)) {
+	if ok && time.Until(deadline) < deadlineSlack && (isCode(err, codes.Canceled) || isCode(err, codes.DeadlineExceeded)) {
 		<-ctx.Done()
 	}
 	return ctx.Err() != nil
 }
 
-func isOurs(err error) bool {
+func hasKind(err error) bool {
 	var known *atoll.Error
 	return errors.As(err, &known)
 }
 
-// plain is an error as the service has worded it.
-func plain(err error) error {
+// plainError is an error as the service has worded it.
+func plainError(err error) error {
 	var inner interface{ GRPCStatus() *status.Status } // without what the SDK says around it
 	if !errors.As(err, &inner) {
 		return err
@@ -115,13 +115,13 @@ func imageError(ref string, err error) error {
 	return atoll.Errorf("create", "", kind, "image %s: %s", ref, strings.TrimSpace(text))
 }
 
-// unreached is the error of what cannot be reached in a sandbox.
-func unreached(op, id, what string, err error) error {
+// unreachableError is the error of what cannot be reached in a sandbox.
+func unreachableError(op, id, what string, err error) error {
 	kind := atoll.ErrUnavailable
 	if k := kindOf(err); k == atoll.ErrDenied || k == atoll.ErrExhausted || k == atoll.ErrInternal && status.Code(err) == codes.Internal {
 		kind = k
 	}
-	return atoll.Errorf(op, id, kind, "%s cannot be reached: %w", what, plain(err))
+	return atoll.Errorf(op, id, kind, "%s cannot be reached: %w", what, plainError(err))
 }
 
 // isCode reports whether the service has answered with that code.

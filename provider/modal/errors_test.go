@@ -34,7 +34,7 @@ func TestKindOf(t *testing.T) {
 func TestSandboxOf(t *testing.T) {
 	id := atoll.NewID()
 	for name, want := range map[string]string{
-		names("a").sandbox(id): id, names("a").caretaker(id): "", names("a-b").sandbox(id): "", names("b").sandbox(id): "",
+		names("a").sandboxName(id): id, names("a").caretakerName(id): "", names("a-b").sandboxName(id): "", names("b").sandboxName(id): "",
 		"a-" + strings.ToUpper("a"+id[1:]): "", "a-web": "", "a-": "", "": "",
 	} {
 		if got := names("a").sandboxOf(name); got != want {
@@ -53,16 +53,16 @@ func TestFailed(t *testing.T) {
 		want error
 	}{
 		{"it is over", 0, codes.Unavailable, context.DeadlineExceeded},
-		{"the service was first", overSoon / 2, codes.Canceled, context.DeadlineExceeded},
-		{"the service was first, and says why", overSoon / 2, codes.DeadlineExceeded, context.DeadlineExceeded},
-		{"it fails just before", overSoon / 2, codes.ResourceExhausted, atoll.ErrExhausted},
+		{"the service was first", deadlineSlack / 2, codes.Canceled, context.DeadlineExceeded},
+		{"the service was first, and says why", deadlineSlack / 2, codes.DeadlineExceeded, context.DeadlineExceeded},
+		{"it fails just before", deadlineSlack / 2, codes.ResourceExhausted, atoll.ErrExhausted},
 		{"the service has its own limits", time.Hour, codes.DeadlineExceeded, atoll.ErrUnavailable},
 		{"the service has given up", time.Hour, codes.Canceled, atoll.ErrUnavailable},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), tt.left)
 			defer cancel()
-			if err := p.failed(ctx, "op", "id", status.Error(tt.code, "says so")); !errors.Is(err, tt.want) {
+			if err := p.wrapError(ctx, "op", "id", status.Error(tt.code, "says so")); !errors.Is(err, tt.want) {
 				t.Errorf("%s: %v, want %v", tt.what, err, tt.want)
 			}
 		})

@@ -13,16 +13,16 @@ import (
 func OnStep(opts *Options, step func(name string) error) { opts.step = step }
 
 // PollEvery has Watch look that often.
-func PollEvery(opts *Options, d time.Duration) { opts.poll = d }
+func PollEvery(opts *Options, d time.Duration) { opts.pollInterval = d }
 
 // Making has a creation be taken for abandoned that has said nothing for so long.
-func Making(opts *Options, d time.Duration) { opts.making = d }
+func Making(opts *Options, d time.Duration) { opts.leaseTTL = d }
 
 // Silence has the guest's programs end after so long without a word.
-func Silence(opts *Options, d time.Duration) { opts.silence = d }
+func Silence(opts *Options, d time.Duration) { opts.silenceTimeout = d }
 
 // Long has a life at Modal last so long at most.
-func Long(opts *Options, d time.Duration) { opts.long = d }
+func Long(opts *Options, d time.Duration) { opts.maxLifetime = d }
 
 // MakeSecret makes a Secret of the account, for which the SDK has no call.
 func (p *Provider) MakeSecret(ctx context.Context, name string, variables map[string]string) error {
@@ -40,11 +40,11 @@ func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
 	if err := p.open(ctx, "test"); err != nil {
 		return nil, err
 	}
-	app, err := p.app(ctx, atoll.DefaultProject)
+	app, err := p.findApp(ctx, atoll.DefaultProject)
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.service.alive(ctx, "", nil)
+	all, err := p.service.listRunning(ctx, "", nil)
 	names := map[string]string{}
 	for id, info := range all {
 		if info.GetAppId() == app.AppID {
@@ -55,15 +55,17 @@ func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
 }
 
 // End ends a sandbox at Modal, behind the back of whoever has made it.
-func (p *Provider) End(ctx context.Context, id string) error { return p.service.finish(ctx, id) }
+func (p *Provider) End(ctx context.Context, id string) error {
+	return p.service.terminateInstance(ctx, id)
+}
 
 // Scrap deletes the Dicts. Nothing else is asked of p, whose sweep would make them anew.
 func (p *Provider) Scrap(ctx context.Context) error {
 	if err := p.service.open(ctx); err != nil {
 		return err
 	}
-	for _, b := range []*book{p.book, p.outputs} {
-		err := b.ask(ctx, func(dict string) error {
+	for _, b := range []*store{p.store, p.outputs} {
+		err := b.withDict(ctx, func(dict string) error {
 			_, err := b.service.pb.DictDelete(ctx, pb.DictDeleteRequest_builder{DictId: dict}.Build())
 			return err
 		})
@@ -76,8 +78,8 @@ func (p *Provider) Scrap(ctx context.Context) error {
 
 // Forget has Modal forget all that is written down, as it does after a week.
 func (p *Provider) Forget(ctx context.Context) error {
-	for _, b := range []*book{p.book, p.outputs} {
-		err := b.ask(ctx, func(dict string) error {
+	for _, b := range []*store{p.store, p.outputs} {
+		err := b.withDict(ctx, func(dict string) error {
 			_, err := b.service.pb.DictClear(ctx, pb.DictClearRequest_builder{DictId: dict}.Build())
 			return err
 		})

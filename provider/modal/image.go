@@ -11,35 +11,35 @@ import (
 )
 
 // A madeImage is one that Modal has built.
-type madeImage struct {
+type builtImage struct {
 	*sdk.Image
 	ref string // what it was built from, and what it is: "ubuntu:22.04@im-..."
 }
 
-// imageOf is the image of a sandbox, which Modal builds unless it has. Kinds: ErrNotExist,
+// sandboxImage is the image of a sandbox, which Modal builds unless it has. Kinds: ErrNotExist,
 // ErrInvalid, ErrUnavailable.
-func (p *Provider) imageOf(ctx context.Context, spec *atoll.Spec) (*madeImage, error) {
+func (p *Provider) sandboxImage(ctx context.Context, spec *atoll.Spec) (*builtImage, error) {
 	if spec.Snapshot != "" {
 		return p.snapshotImage(ctx, spec.Snapshot)
 	}
 	ref := cmp.Or(spec.Image, p.opts.Image)
-	return p.images.get(ctx, ref, func() (*madeImage, error) {
-		app, err := p.app(ctx, spec.Project)
+	return p.images.getOrFetch(ctx, ref, func() (*builtImage, error) {
+		app, err := p.findApp(ctx, spec.Project)
 		if err != nil {
 			return nil, err
 		}
 		patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
 		defer cancel()
-		image, err := p.build(patience, app, ref)
+		image, err := p.buildImage(patience, app, ref)
 		for try := 1; try < buildTries && isCode(err, codes.Unavailable) && patience.Err() == nil; try++ {
-			image, err = p.build(patience, app, ref) // which goes on where it is
+			image, err = p.buildImage(patience, app, ref) // which goes on where it is
 		}
 		switch {
 		case err == nil:
-			return &madeImage{image, ref + "@" + image.ImageID}, nil
+			return &builtImage{image, ref + "@" + image.ImageID}, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case over(patience, err): // which Modal may see first
+		case contextEnded(patience, err): // which Modal may see first
 			return nil, atoll.Errorf("create", "", atoll.ErrUnavailable, "image %s was not built within %s: raise modal.patience", ref, p.opts.Patience)
 		}
 		return nil, imageError(ref, err)
@@ -49,14 +49,14 @@ func (p *Provider) imageOf(ctx context.Context, spec *atoll.Spec) (*madeImage, e
 // buildTries is how often a build is asked for whose progress breaks off.
 const buildTries = 5
 
-func (p *Provider) build(ctx context.Context, app *sdk.App, ref string) (*sdk.Image, error) {
-	client, err := p.service.client()
+func (p *Provider) buildImage(ctx context.Context, app *sdk.App, ref string) (*sdk.Image, error) {
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
 	var params sdk.ImageFromRegistryParams
 	if p.opts.RegistrySecret != "" {
-		secret, err := p.secrets(ctx, []string{p.opts.RegistrySecret})
+		secret, err := p.findSecrets(ctx, []string{p.opts.RegistrySecret})
 		if err != nil {
 			return nil, err
 		}

@@ -10,58 +10,58 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// visitTime is how long it may take to connect to a guest.
-const visitTime = 30 * time.Second
+// connectTimeout is how long it may take to connect to a guest.
+const connectTimeout = 30 * time.Second
 
-// lastMoment is how long Modal may take to say that a sandbox has ended whose guest has
+// endTimeout is how long Modal may take to say that a sandbox has ended whose guest has
 // just gone.
-const lastMoment = 15 * time.Second
+const endTimeout = 15 * time.Second
 
-// inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
+// reachGuest returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
 // ErrUnavailable.
-func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
+func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
 	if err := p.open(ctx, op); err != nil {
 		return nil, err
 	}
-	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (guestconn.Inside, error) {
-		r, err := p.look(ctx, op, id)
+	inside, err := p.visits.Reach(ctx, op, id, connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+		r, err := p.findRecord(ctx, op, id)
 		if err != nil {
 			return nil, err
 		}
-		if err := mustRun(op, &r.Status); err != nil {
+		if err := requireRunning(op, &r.Status); err != nil {
 			return nil, err
 		}
-		g, err := p.connector(r.note.Life, id)(ctx)
+		g, err := p.guestConnector(r.note.Life, id)(ctx)
 		if err == nil {
 			return g, nil
 		}
 		if ctx.Err() != nil {
 			return nil, atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
 		}
-		if ended := p.ends(ctx, op, id); ended != nil { // most likely it has just done that
+		if ended := p.awaitEnd(ctx, op, id); ended != nil { // most likely it has just done that
 			return nil, ended
 		}
-		return nil, unreached(op, id, "its guest", err)
+		return nil, unreachableError(op, id, "its guest", err)
 	})
 	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // who ends the sandbox has given up the attempt
-		if ended := p.ends(ctx, op, id); ended != nil {
+		if ended := p.awaitEnd(ctx, op, id); ended != nil {
 			return nil, ended
 		}
 	}
 	return inside, err
 }
 
-// connector connects to the guest of a life, whose sandbox has that id.
-func (p *Provider) connector(life, id string) func(context.Context) (guestconn.Inside, error) {
+// guestConnector connects to the guest of a life, whose sandbox has that id.
+func (p *Provider) guestConnector(life, id string) func(context.Context) (guestconn.Inside, error) {
 	return func(ctx context.Context) (guestconn.Inside, error) {
-		conn, err := p.execute(ctx, life, "connect")
+		conn, err := p.execGuest(ctx, life, "connect")
 		if err != nil {
 			return nil, err
 		}
 		g, err := guest.Acquaint(ctx, conn, id)
 		if err != nil {
 			_ = conn.Close()
-			return nil, errors.Join(err, conn.complaint())
+			return nil, errors.Join(err, conn.stderrError())
 		}
 		go func() {
 			<-g.Done()
@@ -71,38 +71,38 @@ func (p *Provider) connector(life, id string) func(context.Context) (guestconn.I
 	}
 }
 
-// goes is ends for a sandbox of whose guest something could not be had. One whose guest
+// checkRunning is ends for a sandbox of whose guest something could not be had. One whose guest
 // answers has not gone: it may be that nobody listens on a port.
-func (p *Provider) goes(ctx context.Context, op, id string) error {
-	inside, err := p.inside(ctx, op, id) // who cannot connect has waited for the end
+func (p *Provider) checkRunning(ctx context.Context, op, id string) error {
+	inside, err := p.reachGuest(ctx, op, id) // who cannot connect has waited for the end
 	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
 		return err
 	}
 	if err != nil {
 		return ctx.Err()
 	}
-	moment, cancel := context.WithTimeout(ctx, lastMoment)
+	moment, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	if _, err := inside.Status(moment); err == nil {
 		return nil
 	}
-	return p.ends(ctx, op, id)
+	return p.awaitEnd(ctx, op, id)
 }
 
-// ends waits a moment for the sandbox to end, and is the error of what needs it to run;
+// awaitEnd waits a moment for the sandbox to end, and is the error of what needs it to run;
 // nil if it does.
-func (p *Provider) ends(ctx context.Context, op, id string) error {
-	r, err := p.look(ctx, op, id)
+func (p *Provider) awaitEnd(ctx context.Context, op, id string) error {
+	r, err := p.findRecord(ctx, op, id)
 	if err == nil && r.State == atoll.StateRunning {
-		if _, err = p.service.result(ctx, r.note.Life, lastMoment); err == nil {
-			r, err = p.look(ctx, op, id)
+		if _, err = p.service.awaitResult(ctx, r.note.Life, endTimeout); err == nil {
+			r, err = p.findRecord(ctx, op, id)
 		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return p.failed(ctx, op, id, err)
+		return p.wrapError(ctx, op, id, err)
 	}
-	return mustRun(op, &r.Status)
+	return requireRunning(op, &r.Status)
 }

@@ -77,8 +77,8 @@ func nothingLives(t *testing.T, p atoll.Provider) {
 	}
 }
 
-// life is Modal's id of the sandbox that is the provider's with that id.
-func life(t *testing.T, p atoll.Provider, id string) string {
+// instance is Modal's id of the sandbox that is the provider's with that id.
+func instance(t *testing.T, p atoll.Provider, id string) string {
 	t.Helper()
 	for life, name := range need(t).server.Sandboxes() {
 		if name == optionsOf(p).Prefix+"-"+id {

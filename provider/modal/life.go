@@ -18,79 +18,79 @@ import (
 )
 
 // A life is a sandbox of Modal's: it begins once and ends once.
-type life struct {
+type instance struct {
 	id     string
 	box    *sdk.Sandbox
 	others bool // another program may have made it
 }
 
-// begin has a sandbox live, and returns when its guest answers, or its main process has
+// launchSandbox has a sandbox live, and returns when its guest answers, or its main process has
 // come and gone. r tells of the life then. When it fails there is none.
-func (p *Provider) begin(ctx context.Context, r *record) error {
-	if err := p.dismiss(ctx, r); err != nil {
+func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
+	if err := p.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
 	p.visits.Abandon(r.ID) // of its life before
-	l, image, err := p.bear(ctx, &r.note.Spec, p.names.sandbox(r.ID), roleSandbox)
+	l, image, err := p.makeInstance(ctx, &r.note.Spec, p.names.sandboxName(r.ID), roleSandbox)
 	if err != nil {
 		return err
 	}
 	r.note.Life, r.note.Image = l.id, image.ref
-	if err = p.await(ctx, r.ID, l); err == nil {
-		r.note.Ports, err = p.tunnels(ctx, &r.note.Spec, l)
+	if err = p.awaitGuest(ctx, r.ID, l); err == nil {
+		r.note.Ports, err = p.publishedPorts(ctx, &r.note.Spec, l)
 	}
 	if err != nil {
 		p.visits.Abandon(r.ID)
-		return errors.Join(err, settledLast(func(ctx context.Context) error { return p.service.finish(ctx, l.id) }))
+		return errors.Join(err, runCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
 	}
 	return nil
 }
 
-// bear makes a sandbox of Modal's, and the image that it has. What this program has made for
+// makeInstance makes a sandbox of Modal's, and the image that it has. What this program has made for
 // all before is made anew where somebody has deleted it.
-func (p *Provider) bear(ctx context.Context, spec *atoll.Spec, name, role string) (l *life, image *madeImage, err error) {
+func (p *Provider) makeInstance(ctx context.Context, spec *atoll.Spec, name, role string) (l *instance, image *builtImage, err error) {
 	for try := range 2 {
 		var params *sdk.SandboxCreateParams
-		if params, err = p.params(ctx, spec, name); err == nil {
-			image, err = p.imageOf(ctx, spec)
+		if params, err = p.createParams(ctx, spec, name); err == nil {
+			image, err = p.sandboxImage(ctx, spec)
 		}
 		if err == nil {
-			l, err = p.place(ctx, spec, params, role, image)
+			l, err = p.createInstance(ctx, spec, params, role, image)
 		}
 		if try > 0 || !isCode(err, codes.NotFound) {
 			break
 		}
-		p.apps.forget()
-		p.images.forget()
-		p.guests.forget()
+		p.apps.forgetAll()
+		p.images.forgetAll()
+		p.guests.forgetAll()
 	}
 	return l, image, err
 }
 
-// place makes a sandbox of Modal's. What is left of one with that name, whose maker has
+// createInstance makes a sandbox of Modal's. What is left of one with that name, whose maker has
 // died before he could write it down, is ended; a caretaker is there for everybody.
-func (p *Provider) place(ctx context.Context, spec *atoll.Spec, params *sdk.SandboxCreateParams, role string, image *madeImage) (*life, error) {
-	app, err := p.app(ctx, spec.Project)
+func (p *Provider) createInstance(ctx context.Context, spec *atoll.Spec, params *sdk.SandboxCreateParams, role string, image *builtImage) (*instance, error) {
+	app, err := p.findApp(ctx, spec.Project)
 	if err != nil {
 		return nil, err
 	}
-	client, err := p.service.client()
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
-	var l *life
-	err = settled(ctx, func(ctx context.Context) error {
+	var l *instance
+	err = runToEnd(ctx, func(ctx context.Context) error {
 		box, err := client.Sandboxes.Create(ctx, app, image.Image, params)
 		others := false
 		var taken sdk.AlreadyExistsError
-		for try := 1; try < placeTries && errors.As(err, &taken); try++ { // or it is this one, and the answer was lost
+		for try := 1; try < createTries && errors.As(err, &taken); try++ { // or it is this one, and the answer was lost
 			if role == roleCaretaker {
 				var gone sdk.NotFoundError
 				box, err = client.Sandboxes.FromName(ctx, app.Name, params.Name, nil)
 				if others = !errors.As(err, &gone); others {
 					break
 				}
-			} else if err := p.service.evict(ctx, app.Name, params.Name); err != nil {
+			} else if err := p.service.terminateNamed(ctx, app.Name, params.Name); err != nil {
 				return err
 			}
 			box, err = client.Sandboxes.Create(ctx, app, image.Image, params)
@@ -98,23 +98,23 @@ func (p *Provider) place(ctx context.Context, spec *atoll.Spec, params *sdk.Sand
 		if err != nil {
 			return err
 		}
-		l = &life{id: box.SandboxID, box: box, others: others}
-		if err := box.SetTags(ctx, p.tags(spec, role)); err != nil && !others { // whose maker sets them, too
-			return errors.Join(err, settledLast(func(ctx context.Context) error { return p.service.finish(ctx, l.id) }))
+		l = &instance{id: box.SandboxID, box: box, others: others}
+		if err := box.SetTags(ctx, p.instanceTags(spec, role)); err != nil && !others { // whose maker sets them, too
+			return errors.Join(err, runCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
 		}
 		return nil
 	})
 	if (errors.Is(err, context.DeadlineExceeded) || isCode(err, codes.DeadlineExceeded)) && ctx.Err() == nil {
-		err = atoll.Errorf("start", spec.ID, atoll.ErrUnavailable, "Modal has not made it within %s: try again", lastTime)
+		err = atoll.Errorf("start", spec.ID, atoll.ErrUnavailable, "Modal has not made it within %s: try again", cleanupTimeout)
 	}
 	return l, err
 }
 
-// placeTries is how often a sandbox of Modal's is asked for whose name another one has.
-const placeTries = 3
+// createTries is how often a sandbox of Modal's is asked for whose name another one has.
+const createTries = 3
 
-// tags are those of a sandbox: what is ours, and what users look for.
-func (p *Provider) tags(spec *atoll.Spec, role string) map[string]string {
+// instanceTags are those of a sandbox: what is ours, and what users look for.
+func (p *Provider) instanceTags(spec *atoll.Spec, role string) map[string]string {
 	tags := maps.Clone(spec.Labels)
 	if tags == nil {
 		tags = map[string]string{}
@@ -126,24 +126,24 @@ func (p *Provider) tags(spec *atoll.Spec, role string) map[string]string {
 	return tags
 }
 
-// app is the one of a project's sandboxes, which is made when it is missing.
-func (p *Provider) app(ctx context.Context, project string) (*sdk.App, error) {
-	client, err := p.service.client()
+// findApp is the one of a project's sandboxes, which is made when it is missing.
+func (p *Provider) findApp(ctx context.Context, project string) (*sdk.App, error) {
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
-	name := p.opts.app(project)
-	return p.apps.get(ctx, name, func() (*sdk.App, error) {
+	name := p.opts.appName(project)
+	return p.apps.getOrFetch(ctx, name, func() (*sdk.App, error) {
 		return client.Apps.FromName(ctx, name, &sdk.AppFromNameParams{CreateIfMissing: true})
 	})
 }
 
-// await returns when the guest of a life answers, or its main process has come and gone.
+// awaitGuest returns when the guest of a life answers, or its main process has come and gone.
 // Otherwise it says why not.
-func (p *Provider) await(ctx context.Context, id string, l *life) error {
+func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error {
 	patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
-	result, err := p.service.placed(patience, l.id)
+	result, err := p.service.awaitPlaced(patience, l.id)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -152,9 +152,9 @@ func (p *Provider) await(ctx context.Context, id string, l *life) error {
 	case err != nil:
 		return err
 	case result != nil:
-		return p.stillborn(ctx, id, l, result)
+		return p.startFailure(ctx, id, l, result)
 	}
-	g, err := p.greet(patience, id, l)
+	g, err := p.connectPlacedGuest(patience, id, l)
 	if err == nil {
 		p.visits.Settle(id, g) // also for those who have just been told that it does not run
 		return nil
@@ -162,25 +162,25 @@ func (p *Provider) await(ctx context.Context, id string, l *life) error {
 	if ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	if result, resultErr := p.service.result(patience, l.id, lastMoment); resultErr == nil && result != nil {
-		return p.stillborn(ctx, id, l, result)
+	if result, resultErr := p.service.awaitResult(patience, l.id, endTimeout); resultErr == nil && result != nil {
+		return p.startFailure(ctx, id, l, result)
 	}
-	return unreached("start", id, "its guest", err)
+	return unreachableError("start", id, "its guest", err)
 }
 
-// greet connects to the guest of a life that has just been placed.
-func (p *Provider) greet(ctx context.Context, id string, l *life) (guestconn.Inside, error) {
-	ctx, cancel := context.WithTimeout(ctx, visitTime)
+// connectPlacedGuest connects to the guest of a life that has just been placed.
+func (p *Provider) connectPlacedGuest(ctx context.Context, id string, l *instance) (guestconn.Inside, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	return p.connector(l.id, id)(ctx)
+	return p.guestConnector(l.id, id)(ctx)
 }
 
-// stillborn is why a life has ended that never began; nil for one that did, and soon
+// startFailure is why a life has ended that never began; nil for one that did, and soon
 // ended.
-func (p *Provider) stillborn(ctx context.Context, id string, l *life, result *pb.GenericResult) error {
+func (p *Provider) startFailure(ctx context.Context, id string, l *instance, result *pb.GenericResult) error {
 	r := &record{note: note{Life: l.id}}
 	r.ID = id
-	out, err := p.printed(ctx, r)
+	out, err := p.readOutput(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -195,25 +195,25 @@ func (p *Provider) stillborn(ctx context.Context, id string, l *life, result *pb
 	return atoll.Errorf("start", id, atoll.ErrUnavailable, "it has ended before its guest was there (%s): %s", result.GetStatus(), result.GetException())
 }
 
-// lastTime is how long what has to be done in any case may take.
-const lastTime = 30 * time.Second
+// cleanupTimeout is how long what has to be done in any case may take.
+const cleanupTimeout = 30 * time.Second
 
-// settled calls do with a ctx that lasts: the service may have done what its client has
+// runToEnd calls do with a ctx that lasts: the service may have done what its client has
 // stopped waiting for, and then nobody would know of it.
-func settled(ctx context.Context, do func(context.Context) error) error {
-	return steps.Settle(ctx, lastTime, do)
+func runToEnd(ctx context.Context, do func(context.Context) error) error {
+	return steps.Settle(ctx, cleanupTimeout, do)
 }
 
-// settledLast calls do, whatever has become of the caller.
-func settledLast(do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), lastTime)
+// runCleanup calls do, whatever has become of the caller.
+func runCleanup(do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// alive are the lives that go on and have those tags, by their ids; if app is not "", those
+// listRunning are the lives that go on and have those tags, by their ids; if app is not "", those
 // of the app with that id.
-func (s *service) alive(ctx context.Context, app string, tags map[string]string) (map[string]*pb.SandboxInfo, error) {
+func (s *service) listRunning(ctx context.Context, app string, tags map[string]string) (map[string]*pb.SandboxInfo, error) {
 	var want []*pb.SandboxTag
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		want = append(want, pb.SandboxTag_builder{TagName: key, TagValue: tags[key]}.Build())
@@ -222,7 +222,7 @@ func (s *service) alive(ctx context.Context, app string, tags map[string]string)
 	var before float64
 	for {
 		resp, err := s.pb.SandboxList(ctx, pb.SandboxListRequest_builder{
-			AppId: app, EnvironmentName: s.environment(), BeforeTimestamp: before, Tags: want,
+			AppId: app, EnvironmentName: s.environmentName(), BeforeTimestamp: before, Tags: want,
 		}.Build())
 		if err != nil {
 			return nil, err
@@ -238,17 +238,17 @@ func (s *service) alive(ctx context.Context, app string, tags map[string]string)
 	}
 }
 
-// placed waits until a life has been placed somewhere; its result is there if it has ended
+// awaitPlaced waits until a life has been placed somewhere; its result is there if it has ended
 // before.
-func (s *service) placed(ctx context.Context, id string) (*pb.GenericResult, error) {
+func (s *service) awaitPlaced(ctx context.Context, id string) (*pb.GenericResult, error) {
 	for {
-		wait := float32(pollTime.Seconds())
+		wait := float32(longPollTimeout.Seconds())
 		resp, err := s.pb.SandboxGetTaskId(ctx, pb.SandboxGetTaskIdRequest_builder{SandboxId: id, Timeout: &wait}.Build())
 		if err != nil || resp.GetTaskResult() != nil {
 			return resp.GetTaskResult(), err
 		}
 		if resp.GetTaskId() != "" {
-			return s.result(ctx, id, 0)
+			return s.awaitResult(ctx, id, 0)
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -256,11 +256,11 @@ func (s *service) placed(ctx context.Context, id string) (*pb.GenericResult, err
 	}
 }
 
-// pollTime is how long the service may take to answer what it has no answer to yet.
-const pollTime = 20 * time.Second
+// longPollTimeout is how long the service may take to answer what it has no answer to yet.
+const longPollTimeout = 20 * time.Second
 
-// result is how a life has ended; nil if it has not within that time.
-func (s *service) result(ctx context.Context, id string, within time.Duration) (*pb.GenericResult, error) {
+// awaitResult is how a life has ended; nil if it has not within that time.
+func (s *service) awaitResult(ctx context.Context, id string, within time.Duration) (*pb.GenericResult, error) {
 	resp, err := s.pb.SandboxWait(ctx, pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: float32(within.Seconds())}.Build())
 	if isCode(err, codes.NotFound) {
 		return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED, Exception: "Modal knows nothing of it any more: start it again"}.Build(), nil
@@ -274,15 +274,15 @@ func (s *service) result(ctx context.Context, id string, within time.Duration) (
 	return nil, nil
 }
 
-// finish ends a life, and returns when it has ended.
-func (s *service) finish(ctx context.Context, id string) error {
+// terminateInstance ends a life, and returns when it has ended.
+func (s *service) terminateInstance(ctx context.Context, id string) error {
 	_, err := s.pb.SandboxTerminate(ctx, pb.SandboxTerminateRequest_builder{SandboxId: id}.Build())
 	if isCode(err, codes.NotFound) {
 		return nil
 	}
 	for err == nil {
 		var result *pb.GenericResult
-		if result, err = s.result(ctx, id, pollTime); result != nil {
+		if result, err = s.awaitResult(ctx, id, longPollTimeout); result != nil {
 			return nil
 		}
 		err = errors.Join(err, ctx.Err())
@@ -290,16 +290,16 @@ func (s *service) finish(ctx context.Context, id string) error {
 	return err
 }
 
-// evict ends the life that has a name, if there is one.
-func (s *service) evict(ctx context.Context, app, name string) error {
-	resp, err := s.pb.SandboxGetFromName(ctx, pb.SandboxGetFromNameRequest_builder{SandboxName: name, AppName: app, EnvironmentName: s.environment()}.Build())
+// terminateNamed ends the life that has a name, if there is one.
+func (s *service) terminateNamed(ctx context.Context, app, name string) error {
+	resp, err := s.pb.SandboxGetFromName(ctx, pb.SandboxGetFromNameRequest_builder{SandboxName: name, AppName: app, EnvironmentName: s.environmentName()}.Build())
 	if isCode(err, codes.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return s.finish(ctx, resp.GetSandboxId())
+	return s.terminateInstance(ctx, resp.GetSandboxId())
 }
 
 // Stop implements atoll.Sandbox.
@@ -307,58 +307,58 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
 	}
-	return s.locked(ctx, "stop", func(r *record) error {
+	return s.withLockedRecord(ctx, "stop", func(r *record) error {
 		if r.State != atoll.StateRunning {
 			return nil
 		}
 		defer s.p.sweeper.Rouse()
-		err := s.p.stopping(ctx, r)
-		if errors.Is(err, errElse) {
+		err := s.p.markStopping(ctx, r)
+		if errors.Is(err, errDoneElsewhere) {
 			return nil
 		}
 		if err == nil {
-			err = s.p.quiet(ctx, r, grace)
+			err = s.p.stopProcesses(ctx, r, grace)
 		}
 		if err == nil {
-			err = settled(ctx, func(ctx context.Context) error { return s.p.service.finish(ctx, r.note.Life) })
+			err = runToEnd(ctx, func(ctx context.Context) error { return s.p.service.terminateInstance(ctx, r.note.Life) })
 		}
 		if err != nil {
 			return err
 		}
 		defer s.p.visits.Abandon(s.id)
-		out, err := s.p.printed(ctx, r)
+		out, err := s.p.readOutput(ctx, r)
 		if err != nil {
 			return err // it has ended, and whoever asks for it next writes that down
 		}
-		err = settled(ctx, func(ctx context.Context) error { return s.p.rest(ctx, r, stopped(&r.Spec, out), out) })
-		if errors.Is(err, errElse) {
+		err = runToEnd(ctx, func(ctx context.Context) error { return s.p.writeEnd(ctx, r, stoppedEnd(&r.Spec, out), out) })
+		if errors.Is(err, errDoneElsewhere) {
 			return nil
 		}
 		return err
 	})
 }
 
-// stopping writes down that a sandbox is being stopped, before anything of it ends: others
+// markStopping writes down that a sandbox is being stopped, before anything of it ends: others
 // may see that sooner than who stops it. Errors: errElse, and those of change.
-func (p *Provider) stopping(ctx context.Context, r *record) error {
+func (p *Provider) markStopping(ctx context.Context, r *record) error {
 	life := r.note.Life
-	return p.change(ctx, r, func(n *note) error {
+	return p.updateRecord(ctx, r, func(n *note) error {
 		if n.State != atoll.StateRunning || n.Life != life {
-			return errElse
+			return errDoneElsewhere
 		}
 		n.Stopping = true
 		return nil
 	})
 }
 
-// quiet ends all processes of a sandbox, which have that long to end of their own, if its
+// stopProcesses ends all processes of a sandbox, which have that long to end of their own, if its
 // guest can be reached: else Modal ends them.
-func (p *Provider) quiet(ctx context.Context, r *record, grace time.Duration) error {
-	reach, cancel := context.WithTimeout(ctx, reachTime)
-	inside, err := p.inside(reach, "stop", r.ID)
+func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Duration) error {
+	reach, cancel := context.WithTimeout(ctx, reachTimeout)
+	inside, err := p.reachGuest(reach, "stop", r.ID)
 	cancel()
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, grace+reachTime)
+		ctx, cancel := context.WithTimeout(ctx, grace+reachTimeout)
 		defer cancel()
 		err = inside.Stop(ctx, grace)
 	}
@@ -371,8 +371,8 @@ func (p *Provider) quiet(ctx context.Context, r *record, grace time.Duration) er
 	return nil
 }
 
-// reachTime is how long it may take to find out whether a guest answers.
-const reachTime = 10 * time.Second
+// reachTimeout is how long it may take to find out whether a guest answers.
+const reachTimeout = 10 * time.Second
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
@@ -383,63 +383,63 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	if err != nil {
 		return err
 	}
-	return guestproc.Detached(ctx, &s.p.work, lastTime, func(ctx context.Context) error {
+	return guestproc.Detached(ctx, &s.p.work, cleanupTimeout, func(ctx context.Context) error {
 		defer release()
-		return s.p.failed(ctx, "remove", s.id, s.p.remove(ctx, s.id, atoll.RemoveOpts(opts...)))
+		return s.p.wrapError(ctx, "remove", s.id, s.p.removeSandbox(ctx, s.id, atoll.RemoveOpts(opts...)))
 	})
 }
 
-// remove removes a sandbox whose lock the caller holds.
-func (p *Provider) remove(ctx context.Context, id string, opts atoll.RemoveOptions) error {
-	at, err := p.book.turn(ctx, subject(kindSandbox, id))
+// removeSandbox removes a sandbox whose lock the caller holds.
+func (p *Provider) removeSandbox(ctx context.Context, id string, opts atoll.RemoveOptions) error {
+	at, err := p.store.readLatest(ctx, subjectKey(kindSandbox, id))
 	if err != nil {
 		return err
 	}
-	if at != nil && !at.Over {
-		if err := p.drop(ctx, p.decode(id, at)); err != nil {
+	if at != nil && !at.Deleted {
+		if err := p.dropSandbox(ctx, p.decodeRecord(id, at)); err != nil {
 			return err
 		}
 	}
 	if !opts.Volumes {
 		return nil
 	}
-	return p.dropData(ctx, id)
+	return p.dropDataVolume(ctx, id)
 }
 
-// drop deletes all of a sandbox but its volumes. The record goes last: as long as there is
+// dropSandbox deletes all of a sandbox but its volumes. The record goes last: as long as there is
 // anything, the sandbox is in List, and can be removed.
-func (p *Provider) drop(ctx context.Context, r *record) error {
+func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
 	p.visits.Abandon(r.ID)
-	if err := p.dismiss(ctx, r); err != nil {
+	if err := p.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
 	if r.note.Life != "" { // it may be in an app of other settings
-		if err := p.service.finish(ctx, r.note.Life); err != nil {
+		if err := p.service.terminateInstance(ctx, r.note.Life); err != nil {
 			return err
 		}
 	}
-	if err := p.service.evict(ctx, p.opts.app(r.note.Spec.Project), p.names.sandbox(r.ID)); err != nil {
+	if err := p.service.terminateNamed(ctx, p.opts.appName(r.note.Spec.Project), p.names.sandboxName(r.ID)); err != nil {
 		return err
 	}
-	if err := p.dropPrinted(ctx, r); err != nil {
+	if err := p.dropOutput(ctx, r); err != nil {
 		return err
 	}
-	if err := p.unname(ctx, r); err != nil {
+	if err := p.releaseName(ctx, r); err != nil {
 		return err
 	}
 	for {
-		_, err := p.book.write(ctx, kindSandbox, r.ID, r.page, nil)
-		if !errors.Is(err, errTurned) {
+		_, err := p.store.writeNext(ctx, kindSandbox, r.ID, r.page, nil)
+		if !errors.Is(err, errWrittenElsewhere) {
 			if err == nil {
-				p.events.changed(r.ID, nil)
+				p.events.publishChange(r.ID, nil)
 			}
 			return err
 		}
-		at, err := p.book.turn(ctx, subject(kindSandbox, r.ID))
-		if at == nil || at.Over || err != nil {
+		at, err := p.store.readLatest(ctx, subjectKey(kindSandbox, r.ID))
+		if at == nil || at.Deleted || err != nil {
 			return err
 		}
-		if now := p.decode(r.ID, at); now.note.Made != r.note.Made {
+		if now := p.decodeRecord(r.ID, at); now.note.Made != r.note.Made {
 			return nil // another one, by now
 		}
 		r.page = at

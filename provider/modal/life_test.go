@@ -48,7 +48,7 @@ func TestModalEndsALife(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := tt.end(life(t, p, sb.ID())); err != nil {
+			if err := tt.end(instance(t, p, sb.ID())); err != nil {
 				t.Fatal(err)
 			}
 			var st atoll.Status
@@ -283,7 +283,7 @@ func TestStraysAreEnded(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
 	client := client(t, p)
-	box, err := client.Sandboxes.FromID(t.Context(), life(t, p, sb.ID()))
+	box, err := client.Sandboxes.FromID(t.Context(), instance(t, p, sb.ID()))
 	if err != nil {
 		t.Fatal(err)
 	}

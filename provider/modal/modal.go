@@ -79,12 +79,12 @@ type Options struct {
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
 
-	poll    time.Duration           // between two looks of a Watch; 0 means pollEvery
-	step    func(name string) error // for tests: asked before each step of a creation
-	http    *http.Client            // what blobs are sent with; nil means the default one
-	long    time.Duration           // the longest life; 0 means longest
-	making  time.Duration           // how long a creation is thought to go on, unless it says that it does; 0 means making
-	silence time.Duration           // of this program, after which its programs in sandboxes end; 0 means silence
+	pollInterval   time.Duration           // between two looks of a Watch; 0 means pollEvery
+	step           func(name string) error // for tests: asked before each step of a creation
+	http           *http.Client            // what blobs are sent with; nil means the default one
+	maxLifetime    time.Duration           // the longest life; 0 means longest
+	leaseTTL       time.Duration           // how long a creation is thought to go on, unless it says that it does; 0 means making
+	silenceTimeout time.Duration           // of this program, after which its programs in sandboxes end; 0 means silence
 }
 
 // A Bucket is one of S3, R2 or Google Cloud Storage that is mounted.
@@ -110,22 +110,22 @@ const (
 
 // A Provider is an atoll.Provider.
 type Provider struct {
-	opts    Options
-	names   names
-	service *service
-	book    *book               // what is known of sandboxes, names, volumes and snapshots
-	outputs *book               // what main processes have printed
-	images  cached[*madeImage]  // by reference
-	apps    cached[*sdk.App]    // by name
-	guests  cached[*sdk.Volume] // by digest
-	visits  *guestconn.Visits
-	events  *events
-	sweeper *sweeper.Sweeper
-	untold  untold         // whose log could not be read
-	locks   keymutex.Locks // keep what this program does to a sandbox apart; the book keeps others apart
+	opts       Options
+	names      names
+	service    *service
+	store      *store              // what is known of sandboxes, names, volumes and snapshots
+	outputs    *store              // what main processes have printed
+	images     cached[*builtImage] // by reference
+	apps       cached[*sdk.App]    // by name
+	guests     cached[*sdk.Volume] // by digest
+	visits     *guestconn.Visits
+	events     *events
+	sweeper    *sweeper.Sweeper
+	unreadLogs unreadLogs     // whose log could not be read
+	locks      keymutex.Locks // keep what this program does to a sandbox apart; the book keeps others apart
 
-	work sync.WaitGroup // what goes on without its caller
-	byes sync.WaitGroup // programs at Modal's that are being told that they are to end
+	work           sync.WaitGroup // what goes on without its caller
+	closingStreams sync.WaitGroup // programs at Modal's that are being told that they are to end
 
 	mu     sync.Mutex
 	closed bool
@@ -139,7 +139,7 @@ func New(opts Options) (*Provider, error) {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("open", "modal", atoll.ErrInvalid, format, args...)
 	}
-	opts.fill()
+	opts.setDefaults()
 	switch {
 	case opts.Guest == nil:
 		return nil, bad("no guest given")
@@ -163,14 +163,14 @@ func New(opts Options) (*Provider, error) {
 		return nil, atoll.E("open", "modal", atoll.ErrInvalid, err)
 	}
 	p := &Provider{opts: opts, names: names(opts.Prefix), service: service, visits: guestconn.New(), sweeper: sweeper.New()}
-	p.book, p.outputs = newBook(service, p.names.dict()), newBook(service, p.names.output())
+	p.store, p.outputs = newStore(service, p.names.dictName()), newStore(service, p.names.outputDictName())
 	p.events = newEvents(p)
-	p.sweeper.Start(p.sweep)
+	p.sweeper.Start(p.sweepSandboxes)
 	return p, nil
 }
 
-// fill replaces what is not set by what holds then.
-func (o *Options) fill() {
+// setDefaults replaces what is not set by what holds then.
+func (o *Options) setDefaults() {
 	for _, s := range []struct {
 		field *string
 		value string
@@ -191,30 +191,30 @@ func (o *Options) fill() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.poll == 0 {
-		o.poll = pollEvery
+	if o.pollInterval == 0 {
+		o.pollInterval = pollInterval
 	}
-	if o.making == 0 {
-		o.making = making
+	if o.leaseTTL == 0 {
+		o.leaseTTL = leaseTTL
 	}
-	if o.silence == 0 {
-		o.silence = silence
+	if o.silenceTimeout == 0 {
+		o.silenceTimeout = silenceTimeout
 	}
 	if o.http == nil {
 		o.http = http.DefaultClient
 	}
-	if o.long == 0 {
-		o.long = longest
+	if o.maxLifetime == 0 {
+		o.maxLifetime = maxLifetime
 	}
 }
 
-// silence is how long nothing may be heard of a program that has had Modal execute one in
+// silenceTimeout is how long nothing may be heard of a program that has had Modal execute one in
 // a sandbox, before that one ends: it does not end with whoever it was executed for, who
 // may be gone for good. Who was only away connects anew.
-const silence = 2 * time.Minute
+const silenceTimeout = 2 * time.Minute
 
-// longest is how long Modal has a sandbox live at most.
-const longest = 24 * time.Hour
+// maxLifetime is how long Modal has a sandbox live at most.
+const maxLifetime = 24 * time.Hour
 
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info { return p.opts.Info() }
@@ -263,24 +263,24 @@ func (p *Provider) Close() error {
 	p.events.close()
 	p.work.Wait()
 	p.visits.Close()
-	p.sayBye()
+	p.awaitStreams()
 	p.service.close()
 	return nil
 }
 
-// byeTime is how long a provider that is closed may take to end its programs at Modal's,
+// closeTimeout is how long a provider that is closed may take to end its programs at Modal's,
 // which end of their own otherwise when they have heard nothing of it for a while.
-const byeTime = 5 * time.Second
+const closeTimeout = 5 * time.Second
 
-func (p *Provider) sayBye() {
+func (p *Provider) awaitStreams() {
 	done := make(chan struct{})
 	go func() {
-		p.byes.Wait()
+		p.closingStreams.Wait()
 		close(done)
 	}()
 	select {
 	case <-done:
-	case <-time.After(byeTime):
+	case <-time.After(closeTimeout):
 	}
 }
 
@@ -288,7 +288,7 @@ func (p *Provider) sayBye() {
 // ErrUnavailable, ErrInvalid.
 func (p *Provider) open(ctx context.Context, op string) error {
 	if err := p.service.open(ctx); err != nil {
-		return p.failed(ctx, op, "", err)
+		return p.wrapError(ctx, op, "", err)
 	}
 	p.mu.Lock()
 	first := !p.used && !p.closed
@@ -313,15 +313,15 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if err != nil || n == "" {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	if _, err := p.look(ctx, "get", n); err != nil {
+	if _, err := p.findRecord(ctx, "get", n); err != nil {
 		return nil, err
 	}
-	return p.sandbox(n), nil
+	return p.newHandle(n), nil
 }
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	all, err := p.all(ctx, "list")
+	all, err := p.allRecords(ctx, "list")
 	if err != nil {
 		return nil, err
 	}

@@ -15,23 +15,23 @@ type names string
 
 var validName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,63}$`)
 
-func (n names) dict() string               { return string(n) }
-func (n names) output() string             { return string(n) + "-output" } // the Dict with what main processes have printed
-func (n names) sandbox(id string) string   { return string(n) + "-" + id }
-func (n names) caretaker(id string) string { return string(n) + "-files-" + id }
-func (n names) guest(digest string) string { return "atoll-guest-" + digest } // that of all servers
+func (n names) dictName() string                     { return string(n) }
+func (n names) outputDictName() string               { return string(n) + "-output" } // the Dict with what main processes have printed
+func (n names) sandboxName(id string) string         { return string(n) + "-" + id }
+func (n names) caretakerName(id string) string       { return string(n) + "-files-" + id }
+func (n names) guestVolumeName(digest string) string { return "atoll-guest-" + digest } // that of all servers
 
 // sandboxOf is the id of the sandbox whose life at Modal has that name; "" if it is none.
 func (n names) sandboxOf(name string) string {
-	rest, ok := strings.CutPrefix(name, n.sandbox(""))
+	rest, ok := strings.CutPrefix(name, n.sandboxName(""))
 	if id, err := atoll.NormalizeID(rest); ok && err == nil && id == rest {
 		return id
 	}
 	return ""
 }
 
-// hash stands for words that are no names to Modal.
-func hash(words ...string) string {
+// hashWords stands for words that are no names to Modal.
+func hashWords(words ...string) string {
 	h := sha256.New()
 	for _, w := range words {
 		_, _ = h.Write([]byte(w + "\x00"))
@@ -54,14 +54,14 @@ const (
 	roleCaretaker = "caretaker"
 )
 
-// app is the app of a project's sandboxes.
-func (o *Options) app(project string) string {
+// appName is the app of a project's sandboxes.
+func (o *Options) appName(project string) string {
 	if !o.AppPerProject {
 		return o.App
 	}
 	name := o.App + "-" + project
 	if !validName.MatchString(name) { // two projects must not become one
-		name = strings.TrimRight(o.App[:min(len(o.App), 40)], "-") + "-" + hash(project)
+		name = strings.TrimRight(o.App[:min(len(o.App), 40)], "-") + "-" + hashWords(project)
 	}
 	return name
 }

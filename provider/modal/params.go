@@ -17,17 +17,17 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// params are what a sandbox of Modal's is made with.
-func (p *Provider) params(ctx context.Context, spec *atoll.Spec, name string) (*sdk.SandboxCreateParams, error) {
-	volumes, err := p.mounts(ctx, spec)
+// createParams are what a sandbox of Modal's is made with.
+func (p *Provider) createParams(ctx context.Context, spec *atoll.Spec, name string) (*sdk.SandboxCreateParams, error) {
+	volumes, err := p.volumeMounts(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	buckets, err := p.buckets(ctx)
+	buckets, err := p.bucketMounts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := p.secrets(ctx, p.opts.Secrets)
+	secrets, err := p.findSecrets(ctx, p.opts.Secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -38,13 +38,13 @@ func (p *Provider) params(ctx context.Context, spec *atoll.Spec, name string) (*
 	params := &sdk.SandboxCreateParams{
 		Name: name, Command: []string{guestPath, "init", guest.ConfigVar}, Workdir: "/",
 		Env: map[string]string{guest.ConfigVar: config}, Secrets: secrets, // which Modal shows nobody, as it does a command
-		Timeout: p.opts.long,
+		Timeout: p.opts.maxLifetime,
 		Volumes: volumes, CloudBucketMounts: buckets, Cloud: p.opts.Cloud, Regions: p.opts.Regions,
 	}
-	if err := p.connected(spec, params); err != nil {
+	if err := p.setNetwork(spec, params); err != nil {
 		return nil, err
 	}
-	return params, p.limit(spec, params)
+	return params, p.setLimits(spec, params)
 }
 
 // guestConfig is what the guest of a sandbox is told, as JSON.
@@ -52,19 +52,19 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	g := guest.Config{
 		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
 		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
-		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Lines: true, Silence: atoll.Duration(p.opts.silence),
+		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Lines: true, Silence: atoll.Duration(p.opts.silenceTimeout),
 		Home: slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }),
 	}
 	text, err := json.Marshal(g)
 	return string(text), err
 }
 
-// connected says what a sandbox can reach, and by which ports it can be reached.
-func (p *Provider) connected(spec *atoll.Spec, params *sdk.SandboxCreateParams) (err error) {
+// setNetwork says what a sandbox can reach, and by which ports it can be reached.
+func (p *Provider) setNetwork(spec *atoll.Spec, params *sdk.SandboxCreateParams) (err error) {
 	switch spec.Network.Mode {
 	case atoll.NetworkOn:
 	case atoll.NetworkEgress:
-		if params.CIDRAllowlist, err = allowed(spec); len(params.CIDRAllowlist) == 0 {
+		if params.CIDRAllowlist, err = allowedNetworks(spec); len(params.CIDRAllowlist) == 0 {
 			params.BlockNetwork = true
 		}
 	default:
@@ -82,8 +82,8 @@ func (p *Provider) connected(spec *atoll.Spec, params *sdk.SandboxCreateParams) 
 	return err
 }
 
-// limit sets what a sandbox may use, which Modal also bills.
-func (p *Provider) limit(spec *atoll.Spec, params *sdk.SandboxCreateParams) error {
+// setLimits sets what a sandbox may use, which Modal also bills.
+func (p *Provider) setLimits(spec *atoll.Spec, params *sdk.SandboxCreateParams) error {
 	r := spec.Resources.WithDefaults()
 	if r.Memory > 0 {
 		params.MemoryMiB = int((int64(r.Memory) + 1<<20 - 1) >> 20)
@@ -105,12 +105,12 @@ func (p *Provider) limit(spec *atoll.Spec, params *sdk.SandboxCreateParams) erro
 	return nil
 }
 
-// tunnels are the public addresses of a life's published ports.
-func (p *Provider) tunnels(ctx context.Context, spec *atoll.Spec, l *life) ([]atoll.PublishedPort, error) {
+// publishedPorts are the public addresses of a life's published ports.
+func (p *Provider) publishedPorts(ctx context.Context, spec *atoll.Spec, l *instance) ([]atoll.PublishedPort, error) {
 	if p.opts.Tunnels == TunnelsOff || !spec.Publishes() {
 		return nil, nil
 	}
-	all, err := l.box.Tunnels(ctx, tunnelTime)
+	all, err := l.box.Tunnels(ctx, tunnelTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -128,31 +128,31 @@ func (p *Provider) tunnels(ctx context.Context, spec *atoll.Spec, l *life) ([]at
 	return list, nil
 }
 
-// tunnelTime is how long tunnels may take to be there.
-const tunnelTime = 50 * time.Second
+// tunnelTimeout is how long tunnels may take to be there.
+const tunnelTimeout = 50 * time.Second
 
-// secrets are those that have these names.
-func (p *Provider) secrets(ctx context.Context, names []string) (list []*sdk.Secret, err error) {
-	client, err := p.service.client()
+// findSecrets are those that have these names.
+func (p *Provider) findSecrets(ctx context.Context, names []string) (list []*sdk.Secret, err error) {
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
 		secret, err := client.Secrets.FromName(ctx, name, nil)
 		if err != nil {
-			return nil, atoll.Errorf("create", "", kindOf(err), "secret %s: %w", name, plain(err))
+			return nil, atoll.Errorf("create", "", kindOf(err), "secret %s: %w", name, plainError(err))
 		}
 		list = append(list, secret)
 	}
 	return list, nil
 }
 
-// buckets are what is mounted everywhere, by where.
-func (p *Provider) buckets(ctx context.Context) (map[string]*sdk.CloudBucketMount, error) {
+// bucketMounts are what is mounted everywhere, by where.
+func (p *Provider) bucketMounts(ctx context.Context) (map[string]*sdk.CloudBucketMount, error) {
 	if len(p.opts.Buckets) == 0 {
 		return nil, nil
 	}
-	client, err := p.service.client()
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (p *Provider) buckets(ctx context.Context) (map[string]*sdk.CloudBucketMoun
 			params.BucketEndpointURL = &b.Endpoint
 		}
 		if b.Secret != "" {
-			secret, err := p.secrets(ctx, []string{b.Secret})
+			secret, err := p.findSecrets(ctx, []string{b.Secret})
 			if err != nil {
 				return nil, err
 			}

@@ -70,7 +70,7 @@ func TestParams(t *testing.T) {
 		Network:   atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7/24", "198.51.100.1"}},
 		Resources: atoll.Resources{Memory: 300<<20 + 1, CPUs: 1.5, GPUs: "2"}, IdleStop: atoll.Never,
 	}
-	got, err := p.params(t.Context(), spec, "name")
+	got, err := p.createParams(t.Context(), spec, "name")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestParams(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.Env[guest.ConfigVar]), &config); err != nil {
 		t.Fatal(err)
 	}
-	if config.ID != spec.ID || config.User != "1:2" || !slices.Equal(config.Cmd, spec.Cmd) || !slices.Contains(config.Env, "KEY=value") || config.IdleStop != 0 || config.Silence != atoll.Duration(silence) {
+	if config.ID != spec.ID || config.User != "1:2" || !slices.Equal(config.Cmd, spec.Cmd) || !slices.Contains(config.Env, "KEY=value") || config.IdleStop != 0 || config.Silence != atoll.Duration(silenceTimeout) {
 		t.Errorf("the guest is told %+v", config)
 	}
 }
@@ -174,10 +174,10 @@ func TestNoTunnels(t *testing.T) {
 	for tunnels, want := range map[Tunnels][2]int{TunnelsOff: {0, 0}, TunnelsTLS: {1, 0}, TunnelsTCP: {0, 1}} {
 		p := &Provider{opts: Options{Tunnels: tunnels}}
 		var got sdk.SandboxCreateParams
-		if err := p.connected(spec, &got); err != nil || len(got.EncryptedPorts) != want[0] || len(got.UnencryptedPorts) != want[1] {
+		if err := p.setNetwork(spec, &got); err != nil || len(got.EncryptedPorts) != want[0] || len(got.UnencryptedPorts) != want[1] {
 			t.Errorf("%s: %v and %v, %v", tunnels, got.EncryptedPorts, got.UnencryptedPorts, err)
 		}
-		if list, err := p.tunnels(t.Context(), &atoll.Spec{Ports: spec.Ports[1:]}, &life{}); err != nil || len(list) > 0 {
+		if list, err := p.publishedPorts(t.Context(), &atoll.Spec{Ports: spec.Ports[1:]}, &instance{}); err != nil || len(list) > 0 {
 			t.Errorf("%s: %v, %v", tunnels, list, err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestStorageFails(t *testing.T) {
 			t.Errorf("List: %v, %v", all, err)
 		}
 		client.Transport = nil
-		if _, err := p.guest(t.Context()); err != nil {
+		if _, err := p.guestVolume(t.Context()); err != nil {
 			t.Errorf("the next time: %v", err)
 		}
 	}
@@ -220,28 +220,28 @@ func TestCached(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	var work sync.WaitGroup
 	work.Go(func() {
-		v, err := c.get(t.Context(), "slow", func() (int, error) { close(asked); <-answer; return 1, nil })
+		v, err := c.getOrFetch(t.Context(), "slow", func() (int, error) { close(asked); <-answer; return 1, nil })
 		if v != 1 || err != nil {
 			t.Errorf("who asks gets %d, %v", v, err)
 		}
 	})
 	<-asked
-	if v, err := c.get(t.Context(), "other", func() (int, error) { return 2, nil }); v != 2 || err != nil {
+	if v, err := c.getOrFetch(t.Context(), "other", func() (int, error) { return 2, nil }); v != 2 || err != nil {
 		t.Errorf("who wants another one gets %d, %v", v, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := c.get(ctx, "slow", nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.getOrFetch(ctx, "slow", nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("who waits no longer is told %v", err)
 	}
 	close(answer)
 	work.Wait()
-	if v, err := c.get(t.Context(), "slow", nil); v != 1 || err != nil {
+	if v, err := c.getOrFetch(t.Context(), "slow", nil); v != 1 || err != nil {
 		t.Errorf("it is not kept: %d, %v", v, err)
 	}
-	c.forget()
+	c.forgetAll()
 	failed := errors.New("failed")
-	if _, err := c.get(t.Context(), "slow", func() (int, error) { return 0, failed }); err != failed {
+	if _, err := c.getOrFetch(t.Context(), "slow", func() (int, error) { return 0, failed }); err != failed {
 		t.Errorf("what is forgotten is not asked for again: %v", err)
 	}
 }
@@ -253,20 +253,20 @@ func TestDamagedRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := p.book.turn(t.Context(), subject(kindSandbox, sb.ID()))
+	at, err := p.store.readLatest(t.Context(), subjectKey(kindSandbox, sb.ID()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.book.update(t.Context(), false, entry(entryKey(subject(kindSandbox, sb.ID()), at.Number), []byte("garbage"))); err != nil {
+	if _, err := p.store.updateDict(t.Context(), false, newEntry(revisionKey(subjectKey(kindSandbox, sb.ID()), at.Number), []byte("garbage"))); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "damaged: remove it") {
 		t.Errorf("it is %+v, %v", st, err)
 	}
-	if at, err = p.book.turn(t.Context(), subject(kindSandbox, sb.ID())); err != nil {
+	if at, err = p.store.readLatest(t.Context(), subjectKey(kindSandbox, sb.ID())); err != nil {
 		t.Fatal(err)
 	}
-	if !p.decode(sb.ID(), at).has("sb-1", &pb.SandboxInfo{}) {
+	if !p.decodeRecord(sb.ID(), at).ownsInstance("sb-1", &pb.SandboxInfo{}) {
 		t.Error("a life that may be its is nobody's")
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {

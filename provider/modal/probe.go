@@ -13,12 +13,12 @@ import (
 // Probe implements atoll.Prober: whether the account can be used, for which nothing is
 // made that costs anything; and what Modal costs, whether it can or not.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
-	probe := p.probe(ctx)
+	probe := p.checkAccount(ctx)
 	probe.Notes = append(probe.Notes, "Modal bills sandboxes by the second, from their start to their end, by their limits of memory and CPU (modal.com/pricing); this check has made none")
 	return probe
 }
 
-func (p *Provider) probe(ctx context.Context) atoll.Probe {
+func (p *Provider) checkAccount(ctx context.Context) atoll.Probe {
 	if p.opts.TokenID == "" || p.opts.TokenSecret == "" {
 		return atoll.Probe{Reason: "it is not configured: there is no token", Fix: "export MODAL_TOKEN_ID=ak-... MODAL_TOKEN_SECRET=as-..., or run modal token new"}
 	}
@@ -31,11 +31,11 @@ func (p *Provider) probe(ctx context.Context) atoll.Probe {
 		}
 		return atoll.Probe{Reason: err.Error()}
 	}
-	alive, err := p.service.alive(ctx, "", map[string]string{tagOwner: p.opts.Prefix})
+	alive, err := p.service.listRunning(ctx, "", map[string]string{tagOwner: p.opts.Prefix})
 	if err != nil {
-		return atoll.Probe{Reason: "the token is taken, but sandboxes cannot be listed: " + p.failed(ctx, "probe", "", err).Error()}
+		return atoll.Probe{Reason: "the token is taken, but sandboxes cannot be listed: " + p.wrapError(ctx, "probe", "", err).Error()}
 	}
-	if _, err := p.program(); err != nil {
+	if _, err := p.guestProgram(); err != nil {
 		var of *atoll.Error
 		if errors.As(err, &of) {
 			err = of.Err
@@ -63,9 +63,9 @@ func (p *Provider) Place(ctx context.Context) (string, error) {
 	}
 	workspace, err := p.service.pb.WorkspaceNameLookup(ctx, &emptypb.Empty{})
 	if err != nil {
-		return "", p.failed(ctx, "open", "modal", err)
+		return "", p.wrapError(ctx, "open", "modal", err)
 	}
-	return "modal:" + workspace.GetUsername() + "/" + p.service.environment() + "/" + p.opts.Prefix, nil
+	return "modal:" + workspace.GetUsername() + "/" + p.service.environmentName() + "/" + p.opts.Prefix, nil
 }
 
 var _ atoll.Prober = (*Provider)(nil)

@@ -44,104 +44,104 @@ type note struct {
 type record struct {
 	atoll.Status
 	note note
-	page *page // on which it is written
+	page *revision // on which it is written
 
 	damaged bool // what is written there, so that nothing is known of it
 }
 
-// look finds a sandbox. Kinds: ErrNotFound, ErrUnavailable, ErrDenied.
-func (p *Provider) look(ctx context.Context, op, id string) (*record, error) {
+// findRecord finds a sandbox. Kinds: ErrNotFound, ErrUnavailable, ErrDenied.
+func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, error) {
 	if err := p.open(ctx, op); err != nil {
 		return nil, err
 	}
-	at, err := p.book.turn(ctx, subject(kindSandbox, id))
+	at, err := p.store.readLatest(ctx, subjectKey(kindSandbox, id))
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
-	if at == nil || at.Over {
+	if at == nil || at.Deleted {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 	}
-	r := p.decode(id, at)
+	r := p.decodeRecord(id, at)
 	if r.note.State != atoll.StateRunning {
-		return p.fill(r), nil
+		return p.fillStatus(r), nil
 	}
-	if err := p.ended(ctx, r); err != nil {
-		return nil, p.failed(ctx, op, id, err)
+	if err := p.recordIfEnded(ctx, r); err != nil {
+		return nil, p.wrapError(ctx, op, id, err)
 	}
-	return p.fill(r), nil
+	return p.fillStatus(r), nil
 }
 
-// ended writes down how the life of a sandbox has come to its end, if it has: whoever sees
+// recordIfEnded writes down how the life of a sandbox has come to its end, if it has: whoever sees
 // that first.
-func (p *Provider) ended(ctx context.Context, r *record) error {
-	result, err := p.service.result(ctx, r.note.Life, 0)
+func (p *Provider) recordIfEnded(ctx context.Context, r *record) error {
+	result, err := p.service.awaitResult(ctx, r.note.Life, 0)
 	if result == nil || err != nil {
 		return err
 	}
-	return p.fold(ctx, r, result)
+	return p.recordEnd(ctx, r, result)
 }
 
 // A survey is what there is.
 type survey struct {
 	records []*record                  // of all sandboxes, as they are now
 	alive   map[string]*pb.SandboxInfo // the lives that go on, by their ids
-	pages   map[string]*page           // the book's
+	pages   map[string]*revision       // the book's
 }
 
-// all are all sandboxes.
-func (p *Provider) all(ctx context.Context, op string) ([]*record, error) {
-	s, err := p.survey(ctx, op)
+// allRecords are all sandboxes.
+func (p *Provider) allRecords(ctx context.Context, op string) ([]*record, error) {
+	s, err := p.takeSurvey(ctx, op)
 	return s.records, err
 }
 
-// survey looks at all there is: two calls, and some for each sandbox that has ended since
+// takeSurvey looks at all there is: two calls, and some for each sandbox that has ended since
 // the last one.
-func (p *Provider) survey(ctx context.Context, op string) (s survey, err error) {
+func (p *Provider) takeSurvey(ctx context.Context, op string) (s survey, err error) {
 	if err := p.open(ctx, op); err != nil {
 		return s, err
 	}
-	s.alive, err = p.service.alive(ctx, "", map[string]string{tagOwner: p.opts.Prefix}) // first: whose page is older has lived
+	s.alive, err = p.service.listRunning(ctx, "", map[string]string{tagOwner: p.opts.Prefix}) // first: whose page is older has lived
 	if err == nil {
-		s.pages, err = p.book.all(ctx)
+		s.pages, err = p.store.readAllLatest(ctx)
 	}
 	if err != nil {
-		return s, p.failed(ctx, op, "", err)
+		return s, p.wrapError(ctx, op, "", err)
 	}
 	var work sync.WaitGroup
-	places := make(chan struct{}, endedAtOnce)
+	places := make(chan struct{}, maxConcurrentEnds)
 	for of, at := range s.pages {
 		id, ok := strings.CutPrefix(of, kindSandbox+"/")
-		if !ok || at.Over {
+		if !ok || at.Deleted {
 			continue
 		}
-		r := p.decode(id, at)
+		r := p.decodeRecord(id, at)
 		s.records = append(s.records, r)
-		if r.note.State == atoll.StateRunning && s.alive[r.note.Life] == nil && !p.untold.has(r.note.Life) {
+		if r.note.State == atoll.StateRunning && s.alive[r.note.Life] == nil && !p.unreadLogs.has(r.note.Life) {
 			work.Go(func() { // side by side: a log may take long, or not come at all
 				places <- struct{}{}
 				defer func() { <-places }()
-				p.endedAmongOthers(ctx, r)
+				p.recordEndLogged(ctx, r)
 			})
 		}
 	}
 	work.Wait()
 	if ctx.Err() != nil {
-		return s, p.failed(ctx, op, "", ctx.Err())
+		return s, p.wrapError(ctx, op, "", ctx.Err())
 	}
 	s.records = slices.DeleteFunc(s.records, func(r *record) bool { return r.page == nil })
 	for _, r := range s.records {
-		p.fill(r)
+		p.fillStatus(r)
 	}
 	return s, nil
 }
 
-// endedAtOnce is of how many sandboxes it is found out at the same time how they have ended.
-const endedAtOnce = 16
+// maxConcurrentEnds is of how many sandboxes it is found out at the same time how they have ended.
+const maxConcurrentEnds = 16
 
-// endedAmongOthers is ended, for one of many, which the others are not to suffer from. One
+// recordEndLogged is ended, for one of many, which the others are not to suffer from. One
 // that was removed meanwhile has no page afterwards.
-func (p *Provider) endedAmongOthers(ctx context.Context, r *record) {
-	err := p.ended(ctx, r)
+func (p *Provider) recordEndLogged(ctx context.Context, r *record) {
+	err := p.recordIfEnded(ctx, r)
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case atoll.KindOf(err) == atoll.ErrNotFound:
@@ -151,19 +151,19 @@ func (p *Provider) endedAmongOthers(ctx context.Context, r *record) {
 	}
 }
 
-// decode reads what is written of a sandbox.
-func (p *Provider) decode(id string, at *page) *record {
+// decodeRecord reads what is written of a sandbox.
+func (p *Provider) decodeRecord(id string, at *revision) *record {
 	r := &record{page: at}
 	r.ID = id
-	if at.Text == nil || json.Unmarshal(at.Text, &r.note) != nil {
+	if at.Value == nil || json.Unmarshal(at.Value, &r.note) != nil {
 		r.note = note{Spec: atoll.Spec{ID: id, Provider: "modal"}, State: atoll.StateFailed, Reason: "its record is damaged: remove it"}
 		r.damaged = true
 	}
 	return r
 }
 
-// fill fills in the status.
-func (p *Provider) fill(r *record) *record {
+// fillStatus fills in the status.
+func (p *Provider) fillStatus(r *record) *record {
 	st, n := &r.Status, &r.note
 	st.Provider, st.Caps, st.Created = "modal", p.opts.caps(), n.Created
 	st.Spec, st.State, st.Image, st.Expires = n.Spec, n.State, n.Image, n.Expires
@@ -180,31 +180,31 @@ func (p *Provider) fill(r *record) *record {
 	return r
 }
 
-// change writes down what fn makes of the note of a sandbox, unless fn returns an error.
+// updateRecord writes down what fn makes of the note of a sandbox, unless fn returns an error.
 // fn may be called more than once: others write, too. Kinds: ErrNotFound (it is not there,
 // or another one by now), and those of fn.
-func (p *Provider) change(ctx context.Context, r *record, fn func(n *note) error) error {
+func (p *Provider) updateRecord(ctx context.Context, r *record, fn func(n *note) error) error {
 	at, n := r.page, r.note
 	for {
 		if err := fn(&n); err != nil {
 			return err
 		}
-		written, err := p.book.write(ctx, kindSandbox, r.ID, at, &n)
+		written, err := p.store.writeNext(ctx, kindSandbox, r.ID, at, &n)
 		if err == nil {
 			r.page, r.note = written, n
-			p.events.changed(r.ID, p.fill(r))
+			p.events.publishChange(r.ID, p.fillStatus(r))
 			return nil
 		}
-		if !errors.Is(err, errTurned) {
+		if !errors.Is(err, errWrittenElsewhere) {
 			return err
 		}
-		if at, err = p.book.turn(ctx, subject(kindSandbox, r.ID)); err != nil {
+		if at, err = p.store.readLatest(ctx, subjectKey(kindSandbox, r.ID)); err != nil {
 			return err
 		}
-		if at == nil || at.Over {
+		if at == nil || at.Deleted {
 			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
 		}
-		now := p.decode(r.ID, at)
+		now := p.decodeRecord(r.ID, at)
 		if now.note.Made != r.note.Made {
 			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
 		}
@@ -212,8 +212,8 @@ func (p *Provider) change(ctx context.Context, r *record, fn func(n *note) error
 	}
 }
 
-// mustRun is the error of what needs a running sandbox.
-func mustRun(op string, st *atoll.Status) error {
+// requireRunning is the error of what needs a running sandbox.
+func requireRunning(op string, st *atoll.Status) error {
 	switch st.State {
 	case atoll.StateRunning:
 		return nil

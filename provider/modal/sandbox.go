@@ -15,15 +15,15 @@ type sandbox struct {
 	id string
 }
 
-// sandbox is the handle of the one with that id.
-func (p *Provider) sandbox(id string) *sandbox {
+// newHandle is the handle of the one with that id.
+func (p *Provider) newHandle(id string) *sandbox {
 	s := &sandbox{p: p, id: id}
 	s.Sandbox = guestproc.Sandbox{
-		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.inside(ctx, op, id) },
+		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.reachGuest(ctx, op, id) },
 		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
-			return p.caretaker(ctx, op, id, names)
+			return p.reachCaretaker(ctx, op, id, names)
 		},
-		Ends:  func(ctx context.Context, op string) error { return p.goes(ctx, op, id) },
+		Ends:  func(ctx context.Context, op string) error { return p.checkRunning(ctx, op, id) },
 		Ended: s.endedMain,
 	}
 	return s
@@ -34,15 +34,15 @@ func (s *sandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	r, err := s.p.look(ctx, "status", s.id)
+	r, err := s.p.findRecord(ctx, "status", s.id)
 	if err != nil {
 		return atoll.Status{}, err
 	}
 	return r.Status.Clone(), nil
 }
 
-// locked runs fn on the sandbox as it is, while nobody else in this program does.
-func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error) error {
+// withLockedRecord runs fn on the sandbox as it is, while nobody else in this program does.
+func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*record) error) error {
 	if err := s.p.open(ctx, op); err != nil {
 		return err
 	}
@@ -51,26 +51,26 @@ func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error)
 		return err
 	}
 	defer release()
-	r, err := s.p.look(ctx, op, s.id)
+	r, err := s.p.findRecord(ctx, op, s.id)
 	if err != nil {
 		return err
 	}
-	return s.p.failed(ctx, op, s.id, fn(r))
+	return s.p.wrapError(ctx, op, s.id, fn(r))
 }
 
 // endedMain is the main process of a sandbox that has come to its end: how it ended, and
 // what is kept of what it has printed. Kinds: ErrNotExist (there was none, or it runs).
 func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
-	r, err := s.p.look(ctx, "process", s.id)
+	r, err := s.p.findRecord(ctx, "process", s.id)
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
 	if err := guestproc.MainEnded(&r.Status); err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
-	out, err := s.p.kept(ctx, r)
+	out, err := s.p.storedOutput(ctx, r)
 	if err != nil {
-		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
+		return nil, atoll.ProcessStatus{}, s.p.wrapError(ctx, "process", s.id, err)
 	}
 	return guestproc.Main(&r.Status, out.Stdout, out.Stderr)
 }
@@ -78,8 +78,8 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	defer s.p.sweeper.Rouse()
-	return s.locked(ctx, "extend", func(r *record) error {
-		return s.p.change(ctx, r, func(n *note) error {
+	return s.withLockedRecord(ctx, "extend", func(r *record) error {
+		return s.p.updateRecord(ctx, r, func(n *note) error {
 			now := r.Status
 			now.Expires = n.Expires
 			st, err := now.Extended(ttl, time.Now())

@@ -37,10 +37,10 @@ type service struct {
 	opening sync.Mutex
 	tokens  *sdk.AuthTokenManager
 
-	mu     sync.Mutex
-	sdk    *sdk.Client // nil until it is open
-	in     string      // the environment's name, once it is open
-	closed bool
+	mu      sync.Mutex
+	sdk     *sdk.Client // nil until it is open
+	envName string      // the environment's name, once it is open
+	closed  bool
 }
 
 // sdkVersion is the version of the SDK that is in this program.
@@ -57,7 +57,7 @@ var sdkVersion = func() string {
 }()
 
 // How calls are tried again: what the service has not taken in is sent once more.
-const retries = `{"methodConfig":[{"name":[{"service":"modal.client.ModalClient"}],"retryPolicy":{
+const retryPolicy = `{"methodConfig":[{"name":[{"service":"modal.client.ModalClient"}],"retryPolicy":{
 	"maxAttempts":4,"initialBackoff":"0.1s","maxBackoff":"1s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
 
 // messageSize is the longest message of the protocol, as the SDK has it.
@@ -67,8 +67,8 @@ const messageSize = 100 << 20
 // what is asked on one that has nothing to send, every pingEvery: as rarely as every
 // server allows.
 const (
-	pingEvery = 6 * time.Minute
-	ackTime   = 20 * time.Second
+	pingInterval = 6 * time.Minute
+	ackTimeout   = 20 * time.Second
 )
 
 func newService(opts *Options) (*service, error) {
@@ -82,15 +82,15 @@ func newService(opts *Options) (*service, error) {
 	}
 	s := &service{opts: opts}
 	conn, err := grpc.NewClient(target,
-		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(retries),
+		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(retryPolicy),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageSize), grpc.MaxCallSendMsgSize(messageSize)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: ackTime}),
-		grpc.WithUnaryInterceptor(s.call), grpc.WithStreamInterceptor(s.stream),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: ackTimeout}),
+		grpc.WithUnaryInterceptor(s.interceptCall), grpc.WithStreamInterceptor(s.interceptStream),
 	)
 	if err != nil {
 		return nil, err
 	}
-	s.conn, s.pb = conn, unread{pb.NewModalClientClient(conn)}
+	s.conn, s.pb = conn, logFilter{pb.NewModalClientClient(conn)}
 	return s, nil
 }
 
@@ -103,11 +103,11 @@ func (s *service) open(ctx context.Context) error {
 	if s.opts.TokenID == "" || s.opts.TokenSecret == "" {
 		return atoll.Errorf("open", "modal", atoll.ErrDenied, noToken)
 	}
-	if client, err := s.client(); client != nil || err != nil {
+	if client, err := s.sdkClient(); client != nil || err != nil {
 		return err
 	}
 	opened := make(chan error, 1)
-	go func() { opened <- s.begin() }() // the SDK takes no context for it
+	go func() { opened <- s.connectClient() }() // the SDK takes no context for it
 	select {
 	case err := <-opened:
 		return err
@@ -116,11 +116,11 @@ func (s *service) open(ctx context.Context) error {
 	}
 }
 
-// begin makes the SDK's client, for the first who comes.
-func (s *service) begin() error {
+// connectClient makes the SDK's client, for the first who comes.
+func (s *service) connectClient() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	if client, err := s.client(); client != nil || err != nil {
+	if client, err := s.sdkClient(); client != nil || err != nil {
 		return err
 	}
 	tokens := sdk.NewAuthTokenManager(s.pb)
@@ -130,13 +130,13 @@ func (s *service) begin() error {
 	s.mu.Lock()
 	s.tokens = tokens // for all calls from now on, those of the client, too
 	s.mu.Unlock()
-	in, err := s.named(context.Background())
+	in, err := s.resolveEnvironment(context.Background())
 	if err != nil {
 		tokens.Stop()
 		return err
 	}
 	params := &sdk.ClientParams{TokenID: s.opts.TokenID, TokenSecret: s.opts.TokenSecret, Environment: in, ControlPlaneClient: s.pb}
-	fresh(&params.Config)
+	setZero(&params.Config)
 	client, err := sdk.NewClientWithOptions(params)
 	if err != nil {
 		tokens.Stop()
@@ -149,13 +149,13 @@ func (s *service) begin() error {
 		tokens.Stop()
 		return errClosed
 	}
-	s.sdk, s.in = client, in
+	s.sdk, s.envName = client, in
 	return nil
 }
 
-// named is the name of the environment. Where none is named, the SDK takes MODAL_ENVIRONMENT,
+// resolveEnvironment is the name of the environment. Where none is named, the SDK takes MODAL_ENVIRONMENT,
 // and the service its default one: what is made in the one is not found in the other.
-func (s *service) named(ctx context.Context) (string, error) {
+func (s *service) resolveEnvironment(ctx context.Context) (string, error) {
 	if s.opts.Environment != "" {
 		return s.opts.Environment, nil
 	}
@@ -170,22 +170,22 @@ func (s *service) named(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// environment is its name, once the service is open.
-func (s *service) environment() string {
+// environmentName is its name, once the service is open.
+func (s *service) environmentName() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.in
+	return s.envName
 }
 
-// fresh sets p to a zero value of a type that may have no name here, as that of the SDK's
+// setZero sets p to a zero value of a type that may have no name here, as that of the SDK's
 // configuration: with an empty one it does not read ~/.modal.toml, of whose tables another
 // one may be meant, and which it wants to look for also where nobody has a home.
-func fresh[T any](p **T) { *p = new(T) }
+func setZero[T any](p **T) { *p = new(T) }
 
 var errClosed = atoll.Errorf("open", "modal", atoll.ErrUnavailable, "the provider is closed")
 
-// client is the SDK's; nil until it is open.
-func (s *service) client() (*sdk.Client, error) {
+// sdkClient is the SDK's; nil until it is open.
+func (s *service) sdkClient() (*sdk.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -205,8 +205,8 @@ func (s *service) close() {
 	_ = s.conn.Close()
 }
 
-// with adds to a call what each has to say of itself.
-func (s *service) with(ctx context.Context, method string) context.Context {
+// withMetadata adds to a call what each has to say of itself.
+func (s *service) withMetadata(ctx context.Context, method string) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx,
 		"x-modal-client-type", strconv.Itoa(int(pb.ClientType_CLIENT_TYPE_LIBMODAL_GO)),
 		"x-modal-client-version", "1.0.0", // of the protocol: that of the SDK
@@ -223,23 +223,23 @@ func (s *service) with(ctx context.Context, method string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "x-modal-auth-token", tokens.GetCurrentToken())
 }
 
-// callTime is how long a call may take that is no long poll: the service answers those
+// callTimeout is how long a call may take that is no long poll: the service answers those
 // within the time that they name.
-const callTime = 2 * time.Minute
+const callTimeout = 2 * time.Minute
 
-func (s *service) call(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+func (s *service) interceptCall(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := invoke(s.with(ctx, method), method, req, reply, cc, opts...)
-	if isCode(err, codes.Unauthenticated) && s.renew(ctx, method) {
-		err = invoke(s.with(ctx, method), method, req, reply, cc, opts...)
+	err := invoke(s.withMetadata(ctx, method), method, req, reply, cc, opts...)
+	if isCode(err, codes.Unauthenticated) && s.renewToken(ctx, method) {
+		err = invoke(s.withMetadata(ctx, method), method, req, reply, cc, opts...)
 	}
 	return err
 }
 
-// renew gets another token for calls: the one there is may not have been renewed in time
+// renewToken gets another token for calls: the one there is may not have been renewed in time
 // on a machine that slept.
-func (s *service) renew(ctx context.Context, method string) bool {
+func (s *service) renewToken(ctx context.Context, method string) bool {
 	s.mu.Lock()
 	tokens := s.tokens
 	s.mu.Unlock()
@@ -252,31 +252,31 @@ func (s *service) renew(ctx context.Context, method string) bool {
 
 const authMethod = "/AuthTokenGet"
 
-func (s *service) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return open(s.with(ctx, method), desc, cc, method, opts...)
+func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(s.withMetadata(ctx, method), desc, cc, method, opts...)
 }
 
-// unread is the protocol without the logs that nobody reads: of each sandbox that it
+// logFilter is the protocol without the logs that nobody reads: of each sandbox that it
 // names, the SDK reads both outputs, for as long as it lives.
-type unread struct{ pb.ModalClientClient }
+type logFilter struct{ pb.ModalClientClient }
 
-// wanted marks the context of a call for logs that are read.
-type wanted struct{}
+// logsWanted marks the context of a call for logs that are read.
+type logsWanted struct{}
 
-func (u unread) SandboxGetLogs(ctx context.Context, req *pb.SandboxGetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.TaskLogsBatch], error) {
-	if ctx.Value(wanted{}) == nil {
-		return &ended{}, nil
+func (u logFilter) SandboxGetLogs(ctx context.Context, req *pb.SandboxGetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.TaskLogsBatch], error) {
+	if ctx.Value(logsWanted{}) == nil {
+		return &emptyLog{}, nil
 	}
 	return u.ModalClientClient.SandboxGetLogs(ctx, req, opts...)
 }
 
-// ended is a log that has come to its end.
-type ended struct {
+// emptyLog is a log that has come to its end.
+type emptyLog struct {
 	grpc.ServerStreamingClient[pb.TaskLogsBatch]
 	told bool
 }
 
-func (e *ended) Recv() (*pb.TaskLogsBatch, error) {
+func (e *emptyLog) Recv() (*pb.TaskLogsBatch, error) {
 	if e.told {
 		return nil, io.EOF
 	}
@@ -291,9 +291,9 @@ type cached[T any] struct {
 	have   map[string]T
 }
 
-// get is what ask once said of the name. Who asks first has all others wait for that one,
+// getOrFetch is what ask once said of the name. Who asks first has all others wait for that one,
 // as long as their ctx does.
-func (c *cached[T]) get(ctx context.Context, name string, ask func() (T, error)) (v T, err error) {
+func (c *cached[T]) getOrFetch(ctx context.Context, name string, ask func() (T, error)) (v T, err error) {
 	release, err := c.asking.Lock(ctx, name)
 	if err != nil {
 		return v, err
@@ -317,15 +317,15 @@ func (c *cached[T]) get(ctx context.Context, name string, ask func() (T, error))
 	return v, nil
 }
 
-// all are those that were asked for.
-func (c *cached[T]) all() []T {
+// cachedValues are those that were asked for.
+func (c *cached[T]) cachedValues() []T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.have))
 }
 
-// forget has all be asked for again.
-func (c *cached[T]) forget() {
+// forgetAll has all be asked for again.
+func (c *cached[T]) forgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.have)

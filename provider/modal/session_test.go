@@ -37,7 +37,7 @@ func TestSessionGoesOn(t *testing.T) {
 	}
 	before, sb := open(session.OpeningMade)
 	says(t, sb, "echo work > /work/file; echo root > /file")
-	if err := theLab.server.Kill(life(t, p, sb.ID()), pb.GenericResult_GENERIC_STATUS_TERMINATED, ""); err != nil {
+	if err := theLab.server.Kill(instance(t, p, sb.ID()), pb.GenericResult_GENERIC_STATUS_TERMINATED, ""); err != nil {
 		t.Fatal(err)
 	}
 	after, sb := open(session.OpeningRestarted)

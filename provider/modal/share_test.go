@@ -35,11 +35,11 @@ func TestSharedVolumeStays(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := &creation{p: p, spec: made}
-			if err := errors.Join(c.write(t.Context()), c.volumes(t.Context())); err != nil {
+			if err := errors.Join(c.writeRecord(t.Context()), c.createVolumes(t.Context())); err != nil {
 				t.Fatal(err)
 			}
 			meanwhile()
-			if err := errors.Join(p.drop(t.Context(), c.r), p.unmakeWith(t.Context(), c.r)); err != nil {
+			if err := errors.Join(p.dropSandbox(t.Context(), c.r), p.deleteVolumesOf(t.Context(), c.r)); err != nil {
 				t.Error(err)
 			}
 		}},
@@ -59,7 +59,7 @@ func TestSharedVolumeStays(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, v := range all {
-					if _, err := other.modalVolume(t.Context(), volumeKey(v.Project, v.Name)); err != nil {
+					if _, err := other.findVolume(t.Context(), volumeKey(v.Project, v.Name)); err != nil {
 						t.Errorf("%s: %v", v.Name, err)
 					}
 					names = append(names, v.Name)

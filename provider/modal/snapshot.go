@@ -24,18 +24,18 @@ type snapshotNote struct {
 	Created time.Time  `json:"created"`
 }
 
-// snapshotTime is how long Modal may take to copy the files of a sandbox.
-const snapshotTime = 55 * time.Second
+// snapshotTimeout is how long Modal may take to copy the files of a sandbox.
+const snapshotTimeout = 55 * time.Second
 
 // Snapshot implements atoll.Snapshotter: its files are copied, and no processes.
 func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
-	err = s.locked(ctx, "snapshot", func(r *record) error {
-		if err := mustRun("snapshot", &r.Status); err != nil {
+	err = s.withLockedRecord(ctx, "snapshot", func(r *record) error {
+		if err := requireRunning("snapshot", &r.Status); err != nil {
 			return err
 		}
 		var taken atoll.Snapshot
-		err := guestproc.Detached(ctx, &s.p.work, snapshotTime+lastTime, func(whole context.Context) (err error) {
-			taken, err = s.take(whole, ctx, r)
+		err := guestproc.Detached(ctx, &s.p.work, snapshotTimeout+cleanupTimeout, func(whole context.Context) (err error) {
+			taken, err = s.takeSnapshot(whole, ctx, r)
 			return err
 		})
 		if err == nil {
@@ -46,28 +46,28 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 	return snap, err
 }
 
-// take makes a snapshot, unless waits ends: what Modal has begun it finishes, and only who
+// takeSnapshot makes a snapshot, unless waits ends: what Modal has begun it finishes, and only who
 // has its answer can say which image that is to delete.
-func (s *sandbox) take(ctx, waits context.Context, r *record) (atoll.Snapshot, error) {
-	image, err := s.p.service.snapshot(ctx, r.note.Life)
+func (s *sandbox) takeSnapshot(ctx, waits context.Context, r *record) (atoll.Snapshot, error) {
+	image, err := s.p.service.snapshotFiles(ctx, r.note.Life)
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}
 	n := snapshotNote{Image: image, Sandbox: s.id, Spec: r.note.Spec, Created: time.Now().UTC()}
 	id := atoll.NewID()
-	err = settled(waits, func(ctx context.Context) error {
-		_, err := s.p.book.write(ctx, kindSnapshot, id, nil, &n)
+	err = runToEnd(waits, func(ctx context.Context) error {
+		_, err := s.p.store.writeNext(ctx, kindSnapshot, id, nil, &n)
 		return err
 	})
 	if err != nil {
-		return atoll.Snapshot{}, errors.Join(err, settledLast(func(ctx context.Context) error { return s.p.service.dropImage(ctx, image) }))
+		return atoll.Snapshot{}, errors.Join(err, runCleanup(func(ctx context.Context) error { return s.p.service.dropImage(ctx, image) }))
 	}
-	return n.snapshot(id), nil
+	return n.toSnapshot(id), nil
 }
 
-// snapshot copies the files of a life into an image, whose id it returns.
-func (s *service) snapshot(ctx context.Context, life string) (string, error) {
-	resp, err := s.pb.SandboxSnapshotFs(ctx, pb.SandboxSnapshotFsRequest_builder{SandboxId: life, Timeout: float32(snapshotTime.Seconds())}.Build())
+// snapshotFiles copies the files of a life into an image, whose id it returns.
+func (s *service) snapshotFiles(ctx context.Context, life string) (string, error) {
+	resp, err := s.pb.SandboxSnapshotFs(ctx, pb.SandboxSnapshotFsRequest_builder{SandboxId: life, Timeout: float32(snapshotTimeout.Seconds())}.Build())
 	if err != nil {
 		return "", err
 	}
@@ -85,7 +85,7 @@ func (s *service) dropImage(ctx context.Context, image string) error {
 	return err
 }
 
-func (n *snapshotNote) snapshot(id string) atoll.Snapshot {
+func (n *snapshotNote) toSnapshot(id string) atoll.Snapshot {
 	return atoll.Snapshot{ID: id, Provider: "modal", Sandbox: n.Sandbox, Spec: n.Spec, Version: n.Image, Created: n.Created}
 }
 
@@ -94,16 +94,16 @@ func (p *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	if err := p.open(ctx, "snapshots"); err != nil {
 		return nil, err
 	}
-	pages, err := p.book.all(ctx)
+	pages, err := p.store.readAllLatest(ctx)
 	if err != nil {
-		return nil, p.failed(ctx, "snapshots", "", err)
+		return nil, p.wrapError(ctx, "snapshots", "", err)
 	}
 	var list []atoll.Snapshot
 	for of, at := range pages {
 		id, ok := strings.CutPrefix(of, kindSnapshot+"/")
 		var n snapshotNote
-		if ok && !at.Over && json.Unmarshal(at.Text, &n) == nil {
-			list = append(list, n.snapshot(id))
+		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil {
+			list = append(list, n.toSnapshot(id))
 		}
 	}
 	slices.SortFunc(list, func(a, b atoll.Snapshot) int { return a.Created.Compare(b.Created) })
@@ -116,19 +116,19 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 		return err
 	}
 	var n snapshotNote
-	at, err := p.book.read(ctx, kindSnapshot, id, &n)
+	at, err := p.store.readValue(ctx, kindSnapshot, id, &n)
 	if err != nil {
-		return p.failed(ctx, "remove snapshot", id, err)
+		return p.wrapError(ctx, "remove snapshot", id, err)
 	}
 	if at == nil {
 		return atoll.Errorf("remove snapshot", id, atoll.ErrNotExist, "no snapshot %q", id)
 	}
-	return p.failed(ctx, "remove snapshot", id, settled(ctx, func(ctx context.Context) error {
+	return p.wrapError(ctx, "remove snapshot", id, runToEnd(ctx, func(ctx context.Context) error {
 		if err := p.service.dropImage(ctx, n.Image); err != nil {
 			return err
 		}
-		_, err := p.book.write(ctx, kindSnapshot, id, at, nil)
-		if errors.Is(err, errTurned) {
+		_, err := p.store.writeNext(ctx, kindSnapshot, id, at, nil)
+		if errors.Is(err, errWrittenElsewhere) {
 			return nil // somebody else has removed it
 		}
 		return err
@@ -136,16 +136,16 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 }
 
 // snapshotImage is the image that a snapshot is.
-func (p *Provider) snapshotImage(ctx context.Context, id string) (*madeImage, error) {
+func (p *Provider) snapshotImage(ctx context.Context, id string) (*builtImage, error) {
 	var n snapshotNote
-	at, err := p.book.read(ctx, kindSnapshot, id, &n)
+	at, err := p.store.readValue(ctx, kindSnapshot, id, &n)
 	if err != nil {
 		return nil, err
 	}
 	if at == nil {
 		return nil, atoll.Errorf("create", "", atoll.ErrNotExist, "no snapshot %q", id)
 	}
-	client, err := p.service.client()
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (p *Provider) snapshotImage(ctx context.Context, id string) (*madeImage, er
 	if errors.As(err, &gone) {
 		return nil, atoll.Errorf("create", "", atoll.ErrNotExist, "the image %s of snapshot %s was deleted by somebody else", n.Image, id)
 	}
-	return &madeImage{image, "snapshot@" + n.Image}, err
+	return &builtImage{image, "snapshot@" + n.Image}, err
 }
 
 var (

@@ -130,8 +130,8 @@ func TestStarterIsKilled(t *testing.T) {
 	}
 }
 
-// away has a method of the service not work, until it is called.
-func away(method string) (back func()) {
+// isUnavailable has a method of the service not work, until it is called.
+func isUnavailable(method string) (back func()) {
 	theLab.server.Intercept(func(called string) error {
 		if called == method {
 			return status.Error(codes.Unavailable, "out of reach")
@@ -146,7 +146,7 @@ func TestLogIsAway(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "echo said; sleep 2; exit 3"}})
 	other := created(t, p, atoll.Spec{NoStart: true})
-	back := away("SandboxGetLogs")
+	back := isUnavailable("SandboxGetLogs")
 	defer back()
 	becomes(t, "it cannot be told", 20*time.Second, func() bool {
 		st, err := sb.Status(t.Context())
@@ -203,7 +203,7 @@ func TestWatchIsInOrder(t *testing.T) {
 		}
 	})
 	<-ready
-	alive := life(t, p, ended.ID())
+	alive := instance(t, p, ended.ID())
 	asks, goOn := make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool
 	theLab.server.Intercept(func(method string) error {

@@ -12,22 +12,22 @@ import (
 
 // A conn is the stdio of a program that Modal executes in a sandbox.
 type conn struct {
-	process *sdk.ContainerProcess
-	byes    *sync.WaitGroup // counts a Close that goes on
+	process        *sdk.ContainerProcess
+	closingStreams *sync.WaitGroup // counts a Close that goes on
 
 	closing sync.Once
-	over    chan struct{} // closed with it
+	closed  chan struct{} // closed with it
 
 	writing sync.Mutex // messages are numbered
 
-	mu   sync.Mutex
-	said strings.Builder // on stderr
+	mu     sync.Mutex
+	stderr strings.Builder // on stderr
 }
 
-// execute has the guest's program executed once more in a sandbox. Its stream lasts until it
+// execGuest has the guest's program executed once more in a sandbox. Its stream lasts until it
 // is closed, whatever becomes of ctx.
-func (p *Provider) execute(ctx context.Context, life, what string) (*conn, error) {
-	client, err := p.service.client()
+func (p *Provider) execGuest(ctx context.Context, life, what string) (*conn, error) {
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
@@ -39,21 +39,21 @@ func (p *Provider) execute(ctx context.Context, life, what string) (*conn, error
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{process: process, byes: &p.byes, over: make(chan struct{})}
-	go c.listen()
+	c := &conn{process: process, closingStreams: &p.closingStreams, closed: make(chan struct{})}
+	go c.collectStderr()
 	return c, nil
 }
 
-// saidLimit is how much of stderr is kept.
-const saidLimit = 4 << 10
+// stderrLimit is how much of stderr is kept.
+const stderrLimit = 4 << 10
 
-// listen keeps what the program says on stderr, for complaint.
-func (c *conn) listen() {
-	buf := make([]byte, saidLimit)
+// collectStderr keeps what the program says on stderr, for complaint.
+func (c *conn) collectStderr() {
+	buf := make([]byte, stderrLimit)
 	for {
 		n, err := c.process.Stderr.Read(buf)
 		c.mu.Lock()
-		c.said.Write(buf[:min(n, max(0, saidLimit-c.said.Len()))])
+		c.stderr.Write(buf[:min(n, max(0, stderrLimit-c.stderr.Len()))])
 		c.mu.Unlock()
 		if err != nil {
 			return
@@ -74,7 +74,7 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	defer c.writing.Unlock()
 	for len(b) > 0 {
 		select {
-		case <-c.over:
+		case <-c.closed:
 			return n, io.ErrClosedPipe
 		default:
 		}
@@ -98,8 +98,8 @@ func (c *conn) CloseWrite() error {
 // Close implements io.Closer. The program ends when it reads that nothing more will come.
 func (c *conn) Close() error {
 	c.closing.Do(func() {
-		close(c.over)
-		c.byes.Go(func() {
+		close(c.closed)
+		c.closingStreams.Go(func() {
 			_ = c.CloseWrite() // whose sandbox may have ended
 			_ = c.process.Stdout.Close()
 			_ = c.process.Stderr.Close()
@@ -108,11 +108,11 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// complaint is what the program has said on stderr.
-func (c *conn) complaint() error {
+// stderrError is what the program has said on stderr.
+func (c *conn) stderrError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if text := strings.TrimSpace(c.said.String()); text != "" {
+	if text := strings.TrimSpace(c.stderr.String()); text != "" {
 		return fmt.Errorf("it says %q", text)
 	}
 	return nil

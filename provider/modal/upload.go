@@ -26,8 +26,8 @@ const (
 	guestPath = guestDir + "/" + guestName
 )
 
-// program is the guest's, for Modal's machines. Kinds: ErrUnavailable.
-func (p *Provider) program() ([]byte, error) {
+// guestProgram is the guest's, for Modal's machines. Kinds: ErrUnavailable.
+func (p *Provider) guestProgram() ([]byte, error) {
 	program, err := p.opts.Guest()
 	if err == nil {
 		err = guest.Fits(program, "amd64")
@@ -38,32 +38,32 @@ func (p *Provider) program() ([]byte, error) {
 	return program, nil
 }
 
-// guest is the Volume with the guest's program, which has its digest in its name: it is
+// guestVolume is the Volume with the guest's program, which has its digest in its name: it is
 // put there once in an environment, for all who have this one.
-func (p *Provider) guest(ctx context.Context) (*sdk.Volume, error) {
-	program, err := p.program()
+func (p *Provider) guestVolume(ctx context.Context) (*sdk.Volume, error) {
+	program, err := p.guestProgram()
 	if err != nil {
 		return nil, err
 	}
 	digest := sha256.Sum256(program)
-	return p.guests.get(ctx, hex.EncodeToString(digest[:8]), func() (*sdk.Volume, error) {
-		client, err := p.service.client()
+	return p.guests.getOrFetch(ctx, hex.EncodeToString(digest[:8]), func() (*sdk.Volume, error) {
+		client, err := p.service.sdkClient()
 		if err != nil {
 			return nil, err
 		}
-		v, err := client.Volumes.FromName(ctx, p.names.guest(hex.EncodeToString(digest[:8])), &sdk.VolumeFromNameParams{CreateIfMissing: true})
+		v, err := client.Volumes.FromName(ctx, p.names.guestVolumeName(hex.EncodeToString(digest[:8])), &sdk.VolumeFromNameParams{CreateIfMissing: true})
 		if err != nil {
 			return nil, err
 		}
-		if err := p.upload(ctx, v.VolumeID, program); err != nil {
+		if err := p.uploadGuest(ctx, v.VolumeID, program); err != nil {
 			return nil, err
 		}
 		return v.ReadOnly(), nil
 	})
 }
 
-// upload puts the guest's program into a Volume. What Modal has of it already is not sent.
-func (p *Provider) upload(ctx context.Context, volume string, program []byte) error {
+// uploadGuest puts the guest's program into a Volume. What Modal has of it already is not sent.
+func (p *Provider) uploadGuest(ctx context.Context, volume string, program []byte) error {
 	digest := sha256.Sum256(program)
 	put := pb.MountPutFileRequest_builder{Sha256Hex: hex.EncodeToString(digest[:])}
 	there, err := p.service.pb.MountPutFile(ctx, put.Build())
@@ -71,7 +71,7 @@ func (p *Provider) upload(ctx context.Context, volume string, program []byte) er
 		return err
 	}
 	if !there.GetExists() {
-		blob, err := p.blob(ctx, program)
+		blob, err := p.uploadBlob(ctx, program)
 		if err != nil {
 			return err
 		}
@@ -90,8 +90,8 @@ func (p *Provider) upload(ctx context.Context, volume string, program []byte) er
 	return err
 }
 
-// blob sends what is too long for a message to where Modal says, and returns its id.
-func (p *Provider) blob(ctx context.Context, data []byte) (string, error) {
+// uploadBlob sends what is too long for a message to where Modal says, and returns its id.
+func (p *Provider) uploadBlob(ctx context.Context, data []byte) (string, error) {
 	sum, digest := md5.Sum(data), sha256.Sum256(data)
 	made, err := p.service.pb.BlobCreate(ctx, pb.BlobCreateRequest_builder{
 		ContentMd5: base64.StdEncoding.EncodeToString(sum[:]), ContentSha256Base64: base64.StdEncoding.EncodeToString(digest[:]), ContentLength: int64(len(data)),

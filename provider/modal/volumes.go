@@ -30,53 +30,53 @@ type volumeNote struct {
 // dataKey and volumeKey are the keys of volumes in the book, and their names at Modal but
 // for what these begin with.
 func dataKey(id string) string              { return "data-" + id }
-func volumeKey(project, name string) string { return "volume-" + hash(project, name) }
+func volumeKey(project, name string) string { return "volume-" + hashWords(project, name) }
 
-func (n names) keyed(key string) string { return string(n) + "-" + key }
+func (n names) volumeName(key string) string { return string(n) + "-" + key }
 
-// volumes makes the volumes of a sandbox that are not there.
-func (c *creation) volumes(ctx context.Context) error {
+// createVolumes makes the volumes of a sandbox that are not there.
+func (c *creation) createVolumes(ctx context.Context) error {
 	if c.p.opts.Ephemeral {
 		return nil
 	}
-	if err := c.volume(ctx, dataKey(c.spec.ID), volumeNote{Name: volume.DataName(c.spec.ID), Sandbox: c.spec.ID}); err != nil {
+	if err := c.createVolume(ctx, dataKey(c.spec.ID), volumeNote{Name: volume.DataName(c.spec.ID), Sandbox: c.spec.ID}); err != nil {
 		return err
 	}
 	for _, m := range c.spec.Mounts {
 		if m.Type != atoll.MountVolume {
 			continue
 		}
-		if err := c.volume(ctx, volumeKey(c.spec.Project, m.Source), volumeNote{Name: m.Source}); err != nil {
+		if err := c.createVolume(ctx, volumeKey(c.spec.Project, m.Source), volumeNote{Name: m.Source}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// volume makes a volume, unless it is there.
-func (c *creation) volume(ctx context.Context, key string, n volumeNote) error {
+// createVolume makes a volume, unless it is there.
+func (c *creation) createVolume(ctx context.Context, key string, n volumeNote) error {
 	n.Project, n.Made, n.Created = c.spec.Project, c.r.note.Made, time.Now().UTC()
 	for {
-		before, err := c.p.book.turn(ctx, subject(kindVolume, key))
+		before, err := c.p.store.readLatest(ctx, subjectKey(kindVolume, key))
 		if err != nil {
 			return err
 		}
-		if before != nil && !before.Over {
-			err = c.share(ctx, key, before)
+		if before != nil && !before.Deleted {
+			err = c.shareVolume(ctx, key, before)
 		} else {
-			err = settled(ctx, func(ctx context.Context) error { return c.makeVolume(ctx, key, before, n) })
+			err = runToEnd(ctx, func(ctx context.Context) error { return c.makeVolume(ctx, key, before, n) })
 		}
-		if !errors.Is(err, errTurned) { // else another sandbox of the project has just made it, or had it
+		if !errors.Is(err, errWrittenElsewhere) { // else another sandbox of the project has just made it, or had it
 			return err
 		}
 	}
 }
 
-// share has a volume that is there be one that stays when the creation fails that has made
+// shareVolume has a volume that is there be one that stays when the creation fails that has made
 // it: from now on there may be work of this sandbox in it.
-func (c *creation) share(ctx context.Context, key string, before *page) error {
+func (c *creation) shareVolume(ctx context.Context, key string, before *revision) error {
 	var have volumeNote
-	if err := json.Unmarshal(before.Text, &have); err != nil {
+	if err := json.Unmarshal(before.Value, &have); err != nil {
 		return err
 	}
 	if have.Project != c.spec.Project {
@@ -86,12 +86,12 @@ func (c *creation) share(ctx context.Context, key string, before *page) error {
 		return nil
 	}
 	have.Made = ""
-	_, err := c.p.book.write(ctx, kindVolume, key, before, &have)
+	_, err := c.p.store.writeNext(ctx, kindVolume, key, before, &have)
 	return err
 }
 
 // makeVolume makes a volume, and writes it down as n after that page. Errors: errTurned.
-func (c *creation) makeVolume(ctx context.Context, key string, before *page, n volumeNote) error {
+func (c *creation) makeVolume(ctx context.Context, key string, before *revision, n volumeNote) error {
 	id, made, err := c.p.makeVolume(ctx, key)
 	if err != nil {
 		return err
@@ -99,8 +99,8 @@ func (c *creation) makeVolume(ctx context.Context, key string, before *page, n v
 	if n.Volume = id; !made {
 		n.Made = ""
 	}
-	_, err = c.p.book.write(ctx, kindVolume, key, before, &n)
-	if made && !errors.Is(err, errTurned) {
+	_, err = c.p.store.writeNext(ctx, kindVolume, key, before, &n)
+	if made && !errors.Is(err, errWrittenElsewhere) {
 		c.made = append(c.made, madeVolume{key, id})
 	}
 	return err
@@ -112,31 +112,31 @@ func (c *creation) makeVolume(ctx context.Context, key string, before *page, n v
 // counts as having been there: should the creation fail, an empty one is left.
 func (p *Provider) makeVolume(ctx context.Context, key string) (id string, made bool, err error) {
 	resp, err := p.service.pb.VolumeGetOrCreate(ctx, pb.VolumeGetOrCreateRequest_builder{
-		DeploymentName: p.names.keyed(key), EnvironmentName: p.service.environment(),
+		DeploymentName: p.names.volumeName(key), EnvironmentName: p.service.environmentName(),
 		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS,
 	}.Build())
 	if !isCode(err, codes.AlreadyExists) {
 		return resp.GetVolumeId(), true, err
 	}
-	v, err := p.modalVolume(ctx, key)
+	v, err := p.findVolume(ctx, key)
 	if err != nil {
 		return "", false, err
 	}
 	return v.VolumeID, false, nil
 }
 
-// modalVolume is Modal's Volume for that key.
-func (p *Provider) modalVolume(ctx context.Context, key string) (*sdk.Volume, error) {
-	client, err := p.service.client()
+// findVolume is Modal's Volume for that key.
+func (p *Provider) findVolume(ctx context.Context, key string) (*sdk.Volume, error) {
+	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
-	return client.Volumes.FromName(ctx, p.names.keyed(key), nil)
+	return client.Volumes.FromName(ctx, p.names.volumeName(key), nil)
 }
 
-// mounts are the Volumes of a sandbox, by where they are mounted.
-func (p *Provider) mounts(ctx context.Context, spec *atoll.Spec) (map[string]*sdk.Volume, error) {
-	program, err := p.guest(ctx)
+// volumeMounts are the Volumes of a sandbox, by where they are mounted.
+func (p *Provider) volumeMounts(ctx context.Context, spec *atoll.Spec) (map[string]*sdk.Volume, error) {
+	program, err := p.guestVolume(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -144,11 +144,11 @@ func (p *Provider) mounts(ctx context.Context, spec *atoll.Spec) (map[string]*sd
 	if p.opts.Ephemeral {
 		return all, nil
 	}
-	if all[atoll.DefaultWorkdir], err = p.modalVolume(ctx, dataKey(spec.ID)); err != nil {
+	if all[atoll.DefaultWorkdir], err = p.findVolume(ctx, dataKey(spec.ID)); err != nil {
 		return nil, err
 	}
 	for _, m := range spec.Mounts {
-		v, err := p.modalVolume(ctx, volumeKey(spec.Project, m.Source))
+		v, err := p.findVolume(ctx, volumeKey(spec.Project, m.Source))
 		if err != nil {
 			return nil, err
 		}
@@ -160,66 +160,66 @@ func (p *Provider) mounts(ctx context.Context, spec *atoll.Spec) (map[string]*sd
 	return all, nil
 }
 
-// volumesThere fails if a sandbox's data volume was deleted: an empty one in its place
+// checkDataVolume fails if a sandbox's data volume was deleted: an empty one in its place
 // would look as if the work had been.
-func (p *Provider) volumesThere(ctx context.Context, r *record) error {
+func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
 	if !r.note.Volume {
 		return nil
 	}
 	var notFound sdk.NotFoundError
-	_, err := p.modalVolume(ctx, dataKey(r.ID))
+	_, err := p.findVolume(ctx, dataKey(r.ID))
 	if errors.As(err, &notFound) {
-		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.keyed(dataKey(r.ID)))
+		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.volumeName(dataKey(r.ID)))
 	}
 	return err
 }
 
-// unmakeWith deletes the volumes that were made with a sandbox whose creation has come to
+// deleteVolumesOf deletes the volumes that were made with a sandbox whose creation has come to
 // nothing.
-func (p *Provider) unmakeWith(ctx context.Context, r *record) error {
-	pages, err := p.book.all(ctx)
+func (p *Provider) deleteVolumesOf(ctx context.Context, r *record) error {
+	pages, err := p.store.readAllLatest(ctx)
 	for of, at := range pages {
 		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
-		if ok && !at.Over && json.Unmarshal(at.Text, &n) == nil && n.Made != "" && n.Made == r.note.Made {
-			err = errors.Join(err, p.unmake(ctx, key, r.note.Made))
+		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil && n.Made != "" && n.Made == r.note.Made {
+			err = errors.Join(err, p.deleteVolume(ctx, key, r.note.Made))
 		}
 	}
 	return err
 }
 
-// dropData deletes the data volume of a sandbox.
-func (p *Provider) dropData(ctx context.Context, id string) error {
-	return p.unmake(ctx, dataKey(id), "")
+// dropDataVolume deletes the data volume of a sandbox.
+func (p *Provider) dropDataVolume(ctx context.Context, id string) error {
+	return p.deleteVolume(ctx, dataKey(id), "")
 }
 
 // A madeVolume is one that was not there before, by its key in the book and Modal's id.
 type madeVolume struct{ key, id string }
 
-// undo deletes it, also if it could not be written down, unless another sandbox has had it
+// undoCreate deletes it, also if it could not be written down, unless another sandbox has had it
 // since. made is that of the creation.
-func (v madeVolume) undo(ctx context.Context, p *Provider, made string) error {
+func (v madeVolume) undoCreate(ctx context.Context, p *Provider, made string) error {
 	var n volumeNote
-	at, err := p.book.read(ctx, kindVolume, v.key, &n)
+	at, err := p.store.readValue(ctx, kindVolume, v.key, &n)
 	if err != nil {
 		return err
 	}
 	if at == nil {
 		return p.service.dropVolume(ctx, v.id)
 	}
-	return p.unmake(ctx, v.key, made)
+	return p.deleteVolume(ctx, v.key, made)
 }
 
-// unmake deletes a volume, unless a sandbox has it, or made is not "" and it is not that
+// deleteVolume deletes a volume, unless a sandbox has it, or made is not "" and it is not that
 // creation's alone.
-func (p *Provider) unmake(ctx context.Context, key, made string) error {
+func (p *Provider) deleteVolume(ctx context.Context, key, made string) error {
 	var n volumeNote
-	at, err := p.book.read(ctx, kindVolume, key, &n)
+	at, err := p.store.readValue(ctx, kindVolume, key, &n)
 	if at == nil || err != nil || made != "" && made != n.Made {
 		return err
 	}
 	if n.Sandbox == "" {
-		used, err := p.uses(ctx)
+		used, err := p.usedVolumes(ctx)
 		if used[key] || err != nil {
 			return err
 		}
@@ -228,11 +228,11 @@ func (p *Provider) unmake(ctx context.Context, key, made string) error {
 		return err
 	}
 	for gone := n.Volume; at != nil && n.Volume == gone; { // also if a creation has just shared it, which fails then
-		if _, err = p.book.write(ctx, kindVolume, key, at, nil); !errors.Is(err, errTurned) {
+		if _, err = p.store.writeNext(ctx, kindVolume, key, at, nil); !errors.Is(err, errWrittenElsewhere) {
 			return err
 		}
 		n = volumeNote{}
-		if at, err = p.book.read(ctx, kindVolume, key, &n); err != nil {
+		if at, err = p.store.readValue(ctx, kindVolume, key, &n); err != nil {
 			return err
 		}
 	}
@@ -247,16 +247,16 @@ func (s *service) dropVolume(ctx context.Context, id string) error {
 	return err
 }
 
-// uses are the volumes that sandboxes have, running or not, by their keys.
-func (p *Provider) uses(ctx context.Context) (map[string]bool, error) {
-	pages, err := p.book.all(ctx)
+// usedVolumes are the volumes that sandboxes have, running or not, by their keys.
+func (p *Provider) usedVolumes(ctx context.Context) (map[string]bool, error) {
+	pages, err := p.store.readAllLatest(ctx)
 	used := map[string]bool{}
 	for of, at := range pages {
 		id, ok := strings.CutPrefix(of, kindSandbox+"/")
-		if !ok || at.Over {
+		if !ok || at.Deleted {
 			continue
 		}
-		r := p.decode(id, at)
+		r := p.decodeRecord(id, at)
 		if r.note.Volume {
 			used[dataKey(id)] = true
 		}
@@ -277,19 +277,19 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err := p.open(ctx, "volumes"); err != nil {
 		return nil, err
 	}
-	used, err := p.uses(ctx)
+	used, err := p.usedVolumes(ctx)
 	if err != nil {
-		return nil, p.failed(ctx, "volumes", project, err)
+		return nil, p.wrapError(ctx, "volumes", project, err)
 	}
-	pages, err := p.book.all(ctx)
+	pages, err := p.store.readAllLatest(ctx)
 	if err != nil {
-		return nil, p.failed(ctx, "volumes", project, err)
+		return nil, p.wrapError(ctx, "volumes", project, err)
 	}
 	var list []atoll.Volume
 	for of, at := range pages {
 		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
-		if !ok || at.Over || json.Unmarshal(at.Text, &n) != nil || project != "" && n.Project != project {
+		if !ok || at.Deleted || json.Unmarshal(at.Value, &n) != nil || project != "" && n.Project != project {
 			continue
 		}
 		list = append(list, atoll.Volume{Provider: "modal", Project: n.Project, Name: n.Name, Sandbox: n.Sandbox, InUse: used[key], Created: n.Created})
@@ -314,21 +314,21 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 		key = dataKey(id)
 	}
 	var n volumeNote
-	at, err := p.book.read(ctx, kindVolume, key, &n)
+	at, err := p.store.readValue(ctx, kindVolume, key, &n)
 	if err != nil {
-		return p.failed(ctx, "remove volume", name, err)
+		return p.wrapError(ctx, "remove volume", name, err)
 	}
 	if at == nil || n.Project != project {
 		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
 	}
-	used, err := p.uses(ctx)
+	used, err := p.usedVolumes(ctx)
 	if err != nil {
-		return p.failed(ctx, "remove volume", name, err)
+		return p.wrapError(ctx, "remove volume", name, err)
 	}
 	if used[key] {
 		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
 	}
-	return p.failed(ctx, "remove volume", name, p.unmake(ctx, key, ""))
+	return p.wrapError(ctx, "remove volume", name, p.deleteVolume(ctx, key, ""))
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.

@@ -10,9 +10,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// pollEvery is how often Modal is asked what has changed while somebody watches: it tells
+// pollInterval is how often Modal is asked what has changed while somebody watches: it tells
 // nobody by itself. What this program does is told at once.
-const pollEvery = 2 * time.Second
+const pollInterval = 2 * time.Second
 
 // events tells of changes, whoever made them, as they are seen.
 type events struct {
@@ -22,18 +22,18 @@ type events struct {
 	quit context.CancelFunc
 	ctx  context.Context
 
-	mu       sync.Mutex
-	watchers int
-	wake     chan struct{} // there is somebody who watches
-	last     map[string]told
-	changes  map[string]bool // the sandboxes that this program has changed since it began to look at all; nil if it does not
+	mu        sync.Mutex
+	watchers  int
+	wake      chan struct{} // there is somebody who watches
+	published map[string]publishedStatus
+	changes   map[string]bool // the sandboxes that this program has changed since it began to look at all; nil if it does not
 }
 
 func newEvents(p *Provider) *events {
-	e := &events{p: p, wake: make(chan struct{}, 1), last: map[string]told{}}
+	e := &events{p: p, wake: make(chan struct{}, 1), published: map[string]publishedStatus{}}
 	e.ctx, e.quit = context.WithCancel(context.Background())
 	e.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
-	e.runs.Go(e.poll)
+	e.runs.Go(e.pollChanges)
 	return e
 }
 
@@ -44,8 +44,8 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 			yield(atoll.Event{}, err)
 			return
 		}
-		p.events.watched(1)
-		defer p.events.watched(-1)
+		p.events.addWatchers(1)
+		defer p.events.addWatchers(-1)
 		for ev, err := range p.events.hub.Watch(ctx) {
 			if !yield(ev, err) {
 				return
@@ -54,7 +54,7 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-func (e *events) watched(more int) {
+func (e *events) addWatchers(more int) {
 	e.mu.Lock()
 	e.watchers += more
 	e.mu.Unlock()
@@ -64,8 +64,8 @@ func (e *events) watched(more int) {
 	}
 }
 
-// poll looks at all sandboxes from time to time while somebody watches.
-func (e *events) poll() {
+// pollChanges looks at all sandboxes from time to time while somebody watches.
+func (e *events) pollChanges() {
 	for {
 		e.mu.Lock()
 		idle := e.watchers == 0
@@ -78,24 +78,24 @@ func (e *events) poll() {
 				return
 			}
 		}
-		if err := e.look(); err != nil && e.ctx.Err() == nil {
+		if err := e.publishAll(); err != nil && e.ctx.Err() == nil {
 			e.hub.Interrupt(err)
 		}
 		select {
-		case <-time.After(e.p.opts.poll):
+		case <-time.After(e.p.opts.pollInterval):
 		case <-e.ctx.Done():
 			return
 		}
 	}
 }
 
-// look tells what is new of all sandboxes. Of those that this program changes meanwhile, it
+// publishAll tells what is new of all sandboxes. Of those that this program changes meanwhile, it
 // has told already what is newer.
-func (e *events) look() error {
+func (e *events) publishAll() error {
 	e.mu.Lock()
 	e.changes = map[string]bool{}
 	e.mu.Unlock()
-	all, err := e.p.all(e.ctx, "watch")
+	all, err := e.p.allRecords(e.ctx, "watch")
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	changed := e.changes
@@ -107,57 +107,57 @@ func (e *events) look() error {
 	for _, r := range all {
 		there[r.ID] = true
 		if !changed[r.ID] {
-			e.tell(r)
+			e.publishRecord(r)
 		}
 	}
-	for id := range e.last {
+	for id := range e.published {
 		if !there[id] && !changed[id] {
-			e.gone(id)
+			e.publishRemoved(id)
 		}
 	}
 	return nil
 }
 
-// changed tells what is new of a sandbox that this program has changed, and of which that is
+// publishChange tells what is new of a sandbox that this program has changed, and of which that is
 // written; nil if it is no more.
-func (e *events) changed(id string, r *record) {
+func (e *events) publishChange(id string, r *record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.changes != nil {
 		e.changes[id] = true
 	}
 	if r == nil {
-		e.gone(id)
+		e.publishRemoved(id)
 		return
 	}
-	e.tell(r)
+	e.publishRecord(r)
 }
 
-// tell tells of a sandbox as it is, unless that was told; e.mu is held.
-func (e *events) tell(r *record) {
-	last, known := e.last[r.ID]
+// publishRecord tells of a sandbox as it is, unless that was told; e.mu is held.
+func (e *events) publishRecord(r *record) {
+	last, known := e.published[r.ID]
 	switch {
 	case r.State == atoll.StateCreating:
 	case known && last.page > r.page.Number: // what is told is newer
 	case !known || last.State != r.State || !last.Started.Equal(r.Started) || last.Ready != r.Ready:
-		e.last[r.ID] = told{r.Status, r.page.Number}
+		e.published[r.ID] = publishedStatus{r.Status, r.page.Number}
 		e.hub.Publish(r.Status)
 	}
 }
 
-// gone tells that a sandbox is no more; e.mu is held.
-func (e *events) gone(id string) {
-	last, known := e.last[id]
+// publishRemoved tells that a sandbox is no more; e.mu is held.
+func (e *events) publishRemoved(id string) {
+	last, known := e.published[id]
 	if !known {
 		return
 	}
-	delete(e.last, id)
+	delete(e.published, id)
 	last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
 	e.hub.Publish(last.Status)
 }
 
-// told is what was told of a sandbox, and on which page that is written.
-type told struct {
+// publishedStatus is what was told of a sandbox, and on which page that is written.
+type publishedStatus struct {
 	atoll.Status
 	page uint64
 }
