@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// listen listens on the Unix socket at path, to which only this user can connect.
-func listen(ctx context.Context, path string) (net.Listener, error) {
+// listenSocket listens on the Unix socket at path, to which only this user can connect.
+func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return api.Listen(ctx, "unix://"+path)
 }

@@ -5,9 +5,9 @@ import (
 	"net"
 )
 
-// listen listens on the Unix socket at path. The directory for temporary files is its user's
+// listenSocket listens on the Unix socket at path. The directory for temporary files is its user's
 // own: no other user can connect.
-func listen(ctx context.Context, path string) (net.Listener, error) {
+func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	var lc net.ListenConfig
 	return lc.Listen(ctx, "unix", path)
 }

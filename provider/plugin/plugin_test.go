@@ -194,7 +194,7 @@ func TestNothingIsLeft(t *testing.T) {
 // leaveAbruptly starts a plugin and closes its stdin, as the death of Atoll does.
 func leaveAbruptly(t *testing.T, opts Options) {
 	t.Helper()
-	r, err := start(t.Context(), NewProgram(opts).opts)
+	r, err := startProgram(t.Context(), NewProgram(opts).opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ level=INFO msg="{\"msg\":\"no level\"}"
 	if out.String() != want {
 		t.Errorf("logged\n%swant\n%s", out.String(), want)
 	}
-	if got := l.text(); got != "part" {
+	if got := l.lastText(); got != "part" {
 		t.Errorf("the last line is %q", got)
 	}
 }

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	startTime = 2 * time.Minute  // how long a program may take to listen
-	endTime   = 15 * time.Second // how long it may take to end once its stdin has ended
-	// outputTime is how long a program's output is read after its end: a program that it has
+	startTimeout = 2 * time.Minute  // how long a program may take to listen
+	endTimeout   = 15 * time.Second // how long it may take to end once its stdin has ended
+	// outputTimeout is how long a program's output is read after its end: a program that it has
 	// started may have the same stderr.
-	outputTime = time.Second
-	maxReply   = 1 << 20 // bytes of the line that it answers
-	maxSocket  = 60      // bytes of the path of a socket's directory's parent: some systems allow 104 for the socket
+	outputTimeout = time.Second
+	maxReply      = 1 << 20 // bytes of the line that it answers
+	maxSocket     = 60      // bytes of the path of a socket's directory's parent: some systems allow 104 for the socket
 )
 
 // Options say which program to run, and with which settings.
@@ -68,7 +68,7 @@ func NewProgram(opts Options) *Program {
 // Dial connects to the program, which it starts if it does not run. Kinds: ErrUnavailable (it
 // is not there, or does not speak the protocol), and those of the program's own answer.
 func (p *Program) Dial(ctx context.Context) (net.Conn, error) {
-	r, err := p.ensure(ctx)
+	r, err := p.ensureRunning(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (p *Program) Dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", r.socket)
 }
 
-// ensure returns the run of the program, which it starts if there is none.
-func (p *Program) ensure(ctx context.Context) (*run, error) {
+// ensureRunning returns the run of the program, which it starts if there is none.
+func (p *Program) ensureRunning(ctx context.Context) (*run, error) {
 	select {
 	case p.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -91,11 +91,11 @@ func (p *Program) ensure(ctx context.Context) (*run, error) {
 		return p.run, nil
 	}
 	if p.run != nil {
-		p.opts.Log.Warn("the program has ended, and is started again", "program", programName(p.opts.Name), "exit", p.run.exit())
-		p.run.clean()
+		p.opts.Log.Warn("the program has ended, and is started again", "program", programName(p.opts.Name), "exit", p.run.describeExit())
+		p.run.removeSocket()
 		p.run = nil
 	}
-	r, err := start(ctx, p.opts)
+	r, err := startProgram(ctx, p.opts)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (p *Program) Close() error {
 	if p.run == nil {
 		return nil
 	}
-	err := p.run.stop()
+	err := p.run.stopProcess()
 	p.run = nil
 	return err
 }
@@ -123,14 +123,14 @@ type run struct {
 	stdin  io.Closer
 	dir    string // of the socket
 	socket string
-	said   *lastLine
+	stderr *lastLine
 	place  string        // as the program answered
 	done   chan struct{} // closed when the process has ended
 	err    error         // how; to be read after done
 }
 
-// start runs the program until it listens.
-func start(ctx context.Context, opts Options) (*run, error) {
+// startProgram runs the program until it listens.
+func startProgram(ctx context.Context, opts Options) (*run, error) {
 	path := opts.Path
 	if path == "" {
 		var err error
@@ -142,14 +142,14 @@ func start(ctx context.Context, opts Options) (*run, error) {
 	if err != nil {
 		return nil, atoll.E("open", opts.Name, atoll.ErrUnavailable, err)
 	}
-	r := &run{name: opts.Name, dir: dir, socket: filepath.Join(dir, "s"), said: &lastLine{log: opts.Log}, done: make(chan struct{})}
-	answer, err := r.begin(path, opts)
+	r := &run{name: opts.Name, dir: dir, socket: filepath.Join(dir, "s"), stderr: &lastLine{log: opts.Log}, done: make(chan struct{})}
+	answer, err := r.startProcess(path, opts)
 	if err != nil {
-		r.clean()
+		r.removeSocket()
 		return nil, atoll.E("open", opts.Name, atoll.ErrUnavailable, err)
 	}
 	if err := r.awaitReply(ctx, answer); err != nil {
-		_ = r.stop() // the reason is err
+		_ = r.stopProcess() // the reason is err
 		return nil, err
 	}
 	return r, nil
@@ -172,16 +172,16 @@ func socketDir(stateDir string) (string, error) {
 	return "", fmt.Errorf("there is no directory for a socket: %w", errors.Join(errs...))
 }
 
-// begin starts the process, and returns what it writes to its stdout.
-func (r *run) begin(path string, opts Options) (io.Reader, error) {
+// startProcess starts the process, and returns what it writes to its stdout.
+func (r *run) startProcess(path string, opts Options) (io.Reader, error) {
 	line, err := json.Marshal(Start{Protocol: Protocol, Socket: r.socket, StateDir: opts.StateDir, Settings: opts.Settings, Probing: opts.Probing, Guest: opts.Guest, Resources: opts.Resources, Place: opts.Place, Debug: opts.Log.Enabled(context.Background(), slog.LevelDebug)})
 	if err != nil {
 		return nil, err
 	}
 	r.cmd = exec.Command(path, Argument)
 	r.cmd.SysProcAttr = ownGroup() // ^C is for atoll, which then ends it
-	r.cmd.Stderr = r.said
-	r.cmd.WaitDelay = outputTime
+	r.cmd.Stderr = r.stderr
+	r.cmd.WaitDelay = outputTimeout
 	stdin, err := r.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -211,20 +211,20 @@ func (r *run) awaitReply(ctx context.Context, stdout io.Reader) error {
 		r.err = r.cmd.Wait()
 		close(r.done)
 	}()
-	late := time.NewTimer(startTime)
+	late := time.NewTimer(startTimeout)
 	defer late.Stop()
 	select {
 	case line := <-lines:
-		return r.check(line)
+		return r.readReply(line)
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-late.C:
-		return atoll.Errorf("open", r.name, atoll.ErrUnavailable, "%s did not say within %s that it listens", r.cmd.Path, startTime)
+		return atoll.Errorf("open", r.name, atoll.ErrUnavailable, "%s did not say within %s that it listens", r.cmd.Path, startTimeout)
 	}
 }
 
-// check reads the program's reply.
-func (r *run) check(line []byte) error {
+// readReply reads the program's reply.
+func (r *run) readReply(line []byte) error {
 	var reply Reply
 	if err := json.Unmarshal(line, &reply); err != nil {
 		if len(bytes.TrimSpace(line)) > 0 {
@@ -232,9 +232,9 @@ func (r *run) check(line []byte) error {
 		}
 		select {
 		case <-r.done:
-		case <-time.After(endTime):
+		case <-time.After(endTimeout):
 		}
-		return atoll.Errorf("open", r.name, atoll.ErrUnavailable, "%s ended before it listened: %s", r.cmd.Path, r.exit())
+		return atoll.Errorf("open", r.name, atoll.ErrUnavailable, "%s ended before it listened: %s", r.cmd.Path, r.describeExit())
 	}
 	if len(reply.Error) > 0 {
 		return api.UnmarshalError(reply.Error, "open", r.name)
@@ -256,8 +256,8 @@ func (r *run) hasEnded() bool {
 	}
 }
 
-// exit says how the process ended, and what it said last.
-func (r *run) exit() string {
+// describeExit says how the process ended, and what it said last.
+func (r *run) describeExit() string {
 	text := "it still runs"
 	if r.hasEnded() {
 		text = "exit status 0"
@@ -265,22 +265,22 @@ func (r *run) exit() string {
 			text = r.err.Error()
 		}
 	}
-	if last := r.said.text(); last != "" {
+	if last := r.stderr.lastText(); last != "" {
 		text += ": " + last
 	}
 	return text
 }
 
-// stop ends the process by the end of its stdin, and kills it if it takes too long.
-func (r *run) stop() error {
-	defer r.clean()
+// stopProcess ends the process by the end of its stdin, and kills it if it takes too long.
+func (r *run) stopProcess() error {
+	defer r.removeSocket()
 	_ = r.stdin.Close()
 	select {
 	case <-r.done:
-	case <-time.After(endTime):
+	case <-time.After(endTimeout):
 		_ = r.cmd.Process.Kill()
 		<-r.done
-		return atoll.Errorf("close", r.name, atoll.ErrTimeout, "%s did not end within %s and was killed", r.cmd.Path, endTime)
+		return atoll.Errorf("close", r.name, atoll.ErrTimeout, "%s did not end within %s and was killed", r.cmd.Path, endTimeout)
 	}
 	var exit *exec.ExitError
 	if r.err != nil && !errors.As(r.err, &exit) && !errors.Is(r.err, exec.ErrWaitDelay) {
@@ -289,8 +289,8 @@ func (r *run) stop() error {
 	return nil
 }
 
-// clean removes the socket, should the program have left it.
-func (r *run) clean() {
+// removeSocket removes the socket, should the program have left it.
+func (r *run) removeSocket() {
 	_ = os.Remove(r.socket)
 	_ = os.Remove(r.dir)
 }
@@ -314,18 +314,18 @@ func (l *lastLine) Write(b []byte) (int, error) {
 		if !ok {
 			break
 		}
-		l.put(string(line))
+		l.logLine(string(line))
 		l.part = rest
 	}
 	if len(l.part) > maxReply {
-		l.put(string(l.part))
+		l.logLine(string(l.part))
 		l.part = nil
 	}
 	return len(b), nil
 }
 
-// put logs a line; l.mu is held. A record of package slog in JSON keeps its level.
-func (l *lastLine) put(line string) {
+// logLine logs a line; l.mu is held. A record of package slog in JSON keeps its level.
+func (l *lastLine) logLine(line string) {
 	if line = strings.TrimSpace(line); line == "" {
 		return
 	}
@@ -353,8 +353,8 @@ func parseRecord(line string) (message string, level slog.Level, attrs []any) {
 	return message, level, attrs
 }
 
-// text returns the last line.
-func (l *lastLine) text() string {
+// lastText returns the last line.
+func (l *lastLine) lastText() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if rest := strings.TrimSpace(string(l.part)); rest != "" {

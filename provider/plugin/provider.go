@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// patience is how long calls are tried again when a program has died.
-const patience = 20 * time.Second
+// retryPatience is how long calls are tried again when a program has died.
+const retryPatience = 20 * time.Second
 
 // A Provider is the provider of a plugin.
 type Provider struct {
@@ -28,11 +28,11 @@ type Provider struct {
 // not speak the protocol), and those of the program.
 func Open(ctx context.Context, opts Options) (*Provider, error) {
 	program := NewProgram(opts)
-	r, err := program.ensure(ctx)
+	r, err := program.ensureRunning(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := api.NewClient(ctx, api.ClientOptions{Dial: program.Dial, Patience: patience})
+	c, err := api.NewClient(ctx, api.ClientOptions{Dial: program.Dial, Patience: retryPatience})
 	if err != nil {
 		return nil, errors.Join(err, program.Close())
 	}

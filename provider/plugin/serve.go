@@ -81,14 +81,14 @@ func Serve(name string, open func(ctx context.Context, r Request) (Service, erro
 		return 2
 	}
 	ignoreBrokenPipes()
-	if err := serve(os.Stdin, os.Stdout, open); err != nil {
+	if err := serveOnce(os.Stdin, os.Stdout, open); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func serve(stdin io.Reader, stdout io.Writer, open func(ctx context.Context, r Request) (Service, error)) error {
+func serveOnce(stdin io.Reader, stdout io.Writer, open func(ctx context.Context, r Request) (Service, error)) error {
 	input := bufio.NewReader(stdin)
 	line, err := input.ReadBytes('\n')
 	if err != nil {
@@ -105,7 +105,7 @@ func serve(stdin io.Reader, stdout io.Writer, open func(ctx context.Context, r R
 		cancel()
 	}()
 	defer removeSocket(start.Socket)
-	s, l, place, err := begin(ctx, start, open)
+	s, l, place, err := openService(ctx, start, open)
 	reply := Reply{Protocol: Protocol, Place: place}
 	if err != nil {
 		reply.Error = api.MarshalError(err)
@@ -127,8 +127,8 @@ func serve(stdin io.Reader, stdout io.Writer, open func(ctx context.Context, r R
 	return err
 }
 
-// begin opens what is served, and listens.
-func begin(ctx context.Context, start Start, open func(ctx context.Context, r Request) (Service, error)) (s Service, l net.Listener, place string, err error) {
+// openService opens what is served, and listens.
+func openService(ctx context.Context, start Start, open func(ctx context.Context, r Request) (Service, error)) (s Service, l net.Listener, place string, err error) {
 	if start.Protocol != Protocol {
 		return s, nil, "", atoll.Errorf("open", "", atoll.ErrUnavailable, "this program speaks version %d of the protocol, not %d: install the one that belongs to atoll", Protocol, start.Protocol)
 	}
@@ -144,7 +144,7 @@ func begin(ctx context.Context, start Start, open func(ctx context.Context, r Re
 		place, err = s.Place(ctx)
 	}
 	if err == nil {
-		l, err = listen(ctx, start.Socket)
+		l, err = listenSocket(ctx, start.Socket)
 	}
 	if err != nil && s.Close != nil {
 		err = errors.Join(err, s.Close())

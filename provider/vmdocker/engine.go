@@ -29,13 +29,13 @@ func (e *engine) Close() error { return e.docker.Close() }
 func (p *Provider) engineOptions(project string, machine atoll.Sandbox) docker.Options {
 	return docker.Options{
 		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, Online: true, Slow: p.opts.Slow, Log: p.log,
-		Dial: func(ctx context.Context) (net.Conn, error) { return dial(ctx, project, machine) },
+		Dial: func(ctx context.Context) (net.Conn, error) { return dialEngine(ctx, project, machine) },
 	}
 }
 
-// dial connects to the engine of a machine. That the machine has ended, or is gone, says
+// dialEngine connects to the engine of a machine. That the machine has ended, or is gone, says
 // nothing of what the engine has. Kinds: ErrUnavailable.
-func dial(ctx context.Context, project string, machine atoll.Sandbox) (net.Conn, error) {
+func dialEngine(ctx context.Context, project string, machine atoll.Sandbox) (net.Conn, error) {
 	conn, err := atoll.Dial(ctx, machine, int(vm.PortDocker))
 	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
 		return nil, atoll.E("dial", project, atoll.ErrUnavailable, err)
@@ -46,8 +46,8 @@ func dial(ctx context.Context, project string, machine atoll.Sandbox) (net.Conn,
 // machineName is that of the machine of each project.
 const machineName = "engine"
 
-// machine finds the machine of a project. Kinds: ErrNotFound.
-func (p *Provider) machine(ctx context.Context, project string) (atoll.Sandbox, atoll.Status, error) {
+// findMachine finds the machine of a project. Kinds: ErrNotFound.
+func (p *Provider) findMachine(ctx context.Context, project string) (atoll.Sandbox, atoll.Status, error) {
 	sb, err := atoll.Resolve(ctx, p.opts.Machines, project, machineName)
 	if err != nil {
 		return nil, atoll.Status{}, err
@@ -56,23 +56,23 @@ func (p *Provider) machine(ctx context.Context, project string) (atoll.Sandbox, 
 	return sb, st, err
 }
 
-// running returns the engine of a project's machine, or nil if that does not run, and what
+// runningEngine returns the engine of a project's machine, or nil if that does not run, and what
 // is known of the machine.
-func (p *Provider) running(ctx context.Context, project string) (*engine, atoll.Status, error) {
-	sb, st, err := p.machine(ctx, project)
+func (p *Provider) runningEngine(ctx context.Context, project string) (*engine, atoll.Status, error) {
+	sb, st, err := p.findMachine(ctx, project)
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 		return nil, st, err
 	}
 	if err == nil && st.State == atoll.StateRunning {
-		e, err := p.engine(project, sb, st)
+		e, err := p.openEngine(project, sb, st)
 		return e, st, err
 	}
-	p.drop(project, "")
+	p.dropEngine(project, "")
 	return nil, st, nil
 }
 
-// engine returns the engine of a machine that runs.
-func (p *Provider) engine(project string, sb atoll.Sandbox, st atoll.Status) (*engine, error) {
+// openEngine returns the engine of a machine that runs.
+func (p *Provider) openEngine(project string, sb atoll.Sandbox, st atoll.Status) (*engine, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -94,9 +94,9 @@ func (p *Provider) engine(project string, sb atoll.Sandbox, st atoll.Status) (*e
 	return e, nil
 }
 
-// drop lets go of the engine of a machine that has ended: that one, or any if machine
+// dropEngine lets go of the engine of a machine that has ended: that one, or any if machine
 // is "".
-func (p *Provider) drop(project, machine string) {
+func (p *Provider) dropEngine(project, machine string) {
 	p.mu.Lock()
 	e := p.engines[project]
 	if e != nil && (machine == "" || e.machine.ID() == machine) {
@@ -112,21 +112,21 @@ func (p *Provider) drop(project, machine string) {
 
 // How long an engine may take to answer, where nothing is emulated.
 const (
-	readyTime  = time.Minute // then its machine is started again
-	readyPause = time.Second
-	pingTime   = 3 * time.Second
-	turnPause  = 50 * time.Millisecond // between looks at a machine that others change
+	readyTimeout    = time.Minute // then its machine is started again
+	readyInterval   = time.Second
+	pingTimeout     = 3 * time.Second
+	machineInterval = 50 * time.Millisecond // between looks at a machine that others change
 )
 
-// up returns the engine of a project, whose machine is started if it does not run, and
+// ensureEngine returns the engine of a project, whose machine is started if it does not run, and
 // once again if its engine does not answer. Many may ask at once.
-func (p *Provider) up(ctx context.Context, project string) (*engine, error) {
-	e, _, err := p.running(ctx, project)
+func (p *Provider) ensureEngine(ctx context.Context, project string) (*engine, error) {
+	e, _, err := p.runningEngine(ctx, project)
 	if err != nil {
 		return nil, err
 	}
-	slow := p.slow(ctx)
-	if e != nil && e.ping(ctx, slow*pingTime) == nil && p.finish(ctx, e) == nil {
+	slow := p.slowFactor(ctx)
+	if e != nil && e.pingEngine(ctx, slow*pingTimeout) == nil && p.finishRemovals(ctx, e) == nil {
 		return e, nil
 	}
 	unlock, err := p.boots.Lock(ctx, project)
@@ -134,19 +134,19 @@ func (p *Provider) up(ctx context.Context, project string) (*engine, error) {
 		return nil, err
 	}
 	defer unlock()
-	return p.boot(ctx, project)
+	return p.bootEngine(ctx, project)
 }
 
-// boot waits until the engine of a project answers, and does what it takes. A machine that
+// bootEngine waits until the engine of a project answers, and does what it takes. A machine that
 // was there before, and whose engine does not, is started again, once.
-func (p *Provider) boot(ctx context.Context, project string) (*engine, error) {
-	ready := func() time.Duration { return p.slow(ctx) * cmp.Or(p.opts.ready, readyTime) }
+func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, error) {
+	ready := func() time.Duration { return p.slowFactor(ctx) * cmp.Or(p.opts.ready, readyTimeout) }
 	last := errors.New("its machine does not run yet")
 	begun := time.Now()
 	var first *engine // that does not answer
 	for end, again := begun.Add(ready()), false; ; {
 		begin := time.Now()
-		e, pause, err := p.turn(ctx, project)
+		e, pause, err := p.advanceBoot(ctx, project)
 		if err == nil && e != nil {
 			return e, nil
 		}
@@ -183,38 +183,38 @@ func (p *Provider) boot(ctx context.Context, project string) (*engine, error) {
 	}
 }
 
-// turn does what is next to do until the engine of a project answers, and says how long to
+// advanceBoot does what is next to do until the engine of a project answers, and says how long to
 // wait before the next turn. A machine that has ended is made anew: what it keeps is on
 // its data disk, and what it boots or how large it is may have changed.
-func (p *Provider) turn(ctx context.Context, project string) (*engine, time.Duration, error) {
-	sb, st, err := p.machine(ctx, project)
+func (p *Provider) advanceBoot(ctx context.Context, project string) (*engine, time.Duration, error) {
+	sb, st, err := p.findMachine(ctx, project)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		_, err := p.opts.Machines.Create(ctx, p.machineSpec(project))
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists { // by another program
 			err = nil
 		}
-		return nil, turnPause, err
+		return nil, machineInterval, err
 	}
 	if err != nil {
-		return nil, turnPause, err
+		return nil, machineInterval, err
 	}
 	switch st.State {
 	case atoll.StateRunning:
-		e, err := p.engine(project, sb, st)
+		e, err := p.openEngine(project, sb, st)
 		if err == nil {
-			defer p.note(e)()
-			err = e.ping(ctx, p.slow(ctx)*pingTime)
+			defer p.keepBusy(e)()
+			err = e.pingEngine(ctx, p.slowFactor(ctx)*pingTimeout)
 		}
 		if err == nil {
-			err = p.finish(ctx, e)
+			err = p.finishRemovals(ctx, e)
 		}
-		return e, readyPause, err
+		return e, readyInterval, err
 	case atoll.StatePaused:
 		return nil, 0, atoll.Resume(ctx, sb)
 	case atoll.StateCreating:
-		return nil, turnPause, nil
+		return nil, machineInterval, nil
 	}
-	p.drop(project, sb.ID())
+	p.dropEngine(project, sb.ID())
 	err = sb.Remove(ctx, atoll.RemoveVolumes())
 	return nil, 0, err
 }
@@ -244,13 +244,13 @@ func (p *Provider) machineSize() atoll.Resources {
 	return r
 }
 
-// slow is how many times as long as on hardware things take.
-func (p *Provider) slow(ctx context.Context) time.Duration {
+// slowFactor is how many times as long as on hardware things take.
+func (p *Provider) slowFactor(ctx context.Context) time.Duration {
 	return time.Duration(max(p.opts.Slow(ctx), 1))
 }
 
-// ping returns nil if the engine answers within so long.
-func (e *engine) ping(ctx context.Context, within time.Duration) error {
+// pingEngine returns nil if the engine answers within so long.
+func (e *engine) pingEngine(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	err := e.docker.Ping(ctx)
@@ -260,41 +260,41 @@ func (e *engine) ping(ctx context.Context, within time.Duration) error {
 	return err
 }
 
-// using calls fn with the engine of a project, whose machine does not stop for being idle
+// withEngine calls fn with the engine of a project, whose machine does not stop for being idle
 // meanwhile.
-func (p *Provider) using(ctx context.Context, project string, fn func(context.Context, *engine) error) error {
-	e, err := p.up(ctx, project)
+func (p *Provider) withEngine(ctx context.Context, project string, fn func(context.Context, *engine) error) error {
+	e, err := p.ensureEngine(ctx, project)
 	if err != nil {
 		return err
 	}
-	defer p.note(e)()
+	defer p.keepBusy(e)()
 	return fn(ctx, e)
 }
 
-// twice is using for what leaves nothing when it fails: if the machine was just about to
+// withEngineRetry is using for what leaves nothing when it fails: if the machine was just about to
 // stop, fn is called again, with the next one.
-func (p *Provider) twice(ctx context.Context, project string, fn func(context.Context, *engine) error) error {
+func (p *Provider) withEngineRetry(ctx context.Context, project string, fn func(context.Context, *engine) error) error {
 	var last *engine
 	once := func(ctx context.Context, e *engine) error {
 		last = e
 		return fn(ctx, e)
 	}
-	err := p.using(ctx, project, once)
-	if err != nil && last != nil && ctx.Err() == nil && last.ended(ctx) {
-		err = p.using(ctx, project, once)
+	err := p.withEngine(ctx, project, once)
+	if err != nil && last != nil && ctx.Err() == nil && last.hasEnded(ctx) {
+		err = p.withEngine(ctx, project, once)
 	}
 	return err
 }
 
-// ended reports whether the engine's machine has.
-func (e *engine) ended(ctx context.Context) bool {
+// hasEnded reports whether the engine's machine has.
+func (e *engine) hasEnded(ctx context.Context) bool {
 	st, err := e.machine.Status(ctx)
 	return atoll.KindOf(err) == atoll.ErrNotFound || err == nil && st.State != atoll.StateRunning
 }
 
-// note notes that the engine is in use, until end is called: a look at a file of its
+// keepBusy notes that the engine is in use, until end is called: a look at a file of its
 // machine is use, which connections to the engine are not.
-func (p *Provider) note(e *engine) (end func()) {
+func (p *Provider) keepBusy(e *engine) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	every := time.Second
@@ -320,8 +320,8 @@ func (p *Provider) note(e *engine) (end func()) {
 	}
 }
 
-// look asks the engine for its sandboxes, or only that with the id.
-func (e *engine) look(ctx context.Context, id *string) (list []atoll.Status, err error) {
+// listSandboxes asks the engine for its sandboxes, or only that with the id.
+func (e *engine) listSandboxes(ctx context.Context, id *string) (list []atoll.Status, err error) {
 	if id == nil {
 		list, err = e.docker.List(ctx, atoll.Filter{})
 	} else {
@@ -333,14 +333,14 @@ func (e *engine) look(ctx context.Context, id *string) (list []atoll.Status, err
 		}
 	}
 	for i, st := range list {
-		list[i] = e.seen(st)
+		list[i] = e.ownStatus(st)
 	}
 	return list, err
 }
 
-// looking calls fn, which waits for the engine, and breaks it off when that answers nobody:
+// withPings calls fn, which waits for the engine, and breaks it off when that answers nobody:
 // who only looks does not wait for ever. Kinds: ErrUnavailable.
-func (p *Provider) looking(ctx context.Context, e *engine, fn func(context.Context) error) error {
+func (p *Provider) withPings(ctx context.Context, e *engine, fn func(context.Context) error) error {
 	inner, cancel := context.WithCancelCause(ctx)
 	var minding sync.WaitGroup
 	minding.Go(func() {
@@ -348,9 +348,9 @@ func (p *Provider) looking(ctx context.Context, e *engine, fn func(context.Conte
 			select {
 			case <-inner.Done():
 				return
-			case <-time.After(pingTime):
+			case <-time.After(pingTimeout):
 			}
-			if err := e.ping(inner, p.slow(inner)*pingTime); err != nil {
+			if err := e.pingEngine(inner, p.slowFactor(inner)*pingTimeout); err != nil {
 				cancel(err)
 			}
 		}
@@ -364,22 +364,22 @@ func (p *Provider) looking(ctx context.Context, e *engine, fn func(context.Conte
 	return err
 }
 
-// seen is what an engine says of a sandbox, as this provider does.
-func (e *engine) seen(st atoll.Status) atoll.Status {
-	st.Provider, st.Spec.Provider, st.Caps = Name, Name, caps(st.Caps)
+// ownStatus is what an engine says of a sandbox, as this provider does.
+func (e *engine) ownStatus(st atoll.Status) atoll.Status {
+	st.Provider, st.Spec.Provider, st.Caps = Name, Name, engineCaps(st.Caps)
 	if st.State == atoll.StateFailed && st.Started.Before(e.started) && !st.Stopped.Before(e.started) { // its engine found it dead when it was started
-		st.State, st.Reason, st.Exit = atoll.StateStopped, reasonAsleep, nil
+		st.State, st.Reason, st.Exit = atoll.StateStopped, reasonMachineEnded, nil
 	}
 	return st
 }
 
-const reasonAsleep = "its machine has ended"
+const reasonMachineEnded = "its machine has ended"
 
-// asleep is what is left of a sandbox whose machine m, of which there may be none, does
+// asleepStatus is what is left of a sandbox whose machine m, of which there may be none, does
 // not run.
-func asleep(st, m atoll.Status) atoll.Status {
+func asleepStatus(st, m atoll.Status) atoll.Status {
 	if st.State == atoll.StateRunning || st.State == atoll.StatePaused || st.State == atoll.StateCreating {
-		st.State, st.Ready, st.Reason, st.Stopped = atoll.StateStopped, false, reasonAsleep, m.Stopped
+		st.State, st.Ready, st.Reason, st.Stopped = atoll.StateStopped, false, reasonMachineEnded, m.Stopped
 	}
 	return st
 }

@@ -12,37 +12,37 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// notes is a directory with what was last heard of sandboxes, images and volumes, for
+// noteStore is a directory with what was last heard of sandboxes, images and volumes, for
 // when their machine is off: projects/project/sandboxes/id.json, and volumes.json and
 // images.json beside them; and with what is left to do in machines: removed/.
-type notes string
+type noteStore string
 
-// all is where what is noted of projects is; project, of one.
-func (n notes) all() string { return filepath.Join(string(n), "projects") }
+// projectsDir is where what is noted of projects is; project, of one.
+func (n noteStore) projectsDir() string { return filepath.Join(string(n), "projects") }
 
-func (n notes) project(project string) string { return filepath.Join(n.all(), project) }
+func (n noteStore) projectDir(project string) string { return filepath.Join(n.projectsDir(), project) }
 
-func (n notes) sandboxes(project string) string {
-	return filepath.Join(n.project(project), "sandboxes")
+func (n noteStore) sandboxesDir(project string) string {
+	return filepath.Join(n.projectDir(project), "sandboxes")
 }
 
-func (n notes) path(project, id string) string {
-	return filepath.Join(n.sandboxes(project), id+".json")
+func (n noteStore) sandboxPath(project, id string) string {
+	return filepath.Join(n.sandboxesDir(project), id+".json")
 }
 
-// write notes the state of a sandbox. One that is being made is not there yet.
-func (n notes) write(st atoll.Status) error {
+// writeStatus notes the state of a sandbox. One that is being made is not there yet.
+func (n noteStore) writeStatus(st atoll.Status) error {
 	if st.State == atoll.StateCreating {
 		return nil
 	}
-	if err := os.MkdirAll(n.sandboxes(st.Spec.Project), 0o700); err != nil {
+	if err := os.MkdirAll(n.sandboxesDir(st.Spec.Project), 0o700); err != nil {
 		return err
 	}
-	return n.put(n.path(st.Spec.Project, st.ID), st)
+	return n.replaceFile(n.sandboxPath(st.Spec.Project, st.ID), st)
 }
 
-// put replaces a file, which many may do at once, in many programs.
-func (n notes) put(path string, v any) error {
+// replaceFile replaces a file, which many may do at once, in many programs.
+func (n noteStore) replaceFile(path string, v any) error {
 	lock, err := fsutil.WaitLock(filepath.Join(string(n), "notes.lock"))
 	if err != nil {
 		return err
@@ -51,32 +51,32 @@ func (n notes) put(path string, v any) error {
 	return fsutil.WriteJSON(path, v)
 }
 
-// forget drops what is noted of a sandbox.
-func (n notes) forget(project, id string) error {
-	err := os.Remove(n.path(project, id))
+// removeStatus drops what is noted of a sandbox.
+func (n noteStore) removeStatus(project, id string) error {
+	err := os.Remove(n.sandboxPath(project, id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// forgetThat is forget, unless another sandbox has its id.
-func (n notes) forgetThat(st atoll.Status) error {
-	noted, err := n.read(n.path(st.Spec.Project, st.ID))
+// removeStatusOf is forget, unless another sandbox has its id.
+func (n noteStore) removeStatusOf(st atoll.Status) error {
+	noted, err := n.readStatus(n.sandboxPath(st.Spec.Project, st.ID))
 	if err != nil || !noted.Created.Equal(st.Created) {
-		return gone(err)
+		return ignoreNotExist(err)
 	}
-	return n.forget(st.Spec.Project, st.ID)
+	return n.removeStatus(st.Spec.Project, st.ID)
 }
 
-// find finds a sandbox by its id. Kinds: ErrNotFound.
-func (n notes) find(id string) (atoll.Status, error) {
-	projects, err := n.projects()
+// findStatus finds a sandbox by its id. Kinds: ErrNotFound.
+func (n noteStore) findStatus(id string) (atoll.Status, error) {
+	projects, err := n.listProjects()
 	if err != nil {
 		return atoll.Status{}, err
 	}
 	for _, project := range projects {
-		st, err := n.read(n.path(project, id))
+		st, err := n.readStatus(n.sandboxPath(project, id))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -91,7 +91,7 @@ func (n notes) find(id string) (atoll.Status, error) {
 	return atoll.Status{}, atoll.ErrNotFound
 }
 
-func (n notes) read(path string) (st atoll.Status, err error) {
+func (n noteStore) readStatus(path string) (st atoll.Status, err error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(data, &st)
@@ -99,38 +99,38 @@ func (n notes) read(path string) (st atoll.Status, err error) {
 	return st, err
 }
 
-// projects lists those of which anything is noted.
-func (n notes) projects() ([]string, error) { return names(n.all(), "") }
+// listProjects lists those of which anything is noted.
+func (n noteStore) listProjects() ([]string, error) { return listNames(n.projectsDir(), "") }
 
-// list lists what is noted of the sandboxes of a project.
-func (n notes) list(project string) ([]atoll.Status, error) {
-	ids, err := names(n.sandboxes(project), ".json")
+// listStatuses lists what is noted of the sandboxes of a project.
+func (n noteStore) listStatuses(project string) ([]atoll.Status, error) {
+	ids, err := listNames(n.sandboxesDir(project), ".json")
 	if err != nil {
 		return nil, err
 	}
-	removed, err := n.removed(project)
+	removed, err := n.listRemovals(project)
 	if err != nil {
 		return nil, err
 	}
 	var list []atoll.Status
 	for _, id := range ids {
-		st, err := n.read(n.path(project, id))
+		st, err := n.readStatus(n.sandboxPath(project, id))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // forgotten meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		if !removed.have(st) {
+		if !removed.containsSandbox(st) {
 			list = append(list, st)
 		}
 	}
 	return list, nil
 }
 
-// names are those of what is in a directory and ends so, without that; none if there is
+// listNames are those of what is in a directory and ends so, without that; none if there is
 // no directory.
-func names(dir, suffix string) ([]string, error) {
+func listNames(dir, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -144,17 +144,17 @@ func names(dir, suffix string) ([]string, error) {
 	return list, err
 }
 
-// keep notes what a project has of a kind; recall reads it, and nothing if nothing was
+// writeKind notes what a project has of a kind; recall reads it, and nothing if nothing was
 // noted.
-func (n notes) keep(project, kind string, v any) error {
-	if err := os.MkdirAll(n.sandboxes(project), 0o700); err != nil {
+func (n noteStore) writeKind(project, kind string, v any) error {
+	if err := os.MkdirAll(n.sandboxesDir(project), 0o700); err != nil {
 		return err
 	}
-	return n.put(filepath.Join(n.project(project), kind+".json"), v)
+	return n.replaceFile(filepath.Join(n.projectDir(project), kind+".json"), v)
 }
 
-func (n notes) recall(project, kind string, v any) error {
-	data, err := os.ReadFile(filepath.Join(n.project(project), kind+".json"))
+func (n noteStore) readKind(project, kind string, v any) error {
+	data, err := os.ReadFile(filepath.Join(n.projectDir(project), kind+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -164,11 +164,11 @@ func (n notes) recall(project, kind string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// drop forgets a project, with what is left to do in its machine.
-func (n notes) drop(project string) error {
-	list, err := n.removed(project)
+// removeProject forgets a project, with what is left to do in its machine.
+func (n noteStore) removeProject(project string) error {
+	list, err := n.listRemovals(project)
 	for _, r := range list {
-		err = errors.Join(err, gone(os.Remove(n.removal(project, r.Status.ID))))
+		err = errors.Join(err, ignoreNotExist(os.Remove(n.removalPath(project, r.Status.ID))))
 	}
-	return errors.Join(err, os.RemoveAll(n.project(project)))
+	return errors.Join(err, os.RemoveAll(n.projectDir(project)))
 }

@@ -51,7 +51,7 @@ func TestNotes(t *testing.T) {
 		t.Helper()
 		st.ID = atoll.NewID()
 		st.Spec.Project, st.Spec.ID, st.Created = project, st.ID, now
-		if err := p.notes.write(st); err != nil {
+		if err := p.notes.writeStatus(st); err != nil {
 			t.Fatal(err)
 		}
 		return st.ID
@@ -63,7 +63,7 @@ func TestNotes(t *testing.T) {
 	making := note("two", atoll.Status{State: atoll.StateCreating})
 
 	for id, want := range map[string]atoll.Status{
-		ran: {State: atoll.StateStopped, Reason: reasonAsleep}, failed: {State: atoll.StateFailed, Reason: "of itself"}, other: {State: atoll.StateStopped, Reason: reasonAsleep},
+		ran: {State: atoll.StateStopped, Reason: reasonMachineEnded}, failed: {State: atoll.StateFailed, Reason: "of itself"}, other: {State: atoll.StateStopped, Reason: reasonMachineEnded},
 	} {
 		sb, err := p.Get(t.Context(), id)
 		if err != nil {
@@ -159,12 +159,12 @@ func TestSeen(t *testing.T) {
 		{"it failed after", time.Minute, time.Hour, atoll.StateFailed, atoll.StateFailed},
 		{"it runs", time.Minute, 0, atoll.StateRunning, atoll.StateRunning},
 	} {
-		st := e.seen(atoll.Status{State: tt.state, Started: boot.Add(tt.started), Stopped: boot.Add(tt.stopped)})
+		st := e.ownStatus(atoll.Status{State: tt.state, Started: boot.Add(tt.started), Stopped: boot.Add(tt.stopped)})
 		if st.State != tt.want || st.Provider != Name || st.Spec.Provider != Name {
 			t.Errorf("%s: %+v, want %s", tt.name, st, tt.want)
 		}
 	}
-	if c := caps(atoll.Caps{BindMounts: true, Publish: true, Volumes: true}); c.BindMounts || c.Publish || !c.Volumes {
+	if c := engineCaps(atoll.Caps{BindMounts: true, Publish: true, Volumes: true}); c.BindMounts || c.Publish || !c.Volumes {
 		t.Errorf("caps %+v", c)
 	}
 }
@@ -181,15 +181,15 @@ func TestEngineOfAMachineThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := dial(t.Context(), "one", m); atoll.KindOf(err) != atoll.ErrUnavailable {
+		if _, err := dialEngine(t.Context(), "one", m); atoll.KindOf(err) != atoll.ErrUnavailable {
 			t.Errorf("dial: %v, want unavailable", err)
 		}
-		d, err := p.engine("one", m, atoll.Status{ID: m.ID()})
+		d, err := p.openEngine("one", m, atoll.Status{ID: m.ID()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		id := atoll.NewID()
-		if list, err := d.look(t.Context(), &id); atoll.KindOf(err) != atoll.ErrUnavailable {
+		if list, err := d.listSandboxes(t.Context(), &id); atoll.KindOf(err) != atoll.ErrUnavailable {
 			t.Errorf("look: %+v, %v, want unavailable", list, err)
 		}
 		if err := m.Remove(t.Context()); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
@@ -205,9 +205,9 @@ func TestNotesAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			n := notes(dir)
+			n := noteStore(dir)
 			for range 50 {
-				if err := errors.Join(n.write(st), n.keep("p", kindVolumes, []string{"v"})); err != nil {
+				if err := errors.Join(n.writeStatus(st), n.writeKind("p", kindVolumes, []string{"v"})); err != nil {
 					t.Error(err)
 					return
 				}

@@ -21,7 +21,7 @@ func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	}
 	var list []atoll.Project
 	for _, name := range names {
-		one, err := p.project(ctx, name)
+		one, err := p.describeProject(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -32,12 +32,12 @@ func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 
 // projectNames are those of all projects, sorted.
 func (p *Provider) projectNames(ctx context.Context) ([]string, error) {
-	all, err := p.notes.projects()
+	all, err := p.notes.listProjects()
 	if err != nil {
 		return nil, err
 	}
 	before, after, _ := strings.Cut(filepath.Base(p.opts.Config.DataDisk("*")), "*")
-	disks, err := names(p.opts.Config.DataDir, after)
+	disks, err := listNames(p.opts.Config.DataDir, after)
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +57,10 @@ func (p *Provider) projectNames(ctx context.Context) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// project tells of one.
-func (p *Provider) project(ctx context.Context, name string) (atoll.Project, error) {
+// describeProject tells of one.
+func (p *Provider) describeProject(ctx context.Context, name string) (atoll.Project, error) {
 	one := atoll.Project{Name: name, Provider: Name}
-	switch _, st, err := p.machine(ctx, name); {
+	switch _, st, err := p.findMachine(ctx, name); {
 	case err == nil:
 		one.Machine = st.State
 	case atoll.KindOf(err) != atoll.ErrNotFound:
@@ -71,7 +71,7 @@ func (p *Provider) project(ctx context.Context, name string) (atoll.Project, err
 		return one, err
 	}
 	one.Sandboxes = len(sandboxes)
-	used, err := used(p.opts.Config.DataDisk(name))
+	used, err := diskUsage(p.opts.Config.DataDisk(name))
 	if err != nil {
 		return one, atoll.E("projects", name, atoll.KindOf(err), err)
 	}
@@ -79,9 +79,9 @@ func (p *Provider) project(ctx context.Context, name string) (atoll.Project, err
 	return one, nil
 }
 
-// used is how much what a machine keeps at path takes up, be it a file, a directory or
+// diskUsage is how much what a machine keeps at path takes up, be it a file, a directory or
 // nothing.
-func used(path string) (sum int64, err error) {
+func diskUsage(path string) (sum int64, err error) {
 	err = filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			var n int64

@@ -47,7 +47,7 @@ func TestProjects(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "of", "wsl", "disk"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := used(home); err != nil || got < 1<<20 || got > 2<<20 {
+	if got, err := diskUsage(home); err != nil || got < 1<<20 || got > 2<<20 {
 		t.Errorf("a directory with 1 MiB takes up %d (%v)", got, err)
 	}
 	sb, err := p.opts.Machines.Create(t.Context(), &atoll.Spec{Name: machineName, Project: "machine"})
@@ -60,7 +60,7 @@ func TestProjects(t *testing.T) {
 	for _, project := range []string{"noted", "noted", "disk"} {
 		id := atoll.NewID()
 		st := atoll.Status{ID: id, State: atoll.StateStopped, Created: time.Now(), Spec: atoll.Spec{ID: id, Project: project}}
-		if err := p.notes.write(st); err != nil {
+		if err := p.notes.writeStatus(st); err != nil {
 			t.Fatal(err)
 		}
 	}

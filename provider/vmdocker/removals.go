@@ -22,25 +22,25 @@ type removal struct {
 	Volumes bool         `json:"volumes"` // its data volume goes, too
 }
 
-// of reports whether it is that sandbox which was removed, and not another that has its id.
-func (r removal) of(st atoll.Status) bool {
+// isOf reports whether it is that sandbox which was removed, and not another that has its id.
+func (r removal) isOf(st atoll.Status) bool {
 	return r.Status.ID == st.ID && r.Status.Spec.Project == st.Spec.Project && r.Status.Created.Equal(st.Created)
 }
 
 // removals are those of a project, or of all when it is "".
 type removals []removal
 
-func (l removals) have(st atoll.Status) bool {
+func (l removals) containsSandbox(st atoll.Status) bool {
 	for _, r := range l {
-		if r.of(st) {
+		if r.isOf(st) {
 			return true
 		}
 	}
 	return false
 }
 
-// owned reports whether the volume goes with one of them.
-func (l removals) owned(v atoll.Volume) bool {
+// ownsVolume reports whether the volume goes with one of them.
+func (l removals) ownsVolume(v atoll.Volume) bool {
 	for _, r := range l {
 		if r.Volumes && v.Sandbox == r.Status.ID && v.Project == r.Status.Spec.Project {
 			return true
@@ -49,22 +49,22 @@ func (l removals) owned(v atoll.Volume) bool {
 	return false
 }
 
-func (n notes) removals() string { return filepath.Join(string(n), "removed") }
+func (n noteStore) removalsDir() string { return filepath.Join(string(n), "removed") }
 
-// removal is where that of a sandbox is noted: all are in one directory, for who watches.
-func (n notes) removal(project, id string) string {
-	return filepath.Join(n.removals(), project+"."+id+".json")
+// removalPath is where that of a sandbox is noted: all are in one directory, for who watches.
+func (n noteStore) removalPath(project, id string) string {
+	return filepath.Join(n.removalsDir(), project+"."+id+".json")
 }
 
-// removed lists the removals of a project, or of all when it is "".
-func (n notes) removed(project string) (list removals, err error) {
-	entries, err := os.ReadDir(n.removals())
+// listRemovals lists the removals of a project, or of all when it is "".
+func (n noteStore) listRemovals(project string) (list removals, err error) {
+	entries, err := os.ReadDir(n.removalsDir())
 	for _, e := range entries {
 		of, _, _ := strings.Cut(e.Name(), ".")
 		if filepath.Ext(e.Name()) != ".json" || project != "" && project != of {
 			continue
 		}
-		r, err := n.readRemoval(filepath.Join(n.removals(), e.Name()))
+		r, err := n.readRemoval(filepath.Join(n.removalsDir(), e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // done meanwhile
 		}
@@ -76,7 +76,7 @@ func (n notes) removed(project string) (list removals, err error) {
 	return list, err
 }
 
-func (n notes) readRemoval(path string) (r removal, err error) {
+func (n noteStore) readRemoval(path string) (r removal, err error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(data, &r)
@@ -85,19 +85,19 @@ func (n notes) readRemoval(path string) (r removal, err error) {
 }
 
 // isRemoved reports whether the sandbox was removed, and its container is there still.
-func (n notes) isRemoved(st atoll.Status) (bool, error) {
-	r, err := n.readRemoval(n.removal(st.Spec.Project, st.ID))
-	return err == nil && r.of(st), gone(err)
+func (n noteStore) isRemoved(st atoll.Status) (bool, error) {
+	r, err := n.readRemoval(n.removalPath(st.Spec.Project, st.ID))
+	return err == nil && r.isOf(st), ignoreNotExist(err)
 }
 
-// removed is an error if the sandbox was removed, and its container is there still. Kinds:
+// checkRemoved is an error if the sandbox was removed, and its container is there still. Kinds:
 // ErrNotFound.
-func (p *Provider) removed(op, project, id string) error {
-	_, err := os.Stat(p.notes.removal(project, id))
+func (p *Provider) checkRemoved(op, project, id string) error {
+	_, err := os.Stat(p.notes.removalPath(project, id))
 	if err == nil {
-		_, err = p.notes.find(id)
+		_, err = p.notes.findStatus(id)
 	}
-	if err = gone(err); err != nil {
+	if err = ignoreNotExist(err); err != nil {
 		return atoll.E(op, id, atoll.KindOf(err), err)
 	}
 	return nil
@@ -105,11 +105,11 @@ func (p *Provider) removed(op, project, id string) error {
 
 // lockRemovals is held while the removals of a project change or are done: of one that
 // was done nothing is done again, to a sandbox that has its id by then.
-func (n notes) lockRemovals(ctx context.Context, project string) (*fsutil.Lock, error) {
-	if err := os.MkdirAll(n.sandboxes(project), 0o700); err != nil {
+func (n noteStore) lockRemovals(ctx context.Context, project string) (*fsutil.Lock, error) {
+	if err := os.MkdirAll(n.sandboxesDir(project), 0o700); err != nil {
 		return nil, err
 	}
-	return fsutil.AwaitLock(ctx, filepath.Join(n.project(project), "removals.lock"))
+	return fsutil.AwaitLock(ctx, filepath.Join(n.projectDir(project), "removals.lock"))
 }
 
 // removeLater removes a sandbox whose machine is off. It is gone with the one file that
@@ -120,13 +120,13 @@ func (p *Provider) removeLater(ctx context.Context, st atoll.Status, volumes boo
 		return err
 	}
 	defer lock.Release()
-	path := p.notes.removal(st.Spec.Project, st.ID)
+	path := p.notes.removalPath(st.Spec.Project, st.ID)
 	r, err := p.notes.readRemoval(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err != nil && st.Created.IsZero() {
-		if left, err := p.left(st); err != nil || !left {
+		if left, err := p.hasDataVolume(st); err != nil || !left {
 			return err
 		}
 	}
@@ -137,22 +137,22 @@ func (p *Provider) removeLater(ctx context.Context, st atoll.Status, volumes boo
 	if err := fsutil.SyncJSON(path, r); err != nil {
 		return err
 	}
-	p.watch.removed(r.Status)
-	return p.notes.forgetThat(r.Status)
+	p.watch.publishRemoved(r.Status)
+	return p.notes.removeStatusOf(r.Status)
 }
 
-// left reports whether a sandbox that was removed before has left a data volume.
-func (p *Provider) left(st atoll.Status) (bool, error) {
+// hasDataVolume reports whether a sandbox that was removed before has left a data volume.
+func (p *Provider) hasDataVolume(st atoll.Status) (bool, error) {
 	var volumes []atoll.Volume
-	err := p.notes.recall(st.Spec.Project, kindVolumes, &volumes)
+	err := p.notes.readKind(st.Spec.Project, kindVolumes, &volumes)
 	return slices.ContainsFunc(volumes, func(v atoll.Volume) bool { return v.Sandbox == st.ID }), err
 }
 
-// finish does the removals of a project that are left to do, in its engine, and before
+// finishRemovals does the removals of a project that are left to do, in its engine, and before
 // anybody gets that to make or change a sandbox: their names and ids are free. One that
 // the engine refuses is logged and tried again with the next use. Kinds: ErrUnavailable.
-func (p *Provider) finish(ctx context.Context, e *engine) error {
-	list, err := p.notes.removed(e.project)
+func (p *Provider) finishRemovals(ctx context.Context, e *engine) error {
+	list, err := p.notes.listRemovals(e.project)
 	if err != nil || len(list) == 0 {
 		return err
 	}
@@ -161,11 +161,11 @@ func (p *Provider) finish(ctx context.Context, e *engine) error {
 		return err
 	}
 	defer lock.Release()
-	if list, err = p.notes.removed(e.project); err != nil {
+	if list, err = p.notes.listRemovals(e.project); err != nil {
 		return err
 	}
 	for _, r := range list {
-		err := p.finishOne(ctx, e, r)
+		err := p.finishRemoval(ctx, e, r)
 		if ctx.Err() != nil || atoll.KindOf(err) == atoll.ErrUnavailable {
 			return err
 		}
@@ -176,24 +176,24 @@ func (p *Provider) finish(ctx context.Context, e *engine) error {
 	return p.learnVolumes(ctx, e)
 }
 
-// finishOne does one removal, whose note goes last.
-func (p *Provider) finishOne(ctx context.Context, e *engine, r removal) error {
+// finishRemoval does one removal, whose note goes last.
+func (p *Provider) finishRemoval(ctx context.Context, e *engine, r removal) error {
 	sb := e.docker.Sandbox(r.Status.ID)
 	st, err := sb.Status(ctx)
 	switch kind := atoll.KindOf(err); {
 	case err != nil && kind != atoll.ErrNotFound:
 		return err
-	case err == nil && !r.of(st): // what it has left is another's now
+	case err == nil && !r.isOf(st): // what it has left is another's now
 	case r.Volumes:
 		err = sb.Remove(ctx, atoll.RemoveVolumes())
 	default:
 		err = sb.Remove(ctx)
 	}
 	if err == nil {
-		err = p.notes.forgetThat(r.Status) // it may have been noted again meanwhile
+		err = p.notes.removeStatusOf(r.Status) // it may have been noted again meanwhile
 	}
 	if err != nil {
 		return err
 	}
-	return gone(os.Remove(p.notes.removal(e.project, r.Status.ID)))
+	return ignoreNotExist(os.Remove(p.notes.removalPath(e.project, r.Status.ID)))
 }

@@ -22,13 +22,13 @@ func TestRemoveLater(t *testing.T) {
 		st := atoll.Status{ID: id, State: atoll.StateStopped, Created: made, Spec: atoll.Spec{
 			ID: id, Name: name, Project: "p", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v-" + name, Target: "/v"}},
 		}}
-		if err := p.notes.write(st); err != nil {
+		if err := p.notes.writeStatus(st); err != nil {
 			t.Fatal(err)
 		}
 		return st
 	}
 	a, b := note("a"), note("b")
-	err := p.notes.keep("p", kindVolumes, []atoll.Volume{
+	err := p.notes.writeKind("p", kindVolumes, []atoll.Volume{
 		{Name: "data-" + a.ID, Project: "p", Sandbox: a.ID, InUse: true}, {Name: "v-a", Project: "p", InUse: true},
 		{Name: "data-" + b.ID, Project: "p", Sandbox: b.ID, InUse: true}, {Name: "v-b", Project: "p", InUse: true},
 	})
@@ -79,7 +79,7 @@ func TestRemoveLater(t *testing.T) {
 			t.Errorf("Get: %v, want ErrNotFound", err)
 		}
 	}
-	if err := other.notes.write(a); err != nil { // as who has asked the engine before
+	if err := other.notes.writeStatus(a); err != nil { // as who has asked the engine before
 		t.Fatal(err)
 	}
 	gone := func() {
@@ -124,14 +124,14 @@ func TestRemoveLater(t *testing.T) {
 	remove()
 	volumes(map[string]bool{"v-a": false, "data-" + b.ID: true, "v-b": true})
 	gone()
-	list, err := p.notes.removed("p")
-	if err != nil || len(list) != 1 || !list[0].of(a) || !list[0].Volumes {
+	list, err := p.notes.listRemovals("p")
+	if err != nil || len(list) != 1 || !list[0].isOf(a) || !list[0].Volumes {
 		t.Errorf("what is left to do: %+v, %v", list, err)
 	}
 
 	again := a.Clone()
 	again.Created = made.Add(time.Nanosecond)
-	if err := p.notes.write(again); err != nil {
+	if err := p.notes.writeStatus(again); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := sb.Status(ctx); err != nil || !st.Created.Equal(again.Created) {
@@ -140,7 +140,7 @@ func TestRemoveLater(t *testing.T) {
 	if err := p.RemoveProject(ctx, "p"); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := p.notes.removed(""); err != nil || len(list) > 0 {
+	if list, err := p.notes.listRemovals(""); err != nil || len(list) > 0 {
 		t.Errorf("of a project that was removed there is left to do: %+v, %v", list, err)
 	}
 	for _, p := range []*Provider{p, other} {
@@ -155,7 +155,7 @@ func TestRemoveLater(t *testing.T) {
 func TestRemoveLaterWhatIsLeft(t *testing.T) {
 	p := off(t)
 	left, nothing := &sandbox{p, atoll.NewID(), "p"}, &sandbox{p, atoll.NewID(), "p"}
-	if err := p.notes.keep("p", kindVolumes, []atoll.Volume{{Name: "data-" + left.id, Project: "p", Sandbox: left.id}}); err != nil {
+	if err := p.notes.writeKind("p", kindVolumes, []atoll.Volume{{Name: "data-" + left.id, Project: "p", Sandbox: left.id}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, sb := range []*sandbox{left, nothing} {
@@ -163,7 +163,7 @@ func TestRemoveLaterWhatIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list, err := p.notes.removed("")
+	list, err := p.notes.listRemovals("")
 	if err != nil || len(list) != 1 || list[0].Status.ID != left.id || !list[0].Volumes {
 		t.Errorf("what is left to do: %+v, %v; want the volume of one", list, err)
 	}

@@ -21,27 +21,27 @@ func (s *sandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	return s.p.status(ctx, "status", s.id)
+	return s.p.findStatus(ctx, "status", s.id)
 }
 
 // Start implements atoll.Sandbox. It starts the machine, too.
 func (s *sandbox) Start(ctx context.Context) error {
-	return s.change(ctx, "start", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Start(ctx) })
+	return s.withSandbox(ctx, "start", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Start(ctx) })
 }
 
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	if awake, err := s.awake(ctx, "stop"); err != nil || !awake {
+	if awake, err := s.machineRuns(ctx, "stop"); err != nil || !awake {
 		return err // nothing runs without a machine
 	}
-	return s.change(ctx, "stop", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
+	return s.withSandbox(ctx, "stop", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
 }
 
 // Remove implements atoll.Sandbox. No machine is started for it: what is in one that is
 // off goes when that is used again. The disk stays.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	volumes := atoll.RemoveOpts(opts...).Volumes
-	st, err := s.p.notes.find(s.id)
+	st, err := s.p.notes.findStatus(s.id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		if !volumes {
 			return nil
@@ -55,67 +55,67 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 		if err := e.docker.Sandbox(s.id).Remove(ctx, opts...); err != nil {
 			return err
 		}
-		return s.p.learn(ctx, e, s.id)
+		return s.p.learnSandbox(ctx, e, s.id)
 	}
-	e, _, err := s.p.running(ctx, s.project)
+	e, _, err := s.p.runningEngine(ctx, s.project)
 	if err != nil {
 		return err
 	}
 	if e != nil {
-		err := s.p.using(ctx, s.project, now)
-		if err == nil || ctx.Err() != nil || !e.ended(ctx) {
+		err := s.p.withEngine(ctx, s.project, now)
+		if err == nil || ctx.Err() != nil || !e.hasEnded(ctx) {
 			return err
 		}
 	}
 	if err := s.p.removeLater(ctx, st, volumes); err != nil {
 		return atoll.E("remove", s.id, atoll.KindOf(err), err)
 	}
-	if e, _, err = s.p.running(ctx, s.project); err != nil || e == nil {
+	if e, _, err = s.p.runningEngine(ctx, s.project); err != nil || e == nil {
 		return err
 	}
-	return s.p.using(ctx, s.project, func(context.Context, *engine) error { return nil }) // it was just starting
+	return s.p.withEngine(ctx, s.project, func(context.Context, *engine) error { return nil }) // it was just starting
 }
 
-// change calls fn, which changes the life of the sandbox, with what it is in its engine.
-func (s *sandbox) change(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
-	if _, err := s.p.status(ctx, op, s.id); err != nil {
+// withSandbox calls fn, which changes the life of the sandbox, with what it is in its engine.
+func (s *sandbox) withSandbox(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
+	if _, err := s.p.findStatus(ctx, op, s.id); err != nil {
 		return err
 	}
-	return s.p.twice(ctx, s.project, func(ctx context.Context, e *engine) error {
+	return s.p.withEngineRetry(ctx, s.project, func(ctx context.Context, e *engine) error {
 		err := fn(ctx, e.docker.Sandbox(s.id))
-		if _, noteErr := s.p.ask(ctx, e, &s.id); err == nil {
+		if _, noteErr := s.p.refreshNotes(ctx, e, &s.id); err == nil {
 			err = noteErr
 		}
 		return err
 	})
 }
 
-// awake reports whether the sandbox's machine runs. If it does not, it is an error that
+// machineRuns reports whether the sandbox's machine runs. If it does not, it is an error that
 // there is no such sandbox.
-func (s *sandbox) awake(ctx context.Context, op string) (bool, error) {
-	e, _, err := s.p.running(ctx, s.project)
+func (s *sandbox) machineRuns(ctx context.Context, op string) (bool, error) {
+	e, _, err := s.p.runningEngine(ctx, s.project)
 	if err == nil && e == nil {
-		_, err = s.p.status(ctx, op, s.id)
+		_, err = s.p.findStatus(ctx, op, s.id)
 	}
 	return e != nil, err
 }
 
-// inside calls fn with what the sandbox is in its engine, if its machine runs.
-func (s *sandbox) inside(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
-	e, _, err := s.p.running(ctx, s.project)
+// withRunning calls fn with what the sandbox is in its engine, if its machine runs.
+func (s *sandbox) withRunning(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
+	e, _, err := s.p.runningEngine(ctx, s.project)
 	if err != nil {
 		return err
 	}
 	if e != nil {
-		if err := s.p.removed(op, s.project, s.id); err != nil {
+		if err := s.p.checkRemoved(op, s.project, s.id); err != nil {
 			return err
 		}
-		err = s.p.looking(ctx, e, func(ctx context.Context) error { return fn(ctx, e.docker.Sandbox(s.id)) })
-		if err == nil || ctx.Err() != nil || atoll.KindOf(err) != atoll.ErrUnavailable || !e.ended(ctx) {
+		err = s.p.withPings(ctx, e, func(ctx context.Context) error { return fn(ctx, e.docker.Sandbox(s.id)) })
+		if err == nil || ctx.Err() != nil || atoll.KindOf(err) != atoll.ErrUnavailable || !e.hasEnded(ctx) {
 			return err
 		}
 	}
-	if _, err := s.p.status(ctx, op, s.id); err != nil {
+	if _, err := s.p.findStatus(ctx, op, s.id); err != nil {
 		return err
 	}
 	return atoll.E(op, s.id, atoll.ErrStopped, nil)
@@ -126,7 +126,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (pr atoll.Proces
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	err = s.inside(ctx, "exec", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+	err = s.withRunning(ctx, "exec", func(ctx context.Context, sb atoll.Sandbox) (err error) {
 		pr, err = sb.Exec(ctx, cmd)
 		return err
 	})
@@ -141,16 +141,16 @@ func (s *sandbox) Process(ctx context.Context, id string) (pr atoll.Process, err
 		return err
 	}
 	if id == atoll.MainProcess {
-		err = s.change(ctx, "process", do)
+		err = s.withSandbox(ctx, "process", do)
 	} else {
-		err = s.inside(ctx, "process", do)
+		err = s.withRunning(ctx, "process", do)
 	}
 	return pr, err
 }
 
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) (list []atoll.ProcessStatus, err error) {
-	err = s.inside(ctx, "processes", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+	err = s.withRunning(ctx, "processes", func(ctx context.Context, sb atoll.Sandbox) (err error) {
 		list, err = atoll.Processes(ctx, sb)
 		return err
 	})
@@ -159,17 +159,17 @@ func (s *sandbox) Processes(ctx context.Context) (list []atoll.ProcessStatus, er
 
 // Pause implements atoll.Pauser.
 func (s *sandbox) Pause(ctx context.Context) error {
-	return s.inside(ctx, "pause", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Pause(ctx, sb) })
+	return s.withRunning(ctx, "pause", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Pause(ctx, sb) })
 }
 
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
-	return s.inside(ctx, "resume", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Resume(ctx, sb) })
+	return s.withRunning(ctx, "resume", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Resume(ctx, sb) })
 }
 
 // Dial implements atoll.Dialer.
 func (s *sandbox) Dial(ctx context.Context, port int) (conn net.Conn, err error) {
-	err = s.inside(ctx, "dial", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+	err = s.withRunning(ctx, "dial", func(ctx context.Context, sb atoll.Sandbox) (err error) {
 		conn, err = atoll.Dial(ctx, sb, port)
 		return err
 	})
@@ -178,7 +178,7 @@ func (s *sandbox) Dial(ctx context.Context, port int) (conn net.Conn, err error)
 
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (u atoll.Usage, err error) {
-	err = s.inside(ctx, "usage", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+	err = s.withRunning(ctx, "usage", func(ctx context.Context, sb atoll.Sandbox) (err error) {
 		u, err = atoll.UsageOf(ctx, sb)
 		return err
 	})
@@ -187,16 +187,16 @@ func (s *sandbox) Usage(ctx context.Context) (u atoll.Usage, err error) {
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	return s.change(ctx, "extend", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Extend(ctx, sb, ttl) })
+	return s.withSandbox(ctx, "extend", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Extend(ctx, sb, ttl) })
 }
 
 // Files implements atoll.Filer. The machine is started for them.
 func (s *sandbox) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
-		if _, err := s.awake(ctx, op); err != nil { // there is no such sandbox
+		if _, err := s.machineRuns(ctx, op); err != nil { // there is no such sandbox
 			return err
 		}
-		return s.p.using(ctx, s.project, func(ctx context.Context, e *engine) error { return fn(ctx, atoll.Files(e.docker.Sandbox(s.id))) })
+		return s.p.withEngine(ctx, s.project, func(ctx context.Context, e *engine) error { return fn(ctx, atoll.Files(e.docker.Sandbox(s.id))) })
 	})
 }
 

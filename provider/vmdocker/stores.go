@@ -23,7 +23,7 @@ const (
 // learnVolumes notes which volumes a project has.
 func (p *Provider) learnVolumes(ctx context.Context, e *engine) error {
 	var list []atoll.Volume
-	err := p.looking(ctx, e, func(ctx context.Context) (err error) {
+	err := p.withPings(ctx, e, func(ctx context.Context) (err error) {
 		list, err = e.docker.Volumes(ctx, "")
 		return err
 	})
@@ -33,12 +33,12 @@ func (p *Provider) learnVolumes(ctx context.Context, e *engine) error {
 	for i := range list {
 		list[i].Provider = Name
 	}
-	return p.notes.keep(e.project, kindVolumes, list)
+	return p.notes.writeKind(e.project, kindVolumes, list)
 }
 
 // Volumes implements atoll.VolumeStore: as they were when a machine was last used.
 func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	projects, err := p.notes.projects()
+	projects, err := p.notes.listProjects()
 	if err != nil {
 		return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
 	}
@@ -47,7 +47,7 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 		if project != "" && project != name {
 			continue
 		}
-		e, _, err := p.running(ctx, name)
+		e, _, err := p.runningEngine(ctx, name)
 		if err == nil && e != nil {
 			if err = p.learnVolumes(ctx, e); atoll.KindOf(err) == atoll.ErrUnavailable {
 				err = nil
@@ -68,23 +68,23 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 // volumesOf are those that are noted of a project: when its machine is off, without what
 // was removed since.
 func (p *Provider) volumesOf(project string, off bool) (list []atoll.Volume, err error) {
-	removed, err := p.notes.removed(project)
+	removed, err := p.notes.listRemovals(project)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.notes.recall(project, kindVolumes, &list); err != nil {
+	if err := p.notes.readKind(project, kindVolumes, &list); err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(list, removed.owned)
-	noted, err := p.notes.list(project)
+	list = slices.DeleteFunc(list, removed.ownsVolume)
+	noted, err := p.notes.listStatuses(project)
 	for i, v := range list {
-		list[i].InUse = v.InUse && !(off && !slices.ContainsFunc(noted, func(st atoll.Status) bool { return mounts(st, v) }))
+		list[i].InUse = v.InUse && !(off && !slices.ContainsFunc(noted, func(st atoll.Status) bool { return mountsVolume(st, v) }))
 	}
 	return list, err
 }
 
-// mounts reports whether a sandbox of the volume's project does.
-func mounts(st atoll.Status, v atoll.Volume) bool {
+// mountsVolume reports whether a sandbox of the volume's project does.
+func mountsVolume(st atoll.Status, v atoll.Volume) bool {
 	return v.Sandbox == st.ID || v.Cache && st.Spec.Cache ||
 		slices.ContainsFunc(st.Spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountVolume && m.Source == v.Name })
 }
@@ -99,7 +99,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	if !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Name == name }) {
 		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
 	}
-	return p.using(ctx, project, func(ctx context.Context, e *engine) error {
+	return p.withEngine(ctx, project, func(ctx context.Context, e *engine) error {
 		if err := e.docker.RemoveVolume(ctx, project, name); err != nil {
 			return err
 		}
@@ -118,30 +118,30 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 		return err
 	}
 	defer unlock()
-	p.drop(project, "")
+	p.dropEngine(project, "")
 	if err := atoll.RemoveProject(ctx, p.opts.Machines, project); err != nil {
 		return err
 	}
-	noted, err := p.notes.list(project)
+	noted, err := p.notes.listStatuses(project)
 	if err != nil {
 		return atoll.E("remove project", project, atoll.KindOf(err), err)
 	}
 	err = errors.Join(
-		p.opts.Forget(ctx, p.opts.Config.DataDisk(project)), gone(os.Remove(p.opts.Config.RootDisk(project))),
-		fsutil.RemoveAll(filepath.Dir(p.opts.Config.ConsoleLog(project))), fsutil.RemoveAll(filepath.Join(p.opts.Dir, "engines", project)), p.notes.drop(project),
+		p.opts.Forget(ctx, p.opts.Config.DataDisk(project)), ignoreNotExist(os.Remove(p.opts.Config.RootDisk(project))),
+		fsutil.RemoveAll(filepath.Dir(p.opts.Config.ConsoleLog(project))), fsutil.RemoveAll(filepath.Join(p.opts.Dir, "engines", project)), p.notes.removeProject(project),
 	)
 	if err != nil {
 		return atoll.E("remove project", project, atoll.KindOf(err), err)
 	}
 	for _, st := range noted {
 		st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
-		p.watch.tell(st, false)
+		p.watch.publishStatus(st, false)
 	}
 	return nil
 }
 
-// gone is err, unless it says that there is nothing to remove.
-func gone(err error) error {
+// ignoreNotExist is err, unless it says that there is nothing to remove.
+func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	}
 	made, err := spec.MadeBy(Name)
 	if err == nil {
-		err = refuse(made)
+		err = checkSupport(made)
 	}
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 		return err
 	}
 	made.Provider = ""
-	return p.using(ctx, made.Project, func(ctx context.Context, e *engine) error {
+	return p.withEngine(ctx, made.Project, func(ctx context.Context, e *engine) error {
 		if err := e.docker.Prepare(ctx, made, progress); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 // learnImages notes which images were sent to a project's machine.
 func (p *Provider) learnImages(ctx context.Context, e *engine) error {
 	var list []atoll.Image
-	err := p.looking(ctx, e, func(ctx context.Context) (err error) {
+	err := p.withPings(ctx, e, func(ctx context.Context) (err error) {
 		list, err = e.docker.Images(ctx)
 		return err
 	})
@@ -186,26 +186,26 @@ func (p *Provider) learnImages(ctx context.Context, e *engine) error {
 	for i := range list {
 		list[i].Provider = Name
 	}
-	return p.notes.keep(e.project, kindImages, list)
+	return p.notes.writeKind(e.project, kindImages, list)
 }
 
 // imagesOf are the images of a project.
 func (p *Provider) imagesOf(ctx context.Context, project string) (list []atoll.Image, err error) {
-	e, _, err := p.running(ctx, project)
+	e, _, err := p.runningEngine(ctx, project)
 	if err == nil && e != nil {
 		if err = p.learnImages(ctx, e); atoll.KindOf(err) == atoll.ErrUnavailable {
 			err = nil
 		}
 	}
 	if err == nil {
-		err = p.notes.recall(project, kindImages, &list)
+		err = p.notes.readKind(project, kindImages, &list)
 	}
 	return list, err
 }
 
 // Images implements atoll.ImageStore: those that machines have, each once.
 func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	projects, err := p.notes.projects()
+	projects, err := p.notes.listProjects()
 	if err != nil {
 		return nil, atoll.E("images", "", atoll.KindOf(err), err)
 	}
@@ -235,7 +235,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 // for it.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	found := atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
-	projects, err := p.notes.projects()
+	projects, err := p.notes.listProjects()
 	if err != nil {
 		return atoll.E("remove image", ref, atoll.KindOf(err), err)
 	}
@@ -247,7 +247,7 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 		if len(images) == 0 {
 			continue
 		}
-		err = p.using(ctx, project, func(ctx context.Context, e *engine) error {
+		err = p.withEngine(ctx, project, func(ctx context.Context, e *engine) error {
 			if err := e.docker.RemoveImage(ctx, ref, force); err != nil {
 				return err
 			}
@@ -270,12 +270,12 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	if opts.UnusedFor < 0 {
 		return all, atoll.Errorf("prune images", "", atoll.ErrInvalid, "unused for %s: must not be negative", opts.UnusedFor)
 	}
-	projects, err := p.notes.projects()
+	projects, err := p.notes.listProjects()
 	if err != nil {
 		return all, atoll.E("prune images", "", atoll.KindOf(err), err)
 	}
 	for _, project := range projects {
-		e, _, err := p.running(ctx, project)
+		e, _, err := p.runningEngine(ctx, project)
 		if err != nil {
 			return all, err
 		}
@@ -300,14 +300,14 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 // ResolveImage implements atoll.ImageResolver: the newest that any machine has under that
 // name.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	projects, err := p.notes.projects()
+	projects, err := p.notes.listProjects()
 	if err != nil {
 		return "", atoll.E("resolve image", ref, atoll.KindOf(err), err)
 	}
 	var digest string
 	var newest time.Time
 	for _, project := range projects {
-		e, _, err := p.running(ctx, project)
+		e, _, err := p.runningEngine(ctx, project)
 		if err != nil {
 			return "", err
 		}
@@ -315,7 +315,7 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 			continue
 		}
 		var found string
-		err = p.looking(ctx, e, func(ctx context.Context) (err error) {
+		err = p.withPings(ctx, e, func(ctx context.Context) (err error) {
 			found, err = e.docker.ResolveImage(ctx, ref)
 			return err
 		})

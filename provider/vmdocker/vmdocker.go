@@ -77,8 +77,8 @@ type Provider struct {
 	idle  time.Duration // of machines; 0 is never
 	log   *slog.Logger
 	info  atoll.Info
-	notes notes
-	watch *watch
+	notes noteStore
+	watch *watcher
 	boots keymutex.Locks // by project: one at a time starts a machine
 
 	mu      sync.Mutex
@@ -100,26 +100,26 @@ func New(opts Options) (*Provider, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	if opts.Forget == nil {
-		opts.Forget = func(_ context.Context, path string) error { return gone(os.Remove(path)) }
+		opts.Forget = func(_ context.Context, path string) error { return ignoreNotExist(os.Remove(path)) }
 	}
 	if opts.Slow == nil {
 		opts.Slow = func(context.Context) int { return 1 }
 	}
-	if err := os.MkdirAll(notes(opts.Dir).removals(), 0o700); err != nil {
+	if err := os.MkdirAll(noteStore(opts.Dir).removalsDir(), 0o700); err != nil {
 		return nil, atoll.E("open", opts.Dir, atoll.KindOf(err), err)
 	}
 	p := &Provider{
-		opts: opts, idle: idle, log: opts.Log, notes: notes(opts.Dir), engines: map[string]*engine{},
+		opts: opts, idle: idle, log: opts.Log, notes: noteStore(opts.Dir), engines: map[string]*engine{},
 		info: atoll.Info{Name: Name, Isolation: atoll.IsolationVM},
 	}
 	inner := p.engineOptions("", nil)
-	p.info.Caps = caps(inner.Info().Caps)
-	p.watch = newWatch(p)
+	p.info.Caps = engineCaps(inner.Info().Caps)
+	p.watch = newWatcher(p)
 	return p, nil
 }
 
-// caps are those of containers in a machine, which has nothing of the host's.
-func caps(of atoll.Caps) atoll.Caps {
+// engineCaps are those of containers in a machine, which has nothing of the host's.
+func engineCaps(of atoll.Caps) atoll.Caps {
 	of.BindMounts, of.NetworkNamed, of.Publish, of.GPU = false, false, false, false
 	return of
 }
@@ -159,24 +159,24 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	spec, err := spec.MadeBy(Name)
 	if err == nil {
-		err = refuse(spec)
+		err = checkSupport(spec)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if st, err := p.notes.find(spec.ID); err == nil && st.Spec.Project != spec.Project {
+	if st, err := p.notes.findStatus(spec.ID); err == nil && st.Spec.Project != spec.Project {
 		return nil, atoll.Errorf("create", spec.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already, in project %s", spec.ID, st.Spec.Project)
 	}
 	inner := spec.Clone()
 	inner.Provider = ""
-	err = p.twice(ctx, spec.Project, func(ctx context.Context, e *engine) error {
+	err = p.withEngineRetry(ctx, spec.Project, func(ctx context.Context, e *engine) error {
 		if _, err := e.docker.Create(ctx, inner); err != nil {
 			return err
 		}
 		if err := p.learnImages(ctx, e); err != nil {
 			return err
 		}
-		return p.learn(ctx, e, spec.ID)
+		return p.learnSandbox(ctx, e, spec.ID)
 	})
 	if err != nil {
 		return nil, err
@@ -184,8 +184,8 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return &sandbox{p, spec.ID, spec.Project}, nil
 }
 
-// refuse says what of the spec cannot be had.
-func refuse(spec *atoll.Spec) error {
+// checkSupport says what of the spec cannot be had.
+func checkSupport(spec *atoll.Spec) error {
 	for _, wish := range []struct {
 		asked bool
 		what  string
@@ -209,17 +209,17 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if err != nil || n == "" {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	st, err := p.status(ctx, "get", n)
+	st, err := p.findStatus(ctx, "get", n)
 	if err != nil {
 		return nil, err
 	}
 	return &sandbox{p, n, st.Spec.Project}, nil
 }
 
-// status is that of a sandbox, as its engine knows it, or as it was when that was last
+// findStatus is that of a sandbox, as its engine knows it, or as it was when that was last
 // asked. Kinds: ErrNotFound, ErrUnavailable.
-func (p *Provider) status(ctx context.Context, op, id string) (atoll.Status, error) {
-	st, err := p.notes.find(id)
+func (p *Provider) findStatus(ctx context.Context, op, id string) (atoll.Status, error) {
+	st, err := p.notes.findStatus(id)
 	if err != nil {
 		return atoll.Status{}, atoll.E(op, id, atoll.KindOf(err), err)
 	}
@@ -235,7 +235,7 @@ func (p *Provider) status(ctx context.Context, op, id string) (atoll.Status, err
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	projects, err := p.notes.projects()
+	projects, err := p.notes.listProjects()
 	if err != nil {
 		return nil, atoll.E("list", "", atoll.KindOf(err), err)
 	}
@@ -257,20 +257,20 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 // listProject lists the sandboxes of a project, or only that with the id. No machine is
 // started for it.
 func (p *Provider) listProject(ctx context.Context, project string, id *string) ([]atoll.Status, error) {
-	e, m, err := p.running(ctx, project)
+	e, m, err := p.runningEngine(ctx, project)
 	if err != nil {
 		return nil, err
 	}
 	if e != nil {
-		list, err := p.ask(ctx, e, id)
+		list, err := p.refreshNotes(ctx, e, id)
 		if err == nil || ctx.Err() != nil || atoll.KindOf(err) != atoll.ErrUnavailable {
 			return list, err
 		}
-		if e, m, err = p.running(ctx, project); err != nil { // it has just ended, or is just starting
+		if e, m, err = p.runningEngine(ctx, project); err != nil { // it has just ended, or is just starting
 			return nil, err
 		}
 	}
-	noted, err := p.notes.list(project)
+	noted, err := p.notes.listStatuses(project)
 	if err != nil {
 		return nil, atoll.E("list", project, atoll.KindOf(err), err)
 	}
@@ -280,47 +280,47 @@ func (p *Provider) listProject(ctx context.Context, project string, id *string) 
 			continue
 		}
 		if e == nil {
-			st = asleep(st, m)
+			st = asleepStatus(st, m)
 		}
 		list = append(list, st)
 	}
 	return list, nil
 }
 
-// ask asks an engine for its sandboxes, or only that with the id, and notes what it says.
-func (p *Provider) ask(ctx context.Context, e *engine, id *string) (list []atoll.Status, err error) {
-	before, err := p.notes.removed(e.project)
+// refreshNotes asks an engine for its sandboxes, or only that with the id, and notes what it says.
+func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (list []atoll.Status, err error) {
+	before, err := p.notes.listRemovals(e.project)
 	if err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
 	var noted []atoll.Status // before, so that what is made meanwhile is not forgotten
 	if id != nil {
 		noted = []atoll.Status{{ID: *id}}
-	} else if noted, err = p.notes.list(e.project); err != nil {
+	} else if noted, err = p.notes.listStatuses(e.project); err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
-	err = p.looking(ctx, e, func(ctx context.Context) (err error) {
-		list, err = e.look(ctx, id)
+	err = p.withPings(ctx, e, func(ctx context.Context) (err error) {
+		list, err = e.listSandboxes(ctx, id)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	after, err := p.notes.removed(e.project) // of what was removed before, the container may have gone since
+	after, err := p.notes.listRemovals(e.project) // of what was removed before, the container may have gone since
 	if err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
-	list = slices.DeleteFunc(list, func(st atoll.Status) bool { return before.have(st) || after.have(st) })
+	list = slices.DeleteFunc(list, func(st atoll.Status) bool { return before.containsSandbox(st) || after.containsSandbox(st) })
 	there := map[string]bool{}
 	for _, st := range list {
 		there[st.ID] = true
-		if err := p.notes.write(st); err != nil {
+		if err := p.notes.writeStatus(st); err != nil {
 			return nil, err
 		}
 	}
 	for _, st := range noted {
 		if !there[st.ID] {
-			if err := p.notes.forget(e.project, st.ID); err != nil {
+			if err := p.notes.removeStatus(e.project, st.ID); err != nil {
 				return nil, err
 			}
 		}
@@ -328,9 +328,9 @@ func (p *Provider) ask(ctx context.Context, e *engine, id *string) (list []atoll
 	return list, nil
 }
 
-// learn notes what the engine knows of a sandbox now.
-func (p *Provider) learn(ctx context.Context, e *engine, id string) error {
-	_, err := p.ask(ctx, e, &id)
+// learnSandbox notes what the engine knows of a sandbox now.
+func (p *Provider) learnSandbox(ctx context.Context, e *engine, id string) error {
+	_, err := p.refreshNotes(ctx, e, &id)
 	if err != nil {
 		return err
 	}

@@ -14,28 +14,28 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// watch tells of changes, whoever made them: of sandboxes by the engines that run, of
+// watcher tells of changes, whoever made them: of sandboxes by the engines that run, of
 // machines that come and go, and of what was removed while they were off.
-type watch struct {
-	p    *Provider
-	hub  *watchhub.Hub
-	ctx  context.Context // ends with the provider
-	quit context.CancelFunc
-	work sync.WaitGroup
+type watcher struct {
+	p      *Provider
+	hub    *watchhub.Hub
+	ctx    context.Context // ends with the provider
+	cancel context.CancelFunc
+	work   sync.WaitGroup
 
 	start   sync.Mutex // held while beginning to listen
 	started bool
 
-	mu   sync.Mutex
-	on   bool                    // somebody has listened
-	last map[string]atoll.Status // what was told of each sandbox
-	runs map[string]func()       // by machine: ends listening to its engine
-	left map[string]time.Time    // by id of one that was removed while its machine was off: when it was made
+	mu               sync.Mutex
+	on               bool                    // somebody has listened
+	published        map[string]atoll.Status // what was told of each sandbox
+	listeners        map[string]func()       // by machine: ends listening to its engine
+	createdOfRemoved map[string]time.Time    // by id of one that was removed while its machine was off: when it was made
 }
 
-func newWatch(p *Provider) *watch {
-	w := &watch{p: p, last: map[string]atoll.Status{}, runs: map[string]func(){}, left: map[string]time.Time{}}
-	w.ctx, w.quit = context.WithCancel(context.Background())
+func newWatcher(p *Provider) *watcher {
+	w := &watcher{p: p, published: map[string]atoll.Status{}, listeners: map[string]func(){}, createdOfRemoved: map[string]time.Time{}}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(w.ctx, atoll.Filter{}) })
 	return w
 }
@@ -43,7 +43,7 @@ func newWatch(p *Provider) *watch {
 // Watch implements atoll.Provider.
 func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		if err := p.watch.run(ctx); err != nil {
+		if err := p.watch.startListening(ctx); err != nil {
 			yield(atoll.Event{}, err)
 			return
 		}
@@ -55,10 +55,10 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// run begins to listen, for the first who wants to know, and returns when what there is
+// startListening begins to listen, for the first who wants to know, and returns when what there is
 // was looked at.
-func (w *watch) run(ctx context.Context) error {
-	begun, err := w.begin()
+func (w *watcher) startListening(ctx context.Context) error {
+	begun, err := w.beginListening()
 	if begun == nil || err != nil {
 		return err
 	}
@@ -70,23 +70,23 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// begin begins to listen. begun is nil if somebody has begun before.
-func (w *watch) begin() (begun chan struct{}, err error) {
+// beginListening begins to listen. begun is nil if somebody has begun before.
+func (w *watcher) beginListening() (begun chan struct{}, err error) {
 	w.start.Lock()
 	defer w.start.Unlock()
 	if w.started || w.ctx.Err() != nil {
 		return nil, nil // the hub says that it is closed
 	}
-	if err := w.removals(); err != nil {
+	if err := w.watchRemovals(); err != nil {
 		return nil, err
 	}
 	w.started, begun = true, make(chan struct{})
-	w.work.Go(func() { w.machines(begun) })
+	w.work.Go(func() { w.watchMachines(begun) })
 	return begun, nil
 }
 
-// removals listens to who removes sandboxes whose machine is off.
-func (w *watch) removals() error {
+// watchRemovals listens to who removes sandboxes whose machine is off.
+func (w *watcher) watchRemovals() error {
 	w.mu.Lock()
 	w.on = true
 	w.mu.Unlock()
@@ -95,13 +95,13 @@ func (w *watch) removals() error {
 		return atoll.E("watch", "", atoll.ErrUnavailable, err)
 	}
 	all := func() error {
-		list, err := w.p.notes.removed("")
+		list, err := w.p.notes.listRemovals("")
 		for _, r := range list {
-			w.removed(r.Status)
+			w.publishRemoved(r.Status)
 		}
 		return err
 	}
-	if err = changes.Add(w.p.notes.removals()); err == nil {
+	if err = changes.Add(w.p.notes.removalsDir()); err == nil {
 		err = all()
 	}
 	if err != nil {
@@ -115,7 +115,7 @@ func (w *watch) removals() error {
 			case ev := <-changes.Events:
 				r, err := w.p.notes.readRemoval(ev.Name)
 				if err == nil && filepath.Ext(ev.Name) == ".json" { // else it is done, or being written
-					w.removed(r.Status)
+					w.publishRemoved(r.Status)
 				}
 			case err := <-changes.Errors: // some were missed
 				w.hub.Interrupt(errors.Join(err, all()))
@@ -127,38 +127,38 @@ func (w *watch) removals() error {
 	return nil
 }
 
-// removed tells, once, that a sandbox was removed whose container is there still. What an
+// publishRemoved tells, once, that a sandbox was removed whose container is there still. What an
 // engine says of that is no news.
-func (w *watch) removed(st atoll.Status) {
+func (w *watcher) publishRemoved(st atoll.Status) {
 	w.mu.Lock()
-	made, told := w.left[st.ID]
+	made, told := w.createdOfRemoved[st.ID]
 	if !w.on || st.Created.IsZero() || told && made.Equal(st.Created) {
 		w.mu.Unlock()
 		return
 	}
-	w.left[st.ID] = st.Created
+	w.createdOfRemoved[st.ID] = st.Created
 	w.mu.Unlock()
 	st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
-	w.tell(st, false)
+	w.publishStatus(st, false)
 }
 
-// stale reports whether what an engine says is of a sandbox that was removed before.
-func (w *watch) stale(st atoll.Status) bool {
+// isStale reports whether what an engine says is of a sandbox that was removed before.
+func (w *watcher) isStale(st atoll.Status) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	made, ok := w.left[st.ID]
+	made, ok := w.createdOfRemoved[st.ID]
 	if ok && (st.State == atoll.StateRemoved || !made.Equal(st.Created)) {
-		delete(w.left, st.ID) // its container is gone, and another may have its id
+		delete(w.createdOfRemoved, st.ID) // its container is gone, and another may have its id
 	}
 	return ok && made.Equal(st.Created)
 }
 
-// listenAgain is how long after what was listened to broke off it is listened to again.
-const listenAgain = time.Second
+// listenInterval is how long after what was listened to broke off it is listened to again.
+const listenInterval = time.Second
 
-// machines listens to who makes machines. begun is closed when those that there are have
+// watchMachines listens to who makes machines. begun is closed when those that there are have
 // been seen.
-func (w *watch) machines(begun chan struct{}) {
+func (w *watcher) watchMachines(begun chan struct{}) {
 	synced := sync.OnceFunc(func() { close(begun) })
 	defer synced()
 	for w.ctx.Err() == nil {
@@ -169,64 +169,64 @@ func (w *watch) machines(begun chan struct{}) {
 			case err == nil && ev.Type == atoll.EventSynced:
 				synced()
 			case err == nil:
-				w.machine(ev.Status)
+				w.updateMachine(ev.Status)
 			}
 		}
-		w.pause()
+		w.waitPause()
 	}
 }
 
-func (w *watch) pause() {
+func (w *watcher) waitPause() {
 	select {
 	case <-w.ctx.Done():
-	case <-time.After(listenAgain):
+	case <-time.After(listenInterval):
 	}
 }
 
-// machine sees to it that the engine of a machine is listened to as long as that runs,
+// updateMachine sees to it that the engine of a machine is listened to as long as that runs,
 // and tells what has become of its sandboxes when it ends.
-func (w *watch) machine(m atoll.Status) {
+func (w *watcher) updateMachine(m atoll.Status) {
 	if m.Spec.Name != machineName {
 		return
 	}
 	w.mu.Lock()
-	end := w.runs[m.ID]
+	end := w.listeners[m.ID]
 	runs := m.State == atoll.StateRunning
 	if runs && end == nil {
 		ctx, cancel := context.WithCancel(w.ctx)
 		done := make(chan struct{})
-		w.runs[m.ID] = func() { cancel(); <-done }
+		w.listeners[m.ID] = func() { cancel(); <-done }
 		w.work.Go(func() {
 			defer close(done)
-			w.engine(ctx, m)
+			w.watchEngine(ctx, m)
 		})
 	}
 	if !runs {
-		delete(w.runs, m.ID)
+		delete(w.listeners, m.ID)
 	}
 	w.mu.Unlock()
 	if runs || end == nil {
 		return
 	}
 	end()
-	w.p.drop(m.Spec.Project, m.ID)
+	w.p.dropEngine(m.Spec.Project, m.ID)
 	list, err := w.p.listProject(w.ctx, m.Spec.Project, nil)
 	if err != nil {
 		w.hub.Interrupt(err)
 	}
 	for _, st := range list {
-		w.tell(st, true) // what is being removed with its machine may have been told of as such
+		w.publishStatus(st, true) // what is being removed with its machine may have been told of as such
 	}
 }
 
-// engine listens to the engine of a machine.
-func (w *watch) engine(ctx context.Context, m atoll.Status) {
-	for ; ctx.Err() == nil; w.pause() {
+// watchEngine listens to the engine of a machine.
+func (w *watcher) watchEngine(ctx context.Context, m atoll.Status) {
+	for ; ctx.Err() == nil; w.waitPause() {
 		sb, err := w.p.opts.Machines.Get(ctx, m.ID)
 		if err != nil {
 			continue // it is about to end
 		}
-		e, err := w.p.engine(m.Spec.Project, sb, m)
+		e, err := w.p.openEngine(m.Spec.Project, sb, m)
 		if err != nil {
 			return // the provider is closed
 		}
@@ -234,48 +234,48 @@ func (w *watch) engine(ctx context.Context, m atoll.Status) {
 			if err != nil || ev.Type != atoll.EventState {
 				continue // it is starting, or has ended
 			}
-			w.changed(e, ev.Status)
+			w.recordChange(e, ev.Status)
 		}
 	}
 }
 
-// changed notes and tells what an engine says of a sandbox.
-func (w *watch) changed(e *engine, st atoll.Status) {
-	if st = e.seen(st); w.stale(st) {
+// recordChange notes and tells what an engine says of a sandbox.
+func (w *watcher) recordChange(e *engine, st atoll.Status) {
+	if st = e.ownStatus(st); w.isStale(st) {
 		return
 	}
 	var err error
 	if st.State == atoll.StateRemoved {
-		err = w.p.notes.forget(e.project, st.ID)
+		err = w.p.notes.removeStatus(e.project, st.ID)
 	} else {
-		err = w.p.notes.write(st)
+		err = w.p.notes.writeStatus(st)
 	}
 	if err != nil {
 		w.p.log.Error("watch", "sandbox", st.ID, "err", err)
 	}
-	w.tell(st, false)
+	w.publishStatus(st, false)
 }
 
-// tell publishes what is new of a sandbox: if only of one of which it has told before,
+// publishStatus publishes what is new of a sandbox: if only of one of which it has told before,
 // and not that it was removed.
-func (w *watch) tell(st atoll.Status, again bool) {
+func (w *watcher) publishStatus(st atoll.Status, again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	last, known := w.last[st.ID]
+	last, known := w.published[st.ID]
 	switch {
 	case again && !known:
 	case st.State == atoll.StateRemoved:
-		delete(w.last, st.ID)
+		delete(w.published, st.ID)
 		w.hub.Publish(st)
 	case !known || last.State != st.State || !last.Started.Equal(st.Started):
-		w.last[st.ID] = st
+		w.published[st.ID] = st
 		w.hub.Publish(st)
 	}
 }
 
 // close ends all watches and waits for what they use.
-func (w *watch) close() {
+func (w *watcher) close() {
 	w.hub.Close()
-	w.quit()
+	w.cancel()
 	w.work.Wait()
 }
