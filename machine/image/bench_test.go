@@ -21,9 +21,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// distribution is a layer as of a small distribution: 5,000 files in 500
+// distributionLayer is a layer as of a small distribution: 5,000 files in 500
 // directories, 100 MiB that compress to about a half.
-func distribution(b *testing.B) v1.Layer {
+func distributionLayer(b *testing.B) v1.Layer {
 	b.Helper()
 	random := rand.NewChaCha8([32]byte{1})
 	list := entries{}
@@ -35,11 +35,11 @@ func distribution(b *testing.B) v1.Layer {
 	return Layer(b, list...)
 }
 
-// BenchmarkGetCached is what every create of a sandbox pays.
+// BenchmarkGetCached measures the cost of an image for each creation of a sandbox.
 func BenchmarkGetCached(b *testing.B) {
 	r := Serve(b)
 	s := openStore(b, Options{})
-	ref := r.Push("app:1", simple(b, "x"))
+	ref := r.Push("app:1", simpleImage(b, "x"))
 	mustGet(b, s, ref)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -55,7 +55,7 @@ func BenchmarkGetCached(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen is what every command that makes a sandbox pays.
+// BenchmarkOpen measures the cost of the store for each command that creates a sandbox.
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()
 	for b.Loop() {
@@ -70,7 +70,7 @@ func BenchmarkOpen(b *testing.B) {
 // BenchmarkUnpack unpacks 100 MiB in 5,000 files from a gzipped layer, without
 // the wait for the disk at the end.
 func BenchmarkUnpack(b *testing.B) {
-	l := distribution(b)
+	l := distributionLayer(b)
 	diffID, err := l.DiffID()
 	if err != nil {
 		b.Fatal(err)
@@ -88,7 +88,7 @@ func BenchmarkUnpack(b *testing.B) {
 	b.SetBytes(5000 * 20 << 10)
 	for b.Loop() {
 		dir := b.TempDir()
-		if _, err := s.unpack(context.Background(), c, dir, &meter{}); err != nil {
+		if _, err := s.unpackLayers(context.Background(), c, dir, &meter{}); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()
@@ -103,7 +103,7 @@ func BenchmarkUnpack(b *testing.B) {
 // wait for the disk included.
 func BenchmarkGet(b *testing.B) {
 	r := Serve(b)
-	ref := r.Push("app:1", New(b, v1.Config{}, distribution(b)))
+	ref := r.Push("app:1", New(b, v1.Config{}, distributionLayer(b)))
 	s := openStore(b, Options{})
 	b.SetBytes(5000 * 20 << 10)
 	for b.Loop() {
@@ -124,7 +124,7 @@ func BenchmarkGetArchive(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := tarball.WriteToFile(path, tag, simple(b, "x")); err != nil {
+	if err := tarball.WriteToFile(path, tag, simpleImage(b, "x")); err != nil {
 		b.Fatal(err)
 	}
 	s := openStore(b, Options{})

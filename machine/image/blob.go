@@ -15,23 +15,23 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// A localError is one of this machine's, in the middle of a download.
+// A localError is a failure of this machine, not of the registry, during a download.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
-// blob returns an open file with the content that d describes, from the store
-// if it is there and undamaged, else fetched. It adds its size to m's fetched
-// as it gets on.
-func (reg *registry) blob(ctx context.Context, d v1.Descriptor, m *meter) (*os.File, error) {
+// getBlob returns an open file with the blob that d describes, from the store if it
+// is there and undamaged, else from the registry. It adds the blob's size to m.fetched
+// as it proceeds.
+func (reg *registry) getBlob(ctx context.Context, d v1.Descriptor, m *meter) (*os.File, error) {
 	s := reg.store
-	unlock, err := s.lock(ctx, "blob-"+file(d.Digest))
+	unlock, err := s.acquireLock(ctx, "blob-"+digestName(d.Digest))
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	path := s.path(blobsDir, file(d.Digest))
+	path := s.storePath(blobsDir, digestName(d.Digest))
 	f, err := openBlob(path, d)
 	if err == nil {
 		m.fetched.Add(d.Size)
@@ -43,35 +43,35 @@ func (reg *registry) blob(ctx context.Context, d v1.Descriptor, m *meter) (*os.F
 			return nil, err
 		}
 	}
-	err = reg.retry(ctx, d.Digest.String(), func(p *remote.Puller) error {
-		r, err := reg.open(ctx, p, d.Digest)
+	err = reg.withRetry(ctx, d.Digest.String(), func(p *remote.Puller) error {
+		r, err := reg.openBlob(ctx, p, d.Digest)
 		if err != nil {
 			return err
 		}
 		defer r.Close()
-		f, err = s.download(r, d, path, m)
+		f, err = s.downloadBlob(r, d, path, m)
 		return err
 	})
-	if noSpace(err) {
-		return nil, &shortage{need: m.toFetch.Load(), err: err}
+	if isNoSpace(err) {
+		return nil, &noSpaceError{need: m.toFetch.Load(), err: err}
 	}
 	return f, err
 }
 
-// openBlob opens a blob that was fetched earlier, after a look at all of it.
+// openBlob opens a blob that was fetched earlier, and verifies its content.
 func openBlob(path string, d v1.Descriptor) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := verify(f, d); err != nil {
+	if err := verifyBlob(f, d); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-func verify(f *os.File, d v1.Descriptor) error {
+func verifyBlob(f *os.File, d v1.Descriptor) error {
 	hash, err := v1.Hasher(d.Digest.Algorithm)
 	if err != nil {
 		return err
@@ -80,16 +80,16 @@ func verify(f *os.File, d v1.Descriptor) error {
 	if err != nil {
 		return err
 	}
-	if err := check(hash, n, d); err != nil {
+	if err := checkBlob(hash, n, d); err != nil {
 		return err
 	}
 	_, err = f.Seek(0, io.SeekStart)
 	return err
 }
 
-// download stores what r gives at path, if it is what d describes: path either
-// holds all of it, written to disk, or is not there.
-func (s *Store) download(r io.Reader, d v1.Descriptor, path string, m *meter) (*os.File, error) {
+// downloadBlob stores the content of r at path if it matches d, and returns the open
+// file. path then holds all of it, written to disk; after an error it does not exist.
+func (s *Store) downloadBlob(r io.Reader, d v1.Descriptor, path string, m *meter) (*os.File, error) {
 	temp, err := s.tempName()
 	if err != nil {
 		return nil, &localError{err}
@@ -98,9 +98,9 @@ func (s *Store) download(r io.Reader, d v1.Descriptor, path string, m *meter) (*
 	if err != nil {
 		return nil, &localError{err}
 	}
-	n, err := receive(f, r, d, m)
+	n, err := receiveBlob(f, r, d, m)
 	if err == nil {
-		err = keep(f, temp, path)
+		err = installBlob(f, temp, path)
 	}
 	if err != nil {
 		m.fetched.Add(-n)
@@ -111,19 +111,19 @@ func (s *Store) download(r io.Reader, d v1.Descriptor, path string, m *meter) (*
 	return f, nil
 }
 
-// receive writes r to f and checks it against d. It returns how much of it it
-// has counted as fetched.
-func receive(f *os.File, r io.Reader, d v1.Descriptor, m *meter) (int64, error) {
+// receiveBlob writes r to f and checks it against d. It returns the number of bytes
+// that it has added to m.fetched.
+func receiveBlob(f *os.File, r io.Reader, d v1.Descriptor, m *meter) (int64, error) {
 	hash, err := v1.Hasher(d.Digest.Algorithm)
 	if err != nil {
-		return 0, damaged(err, "digest %s", d.Digest)
+		return 0, newDamageError(err, "digest %s", d.Digest)
 	}
 	buf := make([]byte, 128<<10)
 	var n int64
 	for {
 		k, err := r.Read(buf)
 		if n+int64(k) > d.Size {
-			return n, damaged(nil, "blob %s is longer than %d bytes", d.Digest, d.Size)
+			return n, newDamageError(nil, "blob %s is longer than %d bytes", d.Digest, d.Size)
 		}
 		hash.Write(buf[:k])
 		if _, err := f.Write(buf[:k]); err != nil {
@@ -134,30 +134,30 @@ func receive(f *os.File, r io.Reader, d v1.Descriptor, m *meter) (int64, error) 
 		if err == io.EOF {
 			break
 		}
-		if err != nil && n < d.Size && transient(err) {
+		if err != nil && n < d.Size && isTransient(err) {
 			return n, err
 		}
 		if err != nil {
-			return n, damaged(err, "blob %s came with %d of %d bytes", d.Digest, n, d.Size)
+			return n, newDamageError(err, "blob %s came with %d of %d bytes", d.Digest, n, d.Size)
 		}
 	}
-	return n, check(hash, n, d)
+	return n, checkBlob(hash, n, d)
 }
 
-// check compares what was read with what d describes.
-func check(hash hash.Hash, n int64, d v1.Descriptor) error {
+// checkBlob compares the hash and the size of a blob with d.
+func checkBlob(hash hash.Hash, n int64, d v1.Descriptor) error {
 	if n != d.Size {
-		return damaged(nil, "blob %s has %d bytes instead of %d", d.Digest, n, d.Size)
+		return newDamageError(nil, "blob %s has %d bytes instead of %d", d.Digest, n, d.Size)
 	}
 	if got := fmt.Sprintf("%x", hash.Sum(nil)); got != d.Digest.Hex {
-		return damaged(nil, "blob %s has digest %s", d.Digest, got)
+		return newDamageError(nil, "blob %s has digest %s", d.Digest, got)
 	}
 	return nil
 }
 
-// keep moves the finished file temp to path. Its name need not be safe on
-// disk: a blob that is lost in a crash is fetched again.
-func keep(f *os.File, temp, path string) error {
+// installBlob moves the finished file temp to path. It does not sync the directory:
+// the store fetches a blob again that a crash has lost.
+func installBlob(f *os.File, temp, path string) error {
 	if err := f.Sync(); err != nil {
 		return &localError{err}
 	}

@@ -25,18 +25,18 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// build unpacks c in the new directory temp, and moves that to its place as a
-// whole.
-func (s *Store) build(ctx context.Context, c *contents, temp string, m *meter) error {
+// buildImage unpacks c in the new directory temp, and atomically moves that to its
+// place in the store.
+func (s *Store) buildImage(ctx context.Context, c *contents, temp string, m *meter) error {
 	root := filepath.Join(temp, rootName)
 	if err := os.Mkdir(root, 0o700); err != nil {
 		return err
 	}
-	size, err := s.unpack(ctx, c, root, m)
+	size, err := s.unpackLayers(ctx, c, root, m)
 	if err != nil {
-		if noSpace(err) {
+		if isNoSpace(err) {
 			need := max(m.toUnpack.Load(), size)
-			return &shortage{need: need, err: err}
+			return &noSpaceError{need: need, err: err}
 		}
 		return err
 	}
@@ -47,17 +47,17 @@ func (s *Store) build(ctx context.Context, c *contents, temp string, m *meter) e
 	if err != nil {
 		return err
 	}
-	err = flush(f)
+	err = syncFileSystem(f)
 	f.Close()
 	if err != nil {
 		return err
 	}
-	return s.install(temp, s.path(rootsDir, file(c.digest)))
+	return s.installImage(temp, s.storePath(rootsDir, digestName(c.digest)))
 }
 
-// install moves the image in temp to its place. What is there is an image whose
-// record is damaged: it goes, or gets the new record only, as long as it is held.
-func (s *Store) install(temp, place string) error {
+// installImage moves the image in temp to place. An image there has a damaged record:
+// installImage replaces it, or only its record while a process holds it.
+func (s *Store) installImage(temp, place string) error {
 	lock, err := tryLock(filepath.Join(place, lockName), lockExclusive)
 	if err == fsutil.ErrLocked {
 		s.log.Warn("mend", "dir", place)
@@ -81,7 +81,7 @@ func (s *Store) install(temp, place string) error {
 	return errors.Join(os.Rename(temp, place), fsutil.RemoveAll(aside))
 }
 
-// describeTo writes down what is known of the image unpacked in dir.
+// describeTo writes the record of the image that is unpacked in dir, and its lock file.
 func (s *Store) describeTo(dir string, c *contents, size int64) error {
 	conf := c.config.Config
 	rec := record{
@@ -108,9 +108,9 @@ func (s *Store) describeTo(dir string, c *contents, size int64) error {
 	return os.WriteFile(filepath.Join(dir, lockName), nil, 0o600)
 }
 
-// unpack unpacks the layers of c, each as soon as it is at hand, while later
-// ones are still being fetched. It returns the bytes of the files.
-func (s *Store) unpack(ctx context.Context, c *contents, root string, m *meter) (int64, error) {
+// unpackLayers unpacks the layers of c, each as soon as it is fetched, while later
+// ones are being fetched. It returns the bytes of the files.
+func (s *Store) unpackLayers(ctx context.Context, c *contents, root string, m *meter) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	for _, l := range c.layers {
 		m.toUnpack.Add(l.size)
@@ -135,47 +135,47 @@ func (s *Store) unpack(ctx context.Context, c *contents, root string, m *meter) 
 			left -= used
 		}
 	}
-	return t.bytes, t.finish(ctx)
+	return t.bytes, t.applyAttributes(ctx)
 }
 
-// unpackLayer adds one layer to t. It returns the length of its tar stream,
-// which it checks against the layer's digest: the content is not to be trusted
-// before that, and nobody sees it.
+// unpackLayer adds one layer to t. It returns the length of its tar stream, which it
+// checks against the layer's digest: until then the content is untrusted, and no
+// process sees it.
 func (s *Store) unpackLayer(ctx context.Context, t *tree, l layer, limit int64, m *meter) (int64, error) {
 	r, err := l.open(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer r.Close()
-	plain, err := decompress(countingReader{ctx, r, &m.unpacked})
+	plain, err := newDecompressor(countingReader{ctx, r, &m.unpacked})
 	if err != nil {
-		return 0, damaged(err, "cannot be decompressed")
+		return 0, newDamageError(err, "cannot be decompressed")
 	}
 	defer plain.Close()
 	sum, err := v1.Hasher(l.diffID.Algorithm)
 	if err != nil {
-		return 0, damaged(err, "digest %q", l.diffID)
+		return 0, newDamageError(err, "digest %q", l.diffID)
 	}
 	ahead := readAhead(ctx, plain, sum, limit)
 	defer ahead.close()
-	if err := t.layer(ctx, ahead); err != nil {
-		return 0, ahead.cause(err)
+	if err := t.unpackLayer(ctx, ahead); err != nil {
+		return 0, ahead.failureCause(err)
 	}
-	if _, err := io.Copy(io.Discard, ahead); err != nil { // what pads a tar stream belongs to it
-		return 0, ahead.cause(damaged(err, "cannot be decompressed"))
+	if _, err := io.Copy(io.Discard, ahead); err != nil { // the padding belongs to the tar stream
+		return 0, ahead.failureCause(newDamageError(err, "cannot be decompressed"))
 	}
 	if got := fmt.Sprintf("%x", sum.Sum(nil)); got != l.diffID.Hex {
-		return 0, damaged(nil, "holds a tar stream with digest %s:%s instead of %s", l.diffID.Algorithm, got, l.diffID)
+		return 0, newDamageError(nil, "holds a tar stream with digest %s:%s instead of %s", l.diffID.Algorithm, got, l.diffID)
 	}
 	return ahead.n, nil
 }
 
-// maxWindow bounds what a zstd stream may want to look back on.
+// maxWindow bounds the window of a zstd stream, in bytes.
 const maxWindow = 128 << 20
 
-// decompress recognises how r is compressed by how it begins, since media
-// types are not always right about it.
-func decompress(r io.Reader) (io.ReadCloser, error) {
+// newDecompressor detects the compression of r by its first bytes, since media types
+// are not always right. It returns an uncompressed stream as it is.
+func newDecompressor(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(4)
 	if err != nil && err != io.EOF {

@@ -18,15 +18,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// contents is what an image is made of, found out but not yet unpacked.
+// contents describes an image before it is unpacked.
 type contents struct {
 	digest v1.Hash
 	config *v1.ConfigFile
 	layers []layer
-	blobs  []string // what the store keeps of it as it was fetched
+	blobs  []string // digests of its blobs in the store
 
-	// fetch starts to make the layers ready, if they are not at hand; the
-	// function it returns waits for the end of that. It may be nil.
+	// fetch starts to fetch the layers that the store does not have; the function
+	// it returns waits for the end of that. It may be nil.
 	fetch func(ctx context.Context) (wait func())
 }
 
@@ -34,52 +34,52 @@ type contents struct {
 type layer struct {
 	name   string  // its digest, for messages
 	diffID v1.Hash // of the tar stream
-	size   int64   // of what open gives
-	// open blocks until the layer is at hand. What it gives is not checked
-	// against anything yet.
+	size   int64   // of the stream from open
+	// open blocks until the layer is available. The stream is not yet checked
+	// against diffID.
 	open func(ctx context.Context) (io.ReadCloser, error)
 }
 
-// Limits on what describes an image.
+// Limits on the metadata of an image.
 const (
 	maxManifest = 4 << 20
 	maxConfig   = 16 << 20
-	maxLayers   = 512 // docker's is 127
+	maxLayers   = 512 // docker's limit is 127
 )
 
-// parseConfig reads an image's configuration and checks that it describes as
-// many layers as there are.
+// parseConfig parses an image's configuration and checks that it describes the given
+// number of layers.
 func parseConfig(raw []byte, layers int) (*v1.ConfigFile, error) {
 	config, err := v1.ParseConfigFile(bytes.NewReader(raw))
 	if err != nil {
-		return nil, damaged(err, "its configuration cannot be read")
+		return nil, newDamageError(err, "its configuration cannot be read")
 	}
 	if n := len(config.RootFS.DiffIDs); n != layers {
-		return nil, damaged(nil, "it has %d layers and describes %d", layers, n)
+		return nil, newDamageError(nil, "it has %d layers and describes %d", layers, n)
 	}
 	if layers > maxLayers {
-		return nil, tooBig("has %d layers, more than %d", layers, maxLayers)
+		return nil, newLimitError("has %d layers, more than %d", layers, maxLayers)
 	}
 	return config, nil
 }
 
-// A manifest is one that has been fetched and checked against its digest.
+// A manifest is a manifest or index that was fetched and checked against its digest.
 type manifest struct {
 	digest    v1.Hash
 	mediaType types.MediaType
 	raw       []byte
 }
 
-// choose follows m, which may be an index of manifests, to the manifest for the
-// platform. get fetches another one.
-func (s *Store) choose(m manifest, get func(v1.Hash) (manifest, error)) (manifest, *v1.Manifest, error) {
+// resolveManifest follows m, which may be an index of manifests, to the manifest for
+// the store's platform. get fetches a manifest.
+func (s *Store) resolveManifest(m manifest, get func(v1.Hash) (manifest, error)) (manifest, *v1.Manifest, error) {
 	for range 4 { // an index may hold an index, but nobody goes deeper
 		if m.isIndex() {
 			index, err := v1.ParseIndexManifest(bytes.NewReader(m.raw))
 			if err != nil {
-				return m, nil, damaged(err, "its index cannot be read")
+				return m, nil, newDamageError(err, "its index cannot be read")
 			}
-			d, err := s.pick(index.Manifests)
+			d, err := s.selectPlatform(index.Manifests)
 			if err != nil {
 				return m, nil, err
 			}
@@ -92,15 +92,15 @@ func (s *Store) choose(m manifest, get func(v1.Hash) (manifest, error)) (manifes
 			continue
 		}
 		if m.mediaType == types.DockerManifestSchema1 || m.mediaType == types.DockerManifestSchema1Signed {
-			return m, nil, damaged(nil, "it is in docker's first format, which is no longer read")
+			return m, nil, newDamageError(nil, "its manifest has docker's schema 1, which is not supported")
 		}
 		man, err := v1.ParseManifest(bytes.NewReader(m.raw))
 		if err != nil {
-			return m, nil, damaged(err, "its manifest cannot be read")
+			return m, nil, newDamageError(err, "its manifest cannot be read")
 		}
 		return m, man, checkManifest(man)
 	}
-	return m, nil, damaged(nil, "its index goes too deep")
+	return m, nil, newDamageError(nil, "its indexes are nested too deeply")
 }
 
 func (m manifest) isIndex() bool {
@@ -113,27 +113,27 @@ func (m manifest) isIndex() bool {
 	return json.Unmarshal(m.raw, &shape) == nil && shape.Manifests != nil
 }
 
-// checkManifest checks that m describes an image that can be run, in sizes that
-// can be added up.
+// checkManifest checks that m describes a runnable image, and that the sum of its
+// sizes does not overflow.
 func checkManifest(m *v1.Manifest) error {
 	if m.Config.Digest == (v1.Hash{}) || m.Config.Size < 0 || m.Config.Size > maxConfig {
-		return damaged(nil, "its manifest names no configuration that can be read")
+		return newDamageError(nil, "its manifest has no valid configuration")
 	}
 	if !m.Config.MediaType.IsConfig() {
-		return damaged(nil, "it is a %s, which cannot be run", m.Config.MediaType)
+		return newDamageError(nil, "its media type is %s, not that of an image", m.Config.MediaType)
 	}
 	total := m.Config.Size
 	for _, l := range m.Layers {
 		if l.Size < 0 || l.Size > math.MaxInt64-total || l.Digest == (v1.Hash{}) {
-			return damaged(nil, "its manifest names a layer without digest or size")
+			return newDamageError(nil, "its manifest names a layer without digest or size")
 		}
 		total += l.Size
 	}
 	return nil
 }
 
-// fetchSize returns how much has to be fetched for the image that m, which is
-// checked, describes.
+// fetchSize returns the number of bytes to fetch for the image of m, which has passed
+// checkManifest.
 func fetchSize(m *v1.Manifest) int64 {
 	total := m.Config.Size
 	for _, l := range m.Layers {
@@ -142,9 +142,9 @@ func fetchSize(m *v1.Manifest) int64 {
 	return total
 }
 
-// pick finds the manifest for the store's platform. Without a platform of its
-// own, a manifest is taken when it is the only one.
-func (s *Store) pick(list []v1.Descriptor) (v1.Descriptor, error) {
+// selectPlatform returns the manifest for the store's platform. It also accepts a
+// manifest without a platform if it is the only one.
+func (s *Store) selectPlatform(list []v1.Descriptor) (v1.Descriptor, error) {
 	var have []string
 	for _, d := range list {
 		if d.Platform != nil && d.Platform.Satisfies(s.platform) {
@@ -157,23 +157,25 @@ func (s *Store) pick(list []v1.Descriptor) (v1.Descriptor, error) {
 	if len(list) == 1 && list[0].Platform == nil {
 		return list[0], nil
 	}
-	return v1.Descriptor{}, missing("has no image for %s, only for %s", s.platform, clip(strings.Join(have, ", ")))
+	return v1.Descriptor{}, newNotFoundError("has no image for %s, only for %s", s.platform, clipText(strings.Join(have, ", ")))
 }
 
-// An absence is something named that is not there.
-type absence string
+// A notFoundError says that an image or tag does not exist.
+type notFoundError string
 
-func missing(format string, args ...any) error { return absence(fmt.Sprintf(format, args...)) }
+func newNotFoundError(format string, args ...any) error {
+	return notFoundError(fmt.Sprintf(format, args...))
+}
 
-func (a absence) Error() string { return string(a) }
+func (a notFoundError) Error() string { return string(a) }
 
-// A meter counts bytes. Its methods may be called at once.
+// A meter counts the bytes of a pull. Its methods are safe for concurrent use.
 type meter struct {
 	fetched, toFetch   atomic.Int64
 	unpacked, toUnpack atomic.Int64
 }
 
-func (m *meter) progress(ref string) atoll.Progress {
+func (m *meter) currentProgress(ref string) atoll.Progress {
 	if done, total := m.fetched.Load(), m.toFetch.Load(); done < total {
 		return atoll.Progress{Phase: "pull", Item: ref, Done: done, Total: total}
 	}
@@ -183,8 +185,8 @@ func (m *meter) progress(ref string) atoll.Progress {
 	return atoll.Progress{}
 }
 
-// A countingReader adds what is read to a counter, until ctx ends: much that is
-// compressed may stand for nothing.
+// A countingReader adds the bytes it reads to a counter, and fails when ctx has ended:
+// a decompressor may read much input before it returns anything.
 type countingReader struct {
 	ctx context.Context
 	r   io.Reader

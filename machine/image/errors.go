@@ -21,50 +21,50 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A damage is what is wrong with an image, which no retry mends.
-type damage struct {
+// A damageError is a fault in an image, which no retry repairs.
+type damageError struct {
 	msg string
 	err error // may be nil
 }
 
-func damaged(err error, format string, args ...any) error {
-	return &damage{fmt.Sprintf(format, args...), err}
+func newDamageError(err error, format string, args ...any) error {
+	return &damageError{fmt.Sprintf(format, args...), err}
 }
 
-func (d *damage) Error() string {
+func (d *damageError) Error() string {
 	if d.err == nil {
 		return d.msg
 	}
 	return d.msg + ": " + d.err.Error()
 }
 
-func (d *damage) Unwrap() error { return d.err }
+func (d *damageError) Unwrap() error { return d.err }
 
-// An excess is a limit that an image goes beyond.
-type excess string
+// A limitError says which limit an image exceeds.
+type limitError string
 
-func tooBig(format string, args ...any) error { return excess(fmt.Sprintf(format, args...)) }
+func newLimitError(format string, args ...any) error { return limitError(fmt.Sprintf(format, args...)) }
 
-func (e excess) Error() string { return string(e) }
+func (e limitError) Error() string { return string(e) }
 
-// errOverLimit is replaced by a sentence with the limit in it.
+// errOverLimit is a placeholder: imageError replaces it with a text that has the limit.
 var errOverLimit = errors.New("over the limit")
 
-// A shortage is a failure for want of space, with how much was wanted at least.
-type shortage struct {
-	need int64
+// A noSpaceError is a failure for lack of space.
+type noSpaceError struct {
+	need int64 // bytes that are needed at least
 	err  error
 }
 
-func (s *shortage) Error() string { return s.err.Error() }
-func (s *shortage) Unwrap() error { return s.err }
+func (s *noSpaceError) Error() string { return s.err.Error() }
+func (s *noSpaceError) Unwrap() error { return s.err }
 
-func noSpace(err error) bool {
+func isNoSpace(err error) bool {
 	return fsutil.IsFull(err) || errors.Is(err, syscall.EFBIG)
 }
 
-// failed gives the failure to make an image its kind.
-func (s *Store) failed(r reference, err error) error {
+// imageError gives the failure to fetch or unpack an image its kind.
+func (s *Store) imageError(r reference, err error) error {
 	var e *atoll.Error
 	if errors.As(err, &e) {
 		return err
@@ -72,35 +72,34 @@ func (s *Store) failed(r reference, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return atoll.E("image", r.text, atoll.KindOf(err), err)
 	}
-	var short *shortage
+	var short *noSpaceError
 	if errors.As(err, &short) {
 		return atoll.Errorf("image", r.text, atoll.ErrExhausted, "no space left in %s: needs at least %d bytes there, %d are free: %w",
-			s.dir, short.need, free(s.dir), err)
+			s.dir, short.need, freeBytes(s.dir), err)
 	}
-	var big excess
+	var big limitError
 	if errors.Is(err, errOverLimit) || errors.As(err, &big) {
 		switch {
 		case errors.Is(err, errOverLimit) && s.opts.Limit < 0:
-			big = "is larger than anything can be"
+			big = "is larger than any file system can hold"
 		case errors.Is(err, errOverLimit):
-			big = excess(fmt.Sprintf("unpacks to more than %s, the limit", s.opts.Limit))
+			big = limitError(fmt.Sprintf("unpacks to more than %s, the limit", s.opts.Limit))
 		}
 		return atoll.E("image", r.text, atoll.ErrExhausted, big)
 	}
-	var absent absence
+	var absent notFoundError
 	if errors.As(err, &absent) {
 		return atoll.E("image", r.text, atoll.ErrNotExist, absent)
 	}
-	var bad *damage
-	if errors.As(err, &bad) || badName(err) {
-		return atoll.Errorf("image", r.text, atoll.ErrInvalid, "damaged or no image: %w", err)
+	var bad *damageError
+	if errors.As(err, &bad) || isBadName(err) {
+		return atoll.Errorf("image", r.text, atoll.ErrInvalid, "damaged, or not an image: %w", err)
 	}
-	return s.storage(err)
+	return s.storeError(err)
 }
 
-// badName reports whether the file system did not like a name or link that an
-// image holds.
-func badName(err error) bool {
+// isBadName reports whether the file system refused a name or link of an image.
+func isBadName(err error) bool {
 	for _, e := range []error{syscall.ENAMETOOLONG, syscall.ELOOP, syscall.ENOTDIR, syscall.EISDIR, syscall.EINVAL, syscall.EMLINK} {
 		if errors.Is(err, e) {
 			return true
@@ -109,15 +108,15 @@ func badName(err error) bool {
 	return false
 }
 
-// storage gives a failure of the store's own directory its kind.
-func (s *Store) storage(err error) error {
+// storeError gives a failure in the store's own directory its kind.
+func (s *Store) storeError(err error) error {
 	var e *atoll.Error
 	if errors.As(err, &e) {
 		return err
 	}
 	kind := atoll.ErrInternal
 	switch {
-	case noSpace(err):
+	case isNoSpace(err):
 		kind = atoll.ErrExhausted
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		kind = atoll.ErrDenied
@@ -125,12 +124,11 @@ func (s *Store) storage(err error) error {
 	return atoll.E("image store", s.dir, kind, err)
 }
 
-// errPlain refuses a registry without TLS.
-var errPlain = errors.New("plain HTTP is not allowed: list the registry as insecure (image.insecure) if that is what you want")
+// errPlainHTTP refuses a registry without TLS.
+var errPlainHTTP = errors.New("plain HTTP is not allowed: use https, or list the registry as insecure (image.insecure)")
 
-// transient reports whether a request that failed so may succeed when it is
-// repeated.
-func transient(err error) bool {
+// isTransient reports whether a request that failed with err may succeed when repeated.
+func isTransient(err error) bool {
 	var status *transport.Error
 	if errors.As(err, &status) {
 		switch status.StatusCode {
@@ -143,7 +141,7 @@ func transient(err error) bool {
 	var authority x509.UnknownAuthorityError
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, errPlain), isInwardError(err), errors.Is(err, http.ErrSchemeMismatch),
+	case errors.Is(err, errPlainHTTP), isInternalAddrError(err), errors.Is(err, http.ErrSchemeMismatch),
 		errors.As(err, &cert), errors.As(err, &authority),
 		errors.As(err, &dns) && dns.IsNotFound:
 		return false
@@ -155,41 +153,41 @@ func transient(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// refused gives the failure of a request to a registry its kind.
-func refused(r reference, err error) error {
+// registryError gives the failure of a request to a registry its kind and a text.
+func registryError(r reference, err error) error {
 	host := registryName(r.remote.Context().RegistryStr())
 	var status *transport.Error
 	if !errors.As(err, &status) {
-		if !transient(err) && !isConnection(err) {
-			return atoll.Errorf("image", r.text, atoll.ErrInvalid, "%s does not answer as a registry does: %w", host, err)
+		if !isTransient(err) && !isConnection(err) {
+			return atoll.Errorf("image", r.text, atoll.ErrInvalid, "%s does not answer like a registry: %w", host, err)
 		}
 		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "registry %s cannot be reached: %w", host, err)
 	}
 	switch code := status.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return atoll.Errorf("image", r.text, atoll.ErrDenied,
-			"%s says no: there is no such image, or it needs `docker login %s`: %w", host, host, err)
+			"%s denies access: there is no such image, or it needs `docker login %s`: %w", host, host, err)
 	case code == http.StatusNotFound:
 		return atoll.Errorf("image", r.text, atoll.ErrNotExist, "%s has no such image: %w", host, err)
 	case code == http.StatusTooManyRequests:
-		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "%s wants fewer requests, try later or `docker login %s`: %w", host, host, err)
+		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "%s limits the rate of requests: try later, or `docker login %s`: %w", host, host, err)
 	case code >= 500 || code == http.StatusRequestTimeout:
-		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "registry %s is in trouble: %w", host, err)
+		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "registry %s failed: %w", host, err)
 	}
 	return atoll.Errorf("image", r.text, atoll.ErrInvalid, "%s refuses the request: %w", host, err)
 }
 
-// isConnection reports whether there was nobody to talk to, for good.
+// isConnection reports whether a request failed because there was no usable connection.
 func isConnection(err error) bool {
-	if isInwardError(err) {
+	if isInternalAddrError(err) {
 		return false
 	}
 	var request *url.Error
 	var network net.Error
-	return errors.As(err, &request) || errors.As(err, &network) || errors.Is(err, errPlain) || errors.Is(err, http.ErrSchemeMismatch)
+	return errors.As(err, &request) || errors.As(err, &network) || errors.Is(err, errPlainHTTP) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// registryName is what people, and docker login, call the registry.
+// registryName returns the name that people and docker login use for a registry.
 func registryName(host string) string {
 	if host == "index.docker.io" {
 		return "docker.io"

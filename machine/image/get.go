@@ -17,35 +17,34 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Get returns the image that ref names, fetching and unpacking it first where
-// Options.Pull asks for that. Once unpacked, an image is returned without any
-// request, and without reading more of it than a page.
+// Get returns the image that ref names. It fetches and unpacks the image first if
+// Options.Pull asks for that. Get of an unpacked image makes no request, and reads no
+// more than a page of it.
 //
-// Many who ask for one image at once share one pull, also between processes.
-// ctx bounds only this call's wait: the pull goes on while anyone waits for
-// it, and stops when the last has gone; what was fetched until then is kept.
-// Requests that fail for want of a connection, or with a status of 429 or 5xx,
-// are tried again, less and less often.
+// Concurrent calls for one image share one pull, also between processes. ctx bounds
+// only this call's wait: the pull goes on while any caller waits for it, and stops
+// when the last one has gone; the store keeps what was fetched until then. Get
+// repeats requests that fail for lack of a connection, or with a status of 429 or 5xx,
+// with growing delays.
 //
-// progress may be nil; it is called from the calling goroutine, a few times a
-// second, with phase "pull" while layers are being fetched and "unpack" after,
-// in compressed bytes.
+// progress may be nil. Get calls it from the calling goroutine, a few times a second,
+// with phase "pull" while it fetches layers and "unpack" after, in compressed bytes.
 //
-// Kinds: ErrInvalid (not the name of an image, or what it names is damaged or
-// no image), ErrNotExist, ErrDenied (docker login), ErrUnavailable (no answer),
+// Kinds: ErrInvalid (not the name of an image, or a damaged image), ErrNotExist,
+// ErrDenied (docker login), ErrUnavailable (no answer),
 // ErrTimeout (Options.Timeout is over), ErrExhausted (no space left, or more
 // than Options.Limit). When ctx ends, the error is ctx's.
 func (s *Store) Get(ctx context.Context, ref string, progress func(atoll.Progress)) (*Image, error) {
-	return s.get(ctx, ref, s.opts.Pull, progress)
+	return s.getImage(ctx, ref, s.opts.Pull, progress)
 }
 
 // Pull is Get with PullAlways.
 func (s *Store) Pull(ctx context.Context, ref string, progress func(atoll.Progress)) (*Image, error) {
-	return s.get(ctx, ref, PullAlways, progress)
+	return s.getImage(ctx, ref, PullAlways, progress)
 }
 
-func (s *Store) get(ctx context.Context, ref string, policy Policy, progress func(atoll.Progress)) (*Image, error) {
-	r, err := parse(ref)
+func (s *Store) getImage(ctx context.Context, ref string, policy Policy, progress func(atoll.Progress)) (*Image, error) {
+	r, err := parseReference(ref)
 	if err != nil {
 		return nil, atoll.E("image", ref, atoll.ErrInvalid, err)
 	}
@@ -56,13 +55,13 @@ func (s *Store) get(ctx context.Context, ref string, policy Policy, progress fun
 	case fromDir:
 		return openDir(r)
 	case fromStore:
-		if img, err := s.cached(r); img != nil || err != nil {
+		if img, err := s.cachedImage(r); img != nil || err != nil {
 			return img, err
 		}
-		return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and one with such a name is never pulled", s.dir)
+		return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and names like this are never pulled", s.dir)
 	case fromRegistry:
 		if policy != PullAlways || r.digest != (v1.Hash{}) {
-			if img, err := s.cached(r); img != nil || err != nil {
+			if img, err := s.cachedImage(r); img != nil || err != nil {
 				return img, err
 			}
 		}
@@ -70,14 +69,14 @@ func (s *Store) get(ctx context.Context, ref string, policy Policy, progress fun
 			return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and the pull policy is never", s.dir)
 		}
 	}
-	j, err := s.join(r)
+	j, err := s.joinJob(r)
 	if err != nil {
 		return nil, err
 	}
-	return s.await(ctx, j, progress)
+	return s.awaitJob(ctx, j, progress)
 }
 
-// openDir describes a directory that is used where it is.
+// openDir returns the Image of a directory that is used in place.
 func openDir(r reference) (*Image, error) {
 	root, err := filepath.EvalSymlinks(r.path)
 	if err != nil {
@@ -93,21 +92,21 @@ func openDir(r reference) (*Image, error) {
 	return &Image{Ref: r.text, Root: root}, nil
 }
 
-// A job fetches one image for all who wait for it.
+// A job fetches one image for all callers that wait for it.
 type job struct {
 	ref     reference
 	waiters int // under Store.mu
 	cancel  context.CancelFunc
 	meter   meter
 
-	done chan struct{} // closed when what follows is set
+	done chan struct{} // closed when img and err are set
 	img  *Image
 	err  error
 }
 
-// join returns the job for r, started if none is under way, and counts the
-// caller among those who wait for it.
-func (s *Store) join(r reference) (*job, error) {
+// joinJob returns the job for r, which it starts if there is none, and counts the
+// caller as a waiter.
+func (s *Store) joinJob(r reference) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -119,33 +118,33 @@ func (s *Store) join(r reference) (*job, error) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		j.cancel = cancel
 		s.jobs[r.text] = j
-		s.wg.Go(func() { s.run(ctx, j) })
+		s.wg.Go(func() { s.runJob(ctx, j) })
 	}
 	j.waiters++
 	return j, nil
 }
 
-// leave ends one wait for j. The last one out stops it.
-func (s *Store) leave(j *job) {
+// leaveJob ends one wait for j. The last waiter to leave stops the job.
+func (s *Store) leaveJob(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	j.waiters--
 	if j.waiters == 0 {
 		j.cancel()
-		s.forget(j)
+		s.forgetJob(j)
 	}
 }
 
-// forget makes the next one who asks start anew. s.mu is held.
-func (s *Store) forget(j *job) {
+// forgetJob makes the next call for j's reference start a new job. s.mu is held.
+func (s *Store) forgetJob(j *job) {
 	if s.jobs[j.ref.text] == j {
 		delete(s.jobs, j.ref.text)
 	}
 }
 
-// await waits for j's end or ctx's, and reports progress.
-func (s *Store) await(ctx context.Context, j *job, progress func(atoll.Progress)) (*Image, error) {
-	defer s.leave(j)
+// awaitJob waits for the end of j or of ctx, and reports progress.
+func (s *Store) awaitJob(ctx context.Context, j *job, progress func(atoll.Progress)) (*Image, error) {
+	defer s.leaveJob(j)
 	var tick <-chan time.Time
 	report := func() {}
 	if progress != nil {
@@ -154,7 +153,7 @@ func (s *Store) await(ctx context.Context, j *job, progress func(atoll.Progress)
 		tick = t.C
 		var last atoll.Progress
 		report = func() {
-			if p := j.meter.progress(j.ref.text); p != last && p.Phase != "" {
+			if p := j.meter.currentProgress(j.ref.text); p != last && p.Phase != "" {
 				last = p
 				progress(p)
 			}
@@ -171,7 +170,7 @@ func (s *Store) await(ctx context.Context, j *job, progress func(atoll.Progress)
 			if j.err != nil {
 				return nil, j.err
 			}
-			img := *j.img // each caller has its own
+			img := *j.img // each caller gets its own copy
 			return &img, nil
 		}
 	}
@@ -179,12 +178,12 @@ func (s *Store) await(ctx context.Context, j *job, progress func(atoll.Progress)
 
 var errTookTooLong = errors.New("took longer than its limit")
 
-// run does the work of j.
-func (s *Store) run(ctx context.Context, j *job) {
+// runJob fetches the image of j.
+func (s *Store) runJob(ctx context.Context, j *job) {
 	defer close(j.done)
 	defer func() {
 		s.mu.Lock()
-		s.forget(j)
+		s.forgetJob(j)
 		s.mu.Unlock()
 		j.cancel()
 	}()
@@ -194,9 +193,9 @@ func (s *Store) run(ctx context.Context, j *job) {
 		defer cancel()
 	}
 	start := time.Now()
-	img, err := s.fetch(ctx, j.ref, &j.meter)
+	img, err := s.fetchImage(ctx, j.ref, &j.meter)
 	if err != nil && ctx.Err() != nil {
-		err = s.interrupted(ctx, j.ref)
+		err = s.interruptedError(ctx, j.ref)
 	}
 	if err != nil {
 		s.log.Debug("image", "ref", j.ref.text, "err", err, "dur", time.Since(start))
@@ -207,39 +206,39 @@ func (s *Store) run(ctx context.Context, j *job) {
 	j.img = img
 }
 
-// interrupted is the error of a job whose ctx has ended.
-func (s *Store) interrupted(ctx context.Context, r reference) error {
+// interruptedError returns the error of a job whose ctx has ended.
+func (s *Store) interruptedError(ctx context.Context, r reference) error {
 	if context.Cause(ctx) == errTookTooLong {
-		return atoll.Errorf("image", r.text, atoll.ErrTimeout, "took longer than %s: what was fetched is kept, try again", s.opts.Timeout)
+		return atoll.Errorf("image", r.text, atoll.ErrTimeout, "took longer than %s; the blobs fetched so far are kept, try again", s.opts.Timeout)
 	}
 	return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "the image store was closed")
 }
 
-// fetch makes the image that r names be in the store.
-func (s *Store) fetch(ctx context.Context, r reference, m *meter) (*Image, error) {
-	c, err := s.describe(ctx, r, m)
+// fetchImage fetches and unpacks the image that r names, and tags it.
+func (s *Store) fetchImage(ctx context.Context, r reference, m *meter) (*Image, error) {
+	c, err := s.openContents(ctx, r, m)
 	if err != nil {
-		return nil, s.failed(r, err)
+		return nil, s.imageError(r, err)
 	}
 	if err := s.checkPlatform(r, c.config); err != nil {
 		return nil, err
 	}
-	rec, err := s.materialize(ctx, r, c, m)
+	rec, err := s.ensureUnpacked(ctx, r, c, m)
 	if err != nil {
 		return nil, err
 	}
 	if r.kind == fromRegistry {
 		if err := s.setTag(r.text, c.digest); err != nil {
-			return nil, s.failed(r, err)
+			return nil, s.imageError(r, err)
 		}
 	}
-	touch(s.path(rootsDir, file(c.digest), lockName))
+	markUsed(s.storePath(rootsDir, digestName(c.digest), lockName))
 	rec.Ref = r.text
 	return &rec.Image, nil
 }
 
-// describe finds out what r is made of.
-func (s *Store) describe(ctx context.Context, r reference, m *meter) (*contents, error) {
+// openContents returns the contents of the image that r names, not unpacked yet.
+func (s *Store) openContents(ctx context.Context, r reference, m *meter) (*contents, error) {
 	switch r.kind {
 	case fromLayout:
 		return s.openLayout(r)
@@ -249,8 +248,8 @@ func (s *Store) describe(ctx context.Context, r reference, m *meter) (*contents,
 	return s.openRemote(ctx, r, m)
 }
 
-// checkPlatform refuses an image for other machines: it would be unpacked for
-// nothing, since none of its programs could start.
+// checkPlatform refuses an image for other machines: unpacking it would be useless,
+// since none of its programs could start.
 func (s *Store) checkPlatform(r reference, config *v1.ConfigFile) error {
 	if config.OS == "" || config.Architecture == "" ||
 		config.OS == s.platform.OS && config.Architecture == s.platform.Architecture {
@@ -259,36 +258,36 @@ func (s *Store) checkPlatform(r reference, config *v1.ConfigFile) error {
 	return atoll.Errorf("image", r.text, atoll.ErrNotExist, "is for %s/%s, not for %s", config.OS, config.Architecture, s.platform)
 }
 
-// materialize returns the unpacked image, which it unpacks unless it, or
-// another process while this one waited, has done so before.
-func (s *Store) materialize(ctx context.Context, r reference, c *contents, m *meter) (*record, error) {
-	if rec, err := s.lookup(c.digest); !errors.Is(err, fs.ErrNotExist) {
+// ensureUnpacked returns the record of the unpacked image. It unpacks the image unless
+// this process has done so before, or another one did while this one waited.
+func (s *Store) ensureUnpacked(ctx context.Context, r reference, c *contents, m *meter) (*record, error) {
+	if rec, err := s.readRecord(c.digest); !errors.Is(err, fs.ErrNotExist) {
 		return rec, err
 	}
-	unlock, err := s.lock(ctx, file(c.digest))
+	unlock, err := s.acquireLock(ctx, digestName(c.digest))
 	if err != nil {
-		return nil, s.failed(r, err)
+		return nil, s.imageError(r, err)
 	}
 	defer unlock()
-	if rec, err := s.lookup(c.digest); !errors.Is(err, fs.ErrNotExist) {
+	if rec, err := s.readRecord(c.digest); !errors.Is(err, fs.ErrNotExist) {
 		return rec, err
 	}
 	temp, err := s.tempName()
 	if err != nil {
-		return nil, s.failed(r, err)
+		return nil, s.imageError(r, err)
 	}
 	if err := os.Mkdir(temp, 0o700); err != nil {
-		return nil, s.failed(r, err)
+		return nil, s.imageError(r, err)
 	}
-	if err := s.build(ctx, c, temp, m); err != nil {
+	if err := s.buildImage(ctx, c, temp, m); err != nil {
 		if rmErr := fsutil.RemoveAll(temp); rmErr != nil {
 			s.log.Warn("image", "ref", r.text, "left", temp, "err", rmErr)
 		}
-		return nil, s.failed(r, err)
+		return nil, s.imageError(r, err)
 	}
-	rec, err := s.lookup(c.digest)
+	rec, err := s.readRecord(c.digest)
 	if err != nil {
-		return nil, s.failed(r, fmt.Errorf("just unpacked: %w", err))
+		return nil, s.imageError(r, fmt.Errorf("just unpacked: %w", err))
 	}
 	return rec, nil
 }

@@ -19,32 +19,33 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
-// A guard carries the requests of one pull. Registries are hostile: a redirect,
-// or the address of a token server, can make us ask for anything that this
-// machine can reach. Whom the user has not named is asked over TLS only, and
-// never on this machine or its link. Private networks stay open: a registry in
-// one may well keep its layers, or its tokens, on another host there.
-type guard struct {
+// A guardTransport carries the requests of one pull. Registries are hostile: a
+// redirect, or the address of a token server, can make us send requests to anything
+// that this machine can reach. A guardTransport contacts hosts that the user has not
+// named over TLS only, and never on this machine or its link. It allows private
+// networks: a registry in one may well keep its layers, or its tokens, on another host
+// there.
+type guardTransport struct {
 	store *Store
 	host  string // of the registry that the image's name begins with
 }
 
 // RoundTrip implements http.RoundTripper.
-func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if err := g.check(req.URL); err != nil {
+func (g guardTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := g.checkURL(req.URL); err != nil {
 		return nil, err
 	}
 	via := g.store.outward
-	if g.named(req.URL) {
+	if g.isNamedHost(req.URL) {
 		via = g.store.transport
 	}
 	resp, err := via.RoundTrip(req)
 	if err != nil || resp.StatusCode/100 != 3 {
 		return resp, err
 	}
-	// It would be checked when it is followed: at once we know what is wrong.
+	// The check when the client follows the redirect would come too late for a clear error.
 	if to, err := resp.Location(); err == nil {
-		if err := g.check(to); err != nil {
+		if err := g.checkURL(to); err != nil {
 			resp.Body.Close()
 			return nil, err
 		}
@@ -52,28 +53,28 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// check refuses what no request may be made for, as far as the address tells.
-func (g guard) check(u *url.URL) error {
-	named := g.named(u)
-	if !named && (isLocal(u.Host) || isInward(u.Host)) {
-		return &inward{u.Host}
+// checkURL refuses a URL to which no request may go, as far as its host and scheme say.
+func (g guardTransport) checkURL(u *url.URL) error {
+	named := g.isNamedHost(u)
+	if !named && (isLocal(u.Host) || isInternalHost(u.Host)) {
+		return &internalAddrError{u.Host}
 	}
-	if u.Scheme != "https" && !(u.Scheme == "http" && named && g.store.plainAllowed(u.Host)) {
-		return errPlain
+	if u.Scheme != "https" && !(u.Scheme == "http" && named && g.store.allowsPlainHTTP(u.Host)) {
+		return errPlainHTTP
 	}
 	return nil
 }
 
-// named reports whether the user has named the host that u leads to: it is the
-// image's registry, or on the list of those that need no TLS. A registry on this
-// machine may name its neighbours there.
-func (g guard) named(u *url.URL) bool {
-	return canonical(u.Host, u.Scheme) == canonical(g.host, u.Scheme) ||
+// isNamedHost reports whether the user has named the host of u: it is the image's
+// registry, or in Options.Insecure. A registry on this machine may refer to other
+// servers there.
+func (g guardTransport) isNamedHost(u *url.URL) bool {
+	return withPort(u.Host, u.Scheme) == withPort(g.host, u.Scheme) ||
 		g.store.isInsecure(u.Host) || isLocal(u.Host) && isLocal(g.host)
 }
 
-// canonical is a host with its port.
-func canonical(host, scheme string) string {
+// withPort returns a host with its port, by default that of the scheme.
+func withPort(host, scheme string) string {
 	u := url.URL{Host: host}
 	port := u.Port()
 	if port == "" {
@@ -82,92 +83,92 @@ func canonical(host, scheme string) string {
 	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// plainAllowed reports whether host may be spoken to without TLS.
-func (s *Store) plainAllowed(host string) bool { return s.isInsecure(host) || isLocal(host) }
+// allowsPlainHTTP reports whether host may be contacted without TLS.
+func (s *Store) allowsPlainHTTP(host string) bool { return s.isInsecure(host) || isLocal(host) }
 
 func (s *Store) isInsecure(host string) bool {
 	return slices.ContainsFunc(s.opts.Insecure, func(listed string) bool {
-		return strings.EqualFold(listed, host) || strings.EqualFold(listed, bare(host))
+		return strings.EqualFold(listed, host) || strings.EqualFold(listed, withoutPort(host))
 	})
 }
 
-// isLocal reports whether host is spelt as one on the loopback interface.
+// isLocal reports whether host is localhost or a loopback address.
 func isLocal(host string) bool {
-	ip := net.ParseIP(bare(host))
-	return bare(host) == "localhost" || ip != nil && ip.IsLoopback()
+	ip := net.ParseIP(withoutPort(host))
+	return withoutPort(host) == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// isInward reports whether host is spelt as an address that only this machine
-// knows.
-func isInward(host string) bool {
-	addr, err := netip.ParseAddr(bare(host))
-	return err == nil && isInwardAddr(addr)
+// isInternalHost reports whether host is an internal address, see isInternalAddr.
+func isInternalHost(host string) bool {
+	addr, err := netip.ParseAddr(withoutPort(host))
+	return err == nil && isInternalAddr(addr)
 }
 
-// bare is a host without its port.
-func bare(host string) string {
+// withoutPort returns a host without its port.
+func withoutPort(host string) string {
 	u := url.URL{Host: host}
 	return u.Hostname()
 }
 
-// newTransport returns what carries requests to those whom the user has named.
+// newTransport returns the transport for hosts that the user has named.
 func newTransport() *http.Transport {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.ResponseHeaderTimeout = time.Minute
 	return t
 }
 
-// newOutward returns what carries requests to all others. It looks at the
-// addresses that their names lead to, at the moment they are dialled. It has
-// connections of its own, lest it uses one that only the others may make.
-func newOutward() *http.Transport {
+// newExternalTransport returns the transport for all other hosts. It checks the
+// addresses of a host when it dials them. It has connections of its own, so that it
+// does not use one that only the transport for named hosts may open.
+func newExternalTransport() *http.Transport {
 	t := newTransport()
 	t.Proxy = nil
-	t.DialContext = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: refuseInward}).DialContext
+	t.DialContext = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: refuseInternalAddr}).DialContext
 	return t
 }
 
-// outward sends requests for strangers by way of the proxy that there is for
-// them, which is where their names are resolved then, else directly.
-type outward struct {
+// An externalTransport sends requests to hosts that the user has not named. If a proxy
+// is set for a host, it sends the request there, and the proxy resolves the name; else
+// it sends it directly.
+type externalTransport struct {
 	proxy           func(*http.Request) (*url.URL, error)
 	proxied, direct http.RoundTripper
 }
 
-func (o outward) RoundTrip(req *http.Request) (*http.Response, error) {
+func (o externalTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if proxy, err := o.proxy(req); err != nil || proxy != nil {
 		return o.proxied.RoundTrip(req)
 	}
 	return o.direct.RoundTrip(req)
 }
 
-// refuseInward is the Control of a dialer.
-func refuseInward(_, address string, _ syscall.RawConn) error {
+// refuseInternalAddr is a net.Dialer.Control that refuses internal addresses.
+func refuseInternalAddr(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
-	if err != nil || isInwardAddr(ap.Addr()) {
-		return &inward{address}
+	if err != nil || isInternalAddr(ap.Addr()) {
+		return &internalAddrError{address}
 	}
 	return nil
 }
 
-// An inward is where a registry sends us that it has no business with.
-type inward struct{ host string }
+// An internalAddrError says that a registry refers to an internal address.
+type internalAddrError struct{ host string }
 
-func (e *inward) Error() string {
-	return fmt.Sprintf("it leads to %s, which is on this machine or a service for it alone: refused", e.host)
+func (e *internalAddrError) Error() string {
+	return fmt.Sprintf("refused to follow the registry to %s, an address of this machine, its link or its metadata service", e.host)
 }
 
-func isInwardError(err error) bool {
-	var e *inward
+func isInternalAddrError(err error) bool {
+	var e *internalAddrError
 	return errors.As(err, &e)
 }
 
-// isInwardAddr reports whether addr is on this machine or its link, or that of a
-// metadata service, which gives credentials to anyone who asks from here.
-func isInwardAddr(addr netip.Addr) bool {
+// isInternalAddr reports whether addr is on this machine or its link, or belongs to a
+// metadata service, which gives credentials to any program on this machine.
+func isInternalAddr(addr netip.Addr) bool {
 	addr = reservedip.Canonical(addr)
 	return addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() ||
 		thisNetwork.Contains(addr) || slices.Contains(reservedip.Metadata(), addr)
 }
 
-var thisNetwork = netip.MustParsePrefix("0.0.0.0/8") // which Linux takes for itself
+var thisNetwork = netip.MustParsePrefix("0.0.0.0/8") // Linux routes it to this machine

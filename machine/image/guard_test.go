@@ -109,7 +109,7 @@ func TestInwardRedirects(t *testing.T) {
 				"https://[::ffff:127.0.0.1]:PORT/", "https://[::]:PORT/", "https://169.254.169.254/latest/", "http://169.254.169.254/latest/",
 				"https://[fe80::1%25lo]:PORT/", "https://[fd00:ec2::254]/",
 			} {
-				r.Fault(on(way.part, way.fault(strings.ReplaceAll(to, "PORT", b.port))))
+				r.Fault(onPath(way.part, way.fault(strings.ReplaceAll(to, "PORT", b.port))))
 				s := openStore(t, Options{})
 				standIn(s, "registry.example.com", r)
 				_, err := s.Get(t.Context(), "registry.example.com/app:1", nil)
@@ -130,29 +130,29 @@ func TestInwardRedirects(t *testing.T) {
 func TestInwardNames(t *testing.T) {
 	b := newBystander(t)
 	s := openStore(t, Options{})
-	direct := newOutward()
+	direct := newExternalTransport()
 	dial := direct.DialContext
 	direct.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		_, port, _ := net.SplitHostPort(addr)
 		return dial(ctx, network, net.JoinHostPort("localhost", port)) // what DNS says of any name
 	}
-	s.outward = outward{proxy: noProxy, proxied: noTransport{t}, direct: direct}
+	s.outward = externalTransport{proxy: noProxy, proxied: noTransport{t}, direct: direct}
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "https://blobs.example.com:"+b.port+"/x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = guard{s, "registry.example.com"}.RoundTrip(req)
-	if !isInwardError(err) {
+	_, err = guardTransport{s, "registry.example.com"}.RoundTrip(req)
+	if !isInternalAddrError(err) {
 		t.Errorf("got %v, want it refused", err)
 	}
-	if transient(&url.Error{Op: "Get", URL: "x", Err: err}) {
+	if isTransient(&url.Error{Op: "Get", URL: "x", Err: err}) {
 		t.Error("it would be tried again")
 	}
 	if n := b.calls.Load(); n > 0 {
 		t.Errorf("a service of this machine was asked %d times", n)
 	}
 	// The registry itself may be anywhere.
-	if _, err = (guard{s, "blobs.example.com:" + b.port}).RoundTrip(req); isInwardError(err) {
+	if _, err = (guardTransport{s, "blobs.example.com:" + b.port}).RoundTrip(req); isInternalAddrError(err) {
 		t.Errorf("the registry itself: %v", err)
 	}
 }
@@ -177,8 +177,8 @@ func TestOutwardByProxy(t *testing.T) {
 	}
 	own.Proxy = http.ProxyURL(u)
 	s := openStore(t, Options{})
-	s.outward = outward{proxy: own.Proxy, proxied: own, direct: noTransport{t}}
-	g := guard{s, "registry.example.com"}
+	s.outward = externalTransport{proxy: own.Proxy, proxied: own, direct: noTransport{t}}
+	g := guardTransport{s, "registry.example.com"}
 	for _, tt := range []struct {
 		url   string
 		asked int64
@@ -249,7 +249,7 @@ func TestPlain(t *testing.T) {
 			t.Fatal(err)
 		}
 		by = ""
-		_, err = guard{s, tt.own}.RoundTrip(req)
+		_, err = guardTransport{s, tt.own}.RoundTrip(req)
 		if by != tt.by {
 			t.Errorf("%s sends us to %s: asked by %q, want %q (%v)", tt.own, tt.url, by, tt.by, err)
 		}
@@ -264,7 +264,7 @@ func TestLocalNeighbours(t *testing.T) {
 	store.Push("app:1", New(t, v1.Config{}, layer))
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, layer))
-	r.Fault(on("blobs/", func(_ int, w http.ResponseWriter, req *http.Request) bool {
+	r.Fault(onPath("blobs/", func(_ int, w http.ResponseWriter, req *http.Request) bool {
 		http.Redirect(w, req, "http://"+store.Host+req.URL.Path, http.StatusTemporaryRedirect)
 		return true
 	}))
@@ -282,7 +282,7 @@ func TestInwardAddresses(t *testing.T) {
 		"10.0.0.1": false, "192.168.1.1": false, "172.16.0.1": false, "100.64.0.1": false, "fd00::1": false,
 		"8.8.8.8": false, "2001:4860:4860::8888": false, "64:ff9b::808:808": false,
 	} {
-		if got := isInwardAddr(netip.MustParseAddr(addr)); got != want {
+		if got := isInternalAddr(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: got %v, want %v", addr, got, want)
 		}
 	}

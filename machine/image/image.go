@@ -21,17 +21,17 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// An Image is one that is unpacked, with what its configuration says about
-// running it.
+// An Image is an unpacked image, with the part of its configuration that says how to
+// run it.
 type Image struct {
-	// Ref is the name it was asked for by, in full ("docker.io/library/python:3.11-slim").
+	// Ref is the full name by which the caller asked for it ("docker.io/library/python:3.11-slim").
 	Ref string `json:"ref,omitempty"`
-	// Digest is that of the manifest for one platform. For an image from a
-	// docker archive, which has none, it is that of the configuration (docker's
-	// image id); for a plain directory it is empty.
+	// Digest is the digest of the manifest for one platform. An image from a
+	// docker archive has no manifest and gets the digest of its configuration (docker's
+	// image id); a plain directory has none.
 	Digest string `json:"digest"`
-	// Root is the directory that holds the root file system. It is shared and
-	// must not be written to.
+	// Root is the directory that holds the root file system. Sandboxes share it: do
+	// not write to it.
 	Root string `json:"root,omitempty"`
 
 	Env        []string `json:"env,omitempty"` // "KEY=value"
@@ -44,21 +44,21 @@ type Image struct {
 	Platform string      `json:"platform,omitempty"` // "linux/amd64"
 	Size     atoll.Bytes `json:"size,omitempty"`     // of the unpacked files
 	Unpacked time.Time   `json:"unpacked,omitzero"`
-	Used     time.Time   `json:"used,omitzero"` // when it was last got or held
+	Used     time.Time   `json:"used,omitzero"` // time of the last Get or Hold
 }
 
-// A record is what the store writes down about an image.
+// A record is the store's file about an image.
 type record struct {
 	Image
 	Blobs []string `json:"blobs,omitempty"` // of the configuration and layers, as fetched
 }
 
-// Hold keeps the image from being removed, by any process, until the file that
-// it returns is closed. The file may be inherited by another process, which
-// then holds the image too. Many may hold one image. Kinds: ErrNotExist when
-// the image was removed since Get: get it again.
+// Hold prevents any process from removing the image until the returned file is
+// closed. A process that inherits the file holds the image too. Any number of
+// processes may hold one image. Kinds: ErrNotExist if the image was removed since
+// Get: get it again.
 func (im *Image) Hold() (*os.File, error) {
-	if im.Digest == "" { // a directory of the user's, which is never removed
+	if im.Digest == "" { // a directory of the user, which the store never removes
 		f, err := os.Open(im.Root)
 		if err != nil {
 			return nil, atoll.E("hold", im.Ref, atoll.KindOf(err), err)
@@ -67,7 +67,7 @@ func (im *Image) Hold() (*os.File, error) {
 	}
 	path := filepath.Join(filepath.Dir(im.Root), lockName)
 	f, err := tryLock(path, lockShared)
-	for err == fsutil.ErrLocked { // for the moment in which a Prune decides about it
+	for err == fsutil.ErrLocked { // for the moment in which Prune decides about the image
 		time.Sleep(time.Millisecond)
 		f, err = tryLock(path, lockShared)
 	}
@@ -77,31 +77,31 @@ func (im *Image) Hold() (*os.File, error) {
 	if err != nil {
 		return nil, atoll.E("hold", im.Ref, atoll.KindOf(err), err)
 	}
-	touch(path)
+	markUsed(path)
 	return f, nil
 }
 
 // Names in the directory of an image.
 const (
 	recordName = "image.json"
-	lockName   = "lock" // its modification time is that of the last use
+	lockName   = "lock" // its modification time records the last use
 	rootName   = "root"
 )
 
-// touch notes that the image whose lock file is at path is used now. It is a
-// hint for Prune: one that cannot be written down is no failure.
-func touch(path string) {
+// markUsed records now as the last use of the image whose lock file is at path. It is
+// a hint for Prune: a failure to record it does not matter.
+func markUsed(path string) {
 	now := time.Now()
 	os.Chtimes(path, now, now)
 }
 
-// lookup finds the image with digest h among those unpacked. It is
-// fs.ErrNotExist if there is none, and if its record is damaged.
-func (s *Store) lookup(h v1.Hash) (*record, error) {
-	dir := s.path(rootsDir, file(h))
+// readRecord returns the record of the unpacked image with digest h. The error is
+// fs.ErrNotExist if there is no such image, or if its record is damaged.
+func (s *Store) readRecord(h v1.Hash) (*record, error) {
+	dir := s.storePath(rootsDir, digestName(h))
 	b, err := os.ReadFile(filepath.Join(dir, recordName))
 	if err != nil {
-		return nil, s.storage(err)
+		return nil, s.storeError(err)
 	}
 	var rec record
 	if err := json.Unmarshal(b, &rec); err != nil || rec.Digest != h.String() {
@@ -109,27 +109,29 @@ func (s *Store) lookup(h v1.Hash) (*record, error) {
 	}
 	fi, err := os.Stat(filepath.Join(dir, lockName))
 	if err != nil {
-		return nil, s.storage(err)
+		return nil, s.storeError(err)
 	}
 	rec.Root, rec.Used = filepath.Join(dir, rootName), fi.ModTime()
 	return &rec, nil
 }
 
-// cached finds the image that r names without asking anyone, or nil.
-func (s *Store) cached(r reference) (*Image, error) {
-	rec, h, err := s.find(r)
+// cachedImage returns the image that r names if the store has it, else nil. It makes
+// no request, and counts as a use.
+func (s *Store) cachedImage(r reference) (*Image, error) {
+	rec, h, err := s.findImage(r)
 	if rec == nil {
 		return nil, err
 	}
-	touch(s.path(rootsDir, file(h), lockName))
+	markUsed(s.storePath(rootsDir, digestName(h), lockName))
 	rec.Ref = r.text
 	return &rec.Image, nil
 }
 
-// find finds the image that r names, if it is unpacked, and by which digest.
-func (s *Store) find(r reference) (*record, v1.Hash, error) {
-	for _, h := range []v1.Hash{r.digest, s.resolved(r.text)} {
-		rec, err := s.lookup(h)
+// findImage returns the record and the digest of the image that r names; a nil record
+// if it is not unpacked.
+func (s *Store) findImage(r reference) (*record, v1.Hash, error) {
+	for _, h := range []v1.Hash{r.digest, s.taggedDigest(r.text)} {
+		rec, err := s.readRecord(h)
 		if err == nil {
 			return rec, h, nil
 		}
@@ -140,18 +142,18 @@ func (s *Store) find(r reference) (*record, v1.Hash, error) {
 	return nil, v1.Hash{}, nil
 }
 
-// Digest is that of the image which Get of ref would return now if it need not
-// ask anyone; "" for one that is read from a path. It does not count as a use.
-// Kinds: ErrInvalid, ErrNotExist (it is not kept).
+// Digest returns the digest of the image that Get of ref would return now without
+// asking a registry; "" for an image that is read from a path. It does not count as a
+// use. Kinds: ErrInvalid, ErrNotExist (the store does not have it).
 func (s *Store) Digest(ref string) (string, error) {
-	r, err := parse(ref)
+	r, err := parseReference(ref)
 	if err != nil {
 		return "", atoll.E("image", ref, atoll.ErrInvalid, err)
 	}
 	if r.kind != fromRegistry && r.kind != fromStore {
 		return "", nil
 	}
-	rec, _, err := s.find(r)
+	rec, _, err := s.findImage(r)
 	if err != nil {
 		return "", err
 	}
@@ -161,7 +163,7 @@ func (s *Store) Digest(ref string) (string, error) {
 	return rec.Digest, nil
 }
 
-// A tag is the record of what a reference was found to mean.
+// A tag is the store's file about a reference: the digest that it resolved to.
 type tag struct {
 	Ref      string `json:"ref"`
 	Platform string `json:"platform"`
@@ -170,12 +172,11 @@ type tag struct {
 
 func (s *Store) tagPath(ref, platform string) string {
 	sum := sha256.Sum256([]byte(ref + "\x00" + platform))
-	return s.path(refsDir, hex.EncodeToString(sum[:16]))
+	return s.storePath(refsDir, hex.EncodeToString(sum[:16]))
 }
 
-// resolved returns the digest that ref meant when it was last asked for, else
-// the zero Hash.
-func (s *Store) resolved(ref string) v1.Hash {
+// taggedDigest returns the digest that ref last resolved to, else the zero Hash.
+func (s *Store) taggedDigest(ref string) v1.Hash {
 	t, err := readTag(s.tagPath(ref, s.platform.String()))
 	if err != nil {
 		return v1.Hash{}
@@ -196,7 +197,7 @@ func readTag(path string) (tag, error) {
 	return t, json.Unmarshal(b, &t)
 }
 
-// setTag writes down that ref means the image with digest h.
+// setTag records that ref means the image with digest h.
 func (s *Store) setTag(ref string, h v1.Hash) error {
 	t := tag{Ref: ref, Platform: s.platform.String(), Digest: h.String()}
 	b, err := json.Marshal(t)
@@ -213,22 +214,22 @@ func (s *Store) setTag(ref string, h v1.Hash) error {
 	return os.Rename(temp, s.tagPath(ref, t.Platform))
 }
 
-// Tag gives the image that ref names in the store another name, which is taken
-// from the image that had it. Names below LocalPrefix are never pulled. It
-// fetches nothing. Kinds: ErrInvalid, ErrNotExist.
+// Tag gives the image that ref names in the store another name, and takes that name
+// from the image that had it. Get never pulls names below LocalPrefix. Tag fetches
+// nothing. Kinds: ErrInvalid, ErrNotExist.
 func (s *Store) Tag(ctx context.Context, ref, as string) error {
-	from, err := parse(ref)
+	from, err := parseReference(ref)
 	if err != nil {
 		return atoll.E("tag", ref, atoll.ErrInvalid, err)
 	}
-	to, err := parse(as)
+	to, err := parseReference(as)
 	if err != nil {
 		return atoll.E("tag", as, atoll.ErrInvalid, err)
 	}
 	if to.path != "" || to.digest != (v1.Hash{}) {
 		return atoll.Errorf("tag", as, atoll.ErrInvalid, "use a name with a tag, such as %sbase:1", LocalPrefix)
 	}
-	img, err := s.cached(from)
+	img, err := s.cachedImage(from)
 	if from.kind == fromLayout || from.kind == fromArchive {
 		img, err = s.Get(ctx, ref, nil)
 	}
@@ -240,22 +241,22 @@ func (s *Store) Tag(ctx context.Context, ref, as string) error {
 	}
 	h, err := v1.NewHash(img.Digest)
 	if err != nil {
-		return atoll.Errorf("tag", ref, atoll.ErrInvalid, "a directory that is used in place cannot be given a name")
+		return atoll.Errorf("tag", ref, atoll.ErrInvalid, "cannot tag a directory that is used in place")
 	}
 	if err := s.setTag(to.text, h); err != nil {
-		return s.storage(err)
+		return s.storeError(err)
 	}
 	return nil
 }
 
-// List returns the images of the store, one for each name that they have,
-// sorted by name. One without a name has its digest as Ref.
+// List returns the images of the store, once for each of their names, sorted by name.
+// An image without a name has its digest as Ref.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
-	recs, err := s.records()
+	recs, err := s.readRecords()
 	if err != nil {
 		return nil, err
 	}
-	tags, err := s.tags()
+	tags, err := s.readTags()
 	if err != nil {
 		return nil, err
 	}
@@ -278,12 +279,12 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 	return list, nil
 }
 
-// records returns all images by digest. One that cannot be read is left out: it
-// counts as missing.
-func (s *Store) records() (map[string]*record, error) {
-	entries, err := os.ReadDir(s.path(rootsDir))
+// readRecords returns the records of all images by digest. It omits an image whose
+// record cannot be read, which counts as missing.
+func (s *Store) readRecords() (map[string]*record, error) {
+	entries, err := os.ReadDir(s.storePath(rootsDir))
 	if err != nil {
-		return nil, s.storage(err)
+		return nil, s.storeError(err)
 	}
 	recs := map[string]*record{}
 	for _, e := range entries {
@@ -292,22 +293,22 @@ func (s *Store) records() (map[string]*record, error) {
 		if err != nil {
 			continue
 		}
-		if rec, err := s.lookup(h); err == nil {
+		if rec, err := s.readRecord(h); err == nil {
 			recs[h.String()] = rec
 		}
 	}
 	return recs, nil
 }
 
-// tags returns what all references mean, by the path of the file that says so.
-func (s *Store) tags() (map[string]tag, error) {
-	entries, err := os.ReadDir(s.path(refsDir))
+// readTags returns all tags by the path of their file.
+func (s *Store) readTags() (map[string]tag, error) {
+	entries, err := os.ReadDir(s.storePath(refsDir))
 	if err != nil {
-		return nil, s.storage(err)
+		return nil, s.storeError(err)
 	}
 	tags := map[string]tag{}
 	for _, e := range entries {
-		path := s.path(refsDir, e.Name())
+		path := s.storePath(refsDir, e.Name())
 		if t, err := readTag(path); err == nil {
 			tags[path] = t
 		}

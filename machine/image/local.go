@@ -26,18 +26,18 @@ const (
 	imageNameAnnotation = "io.containerd.image.name"
 )
 
-// openLayout describes an image in an OCI image layout.
+// openLayout returns the contents of an image in an OCI image layout.
 func (s *Store) openLayout(r reference) (*contents, error) {
 	raw, err := readSmall(filepath.Join(r.path, "index.json"), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.Errorf("image", r.text, atoll.ErrNotExist, "no OCI image layout at %s", r.path)
 	}
 	if err != nil {
-		return nil, unreadable(r, err)
+		return nil, readError(r, err)
 	}
 	index := new(v1.IndexManifest)
 	if err := json.Unmarshal(raw, index); err != nil {
-		return nil, damaged(err, "its index.json cannot be read")
+		return nil, newDamageError(err, "its index.json cannot be read")
 	}
 	top, err := s.pickTag(r, index.Manifests)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *Store) openLayout(r reference) (*contents, error) {
 		return nil, err
 	}
 	m.mediaType = top.MediaType
-	m, man, err := s.choose(m, get)
+	m, man, err := s.resolveManifest(m, get)
 	if err != nil {
 		return nil, err
 	}
@@ -76,14 +76,14 @@ func (s *Store) openLayout(r reference) (*contents, error) {
 	return c, nil
 }
 
-// pickTag finds the manifest with r's tag in a layout's index; without a tag,
-// the only one, or the one for the platform.
+// pickTag returns the manifest with r's tag in a layout's index; without a tag, the
+// only manifest, or the one for the platform.
 func (s *Store) pickTag(r reference, list []v1.Descriptor) (v1.Descriptor, error) {
 	if r.tag == "" {
 		if len(list) == 1 {
 			return list[0], nil
 		}
-		return s.pick(list)
+		return s.selectPlatform(list)
 	}
 	var tagged []v1.Descriptor
 	for _, d := range list {
@@ -93,14 +93,14 @@ func (s *Store) pickTag(r reference, list []v1.Descriptor) (v1.Descriptor, error
 	}
 	switch len(tagged) {
 	case 0:
-		return v1.Descriptor{}, missing("has no tag %q", r.tag)
+		return v1.Descriptor{}, newNotFoundError("has no tag %q", r.tag)
 	case 1:
 		return tagged[0], nil
 	}
-	return s.pick(tagged)
+	return s.selectPlatform(tagged)
 }
 
-// readBlob returns a blob of a layout, checked against its digest.
+// readBlob returns a blob of a layout after a check against its digest.
 func readBlob(dir string, h v1.Hash, limit int64) ([]byte, error) {
 	f, err := openLayoutBlob(dir, h)
 	if err != nil {
@@ -109,35 +109,34 @@ func readBlob(dir string, h v1.Hash, limit int64) ([]byte, error) {
 	defer f.Close()
 	hash, err := v1.Hasher(h.Algorithm)
 	if err != nil {
-		return nil, damaged(err, "digest %s", h)
+		return nil, newDamageError(err, "digest %s", h)
 	}
 	raw, err := io.ReadAll(io.TeeReader(io.LimitReader(f, limit), hash))
 	if err != nil {
-		return nil, damaged(err, "blob %s cannot be read", h)
+		return nil, newDamageError(err, "blob %s cannot be read", h)
 	}
 	if got := fmt.Sprintf("%x", hash.Sum(nil)); got != h.Hex {
-		return nil, damaged(nil, "blob %s has digest %s", h, got)
+		return nil, newDamageError(nil, "blob %s has digest %s", h, got)
 	}
 	return raw, nil
 }
 
-// openLayoutBlob opens a blob of a layout. No link in the layout leads out of
-// it.
+// openLayoutBlob opens a blob of a layout. It follows no link out of the layout.
 func openLayoutBlob(dir string, h v1.Hash) (*os.File, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, damaged(err, "blob %s cannot be read", h)
+		return nil, newDamageError(err, "blob %s cannot be read", h)
 	}
 	defer root.Close()
 	f, err := openRegular(root.OpenFile, filepath.Join("blobs", h.Algorithm, h.Hex))
 	if err != nil {
-		return nil, damaged(err, "blob %s cannot be read", h)
+		return nil, newDamageError(err, "blob %s cannot be read", h)
 	}
 	return f, nil
 }
 
-// openRegular opens a file by open, an os.OpenFile, and nothing that reading
-// could wait for.
+// openRegular opens a file with open, such as os.OpenFile, and refuses all but regular
+// files, such as pipes, where a read could block.
 func openRegular(open func(string, int, fs.FileMode) (*os.File, error), name string) (*os.File, error) {
 	f, err := open(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -145,16 +144,16 @@ func openRegular(open func(string, int, fs.FileMode) (*os.File, error), name str
 	}
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
 		f.Close()
-		return nil, cmp.Or(err, damaged(nil, "%s is not a regular file", name))
+		return nil, cmp.Or(err, newDamageError(nil, "%s is not a regular file", name))
 	}
 	return f, nil
 }
 
-// openArchive describes an image in a file that docker save wrote.
+// openArchive returns the contents of an image in a file that docker save wrote.
 func (s *Store) openArchive(r reference) (*contents, error) {
 	fi, err := os.Stat(r.path)
 	if err != nil {
-		return nil, unreadable(r, err)
+		return nil, readError(r, err)
 	}
 	if !fi.Mode().IsRegular() {
 		return nil, atoll.Errorf("image", r.text, atoll.ErrInvalid, "%s is not a file that docker save wrote", r.path)
@@ -163,19 +162,19 @@ func (s *Store) openArchive(r reference) (*contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := a.read("manifest.json", maxManifest)
+	raw, err := a.readMember("manifest.json", maxManifest)
 	if err != nil {
 		return nil, err
 	}
-	var list []archived
+	var list []archiveManifest
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, damaged(err, "its manifest.json cannot be read")
+		return nil, newDamageError(err, "its manifest.json cannot be read")
 	}
 	d, err := pickArchived(r, list)
 	if err != nil {
 		return nil, err
 	}
-	if raw, err = a.read(d.Config, maxConfig); err != nil {
+	if raw, err = a.readMember(d.Config, maxConfig); err != nil {
 		return nil, err
 	}
 	config, err := parseConfig(raw, len(d.Layers))
@@ -188,30 +187,30 @@ func (s *Store) openArchive(r reference) (*contents, error) {
 	}
 	c := &contents{digest: digest, config: config}
 	for i, name := range d.Layers {
-		m, err := a.find(name)
+		m, err := a.findMember(name)
 		if err != nil {
 			return nil, err
 		}
 		c.layers = append(c.layers, layer{
 			name: name, diffID: config.RootFS.DiffIDs[i], size: m.size,
-			open: func(context.Context) (io.ReadCloser, error) { return a.open(m) },
+			open: func(context.Context) (io.ReadCloser, error) { return a.openMember(m) },
 		})
 	}
 	return c, nil
 }
 
-// archived is one image of a docker archive, as its manifest.json tells of it.
-type archived struct {
+// An archiveManifest describes one image in the manifest.json of a docker archive.
+type archiveManifest struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
 }
 
-// pickArchived finds r's tag, or the only image there is.
-func pickArchived(r reference, list []archived) (*archived, error) {
+// pickArchived returns the image with r's tag, or the only image.
+func pickArchived(r reference, list []archiveManifest) (*archiveManifest, error) {
 	if r.tag == "" {
 		if len(list) != 1 {
-			return nil, damaged(nil, "it holds %d images: add :NAME for one of them", len(list))
+			return nil, newDamageError(nil, "it holds %d images: add :NAME for one of them", len(list))
 		}
 		return &list[0], nil
 	}
@@ -226,17 +225,17 @@ func pickArchived(r reference, list []archived) (*archived, error) {
 			}
 		}
 	}
-	return nil, missing("does not hold %s", r.tag)
+	return nil, newNotFoundError("does not hold %s", r.tag)
 }
 
-func unreadable(r reference, err error) error {
-	if bad := (*damage)(nil); errors.As(err, &bad) {
+func readError(r reference, err error) error {
+	if bad := (*damageError)(nil); errors.As(err, &bad) {
 		return err
 	}
 	return atoll.E("image", r.text, atoll.KindOf(err), err)
 }
 
-// readSmall is os.ReadFile for a file that should not be large.
+// readSmall returns the content of a regular file. More than limit bytes are an error.
 func readSmall(name string, limit int64) ([]byte, error) {
 	f, err := openRegular(os.OpenFile, name)
 	if err != nil {
@@ -245,7 +244,7 @@ func readSmall(name string, limit int64) ([]byte, error) {
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(raw)) > limit {
-		err = damaged(nil, "%s is larger than %d bytes", name, limit)
+		err = newDamageError(nil, "%s is larger than %d bytes", name, limit)
 	}
 	return raw, err
 }

@@ -24,11 +24,11 @@ import (
 // TestNestedIndex has a layout whose one entry is an index for two platforms,
 // as buildx writes it.
 func TestNestedIndex(t *testing.T) {
-	mine := simple(t, "mine")
+	mine := simpleImage(t, "mine")
 	inner := mutate.AppendManifests(empty.Index,
-		mutate.IndexAddendum{Add: simple(t, "theirs"), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}}},
+		mutate.IndexAddendum{Add: simpleImage(t, "theirs"), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}}},
 		mutate.IndexAddendum{Add: mine, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}}},
-		mutate.IndexAddendum{Add: simple(t, "proof"), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}})
+		mutate.IndexAddendum{Add: simpleImage(t, "proof"), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}})
 	dir := t.TempDir()
 	if _, err := layout.Write(dir, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: inner})); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestNestedIndex(t *testing.T) {
 
 // TestDamagedLayout has layouts that are not what they say.
 func TestDamagedLayout(t *testing.T) {
-	img := simple(t, "x")
+	img := simpleImage(t, "x")
 	m, err := img.Manifest()
 	if err != nil {
 		t.Fatal(err)
@@ -77,9 +77,9 @@ func TestDamagedLayout(t *testing.T) {
 		"layer changed":    func(dir string) error { return appendTo(filepath.Join(dir, blob(m.Layers[0].Digest))) },
 		"layer missing":    func(dir string) error { return os.Remove(filepath.Join(dir, blob(m.Layers[0].Digest))) },
 		"index is no JSON": func(dir string) error { return os.WriteFile(filepath.Join(dir, "index.json"), []byte("{"), 0o600) },
-		"index is a pipe":  func(dir string) error { return pipe(filepath.Join(dir, "index.json")) },
-		"config is a pipe": func(dir string) error { return pipe(filepath.Join(dir, blob(m.Config.Digest))) },
-		"layer is a pipe":  func(dir string) error { return pipe(filepath.Join(dir, blob(m.Layers[0].Digest))) },
+		"index is a pipe":  func(dir string) error { return replaceByPipe(filepath.Join(dir, "index.json")) },
+		"config is a pipe": func(dir string) error { return replaceByPipe(filepath.Join(dir, blob(m.Config.Digest))) },
+		"layer is a pipe":  func(dir string) error { return replaceByPipe(filepath.Join(dir, blob(m.Layers[0].Digest))) },
 		"index is endless": func(dir string) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "index.json")), os.Symlink("/dev/zero", filepath.Join(dir, "index.json")))
 		},
@@ -110,8 +110,8 @@ func TestDamagedLayout(t *testing.T) {
 	}
 }
 
-// pipe puts one with no writer in the place of a file.
-func pipe(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) }
+// replaceByPipe puts a pipe without a writer in the place of a file.
+func replaceByPipe(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) }
 
 // appendTo adds a line end to a file, with which JSON is still the same.
 func appendTo(path string) error {
@@ -143,7 +143,7 @@ func TestArchives(t *testing.T) {
 		message string // "": it is fine
 	}{
 		{"plain", entries{config(1), body, manifest("one/layer.tar")}, ""},
-		{"compressed layers", entries{config(1), File("one/layer.tar", 0, string(gzipped(t, layer))), manifest("one/layer.tar")}, ""},
+		{"compressed layers", entries{config(1), File("one/layer.tar", 0, string(gzipBytes(t, layer))), manifest("one/layer.tar")}, ""},
 		{"equal layers are links", entries{config(3), body, Symlink("two/layer.tar", "../one/layer.tar"), Link("three/layer.tar", "two/layer.tar"),
 			manifest("one/layer.tar", "two/layer.tar", "three/layer.tar")}, ""},
 		{"links in a circle", entries{config(1), Symlink("a", "b"), Symlink("b", "a"), manifest("a")}, "too many links"},
@@ -168,7 +168,7 @@ func TestArchives(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := listing(t, img.Root); got["f"] != "x" {
+			if got := listTree(t, img.Root); got["f"] != "x" {
 				t.Errorf("root holds %v", got)
 			}
 		})

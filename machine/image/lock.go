@@ -17,17 +17,18 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Locks are flock(2) on files and directories: they belong to the open file,
-// so they work between Stores of one process as between processes, they pass
-// to a child that inherits the file, and they end with the last one who has it
-// open, even by kill -9.
+// Locks are flock(2) on files and directories. They belong to the open file:
+// they work between Stores of one process as between processes, pass to a child
+// that inherits the file, and end when the last process closes the file, even
+// by kill -9.
 const (
 	lockShared    = unix.LOCK_SH
 	lockExclusive = unix.LOCK_EX
 )
 
-// tryLock locks what is at path without waiting: fsutil.ErrLocked when another has
-// it, fs.ErrNotExist when it is not there, or was removed in the meantime.
+// tryLock locks the file or directory at path without waiting. The error is
+// fsutil.ErrLocked if another holder has the lock, and fs.ErrNotExist if there is no
+// such file.
 func tryLock(path string, how int) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -40,18 +41,18 @@ func tryLock(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// lock waits until it alone has the named lock of the store. The function that
-// it returns gives it back.
-func (s *Store) lock(ctx context.Context, name string) (unlock func(), err error) {
-	l, err := fsutil.AwaitLock(ctx, s.path(locksDir, name))
+// acquireLock waits for the named lock of the store, and locks it exclusively. unlock
+// releases it.
+func (s *Store) acquireLock(ctx context.Context, name string) (unlock func(), err error) {
+	l, err := fsutil.AwaitLock(ctx, s.storePath(locksDir, name))
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = l.Remove() }, nil // one that stays is swept up
+	return func() { _ = l.Remove() }, nil // a sweep removes a file that stays
 }
 
-// sleep waits for d, give or take a fifth, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleepJittered waits for d plus or minus a fifth of it, or for the end of ctx.
+func sleepJittered(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())))
 	defer t.Stop()
 	select {
@@ -62,7 +63,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A tempDir is a directory that is locked as long as its owner lives.
+// A tempDir is a directory that its owner keeps locked as long as it lives.
 type tempDir struct {
 	path string
 	lock *os.File
@@ -79,7 +80,7 @@ func newTempDir(parent string) (*tempDir, error) {
 		if err == nil {
 			return &tempDir{path: path, lock: l}, nil
 		}
-		// A sweep took it for a dead one's before it was locked.
+		// A sweep locked or removed it before we could lock it.
 		if err != fsutil.ErrLocked && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}

@@ -28,9 +28,9 @@ import (
 	. "github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// A task is what this test binary does instead of testing when it is started
-// with childEnv: it gets images in turn and writes an outcome for each.
-type task struct {
+// A childTask is the work of this test binary when it is started with childEnv: it
+// gets images in turn and writes a childResult for each.
+type childTask struct {
 	Dir    string
 	Refs   []string
 	Tmpfs  string // size of a tmpfs to put on Dir, in a mount namespace of its own
@@ -38,7 +38,7 @@ type task struct {
 	Remove bool   // when stdin ends, remove the images and all that was fetched, and tell of it
 }
 
-type outcome struct {
+type childResult struct {
 	Image *Image
 	Kind  atoll.Kind
 	Error string
@@ -50,17 +50,17 @@ const childEnv = "ATOLL_IMAGE_TEST"
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
-		var t task
+		var t childTask
 		if err := json.Unmarshal([]byte(text), &t); err != nil {
 			panic(err)
 		}
-		t.run()
+		t.runTask()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-func (t task) run() {
+func (t childTask) runTask() {
 	if t.Tmpfs != "" {
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 			panic(err)
@@ -77,11 +77,11 @@ func (t task) run() {
 	s.backoff = time.Millisecond
 	for _, ref := range t.Refs {
 		img, err := s.Get(context.Background(), ref, nil)
-		o := outcome{Image: img, Kind: atoll.KindOf(err), Free: free(t.Dir)}
+		o := childResult{Image: img, Kind: atoll.KindOf(err), Free: freeBytes(t.Dir)}
 		if err != nil {
 			o.Error = err.Error()
 		}
-		left, _ := filepath.Glob(s.path(tempsDir, "*", "*"))
+		left, _ := filepath.Glob(s.storePath(tempsDir, "*", "*"))
 		o.Left = left
 		if t.Hold {
 			if _, err := img.Hold(); err != nil {
@@ -98,11 +98,11 @@ func (t task) run() {
 		io.Copy(io.Discard, os.Stdin)
 	}
 	if t.Remove {
-		var o outcome
+		var o childResult
 		if _, err := s.Prune(context.Background(), PruneOptions{Unused: -time.Hour}); err != nil {
 			o.Error = err.Error()
 		}
-		o.Left, _ = filepath.Glob(s.path("*", "*"))
+		o.Left, _ = filepath.Glob(s.storePath("*", "*"))
 		b, err := json.Marshal(o)
 		if err != nil {
 			panic(err)
@@ -111,8 +111,8 @@ func (t task) run() {
 	}
 }
 
-// start starts this binary with the task.
-func (k task) start(t *testing.T, binary string, attr *syscall.SysProcAttr) (*exec.Cmd, *bufio.Reader, io.Closer) {
+// startChild starts this binary with the task.
+func (k childTask) startChild(t *testing.T, binary string, attr *syscall.SysProcAttr) (*exec.Cmd, *bufio.Reader, io.Closer) {
 	t.Helper()
 	text, err := json.Marshal(k)
 	if err != nil {
@@ -143,20 +143,20 @@ func (k task) start(t *testing.T, binary string, attr *syscall.SysProcAttr) (*ex
 	return cmd, bufio.NewReader(stdout), stdin
 }
 
-func next(t *testing.T, r *bufio.Reader) outcome {
+func readResult(t *testing.T, r *bufio.Reader) childResult {
 	t.Helper()
 	line, err := r.ReadBytes('\n')
 	if err != nil {
 		t.Fatalf("child: %v", err)
 	}
-	var o outcome
+	var o childResult
 	if err := json.Unmarshal(line, &o); err != nil {
 		t.Fatalf("child: %q: %v", line, err)
 	}
 	return o
 }
 
-func self(t *testing.T) string {
+func testBinary(t *testing.T) string {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -165,8 +165,8 @@ func self(t *testing.T) string {
 	return exe
 }
 
-// crowd is a layer with n files.
-func crowd(t testing.TB, n int) (v1.Layer, map[string]string) {
+// manyFilesLayer is a layer with n files.
+func manyFilesLayer(t testing.TB, n int) (v1.Layer, map[string]string) {
 	list, want := entries{}, map[string]string{}
 	for i := range n {
 		dir := fmt.Sprintf("d%d", i%20)
@@ -183,7 +183,7 @@ func TestKilledHalfway(t *testing.T) {
 	slow := Layer(t, File("slow", 0, "x"))
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, Layer(t, File("quick", 0, "y")), slow))
-	r.Fault(on("blobs/"+digestOf(t, slow), func(_ int, w http.ResponseWriter, req *http.Request) bool {
+	r.Fault(onPath("blobs/"+digestOf(t, slow), func(_ int, w http.ResponseWriter, req *http.Request) bool {
 		w.Header().Set("Content-Length", "1000")
 		w.Write([]byte("half of it"))
 		w.(http.Flusher).Flush()
@@ -191,7 +191,7 @@ func TestKilledHalfway(t *testing.T) {
 		return true
 	}))
 	dir := t.TempDir()
-	cmd, _, _ := task{Dir: dir, Refs: []string{ref}}.start(t, self(t), nil)
+	cmd, _, _ := childTask{Dir: dir, Refs: []string{ref}}.startChild(t, testBinary(t), nil)
 	for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		unpacked, _ := filepath.Glob(filepath.Join(dir, tempsDir, "*", "*", rootName, "quick"))
 		halves, _ := filepath.Glob(filepath.Join(dir, tempsDir, "*", "*"))
@@ -217,23 +217,23 @@ func TestKilledHalfway(t *testing.T) {
 	s := openStoreIn(t, dir, Options{})
 	nothingHalfDone(t, dir)
 	img := mustGet(t, s, ref)
-	if got, want := listing(t, img.Root), map[string]string{"quick": "y", "slow": "x"}; !maps.Equal(got, want) {
+	if got, want := listTree(t, img.Root), map[string]string{"quick": "y", "slow": "x"}; !maps.Equal(got, want) {
 		t.Errorf("root holds %v, want %v", got, want)
 	}
 }
 
 // TestKilledAnytime kills -9 a process that gets an image, at any moment.
 func TestKilledAnytime(t *testing.T) {
-	layer, want := crowd(t, 300)
+	layer, want := manyFilesLayer(t, 300)
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, layer, layer))
-	binary := self(t)
+	binary := testBinary(t)
 	for range 10 {
 		dir := t.TempDir()
-		cmd, _, _ := task{Dir: dir, Refs: []string{ref}}.start(t, binary, nil)
+		cmd, _, _ := childTask{Dir: dir, Refs: []string{ref}}.startChild(t, binary, nil)
 		wait := time.Duration(5+rand.IntN(80)) * time.Millisecond
 		select {
-		case <-time.After(wait): // the moment is what is random here
+		case <-time.After(wait): // a random moment
 		case <-t.Context().Done():
 		}
 		cmd.Process.Kill()
@@ -242,7 +242,7 @@ func TestKilledAnytime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := listing(t, mustGet(t, s, ref).Root); !maps.Equal(got, want) {
+		if got := listTree(t, mustGet(t, s, ref).Root); !maps.Equal(got, want) {
 			t.Errorf("killed after %v: root holds %d files, want %d", wait, len(got), len(want))
 		}
 		if err := s.Close(); err != nil {
@@ -254,17 +254,17 @@ func TestKilledAnytime(t *testing.T) {
 
 // TestManyProcesses has processes that get one image at once.
 func TestManyProcesses(t *testing.T) {
-	layer, want := crowd(t, 200)
+	layer, want := manyFilesLayer(t, 200)
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, layer))
 	dir := t.TempDir()
 	var outs []*bufio.Reader
 	for range 4 {
-		_, out, _ := task{Dir: dir, Refs: []string{ref}}.start(t, self(t), nil)
+		_, out, _ := childTask{Dir: dir, Refs: []string{ref}}.startChild(t, testBinary(t), nil)
 		outs = append(outs, out)
 	}
 	for _, out := range outs {
-		if o := next(t, out); o.Error != "" {
+		if o := readResult(t, out); o.Error != "" {
 			t.Error(o.Error)
 		}
 	}
@@ -277,7 +277,7 @@ func TestManyProcesses(t *testing.T) {
 	if blobs != 2 {
 		t.Errorf("%d blobs were fetched, want the configuration and the layer", blobs)
 	}
-	if got := listing(t, mustGet(t, openStoreIn(t, dir, Options{}), ref).Root); !maps.Equal(got, want) {
+	if got := listTree(t, mustGet(t, openStoreIn(t, dir, Options{}), ref).Root); !maps.Equal(got, want) {
 		t.Errorf("root holds %d files, want %d", len(got), len(want))
 	}
 }
@@ -286,10 +286,10 @@ func TestManyProcesses(t *testing.T) {
 // killed.
 func TestHeldByProcess(t *testing.T) {
 	r := Serve(t)
-	ref := r.Push("app:1", simple(t, "x"))
+	ref := r.Push("app:1", simpleImage(t, "x"))
 	dir := t.TempDir()
-	cmd, out, _ := task{Dir: dir, Refs: []string{ref}, Hold: true}.start(t, self(t), nil)
-	img := next(t, out).Image
+	cmd, out, _ := childTask{Dir: dir, Refs: []string{ref}, Hold: true}.startChild(t, testBinary(t), nil)
+	img := readResult(t, out).Image
 	s := openStoreIn(t, dir, Options{})
 	if p, err := s.Prune(t.Context(), PruneOptions{Unused: -time.Hour}); err != nil || len(p.Images) > 0 {
 		t.Errorf("Prune = %+v, %v, want nothing: it is held", p, err)
@@ -328,9 +328,9 @@ func TestNoSpace(t *testing.T) {
 	rand.NewChaCha8([32]byte{}).Read(noise)
 	r := Serve(t)
 	refs := []string{
-		r.Push("packed:1", simple(t, string(noise))),
-		r.Push("unpacked:1", simple(t, strings.Repeat("x", 3<<20))),
-		r.Push("small:1", simple(t, "x")),
+		r.Push("packed:1", simpleImage(t, string(noise))),
+		r.Push("unpacked:1", simpleImage(t, strings.Repeat("x", 3<<20))),
+		r.Push("small:1", simpleImage(t, "x")),
 	}
 	dir := t.TempDir()
 	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
@@ -339,9 +339,9 @@ func TestNoSpace(t *testing.T) {
 		attr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
-	_, out, _ := task{Dir: dir, Refs: refs, Tmpfs: "1m"}.start(t, self(t), attr)
+	_, out, _ := childTask{Dir: dir, Refs: refs, Tmpfs: "1m"}.startChild(t, testBinary(t), attr)
 	for _, ref := range refs[:2] {
-		o := next(t, out)
+		o := readResult(t, out)
 		if o.Kind != atoll.ErrExhausted || !strings.Contains(o.Error, dir) || !strings.Contains(o.Error, " bytes there") {
 			t.Errorf("%s: got %q (kind %q), want %q with directory and bytes", ref, o.Error, o.Kind, atoll.ErrExhausted)
 		}
@@ -352,7 +352,7 @@ func TestNoSpace(t *testing.T) {
 			t.Errorf("%s: %d bytes are free, want nearly all", ref, o.Free)
 		}
 	}
-	if o := next(t, out); o.Error != "" {
+	if o := readResult(t, out); o.Error != "" {
 		t.Errorf("%s: %s", refs[2], o.Error)
 	}
 }
@@ -381,7 +381,7 @@ func TestOrdinaryUser(t *testing.T) {
 		}
 	}
 	binary := filepath.Join(dir, "image.test")
-	program, err := os.ReadFile(self(t))
+	program, err := os.ReadFile(testBinary(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,8 +390,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	store := filepath.Join(dir, "store")
-	_, out, stdin := task{Dir: store, Refs: []string{ref}, Remove: true}.start(t, binary, attr)
-	o := next(t, out)
+	_, out, stdin := childTask{Dir: store, Refs: []string{ref}, Remove: true}.startChild(t, binary, attr)
+	o := readResult(t, out)
 	if o.Error != "" {
 		t.Fatal(o.Error)
 	}
@@ -408,7 +408,7 @@ func TestOrdinaryUser(t *testing.T) {
 		}
 	}
 	stdin.Close()
-	if o := next(t, out); o.Error != "" || len(o.Left) != 1 { // its own place for what is half-done
+	if o := readResult(t, out); o.Error != "" || len(o.Left) != 1 { // its own place for what is half-done
 		t.Errorf("Prune: %s, left %v", o.Error, o.Left)
 	}
 }
@@ -425,8 +425,8 @@ func TestUserNamespace(t *testing.T) {
 		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
 	}
-	_, out, _ := task{Dir: t.TempDir(), Refs: []string{ref}}.start(t, self(t), attr)
-	if o := next(t, out); o.Error != "" {
+	_, out, _ := childTask{Dir: t.TempDir(), Refs: []string{ref}}.startChild(t, testBinary(t), attr)
+	if o := readResult(t, out); o.Error != "" {
 		t.Error(o.Error)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// LocalPrefix begins the names of images that exist in stores only and are
-// never pulled.
+// LocalPrefix is the prefix of the names of images that exist in stores only and that
+// Get never pulls.
 const LocalPrefix = "atoll-local/"
 
 // A sourceKind says where an image comes from.
@@ -38,16 +38,16 @@ type reference struct {
 	tag    string         // fromLayout, fromArchive; may be empty
 }
 
-// parse understands the spellings in the package's documentation. Its errors
-// are about the spelling; whether a path exists is looked at only to tell one
-// spelling from another.
-func parse(ref string) (reference, error) {
+// parseReference parses the spellings in the package's documentation. Its errors
+// are about the spelling; it checks whether a path exists only to distinguish
+// spellings.
+func parseReference(ref string) (reference, error) {
 	scheme, rest, _ := strings.Cut(ref, ":")
 	switch {
 	case ref == "":
-		return reference{}, fmt.Errorf("an image needs a name, such as python:3.11-slim")
+		return reference{}, fmt.Errorf("the name of an image is empty; use one such as python:3.11-slim")
 	case strings.HasPrefix(ref, "/"):
-		return parsePath(detect(ref), ref)
+		return parsePath(detectSource(ref), ref)
 	case scheme == "oci":
 		return parsePath(fromLayout, rest)
 	case scheme == "docker-archive":
@@ -61,7 +61,7 @@ func parse(ref string) (reference, error) {
 		}
 		return reference{kind: fromStore, text: ref, digest: h}, nil
 	case strings.Contains(ref, "://"):
-		return reference{}, fmt.Errorf("leave out the %s:// in front", strings.TrimSuffix(scheme, ":"))
+		return reference{}, fmt.Errorf("remove the %s:// at the beginning", strings.TrimSuffix(scheme, ":"))
 	}
 	return parseRemote(ref)
 }
@@ -85,22 +85,22 @@ func parseRemote(ref string) (reference, error) {
 	return r, err
 }
 
-// validRepo holds a repository to the grammar of OCI, which the parser does
-// not: words of lower-case letters and digits with '.', '_' or '-' between, and
-// '/' between words.
+// validRepo reports whether the name of a repository follows the grammar of OCI, which
+// the parser does not check: words of lower-case letters and digits with '.', '_' or
+// '-' between, and '/' between words.
 func validRepo(repo name.Repository) bool {
-	if host := repo.RegistryStr(); !alphanumeric(host[0]) && host[0] != '[' {
+	if host := repo.RegistryStr(); !isAlphanumeric(host[0]) && host[0] != '[' {
 		return false
 	}
 	for word := range strings.SplitSeq(repo.RepositoryStr(), "/") {
-		if word == "" || !alphanumeric(word[0]) || !alphanumeric(word[len(word)-1]) {
+		if word == "" || !isAlphanumeric(word[0]) || !isAlphanumeric(word[len(word)-1]) {
 			return false
 		}
 	}
 	return true
 }
 
-func alphanumeric(c byte) bool {
+func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
@@ -121,8 +121,8 @@ func parsePath(kind sourceKind, text string) (reference, error) {
 	return r, nil
 }
 
-// splitTag divides "/path:tag" at the first colon in front of which something
-// exists, as both halves may have more of them.
+// splitTag splits "/path:tag" at the first colon after the path of an existing file,
+// as both halves may contain colons.
 func splitTag(text string) (path, tag string) {
 	if _, err := os.Stat(text); err == nil {
 		return text, ""
@@ -138,8 +138,8 @@ func splitTag(text string) (path, tag string) {
 	return text, ""
 }
 
-// detect says what is at a path given without a scheme.
-func detect(text string) sourceKind {
+// detectSource returns the kind of the image at a path without a scheme.
+func detectSource(text string) sourceKind {
 	path, tag := splitTag(text)
 	fi, err := os.Stat(path)
 	if err == nil && !fi.IsDir() {
@@ -149,7 +149,7 @@ func detect(text string) sourceKind {
 		return fromLayout
 	}
 	if tag != "" {
-		return fromLayout // whose absence is then reported
+		return fromLayout // openLayout reports that it is missing
 	}
 	return fromDir
 }

@@ -19,45 +19,45 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// How registries are asked.
+// Limits of requests to registries.
 const (
-	attempts  = 6 // of each request; with the default backoff that is 8 s of waiting
-	downloads = 3 // of layers at once, as docker
+	attempts  = 6 // of each request; with the default backoff they wait 8 s in total
+	downloads = 3 // concurrent downloads of layers, as in docker
 )
 
-// A registry is the repository of one image, seen by one job.
+// A registry is a client of the repository of one image, for one job.
 type registry struct {
 	store *Store
 	ref   reference
 	repo  name.Repository
 
 	mu     sync.Mutex
-	puller *remote.Puller // has said who we are; nil before and after a failure
+	puller *remote.Puller // authenticated; nil before the first use and after a failure
 }
 
-// openRemote asks the registry for what describes r.
+// openRemote fetches the manifest and the configuration of r from its registry.
 func (s *Store) openRemote(ctx context.Context, r reference, m *meter) (*contents, error) {
-	reg, ref, err := s.registry(r)
+	reg, ref, err := s.newRegistry(r)
 	if err != nil {
 		return nil, err
 	}
-	top, err := reg.manifest(ctx, ref)
+	top, err := reg.fetchManifest(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	top, man, err := s.choose(top, func(h v1.Hash) (manifest, error) {
-		return reg.manifest(ctx, reg.repo.Digest(h.String()))
+	top, man, err := s.resolveManifest(top, func(h v1.Hash) (manifest, error) {
+		return reg.fetchManifest(ctx, reg.repo.Digest(h.String()))
 	})
 	if err != nil {
 		return nil, err
 	}
-	// Each layer is fetched while those below it are unpacked: what that comes
-	// to is found out too late.
+	// The store fetches each layer while it unpacks those below it: the check of
+	// the unpacked size would come too late.
 	if s.opts.Limit >= 0 && fetchSize(man) > int64(s.opts.Limit) {
 		return nil, errOverLimit
 	}
 	m.toFetch.Add(man.Config.Size)
-	f, err := reg.blob(ctx, man.Config, m)
+	f, err := reg.getBlob(ctx, man.Config, m)
 	if err != nil {
 		return nil, err
 	}
@@ -71,9 +71,9 @@ func (s *Store) openRemote(ctx context.Context, r reference, m *meter) (*content
 		return nil, err
 	}
 	c := &contents{digest: top.digest, config: config, blobs: []string{man.Config.Digest.String()}}
-	ready := make([]chan fetched, len(man.Layers))
+	ready := make([]chan fetchResult, len(man.Layers))
 	for i, l := range man.Layers {
-		ready[i] = make(chan fetched, 1)
+		ready[i] = make(chan fetchResult, 1)
 		c.blobs = append(c.blobs, l.Digest.String())
 		c.layers = append(c.layers, layer{
 			name: l.Digest.String(), diffID: config.RootFS.DiffIDs[i], size: l.Size,
@@ -87,20 +87,20 @@ func (s *Store) openRemote(ctx context.Context, r reference, m *meter) (*content
 			},
 		})
 	}
-	c.fetch = func(ctx context.Context) func() { return reg.fetch(ctx, man.Layers, ready, m) }
+	c.fetch = func(ctx context.Context) func() { return reg.fetchLayers(ctx, man.Layers, ready, m) }
 	return c, nil
 }
 
-// fetched is a layer that is at hand, or why it is not.
-type fetched struct {
+// A fetchResult is a fetched layer, or the error.
+type fetchResult struct {
 	file *os.File
 	err  error
 }
 
-// fetch fetches the layers, several at once, the lowest first, and hands each
-// to its channel. The function that it returns waits for the end of that, and
-// closes what nobody took.
-func (reg *registry) fetch(ctx context.Context, layers []v1.Descriptor, ready []chan fetched, m *meter) (wait func()) {
+// fetchLayers starts to fetch the layers, several at once, the lowest first, and sends
+// each to its channel. wait waits for the end of that, and closes the files that
+// nobody has received.
+func (reg *registry) fetchLayers(ctx context.Context, layers []v1.Descriptor, ready []chan fetchResult, m *meter) (wait func()) {
 	for _, l := range layers {
 		m.toFetch.Add(l.Size)
 	}
@@ -111,8 +111,8 @@ func (reg *registry) fetch(ctx context.Context, layers []v1.Descriptor, ready []
 		defer close(started)
 		for i, l := range layers {
 			g.Go(func() error {
-				f, err := reg.blob(ctx, l, m)
-				ready[i] <- fetched{f, err}
+				f, err := reg.getBlob(ctx, l, m)
+				ready[i] <- fetchResult{f, err}
 				return nil
 			})
 		}
@@ -132,10 +132,10 @@ func (reg *registry) fetch(ctx context.Context, layers []v1.Descriptor, ready []
 	}
 }
 
-// registry returns the repository of r, and r's name in it.
-func (s *Store) registry(r reference) (*registry, name.Reference, error) {
+// newRegistry returns a client of the repository of r, and r's name in it.
+func (s *Store) newRegistry(r reference) (*registry, name.Reference, error) {
 	ref := r.remote
-	if host := ref.Context().RegistryStr(); s.plainAllowed(host) {
+	if host := ref.Context().RegistryStr(); s.allowsPlainHTTP(host) {
 		again, err := name.ParseReference(ref.Name(), name.Insecure)
 		if err != nil {
 			return nil, nil, err
@@ -145,8 +145,8 @@ func (s *Store) registry(r reference) (*registry, name.Reference, error) {
 	return &registry{store: s, ref: r, repo: ref.Context()}, ref, nil
 }
 
-// session returns the puller in use, or a new one.
-func (reg *registry) session(ctx context.Context) (*remote.Puller, error) {
+// currentPuller returns the current puller, or a new one.
+func (reg *registry) currentPuller(ctx context.Context) (*remote.Puller, error) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	if reg.puller != nil {
@@ -158,9 +158,9 @@ func (reg *registry) session(ctx context.Context) (*remote.Puller, error) {
 	}
 	reg.puller, err = remote.NewPuller(
 		remote.WithAuth(auth),
-		remote.WithTransport(guard{reg.store, reg.repo.RegistryStr()}),
+		remote.WithTransport(guardTransport{reg.store, reg.repo.RegistryStr()}),
 		remote.WithUserAgent("atoll"),
-		// The retries are ours.
+		// withRetry does the retries.
 		remote.WithRetryBackoff(remote.Backoff{Duration: time.Millisecond, Steps: 1}),
 		remote.WithRetryStatusCodes(),
 		remote.WithJobs(downloads+1),
@@ -168,12 +168,12 @@ func (reg *registry) session(ctx context.Context) (*remote.Puller, error) {
 	return reg.puller, err
 }
 
-// retry calls f until it succeeds, fails for good, or has failed often enough,
-// and gives its last failure a kind.
-func (reg *registry) retry(ctx context.Context, what string, f func(*remote.Puller) error) error {
+// withRetry calls f until it succeeds, fails permanently, or has failed attempts
+// times, and gives its last failure a kind.
+func (reg *registry) withRetry(ctx context.Context, what string, f func(*remote.Puller) error) error {
 	mended := false
 	for n, wait := 1, reg.store.backoff; ; n, wait = n+1, 2*wait {
-		p, err := reg.session(ctx)
+		p, err := reg.currentPuller(ctx)
 		if err == nil {
 			err = f(p)
 		}
@@ -185,29 +185,29 @@ func (reg *registry) retry(ctx context.Context, what string, f func(*remote.Pull
 		if errors.As(err, &known) || errors.As(err, &local) {
 			return err
 		}
-		var bad *damage
+		var bad *damageError
 		isBad := errors.As(err, &bad)
-		if isBad && mended { // the same again: it is not the way here that damages it
+		if isBad && mended { // damaged twice: the transfer is not the cause
 			return err
 		}
 		mended = mended || isBad
-		if !isBad && (!transient(err) || n == attempts) {
-			return refused(reg.ref, err)
+		if !isBad && (!isTransient(err) || n == attempts) {
+			return registryError(reg.ref, err)
 		}
 		reg.store.log.Debug("retry", "ref", reg.ref.text, "what", what, "attempt", n, "err", err)
 		reg.mu.Lock()
 		reg.puller = nil
 		reg.mu.Unlock()
-		if err := sleep(ctx, wait); err != nil {
+		if err := sleepJittered(ctx, wait); err != nil {
 			return err
 		}
 	}
 }
 
-// manifest fetches a manifest or index, which is checked when ref is a digest.
-func (reg *registry) manifest(ctx context.Context, ref name.Reference) (manifest, error) {
+// fetchManifest fetches a manifest or index, and checks it if ref is a digest.
+func (reg *registry) fetchManifest(ctx context.Context, ref name.Reference) (manifest, error) {
 	var m manifest
-	err := reg.retry(ctx, "manifest", func(p *remote.Puller) error {
+	err := reg.withRetry(ctx, "manifest", func(p *remote.Puller) error {
 		d, err := p.Get(ctx, ref)
 		if err != nil {
 			return err
@@ -218,8 +218,8 @@ func (reg *registry) manifest(ctx context.Context, ref name.Reference) (manifest
 	return m, err
 }
 
-// open starts to read a blob.
-func (reg *registry) open(ctx context.Context, p *remote.Puller, h v1.Hash) (io.ReadCloser, error) {
+// openBlob opens a blob of the registry for reading.
+func (reg *registry) openBlob(ctx context.Context, p *remote.Puller, h v1.Hash) (io.ReadCloser, error) {
 	l, err := p.Layer(ctx, reg.repo.Digest(h.String()))
 	if err != nil {
 		return nil, err

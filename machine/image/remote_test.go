@@ -42,9 +42,9 @@ func (n noTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errors.New("no network in this test")
 }
 
-// on returns a fault that hands requests whose path contains part to h, with
+// onPath returns a fault that hands requests whose path contains part to h, with
 // their number from 1 on; h returns false to let the registry answer.
-func on(part string, h func(n int, w http.ResponseWriter, req *http.Request) bool) func(http.Handler) http.Handler {
+func onPath(part string, h func(n int, w http.ResponseWriter, req *http.Request) bool) func(http.Handler) http.Handler {
 	var n atomic.Int64
 	return func(registry http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -56,7 +56,7 @@ func on(part string, h func(n int, w http.ResponseWriter, req *http.Request) boo
 	}
 }
 
-func status(code int, times int) func(int, http.ResponseWriter, *http.Request) bool {
+func answerStatus(code int, times int) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(n int, w http.ResponseWriter, _ *http.Request) bool {
 		if n > times {
 			return false
@@ -66,8 +66,8 @@ func status(code int, times int) func(int, http.ResponseWriter, *http.Request) b
 	}
 }
 
-// reset ends the connection in the middle of the answer, after half the body.
-func reset(times int, registry *http.Handler) func(int, http.ResponseWriter, *http.Request) bool {
+// resetConnections ends the connection in the middle of the answer, after half the body.
+func resetConnections(times int, registry *http.Handler) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(n int, w http.ResponseWriter, req *http.Request) bool {
 		if n > times {
 			return false
@@ -95,17 +95,17 @@ func TestRetries(t *testing.T) {
 		name, part string
 		fault      func(int, http.ResponseWriter, *http.Request) bool
 	}{
-		{"500 for the greeting", "/v2/", status(500, 1)},
-		{"500 for a manifest", "manifests/", status(500, 2)},
-		{"503 for a layer", blob, status(503, 2)},
-		{"429 for a manifest", "manifests/", status(429, 3)},
-		{"429 for a layer", blob, status(429, 3)},
+		{"500 for the greeting", "/v2/", answerStatus(500, 1)},
+		{"500 for a manifest", "manifests/", answerStatus(500, 2)},
+		{"503 for a layer", blob, answerStatus(503, 2)},
+		{"429 for a manifest", "manifests/", answerStatus(429, 3)},
+		{"429 for a layer", blob, answerStatus(429, 3)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			noLeaks(t)
 			r := Serve(t)
 			ref := r.Push("app:1", New(t, v1.Config{}, layer))
-			r.Fault(on(tt.part, tt.fault))
+			r.Fault(onPath(tt.part, tt.fault))
 			mustGet(t, openStore(t, Options{}), ref)
 		})
 	}
@@ -114,7 +114,7 @@ func TestRetries(t *testing.T) {
 			r := Serve(t)
 			ref := r.Push("app:1", New(t, v1.Config{}, layer))
 			var registry http.Handler
-			fault := on(part, reset(2, &registry))
+			fault := onPath(part, resetConnections(2, &registry))
 			r.Fault(func(h http.Handler) http.Handler {
 				registry = h
 				return fault(h)
@@ -131,7 +131,7 @@ func TestRetries(t *testing.T) {
 }
 
 func TestRegistryFailures(t *testing.T) {
-	img := simple(t, "x")
+	img := simpleImage(t, "x")
 	layers, err := img.Layers()
 	if err != nil {
 		t.Fatal(err)
@@ -151,14 +151,14 @@ func TestRegistryFailures(t *testing.T) {
 		message    string
 		requests   int // for part; 0: any number
 	}{
-		{"404 for a manifest", "manifests/", status(404, often), atoll.ErrNotExist, "no such image", 1},
-		{"404 for a layer", blob, status(404, often), atoll.ErrNotExist, "", 1},
-		{"401", "manifests/", status(401, often), atoll.ErrDenied, "docker login HOST", 1},
-		{"403", "manifests/", status(403, often), atoll.ErrDenied, "docker login HOST", 1},
-		{"401 for the greeting", "/v2/", status(401, often), atoll.ErrDenied, "docker login HOST", 0},
-		{"500 again and again", "manifests/", status(500, often), atoll.ErrUnavailable, "HOST", attempts},
-		{"429 again and again", "manifests/", status(429, often), atoll.ErrUnavailable, "HOST", attempts},
-		{"400", "manifests/", status(400, often), atoll.ErrInvalid, "HOST", 1},
+		{"404 for a manifest", "manifests/", answerStatus(404, often), atoll.ErrNotExist, "no such image", 1},
+		{"404 for a layer", blob, answerStatus(404, often), atoll.ErrNotExist, "", 1},
+		{"401", "manifests/", answerStatus(401, often), atoll.ErrDenied, "docker login HOST", 1},
+		{"403", "manifests/", answerStatus(403, often), atoll.ErrDenied, "docker login HOST", 1},
+		{"401 for the greeting", "/v2/", answerStatus(401, often), atoll.ErrDenied, "docker login HOST", 0},
+		{"500 again and again", "manifests/", answerStatus(500, often), atoll.ErrUnavailable, "HOST", attempts},
+		{"429 again and again", "manifests/", answerStatus(429, often), atoll.ErrUnavailable, "HOST", attempts},
+		{"400", "manifests/", answerStatus(400, often), atoll.ErrInvalid, "HOST", 1},
 		{"a page instead of a manifest", "manifests/", text("<html>hello</html>"), atoll.ErrInvalid, "", 1},
 		{"another layer", blob, text(strings.Repeat("y", 10)), atoll.ErrInvalid, "damaged", 2},
 		{"nothing", blob, text(""), atoll.ErrInvalid, "damaged", 2},
@@ -167,7 +167,7 @@ func TestRegistryFailures(t *testing.T) {
 			r := Serve(t)
 			ref := r.Push("app:1", img)
 			var n atomic.Int64
-			r.Fault(on(tt.part, func(i int, w http.ResponseWriter, req *http.Request) bool {
+			r.Fault(onPath(tt.part, func(i int, w http.ResponseWriter, req *http.Request) bool {
 				n.Add(1)
 				return tt.fault(i, w, req)
 			}))
@@ -178,7 +178,7 @@ func TestRegistryFailures(t *testing.T) {
 			if got := int(n.Load()); tt.requests > 0 && got != tt.requests {
 				t.Errorf("%d requests, want %d", got, tt.requests)
 			}
-			if left, _ := os.ReadDir(s.path(rootsDir)); len(left) > 0 {
+			if left, _ := os.ReadDir(s.storePath(rootsDir)); len(left) > 0 {
 				t.Errorf("left in %s: %v", rootsDir, left)
 			}
 			r.Fault(nil)
@@ -196,7 +196,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 	}
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, layer))
-	r.Fault(on("blobs/"+digestOf(t, layer), func(n int, w http.ResponseWriter, _ *http.Request) bool {
+	r.Fault(onPath("blobs/"+digestOf(t, layer), func(n int, w http.ResponseWriter, _ *http.Request) bool {
 		if n == 1 {
 			w.Write(bytes.Repeat([]byte("y"), int(size)))
 		}
@@ -214,7 +214,7 @@ func TestDownloadInVain(t *testing.T) {
 	}
 	d := v1.Descriptor{Digest: digest, Size: size}
 	s := openStore(t, Options{})
-	path := s.path(blobsDir, file(digest))
+	path := s.storePath(blobsDir, digestName(digest))
 	for name, r := range map[string]io.Reader{
 		"a lost connection": io.MultiReader(strings.NewReader(body[:500]), iotest.ErrReader(io.ErrUnexpectedEOF)),
 		"too short":         strings.NewReader(body[:500]),
@@ -222,7 +222,7 @@ func TestDownloadInVain(t *testing.T) {
 		"something else":    strings.NewReader(strings.Repeat("y", 1000)),
 	} {
 		var m meter
-		if _, err := s.download(r, d, path, &m); err == nil || m.fetched.Load() != 0 {
+		if _, err := s.downloadBlob(r, d, path, &m); err == nil || m.fetched.Load() != 0 {
 			t.Errorf("%s: got error %v and counted %d bytes, want an error and none", name, err, m.fetched.Load())
 		}
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
@@ -230,7 +230,7 @@ func TestDownloadInVain(t *testing.T) {
 		}
 	}
 	var m meter
-	f, err := s.download(strings.NewReader(body), d, path, &m)
+	f, err := s.downloadBlob(strings.NewReader(body), d, path, &m)
 	if err != nil || m.fetched.Load() != size {
 		t.Fatalf("got error %v and counted %d bytes, want %d", err, m.fetched.Load(), size)
 	}
@@ -243,7 +243,7 @@ func TestFailureStopsTheRest(t *testing.T) {
 	never := Layer(t, File("never", 0, "x"))
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, Layer(t, File("../f", 0, "x")), never))
-	r.Fault(on("blobs/"+digestOf(t, never), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
+	r.Fault(onPath("blobs/"+digestOf(t, never), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
 		<-req.Context().Done()
 		return true
 	}))
@@ -276,11 +276,11 @@ func TestDamagedBlob(t *testing.T) {
 			t.Fatal(err)
 		}
 		h, _ := layer.Digest()
-		if err := damage(s.path(blobsDir, file(h))); err != nil {
+		if err := damage(s.storePath(blobsDir, digestName(h))); err != nil {
 			t.Fatal(err)
 		}
 		asked := len(r.Gets())
-		if got := listing(t, mustGet(t, s, ref).Root); got["f"] != "x" {
+		if got := listTree(t, mustGet(t, s, ref).Root); got["f"] != "x" {
 			t.Errorf("root holds %v", got)
 		}
 		if gets := r.Gets()[asked:]; len(gets) != 2 || gets[1] != "blobs/"+h.String() {
@@ -297,14 +297,14 @@ func TestDamagedImages(t *testing.T) {
 		kind  atoll.Kind
 		text  string
 	}{
-		"a layer that is no tar":     {fixed(t, []byte("this is not a tar stream, and not a short one: "+strings.Repeat("no ", 400)), nil), atoll.ErrInvalid, "tar"},
+		"a layer that is no tar":     {fixedLayerOf(t, []byte("this is not a tar stream, and not a short one: "+strings.Repeat("no ", 400)), nil), atoll.ErrInvalid, "tar"},
 		"a layer that leads out":     {Layer(t, File("../f", 0, "x")), atoll.ErrInvalid, `"../f": leads out`},
-		"a layer cut short":          {fixed(t, good[:512], nil), atoll.ErrInvalid, ""},
-		"gzip cut short":             {fixed(t, gzipped(t, good)[:20], nil), atoll.ErrInvalid, "decompress"},
-		"gzip with a wrong sum":      {fixed(t, flip(gzipped(t, good), -5), nil), atoll.ErrInvalid, "decompress"},
-		"another layer's diff id":    {fixed(t, good, []byte("something else")), atoll.ErrInvalid, "instead of"},
+		"a layer cut short":          {fixedLayerOf(t, good[:512], nil), atoll.ErrInvalid, ""},
+		"gzip cut short":             {fixedLayerOf(t, gzipBytes(t, good)[:20], nil), atoll.ErrInvalid, "decompress"},
+		"gzip with a wrong sum":      {fixedLayerOf(t, flipByte(gzipBytes(t, good), -5), nil), atoll.ErrInvalid, "decompress"},
+		"another layer's diff id":    {fixedLayerOf(t, good, []byte("something else")), atoll.ErrInvalid, "instead of"},
 		"more than the limit":        {Layer(t, File("f", 0, strings.Repeat("x", 2<<20))), atoll.ErrExhausted, "limit"},
-		"a bomb after the tar's end": {fixed(t, gzipped(t, append(good, make([]byte, 8<<20)...)), append(good, make([]byte, 8<<20)...)), atoll.ErrExhausted, "limit"},
+		"a bomb after the tar's end": {fixedLayerOf(t, gzipBytes(t, append(good, make([]byte, 8<<20)...)), append(good, make([]byte, 8<<20)...)), atoll.ErrExhausted, "limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Serve(t)
@@ -312,7 +312,7 @@ func TestDamagedImages(t *testing.T) {
 			s := openStore(t, Options{Limit: 1 << 20})
 			_, err := s.Get(t.Context(), ref, nil)
 			wantKind(t, "Get", err, tt.kind, tt.text)
-			if left, _ := os.ReadDir(s.path(rootsDir)); len(left) > 0 {
+			if left, _ := os.ReadDir(s.storePath(rootsDir)); len(left) > 0 {
 				t.Errorf("left in %s: %v", rootsDir, left)
 			}
 		})
@@ -371,7 +371,7 @@ func TestNothingWithoutEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var read atomic.Int64
-	plain, err := decompress(countingReader{ctx, endless(func(p []byte) int {
+	plain, err := newDecompressor(countingReader{ctx, endless(func(p []byte) int {
 		if read.Load() > 1<<20 {
 			cancel()
 		}
@@ -391,7 +391,7 @@ type endless func([]byte) int
 
 func (e endless) Read(p []byte) (int, error) { return e(p), nil }
 
-func gzipped(t *testing.T, stream []byte) []byte {
+func gzipBytes(t *testing.T, stream []byte) []byte {
 	t.Helper()
 	rc, err := LayerOf(t, stream).Compressed()
 	if err != nil {
@@ -405,16 +405,16 @@ func gzipped(t *testing.T, stream []byte) []byte {
 	return buf.Bytes()
 }
 
-func flip(b []byte, at int) []byte {
+func flipByte(b []byte, at int) []byte {
 	b[len(b)+at] ^= 0xff
 	return b
 }
 
 func TestNoImage(t *testing.T) {
 	r := Serve(t)
-	chart := mutate.ConfigMediaType(simple(t, "x"), "application/vnd.cncf.helm.config.v1+json")
+	chart := mutate.ConfigMediaType(simpleImage(t, "x"), "application/vnd.cncf.helm.config.v1+json")
 	_, err := openStore(t, Options{}).Get(t.Context(), r.Push("chart:1", chart), nil)
-	wantKind(t, "a chart", err, atoll.ErrInvalid, "cannot be run")
+	wantKind(t, "a chart", err, atoll.ErrInvalid, "not that of an image")
 }
 
 func TestUnreachable(t *testing.T) {
@@ -449,7 +449,7 @@ func TestUnreachable(t *testing.T) {
 
 func TestInsecure(t *testing.T) {
 	r := Serve(t)
-	r.Push("app:1", simple(t, "x"))
+	r.Push("app:1", simpleImage(t, "x"))
 	dial := answer(func(req *http.Request) (*http.Response, error) {
 		if req.URL.Scheme == "https" {
 			return nil, http.ErrSchemeMismatch
@@ -471,7 +471,7 @@ func (a answer) RoundTrip(req *http.Request) (*http.Response, error) { return a(
 
 func TestCredentials(t *testing.T) {
 	r := Serve(t)
-	ref := r.Push("app:1", simple(t, "x"))
+	ref := r.Push("app:1", simpleImage(t, "x"))
 	r.Fault(func(registry http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if user, password, _ := req.BasicAuth(); user != "me" || password != "pass" {
@@ -504,7 +504,7 @@ func (keychain) Resolve(authn.Resource) (authn.Authenticator, error) {
 	return &authn.Basic{Username: "me", Password: "pass"}, nil
 }
 
-// TestWaiters has a slow layer: who waits for it may leave, and the pull goes
+// TestWaiters has a slow layer: callers that wait for it may leave, and the pull goes
 // on until the last has left.
 func TestWaiters(t *testing.T) {
 	noLeaks(t)
@@ -512,7 +512,7 @@ func TestWaiters(t *testing.T) {
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, layer))
 	asked, gone, release := make(chan struct{}, 10), make(chan struct{}, 10), make(chan struct{})
-	r.Fault(on("blobs/"+digestOf(t, layer), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
+	r.Fault(onPath("blobs/"+digestOf(t, layer), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
 		asked <- struct{}{}
 		select {
 		case <-release:
@@ -594,7 +594,7 @@ func TestTimeout(t *testing.T) {
 	layers := []v1.Layer{Layer(t, File("f", 0, "x")), Layer(t, File("g", 0, "y"))}
 	r := Serve(t)
 	ref := r.Push("app:1", New(t, v1.Config{}, layers...))
-	r.Fault(on("blobs/"+digestOf(t, layers[1]), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
+	r.Fault(onPath("blobs/"+digestOf(t, layers[1]), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
 		<-req.Context().Done()
 		return true
 	}))
@@ -604,7 +604,7 @@ func TestTimeout(t *testing.T) {
 	_, err := s.Get(t.Context(), ref, nil)
 	wantKind(t, "Get", err, atoll.ErrTimeout, limit.String())
 
-	// What came in time is not fetched again.
+	// The store does not fetch again what came in time.
 	r.Fault(nil)
 	asked := len(r.Gets())
 	mustGet(t, openStoreIn(t, dir, Options{}), ref)
@@ -619,10 +619,10 @@ func TestTimeout(t *testing.T) {
 func TestCloseStops(t *testing.T) {
 	noLeaks(t)
 	r := Serve(t)
-	ref := r.Push("app:1", simple(t, "x"))
+	ref := r.Push("app:1", simpleImage(t, "x"))
 	asked := make(chan struct{})
 	var once sync.Once
-	r.Fault(on("blobs/", func(_ int, _ http.ResponseWriter, req *http.Request) bool {
+	r.Fault(onPath("blobs/", func(_ int, _ http.ResponseWriter, req *http.Request) bool {
 		once.Do(func() { close(asked) })
 		<-req.Context().Done()
 		return true
@@ -638,8 +638,8 @@ func TestCloseStops(t *testing.T) {
 	wantKind(t, "Get", <-done, atoll.ErrUnavailable, "closed")
 }
 
-// fixed is a layer of those bytes, with the diff id of other ones unless nil.
-func fixed(t *testing.T, blob, diff []byte) v1.Layer {
+// fixedLayerOf is a layer of those bytes, with the diff id of other ones unless nil.
+func fixedLayerOf(t *testing.T, blob, diff []byte) v1.Layer {
 	t.Helper()
 	if diff == nil {
 		diff = blob

@@ -18,30 +18,30 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Keep says why the image with that digest must stay, although nobody holds it;
-// nil when it need not. A nil Keep keeps none.
+// Keep returns an error that says why the image with that digest must stay although
+// no process holds it, and nil if it need not. A nil Keep keeps none.
 type Keep func(digest string) error
 
-func (k Keep) why(digest string) error {
+func (k Keep) keepReason(digest string) error {
 	if k == nil {
 		return nil
 	}
 	return k(digest)
 }
 
-// Remove takes the name ref from its image, and removes the image when it has
-// no other. A digest removes the image with all its names. What was fetched for
-// it stays until Prune. Kinds: ErrInvalid, ErrNotExist, ErrConflict (it is held
-// by someone; then nothing is changed), and those of keep.
+// Remove takes the name ref from its image, and removes the image if it has no other
+// name. A digest removes the image with all its names. The blobs of the image stay
+// until Prune. Kinds: ErrInvalid, ErrNotExist, ErrConflict (a process holds the image;
+// then Remove changes nothing), and those of keep.
 func (s *Store) Remove(ctx context.Context, ref string, keep Keep) error {
-	r, err := parse(ref)
+	r, err := parseReference(ref)
 	if err != nil {
 		return atoll.E("remove image", ref, atoll.ErrInvalid, err)
 	}
 	if r.path != "" {
-		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "remove it by its digest")
+		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "use the digest of the image")
 	}
-	rec, h, err := s.find(r)
+	rec, h, err := s.findImage(r)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (s *Store) Remove(ctx context.Context, ref string, keep Keep) error {
 		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image in %s", s.dir)
 	}
 	digest := h.String()
-	tags, err := s.tags()
+	tags, err := s.readTags()
 	if err != nil {
 		return err
 	}
@@ -61,43 +61,42 @@ func (s *Store) Remove(ctx context.Context, ref string, keep Keep) error {
 		}
 	}
 	if r.digest != (v1.Hash{}) || others == 0 {
-		if err := keep.why(digest); err != nil {
+		if err := keep.keepReason(digest); err != nil {
 			return err
 		}
-		_, err := s.drop(digest, tags, nil)
+		_, err := s.dropImage(digest, tags, nil)
 		return err
 	}
 	if err := os.Remove(mine); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return s.storage(err)
+		return s.storeError(err)
 	}
 	return nil
 }
 
-// Pruned says what Prune removed.
+// Pruned lists the images that Prune removed.
 type Pruned struct {
 	Images []string    `json:"images,omitempty"` // digests
-	Bytes  atoll.Bytes `json:"bytes"`
+	Bytes  atoll.Bytes `json:"bytes"`            // of images and blobs
 }
 
-// PruneOptions say which images Prune removes, of those that nobody holds.
+// PruneOptions select the images that Prune removes, among those that no process holds.
 type PruneOptions struct {
-	Unused  time.Duration // only those that nobody got or held for so long
-	Unnamed bool          // only those whose last name now means another image
-	Keep    Keep          // but for these
+	Unused  time.Duration // only images without a Get or Hold for so long
+	Unnamed bool          // only images whose last name now means another image
+	Keep    Keep          // except these
 }
 
-// Prune removes images, and what was fetched as long ago as opts.Unused says
-// and belongs to no image that is left. It goes on after a failure, and returns
-// the first.
+// Prune removes images, and blobs that are older than opts.Unused and belong to no
+// remaining image. It goes on after a failure, and returns the first one.
 func (s *Store) Prune(ctx context.Context, opts PruneOptions) (Pruned, error) {
 	var pruned Pruned
 	before := time.Now().Add(-opts.Unused)
-	s.sweep()
-	recs, err := s.records()
+	s.sweepStale()
+	recs, err := s.readRecords()
 	if err != nil {
 		return pruned, err
 	}
-	tags, err := s.tags()
+	tags, err := s.readTags()
 	if err != nil {
 		return pruned, err
 	}
@@ -112,8 +111,8 @@ func (s *Store) Prune(ctx context.Context, opts PruneOptions) (Pruned, error) {
 			return pruned, err
 		}
 		gone := false
-		if rec.Used.Before(before) && !(opts.Unnamed && named[digest]) && opts.Keep.why(digest) == nil {
-			gone, err = s.drop(digest, tags, &before)
+		if rec.Used.Before(before) && !(opts.Unnamed && named[digest]) && opts.Keep.keepReason(digest) == nil {
+			gone, err = s.dropImage(digest, tags, &before)
 			if err != nil && atoll.KindOf(err) != atoll.ErrConflict && first == nil {
 				first = err
 			}
@@ -136,23 +135,23 @@ func (s *Store) Prune(ctx context.Context, opts PruneOptions) (Pruned, error) {
 	return pruned, first
 }
 
-// drop removes the image with this digest and its names. With unusedSince, it
-// does nothing and returns false when the image was used since then.
-func (s *Store) drop(digest string, tags map[string]tag, unusedSince *time.Time) (bool, error) {
+// dropImage removes the image with this digest and its names. With unusedSince, if the
+// image was used since then, it does nothing and returns false.
+func (s *Store) dropImage(digest string, tags map[string]tag, unusedSince *time.Time) (bool, error) {
 	h, err := v1.NewHash(digest)
 	if err != nil {
 		return false, err
 	}
-	dir := s.path(rootsDir, file(h))
+	dir := s.storePath(rootsDir, digestName(h))
 	lock, err := tryLock(filepath.Join(dir, lockName), lockExclusive)
 	if err == fsutil.ErrLocked {
-		return false, atoll.Errorf("remove image", digest, atoll.ErrConflict, "it is used by what runs: stop that first")
+		return false, atoll.Errorf("remove image", digest, atoll.ErrConflict, "in use by a sandbox; stop the sandbox first")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // removed by another
+		return false, nil // another process has removed it
 	}
 	if err != nil {
-		return false, s.storage(err)
+		return false, s.storeError(err)
 	}
 	defer lock.Close()
 	if unusedSince != nil {
@@ -162,29 +161,30 @@ func (s *Store) drop(digest string, tags map[string]tag, unusedSince *time.Time)
 	}
 	temp, err := s.tempName()
 	if err != nil {
-		return false, s.storage(err)
+		return false, s.storeError(err)
 	}
-	// At once and as a whole: from here on it is not there for anyone.
+	// The rename is atomic: from here on no process sees the image.
 	if err := os.Rename(dir, temp); err != nil {
-		return false, s.storage(err)
+		return false, s.storeError(err)
 	}
 	for path, t := range tags {
 		if t.Digest == digest {
-			os.Remove(path) // one that stays leads nowhere, which is no harm
+			os.Remove(path) // a tag that stays refers to no image, which does no harm
 		}
 	}
 	s.log.Debug("remove", "image", digest)
 	if err := fsutil.RemoveAll(temp); err != nil {
-		return true, s.storage(err)
+		return true, s.storeError(err)
 	}
 	return true, nil
 }
 
-// pruneBlobs removes the blobs fetched before that time and not in keep.
+// pruneBlobs removes the blobs that were fetched before that time and are not in keep,
+// and returns their size.
 func (s *Store) pruneBlobs(keep map[string]bool, before time.Time) (atoll.Bytes, error) {
-	entries, err := os.ReadDir(s.path(blobsDir))
+	entries, err := os.ReadDir(s.storePath(blobsDir))
 	if err != nil {
-		return 0, s.storage(err)
+		return 0, s.storeError(err)
 	}
 	var freed atoll.Bytes
 	for _, e := range entries {
@@ -193,10 +193,10 @@ func (s *Store) pruneBlobs(keep map[string]bool, before time.Time) (atoll.Bytes,
 		}
 		fi, err := e.Info()
 		if err != nil || !fi.ModTime().Before(before) {
-			continue // gone, or for an image that is being fetched
+			continue // gone, or part of an image that is being fetched
 		}
-		if err := os.Remove(s.path(blobsDir, e.Name())); err != nil {
-			return freed, s.storage(err)
+		if err := os.Remove(s.storePath(blobsDir, e.Name())); err != nil {
+			return freed, s.storeError(err)
 		}
 		freed += atoll.Bytes(fi.Size())
 	}

@@ -19,10 +19,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/tartree"
 )
 
-// Save returns an image that Get has returned as docker save would write it, called name,
-// in one layer: the same each time. The image is held until the stream is closed. Files
-// that their owner has closed to himself take root. Kinds: ErrNotExist (the image was
-// removed: get it again), and those of reading its files, from Read.
+// Save returns im, an image from Get, as an archive like those of docker save, with the
+// given name and one layer. Its bytes are the same each time. Save holds the image until
+// the stream is closed. Files that not even their owner may read require root. Kinds:
+// ErrNotExist (the image was removed: get it again); Read returns the errors of reading
+// its files.
 func (s *Store) Save(ctx context.Context, im *Image, name string) (io.ReadCloser, error) {
 	held, err := im.Hold()
 	if err != nil {
@@ -33,9 +34,9 @@ func (s *Store) Save(ctx context.Context, im *Image, name string) (io.ReadCloser
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.CloseWithError(s.save(ctx, w, im, name))
+		w.CloseWithError(s.writeArchive(ctx, w, im, name))
 	}()
-	return &saved{r, func() error {
+	return &saveStream{r, func() error {
 		cancel()
 		r.Close()
 		<-done
@@ -43,20 +44,20 @@ func (s *Store) Save(ctx context.Context, im *Image, name string) (io.ReadCloser
 	}}, nil
 }
 
-// saved is a stream that is being made.
-type saved struct {
+// A saveStream is an archive that a goroutine writes while it is being read.
+type saveStream struct {
 	io.Reader
 	close func() error
 }
 
-func (s *saved) Close() error { return s.close() }
+func (s *saveStream) Close() error { return s.close() }
 
-// savedEpoch is the time of what has none, in place of when that was.
+// savedEpoch is the time of files without one, instead of the current time.
 var savedEpoch = time.Unix(1704067200, 0) // 2024-01-01
 
-// save writes the image to w. Its files are read twice, as a tar stream says first how
-// long what follows is.
-func (s *Store) save(ctx context.Context, w io.Writer, im *Image, name string) error {
+// writeArchive writes the image to w. It reads the files twice, as a tar header has the
+// length of the content that follows.
+func (s *Store) writeArchive(ctx context.Context, w io.Writer, im *Image, name string) error {
 	layer := func(w io.Writer) error {
 		tw := tar.NewWriter(w)
 		err := tartree.Write(ctx, tw, im.Root, tartree.Options{Owners: s.owners, Made: savedEpoch})
@@ -85,7 +86,7 @@ func (s *Store) save(ctx context.Context, w io.Writer, im *Image, name string) e
 	}
 	configName := fmt.Sprintf("%x.json", sha256.Sum256(rawConfig))
 	layerName := diff.Hex + "/layer.tar"
-	rawManifest, err := json.Marshal([]archived{{Config: configName, RepoTags: []string{name}, Layers: []string{layerName}}})
+	rawManifest, err := json.Marshal([]archiveManifest{{Config: configName, RepoTags: []string{name}, Layers: []string{layerName}}})
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (s *Store) save(ctx context.Context, w io.Writer, im *Image, name string) e
 	)
 }
 
-// A counter counts what is written to it.
+// A counter counts the bytes written to it.
 type counter int64
 
 func (c *counter) Write(b []byte) (int, error) {

@@ -18,8 +18,8 @@ import (
 	. "github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// What is saved is the image that was got: the same bytes each time, and as another store
-// reads them the same files and settings, under the name that it was given.
+// Save gives the same bytes each time, in which another store finds the same files and
+// settings, under the given name.
 func TestSave(t *testing.T) {
 	s := openStore(t, Options{})
 	from := New(t, v1.Config{Env: []string{"A=b"}, Cmd: []string{"run"}, User: "me", WorkingDir: "/w", ExposedPorts: map[string]struct{}{"80/tcp": {}}},

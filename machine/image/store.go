@@ -23,10 +23,10 @@ import (
 
 // Options configure a Store. The zero value is good.
 type Options struct {
-	// Log receives what is done at debug level, and damage that was repaired
-	// as warnings. nil discards.
+	// Log receives the store's actions at debug level, and repaired damage as
+	// warnings. nil discards.
 	Log *slog.Logger
-	// Pull says when a registry is asked. Empty means PullMissing.
+	// Pull says when Get asks a registry. Empty means PullMissing.
 	Pull Policy
 	// Platform is "os/arch[/variant]"; empty means Linux on this machine's
 	// architecture.
@@ -34,31 +34,31 @@ type Options struct {
 	// Keychain finds credentials for registries. nil means those of the
 	// docker command line: its configuration file and credential helpers.
 	Keychain authn.Keychain
-	// Insecure lists registries ("host" or "host:port") that may be spoken to
-	// without TLS. Those on the loopback interface always may.
+	// Insecure lists registries ("host" or "host:port") that may be contacted
+	// without TLS. Registries on the loopback interface always may.
 	Insecure []string
-	// Transport carries requests to registries. nil means one of the Store's
-	// own that honours the proxy variables of the environment, and that does not
-	// let a registry send us to a name which leads to this machine, its link or
-	// a metadata service; one that is given has to see to that.
+	// Transport carries requests to registries. nil means a transport of the
+	// Store that honours the proxy variables of the environment, and that does not
+	// let a registry redirect to a name which resolves to this machine, its link or
+	// a metadata service; a transport given here has to ensure that itself.
 	Transport http.RoundTripper
 	// Timeout bounds one pull, retries and unpacking included. 0 means 5
-	// minutes, a negative one no limit. What was fetched completely before it
-	// ran out is not fetched again.
+	// minutes, a negative one no limit. After a timeout, the next pull does not
+	// fetch again the blobs that are complete.
 	Timeout time.Duration
-	// Limit bounds what one image may unpack to, holes in files included, and
-	// what is fetched for it. 0 means 32 GiB, atoll.Unlimited lifts it.
+	// Limit bounds the unpacked size of one image, holes in files included, and
+	// the bytes fetched for it. 0 means 32 GiB, atoll.Unlimited lifts it.
 	Limit atoll.Bytes
 }
 
-// A Policy says when a registry is asked for an image that is named by a tag.
-// One named by a digest is fetched at most once.
+// A Policy says when the store asks a registry for an image that is named by a tag.
+// It fetches an image that is named by a digest at most once.
 type Policy string
 
 // The policies.
 const (
 	PullMissing Policy = "missing" // when the store does not have it
-	PullAlways  Policy = "always"  // every time; layers that the store has are not fetched again
+	PullAlways  Policy = "always"  // every time; but it does not fetch layers that it has
 	PullNever   Policy = "never"
 )
 
@@ -76,10 +76,10 @@ type Store struct {
 	opts      Options
 	log       *slog.Logger
 	platform  v1.Platform
-	transport http.RoundTripper // to whom the user has named
-	outward   http.RoundTripper // to others
+	transport http.RoundTripper // to hosts that the user has named
+	outward   http.RoundTripper // to other hosts
 	idle      func()            // closes connections that are not in use
-	owners    bool              // owners of files can be kept
+	owners    bool              // this process can set the owners of files
 	backoff   time.Duration     // before the first retry
 
 	ctx    context.Context // ends with Close
@@ -87,14 +87,13 @@ type Store struct {
 	wg     sync.WaitGroup // jobs
 
 	mu     sync.Mutex
-	jobs   map[string]*job // by what they fetch; those still wanted
+	jobs   map[string]*job // by the text of their reference; only those with waiters
 	temp   *tempDir        // made on first use
 	closed bool
 }
 
-// Open opens the store in dir, which is made when missing, and removes what
-// processes that died left half-done in it. Kinds: ErrInvalid (opts),
-// ErrDenied, ErrExhausted.
+// Open opens the store in dir, which it creates if missing, and removes unfinished
+// work of processes that died. Kinds: ErrInvalid (opts), ErrDenied, ErrExhausted.
 func Open(dir string, opts Options) (*Store, error) {
 	s := &Store{opts: opts, log: opts.Log, backoff: 250 * time.Millisecond, jobs: map[string]*job{}, idle: func() {}}
 	if s.log == nil {
@@ -115,35 +114,35 @@ func Open(dir string, opts Options) (*Store, error) {
 		s.opts.Keychain = authn.DefaultKeychain
 	}
 	if s.dir, err = filepath.Abs(dir); err != nil {
-		return nil, s.storage(err)
+		return nil, s.storeError(err)
 	}
 	for _, sub := range []string{blobsDir, rootsDir, refsDir, tempsDir, locksDir} {
-		if err := os.MkdirAll(s.path(sub), 0o700); err != nil {
-			return nil, s.storage(err)
+		if err := os.MkdirAll(s.storePath(sub), 0o700); err != nil {
+			return nil, s.storeError(err)
 		}
-		if err := os.Chmod(s.path(sub), 0o700); err != nil {
-			return nil, s.storage(err)
+		if err := os.Chmod(s.storePath(sub), 0o700); err != nil {
+			return nil, s.storeError(err)
 		}
 	}
 	s.owners = canChown()
 	s.transport, s.outward = opts.Transport, opts.Transport
 	if opts.Transport == nil {
-		own, direct := newTransport(), newOutward()
+		own, direct := newTransport(), newExternalTransport()
 		s.transport = own
-		s.outward = outward{proxy: own.Proxy, proxied: own, direct: direct}
+		s.outward = externalTransport{proxy: own.Proxy, proxied: own, direct: direct}
 		s.idle = func() { own.CloseIdleConnections(); direct.CloseIdleConnections() }
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.sweep()
+	s.sweepStale()
 	return s, nil
 }
 
-// Owners reports whether the files of what is unpacked have the owners that the image
-// gives them, for which it takes root. Else all belong to the user of the store.
+// Owners reports whether unpacked files have the owners that the image gives them,
+// which requires root. Else all belong to the user of the store.
 func (s *Store) Owners() bool { return s.owners }
 
-// Close stops what Get is still fetching, waits for it, and releases what this
-// value holds. The images stay. A second Close does nothing.
+// Close stops the pulls of this Store, waits for their end, and releases its
+// resources. The images stay. A second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	done := s.closed
@@ -163,37 +162,37 @@ func (s *Store) Close() error {
 		return nil
 	}
 	if err := temp.close(); err != nil {
-		return s.storage(err)
+		return s.storeError(err)
 	}
 	return nil
 }
 
 // The directories of a store.
 const (
-	blobsDir = "blobs" // ALGORITHM-HEX: manifests' configs and layers, as fetched
+	blobsDir = "blobs" // ALGORITHM-HEX: configurations and layers, as fetched
 	rootsDir = "roots" // ALGORITHM-HEX/: image.json, lock, root/
-	refsDir  = "refs"  // by hash of the reference and platform: which digest it means
-	tempsDir = "tmp"   // one directory for each Store that is at work, locked by it
-	locksDir = "locks" // files to lock while something is being fetched
+	refsDir  = "refs"  // by hash of the reference and platform: the digest of a tag
+	tempsDir = "tmp"   // one directory for each active Store, locked by it
+	locksDir = "locks" // files to lock during a fetch
 )
 
-func (s *Store) path(elem ...string) string {
+func (s *Store) storePath(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-// file names what belongs to a digest.
-func file(h v1.Hash) string { return h.Algorithm + "-" + h.Hex }
+// digestName returns the name of the file or directory of a digest.
+func digestName(h v1.Hash) string { return h.Algorithm + "-" + h.Hex }
 
-// tempName returns the name of a new file or directory, not made yet, that is
-// removed at the latest when a Store is opened after this process has ended.
+// tempName returns an unused name for a file or directory. At the latest, the first
+// Open after the end of this process removes it.
 func (s *Store) tempName() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed && s.temp == nil {
-		return "", atoll.Errorf("image store", s.dir, atoll.ErrUnavailable, "it is closed")
+		return "", atoll.Errorf("image store", s.dir, atoll.ErrUnavailable, "the image store is closed")
 	}
 	if s.temp == nil {
-		t, err := newTempDir(s.path(tempsDir))
+		t, err := newTempDir(s.storePath(tempsDir))
 		if err != nil {
 			return "", err
 		}
@@ -203,16 +202,16 @@ func (s *Store) tempName() (string, error) {
 	return filepath.Join(s.temp.path, fmt.Sprint(s.temp.n)), nil
 }
 
-// sweep removes the temporary directories of Stores that are gone, and the
-// files that they had locked.
-func (s *Store) sweep() {
+// sweepStale removes the temporary directories and lock files of Stores whose process
+// has ended.
+func (s *Store) sweepStale() {
 	for _, sub := range []string{tempsDir, locksDir} {
-		entries, _ := os.ReadDir(s.path(sub))
+		entries, _ := os.ReadDir(s.storePath(sub))
 		for _, e := range entries {
-			path := s.path(sub, e.Name())
+			path := s.storePath(sub, e.Name())
 			l, err := tryLock(path, lockExclusive)
 			if err != nil {
-				continue // its Store is alive, or it has just gone
+				continue // its Store is alive, or another sweep has removed it
 			}
 			s.log.Debug("sweep", "path", path)
 			if err := fsutil.RemoveAll(path); err != nil {

@@ -52,7 +52,7 @@ func openStoreIn(t testing.TB, dir string, opts Options) *Store {
 			t.Errorf("Close: %v", err)
 		}
 		nothingHalfDone(t, dir)
-		if err := fsutil.RemoveAll(s.path(rootsDir)); err != nil {
+		if err := fsutil.RemoveAll(s.storePath(rootsDir)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -116,7 +116,7 @@ func digestOf(t testing.TB, img interface{ Digest() (v1.Hash, error) }) string {
 	return h.String()
 }
 
-func simple(t testing.TB, body string) v1.Image {
+func simpleImage(t testing.TB, body string) v1.Image {
 	t.Helper()
 	return New(t, v1.Config{}, Layer(t, File("f", 0o644, body)))
 }
@@ -143,7 +143,7 @@ func TestGetFromRegistry(t *testing.T) {
 		t.Errorf("Get = %+v", got)
 	}
 	want := map[string]string{"etc": "dir", "etc/motd": "hi", "etc/other": "ho"}
-	if l := listing(t, got.Root); !maps.Equal(l, want) {
+	if l := listTree(t, got.Root); !maps.Equal(l, want) {
 		t.Errorf("root holds %v, want %v", l, want)
 	}
 	if n := len(reports); n == 0 || reports[n-1].Phase != "unpack" || reports[n-1].Done != reports[n-1].Total || reports[n-1].Total == 0 || reports[n-1].Item != ref {
@@ -185,10 +185,10 @@ func TestBusyboxRuns(t *testing.T) {
 
 func TestPolicies(t *testing.T) {
 	r := Serve(t)
-	ref := r.Push("app:1", simple(t, "old"))
+	ref := r.Push("app:1", simpleImage(t, "old"))
 	s := openStore(t, Options{})
 	old := mustGet(t, s, ref)
-	r.Push("app:1", simple(t, "new"))
+	r.Push("app:1", simpleImage(t, "new"))
 
 	if img := mustGet(t, s, ref); img.Digest != old.Digest {
 		t.Errorf("missing: got another image although one was there")
@@ -234,7 +234,7 @@ func TestNeverPulled(t *testing.T) {
 func TestTag(t *testing.T) {
 	r := Serve(t)
 	s := openStore(t, Options{})
-	ref := r.Push("app:1", simple(t, "x"))
+	ref := r.Push("app:1", simpleImage(t, "x"))
 	_, err := s.Get(t.Context(), "atoll-local/mine", nil)
 	wantKind(t, "before", err, atoll.ErrNotExist)
 	wantKind(t, "tag of nothing", s.Tag(t.Context(), ref, "atoll-local/mine"), atoll.ErrNotExist)
@@ -253,7 +253,7 @@ func TestTag(t *testing.T) {
 
 func TestIndex(t *testing.T) {
 	r := Serve(t)
-	mine := simple(t, "mine")
+	mine := simpleImage(t, "mine")
 	theirs := NewFor(t, v1.Platform{OS: "linux", Architecture: "s390x"}, v1.Config{}, Layer(t, File("f", 0, "theirs")))
 	other := mutate.IndexAddendum{Add: theirs, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}}}
 	index := mutate.AppendManifests(empty.Index, other,
@@ -296,14 +296,14 @@ func TestCompressions(t *testing.T) {
 	for name, stream := range map[string][]byte{"gzip": plain, "zstd": z.EncodeAll(plain, nil)} {
 		r := Serve(t)
 		img := mustGet(t, openStore(t, Options{}), r.Push("app", New(t, v1.Config{}, LayerOf(t, stream))))
-		if got := listing(t, img.Root); !maps.Equal(got, want) {
+		if got := listTree(t, img.Root); !maps.Equal(got, want) {
 			t.Errorf("%s: root holds %.50q", name, got)
 		}
 	}
 }
 
 func TestLocalSources(t *testing.T) {
-	one, two := simple(t, "one"), simple(t, "two")
+	one, two := simpleImage(t, "one"), simpleImage(t, "two")
 	base := t.TempDir()
 	ociDir, archive, multi := filepath.Join(base, "oci:x"), filepath.Join(base, "one.tar"), filepath.Join(base, "two.tar")
 	l, err := layout.Write(ociDir, empty.Index)
@@ -351,7 +351,7 @@ func TestLocalSources(t *testing.T) {
 	} {
 		for range 2 {
 			img := mustGet(t, s, tt.ref)
-			if got := listing(t, img.Root); got["f"] != tt.want {
+			if got := listTree(t, img.Root); got["f"] != tt.want {
 				t.Errorf("%s: root holds %v, want f = %s", tt.ref, got, tt.want)
 			}
 			hold, err := img.Hold()
@@ -392,7 +392,7 @@ func TestLocalSources(t *testing.T) {
 // TestArchiveLies has an archive whose layer is not the one that its
 // configuration, by whose digest it would be cached, describes.
 func TestArchiveLies(t *testing.T) {
-	img := simple(t, "truth")
+	img := simpleImage(t, "truth")
 	config, err := img.RawConfigFile()
 	if err != nil {
 		t.Fatal(err)
@@ -412,8 +412,8 @@ func TestHoldAndPrune(t *testing.T) {
 	r := Serve(t)
 	dir := t.TempDir()
 	s := openStoreIn(t, dir, Options{})
-	held := mustGet(t, s, r.Push("held:1", simple(t, "held")))
-	idle := mustGet(t, s, r.Push("idle:1", simple(t, "idle")))
+	held := mustGet(t, s, r.Push("held:1", simpleImage(t, "held")))
+	idle := mustGet(t, s, r.Push("idle:1", simpleImage(t, "idle")))
 	hold, err := held.Hold()
 	if err != nil {
 		t.Fatal(err)
@@ -440,7 +440,7 @@ func TestHoldAndPrune(t *testing.T) {
 	if _, err := idle.Hold(); atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("Hold of a pruned image: %v, want ErrNotExist", err)
 	}
-	if left, _ := os.ReadDir(s.path(blobsDir)); len(left) != 2 {
+	if left, _ := os.ReadDir(s.storePath(blobsDir)); len(left) != 2 {
 		t.Errorf("%d blobs left, want the two of the image that is held", len(left))
 	}
 	hold.Close()
@@ -456,9 +456,9 @@ func TestHoldAndPrune(t *testing.T) {
 func TestPruneChoice(t *testing.T) {
 	r := Serve(t)
 	s := openStore(t, Options{Pull: PullAlways})
-	kept := mustGet(t, s, r.Push("kept:1", simple(t, "kept")))
-	old := mustGet(t, s, r.Push("moved:1", simple(t, "old")))
-	named := mustGet(t, s, r.Push("moved:1", simple(t, "new")))
+	kept := mustGet(t, s, r.Push("kept:1", simpleImage(t, "kept")))
+	old := mustGet(t, s, r.Push("moved:1", simpleImage(t, "old")))
+	named := mustGet(t, s, r.Push("moved:1", simpleImage(t, "new")))
 	wanted := errors.New("wanted")
 	keep := func(digest string) error {
 		if digest == kept.Digest {
@@ -486,7 +486,7 @@ func TestPruneChoice(t *testing.T) {
 	}
 
 	// One of several names is not the image.
-	img := mustGet(t, s, r.Push("two:1", simple(t, "two")))
+	img := mustGet(t, s, r.Push("two:1", simpleImage(t, "two")))
 	if err := s.Tag(t.Context(), img.Ref, "atoll-local/two:1"); err != nil {
 		t.Fatal(err)
 	}
@@ -502,8 +502,8 @@ func TestPruneChoice(t *testing.T) {
 func TestListAndRemove(t *testing.T) {
 	r := Serve(t)
 	s := openStore(t, Options{})
-	a := mustGet(t, s, r.Push("a:1", simple(t, "a")))
-	b := mustGet(t, s, r.Push("b:1", simple(t, "b")))
+	a := mustGet(t, s, r.Push("a:1", simpleImage(t, "a")))
+	b := mustGet(t, s, r.Push("b:1", simpleImage(t, "b")))
 	if err := s.Tag(t.Context(), a.Ref, "atoll-local/a:2"); err != nil {
 		t.Fatal(err)
 	}
@@ -545,7 +545,7 @@ func TestListAndRemove(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	r := Serve(t)
 	s := openStore(t, Options{})
-	img := mustGet(t, s, r.Push("a:1", simple(t, "a")))
+	img := mustGet(t, s, r.Push("a:1", simpleImage(t, "a")))
 	path := filepath.Join(filepath.Dir(img.Root), recordName)
 	for _, damage := range []string{"", "{", "{}", "null"} {
 		for _, hold := range []bool{true, false} {
@@ -566,7 +566,7 @@ func TestDamagedRecord(t *testing.T) {
 			if again.Digest != img.Digest || again.Size != img.Size {
 				t.Errorf("record %q, held: %v: it is %+v now", damage, hold, again)
 			}
-			if got := listing(t, again.Root); got["f"] != "a" {
+			if got := listTree(t, again.Root); got["f"] != "a" {
 				t.Errorf("record %q, held: %v: root holds %v", damage, hold, got)
 			}
 			if left, err := old.Readdirnames(0); (len(left) > 0) != hold {
@@ -577,7 +577,7 @@ func TestDamagedRecord(t *testing.T) {
 		}
 	}
 
-	// What cannot be read just now is not taken for missing.
+	// An image that cannot be read just now does not count as missing.
 	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -585,7 +585,7 @@ func TestDamagedRecord(t *testing.T) {
 		_, err := s.Get(t.Context(), ref, nil)
 		wantKind(t, "Get of what cannot be read", err, atoll.ErrInternal, recordName)
 	}
-	if got := listing(t, img.Root); got["f"] != "a" {
+	if got := listTree(t, img.Root); got["f"] != "a" {
 		t.Errorf("root holds %v", got)
 	}
 }
@@ -694,7 +694,7 @@ func TestParse(t *testing.T) {
 		"docker-archive:/no/such/place.tar": "docker-archive:/no/such/place.tar",
 		"/no/such/place":                    "dir:/no/such/place",
 	} {
-		r, err := parse(ref)
+		r, err := parseReference(ref)
 		if err != nil || r.text != want {
 			t.Errorf("parse(%q) = %q, %v, want %q", ref, r.text, err, want)
 		}
@@ -703,7 +703,7 @@ func TestParse(t *testing.T) {
 		"", " ", "UPPER", "a b", "app:", ":tag", "app@sha256:abc", "sha256:abc", "https://ghcr.io/app", "docker://app",
 		"app:tag:tag", "-x", "../x", "./x", "dir:", "oci:", "dir:x", "a//b", strings.Repeat("x", 300),
 	} {
-		if r, err := parse(ref); err == nil {
+		if r, err := parseReference(ref); err == nil {
 			t.Errorf("parse(%q) = %+v, want an error", ref, r)
 		}
 		_, err := openStore(t, Options{Transport: noTransport{t}}).Get(t.Context(), ref, nil)

@@ -9,17 +9,16 @@ import (
 	"io"
 )
 
-// A stream is read and hashed by a goroutine of its own, a little ahead of
-// whoever reads the stream: decompressing and writing files take turns
-// otherwise.
+// A stream reads and hashes an io.Reader in a goroutine of its own, a few chunks ahead
+// of its consumer: otherwise decompression and the writing of files would take turns.
 type stream struct {
 	full, empty chan []byte
 	stop        chan struct{}
 	done        chan struct{} // closed when n and err are set
 	n           int64
-	err         error // io.EOF when all was read
+	err         error // io.EOF at the end
 
-	rest, buf []byte // rest of the chunk at hand, and all of it
+	rest, buf []byte // unread part of the current chunk, and its whole buffer
 }
 
 const (
@@ -27,7 +26,8 @@ const (
 	chunks    = 4
 )
 
-// readAhead reads at most limit bytes from r, if limit is not negative.
+// readAhead returns a stream of r that fails with errOverLimit after more than limit
+// bytes, unless limit is negative. It adds all bytes to sum.
 func readAhead(ctx context.Context, r io.Reader, sum hash.Hash, limit int64) *stream {
 	s := &stream{
 		full: make(chan []byte, chunks), empty: make(chan []byte, chunks),
@@ -36,11 +36,11 @@ func readAhead(ctx context.Context, r io.Reader, sum hash.Hash, limit int64) *st
 	for range chunks {
 		s.empty <- make([]byte, chunkSize)
 	}
-	go s.run(ctx, r, sum, limit)
+	go s.readChunks(ctx, r, sum, limit)
 	return s
 }
 
-func (s *stream) run(ctx context.Context, r io.Reader, sum hash.Hash, limit int64) {
+func (s *stream) readChunks(ctx context.Context, r io.Reader, sum hash.Hash, limit int64) {
 	defer close(s.done)
 	defer close(s.full)
 	for {
@@ -50,7 +50,7 @@ func (s *stream) run(ctx context.Context, r io.Reader, sum hash.Hash, limit int6
 		case <-s.stop:
 			return
 		}
-		n, err := fill(r, buf)
+		n, err := readFull(r, buf)
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
@@ -59,7 +59,7 @@ func (s *stream) run(ctx context.Context, r io.Reader, sum hash.Hash, limit int6
 			n, err = 0, errOverLimit
 		}
 		sum.Write(buf[:n])
-		s.full <- buf[:n] // has room for all there are
+		s.full <- buf[:n] // the channel has room for all buffers
 		if err != nil {
 			s.err = err
 			return
@@ -67,8 +67,8 @@ func (s *stream) run(ctx context.Context, r io.Reader, sum hash.Hash, limit int6
 	}
 }
 
-// fill reads until buf is full or r has an error, which it returns as it is.
-func fill(r io.Reader, buf []byte) (int, error) {
+// readFull reads until buf is full or r has an error, which it returns unchanged.
+func readFull(r io.Reader, buf []byte) (int, error) {
 	n := 0
 	for n < len(buf) {
 		k, err := r.Read(buf[n:])
@@ -84,7 +84,7 @@ func fill(r io.Reader, buf []byte) (int, error) {
 func (s *stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
 		if s.buf != nil {
-			s.empty <- s.buf // has room for all there are
+			s.empty <- s.buf // the channel has room for all buffers
 			s.buf = nil
 		}
 		chunk, ok := <-s.full
@@ -99,9 +99,9 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// cause returns why the reader of the stream failed with err: the stream's own
-// failure if it had one.
-func (s *stream) cause(err error) error {
+// failureCause returns the reason why a consumer of the stream failed with err: the
+// failure of the stream if it had one, else err.
+func (s *stream) failureCause(err error) error {
 	select {
 	case <-s.done:
 	default:
@@ -113,10 +113,10 @@ func (s *stream) cause(err error) error {
 	case s.err == errOverLimit, errors.Is(s.err, context.Canceled), errors.Is(s.err, context.DeadlineExceeded):
 		return s.err
 	}
-	return damaged(s.err, "cannot be decompressed")
+	return newDamageError(s.err, "cannot be decompressed")
 }
 
-// close ends the reading and waits for it.
+// close stops the goroutine and waits for its end.
 func (s *stream) close() {
 	close(s.stop)
 	<-s.done

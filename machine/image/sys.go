@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capabilities is the attribute with a file's capabilities, the only one that
-// is kept: others mean something to the host's own layers and labels.
-const capabilities = "security.capability"
+// capabilityAttr is the extended attribute with a file's capabilities. It is the only
+// one that a tree sets: others have a meaning for the host's overlays and labels.
+const capabilityAttr = "security.capability"
 
 func (t *tree) setCapabilities(f *os.File, value string) error {
-	err := unix.Fsetxattr(int(f.Fd()), capabilities, []byte(value), 0)
+	err := unix.Fsetxattr(int(f.Fd()), capabilityAttr, []byte(value), 0)
 	if errors.Is(err, unix.EINVAL) {
-		return damaged(nil, "its capabilities make no sense")
+		return newDamageError(nil, "its %s attribute is invalid", capabilityAttr)
 	}
 	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
 		t.log.Debug("unpack", "file", f.Name(), "err", err)
@@ -28,8 +28,8 @@ func (t *tree) setCapabilities(f *os.File, value string) error {
 	return err
 }
 
-// canChown reports whether this process may give files to any user: as root,
-// unless in a user namespace that knows only itself.
+// canChown reports whether this process may give files to any user: it is root, and
+// not in a user namespace that maps only a few ids.
 func canChown() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -49,9 +49,9 @@ func canChown() bool {
 	return ids >= 1<<16-1
 }
 
-// flush writes all of the file system that f is on to disk, so that an image
-// is there as a whole, or not, after the machine crashed.
-func flush(f *os.File) error {
+// syncFileSystem writes the whole file system of f to disk, so that after a crash of
+// the machine an image is either complete or absent.
+func syncFileSystem(f *os.File) error {
 	for {
 		err := unix.Syncfs(int(f.Fd()))
 		if !errors.Is(err, unix.EINTR) {
@@ -60,8 +60,8 @@ func flush(f *os.File) error {
 	}
 }
 
-// free returns how many bytes can be written below dir.
-func free(dir string) int64 {
+// freeBytes returns the free bytes of the file system of dir, or 0 if unknown.
+func freeBytes(dir string) int64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0

@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// Limits on what an image may consist of, besides Options.Limit. They are far
-// above what images have.
+// Limits on the contents of an image, besides Options.Limit. They are far above the
+// sizes of real images.
 const (
 	maxEntries = 2 << 20   // files and directories
-	maxDirs    = 512 << 10 // directories, about each of which more is remembered
+	maxDirs    = 512 << 10 // directories, each of which takes more memory
 	maxNames   = 128 << 20 // bytes of all their names
-	maxDepth   = 512       // of directories in each other
+	maxDepth   = 512       // of nested directories
 	maxName    = 4096      // PATH_MAX
 	maxLinks   = 40        // followed on the way to one file, as the kernel does
 	maxOpen    = 128       // directories kept open
@@ -33,11 +33,10 @@ const (
 
 // A tree unpacks layers on top of each other into one directory.
 //
-// What is unpacked is hostile. Names are resolved as inside a chroot, by walk:
-// an absolute link or one with too many ".." leads back into the tree, as it
-// will when the image runs. The last step, which touches the disk, goes through
-// an os.Root with a name of one component, so that even a wrong resolution
-// could not leave the directory.
+// Layers are hostile. resolveDir resolves names as inside a chroot: an absolute link
+// or one with too many ".." leads back into the tree, as it will when the image runs.
+// The last step, which touches the disk, goes through an os.Root with a name of one
+// component, so that even a wrong resolution could not leave the directory.
 type tree struct {
 	top    *dir
 	owners bool // keep owners and capabilities
@@ -47,27 +46,27 @@ type tree struct {
 	bytes   int64  // of files, holes included; never more than limit
 	made    counts // never more than most
 	most    counts
-	written map[place]bool // what the layer at hand has brought
-	skipped map[place]bool // devices and the like
-	opened  []*dir         // whose root is set, oldest first; not top
+	written map[entryKey]bool // entries of the current layer
+	skipped map[entryKey]bool // devices and the like
+	opened  []*dir            // directories whose root is set, oldest first; not top
 	buf     []byte
 }
 
-// counts are what a tree has to remember.
+// counts holds the numbers that determine the memory of a tree.
 type counts struct {
 	entries, dirs int
 	names         int // bytes
 }
 
-// A place is a name in a directory. What is remembered of many files has to be
-// short: paths grow with the depth of the tree.
-type place struct {
+// An entryKey identifies a name in a directory. It is short since a tree has one for
+// many files: paths grow with the depth of the tree.
+type entryKey struct {
 	dir  *dir
 	base string
 }
 
-// A dir is a directory in the tree. There is one for every directory, since
-// the tree alone makes and removes them.
+// A dir is a directory in the tree. The tree has a dir for every directory, since
+// it alone creates and removes them.
 type dir struct {
 	name     string // in its parent; "" is the top
 	depth    int    // 0 is the top
@@ -75,15 +74,15 @@ type dir struct {
 	children map[string]*dir
 	root     *os.Root // nil when not open
 
-	// What it is to look like in the end. While the tree is unpacked its
-	// owner, and only it, may write.
+	// The attributes that applyAttributes sets. Until then only the owner of the
+	// directory may write to it.
 	mode     fs.FileMode
 	uid, gid int
-	modified time.Time // zero: as it comes
+	modified time.Time // zero: not set
 }
 
-// newTree returns a tree that is unpacked into the empty directory name, whose
-// files have limit bytes at most, or any number if limit is negative.
+// newTree returns a tree that unpacks into the empty directory name. Its files may
+// have limit bytes in total, or any number if limit is negative.
 func newTree(name string, owners bool, limit int64, log *slog.Logger) (*tree, error) {
 	root, err := os.OpenRoot(name)
 	if err != nil {
@@ -96,11 +95,11 @@ func newTree(name string, owners bool, limit int64, log *slog.Logger) (*tree, er
 	}
 	return &tree{
 		top: top, owners: owners, log: log, limit: limit, most: counts{maxEntries, maxDirs, maxNames},
-		skipped: map[place]bool{}, buf: make([]byte, 256<<10),
+		skipped: map[entryKey]bool{}, buf: make([]byte, 256<<10),
 	}, nil
 }
 
-// close closes the directories that are open.
+// close closes all open directories.
 func (t *tree) close() {
 	for _, d := range t.opened {
 		d.root.Close()
@@ -110,9 +109,9 @@ func (t *tree) close() {
 	t.top.root.Close()
 }
 
-// layer unpacks one layer, a tar stream.
-func (t *tree) layer(ctx context.Context, r io.Reader) error {
-	t.written = map[place]bool{}
+// unpackLayer unpacks one layer, a tar stream.
+func (t *tree) unpackLayer(ctx context.Context, r io.Reader) error {
+	t.written = map[entryKey]bool{}
 	tr := tar.NewReader(r)
 	for {
 		hdr, err := tr.Next()
@@ -120,112 +119,113 @@ func (t *tree) layer(ctx context.Context, r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return damaged(err, "not a tar stream")
+			return newDamageError(err, "not a tar stream")
 		}
-		if err := t.entry(ctx, hdr, tr); err != nil {
-			return fmt.Errorf("entry %s: %w", brief(hdr.Name), err)
+		if err := t.unpackEntry(ctx, hdr, tr); err != nil {
+			return fmt.Errorf("entry %s: %w", quoteName(hdr.Name), err)
 		}
 	}
 }
 
-// entry unpacks one entry of a layer.
-func (t *tree) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
-	name, err := clean(hdr.Name)
+// unpackEntry unpacks one entry of a layer.
+func (t *tree) unpackEntry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
+	name, err := cleanName(hdr.Name)
 	if err != nil {
 		return err
 	}
-	parent, base := split(name)
-	if err := t.count(base); err != nil {
+	parent, base := splitName(name)
+	if err := t.countEntry(base); err != nil {
 		return err
 	}
 	if hdr.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
 	if name == "" {
-		return t.describe(t.top, hdr)
+		return t.describeDir(t.top, hdr)
 	}
 	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
-		return t.whiteout(parent, hidden)
+		return t.applyWhiteout(parent, hidden)
 	}
-	d, err := t.walk(t.top, parent, true)
+	d, err := t.resolveDir(t.top, parent, true)
 	if err != nil {
 		return err
 	}
-	t.mark(d, base)
+	t.markWritten(d, base)
 	switch hdr.Typeflag {
 	case tar.TypeDir:
-		return t.dir(d, base, hdr)
+		return t.unpackDir(d, base, hdr)
 	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
-		return t.file(ctx, d, base, hdr, r)
+		return t.unpackFile(ctx, d, base, hdr, r)
 	case tar.TypeSymlink:
-		return t.symlink(d, base, hdr)
+		return t.unpackSymlink(d, base, hdr)
 	case tar.TypeLink:
-		return t.link(d, base, hdr)
+		return t.unpackHardLink(d, base, hdr)
 	}
 	// Devices and pipes: a sandbox gets a /dev of its own, and on the host
 	// they would be a way out.
 	t.log.Debug("unpack", "skip", hdr.Name, "type", string(hdr.Typeflag))
-	t.skip(d, base)
-	return t.remove(d, base)
+	t.markSkipped(d, base)
+	return t.removeEntry(d, base)
 }
 
-// count counts what is made in the tree.
-func (t *tree) count(name string) error {
+// countEntry counts an entry with the given name, and refuses one too many.
+func (t *tree) countEntry(name string) error {
 	t.made.entries++
 	t.made.names += len(name)
 	switch {
 	case t.made.entries > t.most.entries:
-		return tooBig("has more than %d files", t.most.entries)
+		return newLimitError("has more than %d files", t.most.entries)
 	case t.made.names > t.most.names:
-		return tooBig("has files with more than %d bytes of names", t.most.names)
+		return newLimitError("has files with more than %d bytes of names", t.most.names)
 	}
 	return nil
 }
 
-// clean returns the name of an entry relative to the top, "" for the top. An
-// absolute name is taken as relative to it, as everywhere.
-func clean(name string) (string, error) {
+// cleanName returns the name of an entry relative to the top, "" for the top. It
+// treats an absolute name as relative to the top, as tar programs do.
+func cleanName(name string) (string, error) {
 	if len(name) > maxName {
-		return "", damaged(nil, "its name is longer than %d bytes", maxName)
+		return "", newDamageError(nil, "its name is longer than %d bytes", maxName)
 	}
 	if strings.ContainsRune(name, 0) {
-		return "", damaged(nil, "its name has a NUL in it")
+		return "", newDamageError(nil, "its name has a NUL byte")
 	}
 	c := path.Clean(strings.TrimLeft(name, "/"))
 	if c == "." {
 		return "", nil
 	}
 	if c == ".." || strings.HasPrefix(c, "../") {
-		return "", damaged(nil, "leads out of the image")
+		return "", newDamageError(nil, "leads out of the image")
 	}
 	return c, nil
 }
 
-// split divides a clean name; the parent of what is at the top is "".
-func split(name string) (parent, base string) {
+// splitName splits a clean name into directory and base; the parent of an entry at the
+// top is "".
+func splitName(name string) (parent, base string) {
 	i := strings.LastIndexByte(name, '/')
 	return name[:max(i, 0)], name[i+1:]
 }
 
-// brief quotes a name for a message, in which a long one has no place.
-func brief(name string) string { return strconv.Quote(clip(name)) }
+// quoteName quotes a name for a message, and shortens a long one.
+func quoteName(name string) string { return strconv.Quote(clipText(name)) }
 
-func clip(s string) string {
+func clipText(s string) string {
 	if len(s) > 200 {
 		return s[:200] + "..."
 	}
 	return s
 }
 
-func join(dir, base string) string {
+func joinPath(dir, base string) string {
 	if dir == "" {
 		return base
 	}
 	return dir + "/" + base
 }
 
-// path is d's, without links; that of the top is "".
-func (d *dir) path() string {
+// fullPath returns the path of d below the top, without links; "" for the top.
+func (d *dir) fullPath() string {
 	names := make([]string, d.depth)
 	for ; d.depth > 0; d = d.parent {
 		names[d.depth-1] = d.name
@@ -233,12 +233,12 @@ func (d *dir) path() string {
 	return strings.Join(names, "/")
 }
 
-// mark notes that the layer at hand brought what is called base in d, and so the
-// directories above.
-func (t *tree) mark(d *dir, base string) {
-	delete(t.skipped, place{d, base})
-	for !t.written[place{d, base}] {
-		t.written[place{d, strings.Clone(base)}] = true // not the whole path that it is a part of
+// markWritten records that the current layer contains base in d, and so the
+// directories above it.
+func (t *tree) markWritten(d *dir, base string) {
+	delete(t.skipped, entryKey{d, base})
+	for !t.written[entryKey{d, base}] {
+		t.written[entryKey{d, strings.Clone(base)}] = true // a clone, which does not retain the whole path
 		if d == t.top {
 			return
 		}
@@ -246,13 +246,13 @@ func (t *tree) mark(d *dir, base string) {
 	}
 }
 
-// skip notes that what is called base in d is left out.
-func (t *tree) skip(d *dir, base string) { t.skipped[place{d, strings.Clone(base)}] = true }
+// markSkipped records that the tree omits base in d.
+func (t *tree) markSkipped(d *dir, base string) { t.skipped[entryKey{d, strings.Clone(base)}] = true }
 
-// walk resolves a name from the directory d as a process in a chroot would,
-// making missing directories when create is set. The error is fs.ErrNotExist when
-// one is missing otherwise.
-func (t *tree) walk(d *dir, name string, create bool) (*dir, error) {
+// resolveDir resolves a name from the directory d as a process in a chroot would. If a
+// directory is missing, it creates it when create is set, else the error is
+// fs.ErrNotExist.
+func (t *tree) resolveDir(d *dir, name string, create bool) (*dir, error) {
 	links := 0
 	rest := name
 	for rest != "" {
@@ -269,13 +269,13 @@ func (t *tree) walk(d *dir, name string, create bool) (*dir, error) {
 			d = child
 			continue
 		}
-		target, err := t.readlink(d, base)
+		target, err := t.readLink(d, base)
 		if errors.Is(err, fs.ErrNotExist) && create {
-			if err := t.count(base); err != nil {
+			if err := t.countEntry(base); err != nil {
 				return nil, err
 			}
-			t.mark(d, base)
-			if d, err = t.mkdir(d, base); err != nil {
+			t.markWritten(d, base)
+			if d, err = t.makeDir(d, base); err != nil {
 				return nil, err
 			}
 			continue
@@ -284,7 +284,7 @@ func (t *tree) walk(d *dir, name string, create bool) (*dir, error) {
 			return nil, err
 		}
 		if links++; links > maxLinks || len(target)+len(rest) > maxName {
-			return nil, damaged(nil, "goes through too many links")
+			return nil, newDamageError(nil, "goes through too many links")
 		}
 		if path.IsAbs(target) {
 			d = t.top
@@ -294,21 +294,21 @@ func (t *tree) walk(d *dir, name string, create bool) (*dir, error) {
 	return d, nil
 }
 
-// readlink returns the target of a link; anything else there is no way on.
-func (t *tree) readlink(d *dir, base string) (string, error) {
-	root, err := t.open(d)
+// readLink returns the target of a link; any other file is an error.
+func (t *tree) readLink(d *dir, base string) (string, error) {
+	root, err := t.openDir(d)
 	if err != nil {
 		return "", err
 	}
 	target, err := root.Readlink(base)
 	if errors.Is(err, syscall.EINVAL) {
-		return "", damaged(nil, "%s on its way is not a directory", brief(join(d.path(), base)))
+		return "", newDamageError(nil, "%s in its path is not a directory", quoteName(joinPath(d.fullPath(), base)))
 	}
 	return target, err
 }
 
-// open returns the open directory d, good until the next call.
-func (t *tree) open(d *dir) (*os.Root, error) {
+// openDir returns the open directory d, which is valid until the next call.
+func (t *tree) openDir(d *dir) (*os.Root, error) {
 	if d.root != nil {
 		return d.root, nil
 	}
@@ -317,7 +317,7 @@ func (t *tree) open(d *dir) (*os.Root, error) {
 	if d.parent.root != nil {
 		root, err = d.parent.root.OpenRoot(d.name)
 	} else {
-		root, err = t.top.root.OpenRoot(d.path())
+		root, err = t.top.root.OpenRoot(d.fullPath())
 	}
 	if err != nil {
 		return nil, err
@@ -332,15 +332,15 @@ func (t *tree) open(d *dir) (*os.Root, error) {
 	return root, nil
 }
 
-// mkdir makes a directory that looks as one does that no entry describes.
-func (t *tree) mkdir(parent *dir, base string) (*dir, error) {
+// makeDir creates a directory with the attributes of one that no entry describes.
+func (t *tree) makeDir(parent *dir, base string) (*dir, error) {
 	if t.made.dirs++; t.made.dirs > t.most.dirs {
-		return nil, tooBig("has more than %d directories", t.most.dirs)
+		return nil, newLimitError("has more than %d directories", t.most.dirs)
 	}
 	if parent.depth == maxDepth {
-		return nil, tooBig("has directories deeper than %d", maxDepth)
+		return nil, newLimitError("has directories deeper than %d", maxDepth)
 	}
-	root, err := t.open(parent)
+	root, err := t.openDir(parent)
 	if err != nil {
 		return nil, err
 	}
@@ -355,28 +355,28 @@ func (t *tree) mkdir(parent *dir, base string) (*dir, error) {
 	return d, nil
 }
 
-// dir unpacks a directory. One that is there keeps what is in it.
-func (t *tree) dir(parent *dir, base string, hdr *tar.Header) error {
+// unpackDir unpacks a directory. An existing one retains its contents.
+func (t *tree) unpackDir(parent *dir, base string, hdr *tar.Header) error {
 	if d := parent.children[base]; d != nil {
-		return t.describe(d, hdr)
+		return t.describeDir(d, hdr)
 	}
-	d, err := t.mkdir(parent, base)
+	d, err := t.makeDir(parent, base)
 	if errors.Is(err, fs.ErrExist) {
-		if err := t.remove(parent, base); err != nil {
+		if err := t.removeEntry(parent, base); err != nil {
 			return err
 		}
-		d, err = t.mkdir(parent, base)
+		d, err = t.makeDir(parent, base)
 	}
 	if err != nil {
 		return err
 	}
-	return t.describe(d, hdr)
+	return t.describeDir(d, hdr)
 }
 
-// describe notes what the directory d is to look like.
-func (t *tree) describe(d *dir, hdr *tar.Header) error {
+// describeDir records the attributes that the directory d gets in the end.
+func (t *tree) describeDir(d *dir, hdr *tar.Header) error {
 	if hdr.Typeflag != tar.TypeDir {
-		return damaged(nil, "the top of an image must be a directory")
+		return newDamageError(nil, "the top of an image must be a directory")
 	}
 	if err := checkOwner(hdr); err != nil {
 		return err
@@ -390,28 +390,28 @@ func modeOf(hdr *tar.Header) fs.FileMode {
 }
 
 func checkOwner(hdr *tar.Header) error {
-	const nobody = 1<<32 - 1 // chown would take it for "leave as it is"
+	const nobody = 1<<32 - 1 // for chown, it means "do not change"
 	if hdr.Uid < 0 || hdr.Uid >= nobody || hdr.Gid < 0 || hdr.Gid >= nobody {
-		return damaged(nil, "owner %d:%d is out of range", hdr.Uid, hdr.Gid)
+		return newDamageError(nil, "owner %d:%d is out of range", hdr.Uid, hdr.Gid)
 	}
 	return nil
 }
 
-// symlink unpacks a symbolic link. Its target is only text here.
-func (t *tree) symlink(d *dir, base string, hdr *tar.Header) error {
+// unpackSymlink unpacks a symbolic link. Its target is only text here.
+func (t *tree) unpackSymlink(d *dir, base string, hdr *tar.Header) error {
 	if err := checkOwner(hdr); err != nil {
 		return err
 	}
 	if hdr.Linkname == "" || len(hdr.Linkname) >= maxName {
-		return damaged(nil, "a link to %d bytes of name", len(hdr.Linkname))
+		return newDamageError(nil, "link target of %d bytes: it must have 1 to 4095", len(hdr.Linkname))
 	}
-	root, err := t.open(d)
+	root, err := t.openDir(d)
 	if err != nil {
 		return err
 	}
 	err = root.Symlink(hdr.Linkname, base)
 	if errors.Is(err, fs.ErrExist) {
-		if err := t.remove(d, base); err != nil {
+		if err := t.removeEntry(d, base); err != nil {
 			return err
 		}
 		err = root.Symlink(hdr.Linkname, base)
@@ -422,56 +422,56 @@ func (t *tree) symlink(d *dir, base string, hdr *tar.Header) error {
 	return root.Lchown(base, hdr.Uid, hdr.Gid)
 }
 
-// link unpacks a hard link to a file that came before it.
-func (t *tree) link(d *dir, base string, hdr *tar.Header) error {
-	target, err := clean(hdr.Linkname)
+// unpackHardLink unpacks a hard link to a file that came before it.
+func (t *tree) unpackHardLink(d *dir, base string, hdr *tar.Header) error {
+	target, err := cleanName(hdr.Linkname)
 	if err != nil {
-		return fmt.Errorf("link to %s: %w", brief(hdr.Linkname), err)
+		return fmt.Errorf("link to %s: %w", quoteName(hdr.Linkname), err)
 	}
-	parent, targetBase := split(target)
-	td, err := t.walk(t.top, parent, false)
+	parent, targetBase := splitName(target)
+	td, err := t.resolveDir(t.top, parent, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return damaged(nil, "linked to %s, which is not there", brief(hdr.Linkname))
+		return newDamageError(nil, "linked to %s, which is not there", quoteName(hdr.Linkname))
 	}
 	if err != nil {
-		return fmt.Errorf("link to %s: %w", brief(hdr.Linkname), err)
+		return fmt.Errorf("link to %s: %w", quoteName(hdr.Linkname), err)
 	}
-	if t.skipped[place{td, targetBase}] {
-		t.skip(d, base)
-		return t.remove(d, base)
+	if t.skipped[entryKey{td, targetBase}] {
+		t.markSkipped(d, base)
+		return t.removeEntry(d, base)
 	}
 	if td == d && targetBase == base {
-		return damaged(nil, "linked to itself")
+		return newDamageError(nil, "linked to itself")
 	}
-	from, to := join(td.path(), targetBase), join(d.path(), base)
+	from, to := joinPath(td.fullPath(), targetBase), joinPath(d.fullPath(), base)
 	err = t.top.root.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
-		if err := t.remove(d, base); err != nil {
+		if err := t.removeEntry(d, base); err != nil {
 			return err
 		}
 		err = t.top.root.Link(from, to)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // the latter for directories
-		return damaged(nil, "linked to %s, which is not a file of the image", brief(hdr.Linkname))
+		return newDamageError(nil, "linked to %s, which is not a file of the image", quoteName(hdr.Linkname))
 	}
 	return err
 }
 
-// finish gives all directories their final look.
-func (t *tree) finish(ctx context.Context) error { return t.finishDir(ctx, t.top) }
+// applyAttributes gives all directories their final attributes.
+func (t *tree) applyAttributes(ctx context.Context) error { return t.applyDirAttributes(ctx, t.top) }
 
-// finishDir does so from the bottom up, as a directory may become one that
-// cannot be entered.
-func (t *tree) finishDir(ctx context.Context, d *dir) error {
+// applyDirAttributes does so below d, from the bottom up, as a directory may become
+// inaccessible.
+func (t *tree) applyDirAttributes(ctx context.Context, d *dir) error {
 	for _, sub := range d.children {
-		if err := t.finishDir(ctx, sub); err != nil {
+		if err := t.applyDirAttributes(ctx, sub); err != nil {
 			return err
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	root, err := t.open(d)
+	root, err := t.openDir(d)
 	if err != nil {
 		return err
 	}

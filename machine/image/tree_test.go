@@ -30,14 +30,14 @@ import (
 )
 
 // A cell is a directory to unpack into, next to what must not be touched.
-type cell struct {
+type unpackCell struct {
 	t          *testing.T
 	outer, dir string
 }
 
-func newCell(t *testing.T) *cell {
+func newCell(t *testing.T) *unpackCell {
 	t.Helper()
-	c := &cell{t: t, outer: t.TempDir()}
+	c := &unpackCell{t: t, outer: t.TempDir()}
 	c.dir = filepath.Join(c.outer, "a", "root")
 	for _, d := range []string{c.dir, filepath.Join(c.outer, "etc")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -57,8 +57,8 @@ func newCell(t *testing.T) *cell {
 	return c
 }
 
-// unpack applies the layers, each a tar stream.
-func (c *cell) unpack(owners bool, limit int64, layers ...[]byte) error {
+// unpackLayers applies the layers, each a tar stream.
+func (c *unpackCell) unpackLayers(owners bool, limit int64, layers ...[]byte) error {
 	tr, err := newTree(c.dir, owners, limit, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatal(err)
@@ -67,18 +67,18 @@ func (c *cell) unpack(owners bool, limit int64, layers ...[]byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(5*time.Second)) // in which a disk is not filled
 	defer cancel()
 	for _, l := range layers {
-		if err := tr.layer(ctx, bytes.NewReader(l)); err != nil {
+		if err := tr.unpackLayer(ctx, bytes.NewReader(l)); err != nil {
 			return err
 		}
 	}
-	return tr.finish(ctx)
+	return tr.applyAttributes(ctx)
 }
 
-// untouched checks that nothing but the directory has changed.
-func (c *cell) untouched() {
+// checkUntouched checks that nothing but the directory has changed.
+func (c *unpackCell) checkUntouched() {
 	c.t.Helper()
 	want := map[string]string{"a": "dir", "a/secret": "host", "etc": "dir", "etc/passwd": "host", "secret": "host"}
-	got := listing(c.t, c.outer)
+	got := listTree(c.t, c.outer)
 	for path := range got {
 		if strings.HasPrefix(path, "a/root") {
 			delete(got, path)
@@ -89,8 +89,8 @@ func (c *cell) untouched() {
 	}
 }
 
-// listing describes a tree: "dir", "-> target", or the content of a file.
-func listing(t testing.TB, dir string) map[string]string {
+// listTree describes a tree: "dir", "-> target", or the content of a file.
+func listTree(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -197,7 +197,7 @@ func TestLayers(t *testing.T) {
 			map[string]string{"sp ace": "dir", "sp ace/new\nline": "1", "-rf": "2", "\xff\xfe": "3", strings.Repeat("n", 255): "4"}},
 		{"a long name in PAX",
 			[]entries{{File(strings.Repeat("d/", 150)+"f", 0, "1")}},
-			deep(150)},
+			deepTree(150)},
 
 		// Names and links that would lead out: taken as in a chroot.
 		{"an absolute name",
@@ -234,19 +234,19 @@ func TestLayers(t *testing.T) {
 			for _, l := range tt.layers {
 				layers = append(layers, Tar(t, l...))
 			}
-			if err := c.unpack(false, -1, layers...); err != nil {
+			if err := c.unpackLayers(false, -1, layers...); err != nil {
 				t.Fatal(err)
 			}
-			if got := listing(t, c.dir); !maps.Equal(got, tt.want) {
+			if got := listTree(t, c.dir); !maps.Equal(got, tt.want) {
 				t.Errorf("unpacked %q, want %q", got, tt.want)
 			}
-			c.untouched()
+			c.checkUntouched()
 		})
 	}
 }
 
-// deep is the listing of a file below n directories.
-func deep(n int) map[string]string {
+// deepTree is the listing of a file below n directories.
+func deepTree(n int) map[string]string {
 	m := map[string]string{}
 	for i := 1; i <= n; i++ {
 		m[strings.Repeat("d/", i)[:2*i-1]] = "dir"
@@ -275,9 +275,9 @@ func TestHostileLayers(t *testing.T) {
 		{"an absolute name with dots", []entries{{File("/../../secret", 0, "1")}}, "leads out"},
 		{"only dots", []entries{{Dir("..", 0)}}, "leads out"},
 		{"a whiteout that leads out", []entries{{File("../.wh.secret", 0, "")}}, "leads out"},
-		{"a whiteout of dots", []entries{{File("a/.wh...", 0, "")}}, "hides nothing"},
-		{"a whiteout of a dot", []entries{{File("a/.wh..", 0, "")}}, "hides nothing"},
-		{"a whiteout of nothing", []entries{{File("a/.wh.", 0, "")}}, "hides nothing"},
+		{"a whiteout of dots", []entries{{File("a/.wh...", 0, "")}}, "whiteout of"},
+		{"a whiteout of a dot", []entries{{File("a/.wh..", 0, "")}}, "whiteout of"},
+		{"a whiteout of nothing", []entries{{File("a/.wh.", 0, "")}}, "whiteout of"},
 		{"a hard link to the outside", []entries{{Link("h", "../../secret")}}, "leads out"},
 		{"a hard link through a link to the outside", []entries{{Symlink("up", "../.."), Link("h", "up/secret")}}, "not a file"},
 		{"a hard link through a link in a lower layer", []entries{{Symlink("up", "/")}, {Link("h", "up/etc/passwd")}}, "not there"},
@@ -289,7 +289,7 @@ func TestHostileLayers(t *testing.T) {
 		{"a file on the way", []entries{{File("f", 0, "1"), File("f/g", 0, "2")}}, "not a directory"},
 		{"a file as the top", []entries{{File(".", 0, "1")}}, "top"},
 		{"a link as the top", []entries{{Symlink("./", "/etc")}}, "top"},
-		{"a link to nothing at all", []entries{{Symlink("l", "")}}, "a link to"},
+		{"a link to nothing at all", []entries{{Symlink("l", "")}}, "link target of"},
 		{"a name too long for a path", []entries{{File(strings.Repeat("d/", 3000)+"f", 0, "1")}}, "longer than"},
 		{"a name too long for a file", []entries{{File(strings.Repeat("n", 300), 0, "1")}}, "name too long"},
 		{"an owner out of range", []entries{{negative}}, "out of range"},
@@ -300,32 +300,32 @@ func TestHostileLayers(t *testing.T) {
 			for _, l := range tt.layers {
 				layers = append(layers, Tar(t, l...))
 			}
-			err := c.unpack(false, -1, layers...)
-			var bad *damage
-			if !errors.As(err, &bad) && !badName(err) {
+			err := c.unpackLayers(false, -1, layers...)
+			var bad *damageError
+			if !errors.As(err, &bad) && !isBadName(err) {
 				t.Errorf("got %v, want damage", err)
 			}
 			if err != nil && !strings.Contains(err.Error(), tt.message) {
 				t.Errorf("got %q, want %q in it", err, tt.message)
 			}
-			c.untouched()
+			c.checkUntouched()
 		})
 	}
 }
 
 func TestLayerLimit(t *testing.T) {
 	layer := Tar(t, File("a", 0, "12345"), File("b", 0, "12345"))
-	if err := newCell(t).unpack(false, 10, layer); err != nil {
+	if err := newCell(t).unpackLayers(false, 10, layer); err != nil {
 		t.Errorf("10 bytes of 10: %v", err)
 	}
-	if err := newCell(t).unpack(false, 9, layer); !errors.Is(err, errOverLimit) {
+	if err := newCell(t).unpackLayers(false, 9, layer); !errors.Is(err, errOverLimit) {
 		t.Errorf("10 bytes of 9: got %v, want errOverLimit", err)
 	}
 }
 
 // A sparse entry claims size bytes in which nothing but the last letters are
 // data, in one of the ways that GNU tar has of saying so.
-type sparse struct {
+type sparseFile struct {
 	name    string
 	typ     byte
 	records func(size int64) [][2]string
@@ -349,7 +349,7 @@ func gnuSparse(block []byte, size int64) {
 	copy(block[483:], octal(size))
 }
 
-var sparseFormats = []sparse{
+var sparseFormats = []sparseFile{
 	{name: "old GNU", typ: tar.TypeGNUSparse, header: gnuSparse},
 	{name: "PAX 0.0", typ: tar.TypeReg, records: func(size int64) [][2]string {
 		return [][2]string{{"GNU.sparse.size", fmt.Sprint(size)}, {"GNU.sparse.numblocks", "1"},
@@ -368,9 +368,9 @@ var sparseFormats = []sparse{
 	}},
 }
 
-// tar returns the entry "f" of that size, which ends in "data", without the
+// tarStream returns the entry "f" of that size, which ends in "data", without the
 // end of a tar stream.
-func (s sparse) tar(t *testing.T, size int64) []byte {
+func (s sparseFile) tarStream(t *testing.T, size int64) []byte {
 	t.Helper()
 	var stream []byte
 	if s.records != nil {
@@ -422,8 +422,8 @@ func TestLayerSparse(t *testing.T) {
 		t.Run(format.name, func(t *testing.T) {
 			for _, size := range []int64{1 << 40, most, most - 7, most - 10, most / 2} {
 				for _, limit := range []int64{9, 10, 1 << 20, 1 << 39} {
-					layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), format.tar(t, size))
-					if err := newCell(t).unpack(false, limit, layer); !errors.Is(err, errOverLimit) {
+					layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), format.tarStream(t, size))
+					if err := newCell(t).unpackLayers(false, limit, layer); !errors.Is(err, errOverLimit) {
 						t.Fatalf("%d bytes, limit %d: got %v, want errOverLimit", size, limit, err)
 					}
 				}
@@ -434,8 +434,8 @@ func TestLayerSparse(t *testing.T) {
 
 // TestLayerUnlimited has sizes whose sum is more than can be counted.
 func TestLayerUnlimited(t *testing.T) {
-	layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), sparseFormats[3].tar(t, math.MaxInt64-7))
-	if err := newCell(t).unpack(false, -1, layer); !errors.Is(err, errOverLimit) {
+	layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), sparseFormats[3].tarStream(t, math.MaxInt64-7))
+	if err := newCell(t).unpackLayers(false, -1, layer); !errors.Is(err, errOverLimit) {
 		t.Errorf("got %v, want errOverLimit", err)
 	}
 }
@@ -453,14 +453,14 @@ func TestHoles(t *testing.T) {
 		"zeros": {Tar(t, File("f", 0, string(zeros))), func(b []byte) bool { return bytes.Equal(b, zeros) }, int64(len(zeros))},
 		"data before zeros": {Tar(t, File("f", 0, "data"+string(zeros))),
 			func(b []byte) bool { return bytes.Equal(b, append([]byte("data"), zeros...)) }, int64(len(zeros)) + 4},
-		"old GNU": {sparseFormats[0].tar(t, size), endsIn("data"), size},
-		"PAX 0.0": {sparseFormats[1].tar(t, size), endsIn("data"), size},
-		"PAX 0.1": {sparseFormats[2].tar(t, size), endsIn("data"), size},
-		"PAX 1.0": {sparseFormats[3].tar(t, size), endsIn("data"), size},
+		"old GNU": {sparseFormats[0].tarStream(t, size), endsIn("data"), size},
+		"PAX 0.0": {sparseFormats[1].tarStream(t, size), endsIn("data"), size},
+		"PAX 0.1": {sparseFormats[2].tarStream(t, size), endsIn("data"), size},
+		"PAX 1.0": {sparseFormats[3].tarStream(t, size), endsIn("data"), size},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCell(t)
-			if err := c.unpack(false, tt.size, tt.layer); err != nil {
+			if err := c.unpackLayers(false, tt.size, tt.layer); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join(c.dir, "f")
@@ -502,17 +502,17 @@ func TestLayerMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.close()
-	before := heap()
-	if err := tr.layer(t.Context(), bytes.NewReader(stream)); err != nil {
+	before := heapBytes()
+	if err := tr.unpackLayer(t.Context(), bytes.NewReader(stream)); err != nil {
 		t.Fatal(err)
 	}
-	if got := (heap() - before) / files; got > 400 {
+	if got := (heapBytes() - before) / files; got > 400 {
 		t.Errorf("remembers %d bytes of each file, want little more than its name", got)
 	}
 	runtime.KeepAlive(stream)
 }
 
-func heap() int64 {
+func heapBytes() int64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -550,14 +550,14 @@ func TestLayerCounts(t *testing.T) {
 			defer tr.close()
 			tr.most = tt.most
 			for _, l := range tt.layers {
-				if err = tr.layer(t.Context(), bytes.NewReader(Tar(t, l...))); err != nil {
+				if err = tr.unpackLayer(t.Context(), bytes.NewReader(Tar(t, l...))); err != nil {
 					break
 				}
 			}
 			if err == nil {
-				err = tr.finish(t.Context())
+				err = tr.applyAttributes(t.Context())
 			}
-			var big excess
+			var big limitError
 			if tt.message == "" && err != nil || tt.message != "" && (!errors.As(err, &big) || !strings.Contains(err.Error(), tt.message)) {
 				t.Errorf("got %v, want %q", err, tt.message)
 			}
@@ -586,7 +586,7 @@ func TestModes(t *testing.T) {
 		list[i].ModTime = modified
 	}
 	c := newCell(t)
-	if err := c.unpack(false, -1, Tar(t, list...), Tar(t, File("made/f", 0, ""))); err != nil {
+	if err := c.unpackLayers(false, -1, Tar(t, list...), Tar(t, File("made/f", 0, ""))); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range append(list, Dir("made", 0o755)) {
@@ -619,7 +619,7 @@ func TestOwners(t *testing.T) {
 	for _, owners := range []bool{true, false} {
 		t.Run(fmt.Sprint(owners), func(t *testing.T) {
 			c := newCell(t)
-			if err := c.unpack(owners, -1, Tar(t, list...)); err != nil {
+			if err := c.unpackLayers(owners, -1, Tar(t, list...)); err != nil {
 				t.Fatal(err)
 			}
 			want := [2]uint32{0, 0}
@@ -639,10 +639,10 @@ func TestOwners(t *testing.T) {
 			if fi, _ := os.Lstat(filepath.Join(c.dir, "home/f")); fi.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != fs.ModeSetuid|fs.ModeSetgid {
 				t.Errorf("home/f: mode %v, want setuid and setgid", fi.Mode())
 			}
-			got := attributes(t, filepath.Join(c.dir, "ping"))
+			got := readAttributes(t, filepath.Join(c.dir, "ping"))
 			wantAttrs := map[string]string{}
 			if owners {
-				wantAttrs[capabilities] = netRaw
+				wantAttrs[capabilityAttr] = netRaw
 			}
 			if !maps.Equal(got, wantAttrs) {
 				t.Errorf("ping: attributes %q, want %q", got, wantAttrs)
@@ -651,7 +651,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-func attributes(t *testing.T, path string) map[string]string {
+func readAttributes(t *testing.T, path string) map[string]string {
 	t.Helper()
 	buf := make([]byte, 4096)
 	n, err := syscall.Listxattr(path, buf)
@@ -689,13 +689,13 @@ func FuzzLayer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		c := newCell(t)
-		if err := c.unpack(false, 1<<20, first, second); err != nil {
-			var bad *damage
-			if !errors.As(err, &bad) && !badName(err) && !errors.Is(err, errOverLimit) {
+		if err := c.unpackLayers(false, 1<<20, first, second); err != nil {
+			var bad *damageError
+			if !errors.As(err, &bad) && !isBadName(err) && !errors.Is(err, errOverLimit) {
 				t.Errorf("got %v, want damage", err)
 			}
 		}
-		c.untouched()
+		c.checkUntouched()
 	})
 }
 
@@ -705,7 +705,7 @@ func FuzzClean(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		c, err := clean(name)
+		c, err := cleanName(name)
 		if err != nil || c == "" {
 			return
 		}

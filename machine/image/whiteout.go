@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// Names with which a layer hides what those below it brought.
+// Names by which a layer hides files of the layers below it.
 const (
 	whiteout     = ".wh."
-	whiteoutMeta = ".wh." // after whiteout: not about a file of that name
+	whiteoutMeta = ".wh." // after whiteout: metadata, not the whiteout of a file
 	opaque       = ".wh..opq"
 )
 
-// whiteout hides one file of the directory named parent, or all of them.
-func (t *tree) whiteout(parent, hidden string) error {
+// applyWhiteout hides one file of the directory named parent, or all.
+func (t *tree) applyWhiteout(parent, hidden string) error {
 	if strings.HasPrefix(hidden, whiteoutMeta) && hidden != opaque {
-		return nil // left over from AUFS
+		return nil // a remainder of AUFS
 	}
 	if hidden == "" || hidden == "." || hidden == ".." {
-		return damaged(nil, "hides nothing that can be named")
+		return newDamageError(nil, "whiteout of the invalid name %q", hidden)
 	}
-	d, err := t.walk(t.top, parent, false)
+	d, err := t.resolveDir(t.top, parent, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -31,25 +31,25 @@ func (t *tree) whiteout(parent, hidden string) error {
 		return err
 	}
 	if hidden == opaque {
-		return t.hideAll(d)
+		return t.hideChildren(d)
 	}
-	return t.hide(d, hidden)
+	return t.hideEntry(d, hidden)
 }
 
-// hide removes what lower layers brought under that name; what the layer at
-// hand brought stays, wherever in it the whiteout is.
-func (t *tree) hide(d *dir, base string) error {
-	if !t.written[place{d, base}] {
-		return t.remove(d, base)
+// hideEntry removes the files of lower layers under that name. Files of the current
+// layer stay, even if they come before the whiteout.
+func (t *tree) hideEntry(d *dir, base string) error {
+	if !t.written[entryKey{d, base}] {
+		return t.removeEntry(d, base)
 	}
 	if sub := d.children[base]; sub != nil {
-		return t.hideAll(sub)
+		return t.hideChildren(sub)
 	}
 	return nil
 }
 
-func (t *tree) hideAll(d *dir) error {
-	root, err := t.open(d)
+func (t *tree) hideChildren(d *dir) error {
+	root, err := t.openDir(d)
 	if err != nil {
 		return err
 	}
@@ -63,16 +63,16 @@ func (t *tree) hideAll(d *dir) error {
 		return err
 	}
 	for _, name := range names {
-		if err := t.hide(d, name); err != nil {
+		if err := t.hideEntry(d, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// remove removes what is under that name, if anything.
-func (t *tree) remove(d *dir, base string) error {
-	root, err := t.open(d)
+// removeEntry removes base from d, with everything below, if it exists.
+func (t *tree) removeEntry(d *dir, base string) error {
+	root, err := t.openDir(d)
 	if err != nil {
 		return err
 	}
