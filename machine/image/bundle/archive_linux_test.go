@@ -50,7 +50,7 @@ func TestDiskOfArchive(t *testing.T) {
 	s := open(t, t.TempDir(), Options{})
 	tree := testTree(t)
 	key := []any{debianArchive, "test"}
-	disk := func(format string, pack packer, fill func(context.Context, tarTo) error) *part {
+	disk := func(format string, pack packer, fill func(context.Context, diskWriter) error) *part {
 		t.Helper()
 		p, err := diskPart(t.Context(), t.TempDir(), &Disk{ID: RootDisk, Format: format}, pack, fill)
 		if err != nil {
@@ -58,25 +58,25 @@ func TestDiskOfArchive(t *testing.T) {
 		}
 		return p
 	}
-	direct := func(ctx context.Context, to tarTo) error { return packTree(ctx, tree, to, &meter{}) }
-	fromArchive := func(ctx context.Context, to tarTo) error {
+	direct := func(ctx context.Context, to diskWriter) error { return packTree(ctx, tree, to, &meter{}) }
+	fromArchive := func(ctx context.Context, to diskWriter) error {
 		installed, err := s.fromArchive(ctx, key, to, &meter{})
 		if err == nil && !slices.Equal(installed, []string{"a=1"}) {
 			t.Errorf("%q is installed", installed)
 		}
 		return err
 	}
-	if _, err := s.fromArchive(t.Context(), key, tarTo{}, &meter{}); !errors.Is(err, errNoPart) {
+	if _, err := s.fromArchive(t.Context(), key, diskWriter{}, &meter{}); !errors.Is(err, errNoPart) {
 		t.Errorf("without an archive: %v", err)
 	}
-	_, release, err := s.part(t.Context(), key, false, func(dir string) (*part, error) {
-		return diskPart(t.Context(), dir, &Disk{ID: RootDisk, Format: FormatArchive, Packages: []string{"a=1"}}, archive, direct)
+	_, release, err := s.getPart(t.Context(), key, false, func(dir string) (*part, error) {
+		return diskPart(t.Context(), dir, &Disk{ID: RootDisk, Format: FormatArchive, Packages: []string{"a=1"}}, packArchive, direct)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
-	want, got := disk(FormatSquashfs, squash, direct), disk(FormatSquashfs, squash, fromArchive)
+	want, got := disk(FormatSquashfs, packSquashfs, direct), disk(FormatSquashfs, packSquashfs, fromArchive)
 	if want.Disk.Digest != got.Disk.Digest {
 		t.Errorf("made of an archive it is %s, else %s", got.Disk.Digest, want.Disk.Digest)
 	}
@@ -89,11 +89,11 @@ func TestArchive(t *testing.T) {
 	for range 2 {
 		dir := t.TempDir()
 		name := filepath.Join(dir, "root.tar.gz")
-		err := archive(t.Context(), name, func(ctx context.Context, to tarTo) error { return packTree(ctx, tree, to, &meter{}) })
+		err := packArchive(t.Context(), name, func(ctx context.Context, to diskWriter) error { return packTree(ctx, tree, to, &meter{}) })
 		if err := errors.Join(err, endArchive(name, []byte("guest"))); err != nil {
 			t.Fatal(err)
 		}
-		f, err := measure(dir, "root.tar.gz")
+		f, err := describeFile(dir, "root.tar.gz")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,34 +20,34 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Builds says that bundles can be built on this system.
+// Builds reports whether this system can build bundles.
 const Builds = true
 
-// Build returns the bundle that r describes, which it makes unless all of it is there:
-// one at a time of the same kernel or disk, in all processes. Interrupted, it leaves
-// nothing. progress may be nil; it is called from the calling goroutine or, never at
-// once, from another.
+// Build returns the bundle that r describes, and builds the parts of it that the store
+// does not have. All processes together build the same kernel or disk one at a time. An
+// interrupted Build leaves nothing. progress may be nil; Build calls it from the calling
+// goroutine or from another one, but never concurrently.
 //
 // Kinds: ErrInvalid (the recipe; a kernel or image that is damaged), ErrUnavailable (a
 // tool is missing, or a server does not answer), ErrExhausted, ErrDenied; and those of
 // the image. When ctx ends, the error is ctx's.
 func (s *Store) Build(ctx context.Context, r Recipe, progress func(atoll.Progress)) (*Bundle, error) {
-	r, err := r.complete()
+	r, err := r.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.build(ctx, r, &meter{tell: progress})
+	b, err := s.buildBundle(ctx, r, &meter{notify: progress})
 	if err != nil && ctx.Err() != nil {
 		err = atoll.E("build", r.Name, atoll.KindOf(ctx.Err()), ctx.Err())
 	}
-	return b, s.failed("build", r.Name, err)
+	return b, s.wrapError("build", r.Name, err)
 }
 
-func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) {
+func (s *Store) buildBundle(ctx context.Context, r Recipe, m *meter) (*Bundle, error) {
 	if s.opts.Guest == nil {
-		return nil, atoll.Errorf("build", r.Name, atoll.ErrInvalid, "there is no guest program to put into the initrd")
+		return nil, atoll.Errorf("build", r.Name, atoll.ErrInvalid, "no guest program to put into the initrd")
 	}
-	if err := haveTools(r); err != nil {
+	if err := checkTools(r); err != nil {
 		return nil, err
 	}
 	guest, err := s.opts.Guest()
@@ -68,19 +68,19 @@ func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) 
 	}
 	defer release()
 
-	return s.pack(r, m, func(dir string) (*Manifest, error) {
+	return s.packBundle(r, m, func(dir string) (*Manifest, error) {
 		man := &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Kernel: *kernel.Kernel, Disks: []Disk{*root.Disk}}
 		if r.Docker {
 			man.Init = dockerInit
 		}
 		for _, p := range []*part{kernel, root} {
-			for _, f := range p.files() {
+			for _, f := range p.listFiles() {
 				if err := os.Link(filepath.Join(p.dir, f.Name), filepath.Join(dir, f.Name)); err != nil {
 					return nil, err
 				}
 			}
 		}
-		load, err := loadPart(kernel, r.modules())
+		load, err := loadPart(kernel, r.moduleNames())
 		if err != nil {
 			return nil, err
 		}
@@ -89,14 +89,15 @@ func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) 
 	})
 }
 
-// pack makes the bundle of r, of what fill puts into a directory and tells of it.
-func (s *Store) pack(r Recipe, m *meter, fill func(dir string) (*Manifest, error)) (*Bundle, error) {
-	t, err := s.temp()
+// packBundle makes the bundle of r. fill puts the files into a directory and returns
+// their manifest.
+func (s *Store) packBundle(r Recipe, m *meter, fill func(dir string) (*Manifest, error)) (*Bundle, error) {
+	t, err := s.newTempDir()
 	if err != nil {
 		return nil, err
 	}
 	defer t.close()
-	m.start("pack", r.Name)
+	m.startPhase("pack", r.Name)
 	dir := filepath.Join(t.dir, "bundle")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func (s *Store) pack(r Recipe, m *meter, fill func(dir string) (*Manifest, error
 	if err != nil {
 		return nil, err
 	}
-	return s.seal(dir, man, r.Name)
+	return s.sealBundle(dir, man, r.Name)
 }
 
 // packInitrd makes the initrd in dir.
@@ -137,28 +138,28 @@ func packInitrd(dir string, guest []byte, release string, load []module, compres
 	if err := os.WriteFile(filepath.Join(dir, initrdName), data, 0o644); err != nil {
 		return in, err
 	}
-	in.File, err = measure(dir, initrdName)
+	in.File, err = describeFile(dir, initrdName)
 	return in, err
 }
 
-// kernelPart returns the kernel of r.
+// kernelPart returns the part with the kernel of r.
 func (s *Store) kernelPart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
-	// With the modules of all that are built, so that these share it.
-	wanted := slices.Concat(guestModules, optional(dockerModules), r.Modules)
+	// With the modules of all kinds of bundles, so that they share it.
+	wanted := slices.Concat(guestModules, markOptional(dockerModules), r.Modules)
 	slices.Sort(wanted)
 	wanted = slices.Compact(wanted)
 	if r.Docker {
 		wanted = slices.Concat(wanted, dockerModules)
 	}
 	if r.Kernel != "" {
-		m.start("read kernel", r.Kernel)
+		m.startPhase("read kernel", r.Kernel)
 		digest, err := digestFile(ctx, r.Kernel)
 		if err != nil {
 			return nil, nil, atoll.Errorf("build", r.Name, atoll.KindOf(err), "kernel: %w", err)
 		}
 		key := []any{"kernel", digest, wanted}
-		return s.part(ctx, key, false, func(dir string) (*part, error) {
-			m.start("unpack kernel", r.Kernel)
+		return s.getPart(ctx, key, false, func(dir string) (*part, error) {
+			m.startPhase("unpack kernel", r.Kernel)
 			return makeKernel(ctx, dir, r.Kernel, filepath.Base(r.Kernel), wanted)
 		})
 	}
@@ -166,18 +167,18 @@ func (s *Store) kernelPart(ctx context.Context, r Recipe, m *meter) (*part, func
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.part(ctx, []any{"kernel", pkg, wanted}, false, func(dir string) (*part, error) {
-		m.start("fetch kernel", pkg)
-		file, err := download(ctx, filepath.Dir(dir), pkg)
+	return s.getPart(ctx, []any{"kernel", pkg, wanted}, false, func(dir string) (*part, error) {
+		m.startPhase("fetch kernel", pkg)
+		file, err := downloadPackage(ctx, filepath.Dir(dir), pkg)
 		if err != nil {
 			return nil, err
 		}
-		m.start("unpack kernel", pkg)
+		m.startPhase("unpack kernel", pkg)
 		return makeKernel(ctx, dir, file, pkg, wanted)
 	})
 }
 
-func optional(modules []string) []string {
+func markOptional(modules []string) []string {
 	list := slices.Clone(modules)
 	for i, m := range list {
 		list[i] = strings.TrimSuffix(m, "?") + "?"
@@ -192,21 +193,21 @@ func digestFile(ctx context.Context, path string) (string, error) {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	if _, err := copyTo(ctx, sum, f); err != nil {
+	if _, err := copyContext(ctx, sum, f); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
 }
 
-// rootPart returns the root disk of r.
+// rootPart returns the part with the root disk of r.
 func (s *Store) rootPart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
 	if r.Image != "" {
 		return s.imagePart(ctx, r, m)
 	}
-	return s.debianPart(ctx, "debian", FormatSquashfs, r, m, squash)
+	return s.debianPart(ctx, "debian", FormatSquashfs, r, m, packSquashfs)
 }
 
-// debianPart returns the root disk of r's packages, which pack makes.
+// debianPart returns the part with the root disk of r's packages, which pack makes.
 func (s *Store) debianPart(ctx context.Context, kind, format string, r Recipe, m *meter, pack packer) (*part, func(), error) {
 	init := []byte(nil)
 	if r.Docker {
@@ -219,31 +220,32 @@ func (s *Store) debianPart(ctx context.Context, kind, format string, r Recipe, m
 	key := func(kind string) []any {
 		return []any{kind, runtime.GOARCH, r.Suite, r.Mirror, r.Packages, string(init)}
 	}
-	return s.part(ctx, key(kind), r.Fresh, func(dir string) (*part, error) {
+	return s.getPart(ctx, key(kind), r.Fresh, func(dir string) (*part, error) {
 		d := &Disk{ID: RootDisk, Format: format, Suite: r.Suite}
-		return diskPart(ctx, dir, d, pack, func(ctx context.Context, to tarTo) (err error) {
+		return diskPart(ctx, dir, d, pack, func(ctx context.Context, to diskWriter) (err error) {
 			if kind != debianArchive && !r.Fresh {
 				if d.Packages, err = s.fromArchive(ctx, key(debianArchive), to, m); !errors.Is(err, errNoPart) {
 					return err
 				}
 			}
-			m.start("install", r.Suite)
-			d.Packages, err = debian(ctx, filepath.Dir(dir), r, init, to, m)
+			m.startPhase("install", r.Suite)
+			d.Packages, err = installDebian(ctx, filepath.Dir(dir), r, init, to, m)
 			return err
 		})
 	})
 }
 
-// debianArchive is the kind of the parts that are archives.
+// debianArchive is the kind of parts that are archives.
 const debianArchive = "debian archive"
 
-// errNoPart is why nothing can be made of a part.
-var errNoPart = errors.New("there is no such part")
+// errNoPart says that a part does not exist.
+var errNoPart = errors.New("no such part")
 
-// fromArchive writes the files that are in the archive with that key, and returns what is
-// installed: that need not be done once more for a disk. It is errNoPart without one.
-func (s *Store) fromArchive(ctx context.Context, key []any, to tarTo, m *meter) (installed []string, err error) {
-	packed, release, err := s.part(ctx, key, false, func(string) (*part, error) { return nil, errNoPart })
+// fromArchive writes the files of the archive with that key to a disk, and returns the
+// installed packages: a disk need not install them again. The error is errNoPart if there
+// is no such archive.
+func (s *Store) fromArchive(ctx context.Context, key []any, to diskWriter, m *meter) (installed []string, err error) {
+	packed, release, err := s.getPart(ctx, key, false, func(string) (*part, error) { return nil, errNoPart })
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +255,7 @@ func (s *Store) fromArchive(ctx context.Context, key []any, to tarTo, m *meter) 
 		return nil, err
 	}
 	defer f.Close()
-	m.start("unpack", packed.Disk.Suite)
+	m.startPhase("unpack", packed.Disk.Suite)
 	return packed.Disk.Packages, readTar(ctx, f, func(hdr *tar.Header, r io.Reader) error {
 		if err := to.WriteHeader(hdr); err != nil {
 			return err
@@ -263,38 +265,38 @@ func (s *Store) fromArchive(ctx context.Context, key []any, to tarTo, m *meter) 
 	})
 }
 
-// imagePart returns the root disk made from the OCI image of r.
+// imagePart returns the part with the root disk from the OCI image of r.
 func (s *Store) imagePart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
 	if s.opts.Tree == nil {
-		return nil, nil, atoll.Errorf("build", r.Name, atoll.ErrUnsupported, "no images are kept here")
+		return nil, nil, atoll.Errorf("build", r.Name, atoll.ErrUnsupported, "this store cannot build from images")
 	}
-	tree, err := s.opts.Tree(ctx, r.Image, m.tell)
+	tree, err := s.opts.Tree(ctx, r.Image, m.notify)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer tree.Close()
 	key := []any{"image", tree.Digest, tree.Owners}
-	// A directory has no digest and may have changed: it is always read again.
-	return s.part(ctx, key, tree.Digest == "", func(dir string) (*part, error) {
-		m.start("pack disk", r.Image)
+	// A directory has no digest and may have changed: always read it again.
+	return s.getPart(ctx, key, tree.Digest == "", func(dir string) (*part, error) {
+		m.startPhase("pack disk", r.Image)
 		d := &Disk{ID: RootDisk, Format: FormatSquashfs, Image: tree.Digest, Config: &tree.Config}
-		return diskPart(ctx, dir, d, squash, func(ctx context.Context, to tarTo) error {
+		return diskPart(ctx, dir, d, packSquashfs, func(ctx context.Context, to diskWriter) error {
 			return packTree(ctx, tree, to, m)
 		})
 	})
 }
 
-// A packer makes the file at path of what fill writes. When it fails, the file may be
-// there.
-type packer func(ctx context.Context, path string, fill func(ctx context.Context, to tarTo) error) error
+// A packer makes the file at path from the files that fill writes. If it fails, the file
+// may exist.
+type packer func(ctx context.Context, path string, fill func(ctx context.Context, to diskWriter) error) error
 
-// diskPart makes the disk d in dir, of what fill writes.
-func diskPart(ctx context.Context, dir string, d *Disk, pack packer, fill func(ctx context.Context, to tarTo) error) (*part, error) {
+// diskPart makes the disk d in dir from the files that fill writes.
+func diskPart(ctx context.Context, dir string, d *Disk, pack packer, fill func(ctx context.Context, to diskWriter) error) (*part, error) {
 	name := d.ID + "." + d.Format
 	if err := pack(ctx, filepath.Join(dir, name), fill); err != nil {
 		return nil, err
 	}
 	var err error
-	d.File, err = measure(dir, name)
+	d.File, err = describeFile(dir, name)
 	return &part{Disk: d}, err
 }

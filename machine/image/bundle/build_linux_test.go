@@ -45,7 +45,7 @@ func testInit(t *testing.T) []byte {
 	return program
 }
 
-func guest(program []byte) func() ([]byte, error) {
+func guestProgram(program []byte) func() ([]byte, error) {
 	return func() ([]byte, error) { return program, nil }
 }
 
@@ -75,7 +75,7 @@ func withModules(t *testing.T, b *Bundle, r Recipe, program []byte) string {
 		if err != nil || p.Kernel.Digest != b.Kernel.Digest {
 			continue
 		}
-		load, err := loadPart(p, r.modules())
+		load, err := loadPart(p, r.moduleNames())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,10 +92,10 @@ func withModules(t *testing.T, b *Bundle, r Recipe, program []byte) string {
 	return ""
 }
 
-// boot boots a machine under emulation until it powers off, and returns what it has
-// printed. A busy host may make the kernel fail to find out how fast its clock is, with
-// which it hangs for good: it is told, and tried again.
-func boot(t *testing.T, kernel, initrd, root string, args ...string) string {
+// bootMachine boots a machine under emulation until it powers off, and returns what it has
+// printed. On a busy host the kernel may fail to calibrate its clock, and then hangs for
+// good: bootMachine logs that, and tries again.
+func bootMachine(t *testing.T, kernel, initrd, root string, args ...string) string {
 	t.Helper()
 	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"))
 	cmdline := "console=ttyS0 quiet panic=-1 reboot=t " + clock() + " -- " + strings.Join(args, " ")
@@ -142,7 +142,7 @@ func TestBundleBoots(t *testing.T) {
 	program := testInit(t)
 	for name, recipe := range map[string]Recipe{"as it is": {}, "compressed": {Compress: true}} {
 		t.Run(name, func(t *testing.T) {
-			out := boot(t, b.Path(b.Kernel.File), withModules(t, b, recipe, program), b.Path(b.Root().File), "/usr/bin/su", "/usr/bin/git", "/etc/ssl/certs/ca-certificates.crt")
+			out := bootMachine(t, b.Path(b.Kernel.File), withModules(t, b, recipe, program), b.Path(b.Root().File), "/usr/bin/su", "/usr/bin/git", "/etc/ssl/certs/ca-certificates.crt")
 			for _, want := range []string{
 				fmt.Sprintf("init: modules %d ", len(b.Initrd.Modules)),
 				"init: file /usr/bin/su urwxr-xr-x", "init: file /usr/bin/git -rwxr-xr-x", "init: file /etc/ssl/certs/ca-certificates.crt -rw-r--r--",
@@ -167,8 +167,8 @@ func TestBundleBoots(t *testing.T) {
 	if f.Type != elf.ET_EXEC || f.Machine != elf.EM_X86_64 || f.Entry == 0 {
 		t.Errorf("the unpacked kernel is %v for %v, entered at %#x", f.Type, f.Machine, f.Entry)
 	}
-	// Whoever has it from elsewhere has the same, with the unpacked kernel made from
-	// the other.
+	// Another store pulls the same bundle, with the unpacked kernel extracted from the
+	// other one.
 	out := filepath.Join(t.TempDir(), "out")
 	if err := open(t, filepath.Dir(filepath.Dir(b.Dir)), Options{}).Export(t.Context(), b, out); err != nil {
 		t.Fatal(err)
@@ -182,14 +182,15 @@ func TestBundleBoots(t *testing.T) {
 	}
 }
 
-// The machine of a Docker Engine loads what that needs, and is told how to start it.
+// The machine of a Docker Engine loads the modules that the engine needs, and has the
+// Init that starts it.
 func TestDockerBundleBoots(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the machines of this test are amd64")
 	}
 	b := builtBundle(t, "docker")
 	initrd := withModules(t, b, Recipe{Docker: true}, testInit(t))
-	out := boot(t, b.Path(b.Kernel.File), initrd, b.Path(b.Root().File), "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/mkfs.ext4", vm.InitFile)
+	out := bootMachine(t, b.Path(b.Kernel.File), initrd, b.Path(b.Root().File), "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/mkfs.ext4", vm.InitFile)
 	if want := fmt.Sprintf("init: modules %d ", len(b.Initrd.Modules)); !strings.Contains(out, want) || !strings.Contains(out, "init: root PRETTY_NAME") {
 		t.Errorf("%q, or its root, is missing: %s", want, out)
 	}
@@ -211,7 +212,7 @@ func TestDockerBundleBoots(t *testing.T) {
 	}
 }
 
-// testTree is what an image could be unpacked to.
+// testTree returns a tree like that of an unpacked image.
 func testTree(t *testing.T) *Tree {
 	t.Helper()
 	dir := t.TempDir()
@@ -250,14 +251,14 @@ func trees(tree *Tree) func(context.Context, string, func(atoll.Progress)) (*Tre
 	return func(context.Context, string, func(atoll.Progress)) (*Tree, error) { return tree, nil }
 }
 
-// What an image has survives; and the same makes the same.
+// A disk has all files of its image, and equal images make equal disks.
 func TestBuildImage(t *testing.T) {
 	testenv.Need(t, testenv.Program("sqfstar", "squashfs-tools"))
 	kernel := debianBundle(t)
 	recipe := Recipe{Image: "app:1", Kernel: kernel.Path(kernel.Kernel.File)}
 	var digests []string
 	for range 2 {
-		s := open(t, t.TempDir(), Options{Guest: guest([]byte("guest")), Tree: trees(testTree(t))})
+		s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: trees(testTree(t))})
 		b, err := s.Build(t.Context(), recipe, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -327,7 +328,7 @@ func TestDebianTwice(t *testing.T) {
 	}
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"), testenv.Program("mmdebstrap", "mmdebstrap"))
 	kernel := debianBundle(t)
-	s := open(t, t.TempDir(), Options{Guest: guest([]byte("guest"))})
+	s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest"))})
 	var digests []string
 	for range 2 {
 		b, err := s.Build(t.Context(), Recipe{Packages: []string{"python3-minimal"}, Kernel: kernel.Path(kernel.Kernel.File), Fresh: true}, nil)
@@ -357,7 +358,7 @@ func TestBuildInterrupted(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.phase, " ", c.after), func(t *testing.T) {
 			tree := testTree(t)
-			s := open(t, t.TempDir(), Options{Guest: guest([]byte("guest")), Tree: trees(tree)})
+			s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: trees(tree)})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			_, err := s.Build(ctx, c.recipe, func(p atoll.Progress) {
@@ -388,7 +389,7 @@ func TestBuildInterrupted(t *testing.T) {
 	}
 }
 
-// A full disk is exhausted, whoever notices.
+// A full disk is ErrExhausted, for whichever program it is full.
 func TestBuildFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"))
 	if !testenv.Apart(t) {
@@ -412,11 +413,11 @@ func TestBuildFullDisk(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := copyTo(t.Context(), big, &limitedFile{f, 60 << 20}); err != nil {
+			if _, err := copyContext(t.Context(), big, &limitedFile{f, 60 << 20}); err != nil {
 				t.Fatal(err)
 			}
 			big.Close()
-			s := open(t, filepath.Join(dir, "s"), Options{Guest: guest([]byte("guest")), Tree: trees(tree)})
+			s := open(t, filepath.Join(dir, "s"), Options{Guest: guestProgram([]byte("guest")), Tree: trees(tree)})
 			_, err = s.Build(t.Context(), Recipe{Image: "app:1", Kernel: kernel.Path(kernel.Kernel.File)}, nil)
 			wantKind(t, err, atoll.ErrExhausted, "no space left")
 			wantClean(t, s)
@@ -438,9 +439,9 @@ func (l *limitedFile) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Who lacks a tool is told how to get it.
+// If a tool is missing, the error says how to install it.
 func TestBuildWithoutTools(t *testing.T) {
-	s := open(t, t.TempDir(), Options{Guest: guest([]byte("guest")), Tree: trees(testTree(t))})
+	s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: trees(testTree(t))})
 	t.Setenv("PATH", t.TempDir())
 	_, err := s.Build(t.Context(), Recipe{}, nil)
 	wantKind(t, err, atoll.ErrUnavailable, "apt-get install squashfs-tools")

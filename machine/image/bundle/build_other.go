@@ -8,10 +8,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Builds says that bundles can be built on this system.
+// Builds reports whether this system can build bundles.
 const Builds = false
 
-// Build is ErrUnsupported: bundles are built on Linux.
+// Build returns ErrUnsupported: only Linux can build bundles.
 func (s *Store) Build(ctx context.Context, r Recipe, progress func(atoll.Progress)) (*Bundle, error) {
-	return nil, atoll.Errorf("build", r.Name, atoll.ErrUnsupported, "bundles are built on Linux: build one there, and atoll image pull it here")
+	return nil, atoll.Errorf("build", r.Name, atoll.ErrUnsupported, "only Linux can build bundles: build one there, and run atoll image pull here")
 }

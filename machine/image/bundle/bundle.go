@@ -14,13 +14,13 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// A Manifest says what is in a bundle and what it was made from. It has no times and
-// no names of machines: what was made from the same has the same.
+// A Manifest lists the contents of a bundle and the sources that it was built from. It
+// has no times and no names of machines: equal sources give equal manifests.
 type Manifest struct {
 	Version int      `json:"version"`         // of this format: ManifestVersion
 	Arch    string   `json:"arch"`            // "amd64", "arm64": as Go spells it
-	Kernel  Kernel   `json:"kernel,omitzero"` // none where the root is an archive,
-	Initrd  Initrd   `json:"initrd,omitzero"` // and no initrd either
+	Kernel  Kernel   `json:"kernel,omitzero"` // empty if the root is an archive
+	Initrd  Initrd   `json:"initrd,omitzero"` // empty if the root is an archive
 	Disks   []Disk   `json:"disks"`           // the first is the root
 	Init    *vm.Init `json:"init,omitempty"`  // what the guest does before it serves
 }
@@ -28,12 +28,12 @@ type Manifest struct {
 // ManifestVersion is the version of manifests that this package reads and writes.
 const ManifestVersion = 1
 
-// A Kernel is one in the formats that hypervisors take.
+// A Kernel is a kernel in the formats that hypervisors boot.
 type Kernel struct {
 	File
 	Release string `json:"release,omitempty"` // "6.1.0-56-cloud-amd64"
-	Package string `json:"package,omitempty"` // "linux-image-6.1.0-56-cloud-amd64=6.1.192-2", or the file that it came from
-	// ELF is the same kernel unpacked, for Firecracker; nil for one that has no such.
+	Package string `json:"package,omitempty"` // "linux-image-6.1.0-56-cloud-amd64=6.1.192-2", or the name of its file
+	// ELF is the same kernel unpacked, for Firecracker; nil for a kernel without an ELF file.
 	ELF *File `json:"elf,omitempty"`
 }
 
@@ -47,13 +47,13 @@ type Initrd struct {
 // A Disk is a read-only file system, or an archive of one.
 type Disk struct {
 	File
-	ID     string `json:"id"`     // by which the guest finds it
+	ID     string `json:"id"`     // the guest finds the disk by it
 	Format string `json:"format"` // FormatSquashfs or FormatArchive
 
-	Image    string   `json:"image,omitempty"`    // digest of the OCI image that it was made from
+	Image    string   `json:"image,omitempty"`    // digest of the OCI image that the disk was built from
 	Config   *Config  `json:"config,omitempty"`   // of that image
-	Suite    string   `json:"suite,omitempty"`    // or of which Debian,
-	Packages []string `json:"packages,omitempty"` // all that is installed, "name=version"
+	Suite    string   `json:"suite,omitempty"`    // of Debian, for a disk without an image
+	Packages []string `json:"packages,omitempty"` // all installed packages, "name=version"
 
 	Guest string `json:"guest,omitempty"` // digest of the program in an archive, at GuestPath
 }
@@ -64,10 +64,10 @@ const (
 	FormatArchive  = "tar.gz" // for hypervisors that bring a kernel, which have no disk but the root
 )
 
-// GuestPath is where an archive has the guest's program.
+// GuestPath is the path of the guest's program in an archive.
 const GuestPath = "/usr/sbin/atoll-guest"
 
-// Config is what an image says about running it.
+// Config is the part of an image's configuration that says how to run it.
 type Config struct {
 	Env        []string `json:"env,omitempty"`
 	Entrypoint []string `json:"entrypoint,omitempty"`
@@ -76,7 +76,7 @@ type Config struct {
 	Workdir    string   `json:"workdir,omitempty"`
 }
 
-// A File is one of a bundle.
+// A File is a file of a bundle.
 type File struct {
 	Name   string      `json:"name"` // in the bundle's directory
 	Size   atoll.Bytes `json:"size"`
@@ -92,7 +92,7 @@ const (
 	kernelName   = "kernel"
 	elfName      = "vmlinux"
 	initrdName   = "initrd"
-	lockName     = "lock" // its modification time is that of the last use
+	lockName     = "lock" // its modification time records the last use
 )
 
 const (
@@ -100,35 +100,35 @@ const (
 	maxFiles    = 32
 )
 
-// A Bundle is one in a Store.
+// A Bundle is a bundle in a Store.
 type Bundle struct {
 	Manifest
 	Names  []string // in the store, sorted
-	Digest string   // of the manifest, and so of everything
-	Dir    string   // is never changed
+	Digest string   // of the manifest, which has those of the files
+	Dir    string   // never changes
 	Made   time.Time
-	Used   time.Time // when it was last got
+	Used   time.Time // time of the last Get
 }
 
-// Path is where f, a file of the bundle, lies.
+// Path returns the path of f, a file of the bundle.
 func (b *Bundle) Path(f File) string { return filepath.Join(b.Dir, f.Name) }
 
-// Size is that of all files.
+// Size returns the size of all files.
 func (m *Manifest) Size() (n atoll.Bytes) {
-	for _, f := range m.files() {
+	for _, f := range m.listFiles() {
 		n += f.Size
 	}
 	return n
 }
 
-// Root is the disk with the root file system.
+// Root returns the disk with the root file system.
 func (m *Manifest) Root() Disk { return m.Disks[0] }
 
 // IsArchive reports whether the bundle is a root archive, for hypervisors that bring a
-// kernel. Else it has a kernel, an initrd and disks, for all others.
+// kernel. A bundle for other hypervisors has a kernel, an initrd and disks.
 func (m *Manifest) IsArchive() bool { return m.Root().Format == FormatArchive }
 
-func (m *Manifest) files() (list []File) {
+func (m *Manifest) listFiles() (list []File) {
 	if !m.IsArchive() {
 		list = append(list, m.Kernel.File)
 		if m.Kernel.ELF != nil {
@@ -143,50 +143,50 @@ func (m *Manifest) files() (list []File) {
 }
 
 var (
-	digestForm = form(`^sha256:[0-9a-f]{64}$`)
-	fileForm   = form(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-	archForm   = form(`^[a-z0-9]{1,16}$`)
-	idForm     = form(`^[a-zA-Z0-9-]{1,20}$`) // what virtio's serials can be
+	digestForm = lazyRegexp(`^sha256:[0-9a-f]{64}$`)
+	fileForm   = lazyRegexp(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+	archForm   = lazyRegexp(`^[a-z0-9]{1,16}$`)
+	idForm     = lazyRegexp(`^[a-zA-Z0-9-]{1,20}$`) // the limits of a virtio serial
 )
 
-// form compiles an expression when it is first used: most programs that import this
-// package never do.
-func form(expr string) func() *regexp.Regexp {
+// lazyRegexp compiles an expression at its first use: most programs that import this
+// package never use it.
+func lazyRegexp(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// parseManifest reads a manifest, which may come from anywhere.
+// parseManifest parses and checks a manifest, which may be hostile.
 func parseManifest(raw []byte) (*Manifest, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	var m Manifest
 	if err := d.Decode(&m); err != nil {
-		return nil, damaged(err, "the manifest is not one")
+		return nil, newDamageError(err, "not a valid manifest")
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, damaged(nil, "the manifest is not one: something follows it")
+		return nil, newDamageError(nil, "not a valid manifest: trailing data after the JSON value")
 	}
 	switch {
 	case m.Version != ManifestVersion:
-		return nil, damaged(nil, "the manifest has version %d, and this program reads %d", m.Version, ManifestVersion)
+		return nil, newDamageError(nil, "the manifest has version %d, and this program reads %d", m.Version, ManifestVersion)
 	case !archForm().MatchString(m.Arch):
-		return nil, damaged(nil, "the manifest is for %q, which is no architecture", m.Arch)
+		return nil, newDamageError(nil, "the manifest has the invalid architecture %q", m.Arch)
 	case len(m.Disks) == 0 || m.Disks[0].ID != RootDisk:
-		return nil, damaged(nil, "the manifest has no root disk")
+		return nil, newDamageError(nil, "the manifest has no root disk")
 	case m.IsArchive() && (len(m.Disks) > 1 || m.Kernel.Name != "" || m.Kernel.ELF != nil || m.Initrd.Name != ""):
-		return nil, damaged(nil, "the manifest has a root archive, beside which nothing is booted")
-	case len(m.files()) > maxFiles:
-		return nil, damaged(nil, "the manifest has more than %d files", maxFiles)
+		return nil, newDamageError(nil, "the manifest has a root archive, and also a kernel, an initrd or other disks")
+	case len(m.listFiles()) > maxFiles:
+		return nil, newDamageError(nil, "the manifest has more than %d files", maxFiles)
 	}
 	seen := []string{manifestName, lockName}
 	var total atoll.Bytes
-	for _, f := range m.files() {
+	for _, f := range m.listFiles() {
 		switch {
 		case !fileForm().MatchString(f.Name) || slices.Contains(seen, f.Name):
-			return nil, damaged(nil, "the manifest has a file %q, which is no name for one, or there twice", f.Name)
+			return nil, newDamageError(nil, "the manifest has the file name %q, which is invalid or a duplicate", f.Name)
 		case !digestForm().MatchString(f.Digest):
-			return nil, damaged(nil, "the digest of %s is %q: it must be sha256:...", f.Name, f.Digest)
+			return nil, newDamageError(nil, "the digest of %s is %q: it must be sha256:...", f.Name, f.Digest)
 		case f.Size <= 0 || f.Size > maxSize-total:
-			return nil, damaged(nil, "%s cannot have %d bytes", f.Name, int64(f.Size))
+			return nil, newDamageError(nil, "file %s has the invalid size %d", f.Name, int64(f.Size))
 		}
 		total += f.Size
 		seen = append(seen, f.Name)
@@ -195,20 +195,20 @@ func parseManifest(raw []byte) (*Manifest, error) {
 	for _, disk := range m.Disks {
 		switch {
 		case !idForm().MatchString(disk.ID) || ids[disk.ID]:
-			return nil, damaged(nil, "the manifest has a disk %q, which is no id for one, or there twice", disk.ID)
+			return nil, newDamageError(nil, "the manifest has the disk id %q, which is invalid or a duplicate", disk.ID)
 		case disk.Format != FormatSquashfs && !(disk.Format == FormatArchive && disk.ID == RootDisk):
-			return nil, damaged(nil, "disk %s is in format %q, which is not known", disk.ID, disk.Format)
+			return nil, newDamageError(nil, "disk %s has the unknown format %q", disk.ID, disk.Format)
 		}
 		ids[disk.ID] = true
 	}
 	return &m, nil
 }
 
-// maxSize bounds a bundle.
+// maxSize bounds the size of a bundle, in bytes.
 const maxSize = 64 << 30
 
-// encode is the manifest as it is written, and of which the digest is taken.
-func (m *Manifest) encode() ([]byte, error) {
+// encodeJSON returns the bytes of the manifest file, whose digest is the bundle's.
+func (m *Manifest) encodeJSON() ([]byte, error) {
 	b, err := json.MarshalIndent(m, "", "\t")
 	return append(b, '\n'), err
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// A debian package is an ar archive of three members, of which the last is the tar
-// stream with the files.
+// A Debian package is an ar archive of three members. The last one is the tar stream with
+// the files.
 const (
 	arMagic  = "!<arch>\n"
 	arHeader = 60 // bytes before each member
 )
 
-// readDeb calls each for every file of the Debian package at path, in its order.
+// readDeb calls each for every file of the Debian package at path, in the package's order.
 func readDeb(ctx context.Context, path string, each func(hdr *tar.Header, r io.Reader) error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -36,22 +36,22 @@ func readDeb(ctx context.Context, path string, each func(hdr *tar.Header, r io.R
 	r := bufio.NewReaderSize(f, 1<<20)
 	magic := make([]byte, len(arMagic))
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != arMagic {
-		return damaged(err, "%s is not a Debian package", path)
+		return newDamageError(err, "%s is not a Debian package", path)
 	}
 	for {
 		name, size, err := nextMember(r)
 		if err == io.EOF {
-			return damaged(nil, "%s has no data.tar", path)
+			return newDamageError(nil, "%s has no data.tar", path)
 		}
 		if err != nil {
-			return damaged(err, "%s", path)
+			return newDamageError(err, "%s", path)
 		}
 		member := io.LimitReader(r, size)
 		if strings.HasPrefix(name, "data.tar") {
 			return readTar(ctx, member, each)
 		}
-		if _, err := io.CopyN(io.Discard, r, size+size%2); err != nil { // they begin at even places
-			return damaged(err, "%s ends in the middle of %s", path, name)
+		if _, err := io.CopyN(io.Discard, r, size+size%2); err != nil { // members begin at even offsets
+			return newDamageError(err, "%s ends in the middle of %s", path, name)
 		}
 	}
 }
@@ -63,13 +63,13 @@ func nextMember(r io.Reader) (name string, size int64, err error) {
 	}
 	size, err = strconv.ParseInt(strings.TrimSpace(string(hdr[48:58])), 10, 64)
 	if err != nil || size < 0 || string(hdr[58:]) != "`\n" {
-		return "", 0, errors.New("a header of its archive makes no sense")
+		return "", 0, errors.New("invalid ar header")
 	}
 	return strings.TrimSuffix(strings.TrimSpace(string(hdr[:16])), "/"), size, nil
 }
 
 func readTar(ctx context.Context, r io.Reader, each func(hdr *tar.Header, r io.Reader) error) error {
-	plain, err := decompress(r)
+	plain, err := newDecompressor(r)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func readTar(ctx context.Context, r io.Reader, each func(hdr *tar.Header, r io.R
 			return nil
 		}
 		if err != nil {
-			return damaged(err, "not a tar stream")
+			return newDamageError(err, "not a tar stream")
 		}
 		if err := each(hdr, t); err != nil {
 			return fmt.Errorf("%s: %w", hdr.Name, err)
@@ -92,13 +92,13 @@ func readTar(ctx context.Context, r io.Reader, each func(hdr *tar.Header, r io.R
 	}
 }
 
-// A compression is one that kernels, modules and packages come in.
+// A compression is a format of compressed kernels, modules and packages.
 type compression struct {
 	magic string
 	open  func(r io.Reader) (io.Reader, error)
 }
 
-// maxWindow bounds what a compressed stream may want to look back on.
+// maxWindow bounds the window of a compressed stream, in bytes.
 const maxWindow = 128 << 20
 
 var compressions = []compression{
@@ -107,7 +107,7 @@ var compressions = []compression{
 		if err != nil {
 			return nil, err
 		}
-		z.Multistream(false) // what follows a kernel is none
+		z.Multistream(false) // a kernel may have trailing data
 		return z, nil
 	}},
 	{"\xfd7zXZ\x00", func(r io.Reader) (io.Reader, error) {
@@ -125,9 +125,9 @@ var compressions = []compression{
 	{"BZh", func(r io.Reader) (io.Reader, error) { return bzip2.NewReader(r), nil }},
 }
 
-// decompress recognises how r is compressed by how it begins. What is not
-// compressed comes as it is.
-func decompress(r io.Reader) (io.ReadCloser, error) {
+// newDecompressor detects the compression of r by its first bytes. It returns an
+// uncompressed stream as it is.
+func newDecompressor(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(6)
 	if err != nil && err != io.EOF {
@@ -139,7 +139,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 		}
 		plain, err := c.open(b)
 		if err != nil {
-			return nil, damaged(err, "cannot be decompressed")
+			return nil, newDamageError(err, "cannot be decompressed")
 		}
 		if z, ok := plain.(*zstd.Decoder); ok {
 			return z.IOReadCloser(), nil

@@ -22,11 +22,11 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// tools are the programs that builds need, and the Debian packages that bring them.
+// tools maps the programs that builds need to the Debian packages that contain them.
 var tools = map[string]string{"sqfstar": "squashfs-tools", "mmdebstrap": "mmdebstrap", "apt-get": "apt", "apt-cache": "apt"}
 
-// haveTools reports which tools r needs that are missing.
-func haveTools(r Recipe) error {
+// checkTools returns an error if a tool that r needs is missing.
+func checkTools(r Recipe) error {
 	need := []string{}
 	if !r.Archive {
 		need = append(need, "sqfstar")
@@ -51,44 +51,44 @@ func haveTools(r Recipe) error {
 	for _, name := range []string{"apt-cache", "apt-get"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return atoll.Errorf("build", r.Name, atoll.ErrUnavailable,
-				"%s is not installed, which fetches the kernel: give one with --kernel, a file such as https://packages.debian.org/%s has", name, KernelPackage+debianArch())
+				"%s, which fetches the kernel, is not installed: use --kernel with a file such as those of https://packages.debian.org/%s", name, KernelPackage+debianArch())
 		}
 	}
 	return nil
 }
 
-func debianArch() string { return runtime.GOARCH } // the names are the same where there are cloud kernels
+func debianArch() string { return runtime.GOARCH } // Go's and Debian's names are the same for architectures with cloud kernels
 
 var (
-	dependsForm = form(`(linux-image-[a-z0-9][a-z0-9.+-]*)(?: \(= ([A-Za-z0-9.+:~-]+)\))?`)
-	versionForm = form(`^[A-Za-z0-9.+:~-]+$`)
+	dependsForm = lazyRegexp(`(linux-image-[a-z0-9][a-z0-9.+-]*)(?: \(= ([A-Za-z0-9.+:~-]+)\))?`)
+	versionForm = lazyRegexp(`^[A-Za-z0-9.+:~-]+$`)
 )
 
-// newestKernel returns which package has Debian's newest kernel, as "name=version".
+// newestKernel returns the package with Debian's newest kernel, as "name=version".
 func newestKernel(ctx context.Context) (string, error) {
 	meta := KernelPackage + debianArch()
-	out, err := run(ctx, "", "apt-cache", "show", "--no-all-versions", meta)
+	out, err := runProgram(ctx, "", "apt-cache", "show", "--no-all-versions", meta)
 	if err != nil {
-		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "apt knows no such package: run apt-get update, or give a kernel with --kernel: %w", err)
+		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "apt has no such package: run apt-get update, or use --kernel: %w", err)
 	}
-	fields := paragraph(out)
+	fields := parseParagraph(out)
 	m := dependsForm().FindStringSubmatch(fields["Depends"])
 	if m == nil {
-		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package depends on %q, which is no kernel: give one with --kernel", fields["Depends"])
+		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package depends on %q, which is not a kernel: use --kernel", fields["Depends"])
 	}
 	version := m[2]
 	if version == "" {
 		version = fields["Version"]
 	}
 	if !versionForm().MatchString(version) {
-		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package has version %q: give a kernel with --kernel", version)
+		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package has the invalid version %q: use --kernel", version)
 	}
 	return m[1] + "=" + version, nil
 }
 
-// paragraph returns the fields of a paragraph as Debian writes them, but for what
-// goes on in more lines.
-func paragraph(text string) map[string]string {
+// parseParagraph returns the fields of a paragraph in Debian's format, without
+// continuation lines.
+func parseParagraph(text string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
@@ -102,19 +102,19 @@ func paragraph(text string) map[string]string {
 	return fields
 }
 
-// download fetches a package, which apt checks, into a directory below dir, and
-// returns the file.
-func download(ctx context.Context, dir, pkg string) (string, error) {
+// downloadPackage fetches a package into a directory below dir, and returns the path of
+// the file. apt verifies it.
+func downloadPackage(ctx context.Context, dir, pkg string) (string, error) {
 	dir = filepath.Join(dir, "download")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
-	// As root apt would fetch as another user, who cannot write to our directories.
-	if _, err := run(ctx, dir, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=", pkg); err != nil {
+	// As root, apt would download as another user, which cannot write to our directories.
+	if _, err := runProgram(ctx, dir, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=", pkg); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
 			return "", err
 		}
-		return "", atoll.Errorf("build", pkg, atoll.ErrUnavailable, "apt cannot fetch it: run apt-get update, or give a kernel with --kernel: %w", err)
+		return "", atoll.Errorf("build", pkg, atoll.ErrUnavailable, "apt cannot fetch the package: run apt-get update, or use --kernel: %w", err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(files) != 1 {
@@ -123,15 +123,15 @@ func download(ctx context.Context, dir, pkg string) (string, error) {
 	return files[0], nil
 }
 
-// run runs a program to its end, and returns what it prints.
-func run(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := command(ctx, name, args...)
+// runProgram runs a program to its end, and returns its output.
+func runProgram(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := newCommand(ctx, name, args...)
 	cmd.Dir = dir
 	var out bytes.Buffer
 	var said tail
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil {
-		if said.full() {
+		if said.isDiskFull() {
 			return "", fmt.Errorf("%s: %w", name, syscall.ENOSPC)
 		}
 		return "", fmt.Errorf("%s: %w: %s", name, err, said.String())
@@ -139,14 +139,15 @@ func run(ctx context.Context, dir, name string, args ...string) (string, error) 
 	return out.String(), nil
 }
 
-// excluded is what dpkg leaves out: nobody reads it in a machine for programs.
-var excluded = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*"}
+// excludedPaths lists files that dpkg does not install: nobody reads them in a machine
+// for programs.
+var excludedPaths = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*"}
 
-// debian installs the packages of r, writes the system to a disk with init in it, and
-// returns all packages that are installed. temp is a directory for files on the way.
-func debian(ctx context.Context, temp string, r Recipe, init []byte, to tarTo, m *meter) (installed []string, err error) {
+// installDebian installs the packages of r, writes the system to a disk with init in it,
+// and returns all installed packages. temp is a directory for temporary files.
+func installDebian(ctx context.Context, temp string, r Recipe, init []byte, to diskWriter, m *meter) (installed []string, err error) {
 	args := []string{"--variant=apt", "--format=tar", "--components=main", "--include=" + strings.Join(r.Packages, ",")}
-	for _, e := range excluded {
+	for _, e := range excludedPaths {
 		args = append(args, "--dpkgopt=path-exclude="+e)
 	}
 	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", r.Suite, "-")
@@ -155,10 +156,10 @@ func debian(ctx context.Context, temp string, r Recipe, init []byte, to tarTo, m
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := command(ctx, "mmdebstrap", args...)
+	cmd := newCommand(ctx, "mmdebstrap", args...)
 	if os.Geteuid() == 0 {
-		cmd.Env = append(cmd.Env, "TMPDIR="+temp)          // others' namespaces could not enter the directory
-		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // what it mounts goes with it, however it ends
+		cmd.Env = append(cmd.Env, "TMPDIR="+temp)          // only for root: in a user namespace mmdebstrap could not enter the directory
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // the kernel removes its mounts, however it ends
 	}
 	var said tail
 	cmd.Stderr = &said
@@ -171,31 +172,31 @@ func debian(ctx context.Context, temp string, r Recipe, init []byte, to tarTo, m
 	}
 	installed, err = copyDebian(ctx, out, init, to, m)
 	if err == nil {
-		_, err = io.Copy(io.Discard, out) // what pads the stream
+		_, err = io.Copy(io.Discard, out) // the padding of the stream
 	}
 	if err != nil {
 		cancel()
 	}
-	if waited := cmd.Wait(); waited != nil && (err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*damage))) {
-		if said.full() {
+	if waited := cmd.Wait(); waited != nil && (err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*damageError))) {
+		if said.isDiskFull() {
 			return nil, fmt.Errorf("mmdebstrap: %w", syscall.ENOSPC)
 		}
 		if os.Geteuid() != 0 && bytes.Contains(said.buf, []byte("chroot mode")) {
 			return nil, atoll.Errorf("build", r.Name, atoll.ErrUnavailable,
-				"mmdebstrap can install nothing here as an ordinary user: apt-get install uidmap, have a range in /etc/subuid and /etc/subgid, or build as root: %s", said.String())
+				"mmdebstrap cannot run as an ordinary user here: apt-get install uidmap and add ranges to /etc/subuid and /etc/subgid, or build as root: %s", said.String())
 		}
 		return nil, atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "mmdebstrap: %w: %s", waited, said.String())
 	}
 	return installed, err
 }
 
-// copyDebian copies a system's files, but for those that depend on where and when it
-// was made, and returns what is installed.
-func copyDebian(ctx context.Context, r io.Reader, init []byte, to tarTo, m *meter) (installed []string, err error) {
+// copyDebian copies a system's files, without those that depend on the place and time of
+// the build, adds init, and returns the installed packages.
+func copyDebian(ctx context.Context, r io.Reader, init []byte, to diskWriter, m *meter) (installed []string, err error) {
 	seen := map[string]bool{}
 	err = readTar(ctx, r, func(hdr *tar.Header, r io.Reader) error {
 		name := path.Clean("/" + hdr.Name)
-		if left(name, hdr.Typeflag) {
+		if isExcluded(name, hdr.Typeflag) {
 			return nil
 		}
 		seen[name] = true
@@ -223,24 +224,24 @@ func copyDebian(ctx context.Context, r io.Reader, init []byte, to tarTo, m *mete
 		return nil, err
 	}
 	if installed == nil {
-		return nil, damaged(nil, "what was installed is no Debian: it has no /var/lib/dpkg/status")
+		return nil, newDamageError(nil, "the installed system is not a Debian: it has no /var/lib/dpkg/status")
 	}
 	if init == nil {
 		return installed, nil
 	}
 	for _, d := range []string{path.Dir(vm.InitFile), "/var/lib/docker"} {
 		if !seen[d] {
-			if err := to.add(&tar.Header{Typeflag: tar.TypeDir, Name: "." + d + "/", Mode: 0o755, Format: tar.FormatPAX}, nil); err != nil {
+			if err := to.addFile(&tar.Header{Typeflag: tar.TypeDir, Name: "." + d + "/", Mode: 0o755, Format: tar.FormatPAX}, nil); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return installed, to.add(&tar.Header{Typeflag: tar.TypeReg, Name: "." + vm.InitFile, Mode: 0o644, Format: tar.FormatPAX}, init)
+	return installed, to.addFile(&tar.Header{Typeflag: tar.TypeReg, Name: "." + vm.InitFile, Mode: 0o644, Format: tar.FormatPAX}, init)
 }
 
-// left reports whether a file is left out: devices, of which the guest makes its own,
-// what was this machine's, logs and caches.
-func left(name string, kind byte) bool {
+// isExcluded reports whether copyDebian omits a file: a device, which the guest creates
+// itself, a file with settings of this machine, a log or a cache.
+func isExcluded(name string, kind byte) bool {
 	if strings.HasPrefix(name, "/dev/") {
 		return true
 	}
@@ -258,7 +259,7 @@ func left(name string, kind byte) bool {
 	}, name)
 }
 
-// packagesOf lists what is installed, by dpkg's record of it.
+// packagesOf returns the installed packages from dpkg's status file, sorted.
 func packagesOf(status io.Reader) (list []string) {
 	s := bufio.NewScanner(status)
 	s.Buffer(nil, 1<<20)

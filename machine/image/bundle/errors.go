@@ -11,33 +11,32 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A damage is what is wrong with a kernel, a package or a bundle, which no retry
-// mends.
-type damage struct {
+// A damageError is a fault in a kernel, a package or a bundle, which no retry repairs.
+type damageError struct {
 	msg string
 	err error // may be nil
 }
 
-func damaged(err error, format string, args ...any) error {
-	return &damage{fmt.Sprintf(format, args...), err}
+func newDamageError(err error, format string, args ...any) error {
+	return &damageError{fmt.Sprintf(format, args...), err}
 }
 
-func (d *damage) Error() string {
+func (d *damageError) Error() string {
 	if d.err == nil {
 		return d.msg
 	}
 	return d.msg + ": " + d.err.Error()
 }
 
-func (d *damage) Unwrap() error { return d.err }
+func (d *damageError) Unwrap() error { return d.err }
 
-// failed gives the failure of op on name its kind.
-func (s *Store) failed(op, name string, err error) error {
+// wrapError gives the failure of op on name its kind; nil for a nil err.
+func (s *Store) wrapError(op, name string, err error) error {
 	var e *atoll.Error
 	if err == nil || errors.As(err, &e) {
 		return err
 	}
-	var bad *damage
+	var bad *damageError
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return atoll.E(op, name, atoll.KindOf(err), err)

@@ -7,14 +7,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// formatter is the program of this machine by which disks are formatted.
+// formatter is the program of this machine that formats disks.
 const formatter = "mke2fs"
 
-// formatterDirs are where it is but in PATH: where only root looks, and where Homebrew
-// leaves it.
+// formatterDirs lists its directories outside PATH: those that only root's PATH has, and
+// those of Homebrew.
 var formatterDirs = []string{"/usr/sbin", "/sbin", "/opt/homebrew/opt/e2fsprogs/sbin", "/usr/local/opt/e2fsprogs/sbin"}
 
-// FixFormatter is what to do where there is none.
+// FixFormatter says how to install the formatter.
 const FixFormatter = "apt-get install e2fsprogs, or brew install e2fsprogs"
 
 // FindFormatter returns the path of mke2fs on this machine. Kinds: ErrUnavailable.

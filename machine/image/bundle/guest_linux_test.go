@@ -21,8 +21,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// What is built is a machine with a guest in it, that has Debian's programs, and keeps
-// what is written on a disk that it has formatted.
+// A built bundle boots a machine with a guest in it, that has Debian's programs, and
+// retains files on a disk that it has formatted.
 func TestGuest(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the machines of this test are amd64")

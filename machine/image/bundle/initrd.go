@@ -20,13 +20,13 @@ const (
 	modeFile = 0o100000
 )
 
-// directories are those of an initrd, for the guest to mount things on, besides
-// those that files need.
-var directories = []string{"dev", "etc", "mnt", "newroot", "proc", "run", "sys", "tmp"}
+// initrdDirs lists the directories of an initrd that the guest mounts file systems on,
+// besides the parents of files.
+var initrdDirs = []string{"dev", "etc", "mnt", "newroot", "proc", "run", "sys", "tmp"}
 
-// writeInitrd writes an initrd: the guest's program as /init, the modules, the list of
-// them, and programs by their names without the first slash. Files belong to root and have no time, so that the same guest and
-// modules give the same bytes.
+// writeInitrd writes an initrd: the guest's program as /init, the modules, their list,
+// and programs by their paths without the first slash. Files belong to root and have no
+// time, so that the same guest and modules give the same bytes.
 func writeInitrd(w io.Writer, init []byte, release string, load []module, programs map[string][]byte) error {
 	files := map[string][]byte{"init": init}
 	maps.Copy(files, programs)
@@ -39,7 +39,7 @@ func writeInitrd(w io.Writer, init []byte, release string, load []module, progra
 	files[strings.TrimPrefix(vm.ModuleList, "/")] = list.Bytes()
 
 	dirs := map[string]bool{}
-	for _, d := range directories {
+	for _, d := range initrdDirs {
 		dirs[d] = true
 	}
 	for name := range files {
@@ -65,10 +65,10 @@ func writeInitrd(w io.Writer, init []byte, release string, load []module, progra
 		case name == "init", programs[name] != nil:
 			mode = modeFile | 0o755
 		}
-		c.add(name, mode, 0, 0, files[name])
+		c.addEntry(name, mode, 0, 0, files[name])
 		if name == "dev" {
-			// Before the guest has mounted anything, the kernel prints what it says here.
-			c.add("dev/console", modeChar|0o600, 5, 1, nil)
+			// Until the guest has mounted /dev, the kernel prints its output here.
+			c.addEntry("dev/console", modeChar|0o600, 5, 1, nil)
 		}
 	}
 	return c.close()
@@ -78,31 +78,31 @@ func writeInitrd(w io.Writer, init []byte, release string, load []module, progra
 type cpio struct {
 	w   io.Writer
 	n   int64  // bytes written
-	ino uint32 // of the last one
+	ino uint32 // of the last entry
 	err error
 }
 
-func (c *cpio) add(name string, mode, major, minor uint32, data []byte) {
+func (c *cpio) addEntry(name string, mode, major, minor uint32, data []byte) {
 	c.ino++
 	links := uint32(1)
 	if mode&modeType == modeDir {
 		links = 2
 	}
-	c.header(c.ino, mode, links, uint32(len(data)), major, minor, name)
+	c.writeHeader(c.ino, mode, links, uint32(len(data)), major, minor, name)
 	c.write(data)
-	c.pad()
+	c.writePadding()
 }
 
-// header writes the 13 numbers of an entry, of eight hexadecimal digits each, and
+// writeHeader writes the 13 numbers of an entry, each with eight hexadecimal digits, and
 // its name.
-func (c *cpio) header(ino, mode, links, size, major, minor uint32, name string) {
+func (c *cpio) writeHeader(ino, mode, links, size, major, minor uint32, name string) {
 	const nobody, never, here, unchecked = 0, 0, 0, 0 // root, in fact
 	c.write(fmt.Appendf(nil, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		ino, mode, nobody, nobody, links, never, size, here, here, major, minor, len(name)+1, unchecked, name))
-	c.pad()
+	c.writePadding()
 }
 
-func (c *cpio) pad() { c.write(make([]byte, -c.n&3)) }
+func (c *cpio) writePadding() { c.write(make([]byte, -c.n&3)) }
 
 func (c *cpio) write(b []byte) {
 	if c.err != nil {
@@ -114,6 +114,6 @@ func (c *cpio) write(b []byte) {
 }
 
 func (c *cpio) close() error {
-	c.header(0, 0, 1, 0, 0, 0, "TRAILER!!!")
+	c.writeHeader(0, 0, 1, 0, 0, 0, "TRAILER!!!")
 	return c.err
 }

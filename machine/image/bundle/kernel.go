@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// makeKernel makes the part of a kernel, with the modules of wanted and what these
-// need, from the file at path; from says where that came from.
+// makeKernel makes the part of a kernel in dir, with the wanted modules and those that
+// they need, from file: a Debian package or a kernel. from is the name of the source.
 func makeKernel(ctx context.Context, dir, file, from string, wanted []string) (*part, error) {
 	kernel, tree := file, ""
 	if ok, err := isDeb(file); err != nil {
@@ -33,7 +33,7 @@ func makeKernel(ctx context.Context, dir, file, from string, wanted []string) (*
 	if err := os.WriteFile(filepath.Join(dir, kernelName), k.data, 0o644); err != nil {
 		return nil, err
 	}
-	if p.Kernel.File, err = measure(dir, kernelName); err != nil {
+	if p.Kernel.File, err = describeFile(dir, kernelName); err != nil {
 		return nil, err
 	}
 	if err := addELF(p.Kernel, k, dir); err != nil {
@@ -43,7 +43,7 @@ func makeKernel(ctx context.Context, dir, file, from string, wanted []string) (*
 	if tree != "" {
 		releases, err := os.ReadDir(filepath.Join(tree, modulesDir))
 		if err != nil || len(releases) != 1 {
-			return nil, damaged(err, "%s must have the modules of one kernel, and has those of %d", file, len(releases))
+			return nil, newDamageError(err, "%s must have the modules of one kernel, and has those of %d", file, len(releases))
 		}
 		p.Kernel.Release = releases[0].Name()
 		available = filepath.Join(tree, modulesDir, p.Kernel.Release)
@@ -52,7 +52,7 @@ func makeKernel(ctx context.Context, dir, file, from string, wanted []string) (*
 	if err != nil {
 		return nil, err
 	}
-	load, err := all.load(wanted)
+	load, err := all.resolveModules(wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -69,16 +69,16 @@ func makeKernel(ctx context.Context, dir, file, from string, wanted []string) (*
 	return p, nil
 }
 
-// addELF writes the kernel that hypervisors boot which want it unpacked.
+// addELF writes the unpacked kernel, for hypervisors that boot an ELF file.
 func addELF(to *Kernel, k *kernelImage, dir string) error {
-	elf, err := k.vmlinux()
+	elf, err := k.extractELF()
 	if err != nil || elf == nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, elfName), elf, 0o644); err != nil {
 		return err
 	}
-	f, err := measure(dir, elfName)
+	f, err := describeFile(dir, elfName)
 	to.ELF = &f
 	return err
 }
@@ -94,8 +94,8 @@ func isDeb(file string) (bool, error) {
 	return err == nil && string(magic) == arMagic, nil
 }
 
-// unpackKernel unpacks the kernel and modules of a package into the new directory
-// tree: kernel, and modules/RELEASE/.
+// unpackKernel unpacks the kernel and the modules of a package into the new directory
+// tree, as kernel and modules/RELEASE/.
 func unpackKernel(ctx context.Context, deb, tree string) error {
 	if err := os.Mkdir(tree, 0o700); err != nil {
 		return err
@@ -103,7 +103,7 @@ func unpackKernel(ctx context.Context, deb, tree string) error {
 	if err := os.Mkdir(filepath.Join(tree, modulesDir), 0o700); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(tree) // whatever names the package has, nothing leaves it
+	root, err := os.OpenRoot(tree) // names in the package cannot lead out of it
 	if err != nil {
 		return err
 	}
@@ -137,26 +137,26 @@ func unpackKernel(ctx context.Context, deb, tree string) error {
 		return err
 	})
 	if err == nil && !found {
-		return damaged(nil, "%s has no kernel in /boot: use a package such as %s%s depends on", deb, KernelPackage, runtime.GOARCH)
+		return newDamageError(nil, "%s has no kernel in /boot: use a package such as %s%s depends on", deb, KernelPackage, runtime.GOARCH)
 	}
 	return err
 }
 
-// loadPart returns the modules of a kernel's part that are needed for wanted.
+// loadPart returns the wanted modules, and those that they need, from a kernel's part.
 func loadPart(p *part, wanted []string) ([]module, error) {
 	if len(p.Modules) == 0 {
 		return nil, nil
 	}
-	m := &modules{dir: filepath.Join(p.dir, modulesDir), files: map[string]string{}, built: map[string]bool{}}
+	m := &modules{dir: filepath.Join(p.dir, modulesDir), files: map[string]string{}, builtin: map[string]bool{}}
 	for _, file := range p.Modules {
 		m.files[moduleName(file)] = file
 	}
-	// What the part does not have is built into the kernel, or was found missing.
+	// A module that the part lacks is built into the kernel, or optional and missing.
 	var there []string
 	for _, n := range wanted {
 		if n = strings.TrimSuffix(n, "?"); m.files[strings.ReplaceAll(n, "-", "_")] != "" {
 			there = append(there, n)
 		}
 	}
-	return m.load(slices.Clip(there))
+	return m.resolveModules(slices.Clip(there))
 }

@@ -20,31 +20,31 @@ type module struct {
 	data []byte // not compressed
 }
 
-// modules are those of one kernel, in a directory as a package has it.
+// modules describes the modules of one kernel, in a directory laid out as in a package.
 type modules struct {
-	dir   string
-	files map[string]string // by name, below dir
-	built map[string]bool   // that are in the kernel itself
+	dir     string
+	files   map[string]string // by name, below dir
+	builtin map[string]bool   // modules in the kernel itself
 }
 
-// moduleName is what the kernel calls the module in a file of that name.
+// moduleName returns the kernel's name of the module in a file of that name.
 func moduleName(file string) string {
 	base, _, _ := strings.Cut(path.Base(file), ".ko")
 	return strings.ReplaceAll(base, "-", "_")
 }
 
-// openModules lists the modules in dir. A dir that is "" has none.
+// openModules lists the modules in dir; none if dir is "".
 func openModules(dir string) (*modules, error) {
-	m := &modules{dir: dir, files: map[string]string{}, built: map[string]bool{}}
+	m := &modules{dir: dir, files: map[string]string{}, builtin: map[string]bool{}}
 	if dir == "" {
 		return m, nil
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
 	if err != nil {
-		return nil, damaged(err, "%s does not say what is built into the kernel", dir)
+		return nil, newDamageError(err, "%s has no list of modules that are built into the kernel", dir)
 	}
 	for line := range strings.Lines(string(text)) {
-		m.built[moduleName(strings.TrimSpace(line))] = true
+		m.builtin[moduleName(strings.TrimSpace(line))] = true
 	}
 	err = filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -67,21 +67,21 @@ func isModule(name string) bool {
 	return ok && (suffix == "" || slices.Contains([]string{".xz", ".zst", ".gz"}, suffix))
 }
 
-// load returns the modules that are needed for those named, each after all that it
-// depends on: in this order they can be loaded. What is built in is left out. A
-// name that ends with '?' may be missing.
-func (m *modules) load(names []string) ([]module, error) {
+// resolveModules returns the named modules and all that they need, each after those it
+// depends on: in this order the guest can load them. It omits modules that are built in.
+// A name that ends with '?' may be missing.
+func (m *modules) resolveModules(names []string) ([]module, error) {
 	var list []module
 	state := map[string]bool{} // true while its dependencies are being listed
 	var add func(name string, optional bool) error
 	add = func(name string, optional bool) error {
 		name = strings.ReplaceAll(name, "-", "_")
-		if m.built[name] {
+		if m.builtin[name] {
 			return nil
 		}
 		if busy, seen := state[name]; seen {
 			if busy {
-				return damaged(nil, "module %s depends on itself", name)
+				return newDamageError(nil, "module %s depends on itself", name)
 			}
 			return nil
 		}
@@ -90,16 +90,16 @@ func (m *modules) load(names []string) ([]module, error) {
 			if optional {
 				return nil
 			}
-			return damaged(nil, "the kernel has no module %s", name)
+			return newDamageError(nil, "the kernel has no module %s", name)
 		}
 		state[name] = true
 		data, err := readModule(filepath.Join(m.dir, filepath.FromSlash(file)))
 		if err != nil {
 			return err
 		}
-		needs, wants, err := dependencies(data)
+		needs, wants, err := moduleDependencies(data)
 		if err != nil {
-			return damaged(err, "module %s", file)
+			return newDamageError(err, "module %s", file)
 		}
 		for _, n := range wants {
 			if err := add(n, true); err != nil {
@@ -125,14 +125,14 @@ func (m *modules) load(names []string) ([]module, error) {
 	return list, nil
 }
 
-// readModule returns a module, decompressed: not every kernel does that itself.
+// readModule returns a decompressed module: not every kernel can decompress modules.
 func readModule(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	plain, err := decompress(f)
+	plain, err := newDecompressor(f)
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +140,9 @@ func readModule(file string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(plain, maxKernel))
 }
 
-// dependencies are what a module says of others: those that it needs, and those
-// that it works better with once they are loaded before.
-func dependencies(data []byte) (needs, wants []string, err error) {
+// moduleDependencies returns the modules that a module needs, and the optional ones that
+// should be loaded before it.
+func moduleDependencies(data []byte) (needs, wants []string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {
 		return nil, nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A part is what one step of a build made, kept for the next one.
+// A part is the result of one step of a build, which later builds reuse.
 type part struct {
 	Kernel  *Kernel  `json:"kernel,omitempty"`
 	Modules []string `json:"modules,omitempty"` // files below its directory modules
@@ -24,10 +24,10 @@ type part struct {
 const (
 	partName   = "part.json"
 	modulesDir = "modules"
-	partFormat = 1 // of parts, and of how they are made
+	partFormat = 1 // version of the format of parts, and of the steps that make them
 )
 
-func (p *part) files() (list []File) {
+func (p *part) listFiles() (list []File) {
 	if p.Kernel != nil {
 		list = append(list, p.Kernel.File)
 		if p.Kernel.ELF != nil {
@@ -41,7 +41,7 @@ func (p *part) files() (list []File) {
 }
 
 func (s *Store) readPart(id string) (*part, error) {
-	dir := s.path(partsDir, id)
+	dir := s.storePath(partsDir, id)
 	b, err := os.ReadFile(filepath.Join(dir, partName))
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (s *Store) readPart(id string) (*part, error) {
 	if err := json.Unmarshal(b, p); err != nil {
 		return nil, &fs.PathError{Op: "understand", Path: filepath.Join(dir, partName), Err: fs.ErrNotExist}
 	}
-	for _, f := range p.files() {
+	for _, f := range p.listFiles() {
 		if fi, err := os.Stat(filepath.Join(dir, f.Name)); err != nil || fi.Size() != int64(f.Size) {
 			return nil, &fs.PathError{Op: "find", Path: filepath.Join(dir, f.Name), Err: fs.ErrNotExist}
 		}
@@ -58,15 +58,16 @@ func (s *Store) readPart(id string) (*part, error) {
 	return p, nil
 }
 
-// part returns what was made with that key, and else what make makes of it in a
-// directory, one at a time. Nobody removes it until release is called.
-func (s *Store) part(ctx context.Context, key any, fresh bool, make func(dir string) (*part, error)) (p *part, release func(), err error) {
+// getPart returns the part with that key. If there is none, or fresh is set, it calls
+// make to build the part in a directory; one process at a time does so for a key. No
+// process removes the part until release is called.
+func (s *Store) getPart(ctx context.Context, key any, fresh bool, make func(dir string) (*part, error)) (p *part, release func(), err error) {
 	k, err := json.Marshal([]any{partFormat, key})
 	if err != nil {
 		return nil, nil, err
 	}
 	id := digestOf(k)[len("sha256:"):][:32]
-	unlock, err := s.lock(ctx, id)
+	unlock, err := s.acquireLock(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,7 +79,7 @@ func (s *Store) part(ctx context.Context, key any, fresh bool, make func(dir str
 	if p, err := s.readPart(id); err == nil && !fresh {
 		return p, unlock, nil
 	}
-	t, err := s.temp()
+	t, err := s.newTempDir()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,8 +97,8 @@ func (s *Store) part(ctx context.Context, key any, fresh bool, make func(dir str
 	if err := fsutil.Sync(dir); err != nil {
 		return nil, nil, err
 	}
-	place := s.path(partsDir, id)
-	if err := s.discard(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	place := s.storePath(partsDir, id)
+	if err := s.discardDir(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
 	if err := os.Rename(dir, place); err != nil {
@@ -107,32 +108,32 @@ func (s *Store) part(ctx context.Context, key any, fresh bool, make func(dir str
 	return p, unlock, err
 }
 
-// A meter tells how far a build is; nil tells nobody.
+// A meter reports the progress of a build to notify, unless that is nil.
 type meter struct {
-	tell  func(atoll.Progress)
-	phase string
-	item  string
-	done  int64
-	last  int64
+	notify func(atoll.Progress)
+	phase  string
+	item   string
+	done   int64
+	last   int64
 }
 
-func (m *meter) start(phase, item string) {
+func (m *meter) startPhase(phase, item string) {
 	m.phase, m.item, m.done, m.last = phase, item, 0, 0
-	m.report()
+	m.reportProgress()
 }
 
-// Write counts what it is given.
+// Write counts the bytes of p.
 func (m *meter) Write(p []byte) (int, error) {
 	m.done += int64(len(p))
 	if m.done-m.last >= 1<<20 {
 		m.last = m.done
-		m.report()
+		m.reportProgress()
 	}
 	return len(p), nil
 }
 
-func (m *meter) report() {
-	if m.tell != nil {
-		m.tell(atoll.Progress{Phase: m.phase, Item: m.item, Done: m.done})
+func (m *meter) reportProgress() {
+	if m.notify != nil {
+		m.notify(atoll.Progress{Phase: m.phase, Item: m.item, Done: m.done})
 	}
 }

@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// formatterPath is where the guest looks for the program that it formats disks with.
+// formatterPath is the path in the initrd of the program that formats disks.
 const formatterPath = "sbin/mke2fs"
 
-// maxLibrary bounds a library that a program needs.
+// maxLibrary bounds the size of a library, in bytes.
 const maxLibrary = 32 << 20
 
-// withLibraries returns the program at path, to be called as, and all that it takes to
-// run: its loader, where it has one, and the libraries that it needs, in /lib, where
-// the loader looks.
+// withLibraries returns the files to run the program at path: the program, under the name
+// as, its loader, if it has one, and its libraries, in lib, where the loader searches.
 func withLibraries(path, as string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	add := func(name, from string) (needs []string, loader string, err error) {
@@ -26,19 +25,19 @@ func withLibraries(path, as string) (map[string][]byte, error) {
 			return nil, "", err
 		}
 		if len(data) > maxLibrary {
-			return nil, "", damaged(nil, "%s has %d bytes", from, len(data))
+			return nil, "", newDamageError(nil, "%s has %d bytes", from, len(data))
 		}
 		files[name] = data
 		f, err := elf.Open(from)
 		if err != nil {
-			return nil, "", damaged(err, "%s", from)
+			return nil, "", newDamageError(err, "%s", from)
 		}
 		defer f.Close()
 		for _, p := range f.Progs {
 			if p.Type == elf.PT_INTERP {
 				text := make([]byte, p.Filesz)
 				if _, err := p.ReadAt(text, 0); err != nil {
-					return nil, "", damaged(err, "%s", from)
+					return nil, "", newDamageError(err, "%s", from)
 				}
 				loader = strings.TrimRight(string(text), "\x00")
 			}
@@ -72,7 +71,7 @@ func withLibraries(path, as string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// findLibrary looks where loaders do.
+// findLibrary returns the path of a library in the directories that the loader searches.
 func findLibrary(name, loader string) (string, error) {
 	dirs := []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"}
 	if real, err := filepath.EvalSymlinks(loader); err == nil {
@@ -84,5 +83,5 @@ func findLibrary(name, loader string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("there is no %s in %s", name, strings.Join(dirs, ", "))
+	return "", fmt.Errorf("no library %s in %s", name, strings.Join(dirs, ", "))
 }

@@ -42,7 +42,7 @@ func wantKind(t *testing.T, err error, kind atoll.Kind, text string) {
 func wantClean(t *testing.T, s *Store) {
 	t.Helper()
 	for _, sub := range []string{tempsDir, locksDir} {
-		entries, err := os.ReadDir(s.path(sub))
+		entries, err := os.ReadDir(s.storePath(sub))
 		if err != nil || len(entries) > 0 {
 			t.Errorf("in %s: %v (%v), want nothing", sub, entries, err)
 		}
@@ -62,7 +62,7 @@ func source(t *testing.T) (dir string, m *Manifest) {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		f, err := measure(dir, name)
+		f, err := describeFile(dir, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func source(t *testing.T) (dir string, m *Manifest) {
 
 func write(t *testing.T, dir string, m *Manifest) (digest string) {
 	t.Helper()
-	raw, err := m.encode()
+	raw, err := m.encodeJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func write(t *testing.T, dir string, m *Manifest) (digest string) {
 // wantBundle fails unless b has what is in dir.
 func wantBundle(t *testing.T, b *Bundle, dir string) {
 	t.Helper()
-	for _, f := range append(b.files(), File{Name: manifestName}) {
+	for _, f := range append(b.listFiles(), File{Name: manifestName}) {
 		got, err1 := os.ReadFile(filepath.Join(b.Dir, f.Name))
 		want, err2 := os.ReadFile(filepath.Join(dir, f.Name))
 		if err := errors.Join(err1, err2); err != nil || !bytes.Equal(got, want) {
@@ -205,7 +205,7 @@ func TestPull(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "root.squashfs"), []byte("other"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if m.Disks[0].File, err = measure(dir, "root.squashfs"); err != nil {
+	if m.Disks[0].File, err = describeFile(dir, "root.squashfs"); err != nil {
 		t.Fatal(err)
 	}
 	write(t, dir, m)
@@ -240,7 +240,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("removed, and found: %v", err)
 	}
 	for _, sub := range []string{bundlesDir, namesDir, tempsDir} {
-		if entries, err := os.ReadDir(s.path(sub)); err != nil || len(entries) > 0 {
+		if entries, err := os.ReadDir(s.storePath(sub)); err != nil || len(entries) > 0 {
 			t.Errorf("left in %s: %v, %v", sub, entries, err)
 		}
 	}
@@ -274,7 +274,7 @@ func TestPullGoesOn(t *testing.T) {
 			if last := f.asked[len(f.asked)-1]; last != c.last {
 				t.Errorf("the last request is %q of %q, want %q", last, f.asked, c.last)
 			}
-			if entries, _ := os.ReadDir(s.path(partialsDir)); len(entries) > 0 {
+			if entries, _ := os.ReadDir(s.storePath(partialsDir)); len(entries) > 0 {
 				t.Errorf("left: %v", entries)
 			}
 		})
@@ -293,15 +293,15 @@ func TestPullRefuses(t *testing.T) {
 	}{
 		{"another byte", "root.squashfs", replace(other), atoll.ErrInvalid, "has digest", 1},
 		{"a byte more", kernelName, replace(func(b []byte) []byte { return append(b, 0) }), atoll.ErrInvalid, "longer than", 1},
-		{"no manifest", manifestName, replace(func([]byte) []byte { return []byte("<html>") }), atoll.ErrInvalid, "the manifest is not one", 1},
+		{"no manifest", manifestName, replace(func([]byte) []byte { return []byte("<html>") }), atoll.ErrInvalid, "not a valid manifest", 1},
 		{"not there", initrdName, status(404), atoll.ErrNotExist, "404", 1},
 		{"not for us", initrdName, status(403), atoll.ErrDenied, "403", 1},
-		{"in trouble", initrdName, status(500), atoll.ErrUnavailable, "500", tries},
-		{"always broken off", initrdName, cut(10), atoll.ErrUnavailable, "EOF", tries},
+		{"in trouble", initrdName, status(500), atoll.ErrUnavailable, "500", maxAttempts},
+		{"always broken off", initrdName, cut(10), atoll.ErrUnavailable, "EOF", maxAttempts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, url := serve(t, dir)
-			for range 2 * tries {
+			for range 2 * maxAttempts {
 				f.faults[c.file] = append(f.faults[c.file], c.fault)
 			}
 			s := open(t, t.TempDir(), Options{})
@@ -335,7 +335,7 @@ func TestPullRefuses(t *testing.T) {
 		{"another bundle", url, digestOf([]byte("another")), "it is bundle sha256:"},
 		{"plain HTTP", "http://192.0.2.1/small", "", "plain HTTP"},
 		{"no URL", "ftp://192.0.2.1/small", "", "use the https:// URL"},
-		{"no digest", url, "sha256:12", "is no digest"},
+		{"no digest", url, "sha256:12", "is not a digest"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := s.Pull(t.Context(), c.source, PullOptions{Digest: c.digest})
@@ -393,7 +393,7 @@ func TestPullInterrupted(t *testing.T) {
 		t.Fatalf("canceled: %v", err)
 	}
 	wantClean(t, s)
-	partial := s.path(partialsDir, file(m.Disks[0].Digest))
+	partial := s.storePath(partialsDir, digestName(m.Disks[0].Digest))
 	if fi, err := os.Stat(partial); err != nil || fi.Size() != 1<<20 {
 		t.Fatalf("of the disk there is %v, %v, want 1 MiB", fi, err)
 	}
@@ -451,18 +451,17 @@ func TestPullAtOnce(t *testing.T) {
 	wantClean(t, open(t, state, Options{}))
 }
 
-// What a process has left that was killed goes when the store is opened; what one that
-// lives is making stays.
+// Open removes the unfinished work of a killed process, and not that of a living one.
 func TestSweep(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("locks say nothing there")
 	}
 	s := open(t, t.TempDir(), Options{})
-	alive, err := s.temp()
+	alive, err := s.newTempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead, err := s.temp()
+	dead, err := s.newTempDir()
 	if err != nil {
 		t.Fatal(err)
 	}

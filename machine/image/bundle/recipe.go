@@ -8,22 +8,22 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// A Recipe says what a bundle is built from. The zero value is Debian with what agents
-// mostly need.
+// A Recipe says from what to build a bundle. The zero value is Debian with the programs
+// that most agents need.
 type Recipe struct {
-	// Name is what the bundle is called in the store. Empty means "debian", "docker",
-	// "docker-wsl", which is an archive, or what Image is called.
+	// Name is the name of the bundle in the store. Empty means "debian", "docker",
+	// "docker-wsl" for an archive, or the name of Image.
 	Name string
 	// Image is an OCI image, as package image spells it, that becomes the root disk.
 	Image string
-	// Packages are installed on Debian's smallest system, which becomes the root disk,
-	// in place of DefaultPackages.
+	// Packages replaces DefaultPackages. Build installs them on Debian's smallest
+	// system, which becomes the root disk.
 	Packages []string
 	// Docker makes the root disk of a machine that runs a Docker Engine: with its
 	// packages, modules of the kernel, and an Init that starts it.
 	Docker bool
 	// Archive makes a root archive with the guest's program in it, and nothing else, for
-	// hypervisors that bring a kernel. It takes Docker.
+	// hypervisors that bring a kernel. It requires Docker.
 	Archive bool
 	// Suite of Debian; empty means DefaultSuite.
 	Suite string
@@ -32,27 +32,27 @@ type Recipe struct {
 	// Kernel is a file: a Debian package with a kernel, or a kernel that needs no
 	// modules. Empty means the one of KernelPackage.
 	Kernel string
-	// Modules are loaded besides those that every guest needs.
+	// Modules lists modules to load besides those that every guest needs.
 	Modules []string
 	// Compress makes the initrd smaller, and slower to boot.
 	Compress bool
-	// Fresh installs packages again that were installed before, as newer ones may be
-	// there.
+	// Fresh installs the packages anew instead of reusing an earlier build, as newer
+	// versions may exist.
 	Fresh bool
 }
 
 // Defaults of a Recipe.
 const (
 	DefaultSuite = "bookworm"
-	// KernelPackage is Debian's package of which the newest kernel is taken: -amd64 or
-	// -arm64 follows.
+	// KernelPackage is the prefix of Debian's package that depends on the newest
+	// kernel: "amd64" or "arm64" follows.
 	KernelPackage = "linux-image-cloud-"
 )
 
-// DefaultPackages are installed when a Recipe names nothing.
+// DefaultPackages lists the packages of a Recipe without an image, packages or Docker.
 var DefaultPackages = []string{"bash", "ca-certificates", "coreutils", "curl", "git", "procps", "python3"}
 
-// dockerPackages are those of Recipe.Docker.
+// dockerPackages lists the packages of Recipe.Docker.
 var dockerPackages = []string{"bash", "ca-certificates", "coreutils", "docker.io", "e2fsprogs", "iproute2", "iptables", "kmod", "procps"}
 
 // dockerInit starts the engine, on a disk of its own that outlives the machine.
@@ -67,7 +67,7 @@ const DataDisk = "data"
 
 const dockerSocket = "/var/run/docker.sock"
 
-// guestModules are what a guest needs of its kernel on any hypervisor; '?' marks those
+// guestModules lists the modules that a guest needs on any hypervisor; '?' marks modules
 // that not every kernel has.
 var guestModules = []string{
 	"virtio", "virtio_pci", "virtio_mmio?", "virtio_blk", "virtio_net", "virtio_console", "virtio_rng?",
@@ -75,21 +75,21 @@ var guestModules = []string{
 	"squashfs", "overlay", "ext4", "fuse", "virtiofs?",
 }
 
-// dockerModules are what a Docker Engine needs besides.
+// dockerModules lists the modules that a Docker Engine needs in addition.
 var dockerModules = []string{
 	"bridge", "br_netfilter", "veth", "ip_tables", "iptable_filter", "iptable_nat", "iptable_mangle?", "nf_tables?", "nft_compat?", "nft_chain_nat?",
 	"xt_addrtype", "xt_conntrack", "xt_MASQUERADE", "xt_nat?", "xt_tcpudp", "xt_comment?", "xt_mark?", "xt_multiport?", "tun?", "dummy?",
 }
 
 var (
-	packageForm = form(`^[a-z0-9][a-z0-9.+-]+$`)
-	suiteForm   = form(`^[a-z0-9][a-z0-9.-]*$`)
-	mirrorForm  = form(`^(https?|file)://[^\s]+$`)
-	moduleForm  = form(`^[A-Za-z0-9_-]+\??$`)
+	packageForm = lazyRegexp(`^[a-z0-9][a-z0-9.+-]+$`)
+	suiteForm   = lazyRegexp(`^[a-z0-9][a-z0-9.-]*$`)
+	mirrorForm  = lazyRegexp(`^(https?|file)://[^\s]+$`)
+	moduleForm  = lazyRegexp(`^[A-Za-z0-9_-]+\??$`)
 )
 
-// complete checks r and fills in what it leaves out.
-func (r Recipe) complete() (Recipe, error) {
+// withDefaults checks r and returns it with default values for empty fields.
+func (r Recipe) withDefaults() (Recipe, error) {
 	bad := func(format string, args ...any) (Recipe, error) {
 		return r, atoll.Errorf("build", r.Name, atoll.ErrInvalid, format, args...)
 	}
@@ -97,9 +97,9 @@ func (r Recipe) complete() (Recipe, error) {
 	case r.Image != "" && (len(r.Packages) > 0 || r.Docker || r.Suite != "" || r.Mirror != ""):
 		return bad("a root disk is made from an image or from Debian's packages, not both")
 	case r.Archive && !r.Docker:
-		return bad("a root archive is for a machine that runs a Docker Engine: say that, too (--docker)")
+		return bad("a root archive is for a machine that runs a Docker Engine: add --docker")
 	case r.Archive && (r.Kernel != "" || len(r.Modules) > 0 || r.Compress):
-		return bad("beside a root archive there is no kernel with modules, and no initrd")
+		return bad("a root archive has no kernel, modules or initrd: leave out their options")
 	case r.Name == "" && r.Image != "":
 		r.Name = r.Image
 	case r.Name == "" && r.Archive:
@@ -124,27 +124,27 @@ func (r Recipe) complete() (Recipe, error) {
 		slices.Sort(r.Packages)
 		r.Packages = slices.Compact(r.Packages)
 		if !suiteForm().MatchString(r.Suite) {
-			return bad("%q is no suite of Debian: use a name such as %s", r.Suite, DefaultSuite)
+			return bad("%q is not a suite of Debian: use a name such as %s", r.Suite, DefaultSuite)
 		}
 		if r.Mirror != "" && !mirrorForm().MatchString(r.Mirror) {
-			return bad("%q is no mirror: use a URL such as https://deb.debian.org/debian", r.Mirror)
+			return bad("%q is not a mirror: use a URL such as https://deb.debian.org/debian", r.Mirror)
 		}
 	}
 	for _, p := range r.Packages {
 		if !packageForm().MatchString(p) {
-			return bad("%q is no name of a Debian package", p)
+			return bad("%q is not the name of a Debian package", p)
 		}
 	}
 	for _, m := range r.Modules {
 		if !moduleForm().MatchString(m) {
-			return bad("%q is no name of a module", m)
+			return bad("%q is not the name of a module", m)
 		}
 	}
 	return r, nil
 }
 
-// modules are all that the guest loads.
-func (r Recipe) modules() []string {
+// moduleNames returns the names of all modules that the guest loads.
+func (r Recipe) moduleNames() []string {
 	list := slices.Clone(guestModules)
 	if r.Docker {
 		list = append(list, dockerModules...)

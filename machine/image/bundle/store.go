@@ -23,31 +23,31 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Options configure a Store. The zero value is good for bundles that are pulled, and
-// for those that are there.
+// Options configure a Store. The zero value is good for pulls, and for bundles in the
+// store.
 type Options struct {
-	// Log receives what is done at debug level. nil discards.
+	// Log receives the store's actions at debug level. nil discards.
 	Log *slog.Logger
-	// Guest returns the program that becomes /init of what is built, a static one for
-	// Linux. nil means that nothing can be built.
+	// Guest returns the program that becomes /init of built bundles, a static one for
+	// Linux. nil means that Build fails.
 	Guest func() ([]byte, error)
-	// Tree returns the root file system of an OCI image, fetching what is missing. nil
-	// means that nothing can be built from images.
+	// Tree returns the root file system of an OCI image, which it fetches if missing. nil
+	// means that Build cannot build from images.
 	Tree func(ctx context.Context, ref string, progress func(atoll.Progress)) (*Tree, error)
 	// Transport carries the requests of Pull. nil means one that honours the proxy
 	// variables of the environment.
 	Transport http.RoundTripper
 }
 
-// A Tree is an OCI image that is unpacked.
+// A Tree is an unpacked OCI image.
 type Tree struct {
 	Dir    string
 	Digest string // of the image; "" for a directory that may change
 	Config Config
-	// Owners says that files have the owners that they have in the image. Else all
-	// become root's.
+	// Owners says that files have the owners from the image. Else Build gives all
+	// files to root.
 	Owners bool
-	// Close lets go of it: until then it does not change.
+	// Close releases the tree, which does not change until then.
 	Close func() error
 }
 
@@ -67,15 +67,15 @@ type Store struct {
 // The directories of a store.
 const (
 	bundlesDir  = "bundles"  // sha256-HEX/: a bundle
-	partsDir    = "parts"    // HEX/: what one step of a build made; bundles have links to its files
-	namesDir    = "names"    // HEX.json: which bundle a name means
-	partialsDir = "partials" // sha256-HEX: what was pulled of a file
-	tempsDir    = "tmp"      // X/ and X.lock, which who uses it has locked
-	locksDir    = "locks"    // files to lock while something is being made
+	partsDir    = "parts"    // HEX/: the result of one step of a build; bundles have links to its files
+	namesDir    = "names"    // HEX.json: a name, and the digest of its bundle
+	partialsDir = "partials" // sha256-HEX: a partly pulled file
+	tempsDir    = "tmp"      // X/ and X.lock, which its user keeps locked
+	locksDir    = "locks"    // files to lock during a build or a pull
 )
 
-// Open opens the store in dir, which is made when missing, and removes what processes
-// that died left half-done in it. Kinds: ErrDenied, ErrExhausted.
+// Open opens the store in dir, which it creates if missing, and removes unfinished work
+// of processes that died. Kinds: ErrDenied, ErrExhausted.
 func Open(dir string, opts Options) (*Store, error) {
 	s := &Store{opts: opts, log: opts.Log, wait: 5 * time.Second, pulls: map[string]State{}}
 	if s.log == nil {
@@ -89,133 +89,134 @@ func Open(dir string, opts Options) (*Store, error) {
 	}
 	var err error
 	if s.dir, err = filepath.Abs(dir); err != nil {
-		return nil, s.failed("open", dir, err)
+		return nil, s.wrapError("open", dir, err)
 	}
 	for _, sub := range []string{bundlesDir, partsDir, namesDir, partialsDir, tempsDir, locksDir} {
-		if err := os.MkdirAll(s.path(sub), 0o700); err != nil {
-			return nil, s.failed("open", s.dir, err)
+		if err := os.MkdirAll(s.storePath(sub), 0o700); err != nil {
+			return nil, s.wrapError("open", s.dir, err)
 		}
 	}
-	s.sweep()
+	s.sweepStale()
 	return s, nil
 }
 
-// Close releases the connections of pulls. What is under way goes on.
+// Close releases idle connections. Pulls that run go on.
 func (s *Store) Close() error {
 	s.client.CloseIdleConnections()
 	return nil
 }
 
-func (s *Store) path(elem ...string) string {
+func (s *Store) storePath(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-// file names what belongs to a digest.
-func file(digest string) string { return strings.Replace(digest, ":", "-", 1) }
+// digestName returns the name of the file or directory of a digest.
+func digestName(digest string) string { return strings.Replace(digest, ":", "-", 1) }
 
 func digestOf(b []byte) string {
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// nameForm is what bundles can be called: as images are, too.
-var nameForm = form(`^[a-zA-Z0-9/][a-zA-Z0-9._/:@+-]{0,254}$`)
+// nameForm matches names of bundles, which include those of images.
+var nameForm = lazyRegexp(`^[a-zA-Z0-9/][a-zA-Z0-9._/:@+-]{0,254}$`)
 
 func checkName(name string) error {
 	if !nameForm().MatchString(name) || strings.HasPrefix(name, "sha256:") {
-		return atoll.Errorf("bundle", name, atoll.ErrInvalid, "%q is no name for a bundle: use letters, digits and . _ - / : @", name)
+		return atoll.Errorf("bundle", name, atoll.ErrInvalid, "%q is not a valid name for a bundle: use letters, digits and . _ - / : @", name)
 	}
 	return nil
 }
 
-// A name is the record of what one stands for.
-type name struct {
+// A nameRecord is the store's file about a name.
+type nameRecord struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
 }
 
 func (s *Store) namePath(n string) string {
-	return s.path(namesDir, digestOf([]byte(n))[len("sha256:"):][:32]+".json")
+	return s.storePath(namesDir, digestOf([]byte(n))[len("sha256:"):][:32]+".json")
 }
 
 func (s *Store) setName(n, digest string) error {
-	unlock, err := s.lock(context.Background(), namesDir) // nobody has it for long
+	unlock, err := s.acquireLock(context.Background(), namesDir) // no process holds it for long
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return fsutil.WriteJSON(s.namePath(n), name{n, digest})
+	return fsutil.WriteJSON(s.namePath(n), nameRecord{n, digest})
 }
 
-// names returns what all names stand for.
-func (s *Store) names() (map[string]string, error) {
-	entries, err := os.ReadDir(s.path(namesDir))
+// readNames returns the digests of all names.
+func (s *Store) readNames() (map[string]string, error) {
+	entries, err := os.ReadDir(s.storePath(namesDir))
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]string{}
 	for _, e := range entries {
-		var n name
-		b, err := os.ReadFile(s.path(namesDir, e.Name()))
-		if err == nil && json.Unmarshal(b, &n) == nil && s.namePath(n.Name) == s.path(namesDir, e.Name()) {
+		var n nameRecord
+		b, err := os.ReadFile(s.storePath(namesDir, e.Name()))
+		if err == nil && json.Unmarshal(b, &n) == nil && s.namePath(n.Name) == s.storePath(namesDir, e.Name()) {
 			all[n.Name] = n.Digest
 		}
 	}
 	return all, nil
 }
 
-// Get returns the bundle of that name, or digest. It reads the manifest, and that
-// the files are there; not their content. Kinds: ErrInvalid (the name), ErrNotExist.
+// Get returns the bundle with that name or digest. It checks the manifest and the sizes
+// of the files, but does not read their content. Kinds: ErrInvalid (the name),
+// ErrNotExist.
 func (s *Store) Get(ref string) (*Bundle, error) {
 	digest := ref
 	if !digestForm().MatchString(ref) {
 		if err := checkName(ref); err != nil {
 			return nil, err
 		}
-		all, err := s.names()
+		all, err := s.readNames()
 		if err != nil {
-			return nil, s.failed("bundle", ref, err)
+			return nil, s.wrapError("bundle", ref, err)
 		}
 		if digest = all[ref]; digest == "" {
-			return nil, atoll.Errorf("bundle", ref, atoll.ErrNotExist, "there is no such bundle in %s: atoll image build or atoll image pull makes one", s.dir)
+			return nil, atoll.Errorf("bundle", ref, atoll.ErrNotExist, "there is no such bundle in %s: run atoll image build or atoll image pull", s.dir)
 		}
 	}
-	b, err := s.read(digest)
+	b, err := s.readBundle(digest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, atoll.Errorf("bundle", ref, atoll.ErrNotExist, "there is no such bundle in %s, or not all of it: %w", s.dir, err)
+		return nil, atoll.Errorf("bundle", ref, atoll.ErrNotExist, "there is no such bundle in %s, or it is incomplete: %w", s.dir, err)
 	}
 	if err != nil {
-		return nil, s.failed("bundle", ref, err)
+		return nil, s.wrapError("bundle", ref, err)
 	}
 	now := time.Now()
-	os.Chtimes(filepath.Join(b.Dir, lockName), now, now) // a hint: one that cannot be written is no failure
+	os.Chtimes(filepath.Join(b.Dir, lockName), now, now) // only a hint: a failure does not matter
 	return b, nil
 }
 
-// read reads the bundle with this digest.
-func (s *Store) read(digest string) (*Bundle, error) {
-	dir := s.path(bundlesDir, file(digest))
+// readBundle returns the bundle with this digest.
+func (s *Store) readBundle(digest string) (*Bundle, error) {
+	dir := s.storePath(bundlesDir, digestName(digest))
 	raw, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {
 		return nil, err
 	}
 	if digestOf(raw) != digest {
-		return nil, damaged(nil, "the manifest in %s was changed: remove the bundle, and build or pull it again", dir)
+		return nil, newDamageError(nil, "the manifest in %s was changed: remove the bundle, and build or pull it again", dir)
 	}
 	m, err := parseManifest(raw)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range m.files() {
+	for _, f := range m.listFiles() {
 		fi, err := os.Stat(filepath.Join(dir, f.Name))
 		if err != nil {
 			return nil, err
 		}
 		if fi.Size() != int64(f.Size) {
-			return nil, damaged(nil, "%s has %d bytes and should have %d: remove the bundle, and build or pull it again", f.Name, fi.Size(), int64(f.Size))
+			return nil, newDamageError(nil, "%s has %d bytes and should have %d: remove the bundle, and build or pull it again", f.Name, fi.Size(), int64(f.Size))
 		}
 	}
-	all, err := s.names()
+	all, err := s.readNames()
 	if err != nil {
 		return nil, err
 	}
@@ -235,15 +236,15 @@ func (s *Store) read(digest string) (*Bundle, error) {
 	return b, nil
 }
 
-// List returns the bundles that are whole, by name; those without one are last.
+// List returns the complete bundles, sorted by name; those without a name are last.
 func (s *Store) List() ([]*Bundle, error) {
-	entries, err := os.ReadDir(s.path(bundlesDir))
+	entries, err := os.ReadDir(s.storePath(bundlesDir))
 	if err != nil {
-		return nil, s.failed("bundles", s.dir, err)
+		return nil, s.wrapError("bundles", s.dir, err)
 	}
 	var list []*Bundle
 	for _, e := range entries {
-		b, err := s.read(strings.Replace(e.Name(), "-", ":", 1))
+		b, err := s.readBundle(strings.Replace(e.Name(), "-", ":", 1))
 		if err != nil {
 			s.log.Debug("bundle", "dir", e.Name(), "err", err)
 			continue
@@ -259,15 +260,15 @@ func (s *Store) List() ([]*Bundle, error) {
 	return list, nil
 }
 
-// Remove takes the name from its bundle, and removes the bundle when it has no other;
-// a digest removes the bundle with all its names. keep, which may be nil, says why the
-// one with that digest must stay. Machines that run have its files open, and keep them.
-// Kinds: ErrInvalid, ErrNotExist, and those of keep.
+// Remove takes the name from its bundle, and removes the bundle if it has no other name;
+// a digest removes the bundle with all its names. keep, which may be nil, returns an
+// error if the bundle with that digest must stay. Running machines have its files open,
+// and can still read them. Kinds: ErrInvalid, ErrNotExist, and those of keep.
 func (s *Store) Remove(ref string, keep func(digest string) error) error {
 	digest := ref
-	all, err := s.names()
+	all, err := s.readNames()
 	if err != nil {
-		return s.failed("remove bundle", ref, err)
+		return s.wrapError("remove bundle", ref, err)
 	}
 	if !digestForm().MatchString(ref) {
 		if digest = all[ref]; digest == "" {
@@ -281,32 +282,32 @@ func (s *Store) Remove(ref string, keep func(digest string) error) error {
 		}
 	}
 	if digest != ref && len(names) > 1 {
-		return s.failed("remove bundle", ref, os.Remove(s.namePath(ref)))
+		return s.wrapError("remove bundle", ref, os.Remove(s.namePath(ref)))
 	}
 	if keep != nil {
 		if err := keep(digest); err != nil {
 			return err
 		}
 	}
-	if err := s.discard(s.path(bundlesDir, file(digest))); err != nil {
+	if err := s.discardDir(s.storePath(bundlesDir, digestName(digest))); err != nil {
 		if errors.Is(err, fs.ErrNotExist) && digest == ref {
 			return atoll.Errorf("remove bundle", ref, atoll.ErrNotExist, "there is no such bundle in %s", s.dir)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			return s.failed("remove bundle", ref, err)
+			return s.wrapError("remove bundle", ref, err)
 		}
 	}
 	for _, n := range names {
 		if err := os.Remove(s.namePath(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return s.failed("remove bundle", ref, err)
+			return s.wrapError("remove bundle", ref, err)
 		}
 	}
-	return s.failed("remove bundle", ref, s.dropParts())
+	return s.wrapError("remove bundle", ref, s.dropParts())
 }
 
-// discard removes a directory of the store, which is gone at once, and as a whole.
-func (s *Store) discard(dir string) error {
-	t, err := s.temp()
+// discardDir atomically removes a directory from the store, and then deletes it.
+func (s *Store) discardDir(dir string) error {
+	t, err := s.newTempDir()
 	if err != nil {
 		return err
 	}
@@ -314,8 +315,8 @@ func (s *Store) discard(dir string) error {
 	return fsutil.Rename(dir, filepath.Join(t.dir, "gone"))
 }
 
-// dropParts removes the parts of which no bundle has a file. Their files take no
-// space as long as a bundle has them.
+// dropParts removes the parts that share no file with a bundle. The files of the others
+// take no extra space: they are links.
 func (s *Store) dropParts() error {
 	list, err := s.List()
 	if err != nil {
@@ -323,22 +324,22 @@ func (s *Store) dropParts() error {
 	}
 	wanted := map[string]bool{}
 	for _, b := range list {
-		for _, f := range b.files() {
+		for _, f := range b.listFiles() {
 			wanted[f.Digest] = true
 		}
 	}
-	entries, err := os.ReadDir(s.path(partsDir))
+	entries, err := os.ReadDir(s.storePath(partsDir))
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		lock, err := fsutil.TryLock(s.path(locksDir, e.Name()))
+		lock, err := fsutil.TryLock(s.storePath(locksDir, e.Name()))
 		if err != nil {
-			continue // it is being used for a new one
+			continue // a build is using it
 		}
 		p, err := s.readPart(e.Name())
-		if err != nil || !slices.ContainsFunc(p.files(), func(f File) bool { return wanted[f.Digest] }) {
-			err = s.discard(s.path(partsDir, e.Name()))
+		if err != nil || !slices.ContainsFunc(p.listFiles(), func(f File) bool { return wanted[f.Digest] }) {
+			err = s.discardDir(s.storePath(partsDir, e.Name()))
 		}
 		_ = lock.Remove()
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -348,18 +349,18 @@ func (s *Store) dropParts() error {
 	return nil
 }
 
-// lock waits until it alone has the named lock of the store. The function that it
-// returns gives it back.
-func (s *Store) lock(ctx context.Context, name string) (unlock func(), err error) {
-	l, err := fsutil.AwaitLock(ctx, s.path(locksDir, name))
+// acquireLock waits for the named lock of the store, and locks it exclusively. unlock
+// releases it.
+func (s *Store) acquireLock(ctx context.Context, name string) (unlock func(), err error) {
+	l, err := fsutil.AwaitLock(ctx, s.storePath(locksDir, name))
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = l.Remove() }, nil // one that stays does no harm
+	return func() { _ = l.Remove() }, nil // a file that stays does no harm
 }
 
-// sleep waits for d, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleepContext waits for d or for the end of ctx.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -370,17 +371,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A temp is a directory for what is being made. It is removed when it is closed, or
-// when a store is opened after its owner has died.
-type temp struct {
+// A tempDir is a directory for unfinished work. close removes it, and so does Open after
+// its owner has died.
+type tempDir struct {
 	dir  string
 	lock *fsutil.Lock
 }
 
 const lockSuffix = ".lock"
 
-func (s *Store) temp() (*temp, error) {
-	dir := s.path(tempsDir, fmt.Sprintf("%d-%08x", os.Getpid(), rand.Uint32()))
+func (s *Store) newTempDir() (*tempDir, error) {
+	dir := s.storePath(tempsDir, fmt.Sprintf("%d-%08x", os.Getpid(), rand.Uint32()))
 	lock, err := fsutil.TryLock(dir + lockSuffix)
 	if err != nil {
 		return nil, err
@@ -389,10 +390,10 @@ func (s *Store) temp() (*temp, error) {
 		_ = lock.Remove()
 		return nil, err
 	}
-	return &temp{dir, lock}, nil
+	return &tempDir{dir, lock}, nil
 }
 
-func (t *temp) close() error {
+func (t *tempDir) close() error {
 	err := fsutil.RemoveAll(t.dir)
 	if err == nil {
 		err = t.lock.Remove()
@@ -402,14 +403,14 @@ func (t *temp) close() error {
 	return err
 }
 
-// partialAge is how long what was pulled of a file waits for the rest.
+// partialAge is the time after which a sweep removes a partly pulled file.
 const partialAge = 7 * 24 * time.Hour
 
-// sweep removes what processes that have ended left half-done.
-func (s *Store) sweep() {
-	entries, _ := os.ReadDir(s.path(tempsDir))
+// sweepStale removes unfinished work of processes that have ended, and old partial files.
+func (s *Store) sweepStale() {
+	entries, _ := os.ReadDir(s.storePath(tempsDir))
 	for _, e := range entries {
-		dir, ok := strings.CutSuffix(s.path(tempsDir, e.Name()), lockSuffix)
+		dir, ok := strings.CutSuffix(s.storePath(tempsDir, e.Name()), lockSuffix)
 		if !ok {
 			continue
 		}
@@ -417,38 +418,38 @@ func (s *Store) sweep() {
 		if err != nil {
 			continue // its owner lives
 		}
-		if err := (&temp{dir, lock}).close(); err != nil {
+		if err := (&tempDir{dir, lock}).close(); err != nil {
 			s.log.Warn("sweep", "dir", dir, "err", err)
 		}
 	}
-	entries, _ = os.ReadDir(s.path(partialsDir))
+	entries, _ = os.ReadDir(s.storePath(partialsDir))
 	for _, e := range entries {
-		lock, err := fsutil.TryLock(s.path(locksDir, e.Name()))
+		lock, err := fsutil.TryLock(s.storePath(locksDir, e.Name()))
 		if err != nil {
 			continue
 		}
 		if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > partialAge {
-			os.Remove(s.path(partialsDir, e.Name()))
+			os.Remove(s.storePath(partialsDir, e.Name()))
 		}
 		_ = lock.Remove()
 	}
 }
 
-// seal completes the bundle that is in dir, which has the files of m, and moves it to
-// its place; one that is there stays. name may be "".
-func (s *Store) seal(dir string, m *Manifest, name string) (*Bundle, error) {
-	raw, err := m.encode()
+// sealBundle adds the manifest m to the files in dir, and moves dir to its place in the
+// store. If the bundle is there already, that one stays. name may be "".
+func (s *Store) sealBundle(dir string, m *Manifest, name string) (*Bundle, error) {
+	raw, err := m.encodeJSON()
 	if err != nil {
 		return nil, err
 	}
 	if _, err := parseManifest(raw); err != nil {
-		return nil, fmt.Errorf("of what was just made: %w", err)
+		return nil, fmt.Errorf("built an invalid manifest: %w", err)
 	}
-	return s.place(dir, raw, name)
+	return s.installBundle(dir, raw, name)
 }
 
-// place is seal for a manifest that is written already.
-func (s *Store) place(dir string, raw []byte, name string) (*Bundle, error) {
+// installBundle is sealBundle for an encoded and checked manifest.
+func (s *Store) installBundle(dir string, raw []byte, name string) (*Bundle, error) {
 	digest := digestOf(raw)
 	for file, content := range map[string][]byte{manifestName: raw, lockName: nil} {
 		if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
@@ -458,14 +459,14 @@ func (s *Store) place(dir string, raw []byte, name string) (*Bundle, error) {
 	if err := fsutil.Sync(dir); err != nil {
 		return nil, err
 	}
-	unlock, err := s.lock(context.Background(), file(digest)) // nobody has it for longer than a rename
+	unlock, err := s.acquireLock(context.Background(), digestName(digest)) // no process holds it for longer than a rename
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if _, err := s.read(digest); err != nil { // there is none, or it is damaged
-		place := s.path(bundlesDir, file(digest))
-		if err := s.discard(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.readBundle(digest); err != nil { // it does not exist, or is damaged
+		place := s.storePath(bundlesDir, digestName(digest))
+		if err := s.discardDir(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 		if err := fsutil.Rename(dir, place); err != nil {
@@ -477,15 +478,15 @@ func (s *Store) place(dir string, raw []byte, name string) (*Bundle, error) {
 			return nil, err
 		}
 	}
-	b, err := s.read(digest)
+	b, err := s.readBundle(digest)
 	if err != nil {
-		return nil, fmt.Errorf("just made: %w", err)
+		return nil, fmt.Errorf("just installed: %w", err)
 	}
 	return b, nil
 }
 
-// Export copies the bundle to dir, which must be empty or missing. Pull takes it from
-// there, and from any server that has the directory. Kinds: ErrAlreadyExists,
+// Export copies the bundle to dir, which must be empty or missing. Pull accepts that
+// directory, and its URL on any server that has it. Kinds: ErrAlreadyExists,
 // ErrExhausted, ErrDenied.
 func (s *Store) Export(ctx context.Context, b *Bundle, dir string) (err error) {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
@@ -493,7 +494,7 @@ func (s *Store) Export(ctx context.Context, b *Bundle, dir string) (err error) {
 	}
 	made, err := os.MkdirTemp(filepath.Dir(filepath.Clean(dir)), ".atoll-bundle-")
 	if err != nil {
-		return s.failed("export", dir, err)
+		return s.wrapError("export", dir, err)
 	}
 	defer func() {
 		if err != nil {
@@ -501,7 +502,7 @@ func (s *Store) Export(ctx context.Context, b *Bundle, dir string) (err error) {
 		}
 	}()
 	names := []string{manifestName}
-	for _, f := range b.files() {
+	for _, f := range b.listFiles() {
 		names = append(names, f.Name)
 	}
 	for _, n := range names {
@@ -509,16 +510,16 @@ func (s *Store) Export(ctx context.Context, b *Bundle, dir string) (err error) {
 			if fsutil.IsFull(err) {
 				return atoll.Errorf("export", dir, atoll.ErrExhausted, "no space left there: %w", err)
 			}
-			return s.failed("export", dir, err)
+			return s.wrapError("export", dir, err)
 		}
 	}
 	if err := os.Chmod(made, 0o755); err != nil {
-		return s.failed("export", dir, err)
+		return s.wrapError("export", dir, err)
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return s.failed("export", dir, err)
+		return s.wrapError("export", dir, err)
 	}
-	return s.failed("export", dir, fsutil.Rename(made, dir))
+	return s.wrapError("export", dir, fsutil.Rename(made, dir))
 }
 
 // copyFile copies a file into a new one, and returns its digest.
@@ -533,28 +534,28 @@ func copyFile(ctx context.Context, to, from string) (digest string, err error) {
 		return "", err
 	}
 	sum := sha256.New()
-	_, err = io.Copy(io.MultiWriter(out, sum), reader{ctx, in})
+	_, err = io.Copy(io.MultiWriter(out, sum), contextReader{ctx, in})
 	if err1 := out.Close(); err == nil {
 		err = err1
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// A reader ends with its context.
-type reader struct {
+// A contextReader fails when its context has ended.
+type contextReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-func (r reader) Read(p []byte) (int, error) {
+func (r contextReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return r.r.Read(p)
 }
 
-// measure returns the File that lies at dir/name.
-func measure(dir, name string) (File, error) {
+// describeFile returns the File at dir/name, with its size and digest.
+func describeFile(dir, name string) (File, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return File{}, err

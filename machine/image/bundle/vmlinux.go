@@ -8,10 +8,10 @@ import (
 	"os"
 )
 
-// maxKernel bounds a kernel, as hypervisors load it.
+// maxKernel bounds a decompressed kernel, in bytes.
 const maxKernel = 512 << 20
 
-// Places in the header of a bzImage, see Documentation/arch/x86/boot.rst.
+// Offsets in the header of a bzImage, see Documentation/arch/x86/boot.rst.
 const (
 	setupSects    = 0x1f1
 	bootMagic     = 0x202
@@ -22,34 +22,34 @@ const (
 	sector        = 512
 )
 
-// A kernelImage is a kernel as a distribution has it.
+// A kernelImage is a kernel in the format of a distribution.
 type kernelImage struct {
 	data    []byte
-	release string // "6.1.0-56-cloud-amd64"; "" when it does not say
-	elf     bool   // it is no bzImage but what is packed into one
+	release string // "6.1.0-56-cloud-amd64"; "" if unknown
+	elf     bool   // an ELF file, not a bzImage
 }
 
-// readKernel reads the kernel at path, a bzImage or what arm64 boots, which is
-// decompressed where it is compressed as a whole.
+// readKernel reads the kernel at path: a bzImage, a vmlinux or an arm64 Image. It
+// decompresses a file that is compressed as a whole.
 func readKernel(path string) (*kernelImage, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	plain, err := decompress(f)
+	plain, err := newDecompressor(f)
 	if err != nil {
 		return nil, err
 	}
 	defer plain.Close()
 	data, err := io.ReadAll(io.LimitReader(plain, maxKernel+1))
 	if err != nil {
-		return nil, damaged(err, "%s cannot be read", path)
+		return nil, newDamageError(err, "%s cannot be read", path)
 	}
 	k := &kernelImage{data: data}
 	switch {
 	case len(data) > maxKernel:
-		return nil, damaged(nil, "%s is larger than any kernel", path)
+		return nil, newDamageError(nil, "%s is too large for a kernel", path)
 	case isELF(data):
 		k.elf = true
 	case k.isBzImage():
@@ -61,7 +61,7 @@ func readKernel(path string) (*kernelImage, error) {
 		}
 	case len(data) > 64 && string(data[56:60]) == "ARM\x64":
 	default:
-		return nil, damaged(nil, "%s is not a kernel: it must be a bzImage, a vmlinux or an arm64 Image", path)
+		return nil, newDamageError(nil, "%s is not a kernel: it must be a bzImage, a vmlinux or an arm64 Image", path)
 	}
 	return k, nil
 }
@@ -72,9 +72,9 @@ func (k *kernelImage) isBzImage() bool {
 	return len(k.data) > bzHeader && string(k.data[bootMagic:bootMagic+4]) == "HdrS"
 }
 
-// vmlinux returns the ELF file that a bzImage unpacks and starts, which is what
-// Firecracker boots; nil for a kernel that has none.
-func (k *kernelImage) vmlinux() ([]byte, error) {
+// extractELF returns the ELF file in a bzImage, which Firecracker boots; nil for a
+// kernel without one.
+func (k *kernelImage) extractELF() ([]byte, error) {
 	if k.elf {
 		return k.data, nil
 	}
@@ -88,16 +88,16 @@ func (k *kernelImage) vmlinux() ([]byte, error) {
 	from := uint64(sects+1)*sector + uint64(binary.LittleEndian.Uint32(k.data[payloadOffset:]))
 	length := uint64(binary.LittleEndian.Uint32(k.data[payloadLength:]))
 	if length < 4 || from+length > uint64(len(k.data)) {
-		return nil, damaged(nil, "the kernel has no payload")
+		return nil, newDamageError(nil, "the kernel has no payload")
 	}
 	payload := k.data[from : from+length]
 	if isELF(payload) {
 		return payload, nil
 	}
-	// Its last four bytes are the size of what was compressed, which goes wrong
-	// where the format has an end of its own.
+	// The last four bytes of the payload are the decompressed size. Some formats would
+	// take them for the start of another stream.
 	size := binary.LittleEndian.Uint32(payload[length-4:])
-	r, err := decompress(bytes.NewReader(payload[:length-4]))
+	r, err := newDecompressor(bytes.NewReader(payload[:length-4]))
 	if err != nil {
 		return nil, err
 	}
@@ -105,13 +105,13 @@ func (k *kernelImage) vmlinux() ([]byte, error) {
 	data := make([]byte, 0, min(size, maxKernel))
 	buf := bytes.NewBuffer(data)
 	if _, err := io.CopyN(buf, r, int64(min(size, maxKernel))); err != nil && buf.Len() == 0 {
-		return nil, damaged(err, "the kernel's payload cannot be decompressed")
+		return nil, newDamageError(err, "the kernel's payload cannot be decompressed")
 	}
 	if !isELF(buf.Bytes()) {
-		return nil, damaged(nil, "the kernel's payload is no ELF file, or compressed in a way that is not known (%x)", payload[:min(6, len(payload))])
+		return nil, newDamageError(nil, "the kernel's payload is not an ELF file, or has an unknown compression (%x)", payload[:min(6, len(payload))])
 	}
 	if uint32(buf.Len()) != size {
-		return nil, damaged(nil, "the kernel's payload has %d bytes and should have %d", buf.Len(), size)
+		return nil, newDamageError(nil, "the kernel's payload has %d bytes and should have %d", buf.Len(), size)
 	}
 	return buf.Bytes(), nil
 }
