@@ -12,13 +12,13 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// CIDs hands out addresses on vsock, of which no two machines of a host may have the same,
-// whoever has started them. It is a file that says which is the next: all programs that
-// use one file share them, and none is given twice.
+// CIDs is the path of a file that records the next free vsock address. No two machines of a host
+// may have the same address, whichever program started them: all programs that use one file share
+// the addresses, and none is given twice.
 type CIDs string
 
-// Next returns an address that nobody was given before. It waits for others who ask, as
-// long as ctx lasts. Kinds: ErrExhausted, after four billion of them.
+// Next returns an address that was never given before. It waits for other callers as long as ctx
+// lasts. Kinds: ErrExhausted, after four billion addresses.
 func (c CIDs) Next(ctx context.Context) (uint32, error) {
 	path := string(c)
 	lock, err := fsutil.AwaitLock(ctx, path+".lock")
@@ -36,8 +36,8 @@ func (c CIDs) Next(ctx context.Context) (uint32, error) {
 	default:
 		next = max(next, binary.BigEndian.Uint32(text))
 	}
-	if next == math.MaxUint32 { // it stands for any
-		return 0, atoll.Errorf("cid", "", atoll.ErrExhausted, "all addresses were given: remove %s when no virtual machine runs", path)
+	if next == math.MaxUint32 { // VMADDR_CID_ANY
+		return 0, atoll.Errorf("cid", "", atoll.ErrExhausted, "all vsock addresses are used up: remove %s when no virtual machine runs", path)
 	}
 	return next, fsutil.WriteFile(path, binary.BigEndian.AppendUint32(nil, next+1))
 }

@@ -9,36 +9,36 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Config says what the machines of projects are made of.
+// A Config describes the machines of projects.
 type Config struct {
 	// DataDir holds the disks: project-ID.img, which is read-only, and
 	// project-ID-data.img. Needed.
 	DataDir string
-	// ConsoleLogDir is where project-ID/console.log is appended to. "" means
+	// ConsoleLogDir holds project-ID/console.log, to which a machine's output is appended. "" means
 	// DefaultConsoleLogDir.
 	ConsoleLogDir string
 	// KernelPath is the kernel to boot. Needed.
 	KernelPath string
 	// InitrdPath is the initial file system; "" is none.
 	InitrdPath string
-	// BaseDiskPath is the root file system, with an engine in it, from which that of
-	// each project is made. Needed.
+	// BaseDiskPath is the root file system, with an engine in it, from which the driver makes that
+	// of each project. Needed.
 	BaseDiskPath string
-	// IdleTimeout is how long a machine stays in which no sandbox runs, such as "30m".
-	// "" means DefaultIdleTimeout, "0" that it stays.
+	// IdleTimeout is the time after which a machine without a running sandbox ends, such as "30m".
+	// "" means DefaultIdleTimeout, "0" never.
 	IdleTimeout string
 	CPUCount    int // of each; 0 means DefaultCPUCount
 	MemoryMB    int // of each, in MiB; 0 means DefaultMemoryMB
 }
 
-// What a Config means that does not say otherwise.
+// The defaults of a Config.
 const (
 	DefaultIdleTimeout = 30 * time.Minute
 	DefaultCPUCount    = 2
 	DefaultMemoryMB    = 2048
 )
 
-// DefaultConsoleLogDir is below $XDG_STATE_HOME, which by default is ~/.local/state.
+// DefaultConsoleLogDir returns a directory below $XDG_STATE_HOME, which defaults to ~/.local/state.
 func DefaultConsoleLogDir() (string, error) {
 	state := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(state) {
@@ -51,21 +51,20 @@ func DefaultConsoleLogDir() (string, error) {
 	return filepath.Join(state, "atoll", "vm"), nil
 }
 
-// WithDefaults returns c with what it leaves out, and how long an idle machine stays, or 0
-// for ever. Kinds: ErrInvalid, for what no machine can be made of, with what to do.
+// WithDefaults returns c with its defaults filled in, and how long an idle machine stays, or 0 for
+// ever. Kinds: ErrInvalid, if no machine can be made of c; the error says what to do.
 func (c Config) WithDefaults() (Config, time.Duration, error) {
 	c, idle, err := c.Sized()
 	if err != nil {
 		return Config{}, 0, err
 	}
-	if err := c.bootable(); err != nil {
+	if err := c.checkBootFiles(); err != nil {
 		return Config{}, 0, err
 	}
 	return c, idle, nil
 }
 
-// Sized is WithDefaults for who knows himself what machines boot: it asks for no kernel
-// and no disk.
+// Sized is like WithDefaults for callers that bring their own kernel and disk: it checks neither.
 func (c Config) Sized() (Config, time.Duration, error) {
 	bad := func(format string, args ...any) (Config, time.Duration, error) {
 		return Config{}, 0, atoll.Errorf("vm", "", atoll.ErrInvalid, format, args...)
@@ -97,8 +96,9 @@ func (c Config) Sized() (Config, time.Duration, error) {
 	return c, idle, nil
 }
 
-// bootable is an error unless there is what machines boot.
-func (c Config) bootable() error {
+// checkBootFiles returns an error unless the kernel, the base disk and, if given, the initrd are
+// regular files with content.
+func (c Config) checkBootFiles() error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("vm", "", atoll.ErrInvalid, format, args...)
 	}
@@ -123,17 +123,17 @@ func (c Config) bootable() error {
 	return nil
 }
 
-// RootDisk is the path of the disk of a project's root file system.
+// RootDisk returns the path of the disk with a project's root file system.
 func (c Config) RootDisk(project string) string {
 	return filepath.Join(c.DataDir, "project-"+project+".img")
 }
 
-// DataDisk is the path of the disk of what a project keeps.
+// DataDisk returns the path of the disk with a project's lasting data.
 func (c Config) DataDisk(project string) string {
 	return filepath.Join(c.DataDir, "project-"+project+"-data.img")
 }
 
-// ConsoleLog is the path of what a project's machine prints.
+// ConsoleLog returns the path of the file with the output of a project's machine.
 func (c Config) ConsoleLog(project string) string {
 	return filepath.Join(c.ConsoleLogDir, "project-"+project, "console.log")
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// OpenConsole opens the file for what a machine prints, at its end, and makes the
-// directory that it is in. "" is the null device.
+// OpenConsole opens the file for a machine's output at its end, and creates its directory. "" is
+// the null device.
 func OpenConsole(path string) (*os.File, error) {
 	if path == "" {
 		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
@@ -20,12 +20,11 @@ func OpenConsole(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// consoleTail is how much of the end of a console is looked at.
+// consoleTail is the number of bytes that LastWords reads from the end of a console.
 const consoleTail = 16 << 10
 
-// LastWords is what the kernel of a machine that has died said of it, on the part of
-// its console that begins at an offset: why it panicked, else its last line, "" if it
-// said nothing.
+// LastWords returns why the kernel of a machine panicked, else its last line, else "". It reads the
+// part of the console that begins at offset from.
 func LastWords(path string, from int64) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -44,17 +43,17 @@ func LastWords(path string, from int64) string {
 	const panicked = "Kernel panic - not syncing: "
 	if _, why, ok := bytes.Cut(text, []byte(panicked)); ok {
 		line, _, _ := bytes.Cut(why, []byte{'\n'})
-		return "kernel panic: " + printable(line)
+		return "kernel panic: " + printableLine(line)
 	}
 	text = bytes.TrimSpace(text)
-	return printable(text[bytes.LastIndexByte(text, '\n')+1:])
+	return printableLine(text[bytes.LastIndexByte(text, '\n')+1:])
 }
 
-// maxWords is how much of a line of a console is shown.
+// maxWords is the most bytes of a console line that LastWords returns.
 const maxWords = 200
 
-// printable is a line of a console as it can be shown, without its time.
-func printable(line []byte) string {
+// printableLine returns a console line without its time stamp and control characters.
+func printableLine(line []byte) string {
 	text := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '�' {
 			return -1

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// Frames makes one Ethernet frame of each Read and Write, over a stream on which each is
-// preceded by its length, in two bytes of which the greater is first. Close closes the
-// stream. One may read while others write.
+// Frames returns a connection on which each Read and Write is one Ethernet frame. On the stream
+// each frame is preceded by its length in two bytes, big-endian. Close closes the stream. Reads and
+// writes may run at the same time.
 func Frames(stream io.ReadWriteCloser) io.ReadWriteCloser {
 	return &frames{stream: stream, in: bufio.NewReaderSize(stream, frameHead+math.MaxUint16)}
 }
@@ -26,7 +26,7 @@ type frames struct {
 
 const frameHead = 2
 
-// Read implements io.Reader. What of a frame has no room in b is lost.
+// Read implements io.Reader. It drops the part of a frame that does not fit into b.
 func (f *frames) Read(b []byte) (int, error) {
 	head := make([]byte, frameHead)
 	if _, err := io.ReadFull(f.in, head); err != nil {
@@ -38,7 +38,7 @@ func (f *frames) Read(b []byte) (int, error) {
 	if err == nil {
 		_, err = f.in.Discard(size - n)
 	}
-	if err == io.EOF { // it was to be a frame
+	if err == io.EOF { // a frame was due
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
@@ -47,7 +47,7 @@ func (f *frames) Read(b []byte) (int, error) {
 // Write implements io.Writer.
 func (f *frames) Write(b []byte) (int, error) {
 	if len(b) > math.MaxUint16 {
-		return 0, fmt.Errorf("a frame of %d bytes: there are %d at most", len(b), math.MaxUint16)
+		return 0, fmt.Errorf("frame of %d bytes is too long: at most %d", len(b), math.MaxUint16)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

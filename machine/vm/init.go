@@ -1,19 +1,19 @@
 package vm
 
-// InitFile is where a root disk says what the guest is to do before it serves: an
-// Init as JSON. A disk without the file wants nothing done. A guest of ours is told by
-// its host, which has read the manifest of the bundle.
+// InitFile is the file of a root disk with an Init as JSON: what the guest does before it serves.
+// Without the file it does nothing. Atoll's own guest gets its Init from its host, which has read
+// the manifest of the bundle.
 const InitFile = "/etc/atoll/init.json"
 
-// An Init is what the guest does, in this order, before it serves.
+// An Init lists what the guest does before it serves, in this order.
 type Init struct {
 	Disks   []InitDisk    `json:"disks,omitempty"`
 	Start   []InitProcess `json:"start,omitempty"`
 	Bridges []InitBridge  `json:"bridges,omitempty"`
 }
 
-// An InitDisk is a disk of the machine that is mounted: the one with that ID. It is
-// formatted first if there is nothing on it, and its file system is made as large as it is.
+// An InitDisk is a disk of the machine for the guest to mount, found by its ID. The guest formats
+// an empty disk first, and grows the file system to the size of the disk.
 type InitDisk struct {
 	ID     string `json:"id"`     // its virtio serial
 	Format string `json:"format"` // "ext4"
@@ -21,15 +21,15 @@ type InitDisk struct {
 	Mount  string `json:"mount"`
 }
 
-// An InitProcess is a program of the system's own, with all rights, that goes on: when
-// it ends, it is started again. Whoever needs it finds out when it is ready.
+// An InitProcess is a system program that runs with all rights. The guest restarts it when it ends.
+// Its users have to find out themselves when it is ready.
 type InitProcess struct {
 	Args []string `json:"args"`
 	Env  []string `json:"env,omitempty"`
 }
 
-// An InitBridge joins each connection to a port of the guest, on vsock or what stands
-// for it, and as a TCP port that its host asks for, to a Unix socket in it.
+// An InitBridge forwards each connection to a port of the guest, on vsock or its replacement, and
+// on a TCP port that its host asks for, to a Unix socket in the guest.
 type InitBridge struct {
 	Port uint32 `json:"port"`
 	Unix string `json:"unix"`

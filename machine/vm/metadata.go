@@ -8,17 +8,17 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// MetadataTag is that of the share, read-only, on which a machine finds its Metadata as
-// MetadataName. A guest of ours mounts it at MetadataDir.
+// MetadataTag names the read-only share on which a machine finds its Metadata as MetadataName.
+// Atoll's own guest mounts it at MetadataDir.
 const (
 	MetadataTag  = "atoll-meta"
 	MetadataName = "metadata.json"
 	MetadataDir  = "/run/atoll/metadata"
-	// WorkspaceOrigin is where it finds the workspace.
+	// WorkspaceOrigin is the directory at which the machine finds the workspace.
 	WorkspaceOrigin = "/.workspace.origin"
 )
 
-// Metadata tells who is in a machine what it is for.
+// Metadata tells the programs in a machine its purpose.
 type Metadata struct {
 	SessionID string             `json:"session_id"`
 	Secret    string             `json:"secret,omitempty"` // "salt:hash": see package secret
@@ -26,20 +26,20 @@ type Metadata struct {
 	Agent     *MetadataAgent     `json:"agent,omitempty"`
 }
 
-// MetadataWorkspace says what is worked on.
+// MetadataWorkspace describes the workspace of the machine.
 type MetadataWorkspace struct {
 	Path       string `json:"path"` // or the URL of a repository
 	Commit     string `json:"commit,omitempty"`
 	MountPoint string `json:"mount_point"`
 }
 
-// MetadataAgent is a program that the guest runs, and the TCP port that it listens on,
-// which the guest joins to a port of the machine with the same number.
+// MetadataAgent is a program that the guest runs. The guest forwards the port of the machine with
+// the number Port to the agent's TCP port of the same number.
 type MetadataAgent struct {
 	Command string        `json:"command,omitempty"`
 	Args    []string      `json:"args"`
 	Port    int           `json:"port,omitempty"`
-	Vsock   MetadataVsock `json:"vsock,omitzero"` // what those read who were told so
+	Vsock   MetadataVsock `json:"vsock,omitzero"` // for readers that expect the port here
 }
 
 // MetadataVsock is a port of the machine.
@@ -47,7 +47,7 @@ type MetadataVsock struct {
 	Port int `json:"port"`
 }
 
-// Write writes m into dir, which is to be shared, for all to read.
+// Write writes m into dir, the directory to share, readable by all.
 func (m *Metadata) Write(dir string) error {
 	copied := *m
 	if a := m.Agent; a != nil {

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// PowerOff asks a guest of ours to power off, and returns when it does. Drivers whose
-// hypervisor has no better way use it for Stop.
+// PowerOff asks an Atoll guest to power off, and returns when the guest has received that. Drivers
+// use it for Stop if their hypervisor has no better way.
 func PowerOff(ctx context.Context, m Machine) error {
 	conn, err := m.Dial(ctx, PortPowerOff)
 	if err != nil {
@@ -17,7 +17,7 @@ func PowerOff(ctx context.Context, m Machine) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	_, err = io.Copy(io.Discard, conn) // it hangs up when it has heard
+	_, err = io.Copy(io.Discard, conn) // the guest hangs up when it has received the request
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -5,24 +5,23 @@ import (
 	"strings"
 )
 
-// What a driver tells a guest of ours on its kernel's command line, where the hypervisor
-// lacks what others have.
+// Words that a driver puts on the kernel's command line for an Atoll guest, if the hypervisor lacks
+// what others have.
 const (
-	// WordRestart says that a machine ends when it restarts, and hangs when it is powered
-	// off.
+	// WordRestart tells the guest that the machine ends on a restart, and hangs on a power-off.
 	WordRestart = "atoll.off=restart"
 	wordDisks   = "atoll.disks="
 )
 
-// ModuleList is the file of an initrd that names the modules which a guest of ours has
-// to load: one path a line, each after those that it depends on.
+// ModuleList is the file of an initrd that names the modules for an Atoll guest to load: one path a
+// line, each after its dependencies.
 const ModuleList = "/lib/modules/atoll.load"
 
-// maxNamed is how many disks have a letter.
+// maxNamed is the number of disks with a one-letter device name.
 const maxNamed = 26
 
-// WordDisks says which disk is which, where the guest cannot see their ids: by their
-// order. It is "" where there are none.
+// WordDisks returns the word that lists the disks' ids by their order, for guests that cannot see
+// the ids. It returns "" without disks.
 func WordDisks(disks []Disk) string {
 	if len(disks) == 0 {
 		return ""
@@ -34,8 +33,8 @@ func WordDisks(disks []Disk) string {
 	return wordDisks + strings.Join(ids, ",")
 }
 
-// NamedDisk is the device of a disk, as the kernel's command line says by WordDisks; ""
-// when it does not.
+// NamedDisk returns the device of a disk, as WordDisks on the kernel's command line names it; "" if
+// it does not.
 func NamedDisk(cmdline, id string) string {
 	for word := range strings.FieldsSeq(cmdline) {
 		ids, ok := strings.CutPrefix(word, wordDisks)

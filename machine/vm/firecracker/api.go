@@ -10,37 +10,37 @@ import (
 	"net/http"
 )
 
-// A client speaks Firecracker's API, of which it knows what machines need: a dozen
-// requests over a socket. The SDK for Go would bring forty modules for them.
+// A client calls Firecracker's API: the dozen requests that machines need, over a socket. The SDK
+// for Go would bring forty modules.
 type client struct{ http *http.Client }
 
 func newClient(dial func(context.Context) (net.Conn, error)) *client {
 	return &client{&http.Client{Transport: &http.Transport{
 		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		MaxIdleConns:    1,
-		MaxConnsPerHost: 1, // it answers one after the other
+		MaxConnsPerHost: 1, // Firecracker answers one request after the other
 	}}}
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// A fault is what Firecracker answers instead of doing what it was asked for.
-type fault struct {
+// An apiError is an answer of Firecracker that is not a success.
+type apiError struct {
 	request string
 	status  int
 	message string
 }
 
-func (f *fault) Error() string {
+func (f *apiError) Error() string {
 	return fmt.Sprintf("firecracker answers %d to %s: %s", f.status, f.request, f.message)
 }
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 1 << 20
 
-// do asks, with body as JSON unless it is nil, and reads the answer into answer unless
-// that is nil.
-func (c *client) do(ctx context.Context, method, path string, body, answer any) error {
+// sendRequest sends body as JSON unless it is nil, and decodes the answer into answer unless that
+// is nil.
+func (c *client) sendRequest(ctx context.Context, method, path string, body, answer any) error {
 	var r io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -67,7 +67,7 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any) 
 		return err
 	}
 	if res.StatusCode/100 != 2 {
-		f := &fault{request: method + " " + path, status: res.StatusCode}
+		f := &apiError{request: method + " " + path, status: res.StatusCode}
 		var said struct {
 			Message string `json:"fault_message"`
 		}
@@ -86,7 +86,7 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any) 
 	return nil
 }
 
-// What requests carry, by the names of Firecracker's API.
+// The bodies of requests, with the field names of Firecracker's API.
 type (
 	bootSource struct {
 		Kernel string `json:"kernel_image_path"`

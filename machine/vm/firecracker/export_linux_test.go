@@ -1,7 +1,7 @@
 package firecracker
 
 var (
-	Connect = connect
+	Connect = dialSocket
 	TryKVM  = tryKVM
 )
 

@@ -1,6 +1,6 @@
-// Package firecracker makes machines with Firecracker, which needs Linux and KVM. Each is
-// a process of its own that ends with the one that has started it, also when that is
-// killed; as root it can be jailed, by Firecracker's own jailer.
+// Package firecracker runs machines with Firecracker, which needs Linux and KVM. Each machine is a
+// process that ends with the process that started it, also if that is killed. As root it can be
+// jailed with Firecracker's own jailer.
 //
 //	driver := firecracker.New(firecracker.Options{})
 //	m, err := driver.New(&vm.Hardware{ID: "m1", Dir: dir, CPUs: 2, Memory: 256 << 20, Kernel: "/boot/vmlinux", CID: 3, ...})
@@ -17,49 +17,49 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// Options say where Firecracker is, and how it is confined.
+// Options configure where Firecracker is and how it is confined.
 type Options struct {
 	// Program is the path of firecracker; empty means the one in PATH.
 	Program string
-	// Jail confines it further than it does itself; nil does not.
+	// Jail confines Firecracker further than it confines itself; nil does not.
 	Jail *Jail
 }
 
-// A Jail is what jailer does, which needs root: the hypervisor runs as another user,
-// sees no files but its own, and is in a PID namespace of its own.
+// A Jail configures jailer, which needs root: the hypervisor runs as another user, sees only its
+// own files, and has a PID namespace of its own.
 type Jail struct {
 	// Jailer is the path of jailer; empty means the one in PATH.
 	Jailer string
-	// UID and GID are whom the hypervisor runs as. Not 0, and best no other machine's.
-	// They need to be able to read the kernel, and to read and write the disks, which
-	// must be on the file system of Hardware.Dir unless they are read-only.
+	// UID and GID are the user and group of the hypervisor. Not 0, and best not shared with another
+	// machine. They must be able to read the kernel, and to read and write the disks, which must be
+	// on the file system of Hardware.Dir unless they are read-only.
 	UID, GID int
-	// Cgroups are values that are written into files of a cgroup of the machine's own,
-	// such as "memory.max=536870912".
+	// Cgroups are values for files of a cgroup of the machine's own, such as
+	// "memory.max=536870912".
 	Cgroups []string
 	// CgroupVersion is 1 or 2; 0 means 2.
 	CgroupVersion int
 }
 
-// A Driver makes machines with Firecracker.
+// A Driver creates machines with Firecracker.
 type Driver struct {
 	opts Options
 	kvm  string // the device
 }
 
-// New returns a driver. It looks for nothing yet.
+// New returns a driver. It does not look for programs yet.
 func New(opts Options) *Driver { return &Driver{opts: opts, kvm: "/dev/kvm"} }
 
 // Name implements vm.Driver.
 func (d *Driver) Name() string { return "firecracker" }
 
-// Caps implements vm.Driver. There is no network: that would take a tap device, which
-// only root can make.
+// Caps implements vm.Driver. Machines have no network: that would need a tap device, which only
+// root can create.
 func (d *Driver) Caps() vm.Caps {
 	return vm.Caps{Snapshot: true, Pause: true, ELF: true, Vsock: true, Formats: []vm.Format{vm.FormatRaw}}
 }
 
-// maxID is how long the id of a machine may be for Firecracker.
+// maxID is Firecracker's limit for the id of a machine, in bytes.
 const maxID = 64
 
 // New implements vm.Driver.
@@ -68,25 +68,25 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 		return atoll.Errorf("machine", h.ID, atoll.ErrInvalid, format, args...)
 	}
 	if runtime.GOOS != "linux" {
-		return nil, atoll.Errorf("machine", h.ID, atoll.ErrUnsupported, "%s", elsewhere())
+		return nil, atoll.Errorf("machine", h.ID, atoll.ErrUnsupported, "%s", unsupportedReason())
 	}
 	if err := h.Validate(d.Caps()); err != nil {
 		return nil, err
 	}
 	switch j := d.opts.Jail; {
 	case len(h.ID) > maxID || strings.Trim(h.ID, letters) != "":
-		return nil, bad("id %q: firecracker takes 1..%d letters, digits and '-'", h.ID, maxID)
+		return nil, bad("id %q: use 1..%d letters, digits and '-'", h.ID, maxID)
 	case !filepath.IsAbs(h.Dir):
 		return nil, bad("directory %q: must be absolute", h.Dir)
 	case h.Kernel == "" && h.Snapshot == "":
-		return nil, bad("there is no kernel: firecracker boots an uncompressed one (vmlinux)")
+		return nil, bad("no kernel given: firecracker boots an uncompressed one (vmlinux)")
 	case j != nil && (j.UID <= 0 || j.GID <= 0):
 		return nil, bad("jail: uid %d, gid %d: must be those of an unprivileged user", j.UID, j.GID)
 	case j != nil && j.CgroupVersion != 0 && j.CgroupVersion != 1 && j.CgroupVersion != 2:
 		return nil, bad("jail: cgroup version %d: must be 1 or 2", j.CgroupVersion)
 	}
-	m := &machine{d: d, h: *h, root: filepath.Join(h.Dir, baseDir)}
-	m.h.Cmdline, m.h.Disks = slices.Clone(h.Cmdline), slices.Clone(h.Disks)
+	m := &machine{driver: d, hardware: *h, root: filepath.Join(h.Dir, baseDir)}
+	m.hardware.Cmdline, m.hardware.Disks = slices.Clone(h.Cmdline), slices.Clone(h.Disks)
 	if h.Snapshot != "" {
 		if err := m.checkSnapshot(); err != nil {
 			return nil, err
@@ -95,31 +95,32 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 	return m, nil
 }
 
-func elsewhere() string {
+// unsupportedReason returns the reason why Firecracker does not run on this system.
+func unsupportedReason() string {
 	return "firecracker is only available on Linux, current platform: " + runtime.GOOS
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 
-// Find returns opts with the paths of the programs, for who has no PATH later. Kinds:
+// Find returns opts with the absolute paths of the programs, for use without PATH. Kinds:
 // ErrUnavailable.
 func Find(opts Options) (Options, error) {
 	d := New(opts)
 	var err error
-	if opts.Program, err = d.program(); err != nil || opts.Jail == nil {
+	if opts.Program, err = d.findFirecracker(); err != nil || opts.Jail == nil {
 		return opts, err
 	}
 	jail := *opts.Jail
-	jail.Jailer, err = d.jailer()
+	jail.Jailer, err = d.findJailer()
 	opts.Jail = &jail
 	return opts, err
 }
 
-// program finds firecracker, jailer finds jailer.
-func (d *Driver) program() (string, error) { return look(d.opts.Program, "firecracker") }
-func (d *Driver) jailer() (string, error)  { return look(d.opts.Jail.Jailer, "jailer") }
+// findFirecracker and findJailer return the absolute paths of the programs.
+func (d *Driver) findFirecracker() (string, error) { return findProgram(d.opts.Program, "firecracker") }
+func (d *Driver) findJailer() (string, error)      { return findProgram(d.opts.Jail.Jailer, "jailer") }
 
-func look(path, name string) (string, error) {
+func findProgram(path, name string) (string, error) {
 	if path == "" {
 		path = name
 	}

@@ -758,7 +758,7 @@ func TestJailFails(t *testing.T) {
 		say    string
 	}{
 		"no jailer":    {func(l *lab) { l.opts.Jail.Jailer = "/there/is/none" }, atoll.ErrUnavailable, "install firecracker"},
-		"another name": {func(l *lab) { l.opts.Program = "/bin/false" }, atoll.ErrInvalid, "to contain"},
+		"another name": {func(l *lab) { l.opts.Program = "/bin/false" }, atoll.ErrInvalid, "rename the program"},
 		"no disk":      {func(l *lab) { l.h.Disks[1].Path = "/there/is/none" }, atoll.ErrInvalid, "/there/is/none"},
 		"root's disk": {func(l *lab) {
 			if err := os.Chmod(filepath.Join(l.bin, "root.img"), 0o600); err != nil {

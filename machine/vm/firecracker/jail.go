@@ -13,22 +13,23 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// parentCgroup is where the groups of jailed machines are, in each hierarchy.
+// parentCgroup names the cgroup above those of jailed machines, in each hierarchy.
 const parentCgroup = "atoll"
 
-// supervise runs jailer, as what it is given, and stays: it is the first process of a
-// PID namespace, so that all in it end with it.
-const supervise = `"$@"; exit $?`
+// jailScript runs its arguments, which are jailer's, and waits: the shell is the first process of a
+// PID namespace, so that all processes in it end with it.
+const jailScript = `"$@"; exit $?`
 
-// jailed makes the root directory below Dir where jailer has it, and returns what starts
-// Firecracker in it. The kernel forgets that a process is to end with its parent when
-// that process changes its user, as jailer does; so a shell that does not is in between.
-func (m *machine) jailed(program string, args []string) (*exec.Cmd, error) {
-	j := m.d.opts.Jail
+// jailCommand creates the root directory below Dir, at the place that jailer expects, and returns
+// the command that starts Firecracker in it. Linux forgets that a process has to end with its
+// parent when the process changes its user, as jailer does; so a shell that keeps its user stands
+// in between.
+func (m *machine) jailCommand(program string, args []string) (*exec.Cmd, error) {
+	j := m.driver.opts.Jail
 	if os.Geteuid() != 0 {
 		return nil, atoll.Errorf("", "", atoll.ErrDenied, "jailer needs root: run as root, or without a jail")
 	}
-	jailer, err := m.d.jailer()
+	jailer, err := m.driver.findJailer()
 	if err != nil {
 		return nil, err
 	}
@@ -36,23 +37,23 @@ func (m *machine) jailed(program string, args []string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	if !strings.Contains(filepath.Base(program), "firecracker") {
-		return nil, atoll.Errorf("", "", atoll.ErrInvalid, "%s: jailer wants the name of the program to contain \"firecracker\"", program)
+		return nil, atoll.Errorf("", "", atoll.ErrInvalid, "%s: rename the program: jailer needs \"firecracker\" in its name", program)
 	}
-	baseAt := filepath.Join(m.h.Dir, baseDir)
-	m.root = filepath.Join(baseAt, filepath.Base(program), m.h.ID, "root")
+	baseAt := filepath.Join(m.hardware.Dir, baseDir)
+	m.root = filepath.Join(baseAt, filepath.Base(program), m.hardware.ID, "root")
 	if err := os.MkdirAll(m.root, 0o711); err != nil {
 		return nil, err
 	}
 	if err := os.Chmod(m.root, 0o700); err != nil {
 		return nil, err
 	}
-	for name, f := range m.files() {
-		if err := m.put(filepath.Join(m.root, name), f); err != nil {
+	for name, f := range m.rootFiles() {
+		if err := m.placeFile(filepath.Join(m.root, name), f); err != nil {
 			return nil, err
 		}
 	}
 	line := []string{
-		"-c", supervise, "sh", jailer, "--id", m.h.ID, "--exec-file", program,
+		"-c", jailScript, "sh", jailer, "--id", m.hardware.ID, "--exec-file", program,
 		"--uid", strconv.Itoa(j.UID), "--gid", strconv.Itoa(j.GID), "--chroot-base-dir", baseAt,
 	}
 	if len(j.Cgroups) > 0 {
@@ -68,13 +69,13 @@ func (m *machine) jailed(program string, args []string) (*exec.Cmd, error) {
 	cmd := exec.Command("/bin/sh", append(append(line, "--"), args...)...)
 	cmd.Dir = "/"
 	cmd.Env = []string{}
-	inNamespace(cmd)
+	setNewPIDNamespace(cmd)
 	return cmd, nil
 }
 
-// put makes a file of the machine's appear in the jail: the same, or a copy where that
-// cannot be and nobody writes.
-func (m *machine) put(at string, f file) error {
+// placeFile makes a file of the machine appear in the jail: by a hard link, or by a copy if that is
+// impossible and the file is read-only.
+func (m *machine) placeFile(at string, f machineFile) error {
 	path, err := filepath.EvalSymlinks(f.path)
 	if err != nil {
 		return atoll.Errorf("", "", atoll.ErrInvalid, "%s: %w", f.path, err)
@@ -86,7 +87,7 @@ func (m *machine) put(at string, f file) error {
 	case !errors.Is(err, syscall.EXDEV):
 		return err
 	case !f.readOnly:
-		return atoll.Errorf("", "", atoll.ErrInvalid, "%s: must be on the file system of %s to be in a jail there, or read-only", path, m.h.Dir)
+		return atoll.Errorf("", "", atoll.ErrInvalid, "%s: must be on the file system of %s for a jail there, or read-only", path, m.hardware.Dir)
 	}
 	src, err := os.Open(path)
 	if err != nil {
@@ -96,7 +97,7 @@ func (m *machine) put(at string, f file) error {
 	if err := copyFile(src, at, 0o400); err != nil {
 		return err
 	}
-	return os.Lchown(at, m.d.opts.Jail.UID, m.d.opts.Jail.GID)
+	return os.Lchown(at, m.driver.opts.Jail.UID, m.driver.opts.Jail.GID)
 }
 
 func copyFile(src *os.File, to string, mode os.FileMode) error {
@@ -111,15 +112,15 @@ func copyFile(src *os.File, to string, mode os.FileMode) error {
 	return dst.Close()
 }
 
-// unjail removes the machine's cgroups, which jailer leaves.
-func (m *machine) unjail() {
-	if j := m.d.opts.Jail; j == nil || len(j.Cgroups) == 0 {
+// removeCgroups removes the machine's cgroups, which jailer leaves behind.
+func (m *machine) removeCgroups() {
+	if j := m.driver.opts.Jail; j == nil || len(j.Cgroups) == 0 {
 		return
 	}
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		groups, _ := filepath.Glob(pattern + parentCgroup) // the pattern is right
+		groups, _ := filepath.Glob(pattern + parentCgroup) // the pattern is valid
 		for _, g := range groups {
-			_ = os.Remove(filepath.Join(g, m.h.ID)) // most hierarchies have none
+			_ = os.Remove(filepath.Join(g, m.hardware.ID)) // most hierarchies have none
 		}
 	}
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/internal/child"
 )
 
-// What is in a machine's root directory, by the names that Firecracker knows them by.
-// They are relative: a snapshot, which holds them, can be gone on from in another one.
+// The files in a machine's root directory, as Firecracker's API names them. The names are relative:
+// a snapshot records them, and can be resumed in another directory.
 const (
-	baseDir    = "fc" // in Hardware.Dir, and the root unless there is a jail
+	baseDir    = "fc" // in Hardware.Dir; the root directory unless there is a jail
 	apiSock    = "api.sock"
 	vsockSock  = "v.sock"
 	kernelFile = "kernel"
@@ -33,243 +33,244 @@ const (
 
 // machine implements vm.Machine.
 type machine struct {
-	d    *Driver
-	h    vm.Hardware
-	root string // the directory that Firecracker runs in
+	driver   *Driver
+	hardware vm.Hardware
+	root     string // the directory that Firecracker runs in
 
 	mu      sync.Mutex
-	begun   bool
-	p       *child.Process // nil until it runs
+	started bool
+	process *child.Process // nil until it runs
 	console interface{ Close() error }
 	paused  bool
 	killed  bool
 
-	api *client
-	up  atomic.Bool // the guest has taken a connection
+	api     *client
+	guestUp atomic.Bool // the guest has taken a connection
 
-	asked atomic.Bool // to power off
-	begin int64       // of what this machine prints, on its console
+	powerOffAsked atomic.Bool // to power off
+	consoleStart  int64       // offset of this machine's output in its console
 }
 
 // Start implements vm.Machine.
 func (m *machine) Start(ctx context.Context) error {
 	m.mu.Lock()
-	begun := m.begun
-	m.begun = true
+	begun := m.started
+	m.started = true
 	m.mu.Unlock()
 	if begun {
-		return atoll.Errorf("start", m.h.ID, atoll.ErrConflict, "a machine starts once: make another one")
+		return atoll.Errorf("start", m.hardware.ID, atoll.ErrConflict, "a machine starts once: make another one")
 	}
-	err := m.launch(ctx)
+	err := m.launchProcess(ctx)
 	if err == nil {
-		if err = m.configure(ctx); err == nil {
+		if err = m.configureMachine(ctx); err == nil {
 			return nil
 		}
-		err = m.why(ctx, err)
+		err = m.failureCause(ctx, err)
 	}
-	m.undo()
-	return atoll.E("start", m.h.ID, kindOf(err), err)
+	m.releaseResources()
+	return atoll.E("start", m.hardware.ID, kindOf(err), err)
 }
 
-// kindOf is atoll.KindOf, and ErrInvalid for what Firecracker does not take.
+// kindOf returns atoll.KindOf, but ErrInvalid for requests that Firecracker rejects.
 func kindOf(err error) atoll.Kind {
-	var f *fault
+	var f *apiError
 	if errors.As(err, &f) && f.status/100 == 4 {
 		return atoll.ErrInvalid
 	}
 	return atoll.KindOf(err)
 }
 
-// why is the cause of err, which a request met: the end of ctx or of the hypervisor.
-func (m *machine) why(ctx context.Context, err error) error {
+// failureCause returns the cause of the error of a request: the end of ctx or of the hypervisor,
+// else err.
+func (m *machine) failureCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var f *fault
+	var f *apiError
 	if errors.As(err, &f) {
 		return err
 	}
 	select {
-	case <-m.p.Done():
+	case <-m.process.Done():
 	case <-time.After(endTime): // a connection ends before its process
 		return err
 	}
-	if end := m.p.Err(); end != nil {
+	if end := m.process.Err(); end != nil {
 		return atoll.E("", "", atoll.ErrUnavailable, end)
 	}
 	return atoll.Errorf("", "", atoll.ErrUnavailable, "firecracker has ended")
 }
 
-// endTime is how long a process whose sockets are closed may take to be gone.
+// endTime is the time that a process may take to end after its sockets have closed.
 const endTime = time.Second
 
-// launch starts Firecracker.
-func (m *machine) launch(ctx context.Context) error {
+// launchProcess starts Firecracker.
+func (m *machine) launchProcess(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Join(m.h.Dir, baseDir)); err != nil { // of one that was not told to end
+	if err := os.RemoveAll(filepath.Join(m.hardware.Dir, baseDir)); err != nil { // left by a machine that was not killed
 		return err
 	}
-	cmd, err := m.command()
+	cmd, err := m.buildCommand()
 	if err != nil {
 		return err
 	}
-	console, err := child.Console(m.h.Console)
+	console, err := child.Console(m.hardware.Console)
 	if err != nil {
 		return err
 	}
 	m.console = console
-	if info, err := os.Stat(m.h.Console); err == nil {
-		m.begin = info.Size()
+	if info, err := os.Stat(m.hardware.Console); err == nil {
+		m.consoleStart = info.Size()
 	}
 	cmd.Stdout = console
-	if m.p, err = child.Start(cmd); err != nil {
+	if m.process, err = child.Start(cmd); err != nil {
 		return err
 	}
-	m.api = newClient(func(ctx context.Context) (net.Conn, error) { return connect(ctx, m.root, apiSock) })
-	return m.answers(ctx)
+	m.api = newClient(func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, m.root, apiSock) })
+	return m.awaitAPI(ctx)
 }
 
-// command makes the root directory, with all that the machine is made of, and returns
-// what starts Firecracker in it.
-func (m *machine) command() (*exec.Cmd, error) {
-	program, err := m.d.program()
+// buildCommand creates the root directory with the machine's files, and returns the command that
+// starts Firecracker in it.
+func (m *machine) buildCommand() (*exec.Cmd, error) {
+	program, err := m.driver.findFirecracker()
 	if err != nil {
 		return nil, err
 	}
 	args := []string{"--api-sock", apiSock, "--level", "Error"}
-	if m.d.opts.Jail != nil {
-		return m.jailed(program, args)
+	if m.driver.opts.Jail != nil {
+		return m.jailCommand(program, args)
 	}
 	if err := os.Mkdir(m.root, 0o700); err != nil {
 		return nil, err
 	}
-	for name, f := range m.files() {
+	for name, f := range m.rootFiles() {
 		if err := os.Symlink(f.path, filepath.Join(m.root, name)); err != nil {
 			return nil, err
 		}
 	}
-	cmd := exec.Command(program, append([]string{"--id", m.h.ID}, args...)...)
+	cmd := exec.Command(program, append([]string{"--id", m.hardware.ID}, args...)...)
 	cmd.Dir = m.root
-	cmd.Env = []string{} // ours is not its business
+	cmd.Env = []string{} // Firecracker does not need ours
 	return cmd, nil
 }
 
-// A file is one of the machine's.
-type file struct {
+// A machineFile is a file that the machine uses.
+type machineFile struct {
 	path     string
 	readOnly bool
 }
 
-// files are those that belong into the root directory, by name.
-func (m *machine) files() map[string]file {
-	all := map[string]file{}
-	if m.h.Snapshot != "" {
-		all[stateFile] = file{filepath.Join(m.h.Snapshot, stateFile), true}
-		all[memoryFile] = file{filepath.Join(m.h.Snapshot, memoryFile), true}
+// rootFiles returns the files that belong into the root directory, by name.
+func (m *machine) rootFiles() map[string]machineFile {
+	all := map[string]machineFile{}
+	if m.hardware.Snapshot != "" {
+		all[stateFile] = machineFile{filepath.Join(m.hardware.Snapshot, stateFile), true}
+		all[memoryFile] = machineFile{filepath.Join(m.hardware.Snapshot, memoryFile), true}
 	} else {
-		all[kernelFile] = file{m.h.Kernel, true}
-		if m.h.Initrd != "" {
-			all[initrdFile] = file{m.h.Initrd, true}
+		all[kernelFile] = machineFile{m.hardware.Kernel, true}
+		if m.hardware.Initrd != "" {
+			all[initrdFile] = machineFile{m.hardware.Initrd, true}
 		}
 	}
-	for _, d := range m.h.Disks {
-		all[diskPrefix+driveID(d.ID)] = file{d.Path, d.ReadOnly}
+	for _, d := range m.hardware.Disks {
+		all[diskPrefix+driveID(d.ID)] = machineFile{d.Path, d.ReadOnly}
 	}
 	return all
 }
 
-// driveID is the name of a disk for Firecracker, which knows '_' only.
+// driveID returns the id of a disk for Firecracker, which accepts '_' but not '-'.
 func driveID(id string) string { return strings.ReplaceAll(id, "-", "_") }
 
-// answers waits until Firecracker answers.
-func (m *machine) answers(ctx context.Context) error {
+// awaitAPI waits until Firecracker answers.
+func (m *machine) awaitAPI(ctx context.Context) error {
 	for {
 		var i instance
-		err := m.api.do(ctx, http.MethodGet, "/", nil, &i)
-		var f *fault
+		err := m.api.sendRequest(ctx, http.MethodGet, "/", nil, &i)
+		var f *apiError
 		switch {
 		case err == nil && i.State == "Not started":
 			return nil
 		case err == nil:
-			return atoll.Errorf("", "", atoll.ErrInternal, "firecracker is new, and says that its machine is %q", i.State)
+			return atoll.Errorf("", "", atoll.ErrInternal, "a new firecracker already has a machine in state %q", i.State)
 		case errors.As(err, &f):
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-m.p.Done():
-			return m.why(ctx, err)
+		case <-m.process.Done():
+			return m.failureCause(ctx, err)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// configure says what the machine is made of, and turns it on.
-func (m *machine) configure(ctx context.Context) error {
-	if m.h.Snapshot != "" {
-		return m.load(ctx)
+// configureMachine sends the hardware of the machine to Firecracker, and turns the machine on.
+func (m *machine) configureMachine(ctx context.Context) error {
+	if m.hardware.Snapshot != "" {
+		return m.loadSnapshot(ctx)
 	}
 	type request struct {
 		path string
 		body any
 	}
-	boot := bootSource{Kernel: kernelFile, Args: m.cmdline()}
-	if m.h.Initrd != "" {
+	boot := bootSource{Kernel: kernelFile, Args: m.kernelCmdline()}
+	if m.hardware.Initrd != "" {
 		boot.Initrd = initrdFile
 	}
 	all := []request{
-		{"/machine-config", machineConfig{CPUs: m.h.CPUs, Memory: int(m.h.Memory >> 20)}},
+		{"/machine-config", machineConfig{CPUs: m.hardware.CPUs, Memory: int(m.hardware.Memory >> 20)}},
 		{"/boot-source", boot},
 		{"/entropy", entropy{}},
 	}
-	for i, d := range m.h.Disks {
+	for i, d := range m.hardware.Disks {
 		id := driveID(d.ID)
 		all = append(all, request{"/drives/" + id, drive{ID: id, Path: diskPrefix + id, ReadOnly: d.ReadOnly, Root: i == 0 && m.rootDisk()}})
 	}
-	if m.h.CID != 0 {
-		all = append(all, request{"/vsock", vsock{CID: m.h.CID, Path: vsockSock}})
+	if m.hardware.CID != 0 {
+		all = append(all, request{"/vsock", vsock{CID: m.hardware.CID, Path: vsockSock}})
 	}
 	all = append(all, request{"/actions", action{"InstanceStart"}})
 	for _, r := range all {
-		if err := m.api.do(ctx, http.MethodPut, r.path, r.body, nil); err != nil {
+		if err := m.api.sendRequest(ctx, http.MethodPut, r.path, r.body, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rootDisk reports whether the first disk is to be the root file system. Firecracker
-// says so to the kernel then, and there can be one such disk.
+// rootDisk reports whether the first disk holds the root file system. Firecracker then tells the
+// kernel so; it accepts one such disk.
 func (m *machine) rootDisk() bool {
-	for _, arg := range m.h.Cmdline {
+	for _, arg := range m.hardware.Cmdline {
 		if strings.HasPrefix(arg, "root=") {
 			return false
 		}
 	}
-	return m.h.Initrd == ""
+	return m.hardware.Initrd == ""
 }
 
-// base is what kernels have to be told on this hardware: where the console is, that a
-// reboot is by the keyboard's controller, which ends the machine, and that there is no PCI.
-const base = "console=ttyS0 reboot=k panic=1 pci=off"
+// baseCmdline tells kernels about this hardware: the console, that a reboot goes through the
+// keyboard controller, which ends the machine, and that there is no PCI.
+const baseCmdline = "console=ttyS0 reboot=k panic=1 pci=off"
 
-// cmdline is what the kernel is told. Firecracker has no way to power off, and gives disks
-// serial numbers of its own.
-func (m *machine) cmdline() string {
-	words := []string{base, vm.WordRestart}
-	if disks := vm.WordDisks(m.h.Disks); disks != "" {
+// kernelCmdline returns the kernel's command line. Firecracker has no power-off, and assigns its
+// own serial numbers to disks, so the words for both are on it.
+func (m *machine) kernelCmdline() string {
+	words := []string{baseCmdline, vm.WordRestart}
+	if disks := vm.WordDisks(m.hardware.Disks); disks != "" {
 		words = append(words, disks)
 	}
-	return strings.Join(append(words, m.h.Cmdline...), " ")
+	return strings.Join(append(words, m.hardware.Cmdline...), " ")
 }
 
-// undo frees all that the machine holds.
-func (m *machine) undo() {
-	if m.p != nil {
-		m.p.Kill()
+// releaseResources frees all that the machine holds.
+func (m *machine) releaseResources() {
+	if m.process != nil {
+		m.process.Kill()
 	}
 	if m.api != nil {
 		m.api.close()
@@ -277,48 +278,49 @@ func (m *machine) undo() {
 	if m.console != nil {
 		_ = m.console.Close()
 	}
-	m.unjail()
-	_ = os.RemoveAll(filepath.Join(m.h.Dir, baseDir)) // what is left of it is removed with Dir
+	m.removeCgroups()
+	_ = os.RemoveAll(filepath.Join(m.hardware.Dir, baseDir)) // leftovers are removed with Dir
 }
 
-// running returns the hypervisor's process. Kinds: ErrStopped.
-func (m *machine) running(op string) (*child.Process, error) {
+// runningProcess returns the hypervisor's process. Kinds: ErrStopped.
+func (m *machine) runningProcess(op string) (*child.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.p == nil {
-		return nil, atoll.Errorf(op, m.h.ID, atoll.ErrStopped, "the machine is not started")
+	if m.process == nil {
+		return nil, atoll.Errorf(op, m.hardware.ID, atoll.ErrStopped, "the machine is not started")
 	}
-	return m.p, nil
+	return m.process, nil
 }
 
-// How a guest is dialled.
+// The times and the error of Dial.
 const (
-	pause     = 100 * time.Millisecond // between attempts
-	patience  = 5 * time.Second        // with one: a guest that boots may have lost it
-	noAnswers = "nothing listens on port %d of the guest"
+	dialPause        = 100 * time.Millisecond // between attempts
+	dialTimeout      = 5 * time.Second        // of one attempt: a booting guest may have lost the request
+	noListenerFormat = "nothing listens on port %d of the guest"
 )
 
-// Dial implements vm.Machine. Firecracker hangs up where nothing listens, which may be
-// because the guest is still booting: until it has taken a first connection that is
-// tried again.
+// Dial implements vm.Machine. Firecracker hangs up if nothing listens, perhaps because the guest is
+// still booting: until the guest has accepted a first connection, Dial retries.
 func (m *machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
-	p, err := m.running("dial")
+	p, err := m.runningProcess("dial")
 	if err != nil {
 		return nil, err
 	}
-	if m.h.CID == 0 {
-		return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrUnsupported, "the machine has no vsock: give it a CID")
+	if m.hardware.CID == 0 {
+		return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrUnsupported, "the machine has no vsock: give it a CID")
 	}
-	fail := func(kind atoll.Kind, err error) (net.Conn, error) { return nil, atoll.E("dial", m.h.ID, kind, err) }
+	fail := func(kind atoll.Kind, err error) (net.Conn, error) {
+		return nil, atoll.E("dial", m.hardware.ID, kind, err)
+	}
 	for refused := false; ; {
-		conn, err := m.attempt(ctx, port)
+		conn, err := m.dialOnce(ctx, port)
 		if err == nil {
-			m.up.Store(true)
+			m.guestUp.Store(true)
 			return conn, nil
 		}
 		select {
 		case <-p.Done():
-			return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrUnavailable, "the machine has ended")
+			return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrUnavailable, "the machine has ended")
 		default:
 		}
 		hungUp := errors.Is(err, mux.ErrRefused)
@@ -326,24 +328,24 @@ func (m *machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 		switch {
 		case ctx.Err() != nil && !refused:
 			return fail(atoll.KindOf(ctx.Err()), ctx.Err())
-		case ctx.Err() != nil || hungUp && m.up.Load():
-			return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrUnavailable, noAnswers, port)
-		case !hungUp && !passing(err):
+		case ctx.Err() != nil || hungUp && m.guestUp.Load():
+			return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrUnavailable, noListenerFormat, port)
+		case !hungUp && !isTransient(err):
 			return fail(atoll.ErrInternal, err)
 		}
 		select {
 		case <-ctx.Done():
 		case <-p.Done():
-		case <-time.After(pause):
+		case <-time.After(dialPause):
 		}
 	}
 }
 
-// attempt connects to a port once.
-func (m *machine) attempt(ctx context.Context, port uint32) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// dialOnce tries once to connect to a port.
+func (m *machine) dialOnce(ctx context.Context, port uint32) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := connect(ctx, m.root, vsockSock)
+	conn, err := dialSocket(ctx, m.root, vsockSock)
 	if err != nil {
 		return nil, err
 	}
@@ -354,15 +356,15 @@ func (m *machine) attempt(ctx context.Context, port uint32) (net.Conn, error) {
 	return conn, nil
 }
 
-// passing reports whether err may be otherwise the next time.
-func passing(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNotThere)
+// isTransient reports whether a retry may succeed.
+func isTransient(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNoListener)
 }
 
-// Stop implements vm.Machine: guests of ours are asked on their port, others are sent
-// Ctrl+Alt+Del, for which the kernel has to have a keyboard. There is none but on x86.
+// Stop implements vm.Machine: it asks Atoll guests on their port, and sends others Ctrl+Alt+Del,
+// for which the kernel needs a keyboard. Only x86 has one.
 func (m *machine) Stop(ctx context.Context) error {
-	p, err := m.running("stop")
+	p, err := m.runningProcess("stop")
 	if err != nil {
 		return err
 	}
@@ -377,13 +379,13 @@ func (m *machine) Stop(ctx context.Context) error {
 	keyboard := runtime.GOARCH == "amd64"
 	switch {
 	case paused:
-		return atoll.Errorf("stop", m.h.ID, atoll.ErrConflict, "the machine is paused: resume it first")
-	case !keyboard && m.h.CID == 0:
-		return atoll.Errorf("stop", m.h.ID, atoll.ErrUnsupported, "the guest cannot be asked to power off on %s without a vsock: give the machine a CID, or kill it", runtime.GOARCH)
+		return atoll.Errorf("stop", m.hardware.ID, atoll.ErrConflict, "the machine is paused: resume it first")
+	case !keyboard && m.hardware.CID == 0:
+		return atoll.Errorf("stop", m.hardware.ID, atoll.ErrUnsupported, "on %s a guest without vsock cannot power off: give the machine a CID, or kill it", runtime.GOARCH)
 	}
-	m.asked.Store(true)
+	m.powerOffAsked.Store(true)
 	if keyboard {
-		if err := m.ask(ctx, "stop", http.MethodPut, "/actions", action{"SendCtrlAltDel"}); err != nil {
+		if err := m.callAPI(ctx, "stop", http.MethodPut, "/actions", action{"SendCtrlAltDel"}); err != nil {
 			select {
 			case <-p.Done():
 				return nil
@@ -396,22 +398,22 @@ func (m *machine) Stop(ctx context.Context) error {
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	defer cancel()
-	if m.h.CID != 0 {
-		asked.Go(func() { _ = vm.PowerOff(asking, m) }) // that it has worked is seen below
+	if m.hardware.CID != 0 {
+		asked.Go(func() { _ = vm.PowerOff(asking, m) }) // success shows below
 	}
 	select {
 	case <-p.Done():
 		return nil
 	case <-ctx.Done():
-		return atoll.E("stop", m.h.ID, atoll.KindOf(ctx.Err()), ctx.Err())
+		return atoll.E("stop", m.hardware.ID, atoll.KindOf(ctx.Err()), ctx.Err())
 	}
 }
 
-// ask makes a request of a machine that runs.
-func (m *machine) ask(ctx context.Context, op, method, path string, body any) error {
-	if err := m.api.do(ctx, method, path, body, nil); err != nil {
-		err = m.why(ctx, err)
-		return atoll.E(op, m.h.ID, atoll.KindOf(err), err)
+// callAPI sends a request about a running machine.
+func (m *machine) callAPI(ctx context.Context, op, method, path string, body any) error {
+	if err := m.api.sendRequest(ctx, method, path, body, nil); err != nil {
+		err = m.failureCause(ctx, err)
+		return atoll.E(op, m.hardware.ID, atoll.KindOf(err), err)
 	}
 	return nil
 }
@@ -420,45 +422,45 @@ func (m *machine) ask(ctx context.Context, op, method, path string, body any) er
 func (m *machine) Kill() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.p == nil || m.killed {
+	if m.process == nil || m.killed {
 		return nil
 	}
 	select {
-	case <-m.p.Done():
+	case <-m.process.Done():
 	default:
-		m.p.Kill()
-		m.killed = true // and not ended by itself
+		m.process.Kill()
+		m.killed = true // it did not end by itself
 	}
-	m.undo()
+	m.releaseResources()
 	return nil
 }
 
 // Wait implements vm.Machine.
 func (m *machine) Wait(ctx context.Context) error {
-	p, err := m.running("wait")
+	p, err := m.runningProcess("wait")
 	if err != nil {
 		return err
 	}
 	select {
 	case <-p.Done():
 	case <-ctx.Done():
-		return atoll.E("wait", m.h.ID, atoll.KindOf(ctx.Err()), ctx.Err())
+		return atoll.E("wait", m.hardware.ID, atoll.KindOf(ctx.Err()), ctx.Err())
 	}
-	m.mu.Lock() // Kill says whether it was told to
+	m.mu.Lock() // Kill sets killed under mu
 	defer m.mu.Unlock()
 	if m.killed {
 		return nil
 	}
 	err = p.Err()
-	if err == nil && !m.asked.Load() { // for Firecracker a guest that panics ends as others do
-		if words := vm.LastWords(m.h.Console, m.begin); strings.HasPrefix(words, "kernel panic") {
+	if err == nil && !m.powerOffAsked.Load() { // Firecracker ends alike after a panic
+		if words := vm.LastWords(m.hardware.Console, m.consoleStart); strings.HasPrefix(words, "kernel panic") {
 			err = errors.New("the guest has crashed: " + words)
 		}
 	}
 	if err == nil {
 		return nil
 	}
-	return atoll.E("wait", m.h.ID, atoll.ErrInternal, err)
+	return atoll.E("wait", m.hardware.ID, atoll.ErrInternal, err)
 }
 
 // Pause implements vm.Machine.
@@ -468,14 +470,14 @@ func (m *machine) Pause(ctx context.Context) error { return m.setPaused(ctx, "pa
 func (m *machine) Resume(ctx context.Context) error { return m.setPaused(ctx, "resume", false) }
 
 func (m *machine) setPaused(ctx context.Context, op string, paused bool) error {
-	if _, err := m.running(op); err != nil {
+	if _, err := m.runningProcess(op); err != nil {
 		return err
 	}
 	want := state{"Resumed"}
 	if paused {
 		want.State = "Paused"
 	}
-	if err := m.ask(ctx, op, http.MethodPatch, "/vm", want); err != nil {
+	if err := m.callAPI(ctx, op, http.MethodPatch, "/vm", want); err != nil {
 		return err
 	}
 	m.mu.Lock()

@@ -12,14 +12,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Probe implements vm.Driver. It runs the program, and makes a machine of KVM's.
+// Probe implements vm.Driver. It runs the program, and creates a virtual machine on KVM.
 func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 	if runtime.GOOS != "linux" {
-		return atoll.Probe{Reason: elsewhere(), Fix: "on macOS use vz, on Windows wsl2"}
+		return atoll.Probe{Reason: unsupportedReason(), Fix: "on macOS use vz, on Windows wsl2"}
 	}
-	program, err := d.program()
+	program, err := d.findFirecracker()
 	if err != nil {
-		return atoll.Probe{Reason: "there is no firecracker", Fix: fixInstall}
+		return atoll.Probe{Reason: "firecracker is not installed", Fix: fixInstall}
 	}
 	cmd := exec.CommandContext(ctx, program, "--version")
 	cmd.Env = []string{}

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNotThere is a socket that nobody has made yet, or listens on.
-var errNotThere = errors.New("nobody listens there")
+// errNoListener means that a socket does not exist yet, or that nobody listens on it.
+var errNoListener = errors.New("nobody listens on the socket")
 
-// connect connects to a socket in the directory root. Its path is as long as it likes;
-// and it leads nowhere else, though whoever is jailed there may have exchanged it.
-func connect(ctx context.Context, root, name string) (net.Conn, error) {
+// dialSocket connects to a socket in the directory root. The path may be longer than paths of
+// sockets are; and the connection leads nowhere else, even if a jailed process has replaced the
+// socket by a link.
+func dialSocket(ctx context.Context, root, name string) (net.Conn, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", root, err)
@@ -25,7 +26,7 @@ func connect(ctx context.Context, root, name string) (net.Conn, error) {
 	defer unix.Close(dir)
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, errNotThere
+		return nil, errNoListener
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -41,13 +42,13 @@ func connect(ctx context.Context, root, name string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, errNotThere
+		return nil, errNoListener
 	}
 	return conn, err
 }
 
-// inNamespace has cmd be the first process of a PID namespace.
-func inNamespace(cmd *exec.Cmd) {
+// setNewPIDNamespace makes cmd the first process of a new PID namespace.
+func setNewPIDNamespace(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 }
 
@@ -58,7 +59,7 @@ const (
 	kvmAPIVersion    = 12
 )
 
-// tryKVM makes a machine of KVM's, and drops it.
+// tryKVM creates a virtual machine on KVM, and drops it.
 func tryKVM(device string) error {
 	f, err := os.OpenFile(device, os.O_RDWR, 0)
 	if err != nil {
@@ -70,11 +71,11 @@ func tryKVM(device string) error {
 		return fmt.Errorf("%s: %w", device, err)
 	}
 	if version != kvmAPIVersion {
-		return fmt.Errorf("%s has version %d of its API, and firecracker wants %d", device, version, kvmAPIVersion)
+		return fmt.Errorf("%s has API version %d, firecracker needs %d", device, version, kvmAPIVersion)
 	}
 	machine, err := unix.IoctlRetInt(int(f.Fd()), kvmCreateVM)
 	if err != nil {
-		return fmt.Errorf("%s makes no machine: %w", device, err)
+		return fmt.Errorf("%s: create a virtual machine: %w", device, err)
 	}
 	return unix.Close(machine)
 }

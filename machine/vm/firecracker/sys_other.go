@@ -9,15 +9,15 @@ import (
 	"os/exec"
 )
 
-// There is no Firecracker but on Linux: New makes no machines elsewhere.
+// Firecracker runs only on Linux: New returns no machines elsewhere.
 
 var (
-	errNotThere = errors.New("nobody listens there")
-	errLinux    = errors.New("there is no KVM on this system")
+	errNoListener = errors.New("nobody listens on the socket")
+	errLinux      = errors.New("this system has no KVM")
 )
 
-func connect(context.Context, string, string) (net.Conn, error) { return nil, errLinux }
+func dialSocket(context.Context, string, string) (net.Conn, error) { return nil, errLinux }
 
-func inNamespace(*exec.Cmd) {}
+func setNewPIDNamespace(*exec.Cmd) {}
 
 func tryKVM(string) error { return errLinux }

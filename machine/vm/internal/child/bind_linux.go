@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// bind has cmd end with the thread that starts it.
-func bind(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
+// bindToParent makes cmd end with the thread that starts it.
+func bindToParent(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}

@@ -7,6 +7,6 @@ import (
 	"os/exec"
 )
 
-func bind(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
-	return watched(cmd)
+func bindToParent(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
+	return watchCommand(cmd)
 }

@@ -1,5 +1,5 @@
-// Package child runs the programs of hypervisors: each ends with the process that has
-// started it, however that ends, and what it prints is kept within bounds.
+// Package child runs the programs of hypervisors: each ends with the process that started it,
+// however that ends, and their output is bounded.
 package child
 
 import (
@@ -16,42 +16,41 @@ import (
 
 // A Process is a program that runs, or has ended. All methods may be called at once.
 type Process struct {
-	cmd  *exec.Cmd
-	kill func(*os.Process)
-	said tail
-	done chan struct{}
-	err  error // of the end; there when done is closed
+	cmd        *exec.Cmd
+	kill       func(*os.Process)
+	stderrTail tail
+	done       chan struct{}
+	err        error // of the end; set before done is closed
 }
 
-// drain is how long what a program has printed may take to arrive once it has ended: a
-// descendant of its may hold the other end.
-const drain = 2 * time.Second
+// drainTimeout is the time in which the output of a program must arrive after its end: a descendant
+// may hold the pipe open.
+const drainTimeout = 2 * time.Second
 
-// Start starts cmd, whose WaitDelay it sets, and listens to its stderr besides Stderr.
-// The program is in a session of its own: what is typed at our terminal is not for it.
+// Start starts cmd, sets its WaitDelay, and retains the end of its stderr, besides writing it to
+// cmd.Stderr. The program has a session of its own: it gets no signals of our terminal.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	if cmd.Stderr == nil {
-		cmd.Stderr = &p.said
+		cmd.Stderr = &p.stderrTail
 	} else {
-		cmd.Stderr = io.MultiWriter(&p.said, cmd.Stderr)
+		cmd.Stderr = io.MultiWriter(&p.stderrTail, cmd.Stderr)
 	}
-	cmd.WaitDelay = drain
+	cmd.WaitDelay = drainTimeout
 	started := make(chan error)
-	go p.run(started)
+	go p.runProgram(started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// run starts the program and waits for it on one thread. On Linux it is the end of that
-// thread, and not of the process, with which the kernel ends the program; so it lives as
-// long as the program does.
-func (p *Process) run(started chan<- error) {
+// runProgram starts the program and waits for it on one thread. On Linux the kernel ends the
+// program with that thread, not with the process; so the thread lives as long as the program.
+func (p *Process) runProgram(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	kill, release, err := bind(p.cmd)
+	kill, release, err := bindToParent(p.cmd)
 	if err != nil {
 		started <- err
 		return
@@ -65,20 +64,20 @@ func (p *Process) run(started chan<- error) {
 	started <- nil
 	err = p.cmd.Wait()
 	if err != nil {
-		err = fmt.Errorf("%s has ended: %w%s", p.cmd.Path, err, p.said.quoted())
+		err = fmt.Errorf("%s has ended: %w%s", p.cmd.Path, err, p.stderrTail.errorSuffix())
 	}
 	p.err = err
 	close(p.done)
 }
 
-// PID is the program's process id, which is another's when it has ended.
+// PID returns the process id of the program; after its end another process may have the id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the program has ended.
+// Done returns a channel that is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err is nil if the program has ended with code 0, else what became of it and what it
-// last said on stderr. Done is closed.
+// Err returns nil if the program ended with code 0, else its exit and the end of its stderr. Call
+// it after Done is closed.
 func (p *Process) Err() error { return p.err }
 
 // Kill ends the program at once, and returns when it has ended.
@@ -92,7 +91,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// tail keeps the end of what is written to it.
+// A tail retains the end of the bytes written to it.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -111,8 +110,8 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// quoted is what an error says of it; "" when there is nothing.
-func (t *tail) quoted() string {
+// errorSuffix returns the bytes as the end of an error's text; "" if there are none.
+func (t *tail) errorSuffix() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := strings.TrimSpace(string(bytes.ToValidUTF8(t.buf, []byte("?"))))

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if how := os.Getenv(starterVar); how != "" {
 		cmd := exec.Command("sleep", "1000")
 		if how == "watched" {
-			_, _, err := watched(cmd)
+			_, _, err := watchCommand(cmd)
 			if err != nil {
 				panic(err)
 			}
@@ -147,7 +147,7 @@ func TestWatchedPassesCodesAndStdio(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `cat; echo "[$1]"; exit 7`, "sh", "two  words")
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout = strings.NewReader("in\n"), &out
-	_, release, err := watched(cmd)
+	_, release, err := watchCommand(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestWatchedPassesCodesAndStdio(t *testing.T) {
 
 func TestWatchedIsKilled(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
-	kill, release, err := watched(cmd)
+	kill, release, err := watchCommand(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestWatchedPassesFiles(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `echo inherited >&3; (: <&4) 2>/dev/null && echo open || true`)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.ExtraFiles = &out, []*os.File{w}
-	_, release, err := watched(cmd)
+	_, release, err := watchCommand(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestWatchedPassesFiles(t *testing.T) {
 	}
 	cmd = exec.Command("true")
 	cmd.ExtraFiles = make([]*os.File, 7)
-	if _, _, err := watched(cmd); err == nil {
+	if _, _, err := watchCommand(cmd); err == nil {
 		t.Error("took more files than a shell passes on")
 	}
 }
@@ -240,7 +240,7 @@ func TestConsoleIsAppendedToAndBounded(t *testing.T) {
 		}
 	}
 	got, err := os.ReadFile(path)
-	if err != nil || len(got) != MaxConsole+len(full) || !bytes.HasSuffix(got, full) {
+	if err != nil || len(got) != MaxConsole+len(fullNotice) || !bytes.HasSuffix(got, fullNotice) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	if _, err := Console(filepath.Join(path, "x")); err == nil {

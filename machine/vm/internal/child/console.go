@@ -9,13 +9,11 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// MaxConsole is how large a console's file may become: what a guest prints is its own
-// choice, and the disk is not.
+// MaxConsole is the largest size of a console file, since the guest decides how much it prints.
 const MaxConsole = 16 << 20
 
-// Console returns a file that what a machine prints is appended to, up to MaxConsole;
-// what is more is dropped, as is all when path is empty, or the disk is full. The file
-// is its user's alone.
+// Console returns a file to which a machine's output is appended, up to MaxConsole. It drops the
+// rest, and everything if path is empty or the disk is full. Only its user can read the file.
 func Console(path string) (io.WriteCloser, error) {
 	f, err := vm.OpenConsole(path)
 	if err != nil {
@@ -33,11 +31,11 @@ type console struct {
 	f *os.File
 
 	mu   sync.Mutex
-	left int64 // until it is full; then one line says so
+	left int64 // bytes until the file is full; then fullNotice follows
 }
 
-// full is that line.
-var full = []byte("\n[the console's file is full; the rest is dropped]\n")
+// fullNotice is the last line of a full console.
+var fullNotice = []byte("\n[the console's file is full; the rest is dropped]\n")
 
 // Write implements io.Writer. It never fails: a machine goes on without its console.
 func (c *console) Write(b []byte) (int, error) {
@@ -50,7 +48,7 @@ func (c *console) Write(b []byte) (int, error) {
 	c.left -= int64(len(part))
 	_, _ = c.f.Write(part)
 	if c.left == 0 {
-		_, _ = c.f.Write(full)
+		_, _ = c.f.Write(fullNotice)
 	}
 	return len(b), nil
 }

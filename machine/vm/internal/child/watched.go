@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// watch is what a shell does where the kernel does not end children with their parents:
-// it runs the program, and kills it when a descriptor ends of which we have the other end.
-// While it waits for the program, nobody else can get its PID.
-const watch = `"$@" %[1]d<&- &
+// watchScript is the shell script for systems whose kernel does not end children with their
+// parents: it runs the program, and kills it when a descriptor ends whose other end we hold. While
+// the script waits for the program, no other process can get its PID.
+const watchScript = `"$@" %[1]d<&- &
 program=$!
 { read -r _ <&%[1]d; kill -9 "$program"; } >/dev/null 2>&1 &
 watcher=$!
@@ -25,18 +25,18 @@ kill -9 "$watcher" 2>/dev/null
 exit "$code"
 `
 
-// watched has cmd run below a shell that ends it with us.
-func watched(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
+// watchCommand makes cmd run below a shell that ends it with us.
+func watchCommand(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
 	fd := 3 + len(cmd.ExtraFiles)
 	if fd > 9 {
-		return nil, nil, errors.New("a shell passes on six files at the most")
+		return nil, nil, errors.New("too many extra files: a shell passes on six")
 	}
 	theirs, ours, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
 	name := cmd.Path
-	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(watch, fd), "sh", name}, cmd.Args[1:]...)
+	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(watchScript, fd), "sh", name}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), theirs)
 	if cmd.SysProcAttr == nil {
@@ -44,7 +44,7 @@ func watched(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) 
 	}
 	cmd.SysProcAttr.Setsid = true
 	kill = func(p *os.Process) {
-		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // all of its group; it may just have ended
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // the whole group; it may just have ended
 	}
 	return kill, func() { theirs.Close(); ours.Close() }, nil
 }
