@@ -27,12 +27,12 @@ func TestTable(t *testing.T) {
 			t.Errorf("two steps are called %s", s.name)
 		}
 		names[s.name] = true
-		found := c.catalogue(s).match(s, steps)
+		found := c.catalogueOf(s).matchPackages(s, steps)
 		if s.command == nil && len(found) == 0 {
 			t.Errorf("step %s has no package", s.name)
 		}
 		for _, pattern := range s.packages {
-			if !slices.ContainsFunc(c.catalogue(s).names, func(name string) bool { return matches([]string{pattern}, name) }) {
+			if !slices.ContainsFunc(c.catalogueOf(s).names, func(name string) bool { return matchesAny([]string{pattern}, name) }) {
 				t.Errorf("step %s: no package with tests matches %s", s.name, pattern)
 			}
 		}
@@ -95,7 +95,7 @@ func TestMatches(t *testing.T) {
 		{"...", "pool", true},
 	}
 	for _, test := range tests {
-		if got := matches([]string{"none", test.pattern}, test.name); got != test.want {
+		if got := matchesAny([]string{"none", test.pattern}, test.name); got != test.want {
 			t.Errorf("matches(%q, %q) = %v", test.pattern, test.name, got)
 		}
 	}
@@ -162,11 +162,11 @@ func TestBudget(t *testing.T) {
 func TestEstimate(t *testing.T) {
 	c, _ := fakeCheck(t, time.Hour, 3)
 	s := &step{name: "s", minutes: 2}
-	if got := c.estimate(s); got != 6*time.Minute {
+	if got := c.estimateTime(s); got != 6*time.Minute {
 		t.Errorf("by the table %v, want 6m", got)
 	}
 	c.record.passes["s"] = pass{Seconds: 60, Slowness: 1.5}
-	if got := c.estimate(s); got != 2*time.Minute {
+	if got := c.estimateTime(s); got != 2*time.Minute {
 		t.Errorf("by the record %v, want 2m", got)
 	}
 }
@@ -175,7 +175,7 @@ func TestEstimate(t *testing.T) {
 func TestOrder(t *testing.T) {
 	c, _ := fakeCheck(t, 0, 1)
 	c.sources = &sources{hashes: map[string]string{}}
-	same := c.sources.hash(nil)
+	same := c.sources.hashFolders(nil)
 	c.record.passes = map[string]pass{
 		"new":     {Files: same, Time: time.Unix(200, 0)},
 		"old":     {Files: same, Time: time.Unix(100, 0)},
@@ -183,7 +183,7 @@ func TestOrder(t *testing.T) {
 		"core":    {Files: same, Time: time.Unix(300, 0)},
 	}
 	var got []string
-	for _, s := range c.order([]step{{name: "core", first: true}, {name: "new"}, {name: "old"}, {name: "changed"}, {name: "never"}}) {
+	for _, s := range c.orderSteps([]step{{name: "core", first: true}, {name: "new"}, {name: "old"}, {name: "changed"}, {name: "never"}}) {
 		got = append(got, s.name)
 	}
 	if want := "[core changed never old new]"; fmt.Sprint(got) != want {
@@ -202,7 +202,7 @@ func TestOrderByLength(t *testing.T) {
 		c, _ := fakeCheck(t, budget, 1)
 		c.sources = &sources{hashes: map[string]string{}}
 		var got []string
-		for _, s := range c.order(all) {
+		for _, s := range c.orderSteps(all) {
 			got = append(got, s.name)
 		}
 		if fmt.Sprint(got) != want {
@@ -215,7 +215,7 @@ func TestHash(t *testing.T) {
 	t.Chdir(t.TempDir())
 	hash := func(folders []string) string {
 		s := &sources{files: map[string][]string{"a": {"a/x.go"}, "b": {"b/y.go"}}, hashes: map[string]string{}}
-		return s.hash(folders)
+		return s.hashFolders(folders)
 	}
 	write := func(name, text string) {
 		t.Helper()
@@ -239,7 +239,7 @@ func TestHash(t *testing.T) {
 	if hash([]string{"a"}) == before {
 		t.Error("a file that changes does not change the hash")
 	}
-	if (*sources)(nil).hash([]string{"a"}) != "" {
+	if (*sources)(nil).hashFolders([]string{"a"}) != "" {
 		t.Error("without git there is a hash")
 	}
 }

@@ -176,7 +176,7 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 		return err
 	}
 	before := listThings(tmp)
-	total, leftOut := c.runSteps(ctx, c.order(selected))
+	total, leftOut := c.runSteps(ctx, c.orderSteps(selected))
 	const patience = time.Minute
 	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
 	for _, thing := range left {
@@ -222,8 +222,8 @@ func (c *check) readTree() error {
 	return nil
 }
 
-// catalogue returns the packages of a step's module.
-func (c *check) catalogue(s *step) *catalogue {
+// catalogueOf returns the packages of a step's module.
+func (c *check) catalogueOf(s *step) *catalogue {
 	if s.module == "" {
 		return c.packages["."]
 	}
@@ -233,14 +233,14 @@ func (c *check) catalogue(s *step) *catalogue {
 // hashStep returns a hash of the files that decide what a step finds, as they were when the check
 // read them first. Only the goroutine of runSteps may call it.
 func (c *check) hashStep(s *step) string {
-	pkgs := c.catalogue(s)
-	return c.sources.hash(pkgs.folders(pkgs.match(s, steps), s.uses))
+	pkgs := c.catalogueOf(s)
+	return c.sources.hashFolders(pkgs.sourceFolders(pkgs.matchPackages(s, steps), s.uses))
 }
 
-// order puts the steps of the core first, then those whose files changed since they last passed
+// orderSteps puts the steps of the core first, then those whose files changed since they last passed
 // here, then those that passed longest ago. If there is time for all, the longest of those after
 // the core come first, so that all end together.
-func (c *check) order(selected []step) []step {
+func (c *check) orderSteps(selected []step) []step {
 	rank := func(s *step) (int, int64) {
 		last := c.record.passes[s.name]
 		switch {
@@ -263,7 +263,7 @@ func (c *check) order(selected []step) []step {
 		for len(rest) > 0 && rest[0].first {
 			rest = rest[1:]
 		}
-		slices.SortStableFunc(rest, func(a, b step) int { return cmp.Compare(c.estimate(&b), c.estimate(&a)) })
+		slices.SortStableFunc(rest, func(a, b step) int { return cmp.Compare(c.estimateTime(&b), c.estimateTime(&a)) })
 	}
 	return sorted
 }
@@ -272,7 +272,7 @@ func (c *check) order(selected []step) []step {
 func (c *check) hasTimeFor(all []step) bool {
 	var sum time.Duration
 	for i := range all {
-		sum += c.estimate(&all[i])
+		sum += c.estimateTime(&all[i])
 	}
 	return c.budget == 0 || sum/time.Duration(c.workers) < c.budget
 }
@@ -337,8 +337,8 @@ func (c *check) recordPass(o outcome) {
 	}
 }
 
-// estimate returns the time that a step will take, from its last pass here or from the table.
-func (c *check) estimate(s *step) time.Duration {
+// estimateTime returns the time that a step will take, from its last pass here or from the table.
+func (c *check) estimateTime(s *step) time.Duration {
 	if last, ok := c.record.passes[s.name]; ok && last.Slowness > 0 {
 		return time.Duration(last.Seconds * c.slowness / last.Slowness * float64(time.Second))
 	}
@@ -355,7 +355,7 @@ func (c *check) refuseStep(ctx context.Context, s *step) string {
 		return ""
 	}
 	limit := c.begin.Add(c.budget)
-	need := c.estimate(s)
+	need := c.estimateTime(s)
 	switch {
 	case time.Now().After(limit):
 		return fmt.Sprintf("the %.0f minutes of CHECK_MINUTES are used up", c.budget.Minutes())

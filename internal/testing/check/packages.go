@@ -56,8 +56,8 @@ func relativePath(module, pkg string) string {
 	return strings.TrimPrefix(pkg, module+"/")
 }
 
-// match returns the packages that a step tests.
-func (c *catalogue) match(s *step, all []step) []string {
+// matchPackages returns the packages that a step tests.
+func (c *catalogue) matchPackages(s *step, all []step) []string {
 	var named []string
 	for _, other := range all {
 		if other.module == s.module && !other.race {
@@ -66,19 +66,19 @@ func (c *catalogue) match(s *step, all []step) []string {
 	}
 	var found []string
 	for _, name := range c.names {
-		in := matches(s.packages, name)
+		in := matchesAny(s.packages, name)
 		if s.rest {
-			in = !matches(named, name)
+			in = !matchesAny(named, name)
 		}
-		if in && !c.links(name, s.without) {
+		if in && !c.linksAny(name, s.without) {
 			found = append(found, name)
 		}
 	}
 	return found
 }
 
-// matches reports whether one of the patterns, in which ... is a wildcard at the end, matches name.
-func matches(patterns []string, name string) bool {
+// matchesAny reports whether one of the patterns, in which ... is a wildcard at the end, matches name.
+func matchesAny(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		prefix, wild := strings.CutSuffix(pattern, "...")
 		parent := strings.TrimSuffix(prefix, "/")
@@ -86,15 +86,15 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// links reports whether the tests of a package link another one with one of parts in its path.
-func (c *catalogue) links(name string, parts []string) bool {
+// linksAny reports whether the tests of a package link another one with one of parts in its path.
+func (c *catalogue) linksAny(name string, parts []string) bool {
 	return slices.ContainsFunc(c.deps[name], func(dep string) bool {
 		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(dep, part) })
 	})
 }
 
-// folders returns the folders of this repository that decide what a step's tests find, sorted.
-func (c *catalogue) folders(packages, uses []string) []string {
+// sourceFolders returns the folders of this repository that decide what a step's tests find, sorted.
+func (c *catalogue) sourceFolders(packages, uses []string) []string {
 	dirs := map[string]bool{}
 	add := func(pkg string) {
 		if pkg == modulePath || strings.HasPrefix(pkg, modulePath+"/") {

@@ -98,7 +98,7 @@ func (c *check) quickSteps(changed []string) (selected []step, engines []leftOut
 		}
 	}
 	for _, name := range pkgs.names {
-		if !dirs[name] && slices.ContainsFunc(pkgs.folders([]string{name}, nil), func(dir string) bool { return dirs[dir] }) {
+		if !dirs[name] && slices.ContainsFunc(pkgs.sourceFolders([]string{name}, nil), func(dir string) bool { return dirs[dir] }) {
 			importers = append(importers, name)
 		}
 	}
@@ -125,7 +125,7 @@ func (c *check) quickSteps(changed []string) (selected []step, engines []leftOut
 		if _, tested := pkgs.deps[name]; !tested {
 			continue
 		}
-		if pkgs.links(name, startEngines) {
+		if pkgs.linksAny(name, startEngines) {
 			engines = append(engines, leftOut{name, "start engines in their tests, which make test runs"})
 			continue
 		}

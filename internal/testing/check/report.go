@@ -59,7 +59,7 @@ func newReport(out io.Writer) *report {
 		promises: map[string][]string{}, promise: map[string]string{}}
 }
 
-func (r *report) read(in io.Reader) error {
+func (r *report) readEvents(in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -67,7 +67,7 @@ func (r *report) read(in io.Reader) error {
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			fmt.Fprintln(&r.w, lines.Text()) // go itself has something to say
 		} else {
-			r.add(e)
+			r.addEvent(e)
 		}
 		if err := r.flush(); err != nil {
 			return err
@@ -83,7 +83,7 @@ func (r *report) flush() error {
 	return err
 }
 
-func (r *report) add(e event) {
+func (r *report) addEvent(e event) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "run", "start":
@@ -136,9 +136,9 @@ func (r *report) endTest(e event, output []string) {
 	case "pass":
 		r.passed++
 	case "fail":
-		r.failed = append(r.failed, failure{e.Package, e.Test, said(output)})
+		r.failed = append(r.failed, failure{e.Package, e.Test, lastOutput(output)})
 		fmt.Fprintf(&r.w, "--- %s %s\n", e.Package, e.Test)
-		r.print(output)
+		r.printOutput(output)
 	case "skip":
 		r.skipped++
 		reason := reasonOf(output)
@@ -157,18 +157,18 @@ func (r *report) endPackage(e event) {
 		return
 	}
 	own := slices.Concat(r.builds[e.FailedBuild], r.output[e.Package+" "])
-	r.print(own)
+	r.printOutput(own)
 	// A test that never ended: a panic or the time limit took the process.
 	for key, output := range r.output {
 		if test, ok := strings.CutPrefix(key, e.Package+" "); ok && test != "" {
-			r.failed = append(r.failed, failure{e.Package, test + " (did not end)", said(output)})
+			r.failed = append(r.failed, failure{e.Package, test + " (did not end)", lastOutput(output)})
 			fmt.Fprintf(&r.w, "--- %s %s (did not end)\n", e.Package, test)
-			r.print(output)
+			r.printOutput(output)
 			delete(r.output, key)
 		}
 	}
 	if !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
-		r.failed = append(r.failed, failure{e.Package, itself, said(own)})
+		r.failed = append(r.failed, failure{e.Package, itself, lastOutput(own)})
 	}
 	r.printFailed(e.Package)
 }
@@ -177,8 +177,8 @@ func (r *report) endPackage(e event) {
 // program did not end well after all of them.
 const itself = "(the package itself)"
 
-// print shows what a test printed, without the lines that say that it runs.
-func (r *report) print(output []string) {
+// printOutput shows what a test printed, without the lines that say that it runs.
+func (r *report) printOutput(output []string) {
 	for _, line := range output {
 		if !strings.HasPrefix(line, "=== ") {
 			fmt.Fprint(&r.w, "    ", strings.TrimRight(line, "\n"), "\n")
@@ -221,9 +221,9 @@ type failure struct {
 	said      []string
 }
 
-// said is the last of what a test said itself; servers that it ran may have said much more. It
+// lastOutput is the last of what a test said itself; servers that it ran may have said much more. It
 // is the last of that if there is nothing else.
-func said(output []string) []string {
+func lastOutput(output []string) []string {
 	var lines, rest []string
 	for _, line := range output {
 		switch {
@@ -247,12 +247,12 @@ const mostSaid = 3
 func (r *report) printFailed(pkg string) {
 	for _, f := range r.failed {
 		if pkg == "" || pkg == f.pkg {
-			f.print(&r.w)
+			f.printFailure(&r.w)
 		}
 	}
 }
 
-func (f failure) print(w io.Writer) {
+func (f failure) printFailure(w io.Writer) {
 	fmt.Fprintf(w, "  failed: %s %s\n", f.pkg, f.test)
 	for _, line := range f.said {
 		fmt.Fprintln(w, "   ", line)

@@ -69,7 +69,7 @@ func TestReport(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(&out)
-			if err := r.read(strings.NewReader(strings.TrimPrefix(test.in, "\n"))); err != nil {
+			if err := r.readEvents(strings.NewReader(strings.TrimPrefix(test.in, "\n"))); err != nil {
 				t.Fatal(err)
 			}
 			if ok := r.printSummary(false); ok != test.ok {
@@ -99,7 +99,7 @@ func TestPromises(t *testing.T) {
 {"Action":"pass","Package":"m/a"}`
 	var out, table strings.Builder
 	r, total := newReport(&out), newReport(&out)
-	if err := r.read(strings.NewReader(in)); err != nil {
+	if err := r.readEvents(strings.NewReader(in)); err != nil {
 		t.Fatal(err)
 	}
 	total.merge(r)

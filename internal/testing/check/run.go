@@ -13,7 +13,7 @@ import (
 
 // runStep builds the parts that the step needs, and runs it.
 func (c *check) runStep(ctx context.Context, s *step) outcome {
-	c.builder.build(ctx, s.builds)
+	c.builder.runScripts(ctx, s.builds)
 	c.printLine("%s: %s", s.name, s.about)
 	begin := time.Now()
 	r := newReport(os.Stdout)
@@ -31,8 +31,8 @@ func (c *check) runStep(ctx context.Context, s *step) outcome {
 	return outcome{s, r, took}
 }
 
-// command returns a command that gets a minute to tidy up when ctx ends.
-func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+// newCommand returns a command that gets a minute to tidy up when ctx ends.
+func newCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGINT) }, time.Minute
 	return cmd
@@ -40,7 +40,7 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 
 // runCommand runs the command of a step and shows its output. A step alone shows it as it comes.
 func runCommand(ctx context.Context, s *step, r *report) {
-	cmd := command(ctx, s.command[0], s.command[1:]...)
+	cmd := newCommand(ctx, s.command[0], s.command[1:]...)
 	var output bytes.Buffer
 	cmd.Stdout = &output
 	if s.alone {
@@ -67,7 +67,7 @@ func cpuTime(cmd *exec.Cmd) time.Duration {
 
 // runTests runs go test on the packages of a step.
 func (c *check) runTests(ctx context.Context, s *step, r *report) {
-	pkgs := c.catalogue(s)
+	pkgs := c.catalogueOf(s)
 	args := []string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout", c.timeLimit().String()} // without what only a debugger reads, which takes time to link
 	switch {
 	case c.times:
@@ -89,10 +89,10 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	if s.skip != "" {
 		args = append(args, "-skip", s.skip)
 	}
-	for _, name := range pkgs.match(s, steps) {
+	for _, name := range pkgs.matchPackages(s, steps) {
 		args = append(args, "./"+name)
 	}
-	cmd := command(ctx, "go", args...)
+	cmd := newCommand(ctx, "go", args...)
 	cmd.Dir = pkgs.dir
 	cmd.Env = os.Environ()
 	if s.race {
@@ -107,7 +107,7 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 		r.addFailure("go test", err)
 		return
 	}
-	readErr := r.read(out)
+	readErr := r.readEvents(out)
 	if err := cmd.Wait(); readErr != nil || err != nil && len(r.failed) == 0 {
 		r.addFailure("go test", errors.Join(readErr, err))
 	}

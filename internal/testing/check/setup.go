@@ -22,7 +22,7 @@ type debian struct {
 // debians are the packages that the check installs as root if the machine lacks their programs.
 var debians = []debian{
 	{"busybox-static", func() bool { return staticProgram("/bin/busybox") || staticProgram("/usr/bin/busybox") }},
-	{"containernetworking-plugins", func() bool { return exists("/usr/lib/cni/bridge") }},
+	{"containernetworking-plugins", func() bool { return fileExists("/usr/lib/cni/bridge") }},
 	{"cpio", programThere("cpio")},
 	{"curl", programThere("curl")},
 	{"debootstrap", programThere("debootstrap")},
@@ -36,7 +36,7 @@ var debians = []debian{
 	{"nftables", programThere("nft")},
 	{"npm", programThere("npm")},
 	{"openssh-client", programThere("ssh", "sftp", "scp")},
-	{"postgresql", func() bool { return exists("/usr/lib/postgresql/*/bin/initdb") || programThere("initdb")() }},
+	{"postgresql", func() bool { return fileExists("/usr/lib/postgresql/*/bin/initdb") || programThere("initdb")() }},
 	{"qemu-system-x86", programThere("qemu-system-x86_64")},
 	{"runc", programThere("runc")},
 	{"squashfs-tools", programThere("sqfstar")},
@@ -48,7 +48,7 @@ func programThere(names ...string) func() bool {
 	}
 }
 
-func exists(pattern string) bool {
+func fileExists(pattern string) bool {
 	found, err := filepath.Glob(pattern)
 	return err == nil && len(found) > 0
 }
@@ -108,9 +108,9 @@ type builder struct {
 // rootBuilds need root.
 var rootBuilds = []string{"debian", "bundle", "kube", "agent-sandbox", "dagger"}
 
-// build runs the scripts by those names and waits for them. It reports a script that fails and
+// runScripts runs the scripts by those names and waits for them. It reports a script that fails and
 // goes on: the tests that need its result fail or skip themselves.
-func (b *builder) build(ctx context.Context, names []string) {
+func (b *builder) runScripts(ctx context.Context, names []string) {
 	for _, name := range names {
 		if os.Geteuid() != 0 && slices.Contains(rootBuilds, name) {
 			continue

@@ -33,9 +33,9 @@ func listSources() *sources {
 	return s
 }
 
-// hash returns a hash of the files in these folders, and of those that decide about all steps; "" without
+// hashFolders returns a hash of the files in these folders, and of those that decide about all steps; "" without
 // git. It reads each folder once.
-func (s *sources) hash(folders []string) string {
+func (s *sources) hashFolders(folders []string) string {
 	if s == nil {
 		return ""
 	}

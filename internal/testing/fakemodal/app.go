@@ -16,7 +16,7 @@ import (
 func (s *Server) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app, err := s.apps.getOrCreate(s.now(), wish{req.GetAppName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+	app, err := s.apps.getOrCreate(s.nextTime(), objectRequest{req.GetAppName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
 		func(string) (struct{}, error) { return struct{}{}, nil })
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (s *Server) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateRequest
 func (s *Server) SetSecret(environment, name string, env map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.secrets.getOrCreate(s.now(), wish{name, environment, pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS},
+	_, err := s.secrets.getOrCreate(s.nextTime(), objectRequest{name, environment, pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS},
 		func(string) (map[string]string, error) { return maps.Clone(env), nil })
 	return err
 }
@@ -37,7 +37,7 @@ func (s *Server) SetSecret(environment, name string, env map[string]string) erro
 func (s *Server) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	secret, err := s.secrets.getOrCreate(s.now(), wish{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+	secret, err := s.secrets.getOrCreate(s.nextTime(), objectRequest{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
 		func(string) (map[string]string, error) {
 			for key, value := range req.GetEnvDict() {
 				if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
@@ -60,7 +60,7 @@ func (s *Server) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateR
 	}
 	return pb.SecretGetOrCreateResponse_builder{
 		SecretId: secret.id,
-		Metadata: pb.SecretMetadata_builder{Name: secret.name, CreationInfo: secret.creation()}.Build(),
+		Metadata: pb.SecretMetadata_builder{Name: secret.name, CreationInfo: secret.creationInfo()}.Build(),
 	}.Build(), nil
 }
 
@@ -68,18 +68,18 @@ func (s *Server) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateR
 func (s *Server) SecretDelete(_ context.Context, req *pb.SecretDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.secrets.remove(req.GetSecretId()); err != nil {
+	if _, err := s.secrets.removeObject(req.GetSecretId()); err != nil {
 		return nil, err
 	}
 	return &emptypb.Empty{}, nil
 }
 
-// environ is the environment of those secrets, as "KEY=value" in the order of the
+// secretEnv is the environment of those secrets, as "KEY=value" in the order of the
 // keys; of two with one key the later one counts. Callers hold mu.
-func (s *Server) environ(secretIDs []string) ([]string, error) {
+func (s *Server) secretEnv(secretIDs []string) ([]string, error) {
 	all := map[string]string{}
 	for _, id := range secretIDs {
-		secret, err := s.secrets.get(id)
+		secret, err := s.secrets.getObject(id)
 		if err != nil {
 			return nil, err
 		}

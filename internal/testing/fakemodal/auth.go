@@ -49,8 +49,8 @@ func (s *Server) WorkspaceNameLookup(context.Context, *emptypb.Empty) (*pb.Works
 	return pb.WorkspaceNameLookupResponse_builder{Username: "atoll-test"}.Build(), nil
 }
 
-// admit refuses who does not show the right tokens. Streams have none of AuthTokenGet.
-func (s *Server) admit(ctx context.Context, withAuthToken bool) error {
+// checkTokens refuses who does not show the right tokens. Streams have none of AuthTokenGet.
+func (s *Server) checkTokens(ctx context.Context, withAuthToken bool) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	one := func(key string) string { return strings.Join(md.Get(key), "") }
 	id, secret := one("x-modal-token-id"), one("x-modal-token-secret")
@@ -61,49 +61,49 @@ func (s *Server) admit(ctx context.Context, withAuthToken bool) error {
 		return status.Error(codes.Unauthenticated, "Token ID is malformed")
 	case id != s.opts.TokenID || secret != s.opts.TokenSecret:
 		return status.Error(codes.Unauthenticated, "Token validation failed")
-	case withAuthToken && !s.tokens.good(one("x-modal-auth-token")):
+	case withAuthToken && !s.tokens.isValid(one("x-modal-auth-token")):
 		return status.Error(codes.Unauthenticated, "x-modal-auth-token is missing, unknown or expired")
 	}
 	return nil
 }
 
-func (t *tokens) good(token string) bool {
+func (t *tokens) isValid(token string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Now().Before(t.until[token])
 }
 
-// unary stands before each call with one answer.
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+// interceptUnary stands before each call with one answer.
+func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	method := methodName(info.FullMethod)
-	if err := s.faults.ask(method); err != nil {
+	if err := s.faults.countCall(method); err != nil {
 		return nil, err
 	}
-	if err := s.admit(ctx, method != "AuthTokenGet"); err != nil {
+	if err := s.checkTokens(ctx, method != "AuthTokenGet"); err != nil {
 		return nil, err
 	}
-	s.asked.note(req)
+	s.asked.noteEnvironment(req)
 	resp, err := handle(ctx, req)
-	if s.faults.lose(method) {
+	if s.faults.losesAnswer(method) {
 		return nil, errCut
 	}
 	return resp, asStatus(err)
 }
 
-// stream stands before each call with many answers.
-func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+// interceptStream stands before each call with many answers.
+func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	method := methodName(info.FullMethod)
-	if err := s.faults.ask(method); err != nil {
+	if err := s.faults.countCall(method); err != nil {
 		return err
 	}
-	if err := s.admit(ss.Context(), false); err != nil {
+	if err := s.checkTokens(ss.Context(), false); err != nil {
 		return err
 	}
 	cut := s.faults.cutFor(method, ss)
 	if cut == nil {
 		return asStatus(handle(srv, ss))
 	}
-	return cut.end(handle(srv, cut))
+	return cut.endError(handle(srv, cut))
 }
 
 // methodName is the last part of "/modal.client.ModalClient/SandboxCreate".

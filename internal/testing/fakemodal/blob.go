@@ -34,18 +34,18 @@ type blobStore struct {
 func newBlobStore(dir string) (*blobStore, error) {
 	b := &blobStore{dir: dir, awaited: map[string]*pb.BlobCreateRequest{}, there: map[string]bool{}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /{id}", b.put)
-	mux.HandleFunc("GET /{id}", b.get)
+	mux.HandleFunc("PUT /{id}", b.serveUpload)
+	mux.HandleFunc("GET /{id}", b.serveDownload)
 	var err error
 	b.webServer, err = serveHTTP(mux)
 	return b, err
 }
 
-func (b *blobStore) url(id string) string  { return "http://" + b.address + "/" + id }
-func (b *blobStore) path(id string) string { return filepath.Join(b.dir, id) }
+func (b *blobStore) blobURL(id string) string  { return "http://" + b.address + "/" + id }
+func (b *blobStore) blobPath(id string) string { return filepath.Join(b.dir, id) }
 
-// put takes one upload, if it is what was announced.
-func (b *blobStore) put(w http.ResponseWriter, r *http.Request) {
+// serveUpload takes one upload, if it is what was announced.
+func (b *blobStore) serveUpload(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	b.mu.Lock()
 	want := b.awaited[id]
@@ -58,7 +58,7 @@ func (b *blobStore) put(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "InvalidDigest", http.StatusBadRequest)
 		return
 	}
-	etag, err := b.receive(id, want, r.Body)
+	etag, err := b.writeBlob(id, want, r.Body)
 	switch {
 	case errors.Is(err, errBadDigest):
 		http.Error(w, "BadDigest", http.StatusBadRequest)
@@ -71,8 +71,8 @@ func (b *blobStore) put(w http.ResponseWriter, r *http.Request) {
 
 var errBadDigest = errors.New("the content is not what was announced")
 
-// receive writes what comes, and checks it.
-func (b *blobStore) receive(id string, want *pb.BlobCreateRequest, body io.Reader) (etag string, err error) {
+// writeBlob writes what comes, and checks it.
+func (b *blobStore) writeBlob(id string, want *pb.BlobCreateRequest, body io.Reader) (etag string, err error) {
 	f, err := os.CreateTemp(b.dir, "upload-")
 	if err != nil {
 		return "", err
@@ -91,7 +91,7 @@ func (b *blobStore) receive(id string, want *pb.BlobCreateRequest, body io.Reade
 	if err := f.Close(); err != nil {
 		return "", err
 	}
-	if err := os.Rename(f.Name(), b.path(id)); err != nil {
+	if err := os.Rename(f.Name(), b.blobPath(id)); err != nil {
 		return "", err
 	}
 	b.mu.Lock()
@@ -100,9 +100,9 @@ func (b *blobStore) receive(id string, want *pb.BlobCreateRequest, body io.Reade
 	return hex.EncodeToString(md.Sum(nil)), nil
 }
 
-// get sends a blob.
-func (b *blobStore) get(w http.ResponseWriter, r *http.Request) {
-	f, err := b.open(r.PathValue("id"))
+// serveDownload sends a blob.
+func (b *blobStore) serveDownload(w http.ResponseWriter, r *http.Request) {
+	f, err := b.openBlob(r.PathValue("id"))
 	if err != nil {
 		http.Error(w, "NoSuchKey", http.StatusNotFound)
 		return
@@ -111,15 +111,15 @@ func (b *blobStore) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, f) // the client may have gone
 }
 
-// open opens a blob that is there.
-func (b *blobStore) open(id string) (*os.File, error) {
+// openBlob opens a blob that is there.
+func (b *blobStore) openBlob(id string) (*os.File, error) {
 	b.mu.Lock()
 	there := b.there[id]
 	b.mu.Unlock()
 	if !there {
 		return nil, status.Errorf(codes.NotFound, "Blob '%s' not found", id)
 	}
-	return os.Open(b.path(id))
+	return os.Open(b.blobPath(id))
 }
 
 // BlobCreate announces an upload.
@@ -134,7 +134,7 @@ func (s *Server) BlobCreate(_ context.Context, req *pb.BlobCreateRequest) (*pb.B
 	s.blobs.mu.Lock()
 	defer s.blobs.mu.Unlock()
 	s.blobs.awaited[id] = req
-	url := s.blobs.url(id)
+	url := s.blobs.blobURL(id)
 	return pb.BlobCreateResponse_builder{BlobId: id, UploadUrl: &url}.Build(), nil
 }
 
@@ -146,12 +146,12 @@ func isHash(text string, size int) bool {
 
 // BlobGet says where a blob is downloaded from.
 func (s *Server) BlobGet(_ context.Context, req *pb.BlobGetRequest) (*pb.BlobGetResponse, error) {
-	f, err := s.blobs.open(req.GetBlobId())
+	f, err := s.blobs.openBlob(req.GetBlobId())
 	if err != nil {
 		return nil, err
 	}
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	return pb.BlobGetResponse_builder{DownloadUrl: s.blobs.url(req.GetBlobId())}.Build(), nil
+	return pb.BlobGetResponse_builder{DownloadUrl: s.blobs.blobURL(req.GetBlobId())}.Build(), nil
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// credentials are those that a recipe names for its registry. Callers hold mu.
-func (s *Server) credentials(config *pb.ImageRegistryConfig) (authn.AuthConfig, error) {
+// registryAuth are those that a recipe names for its registry. Callers hold mu.
+func (s *Server) registryAuth(config *pb.ImageRegistryConfig) (authn.AuthConfig, error) {
 	if config.GetSecretId() == "" {
 		return authn.AuthConfig{}, nil
 	}
-	secret, err := s.secrets.get(config.GetSecretId())
+	secret, err := s.secrets.getObject(config.GetSecretId())
 	if err != nil {
 		return authn.AuthConfig{}, err
 	}
@@ -53,61 +53,61 @@ type builder struct {
 	work   string
 }
 
-// run builds the image, and says how that ended.
-func (b *builder) run() {
-	err := b.build(b.s.ctx)
+// runBuild builds the image, and says how that ended.
+func (b *builder) runBuild() {
+	err := b.buildImage(b.s.ctx)
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
 	switch {
 	case b.s.ctx.Err() != nil:
-		b.im.result = failure(pb.GenericResult_GENERIC_STATUS_TERMINATED, errClosed)
+		b.im.result = failureResult(pb.GenericResult_GENERIC_STATUS_TERMINATED, errClosed)
 	case err != nil:
-		b.im.result = failure(pb.GenericResult_GENERIC_STATUS_FAILURE, err)
+		b.im.result = failureResult(pb.GenericResult_GENERIC_STATUS_FAILURE, err)
 	default:
-		b.im.result, b.im.image, b.im.config, b.im.work = success(), b.image, b.config, b.work
+		b.im.result, b.im.image, b.im.config, b.im.work = successResult(), b.image, b.config, b.work
 	}
 	b.im.log.close()
 	close(b.im.built)
 }
 
-func (b *builder) build(ctx context.Context) error {
+func (b *builder) buildImage(ctx context.Context) error {
 	for i, in := range b.steps {
 		fmt.Fprintf(b.im.log, "=> Step %d: %s %s\n", i, in.verb, in.args)
-		if err := b.step(ctx, in); err != nil {
+		if err := b.runInstruction(ctx, in); err != nil {
 			return err
 		}
 	}
 	if b.image == nil {
 		return errors.New("no FROM instruction")
 	}
-	return b.save(ctx, b.im.id)
+	return b.saveImage(ctx, b.im.id)
 }
 
-// step does one instruction.
-func (b *builder) step(ctx context.Context, in instruction) error {
+// runInstruction does one instruction.
+func (b *builder) runInstruction(ctx context.Context, in instruction) error {
 	switch {
 	case in.verb == "FROM":
-		return b.from(ctx, in.args)
+		return b.useBase(ctx, in.args)
 	case b.image == nil:
 		return fmt.Errorf("no build stage in current context: %s comes before FROM", in.verb)
 	case in.verb == "RUN":
 		return b.runCommand(ctx, in.args)
 	}
-	known, err := configure(&b.config, in)
+	known, err := applyConfig(&b.config, in)
 	if err == nil && !known {
 		err = fmt.Errorf("%s is not known to this test server", in.verb)
 	}
 	return err
 }
 
-// from begins with another image.
-func (b *builder) from(ctx context.Context, args string) error {
+// useBase begins with another image.
+func (b *builder) useBase(ctx context.Context, args string) error {
 	ref, _, _ := strings.Cut(args, " ")
 	if base := b.bases[ref]; base != nil {
 		b.image, b.config, b.work = base.image, *base.config.DeepCopy(), base.work
 		return nil
 	}
-	img, err := b.s.registry.pull(ctx, ref, authn.FromConfig(b.auth))
+	img, err := b.s.registry.pullImage(ctx, ref, authn.FromConfig(b.auth))
 	if err != nil {
 		return fmt.Errorf("image pull failed for %s: %w", ref, err)
 	}
@@ -119,23 +119,23 @@ func (b *builder) from(ctx context.Context, args string) error {
 	return nil
 }
 
-// save keeps what there is so far under a name.
-func (b *builder) save(ctx context.Context, id string) (err error) {
+// saveImage keeps what there is so far under a name.
+func (b *builder) saveImage(ctx context.Context, id string) (err error) {
 	if b.image, err = mutate.Config(b.image, b.config); err != nil {
 		return err
 	}
-	return b.s.registry.push(ctx, id, b.image)
+	return b.s.registry.pushImage(ctx, id, b.image)
 }
 
 // runCommand runs a command in a sandbox of the backend. What its file system is
 // afterwards is the new image.
 func (b *builder) runCommand(ctx context.Context, args string) error {
 	id := newID("stage-")
-	if err := b.save(ctx, id); err != nil {
+	if err := b.saveImage(ctx, id); err != nil {
 		return err
 	}
 	spec := &atoll.Spec{
-		Image: b.s.registry.ref(id), User: "0:0", IdleStop: atoll.Never,
+		Image: b.s.registry.imageRef(id), User: "0:0", IdleStop: atoll.Never,
 		Network: atoll.Network{Mode: atoll.NetworkOn}, Labels: map[string]string{"image": b.im.id},
 	}
 	box, err := b.s.makeBox(ctx, spec, nil, b.work)
@@ -153,17 +153,17 @@ func (b *builder) runCommand(ctx context.Context, args string) error {
 		Args: commandLine(args), Env: b.secrets, Dir: cmp.Or(dir, "/"), User: b.config.User, Stdout: b.im.log, Stderr: b.im.log,
 	})
 	if exit, ok := errors.AsType[*atoll.ExitError](err); ok {
-		return fmt.Errorf("RUN %s: %w\n%s", args, exit, b.im.log.tail())
+		return fmt.Errorf("RUN %s: %w\n%s", args, exit, b.im.log.lastText())
 	}
 	if err != nil {
 		return err
 	}
-	return b.keep(ctx, box)
+	return b.captureBox(ctx, box)
 }
 
-// keep makes what a sandbox is now the image.
-func (b *builder) keep(ctx context.Context, box atoll.Sandbox) error {
-	shot, err := b.s.capture(ctx, box, nil)
+// captureBox makes what a sandbox is now the image.
+func (b *builder) captureBox(ctx context.Context, box atoll.Sandbox) error {
+	shot, err := b.s.captureFiles(ctx, box, nil)
 	if err != nil {
 		return err
 	}
@@ -171,12 +171,12 @@ func (b *builder) keep(ctx context.Context, box atoll.Sandbox) error {
 	return nil
 }
 
-// tail is the end of what was recorded, of a build that failed.
-func (r *recording) tail() string {
+// lastText is the end of what was recorded, of a build that failed.
+func (r *recording) lastText() string {
 	const most = 4 << 10
 	var all []byte
 	for index := uint64(0); ; {
-		batch, _, _ := r.after(index)
+		batch, _, _ := r.batchAfter(index)
 		if len(batch) == 0 {
 			return strings.ToValidUTF8(string(all[max(0, len(all)-most):]), "\uFFFD")
 		}
@@ -199,10 +199,10 @@ func (s *Server) makeBox(ctx context.Context, spec *atoll.Spec, sb *sandbox, wor
 		s.forgetBox(spec.ID)
 		return nil, err
 	}
-	if work == "" || mounts(spec, atoll.DefaultWorkdir) {
+	if work == "" || hasMount(spec, atoll.DefaultWorkdir) {
 		return box, nil
 	}
-	if err := unpack(ctx, box, work); err != nil {
+	if err := unpackWork(ctx, box, work); err != nil {
 		s.removeBox(box)
 		return nil, err
 	}

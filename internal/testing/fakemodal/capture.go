@@ -22,7 +22,7 @@ import (
 )
 
 // A shot is the root file system of a sandbox as it was once.
-type shot struct {
+type fileSnapshot struct {
 	image v1.Image // without a configuration
 	work  string   // file with what was in atoll.DefaultWorkdir, as a tar stream; "" if nothing was
 }
@@ -30,15 +30,15 @@ type shot struct {
 // kernel are the directories that show no files of the sandbox.
 var kernel = []string{"/proc", "/sys", "/dev"}
 
-// capture makes an image of the root file system of a sandbox, without what is mounted
+// captureFiles makes an image of the root file system of a sandbox, without what is mounted
 // at those places.
-func (s *Server) capture(ctx context.Context, box atoll.Sandbox, mounted []string) (*shot, error) {
+func (s *Server) captureFiles(ctx context.Context, box atoll.Sandbox, mounted []string) (*fileSnapshot, error) {
 	id := newID("shot-")
-	c := &capturing{skip: slices.Concat(kernel, mounted)}
-	work := s.path("layers", id+".work.tar")
-	err := c.create(s.path("layers", id+".tar"), work)
+	c := &tarCapture{skip: slices.Concat(kernel, mounted)}
+	work := s.filePath("layers", id+".work.tar")
+	err := c.createFiles(s.filePath("layers", id+".tar"), work)
 	if err == nil {
-		err = errors.Join(c.all(ctx, atoll.Files(box)), c.close())
+		err = errors.Join(c.writeAll(ctx, atoll.Files(box)), c.close())
 	}
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (s *Server) capture(ctx context.Context, box atoll.Sandbox, mounted []strin
 	if !c.hasWork {
 		work = ""
 	}
-	layer, err := tarball.LayerFromFile(s.path("layers", id+".tar"), tarball.WithCompressionLevel(gzip.NoCompression))
+	layer, err := tarball.LayerFromFile(s.filePath("layers", id+".tar"), tarball.WithCompressionLevel(gzip.NoCompression))
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +57,11 @@ func (s *Server) capture(ctx context.Context, box atoll.Sandbox, mounted []strin
 	if img, err = mutate.AppendLayers(img, layer); err != nil {
 		return nil, err
 	}
-	return &shot{img, work}, nil
+	return &fileSnapshot{img, work}, nil
 }
 
 // A capturing writes tar streams of a file system.
-type capturing struct {
+type tarCapture struct {
 	skip    []string // directories, of which nothing is written that is in them
 	files   []*os.File
 	root    *tar.Writer
@@ -69,7 +69,7 @@ type capturing struct {
 	hasWork bool
 }
 
-func (c *capturing) create(paths ...string) error {
+func (c *tarCapture) createFiles(paths ...string) error {
 	for _, path := range paths {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
@@ -81,7 +81,7 @@ func (c *capturing) create(paths ...string) error {
 	return nil
 }
 
-func (c *capturing) close() (err error) {
+func (c *tarCapture) close() (err error) {
 	for _, w := range []*tar.Writer{c.root, c.work} {
 		if w != nil {
 			err = errors.Join(err, w.Close())
@@ -93,9 +93,9 @@ func (c *capturing) close() (err error) {
 	return err
 }
 
-// all writes everything, one directory of the root after the other: streams of the root
+// writeAll writes everything, one directory of the root after the other: streams of the root
 // itself would hold what the kernel shows.
-func (c *capturing) all(ctx context.Context, fs atoll.FS) error {
+func (c *tarCapture) writeAll(ctx context.Context, fs atoll.FS) error {
 	list, err := fs.List(ctx, "/", false)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (c *capturing) all(ctx context.Context, fs atoll.FS) error {
 		case f.Type == atoll.TypeDirectory && slices.Contains(c.skip, name):
 			err = c.root.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name[1:] + "/", Mode: int64(f.Mode), Uid: f.UID, Gid: f.GID, ModTime: f.Modified})
 		default:
-			err = c.tree(ctx, fs, name)
+			err = c.writeTree(ctx, fs, name)
 		}
 		if err != nil {
 			return err
@@ -117,8 +117,8 @@ func (c *capturing) all(ctx context.Context, fs atoll.FS) error {
 	return nil
 }
 
-// tree writes what has that name, and all that is in it.
-func (c *capturing) tree(ctx context.Context, fs atoll.FS, name string) error {
+// writeTree writes what has that name, and all that is in it.
+func (c *tarCapture) writeTree(ctx context.Context, fs atoll.FS, name string) error {
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
@@ -126,7 +126,7 @@ func (c *capturing) tree(ctx context.Context, fs atoll.FS, name string) error {
 		w.CloseWithError(err)
 		done <- err
 	}()
-	err := c.copy(tar.NewReader(r), name)
+	err := c.copyEntries(tar.NewReader(r), name)
 	if err == nil {
 		_, err = io.Copy(io.Discard, r) // padding after the end
 	}
@@ -134,8 +134,8 @@ func (c *capturing) tree(ctx context.Context, fs atoll.FS, name string) error {
 	return errors.Join(err, <-done)
 }
 
-// copy passes on a stream of what has that name.
-func (c *capturing) copy(from *tar.Reader, name string) error {
+// copyEntries passes on a stream of what has that name.
+func (c *tarCapture) copyEntries(from *tar.Reader, name string) error {
 	for {
 		h, err := from.Next()
 		if err == io.EOF {
@@ -180,8 +180,8 @@ func writeEntry(to []*tar.Writer, headers []*tar.Header, data io.Reader) error {
 	return err
 }
 
-// unpack puts the files of a stream into the directory that they were in.
-func unpack(ctx context.Context, box atoll.Sandbox, work string) error {
+// unpackWork puts the files of a stream into the directory that they were in.
+func unpackWork(ctx context.Context, box atoll.Sandbox, work string) error {
 	f, err := os.Open(work)
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func unpack(ctx context.Context, box atoll.Sandbox, work string) error {
 	return atoll.Files(box).ReadTar(ctx, atoll.DefaultWorkdir, f)
 }
 
-// mounts reports whether a spec mounts something at that place.
-func mounts(spec *atoll.Spec, target string) bool {
+// hasMount reports whether a spec mounts something at that place.
+func hasMount(spec *atoll.Spec, target string) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return path.Clean(m.Target) == target })
 }

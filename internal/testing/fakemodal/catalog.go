@@ -27,22 +27,22 @@ type object[T any] struct {
 }
 
 // A place is where a name stands for an object.
-type place struct{ environment, name string }
+type objectName struct{ environment, name string }
 
 // A catalog has all objects of one sort.
 type catalog[T any] struct {
 	sort   string // "Volume"
 	prefix string // "vo-"
 	byID   map[string]*object[T]
-	names  map[place]*object[T]
+	names  map[objectName]*object[T]
 }
 
 func newCatalog[T any](sort, prefix string) catalog[T] {
-	return catalog[T]{sort: sort, prefix: prefix, byID: map[string]*object[T]{}, names: map[place]*object[T]{}}
+	return catalog[T]{sort: sort, prefix: prefix, byID: map[string]*object[T]{}, names: map[objectName]*object[T]{}}
 }
 
 // A wish is what a GetOrCreate asks for.
-type wish struct {
+type objectRequest struct {
 	name, environment string
 	creation          pb.ObjectCreationType
 }
@@ -50,30 +50,30 @@ type wish struct {
 var nameForm = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
 
 // getOrCreate finds the object, or makes it with the value of fill, as the wish says.
-func (c *catalog[T]) getOrCreate(now time.Time, w wish, fill func(id string) (T, error)) (*object[T], error) {
+func (c *catalog[T]) getOrCreate(now time.Time, w objectRequest, fill func(id string) (T, error)) (*object[T], error) {
 	switch w.creation {
 	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
 		w.name = ""
-		return c.create(now, w, fill)
+		return c.createObject(now, w, fill)
 	}
 	if !nameForm.MatchString(w.name) {
 		return nil, status.Errorf(codes.InvalidArgument, "Invalid %s name: '%s'. Names may contain only alphanumeric characters, dashes, periods, and underscores, and must be 64 characters or less.", c.sort, w.name)
 	}
-	o := c.names[place{cmp.Or(w.environment, defaultEnvironment), w.name}]
+	o := c.names[objectName{cmp.Or(w.environment, defaultEnvironment), w.name}]
 	switch {
 	case o == nil && w.creation == pb.ObjectCreationType_OBJECT_CREATION_TYPE_UNSPECIFIED:
 		return nil, status.Errorf(codes.NotFound, "%s '%s' not found in environment '%s'", c.sort, w.name, cmp.Or(w.environment, defaultEnvironment))
 	case o == nil:
-		return c.create(now, w, fill)
+		return c.createObject(now, w, fill)
 	case w.creation == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
 		return nil, status.Errorf(codes.AlreadyExists, "%s '%s' already exists", c.sort, w.name)
 	case w.creation == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS:
-		return c.create(now, w, fill)
+		return c.createObject(now, w, fill)
 	}
 	return o, nil
 }
 
-func (c *catalog[T]) create(now time.Time, w wish, fill func(id string) (T, error)) (*object[T], error) {
+func (c *catalog[T]) createObject(now time.Time, w objectRequest, fill func(id string) (T, error)) (*object[T], error) {
 	o := &object[T]{id: newID(c.prefix), name: w.name, environment: cmp.Or(w.environment, defaultEnvironment), created: now}
 	var err error
 	if o.value, err = fill(o.id); err != nil {
@@ -81,13 +81,13 @@ func (c *catalog[T]) create(now time.Time, w wish, fill func(id string) (T, erro
 	}
 	c.byID[o.id] = o
 	if o.name != "" {
-		c.names[place{o.environment, o.name}] = o
+		c.names[objectName{o.environment, o.name}] = o
 	}
 	return o, nil
 }
 
-// get finds an object by its id.
-func (c *catalog[T]) get(id string) (*object[T], error) {
+// getObject finds an object by its id.
+func (c *catalog[T]) getObject(id string) (*object[T], error) {
 	o := c.byID[id]
 	if o == nil {
 		return nil, status.Errorf(codes.NotFound, "%s '%s' not found", c.sort, id)
@@ -95,24 +95,24 @@ func (c *catalog[T]) get(id string) (*object[T], error) {
 	return o, nil
 }
 
-// remove forgets an object.
-func (c *catalog[T]) remove(id string) (*object[T], error) {
-	o, err := c.get(id)
+// removeObject forgets an object.
+func (c *catalog[T]) removeObject(id string) (*object[T], error) {
+	o, err := c.getObject(id)
 	if err != nil {
 		return nil, err
 	}
 	delete(c.byID, id)
-	if at := (place{o.environment, o.name}); c.names[at] == o {
+	if at := (objectName{o.environment, o.name}); c.names[at] == o {
 		delete(c.names, at)
 	}
 	return o, nil
 }
 
-// page is those that have a name in an environment, the newest first.
-func (c *catalog[T]) page(environment string, p *pb.ListPagination) (page []*object[T]) {
+// listPage is those that have a name in an environment, the newest first.
+func (c *catalog[T]) listPage(environment string, p *pb.ListPagination) (page []*object[T]) {
 	for at, o := range c.names {
 		before := p.GetCreatedBefore()
-		if at.environment == cmp.Or(environment, defaultEnvironment) && (before == 0 || seconds(o.created) < before) {
+		if at.environment == cmp.Or(environment, defaultEnvironment) && (before == 0 || unixSeconds(o.created) < before) {
 			page = append(page, o)
 		}
 	}
@@ -124,7 +124,7 @@ func (c *catalog[T]) page(environment string, p *pb.ListPagination) (page []*obj
 	return page[:min(most, len(page))]
 }
 
-// creation is what the metadata of an object say.
-func (o *object[T]) creation() *pb.CreationInfo {
-	return pb.CreationInfo_builder{CreatedAt: seconds(o.created), CreatedBy: "tests"}.Build()
+// creationInfo is what the metadata of an object say.
+func (o *object[T]) creationInfo() *pb.CreationInfo {
+	return pb.CreationInfo_builder{CreatedAt: unixSeconds(o.created), CreatedBy: "tests"}.Build()
 }

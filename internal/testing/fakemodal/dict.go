@@ -24,12 +24,12 @@ type dict struct {
 
 func newDict(data []*pb.DictEntry) *dict {
 	d := &dict{entries: map[string][]byte{}}
-	d.update(data, false)
+	d.putEntries(data, false)
 	return d
 }
 
-// update puts entries in, and reports whether one of them is new.
-func (d *dict) update(entries []*pb.DictEntry, ifNotExists bool) (created bool) {
+// putEntries puts entries in, and reports whether one of them is new.
+func (d *dict) putEntries(entries []*pb.DictEntry, ifNotExists bool) (created bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range entries {
@@ -46,7 +46,7 @@ func (d *dict) update(entries []*pb.DictEntry, ifNotExists bool) (created bool) 
 func (s *Server) DictGetOrCreate(_ context.Context, req *pb.DictGetOrCreateRequest) (*pb.DictGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, err := s.dicts.getOrCreate(s.now(), wish{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+	d, err := s.dicts.getOrCreate(s.nextTime(), objectRequest{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
 		func(string) (*dict, error) { return newDict(req.GetData()), nil })
 	if err != nil {
 		return nil, err
@@ -55,21 +55,21 @@ func (s *Server) DictGetOrCreate(_ context.Context, req *pb.DictGetOrCreateReque
 }
 
 func dictMetadata(d *object[*dict]) *pb.DictMetadata {
-	return pb.DictMetadata_builder{Name: d.name, CreationInfo: d.creation()}.Build()
+	return pb.DictMetadata_builder{Name: d.name, CreationInfo: d.creationInfo()}.Build()
 }
 
 // DictHeartbeat keeps a dict without a name.
 func (s *Server) DictHeartbeat(_ context.Context, req *pb.DictHeartbeatRequest) (*emptypb.Empty, error) {
-	if _, err := s.dict(req.GetDictId()); err != nil {
+	if _, err := s.findDict(req.GetDictId()); err != nil {
 		return nil, err
 	}
 	return &emptypb.Empty{}, nil
 }
 
-func (s *Server) dict(id string) (*dict, error) {
+func (s *Server) findDict(id string) (*dict, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, err := s.dicts.get(id)
+	d, err := s.dicts.getObject(id)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (s *Server) dict(id string) (*dict, error) {
 
 // inDict has do look at the entries of a dict, or change them, while nobody else does.
 func (s *Server) inDict(id string, do func(entries map[string][]byte)) error {
-	d, err := s.dict(id)
+	d, err := s.findDict(id)
 	if err != nil {
 		return err
 	}
@@ -91,14 +91,14 @@ func (s *Server) inDict(id string, do func(entries map[string][]byte)) error {
 // DictUpdate puts entries into a dict; with IfNotExists only under keys that it does
 // not have.
 func (s *Server) DictUpdate(_ context.Context, req *pb.DictUpdateRequest) (*pb.DictUpdateResponse, error) {
-	d, err := s.dict(req.GetDictId())
+	d, err := s.findDict(req.GetDictId())
 	if err != nil {
 		return nil, err
 	}
 	if len(req.GetUpdates()) > maxUpdates {
 		return nil, status.Errorf(codes.InvalidArgument, "Dict update has too many entries: %d, at most %d are allowed", len(req.GetUpdates()), maxUpdates)
 	}
-	return pb.DictUpdateResponse_builder{Created: d.update(req.GetUpdates(), req.GetIfNotExists())}.Build(), nil
+	return pb.DictUpdateResponse_builder{Created: d.putEntries(req.GetUpdates(), req.GetIfNotExists())}.Build(), nil
 }
 
 // DictGet reads a value.
@@ -141,7 +141,7 @@ func (s *Server) DictLen(_ context.Context, req *pb.DictLenRequest) (*pb.DictLen
 
 // DictContents streams keys, values or both, as they are when it is called.
 func (s *Server) DictContents(req *pb.DictContentsRequest, stream grpc.ServerStreamingServer[pb.DictEntry]) error {
-	d, err := s.dict(req.GetDictId())
+	d, err := s.findDict(req.GetDictId())
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *Server) DictClear(_ context.Context, req *pb.DictClearRequest) (*emptyp
 func (s *Server) DictDelete(_ context.Context, req *pb.DictDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.dicts.remove(req.GetDictId()); err != nil {
+	if _, err := s.dicts.removeObject(req.GetDictId()); err != nil {
 		return nil, err
 	}
 	return &emptypb.Empty{}, nil
@@ -183,8 +183,8 @@ func (s *Server) DictList(_ context.Context, req *pb.DictListRequest) (*pb.DictL
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var infos []*pb.DictListResponse_DictInfo
-	for _, d := range s.dicts.page(req.GetEnvironmentName(), req.GetPagination()) {
-		infos = append(infos, pb.DictListResponse_DictInfo_builder{Name: d.name, CreatedAt: seconds(d.created), DictId: d.id, Metadata: dictMetadata(d)}.Build())
+	for _, d := range s.dicts.listPage(req.GetEnvironmentName(), req.GetPagination()) {
+		infos = append(infos, pb.DictListResponse_DictInfo_builder{Name: d.name, CreatedAt: unixSeconds(d.created), DictId: d.id, Metadata: dictMetadata(d)}.Build())
 	}
 	return pb.DictListResponse_builder{Dicts: infos, EnvironmentName: req.GetEnvironmentName()}.Build(), nil
 }

@@ -34,10 +34,10 @@ func parseDockerfile(commands []string) (list []instruction) {
 	return list
 }
 
-// configure applies an instruction that changes nothing but the configuration of an
+// applyConfig applies an instruction that changes nothing but the configuration of an
 // image, and reports whether it is one.
-func configure(c *v1.Config, in instruction) (bool, error) {
-	args := os.Expand(in.args, func(key string) string { return lookup(c.Env, key) })
+func applyConfig(c *v1.Config, in instruction) (bool, error) {
+	args := os.Expand(in.args, func(key string) string { return lookUpEnv(c.Env, key) })
 	switch in.verb {
 	case "ENV":
 		return true, setPairs(args, func(key, value string) { c.Env = setEnv(c.Env, key, value) })
@@ -133,7 +133,7 @@ func splitWords(text string) (words []string, err error) {
 	return words, nil
 }
 
-func lookup(env []string, key string) string {
+func lookUpEnv(env []string, key string) string {
 	for _, kv := range env {
 		if value, ok := strings.CutPrefix(kv, key+"="); ok {
 			return value

@@ -14,7 +14,7 @@ func TestDockerfile(t *testing.T) {
 		"# a comment", `env A=1 \`, `  B="two words" C=it\'s`, "ENV D some  text", "ENV B=$A$A", "WORKDIR /srv", "WORKDIR below",
 		"USER 5:6", `CMD ["run", "it"]`, "LABEL k='v w'", "", "EXPOSE 80",
 	}) {
-		known, err := configure(&config, in)
+		known, err := applyConfig(&config, in)
 		if !known || err != nil {
 			t.Errorf("%v: %v, %v", in, known, err)
 		}
@@ -24,11 +24,11 @@ func TestDockerfile(t *testing.T) {
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if known, err := configure(&config, instruction{"HEALTHCHECK", "NONE"}); known || err != nil {
+	if known, err := applyConfig(&config, instruction{"HEALTHCHECK", "NONE"}); known || err != nil {
 		t.Errorf("HEALTHCHECK: %v, %v", known, err)
 	}
 	for _, bad := range []string{"ENV A", `ENV A="b`, "ENV =b"} {
-		if _, err := configure(&config, parseDockerfile([]string{bad})[0]); err == nil {
+		if _, err := applyConfig(&config, parseDockerfile([]string{bad})[0]); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
 	}

@@ -19,14 +19,14 @@ func (s *Server) EnvironmentGetOrCreate(_ context.Context, req *pb.EnvironmentGe
 	}.Build(), nil
 }
 
-// asked are the environments of calls.
-type asked struct {
+// environmentLog are the environments of calls.
+type environmentLog struct {
 	mu    sync.Mutex
 	names map[string]bool
 }
 
-// note notes which one a call is for, if it is for one.
-func (a *asked) note(req any) {
+// noteEnvironment notes which one a call is for, if it is for one.
+func (a *environmentLog) noteEnvironment(req any) {
 	switch req.(type) {
 	case *pb.SandboxCreateRequest, *pb.SandboxTagsSetRequest, *pb.VolumeDeleteRequest:
 		return // it is that of an app, a sandbox or a volume

@@ -33,8 +33,8 @@ type execution struct {
 	code           int32         // then
 }
 
-// task finds the sandbox with a task id, which runs.
-func (s *Server) task(taskID string) (*sandbox, atoll.Sandbox, error) {
+// findTask finds the sandbox with a task id, which runs.
+func (s *Server) findTask(taskID string) (*sandbox, atoll.Sandbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sb := range s.sandboxes {
@@ -51,7 +51,7 @@ func (s *Server) task(taskID string) (*sandbox, atoll.Sandbox, error) {
 
 // ContainerExec starts a command.
 func (s *Server) ContainerExec(ctx context.Context, req *pb.ContainerExecRequest) (*pb.ContainerExecResponse, error) {
-	sb, box, err := s.task(req.GetTaskId())
+	sb, box, err := s.findTask(req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +59,11 @@ func (s *Server) ContainerExec(ctx context.Context, req *pb.ContainerExecRequest
 		return nil, status.Error(codes.InvalidArgument, "command must not be empty")
 	}
 	e := &execution{id: newID("ex-"), sb: sb, stdin: newInput(), stdout: newRecording(), stderr: newRecording(), done: make(chan struct{})}
-	cmd, err := s.command(e, req)
+	cmd, err := s.backendCommand(e, req)
 	if err != nil {
 		return nil, err
 	}
-	free := sb.use.begin()
+	free := sb.use.beginUse()
 	proc, err := box.Exec(ctx, cmd)
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
@@ -79,24 +79,24 @@ func (s *Server) ContainerExec(ctx context.Context, req *pb.ContainerExecRequest
 	s.mu.Unlock()
 	s.tasks.Go(func() {
 		defer free()
-		e.end(e.exitOf(proc, err))
+		e.setExit(e.exitOf(proc, err))
 	})
 	return pb.ContainerExecResponse_builder{ExecId: e.id}.Build(), nil
 }
 
-// command is what the backend is asked to run.
-func (s *Server) command(e *execution, req *pb.ContainerExecRequest) (*atoll.Command, error) {
+// backendCommand is what the backend is asked to run.
+func (s *Server) backendCommand(e *execution, req *pb.ContainerExecRequest) (*atoll.Command, error) {
 	s.mu.Lock()
-	env, err := s.environ(req.GetSecretIds())
+	env, err := s.secretEnv(req.GetSecretIds())
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	cmd := &atoll.Command{
-		Args: req.GetCommand(), Dir: e.sb.workdir(), User: e.sb.user(), Timeout: atoll.Duration(req.GetTimeoutSecs()) * atoll.Duration(time.Second),
+		Args: req.GetCommand(), Dir: e.sb.workDir(), User: e.sb.processUser(), Timeout: atoll.Duration(req.GetTimeoutSecs()) * atoll.Duration(time.Second),
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 	}
-	terminal(cmd, req.GetPtyInfo())
+	setTerminal(cmd, req.GetPtyInfo())
 	cmd.Env = append(cmd.Env, env...)
 	if dir := req.GetWorkdir(); dir != "" {
 		if !strings.HasPrefix(dir, "/") {
@@ -120,8 +120,8 @@ func (e *execution) exitOf(proc atoll.Process, err error) int32 {
 	return int32(exit.Code)
 }
 
-// end says that the command has ended.
-func (e *execution) end(code int32) {
+// setExit says that the command has ended.
+func (e *execution) setExit(code int32) {
 	e.code = code
 	close(e.done)
 	e.stdin.close()
@@ -134,8 +134,8 @@ func (e *execution) end(code int32) {
 func (s *Server) muteExecs(sb *sandbox) {
 	for _, e := range s.execs {
 		if e.sb == sb {
-			e.stdout.mute()
-			e.stderr.mute()
+			e.stdout.muteWriters()
+			e.stderr.muteWriters()
 			e.stdin.close()
 		}
 	}
@@ -161,7 +161,7 @@ func (s *Server) forgetExecs(sb *sandbox) {
 	}
 }
 
-func (s *Server) exec(id string) (*execution, error) {
+func (s *Server) findExec(id string) (*execution, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.execs[id]
@@ -173,7 +173,7 @@ func (s *Server) exec(id string) (*execution, error) {
 
 // ContainerExecPutInput sends input to a command.
 func (s *Server) ContainerExecPutInput(ctx context.Context, req *pb.ContainerExecPutInputRequest) (*emptypb.Empty, error) {
-	e, err := s.exec(req.GetExecId())
+	e, err := s.findExec(req.GetExecId())
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (s *Server) ContainerExecPutInput(ctx context.Context, req *pb.ContainerExe
 	if in.GetMessageIndex() == 0 {
 		return nil, status.Error(codes.InvalidArgument, "message_index must be positive")
 	}
-	if err := e.stdin.put(ctx, in.GetMessageIndex(), message{in.GetMessage(), in.GetEof()}); err != nil {
+	if err := e.stdin.putMessage(ctx, in.GetMessageIndex(), message{in.GetMessage(), in.GetEof()}); err != nil {
 		return nil, putError(err, "Exec", e.id)
 	}
 	return &emptypb.Empty{}, nil
@@ -190,7 +190,7 @@ func (s *Server) ContainerExecPutInput(ctx context.Context, req *pb.ContainerExe
 // ContainerExecGetOutput streams one output of a command, and at the end its exit code,
 // if that comes within the timeout.
 func (s *Server) ContainerExecGetOutput(req *pb.ContainerExecGetOutputRequest, stream grpc.ServerStreamingServer[pb.RuntimeOutputBatch]) error {
-	e, err := s.exec(req.GetExecId())
+	e, err := s.findExec(req.GetExecId())
 	if err != nil {
 		return err
 	}
@@ -203,13 +203,13 @@ func (s *Server) ContainerExecGetOutput(req *pb.ContainerExecGetOutputRequest, s
 	default:
 		return status.Errorf(codes.InvalidArgument, "Invalid file descriptor: %s", fd)
 	}
-	end, err := out.stream(stream.Context(), req.GetLastBatchIndex(), req.GetTimeout(), func(batch []chunk) error {
+	end, err := out.streamChunks(stream.Context(), req.GetLastBatchIndex(), req.GetTimeout(), func(batch []chunk) error {
 		return stream.Send(pb.RuntimeOutputBatch_builder{Items: outputMessages(batch, fd, req.GetGetRawBytes()), BatchIndex: batch[len(batch)-1].index}.Build())
 	})
 	if err != nil || !end {
 		return err
 	}
-	return stream.Send(pb.RuntimeOutputBatch_builder{BatchIndex: out.last() + 1, ExitCode: &e.code}.Build())
+	return stream.Send(pb.RuntimeOutputBatch_builder{BatchIndex: out.lastIndex() + 1, ExitCode: &e.code}.Build())
 }
 
 func outputMessages(batch []chunk, fd pb.FileDescriptor, raw bool) (list []*pb.RuntimeOutputMessage) {
@@ -228,11 +228,11 @@ func outputMessages(batch []chunk, fd pb.FileDescriptor, raw bool) (list []*pb.R
 
 // ContainerExecWait waits until a command has ended, for so long.
 func (s *Server) ContainerExecWait(ctx context.Context, req *pb.ContainerExecWaitRequest) (*pb.ContainerExecWaitResponse, error) {
-	e, err := s.exec(req.GetExecId())
+	e, err := s.findExec(req.GetExecId())
 	if err != nil {
 		return nil, err
 	}
-	over, stop := after(req.GetTimeout())
+	over, stop := timeoutChan(req.GetTimeout())
 	defer stop()
 	select {
 	case <-e.done:

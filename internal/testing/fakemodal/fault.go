@@ -55,8 +55,8 @@ func (s *Server) Calls(method string) int {
 	return s.faults.calls[method]
 }
 
-// ask counts a call, and returns the error that it is to end with.
-func (f *faults) ask(method string) error {
+// countCall counts a call, and returns the error that it is to end with.
+func (f *faults) countCall(method string) error {
 	f.mu.Lock()
 	if f.calls == nil {
 		f.calls = map[string]int{}
@@ -70,8 +70,8 @@ func (f *faults) ask(method string) error {
 	return asStatus(intercept(method))
 }
 
-// lose reports whether the answer to a call is to be lost.
-func (f *faults) lose(method string) bool {
+// losesAnswer reports whether the answer to a call is to be lost.
+func (f *faults) losesAnswer(method string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.lost[method] == 0 {
@@ -118,8 +118,8 @@ func (c *cutStream) SendMsg(m any) error {
 	return nil
 }
 
-// end is the error of the stream whose handler returned err.
-func (c *cutStream) end(err error) error {
+// endError is the error of the stream whose handler returned err.
+func (c *cutStream) endError(err error) error {
 	if c.done {
 		return errCut
 	}

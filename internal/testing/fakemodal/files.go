@@ -71,7 +71,7 @@ func asFileError(err error) fileError {
 // ContainerFilesystemExec does something with files. Whether that went well is told by
 // ContainerFilesystemExecGetOutput.
 func (s *Server) ContainerFilesystemExec(ctx context.Context, req *pb.ContainerFilesystemExecRequest) (*pb.ContainerFilesystemExecResponse, error) {
-	sb, box, err := s.task(req.GetTaskId())
+	sb, box, err := s.findTask(req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (s *Server) fileOperation(ctx context.Context, in *fileTask, req *pb.Contai
 	case pb.ContainerFilesystemExecRequest_FileOpenRequest_case:
 		fd := newID("fd-")
 		resp.SetFileDescriptor(fd) // also of one that cannot be opened
-		h, err := in.open(ctx, req.GetFileOpenRequest().GetPath(), req.GetFileOpenRequest().GetMode())
+		h, err := in.openFile(ctx, req.GetFileOpenRequest().GetPath(), req.GetFileOpenRequest().GetMode())
 		if err != nil {
 			return nil, err
 		}
@@ -120,9 +120,9 @@ func (s *Server) fileOperation(ctx context.Context, in *fileTask, req *pb.Contai
 		s.handles[fd] = h
 		return nil, nil
 	case pb.ContainerFilesystemExecRequest_FileLsRequest_case:
-		return in.list(ctx, req.GetFileLsRequest().GetPath())
+		return in.listDir(ctx, req.GetFileLsRequest().GetPath())
 	case pb.ContainerFilesystemExecRequest_FileMkdirRequest_case:
-		return nil, in.mkdir(ctx, req.GetFileMkdirRequest())
+		return nil, in.makeDir(ctx, req.GetFileMkdirRequest())
 	case pb.ContainerFilesystemExecRequest_FileRmRequest_case:
 		return nil, in.fs.Remove(ctx, req.GetFileRmRequest().GetPath(), req.GetFileRmRequest().GetRecursive())
 	}
@@ -176,8 +176,8 @@ func (s *Server) withHandle(in *fileTask, fd string, do func(*handle) ([]byte, e
 	return do(h)
 }
 
-// list is what a directory has, as JSON.
-func (in *fileTask) list(ctx context.Context, dir string) ([]byte, error) {
+// listDir is what a directory has, as JSON.
+func (in *fileTask) listDir(ctx context.Context, dir string) ([]byte, error) {
 	info, err := in.fs.Stat(ctx, dir)
 	if err == nil && info.Type != atoll.TypeDirectory && info.Type != atoll.TypeSymlink {
 		err = errNotDir
@@ -196,12 +196,12 @@ func (in *fileTask) list(ctx context.Context, dir string) ([]byte, error) {
 	return json.Marshal(map[string][]string{"paths": paths})
 }
 
-func (in *fileTask) mkdir(ctx context.Context, req *pb.ContainerFileMkdirRequest) error {
+func (in *fileTask) makeDir(ctx context.Context, req *pb.ContainerFileMkdirRequest) error {
 	if !req.GetMakeParents() {
 		if _, err := in.fs.Stat(ctx, req.GetPath()); err == nil {
 			return errExists
 		}
-		if err := in.parent(ctx, req.GetPath()); err != nil {
+		if err := in.checkParent(ctx, req.GetPath()); err != nil {
 			return err
 		}
 	}

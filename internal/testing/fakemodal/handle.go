@@ -27,15 +27,15 @@ type handle struct {
 	dirty bool   // will have
 }
 
-// open opens a file, with a mode as Python's.
-func (in *fileTask) open(ctx context.Context, name, mode string) (*handle, error) {
+// openFile opens a file, with a mode as Python's.
+func (in *fileTask) openFile(ctx context.Context, name, mode string) (*handle, error) {
 	verb, err := verbOf(mode)
 	if err != nil {
 		return nil, err
 	}
 	more := strings.Contains(mode, "+")
 	h := &handle{sb: in.sb, path: name, readable: verb == 'r' || more, writable: verb != 'r' || more, atEnd: verb == 'a'}
-	old, err := in.content(ctx, name, h.writable && (verb == 'r' || verb == 'a'))
+	old, err := in.readContent(ctx, name, h.writable && (verb == 'r' || verb == 'a'))
 	missing := atoll.KindOf(err) == atoll.ErrNotExist || err == errNoFile
 	switch {
 	case err == nil && verb == 'x':
@@ -45,7 +45,7 @@ func (in *fileTask) open(ctx context.Context, name, mode string) (*handle, error
 	}
 	h.data = old
 	if verb == 'w' || missing {
-		if err := in.parent(ctx, name); err != nil {
+		if err := in.checkParent(ctx, name); err != nil {
 			return nil, err
 		}
 		_, err = in.fs.Write(ctx, name, strings.NewReader(""), atoll.WriteOptions{NoClobber: verb == 'x'})
@@ -72,9 +72,9 @@ func verbOf(mode string) (verb byte, err error) {
 	return verb, nil
 }
 
-// content reads a file, or only whether it is one that can be read.
-func (in *fileTask) content(ctx context.Context, name string, all bool) ([]byte, error) {
-	if err := in.notDir(ctx, name); err != nil {
+// readContent reads a file, or only whether it is one that can be read.
+func (in *fileTask) readContent(ctx context.Context, name string, all bool) ([]byte, error) {
+	if err := in.refuseDir(ctx, name); err != nil {
 		return nil, err
 	}
 	r, info, err := in.fs.Read(ctx, name, 0)
@@ -91,8 +91,8 @@ func (in *fileTask) content(ctx context.Context, name string, all bool) ([]byte,
 	return io.ReadAll(r)
 }
 
-// notDir refuses a directory.
-func (in *fileTask) notDir(ctx context.Context, name string) error {
+// refuseDir refuses a directory.
+func (in *fileTask) refuseDir(ctx context.Context, name string) error {
 	info, err := in.fs.Stat(ctx, name)
 	if err == nil && info.Type == atoll.TypeDirectory {
 		return errIsDir
@@ -100,8 +100,8 @@ func (in *fileTask) notDir(ctx context.Context, name string) error {
 	return err
 }
 
-// parent checks that a file can be made: the backend would make its directory as well.
-func (in *fileTask) parent(ctx context.Context, name string) error {
+// checkParent checks that a file can be made: the backend would make its directory as well.
+func (in *fileTask) checkParent(ctx context.Context, name string) error {
 	info, err := in.fs.Stat(ctx, path.Dir(name))
 	if err == nil && info.Type != atoll.TypeDirectory && info.Type != atoll.TypeSymlink {
 		return errNotDir

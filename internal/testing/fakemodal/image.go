@@ -37,7 +37,7 @@ type image struct {
 func (s *Server) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app, err := s.apps.get(req.GetAppId())
+	app, err := s.apps.getObject(req.GetAppId())
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +53,11 @@ func (s *Server) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateReq
 		}
 		bases[base.GetDockerTag()] = im
 	}
-	secrets, err := s.environ(def.GetSecretIds())
+	secrets, err := s.secretEnv(def.GetSecretIds())
 	if err != nil {
 		return nil, err
 	}
-	credentials, err := s.credentials(def.GetImageRegistryConfig())
+	credentials, err := s.registryAuth(def.GetImageRegistryConfig())
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +66,14 @@ func (s *Server) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateReq
 		return nil, err
 	}
 	im := s.recipes[recipe]
-	if im == nil || req.GetForceBuild() || im.failed() {
+	if im == nil || req.GetForceBuild() || im.hasFailed() {
 		im = &image{id: newID("im-"), recipe: recipe, log: newRecording(), built: make(chan struct{})}
 		s.images[im.id] = im
 		s.recipes[recipe] = im
 		b := &builder{s: s, im: im, steps: parseDockerfile(def.GetDockerfileCommands()), bases: bases, secrets: secrets, auth: credentials}
-		s.tasks.Go(b.run)
+		s.tasks.Go(b.runBuild)
 	}
-	return pb.ImageGetOrCreateResponse_builder{ImageId: im.id, Result: im.resultNow(), Metadata: im.metadata()}.Build(), nil
+	return pb.ImageGetOrCreateResponse_builder{ImageId: im.id, Result: im.resultNow(), Metadata: im.imageMetadata()}.Build(), nil
 }
 
 // recipeOf tells recipes apart. Of secrets it is their content that counts: each
@@ -91,8 +91,8 @@ func recipeOf(environment string, def *pb.Image, secrets []string, credentials a
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// done reports whether the build has ended.
-func (im *image) done() bool {
+// hasEnded reports whether the build has ended.
+func (im *image) hasEnded() bool {
 	select {
 	case <-im.built:
 		return true
@@ -102,19 +102,19 @@ func (im *image) done() bool {
 }
 
 func (im *image) resultNow() *pb.GenericResult {
-	if !im.done() {
+	if !im.hasEnded() {
 		return nil
 	}
 	return im.result
 }
 
-func (im *image) failed() bool {
-	return im.done() && im.result.GetStatus() != pb.GenericResult_GENERIC_STATUS_SUCCESS
+func (im *image) hasFailed() bool {
+	return im.hasEnded() && im.result.GetStatus() != pb.GenericResult_GENERIC_STATUS_SUCCESS
 }
 
-// metadata are those of an image that is built.
-func (im *image) metadata() *pb.ImageMetadata {
-	if !im.done() || im.failed() {
+// imageMetadata are those of an image that is built.
+func (im *image) imageMetadata() *pb.ImageMetadata {
+	if !im.hasEnded() || im.hasFailed() {
 		return nil
 	}
 	m := &pb.ImageMetadata{}
@@ -139,9 +139,9 @@ func (s *Server) builtImage(id string) (*image, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case !im.done():
+	case !im.hasEnded():
 		return nil, status.Errorf(codes.FailedPrecondition, "Image '%s' is not built yet", id)
-	case im.failed():
+	case im.hasFailed():
 		return nil, status.Errorf(codes.FailedPrecondition, "Image '%s' could not be built", id)
 	}
 	return im, nil
@@ -155,7 +155,7 @@ func (s *Server) ImageFromId(_ context.Context, req *pb.ImageFromIdRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	return pb.ImageFromIdResponse_builder{ImageId: im.id, Metadata: im.metadata()}.Build(), nil
+	return pb.ImageFromIdResponse_builder{ImageId: im.id, Metadata: im.imageMetadata()}.Build(), nil
 }
 
 // ImageDelete forgets an image. Sandboxes that were made from it go on.
@@ -181,15 +181,15 @@ func (s *Server) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream gr
 	if err != nil {
 		return err
 	}
-	if !im.done() || req.GetIncludeLogsForFinished() {
-		end, err := im.log.stream(stream.Context(), entryIndex(req.GetLastEntryId()), req.GetTimeout(), func(batch []chunk) error {
+	if !im.hasEnded() || req.GetIncludeLogsForFinished() {
+		end, err := im.log.streamChunks(stream.Context(), entryIndex(req.GetLastEntryId()), req.GetTimeout(), func(batch []chunk) error {
 			return stream.Send(pb.ImageJoinStreamingResponse_builder{TaskLogs: taskLogs(batch, pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT), EntryId: entryID(batch)}.Build())
 		})
 		if err != nil || !end {
 			return err
 		}
 	}
-	return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: im.result, Metadata: im.metadata(), Eof: true}.Build())
+	return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: im.result, Metadata: im.imageMetadata(), Eof: true}.Build())
 }
 
 // entryIndex reads the id of an entry of logs, "12-0"; what is none stands for the
@@ -213,19 +213,19 @@ func taskLogs(batch []chunk, fd pb.FileDescriptor) (logs []*pb.TaskLogs) {
 	for _, c := range batch {
 		logs = append(logs, pb.TaskLogs_builder{
 			Data: strings.ToValidUTF8(string(c.data), "\uFFFD"), FileDescriptor: fd,
-			Timestamp: seconds(c.time), TimestampNs: uint64(c.time.UnixNano()), TaskState: pb.TaskState_TASK_STATE_UNSPECIFIED,
+			Timestamp: unixSeconds(c.time), TimestampNs: uint64(c.time.UnixNano()), TaskState: pb.TaskState_TASK_STATE_UNSPECIFIED,
 		}.Build())
 	}
 	return logs
 }
 
-// success is the result of what went well.
-func success() *pb.GenericResult {
+// successResult is the result of what went well.
+func successResult() *pb.GenericResult {
 	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_SUCCESS}.Build()
 }
 
-// failure is the result of what did not.
-func failure(st pb.GenericResult_GenericStatus, err error) *pb.GenericResult {
+// failureResult is the result of what did not.
+func failureResult(st pb.GenericResult_GenericStatus, err error) *pb.GenericResult {
 	return pb.GenericResult_builder{Status: st, Exception: err.Error()}.Build()
 }
 

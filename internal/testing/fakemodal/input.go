@@ -34,8 +34,8 @@ func newInput() *input {
 // errInputClosed says that the process has ended.
 var errInputClosed = errors.New("the process has ended")
 
-// put takes a message. It waits while the process has much to read.
-func (in *input) put(ctx context.Context, number uint64, m message) error {
+// putMessage takes a message. It waits while the process has much to read.
+func (in *input) putMessage(ctx context.Context, number uint64, m message) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for number == in.next && len(in.data) >= inputLimit && !in.closed {
@@ -69,12 +69,12 @@ func (in *input) put(ctx context.Context, number uint64, m message) error {
 			in.eof = m.eof
 		}
 	}
-	in.change()
+	in.notifyReaders()
 	return nil
 }
 
-// change wakes all who wait. Callers hold mu.
-func (in *input) change() {
+// notifyReaders wakes all who wait. Callers hold mu.
+func (in *input) notifyReaders() {
 	close(in.changed)
 	in.changed = make(chan struct{})
 }
@@ -94,7 +94,7 @@ func (in *input) Read(p []byte) (int, error) {
 	}
 	n := copy(p, in.data)
 	in.data = in.data[n:]
-	in.change()
+	in.notifyReaders()
 	return n, nil
 }
 
@@ -103,5 +103,5 @@ func (in *input) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true
-	in.change()
+	in.notifyReaders()
 }

@@ -23,30 +23,30 @@ type ending struct {
 
 func (e ending) Error() string { return e.status.String() + ": " + e.exception }
 
-func (e ending) result() *pb.GenericResult {
+func (e ending) endResult() *pb.GenericResult {
 	return pb.GenericResult_builder{Status: e.status, Exception: e.exception}.Build()
 }
 
 // resultOf is the result of a sandbox that did not start, or was ended, because of err.
 func (sb *sandbox) resultOf(err error) *pb.GenericResult {
 	if sb.ctx.Err() == nil {
-		return failure(pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, err)
+		return failureResult(pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, err)
 	}
 	if e, ok := errors.AsType[ending](context.Cause(sb.ctx)); ok {
-		return e.result()
+		return e.endResult()
 	}
-	return failure(pb.GenericResult_GENERIC_STATUS_TERMINATED, errClosed)
+	return failureResult(pb.GenericResult_GENERIC_STATUS_TERMINATED, errClosed)
 }
 
-// live is the life of a sandbox.
-func (sb *sandbox) live() {
+// runLife is the life of a sandbox.
+func (sb *sandbox) runLife() {
 	result := sb.startAndEnd()
 	sb.goes()
 	sb.stdin.close()
 	sb.stdout.close()
 	sb.stderr.close()
 	sb.s.mu.Lock()
-	sb.finished, sb.result = sb.s.now(), result
+	sb.finished, sb.result = sb.s.nextTime(), result
 	sb.s.forgetExecs(sb)
 	sb.s.mu.Unlock()
 	sb.cancel(nil)
@@ -55,14 +55,14 @@ func (sb *sandbox) live() {
 
 // startAndEnd returns when nothing of the sandbox is left.
 func (sb *sandbox) startAndEnd() *pb.GenericResult {
-	box, err := sb.s.makeBox(sb.ctx, sb.spec(), sb, sb.image.work)
+	box, err := sb.s.makeBox(sb.ctx, sb.boxSpec(), sb, sb.image.work)
 	if err != nil {
 		return sb.resultOf(err)
 	}
 	var main atoll.Process
 	defer func() {
 		sb.s.removeBox(box)
-		drain(main)
+		drainOutput(main)
 	}()
 	if main, err = sb.startMain(box); err != nil {
 		return sb.resultOf(err)
@@ -72,16 +72,16 @@ func (sb *sandbox) startAndEnd() *pb.GenericResult {
 		return sb.resultOf(err)
 	}
 	sb.s.mu.Lock()
-	sb.box, sb.tunnels, sb.started = box, tunnels, sb.s.now()
+	sb.box, sb.tunnels, sb.started = box, tunnels, sb.s.nextTime()
 	sb.s.mu.Unlock()
 	close(sb.running)
-	defer sb.rest()
+	defer sb.stopRest()
 	return sb.untilEnd(main)
 }
 
-// drain waits until all has been delivered that a process has printed before it was
+// drainOutput waits until all has been delivered that a process has printed before it was
 // killed.
-func drain(main atoll.Process) {
+func drainOutput(main atoll.Process) {
 	if main == nil {
 		return
 	}
@@ -93,8 +93,8 @@ func drain(main atoll.Process) {
 // drainTime is how long that may take.
 var drainTime = testenv.Scale(5 * time.Second)
 
-// rest ends what belongs to a sandbox that runs.
-func (sb *sandbox) rest() {
+// stopRest ends what belongs to a sandbox that runs.
+func (sb *sandbox) stopRest() {
 	sb.s.mu.Lock()
 	tunnels := sb.tunnels
 	sb.box, sb.tunnels = nil, nil
@@ -103,14 +103,14 @@ func (sb *sandbox) rest() {
 	for _, t := range tunnels {
 		t.close()
 	}
-	sb.stdout.mute()
-	sb.stderr.mute()
+	sb.stdout.muteWriters()
+	sb.stderr.muteWriters()
 }
 
 // untilEnd waits until the main process has ended, if there is one, or a limit is
 // reached, or somebody ends the sandbox.
 func (sb *sandbox) untilEnd(main atoll.Process) *pb.GenericResult {
-	limit := sb.timeout()
+	limit := sb.timeLimit()
 	timer := time.AfterFunc(limit, func() {
 		sb.cancel(ending{pb.GenericResult_GENERIC_STATUS_TIMEOUT, fmt.Sprintf("Sandbox has reached its timeout of %s", limit)})
 	})
@@ -118,7 +118,7 @@ func (sb *sandbox) untilEnd(main atoll.Process) *pb.GenericResult {
 	if sb.def.HasIdleTimeoutSecs() && sb.def.GetIdleTimeoutSecs() > 0 {
 		idle := time.Duration(sb.def.GetIdleTimeoutSecs()) * time.Second
 		sb.s.tasks.Go(func() {
-			if sb.use.idle(sb.ctx, idle) {
+			if sb.use.waitIdle(sb.ctx, idle) {
 				sb.cancel(ending{pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, fmt.Sprintf("Sandbox was idle for %s", idle)})
 			}
 		})
@@ -132,60 +132,60 @@ func (sb *sandbox) untilEnd(main atoll.Process) *pb.GenericResult {
 	case sb.ctx.Err() != nil:
 		return sb.resultOf(nil)
 	case err != nil:
-		return lost(err).result()
+		return lostEnding(err).endResult()
 	}
 	return exitResult(exit)
 }
 
-// lost is how a sandbox ends whose box has gone.
-func lost(err error) ending {
+// lostEnding is how a sandbox ends whose box has gone.
+func lostEnding(err error) ending {
 	return ending{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "Sandbox was lost: " + err.Error()}
 }
 
 func exitResult(exit atoll.Exit) *pb.GenericResult {
 	if exit.Success() {
-		return success()
+		return successResult()
 	}
 	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_FAILURE, Exitcode: int32(exit.Code)}.Build()
 }
 
-func (sb *sandbox) timeout() time.Duration {
+func (sb *sandbox) timeLimit() time.Duration {
 	if secs := sb.def.GetTimeoutSecs(); secs > 0 {
 		return time.Duration(secs) * time.Second
 	}
 	return defaultTimeoutSecs * time.Second
 }
 
-// spec is what the backend is asked for. Its user is root, who reads all files; whom
+// boxSpec is what the backend is asked for. Its user is root, who reads all files; whom
 // processes belong to they are told themselves. They are also told where they start:
 // backends refuse the root directory.
-func (sb *sandbox) spec() *atoll.Spec {
+func (sb *sandbox) boxSpec() *atoll.Spec {
 	r := sb.def.GetResources()
 	spec := &atoll.Spec{
-		Image: sb.s.registry.ref(sb.image.id), User: "0:0", IdleStop: atoll.Never, Mounts: sb.mounts, Network: sb.network(),
+		Image: sb.s.registry.imageRef(sb.image.id), User: "0:0", IdleStop: atoll.Never, Mounts: sb.mounts, Network: sb.networkSpec(),
 		Labels: map[string]string{"sandbox": sb.id},
 		Env:    append([]string{"MODAL_SANDBOX_ID=" + sb.id, "MODAL_TASK_ID=" + sb.taskID, "MODAL_IS_REMOTE=1"}, sb.env...),
 		Resources: atoll.Resources{
 			CPUs: float64(r.GetMilliCpuMax()) / 1000, Memory: atoll.Bytes(r.GetMemoryMbMax()) << 20, Disk: atoll.Bytes(r.GetEphemeralDiskMb()) << 20,
 		},
 	}
-	if dir := path.Clean(sb.workdir()); dir != "/" {
+	if dir := path.Clean(sb.workDir()); dir != "/" {
 		spec.Workdir = dir
 	}
 	return spec
 }
 
-// workdir is where processes start.
-func (sb *sandbox) workdir() string {
+// workDir is where processes start.
+func (sb *sandbox) workDir() string {
 	return cmp.Or(sb.def.GetWorkdir(), sb.image.config.WorkingDir, "/")
 }
 
-// user is whom processes belong to.
-func (sb *sandbox) user() string {
+// processUser is whom processes belong to.
+func (sb *sandbox) processUser() string {
 	return cmp.Or(sb.image.config.User, "0:0")
 }
 
-func (sb *sandbox) network() atoll.Network {
+func (sb *sandbox) networkSpec() atoll.Network {
 	n := sb.def.GetNetworkAccess()
 	switch {
 	case sb.def.GetBlockNetwork(), n.GetNetworkAccessType() == pb.NetworkAccess_BLOCKED:
@@ -202,15 +202,15 @@ func (sb *sandbox) startMain(box atoll.Sandbox) (atoll.Process, error) {
 		return nil, nil
 	}
 	cmd := &atoll.Command{
-		Args: sb.def.GetEntrypointArgs(), Dir: sb.workdir(), User: sb.user(),
+		Args: sb.def.GetEntrypointArgs(), Dir: sb.workDir(), User: sb.processUser(),
 		Stdin: sb.stdin, Stdout: sb.stdout, Stderr: sb.stderr,
 	}
-	terminal(cmd, sb.def.GetPtyInfo())
+	setTerminal(cmd, sb.def.GetPtyInfo())
 	return box.Exec(sb.ctx, cmd)
 }
 
-// terminal gives a command the terminal that is asked for.
-func terminal(cmd *atoll.Command, info *pb.PTYInfo) {
+// setTerminal gives a command the terminal that is asked for.
+func setTerminal(cmd *atoll.Command, info *pb.PTYInfo) {
 	if !info.GetEnabled() {
 		return
 	}
@@ -222,14 +222,14 @@ func terminal(cmd *atoll.Command, info *pb.PTYInfo) {
 	}
 }
 
-// watch ends sandboxes whose boxes have gone by themselves.
-func (s *Server) watch() {
+// watchBoxes ends sandboxes whose boxes have gone by themselves.
+func (s *Server) watchBoxes() {
 	for s.ctx.Err() == nil {
 		for event, err := range s.opts.Backend.Watch(s.ctx) {
 			if err != nil {
 				break
 			}
-			s.seen(event)
+			s.handleEvent(event)
 		}
 		select {
 		case <-s.ctx.Done():
@@ -238,7 +238,7 @@ func (s *Server) watch() {
 	}
 }
 
-func (s *Server) seen(event atoll.Event) {
+func (s *Server) handleEvent(event atoll.Event) {
 	if event.Type != atoll.EventState {
 		return
 	}
@@ -250,6 +250,6 @@ func (s *Server) seen(event atoll.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sb := s.boxes[event.Status.ID]; sb != nil && sb.box != nil {
-		sb.cancel(lost(errors.New(string(event.Status.State) + " " + strconv.Quote(event.Status.Reason))))
+		sb.cancel(lostEnding(errors.New(string(event.Status.State) + " " + strconv.Quote(event.Status.Reason))))
 	}
 }

@@ -26,14 +26,14 @@ func (l *logs) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.part = append(l.part, p...)
-	whole := len(l.part) - partial(l.part)
+	whole := len(l.part) - partialLen(l.part)
 	_, err := l.recording.Write(l.part[:whole])
 	l.part = append(l.part[:0], l.part[whole:]...)
 	return len(p), err
 }
 
-// partial is how many bytes at the end are the beginning of a character.
-func partial(b []byte) int {
+// partialLen is how many bytes at the end are the beginning of a character.
+func partialLen(b []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
 		tail := b[len(b)-n:]
 		if utf8.RuneStart(tail[0]) {
@@ -57,7 +57,7 @@ func (l *logs) close() {
 // SandboxGetLogs streams one output of the main process, to its end if that comes within
 // the timeout.
 func (s *Server) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc.ServerStreamingServer[pb.TaskLogsBatch]) error {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return err
 	}
@@ -70,27 +70,27 @@ func (s *Server) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc.Serve
 	default:
 		return status.Errorf(codes.InvalidArgument, "Invalid file descriptor: %s", req.GetFileDescriptor())
 	}
-	end, err := l.stream(stream.Context(), entryIndex(req.GetLastEntryId()), req.GetTimeout(), func(batch []chunk) error {
+	end, err := l.streamChunks(stream.Context(), entryIndex(req.GetLastEntryId()), req.GetTimeout(), func(batch []chunk) error {
 		return stream.Send(pb.TaskLogsBatch_builder{TaskId: sb.taskID, Items: taskLogs(batch, req.GetFileDescriptor()), EntryId: entryID(batch)}.Build())
 	})
 	if err != nil || !end {
 		return err
 	}
-	last := chunk{index: l.last() + 1}
+	last := chunk{index: l.lastIndex() + 1}
 	return stream.Send(pb.TaskLogsBatch_builder{TaskId: sb.taskID, EntryId: entryID([]chunk{last}), Eof: true}.Build())
 }
 
 // SandboxStdinWrite sends input to the main process.
 func (s *Server) SandboxStdinWrite(ctx context.Context, req *pb.SandboxStdinWriteRequest) (*pb.SandboxStdinWriteResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
 	if req.GetIndex() == 0 {
 		return nil, status.Error(codes.InvalidArgument, "index must be positive")
 	}
-	sb.use.touch()
-	if err := sb.stdin.put(ctx, uint64(req.GetIndex()), message{req.GetInput(), req.GetEof()}); err != nil {
+	sb.use.markUse()
+	if err := sb.stdin.putMessage(ctx, uint64(req.GetIndex()), message{req.GetInput(), req.GetEof()}); err != nil {
 		return nil, putError(err, "Sandbox", sb.id)
 	}
 	return &pb.SandboxStdinWriteResponse{}, nil

@@ -27,7 +27,7 @@ func (s *Server) hasFile(sha string) bool {
 	if !sha256Form.MatchString(sha) {
 		return false
 	}
-	_, err := os.Lstat(s.path("files", sha))
+	_, err := os.Lstat(s.filePath("files", sha))
 	return err == nil
 }
 
@@ -40,7 +40,7 @@ func (s *Server) MountPutFile(_ context.Context, req *pb.MountPutFileRequest) (*
 	var content io.Reader
 	switch {
 	case req.HasDataBlobId():
-		blob, err := s.blobs.open(req.GetDataBlobId())
+		blob, err := s.blobs.openBlob(req.GetDataBlobId())
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func (s *Server) MountPutFile(_ context.Context, req *pb.MountPutFileRequest) (*
 
 // keepFile writes the content under its hash.
 func (s *Server) keepFile(sha string, content io.Reader) error {
-	f, err := os.CreateTemp(s.path("files"), "upload-")
+	f, err := os.CreateTemp(s.filePath("files"), "upload-")
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *Server) keepFile(sha string, content io.Reader) error {
 	if hex.EncodeToString(hash.Sum(nil)) != sha {
 		return status.Error(codes.InvalidArgument, "sha256_hex is not that of the content")
 	}
-	return errors.Join(f.Close(), os.Rename(f.Name(), s.path("files", sha)))
+	return errors.Join(f.Close(), os.Rename(f.Name(), s.filePath("files", sha)))
 }
 
 // writeInRoot writes a file of a volume, beside the one that it replaces. Links that

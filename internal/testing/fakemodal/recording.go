@@ -39,8 +39,8 @@ func newRecording() *recording {
 	return &recording{next: 1, readers: map[*uint64]bool{}, changed: make(chan struct{})}
 }
 
-// change wakes all who wait. Callers hold mu.
-func (r *recording) change() {
+// notifyReaders wakes all who wait. Callers hold mu.
+func (r *recording) notifyReaders() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -53,7 +53,7 @@ func (r *recording) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for !r.closed && r.size+len(p) > recordingLimit && len(r.chunks) > 0 {
-		if !r.muted && r.needed(r.chunks[0].index) {
+		if !r.muted && r.isNeeded(r.chunks[0].index) {
 			changed := r.changed
 			r.mu.Unlock()
 			<-changed
@@ -69,12 +69,12 @@ func (r *recording) Write(p []byte) (int, error) {
 	r.chunks = append(r.chunks, chunk{r.next, slices.Clone(p), time.Now()})
 	r.next++
 	r.size += len(p)
-	r.change()
+	r.notifyReaders()
 	return len(p), nil
 }
 
-// needed reports whether a reader has not had that chunk yet.
-func (r *recording) needed(index uint64) bool {
+// isNeeded reports whether a reader has not had that chunk yet.
+func (r *recording) isNeeded(index uint64) bool {
 	for at := range r.readers {
 		if *at < index {
 			return true
@@ -83,13 +83,13 @@ func (r *recording) needed(index uint64) bool {
 	return false
 }
 
-// mute has writers wait for nobody any longer: the oldest parts are dropped, whoever
+// muteWriters has writers wait for nobody any longer: the oldest parts are dropped, whoever
 // reads.
-func (r *recording) mute() {
+func (r *recording) muteWriters() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.muted = true
-	r.change()
+	r.notifyReaders()
 }
 
 // close says that this was all.
@@ -97,12 +97,12 @@ func (r *recording) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	r.change()
+	r.notifyReaders()
 }
 
-// after returns a batch of what comes after that chunk; if there is nothing, whether
+// batchAfter returns a batch of what comes after that chunk; if there is nothing, whether
 // there never will be, and what is closed when that changes.
-func (r *recording) after(index uint64) (batch []chunk, end bool, changed <-chan struct{}) {
+func (r *recording) batchAfter(index uint64) (batch []chunk, end bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	size := 0
@@ -118,16 +118,16 @@ func (r *recording) after(index uint64) (batch []chunk, end bool, changed <-chan
 	return batch, r.closed, r.changed
 }
 
-// last is the index of the last chunk.
-func (r *recording) last() uint64 {
+// lastIndex is the index of the last chunk.
+func (r *recording) lastIndex() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next - 1
 }
 
-// stream sends what comes after that chunk, until the end of all, which it reports, or
+// streamChunks sends what comes after that chunk, until the end of all, which it reports, or
 // for so many seconds.
-func (r *recording) stream(ctx context.Context, index uint64, timeout float32, send func([]chunk) error) (end bool, err error) {
+func (r *recording) streamChunks(ctx context.Context, index uint64, timeout float32, send func([]chunk) error) (end bool, err error) {
 	at := index
 	r.mu.Lock()
 	r.readers[&at] = true
@@ -136,19 +136,19 @@ func (r *recording) stream(ctx context.Context, index uint64, timeout float32, s
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.readers, &at)
-		r.change()
+		r.notifyReaders()
 	}()
-	over, stop := after(timeout)
+	over, stop := timeoutChan(timeout)
 	defer stop()
 	for {
-		batch, end, changed := r.after(at)
+		batch, end, changed := r.batchAfter(at)
 		if len(batch) > 0 {
 			if err := send(batch); err != nil {
 				return false, err
 			}
 			r.mu.Lock()
 			at = batch[len(batch)-1].index
-			r.change()
+			r.notifyReaders()
 			r.mu.Unlock()
 			select {
 			case <-over:

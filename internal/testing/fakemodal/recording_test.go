@@ -13,7 +13,7 @@ import (
 // all is what a recording has kept.
 func all(r *recording) (text string, first uint64) {
 	for index := uint64(0); ; {
-		batch, _, _ := r.after(index)
+		batch, _, _ := r.batchAfter(index)
 		if len(batch) == 0 {
 			return text, first
 		}
@@ -44,7 +44,7 @@ func TestRecordingDrops(t *testing.T) {
 func TestRecordingWaits(t *testing.T) {
 	for name, release := range map[string]func(r *recording, leave context.CancelFunc){
 		"the reader leaves": func(_ *recording, leave context.CancelFunc) { leave() },
-		"it is muted":       func(r *recording, _ context.CancelFunc) { r.mute() },
+		"it is muted":       func(r *recording, _ context.CancelFunc) { r.muteWriters() },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRecording()
@@ -52,7 +52,7 @@ func TestRecordingWaits(t *testing.T) {
 			defer leave()
 			read := make(chan error, 1)
 			go func() {
-				_, err := r.stream(ctx, 0, 3600, func([]chunk) error { <-ctx.Done(); return ctx.Err() })
+				_, err := r.streamChunks(ctx, 0, 3600, func([]chunk) error { <-ctx.Done(); return ctx.Err() })
 				read <- err
 			}()
 			synctest.Wait() // it is there
@@ -85,7 +85,7 @@ func TestRecordingStreams(t *testing.T) {
 		r := newRecording()
 		var got []string
 		read := func(from uint64) (end bool) {
-			end, err := r.stream(t.Context(), from, 55, func(batch []chunk) error {
+			end, err := r.streamChunks(t.Context(), from, 55, func(batch []chunk) error {
 				for _, c := range batch {
 					got = append(got, fmt.Sprintf("%d %s", c.index, c.data))
 				}
@@ -122,7 +122,7 @@ func TestLogsAreText(t *testing.T) {
 	l.close()
 	var text string
 	for batch, index := []chunk(nil), uint64(0); ; {
-		if batch, _, _ = l.after(index); len(batch) == 0 {
+		if batch, _, _ = l.batchAfter(index); len(batch) == 0 {
 			break
 		}
 		for _, log := range taskLogs(batch, 1) {
@@ -140,7 +140,7 @@ func TestInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newInput()
 		put := func(number uint64, text string, eof bool) {
-			if err := in.put(t.Context(), number, message{[]byte(text), eof}); err != nil {
+			if err := in.putMessage(t.Context(), number, message{[]byte(text), eof}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -150,7 +150,7 @@ func TestInput(t *testing.T) {
 		put(2, strings.Repeat("b", inputLimit), false)
 		waited := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { waited <- in.put(ctx, 4, message{[]byte("lost"), false}) }()
+		go func() { waited <- in.putMessage(ctx, 4, message{[]byte("lost"), false}) }()
 		synctest.Wait()
 		cancel()
 		if err := <-waited; !errors.Is(err, context.Canceled) {
@@ -162,7 +162,7 @@ func TestInput(t *testing.T) {
 			t.Errorf("got %d bytes, %v, want %d", len(b), err, len(want))
 		}
 		in.close()
-		if err := in.put(t.Context(), 5, message{}); !errors.Is(err, errInputClosed) {
+		if err := in.putMessage(t.Context(), 5, message{}); !errors.Is(err, errInputClosed) {
 			t.Errorf("put after the end: %v", err)
 		}
 	})

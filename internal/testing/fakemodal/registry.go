@@ -31,20 +31,20 @@ func newRegistry(dir string) (*registry, error) {
 	return &registry{w, transport}, nil
 }
 
-// ref is the reference of an image that is kept here.
-func (r *registry) ref(id string) string { return r.address + "/image:" + id }
+// imageRef is the reference of an image that is kept here.
+func (r *registry) imageRef(id string) string { return r.address + "/image:" + id }
 
-// push keeps an image.
-func (r *registry) push(ctx context.Context, id string, img v1.Image) error {
-	ref, err := name.ParseReference(r.ref(id))
+// pushImage keeps an image.
+func (r *registry) pushImage(ctx context.Context, id string, img v1.Image) error {
+	ref, err := name.ParseReference(r.imageRef(id))
 	if err != nil {
 		return err
 	}
 	return remote.Write(ref, img, remote.WithContext(ctx), remote.WithTransport(r.transport))
 }
 
-// pull gets an image from any registry. Its layers are read when they are wanted.
-func (r *registry) pull(ctx context.Context, reference string, auth authn.Authenticator) (v1.Image, error) {
+// pullImage gets an image from any registry. Its layers are read when they are wanted.
+func (r *registry) pullImage(ctx context.Context, reference string, auth authn.Authenticator) (v1.Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		return nil, err

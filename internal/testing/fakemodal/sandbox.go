@@ -59,7 +59,7 @@ func (s *Server) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app, err := s.apps.get(req.GetAppId())
+	app, err := s.apps.getObject(req.GetAppId())
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (s *Server) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) 
 	if err != nil {
 		return nil, err
 	}
-	env, err := s.environ(def.GetSecretIds())
+	env, err := s.secretEnv(def.GetSecretIds())
 	if err != nil {
 		return nil, err
 	}
@@ -75,25 +75,25 @@ func (s *Server) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) 
 	if err != nil {
 		return nil, err
 	}
-	if name := def.GetName(); name != "" && s.named(app.id, name) != nil {
+	if name := def.GetName(); name != "" && s.findNamed(app.id, name) != nil {
 		return nil, status.Errorf(codes.AlreadyExists, "Sandbox with name '%s' already exists in app '%s'", name, cmp.Or(app.name, app.id))
 	}
 	sb := &sandbox{
 		s: s, id: newID("sb-"), taskID: newID("ta-"), name: def.GetName(), appID: app.id, environment: app.environment,
-		def: def, env: env, image: im, mounts: mounts, created: s.now(), tags: map[string]string{},
+		def: def, env: env, image: im, mounts: mounts, created: s.nextTime(), tags: map[string]string{},
 		stdin: newInput(), stdout: newLogs(), stderr: newLogs(), running: make(chan struct{}), ended: make(chan struct{}), use: newUsage(),
 	}
 	sb.ctx, sb.cancel = context.WithCancelCause(s.ctx)
 	sb.gone, sb.goes = context.WithCancel(context.WithoutCancel(s.ctx))
 	s.sandboxes[sb.id] = sb
-	s.tasks.Go(sb.live)
+	s.tasks.Go(sb.runLife)
 	return pb.SandboxCreateResponse_builder{SandboxId: sb.id}.Build(), nil
 }
 
 // volumeMounts are those of a sandbox. Callers hold mu.
 func (s *Server) volumeMounts(list []*pb.VolumeMount) (mounts []atoll.Mount, err error) {
 	for _, m := range list {
-		v, err := s.volumes.get(m.GetVolumeId())
+		v, err := s.volumes.getObject(m.GetVolumeId())
 		if err != nil {
 			return nil, err
 		}
@@ -102,9 +102,9 @@ func (s *Server) volumeMounts(list []*pb.VolumeMount) (mounts []atoll.Mount, err
 	return mounts, nil
 }
 
-// named finds the sandbox of an app that has a name and has not finished. Callers hold
+// findNamed finds the sandbox of an app that has a name and has not finished. Callers hold
 // mu.
-func (s *Server) named(appID, name string) *sandbox {
+func (s *Server) findNamed(appID, name string) *sandbox {
 	for _, sb := range s.sandboxes {
 		if sb.appID == appID && sb.name == name && sb.result == nil {
 			return sb
@@ -113,8 +113,8 @@ func (s *Server) named(appID, name string) *sandbox {
 	return nil
 }
 
-// sandbox finds one by its id.
-func (s *Server) sandbox(id string) (*sandbox, error) {
+// findSandbox finds one by its id.
+func (s *Server) findSandbox(id string) (*sandbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sb := s.sandboxes[id]
@@ -133,14 +133,14 @@ func (sb *sandbox) resultNow() *pb.GenericResult {
 
 // SandboxGetTaskId waits until a sandbox runs, or has finished.
 func (s *Server) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
 	var over <-chan time.Time
 	if req.HasTimeout() {
 		var stop func()
-		over, stop = after(req.GetTimeout())
+		over, stop = timeoutChan(req.GetTimeout())
 		defer stop()
 	}
 	select {
@@ -156,11 +156,11 @@ func (s *Server) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdR
 
 // SandboxWait waits until a sandbox has finished, for so long.
 func (s *Server) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	over, stop := after(req.GetTimeout())
+	over, stop := timeoutChan(req.GetTimeout())
 	defer stop()
 	select {
 	case <-sb.ended:
@@ -173,7 +173,7 @@ func (s *Server) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (*
 
 // SandboxTerminate ends a sandbox, and does not wait for that: SandboxWait does.
 func (s *Server) SandboxTerminate(_ context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (s *Server) Preempt(sandboxID string) error {
 
 // Kill ends a sandbox with any status and text.
 func (s *Server) Kill(sandboxID string, st pb.GenericResult_GenericStatus, exception string) error {
-	sb, err := s.sandbox(sandboxID)
+	sb, err := s.findSandbox(sandboxID)
 	if err != nil {
 		return err
 	}
@@ -201,11 +201,11 @@ func (s *Server) Kill(sandboxID string, st pb.GenericResult_GenericStatus, excep
 func (s *Server) SandboxGetFromName(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app := s.apps.names[place{cmp.Or(req.GetEnvironmentName(), defaultEnvironment), req.GetAppName()}]
+	app := s.apps.names[objectName{cmp.Or(req.GetEnvironmentName(), defaultEnvironment), req.GetAppName()}]
 	if app == nil {
 		return nil, status.Errorf(codes.NotFound, "App '%s' not found", req.GetAppName())
 	}
-	sb := s.named(app.id, req.GetSandboxName())
+	sb := s.findNamed(app.id, req.GetSandboxName())
 	if sb == nil || sb.name == "" {
 		return nil, status.Errorf(codes.NotFound, "Sandbox with name '%s' not found in app '%s'", req.GetSandboxName(), req.GetAppName())
 	}
@@ -217,26 +217,26 @@ func (s *Server) SandboxList(_ context.Context, req *pb.SandboxListRequest) (*pb
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if req.GetAppId() != "" {
-		if _, err := s.apps.get(req.GetAppId()); err != nil {
+		if _, err := s.apps.getObject(req.GetAppId()); err != nil {
 			return nil, err
 		}
 	}
 	var list []*sandbox
 	for _, sb := range s.sandboxes {
-		if sb.listed(req) {
+		if sb.matchesList(req) {
 			list = append(list, sb)
 		}
 	}
 	slices.SortFunc(list, func(a, b *sandbox) int { return b.created.Compare(a.created) })
 	var infos []*pb.SandboxInfo
 	for _, sb := range list[:min(sandboxPage, len(list))] {
-		infos = append(infos, sb.info())
+		infos = append(infos, sb.listInfo())
 	}
 	return pb.SandboxListResponse_builder{Sandboxes: infos}.Build(), nil
 }
 
-// listed reports whether a list is to have the sandbox. Callers hold mu.
-func (sb *sandbox) listed(req *pb.SandboxListRequest) bool {
+// matchesList reports whether a list is to have the sandbox. Callers hold mu.
+func (sb *sandbox) matchesList(req *pb.SandboxListRequest) bool {
 	if req.GetAppId() != "" && sb.appID != req.GetAppId() {
 		return false
 	}
@@ -251,15 +251,15 @@ func (sb *sandbox) listed(req *pb.SandboxListRequest) bool {
 			return false
 		}
 	}
-	return req.GetBeforeTimestamp() == 0 || seconds(sb.created) < req.GetBeforeTimestamp()
+	return req.GetBeforeTimestamp() == 0 || unixSeconds(sb.created) < req.GetBeforeTimestamp()
 }
 
-// info is what lists say. Callers hold mu.
-func (sb *sandbox) info() *pb.SandboxInfo {
+// listInfo is what lists say. Callers hold mu.
+func (sb *sandbox) listInfo() *pb.SandboxInfo {
 	return pb.SandboxInfo_builder{
-		Id: sb.id, CreatedAt: seconds(sb.created), AppId: sb.appID, Tags: sb.tagList(), Name: sb.name,
+		Id: sb.id, CreatedAt: unixSeconds(sb.created), AppId: sb.appID, Tags: sb.tagList(), Name: sb.name,
 		TaskInfo: pb.TaskInfo_builder{
-			Id: sb.taskID, EnqueuedAt: seconds(sb.created), StartedAt: seconds(sb.started), FinishedAt: seconds(sb.finished),
+			Id: sb.taskID, EnqueuedAt: unixSeconds(sb.created), StartedAt: unixSeconds(sb.started), FinishedAt: unixSeconds(sb.finished),
 			Result: sb.result, SandboxId: sb.id,
 		}.Build(),
 	}.Build()
@@ -274,7 +274,7 @@ func (sb *sandbox) tagList() (tags []*pb.SandboxTag) {
 
 // SandboxTagsSet replaces all tags of a sandbox that has not finished.
 func (s *Server) SandboxTagsSet(_ context.Context, req *pb.SandboxTagsSetRequest) (*emptypb.Empty, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -296,7 +296,7 @@ func (s *Server) SandboxTagsSet(_ context.Context, req *pb.SandboxTagsSetRequest
 
 // SandboxTagsGet says what tags a sandbox has, or had when it finished.
 func (s *Server) SandboxTagsGet(_ context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}

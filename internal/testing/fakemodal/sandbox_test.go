@@ -12,9 +12,9 @@ func TestPages(t *testing.T) {
 	const n = 2*sandboxPage + 7
 	s := &Server{sandboxes: map[string]*sandbox{}}
 	for i := range n {
-		sb := &sandbox{id: fmt.Sprint(i), environment: defaultEnvironment, created: s.now()}
+		sb := &sandbox{id: fmt.Sprint(i), environment: defaultEnvironment, created: s.nextTime()}
 		if i%2 == 0 {
-			sb.result = success()
+			sb.result = successResult()
 		}
 		s.sandboxes[sb.id] = sb
 	}

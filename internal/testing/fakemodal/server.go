@@ -70,7 +70,7 @@ type Server struct {
 	tls      *certificate
 	faults   faults
 	tokens   tokens
-	asked    asked
+	asked    environmentLog
 	closers  []func() error // of listen
 	closed   sync.Once
 
@@ -105,22 +105,22 @@ func New(opts Options) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	if err := s.listen(); err != nil {
+	if err := s.startListeners(); err != nil {
 		s.stop()
 		return nil, errors.Join(err, s.closeListeners())
 	}
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true),
-		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream))
 	pb.RegisterModalClientServer(s.grpc, s)
 	s.tasks.Go(func() { _ = s.grpc.Serve(s.listener) }) // it ends with Stop
-	s.tasks.Go(s.watch)
+	s.tasks.Go(s.watchBoxes)
 	return s, nil
 }
 
-// listen makes what has to be closed.
-func (s *Server) listen() (err error) {
+// startListeners makes what has to be closed.
+func (s *Server) startListeners() (err error) {
 	for _, dir := range []string{"volumes", "blobs", "files", "layers"} {
-		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
+		if err := os.MkdirAll(s.filePath(dir), 0o700); err != nil {
 			return err
 		}
 	}
@@ -138,11 +138,11 @@ func (s *Server) listen() (err error) {
 		}
 		return nil
 	})
-	if s.blobs, err = newBlobStore(s.path("blobs")); err != nil {
+	if s.blobs, err = newBlobStore(s.filePath("blobs")); err != nil {
 		return err
 	}
 	s.closers = append(s.closers, s.blobs.close)
-	if s.registry, err = newRegistry(s.path("layers")); err != nil {
+	if s.registry, err = newRegistry(s.filePath("layers")); err != nil {
 		return err
 	}
 	s.closers = append(s.closers, s.registry.close)
@@ -164,13 +164,13 @@ func (s *Server) Close() (err error) {
 		s.stop()
 		s.grpc.Stop()
 		s.tasks.Wait()
-		err = errors.Join(s.closeListeners(), s.leftovers())
+		err = errors.Join(s.closeListeners(), s.removeLeftovers())
 	})
 	return err
 }
 
-// leftovers removes sandboxes that could not be removed when they ended.
-func (s *Server) leftovers() (err error) {
+// removeLeftovers removes sandboxes that could not be removed when they ended.
+func (s *Server) removeLeftovers() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 	defer cancel()
 	s.mu.Lock()
@@ -210,12 +210,12 @@ func (s *Server) Sandboxes() map[string]string {
 	return all
 }
 
-func (s *Server) path(elem ...string) string {
+func (s *Server) filePath(elem ...string) string {
 	return filepath.Join(append([]string{s.opts.Dir}, elem...)...)
 }
 
-// now is the time, later at each call: lists go on before a time. Callers hold mu.
-func (s *Server) now() time.Time {
+// nextTime is the time, later at each call: lists go on before a time. Callers hold mu.
+func (s *Server) nextTime() time.Time {
 	now := time.Now()
 	if next := s.last.Add(time.Millisecond); now.Before(next) {
 		now = next
@@ -224,8 +224,8 @@ func (s *Server) now() time.Time {
 	return now
 }
 
-// seconds is a time as the protocol has it.
-func seconds(t time.Time) float64 {
+// unixSeconds is a time as the protocol has it.
+func unixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}
@@ -235,8 +235,8 @@ func seconds(t time.Time) float64 {
 // newID is an id with 22 letters and digits, as the service's have.
 func newID(prefix string) string { return prefix + rand.Text()[:22] }
 
-// after is a channel for a timeout of the protocol, in seconds.
-func after(secs float32) (<-chan time.Time, func()) {
+// timeoutChan is a channel for a timeout of the protocol, in seconds.
+func timeoutChan(secs float32) (<-chan time.Time, func()) {
 	t := time.NewTimer(time.Duration(float64(max(0, secs)) * float64(time.Second)))
 	return t.C, func() { t.Stop() }
 }

@@ -15,11 +15,11 @@ import (
 // SandboxSnapshotFs makes an image of the root file system of a sandbox as it is now,
 // without what is mounted in it, also for somebody who does not wait for it any more.
 func (s *Server) SandboxSnapshotFs(ctx context.Context, req *pb.SandboxSnapshotFsRequest) (*pb.SandboxSnapshotFsResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	_, box, err := s.task(sb.taskID)
+	_, box, err := s.findTask(sb.taskID)
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "Sandbox '%s' is not running", sb.id)
 	}
@@ -29,30 +29,30 @@ func (s *Server) SandboxSnapshotFs(ctx context.Context, req *pb.SandboxSnapshotF
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(float64(t)*float64(time.Second)))
 		defer cancel()
 	}
-	im, err := s.snapshot(ctx, sb, box)
+	im, err := s.takeSnapshot(ctx, sb, box)
 	if ctx.Err() == context.DeadlineExceeded {
-		return pb.SandboxSnapshotFsResponse_builder{Result: failure(pb.GenericResult_GENERIC_STATUS_TIMEOUT, ctx.Err())}.Build(), nil
+		return pb.SandboxSnapshotFsResponse_builder{Result: failureResult(pb.GenericResult_GENERIC_STATUS_TIMEOUT, ctx.Err())}.Build(), nil
 	}
 	if err != nil {
-		return pb.SandboxSnapshotFsResponse_builder{Result: failure(pb.GenericResult_GENERIC_STATUS_FAILURE, err)}.Build(), nil
+		return pb.SandboxSnapshotFsResponse_builder{Result: failureResult(pb.GenericResult_GENERIC_STATUS_FAILURE, err)}.Build(), nil
 	}
-	return pb.SandboxSnapshotFsResponse_builder{ImageId: im.id, Result: success(), ImageMetadata: im.metadata()}.Build(), nil
+	return pb.SandboxSnapshotFsResponse_builder{ImageId: im.id, Result: successResult(), ImageMetadata: im.imageMetadata()}.Build(), nil
 }
 
-func (s *Server) snapshot(ctx context.Context, sb *sandbox, box atoll.Sandbox) (*image, error) {
+func (s *Server) takeSnapshot(ctx context.Context, sb *sandbox, box atoll.Sandbox) (*image, error) {
 	var mounted []string
 	for _, m := range sb.mounts {
 		mounted = append(mounted, m.Target)
 	}
-	shot, err := s.capture(ctx, box, mounted)
+	shot, err := s.captureFiles(ctx, box, mounted)
 	if err != nil {
 		return nil, err
 	}
-	im := &image{id: newID("im-"), log: newRecording(), built: make(chan struct{}), result: success(), config: *sb.image.config.DeepCopy(), work: shot.work}
+	im := &image{id: newID("im-"), log: newRecording(), built: make(chan struct{}), result: successResult(), config: *sb.image.config.DeepCopy(), work: shot.work}
 	if im.image, err = mutate.Config(shot.image, im.config); err != nil {
 		return nil, err
 	}
-	if err := s.registry.push(ctx, im.id, im.image); err != nil {
+	if err := s.registry.pushImage(ctx, im.id, im.image); err != nil {
 		return nil, err
 	}
 	im.log.close()
@@ -65,11 +65,11 @@ func (s *Server) snapshot(ctx context.Context, sb *sandbox, box atoll.Sandbox) (
 
 // SandboxGetResourceUsage says what a sandbox has used since it started.
 func (s *Server) SandboxGetResourceUsage(ctx context.Context, req *pb.SandboxGetResourceUsageRequest) (*pb.SandboxGetResourceUsageResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	_, box, err := s.task(sb.taskID)
+	_, box, err := s.findTask(sb.taskID)
 	if err != nil {
 		return nil, err
 	}

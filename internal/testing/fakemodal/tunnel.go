@@ -82,20 +82,20 @@ func (sb *sandbox) openTunnels(box atoll.Sandbox) (list []*tunnel, err error) {
 		if t.encrypted, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return list, err
 		}
-		t.serve(ctx, sb, box, t.encrypted, config)
+		t.acceptConns(ctx, sb, box, t.encrypted, config)
 		if !spec.GetUnencrypted() {
 			continue
 		}
 		if t.plain, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return list, err
 		}
-		t.serve(ctx, sb, box, t.plain, nil)
+		t.acceptConns(ctx, sb, box, t.plain, nil)
 	}
 	return list, nil
 }
 
-// serve passes on what comes, until the listener is closed.
-func (t *tunnel) serve(ctx context.Context, sb *sandbox, box atoll.Sandbox, l net.Listener, config *tls.Config) {
+// acceptConns passes on what comes, until the listener is closed.
+func (t *tunnel) acceptConns(ctx context.Context, sb *sandbox, box atoll.Sandbox, l net.Listener, config *tls.Config) {
 	t.conns.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -103,15 +103,15 @@ func (t *tunnel) serve(ctx context.Context, sb *sandbox, box atoll.Sandbox, l ne
 				return
 			}
 			t.conns.Go(func() {
-				defer sb.use.begin()()
-				t.pass(ctx, box, conn, config)
+				defer sb.use.beginUse()()
+				t.passConn(ctx, box, conn, config)
 			})
 		}
 	})
 }
 
-// pass connects one connection with the sandbox, until both directions have ended.
-func (t *tunnel) pass(ctx context.Context, box atoll.Sandbox, conn net.Conn, config *tls.Config) {
+// passConn connects one connection with the sandbox, until both directions have ended.
+func (t *tunnel) passConn(ctx context.Context, box atoll.Sandbox, conn net.Conn, config *tls.Config) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if config != nil {
@@ -152,7 +152,7 @@ func (t *tunnel) close() {
 	t.conns.Wait()
 }
 
-func (t *tunnel) data() *pb.TunnelData {
+func (t *tunnel) tunnelData() *pb.TunnelData {
 	d := pb.TunnelData_builder{Host: "127.0.0.1", Port: uint32(t.encrypted.Addr().(*net.TCPAddr).Port), ContainerPort: t.port}.Build()
 	if t.plain != nil {
 		d.SetUnencryptedHost("127.0.0.1")
@@ -163,17 +163,17 @@ func (t *tunnel) data() *pb.TunnelData {
 
 // SandboxGetTunnels says where the ports of a sandbox are reached, once it runs.
 func (s *Server) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
-	sb, err := s.sandbox(req.GetSandboxId())
+	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	over, stop := after(req.GetTimeout())
+	over, stop := timeoutChan(req.GetTimeout())
 	defer stop()
 	select {
 	case <-sb.running:
 	case <-sb.ended:
 	case <-over:
-		return pb.SandboxGetTunnelsResponse_builder{Result: ending{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "Sandbox has not started"}.result()}.Build(), nil
+		return pb.SandboxGetTunnelsResponse_builder{Result: ending{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "Sandbox has not started"}.endResult()}.Build(), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -184,7 +184,7 @@ func (s *Server) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnel
 	}
 	var list []*pb.TunnelData
 	for _, t := range sb.tunnels {
-		list = append(list, t.data())
+		list = append(list, t.tunnelData())
 	}
-	return pb.SandboxGetTunnelsResponse_builder{Result: success(), Tunnels: list}.Build(), nil
+	return pb.SandboxGetTunnelsResponse_builder{Result: successResult(), Tunnels: list}.Build(), nil
 }

@@ -17,16 +17,16 @@ type usage struct {
 
 func newUsage() *usage { return &usage{last: time.Now(), changed: make(chan struct{}, 1)} }
 
-// begin notes that somebody uses the sandbox, until what it returns is called.
-func (u *usage) begin() (end func()) {
-	u.add(1)
-	return sync.OnceFunc(func() { u.add(-1) })
+// beginUse notes that somebody uses the sandbox, until what it returns is called.
+func (u *usage) beginUse() (end func()) {
+	u.addUsers(1)
+	return sync.OnceFunc(func() { u.addUsers(-1) })
 }
 
-// touch notes a use that is over at once.
-func (u *usage) touch() { u.add(0) }
+// markUse notes a use that is over at once.
+func (u *usage) markUse() { u.addUsers(0) }
 
-func (u *usage) add(n int) {
+func (u *usage) addUsers(n int) {
 	u.mu.Lock()
 	u.users += n
 	u.last = time.Now()
@@ -37,9 +37,9 @@ func (u *usage) add(n int) {
 	}
 }
 
-// idle returns true when there was no use for so long, or false when ctx ends.
-func (u *usage) idle(ctx context.Context, limit time.Duration) bool {
-	u.touch() // it begins now
+// waitIdle returns true when there was no use for so long, or false when ctx ends.
+func (u *usage) waitIdle(ctx context.Context, limit time.Duration) bool {
+	u.markUse() // it begins now
 	for {
 		u.mu.Lock()
 		left := time.Until(u.last.Add(limit))

@@ -48,7 +48,7 @@ func validSandbox(def *pb.Sandbox) error {
 			return err
 		}
 	}
-	return missing(def)
+	return checkMissing(def)
 }
 
 func validResources(def *pb.Sandbox, bad func(string, ...any) error) error {
@@ -107,8 +107,8 @@ func validMounts(def *pb.Sandbox, bad func(string, ...any) error) error {
 	return nil
 }
 
-// missing names what the service has and this one does not.
-func missing(def *pb.Sandbox) error {
+// checkMissing names what the service has and this one does not.
+func checkMissing(def *pb.Sandbox) error {
 	var what []string
 	for name, asked := range map[string]bool{
 		"GPUs":                 def.GetResources().GetGpuConfig().GetCount() > 0,

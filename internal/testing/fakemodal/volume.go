@@ -25,9 +25,9 @@ func (s *Server) VolumeGetOrCreate(_ context.Context, req *pb.VolumeGetOrCreateR
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v, err := s.volumes.getOrCreate(s.now(), wish{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+	v, err := s.volumes.getOrCreate(s.nextTime(), objectRequest{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
 		func(id string) (*volume, error) {
-			v := &volume{s.path("volumes", id)}
+			v := &volume{s.filePath("volumes", id)}
 			return v, os.Mkdir(v.dir, 0o755)
 		})
 	if err != nil {
@@ -39,21 +39,21 @@ func (s *Server) VolumeGetOrCreate(_ context.Context, req *pb.VolumeGetOrCreateR
 }
 
 func volumeMetadata(v *object[*volume]) *pb.VolumeMetadata {
-	return pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.name, CreationInfo: v.creation()}.Build()
+	return pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.name, CreationInfo: v.creationInfo()}.Build()
 }
 
 // VolumeHeartbeat keeps a volume without a name.
 func (s *Server) VolumeHeartbeat(_ context.Context, req *pb.VolumeHeartbeatRequest) (*emptypb.Empty, error) {
-	if _, err := s.volume(req.GetVolumeId()); err != nil {
+	if _, err := s.findVolume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	return &emptypb.Empty{}, nil
 }
 
-func (s *Server) volume(id string) (*volume, error) {
+func (s *Server) findVolume(id string) (*volume, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v, err := s.volumes.get(id)
+	v, err := s.volumes.getObject(id)
 	if err != nil {
 		return nil, err
 	}
@@ -65,8 +65,8 @@ func (s *Server) VolumeList(_ context.Context, req *pb.VolumeListRequest) (*pb.V
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var items []*pb.VolumeListItem
-	for _, v := range s.volumes.page(req.GetEnvironmentName(), req.GetPagination()) {
-		items = append(items, pb.VolumeListItem_builder{Label: v.name, VolumeId: v.id, CreatedAt: seconds(v.created), Metadata: volumeMetadata(v)}.Build())
+	for _, v := range s.volumes.listPage(req.GetEnvironmentName(), req.GetPagination()) {
+		items = append(items, pb.VolumeListItem_builder{Label: v.name, VolumeId: v.id, CreatedAt: unixSeconds(v.created), Metadata: volumeMetadata(v)}.Build())
 	}
 	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: req.GetEnvironmentName()}.Build(), nil
 }
@@ -75,7 +75,7 @@ func (s *Server) VolumeList(_ context.Context, req *pb.VolumeListRequest) (*pb.V
 // nothing there any longer.
 func (s *Server) VolumeDelete(_ context.Context, req *pb.VolumeDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
-	v, err := s.volumes.remove(req.GetVolumeId())
+	v, err := s.volumes.removeObject(req.GetVolumeId())
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -85,19 +85,19 @@ func (s *Server) VolumeDelete(_ context.Context, req *pb.VolumeDeleteRequest) (*
 
 // VolumeCommit does nothing: what a sandbox writes is in the volume at once.
 func (s *Server) VolumeCommit(_ context.Context, req *pb.VolumeCommitRequest) (*pb.VolumeCommitResponse, error) {
-	_, err := s.volume(req.GetVolumeId())
+	_, err := s.findVolume(req.GetVolumeId())
 	return &pb.VolumeCommitResponse{}, err
 }
 
 // VolumeReload does nothing, as VolumeCommit.
 func (s *Server) VolumeReload(_ context.Context, req *pb.VolumeReloadRequest) (*emptypb.Empty, error) {
-	_, err := s.volume(req.GetVolumeId())
+	_, err := s.findVolume(req.GetVolumeId())
 	return &emptypb.Empty{}, err
 }
 
 // VolumePutFiles puts files that were uploaded before into a volume.
 func (s *Server) VolumePutFiles(_ context.Context, req *pb.VolumePutFilesRequest) (*emptypb.Empty, error) {
-	v, err := s.volume(req.GetVolumeId())
+	v, err := s.findVolume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (s *Server) putFile(root *os.Root, f *pb.MountFile, overwrite bool) error {
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return status.Errorf(codes.InvalidArgument, "'%s': %v", name, err)
 	}
-	from, err := os.Open(s.path("files", f.GetSha256Hex()))
+	from, err := os.Open(s.filePath("files", f.GetSha256Hex()))
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,8 @@ type emulated struct {
 	vm      vm.Machine
 }
 
-// begin boots what the API was told.
-func (e *emulated) begin(f *fake) error {
+// powerOn boots what the API was told.
+func (e *emulated) powerOn(f *fake) error {
 	pid, err := os.Readlink("/proc/self") // not the one that it has in a namespace
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (e *emulated) begin(f *fake) error {
 	for i, d := range f.drives { // whose ids guests of Firecracker do not see
 		h.Disks = append(h.Disks, vm.Disk{ID: strconv.Itoa(i), Path: abs(d.Path), ReadOnly: d.ReadOnly})
 	}
-	e.vm, err = e.machine.boot(h, os.Stdout, func(err error) {
+	e.vm, err = e.machine.bootMachine(h, os.Stdout, func(err error) {
 		if err != nil && !strings.Contains(err.Error(), "the guest has crashed") { // which is how it ends for Firecracker in any case
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -57,14 +57,14 @@ func (e *emulated) begin(f *fake) error {
 // dialTime is how long the machine may take to say whether somebody listens.
 var dialTime = testenv.Scale(5 * time.Second)
 
-func (e *emulated) listens(port uint32) func(net.Conn, *bufio.Reader) {
+func (e *emulated) portServer(port uint32) func(net.Conn, *bufio.Reader) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
 	defer cancel()
 	inner, err := e.vm.Dial(ctx, port)
 	if err != nil {
 		return nil
 	}
-	return func(conn net.Conn, in *bufio.Reader) { join(conn, in, inner) }
+	return func(conn net.Conn, in *bufio.Reader) { joinConns(conn, in, inner) }
 }
 
 func (e *emulated) setPaused(paused bool) error {
@@ -74,9 +74,9 @@ func (e *emulated) setPaused(paused bool) error {
 	return e.vm.Resume(context.Background())
 }
 
-func (e *emulated) press() {} // there is no keyboard
+func (e *emulated) pressCtrlAltDel() {} // there is no keyboard
 
-func (e *emulated) memory() (string, error) {
+func (e *emulated) readMemory() (string, error) {
 	return "", errors.New("this fake has no snapshots of machines")
 }
-func (e *emulated) remember(string) {}
+func (e *emulated) setMemory(string) {}

@@ -30,17 +30,17 @@ type Machine struct {
 // GuestPort is where a guest without a machine serves files, as the real one does.
 const GuestPort = 52
 
-// join pours each connection into the other, of which in reads one.
-func join(conn net.Conn, in *bufio.Reader, inner net.Conn) {
+// joinConns pours each connection into the other, of which in reads one.
+func joinConns(conn net.Conn, in *bufio.Reader, inner net.Conn) {
 	defer inner.Close()
 	var both sync.WaitGroup
-	both.Go(func() { pour(inner, in, conn) })
-	both.Go(func() { pour(conn, inner, inner) })
+	both.Go(func() { copyHalf(inner, in, conn) })
+	both.Go(func() { copyHalf(conn, inner, inner) })
 	both.Wait()
 }
 
-// pour copies what comes from in, which reads src, to its end, and says so to dst.
-func pour(dst net.Conn, in io.Reader, src net.Conn) {
+// copyHalf copies what comes from in, which reads src, to its end, and says so to dst.
+func copyHalf(dst net.Conn, in io.Reader, src net.Conn) {
 	_, err := io.Copy(dst, in)
 	half, ok := dst.(interface{ CloseWrite() error })
 	if !ok || cmp.Or(err, half.CloseWrite()) != nil {

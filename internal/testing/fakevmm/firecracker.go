@@ -53,17 +53,17 @@ func (s Script) Write(dir string) error {
 
 // A computer is what the hypervisor turns on.
 type computer interface {
-	// begin turns it on. The fake ends when the computer does.
-	begin(f *fake) error
-	// listens returns what serves a port, nil if nothing listens there.
-	listens(port uint32) func(conn net.Conn, in *bufio.Reader)
+	// powerOn turns it on. The fake ends when the computer does.
+	powerOn(f *fake) error
+	// portServer returns what serves a port, nil if nothing listens there.
+	portServer(port uint32) func(conn net.Conn, in *bufio.Reader)
 	// setPaused stops it, and lets it go on.
 	setPaused(bool) error
-	// press is Ctrl+Alt+Del.
-	press()
-	// memory is what it remembers, for snapshots, and remember what it begins with.
-	memory() (string, error)
-	remember(string)
+	// pressCtrlAltDel is Ctrl+Alt+Del.
+	pressCtrlAltDel()
+	// readMemory is what it remembers, for snapshots, and remember what it begins with.
+	readMemory() (string, error)
+	setMemory(string)
 }
 
 // A fake is one process of it.
@@ -174,7 +174,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	message := f.script.Fault[path]
 	var answer any
 	if message == "" {
-		answer, message = f.request(r.Method, path, text)
+		answer, message = f.handleRequest(r.Method, path, text)
 	}
 	w.Header().Set("Server", "Firecracker API")
 	w.Header().Set("Content-Type", "application/json")
@@ -196,8 +196,8 @@ const (
 	postBoot = "The requested operation is not supported after starting the microVM."
 )
 
-// request does what it says, or returns why not.
-func (f *fake) request(method, path string, text []byte) (answer any, message string) {
+// handleRequest does what it says, or returns why not.
+func (f *fake) handleRequest(method, path string, text []byte) (answer any, message string) {
 	if method == http.MethodGet && path == "/" {
 		return map[string]string{"id": f.id, "state": f.state, "vmm_version": f.script.Version, "app_name": "Firecracker"}, ""
 	}
@@ -216,7 +216,7 @@ func (f *fake) request(method, path string, text []byte) (answer any, message st
 			Type string `json:"action_type"`
 		}
 		if decode(&a) {
-			message = f.action(a.Type, on)
+			message = f.runAction(a.Type, on)
 		}
 	case method == http.MethodPatch && path == "/vm":
 		var s struct {
@@ -236,7 +236,7 @@ func (f *fake) request(method, path string, text []byte) (answer any, message st
 		case !on:
 			message = preBoot
 		default:
-			message = f.save(s.State, s.Memory)
+			message = f.saveSnapshot(s.State, s.Memory)
 		}
 	case method == http.MethodPut && path == "/snapshot/load":
 		var s struct {
@@ -254,7 +254,7 @@ func (f *fake) request(method, path string, text []byte) (answer any, message st
 		case f.ready:
 			message = "Load snapshot error: Loading a microVM snapshot not allowed after configuring boot-specific resources."
 		default:
-			if message = f.load(s.State, s.Memory.Path, s.Resume); message != "" {
+			if message = f.loadSnapshot(s.State, s.Memory.Path, s.Resume); message != "" {
 				go func() { time.Sleep(20 * time.Millisecond); os.Exit(1) }() // as the real one does
 			}
 		}
@@ -262,7 +262,7 @@ func (f *fake) request(method, path string, text []byte) (answer any, message st
 		message = postBoot
 	case method == http.MethodPut:
 		f.ready = true
-		message = f.configure(path, decode)
+		message = f.setConfig(path, decode)
 		if message == "" {
 			decode(&struct{}{})
 			message = ""
@@ -273,7 +273,7 @@ func (f *fake) request(method, path string, text []byte) (answer any, message st
 	return nil, message
 }
 
-func (f *fake) configure(path string, decode func(any) bool) string {
+func (f *fake) setConfig(path string, decode func(any) bool) string {
 	id, isDrive := strings.CutPrefix(path, "/drives/")
 	switch {
 	case path == "/machine-config":
@@ -310,7 +310,7 @@ func (f *fake) configure(path string, decode func(any) bool) string {
 		if v.CID < 3 {
 			return "Vsock config error: the CID is invalid."
 		}
-		return f.bind(&v)
+		return f.listenVsock(&v)
 	case isDrive:
 		var d drive
 		if !decode(&d) {
@@ -358,7 +358,7 @@ func openDrive(d drive) string {
 	return ""
 }
 
-func (f *fake) bind(v *vsock) string {
+func (f *fake) listenVsock(v *vsock) string {
 	l, err := net.Listen("unix", v.Path)
 	if err != nil {
 		return "Vsock config error: Cannot create backend for vsock device: UnixBind(" + osError(err) + ")"
@@ -368,7 +368,7 @@ func (f *fake) bind(v *vsock) string {
 	return ""
 }
 
-func (f *fake) action(name string, on bool) string {
+func (f *fake) runAction(name string, on bool) string {
 	f.maybeDie(name)
 	switch {
 	case name == "InstanceStart" && on:
@@ -383,23 +383,23 @@ func (f *fake) action(name string, on bool) string {
 			}
 		}
 		f.boot.Args = args
-		if err := f.run(); err != nil {
+		if err := f.startComputer(); err != nil {
 			return "Start microvm error: " + err.Error()
 		}
 	case name == "SendCtrlAltDel" && !on:
 		return preBoot
 	case name == "SendCtrlAltDel":
-		f.computer.press()
+		f.computer.pressCtrlAltDel()
 	default:
 		return "An error occurred when deserializing the json body of a request: unknown variant `" + name + "`."
 	}
 	return ""
 }
 
-// run turns the computer on.
-func (f *fake) run() error {
+// startComputer turns the computer on.
+func (f *fake) startComputer() error {
 	f.state = "Running"
-	if err := f.computer.begin(f); err != nil {
+	if err := f.computer.powerOn(f); err != nil {
 		return err
 	}
 	if f.listen != nil {
@@ -409,7 +409,7 @@ func (f *fake) run() error {
 				if err != nil {
 					return
 				}
-				go f.connected(conn)
+				go f.serveConn(conn)
 			}
 		}()
 	}
@@ -419,8 +419,8 @@ func (f *fake) run() error {
 	return nil
 }
 
-// connected is what happens to a connection to the vsock's socket.
-func (f *fake) connected(conn net.Conn) {
+// serveConn is what happens to a connection to the vsock's socket.
+func (f *fake) serveConn(conn net.Conn) {
 	defer conn.Close()
 	if f.script.Silent {
 		io.Copy(io.Discard, conn)
@@ -433,7 +433,7 @@ func (f *fake) connected(conn net.Conn) {
 	if err != nil || !ok || portErr != nil {
 		return
 	}
-	serve := f.computer.listens(uint32(port))
+	serve := f.computer.portServer(uint32(port))
 	if serve == nil {
 		return
 	}
@@ -468,11 +468,11 @@ func (f *fake) setState(want string, on bool) string {
 	return ""
 }
 
-func (f *fake) save(state, memory string) string {
+func (f *fake) saveSnapshot(state, memory string) string {
 	if f.state != "Paused" {
 		return "Create snapshot error: Cannot save the microVM state: the microVM is not paused"
 	}
-	contents, err := f.computer.memory()
+	contents, err := f.computer.readMemory()
 	if err != nil {
 		return "Create snapshot error: " + err.Error()
 	}
@@ -489,7 +489,7 @@ func (f *fake) save(state, memory string) string {
 	return ""
 }
 
-func (f *fake) load(state, memory string, resume bool) string {
+func (f *fake) loadSnapshot(state, memory string, resume bool) string {
 	const failed = "Load snapshot error: Failed to restore from snapshot: "
 	text, err := os.ReadFile(state)
 	if err != nil {
@@ -512,13 +512,13 @@ func (f *fake) load(state, memory string, resume bool) string {
 		}
 	}
 	if s.Vsock != nil {
-		if message := f.bind(s.Vsock); message != "" {
+		if message := f.listenVsock(s.Vsock); message != "" {
 			return failed + message
 		}
 	}
 	f.config, f.drives = s.Config, s.Drives
-	f.computer.remember(string(contents))
-	if err := f.run(); err != nil {
+	f.computer.setMemory(string(contents))
+	if err := f.startComputer(); err != nil {
 		return failed + err.Error()
 	}
 	if !resume {

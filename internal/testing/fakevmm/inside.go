@@ -31,7 +31,7 @@ type inside struct {
 	booted time.Time
 }
 
-func (g *inside) begin(f *fake) error {
+func (g *inside) powerOn(f *fake) error {
 	g.booted = time.Now()
 	if f.boot != nil {
 		fmt.Printf("[    0.000000] Command line: %s\n", f.boot.Args)
@@ -45,7 +45,7 @@ func (g *inside) begin(f *fake) error {
 	return nil
 }
 
-func (g *inside) listens(port uint32) func(net.Conn, *bufio.Reader) {
+func (g *inside) portServer(port uint32) func(net.Conn, *bufio.Reader) {
 	switch {
 	case time.Since(g.booted) < time.Duration(g.script.Boot)*time.Millisecond:
 		return nil
@@ -56,7 +56,7 @@ func (g *inside) listens(port uint32) func(net.Conn, *bufio.Reader) {
 	case port == offPort && !g.script.Deaf:
 		return func(conn net.Conn, _ *bufio.Reader) {
 			conn.Close()
-			restart()
+			restartMachine()
 		}
 	}
 	return nil
@@ -84,19 +84,19 @@ func (g *inside) setPaused(paused bool) error {
 	return nil
 }
 
-func (g *inside) press() {
+func (g *inside) pressCtrlAltDel() {
 	if !g.script.Deaf && !g.script.Mute {
-		time.AfterFunc(30*time.Millisecond, restart)
+		time.AfterFunc(30*time.Millisecond, restartMachine)
 	}
 }
 
-func restart() {
+func restartMachine() {
 	fmt.Println("[    1.000000] reboot: Restarting system")
 	os.Exit(0)
 }
 
-func (g *inside) memory() (string, error) { return g.text, nil }
-func (g *inside) remember(text string)    { g.text = text }
+func (g *inside) readMemory() (string, error) { return g.text, nil }
+func (g *inside) setMemory(text string)    { g.text = text }
 
 // A Memory is what a guest remembers.
 type Memory struct {

@@ -11,9 +11,9 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
 )
 
-// boot starts a machine, whose console is a pipe that it makes at h.Console and passes on,
+// bootMachine starts a machine, whose console is a pipe that it makes at h.Console and passes on,
 // and calls ended when the machine has.
-func (m *Machine) boot(h *vm.Hardware, console io.Writer, ended func(error)) (vm.Machine, error) {
+func (m *Machine) bootMachine(h *vm.Hardware, console io.Writer, ended func(error)) (vm.Machine, error) {
 	d, err := qemu.New(context.Background(), qemu.Options{Program: m.Program, Accel: m.Accel})
 	if err != nil {
 		return nil, err

@@ -9,6 +9,6 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-func (m *Machine) boot(*vm.Hardware, io.Writer, func(error)) (vm.Machine, error) {
+func (m *Machine) bootMachine(*vm.Hardware, io.Writer, func(error)) (vm.Machine, error) {
 	return nil, errors.New("there are machines of QEMU's on Linux only")
 }

@@ -62,7 +62,7 @@ const (
 )
 
 // A machine as vfkit's command line has it.
-type virtual struct {
+type vfkitMachine struct {
 	script                  VFKitScript
 	cpus, memory            int
 	rest                    string
@@ -86,7 +86,7 @@ type virtual struct {
 
 // VFKit is the program.
 func VFKit(args []string) int {
-	v := &virtual{cpus: 1, memory: 512, state: "VirtualMachineStateStarting", shares: map[string]string{}, ports: map[uint32]string{}}
+	v := &vfkitMachine{cpus: 1, memory: 512, state: "VirtualMachineStateStarting", shares: map[string]string{}, ports: map[uint32]string{}}
 	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), vfkitFile)); err == nil {
 		if err := json.Unmarshal(text, &v.script); err != nil {
 			panic(err)
@@ -97,7 +97,7 @@ func VFKit(args []string) int {
 		return 0
 	}
 	v.maybeDie("begin")
-	if err := v.parse(args[1:]); err != nil {
+	if err := v.parseArgs(args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
 	}
@@ -129,7 +129,7 @@ func VFKit(args []string) int {
 			fmt.Fprintln(os.Stderr, "level=warning msg=error exposing vsock port", port, err)
 			continue
 		}
-		go v.expose(l, port)
+		go v.exposePort(l, port)
 	}
 	if v.network != nil && v.machine == nil {
 		go v.answerFrames()
@@ -137,15 +137,15 @@ func VFKit(args []string) int {
 	select {}
 }
 
-func (v *virtual) maybeDie(at string) {
+func (v *vfkitMachine) maybeDie(at string) {
 	if v.script.Die == at {
 		fmt.Fprintln(os.Stderr, v.script.Say)
 		os.Exit(1)
 	}
 }
 
-// split is how vfkit reads what follows --bootloader.
-func split(text string) (parts []string, err error) {
+// splitOptions is how vfkit reads what follows --bootloader.
+func splitOptions(text string) (parts []string, err error) {
 	quoted, part := false, ""
 	for _, c := range text {
 		switch {
@@ -163,8 +163,8 @@ func split(text string) (parts []string, err error) {
 	return append(parts, part), nil
 }
 
-// parse reads what v0.6.1 reads, and nothing else.
-func (v *virtual) parse(args []string) (err error) {
+// parseArgs reads what v0.6.1 reads, and nothing else.
+func (v *vfkitMachine) parseArgs(args []string) (err error) {
 	for ; len(args) >= 2 && err == nil; args = args[2:] {
 		switch value := args[1]; args[0] {
 		case "--log-level":
@@ -179,9 +179,9 @@ func (v *virtual) parse(args []string) (err error) {
 			}
 			v.rest = u.Path
 		case "--bootloader":
-			err = v.boot(value)
+			err = v.parseBootloader(value)
 		case "--device":
-			err = v.device(value)
+			err = v.parseDevice(value)
 		default:
 			err = fmt.Errorf("unknown flag: %s", args[0])
 		}
@@ -192,8 +192,8 @@ func (v *virtual) parse(args []string) (err error) {
 	return err
 }
 
-func (v *virtual) boot(value string) error {
-	parts, err := split(value)
+func (v *vfkitMachine) parseBootloader(value string) error {
+	parts, err := splitOptions(value)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (v *virtual) boot(value string) error {
 	return nil
 }
 
-func (v *virtual) device(value string) (err error) {
+func (v *vfkitMachine) parseDevice(value string) (err error) {
 	parts := strings.Split(value, ",")
 	options := map[string]string{}
 	for _, part := range parts[1:] {
@@ -280,7 +280,7 @@ func (v *virtual) device(value string) (err error) {
 }
 
 // ServeHTTP is the REST service.
-func (v *virtual) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (v *vfkitMachine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	fail := func(code int, message string) {
 		w.WriteHeader(code)
@@ -309,7 +309,7 @@ func (v *virtual) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusInternalServerError, v.script.Button)
 		return
 	case s.State == "Stop":
-		go v.off()
+		go v.powerOff()
 	case s.State == "Pause" && v.script.Fault != "":
 		fail(http.StatusInternalServerError, v.script.Fault)
 		return
@@ -336,8 +336,8 @@ func (v *virtual) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// off is a guest that powers off.
-func (v *virtual) off() {
+// powerOff is a guest that powers off.
+func (v *vfkitMachine) powerOff() {
 	v.ending.Do(func() {
 		time.Sleep(30 * time.Millisecond)
 		fmt.Fprintln(v.console, "[    1.000000] reboot: Power down")
@@ -345,8 +345,8 @@ func (v *virtual) off() {
 	})
 }
 
-// expose takes connections, and only then asks the guest for its port.
-func (v *virtual) expose(l net.Listener, port uint32) {
+// exposePort takes connections, and only then asks the guest for its port.
+func (v *vfkitMachine) exposePort(l net.Listener, port uint32) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -355,7 +355,7 @@ func (v *virtual) expose(l net.Listener, port uint32) {
 		go func() {
 			defer conn.Close()
 			if v.machine != nil {
-				v.pass(conn, port)
+				v.passConn(conn, port)
 				return
 			}
 			v.guest.RLock() // a paused machine says nothing
@@ -386,14 +386,14 @@ func (v *virtual) expose(l net.Listener, port uint32) {
 				io.Copy(io.Discard, conn)
 			case port == vfkitOffPort && !v.script.Deaf:
 				conn.Close()
-				v.off()
+				v.powerOff()
 			}
 		}()
 	}
 }
 
 // turnOn boots a machine of QEMU's with what the command line says.
-func (v *virtual) turnOn() (err error) {
+func (v *vfkitMachine) turnOn() (err error) {
 	dir := filepath.Dir(v.rest)
 	h := &vm.Hardware{
 		ID: filepath.Base(filepath.Dir(filepath.Dir(dir))), Dir: dir, Console: filepath.Join(dir, "qemu"), CPUs: v.cpus, Memory: atoll.Bytes(v.memory) << 20,
@@ -411,7 +411,7 @@ func (v *virtual) turnOn() (err error) {
 	for tag, dir := range v.shares {
 		h.Shares = append(h.Shares, vm.Share{Tag: tag, Dir: dir})
 	}
-	v.machine, err = v.script.Machine.boot(h, v.console, func(err error) {
+	v.machine, err = v.script.Machine.bootMachine(h, v.console, func(err error) {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -428,8 +428,8 @@ const (
 	askingTime  = 30 * time.Second // on a machine that is not slow
 )
 
-// pass joins a connection to a port of the guest in the machine.
-func (v *virtual) pass(conn net.Conn, port uint32) {
+// passConn joins a connection to a port of the guest in the machine.
+func (v *vfkitMachine) passConn(conn net.Conn, port uint32) {
 	wait := bootingTime
 	if v.up.Load() {
 		wait = testenv.Scale(askingTime)
@@ -441,11 +441,11 @@ func (v *virtual) pass(conn net.Conn, port uint32) {
 		return
 	}
 	v.up.Store(true)
-	join(conn, bufio.NewReader(conn), inner)
+	joinConns(conn, bufio.NewReader(conn), inner)
 }
 
 // answerFrames sends each frame back to where it is from.
-func (v *virtual) answerFrames() {
+func (v *vfkitMachine) answerFrames() {
 	b := make([]byte, 2048)
 	for {
 		n, err := v.network.Read(b)

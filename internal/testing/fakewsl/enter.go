@@ -24,18 +24,18 @@ const initVerb = "--fake-init"
 // namespaces are those that a distribution has of its own.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// awake is a distribution with its first process, which is started if it does not run, and
+// wakeDistribution is a distribution with its first process, which is started if it does not run, and
 // ends if this one does before it is written down.
-func (w *wsl) awake(name string) (d Distribution, err error) {
+func (w *wsl) wakeDistribution(name string) (d Distribution, err error) {
 	noted, note, err := os.Pipe()
 	if err != nil {
 		return d, err
 	}
 	defer noted.Close()
 	defer note.Close()
-	err = w.on(name, func(i int) error {
+	err = w.withDistribution(name, func(i int) error {
 		defer func() { d = w.all[i] }()
-		if w.runs(i) {
+		if w.isRunning(i) {
 			return nil
 		}
 		ready, says, err := os.Pipe()
@@ -63,9 +63,9 @@ func (w *wsl) awake(name string) (d Distribution, err error) {
 	return d, err
 }
 
-// enter is --distribution NAME --user root --cd / --exec PROGRAM...
-func (w *wsl) enter(name string, args []string) error {
-	d, err := w.awake(name)
+// runProgram is --distribution NAME --user root --cd / --exec PROGRAM...
+func (w *wsl) runProgram(name string, args []string) error {
+	d, err := w.wakeDistribution(name)
 	if err != nil {
 		return err
 	}
@@ -103,13 +103,13 @@ func (w *wsl) enter(name string, args []string) error {
 // sees when the program ends, and not the other way round.
 type relay struct{ io.Writer }
 
-// begin is the first process of a distribution. It says on its third descriptor, by closing
+// runInit is the first process of a distribution. It says on its third descriptor, by closing
 // it, that all is there, else what went wrong, and goes on when it gets a byte on the fourth.
-func begin(root string) int {
+func runInit(root string) int {
 	says, noted := os.NewFile(3, "says"), os.NewFile(4, "noted")
 	unix.CloseOnExec(3)
 	unix.CloseOnExec(4)
-	if err := furnish(root); err != nil {
+	if err := mountRoot(root); err != nil {
 		fmt.Fprint(says, err)
 		return 1
 	}
@@ -118,13 +118,13 @@ func begin(root string) int {
 		return 1
 	}
 	noted.Close()
-	reap()
+	reapProcesses()
 	return 0
 }
 
-// furnish makes root the root, with what WSL mounts there: the kernel's file systems, its
+// mountRoot makes root the root, with what WSL mounts there: the kernel's file systems, its
 // modules, and a directory that all distributions share. There is a file "there" in these.
-func furnish(root string) error {
+func mountRoot(root string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -168,9 +168,9 @@ const (
 // idleTime is how long a distribution stays in which nothing runs.
 const idleTime = time.Second
 
-// reap waits for processes that nobody else does, and returns when there has been none
+// reapProcesses waits for processes that nobody else does, and returns when there has been none
 // for a while.
-func reap() {
+func reapProcesses() {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	for idle := time.Now(); time.Since(idle) < idleTime; {
@@ -181,14 +181,14 @@ func reap() {
 		for pid := 1; pid > 0; {
 			pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		}
-		if others() {
+		if hasOthers() {
 			idle = time.Now()
 		}
 	}
 }
 
-// others reports whether there is a process besides the first.
-func others() bool {
+// hasOthers reports whether there is a process besides the first.
+func hasOthers() bool {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return false // it was removed

@@ -52,9 +52,9 @@ func Install(dir string) (program string, err error) {
 // Remove unregisters all distributions of the program in a directory.
 func Remove(dir string) error {
 	w := &wsl{home: dir}
-	return w.change(func() error {
+	return w.updateState(func() error {
 		for len(w.all) > 0 {
-			if err := w.unregister(0); err != nil {
+			if err := w.removeDistribution(0); err != nil {
 				return err
 			}
 		}
@@ -75,10 +75,10 @@ func (d Distribution) Root() string { return filepath.Join(d.Dir, diskName) }
 // List returns the distributions of the program in a directory.
 func List(dir string) (all []Distribution, err error) {
 	w := &wsl{home: dir}
-	err = w.change(func() error {
+	err = w.updateState(func() error {
 		all = w.all
 		for i := range all {
-			if !w.runs(i) {
+			if !w.isRunning(i) {
 				all[i].PID = 0
 			}
 		}
@@ -91,9 +91,9 @@ func List(dir string) (all []Distribution, err error) {
 func Main(args []string) int {
 	w := &wsl{home: filepath.Dir(args[0])}
 	if len(args) == 3 && args[1] == initVerb {
-		return begin(args[2])
+		return runInit(args[2])
 	}
-	err := w.run(args[1:])
+	err := w.runCommand(args[1:])
 	var code exitCode
 	var failed wslError
 	switch {
@@ -102,9 +102,9 @@ func Main(args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &failed):
-		w.say("Das hat nicht geklappt – schade.\nFehlercode: Wsl/Service/%s\n", string(failed))
+		w.printLine("Das hat nicht geklappt – schade.\nFehlercode: Wsl/Service/%s\n", string(failed))
 	default:
-		w.say("%v\n", err)
+		w.printLine("%v\n", err)
 	}
 	return 255 // -1, of which Unix has one byte
 }
@@ -129,8 +129,8 @@ type wsl struct {
 	all  []Distribution // what change has read
 }
 
-// say prints as wsl.exe does.
-func (w *wsl) say(format string, args ...any) {
+// printLine prints as wsl.exe does.
+func (w *wsl) printLine(format string, args ...any) {
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "\r\n")
 	if os.Getenv("WSL_UTF8") == "1" {
 		fmt.Print(text)
@@ -141,9 +141,9 @@ func (w *wsl) say(format string, args ...any) {
 	}
 }
 
-// change calls do with what there is of distributions, and writes down what it has made of
+// updateState calls do with what there is of distributions, and writes down what it has made of
 // it, alone.
-func (w *wsl) change(do func() error) error {
+func (w *wsl) updateState(do func() error) error {
 	path := filepath.Join(w.home, registryName)
 	lock, err := fsutil.WaitLock(path + ".lock")
 	if err != nil {
@@ -162,10 +162,10 @@ func (w *wsl) change(do func() error) error {
 	return errors.Join(err, fsutil.WriteJSON(path, w.all)) // what was done of it is
 }
 
-// on calls do with a distribution, by its name.
-func (w *wsl) on(name string, do func(i int) error) error {
-	return w.change(func() error {
-		i := w.find(name)
+// withDistribution calls do with a distribution, by its name.
+func (w *wsl) withDistribution(name string, do func(i int) error) error {
+	return w.updateState(func() error {
+		i := w.findIndex(name)
 		if i < 0 {
 			return wslError("WSL_E_DISTRO_NOT_FOUND")
 		}
@@ -173,53 +173,53 @@ func (w *wsl) on(name string, do func(i int) error) error {
 	})
 }
 
-func (w *wsl) find(name string) int {
+func (w *wsl) findIndex(name string) int {
 	return slices.IndexFunc(w.all, func(d Distribution) bool { return strings.EqualFold(d.Name, name) })
 }
 
-func (w *wsl) run(args []string) error {
+func (w *wsl) runCommand(args []string) error {
 	verb := ""
 	if len(args) > 0 {
 		verb = args[0]
 	}
 	switch {
 	case verb == "--version":
-		w.say("WSL version: 2.4.13.0\nKernel version: 5.15.167.4-1\n")
+		w.printLine("WSL version: 2.4.13.0\nKernel version: 5.15.167.4-1\n")
 	case verb == "--status":
-		w.say("Default Version: 2\n")
+		w.printLine("Default Version: 2\n")
 	case verb == "--list":
-		return w.change(w.list)
+		return w.updateState(w.printList)
 	case verb == "--import" && len(args) == 6 && args[3] == "-" && args[4] == "--version" && args[5] == "2":
-		return w.load(args[1], args[2])
+		return w.importArchive(args[1], args[2])
 	case verb == "--import-in-place" && len(args) == 3:
-		return w.adopt(args[1], args[2])
+		return w.importInPlace(args[1], args[2])
 	case verb == "--terminate" && len(args) == 2:
-		return w.on(args[1], w.terminate)
+		return w.withDistribution(args[1], w.endProcesses)
 	case verb == "--unregister" && len(args) == 2:
-		return w.on(args[1], w.unregister)
+		return w.withDistribution(args[1], w.removeDistribution)
 	case verb == "--distribution" && len(args) > 7 && slices.Equal(args[2:7], []string{"--user", "root", "--cd", "/", "--exec"}) && os.Getenv("WSLENV") == "":
-		return w.enter(args[1], args[7:])
+		return w.runProgram(args[1], args[7:])
 	default:
 		return wslError("E_INVALIDARG")
 	}
 	return nil
 }
 
-func (w *wsl) list() error {
+func (w *wsl) printList() error {
 	if len(w.all) == 0 {
-		w.say("Windows Subsystem for Linux has no installed distributions.\n")
+		w.printLine("Windows Subsystem for Linux has no installed distributions.\n")
 		return exitCode(255)
 	}
 	for _, d := range w.all {
-		w.say("%s\n", d.Name)
+		w.printLine("%s\n", d.Name)
 	}
 	return nil
 }
 
-// register notes a distribution that is not there yet.
-func (w *wsl) register(d Distribution) error {
-	return w.change(func() error {
-		if w.find(d.Name) >= 0 {
+// addDistribution notes a distribution that is not there yet.
+func (w *wsl) addDistribution(d Distribution) error {
+	return w.updateState(func() error {
+		if w.findIndex(d.Name) >= 0 {
 			return wslError("ERROR_ALREADY_EXISTS")
 		}
 		w.all = append(w.all, d)
@@ -227,14 +227,14 @@ func (w *wsl) register(d Distribution) error {
 	})
 }
 
-// load is --import. The distribution is known from the beginning, and forgotten when the
+// importArchive is --import. The distribution is known from the beginning, and forgotten when the
 // archive turns out to be none; but not when this process is killed.
-func (w *wsl) load(name, dir string) error {
+func (w *wsl) importArchive(name, dir string) error {
 	d := Distribution{Name: name, Dir: dir}
 	if _, err := os.Stat(d.Root()); err == nil {
 		return wslError("ERROR_FILE_EXISTS")
 	}
-	if err := w.register(d); err != nil {
+	if err := w.addDistribution(d); err != nil {
 		return err
 	}
 	err := os.MkdirAll(d.Root(), 0o755)
@@ -244,22 +244,22 @@ func (w *wsl) load(name, dir string) error {
 		err = unpack.Run()
 	}
 	if err != nil {
-		return errors.Join(wslError("WSL_E_IMPORT_FAILED"), w.on(name, w.unregister))
+		return errors.Join(wslError("WSL_E_IMPORT_FAILED"), w.withDistribution(name, w.removeDistribution))
 	}
-	w.say("The operation completed successfully.\n")
+	w.printLine("The operation completed successfully.\n")
 	return nil
 }
 
-// adopt is --import-in-place.
-func (w *wsl) adopt(name, path string) error {
+// importInPlace is --import-in-place.
+func (w *wsl) importInPlace(name, path string) error {
 	if _, err := os.Stat(path); err != nil || filepath.Base(path) != diskName {
 		return wslError("ERROR_FILE_NOT_FOUND")
 	}
-	return w.register(Distribution{Name: name, Dir: filepath.Dir(path)})
+	return w.addDistribution(Distribution{Name: name, Dir: filepath.Dir(path)})
 }
 
-// runs reports whether the first process of a distribution is there.
-func (w *wsl) runs(i int) bool {
+// isRunning reports whether the first process of a distribution is there.
+func (w *wsl) isRunning(i int) bool {
 	d := w.all[i]
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.PID))
 	return err == nil && d.PID > 0 && strings.HasSuffix(string(text), "\x00"+initVerb+"\x00"+d.Root()+"\x00")
@@ -268,9 +268,9 @@ func (w *wsl) runs(i int) bool {
 // endTime is the time in which the kernel must end all processes of a distribution.
 var endTime = testenv.Scale(30 * time.Second)
 
-func (w *wsl) terminate(i int) error {
+func (w *wsl) endProcesses(i int) error {
 	first, err := unix.PidfdOpen(w.all[i].PID, 0)
-	if err == nil && w.runs(i) {
+	if err == nil && w.isRunning(i) {
 		defer unix.Close(first)
 		_ = unix.PidfdSendSignal(first, unix.SIGKILL, nil, 0) // it may have ended
 		ended := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}}
@@ -285,8 +285,8 @@ func (w *wsl) terminate(i int) error {
 // removals is how often the removal of a root file system is tried again.
 var removals = int(500 * testenv.Slowness())
 
-func (w *wsl) unregister(i int) error {
-	if err := w.terminate(i); err != nil {
+func (w *wsl) removeDistribution(i int) error {
+	if err := w.endProcesses(i); err != nil {
 		return err
 	}
 	err := os.RemoveAll(w.all[i].Root())

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files looks for a way to the marker: over "..", by what /proc shows of
+// attackFiles looks for a way to the marker: over "..", by what /proc shows of
 // processes, out of a root directory of its own, and by the marker's file handle,
 // which is args[0] as "TYPE:HEX".
-func files(marker, text string, args []string) {
+func attackFiles(marker, text string, args []string) {
 	routes := []string{strings.Repeat("../", 50) + marker}
 	for _, pattern := range []string{
 		"/proc/[0-9]*/root", "/proc/[0-9]*/cwd", "/proc/[0-9]*/fd/*", "/proc/[0-9]*/task/*/root", "/proc/[0-9]*/task/*/cwd",
@@ -30,22 +30,22 @@ func files(marker, text string, args []string) {
 		}
 	}
 	for _, route := range routes {
-		tamper(route, text)
+		tamperFile(route, text)
 	}
-	handle(text, args[0])
+	openHandle(text, args[0])
 	if dir, err := os.MkdirTemp("", ""); err == nil { // the oldest way out of chroot
 		if err := unix.Chroot(dir); err == nil {
 			_ = os.Chdir(strings.Repeat("../", 50))
 			_ = unix.Chroot(".")
-			tamper(marker, text)
+			tamperFile(marker, text)
 		}
 	}
 }
 
-// tamper reads the marker by that name, and writes it.
-func tamper(name, text string) {
-	if reads(name, text) {
-		escaped("%s can be read", name)
+// tamperFile reads the marker by that name, and writes it.
+func tamperFile(name, text string) {
+	if canRead(name, text) {
+		reportEscape("%s can be read", name)
 	}
 	for path, flags := range map[string]int{name: os.O_WRONLY, filepath.Join(filepath.Dir(name), "planted"): os.O_WRONLY | os.O_CREATE} {
 		if f, err := os.OpenFile(path, flags, 0o666); err == nil {
@@ -55,8 +55,8 @@ func tamper(name, text string) {
 	}
 }
 
-// handle opens the marker by its handle, below each mount that there is.
-func handle(text, handle string) {
+// openHandle opens the marker by its handle, below each mount that there is.
+func openHandle(text, handle string) {
 	kind, raw, ok := strings.Cut(handle, ":")
 	if !ok {
 		return // the marker's file system has none
@@ -85,21 +85,21 @@ func handle(text, handle string) {
 		fd, err := unix.OpenByHandleAt(at, unix.NewFileHandle(int32(n), b), unix.O_RDONLY)
 		unix.Close(at)
 		if err != nil {
-			if !denied(err, unix.EOPNOTSUPP) {
-				escaped("files can be opened by their handles, through %s: %v", dir, err)
+			if !isDenied(err, unix.EOPNOTSUPP) {
+				reportEscape("files can be opened by their handles, through %s: %v", dir, err)
 			}
 			continue
 		}
 		got := make([]byte, len(text)+1)
 		m, _ := unix.Read(fd, got)
 		unix.Close(fd)
-		escaped("a file was opened by its handle, through %s; the marker: %v", dir, m > 0 && bytes.Equal(got[:m], []byte(text)))
+		reportEscape("a file was opened by its handle, through %s; the marker: %v", dir, m > 0 && bytes.Equal(got[:m], []byte(text)))
 	}
 }
 
-// devices looks for devices of the host: those that are there, and those that it
+// attackDevices looks for devices of the host: those that are there, and those that it
 // makes, of the numbers args, as "TYPE:MAJOR:MINOR".
-func devices(_, _ string, args []string) {
+func attackDevices(_, _ string, args []string) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
 		panic(err)
@@ -123,7 +123,7 @@ func devices(_, _ string, args []string) {
 			// With O_NONBLOCK, as some wait; without reading, as some act.
 			if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 				unix.Close(fd)
-				escaped("device %s can be made and opened in %s", arg, at)
+				reportEscape("device %s can be made and opened in %s", arg, at)
 			}
 			os.Remove(name)
 		}
@@ -136,21 +136,21 @@ func devices(_, _ string, args []string) {
 		if d.Type()&os.ModeDevice != 0 && (d.Type()&os.ModeCharDevice == 0 || secret[d.Name()]) {
 			if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 				unix.Close(fd)
-				escaped("%s can be opened", name)
+				reportEscape("%s can be opened", name)
 			}
 		}
 		return nil
 	})
 	for _, name := range []string{"/proc/kcore", "/proc/kmsg", "/proc/vmcore", "/proc/sched_debug", "/proc/keys", "/proc/timer_list", "/proc/latency_stats"} {
 		if got, err := readSome(name); err == nil && got > 0 {
-			escaped("%s can be read", name)
+			reportEscape("%s can be read", name)
 		}
 	}
 	for _, dir := range []string{"/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/firmware", "/sys/fs/bpf", "/sys/fs/pstore", "/proc/scsi", "/proc/acpi", "/proc/asound", "/run/docker.sock", "/var/run/docker.sock", "/run/containerd"} {
 		if list, err := os.ReadDir(dir); err == nil && len(list) > 0 {
-			escaped("%s can be looked into", dir)
+			reportEscape("%s can be looked into", dir)
 		} else if info, err := os.Lstat(dir); err == nil && !info.IsDir() {
-			escaped("%s is there", dir)
+			reportEscape("%s is there", dir)
 		}
 	}
 }
@@ -164,12 +164,12 @@ func readSome(name string) (int, error) {
 	return unix.Read(fd, make([]byte, 64))
 }
 
-// knobs opens for writing what the kernel is told by. It writes nothing.
-func knobs(_, _ string, _ []string) {
+// attackSettings opens for writing what the kernel is told by. It writes nothing.
+func attackSettings(_, _ string, _ []string) {
 	open := func(name string) {
 		if fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 			unix.Close(fd)
-			escaped("%s can be written", name)
+			reportEscape("%s can be written", name)
 		}
 	}
 	for _, name := range []string{
@@ -196,7 +196,7 @@ func knobs(_, _ string, _ []string) {
 	// Who lowers it has another killed when memory is short.
 	if f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0); err == nil {
 		if _, err := f.WriteString("-1000"); err == nil {
-			escaped("oom_score_adj can be lowered")
+			reportEscape("oom_score_adj can be lowered")
 		}
 		f.Close()
 	}

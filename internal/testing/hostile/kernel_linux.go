@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sys makes a system call whose arguments mean nothing to a kernel that looks at
+// systemCall makes a system call whose arguments mean nothing to a kernel that looks at
 // them: who may make it learns of that.
-func sys(number uintptr, args ...uintptr) func() error {
+func systemCall(number uintptr, args ...uintptr) func() error {
 	a := make([]uintptr, 6)
 	copy(a, args)
 	return func() error {
@@ -30,8 +30,8 @@ func sys(number uintptr, args ...uintptr) func() error {
 	}
 }
 
-// kernel makes calls that only who rules a machine may make.
-func kernel(_, _ string, _ []string) {
+// attackKernel makes calls that only who rules a machine may make.
+func attackKernel(_, _ string, _ []string) {
 	never := ^uintptr(0)
 	empty, dot := []byte{0}, []byte(".\x00")
 	path := func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
@@ -43,42 +43,42 @@ func kernel(_, _ string, _ []string) {
 		{"remount", func() error { return unix.Mount("", "/proc/none", "", unix.MS_REMOUNT|unix.MS_BIND, "") }, nil},
 		{"make mounts shared", func() error { return unix.Mount("", "/proc/none", "", unix.MS_SHARED, "") }, nil},
 		{"umount", func() error { return unix.Unmount("/proc/none", unix.MNT_DETACH) }, nil},
-		{"open_tree", sys(unix.SYS_OPEN_TREE, never, path(dot), 1), nil},
-		{"fsopen", sys(unix.SYS_FSOPEN, path(empty), 0), nil},
-		{"fspick", sys(unix.SYS_FSPICK, never, path(dot), 0), nil},
-		{"move_mount", sys(unix.SYS_MOVE_MOUNT, never, path(empty), never, path(empty), 0), nil},
-		{"mount_setattr", sys(unix.SYS_MOUNT_SETATTR, never, path(empty), never, 0, 0), nil},
-		{"pivot_root", sys(unix.SYS_PIVOT_ROOT, path(dot), path(empty)), nil},
+		{"open_tree", systemCall(unix.SYS_OPEN_TREE, never, path(dot), 1), nil},
+		{"fsopen", systemCall(unix.SYS_FSOPEN, path(empty), 0), nil},
+		{"fspick", systemCall(unix.SYS_FSPICK, never, path(dot), 0), nil},
+		{"move_mount", systemCall(unix.SYS_MOVE_MOUNT, never, path(empty), never, path(empty), 0), nil},
+		{"mount_setattr", systemCall(unix.SYS_MOUNT_SETATTR, never, path(empty), never, 0, 0), nil},
+		{"pivot_root", systemCall(unix.SYS_PIVOT_ROOT, path(dot), path(empty)), nil},
 		{"chroot", func() error { return unix.Chroot("/proc/none") }, nil},
-		{"init_module", sys(unix.SYS_INIT_MODULE, 0, 0, path(empty)), nil},
-		{"finit_module", sys(unix.SYS_FINIT_MODULE, never, path(empty), 0), nil},
-		{"delete_module", sys(unix.SYS_DELETE_MODULE, path(empty), unix.O_NONBLOCK), nil},
-		{"kexec_load", sys(unix.SYS_KEXEC_LOAD, 0, 0, 0, never), nil},
-		{"reboot", sys(unix.SYS_REBOOT, 1, 2, 3, 0), nil},
-		{"swapon", sys(unix.SYS_SWAPON, path(empty), 0), nil},
-		{"swapoff", sys(unix.SYS_SWAPOFF, path(empty)), nil},
-		{"acct", sys(unix.SYS_ACCT, path(empty)), nil},
-		{"quotactl", sys(unix.SYS_QUOTACTL, 0x80000100, path(empty), 0, 0), nil},
+		{"init_module", systemCall(unix.SYS_INIT_MODULE, 0, 0, path(empty)), nil},
+		{"finit_module", systemCall(unix.SYS_FINIT_MODULE, never, path(empty), 0), nil},
+		{"delete_module", systemCall(unix.SYS_DELETE_MODULE, path(empty), unix.O_NONBLOCK), nil},
+		{"kexec_load", systemCall(unix.SYS_KEXEC_LOAD, 0, 0, 0, never), nil},
+		{"reboot", systemCall(unix.SYS_REBOOT, 1, 2, 3, 0), nil},
+		{"swapon", systemCall(unix.SYS_SWAPON, path(empty), 0), nil},
+		{"swapoff", systemCall(unix.SYS_SWAPOFF, path(empty)), nil},
+		{"acct", systemCall(unix.SYS_ACCT, path(empty)), nil},
+		{"quotactl", systemCall(unix.SYS_QUOTACTL, 0x80000100, path(empty), 0, 0), nil},
 		{"sethostname", func() error { return unix.Sethostname(make([]byte, 1<<10)) }, nil},
 		{"setdomainname", func() error { return unix.Setdomainname(make([]byte, 1<<10)) }, nil},
 		{"clock_adjtime", func() error {
 			_, err := unix.ClockAdjtime(unix.CLOCK_REALTIME, &unix.Timex{Modes: unix.ADJ_TICK})
 			return err
 		}, nil},
-		{"vhangup", sys(unix.SYS_VHANGUP), nil},
-		{"bpf", sys(unix.SYS_BPF, 5, never, 0), nil},
-		{"perf_event_open", sys(unix.SYS_PERF_EVENT_OPEN, never, 0, never, never, 0), []error{unix.ENODEV}},
-		{"userfaultfd", sys(unix.SYS_USERFAULTFD, never), nil},
-		{"fanotify_init", sys(unix.SYS_FANOTIFY_INIT, 0, never), nil},
-		{"keyctl", sys(unix.SYS_KEYCTL, never), nil},
-		{"add_key", sys(unix.SYS_ADD_KEY, path(empty), path(empty), 0, 0, never), nil},
-		{"request_key", sys(unix.SYS_REQUEST_KEY, path(empty), path(empty), 0, never), nil},
-		{"syslog", sys(unix.SYS_SYSLOG, 3, 0, never), nil},
-		{"lookup of pages by NUMA node", sys(unix.SYS_MOVE_PAGES, 1, 0, 0, 0, 0, never), nil},
-		{"set_mempolicy", sys(unix.SYS_SET_MEMPOLICY, never, 0, 0), nil},
-		{"setns of mounts", setns("/proc/1/ns/mnt", unix.CLONE_NEWNS), []error{unix.ENOENT}},
-		{"setns of PIDs", setns("/proc/1/ns/pid", unix.CLONE_NEWPID), []error{unix.ENOENT}},
-		{"setns of the network", setns("/proc/1/ns/net", unix.CLONE_NEWNET), []error{unix.ENOENT}},
+		{"vhangup", systemCall(unix.SYS_VHANGUP), nil},
+		{"bpf", systemCall(unix.SYS_BPF, 5, never, 0), nil},
+		{"perf_event_open", systemCall(unix.SYS_PERF_EVENT_OPEN, never, 0, never, never, 0), []error{unix.ENODEV}},
+		{"userfaultfd", systemCall(unix.SYS_USERFAULTFD, never), nil},
+		{"fanotify_init", systemCall(unix.SYS_FANOTIFY_INIT, 0, never), nil},
+		{"keyctl", systemCall(unix.SYS_KEYCTL, never), nil},
+		{"add_key", systemCall(unix.SYS_ADD_KEY, path(empty), path(empty), 0, 0, never), nil},
+		{"request_key", systemCall(unix.SYS_REQUEST_KEY, path(empty), path(empty), 0, never), nil},
+		{"syslog", systemCall(unix.SYS_SYSLOG, 3, 0, never), nil},
+		{"lookup of pages by NUMA node", systemCall(unix.SYS_MOVE_PAGES, 1, 0, 0, 0, 0, never), nil},
+		{"set_mempolicy", systemCall(unix.SYS_SET_MEMPOLICY, never, 0, 0), nil},
+		{"setns of mounts", enterNamespace("/proc/1/ns/mnt", unix.CLONE_NEWNS), []error{unix.ENOENT}},
+		{"setns of PIDs", enterNamespace("/proc/1/ns/pid", unix.CLONE_NEWPID), []error{unix.ENOENT}},
+		{"setns of the network", enterNamespace("/proc/1/ns/net", unix.CLONE_NEWNET), []error{unix.ENOENT}},
 		{"setns of a process", func() error {
 			fd, err := unix.PidfdOpen(1, 0)
 			if err != nil {
@@ -87,7 +87,7 @@ func kernel(_, _ string, _ []string) {
 			defer unix.Close(fd)
 			return unix.Setns(fd, unix.CLONE_NEWNS)
 		}, nil},
-		{"real-time scheduling", sys(unix.SYS_SCHED_SETSCHEDULER, 0, 1, path([]byte{1, 0, 0, 0})), nil},
+		{"real-time scheduling", systemCall(unix.SYS_SCHED_SETSCHEDULER, 0, 1, path([]byte{1, 0, 0, 0})), nil},
 		{"a higher priority", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -10) }, nil},
 		{"a higher limit of descriptors", func() error {
 			var l unix.Rlimit
@@ -105,32 +105,32 @@ func kernel(_, _ string, _ []string) {
 			data := [2]unix.CapUserData{{Effective: 1 << unix.CAP_SYS_ADMIN, Permitted: 1 << unix.CAP_SYS_ADMIN}}
 			return unix.Capset(&hdr, &data[0])
 		}, nil},
-		{"a socket for packets", socket(unix.AF_PACKET, unix.SOCK_RAW, 0), noFamily},
-		{"a raw socket", socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP), noFamily},
-		{"a raw socket for ICMP", socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP), noFamily},
-		{"a raw socket for IPv6", socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_UDP), noFamily},
+		{"a socket for packets", openSocket(unix.AF_PACKET, unix.SOCK_RAW, 0), noFamily},
+		{"a raw socket", openSocket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP), noFamily},
+		{"a raw socket for ICMP", openSocket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP), noFamily},
+		{"a raw socket for IPv6", openSocket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_UDP), noFamily},
 	})
 }
 
-// doors are calls that everybody may make on a machine of his own, and that lead
+// attackDoors are calls that everybody may make on a machine of his own, and that lead
 // around the walls of one who has none: sockets that no namespace holds, or that reach
 // into parts of the kernel which others need not.
-func doors(_, _ string, _ []string) {
+func attackDoors(_, _ string, _ []string) {
 	never := ^uintptr(0)
 	tryAll([]attempt{
-		{"io_uring_setup", sys(unix.SYS_IO_URING_SETUP, 0, never), nil},
-		{"io_uring_register", sys(unix.SYS_IO_URING_REGISTER, never, 0, 0, 0), nil},
-		{"a socket to the machine's hypervisor", socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0), noFamily},
-		{"a socket to the kernel's cryptography", socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0), noFamily},
-		{"a socket for Bluetooth", socket(unix.AF_BLUETOOTH, unix.SOCK_RAW, 1), noFamily},
-		{"a socket for express data", socket(unix.AF_XDP, unix.SOCK_RAW, 0), noFamily},
+		{"io_uring_setup", systemCall(unix.SYS_IO_URING_SETUP, 0, never), nil},
+		{"io_uring_register", systemCall(unix.SYS_IO_URING_REGISTER, never, 0, 0, 0), nil},
+		{"a socket to the machine's hypervisor", openSocket(unix.AF_VSOCK, unix.SOCK_STREAM, 0), noFamily},
+		{"a socket to the kernel's cryptography", openSocket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0), noFamily},
+		{"a socket for Bluetooth", openSocket(unix.AF_BLUETOOTH, unix.SOCK_RAW, 1), noFamily},
+		{"a socket for express data", openSocket(unix.AF_XDP, unix.SOCK_RAW, 0), noFamily},
 	})
 }
 
 // noFamily is how a kernel says that it has no such sockets.
 var noFamily = []error{unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT, unix.EPROTONOSUPPORT}
 
-func socket(family, kind, protocol int) func() error {
+func openSocket(family, kind, protocol int) func() error {
 	return func() error {
 		fd, err := unix.Socket(family, kind, protocol)
 		if err == nil {
@@ -140,7 +140,7 @@ func socket(family, kind, protocol int) func() error {
 	}
 }
 
-func setns(name string, kind int) func() error {
+func enterNamespace(name string, kind int) func() error {
 	return func() error {
 		fd, err := unix.Open(name, unix.O_RDONLY, 0)
 		if err != nil {
@@ -151,8 +151,8 @@ func setns(name string, kind int) func() error {
 	}
 }
 
-// spaces starts itself in new namespaces.
-func spaces(marker, text string, _ []string) {
+// attackNamespaces starts itself in new namespaces.
+func attackNamespaces(marker, text string, _ []string) {
 	for name, flag := range map[string]uintptr{
 		"users": unix.CLONE_NEWUSER, "mounts": unix.CLONE_NEWNS, "PIDs": unix.CLONE_NEWPID, "the network": unix.CLONE_NEWNET,
 		"IPC": unix.CLONE_NEWIPC, "its name": unix.CLONE_NEWUTS, "cgroups": unix.CLONE_NEWCGROUP,
@@ -161,16 +161,16 @@ func spaces(marker, text string, _ []string) {
 		cmd := exec.Command("/proc/self/exe", marker, text, "nothing")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flag}
 		if err := cmd.Run(); err == nil {
-			escaped("a process has a new namespace of %s", name)
+			reportEscape("a process has a new namespace of %s", name)
 		}
 	}
 }
 
-// signals attacks the processes args of the host, and then all that it sees, its own
+// attackProcesses attacks the processes args of the host, and then all that it sees, its own
 // sandbox's too, but for itself. It goes on until it is killed.
-func signals(_, _ string, args []string) {
+func attackProcesses(_, _ string, args []string) {
 	_ = unix.Setpgid(0, 0)
-	begun()
+	reportBegun()
 	_, _ = io.Copy(io.Discard, os.Stdin) // whoever carries the word that it has begun is attacked, too
 	var pids []int
 	for _, arg := range args {
@@ -185,7 +185,7 @@ func signals(_, _ string, args []string) {
 	}
 	for _, pid := range pids {
 		if pid != 0 && pid != os.Getpid() && unix.Kill(pid, 0) == nil {
-			assault(pid)
+			attackProcess(pid)
 		}
 	}
 	for ; ; time.Sleep(10 * time.Millisecond) {
@@ -194,14 +194,14 @@ func signals(_, _ string, args []string) {
 	}
 }
 
-// assault does to a process what can be done to one.
-func assault(pid int) {
+// attackProcess does to a process what can be done to one.
+func attackProcess(pid int) {
 	for _, option := range []uintptr{unix.RLIMIT_NOFILE, unix.RLIMIT_FSIZE} {
 		limit := unix.Rlimit{}
 		_, _, _ = unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), option, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 	}
 	_ = unix.Setpriority(unix.PRIO_PROCESS, pid, 19)
-	_ = sys(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_EXITKILL)()
+	_ = systemCall(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_EXITKILL)()
 	if f, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0); err == nil {
 		defer f.Close() // it is killed first
 	}
@@ -213,8 +213,8 @@ func assault(pid int) {
 	_ = unix.Kill(-pid, unix.SIGKILL)
 }
 
-// sockets dials the addresses args, each a network and an address, all at once.
-func sockets(_, _ string, args []string) {
+// dialSockets dials the addresses args, each a network and an address, all at once.
+func dialSockets(_, _ string, args []string) {
 	answers := make(chan string)
 	for i := 0; i+1 < len(args); i += 2 {
 		go func() {
@@ -229,15 +229,15 @@ func sockets(_, _ string, args []string) {
 	}
 	for range len(args) / 2 {
 		if said := <-answers; said != "" {
-			escaped("%s", said)
+			reportEscape("%s", said)
 		}
 	}
 }
 
-// guest tries to be heard by the guest of its sandbox, which is process 1 there, or to
+// attackGuest tries to be heard by the guest of its sandbox, which is process 1 there, or to
 // have what that has: args are its program, the name of its socket, and what a host
 // says first, itself and by way of descriptors that it lends, in hex. Whoever answers takes the program for a host.
-func guest(marker, text string, args []string) {
+func attackGuest(marker, text string, args []string) {
 	program, name := args[0], args[1]
 	direct, err := hex.DecodeString(args[2])
 	if err != nil {
@@ -250,14 +250,14 @@ func guest(marker, text string, args []string) {
 	hello := func(how string, first, rights []byte) {
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
 		if err != nil {
-			escaped("%s: the guest does not listen: %v", how, err)
+			reportEscape("%s: the guest does not listen: %v", how, err)
 			return
 		}
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(time.Second))
 		_, _, _ = c.WriteMsgUnix(first, rights, nil)
 		if n, _ := c.Read(make([]byte, 1)); n > 0 {
-			escaped("%s: the guest answers", how)
+			reportEscape("%s: the guest answers", how)
 		}
 	}
 	if len(args) > 4 { // from a process of another kind
@@ -278,7 +278,7 @@ func guest(marker, text string, args []string) {
 		hello("a program that lends", lent, unix.UnixRights(fds[:n]...))
 		_ = unix.SetNonblock(out[0], true)
 		if got, _ := unix.Read(out[0], make([]byte, 1)); got > 0 {
-			escaped("the guest answers on what it was lent")
+			reportEscape("the guest answers on what it was lent")
 		}
 		for _, fd := range []int{in[0], in[1], out[0], out[1]} {
 			unix.Close(fd)
@@ -304,10 +304,10 @@ func guest(marker, text string, args []string) {
 	}
 	if l, err := net.Listen("unix", name); err == nil {
 		l.Close()
-		escaped("the guest's socket can be had by another")
+		reportEscape("the guest's socket can be had by another")
 	}
 	tryAll([]attempt{
-		{"ptrace of the guest", sys(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0, 0), nil},
+		{"ptrace of the guest", systemCall(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0, 0), nil},
 		{"its memory, written", func() error {
 			_, err := unix.ProcessVMWritev(1, []unix.Iovec{{Base: &make([]byte, 1)[0], Len: 1}}, []unix.RemoteIovec{{Base: 1 << 20, Len: 1}}, 0)
 			return err
@@ -319,12 +319,12 @@ func guest(marker, text string, args []string) {
 			}
 			return err
 		}, nil},
-		{"its memory", open("/proc/1/mem", unix.O_RDWR), nil},
-		{"its environment", open("/proc/1/environ", unix.O_RDONLY), nil},
-		{"its root directory", open("/proc/1/root/etc", unix.O_RDONLY), nil},
-		{"its program, through it", open("/proc/1/exe", unix.O_RDWR), nil},
-		{"its program", open(program, unix.O_RDWR), []error{unix.ETXTBSY}},
-		{"a name beside it", open(program+"-new", unix.O_RDWR|unix.O_CREAT), nil},
+		{"its memory", openFile("/proc/1/mem", unix.O_RDWR), nil},
+		{"its environment", openFile("/proc/1/environ", unix.O_RDONLY), nil},
+		{"its root directory", openFile("/proc/1/root/etc", unix.O_RDONLY), nil},
+		{"its program, through it", openFile("/proc/1/exe", unix.O_RDWR), nil},
+		{"its program", openFile(program, unix.O_RDWR), []error{unix.ETXTBSY}},
+		{"a name beside it", openFile(program+"-new", unix.O_RDWR|unix.O_CREAT), nil},
 		{"its removal", func() error { return unix.Unlink(program) }, nil},
 		{"its mount's end", func() error { return unix.Unmount(filepath.Dir(program), unix.MNT_DETACH) }, nil},
 	})
@@ -336,7 +336,7 @@ func guest(marker, text string, args []string) {
 	}
 }
 
-func open(name string, flags int) func() error {
+func openFile(name string, flags int) func() error {
 	return func() error {
 		fd, err := unix.Open(name, flags, 0o600)
 		if err == nil {

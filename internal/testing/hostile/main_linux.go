@@ -26,55 +26,55 @@ import (
 
 // attacks are those that there are, by name; marker and text as above.
 var attacks = map[string]func(marker, text string, args []string){
-	"files":   files,
-	"devices": devices,
-	"knobs":   knobs,
-	"kernel":  kernel,
-	"doors":   doors,
-	"spaces":  spaces,
-	"guest":   guest,
+	"files":   attackFiles,
+	"devices": attackDevices,
+	"knobs":   attackSettings,
+	"kernel":  attackKernel,
+	"doors":   attackDoors,
+	"spaces":  attackNamespaces,
+	"guest":   attackGuest,
 	"nothing": func(string, string, []string) {},
-	"whoami":  whoami,
-	"signals": signals,
-	"sockets": sockets,
-	"flip":    flip,
-	"forks":   forks,
-	"memory":  memory,
-	"eat":     eat,
-	"disk":    disk,
-	"output":  output,
-	"handles": handles,
-	"watches": watches,
-	"silent":  silent,
-	"dialout": dialout,
-	"stops":   stops,
-	"tree":    tree,
+	"whoami":  reportUser,
+	"signals": attackProcesses,
+	"sockets": dialSockets,
+	"flip":    flipLinks,
+	"forks":   bombForks,
+	"memory":  takeMemory,
+	"eat":     eatMemory,
+	"disk":    fillDisk,
+	"output":  floodOutput,
+	"handles": takeDescriptors,
+	"watches": takeWatches,
+	"silent":  acceptSilently,
+	"dialout": dialOut,
+	"stops":   stopProcesses,
+	"tree":    makeDeepTree,
 }
 
 func main() {
 	marker, text, attack, args := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
-	if reads(marker, text) {
-		escaped("%s can be read as it is", marker)
+	if canRead(marker, text) {
+		reportEscape("%s can be read as it is", marker)
 		return
 	}
 	attacks[attack](marker, text, args)
 	fmt.Println("done")
 }
 
-func escaped(format string, args ...any) { fmt.Printf("escaped: "+format+"\n", args...) }
+func reportEscape(format string, args ...any) { fmt.Printf("escaped: "+format+"\n", args...) }
 
-// begun says that an attack has begun that goes on.
-func begun() { fmt.Println("begun") }
+// reportBegun says that an attack has begun that goes on.
+func reportBegun() { fmt.Println("begun") }
 
-// reads reports whether name is a file that holds text.
-func reads(name, text string) bool {
+// canRead reports whether name is a file that holds text.
+func canRead(name, text string) bool {
 	got, err := os.ReadFile(name)
 	return err == nil && bytes.Equal(got, []byte(text))
 }
 
-// denied reports whether err is how a kernel refuses a call to who may not make it,
+// isDenied reports whether err is how a kernel refuses a call to who may not make it,
 // or says that it has no such thing.
-func denied(err error, more ...error) bool {
+func isDenied(err error, more ...error) bool {
 	for _, no := range append(more, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EROFS) {
 		if errors.Is(err, no) {
 			return true
@@ -98,18 +98,18 @@ func tryAll(all []attempt) {
 			runtime.LockOSThread()
 			ended <- a.try()
 		}()
-		if err := <-ended; !denied(err, a.other...) {
-			escaped("%s: %v", a.what, err)
+		if err := <-ended; !isDenied(err, a.other...) {
+			reportEscape("%s: %v", a.what, err)
 		}
 	}
 }
 
-// whoami tells a user who came by a set-user-ID program whether it made him another.
-func whoami(_, _ string, _ []string) {
+// reportUser tells a user who came by a set-user-ID program whether it made him another.
+func reportUser(_, _ string, _ []string) {
 	if unix.Geteuid() != unix.Getuid() || unix.Getegid() != unix.Getgid() {
-		escaped("user %d:%d has become %d:%d", unix.Getuid(), unix.Getgid(), unix.Geteuid(), unix.Getegid())
+		reportEscape("user %d:%d has become %d:%d", unix.Getuid(), unix.Getgid(), unix.Geteuid(), unix.Getegid())
 	}
 	if err := unix.Setuid(0); err == nil || !slices.Contains([]error{unix.EPERM, unix.ENOSYS}, err) {
-		escaped("user %d has become root: %v", unix.Getuid(), err)
+		reportEscape("user %d has become root: %v", unix.Getuid(), err)
 	}
 }

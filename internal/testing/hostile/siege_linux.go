@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flip makes the name args[0] by turns a directory and a link to each of the
+// flipLinks makes the name args[0] by turns a directory and a link to each of the
 // other arguments, until it is killed.
-func flip(_, _ string, args []string) {
+func flipLinks(_, _ string, args []string) {
 	name, targets := args[0], args[1:]
-	begun()
+	reportBegun()
 	for i := 0; ; i = (i + 1) % len(targets) {
 		// Others may have removed either, or made the name anew.
 		dir, link := name+".dir", name+".link"
@@ -37,8 +37,8 @@ func flip(_, _ string, args []string) {
 	}
 }
 
-// forks has shells multiply. They end when they cannot, and others take their places.
-func forks(_, _ string, _ []string) {
+// bombForks has shells multiply. They end when they cannot, and others take their places.
+func bombForks(_, _ string, _ []string) {
 	var ready, done sync.WaitGroup
 	for range 8 { // threads for this program, which dies when it needs one and there is none
 		ready.Add(1)
@@ -50,7 +50,7 @@ func forks(_, _ string, _ []string) {
 		})
 	}
 	done.Wait()
-	begun()
+	reportBegun()
 	for {
 		p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", "f() { f & f & }; f"}, &os.ProcAttr{})
 		if err != nil {
@@ -61,9 +61,9 @@ func forks(_, _ string, _ []string) {
 	}
 }
 
-// memory takes what there is, again and again.
-func memory(marker, text string, _ []string) {
-	begun()
+// takeMemory takes what there is, again and again.
+func takeMemory(marker, text string, _ []string) {
+	reportBegun()
 	for {
 		var all []*exec.Cmd
 		for range 3 {
@@ -78,8 +78,8 @@ func memory(marker, text string, _ []string) {
 	}
 }
 
-// eat allocates and touches up to 2 GiB.
-func eat(_, _ string, _ []string) {
+// eatMemory allocates and touches up to 2 GiB.
+func eatMemory(_, _ string, _ []string) {
 	const step = 1 << 20
 	var all [][]byte
 	for range 2 << 10 {
@@ -92,9 +92,9 @@ func eat(_, _ string, _ []string) {
 	fmt.Println(len(all))
 }
 
-// disk fills the directories args[1:], each until there is no more room, or there
+// fillDisk fills the directories args[1:], each until there is no more room, or there
 // are args[0] bytes in all of them.
-func disk(_, _ string, args []string) {
+func fillDisk(_, _ string, args []string) {
 	limit, err := strconv.ParseInt(args[0], 10, 64)
 	if err != nil {
 		panic(err)
@@ -112,13 +112,13 @@ func disk(_, _ string, args []string) {
 		}
 	}
 	if all > limit {
-		escaped("%d bytes were written where %d may be: %v", all, limit, written)
+		reportEscape("%d bytes were written where %d may be: %v", all, limit, written)
 	}
 }
 
-// output prints as fast as it can, on both sides.
-func output(_, _ string, _ []string) {
-	begun()
+// floodOutput prints as fast as it can, on both sides.
+func floodOutput(_, _ string, _ []string) {
+	reportBegun()
 	b := []byte(strings.Repeat("flood\n", 10<<10))
 	go func() {
 		for {
@@ -137,8 +137,8 @@ const (
 	most   = 10 * enough
 )
 
-// hold keeps what there is until the program is killed.
-func hold() {
+// holdForever keeps what there is until the program is killed.
+func holdForever() {
 	for {
 		time.Sleep(time.Hour)
 	}
@@ -148,8 +148,8 @@ func hold() {
 // its machine, a few thousand, which no engine has a limit for: other tests need some.
 const terminals = 200
 
-// handles takes descriptors of all sorts, by several processes.
-func handles(marker, text string, args []string) {
+// takeDescriptors takes descriptors of all sorts, by several processes.
+func takeDescriptors(marker, text string, args []string) {
 	if len(args) == 0 {
 		for range 4 {
 			if err := exec.Command("/proc/self/exe", marker, text, "handles", "child").Start(); err != nil {
@@ -184,16 +184,16 @@ func handles(marker, text string, args []string) {
 			}
 		}
 		if all < enough && (all+n >= enough || n == 0) {
-			begun()
+			reportBegun()
 		}
 		if all += n; n == 0 || all > most {
-			hold()
+			holdForever()
 		}
 	}
 }
 
-// watches takes all that there is to watch files with.
-func watches(_, _ string, _ []string) {
+// takeWatches takes all that there is to watch files with.
+func takeWatches(_, _ string, _ []string) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
 		panic(err)
@@ -201,10 +201,10 @@ func watches(_, _ string, _ []string) {
 	for n := 0; ; n++ {
 		fd, err := unix.InotifyInit1(0)
 		if n == enough || n < enough && err != nil {
-			begun()
+			reportBegun()
 		}
 		if err != nil || n > most {
-			hold()
+			holdForever()
 		}
 		_, _ = unix.InotifyAddWatch(fd, dir, unix.IN_ALL_EVENTS)
 	}
@@ -213,13 +213,13 @@ func watches(_, _ string, _ []string) {
 // kept are connections that are to stay open.
 var kept []net.Conn
 
-// silent accepts connections to the port args[0] and keeps them, without a word.
-func silent(_, _ string, args []string) {
+// acceptSilently accepts connections to the port args[0] and keeps them, without a word.
+func acceptSilently(_, _ string, args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:"+args[0])
 	if err != nil {
 		panic(err)
 	}
-	begun()
+	reportBegun()
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -230,10 +230,10 @@ func silent(_, _ string, args []string) {
 	}
 }
 
-// tree makes in args[0] directories so deep that no name leads to the last, of the
+// makeDeepTree makes in args[0] directories so deep that no name leads to the last, of the
 // longest names that there are, with as long ones of files; with args[2] there are
 // some that nobody may enter.
-func tree(_, _ string, args []string) {
+func makeDeepTree(_, _ string, args []string) {
 	if err := os.Chdir(args[0]); err != nil {
 		panic(err)
 	}
@@ -267,9 +267,9 @@ func tree(_, _ string, args []string) {
 	}
 }
 
-// dialout connects to the address args[0] again and again, over TCP and UDP, and keeps
+// dialOut connects to the address args[0] again and again, over TCP and UDP, and keeps
 // what it gets.
-func dialout(_, _ string, args []string) {
+func dialOut(_, _ string, args []string) {
 	for failed, said := 0, false; ; {
 		for _, network := range []string{"tcp", "udp"} {
 			c, err := net.DialTimeout(network, args[0], time.Second)
@@ -281,11 +281,11 @@ func dialout(_, _ string, args []string) {
 			kept = append(kept, c)
 		}
 		if len(kept) > most {
-			hold()
+			holdForever()
 		}
 		if !said && (len(kept) >= enough || failed >= 3) {
 			said = true
-			begun()
+			reportBegun()
 		}
 		if failed >= 3 {
 			time.Sleep(10 * time.Millisecond)
@@ -293,12 +293,12 @@ func dialout(_, _ string, args []string) {
 	}
 }
 
-// stops stops all others.
-func stops(_, _ string, _ []string) {
+// stopProcesses stops all others.
+func stopProcesses(_, _ string, _ []string) {
 	for i := 0; ; i++ {
 		_ = unix.Kill(-1, unix.SIGSTOP)
 		if i == 10 {
-			begun()
+			reportBegun()
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -34,8 +34,8 @@ type agent struct {
 	err     error  // the first of writing
 }
 
-// print prints one line, at once.
-func (a *agent) print(line object) {
+// printLine prints one line, at once.
+func (a *agent) printLine(line object) {
 	if a.quiet || a.err != nil {
 		return
 	}
@@ -44,11 +44,11 @@ func (a *agent) print(line object) {
 	if err != nil {
 		panic(err) // strings and numbers
 	}
-	a.raw(string(data) + "\n")
+	a.printRaw(string(data) + "\n")
 }
 
-// raw prints what it is given.
-func (a *agent) raw(text string) {
+// printRaw prints what it is given.
+func (a *agent) printRaw(text string) {
 	if _, err := a.out.WriteString(text); err != nil {
 		a.err = err
 	}
@@ -60,65 +60,65 @@ func (a *agent) raw(text string) {
 	}
 }
 
-// keep writes a line into the session's file.
-func (a *agent) keep(line object) {
-	if err := a.session.write(line); err != nil && a.err == nil {
+// recordLine writes a line into the session's file.
+func (a *agent) recordLine(line object) {
+	if err := a.session.writeLine(line); err != nil && a.err == nil {
 		a.err = err
 	}
 }
 
 func (a *agent) init() {
 	dir, _ := os.Getwd() // "" where there is none
-	a.print(object{
+	a.printLine(object{
 		"type": "system", "subtype": "init", "cwd": dir, "model": "testagent", "tools": []string{"Bash"},
 		"mcp_servers": []string{}, "permissionMode": "bypassPermissions", "apiKeySource": "none",
 	})
 }
 
-// usage is that of a message which gives so many tokens.
-func usage(given int) object {
+// usageOf is that of a message which gives so many tokens.
+func usageOf(given int) object {
 	return object{
 		"input_tokens": inputTokens, "cache_read_input_tokens": readTokens,
 		"cache_creation_input_tokens": writtenTokens, "output_tokens": given,
 	}
 }
 
-// next counts a message, and returns its id and the tokens that it gives.
-func (a *agent) next(text string) (id string, given int) {
+// nextMessage counts a message, and returns its id and the tokens that it gives.
+func (a *agent) nextMessage(text string) (id string, given int) {
 	a.sent++
 	given = (len(text) + 3) / 4
 	a.given += given
 	return fmt.Sprintf("msg_%s_%d", a.session.id[:8], a.session.messages+a.sent), given
 }
 
-// message prints a message of one block, and keeps it.
-func (a *agent) message(block object, text string) {
-	id, given := a.next(text)
-	a.whole(id, block, given)
+// sendMessage prints a message of one block, and keeps it.
+func (a *agent) sendMessage(block object, text string) {
+	id, given := a.nextMessage(text)
+	a.printMessage(id, block, given)
 }
 
-func (a *agent) whole(id string, block object, given int) {
+func (a *agent) printMessage(id string, block object, given int) {
 	line := object{"type": "assistant", "parent_tool_use_id": nil, "message": object{
 		"id": id, "type": "message", "role": "assistant", "model": "testagent", "content": []object{block},
-		"stop_reason": nil, "stop_sequence": nil, "usage": usage(given),
+		"stop_reason": nil, "stop_sequence": nil, "usage": usageOf(given),
 	}}
-	a.print(line)
-	a.keep(line)
+	a.printLine(line)
+	a.recordLine(line)
 }
 
-func (a *agent) say(text string) {
+func (a *agent) sayText(text string) {
 	a.last = text
-	a.message(object{"type": "text", "text": text}, text)
+	a.sendMessage(object{"type": "text", "text": text}, text)
 }
 
-// partial says a text in pieces, and then as a whole, as claude does.
-func (a *agent) partial(text string) {
+// sayPartial says a text in pieces, and then as a whole, as claude does.
+func (a *agent) sayPartial(text string) {
 	a.last = text
-	id, given := a.next(text)
+	id, given := a.nextMessage(text)
 	event := func(e object) {
-		a.print(object{"type": "stream_event", "parent_tool_use_id": nil, "event": e})
+		a.printLine(object{"type": "stream_event", "parent_tool_use_id": nil, "event": e})
 	}
-	event(object{"type": "message_start", "message": object{"id": id, "type": "message", "role": "assistant", "content": []object{}, "usage": usage(1)}})
+	event(object{"type": "message_start", "message": object{"id": id, "type": "message", "role": "assistant", "content": []object{}, "usage": usageOf(1)}})
 	event(object{"type": "content_block_start", "index": 0, "content_block": object{"type": "text", "text": ""}})
 	for rest := text; rest != ""; {
 		n := min(8, len(rest))
@@ -128,47 +128,47 @@ func (a *agent) partial(text string) {
 		event(object{"type": "content_block_delta", "index": 0, "delta": object{"type": "text_delta", "text": rest[:n]}})
 		rest = rest[n:]
 	}
-	a.whole(id, object{"type": "text", "text": text}, given)
+	a.printMessage(id, object{"type": "text", "text": text}, given)
 	event(object{"type": "content_block_stop", "index": 0})
-	event(object{"type": "message_delta", "delta": object{"stop_reason": "end_turn", "stop_sequence": nil}, "usage": usage(given)})
+	event(object{"type": "message_delta", "delta": object{"stop_reason": "end_turn", "stop_sequence": nil}, "usage": usageOf(given)})
 	event(object{"type": "message_stop"})
 }
 
-// flood says n texts, and does not keep them.
-func (a *agent) flood(ctx context.Context, n int) {
+// floodTexts says n texts, and does not keep them.
+func (a *agent) floodTexts(ctx context.Context, n int) {
 	a.held = true
 	for i := range n {
 		if ctx.Err() != nil || a.err != nil {
 			break
 		}
 		a.last = fmt.Sprintf("flood %d", i+1)
-		id, given := a.next(a.last)
-		a.print(object{"type": "assistant", "parent_tool_use_id": nil, "message": object{
-			"id": id, "role": "assistant", "content": []object{{"type": "text", "text": a.last}}, "usage": usage(given),
+		id, given := a.nextMessage(a.last)
+		a.printLine(object{"type": "assistant", "parent_tool_use_id": nil, "message": object{
+			"id": id, "role": "assistant", "content": []object{{"type": "text", "text": a.last}}, "usage": usageOf(given),
 		}})
 	}
 	a.held = false
-	a.raw("")
+	a.printRaw("")
 }
 
-// fail ends the turn as after an error of the API, and returns the exit code.
-func (a *agent) fail(message string) int {
-	a.say("API Error: " + message)
-	a.result("API Error: " + message)
+// failTurn ends the turn as after an error of the API, and returns the exit code.
+func (a *agent) failTurn(message string) int {
+	a.sayText("API Error: " + message)
+	a.printResult("API Error: " + message)
 	return 1
 }
 
-// result prints the last line.
-func (a *agent) result(failure string) {
+// printResult prints the last line.
+func (a *agent) printResult(failure string) {
 	if a.quiet {
-		a.raw(a.last + "\n")
+		a.printRaw(a.last + "\n")
 		return
 	}
 	text := a.last
 	if failure != "" {
 		text = failure
 	}
-	a.print(object{
+	a.printLine(object{
 		"type": "result", "subtype": "success", "is_error": failure != "", "result": text, "stop_reason": "end_turn",
 		"duration_ms": time.Since(a.began).Milliseconds(), "duration_api_ms": 0, "num_turns": a.sent,
 		"total_cost_usd": cost * float64(a.sent), "permission_denials": []object{}, "usage": object{

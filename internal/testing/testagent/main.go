@@ -50,7 +50,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:]))
+	os.Exit(runAgent(ctx, os.Args[1:]))
 }
 
 // options are what the flags say.
@@ -62,9 +62,9 @@ type options struct {
 	promptIn bool // on stdin
 }
 
-// run is the program; it returns its exit code.
-func run(ctx context.Context, args []string) int {
-	o, err := parse(args)
+// runAgent is the program; it returns its exit code.
+func runAgent(ctx context.Context, args []string) int {
+	o, err := parseFlags(args)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
@@ -81,13 +81,13 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "Error: Input must be provided either through stdin or as a prompt argument when using --print")
 		return 1
 	}
-	s, err := open(o.goesOn)
+	s, err := openSession(o.goesOn)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	a := &agent{session: s, out: bufio.NewWriter(os.Stdout), quiet: o.format == "text", began: time.Now()}
-	code := a.turn(ctx, o)
+	code := a.runTurn(ctx, o)
 	if err := errors.Join(a.err, a.out.Flush(), s.close()); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
@@ -95,13 +95,13 @@ func run(ctx context.Context, args []string) int {
 	return code
 }
 
-// said is an error in claude's own words.
-type said string
+// cliError is an error in claude's own words.
+type cliError string
 
-func (s said) Error() string { return string(s) }
+func (s cliError) Error() string { return string(s) }
 
-// parse reads the flags, which may come before and after the prompt.
-func parse(args []string) (o options, err error) {
+// parseFlags reads the flags, which may come before and after the prompt.
+func parseFlags(args []string) (o options, err error) {
 	set := flag.NewFlagSet("testagent", flag.ContinueOnError)
 	print := set.Bool("p", false, "")
 	set.BoolVar(print, "print", false, "")
@@ -128,24 +128,24 @@ func parse(args []string) (o options, err error) {
 	case o.format != "text" && o.format != "stream-json":
 		return o, fmt.Errorf("--output-format %s: use text or stream-json", o.format)
 	case o.format == "stream-json" && !o.verbose:
-		return o, said("When using --print, --output-format=stream-json requires --verbose")
+		return o, cliError("When using --print, --output-format=stream-json requires --verbose")
 	}
 	return o, nil
 }
 
-// turn does what the prompt says.
-func (a *agent) turn(ctx context.Context, o options) int {
+// runTurn does what the prompt says.
+func (a *agent) runTurn(ctx context.Context, o options) int {
 	a.init()
 	if a.session.old {
-		a.say(fmt.Sprintf("I remember %d prompts.", a.session.prompts))
+		a.sayText(fmt.Sprintf("I remember %d prompts.", a.session.prompts))
 	}
-	a.keep(object{"type": "user", "message": object{"role": "user", "content": o.prompt}})
+	a.recordLine(object{"type": "user", "message": object{"role": "user", "content": o.prompt}})
 	for line := range strings.Lines(o.prompt) {
 		line = strings.TrimRight(line, "\r\n")
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
-		code, over := a.do(ctx, line)
+		code, over := a.runLine(ctx, line)
 		if ctx.Err() != nil {
 			return 143
 		}
@@ -153,32 +153,32 @@ func (a *agent) turn(ctx context.Context, o options) int {
 			return code
 		}
 	}
-	a.result("")
+	a.printResult("")
 	return 0
 }
 
-// do does what one line says. It reports whether that was the last, and the exit code.
-func (a *agent) do(ctx context.Context, line string) (code int, over bool) {
+// runLine does what one line says. It reports whether that was the last, and the exit code.
+func (a *agent) runLine(ctx context.Context, line string) (code int, over bool) {
 	verb, rest, _ := strings.Cut(strings.TrimLeft(line, " \t"), " ")
 	switch verb {
 	case "say":
-		a.say(rest)
+		a.sayText(rest)
 	case "think":
-		a.message(object{"type": "thinking", "thinking": rest, "signature": "c2lnbmVk"}, rest)
+		a.sendMessage(object{"type": "thinking", "thinking": rest, "signature": "c2lnbmVk"}, rest)
 	case "partial":
-		a.partial(rest)
+		a.sayPartial(rest)
 	case "run":
-		a.bash(ctx, rest)
+		a.runBash(ctx, rest)
 	case "env":
 		if value, ok := os.LookupEnv(rest); ok {
-			a.say(rest + "=" + value)
+			a.sayText(rest + "=" + value)
 		} else {
-			a.say(rest + " is not set")
+			a.sayText(rest + " is not set")
 		}
 	case "sleep":
 		d, err := time.ParseDuration(rest)
 		if err != nil {
-			return a.fail(err.Error()), true
+			return a.failTurn(err.Error()), true
 		}
 		select {
 		case <-ctx.Done():
@@ -187,28 +187,28 @@ func (a *agent) do(ctx context.Context, line string) (code int, over bool) {
 	case "flood":
 		n, err := strconv.Atoi(rest)
 		if err != nil {
-			return a.fail(err.Error()), true
+			return a.failTurn(err.Error()), true
 		}
-		a.flood(ctx, n)
+		a.floodTexts(ctx, n)
 	case "raw":
-		a.raw(rest + "\n")
+		a.printRaw(rest + "\n")
 	case "fail":
-		return a.fail(rest), true
+		return a.failTurn(rest), true
 	case "crash":
-		a.raw(`{"type":"assistant","message":{"id":"msg_`)
+		a.printRaw(`{"type":"assistant","message":{"id":"msg_`)
 		fmt.Fprintln(os.Stderr, "panic: the prompt says so")
 		return 70, true
 	default:
-		a.say("You said: " + line)
+		a.sayText("You said: " + line)
 	}
 	return 0, false
 }
 
-// bash runs a command as the tool of that name.
-func (a *agent) bash(ctx context.Context, command string) {
+// runBash runs a command as the tool of that name.
+func (a *agent) runBash(ctx context.Context, command string) {
 	a.calls++
 	id := fmt.Sprintf("toolu_%s_%d", a.session.id[:8], a.session.messages+a.calls)
-	a.message(object{"type": "tool_use", "id": id, "name": "Bash", "input": object{"command": command}}, command)
+	a.sendMessage(object{"type": "tool_use", "id": id, "name": "Bash", "input": object{"command": command}}, command)
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.WaitDelay = time.Second // a descendant may hold the output open
 	out, err := cmd.CombinedOutput()
@@ -220,7 +220,7 @@ func (a *agent) bash(ctx context.Context, command string) {
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		text, failed = err.Error(), true
 	}
-	a.print(object{"type": "user", "parent_tool_use_id": nil, "message": object{"role": "user", "content": []object{
+	a.printLine(object{"type": "user", "parent_tool_use_id": nil, "message": object{"role": "user", "content": []object{
 		{"type": "tool_result", "tool_use_id": id, "content": text, "is_error": failed},
 	}}})
 }

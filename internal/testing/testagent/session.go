@@ -21,24 +21,24 @@ type session struct {
 	file     *os.File
 }
 
-// open begins a session, or goes on with the newest one of the working directory.
-func open(goesOn bool) (*session, error) {
-	dir, err := sessions()
+// openSession begins a session, or goes on with the newest one of the working directory.
+func openSession(goesOn bool) (*session, error) {
+	dir, err := sessionsDir()
 	if err != nil {
 		return nil, err
 	}
 	s := &session{}
 	if goesOn {
-		if s.id, err = newest(dir); err != nil {
+		if s.id, err = newestSession(dir); err != nil {
 			return nil, err
 		}
 		if s.id == "" && os.Getenv("TESTAGENT_CONTINUE") != "new" {
-			return nil, said("No conversation found to continue")
+			return nil, cliError("No conversation found to continue")
 		}
 	}
 	if s.id != "" {
 		s.old = true
-		if err := s.read(filepath.Join(dir, s.id+".jsonl")); err != nil {
+		if err := s.countPrompts(filepath.Join(dir, s.id+".jsonl")); err != nil {
 			return nil, err
 		}
 	} else {
@@ -51,8 +51,8 @@ func open(goesOn bool) (*session, error) {
 	return s, err
 }
 
-// sessions is the directory with those of the working directory.
-func sessions() (string, error) {
+// sessionsDir is the directory with those of the working directory.
+func sessionsDir() (string, error) {
 	config := os.Getenv("CLAUDE_CONFIG_DIR")
 	if config == "" {
 		home, err := os.UserHomeDir()
@@ -74,8 +74,8 @@ func sessions() (string, error) {
 	return filepath.Join(config, "projects", name), nil
 }
 
-// newest returns the id of the session that was written last; "" if there is none.
-func newest(dir string) (string, error) {
+// newestSession returns the id of the session that was written last; "" if there is none.
+func newestSession(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
@@ -101,8 +101,8 @@ func newest(dir string) (string, error) {
 	return id, nil
 }
 
-// read counts what is in the file.
-func (s *session) read(path string) error {
+// countPrompts counts what is in the file.
+func (s *session) countPrompts(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *session) read(path string) error {
 	return lines.Err()
 }
 
-func (s *session) write(line object) error {
+func (s *session) writeLine(line object) error {
 	line["sessionId"] = s.id
 	data, err := json.Marshal(line)
 	if err != nil {

@@ -66,8 +66,8 @@ func (c *Cluster) AgentSandbox(t testing.TB) *AgentSandbox {
 func (a *AgentSandbox) Start(t testing.TB) {
 	t.Helper()
 	a.cmd = exec.Command(a.program, "--extensions", "--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0",
-		"--kubeconfig", a.c.Kubeconfig(), "--webhook-cert-dir", a.c.at("agent-sandbox"))
-	log, err := os.OpenFile(a.c.at("log", "agent-sandbox"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		"--kubeconfig", a.c.Kubeconfig(), "--webhook-cert-dir", a.c.filePath("agent-sandbox"))
+	log, err := os.OpenFile(a.c.filePath("log", "agent-sandbox"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +100,9 @@ func (a *AgentSandbox) Start(t testing.TB) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatal(a.c.explain(fmt.Errorf("agent-sandbox does not answer: %w", err)))
+			t.Fatal(a.c.explainError(fmt.Errorf("agent-sandbox does not answer: %w", err)))
 		case <-a.ended:
-			t.Fatal(a.c.explain(fmt.Errorf("agent-sandbox has ended: %s", a.cmd.ProcessState)))
+			t.Fatal(a.c.explainError(fmt.Errorf("agent-sandbox has ended: %s", a.cmd.ProcessState)))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

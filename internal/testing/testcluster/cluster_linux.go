@@ -65,7 +65,7 @@ var shared struct {
 func Need(t testing.TB) *Cluster {
 	t.Helper()
 	needParts(t)
-	shared.once.Do(func() { shared.Cluster, shared.err = start(t) })
+	shared.once.Do(func() { shared.Cluster, shared.err = startCluster(t) })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
@@ -77,12 +77,12 @@ func Need(t testing.TB) *Cluster {
 func Own(t testing.TB) *Cluster {
 	t.Helper()
 	needParts(t)
-	c, err := start(t)
+	c, err := startCluster(t)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.stop(); err != nil {
+		if err := c.stopCluster(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -101,11 +101,11 @@ func Stop() error {
 	if shared.Cluster == nil {
 		return nil
 	}
-	return shared.Cluster.stop()
+	return shared.Cluster.stopCluster()
 }
 
-// start starts a cluster, and waits until pods can be made.
-func start(t testing.TB) (_ *Cluster, err error) {
+// startCluster starts a cluster, and waits until pods can be made.
+func startCluster(t testing.TB) (_ *Cluster, err error) {
 	dir, err := os.MkdirTemp("", "atoll-cluster-")
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func start(t testing.TB) (_ *Cluster, err error) {
 	c := &Cluster{dir: dir, Token: rand.Text()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.stop())
+			err = errors.Join(err, c.stopCluster())
 		}
 	}()
 	config, err := json.Marshal(map[string]string{
@@ -123,22 +123,22 @@ func start(t testing.TB) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(c.at("config.json"), config, 0o600); err != nil {
+	if err := os.WriteFile(c.filePath("config.json"), config, 0o600); err != nil {
 		return nil, err
 	}
-	out, err := os.Create(c.at("node.log"))
+	out, err := os.Create(c.filePath("node.log"))
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	c.cmd = exec.Command(testenv.Kube(t, "kube"), "node", c.at("config.json"))
+	c.cmd = exec.Command(testenv.Kube(t, "kube"), "node", c.filePath("config.json"))
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	c.cmd.Env = append(os.Environ(), "GOGC=400") // memory is there, CPUs are not: a third of an API server's work is its collector's
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 		Setpgid:    true,
 	}
-	if err := spawn(c.cmd); err != nil {
+	if err := startChild(c.cmd); err != nil {
 		return nil, err
 	}
 	ended, end := context.WithCancelCause(context.Background())
@@ -147,26 +147,26 @@ func start(t testing.TB) (_ *Cluster, err error) {
 	c.client = &http.Client{Transport: &http.Transport{DialContext: c.Dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // in a namespace of its own
 	ctx, cancel := context.WithTimeout(c.ended, startTime)
 	defer cancel()
-	if err := c.load(ctx, "localhost/pause:1", pause(t)); err != nil {
-		return nil, c.explain(err)
+	if err := c.loadImage(ctx, "localhost/pause:1", pauseImage(t)); err != nil {
+		return nil, c.explainError(err)
 	}
-	if err := c.ready(ctx); err != nil {
-		return nil, c.explain(err)
+	if err := c.waitReady(ctx); err != nil {
+		return nil, c.explainError(err)
 	}
-	if err := c.forward(); err != nil {
+	if err := c.forwardOutside(); err != nil {
 		return nil, err
 	}
 	work, quit := context.WithCancel(context.Background())
 	c.quit = quit
-	return c, c.provide(work)
+	return c, c.provideVolumes(work)
 }
 
 // startTime is how long a cluster may take to start, which takes seconds on an idle machine.
 var startTime = testenv.Scale(4 * time.Minute)
 
-// spawn starts a program that ends when this one does, which the kernel sees to while
+// startChild starts a program that ends when this one does, which the kernel sees to while
 // the thread that has started it lives.
-func spawn(cmd *exec.Cmd) error {
+func startChild(cmd *exec.Cmd) error {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	done := make(chan error)
 	go func() {
@@ -181,13 +181,13 @@ func spawn(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// at is the path of one of its files.
-func (c *Cluster) at(name ...string) string {
+// filePath is the path of one of its files.
+func (c *Cluster) filePath(name ...string) string {
 	return filepath.Join(append([]string{c.dir}, name...)...)
 }
 
-// pause is the image of what holds the namespaces of each pod.
-func pause(t testing.TB) v1.Image {
+// pauseImage is the image of what holds the namespaces of each pod.
+func pauseImage(t testing.TB) v1.Image {
 	img, err := mutate.Config(testimage.Busybox(t), v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2000000000"}})
 	if err != nil {
 		t.Fatal(err)
@@ -198,19 +198,19 @@ func pause(t testing.TB) v1.Image {
 // Load gives its machine an image under a name.
 func (c *Cluster) Load(t testing.TB, ref string, img v1.Image) {
 	t.Helper()
-	if err := c.load(t.Context(), ref, img); err != nil {
+	if err := c.loadImage(t.Context(), ref, img); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// load gives its machine an image under a name, as soon as its containerd answers.
-func (c *Cluster) load(ctx context.Context, ref string, img v1.Image) error {
+// loadImage gives its machine an image under a name, as soon as its containerd answers.
+func (c *Cluster) loadImage(ctx context.Context, ref string, img v1.Image) error {
 	packed, err := testimage.Archive(ref, img)
 	if err != nil {
 		return err
 	}
 	for {
-		cmd := exec.CommandContext(ctx, "ctr", "--address", c.at("containerd.sock"), "--namespace", "k8s.io", "images", "import", "-")
+		cmd := exec.CommandContext(ctx, "ctr", "--address", c.filePath("containerd.sock"), "--namespace", "k8s.io", "images", "import", "-")
 		cmd.Stdin = bytes.NewReader(packed)
 		out, err := cmd.CombinedOutput()
 		if err == nil {
@@ -224,21 +224,21 @@ func (c *Cluster) load(ctx context.Context, ref string, img v1.Image) error {
 	}
 }
 
-// ready waits until pods can be made: there is the machine, and the account that they
+// waitReady waits until pods can be made: there is the machine, and the account that they
 // have.
-func (c *Cluster) ready(ctx context.Context) error {
+func (c *Cluster) waitReady(ctx context.Context) error {
 	for {
 		var node struct {
 			Status struct {
 				Conditions []struct{ Type, Status string }
 			}
 		}
-		err := c.get(ctx, "/api/v1/nodes/node1", &node)
+		err := c.getObject(ctx, "/api/v1/nodes/node1", &node)
 		if err == nil && !slices.Contains(node.Status.Conditions, struct{ Type, Status string }{"Ready", "True"}) {
 			err = errors.New("the machine is not ready")
 		}
 		if err == nil {
-			err = c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
+			err = c.getObject(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
 		}
 		if err == nil {
 			return nil
@@ -251,8 +251,8 @@ func (c *Cluster) ready(ctx context.Context) error {
 	}
 }
 
-// get asks the API server.
-func (c *Cluster) get(ctx context.Context, path string, into any) error {
+// getObject asks the API server.
+func (c *Cluster) getObject(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+path, nil)
 	if err != nil {
 		return err
@@ -273,13 +273,13 @@ func (c *Cluster) get(ctx context.Context, path string, into any) error {
 	return err
 }
 
-// explain adds to an error how the logs end.
-func (c *Cluster) explain(err error) error {
+// explainError adds to an error how the logs end.
+func (c *Cluster) explainError(err error) error {
 	if err == nil {
 		return nil
 	}
-	logs, _ := filepath.Glob(c.at("log", "*"))
-	for _, log := range append(logs, c.at("node.log")) {
+	logs, _ := filepath.Glob(c.filePath("log", "*"))
+	for _, log := range append(logs, c.filePath("node.log")) {
 		text, _ := os.ReadFile(log)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		err = fmt.Errorf("%w\n%s: %s", err, filepath.Base(log), strings.Join(lines[max(0, len(lines)-4):], "\n\t"))
@@ -292,7 +292,7 @@ func (c *Cluster) URL() string { return "https://" + net.JoinHostPort(Address, "
 
 // Kubeconfig is the path of a file by which programs in its network reach it, as who may
 // do everything.
-func (c *Cluster) Kubeconfig() string { return c.at("pki", "admin.kubeconfig") }
+func (c *Cluster) Kubeconfig() string { return c.filePath("pki", "admin.kubeconfig") }
 
 // Dial connects to an address in its network: of the API server, a pod or a service.
 func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -346,40 +346,40 @@ func (c *Cluster) Registry(t testing.TB) *testimage.Registry {
 // until Release or the end of the test.
 func (c *Cluster) Hold(t testing.TB, program string) {
 	t.Helper()
-	if err := os.WriteFile(c.at("hold", program), nil, 0o600); err != nil {
+	if err := os.WriteFile(c.filePath("hold", program), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Release(t, program) })
-	c.await(t, program, false)
+	c.waitProgram(t, program, false)
 }
 
 // Release lets a program be started that is held, and waits until pods can be made.
 func (c *Cluster) Release(t testing.TB, program string) {
 	t.Helper()
-	if err := os.Remove(c.at("hold", program)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(c.filePath("hold", program)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	c.await(t, program, true)
+	c.waitProgram(t, program, true)
 	ctx, cancel := context.WithTimeout(c.ended, startTime)
 	defer cancel()
-	if err := c.ready(ctx); err != nil {
-		t.Fatal(c.explain(err))
+	if err := c.waitReady(ctx); err != nil {
+		t.Fatal(c.explainError(err))
 	}
 }
 
-// await waits until a program runs, or does not.
-func (c *Cluster) await(t testing.TB, program string, runs bool) {
+// waitProgram waits until a program runs, or does not.
+func (c *Cluster) waitProgram(t testing.TB, program string, runs bool) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(c.at("run", program)); (err == nil) == runs {
+		if _, err := os.Stat(c.filePath("run", program)); (err == nil) == runs {
 			return
 		}
 	}
 	t.Fatalf("%s runs is still %v", program, !runs)
 }
 
-// stop ends the cluster and removes all that it had.
-func (c *Cluster) stop() error {
+// stopCluster ends the cluster and removes all that it had.
+func (c *Cluster) stopCluster() error {
 	if c.quit != nil {
 		c.quit()
 	}

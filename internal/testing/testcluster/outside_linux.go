@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// forward has the API server answer on an address of this machine's loopback, too, for
+// forwardOutside has the API server answer on an address of this machine's loopback, too, for
 // those who are not in the cluster's network.
-func (c *Cluster) forward() error {
+func (c *Cluster) forwardOutside() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (c *Cluster) forward() error {
 			if err != nil {
 				return
 			}
-			go c.pass(conn)
+			go c.passConn(conn)
 		}
 	}()
 	text := fmt.Sprintf(`apiVersion: v1
@@ -37,8 +37,8 @@ current-context: test
 	return os.WriteFile(c.OutsideKubeconfig(), []byte(text), 0o600)
 }
 
-// pass carries one connection.
-func (c *Cluster) pass(conn net.Conn) {
+// passConn carries one connection.
+func (c *Cluster) passConn(conn net.Conn) {
 	defer conn.Close()
 	to, err := c.Dial(context.Background(), "tcp", net.JoinHostPort(Address, "6443"))
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Cluster) pass(conn net.Conn) {
 
 // OutsideKubeconfig is the path of a file by which programs that are not in the
 // cluster's network reach it, as who may do everything.
-func (c *Cluster) OutsideKubeconfig() string { return c.at("outside.kubeconfig") }
+func (c *Cluster) OutsideKubeconfig() string { return c.filePath("outside.kubeconfig") }
 
 // ConfigOf reaches the cluster whose API server is at url, with a token, as often as is
 // asked: the usual 5 requests a second would have tests wait for a minute.

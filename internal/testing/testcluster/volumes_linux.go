@@ -20,9 +20,9 @@ import (
 // soon as a pod wants it.
 const Class = "directories"
 
-// provide makes what the volumes are of that somebody claims, until ctx ends, and
+// provideVolumes makes what the volumes are of that somebody claims, until ctx ends, and
 // deletes it when the claim is gone.
-func (c *Cluster) provide(ctx context.Context) error {
+func (c *Cluster) provideVolumes(ctx context.Context) error {
 	core, err := corev1client.NewForConfig(c.Config())
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (c *Cluster) serveClaims(ctx context.Context, core corev1client.CoreV1Inter
 const selectedNode = "volume.kubernetes.io/selected-node"
 
 func (c *Cluster) makeVolume(ctx context.Context, core corev1client.CoreV1Interface, claim *corev1.PersistentVolumeClaim) error {
-	dir := c.at("volumes", string(claim.UID))
+	dir := c.filePath("volumes", string(claim.UID))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func Dagger(t testing.TB, registry string) *Engine {
 			t.Errorf("dagger's engine: %v", err)
 		}
 	})
-	if err := e.daggerd(program, testenv.Dagger(t, "dnsname"), registry); err != nil {
+	if err := e.startDagger(program, testenv.Dagger(t, "dnsname"), registry); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -47,8 +47,8 @@ const apart = `mkdir "$0/mem" && mount -t tmpfs -o mode=711 engine "$0/mem" &&
 	mount --rbind /sys/fs/cgroup "$0/mem/cgroup" && mount -t sysfs sys /sys && mount --rbind "$0/mem/cgroup" /sys/fs/cgroup || exit
 	export TMPDIR="$0/mem/tmp" PATH="$0/bin:$PATH"`
 
-// daggerd starts an engine, and waits until it listens.
-func (e *Engine) daggerd(program, dnsname, registry string) error {
+// startDagger starts an engine, and waits until it listens.
+func (e *Engine) startDagger(program, dnsname, registry string) error {
 	links := map[string]string{"bin/update-ca-certificates": "/bin/true", "bin/c_rehash": "/bin/true", "cni/dnsname": dnsname}
 	for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback"} {
 		links["cni/"+plugin] = "/usr/lib/cni/" + plugin
@@ -65,13 +65,13 @@ func (e *Engine) daggerd(program, dnsname, registry string) error {
 	if err := os.WriteFile(e.At("engine.toml"), []byte(config), 0o600); err != nil {
 		return err
 	}
-	return e.start(e.listens, apart, "sh", "-c", `echo $$ >"$0"; exec "$@"`, e.At("pid"),
+	return e.startEngine(e.checkListening, apart, "sh", "-c", `echo $$ >"$0"; exec "$@"`, e.At("pid"),
 		program, "--config", e.At("engine.toml"), "--root", e.At("mem/state"), "--addr", e.Host, "--oci-cni-binary-dir", e.At("cni"),
 		"--network-name", "dagger", "--network-cidr", "10.87.0.0/16")
 }
 
-// listens waits until somebody does at its socket.
-func (e *Engine) listens() error {
+// checkListening waits until somebody does at its socket.
+func (e *Engine) checkListening() error {
 	for end := time.Now().Add(startTime); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("unix", e.Host[len("unix://"):])
 		if err == nil {

@@ -87,11 +87,11 @@ func (e *Engine) Dockerd(args ...string) error {
 // own that prepare, a shell's line, changes first. It waits until an engine answers. The
 // program is started again when it ends before it is meant to.
 func (e *Engine) Start(prepare string, program ...string) error {
-	return e.start(e.Await, prepare, program...)
+	return e.startEngine(e.Await, prepare, program...)
 }
 
-// start is Start for any engine, whose answer await waits for.
-func (e *Engine) start(await func() error, prepare string, program ...string) error {
+// startEngine is Start for any engine, whose answer await waits for.
+func (e *Engine) startEngine(await func() error, prepare string, program ...string) error {
 	e.cmd = exec.Command("sh", append([]string{
 		"-c", `mount --make-rprivate / && mount -t proc proc /proc && busybox ip link set lo up || exit
 		` + prepare + `
@@ -134,7 +134,7 @@ var startTime = testenv.Scale(4 * time.Minute)
 func (e *Engine) Await() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()
-	return e.ask(func(c *client.Client) error {
+	return e.withClient(func(c *client.Client) error {
 		for {
 			_, err := c.Ping(ctx, client.PingOptions{})
 			if err == nil {
@@ -149,8 +149,8 @@ func (e *Engine) Await() error {
 	})
 }
 
-// ask calls fn with a client.
-func (e *Engine) ask(fn func(*client.Client) error) error {
+// withClient calls fn with a client.
+func (e *Engine) withClient(fn func(*client.Client) error) error {
 	c, err := client.New(client.WithHost(e.Host))
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (e *Engine) Load(ref string, img v1.Image) error {
 	if err != nil {
 		return err
 	}
-	return e.ask(func(c *client.Client) error {
+	return e.withClient(func(c *client.Client) error {
 		loaded, err := c.ImageLoad(context.Background(), bytes.NewReader(packed))
 		if err != nil {
 			return err
@@ -179,7 +179,7 @@ func (e *Engine) Load(ref string, img v1.Image) error {
 // Held is what it has of sandboxes: containers and volumes, but for those that all share.
 func (e *Engine) Held(t *testing.T) (all []string) {
 	t.Helper()
-	err := e.ask(func(c *client.Client) error {
+	err := e.withClient(func(c *client.Client) error {
 		containers, err := c.ContainerList(context.Background(), client.ContainerListOptions{All: true})
 		if err != nil {
 			return err
@@ -241,12 +241,12 @@ func (e *Engine) TCP(t testing.TB) string {
 	if e.tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	e.work.Go(e.forward)
+	e.work.Go(e.forwardSocket)
 	return "tcp://" + e.tcp.Addr().String()
 }
 
-// forward carries connections from TCP to its socket.
-func (e *Engine) forward() {
+// forwardSocket carries connections from TCP to its socket.
+func (e *Engine) forwardSocket() {
 	for {
 		conn, err := e.tcp.Accept()
 		if err != nil {

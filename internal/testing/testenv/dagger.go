@@ -8,7 +8,7 @@ import (
 
 // DaggerPrograms are what scripts/dagger builds.
 var DaggerPrograms = Part{what: "Dagger's engine", script: "scripts/dagger", missing: func() error {
-	_, err := dagger("engine")
+	_, err := daggerProgram("engine")
 	return err
 }}
 
@@ -17,14 +17,14 @@ var DaggerPrograms = Part{what: "Dagger's engine", script: "scripts/dagger", mis
 func Dagger(t testing.TB, program string) string {
 	t.Helper()
 	Need(t, DaggerPrograms)
-	path, err := dagger(program)
+	path, err := daggerProgram(program)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-func dagger(program string) (string, error) {
+func daggerProgram(program string) (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", err

@@ -16,7 +16,7 @@ import (
 func DynamoDB(t testing.TB) string {
 	t.Helper()
 	Need(t, DynamoDBServer)
-	node, program, err := dynalite()
+	node, program, err := dynalitePrograms()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,8 +32,8 @@ func DynamoDB(t testing.TB) string {
 	}
 }
 
-// dynalite is the program and the node that it runs on.
-func dynalite() (node, program string, err error) {
+// dynalitePrograms is the program and the node that it runs on.
+func dynalitePrograms() (node, program string, err error) {
 	bin, err := mcpPrograms()
 	if err != nil {
 		return "", "", err

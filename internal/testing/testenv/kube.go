@@ -8,7 +8,7 @@ import (
 
 // KubePrograms are what scripts/kube builds.
 var KubePrograms = Part{what: "the programs of a Kubernetes cluster", script: "scripts/kube", missing: func() error {
-	_, err := kube("kube")
+	_, err := kubeProgram("kube")
 	return err
 }}
 
@@ -16,14 +16,14 @@ var KubePrograms = Part{what: "the programs of a Kubernetes cluster", script: "s
 func Kube(t testing.TB, program string) string {
 	t.Helper()
 	Need(t, KubePrograms)
-	path, err := kube(program)
+	path, err := kubeProgram(program)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-func kube(program string) (string, error) {
+func kubeProgram(program string) (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", err

@@ -62,7 +62,7 @@ func StopPostgres() {
 	postgres.Lock()
 	defer postgres.Unlock()
 	if postgres.server != nil {
-		postgres.server.remove()
+		postgres.server.removeFiles()
 		postgres.server = nil
 	}
 }
@@ -76,7 +76,7 @@ func OwnPostgres(t testing.TB) *PostgresServer {
 	if err != nil {
 		t.Fatalf("PostgreSQL: %v", err)
 	}
-	t.Cleanup(s.remove)
+	t.Cleanup(s.removeFiles)
 	return s
 }
 

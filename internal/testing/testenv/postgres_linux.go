@@ -37,7 +37,7 @@ func newPostgres() (_ *PostgresServer, err error) {
 	s := &PostgresServer{dir: dir, programs: programs}
 	defer func() {
 		if err != nil {
-			s.remove()
+			s.removeFiles()
 		}
 	}()
 	if os.Geteuid() == 0 {
@@ -46,7 +46,7 @@ func newPostgres() (_ *PostgresServer, err error) {
 		}
 	}
 	data := filepath.Join(dir, "data")
-	init := s.command("initdb", "-D", data, "-U", "atoll", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions")
+	init := s.serverCommand("initdb", "-D", data, "-U", "atoll", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions")
 	if out, err := init.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
 	}
@@ -54,15 +54,15 @@ func newPostgres() (_ *PostgresServer, err error) {
 	if err := os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(access), 0o600); err != nil {
 		return nil, err
 	}
-	single := s.command("postgres", "--single", "-D", data, "postgres")
-	single.Stdin, err = input("CREATE DATABASE atoll;\nCREATE USER locked PASSWORD '" + LockedPassword + "';\nGRANT ALL ON DATABASE atoll TO locked;\n")
+	single := s.serverCommand("postgres", "--single", "-D", data, "postgres")
+	single.Stdin, err = inputFile("CREATE DATABASE atoll;\nCREATE USER locked PASSWORD '" + LockedPassword + "';\nGRANT ALL ON DATABASE atoll TO locked;\n")
 	if err != nil {
 		return nil, err
 	}
 	if out, err := single.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("postgres --single: %w: %s", err, out)
 	}
-	return s, s.start()
+	return s, s.startServer()
 }
 
 // asAnother has the server run as another user than root.
@@ -87,8 +87,8 @@ func (s *PostgresServer) asAnother() error {
 	return os.Chown(s.dir, uid, gid)
 }
 
-// input is a file with a text, as a program's stdin.
-func input(text string) (*os.File, error) {
+// inputFile is a file with a text, as a program's stdin.
+func inputFile(text string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func input(text string) (*os.File, error) {
 	return r, errors.Join(err, w.Close())
 }
 
-func (s *PostgresServer) command(name string, args ...string) *exec.Cmd {
+func (s *PostgresServer) serverCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.programs, name), args...)
 	cmd.Dir = s.dir
 	// It ends with the test program, however that ends.
@@ -105,8 +105,8 @@ func (s *PostgresServer) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the server and waits until it answers.
-func (s *PostgresServer) start() error {
+// startServer starts the server and waits until it answers.
+func (s *PostgresServer) startServer() error {
 	long := Scale(4 * time.Minute) // it may have to recover from a kill
 	var err error
 	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -123,7 +123,7 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 		return err
 	}
 	defer log.Close()
-	cmd := s.command("postgres", "-D", filepath.Join(s.dir, "data"), "-k", s.dir, "-c", "listen_addresses=",
+	cmd := s.serverCommand("postgres", "-D", filepath.Join(s.dir, "data"), "-k", s.dir, "-c", "listen_addresses=",
 		"-c", "max_connections=300", "-c", "shared_buffers=16MB", "-c", "max_wal_size=128MB",
 		"-c", "dynamic_shared_memory_type=mmap") // in its directory: what it left in /dev/shm when it was killed would stay there
 	cmd.Stdout, cmd.Stderr = log, log
@@ -153,13 +153,13 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	s.signal(syscall.SIGQUIT)
+	s.signalServer(syscall.SIGQUIT)
 	return fmt.Errorf("it does not answer")
 }
 
-// signal sends the server a signal and waits for its end. Where that was before, its pid may be
+// signalServer sends the server a signal and waits for its end. Where that was before, its pid may be
 // another one's.
-func (s *PostgresServer) signal(how syscall.Signal) {
+func (s *PostgresServer) signalServer(how syscall.Signal) {
 	select {
 	case <-s.ended:
 		return
@@ -178,7 +178,7 @@ func (s *PostgresServer) Kill() {
 	}
 	_ = syscall.Kill(s.pid, syscall.SIGSTOP) // it begins no other process now
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.pid))
-	s.signal(syscall.SIGKILL)
+	s.signalServer(syscall.SIGKILL)
 	for _, child := range strings.Fields(string(children)) { // they would answer until they notice
 		if pid, err := strconv.Atoi(child); err == nil {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -189,14 +189,14 @@ func (s *PostgresServer) Kill() {
 // Start starts a server that was killed.
 func (s *PostgresServer) Start(t testing.TB) {
 	t.Helper()
-	if err := s.start(); err != nil {
+	if err := s.startServer(); err != nil {
 		t.Fatalf("PostgreSQL: %v", err)
 	}
 }
 
-func (s *PostgresServer) remove() {
+func (s *PostgresServer) removeFiles() {
 	if s.ended != nil {
-		s.signal(syscall.SIGQUIT)
+		s.signalServer(syscall.SIGQUIT)
 	}
 	for end := time.Now().Add(Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // those that served its connections may write still
 		if os.RemoveAll(s.dir) == nil {

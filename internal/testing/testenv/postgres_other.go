@@ -19,4 +19,4 @@ func (s *PostgresServer) Kill() {}
 // Start starts a server that was killed.
 func (s *PostgresServer) Start(t testing.TB) {}
 
-func (s *PostgresServer) remove() {}
+func (s *PostgresServer) removeFiles() {}

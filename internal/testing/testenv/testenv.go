@@ -41,10 +41,10 @@ var (
 		return nil
 	}}
 	// Cgroups is the right to make cgroups that limit memory.
-	Cgroups = Part{what: "a writable cgroup with the memory controller", missing: cgroups}
+	Cgroups = Part{what: "a writable cgroup with the memory controller", missing: checkCgroups}
 	// DebianTree is what scripts/debian makes, which needs root.
 	DebianTree = Part{what: "a Debian tree", install: "debootstrap, and run scripts/debian", missing: func() error {
-		_, err := debian()
+		_, err := debianPath()
 		return err
 	}}
 	// MCPPrograms are what scripts/node installs, which needs npm.
@@ -59,12 +59,12 @@ var (
 	}}
 	// DynamoDBServer is what scripts/node installs, which needs npm.
 	DynamoDBServer = Part{what: "a server that speaks like DynamoDB", install: "npm, and run scripts/node", missing: func() error {
-		_, _, err := dynalite()
+		_, _, err := dynalitePrograms()
 		return err
 	}}
 	// StaticBusybox is a busybox that runs where there are no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
-		_, err := busybox()
+		_, err := busyboxPath()
 		return err
 	}}
 )
@@ -94,18 +94,18 @@ func Need(t testing.TB, parts ...Part) {
 		err := p.missing()
 		switch {
 		case err == nil:
-		case p.remedy() != "" && os.Getenv("CI") == "true":
-			t.Fatalf("needs %s: %v; %s", p.what, err, p.remedy())
-		case p.remedy() != "":
-			t.Skipf("needs %s: %v; %s", p.what, err, p.remedy())
+		case p.installHint() != "" && os.Getenv("CI") == "true":
+			t.Fatalf("needs %s: %v; %s", p.what, err, p.installHint())
+		case p.installHint() != "":
+			t.Skipf("needs %s: %v; %s", p.what, err, p.installHint())
 		default:
 			t.Skipf("needs %s: %v", p.what, err)
 		}
 	}
 }
 
-// remedy is what brings the part; "" when nothing does.
-func (p Part) remedy() string {
+// installHint is what brings the part; "" when nothing does.
+func (p Part) installHint() string {
 	switch {
 	case p.script != "":
 		return "run " + p.script
@@ -119,17 +119,17 @@ func (p Part) remedy() string {
 func Busybox(t testing.TB) string {
 	t.Helper()
 	Need(t, StaticBusybox)
-	path, err := busybox()
+	path, err := busyboxPath()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-func busybox() (string, error) {
+func busyboxPath() (string, error) {
 	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
 		program, err := os.ReadFile(path)
-		if err == nil && static(program) {
+		if err == nil && isStatic(program) {
 			return path, nil
 		}
 	}
@@ -141,14 +141,14 @@ func busybox() (string, error) {
 func Debian(t testing.TB) string {
 	t.Helper()
 	Need(t, DebianTree)
-	path, err := debian()
+	path, err := debianPath()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-func debian() (string, error) {
+func debianPath() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -202,15 +202,15 @@ func s3Server(name string) (string, error) {
 	return path, err
 }
 
-// static reports whether a program needs no libraries: one that does names
+// isStatic reports whether a program needs no libraries: one that does names
 // their loader.
-func static(program []byte) bool {
+func isStatic(program []byte) bool {
 	return !bytes.Contains(program, []byte("/ld-linux")) && !bytes.Contains(program, []byte("/ld-musl"))
 }
 
-// cgroups makes and removes a group, which alone tells: a file system mounted
+// checkCgroups makes and removes a group, which alone tells: a file system mounted
 // read-only looks writable to root.
-func cgroups() error {
+func checkCgroups() error {
 	root := "/sys/fs/cgroup"
 	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	switch {

@@ -67,13 +67,13 @@ func TestBusyboxIsStatic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(program) < 100<<10 || !static(program) {
-		t.Errorf("%d bytes, static %v: not what it says", len(program), static(program))
+	if len(program) < 100<<10 || !isStatic(program) {
+		t.Errorf("%d bytes, static %v: not what it says", len(program), isStatic(program))
 	}
 }
 
 func TestStatic(t *testing.T) {
-	if static([]byte("\x7fELF.../lib64/ld-linux-x86-64.so.2...")) {
+	if isStatic([]byte("\x7fELF.../lib64/ld-linux-x86-64.so.2...")) {
 		t.Error("a program with a loader counts as static")
 	}
 }

@@ -49,7 +49,7 @@ func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, networ
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := http.Handler(good)
 		r.mu.Lock()
-		if what := asked(req); what != "" {
+		if what := requestedObject(req); what != "" {
 			r.gets = append(r.gets, what)
 		}
 		if r.fault != nil {
@@ -72,8 +72,8 @@ func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, networ
 	return r
 }
 
-// asked says which manifest or blob a request is for.
-func asked(req *http.Request) string {
+// requestedObject says which manifest or blob a request is for.
+func requestedObject(req *http.Request) string {
 	if req.Method != http.MethodGet {
 		return ""
 	}
@@ -96,7 +96,7 @@ func (r *Registry) Push(repoTag string, img v1.Image) string {
 	if err := remote.Write(ref, img, remote.WithTransport(r.transport)); err != nil {
 		r.t.Fatal(err)
 	}
-	r.forget()
+	r.forgetGets()
 	return ref.Name()
 }
 
@@ -110,11 +110,11 @@ func (r *Registry) PushIndex(repoTag string, index v1.ImageIndex) string {
 	if err := remote.WriteIndex(ref, index, remote.WithTransport(r.transport)); err != nil {
 		r.t.Fatal(err)
 	}
-	r.forget()
+	r.forgetGets()
 	return ref.Name()
 }
 
-func (r *Registry) forget() {
+func (r *Registry) forgetGets() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gets = nil

@@ -6,19 +6,19 @@ import (
 	"net/http"
 )
 
-// messages answers as Anthropic's Messages API does.
-func messages(w http.ResponseWriter, req *request, reply Reply, id int) {
+// serveMessages answers as Anthropic's Messages API does.
+func serveMessages(w http.ResponseWriter, req *request, reply Reply, id int) {
 	blocks, stop, err := blocksOf(req, reply, id)
 	if err != nil {
-		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 		return
 	}
 	message := object{
 		"id": fmt.Sprintf("msg_%06d", id), "type": "message", "role": "assistant", "model": req.Model,
-		"content": blocks, "stop_reason": stop, "stop_sequence": nil, "usage": usage(reply),
+		"content": blocks, "stop_reason": stop, "stop_sequence": nil, "usage": usageOf(reply),
 	}
 	if !req.Stream {
-		answer(w, message)
+		writeJSON(w, message)
 		return
 	}
 	s := newStream(w)
@@ -28,18 +28,18 @@ func messages(w http.ResponseWriter, req *request, reply Reply, id int) {
 	}
 	begin["content"], begin["stop_reason"] = []object{}, nil
 	begin["usage"] = object{"input_tokens": 100, "output_tokens": 1, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 20}
-	s.send("message_start", object{"message": begin})
+	s.sendEvent("message_start", object{"message": begin})
 	for i, block := range blocks {
-		s.block(i, block)
+		s.sendBlock(i, block)
 	}
-	s.send("message_delta", object{"delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": usage(reply)})
-	s.send("message_stop", object{})
+	s.sendEvent("message_delta", object{"delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": usageOf(reply)})
+	s.sendEvent("message_stop", object{})
 }
 
-// usage is the same for the same reply.
-func usage(reply Reply) object {
+// usageOf is the same for the same reply.
+func usageOf(reply Reply) object {
 	return object{
-		"input_tokens": 100, "output_tokens": tokens(reply.Think + reply.Text + reply.Run),
+		"input_tokens": 100, "output_tokens": countTokens(reply.Think + reply.Text + reply.Run),
 		"cache_creation_input_tokens": 10, "cache_read_input_tokens": 20,
 	}
 }
@@ -55,7 +55,7 @@ func blocksOf(req *request, reply Reply, id int) (blocks []object, stop string, 
 	if reply.Run == "" {
 		return blocks, "end_turn", nil
 	}
-	name := req.tool("Bash")
+	name := req.findTool("Bash")
 	if name == "" {
 		return nil, "", fmt.Errorf("testmodel: the agent offers no tool for %q", reply.Run)
 	}
@@ -63,8 +63,8 @@ func blocksOf(req *request, reply Reply, id int) (blocks []object, stop string, 
 	return append(blocks, object{"type": "tool_use", "id": fmt.Sprintf("toolu_%06d", id), "name": name, "input": input}), "tool_use", nil
 }
 
-// block streams one block of content.
-func (s *stream) block(i int, block object) {
+// sendBlock streams one block of content.
+func (s *stream) sendBlock(i int, block object) {
 	start, field, whole := object{}, "", ""
 	for k, v := range block {
 		start[k] = v
@@ -83,12 +83,12 @@ func (s *stream) block(i int, block object) {
 		}
 		kind, field, whole, start["input"] = "input_json_delta", "partial_json", string(input), object{}
 	}
-	s.send("content_block_start", object{"index": i, "content_block": start})
-	for _, chunk := range chunks(whole) {
-		s.send("content_block_delta", object{"index": i, "delta": object{"type": kind, field: chunk}})
+	s.sendEvent("content_block_start", object{"index": i, "content_block": start})
+	for _, chunk := range splitChunks(whole) {
+		s.sendEvent("content_block_delta", object{"index": i, "delta": object{"type": kind, field: chunk}})
 	}
 	if kind == "thinking_delta" {
-		s.send("content_block_delta", object{"index": i, "delta": object{"type": "signature_delta", "signature": block["signature"]}})
+		s.sendEvent("content_block_delta", object{"index": i, "delta": object{"type": "signature_delta", "signature": block["signature"]}})
 	}
-	s.send("content_block_stop", object{"index": i})
+	s.sendEvent("content_block_stop", object{"index": i})
 }

@@ -6,38 +6,38 @@ import (
 	"net/http"
 )
 
-// responses answers as OpenAI's Responses API does, always in a stream: codex asks
+// serveResponses answers as OpenAI's Responses API does, always in a stream: codex asks
 // for nothing else.
-func responses(w http.ResponseWriter, req *request, reply Reply, id int) {
+func serveResponses(w http.ResponseWriter, req *request, reply Reply, id int) {
 	items, err := itemsOf(req, reply, id)
 	if err != nil {
-		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 		return
 	}
 	s := newStream(w)
 	response := fmt.Sprintf("resp_%06d", id)
-	s.numbered("response.created", object{"response": object{"id": response}})
+	s.sendNumbered("response.created", object{"response": object{"id": response}})
 	for i, item := range items {
-		s.numbered("response.output_item.added", object{"output_index": i, "item": item})
+		s.sendNumbered("response.output_item.added", object{"output_index": i, "item": item})
 		if item["type"] == "message" {
-			for _, chunk := range chunks(reply.Text) {
-				s.numbered("response.output_text.delta", object{"output_index": i, "content_index": 0, "item_id": item["id"], "delta": chunk})
+			for _, chunk := range splitChunks(reply.Text) {
+				s.sendNumbered("response.output_text.delta", object{"output_index": i, "content_index": 0, "item_id": item["id"], "delta": chunk})
 			}
 		}
-		s.numbered("response.output_item.done", object{"output_index": i, "item": item})
+		s.sendNumbered("response.output_item.done", object{"output_index": i, "item": item})
 	}
-	out := tokens(reply.Think + reply.Text + reply.Run)
-	s.numbered("response.completed", object{"response": object{"id": response, "usage": object{
+	out := countTokens(reply.Think + reply.Text + reply.Run)
+	s.sendNumbered("response.completed", object{"response": object{"id": response, "usage": object{
 		"input_tokens": 120, "input_tokens_details": object{"cached_tokens": 20},
 		"output_tokens": out, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": 120 + out,
 	}}})
 }
 
-// numbered sends one event with its number.
-func (s *stream) numbered(kind string, fields object) {
+// sendNumbered sends one event with its number.
+func (s *stream) sendNumbered(kind string, fields object) {
 	fields["sequence_number"] = s.n
 	s.n++
-	s.send(kind, fields)
+	s.sendEvent(kind, fields)
 }
 
 // itemsOf is the output of a reply.
@@ -58,7 +58,7 @@ func itemsOf(req *request, reply Reply, id int) (items []object, err error) {
 		return items, nil
 	}
 	// What the tool is called depends on the version, and on the model it takes this for.
-	name := req.tool("exec_command", "shell_command", "shell")
+	name := req.findTool("exec_command", "shell_command", "shell")
 	arguments := object{}
 	switch name {
 	case "exec_command":

@@ -68,38 +68,38 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // agents look whether there is anybody
 	case "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/responses":
 	default:
-		fail(w, http.StatusNotFound, "not_found_error", "testmodel: no "+r.Method+" "+r.URL.Path)
+		writeError(w, http.StatusNotFound, "not_found_error", "testmodel: no "+r.Method+" "+r.URL.Path)
 		return
 	}
 	if key := cmp.Or(r.Header.Get("X-Api-Key"), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); key != Key {
-		fail(w, http.StatusUnauthorized, "authentication_error", "invalid x-api-key")
+		writeError(w, http.StatusUnauthorized, "authentication_error", "invalid x-api-key")
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 		return
 	}
 	var req request
 	if err := json.Unmarshal(body, &req); err != nil {
-		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 		return
 	}
 	if r.URL.Path == "/v1/messages/count_tokens" {
-		answer(w, map[string]int{"input_tokens": tokens(string(body))})
+		writeJSON(w, map[string]int{"input_tokens": countTokens(string(body))})
 		return
 	}
-	reply, id, err := m.next(&req, string(body))
+	reply, id, err := m.nextReply(&req, string(body))
 	switch {
 	case err != nil:
-		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 	case reply.Error != "":
 		// Not a status that agents try again for minutes.
-		fail(w, http.StatusBadRequest, "invalid_request_error", reply.Error)
+		writeError(w, http.StatusBadRequest, "invalid_request_error", reply.Error)
 	case r.URL.Path == "/v1/messages":
-		messages(w, &req, reply, id)
+		serveMessages(w, &req, reply, id)
 	default:
-		responses(w, &req, reply, id)
+		serveResponses(w, &req, reply, id)
 	}
 }
 
@@ -113,8 +113,8 @@ type request struct {
 	} `json:"tools"`
 }
 
-// tool returns the first of names that the agent offers.
-func (r *request) tool(names ...string) string {
+// findTool returns the first of names that the agent offers.
+func (r *request) findTool(names ...string) string {
 	for _, name := range names {
 		for _, t := range r.Tools {
 			if t.Name == name {
@@ -125,8 +125,8 @@ func (r *request) tool(names ...string) string {
 	return ""
 }
 
-// next returns the reply for a request, and a number of its own.
-func (m *Model) next(req *request, body string) (Reply, int, error) {
+// nextReply returns the reply for a request, and a number of its own.
+func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ids++
@@ -142,11 +142,11 @@ func (m *Model) next(req *request, body string) (Reply, int, error) {
 	return reply, m.ids, nil
 }
 
-// tokens is what a text counts for.
-func tokens(text string) int { return (len(text) + 3) / 4 }
+// countTokens is what a text counts for.
+func countTokens(text string) int { return (len(text) + 3) / 4 }
 
-// chunks cuts a text as a model streams it.
-func chunks(text string) []string {
+// splitChunks cuts a text as a model streams it.
+func splitChunks(text string) []string {
 	var all []string
 	for text != "" {
 		n := min(12, len(text))
@@ -158,14 +158,14 @@ func chunks(text string) []string {
 	return all
 }
 
-// answer sends v as JSON.
-func answer(w http.ResponseWriter, v any) {
+// writeJSON sends v as JSON.
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the agent may have gone
 }
 
-// fail sends an error as both APIs have it.
-func fail(w http.ResponseWriter, status int, kind, message string) {
+// writeError sends an error as both APIs have it.
+func writeError(w http.ResponseWriter, status int, kind, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(object{"type": "error", "error": object{"type": kind, "message": message}})
@@ -184,8 +184,8 @@ func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w}
 }
 
-// send sends one event at once.
-func (s *stream) send(kind string, fields object) {
+// sendEvent sends one event at once.
+func (s *stream) sendEvent(kind string, fields object) {
 	fields["type"] = kind
 	data, err := json.Marshal(fields)
 	if err != nil {

@@ -95,7 +95,7 @@ func (p *Proxy) Requests() int {
 	return p.count
 }
 
-func (p *Proxy) next(r *http.Request) Fault {
+func (p *Proxy) nextFault(r *http.Request) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.count++
@@ -107,7 +107,7 @@ func (p *Proxy) next(r *http.Request) Fault {
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f := p.next(r)
+	f := p.nextFault(r)
 	if f.Delay > 0 {
 		select {
 		case <-time.After(f.Delay):
@@ -127,7 +127,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if f.CutRequest > 0 {
 		_, _ = io.CopyN(io.Discard, r.Body, f.CutRequest)
-		p.end(w, r, f)
+		p.breakConn(w, r, f)
 		return
 	}
 	out := r.Clone(r.Context())
@@ -142,7 +142,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer answer.Body.Close()
 	if f.Lose {
 		_, _ = io.Copy(io.Discard, answer.Body)
-		p.end(w, r, f)
+		p.breakConn(w, r, f)
 		return
 	}
 	for name, values := range answer.Header {
@@ -153,7 +153,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.CutAnswer > 0:
 		_, _ = io.CopyN(w, answer.Body, f.CutAnswer)
 		_ = http.NewResponseController(w).Flush()
-		p.end(w, r, f)
+		p.breakConn(w, r, f)
 	case f.Slow > 0:
 		for {
 			if n, err := io.CopyN(w, answer.Body, 64<<10); n == 0 || err != nil {
@@ -167,8 +167,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// end breaks the connection, or leaves it as it is.
-func (p *Proxy) end(w http.ResponseWriter, r *http.Request, f Fault) {
+// breakConn breaks the connection, or leaves it as it is.
+func (p *Proxy) breakConn(w http.ResponseWriter, r *http.Request, f Fault) {
 	if f.Then != nil {
 		f.Then()
 	}

@@ -39,7 +39,7 @@ func Versity(t testing.TB) string {
 	if err := os.Mkdir(filepath.Join(dir, Bucket), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return serve(t, "versitygw", []string{"ROOT_ACCESS_KEY=" + AccessKey, "ROOT_SECRET_KEY=" + SecretKey}, func(address string) []string {
+	return startServer(t, "versitygw", []string{"ROOT_ACCESS_KEY=" + AccessKey, "ROOT_SECRET_KEY=" + SecretKey}, func(address string) []string {
 		return []string{"--port", address, "--quiet", "posix", dir}
 	})
 }
@@ -47,13 +47,13 @@ func Versity(t testing.TB) string {
 // Fake starts one that checks no signatures, and no conditions of objects in parts.
 func Fake(t testing.TB) string {
 	t.Helper()
-	return serve(t, "gofakes3", nil, func(address string) []string {
+	return startServer(t, "gofakes3", nil, func(address string) []string {
 		return []string{"-backend", "memory", "-initialbucket", Bucket, "-host", address}
 	})
 }
 
-// serve starts a server until the test ends, and returns its endpoint.
-func serve(t testing.TB, program string, env []string, args func(address string) []string) string {
+// startServer starts a server until the test ends, and returns its endpoint.
+func startServer(t testing.TB, program string, env []string, args func(address string) []string) string {
 	t.Helper()
 	path := testenv.S3Server(t, program)
 	address := FreeAddress(t)
