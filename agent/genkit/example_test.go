@@ -18,8 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// An agent file, a workflow with one step, and its end. Package local does not
-// isolate: take another provider, and a model that thinks.
+// An agent file, a workflow with one step, and its end. Package local does not isolate:
+// use another provider, and a real model.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -47,7 +47,7 @@ func Example() {
 	run := session.Scope{Kind: session.ScopeWorkflow, ID: "wf_abc123"}
 	ctx = genkit.WithCaller(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: run.ID}})
 	resp, err := core.Generate(ctx, g,
-		ai.WithModel(echo(g)), ai.WithSystem(agent.Body), ai.WithPrompt("Say hello."),
+		ai.WithModel(newEcho(g)), ai.WithSystem(agent.Body), ai.WithPrompt("Say hello."),
 		ai.WithTools(agent.Tools...), ai.WithMaxTurns(50))
 	if err != nil {
 		log.Fatal(err)
@@ -61,8 +61,8 @@ func Example() {
 	// [workflow_wf_abc123_sandbox] <nil>
 }
 
-// echo is a model that runs one command, and repeats what it prints.
-func echo(g *core.Genkit) ai.Model {
+// newEcho returns a model that runs one command, and repeats its output.
+func newEcho(g *core.Genkit) ai.Model {
 	return core.DefineModel(g, "example/echo", &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true, Multiturn: true, SystemRole: true}},
 		func(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			reply := ai.NewModelMessage(ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_exec", Input: map[string]any{"command": "echo hello"}}))

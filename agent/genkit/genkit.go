@@ -79,10 +79,10 @@ type action = core.ActionDef[any, *ai.MultipartToolResponse, struct{}]
 // A sandboxTool is both a tool of Genkit and the action registered for it. Genkit's own
 // type doesn't fit:
 //
-//   - It checks input by the schema that models see, and ends the generation when a
-//     model gets a field wrong. Package tools checks as strictly, and explains.
-//   - It notes the registry each time that it is registered, which Generate does in
-//     every call: two at once would race.
+//   - It checks input against the schema that models see, and ends the generation when
+//     a model gets a field wrong. Package tools checks as strictly, and explains.
+//   - It stores the registry each time that it is registered, which Generate does in
+//     every call: two concurrent calls would race.
 type sandboxTool struct {
 	*action
 	desc api.ActionDesc

@@ -41,12 +41,12 @@ func newKit(t *testing.T, p atoll.Provider, opts tools.Options) *tools.Kit {
 	return kit
 }
 
-func workflow(ctx context.Context, id string) context.Context {
+func withWorkflow(ctx context.Context, id string) context.Context {
 	return genkit.WithCaller(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: id}})
 }
 
-// A request is a tool that the scripted model asks for, and what it checks of the
-// answer: fields of it, and words in its error.
+// A request is a call of a tool by the scripted model, with checks of the result:
+// fields, and words in its error.
 type request struct {
 	tool  string
 	input any
@@ -54,16 +54,16 @@ type request struct {
 	fails []string
 }
 
-// A script is a model that asks for tools, some at once in each turn, and checks what
-// it gets back. It remembers nothing: what was answered is in the messages.
+// A script is a model that calls tools, some at once in each turn, and checks the
+// results. It is stateless: the messages contain the results.
 type script [][]request
 
-// define makes the model known to g. seen, if it is not nil, gets each request.
-func (s script) define(t *testing.T, g *core.Genkit, name string, seen func(*ai.ModelRequest)) ai.Model {
+// defineModel registers the model with g. seen, if not nil, gets each request.
+func (s script) defineModel(t *testing.T, g *core.Genkit, name string, seen func(*ai.ModelRequest)) ai.Model {
 	return core.DefineModel(g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true, Multiturn: true}},
 		func(ctx context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			if err := ctx.Err(); err != nil {
-				return nil, err // as whoever sends it somewhere
+				return nil, err // as a real client of a model would do
 			}
 			if seen != nil {
 				seen(req)
@@ -75,7 +75,7 @@ func (s script) define(t *testing.T, g *core.Genkit, name string, seen func(*ai.
 				}
 			}
 			if turn > 0 {
-				s.check(t, turn-1, req.Messages[len(req.Messages)-1])
+				s.checkTurn(t, turn-1, req.Messages[len(req.Messages)-1])
 			}
 			reply := ai.NewModelTextMessage("done")
 			if turn < len(s) {
@@ -88,8 +88,8 @@ func (s script) define(t *testing.T, g *core.Genkit, name string, seen func(*ai.
 		})
 }
 
-// check looks at the answers to the requests of a turn.
-func (s script) check(t *testing.T, turn int, msg *ai.Message) {
+// checkTurn checks the results of the requests of a turn.
+func (s script) checkTurn(t *testing.T, turn int, msg *ai.Message) {
 	answers := map[string]m{}
 	for _, part := range msg.Content {
 		out, _ := part.ToolResponse.Output.(m)
@@ -117,11 +117,11 @@ func (s script) check(t *testing.T, turn int, msg *ai.Message) {
 	}
 }
 
-// run has the script played to its end.
-func (s script) run(t *testing.T, ctx context.Context, tools []ai.ToolRef) {
+// runScript runs the script to its end.
+func (s script) runScript(t *testing.T, ctx context.Context, tools []ai.ToolRef) {
 	t.Helper()
 	g := core.Init(t.Context())
-	resp, err := core.Generate(ctx, g, ai.WithModel(s.define(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(tools...), ai.WithMaxTurns(len(s)))
+	resp, err := core.Generate(ctx, g, ai.WithModel(s.defineModel(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(tools...), ai.WithMaxTurns(len(s)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,33 +138,34 @@ func TestSession(t *testing.T) {
 		{{tool: "sandbox_fs_write", input: m{"path": "sub/hello.sh", "content": "echo hello; exit 3\n"}, want: m{"size_bytes": 19}}},
 		{{tool: "sandbox_exec", input: m{"command": "sh sub/hello.sh"}, want: m{"exit_code": 3, "stdout": "hello\n", "stderr": ""}}},
 		{{tool: "sandbox_fs_read", input: m{"path": "sub/hello.sh"}, want: m{"content": "echo hello; exit 3\n", "encoding": "text"}}},
-		// What fails is read, and tried otherwise.
+		// The model reads an error, and tries again.
 		{{tool: "sandbox_fs_read", input: m{"path": "none"}, want: m{"kind": "not exist"}, fails: []string{"sandbox_fs_read", "none"}}},
 		{{tool: "sandbox_exec", input: m{"cmd": "true"}, want: m{"kind": "invalid"}, fails: []string{`no input "cmd"`, "command, timeout_seconds"}}},
 		{{tool: "sandbox_exec", input: m{"command": 7}, want: m{"kind": "invalid"}, fails: []string{"command", "number"}}},
 		{{tool: "sandbox_exec", input: m{"command": "true", "timeout_seconds": 1.5}, want: m{"kind": "invalid"}, fails: []string{"timeout_seconds"}}},
 		{{tool: "sandbox_exec", input: "true", want: m{"kind": "invalid"}, fails: []string{"JSON object"}}},
 		{{tool: "sandbox_exec", want: m{"kind": "invalid"}, fails: []string{`"command" is missing`}}},
-		// Several at once, of which one fails.
+		// Several at once, one of which fails.
 		{
 			{tool: "sandbox_exec", input: m{"command": "echo 1"}, want: m{"stdout": "1\n"}},
 			{tool: "sandbox_fs_delete", input: m{"path": "sub"}, fails: []string{"recursive"}},
 			{tool: "sandbox_exec", input: m{"command": "echo 2"}, want: m{"stdout": "2\n"}},
 		},
 		{{tool: "sandbox_close", want: m{"closed": true, "session_id": "workflow_wf_1_sandbox"}}},
-	}.run(t, workflow(t.Context(), "wf_1"), tools)
+	}.runScript(t, withWorkflow(t.Context(), "wf_1"), tools)
 	if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
 		t.Errorf("sandboxes are left: %+v, %v", all, err)
 	}
 }
 
-// Models see the tools of the kit, and nothing in them that a plugin of Genkit refuses.
+// Models get the schemas of the kit's tools, without constructs that Genkit's plugins
+// refuse.
 func TestWhatModelsSee(t *testing.T) {
 	kit := newKit(t, testsession.Open(t), tools.Options{})
 	tools := genkit.Tools(kit, genkit.Options{})
 	g := core.Init(t.Context())
 	seen := map[string]*ai.ToolDefinition{}
-	model := script{}.define(t, g, "test/script", func(req *ai.ModelRequest) {
+	model := script{}.defineModel(t, g, "test/script", func(req *ai.ModelRequest) {
 		for _, d := range req.Tools {
 			seen[d.Name] = d
 		}
@@ -184,11 +185,11 @@ func TestWhatModelsSee(t *testing.T) {
 		if d.Description != x.Description || tools[i].Name() != x.Name {
 			t.Errorf("%s is %+v", x.Name, d)
 		}
-		// But for what may be null, they are the kit's.
+		// Except for null, they equal the kit's.
 		if got, want := toJSON(t, d.InputSchema), strings.ReplaceAll(toJSON(t, x.Input), `["null","array"]`, `"array"`); got != want {
 			t.Errorf("%s takes\n%s, want\n%s", x.Name, got, want)
 		}
-		if got := oneType(d.InputSchema, x.Name); got != "" {
+		if got := findUntyped(d.InputSchema, x.Name); got != "" {
 			t.Errorf("no single type has %s", got)
 		}
 		if got, want := toJSON(t, d.OutputSchema["anyOf"].([]any)[0]), toJSON(t, x.Output); got != want {
@@ -200,7 +201,7 @@ func TestWhatModelsSee(t *testing.T) {
 	}
 }
 
-// toJSON is v, with the keys of all objects in order.
+// toJSON returns v as JSON, with sorted keys.
 func toJSON(t *testing.T, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -217,8 +218,8 @@ func toJSON(t *testing.T, v any) string {
 	return string(data)
 }
 
-// oneType returns what of a schema has no type that is a word.
-func oneType(schema m, name string) string {
+// findUntyped returns the parts of a schema whose type is not a single word.
+func findUntyped(schema m, name string) string {
 	if _, ok := schema["type"].(string); !ok {
 		return name
 	}
@@ -226,13 +227,13 @@ func oneType(schema m, name string) string {
 		switch inner := inner.(type) {
 		case m:
 			if field == "items" || field == "additionalProperties" {
-				if bad := oneType(inner, name+"/"+field); bad != "" {
+				if bad := findUntyped(inner, name+"/"+field); bad != "" {
 					return bad
 				}
 			}
 			if field == "properties" {
 				for property, s := range inner {
-					if bad := oneType(s.(m), name+"/"+property); bad != "" {
+					if bad := findUntyped(s.(m), name+"/"+property); bad != "" {
 						return bad
 					}
 				}
@@ -242,23 +243,23 @@ func oneType(schema m, name string) string {
 	return ""
 }
 
-// Steps of one workflow have a sandbox in common; those of another see nothing of it.
-// All use the same tools at the same time.
+// Steps of one workflow share a sandbox; another workflow has its own. All use the same
+// tools concurrently.
 func TestWorkflows(t *testing.T) {
 	p := testsession.Open(t)
 	tools := genkit.Tools(newKit(t, p, tools.Options{}), genkit.Options{})
 	var all sync.WaitGroup
 	for _, id := range []string{"wf_1", "wf_2"} {
 		all.Go(func() {
-			ctx := workflow(t.Context(), id)
+			ctx := withWorkflow(t.Context(), id)
 			script{
 				{{tool: "sandbox_open", want: m{"session_id": "workflow_" + id + "_sandbox"}}},
 				{{tool: "sandbox_fs_write", input: m{"path": "only-" + id, "content": id}}},
-			}.run(t, ctx, tools)
+			}.runScript(t, ctx, tools)
 			script{
 				{{tool: "sandbox_exec", input: m{"command": "ls"}, want: m{"stdout": "only-" + id + "\n"}}},
 				{{tool: "sandbox_fs_read", input: m{"path": "only-" + id}, want: m{"content": id}}},
-			}.run(t, ctx, tools)
+			}.runScript(t, ctx, tools)
 		})
 	}
 	all.Wait()
@@ -267,14 +268,14 @@ func TestWorkflows(t *testing.T) {
 	}
 	script{
 		{{tool: "sandbox_fs_read", input: m{"path": "only-wf_2"}, want: m{"content": "wf_2"}}},
-	}.run(t, workflow(t.Context(), "wf_2"), tools)
+	}.runScript(t, withWorkflow(t.Context(), "wf_2"), tools)
 }
 
-// Generate registers tools each time, and those of one kit are for all.
+// Generate registers tools each time, and many calls can share the tools of a kit.
 func TestShared(t *testing.T) {
 	tools := genkit.Tools(newKit(t, testsession.Open(t), tools.Options{}), genkit.Options{})
 	g := core.Init(t.Context())
-	model := script{}.define(t, g, "test/script", nil)
+	model := script{}.defineModel(t, g, "test/script", nil)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -288,12 +289,12 @@ func TestShared(t *testing.T) {
 	all.Wait()
 }
 
-// When the context ends, so does what was asked for, all of it, and Generate says why.
+// When the context ends, all calls of tools end, and Generate returns the reason.
 func TestCancel(t *testing.T) {
 	kit := newKit(t, testsession.Open(t), tools.Options{})
 	reports := make(chan string, 100)
 	tools := genkit.Tools(kit, genkit.Options{Report: func(_ context.Context, name string, r tools.Report) { reports <- name + ": " + r.Message }})
-	ctx, cancel := context.WithCancel(workflow(t.Context(), "wf_1"))
+	ctx, cancel := context.WithCancel(withWorkflow(t.Context(), "wf_1"))
 	defer cancel()
 	s := script{{
 		{tool: "sandbox_exec", input: m{"command": "echo $$ > 1; echo working; sleep 1000"}},
@@ -302,7 +303,7 @@ func TestCancel(t *testing.T) {
 	g := core.Init(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := core.Generate(ctx, g, ai.WithModel(s.define(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(tools...))
+		_, err := core.Generate(ctx, g, ai.WithModel(s.defineModel(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(tools...))
 		done <- err
 	}()
 	for range 2 {
@@ -323,7 +324,7 @@ func TestCancel(t *testing.T) {
 	}
 	script{
 		{{tool: "sandbox_exec", input: m{"command": "for n in 1 2; do kill -0 $(cat $n) 2>/dev/null && echo lives; done; cat 1 2 | wc -l"}, want: m{"stdout": "2\n"}}},
-	}.run(t, workflow(t.Context(), "wf_1"), tools)
+	}.runScript(t, withWorkflow(t.Context(), "wf_1"), tools)
 }
 
 func TestCaller(t *testing.T) {
@@ -338,15 +339,15 @@ func TestCaller(t *testing.T) {
 		problem string
 	}{
 		{ctx: t.Context(), want: "workflow_wf_default_sandbox", agent: "writer"},
-		{ctx: workflow(t.Context(), "wf_1"), want: "workflow_wf_1_sandbox", agent: "writer"},
+		{ctx: withWorkflow(t.Context(), "wf_1"), want: "workflow_wf_1_sandbox", agent: "writer"},
 		{ctx: named(tools.Caller{ExecutionContext: session.ExecutionContext{AgentRunID: "run_1", AgentName: "tester"}}), want: "agent_run_1_sandbox", agent: "tester"},
 		{ctx: named(tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}), want: "conversation_c1_sandbox", agent: "writer"},
-		// Who says who calls has said it all: nobody else's sandbox is used instead.
+		// A complete caller is used as it is, never mixed with another's sandbox.
 		{ctx: named(tools.Caller{}), problem: "WithCaller"},
-		{ctx: workflow(t.Context(), "../x"), problem: "../x"},
+		{ctx: withWorkflow(t.Context(), "../x"), problem: "../x"},
 		{ctx: named(tools.Caller{Scope: session.Scope{Kind: "flow", ID: "c1"}}), problem: `"flow"`},
 	} {
-		open := find(t, genkit.Tools(kit, genkit.Options{Caller: byDefault}), "sandbox_open")
+		open := findTool(t, genkit.Tools(kit, genkit.Options{Caller: byDefault}), "sandbox_open")
 		out, err := open.RunRaw(tt.ctx, m{})
 		if tt.problem != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.problem) {
@@ -368,20 +369,20 @@ func TestCaller(t *testing.T) {
 		}
 	}
 
-	// That nobody is named is the program's fault, and Generate says so.
+	// A missing caller is a mistake of the program, and Generate returns it.
 	g := core.Init(t.Context())
 	s := script{{{tool: "sandbox_open"}}}
-	_, err := core.Generate(t.Context(), g, ai.WithModel(s.define(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(genkit.Tools(kit, genkit.Options{})...))
+	_, err := core.Generate(t.Context(), g, ai.WithModel(s.defineModel(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(genkit.Tools(kit, genkit.Options{})...))
 	if err == nil || !strings.Contains(err.Error(), "WithCaller") {
 		t.Errorf("Generate: %v", err)
 	}
-	// A sandbox for one program is nobody's.
+	// sandbox_run needs no caller.
 	script{
 		{{tool: "sandbox_run", input: m{"runtime": "bash", "code": "echo $1", "args": []string{"x"}}, want: m{"ok": true, "stdout": "x\n"}}},
-	}.run(t, t.Context(), genkit.Tools(newKit(t, p, tools.Options{Images: frontmatter.Images{Shortcuts: map[string]string{"linux": "host"}}}), genkit.Options{}))
+	}.runScript(t, t.Context(), genkit.Tools(newKit(t, p, tools.Options{Images: frontmatter.Images{Shortcuts: map[string]string{"linux": "host"}}}), genkit.Options{}))
 }
 
-func find(t *testing.T, tools []ai.ToolRef, name string) ai.Tool {
+func findTool(t *testing.T, tools []ai.ToolRef, name string) ai.Tool {
 	t.Helper()
 	i := slices.IndexFunc(tools, func(r ai.ToolRef) bool { return r.Name() == name })
 	if i < 0 {
@@ -390,7 +391,7 @@ func find(t *testing.T, tools []ai.ToolRef, name string) ai.Tool {
 	return tools[i].(ai.Tool)
 }
 
-// What is registered is found by name, by prompts for one.
+// Registered tools are found by name, for example by prompts.
 func TestRegistered(t *testing.T) {
 	kit := newKit(t, testsession.Open(t), tools.Options{})
 	g := core.Init(t.Context())
@@ -398,8 +399,8 @@ func TestRegistered(t *testing.T) {
 		core.RegisterAction(g, ref.(ai.Tool))
 	}
 	s := script{{{tool: "sandbox_exec", input: m{"command": "echo hello"}, want: m{"stdout": "hello\n"}}}}
-	prompt := core.DefinePrompt(g, "greet", ai.WithModel(s.define(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(ai.ToolName("sandbox_exec")))
-	resp, err := prompt.Execute(workflow(t.Context(), "wf_1"))
+	prompt := core.DefinePrompt(g, "greet", ai.WithModel(s.defineModel(t, g, "test/script", nil)), ai.WithPrompt("go"), ai.WithTools(ai.ToolName("sandbox_exec")))
+	resp, err := prompt.Execute(withWorkflow(t.Context(), "wf_1"))
 	if err != nil || resp.Text() != "done" {
 		t.Errorf("%v, %v", resp, err)
 	}
@@ -407,15 +408,15 @@ func TestRegistered(t *testing.T) {
 	if found == nil {
 		t.Fatal("sandbox_exec is not found")
 	}
-	out, err := found.RunRaw(workflow(t.Context(), "wf_1"), m{"command": 7})
+	out, err := found.RunRaw(withWorkflow(t.Context(), "wf_1"), m{"command": 7})
 	if err != nil || out.(m)["kind"] != "invalid" {
 		t.Errorf("%v, %v", out, err)
 	}
 }
 
-// Programs that answer for a tool, or have it called later, can.
+// Programs can answer for a tool, or call it later.
 func TestRespondAndRestart(t *testing.T) {
-	exec := find(t, genkit.Tools(newKit(t, testsession.Open(t), tools.Options{}), genkit.Options{}), "sandbox_exec")
+	exec := findTool(t, genkit.Tools(newKit(t, testsession.Open(t), tools.Options{}), genkit.Options{}), "sandbox_exec")
 	asked := ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_exec", Ref: "1", Input: m{"command": "rm -rf /"}})
 	if r := exec.Respond(asked, m{"error": "no"}, nil).ToolResponse; r.Name != "sandbox_exec" || r.Ref != "1" || r.Output.(m)["error"] != "no" {
 		t.Errorf("the response is %+v", r)
@@ -481,12 +482,12 @@ func TestLoad(t *testing.T) {
 		{{tool: "sandbox_open", want: m{"session_id": "agent_run_1_sandbox"}}},
 		{{tool: "sandbox_fs_write", input: m{"path": "1", "content": ""}}},
 		{{tool: "sandbox_fs_write", input: m{"path": "2", "content": ""}, want: m{"kind": "exhausted"}, fails: []string{"sandbox_fs_delete"}}},
-	}.run(t, genkit.WithCaller(t.Context(), tools.Caller{ExecutionContext: run}), a.Tools)
+	}.runScript(t, genkit.WithCaller(t.Context(), tools.Caller{ExecutionContext: run}), a.Tools)
 	if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) != 1 || all[0].Spec.Labels["agent"] != "coder" {
 		t.Errorf("the sandboxes are %+v, %v", all, err)
 	}
-	// A workflow's sandbox is not that of an agent which is to have its own.
-	if out, err := find(t, a.Tools, "sandbox_open").RunRaw(workflow(t.Context(), "wf_1"), nil); err == nil {
+	// A workflow's sandbox differs from that of an agent with a session of its own.
+	if out, err := findTool(t, a.Tools, "sandbox_open").RunRaw(withWorkflow(t.Context(), "wf_1"), nil); err == nil {
 		t.Errorf("without an agent's run: %v", out)
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
-// serveAPI serves s as a server of ours does, behind a token, and returns the address
-// of a proxy that adds it: the suite has none.
+// serveAPI serves s like atoll's server, behind a token, and returns the address of a
+// proxy that adds the token, since the suite has none.
 func serveAPI(t *testing.T, s *mcp.Server) string {
 	t.Helper()
 	handler, err := api.NewHandler(testsession.Open(t), api.Options{MCP: s, Tokens: map[string]auth.Account{"sesame": {}}})
@@ -42,15 +42,14 @@ func serveAPI(t *testing.T, s *mcp.Server) string {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(ctx, handler, l) }()
-	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // clients that go
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // hides errors of vanished clients
 	proxy := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: quiet, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: "http", Host: l.Addr().String()})
-		r.Out.Host = r.In.Host // who rebinds names to us has to be seen
+		r.Out.Host = r.In.Host // so that the server can detect DNS rebinding
 		r.Out.Header.Set("Authorization", "Bearer sesame")
 	}}
 	door := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// An answer that begins before the end of the request has been seen would
-		// be broken off.
+		// The proxy would cancel a response that begins before the end of the request.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		proxy.ServeHTTP(w, r)
 	})}
@@ -65,13 +64,13 @@ func serveAPI(t *testing.T, s *mcp.Server) string {
 	return "http://" + front.Addr().String() + "/mcp"
 }
 
-// The suite's scenarios that do not apply. Each has its reason.
+// The suite's scenarios that do not apply, with the reasons.
 var notOurs = map[string]string{
 	"server-sse-polling": "streams are not resumed: a client that has gone takes its calls with it",
 }
 
-// Every scenario of the conformance suite for servers, on a server with what the
-// suite asks for beside our own tools.
+// Every scenario of the conformance suite for servers passes, on a server with the
+// suite's fixtures beside our own tools.
 func TestConformance(t *testing.T) {
 	node := testenv.NodePrograms(t)
 	kit, err := tools.New(testsession.Open(t), tools.Options{})
@@ -84,13 +83,13 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := serveAPI(t, s)
-	t.Cleanup(func() { s.Close() }) // first, so that no stream is waited for
+	t.Cleanup(func() { s.Close() }) // before the proxy, so that it waits for no stream
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(5*time.Minute))
 	defer cancel()
 	suite := exec.CommandContext(ctx, filepath.Join(node, "conformance"), "server", "--url", address, "--suite", "all", "--output-dir", dir)
 	suite.Env = append(os.Environ(), "PATH="+node+string(os.PathListSeparator)+os.Getenv("PATH"))
-	out, _ := suite.CombinedOutput() // what it found is in the files
+	out, _ := suite.CombinedOutput() // its findings are in the files
 	files, err := filepath.Glob(filepath.Join(dir, "*", "checks.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 )
 
-// NewFixtures is a server that has, besides its tools, what add gives it.
+// NewFixtures returns a server with fixtures from add, besides its tools.
 func NewFixtures(kit *tools.Kit, adapt func(*sdk.ServerOptions), add func(*sdk.Server)) (*Server, error) {
 	s, err := newServer(kit, Options{}, adapt)
 	if err == nil {
@@ -15,7 +15,7 @@ func NewFixtures(kit *tools.Kit, adapt func(*sdk.ServerOptions), add func(*sdk.S
 	return s, err
 }
 
-// Clients counts the MCP sessions that there are, used or not.
+// Clients counts the MCP sessions, used or not.
 func (s *Server) Clients() (n int) {
 	for range s.mcp.Sessions() {
 		n++

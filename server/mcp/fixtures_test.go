@@ -14,8 +14,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What the conformance suite asks a server for, by names that it has: package mcp's
-// own tools are of no use to it.
+// Fixtures that the conformance suite expects under its own names, since it cannot use
+// the tools of package mcp.
 
 // The smallest PNG and WAV.
 const (
@@ -23,7 +23,7 @@ const (
 	tinyWAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 )
 
-func unbase64(text string) []byte {
+func decodeBase64(text string) []byte {
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		panic(err)
@@ -31,13 +31,13 @@ func unbase64(text string) []byte {
 	return data
 }
 
-func embedded(uri, text string) *sdk.EmbeddedResource {
+func newEmbedded(uri, text string) *sdk.EmbeddedResource {
 	return &sdk.EmbeddedResource{Resource: &sdk.ResourceContents{URI: uri, MIMEType: "text/plain", Text: text}}
 }
 
-// adaptFixtures gives the server the abilities that the suite tries.
+// adaptFixtures enables the capabilities that the suite tests.
 func adaptFixtures(opts *sdk.ServerOptions) {
-	opts.Capabilities = nil // what there is, is inferred, and there is logging
+	opts.Capabilities = nil // the SDK infers them, including logging
 	opts.CompletionHandler = func(context.Context, *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
 		return &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Values: []string{}}}, nil
 	}
@@ -46,7 +46,7 @@ func adaptFixtures(opts *sdk.ServerOptions) {
 }
 
 func addFixtures(s *sdk.Server) {
-	png, wav := &sdk.ImageContent{Data: unbase64(tinyPNG), MIMEType: "image/png"}, &sdk.AudioContent{Data: unbase64(tinyWAV), MIMEType: "audio/wav"}
+	png, wav := &sdk.ImageContent{Data: decodeBase64(tinyPNG), MIMEType: "image/png"}, &sdk.AudioContent{Data: decodeBase64(tinyWAV), MIMEType: "audio/wav"}
 	gives := func(contents ...sdk.Content) sdk.ToolHandler {
 		return func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: contents}, nil
@@ -56,16 +56,16 @@ func addFixtures(s *sdk.Server) {
 		"test_simple_text":                  gives(&sdk.TextContent{Text: "This is a simple text response for testing."}),
 		"test_image_content":                gives(png),
 		"test_audio_content":                gives(wav),
-		"test_embedded_resource":            gives(embedded("test://embedded-resource", "This is an embedded resource")),
-		"test_multiple_content_types":       gives(&sdk.TextContent{Text: "text"}, png, embedded("test://embedded-in-multiple", "text")),
-		"test_tool_with_logging":            logs,
-		"test_tool_with_progress":           progresses,
-		"test_error_handling":               fails,
-		"test_sampling":                     samples,
-		"test_elicitation":                  elicits(nil),
-		"test_elicitation_sep1034_defaults": elicits(defaultsSchema),
-		"test_elicitation_sep1330_enums":    elicits(enumsSchema),
-		"test_reconnection":                 reconnects,
+		"test_embedded_resource":            gives(newEmbedded("test://embedded-resource", "This is an embedded resource")),
+		"test_multiple_content_types":       gives(&sdk.TextContent{Text: "text"}, png, newEmbedded("test://embedded-in-multiple", "text")),
+		"test_tool_with_logging":            callLogs,
+		"test_tool_with_progress":           callProgress,
+		"test_error_handling":               callError,
+		"test_sampling":                     callSampling,
+		"test_elicitation":                  newElicitor(nil),
+		"test_elicitation_sep1034_defaults": newElicitor(defaultsSchema),
+		"test_elicitation_sep1330_enums":    newElicitor(enumsSchema),
+		"test_reconnection":                 callReconnect,
 	} {
 		s.AddTool(&sdk.Tool{Name: name, Description: "of the conformance suite", InputSchema: json.RawMessage(`{"type":"object"}`)}, handler)
 	}
@@ -86,7 +86,7 @@ func addFixtures(s *sdk.Server) {
 	text := &sdk.ResourceContents{MIMEType: "text/plain", Text: "This is the content of the static text resource."}
 	s.AddResource(&sdk.Resource{Name: "text", URI: "test://static-text", MIMEType: "text/plain"}, resource(text))
 	s.AddResource(&sdk.Resource{Name: "watched", URI: "test://watched-resource", MIMEType: "text/plain"}, resource(text))
-	s.AddResource(&sdk.Resource{Name: "binary", URI: "test://static-binary", MIMEType: "image/png"}, resource(&sdk.ResourceContents{MIMEType: "image/png", Blob: unbase64(tinyPNG)}))
+	s.AddResource(&sdk.Resource{Name: "binary", URI: "test://static-binary", MIMEType: "image/png"}, resource(&sdk.ResourceContents{MIMEType: "image/png", Blob: decodeBase64(tinyPNG)}))
 	s.AddResourceTemplate(&sdk.ResourceTemplate{Name: "template", URITemplate: "test://template/{id}/data", MIMEType: "application/json"},
 		resource(&sdk.ResourceContents{MIMEType: "application/json", Text: `{"id": "{id}", "templateTest": true, "data": "Data for ID: {id}"}`}))
 
@@ -110,43 +110,43 @@ func addFixtures(s *sdk.Server) {
 		return []sdk.Content{&sdk.TextContent{Text: fmt.Sprintf("Prompt with arguments: arg1='%s', arg2='%s'", args["arg1"], args["arg2"])}}
 	})
 	prompt("test_prompt_with_embedded_resource", []string{"resourceUri"}, func(args map[string]string) []sdk.Content {
-		return []sdk.Content{embedded(args["resourceUri"], "Embedded resource content for testing."), &sdk.TextContent{Text: "Please process the embedded resource above."}}
+		return []sdk.Content{newEmbedded(args["resourceUri"], "Embedded resource content for testing."), &sdk.TextContent{Text: "Please process the embedded resource above."}}
 	})
 	prompt("test_prompt_with_image", nil, func(map[string]string) []sdk.Content {
 		return []sdk.Content{png, &sdk.TextContent{Text: "Please analyze the image above."}}
 	})
 }
 
-func said(format string, args ...any) *sdk.CallToolResult {
+func textResult(format string, args ...any) *sdk.CallToolResult {
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprintf(format, args...)}}}
 }
 
-func logs(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func callLogs(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	for _, text := range []string{"Tool execution started", "Tool processing data", "Tool execution completed"} {
 		if err := req.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "info", Data: text}); err != nil {
 			return nil, err
 		}
 	}
-	return said("logged"), nil
+	return textResult("logged"), nil
 }
 
-func progresses(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func callProgress(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	token := req.Params.GetProgressToken()
 	for _, done := range []float64{0, 50, 100} {
 		if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: done, Total: 100}); err != nil {
 			return nil, err
 		}
 	}
-	return said("%v", token), nil
+	return textResult("%v", token), nil
 }
 
-func fails(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func callError(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	r := &sdk.CallToolResult{}
 	r.SetError(errors.New("this tool intentionally returns an error for testing"))
 	return r, nil
 }
 
-func samples(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func callSampling(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	var in struct{ Prompt string }
 	if err := json.Unmarshal(req.Params.Arguments, &in); err != nil {
 		return nil, err
@@ -157,11 +157,11 @@ func samples(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult
 	if err != nil {
 		return nil, err
 	}
-	return said("LLM response: %s", r.Content.(*sdk.TextContent).Text), nil
+	return textResult("LLM response: %s", r.Content.(*sdk.TextContent).Text), nil
 }
 
-// elicits asks the user for what schema describes, by default for a name.
-func elicits(schema json.RawMessage) sdk.ToolHandler {
+// newElicitor asks the user for values of a schema, by default for a name.
+func newElicitor(schema json.RawMessage) sdk.ToolHandler {
 	return func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		ask := &sdk.ElicitParams{Message: "Test", RequestedSchema: schema}
 		if schema == nil {
@@ -175,7 +175,7 @@ func elicits(schema json.RawMessage) sdk.ToolHandler {
 		if err != nil {
 			return nil, err
 		}
-		return said("Elicitation result: action=%s, content=%v", r.Action, r.Content), nil
+		return textResult("Elicitation result: action=%s, content=%v", r.Action, r.Content), nil
 	}
 }
 
@@ -191,7 +191,7 @@ var (
 		"titledMulti":{"type":"array","minItems":1,"maxItems":3,"items":{"anyOf":[{"const":"value1","title":"First Option"},{"const":"value2","title":"Second Option"},{"const":"value3","title":"Third Option"}]}}}}`)
 )
 
-func reconnects(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func callReconnect(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	req.Extra.CloseSSEStream(sdk.CloseSSEStreamArgs{RetryAfter: 10 * time.Millisecond})
-	return said("reconnected"), nil
+	return textResult("reconnected"), nil
 }

@@ -22,26 +22,26 @@ import (
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
-// accountHeader is how these tests say who makes a request: it stands for a token.
+// accountHeader names the account of a request in these tests, in place of a token.
 const accountHeader = "X-Account"
 
-// serve serves s over HTTP.
-func serve(t *testing.T, s *mcp.Server) *httptest.Server {
+// serveHTTP serves s over HTTP.
+func serveHTTP(t *testing.T, s *mcp.Server) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.ServeHTTP(w, r.WithContext(auth.WithAccount(r.Context(), auth.Account{Name: r.Header.Get(accountHeader)})))
 	}))
 	t.Cleanup(func() {
-		server.CloseClientConnections() // streams that wait
+		server.CloseClientConnections() // waiting streams
 		server.Close()
 	})
 	return server
 }
 
-// headers adds headers to all requests.
-type headers map[string]string
+// A headerTransport adds headers to all requests.
+type headerTransport map[string]string
 
-func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+func (h headerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for name, value := range h {
 		r.Header.Set(name, value)
@@ -49,7 +49,7 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func dialHTTP(t *testing.T, url string, h headers) *client {
+func dialHTTP(t *testing.T, url string, h headerTransport) *client {
 	t.Helper()
 	conn, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).
 		Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: h}, MaxRetries: -1}, nil)
@@ -63,46 +63,47 @@ func dialHTTP(t *testing.T, url string, h headers) *client {
 func TestHTTP(t *testing.T) {
 	p := testsession.Open(t)
 	s := newServer(t, p, tools.Options{}, mcp.Options{})
-	server := serve(t, s)
+	server := serveHTTP(t, s)
 	a, b := dialHTTP(t, server.URL, nil), dialHTTP(t, server.URL, nil)
-	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
-	b.is("sandbox_fs_list", m{}, "entries", "[]")
+	a.wantFields("sandbox_fs_write", m{"path": "f", "content": "a"})
+	b.wantFields("sandbox_fs_list", m{}, "entries", "[]")
 	r, err := a.ListResources(t.Context(), nil)
 	if err != nil || len(r.Resources) != 1 {
 		t.Errorf("resources: %+v, %v", r, err)
 	}
-	if err := a.ClientSession.Close(); err != nil { // a DELETE
+	if err := a.ClientSession.Close(); err != nil { // sends a DELETE
 		t.Error(err)
 	}
-	if got := sessions(t, p); len(got) != 1 {
+	if got := listSessions(t, p); len(got) != 1 {
 		t.Errorf("after a DELETE: %q", got)
 	}
-	b.is("sandbox_fs_list", m{}, "entries", "[]")
-	if err := dialHTTP(t, server.URL, nil).ClientSession.Close(); err != nil { // who has called nothing
+	b.wantFields("sandbox_fs_list", m{}, "entries", "[]")
+	if err := dialHTTP(t, server.URL, nil).ClientSession.Close(); err != nil { // it has made no call
 		t.Error(err)
 	}
-	for end := time.Now().Add(testenv.Scale(10 * time.Second)); s.Clients() != 1; time.Sleep(time.Millisecond) { // the SDK forgets a session a moment after its end
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); s.Clients() != 1; time.Sleep(time.Millisecond) { // the SDK removes a session a moment after its end
 		if time.Now().After(end) {
 			t.Fatalf("there are %d MCP sessions, want that of b", s.Clients())
 		}
 	}
 }
 
-// Who names a scope by headers or in the query has that, and it stays.
+// A request that names a scope by headers or in the query uses that, and the scope's
+// sandbox stays.
 func TestHTTPScope(t *testing.T) {
 	p := testsession.Open(t)
-	server := serve(t, newServer(t, p, tools.Options{}, mcp.Options{}))
-	a := dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1", mcp.AgentRunHeader: "run1"})
-	a.is("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
+	server := serveHTTP(t, newServer(t, p, tools.Options{}, mcp.Options{}))
+	a := dialHTTP(t, server.URL, headerTransport{mcp.WorkflowHeader: "wf1", mcp.AgentRunHeader: "run1"})
+	a.wantFields("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
 	a.ClientSession.Close()
-	dialHTTP(t, server.URL+"?workflow=wf1", nil).is("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
-	dialHTTP(t, server.URL+"?session=conversation/c1", nil).is("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
-	dialHTTP(t, server.URL, headers{mcp.AgentRunHeader: "run1"}).is("sandbox_open", m{}, "session_id", "agent_run1_sandbox")
-	if got := fmt.Sprint(sessions(t, p)); got != "[agent_run1_sandbox conversation_c1_sandbox workflow_wf1_sandbox]" {
+	dialHTTP(t, server.URL+"?workflow=wf1", nil).wantFields("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
+	dialHTTP(t, server.URL+"?session=conversation/c1", nil).wantFields("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
+	dialHTTP(t, server.URL, headerTransport{mcp.AgentRunHeader: "run1"}).wantFields("sandbox_open", m{}, "session_id", "agent_run1_sandbox")
+	if got := fmt.Sprint(listSessions(t, p)); got != "[agent_run1_sandbox conversation_c1_sandbox workflow_wf1_sandbox]" {
 		t.Errorf("sessions: %s", got)
 	}
 	for _, query := range []string{"?workflow=a%20b", "?agent_run=-", "?session=x"} {
-		if status, body := post(t, server.URL+query, initialize, nil); status != 400 || body == "" {
+		if status, body := postJSON(t, server.URL+query, initialize, nil); status != 400 || body == "" {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
@@ -110,7 +111,7 @@ func TestHTTPScope(t *testing.T) {
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
-func post(t *testing.T, url, body string, h headers) (int, string) {
+func postJSON(t *testing.T, url, body string, h headerTransport) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(body))
 	if err != nil {
@@ -133,37 +134,37 @@ func post(t *testing.T, url, body string, h headers) (int, string) {
 	return resp.StatusCode, text.String()
 }
 
-// Pages in a browser that are not the server's own are refused, whatever name they
-// have given to this machine.
+// Requests from web pages of other origins are refused, also if their name resolves to
+// this machine.
 func TestOrigin(t *testing.T) {
-	server := serve(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}))
+	server := serveHTTP(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}))
 	host := strings.TrimPrefix(server.URL, "http://")
 	for _, tt := range []struct {
-		h    headers
+		h    headerTransport
 		want int
 	}{
-		{headers{}, 200},
-		{headers{"Origin": server.URL}, 200},
-		{headers{"Sec-Fetch-Site": "same-origin"}, 200},
-		{headers{"Origin": "https://evil.example"}, 403},
-		{headers{"Origin": "null"}, 403},
-		{headers{"Origin": "http://localhost:1"}, 403},
-		{headers{"Sec-Fetch-Site": "cross-site"}, 403},
-		{headers{"Host": "evil.example"}, 403},
-		{headers{"Host": "evil.example", "Origin": "http://evil.example"}, 403},
-		{headers{"Host": "localhost:" + host[strings.LastIndex(host, ":")+1:]}, 200},
+		{headerTransport{}, 200},
+		{headerTransport{"Origin": server.URL}, 200},
+		{headerTransport{"Sec-Fetch-Site": "same-origin"}, 200},
+		{headerTransport{"Origin": "https://evil.example"}, 403},
+		{headerTransport{"Origin": "null"}, 403},
+		{headerTransport{"Origin": "http://localhost:1"}, 403},
+		{headerTransport{"Sec-Fetch-Site": "cross-site"}, 403},
+		{headerTransport{"Host": "evil.example"}, 403},
+		{headerTransport{"Host": "evil.example", "Origin": "http://evil.example"}, 403},
+		{headerTransport{"Host": "localhost:" + host[strings.LastIndex(host, ":")+1:]}, 200},
 	} {
 		name := fmt.Sprint(tt.h)
-		if status, body := post(t, server.URL, initialize, tt.h); status != tt.want {
+		if status, body := postJSON(t, server.URL, initialize, tt.h); status != tt.want {
 			t.Errorf("%s: %d %s, want %d", name, status, body, tt.want)
 		}
 	}
-	if status, _ := post(t, server.URL, strings.Repeat(" ", 64<<20), nil); status != 413 {
+	if status, _ := postJSON(t, server.URL, strings.Repeat(" ", 64<<20), nil); status != 413 {
 		t.Errorf("a body without an end: %d", status)
 	}
 }
 
-// An MCP session is its account's.
+// An MCP session belongs to its account.
 func TestHTTPAccount(t *testing.T) {
 	p := testsession.Open(t)
 	whose := make(chan string, 10)
@@ -171,9 +172,9 @@ func TestHTTPAccount(t *testing.T) {
 		whose <- auth.AccountFrom(ctx).Name
 		return "http://x", nil
 	}}, mcp.Options{})
-	server := serve(t, s)
-	a := dialHTTP(t, server.URL, headers{accountHeader: "ali"})
-	a.is("sandbox_port", m{"port": 1}, "url", "http://x")
+	server := serveHTTP(t, s)
+	a := dialHTTP(t, server.URL, headerTransport{accountHeader: "ali"})
+	a.wantFields("sandbox_port", m{"port": 1}, "url", "http://x")
 	if got := <-whose; got != "ali" {
 		t.Errorf("the call is %s's", got)
 	}
@@ -194,25 +195,25 @@ func TestHTTPAccount(t *testing.T) {
 			t.Errorf("%s by another account: %d", method, resp.StatusCode)
 		}
 	}
-	a.is("sandbox_exec", m{"command": "echo still here"}, "stdout", "still here\n")
+	a.wantFields("sandbox_exec", m{"command": "echo still here"}, "stdout", "still here\n")
 }
 
-// What runs for a client ends when that cancels it, goes away in the middle of its
-// request, or ends the session.
+// A client's commands end when it cancels the call, vanishes during its request, or
+// ends the session.
 func TestHTTPCancel(t *testing.T) {
 	p := testsession.Open(t)
 	s := newServer(t, p, tools.Options{}, mcp.Options{})
-	server := serve(t, s)
-	c := dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1"})
+	server := serveHTTP(t, s)
+	c := dialHTTP(t, server.URL, headerTransport{mcp.WorkflowHeader: "wf1"})
 	ctx, cancel := context.WithCancel(t.Context())
-	pid, ended := c.begin(ctx)
+	pid, ended := c.beginSleep(ctx)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the call: %v", err)
 	}
-	c.gone(pid)
+	c.waitGone(pid)
 
-	c.is("sandbox_exec", m{"command": "mkfifo begun"})
+	c.wantFields("sandbox_exec", m{"command": "mkfifo begun"})
 	req, err := http.NewRequestWithContext(t.Context(), "POST", server.URL, strings.NewReader(
 		`{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"sandbox_exec","arguments":{"command":"echo $$ > begun; sleep 1000"}}}`))
 	if err != nil {
@@ -237,9 +238,9 @@ func TestHTTPCancel(t *testing.T) {
 	cancel()
 	<-gone
 	transport.CloseIdleConnections()
-	c.gone(pid)
+	c.waitGone(pid)
 
-	pid, ended = c.begin(t.Context())
+	pid, ended = c.beginSleep(t.Context())
 	del, err := http.NewRequestWithContext(t.Context(), "DELETE", server.URL, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -254,25 +255,25 @@ func TestHTTPCancel(t *testing.T) {
 		t.Errorf("the DELETE: %d", resp.StatusCode)
 	}
 	<-ended
-	dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1"}).gone(pid)
+	dialHTTP(t, server.URL, headerTransport{mcp.WorkflowHeader: "wf1"}).waitGone(pid)
 }
 
 func TestHTTPIdle(t *testing.T) {
 	p := testsession.Open(t)
-	idle := max(time.Second, testenv.Scale(750*time.Millisecond)) // within which a client makes its next call
+	idle := max(time.Second, testenv.Scale(750*time.Millisecond)) // a client makes its next call within this time
 	sleep := func(idles float64) string { return fmt.Sprintf("sleep %.2f", idles*idle.Seconds()) }
-	server := serve(t, newServer(t, p, tools.Options{IdleTimeout: atoll.Duration(2 * idle)}, mcp.Options{IdleTimeout: idle}))
+	server := serveHTTP(t, newServer(t, p, tools.Options{IdleTimeout: atoll.Duration(2 * idle)}, mcp.Options{IdleTimeout: idle}))
 	silent := server.Config.Handler
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodDelete { // with which the client ends a session whose stream ends: not what this is about
+		if r.Method != http.MethodDelete { // the client sends it to end a session whose stream ends, which is not tested here
 			silent.ServeHTTP(w, r)
 		}
 	})
 	c := dialHTTP(t, server.URL, nil)
-	c.is("sandbox_exec", m{"command": sleep(1.5)}, "exit_code", 0) // that is use
-	c.is("sandbox_exec", m{"command": sleep(5), "background": true})
+	c.wantFields("sandbox_exec", m{"command": sleep(1.5)}, "exit_code", 0) // this counts as use
+	c.wantFields("sandbox_exec", m{"command": sleep(5), "background": true})
 	busy := time.Now().Add(idle * 9 / 2)
-	for end := time.Now().Add(testenv.Scale(20 * time.Second)); len(sessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); len(listSessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the session is still there")
 		}
@@ -285,14 +286,14 @@ func TestHTTPIdle(t *testing.T) {
 	}
 }
 
-// Close ends what is in progress, and leaves nothing of the sessions.
+// Close cancels calls in progress, and removes the sessions' resources.
 func TestClose(t *testing.T) {
 	p := testsession.Open(t)
 	s := newServer(t, p, tools.Options{}, mcp.Options{})
-	server := serve(t, s)
-	a, b := dialHTTP(t, server.URL, nil), dial(t, s, nil)
-	b.is("sandbox_open", m{})
-	_, ended := a.begin(t.Context())
+	server := serveHTTP(t, s)
+	a, b := dialHTTP(t, server.URL, nil), dialStreams(t, s, nil)
+	b.wantFields("sandbox_open", m{})
+	_, ended := a.beginSleep(t.Context())
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -300,10 +301,10 @@ func TestClose(t *testing.T) {
 	if err := <-b.run; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if got := sessions(t, p); len(got) > 0 {
+	if got := listSessions(t, p); len(got) > 0 {
 		t.Errorf("left: %q", got)
 	}
-	if status, body := post(t, server.URL, initialize, nil); status != 503 {
+	if status, body := postJSON(t, server.URL, initialize, nil); status != 503 {
 		t.Errorf("afterwards: %d %s", status, body)
 	}
 	if err := s.Close(); err != nil {

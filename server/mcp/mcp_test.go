@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
-	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/mcp"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 func newServer(t *testing.T, p atoll.Provider, o tools.Options, opts mcp.Options) *mcp.Server {
@@ -49,16 +49,16 @@ func newServer(t *testing.T, p atoll.Provider, o tools.Options, opts mcp.Options
 	return s
 }
 
-// A client is that of one MCP session.
+// A client is the client of one MCP session.
 type client struct {
 	*sdk.ClientSession
 	t        *testing.T
 	toServer io.Closer
-	run      chan error // of the server, when it is served over streams
+	run      chan error // the server's result, if it is served over streams
 }
 
-// dial connects a client to s over streams.
-func dial(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *client {
+// dialStreams connects a client to s over streams.
+func dialStreams(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *client {
 	t.Helper()
 	fromClient, toServer := io.Pipe()
 	fromServer, toClient := io.Pipe()
@@ -87,7 +87,7 @@ func (c *client) hangUp() {
 
 type m map[string]any
 
-// call calls a tool, which has to work, and returns what it gives.
+// call calls a tool that succeeds, and returns its output.
 func (c *client) call(name string, input m) map[string]any {
 	c.t.Helper()
 	r, err := c.CallTool(c.t.Context(), &sdk.CallToolParams{Name: name, Arguments: input})
@@ -114,7 +114,7 @@ func textOf(r *sdk.CallToolResult) string {
 	return r.Content[0].(*sdk.TextContent).Text
 }
 
-func (c *client) is(name string, input m, fields ...any) {
+func (c *client) wantFields(name string, input m, fields ...any) {
 	c.t.Helper()
 	out := c.call(name, input)
 	for i := 0; i < len(fields); i += 2 {
@@ -124,7 +124,7 @@ func (c *client) is(name string, input m, fields ...any) {
 	}
 }
 
-func sessions(t *testing.T, p atoll.Provider) []string {
+func listSessions(t *testing.T, p atoll.Provider) []string {
 	t.Helper()
 	all, err := session.List(t.Context(), p, "")
 	if err != nil {
@@ -141,7 +141,7 @@ func sessions(t *testing.T, p atoll.Provider) []string {
 func TestToolsList(t *testing.T) {
 	p := testsession.Open(t)
 	names := func(agent *frontmatter.Sandbox) (list []string) {
-		c := dial(t, newServer(t, p, tools.Options{Agent: agent}, mcp.Options{Version: "1.2.3"}), nil)
+		c := dialStreams(t, newServer(t, p, tools.Options{Agent: agent}, mcp.Options{Version: "1.2.3"}), nil)
 		if got := c.InitializeResult(); got.ServerInfo.Name != "atoll" || got.ServerInfo.Version != "1.2.3" || !strings.Contains(got.Instructions, "sandbox") {
 			t.Errorf("the server says %+v", got)
 		}
@@ -176,7 +176,7 @@ func TestToolsList(t *testing.T) {
 }
 
 func TestOpenWorld(t *testing.T) {
-	c := dial(t, newServer(t, testsession.Open(t), tools.Options{Sandbox: atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}}, mcp.Options{}), nil)
+	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{Sandbox: atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}}, mcp.Options{}), nil)
 	for x, err := range c.Tools(t.Context(), nil) {
 		if err != nil {
 			t.Fatal(err)
@@ -187,42 +187,42 @@ func TestOpenWorld(t *testing.T) {
 	}
 }
 
-// Every tool, as a client calls it.
+// A client can call every tool.
 func TestCalls(t *testing.T) {
 	p := testsession.Open(t)
-	c := dial(t, newServer(t, p, tools.Options{}, mcp.Options{}), nil)
+	c := dialStreams(t, newServer(t, p, tools.Options{}, mcp.Options{}), nil)
 	work := c.call("sandbox_open", m{})["workdir"].(string)
-	c.is("sandbox_fs_write", m{"path": "hello.py", "content": "print('Hello, World!')"}, "path", work+"/hello.py", "size_bytes", 22)
-	c.is("sandbox_fs_read", m{"path": "hello.py"}, "content", "print('Hello, World!')")
-	c.is("sandbox_fs_edit", m{"path": "hello.py", "old_text": "World", "new_text": "Atoll"}, "replacements", 1)
-	c.is("sandbox_fs_list", m{}, "entries", "[map[mode:0644 name:hello.py size_bytes:22 type:file]]")
-	c.is("sandbox_fs_search", m{"content": "Atoll"}, "matches", "[map[line:1 path:"+work+"/hello.py text:print('Hello, Atoll!')]]")
-	c.is("sandbox_exec", m{"command": "cat hello.py; exit 3"}, "exit_code", 3, "stdout", "print('Hello, Atoll!')")
+	c.wantFields("sandbox_fs_write", m{"path": "hello.py", "content": "print('Hello, World!')"}, "path", work+"/hello.py", "size_bytes", 22)
+	c.wantFields("sandbox_fs_read", m{"path": "hello.py"}, "content", "print('Hello, World!')")
+	c.wantFields("sandbox_fs_edit", m{"path": "hello.py", "old_text": "World", "new_text": "Atoll"}, "replacements", 1)
+	c.wantFields("sandbox_fs_list", m{}, "entries", "[map[mode:0644 name:hello.py size_bytes:22 type:file]]")
+	c.wantFields("sandbox_fs_search", m{"content": "Atoll"}, "matches", "[map[line:1 path:"+work+"/hello.py text:print('Hello, Atoll!')]]")
+	c.wantFields("sandbox_exec", m{"command": "cat hello.py; exit 3"}, "exit_code", 3, "stdout", "print('Hello, Atoll!')")
 	id := c.call("sandbox_exec", m{"command": "read line; echo $line; read line", "background": true})["process_id"]
-	c.is("sandbox_process_write", m{"process_id": id, "input": "a\n"}, "written", 2)
-	c.is("sandbox_process_read", m{"process_id": id}, "running", true)
-	c.is("sandbox_process_kill", m{"process_id": id, "signal": "KILL"}, "signal", "SIGKILL")
-	c.is("sandbox_process_wait", m{"process_id": id}, "running", false, "exit_code", 137)
+	c.wantFields("sandbox_process_write", m{"process_id": id, "input": "a\n"}, "written", 2)
+	c.wantFields("sandbox_process_read", m{"process_id": id}, "running", true)
+	c.wantFields("sandbox_process_kill", m{"process_id": id, "signal": "KILL"}, "signal", "SIGKILL")
+	c.wantFields("sandbox_process_wait", m{"process_id": id}, "running", false, "exit_code", 137)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	c.is("sandbox_port", m{"port": port}, "url", fmt.Sprintf("http://127.0.0.1:%d", port))
-	c.is("sandbox_run", m{"runtime": "bash", "code": "echo $((6*7))"}, "ok", true, "stdout", "42\n")
-	c.is("sandbox_fs_delete", m{"path": "hello.py"}, "deleted", true)
-	c.is("sandbox_close", m{}, "closed", true)
+	c.wantFields("sandbox_port", m{"port": port}, "url", fmt.Sprintf("http://127.0.0.1:%d", port))
+	c.wantFields("sandbox_run", m{"runtime": "bash", "code": "echo $((6*7))"}, "ok", true, "stdout", "42\n")
+	c.wantFields("sandbox_fs_delete", m{"path": "hello.py"}, "deleted", true)
+	c.wantFields("sandbox_close", m{}, "closed", true)
 	c.hangUp()
-	if left := sessions(t, p); len(left) > 0 {
+	if left := listSessions(t, p); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
 
-// What a tool refuses is told to the model; only what is no call of a tool is an
-// error of the protocol.
+// Errors of tools are results for the model; only invalid calls are errors of the
+// protocol.
 func TestErrors(t *testing.T) {
-	c := dial(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
+	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
 	for name, tt := range map[string]struct {
 		input m
 		words string
@@ -248,13 +248,13 @@ func TestErrors(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	told := make(chan *sdk.ProgressNotificationParams, 100)
-	c := dial(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), &sdk.ClientOptions{
+	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), &sdk.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *sdk.ProgressNotificationClientRequest) { told <- req.Params },
 	})
 	params := &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo working; sleep 2.5"}}
-	c.is("sandbox_exec", m{"command": "sleep 1.2"}) // without a token
+	c.wantFields("sandbox_exec", m{"command": "sleep 1.2"}) // without a progress token
 	if len(told) > 0 {
-		t.Error("a client that gave no token is told of progress")
+		t.Error("a client without a token gets progress")
 	}
 	params.SetProgressToken("tok")
 	if _, err := c.CallTool(t.Context(), params); err != nil {
@@ -270,8 +270,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// gone waits until a process has ended whose pid the command has written.
-func (c *client) gone(pid string) {
+// waitGone waits until a process has ended whose pid the command has written.
+func (c *client) waitGone(pid string) {
 	c.t.Helper()
 	for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		if c.call("sandbox_exec", m{"command": "kill -0 " + pid})["exit_code"] != 0.0 {
@@ -283,10 +283,10 @@ func (c *client) gone(pid string) {
 	}
 }
 
-// begin calls a command that runs for long, and waits until it does.
-func (c *client) begin(ctx context.Context) (pid string, ended chan error) {
+// beginSleep calls a long command, and waits until it runs.
+func (c *client) beginSleep(ctx context.Context) (pid string, ended chan error) {
 	c.t.Helper()
-	c.is("sandbox_exec", m{"command": "mkfifo begun"}, "exit_code", 0)
+	c.wantFields("sandbox_exec", m{"command": "mkfifo begun"}, "exit_code", 0)
 	ended = make(chan error, 1)
 	go func() {
 		_, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo $$ > begun; sleep 1000 & wait"}})
@@ -296,28 +296,28 @@ func (c *client) begin(ctx context.Context) (pid string, ended chan error) {
 }
 
 func TestCancel(t *testing.T) {
-	c := dial(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
+	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	pid, ended := c.begin(ctx)
+	pid, ended := c.beginSleep(ctx)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the call: %v", err)
 	}
-	c.gone(pid)
+	c.waitGone(pid)
 }
 
-// A client that goes away takes with it what it had begun.
+// When a client goes, its processes end.
 func TestClientGone(t *testing.T) {
 	p := testsession.Open(t)
 	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf1"}}})
-	c := dial(t, s, nil)
-	pid, _ := c.begin(t.Context())
+	c := dialStreams(t, s, nil)
+	pid, _ := c.beginSleep(t.Context())
 	c.toServer.Close()
 	if err := <-c.run; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	other := dial(t, s, nil)
-	other.gone(pid)
+	other := dialStreams(t, s, nil)
+	other.waitGone(pid)
 }
 
 // When ctx ends, so do calls in progress, and the session.
@@ -329,26 +329,26 @@ func TestRunEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	run := make(chan error, 1)
 	go func() { run <- s.Run(ctx, fromClient, toClient) }()
-	conn, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{ClientSession: conn, t: t}
-	_, ended := c.begin(t.Context())
+	c := &client{ClientSession: session, t: t}
+	_, ended := c.beginSleep(t.Context())
 	cancel()
 	if err := <-run; !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
 	<-ended
-	conn.Close()
-	if left := sessions(t, p); len(left) > 0 {
+	session.Close()
+	if left := listSessions(t, p); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
 
 func TestResources(t *testing.T) {
 	p := testsession.Open(t)
-	c := dial(t, newServer(t, p, tools.Options{Agent: &frontmatter.Sandbox{
+	c := dialStreams(t, newServer(t, p, tools.Options{Agent: &frontmatter.Sandbox{
 		Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: frontmatter.Limits{Timeout: time.Minute, MaxFileSize: 1000, MaxFiles: 10},
 	}}, mcp.Options{}), nil)
 	list := func() (uris []string) {
@@ -362,17 +362,17 @@ func TestResources(t *testing.T) {
 		}
 		return uris
 	}
-	if got := list(); len(got) > 0 || len(sessions(t, p)) > 0 {
-		t.Errorf("before a sandbox is open: %q, and there are %q", got, sessions(t, p))
+	if got := list(); len(got) > 0 || len(listSessions(t, p)) > 0 {
+		t.Errorf("before a sandbox is open: %q, and there are %q", got, listSessions(t, p))
 	}
-	if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "sandbox:///work/f"}); err == nil || len(sessions(t, p)) > 0 {
-		t.Errorf("reading before a sandbox is open: %v, and there are %q", err, sessions(t, p))
+	if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "sandbox:///work/f"}); err == nil || len(listSessions(t, p)) > 0 {
+		t.Errorf("reading before a sandbox is open: %v, and there are %q", err, listSessions(t, p))
 	}
 	templates, err := c.ListResourceTemplates(t.Context(), nil)
 	if err != nil || len(templates.ResourceTemplates) != 1 || templates.ResourceTemplates[0].URITemplate != "sandbox:///{+path}" {
 		t.Errorf("templates: %+v, %v", templates, err)
 	}
-	c.is("sandbox_exec", m{"command": `mkdir d; echo deep > d/f; echo text > 'a b%&?#ü.txt'; printf '\000\377' > bin; head -c 1001 /dev/zero > large; ln -s /etc/hostname out; touch "$(printf 'x\377')"`}, "exit_code", 0)
+	c.wantFields("sandbox_exec", m{"command": `mkdir d; echo deep > d/f; echo text > 'a b%&?#ü.txt'; printf '\000\377' > bin; head -c 1001 /dev/zero > large; ln -s /etc/hostname out; touch "$(printf 'x\377')"`}, "exit_code", 0)
 	work := c.call("sandbox_open", m{})["workdir"].(string)
 	if got, want := fmt.Sprint(list()), fmt.Sprintf("[sandbox://%s/a%%20b%%25&%%3F%%23%%C3%%BC.txt sandbox://%[1]s/bin sandbox://%[1]s/large]", work); got != want {
 		t.Errorf("resources %s, want %s", got, want)
@@ -426,7 +426,7 @@ func TestResources(t *testing.T) {
 	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
 		t.Errorf("listing has made it %+v, %v", st, err)
 	}
-	c.is("sandbox_close", m{}, "closed", true)
+	c.wantFields("sandbox_close", m{}, "closed", true)
 	if got := list(); len(got) > 0 {
 		t.Errorf("after it was closed: %q", got)
 	}
@@ -436,47 +436,47 @@ func TestResources(t *testing.T) {
 func TestSessionsAreApart(t *testing.T) {
 	p := testsession.Open(t)
 	s := newServer(t, p, tools.Options{}, mcp.Options{})
-	a, b := dial(t, s, nil), dial(t, s, nil)
-	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
-	b.is("sandbox_fs_list", m{}, "entries", "[]")
-	if got := sessions(t, p); len(got) != 2 || !strings.HasPrefix(got[0], "workflow_mcp_") {
+	a, b := dialStreams(t, s, nil), dialStreams(t, s, nil)
+	a.wantFields("sandbox_fs_write", m{"path": "f", "content": "a"})
+	b.wantFields("sandbox_fs_list", m{}, "entries", "[]")
+	if got := listSessions(t, p); len(got) != 2 || !strings.HasPrefix(got[0], "workflow_mcp_") {
 		t.Errorf("sessions: %q", got)
 	}
 	a.hangUp()
-	if got := sessions(t, p); len(got) != 1 {
+	if got := listSessions(t, p); len(got) != 1 {
 		t.Errorf("sessions after one has ended: %q", got)
 	}
-	b.is("sandbox_exec", m{"command": "echo still here"}, "stdout", "still here\n")
+	b.wantFields("sandbox_exec", m{"command": "echo still here"}, "stdout", "still here\n")
 	b.hangUp()
 	if got, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(got) > 0 {
 		t.Errorf("sandboxes are left: %+v, %v", got, err)
 	}
 }
 
-// Those who name a workflow share its sandbox, which stays when they end. Agents
-// with a session of their own do not, and what was drawn for them ends.
+// Clients that name a workflow share its sandbox, which stays when they end. Agents
+// with a session of their own don't, and their own sandboxes end.
 func TestGivenScope(t *testing.T) {
 	p := testsession.Open(t)
 	wf := tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf1"}}
 	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: wf})
-	a := dial(t, s, nil)
-	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
+	a := dialStreams(t, s, nil)
+	a.wantFields("sandbox_fs_write", m{"path": "f", "content": "a"})
 	a.hangUp()
-	b := dial(t, s, nil)
-	b.is("sandbox_fs_read", m{"path": "f"}, "content", "a")
-	own := dial(t, newServer(t, p, tools.Options{Agent: &frontmatter.Sandbox{
+	b := dialStreams(t, s, nil)
+	b.wantFields("sandbox_fs_read", m{"path": "f"}, "content", "a")
+	own := dialStreams(t, newServer(t, p, tools.Options{Agent: &frontmatter.Sandbox{
 		Mode: frontmatter.ModeCode, Session: frontmatter.SessionAgent, Limits: frontmatter.DefaultLimits(),
 	}}, mcp.Options{Caller: wf}), nil)
-	own.is("sandbox_fs_list", m{}, "entries", "[]")
-	if got := sessions(t, p); len(got) != 2 || !strings.HasPrefix(got[0], "agent_mcp_") || got[1] != "workflow_wf1_sandbox" {
+	own.wantFields("sandbox_fs_list", m{}, "entries", "[]")
+	if got := listSessions(t, p); len(got) != 2 || !strings.HasPrefix(got[0], "agent_mcp_") || got[1] != "workflow_wf1_sandbox" {
 		t.Errorf("sessions: %q", got)
 	}
 	own.hangUp()
 	b.hangUp()
-	named := dial(t, newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}}), nil)
-	named.is("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
+	named := dialStreams(t, newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}}), nil)
+	named.wantFields("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
 	named.hangUp()
-	if got := fmt.Sprint(sessions(t, p)); got != "[conversation_c1_sandbox workflow_wf1_sandbox]" {
+	if got := fmt.Sprint(listSessions(t, p)); got != "[conversation_c1_sandbox workflow_wf1_sandbox]" {
 		t.Errorf("sessions at the end: %s", got)
 	}
 	kit, err := tools.New(p, tools.Options{})

@@ -16,7 +16,7 @@ import (
 
 type provider struct{ atoll.Provider }
 
-func get(t *testing.T, url string) (*http.Response, string) {
+func getURL(t *testing.T, url string) (*http.Response, string) {
 	t.Helper()
 	resp, err := http.Get(url)
 	if err != nil {
@@ -30,8 +30,8 @@ func get(t *testing.T, url string) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// serve serves a handler that asks for a token, with documentation.
-func serve(t *testing.T) string {
+// serveDocs serves a handler with documentation that requires a token.
+func serveDocs(t *testing.T) string {
 	t.Helper()
 	h, err := api.NewHandler(provider{}, api.Options{Tokens: map[string]auth.Account{"secret": {}}, Docs: openapi.Handler("1.2.3")})
 	if err != nil {
@@ -43,7 +43,7 @@ func serve(t *testing.T) string {
 }
 
 func TestDocumentDescribesEveryRoute(t *testing.T) {
-	resp, body := get(t, serve(t)+"/openapi.json")
+	resp, body := getURL(t, serveDocs(t)+"/openapi.json")
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("status %d, type %q", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
@@ -89,15 +89,15 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 			t.Errorf("there is no schema %s", name)
 		}
 	}
-	for ref := range refs(body) {
+	for ref := range schemaRefs(body) {
 		if _, ok := doc.Components.Schemas[ref]; !ok {
 			t.Errorf("schema %s is referred to and is not there", ref)
 		}
 	}
 }
 
-// refs finds what a document refers to.
-func refs(doc string) map[string]bool {
+// schemaRefs returns the references in a document.
+func schemaRefs(doc string) map[string]bool {
 	found := map[string]bool{}
 	for _, part := range strings.Split(doc, `"#/components/schemas/`)[1:] {
 		name, _, _ := strings.Cut(part, `"`)
@@ -107,7 +107,7 @@ func refs(doc string) map[string]bool {
 }
 
 func TestPageNeedsNothingElse(t *testing.T) {
-	resp, body := get(t, serve(t)+"/docs")
+	resp, body := getURL(t, serveDocs(t)+"/docs")
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
 		t.Fatalf("status %d, type %q", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}

@@ -35,7 +35,7 @@ func TestWhoHasNoKeyIsNotLetIn(t *testing.T) {
 			"password":    ssh.Password("web"),
 			"questions":   ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil }),
 		} {
-			c, err := r.dial(user, auth)
+			c, err := r.dialServer(user, auth)
 			if err == nil {
 				c.Close()
 				t.Errorf("%s was let in with %s", user, name)
@@ -45,14 +45,14 @@ func TestWhoHasNoKeyIsNotLetIn(t *testing.T) {
 				messages = append(messages, err.Error())
 			}
 		}
-		if c, err := r.dial(user); err == nil {
+		if c, err := r.dialServer(user); err == nil {
 			c.Close()
 			t.Errorf("%s was let in with nothing", user)
 		}
 	}
 	for _, m := range messages {
 		if m != messages[0] {
-			t.Errorf("strangers learn from %q and %q what there is", m, messages[0])
+			t.Errorf("strangers learn from %q and %q which sandboxes exist", m, messages[0])
 		}
 	}
 	if log := r.log.String(); !strings.Contains(log, ssh.FingerprintSHA256(stranger.PublicKey())) {
@@ -62,21 +62,21 @@ func TestWhoHasNoKeyIsNotLetIn(t *testing.T) {
 
 func TestKeysAreReadAtEveryLogin(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
-	r.client(t, "web")
-	r.authorize(t, "# nobody\n")
-	if c, err := r.dial("web", ssh.PublicKeys(r.signer)); err == nil {
+	r.newClient(t, "web")
+	r.authorizeLines(t, "# nobody\n")
+	if c, err := r.dialServer("web", ssh.PublicKeys(r.signer)); err == nil {
 		c.Close()
 		t.Error("a key that was taken out is let in")
 	}
-	r.authorize(t, "nonsense\n", r.line(`command="true"`), r.line("restrict"))
-	r.client(t, "web")
+	r.authorizeLines(t, "nonsense\n", r.keyLine(`command="true"`), r.keyLine("restrict"))
+	r.newClient(t, "web")
 	if log := r.log.String(); !strings.Contains(log, "line 1: not a public key") || !strings.Contains(log, `option \"command\" is not supported`) {
 		t.Errorf("the log does not tell of the bad lines: %s", log)
 	}
 	if err := os.Chmod(r.keys, 0o622); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := r.dial("web", ssh.PublicKeys(r.signer)); err == nil {
+	if c, err := r.dialServer("web", ssh.PublicKeys(r.signer)); err == nil {
 		c.Close()
 		t.Error("keys that anyone may change are believed")
 	}
@@ -136,8 +136,8 @@ func TestKeyOptions(t *testing.T) {
 
 func TestKeysWithoutTerminals(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
-	r.authorize(t, r.line("restrict"))
-	s := r.session(t, "web")
+	r.authorizeLines(t, r.keyLine("restrict"))
+	s := r.newSession(t, "web")
 	if err := s.RequestPty("xterm", 24, 80, nil); err == nil {
 		t.Error("a terminal was granted")
 	}
@@ -146,7 +146,7 @@ func TestKeysWithoutTerminals(t *testing.T) {
 	}
 }
 
-// A witness is a provider that tells on whose behalf sandboxes are looked up.
+// A witness is a provider that records the accounts for which sandboxes are looked up.
 type witness struct {
 	atoll.ProviderLayer
 	seen chan auth.Account
@@ -164,11 +164,11 @@ func TestAccounts(t *testing.T) {
 	}
 	seen := make(chan auth.Account, 100)
 	r := newRig(t, witness{atoll.ProviderLayer{Provider: p}, seen}, nil)
-	r.authorize(t, r.line(`account="ann:user"`))
+	r.authorizeLines(t, r.keyLine(`account="ann:user"`))
 	for len(seen) > 0 {
 		<-seen
 	}
-	if _, _, err := r.run(t, "web", "true"); err != nil {
+	if _, _, err := r.runLine(t, "web", "true"); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := <-seen, (auth.Account{Name: "ann", Role: "user"}); !reflect.DeepEqual(got, want) {
@@ -248,7 +248,7 @@ func TestHostKeyStays(t *testing.T) {
 
 func TestLoginsAreBounded(t *testing.T) {
 	r := newRig(t, newMock(t), func(s *Server) {
-		s.loginGrace = testenv.Scale(time.Second) // in which three connect
+		s.loginGrace = testenv.Scale(time.Second) // enough time for three to connect
 		s.logins = make(chan struct{}, 2)
 	})
 	var silent []net.Conn
@@ -259,22 +259,22 @@ func TestLoginsAreBounded(t *testing.T) {
 		}
 		defer conn.Close()
 		silent = append(silent, conn)
-		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil { // SSH-: it has a place
+		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil { // SSH-: it has a slot
 			t.Fatal(err)
 		}
 	}
-	if c, err := r.dial("web", ssh.PublicKeys(r.signer)); err == nil {
+	if c, err := r.dialServer("web", ssh.PublicKeys(r.signer)); err == nil {
 		c.Close()
 		t.Error("one more login than there may be")
 	}
 	for _, conn := range silent {
 		_ = conn.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("who does not log in may stay for ever")
+			t.Error("a client that does not log in may stay for ever")
 		}
 	}
 	eventually(t, "there is a place again", func() bool {
-		c, err := r.dial("web", ssh.PublicKeys(r.signer))
+		c, err := r.dialServer("web", ssh.PublicKeys(r.signer))
 		if err == nil {
 			c.Close()
 		}
@@ -288,13 +288,13 @@ func TestKeysThatAreTriedAreCounted(t *testing.T) {
 	for range maxTries {
 		many = append(many, newSigner(t))
 	}
-	if c, err := r.dial("web", ssh.PublicKeys(append(many, r.signer)...)); err == nil {
+	if c, err := r.dialServer("web", ssh.PublicKeys(append(many, r.signer)...)); err == nil {
 		c.Close()
 		t.Errorf("the key after %d others was let in", maxTries)
 	}
 }
 
-// A client that has vanished keeps its connection open, and answers nothing.
+// A vanished client keeps its connection open, and answers nothing.
 func TestAClientThatVanishesIsNoticed(t *testing.T) {
 	r := newRig(t, newMock(t), func(s *Server) { s.aliveEvery = testenv.Scale(200 * time.Millisecond) })
 	stalled := &stalling{gone: make(chan struct{})}
@@ -314,8 +314,8 @@ func TestAClientThatVanishesIsNoticed(t *testing.T) {
 	c := ssh.NewClient(cc, channels, requests)
 	defer c.Close()
 	s := newSession(t, c)
-	onTerminal(t, s, "sleep 1000", 24, 80)
-	p := r.process(t, "sleep 1000")
+	startOnTerminal(t, s, "sleep 1000", 24, 80)
+	p := r.awaitProcess(t, "sleep 1000")
 	stalled.mu.Lock()
 	stalled.stopped = true
 	stalled.mu.Unlock()
@@ -324,7 +324,7 @@ func TestAClientThatVanishesIsNoticed(t *testing.T) {
 	}
 }
 
-// A stalling connection sends nothing any more once it is stopped.
+// A stalling connection sends nothing more after it was stopped.
 type stalling struct {
 	net.Conn
 	mu      sync.Mutex

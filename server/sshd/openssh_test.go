@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// openSSH needs the programs of OpenSSH and returns a way to call one of them.
+// openSSH needs the programs of OpenSSH, and returns a function that calls one of them.
 func openSSH(t *testing.T, r *rig) func(program string, args ...string) *exec.Cmd {
 	t.Helper()
 	for _, program := range []string{"ssh", "sftp", "scp"} {
@@ -32,7 +32,7 @@ func openSSH(t *testing.T, r *rig) func(program string, args ...string) *exec.Cm
 		t.Fatal(err)
 	}
 	writeKey(t, filepath.Join(dir, "id"), private)
-	r.authorize(t, r.line(""))
+	r.authorizeLines(t, r.keyLine(""))
 	host, port, err := net.SplitHostPort(r.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -53,16 +53,16 @@ func openSSH(t *testing.T, r *rig) func(program string, args ...string) *exec.Cm
 	}
 }
 
-// outcome is what a program of OpenSSH printed and how it ended.
-func outcome(cmd *exec.Cmd) (stdout, stderr string, code int) {
+// runCommand runs a program of OpenSSH, and returns its output and exit code.
+func runCommand(cmd *exec.Cmd) (stdout, stderr string, code int) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // the code says it all
+	_ = cmd.Run() // the code tells the result
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
 func TestOpenSSH(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		call := openSSH(t, r)
 		for _, c := range []struct {
 			args           []string
@@ -80,11 +80,11 @@ func TestOpenSSH(t *testing.T) {
 			{[]string{"-i", "/dev/null", "-o", "IdentityFile=none", "web@127.0.0.1", "kill -TERM $$; sleep 5"}, "", "", "", 255},
 		} {
 			if r.Info().Name == "mock" && strings.Contains(c.args[len(c.args)-1], "kill") {
-				continue // which has no kill
+				continue // it has no kill
 			}
 			cmd := call("ssh", c.args...)
 			cmd.Stdin = strings.NewReader(c.stdin)
-			stdout, stderr, code := outcome(cmd)
+			stdout, stderr, code := runCommand(cmd)
 			if !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || code != c.code {
 				t.Errorf("ssh %q: %q, %q, code %d; want %q, %q, code %d", c.args, stdout, stderr, code, c.stdout, c.stderr, c.code)
 			}
@@ -92,9 +92,9 @@ func TestOpenSSH(t *testing.T) {
 	})
 }
 
-// A pipe to a program that has seen enough ends what fills it.
+// If the reader of a pipe has ended, so does the writer.
 func TestOpenSSHBrokenPipe(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		cmd := openSSH(t, r)("ssh", "web@127.0.0.1", "yes")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -103,7 +103,7 @@ func TestOpenSSHBrokenPipe(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		p := r.process(t, "yes")
+		p := r.awaitProcess(t, "yes")
 		out.Close()
 		_ = cmd.Wait() // it fails
 		if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 128+13 {
@@ -113,7 +113,7 @@ func TestOpenSSHBrokenPipe(t *testing.T) {
 }
 
 func TestOpenSSHTerminalIsHungUp(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		cmd := openSSH(t, r)("ssh", "-tt", "web@127.0.0.1", "sleep 1000")
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -123,7 +123,7 @@ func TestOpenSSHTerminalIsHungUp(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		p := r.process(t, "sleep 1000")
+		p := r.awaitProcess(t, "sleep 1000")
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
@@ -150,14 +150,14 @@ func TestOpenSSHForward(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	stdout, stderr, code := outcome(call("ssh", "-W", l.Addr().String(), "web@127.0.0.1"))
+	stdout, stderr, code := runCommand(call("ssh", "-W", l.Addr().String(), "web@127.0.0.1"))
 	if stdout != "hello from inside\n" || code != 0 {
 		t.Errorf("ssh -W: %q, %q, code %d", stdout, stderr, code)
 	}
-	if _, stderr, code := outcome(call("ssh", "-W", "example.com:80", "web@127.0.0.1")); code == 0 || !strings.Contains(stderr, "only ports of the sandbox itself") {
+	if _, stderr, code := runCommand(call("ssh", "-W", "example.com:80", "web@127.0.0.1")); code == 0 || !strings.Contains(stderr, "only ports of the sandbox itself") {
 		t.Errorf("ssh -W to another host: %q, code %d", stderr, code)
 	}
-	if _, stderr, code := outcome(call("ssh", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:1", "web@127.0.0.1", "true")); code == 0 || !strings.Contains(stderr, "remote port forwarding failed") {
+	if _, stderr, code := runCommand(call("ssh", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:1", "web@127.0.0.1", "true")); code == 0 || !strings.Contains(stderr, "remote port forwarding failed") {
 		t.Errorf("ssh -R: %q, code %d", stderr, code)
 	}
 	control := filepath.Join(t.TempDir(), "c")
@@ -167,7 +167,7 @@ func TestOpenSSHForward(t *testing.T) {
 	}
 	eventually(t, "the master is there", func() bool { _, err := os.Stat(control); return err == nil })
 	for range 3 {
-		if stdout, stderr, code := outcome(call("ssh", "-S", control, "web@127.0.0.1", "echo shared")); stdout != "shared\n" || code != 0 {
+		if stdout, stderr, code := runCommand(call("ssh", "-S", control, "web@127.0.0.1", "echo shared")); stdout != "shared\n" || code != 0 {
 			t.Errorf("over a shared connection: %q, %q, code %d", stdout, stderr, code)
 		}
 	}
@@ -176,7 +176,7 @@ func TestOpenSSHForward(t *testing.T) {
 }
 
 func TestOpenSSHCopies(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		call := openSSH(t, r)
 		dir := t.TempDir()
 		big := bytes.Repeat([]byte("0123456789abcde\n"), 64<<10)
@@ -195,7 +195,7 @@ func TestOpenSSHCopies(t *testing.T) {
 		}
 		run := func(program string, args ...string) {
 			t.Helper()
-			if stdout, stderr, code := outcome(call(program, args...)); code != 0 || stderr != "" && program == "scp" {
+			if stdout, stderr, code := runCommand(call(program, args...)); code != 0 || stderr != "" && program == "scp" {
 				t.Errorf("%s %q: code %d, %q, %q", program, args, code, stdout, stderr)
 			}
 		}
@@ -207,7 +207,7 @@ func TestOpenSSHCopies(t *testing.T) {
 		}
 		run("scp", "-r", "-p", at("tree"), "web@127.0.0.1:")
 		info, err := atoll.Files(r.sb).Stat(t.Context(), "tree/sub/leaf")
-		if err != nil || r.content(t, "tree/sub/leaf") != "leaf\n" || info.Mode != 0o750 || !info.Modified.Equal(when) {
+		if err != nil || r.fileContent(t, "tree/sub/leaf") != "leaf\n" || info.Mode != 0o750 || !info.Modified.Equal(when) {
 			t.Errorf("scp -p: %+v, %v", info, err)
 		}
 		run("scp", "-r", "web@127.0.0.1:tree", at("tree2"))
@@ -233,7 +233,7 @@ rm dated
 		if err := os.WriteFile(batch, []byte("lcd "+dir+commands), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// half of it is there: reput has to go on
+		// half of the file exists: reput has to resume
 		if err := atoll.Files(r.sb).Mkdir(t.Context(), "e", 0); err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ rm dated
 			t.Fatal(err)
 		}
 		run("sftp", "-b", batch, "web@127.0.0.1")
-		if got := r.content(t, "d/final"); got != "small\n" {
+		if got := r.fileContent(t, "d/final"); got != "small\n" {
 			t.Errorf("put and rename: %q", got)
 		}
 		if linked, err := os.ReadFile(at("linked")); err != nil || string(linked) != "small\n" {
@@ -251,10 +251,10 @@ rm dated
 			t.Fatal(err)
 		}
 		run("sftp", "-b", batch, "web@127.0.0.1")
-		if got := r.content(t, "e/half"); got != string(big) {
+		if got := r.fileContent(t, "e/half"); got != string(big) {
 			t.Errorf("resumed: %d bytes of %d", len(got), len(big))
 		}
-		if stdout, stderr, code := outcome(call("scp", at("small"), "nobody@127.0.0.1:x")); code == 0 || !strings.Contains(stderr, "sandbox not found") {
+		if stdout, stderr, code := runCommand(call("scp", at("small"), "nobody@127.0.0.1:x")); code == 0 || !strings.Contains(stderr, "sandbox not found") {
 			t.Errorf("scp to no sandbox: code %d, %q, %q", code, stdout, stderr)
 		}
 	})

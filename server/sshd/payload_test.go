@@ -51,7 +51,7 @@ func TestParseForward(t *testing.T) {
 	for _, c := range []struct {
 		host string
 		port uint32
-		want int // 0: refused
+		want int // 0 if refused
 	}{
 		{"localhost", 80, 80}, {"127.0.0.1", 65535, 65535}, {"::1", 1, 1},
 		{"localhost", 0, 0}, {"localhost", 65536, 0}, {"localhost", 1 << 31, 0},
@@ -92,8 +92,8 @@ func TestExitMessage(t *testing.T) {
 	}
 }
 
-// FuzzPayloads feeds every parser what a client might send, and looks at what
-// they let through.
+// FuzzPayloads feeds every parser with payloads of clients, and checks the accepted
+// ones.
 func FuzzPayloads(f *testing.F) {
 	for _, seed := range []any{
 		struct{ S string }{"TERM"},
@@ -138,8 +138,7 @@ func FuzzPayloads(f *testing.F) {
 	})
 }
 
-// FuzzKeys feeds the file of authorized keys anything: a line that is let in has
-// no option that is not known.
+// FuzzKeys feeds files of authorized keys: an accepted line has only known options.
 func FuzzKeys(f *testing.F) {
 	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGkG0Jg8T0ZbU7e5jKfYJf5oQ2nDqk3mCz1k9Z6W8o7x me"
 	for _, line := range []string{key, "restrict " + key, `command="x" ` + key, `account="a:b",pty ` + key, `from="*",restrict ` + key, "# " + key} {
@@ -158,7 +157,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// FuzzSFTP feeds the server of files packets of any sort.
+// FuzzSFTP feeds the file server with any packets.
 func FuzzSFTP(f *testing.F) {
 	packet := func(kind byte, payload string) string {
 		n := len(payload) + 1
@@ -193,7 +192,7 @@ func FuzzSFTP(f *testing.F) {
 	})
 }
 
-// A duplex reads what is given, and writes to nowhere.
+// A duplex reads from Reader, and discards writes.
 type duplex struct{ io.Reader }
 
 func (duplex) Write(p []byte) (int, error) { return len(p), nil }

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// providers are those that the tests run over.
+// providers are the providers under test.
 var providers = map[string]func(t *testing.T) atoll.Provider{
 	"local": func(t *testing.T) atoll.Provider {
 		p, err := local.New(local.Options{Dir: t.TempDir()})
@@ -45,14 +45,14 @@ var providers = map[string]func(t *testing.T) atoll.Provider{
 	},
 }
 
-// overEach runs test over each provider.
-func overEach(t *testing.T, test func(t *testing.T, r *rig)) {
+// forEachProvider runs test over each provider.
+func forEachProvider(t *testing.T, test func(t *testing.T, r *rig)) {
 	for name, open := range providers {
 		t.Run(name, func(t *testing.T) { test(t, newRig(t, open(t), nil)) })
 	}
 }
 
-// A rig is a server with one sandbox, whose name is web, and a key that may log in.
+// A rig is a server with one sandbox named web, and a key that may log in.
 type rig struct {
 	atoll.Provider
 	server *Server
@@ -61,7 +61,7 @@ type rig struct {
 	keys   string // the file of authorized keys
 	signer ssh.Signer
 	log    *logBuffer
-	stop   func() // ends the server, and waits for that
+	stop   func() // stops the server, and waits for its end
 }
 
 // newRig serves p, which it closes. change may change the server before it serves.
@@ -74,7 +74,7 @@ func newRig(t *testing.T, p atoll.Provider, change func(s *Server)) *rig {
 	if r.sb, err = p.Create(t.Context(), &atoll.Spec{Name: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	r.authorize(t, r.line(""))
+	r.authorizeLines(t, r.keyLine(""))
 	r.server, err = New(p, Options{
 		AuthorizedKeys: r.keys, HostKey: filepath.Join(dir, "host"), Spool: t.TempDir(),
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
@@ -108,8 +108,8 @@ func newRig(t *testing.T, p atoll.Provider, change func(s *Server)) *rig {
 	return r
 }
 
-// line is the line of the rig's key in a file of authorized keys.
-func (r *rig) line(options string) string {
+// keyLine returns the line of the rig's key in a file of authorized keys.
+func (r *rig) keyLine(options string) string {
 	line := string(ssh.MarshalAuthorizedKey(r.signer.PublicKey()))
 	if options != "" {
 		line = options + " " + line
@@ -117,7 +117,7 @@ func (r *rig) line(options string) string {
 	return line
 }
 
-func (r *rig) authorize(t *testing.T, lines ...string) {
+func (r *rig) authorizeLines(t *testing.T, lines ...string) {
 	t.Helper()
 	if err := os.WriteFile(r.keys, []byte(strings.Join(lines, "")), 0o600); err != nil {
 		t.Fatal(err)
@@ -137,17 +137,17 @@ func newSigner(t *testing.T) ssh.Signer {
 	return signer
 }
 
-// dial logs in.
-func (r *rig) dial(user string, auth ...ssh.AuthMethod) (*ssh.Client, error) {
+// dialServer logs in.
+func (r *rig) dialServer(user string, auth ...ssh.AuthMethod) (*ssh.Client, error) {
 	return ssh.Dial("tcp", r.addr, &ssh.ClientConfig{
 		User: user, Auth: auth, HostKeyCallback: ssh.FixedHostKey(r.server.hostKey.PublicKey()), Timeout: testenv.Scale(10 * time.Second),
 	})
 }
 
-// client is logged in as user, with the rig's key, until the test ends.
-func (r *rig) client(t *testing.T, user string) *ssh.Client {
+// newClient logs in as user, with the rig's key, until the test ends.
+func (r *rig) newClient(t *testing.T, user string) *ssh.Client {
 	t.Helper()
-	c, err := r.dial(user, ssh.PublicKeys(r.signer))
+	c, err := r.dialServer(user, ssh.PublicKeys(r.signer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,9 +155,9 @@ func (r *rig) client(t *testing.T, user string) *ssh.Client {
 	return c
 }
 
-func (r *rig) session(t *testing.T, user string) *ssh.Session {
+func (r *rig) newSession(t *testing.T, user string) *ssh.Session {
 	t.Helper()
-	return newSession(t, r.client(t, user))
+	return newSession(t, r.newClient(t, user))
 }
 
 func newSession(t *testing.T, c *ssh.Client) *ssh.Session {
@@ -170,17 +170,17 @@ func newSession(t *testing.T, c *ssh.Client) *ssh.Session {
 	return s
 }
 
-// run runs line in a session of its own.
-func (r *rig) run(t *testing.T, user, line string) (stdout, stderr string, err error) {
+// runLine runs line in a session of its own.
+func (r *rig) runLine(t *testing.T, user, line string) (stdout, stderr string, err error) {
 	t.Helper()
-	s := r.session(t, user)
+	s := r.newSession(t, user)
 	var out, errs bytes.Buffer
 	s.Stdout, s.Stderr = &out, &errs
 	err = s.Run(line)
 	return out.String(), errs.String(), err
 }
 
-// codeOf is the exit code that err tells of; -1 when there is none.
+// codeOf returns the exit code in err; -1 if there is none.
 func codeOf(err error) int {
 	if err == nil {
 		return 0
@@ -202,8 +202,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("it never came about that %s", what)
 }
 
-// process waits until line runs, and has not ended.
-func (r *rig) process(t *testing.T, line string) (p atoll.Process) {
+// awaitProcess waits until line runs.
+func (r *rig) awaitProcess(t *testing.T, line string) (p atoll.Process) {
 	t.Helper()
 	eventually(t, line+" runs", func() bool {
 		all, err := atoll.Processes(t.Context(), r.sb)
@@ -221,7 +221,7 @@ func (r *rig) process(t *testing.T, line string) (p atoll.Process) {
 	return p
 }
 
-// writeKey writes a private key as ssh wants it.
+// writeKey writes a private key in ssh's format.
 func writeKey(t *testing.T, path string, key ed25519.PrivateKey) {
 	t.Helper()
 	block, err := ssh.MarshalPrivateKey(key, "")
@@ -233,7 +233,7 @@ func writeKey(t *testing.T, path string, key ed25519.PrivateKey) {
 	}
 }
 
-// A logBuffer holds what was logged.
+// A logBuffer holds log output.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

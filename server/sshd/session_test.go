@@ -16,7 +16,7 @@ import (
 )
 
 func TestCommands(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		for _, c := range []struct {
 			line, stdout, stderr string
 			code                 int
@@ -27,7 +27,7 @@ func TestCommands(t *testing.T) {
 			{"nosuchthing", "", "not found", 127},
 			{"", "", "", 0},
 		} {
-			stdout, stderr, err := r.run(t, "web", c.line)
+			stdout, stderr, err := r.runLine(t, "web", c.line)
 			if stdout != c.stdout || !strings.Contains(stderr, c.stderr) || codeOf(err) != c.code {
 				t.Errorf("%q: printed %q and %q, %v; want %q, %q and code %d", c.line, stdout, stderr, err, c.stdout, c.stderr, c.code)
 			}
@@ -36,7 +36,7 @@ func TestCommands(t *testing.T) {
 }
 
 func TestUserNames(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		other, err := r.Create(t.Context(), &atoll.Spec{Name: "web", Project: "shop"})
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestUserNames(t *testing.T) {
 			{"stopped", "", "sandbox is stopped"},
 			{stopped.ID(), "", "sandbox is stopped"},
 		} {
-			stdout, stderr, err := r.run(t, c.user, "cat here")
+			stdout, stderr, err := r.runLine(t, c.user, "cat here")
 			if stdout != c.want || c.failure == "" && err != nil {
 				t.Errorf("%q: %q, %v; want %q", c.user, stdout, err, c.want)
 			}
@@ -79,7 +79,7 @@ func TestUserNames(t *testing.T) {
 				t.Errorf("%q: %q, %v; want code 255 and %q", c.user, stderr, err, c.failure)
 			}
 		}
-		sc := r.client(t, "nobody")
+		sc := r.newClient(t, "nobody")
 		if _, err := sc.Dial("tcp", "localhost:80"); err == nil || !strings.Contains(err.Error(), "not found") {
 			t.Errorf("a port of no sandbox: %v", err)
 		}
@@ -87,8 +87,8 @@ func TestUserNames(t *testing.T) {
 }
 
 func TestStdinEndsAndOutputDrains(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		s := r.session(t, "web")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		s := r.newSession(t, "web")
 		in, err := s.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -116,15 +116,15 @@ func TestStdinEndsAndOutputDrains(t *testing.T) {
 
 func TestStderrIsApart(t *testing.T) {
 	r := newRig(t, providers["local"](t), nil)
-	stdout, stderr, err := r.run(t, "web", "echo out; echo err >&2; exit 3")
+	stdout, stderr, err := r.runLine(t, "web", "echo out; echo err >&2; exit 3")
 	if stdout != "out\n" || stderr != "err\n" || codeOf(err) != 3 {
 		t.Errorf("got %q, %q, %v", stdout, stderr, err)
 	}
 }
 
 func TestEnvironment(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		s := r.session(t, "web")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		s := r.newSession(t, "web")
 		for name, want := range map[string]bool{
 			"LANG": true, "LC_ALL": true, "LC_CTYPE": true, "TERM": true,
 			"PATH": false, "LD_PRELOAD": false, "SHELL": false, "BASH_ENV": false, "LC_": false, "LC_x": false, "LC_A=B": false, "": false,
@@ -148,7 +148,7 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-// A screen is what a terminal shows.
+// A screen records the output of a terminal.
 type screen struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -166,8 +166,8 @@ func (s *screen) String() string {
 	return s.buf.String()
 }
 
-// onTerminal starts a shell, or line, on a terminal.
-func onTerminal(t *testing.T, s *ssh.Session, line string, rows, cols int) (in io.WriteCloser, out *screen) {
+// startOnTerminal starts a shell, or line, on a terminal.
+func startOnTerminal(t *testing.T, s *ssh.Session, line string, rows, cols int) (in io.WriteCloser, out *screen) {
 	t.Helper()
 	if err := s.RequestPty("vt220", rows, cols, ssh.TerminalModes{ssh.ECHO: 1}); err != nil {
 		t.Fatal(err)
@@ -190,9 +190,9 @@ func onTerminal(t *testing.T, s *ssh.Session, line string, rows, cols int) (in i
 }
 
 func TestTerminal(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		s := r.session(t, "web")
-		in, out := onTerminal(t, s, "", 31, 97)
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		s := r.newSession(t, "web")
+		in, out := startOnTerminal(t, s, "", 31, 97)
 		say := func(line, want string) {
 			t.Helper()
 			fmt.Fprintf(in, "%s\n", line)
@@ -219,9 +219,9 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestTerminalInputEnds(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		s := r.session(t, "web")
-		in, out := onTerminal(t, s, "cat", 0, 0)
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		s := r.newSession(t, "web")
+		in, out := startOnTerminal(t, s, "cat", 0, 0)
 		fmt.Fprintf(in, "hello")
 		in.Close()
 		if err := s.Wait(); err != nil {
@@ -234,12 +234,12 @@ func TestTerminalInputEnds(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		s := r.session(t, "web")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		s := r.newSession(t, "web")
 		if err := s.Start("sleep 60"); err != nil {
 			t.Fatal(err)
 		}
-		r.process(t, "sleep 60")
+		r.awaitProcess(t, "sleep 60")
 		if err := s.Signal(ssh.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -252,8 +252,8 @@ func TestSignals(t *testing.T) {
 }
 
 func TestSessionsShareAConnection(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		c := r.client(t, "web")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		c := r.newClient(t, "web")
 		var all sync.WaitGroup
 		for i := range 20 {
 			all.Go(func() {
@@ -295,15 +295,15 @@ func TestSessionsShareAConnection(t *testing.T) {
 }
 
 func TestAClientThatGoesHangsUp(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		for name, leave := range map[string]func(*ssh.Client, *ssh.Session){
 			"connection": func(c *ssh.Client, _ *ssh.Session) { c.Close() },
 			"session":    func(_ *ssh.Client, s *ssh.Session) { s.Close() },
 		} {
-			c := r.client(t, "web")
+			c := r.newClient(t, "web")
 			s := newSession(t, c)
-			onTerminal(t, s, "sleep 1000", 24, 80)
-			p := r.process(t, "sleep 1000")
+			startOnTerminal(t, s, "sleep 1000", 24, 80)
+			p := r.awaitProcess(t, "sleep 1000")
 			leave(c, s)
 			if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
 				t.Errorf("%s: ended with %v, %v; want SIGHUP", name, exit, err)
@@ -319,7 +319,7 @@ func TestAClientThatGoesEndsInputAndBreaksPipes(t *testing.T) {
 		"while :; do echo x; done": "killed by SIGPIPE",
 		"trap '' PIPE; cat; echo x; echo y; exit 4": "exited with code 4",
 	} {
-		c := r.client(t, "web")
+		c := r.newClient(t, "web")
 		s := newSession(t, c)
 		if _, err := s.StdinPipe(); err != nil {
 			t.Fatal(err)
@@ -327,7 +327,7 @@ func TestAClientThatGoesEndsInputAndBreaksPipes(t *testing.T) {
 		if err := s.Start(line); err != nil {
 			t.Fatal(err)
 		}
-		p := r.process(t, line)
+		p := r.awaitProcess(t, line)
 		c.Close()
 		if exit, err := p.Wait(t.Context()); err != nil || exit.String() != want {
 			t.Errorf("%q: %v, %v; want %s", line, exit, err, want)
@@ -336,12 +336,12 @@ func TestAClientThatGoesEndsInputAndBreaksPipes(t *testing.T) {
 }
 
 func TestServerThatClosesSaysSo(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		s := r.session(t, "web")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		s := r.newSession(t, "web")
 		var errs bytes.Buffer
 		s.Stderr = &errs
-		onTerminal(t, s, "sleep 1000", 24, 80)
-		p := r.process(t, "sleep 1000")
+		startOnTerminal(t, s, "sleep 1000", 24, 80)
+		p := r.awaitProcess(t, "sleep 1000")
 		r.stop()
 		if err := s.Wait(); codeOf(err) != 255 || !strings.Contains(errs.String(), "the server is closing\r\n") {
 			t.Errorf("Wait = %v, and %q", err, errs.String())
@@ -354,7 +354,7 @@ func TestServerThatClosesSaysSo(t *testing.T) {
 
 func TestOtherThingsAreRefused(t *testing.T) {
 	r := newRig(t, providers["mock"](t), nil)
-	c := r.client(t, "web")
+	c := r.newClient(t, "web")
 	if ok, _, err := c.SendRequest("tcpip-forward", true, ssh.Marshal(struct {
 		Host string
 		Port uint32
@@ -383,13 +383,13 @@ func TestOtherThingsAreRefused(t *testing.T) {
 }
 
 func TestForward(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		go func() { // echoes what it gets when that has ended
+		go func() { // echoes its input after that has ended
 			for {
 				conn, err := l.Accept()
 				if err != nil {
@@ -401,7 +401,7 @@ func TestForward(t *testing.T) {
 			}
 		}()
 		port := l.Addr().(*net.TCPAddr).Port
-		c := r.client(t, "web")
+		c := r.newClient(t, "web")
 		for _, host := range []string{"localhost", "127.0.0.1", "[::1]"} {
 			conn, err := c.Dial("tcp", fmt.Sprintf("%s:%d", host, port))
 			if err != nil {
@@ -427,8 +427,8 @@ func TestForward(t *testing.T) {
 				t.Errorf("%s: %v, want it prohibited", addr, err)
 			}
 		}
-		r.authorize(t, r.line("restrict"))
-		if _, err := r.client(t, "web").Dial("tcp", fmt.Sprintf("localhost:%d", port)); err == nil || !strings.Contains(err.Error(), "may not forward") {
+		r.authorizeLines(t, r.keyLine("restrict"))
+		if _, err := r.newClient(t, "web").Dial("tcp", fmt.Sprintf("localhost:%d", port)); err == nil || !strings.Contains(err.Error(), "may not forward") {
 			t.Errorf("with a key that may not: %v", err)
 		}
 	})

@@ -23,9 +23,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-func (r *rig) sftp(t *testing.T) *sftp.Client {
+func (r *rig) newSFTP(t *testing.T) *sftp.Client {
 	t.Helper()
-	c, err := sftp.NewClient(r.client(t, "web"))
+	c, err := sftp.NewClient(r.newClient(t, "web"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +33,8 @@ func (r *rig) sftp(t *testing.T) *sftp.Client {
 	return c
 }
 
-// content is what the sandbox has under name.
-func (r *rig) content(t *testing.T, name string) string {
+// fileContent returns the content of the sandbox's file.
+func (r *rig) fileContent(t *testing.T, name string) string {
 	t.Helper()
 	data, err := atoll.ReadFile(t.Context(), r.sb, name)
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *rig) content(t *testing.T, name string) string {
 	return string(data)
 }
 
-func (r *rig) put(t *testing.T, name, content string) {
+func (r *rig) putFile(t *testing.T, name, content string) {
 	t.Helper()
 	if err := atoll.WriteFile(t.Context(), r.sb, name, []byte(content), 0o640); err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func codeIs(err error, code error) bool {
 }
 
 func TestSFTP(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		c := r.sftp(t)
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		c := r.newSFTP(t)
 		work, err := c.Getwd()
 		if err != nil {
 			t.Fatal(err)
@@ -77,16 +77,16 @@ func TestSFTP(t *testing.T) {
 				t.Errorf("%s: %v, want %v", what, err, code)
 			}
 		}
-		r.put(t, "a/one", "1")
+		r.putFile(t, "a/one", "1")
 		must(c.Mkdir("b"))
 		refused("mkdir of what is there", c.Mkdir("b"), sftp.ErrSSHFxFailure)
 		refused("mkdir without a parent", c.Mkdir("no/b"), os.ErrNotExist)
-		r.put(t, "b/two", "22")
+		r.putFile(t, "b/two", "22")
 		must(c.Rename("b/two", "b/three"))
-		r.put(t, "b/two", "2")
+		r.putFile(t, "b/two", "2")
 		refused("rename onto another", c.Rename("b/two", "b/three"), sftp.ErrSSHFxFailure)
 		must(c.PosixRename("b/two", "b/three"))
-		if got := r.content(t, "b/three"); got != "2" {
+		if got := r.fileContent(t, "b/three"); got != "2" {
 			t.Errorf("after rename: %q", got)
 		}
 		must(c.Symlink("three", "b/link"))
@@ -134,7 +134,7 @@ func TestSFTP(t *testing.T) {
 		refused("a hard link", c.Link("a/one", "a/hard"), sftp.ErrSSHFxOpUnsupported)
 		refused("an owner", c.Chown("a/one", 1, 1), sftp.ErrSSHFxOpUnsupported)
 		refused("the mode of a file", c.Chmod("a/one", 0o777), sftp.ErrSSHFxOpUnsupported)
-		must(c.Chmod("a/one", 0o640)) // which it has
+		must(c.Chmod("a/one", 0o640)) // which is its mode already
 		must(c.Chmod("a", 0o700))
 		must(c.Chtimes("a", time.Unix(1e9, 0), time.Unix(1e9, 0)))
 		if fi, err := c.Stat("a"); err != nil || fi.Mode().Perm() != 0o700 || fi.ModTime().Unix() != 1e9 {
@@ -159,8 +159,8 @@ func namesOf(list []os.FileInfo) string {
 }
 
 func TestSFTPWrites(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		c := r.sftp(t)
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		c := r.newSFTP(t)
 		write := func(name string, flags int, pieces map[int64]string) error {
 			t.Helper()
 			f, err := c.OpenFile(name, flags)
@@ -195,7 +195,7 @@ func TestSFTPWrites(t *testing.T) {
 			if err := write("file", step.flags, step.pieces); (err != nil) != step.fails {
 				t.Errorf("%s: %v", step.what, err)
 			}
-			if got := r.content(t, "file"); got != step.want {
+			if got := r.fileContent(t, "file"); got != step.want {
 				t.Errorf("%s: the file is %q, want %q", step.what, got, step.want)
 			}
 		}
@@ -205,11 +205,11 @@ func TestSFTPWrites(t *testing.T) {
 		if err := write("no/file", fresh, nil); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("a file in no directory: %v", err)
 		}
-		r.put(t, "dir/x", "")
+		r.putFile(t, "dir/x", "")
 		if err := write("dir", fresh, nil); err == nil {
 			t.Error("a directory was written to")
 		}
-		if err := write("new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, map[int64]string{0: "n"}); err != nil || r.content(t, "new") != "n" {
+		if err := write("new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, map[int64]string{0: "n"}); err != nil || r.fileContent(t, "new") != "n" {
 			t.Errorf("a new file: %v", err)
 		}
 	})
@@ -217,8 +217,8 @@ func TestSFTPWrites(t *testing.T) {
 
 func TestSFTPFileBeingWritten(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
-	c := r.sftp(t)
-	r.put(t, "file", "old")
+	c := r.newSFTP(t)
+	r.putFile(t, "file", "old")
 	f, err := c.OpenFile("file", os.O_RDWR|os.O_TRUNC)
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestSFTPFileBeingWritten(t *testing.T) {
 	if _, err := f.Write([]byte("brand new")); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.content(t, "file"); got != "old" {
+	if got := r.fileContent(t, "file"); got != "old" {
 		t.Errorf("half of it is seen inside: %q", got)
 	}
 	back := make([]byte, 5)
@@ -247,18 +247,18 @@ func TestSFTPFileBeingWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := atoll.Files(r.sb).Stat(t.Context(), "file")
-	if err != nil || r.content(t, "file") != "brand" || info.Mode != 0o751 || !info.Modified.Equal(when) {
-		t.Errorf("%q with %+v, %v", r.content(t, "file"), info, err)
+	if err != nil || r.fileContent(t, "file") != "brand" || info.Mode != 0o751 || !info.Modified.Equal(when) {
+		t.Errorf("%q with %+v, %v", r.fileContent(t, "file"), info, err)
 	}
 	if all, err := atoll.Files(r.sb).List(t.Context(), ".", false); err != nil || len(all) != 1 {
 		t.Errorf("left in the directory: %v, %v", all, err)
 	}
 }
 
-// What came before the client went can be resumed.
+// A client can resume an interrupted upload.
 func TestSFTPKeepsWhatCame(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		conn := r.client(t, "web")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		conn := r.newClient(t, "web")
 		c, err := sftp.NewClient(conn)
 		if err != nil {
 			t.Fatal(err)
@@ -275,7 +275,7 @@ func TestSFTPKeepsWhatCame(t *testing.T) {
 			data, err := atoll.ReadFile(t.Context(), r.sb, "file")
 			return err == nil && string(data) == "half"
 		})
-		c = r.sftp(t)
+		c = r.newSFTP(t)
 		f, err = c.OpenFile("file", os.O_WRONLY|os.O_APPEND)
 		if err != nil {
 			t.Fatal(err)
@@ -283,15 +283,15 @@ func TestSFTPKeepsWhatCame(t *testing.T) {
 		if _, err := f.WriteAt([]byte(" and half"), 4); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Close(); err != nil || r.content(t, "file") != "half and half" {
-			t.Errorf("resumed: %q, %v", r.content(t, "file"), err)
+		if err := f.Close(); err != nil || r.fileContent(t, "file") != "half and half" {
+			t.Errorf("resumed: %q, %v", r.fileContent(t, "file"), err)
 		}
 	})
 }
 
 func TestSFTPIsBounded(t *testing.T) {
 	r := newRig(t, newMock(t), func(s *Server) { s.opts.MaxUpload = 1000 })
-	c := r.sftp(t)
+	c := r.newSFTP(t)
 	f, err := c.Create("file")
 	if err != nil {
 		t.Fatal(err)
@@ -308,7 +308,7 @@ func TestSFTPIsBounded(t *testing.T) {
 	if err := f.Close(); err == nil {
 		t.Error("a file was handed over of which a piece is missing")
 	}
-	if _, err := r.sftp(t).Stat("file"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := r.newSFTP(t).Stat("file"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is there: %v", err)
 	}
 	if f, err = c.Create("file"); err != nil {
@@ -347,7 +347,7 @@ func TestSFTPIsBounded(t *testing.T) {
 
 func TestSFTPLargeFiles(t *testing.T) {
 	r := newRig(t, providers["local"](t), nil)
-	c := r.sftp(t)
+	c := r.newSFTP(t)
 	const size = 64 << 20
 	data := make([]byte, size)
 	rng := rand.NewChaCha8([32]byte{1})
@@ -402,12 +402,12 @@ func TestSFTPLargeFiles(t *testing.T) {
 }
 
 func TestSFTPOfAStoppedSandbox(t *testing.T) {
-	overEach(t, func(t *testing.T, r *rig) {
-		r.put(t, "result", "42")
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		r.putFile(t, "result", "42")
 		if err := r.sb.Stop(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		f, err := r.sftp(t).Open("result")
+		f, err := r.newSFTP(t).Open("result")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,7 +420,7 @@ func TestSFTPOfAStoppedSandbox(t *testing.T) {
 
 func TestSFTPOfNoSandbox(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
-	ch, requests, err := r.client(t, "nobody").OpenChannel("session", nil)
+	ch, requests, err := r.newClient(t, "nobody").OpenChannel("session", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +445,7 @@ func TestReaderTakesPiecesOutOfOrder(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i >> 8)
 	}
-	r.put(t, "file", string(data))
+	r.putFile(t, "file", string(data))
 	counted := &countingFS{FS: atoll.Files(r.sb)}
 	f := &fileServer{ctx: t.Context(), fs: counted, held: 1}
 	rd := &reader{files: f, name: "file"}
@@ -473,7 +473,7 @@ func TestReaderTakesPiecesOutOfOrder(t *testing.T) {
 	}
 }
 
-// A countingFS counts the streams that are opened.
+// A countingFS counts opened streams.
 type countingFS struct {
 	atoll.FS
 	reads int
