@@ -13,11 +13,12 @@ import (
 // that Windows reserves for a device. An encoded key contains no "+", so the part from
 // the "+" on tells the kind of a name:
 //
-//	runs/1764000000/%2e...    a directory has none: what is below it is below the element
+//	runs/1764000000/%2e...    no "+": a directory of the keys below the element
 //	latest+object             an object
-//	longname...+low           a name too long for a file goes on in here, with a byte less
-//	longname...+high          than '/', or a greater one: sorted, they are keys in order
-//	+lock, +temporary         ours
+//	longname...+low           a directory for the rest of a name too long for a file, if that
+//	longname...+high          begins with a byte below '/', or a greater one: so that sorted
+//	                          names are sorted keys
+//	+lock, +temporary         Atoll's own
 const (
 	objectMark = "+object"
 	lowMark    = "+low"
