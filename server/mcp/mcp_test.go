@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
-	"github.com/seed46cd37a8/atoll/server/mcp"
 	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
 func newServer(t *testing.T, p atoll.Provider, o tools.Options, opts mcp.Options) *mcp.Server {

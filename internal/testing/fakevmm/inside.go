@@ -96,7 +96,7 @@ func restartMachine() {
 }
 
 func (g *inside) readMemory() (string, error) { return g.text, nil }
-func (g *inside) setMemory(text string)    { g.text = text }
+func (g *inside) setMemory(text string)       { g.text = text }
 
 // A Memory is what a guest remembers.
 type Memory struct {
