@@ -19,6 +19,10 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
@@ -64,16 +68,34 @@ func hasTag(doc *huma.OpenAPI, name string) bool {
 	return slices.ContainsFunc(doc.Tags, func(t *huma.Tag) bool { return t.Name == name })
 }
 
-// schemaName returns a Go type's name with a capital letter.
+// schemaNames has the schema names of types that share their name with a type of another package.
+var schemaNames = map[reflect.Type]string{
+	reflect.TypeFor[agent.File]():     "AgentFile",
+	reflect.TypeFor[agent.FilePage](): "AgentFilePage",
+	reflect.TypeFor[agent.Sandbox]():  "AgentSandbox",
+	reflect.TypeFor[agent.Stats]():    "ConversationStats",
+	reflect.TypeFor[agent.ToolCall](): "MessageToolCall",
+	reflect.TypeFor[pool.Report]():    "PoolReport",
+	reflect.TypeFor[pool.Stats]():     "PoolStats",
+	reflect.TypeFor[session.Opened](): "OpenedSession",
+	reflect.TypeFor[session.Spec]():   "SessionSpec",
+	reflect.TypeFor[workspace.Spec](): "WorkspaceSpec",
+}
+
+// schemaName returns the name of a type's schema: that of the Go type with a capital letter.
 func schemaName(t reflect.Type, hint string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if name, ok := schemaNames[t]; ok {
+		return name
+	}
 	name := huma.DefaultSchemaNamer(t, hint)
-	switch name {
-	case "WireError":
+	switch {
+	case name == "WireError":
 		return "Error"
-	case "Message":
-		if strings.HasSuffix(t.PkgPath(), "/api") { // not the Message of a conversation
-			return "StreamMessage"
-		}
+	case name == "Message" && strings.HasSuffix(t.PkgPath(), "/api"): // and not a conversation's
+		return "StreamMessage"
 	}
 	return strings.ToUpper(name[:1]) + name[1:]
 }
