@@ -42,7 +42,7 @@ func (l *lab) readRecord(sb atoll.Sandbox) record {
 // supervisorOf returns the PID of the sandbox's supervisor.
 func (l *lab) supervisorOf(sb atoll.Sandbox) int {
 	l.t.Helper()
-	supervisor, _ := l.readRecord(sb)["supervisor"].(map[string]any)
+	supervisor, _ := l.readRecord(sb)["keeper"].(map[string]any)
 	pid, _ := supervisor["pid"].(float64)
 	if pid <= 1 {
 		l.t.Fatalf("no supervisor in the record: %v", supervisor)
@@ -129,7 +129,7 @@ func TestStrangerWithTheSupervisorsNumber(t *testing.T) {
 			sb := l.create(atoll.Spec{NoStart: true})
 			r := l.readRecord(sb)
 			r["status"].(map[string]any)["state"] = "running"
-			r["supervisor"] = map[string]any{"pid": stranger.Process.Pid, "start": "1", "boot": tt.boot}
+			r["keeper"] = map[string]any{"pid": stranger.Process.Pid, "start": "1", "boot": tt.boot}
 			data, err := json.Marshal(r)
 			l.must("marshal", err)
 			l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
