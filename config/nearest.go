@@ -7,8 +7,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/suggest"
 )
 
-// Nearest is what suggest.Of is.
-func Nearest(name string, known []string) string { return suggest.Of(name, known) }
+// Nearest is what suggest.Closest is.
+func Nearest(name string, known []string) string { return suggest.Closest(name, known) }
 
 // instead says which of known was meant, or how to see all of them.
 func instead(name string, known []string) string {

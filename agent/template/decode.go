@@ -158,7 +158,7 @@ func (d *decoder) readFields(at string, n *yaml.Node, v reflect.Value) {
 				return
 			}
 		}
-		d.reportUnknown(at, k, k.Value, "key", suggest.Of(k.Value, known), known)
+		d.reportUnknown(at, k, k.Value, "key", suggest.Closest(k.Value, known), known)
 	})
 }
 

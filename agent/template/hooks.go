@@ -122,7 +122,7 @@ func (i *hookItem) newHook(d *decoder, at string, t *Template, known map[string]
 				names = append(names, name)
 			}
 			slices.Sort(names)
-			d.reportUnknown(at, i.node, i.name, "hook", suggest.Of(i.name, names), names)
+			d.reportUnknown(at, i.node, i.name, "hook", suggest.Closest(i.name, names), names)
 		}
 		return hook
 	case len(i.Run) > 0 && i.Webhook != "":

@@ -149,7 +149,7 @@ func unknownTemplate(name string, entries map[string]*entry) error {
 		shown = fmt.Sprintf("%.100q", name)
 	}
 	hint := ""
-	if near := suggest.Of(name, known); near != "" && atoll.ValidName(name) {
+	if near := suggest.Closest(name, known); near != "" && atoll.ValidName(name) {
 		hint = fmt.Sprintf("; the nearest is %s", near)
 	}
 	return atoll.Errorf("", "", atoll.ErrInvalid, "unsupported provider: %s: known are %s%s", shown, strings.Join(known, ", "), hint)

@@ -14,24 +14,24 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// console is what whoever reads the container's log is told by.
+// console writes to the readers of the container's log.
 var console = log{written: map[guest.FrameStream]int64{}}
 
-// A log is written to stdout and stderr, or as frames to stdout alone.
+// A log writes to stdout and stderr, or as frames to stdout alone.
 type log struct {
 	framed  bool
-	lines   bool   // of base64
-	outcome string // a file that the last report is in, too
+	lines   bool   // frames are lines of base64
+	outcome string // a file that gets the last report, too
 
 	mu      sync.Mutex
-	written map[guest.FrameStream]int64 // how much of each stream is in frames
+	written map[guest.FrameStream]int64 // the number of bytes of each stream in frames
 }
 
-// report says something about the guest itself.
-func (l *log) report(r guest.Report) {
+// writeReport reports something about the guest itself.
+func (l *log) writeReport(r guest.Report) {
 	text, _ := json.Marshal(r) // never fails
 	if l.outcome != "" && !r.Begins {
-		_ = os.WriteFile(l.outcome, text, 0o666) // what is in the log will have to do
+		_ = os.WriteFile(l.outcome, text, 0o666) // otherwise the log has it
 	}
 	if l.framed {
 		_, _ = frames{l, guest.FrameReport}.Write(text)
@@ -42,35 +42,37 @@ func (l *log) report(r guest.Report) {
 	}
 }
 
-// ended says how the main process has ended, where the code of this program's end is
-// not all that is known.
-func (l *log) ended(exit atoll.Exit) {
+// reportExit reports how the main process ended, on a framed log: without frames this program's
+// exit code says it.
+func (l *log) reportExit(exit atoll.Exit) {
 	if l.framed {
-		l.report(guest.Report{Main: &exit})
+		l.writeReport(guest.Report{Main: &exit})
 	}
 }
 
-func (l *log) stdout() io.Writer {
+// stdoutWriter returns the writer for the main process's stdout.
+func (l *log) stdoutWriter() io.Writer {
 	if l.framed {
 		return frames{l, guest.FrameStdout}
 	}
 	return os.Stdout
 }
 
-func (l *log) stderr() io.Writer {
+// stderrWriter returns the writer for the main process's stderr.
+func (l *log) stderrWriter() io.Writer {
 	if l.framed {
 		return frames{l, guest.FrameStderr}
 	}
 	return os.Stderr
 }
 
-// frames writes one stream of a log.
+// frames writes one stream of a log as frames.
 type frames struct {
 	log    *log
 	stream guest.FrameStream
 }
 
-// frameSize is how much is written at once.
+// frameSize is the most bytes in one frame.
 const frameSize = 64 << 10
 
 func (f frames) Write(b []byte) (int, error) {

@@ -1,4 +1,4 @@
-// Package deploy_test puts Atoll into a cluster by what is in this directory.
+// Package deploy_test deploys Atoll to a cluster with the manifests in this directory.
 package deploy_test
 
 import (
@@ -37,14 +37,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// What the image is called in the cluster, and that of sandboxes.
+// The names of the server's image and of the image of sandboxes in the cluster.
 const (
 	serverRef  = "localhost/atoll:test"
 	busyboxRef = "localhost/busybox:1"
 )
 
-// overlay is a kustomization of what is in this directory, as its README says how to write
-// one, with more lines at its end.
+// overlay returns a kustomization of this directory's bases and components, written as its
+// README says, with more lines at its end.
 func overlay(t *testing.T, base string, components []string, more string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -74,7 +74,7 @@ func overlay(t *testing.T, base string, components []string, more string) string
 	return dir
 }
 
-// replacements are those of the overlay that the README shows.
+// replacements returns the replacements of the overlay in the README.
 func replacements(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("README.md")
@@ -88,7 +88,7 @@ func replacements(t *testing.T) string {
 	return strings.TrimSuffix(found, "```")
 }
 
-// prepare makes what all that is here goes into.
+// prepare returns a cluster with the prerequisites of all manifests.
 func prepare(t *testing.T) *testcluster.Cluster {
 	t.Helper()
 	c := testcluster.Need(t)
@@ -97,7 +97,7 @@ func prepare(t *testing.T) *testcluster.Cluster {
 	return c
 }
 
-// A cluster takes all of it, and warns of nothing: not of a pod that its namespace's
+// A cluster accepts all manifests without a warning, even about pods that its namespace's
 // security would refuse.
 func TestAccepted(t *testing.T) {
 	c := prepare(t)
@@ -117,7 +117,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// built is the image that the tests share.
+// built has the image that the tests share.
 var built struct {
 	once   sync.Once
 	dir    string
@@ -132,8 +132,8 @@ func removeBuilt() error {
 	return os.RemoveAll(built.dir)
 }
 
-// buildImage runs the program that makes the image, for this machine, and returns the
-// digest that it prints.
+// buildImage runs the program that builds the image for this machine, and returns the digest
+// that it prints.
 func buildImage(dir string, args ...string) (string, error) {
 	cmd := exec.Command("go", append([]string{"run", "../../packaging/image", "-platforms", "linux/" + runtime.GOARCH, "-o", dir}, args...)...)
 	var stderr bytes.Buffer
@@ -145,7 +145,7 @@ func buildImage(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// image is the server's, as it is now.
+// image returns the current image of the server.
 func image(t *testing.T) v1.Image {
 	t.Helper()
 	built.once.Do(func() {
@@ -160,7 +160,7 @@ func image(t *testing.T) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The layout names the index of platforms, and that the image of each.
+	// The layout names the index of platforms, and the index names the image of each.
 	for range 2 {
 		m, err := index.IndexManifest()
 		if err != nil || len(m.Manifests) != 1 {
@@ -185,7 +185,7 @@ func image(t *testing.T) v1.Image {
 	return nil
 }
 
-// The image is the same each time, also in a registry, and has what it should and nothing
+// Each build makes the same image, also in a registry, with the expected content and nothing
 // else.
 func TestImage(t *testing.T) {
 	if testing.Short() {
@@ -225,7 +225,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// What is not an image is not replaced by one.
+// The build does not overwrite a file or directory that is not an image.
 func TestImageElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600); err != nil {
@@ -239,7 +239,7 @@ func TestImageElsewhere(t *testing.T) {
 	}
 }
 
-// walk calls fn with all that is in the image's layers.
+// walk calls fn with every file in the image's layers.
 func walk(t *testing.T, img v1.Image, fn func(h *tar.Header, r io.Reader)) {
 	t.Helper()
 	layers, err := img.Layers()
@@ -262,7 +262,7 @@ func walk(t *testing.T, img v1.Image, fn func(h *tar.Header, r io.Reader)) {
 	}
 }
 
-// program is the image's atoll, to be run here.
+// program returns the path of the image's atoll, to run on this machine.
 func program(t *testing.T, img v1.Image) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "atoll")
@@ -281,8 +281,8 @@ func program(t *testing.T, img v1.Image) string {
 	return path
 }
 
-// The whole way: the image is in a cluster, what is here is applied, and whoever has the
-// token has sandboxes there, which outlive the server.
+// The whole deployment: with the image and the manifests in a cluster, a client with the token
+// creates sandboxes there, which outlive the server.
 func TestServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the server, and runs it in a cluster")
@@ -345,7 +345,7 @@ func TestServer(t *testing.T) {
 	atoll.url = forward(t, c)
 	atoll.says("text\n", "exec", "web", "--", "cat", "/work/file")
 	atoll.run("rm", "--force", "--volumes", "web")
-	for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
+	for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(100 * time.Millisecond) { // Kubernetes deletes a claim with a delay
 		left := c.Kubectl(t, "--namespace=atoll-sandboxes", "get", "pods,pvc,networkpolicies", "--output=name")
 		if left == "" {
 			break
@@ -356,7 +356,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// rolled waits until the servers are ready that are meant to be there.
+// rolled waits until all desired servers are ready.
 func rolled(t *testing.T, c *testcluster.Cluster) {
 	t.Helper()
 	c.Kubectl(t, "--namespace=atoll", "rollout", "status", "deployment/atoll", "--timeout="+testenv.Scale(10*time.Minute).String())
@@ -389,7 +389,7 @@ func (c *client) says(want string, args ...string) {
 	}
 }
 
-// get is the status of an answer.
+// get returns the status of an answer.
 func get(t *testing.T, url, token string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -408,7 +408,7 @@ func get(t *testing.T, url, token string) int {
 	return resp.StatusCode
 }
 
-// forward has kubectl forward a port of this machine to a server, and returns its URL.
+// forward makes kubectl forward a port of this machine to a server, and returns its URL.
 func forward(t *testing.T, c *testcluster.Cluster) string {
 	t.Helper()
 	cmd := exec.Command(testenv.Kube(t, "kubectl"), "--kubeconfig", c.OutsideKubeconfig(), "--namespace=atoll", "port-forward", "--address=127.0.0.1", "service/atoll", ":7070")
@@ -417,7 +417,7 @@ func forward(t *testing.T, c *testcluster.Cluster) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime.LockOSThread() // the thread that starts it is the one that it ends with
+	runtime.LockOSThread() // kubectl ends with the thread that starts it
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

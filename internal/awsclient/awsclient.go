@@ -1,6 +1,6 @@
-// Package awsclient is what clients of AWS's services, and of those that speak like
-// them, have in common: configuration, endpoints that are safe to ask, connections that
-// do not stall, what is tried again, and what errors of the way there mean.
+// Package awsclient has the common parts of clients of AWS and of compatible services:
+// configuration, the check of endpoints, connections that do not stall, retries, and
+// messages for errors of the network.
 package awsclient
 
 import (
@@ -22,41 +22,41 @@ import (
 	"github.com/aws/smithy-go/logging"
 )
 
-// Options say how a service is asked. What is left out is found as the tools of AWS
-// find it: in the environment, its configuration files, and the machine's role.
+// Options configure a client. Load takes missing settings from the sources that AWS's tools
+// use: the environment, the configuration files, and the machine's role.
 type Options struct {
 	Region string
-	CA     string // a file with certificates in PEM that are trusted too; "" is those of the system
-	// Credentials returns what to sign requests with, and is asked again every few
-	// minutes. Nil is what AWS's tools would use.
+	CA     string // a PEM file with additional trusted certificates; "" trusts those of the system only
+	// Credentials returns the credentials to sign requests with. The client calls it
+	// again every few minutes. Nil means the credentials that AWS's tools would use.
 	Credentials func(context.Context) (Credentials, error)
 
 	Attempts int           // of each request
-	Backoff  time.Duration // the longest wait between two
-	Stall    time.Duration // a connection on which nothing moves for so long is given up
-	// Retryable is asked first whether what failed may work the next time. Nil leaves it
-	// to what is so of all services.
+	Backoff  time.Duration // the longest wait between two attempts
+	Stall    time.Duration // the client gives up a connection without any bytes for so long
+	// Retryable decides first whether to retry a failed request. Nil means the rules for
+	// all services only.
 	Retryable func(error) aws.Ternary
-	Log       *slog.Logger // what the SDK has to say besides its errors; nil means nowhere
+	Log       *slog.Logger // receives the SDK's log at debug level; nil discards
 }
 
 // Credentials sign requests.
 type Credentials struct {
 	AccessKey, SecretKey string
-	SessionToken         string // of temporary ones
+	SessionToken         string // of temporary credentials
 }
 
-// credentialsAge is for how long credentials are used that do not say it.
-const credentialsAge = 5 * time.Minute
+// credentialsTTL is the lifetime of credentials without an expiry.
+const credentialsTTL = 5 * time.Minute
 
-// Load reads the configuration of a client, and asks nobody but files and the
-// environment. Its HTTP client is the caller's to close the connections of.
+// Load returns the configuration of a client, from files and the environment, without a
+// request. The caller closes the idle connections of the HTTP client.
 func Load(ctx context.Context, opts Options) (aws.Config, *http.Client, error) {
-	cfg, err := config.LoadDefaultConfig(ctx, config.WithHTTPClient(newClient(opts.Stall)))
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithHTTPClient(newSDKClient(opts.Stall)))
 	if err != nil {
 		return aws.Config{}, nil, fmt.Errorf("configuration of AWS: %w", err)
 	}
-	client, err := newHTTP(cfg.HTTPClient, opts.CA)
+	client, err := newServiceClient(cfg.HTTPClient, opts.CA)
 	if err != nil {
 		return aws.Config{}, nil, fmt.Errorf("certificates: %w", err)
 	}
@@ -64,7 +64,7 @@ func Load(ctx context.Context, opts Options) (aws.Config, *http.Client, error) {
 		cfg.Region = opts.Region
 	}
 	cfg.HTTPClient = client
-	cfg.Credentials = credentials(opts.Credentials, cfg.Credentials)
+	cfg.Credentials = newCredentials(opts.Credentials, cfg.Credentials)
 	cfg.Logger = logging.LoggerFunc(func(_ logging.Classification, format string, args ...any) {
 		if opts.Log != nil {
 			opts.Log.Debug(fmt.Sprintf(format, args...))
@@ -75,9 +75,9 @@ func Load(ctx context.Context, opts Options) (aws.Config, *http.Client, error) {
 	return cfg, client, nil
 }
 
-// newClient is the client of everything that the SDK asks, with connections that do
-// not stall.
-func newClient(stall time.Duration) *awshttp.BuildableClient {
+// newSDKClient returns the client for all requests of the SDK, with connections that do not
+// stall.
+func newSDKClient(stall time.Duration) *awshttp.BuildableClient {
 	dialer := &net.Dialer{Timeout: 30 * time.Second}
 	return awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
 		t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -85,17 +85,17 @@ func newClient(stall time.Duration) *awshttp.BuildableClient {
 			if err != nil {
 				return nil, err
 			}
-			return &conn{c, stall}, nil
+			return &stallConn{c, stall}, nil
 		}
-		t.IdleConnTimeout = stall / 2 // before the conn has enough of it
+		t.IdleConnTimeout = stall / 2 // before the stallConn fails
 		t.MaxIdleConnsPerHost = 64
-		t.ForceAttemptHTTP2 = false // a connection is one request's at a time
+		t.ForceAttemptHTTP2 = false // a stallConn expects one request at a time
 	})
 }
 
-// newHTTP is the client of the service, which trusts the certificates in the file ca
-// too. It follows no redirect: what is signed is for one host.
-func newHTTP(base aws.HTTPClient, ca string) (*http.Client, error) {
+// newServiceClient returns the client of the service, which also trusts the certificates in
+// the file ca. It follows no redirect: a signature is valid for one host.
+func newServiceClient(base aws.HTTPClient, ca string) (*http.Client, error) {
 	built, ok := base.(*awshttp.BuildableClient)
 	if !ok {
 		return nil, fmt.Errorf("unexpected client %T", base)
@@ -120,11 +120,11 @@ func newHTTP(base aws.HTTPClient, ca string) (*http.Client, error) {
 	}}, nil
 }
 
-// credentials are those that get returns, or else the SDK's own.
-func credentials(get func(context.Context) (Credentials, error), own aws.CredentialsProvider) aws.CredentialsProvider {
+// newCredentials returns a provider of the credentials from get, or of own if get is nil.
+func newCredentials(get func(context.Context) (Credentials, error), own aws.CredentialsProvider) aws.CredentialsProvider {
 	return aws.NewCredentialsCache(aws.CredentialsProviderFunc(func(ctx context.Context) (aws.Credentials, error) {
 		if get == nil && own == nil {
-			return aws.Credentials{}, &CredentialsError{errors.New("there are none")}
+			return aws.Credentials{}, &CredentialsError{errors.New("none are configured")}
 		}
 		if get == nil {
 			c, err := own.Retrieve(ctx)
@@ -139,60 +139,61 @@ func credentials(get func(context.Context) (Credentials, error), own aws.Credent
 		}
 		return aws.Credentials{
 			AccessKeyID: c.AccessKey, SecretAccessKey: c.SecretKey, SessionToken: c.SessionToken,
-			CanExpire: true, Expires: time.Now().Add(credentialsAge),
+			CanExpire: true, Expires: time.Now().Add(credentialsTTL),
 		}, nil
 	}))
 }
 
-// CheckEndpoint says whether the service may be asked there: "https://host:port", or,
-// where plain is set or on the loopback interface, "http://host:port".
+// CheckEndpoint returns an error unless text is the URL of an allowed endpoint:
+// "https://host:port", or, if plain is set or the host is a loopback address,
+// "http://host:port".
 func CheckEndpoint(text string, plain bool) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
 		return fmt.Errorf("endpoint: %w", err)
 	case u.User != nil:
-		return errors.New("endpoint: has credentials in it: set them apart")
+		return errors.New("endpoint: it contains credentials: configure them separately")
 	case (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
 		return fmt.Errorf("endpoint %q: write it like https://host:port", text)
 	case u.Scheme == "http" && !plain && !isLocal(u.Hostname()):
-		return fmt.Errorf("endpoint %s: without TLS everybody on the way can read what is stored: use https, or allow plain HTTP", text)
+		return fmt.Errorf("endpoint %s: without TLS anybody on the network can read the data: use https, or allow plain HTTP", text)
 	}
 	return nil
 }
 
-// isLocal reports whether host is spelt as one on the loopback interface.
+// isLocal reports whether host is localhost or a loopback address.
 func isLocal(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// A conn fails when neither direction has moved for a while. While one does the other
-// may rest: a request is sent before it is answered.
-type conn struct {
+// A stallConn fails if neither direction has transferred bytes for the time stall. One
+// direction alone may rest: the response follows the request.
+type stallConn struct {
 	net.Conn
 	stall time.Duration
 }
 
-func (c *conn) Read(b []byte) (int, error) {
+func (c *stallConn) Read(b []byte) (int, error) {
 	if err := c.SetDeadline(time.Now().Add(c.stall)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(b)
 }
 
-func (c *conn) Write(b []byte) (int, error) {
+func (c *stallConn) Write(b []byte) (int, error) {
 	if err := c.SetDeadline(time.Now().Add(c.stall)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
 }
 
-// firstBackoff is the longest wait after the first attempt; each is twice as long.
+// firstBackoff is the longest wait after the first attempt; it doubles with each attempt.
 const firstBackoff = 250 * time.Millisecond
 
-// Backoff is how long to wait after so many attempts: from half of what it may be,
-// which is most in the end.
+// Backoff returns the time to wait after that many attempts: a random time between half of
+// the limit and the limit, which grows to most.
 func Backoff(attempt int, most time.Duration) time.Duration {
 	d := min(most, firstBackoff<<min(max(attempt-1, 0), 20))
 	return d/2 + rand.N(d/2+1)

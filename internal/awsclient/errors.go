@@ -21,18 +21,18 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// A CredentialsError is why there are no credentials.
+// A CredentialsError says why no credentials are available.
 type CredentialsError struct{ err error }
 
 func (e *CredentialsError) Error() string { return e.err.Error() }
 func (e *CredentialsError) Unwrap() error { return e.err }
 
-// Advice says what to do about it, at a service that is called where.
+// Advice returns a message that says how to set credentials for the service called where.
 func (e *CredentialsError) Advice(where string) string {
 	return fmt.Sprintf("no credentials for %s: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or configure references to them (%v)", where, e.err)
 }
 
-// Code is the service's own name of an error, "" if it has none.
+// Code returns the service's own code of an error, "" if it has none.
 func Code(err error) string {
 	var api smithy.APIError
 	if errors.As(err, &api) {
@@ -41,7 +41,7 @@ func Code(err error) string {
 	return ""
 }
 
-// Status is that of the answer that an error is from, 0 if there was none.
+// Status returns the HTTP status of the response that caused an error, 0 if there was none.
 func Status(err error) int {
 	var r *smithyhttp.ResponseError
 	if errors.As(err, &r) && r.Response != nil {
@@ -50,19 +50,20 @@ func Status(err error) int {
 	return 0
 }
 
-// Unreached says why a service, which is called where, was not reached, "" if it was.
-func Unreached(err error, where string) string {
+// DescribeUnreachable returns a message that says why the service called where cannot be
+// reached, "" if err has another cause.
+func DescribeUnreachable(err error, where string) string {
 	var sent *smithyhttp.RequestSendError
 	var dns *net.DNSError
 	switch {
 	case isCertificate(err):
-		return fmt.Sprintf("the certificate of %s cannot be trusted: if an authority of your own has signed it, set its file as CA (%v)", where, Root(err))
+		return fmt.Sprintf("the certificate of %s is not trusted: if your own authority has signed it, set its file as CA (%v)", where, Root(err))
 	case isNoTLS(err):
 		return fmt.Sprintf("%s does not speak TLS: write http:// if it is on this machine", where)
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return fmt.Sprintf("there is no host %s: correct the endpoint or the region", dns.Name)
+		return fmt.Sprintf("host %s not found: correct the endpoint or the region", dns.Name)
 	case errors.As(err, &sent):
-		return fmt.Sprintf("%s does not answer: see that it runs, and that the endpoint and the network are right: %v", where, Root(err))
+		return fmt.Sprintf("%s does not answer: check that it runs, and check the endpoint and the network: %v", where, Root(err))
 	}
 	return ""
 }
@@ -73,12 +74,12 @@ func isCertificate(err error) bool {
 	return errors.As(err, &verify) || errors.As(err, &authority)
 }
 
-// isNoTLS reports whether the other side does not speak TLS.
+// isNoTLS reports whether the server does not speak TLS.
 func isNoTLS(err error) bool {
 	return errors.Is(err, http.ErrSchemeMismatch) || strings.Contains(err.Error(), http.ErrSchemeMismatch.Error())
 }
 
-// Root is the innermost error, which says what the SDK's around it only wrap.
+// Root returns the innermost error, without the wrappers of the SDK.
 func Root(err error) error {
 	var response *awshttp.ResponseError
 	if errors.As(err, &response) {
@@ -95,8 +96,8 @@ func Root(err error) error {
 	return err
 }
 
-// newRetryer tries again what may work then, as long as there are attempts left:
-// the SDK's own would give up all requests when many have failed.
+// newRetryer returns a retryer that retries transient errors until the attempts are used
+// up. The SDK's own retryer would stop all retries after many failures.
 func newRetryer(opts Options) aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = opts.Attempts
@@ -104,7 +105,7 @@ func newRetryer(opts Options) aws.Retryer {
 		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) {
 			return Backoff(attempt, opts.Backoff), nil
 		})
-		first := []retry.IsErrorRetryable{retry.IsErrorRetryableFunc(retryable)}
+		first := []retry.IsErrorRetryable{retry.IsErrorRetryableFunc(isRetryable)}
 		if opts.Retryable != nil {
 			first = []retry.IsErrorRetryable{retry.IsErrorRetryableFunc(opts.Retryable), first[0]}
 		}
@@ -112,20 +113,21 @@ func newRetryer(opts Options) aws.Retryer {
 	})
 }
 
-// retryable adds to what the SDK knows.
-func retryable(err error) aws.Ternary {
+// isRetryable reports whether a request may succeed when repeated, for errors that the SDK
+// does not classify correctly.
+func isRetryable(err error) aws.Ternary {
 	var creds *CredentialsError
 	var sent *smithyhttp.RequestSendError
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &creds), isCertificate(err), isNoTLS(err), errors.Is(err, context.Canceled):
 		return aws.FalseTernary
-	case errors.Is(err, io.ErrUnexpectedEOF): // an answer that was cut short
+	case errors.Is(err, io.ErrUnexpectedEOF): // a truncated response
 		return aws.TrueTernary
 	case Status(err) == http.StatusTooManyRequests, Status(err) == http.StatusRequestTimeout:
 		return aws.TrueTernary
 	case errors.As(err, &sent) && !(errors.As(err, &dns) && dns.IsNotFound):
-		return aws.TrueTernary // also resets and EOFs, which the SDK takes for final
+		return aws.TrueTernary // also resets and EOFs, which the SDK does not retry
 	}
 	return aws.UnknownTernary
 }

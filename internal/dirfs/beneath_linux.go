@@ -11,38 +11,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beneath is the tree below a directory, out of which nothing leads, as rooted
-// is. It is for kernels that os.Root cannot trust: gVisor's follows a link that
-// is opened with O_NOFOLLOW and O_DIRECTORY, by which os.Root walks. No call
-// here names more than one element, follows a link, or waits for the other end
-// of a pipe.
-type beneath struct{ dir *os.File } // opened with O_PATH
+// A beneathTree is the tree below a directory; nothing leads out of it, as with
+// rootTree. It is for kernels on which os.Root is not safe: gVisor's follows a link that
+// is opened with O_NOFOLLOW and O_DIRECTORY, the flags of os.Root. No system call here
+// has a name of more than one element, follows a link, or blocks on a pipe.
+type beneathTree struct{ dir *os.File } // opened with O_PATH
 
-// openBeneath opens a directory, by following links.
+// openBeneath opens a directory, and follows links.
 func openBeneath(name string) (tree, error) {
-	fd, err := openat(unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := openAt(unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
-	return beneath{os.NewFile(uintptr(fd), name)}, nil
+	return beneathTree{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// errLink is what a function that at calls says of a link that it does not
+// errLink is the error of a callback of withEntry at a link that the callback does not
 // follow.
 var errLink = errors.New("is a symbolic link")
 
 const maxLinks = 40
 
-// at calls do with the directory that has name, and the name that it has there:
-// "." where it is the directory itself. If do says that there is a link, it is
-// followed.
-func (b beneath) at(name string, do func(dir int, base string) error) error {
+// withEntry calls do with the directory that contains name, and its name there: "." if
+// name is the directory itself. If do returns errLink, withEntry follows the link and
+// calls do again.
+func (b beneathTree) withEntry(name string, do func(dir int, base string) error) error {
 	if b.dir.Fd() == ^uintptr(0) {
 		return fs.ErrClosed
 	}
-	way := []int{int(b.dir.Fd())} // of directories, the first one the root
+	way := []int{int(b.dir.Fd())} // open directories of the path, the root first
 	leave := func() {
-		_ = unix.Close(way[len(way)-1]) // it is only a place
+		_ = unix.Close(way[len(way)-1]) // opened with O_PATH
 		way = way[:len(way)-1]
 	}
 	defer func() {
@@ -59,7 +58,7 @@ func (b beneath) at(name string, do func(dir int, base string) error) error {
 			if len(way) == 1 {
 				return ErrEscapes
 			}
-			leave() // to where it was found, wherever it is now
+			leave() // to the directory we came from, wherever it is now
 			dir, part = way[len(way)-1], "."
 		}
 		var err error
@@ -83,9 +82,9 @@ func (b beneath) at(name string, do func(dir int, base string) error) error {
 		if links++; links > maxLinks {
 			return unix.ELOOP
 		}
-		target, err := readlinkat(dir, part)
+		target, err := readLinkAt(dir, part)
 		switch {
-		case err == unix.EINVAL: // no longer
+		case err == unix.EINVAL: // no longer a link
 			rest = append([]string{part}, rest...)
 		case err != nil:
 			return err
@@ -97,16 +96,16 @@ func (b beneath) at(name string, do func(dir int, base string) error) error {
 	}
 }
 
-func openat(dir int, name string, flag int, perm fs.FileMode) (fd int, err error) {
-	err = again(func() error {
+func openAt(dir int, name string, flag int, perm fs.FileMode) (fd int, err error) {
+	err = retryEINTR(func() error {
 		fd, err = unix.Openat(dir, name, flag|unix.O_CLOEXEC, uint32(perm.Perm()))
 		return err
 	})
 	return fd, err
 }
 
-// again calls f until no signal comes in between.
-func again(f func() error) error {
+// retryEINTR calls f until no signal interrupts it.
+func retryEINTR(f func() error) error {
 	for {
 		if err := f(); err != unix.EINTR {
 			return err
@@ -114,14 +113,14 @@ func again(f func() error) error {
 	}
 }
 
-// openDirAt opens an entry that is a directory, as a place.
+// openDirAt opens an entry that is a directory, with O_PATH.
 func openDirAt(dir int, name string) (int, error) {
-	fd, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	fd, err := openAt(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return -1, err
 	}
 	var st unix.Stat_t
-	if err = again(func() error { return unix.Fstat(fd, &st) }); err == nil {
+	if err = retryEINTR(func() error { return unix.Fstat(fd, &st) }); err == nil {
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
 			return fd, nil
@@ -135,7 +134,7 @@ func openDirAt(dir int, name string) (int, error) {
 	return -1, err
 }
 
-func readlinkat(dir int, name string) (string, error) {
+func readLinkAt(dir int, name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(dir, name, buf)
 	if err != nil {
@@ -144,9 +143,9 @@ func readlinkat(dir int, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (file *os.File, err error) {
-	err = b.at(name, func(dir int, base string) error {
-		fd, err := openat(dir, base, flag|unix.O_NOFOLLOW, perm)
+func (b beneathTree) OpenFile(name string, flag int, perm fs.FileMode) (file *os.File, err error) {
+	err = b.withEntry(name, func(dir int, base string) error {
+		fd, err := openAt(dir, base, flag|unix.O_NOFOLLOW, perm)
 		if err == unix.ELOOP {
 			return errLink
 		}
@@ -154,7 +153,7 @@ func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (file *os.Fil
 			return err
 		}
 		if flag&unix.O_NONBLOCK != 0 {
-			_ = unix.SetNonblock(fd, false) // it was for the opening
+			_ = unix.SetNonblock(fd, false) // the flag was for open only
 		}
 		file = os.NewFile(uintptr(fd), name)
 		return nil
@@ -162,24 +161,24 @@ func (b beneath) OpenFile(name string, flag int, perm fs.FileMode) (file *os.Fil
 	return file, err
 }
 
-func (b beneath) OpenRoot(name string) (t tree, err error) {
-	err = b.at(name, func(dir int, base string) error {
+func (b beneathTree) OpenRoot(name string) (t tree, err error) {
+	err = b.withEntry(name, func(dir int, base string) error {
 		fd, err := openDirAt(dir, base)
 		if err == nil {
-			t = beneath{os.NewFile(uintptr(fd), name)}
+			t = beneathTree{os.NewFile(uintptr(fd), name)}
 		}
 		return err
 	})
 	return t, err
 }
 
-func (b beneath) Stat(name string) (fs.FileInfo, error)  { return b.stat(name, errLink) }
-func (b beneath) Lstat(name string) (fs.FileInfo, error) { return b.stat(name, nil) }
+func (b beneathTree) Stat(name string) (fs.FileInfo, error)  { return b.statEntry(name, errLink) }
+func (b beneathTree) Lstat(name string) (fs.FileInfo, error) { return b.statEntry(name, nil) }
 
-// stat describes what is there; of a link it says ofLink.
-func (b beneath) stat(name string, ofLink error) (info fs.FileInfo, err error) {
-	err = b.at(name, func(dir int, base string) error {
-		fd, err := openat(dir, base, unix.O_PATH|unix.O_NOFOLLOW, 0)
+// statEntry returns the FileInfo of an entry; for a link, also the error ofLink.
+func (b beneathTree) statEntry(name string, ofLink error) (info fs.FileInfo, err error) {
+	err = b.withEntry(name, func(dir int, base string) error {
+		fd, err := openAt(dir, base, unix.O_PATH|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
 		}
@@ -193,25 +192,25 @@ func (b beneath) stat(name string, ofLink error) (info fs.FileInfo, err error) {
 	return info, err
 }
 
-func (b beneath) Readlink(name string) (target string, err error) {
-	err = b.at(name, func(dir int, base string) (err error) {
-		target, err = readlinkat(dir, base)
+func (b beneathTree) Readlink(name string) (target string, err error) {
+	err = b.withEntry(name, func(dir int, base string) (err error) {
+		target, err = readLinkAt(dir, base)
 		return err
 	})
 	return target, err
 }
 
-func (b beneath) Mkdir(name string, perm fs.FileMode) error {
-	return b.at(name, func(dir int, base string) error { return unix.Mkdirat(dir, base, uint32(perm.Perm())) })
+func (b beneathTree) Mkdir(name string, perm fs.FileMode) error {
+	return b.withEntry(name, func(dir int, base string) error { return unix.Mkdirat(dir, base, uint32(perm.Perm())) })
 }
 
-// Chmod needs a file that can be read, where the kernel is too old to do without.
-func (b beneath) Chmod(name string, mode fs.FileMode) error {
-	return b.at(name, func(dir int, base string) error {
-		fd, err := openat(dir, base, openFlags|unix.O_NOFOLLOW, 0)
+// Chmod implements tree. On old kernels it needs read permission for the file.
+func (b beneathTree) Chmod(name string, mode fs.FileMode) error {
+	return b.withEntry(name, func(dir int, base string) error {
+		fd, err := openAt(dir, base, openFlags|unix.O_NOFOLLOW, 0)
 		if err == unix.EACCES {
 			ferr := unix.Fchmodat(dir, base, unixMode(mode), unix.AT_SYMLINK_NOFOLLOW)
-			if ferr == unix.EOPNOTSUPP { // by the kernel, or of a link
+			if ferr == unix.EOPNOTSUPP { // an old kernel, or a link
 				return err
 			}
 			return ferr
@@ -223,27 +222,27 @@ func (b beneath) Chmod(name string, mode fs.FileMode) error {
 			return err
 		}
 		defer unix.Close(fd)
-		return again(func() error { return unix.Fchmod(fd, unixMode(mode)) })
+		return retryEINTR(func() error { return unix.Fchmod(fd, unixMode(mode)) })
 	})
 }
 
-func (b beneath) Lchown(name string, uid, gid int) error {
-	return b.at(name, func(dir int, base string) error {
+func (b beneathTree) Lchown(name string, uid, gid int) error {
+	return b.withEntry(name, func(dir int, base string) error {
 		return unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 	})
 }
 
-func (b beneath) Chtimes(name string, atime, mtime time.Time) error {
+func (b beneathTree) Chtimes(name string, atime, mtime time.Time) error {
 	times := []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
-	return b.at(name, func(dir int, base string) error {
+	return b.withEntry(name, func(dir int, base string) error {
 		return unix.UtimesNanoAt(dir, base, times, unix.AT_SYMLINK_NOFOLLOW)
 	})
 }
 
-// Rename replaces no directory, as os.Rename does not.
-func (b beneath) Rename(from, to string) error {
-	return b.at(from, func(fromDir int, from string) error {
-		return b.at(to, func(toDir int, to string) error {
+// Rename implements tree. Like os.Rename, it does not replace a directory.
+func (b beneathTree) Rename(from, to string) error {
+	return b.withEntry(from, func(fromDir int, from string) error {
+		return b.withEntry(to, func(toDir int, to string) error {
 			var old, there unix.Stat_t
 			if err := unix.Fstatat(toDir, to, &there, unix.AT_SYMLINK_NOFOLLOW); err == nil && there.Mode&unix.S_IFMT == unix.S_IFDIR {
 				if err := unix.Fstatat(fromDir, from, &old, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -258,51 +257,51 @@ func (b beneath) Rename(from, to string) error {
 	})
 }
 
-func (b beneath) Link(from, to string) error {
-	return b.at(from, func(fromDir int, from string) error {
-		return b.at(to, func(toDir int, to string) error { return unix.Linkat(fromDir, from, toDir, to, 0) })
+func (b beneathTree) Link(from, to string) error {
+	return b.withEntry(from, func(fromDir int, from string) error {
+		return b.withEntry(to, func(toDir int, to string) error { return unix.Linkat(fromDir, from, toDir, to, 0) })
 	})
 }
 
-func (b beneath) Symlink(target, name string) error {
-	return b.at(name, func(dir int, base string) error { return unix.Symlinkat(target, dir, base) })
+func (b beneathTree) Symlink(target, name string) error {
+	return b.withEntry(name, func(dir int, base string) error { return unix.Symlinkat(target, dir, base) })
 }
 
-func (b beneath) Remove(name string) error { return b.at(name, removeAt) }
+func (b beneathTree) Remove(name string) error { return b.withEntry(name, removeAt) }
 
 // removeAt removes a file, a link or an empty directory.
 func removeAt(dir int, name string) error {
-	err := again(func() error { return unix.Unlinkat(dir, name, 0) })
+	err := retryEINTR(func() error { return unix.Unlinkat(dir, name, 0) })
 	if err == nil {
 		return nil
 	}
-	derr := again(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
-	if derr == unix.ENOTDIR { // then the first says what is wrong
+	derr := retryEINTR(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
+	if derr == unix.ENOTDIR { // then the first error is the cause
 		return err
 	}
 	return derr
 }
 
-// RemoveAll finds nothing wrong with what is not there.
-func (b beneath) RemoveAll(name string) error {
-	err := b.at(name, removeAllAt)
+// RemoveAll implements tree. It accepts a missing file.
+func (b beneathTree) RemoveAll(name string) error {
+	err := b.withEntry(name, removeAllAt)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// removeAllAt removes an entry and, if it is a directory, what is in it, as long
-// as there is something.
+// removeAllAt removes an entry and, if it is a directory, its contents, until it is
+// empty.
 func removeAllAt(dir int, name string) error {
 	for {
 		err := removeAt(dir, name)
 		if err != unix.ENOTEMPTY && err != unix.EEXIST {
 			return err
 		}
-		fd, err := openat(dir, name, openFlags|unix.O_NOFOLLOW, 0)
+		fd, err := openAt(dir, name, openFlags|unix.O_NOFOLLOW, 0)
 		if err == unix.ELOOP {
-			continue // it is a link by now
+			continue // replaced by a link
 		}
 		if err != nil {
 			return err
@@ -313,19 +312,19 @@ func removeAllAt(dir int, name string) error {
 	}
 }
 
-// emptyDir removes some of what is in a directory, and closes it.
+// emptyDir removes a batch of entries from a directory, and closes it.
 func emptyDir(dir *os.File) error {
 	defer dir.Close()
-	names, err := dir.Readdirnames(batch)
+	names, err := dir.Readdirnames(batchSize)
 	for _, name := range names {
 		if err := removeAllAt(int(dir.Fd()), name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	if len(names) > 0 || errors.Is(err, unix.ENOTDIR) { // it may be another file by now
+	if len(names) > 0 || errors.Is(err, unix.ENOTDIR) { // it may have been replaced by a file
 		return nil
 	}
 	return err
 }
 
-func (b beneath) Close() error { return b.dir.Close() }
+func (b beneathTree) Close() error { return b.dir.Close() }

@@ -2,5 +2,5 @@
 
 package dirfs
 
-// openBeneath opens a directory, by following links.
+// openBeneath opens a directory, and follows links.
 func openBeneath(name string) (tree, error) { return openRooted(name) }

@@ -1,10 +1,10 @@
 // Package dirfs serves directories of this machine as an atoll.FS.
 //
-// New serves one directory, out of which no name and no link leads: every
-// access goes through os.Root, so that not even a process that exchanges
-// directories for links at the same moment can lead it astray. System serves
-// all that the calling process sees, for use inside a sandbox. Either can be
-// confined to a directory, out of which nothing leads again.
+// New serves one directory, and no name or link leads out of it: every access
+// goes through os.Root, so that not even a process that concurrently replaces
+// directories by links can make it escape. System serves all files that the
+// calling process sees, for use inside a sandbox. Confine restricts either to a
+// directory, and again nothing leads out of that.
 package dirfs
 
 import (
@@ -23,50 +23,51 @@ import (
 )
 
 // ErrEscapes is the cause of an ErrDenied for a name or link that leads out of
-// what an FS serves.
+// the tree of an FS.
 var ErrEscapes = errors.New("leads out of the tree")
 
-// Options change what an FS does.
+// Options configure an FS.
 type Options struct {
 	// Workdir is the base of relative names; empty means the FS's prefix.
 	Workdir string
-	// UID and GID own what is made; -1 leaves it to the system. Only root can
-	// give files away: for others the owner is always left to the system.
+	// UID and GID own new files; -1 leaves the choice to the system. Only root can
+	// give files away: for other users the system always chooses the owner.
 	UID, GID int
-	// ReadOnly makes every change ErrDenied.
+	// ReadOnly makes every change fail with ErrDenied.
 	ReadOnly bool
 }
 
-// An FS is an atoll.FS. All methods may be called at once from many goroutines.
+// An FS is an atoll.FS. Its methods are safe for concurrent use.
 type FS struct {
 	opts     Options
 	tree     tree
-	prefix   string      // the tree's root, as named inside; clean and absolute
-	roots    []string    // the tree's root in absolute links: as named inside, as named outside, without links
-	modeMask fs.FileMode // the special bits that may be set
+	prefix   string      // the tree's root, by its name inside; clean and absolute
+	roots    []string    // the tree's root in absolute links: by its name inside, by its name outside, without links
+	modeMask fs.FileMode // permissions and the special bits that may be set
 
-	most     room // of a List and of a Watch
-	maxNames int  // of a tar stream
+	most     budget // of a List and of a Watch
+	maxNames int    // of a tar stream
 
-	openUnnamed func(dir tree) (*os.File, error) // the function of that name; tests do without
+	openUnnamed func(dir tree) (*os.File, error) // the function openUnnamed; tests replace it
 }
 
-// What a caller gets at most. The entries of a List take some 200 bytes of memory
-// each besides their paths, which are as long as the tree is deep, and as much
-// again on their way to him. For a tar stream the names of a directory are in
-// memory until it is packed, a million of them if they are not long.
+// Limits on the result of a call. The entries of a List take some 200 bytes of memory
+// each, besides their paths, which are as long as the tree is deep, and as much again
+// on the way to the caller. For a tar stream the names of a directory stay in memory
+// until it is packed: a million names if they are short.
 const (
 	maxEntries = 200_000
-	maxPaths   = 32 << 20 // bytes of all of them
-	maxNames   = 96 << 20 // bytes that they take at once
+	maxPaths   = 32 << 20 // bytes of all paths
+	maxNames   = 96 << 20 // bytes of all names in memory
 )
 
-// A room is what may still be held in memory of a tree: whoever fills that must
-// not take the memory of who looks into it.
-type room struct{ entries, bytes int }
+// A budget bounds the memory for the entries of a tree: a program that fills the tree
+// must not exhaust the memory of a program that lists it.
+type budget struct{ entries, bytes int }
 
-// take makes r smaller by one entry with so many bytes, if that fits.
-func (r *room) take(bytes int) bool {
+// reserveEntry reduces r by one entry with that many bytes, and reports whether it
+// fits.
+func (r *budget) reserveEntry(bytes int) bool {
 	if r.entries < 1 || r.bytes < bytes {
 		return false
 	}
@@ -75,41 +76,41 @@ func (r *room) take(bytes int) bool {
 	return true
 }
 
-// give takes back take.
-func (r *room) give(bytes int) {
+// releaseEntry reverts reserveEntry.
+func (r *budget) releaseEntry(bytes int) {
 	r.entries++
 	r.bytes += bytes
 }
 
-// New serves directory dir of this machine under the name prefix, which is
-// absolute. Close releases it. Names outside prefix and links that lead out are
-// ErrDenied wrapping ErrEscapes; absolute links below prefix, or below dir, are
-// followed. Set-user-ID and set-group-ID bits are dropped.
+// New serves the directory dir of this machine under the absolute name prefix.
+// Close releases it. Names outside prefix and links that lead out fail with
+// ErrDenied, which wraps ErrEscapes; the FS follows absolute links below prefix or
+// below dir. It drops set-user-ID and set-group-ID bits.
 func New(prefix, dir string, opts Options) (*FS, error) {
 	if !path.IsAbs(prefix) {
 		return nil, atoll.Errorf("open", prefix, atoll.ErrInvalid, "the prefix must be absolute")
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fail("open", dir, err)
+		return nil, wrapError("open", dir, err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, fail("open", dir, err)
+		return nil, wrapError("open", dir, err)
 	}
-	return newFS(rooted{root}, prefix, dir, fs.ModeSticky, opts), nil
+	return newFS(rootTree{root}, prefix, dir, fs.ModeSticky, opts), nil
 }
 
 // System serves the whole file system of this machine, with the rights of the
 // calling process.
 func System(opts Options) *FS {
-	return newFS(system{}, "/", "/", fs.ModeSticky|fs.ModeSetuid|fs.ModeSetgid, opts)
+	return newFS(systemTree{}, "/", "/", fs.ModeSticky|fs.ModeSetuid|fs.ModeSetgid, opts)
 }
 
 func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
 	f := &FS{
 		opts: opts, tree: t, prefix: path.Clean(prefix), modeMask: fs.ModePerm | special,
-		most: room{maxEntries, maxPaths}, maxNames: maxNames, openUnnamed: openUnnamed,
+		most: budget{maxEntries, maxPaths}, maxNames: maxNames, openUnnamed: openUnnamed,
 	}
 	f.roots = []string{f.prefix, filepath.ToSlash(dir)}
 	if opts.Workdir == "" {
@@ -121,20 +122,20 @@ func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
 	return f
 }
 
-// Close releases the directory; calls in progress end well, later ones are
+// Close releases the directory. Calls in progress complete; later ones fail with
 // ErrStopped.
 func (f *FS) Close() error { return f.tree.Close() }
 
-// A place is a name as the tree knows it and as it is known inside.
-type place struct {
+// A location is a name relative to the tree, and the same name inside.
+type location struct {
 	rel string // slash-separated, below the tree's root; "." is the root
 	abs string // absolute, inside
 }
 
-// locate finds the place that name stands for.
-func (f *FS) locate(ctx context.Context, op, name string) (place, error) {
+// resolveName returns the location of name, which may be relative to the workdir.
+func (f *FS) resolveName(ctx context.Context, op, name string) (location, error) {
 	if err := ctx.Err(); err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	abs := name
 	if !path.IsAbs(name) {
@@ -142,24 +143,24 @@ func (f *FS) locate(ctx context.Context, op, name string) (place, error) {
 	}
 	abs = path.Clean(abs)
 	if strings.ContainsRune(abs, 0) {
-		return place{}, atoll.Errorf(op, name, atoll.ErrInvalid, "the name contains a NUL byte")
+		return location{}, atoll.Errorf(op, name, atoll.ErrInvalid, "the name contains a NUL byte")
 	}
 	rel, ok := Below(f.prefix, abs)
 	if !ok {
-		return place{}, fail(op, name, ErrEscapes)
+		return location{}, wrapError(op, name, ErrEscapes)
 	}
-	return place{rel, abs}, nil
+	return location{rel, abs}, nil
 }
 
-// locateForChange is locate for what a read-only FS refuses.
-func (f *FS) locateForChange(ctx context.Context, op, name string) (place, error) {
+// resolveForChange is resolveName for changes, which a read-only FS refuses.
+func (f *FS) resolveForChange(ctx context.Context, op, name string) (location, error) {
 	if f.opts.ReadOnly {
-		return place{}, atoll.Errorf(op, name, atoll.ErrDenied, "read-only file system")
+		return location{}, atoll.Errorf(op, name, atoll.ErrDenied, "read-only file system")
 	}
-	return f.locate(ctx, op, name)
+	return f.resolveName(ctx, op, name)
 }
 
-// Below returns what follows dir in name, "." if they are the same; both are
+// Below returns the part of name after dir, "." if they are the same; both are
 // clean, absolute and with slashes.
 func Below(dir, name string) (rel string, ok bool) {
 	if name == dir {
@@ -171,8 +172,8 @@ func Below(dir, name string) (rel string, ok bool) {
 	return strings.CutPrefix(name, dir)
 }
 
-// Within reports whether name, which is below workdir if it is relative, is one of dirs or
-// below one. All others are absolute.
+// Within reports whether name, which is relative to workdir unless it is absolute, is one
+// of dirs or below one. workdir and dirs are absolute.
 func Within(dirs []string, workdir, name string) bool {
 	if !path.IsAbs(name) {
 		name = path.Join(workdir, name)
@@ -183,12 +184,13 @@ func Within(dirs []string, workdir, name string) bool {
 	})
 }
 
-// join appends the base name of a child, as the system has it. There are many.
-func (p place) join(name string) place {
-	return place{child(p.rel, name), child(p.abs, name)}
+// joinName appends the base name of a child, as the system returned it. It is faster
+// than path.Join: a tree has many names.
+func (p location) joinName(name string) location {
+	return location{joinPath(p.rel, name), joinPath(p.abs, name)}
 }
 
-func child(dir, name string) string {
+func joinPath(dir, name string) string {
 	switch dir {
 	case ".":
 		return name
@@ -198,25 +200,25 @@ func child(dir, name string) string {
 	return dir + "/" + name
 }
 
-// inTree does something at the name rel of the tree. Where that fails because
-// of an absolute link on the way, which os.Root never follows, it is done again
-// at the place where the link leads inside the tree, if it does.
+// inTree calls do with the name rel in the tree. If do fails because of an absolute
+// link in the path, which os.Root never follows, and the link leads into the tree,
+// inTree calls do again with the name where it leads.
 func (f *FS) inTree(rel string, follow bool, do func(rel string) error) error {
 	err := do(rel)
-	if !escapes(err) {
+	if !isEscape(err) {
 		return err
 	}
-	real, rerr := f.resolve(rel, follow)
+	real, rerr := f.resolveLinks(rel, follow)
 	if rerr != nil || real == rel {
 		return err
 	}
 	return do(real)
 }
 
-// resolve returns rel without symbolic links, following the last element only
-// if told so. What does not exist is left as it is named. The result is for
-// convenience, not for safety: it goes through the tree again.
-func (f *FS) resolve(rel string, follow bool) (string, error) {
+// resolveLinks returns rel without symbolic links. It follows a link in the last
+// element only if follow is set, and does not change elements that do not exist. Do
+// not rely on the result for safety: use it with the tree again.
+func (f *FS) resolveLinks(rel string, follow bool) (string, error) {
 	const maxLinks = 40
 	done, rest := ".", strings.Split(rel, "/")
 	for links := 0; len(rest) > 0; {
@@ -231,7 +233,7 @@ func (f *FS) resolve(rel string, follow bool) (string, error) {
 			continue
 		}
 		target, err := f.tree.Readlink(next)
-		if err != nil { // not a link, or nothing at all
+		if err != nil { // not a link, or it does not exist
 			done = next
 			continue
 		}
@@ -239,7 +241,7 @@ func (f *FS) resolve(rel string, follow bool) (string, error) {
 			return "", syscall.ELOOP
 		}
 		if path.IsAbs(target) {
-			inside, ok := f.inside(target)
+			inside, ok := f.mapIntoTree(target)
 			if !ok {
 				return "", ErrEscapes
 			}
@@ -250,8 +252,8 @@ func (f *FS) resolve(rel string, follow bool) (string, error) {
 	return done, nil
 }
 
-// inside maps the target of an absolute link to the tree.
-func (f *FS) inside(target string) (rel string, ok bool) {
+// mapIntoTree maps the target of an absolute link to a name in the tree.
+func (f *FS) mapIntoTree(target string) (rel string, ok bool) {
 	target = path.Clean(target)
 	for _, name := range f.roots {
 		if rel, ok = Below(name, target); ok {
@@ -261,15 +263,15 @@ func (f *FS) inside(target string) (rel string, ok bool) {
 	return "", false
 }
 
-// escapes reports whether err is os.Root's way of saying so, for which it has
-// no exported error.
-func escapes(err error) bool {
-	return errors.Is(err, ErrEscapes) || err != nil && cause(err).Error() == "path escapes from parent"
+// isEscape reports whether err is ErrEscapes or the equivalent error of os.Root, which
+// has no exported error for it.
+func isEscape(err error) bool {
+	return errors.Is(err, ErrEscapes) || err != nil && rootCause(err).Error() == "path escapes from parent"
 }
 
-// cause strips what the os package wraps around an error: it names paths that
+// rootCause removes the wrappers of the os package from an error: they name paths that
 // mean nothing inside the sandbox.
-func cause(err error) error {
+func rootCause(err error) error {
 	for {
 		switch e := err.(type) {
 		case *fs.PathError:
@@ -284,22 +286,22 @@ func cause(err error) error {
 	}
 }
 
-// fail gives err its kind. Errors that have one, and those of a context, are
-// returned as they are.
-func fail(op, name string, err error) error {
+// wrapError gives err its kind. It returns errors with a kind, and those of a context,
+// unchanged.
+func wrapError(op, name string, err error) error {
 	var known *atoll.Error
 	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	if escapes(err) {
+	if isEscape(err) {
 		return atoll.E(op, name, atoll.ErrDenied, ErrEscapes)
 	}
-	err = cause(err)
+	err = rootCause(err)
 	return atoll.E(op, name, kindOf(err), err)
 }
 
 func kindOf(err error) atoll.Kind {
-	var much *tooMuch
+	var much *limitExceeded
 	switch {
 	case errors.As(err, &much):
 		return atoll.ErrExhausted
@@ -331,7 +333,7 @@ func isAny(err error, targets ...syscall.Errno) bool {
 	return false
 }
 
-// ctxReader ends with ctx.
+// A ctxReader fails when ctx has ended.
 type ctxReader struct {
 	ctx context.Context
 	io.Reader

@@ -52,7 +52,7 @@ func newTree(t *testing.T) (f *FS, dir, outside string) {
 // onBeneath has newTree use the tree of a directory that System is confined to.
 var onBeneath bool
 
-// That tree does all that one of os.Root does.
+// A beneathTree passes the tests of os.Root's tree.
 func TestOnBeneath(t *testing.T) {
 	onBeneath = true
 	defer func() { onBeneath = false }()
@@ -67,7 +67,7 @@ func TestOnBeneath(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, f *FS, name, content string, opts atoll.WriteOptions) atoll.FileInfo {
+func mustWrite(t *testing.T, f *FS, name, content string, opts atoll.WriteOptions) atoll.FileInfo {
 	t.Helper()
 	info, err := f.Write(t.Context(), name, strings.NewReader(content), opts)
 	if err != nil {
@@ -76,7 +76,7 @@ func write(t *testing.T, f *FS, name, content string, opts atoll.WriteOptions) a
 	return info
 }
 
-func read(f *FS, name string, offset int64) (string, atoll.FileInfo, error) {
+func readAll(f *FS, name string, offset int64) (string, atoll.FileInfo, error) {
 	r, info, err := f.Read(context.Background(), name, offset)
 	if err != nil {
 		return "", info, err
@@ -88,21 +88,21 @@ func read(f *FS, name string, offset int64) (string, atoll.FileInfo, error) {
 
 func TestReadWrite(t *testing.T) {
 	f, dir, _ := newTree(t)
-	info := write(t, f, "a/b/c.txt", "hello", atoll.WriteOptions{})
+	info := mustWrite(t, f, "a/b/c.txt", "hello", atoll.WriteOptions{})
 	if info.Path != "/work/a/b/c.txt" || info.Name != "c.txt" || info.Size != 5 || info.Mode != 0o644 || info.Type != atoll.TypeFile {
 		t.Errorf("Write: %+v", info)
 	}
-	if got, info, err := read(f, "/work/a/b/c.txt", 1); err != nil || got != "ello" || info.Size != 5 {
+	if got, info, err := readAll(f, "/work/a/b/c.txt", 1); err != nil || got != "ello" || info.Size != 5 {
 		t.Errorf("Read: %q, %+v, %v", got, info, err)
 	}
-	if got, _, err := read(f, "a/b/c.txt", 99); err != nil || got != "" {
+	if got, _, err := readAll(f, "a/b/c.txt", 99); err != nil || got != "" {
 		t.Errorf("Read past the end: %q, %v", got, err)
 	}
-	write(t, f, "a/b/c.txt", "x", atoll.WriteOptions{Mode: 0o750})
-	if info := write(t, f, "a/b/c.txt", "bye", atoll.WriteOptions{}); info.Mode != 0o750 {
+	mustWrite(t, f, "a/b/c.txt", "x", atoll.WriteOptions{Mode: 0o750})
+	if info := mustWrite(t, f, "a/b/c.txt", "bye", atoll.WriteOptions{}); info.Mode != 0o750 {
 		t.Errorf("replacing a file changed its mode to %o", info.Mode)
 	}
-	if info := write(t, f, "s", "", atoll.WriteOptions{Mode: 0o4755}); info.Mode != 0o755 {
+	if info := mustWrite(t, f, "s", "", atoll.WriteOptions{Mode: 0o4755}); info.Mode != 0o755 {
 		t.Errorf("mode %o, want no set-user-ID bit", info.Mode)
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, "a/b"))
@@ -123,7 +123,7 @@ func TestWriteIsAsAWhole(t *testing.T) {
 	})
 }
 
-// What is unpacked half way leaves what was there.
+// An interrupted unpack leaves the old files.
 func TestUnpackWhole(t *testing.T) {
 	for _, unnamed := range []bool{true, false} {
 		t.Run(fmt.Sprint("unnamed ", unnamed), func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestUnpackWhole(t *testing.T) {
 			if !unnamed {
 				f.openUnnamed = func(tree) (*os.File, error) { return nil, errors.ErrUnsupported }
 			}
-			write(t, f, "old", "old", atoll.WriteOptions{})
+			mustWrite(t, f, "old", "old", atoll.WriteOptions{})
 			for _, name := range []string{"old", "new", "below/new"} {
 				var b bytes.Buffer
 				w := tar.NewWriter(&b)
@@ -139,7 +139,7 @@ func TestUnpackWhole(t *testing.T) {
 					t.Fatal(err)
 				}
 				looked := false
-				half := readerFunc(func([]byte) (int, error) { // as who would be killed now would leave it
+				half := readerFunc(func([]byte) (int, error) { // as a kill at this moment would leave it
 					if looked = true; unnamed {
 						if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != map[bool]string{true: "old"}[name == "old"] {
 							t.Errorf("%s has %q, %v, half way", name, got, err)
@@ -151,7 +151,7 @@ func TestUnpackWhole(t *testing.T) {
 					t.Errorf("ReadTar of half of %s: %v", name, err)
 				}
 			}
-			if got, _, err := read(f, "old", 0); got != "old" || err != nil {
+			if got, _, err := readAll(f, "old", 0); got != "old" || err != nil {
 				t.Errorf("the old file is now %q, %v", got, err)
 			}
 			if all, err := f.List(t.Context(), "/work", true); err != nil || len(all) != 2 {
@@ -161,12 +161,12 @@ func TestUnpackWhole(t *testing.T) {
 	}
 }
 
-// A file is on disk before it has a name, if that is asked for.
+// With WriteOptions.Sync, a file is on disk before it has a name.
 func TestWriteSync(t *testing.T) {
 	f, dir, _ := newTree(t)
 	for _, text := range []string{"one", "two"} {
-		write(t, f, "below/file", text, atoll.WriteOptions{Sync: true})
-		if got, _, err := read(f, "below/file", 0); got != text || err != nil {
+		mustWrite(t, f, "below/file", text, atoll.WriteOptions{Sync: true})
+		if got, _, err := readAll(f, "below/file", 0); got != text || err != nil {
 			t.Errorf("the file is now %q, %v", got, err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestWriteSync(t *testing.T) {
 }
 
 func testWhole(t *testing.T, f *FS, dir string) {
-	write(t, f, "file", "old", atoll.WriteOptions{})
+	mustWrite(t, f, "file", "old", atoll.WriteOptions{})
 	fail := errors.New("client gone")
 	_, err := f.Write(t.Context(), "file", io.MultiReader(strings.NewReader("new"), errReader{fail}), atoll.WriteOptions{})
 	if !errors.Is(err, fail) {
@@ -208,12 +208,12 @@ func testWhole(t *testing.T, f *FS, dir string) {
 	if !errors.Is(err, atoll.ErrAlreadyExists) {
 		t.Errorf("NoClobber: %v, want ErrAlreadyExists", err)
 	}
-	if got, _, err := read(f, "file", 0); got != "old" || err != nil {
+	if got, _, err := readAll(f, "file", 0); got != "old" || err != nil {
 		t.Errorf("the file is now %q, %v", got, err)
 	}
-	write(t, f, "new", "x", atoll.WriteOptions{NoClobber: true})
-	write(t, f, "file", "newer", atoll.WriteOptions{})
-	if got, _, err := read(f, "file", 0); got != "newer" || err != nil {
+	mustWrite(t, f, "new", "x", atoll.WriteOptions{NoClobber: true})
+	mustWrite(t, f, "file", "newer", atoll.WriteOptions{})
+	if got, _, err := readAll(f, "file", 0); got != "newer" || err != nil {
 		t.Errorf("the file is now %q, %v", got, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
@@ -221,8 +221,8 @@ func testWhole(t *testing.T, f *FS, dir string) {
 	}
 }
 
-// A file that is being written has no name, so that nothing is left of it when
-// this process is killed.
+// A file has no name while it is being written, so that nothing of it remains if this
+// process is killed.
 func TestWriteHasNoNameUntilItEnds(t *testing.T) {
 	f, dir, _ := newTree(t)
 	if file, err := openUnnamed(f.tree); err != nil {
@@ -230,7 +230,7 @@ func TestWriteHasNoNameUntilItEnds(t *testing.T) {
 	} else {
 		file.Close()
 	}
-	write(t, f, "old", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "old", "x", atoll.WriteOptions{})
 	for _, name := range []string{"new", "old"} {
 		var during []os.DirEntry
 		half := readerFunc(func([]byte) (n int, err error) {
@@ -255,11 +255,11 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestKinds holds every operation to the kind that it promises.
+// TestKinds checks the kinds of errors of every operation.
 func TestKinds(t *testing.T) {
 	f, dir, _ := newTree(t)
-	write(t, f, "file", "x", atoll.WriteOptions{})
-	write(t, f, "full/file", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "file", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "full/file", "x", atoll.WriteOptions{})
 	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -267,8 +267,8 @@ func TestKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ops := map[string]func(name string) error{
-		"read": func(n string) error { _, _, err := read(f, n, 0); return err },
-		"seek": func(n string) error { _, _, err := read(f, n, -1); return err },
+		"read": func(n string) error { _, _, err := readAll(f, n, 0); return err },
+		"seek": func(n string) error { _, _, err := readAll(f, n, -1); return err },
 		"write": func(n string) error {
 			_, err := f.Write(t.Context(), n, strings.NewReader(""), atoll.WriteOptions{})
 			return err
@@ -376,14 +376,14 @@ func TestLinksDoNotLeadOut(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			write(t, f, "sub/mine", "x", atoll.WriteOptions{})
+			mustWrite(t, f, "sub/mine", "x", atoll.WriteOptions{})
 			put := func(name string) error {
 				_, err := f.Write(t.Context(), name, strings.NewReader("bad"), atoll.WriteOptions{})
 				return err
 			}
 			for what, err := range map[string]error{
-				"read file":        third(read(f, "file", 0)),
-				"read below link":  third(read(f, "link/secret", 0)),
+				"read file":        third(readAll(f, "file", 0)),
+				"read below link":  third(readAll(f, "link/secret", 0)),
 				"write file":       put("file"),
 				"write link":       put("link"),
 				"write below link": put("link/new"),
@@ -430,7 +430,7 @@ func firstError(f *FS, name string) (failed error) {
 
 func TestLinksInside(t *testing.T) {
 	f, dir, _ := newTree(t)
-	write(t, f, "real/file", "content", atoll.WriteOptions{Mode: 0o600})
+	mustWrite(t, f, "real/file", "content", atoll.WriteOptions{Mode: 0o600})
 	links := map[string]string{
 		"relative": "real", "absolute": "/work/real", "host": dir + "/real", "chain": "absolute", "up": "real/../absolute",
 	}
@@ -440,7 +440,7 @@ func TestLinksInside(t *testing.T) {
 		}
 	}
 	for name := range links {
-		if got, info, err := read(f, name+"/file", 0); err != nil || got != "content" || info.Path != "/work/"+name+"/file" {
+		if got, info, err := readAll(f, name+"/file", 0); err != nil || got != "content" || info.Path != "/work/"+name+"/file" {
 			t.Errorf("read through %s: %q, %+v, %v", name, got, info, err)
 		}
 		if list, err := f.List(t.Context(), name, true); err != nil || len(list) != 1 || list[0].Path != "/work/"+name+"/file" {
@@ -453,8 +453,8 @@ func TestLinksInside(t *testing.T) {
 		if err := os.Symlink(target, link); err != nil {
 			t.Fatal(err)
 		}
-		write(t, f, "link", "through "+target, atoll.WriteOptions{})
-		if got, info, err := read(f, "real/file", 0); err != nil || got != "through "+target || info.Mode != 0o600 {
+		mustWrite(t, f, "link", "through "+target, atoll.WriteOptions{})
+		if got, info, err := readAll(f, "real/file", 0); err != nil || got != "through "+target || info.Mode != 0o600 {
 			t.Errorf("a write through a link to %s: %q, %o, %v", target, got, info.Mode, err)
 		}
 		if info, err := f.Stat(t.Context(), "link"); err != nil || info.Target != target {
@@ -466,7 +466,7 @@ func TestLinksInside(t *testing.T) {
 func TestListRenameRemove(t *testing.T) {
 	f, _, _ := newTree(t)
 	for _, name := range []string{"b/z", "b/a", "a-b", "a/x", "c"} {
-		write(t, f, name, name, atoll.WriteOptions{})
+		mustWrite(t, f, name, name, atoll.WriteOptions{})
 	}
 	paths := func(name string, recursive bool) string {
 		list, err := f.List(t.Context(), name, recursive)
@@ -491,7 +491,7 @@ func TestListRenameRemove(t *testing.T) {
 	if err := f.Rename(t.Context(), "c", "d/a"); err != nil {
 		t.Error(err)
 	}
-	if got, _, err := read(f, "d/a", 0); got != "c" || err != nil {
+	if got, _, err := readAll(f, "d/a", 0); got != "c" || err != nil {
 		t.Errorf("renamed over: %q, %v", got, err)
 	}
 	if err := f.Remove(t.Context(), "d", true); err != nil {
@@ -507,7 +507,7 @@ func TestListRenameRemove(t *testing.T) {
 
 var oddNames = []string{"a b", "q'\"`$x", "new\nline", "-rf", "\xff\xfe", "...", "ünï", strings.Repeat("n", 255), " ", "*", "a|b", "con:"}
 
-// Whoever fills a directory does not take the memory of who looks into it.
+// A program that fills a directory cannot exhaust the memory of one that lists it.
 func TestTooManyEntries(t *testing.T) {
 	f, dir, _ := newTree(t)
 	f.most.entries, f.maxNames = 10, 10*(1+nameSize+infoSize)
@@ -543,10 +543,10 @@ func TestTooManyEntries(t *testing.T) {
 	}
 }
 
-// Paths are as long as the tree is deep, and links as long as somebody likes.
+// Deep trees have long paths, and links may have any length.
 func TestTooLongPaths(t *testing.T) {
 	f, dir, _ := newTree(t)
-	write(t, f, "deep/"+strings.Repeat("d/", 20)+"file", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "deep/"+strings.Repeat("d/", 20)+"file", "x", atoll.WriteOptions{})
 	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -564,13 +564,13 @@ func TestTooLongPaths(t *testing.T) {
 	}
 }
 
-// A tar stream remembers names of the directories that it is in, and those of
-// files with several.
+// WriteTar holds the names of the directories on its path in memory, and those of
+// files with several names.
 func TestTooManyNames(t *testing.T) {
 	f, dir, _ := newTree(t)
 	for i := range 20 {
 		name := fmt.Sprintf("all/%02d/", i)
-		write(t, f, name+"a", "x", atoll.WriteOptions{})
+		mustWrite(t, f, name+"a", "x", atoll.WriteOptions{})
 		if err := os.Link(filepath.Join(dir, name, "a"), filepath.Join(dir, name, "b")); err != nil {
 			t.Fatal(err)
 		}
@@ -588,7 +588,7 @@ func TestTooManyNames(t *testing.T) {
 func TestLargeDirectory(t *testing.T) {
 	f, dir, _ := newTree(t)
 	var want []string
-	for i := range 2*batch + 1 {
+	for i := range 2*batchSize + 1 {
 		name := fmt.Sprintf("%06d", i)
 		want = append(want, name)
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
@@ -624,8 +624,8 @@ func TestLargeDirectory(t *testing.T) {
 func TestTarRoundTrip(t *testing.T) {
 	f, dir, _ := newTree(t)
 	for i, name := range oddNames {
-		write(t, f, "src/"+name, fmt.Sprint(i), atoll.WriteOptions{Mode: 0o600 + uint32(i)})
-		write(t, f, "src/dir/"+name+"/f", name, atoll.WriteOptions{})
+		mustWrite(t, f, "src/"+name, fmt.Sprint(i), atoll.WriteOptions{Mode: 0o600 + uint32(i)})
+		mustWrite(t, f, "src/dir/"+name+"/f", name, atoll.WriteOptions{})
 	}
 	if err := f.Mkdir(t.Context(), "src/empty", 0o1777); err != nil {
 		t.Fatal(err)
@@ -654,18 +654,18 @@ func TestTarRoundTrip(t *testing.T) {
 	if err := f.Remove(t.Context(), "src/fifo", false); err != nil { // is left out
 		t.Fatal(err)
 	}
-	compare(t, f, "src", "made/dst")
+	compareTrees(t, f, "src", "made/dst")
 	if err := f.ReadTar(t.Context(), "made/dst", &archive); err != nil {
 		t.Errorf("unpacking over what is there: %v", err)
 	}
-	compare(t, f, "src", "made/dst")
-	a, b := stat(t, filepath.Join(dir, "made/dst/-rf")), stat(t, filepath.Join(dir, "made/dst/zz-hard"))
+	compareTrees(t, f, "src", "made/dst")
+	a, b := mustStat(t, filepath.Join(dir, "made/dst/-rf")), mustStat(t, filepath.Join(dir, "made/dst/zz-hard"))
 	if !os.SameFile(a, b) {
 		t.Error("the hard link became a copy")
 	}
 }
 
-func stat(t *testing.T, name string) fs.FileInfo {
+func mustStat(t *testing.T, name string) fs.FileInfo {
 	t.Helper()
 	info, err := os.Lstat(name)
 	if err != nil {
@@ -674,8 +674,8 @@ func stat(t *testing.T, name string) fs.FileInfo {
 	return info
 }
 
-// compare holds one tree to be like another, times included.
-func compare(t *testing.T, f *FS, a, b string) {
+// compareTrees holds one tree to be like another, times included.
+func compareTrees(t *testing.T, f *FS, a, b string) {
 	t.Helper()
 	as, err := f.List(t.Context(), a, true)
 	if err != nil {
@@ -688,7 +688,7 @@ func compare(t *testing.T, f *FS, a, b string) {
 	for i, want := range as {
 		got := bs[i]
 		content := func(info atoll.FileInfo) string {
-			s, _, _ := read(f, info.Path, 0)
+			s, _, _ := readAll(f, info.Path, 0)
 			return s
 		}
 		if want.Type == atoll.TypeFile && content(got) != content(want) {
@@ -706,7 +706,7 @@ func compare(t *testing.T, f *FS, a, b string) {
 
 func TestTarOfAFile(t *testing.T) {
 	f, _, _ := newTree(t)
-	write(t, f, "file", "content", atoll.WriteOptions{Mode: 0o640})
+	mustWrite(t, f, "file", "content", atoll.WriteOptions{Mode: 0o640})
 	var archive bytes.Buffer
 	if err := f.WriteTar(t.Context(), "file", &archive); err != nil {
 		t.Fatal(err)
@@ -741,42 +741,44 @@ func archiveOf(t testing.TB, headers ...*tar.Header) []byte {
 	return b.Bytes()
 }
 
-func reg(name string) *tar.Header { return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644} }
-func sym(name, to string) *tar.Header {
+func regularHeader(name string) *tar.Header {
+	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}
+}
+func symlinkHeader(name, to string) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}
 }
-func hard(name, to string) *tar.Header {
+func hardLinkHeader(name, to string) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: to}
 }
 
-// evil are archives that try to get out of their directory.
-func evil(t testing.TB) map[string][]byte {
-	after := reg("after")
+// evilArchives are archives that try to get out of their directory.
+func evilArchives(t testing.TB) map[string][]byte {
+	after := regularHeader("after")
 	return map[string][]byte{
-		"dot dot":                archiveOf(t, reg("../outside/bad"), after),
-		"dot dot further in":     archiveOf(t, reg("a/../../bad"), after),
-		"absolute":               archiveOf(t, reg("/etc/bad"), after),
+		"dot dot":                archiveOf(t, regularHeader("../outside/bad"), after),
+		"dot dot further in":     archiveOf(t, regularHeader("a/../../bad"), after),
+		"absolute":               archiveOf(t, regularHeader("/etc/bad"), after),
 		"just dot dot":           archiveOf(t, &tar.Header{Typeflag: tar.TypeDir, Name: "..", Mode: 0o777}, after),
-		"through a link":         archiveOf(t, sym("l", "../outside"), reg("l/bad"), after),
-		"through links":          archiveOf(t, sym("l", "m"), sym("m", "../outside"), reg("l/bad"), after),
-		"through absolute link":  archiveOf(t, sym("l", "/tmp"), reg("l/bad"), after),
-		"within the tree":        archiveOf(t, sym("l", ".."), reg("l/bad"), after),
-		"directory in a link":    archiveOf(t, sym("l", "../outside"), &tar.Header{Typeflag: tar.TypeDir, Name: "l/bad", Mode: 0o777}, after),
-		"link in a link":         archiveOf(t, sym("l", "../outside"), sym("l/bad", "x"), after),
-		"hard link up":           archiveOf(t, hard("bad", "../outside/secret"), after),
-		"hard link absolute":     archiveOf(t, hard("bad", "/etc/passwd"), after),
-		"hard link through link": archiveOf(t, sym("l", "../outside"), hard("bad", "l/secret"), after),
+		"through a link":         archiveOf(t, symlinkHeader("l", "../outside"), regularHeader("l/bad"), after),
+		"through links":          archiveOf(t, symlinkHeader("l", "m"), symlinkHeader("m", "../outside"), regularHeader("l/bad"), after),
+		"through absolute link":  archiveOf(t, symlinkHeader("l", "/tmp"), regularHeader("l/bad"), after),
+		"within the tree":        archiveOf(t, symlinkHeader("l", ".."), regularHeader("l/bad"), after),
+		"directory in a link":    archiveOf(t, symlinkHeader("l", "../outside"), &tar.Header{Typeflag: tar.TypeDir, Name: "l/bad", Mode: 0o777}, after),
+		"link in a link":         archiveOf(t, symlinkHeader("l", "../outside"), symlinkHeader("l/bad", "x"), after),
+		"hard link up":           archiveOf(t, hardLinkHeader("bad", "../outside/secret"), after),
+		"hard link absolute":     archiveOf(t, hardLinkHeader("bad", "/etc/passwd"), after),
+		"hard link through link": archiveOf(t, symlinkHeader("l", "../outside"), hardLinkHeader("bad", "l/secret"), after),
 		"device":                 archiveOf(t, &tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}, after),
 		"pipe":                   archiveOf(t, &tar.Header{Typeflag: tar.TypeFifo, Name: "pipe"}, after),
-		"empty name":             archiveOf(t, reg(""), after),
-		"itself a file":          archiveOf(t, reg("."), after),
-		"garbage":                append(archiveOf(t, reg("x"))[:1024:1024], bytes.Repeat([]byte("garbage!"), 128)...),
-		"cut off":                archiveOf(t, reg("x"))[:513],
+		"empty name":             archiveOf(t, regularHeader(""), after),
+		"itself a file":          archiveOf(t, regularHeader("."), after),
+		"garbage":                append(archiveOf(t, regularHeader("x"))[:1024:1024], bytes.Repeat([]byte("garbage!"), 128)...),
+		"cut off":                archiveOf(t, regularHeader("x"))[:513],
 	}
 }
 
 func TestEvilArchives(t *testing.T) {
-	for name, archive := range evil(t) {
+	for name, archive := range evilArchives(t) {
 		t.Run(name, func(t *testing.T) {
 			f, dir, outside := newTree(t)
 			err := f.ReadTar(t.Context(), "dst", bytes.NewReader(archive))
@@ -810,19 +812,19 @@ func checkUnharmed(t *testing.T, dir, outside string) {
 
 func TestUnpackOverALink(t *testing.T) {
 	f, dir, outside := newTree(t)
-	archive := archiveOf(t, sym("l", "../../outside/secret"), reg("l"), sym("d", "../../outside"),
-		&tar.Header{Typeflag: tar.TypeDir, Name: "d", Mode: 0o755}, reg("d/x"))
+	archive := archiveOf(t, symlinkHeader("l", "../../outside/secret"), regularHeader("l"), symlinkHeader("d", "../../outside"),
+		&tar.Header{Typeflag: tar.TypeDir, Name: "d", Mode: 0o755}, regularHeader("d/x"))
 	if err := f.ReadTar(t.Context(), "dst", bytes.NewReader(archive)); err != nil {
 		t.Error(err)
 	}
 	checkUnharmed(t, dir, outside)
-	if got, _, err := read(f, "dst/d/x", 0); got != "bad" || err != nil {
+	if got, _, err := readAll(f, "dst/d/x", 0); got != "bad" || err != nil {
 		t.Errorf("d/x is %q, %v", got, err)
 	}
 }
 
 func FuzzReadTar(f *testing.F) {
-	for _, archive := range evil(f) {
+	for _, archive := range evilArchives(f) {
 		f.Add(archive)
 	}
 	f.Fuzz(func(t *testing.T, archive []byte) {
@@ -846,7 +848,7 @@ func TestSpecialBitsAndOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if info := write(t, f, "a/b", "x", atoll.WriteOptions{Mode: 0o6755}); info.UID != 1234 || info.GID != 2345 || info.Mode != 0o755 {
+	if info := mustWrite(t, f, "a/b", "x", atoll.WriteOptions{Mode: 0o6755}); info.UID != 1234 || info.GID != 2345 || info.Mode != 0o755 {
 		t.Errorf("made %+v", info)
 	}
 	if info, err := f.Stat(t.Context(), "a"); err != nil || info.UID != 1234 || info.Mode != 0o755 {
@@ -855,7 +857,7 @@ func TestSpecialBitsAndOwners(t *testing.T) {
 	if err := os.Chown(filepath.Join(dir, "a/b"), 77, 88); err != nil {
 		t.Fatal(err)
 	}
-	if info := write(t, f, "a/b", "y", atoll.WriteOptions{}); info.UID != 77 || info.GID != 88 {
+	if info := mustWrite(t, f, "a/b", "y", atoll.WriteOptions{}); info.UID != 77 || info.GID != 88 {
 		t.Errorf("replacing a file gave it away: %+v", info)
 	}
 	archive := archiveOf(t, &tar.Header{Typeflag: tar.TypeReg, Name: "s", Mode: 0o6755, Uid: 9, Gid: 9})
@@ -877,17 +879,17 @@ func TestSpecialBitsAndOwners(t *testing.T) {
 func TestSystem(t *testing.T) {
 	dir := t.TempDir()
 	f := System(Options{UID: -1, GID: -1, Workdir: dir})
-	write(t, f, "x/y", "content", atoll.WriteOptions{})
+	mustWrite(t, f, "x/y", "content", atoll.WriteOptions{})
 	if err := os.Symlink(dir+"/x", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, err := read(f, dir+"/link/y", 0); got != "content" || err != nil {
+	if got, _, err := readAll(f, dir+"/link/y", 0); got != "content" || err != nil {
 		t.Errorf("read %q, %v", got, err)
 	}
 	if err := os.Symlink(dir+"/new", dir+"/dangling"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, f, "dangling", "made", atoll.WriteOptions{})
+	mustWrite(t, f, "dangling", "made", atoll.WriteOptions{})
 	if b, err := os.ReadFile(dir + "/new"); string(b) != "made" {
 		t.Errorf("a write through a dangling link: %q, %v", b, err)
 	}
@@ -895,7 +897,7 @@ func TestSystem(t *testing.T) {
 	if err != nil || len(list) != 4 || list[0].Path != dir+"/dangling" {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	err = f.ReadTar(t.Context(), "dst", bytes.NewReader(archiveOf(t, sym("l", "/"), reg("l/atoll-bad"))))
+	err = f.ReadTar(t.Context(), "dst", bytes.NewReader(archiveOf(t, symlinkHeader("l", "/"), regularHeader("l/atoll-bad"))))
 	if !errors.Is(err, atoll.ErrInvalid) {
 		t.Errorf("ReadTar through a link: %v, want ErrInvalid", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-func owner(info fs.FileInfo) (uid, gid int) {
+func ownerOf(info fs.FileInfo) (uid, gid int) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return 0, 0
@@ -16,9 +16,9 @@ func owner(info fs.FileInfo) (uid, gid int) {
 	return int(st.Uid), int(st.Gid)
 }
 
-// inode identifies a file that has several names; ok is false for one that
-// has not.
-func inode(info fs.FileInfo) (id [2]uint64, ok bool) {
+// inodeOf returns an id of a file with several names; ok is false for a file with one
+// name.
+func inodeOf(info fs.FileInfo) (id [2]uint64, ok bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || st.Nlink < 2 {
 		return id, false
@@ -26,7 +26,7 @@ func inode(info fs.FileInfo) (id [2]uint64, ok bool) {
 	return [2]uint64{uint64(st.Dev), st.Ino}, true
 }
 
-// syncDir has the names in a directory be on disk.
+// syncDir writes the names in a directory to disk.
 func syncDir(dir tree) error {
 	file, err := dir.OpenFile(".", os.O_RDONLY, 0)
 	if err != nil {

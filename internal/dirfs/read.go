@@ -15,12 +15,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// openFlags do not wait for the other end of a pipe.
+// openFlags opens a file for reading without blocking on a pipe.
 const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 
 // Read implements atoll.FS.
 func (f *FS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
-	at, err := f.locate(ctx, "read", name)
+	at, err := f.resolveName(ctx, "read", name)
 	if err != nil {
 		return nil, atoll.FileInfo{}, err
 	}
@@ -29,16 +29,16 @@ func (f *FS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser
 	}
 	file, info, err := f.openRegular(at.rel)
 	if err != nil {
-		return nil, atoll.FileInfo{}, fail("read", name, err)
+		return nil, atoll.FileInfo{}, wrapError("read", name, err)
 	}
 	if _, err := file.Seek(offset, io.SeekStart); err != nil {
 		file.Close()
-		return nil, atoll.FileInfo{}, fail("read", name, err)
+		return nil, atoll.FileInfo{}, wrapError("read", name, err)
 	}
-	return file, f.describe(at, info), nil
+	return file, f.newFileInfo(at, info), nil
 }
 
-// openRegular opens a regular file for reading, and nothing else.
+// openRegular opens a regular file for reading, and refuses other files.
 func (f *FS) openRegular(rel string) (file *os.File, info fs.FileInfo, err error) {
 	err = f.inTree(rel, true, func(rel string) (err error) {
 		file, err = f.tree.OpenFile(rel, openFlags, 0)
@@ -61,17 +61,17 @@ func (f *FS) openRegular(rel string) (file *os.File, info fs.FileInfo, err error
 	return file, info, nil
 }
 
-var errNotRegular = &invalid{"not a regular file"}
+var errNotRegular = &invalidError{"not a regular file"}
 
-// invalid is an error of kind ErrInvalid that has no errno.
-type invalid struct{ text string }
+// An invalidError is an error of kind ErrInvalid without an errno.
+type invalidError struct{ text string }
 
-func (e *invalid) Error() string        { return e.text }
-func (e *invalid) Is(target error) bool { return target == fs.ErrInvalid }
+func (e *invalidError) Error() string        { return e.text }
+func (e *invalidError) Is(target error) bool { return target == fs.ErrInvalid }
 
 // Stat implements atoll.FS.
 func (f *FS) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
-	at, err := f.locate(ctx, "stat", name)
+	at, err := f.resolveName(ctx, "stat", name)
 	if err != nil {
 		return atoll.FileInfo{}, err
 	}
@@ -81,44 +81,44 @@ func (f *FS) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
 		return err
 	})
 	if err != nil {
-		return atoll.FileInfo{}, fail("stat", name, err)
+		return atoll.FileInfo{}, wrapError("stat", name, err)
 	}
-	return f.describe(at, info), nil
+	return f.newFileInfo(at, info), nil
 }
 
-// List implements atoll.FS. A link given as name is followed. What has more
-// entries, or longer paths, than a caller could want at once is ErrExhausted.
+// List implements atoll.FS. It follows a link given as name. More entries or longer
+// paths than the limits fail with ErrExhausted.
 func (f *FS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
-	at, err := f.locate(ctx, "list", name)
+	at, err := f.resolveName(ctx, "list", name)
 	if err != nil {
 		return nil, err
 	}
-	list, err := f.list(ctx, at, recursive)
+	list, err := f.listEntries(ctx, at, recursive)
 	if err != nil {
-		return nil, fail("list", name, err)
+		return nil, wrapError("list", name, err)
 	}
 	slices.SortFunc(list, func(a, b atoll.FileInfo) int { return strings.Compare(a.Path, b.Path) })
 	return list, nil
 }
 
-func (f *FS) list(ctx context.Context, top place, recursive bool) ([]atoll.FileInfo, error) {
-	var list [][]atoll.FileInfo // a slice that grows is there twice each time, and of many entries takes much
+func (f *FS) listEntries(ctx context.Context, top location, recursive bool) ([]atoll.FileInfo, error) {
+	var list [][]atoll.FileInfo // in parts, since growing one large slice would need twice the memory
 	var part []atoll.FileInfo
 	left := f.most
-	for below := []place{top}; len(below) > 0; {
+	for below := []location{top}; len(below) > 0; {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		dir := below[len(below)-1]
 		below = below[:len(below)-1]
 		err := f.readDir(dir.rel, func(info fs.FileInfo) error {
-			at := dir.join(info.Name())
-			d := f.describe(at, info)
-			if !left.take(len(d.Path) + len(d.Target)) {
+			at := dir.joinName(info.Name())
+			d := f.newFileInfo(at, info)
+			if !left.reserveEntry(len(d.Path) + len(d.Target)) {
 				return errPaths
 			}
-			if len(part) == batch {
-				list, part = append(list, part), make([]atoll.FileInfo, 0, batch)
+			if len(part) == batchSize {
+				list, part = append(list, part), make([]atoll.FileInfo, 0, batchSize)
 			}
 			part = append(part, d)
 			if recursive && info.IsDir() {
@@ -133,18 +133,18 @@ func (f *FS) list(ctx context.Context, top place, recursive bool) ([]atoll.FileI
 	return slices.Concat(append(list, part)...), nil
 }
 
-// tooMuch is why a directory is not read to its end.
-type tooMuch struct{ text string }
+// A limitExceeded error says that a directory has too many entries.
+type limitExceeded struct{ text string }
 
-func (e *tooMuch) Error() string { return e.text }
+func (e *limitExceeded) Error() string { return e.text }
 
-// errPaths is for what has more entries, or longer paths, than there is room for.
-var errPaths = &tooMuch{fmt.Sprintf("more than %d entries, or %d MiB of paths: ask for one of the directories below", maxEntries, maxPaths>>20)}
+// errPaths says that a tree has too many entries or too long paths.
+var errPaths = &limitExceeded{fmt.Sprintf("more than %d entries, or %d MiB of paths: choose one of the directories below", maxEntries, maxPaths>>20)}
 
-// errNames is for names that take more memory than a tar stream may.
-var errNames = &tooMuch{fmt.Sprintf("more than %d MiB of names: ask for one of the directories below", maxNames>>20)}
+// errNames says that the names take more memory than a tar stream may use.
+var errNames = &limitExceeded{fmt.Sprintf("more than %d MiB of names: choose one of the directories below", maxNames>>20)}
 
-// openDir opens a directory for reading, also through links.
+// openDir opens a directory for reading, and follows links.
 func (f *FS) openDir(rel string) (dir *os.File, err error) {
 	err = f.inTree(rel, true, func(rel string) (err error) {
 		dir, err = f.tree.OpenFile(rel, openFlags, 0)
@@ -153,10 +153,10 @@ func (f *FS) openDir(rel string) (dir *os.File, err error) {
 	return dir, err
 }
 
-// batch is how many entries are read at once.
-const batch = 1024
+// batchSize is the number of entries that are read at once.
+const batchSize = 1024
 
-// readDir calls fn with what is in a directory, in no order, until fn fails.
+// readDir calls fn with each entry of a directory, in no order, until fn fails.
 func (f *FS) readDir(rel string, fn func(fs.FileInfo) error) error {
 	dir, err := f.openDir(rel)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *FS) readDir(rel string, fn func(fs.FileInfo) error) error {
 	}
 	defer dir.Close()
 	for {
-		infos, err := dir.Readdir(batch)
+		infos, err := dir.Readdir(batchSize)
 		for _, info := range infos {
 			if err := fn(info); err != nil {
 				return err
@@ -179,16 +179,16 @@ func (f *FS) readDir(rel string, fn func(fs.FileInfo) error) error {
 	}
 }
 
-// names returns the sorted names of what is in a directory, and how many bytes
-// of memory they take, which are no more than most.
-func (f *FS) names(rel string, most int) (names []string, size int, err error) {
+// readNames returns the sorted names in a directory, and the bytes of memory that they
+// take; more than most is an error.
+func (f *FS) readNames(rel string, most int) (names []string, size int, err error) {
 	dir, err := f.openDir(rel)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer dir.Close()
 	for {
-		some, err := dir.Readdirnames(batch)
+		some, err := dir.Readdirnames(batchSize)
 		for _, name := range some {
 			size += len(name) + nameSize
 		}
@@ -206,8 +206,8 @@ func (f *FS) names(rel string, most int) (names []string, size int, err error) {
 	}
 }
 
-// lstat describes the entries of a directory that are still there.
-func (f *FS) lstat(rel string, names []string) (infos []fs.FileInfo, err error) {
+// statEntries returns the FileInfos of those entries of a directory that still exist.
+func (f *FS) statEntries(rel string, names []string) (infos []fs.FileInfo, err error) {
 	var dir tree
 	err = f.inTree(rel, true, func(rel string) (err error) {
 		dir, err = f.tree.OpenRoot(rel)
@@ -230,8 +230,8 @@ func (f *FS) lstat(rel string, names []string) (infos []fs.FileInfo, err error) 
 	return infos, nil
 }
 
-// describe makes the FileInfo of what was found at a place.
-func (f *FS) describe(at place, info fs.FileInfo) atoll.FileInfo {
+// newFileInfo returns the atoll.FileInfo of the file at a location.
+func (f *FS) newFileInfo(at location, info fs.FileInfo) atoll.FileInfo {
 	d := atoll.FileInfo{
 		Name:     path.Base(at.abs),
 		Path:     at.abs,
@@ -239,7 +239,7 @@ func (f *FS) describe(at place, info fs.FileInfo) atoll.FileInfo {
 		Mode:     unixMode(info.Mode()),
 		Modified: info.ModTime(),
 	}
-	d.UID, d.GID = owner(info)
+	d.UID, d.GID = ownerOf(info)
 	switch d.Type {
 	case atoll.TypeFile:
 		d.Size = info.Size()
@@ -264,7 +264,7 @@ func typeOf(mode fs.FileMode) atoll.FileType {
 	return atoll.TypeOther
 }
 
-// special maps the mode bits that package fs keeps elsewhere.
+// special maps the mode bits that package fs represents differently.
 var special = []struct {
 	unix uint32
 	mode fs.FileMode
@@ -280,7 +280,7 @@ func unixMode(mode fs.FileMode) uint32 {
 	return m
 }
 
-// fileMode is the reverse of unixMode, without what the FS does not allow.
+// fileMode is the reverse of unixMode, without the bits that the FS does not allow.
 func (f *FS) fileMode(unix uint32) fs.FileMode {
 	mode := fs.FileMode(unix) & fs.ModePerm
 	for _, s := range special {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openSub opens a directory below root, and does not wait where a pipe was put
-// in its place, as root's own OpenRoot does.
+// openSub opens a directory below root. Unlike root.OpenRoot, it does not block if a
+// pipe is in its place.
 func openSub(root *os.Root, name string) (*os.Root, error) {
 	dir, err := root.OpenFile(name, openFlags|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // openSub opens a directory below root.
 func openSub(root *os.Root, name string) (*os.Root, error) {
 	info, err := root.Stat(name)
-	if err == nil && !info.IsDir() { // for a pipe it would wait
+	if err == nil && !info.IsDir() { // OpenRoot would block on a pipe
 		err = syscall.ENOTDIR
 	}
 	if err != nil {

@@ -20,11 +20,11 @@ func (f *FS) Sub(dir string) atoll.FS {
 	})
 }
 
-// Confine returns what Sub describes for the directory that dir is now, which
-// it finds for op. To close it is the caller's. An error that ErrEscapes is the
-// cause of means that dir itself leads out of f.
+// Confine returns an FS like that of Sub for the current directory dir. The caller
+// closes it. op is for errors. If ErrEscapes is the cause of an error, dir itself leads
+// out of f.
 func (f *FS) Confine(ctx context.Context, op, dir string) (*FS, error) {
-	at, err := f.locate(ctx, op, dir)
+	at, err := f.resolveName(ctx, op, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -34,11 +34,11 @@ func (f *FS) Confine(ctx context.Context, op, dir string) (*FS, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fail(op, dir, err)
+		return nil, wrapError(op, dir, err)
 	}
 	sub := *f
 	sub.tree, sub.prefix, sub.opts.Workdir = root, at.abs, at.abs
-	real, err := f.resolve(at.rel, true)
+	real, err := f.resolveLinks(at.rel, true)
 	if err != nil { // it has just gone
 		real = at.rel
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A directory is one that links lead to, whatever its names.
+// Links that lead to the directory work, by whichever of its names.
 func TestSubOfSystem(t *testing.T) {
 	base := t.TempDir()
 	for name, text := range map[string]string{"real/in/f": "in", "real/out": "out"} {
@@ -45,7 +45,7 @@ func TestSubOfSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"f", "by-real", "by-door", "by-house", "out", "up"} {
-			got, _, err := read(sub, name, 0)
+			got, _, err := readAll(sub, name, 0)
 			want := name == "f" || slices.Contains(absolute, name)
 			if want && (got != "in" || err != nil) || !want && atoll.KindOf(err) != atoll.ErrDenied {
 				t.Errorf("%s below %s: %q, %v", name, dir, got, err)
@@ -60,7 +60,7 @@ func TestSubOfSystem(t *testing.T) {
 	}
 }
 
-// Nobody has to wait for what is in the place of the directory.
+// No call blocks on a pipe in the place of the directory.
 func TestSubOfAPipe(t *testing.T) {
 	for _, under := range []string{"os.Root", "system"} {
 		f, dir, _ := newTree(t)
@@ -86,7 +86,7 @@ func TestSubOfAPipe(t *testing.T) {
 	}
 }
 
-// Nor when it was a directory a moment ago.
+// Neither if it was a directory a moment ago.
 func TestSubOfWhatBecomesAPipe(t *testing.T) {
 	f, dir, _ := newTree(t)
 	pipe, in := filepath.Join(dir, "pipe"), filepath.Join(dir, "in")
@@ -114,8 +114,8 @@ func TestSubOfWhatBecomesAPipe(t *testing.T) {
 	}
 }
 
-// A mode is never that of what a link leads to which was put there meanwhile, and
-// that it cannot be set has a kind that says so.
+// Chmod never changes the target of a link that replaced the file meanwhile; then it
+// fails with ErrConflict, ErrDenied or ErrNotExist.
 func TestChmodOfWhatBecomesALink(t *testing.T) {
 	for _, under := range []string{"os.Root", "system"} {
 		f, dir, outside := newTree(t)
@@ -149,7 +149,7 @@ func TestChmodOfWhatBecomesALink(t *testing.T) {
 			}
 		}()
 		for range 20_000 {
-			err := fail("chmod", "in", sub.tree.Chmod("in", 0o700))
+			err := wrapError("chmod", "in", sub.tree.Chmod("in", 0o700))
 			if k := atoll.KindOf(err); err != nil && !slices.Contains([]atoll.Kind{atoll.ErrDenied, atoll.ErrNotExist, atoll.ErrConflict}, k) {
 				t.Errorf("%s: %v (%s)", under, err, k)
 				break
@@ -163,10 +163,10 @@ func TestChmodOfWhatBecomesALink(t *testing.T) {
 	}
 }
 
-// No call keeps a descriptor.
+// No call leaks a descriptor.
 func TestSubKeepsNothingOpen(t *testing.T) {
 	f, dir, outside := newTree(t)
-	write(t, f, "a/b/f", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "a/b/f", "x", atoll.WriteOptions{})
 	if err := os.Symlink(outside, filepath.Join(dir, "a/out")); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestSubKeepsNothingOpen(t *testing.T) {
 	}
 }
 
-// The names by which links may call the directory do not grow without bound.
+// The names of the directory in absolute links do not grow without bound.
 func TestSubOfManyLinks(t *testing.T) {
 	f, dir, _ := newTree(t)
 	at := ""
@@ -218,8 +218,8 @@ func TestSubOfManyLinks(t *testing.T) {
 	}
 }
 
-// A scene is a tree of directories, files and links, with something outside.
-func scene(t *testing.T, r *rand.Rand, dir string) (names []string) {
+// randomTree creates a tree of directories, files and links, some of which lead out.
+func randomTree(t *testing.T, r *rand.Rand, dir string) (names []string) {
 	t.Helper()
 	parts := []string{"a", "b", "c"}
 	name := func() string {
@@ -247,8 +247,7 @@ func scene(t *testing.T, r *rand.Rand, dir string) (names []string) {
 	return append(names, "a", "b", "c", "..", "a/..", "no/x", "a/b/c/no")
 }
 
-// What is beneath a directory is what os.Root finds below it, for every
-// operation.
+// Every operation of a beneathTree has the same result as with os.Root.
 func TestBeneathIsLikeOSRoot(t *testing.T) {
 	for seed := range uint64(100) {
 		base := t.TempDir()
@@ -260,7 +259,7 @@ func TestBeneathIsLikeOSRoot(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(dir, 0o755), os.Mkdir(filepath.Join(base, fmt.Sprint(i), "outside"), 0o755)); err != nil {
 				t.Fatal(err)
 			}
-			names = scene(t, r, dir)
+			names = randomTree(t, r, dir)
 			var err error
 			if trees[i], err = open(dir); err != nil {
 				t.Fatal(err)
@@ -270,12 +269,12 @@ func TestBeneathIsLikeOSRoot(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		for range 20 {
 			op, from, to := r.IntN(12), names[r.IntN(len(names))], names[r.IntN(len(names))]
-			got, want := act(trees[1], op, from, to), act(trees[0], op, from, to)
+			got, want := applyOperation(trees[1], op, from, to), applyOperation(trees[0], op, from, to)
 			if got != want {
 				t.Errorf("seed %d: operation %d on %s and %s: %s, os.Root: %s", seed, op, from, to, got, want)
 			}
 		}
-		if got, want := shape(t, filepath.Join(base, "1")), shape(t, filepath.Join(base, "0")); got != want {
+		if got, want := describeTree(t, filepath.Join(base, "1")), describeTree(t, filepath.Join(base, "0")); got != want {
 			t.Errorf("seed %d: the tree is\n%s\nthat of os.Root\n%s", seed, got, want)
 		}
 		if t.Failed() {
@@ -284,8 +283,8 @@ func TestBeneathIsLikeOSRoot(t *testing.T) {
 	}
 }
 
-// act does something and says how it went.
-func act(t tree, op int, from, to string) string {
+// applyOperation does something and says how it went.
+func applyOperation(t tree, op int, from, to string) string {
 	var err error
 	said := ""
 	info := func(i fs.FileInfo, ierr error) {
@@ -334,16 +333,16 @@ func act(t tree, op int, from, to string) string {
 		}
 	}
 	if err != nil {
-		if escapes(err) {
+		if isEscape(err) {
 			return "escapes"
 		}
-		return cause(err).Error()
+		return rootCause(err).Error()
 	}
 	return said
 }
 
-// shape describes all that is below a directory.
-func shape(t *testing.T, dir string) string {
+// describeTree describes all that is below a directory.
+func describeTree(t *testing.T, dir string) string {
 	t.Helper()
 	var all []string
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

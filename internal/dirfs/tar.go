@@ -12,12 +12,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// WriteTar implements atoll.FS. A link given as name is followed, others are
-// packed as links, and files with several names as hard links. Devices, sockets
-// and pipes are left out: they mean nothing elsewhere. A directory with a
-// million entries is packed, as a rule; one with several is ErrExhausted.
+// WriteTar implements atoll.FS. It follows a link given as name, packs other links as
+// links, and files with several names as hard links. It omits devices, sockets and
+// pipes, which mean nothing elsewhere. As a rule it can pack a directory with a million
+// entries; one with several million fails with ErrExhausted.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	at, err := f.locate(ctx, "read", name)
+	at, err := f.resolveName(ctx, "read", name)
 	if err != nil {
 		return err
 	}
@@ -28,13 +28,13 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 		return err
 	})
 	if err != nil {
-		return fail("read", name, err)
+		return wrapError("read", name, err)
 	}
 	p := packer{f, tar.NewWriter(w), map[[2]uint64]string{}, f.maxNames}
-	if err = p.pack(ctx, at.rel, ".", info); err == nil {
+	if err = p.packEntry(ctx, at.rel, ".", info); err == nil {
 		err = p.w.Close()
 	}
-	return fail("read", name, err)
+	return wrapError("read", name, err)
 }
 
 type packer struct {
@@ -44,16 +44,16 @@ type packer struct {
 	left  int                  // bytes that may still be held in memory
 }
 
-// What is held besides the bytes of names: for each name, for a file that has
-// several, and for one of a batch.
+// Bytes of memory in addition to the bytes of names: for each name, for each file with
+// several names, and for each file of a batch.
 const (
 	nameSize = 16
 	linkSize = 64
 	infoSize = 256
 )
 
-// hold notes that so many bytes are held.
-func (p *packer) hold(size int) error {
+// reserveMemory counts that many bytes as used, and fails if they exceed the limit.
+func (p *packer) reserveMemory(size int) error {
 	if p.left < size {
 		return errNames
 	}
@@ -61,8 +61,8 @@ func (p *packer) hold(size int) error {
 	return nil
 }
 
-// pack adds what is at rel under name, with all that is below it.
-func (p *packer) pack(ctx context.Context, rel, name string, info fs.FileInfo) error {
+// packEntry adds the file at rel under name, with everything below it.
+func (p *packer) packEntry(ctx context.Context, rel, name string, info fs.FileInfo) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (p *packer) pack(ctx context.Context, rel, name string, info fs.FileInfo) e
 		if err != nil {
 			return err
 		}
-		return p.w.WriteHeader(p.header(tar.TypeSymlink, name, target, info))
+		return p.w.WriteHeader(p.newHeader(tar.TypeSymlink, name, target, info))
 	}
 	return nil
 }
@@ -86,25 +86,25 @@ func (p *packer) packDir(ctx context.Context, rel, name string, info fs.FileInfo
 	if name != "." {
 		entry += "/"
 	}
-	if err := p.w.WriteHeader(p.header(tar.TypeDir, entry, "", info)); err != nil {
+	if err := p.w.WriteHeader(p.newHeader(tar.TypeDir, entry, "", info)); err != nil {
 		return err
 	}
-	names, size, err := p.f.names(rel, p.left)
+	names, size, err := p.f.readNames(rel, p.left)
 	if err != nil {
 		return err
 	}
-	size += min(len(names), batch) * infoSize
-	if err := p.hold(size); err != nil {
+	size += min(len(names), batchSize) * infoSize
+	if err := p.reserveMemory(size); err != nil {
 		return err
 	}
 	defer func() { p.left += size }()
-	for some := range slices.Chunk(names, batch) {
-		infos, err := p.f.lstat(rel, some)
+	for some := range slices.Chunk(names, batchSize) {
+		infos, err := p.f.statEntries(rel, some)
 		if err != nil {
 			return err
 		}
 		for _, info := range infos {
-			err := p.pack(ctx, path.Join(rel, info.Name()), path.Join(name, info.Name()), info)
+			err := p.packEntry(ctx, path.Join(rel, info.Name()), path.Join(name, info.Name()), info)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
 				return err
 			}
@@ -114,11 +114,11 @@ func (p *packer) packDir(ctx context.Context, rel, name string, info fs.FileInfo
 }
 
 func (p *packer) packFile(ctx context.Context, rel, name string, info fs.FileInfo) error {
-	if id, ok := inode(info); ok {
+	if id, ok := inodeOf(info); ok {
 		if first, ok := p.names[id]; ok {
-			return p.w.WriteHeader(p.header(tar.TypeLink, name, first, info))
+			return p.w.WriteHeader(p.newHeader(tar.TypeLink, name, first, info))
 		}
-		if err := p.hold(len(name) + linkSize); err != nil {
+		if err := p.reserveMemory(len(name) + linkSize); err != nil {
 			return err
 		}
 		p.names[id] = name
@@ -128,7 +128,7 @@ func (p *packer) packFile(ctx context.Context, rel, name string, info fs.FileInf
 		return err
 	}
 	defer file.Close()
-	if err := p.w.WriteHeader(p.header(tar.TypeReg, name, "", info)); err != nil {
+	if err := p.w.WriteHeader(p.newHeader(tar.TypeReg, name, "", info)); err != nil {
 		return err
 	}
 	n, err := io.CopyN(p.w, ctxReader{ctx, file}, info.Size())
@@ -138,7 +138,7 @@ func (p *packer) packFile(ctx context.Context, rel, name string, info fs.FileInf
 	return err
 }
 
-func (p *packer) header(kind byte, name, target string, info fs.FileInfo) *tar.Header {
+func (p *packer) newHeader(kind byte, name, target string, info fs.FileInfo) *tar.Header {
 	h := &tar.Header{
 		Typeflag: kind,
 		Name:     name,
@@ -150,6 +150,6 @@ func (p *packer) header(kind byte, name, target string, info fs.FileInfo) *tar.H
 	if kind == tar.TypeReg {
 		h.Size = info.Size()
 	}
-	h.Uid, h.Gid = owner(info)
+	h.Uid, h.Gid = ownerOf(info)
 	return h
 }

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openUnnamed makes a file in dir that has no name so far: it is gone when it
-// is closed without one, also by a kill. Not every file system knows such
-// files, and without /proc they can be given no name.
+// openUnnamed creates a file in dir without a name. It disappears if it is closed
+// before giveName, also by a kill. It fails on file systems without such files, and
+// without /proc, which giveName needs.
 func openUnnamed(dir tree) (*os.File, error) {
 	file, err := dir.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -22,7 +22,7 @@ func openUnnamed(dir tree) (*os.File, error) {
 	return file, nil
 }
 
-// giveName makes it a file of dir like others. A name that is taken is an error.
+// giveName gives a file of openUnnamed a name in dir. A name that exists is an error.
 func giveName(file *os.File, dir tree, name string) error {
 	d, err := dir.OpenFile(".", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -14,59 +14,59 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// ReadTar implements atoll.FS. Owners in the stream are ignored. Devices and
-// pipes are ErrInvalid, like entries that would land outside.
+// ReadTar implements atoll.FS. It ignores owners in the stream. Devices, pipes and
+// entries that lead out of the directory fail with ErrInvalid.
 func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	at, err := f.locateForChange(ctx, "write", name)
+	at, err := f.resolveForChange(ctx, "write", name)
 	if err != nil {
 		return err
 	}
 	var dir tree
 	err = f.inTree(at.rel, true, func(rel string) (err error) {
-		if err = f.maker(f.tree).mkdirAll(rel, 0o755); err == nil {
+		if err = f.newCreator(f.tree).mkdirAll(rel, 0o755); err == nil {
 			dir, err = f.tree.OpenRoot(rel)
 		}
 		return err
 	})
 	if err != nil {
-		return fail("write", name, err)
+		return wrapError("write", name, err)
 	}
 	defer dir.Close()
-	u := unpacker{f: f, name: name, dir: dir, m: f.maker(dir)}
-	err = u.unpack(ctx, tar.NewReader(ctxReader{ctx, r}))
+	u := unpacker{f: f, name: name, dir: dir, m: f.newCreator(dir)}
+	err = u.unpackStream(ctx, tar.NewReader(ctxReader{ctx, r}))
 	if ferr := u.finishDirs(); err == nil {
 		err = ferr
 	}
-	return fail("write", name, err)
+	return wrapError("write", name, err)
 }
 
 type unpacker struct {
 	f    *FS
 	name string // of the directory, for errors
 	dir  tree   // nothing leads out of it
-	m    maker
+	m    creator
 	dirs []dirEntry
 }
 
-// A dirEntry is what a directory becomes at the end: before, its mode might be
-// in the way, and its time would change.
+// A dirEntry has the mode and time that a directory gets at the end: before, the mode
+// might prevent writes, and writes would change the time.
 type dirEntry struct {
 	name string
 	mode fs.FileMode
 	time time.Time
 }
 
-func (u *unpacker) unpack(ctx context.Context, r *tar.Reader) error {
+func (u *unpacker) unpackStream(ctx context.Context, r *tar.Reader) error {
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
 			return nil
 		}
 		if err == nil {
-			err = u.entry(ctx, h, r)
+			err = u.unpackEntry(ctx, h, r)
 		}
 		if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return atoll.Errorf("write", u.name, atoll.ErrInvalid, "not a whole tar stream: %w", err)
+			return atoll.Errorf("write", u.name, atoll.ErrInvalid, "incomplete or damaged tar stream: %w", err)
 		}
 		if err != nil {
 			return err
@@ -74,25 +74,26 @@ func (u *unpacker) unpack(ctx context.Context, r *tar.Reader) error {
 	}
 }
 
-// entry unpacks one entry, which may come from anyone.
-func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error {
+// unpackEntry unpacks one entry, which may be hostile.
+func (u *unpacker) unpackEntry(ctx context.Context, h *tar.Header, r io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
 	name, err := entryName(h.Name)
 	if err == nil {
-		err = u.place(ctx, name, h, r)
+		err = u.placeEntry(ctx, name, h, r)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	if escapes(err) {
+	if isEscape(err) {
 		return atoll.Errorf("write", h.Name, atoll.ErrInvalid, "the entry %w of the archive", ErrEscapes)
 	}
-	return fail("write", h.Name, err)
+	return wrapError("write", h.Name, err)
 }
 
-// entryName is the name of an entry, clean and inside the archive's tree.
+// entryName returns the cleaned name of an entry, or ErrEscapes if it leads out of the
+// archive.
 func entryName(name string) (string, error) {
 	clean := path.Clean(name)
 	if name == "" || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
@@ -101,7 +102,7 @@ func entryName(name string) (string, error) {
 	return clean, nil
 }
 
-func (u *unpacker) place(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
+func (u *unpacker) placeEntry(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.placeDir(name, h)
@@ -112,7 +113,7 @@ func (u *unpacker) place(ctx context.Context, name string, h *tar.Header, r io.R
 			if err := u.dir.Symlink(h.Linkname, name); err != nil {
 				return err
 			}
-			return u.m.own(name)
+			return u.m.setOwner(name)
 		})
 	case tar.TypeLink:
 		target, err := entryName(h.Linkname)
@@ -121,12 +122,12 @@ func (u *unpacker) place(ctx context.Context, name string, h *tar.Header, r io.R
 		}
 		return u.placeLink(name, func() error { return u.dir.Link(target, name) })
 	}
-	return &invalid{"neither a file, a directory nor a link"}
+	return &invalidError{"neither a file, a directory nor a link"}
 }
 
 func (u *unpacker) placeDir(name string, h *tar.Header) error {
 	if info, err := u.dir.Lstat(name); err == nil && !info.IsDir() {
-		if err := u.clear(name); err != nil {
+		if err := u.removeEntry(name); err != nil {
 			return err
 		}
 	}
@@ -137,37 +138,37 @@ func (u *unpacker) placeDir(name string, h *tar.Header) error {
 	return nil
 }
 
-// placeFile has a file appear as a whole, as Write does: who is killed half way leaves
-// what was there.
+// placeFile replaces a file atomically, as Write does: a killed process leaves the old
+// file.
 func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
 	dir, err := u.m.openRoot(path.Dir(name))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	w := writing{dir: dir, target: path.Base(name), temp: atoll.TempName(), uid: u.m.uid, gid: u.m.gid, mode: u.f.fileMode(uint32(h.Mode))}
+	w := pendingWrite{dir: dir, target: path.Base(name), temp: atoll.TempName(), uid: u.m.uid, gid: u.m.gid, mode: u.f.fileMode(uint32(h.Mode))}
 	switch info, err := dir.Lstat(w.target); {
 	case errors.Is(err, fs.ErrNotExist):
 		w.absent = true
 	case err != nil:
 		return err
 	case info.IsDir():
-		if err := u.clear(name); err != nil {
+		if err := u.removeEntry(name); err != nil {
 			return err
 		}
 	}
-	if err := u.f.open(&w); err != nil {
+	if err := u.f.createFile(&w); err != nil {
 		return err
 	}
-	if _, err := w.run(ctx, r); err != nil {
+	if _, err := w.writeAll(ctx, r); err != nil {
 		return err
 	}
 	return u.setTime(name, h.ModTime)
 }
 
-// placeLink makes a link, and the directories it needs.
+// placeLink creates a link, and its missing parents.
 func (u *unpacker) placeLink(name string, link func() error) error {
-	if err := u.clear(name); err != nil {
+	if err := u.removeEntry(name); err != nil {
 		return err
 	}
 	err := link()
@@ -180,8 +181,8 @@ func (u *unpacker) placeLink(name string, link func() error) error {
 	return err
 }
 
-// clear removes what an entry replaces, never what a link leads to.
-func (u *unpacker) clear(name string) error {
+// removeEntry removes the file that an entry replaces, never the target of a link.
+func (u *unpacker) removeEntry(name string) error {
 	err := u.dir.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -191,7 +192,7 @@ func (u *unpacker) clear(name string) error {
 
 func (u *unpacker) setTime(name string, t time.Time) error {
 	if t.IsZero() || t.Unix() == 0 {
-		return nil // the archive does not know
+		return nil // the archive has no time
 	}
 	return u.dir.Chtimes(name, t, t)
 }

@@ -40,10 +40,10 @@ func watchUntil(t *testing.T, f *FS, name string, recursive bool, stop string, d
 
 func TestWatch(t *testing.T) {
 	f, dir, _ := newTree(t)
-	write(t, f, "old/file", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "old/file", "x", atoll.WriteOptions{})
 	got := watchUntil(t, f, ".", true, "/work/stop", func() {
-		write(t, f, "new", "x", atoll.WriteOptions{})
-		write(t, f, "old/file", "y", atoll.WriteOptions{})
+		mustWrite(t, f, "new", "x", atoll.WriteOptions{})
+		mustWrite(t, f, "old/file", "y", atoll.WriteOptions{})
 		if err := os.WriteFile(filepath.Join(dir, "old/file"), []byte("z"), 0); err != nil {
 			t.Error(err)
 		}
@@ -56,7 +56,7 @@ func TestWatch(t *testing.T) {
 		if err := f.Remove(t.Context(), "old/moved", false); err != nil {
 			t.Error(err)
 		}
-		write(t, f, "stop", "", atoll.WriteOptions{})
+		mustWrite(t, f, "stop", "", atoll.WriteOptions{})
 	})
 	want := "created new, written new, created old/file, written old/file, changed new, removed new, created old/moved, removed old/moved"
 	got = slices.Compact(got) // one write may be several events
@@ -65,16 +65,16 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// The kernel tells of files without a name as of "#" and a number, which may be
-// somebody's name as well.
+// The kernel reports unnamed files as "#" and a number, which may also be the name of
+// a file.
 func TestWatchOfNumbers(t *testing.T) {
 	f, _, _ := newTree(t)
 	got := watchUntil(t, f, ".", true, "/work/stop", func() {
-		write(t, f, "#123", "x", atoll.WriteOptions{})
+		mustWrite(t, f, "#123", "x", atoll.WriteOptions{})
 		if err := f.Remove(t.Context(), "#123", false); err != nil {
 			t.Error(err)
 		}
-		write(t, f, "stop", "", atoll.WriteOptions{})
+		mustWrite(t, f, "stop", "", atoll.WriteOptions{})
 	})
 	if want := []string{"created #123", "written #123", "removed #123"}; !slices.Equal(got, want) {
 		t.Errorf("events %q, want %q", got, want)
@@ -84,26 +84,26 @@ func TestWatchOfNumbers(t *testing.T) {
 func TestWatchNewDirectories(t *testing.T) {
 	f, _, _ := newTree(t)
 	got := watchUntil(t, f, ".", true, "/work/stop", func() {
-		write(t, f, "a/b/c/file", "x", atoll.WriteOptions{})
+		mustWrite(t, f, "a/b/c/file", "x", atoll.WriteOptions{})
 		if err := f.Rename(t.Context(), "a", "z"); err != nil {
 			t.Error(err)
 		}
-		write(t, f, "z/b/moved", "x", atoll.WriteOptions{})
+		mustWrite(t, f, "z/b/moved", "x", atoll.WriteOptions{})
 		if err := f.Rename(t.Context(), "z", "a"); err != nil {
 			t.Error(err)
 		}
-		write(t, f, "stop", "", atoll.WriteOptions{})
+		mustWrite(t, f, "stop", "", atoll.WriteOptions{})
 	})
 	all := strings.Join(got, ", ") + ","
-	// What happens between the making of a directory and its watch may be seen
-	// in one place or the other, so only what is certain is asked for.
+	// Events between the creation of a directory and its watch may come from either,
+	// so the test checks only the certain ones.
 	for _, want := range []string{"created a,", "removed a,", "created z,", "removed z,"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in %s", want, all)
 		}
 	}
 	got = watchUntil(t, f, ".", true, "/work/a/b/c/stop", func() {
-		write(t, f, "a/b/c/stop", "x", atoll.WriteOptions{})
+		mustWrite(t, f, "a/b/c/stop", "x", atoll.WriteOptions{})
 	})
 	if len(got) > 0 {
 		t.Errorf("events %q before a write to an old directory", got)
@@ -112,13 +112,13 @@ func TestWatchNewDirectories(t *testing.T) {
 
 func TestWatchFollowsMovedDirectories(t *testing.T) {
 	f, _, _ := newTree(t)
-	write(t, f, "a/b/file", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "a/b/file", "x", atoll.WriteOptions{})
 	seen := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	go func() {
 		<-seen // the move: from now on the new name counts
-		write(t, f, "z/b/late", "x", atoll.WriteOptions{})
+		mustWrite(t, f, "z/b/late", "x", atoll.WriteOptions{})
 	}()
 	for ev, err := range f.Watch(ctx, ".", true) {
 		switch {
@@ -138,9 +138,9 @@ func TestWatchFollowsMovedDirectories(t *testing.T) {
 	}
 }
 
-// What a Watch has to remember has an end; what is no longer there is forgotten.
+// The memory of a Watch is bounded, and it forgets directories that no longer exist.
 func TestWatchOfTooMuch(t *testing.T) {
-	for what, most := range map[string]room{"entries": {4, maxPaths}, "bytes": {maxEntries, 50}} {
+	for what, most := range map[string]budget{"entries": {4, maxPaths}, "bytes": {maxEntries, 50}} {
 		f, dir, _ := newTree(t)
 		f.most = most
 		mkdir := func(name string) {
@@ -159,7 +159,7 @@ func TestWatchOfTooMuch(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			write(t, f, "stop", "", atoll.WriteOptions{})
+			mustWrite(t, f, "stop", "", atoll.WriteOptions{})
 		})
 		if len(got) != 40 { // with two of each rename
 			t.Errorf("%s: events %q", what, got)
@@ -182,10 +182,10 @@ func TestWatchOfTooMuch(t *testing.T) {
 
 func TestWatchIsNotRecursiveUnlessAsked(t *testing.T) {
 	f, _, _ := newTree(t)
-	write(t, f, "sub/file", "x", atoll.WriteOptions{})
+	mustWrite(t, f, "sub/file", "x", atoll.WriteOptions{})
 	got := watchUntil(t, f, ".", false, "/work/stop", func() {
-		write(t, f, "sub/file", "y", atoll.WriteOptions{})
-		write(t, f, "stop", "", atoll.WriteOptions{})
+		mustWrite(t, f, "sub/file", "y", atoll.WriteOptions{})
+		mustWrite(t, f, "stop", "", atoll.WriteOptions{})
 	})
 	if len(got) != 0 {
 		t.Errorf("events %q from below", got)
@@ -204,7 +204,7 @@ func TestWatchEnds(t *testing.T) {
 	if !errors.Is(last, context.Canceled) {
 		t.Errorf("with its ctx: %v", last)
 	}
-	write(t, f, "gone/x", "", atoll.WriteOptions{})
+	mustWrite(t, f, "gone/x", "", atoll.WriteOptions{})
 	for ev, err := range f.Watch(t.Context(), "gone", true) {
 		if last = err; ev.Type == atoll.FileSynced {
 			if err := f.Remove(t.Context(), "gone", true); err != nil {
@@ -222,7 +222,7 @@ func TestWatchEnds(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(outside, "new"), nil, 0o644); err != nil {
 			t.Error(err)
 		}
-		write(t, f, "stop", "", atoll.WriteOptions{})
+		mustWrite(t, f, "stop", "", atoll.WriteOptions{})
 	})
 	if len(got) != 0 {
 		t.Errorf("events %q from outside", got)

@@ -13,49 +13,48 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Write implements atoll.FS. A link given as name is followed. A file that is
-// replaced keeps its owner, where this process may give it away. Until r has
-// ended there is nothing to be seen of what it says, nor is anything left when
-// this process is killed, but on file systems that know no files without a
-// name.
+// Write implements atoll.FS. It follows a link given as name. A replaced file retains
+// its owner if this process may give files away. Until r has ended, no process sees the
+// new content, and if this process is killed, nothing of it remains, except on file
+// systems without unnamed files.
 func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
-	at, err := f.locateForChange(ctx, "write", name)
+	at, err := f.resolveForChange(ctx, "write", name)
 	if err != nil {
 		return atoll.FileInfo{}, err
 	}
-	w := writing{uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber, sync: opts.Sync}
-	err = f.inTree(at.rel, true, func(rel string) error { return f.begin(&w, rel) })
+	w := pendingWrite{uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber, sync: opts.Sync}
+	err = f.inTree(at.rel, true, func(rel string) error { return f.beginWrite(&w, rel) })
 	if err != nil {
-		return atoll.FileInfo{}, fail("write", name, err)
+		return atoll.FileInfo{}, wrapError("write", name, err)
 	}
 	defer w.dir.Close()
 	if opts.Mode != 0 {
 		w.mode = f.fileMode(opts.Mode)
 	}
-	info, err := w.run(ctx, r)
+	info, err := w.writeAll(ctx, r)
 	if err != nil {
-		return atoll.FileInfo{}, fail("write", name, err)
+		return atoll.FileInfo{}, wrapError("write", name, err)
 	}
-	return f.describe(at, info), nil
+	return f.newFileInfo(at, info), nil
 }
 
-// A writing is one Write: what r says goes to a file without a name, or with a
-// temporary one, in the target's directory, which then takes the target's name.
-type writing struct {
+// A pendingWrite is one call of Write. It copies r to a file without a name, or with a
+// temporary one, in the target's directory, and then gives the file the target's name.
+type pendingWrite struct {
 	dir          tree
 	target, temp string // in dir
 	file         *os.File
-	unnamed      bool // the file is not yet temp
-	absent       bool // nothing was at target: if that is so still, the file needs no other name before
-	placed       bool // it has that of target
+	unnamed      bool // the file does not have the name temp yet
+	absent       bool // target did not exist: if it still does not, the file needs no temporary name
+	placed       bool // the file has the name target
 	uid, gid     int
 	mode         fs.FileMode
 	noClobber    bool
 	sync         bool
 }
 
-// begin finds the target and opens the file.
-func (f *FS) begin(w *writing, rel string) error {
+// beginWrite resolves the target and opens the new file.
+func (f *FS) beginWrite(w *pendingWrite, rel string) error {
 	target, old, err := f.writeTarget(rel)
 	if err != nil {
 		return err
@@ -66,21 +65,21 @@ func (f *FS) begin(w *writing, rel string) error {
 	if old != nil {
 		w.mode = old.Mode() & f.modeMask
 		if os.Geteuid() == 0 {
-			w.uid, w.gid = owner(old)
+			w.uid, w.gid = ownerOf(old)
 		}
 	}
 	w.target, w.temp = path.Base(target), atoll.TempName()
-	if w.dir, err = f.maker(f.tree).openRoot(path.Dir(target)); err != nil {
+	if w.dir, err = f.newCreator(f.tree).openRoot(path.Dir(target)); err != nil {
 		return err
 	}
-	if err = f.open(w); err != nil {
+	if err = f.createFile(w); err != nil {
 		w.dir.Close()
 	}
 	return err
 }
 
-// open makes the file, where the target will be.
-func (f *FS) open(w *writing) (err error) {
+// createFile creates the new file, in the directory of the target.
+func (f *FS) createFile(w *pendingWrite) (err error) {
 	if w.file, err = f.openUnnamed(w.dir); err == nil {
 		w.unnamed = true
 		return nil
@@ -89,8 +88,8 @@ func (f *FS) open(w *writing) (err error) {
 	return err
 }
 
-func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
-	info, err := fill(ctx, w.file, r, w.finish)
+func (w *pendingWrite) writeAll(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
+	info, err := fillFile(ctx, w.file, r, w.finishFile)
 	switch {
 	case err != nil, w.placed:
 	case w.noClobber:
@@ -110,9 +109,9 @@ func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// finish gives the file its owner and mode, and a name.
-func (w *writing) finish() error {
-	err := finish(w.file, w.uid, w.gid, w.mode)
+// finishFile sets the owner, mode and name of the file.
+func (w *pendingWrite) finishFile() error {
+	err := setOwnerAndMode(w.file, w.uid, w.gid, w.mode)
 	if err == nil && w.sync {
 		err = w.file.Sync()
 	}
@@ -126,24 +125,24 @@ func (w *writing) finish() error {
 	return giveName(w.file, w.dir, w.temp)
 }
 
-// copyBuffer is what a file is written with at once: more than io's own 32 KiB
-// pays as long as it fits the cache.
+// copyBuffer is the size of the buffer for writing files, in bytes: more than io's 32
+// KiB is faster as long as it fits the cache.
 const copyBuffer = 256 << 10
 
-// buffers are those, for many small files would otherwise take one each.
-var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+// bufferPool has these buffers: without it, each of many small files would take one.
+var bufferPool = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// fill copies r to the new file, finishes and closes it.
-func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) (info fs.FileInfo, err error) {
+// fillFile copies r to the new file, calls finish, and closes the file.
+func fillFile(ctx context.Context, file *os.File, r io.Reader, finish func() error) (info fs.FileInfo, err error) {
 	defer func() {
 		if cerr := file.Close(); err == nil {
 			err = cerr
 		}
 	}()
-	buffer := buffers.Get().(*[copyBuffer]byte)
-	defer buffers.Put(buffer)
-	// The plain Writer keeps io from using File's own ReadFrom, which brings a
-	// buffer of its own.
+	buffer := bufferPool.Get().(*[copyBuffer]byte)
+	defer bufferPool.Put(buffer)
+	// The plain Writer prevents io from using File.ReadFrom, which allocates a buffer
+	// of its own.
 	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, ctxReader{ctx, r}, buffer[:]); err != nil {
 		return nil, err
 	}
@@ -153,11 +152,12 @@ func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) 
 	return file.Stat()
 }
 
-// writeTarget follows links at rel, and says what is at their end, if anything.
+// writeTarget follows links at rel, and returns the final name and the file there; nil
+// if there is none.
 func (f *FS) writeTarget(rel string) (string, fs.FileInfo, error) {
 	info, err := f.tree.Lstat(rel)
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
-		if rel, err = f.resolve(rel, true); err != nil {
+		if rel, err = f.resolveLinks(rel, true); err != nil {
 			return "", nil, err
 		}
 		info, err = f.tree.Lstat(rel)
@@ -177,7 +177,7 @@ func (f *FS) writeTarget(rel string) (string, fs.FileInfo, error) {
 
 // Mkdir implements atoll.FS. mode 0 means 0755.
 func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	at, err := f.locateForChange(ctx, "mkdir", name)
+	at, err := f.resolveForChange(ctx, "mkdir", name)
 	if err != nil {
 		return err
 	}
@@ -185,18 +185,18 @@ func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
 		mode = 0o755
 	}
 	err = f.inTree(at.rel, true, func(rel string) error {
-		return f.maker(f.tree).mkdirAll(rel, f.fileMode(mode))
+		return f.newCreator(f.tree).mkdirAll(rel, f.fileMode(mode))
 	})
-	return fail("mkdir", name, err)
+	return wrapError("mkdir", name, err)
 }
 
 // Rename implements atoll.FS.
 func (f *FS) Rename(ctx context.Context, from, to string) error {
-	src, err := f.locateForChange(ctx, "rename", from)
+	src, err := f.resolveForChange(ctx, "rename", from)
 	if err != nil {
 		return err
 	}
-	dst, err := f.locateForChange(ctx, "rename", to)
+	dst, err := f.resolveForChange(ctx, "rename", to)
 	if err != nil {
 		return err
 	}
@@ -206,12 +206,12 @@ func (f *FS) Rename(ctx context.Context, from, to string) error {
 	err = f.inTree(src.rel, false, func(from string) error {
 		return f.inTree(dst.rel, false, func(to string) error { return f.tree.Rename(from, to) })
 	})
-	return fail("rename", from, err)
+	return wrapError("rename", from, err)
 }
 
 // Remove implements atoll.FS.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	at, err := f.locateForChange(ctx, "remove", name)
+	at, err := f.resolveForChange(ctx, "remove", name)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
 		if !recursive {
 			return f.tree.Remove(rel)
 		}
-		if _, err := f.tree.Lstat(rel); err != nil { // which RemoveAll would not mind
+		if _, err := f.tree.Lstat(rel); err != nil { // RemoveAll accepts a missing file
 			return err
 		}
 		return f.tree.RemoveAll(rel)
@@ -230,5 +230,5 @@ func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
 	if isAny(err, syscall.ENOTEMPTY) {
 		return atoll.Errorf("remove", name, atoll.ErrInvalid, "the directory is not empty: remove it recursively")
 	}
-	return fail("remove", name, err)
+	return wrapError("remove", name, err)
 }

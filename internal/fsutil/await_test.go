@@ -22,7 +22,7 @@ func TestAwaitLock(t *testing.T) {
 	}()
 	select {
 	case err := <-gaveUp:
-		t.Fatalf("it did not wait for who has the lock: %v", err)
+		t.Fatalf("it did not wait for the holder of the lock: %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
 	cancel()
@@ -30,7 +30,7 @@ func TestAwaitLock(t *testing.T) {
 		t.Errorf("with a context that ended: %v, want that", err)
 	}
 	held.Release()
-	if l, err := AwaitLock(ctx, path); err != nil { // who need not wait is not kept from it
+	if l, err := AwaitLock(ctx, path); err != nil { // a free lock needs no wait
 		t.Errorf("a free lock, with a context that has ended: %v", err)
 	} else {
 		l.Release()
@@ -40,7 +40,7 @@ func TestAwaitLock(t *testing.T) {
 	}
 }
 
-// Many who wait all get it, one at a time.
+// All waiters get the lock, one at a time.
 func TestAwaitLockIsExclusive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var all sync.WaitGroup

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Windows denies to replace or rename a file, or a directory with a file in it, as
-// long as anybody has that open, and to open one that is just being replaced.
+// Windows refuses to replace or rename a file, or a directory that contains a file, while
+// any process has the file open, and to open a file while it is being replaced.
 
-// busyTime is how long others, who look only, may take.
+// busyTime is the time after which retryBusy gives up.
 const busyTime = 2 * time.Second
 
-// whileBusy calls do again as long as others are in its way.
-func whileBusy(do func() error) error {
+// retryBusy calls do again while another process blocks it, for busyTime at most.
+func retryBusy(do func() error) error {
 	for deadline := time.Now().Add(busyTime); ; {
 		err := do()
 		busy := errors.Is(err, windows.ERROR_ACCESS_DENIED) || errors.Is(err, windows.ERROR_SHARING_VIOLATION)
@@ -26,14 +26,15 @@ func whileBusy(do func() error) error {
 	}
 }
 
-// Rename is os.Rename, also while others look at what is renamed or replaced.
+// Rename is os.Rename, and works also while other processes have the files open for a
+// short time.
 func Rename(from, to string) error {
-	return whileBusy(func() error { return os.Rename(from, to) })
+	return retryBusy(func() error { return os.Rename(from, to) })
 }
 
-// ReadFile is os.ReadFile, also of a file that is just being replaced.
+// ReadFile is os.ReadFile, and works also while another process replaces the file.
 func ReadFile(path string) (data []byte, err error) {
-	err = whileBusy(func() (err error) {
+	err = retryBusy(func() (err error) {
 		data, err = os.ReadFile(path)
 		return err
 	})

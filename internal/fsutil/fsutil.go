@@ -1,6 +1,6 @@
-// Package fsutil adds to package os what programs need that store their state in plain
-// files: atomic file replacement, file locks, and the removal of directory trees whatever
-// their permissions.
+// Package fsutil adds to package os the functions of programs that store their state in
+// plain files: atomic file replacement, file locks, and the removal of directory trees
+// whatever their permissions.
 package fsutil
 
 import (
@@ -22,23 +22,24 @@ func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// Temporary is what the names of files end with that are to replace others. One
-// is left when its writer is killed.
+// Temporary is the suffix of the temporary files of WriteFile and its variants. Such a file
+// remains if its writer is killed.
 const Temporary = ".tmp"
 
-// WriteFile replaces the file, for its owner only, as a whole: whoever reads it
-// finds what was there before, or data. Two at once must not write to the same
-// file. A power cut soon afterwards may leave an empty one.
-func WriteFile(path string, data []byte) error { return replace(path, bytesOf(data), false) }
+// WriteFile atomically replaces the file, with mode 0600: a reader gets the old content or
+// data. There must not be two concurrent writers of one file. A power cut soon afterwards
+// may leave an empty file.
+func WriteFile(path string, data []byte) error { return replaceFile(path, bytesOf(data), false) }
 
-// Replace is WriteFile with what write writes.
-func Replace(path string, write func(io.Writer) error) error { return replace(path, write, false) }
+// Replace is WriteFile with the bytes that write writes. If write fails, the old file stays,
+// and Replace returns its error.
+func Replace(path string, write func(io.Writer) error) error { return replaceFile(path, write, false) }
 
-// WriteJSON is WriteFile with v as JSON.
+// WriteJSON is WriteFile with v encoded as JSON.
 func WriteJSON(path string, v any) error { return writeJSON(path, v, false) }
 
-// SyncJSON is WriteJSON for what must not be damaged by a power cut either: it
-// waits for the disk. That the file was replaced may still be forgotten then.
+// SyncJSON is WriteJSON for a file that a power cut must not damage either: it waits for
+// the disk. A power cut may still bring back the old file.
 func SyncJSON(path string, v any) error { return writeJSON(path, v, true) }
 
 func writeJSON(path string, v any, sync bool) error {
@@ -46,7 +47,7 @@ func writeJSON(path string, v any, sync bool) error {
 	if err != nil {
 		return err
 	}
-	return replace(path, bytesOf(data), sync)
+	return replaceFile(path, bytesOf(data), sync)
 }
 
 func bytesOf(data []byte) func(io.Writer) error {
@@ -56,9 +57,9 @@ func bytesOf(data []byte) func(io.Writer) error {
 	}
 }
 
-func replace(path string, write func(io.Writer) error, sync bool) error {
+func replaceFile(path string, write func(io.Writer) error, sync bool) error {
 	temp := path + Temporary
-	err := create(temp, write, sync)
+	err := createFile(temp, write, sync)
 	if err == nil {
 		err = Rename(temp, path)
 	}
@@ -68,7 +69,7 @@ func replace(path string, write func(io.Writer) error, sync bool) error {
 	return err
 }
 
-func create(path string, write func(io.Writer) error, sync bool) error {
+func createFile(path string, write func(io.Writer) error, sync bool) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -80,8 +81,8 @@ func create(path string, write func(io.Writer) error, sync bool) error {
 	return cmp.Or(err, f.Close())
 }
 
-// Sync waits until the files of dir, and dir itself, are on disk. Windows keeps directories
-// by itself.
+// Sync waits until the files of dir, and dir itself, are on disk. On Windows it does not
+// sync directories, which the system does itself.
 func Sync(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -19,7 +19,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func exists(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
@@ -63,12 +63,12 @@ func TestReplaceThatFails(t *testing.T) {
 	if got, readErr := os.ReadFile(path); err != failed || string(got) != "before" || readErr != nil {
 		t.Errorf("Replace: %v; the file holds %q, %v", err, got, readErr)
 	}
-	if exists(path + Temporary) {
+	if fileExists(path + Temporary) {
 		t.Error("half a file is left")
 	}
 }
 
-// Whoever reads a file that others replace finds what one of them wrote.
+// A reader of a file that others replace gets the content of one writer.
 func TestReplaceWhileOthersRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	must(t, WriteFile(path, []byte("0")))

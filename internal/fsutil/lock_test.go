@@ -48,10 +48,10 @@ func TestLock(t *testing.T) {
 	another, err := TryShareExisting(path)
 	must(t, err)
 	_, err = TryLock(path)
-	wantErr(t, "try a lock that is looked at", err, ErrLocked)
+	wantErr(t, "try a lock with a shared holder", err, ErrLocked)
 	another.Release()
 	must(t, l.Remove())
-	if exists(path) {
+	if fileExists(path) {
 		t.Error("the file is still there")
 	}
 	(*Lock)(nil).Release()
@@ -59,7 +59,7 @@ func TestLock(t *testing.T) {
 	wantErr(t, "lock in no directory", err, fs.ErrNotExist)
 }
 
-// Whoever holds a lock is alone, though each removes the file when he is done.
+// A lock has one holder at a time, though each removes the file at the end.
 func TestRemovedLocksGuardNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var all sync.WaitGroup

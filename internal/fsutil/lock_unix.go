@@ -9,32 +9,34 @@ import (
 	"syscall"
 )
 
-// A Lock is held by at most one, until it is released or its process ends. A nil
-// Lock holds nothing.
+// A Lock is a held file lock. It has one holder at a time, until Release or the end of its
+// process. A nil Lock holds nothing.
 type Lock struct{ file *os.File }
 
-// WaitLock takes the lock, which is the file at path, made if it is missing. It
-// waits as long as it takes, so nobody may hold it for more than an instant.
-func WaitLock(path string) (*Lock, error) { return lock(path, os.O_CREATE, syscall.LOCK_EX) }
+// WaitLock takes the lock of the file at path, which it creates if missing. It waits
+// without a limit: use it only if no holder keeps the lock for more than an instant.
+func WaitLock(path string) (*Lock, error) { return takeLock(path, os.O_CREATE, syscall.LOCK_EX) }
 
-// TryLock is WaitLock without waiting: it is ErrLocked when the lock is held.
+// TryLock is WaitLock without waiting: if another holder has the lock, the error is
+// ErrLocked.
 func TryLock(path string) (*Lock, error) {
-	return lock(path, os.O_CREATE, syscall.LOCK_EX|syscall.LOCK_NB)
+	return takeLock(path, os.O_CREATE, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// TryLockExisting is TryLock for a file that is there: else it is fs.ErrNotExist.
+// TryLockExisting is TryLock for an existing file: if there is none, the error is
+// fs.ErrNotExist.
 func TryLockExisting(path string) (*Lock, error) {
-	return lock(path, 0, syscall.LOCK_EX|syscall.LOCK_NB)
+	return takeLock(path, 0, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// TryShareExisting is TryLockExisting for who only looks whether somebody holds
-// the lock: many may look at the same time, and do not take each other for it.
+// TryShareExisting is TryLockExisting with a shared lock, to check whether the lock has a
+// holder: concurrent checks do not conflict with each other.
 func TryShareExisting(path string) (*Lock, error) {
-	return lock(path, 0, syscall.LOCK_SH|syscall.LOCK_NB)
+	return takeLock(path, 0, syscall.LOCK_SH|syscall.LOCK_NB)
 }
 
-// lock takes the lock on the file that path names then.
-func lock(path string, flags, how int) (*Lock, error) {
+// takeLock opens and locks the file at path, again if it was removed or replaced meanwhile.
+func takeLock(path string, flags, how int) (*Lock, error) {
 	for {
 		file, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
 		if err != nil {
@@ -50,11 +52,11 @@ func lock(path string, flags, how int) (*Lock, error) {
 	}
 }
 
-// Flock is flock(2) on a file or directory that was opened by its path: for
-// locks that are shared, or that a child inherits, which end when all who have
-// them have closed the file. It is ErrLocked if how says not to wait and another
-// holds the lock, and fs.ErrNotExist if what is at the path has been removed, or
-// replaced, since it was opened: what is locked then guards nothing.
+// Flock is flock(2) on a file or directory that was opened by its path. Use it for locks
+// that are shared, or that a child inherits: they end when all processes have closed the
+// file. The error is ErrLocked if how says not to wait and another process has the lock,
+// and fs.ErrNotExist if the file at the path was removed or replaced since it was opened:
+// a lock on the old file protects nothing.
 func Flock(file *os.File, how int) error {
 	err := syscall.EINTR
 	for err == syscall.EINTR {
@@ -78,17 +80,17 @@ func Flock(file *os.File, how int) error {
 	return nil
 }
 
-// Remove deletes the lock's file and lets go of the lock.
+// Remove deletes the lock's file and releases the lock.
 func (l *Lock) Remove() error {
 	defer l.Release()
 	return os.Remove(l.file.Name())
 }
 
-// Release lets go of the lock, also where a child that has not yet executed its
-// program still has the descriptor.
+// Release releases the lock, even if a child that has not yet executed its program still
+// has the descriptor.
 func (l *Lock) Release() {
 	if l != nil {
-		_ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) // closing does it else
+		_ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) // if this fails, Close releases the lock
 		_ = l.file.Close()
 	}
 }

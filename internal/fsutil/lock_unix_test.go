@@ -10,13 +10,12 @@ import (
 	"testing"
 )
 
-// A lock is free when it is released, though a descriptor is left to a child on
-// its way to its own program.
+// Release frees a lock although a child before its exec still has the descriptor.
 func TestReleasedBeforeChildren(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	l, err := TryLock(path)
 	must(t, err)
-	child := dup(t, l.file)
+	child := duplicateFile(t, l.file)
 	defer child.Close()
 	l.Release()
 	l, err = TryLock(path)
@@ -24,8 +23,8 @@ func TestReleasedBeforeChildren(t *testing.T) {
 	l.Release()
 }
 
-// A lock on what was opened before can be shared, lies on directories too, ends
-// when all have closed it, and is refused on what is elsewhere by now.
+// Flock locks can be shared, work on directories, end when all descriptors are closed,
+// and fail on a file that was moved since it was opened.
 func TestFlock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
 	must(t, os.Mkdir(dir, 0o700))
@@ -35,7 +34,7 @@ func TestFlock(t *testing.T) {
 		return f
 	}
 	one, two, other := open(), open(), open()
-	child := dup(t, two)
+	child := duplicateFile(t, two)
 	must(t, Flock(one, syscall.LOCK_SH|syscall.LOCK_NB))
 	must(t, Flock(two, syscall.LOCK_SH|syscall.LOCK_NB))
 	for _, f := range []*os.File{one, two, child} {
@@ -57,7 +56,7 @@ func TestFlock(t *testing.T) {
 	}
 }
 
-func dup(t *testing.T, f *os.File) *os.File {
+func duplicateFile(t *testing.T, f *os.File) *os.File {
 	t.Helper()
 	fd, err := syscall.Dup(int(f.Fd()))
 	must(t, err)

@@ -8,40 +8,42 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// A Lock is held by at most one, until it is released or its process ends. A nil
-// Lock holds nothing.
+// A Lock is a held file lock. It has one holder at a time, until Release or the end of its
+// process. A nil Lock holds nothing.
 type Lock struct{ file *os.File }
 
-// WaitLock takes the lock, which is the file at path, made if it is missing. It
-// waits as long as it takes, so nobody may hold it for more than an instant.
+// WaitLock takes the lock of the file at path, which it creates if missing. It waits
+// without a limit: use it only if no holder keeps the lock for more than an instant.
 func WaitLock(path string) (*Lock, error) {
-	return lock(path, windows.OPEN_ALWAYS, windows.LOCKFILE_EXCLUSIVE_LOCK)
+	return takeLock(path, windows.OPEN_ALWAYS, windows.LOCKFILE_EXCLUSIVE_LOCK)
 }
 
-// TryLock is WaitLock without waiting: it is ErrLocked when the lock is held.
+// TryLock is WaitLock without waiting: if another holder has the lock, the error is
+// ErrLocked.
 func TryLock(path string) (*Lock, error) {
-	return lock(path, windows.OPEN_ALWAYS, windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY)
+	return takeLock(path, windows.OPEN_ALWAYS, windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY)
 }
 
-// TryLockExisting is TryLock for a file that is there: else it is fs.ErrNotExist.
+// TryLockExisting is TryLock for an existing file: if there is none, the error is
+// fs.ErrNotExist.
 func TryLockExisting(path string) (*Lock, error) {
-	return lock(path, windows.OPEN_EXISTING, windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY)
+	return takeLock(path, windows.OPEN_EXISTING, windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY)
 }
 
-// TryShareExisting is TryLockExisting for who only looks whether somebody holds
-// the lock: many may look at the same time, and do not take each other for it.
+// TryShareExisting is TryLockExisting with a shared lock, to check whether the lock has a
+// holder: concurrent checks do not conflict with each other.
 func TryShareExisting(path string) (*Lock, error) {
-	return lock(path, windows.OPEN_EXISTING, windows.LOCKFILE_FAIL_IMMEDIATELY)
+	return takeLock(path, windows.OPEN_EXISTING, windows.LOCKFILE_FAIL_IMMEDIATELY)
 }
 
-// lock takes the lock on the file that path names then.
-func lock(path string, how, flags uint32) (*Lock, error) {
+// takeLock opens and locks the file at path, again if it was removed or replaced meanwhile.
+func takeLock(path string, how, flags uint32) (*Lock, error) {
 	for {
-		l, err := open(path, how)
+		l, err := openLockFile(path, how)
 		if err != nil {
 			return nil, err
 		}
-		if err = l.take(flags); err == nil {
+		if err = l.lockFile(flags); err == nil {
 			return l, nil
 		}
 		l.file.Close()
@@ -51,8 +53,8 @@ func lock(path string, how, flags uint32) (*Lock, error) {
 	}
 }
 
-// open opens the lock's file, which others may rename and remove meanwhile.
-func open(path string, how uint32) (*Lock, error) {
+// openLockFile opens the lock's file so that other processes can rename and remove it.
+func openLockFile(path string, how uint32) (*Lock, error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
@@ -65,11 +67,11 @@ func open(path string, how uint32) (*Lock, error) {
 	return &Lock{os.NewFile(uintptr(handle), path)}, nil
 }
 
-// take is ErrLocked if another has the lock and flags say not to wait, and
-// fs.ErrNotExist if what is at the path has been removed, or replaced, since it was
-// opened: what is locked then guards nothing.
-func (l *Lock) take(flags uint32) error {
-	err := windows.LockFileEx(windows.Handle(l.file.Fd()), flags, 0, 1, 0, region())
+// lockFile locks the open file. The error is ErrLocked if flags say not to wait and another
+// holder has the lock, and fs.ErrNotExist if the file at the path was removed or replaced
+// since it was opened: a lock on the old file protects nothing.
+func (l *Lock) lockFile(flags uint32) error {
+	err := windows.LockFileEx(windows.Handle(l.file.Fd()), flags, 0, 1, 0, lockedRegion())
 	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) || errors.Is(err, windows.ERROR_IO_PENDING) {
 		return ErrLocked
 	}
@@ -87,20 +89,20 @@ func (l *Lock) take(flags uint32) error {
 	return nil
 }
 
-// region is the byte that is locked: far behind what a file holds, because nobody
-// else can read a locked one.
-func region() *windows.Overlapped { return &windows.Overlapped{OffsetHigh: 0x7fffffff} }
+// lockedRegion returns the position of the locked byte: far beyond the content of the file,
+// because other processes cannot read a locked byte.
+func lockedRegion() *windows.Overlapped { return &windows.Overlapped{OffsetHigh: 0x7fffffff} }
 
-// Remove deletes the lock's file and lets go of the lock.
+// Remove deletes the lock's file and releases the lock.
 func (l *Lock) Remove() error {
 	defer l.Release()
 	return os.Remove(l.file.Name())
 }
 
-// Release lets go of the lock.
+// Release releases the lock.
 func (l *Lock) Release() {
 	if l != nil {
-		_ = windows.UnlockFileEx(windows.Handle(l.file.Fd()), 0, 1, 0, region()) // closing does it else, some time later
+		_ = windows.UnlockFileEx(windows.Handle(l.file.Fd()), 0, 1, 0, lockedRegion()) // if this fails, Close releases the lock some time later
 		_ = l.file.Close()
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// What is mounted in a tree is not the tree's.
+// RemoveAll does not remove files that are mounted in the tree.
 func TestRemoveAllStopsAtMounts(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	tree := filepath.Join(t.TempDir(), "tree")
@@ -23,7 +23,7 @@ func TestRemoveAllStopsAtMounts(t *testing.T) {
 	for _, path := range []string{tree, mounted} {
 		wantErr(t, "remove", RemoveAll(path), unix.EBUSY)
 	}
-	if !exists(file) {
+	if !fileExists(file) {
 		t.Error("what was mounted was removed")
 	}
 	must(t, unix.Unmount(mounted, 0))

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// nested makes so many directories, each in the one before, and a file in the
+// makeNested makes so many directories, each in the one before, and a file in the
 // last: deeper than a path can name.
-func nested(t testing.TB, top string, levels int) {
+func makeNested(t testing.TB, top string, levels int) {
 	t.Helper()
 	must(t, os.MkdirAll(top, 0o755))
 	dir, err := os.OpenRoot(top)
@@ -39,19 +39,19 @@ func TestRemoveAll(t *testing.T) {
 		{"nothing", func(*testing.T, string) {}},
 		{"file", func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0)) }},
 		{"empty directory", func(t *testing.T, path string) { must(t, os.Mkdir(path, 0)) }},
-		{"at the limit", func(t *testing.T, path string) { nested(t, path, maxDepth) }},
-		{"above the limit", func(t *testing.T, path string) { nested(t, path, maxDepth+1) }},
-		{"many times the limit", func(t *testing.T, path string) { nested(t, path, 5*maxDepth) }},
+		{"at the limit", func(t *testing.T, path string) { makeNested(t, path, maxDepth) }},
+		{"above the limit", func(t *testing.T, path string) { makeNested(t, path, maxDepth+1) }},
+		{"many times the limit", func(t *testing.T, path string) { makeNested(t, path, 5*maxDepth) }},
 		{"wide", func(t *testing.T, path string) {
 			for _, sub := range []string{"a", "b", "c"} {
-				nested(t, filepath.Join(path, "x", sub), 3*maxDepth)
+				makeNested(t, filepath.Join(path, "x", sub), 3*maxDepth)
 			}
-			for i := range batch + 100 {
+			for i := range batchSize + 100 {
 				must(t, os.WriteFile(filepath.Join(path, "x", strconv.Itoa(i)), nil, 0o644))
 			}
 		}},
 		{"sealed", func(t *testing.T, path string) {
-			nested(t, path, 3)
+			makeNested(t, path, 3)
 			for sub := filepath.Join(path, "d", "d"); len(sub) >= len(path); sub = filepath.Dir(sub) {
 				must(t, os.Chmod(sub, map[int]fs.FileMode{0: 0, 2: 0o444, 4: 0o311}[len(sub)-len(path)]))
 			}
@@ -70,7 +70,7 @@ func TestRemoveAll(t *testing.T) {
 	must(t, RemoveAll(filepath.Join(t.TempDir(), "missing", "tree")))
 }
 
-// What links in a tree lead to is not the tree's.
+// RemoveAll does not remove the targets of links in the tree.
 func TestRemoveAllFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
 	tree, other := filepath.Join(dir, "tree"), filepath.Join(dir, "other")
@@ -84,13 +84,13 @@ func TestRemoveAllFollowsNoLink(t *testing.T) {
 	must(t, os.Symlink(other, filepath.Join(dir, "link")))
 	must(t, RemoveAll(tree))
 	must(t, RemoveAll(filepath.Join(dir, "link")))
-	if exists(tree) || exists(filepath.Join(dir, "link")) || !exists(filepath.Join(other, "file")) {
+	if fileExists(tree) || fileExists(filepath.Join(dir, "link")) || !fileExists(filepath.Join(other, "file")) {
 		t.Error("more was removed than the tree, or less")
 	}
 }
 
-// Programs inside a sandbox can put directories into each other without end: few
-// open files must do to remove them. The test runs itself again with few.
+// Programs inside a sandbox can nest directories without limit: RemoveAll must remove
+// them with few open files. The test runs itself again with a low limit.
 func TestRemoveAllWithFewFiles(t *testing.T) {
 	if path := os.Getenv("DISK_TEST_TREE"); path != "" {
 		must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 2*maxDepth + 30, Max: 2*maxDepth + 30}))
@@ -98,19 +98,19 @@ func TestRemoveAllWithFewFiles(t *testing.T) {
 		return
 	}
 	path := filepath.Join(t.TempDir(), "tree")
-	nested(t, path, 2000)
+	makeNested(t, path, 2000)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRemoveAllWithFewFiles$")
 	cmd.Env = append(os.Environ(), "DISK_TEST_TREE="+path)
-	if out, err := cmd.CombinedOutput(); err != nil || exists(path) {
-		t.Errorf("%v; there still: %v\n%s", err, exists(path), out)
+	if out, err := cmd.CombinedOutput(); err != nil || fileExists(path) {
+		t.Errorf("%v; there still: %v\n%s", err, fileExists(path), out)
 	}
 }
 
-// Whoever finds what another one is removing removes it too.
+// Concurrent calls remove a tree together.
 func TestRemoveAllAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tree")
 	for _, sub := range []string{"a", "b", "c", "d"} {
-		nested(t, filepath.Join(path, sub), 4*maxDepth)
+		makeNested(t, filepath.Join(path, sub), 4*maxDepth)
 	}
 	var all sync.WaitGroup
 	for range 4 {
@@ -121,7 +121,7 @@ func TestRemoveAllAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if exists(path) {
+	if fileExists(path) {
 		t.Error("it is still there")
 	}
 }

@@ -11,12 +11,11 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// LoadSecret reads a file that only its owner may read, the user that runs this
-// or root, and that holds most bytes or fewer. When there is none it makes
-// one of what create returns, with mode 0600, and says so. The file appears as a
-// whole: of two that make it at once one does, and both return the same. op is
-// for errors. Kinds: ErrDenied (others may read it, or made it), ErrInvalid (too
-// long, or no file), ErrInternal.
+// LoadSecret reads a file of at most most bytes that only its owner may read: the user of
+// this process, or root. If there is none, it creates one with the bytes from create and
+// mode 0600, and reports that with made. The file appears atomically: of two concurrent
+// calls one creates it, and both return the same. op is for errors. Kinds: ErrDenied
+// (others may read it, or own it), ErrInvalid (too long, or not a file), ErrInternal.
 func LoadSecret(op, path string, most int64, create func() ([]byte, error)) (data []byte, made bool, err error) {
 	data, err = readSecret(op, path, most)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -25,7 +24,7 @@ func LoadSecret(op, path string, most int64, create func() ([]byte, error)) (dat
 	if data, err = create(); err == nil {
 		err = makeSecret(path, data)
 	}
-	if errors.Is(err, fs.ErrExist) { // somebody was faster
+	if errors.Is(err, fs.ErrExist) { // another process was faster
 		data, err = readSecret(op, path, most)
 		return data, false, err
 	}
@@ -35,10 +34,9 @@ func LoadSecret(op, path string, most int64, create func() ([]byte, error)) (dat
 	return data, true, nil
 }
 
-// OpenOwned opens a file for reading that belongs to the user that runs this, or
-// to root, and to which nobody else has one of the permissions in denied. It
-// does not wait for the other end of a pipe. Kinds: ErrNotExist, and those of
-// LoadSecret.
+// OpenOwned opens a file for reading if it belongs to the user of this process or to root,
+// and if no other user has one of the permissions in denied. It does not block on a pipe.
+// Kinds: ErrNotExist, and those of LoadSecret.
 func OpenOwned(op, path string, denied fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	switch {
@@ -62,9 +60,9 @@ func checkOwned(op, path string, f *os.File, denied fs.FileMode) error {
 		return atoll.E(op, path, atoll.ErrInternal, err)
 	}
 	if !fi.Mode().IsRegular() {
-		return atoll.Errorf(op, path, atoll.ErrInvalid, "it is no file")
+		return atoll.Errorf(op, path, atoll.ErrInvalid, "not a regular file")
 	}
-	return ownAlone(op, path, fi, denied)
+	return checkAccess(op, path, fi, denied)
 }
 
 func readSecret(op, path string, most int64) ([]byte, error) {
@@ -83,7 +81,7 @@ func readSecret(op, path string, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// makeSecret makes a file that appears as a whole: nobody reads half a secret.
+// makeSecret creates a file atomically: nobody reads half a secret.
 func makeSecret(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".secret-*") // mode 0600
 	if err != nil {

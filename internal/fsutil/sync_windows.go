@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// syncFile flushes a file, which Windows does only for who may write to it, and no
+// syncFile flushes a file, which Windows allows only with write access. It does nothing for
 // directories.
 func syncFile(path string) error {
 	if info, err := os.Stat(path); err != nil || info.IsDir() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Holes take up nothing.
+// Holes take up no space.
 func TestUsed(t *testing.T) {
 	const size, data = 64 << 20, 1 << 20
 	path := filepath.Join(t.TempDir(), "f")

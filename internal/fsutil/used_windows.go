@@ -9,8 +9,8 @@ import (
 
 var compressedFileSize = windows.NewLazySystemDLL("kernel32.dll").NewProc("GetCompressedFileSizeW")
 
-// Used is how many bytes of its disk the file at path takes up, which are fewer than its
-// size where it is sparse or compressed.
+// Used returns the number of bytes that the file at path takes up on disk: fewer than its
+// size if it is sparse or compressed.
 func Used(path string) (int64, error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {

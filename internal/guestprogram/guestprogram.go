@@ -17,8 +17,8 @@ import (
 // fileName is the name of the program's file.
 const fileName = "atoll-guest"
 
-// decompress returns the content of a zstd stream.
-func decompress(data []byte) ([]byte, error) {
+// decompressZstd returns the content of a zstd stream.
+func decompressZstd(data []byte) ([]byte, error) {
 	r, err := zstd.NewReader(nil)
 	if err != nil {
 		return nil, err
@@ -27,15 +27,15 @@ func decompress(data []byte) ([]byte, error) {
 	return r.DecodeAll(data, nil)
 }
 
-// Load returns the guest's program: the one at path; else the one in this binary; else the one
-// beside it; else one that is built from this module's source, if the current directory is in
-// that.
+// Load returns the guest's program: the one at path, if that is not ""; else the one in this
+// binary; else the one beside it; else one that it builds below stateDir from this module's
+// source, if the current directory is in that.
 func Load(path, stateDir string) ([]byte, error) {
 	if path != "" {
 		return os.ReadFile(path)
 	}
 	if len(embedded) > 0 {
-		return decompress(embedded)
+		return decompressZstd(embedded)
 	}
 	exe, err := os.Executable()
 	if err != nil {

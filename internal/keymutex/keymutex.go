@@ -1,4 +1,4 @@
-// Package keymutex has mutexes by name, for one program.
+// Package keymutex has mutexes by name, within one process.
 package keymutex
 
 import (
@@ -6,23 +6,23 @@ import (
 	"sync"
 )
 
-// Locks are as many locks as there are names. The zero value is ready.
+// Locks is a set of mutexes, one for each name. The zero value is ready.
 type Locks struct {
 	mu   sync.Mutex
-	held map[string]chan struct{} // closed when it is free
+	held map[string]chan struct{} // closed on unlock
 }
 
-// Try takes the lock of a name if it is free.
+// Try locks the mutex of a name if it is free, and reports whether it did.
 func (l *Locks) Try(name string) (unlock func(), ok bool) {
-	unlock, busy := l.take(name)
+	unlock, busy := l.tryTake(name)
 	return unlock, busy == nil
 }
 
-// Lock takes the lock of a name when it is free. When ctx ends first, it returns
-// its error.
+// Lock locks the mutex of a name, and waits until it is free. If ctx ends first, Lock
+// returns its error. A second call of unlock does nothing.
 func (l *Locks) Lock(ctx context.Context, name string) (unlock func(), err error) {
 	for {
-		unlock, busy := l.take(name)
+		unlock, busy := l.tryTake(name)
 		if busy == nil {
 			return unlock, nil
 		}
@@ -34,7 +34,7 @@ func (l *Locks) Lock(ctx context.Context, name string) (unlock func(), err error
 	}
 }
 
-func (l *Locks) take(name string) (unlock func(), busy <-chan struct{}) {
+func (l *Locks) tryTake(name string) (unlock func(), busy <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if busy := l.held[name]; busy != nil {

@@ -24,7 +24,7 @@ func TestLocks(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("Lock of who gives up: %v", err)
+		t.Errorf("Lock with a context that has ended: %v", err)
 	}
 	unlock()
 	unlock()
@@ -33,7 +33,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// One at a time has a lock, however many want it.
+// One goroutine at a time has a lock, however many want it.
 func TestMany(t *testing.T) {
 	var l Locks
 	var all sync.WaitGroup

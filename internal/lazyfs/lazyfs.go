@@ -9,8 +9,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An FS is an atoll.FS: the function calls fn with the file system to do op on, that
-// these names are on, and returns what fn returned, or why there is none.
+// An FS is an atoll.FS that consists of one function. The function opens the file system
+// with these names for the operation op, calls fn with it, and returns the error of fn or
+// of the opening.
 type FS func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error
 
 // Read implements atoll.FS.
@@ -80,7 +81,7 @@ func (f FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[at
 		err := f(ctx, "watch", []string{name}, func(ctx context.Context, fs atoll.FS) error {
 			for event, err := range fs.Watch(ctx, name, recursive) {
 				if err != nil {
-					return err // which is the last pair
+					return err // the last pair
 				}
 				if !yield(event, nil) {
 					return nil
@@ -94,8 +95,8 @@ func (f FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[at
 	}
 }
 
-// Sub implements atoll.SubFS. The file system to do something on is the one that
-// has dir, whatever names are given.
+// Sub implements atoll.SubFS. It opens the file system that has dir, for all names below
+// dir.
 func (f FS) Sub(dir string) atoll.FS {
 	return FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
 		return f(ctx, op, []string{dir}, func(ctx context.Context, fs atoll.FS) error {

@@ -5,9 +5,9 @@ import (
 	"io"
 )
 
-// frames is a connection for yamux, which writes the header of a frame and its
-// body one after the other: here they go in one, and wake the other side once.
-// yamux writes from one goroutine.
+// frames is a connection for yamux, which writes the header of a frame and its body separately:
+// frames joins them into one write, which wakes the other side once. yamux writes from one
+// goroutine.
 type frames struct {
 	io.ReadWriteCloser
 	held []byte // a header whose body comes next

@@ -28,12 +28,12 @@ func (c *counting) Write(b []byte) (int, error) {
 func TestFrames(t *testing.T) {
 	near, far := net.Pipe()
 	count := &counting{Conn: near}
-	client, err := yamux.Client(&frames{ReadWriteCloser: count}, config(0))
+	client, err := yamux.Client(&frames{ReadWriteCloser: count}, yamuxConfig(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	server, err := yamux.Server(&frames{ReadWriteCloser: far}, config(0))
+	server, err := yamux.Server(&frames{ReadWriteCloser: far}, yamuxConfig(0))
 	if err != nil {
 		t.Fatal(err)
 	}

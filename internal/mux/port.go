@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// Ports are told from each other by a line at the beginning of a connection, and a line
-// that answers it, as on the socket of a Firecracker machine: "CONNECT 52\n", "OK 1073\n".
-// The number in the answer is whatever the other end likes.
+// A connection begins with a line that names its port, and a line that answers it, as on the socket of a
+// Firecracker machine: "CONNECT 52\n", "OK 1073\n". The other end chooses the number in the answer.
 
-// maxHandshake is how long such a line may be.
+// maxHandshake bounds the bytes of such a line.
 const maxHandshake = 32
 
-// ErrRefused is why there is no connection: the other end has hung up instead of
-// answering, since nothing listens on the port.
+// ErrRefused means that the other end has hung up instead of answering, since nothing listens on
+// the port.
 var ErrRefused = errors.New("nothing listens on that port")
 
-// Connect asks the other end of conn for a port, and waits for the answer as long as ctx
-// lasts. When it fails, conn is of no use any more.
+// Connect asks the other end of conn for a port, and waits for the answer as long as ctx lasts.
+// After an error conn is useless.
 func Connect(ctx context.Context, conn net.Conn, port uint32) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -49,8 +48,7 @@ func Connect(ctx context.Context, conn net.Conn, port uint32) error {
 	return nil
 }
 
-// Asked reads which port the other end of conn wants. It is to be answered with Grant, or
-// by closing conn.
+// Asked reads the port that the other end of conn wants. Answer with Grant, or close conn.
 func Asked(conn net.Conn, wait time.Duration) (port uint32, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return 0, err
@@ -62,12 +60,12 @@ func Asked(conn net.Conn, wait time.Duration) (port uint32, err error) {
 	number, ok := strings.CutPrefix(text, "CONNECT ")
 	n, err := strconv.ParseUint(number, 10, 32)
 	if !ok || err != nil {
-		return 0, fmt.Errorf("the other end says %q, not CONNECT and a port", text)
+		return 0, fmt.Errorf("the other end sends %q, not CONNECT and a port", text)
 	}
 	return uint32(n), conn.SetReadDeadline(time.Time{})
 }
 
-// Grant says that the port that was asked for is at the other end of conn from now on.
+// Grant answers that the requested port is at the other end of conn from now on.
 func Grant(conn io.Writer, port uint32) error {
 	_, err := fmt.Fprintf(conn, "OK %d\n", port)
 	return err
@@ -84,10 +82,10 @@ func readLine(r io.Reader) (string, error) {
 			return string(text), nil
 		}
 		if text = append(text, b[0]); len(text) > maxHandshake {
-			return "", fmt.Errorf("the other end says %q, which is no answer", text)
+			return "", fmt.Errorf("the other end sends %q, which is not an answer", text)
 		}
 	}
 }
 
-// Name is that of the serial port of a virtual machine that carries a line.
+// Name is the name of the serial port of a virtual machine that carries a session.
 const Name = "atoll"

@@ -42,7 +42,7 @@ func newSerial(t *testing.T) *serial {
 			}
 			s.mu.Lock()
 			if s.host != nil {
-				_, _ = s.host.Write(buf[:n]) // who has gone does not get it
+				_, _ = s.host.Write(buf[:n]) // a host that is gone does not get it
 			}
 			s.mu.Unlock()
 		}
@@ -181,10 +181,10 @@ func TestHostsComeAndGo(t *testing.T) {
 	}
 }
 
-// What a host finds on the wire, of others before it, does not disturb it.
+// A host ignores the bytes of others before it on the wire.
 func TestGarbage(t *testing.T) {
-	half := append([]byte{mark, 0, 0x40, 0}, hello...)
-	for _, before := range [][]byte{nil, {mark}, {mark, 0}, {mark, 0, 0x3f}, {mark, 0, 0x40}, {mark, 0, 0x40, 0}, {0, 0}, hello, hello[:5], half, bytes.Repeat([]byte{mark}, 70_000)} {
+	half := append([]byte{lengthMark, 0, 0x40, 0}, greetingPrefix...)
+	for _, before := range [][]byte{nil, {lengthMark}, {lengthMark, 0}, {lengthMark, 0, 0x3f}, {lengthMark, 0, 0x40}, {lengthMark, 0, 0x40, 0}, {0, 0}, greetingPrefix, greetingPrefix[:5], half, bytes.Repeat([]byte{lengthMark}, 70_000)} {
 		s := newSerial(t)
 		if _, err := s.wires.Write(before); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// Who passes a greeting through does not greet.
+// A greeting that passes through as data does not greet.
 func TestGreetingAsData(t *testing.T) {
 	s := newSerial(t)
 	serveEcho(t, s)
@@ -211,7 +211,7 @@ func TestGreetingAsData(t *testing.T) {
 	defer session.Close()
 	conn := dialEcho(t, session)
 	defer conn.Close()
-	data := bytes.Repeat(append(make([]byte, maxPiece+headSize), append(hello, welcome...)...), 20)
+	data := bytes.Repeat(append(make([]byte, maxPiece+headSize), append(greetingPrefix, answerPrefix...)...), 20)
 	go func() { _, _ = conn.Write(data) }()
 	back := make([]byte, len(data))
 	if _, err := io.ReadFull(conn, back); err != nil || !bytes.Equal(back, data) {
@@ -233,7 +233,7 @@ func TestSilentGuest(t *testing.T) {
 func TestConnect(t *testing.T) {
 	for answer, want := range map[string]string{
 		"OK 52\n": "", "OK 1073741824\n": "", "": ErrRefused.Error(), "OK \n": "answers", "OK x\n": "answers", "ERR 52\n": "answers", "OK 52": ErrRefused.Error(),
-		"a line that is as long as none should ever be\n": "no answer",
+		"a line that is as long as none should ever be\n": "not an answer",
 	} {
 		near, far := net.Pipe()
 		go func() {
@@ -278,8 +278,8 @@ func TestAsked(t *testing.T) {
 
 // Whatever is on the wire, a host that comes after it is heard.
 func FuzzGarbage(f *testing.F) {
-	f.Add([]byte{mark, 0, 0x40, 0})
-	f.Add(hello)
+	f.Add([]byte{lengthMark, 0, 0x40, 0})
+	f.Add(greetingPrefix)
 	f.Fuzz(func(t *testing.T, before []byte) {
 		in, out := io.Pipe()
 		var said bytes.Buffer
@@ -293,10 +293,10 @@ func FuzzGarbage(f *testing.F) {
 		go func() { done <- Guest(guest, func(s *Session) { sessions <- s }) }()
 		nonce := bytes.Repeat([]byte{7}, nonceLen)
 		_, _ = out.Write(before)
-		_, _ = out.Write(append(append(make([]byte, maxPiece+2*headSize), hello...), nonce...))
+		_, _ = out.Write(append(append(make([]byte, maxPiece+2*headSize), greetingPrefix...), nonce...))
 		out.Close()
 		<-done
-		if !bytes.HasSuffix(said.Bytes(), append(bytes.Clone(welcome), nonce...)) {
+		if !bytes.HasSuffix(said.Bytes(), append(bytes.Clone(answerPrefix), nonce...)) {
 			t.Errorf("it said %q", said.Bytes())
 		}
 	})

@@ -19,14 +19,13 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// A Session is one end of a stream that carries connections. All methods may be called
-// at once.
+// A Session is one end of a stream that carries connections. All methods may be called at once.
 type Session struct{ s *yamux.Session }
 
 // Client returns the end of conn that opens connections. It owns conn from then on, and
 // does not wait for the other end.
 func Client(conn io.ReadWriteCloser) (*Session, error) {
-	s, err := yamux.Client(&frames{ReadWriteCloser: conn}, config(0))
+	s, err := yamux.Client(&frames{ReadWriteCloser: conn}, yamuxConfig(0))
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -34,11 +33,11 @@ func Client(conn io.ReadWriteCloser) (*Session, error) {
 	return &Session{s}, nil
 }
 
-// Server returns the end of conn that accepts connections. It owns conn from then on. It
-// is closed when the other end has not answered for so long that it must have died, where
-// conn does not end with it; 0 is for ever.
+// Server returns the end of conn that accepts connections. It owns conn from then on. If the other
+// end does not answer for silence, Server closes the session: the other end must have died without
+// ending conn; 0 means never.
 func Server(conn io.ReadWriteCloser, silence time.Duration) (*Session, error) {
-	s, err := yamux.Server(&frames{ReadWriteCloser: conn}, config(silence))
+	s, err := yamux.Server(&frames{ReadWriteCloser: conn}, yamuxConfig(silence))
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -61,11 +60,11 @@ func (s *Session) Close() error { return s.s.Close() }
 // Closed reports whether the stream has ended.
 func (s *Session) Closed() bool { return s.s.IsClosed() }
 
-// Done is closed when the stream has ended.
+// Done returns a channel that is closed when the stream has ended.
 func (s *Session) Done() <-chan struct{} { return s.s.CloseChan() }
 
-// Listen returns a listener that accepts the connections of the other end until it is
-// closed, which leaves those that there are alone.
+// Listen returns a listener that accepts the connections of the other end until it is closed, which
+// leaves existing connections alone.
 func (s *Session) Listen() net.Listener {
 	ctx, cancel := context.WithCancel(context.Background())
 	return listener{s.s, ctx, cancel}
@@ -90,12 +89,12 @@ func (l listener) Accept() (net.Conn, error) {
 	return &stream{Stream: s}, nil
 }
 
-// config suits a connection between two ends on one machine: nothing is lost on the way,
-// and the window is large enough to keep both busy.
-func config(silence time.Duration) *yamux.Config {
+// yamuxConfig returns a configuration for a connection within one computer: it loses nothing, and
+// its window is large enough to keep both ends busy.
+func yamuxConfig(silence time.Duration) *yamux.Config {
 	c := yamux.DefaultConfig()
 	if c.EnableKeepAlive = silence > 0; c.EnableKeepAlive {
-		c.KeepAliveInterval = silence / 2 // after which it is asked, and may take as long
+		c.KeepAliveInterval = silence / 2 // then yamux sends a ping, whose answer may take as long
 		c.ConnectionWriteTimeout = silence / 2
 	}
 	c.MaxStreamWindowSize = 4 << 20
@@ -104,16 +103,16 @@ func config(silence time.Duration) *yamux.Config {
 	return c
 }
 
-// A stream is a yamux stream, whose own Close lets the other side go on sending,
-// and whoever reads that wait for it: what other connections call CloseWrite.
+// A stream is a yamux stream. The Close of yamux lets the other side go on sending, like CloseWrite
+// of other connections, and readers wait for that.
 type stream struct {
 	*yamux.Stream
 	late atomic.Bool // a Write met the end of the session
 }
 
-// Write implements io.Writer. yamux does not say whether what was being written
-// when the session ended has arrived, and been answered. As with TCP the first
-// such Write succeeds, and a Read tells.
+// Write implements io.Writer. yamux does not report whether data of a Write at the end of the
+// session has arrived and been answered. As with TCP the first such Write succeeds, and a Read
+// returns the error.
 func (s *stream) Write(b []byte) (int, error) {
 	n, err := s.Stream.Write(b)
 	if errors.Is(err, yamux.ErrSessionShutdown) && !s.late.Swap(true) {
@@ -129,5 +128,5 @@ func (s *stream) Close() error {
 
 func (s *stream) CloseWrite() error { return s.Stream.Close() }
 
-// IsEnd reports whether err is how a session ends whose stream was closed.
+// IsEnd reports whether err is the error of a session whose stream was closed.
 func IsEnd(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, yamux.ErrSessionShutdown) }

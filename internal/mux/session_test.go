@@ -9,8 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Who asks finds out that the other end has died, and leaves one alone that only has
-// nothing to say.
+// A client detects that the other end has died, and leaves one alone that is only silent.
 func TestSilence(t *testing.T) {
 	silence := max(6*time.Second, testenv.Scale(4*time.Second)) // of which a busy machine takes less than half to answer
 	for _, tt := range []struct {
@@ -60,5 +59,5 @@ func host(conn net.Conn) {
 	<-s.Done()
 }
 
-// deaf is what is left of one that has died: it takes what comes.
+// deaf plays an end that has died: it reads and never answers.
 func deaf(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }

@@ -14,25 +14,25 @@ import (
 
 const chunkSize = 32 << 10
 
-var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
-// An attachment is the output side of an atoll.Attachment: registered with the
-// rings when it is made, so that nothing written from then on can be lost.
+// An attachment is the output side of an atoll.Attachment. newAttachment registers it with
+// the rings, so that no byte written from then on can be lost.
 type attachment struct {
-	outs  []*output // one for each stream that is attached
+	outs  []*output // one for each attached stream
 	joint bool      // all outs have one writer and share one goroutine
 	gapMu sync.Mutex
 	gap   func(s atoll.Stream, from, to int64)
 }
 
-// An output carries one stream to its writer.
+// An output copies one stream to its writer.
 type output struct {
 	*reader
 	stream atoll.Stream
 	w      io.Writer
 }
 
-func (p *process) attach(a *atoll.Attachment) (*attachment, error) {
+func (p *process) newAttachment(a *atoll.Attachment) (*attachment, error) {
 	if len(a.Name) > atoll.MaxAttachmentName {
 		return nil, atoll.Errorf("attach", p.id, atoll.ErrInvalid, "the attachment's name has %d bytes: at most %d are allowed", len(a.Name), atoll.MaxAttachmentName)
 	}
@@ -45,7 +45,7 @@ func (p *process) attach(a *atoll.Attachment) (*attachment, error) {
 		if wake == nil || !att.joint {
 			wake = make(chan struct{}, 1)
 		}
-		rd, ok := r.attach(a.Name, from, a.NoFollow, wake)
+		rd, ok := r.addReader(a.Name, from, a.NoFollow, wake)
 		if !ok {
 			return atoll.Errorf("attach", p.id, atoll.ErrInvalid, "%s has no offset %d", s, from)
 		}
@@ -57,87 +57,88 @@ func (p *process) attach(a *atoll.Attachment) (*attachment, error) {
 		err = add(atoll.Stderr, p.stderr, a.Stderr, a.StderrFrom)
 	}
 	if err != nil {
-		att.detach()
+		att.detachAll()
 		return nil, err
 	}
 	return att, nil
 }
 
-func (a *attachment) detach() {
+func (a *attachment) detachAll() {
 	for _, o := range a.outs {
-		o.detach()
+		o.detachReader()
 	}
 }
 
-// part is detach when why is what ended it. A client that was lost, rather than gone, may
-// come again for what has not arrived.
-func (a *attachment) part(why error) {
+// endAttachment detaches the readers after the end with the error why. If the client was
+// lost, it may come again for bytes that have not arrived: endAttachment marks its readers
+// as lost.
+func (a *attachment) endAttachment(why error) {
 	for _, o := range a.outs {
 		if atoll.KindOf(why) == atoll.ErrUnavailable && !errors.Is(why, context.Canceled) {
-			o.lose(ReturnTime)
+			o.markLost(ReturnTime)
 		} else {
-			o.detach()
+			o.detachReader()
 		}
 	}
 }
 
-// ReturnTime is how long a process drops nothing of its output after a writer of an attachment
-// has failed, or its ctx was ended, with an ErrUnavailable that is no cancellation: the caller
-// may attach again from where it was, and misses nothing. Until then the process waits when it
-// has printed more than Command.OutputLimit. The time ends when an attachment of the same name
-// comes, even if that is before the loss is noticed. An attachment without a name ends it for
-// one without a name, or for that of Exec, which it takes for its own if it begins where that
-// one was or a little before.
+// ReturnTime is the time for which a process retains its output after the loss of a client:
+// a writer of an attachment has failed, or its ctx has ended, with an ErrUnavailable that is
+// not a cancellation. If the client attaches again from its last offset, it misses nothing.
+// Until then the process blocks at more than Command.OutputLimit. A new attachment of the
+// same name ends the time, even if it comes before the loss is noticed. An attachment
+// without a name ends it for a lost attachment without a name, or for that of Exec, if it
+// begins at the offset of the lost one or a little before.
 const ReturnTime = 10 * time.Second
 
-// copy delivers until every stream has ended, a writer fails or ctx ends. When
-// ctx ends the streams are detached at once, even while a writer blocks; copy
-// itself returns only when nothing writes any longer.
-func (a *attachment) copy(ctx context.Context) error {
+// copyOutput delivers output until every stream has ended, a writer fails or ctx ends. At
+// the end of ctx it detaches the streams at once, even while a writer blocks; copyOutput
+// itself returns only when no writer is active.
+func (a *attachment) copyOutput(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { a.part(context.Cause(ctx)) })()
-	err := a.carry(ctx, cancel)
+	defer context.AfterFunc(ctx, func() { a.endAttachment(context.Cause(ctx)) })()
+	err := a.copyStreams(ctx, cancel)
 	why := err
 	if ctx.Err() != nil {
 		why = context.Cause(ctx)
 	}
-	a.part(why)
+	a.endAttachment(why)
 	return err
 }
 
-// carry is copy without the end.
-func (a *attachment) carry(ctx context.Context, cancel context.CancelCauseFunc) error {
+// copyStreams is copyOutput without detaching the streams.
+func (a *attachment) copyStreams(ctx context.Context, cancel context.CancelCauseFunc) error {
 	if a.joint || len(a.outs) < 2 {
-		return a.deliver(ctx, a.outs)
+		return a.deliverOutputs(ctx, a.outs)
 	}
 	second := make(chan error, 1)
 	go func() {
-		err := a.deliver(ctx, a.outs[1:])
+		err := a.deliverOutputs(ctx, a.outs[1:])
 		if err != nil {
 			cancel(err)
 		}
 		second <- err
 	}()
-	err := a.deliver(ctx, a.outs[:1])
+	err := a.deliverOutputs(ctx, a.outs[:1])
 	if err != nil {
 		cancel(err)
 	}
 	other := <-second
 	if err == nil || other != nil && errors.Is(err, context.Canceled) {
-		return other // what made the first one give up
+		return other // the cause of the first one's cancellation
 	}
 	return err
 }
 
-// deliver writes outs, which share one wake channel, from one goroutine.
-func (a *attachment) deliver(ctx context.Context, outs []*output) error {
+// deliverOutputs writes outs, which share one wake channel, in this goroutine.
+func (a *attachment) deliverOutputs(ctx context.Context, outs []*output) error {
 	live := slices.Clone(outs)
 	for len(live) > 0 {
 		var moved bool
 		var err error
 		live = slices.DeleteFunc(live, func(o *output) bool {
-			m, eof, e := a.step(o)
+			m, eof, e := a.deliverChunk(o)
 			moved = moved || m
 			err = cmp.Or(err, e)
 			return eof
@@ -157,10 +158,10 @@ func (a *attachment) deliver(ctx context.Context, outs []*output) error {
 	return nil
 }
 
-// step delivers at most one chunk of o.
-func (a *attachment) step(o *output) (moved, eof bool, err error) {
-	buf := chunks.Get().(*[chunkSize]byte)
-	defer chunks.Put(buf)
+// deliverChunk delivers at most one chunk of o.
+func (a *attachment) deliverChunk(o *output) (moved, eof bool, err error) {
+	buf := chunkPool.Get().(*[chunkSize]byte)
+	defer chunkPool.Put(buf)
 	n, from, to, eof := o.read(buf[:])
 	if to > from {
 		a.reportGap(o.stream, from, to)
@@ -188,7 +189,7 @@ func (a *attachment) reportGap(s atoll.Stream, from, to int64) {
 	a.gap(s, from, to)
 }
 
-// sameWriter compares two writers, of which some types cannot be compared.
+// sameWriter reports whether two writers are equal; false if their type is not comparable.
 func sameWriter(a, b io.Writer) (same bool) {
 	defer func() { _ = recover() }()
 	return a == b

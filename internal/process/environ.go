@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Environ joins lists of "KEY=value" pairs into one in which each key is there
-// once, with its last value, in the order of their first appearance.
+// Environ merges lists of "KEY=value" pairs into one that has each key once, with its last
+// value, in the order of first appearance.
 func Environ(lists ...[]string) []string {
 	at := map[string]int{}
 	var env []string
@@ -22,7 +22,7 @@ func Environ(lists ...[]string) []string {
 	return env
 }
 
-// Lookup returns a variable of env, "" when it is not there.
+// Lookup returns the value of a variable in env, "" if env does not have it.
 func Lookup(env []string, key string) string {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, key+"="); ok {

@@ -15,36 +15,36 @@ import (
 // A process is one entry of a Table.
 type process struct {
 	id      string
-	info    atoll.ProcessStatus // what never changes
-	handle  Handle              // nil for one that was loaded
+	info    atoll.ProcessStatus // only the fields that never change
+	handle  Handle              // nil for a loaded process
 	started time.Time
 	openIn  bool // Command.OpenStdin
 
 	stdout, stderr *ring
-	out, err       *os.File // what the pumps read
+	out, err       *os.File // the pumps read them
 	tty            bool
 	master         bool // in and out are a terminal's master
 
-	// replica is the terminal's other side. It stays open here until the process
-	// has ended: a process may close its own just before, and if then nobody had
-	// it open the end of output would hang up on the process.
+	// replica is the terminal's other side. It stays open here until the process has
+	// ended: the process may close its own just before, and without another open
+	// descriptor the kernel would then hang up the process.
 	replica *os.File
 
 	inMu  sync.Mutex
 	in    *os.File     // nil once closed; the terminal's master is never closed here
-	taken atomic.Int64 // bytes of input that it, or its pipe or terminal, has taken
+	taken atomic.Int64 // bytes of input that the process, or its pipe or terminal, has accepted
 
 	timer    *time.Timer
 	timedOut atomic.Bool
-	killed   chan struct{} // closed when the timer's Kill has succeeded, or was given up
+	killed   chan struct{} // closed when the timer's Kill has succeeded, or the process has ended
 	exited   chan struct{} // closed when handle's Wait has returned
 
 	exit  atomic.Pointer[atoll.Exit] // set once the process itself has ended
-	ended chan struct{}              // closed when the output has ended too, or the table gave up
+	ended chan struct{}              // closed when the output has ended too, or after abandonProcess
 }
 
-// run takes care of the process until it has ended.
-func (p *process) run(t *Table) {
+// superviseProcess waits for the end of the process and of its output, and records the exit.
+func (p *process) superviseProcess(t *Table) {
 	exit := p.handle.Wait()
 	close(p.exited)
 	exit.Duration = atoll.Duration(time.Since(p.started))
@@ -59,22 +59,22 @@ func (p *process) run(t *Table) {
 		return
 	}
 	p.closeStdin()
-	p.drain()
-	t.retire(p)
+	p.drainOutput()
+	t.retireProcess(p)
 	close(p.ended)
 }
 
-// drain waits for the end of the output, but not for those who inherited the
-// process's streams and still hold them.
-func (p *process) drain() {
-	p.hurry(p.out, p.stdout)
-	p.hurry(p.err, p.stderr)
+// drainOutput waits for the end of the output, but not for descendants that still have the
+// process's streams open.
+func (p *process) drainOutput() {
+	p.setDrainDeadline(p.out, p.stdout)
+	p.setDrainDeadline(p.err, p.stderr)
 	<-p.stdout.done
 	<-p.stderr.done
 }
 
-// hurry gives the pump of r until DrainTimeout from now.
-func (p *process) hurry(f *os.File, r *ring) {
+// setDrainDeadline ends the pump of r after atoll.DrainTimeout.
+func (p *process) setDrainDeadline(f *os.File, r *ring) {
 	select {
 	case <-r.done:
 		return
@@ -82,40 +82,40 @@ func (p *process) hurry(f *os.File, r *ring) {
 	}
 	err := f.SetReadDeadline(time.Now().Add(atoll.DrainTimeout))
 	if errors.Is(err, os.ErrNoDeadline) { // a terminal, on systems that cannot poll one
-		time.AfterFunc(atoll.DrainTimeout, r.finish)
+		time.AfterFunc(atoll.DrainTimeout, r.finishStream)
 	}
 }
 
-// pump reads f into r to the end, then closes f. When the time to drain is up
-// it finishes r and goes on reading into nowhere, so that a descendant that
-// still writes is neither blocked nor killed by SIGPIPE.
-func pump(f *os.File, r *ring) {
+// pumpOutput reads f into r to the end, then closes f. After the drain deadline it finishes
+// r and discards further output, so that a descendant that still writes is neither blocked
+// nor killed by SIGPIPE.
+func pumpOutput(f *os.File, r *ring) {
 	defer f.Close()
-	defer r.finish()
-	chunk := chunks.Get().(*[chunkSize]byte)
-	defer chunks.Put(chunk)
+	defer r.finishStream()
+	chunk := chunkPool.Get().(*[chunkSize]byte)
+	defer chunkPool.Put(chunk)
 	buf := chunk[:]
 	for {
 		n, err := f.Read(buf)
 		r.write(buf[:n])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			drainPipe(f, r, buf)
-			r.finish()
+			r.finishStream()
 			_ = f.SetReadDeadline(time.Time{})
 			continue
 		}
-		if err != nil { // EOF; EIO from a terminal that nobody has open any longer; closed
+		if err != nil { // EOF, closed, or EIO from a terminal that no process has open
 			return
 		}
 	}
 }
 
-// drainPipe reads what the pipe holds right now: a slow reader may have kept
-// the pump away from it until the deadline had passed.
+// drainPipe reads the current content of the pipe: a slow reader may have blocked the pump
+// until after the deadline.
 func drainPipe(f *os.File, r *ring, buf []byte) {
 	const pipeSize = 64 << 10
 	for total := 0; total < pipeSize; {
-		_ = f.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // a read that need not wait comes first
+		_ = f.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // a read that need not wait ignores the deadline
 		n, err := f.Read(buf)
 		r.write(buf[:n])
 		total += n
@@ -125,18 +125,18 @@ func drainPipe(f *os.File, r *ring, buf []byte) {
 	}
 }
 
-// feed copies r to the process's stdin until r ends, which closes it, or ctx
-// does. When r fails, own says that nobody else may supply more.
-func (p *process) feed(ctx context.Context, r io.Reader, own bool) {
-	chunk := chunks.Get().(*[chunkSize]byte)
-	defer chunks.Put(chunk)
+// feedStdin copies r to the process's stdin until ctx or r ends. The end of r closes stdin;
+// so does an error of r if own is set, which says that there is no other source of input.
+func (p *process) feedStdin(ctx context.Context, r io.Reader, own bool) {
+	chunk := chunkPool.Get().(*[chunkSize]byte)
+	defer chunkPool.Put(chunk)
 	buf := chunk[:]
 	for {
 		n, err := r.Read(buf)
 		if ctx.Err() != nil {
 			return
 		}
-		if n > 0 && p.input(buf[:n]) != nil {
+		if n > 0 && p.writeInput(buf[:n]) != nil {
 			return
 		}
 		if err == io.EOF || err != nil && own && !p.openIn {
@@ -148,8 +148,8 @@ func (p *process) feed(ctx context.Context, r io.Reader, own bool) {
 	}
 }
 
-// input writes b to the process's stdin or terminal. It may block.
-func (p *process) input(b []byte) error {
+// writeInput writes b to the process's stdin or terminal, and may block.
+func (p *process) writeInput(b []byte) error {
 	p.inMu.Lock()
 	in := p.in
 	p.inMu.Unlock()
@@ -168,8 +168,8 @@ func (p *process) input(b []byte) error {
 	return err
 }
 
-// endInput is the end of input from a client. A terminal stays open: its end
-// of file is a character, which clients send themselves.
+// endInput closes stdin at the end of a client's input. A terminal stays open: its end of
+// file is a character, which clients send themselves.
 func (p *process) endInput() {
 	if !p.tty {
 		p.closeStdin()
@@ -185,59 +185,59 @@ func (p *process) closeStdin() {
 	p.in = nil
 }
 
-// killAgain is how long after a process could not be killed that is tried again:
-// it may be in a sandbox that is paused.
-const killAgain = time.Second
+// killRetryDelay is the time between attempts to kill a process: an attempt fails while the
+// sandbox is paused.
+const killRetryDelay = time.Second
 
-// expire is called when Command.Timeout is over. It returns when the process was
-// killed, or has ended.
-func (p *process) expire() {
+// killOnTimeout kills the process at the end of Command.Timeout. It returns when it has
+// killed the process, or when the process has ended.
+func (p *process) killOnTimeout() {
 	defer close(p.killed)
 	p.timedOut.Store(true)
 	for p.handle.Kill() != nil {
 		select {
 		case <-p.exited:
 			return
-		case <-time.After(killAgain):
+		case <-time.After(killRetryDelay):
 		}
 	}
 }
 
-// hold keeps both streams for their first readers, for so long.
-func (p *process) hold(d time.Duration) {
+// holdOutput retains both streams for their first readers, for the time d at most.
+func (p *process) holdOutput(d time.Duration) {
 	for _, r := range []*ring{p.stdout, p.stderr} {
-		held := r.hold()
-		time.AfterFunc(d, func() { r.unhold(held) })
+		held := r.holdContent()
+		time.AfterFunc(d, func() { r.endHold(held) })
 	}
 }
 
-// kept is how much memory the output of a process that has ended takes.
-func (p *process) kept() int64 { return p.stdout.kept() + p.stderr.kept() }
+// keptBytes returns the memory of the output of an ended process, in bytes.
+func (p *process) keptBytes() int64 { return p.stdout.keptBytes() + p.stderr.keptBytes() }
 
-// empty forgets it, unless somebody reads it, and says how much that was.
-func (p *process) empty() int64 { return p.stdout.empty() + p.stderr.empty() }
+// dropOutput drops the output, except streams with a reader, and returns the bytes freed.
+func (p *process) dropOutput() int64 { return p.stdout.dropContent() + p.stderr.dropContent() }
 
-// release lets the pumps run whatever readers do.
-func (p *process) release() {
-	p.stdout.release()
-	p.stderr.release()
+// releaseRings makes the pumps run without waiting for readers.
+func (p *process) releaseRings() {
+	p.stdout.releaseWriter()
+	p.stderr.releaseWriter()
 }
 
-// abandon ends a process whose exit will not be seen.
-func (p *process) abandon() {
+// abandonProcess marks a process as ended if the table will not see its exit.
+func (p *process) abandonProcess() {
 	if !p.exit.CompareAndSwap(nil, &atoll.Exit{Code: -1, Reason: "the sandbox stopped before its exit was seen"}) {
 		return
 	}
 	p.closeStdin()
 	closeFiles(p.replica)
-	p.stdout.finish()
-	p.stderr.finish()
+	p.stdout.finishStream()
+	p.stderr.finishStream()
 	close(p.ended)
 }
 
-func (p *process) status() atoll.ProcessStatus {
+func (p *process) currentStatus() atoll.ProcessStatus {
 	st := p.info
-	st.Stdin, st.Stdout, st.Stderr = p.taken.Load(), p.stdout.status(), p.stderr.status()
+	st.Stdin, st.Stdout, st.Stderr = p.taken.Load(), p.stdout.streamStatus(), p.stderr.streamStatus()
 	if exit := p.exit.Load(); exit != nil {
 		e := *exit
 		st.Exit = &e
@@ -256,11 +256,11 @@ func (h *handle) ID() string { return h.id }
 
 // Wait implements atoll.Process.
 func (h *handle) Wait(ctx context.Context) (atoll.Exit, error) {
-	if err := await(ctx, h.ended); err != nil {
+	if err := awaitDone(ctx, h.ended); err != nil {
 		return atoll.Exit{}, err
 	}
 	if h.delivered != nil {
-		if err := await(ctx, h.delivered); err != nil {
+		if err := awaitDone(ctx, h.delivered); err != nil {
 			return atoll.Exit{}, err
 		}
 	}
@@ -271,8 +271,8 @@ func (h *handle) Wait(ctx context.Context) (atoll.Exit, error) {
 	return exit, nil
 }
 
-// await prefers what has happened to a ctx that has ended.
-func await(ctx context.Context, done <-chan struct{}) error {
+// awaitDone waits for done or the end of ctx. If both have happened, it returns nil.
+func awaitDone(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil
@@ -308,10 +308,10 @@ func (h *handle) Signal(ctx context.Context, sig atoll.Signal) error {
 	return nil
 }
 
-// Attach implements atoll.Process. With neither Stdout nor Stderr it returns
-// when Stdin has ended or the process has.
+// Attach implements atoll.Process. With neither Stdout nor Stderr it returns when Stdin or
+// the process has ended.
 func (h *handle) Attach(ctx context.Context, a *atoll.Attachment) error {
-	att, err := h.attach(a)
+	att, err := h.newAttachment(a)
 	if err != nil {
 		return err
 	}
@@ -322,11 +322,11 @@ func (h *handle) Attach(ctx context.Context, a *atoll.Attachment) error {
 		defer cancel()
 		go func() {
 			defer close(fed)
-			h.feed(feedCtx, a.Stdin, false)
+			h.feedStdin(feedCtx, a.Stdin, false)
 		}()
 	}
 	if len(att.outs) > 0 || fed == nil {
-		return att.copy(ctx)
+		return att.copyOutput(ctx)
 	}
 	select {
 	case <-fed:

@@ -24,8 +24,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// host is the smallest backend: a process of this machine in a session of its own.
-type host struct{ cmd *exec.Cmd }
+// hostHandle is the smallest backend: a process of this machine in a session of its own.
+type hostHandle struct{ cmd *exec.Cmd }
 
 func startHost(args []string, tty bool) func(Stdio) (Handle, error) {
 	return func(s Stdio) (Handle, error) {
@@ -35,13 +35,13 @@ func startHost(args []string, tty bool) func(Stdio) (Handle, error) {
 		if err := cmd.Start(); err != nil {
 			return nil, atoll.E("exec", "", atoll.ErrExecFailed, err)
 		}
-		return &host{cmd}, nil
+		return &hostHandle{cmd}, nil
 	}
 }
 
-func (h *host) PID() int { return h.cmd.Process.Pid }
+func (h *hostHandle) PID() int { return h.cmd.Process.Pid }
 
-func (h *host) Wait() atoll.Exit {
+func (h *hostHandle) Wait() atoll.Exit {
 	_ = h.cmd.Wait()
 	ws := h.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
@@ -50,8 +50,8 @@ func (h *host) Wait() atoll.Exit {
 	return atoll.Exit{Code: ws.ExitStatus()}
 }
 
-func (h *host) Signal(sig atoll.Signal) error { return h.cmd.Process.Signal(syscall.Signal(sig)) }
-func (h *host) Kill() error                   { return syscall.Kill(-h.PID(), syscall.SIGKILL) }
+func (h *hostHandle) Signal(sig atoll.Signal) error { return h.cmd.Process.Signal(syscall.Signal(sig)) }
+func (h *hostHandle) Kill() error                   { return syscall.Kill(-h.PID(), syscall.SIGKILL) }
 
 func newTable(t *testing.T) *Table {
 	t.Helper()
@@ -66,7 +66,7 @@ func newTable(t *testing.T) *Table {
 	return table
 }
 
-func start(t *testing.T, table *Table, cmd *atoll.Command) atoll.Process {
+func mustStart(t *testing.T, table *Table, cmd *atoll.Command) atoll.Process {
 	t.Helper()
 	p, err := table.Start(t.Context(), "", cmd, startHost(cmd.Args, cmd.TTY != nil))
 	if err != nil {
@@ -75,9 +75,11 @@ func start(t *testing.T, table *Table, cmd *atoll.Command) atoll.Process {
 	return p
 }
 
-func sh(script string) *atoll.Command { return &atoll.Command{Args: []string{"/bin/sh", "-c", script}} }
+func shellCommand(script string) *atoll.Command {
+	return &atoll.Command{Args: []string{"/bin/sh", "-c", script}}
+}
 
-func wait(t *testing.T, p atoll.Process) atoll.Exit {
+func mustWait(t *testing.T, p atoll.Process) atoll.Exit {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
@@ -88,19 +90,19 @@ func wait(t *testing.T, p atoll.Process) atoll.Exit {
 	return exit
 }
 
-// buffer is a bytes.Buffer for two goroutines.
-type buffer struct {
+// safeBuffer is a bytes.Buffer for two goroutines.
+type safeBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (b *buffer) Write(p []byte) (int, error) {
+func (b *safeBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
 }
 
-func (b *buffer) String() string {
+func (b *safeBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
@@ -134,12 +136,12 @@ func TestExitsAndStreams(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			cmd := sh(tt.script)
+			cmd := shellCommand(tt.script)
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			if tt.stdin != "" {
 				cmd.Stdin = strings.NewReader(tt.stdin)
 			}
-			exit := wait(t, start(t, table, cmd))
+			exit := mustWait(t, mustStart(t, table, cmd))
 			if exit.Duration <= 0 {
 				t.Errorf("duration %v, want more than 0", exit.Duration)
 			}
@@ -151,14 +153,14 @@ func TestExitsAndStreams(t *testing.T) {
 	}
 }
 
-// once fails the test when two goroutines write at once.
-type once struct {
+// exclusiveWriter fails the test when two goroutines write at once.
+type exclusiveWriter struct {
 	t  *testing.T
 	mu sync.Mutex
 	n  int
 }
 
-func (o *once) Write(p []byte) (int, error) {
+func (o *exclusiveWriter) Write(p []byte) (int, error) {
 	if !o.mu.TryLock() {
 		o.t.Error("two writes at once")
 		return len(p), nil
@@ -170,10 +172,10 @@ func (o *once) Write(p []byte) (int, error) {
 }
 
 func TestOneWriterForBothStreams(t *testing.T) {
-	w := &once{t: t}
-	cmd := sh("for i in 1 2 3 4; do head -c 100000 /dev/zero; head -c 100000 /dev/zero >&2; done")
+	w := &exclusiveWriter{t: t}
+	cmd := shellCommand("for i in 1 2 3 4; do head -c 100000 /dev/zero; head -c 100000 /dev/zero >&2; done")
 	cmd.Stdout, cmd.Stderr = w, w
-	wait(t, start(t, newTable(t), cmd))
+	mustWait(t, mustStart(t, newTable(t), cmd))
 	if w.n != 800000 {
 		t.Errorf("got %d bytes, want 800000", w.n)
 	}
@@ -185,11 +187,11 @@ type uncomparable struct{ f []func([]byte) }
 func (u uncomparable) Write(p []byte) (int, error) { u.f[0](p); return len(p), nil }
 
 func TestUncomparableWriters(t *testing.T) {
-	var got buffer
+	var got safeBuffer
 	w := uncomparable{[]func([]byte){func(p []byte) { got.Write(p) }}}
-	cmd := sh("echo a; echo b >&2")
+	cmd := shellCommand("echo a; echo b >&2")
 	cmd.Stdout, cmd.Stderr = w, w
-	wait(t, start(t, newTable(t), cmd))
+	mustWait(t, mustStart(t, newTable(t), cmd))
 	if s := got.String(); len(s) != 4 {
 		t.Errorf("got %q", s)
 	}
@@ -197,10 +199,10 @@ func TestUncomparableWriters(t *testing.T) {
 
 func TestUnreadOutputNeverBlocks(t *testing.T) {
 	table := newTable(t)
-	cmd := sh("head -c 8388608 /dev/zero; echo the end")
+	cmd := shellCommand("head -c 8388608 /dev/zero; echo the end")
 	cmd.OutputLimit = 16
-	p := start(t, table, cmd)
-	if exit := wait(t, p); !exit.Success() {
+	p := mustStart(t, table, cmd)
+	if exit := mustWait(t, p); !exit.Success() {
 		t.Fatalf("exit %v", exit)
 	}
 	var out bytes.Buffer
@@ -215,9 +217,9 @@ func TestUnreadOutputNeverBlocks(t *testing.T) {
 
 func TestLargeOutputArrivesWhole(t *testing.T) {
 	h := &hash{}
-	cmd := sh("seq 1 1200000")
+	cmd := shellCommand("seq 1 1200000")
 	cmd.Stdout = h
-	wait(t, start(t, newTable(t), cmd))
+	mustWait(t, mustStart(t, newTable(t), cmd))
 	if h.n != 8488896 || h.bad != "" {
 		t.Errorf("got %d bytes, want 8488896; first wrong line %q", h.n, h.bad)
 	}
@@ -250,9 +252,9 @@ func (h *hash) Write(p []byte) (int, error) {
 func TestBackPressure(t *testing.T) {
 	table := newTable(t)
 	r, w := io.Pipe()
-	cmd := sh("head -c 4194304 /dev/zero; echo done >&2")
+	cmd := shellCommand("head -c 4194304 /dev/zero; echo done >&2")
 	cmd.Stdout, cmd.OutputLimit = w, 64<<10
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	eventually(t, "the ring is full", func() bool { return table.List()[0].Stdout.Written >= 64<<10 })
 	if st := table.List()[0]; st.Stderr.Written != 0 || st.Exit != nil {
 		t.Errorf("the process was not held back: %+v", st)
@@ -263,7 +265,7 @@ func TestBackPressure(t *testing.T) {
 			t.Errorf("read %d bytes, want 4194304", n)
 		}
 	}()
-	wait(t, p)
+	mustWait(t, p)
 	w.Close()
 }
 
@@ -281,17 +283,17 @@ func TestDetachUnblocksTheProcess(t *testing.T) {
 		}, context.Canceled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cmd := sh("read x; head -c 4194304 /dev/zero")
+			cmd := shellCommand("read x; head -c 4194304 /dev/zero")
 			cmd.OpenStdin, cmd.OutputLimit = true, 64<<10
-			p := start(t, newTable(t), cmd)
+			p := mustStart(t, newTable(t), cmd)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			var other buffer
+			var other safeBuffer
 			err := p.Attach(ctx, &atoll.Attachment{Stdin: strings.NewReader("go\n"), Stdout: tt.make(cancel), Stderr: &other})
 			if !errors.Is(err, tt.want) {
 				t.Errorf("Attach: %v, want %v", err, tt.want)
 			}
-			wait(t, p)
+			mustWait(t, p)
 		})
 	}
 }
@@ -302,7 +304,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestBlockedWriterIsDetachedWhenCtxEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := start(t, newTable(t), sh("head -c 4194304 /dev/zero"))
+	p := mustStart(t, newTable(t), shellCommand("head -c 4194304 /dev/zero"))
 	blocked, unblock := make(chan struct{}), make(chan struct{})
 	attached := make(chan error)
 	go func() {
@@ -312,7 +314,7 @@ func TestBlockedWriterIsDetachedWhenCtxEnds(t *testing.T) {
 	}()
 	<-blocked
 	cancel()
-	wait(t, p) // although the writer still blocks
+	mustWait(t, p) // although the writer still blocks
 	close(unblock)
 	if err := <-attached; !errors.Is(err, context.Canceled) {
 		t.Errorf("Attach: %v, want context.Canceled", err)
@@ -321,9 +323,9 @@ func TestBlockedWriterIsDetachedWhenCtxEnds(t *testing.T) {
 
 func TestAttachReplaysAndFollows(t *testing.T) {
 	table := newTable(t)
-	cmd := sh("echo one; echo two >&2; read x; echo $x")
+	cmd := shellCommand("echo one; echo two >&2; read x; echo $x")
 	cmd.OpenStdin = true
-	started := start(t, table, cmd)
+	started := mustStart(t, table, cmd)
 	p, err := table.Get(started.ID())
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +343,7 @@ func TestAttachReplaysAndFollows(t *testing.T) {
 	if err != nil || out.String() != "e\nthree\n" || errs.String() != "two\n" {
 		t.Errorf("from 2: %v, %q, %q", err, &out, &errs)
 	}
-	wait(t, p)
+	mustWait(t, p)
 	if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: &late, StdoutFrom: atoll.FromNow}); err != nil || late.Len() > 0 {
 		t.Errorf("FromNow after the end: %v, %q", err, &late)
 	}
@@ -352,13 +354,13 @@ func TestAttachReplaysAndFollows(t *testing.T) {
 }
 
 func TestAttachStdinAlone(t *testing.T) {
-	cmd := sh("cat >/dev/null; exit 5")
+	cmd := shellCommand("cat >/dev/null; exit 5")
 	cmd.OpenStdin = true
-	p := start(t, newTable(t), cmd)
+	p := mustStart(t, newTable(t), cmd)
 	if err := p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("x")}); err != nil {
 		t.Errorf("Attach: %v", err)
 	}
-	if exit := wait(t, p); exit.Code != 5 {
+	if exit := mustWait(t, p); exit.Code != 5 {
 		t.Errorf("exit %v, want code 5: the end of an attachment's stdin closes the process's", exit)
 	}
 }
@@ -367,11 +369,11 @@ func TestBackgroundChildDoesNotHoldWait(t *testing.T) {
 	for _, script := range []string{"sleep 60 & echo $!", "(sleep 60; echo late) & echo $!", "yes >&2 & echo $!"} {
 		t.Run(script, func(t *testing.T) {
 			var out bytes.Buffer
-			cmd := sh(script)
+			cmd := shellCommand(script)
 			cmd.Stdout, cmd.Stderr = &out, io.Discard
-			p := start(t, newTable(t), cmd)
+			p := mustStart(t, newTable(t), cmd)
 			begin := time.Now()
-			exit := wait(t, p)
+			exit := mustWait(t, p)
 			if took := time.Since(begin); !exit.Success() || took > atoll.DrainTimeout+testenv.Scale(10*time.Second) {
 				t.Errorf("%v after %v", exit, took)
 			}
@@ -393,7 +395,7 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 	// The process ends while most of its output is still in the pipe and the
 	// ring; the drain must not cut it off.
 	var n int
-	cmd := sh("head -c 300000 /dev/zero; sleep 60 >&2 & kill -9 $$")
+	cmd := shellCommand("head -c 300000 /dev/zero; sleep 60 >&2 & kill -9 $$")
 	cmd.OutputLimit = 1000
 	cmd.Stdout = writerFunc(func(p []byte) (int, error) {
 		n += len(p)
@@ -401,8 +403,8 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 		return len(p), nil
 	})
 	table := newTable(t)
-	p := start(t, table, cmd)
-	wait(t, p)
+	p := mustStart(t, table, cmd)
+	mustWait(t, p)
 	if n != 300000 {
 		t.Errorf("got %d bytes, want 300000", n)
 	}
@@ -410,20 +412,20 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
-	cmd := sh("sleep 60 & echo started; sleep 60")
+	cmd := shellCommand("sleep 60 & echo started; sleep 60")
 	cmd.Timeout = atoll.Duration(testenv.Scale(300 * time.Millisecond)) // in which it has begun
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	exit := wait(t, start(t, newTable(t), cmd))
+	exit := mustWait(t, mustStart(t, newTable(t), cmd))
 	if exit.Code != atoll.ExitTimedOut || !exit.TimedOut || out.String() != "started\n" {
 		t.Errorf("exit %+v, stdout %q", exit, &out)
 	}
 	if d := time.Duration(exit.Duration); d > testenv.Scale(10*time.Second) {
 		t.Errorf("took %v", d)
 	}
-	cmd = sh("exit 4")
+	cmd = shellCommand("exit 4")
 	cmd.Timeout = atoll.Duration(time.Hour)
-	if exit := wait(t, start(t, newTable(t), cmd)); exit.Code != 4 || exit.TimedOut {
+	if exit := mustWait(t, mustStart(t, newTable(t), cmd)); exit.Code != 4 || exit.TimedOut {
 		t.Errorf("in time: exit %+v", exit)
 	}
 }
@@ -431,9 +433,9 @@ func TestTimeout(t *testing.T) {
 func TestStuckStdinHoldsNothing(t *testing.T) {
 	r, w := io.Pipe()
 	table := NewTable()
-	cmd := sh("echo x")
+	cmd := shellCommand("echo x")
 	cmd.Stdin = r
-	wait(t, start(t, table, cmd))
+	mustWait(t, mustStart(t, table, cmd))
 	closed := make(chan struct{})
 	go func() { table.Close(); close(closed) }()
 	select {
@@ -446,7 +448,7 @@ func TestStuckStdinHoldsNothing(t *testing.T) {
 
 func TestSignal(t *testing.T) {
 	table := newTable(t)
-	p := start(t, table, sh("trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done"))
+	p := mustStart(t, table, shellCommand("trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done"))
 	eventually(t, "ready", func() bool { return table.List()[0].Stdout.Written > 0 })
 	if err := p.Signal(t.Context(), 65); !errors.Is(err, atoll.ErrInvalid) {
 		t.Errorf("signal 65: %v, want ErrInvalid", err)
@@ -454,7 +456,7 @@ func TestSignal(t *testing.T) {
 	if err := p.Signal(t.Context(), atoll.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	if exit := wait(t, p); exit.Code != 7 {
+	if exit := mustWait(t, p); exit.Code != 7 {
 		t.Errorf("exit %v, want code 7", exit)
 	}
 	for _, sig := range []atoll.Signal{atoll.SIGTERM, atoll.SIGKILL} {
@@ -466,9 +468,9 @@ func TestSignal(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	table := newTable(t)
-	cmd := sh("read x; exit 9")
+	cmd := shellCommand("read x; exit 9")
 	cmd.OpenStdin = true
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
@@ -494,13 +496,13 @@ func TestWait(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	table := newTable(t)
 	in, typed := io.Pipe()
-	var screen buffer
-	cmd := sh(`test -t 0 && test -t 1 && test -t 2 && echo tty
+	var screen safeBuffer
+	cmd := shellCommand(`test -t 0 && test -t 1 && test -t 2 && echo tty
 		stty size; trap 'stty size; echo resized' WINCH; trap 'echo interrupted' INT
 		echo ready; while :; do sleep 0.02; done`)
 	cmd.TTY = &atoll.Size{Rows: 21, Cols: 77}
 	cmd.Stdin, cmd.Stdout = in, &screen
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	eventually(t, "ready", func() bool { return strings.Contains(screen.String(), "ready\r\n") })
 	if s := screen.String(); !strings.HasPrefix(s, "tty\r\n21 77\r\n") {
 		t.Errorf("screen %q", s)
@@ -517,7 +519,7 @@ func TestTerminal(t *testing.T) {
 	if err := p.Signal(t.Context(), atoll.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if exit := wait(t, p); exit.Signal != atoll.SIGKILL {
+	if exit := mustWait(t, p); exit.Signal != atoll.SIGKILL {
 		t.Errorf("exit %v", exit)
 	}
 	if err := atoll.Resize(t.Context(), p, atoll.Size{Rows: 1, Cols: 1}); !errors.Is(err, atoll.ErrStopped) {
@@ -526,20 +528,20 @@ func TestTerminal(t *testing.T) {
 	if st := table.List()[0]; !st.TTY || st.Stderr.Written != 0 {
 		t.Errorf("status %+v", st)
 	}
-	if err := atoll.Resize(t.Context(), start(t, table, sh(":")), atoll.Size{}); !errors.Is(err, atoll.ErrInvalid) {
+	if err := atoll.Resize(t.Context(), mustStart(t, table, shellCommand(":")), atoll.Size{}); !errors.Is(err, atoll.ErrInvalid) {
 		t.Errorf("resize without a terminal: %v, want ErrInvalid", err)
 	}
 }
 
 func TestBackgroundChildOnATerminalDoesNotHoldWait(t *testing.T) {
 	table := newTable(t)
-	cmd := sh("trap '' HUP; sleep 60 & echo $!")
+	cmd := shellCommand("trap '' HUP; sleep 60 & echo $!")
 	cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
 	var screen bytes.Buffer
 	cmd.Stdout = &screen
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	begin := time.Now()
-	wait(t, p)
+	mustWait(t, p)
 	if took := time.Since(begin); took > atoll.DrainTimeout+testenv.Scale(10*time.Second) {
 		t.Errorf("Wait took %v", took)
 	}
@@ -555,11 +557,11 @@ func TestBackgroundChildOnATerminalDoesNotHoldWait(t *testing.T) {
 func TestTerminalLosesNothingAtTheEnd(t *testing.T) {
 	table := newTable(t)
 	for range 20 {
-		cmd := sh("seq 1 2000")
+		cmd := shellCommand("seq 1 2000")
 		cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
 		var screen bytes.Buffer
 		cmd.Stdout = &screen
-		wait(t, start(t, table, cmd))
+		mustWait(t, mustStart(t, table, cmd))
 		if !strings.HasSuffix(screen.String(), "\r\n2000\r\n") {
 			s := screen.String()
 			t.Fatalf("%d bytes that end with %q", len(s), s[max(0, len(s)-20):])
@@ -570,36 +572,36 @@ func TestTerminalLosesNothingAtTheEnd(t *testing.T) {
 func TestTerminalThatTheProcessClosesFirst(t *testing.T) {
 	table := newTable(t)
 	for range 5 {
-		cmd := sh("echo bye; exec <&- >&- 2>&-; sleep 0.02; exit 3")
+		cmd := shellCommand("echo bye; exec <&- >&- 2>&-; sleep 0.02; exit 3")
 		cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
 		var screen bytes.Buffer
 		cmd.Stdout = &screen
-		if exit := wait(t, start(t, table, cmd)); exit.Code != 3 || screen.String() != "bye\r\n" {
+		if exit := mustWait(t, mustStart(t, table, cmd)); exit.Code != 3 || screen.String() != "bye\r\n" {
 			t.Errorf("exit %v, screen %q; want no hangup", exit, &screen)
 		}
 	}
 }
 
-// hooked is a backend that has to be told of input.
-type hooked struct {
+// hookedHandle is a backend that receives input through Terminal.
+type hookedHandle struct {
 	Handle
 	told chan string
 }
 
-func (h *hooked) Input(master *os.File, p []byte) error {
+func (h *hookedHandle) Input(master *os.File, p []byte) error {
 	h.told <- string(p)
 	_, err := master.Write(p)
 	return err
 }
-func (h *hooked) Resized() { h.told <- "resized" }
+func (h *hookedHandle) Resized() { h.told <- "resized" }
 
 func TestTerminalHooks(t *testing.T) {
 	told := make(chan string, 10)
-	cmd := sh("read x")
+	cmd := shellCommand("read x")
 	cmd.TTY = &atoll.Size{Rows: 1, Cols: 1}
 	p, err := newTable(t).Start(t.Context(), "t", cmd, func(s Stdio) (Handle, error) {
 		h, err := startHost(cmd.Args, true)(s)
-		return &hooked{h, told}, err
+		return &hookedHandle{h, told}, err
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -616,12 +618,12 @@ func TestTerminalHooks(t *testing.T) {
 	if got := <-told; got != "hi\n" {
 		t.Errorf("told %q", got)
 	}
-	wait(t, p)
+	mustWait(t, p)
 }
 
 func TestTableIDs(t *testing.T) {
 	table := newTable(t)
-	cmd := sh(":")
+	cmd := shellCommand(":")
 	p, err := table.Start(t.Context(), "main", cmd, startHost(cmd.Args, false))
 	if err != nil || p.ID() != "main" {
 		t.Fatalf("Start: %v", err)
@@ -640,21 +642,21 @@ func TestTableIDs(t *testing.T) {
 	if _, err := table.Get("again"); !errors.Is(err, atoll.ErrNotExist) {
 		t.Errorf("after a failed start: %v, want ErrNotExist", err)
 	}
-	wait(t, p)
+	mustWait(t, p)
 }
 
 func TestTableForgetsTheOldestEnded(t *testing.T) {
 	table := newTable(t)
-	keep := sh("read x")
+	keep := shellCommand("read x")
 	keep.OpenStdin = true
-	running := start(t, table, keep)
+	running := mustStart(t, table, keep)
 	var first, last atoll.Process
 	for range keepEnded + 5 {
-		last = start(t, table, &atoll.Command{Args: []string{"/bin/true"}})
+		last = mustStart(t, table, &atoll.Command{Args: []string{"/bin/true"}})
 		if first == nil {
 			first = last
 		}
-		wait(t, last)
+		mustWait(t, last)
 	}
 	if n := len(table.List()); n != keepEnded+1 {
 		t.Errorf("%d processes are kept, want %d ended and one that runs", n, keepEnded)
@@ -672,11 +674,11 @@ func TestTableForgetsTheOldestEnded(t *testing.T) {
 	}
 }
 
-// printer prints n bytes.
-func printer(n int) *atoll.Command { return sh(fmt.Sprintf("head -c %d /dev/zero", n)) }
+// printCommand prints n bytes.
+func printCommand(n int) *atoll.Command { return shellCommand(fmt.Sprintf("head -c %d /dev/zero", n)) }
 
-// outputs says what is kept of the stdout of every process, oldest first.
-func outputs(table *Table) (kept []int64) {
+// keptOutput says what is kept of the stdout of every process, oldest first.
+func keptOutput(table *Table) (kept []int64) {
 	for _, st := range table.List() {
 		kept = append(kept, st.Stdout.Written-st.Stdout.Kept)
 	}
@@ -697,9 +699,9 @@ func TestEndedOutputIsBounded(t *testing.T) {
 			table := newTable(t)
 			table.EndedOutput = 1000
 			for _, n := range test.prints {
-				wait(t, start(t, table, printer(n)))
+				mustWait(t, mustStart(t, table, printCommand(n)))
 			}
-			if got := outputs(table); !slices.Equal(got, test.want) {
+			if got := keptOutput(table); !slices.Equal(got, test.want) {
 				t.Errorf("%d are kept, want %d", got, test.want)
 			}
 		})
@@ -709,9 +711,9 @@ func TestEndedOutputIsBounded(t *testing.T) {
 func TestForgottenOutputIsAGap(t *testing.T) {
 	table := newTable(t)
 	table.EndedOutput = 1000
-	p := start(t, table, printer(700))
-	wait(t, p)
-	wait(t, start(t, table, printer(700)))
+	p := mustStart(t, table, printCommand(700))
+	mustWait(t, p)
+	mustWait(t, mustStart(t, table, printCommand(700)))
 	for name, from := range map[string]int64{"from the start": 0, "from within": 100} {
 		var out bytes.Buffer
 		var gaps []int64
@@ -724,24 +726,24 @@ func TestForgottenOutputIsAGap(t *testing.T) {
 	}
 }
 
-// A process that runs for long may be the first that was started; what it said
-// is the last to go all the same.
+// The table drops output in the order of the ends: that of a long-running process that
+// was started first goes last.
 func TestOutputGoesInTheOrderOfTheEnds(t *testing.T) {
 	table := newTable(t)
 	table.EndedOutput = 1000
-	cmd := sh("read x; head -c 600 /dev/zero")
+	cmd := shellCommand("read x; head -c 600 /dev/zero")
 	cmd.OpenStdin = true
-	long := start(t, table, cmd)
-	wait(t, start(t, table, printer(600)))
+	long := mustStart(t, table, cmd)
+	mustWait(t, mustStart(t, table, printCommand(600)))
 	if err := long.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("\n")}); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, long)
-	if got := outputs(table); !slices.Equal(got, []int64{600, 0}) {
+	mustWait(t, long)
+	if got := keptOutput(table); !slices.Equal(got, []int64{600, 0}) {
 		t.Errorf("%d are kept, want that of the one that ended last", got)
 	}
 	for range keepEnded {
-		wait(t, start(t, table, &atoll.Command{Args: []string{"/bin/true"}}))
+		mustWait(t, mustStart(t, table, &atoll.Command{Args: []string{"/bin/true"}}))
 	}
 	list := table.List()
 	if _, err := table.Get(long.ID()); !errors.Is(err, atoll.ErrNotExist) || len(list) != keepEnded {
@@ -762,35 +764,35 @@ func TestOutputThatIsReadIsKept(t *testing.T) {
 		got += len(p)
 		return len(p), nil
 	})
-	cmd := sh("printf x; read x; head -c 900 /dev/zero")
+	cmd := shellCommand("printf x; read x; head -c 900 /dev/zero")
 	cmd.Stdin, cmd.Stdout = strings.NewReader("\n"), slow
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	<-entered
 	eventually(t, "the end of the first", func() bool { return table.List()[0].Exit != nil })
 	for range 3 {
-		wait(t, start(t, table, printer(900)))
+		mustWait(t, mustStart(t, table, printCommand(900)))
 	}
 	close(release)
-	wait(t, p)
+	mustWait(t, p)
 	if got != 901 {
 		t.Errorf("a reader who was there got %d bytes, want 901", got)
 	}
-	wait(t, start(t, table, printer(900)))
-	if kept := outputs(table); !slices.Equal(kept, []int64{0, 0, 0, 0, 900}) {
+	mustWait(t, mustStart(t, table, printCommand(900)))
+	if kept := keptOutput(table); !slices.Equal(kept, []int64{0, 0, 0, 0, 900}) {
 		t.Errorf("once it is read, %d are kept", kept)
 	}
 }
 
 func TestClose(t *testing.T) {
 	table := newTable(t)
-	var out buffer
-	cmd := sh("echo hello; sleep 60")
+	var out safeBuffer
+	cmd := shellCommand("echo hello; sleep 60")
 	cmd.Stdout = &out
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	eventually(t, "hello", func() bool { return out.String() == "hello\n" })
 	table.Close()
 	table.Close()
-	if exit := wait(t, p); exit.Signal != atoll.SIGKILL {
+	if exit := mustWait(t, p); exit.Signal != atoll.SIGKILL {
 		t.Errorf("exit %v, want SIGKILL", exit)
 	}
 	if _, err := table.Start(t.Context(), "", cmd, startHost(cmd.Args, false)); !errors.Is(err, atoll.ErrStopped) {
@@ -804,8 +806,8 @@ func TestClose(t *testing.T) {
 
 func TestStopGivesGrace(t *testing.T) {
 	table := newTable(t)
-	polite := start(t, table, sh("trap 'exit 0' TERM; echo; while :; do sleep 0.01; done"))
-	stubborn := start(t, table, sh("trap '' TERM; echo; while :; do sleep 0.01; done"))
+	polite := mustStart(t, table, shellCommand("trap 'exit 0' TERM; echo; while :; do sleep 0.01; done"))
+	stubborn := mustStart(t, table, shellCommand("trap '' TERM; echo; while :; do sleep 0.01; done"))
 	eventually(t, "both are ready", func() bool {
 		l := table.List()
 		return l[0].Stdout.Written > 0 && l[1].Stdout.Written > 0
@@ -813,27 +815,27 @@ func TestStopGivesGrace(t *testing.T) {
 	if err := table.Stop(t.Context(), 300*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if exit := wait(t, polite); exit.Code != 0 {
+	if exit := mustWait(t, polite); exit.Code != 0 {
 		t.Errorf("polite: %v", exit)
 	}
-	if exit := wait(t, stubborn); exit.Signal != atoll.SIGKILL {
+	if exit := mustWait(t, stubborn); exit.Signal != atoll.SIGKILL {
 		t.Errorf("stubborn: %v", exit)
 	}
 }
 
-// immortal is a process that its backend lost.
-type immortal struct{ gone chan struct{} }
+// immortalHandle is a process that its backend lost.
+type immortalHandle struct{ gone chan struct{} }
 
-func (i *immortal) PID() int                  { return 0 }
-func (i *immortal) Wait() atoll.Exit          { <-i.gone; return atoll.Exit{} }
-func (i *immortal) Signal(atoll.Signal) error { return nil }
-func (i *immortal) Kill() error               { return errors.New("cannot be reached") }
+func (i *immortalHandle) PID() int                  { return 0 }
+func (i *immortalHandle) Wait() atoll.Exit          { <-i.gone; return atoll.Exit{} }
+func (i *immortalHandle) Signal(atoll.Signal) error { return nil }
+func (i *immortalHandle) Kill() error               { return errors.New("cannot be reached") }
 
 func TestCloseAbandonsWhatCannotBeKilled(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
 	table := NewTable()
-	h := &immortal{make(chan struct{})}
-	p, err := table.Start(t.Context(), "", sh(""), func(Stdio) (Handle, error) { return h, nil })
+	h := &immortalHandle{make(chan struct{})}
+	p, err := table.Start(t.Context(), "", shellCommand(""), func(Stdio) (Handle, error) { return h, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -856,14 +858,14 @@ func TestManyAtOnce(t *testing.T) {
 	for i := range 32 {
 		all.Go(func() {
 			var out bytes.Buffer
-			cmd := sh(fmt.Sprintf("echo %d; cat", i))
+			cmd := shellCommand(fmt.Sprintf("echo %d; cat", i))
 			cmd.Stdin, cmd.Stdout = strings.NewReader("in"), &out
 			p, err := table.Start(t.Context(), "", cmd, startHost(cmd.Args, false))
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if exit := wait(t, p); !exit.Success() || out.String() != fmt.Sprintf("%d\nin", i) {
+			if exit := mustWait(t, p); !exit.Success() || out.String() != fmt.Sprintf("%d\nin", i) {
 				t.Errorf("%d: %v, %q", i, exit, &out)
 			}
 		})
@@ -886,7 +888,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkBare is what BenchmarkStart is to be compared with.
+// BenchmarkBare is the baseline for BenchmarkStart.
 func BenchmarkBare(b *testing.B) {
 	for b.Loop() {
 		cmd := exec.Command("/bin/true")

@@ -12,9 +12,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// openPTY makes a terminal. Package pty leaves the master in blocking mode, in
-// which a Read has no deadline and is not ended by Close; another descriptor
-// for it is without that flaw.
+// openPTY creates a terminal. Package pty leaves the master in blocking mode, in which a
+// Read has no deadline and does not end at Close; a second, non-blocking descriptor
+// avoids that.
 func openPTY() (master, replica *os.File, err error) {
 	blocking, replica, err := pty.Open()
 	if err != nil {
@@ -32,8 +32,7 @@ func openPTY() (master, replica *os.File, err error) {
 	return os.NewFile(uintptr(fd), blocking.Name()), replica, nil
 }
 
-// setSize tells the terminal its size. It may be called while the master is
-// being closed.
+// setSize sets the size of a terminal. It is safe during a Close of the master.
 func setSize(master *os.File, size atoll.Size) error {
 	conn, err := master.SyscallConn()
 	if err != nil {
@@ -48,7 +47,7 @@ func setSize(master *os.File, size atoll.Size) error {
 	return err
 }
 
-// TerminalSize asks a terminal, by any of its sides, for its size.
+// TerminalSize returns the size of a terminal; f is either of its sides.
 func TerminalSize(f *os.File) (size atoll.Size, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// elsewhere is a process at the other end of a connection: it is this goroutine,
-// which sends back what it gets and says what it was told.
-type elsewhere struct {
+// remoteHandle is a process at the other end of a connection: a goroutine that sends back its
+// input and reports the calls that it receives.
+type remoteHandle struct {
 	stdio Stdio
 	sizes chan atoll.Size
 	kill  chan struct{}
 }
 
-func (e *elsewhere) PID() int { return 7 }
+func (e *remoteHandle) PID() int { return 7 }
 
-func (e *elsewhere) Wait() atoll.Exit {
+func (e *remoteHandle) Wait() atoll.Exit {
 	defer closeFiles(e.stdio.Stdout, e.stdio.Stderr, e.stdio.Stdin)
 	echoed := make(chan struct{})
 	go func() {
@@ -37,23 +37,23 @@ func (e *elsewhere) Wait() atoll.Exit {
 	}
 }
 
-func (e *elsewhere) Signal(atoll.Signal) error { return os.ErrProcessDone }
+func (e *remoteHandle) Signal(atoll.Signal) error { return os.ErrProcessDone }
 
-func (e *elsewhere) Kill() error {
+func (e *remoteHandle) Kill() error {
 	close(e.kill)
 	return nil
 }
 
-func (e *elsewhere) Resize(_ context.Context, size atoll.Size) error {
+func (e *remoteHandle) Resize(_ context.Context, size atoll.Size) error {
 	e.sizes <- size
 	return nil
 }
 
-func startElsewhere(t *testing.T, cmd *atoll.Command) (*elsewhere, atoll.Process) {
+func startElsewhere(t *testing.T, cmd *atoll.Command) (*remoteHandle, atoll.Process) {
 	t.Helper()
 	table := newTable(t)
 	table.Remote = true
-	e := &elsewhere{sizes: make(chan atoll.Size, 1), kill: make(chan struct{})}
+	e := &remoteHandle{sizes: make(chan atoll.Size, 1), kill: make(chan struct{})}
 	p, err := table.Start(t.Context(), "", cmd, func(s Stdio) (Handle, error) {
 		e.stdio = s
 		return e, nil
@@ -65,17 +65,17 @@ func startElsewhere(t *testing.T, cmd *atoll.Command) (*elsewhere, atoll.Process
 }
 
 func TestRemoteStreams(t *testing.T) {
-	var out buffer
+	var out safeBuffer
 	_, p := startElsewhere(t, &atoll.Command{Args: []string{"x"}, Stdin: strings.NewReader("there and back"), Stdout: &out})
-	if exit := wait(t, p); exit.Code != 3 || out.String() != "there and back" {
+	if exit := mustWait(t, p); exit.Code != 3 || out.String() != "there and back" {
 		t.Errorf("exit %+v, output %q; want the end of stdin to end it", exit, out.String())
 	}
 }
 
-// A terminal that is elsewhere is not one here: nothing is echoed or changed.
+// A remote terminal is not a terminal here: the table neither echoes nor changes bytes.
 func TestRemoteTerminal(t *testing.T) {
 	e, p := startElsewhere(t, &atoll.Command{Args: []string{"x"}, TTY: &atoll.Size{Rows: 1, Cols: 2}})
-	var out buffer
+	var out safeBuffer
 	done := make(chan error, 1)
 	go func() { done <- p.Attach(t.Context(), &atoll.Attachment{Stdout: &out}) }()
 	if err := p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("^C is \x03\r\n")}); err != nil {
@@ -87,12 +87,12 @@ func TestRemoteTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-e.sizes; got != size {
-		t.Errorf("it was told %+v, want %+v", got, size)
+		t.Errorf("Resize got %+v, want %+v", got, size)
 	}
 	if err := p.Signal(t.Context(), atoll.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, p)
+	mustWait(t, p)
 	if err := <-done; err != nil {
 		t.Errorf("Attach: %v", err)
 	}

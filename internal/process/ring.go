@@ -7,39 +7,39 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A ring keeps the last bytes of a stream, at most limit of them, and counts
-// all that were ever written. Offsets are positions in the whole stream.
+// A ring retains the last bytes of a stream, at most limit of them, and counts all bytes
+// ever written. Offsets are positions in the whole stream.
 //
-// One goroutine writes. While readers are attached, the slowest one holds it
-// back; with none attached, the oldest bytes give way.
+// One goroutine writes. While readers are attached, the writer waits for the slowest one;
+// without readers, it overwrites the oldest bytes.
 type ring struct {
 	limit int64
-	done  chan struct{} // closed by finish
+	done  chan struct{} // closed by finishStream
 
 	mu       sync.Mutex
-	room     sync.Cond // told when the writer may go on
+	room     sync.Cond // signals that the writer may go on
 	buf      []byte    // the byte at offset o is buf[o % len(buf)]; grown on demand
-	start    int64     // the oldest byte kept
-	end      int64     // where the next byte goes
+	start    int64     // offset of the oldest retained byte
+	end      int64     // offset of the next byte
 	readers  map[*reader]struct{}
-	held     bool // nothing is dropped before the next reader comes
-	holds    int  // how often it was held, to tell the times apart
-	free     bool // readers no longer hold the writer back
-	finished bool // nothing more is kept
+	held     bool // the writer drops nothing before the next reader attaches
+	holds    int  // number of calls of holdContent, to identify the last one
+	free     bool // the writer no longer waits for readers
+	finished bool // the ring ignores further bytes
 }
 
 // A reader is one attachment to a ring.
 type reader struct {
 	ring *ring
 	name string        // of the Attachment
-	wake chan struct{} // told when there may be more to read; capacity 1
+	wake chan struct{} // signals that there may be more to read; capacity 1
 
 	// Guarded by ring.mu.
 	pos   int64
-	until int64 // where to stop; -1 means at the end of the stream
-	lost  bool  // it is there only to keep what it had
+	until int64 // offset to stop at; -1 means the end of the stream
+	lost  bool  // its client was lost; the reader only makes the ring retain bytes
 
-	replaced bool // another one has come in its place
+	replaced bool // another reader has taken its place
 }
 
 const minRing = 4 << 10
@@ -50,32 +50,31 @@ func newRing(limit int64) *ring {
 	return r
 }
 
-// write appends p, waiting for the slowest reader as long as it must. After
-// finish it does nothing.
+// write appends p, and waits for the slowest reader if necessary. After finishStream it
+// does nothing.
 func (r *ring) write(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(p) > 0 && !r.finished {
-		n := min(r.spare(), int64(len(p)))
+		n := min(r.freeBytes(), int64(len(p)))
 		if n == 0 {
 			r.room.Wait()
 			continue
 		}
-		r.put(p[:n])
+		r.storeBytes(p[:n])
 		p = p[n:]
 		r.wakeAll()
 	}
 }
 
-// spare is how many bytes can be written before an attached reader would lose
-// some.
-func (r *ring) spare() int64 {
+// freeBytes returns the number of bytes that fit before an attached reader loses some.
+func (r *ring) freeBytes() int64 {
 	if r.free {
 		return r.limit
 	}
 	slowest := r.end
 	for rd := range r.readers {
-		slowest = min(slowest, rd.pos-r.behind())
+		slowest = min(slowest, rd.pos-r.rewindBytes())
 	}
 	slowest = max(slowest, r.start)
 	if r.held {
@@ -84,23 +83,23 @@ func (r *ring) spare() int64 {
 	return r.limit - (r.end - slowest)
 }
 
-// wayMost is how much may be on its way from a reader to where it is read, over a few
-// connections each of which takes 256 KiB.
-const wayMost = 768 << 10
+// maxInFlight is the number of bytes that may be in flight from a reader to its client, over
+// a few connections of 256 KiB each.
+const maxInFlight = 768 << 10
 
-// behind is how much is kept of what an attached reader has had: it may not have arrived,
-// and who is lost comes again for it. Rings that are made small on purpose keep what they
-// can.
-func (r *ring) behind() int64 {
-	if r.limit < wayMost {
+// rewindBytes returns the number of bytes that the ring retains behind an attached reader:
+// they may not have arrived, and a lost client asks for them again. A ring with a limit
+// below maxInFlight retains no bytes especially for that.
+func (r *ring) rewindBytes() int64 {
+	if r.limit < maxInFlight {
 		return 0
 	}
-	return min(r.limit*3/4, wayMost)
+	return min(r.limit*3/4, maxInFlight)
 }
 
-// put stores p, which is not longer than limit, over the oldest bytes.
-func (r *ring) put(p []byte) {
-	r.grow(min(r.limit, r.end-r.start+int64(len(p))))
+// storeBytes writes p, which is not longer than limit, over the oldest bytes.
+func (r *ring) storeBytes(p []byte) {
+	r.growBuffer(min(r.limit, r.end-r.start+int64(len(p))))
 	size := int64(len(r.buf))
 	n := copy(r.buf[r.end%size:], p)
 	copy(r.buf, p[n:])
@@ -108,17 +107,17 @@ func (r *ring) put(p []byte) {
 	r.start = max(r.start, r.end-size)
 }
 
-// grow makes room for need bytes.
-func (r *ring) grow(need int64) {
+// growBuffer enlarges the buffer to need bytes at least.
+func (r *ring) growBuffer(need int64) {
 	have := int64(len(r.buf))
 	if need <= have {
 		return
 	}
-	r.resize(min(r.limit, max(need, 2*have, minRing)))
+	r.resizeBuffer(min(r.limit, max(need, 2*have, minRing)))
 }
 
-// resize moves what is kept to a buffer of size bytes.
-func (r *ring) resize(size int64) {
+// resizeBuffer moves the retained bytes to a new buffer of size bytes.
+func (r *ring) resizeBuffer(size int64) {
 	old := r.buf
 	r.buf = make([]byte, size)
 	for o := r.start; o < r.end; {
@@ -137,16 +136,16 @@ func (r *ring) wakeAll() {
 	}
 }
 
-// release ends back-pressure for good: a reader that is too slow has a gap.
-func (r *ring) release() {
+// releaseWriter ends back-pressure permanently: a reader that is too slow gets a gap.
+func (r *ring) releaseWriter() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free = true
 	r.room.Broadcast()
 }
 
-// finish ends the stream where it is now. A second call does nothing.
-func (r *ring) finish() {
+// finishStream ends the stream at its current length. A second call does nothing.
+func (r *ring) finishStream() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.finished {
@@ -154,23 +153,23 @@ func (r *ring) finish() {
 	}
 	r.finished = true
 	if kept := r.end - r.start; kept < int64(len(r.buf)) {
-		r.resize(max(kept, 1)) // it may be kept for long
+		r.resizeBuffer(max(kept, 1)) // the table may retain it for long
 	}
 	close(r.done)
 	r.room.Broadcast()
 	r.wakeAll()
 }
 
-// kept is how much memory the ring takes.
-func (r *ring) kept() int64 {
+// keptBytes returns the memory of the ring's buffer, in bytes.
+func (r *ring) keptBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return int64(len(r.buf))
 }
 
-// empty drops all that a finished ring keeps and says how much memory that
-// frees: none, while there is a reader or one is still to come.
-func (r *ring) empty() int64 {
+// dropContent drops the content of a finished ring and returns the bytes of memory freed:
+// none while the ring has a reader or waits for its first one.
+func (r *ring) dropContent() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.finished || r.held || len(r.readers) > 0 {
@@ -181,18 +180,18 @@ func (r *ring) empty() int64 {
 	return size
 }
 
-// endedRing is a finished ring that keeps data, from the given offset on.
+// endedRing returns a finished ring with data at the offset start.
 func endedRing(start int64, data []byte) *ring {
 	r := newRing(max(int64(len(data)), 1))
 	r.start, r.end = start, start
 	r.write(data)
-	r.finish()
+	r.finishStream()
 	return r
 }
 
-// content is what a finished ring keeps, in two parts that are not to be
-// changed.
-func (r *ring) content() (atoll.StreamStatus, [2][]byte) {
+// keptContent returns the content of a finished ring, in two parts. The caller must not
+// change them.
+func (r *ring) keptContent() (atoll.StreamStatus, [2][]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st, n := atoll.StreamStatus{Written: r.end, Kept: r.start}, r.end-r.start
@@ -204,17 +203,17 @@ func (r *ring) content() (atoll.StreamStatus, [2][]byte) {
 	return st, [2][]byte{first, r.buf[:n-int64(len(first))]}
 }
 
-// status counts the bytes.
-func (r *ring) status() atoll.StreamStatus {
+// streamStatus returns the counts of bytes.
+func (r *ring) streamStatus() atoll.StreamStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return atoll.StreamStatus{Written: r.end, Kept: r.start}
 }
 
-// attach adds a reader of that name from the given offset that follows the
-// stream or, with noFollow, stops at what is now its end. It reports false for
-// an offset that does not exist.
-func (r *ring) attach(name string, from int64, noFollow bool, wake chan struct{}) (*reader, bool) {
+// addReader adds a reader with that name from the given offset, which follows the stream
+// or, with noFollow, stops at its current end. It reports false for an offset that does not
+// exist.
+func (r *ring) addReader(name string, from int64, noFollow bool, wake chan struct{}) (*reader, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if from == atoll.FromNow {
@@ -230,22 +229,22 @@ func (r *ring) attach(name string, from int64, noFollow bool, wake chan struct{}
 	if r.readers == nil {
 		r.readers = make(map[*reader]struct{}, 1)
 	}
-	r.replace(rd)
+	r.replaceReader(rd)
 	r.readers[rd] = struct{}{}
 	r.held = false
 	return rd, true
 }
 
-// replace removes the reader whose place rd takes: the one of the same name or,
-// if rd has no name, a lost one that was where rd begins or a little further.
-func (r *ring) replace(rd *reader) {
+// replaceReader removes the reader that rd replaces: the one of the same name or, if rd has
+// no name, a lost one at the offset of rd or a little further.
+func (r *ring) replaceReader(rd *reader) {
 	var best *reader
 	for old := range r.readers {
 		switch {
 		case rd.name != "" && old.name == rd.name:
 			best = old
 		case rd.name != "" || !old.lost || old.name != "" && old.name != atoll.ExecAttachment:
-		case rd.pos <= old.pos && old.pos-rd.pos <= r.behind() && (best == nil || old.pos < best.pos):
+		case rd.pos <= old.pos && old.pos-rd.pos <= r.rewindBytes() && (best == nil || old.pos < best.pos):
 			best = old
 		}
 	}
@@ -260,9 +259,9 @@ func (r *ring) replace(rd *reader) {
 	}
 }
 
-// hold keeps the writer from dropping anything until the next reader comes, and says which
-// time that is.
-func (r *ring) hold() int {
+// holdContent prevents the writer from dropping bytes until the next reader attaches, and
+// returns a number for endHold.
+func (r *ring) holdContent() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held = true
@@ -270,8 +269,8 @@ func (r *ring) hold() int {
 	return r.holds
 }
 
-// unhold ends the hold of that time.
-func (r *ring) unhold(time int) {
+// endHold ends the hold with that number, unless a later one has begun.
+func (r *ring) endHold(time int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.holds == time {
@@ -280,8 +279,8 @@ func (r *ring) unhold(time int) {
 	}
 }
 
-// detach lets the ring forget the reader. A second call does nothing.
-func (rd *reader) detach() {
+// detachReader removes the reader from the ring. A second call does nothing.
+func (rd *reader) detachReader() {
 	r := rd.ring
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,9 +288,10 @@ func (rd *reader) detach() {
 	r.room.Signal()
 }
 
-// lose is detach for a reader whose other end was lost, and may come again. For so long
-// what it has not had is kept, and what it has just had, which may not have arrived.
-func (rd *reader) lose(d time.Duration) {
+// markLost is detachReader for a reader whose client was lost, and may come again. For the
+// time d the ring retains the bytes that the reader has not read, and those just read, which
+// may not have arrived.
+func (rd *reader) markLost(d time.Duration) {
 	r := rd.ring
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -304,7 +304,7 @@ func (rd *reader) lose(d time.Duration) {
 		return
 	}
 	rd.lost = true
-	time.AfterFunc(d, rd.detach)
+	time.AfterFunc(d, rd.detachReader)
 }
 
 // isReplaced reports whether another reader has taken the place of rd.
@@ -314,10 +314,9 @@ func (rd *reader) isReplaced() bool {
 	return rd.replaced
 }
 
-// read copies what comes next into p. It never waits: n is 0 when there is
-// nothing new, and eof says that there never will be, as for a reader that was
-// detached. Bytes that were dropped are reported once, with n 0, as the gap
-// [from, to).
+// read copies the next bytes into p. It never waits: n is 0 if there are no new bytes, and
+// eof says that there never will be, as for a detached reader. It reports dropped bytes
+// once, with n 0, as the gap [from, to).
 func (rd *reader) read(p []byte) (n int, from, to int64, eof bool) {
 	r := rd.ring
 	r.mu.Lock()

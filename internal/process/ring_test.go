@@ -38,12 +38,12 @@ func TestRingKeepsTheLastBytes(t *testing.T) {
 				t.Fatalf("limit %d: buffer of %d bytes", limit, len(r.buf))
 			}
 		}
-		r.finish()
+		r.finishStream()
 		kept := min(int64(len(all)), limit)
-		if st := r.status(); st.Written != int64(len(all)) || st.Kept != int64(len(all))-kept {
+		if st := r.streamStatus(); st.Written != int64(len(all)) || st.Kept != int64(len(all))-kept {
 			t.Errorf("limit %d: status %+v after %d bytes", limit, st, len(all))
 		}
-		rd, ok := r.attach("", 0, false, make(chan struct{}, 1))
+		rd, ok := r.addReader("", 0, false, make(chan struct{}, 1))
 		if !ok {
 			t.Fatalf("limit %d: attach at 0 refused", limit)
 		}
@@ -70,7 +70,7 @@ func TestRingAttachOffsets(t *testing.T) {
 		{13, false, "", 0},
 		{-2, false, "", 0},
 	} {
-		rd, ok := r.attach("", tt.from, true, make(chan struct{}, 1))
+		rd, ok := r.addReader("", tt.from, true, make(chan struct{}, 1))
 		if ok != tt.ok {
 			t.Errorf("attach(%d) = %v, want %v", tt.from, ok, tt.ok)
 		}
@@ -80,15 +80,15 @@ func TestRingAttachOffsets(t *testing.T) {
 		if got, gap := drainReader(rd); string(got) != tt.want || gap != tt.gap {
 			t.Errorf("from %d: read %q after a gap of %d, want %q, %d", tt.from, got, gap, tt.want, tt.gap)
 		}
-		rd.detach()
+		rd.detachReader()
 	}
 }
 
 func TestRingWriterWaitsForTheSlowestReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(4)
-		slow, _ := r.attach("", 0, false, make(chan struct{}, 1))
-		fast, _ := r.attach("", 0, false, make(chan struct{}, 1))
+		slow, _ := r.addReader("", 0, false, make(chan struct{}, 1))
+		fast, _ := r.addReader("", 0, false, make(chan struct{}, 1))
 		written := false
 		go func() {
 			r.write([]byte("012345"))
@@ -110,15 +110,15 @@ func TestRingWriterWaitsForTheSlowestReader(t *testing.T) {
 
 func TestRingDetachAndReleaseFreeTheWriter(t *testing.T) {
 	free := map[string]func(*ring, *reader){
-		"detach":  func(_ *ring, rd *reader) { rd.detach() },
-		"release": func(r *ring, _ *reader) { r.release() },
-		"finish":  func(r *ring, _ *reader) { r.finish() },
+		"detach":  func(_ *ring, rd *reader) { rd.detachReader() },
+		"release": func(r *ring, _ *reader) { r.releaseWriter() },
+		"finish":  func(r *ring, _ *reader) { r.finishStream() },
 	}
 	for name, do := range free {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRing(4)
-				rd, _ := r.attach("", 0, false, make(chan struct{}, 1))
+				rd, _ := r.addReader("", 0, false, make(chan struct{}, 1))
 				go r.write([]byte("0123456789"))
 				synctest.Wait()
 				do(r, rd)
@@ -131,12 +131,12 @@ func TestRingDetachAndReleaseFreeTheWriter(t *testing.T) {
 func TestRingShrinksWhenFinished(t *testing.T) {
 	r := newRing(1 << 20)
 	r.write([]byte("hello"))
-	r.finish()
+	r.finishStream()
 	if len(r.buf) != 5 {
 		t.Errorf("a finished ring of 5 bytes holds %d", len(r.buf))
 	}
 	r.write([]byte("more"))
-	if st := r.status(); st.Written != 5 {
+	if st := r.streamStatus(); st.Written != 5 {
 		t.Errorf("written %d after finish, want 5", st.Written)
 	}
 }
@@ -144,27 +144,27 @@ func TestRingShrinksWhenFinished(t *testing.T) {
 func TestRingIsEmptiedOnlyWhenNobodyReads(t *testing.T) {
 	r := newRing(100)
 	r.write([]byte("hello"))
-	if n := r.empty(); n != 0 {
+	if n := r.dropContent(); n != 0 {
 		t.Errorf("emptied %d bytes of a stream that goes on", n)
 	}
-	held := r.hold()
-	r.finish()
-	if n := r.empty(); n != 0 {
+	held := r.holdContent()
+	r.finishStream()
+	if n := r.dropContent(); n != 0 {
 		t.Errorf("emptied %d bytes that are held for a reader", n)
 	}
-	r.unhold(held)
-	rd, _ := r.attach("", 2, false, make(chan struct{}, 1))
-	if n := r.empty(); n != 0 {
+	r.endHold(held)
+	rd, _ := r.addReader("", 2, false, make(chan struct{}, 1))
+	if n := r.dropContent(); n != 0 {
 		t.Errorf("emptied %d bytes that are being read", n)
 	}
 	if got, gap := drainReader(rd); string(got) != "llo" || gap != 0 {
 		t.Errorf("the reader got %q, gap %d", got, gap)
 	}
-	rd.detach()
-	if n := r.empty(); n != 5 || r.kept() != 0 {
-		t.Errorf("emptied %d bytes and kept %d, want 5 and 0", n, r.kept())
+	rd.detachReader()
+	if n := r.dropContent(); n != 5 || r.keptBytes() != 0 {
+		t.Errorf("emptied %d bytes and kept %d, want 5 and 0", n, r.keptBytes())
 	}
-	rd, _ = r.attach("", 2, false, make(chan struct{}, 1))
+	rd, _ = r.addReader("", 2, false, make(chan struct{}, 1))
 	if got, gap := drainReader(rd); len(got) > 0 || gap != 3 {
 		t.Errorf("a late reader got %q, gap %d, want a gap of 3", got, gap)
 	}
@@ -182,17 +182,17 @@ func BenchmarkRingWrite(b *testing.B) {
 func TestRingHeldWaitsForItsFirstReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(4)
-		r.hold()
+		r.holdContent()
 		written := make(chan struct{})
 		go func() {
 			r.write([]byte("0123456789"))
 			close(written)
 		}()
 		synctest.Wait()
-		if st := r.status(); st.Written != 4 || st.Kept != 0 {
+		if st := r.streamStatus(); st.Written != 4 || st.Kept != 0 {
 			t.Errorf("held without a reader: status %+v, want 4 written, all kept", st)
 		}
-		rd, _ := r.attach("", 0, false, make(chan struct{}, 1))
+		rd, _ := r.addReader("", 0, false, make(chan struct{}, 1))
 		var got []byte
 		for len(got) < 10 {
 			synctest.Wait()
@@ -212,26 +212,26 @@ func TestRingHeldWaitsForItsFirstReader(t *testing.T) {
 func TestRingUnheldDropsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(4)
-		held := r.hold()
+		held := r.holdContent()
 		written := make(chan struct{})
 		go func() {
 			r.write([]byte("0123456789"))
 			close(written)
 		}()
 		synctest.Wait()
-		r.unhold(held)
+		r.endHold(held)
 		<-written
-		if st := r.status(); st.Kept != 6 {
+		if st := r.streamStatus(); st.Kept != 6 {
 			t.Errorf("status %+v, want the last 4 of 10 kept", st)
 		}
 	})
 }
 
-// A reader that is lost may have taken what did not arrive: for a while that is kept, and
-// all that comes, for whoever is in his place.
+// A lost reader may have taken bytes that did not arrive: for a while the ring retains them,
+// and all later bytes, for the reader that replaces it.
 func TestRingKeepsForWhoWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const limit, behind = 1 << 20, wayMost
+		const limit, behind = 1 << 20, maxInFlight
 		r := newRing(limit)
 		printed := make(chan struct{})
 		go func() {
@@ -254,23 +254,23 @@ func TestRingKeepsForWhoWasLost(t *testing.T) {
 			return got
 		}
 		const name = "reader"
-		rd, _ := r.attach(name, 0, false, make(chan struct{}, 1))
+		rd, _ := r.addReader(name, 0, false, make(chan struct{}, 1))
 		read(rd, limit)
-		rd.lose(time.Minute)
+		rd.markLost(time.Minute)
 		synctest.Wait()
-		next, _ := r.attach(name, limit-behind, false, make(chan struct{}, 1))
+		next, _ := r.addReader(name, limit-behind, false, make(chan struct{}, 1))
 		if len(r.readers) != 1 {
 			t.Fatalf("%d readers, want the one that came", len(r.readers))
 		}
 		read(next, limit)
-		third, _ := r.attach(name, limit, false, make(chan struct{}, 1)) // before the loss is noticed
-		next.lose(time.Minute)
+		third, _ := r.addReader(name, limit, false, make(chan struct{}, 1)) // before the loss is noticed
+		next.markLost(time.Minute)
 		if len(r.readers) != 1 || !next.isReplaced() || third.isReplaced() {
 			t.Fatalf("%d readers, want the one that came before the loss was noticed", len(r.readers))
 		}
 		begun := time.Now()
-		third.lose(time.Minute)
-		third.lose(time.Minute) // twice
+		third.markLost(time.Minute)
+		third.markLost(time.Minute) // twice
 		<-printed
 		if waited := time.Since(begun); waited != time.Minute {
 			t.Errorf("the writer waited %s for somebody who does not come, want 1m", waited)
@@ -278,29 +278,29 @@ func TestRingKeepsForWhoWasLost(t *testing.T) {
 	})
 }
 
-// Readers that were lost at once come again in any order, before or after the
-// loss of the others is noticed, and each misses nothing.
+// Readers that were lost together come again in any order, before or after the loss of
+// the others is noticed, and miss nothing.
 func TestRingTellsReadersApart(t *testing.T) {
 	for _, noticed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 1 << 20
 			r := newRing(limit)
-			a, _ := r.attach("a", 0, false, make(chan struct{}, 1))
-			b, _ := r.attach("b", 0, false, make(chan struct{}, 1))
+			a, _ := r.addReader("a", 0, false, make(chan struct{}, 1))
+			b, _ := r.addReader("b", 0, false, make(chan struct{}, 1))
 			r.write(make([]byte, 200<<10))
 			drainReader(a)
 			drainReader(b)
 			if noticed {
-				a.lose(time.Minute)
-				b.lose(time.Minute)
+				a.markLost(time.Minute)
+				b.markLost(time.Minute)
 			}
-			a2, _ := r.attach("a", 100<<10, false, make(chan struct{}, 1))
-			b2, _ := r.attach("b", 50<<10, false, make(chan struct{}, 1))
+			a2, _ := r.addReader("a", 100<<10, false, make(chan struct{}, 1))
+			b2, _ := r.addReader("b", 50<<10, false, make(chan struct{}, 1))
 			if !noticed {
-				a.lose(time.Minute)
-				b.lose(time.Minute)
+				a.markLost(time.Minute)
+				b.markLost(time.Minute)
 			}
-			a2.lose(time.Minute)
+			a2.markLost(time.Minute)
 			written := make(chan struct{})
 			go func() {
 				r.write(make([]byte, 3*limit))
@@ -315,11 +315,11 @@ func TestRingTellsReadersApart(t *testing.T) {
 			for range 8 {
 				readOn()
 			}
-			a3, _ := r.attach("a", 90<<10, false, make(chan struct{}, 1))
+			a3, _ := r.addReader("a", 90<<10, false, make(chan struct{}, 1))
 			if _, gap := drainReader(a3); gap > 0 {
 				t.Errorf("noticed %v: it has a gap of %d bytes when it comes again", noticed, gap)
 			}
-			a3.detach()
+			a3.detachReader()
 			for range 8 {
 				readOn()
 			}
@@ -328,33 +328,33 @@ func TestRingTellsReadersApart(t *testing.T) {
 	}
 }
 
-// Who looks on from the beginning, or from now on, is not in the place of one who is there:
-// what that one has not had is kept when he is lost.
+// An additional reader from the beginning, or from now on, does not replace a reader: if
+// that one is lost, the ring retains the bytes that it has not read.
 func TestRingKeepsBesideOthers(t *testing.T) {
 	for name, from := range map[string]int64{"start": 0, "now": atoll.FromNow} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const limit = 1 << 20
 				r := newRing(limit)
-				rd, _ := r.attach("", 0, false, make(chan struct{}, 1))
+				rd, _ := r.addReader("", 0, false, make(chan struct{}, 1))
 				r.write(make([]byte, 1024))
 				if got, _ := drainReader(rd); len(got) != 1024 {
 					t.Fatalf("it reads %d bytes", len(got))
 				}
-				other, _ := r.attach("", from, false, make(chan struct{}, 1))
-				rd.lose(time.Minute)
-				other.detach()
+				other, _ := r.addReader("", from, false, make(chan struct{}, 1))
+				rd.markLost(time.Minute)
+				other.detachReader()
 				written := make(chan struct{})
 				go func() {
 					r.write(make([]byte, 2*limit))
 					close(written)
 				}()
 				synctest.Wait()
-				again, _ := r.attach("", 1024, false, make(chan struct{}, 1))
+				again, _ := r.addReader("", 1024, false, make(chan struct{}, 1))
 				if _, gap := drainReader(again); gap > 0 {
 					t.Errorf("it has a gap of %d bytes when it comes again", gap)
 				}
-				again.detach()
+				again.detachReader()
 				<-written
 			})
 		})

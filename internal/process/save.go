@@ -13,12 +13,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A saved process is a file: a line with its atoll.ProcessStatus as JSON, and
-// then what is kept of its stdout and of its stderr, as that line counts them.
+// A saved process is a file: a line with its atoll.ProcessStatus as JSON, and then the
+// retained bytes of its stdout and of its stderr, with the lengths of that line.
 
-// Save writes to a file what is known of a process that has ended, and what is
-// kept of its output. Kinds: ErrNotExist (no such process), ErrConflict (it has
-// not ended).
+// Save writes the status and the retained output of an ended process to a file. Kinds:
+// ErrNotExist (no such process), ErrConflict (it has not ended).
 func (t *Table) Save(path, id string) error {
 	t.mu.Lock()
 	p := t.procs[id]
@@ -31,14 +30,14 @@ func (t *Table) Save(path, id string) error {
 	default:
 		return atoll.Errorf("save", id, atoll.ErrConflict, "the process has not ended")
 	}
-	return fsutil.Replace(path, p.save)
+	return fsutil.Replace(path, p.writeSaved)
 }
 
-func (p *process) save(w io.Writer) error {
-	st := p.status()
+func (p *process) writeSaved(w io.Writer) error {
+	st := p.currentStatus()
 	var out, errs [2][]byte
-	st.Stdout, out = p.stdout.content()
-	st.Stderr, errs = p.stderr.content()
+	st.Stdout, out = p.stdout.keptContent()
+	st.Stderr, errs = p.stderr.keptContent()
 	if err := json.NewEncoder(w).Encode(st); err != nil {
 		return err
 	}
@@ -50,28 +49,28 @@ func (p *process) save(w io.Writer) error {
 	return nil
 }
 
-// Load returns a closed table that holds the process that Save wrote to a file,
-// as it was. Nothing of the file is needed afterwards.
+// Load returns a closed table with the process that Save wrote to a file. The table does
+// not need the file afterwards.
 func Load(path string) (*Table, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	p, err := load(bufio.NewReader(f))
+	p, err := readSaved(bufio.NewReader(f))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return closedTable(p), nil
 }
 
-// Ended returns a closed table that holds a process which has ended, as st says,
-// with what is kept of its output: the last bytes of what it has written.
+// Ended returns a closed table with an ended process of status st, and its retained output:
+// the last bytes of each stream.
 func Ended(st atoll.ProcessStatus, stdout, stderr []byte) *Table {
 	p := &process{id: st.ID, started: st.Started, tty: st.TTY, ended: make(chan struct{})}
 	p.stdout = endedRing(st.Stdout.Written-int64(len(stdout)), stdout)
 	p.stderr = endedRing(st.Stderr.Written-int64(len(stderr)), stderr)
-	p.finish(st)
+	p.setEnded(st)
 	return closedTable(p)
 }
 
@@ -79,24 +78,24 @@ func closedTable(p *process) *Table {
 	return &Table{closed: true, procs: map[string]*process{p.id: p}, order: []*process{p}}
 }
 
-// finish makes p one that has ended as st says.
-func (p *process) finish(st atoll.ProcessStatus) {
+// setEnded makes p an ended process with the status st.
+func (p *process) setEnded(st atoll.ProcessStatus) {
 	p.exit.Store(st.Exit)
 	close(p.ended)
 	p.info, p.info.Exit = st, nil
 }
 
-func load(r *bufio.Reader) (*process, error) {
+func readSaved(r *bufio.Reader) (*process, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
-		return nil, unexpected(err)
+		return nil, unexpectedEOF(err)
 	}
 	var st atoll.ProcessStatus
 	if err := json.Unmarshal(line, &st); err != nil {
 		return nil, err
 	}
 	if st.ID == "" || st.Exit == nil {
-		return nil, errors.New("it is not that of a process that has ended")
+		return nil, errors.New("not the file of an ended process")
 	}
 	p := &process{id: st.ID, started: st.Started, tty: st.TTY, ended: make(chan struct{})}
 	if p.stdout, err = loadRing(r, st.Stdout); err != nil {
@@ -105,24 +104,24 @@ func load(r *bufio.Reader) (*process, error) {
 	if p.stderr, err = loadRing(r, st.Stderr); err != nil {
 		return nil, fmt.Errorf("stderr: %w", err)
 	}
-	p.finish(st)
+	p.setEnded(st)
 	return p, nil
 }
 
-// loadRing reads what a finished ring kept.
+// loadRing reads the content of a finished ring.
 func loadRing(r io.Reader, st atoll.StreamStatus) (*ring, error) {
 	if st.Kept < 0 || st.Written < st.Kept || st.Written-st.Kept > atoll.MaxOutputLimit {
-		return nil, fmt.Errorf("%d bytes, kept from %d", st.Written, st.Kept)
+		return nil, fmt.Errorf("invalid counts: %d bytes written, kept from %d", st.Written, st.Kept)
 	}
 	data := make([]byte, st.Written-st.Kept)
 	if _, err := io.ReadFull(r, data); err != nil {
-		return nil, unexpected(err)
+		return nil, unexpectedEOF(err)
 	}
 	return endedRing(st.Kept, data), nil
 }
 
-// unexpected is err for who has not come to the end yet.
-func unexpected(err error) error {
+// unexpectedEOF returns err, with io.EOF replaced by io.ErrUnexpectedEOF.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}

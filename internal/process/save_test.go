@@ -16,12 +16,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// saved runs cmd to its end in a table, saves it and loads it again.
-func saved(t *testing.T, cmd *atoll.Command) (before, after atoll.ProcessStatus, loaded *Table, path string) {
+// saveAndLoad runs cmd to its end in a table, saves it and loads it again.
+func saveAndLoad(t *testing.T, cmd *atoll.Command) (before, after atoll.ProcessStatus, loaded *Table, path string) {
 	t.Helper()
 	table := newTable(t)
-	p := start(t, table, cmd)
-	wait(t, p)
+	p := mustStart(t, table, cmd)
+	mustWait(t, p)
 	path = filepath.Join(t.TempDir(), "saved")
 	if err := table.Save(path, p.ID()); err != nil {
 		t.Fatalf("Save: %v", err)
@@ -48,9 +48,9 @@ func TestLoadedIsAsItWas(t *testing.T) {
 		{name: "a terminal", script: "echo out; echo err >&2", tty: &atoll.Size{Rows: 24, Cols: 80}, stdout: "out\r\nerr\r\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cmd := sh(tt.script)
+			cmd := shellCommand(tt.script)
 			cmd.OutputLimit, cmd.TTY, cmd.Dir, cmd.User = tt.limit, tt.tty, "/", "somebody"
-			before, after, table, _ := saved(t, cmd)
+			before, after, table, _ := saveAndLoad(t, cmd)
 			if !before.Started.Equal(after.Started) {
 				t.Errorf("started %v, was %v", after.Started, before.Started)
 			}
@@ -62,7 +62,7 @@ func TestLoadedIsAsItWas(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Get: %v", err)
 			}
-			if exit := wait(t, p); exit != *before.Exit {
+			if exit := mustWait(t, p); exit != *before.Exit {
 				t.Errorf("exit %+v, was %+v", exit, *before.Exit)
 			}
 			var stdout, stderr bytes.Buffer
@@ -78,7 +78,7 @@ func TestLoadedIsAsItWas(t *testing.T) {
 }
 
 func TestLoadedIsReadFromOffsets(t *testing.T) {
-	_, st, table, _ := saved(t, sh("echo one; echo two"))
+	_, st, table, _ := saveAndLoad(t, shellCommand("echo one; echo two"))
 	p, err := table.Get(st.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -99,9 +99,9 @@ func TestLoadedIsReadFromOffsets(t *testing.T) {
 }
 
 func TestLoadedHasEnded(t *testing.T) {
-	cmd := sh("exit 0")
+	cmd := shellCommand("exit 0")
 	cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
-	_, st, table, path := saved(t, cmd)
+	_, st, table, path := saveAndLoad(t, cmd)
 	if err := os.Remove(path); err != nil { // nothing of it is needed any longer
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestLoadedHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, notExist := table.Get("other")
-	_, exec := table.Start(t.Context(), "", sh(""), startHost([]string{"/bin/true"}, false))
+	_, exec := table.Start(t.Context(), "", shellCommand(""), startHost([]string{"/bin/true"}, false))
 	for what, c := range map[string]struct{ got, want error }{
 		"Signal":             {p.Signal(t.Context(), atoll.SIGKILL), atoll.ErrStopped},
 		"Resize":             {atoll.Resize(t.Context(), p, *cmd.TTY), atoll.ErrStopped},
@@ -130,9 +130,9 @@ func TestLoadedHasEnded(t *testing.T) {
 
 func TestSaveWhatCannotBe(t *testing.T) {
 	table := newTable(t)
-	cmd := sh("read x")
+	cmd := shellCommand("read x")
 	cmd.OpenStdin = true
-	p := start(t, table, cmd)
+	p := mustStart(t, table, cmd)
 	path := filepath.Join(t.TempDir(), "saved")
 	if err := table.Save(path, p.ID()); !errors.Is(err, atoll.ErrConflict) {
 		t.Errorf("of one that runs: %v, want ErrConflict", err)
@@ -146,7 +146,7 @@ func TestSaveWhatCannotBe(t *testing.T) {
 }
 
 func TestLoadOfADamagedFile(t *testing.T) {
-	_, _, _, path := saved(t, sh("echo out; echo err >&2"))
+	_, _, _, path := saveAndLoad(t, shellCommand("echo out; echo err >&2"))
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -174,14 +174,14 @@ func TestLoadOfADamagedFile(t *testing.T) {
 func TestMainProcessOutlivesOthers(t *testing.T) {
 	table := newTable(t)
 	table.EndedOutput = 1000
-	cmd := sh("head -c 2000 /dev/zero")
+	cmd := shellCommand("head -c 2000 /dev/zero")
 	p, err := table.Start(t.Context(), atoll.MainProcess, cmd, startHost(cmd.Args, false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait(t, p)
+	mustWait(t, p)
 	for range keepEnded + 1 {
-		wait(t, start(t, table, sh("head -c 100 /dev/zero")))
+		mustWait(t, mustStart(t, table, shellCommand("head -c 100 /dev/zero")))
 	}
 	var out bytes.Buffer
 	p, err = table.Get(atoll.MainProcess)

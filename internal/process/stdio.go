@@ -6,23 +6,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Stdio is a child's end of its three streams, in blocking mode. For a process
-// with a terminal all three are the same file.
+// Stdio has a child's ends of its three streams, in blocking mode. For a process with a
+// terminal all three are the same file.
 type Stdio struct{ Stdin, Stdout, Stderr *os.File }
 
-// ends are both ends of a process's stdio.
-type ends struct {
+// stdioEnds has both ends of a process's stdio.
+type stdioEnds struct {
 	child  Stdio
-	in     *os.File // nil when the process reads end of file
-	out    *os.File // the terminal's master, for all three
+	in     *os.File // nil if the process has no input
+	out    *os.File // with a terminal: its master, for all three
 	err    *os.File // nil with a terminal
 	master bool
 }
 
-// newEnds makes pipes, or a terminal, for cmd. That of a remote process is not
-// here.
-func newEnds(cmd *atoll.Command, remote bool) (*ends, error) {
-	e := &ends{}
+// newEnds creates pipes, or a terminal, for cmd. A remote process gets pipes in any case.
+func newEnds(cmd *atoll.Command, remote bool) (*stdioEnds, error) {
+	e := &stdioEnds{}
 	var err error
 	if cmd.TTY != nil && !remote {
 		err = e.openTerminal(*cmd.TTY)
@@ -36,14 +35,14 @@ func newEnds(cmd *atoll.Command, remote bool) (*ends, error) {
 	if remote {
 		return e, nil
 	}
-	// Fd puts a descriptor back to blocking mode, which is what a child expects.
+	// Fd sets a descriptor to blocking mode, which a child expects.
 	e.child.Stdin.Fd()
 	e.child.Stdout.Fd()
 	e.child.Stderr.Fd()
 	return e, nil
 }
 
-func (e *ends) openTerminal(size atoll.Size) error {
+func (e *stdioEnds) openTerminal(size atoll.Size) error {
 	master, replica, err := openPTY()
 	if err != nil {
 		return err
@@ -54,7 +53,7 @@ func (e *ends) openTerminal(size atoll.Size) error {
 	return setSize(master, size)
 }
 
-func (e *ends) openPipes(stdin bool) (err error) {
+func (e *stdioEnds) openPipes(stdin bool) (err error) {
 	if stdin {
 		e.child.Stdin, e.in, err = os.Pipe()
 	} else {
@@ -71,7 +70,7 @@ func (e *ends) openPipes(stdin bool) (err error) {
 }
 
 // closeChild closes this side's copies of the child's ends.
-func (e *ends) closeChild() {
+func (e *stdioEnds) closeChild() {
 	closeFiles(e.child.Stdin)
 	if !e.master {
 		closeFiles(e.child.Stdout, e.child.Stderr)
@@ -79,7 +78,7 @@ func (e *ends) closeChild() {
 }
 
 // closeAll closes both sides.
-func (e *ends) closeAll() {
+func (e *stdioEnds) closeAll() {
 	e.closeChild()
 	closeFiles(e.out, e.err)
 	if !e.master {
@@ -87,8 +86,7 @@ func (e *ends) closeAll() {
 	}
 }
 
-// closeFiles closes the files that are not nil; there is nothing to be done
-// about a pipe that fails to close.
+// closeFiles closes the files that are not nil, and ignores errors: nobody can act on them.
 func closeFiles(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {

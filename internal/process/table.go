@@ -1,6 +1,6 @@
-// Package process keeps the processes of one sandbox, running and ended: their
-// output in bounded rings that can be read again, their stdin, terminals, time
-// limits and exits. How a process is started is its backend's business.
+// Package process has a table of the processes of one sandbox, running and ended: their
+// output in bounded rings that clients can read again, their stdin, terminals, time
+// limits and exits. The backend starts the processes.
 //
 //	table := process.NewTable()
 //	defer table.Close()
@@ -23,66 +23,64 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Handle is a process as its backend sees it. All methods may be called at
-// once from many goroutines, also after the process has ended.
+// A Handle is the backend's side of a process. Its methods are safe for concurrent use,
+// also after the process has ended.
 type Handle interface {
-	// PID is the process's number inside the sandbox, 0 if unknown.
+	// PID returns the process's number inside the sandbox, 0 if unknown.
 	PID() int
-	// Wait blocks until the process itself has ended. It is called exactly once.
+	// Wait blocks until the process itself has ended. The table calls it exactly once.
 	Wait() atoll.Exit
-	// Signal sends sig to the process; SIGKILL is sent through Kill.
+	// Signal sends sig to the process; the table sends SIGKILL through Kill.
 	Signal(sig atoll.Signal) error
 	// Kill ends the process and all its descendants.
 	Kill() error
 }
 
-// A Remote is a Handle of a Table whose processes are elsewhere.
+// A Remote is a Handle of a Table whose processes run behind a connection.
 type Remote interface {
 	Handle
-	// Resize tells the process's terminal its size.
+	// Resize sets the size of the process's terminal.
 	Resize(ctx context.Context, size atoll.Size) error
 }
 
-// A Terminal is a Handle of a backend whose kernel does not see the table's
-// terminal as the process's controlling one.
+// A Terminal is a Handle of a backend in whose kernel the table's terminal is not the
+// controlling terminal of the process.
 type Terminal interface {
-	// Input types p: it writes to the terminal's master what belongs there.
+	// Input handles the input p, and writes to the terminal's master what belongs there.
 	Input(master *os.File, p []byte) error
-	// Resized is told that the terminal has a new size.
+	// Resized tells the backend that the terminal has a new size.
 	Resized()
 }
 
-// DefaultEndedOutput is the EndedOutput of a Table that names none.
+// DefaultEndedOutput is the default of Table.EndedOutput.
 const DefaultEndedOutput = 16 << 20
 
 const (
-	keepEnded  = 100             // processes that are remembered after their end
-	closeGrace = 5 * time.Second // how long Close waits for the exits of what it killed
+	keepEnded  = 100             // ended processes that a table retains
+	closeGrace = 5 * time.Second // limit of Close for the exits of the processes it killed
 )
 
-// A Table holds the processes of a sandbox. All methods may be called at once
-// from many goroutines.
+// A Table has the processes of a sandbox. Its methods are safe for concurrent use.
 type Table struct {
-	// EndedOutput is how many bytes of output are kept of all processes that
-	// have ended; 0 means DefaultEndedOutput. Beyond that, the output of the one
-	// that ended longest ago goes first, and who attaches to it is told of a
-	// gap. That of the last one and of the main process is kept whatever it is,
-	// as is what somebody is attached to. It must not be changed after the first
-	// Start.
+	// EndedOutput limits the bytes of output that the table retains of all ended
+	// processes; 0 means DefaultEndedOutput. Beyond that, it drops the output of the
+	// process that ended longest ago first, and an attachment to it reports a gap. It
+	// always retains the output of the last ended process, of the main process, and
+	// streams with an attachment. Do not change it after the first Start.
 	EndedOutput int64
 
-	// Remote says that the processes are elsewhere, and their terminals too: start
-	// gets pipes in any case, which are its own to close from then on, and returns
-	// a Remote. It must not be changed after the first Start.
+	// Remote says that the processes and their terminals are behind a connection: start
+	// always gets pipes, which it owns and closes, and returns a Remote. Do not change it
+	// after the first Start.
 	Remote bool
 
 	work sync.WaitGroup // starts in progress, pumps, deliveries
 
 	mu     sync.Mutex
 	closed bool
-	procs  map[string]*process // nil values are being started
+	procs  map[string]*process // nil while a process is being started
 	order  []*process          // oldest first
-	ended  []*process          // those of order that have, in the order of their ends
+	ended  []*process          // the ended processes of order, in the order of their ends
 
 	closing sync.Once
 }
@@ -90,56 +88,55 @@ type Table struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{procs: map[string]*process{}} }
 
-// Start registers a process under id, or a random short one when id is "", and
-// calls start to bring it to life. start gets the child's ends of its stdio
-// and must have duplicated or donated them when it returns: the table closes
-// its own. What start returns as an error is returned as it is.
+// Start registers a process under id, or under a random short id if id is "", and calls
+// start to start it. start gets the child's ends of its stdio and must have duplicated or
+// donated them when it returns: the table closes its own. Start returns an error of start
+// unchanged.
 //
-// cmd must be valid; it is not kept, but for its streams. Kinds: ErrStopped
-// (the table is closed), ErrAlreadyExists (id is taken), ErrExhausted (no
-// pipe or terminal to be had).
+// cmd must be valid; the table retains only its streams. Kinds: ErrStopped (the table is
+// closed), ErrAlreadyExists (id is taken), ErrExhausted (no pipe or terminal available).
 func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start func(Stdio) (Handle, error)) (atoll.Process, error) {
 	return t.StartHeld(ctx, id, cmd, 0, start)
 }
 
-// StartHeld is Start for a process whose reader comes after it was started: for
-// so long, none of its output is dropped before somebody is attached to it, and
-// the process waits when more than Command.OutputLimit is there.
+// StartHeld is Start for a process whose reader attaches later. For the time hold, the
+// table drops no output before the first attachment, and the process blocks at more than
+// Command.OutputLimit.
 func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, hold time.Duration, start func(Stdio) (Handle, error)) (atoll.Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	id, err := t.reserve(id)
+	id, err := t.reserveID(id)
 	if err != nil {
 		return nil, err
 	}
 	defer t.work.Done()
 	io, err := newEnds(cmd, t.Remote)
 	if err != nil {
-		t.forget(id)
+		t.forgetID(id)
 		return nil, atoll.E("exec", id, stdioKind(err), err)
 	}
 	p := newProcess(id, cmd, io)
 	if hold > 0 {
-		p.hold(hold)
+		p.holdOutput(hold)
 	}
-	att, err := p.attach(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr, Name: atoll.ExecAttachment})
+	att, err := p.newAttachment(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr, Name: atoll.ExecAttachment})
 	if err == nil {
 		p.handle, err = start(io.child)
 	}
 	if err != nil {
-		t.forget(id)
+		t.forgetID(id)
 		io.closeAll()
 		return nil, err
 	}
 	switch {
-	case t.Remote: // they are its own
+	case t.Remote: // start owns the ends
 	case io.master:
 		p.replica = io.child.Stdin
 	default:
 		io.closeChild()
 	}
-	return t.launch(p, cmd, att), nil
+	return t.launchProcess(p, cmd, att), nil
 }
 
 func stdioKind(err error) atoll.Kind {
@@ -149,35 +146,35 @@ func stdioKind(err error) atoll.Kind {
 	return atoll.ErrExhausted
 }
 
-// launch starts the goroutines that look after p and enters it in the table.
-func (t *Table) launch(p *process, cmd *atoll.Command, att *attachment) atoll.Process {
+// launchProcess starts the goroutines of p and adds p to the table.
+func (t *Table) launchProcess(p *process, cmd *atoll.Command, att *attachment) atoll.Process {
 	h := &handle{process: p}
 	p.info.PID = p.handle.PID()
 	if cmd.Timeout > 0 {
 		p.killed = make(chan struct{})
-		p.timer = time.AfterFunc(time.Duration(cmd.Timeout), p.expire)
+		p.timer = time.AfterFunc(time.Duration(cmd.Timeout), p.killOnTimeout)
 	}
-	t.enter(p)
-	t.work.Go(func() { pump(p.out, p.stdout) })
+	t.addProcess(p)
+	t.work.Go(func() { pumpOutput(p.out, p.stdout) })
 	if p.err != nil {
-		t.work.Go(func() { pump(p.err, p.stderr) })
+		t.work.Go(func() { pumpOutput(p.err, p.stderr) })
 	}
 	if len(att.outs) > 0 {
 		delivered := make(chan struct{})
 		h.delivered = delivered
 		go func() {
 			defer close(delivered)
-			_ = att.copy(context.Background()) // a writer that fails is detached
+			_ = att.copyOutput(context.Background()) // it detaches a writer that fails
 		}()
 	}
 	if cmd.Stdin != nil {
-		go p.feed(context.Background(), cmd.Stdin, true)
+		go p.feedStdin(context.Background(), cmd.Stdin, true)
 	}
-	go p.run(t)
+	go p.superviseProcess(t)
 	return h
 }
 
-func newProcess(id string, cmd *atoll.Command, io *ends) *process {
+func newProcess(id string, cmd *atoll.Command, io *stdioEnds) *process {
 	limit := int64(cmd.OutputLimit)
 	if limit <= 0 {
 		limit = atoll.DefaultOutputLimit
@@ -197,7 +194,7 @@ func newProcess(id string, cmd *atoll.Command, io *ends) *process {
 		ended:   make(chan struct{}),
 	}
 	if p.err == nil {
-		p.stderr.finish()
+		p.stderr.finishStream()
 	}
 	p.info = atoll.ProcessStatus{
 		ID: id, Args: slices.Clone(cmd.Args), Dir: cmd.Dir, User: cmd.User, TTY: p.tty, Started: p.started,
@@ -205,8 +202,8 @@ func newProcess(id string, cmd *atoll.Command, io *ends) *process {
 	return p
 }
 
-// reserve takes id, or draws one, and counts a start in progress.
-func (t *Table) reserve(id string) (string, error) {
+// reserveID reserves id, or a random one if it is "", and counts a start in progress.
+func (t *Table) reserveID(id string) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -216,7 +213,7 @@ func (t *Table) reserve(id string) (string, error) {
 		id = t.drawID()
 	}
 	if _, taken := t.procs[id]; taken {
-		return "", atoll.Errorf("exec", id, atoll.ErrAlreadyExists, "process %q is there already", id)
+		return "", atoll.Errorf("exec", id, atoll.ErrAlreadyExists, "process %q already exists", id)
 	}
 	t.procs[id] = nil
 	t.work.Add(1)
@@ -234,30 +231,30 @@ func (t *Table) drawID() string {
 	}
 }
 
-func (t *Table) forget(id string) {
+func (t *Table) forgetID(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.procs, id)
 }
 
-// enter makes p known. One that was started while the table was being closed
-// is killed, as Close would have.
-func (t *Table) enter(p *process) {
+// addProcess adds p to the table. If the table was closed meanwhile, it kills p, as Close
+// would have.
+func (t *Table) addProcess(p *process) {
 	t.mu.Lock()
 	t.procs[p.id] = p
 	t.order = append(t.order, p)
 	closed := t.closed
 	t.mu.Unlock()
 	if closed {
-		p.release()
+		p.releaseRings()
 		_ = p.handle.Kill()
 	}
 }
 
-// retire notes that p has ended. It forgets the one that ended longest ago when
-// there are too many, and what the oldest ones have printed when that is too
-// much. The main process is not among them: all others end because it does.
-func (t *Table) retire(p *process) {
+// retireProcess records that p has ended. If there are too many ended processes, it forgets
+// the one that ended longest ago, and if their output takes too much memory, it drops the
+// oldest output. It ignores the main process, whose end is the end of all others.
+func (t *Table) retireProcess(p *process) {
 	if p.id == atoll.MainProcess {
 		return
 	}
@@ -272,15 +269,15 @@ func (t *Table) retire(p *process) {
 	}
 	var kept int64
 	for _, q := range t.ended {
-		kept += q.kept()
+		kept += q.keptBytes()
 	}
 	limit := cmp.Or(t.EndedOutput, DefaultEndedOutput)
 	for i := 0; kept > limit && i < len(t.ended)-1; i++ {
-		kept -= t.ended[i].empty()
+		kept -= t.ended[i].dropOutput()
 	}
 }
 
-// Get finds a process, running or ended. Kinds: ErrNotExist.
+// Get returns a process, running or ended. Kinds: ErrNotExist.
 func (t *Table) Get(id string) (atoll.Process, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,22 +288,22 @@ func (t *Table) Get(id string) (atoll.Process, error) {
 	return &handle{process: p}, nil
 }
 
-// List describes all processes, oldest first.
+// List returns the statuses of all processes, oldest first.
 func (t *Table) List() []atoll.ProcessStatus {
 	t.mu.Lock()
 	procs := slices.Clone(t.order)
 	t.mu.Unlock()
 	list := make([]atoll.ProcessStatus, len(procs))
 	for i, p := range procs {
-		list[i] = p.status()
+		list[i] = p.currentStatus()
 	}
 	return list
 }
 
-// Running counts the processes that have not ended.
-func (t *Table) Running() int { return len(t.running()) }
+// Running returns the number of processes that have not ended.
+func (t *Table) Running() int { return len(t.runningProcesses()) }
 
-func (t *Table) running() []*process {
+func (t *Table) runningProcesses() []*process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []*process
@@ -318,18 +315,18 @@ func (t *Table) running() []*process {
 	return list
 }
 
-// Stop asks every process to end with SIGTERM, gives them grace to do so, and
-// closes the table. When ctx ends, so does the grace.
+// Stop sends SIGTERM to every process, waits for their ends for the time grace at most, and
+// closes the table. The end of ctx ends the wait.
 func (t *Table) Stop(ctx context.Context, grace time.Duration) error {
 	if grace > 0 {
 		ctx, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
-		running := t.running()
+		running := t.runningProcesses()
 		for _, p := range running {
 			_ = p.handle.Signal(atoll.SIGTERM) // it may just have ended
 		}
 		for _, p := range running {
-			if await(ctx, p.ended) != nil {
+			if awaitDone(ctx, p.ended) != nil {
 				break
 			}
 		}
@@ -337,48 +334,48 @@ func (t *Table) Stop(ctx context.Context, grace time.Duration) error {
 	return t.Close()
 }
 
-// Close kills what runs and waits until all the table's goroutines have ended,
-// except those that are in a caller's Reader or Writer. A Wait in progress
-// gets the exit, or ErrStopped when none was seen. What has ended can still be
-// found and read. A second Close does nothing.
+// Close kills all running processes and waits until all the table's goroutines have ended,
+// except those that are in a caller's Reader or Writer. A Wait in progress gets the exit, or
+// ErrStopped if the table did not see one. Get and Attach still work for ended processes. A
+// second Close does nothing.
 func (t *Table) Close() error {
 	t.closeWithin(closeGrace)
 	return nil
 }
 
 func (t *Table) closeWithin(grace time.Duration) {
-	t.closing.Do(func() { t.close(grace) })
+	t.closing.Do(func() { t.closeTable(grace) })
 }
 
-func (t *Table) close(grace time.Duration) {
+func (t *Table) closeTable(grace time.Duration) {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	var kills sync.WaitGroup
-	running := t.running()
+	running := t.runningProcesses()
 	for _, p := range running {
-		p.release()
-		kills.Go(func() { _ = p.handle.Kill() }) // what survives is abandoned below
+		p.releaseRings()
+		kills.Go(func() { _ = p.handle.Kill() }) // survivors are abandoned below
 	}
 	kills.Wait()
 	for _, p := range running {
-		if await(ctx, p.ended) != nil {
-			p.abandon()
+		if awaitDone(ctx, p.ended) != nil {
+			p.abandonProcess()
 		}
 	}
 	t.closePumps()
 	t.work.Wait()
 }
 
-// closePumps ends the pumps that descendants keep alive.
+// closePumps ends the pumps of streams that descendants still have open.
 func (t *Table) closePumps() {
 	t.mu.Lock()
 	procs := slices.Clone(t.order)
 	t.mu.Unlock()
 	for _, p := range procs {
-		p.release()
+		p.releaseRings()
 		closeFiles(p.out, p.err)
 	}
 }

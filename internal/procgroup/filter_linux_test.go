@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filter lets pass what programs need, and nothing of what it is for, in each
-// convention.
+// In each convention the filter allows the calls that programs need, and denies the
+// others.
 func TestFilter(t *testing.T) {
 	const allowed, absent, noFamily = unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS), unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)
 	for goarch, list := range conventions {
@@ -30,15 +30,15 @@ func TestFilter(t *testing.T) {
 				{"the call after it", c.arch, 428, 0, allowed},
 				{"an unknown convention", c.arch + 1, 1, 0, absent},
 			} {
-				if got := judge(t, goarch, tt.arch, tt.nr, tt.family); got != tt.want {
+				if got := runFilter(t, goarch, tt.arch, tt.nr, tt.family); got != tt.want {
 					t.Errorf("%s, arch %#x, %s: %#x, want %#x", goarch, c.arch, tt.what, got, tt.want)
 				}
 			}
 		}
 	}
 	for what, got := range map[string]uint32{
-		"x32":        judge(t, "amd64", unix.AUDIT_ARCH_X86_64, 0x40000000+41, unix.AF_VSOCK),
-		"socketcall": judge(t, "amd64", unix.AUDIT_ARCH_I386, 102, 1),
+		"x32":        runFilter(t, "amd64", unix.AUDIT_ARCH_X86_64, 0x40000000+41, unix.AF_VSOCK),
+		"socketcall": runFilter(t, "amd64", unix.AUDIT_ARCH_I386, 102, 1),
 	} {
 		if got != absent {
 			t.Errorf("%s: %#x, want it absent", what, got)
@@ -49,19 +49,19 @@ func TestFilter(t *testing.T) {
 	}
 	for family, want := range map[uint32]uint32{unix.AF_UNIX: allowed, unix.AF_NETLINK: allowed, unix.AF_INET: noFamily, unix.AF_INET6: noFamily, unix.AF_VSOCK: noFamily} {
 		for goarch, list := range conventions {
-			if got := judgeBy(t, goarch, filter(goarch, offline), list[0].arch, list[0].socket, family); got != want {
+			if got := judgeBy(t, goarch, seccompProgram(goarch, offlineFamilies), list[0].arch, list[0].socket, family); got != want {
 				t.Errorf("%s, without a network, family %d: %#x, want %#x", goarch, family, got, want)
 			}
 		}
 	}
-	if filter("none", families) != nil {
+	if seccompProgram("none", socketFamilies) != nil {
 		t.Error("there is a filter for what is no architecture")
 	}
 }
 
-func judge(t *testing.T, goarch string, arch, nr, family uint32) uint32 {
+func runFilter(t *testing.T, goarch string, arch, nr, family uint32) uint32 {
 	t.Helper()
-	return judgeBy(t, goarch, filter(goarch, families), arch, nr, family)
+	return judgeBy(t, goarch, seccompProgram(goarch, socketFamilies), arch, nr, family)
 }
 
 // judgeBy runs a filter as a kernel does.

@@ -9,23 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangUp tells those who were of one process group with the leader of a terminal that it
-// has ended, where the kernel does not: gVisor's has the terminal's foreground go on. It
-// knows that group, and shows it to nobody outside of the session; unless a shell has put
-// a job into the foreground, which it hangs up on itself, it is the leader's own. The
-// caller has the leader's PID for it alone, see Process.mu.
+// hangUp sends SIGHUP to the process group of the leader of a terminal when the leader has
+// ended, on kernels that do not do so: on gVisor's, the terminal's foreground job goes on.
+// That kernel does not show the foreground group outside the session. It is the leader's
+// own group, unless a shell has put a job into the foreground, which the shell hangs up
+// itself. The caller makes sure that the leader's PID is not reused, see Process.mu.
 func (h *Process) hangUp() {
-	if !h.tty || !forgetsTerminals() {
+	if !h.tty || !lacksHangup() {
 		return
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT} {
-		_ = syscall.Kill(-h.p.Pid, sig) // most often nobody is left
+		_ = syscall.Kill(-h.p.Pid, sig) // most often the group is empty
 	}
 }
 
-// forgetsTerminals reports whether the kernel is one that does not hang up: it does not
-// tell whoever has a terminal what is in the foreground of that, either.
-var forgetsTerminals = sync.OnceValue(func() bool {
+// lacksHangup reports whether the kernel does not hang up on the end of a leader. Such a
+// kernel does not show the foreground group of a terminal to its master, either.
+var lacksHangup = sync.OnceValue(func() bool {
 	master, replica, err := pty.Open()
 	if err != nil {
 		return false

@@ -13,45 +13,45 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// An Init starts processes for a program that is the first one of its PID
-// namespace, which inherits those that lose their parents, and reaps them all.
-// A program that has one must not wait for its children itself. It ends with
-// the program.
+// An Init starts processes for a program that is process 1 of its PID namespace, and reaps
+// them and all orphaned processes. A program with an Init must not wait for its children
+// itself. The Init ends with the program.
 type Init struct {
-	thread chan func() // runs what it is sent on the thread that children are cloned from
+	thread chan func() // the thread that clones children runs these functions
 
-	mu  sync.Mutex // held while one is started, until it is in own, and to reap
+	mu  sync.Mutex // held from the start of a process until it is in own, and to reap
 	own map[int]*Process
 }
 
-// NewInit returns the Init of this program. What it starts has no capability
-// and never gains one, also as root, whatever this program may do; and not all
-// system calls, see confine. Without a network, they can make no sockets of one.
+// NewInit returns the Init of this program. The processes that it starts have no
+// capabilities and never gain one, even as root, whatever this program may do, and cannot
+// make some system calls, see setSeccompFilter. If network is false, they cannot create
+// network sockets.
 func NewInit(network bool) (*Init, error) {
 	i := &Init{thread: make(chan func()), own: map[int]*Process{}}
 	ready := make(chan error)
-	allowed := families
+	allowed := socketFamilies
 	if !network {
-		allowed = offline
+		allowed = offlineFamilies
 	}
-	go i.clone(ready, allowed)
+	go i.runThread(ready, allowed)
 	if err := <-ready; err != nil {
 		return nil, err
 	}
-	died := make(chan os.Signal, 1) // one is enough for any number of deaths
+	died := make(chan os.Signal, 1) // one signal is enough for any number of deaths
 	signal.Notify(died, unix.SIGCHLD)
-	go i.reap(died)
+	go i.reapChildren(died)
 	return i, nil
 }
 
-// clone is the thread. On Linux capabilities are a thread's own: this one keeps
-// what it needs to become another user, and leaves nothing to the programs that
-// are executed.
-func (i *Init) clone(ready chan<- error, families []uint32) {
-	runtime.LockOSThread() // and never unlocked: nothing else is to run on it
-	err := disarm()
+// runThread is the thread that clones children. On Linux each thread has its own
+// capabilities: this one retains those that it needs to change the user, and leaves none to
+// the programs that its children execute.
+func (i *Init) runThread(ready chan<- error, families []uint32) {
+	runtime.LockOSThread() // never unlocked: no other goroutine may run on it
+	err := dropCapabilities()
 	if err == nil {
-		err = confine(families)
+		err = setSeccompFilter(families)
 	}
 	ready <- err
 	if err != nil {
@@ -62,19 +62,19 @@ func (i *Init) clone(ready chan<- error, families []uint32) {
 	}
 }
 
-// disarm empties the thread's bounding set.
-func disarm() error {
+// dropCapabilities sets no_new_privs and empties the thread's bounding set.
+func dropCapabilities() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) { // the kernel has no more of them
+		if errors.Is(err, unix.EINVAL) { // the kernel has no more capabilities
 			return nil
 		}
-		if errors.Is(err, unix.EPERM) { // not ours to drop; then there must be nothing to drop
+		if errors.Is(err, unix.EPERM) { // we may not drop it; then it must not be in the set
 			in, readErr := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
-			if errors.Is(readErr, unix.EINVAL) { // who may drop none is not told that there are no more
+			if errors.Is(readErr, unix.EINVAL) { // without the right to drop, only a read shows the end
 				return nil
 			}
 			if readErr == nil && in == 0 {
@@ -87,24 +87,24 @@ func disarm() error {
 	}
 }
 
-// Start is the function Start, for the Init's processes.
+// Start starts a process of the Init, like the function Start.
 func (i *Init) Start(p *Program, io process.Stdio) (*Process, error) {
-	return i.start(p, io, func(start func()) {
+	return i.startProgram(p, io, func(start func()) {
 		done := make(chan struct{})
 		i.thread <- func() { defer close(done); start() }
 		<-done
 	})
 }
 
-// StartFree starts a program that may do all that this one may: one of the system's own.
+// StartFree starts a trusted program with the same rights as this one.
 func (i *Init) StartFree(p *Program, io process.Stdio) (*Process, error) {
-	return i.start(p, io, func(start func()) { start() })
+	return i.startProgram(p, io, func(start func()) { start() })
 }
 
-func (i *Init) start(p *Program, io process.Stdio, clone func(start func())) (*Process, error) {
+func (i *Init) startProgram(p *Program, io process.Stdio, clone func(start func())) (*Process, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	h, err := p.start(io, clone)
+	h, err := p.startProcess(io, clone)
 	if err != nil {
 		return nil, err
 	}
@@ -113,8 +113,8 @@ func (i *Init) start(p *Program, io process.Stdio, clone func(start func())) (*P
 	return h, nil
 }
 
-// reap reaps whoever has died, each time that somebody has.
-func (i *Init) reap(died <-chan os.Signal) {
+// reapChildren reaps all dead children on each signal of died.
+func (i *Init) reapChildren(died <-chan os.Signal) {
 	for range died {
 		i.mu.Lock()
 		for {
@@ -129,7 +129,7 @@ func (i *Init) reap(died <-chan os.Signal) {
 			if h := i.own[pid]; h != nil {
 				delete(i.own, pid)
 				h.reaped = true
-				h.hangUp() // numbers go round: nobody else has got this one yet
+				h.hangUp() // so soon after the reaping, no other process has the PID
 				h.status <- status
 			}
 		}

@@ -5,25 +5,24 @@ import (
 	"strings"
 )
 
-// A Mark is in the environment of a process and of its descendants. Nothing
-// else on any machine has it, now or after a reboot, which cannot be said of a
-// PID.
+// A Mark identifies a process and its descendants by a variable in their environment.
+// Unlike a PID, it is unique on all machines and across reboots.
 type Mark struct{ realm, sandbox, process string }
 
 const markVar = "ATOLL_LOCAL_PROCESS="
 
-// NewMark returns one for a process of a sandbox. The realm tells sandboxes of one id
-// apart; it may be empty where there is only one.
+// NewMark returns a new Mark for a process of a sandbox. The realm distinguishes sandboxes
+// with equal ids; it may be empty if ids are unique.
 func NewMark(realm, sandbox string) Mark {
 	return Mark{realm, sandbox, strings.ToLower(rand.Text())}
 }
 
-// String is the variable.
+// String returns the variable, "NAME=value".
 func (m Mark) String() string { return markVar + m.realm + "." + m.sandbox + "/" + m.process }
 
-// covers reports whether an environment, as the kernel shows it, has the mark;
-// one without a process covers all of its sandbox.
-func (m Mark) covers(environ string) bool {
+// coversEnviron reports whether an environment, in the kernel's format, has the mark. A
+// Mark without a process covers all processes of its sandbox.
+func (m Mark) coversEnviron(environ string) bool {
 	want := m.String()
 	for kv := range strings.SplitSeq(environ, "\x00") {
 		if kv == want || m.process == "" && strings.HasPrefix(kv, want) {

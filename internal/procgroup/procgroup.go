@@ -17,9 +17,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// A Program is what to start.
+// A Program is a program to start.
 type Program struct {
-	Mark Mark     // added to Env, so that who descends from it is found
+	Mark Mark     // added to Env, to find the descendants
 	Args []string // Args[0] is looked up in the PATH of Env when it has no slash
 	Env  []string
 	Dir  string              // absolute; checked by the caller
@@ -30,20 +30,20 @@ type Program struct {
 // Start starts p with io as its stdio. Kinds: ErrCommandNotFound,
 // ErrExecFailed, ErrExhausted.
 func Start(p *Program, io process.Stdio) (*Process, error) {
-	return p.start(io, func(start func()) { start() })
+	return p.startProcess(io, func(start func()) { start() })
 }
 
-// start has the process cloned by the thread on which clone calls what it is
-// given.
-func (p *Program) start(io process.Stdio, clone func(start func())) (*Process, error) {
+// startProcess starts p. clone calls the function it is given on the thread that is to
+// clone the process.
+func (p *Program) startProcess(io process.Stdio, clone func(start func())) (*Process, error) {
 	env := process.Environ(p.Env, []string{p.Mark.String()})
 	name := p.Args[0]
-	path, err := find(name, process.Lookup(env, "PATH"), p.Dir)
+	path, err := lookPath(name, process.Lookup(env, "PATH"), p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.Errorf("exec", p.Mark.sandbox, atoll.ErrCommandNotFound, "%q: no such command", name)
 	}
 	if err != nil {
-		return nil, p.failed(err)
+		return nil, p.startError(err)
 	}
 	attr := &os.ProcAttr{
 		Dir:   p.Dir,
@@ -54,13 +54,13 @@ func (p *Program) start(io process.Stdio, clone func(start func())) (*Process, e
 	var started *os.Process
 	clone(func() { started, err = os.StartProcess(path, p.Args, attr) })
 	if err != nil {
-		return nil, p.failed(err)
+		return nil, p.startError(err)
 	}
 	return &Process{p: started, mark: p.Mark, tty: p.TTY, mu: new(sync.Mutex)}, nil
 }
 
-// failed is the error of a program that is there.
-func (p *Program) failed(err error) error {
+// startError gives the failure to start an existing program its kind.
+func (p *Program) startError(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
 		err = path.Err
@@ -74,9 +74,8 @@ func (p *Program) failed(err error) error {
 	return atoll.Errorf("exec", p.Mark.sandbox, kind, "%q: %w", p.Args[0], err)
 }
 
-// find is exec.LookPath for another PATH and working directory than those of
-// this process.
-func find(name, path, dir string) (string, error) {
+// lookPath is exec.LookPath for a given PATH and working directory.
+func lookPath(name, path, dir string) (string, error) {
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(dir, name)
@@ -86,7 +85,7 @@ func find(name, path, dir string) (string, error) {
 	failed := error(fs.ErrNotExist)
 	for _, d := range filepath.SplitList(path) {
 		if !filepath.IsAbs(d) {
-			continue // never from the directory that happens to be the current one
+			continue // never from the working directory
 		}
 		full := filepath.Join(d, name)
 		err := Executable(full)
@@ -100,8 +99,8 @@ func find(name, path, dir string) (string, error) {
 	return "", failed
 }
 
-// Executable says why the file cannot be executed, fs.ErrNotExist when it is
-// not there.
+// Executable returns an error if the file cannot be executed: fs.ErrNotExist if it does not
+// exist.
 func Executable(name string) error {
 	info, err := os.Stat(name)
 	switch {
@@ -117,15 +116,15 @@ func Executable(name string) error {
 	return nil
 }
 
-// A Process is one that Start started, and a process.Handle.
+// A Process is a process that Start has started. It implements process.Handle.
 type Process struct {
 	p    *os.Process
 	mark Mark
-	tty  bool // it leads the session of a terminal
+	tty  bool // it is the session leader of a terminal
 
 	mu     sync.Locker
-	reaped bool                    // its PID may belong to another
-	status chan syscall.WaitStatus // from an Init, once; nil for one that is waited for
+	reaped bool                    // its PID may belong to another process
+	status chan syscall.WaitStatus // from an Init, once; nil without an Init
 }
 
 // PID implements process.Handle.
@@ -133,7 +132,7 @@ func (h *Process) PID() int { return h.p.Pid }
 
 // Wait implements process.Handle.
 func (h *Process) Wait() atoll.Exit {
-	ws, err := h.wait()
+	ws, err := h.waitStatus()
 	if err != nil {
 		return atoll.Exit{Code: -1, Reason: err.Error()}
 	}
@@ -143,11 +142,11 @@ func (h *Process) Wait() atoll.Exit {
 	return atoll.Exit{Code: ws.ExitStatus()}
 }
 
-func (h *Process) wait() (syscall.WaitStatus, error) {
+func (h *Process) waitStatus() (syscall.WaitStatus, error) {
 	if h.status != nil {
 		return <-h.status, nil
 	}
-	state, err := h.reap()
+	state, err := h.reapProcess()
 	if err != nil {
 		return 0, err
 	}
@@ -161,14 +160,14 @@ func (h *Process) Signal(sig atoll.Signal) error { return h.p.Signal(syscall.Sig
 func (h *Process) Kill() error {
 	h.mu.Lock()
 	if !h.reaped {
-		_ = syscall.Kill(-h.p.Pid, syscall.SIGKILL) // most often that is all of them, and at once
+		_ = syscall.Kill(-h.p.Pid, syscall.SIGKILL) // most often this kills all of them at once
 	}
 	h.mu.Unlock()
-	return sweep(h.mark, h.session)
+	return sweepMarked(h.mark, h.sessionID)
 }
 
-// session is the id of the process's session, 0 when that may be another's.
-func (h *Process) session() int {
+// sessionID returns the id of the process's session, 0 if another session may have that id.
+func (h *Process) sessionID() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.reaped {
@@ -177,9 +176,9 @@ func (h *Process) session() int {
 	return h.p.Pid
 }
 
-// Sweep ends all processes that bear a mark of the sandbox of a realm.
+// Sweep kills all processes with a mark of the sandbox in a realm.
 func Sweep(realm, sandbox string) error {
-	return sweep(Mark{realm: realm, sandbox: sandbox}, func() int { return 0 })
+	return sweepMarked(Mark{realm: realm, sandbox: sandbox}, func() int { return 0 })
 }
 
 var _ process.Handle = (*Process)(nil)

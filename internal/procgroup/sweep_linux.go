@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap waits for the process. Its PID stays its own until the lock is held, so
-// that who holds the lock knows whose it is.
-func (h *Process) reap() (*os.ProcessState, error) {
+// reapProcess waits for the process. The kernel does not reuse its PID until reapProcess
+// holds the lock: while another holds the lock, the PID belongs to the process if reaped is
+// false.
+func (h *Process) reapProcess() (*os.ProcessState, error) {
 	for unix.Waitid(unix.P_PID, h.p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == syscall.EINTR {
 	}
 	h.mu.Lock()
@@ -24,22 +25,22 @@ func (h *Process) reap() (*os.ProcessState, error) {
 	return h.p.Wait()
 }
 
-// sweepLimit is how long processes may take to be gone after SIGKILL.
+// sweepLimit is the time that processes may take to end after SIGKILL.
 const sweepLimit = 5 * time.Second
 
-// sweep kills every process that bears the mark or is of the session, and what
-// descends from one, until none is left. It looks again and again, because
-// they may be starting others.
-func sweep(m Mark, session func() int) error {
+// sweepMarked kills every process that has the mark or belongs to the session, and their
+// descendants, until none is left. It lists the processes repeatedly, because they may start
+// others.
+func sweepMarked(m Mark, session func() int) error {
 	deadline := time.Now().Add(sweepLimit)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		all, err := processes()
+		all, err := listProcesses()
 		if err != nil {
 			return err
 		}
-		victims, unsure := family(all, session(), m.covers)
+		victims, unsure := familyOf(all, session(), m.coversEnviron)
 		for _, v := range victims {
-			v.kill()
+			v.killProc()
 		}
 		late := time.Now().After(deadline)
 		switch {
@@ -48,21 +49,21 @@ func sweep(m Mark, session func() int) error {
 		case late:
 			return fmt.Errorf("%d processes cannot be killed, %d among them", len(victims), victims[0].pid)
 		}
-		time.Sleep(pause) // the kernel tells nobody but a parent that one has gone
+		time.Sleep(pause) // the kernel reports the end of a process only to its parent
 	}
 }
 
 // A proc is a process of this machine that has not ended.
 type proc struct {
 	pid, parent, session int
-	start                string // in ticks since boot: with the pid it names the process
+	start                string // in ticks since boot: with the pid it identifies the process
 	execs                bool   // it is in the middle of an exec, and has no environment
 }
 
-// family returns the processes of a session (0 is none) and those whose
-// environment is marked, with their descendants. It is unsure of who is just
-// being given an environment.
-func family(all []proc, session int, marked func(environ string) bool) (members []proc, unsure bool) {
+// familyOf returns the processes of a session (0 means none) and those whose environment is
+// marked, with their descendants. unsure reports that a process in the middle of an exec may
+// belong to them.
+func familyOf(all []proc, session int, marked func(environ string) bool) (members []proc, unsure bool) {
 	in := map[int]bool{}
 	for _, p := range all {
 		environ, known := environOf(p.pid)
@@ -80,23 +81,23 @@ func family(all []proc, session int, marked func(environ string) bool) (members 
 	return slices.DeleteFunc(all, func(p proc) bool { return !in[p.pid] }), unsure
 }
 
-// environOf is the environment that a process was given, "" when it is not for
-// this one to see. In the middle of an exec there is none to be known.
+// environOf returns the initial environment of a process, "" if this process may not read
+// it. known is false in the middle of an exec, when the process has none.
 func environOf(pid int) (environ string, known bool) {
 	for range 2 {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 		if err != nil || len(b) > 0 {
 			return string(b), true
 		}
-		if p, ok := look(pid); ok && p.execs {
+		if p, ok := readStat(pid); ok && p.execs {
 			return "", false
 		}
-	} // the first time it can have been the one before an exec, which is empty when that goes
+	} // the first read may have been of the memory before an exec, which is empty once released
 	return "", true
 }
 
-// processes lists those of this machine, without zombies and the kernel's own.
-func processes() ([]proc, error) {
+// listProcesses returns the processes of this machine, without zombies and kernel threads.
+func listProcesses() ([]proc, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -109,7 +110,7 @@ func processes() ([]proc, error) {
 	var all []proc
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil {
-			if p, ok := look(pid); ok {
+			if p, ok := readStat(pid); ok {
 				all = append(all, p)
 			}
 		}
@@ -117,14 +118,14 @@ func processes() ([]proc, error) {
 	return all, nil
 }
 
-// look reads what the kernel tells of a process; see proc_pid_stat(5).
-func look(pid int) (proc, bool) {
+// readStat reads the kernel's record of a process; see proc_pid_stat(5).
+func readStat(pid int) (proc, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return proc{}, false
 	}
 	stat := string(b)
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // the name before may hold anything
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // the name before it may contain any byte
 	if len(fields) < 49 || fields[0] == "Z" || fields[0] == "X" {
 		return proc{}, false
 	}
@@ -136,14 +137,14 @@ func look(pid int) (proc, bool) {
 	return proc{pid, parent, session, fields[19], execs}, flags&kernel == 0 && err1 == nil && err2 == nil && err3 == nil
 }
 
-// kill ends the process, and never another that got its PID meanwhile.
-func (p proc) kill() {
-	handle, err := os.FindProcess(p.pid) // by descriptor
+// killProc kills the process, and never another one with the same PID.
+func (p proc) killProc() {
+	handle, err := os.FindProcess(p.pid) // by pidfd
 	if err != nil {
 		return
 	}
 	defer handle.Release()
-	if now, ok := look(p.pid); ok && now.start == p.start {
-		_ = handle.Kill() // the next look tells whether it helped
+	if now, ok := readStat(p.pid); ok && now.start == p.start {
+		_ = handle.Kill() // the next list shows whether it has ended
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-func (h *Process) reap() (*os.ProcessState, error) {
+func (h *Process) reapProcess() (*os.ProcessState, error) {
 	state, err := h.p.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -16,9 +16,9 @@ func (h *Process) reap() (*os.ProcessState, error) {
 	return state, err
 }
 
-// sweep kills the process's group. This system does not show the environments
-// of processes, so that those which left the group are not found.
-func sweep(m Mark, session func() int) error {
+// sweepMarked kills the group of the process. This system does not show the environments of
+// processes, so that it misses processes that have left the group.
+func sweepMarked(m Mark, session func() int) error {
 	pid := session()
 	if pid == 0 {
 		return nil

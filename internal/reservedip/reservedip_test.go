@@ -25,7 +25,7 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// What is compared with the list has been made canonical.
+// Callers compare canonical addresses with the list, so its own must be canonical.
 func TestMetadataIsCanonical(t *testing.T) {
 	all := Metadata()
 	for i, addr := range all {

@@ -1,4 +1,4 @@
-// Package secretref refers to secrets, and does not show them.
+// Package secretref has references to secrets that do not print the secret.
 package secretref
 
 import (
@@ -14,19 +14,20 @@ import (
 // masked is printed in place of a secret.
 const masked = "•••"
 
-// A Ref is a reference to a secret, "env:NAME" or "file:/path", or one that
-// came from the environment itself. It prints as ••• in every way, so that it
-// can be logged by mistake without harm. The zero Ref is none.
+// A Ref is a reference to a secret, "env:NAME" or "file:/path", or a secret that
+// came from the environment itself. It prints as ••• with every verb and encoder, so
+// that a log line by mistake does no harm. The zero Ref refers to no secret.
 type Ref struct {
 	ref   string
 	value string
 }
 
-// New holds value itself.
+// New returns a Ref that holds value itself.
 func New(value string) Ref { return Ref{value: value} }
 
-// Parse reads a reference. Only an environment variable may hold the secret itself: files
-// are copied and shown, and a command line is visible to other users.
+// Parse sets s to the reference in text. If variable is set, text comes from an environment
+// variable and may be the secret itself. No other text may: people copy and show files, and
+// a command line is visible to other users. home replaces ~ in paths.
 func (s *Ref) Parse(text string, variable bool, home string) error {
 	scheme, rest, _ := strings.Cut(text, ":")
 	switch {
@@ -47,11 +48,11 @@ func (s *Ref) Parse(text string, variable bool, home string) error {
 	return nil
 }
 
-// IsZero reports whether there is no secret.
+// IsZero reports whether s refers to no secret.
 func (s Ref) IsZero() bool { return s == Ref{} }
 
-// Reveal reads the secret; that of a zero Ref is "". A file's last newline
-// does not belong to it.
+// Reveal reads and returns the secret; "" for a zero Ref. It trims newlines at the end of
+// a file.
 func (s Ref) Reveal() (string, error) {
 	scheme, rest, _ := strings.Cut(s.ref, ":")
 	switch scheme {
@@ -75,7 +76,7 @@ func (s Ref) Reveal() (string, error) {
 	return s.value, nil
 }
 
-// Reference returns where the secret is, not what it is.
+// Reference returns the location of the secret, not the secret; ••• for a Ref from New.
 func (s Ref) Reference() string {
 	if s.ref != "" {
 		return s.ref
@@ -100,14 +101,14 @@ func (s Ref) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 // MarshalText masks the secret.
 func (s Ref) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a reference.
-func (s *Ref) UnmarshalText(b []byte) error { return s.Parse(string(b), false, home()) }
+// UnmarshalText parses a reference.
+func (s *Ref) UnmarshalText(b []byte) error { return s.Parse(string(b), false, homeDir()) }
 
 // LogValue masks the secret.
 func (s Ref) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// home returns the user's home directory, or "".
-func home() string {
+// homeDir returns the user's home directory, or "".
+func homeDir() string {
 	dir, err := os.UserHomeDir()
 	if err != nil {
 		return ""
@@ -126,7 +127,7 @@ func ExpandHome(path, home string) string {
 // MaxFile is the size in bytes of the largest file that ReadFile reads.
 const MaxFile = 1 << 20
 
-// ReadFile reads a file that a person has written: one that is larger than MaxFile is an error.
+// ReadFile reads a file that a person has written. More than MaxFile bytes are an error.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

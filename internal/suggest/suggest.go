@@ -3,15 +3,15 @@ package suggest
 
 import "strings"
 
-// Of is the one of known with the fewest letters to change in name, ""
-// when that would be more than a third of them. A key that was put into the
-// wrong table is one letter away.
-func Of(name string, known []string) string {
+// Closest returns the word of known that differs from name in the fewest letters, or
+// "" if that is more than a third of them. It counts one letter for a key in the wrong
+// table.
+func Closest(name string, known []string) string {
 	best, least := "", max(1, len(name)/3)+1
 	name = strings.ToLower(name)
 	for _, k := range known {
 		have := strings.ToLower(k)
-		d := min(distance(name, have), 1+distance(lastPart(name), lastPart(have)))
+		d := min(editDistance(name, have), 1+editDistance(lastPart(name), lastPart(have)))
 		if d < least {
 			best, least = k, d
 		}
@@ -21,9 +21,9 @@ func Of(name string, known []string) string {
 
 func lastPart(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 
-// distance counts the letters to insert, delete, replace or swap with their
-// neighbour to make b of a.
-func distance(a, b string) int {
+// editDistance returns the number of letters to insert, delete, replace or swap with
+// their neighbour to turn a into b.
+func editDistance(a, b string) int {
 	before, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {
 		prev[j] = j

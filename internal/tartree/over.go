@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Over writes the files of a tar stream, with their owners, over those of a tree that is in
-// use: at each moment a name stands for all of what was there or all of what is to be, so a
-// program in it can be run also when this was cut short. What the stream does not have
-// stays, and so do links to directories, which names lead through. Of extended attributes
-// capabilities are kept.
-func Over(dir string, from io.Reader) error {
+// Overwrite writes the files of a tar stream, with their owners, over those of a tree that
+// is in use. It replaces each file atomically: at any moment a name stands for the old or
+// the new file, so that programs in the tree still run if Overwrite is interrupted. It
+// retains files that the stream does not have, and links to directories, which it follows.
+// Of extended attributes it writes capabilities only.
+func Overwrite(dir string, from io.Reader) error {
 	for r := tar.NewReader(from); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err == nil {
-			err = over(dir, filepath.Join(dir, filepath.Clean("/"+h.Name)), h, r)
+			err = writeEntry(dir, filepath.Join(dir, filepath.Clean("/"+h.Name)), h, r)
 		}
 		if err != nil {
 			if h != nil {
@@ -38,10 +38,10 @@ func Over(dir string, from io.Reader) error {
 	}
 }
 
-// over writes one entry of a stream to where it belongs.
-func over(dir, path string, h *tar.Header, data io.Reader) error {
+// writeEntry writes one entry of a stream to path.
+func writeEntry(dir, path string, h *tar.Header, data io.Reader) error {
 	if h.Typeflag == tar.TypeDir {
-		return directory(path, h)
+		return makeDirectory(path, h)
 	}
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -53,34 +53,34 @@ func over(dir, path string, h *tar.Header, data io.Reader) error {
 	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	defer os.Remove(made) // also where two names of one file were to change places
-	if err := put(dir, made, h, data); err != nil {
+	defer os.Remove(made) // rename(2) leaves it if both names are links to one file
+	if err := createNode(dir, made, h, data); err != nil {
 		return err
 	}
 	return os.Rename(made, path)
 }
 
-// directory makes a directory, or gives the one that is there its mode and owner.
-func directory(path string, h *tar.Header) error {
+// makeDirectory creates a directory, or sets the mode and owner of an existing one.
+func makeDirectory(path string, h *tar.Header) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, os.ErrExist) {
 		if info, err := os.Stat(path); err != nil || !info.IsDir() {
-			return fmt.Errorf("is to be a directory, and is none: %w", errors.Join(err, unix.ENOTDIR))
+			return fmt.Errorf("the stream has a directory here, the tree does not: %w", errors.Join(err, unix.ENOTDIR))
 		}
 	} else if err != nil {
 		return err
 	}
-	return give(path, h)
+	return setAttributes(path, h)
 }
 
-// put makes what a header describes.
-func put(dir, path string, h *tar.Header, data io.Reader) error {
+// createNode creates the file, link or device that a header describes.
+func createNode(dir, path string, h *tar.Header, data io.Reader) error {
 	mode := uint32(h.Mode & 0o7777)
 	device := int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
 	var err error
 	switch h.Typeflag {
 	case tar.TypeReg:
-		err = file(path, data)
+		err = createFile(path, data)
 	case tar.TypeLink:
 		return os.Link(filepath.Join(dir, filepath.Clean("/"+h.Linkname)), path)
 	case tar.TypeSymlink:
@@ -92,15 +92,15 @@ func put(dir, path string, h *tar.Header, data io.Reader) error {
 	case tar.TypeFifo:
 		err = unix.Mkfifo(path, mode)
 	default:
-		return fmt.Errorf("is of kind %q, which is unknown", h.Typeflag)
+		return fmt.Errorf("unknown type %q of tar entry", h.Typeflag)
 	}
 	if err != nil {
 		return err
 	}
-	return give(path, h)
+	return setAttributes(path, h)
 }
 
-func file(path string, data io.Reader) error {
+func createFile(path string, data io.Reader) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -109,9 +109,9 @@ func file(path string, data io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// give gives what is at a path, which is no link, its owner and all that goes with a change
-// of that.
-func give(path string, h *tar.Header) error {
+// setAttributes sets the owner of a file that is not a link, and then the attributes that a
+// change of owner resets: mode and capabilities. At last it sets the time.
+func setAttributes(path string, h *tar.Header) error {
 	if err := os.Chown(path, h.Uid, h.Gid); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func give(path string, h *tar.Header) error {
 		return err
 	}
 	for key, value := range h.PAXRecords {
-		if name, ok := strings.CutPrefix(key, "SCHILY.xattr."); ok && name == capabilities {
+		if name, ok := strings.CutPrefix(key, "SCHILY.xattr."); ok && name == capabilityAttr {
 			if err := unix.Setxattr(path, name, []byte(value), 0); err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-func sh(t *testing.T, dir, script string) {
+func makeTree(t *testing.T, dir, script string) {
 	t.Helper()
 	for _, line := range strings.Split(script, ";") {
 		f := strings.Fields(line)
@@ -37,12 +37,12 @@ func sh(t *testing.T, dir, script string) {
 	}
 }
 
-// What the stream has is there, through links to directories too, and all else stays. A
-// program that runs keeps the file that it was started from.
+// Overwrite writes all files of the stream, also through links to directories, and retains
+// all others. A running program retains the file that it was started from.
 func TestOver(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	dir := t.TempDir()
-	sh(t, dir, "mkdir usr; mkdir usr/bin; symlink usr/bin bin; write usr/bin/tool old; write usr/bin/mine mine; write now-a-link text; symlink gone stale; mkdir data; write data/kept kept")
+	makeTree(t, dir, "mkdir usr; mkdir usr/bin; symlink usr/bin bin; write usr/bin/tool old; write usr/bin/mine mine; write now-a-link text; symlink gone stale; mkdir data; write data/kept kept")
 	open, err := os.Open(filepath.Join(dir, "usr/bin/tool"))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestOver(t *testing.T) {
 	stream := testimage.Tar(t, testimage.Dir("./", 0o755), testimage.Dir("bin/", 0o755), owned, testimage.Link("./usr/bin/alias", "bin/tool"),
 		testimage.Symlink("now-a-link", "usr"), testimage.File("stale", 0o640, "fresh"), testimage.Dir("data/", 0o711), testimage.File("new/below", 0o600, "below"))
 	for range 2 { // the second time over itself
-		if err := tartree.Over(dir, bytes.NewReader(stream)); err != nil {
+		if err := tartree.Overwrite(dir, bytes.NewReader(stream)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,27 +80,27 @@ func TestOver(t *testing.T) {
 	}
 	was := make([]byte, 9)
 	if n, _ := open.Read(was); string(was[:n]) != "old" {
-		t.Errorf("who had it open reads %q", was[:n])
+		t.Errorf("the open file reads %q", was[:n])
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*/*/.atoll-new")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
-// What is not whole changes nothing of what it would replace, and says which it was.
+// An incomplete entry changes nothing of the file it would replace, and the error names it.
 func TestOverCutShort(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	dir := t.TempDir()
-	sh(t, dir, "write tool old; mkdir data; write data/kept kept")
+	makeTree(t, dir, "write tool old; mkdir data; write data/kept kept")
 	stream := testimage.Tar(t, testimage.File("tool", 0o755, strings.Repeat("new", 1000)))
-	if err := tartree.Over(dir, bytes.NewReader(stream[:1024])); err == nil || !strings.Contains(err.Error(), "tool: ") {
+	if err := tartree.Overwrite(dir, bytes.NewReader(stream[:1024])); err == nil || !strings.Contains(err.Error(), "tool: ") {
 		t.Errorf("half a stream: %v", err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "tool")); err != nil || string(got) != "old" {
 		t.Errorf("it has %.20q, %v", got, err)
 	}
 	for _, entry := range []testimage.Entry{testimage.File("data", 0o600, "in the way"), testimage.Dir("tool/", 0o755)} {
-		if err := tartree.Over(dir, bytes.NewReader(testimage.Tar(t, entry))); err == nil {
+		if err := tartree.Overwrite(dir, bytes.NewReader(testimage.Tar(t, entry))); err == nil {
 			t.Errorf("%s was replaced by what is of another kind", entry.Header.Name)
 		}
 	}

@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say how a tree is written.
+// Options configure Write.
 type Options struct {
-	Owners bool      // files keep their owners; else all are root's
-	Made   time.Time // the time of directories
-	Count  io.Writer // gets what files hold, too; nil means nobody does
+	Owners bool      // write the owners of files; else all belong to root
+	Made   time.Time // the modification time of all directories
+	Count  io.Writer // also receives the content of files, unless nil
 }
 
-// Write writes the files of dir, in the order of their names, with links, capabilities
-// and all that a stream can hold. It does not end the stream.
+// Write writes the files of dir to a tar stream, sorted by name, with links and
+// capabilities. It omits sockets. It does not end the stream.
 func Write(ctx context.Context, to *tar.Writer, dir string, opts Options) error {
 	type inode struct{ dev, ino uint64 }
 	first := map[inode]string{}
@@ -54,7 +54,7 @@ func Write(ctx context.Context, to *tar.Writer, dir string, opts Options) error 
 			}
 		}
 		if fi.Mode()&(fs.ModeSocket|fs.ModeIrregular) != 0 {
-			return nil // nothing that a tar stream could hold
+			return nil // a tar stream has no such type
 		}
 		hdr, err := tar.FileInfoHeader(fi, link)
 		if err != nil {
@@ -68,7 +68,7 @@ func Write(ctx context.Context, to *tar.Writer, dir string, opts Options) error 
 		}
 		if fi.IsDir() {
 			hdr.Name += "/"
-			hdr.ModTime = opts.Made // of one that no layer describes it is when it was unpacked
+			hdr.ModTime = opts.Made // a directory without an entry in a layer has the time of its unpacking
 		}
 		st := fi.Sys().(*syscall.Stat_t)
 		if id := (inode{uint64(st.Dev), st.Ino}); !fi.IsDir() && st.Nlink > 1 {
@@ -87,27 +87,27 @@ func Write(ctx context.Context, to *tar.Writer, dir string, opts Options) error 
 		}
 		defer f.Close()
 		caps := make([]byte, 64)
-		if n, err := unix.Fgetxattr(int(f.Fd()), capabilities, caps); err == nil {
-			hdr.PAXRecords = map[string]string{"SCHILY.xattr." + capabilities: string(caps[:n])}
+		if n, err := unix.Fgetxattr(int(f.Fd()), capabilityAttr, caps); err == nil {
+			hdr.PAXRecords = map[string]string{"SCHILY.xattr." + capabilityAttr: string(caps[:n])}
 		}
 		if err := to.WriteHeader(hdr); err != nil {
 			return err
 		}
-		_, err = io.Copy(out, reader{ctx, f})
+		_, err = io.Copy(out, contextReader{ctx, f})
 		return err
 	})
 }
 
-// capabilities is the attribute with a file's capabilities.
-const capabilities = "security.capability"
+// capabilityAttr is the extended attribute with a file's capabilities.
+const capabilityAttr = "security.capability"
 
-// A reader ends with its context.
-type reader struct {
+// A contextReader fails when its context has ended.
+type contextReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-func (r reader) Read(b []byte) (int, error) {
+func (r contextReader) Read(b []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}

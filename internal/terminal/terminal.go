@@ -1,6 +1,5 @@
-// Package terminal is what front doors that lend terminals to people over a
-// network have in common: how their input ends, and what becomes of a process
-// whose terminal is gone.
+// Package terminal ends the input of a terminal that a person uses over a network, and
+// hangs up its process. The servers for HTTP and SSH share it.
 package terminal
 
 import (
@@ -15,17 +14,17 @@ import (
 // endOfFile is the character that ends the input of a terminal, ^D.
 const endOfFile = 4
 
-// Input returns a reader of what is typed: r, and when that has ended, what a
-// person would press to say so. A terminal stays open when its input ends, so
-// that is the only way for it to get through. In a line that was begun the first
-// one sends that off, and the second one is the end.
+// Input returns a reader of r that appends the end-of-file character at the end. A
+// terminal stays open when the connection's input ends: only the character tells the
+// program. After an unfinished line, Input appends two: the first one sends the line,
+// and the second one is the end.
 func Input(r io.Reader) io.Reader { return &input{r: r, last: '\n'} }
 
 type input struct {
 	r    io.Reader
-	last byte   // that was read
-	rest []byte // of what ends the input
-	over bool
+	last byte   // the last byte read
+	rest []byte // characters still to append
+	over bool   // r has ended
 }
 
 func (in *input) Read(p []byte) (int, error) {
@@ -53,40 +52,39 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// timeout is how long a process may take to be told something.
-const timeout = 10 * time.Second
+// signalTimeout is the time limit of HangUp and of BreakPipe.
+const signalTimeout = 10 * time.Second
 
-// HangUp tells the process that its terminal is gone, as the kernel does when a
-// line is cut: with SIGHUP, which ends a shell and what it has in the foreground,
-// unless they have asked to live on, and with an end of file for whoever reads on.
-// That is said again now and then: a shell that is just starting may miss both.
-// HangUp returns when the process has ended, or after 10 seconds, whatever has
-// become of ctx.
+// HangUp tells the process that its terminal is gone, as the kernel does when a line is
+// cut. It sends SIGHUP, which ends a shell and its foreground job unless they ignore it,
+// and end-of-file characters for programs that read on. It repeats the characters with
+// growing pauses: a shell that is just starting may miss both. HangUp returns when the
+// process has ended, or after 10 seconds, even if ctx has ended.
 func HangUp(ctx context.Context, p atoll.Process) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
 	defer cancel()
 	err := p.Signal(ctx, atoll.SIGHUP)
-	for pause := firstPause; err == nil && ctx.Err() == nil && !ends(ctx, p, pause); pause *= 2 {
+	for pause := firstPause; err == nil && ctx.Err() == nil && !endsWithin(ctx, p, pause); pause *= 2 {
 		err = p.Attach(ctx, &atoll.Attachment{Stdin: bytes.NewReader([]byte{endOfFile, endOfFile})})
 	}
 }
 
-// firstPause is how long a process that was hung up on may take to end before it
-// is told that its input has.
+// firstPause is the time between SIGHUP and the first end-of-file characters.
 const firstPause = 100 * time.Millisecond
 
-// ends waits for the process to end, for so long.
-func ends(ctx context.Context, p atoll.Process, within time.Duration) bool {
+// endsWithin waits for the process to end, and reports whether it did within that time,
+// or cannot be reached.
+func endsWithin(ctx context.Context, p atoll.Process, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_, err := p.Wait(ctx)
-	return err == nil || ctx.Err() == nil // it has ended, or is beyond reach
+	return err == nil || ctx.Err() == nil // it has ended, or cannot be reached
 }
 
-// BreakPipe tells a process without a terminal that nobody reads what it prints,
-// as the kernel tells one that writes into a pipe without a reader.
+// BreakPipe sends SIGPIPE to a process without a terminal whose output nobody reads, as
+// the kernel does on a write to a pipe without a reader.
 func BreakPipe(ctx context.Context, p atoll.Process) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
 	defer cancel()
 	_ = p.Signal(ctx, sigPipe) // it may just have ended
 }

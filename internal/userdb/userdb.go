@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// A User is whom a program runs as.
+// A User is the identity that a program runs with.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32 // besides GID
 	Home     string
 }
 
-// idBits is the size of the ids that there are: the highest one of 32 bits stands
-// for none, and docker has none above these either.
+// idBits is the size of valid ids: the highest id of 32 bits means "none", and docker,
+// too, refuses ids above 31 bits.
 const idBits = 31
 
-// Root is what "", "root", "0" and "0:0" stand for where nothing else is known.
+// Root returns the user that "", "root", "0" and "0:0" mean without account files.
 func Root() User { return User{Home: "/root"} }
 
-// IsRoot reports whether user means root with no group but its own.
+// IsRoot reports whether user means root with only its own group.
 func IsRoot(user string) bool {
 	return user == "" || user == "root" || user == "0" || user == "0:0"
 }
@@ -88,8 +88,8 @@ func (u *User) setGroup(name string, group []byte) error {
 	return fmt.Errorf("group %q is not in the sandbox's /etc/group: use a name from there or a GID", name)
 }
 
-// Entries yields the fields of each line of a file of accounts that has at least
-// n of them.
+// Entries yields the fields of each line of an account file that has at least n
+// fields.
 func Entries(data []byte, n int) iter.Seq[[]string] {
 	return func(yield func([]string) bool) {
 		for line := range strings.Lines(string(data)) {

@@ -206,7 +206,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkNamespace is what a sandbox waits for before it starts.
+// BenchmarkNamespace measures the time that a sandbox waits for its namespace before it starts.
 func BenchmarkNamespace(b *testing.B) {
 	for _, device := range []Device{DeviceTAP, DevicePacket} {
 		b.Run(string(device), func(b *testing.B) {

@@ -123,7 +123,7 @@ func (r verbose) Resolve(context.Context, dns.Question, bool) (*dns.Msg, error) 
 	return a, nil
 }
 
-// Who asks on and on and does not read the answers holds nobody up.
+// A client that sends queries without end and reads no answers delays nobody.
 func TestCloseWithUnreadAnswers(t *testing.T) {
 	asked := make(verbose)
 	n, ns := open(t, on, Options{Resolver: asked})

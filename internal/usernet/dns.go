@@ -45,30 +45,30 @@ func (n *Network) startDNS() error {
 		if err != nil {
 			return err
 		}
-		n.dns.start(&dns.Server{Listener: &dnsListener{l, n}, Handler: handler, IdleTimeout: func() time.Duration { return 10 * time.Second }})
+		n.dns.startServer(&dns.Server{Listener: &dnsListener{l, n}, Handler: handler, IdleTimeout: func() time.Duration { return 10 * time.Second }})
 		pc, err := gonet.DialUDP(n.stack, &addr, nil, proto)
 		if err != nil {
 			return err
 		}
-		n.dns.start(&dns.Server{PacketConn: pc, Handler: handler, UDPSize: dns.DefaultMsgSize})
+		n.dns.startServer(&dns.Server{PacketConn: pc, Handler: handler, UDPSize: dns.DefaultMsgSize})
 	}
 	return nil
 }
 
-// A dnsListener counts its connections among those that Options.MaxConns limits.
+// A dnsListener counts its connections towards Options.MaxConns.
 type dnsListener struct {
 	net.Listener
 	n *Network
 }
 
-// Accept closes the connections that are too many.
+// Accept closes the connections beyond the limit.
 func (l *dnsListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if l.n.admit(c.LocalAddr().String()) {
+		if l.n.admitConn(c.LocalAddr().String()) {
 			// The server's Shutdown ends reads, but no write to a sandbox that
 			// does not read its answers.
 			keep := context.AfterFunc(l.n.ctx, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
@@ -91,8 +91,8 @@ func (c *dnsConn) Close() error {
 	return c.Conn.Close()
 }
 
-// start returns when s can be shut down.
-func (d *dnsServer) start(s *dns.Server) {
+// startServer returns when s can be shut down.
+func (d *dnsServer) startServer(s *dns.Server) {
 	started := make(chan struct{})
 	s.NotifyStartedFunc = func() { close(started) }
 	d.servers = append(d.servers, s)
@@ -111,7 +111,7 @@ func (d *dnsServer) close() {
 func (n *Network) serveDNS(w dns.ResponseWriter, q *dns.Msg) {
 	ctx, cancel := context.WithTimeout(n.ctx, queryTimeout)
 	defer cancel()
-	a := n.answer(ctx, q)
+	a := n.answerQuery(ctx, q)
 	a.Compress = true
 	if _, ok := w.LocalAddr().(*net.UDPAddr); ok {
 		size := dns.MinMsgSize
@@ -125,20 +125,19 @@ func (n *Network) serveDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 }
 
-// answer asks the resolver what the policy lets pass. What it does not let
-// pass does not exist (NXDOMAIN): on REFUSED some stub resolvers try again
-// until they time out.
-func (n *Network) answer(ctx context.Context, q *dns.Msg) *dns.Msg {
+// answerQuery passes a query that the policy allows on to the resolver. Other names do not exist
+// (NXDOMAIN): on REFUSED some stub resolvers try again until they time out.
+func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 	if q.Opcode != dns.OpcodeQuery {
-		return reply(q, dns.RcodeNotImplemented)
+		return newReply(q, dns.RcodeNotImplemented)
 	}
 	if len(q.Question) != 1 || q.Question[0].Qclass != dns.ClassINET {
-		return reply(q, dns.RcodeFormatError)
+		return newReply(q, dns.RcodeFormatError)
 	}
 	question := q.Question[0]
 	if !n.opts.Policy.mayResolve(question.Name) {
-		n.refuse("dns", question.Name, "not on the allow-list")
-		a := reply(q, dns.RcodeNameError)
+		n.logRefusal("dns", question.Name, "not on the allow-list")
+		a := newReply(q, dns.RcodeNameError)
 		if opt := a.IsEdns0(); opt != nil {
 			opt.Option = append(opt.Option, &dns.EDNS0_EDE{
 				InfoCode:  dns.ExtendedErrorCodeFiltered,
@@ -150,19 +149,19 @@ func (n *Network) answer(ctx context.Context, q *dns.Msg) *dns.Msg {
 	got, err := n.opts.Resolver.Resolve(ctx, question, dnssecOK(q))
 	if err != nil {
 		n.opts.Log.Debug("resolve", "name", question.Name, "err", err)
-		return reply(q, dns.RcodeServerFailure)
+		return newReply(q, dns.RcodeServerFailure)
 	}
-	n.remember(question.Name, got.Answer)
-	a := reply(q, got.Rcode)
+	n.rememberAnswer(question.Name, got.Answer)
+	a := newReply(q, got.Rcode)
 	a.AuthenticatedData, a.RecursionAvailable = got.AuthenticatedData, true
 	a.Answer, a.Ns, a.Extra = got.Answer, got.Ns, append(withoutOPT(got.Extra), a.Extra...)
 	return a
 }
 
-// remember notes the addresses at the end of the chain of aliases that begins
-// at name, which is what the policy lists or does not list.
-func (n *Network) remember(name string, answer []dns.RR) {
-	t := n.opts.Policy.lookup(name)
+// rememberAnswer records the addresses at the end of the chain of aliases that begins at name, if
+// the policy lists name.
+func (n *Network) rememberAnswer(name string, answer []dns.RR) {
+	t := n.opts.Policy.lookUpHost(name)
 	if t == unlisted {
 		return
 	}
@@ -177,11 +176,11 @@ func (n *Network) remember(name string, answer []dns.RR) {
 			switch rr := rr.(type) {
 			case *dns.A:
 				if addr, ok := netip.AddrFromSlice(rr.A); ok {
-					n.names.add(addr, t, ttl)
+					n.names.addAnswer(addr, t, ttl)
 				}
 			case *dns.AAAA:
 				if addr, ok := netip.AddrFromSlice(rr.AAAA); ok {
-					n.names.add(addr, t, ttl)
+					n.names.addAnswer(addr, t, ttl)
 				}
 			case *dns.CNAME:
 				alias = dns.CanonicalName(rr.Target)
@@ -194,8 +193,8 @@ func (n *Network) remember(name string, answer []dns.RR) {
 	}
 }
 
-// reply begins an answer to q, with EDNS if q has it.
-func reply(q *dns.Msg, rcode int) *dns.Msg {
+// newReply begins an answer to q, with EDNS if q has it.
+func newReply(q *dns.Msg, rcode int) *dns.Msg {
 	a := new(dns.Msg).SetRcode(q, rcode)
 	a.RecursionAvailable = true
 	if opt := q.IsEdns0(); opt != nil {

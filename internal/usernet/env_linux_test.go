@@ -73,7 +73,7 @@ func (ns *Namespace) do(f func() error) error {
 	})
 }
 
-// openFlows is how many UDP flows are open.
+// openFlows returns the number of open UDP flows.
 func openFlows(n *Network) int {
 	n.flows.mu.Lock()
 	defer n.flows.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
-// hostAddrs knows the addresses of the machine: those of all its interfaces,
-// the broadcast addresses of their networks, and those networks.
+// hostAddrs holds the addresses of the computer: those of all its interfaces, the broadcast
+// addresses of their networks, and those networks.
 type hostAddrs struct {
 	list func() ([]net.Addr, error) // net.InterfaceAddrs, replaced by tests
 	now  func() time.Time
@@ -22,16 +22,15 @@ type hostAddrs struct {
 	known *hostRanges // guarded by mu; nil before the first time
 }
 
-// hostAddrsAge is how old the list may be: an address that the machine has
-// just been given is refused after that long.
+// hostAddrsAge bounds the age of the list: a new address of the computer is refused after that
+// time.
 const hostAddrsAge = time.Second
 
 func newHostAddrs() *hostAddrs { return &hostAddrs{list: net.InterfaceAddrs, now: time.Now} }
 
-// find returns the range that refuses addr because of where the host is, nil
-// when there is none. When the addresses cannot be read, all are taken for the
-// host's.
-func (h *hostAddrs) find(addr netip.Addr) *addrRange {
+// findRange returns the range that refuses addr because of the host's addresses, nil if there is
+// none. If the addresses cannot be read, it treats every address as the host's.
+func (h *hostAddrs) findRange(addr netip.Addr) *addrRange {
 	addr = reservedip.Canonical(addr)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,19 +41,19 @@ func (h *hostAddrs) find(addr netip.Addr) *addrRange {
 		}
 		h.known, h.read = newHostRanges(list), now
 	}
-	return h.known.find(addr)
+	return h.known.findRange(addr)
 }
 
-// hostRanges are made of the addresses of interfaces. An address of one of
-// their networks is as private as one of RFC 1918, though anybody could have
-// it: a campus or a data centre with public addresses is somebody's LAN too.
+// hostRanges holds the ranges made of the addresses of interfaces. An address in one of their
+// networks is as private as one of RFC 1918, though anybody could have it: a campus or a data
+// centre with public addresses is somebody's LAN too.
 type hostRanges struct {
 	addrs map[netip.Addr]addrRange // of one address each
 	nets  []addrRange
 }
 
-// What takes in so much is not a network that the host is connected to, but
-// somebody's way to write a route.
+// A wider prefix is not a network that the host is connected to, but somebody's way to write a
+// route.
 const (
 	widestNet  = 9
 	widestNet6 = 33
@@ -96,13 +95,13 @@ func (h *hostRanges) addNet(p netip.Prefix) {
 	}
 }
 
-// find returns the narrowest range that holds addr, nil when there is none. A
-// network makes no difference to what the fixed table refuses already.
-func (h *hostRanges) find(addr netip.Addr) *addrRange {
+// findRange returns the narrowest range that holds addr, nil if there is none. A network of the
+// host does not matter for addresses that the fixed table refuses already.
+func (h *hostRanges) findRange(addr netip.Addr) *addrRange {
 	if r, ok := h.addrs[addr]; ok {
 		return &r
 	}
-	if classify(addr).class != public {
+	if rangeOf(addr).class != public {
 		return nil
 	}
 	var found *addrRange

@@ -12,11 +12,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// link joins the network stack to a stream of Ethernet frames.
+// link connects the network stack to a stream of Ethernet frames.
 //
-// gVisor's own endpoint for file descriptors is not used: its read loop ends
-// for good at the first frame for another address (a guest could cut its own
-// wire), and it blocks a thread where the Go runtime's poller needs none.
+// It does not use gVisor's own endpoint for file descriptors: the read loop of that ends for good
+// at the first frame for another address (a guest could cut its own wire), and it blocks a thread
+// where the Go runtime's poller needs none.
 type link struct {
 	frames io.ReadWriteCloser
 	mtu    atomic.Uint32
@@ -42,8 +42,8 @@ func newLink(frames io.ReadWriteCloser, mac net.HardwareAddr, mtu int) *link {
 	return l
 }
 
-// shut closes the frames, which ends the read loop.
-func (l *link) shut() error {
+// closeFrames closes the frames, which ends the read loop.
+func (l *link) closeFrames() error {
 	l.shutOnce.Do(func() { l.shutErr = l.frames.Close() })
 	return l.shutErr
 }
@@ -66,12 +66,12 @@ func (l *link) readLoop() {
 		if err != nil {
 			return
 		}
-		l.deliver(b[:n])
+		l.deliverFrame(b[:n])
 	}
 }
 
-// deliver hands one frame to the stack, if it is one and meant for us.
-func (l *link) deliver(frame []byte) {
+// deliverFrame passes one frame to the stack, if it is valid and addressed to us.
+func (l *link) deliverFrame(frame []byte) {
 	l.mu.RLock()
 	d, self := l.dispatcher, l.addr
 	l.mu.RUnlock()
@@ -89,8 +89,8 @@ func (l *link) deliver(frame []byte) {
 	}
 }
 
-// WritePackets writes each packet as one frame. A frame that cannot be written
-// is dropped, as a wire would.
+// WritePackets writes each packet as one frame. It drops a frame that cannot be written, as a wire
+// would.
 func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	bp := l.pool.Get().(*[]byte)
 	defer l.pool.Put(bp)
@@ -104,7 +104,7 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return pkts.Len(), nil
 }
 
-// AddHeader puts the Ethernet header in front.
+// AddHeader prepends the Ethernet header.
 func (l *link) AddHeader(pkt *stack.PacketBuffer) {
 	header.Ethernet(pkt.LinkHeader().Push(header.EthernetMinimumSize)).Encode(&header.EthernetFields{
 		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
@@ -113,7 +113,7 @@ func (l *link) AddHeader(pkt *stack.PacketBuffer) {
 	})
 }
 
-// ParseHeader takes the Ethernet header off.
+// ParseHeader removes the Ethernet header.
 func (l *link) ParseHeader(pkt *stack.PacketBuffer) bool {
 	b, ok := pkt.LinkHeader().Consume(header.EthernetMinimumSize)
 	if ok {
@@ -122,14 +122,14 @@ func (l *link) ParseHeader(pkt *stack.PacketBuffer) bool {
 	return ok
 }
 
-// IsAttached reports whether the stack is there.
+// IsAttached reports whether a stack is attached.
 func (l *link) IsAttached() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.dispatcher != nil
 }
 
-// LinkAddress is the gateway's MAC address.
+// LinkAddress returns the gateway's MAC address.
 func (l *link) LinkAddress() tcpip.LinkAddress {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -143,30 +143,30 @@ func (l *link) SetLinkAddress(addr tcpip.LinkAddress) {
 	l.addr = addr
 }
 
-// MTU is the size of the largest IP packet.
+// MTU returns the size of the largest IP packet.
 func (l *link) MTU() uint32 { return l.mtu.Load() }
 
-// SetMTU makes packets smaller; they cannot grow beyond what newLink was told.
+// SetMTU makes packets smaller; they cannot exceed the MTU of newLink.
 func (l *link) SetMTU(mtu uint32) { l.mtu.Store(min(mtu, l.mtu.Load())) }
 
-// MaxHeaderLength is that of the Ethernet header.
+// MaxHeaderLength returns the length of the Ethernet header.
 func (l *link) MaxHeaderLength() uint16 { return header.EthernetMinimumSize }
 
-// Capabilities says that neighbours have to be found with ARP or NDP.
+// Capabilities reports that neighbours have to be found with ARP or NDP.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityResolutionRequired
 }
 
-// ARPHardwareType is Ethernet's.
+// ARPHardwareType returns Ethernet.
 func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
 
 // Wait returns when the read loop has ended.
 func (l *link) Wait() { l.wg.Wait() }
 
-// Close is called when the stack lets go of the link.
-func (l *link) Close() { _ = l.shut() }
+// Close is called when the stack releases the link.
+func (l *link) Close() { _ = l.closeFrames() }
 
-// SetOnCloseAction has nothing to add to Close.
+// SetOnCloseAction does nothing: Close is enough.
 func (l *link) SetOnCloseAction(func()) {}
 
 var _ stack.LinkEndpoint = (*link)(nil)

@@ -8,17 +8,16 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
-// An answer is good for its TTL, but for at least minTrust: programs keep the
-// addresses they were given for longer than they should, some for ever.
+// An answer is valid for its TTL, but for at least minTrust: programs use addresses for longer than
+// they should, some for ever.
 const (
 	minTrust = 10 * time.Minute
 	maxTrust = 24 * time.Hour
-	maxNames = 4096 // addresses remembered; beyond it the one that expires first is forgotten
+	maxNames = 4096 // addresses in the table; beyond it the one that expires first is dropped
 )
 
-// nameTable remembers which addresses the DNS server gave as answers for names
-// that the policy lists, so that a dial to one of them can be told from a dial
-// to any other.
+// nameTable records the addresses that the DNS server gave as answers for names that the policy
+// lists, to distinguish a dial to one of them from a dial to any other.
 type nameTable struct {
 	now func() time.Time
 
@@ -28,7 +27,8 @@ type nameTable struct {
 
 type nameEntry struct{ until [byName + 1]time.Time } // by trust
 
-func (e *nameEntry) expires() time.Time {
+// lastExpiry returns when the last trust in the address ends.
+func (e *nameEntry) lastExpiry() time.Time {
 	if e.until[byName].After(e.until[byWildcard]) {
 		return e.until[byName]
 	}
@@ -39,8 +39,8 @@ func newNameTable() *nameTable {
 	return &nameTable{now: time.Now, entries: map[netip.Addr]*nameEntry{}}
 }
 
-// add remembers addr as an answer for a name that is listed as t.
-func (nt *nameTable) add(addr netip.Addr, t trust, ttl time.Duration) {
+// addAnswer records addr as an answer for a name that is listed as t.
+func (nt *nameTable) addAnswer(addr netip.Addr, t trustLevel, ttl time.Duration) {
 	if t == unlisted {
 		return
 	}
@@ -58,17 +58,16 @@ func (nt *nameTable) add(addr netip.Addr, t trust, ttl time.Duration) {
 	}
 }
 
-// makeRoom drops what has expired, and one more if that is not enough. The
-// caller holds mu.
+// makeRoom drops expired entries, and one more if that is not enough. The caller holds mu.
 func (nt *nameTable) makeRoom() {
 	if len(nt.entries) < maxNames {
 		return
 	}
 	var first netip.Addr
 	for addr, e := range nt.entries {
-		if e.expires().Before(nt.now()) {
+		if e.lastExpiry().Before(nt.now()) {
 			delete(nt.entries, addr)
-		} else if f := nt.entries[first]; f == nil || e.expires().Before(f.expires()) {
+		} else if f := nt.entries[first]; f == nil || e.lastExpiry().Before(f.lastExpiry()) {
 			first = addr
 		}
 	}
@@ -77,8 +76,8 @@ func (nt *nameTable) makeRoom() {
 	}
 }
 
-// find returns the highest trust that addr has now.
-func (nt *nameTable) find(addr netip.Addr) trust {
+// findTrust returns the highest trust that addr has now.
+func (nt *nameTable) findTrust(addr netip.Addr) trustLevel {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	e := nt.entries[reservedip.Canonical(addr)]

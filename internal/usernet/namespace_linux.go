@@ -21,19 +21,19 @@ const Interface = "eth0"
 
 const upTimeout = 10 * time.Second
 
-// NamespaceOptions shape a Namespace. The zero value is good.
+// NamespaceOptions configure a Namespace. The zero value is good.
 type NamespaceOptions struct {
 	// MTU of the link; 0 means DefaultMTU. A Network over it needs the same.
 	MTU int
-	// Device picks how the link is made.
+	// Device selects how the link is made.
 	Device Device
 }
 
-// A Device is a way to get at the frames of a namespace's interface.
+// A Device is a way to access the frames of a namespace's interface.
 type Device string
 
 const (
-	// DeviceAuto is DeviceTAP where /dev/net/tun can be opened, else DevicePacket.
+	// DeviceAuto is DeviceTAP if /dev/net/tun can be opened, else DevicePacket.
 	DeviceAuto Device = ""
 	// DeviceTAP is a TAP device, whose far end is a file descriptor.
 	DeviceTAP Device = "tap"
@@ -42,31 +42,30 @@ const (
 	DevicePacket Device = "packet"
 )
 
-// A Namespace is a network namespace with a loopback interface and one more
-// whose other end is Link: the only way out. Both interfaces are up, with the
-// Guest addresses and a default route to the Gateway.
+// A Namespace is a network namespace with a loopback interface and one more, whose other end is
+// Link: the only way out. Both interfaces are up, with the Guest addresses and a default route to
+// the Gateway.
 //
-// It lives as long as the Namespace is open or a process is in it, and leaves
-// nothing behind.
+// It lives as long as the Namespace is open or a process is in it, and leaves nothing behind.
 type Namespace struct {
 	file *os.File
 	link io.ReadWriteCloser
 }
 
-// NewNamespace makes a namespace owned by the user namespace that the process
-// is in, where it needs CAP_SYS_ADMIN and CAP_NET_ADMIN (and CAP_NET_RAW for
-// DevicePacket). Without them, or without a device, it fails with
-// ErrUnavailable and says what to do.
+// NewNamespace creates a namespace owned by the user namespace of the process, where it needs
+// CAP_SYS_ADMIN and CAP_NET_ADMIN (and CAP_NET_RAW for DevicePacket). Without them, or without a
+// device, it fails with ErrUnavailable and says what to do.
 func NewNamespace(opts NamespaceOptions) (*Namespace, error) {
 	setDefault(&opts.MTU, DefaultMTU)
 	ns := &Namespace{}
-	if err := onThread(func() error { return ns.make(opts) }); err != nil {
+	if err := onThread(func() error { return ns.setUp(opts) }); err != nil {
 		return nil, errors.Join(err, ns.Close(), closeLink(ns.link))
 	}
 	return ns, nil
 }
 
-func (ns *Namespace) make(opts NamespaceOptions) error {
+// setUp creates the namespace, its device and its interfaces, on a thread of its own.
+func (ns *Namespace) setUp(opts NamespaceOptions) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return atoll.Errorf("network", "", atoll.ErrUnavailable,
 			"make a network namespace: %w (needs root or a user namespace: see /proc/sys/user/max_net_namespaces and, on Ubuntu, kernel.apparmor_restrict_unprivileged_userns)", err)
@@ -76,17 +75,17 @@ func (ns *Namespace) make(opts NamespaceOptions) error {
 		return atoll.E("network", "", atoll.ErrUnavailable, err)
 	}
 	ns.file = file
-	if err := ns.open(opts); err != nil {
+	if err := ns.openDevice(opts); err != nil {
 		return atoll.E("network", "", atoll.ErrUnavailable, err)
 	}
-	if err := configure(opts.MTU); err != nil {
+	if err := configureInterfaces(opts.MTU); err != nil {
 		return atoll.E("network", "", atoll.ErrUnavailable, fmt.Errorf("set up the sandbox's interface: %w", err))
 	}
 	return nil
 }
 
-// open makes the interface and its far end.
-func (ns *Namespace) open(opts NamespaceOptions) (err error) {
+// openDevice creates the interface and its far end.
+func (ns *Namespace) openDevice(opts NamespaceOptions) (err error) {
 	switch opts.Device {
 	case DeviceTAP:
 		ns.link, err = openTAP()
@@ -107,9 +106,9 @@ func (ns *Namespace) open(opts NamespaceOptions) (err error) {
 	return fmt.Errorf("device %q: use tap or packet", opts.Device)
 }
 
-// configure gives the namespace's interfaces their addresses and routes, and
-// brings them up.
-func configure(mtu int) error {
+// configureInterfaces gives the namespace's interfaces their addresses and routes, and brings them
+// up.
+func configureInterfaces(mtu int) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
@@ -138,7 +137,7 @@ func configure(mtu int) error {
 	if err := addGateway(eth, Gateway.Addr()); err != nil {
 		return err
 	}
-	if err := await(Interface, func() (bool, error) { return isUp(eth.Attrs().Index) }); err != nil {
+	if err := awaitReady(Interface, func() (bool, error) { return isUp(eth.Attrs().Index) }); err != nil {
 		return err
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
@@ -151,7 +150,7 @@ func configure(mtu int) error {
 	if err := addGateway(eth, Gateway6.Addr()); err != nil {
 		return err
 	}
-	return await(Guest6.String(), func() (bool, error) { return isLocal(Guest6.Addr()) })
+	return awaitReady(Guest6.String(), func() (bool, error) { return isLocal(Guest6.Addr()) })
 }
 
 // isUp reports whether the kernel has seen that the interface is up.
@@ -164,7 +163,7 @@ func isUp(index int) (bool, error) {
 	return s == netlink.OperUp || s == netlink.OperUnknown, nil
 }
 
-// isLocal reports whether packets to addr are taken for the namespace's own.
+// isLocal reports whether packets to addr are local to the namespace.
 func isLocal(addr netip.Addr) (bool, error) {
 	routes, err := netlink.RouteGet(addr.AsSlice())
 	if err != nil {
@@ -173,9 +172,9 @@ func isLocal(addr netip.Addr) (bool, error) {
 	return len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
 }
 
-// await returns when ok does. The kernel sets interfaces up in the background,
-// and the packets of the first moments would be lost.
-func await(what string, ok func() (bool, error)) error {
+// awaitReady returns when ok reports true. The kernel brings interfaces up in the background, and
+// packets would be lost at first.
+func awaitReady(what string, ok func() (bool, error)) error {
 	for deadline := time.Now().Add(upTimeout); ; time.Sleep(time.Millisecond) {
 		if done, err := ok(); done || err != nil {
 			return err
@@ -186,8 +185,7 @@ func await(what string, ok func() (bool, error)) error {
 	}
 }
 
-// addGateway sets the default route, and the gateway as a neighbour that need
-// not be asked for.
+// addGateway sets the default route, and makes the gateway a permanent neighbour.
 func addGateway(eth netlink.Link, gw netip.Addr) error {
 	index := eth.Attrs().Index
 	neigh := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: GatewayMAC}
@@ -204,18 +202,16 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Link is the far end of the namespace's interface, one Ethernet frame for
-// each Read and Write. Hand it to New, which then owns it; the interface goes
-// when it is closed.
+// Link returns the far end of the namespace's interface, one Ethernet frame for each Read and
+// Write. Pass it to New, which then owns it; the interface is removed when it is closed.
 func (ns *Namespace) Link() io.ReadWriteCloser { return ns.link }
 
-// Path names the namespace for other processes that may see this one, and for
-// an OCI runtime spec. It is good until Close.
+// Path returns the namespace's path for other processes that can see this one, and for an OCI
+// runtime spec. It is valid until Close.
 func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
 
-// onThread calls f on a thread of its own, which ends with it. The process's
-// first thread is never used: it cannot end, so it would stay in a namespace
-// for ever.
+// onThread calls f on a thread of its own, which ends with it. It never uses the process's first
+// thread: that cannot end, so it would stay in a namespace for ever.
 func onThread(f func() error) error {
 	errc := make(chan error)
 	go func() {
@@ -225,12 +221,12 @@ func onThread(f func() error) error {
 			return
 		}
 		defer runtime.UnlockOSThread()
-		errc <- onThread(f) // on another thread, as this one is taken
+		errc <- onThread(f) // on another thread, since this one is taken
 	}()
 	return <-errc
 }
 
-// Close lets go of the namespace. It does not close the link.
+// Close releases the namespace. It does not close the link.
 func (ns *Namespace) Close() error {
 	if ns.file == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What a sandbox finds: loopback and one interface, with addresses and routes.
+// A sandbox finds loopback and one interface, with addresses and routes.
 func TestNamespace(t *testing.T) {
 	for _, device := range []Device{DeviceTAP, DevicePacket} {
 		t.Run(string(device), func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestRootless(t *testing.T) {
 	}
 }
 
-// Who may not make namespaces is told so.
+// Without the right to create namespaces, the error says so.
 func TestNamespaceUnavailable(t *testing.T) {
 	if os.Getenv("ATOLL_TEST_UNPRIVILEGED") != "" {
 		_, err := NewNamespace(NamespaceOptions{})

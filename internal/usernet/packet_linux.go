@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// farInterface is the far end of the pair. It has no address: the kernel sees
-// the frames that come to it as somebody else's, the packet socket sees them
-// all.
+// farInterface is the far end of the pair. It has no address: the kernel treats frames that arrive
+// there as foreign, and the packet socket gets them all.
 const farInterface = "far0"
 
-// packetBuffer is asked for on both sides of the socket; without privilege on
-// the machine the kernel gives less.
+// packetBuffer is the requested buffer size on both sides of the socket; without privilege on the
+// computer the kernel gives less.
 const packetBuffer = 4 << 20
 
-// openPacket makes a veth pair, whose near end is Interface in the namespace
-// that the thread is in, and opens a packet socket on its far end. That is in a
-// namespace of its own, out of the sandbox's sight, which the socket holds.
+// openPacket creates a veth pair, whose near end is Interface in the namespace of the thread, and
+// opens a packet socket on its far end. That is in a namespace of its own, out of the sandbox's
+// sight, which the socket holds.
 func openPacket(near *os.File, mtu int) (link io.ReadWriteCloser, err error) {
 	err = onThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -81,14 +80,14 @@ func packetSocket(index int) (io.ReadWriteCloser, error) {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, packetBuffer)
 		}
 	}
-	// What we send ourselves must not come back as received. And it must not
-	// wait for the kernel to see that the pair is up, which may take it a
-	// second, during which the queue that is bypassed here drops all.
+	// The socket must not receive its own frames. And it must not wait until the kernel sees that
+	// the pair is up, which may take a second, during which the queue that is bypassed here drops
+	// everything.
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: index})
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: toNetworkOrder(unix.ETH_P_ALL), Ifindex: index})
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -97,5 +96,7 @@ func packetSocket(index int) (io.ReadWriteCloser, error) {
 	return os.NewFile(uintptr(fd), "packet socket"), nil
 }
 
-// htons returns v as it lies in memory in network order.
-func htons(v uint16) uint16 { return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)}) }
+// toNetworkOrder returns v as it lies in memory in network order.
+func toNetworkOrder(v uint16) uint16 {
+	return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)})
+}

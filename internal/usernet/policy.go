@@ -34,13 +34,13 @@ import (
 // that refuses it. 10.1.0.0/16 opens those private addresses; 0.0.0.0/0 opens
 // the public ones and no other. A metadata service and an address of the host
 // are ranges of one address each: only listing exactly that address opens it.
-// What the host is connected to is what its interfaces say, as far as it is
+// The networks of the host are those of its interfaces, as far as they are
 // narrower than a /8, for IPv6 a /32.
 //
 // A listed name opens the private addresses that our DNS server gave as its
-// answer. A wildcard does so with NetworkOn, where that is all it is good for;
-// with NetworkEgress it opens public addresses only, since whoever can make a
-// name below a shared domain could otherwise point it into the private network.
+// answer. A wildcard does so with NetworkOn, where it has no other use; with
+// NetworkEgress it opens public addresses only, since anybody with a name below
+// a shared domain could otherwise point it into the private network.
 //
 // A Policy is immutable.
 type Policy struct {
@@ -50,9 +50,9 @@ type Policy struct {
 	wildcards []string        // ".example.com" for "*.example.com"
 }
 
-// NewPolicy compiles what a Spec says. Mode must not be none. It fails with
-// ErrInvalid, naming the first entry of Allow that is neither a host name nor
-// a network, or that could not have an effect.
+// NewPolicy compiles the network of a Spec. Mode must not be none. It fails with ErrInvalid, and
+// names the first entry of Allow that is neither a host name nor a network, or that could not have
+// an effect.
 func NewPolicy(nw atoll.Network) (*Policy, error) {
 	p := &Policy{exact: map[string]bool{}}
 	switch nw.Mode {
@@ -63,14 +63,15 @@ func NewPolicy(nw atoll.Network) (*Policy, error) {
 		return nil, atoll.Errorf("network", "", atoll.ErrInvalid, "mode %q has no policy: use on or egress", nw.Mode)
 	}
 	for _, s := range nw.Allow {
-		if err := p.add(s); err != nil {
+		if err := p.addEntry(s); err != nil {
 			return nil, atoll.Errorf("network", "", atoll.ErrInvalid, "allow %q: %w", s, err)
 		}
 	}
 	return p, nil
 }
 
-func (p *Policy) add(s string) error {
+// addEntry adds an entry of Allow: a network, an address, a host name or a wildcard.
+func (p *Policy) addEntry(s string) error {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		if addr.Zone() != "" {
 			return fmt.Errorf("leave the zone out")
@@ -98,13 +99,13 @@ func (p *Policy) add(s string) error {
 }
 
 func (p *Policy) addNetwork(n netip.Prefix) error {
-	if n.Addr().Is4In6() || within(n, reservedip.NAT64) {
+	if n.Addr().Is4In6() || isWithin(n, reservedip.NAT64) {
 		return fmt.Errorf("write the IPv4 address as such")
 	}
 	if n != n.Masked() {
 		return fmt.Errorf("has bits set after its prefix: did you mean %s", n.Masked())
 	}
-	if r := classify(n.Addr()); r.class == never && within(n, r.prefix) {
+	if r := rangeOf(n.Addr()); r.class == never && isWithin(n, r.prefix) {
 		return fmt.Errorf("%s: nothing can open it", r.what)
 	}
 	p.networks = append(p.networks, n)
@@ -142,24 +143,23 @@ func validHost(s string) bool {
 			}
 		}
 	}
-	// What ends in a number is an IPv4 address to some parsers ("10.1", "0x7f.1").
+	// A name that ends in a number is an IPv4 address to some parsers ("10.1", "0x7f.1").
 	_, err := strconv.ParseUint(labels[len(labels)-1], 0, 64)
 	return err != nil
 }
 
-// trust says how a name is listed, and what an address has because it is the
-// answer for such a name. A higher value includes the lower ones.
-type trust int
+// A trustLevel says how a policy lists a name, and how far an address that was the answer for such a
+// name is trusted. A higher value includes the lower ones.
+type trustLevel int
 
 const (
-	unlisted trust = iota
+	unlisted trustLevel = iota
 	byWildcard
 	byName
 )
 
-// lookup says how the policy lists a host name. Case and a dot at the end do
-// not matter.
-func (p *Policy) lookup(host string) trust {
+// lookUpHost returns how the policy lists a host name. Case and a dot at the end do not matter.
+func (p *Policy) lookUpHost(host string) trustLevel {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if p.exact[host] {
 		return byName
@@ -173,13 +173,13 @@ func (p *Policy) lookup(host string) trust {
 }
 
 // mayResolve reports whether the DNS server answers for the name.
-func (p *Policy) mayResolve(host string) bool { return !p.egress || p.lookup(host) != unlisted }
+func (p *Policy) mayResolve(host string) bool { return !p.egress || p.lookUpHost(host) != unlisted }
 
-// refuse says why addr must not be dialled, "" when it may. host is the range
-// that hostAddrs finds for addr, if any; t what DNS answers made of it.
-func (p *Policy) refuse(addr netip.Addr, host *addrRange, t trust) string {
+// refusalReason returns why addr must not be dialled, "" if it may. host is the range that
+// hostAddrs finds for addr, if any; t is the trust from DNS answers.
+func (p *Policy) refusalReason(addr netip.Addr, host *addrRange, t trustLevel) string {
 	addr = reservedip.Canonical(addr)
-	r := classify(addr)
+	r := rangeOf(addr)
 	if host != nil && r.class != never {
 		r = *host
 	}
@@ -187,7 +187,7 @@ func (p *Policy) refuse(addr netip.Addr, host *addrRange, t trust) string {
 		return r.what
 	}
 	for _, n := range p.networks {
-		if n.Contains(addr) && (r.class == public || within(n, r.prefix)) {
+		if n.Contains(addr) && (r.class == public || isWithin(n, r.prefix)) {
 			return ""
 		}
 	}

@@ -81,7 +81,7 @@ var refusedByDefault = map[string]string{
 func TestPolicyRefusesByDefault(t *testing.T) {
 	p := mustPolicy(t, atoll.NetworkOn)
 	for s, want := range refusedByDefault {
-		if got := p.refuse(netip.MustParseAddr(s), nil, unlisted); got != want {
+		if got := p.refusalReason(netip.MustParseAddr(s), nil, unlisted); got != want {
 			t.Errorf("%s: got %q, want %q", s, got, want)
 		}
 	}
@@ -90,7 +90,7 @@ func TestPolicyRefusesByDefault(t *testing.T) {
 		"172.32.0.0", "192.167.255.255", "192.169.0.0", "223.255.255.255", "::ffff:1.1.1.1", "64:ff9b::101:101",
 		"2606:4700::1", "2a00:1450::1",
 	} {
-		if why := p.refuse(netip.MustParseAddr(s), nil, unlisted); why != "" {
+		if why := p.refusalReason(netip.MustParseAddr(s), nil, unlisted); why != "" {
 			t.Errorf("%s: refused as %s", s, why)
 		}
 	}
@@ -109,7 +109,7 @@ func TestPolicyDecides(t *testing.T) {
 		allow string
 		addr  string
 		host  *addrRange
-		trust trust
+		trust trustLevel
 		want  string
 	}{
 		{"a network opens what is in it", on, "10.1.0.0/16", "10.1.2.3", nil, unlisted, open},
@@ -151,7 +151,7 @@ func TestPolicyDecides(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := mustPolicy(t, tt.mode, strings.Fields(tt.allow)...)
-			if got := p.refuse(netip.MustParseAddr(tt.addr), tt.host, tt.trust); got != tt.want {
+			if got := p.refusalReason(netip.MustParseAddr(tt.addr), tt.host, tt.trust); got != tt.want {
 				t.Errorf("%s with %q: got %q, want %q", tt.addr, tt.allow, got, tt.want)
 			}
 		})
@@ -160,7 +160,7 @@ func TestPolicyDecides(t *testing.T) {
 
 func TestPolicyLookup(t *testing.T) {
 	p := mustPolicy(t, atoll.NetworkEgress, "Example.com", "*.example.org.", "a.example.org", "bücher.example")
-	for host, want := range map[string]trust{
+	for host, want := range map[string]trustLevel{
 		"example.com":           byName,
 		"EXAMPLE.COM.":          byName,
 		"www.example.com":       unlisted,
@@ -175,7 +175,7 @@ func TestPolicyLookup(t *testing.T) {
 		"":                      unlisted,
 		".":                     unlisted,
 	} {
-		if got := p.lookup(host); got != want {
+		if got := p.lookUpHost(host); got != want {
 			t.Errorf("%q: got %d, want %d", host, got, want)
 		}
 		if got := p.mayResolve(host); got != (want != unlisted) {
@@ -246,19 +246,19 @@ func FuzzPolicy(f *testing.F) {
 				t.Fatalf("%q was read as %+v", allow, p)
 			}
 			for host := range p.exact {
-				if p.lookup(host) != byName || p.lookup("x"+host) == byName {
+				if p.lookUpHost(host) != byName || p.lookUpHost("x"+host) == byName {
 					t.Errorf("%q does not match itself alone", host)
 				}
 			}
 			if addrErr != nil {
 				continue
 			}
-			r := classify(reservedip.Canonical(addr))
-			why := p.refuse(addr, nil, unlisted)
+			r := rangeOf(reservedip.Canonical(addr))
+			why := p.refusalReason(addr, nil, unlisted)
 			if why == "" && r.class == never {
 				t.Errorf("%q opens %s", allow, addr)
 			}
-			if why == "" && r.class != public && (len(p.networks) != 1 || !within(p.networks[0], r.prefix)) {
+			if why == "" && r.class != public && (len(p.networks) != 1 || !isWithin(p.networks[0], r.prefix)) {
 				t.Errorf("%q opens %s, which is a %s", allow, addr, r.what)
 			}
 		}
@@ -277,7 +277,7 @@ func TestHostAddrs(t *testing.T) {
 		return &net.IPNet{IP: ip, Mask: n.Mask}
 	}
 	what := func(s string) string {
-		if r := h.find(netip.MustParseAddr(s)); r != nil {
+		if r := h.findRange(netip.MustParseAddr(s)); r != nil {
 			return r.what
 		}
 		return ""
@@ -308,7 +308,7 @@ func TestHostAddrs(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", s, got, want)
 		}
 	}
-	if got, want := h.find(netip.MustParseAddr("5.6.7.9")).prefix, netip.MustParsePrefix("5.6.7.0/24"); got != want {
+	if got, want := h.findRange(netip.MustParseAddr("5.6.7.9")).prefix, netip.MustParsePrefix("5.6.7.0/24"); got != want {
 		t.Errorf("5.6.7.9 is of %s, want the narrowest, %s", got, want)
 	}
 	list = []net.Addr{cidr("9.9.9.9/32")}
@@ -320,7 +320,7 @@ func TestHostAddrs(t *testing.T) {
 		t.Errorf("new address: got %q, want %q", got, want)
 	}
 	now, err = now.Add(2*hostAddrsAge), errors.New("no netlink")
-	if got := h.find(netip.MustParseAddr("1.1.1.1")); got == nil || got.class != never {
+	if got := h.findRange(netip.MustParseAddr("1.1.1.1")); got == nil || got.class != never {
 		t.Errorf("with no list: got %+v, want a refusal", got)
 	}
 }
@@ -331,7 +331,7 @@ func TestNetworksOfTheHost(t *testing.T) {
 	host := newHostRanges([]net.Addr{&net.IPNet{IP: ip, Mask: n.Mask}})
 	for _, test := range []struct {
 		nw    atoll.Network
-		t     trust
+		t     trustLevel
 		opens bool
 	}{
 		{atoll.Network{Mode: atoll.NetworkOn}, unlisted, false},
@@ -350,11 +350,11 @@ func TestNetworksOfTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		neighbour := netip.MustParseAddr("5.6.7.9")
-		if why := p.refuse(neighbour, host.find(neighbour), test.t); why == "" != test.opens {
+		if why := p.refusalReason(neighbour, host.findRange(neighbour), test.t); why == "" != test.opens {
 			t.Errorf("%+v, trust %d: a neighbour is refused for %q, want it open: %v", test.nw, test.t, why, test.opens)
 		}
 		self := netip.MustParseAddr("5.6.7.8")
-		if why := p.refuse(self, host.find(self), test.t); why == "" {
+		if why := p.refusalReason(self, host.findRange(self), test.t); why == "" {
 			t.Errorf("%+v, trust %d: the host is open", test.nw, test.t)
 		}
 	}
@@ -368,7 +368,7 @@ func TestHostAddrsAreTheMachines(t *testing.T) {
 	h := newHostAddrs()
 	for _, a := range list {
 		addr, _ := netip.AddrFromSlice(a.(*net.IPNet).IP)
-		if h.find(addr) == nil {
+		if h.findRange(addr) == nil {
 			t.Errorf("%s is not taken for the host's", addr)
 		}
 	}
@@ -379,18 +379,18 @@ func TestNameTable(t *testing.T) {
 	nt := newNameTable()
 	nt.now = func() time.Time { return now }
 	addr := netip.MustParseAddr("1.2.3.4")
-	want := func(when string, want trust) {
+	want := func(when string, want trustLevel) {
 		t.Helper()
-		if got := nt.find(addr); got != want {
+		if got := nt.findTrust(addr); got != want {
 			t.Errorf("%s: got trust %d, want %d", when, got, want)
 		}
 	}
 	want("unknown", unlisted)
-	nt.add(addr, unlisted, time.Hour)
+	nt.addAnswer(addr, unlisted, time.Hour)
 	want("not listed", unlisted)
-	nt.add(addr, byWildcard, time.Hour)
+	nt.addAnswer(addr, byWildcard, time.Hour)
 	want("by wildcard", byWildcard)
-	nt.add(netip.MustParseAddr("::ffff:1.2.3.4"), byName, time.Second)
+	nt.addAnswer(netip.MustParseAddr("::ffff:1.2.3.4"), byName, time.Second)
 	want("by name too", byName)
 	now = now.Add(minTrust - time.Second)
 	want("short TTL, but within the minimum", byName)
@@ -400,15 +400,15 @@ func TestNameTable(t *testing.T) {
 	want("after the longest TTL", unlisted)
 
 	for i := range maxNames + 10 {
-		nt.add(netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}), byName, minTrust+time.Duration(i)*time.Second)
+		nt.addAnswer(netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}), byName, minTrust+time.Duration(i)*time.Second)
 	}
 	if got := len(nt.entries); got > maxNames {
 		t.Errorf("remembers %d addresses, want at most %d", got, maxNames)
 	}
-	if nt.find(netip.AddrFrom4([4]byte{1, 2, 0, 0})) != unlisted {
+	if nt.findTrust(netip.AddrFrom4([4]byte{1, 2, 0, 0})) != unlisted {
 		t.Error("the one that expires first is still there")
 	}
-	if nt.find(netip.AddrFrom4([4]byte{1, 2, (maxNames + 9) >> 8, (maxNames + 9) & 255})) != byName {
+	if nt.findTrust(netip.AddrFrom4([4]byte{1, 2, (maxNames + 9) >> 8, (maxNames + 9) & 255})) != byName {
 		t.Error("the last is not there")
 	}
 }

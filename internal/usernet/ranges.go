@@ -6,7 +6,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
-// class orders ranges of addresses by what it takes to open them.
+// class orders ranges of addresses by what can open them.
 type class int
 
 const (
@@ -22,11 +22,10 @@ type addrRange struct {
 	what   string
 }
 
-// notPublic holds what is not public: all that IANA's registries of special
-// addresses call not globally reachable, all of IPv6 that is not handed out
-// (only 2000::/3 is), and the metadata services of cloud providers, which
-// answer any caller with credentials.
-var notPublic = func() []addrRange {
+// reservedRanges holds the ranges that are not public: all that IANA's registries of special addresses
+// call not globally reachable, all of IPv6 that is not allocated (only 2000::/3 is), and the
+// metadata services of cloud providers, which answer any caller with credentials.
+var reservedRanges = func() []addrRange {
 	var all []addrRange
 	add := func(c class, what string, prefixes ...string) {
 		for _, s := range prefixes {
@@ -52,10 +51,10 @@ var notPublic = func() []addrRange {
 	return all
 }()
 
-// classify returns the narrowest range that holds addr, which is canonical.
-func classify(addr netip.Addr) addrRange {
+// rangeOf returns the narrowest range that holds addr, which is canonical.
+func rangeOf(addr netip.Addr) addrRange {
 	found := addrRange{class: public}
-	for _, r := range notPublic {
+	for _, r := range reservedRanges {
 		if r.prefix.Contains(addr) && (found.class == public || r.prefix.Bits() > found.prefix.Bits()) {
 			found = r
 		}
@@ -63,7 +62,7 @@ func classify(addr netip.Addr) addrRange {
 	return found
 }
 
-// within reports whether all of n is in outer.
-func within(n, outer netip.Prefix) bool {
+// isWithin reports whether all of n is in outer.
+func isWithin(n, outer netip.Prefix) bool {
 	return n.Bits() >= outer.Bits() && outer.Contains(n.Addr())
 }

@@ -188,7 +188,7 @@ func TestLoopbackOnTheWire(t *testing.T) {
 	}
 }
 
-// packetsSent is how many packets the namespace has put on the wire.
+// packetsSent returns the number of packets that the namespace has put on the wire.
 func packetsSent(t *testing.T, ns *Namespace) (n uint64) {
 	t.Helper()
 	err := ns.do(func() error {

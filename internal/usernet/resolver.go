@@ -13,9 +13,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Resolver answers DNS questions. The answer is the caller's to change. It
-// must return soon after ctx has ended, and may be called at once from many
-// goroutines.
+// A Resolver answers DNS questions. The caller may change the answer. Resolve must return soon
+// after ctx has ended, and may be called at once from many goroutines.
 type Resolver interface {
 	// Resolve asks question, for signed records too if dnssec.
 	Resolve(ctx context.Context, question dns.Question, dnssec bool) (*dns.Msg, error)
@@ -24,15 +23,15 @@ type Resolver interface {
 const (
 	queryTimeout = 10 * time.Second // for one question, all servers together
 	tryTimeout   = 3 * time.Second  // for one server
-	// udpSize is what passes everywhere without being fragmented (DNS flag day
-	// 2020); longer answers come by TCP.
+	// udpSize passes everywhere without fragmentation (DNS flag day 2020); longer answers come by
+	// TCP.
 	udpSize = 1232
-	// confAge is how often resolv.conf is looked at for changes.
+	// confAge is the time between two checks of resolv.conf for changes.
 	confAge = 2 * time.Second
 )
 
-// SystemResolver asks the servers that a resolv.conf names, in their order,
-// each by UDP and, if the answer did not fit, by TCP.
+// SystemResolver asks the servers of a resolv.conf, in their order, each by UDP and, if the answer
+// does not fit, by TCP.
 type SystemResolver struct {
 	path string
 
@@ -42,13 +41,13 @@ type SystemResolver struct {
 	servers []string  // guarded by mu
 }
 
-// NewSystemResolver reads path when it is first asked, and again when the file
-// has changed.
+// NewSystemResolver returns a resolver that reads path when it is first asked, and again when the
+// file has changed.
 func NewSystemResolver(path string) *SystemResolver { return &SystemResolver{path: path} }
 
 // Resolve returns the first answer that is not a failure of its server.
 func (r *SystemResolver) Resolve(ctx context.Context, question dns.Question, dnssec bool) (*dns.Msg, error) {
-	servers, err := r.list()
+	servers, err := r.serverAddresses()
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +64,7 @@ func askServers(ctx context.Context, servers []string, question dns.Question, dn
 	var errs []error
 	for _, server := range servers {
 		q.Id = dns.Id()
-		a, err := exchange(ctx, q, server)
+		a, err := askServer(ctx, q, server)
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", server, err))
@@ -84,15 +83,17 @@ func askServers(ctx context.Context, servers []string, question dns.Question, dn
 	return nil, errors.Join(errs...)
 }
 
-func exchange(ctx context.Context, q *dns.Msg, server string) (*dns.Msg, error) {
-	a, err := try(ctx, q, "udp", server)
+// askServer asks one server by UDP, and by TCP if the answer is truncated.
+func askServer(ctx context.Context, q *dns.Msg, server string) (*dns.Msg, error) {
+	a, err := queryOnce(ctx, q, "udp", server)
 	if err == nil && a.Truncated {
-		a, err = try(ctx, q, "tcp", server)
+		a, err = queryOnce(ctx, q, "tcp", server)
 	}
 	return a, err
 }
 
-func try(ctx context.Context, q *dns.Msg, network, server string) (*dns.Msg, error) {
+// queryOnce sends one query by network, and returns its answer.
+func queryOnce(ctx context.Context, q *dns.Msg, network, server string) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	c := dns.Client{Net: network, UDPSize: udpSize, Timeout: tryTimeout}
@@ -113,8 +114,8 @@ func try(ctx context.Context, q *dns.Msg, network, server string) (*dns.Msg, err
 	return a, nil
 }
 
-// list returns the servers as addresses to dial.
-func (r *SystemResolver) list() ([]string, error) {
+// serverAddresses returns the servers as addresses to dial.
+func (r *SystemResolver) serverAddresses() ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.servers != nil && time.Since(r.checked) < confAge {

@@ -2,5 +2,5 @@
 
 package usernet
 
-// systemResolver asks the servers that this machine's programs do.
+// systemResolver returns a resolver that asks the servers of this computer's programs.
 func systemResolver() Resolver { return NewSystemResolver("/etc/resolv.conf") }

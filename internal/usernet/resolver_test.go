@@ -26,8 +26,8 @@ func serveZone(t *testing.T, handler dns.HandlerFunc) (address string) {
 		t.Fatal(err)
 	}
 	d := &dnsServer{}
-	d.start(&dns.Server{Listener: l, Handler: handler})
-	d.start(&dns.Server{PacketConn: pc, Handler: handler})
+	d.startServer(&dns.Server{Listener: l, Handler: handler})
+	d.startServer(&dns.Server{PacketConn: pc, Handler: handler})
 	t.Cleanup(d.close)
 	return l.Addr().String()
 }
@@ -140,7 +140,7 @@ func TestSystemResolverEndsWithContext(t *testing.T) {
 func TestSystemResolverReadsItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	r := NewSystemResolver(path)
-	if _, err := r.list(); err == nil {
+	if _, err := r.serverAddresses(); err == nil {
 		t.Error("no error without a file")
 	}
 	write := func(age time.Duration, servers ...string) {
@@ -158,15 +158,15 @@ func TestSystemResolverReadsItsFile(t *testing.T) {
 		r.checked = time.Time{} // as if time had passed
 	}
 	write(2 * time.Hour)
-	if _, err := r.list(); err == nil {
+	if _, err := r.serverAddresses(); err == nil {
 		t.Error("no error without a server")
 	}
 	write(time.Hour, "127.0.0.53", "::1")
-	if got, err := r.list(); err != nil || fmt.Sprint(got) != "[127.0.0.53:53 [::1]:53]" {
+	if got, err := r.serverAddresses(); err != nil || fmt.Sprint(got) != "[127.0.0.53:53 [::1]:53]" {
 		t.Errorf("got %v, %v", got, err)
 	}
 	write(time.Minute, "127.0.0.1")
-	if got, err := r.list(); err != nil || fmt.Sprint(got) != "[127.0.0.1:53]" {
+	if got, err := r.serverAddresses(); err != nil || fmt.Sprint(got) != "[127.0.0.1:53]" {
 		t.Errorf("after a change: got %v, %v", got, err)
 	}
 }

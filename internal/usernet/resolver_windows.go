@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// systemResolver asks the servers that this machine's programs do.
+// systemResolver returns a resolver that asks the servers of this computer's programs.
 func systemResolver() Resolver { return &adapters{} }
 
-// adapters asks the servers of the network adapters that are up and lead somewhere, in the
-// order in which Windows has them.
+// adapters asks the servers of the network adapters that are up and have a gateway, in the order of
+// Windows.
 type adapters struct {
 	mu      sync.Mutex
 	checked time.Time // guarded by mu
@@ -28,15 +28,15 @@ type adapters struct {
 
 // Resolve implements Resolver.
 func (a *adapters) Resolve(ctx context.Context, question dns.Question, dnssec bool) (*dns.Msg, error) {
-	servers, err := a.list()
+	servers, err := a.serverAddresses()
 	if err != nil {
 		return nil, err
 	}
 	return askServers(ctx, servers, question, dnssec)
 }
 
-// list returns the servers as addresses to dial.
-func (a *adapters) list() ([]string, error) {
+// serverAddresses returns the servers as addresses to dial.
+func (a *adapters) serverAddresses() ([]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.servers != nil && time.Since(a.checked) < confAge {
@@ -52,7 +52,7 @@ func (a *adapters) list() ([]string, error) {
 			continue
 		}
 		for s := i.FirstDnsServerAddress; s != nil; s = s.Next {
-			if addr := address(&s.Address); addr.IsValid() {
+			if addr := serverAddress(&s.Address); addr.IsValid() {
 				servers = append(servers, net.JoinHostPort(addr.String(), "53"))
 			}
 		}
@@ -64,7 +64,7 @@ func (a *adapters) list() ([]string, error) {
 	return servers, nil
 }
 
-// adapterList returns the first of this machine's adapters.
+// adapterList returns the first of this computer's adapters.
 func adapterList() (*windows.IpAdapterAddresses, error) {
 	const flags = windows.GAA_FLAG_INCLUDE_GATEWAYS
 	size := uint32(15 << 10) // as Windows advises
@@ -83,11 +83,11 @@ func adapterList() (*windows.IpAdapterAddresses, error) {
 	}
 }
 
-// unset are the addresses that Windows names where nobody has named any.
-var unset = netip.MustParsePrefix("fec0::/10")
+// unsetServers holds the addresses that Windows reports for adapters without a configured server.
+var unsetServers = netip.MustParsePrefix("fec0::/10")
 
-// address is that of a server; none if it is of no use.
-func address(s *windows.SocketAddress) netip.Addr {
+// serverAddress returns the address of a server; the zero Addr if it is useless.
+func serverAddress(s *windows.SocketAddress) netip.Addr {
 	sa, err := s.Sockaddr.Sockaddr()
 	if err != nil {
 		return netip.Addr{}
@@ -97,7 +97,7 @@ func address(s *windows.SocketAddress) netip.Addr {
 		return netip.AddrFrom4(sa.Addr)
 	case *syscall.SockaddrInet6:
 		addr := netip.AddrFrom16(sa.Addr)
-		if unset.Contains(addr) {
+		if unsetServers.Contains(addr) {
 			return netip.Addr{}
 		}
 		if addr.IsLinkLocalUnicast() {

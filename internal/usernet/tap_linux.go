@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTAP makes the TAP device Interface in the thread's namespace. It goes
-// when the file is closed.
+// openTAP creates the TAP device Interface in the thread's namespace. It is removed when the file
+// is closed.
 func openTAP() (io.ReadWriteCloser, error) {
 	const name = "/dev/net/tun"
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

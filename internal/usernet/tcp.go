@@ -14,11 +14,10 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// handleTCP serves one connection that the sandbox asks for. It dials outwards
-// first and answers the sandbox afterwards, so that a port which is closed
-// there looks closed here.
+// handleTCP serves one connection that the sandbox requests. It dials outwards first and answers
+// the sandbox afterwards, so that a port which is closed outside looks closed inside.
 func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
-	if !n.begin() {
+	if !n.beginWork() {
 		r.Complete(true)
 		return
 	}
@@ -36,22 +35,22 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	ep, err := r.CreateEndpoint(&wq)
 	r.Complete(false)
 	if err != nil {
-		reset(out)
+		resetConn(out)
 		return
 	}
 	defer ep.Close()
 	keepAlive(ep)
-	splice(n.ctx, &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq}, out)
+	spliceConns(n.ctx, &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq}, out)
 }
 
-// dialTCP makes the outward connection, nil when it is refused or fails. The
-// caller owes n.conns.Add(-1) for one that is made.
+// dialTCP makes the outward connection; it returns nil if that is refused or fails. For a
+// connection the caller has to call n.conns.Add(-1).
 func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	if !n.check("tcp", dst) {
+	if !n.checkAddress("tcp", dst) {
 		return nil
 	}
-	if !n.admit(dst.String()) {
+	if !n.admitConn(dst.String()) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.opts.DialTimeout)
@@ -65,18 +64,18 @@ func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 	return out
 }
 
-// admit counts one more connection, unless it is one too many. The caller owes
-// n.conns.Add(-1) for one that is counted.
-func (n *Network) admit(what string) bool {
+// admitConn counts one more connection, unless the limit is reached. For a counted one the caller
+// has to call n.conns.Add(-1).
+func (n *Network) admitConn(what string) bool {
 	if n.conns.Add(1) > int64(n.opts.MaxConns) {
 		n.conns.Add(-1)
-		n.refuse("tcp", what, "too many connections")
+		n.logRefusal("tcp", what, "too many connections")
 		return false
 	}
 	return true
 }
 
-// keepAlive makes the stack find out when the sandbox's side has gone away.
+// keepAlive makes the stack detect that the sandbox's side is gone.
 func keepAlive(ep tcpip.Endpoint) {
 	idle := tcpip.KeepaliveIdleOption(keepaliveIdle)
 	interval := tcpip.KeepaliveIntervalOption(keepaliveInterval)
@@ -94,7 +93,7 @@ type guestConn struct {
 	ended atomic.Bool // by us
 }
 
-// CloseWrite tells the sandbox that nothing more will come.
+// CloseWrite ends the data to the sandbox.
 func (c *guestConn) CloseWrite() error {
 	c.ended.Store(true)
 	return c.TCPConn.CloseWrite()
@@ -103,11 +102,11 @@ func (c *guestConn) CloseWrite() error {
 // Reset ends the connection with a RST.
 func (c *guestConn) Reset() { c.ep.Abort() }
 
-// onFailure calls f, which must not wait, when the connection has been reset or
-// the sandbox's side has gone away; maybe more than once, and not after undo.
+// onFailure calls f, which must not wait, when the connection has been reset or the sandbox's side
+// is gone; maybe more than once, and not after undo.
 func (c *guestConn) onFailure(f func()) (undo func()) {
 	check := func(waiter.EventMask) {
-		if c.failed() {
+		if c.hasFailed() {
 			f()
 		}
 	}
@@ -117,40 +116,40 @@ func (c *guestConn) onFailure(f func()) (undo func()) {
 	return func() { c.wq.EventUnregister(&e) }
 }
 
-// failed reports whether the connection is over before both sides ended it.
-func (c *guestConn) failed() bool {
+// hasFailed reports whether the connection is over before both sides ended it.
+func (c *guestConn) hasFailed() bool {
 	switch tcp.EndpointState(c.ep.State()) {
 	case tcp.StateError:
 		return true
-	case tcp.StateClose: // where a reset leads to as well, once the sandbox has ended its side
+	case tcp.StateClose: // a reset leads here as well after the sandbox has ended its side
 		return !c.ended.Load()
 	}
 	return false
 }
 
-// splice copies both ways until both have ended. The end of one direction is
-// passed on as the end of that direction. A failure of either resets both
-// connections, as one connection would be, and so does the end of ctx.
-func splice(ctx context.Context, guest *guestConn, out net.Conn) {
+// spliceConns copies both ways until both have ended. It passes the end of one direction on as the
+// end of that direction. A failure of either resets both connections, as one connection would be,
+// and so does the end of ctx.
+func spliceConns(ctx context.Context, guest *guestConn, out net.Conn) {
 	ctx, fail := context.WithCancel(ctx)
 	defer fail()
-	// Resetting is what wakes both pumps, whichever end they wait for.
+	// A reset wakes both copies, whichever end they wait for.
 	done := make(chan struct{})
 	keep := context.AfterFunc(ctx, func() {
 		defer close(done)
-		reset(guest)
-		reset(out)
+		resetConn(guest)
+		resetConn(out)
 	})
 	defer func() {
 		if !keep() {
 			<-done
 		}
 	}()
-	// A pump that waits for the remote does not see what the sandbox does.
+	// A copy that waits for the remote does not see what the sandbox does.
 	defer guest.onFailure(fail)()
 
 	one := func(dst, src net.Conn) {
-		if pump(dst, src) != nil {
+		if copyData(dst, src) != nil {
 			fail()
 			return
 		}
@@ -164,8 +163,8 @@ func splice(ctx context.Context, guest *guestConn, out net.Conn) {
 	wg.Wait()
 }
 
-// reset closes c so that the other side sees a RST rather than an end.
-func reset(c net.Conn) {
+// resetConn closes c so that the other side sees a RST rather than an end.
+func resetConn(c net.Conn) {
 	switch c := c.(type) {
 	case *guestConn:
 		c.Reset()
@@ -189,8 +188,8 @@ var largeBuffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// pump copies src to dst until src ends, which is no error.
-func pump(dst io.Writer, src io.Reader) error {
+// copyData copies src to dst until src ends, which is not an error.
+func copyData(dst io.Writer, src io.Reader) error {
 	small := make([]byte, smallBuffer)
 	var large *[]byte
 	defer func() {

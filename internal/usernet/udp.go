@@ -18,15 +18,15 @@ import (
 
 const maxDatagram = 65535
 
-// handleUDP serves the first datagram of a flow; those that follow go to the
-// endpoint made here. It is called for one packet at a time and must not
-// block. False makes the stack answer with ICMP port unreachable.
+// handleUDP serves the first datagram of a flow; later ones go to the endpoint made here. The stack
+// calls it for one packet at a time; it must not block. False makes the stack answer with ICMP port
+// unreachable.
 func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	if !n.check("udp", dst) {
+	if !n.checkAddress("udp", dst) {
 		return false
 	}
-	if !n.begin() {
+	if !n.beginWork() {
 		return false
 	}
 	var wq waiter.Queue
@@ -37,10 +37,10 @@ func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 		return false
 	}
 	f := &flow{guest: gonet.NewUDPConn(&wq, ep)}
-	n.flows.add(f, n.opts.MaxFlows)
+	n.flows.addFlow(f, n.opts.MaxFlows)
 	go func() {
 		defer n.wg.Done()
-		defer n.flows.remove(f)
+		defer n.flows.removeFlow(f)
 		n.serveFlow(f, dst)
 	}()
 	return true
@@ -61,26 +61,28 @@ func (n *Network) serveFlow(f *flow, dst netip.AddrPort) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer f.close()
-		f.send()
+		f.sendOutward()
 	})
 	defer wg.Wait()
 	defer f.close()
-	f.receive(n.opts.FlowIdle)
+	f.receiveInward(n.opts.FlowIdle)
 }
 
-// A flow is what passes between one port of the sandbox and one outside.
+// A flow carries the datagrams between one port of the sandbox and one outside.
 type flow struct {
 	guest *gonet.UDPConn
-	used  atomic.Int64 // when it last passed a datagram, Unix nanoseconds
+	used  atomic.Int64 // time of the last datagram, Unix nanoseconds
 
 	mu     sync.Mutex
 	out    net.Conn // guarded by mu; nil while it is dialled
 	closed bool     // guarded by mu
 }
 
-func (f *flow) touch() { f.used.Store(time.Now().UnixNano()) }
+// markUsed records that the flow passes a datagram now.
+func (f *flow) markUsed() { f.used.Store(time.Now().UnixNano()) }
 
-// setOut reports false, having closed out, when the flow is closed already.
+// setOut sets the outward connection. It returns false, and closes out, if the flow is closed
+// already.
 func (f *flow) setOut(out net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,6 +94,7 @@ func (f *flow) setOut(out net.Conn) bool {
 	return true
 }
 
+// close closes both ends of the flow.
 func (f *flow) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,15 +108,15 @@ func (f *flow) close() {
 	}
 }
 
-// send carries datagrams outwards until the flow is closed.
-func (f *flow) send() {
+// sendOutward carries datagrams outwards until the flow is closed.
+func (f *flow) sendOutward() {
 	b := make([]byte, maxDatagram)
 	for {
 		n, err := f.guest.Read(b)
 		if err != nil {
 			return
 		}
-		f.touch()
+		f.markUsed()
 		// A datagram that cannot be sent is lost, which is what UDP promises.
 		if _, err := f.out.Write(b[:n]); errors.Is(err, net.ErrClosed) {
 			return
@@ -121,9 +124,9 @@ func (f *flow) send() {
 	}
 }
 
-// receive carries datagrams inwards until the flow is closed, was idle for too
-// long or the other side says that nobody is there.
-func (f *flow) receive(idle time.Duration) {
+// receiveInward carries datagrams inwards until the flow is closed, was idle for too long, or the
+// other side reports that nobody is there.
+func (f *flow) receiveInward(idle time.Duration) {
 	b := make([]byte, maxDatagram)
 	for {
 		rest := idle - time.Since(time.Unix(0, f.used.Load()))
@@ -134,7 +137,7 @@ func (f *flow) receive(idle time.Duration) {
 		n, err := f.out.Read(b)
 		switch {
 		case err == nil:
-			f.touch()
+			f.markUsed()
 			_, _ = f.guest.Write(b[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case errors.Is(err, syscall.EMSGSIZE):
@@ -144,7 +147,7 @@ func (f *flow) receive(idle time.Duration) {
 	}
 }
 
-// flowTable knows the open flows.
+// flowTable holds the open flows.
 type flowTable struct {
 	mu  sync.Mutex
 	set map[*flow]struct{} // guarded by mu
@@ -152,10 +155,9 @@ type flowTable struct {
 
 func (t *flowTable) init() { t.set = map[*flow]struct{}{} }
 
-// add enters f; when there would be more than limit, the flow that was silent
-// longest is closed.
-func (t *flowTable) add(f *flow, limit int) {
-	f.touch()
+// addFlow enters f; beyond limit it closes the flow that was silent longest.
+func (t *flowTable) addFlow(f *flow, limit int) {
+	f.markUsed()
 	t.mu.Lock()
 	var oldest *flow
 	if len(t.set) >= limit {
@@ -173,7 +175,7 @@ func (t *flowTable) add(f *flow, limit int) {
 	}
 }
 
-func (t *flowTable) remove(f *flow) {
+func (t *flowTable) removeFlow(f *flow) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.set, f)

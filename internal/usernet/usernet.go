@@ -9,7 +9,7 @@
 // no firewall rule, and the sandbox shares no network with the machine.
 //
 // A [Policy] decides, on the address that is about to be dialled, what may be
-// reached. What it refuses looks closed from inside, at once: a reset for TCP,
+// reached. A refused address looks closed from inside, at once: a reset for TCP,
 // an ICMP port unreachable for UDP.
 //
 //	ns, err := usernet.NewNamespace(usernet.NamespaceOptions{})
@@ -50,7 +50,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The addresses on the link. Who has the guest's IP address must have its MAC
+// The addresses on the link. The owner of the guest's IP address must have its MAC
 // address too; others on the link are found by ARP and NDP.
 var (
 	Gateway = netip.MustParsePrefix("192.0.0.1/29") // also the DNS server
@@ -63,11 +63,11 @@ var (
 	GuestMAC   = net.HardwareAddr{0x02, 0x61, 0x74, 0x6f, 0x6c, 0x02}
 )
 
-// DefaultMTU is that of a link which has no wire: the largest there is, so
-// that a packet costs as little per byte as it can.
+// DefaultMTU suits a link without a wire: the largest possible, so that a packet costs as little
+// per byte as it can.
 const DefaultMTU = 65520
 
-// Limits that hold when Options name none.
+// The limits of zero Options.
 const (
 	DefaultMaxConns     = 1024
 	DefaultMaxFlows     = 512
@@ -82,31 +82,29 @@ const (
 	maxSocketBuffer     = 4 << 20
 )
 
-// A DialFunc makes the outward connections: network is "tcp" or "udp", address
-// an IP address and port that the policy has already let pass. It must return
-// soon after ctx has ended.
+// A DialFunc makes the outward connections: network is "tcp" or "udp", address an IP address and
+// port that the policy has allowed. It must return soon after ctx has ended.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Options shape a Network. Only Policy is required.
+// Options configure a Network. Only Policy is required.
 type Options struct {
 	Policy *Policy
 	// Dial replaces net.Dialer's DialContext.
 	Dial DialFunc
-	// Resolver answers the DNS questions that the policy lets pass. Nil means
-	// the servers in the machine's resolv.conf, read anew when it changes, and on
-	// Windows those of its adapters.
+	// Resolver answers the DNS questions that the policy allows. Nil means the servers in the
+	// computer's resolv.conf, read again when it changes, and on Windows those of its adapters.
 	Resolver Resolver
 	// MTU of the link; 0 means DefaultMTU.
 	MTU int
-	// MaxConns limits TCP connections, those to our DNS server included; one
-	// more is reset, or closed by that.
+	// MaxConns limits TCP connections, those to our DNS server included; the Network resets one
+	// more, and the DNS server closes it.
 	MaxConns int
-	// MaxFlows limits UDP flows; one more ends the one that was silent longest.
+	// MaxFlows limits UDP flows; one more ends the flow that was silent longest.
 	MaxFlows int
-	// MaxDials limits TCP connections that are being made; one more is dropped,
-	// and made when the sandbox asks again a moment later.
+	// MaxDials limits TCP connections that are being made; one more is dropped, and made when the
+	// sandbox asks again a moment later.
 	MaxDials int
-	// FlowIdle ends a UDP flow that was silent for so long.
+	// FlowIdle ends a UDP flow that was silent for that long.
 	FlowIdle time.Duration
 	// DialTimeout ends an attempt to connect.
 	DialTimeout time.Duration
@@ -152,7 +150,7 @@ type Network struct {
 	ctx    context.Context // ends with Close; connections, outward dials and queries depend on it
 	cancel context.CancelFunc
 
-	conns atomic.Int64 // TCP connections that are open
+	conns atomic.Int64 // open TCP connections
 	flows flowTable
 
 	mu     sync.Mutex
@@ -162,9 +160,8 @@ type Network struct {
 
 const nic = 1
 
-// New serves the link until Close. Each Read of link must return one Ethernet
-// frame and each Write takes one; both may be called at once. New owns link,
-// also when it fails.
+// New serves the link until Close. Each Read of link must return one Ethernet frame and each Write
+// takes one; both may be called at once. New owns link, also if it fails.
 func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 	if opts.Policy == nil {
 		return nil, errors.Join(atoll.Errorf("network", "", atoll.ErrInvalid, "no policy"), link.Close())
@@ -173,13 +170,14 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.flows.init()
 	n.link = newLink(link, GatewayMAC, n.opts.MTU)
-	if err := n.start(); err != nil {
+	if err := n.startStack(); err != nil {
 		return nil, errors.Join(atoll.E("network", "", atoll.ErrInternal, err), n.Close())
 	}
 	return n, nil
 }
 
-func (n *Network) start() error {
+// startStack creates the network stack and the DNS server.
+func (n *Network) startStack() error {
 	n.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
@@ -190,7 +188,7 @@ func (n *Network) start() error {
 	if err := n.stack.CreateNIC(nic, n.link); err != nil {
 		return stackError("create interface", err)
 	}
-	if err := errors.Join(n.join(Gateway, Guest), n.join(Gateway6, Guest6)); err != nil {
+	if err := errors.Join(n.joinLink(Gateway, Guest), n.joinLink(Gateway6, Guest6)); err != nil {
 		return err
 	}
 	// The stack has to take packets for any address in the world, and to answer
@@ -210,15 +208,16 @@ func (n *Network) start() error {
 	return n.startDNS()
 }
 
+// swallowForOthers reports whether a ping is for another address than the gateway's, so that the
+// stack does not answer it.
 func swallowForOthers(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
 	dst := fromTCPIP(id.LocalAddress, 0).Addr()
 	return dst != Gateway.Addr() && dst != Gateway6.Addr()
 }
 
-// join takes the gateway's address, and knows where the guest is without
-// asking: the first question could be lost on a link that is only just up, and
-// would be repeated a second later.
-func (n *Network) join(gateway, guest netip.Prefix) error {
+// joinLink adds the gateway's address, and the guest as a static neighbour: a first question could
+// be lost on a link that has just come up, and would be repeated a second later.
+func (n *Network) joinLink(gateway, guest netip.Prefix) error {
 	proto := ipv4.ProtocolNumber
 	if gateway.Addr().Is6() {
 		proto = ipv6.ProtocolNumber
@@ -238,8 +237,7 @@ func (n *Network) join(gateway, guest netip.Prefix) error {
 func (n *Network) tuneTCP() error {
 	sack := tcpip.TCPSACKEnabled(true)
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
-	// Old duplicates cannot turn up on a link without a wire, so ports need not
-	// be held back for long.
+	// Old duplicates cannot turn up on a link without a wire, so ports can be reused soon.
 	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: defaultSocketBuffer, Max: maxSocketBuffer}
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: defaultSocketBuffer, Max: maxSocketBuffer}
@@ -251,9 +249,8 @@ func (n *Network) tuneTCP() error {
 	return nil
 }
 
-// Close resets every connection, closes the link and returns when all that New
-// started has ended: soon, whatever those do who are connected. A second Close
-// does nothing.
+// Close resets every connection, closes the link, and returns when all that New started has ended:
+// soon, whatever the connected sides do. A second Close does nothing.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -269,7 +266,7 @@ func (n *Network) Close() error {
 	}
 	n.flows.closeAll()
 	n.abortAll()
-	err := n.link.shut()
+	err := n.link.closeFrames()
 	// Before stack.Wait, which holds a lock that a packet on its way in needs.
 	n.link.Wait()
 	if n.stack != nil {
@@ -279,9 +276,9 @@ func (n *Network) Close() error {
 	return err
 }
 
-// abortAll ends what the stack has with the sandbox and waits for those that
-// serve it. A handshake that was beginning may enter its endpoint after the
-// list of them was taken, so it is taken until nobody is left.
+// abortAll aborts the stack's endpoints with the sandbox, and waits for the goroutines that serve
+// it. A handshake in progress may enter its endpoint after the list was read, so abortAll reads it
+// again until no goroutine is left.
 func (n *Network) abortAll() {
 	done := make(chan struct{})
 	go func() {
@@ -302,9 +299,9 @@ func (n *Network) abortAll() {
 	}
 }
 
-// begin counts one more goroutine that Close waits for. It reports false when
-// Close has begun; otherwise the caller owes n.wg.Done.
-func (n *Network) begin() bool {
+// beginWork counts one more goroutine that Close waits for. It returns false if Close has begun;
+// otherwise the caller has to call n.wg.Done.
+func (n *Network) beginWork() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -314,18 +311,17 @@ func (n *Network) begin() bool {
 	return true
 }
 
-// check asks the policy for the address as it is about to be dialled, and logs
-// a refusal.
-func (n *Network) check(network string, dst netip.AddrPort) bool {
-	why := n.opts.Policy.refuse(dst.Addr(), n.host.find(dst.Addr()), n.names.find(dst.Addr()))
+// checkAddress asks the policy for the address that is about to be dialled, and logs a refusal.
+func (n *Network) checkAddress(network string, dst netip.AddrPort) bool {
+	why := n.opts.Policy.refusalReason(dst.Addr(), n.host.findRange(dst.Addr()), n.names.findTrust(dst.Addr()))
 	if why == "" {
 		return true
 	}
-	n.refuse(network, dst.String(), why)
+	n.logRefusal(network, dst.String(), why)
 	return false
 }
 
-func (n *Network) refuse(network, what, why string) {
+func (n *Network) logRefusal(network, what, why string) {
 	n.opts.Log.Debug("refused", "network", network, "address", what, "reason", why)
 }
 

@@ -470,7 +470,7 @@ func openFiles(t *testing.T) []string {
 	}
 	var open []string
 	for _, e := range list {
-		// Pipes are those that package net keeps for splicing.
+		// Package net retains pipes for splicing.
 		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "pipe:") {
 			open = append(open, e.Name()+" "+target)
 		}

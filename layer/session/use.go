@@ -137,7 +137,7 @@ func (c *conn) CloseWrite() error {
 
 // Files implements atoll.Filer.
 func (s *sandbox) Files() atoll.FS {
-	return lazyfs.Noting(atoll.Files(s.Sandbox), func() (end func()) { return s.l.uses.begin(s.ID()) })
+	return lazyfs.TrackUse(atoll.Files(s.Sandbox), func() (end func()) { return s.l.uses.begin(s.ID()) })
 }
 
 var (

@@ -17,55 +17,55 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// A board is the world of a Computer that has a kernel to itself.
-type board struct{}
+// A vmPlatform is the platform of a Computer that has a kernel to itself.
+type vmPlatform struct{}
 
-func (board) begin(*Computer) error {
+func (vmPlatform) prepareSystem(*Computer) error {
 	for _, m := range kernelMounts {
-		if err := m.make(""); err != nil {
+		if err := m.mountBelow(""); err != nil {
 			return err
 		}
 	}
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // else the kernel would reset at once when a host presses ctrl-alt-del
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // else the kernel would reset at once on a host's ctrl-alt-del
 	return loadModules()
 }
 
-func (board) setUp(_ *Computer, s *Setup) error { return s.apply() }
+func (vmPlatform) setUp(_ *Computer, s *Setup) error { return s.applySetup() }
 
-func (board) setTime(nanoseconds int64) error { return setTime(nanoseconds) }
+func (vmPlatform) setTime(nanoseconds int64) error { return setTime(nanoseconds) }
 
-func (board) console() (*os.File, error) {
+func (vmPlatform) openConsole() (*os.File, error) {
 	return os.OpenFile("/dev/console", os.O_WRONLY|unix.O_NOCTTY, 0)
 }
 
-func (board) say(text string) {
+func (vmPlatform) logMessage(text string) {
 	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, text)
 		return
 	}
 	defer f.Close()
-	_, _ = fmt.Fprintln(f, "<3>"+text) // it is shown as errors are
+	_, _ = fmt.Fprintln(f, "<3>"+text) // the level of errors
 }
 
-func (board) end(c *Computer, _ error) {
+func (vmPlatform) shutDown(c *Computer, _ error) {
 	settleDisks()
 	command := unix.LINUX_REBOOT_CMD_POWER_OFF
 	if vm.Restarts(kernelCmdline()) {
 		command = unix.LINUX_REBOOT_CMD_RESTART
 	}
 	if err := unix.Reboot(command); err != nil {
-		c.say("power off: " + err.Error())
+		c.logMessage("power off: " + err.Error())
 	}
 	select {}
 }
 
-// open lets hosts in: through the serial port that carries a line, and through vsock, of
-// which at least one has to be there.
-func (b board) open(c *Computer) error {
+// openPorts lets hosts connect: through the serial port that carries sessions, and through vsock.
+// At least one has to exist.
+func (b vmPlatform) openPorts(c *Computer) error {
 	serial, err := findPort(mux.Name)
 	if err == nil {
-		go b.onLine(c, serial)
+		go b.serveSerial(c, serial)
 	}
 	vsocks := 0
 	for _, port := range []uint32{vm.PortPowerOff, vm.PortControl, vm.PortAPI} {
@@ -75,7 +75,7 @@ func (b board) open(c *Computer) error {
 			continue
 		}
 		vsocks++
-		go b.onVsock(c, l, port)
+		go b.serveVsock(c, l, port)
 	}
 	if serial == "" && vsocks == 0 {
 		return fmt.Errorf("no host can reach this machine: %w", err)
@@ -83,32 +83,32 @@ func (b board) open(c *Computer) error {
 	return nil
 }
 
-// onLine serves whoever comes to the serial port.
-func (board) onLine(c *Computer, path string) {
+// serveSerial serves the hosts that connect to the serial port.
+func (vmPlatform) serveSerial(c *Computer, path string) {
 	for c.ctx.Err() == nil {
 		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 		if err == nil {
-			err = mux.Guest(f, c.welcome)
+			err = mux.Guest(f, c.serveSession)
 		}
-		if !errors.Is(err, io.EOF) { // that is how it is without a host
-			c.say("serial port: " + err.Error())
+		if !errors.Is(err, io.EOF) { // EOF means that there is no host
+			c.logMessage("serial port: " + err.Error())
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-func (board) onVsock(c *Computer, l net.Listener, port uint32) {
+func (vmPlatform) serveVsock(c *Computer, l net.Listener, port uint32) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			c.say("vsock: " + err.Error())
+			c.logMessage("vsock: " + err.Error())
 			return
 		}
-		go c.serve(port, conn, false)
+		go c.serveConn(port, conn, false)
 	}
 }
 
-// findPort is the device of the virtio serial port of that name.
+// findPort returns the device of the virtio serial port of that name.
 func findPort(name string) (string, error) {
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
@@ -120,10 +120,10 @@ func findPort(name string) (string, error) {
 			return "/dev/" + filepath.Base(filepath.Dir(path)), nil
 		}
 	}
-	return "", fmt.Errorf("there is no serial port %q", name)
+	return "", fmt.Errorf("no serial port %q", name)
 }
 
-// kernelCmdline is that of this machine.
+// kernelCmdline returns the command line of this machine's kernel.
 func kernelCmdline() string {
 	text, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
@@ -132,4 +132,4 @@ func kernelCmdline() string {
 	return string(text)
 }
 
-var _ world = board{}
+var _ platform = vmPlatform{}

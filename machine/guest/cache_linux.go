@@ -18,12 +18,12 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
-// aptCache is the cache of a Debian system, root's.
+// aptCache is the package cache of a Debian system, which belongs to root.
 const aptCache = "/var/cache/apt"
 
-// linkCaches makes the cache directories of the user lead to the cache. The links
-// are made by a process of his: what programs have left in his home directory, or in the
-// cache, can lead it no further than any other process of his.
+// linkCaches links the cache directories of the user to the cache. A process of the user creates
+// the links: whatever programs have left in the home directory, or in the cache, gives it no more
+// access than any other process of the user.
 func (m *Machine) linkCaches(user userdb.User) error {
 	own, err := ownCache(m.config.Cache, user)
 	if err != nil {
@@ -33,8 +33,8 @@ func (m *Machine) linkCaches(user userdb.User) error {
 	if user.UID == 0 {
 		names = append(names, aptCache)
 	}
-	slices.Sort(names) // a directory comes before those below it, which go with it
-	p, err := m.program(&atoll.Command{Args: append([]string{m.config.Self, "cache", own}, names...), Dir: "/"})
+	slices.Sort(names) // a directory comes before those below it, which its link includes
+	p, err := m.buildProgram(&atoll.Command{Args: append([]string{m.config.Self, "cache", own}, names...), Dir: "/"})
 	if err != nil {
 		return err
 	}
@@ -48,24 +48,23 @@ func (m *Machine) linkCaches(user userdb.User) error {
 		return err
 	}
 	defer said.Close()
-	h, err := m.spawn.Start(p, process.Stdio{Stdin: null, Stdout: null, Stderr: stderr})
+	h, err := m.starter.Start(p, process.Stdio{Stdin: null, Stdout: null, Stderr: stderr})
 	stderr.Close()
 	if err != nil {
 		return err
 	}
-	text, _ := io.ReadAll(io.LimitReader(said, complaintLimit))
+	text, _ := io.ReadAll(io.LimitReader(said, maxStderr))
 	if exit := h.Wait(); !exit.Success() {
 		return fmt.Errorf("the cache of user %d: %s", user.UID, strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-const complaintLimit = 4 << 10 // bytes
+const maxStderr = 4 << 10 // bytes
 
-// ownCache returns the user's own directory in the cache, made if missing. Users
-// have none in common: what one leaves for the others to run would make him them,
-// and most tools fail on files that they cannot write. It changes nothing that a
-// link in the cache leads to.
+// ownCache returns the user's own directory in the cache, and creates it if it is missing. Users
+// share none: programs that one user leaves there would run as the others, and most tools fail on
+// files that they cannot write. It changes nothing that a link in the cache leads to.
 func ownCache(cache string, user userdb.User) (string, error) {
 	root, err := os.OpenRoot(cache)
 	if err != nil {
@@ -81,7 +80,7 @@ func ownCache(cache string, user userdb.User) (string, error) {
 		return "", err
 	}
 	if !info.IsDir() {
-		return "", fmt.Errorf("the cache of user %s is no directory: remove the volume %s", name, atoll.CacheVolume)
+		return "", fmt.Errorf("the cache of user %s is not a directory: remove the volume %s", name, atoll.CacheVolume)
 	}
 	if info.Sys().(*syscall.Stat_t).Uid != user.UID {
 		err = root.Lchown(name, int(user.UID), int(user.GID))
@@ -89,18 +88,17 @@ func ownCache(cache string, user userdb.User) (string, error) {
 	return filepath.Join(cache, name), err
 }
 
-// LinkCaches makes directories lead to those of the same names in cache, which are
-// made: those relative to the home directory that the environment names, and
-// absolute ones, if they are there. One that is there and not empty is left alone,
-// and so is what is no directory, or cannot be got to without following links out
-// of the home directory.
+// LinkCaches links directories to those of the same names in cache, which it creates: names
+// relative to the home directory of the environment, and absolute ones, if they exist. It skips
+// directories that are not empty, other files, and paths that lead out of the home directory by
+// links.
 func LinkCaches(cache string, names []string) error {
 	home := os.Getenv("HOME")
 	if !filepath.IsAbs(home) {
 		return fmt.Errorf("the home directory %q: must be an absolute path", home)
 	}
 	if err := os.MkdirAll(home, 0o755); err != nil {
-		return fmt.Errorf("no home directory: %w", err)
+		return fmt.Errorf("make the home directory: %w", err)
 	}
 	for _, name := range names {
 		base, rel := home, name
@@ -111,13 +109,13 @@ func LinkCaches(cache string, names []string) error {
 			base, rel = "/", name[1:]
 		}
 		if err := linkCache(base, rel, cache); err != nil {
-			return fmt.Errorf("%s cannot be made to lead to it: %w", path.Join(base, rel), err)
+			return fmt.Errorf("link %s to the cache: %w", path.Join(base, rel), err)
 		}
 	}
 	return nil
 }
 
-// linkCache makes name below base lead to the one in cache.
+// linkCache links name below base to the one in cache.
 func linkCache(base, name, cache string) error {
 	shared, err := os.OpenRoot(cache)
 	if err != nil {
@@ -139,7 +137,7 @@ func linkCache(base, name, cache string) error {
 			return err
 		}
 	case err != nil || !info.IsDir():
-		return nil // somebody has seen to it
+		return nil // somebody has put another file there
 	default:
 		switch err := here.Remove(name); {
 		case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, fs.ErrExist), errors.Is(err, syscall.EBUSY):

@@ -87,7 +87,7 @@ func TestLinkCaches(t *testing.T) {
 	}
 }
 
-// What other sandboxes have left in the cache leads nowhere.
+// Links that other sandboxes have left in the cache lead nowhere.
 func TestLinkCachesInHostileCache(t *testing.T) {
 	_, cache := homeAndCache(t, nil)
 	outside := t.TempDir()

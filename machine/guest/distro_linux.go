@@ -19,30 +19,30 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/tartree"
 )
 
-// A distro is the world of a Computer that is a distribution of WSL's. Its kernel, clock and
-// network are those of all distributions, and what WSL mounts leads to Windows and to the
-// others: it has namespaces of its own, and of the file systems nothing but its root. Its
-// one host is at the other ends of stdin and stdout.
-type distro struct{}
+// A wslPlatform is the platform of a Computer in a distribution of WSL. All distributions share the
+// kernel, clock and network, and WSL's mounts lead to Windows and to other distributions: so the
+// Computer has its own namespaces, and of the file systems only its root. Its one host is at the
+// other ends of stdin and stdout.
+type wslPlatform struct{}
 
-// Unpack writes the root archive that is on stdin over the root file system, of which
-// something may run: what WSL executes for a machine whose root file system stays, when
-// that is to have the programs of another archive.
+// Unpack writes the root archive on stdin over the root file system, of which programs may be
+// running. WSL runs it for a machine with a lasting root file system when that gets the programs of
+// another archive.
 func Unpack() error {
-	err := tartree.Over("/", os.Stdin)
+	err := tartree.Overwrite("/", os.Stdin)
 	unix.Sync()
 	return err
 }
 
-// RunDistro is the whole life of the program that WSL executes in a distribution which is to
-// be a Computer, and of the same one as the first process of namespaces, which the former
-// starts. It returns when that has ended: its code, and what went wrong with starting it.
+// RunDistro runs the program that WSL executes in a distribution to make it a Computer: it starts
+// itself again as the first process of new namespaces, where RunDistro runs the Computer. It
+// returns the exit code of that process, and an error if it did not start.
 func RunDistro() (code int, err error) {
 	if os.Getpid() == 1 {
-		runComputer(distro{})
+		runComputer(wslPlatform{})
 	}
-	signal.Notify(make(chan os.Signal, 1), append(deadly, unix.SIGINT, unix.SIGTERM)...) // its end is that of stdin
-	runtime.LockOSThread()                                                               // with which the first process ends
+	signal.Notify(make(chan os.Signal, 1), append(fatalSignals, unix.SIGINT, unix.SIGTERM)...) // it ends with stdin only
+	runtime.LockOSThread()                                                                     // the first process ends with this thread
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
 		Pdeathsig:  unix.SIGKILL,
@@ -57,45 +57,45 @@ func RunDistro() (code int, err error) {
 	return 0, nil
 }
 
-// begin has nobody outside see what is mounted from now on. What is put together is so in
-// memory, and nothing of it in the root file system.
-func (distro) begin(*Computer) error {
+// prepareSystem hides later mounts from the outside. The new root is built in memory, and nothing
+// of it in the root file system.
+func (wslPlatform) prepareSystem(*Computer) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	return systemMount{"tmpfs", filepath.Dir(newRoot), unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"}.make("")
+	return systemMount{"tmpfs", filepath.Dir(newRoot), unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"}.mountBelow("")
 }
 
-// open has the host on stdin and stdout come in, with whom the Computer ends.
-func (distro) open(c *Computer) error {
+// openPorts serves the host on stdin and stdout. The Computer ends with it.
+func (wslPlatform) openPorts(c *Computer) error {
 	stream := struct {
 		io.Reader
 		io.WriteCloser
 	}{os.Stdin, os.Stdout}
 	go func() {
-		if err := mux.Guest(stream, c.welcome); !errors.Is(err, io.EOF) {
-			c.say("stdin: " + err.Error())
+		if err := mux.Guest(stream, c.serveSession); !errors.Is(err, io.EOF) {
+			c.logMessage("stdin: " + err.Error())
 		}
-		c.off()
+		c.powerOffNow()
 	}()
 	return nil
 }
 
-// setTime does nothing: the clock is WSL's, which keeps it.
-func (distro) setTime(int64) error { return nil }
+// setTime does nothing: WSL sets the clock.
+func (wslPlatform) setTime(int64) error { return nil }
 
-// check refuses what only a machine with a kernel of its own can be.
-func (distro) check(s *Setup) error {
+// checkSetup refuses features that need a kernel of the machine's own.
+func (wslPlatform) checkSetup(s *Setup) error {
 	cannot := func(what string) error {
 		return atoll.Errorf("set up", s.Config.ID, atoll.ErrUnsupported, "a distribution of WSL has no %s", what)
 	}
 	switch {
 	case s.Root.Fixed:
-		return cannot("root file system that is read-only")
+		return cannot("read-only root file system")
 	case s.Processes > 0:
 		return cannot("limit of processes")
 	case s.Network != nil && s.Network.MAC == "":
-		return atoll.Errorf("set up", s.Config.ID, atoll.ErrInvalid, "the network card is to be made, and has no MAC")
+		return atoll.Errorf("set up", s.Config.ID, atoll.ErrInvalid, "the network card needs a MAC")
 	}
 	for _, m := range s.Mounts {
 		if m.Disk != "" || m.Share != "" {
@@ -105,10 +105,9 @@ func (distro) check(s *Setup) error {
 	return nil
 }
 
-// setUp makes the root file system that of a machine: as it is, without what WSL has
-// mounted on it.
-func (d distro) setUp(c *Computer, s *Setup) error {
-	if err := d.check(s); err != nil {
+// setUp makes the root file system the root of the machine, without the mounts of WSL.
+func (d wslPlatform) setUp(c *Computer, s *Setup) error {
+	if err := d.checkSetup(s); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(s.Hostname)); err != nil {
@@ -121,10 +120,10 @@ func (d distro) setUp(c *Computer, s *Setup) error {
 		return fmt.Errorf("root file system: %w", err)
 	}
 	for _, m := range kernelMounts {
-		if m.kind == "devtmpfs" { // which is everybody's
+		if m.kind == "devtmpfs" { // all distributions share it
 			m.kind = "tmpfs"
 		}
-		if err := m.make(newRoot); err != nil {
+		if err := m.mountBelow(newRoot); err != nil {
 			return err
 		}
 	}
@@ -132,22 +131,22 @@ func (d distro) setUp(c *Computer, s *Setup) error {
 		return err
 	}
 	if err := unix.Mount(newRoot+"/dev/null", newRoot+"/proc/sysrq-trigger", "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("keep the kernel going: %w", err) // which is everybody's
+		return fmt.Errorf("protect the shared kernel: %w", err)
 	}
 	if err := bindModules(newRoot); err != nil {
 		return err
 	}
 	for _, m := range s.Mounts {
-		if err := m.mount(); err != nil {
+		if err := m.mountDir(); err != nil {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)
 		}
 	}
 	if s.Init != nil {
-		if err := d.prepare(s); err != nil {
+		if err := d.prepareInit(s); err != nil {
 			return err
 		}
 	}
-	if err := s.files(newRoot); err != nil {
+	if err := s.writeFiles(newRoot); err != nil {
 		return err
 	}
 	if s.Network != nil {
@@ -155,16 +154,16 @@ func (d distro) setUp(c *Computer, s *Setup) error {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
-	return pivot(newRoot)
+	return pivotRoot(newRoot)
 }
 
-// prepare has what services need: control groups, and directories where others have disks.
-func (distro) prepare(s *Setup) error {
+// prepareInit provides for services: control groups, and directories in place of disks.
+func (wslPlatform) prepareInit(s *Setup) error {
 	if err := mountGroups(newRoot); err != nil {
 		return err
 	}
 	for _, d := range s.Init.Disks {
-		at, err := place(newRoot, d.Mount, false)
+		at, err := openInRoot(newRoot, d.Mount, false)
 		if err != nil {
 			return err
 		}
@@ -173,20 +172,20 @@ func (distro) prepare(s *Setup) error {
 	return nil
 }
 
-// modulesAt is where WSL mounts the modules of its kernel.
-const modulesAt = "/lib/modules"
+// moduleDir is the mount point of WSL for the modules of its kernel.
+const moduleDir = "/lib/modules"
 
-// bindModules has services find the modules of the kernel below a root, too.
+// bindModules makes the modules of the kernel appear below a root, for services.
 func bindModules(root string) error {
-	err := unix.Mount(modulesAt, root+modulesAt, "", unix.MS_BIND|unix.MS_REC, "")
+	err := unix.Mount(moduleDir, root+moduleDir, "", unix.MS_BIND|unix.MS_REC, "")
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("modules of the kernel: %w", err)
 	}
 	return nil
 }
 
-// loadModule loads a module of WSL's kernel, with what it depends on: only the kernels of
-// Computers with a board have all that they need from the beginning.
+// loadModule loads a module of WSL's kernel and its dependencies. Kernels of a vmPlatform have all
+// modules from the beginning.
 func loadModule(name string) error {
 	if out, err := exec.Command("/sbin/modprobe", name).CombinedOutput(); err != nil {
 		return fmt.Errorf("load module %s: %w: %s", name, err, bytes.TrimSpace(out))
@@ -200,17 +199,17 @@ type device struct {
 	major, minor uint32
 }
 
-// devices are those that every program may use.
+// devices lists the devices that every program may use.
 var devices = []device{
 	{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}, {tunName, 10, 200},
 }
 
-// deviceLinks are names for what is elsewhere.
+// deviceLinks lists the links in /dev.
 var deviceLinks = map[string]string{
 	"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
 }
 
-// makeDevices fills a directory that is empty but for mounts.
+// makeDevices creates devices and links in a directory that is empty except for mounts.
 func makeDevices(dir string) error {
 	for _, d := range devices {
 		path := filepath.Join(dir, d.name)
@@ -232,9 +231,9 @@ func makeDevices(dir string) error {
 	return nil
 }
 
-// pivot makes root the root of this process and of all to come, and lets go of all that was
-// mounted before.
-func pivot(root string) error {
+// pivotRoot makes root the root of this process and of all later ones, and releases all earlier
+// mounts.
+func pivotRoot(root string) error {
 	if err := os.Chdir(root); err != nil {
 		return err
 	}
@@ -247,8 +246,8 @@ func pivot(root string) error {
 	return os.Chdir("/")
 }
 
-// console is where WSL's program has its stderr, which the driver writes down.
-func (distro) console() (*os.File, error) {
+// openConsole returns the stderr of WSL's program, which the driver records.
+func (wslPlatform) openConsole() (*os.File, error) {
 	fd, err := unix.FcntlInt(os.Stderr.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -256,10 +255,10 @@ func (distro) console() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "console"), nil
 }
 
-func (distro) say(text string) { fmt.Fprintln(os.Stderr, text) }
+func (wslPlatform) logMessage(text string) { fmt.Fprintln(os.Stderr, text) }
 
-// end leaves the kernel alone, which is not ours: all processes end with the first one.
-func (distro) end(c *Computer, err error) {
+// shutDown leaves the kernel running, which others use: all processes end with the first one.
+func (wslPlatform) shutDown(c *Computer, err error) {
 	unix.Sync()
 	if err != nil {
 		os.Exit(1)
@@ -267,4 +266,4 @@ func (distro) end(c *Computer, err error) {
 	os.Exit(0)
 }
 
-var _ world = distro{}
+var _ platform = wslPlatform{}

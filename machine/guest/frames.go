@@ -9,21 +9,21 @@ import (
 	"strconv"
 )
 
-// A Frame is a piece of what a guest writes where there is one log for all, such as
-// that of a pod. Before it is a header that terminals do not show, an application
-// program command: ESC _ atoll;STREAM;OFFSET;LENGTH ESC \
+// A Frame is a piece of the output of a guest with one log for all streams, such as that of a pod.
+// Its header is a sequence that terminals do not show, an application program command: ESC _
+// atoll;STREAM;OFFSET;LENGTH ESC \
 type Frame struct {
 	Stream FrameStream
-	Offset int64 // of Data in its stream: what was before it may have been dropped
+	Offset int64 // of Data in its stream: earlier data may have been dropped
 	Data   []byte
 }
 
-// A FrameStream says what is in a Frame.
+// A FrameStream is the stream of a Frame.
 type FrameStream byte
 
 // The streams of a guest.
 const (
-	FrameStdout FrameStream = '1' // what the main process prints
+	FrameStdout FrameStream = '1' // the main process's stdout
 	FrameStderr FrameStream = '2'
 	FrameReport FrameStream = 'r' // a Report as JSON, in one piece
 )
@@ -33,19 +33,19 @@ const (
 	frameEnd   = "\x1b\\"
 )
 
-// WriteFrame writes one, in one call.
+// WriteFrame writes a Frame in one call.
 func WriteFrame(w io.Writer, f Frame) error {
 	b := fmt.Appendf(nil, "%s%c;%d;%d%s", frameBegin, f.Stream, f.Offset, len(f.Data), frameEnd)
 	_, err := w.Write(append(b, f.Data...))
 	return err
 }
 
-// frameLimit is the longest Frame that is read: who writes one writes no more at once.
+// frameLimit is the longest Frame that ReadFrames accepts: writers write less at once.
 const frameLimit = 1 << 20
 
-// ReadFrames calls each with every Frame of a log, whose Data is not to be kept, until
-// it ends. What is between them, as where the beginning of a log has been dropped, is
-// skipped.
+// ReadFrames calls each with every Frame of a log until the log ends; each must not retain the
+// Data. It skips other text, such as the rest of a Frame where the beginning of a log has been
+// dropped.
 func ReadFrames(log io.Reader, each func(Frame)) error {
 	r := bufio.NewReaderSize(log, 64<<10)
 	for {
@@ -102,8 +102,8 @@ func nextFrame(r *bufio.Reader) (f Frame, size int, err error) {
 	}
 }
 
-// Lines writes what it is given as lines of base64, each in one call: for a log that takes
-// text only.
+// Lines returns a writer that writes each Write as one line of base64, in one call: for a log that
+// takes text only.
 func Lines(w io.Writer) io.Writer { return lines{w} }
 
 type lines struct{ w io.Writer }
@@ -116,8 +116,8 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// FromLines is what was given to Lines, from what that has written. What is no such line
-// is skipped, and so is a last one that is not whole.
+// FromLines returns the data written to Lines, from its output. It skips other lines, and an
+// incomplete last one.
 func FromLines(r io.Reader) io.Reader {
 	return &fromLines{r: bufio.NewReader(r)}
 }

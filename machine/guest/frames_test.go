@@ -17,7 +17,7 @@ func collect(t *testing.T, log []byte) (got []Frame) {
 	return got
 }
 
-// What is written is read, whatever it is, and whatever is before it.
+// ReadFrames reads every frame that was written, whatever it holds and whatever is before it.
 func TestFrames(t *testing.T) {
 	draw := rand.New(rand.NewPCG(1, 2))
 	bytesOf := func(alphabet string, most int) []byte {

@@ -1,7 +1,6 @@
-// Package guest is what Atoll runs inside a sandbox, where it cannot reach in
-// from outside: it serves the API of one sandbox, which is the system that it
-// finds itself in, over a single connection that carries many requests. Its
-// host tells it the sandbox's id, with each request.
+// Package guest is the program that Atoll runs inside a sandbox which it cannot access from
+// outside: it serves the API of one sandbox, the system around it, over a single connection that
+// carries many requests. Each request of its host has the sandbox's id.
 package guest
 
 import (
@@ -22,30 +21,29 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// caps are those of the system around the guest, as seen through it.
-var caps = atoll.Caps{Durable: atoll.DurableNone, Files: true, Dial: true}
+// guestCaps are the capabilities of the system around the guest.
+var guestCaps = atoll.Caps{Durable: atoll.DurableNone, Files: true, Dial: true}
 
-// Serve answers requests on conn until it ends. It serves files as opts says
-// and TCP ports of the system that it runs in.
+// Serve answers requests on conn until it ends. It serves files according to opts, and TCP ports of
+// the system around it.
 func Serve(conn io.ReadWriteCloser, opts dirfs.Options) error {
 	handler, err := api.NewHandler(system{dirfs.System(opts)}, api.Options{})
 	if err != nil {
 		return err
 	}
 	defer handler.Close()
-	return serve(context.Background(), conn, 0, handler, handler)
+	return serveConn(context.Background(), conn, 0, handler, handler)
 }
 
-// What may still be said when a guest ends: the answers to requests that have
-// been made, and these on their way.
+// The times that a guest waits at its end: for answers to requests, and for their delivery.
 const (
 	answerTime   = 2 * time.Second
 	deliveryTime = time.Second
 )
 
-// serve answers requests on conn until it ends, or ctx does, or nobody has answered for
-// silence if that is not 0. face is the handler, or what is around it.
-func serve(ctx context.Context, conn io.ReadWriteCloser, silence time.Duration, handler *api.Handler, face http.Handler) error {
+// serveConn answers requests on conn until conn or ctx ends, or the host has been silent for that
+// long, if that is not 0. face is the handler or a wrapper of it.
+func serveConn(ctx context.Context, conn io.ReadWriteCloser, silence time.Duration, handler *api.Handler, face http.Handler) error {
 	session, err := mux.Server(conn, silence)
 	if err != nil {
 		return err
@@ -58,10 +56,10 @@ func serve(ctx context.Context, conn io.ReadWriteCloser, silence time.Duration, 
 		defer close(ended)
 		grace, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		_ = server.Shutdown(grace) // what is not answered by then is cut off
-		_ = handler.Close()        // streams, which processes that have ended have ended too
+		_ = server.Shutdown(grace) // later answers are cut off
+		_ = handler.Close()        // ends streams, whose processes have ended
 		if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
-			select { // the other side has read it all when it closes, too
+			select { // the other side closes when it has read everything
 			case <-session.Done():
 			case <-time.After(deliveryTime):
 			}
@@ -79,8 +77,8 @@ func serve(ctx context.Context, conn io.ReadWriteCloser, silence time.Duration, 
 	return nil
 }
 
-// hostGone reports whether err is how a connection ends whose other end was
-// closed, or whose owner has died.
+// hostGone reports whether err is the error of a connection whose other end was closed, or whose
+// owner has died.
 func hostGone(err error) bool {
 	return mux.IsEnd(err) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -92,9 +90,8 @@ type Client struct {
 	id      string
 }
 
-// Connect returns a client for the guest at the other end of conn, which it
-// owns from then on, and which is in the sandbox with that id. It does not wait
-// for the guest.
+// Connect returns a client for the guest at the other end of conn, which it owns from then on, in
+// the sandbox with that id. It does not wait for the guest.
 func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, error) {
 	session, err := mux.Client(conn)
 	if err != nil {
@@ -112,9 +109,8 @@ func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, 
 	return &Client{session, client, id}, nil
 }
 
-// Acquaint is Connect that waits for the guest, and asks it whether it is that of
-// the sandbox with this id: another one is an error. It blocks until the guest
-// answers, or ctx ends. With an error, conn is closed.
+// Acquaint is like Connect, but asks the guest whether its sandbox has this id; another id is an
+// error. It blocks until the guest answers, or ctx ends. After an error, conn is closed.
 func Acquaint(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, error) {
 	g, err := Connect(ctx, conn, id)
 	if err != nil {
@@ -122,7 +118,7 @@ func Acquaint(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client,
 	}
 	st, err := g.Sandbox().Status(ctx)
 	if err == nil && st.ID != id {
-		err = fmt.Errorf("it is the guest of %s", st.ID)
+		err = fmt.Errorf("connected to the guest of another sandbox, %s", st.ID)
 	}
 	if err != nil {
 		_ = g.Close()
@@ -131,13 +127,13 @@ func Acquaint(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client,
 	return g, nil
 }
 
-// Sandbox is the system around the guest.
+// Sandbox returns the system around the guest.
 func (c *Client) Sandbox() atoll.Sandbox { return c.client.Sandbox(c.id) }
 
-// Closed reports whether the guest has gone.
+// Closed reports whether the guest is gone.
 func (c *Client) Closed() bool { return c.session.Closed() }
 
-// Done is closed when the guest has gone, or the connection was closed.
+// Done returns a channel that is closed when the guest is gone, or the connection was closed.
 func (c *Client) Done() <-chan struct{} { return c.session.Done() }
 
 // Close ends the connection, and with it the guest.
@@ -145,34 +141,33 @@ func (c *Client) Close() error {
 	return errors.Join(c.client.Close(), c.session.Close())
 }
 
-// system is a Provider whose one sandbox, whatever id it is asked for, is the
-// system that it runs in.
+// system is a Provider whose one sandbox, under any id, is the system around the guest.
 type system struct{ files *dirfs.FS }
 
-func (s system) Info() atoll.Info { return atoll.Info{Name: "guest", Caps: caps} }
+func (s system) Info() atoll.Info { return atoll.Info{Name: "guest", Caps: guestCaps} }
 
 func (s system) Get(_ context.Context, id string) (atoll.Sandbox, error) {
 	return self{id, s.files}, nil
 }
 
-// List is empty: the guest has made no sandbox.
+// List returns nothing: the guest has created no sandbox.
 func (s system) List(context.Context, atoll.Filter) ([]atoll.Status, error) { return nil, nil }
 
 func (s system) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
-	return nil, unsupported("create", "")
+	return nil, unsupportedError("create", "")
 }
 
 func (s system) Watch(context.Context) iter.Seq2[atoll.Event, error] {
-	return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, unsupported("watch", "")) }
+	return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, unsupportedError("watch", "")) }
 }
 
 func (s system) Close() error { return nil }
 
-func unsupported(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrUnsupported, "not through the guest: ask whoever runs the sandbox")
+func unsupportedError(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "the guest does not support this: use the provider of the sandbox")
 }
 
-// self is the system that the guest runs in.
+// self is the system around the guest, as a sandbox.
 type self struct {
 	id    string
 	files *dirfs.FS
@@ -181,7 +176,7 @@ type self struct {
 func (s self) ID() string { return s.id }
 
 func (s self) Status(context.Context) (atoll.Status, error) {
-	return atoll.Status{ID: s.id, Provider: "guest", State: atoll.StateRunning, Ready: true, Caps: caps}, nil
+	return atoll.Status{ID: s.id, Provider: "guest", State: atoll.StateRunning, Ready: true, Caps: guestCaps}, nil
 }
 
 func (s self) Files() atoll.FS { return s.files }
@@ -203,15 +198,15 @@ func (s self) Dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 func (s self) Start(context.Context) error               { return nil }
-func (s self) Stop(context.Context, time.Duration) error { return unsupported("stop", s.id) }
+func (s self) Stop(context.Context, time.Duration) error { return unsupportedError("stop", s.id) }
 func (s self) Exec(context.Context, *atoll.Command) (atoll.Process, error) {
-	return nil, unsupported("exec", s.id)
+	return nil, unsupportedError("exec", s.id)
 }
 func (s self) Process(context.Context, string) (atoll.Process, error) {
-	return nil, unsupported("process", s.id)
+	return nil, unsupportedError("process", s.id)
 }
 func (s self) Remove(context.Context, ...atoll.RemoveOption) error {
-	return unsupported("remove", s.id)
+	return unsupportedError("remove", s.id)
 }
 
 var (

@@ -104,8 +104,8 @@ func (c late) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// TestLastAnswer holds that what is asked of a guest that ends with it is answered,
-// also if the guest is gone before whoever asks knows that the question was sent.
+// TestLastAnswer checks that a guest answers a request that ends it, even if the guest is gone
+// before the caller knows that the request was sent.
 func TestLastAnswer(t *testing.T) {
 	host, inside := bothEnds(t)
 	handler, err := api.NewHandler(system{dirfs.System(dirfs.Options{Workdir: t.TempDir(), UID: -1, GID: -1})}, api.Options{})
@@ -115,7 +115,7 @@ func TestLastAnswer(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve(ctx, inside, 0, handler, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		served <- serveConn(ctx, inside, 0, handler, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
 			end()
 		}))
@@ -188,7 +188,7 @@ func TestDialHalfClose(t *testing.T) {
 	}
 }
 
-// Who is root in the sandbox can stop a guest: whoever waits for it can give up.
+// Root in the sandbox can stop a guest: callers that wait for it can give up.
 func TestNobodyAnswers(t *testing.T) {
 	host, inside := bothEnds(t)
 	defer inside.Close()

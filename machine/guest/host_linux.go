@@ -13,55 +13,55 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// The first byte of a connection says who speaks: a program that lends its
-// descriptors, which come with it, or a host itself.
+// The first byte of a connection tells its kind: from a program that lends its descriptors, which
+// come with the byte, or from a host itself.
 const (
-	lends  = 0
-	speaks = 1
+	kindLender = 0
+	kindHost   = 1
 )
 
-// Greet begins the conversation of a host that has itself connected to a Machine.
+// Greet begins a connection from a host itself to a Machine.
 func Greet(conn net.Conn) error {
-	_, err := conn.Write([]byte{speaks})
+	_, err := conn.Write([]byte{kindHost})
 	return err
 }
 
-// Lend gives the Machine at the other end of conn the descriptors of this
-// program's stdin and stdout, to serve whoever is at their other ends, and returns
-// when it is done with them. That spares every byte the way through this program.
+// Lend passes the descriptors of this program's stdin and stdout to the Machine at the other end of
+// conn, which serves the host at their other ends, and returns when the Machine is done. So no byte
+// passes through this program.
 func Lend(conn *net.UnixConn, stdin, stdout *os.File) error {
 	rights := unix.UnixRights(int(stdin.Fd()), int(stdout.Fd()))
-	if _, _, err := conn.WriteMsgUnix([]byte{lends}, rights, nil); err != nil {
+	if _, _, err := conn.WriteMsgUnix([]byte{kindLender}, rights, nil); err != nil {
 		return err
 	}
-	if err := errors.Join(stdin.Close(), stdout.Close()); err != nil { // the other ends see it when the Machine closes them
+	if err := errors.Join(stdin.Close(), stdout.Close()); err != nil { // the Machine's close must be the last
 		return err
 	}
 	_, err := io.Copy(io.Discard, conn)
 	return err
 }
 
-// A host is whoever is at the other ends of what a program has lent.
+// A host is connected to the other ends of lent descriptors.
 type host struct {
 	in, out *os.File
 	lender  *net.UnixConn
 }
 
-// lendTime is how long a lender may take.
-const lendTime = 10 * time.Second
+// handshakeTimeout bounds the handshake of a connection.
+const handshakeTimeout = 10 * time.Second
 
-// pipeSize is that of the pipes to a host, if they are: the more is in them, the
-// less often each side has to wait for the other.
+// pipeSize is the size of pipes to a host: the larger a pipe, the less often each side waits for
+// the other.
 const pipeSize = 1 << 20
 
-// meet is the host that speaks on conn, or through what is lent on it by a program
-// that the container's engine has executed. All others are refused, because they
-// would get the rights of this process.
-func meet(conn *net.UnixConn) (io.ReadWriteCloser, error) {
+// acceptHost returns the connection to a host: conn itself, or the descriptors lent on it by a
+// program that the container's engine has executed. It refuses all others, because they would get
+// the rights of this process.
+func acceptHost(conn *net.UnixConn) (io.ReadWriteCloser, error) {
 	if !fromOutside(conn) {
-		return nil, errors.New("a stranger")
+		return nil, errors.New("connection from inside the container refused")
 	}
-	if err := conn.SetDeadline(time.Now().Add(lendTime)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return nil, err
 	}
 	first, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(2*4))
@@ -72,17 +72,16 @@ func meet(conn *net.UnixConn) (io.ReadWriteCloser, error) {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	if first[0] == speaks {
+	if first[0] == kindHost {
 		return conn, nil
 	}
-	return borrow(conn, oob[:n])
+	return receiveHost(conn, oob[:n])
 }
 
-// fromOutside reports whether the process at the other end is not one of the
-// container's own: either it is in none of its PID namespaces, which only who
-// administers its machine can bring about, or the engine has executed it, and it
-// has no parent here. Whatever else runs in the container has one, also when its
-// own has died.
+// fromOutside reports whether the process at the other end does not belong to the container: either
+// it is in none of its PID namespaces, which only an administrator of the computer can achieve, or
+// the engine has executed it, and it has no parent here. All other processes in the container have
+// a parent, also after their own has died.
 func fromOutside(conn *net.UnixConn) bool {
 	pid, err := socket.Peer(conn)
 	if err != nil || pid == 0 {
@@ -92,8 +91,8 @@ func fromOutside(conn *net.UnixConn) bool {
 	return err == nil && parent == 0
 }
 
-// borrow is the host at the other ends of what is lent with a message.
-func borrow(conn *net.UnixConn, oob []byte) (*host, error) {
+// receiveHost returns the host at the other ends of the descriptors in a message.
+func receiveHost(conn *net.UnixConn, oob []byte) (*host, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {
 		return nil, fmt.Errorf("%d messages: %w", len(messages), errors.Join(err, unix.EINVAL))
@@ -106,7 +105,7 @@ func borrow(conn *net.UnixConn, oob []byte) (*host, error) {
 	for _, fd := range fds {
 		unix.CloseOnExec(fd)
 		_ = unix.SetNonblock(fd, true)                                 // so that a Close ends a Read
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // as much as is allowed, where it is a pipe
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // up to the kernel's limit, if it is a pipe
 		files = append(files, os.NewFile(uintptr(fd), "host"))
 	}
 	if len(files) != 2 {
@@ -121,7 +120,7 @@ func borrow(conn *net.UnixConn, oob []byte) (*host, error) {
 func (h *host) Read(b []byte) (int, error)  { return h.in.Read(b) }
 func (h *host) Write(b []byte) (int, error) { return h.out.Write(b) }
 
-// CloseWrite tells the host that nothing more will come.
+// CloseWrite ends the data to the host.
 func (h *host) CloseWrite() error { return errors.Join(h.out.Close(), h.lender.Close()) }
 
 // Close implements io.Closer.

@@ -11,8 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/idletracker"
 )
 
-// Idle returns when for so long nobody has used the machine: no process ran in
-// it and no call was made to it.
+// Idle returns when nobody has used the machine for that long: it had no process and no call.
 func (m *Machine) Idle(ctx context.Context, limit time.Duration) error {
 	for used := time.Now(); time.Since(used) < limit; {
 		select {
@@ -23,32 +22,31 @@ func (m *Machine) Idle(ctx context.Context, limit time.Duration) error {
 		if t := m.use.Latest(); t.After(used) {
 			used = t
 		}
-		if m.busy() {
+		if m.isBusy() {
 			used = time.Now()
 		}
 	}
 	return nil
 }
 
-// busy reports whether any process runs but this one, that which serves the
-// files, and those that the engine executes to connect to this one.
-func (m *Machine) busy() bool { return m.table.Running() > 0 || m.count() > 0 }
+// isBusy reports whether any process runs, besides this one, the one that serves the files, and
+// those that the engine executes to connect to this one.
+func (m *Machine) isBusy() bool { return m.processes.Running() > 0 || m.countProcesses() > 0 }
 
-// kernelThreads is the parent of the kernel's own threads, where they can be seen: in a
-// virtual machine.
+// kernelThreads is the parent of the kernel's own threads, which show in a virtual machine.
 const kernelThreads = 2
 
-// count is how many processes run but this one, that which serves the files, those that
-// the engine executes to connect to this one, the kernel's own, and services with what is
-// below them: a container is below nobody, as its shim leaves the engine that starts it.
-// What cannot be known counts as one.
-func (m *Machine) count() (n int) {
+// countProcesses counts the running processes, without this one, the one that serves the files,
+// those that the engine executes to connect to this one, the kernel's threads, and services with
+// their descendants. Containers count: a shim leaves the engine that starts it. An unknown number
+// counts as one.
+func (m *Machine) countProcesses() (n int) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
-		return 1 // as far as can be told
+		return 1 // an unknown number
 	}
 	m.mu.Lock()
-	clerk := m.clerkPID
+	clerk := m.fileServerPID
 	services := maps.Clone(m.services)
 	m.mu.Unlock()
 	parents := map[int]int{}
@@ -63,15 +61,15 @@ func (m *Machine) count() (n int) {
 		}
 	}
 	for pid := range parents {
-		if !below(pid, services, parents) {
+		if !isService(pid, services, parents) {
 			n++
 		}
 	}
 	return n
 }
 
-// below reports whether a process is one of services, or descends from one.
-func below(pid int, services map[int]bool, parents map[int]int) bool {
+// isService reports whether a process is one of services, or descends from one.
+func isService(pid int, services map[int]bool, parents map[int]int) bool {
 	for range len(parents) + 1 {
 		if services[pid] {
 			return true
@@ -81,15 +79,14 @@ func below(pid int, services map[int]bool, parents map[int]int) bool {
 	return false
 }
 
-// hasMemory reports whether a process has memory of its own, as the kernel's threads
-// have not.
+// hasMemory reports whether a process has memory of its own; the kernel's threads have none.
 func hasMemory(pid int) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	return err == nil && !bytes.HasPrefix(text, []byte("0 "))
 }
 
-// lookUp reads the parent of a process in this PID namespace, 0 for one that was
-// put into it from outside, and its state; see proc_pid_stat(5).
+// lookUp returns the parent of a process in this PID namespace, 0 for one that was put into it from
+// outside, and its state; see proc_pid_stat(5).
 func lookUp(pid int) (parent int, state string, err error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
-// RunJob runs the Job in a directory, and writes its Outcome there once all has ended that
-// the program has started. It is for the first process of a container, which it kills
-// all others of. When it returns an error, there is no Outcome.
+// RunJob runs the Job in a directory, and writes its Outcome there after all processes of the
+// program have ended. It is for the first process of a container: it kills all others. With an
+// error, there is no Outcome.
 func RunJob(dir string) error {
 	if os.Getpid() != 1 {
-		return errors.New("a job is run by the first process of a container for it alone")
+		return errors.New("a job must be run by the first process of its own container")
 	}
 	result, err := runJob(dir)
 	out := Outcome{Result: result}
@@ -36,11 +36,11 @@ func RunJob(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := killAll(); err != nil { // what the program has left would write an Outcome, too
+	if err := killAll(); err != nil { // remaining processes could write an Outcome, too
 		return err
 	}
 	name := filepath.Join(dir, OutcomeFile)
-	if err := os.RemoveAll(name); err != nil { // of the program's
+	if err := os.RemoveAll(name); err != nil { // maybe written by the program
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
@@ -51,22 +51,21 @@ func RunJob(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// killTime is how long what was killed may take to be gone: the kernel may have to finish
-// what it does for it.
-const killTime = 30 * time.Second
+// killTimeout bounds the end of killed processes: the kernel may have to finish work for them.
+const killTimeout = 30 * time.Second
 
 // killAll kills all processes but this one, the first of its PID namespace, and waits until
 // they have been reaped, as a Machine does.
 func killAll() error {
-	for end := time.Now().Add(killTime); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {
 		switch err := unix.Kill(-1, unix.SIGKILL); {
-		case errors.Is(err, unix.ESRCH): // there is none
+		case errors.Is(err, unix.ESRCH): // no process is left
 			return nil
 		case err != nil:
 			return os.NewSyscallError("kill", err)
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("what the program has left does not end within %s of being killed", killTime)
+			return fmt.Errorf("the program's processes do not end within %s of being killed", killTimeout)
 		}
 	}
 }
@@ -85,14 +84,14 @@ func runJob(dir string) (*jobs.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := context.Background() // whoever breaks it off ends this process
+	ctx := context.Background() // to cancel, end this process
 	result, err := jobs.In(ctx, m, &job.Compute)
 	return result, errors.Join(err, m.Stop(ctx, 0))
 }
 
-// ofEngine reports whether a variable is the engine's: by these it has programs tell it what
-// they do, at an address that is none of theirs. HOME is that of the guest's user. Those of
-// the image are the Machine's.
+// ofEngine reports whether a variable is the engine's: with these it makes programs send traces to
+// an address that is not theirs. HOME is that of the guest's user. The Machine adds those of the
+// image.
 func ofEngine(kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return strings.HasPrefix(name, "OTEL_") || slices.Contains([]string{"TRACEPARENT", "TRACESTATE", "BAGGAGE", "HOME"}, name)

@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A jobRoom is where jobs run: the guest is the first process of its PID namespace, as it is
-// in a container, and has the file system of this machine.
+// A jobRoom runs jobs: the guest is the first process of its PID namespace, as it is in a
+// container, and has the file system of this computer.
 type jobRoom struct{ guest, job, workdir string }
 
 func newJobRoom(t *testing.T) *jobRoom {
@@ -102,8 +102,8 @@ func TestJob(t *testing.T) {
 	}
 }
 
-// What a program has written where its outcome is to be does not become it, nor what it
-// has left in the background goes on to write there.
+// A file that a program writes in place of its outcome does not become the outcome, nor can a
+// background process of the program write it later.
 func TestJobForged(t *testing.T) {
 	p := newJobRoom(t)
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")

@@ -25,22 +25,22 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A Machine is a sandbox that is the system around this program, which is its
-// first process: it starts the others, and reaps them.
+// A Machine is a sandbox that consists of the system around this program, which is its first
+// process: it starts the others, and reaps them.
 type Machine struct {
 	self
-	config Config
-	spawn  *procgroup.Init
-	table  *process.Table
+	config    Config
+	starter   *procgroup.Init
+	processes *process.Table
 
-	use     idletracker.Use
-	start   chan struct{}  // holds one for each process that is being started
-	bridges map[int]Bridge // what ports stand for that are none
+	use        idletracker.Use
+	startSlots chan struct{}  // has an element for each process that is being started
+	bridges    map[int]Bridge // by port, for ports that stand for another address
 
-	mu       sync.Mutex
-	services map[int]bool // processes of the system's own, by PID
-	clerk    *Client      // serves the files to their user; nil until it is needed
-	clerkPID int
+	mu            sync.Mutex
+	services      map[int]bool // the system's own processes, by PID
+	fileServer    *Client      // serves the files as their user; nil until it is needed
+	fileServerPID int
 }
 
 // NewMachine returns a Machine with no processes. There can be one in a program.
@@ -50,12 +50,12 @@ func NewMachine(config Config) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{config: config, spawn: starter, table: process.NewTable(), start: make(chan struct{}, starts), bridges: map[int]Bridge{}, services: map[int]bool{}}
-	user, err := m.user("")
+	m := &Machine{config: config, starter: starter, processes: process.NewTable(), startSlots: make(chan struct{}, maxStarts), bridges: map[int]Bridge{}, services: map[int]bool{}}
+	user, err := m.findUser("")
 	if err != nil {
 		return nil, atoll.E("start", config.ID, atoll.ErrInvalid, err)
 	}
-	if err := prepare(config.Workdir, user); err != nil {
+	if err := prepareWorkdir(config.Workdir, user); err != nil {
 		return nil, err
 	}
 	m.self.id = config.ID
@@ -67,11 +67,11 @@ func NewMachine(config Config) (*Machine, error) {
 	return m, nil
 }
 
-// starts is how many processes are started at once: each needs threads meanwhile.
-const starts = 8
+// maxStarts bounds the processes that start at once: each needs threads meanwhile.
+const maxStarts = 8
 
-// takeThreads makes them, for the runtime to keep: it ends the program when it needs
-// one more, and whatever runs in the sandbox has taken all that there may be.
+// takeThreads creates threads for the runtime to retain: if it cannot get one later, it ends the
+// program, and programs in the sandbox may have used up the limit.
 func takeThreads() {
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), Threads/6))
 	var made sync.WaitGroup
@@ -89,9 +89,9 @@ func takeThreads() {
 	close(enough)
 }
 
-// prepare makes the directory that processes start in, the user's. The data
-// volume is made over to him as long as there is nothing in it but mounts.
-func prepare(workdir string, user userdb.User) error {
+// prepareWorkdir creates the directory that processes start in, owned by the user. It gives the
+// data volume to the user as long as the volume is empty except for mounts.
+func prepareWorkdir(workdir string, user userdb.User) error {
 	_, err := os.Stat(workdir)
 	made := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
@@ -101,7 +101,7 @@ func prepare(workdir string, user userdb.User) error {
 		if used, err := inUse(dir); err != nil || used || dir == workdir && !made && dir != atoll.DefaultWorkdir {
 			continue
 		}
-		if os.Geteuid() != 0 { // then all is one user's, and whoever has made the volume has seen to it
+		if os.Geteuid() != 0 { // there is one user only, and the creator of the volume has set its owner
 			continue
 		}
 		if err := os.Chown(dir, int(user.UID), int(user.GID)); err != nil {
@@ -111,7 +111,7 @@ func prepare(workdir string, user userdb.User) error {
 	return nil
 }
 
-// inUse reports whether there is anything in dir but what something is mounted on.
+// inUse reports whether dir has entries besides mount points.
 func inUse(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) == 0 {
@@ -132,11 +132,11 @@ func inUse(dir string) (bool, error) {
 	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !mounted[e.Name()] }), nil
 }
 
-// Files implements atoll.Filer. A process of the sandbox's user serves them, who
-// can do no more with them than any other process of his.
+// Files implements atoll.Filer. A process of the sandbox's user serves the files, with no more
+// rights than any other process of that user.
 func (m *Machine) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
-		c, err := m.client(ctx)
+		c, err := m.fileClient(ctx)
 		if err != nil {
 			return atoll.E(op, m.config.ID, atoll.ErrUnavailable, err)
 		}
@@ -144,35 +144,35 @@ func (m *Machine) Files() atoll.FS {
 	})
 }
 
-// client returns the connection to the process that serves the files, which is
-// started if it is not there, or no longer.
-func (m *Machine) client(ctx context.Context) (*Client, error) {
+// fileClient returns the connection to the process that serves the files, and starts that process
+// if it does not run.
+func (m *Machine) fileClient(ctx context.Context) (*Client, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.clerk != nil && !m.clerk.Closed() {
-		return m.clerk, nil
+	if m.fileServer != nil && !m.fileServer.Closed() {
+		return m.fileServer, nil
 	}
 	ours, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
 	}
 	defer theirs.Close()
-	p, err := m.program(&atoll.Command{Args: []string{m.config.Self, "files", m.config.Workdir}, Dir: "/"})
+	p, err := m.buildProgram(&atoll.Command{Args: []string{m.config.Self, "files", m.config.Workdir}, Dir: "/"})
 	if err == nil {
 		var h *procgroup.Process
-		if h, err = m.spawn.Start(p, process.Stdio{Stdin: theirs, Stdout: theirs, Stderr: theirs}); err == nil {
+		if h, err = m.starter.Start(p, process.Stdio{Stdin: theirs, Stdout: theirs, Stderr: theirs}); err == nil {
 			go h.Wait()
-			m.clerkPID = h.PID()
-			m.clerk, err = Connect(ctx, ours, m.config.ID)
-			return m.clerk, err
+			m.fileServerPID = h.PID()
+			m.fileServer, err = Connect(ctx, ours, m.config.ID)
+			return m.fileServer, err
 		}
 	}
 	ours.Close()
 	return nil, err
 }
 
-// ServeFiles is what a process of a Machine's user does to serve his files on
-// the socket that is its stdin.
+// ServeFiles serves the files of a Machine's user, in a process of that user, on the socket that is
+// its stdin.
 func ServeFiles(workdir string) error {
 	conn, err := net.FileConn(os.Stdin)
 	if err != nil {
@@ -190,20 +190,20 @@ func (m *Machine) Dial(ctx context.Context, port int) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, b.Network, b.Address)
 	if err != nil {
-		return nil, atoll.Errorf("dial", m.config.ID, atoll.ErrUnavailable, "nothing listens on %s, which port %d stands for: %w", b.Address, port, err)
+		return nil, atoll.Errorf("dial", m.config.ID, atoll.ErrUnavailable, "nothing listens on %s, the target of port %d: %w", b.Address, port, err)
 	}
 	return conn, nil
 }
 
-// Main starts the main process, and is to be asked for its output.
+// Main starts the main process, and returns it.
 func (m *Machine) Main(ctx context.Context) (atoll.Process, error) {
 	c := &m.config
-	return m.exec(ctx, atoll.MainProcess, &atoll.Command{Args: c.Cmd, TTY: c.TTY, OpenStdin: c.OpenStdin})
+	return m.startProcess(ctx, atoll.MainProcess, &atoll.Command{Args: c.Cmd, TTY: c.TTY, OpenStdin: c.OpenStdin})
 }
 
 // Stop asks every process to end, and kills them after grace or when ctx ends.
 func (m *Machine) Stop(ctx context.Context, grace time.Duration) error {
-	return m.table.Stop(ctx, grace)
+	return m.processes.Stop(ctx, grace)
 }
 
 // Status implements atoll.Sandbox.
@@ -211,17 +211,17 @@ func (m *Machine) Status(ctx context.Context) (atoll.Status, error) {
 	return atoll.Status{ID: m.config.ID, Provider: "guest", State: atoll.StateRunning, Ready: true, Caps: machineCaps}, nil
 }
 
-// machineCaps are those of a Machine.
+// machineCaps are the capabilities of a Machine.
 var machineCaps = atoll.Caps{Durable: atoll.DurableNone, ExitSignal: true, TTY: true, Files: true, Dial: true, Users: true}
 
 // Process implements atoll.Sandbox.
 func (m *Machine) Process(_ context.Context, id string) (atoll.Process, error) {
-	return m.table.Get(id)
+	return m.processes.Get(id)
 }
 
 // Processes implements atoll.ProcessLister.
 func (m *Machine) Processes(context.Context) ([]atoll.ProcessStatus, error) {
-	return m.table.List(), nil
+	return m.processes.List(), nil
 }
 
 // Exec implements atoll.Sandbox.
@@ -229,17 +229,17 @@ func (m *Machine) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	return m.exec(ctx, "", cmd)
+	return m.startProcess(ctx, "", cmd)
 }
 
-func (m *Machine) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
+func (m *Machine) startProcess(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	select {
-	case m.start <- struct{}{}:
-		defer func() { <-m.start }()
+	case m.startSlots <- struct{}{}:
+		defer func() { <-m.startSlots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	p, err := m.program(cmd)
+	p, err := m.buildProgram(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -251,13 +251,13 @@ func (m *Machine) exec(ctx context.Context, id string, cmd *atoll.Command) (atol
 	if id == atoll.MainProcess && m.config.Held {
 		hold = atoll.AutoRemoveLinger
 	}
-	return m.table.StartHeld(ctx, id, cmd, hold, func(io process.Stdio) (process.Handle, error) {
+	return m.processes.StartHeld(ctx, id, cmd, hold, func(io process.Stdio) (process.Handle, error) {
 		if p.TTY && p.As != nil {
-			if err := io.Stdin.Chown(int(p.As.Uid), -1); err != nil { // who works at a terminal may open it again
+			if err := io.Stdin.Chown(int(p.As.Uid), -1); err != nil { // the user of a terminal may open it again
 				return nil, atoll.E("exec", m.config.ID, atoll.ErrInternal, err)
 			}
 		}
-		h, err := m.spawn.Start(p, io)
+		h, err := m.starter.Start(p, io)
 		if err != nil {
 			return nil, err
 		}
@@ -267,9 +267,9 @@ func (m *Machine) exec(ctx context.Context, id string, cmd *atoll.Command) (atol
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// program is what cmd stands for here.
-func (m *Machine) program(cmd *atoll.Command) (*procgroup.Program, error) {
-	user, err := m.user(cmd.User)
+// buildProgram returns the program to start for cmd, with its user, environment and directory.
+func (m *Machine) buildProgram(cmd *atoll.Command) (*procgroup.Program, error) {
+	user, err := m.findUser(cmd.User)
 	if err != nil {
 		return nil, atoll.E("exec", m.config.ID, atoll.ErrInvalid, err)
 	}
@@ -291,7 +291,7 @@ func (m *Machine) program(cmd *atoll.Command) (*procgroup.Program, error) {
 		return nil, err
 	}
 	if len(p.Args) == 0 {
-		p.Args = []string{shell(p.Env)}
+		p.Args = []string{defaultShell(p.Env)}
 	}
 	if os.Geteuid() == 0 {
 		p.As = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
@@ -316,9 +316,8 @@ func (m *Machine) checkDir(dir string) error {
 	return atoll.Errorf("exec", m.config.ID, atoll.ErrExecFailed, "workdir %q %s", dir, problem)
 }
 
-// shell is the shell of a terminal for which no command was given; see
-// atoll.DetectShell.
-func shell(env []string) string {
+// defaultShell returns the shell for a terminal without a command; see atoll.DetectShell.
+func defaultShell(env []string) string {
 	if shell := process.Lookup(env, "SHELL"); shell != "" && shell != "/bin/false" {
 		return shell
 	}
@@ -328,23 +327,22 @@ func shell(env []string) string {
 	return "/bin/sh"
 }
 
-// user finds out who a user is, as docker does: without a file of accounts,
-// users are numbers.
-func (m *Machine) user(name string) (userdb.User, error) {
+// findUser resolves a user as docker does: without a file of accounts, users are numbers.
+func (m *Machine) findUser(name string) (userdb.User, error) {
 	if name == "" {
 		name = m.config.User
 	}
 	if userdb.IsRoot(name) {
 		return userdb.Root(), nil
 	}
-	return userdb.Find(name, accounts("/etc/passwd"), accounts("/etc/group"))
+	return userdb.Find(name, readAccounts("/etc/passwd"), readAccounts("/etc/group"))
 }
 
 const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
 
-// accounts reads a file of accounts: nothing if it cannot be read. One that is no
-// plain file is not opened, which could take for ever.
-func accounts(name string) []byte {
+// readAccounts reads a file of accounts; it returns nothing if that fails. It reads only regular
+// files, since opening others could block for ever.
+func readAccounts(name string) []byte {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil
@@ -359,8 +357,8 @@ func accounts(name string) []byte {
 	return data[:n]
 }
 
-// Serve answers the requests of those who Greet it on connections to l, and over
-// what others Lend on them, until it is closed. Then it closes their connections.
+// Serve answers the requests of hosts that Greet it on connections to l, and of those behind lent
+// descriptors, until l is closed. Then it closes their connections.
 func (m *Machine) Serve(l *net.UnixListener) error {
 	handler, err := api.NewHandler(provider{m: m}, api.Options{})
 	if err != nil {
@@ -376,7 +374,7 @@ func (m *Machine) Serve(l *net.UnixListener) error {
 		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		if err != nil { // too many files are open, perhaps, which will not stay so
+		if err != nil { // perhaps too many open files, for the moment
 			time.Sleep(pause)
 			pause = min(2*pause, time.Second)
 			continue
@@ -384,20 +382,20 @@ func (m *Machine) Serve(l *net.UnixListener) error {
 		pause = time.Millisecond
 		hosts.Go(func() {
 			defer conn.Close()
-			if host, err := meet(conn); err == nil {
-				_ = serve(ctx, host, time.Duration(m.config.Silence), handler, m.use.Counts(handler)) // who broke off comes again
+			if host, err := acceptHost(conn); err == nil {
+				_ = serveConn(ctx, host, time.Duration(m.config.Silence), handler, m.use.Counts(handler)) // after an error the host connects again
 			}
 		})
 	}
 }
 
-// provider is the Machine as the one sandbox of a provider, for the API to serve.
+// provider serves the Machine to the API as the one sandbox of a provider.
 type provider struct {
 	system
 	m *Machine
 }
 
-// Get implements atoll.Provider: whatever the id, there is one sandbox.
+// Get implements atoll.Provider: it returns the one sandbox for any id.
 func (p provider) Get(context.Context, string) (atoll.Sandbox, error) { return p.m, nil }
 
 // List implements atoll.Provider.

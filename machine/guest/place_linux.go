@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountFile mounts the one file of a share.
+// mountFile mounts the only file of a share.
 func mountFile(tag, target string, flags uintptr) error {
 	dir := "/mnt/" + tag
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -19,13 +19,13 @@ func mountFile(tag, target string, flags uintptr) error {
 	if err := unix.Mount(tag, dir, "virtiofs", flags, ""); err != nil {
 		return err
 	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)                                        // the file stays
+	defer unix.Unmount(dir, unix.MNT_DETACH)                                        // the file stays mounted
 	return unix.Mount(filepath.Join(dir, SharedFile), target, "", unix.MS_BIND, "") // with the same flags
 }
 
-// place opens what is at a path below a root, whose links lead to where they would if it
-// were the root of all. What is missing is made: directories, and a file if file is set.
-func place(root, path string, file bool) (fd int, err error) {
+// openInRoot opens the file at a path below a root; links resolve as if root were the root of the
+// system. It creates missing directories, and a missing file if file is set.
+func openInRoot(root, path string, file bool) (fd int, err error) {
 	parent, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -59,10 +59,10 @@ func place(root, path string, file bool) (fd int, err error) {
 		}
 		parent = fd
 	}
-	return -1, unix.EINVAL // not reached: there is one part at least
+	return -1, unix.EINVAL // not reached: the path has at least one part
 }
 
-// makeAt makes a directory or an empty file.
+// makeAt creates a directory or an empty file.
 func makeAt(dir int, name string, file bool) error {
 	if !file {
 		return unix.Mkdirat(dir, name, 0o755)

@@ -42,7 +42,7 @@ func TestPlace(t *testing.T) {
 		{"/gone", false, "", unix.EEXIST},
 		{"/usr/file/below", false, "", unix.ENOTDIR},
 	} {
-		fd, err := place(root, tt.path, tt.file)
+		fd, err := openInRoot(root, tt.path, tt.file)
 		if tt.want == "" {
 			if !errors.Is(err, tt.err) {
 				t.Errorf("place(%s): %v, want %v", tt.path, err, tt.err)

@@ -14,37 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the parts of a pod meet: the program for the first process of the sandbox, and a
-// pipe that this holds open as long as it lives.
+// The files that connect the containers of a pod: the program for the first process of the sandbox,
+// a pipe that this process holds open as long as it lives, and a pipe for its configuration.
 const (
-	installed = "guest"
-	pulse     = "alive"
-	word      = "config" // a pipe through which one that waits for its configuration gets it
+	programFile = "guest"
+	alivePipe   = "alive"
+	configPipe  = "config" // for a first process that waits for its configuration
 )
 
-// Install puts this program into dir, from which a container of the same pod runs it.
+// Install copies this program into dir, from where a container of the same pod runs it.
 func Install(dir string) error {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return err
 	}
 	defer self.Close()
-	if os.Geteuid() == 0 { // then there are other users in the pod, who are not to put a program of theirs in its place
+	if os.Geteuid() == 0 { // other users of the pod must not replace the program
 		if err := os.Chmod(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := makePulse(dir); err != nil {
+	if err := makeAlivePipe(dir); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, installed)
+	f, err := os.CreateTemp(dir, programFile)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(f, self)
 	err = errors.Join(err, f.Chmod(0o555), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, installed)) // whole, or not at all
+		err = os.Rename(f.Name(), filepath.Join(dir, programFile)) // complete, or not at all
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())
@@ -52,32 +52,31 @@ func Install(dir string) error {
 	return err
 }
 
-// makePulse makes that pipe, unless it is there: Outlive and Install do not wait for
-// each other.
-func makePulse(dir string) error {
-	path := filepath.Join(dir, pulse)
+// makeAlivePipe creates the pipe unless it exists: Outlive and Install do not wait for each other.
+func makeAlivePipe(dir string) error {
+	path := filepath.Join(dir, alivePipe)
 	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return &fs.PathError{Op: "mkfifo", Path: path, Err: err}
 	}
 	return nil
 }
 
-// Alive is to be closed when this program, which was installed as self, ends: Outlive
-// waits for that. Where it was not installed it is nothing.
+// Alive returns a file to close when this program, installed as self, ends: Outlive waits for that.
+// It returns nil if the program was not installed.
 func Alive(self string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(filepath.Dir(self), pulse), os.O_RDWR|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(self), alivePipe), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return f, err
 }
 
-// Outlive returns when the program has ended that was installed in dir and started.
+// Outlive returns when the program that was installed in dir has started and ended.
 func Outlive(dir string) error {
-	if err := makePulse(dir); err != nil {
+	if err := makeAlivePipe(dir); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, pulse), os.O_RDONLY, 0) // blocks until it is started
+	f, err := os.OpenFile(filepath.Join(dir, alivePipe), os.O_RDONLY, 0) // blocks until the program starts
 	if err != nil {
 		return err
 	}
@@ -86,10 +85,10 @@ func Outlive(dir string) error {
 	return err
 }
 
-// Told waits until Tell has told the program that was installed as self what it is to be,
-// which is a Config as JSON.
+// Told waits until Tell passes the configuration to the program installed as self, and returns it:
+// a Config as JSON.
 func Told(self string) (string, error) {
-	path := filepath.Join(filepath.Dir(self), word)
+	path := filepath.Join(filepath.Dir(self), configPipe)
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return "", &fs.PathError{Op: "mkfifo", Path: path, Err: err}
 	}
@@ -98,27 +97,27 @@ func Told(self string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	if err := os.Remove(path); err != nil { // nobody else is to
+	if err := os.Remove(path); err != nil { // nobody else may write to it
 		return "", err
 	}
 	text, err := io.ReadAll(f)
 	return string(text), err
 }
 
-// tellFor is how long a program may take to wait: it may just have been started.
-const tellFor = 5 * time.Second
+// tellTimeout bounds how long Tell waits for Told: the program may just have been started.
+const tellTimeout = 5 * time.Second
 
-// Tell tells the program that was installed as self, and waits in Told, what it is to be.
-// It fails when that was told before.
+// Tell passes the configuration to the program installed as self, which waits in Told. It fails if
+// the program has its configuration already.
 func Tell(self string, config io.Reader) error {
 	var text json.RawMessage
-	if err := json.NewDecoder(config).Decode(&text); err != nil { // its end is not always told
+	if err := json.NewDecoder(config).Decode(&text); err != nil { // not ReadAll, since the end of the stream may not arrive
 		return err
 	}
-	path := filepath.Join(filepath.Dir(self), word)
+	path := filepath.Join(filepath.Dir(self), configPipe)
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
-	for end := time.Now().Add(tellFor); err != nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		f, err = os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0) // which fails while nobody reads
+	for end := time.Now().Add(tellTimeout); err != nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		f, err = os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0) // fails while nobody reads
 	}
 	if err != nil {
 		return err
@@ -127,21 +126,20 @@ func Tell(self string, config io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// How long Reach tries, and each time: what a policy says of a pod may be so only a while
-// after the pod has been started.
+// The times of Reach: the total, of one attempt, and between attempts. A network policy may take
+// effect only some time after the pod has started.
 const (
-	reachFor   = 8 * time.Second
-	reachLast  = 2 * time.Second
-	reachEvery = 250 * time.Millisecond
+	reachTimeout     = 8 * time.Second
+	reachDialTimeout = 2 * time.Second
+	reachPause       = 250 * time.Millisecond
 )
 
-// Reach fails unless a TCP port can be reached, at the end of a time in which that may
-// change.
+// Reach fails unless it can connect to a TCP port at the end of a time in which that may change.
 func Reach(address string) error {
 	var last error
 	var d net.Dialer
-	for end := time.Now().Add(reachFor); time.Now().Before(end); time.Sleep(reachEvery) {
-		ctx, cancel := context.WithTimeout(context.Background(), reachLast)
+	for end := time.Now().Add(reachTimeout); time.Now().Before(end); time.Sleep(reachPause) {
+		ctx, cancel := context.WithTimeout(context.Background(), reachDialTimeout)
 		conn, err := d.DialContext(ctx, "tcp", address)
 		cancel()
 		if last = err; err == nil {

@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// One that waits is told once, also by who comes first, or does not say where it ends.
+// A waiting guest gets its configuration once, also if Tell comes first, or its stream does not
+// end.
 func TestTold(t *testing.T) {
-	self := filepath.Join(t.TempDir(), installed)
+	self := filepath.Join(t.TempDir(), programFile)
 	told := make(chan error, 1)
 	more, end := make(chan string), make(chan struct{})
 	go func() {
@@ -34,13 +35,13 @@ func TestTold(t *testing.T) {
 	}()
 	got, err := Told(self)
 	if err != nil || got != text {
-		t.Errorf("it was told %d bytes of %d, %v", len(got), len(text), err)
+		t.Errorf("it got %d bytes of %d, %v", len(got), len(text), err)
 	}
 	if err := <-told; err != nil {
 		t.Errorf("Tell: %v", err)
 	}
 	close(end)
-	if _, err := os.Stat(filepath.Join(filepath.Dir(self), word)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(filepath.Dir(self), configPipe)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("there is still a pipe: %v", err)
 	}
 }
@@ -54,7 +55,7 @@ func TestInstall(t *testing.T) {
 	if err := Install(dir); err != nil {
 		t.Fatal(err)
 	}
-	st, err := os.Stat(filepath.Join(dir, installed))
+	st, err := os.Stat(filepath.Join(dir, programFile))
 	if err != nil || st.Mode().Perm() != 0o555 {
 		t.Errorf("the program: %v, %v", st, err)
 	}

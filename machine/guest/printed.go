@@ -7,16 +7,16 @@ import (
 	"io"
 )
 
-// Printed is what a main process has printed, and how its guest says that it has ended.
+// Printed is the output of a main process, and its guest's Report of the end.
 type Printed struct {
 	Stdout, Stderr *Tail
 	Report         Report
 }
 
-// NothingPrinted is that of one that has printed nothing.
+// NothingPrinted returns the Printed of a process without output.
 func NothingPrinted() *Printed { return &Printed{Stdout: &Tail{}, Stderr: &Tail{}} }
 
-// ReadPrinted reads a log of Frames to its end. With an error it is what came before that.
+// ReadPrinted reads a log of Frames to its end. With an error it returns the part before that.
 func ReadPrinted(log io.Reader) (*Printed, error) {
 	out := NothingPrinted()
 	err := ReadFrames(log, func(f Frame) {
@@ -35,12 +35,12 @@ func ReadPrinted(log io.Reader) (*Printed, error) {
 	return out, err
 }
 
-// Pack compresses what is kept: as much of its end as there is room for in limit bytes, or
-// all of it if that is 0. It is nil if there is nothing.
+// Pack compresses the retained bytes: as much of their end as fits into limit bytes, or all if
+// limit is 0. It returns nil if there are none.
 func (t *Tail) Pack(limit int) ([]byte, error) {
 	text := t.Kept()
 	for len(text) > 0 {
-		packed, err := deflate(text)
+		packed, err := compressText(text)
 		if err != nil || limit == 0 || len(packed) <= limit {
 			return packed, err
 		}
@@ -49,17 +49,17 @@ func (t *Tail) Pack(limit int) ([]byte, error) {
 	return nil, nil
 }
 
-// UnpackTail is the tail of an output of which so many bytes were written, and the last of
-// them packed; or nothing is left of those.
+// UnpackTail returns the tail of an output with that many written bytes, whose last bytes are
+// packed, or lost.
 func UnpackTail(written int64, packed []byte) *Tail {
 	text, err := io.ReadAll(flate.NewReader(bytes.NewReader(packed)))
 	if err != nil {
-		text = nil // it was never there, or is lost
+		text = nil // missing or damaged
 	}
 	return TailOf(written, text)
 }
 
-func deflate(text []byte) ([]byte, error) {
+func compressText(text []byte) ([]byte, error) {
 	var packed bytes.Buffer
 	w, err := flate.NewWriter(&packed, flate.DefaultCompression)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What a main process has printed is found in its guest's log, as is how it ended; and as
-// much of it as there was where that breaks off.
+// The guest's log has the output of a main process and how it ended; and the part before an error
+// of the log.
 func TestReadPrinted(t *testing.T) {
 	var log bytes.Buffer
 	for _, f := range []Frame{
@@ -39,7 +39,7 @@ func TestReadPrinted(t *testing.T) {
 	}
 }
 
-// What a node has dropped of a log is missing, and is counted.
+// Parts of a log that a node has dropped are missing, and counted.
 func TestReadPrintedInPart(t *testing.T) {
 	var log bytes.Buffer
 	for _, f := range []Frame{{FrameStdout, 0, []byte("old")}, {FrameStderr, 70, []byte("error")}, {FrameStdout, 100, []byte("one ")}, {FrameStdout, 104, []byte("two")}} {
@@ -56,7 +56,7 @@ func TestReadPrintedInPart(t *testing.T) {
 	}
 }
 
-// What is packed is unpacked, the last of it where there is no room for all.
+// Packed bytes unpack, only the last of them if there is no room for all.
 func TestPack(t *testing.T) {
 	noise := make([]byte, 100<<10) // which cannot be compressed
 	for i := range noise {

@@ -15,9 +15,9 @@ func TestFits(t *testing.T) {
 		arch, says string
 	}{
 		{string(program), "arm64", ""},
-		{string(program), "amd64", "is for EM_AARCH64, and the machine that it is to run on is amd64: build it with GOARCH=amd64 make guest"},
+		{string(program), "amd64", "is for EM_AARCH64, but the machine is amd64: build it with GOARCH=amd64 make guest"},
 		{string(program), "pdp11", "is pdp11"},
-		{"#!/bin/sh\n", "amd64", "none of Linux"},
+		{"#!/bin/sh\n", "amd64", "not a Linux program"},
 	} {
 		err := Fits([]byte(tt.program), tt.arch)
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {

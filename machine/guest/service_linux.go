@@ -15,15 +15,15 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// mountInit mounts what services need: their disks, with all that file systems can hold,
-// and the kernel's control groups.
+// mountInit provides for services: it mounts their disks, with all features of file systems, and
+// the kernel's control groups.
 func mountInit(init *vm.Init) error {
 	group := systemMount{"cgroup2", "/sys/fs/cgroup", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""}
-	if err := group.make(newRoot); err != nil {
+	if err := group.mountBelow(newRoot); err != nil {
 		return err
 	}
 	for _, d := range init.Disks {
-		at, err := place(newRoot, d.Mount, false)
+		at, err := openInRoot(newRoot, d.Mount, false)
 		if err != nil {
 			return err
 		}
@@ -32,15 +32,15 @@ func mountInit(init *vm.Init) error {
 		if err != nil {
 			return fmt.Errorf("mount disk %s on %s: %w", d.ID, d.Mount, err)
 		}
-		if err := grow(newRoot + d.Mount); err != nil {
-			return fmt.Errorf("make the file system of disk %s as large as it is: %w", d.ID, err)
+		if err := growFileSystem(newRoot + d.Mount); err != nil {
+			return fmt.Errorf("grow the file system of disk %s: %w", d.ID, err)
 		}
 	}
 	return nil
 }
 
-// grow makes the ext4 that is mounted on dir as large as its device.
-func grow(dir string) error {
+// growFileSystem grows the ext4 that is mounted on dir to the size of its device.
+func growFileSystem(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -62,29 +62,29 @@ func grow(dir string) error {
 	return resizeExt4(int(f.Fd()), sectors*512/uint64(fs.Bsize))
 }
 
-// serviceAgain is how long after the end of a service it is started again.
-const serviceAgain = time.Second
+// restartDelay is the time between the end of a service and its restart.
+const restartDelay = time.Second
 
-// serveOn keeps a service running until the machine is powered off. What it prints is on
-// the console.
-func (c *Computer) serveOn(m *Machine, p vm.InitProcess) {
+// superviseService restarts a service whenever it ends, until the machine is powered off. Its
+// output goes to the console.
+func (c *Computer) superviseService(m *Machine, p vm.InitProcess) {
 	for c.ctx.Err() == nil {
 		err := c.runService(m, p)
 		if c.ctx.Err() != nil {
 			return
 		}
-		c.say(fmt.Sprintf("%s has ended, and is started again: %v", p.Args[0], err))
+		c.logMessage(fmt.Sprintf("%s has ended and will be restarted: %v", p.Args[0], err))
 		select {
 		case <-c.ctx.Done():
-		case <-time.After(serviceAgain):
+		case <-time.After(restartDelay):
 		}
 	}
 }
 
-// runService starts a service and waits for its end, for which it asks when the machine
-// is powered off.
+// runService starts a service and waits for its end. When the machine is powered off, it asks the
+// service to end.
 func (c *Computer) runService(m *Machine, p vm.InitProcess) error {
-	console, err := c.world.console()
+	console, err := c.platform.openConsole()
 	if err != nil {
 		return err
 	}
@@ -94,14 +94,14 @@ func (c *Computer) runService(m *Machine, p vm.InitProcess) error {
 		return err
 	}
 	defer null.Close()
-	h, err := m.spawn.StartFree(&procgroup.Program{
+	h, err := m.starter.StartFree(&procgroup.Program{
 		Mark: procgroup.NewMark("service", m.config.ID), Args: p.Args, Dir: "/", Env: process.Environ([]string{"PATH=" + defaultPath, "HOME=/root"}, p.Env),
 	}, process.Stdio{Stdin: null, Stdout: console, Stderr: console})
 	if err != nil {
 		return err
 	}
-	m.noteService(h.PID(), true)
-	defer m.noteService(h.PID(), false)
+	m.recordService(h.PID(), true)
+	defer m.recordService(h.PID(), false)
 	ended := make(chan atoll.Exit, 1)
 	go func() { ended <- h.Wait() }()
 	select {
@@ -110,7 +110,7 @@ func (c *Computer) runService(m *Machine, p vm.InitProcess) error {
 	case <-c.ctx.Done():
 	}
 	_ = h.Signal(atoll.SIGTERM) // fails if it has ended
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	select {
 	case <-ended:
@@ -119,7 +119,7 @@ func (c *Computer) runService(m *Machine, p vm.InitProcess) error {
 	return nil
 }
 
-func (m *Machine) noteService(pid int, runs bool) {
+func (m *Machine) recordService(pid int, runs bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if runs {

@@ -23,40 +23,39 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// A systemMount is one that every machine has.
+// A systemMount is a mount that every machine has.
 type systemMount struct {
 	kind, target string
 	flags        uintptr
 	data         string
 }
 
-// kernelMounts are those of the kernel's own file systems.
+// kernelMounts lists the mounts of the kernel's own file systems.
 var kernelMounts = []systemMount{
 	{"proc", "/proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 	{"sysfs", "/sys", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 	{"devtmpfs", "/dev", unix.MS_NOSUID, "mode=0755"},
 	{"devpts", "/dev/pts", unix.MS_NOSUID | unix.MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666"},
 	{"tmpfs", "/dev/shm", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
-	{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755,size=5%"}, // of the memory, which is not what disk limits are for
+	{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755,size=5%"}, // of the memory, which disk limits do not cover
 	{"tmpfs", "/tmp", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
 }
 
-// make mounts m, below a root.
-func (m systemMount) make(root string) error {
+// mountBelow mounts m below a root.
+func (m systemMount) mountBelow(root string) error {
 	target := root + m.target
 	if err := os.MkdirAll(target, 0o755); err != nil {
 		return err
 	}
 	err := unix.Mount(m.kind, target, m.kind, m.flags, m.data)
-	if err != nil && !errors.Is(err, unix.EBUSY) { // the kernel may have done it
+	if err != nil && !errors.Is(err, unix.EBUSY) { // the kernel may have mounted it
 		return fmt.Errorf("mount %s on %s: %w", m.kind, target, err)
 	}
 	return nil
 }
 
-// loadModules loads the kernel's modules from the initial file system, where there are
-// any. What the kernel's command line says of them they are told; those whose hardware is
-// not there do no harm.
+// loadModules loads the kernel's modules from the initial file system, if there are any, with their
+// parameters from the kernel's command line. Modules without hardware do no harm.
 func loadModules() error {
 	list, err := os.Open(vm.ModuleList)
 	if errors.Is(err, os.ErrNotExist) {
@@ -76,7 +75,7 @@ func loadModules() error {
 		if err != nil {
 			return err
 		}
-		err = unix.FinitModule(int(f.Fd()), parameters(path, cmdline), 0)
+		err = unix.FinitModule(int(f.Fd()), moduleParameters(path, cmdline), 0)
 		f.Close()
 		if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("load %s: %w", path, err)
@@ -85,8 +84,8 @@ func loadModules() error {
 	return nil
 }
 
-// parameters are those of the module in a file, on the kernel's command line.
-func parameters(path, cmdline string) string {
+// moduleParameters returns the parameters for the module in a file, from the kernel's command line.
+func moduleParameters(path, cmdline string) string {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	prefix := strings.ReplaceAll(name, "-", "_") + "."
 	var all []string
@@ -106,7 +105,7 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// Where file systems are put together before they become the root.
+// The directories in which the root file system is assembled before it becomes the root.
 const (
 	lowerDir  = "/mnt/lower"
 	upperDir  = "/mnt/upper"
@@ -114,32 +113,32 @@ const (
 	guestFile = "/init"
 )
 
-// apply makes the machine what s says, as far as that is no process's business.
-func (s *Setup) apply() error {
+// applySetup configures the machine according to s, except for processes.
+func (s *Setup) applySetup() error {
 	if s.Time > 0 {
 		if err := setTime(s.Time); err != nil {
 			return err
 		}
 	}
-	if err := stir(s.Entropy); err != nil {
+	if err := addEntropy(s.Entropy); err != nil {
 		return fmt.Errorf("add entropy: %w", err)
 	}
 	if err := unix.Sethostname([]byte(s.Hostname)); err != nil {
 		return fmt.Errorf("hostname %q: %w", s.Hostname, err)
 	}
-	if err := s.Root.mount(); err != nil {
+	if err := s.Root.mountRoot(); err != nil {
 		return err
 	}
 	for _, m := range kernelMounts {
-		if m.target == "/tmp" { // the root file system's own is as good
+		if m.target == "/tmp" { // that of the root file system is enough
 			continue
 		}
-		if err := m.make(newRoot); err != nil {
+		if err := m.mountBelow(newRoot); err != nil {
 			return err
 		}
 	}
 	for _, m := range s.Mounts {
-		if err := m.mount(); err != nil {
+		if err := m.mountDir(); err != nil {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)
 		}
 	}
@@ -148,21 +147,21 @@ func (s *Setup) apply() error {
 			return err
 		}
 	}
-	if err := s.files(newRoot); err != nil {
+	if err := s.writeFiles(newRoot); err != nil {
 		return err
 	}
-	if err := s.Root.seal(); err != nil {
+	if err := s.Root.makeReadOnly(); err != nil {
 		return fmt.Errorf("make the root file system read-only: %w", err)
 	}
 	if s.Network != nil {
-		if err := s.Network.up(); err != nil {
+		if err := s.Network.bringUp(); err != nil {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
 	if err := limitProcesses(s.Processes); err != nil {
 		return fmt.Errorf("limit processes: %w", err)
 	}
-	return enter(newRoot)
+	return enterRoot(newRoot)
 }
 
 func setTime(nanoseconds int64) error {
@@ -173,12 +172,12 @@ func setTime(nanoseconds int64) error {
 	return nil
 }
 
-// limitProcesses has the kernel make no more than n threads besides those that there are.
+// limitProcesses limits the kernel to n threads more than there are.
 func limitProcesses(n int) error {
 	if n <= 0 {
 		return nil
 	}
-	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.00 0.00 1/73 142": the fourth has how many there are
+	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.00 0.00 1/73 142": the fourth field has the number of threads
 	if err != nil {
 		return err
 	}
@@ -193,15 +192,15 @@ func limitProcesses(n int) error {
 	return os.WriteFile("/proc/sys/kernel/threads-max", []byte(strconv.Itoa(now+Threads+n)), 0)
 }
 
-// files writes what programs look for into a root file system.
-func (s *Setup) files(dir string) error {
+// writeFiles writes the files in /etc that programs need into a root file system.
+func (s *Setup) writeFiles(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	if err := root.MkdirAll("etc", 0o755); err != nil {
-		return nil // a root that cannot be changed is as it is
+		return nil // a read-only root stays as it is
 	}
 	texts := map[string]string{
 		"etc/hostname": s.Hostname + "\n",
@@ -216,7 +215,7 @@ func (s *Setup) files(dir string) error {
 	}
 	for name, text := range texts {
 		if info, err := root.Lstat(name); err == nil && !info.Mode().IsRegular() {
-			_ = root.Remove(name) // a link may lead to what is not there
+			_ = root.Remove(name) // the target of a link may be missing
 		}
 		if err := root.WriteFile(name, []byte(text), 0o644); err != nil && !errors.Is(err, unix.EROFS) {
 			return fmt.Errorf("write /%s: %w", name, err)
@@ -225,8 +224,8 @@ func (s *Setup) files(dir string) error {
 	return nil
 }
 
-// mount puts the root file system together at newRoot.
-func (r *Root) mount() error {
+// mountRoot assembles the root file system at newRoot.
+func (r *Root) mountRoot() error {
 	for _, dir := range []string{lowerDir, upperDir, newRoot} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -260,16 +259,16 @@ func (r *Root) mount() error {
 	return unix.Mount("overlay", newRoot, "overlay", 0, "lowerdir="+lowerDir+",upperdir="+upper+",workdir="+work)
 }
 
-// seal has nothing of the root file system be changed any more, if that is how it is to be.
-func (r *Root) seal() error {
+// makeReadOnly makes the root file system read-only if it is Fixed.
+func (r *Root) makeReadOnly() error {
 	if !r.Fixed {
 		return nil
 	}
 	return unix.Mount("", newRoot, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
 }
 
-func (m *MachineDir) mount() error {
-	at, err := place(newRoot, m.Target, m.File)
+func (m *MachineDir) mountDir() error {
+	at, err := openInRoot(newRoot, m.Target, m.File)
 	if err != nil {
 		return err
 	}
@@ -287,14 +286,14 @@ func (m *MachineDir) mount() error {
 	case m.Share != "":
 		return unix.Mount(m.Share, target, "virtiofs", flags, "")
 	case m.Bind != "":
-		return bind(m.Bind, target)
+		return bindMount(m.Bind, target)
 	}
 	return unix.Mount("tmpfs", target, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%d", m.Size))
 }
 
-// bind has a directory below the new root be at target, too.
-func bind(dir, target string) error {
-	from, err := place(newRoot, dir, false)
+// bindMount makes a directory below the new root appear at target, too.
+func bindMount(dir, target string) error {
+	from, err := openInRoot(newRoot, dir, false)
 	if err != nil {
 		return err
 	}
@@ -302,7 +301,7 @@ func bind(dir, target string) error {
 	return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", from), target, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// mountDisk mounts an ext4, which is made if there is nothing on the disk.
+// mountDisk mounts an ext4, and formats the disk first if it is empty.
 func mountDisk(id, target string, flags uintptr) error {
 	device, err := findDisk(id)
 	if err != nil {
@@ -310,7 +309,7 @@ func mountDisk(id, target string, flags uintptr) error {
 	}
 	kind, err := kindOfDisk(device)
 	if errors.Is(err, errEmpty) {
-		err = format(device)
+		err = formatDisk(device)
 		kind = "ext4"
 	}
 	if err != nil {
@@ -322,13 +321,13 @@ func mountDisk(id, target string, flags uintptr) error {
 	return nil
 }
 
-// diskTime is how long a disk may take to appear.
-const diskTime = 5 * time.Second
+// diskTimeout bounds how long a disk may take to appear.
+const diskTimeout = 5 * time.Second
 
-// findDisk is the device of a disk.
+// findDisk returns the device of a disk.
 func findDisk(id string) (string, error) {
 	named := vm.NamedDisk(kernelCmdline(), id)
-	for end := time.Now().Add(diskTime); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(diskTimeout); ; time.Sleep(5 * time.Millisecond) {
 		names, err := filepath.Glob("/sys/block/*/serial")
 		if err != nil {
 			return "", err
@@ -348,10 +347,10 @@ func findDisk(id string) (string, error) {
 	}
 }
 
-// errEmpty says that there is nothing on a disk.
+// errEmpty means that a disk holds no data.
 var errEmpty = errors.New("the disk is empty")
 
-// kindOfDisk is the kind of the file system on a disk, by what it begins with.
+// kindOfDisk returns the kind of the file system on a disk, by its first bytes.
 func kindOfDisk(device string) (string, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -372,11 +371,11 @@ func kindOfDisk(device string) (string, error) {
 	case len(bytes.Trim(head, "\x00")) == 0:
 		return "", errEmpty
 	}
-	return "", fmt.Errorf("what is on disk %s is neither squashfs nor erofs nor ext4", device)
+	return "", fmt.Errorf("disk %s has no squashfs, erofs or ext4", device)
 }
 
-// format makes an ext4 on a device, with the program that the initial file system has.
-func format(device string) error {
+// formatDisk creates an ext4 on a device, with the program in the initial file system.
+func formatDisk(device string) error {
 	out, err := exec.Command("/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", device).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make a file system: %w: %s", err, bytes.TrimSpace(out))
@@ -384,10 +383,10 @@ func format(device string) error {
 	return nil
 }
 
-// enter makes root the root of this process and of all to come, and lets go of what the
-// kernel began with, whose memory is better used otherwise.
-func enter(root string) error {
-	for _, name := range []string{"/lib", "/sbin", "/usr", guestFile} { // what runs of it stays
+// enterRoot makes root the root of this process and of all later ones, and removes the initial file
+// system, to free its memory.
+func enterRoot(root string) error {
+	for _, name := range []string{"/lib", "/sbin", "/usr", guestFile} { // a running program stays
 		_ = os.RemoveAll(name)
 	}
 	if err := os.Chdir(root); err != nil {
@@ -402,8 +401,8 @@ func enter(root string) error {
 	return os.Chdir("/")
 }
 
-// stir adds entropy, and counts it.
-func stir(entropy []byte) error {
+// addEntropy adds entropy to the kernel's pool, and counts it.
+func addEntropy(entropy []byte) error {
 	if len(entropy) == 0 {
 		return nil
 	}
@@ -412,7 +411,7 @@ func stir(entropy []byte) error {
 		return err
 	}
 	defer f.Close()
-	request := make([]byte, 8, 8+len(entropy)) // struct rand_pool_info: bits, bytes, and these
+	request := make([]byte, 8, 8+len(entropy)) // struct rand_pool_info: bits, bytes, and the entropy
 	binary.NativeEndian.PutUint32(request, uint32(8*len(entropy)))
 	binary.NativeEndian.PutUint32(request[4:], uint32(len(entropy)))
 	request = append(request, entropy...)
@@ -426,17 +425,17 @@ func stir(entropy []byte) error {
 	return nil
 }
 
-// up brings the network card up.
-func (n *Interface) up() error {
+// bringUp configures the network card.
+func (n *Interface) bringUp() error {
 	card, err := findCard()
 	if err != nil {
 		return err
 	}
-	return n.apply(card)
+	return n.configureCard(card)
 }
 
-// apply gives a network card its addresses, brings it up, and sets the routes.
-func (n *Interface) apply(card netlink.Link) error {
+// configureCard gives a network card its addresses, brings it up, and sets the routes.
+func (n *Interface) configureCard(card netlink.Link) error {
 	if n.MTU != 0 {
 		if err := netlink.LinkSetMTU(card, n.MTU); err != nil {
 			return err
@@ -463,7 +462,7 @@ func (n *Interface) apply(card netlink.Link) error {
 	return nil
 }
 
-// findCard is the first network card.
+// findCard returns the first network card.
 func findCard() (netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -477,7 +476,7 @@ func findCard() (netlink.Link, error) {
 	return nil, errors.New("the machine has no network card")
 }
 
-// settleDisks writes all that is to be kept, and has nothing written any more.
+// settleDisks writes everything to the disks, and makes all file systems read-only.
 func settleDisks() {
 	unix.Sync()
 	if f, err := os.OpenFile("/proc/sysrq-trigger", os.O_WRONLY, 0); err == nil {
@@ -487,7 +486,7 @@ func settleDisks() {
 	unix.Sync()
 }
 
-// resizeExt4 gives the ext4 of an open file that many blocks, unless it has them.
+// resizeExt4 grows the ext4 of an open file to that many blocks, unless it has them.
 func resizeExt4(fd int, blocks uint64) error {
 	const resize = 0x40086610 // EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h
 	if _, _, no := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), resize, uintptr(unsafe.Pointer(&blocks))); no != 0 {

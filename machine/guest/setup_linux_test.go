@@ -58,7 +58,7 @@ func TestNetwork(t *testing.T) {
 		DNS: []string{"10.1.2.1", "fd00:1::1"}, MTU: 1380,
 	}
 	inNetwork(t, func(t *testing.T, card netlink.Link) {
-		if err := n.apply(card); err != nil {
+		if err := n.configureCard(card); err != nil {
 			t.Error(err)
 			return
 		}
@@ -112,7 +112,7 @@ func TestNetwork(t *testing.T) {
 		"gateway": {Addresses: []string{"10.1.2.3/24"}, Gateways: []string{"192.0.2.1"}},
 	} {
 		inNetwork(t, func(t *testing.T, card netlink.Link) {
-			if err := bad.apply(card); err == nil {
+			if err := bad.configureCard(card); err == nil {
 				t.Errorf("a bad %s was taken", name)
 			}
 		})
@@ -131,7 +131,7 @@ func TestFilesOfNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Setup{Hostname: "box", Network: &Interface{DNS: []string{"10.1.2.1", "fd00:1::1"}}}
-	if err := s.files(root); err != nil {
+	if err := s.writeFiles(root); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -153,13 +153,13 @@ func TestFilesOfNames(t *testing.T) {
 	}
 }
 
-// A module is told what the kernel's command line says of it, whichever way it is spelt.
+// A module gets its parameters from the kernel's command line, however they are spelt.
 func TestParameters(t *testing.T) {
 	const cmdline = "quiet virtio_blk.queues=1 virtio-blk.poll=2 virtio_blk. virtio_blkish.x=3\n"
-	if got := parameters("/lib/modules/6.1/kernel/virtio_blk.ko", cmdline); got != "queues=1 poll=2" {
+	if got := moduleParameters("/lib/modules/6.1/kernel/virtio_blk.ko", cmdline); got != "queues=1 poll=2" {
 		t.Errorf("virtio_blk gets %q", got)
 	}
-	if got := parameters("/lib/modules/6.1/kernel/vsock.ko", cmdline); got != "" {
+	if got := moduleParameters("/lib/modules/6.1/kernel/vsock.ko", cmdline); got != "" {
 		t.Errorf("vsock gets %q", got)
 	}
 }

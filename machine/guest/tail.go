@@ -7,35 +7,33 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Tail is the end of what the main process has written to a stream since it was
-// started, and the Report that its guest wrote after it, as a log has them. The zero
-// value is that of nothing.
+// A Tail is the end of the main process's output to a stream since its start, and the Report that
+// its guest wrote after it, from a log. The zero value is empty.
 type Tail struct {
 	written int64
 	data    []byte
 	report  Report
 }
 
-// TailOf is that of an output of which so many bytes were written, the last of which are
-// in data.
+// TailOf returns the tail of an output with that many written bytes, the last of which are in data.
 func TailOf(written int64, data []byte) *Tail {
 	return &Tail{written: max(written, int64(len(data))), data: data}
 }
 
-// Kept is the last of what was written, as much as is told of it: at most
-// atoll.DefaultOutputLimit bytes. The next call of Write or Add may change them.
+// Kept returns the last bytes that were written: at most atoll.DefaultOutputLimit. The next call of
+// Write or Add may change them.
 func (t *Tail) Kept() []byte { return t.data[max(0, len(t.data)-atoll.DefaultOutputLimit):] }
 
-// Status says how much was written, and from where on it is kept.
+// Status returns the number of written bytes, and the offset of the first retained one.
 func (t *Tail) Status() atoll.StreamStatus {
 	return atoll.StreamStatus{Written: t.written, Kept: t.written - int64(len(t.Kept()))}
 }
 
-// Report is the last one of the guest; the zero one if there was none.
+// Report returns the last Report of the guest; the zero one if there was none.
 func (t *Tail) Report() Report { return t.report }
 
-// Write implements io.Writer, for what no guest has written. What is over is dropped
-// now and then only: a log can have millions of lines.
+// Write implements io.Writer, for output without the guest's own lines. It drops the excess only
+// now and then: a log can have millions of lines.
 func (t *Tail) Write(b []byte) (int, error) {
 	t.data = append(t.data, b...)
 	t.written += int64(len(b))
@@ -45,8 +43,8 @@ func (t *Tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writeAt is Write of what is at that offset of the stream: what there was between has been
-// dropped, as by a node that begins a new log.
+// writeAt writes bytes at that offset of the stream: bytes in between have been dropped, as by a
+// node that begins a new log.
 func (t *Tail) writeAt(offset int64, b []byte) {
 	if offset > t.written {
 		t.data, t.written = t.data[:0], offset
@@ -54,9 +52,8 @@ func (t *Tail) writeAt(offset int64, b []byte) {
 	_, _ = t.Write(b)
 }
 
-// Add adds a line with its end, or a part of one. A guest's own is no part of the
-// stream, nor is the end of line before it, nor what was written before it was
-// started.
+// Add adds a line with its end, or a part of one. A line of the guest is not part of the stream,
+// nor is the line end before it; after a Report of a new run, earlier output is not either.
 func (t *Tail) Add(line []byte) {
 	text, ok := bytes.CutPrefix(line, []byte(ReportPrefix))
 	var r Report

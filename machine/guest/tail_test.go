@@ -7,7 +7,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What a guest says is no part of what the main process has printed.
+// The guest's own lines are not part of the main process's output.
 func TestTail(t *testing.T) {
 	const begins, ends = "\natoll-guest: {\"begins\":true}\n", "\natoll-guest: {\"reason\":\"idle\"}\n"
 	for _, tt := range []struct{ name, log, want, reason string }{

@@ -23,99 +23,99 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A Computer is a virtual machine that this program is the first process of, or what
-// stands for one. It has nothing but what its kernel was started with, until a host has told
-// it, on its control port, what it is; then it is a Machine.
+// A Computer is a virtual machine, or its replacement, with this program as its first process. It
+// has only what its kernel started with, until a host sends a Setup on its control port; then it is
+// a Machine.
 type Computer struct {
-	world world
-	ctx   context.Context
-	off   context.CancelFunc // powers it off
+	platform    platform
+	ctx         context.Context
+	powerOffNow context.CancelFunc // powers the Computer off
 
-	mu    sync.Mutex
-	ports map[uint32]func(net.Conn) // what listens
-	setUp bool
-	m     *Machine
+	mu      sync.Mutex
+	ports   map[uint32]func(net.Conn) // handlers of connections, by port
+	isSetUp bool
+	machine *Machine
 
-	services sync.WaitGroup // programs of the system's own; they end with ctx
+	services sync.WaitGroup // the system's own programs; they end with ctx
 }
 
-// A world is what a Computer is made of: a machine of its own (a board), or a part of one.
-type world interface {
-	// begin has the Computer be one, as far as no host is needed for that.
-	begin(c *Computer) error
-	// open lets hosts in.
-	open(c *Computer) error
-	// setUp makes it what s says, as far as that is no process's business.
+// A platform is the system below a Computer: a virtual machine (vmPlatform), or a distribution of
+// WSL.
+type platform interface {
+	// prepareSystem does what is possible before a host connects.
+	prepareSystem(c *Computer) error
+	// openPorts lets hosts connect.
+	openPorts(c *Computer) error
+	// setUp configures the Computer according to s, except for processes.
 	setUp(c *Computer, s *Setup) error
 	setTime(nanoseconds int64) error
-	// console is where services print.
-	console() (*os.File, error)
-	// say tells whoever reads the console.
-	say(text string)
-	// end writes what is to be kept, and ends it, because of what went wrong if anything
-	// did. It does not return.
-	end(c *Computer, err error)
+	// openConsole returns the file for the output of services.
+	openConsole() (*os.File, error)
+	// logMessage writes to the console.
+	logMessage(text string)
+	// shutDown writes the disks and ends the Computer, because of err if that is not nil. It does
+	// not return.
+	shutDown(c *Computer, err error)
 }
 
-// RunComputer is the whole life of the first process of a virtual machine. It does not
-// return.
-func RunComputer() { runComputer(board{}) }
+// RunComputer runs the first process of a virtual machine. It does not return.
+func RunComputer() { runComputer(vmPlatform{}) }
 
-func runComputer(w world) {
-	c := &Computer{world: w, ports: map[uint32]func(net.Conn){}}
-	c.ctx, c.off = context.WithCancel(context.Background())
-	err := c.run()
+func runComputer(w platform) {
+	c := &Computer{platform: w, ports: map[uint32]func(net.Conn){}}
+	c.ctx, c.powerOffNow = context.WithCancel(context.Background())
+	err := c.runUntilOff()
 	if err != nil {
-		c.say(err.Error())
+		c.logMessage(err.Error())
 	}
 	c.powerOff(err)
 }
 
-func (c *Computer) say(text string) { c.world.say("atoll-guest: " + text) }
+func (c *Computer) logMessage(text string) { c.platform.logMessage("atoll-guest: " + text) }
 
-// deadly are signals that a program in Go ends with when another one sends them.
-var deadly = []os.Signal{
+// fatalSignals lists the signals that end a Go program when another one sends them.
+var fatalSignals = []os.Signal{
 	unix.SIGHUP, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS, unix.SIGSTKFLT,
 }
 
-func (c *Computer) run() error {
-	if err := c.world.begin(c); err != nil {
+func (c *Computer) runUntilOff() error {
+	if err := c.platform.prepareSystem(c); err != nil {
 		return err
 	}
 	if err := loopbackUp(); err != nil {
 		return err
 	}
 	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM) // ctrl-alt-del, where that is all that a host can press
-	signal.Notify(make(chan os.Signal, 1), deadly...)     // which the kernel protects its first process from only if it does not handle them, as Go does
+	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM)   // ctrl-alt-del, for hosts that have no other way
+	signal.Notify(make(chan os.Signal, 1), fatalSignals...) // the kernel protects its first process only from signals without a handler, and Go has handlers
 	go func() {
 		<-interrupted
-		c.off()
+		c.powerOffNow()
 	}()
-	c.listen(vm.PortPowerOff, func(conn net.Conn) {
+	c.handlePort(vm.PortPowerOff, func(conn net.Conn) {
 		conn.Close()
-		c.off()
+		c.powerOffNow()
 	})
-	c.listen(vm.PortControl, func(conn net.Conn) {
+	c.handlePort(vm.PortControl, func(conn net.Conn) {
 		defer conn.Close()
-		c.control(conn)
+		c.handleOrder(conn)
 	})
-	if err := c.world.open(c); err != nil {
+	if err := c.platform.openPorts(c); err != nil {
 		return err
 	}
 	<-c.ctx.Done()
 	return nil
 }
 
-// listen has serve be called with each connection to a port.
-func (c *Computer) listen(port uint32, serve func(net.Conn)) {
+// handlePort makes serve handle each connection to a port.
+func (c *Computer) handlePort(port uint32, serve func(net.Conn)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ports[port] = serve
 }
 
-// welcome serves who opens connections on a line, until that ends.
-func (c *Computer) welcome(s *mux.Session) {
+// serveSession serves the connections of a session until it ends.
+func (c *Computer) serveSession(s *mux.Session) {
 	l := s.Listen()
 	for {
 		conn, err := l.Accept()
@@ -123,18 +123,18 @@ func (c *Computer) welcome(s *mux.Session) {
 			return
 		}
 		go func() {
-			port, err := mux.Asked(conn, asking)
+			port, err := mux.Asked(conn, portTimeout)
 			if err != nil {
 				conn.Close()
 				return
 			}
-			c.serve(port, conn, true)
+			c.serveConn(port, conn, true)
 		}()
 	}
 }
 
-// serve joins a connection to what listens on the port.
-func (c *Computer) serve(port uint32, conn net.Conn, grant bool) {
+// serveConn passes a connection to the handler of the port.
+func (c *Computer) serveConn(port uint32, conn net.Conn, grant bool) {
 	c.mu.Lock()
 	serve := c.ports[port]
 	c.mu.Unlock()
@@ -145,16 +145,16 @@ func (c *Computer) serve(port uint32, conn net.Conn, grant bool) {
 	serve(conn)
 }
 
-// asking is how long who has connected may take to say which port he wants.
-const asking = 30 * time.Second
+// portTimeout bounds how long a new connection may take to name its port.
+const portTimeout = 30 * time.Second
 
-// control reads an Order, does it, and answers.
-func (c *Computer) control(conn net.Conn) {
+// handleOrder reads an Order, executes it, and answers.
+func (c *Computer) handleOrder(conn net.Conn) {
 	var o Order
 	var r Reply
 	err := json.NewDecoder(conn).Decode(&o)
 	if err == nil {
-		r, err = c.do(o)
+		r, err = c.executeOrder(o)
 	}
 	if err != nil {
 		r = Reply{Kind: atoll.KindOf(err), Message: err.Error()}
@@ -165,55 +165,55 @@ func (c *Computer) control(conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(r)
 }
 
-func (c *Computer) do(o Order) (Reply, error) {
+func (c *Computer) executeOrder(o Order) (Reply, error) {
 	if o.Setup != nil {
-		return Reply{}, c.become(o.Setup)
+		return Reply{}, c.becomeMachine(o.Setup)
 	}
 	c.mu.Lock()
-	m := c.m
+	m := c.machine
 	c.mu.Unlock()
 	switch {
 	case m == nil:
-		return Reply{}, atoll.Errorf("control", "", atoll.ErrConflict, "the machine was not set up")
+		return Reply{}, atoll.Errorf("control", "", atoll.ErrConflict, "the machine is not set up")
 	case o.Main:
 		_, err := m.Main(c.ctx)
 		return Reply{}, err
 	case o.Stop != nil:
 		return Reply{}, m.Stop(c.ctx, time.Duration(*o.Stop))
 	case o.Time > 0:
-		return Reply{}, c.world.setTime(o.Time)
+		return Reply{}, c.platform.setTime(o.Time)
 	case o.Count:
-		return Reply{Processes: m.count()}, c.catchUp(o.Now)
+		return Reply{Processes: m.countProcesses()}, c.catchUp(o.Now)
 	}
-	return Reply{}, atoll.Errorf("control", "", atoll.ErrInvalid, "nothing was asked for")
+	return Reply{}, atoll.Errorf("control", "", atoll.ErrInvalid, "the order is empty")
 }
 
-// catchUp sets a clock that is behind what the host's says, if that is known.
+// catchUp sets a clock that is behind the host's, if now is known.
 func (c *Computer) catchUp(now int64) error {
 	if now-time.Now().UnixNano() < int64(time.Second) {
 		return nil
 	}
-	return c.world.setTime(now)
+	return c.platform.setTime(now)
 }
 
-// become makes the machine what s says. It can be done once.
-func (c *Computer) become(s *Setup) error {
+// becomeMachine applies the Setup. It works once.
+func (c *Computer) becomeMachine(s *Setup) error {
 	c.mu.Lock()
-	again := c.setUp
-	c.setUp = true
+	again := c.isSetUp
+	c.isSetUp = true
 	c.mu.Unlock()
 	if again {
 		return atoll.Errorf("set up", s.Config.ID, atoll.ErrConflict, "the machine was set up before")
 	}
-	if err := c.world.setUp(c, s); err != nil {
+	if err := c.platform.setUp(c, s); err != nil {
 		return err
 	}
-	s.Config.Self = "/proc/self/exe" // which a user may execute, too, who could not read /proc/1/exe
+	s.Config.Self = "/proc/self/exe" // users who cannot read /proc/1/exe can execute this
 	m, err := NewMachine(s.Config)
 	if err != nil {
 		return err
 	}
-	m.live(memory())
+	m.limitGuestMemory(totalMemory())
 	handler, err := api.NewHandler(provider{m: m}, api.Options{})
 	if err != nil {
 		return err
@@ -222,9 +222,9 @@ func (c *Computer) become(s *Setup) error {
 	server := &http.Server{Handler: m.use.Counts(handler)}
 	go func() { _ = server.Serve(chanListener{c.ctx, conns}) }()
 	c.mu.Lock()
-	c.m = m
+	c.machine = m
 	c.mu.Unlock()
-	c.listen(vm.PortAPI, func(conn net.Conn) {
+	c.handlePort(vm.PortAPI, func(conn net.Conn) {
 		select {
 		case conns <- conn:
 		case <-c.ctx.Done():
@@ -237,18 +237,18 @@ func (c *Computer) become(s *Setup) error {
 			bridges = append(bridges, Bridge{Port: b.Port, Network: "unix", Address: b.Unix})
 		}
 		for _, p := range s.Init.Start {
-			c.services.Go(func() { c.serveOn(m, p) })
+			c.services.Go(func() { c.superviseService(m, p) })
 		}
 	}
 	for _, b := range bridges {
 		m.bridges[int(b.Port)] = b
-		c.listen(b.Port, func(conn net.Conn) { bridge(conn, b.Network, b.Address) })
+		c.handlePort(b.Port, func(conn net.Conn) { bridgeConn(conn, b.Network, b.Address) })
 	}
 	return nil
 }
 
-// memory is how much the machine has, 0 if that is not known.
-func memory() int64 {
+// totalMemory returns the memory of the machine in bytes, 0 if it is unknown.
+func totalMemory() int64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
 		return 0
@@ -256,17 +256,17 @@ func memory() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// live has the guest make do with a part of so much memory. Nothing but the guest itself is
-// what the kernel does not end for lack of it.
-func (m *Machine) live(memory int64) {
+// limitGuestMemory limits the guest to a part of that much memory: when memory runs out, the kernel
+// spares only the guest.
+func (m *Machine) limitGuestMemory(memory int64) {
 	if memory <= 0 {
 		return
 	}
-	m.table.EndedOutput = min(memory/16, process.DefaultEndedOutput)
+	m.processes.EndedOutput = min(memory/16, process.DefaultEndedOutput)
 	debug.SetMemoryLimit(memory / 4)
 }
 
-// A chanListener accepts what comes on a channel.
+// A chanListener accepts connections from a channel.
 type chanListener struct {
 	ctx   context.Context
 	conns chan net.Conn
@@ -284,8 +284,8 @@ func (l chanListener) Accept() (net.Conn, error) {
 func (l chanListener) Close() error   { return nil }
 func (l chanListener) Addr() net.Addr { return &net.UnixAddr{Name: "guest", Net: "unix"} }
 
-// bridge joins conn to an address in here.
-func bridge(conn net.Conn, network, address string) {
+// bridgeConn connects conn to an address in the machine.
+func bridgeConn(conn net.Conn, network, address string) {
 	defer conn.Close()
 	inner, err := net.Dial(network, address)
 	if err != nil {
@@ -293,13 +293,13 @@ func bridge(conn net.Conn, network, address string) {
 	}
 	defer inner.Close()
 	var both sync.WaitGroup
-	both.Go(func() { pour(inner, conn) })
-	both.Go(func() { pour(conn, inner) })
+	both.Go(func() { copyStream(inner, conn) })
+	both.Go(func() { copyStream(conn, inner) })
 	both.Wait()
 }
 
-// pour copies to its end what comes from src, and says so to dst.
-func pour(dst, src net.Conn) {
+// copyStream copies src to dst until src ends, and then ends dst.
+func copyStream(dst, src net.Conn) {
 	_, err := io.Copy(dst, src)
 	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
 		_ = half.CloseWrite()
@@ -309,17 +309,17 @@ func pour(dst, src net.Conn) {
 	src.Close()
 }
 
-// stopTime is how long processes may take to end when the machine is powered off.
-const stopTime = 10 * time.Second
+// stopTimeout bounds how long processes may take to end when the machine is powered off.
+const stopTimeout = 10 * time.Second
 
 // powerOff ends all processes, and the machine.
 func (c *Computer) powerOff(why error) {
 	c.mu.Lock()
-	m := c.m
+	m := c.machine
 	c.mu.Unlock()
 	if m != nil {
-		_ = m.Stop(context.Background(), stopTime)
+		_ = m.Stop(context.Background(), stopTimeout)
 	}
 	c.services.Wait()
-	c.world.end(c, why)
+	c.platform.shutDown(c, why)
 }

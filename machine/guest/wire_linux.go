@@ -15,19 +15,19 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// What a network card that a Computer makes is called, and the device that it is made with.
+// The name of a network card that a Computer creates, and the device that creates it.
 const (
 	cardName = "eth0"
 	tunName  = "net/tun"
 )
 
-// A wire is a network card whose other end is whoever has dialled vm.PortNetwork.
-type wire struct {
+// A tapCard is a network card whose other end is a connection to vm.PortNetwork.
+type tapCard struct {
 	card *os.File
 	used sync.Mutex // by a connection
 }
 
-// plugIn makes the network card of a Computer, and has hosts dial it.
+// plugIn creates the network card of a Computer, and lets hosts dial it.
 func plugIn(c *Computer, n *Interface) error {
 	card, err := openCard(filepath.Join(newRoot, "dev", tunName))
 	if err != nil {
@@ -44,15 +44,15 @@ func plugIn(c *Computer, n *Interface) error {
 	if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
 		return fmt.Errorf("MAC %s: %w", mac, err)
 	}
-	if err := n.apply(link); err != nil {
+	if err := n.configureCard(link); err != nil {
 		return err
 	}
-	w := &wire{card: card}
-	c.listen(vm.PortNetwork, w.serve)
+	w := &tapCard{card: card}
+	c.handlePort(vm.PortNetwork, w.serveFrames)
 	return nil
 }
 
-// openCard makes a TAP device, which goes when the file is closed.
+// openCard creates a TAP device, which is removed when the file is closed.
 func openCard(path string) (*os.File, error) {
 	const flags = unix.O_RDWR | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := unix.Open(path, flags, 0)
@@ -74,14 +74,14 @@ func openCard(path string) (*os.File, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("make a network card with %s: %w", path, err)
 	}
-	return os.NewFile(uintptr(fd), path), nil // not before: what is no card yet cannot be polled
+	return os.NewFile(uintptr(fd), path), nil // not earlier: a file without a card cannot be polled
 }
 
-// maxFrame is how long a frame can be.
+// maxFrame is the longest possible frame, in bytes.
 const maxFrame = 1<<16 - 1
 
-// serve has frames go both ways until conn ends. A second one is hung up meanwhile.
-func (w *wire) serve(conn net.Conn) {
+// serveFrames copies frames both ways until conn ends. It hangs up a second connection meanwhile.
+func (w *tapCard) serveFrames(conn net.Conn) {
 	defer conn.Close()
 	if !w.used.TryLock() {
 		return
@@ -95,7 +95,7 @@ func (w *wire) serve(conn net.Conn) {
 		for b := make([]byte, maxFrame); ; {
 			n, err := w.card.Read(b)
 			if err != nil {
-				return // stop has come, or the Computer ends
+				return // the deadline was set below, or the Computer ends
 			}
 			if _, err := far.Write(b[:n]); err != nil {
 				return
@@ -107,7 +107,7 @@ func (w *wire) serve(conn net.Conn) {
 		if err != nil {
 			break
 		}
-		_, _ = w.card.Write(b[:n]) // what the kernel does not take is lost, as on any wire
+		_, _ = w.card.Write(b[:n]) // frames that the kernel does not accept are lost, as on any wire
 	}
 	_ = w.card.SetReadDeadline(time.Unix(1, 0))
 	<-out

@@ -116,8 +116,8 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkGetArchive gets an image that is there from a docker archive, which
-// is looked into each time.
+// BenchmarkGetArchive gets an unpacked image from a docker archive, which Get reads
+// each time.
 func BenchmarkGetArchive(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "a.tar")
 	tag, err := name.NewTag("app:1")

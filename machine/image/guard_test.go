@@ -22,8 +22,8 @@ import (
 	. "github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// A bystander is a service of this machine that no registry has any business
-// with. It counts who connects to it.
+// A bystander is a service of this machine that no registry may reach. It counts
+// connections.
 type bystander struct {
 	port  string
 	calls atomic.Int64
@@ -54,8 +54,8 @@ func newBystander(t *testing.T) *bystander {
 	return b
 }
 
-// standIn makes requests to host be answered by the registry r, as if it were
-// not on this machine. All others go their way.
+// standIn sends requests for host to the registry r, as if it were not on this
+// machine. It does not change other requests.
 func standIn(s *Store, host string, r *Registry) {
 	rest := s.transport
 	s.transport = answer(func(req *http.Request) (*http.Response, error) {
@@ -72,8 +72,8 @@ func standIn(s *Store, host string, r *Registry) {
 	})
 }
 
-// TestInwardRedirects has a registry elsewhere that has us ask services of this
-// machine: none of them is.
+// TestInwardRedirects has a registry elsewhere that redirects to services of this
+// machine: no request reaches them.
 func TestInwardRedirects(t *testing.T) {
 	layer := Layer(t, File("f", 0, "x"))
 	redirect := func(to string) func(int, http.ResponseWriter, *http.Request) bool {
@@ -125,8 +125,7 @@ func TestInwardRedirects(t *testing.T) {
 	}
 }
 
-// TestInwardNames has names that lead to this machine, which only their
-// resolution shows.
+// TestInwardNames has names that resolve to this machine.
 func TestInwardNames(t *testing.T) {
 	b := newBystander(t)
 	s := openStore(t, Options{})
@@ -200,8 +199,8 @@ func TestOutwardByProxy(t *testing.T) {
 	}
 }
 
-// TestPlain says whom a registry may have us ask without TLS, and by way of
-// which transport.
+// TestPlain checks which hosts a registry may redirect to without TLS, and which
+// transport carries the request.
 func TestPlain(t *testing.T) {
 	var by string
 	asks := func(who string) answer {

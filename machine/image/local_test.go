@@ -50,7 +50,7 @@ func TestNestedIndex(t *testing.T) {
 	wantKind(t, "an index of an index of ...", err, atoll.ErrInvalid, "too deep")
 }
 
-// TestDamagedLayout has layouts that are not what they say.
+// TestDamagedLayout has damaged layouts.
 func TestDamagedLayout(t *testing.T) {
 	img := simpleImage(t, "x")
 	m, err := img.Manifest()
@@ -122,7 +122,7 @@ func appendTo(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// TestArchives has docker archives in all their shapes.
+// TestArchives has docker archives of all kinds.
 func TestArchives(t *testing.T) {
 	layer := Tar(t, File("f", 0, "x"))
 	digest, _, err := v1.SHA256(strings.NewReader(string(layer)))
@@ -175,7 +175,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// TestArchiveNames has an archive whose members are nothing but names.
+// TestArchiveNames has an archive of empty members with long names.
 func TestArchiveNames(t *testing.T) {
 	var list entries
 	for i := range maxMemberNames>>20 + 1 {

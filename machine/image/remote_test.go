@@ -187,7 +187,7 @@ func TestRegistryFailures(t *testing.T) {
 	}
 }
 
-// TestDamagedOnTheWay has a layer that arrives damaged once.
+// TestDamagedOnTheWay has a layer that is damaged once in transfer.
 func TestDamagedOnTheWay(t *testing.T) {
 	layer := Layer(t, File("f", 0, "x"))
 	size, err := layer.Size()
@@ -205,7 +205,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 	mustGet(t, openStore(t, Options{}), ref)
 }
 
-// TestDownloadInVain holds the count of what was fetched to what was kept.
+// TestDownloadInVain checks that the count of fetched bytes excludes failed downloads.
 func TestDownloadInVain(t *testing.T) {
 	body := strings.Repeat("x", 1000)
 	digest, size, err := v1.SHA256(strings.NewReader(body))
@@ -289,7 +289,7 @@ func TestDamagedBlob(t *testing.T) {
 	}
 }
 
-// TestDamagedImages has images that are what their digests say, and broken.
+// TestDamagedImages has broken images with correct digests.
 func TestDamagedImages(t *testing.T) {
 	good := Tar(t, File("f", 0, "x"))
 	for name, tt := range map[string]struct {
@@ -362,7 +362,7 @@ func TestManifestSizes(t *testing.T) {
 	}
 }
 
-// TestNothingWithoutEnd has a layer that goes on for ever and holds nothing.
+// TestNothingWithoutEnd has an endless layer without content.
 func TestNothingWithoutEnd(t *testing.T) {
 	var member bytes.Buffer
 	if err := gzip.NewWriter(&member).Close(); err != nil {
@@ -615,7 +615,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseStops has a Get under way when the store is closed.
+// TestCloseStops closes the store during a Get.
 func TestCloseStops(t *testing.T) {
 	noLeaks(t)
 	r := Serve(t)

@@ -540,8 +540,8 @@ func TestListAndRemove(t *testing.T) {
 	wantKind(t, "Remove of no name", s.Remove(t.Context(), "No Name", nil), atoll.ErrInvalid)
 }
 
-// TestDamagedRecord has an image in the cache whose description is damaged: it
-// is unpacked again, and stays where it is as long as somebody holds it.
+// TestDamagedRecord has an image in the cache whose record is damaged: Get unpacks it
+// again, and retains the directory while a process holds it.
 func TestDamagedRecord(t *testing.T) {
 	r := Serve(t)
 	s := openStore(t, Options{})

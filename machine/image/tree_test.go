@@ -29,7 +29,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A cell is a directory to unpack into, next to what must not be touched.
+// An unpackCell is a directory to unpack into, beside files that must not change.
 type unpackCell struct {
 	t          *testing.T
 	outer, dir string
@@ -323,8 +323,8 @@ func TestLayerLimit(t *testing.T) {
 	}
 }
 
-// A sparse entry claims size bytes in which nothing but the last letters are
-// data, in one of the ways that GNU tar has of saying so.
+// A sparseFile is an entry of size bytes of which only the last letters are data, in
+// one of GNU tar's formats.
 type sparseFile struct {
 	name    string
 	typ     byte
@@ -432,7 +432,7 @@ func TestLayerSparse(t *testing.T) {
 	}
 }
 
-// TestLayerUnlimited has sizes whose sum is more than can be counted.
+// TestLayerUnlimited has sizes whose sum overflows.
 func TestLayerUnlimited(t *testing.T) {
 	layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), sparseFormats[3].tarStream(t, math.MaxInt64-7))
 	if err := newCell(t).unpackLayers(false, -1, layer); !errors.Is(err, errOverLimit) {
@@ -440,8 +440,8 @@ func TestLayerUnlimited(t *testing.T) {
 	}
 }
 
-// TestHoles has files with holes, and ones full of zeros: the content is what
-// it was, and the zeros take no space.
+// TestHoles has files with holes, and files full of zeros: the content is the same,
+// and the zeros take no space.
 func TestHoles(t *testing.T) {
 	const size = 64 << 20
 	zeros := make([]byte, 4<<20)
@@ -482,8 +482,8 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// TestLayerMemory has many files whose paths are as long as it gets: what is
-// remembered of each is about its own name.
+// TestLayerMemory has many files with the longest paths: the tree holds little more
+// than the base name of each in memory.
 func TestLayerMemory(t *testing.T) {
 	const files = 5000
 	parent := strings.Repeat(strings.Repeat("d", 200)+"/", 20)
@@ -519,7 +519,7 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestLayerCounts holds a tree to each limit of what it has to remember.
+// TestLayerCounts checks each limit on the memory of a tree.
 func TestLayerCounts(t *testing.T) {
 	files := []entries{{File("a", 0, ""), File("b", 0, "")}, {File("c", 0, "")}}
 	for _, tt := range []struct {
@@ -699,7 +699,7 @@ func FuzzLayer(f *testing.F) {
 	})
 }
 
-// FuzzClean holds the guard of names to what it is for.
+// FuzzClean checks that cleanName returns only names inside the image.
 func FuzzClean(f *testing.F) {
 	for _, name := range []string{"", ".", "/", "a", "a/b/", "../a", "a/../..", "/../a", "a//b/./c", "..a", "a/..b", "\x00"} {
 		f.Add(name)

@@ -175,7 +175,7 @@ func TestCIDs(t *testing.T) {
 	}
 }
 
-// The form is that of the seed, with the agent's port where each of its readers looks.
+// The file has the form of the seed's, with the agent's port in both places that readers expect.
 func TestMetadata(t *testing.T) {
 	dir := t.TempDir()
 	m := &Metadata{

@@ -16,13 +16,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: compress FROM TO")
 		os.Exit(2)
 	}
-	if err := compress(os.Args[1], os.Args[2]); err != nil {
+	if err := compressFile(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "compress:", err)
 		os.Exit(1)
 	}
 }
 
-func compress(from, to string) error {
+func compressFile(from, to string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {
 		return err
@@ -33,9 +33,9 @@ func compress(from, to string) error {
 	}
 	packed := w.EncodeAll(data, nil)
 	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, packed) {
-		return nil // so that go has nothing to build again
+		return nil // so that go need not build atoll again
 	}
-	part := to + ".part" // a build beside this one finds the old file or the new one
+	part := to + ".part" // a concurrent build finds the old file or the new one
 	if err := os.WriteFile(part, packed, 0o644); err != nil {
 		return err
 	}

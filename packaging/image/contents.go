@@ -17,21 +17,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// user is whose the server is in its container: a number, by which a cluster can see that
-// it is not root.
+// user is the user of the server in its container: a number, which shows a cluster that it
+// is not root.
 const user = 65532
 
-// stateDir is the server's, on what is mounted there.
+// stateDir is the state directory of the server, on a volume that is mounted there.
 const stateDir = "/var/lib/atoll"
 
-// source is where this is from.
+// source is the URL of the source code.
 const source = "https://github.com/seed46cd37a8/atoll"
 
-// imageOf makes the image for one platform of its programs, and says what it was made
-// from. The guest has a layer of its own, which stays the same when only the server has
-// changed.
+// imageOf makes the image for one platform from its programs, and returns its annotations.
+// The guest has a layer of its own, which stays the same if only the server has changed.
 func imageOf(programs map[string]string, platform *v1.Platform) (v1.Image, map[string]string, error) {
-	about, made, err := origin(programs["atoll"])
+	about, made, err := programOrigin(programs["atoll"])
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,9 +63,9 @@ func imageOf(programs map[string]string, platform *v1.Platform) (v1.Image, map[s
 	return mutate.Annotations(image, about).(v1.Image), about, nil
 }
 
-// origin is what a program was built from, as annotations, and when that was committed;
-// 1970 where it is not known.
-func origin(program string) (map[string]string, time.Time, error) {
+// programOrigin returns the origin of a program as annotations, and the time of its commit;
+// 1970 if unknown.
+func programOrigin(program string) (map[string]string, time.Time, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, time.Time{}, err
@@ -90,8 +89,8 @@ func origin(program string) (map[string]string, time.Time, error) {
 	return about, made, nil
 }
 
-// layerOf is a layer with directories and a program, all of it root's unless it says
-// otherwise, and of 1970.
+// layerOf returns a layer with directories and a program. All belong to root unless the
+// header says otherwise, and have a time of 1970.
 func layerOf(path, name string, dirs []*tar.Header) (v1.Layer, error) {
 	program, err := os.ReadFile(path)
 	if err != nil {

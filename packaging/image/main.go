@@ -1,7 +1,7 @@
 // Command image makes the container image of the server, from scratch and without a
 // container engine: the programs, built for each platform, and directories to write to.
 // The same source and compiler make the same image, byte for byte. It writes an OCI
-// layout, pushes the image if it is told where, and prints its digest.
+// layout, pushes the image if -push is set, and prints its digest.
 //
 //	go run ./packaging/image [-o DIR] [-platforms OS/ARCH,...] [-push REGISTRY/NAME:TAG]
 package main
@@ -37,33 +37,33 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	if err := runBuild(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-// options are what is told to the program.
+// options holds the flags of the program.
 type options struct {
 	out, platforms, push string
 }
 
-func run(ctx context.Context, o options) error {
+func runBuild(ctx context.Context, o options) error {
 	var to name.Reference
-	if o.push != "" { // before anything is built
+	if o.push != "" { // check it before the builds
 		var err error
 		if to, err = name.ParseReference(o.push); err != nil {
 			return err
 		}
 	}
-	if err := replaceable(o.out); err != nil {
+	if err := checkReplaceable(o.out); err != nil {
 		return err
 	}
-	index, err := build(ctx, strings.Split(o.platforms, ","))
+	index, err := buildIndex(ctx, strings.Split(o.platforms, ","))
 	if err != nil {
 		return err
 	}
-	if err := write(o.out, index); err != nil {
+	if err := writeLayout(o.out, index); err != nil {
 		return err
 	}
 	if to != nil {
@@ -79,8 +79,8 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// build makes the image for each platform, and what names them all.
-func build(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
+// buildIndex makes the image for each platform, and returns the index of all.
+func buildIndex(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
 	dir, err := os.MkdirTemp("", "atoll-image-")
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func build(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
 		if err != nil || platform.OS != "linux" {
 			return nil, fmt.Errorf("platform %q: write it like linux/amd64; only linux has sandboxes in pods", text)
 		}
-		made, err := programs(ctx, dir, platform)
+		made, err := buildPrograms(ctx, dir, platform)
 		if err != nil {
 			return nil, err
 		}
@@ -108,9 +108,9 @@ func build(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// programs builds what is in the image for a platform, and returns where each is. What is
-// set for other builds does not count.
-func programs(ctx context.Context, dir string, platform *v1.Platform) (map[string]string, error) {
+// buildPrograms builds the programs of the image for a platform, and returns their paths. It
+// overrides settings of other builds.
+func buildPrograms(ctx context.Context, dir string, platform *v1.Platform) (map[string]string, error) {
 	made := map[string]string{}
 	for _, name := range []string{"atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger", "atoll-guest"} {
 		made[name] = filepath.Join(dir, platform.Architecture+"-"+name)
@@ -124,8 +124,8 @@ func programs(ctx context.Context, dir string, platform *v1.Platform) (map[strin
 	return made, nil
 }
 
-// replaceable fails if a directory holds anything else than what write writes.
-func replaceable(dir string) error {
+// checkReplaceable fails if a directory has files other than those of writeLayout.
+func checkReplaceable(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return nil
@@ -134,13 +134,13 @@ func replaceable(dir string) error {
 		return err
 	}
 	if _, err := layout.FromPath(dir); err != nil {
-		return fmt.Errorf("%s holds something else than an image: name another directory", dir)
+		return fmt.Errorf("%s has files other than an image: choose another directory", dir)
 	}
 	return nil
 }
 
-// write puts the image in place of the one in dir.
-func write(dir string, index v1.ImageIndex) error {
+// writeLayout replaces the layout in dir by that of the image.
+func writeLayout(dir string, index v1.ImageIndex) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}

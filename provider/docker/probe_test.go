@@ -158,7 +158,7 @@ func TestProbeGuest(t *testing.T) {
 	}{
 		"missing":       {func() ([]byte, error) { return nil, errors.New("no atoll-guest") }, "the guest's program is missing: no atoll-guest", "make guest, or set docker.plain"},
 		"another arch":  {func() ([]byte, error) { return arm, nil }, "the guest's program is for EM_AARCH64", "make guest"},
-		"not a program": {func() ([]byte, error) { return []byte("text"), nil }, "the guest's program is none", "make guest"},
+		"not a program": {func() ([]byte, error) { return []byte("text"), nil }, "the guest's program is not", "make guest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, func(opts *docker.Options) { opts.Guest = tt.guest })

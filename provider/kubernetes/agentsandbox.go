@@ -20,33 +20,35 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// AgentSandbox says whether the controller of kubernetes-sigs/agent-sandbox makes the pods
-// of sandboxes, each by a Sandbox of the cluster, which kubectl get sandboxes shows.
+// AgentSandbox selects whether the controller of kubernetes-sigs/agent-sandbox creates the pods
+// of sandboxes, each through a Sandbox object of the cluster, which kubectl get sandboxes
+// shows.
 type AgentSandbox string
 
-// Whether it does.
+// The values of AgentSandbox.
 const (
 	AgentSandboxOff  AgentSandbox = "off"
-	AgentSandboxAuto AgentSandbox = "auto" // where the cluster has it, and the account may use it
-	AgentSandboxOn   AgentSandbox = "on"   // where it is not, sandboxes cannot be started
+	AgentSandboxAuto AgentSandbox = "auto" // if the cluster has agent-sandbox and the account may use it
+	AgentSandboxOn   AgentSandbox = "on"   // without agent-sandbox, sandboxes cannot be started
 )
 
-// The API of agent-sandbox, as far as it is used. A newer version is preferred.
+// The API of agent-sandbox, as far as this package uses it. A newer version is preferred.
 const agentGroup = "agents.x-k8s.io"
 
 var agentVersions = []string{"v1beta1", "v1alpha1"}
 
-// startGate keeps a pod of a Sandbox from being scheduled until it is let in: the controller
-// makes another one whenever one is deleted, and a main process is not to run once more.
+// startGate keeps the scheduler from placing a pod of a Sandbox until ungatePod removes the
+// gate: the controller creates another pod whenever one is deleted, and a main process must not
+// run twice.
 const startGate = "atoll/start"
 
-// controllerTimeout is how long the controller may take to make a pod.
+// controllerTimeout is the longest wait for the controller to create a pod.
 const controllerTimeout = 30 * time.Second
 
-// errNoController says that it has not.
-var errNoController = errors.New("agent-sandbox has made no pod: does its controller run? kubectl get pods -n agent-sandbox-system")
+// errNoController reports that the controller created no pod in time.
+var errNoController = errors.New("agent-sandbox created no pod: check its controller with kubectl get pods -n agent-sandbox-system")
 
-// An agent is a Sandbox of agent-sandbox, as far as it is used here.
+// An agentSandbox is a Sandbox object of agent-sandbox, with the fields that this package uses.
 type agentSandbox struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -58,7 +60,7 @@ type agentSandbox struct {
 
 type agentSandboxSpec struct {
 	PodTemplate agentTemplate `json:"podTemplate"`
-	Service     bool          `json:"service"` // not one of its own
+	Service     bool          `json:"service"` // false: Atoll needs no Service for it
 	agentMode   `json:",inline"`
 }
 
@@ -69,14 +71,15 @@ type agentTemplate struct {
 	Spec corev1.PodSpec `json:"spec"`
 }
 
-// An agentMode says whether a Sandbox is to have a pod, as its version says it.
+// An agentMode tells the controller whether a Sandbox should have a pod, in the fields of its
+// API version.
 type agentMode struct {
 	OperatingMode string `json:"operatingMode,omitempty"` // v1beta1
 	Replicas      *int32 `json:"replicas,omitempty"`      // v1alpha1
 }
 
-// agentMaker has pods made by the controller of agent-sandbox. A Sandbox is there from a start
-// to the next one, or to the removal; in between, it is suspended.
+// agentMaker lets the controller of agent-sandbox create pods. A Sandbox object exists from one
+// start to the next, or to the removal; in between, it is suspended.
 type agentMaker struct {
 	p         *Provider
 	version   string
@@ -94,8 +97,8 @@ func newAgentMaker(p *Provider, version string) (*agentMaker, error) {
 	return &agentMaker{p: p, version: version, client: client, sandboxes: sandboxes}, nil
 }
 
-// prepareWarmPool has the cluster keep pods warm, or no longer. Where that cannot be, each sandbox
-// gets a pod of its own.
+// prepareWarmPool makes the cluster keep pods warm, or stop keeping them. If that fails, each
+// sandbox gets a pod of its own.
 func (a *agentMaker) prepareWarmPool(ctx context.Context) {
 	pods := a.p.opts.WarmPods
 	if a.p.opts.PerProject {
@@ -116,11 +119,12 @@ func (a *agentMaker) prepareWarmPool(ctx context.Context) {
 	case pods > 0 && err == nil:
 		a.warm = w
 	case pods > 0:
-		a.p.opts.Log.Warn("no pods are kept warm", "err", err)
+		a.p.opts.Log.Warn("cannot keep pods warm", "err", err)
 	}
 }
 
-// operatingMode is how this version says whether there is to be a pod.
+// operatingMode returns the mode in which a Sandbox has a pod, or has none, in this API
+// version.
 func (a *agentMaker) operatingMode(runs bool) agentMode {
 	if a.version == "v1alpha1" {
 		var replicas int32
@@ -135,7 +139,7 @@ func (a *agentMaker) operatingMode(runs bool) agentMode {
 	return agentMode{OperatingMode: "Suspended"}
 }
 
-// createPod implements maker.
+// createPod implements podMaker.
 func (a *agentMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) (*corev1.Pod, error) {
 	if err := a.clearRemains(ctx, r); err != nil {
 		return nil, err
@@ -164,22 +168,22 @@ func (a *agentMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 	if apierrors.IsAlreadyExists(err) {
 		return nil, startConflict(r)
 	}
-	if apierrors.IsNotFound(err) { // it was taken from the cluster
+	if apierrors.IsNotFound(err) { // agent-sandbox was removed from the cluster
 		return nil, atoll.E("start", r.ID, atoll.ErrUnavailable, err)
 	}
 	if err != nil {
 		return nil, a.p.podError(r, err)
 	}
-	born, err := a.awaitPod(ctx, r, made.GetUID())
+	started, err := a.awaitPod(ctx, r, made.GetUID())
 	if err != nil {
 		return nil, errors.Join(err, runCleanup(func(ctx context.Context) error {
 			return ignoreGone(a.sandboxes.Namespace(pod.Namespace).Delete(ctx, pod.Name, deleteNow(made.GetUID())))
 		}))
 	}
-	return born, nil
+	return started, nil
 }
 
-// clearRemains deletes what is seen of a sandbox's last life.
+// clearRemains deletes the objects of a sandbox's last run, as far as the view has them.
 func (a *agentMaker) clearRemains(ctx context.Context, r *record) error {
 	for _, left := range objectsOf[*unstructured.Unstructured](a.p.view.agentSandboxes, r.ID) {
 		if err := ignoreGone(a.sandboxes.Namespace(left.GetNamespace()).Delete(ctx, left.GetName(), deleteNow(left.GetUID()))); err != nil {
@@ -197,7 +201,7 @@ func (a *agentMaker) clearRemains(ctx context.Context, r *record) error {
 	return nil
 }
 
-// awaitPod waits for the pod of a Sandbox, and lets it run.
+// awaitPod waits for the pod of a Sandbox and lets the scheduler place it.
 func (a *agentMaker) awaitPod(ctx context.Context, r *record, uid types.UID) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(controllerTimeout, a.p.opts.Patience), errNoController)
 	defer cancel()
@@ -205,7 +209,7 @@ func (a *agentMaker) awaitPod(ctx context.Context, r *record, uid types.UID) (*c
 	for {
 		change := a.p.view.nextChange(r.ID)
 		if pod := a.p.view.podOf(r.ID); pod != nil {
-			if owner := sandboxOf(pod); owner == nil || owner.UID != uid { // of the life before, made by a controller that is behind
+			if owner := sandboxOf(pod); owner == nil || owner.UID != uid { // of the run before, from a controller that is behind
 				if err := a.p.deletePod(ctx, pod); err != nil {
 					return nil, err
 				}
@@ -230,14 +234,14 @@ func (a *agentMaker) awaitPod(ctx context.Context, r *record, uid types.UID) (*c
 				return nil, ctx.Err()
 			}
 			if trouble != "" {
-				return nil, atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "agent-sandbox cannot make its pod: %s", trouble)
+				return nil, atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "agent-sandbox cannot create its pod: %s", trouble)
 			}
 			return nil, atoll.E("start", r.ID, atoll.ErrUnavailable, errNoController)
 		}
 	}
 }
 
-// ungatePod lets a pod be scheduled, which is the one that is waited for and no other.
+// ungatePod lets the scheduler place this very pod, identified by its uid.
 func (a *agentMaker) ungatePod(ctx context.Context, pod *corev1.Pod) (let *corev1.Pod, err error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "spec": map[string]any{"schedulingGates": nil}})
 	if err != nil {
@@ -250,8 +254,8 @@ func (a *agentMaker) ungatePod(ctx context.Context, pod *corev1.Pod) (let *corev
 	return let, err
 }
 
-// reconcileError is why the controller cannot make the pod of a Sandbox, as it says itself: an
-// error if it is not to be expected that it ever can.
+// reconcileError returns the controller's reason for not creating the pod of a Sandbox. It
+// returns an error instead if a retry by the controller cannot help.
 func reconcileError(id string, object *unstructured.Unstructured) (trouble string, err error) {
 	var sb agentSandbox
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &sb); err != nil {
@@ -273,7 +277,8 @@ func reconcileError(id string, object *unstructured.Unstructured) (trouble strin
 	return trouble, nil
 }
 
-// retirePod implements maker: the Sandbox is suspended first, else it would have another pod.
+// retirePod implements podMaker. It suspends the Sandbox first, or the controller would create
+// another pod.
 func (a *agentMaker) retirePod(ctx context.Context, pod *corev1.Pod) error {
 	if owner := sandboxOf(pod); owner != nil {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": owner.UID}, "spec": a.operatingMode(false)})
@@ -288,7 +293,7 @@ func (a *agentMaker) retirePod(ctx context.Context, pod *corev1.Pod) error {
 	return a.p.deletePod(ctx, pod)
 }
 
-// deletePods implements maker.
+// deletePods implements podMaker.
 func (a *agentMaker) deletePods(ctx context.Context, r *record) error {
 	if err := ignoreGone(a.sandboxes.Namespace(r.object.Namespace).Delete(ctx, a.p.names.sandboxName(r.ID), deleteNow(""))); err != nil {
 		return err
@@ -301,7 +306,8 @@ func (a *agentMaker) deletePods(ctx context.Context, r *record) error {
 	return directMaker{a.p}.deletePods(ctx, r)
 }
 
-// missingMaker is where agent-sandbox is to make pods, and is not there: what runs goes on.
+// missingMaker stands in for an agent-sandbox that is required and not installed: no sandbox
+// can start, and running ones go on.
 type missingMaker struct {
 	directMaker
 	err error

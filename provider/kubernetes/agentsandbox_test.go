@@ -20,8 +20,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// Pods made by the real controller of agent-sandbox keep the promises of those that are
-// made without. The roles that are shipped are enough, and all of them is needed.
+// Pods created by the real controller of agent-sandbox keep the same promises as pods created
+// without it. The shipped roles suffice, and none of their permissions is superfluous.
 func TestAgentSandbox(t *testing.T) {
 	if testing.Short() {
 		t.Skip("in -short TestConformance is enough")
@@ -38,13 +38,13 @@ func TestAgentSandbox(t *testing.T) {
 		}
 	})
 	as := func(o *kubernetes.Options) {
-		agentMaker(o)
+		withAgentSandbox(o)
 		o.Config, o.Namespace = config, "atoll-sandboxes"
 	}
 	t.Run("suite", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
 			providertest.Slow(4), providertest.Count(10), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Crash(crash),
-			providertest.Only("death", "crash"), beside) // the controller starts and ends pods, and has no other part
+			providertest.Only("death", "crash"), beside) // the controller starts and ends pods, and does nothing else
 	})
 	t.Run("warm suite", func(t *testing.T) {
 		with := func(change ...func(*kubernetes.Options)) *kubernetes.Provider { return open(t, change...) }
@@ -61,10 +61,10 @@ func TestAgentSandbox(t *testing.T) {
 	account.check(t, lab(t).Kubectl(t, "get", "clusterrole", "atoll-agent-sandbox", "--output=json"), kubernetes.NeededAgents())
 }
 
-// agentMaker has agent-sandbox make pods.
-func agentMaker(o *kubernetes.Options) { o.AgentSandbox = kubernetes.AgentSandboxOn }
+// withAgentSandbox makes agent-sandbox create pods.
+func withAgentSandbox(o *kubernetes.Options) { o.AgentSandbox = kubernetes.AgentSandboxOn }
 
-// heldByAgents is held, and what is of any provider among the objects of agent-sandbox.
+// heldByAgents returns what held returns, and the objects of agent-sandbox of any provider.
 func heldByAgents(t *testing.T) []string {
 	t.Helper()
 	list := held(t)
@@ -86,9 +86,10 @@ func heldByAgents(t *testing.T) []string {
 	return list
 }
 
-// notInstalled: who wants agent-sandbox is told what to do, who would take it does without.
+// Without agent-sandbox, the setting on fails with instructions, and auto creates pods without
+// it.
 func notInstalled(t *testing.T) {
-	p := provider(t, agentMaker)
+	p := provider(t, withAgentSandbox)
 	_, err := p.Create(t.Context(), &atoll.Spec{})
 	if atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "does not serve sandboxes.agents.x-k8s.io: install agent-sandbox") {
 		t.Errorf("Create: %v", err)
@@ -103,8 +104,8 @@ func notInstalled(t *testing.T) {
 	}
 }
 
-// An older is a cluster that does not serve v1beta1, as far as clients can see; for the rest
-// it is the real one, which converts.
+// An older hides v1beta1 from its clients; the requests go to the real cluster, which converts
+// between versions.
 type older struct{ http.RoundTripper }
 
 func (o older) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -117,24 +118,24 @@ func (o older) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (o older) WrappedRoundTripper() http.RoundTripper { return o.RoundTripper }
 
-// before has a provider see such a cluster.
+// before makes a provider use such a cluster.
 func before(o *kubernetes.Options) {
 	o.Config = rest.CopyConfig(o.Config)
 	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return older{next} })
 }
 
-// olderVersion: of what a cluster serves the newest version that is known is used, also with
-// a namespace for each project.
+// A provider uses the newest known version that the cluster serves, also with a namespace for
+// each project.
 func olderVersion(t *testing.T) {
-	p := provider(t, agentMaker, before, func(o *kubernetes.Options) { o.Namespace, o.PerProject = "p"+atoll.NewID()[:8], true })
+	p := provider(t, withAgentSandbox, before, func(o *kubernetes.Options) { o.Namespace, o.PerProject = "p"+atoll.NewID()[:8], true })
 	lives(t, p, "v1alpha1")
 	if err := p.RemoveProject(t.Context(), atoll.DefaultProject); err != nil {
 		t.Error(err)
 	}
 }
 
-// lives takes a sandbox through its life, of which kubectl tells what Atoll does, with that
-// version of the API.
+// lives takes a sandbox through its life with that version of the API, and checks what kubectl
+// shows.
 func lives(t *testing.T, p *kubernetes.Provider, version string) {
 	t.Helper()
 	if probe := p.Probe(t.Context()); !probe.OK || !strings.Contains(strings.Join(probe.Notes, " "), "agent-sandbox ("+version+")") {
@@ -174,12 +175,13 @@ func lives(t *testing.T, p *kubernetes.Provider, version string) {
 	is(short, `{.spec.operatingMode}`, "Suspended")
 }
 
-// ownPod: what was started without agent-sandbox runs on, and is a Sandbox after its next start.
+// A sandbox that was started without agent-sandbox keeps running, and becomes a Sandbox with
+// its next start.
 func ownPod(t *testing.T) {
 	p := provider(t)
 	id := created(t, p, atoll.Spec{}).ID()
 	opts := optionsOf(p)
-	agentMaker(&opts)
+	withAgentSandbox(&opts)
 	later, err := kubernetes.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -205,15 +207,14 @@ func ownPod(t *testing.T) {
 	}
 }
 
-// podsOf are those of a sandbox.
+// podsOf returns the pods of a sandbox.
 func podsOf(t *testing.T, sb atoll.Sandbox) string {
 	t.Helper()
 	return lab(t).Kubectl(t, "get", "pods", "--all-namespaces", "--selector=atoll/session="+sb.ID(), "--output=name")
 }
 
-// agentsPodIsDeleted: the controller makes another pod in place of one that somebody
-// deletes, in which nothing runs: the sandbox has failed, as it says, and its Sandbox is
-// suspended, until it is started.
+// If another program deletes a pod, the controller creates another one, in which nothing runs:
+// the sandbox has failed and says so, and its Sandbox is suspended until the next start.
 func agentsPodIsDeleted(t *testing.T, as func(*kubernetes.Options)) {
 	c, p := lab(t), provider(t, as)
 	in := "--namespace=" + optionsOf(p).Namespace
@@ -239,14 +240,15 @@ func agentsPodIsDeleted(t *testing.T, as func(*kubernetes.Options)) {
 	says(t, sb, "true")
 }
 
-// agentsRefusals: what the controller may not make is said at once, in Kubernetes's words.
+// If the controller may not create an object, the provider says so at once, in the words of
+// Kubernetes.
 func agentsRefusals(t *testing.T) {
 	c := lab(t)
 	namespace := "n" + atoll.NewID()[:8]
 	c.Kubectl(t, "create", "namespace", namespace)
 	t.Cleanup(func() { c.Kubectl(t, "delete", "namespace", namespace) })
 	c.Kubectl(t, "-n", namespace, "create", "quota", "few", "--hard=pods=1")
-	p := provider(t, agentMaker, func(o *kubernetes.Options) { o.Namespace = namespace })
+	p := provider(t, withAgentSandbox, func(o *kubernetes.Options) { o.Namespace = namespace })
 	created(t, p, atoll.Spec{})
 	begun := time.Now()
 	if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), "exceeded quota: few") {
@@ -257,14 +259,14 @@ func agentsRefusals(t *testing.T) {
 	}
 	c.Kubectl(t, "-n", namespace, "delete", "quota", "few")
 	c.Kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-	bad := provider(t, agentMaker, baseline, func(o *kubernetes.Options) { o.Namespace = namespace })
+	bad := provider(t, withAgentSandbox, baseline, func(o *kubernetes.Options) { o.Namespace = namespace })
 	if _, err := bad.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "violates PodSecurity") {
 		t.Errorf("a pod that is not restricted: %v", err)
 	}
 }
 
-// warmPods: a sandbox that can have a pod that waits gets one, which is then as its own would
-// be; what such a pod cannot be, gets its own.
+// A sandbox that fits a warm pod gets one, which is then like its own would be; any other gets
+// its own.
 func warmPods(t *testing.T, as func(*kubernetes.Options)) {
 	p := warmed(t, as, func(change ...func(*kubernetes.Options)) *kubernetes.Provider { return provider(t, change...) })
 	prefix := optionsOf(p).Prefix
@@ -309,7 +311,7 @@ func warmPods(t *testing.T, as func(*kubernetes.Options)) {
 
 	full(t, p)
 	var all []atoll.Sandbox
-	for range 3 { // more than there are
+	for range 3 { // more than there are warm pods
 		all = append(all, created(t, p, atoll.Spec{}))
 	}
 	isWarm(all[0], true)
@@ -326,10 +328,11 @@ func warmPods(t *testing.T, as func(*kubernetes.Options)) {
 	says(t, all[0], "true")
 }
 
-// warmed is a provider that has two pods kept warm until the end of the test, and they are.
+// warmed returns a provider that keeps two pods warm until the end of the test, when both are
+// warm.
 func warmed(t *testing.T, as func(*kubernetes.Options), open func(...func(*kubernetes.Options)) *kubernetes.Provider) (p *kubernetes.Provider) {
 	t.Helper()
-	t.Cleanup(func() { // after what open has done at the end; who keeps none has those of others deleted
+	t.Cleanup(func() { // runs after open's cleanup; a provider without warm pods deletes those of others
 		opts := optionsOf(p)
 		opts.WarmPods = 0
 		none, err := kubernetes.New(opts)
@@ -347,7 +350,7 @@ func warmed(t *testing.T, as func(*kubernetes.Options), open func(...func(*kuber
 	return p
 }
 
-// full waits until two pods wait.
+// full waits until two pods are warm.
 func full(t *testing.T, p *kubernetes.Provider) {
 	t.Helper()
 	if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {
@@ -356,19 +359,19 @@ func full(t *testing.T, p *kubernetes.Provider) {
 	lab(t).Kubectl(t, "--namespace="+optionsOf(p).Namespace, "wait", "sandboxwarmpools.extensions.agents.x-k8s.io/"+optionsOf(p).Prefix+"-warm", "--for=jsonpath={.status.readyReplicas}=2", "--timeout="+testenv.Scale(4*time.Minute).String())
 }
 
-// crashAny is crash, whatever the pod is called.
+// crashAny is like crash, for any name of the pod.
 func crashAny(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
 	in := "--namespace=" + optionsOf(p.(*kubernetes.Provider)).Namespace
 	lab(t).Kubectl(t, in, "delete", "--force", "--grace-period=0", strings.TrimSpace(podsOf(t, sb)))
 }
 
-// noController: without its controller nothing starts, and it is said why; what runs goes on,
-// and can be stopped and removed.
+// Without its controller nothing starts, and the error says why; running sandboxes go on, and
+// can be stopped and removed.
 func noController(t *testing.T, a *testcluster.AgentSandbox) {
-	p := provider(t, agentMaker)
+	p := provider(t, withAgentSandbox)
 	sb := created(t, p, atoll.Spec{})
-	var impatient []*kubernetes.Provider // each is asked where the one before was too hasty: a busy machine takes long to do the steps before
+	var impatient []*kubernetes.Provider // each is used if the one before was too impatient: a busy machine takes long for the steps before
 	for _, patience := range []time.Duration{6 * time.Second, 24 * time.Second, 96 * time.Second} {
 		opts := optionsOf(p)
 		opts.Patience = patience
@@ -390,7 +393,7 @@ func noController(t *testing.T, a *testcluster.AgentSandbox) {
 		t.Errorf("%s: %v, want it to say %q", what, err, want)
 	}
 	a.Stop(t)
-	fails("Create", "agent-sandbox has made no pod", func(hasty *kubernetes.Provider) error {
+	fails("Create", "agent-sandbox created no pod", func(hasty *kubernetes.Provider) error {
 		_, err := hasty.Create(t.Context(), &atoll.Spec{})
 		return err
 	})
@@ -401,7 +404,7 @@ func noController(t *testing.T, a *testcluster.AgentSandbox) {
 	if got := podsOf(t, sb); got != "" {
 		t.Errorf("the pods of what is stopped are %q", got)
 	}
-	fails("Start", "does its controller run?", func(hasty *kubernetes.Provider) error {
+	fails("Start", "check its controller", func(hasty *kubernetes.Provider) error {
 		there, err := hasty.Get(t.Context(), sb.ID())
 		if err != nil {
 			return err

@@ -21,22 +21,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An api is how the API server is asked.
+// An api has the clients of the API server.
 type api struct {
 	config  *rest.Config
 	conns   *connrotation.Dialer
 	client  *http.Client
-	streams *http.Client // for connections that become streams, each of which is its own
+	streams *http.Client // for connections that become streams; none is used twice
 	core    corev1client.CoreV1Interface
 	net     networkingv1client.NetworkingV1Interface
 }
 
 func newAPI(config *rest.Config) (*api, error) {
 	c := rest.CopyConfig(config)
-	c.QPS = -1 // the API server sees to fairness itself, and a limit of ours would have errors of its own
+	c.QPS = -1 // the API server ensures fairness, and a client-side limit would add errors of its own
 	c.UserAgent = "atoll"
 	c.WarningHandler = rest.NoWarnings{}
-	if c.Proxy == nil { // with one its connections are its own, and not shared by all with the same configuration
+	if c.Proxy == nil { // with a proxy the transport is this client's own, not one shared by all with the same configuration
 		c.Proxy = http.ProxyFromEnvironment
 	}
 	c.ContentConfig.ContentType = runtime.ContentTypeProtobuf
@@ -63,7 +63,7 @@ func newAPI(config *rest.Config) (*api, error) {
 	return &api{c, conns, client, streams, core, networking}, err
 }
 
-// streamClient is a client that keeps no connections for another request.
+// streamClient returns a client that reuses no connection for another request.
 func streamClient(c *rest.Config) (*http.Client, error) {
 	tls, err := rest.TLSConfigFor(c)
 	if err != nil {
@@ -75,7 +75,7 @@ func streamClient(c *rest.Config) (*http.Client, error) {
 	return &http.Client{Transport: wrapped}, err
 }
 
-// How long it may take to connect to an API server, and until that has said who it is.
+// The longest time to connect to an API server, and for the TLS handshake.
 const (
 	dialTimeout = 30 * time.Second
 	tlsTimeout  = 10 * time.Second
@@ -89,10 +89,11 @@ var (
 	patchOptions  = metav1.PatchOptions{FieldManager: "atoll"}
 )
 
-// deleteNow deletes an object at once, if it is the one with that uid; "" is any.
+// deleteNow returns the options to delete an object at once, if it has that uid; "" is any.
 func deleteNow(uid types.UID) metav1.DeleteOptions { return deleteWithin(uid, 0) }
 
-// deleteWithin deletes an object after so many seconds, if it is the one with that uid.
+// deleteWithin returns the options to delete an object with that grace period, if it has that
+// uid; "" is any.
 func deleteWithin(uid types.UID, seconds int64) metav1.DeleteOptions {
 	background := metav1.DeletePropagationBackground
 	opts := metav1.DeleteOptions{GracePeriodSeconds: &seconds, PropagationPolicy: &background}
@@ -102,7 +103,8 @@ func deleteWithin(uid types.UID, seconds int64) metav1.DeleteOptions {
 	return opts
 }
 
-// ignoreGone is nil where what was to be deleted is not there, or another one by now.
+// ignoreGone returns nil if the object to delete does not exist, or has been replaced by
+// another one.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -110,14 +112,13 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// hasKind reports whether an error has its kind already.
+// hasKind reports whether an error already is an atoll.Error with a kind.
 func hasKind(err error) bool {
 	var known *atoll.Error
 	return errors.As(err, &known)
 }
 
-// isQuota reports whether the API server refuses to make something because it would be
-// too much.
+// isQuota reports whether the API server refused to create an object because of a quota.
 func isQuota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
@@ -125,12 +126,12 @@ func isQuota(err error) bool {
 // close closes all connections.
 func (a *api) close() { a.conns.CloseAll() }
 
-// pingServer asks whether the API server does.
+// pingServer returns nil if the API server answers.
 func (a *api) pingServer(ctx context.Context) error {
 	return a.core.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 }
 
-// ensureNamespace makes the namespace of a project, where each has one.
+// ensureNamespace creates the namespace of a project, if each project has one.
 func (p *Provider) ensureNamespace(ctx context.Context, project string) error {
 	if !p.opts.PerProject {
 		return nil

@@ -48,11 +48,12 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		c.undoSteps()
 		return nil, p.wrapError(ctx, "create", spec.ID, err)
 	}
-	p.sweeper.Rouse() // its time may be limited
+	p.sweeper.Rouse() // it may have an expiry
 	return p.newHandle(spec.ID), nil
 }
 
-// checkSupport says what of the spec cannot be had.
+// checkSupport returns an error if the provider does not support what the spec asks for. Kinds:
+// ErrUnsupported.
 func (p *Provider) checkSupport(spec *atoll.Spec) error {
 	caps, r := p.opts.caps(), spec.Resources
 	for _, wish := range []struct {
@@ -88,19 +89,19 @@ func hasMount(spec *atoll.Spec, kind atoll.MountType) bool {
 	return false
 }
 
-// userAndGroup is a user and his group.
+// userAndGroup returns UID:GID of a user whose group has the same number.
 func userAndGroup(user int64) string {
 	n := strconv.FormatInt(user, 10)
 	return n + ":" + n
 }
 
-// A creation is a sandbox on its way. What has been made so far is taken back when it
-// fails.
+// A creation is the creation of one sandbox. If it fails, undoSteps deletes what it has created
+// so far.
 type creation struct {
 	p      *Provider
 	spec   *atoll.Spec
-	r      *record  // once it is made
-	claims []string // that were not there before
+	r      *record  // once it exists
+	claims []string // that this creation made
 }
 
 func (c *creation) runSteps(ctx context.Context) error {
@@ -126,16 +127,16 @@ func (c *creation) runSteps(ctx context.Context) error {
 	return steps.Take(ctx, c.p.opts.step, steps.Step{Name: "made", Do: c.finishRecord})
 }
 
-// cleanupTimeout is how long what has to be done in any case may take.
+// cleanupTimeout bounds work that must be done even if the caller has gone.
 const cleanupTimeout = 30 * time.Second
 
-// runToEnd calls do with a ctx that lasts: the API server may have done what its client
-// has stopped waiting for, and then nobody would know of it.
+// runToEnd calls do with a ctx that outlasts the caller's: the API server may do what its
+// client no longer waits for, and then nobody would know of it.
 func runToEnd(ctx context.Context, do func(context.Context) error) error {
 	return steps.Settle(ctx, cleanupTimeout, do)
 }
 
-// undoSteps takes back what has been made, last things first.
+// undoSteps deletes what the creation has made, last things first.
 func (c *creation) undoSteps() {
 	if c.r == nil {
 		return
@@ -147,7 +148,7 @@ func (c *creation) undoSteps() {
 	}
 	for i := len(c.claims) - 1; i >= 0; i-- {
 		if c.claims[i] != c.p.names.dataVolumeName(c.spec.ID) && c.p.isMounted(c.r.object.Namespace, c.claims[i]) {
-			continue // another sandbox uses it by now
+			continue // another sandbox uses it now
 		}
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: c.claims[i], Namespace: c.r.object.Namespace}}
 		if c.claims[i] == c.p.names.dataVolumeName(c.spec.ID) {
@@ -159,14 +160,15 @@ func (c *creation) undoSteps() {
 	}
 }
 
-// leaseTTL is how long a creation, or a start, is thought to go on, unless it says that it does.
+// leaseTTL is the time after which a creation or a start counts as abandoned, unless keepLease
+// renews its lease.
 const leaseTTL = 30 * time.Second
 
-// writeRecord writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
+// writeRecord creates the record of a sandbox that is being created. Kinds: ErrAlreadyExists.
 func (c *creation) writeRecord(ctx context.Context) error {
 	ns := c.p.namespaceOf(c.spec.Project)
 	now := time.Now()
-	n := note{Spec: *c.spec, State: atoll.StateCreating, Until: now.Add(leaseTTL), Volume: !c.p.opts.Ephemeral}
+	n := note{Spec: *c.spec, State: atoll.StateCreating, LeaseExpires: now.Add(leaseTTL), Volume: !c.p.opts.Ephemeral}
 	if c.spec.TTL > 0 {
 		n.Expires = now.Add(time.Duration(c.spec.TTL))
 	}
@@ -194,24 +196,24 @@ func (c *creation) writeRecord(ctx context.Context) error {
 }
 
 func (c *creation) idTaken() error {
-	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id already exists")
 }
 
-// createError is what it means that the API server does not make something.
+// createError returns the error for an object that the API server did not create.
 func (c *creation) createError(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "namespace %s is not there: kubectl create namespace %[1]s", c.p.namespaceOf(c.spec.Project))
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "namespace %s not found: run kubectl create namespace %[1]s", c.p.namespaceOf(c.spec.Project))
 	case isQuota(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return atoll.E("create", c.spec.ID, kindOf(err), err)
 	case apierrors.IsForbidden(err):
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "the cluster does not allow that: %w", err)
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "the cluster does not allow its objects: %w", err)
 	}
 	return err
 }
 
-// clearAbandoned fails if there is a sandbox with this id. What was left of one that nobody goes
-// on making is removed.
+// clearAbandoned returns an error if a sandbox has this id. It removes the remains of an
+// abandoned creation.
 func (c *creation) clearAbandoned(ctx context.Context) error {
 	r, err := c.p.findRecord(ctx, "create", c.spec.ID)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
@@ -226,12 +228,12 @@ func (c *creation) clearAbandoned(ctx context.Context) error {
 	return c.p.dropSandbox(ctx, r)
 }
 
-// isAbandoned reports whether nobody goes on making the sandbox.
+// isAbandoned reports whether the creation of the sandbox was abandoned.
 func (r *record) isAbandoned(now time.Time) bool {
-	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
+	return r.note.State == atoll.StateCreating && now.After(r.note.LeaseExpires)
 }
 
-// claimName takes the sandbox's name, or says whose it is.
+// claimName takes the sandbox's name. If another sandbox has it, the error names that one.
 func (c *creation) claimName(ctx context.Context) error {
 	if c.spec.Name == "" {
 		return nil
@@ -258,16 +260,16 @@ func (c *creation) claimName(ctx context.Context) error {
 		owner := held.Labels[labelSession]
 		r, err := c.p.findRecord(ctx, "create", owner)
 		if err == nil && len(held.OwnerReferences) == 1 && held.OwnerReferences[0].UID == r.object.UID && !r.isAbandoned(time.Now()) {
-			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", owner)
+			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "sandbox %s already has the name", owner)
 		}
 		if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 			return err
 		}
-		if err := ignoreGone(maps.Delete(ctx, held.Name, deleteNow(held.UID))); err != nil { // of one that is no more
+		if err := ignoreGone(maps.Delete(ctx, held.Name, deleteNow(held.UID))); err != nil { // its sandbox no longer exists
 			return err
 		}
 	}
-	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "others take the name, too")
+	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "other programs take the name, too: try again")
 }
 
 func (c *creation) createDataVolume(ctx context.Context) error {
@@ -276,7 +278,7 @@ func (c *creation) createDataVolume(ctx context.Context) error {
 	}
 	for _, left := range objectsOf[*corev1.PersistentVolumeClaim](c.p.view.claimCache, c.spec.ID) {
 		if project := claimAnnotation(left, annotationProject); project != c.spec.Project && left.DeletionTimestamp == nil {
-			return c.otherProjectError(project) // also where that has a namespace of its own: an id has one data volume
+			return c.otherProjectError(project) // even if that project has a namespace of its own: an id has one data volume
 		}
 	}
 	l := c.p.names.sandboxLabels(roleVolume, c.spec)
@@ -297,7 +299,7 @@ func (c *creation) createVolumes(ctx context.Context) error {
 	return nil
 }
 
-// startSandbox starts the sandbox, unless it is only to be made.
+// startSandbox starts the sandbox, unless the spec says NoStart.
 func (c *creation) startSandbox(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
@@ -305,29 +307,29 @@ func (c *creation) startSandbox(ctx context.Context) error {
 	return c.p.launchSandbox(ctx, c.r)
 }
 
-// keepLease says from time to time that the sandbox is still being made, or started, until it
-// is told to stop: pulling an image may take minutes. It says so unless mine fails.
+// keepLease renews the lease of a creation or a start until stop is called, because pulling an
+// image may take minutes. It does not renew if mine returns an error.
 func (p *Provider) keepLease(ctx context.Context, r *record, mine func(*note) error) (stop func()) {
 	of := *r
 	return guestproc.Every(ctx, leaseTTL/3, func(ctx context.Context) {
 		err := p.updateRecord(ctx, &of, func(_ *corev1.ConfigMap, n *note) error {
-			n.Until = time.Now().Add(leaseTTL)
+			n.LeaseExpires = time.Now().Add(leaseTTL)
 			return mine(n)
 		})
 		if err != nil && !errors.Is(err, errDoneElsewhere) && ctx.Err() == nil {
-			p.opts.Log.Warn("that it is still being made", "sandbox", of.ID, "err", err)
+			p.opts.Log.Warn("cannot renew the lease of a creation or a start", "sandbox", of.ID, "err", err)
 		}
 	})
 }
 
-// finishRecord writes down that the sandbox is made.
+// finishRecord records that the creation is complete.
 func (c *creation) finishRecord(ctx context.Context) error {
 	return runToEnd(ctx, func(ctx context.Context) error {
 		return c.p.updateRecord(ctx, c.r, func(_ *corev1.ConfigMap, n *note) error {
 			if n.State != atoll.StateCreating {
 				return nil
 			}
-			n.Until = time.Time{}
+			n.LeaseExpires = time.Time{}
 			if n.State = atoll.StateCreated; !c.spec.NoStart {
 				n.markRunning(c.r)
 			}
@@ -336,7 +338,7 @@ func (c *creation) finishRecord(ctx context.Context) error {
 	})
 }
 
-// markRunning notes that a life has begun.
+// markRunning records that a run of the sandbox has begun.
 func (n *note) markRunning(r *record) {
 	*n = note{
 		Spec: n.Spec, Expires: n.Expires, Volume: n.Volume,
@@ -344,7 +346,7 @@ func (n *note) markRunning(r *record) {
 	}
 }
 
-// podError is why the pod of a sandbox cannot be made.
+// podError returns the error for a pod that the API server did not create.
 func (p *Provider) podError(r *record, err error) error {
 	if apierrors.IsForbidden(err) && !isQuota(err) {
 		return atoll.Errorf("create", r.ID, atoll.ErrUnavailable, "the cluster does not allow its pod: %w", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// discoverMaker finds out who makes pods: agent-sandbox, where the cluster has it and that is
-// wished for.
+// discoverMaker returns the podMaker to use: that of agent-sandbox if the options ask for it
+// and the cluster has it.
 func (p *Provider) discoverMaker(ctx context.Context) (podMaker, error) {
 	wish, plain := p.opts.AgentSandbox, directMaker{p}
 	if wish == AgentSandboxOff {
@@ -32,7 +32,7 @@ func (p *Provider) discoverMaker(ctx context.Context) (podMaker, error) {
 			return nil, err
 		}
 		if missing != "" {
-			p.opts.Log.Info("agent-sandbox is not used, as the account may not "+missing, "namespace", p.opts.Namespace)
+			p.opts.Log.Info("agent-sandbox not used: the account may not "+missing, "namespace", p.opts.Namespace)
 			return plain, nil
 		}
 	}
@@ -42,11 +42,12 @@ func (p *Provider) discoverMaker(ctx context.Context) (podMaker, error) {
 	return newAgentMaker(p, version)
 }
 
-// errNoAgentSandbox says that there is no agent-sandbox where it is to be used.
+// errNoAgentSandbox reports that agent-sandbox is required and not installed.
 var errNoAgentSandbox = atoll.Errorf("start", "kubernetes", atoll.ErrUnavailable,
-	"kubernetes.agent_sandbox is on, and the cluster does not serve sandboxes.%s: install agent-sandbox (https://agent-sandbox.sigs.k8s.io) and start this program again, or set it to auto or off", agentGroup)
+	"kubernetes.agent_sandbox is on, and the cluster does not serve sandboxes.%s: install agent-sandbox (https://agent-sandbox.sigs.k8s.io) and restart this program, or set it to auto or off", agentGroup)
 
-// agentVersion is the version of agent-sandbox's API to use; "" if the cluster serves none.
+// agentVersion returns the version of agent-sandbox's API to use; "" if the cluster serves
+// none.
 func (p *Provider) agentVersion(ctx context.Context) (string, error) {
 	for _, version := range agentVersions {
 		if served, err := p.servesKinds(ctx, agentGroup, version, "sandboxes"); served || err != nil {
@@ -56,7 +57,8 @@ func (p *Provider) agentVersion(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// errNoWarmPools says that agent-sandbox is there without what keeps pods warm.
+// errNoWarmPools reports that agent-sandbox is installed without the extensions that keep pods
+// warm.
 var errNoWarmPools = errors.New("the cluster does not serve " + warmVersion + " of " + warmGroup + ": install the extensions of agent-sandbox")
 
 // servesKinds reports whether the API server serves all of those kinds.
@@ -77,8 +79,8 @@ func (p *Provider) servesKinds(ctx context.Context, group, version string, kinds
 	return err == nil, err
 }
 
-// agentPermissions is what the account has to be allowed besides, to have pods made by
-// agent-sandbox: deploy/kubernetes/components/agent-sandbox.
+// agentPermissions lists the permissions that the account needs in addition if agent-sandbox
+// creates pods. They are those of deploy/kubernetes/components/agent-sandbox.
 var agentPermissions = slices.Concat(
 	permissions(agentGroup, "sandboxes", "create", "delete", "list", "patch", "watch"),
 	permissions("", "pods", "patch"),
@@ -87,7 +89,8 @@ var agentPermissions = slices.Concat(
 	permissions(warmGroup, "sandboxwarmpools", "create", "delete", "patch"),
 )
 
-// agentVersionInUse reports whether agent-sandbox makes pods, and why not where it is to.
+// agentVersionInUse returns the API version of agent-sandbox if that creates pods, and "" if
+// not. It returns an error if agent-sandbox is required and not installed.
 func (p *Provider) agentVersionInUse(ctx context.Context) (version string, err error) {
 	m, err := p.discoverMaker(ctx)
 	switch m := m.(type) {

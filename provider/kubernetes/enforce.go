@@ -17,10 +17,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Enforces reports whether the cluster's network enforces NetworkPolicies. It is tried
-// once, which takes some seconds, and noted in the cluster, for all who share it: of two
-// pods that try to reach the API server, a policy keeps one from everything. When neither
-// of them can reach it, nothing is known, and nothing noted. Kinds: those of New,
+// Enforces reports whether the cluster's network enforces NetworkPolicies. The first call tries
+// it, which takes some seconds, and records the result in the cluster for all programs that
+// share it: of two pods that try to reach the API server, a policy isolates one. If neither pod
+// reaches it, the result is unknown, and Enforces records nothing. Kinds: those of New,
 // ErrUnavailable, ErrDenied.
 func Enforces(ctx context.Context, opts Options) (bool, error) {
 	p, err := New(opts)
@@ -44,7 +44,7 @@ func Enforces(ctx context.Context, opts Options) (bool, error) {
 		return false, err
 	}
 	if !without {
-		return false, atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "a pod without a policy cannot reach the API server, so there is no telling what a policy does")
+		return false, atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "a pod without a policy cannot reach the API server, so the effect of a policy is unknown")
 	}
 	value := ignored
 	if !with {
@@ -60,20 +60,20 @@ func Enforces(ctx context.Context, opts Options) (bool, error) {
 	return value == enforced, p.wrapError(ctx, "probe", "", err)
 }
 
-// What is noted of a cluster.
+// The key and the values of the record about a cluster.
 const (
 	keyPolicies = "network-policies"
 	enforced    = "enforced"
 	ignored     = "ignored"
 )
 
-// canReachAPI reports whether a pod, with a policy that allows nothing or without one, can
-// reach the API server.
+// canReachAPI reports whether a pod can reach the API server, with a policy that allows nothing
+// or without a policy.
 func (p *Provider) canReachAPI(ctx context.Context, shut bool) (bool, error) {
 	id := atoll.NewID()
 	spec := &atoll.Spec{ID: id, Project: atoll.DefaultProject}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.names.probeName(id), Labels: p.names.sandboxLabels(roleProbe, spec)}, Spec: p.podSpec(spec)}
-	last := int64((p.opts.Patience + time.Minute).Seconds()) // should this program end before it does
+	last := int64((p.opts.Patience + time.Minute).Seconds()) // if this program ends before the pod does
 	pod.Spec.ActiveDeadlineSeconds = &last
 	c := &pod.Spec.Containers[0]
 	c.Lifecycle, c.Command = nil, []string{guestProgram, "reach", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}
@@ -104,7 +104,7 @@ func (p *Provider) canReachAPI(ctx context.Context, shut bool) (bool, error) {
 		if err != nil {
 			return false, p.wrapError(ctx, "probe", "", err)
 		}
-		defer func() { // in case nobody collects what belonged to a pod
+		defer func() { // if nothing collects the garbage of a deleted pod
 			_ = runCleanup(func(ctx context.Context) error {
 				return ignoreGone(p.api.net.NetworkPolicies(p.opts.Namespace).Delete(ctx, made.Name, deleteNow("")))
 			})
@@ -113,8 +113,7 @@ func (p *Provider) canReachAPI(ctx context.Context, shut bool) (bool, error) {
 	return p.awaitProbe(ctx, made)
 }
 
-// awaitProbe waits for the end of a pod that tries to reach something, and reports whether it
-// could.
+// awaitProbe waits for the end of a pod that tries to connect, and reports whether it could.
 func (p *Provider) awaitProbe(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
@@ -145,7 +144,7 @@ func (p *Provider) awaitProbe(ctx context.Context, pod *corev1.Pod) (bool, error
 			break
 		}
 	}
-	err = errors.New("it has not come to its end")
+	err = errors.New("it did not end in time")
 	if last != nil {
 		err = errors.New(last.text)
 	}
@@ -153,25 +152,25 @@ func (p *Provider) awaitProbe(ctx context.Context, pod *corev1.Pod) (bool, error
 }
 
 func probeError(pod *corev1.Pod, err error) error {
-	return atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "the pod %s, by which is found out whether NetworkPolicies are enforced: %w", pod.Name, err)
+	return atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "check whether NetworkPolicies are enforced: pod %s: %w", pod.Name, err)
 }
 
-// exitUnreachable is how the guest's program ends that could not reach something.
+// exitUnreachable is the exit code of the guest's program if it cannot connect.
 const exitUnreachable = 1
 
-// failedToConnect reports whether a pod that has failed did so because what it tries to reach cannot
-// be reached, and not because of something that it says nothing about.
+// failedToConnect reports whether a failed pod failed because it could not connect, and not for
+// a reason that says nothing about the network.
 func failedToConnect(pod *corev1.Pod) bool {
 	c := statusOf(pod, guestContainer)
 	return pod.Status.Reason == "" && c != nil && c.State.Terminated != nil && c.State.Terminated.Reason == "Error" && c.State.Terminated.ExitCode == exitUnreachable
 }
 
-// Place implements plugin.Placer, as the function Place.
+// Place implements plugin.Placer. It calls the function Place.
 func (p *Provider) Place(ctx context.Context) (string, error) { return Place(ctx, p.opts) }
 
-// Place names the namespace and what is in it, the same for all who reach it, however
-// they do: by a configuration that Kubernetes itself puts into each namespace. Kinds:
-// ErrUnavailable, ErrDenied.
+// Place returns a name for the namespace and its contents. It is the same for all clients,
+// however they reach the cluster: it has the uid of a ConfigMap that Kubernetes puts into each
+// namespace. Kinds: ErrUnavailable, ErrDenied.
 func Place(ctx context.Context, opts Options) (string, error) {
 	opts.setDefaults()
 	client, err := newAPI(opts.Config)

@@ -8,8 +8,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
-// The network of the test cluster takes NetworkPolicies and does nothing with them: that
-// is found out, noted, and told.
+// The network of the test cluster accepts NetworkPolicies and ignores them: the provider finds
+// that out, records it and reports it.
 func TestPoliciesAreIgnored(t *testing.T) {
 	p := open(t)
 	opts := optionsOf(p)

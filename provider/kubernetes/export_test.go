@@ -2,10 +2,10 @@ package kubernetes
 
 import authorizationv1 "k8s.io/api/authorization/v1"
 
-// OnStep has step asked before each step of a creation, and of a start.
+// OnStep sets a function that is called before each step of a creation and of a start.
 func OnStep(opts *Options, step func(name string) error) { opts.step = step }
 
-// Needed are the verbs that the account has to have, as "VERB GROUP/RESOURCE".
+// Needed returns the permissions that the account needs, as "VERB GROUP/RESOURCE".
 func Needed(perProject bool) (list []string) {
 	all := basePermissions
 	if perProject {
@@ -14,7 +14,7 @@ func Needed(perProject bool) (list []string) {
 	return listed(all)
 }
 
-// NeededAgents are those that it has to have besides for agent-sandbox.
+// NeededAgents returns the additional permissions for agent-sandbox.
 func NeededAgents() []string { return listed(agentPermissions) }
 
 func listed(all []authorizationv1.ResourceAttributes) (list []string) {

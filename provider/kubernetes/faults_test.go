@@ -14,7 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
-// provider is open's, closed at the end of the test, which finds nothing left then.
+// provider returns a provider of open, closed at the end of the test, and then checks that
+// nothing is left.
 func provider(t *testing.T, change ...func(*kubernetes.Options)) *kubernetes.Provider {
 	t.Helper()
 	p := open(t, change...)
@@ -51,7 +52,7 @@ func shell(script string) *atoll.Command {
 	return &atoll.Command{Args: []string{"/bin/busybox", "sh", "-c", script}}
 }
 
-// says runs a script, and returns what it prints.
+// says runs a script, and returns its output.
 func says(t *testing.T, sb atoll.Sandbox, script string) string {
 	t.Helper()
 	cmd := shell(script)
@@ -63,7 +64,7 @@ func says(t *testing.T, sb atoll.Sandbox, script string) string {
 	return out.String()
 }
 
-// becomes waits until a sandbox is as want says.
+// becomes waits until want accepts the status of a sandbox.
 func becomes(t *testing.T, sb atoll.Sandbox, within time.Duration, what string, want func(atoll.Status) bool) atoll.Status {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(within)); ; time.Sleep(50 * time.Millisecond) {
@@ -80,8 +81,8 @@ func becomes(t *testing.T, sb atoll.Sandbox, within time.Duration, what string, 
 	}
 }
 
-// While the API server is away, sandboxes go on, and so does what is asked of them; when
-// it is back, so is everything else, and no output is lost.
+// While the API server is away, sandboxes and their running calls go on; when it is back,
+// everything else works again, and no output is lost.
 func TestAPIServerRestarts(t *testing.T) {
 	c, p := lab(t), provider(t)
 	sb := created(t, p, atoll.Spec{Name: "on"})
@@ -116,13 +117,12 @@ func TestAPIServerRestarts(t *testing.T) {
 	}
 }
 
-// A node that is lost makes its sandboxes not ready, and they are as they were when it is
-// found.
+// The sandboxes of a lost node are not ready, and are as before when the node is back.
 func TestNodeIsLost(t *testing.T) {
 	c, p := lab(t), provider(t)
 	sb := created(t, p, atoll.Spec{})
 	says(t, sb, "echo work > /work/file")
-	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout="+testenv.Scale(2*time.Minute).String()) // as its node has said by then
+	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout="+testenv.Scale(2*time.Minute).String()) // as its node says by then
 	c.Hold(t, "kubelet")
 	st := becomes(t, sb, 4*time.Minute, "not ready", func(st atoll.Status) bool { return !st.Ready })
 	if st.State != atoll.StateRunning || !strings.Contains(st.Reason, "node node1 does not answer") {
@@ -135,7 +135,7 @@ func TestNodeIsLost(t *testing.T) {
 	}
 }
 
-// A pod that somebody else deletes is told, and another one has the same volume.
+// If another program deletes a pod, the status says so, and the next pod has the same volume.
 func TestPodIsDeleted(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -153,7 +153,7 @@ func TestPodIsDeleted(t *testing.T) {
 	}
 }
 
-// A data volume that somebody else deletes is no empty one.
+// A data volume that another program has deleted is not replaced by an empty one.
 func TestVolumeIsDeleted(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -166,8 +166,8 @@ func TestVolumeIsDeleted(t *testing.T) {
 	}
 }
 
-// What a pod may not have, or nobody has, is said in Kubernetes's words, and nothing is
-// left.
+// If a pod is not allowed or its image does not exist, the error has the words of Kubernetes,
+// and nothing is left.
 func TestRefusals(t *testing.T) {
 	c := lab(t)
 	namespace := "n" + atoll.NewID()[:8]
@@ -175,7 +175,7 @@ func TestRefusals(t *testing.T) {
 	t.Cleanup(func() { c.Kubectl(t, "delete", "namespace", namespace) })
 	c.Kubectl(t, "-n", namespace, "create", "quota", "few", "--hard=pods=1")
 	p := provider(t, func(o *kubernetes.Options) { o.Namespace = namespace })
-	var hasty []*kubernetes.Provider // each is asked where the one before was too hasty: a busy machine takes long to say what is wrong
+	var hasty []*kubernetes.Provider // each is used if the one before was too impatient: a busy machine takes long to report the reason
 	for _, patience := range []time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second} {
 		hasty = append(hasty, provider(t, func(o *kubernetes.Options) { o.Namespace, o.Patience = namespace, patience }))
 	}
@@ -191,7 +191,7 @@ func TestRefusals(t *testing.T) {
 		{"that is no image", atoll.Spec{Image: "Not An Image"}, atoll.ErrInvalid, "image"},
 	} {
 		ask := hasty
-		if tt.kind == atoll.ErrInvalid { // which is for ever, and nobody's patience is needed
+		if tt.kind == atoll.ErrInvalid { // final, so no patience is needed
 			ask = []*kubernetes.Provider{p}
 		}
 		var err error
@@ -199,7 +199,7 @@ func TestRefusals(t *testing.T) {
 		for i := 0; i < len(ask) && !said; i++ {
 			_, err = ask[i].Create(t.Context(), &tt.spec)
 			said = atoll.KindOf(err) == tt.kind && strings.Contains(err.Error(), tt.says)
-			c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout="+testenv.Scale(4*time.Minute).String()) // it is counted down late
+			c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout="+testenv.Scale(4*time.Minute).String()) // Kubernetes updates the quota late
 		}
 		if !said {
 			t.Errorf("%s: %v, want %s with %q", tt.what, err, tt.kind, tt.says)
@@ -214,8 +214,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A main process that takes more memory than there may be says so. Its node may hear of its
-// end before it hears why, so that not each of them does.
+// A main process that exceeds its memory limit reports that. Its node may report the end before
+// the reason, so not every attempt has one.
 func TestOutOfMemory(t *testing.T) {
 	p := provider(t)
 	var said []string
@@ -233,7 +233,7 @@ func TestOutOfMemory(t *testing.T) {
 	t.Errorf("the reasons are %q", said)
 }
 
-// What is in a namespace keeps nobody from deleting it.
+// The objects in a namespace do not prevent its deletion.
 func TestNamespaceIsDeleted(t *testing.T) {
 	c := lab(t)
 	p := provider(t, func(o *kubernetes.Options) { o.Namespace, o.PerProject = "p"+atoll.NewID()[:8], true })
@@ -256,7 +256,7 @@ func TestNamespaceIsDeleted(t *testing.T) {
 	c.Kubectl(t, "wait", "namespace", "-l", "atoll/owner="+optionsOf(p).Prefix, "--for=delete", "--timeout="+testenv.Scale(4*time.Minute).String())
 }
 
-// Two programs that share a cluster see at once what either does.
+// Two programs that share a cluster see each other's changes at once.
 func TestTwoPrograms(t *testing.T) {
 	a := provider(t)
 	b := reopen(t, a)
@@ -288,7 +288,7 @@ func TestTwoPrograms(t *testing.T) {
 		if err := there.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(10 * time.Millisecond) { // it is seen to have ended first
+		for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(10 * time.Millisecond) { // the other program must see the end first
 			_, err := sb.Exec(t.Context(), shell("true"))
 			if atoll.KindOf(err) == atoll.ErrNotFound {
 				break

@@ -14,13 +14,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// caretakerIdleStop is how long a caretaker stays when nobody needs it.
+// caretakerIdleStop is the time after which an unused caretaker ends.
 const caretakerIdleStop = 30 * time.Second
 
 func caretakerKey(id string) string { return "caretaker-" + id }
 
-// reachCaretaker returns the volumes of a stopped sandbox, as a guest serves them whose pod
-// has nothing else of the sandbox. It ends by itself, and goes with the next sweep.
+// reachCaretaker returns the volumes of a stopped sandbox, served by a caretaker: a guest in a
+// pod with nothing else of the sandbox. The caretaker ends by itself when unused, and the next
+// sweep deletes its pod.
 func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
 	release, err := p.locks.Lock(ctx, id)
 	if err != nil {
@@ -32,7 +33,7 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 		return nil, err
 	}
 	if r.State == atoll.StateRunning {
-		return p.reachGuest(ctx, op, id) // meanwhile
+		return p.reachGuest(ctx, op, id) // it was started meanwhile
 	}
 	if !r.note.Volume {
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
@@ -45,11 +46,11 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 	})
 }
 
-// connectCaretaker connects to the caretaker of the sandbox, which it starts unless another program
-// has.
+// connectCaretaker connects to the caretaker of the sandbox. It starts one unless another
+// program has.
 func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
 	for _, pod := range p.view.podsWithRole(r.ID, roleCaretaker) {
-		if !podEnded(pod) && !isRunning(pod) { // somebody has just made it
+		if !podEnded(pod) && !isRunning(pod) { // another program has just created it
 			continue
 		}
 		if !podEnded(pod) {
@@ -57,7 +58,7 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 				return g, nil
 			}
 		}
-		if err := p.deletePod(ctx, pod); err != nil { // one that nobody reaches any more
+		if err := p.deletePod(ctx, pod); err != nil { // it cannot be reached any more
 			return nil, p.wrapError(ctx, op, r.ID, err)
 		}
 	}
@@ -86,7 +87,7 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 		all := p.view.podsWithRole(r.ID, roleCaretaker)
 		i := slices.IndexFunc(all, func(pod *corev1.Pod) bool { return pod.UID == made.UID })
 		if i < 0 {
-			gone = now != nil // somebody starts the sandbox, or removes it
+			gone = now != nil // another program starts or removes the sandbox
 			return gone
 		}
 		now = all[i]
@@ -106,5 +107,5 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 		}
 	}
 	_ = runCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) })
-	return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "its volumes cannot be reached: %w", cmp.Or(err, errEnded))
+	return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "cannot reach its volumes: %w", cmp.Or(err, errEnded))
 }

@@ -22,12 +22,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// insideEnv makes this program one that runs in a pod of the cluster: "some" or "all".
+// insideEnv makes this program run in a pod of the cluster: "some" or "all".
 const insideEnv = "ATOLL_KUBERNETES_TEST_INSIDE"
 
-// The suite in a pod, which reaches the API server as a server in the cluster does, with
-// the account and the certificates that its node has put there: a part of it, since the
-// rest is TestConformance's, unless insideEnv is all.
+// The suite in a pod, which reaches the API server like a server in the cluster, with the
+// account and the certificates that its node has put there. It runs a part of the suite, as
+// TestConformance runs the rest, unless insideEnv is all.
 func TestInCluster(t *testing.T) {
 	switch {
 	case os.Getenv(insideEnv) != "" && os.Getenv("KUBERNETES_SERVICE_HOST") != "":
@@ -78,12 +78,12 @@ func TestInCluster(t *testing.T) {
 	}
 	c.Kubectl(t, "apply", "--filename", file)
 	t.Cleanup(func() { c.Kubectl(t, "--namespace=atoll", "delete", "pod", "suite", "--force", "--grace-period=0") })
-	phase := podEnded(t, "atoll", "suite")
+	phase := phaseAtEnd(t, "atoll", "suite")
 	said := c.Kubectl(t, "--namespace=atoll", "logs", "suite")
 	if phase != corev1.PodSucceeded || !strings.Contains(said, "--- PASS: TestInCluster ") {
 		t.Errorf("the pod is %s:\n%s", phase, said)
 	}
-	for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
+	for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(100 * time.Millisecond) { // Kubernetes deletes a claim with a delay
 		left := held(t)
 		if len(left) <= len(before) {
 			break
@@ -94,8 +94,8 @@ func TestInCluster(t *testing.T) {
 	}
 }
 
-// podEnded is how a pod has ended.
-func podEnded(t *testing.T, namespace, name string) corev1.PodPhase {
+// phaseAtEnd waits for the end of a pod, and returns its phase.
+func phaseAtEnd(t *testing.T, namespace, name string) corev1.PodPhase {
 	t.Helper()
 	core, _, done := clients(t)
 	defer done()
@@ -110,7 +110,7 @@ func podEnded(t *testing.T, namespace, name string) corev1.PodPhase {
 	}
 }
 
-// inCluster is what runs in the pod.
+// inCluster runs in the pod.
 func inCluster(t *testing.T) {
 	config, err := rest.InClusterConfig()
 	if err != nil {
@@ -118,7 +118,7 @@ func inCluster(t *testing.T) {
 	}
 	opts := []providertest.Option{providertest.Slow(4), providertest.Reopen(reopen), sharedWatches, rootsFiles, rootsPrograms, together, beside}
 	if os.Getenv(insideEnv) != "all" {
-		opts = append(opts, providertest.Only("exec"), providertest.Wire()) // only the way to the API server differs
+		opts = append(opts, providertest.Only("exec"), providertest.Wire()) // only the path to the API server differs
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return openAt(t, kubernetes.Options{Config: config, Namespace: "atoll-sandboxes"})

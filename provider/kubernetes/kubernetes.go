@@ -1,11 +1,11 @@
-// Package kubernetes is a provider whose sandboxes are pods of a Kubernetes cluster.
-// What is known of a sandbox is with the API server, in a ConfigMap that is its record:
-// pods and network policies belong to it and go with it, its data volume is a
-// PersistentVolumeClaim that outlives both. Any number of programs can share a cluster,
-// and one that dies loses nothing.
+// Package kubernetes is a provider whose sandboxes are pods of a Kubernetes cluster. The API
+// server stores the state of a sandbox in a ConfigMap, its record. The record owns the
+// sandbox's pods and network policies, which are deleted with it; its data volume is a
+// PersistentVolumeClaim that outlives both. Any number of programs can share a cluster, and a
+// program that dies loses nothing.
 //
-// The guest comes into a pod with an image of its own, and starts all that runs in the
-// sandbox. It is spoken to over one stream of exec, which carries all requests.
+// The guest comes into a pod with an image of its own, and starts every process of the sandbox.
+// The provider talks to it over one exec stream, which carries all requests.
 package kubernetes
 
 import (
@@ -26,73 +26,72 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 )
 
-// Options say which cluster, and how. Config and GuestImage are required.
+// Options select the cluster and configure its sandboxes. Config and GuestImage are required.
 type Options struct {
-	// Config reaches the API server. It is not changed.
+	// Config reaches the API server. New does not change it.
 	Config *rest.Config
-	// Namespace is where sandboxes are made. With PerProject it is what the names of
-	// the projects' namespaces begin with, which are made when they are needed.
+	// Namespace is the namespace of sandboxes. With PerProject, each project has a namespace
+	// whose name begins with it, created on first use.
 	Namespace  string
 	PerProject bool
-	// Prefix begins the names of what is made; empty means "atoll". Servers that share a
-	// namespace and not their sandboxes have different ones.
+	// Prefix begins the names of all objects; empty means "atoll". Servers that share a
+	// namespace but not their sandboxes need different prefixes.
 	Prefix string
 
-	// Image is that of sandboxes that name none; empty means DefaultImage.
+	// Image is the default image of sandboxes; empty means DefaultImage.
 	Image string
 	// GuestImage has the guest's program, cmd/atoll-guest, as /atoll-guest.
 	GuestImage string
-	// Pull is when nodes pull images: "Always", "Never" or, when empty, "IfNotPresent".
+	// Pull is the image pull policy: "Always", "Never" or, when empty, "IfNotPresent".
 	Pull string
-	// PullSecrets name the secrets of the namespace by which they do.
+	// PullSecrets name the secrets of the namespace with which nodes pull images.
 	PullSecrets []string
 
-	// Profile is the Pod Security Standard that pods keep; empty means Restricted.
+	// Profile is the Pod Security Standard of pods; empty means Restricted.
 	Profile Profile
-	// User is whose all in a sandbox is with Restricted; 0 means DefaultUser.
+	// User is the uid of all processes of a sandbox with Restricted; 0 means DefaultUser.
 	User int64
 	// Runtime is the RuntimeClass of pods, such as "gvisor" or "kata".
 	Runtime string
-	// Requests is what part of its limits of memory and CPU a sandbox asks for; 0 means
+	// Requests is the fraction of its memory and CPU limits that a sandbox requests; 0 means
 	// all of them, and 0.5 puts twice as many on a node.
 	Requests float64
-	// NodeSelector and Tolerations say on which nodes pods run.
+	// NodeSelector and Tolerations select the nodes that run pods.
 	NodeSelector map[string]string
 	Tolerations  []Toleration
-	// ServiceAccount is that of pods, which get no token of it.
+	// ServiceAccount is the account of pods, which get no token of it.
 	ServiceAccount string
-	// GPU is the resource of which Spec.Resources.GPUs counts; empty means
-	// "nvidia.com/gpu".
+	// GPU is the resource that Spec.Resources.GPUs counts; empty means "nvidia.com/gpu".
 	GPU string
-	// Patience is how long a pod may wait for a node; 0 means DefaultPatience.
+	// Patience bounds the wait of a pod for a node; 0 means DefaultPatience.
 	Patience time.Duration
 
-	// AgentSandbox says who makes pods; empty means AgentSandboxOff.
+	// AgentSandbox selects the creator of pods; empty means AgentSandboxOff.
 	AgentSandbox AgentSandbox
 
-	// WarmPods is how many pods agent-sandbox keeps ready, for sandboxes that are made with
-	// Image and WarmResources, and have nothing mounted. Only for Ephemeral ones, as a pod
-	// that is there gets no volume any more.
+	// WarmPods is the number of pods that agent-sandbox keeps ready, for sandboxes with Image
+	// and WarmResources and without mounts. It needs Ephemeral, as an existing pod cannot get a
+	// volume.
 	WarmPods      int
 	WarmResources atoll.Resources
 
-	// Ephemeral makes sandboxes without data volumes: what they have ends with their pod.
+	// Ephemeral makes sandboxes without data volumes: their files are lost with their pod.
 	Ephemeral bool
-	// StorageClass is that of data volumes; empty means the cluster's default.
+	// StorageClass is the class of data volumes; empty means the cluster's default.
 	StorageClass string
-	// VolumeSize is that of a data volume; 0 means DefaultVolumeSize.
+	// VolumeSize is the size of a data volume; 0 means DefaultVolumeSize.
 	VolumeSize atoll.Bytes
-	// SharedVolumes has named volumes made for many nodes (ReadWriteMany), if their
-	// class can do that; else all who share one run on one node.
+	// SharedVolumes makes named volumes for many nodes (ReadWriteMany), if their class supports
+	// that; otherwise all sandboxes that share a volume run on one node.
 	SharedVolumes bool
 
 	// Enforced says that the cluster's network enforces NetworkPolicies: see Enforces.
 	Enforced bool
 
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
-	step func(name string) error // for tests: asked before each step of a creation
+	step func(name string) error // for tests: called before each step of a creation
 }
 
 // A Profile is one of the Pod Security Standards.
@@ -101,13 +100,13 @@ type Profile string
 // The profiles.
 const (
 	Restricted Profile = "restricted" // one user who is not root, and no capabilities
-	Baseline   Profile = "baseline"   // root inside, with what it takes to act as other users there
+	Baseline   Profile = "baseline"   // root inside, with the capabilities to act as other users there
 )
 
 // A Toleration is a taint of nodes that pods tolerate.
 type Toleration = settings.Toleration
 
-// What holds unless Options say otherwise.
+// The defaults of Options.
 const (
 	DefaultImage      = settings.DefaultImage
 	DefaultUser       = settings.DefaultUser
@@ -124,17 +123,16 @@ type Provider struct {
 	visits  *guestconn.Visits
 	events  *events
 	sweeper *sweeper.Sweeper
-	locks   keymutex.Locks // keep what this program does to a sandbox apart; the API server keeps others apart, by names and revisions
-	maker   podMaker       // once the view is open
+	locks   keymutex.Locks // serialize this program's changes to a sandbox; against other programs, the API server has names and revisions
+	maker   podMaker       // set when the view is opened
 
-	work sync.WaitGroup // what goes on without its caller
+	work sync.WaitGroup // calls that outlast their callers
 
 	mu     sync.Mutex
 	closed bool
 }
 
-// New returns a provider of a cluster's sandboxes. It does not connect. Kinds:
-// ErrInvalid.
+// New returns a provider of a cluster's sandboxes. It does not connect. Kinds: ErrInvalid.
 func New(opts Options) (*Provider, error) {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("open", "kubernetes", atoll.ErrInvalid, format, args...)
@@ -146,9 +144,9 @@ func New(opts Options) (*Provider, error) {
 	case opts.Namespace == "":
 		return nil, bad("no namespace given")
 	case opts.GuestImage == "":
-		return nil, bad("no guest image given: kubernetes.guest_image is an image with the program atoll-guest, such as the server's own")
+		return nil, bad("no guest image given: set kubernetes.guest_image to an image with the program atoll-guest, such as the server's own")
 	case !validPrefix.MatchString(string(opts.Prefix)):
-		return nil, bad("prefix %q: use up to 20 lower-case letters, digits and '-', beginning with a letter", opts.Prefix)
+		return nil, bad("prefix %q: use up to 20 lower-case letters, digits and '-', starting with a letter", opts.Prefix)
 	case opts.Profile != Restricted && opts.Profile != Baseline:
 		return nil, bad("profile %q: use %s or %s", opts.Profile, Restricted, Baseline)
 	case !slices.Contains([]string{"Always", "Never", "IfNotPresent"}, opts.Pull):
@@ -158,7 +156,7 @@ func New(opts Options) (*Provider, error) {
 	case opts.WarmPods < 0:
 		return nil, bad("warm_pods %d: must not be negative", opts.WarmPods)
 	case opts.WarmPods > 0 && (opts.AgentSandbox == AgentSandboxOff || !opts.Ephemeral || opts.PerProject):
-		return nil, bad("warm_pods %d: agent-sandbox keeps them (agent_sandbox), without volumes (ephemeral), in one namespace (no namespace_per_project)", opts.WarmPods)
+		return nil, bad("warm_pods %d: needs agent_sandbox and ephemeral, and no namespace_per_project", opts.WarmPods)
 	case opts.Requests <= 0 || opts.Requests > 1:
 		return nil, bad("requests %v: must be above 0, and 1 at most", opts.Requests)
 	case opts.User < 0:
@@ -175,7 +173,7 @@ func New(opts Options) (*Provider, error) {
 	return p, nil
 }
 
-// setDefaults replaces what is not set by what holds then.
+// setDefaults sets the fields that are not set.
 func (o *Options) setDefaults() {
 	for _, s := range []struct {
 		field *string
@@ -211,7 +209,7 @@ func (o *Options) setDefaults() {
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info { return p.opts.Info() }
 
-// Info describes a provider that is made with o.
+// Info describes a provider with these options.
 func (o *Options) Info() atoll.Info {
 	isolation := atoll.IsolationContainer
 	return atoll.Info{Name: "kubernetes", Isolation: isolation, Caps: o.caps()}
@@ -243,7 +241,7 @@ func (o *Options) caps() atoll.Caps {
 	}
 }
 
-// namespaceOf is that of a project.
+// namespaceOf returns the namespace of a project.
 func (p *Provider) namespaceOf(project string) string {
 	if !p.opts.PerProject {
 		return p.opts.Namespace
@@ -305,7 +303,7 @@ func (p *Provider) Resolve(ctx context.Context, project, name string) (string, e
 	return object.Labels[labelSession], nil
 }
 
-// wrapError gives an error of the API server its kind.
+// wrapError wraps an error of the API server with its kind.
 func (p *Provider) wrapError(ctx context.Context, op, id string, err error) error {
 	switch {
 	case err == nil:
@@ -331,12 +329,12 @@ func kindOf(err error) atoll.Kind {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return atoll.ErrInvalid
 	case apierrors.ReasonForError(err) == "", apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsInternalError(err):
-		return atoll.ErrUnavailable // without a reason it is no answer of the API server
+		return atoll.ErrUnavailable // an error without a reason does not come from the API server
 	}
 	return atoll.ErrInternal
 }
 
-// String is how the provider is called in messages.
+// String returns the provider's name for messages.
 func (p *Provider) String() string { return fmt.Sprintf("kubernetes at %s", p.opts.Config.Host) }
 
 var (

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(makerEnv) != "" {
-		fmt.Fprintln(os.Stderr, podMaker(os.Args[1:]))
+		fmt.Fprintln(os.Stderr, makeSandbox(os.Args[1:]))
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -49,7 +49,7 @@ const (
 
 var loaded sync.Once
 
-// lab is the cluster with what the tests need in it.
+// lab returns the cluster with everything that the tests need in it.
 func lab(t testing.TB) *testcluster.Cluster {
 	t.Helper()
 	c := testcluster.Need(t)
@@ -60,7 +60,7 @@ func lab(t testing.TB) *testcluster.Cluster {
 	return c
 }
 
-// guestImage has the guest's program and nothing else.
+// guestImage returns an image with only the guest's program.
 func guestImage(t testing.TB) v1.Image {
 	t.Helper()
 	program, err := testenv.Guest()
@@ -70,8 +70,7 @@ func guestImage(t testing.TB) v1.Image {
 	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("atoll-guest", 0o555, string(program))))
 }
 
-// options are those that providers were opened with: kubernetes.Options by
-// *kubernetes.Provider.
+// options has the options of each opened provider: kubernetes.Options by *kubernetes.Provider.
 var options sync.Map
 
 // open returns a provider of the test cluster with names of its own.
@@ -84,7 +83,7 @@ func open(t testing.TB, change ...func(*kubernetes.Options)) *kubernetes.Provide
 	return openAt(t, opts)
 }
 
-// openAt is open for whatever way to the cluster.
+// openAt is like open, for any options.
 func openAt(t testing.TB, opts kubernetes.Options) *kubernetes.Provider {
 	t.Helper()
 	opts.Prefix, opts.Image, opts.GuestImage, opts.Requests = "t"+atoll.NewID()[:8], cmp.Or(opts.Image, busyboxRef), guestRef, 0.02
@@ -112,10 +111,10 @@ func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
 	return again
 }
 
-// makerEnv makes this program one that makes a sandbox, and waits to be killed.
+// makerEnv makes this program create a sandbox and wait to be killed.
 const makerEnv = "ATOLL_KUBERNETES_TEST_MAKER"
 
-// elsewhere has sandboxes made by another process.
+// elsewhere creates sandboxes in another process.
 func elsewhere(change ...func(*kubernetes.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
 	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 		p := open(t, change...)
@@ -133,8 +132,8 @@ func elsewhere(change ...func(*kubernetes.Options)) func(*testing.T) (*exec.Cmd,
 	}
 }
 
-// podMaker is that process.
-func podMaker(args []string) error {
+// makeSandbox runs in that process.
+func makeSandbox(args []string) error {
 	config := testcluster.ConfigOf(args[0], args[1])
 	p, err := kubernetes.New(kubernetes.Options{
 		Config: config, Namespace: args[6], Prefix: args[2], Image: args[3], GuestImage: args[4], Profile: kubernetes.Profile(args[5]), Requests: 0.02,
@@ -146,7 +145,7 @@ func podMaker(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// clients ask the API server, over connections of their own until done.
+// clients returns clients of the API server, with connections of their own until done.
 func clients(t testing.TB) (core *corev1client.CoreV1Client, net *networkingv1client.NetworkingV1Client, done func()) {
 	t.Helper()
 	config := lab(t).Config()
@@ -164,7 +163,7 @@ func clients(t testing.TB) (core *corev1client.CoreV1Client, net *networkingv1cl
 	return core, net, func() { utilnet.CloseIdleConnectionsFor(client.Transport) }
 }
 
-// held is what of any provider is in the cluster.
+// held returns the objects of any provider in the cluster.
 func held(t *testing.T) (list []string) {
 	t.Helper()
 	core, net, done := clients(t)
@@ -189,12 +188,12 @@ func held(t *testing.T) (list []string) {
 	return list
 }
 
-// tiny is an image with one file and no program.
+// tiny returns an image with one file and no program.
 func tiny(t testing.TB) v1.Image {
 	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 }
 
-// pullable is an image for the suite, in a registry of the cluster's machine.
+// pullable returns an image for the suite, in a registry of the cluster's machine.
 func pullable(t *testing.T) []providertest.Option {
 	t.Helper()
 	r := lab(t).Registry(t)
@@ -206,14 +205,14 @@ func pullable(t *testing.T) []providertest.Option {
 	return []providertest.Option{providertest.Pullable(r.Push("tiny:1", tiny(t))), providertest.Source("/file", "text", unplug), providertest.Debian(debian)}
 }
 
-// The suite, with the role that is shipped, in a namespace that enforces the Pod Security
-// Standard restricted: it is enough, and all of it is needed.
+// The suite with the shipped role, in a namespace that enforces the Pod Security Standard
+// restricted. The role suffices, and none of its permissions is superfluous.
 func TestConformance(t *testing.T) {
 	account := &counted{used: map[string]bool{}}
 	config := account.config(t, "sandboxes/role.yaml")
 	t.Cleanup(func() { lab(t).Kubectl(t, "delete", "--filename", deploy+"sandboxes/role.yaml") })
 	as := func(o *kubernetes.Options) { o.Config, o.Namespace = config, "atoll-sandboxes" }
-	opts := append(pullable(t), providertest.Wire()) // Docker's run keeps all that the guest promises
+	opts := append(pullable(t), providertest.Wire()) // provider/docker runs the promises of the guest
 	if testing.Short() {
 		opts = append(opts, providertest.Only("exec", "files", "watch", "death"), providertest.Rest("in -short these are enough"))
 	} else if !testenv.All() {
@@ -230,25 +229,25 @@ func TestConformance(t *testing.T) {
 	account.check(t, lab(t).Kubectl(t, "--namespace=atoll-sandboxes", "get", "role", "atoll", "--output=json"), kubernetes.Needed(false))
 }
 
-// together is what needs no pods of its own: it takes a second to make one.
+// together lists the groups that need no pods of their own: a pod takes a second to create.
 var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial")
 
-// beside is what needs pods of its own, and waits for them.
+// beside lists the groups that need pods of their own, and wait for them.
 var beside = providertest.Beside(4, "birth", "expiry", "volumes", "images", "memory", "watch", "death", "errors", "truth", "limits", "walls", "crash")
 
-// sharedWatches is what of its node no pod can be kept from using up.
+// sharedWatches excepts a resource of the node that no pod can be kept from using up.
 var sharedWatches = providertest.Except("siege/who takes all watches of files takes those of his sandbox",
 	"the kernel counts watches by user, and users of pods are those of their node unless it has user namespaces: decision 26")
 
-// rootsFiles is what the profile restricted has no users for; TestBaseline has.
+// rootsFiles excepts users that the profile restricted does not have; TestBaseline has them.
 var rootsFiles = providertest.Except("images/an image's files are those of its sandboxes, each of which changes its own",
 	"the image's files are root's, whom the profile restricted does not have")
 
-// rootsPrograms is what only root can do: install packages.
+// rootsPrograms excepts what only root can do: install packages.
 var rootsPrograms = providertest.Except("debian/programs of a distribution do in a sandbox what they do elsewhere",
 	"dpkg wants to be root, whom the profile restricted does not have")
 
-// crash has the pod of a sandbox deleted behind its back.
+// crash deletes the pod of a sandbox without the provider's knowledge.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
 	opts := optionsOf(p.(*kubernetes.Provider))
@@ -262,8 +261,8 @@ func stepwise(change func(*kubernetes.Options)) func(*testing.T, func(name strin
 	}
 }
 
-// Users change with the profile, and with them walls, caps, owners of files, and programs
-// that want to be root.
+// Users depend on the profile, and with them isolation, capabilities, owners of files, and
+// programs that need root.
 func TestBaseline(t *testing.T) {
 	if testing.Short() {
 		t.Skip("in -short TestConformance is enough")

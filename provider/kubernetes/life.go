@@ -15,8 +15,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// launchSandbox makes the pod of a sandbox, and returns when its guest answers, or its main
-// process has come and gone. r tells of the pod then. When it fails there is no pod.
+// launchSandbox creates the pod of a sandbox, and returns when its guest answers or its main
+// process has run and ended. It sets r.pod. If it fails, no pod is left.
 func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
 	if err := p.dismissCaretaker(ctx, r); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	p.visits.Abandon(r.ID) // of its life before
+	p.visits.Abandon(r.ID) // the connection to the last run
 	made, err := p.maker.createPod(ctx, r, pod)
 	if err != nil {
 		return err
@@ -41,28 +41,28 @@ func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
 	return nil
 }
 
-// runCleanup calls do, whatever has become of the caller.
+// runCleanup calls do with a context of its own, even if the caller has gone.
 func runCleanup(do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// dismissCaretaker ends whoever looks after the volumes of a sandbox that is stopped.
+// dismissCaretaker ends the caretaker of a stopped sandbox's volumes.
 func (p *Provider) dismissCaretaker(ctx context.Context, r *record) error {
 	p.visits.Abandon(caretakerKey(r.ID))
 	return ignoreGone(p.api.core.Pods(r.object.Namespace).Delete(ctx, p.names.caretakerName(r.ID), deleteNow("")))
 }
 
-// awaitGuest returns when the guest of a pod that was made answers, or the main process has
-// come and gone. Otherwise it says why not.
+// awaitGuest returns nil when the guest of a new pod answers, or when the main process has run
+// and ended. Otherwise it returns the reason.
 func (p *Provider) awaitGuest(ctx context.Context, r *record) error {
 	uid, id := r.pod.UID, r.ID
 	patience := time.NewTimer(p.opts.Patience)
 	defer patience.Stop()
 	var last *startBlocker
-	var pulled <-chan time.Time // when it is given up to pull an image that could not be
-	var again <-chan time.Time  // when it is tried again to reach a guest that could not be
+	var pulled <-chan time.Time // fires when the node has retried a failed image pull for long enough
+	var again <-chan time.Time  // fires when it is time to try again to reach the guest
 	var unreached error
 	seen := false
 	for {
@@ -116,7 +116,7 @@ func (p *Provider) awaitGuest(ctx context.Context, r *record) error {
 		case <-patience.C:
 			switch {
 			case last == nil && unreached != nil:
-				return atoll.Errorf("start", id, atoll.ErrUnavailable, "its guest cannot be reached: %w", unreached)
+				return atoll.Errorf("start", id, atoll.ErrUnavailable, "cannot reach its guest: %w", unreached)
 			case last == nil:
 				return atoll.Errorf("start", id, atoll.ErrUnavailable, "its pod has not started within %s: %s", p.opts.Patience, p.view.lastWarning(pod))
 			}
@@ -125,11 +125,11 @@ func (p *Provider) awaitGuest(ctx context.Context, r *record) error {
 	}
 }
 
-// reachInterval is how long after a try to reach a guest there is another one.
+// reachInterval is the pause between two attempts to reach a guest.
 const reachInterval = time.Second
 
-// pullTimeout is how long a node may go on trying to pull an image after it could not: it
-// tries three times in that time.
+// pullTimeout bounds how long a node may retry a failed image pull: it tries three times in
+// that time.
 const pullTimeout = 30 * time.Second
 
 func (p *Provider) blockerError(id string, pod *corev1.Pod, h *startBlocker) error {
@@ -140,14 +140,14 @@ func (p *Provider) blockerError(id string, pod *corev1.Pod, h *startBlocker) err
 	return atoll.Errorf("start", id, h.kind, "%s", text)
 }
 
-// isRunning reports whether the sandbox's container does, as its node says.
+// isRunning reports whether the node says that the sandbox's container runs.
 func isRunning(pod *corev1.Pod) bool {
 	c := mainStatus(pod)
 	return c != nil && c.State.Running != nil
 }
 
-// startFailure is why a sandbox that has ended never began; nil for one that did, and soon
-// ended.
+// startFailure returns why an ended sandbox never began to run; nil if it ran, even if only for
+// a moment.
 func startFailure(id string, e *sandboxEnd) error {
 	if e.report.Kind != "" || e.report.Message != "" {
 		return atoll.Errorf("start", id, e.report.Kind, "%s", e.report.Message)
@@ -165,14 +165,14 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case r.State == atoll.StateRunning:
 			return nil
 		case r.State == atoll.StateCreating:
-			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted, or goes on elsewhere: remove it")
+			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted, or is still in progress: remove it")
 		}
 		if s.p.opts.step != nil {
 			if err := s.p.opts.step("pod"); err != nil {
 				return err
 			}
 		}
-		if err := s.p.recordEnd(ctx, r); err != nil { // should this fail, it is what it was
+		if err := s.p.recordEnd(ctx, r); err != nil { // if a later step fails, the sandbox is stopped as before
 			return err
 		}
 		release, err := s.p.claimStart(ctx, r)
@@ -190,7 +190,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 		starter := r.note.Starter
 		err = runToEnd(ctx, func(ctx context.Context) error {
 			return s.p.updateRecord(ctx, r, func(object *corev1.ConfigMap, n *note) error {
-				if n.Starter != starter { // it has taken too long, and somebody else is at it
+				if n.Starter != starter { // the lease has expired, and another program starts it
 					return startConflict(r)
 				}
 				n.markRunning(r)
@@ -206,10 +206,10 @@ func (s *sandbox) Start(ctx context.Context) error {
 	})
 }
 
-// claimStart writes down that this program starts the sandbox, so that no other one makes
-// another pod meanwhile, nor takes the one that is made for a stray. Where another one is at
-// it already, it waits: errElse says that it runs then. Who calls release has run the
-// sandbox, or gives it up.
+// claimStart records that this program starts the sandbox: no other program creates a pod
+// meanwhile, or takes the new pod for a stray. If another program is starting it, claimStart
+// waits, and returns errDoneElsewhere if the sandbox runs then. The caller calls release when
+// it has started the sandbox or given up.
 func (p *Provider) claimStart(ctx context.Context, r *record) (release func(), err error) {
 	starter := atoll.NewID()[:8]
 	for {
@@ -217,12 +217,12 @@ func (p *Provider) claimStart(ctx context.Context, r *record) (release func(), e
 		err := runToEnd(ctx, func(ctx context.Context) error {
 			return p.updateRecord(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
 				switch {
-				case n.Over:
+				case n.Removing:
 					return atoll.E("start", r.ID, atoll.ErrNotFound, nil)
 				case n.State == atoll.StateRunning || n.isStarting(held):
 					return errDoneElsewhere
 				}
-				n.Starter, n.Until = starter, held.Add(leaseTTL)
+				n.Starter, n.LeaseExpires = starter, held.Add(leaseTTL)
 				return nil
 			})
 		})
@@ -250,22 +250,22 @@ func (p *Provider) claimStart(ctx context.Context, r *record) (release func(), e
 				if err := mine(n); err != nil {
 					return err
 				}
-				n.Starter, n.Until = "", time.Time{}
+				n.Starter, n.LeaseExpires = "", time.Time{}
 				return nil
 			})
 		})
 		if k := atoll.KindOf(err); err != nil && !errors.Is(err, errDoneElsewhere) && k != atoll.ErrNotFound && !apierrors.IsNotFound(err) {
-			p.opts.Log.Warn("start: that it is given up", "sandbox", r.ID, "err", err)
+			p.opts.Log.Warn("start: cannot release the lease", "sandbox", r.ID, "err", err)
 		}
 	}, nil
 }
 
-// awaitOtherStart waits while another program starts the sandbox. errElse says that it runs;
-// nil, that it is anybody's to start.
+// awaitOtherStart waits while another program starts the sandbox. It returns errDoneElsewhere
+// if the sandbox runs then, and nil if any program may start it.
 func (p *Provider) awaitOtherStart(ctx context.Context, r *record) error {
 	again, err := p.findLatestRecord(ctx, "start", r.ID)
 	for err == nil && again.note.isStarting(time.Now()) {
-		wait, cancel := context.WithDeadline(ctx, again.note.Until)
+		wait, cancel := context.WithDeadline(ctx, again.note.LeaseExpires)
 		_ = p.view.waitUntil(wait, r.ID, func() bool {
 			object := p.view.recordOf(r.ID)
 			return object == nil || object.ResourceVersion != again.object.ResourceVersion
@@ -301,10 +301,10 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 			out := s.p.readOutput(ctx, r)
 			err := s.p.updateRecord(ctx, r, func(object *corev1.ConfigMap, n *note) error {
 				if n.Pod != r.note.Pod {
-					if n.State == atoll.StateRunning || !n.Started.Equal(r.note.Started) { // it lives again already
+					if n.State == atoll.StateRunning || !n.Started.Equal(r.note.Started) { // it has been started again
 						return errDoneElsewhere
 					}
-					n.State, n.Reason = atoll.StateStopped, "" // somebody has seen it end, and has not seen why
+					n.State, n.Reason = atoll.StateStopped, "" // another program has recorded its end, without this reason
 					return nil
 				}
 				n.setEnd(r, e, out)
@@ -323,8 +323,8 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	})
 }
 
-// stopProcesses ends all processes of a sandbox, which have that long to end of their own, and
-// returns how the main one has ended, as far as is known.
+// stopProcesses ends all processes of a sandbox, after a grace period in which they may end by
+// themselves. It returns how the main process ended, as far as is known.
 func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Duration) (*sandboxEnd, error) {
 	e := killedEnd()
 	reach, cancel := context.WithTimeout(ctx, reachTimeout)
@@ -341,7 +341,7 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 	if err == nil || atoll.KindOf(err) == atoll.ErrStopped {
 		return e, nil
 	}
-	// It does not answer: its node ends it, or has lost it.
+	// The guest does not answer: the node ends the pod, or is lost.
 	seconds := int64(grace.Seconds()) + 1
 	if err := ignoreGone(p.api.core.Pods(r.pod.Namespace).Delete(ctx, r.pod.Name, deleteWithin(r.pod.UID, seconds))); err != nil {
 		return nil, err
@@ -356,20 +356,20 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		p.opts.Log.Warn("stop: its node does not say that its pod has ended", "sandbox", r.ID, "node", r.pod.Spec.NodeName)
+		p.opts.Log.Warn("stop: the node does not report the end of the pod", "sandbox", r.ID, "node", r.pod.Spec.NodeName)
 	}
 	return e, nil
 }
 
-// killedEnd is the end of a sandbox whose own nobody has seen.
+// killedEnd returns the end of a sandbox of which no other end is known.
 func killedEnd() *sandboxEnd {
 	return &sandboxEnd{exit: atoll.Exit{Code: 137, Signal: atoll.SIGKILL}, at: time.Now()}
 }
 
-// reachTimeout is how long it may take to find out whether a guest answers.
+// reachTimeout bounds the check whether a guest answers.
 const reachTimeout = 5 * time.Second
 
-// setEnd notes how a life has ended.
+// setEnd stores the end of a run in the note.
 func (n *note) setEnd(r *record, e *sandboxEnd, out *guest.Printed) {
 	n.State, n.Reason, n.Stopped, n.Idle = r.State, r.Reason, e.at, r.note.Idle
 	n.Image, n.Pod = r.Image, ""
@@ -385,9 +385,9 @@ func (n *note) setEnd(r *record, e *sandboxEnd, out *guest.Printed) {
 	n.Stdout, n.Stderr = out.Stdout.Status().Written, out.Stderr.Status().Written
 }
 
-// recordEnd writes down how a life has ended that ended of its own, with what is in the pod's
-// log, and drops the pod: nothing runs in it, and its node forgets it. That of one that has
-// failed stays as long as the cluster has it, for who wants to know more.
+// recordEnd records the end of a run that ended by itself, with the pod's log, and deletes the
+// pod: nothing runs in it, and its node forgets it. It leaves the pod of a failed sandbox to
+// the cluster, for users who want to look into it.
 func (p *Provider) recordEnd(ctx context.Context, r *record) error {
 	if r.note.State != atoll.StateRunning {
 		return nil
@@ -415,8 +415,8 @@ func (p *Provider) recordEnd(ctx context.Context, r *record) error {
 	return p.maker.retirePod(ctx, r.pod)
 }
 
-// errDoneElsewhere says that somebody else has done it.
-var errDoneElsewhere = errors.New("it is done")
+// errDoneElsewhere reports that another program has already done it.
+var errDoneElsewhere = errors.New("another program has done it")
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
@@ -453,8 +453,8 @@ func (p *Provider) removeSandbox(ctx context.Context, id string, opts atoll.Remo
 	return p.dropDataVolume(ctx, id, r)
 }
 
-// killProcesses ends the processes of a sandbox that goes, if it can be reached: else its node
-// ends them, a moment later.
+// killProcesses ends the processes of a sandbox that is being removed, if its guest answers;
+// otherwise its node ends them a moment later.
 func (p *Provider) killProcesses(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
@@ -465,8 +465,8 @@ func (p *Provider) killProcesses(ctx context.Context, id string) {
 
 const killTimeout = 2 * time.Second
 
-// dropSandbox deletes all of a sandbox but its volumes. The record goes last: as long as there
-// is anything, the sandbox is in List, and can be removed.
+// dropSandbox deletes all objects of a sandbox but its volumes. It deletes the record last: as
+// long as anything is left, List has the sandbox, and Remove can remove it.
 func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
 	p.visits.Abandon(r.ID)
 	if err := p.dismissCaretaker(ctx, r); err != nil {
@@ -490,7 +490,7 @@ func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
 	return p.view.awaitRecordGone(ctx, r.object)
 }
 
-// releaseName gives up a sandbox's name, if it has it.
+// releaseName deletes the claim to a sandbox's name, if the sandbox has it.
 func (p *Provider) releaseName(ctx context.Context, r *record) error {
 	maps := p.api.core.ConfigMaps(r.object.Namespace)
 	held, err := maps.Get(ctx, p.names.nameRecordName(r.note.Spec.Project, r.note.Spec.Name), metav1.GetOptions{})

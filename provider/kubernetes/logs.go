@@ -10,20 +10,20 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// logTimeout is how long a log may take that comes to its end.
+// logTimeout bounds the reading of a log that has an end.
 const logTimeout = 10 * time.Second
 
-// readOutput reads the log of a pod whose sandbox has ended, up to its end. Where it is lost
-// with its node, there is nothing left to be had.
+// readOutput reads the log of a pod whose sandbox has ended, up to its end. If the log was lost
+// with its node, the output is empty, and readOutput logs that.
 func (p *Provider) readOutput(ctx context.Context, r *record) *guest.Printed {
 	out, err := p.readPodLog(ctx, r)
 	if err != nil {
-		p.opts.Log.Warn("the log of its pod cannot be read to its end", "sandbox", r.ID, "err", err)
+		p.opts.Log.Warn("cannot read the pod's log to its end", "sandbox", r.ID, "err", err)
 	}
 	return out
 }
 
-// readPodLog is printed, or says why it is not all.
+// readPodLog reads the log like readOutput, but returns an error if it is incomplete.
 func (p *Provider) readPodLog(ctx context.Context, r *record) (*guest.Printed, error) {
 	out := guest.NothingPrinted()
 	if len(r.Spec.Cmd) == 0 || r.pod == nil {
@@ -41,7 +41,7 @@ func (p *Provider) readPodLog(ctx context.Context, r *record) (*guest.Printed, e
 		if !apierrors.IsBadRequest(err) {
 			return out, err
 		}
-		select { // its node has not noticed yet that the container was started
+		select { // the node has not noticed yet that the container was started
 		case <-change:
 		case <-ctx.Done():
 			return out, err
@@ -49,12 +49,11 @@ func (p *Provider) readPodLog(ctx context.Context, r *record) (*guest.Printed, e
 	}
 }
 
-// storedOutputSize is how much of a record outputs may take, compressed: an object of Kubernetes
-// has 1 MiB for all.
-const storedOutputSize = 380 << 10 // each
+// storedOutputSize bounds the compressed size of each output in a record: an object of
+// Kubernetes has at most 1 MiB.
+const storedOutputSize = 380 << 10
 
-// storeOutput writes what is kept of the outputs into a record: as much of their ends as there
-// is room for.
+// storeOutput stores the ends of the outputs in a record, as much as fits.
 func storeOutput(out *guest.Printed, object *corev1.ConfigMap) error {
 	object.BinaryData = map[string][]byte{}
 	for key, tail := range map[string]*guest.Tail{keyStdout: out.Stdout, keyStderr: out.Stderr} {
@@ -69,7 +68,7 @@ func storeOutput(out *guest.Printed, object *corev1.ConfigMap) error {
 	return nil
 }
 
-// storedOutput is what a record has of its outputs.
+// storedOutput returns the outputs that a record has.
 func storedOutput(r *record) *guest.Printed {
 	return &guest.Printed{
 		Stdout: guest.UnpackTail(r.note.Stdout, r.object.BinaryData[keyStdout]),

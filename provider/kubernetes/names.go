@@ -12,17 +12,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// names makes the names of what belongs to a server, from its prefix.
+// names builds the names of a server's objects from its prefix.
 type names string
 
 var validPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
 
-func (n names) sandboxName(id string) string    { return string(n) + "-" + id } // its record, its pod, and its network policy
+func (n names) sandboxName(id string) string    { return string(n) + "-" + id } // the record, the pod and the network policy
 func (n names) caretakerName(id string) string  { return string(n) + "-files-" + id }
 func (n names) warmPoolName() string            { return string(n) + "-warm" }
 func (n names) warmClaimName(id string) string  { return string(n) + "-claim-" + id } // of a warm pod
 func (n names) probeName(id string) string      { return string(n) + "-probe-" + id }
-func (n names) clusterNoteName() string         { return string(n) + "-cluster" } // what is noted of it
+func (n names) clusterNoteName() string         { return string(n) + "-cluster" } // the record about the cluster
 func (n names) dataVolumeName(id string) string { return string(n) + "-data-" + id }
 func (n names) nameRecordName(project, name string) string {
 	return string(n) + "-name-" + hashWords(project, name)
@@ -31,7 +31,7 @@ func (n names) volumeName(project, name string) string {
 	return string(n) + "-volume-" + hashWords(project, name)
 }
 
-// hashWords stands for words that are no names to Kubernetes.
+// hashWords returns a valid name in Kubernetes for words that are not.
 func hashWords(words ...string) string {
 	h := sha256.New()
 	for _, w := range words {
@@ -40,11 +40,11 @@ func hashWords(words ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:10])
 }
 
-// The labels of what Atoll makes.
+// The labels of Atoll's objects.
 const (
 	labelManaged = "app.kubernetes.io/managed-by" // "atoll"
 	labelOwner   = "atoll/owner"                  // the prefix
-	labelRole    = "atoll/role"                   // what it is to a sandbox
+	labelRole    = "atoll/role"                   // the role of the object for a sandbox
 	labelSession = "atoll/session"                // the sandbox's id
 	labelProject = "atoll/project"
 	labelName    = "atoll/name"   // of a sandbox
@@ -60,7 +60,7 @@ const (
 	roleProbe     = "probe"
 )
 
-// The annotations of volumes, whose names may be none that a label can have.
+// The annotations of volumes, with names that labels cannot hold.
 const (
 	annotationProject = "atoll/project"
 	annotationVolume  = "atoll/volume"
@@ -70,8 +70,8 @@ var validHostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 var validLabel = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
-// labelValue is a word as a label can have it: a name of ours may be longer, and end in
-// what a label must not.
+// labelValue returns a word as a valid label value: names in Atoll may be longer, and may end
+// in characters that labels forbid.
 func labelValue(word string) string {
 	if word == "" || validLabel.MatchString(word) {
 		return word
@@ -79,12 +79,12 @@ func labelValue(word string) string {
 	return "h-" + hashWords(word)
 }
 
-// projectLabels are those that everything of a project has.
+// projectLabels returns the labels of all objects of a project.
 func (n names) projectLabels(role, project string) map[string]string {
 	return map[string]string{labelManaged: "atoll", labelOwner: string(n), labelRole: role, labelProject: labelValue(project)}
 }
 
-// sandboxLabels are those of what belongs to a sandbox.
+// sandboxLabels returns the labels of a sandbox's objects.
 func (n names) sandboxLabels(role string, spec *atoll.Spec) map[string]string {
 	l := n.projectLabels(role, spec.Project)
 	l[labelSession] = spec.ID
@@ -94,7 +94,7 @@ func (n names) sandboxLabels(role string, spec *atoll.Spec) map[string]string {
 	return l
 }
 
-// selectOwn selects what is this server's.
+// selectOwn selects this server's objects that have those labels.
 func (n names) selectOwn(with ...string) metav1.ListOptions {
 	set := labels.Set{labelOwner: string(n)}
 	for i := 0; i+1 < len(with); i += 2 {
@@ -103,12 +103,13 @@ func (n names) selectOwn(with ...string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: set.String()}
 }
 
-// ownedBy has an object go with the record of its sandbox.
+// ownedBy returns the references with which Kubernetes deletes an object when its sandbox's
+// record is deleted.
 func ownedBy(r *record) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: r.object.Name, UID: r.object.UID}}
 }
 
-// sessionOf is the sandbox that the pod of that name is of; "" if it is none's.
+// sessionOf returns the id of the sandbox with a pod of that name; "" if no sandbox has one.
 func (n names) sessionOf(pod string) string {
 	id, ok := strings.CutPrefix(pod, string(n)+"-")
 	if !ok || len(id) != 32 {

@@ -13,14 +13,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// blockedByDefault is what NetworkOn keeps a sandbox from: what is only of the cluster,
-// of the networks around it, and of its machines.
+// blockedByDefault lists what NetworkOn blocks: addresses of the cluster, of the networks
+// around it, and of its machines.
 var blockedByDefault = []string{
 	"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fe80::/10", "::1/128",
 }
 
-// createPolicy makes the network policy of a sandbox: nothing comes in, and out goes what its
-// spec says. What the cluster's network does with it is another matter: see Enforces.
+// createPolicy creates the network policy of a sandbox: it blocks incoming connections, and
+// allows outgoing ones as the spec says. Whether the cluster's network obeys it is another
+// matter: see Enforces.
 func (p *Provider) createPolicy(ctx context.Context, r *record) error {
 	policy := &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{
@@ -34,7 +35,7 @@ func (p *Provider) createPolicy(ctx context.Context, r *record) error {
 	}
 	return runToEnd(ctx, func(ctx context.Context) error {
 		_, err := p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, createOptions)
-		if apierrors.IsAlreadyExists(err) { // of one with this id that goes at the moment
+		if apierrors.IsAlreadyExists(err) { // of a sandbox with this id that is just being removed
 			if err = ignoreGone(p.api.net.NetworkPolicies(r.object.Namespace).Delete(ctx, policy.Name, deleteNow(""))); err == nil {
 				_, err = p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, createOptions)
 			}
@@ -43,7 +44,7 @@ func (p *Provider) createPolicy(ctx context.Context, r *record) error {
 	})
 }
 
-// egressRules is what a sandbox may reach.
+// egressRules returns the rules for the addresses that a sandbox may reach.
 func egressRules(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
 	var to []networkingv1.NetworkPolicyPeer
 	block := func(cidr string, except ...string) {
@@ -63,11 +64,11 @@ func egressRules(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
 			block(prefix.String())
 		}
 	}
-	if len(to) == 0 { // a rule without peers is one for all of them
+	if len(to) == 0 { // a rule without peers allows all peers
 		return nil
 	}
 	rules := []networkingv1.NetworkPolicyEgressRule{{To: to}}
-	if n.Mode == atoll.NetworkOn { // names are known by the cluster's own server of them
+	if n.Mode == atoll.NetworkOn { // only the cluster's DNS server resolves names
 		dns := networkingv1.NetworkPolicyPeer{
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: metav1.NamespaceSystem}},
 			PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": "kube-dns"}},
@@ -88,7 +89,7 @@ func splitFamilies(cidrs []string) (four, six []string) {
 	return four, six
 }
 
-// prefixOf reads a network, or an address.
+// prefixOf parses a network or an address.
 func prefixOf(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
@@ -97,11 +98,11 @@ func prefixOf(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// checkAllowList refuses host names: a NetworkPolicy knows networks only.
+// checkAllowList rejects host names: a NetworkPolicy has only networks. Kinds: ErrUnsupported.
 func checkAllowList(spec *atoll.Spec) error {
 	for _, allowed := range spec.Network.Allow {
 		if _, err := prefixOf(allowed); err != nil {
-			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "allow %q: a NetworkPolicy of Kubernetes knows networks and addresses only, like 192.0.2.0/24", allowed)
+			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "allow %q: a NetworkPolicy has no host names; use networks or addresses like 192.0.2.0/24", allowed)
 		}
 	}
 	return nil

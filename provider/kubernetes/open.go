@@ -14,11 +14,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// enforceTimeout is how long it may take to find out whether NetworkPolicies are enforced.
+// enforceTimeout bounds the check whether the cluster enforces NetworkPolicies.
 const enforceTimeout = 2 * time.Minute
 
-// Open makes the provider from the settings of a configuration, for package plugin. Unless the
-// provider is only probed, it may try once whether the cluster enforces NetworkPolicies.
+// Open returns the provider for the settings of a configuration, for package plugin. Unless the
+// provider is only probed, it may check once whether the cluster enforces NetworkPolicies.
 func Open(ctx context.Context, r plugin.Request) (atoll.Provider, error) {
 	k := settings.Default()
 	err := plugin.DecodeSettings(r.Settings, &k)
@@ -36,8 +36,8 @@ func Open(ctx context.Context, r plugin.Request) (atoll.Provider, error) {
 	ctx, cancel := context.WithTimeout(ctx, enforceTimeout)
 	defer cancel()
 	opts.Enforced, err = Enforces(ctx, *opts)
-	if err != nil { // then it is as if the cluster did not
-		r.Log.Warn("it cannot be found out whether the cluster's network enforces NetworkPolicies", "err", err)
+	if err != nil { // assume that the cluster does not enforce them
+		r.Log.Warn("cannot find out whether the cluster's network enforces NetworkPolicies", "err", err)
 	}
 	return New(*opts)
 }
@@ -64,14 +64,14 @@ func optionsOf(k *settings.Settings) (*Options, error) {
 	}, err
 }
 
-// findCluster returns how the cluster is reached, and the namespace to use.
+// findCluster returns the client configuration of the cluster, and the namespace to use.
 func findCluster(k *settings.Settings) (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.Kubeconfig
 	from := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context})
 	config, err := from.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		err = errors.New("there is no cluster: set kubernetes.kubeconfig, or KUBECONFIG")
+		err = errors.New("no cluster configured: set kubernetes.kubeconfig or KUBECONFIG")
 	}
 	if err != nil {
 		return nil, "", atoll.E("open", "kubernetes", atoll.ErrUnavailable, err)

@@ -17,31 +17,31 @@ import (
 
 // The containers of a pod.
 const (
-	guestContainer = "guest"   // brings the guest's program, and stays until the other has ended
+	guestContainer = "guest"   // installs the guest's program, and stays until the other container has ended
 	mainContainer  = "sandbox" // the sandbox
 )
 
-// Where things are in a sandbox's container.
+// The paths in a sandbox's container.
 const (
 	guestDir    = "/.atoll"
 	guestPath   = guestDir + "/guest"
-	outcomePath = corev1.TerminationMessagePathDefault // what is written there is in the pod's status
+	outcomePath = corev1.TerminationMessagePathDefault // its content appears in the pod's status
 )
 
-// guestProgram is the guest in its image.
+// guestProgram is the path of the guest in its image.
 const guestProgram = "/atoll-guest"
 
-// The names of a pod's volumes; others are those of its mounts, by number.
+// The names of a pod's volumes; those of its mounts are numbered.
 const (
 	guestVolume = "guest"
 	dataVolume  = "data"
 )
 
-// dataPath is where on a data volume the work directory is: file systems have
-// directories of their own at the top.
+// dataPath is the path of the work directory on a data volume: file systems have directories of
+// their own at the top.
 const dataPath = "work"
 
-// buildPod is what runs a sandbox.
+// buildPod returns the pod that runs a sandbox.
 func (p *Provider) buildPod(r *record) (*corev1.Pod, error) {
 	spec := &r.note.Spec
 	config, err := p.guestConfig(spec)
@@ -68,12 +68,12 @@ func (p *Provider) buildPod(r *record) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// escapeVariables is a word that is not expanded as $(NAME).
+// escapeVariables escapes a word so that Kubernetes does not expand $(NAME) in it.
 func escapeVariables(word string) string { return strings.ReplaceAll(word, "$", "$$") }
 
-// podSpec is what all pods have in common, with the container that brings the guest. It
-// is the first one, and the second one is started when its hook is done: containers of
-// an init would have a node look every second only whether they have ended.
+// podSpec returns the common part of all pods, with the container that installs the guest. That
+// is the first container; the kubelet starts the second one when the hook of the first is done.
+// Init containers would be slower: a node checks only every second whether they have ended.
 func (p *Provider) podSpec(spec *atoll.Spec) corev1.PodSpec {
 	no, grace := false, int64(10)
 	o := &p.opts
@@ -118,18 +118,18 @@ func (p *Provider) podSpec(spec *atoll.Spec) corev1.PodSpec {
 	return s
 }
 
-// What the container that brings the guest asks for, and may use: it copies itself, for
-// which the sandbox waits, and then it waits.
+// The requests and limits of the container that installs the guest: it copies the program,
+// while the sandbox waits, and is idle then.
 var (
 	guestRequests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi"), corev1.ResourceCPU: resource.MustParse("10m")}
 	guestLimits   = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi"), corev1.ResourceCPU: resource.MustParse("1")}
 )
 
-// guestCaps are the capabilities of a guest that acts as the users of its sandbox: those
-// that provider/docker gives, too, and that the profile baseline allows.
+// guestCaps are the capabilities of a guest that acts as the users of its sandbox. The profile
+// baseline allows them, and provider/docker gives the same ones.
 var guestCaps = []corev1.Capability{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "SETUID"}
 
-// confineContainer takes from a container what the profile does not allow, and more.
+// confineContainer takes from a container everything that the profile does not allow, and more.
 func (p *Provider) confineContainer(c *corev1.Container, readOnly bool) {
 	no := false
 	c.ImagePullPolicy = corev1.PullPolicy(p.opts.Pull)
@@ -142,7 +142,7 @@ func (p *Provider) confineContainer(c *corev1.Container, readOnly bool) {
 	}
 }
 
-// guestConfig is what the guest of a sandbox is told, as JSON.
+// guestConfig returns the configuration of a sandbox's guest as JSON.
 func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	g := guest.Config{
 		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
@@ -152,7 +152,7 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	hasHome := slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	if p.opts.Profile == Restricted {
 		g.User = userAndGroup(p.opts.User)
-		if !hasHome { // no image has a home for this user
+		if !hasHome { // images have no home for this user
 			g.Env = append([]string{"HOME=" + spec.Workdir}, g.Env...)
 			hasHome = true
 		}
@@ -162,7 +162,7 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	return string(text), err
 }
 
-// setLimits sets what a container may use, and asks for.
+// setLimits sets the limits and requests of a container.
 func (p *Provider) setLimits(c *corev1.Container, spec *atoll.Spec) error {
 	limits := corev1.ResourceList{}
 	r := spec.Resources.WithDefaults()
@@ -186,7 +186,7 @@ func (p *Provider) setLimits(c *corev1.Container, spec *atoll.Spec) error {
 		return err
 	}
 	if count < 0 || len(ids) > 0 {
-		return atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "gpus %q: Kubernetes counts GPUs: say how many", r.GPUs)
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "gpus %q: Kubernetes has no device ids; give the number of GPUs", r.GPUs)
 	}
 	if count > 0 {
 		q := *resource.NewQuantity(int64(count), resource.DecimalSI)
@@ -195,7 +195,7 @@ func (p *Provider) setLimits(c *corev1.Container, spec *atoll.Spec) error {
 	return nil
 }
 
-// addMounts gives a container the sandbox's volumes.
+// addMounts adds the sandbox's volumes to a container.
 func (p *Provider) addMounts(pod *corev1.Pod, c *corev1.Container, spec *atoll.Spec) {
 	add := func(name, target, sub string, readOnly bool, source *corev1.VolumeSource) {
 		if source != nil {
@@ -226,10 +226,10 @@ func (p *Provider) addMounts(pod *corev1.Pod, c *corev1.Container, spec *atoll.S
 	}
 }
 
-// defaultTmpfsSize is that of a tmpfs that names none.
+// defaultTmpfsSize is the size of a tmpfs if its mount has none.
 const defaultTmpfsSize = 64 << 20
 
-// podHostname is a name that is valid as one.
+// podHostname returns the sandbox's name if it is a valid host name, or else part of its id.
 func podHostname(spec *atoll.Spec) string {
 	name := strings.ToLower(spec.Name)
 	if validHostname.MatchString(name) {

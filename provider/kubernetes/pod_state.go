@@ -13,7 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// mainStatus is the status of the sandbox's container, nil while its node has said nothing.
+// mainStatus returns the status of the sandbox's container; nil if its node has not reported
+// one.
 func mainStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return statusOf(pod, mainContainer)
 }
@@ -33,7 +34,7 @@ func podEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || c != nil && c.State.Terminated != nil
 }
 
-// endOfPod is how a pod has come to its end, nil if it has not.
+// endOfPod returns how a pod ended; nil if it has not ended.
 func endOfPod(pod *corev1.Pod, limits atoll.Resources) *sandboxEnd {
 	if !podEnded(pod) {
 		return nil
@@ -47,7 +48,7 @@ func endOfPod(pod *corev1.Pod, limits atoll.Resources) *sandboxEnd {
 		} else if s := atoll.Signal(t.ExitCode - 128); s == atoll.SIGKILL || s == atoll.SIGTERM {
 			e.exit.Signal = s
 		}
-		_ = json.Unmarshal([]byte(t.Message), &e.report) // a guest that was killed has said nothing
+		_ = json.Unmarshal([]byte(t.Message), &e.report) // a guest that was killed has left no message
 		switch t.Reason {
 		case "OOMKilled":
 			e.exit.Reason = "out of memory: the sandbox used more than " + limits.WithDefaults().Memory.String()
@@ -55,7 +56,7 @@ func endOfPod(pod *corev1.Pod, limits atoll.Resources) *sandboxEnd {
 			e.exit.Reason = "its container cannot be started: " + strings.TrimSpace(t.Message)
 		}
 	}
-	if pod.Status.Reason != "" { // of the node's, or of a controller's: Evicted, NodeLost, DeadlineExceeded, Preempting
+	if pod.Status.Reason != "" { // set by the node or a controller: Evicted, NodeLost, DeadlineExceeded, Preempting
 		e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", describeReason(pod.Status.Reason), strings.TrimSpace(pod.Status.Message)), ": ")
 		if e.exit.Code == 0 || e.exit.Code == 143 {
 			e.exit.Code, e.exit.Signal = 137, atoll.SIGKILL
@@ -69,7 +70,7 @@ func endOfPod(pod *corev1.Pod, limits atoll.Resources) *sandboxEnd {
 	return e
 }
 
-// describeReason says what Kubernetes says in one word.
+// describeReason returns a sentence for a reason that Kubernetes gives in one word.
 func describeReason(reason string) string {
 	known := map[string]string{
 		"Evicted":                  "its node has evicted it",
@@ -91,7 +92,8 @@ func describeReason(reason string) string {
 	return cmp.Or(known[reason], "Kubernetes has ended it ("+reason+")")
 }
 
-// unreachableReason is why a pod that runs cannot be reached, as far as is known; "" if it can.
+// unreachableReason returns why a running pod cannot be reached, as far as is known; "" if it
+// can.
 func unreachableReason(pod *corev1.Pod) string {
 	if nodeAway(pod) {
 		return "its node " + pod.Spec.NodeName + " does not answer"
@@ -102,12 +104,11 @@ func unreachableReason(pod *corev1.Pod) string {
 	return ""
 }
 
-// lostTimeout is how long after a pod was to be gone its node counts as one that does not come
-// back.
+// lostTimeout is the time after a pod's deletion deadline at which its node counts as lost.
 const lostTimeout = 30 * time.Second
 
-// isLost reports whether a pod was deleted, and a node that does not answer ought to have
-// ended it long since: it stays as long as the node is known, which may be for ever.
+// isLost reports whether a deleted pod is overdue on a node that does not answer. Kubernetes
+// has such a pod as long as it knows the node, perhaps for ever.
 func isLost(pod *corev1.Pod, now time.Time) bool {
 	return pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Add(lostTimeout)) && nodeAway(pod)
 }
@@ -115,11 +116,11 @@ func isLost(pod *corev1.Pod, now time.Time) bool {
 // nodeAway reports whether a pod's node does not answer.
 func nodeAway(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == "" // no node says that of a pod of its own
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == "" // no node reports that of a pod itself
 	})
 }
 
-// lastTransition is when something of a pod was last said to be otherwise.
+// lastTransition returns the time of the last change of a pod's conditions.
 func lastTransition(pod *corev1.Pod) time.Time {
 	last := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
@@ -130,8 +131,8 @@ func lastTransition(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// imageOf is the image of a sandbox's pod, called ref, by its digest; "" while that is
-// not known.
+// imageOf returns the image of a sandbox's pod, called ref, with its digest; "" if the digest
+// is not known yet.
 func imageOf(pod *corev1.Pod, ref string) string {
 	c := mainStatus(pod)
 	if c == nil || c.ImageID == "" {
@@ -139,21 +140,21 @@ func imageOf(pod *corev1.Pod, ref string) string {
 	}
 	name, _, _ := strings.Cut(ref, "@")
 	_, digest, ok := strings.Cut(c.ImageID, "@")
-	if !ok { // it came into its node from no registry
+	if !ok { // the node did not get it from a registry
 		digest = c.ImageID
 	}
 	return name + "@" + digest
 }
 
-// A hindrance is why a pod does not start.
+// A startBlocker describes what keeps a pod from starting.
 type startBlocker struct {
 	kind  atoll.Kind
 	text  string
-	final bool // nothing will change that
+	final bool // it will not change
 	pull  bool // an image cannot be pulled at the moment
 }
 
-// findBlocker is what keeps a pod from starting; nil if nothing is known to.
+// findBlocker returns what keeps a pod from starting; nil if nothing is known to.
 func findBlocker(pod *corev1.Pod) *startBlocker {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -161,7 +162,7 @@ func findBlocker(pod *corev1.Pod) *startBlocker {
 			if strings.Contains(c.Message, "Insufficient ") || strings.Contains(c.Message, "Too many pods") {
 				kind = atoll.ErrExhausted
 			}
-			return &startBlocker{kind, "no node takes its pod: " + c.Message, false, false}
+			return &startBlocker{kind, "no node can run its pod: " + c.Message, false, false}
 		}
 	}
 	for _, name := range []string{guestContainer, mainContainer} {
@@ -179,7 +180,8 @@ func findBlocker(pod *corev1.Pod) *startBlocker {
 	return nil
 }
 
-// waitingBlocker is why a container waits for more than its turn.
+// waitingBlocker returns the problem because of which a container waits; nil if it only waits
+// for its turn.
 func waitingBlocker(w *corev1.ContainerStateWaiting) *startBlocker {
 	message := strings.TrimSpace(w.Message)
 	has := func(parts ...string) bool {

@@ -31,29 +31,30 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 			if p.opts.PerProject {
 				where = "in all namespaces"
 			}
-			return atoll.Probe{Reason: "the account that is used may not " + missing + " " + where, Fix: "kubectl apply -f deploy/kubernetes/" + need.role + "/role.yaml, or use another account"}
+			return atoll.Probe{Reason: "the account may not " + missing + " " + where, Fix: "kubectl apply -f deploy/kubernetes/" + need.role + "/role.yaml, or use another account"}
 		}
 	}
 	var notes []string
 	if version != "" {
-		notes = append(notes, "pods are made by agent-sandbox ("+version+"): kubectl get sandboxes")
+		notes = append(notes, "agent-sandbox ("+version+") creates the pods: kubectl get sandboxes")
 		if served, err := p.servesKinds(ctx, warmGroup, warmVersion, warmKinds...); p.opts.WarmPods > 0 && err == nil && !served {
 			notes = append(notes, "kubernetes.warm_pods: "+errNoWarmPools.Error())
 		}
 	}
 	if !p.opts.Enforced {
-		notes = append(notes, "NetworkPolicies are made, and not known to be enforced: a sandbox without a network may have one")
+		notes = append(notes, "the cluster may not enforce NetworkPolicies: a sandbox without a network may have one")
 	}
 	if p.opts.Ephemeral {
-		notes = append(notes, "kubernetes.ephemeral is set: what is in a sandbox ends with its pod")
+		notes = append(notes, "kubernetes.ephemeral is set: the files of a sandbox are lost with its pod")
 	}
 	return atoll.Probe{OK: true, Notes: notes}
 }
 
-// basePermissions is what the account has to be allowed, which deploy/kubernetes has as a Role.
+// basePermissions lists the permissions that the account needs. deploy/kubernetes has them as a
+// Role.
 var basePermissions = slices.Concat(
 	permissions("", "pods", "create", "delete", "get", "list", "watch"),
-	permissions("", "pods/exec", "create", "get"), // API servers from 1.35 on ask for the first one
+	permissions("", "pods/exec", "create", "get"), // API servers from 1.35 on check create
 	permissions("", "pods/log", "get"),
 	permissions("", "configmaps", "create", "delete", "get", "list", "update", "watch"),
 	permissions("", "persistentvolumeclaims", "create", "delete", "get", "list", "watch"),
@@ -61,8 +62,8 @@ var basePermissions = slices.Concat(
 	permissions("networking.k8s.io", "networkpolicies", "create", "delete"),
 )
 
-// projectPermissions is what it has to be allowed besides, where each project has a
-// namespace of its own.
+// projectPermissions lists the permissions that the account needs in addition if each project
+// has a namespace of its own.
 var projectPermissions = permissions("", "namespaces", "create", "delete", "get")
 
 func permissions(group, what string, verbs ...string) (list []authorizationv1.ResourceAttributes) {
@@ -73,14 +74,15 @@ func permissions(group, what string, verbs ...string) (list []authorizationv1.Re
 	return list
 }
 
-// A need is what the account has to be allowed, and where in deploy/kubernetes the role is
-// that allows it.
+// A permissionSet is a list of permissions that the account needs, and the path in
+// deploy/kubernetes of the role that grants them.
 type permissionSet struct {
 	verbs []authorizationv1.ResourceAttributes
 	role  string
 }
 
-// requiredPermissions are those of the provider, with agent-sandbox or without.
+// requiredPermissions returns the permissions that the provider needs, with agent-sandbox or
+// without.
 func (p *Provider) requiredPermissions(agents bool) []permissionSet {
 	all := []permissionSet{{basePermissions, "sandboxes"}}
 	if p.opts.PerProject {
@@ -92,7 +94,8 @@ func (p *Provider) requiredPermissions(agents bool) []permissionSet {
 	return all
 }
 
-// missingPermission is what of that the account is not allowed; "" if nothing.
+// missingPermission returns the first of those permissions that the account lacks, as VERB
+// RESOURCE; "" if it has all.
 func (p *Provider) missingPermission(ctx context.Context, all []authorizationv1.ResourceAttributes) (string, error) {
 	client, err := authorizationv1client.NewForConfigAndClient(p.api.config, p.api.client)
 	if err != nil {

@@ -17,36 +17,36 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// A note is what is written down of a sandbox, in its record.
+// A note is the stored state of a sandbox, in its record.
 type note struct {
 	Spec atoll.Spec `json:"spec"`
-	// State is StateCreating, StateCreated, StateRunning of one whose pod says how it is,
-	// or how it has come to its end.
-	State   atoll.State `json:"state"`
-	Pod     types.UID   `json:"pod,omitempty"`     // of its last life
-	Starter string      `json:"starter,omitempty"` // who starts it at the moment: another one each time
-	Until   time.Time   `json:"until,omitzero"`    // while it is being made, or started: nobody is at it any more after that
-	Over    bool        `json:"over,omitempty"`    // its time is, and it is being removed: nobody gives it more
-	Expires time.Time   `json:"expires,omitzero"`  // when its time is over
-	Image   string      `json:"image,omitempty"`   // of its last life, by its digest
-	Started time.Time   `json:"started,omitzero"`  // its last life was
-	Stopped time.Time   `json:"stopped,omitzero"`  // it was, of one that has come to its end
-	Exit    *atoll.Exit `json:"exit,omitempty"`    // of its main process
-	Reason  string      `json:"reason,omitempty"`  // of its end
-	Idle    bool        `json:"idle,omitempty"`    // it was stopped because nobody used it
-	Volume  bool        `json:"volume,omitempty"`  // it has a data volume
-	Stdout  int64       `json:"stdout,omitempty"`  // how much its main process had written when it ended
-	Stderr  int64       `json:"stderr,omitempty"`  // of which the last is in the record
+	// State is StateCreating, StateCreated, the state in which the sandbox ended, or
+	// StateRunning: then the pod tells its actual state.
+	State        atoll.State `json:"state"`
+	Pod          types.UID   `json:"pod,omitempty"`     // of the last run
+	Starter      string      `json:"starter,omitempty"` // a random id of the program's start that holds the lease
+	LeaseExpires time.Time   `json:"until,omitzero"`    // expiry of the lease of a creation or a start
+	Removing     bool        `json:"over,omitempty"`    // it has expired and is being removed: no program may extend it
+	Expires      time.Time   `json:"expires,omitzero"`  // its expiry
+	Image        string      `json:"image,omitempty"`   // of the last run, with its digest
+	Started      time.Time   `json:"started,omitzero"`  // when the last run began
+	Stopped      time.Time   `json:"stopped,omitzero"`  // when it ended, if it has
+	Exit         *atoll.Exit `json:"exit,omitempty"`    // of the main process
+	Reason       string      `json:"reason,omitempty"`  // why it ended
+	Idle         bool        `json:"idle,omitempty"`    // it was stopped because it was idle
+	Volume       bool        `json:"volume,omitempty"`  // it has a data volume
+	Stdout       int64       `json:"stdout,omitempty"`  // bytes that the main process had written when it ended
+	Stderr       int64       `json:"stderr,omitempty"`  // the record has the last of them
 }
 
 // The keys of a record.
 const (
 	keyNote   = "sandbox" // a note as JSON
-	keyStdout = "stdout"  // what is kept of its main process's outputs, compressed
+	keyStdout = "stdout"  // the stored part of the main process's output, compressed
 	keyStderr = "stderr"
 )
 
-// A record is what is known of a sandbox.
+// A record is the state of a sandbox, as far as it is known.
 type record struct {
 	atoll.Status
 	note   note
@@ -54,8 +54,8 @@ type record struct {
 	pod    *corev1.Pod // nil if there is none
 }
 
-// findRecord finds a sandbox: what is not seen yet may have been made by somebody else a
-// moment ago. Kinds: ErrNotFound, ErrUnavailable.
+// findRecord finds a sandbox. If the view does not have it, it asks the API server: another
+// program may have created it a moment ago. Kinds: ErrNotFound, ErrUnavailable.
 func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	if object := p.view.recordOf(id); object != nil {
 		return p.decodeRecord(object), nil
 	}
-	if p.opts.PerProject { // there is no telling where it would be
+	if p.opts.PerProject { // its namespace is unknown
 		return p.searchNamespaces(ctx, op, id)
 	}
 	object, err := p.api.core.ConfigMaps(p.opts.Namespace).Get(ctx, p.names.sandboxName(id), getOptions)
@@ -76,8 +76,9 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	return p.awaitFound(ctx, op, id, object)
 }
 
-// findLatestRecord is look, as the sandbox is also if another program has just changed it, which is
-// seen a moment later only. It asks the API server. Kinds: those of look.
+// findLatestRecord is like findRecord, but asks the API server, so it includes changes that
+// another program has just made and that the view does not have yet. Kinds: those of
+// findRecord.
 func (p *Provider) findLatestRecord(ctx context.Context, op, id string) (*record, error) {
 	r, err := p.findRecord(ctx, op, id)
 	if err != nil {
@@ -105,13 +106,13 @@ func (p *Provider) findLatestRecord(ctx context.Context, op, id string) (*record
 	if !slices.ContainsFunc(pods.Items, there) {
 		return r, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, endTimeout) // it may be deleted meanwhile
+	wait, cancel := context.WithTimeout(ctx, endTimeout) // the pod may be deleted meanwhile
 	defer cancel()
 	_ = p.view.waitUntil(wait, id, seen)
 	return p.findRecord(ctx, op, id)
 }
 
-// searchNamespaces finds a sandbox in whatever namespace.
+// searchNamespaces finds a sandbox in any namespace.
 func (p *Provider) searchNamespaces(ctx context.Context, op, id string) (*record, error) {
 	all, err := p.api.core.ConfigMaps(metav1.NamespaceAll).List(ctx, p.names.selectOwn(labelRole, roleSandbox, labelSession, id))
 	if err != nil {
@@ -123,7 +124,7 @@ func (p *Provider) searchNamespaces(ctx context.Context, op, id string) (*record
 	return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 }
 
-// awaitFound waits until an object that was found is in the view, too, with its pod.
+// awaitFound waits until the view has an object that was found, with its pod.
 func (p *Provider) awaitFound(ctx context.Context, op, id string, object *corev1.ConfigMap) (*record, error) {
 	if object.Labels[labelOwner] != string(p.names) || object.Labels[labelSession] != id || object.Labels[labelRole] != roleSandbox {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
@@ -137,7 +138,7 @@ func (p *Provider) awaitFound(ctx context.Context, op, id string, object *corev1
 	return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 }
 
-// decodeRecord makes a record of its object and of what else is seen.
+// decodeRecord returns the record in an object, completed by the pod that the view has.
 func (p *Provider) decodeRecord(object *corev1.ConfigMap) *record {
 	id := object.Labels[labelSession]
 	r := &record{object: object, pod: p.view.podOf(id)}
@@ -152,23 +153,23 @@ func (p *Provider) decodeRecord(object *corev1.ConfigMap) *record {
 	st.Spec, st.State, st.Image, st.Expires = n.Spec, n.State, n.Image, n.Expires
 	st.Started, st.Stopped, st.Exit, st.Reason = n.Started, n.Stopped, n.Exit, n.Reason
 	if at, err := time.Parse(time.RFC3339Nano, object.Annotations[annotationCreated]); err == nil {
-		st.Created = at // Kubernetes counts seconds
+		st.Created = at // a time stamp of Kubernetes has whole seconds
 	}
 	if n.State != atoll.StateRunning {
 		return r
 	}
 	if r.pod != nil && r.pod.UID == n.Pod {
 		ref := cmp.Or(n.Spec.Image, p.opts.Image)
-		st.Image = cmp.Or(imageOf(r.pod, ref), st.Image, ref) // which one that is, its node says a moment later
+		st.Image = cmp.Or(imageOf(r.pod, ref), st.Image, ref) // the node reports the digest a moment later
 	}
 	r.fillRunning()
 	return r
 }
 
-// annotationCreated is when a sandbox was made.
+// annotationCreated has the time of a sandbox's creation.
 const annotationCreated = "atoll/created"
 
-// fillRunning fills in how a sandbox is that was running when its record was written.
+// fillRunning sets the status of a sandbox that was running when its record was written.
 func (r *record) fillRunning() {
 	st, pod := &r.Status, r.pod
 	if pod == nil || pod.UID != r.note.Pod {
@@ -189,7 +190,7 @@ func (r *record) fillRunning() {
 	}
 }
 
-// fillEnd fills in how a sandbox has come to its end.
+// fillEnd sets the status of a sandbox that has ended.
 func (r *record) fillEnd(e *sandboxEnd) {
 	st := &r.Status
 	st.State, st.Stopped, st.Reason = e.exit.State(), e.at, e.report.Reason
@@ -216,16 +217,15 @@ func (r *record) fillEnd(e *sandboxEnd) {
 	}
 }
 
-// isStarting reports whether somebody is at starting the sandbox.
-func (n *note) isStarting(now time.Time) bool { return n.Starter != "" && now.Before(n.Until) }
+// isStarting reports whether a program holds the lease of a start.
+func (n *note) isStarting(now time.Time) bool { return n.Starter != "" && now.Before(n.LeaseExpires) }
 
-// hasEnded reports whether a sandbox has come to its end that was running when its record was
-// written.
+// hasEnded reports whether a sandbox has ended that was running when its record was written.
 func (r *record) hasEnded() bool {
 	return r.note.State == atoll.StateRunning && (r.State == atoll.StateStopped || r.State == atoll.StateFailed)
 }
 
-// encodeInto writes a note into its object.
+// encodeInto stores a note in its object.
 func (n *note) encodeInto(object *corev1.ConfigMap) error {
 	text, err := json.Marshal(n)
 	if object.Data == nil {
@@ -235,9 +235,10 @@ func (n *note) encodeInto(object *corev1.ConfigMap) error {
 	return err
 }
 
-// updateRecord writes down what fn makes of the note of a sandbox, unless fn returns an error,
-// and waits until it is seen. fn may be called more than once: others write, too. Kinds:
-// ErrNotFound (it is not there, or another one by now), and those of fn.
+// updateRecord calls fn to change the note of a sandbox, stores the result, and waits until the
+// view has it. If fn returns an error, nothing changes. updateRecord calls fn again if another
+// program has written meanwhile. Kinds: ErrNotFound (the sandbox does not exist, or another one
+// has its id), and those of fn.
 func (p *Provider) updateRecord(ctx context.Context, r *record, fn func(object *corev1.ConfigMap, n *note) error) error {
 	object := r.object.DeepCopy()
 	maps := p.api.core.ConfigMaps(object.Namespace)
@@ -269,7 +270,7 @@ func (p *Provider) updateRecord(ctx context.Context, r *record, fn func(object *
 	}
 }
 
-// requireRunning is the error of what needs a running sandbox.
+// requireRunning returns the error of a call that needs a running sandbox; nil if it runs.
 func requireRunning(op string, st *atoll.Status) error {
 	switch st.State {
 	case atoll.StateRunning:
@@ -280,9 +281,9 @@ func requireRunning(op string, st *atoll.Status) error {
 	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
 }
 
-// An end is how a sandbox's pod has come to its.
+// A sandboxEnd describes how a sandbox's pod ended.
 type sandboxEnd struct {
-	exit   atoll.Exit // of the container; its Reason says what is not the main process's doing
+	exit   atoll.Exit // of the container; Reason tells of causes other than the main process
 	report guest.Report
 	at     time.Time
 }

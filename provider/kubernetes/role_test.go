@@ -27,16 +27,16 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// deploy is where there is what puts Atoll into a cluster, with the role of its account.
+// deploy has the manifests that deploy Atoll to a cluster, with the role of its account.
 const deploy = "../../deploy/kubernetes/"
 
-// A counted is an account of the cluster, and what it has been used for.
+// A counted is an account of the cluster, which counts the permissions that it uses.
 type counted struct {
 	mu   sync.Mutex
 	used map[string]bool // "VERB GROUP/RESOURCE[/SUBRESOURCE]"
 }
 
-// config reaches the cluster as the account of the server, which has been given what is in
+// config returns the configuration of the server's account, which has the permissions in those
 // files of deploy.
 func (c *counted) config(t *testing.T, files ...string) *rest.Config {
 	t.Helper()
@@ -66,7 +66,7 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (c *counting) WrappedRoundTripper() http.RoundTripper { return c.next }
 
-// asked is what a role must allow for a request; "" for what everybody may ask.
+// asked returns the permission that a request needs; "" if every account has it.
 func asked(req *http.Request) string {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	group := ""
@@ -95,8 +95,8 @@ func asked(req *http.Request) string {
 	return verb + " " + group + "/" + what
 }
 
-// check sees that a role, as kubectl prints it, allows what Probe asks for, no more, and
-// that the account has used all of it but what is rare.
+// check checks that a role, as kubectl prints it, allows exactly what Probe checks, and that
+// the account has used every permission that is not rare.
 func (c *counted) check(t *testing.T, role string, needed []string) {
 	t.Helper()
 	var r struct{ Rules []rbacv1.PolicyRule }
@@ -125,7 +125,7 @@ func (c *counted) check(t *testing.T, role string, needed []string) {
 	}
 }
 
-// rare are verbs that are there for what these tests need not meet.
+// rare lists permissions that these tests need not use, with their purpose.
 var rare = map[string]string{
 	"create /pods/exec":            "API servers from 1.35 on ask for it",
 	"get /pods":                    "two programs want the files of a stopped sandbox at once",
@@ -137,12 +137,12 @@ var rare = map[string]string{
 	"list agents.x-k8s.io/sandboxes":                "the same",
 	"list extensions.agents.x-k8s.io/sandboxclaims": "the same",
 
-	"create extensions.agents.x-k8s.io/sandboxtemplates": "API servers want it of who patches what is not there",
+	"create extensions.agents.x-k8s.io/sandboxtemplates": "API servers check it if a patched object does not exist",
 	"create extensions.agents.x-k8s.io/sandboxwarmpools": "the same",
 }
 
-// What there is with a namespace for each project, where the account is kept to those that
-// are: the role for that is enough, too, and all of it is needed.
+// With a namespace for each project, where an admission policy restricts the account to those
+// namespaces: the role for that suffices, and none of its permissions is superfluous.
 func TestRolePerProject(t *testing.T) {
 	used := &counted{used: map[string]bool{}}
 	files := []string{"components/namespace-per-project/role.yaml", "components/namespace-per-project/admission.yaml"}
@@ -162,7 +162,8 @@ func TestRolePerProject(t *testing.T) {
 	used.check(t, lab(t).Kubectl(t, "get", "clusterrole", "atoll-sandboxes", "--output=json"), kubernetes.Needed(true))
 }
 
-// tryAll does what the suite does not, and sees that the account may do it.
+// tryAll makes the calls that the suite does not make, and checks that the account may make
+// them.
 func tryAll(t *testing.T, as func(*kubernetes.Options)) {
 	t.Helper()
 	p := open(t, as)
@@ -191,7 +192,7 @@ func tryAll(t *testing.T, as func(*kubernetes.Options)) {
 	}
 }
 
-// bounded waits until the account is kept from namespaces that are no sandboxes'.
+// bounded waits until the admission policy keeps the account from the namespaces of others.
 func bounded(t *testing.T, config *rest.Config) {
 	t.Helper()
 	core, err := corev1client.NewForConfig(config)

@@ -10,14 +10,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// A sandbox is a handle: what is known of it is looked up each time.
+// A sandbox is a handle: each call looks up the sandbox's state.
 type sandbox struct {
 	guestproc.Sandbox
 	p  *Provider
 	id string
 }
 
-// newHandle is the handle of the one with that id.
+// newHandle returns the handle of the sandbox with that id.
 func (p *Provider) newHandle(id string) *sandbox {
 	s := &sandbox{p: p, id: id}
 	s.Sandbox = guestproc.Sandbox{
@@ -43,8 +43,8 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return r.Status.Clone(), nil
 }
 
-// withLockedRecord runs fn on the sandbox as it is, also if another program has just changed it, while
-// nobody else in this program does.
+// withLockedRecord runs fn with the latest record of the sandbox, including changes that
+// another program has just made, while this program holds the sandbox's lock.
 func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*record) error) error {
 	if err := s.p.view.open(ctx, op); err != nil {
 		return err
@@ -67,13 +67,13 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		return nil, err
 	}
 	if s.p.opts.Profile == Restricted && cmd.User != "" && cmd.User != userAndGroup(s.p.opts.User) {
-		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "all in this sandbox is user %d's: kubernetes.profile %s has others", s.p.opts.User, Baseline)
+		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "user %q not available: all processes run as uid %d (set kubernetes.profile: %s)", cmd.User, s.p.opts.User, Baseline)
 	}
 	return s.Sandbox.Exec(ctx, cmd)
 }
 
-// endedMain is the main process of a sandbox that has come to its end: how it ended, and
-// what is kept of what it has printed. Kinds: ErrNotExist (there was none, or it runs).
+// endedMain returns the main process of an ended sandbox: how it ended, and the stored part of
+// its output. Kinds: ErrNotExist (there was none, or it runs).
 func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
 	r, err := s.p.findRecord(ctx, "process", s.id)
 	if err != nil {
@@ -83,12 +83,12 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 		return nil, atoll.ProcessStatus{}, err
 	}
 	out := storedOutput(r)
-	if r.note.State == atoll.StateRunning { // nobody has folded it yet
+	if r.note.State == atoll.StateRunning { // no program has recorded the end yet
 		if out, err = s.p.readPodLog(ctx, r); err != nil {
-			if again, lookErr := s.p.findRecord(ctx, "process", s.id); lookErr == nil && again.note.State != atoll.StateRunning && again.Exit != nil { // by now
+			if again, lookErr := s.p.findRecord(ctx, "process", s.id); lookErr == nil && again.note.State != atoll.StateRunning && again.Exit != nil { // another program has recorded it meanwhile
 				r, out = again, storedOutput(again)
 			} else {
-				s.p.opts.Log.Warn("the log of its pod cannot be read", "sandbox", s.id, "err", err)
+				s.p.opts.Log.Warn("cannot read the pod's log", "sandbox", s.id, "err", err)
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	defer s.p.sweeper.Rouse()
 	return s.withLockedRecord(ctx, "extend", func(r *record) error {
 		return s.p.updateRecord(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
-			if n.Over {
+			if n.Removing {
 				return atoll.E("extend", s.id, atoll.ErrNotFound, nil)
 			}
 			now := r.Status

@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
-// rewrite changes what is written down of a sandbox, as a program does that dies then.
+// rewrite changes the record of a sandbox, like a program that dies then.
 func rewrite(t *testing.T, p *kubernetes.Provider, id string, change map[string]any) {
 	t.Helper()
 	core, _, done := clients(t)
@@ -45,10 +45,10 @@ func rewrite(t *testing.T, p *kubernetes.Provider, id string, change map[string]
 	}
 }
 
-// lively is a main process that adds a line to a file in each of its lives.
+// lively is a main process that adds a line to a file in each run.
 var lively = []string{"/bin/busybox", "sh", "-c", "echo life >> /work/lives; exec sleep 3600"}
 
-// Of two programs that start a sandbox at once one makes its pod, and both find it running.
+// If two programs start a sandbox at once, one creates its pod, and both find it running.
 func TestTwoStarts(t *testing.T) {
 	a := provider(t)
 	b := reopen(t, a)
@@ -81,13 +81,13 @@ func TestTwoStarts(t *testing.T) {
 	}
 }
 
-// Who dies after it has made a pod, and before that is written down, leaves one that is
-// ended; and who dies before that keeps others waiting for a while only.
+// A program that dies after it has created a pod, and before it records the start, leaves a pod
+// that is deleted. A program that dies before that makes others wait only for a while.
 func TestStarterDies(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: lively})
 	rewrite(t, p, sb.ID(), map[string]any{"state": "stopped", "pod": "", "starter": "dead", "until": time.Now().Add(-time.Second)})
-	other := reopen(t, p) // which looks around as it begins
+	other := reopen(t, p) // it sweeps when it opens
 	defer other.Close()
 	if _, err := other.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestStarterDies(t *testing.T) {
 	}
 }
 
-// How a main process has failed, and what it has printed, is known when its pod is gone.
+// The exit and the output of a failed main process are known after its pod is gone.
 func TestFailureIsWrittenDown(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "echo last words; sleep 1; exit 3"}})
@@ -135,7 +135,7 @@ func TestFailureIsWrittenDown(t *testing.T) {
 	}
 }
 
-// One that is to go by itself goes also when its pod was deleted.
+// A sandbox with AutoRemove is also removed if its pod was deleted.
 func TestAutoRemoveOfADeletedPod(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{AutoRemove: true, Cmd: []string{"/bin/busybox", "sleep", "3600"}})

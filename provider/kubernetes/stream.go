@@ -19,20 +19,20 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A conn is the stdio of a program that a node executes in a pod, in messages over a
-// WebSocket: the first byte of each says which stream it is of. client-go's own client of
-// that protocol leaves goroutines behind that look up every five seconds.
+// A conn is the stdio of a program that a node executes in a pod, as messages over a WebSocket:
+// the first byte of each message names its stream. client-go's client of this protocol is not
+// used because it leaves goroutines behind that wake up every five seconds.
 type conn struct {
 	ws        *websocket.Conn
-	halfClose bool // the other side knows of half-closed streams
+	halfClose bool // the other side supports half-closed streams
 	cancel    context.CancelFunc
 	ctx       context.Context // ends with the connection
 
-	message io.Reader // what is left of the one that is being read
+	message io.Reader // the rest of the message that Read returns
 
 	mu      sync.Mutex
-	stderr  bytes.Buffer // on stderr
-	exitErr error        // what the node says of the program's end
+	stderr  bytes.Buffer // the beginning of the program's stderr
+	exitErr error        // how the program ended, as its node says
 }
 
 // The streams.
@@ -41,17 +41,17 @@ const (
 	channelStdout = 1
 	channelStderr = 2
 	channelError  = 3
-	channelClose  = 255 // names a stream that has come to its end
+	channelClose  = 255 // names a stream that has ended
 )
 
-// The versions of the protocol that are known. The first has half-closed streams, since
-// Kubernetes 1.30; the others are as old as it.
+// The versions of the protocol that this package speaks. Version 5 has half-closed streams,
+// since Kubernetes 1.30; version 4 is as old as Kubernetes.
 const (
 	protocol5 = "v5.channel.k8s.io"
 	protocol4 = "v4.channel.k8s.io"
 )
 
-// dialExec has a program executed that at says.
+// dialExec connects to the exec endpoint at that URL, which executes a program.
 func dialExec(ctx context.Context, client *http.Client, at *url.URL) (*conn, error) {
 	ws, resp, err := websocket.Dial(ctx, at.String(), &websocket.DialOptions{HTTPClient: client, Subprotocols: []string{protocol5, protocol4}})
 	if err != nil {
@@ -64,13 +64,13 @@ func dialExec(ctx context.Context, client *http.Client, at *url.URL) (*conn, err
 	return c, nil
 }
 
-// upgradeError is what the API server says instead. Kinds: ErrDenied.
+// upgradeError returns the API server's error for a refused upgrade. Kinds: ErrDenied.
 func upgradeError(resp *http.Response, err error) error {
 	if resp == nil || resp.Body == nil {
 		return err
 	}
 	var status metav1.Status
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what there is of it
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // as much as there is
 	if json.Unmarshal(body, &status) == nil && status.Message != "" {
 		err = errors.New(status.Message)
 	}
@@ -80,8 +80,7 @@ func upgradeError(resp *http.Response, err error) error {
 	return err
 }
 
-// pingInterval is how often a connection says that it is there, to those on its way who
-// forget what is silent.
+// pingInterval is the time between pings: proxies may drop a silent connection.
 const pingInterval = 30 * time.Second
 
 func (c *conn) keepAlive() {
@@ -103,7 +102,7 @@ func (c *conn) keepAlive() {
 	}
 }
 
-// Read implements io.Reader: what the program writes to stdout.
+// Read implements io.Reader. It reads the program's stdout.
 func (c *conn) Read(b []byte) (int, error) {
 	for {
 		if c.message == nil {
@@ -145,10 +144,10 @@ func (c *conn) nextMessage() error {
 	}
 }
 
-// stderrLimit is how much of stderr is kept.
+// stderrLimit is the number of bytes of stderr that a conn stores.
 const stderrLimit = 4 << 10
 
-// handleMessage takes in a message of another stream.
+// handleMessage handles a message of another stream.
 func (c *conn) handleMessage(channel byte, r io.Reader) error {
 	text, err := io.ReadAll(r)
 	c.mu.Lock()
@@ -168,10 +167,10 @@ func (c *conn) handleMessage(channel byte, r io.Reader) error {
 	return err
 }
 
-// messageSize is how much is sent at once.
+// messageSize is the largest payload of a message.
 const messageSize = 32 << 10
 
-// Write implements io.Writer: what the program reads from stdin.
+// Write implements io.Writer. It writes to the program's stdin.
 func (c *conn) Write(b []byte) (n int, err error) {
 	message := make([]byte, 0, min(len(b), messageSize)+1)
 	for len(b) > 0 {
@@ -185,7 +184,8 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// CloseWrite tells the program that nothing more will come, if that can be told.
+// CloseWrite ends the program's stdin, if the protocol supports it. Errors:
+// errors.ErrUnsupported.
 func (c *conn) CloseWrite() error {
 	if !c.halfClose {
 		return errors.ErrUnsupported
@@ -199,12 +199,12 @@ func (c *conn) Close() error {
 	return c.ws.CloseNow()
 }
 
-// stderrError is what the program has said on stderr, or the node of it.
+// stderrError returns what the program has written to stderr, or else the node's error.
 func (c *conn) stderrError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if text := strings.TrimSpace(c.stderr.String()); text != "" {
-		return fmt.Errorf("it says %q", text)
+		return fmt.Errorf("stderr: %q", text)
 	}
 	return c.exitErr
 }

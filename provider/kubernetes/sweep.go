@@ -12,12 +12,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// sweepSandboxes removes the sandboxes whose time is over, and what is left of those that were
-// never finished, and writes down how others have ended. Any provider of the same cluster
-// does it: what one has done, another finds done. It asks the cluster for nothing.
+// sweepSandboxes removes expired sandboxes and the remains of abandoned creations, and records
+// the ends of others. Every provider of the cluster sweeps; if two do the same work, the second
+// finds it done. It reads only the view, and returns the time of the next sweep.
 func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 	if !p.view.isOpen() {
-		return due // its opening rouses the sweeper
+		return due // opening the view wakes the sweeper
 	}
 	for _, object := range p.view.allRecords() {
 		r := p.decodeRecord(object)
@@ -28,7 +28,7 @@ func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 		} else if due = sweeper.Sooner(due, t); r.hasEnded() || r.strayPod() != nil {
 			err = p.reconcilePod(ctx, r.ID)
 		} else if r.note.isStarting(time.Now()) {
-			due = sweeper.Sooner(due, r.note.Until.Add(time.Second)) // it may leave a stray
+			due = sweeper.Sooner(due, r.note.LeaseExpires.Add(time.Second)) // the start may leave a stray pod
 		}
 		for _, pod := range p.view.podsWithRole(r.ID, roleCaretaker) {
 			if podEnded(pod) && err == nil {
@@ -50,20 +50,19 @@ func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 	return due
 }
 
-// dueTime is when the sandbox's time is over; zero means that it is not known.
+// dueTime returns the expiry of the sandbox; zero means that it is not known.
 func (r *record) dueTime() time.Time {
-	if r.note.Over {
+	if r.note.Removing {
 		return r.Created
 	}
-	if r.note.State == atoll.StateCreating && !r.note.Until.IsZero() {
-		return r.note.Until.Add(time.Second)
+	if r.note.State == atoll.StateCreating && !r.note.LeaseExpires.IsZero() {
+		return r.note.LeaseExpires.Add(time.Second)
 	}
 	return sweeper.Due(&r.Status, r.note.Idle)
 }
 
-// removeExpired removes a sandbox with its data volume, if it is still due: another program may
-// have started it again, or given it more time, and none may any more once that is written
-// down.
+// removeExpired removes a sandbox with its data volume, if it still is expired: another program
+// may have started or extended it. It first sets Removing in the record, which prevents both.
 func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	release, err := p.locks.Lock(ctx, id)
 	if err != nil {
@@ -82,10 +81,10 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	}
 	err = p.updateRecord(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
 		was := &r.note
-		if n.State != was.State || n.Pod != was.Pod || n.Starter != was.Starter || !n.Until.Equal(was.Until) || !n.Expires.Equal(was.Expires) {
+		if n.State != was.State || n.Pod != was.Pod || n.Starter != was.Starter || !n.LeaseExpires.Equal(was.LeaseExpires) || !n.Expires.Equal(was.Expires) {
 			return errDoneElsewhere
 		}
-		n.Over = true
+		n.Removing = true
 		return nil
 	})
 	if errors.Is(err, errDoneElsewhere) || atoll.KindOf(err) == atoll.ErrNotFound || apierrors.IsNotFound(err) {
@@ -94,12 +93,12 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	half := r.note.State == atoll.StateCreating // its data volume may be that of a sandbox before it
+	half := r.note.State == atoll.StateCreating // its data volume may belong to an earlier sandbox with its id
 	return p.removeSandbox(ctx, id, atoll.RemoveOptions{Volumes: !half})
 }
 
-// strayPod is the pod of a sandbox that is not to run: whoever has started it has died before
-// that was written down. It is nil if there is none.
+// strayPod returns the pod of a sandbox that should not run: the program that started it died
+// before it recorded the start. It returns nil if there is no such pod.
 func (r *record) strayPod() *corev1.Pod {
 	pod := r.pod
 	if pod == nil || pod.UID == r.note.Pod || pod.DeletionTimestamp != nil || podEnded(pod) {
@@ -111,8 +110,8 @@ func (r *record) strayPod() *corev1.Pod {
 	return pod
 }
 
-// reconcilePod writes down how a sandbox has ended, or ends what is not to run. The API server
-// is asked first: what is seen of records and of pods may be of different moments.
+// reconcilePod records the end of a sandbox, or deletes its stray pod. It asks the API server
+// first: the view may have a record and a pod of different moments.
 func (p *Provider) reconcilePod(ctx context.Context, id string) error {
 	release, err := p.locks.Lock(ctx, id)
 	if err != nil {
@@ -127,7 +126,7 @@ func (p *Provider) reconcilePod(ctx context.Context, id string) error {
 		return err
 	}
 	if stray := r.strayPod(); stray != nil {
-		p.opts.Log.Warn("a pod that nobody has written down is deleted", "sandbox", id, "pod", stray.Name)
+		p.opts.Log.Warn("delete a stray pod", "sandbox", id, "pod", stray.Name)
 		return p.maker.retirePod(ctx, stray)
 	}
 	if !r.hasEnded() {

@@ -10,14 +10,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What is not allowed is not allowed, above all if nothing is: a rule without peers would
-// be one for all of them.
+// A policy allows only what the spec allows, above all if that is nothing: a rule without peers
+// would allow all of them.
 func TestEgress(t *testing.T) {
 	for _, tt := range []struct {
 		what  string
 		n     atoll.Network
 		rules int
-		cidrs []string // of the first
+		cidrs []string // of the first rule
 	}{
 		{"none", atoll.Network{Mode: atoll.NetworkNone}, 0, nil},
 		{"nothing said", atoll.Network{}, 0, nil},
@@ -48,7 +48,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Only a pod that has tried, and could not, says that a policy is enforced.
+// Only a pod that has tried to connect, and could not, shows that a policy is enforced.
 func TestTried(t *testing.T) {
 	pod := func(reason string, terminated *corev1.ContainerStateTerminated) *corev1.Pod {
 		return &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, ContainerStatuses: []corev1.ContainerStatus{
@@ -73,8 +73,8 @@ func TestTried(t *testing.T) {
 	}
 }
 
-// A sandbox whose node does not come back has failed, some time after its pod was deleted;
-// until then it may be found again.
+// A sandbox on a lost node has failed some time after its pod was deleted; until then the node
+// may come back.
 func TestLostNode(t *testing.T) {
 	r := func(deleted time.Duration, ready metav1.Time, reason string) *record {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
@@ -106,7 +106,7 @@ func TestLostNode(t *testing.T) {
 	}
 }
 
-// A pod that says nothing of its end has one that does not move.
+// The end of a pod without a status for it stays the same on each read.
 func TestEndWithoutStatus(t *testing.T) {
 	at := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on memory.",
@@ -117,7 +117,7 @@ func TestEndWithoutStatus(t *testing.T) {
 	}
 }
 
-// Only a pod that nobody is at, and nobody has written down, is a stray.
+// Only a pod that no record names, and that no program is starting, is a stray.
 func TestStray(t *testing.T) {
 	running := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "b"}}
 	over := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "b"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
@@ -129,12 +129,12 @@ func TestStray(t *testing.T) {
 		want bool
 	}{
 		{"none", note{State: atoll.StateStopped}, nil, false},
-		{"of who is dead", note{State: atoll.StateStopped, Starter: "x", Until: past}, running, true},
-		{"of who is at it", note{State: atoll.StateStopped, Starter: "x", Until: soon}, running, false},
-		{"of nobody", note{State: atoll.StateFailed}, running, true},
-		{"of a creation", note{State: atoll.StateCreating, Until: past}, running, false},
+		{"of a dead program", note{State: atoll.StateStopped, Starter: "x", LeaseExpires: past}, running, true},
+		{"of a starting program", note{State: atoll.StateStopped, Starter: "x", LeaseExpires: soon}, running, false},
+		{"without a starter", note{State: atoll.StateFailed}, running, true},
+		{"of a creation", note{State: atoll.StateCreating, LeaseExpires: past}, running, false},
 		{"its own", note{State: atoll.StateRunning, Pod: "b"}, running, false},
-		{"of a life that has failed", note{State: atoll.StateFailed}, over, false},
+		{"of a failed run", note{State: atoll.StateFailed}, over, false},
 	} {
 		r := &record{note: tt.n, pod: tt.pod}
 		if got := r.strayPod() != nil; got != tt.want {

@@ -20,25 +20,25 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A view is what the API server has told of what is ours: it is watched, and asked for
-// nothing twice.
+// A view caches this server's objects. It watches the API server, so nothing has to be fetched
+// twice.
 type view struct {
 	p    *Provider
-	ns   string // "" is all
+	ns   string // "" means all
 	stop chan struct{}
 
 	recordMaps, podCache, claimCache cache.SharedIndexInformer
 	podEvents                        cache.SharedIndexInformer // events of pods
-	agentSandboxes                   cache.SharedIndexInformer // Sandboxes of agent-sandbox; nil where pods are made without
-	warmClaims                       cache.SharedIndexInformer // its SandboxClaims; nil where no pods are kept warm
+	agentSandboxes                   cache.SharedIndexInformer // Sandbox objects of agent-sandbox; nil without agent-sandbox
+	warmClaims                       cache.SharedIndexInformer // SandboxClaims of agent-sandbox; nil without a warm pool
 	running                          sync.WaitGroup
 
 	mu       sync.Mutex
 	begun    bool
 	closed   bool
-	watchErr error                    // of the last try to list or to watch; nil since one has worked
-	wakes    map[string]chan struct{} // by sandbox: closed when something of it changes
-	started  map[types.UID]bool       // pods of which the sandbox's container has been started
+	watchErr error                    // of the last list or watch; nil after a success
+	wakes    map[string]chan struct{} // by sandbox id: closed when an object of the sandbox changes
+	started  map[types.UID]bool       // pods whose node has reported the start of the sandbox's container
 }
 
 func newView(p *Provider) *view {
@@ -55,7 +55,7 @@ func newView(p *Provider) *view {
 	return v
 }
 
-// allInformers are its informers.
+// allInformers returns the informers of the view.
 func (v *view) allInformers() []cache.SharedIndexInformer {
 	all := []cache.SharedIndexInformer{v.recordMaps, v.podCache, v.claimCache, v.podEvents}
 	for _, informer := range []cache.SharedIndexInformer{v.agentSandboxes, v.warmClaims} {
@@ -66,11 +66,11 @@ func (v *view) allInformers() []cache.SharedIndexInformer {
 	return all
 }
 
-// bySession indexes objects by the sandbox that they are of.
+// bySession is the name of the index of objects by their sandbox's id.
 const bySession = "session"
 
-// open begins to watch, for the first who wants to know, and waits until all is known.
-// Kinds: ErrUnavailable, ErrDenied.
+// open starts the informers on the first call, and waits until they are synced. Kinds:
+// ErrUnavailable, ErrDenied.
 func (v *view) open(ctx context.Context, op string) error {
 	v.mu.Lock()
 	if v.closed {
@@ -107,14 +107,14 @@ func (v *view) open(ctx context.Context, op string) error {
 	return nil
 }
 
-// lastError is why the API server could not be watched, when it was last tried.
+// lastError returns the error of the last list or watch; nil if it succeeded.
 func (v *view) lastError() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.watchErr
 }
 
-// startInformers starts to watch, unless it has, what m and all others make.
+// startInformers starts the informers, unless it has, and those for the objects that m creates.
 func (v *view) startInformers(m podMaker) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -134,13 +134,13 @@ func (v *view) startInformers(m podMaker) {
 	}
 }
 
-// A source is what the API server tells of one kind of object.
+// An objectSource lists and watches one kind of object.
 type objectSource[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// newInformer is how one kind of object is watched, of which which selects those that count.
+// newInformer returns an informer for one kind of object, of the objects that match which.
 func newInformer[L runtime.Object](v *view, from objectSource[L], kind runtime.Object, which metav1.ListOptions) cache.SharedIndexInformer {
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector, o.FieldSelector = which.LabelSelector, which.FieldSelector
@@ -163,8 +163,8 @@ func newInformer[L runtime.Object](v *view, from objectSource[L], kind runtime.O
 		}
 		return nil, nil
 	}})
-	_ = i.SetTransform(stripObject)                                                                                    // fails only when it runs
-	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { v.noteError(err) }) // so does this
+	_ = i.SetTransform(stripObject)                                                                                    // fails only on a running informer
+	_ = i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { v.noteError(err) }) // likewise
 	_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { v.wakeWaiters(obj) },
 		UpdateFunc: func(_, obj any) { v.wakeWaiters(obj) },
@@ -172,7 +172,7 @@ func newInformer[L runtime.Object](v *view, from objectSource[L], kind runtime.O
 			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = last.Obj
 			}
-			if e, ok := obj.(*corev1.Event); ok { // it was an hour old, and says nothing new
+			if e, ok := obj.(*corev1.Event); ok { // the event was an hour old, and its deletion says nothing new
 				v.forgetPod(e.InvolvedObject.UID)
 				return
 			}
@@ -182,7 +182,7 @@ func newInformer[L runtime.Object](v *view, from objectSource[L], kind runtime.O
 	return i
 }
 
-// stripObject drops what nobody here reads, which is most of what a pod is.
+// stripObject removes the fields that this package does not read, most of a pod.
 func stripObject(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok {
 		o.SetManagedFields(nil)
@@ -199,7 +199,7 @@ func (v *view) noteError(err error) {
 	v.watchErr = err
 }
 
-// wakeWaiters tells whoever waits for something of the object's sandbox.
+// wakeWaiters wakes the calls that wait for a change of the object's sandbox.
 func (v *view) wakeWaiters(obj any) {
 	id := ""
 	switch o := obj.(type) {
@@ -230,20 +230,20 @@ func (v *view) wakeWaiters(obj any) {
 	}
 }
 
-// hasClaim reports whether that very volume is there, be it on its way out.
+// hasClaim reports whether this very volume exists, even if it is being deleted.
 func (v *view) hasClaim(claim *corev1.PersistentVolumeClaim) bool {
 	obj, exists, _ := v.claimCache.GetStore().Get(claim) // by its name, which never fails
 	return exists && obj.(*corev1.PersistentVolumeClaim).UID == claim.UID
 }
 
-// forgetPod forgets that a pod has been started.
+// forgetPod forgets that a pod's container has started.
 func (v *view) forgetPod(pod types.UID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.started, pod)
 }
 
-// awaitClaim waits until a volume is seen as this program has left it: there, or not.
+// awaitClaim waits until the view has a volume as this program left it: existing or deleted.
 func (v *view) awaitClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, there bool) error {
 	return v.waitUntil(ctx, claim.Labels[labelSession], func() bool {
 		obj, exists, _ := v.claimCache.GetStore().Get(claim) // by its name, which never fails
@@ -255,8 +255,8 @@ func (v *view) awaitClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 	})
 }
 
-// nextChange returns what is closed with the next change of something of a sandbox: to be
-// asked for before one looks.
+// nextChange returns a channel that is closed with the next change of a sandbox's objects. Call
+// it before reading the view, or a change may be missed.
 func (v *view) nextChange(id string) <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -268,8 +268,8 @@ func (v *view) nextChange(id string) <-chan struct{} {
 	return wake
 }
 
-// waitUntil returns when there is nothing left to wait for, as done says, which is asked
-// after each change of something of the sandbox, or with "" of what is no sandbox's.
+// waitUntil returns when done returns true. It calls done at first and after each change of the
+// sandbox's objects; the id "" stands for objects without a sandbox.
 func (v *view) waitUntil(ctx context.Context, id string, done func() bool) error {
 	for {
 		change := v.nextChange(id)
@@ -286,7 +286,7 @@ func (v *view) waitUntil(ctx context.Context, id string, done func() bool) error
 	}
 }
 
-// awaitRecordSeen waits until a record that this program has written is what it reads, too.
+// awaitRecordSeen waits until the view has a record that this program has written.
 func (v *view) awaitRecordSeen(ctx context.Context, object *corev1.ConfigMap) error {
 	id, version := object.Labels[labelSession], parseRevision(object.ResourceVersion)
 	return v.waitUntil(ctx, id, func() bool {
@@ -295,13 +295,13 @@ func (v *view) awaitRecordSeen(ctx context.Context, object *corev1.ConfigMap) er
 	})
 }
 
-// isDeleted reports whether a record is not there any more, although it has been written:
-// who waits to see it would wait for ever.
+// isDeleted reports whether the informer has already passed a record's revision: if the view
+// does not have the record, it was deleted, and waiting for it would never end.
 func (v *view) isDeleted(object *corev1.ConfigMap) bool {
 	return parseRevision(v.recordMaps.LastSyncResourceVersion()) >= parseRevision(object.ResourceVersion)
 }
 
-// awaitRecordGone waits until a record that this program has deleted is not there any more.
+// awaitRecordGone waits until the view no longer has a record that this program has deleted.
 func (v *view) awaitRecordGone(ctx context.Context, object *corev1.ConfigMap) error {
 	id := object.Labels[labelSession]
 	return v.waitUntil(ctx, id, func() bool {
@@ -310,14 +310,14 @@ func (v *view) awaitRecordGone(ctx context.Context, object *corev1.ConfigMap) er
 	})
 }
 
-// parseRevision is how new an object is: since Kubernetes 1.35 it is said that these are
-// numbers, which they have always been.
+// parseRevision returns a resource version as a number. They always were numbers, and
+// Kubernetes guarantees it since 1.35.
 func parseRevision(version string) uint64 {
 	n, _ := strconv.ParseUint(version, 10, 64)
 	return n
 }
 
-// allRecords are those of all sandboxes. Nothing of what the view returns is to be changed.
+// allRecords returns the records of all sandboxes. Callers must not change objects of the view.
 func (v *view) allRecords() []*corev1.ConfigMap { return allOf[*corev1.ConfigMap](v.recordMaps) }
 
 func (v *view) recordOf(id string) *corev1.ConfigMap {
@@ -327,7 +327,7 @@ func (v *view) recordOf(id string) *corev1.ConfigMap {
 	return nil
 }
 
-// podOf is the pod of a sandbox, nil if there is none.
+// podOf returns the pod of a sandbox; nil if there is none.
 func (v *view) podOf(id string) *corev1.Pod {
 	for _, pod := range v.podsWithRole(id, roleSandbox) {
 		return pod
@@ -335,32 +335,32 @@ func (v *view) podOf(id string) *corev1.Pod {
 	return nil
 }
 
-// podsWithRole are those of a sandbox that have that role.
+// podsWithRole returns the pods of a sandbox with that role.
 func (v *view) podsWithRole(id, role string) []*corev1.Pod {
 	return slices.DeleteFunc(objectsOf[*corev1.Pod](v.podCache, id), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != role })
 }
 
-// probePods are the pods by which is found out what the cluster's network does.
+// probePods returns the pods that check whether the cluster enforces NetworkPolicies.
 func (v *view) probePods() []*corev1.Pod {
 	return slices.DeleteFunc(allOf[*corev1.Pod](v.podCache), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != roleProbe })
 }
 
-// allClaims are all volumes.
+// allClaims returns all volumes.
 func (v *view) allClaims() []*corev1.PersistentVolumeClaim {
 	return allOf[*corev1.PersistentVolumeClaim](v.claimCache)
 }
 
-// hasStarted reports whether a pod's node has said that the sandbox's container has been
-// started, which it does a second before it says so in the pod's status.
+// hasStarted reports whether a pod's node has reported the start of the sandbox's container in
+// an event, which it does a second before it does so in the pod's status.
 func (v *view) hasStarted(pod *corev1.Pod) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.started[pod.UID]
 }
 
-// lastWarning is what a pod's node, or the scheduler, has warned of last; "" if of nothing.
-// Nodes say in a word what has become of a container, too, besides why: "Error: ErrImagePull".
-// That counts if there is nothing else.
+// lastWarning returns the last warning of a pod's node or of the scheduler; "" if there is
+// none. It prefers sentences to warnings of one word, such as "Error: ErrImagePull", which
+// nodes give in addition.
 func (v *view) lastWarning(pod *corev1.Pod) string {
 	var last *corev1.Event
 	for _, e := range allOf[*corev1.Event](v.podEvents) {
@@ -377,14 +377,14 @@ func (v *view) lastWarning(pod *corev1.Pod) string {
 	return last.Message
 }
 
-// isWord reports whether a warning is one only.
+// isWord reports whether a warning has only one word.
 func isWord(warning string) bool {
 	word, ok := strings.CutPrefix(warning, "Error: ")
 	return ok && !strings.Contains(word, " ")
 }
 
 func objectsOf[T any](informer cache.SharedIndexInformer, id string) (list []T) {
-	found, _ := informer.GetIndexer().ByIndex(bySession, id) // fails without the index only
+	found, _ := informer.GetIndexer().ByIndex(bySession, id) // fails only without the index
 	for _, obj := range found {
 		if o, ok := obj.(T); ok {
 			list = append(list, o)
@@ -412,7 +412,7 @@ func (v *view) close() {
 	v.running.Wait()
 }
 
-// isOpen reports whether all is known.
+// isOpen reports whether the view is open and synced.
 func (v *view) isOpen() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// errEnded says that a pod has come to its end before it was of use.
+// errEnded reports that a pod ended before it was of use.
 var errEnded = errors.New("its pod has ended")
 
-// createClaim makes a volume, unless it is there.
+// createClaim creates a volume, unless it exists.
 func (c *creation) createClaim(ctx context.Context, name string, labels map[string]string, volume string) error {
 	claims := c.p.api.core.PersistentVolumeClaims(c.r.object.Namespace)
 	found, err := claims.Get(ctx, name, getOptions)
@@ -53,7 +53,7 @@ func (c *creation) createClaim(ctx context.Context, name string, labels map[stri
 	return runToEnd(ctx, func(ctx context.Context) error {
 		claim, err := claims.Create(ctx, made, createOptions)
 		if apierrors.IsAlreadyExists(err) {
-			return nil // another sandbox of the project has just made it
+			return nil // another sandbox of the project has just created it
 		}
 		if err != nil {
 			return c.createError(err)
@@ -63,15 +63,15 @@ func (c *creation) createClaim(ctx context.Context, name string, labels map[stri
 	})
 }
 
-// otherProjectError says that a data volume is another project's.
+// otherProjectError returns the error for a data volume of another project.
 func (c *creation) otherProjectError(project string) error {
-	return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", project)
+	return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", project)
 }
 
-// volumeDeleteTimeout is how long the one who has used a volume that was deleted may take to go.
+// volumeDeleteTimeout bounds the wait for a deleted volume whose last user has not gone yet.
 const volumeDeleteTimeout = 20 * time.Second
 
-// awaitDeletion waits a while for a volume that was deleted to go.
+// awaitDeletion waits a while for the deletion of a volume.
 func (c *creation) awaitDeletion(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	ctx, cancel := context.WithTimeout(ctx, volumeDeleteTimeout)
 	defer cancel()
@@ -85,27 +85,26 @@ func claimAnnotation(object *corev1.PersistentVolumeClaim, key string) string {
 	return object.Annotations[key]
 }
 
-// checkDataVolume fails if a sandbox's data volume was deleted: an empty one in its place
-// would look as if the work had been.
+// checkDataVolume returns an error if a sandbox's data volume was deleted: an empty volume in
+// its place would hide the loss.
 func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
 	if !r.note.Volume {
 		return nil
 	}
 	claim, err := p.api.core.PersistentVolumeClaims(r.object.Namespace).Get(ctx, p.names.dataVolumeName(r.ID), getOptions)
 	if apierrors.IsNotFound(err) || err == nil && claim.DeletionTimestamp != nil {
-		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.dataVolumeName(r.ID))
+		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: its files are lost; remove the sandbox and create it again", p.names.dataVolumeName(r.ID))
 	}
 	return err
 }
 
-// dropDataVolume deletes the data volume of a sandbox that is not there any more; r is what
-// was known of it, nil if nothing was.
+// dropDataVolume deletes the data volume of a removed sandbox; r is its last record, or nil.
 func (p *Provider) dropDataVolume(ctx context.Context, id string, r *record) error {
 	ns := p.opts.Namespace
 	switch {
 	case r != nil:
 		ns = r.object.Namespace
-	case p.opts.PerProject: // it may be in any
+	case p.opts.PerProject: // it may be in any namespace
 		ns = metav1.NamespaceAll
 	}
 	found, err := p.api.core.PersistentVolumeClaims(ns).List(ctx, p.names.selectOwn(labelRole, roleVolume, labelSession, id))
@@ -120,8 +119,8 @@ func (p *Provider) dropDataVolume(ctx context.Context, id string, r *record) err
 	return nil
 }
 
-// dropClaim deletes a volume, and waits until nobody sees it any more. It goes when what
-// has used it is gone.
+// dropClaim deletes a volume, and waits until the view shows that. Kubernetes deletes it when
+// its last user is gone.
 func (p *Provider) dropClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	err := p.api.core.PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, metav1.DeleteOptions{})
 	if err := ignoreGone(err); err != nil {
@@ -130,12 +129,12 @@ func (p *Provider) dropClaim(ctx context.Context, claim *corev1.PersistentVolume
 	return p.view.awaitClaim(ctx, claim, false)
 }
 
-// isMounted reports whether a pod mounts a volume, or a stopped sandbox is to.
+// isMounted reports whether a sandbox, running or stopped, has the volume.
 func (p *Provider) isMounted(namespace, claim string) bool {
 	return p.usedVolumes()[namespace+"/"+claim]
 }
 
-// usedVolumes are the volumes that sandboxes have, running or not, by namespace and name.
+// usedVolumes returns the volumes of all sandboxes, running or stopped, by namespace and name.
 func (p *Provider) usedVolumes() map[string]bool {
 	used := map[string]bool{}
 	for _, object := range p.view.allRecords() {
@@ -207,8 +206,8 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	return p.wrapError(ctx, "remove volume", name, p.dropClaim(ctx, found))
 }
 
-// RemoveProject implements atoll.ProjectRemover: sandboxes, volumes, and the project's
-// namespace.
+// RemoveProject implements atoll.ProjectRemover. It removes the sandboxes, the volumes and the
+// namespace of the project.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	if err := p.view.open(ctx, "remove project"); err != nil {
 		return err
@@ -226,8 +225,8 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return p.wrapError(ctx, "remove project", project, ignoreGone(err))
 }
 
-// dropNamespace deletes a project's namespace, unless servers with another prefix have
-// something in it.
+// dropNamespace deletes a project's namespace, unless servers with another prefix have objects
+// in it.
 func (p *Provider) dropNamespace(ctx context.Context, name string) error {
 	others := metav1.ListOptions{LabelSelector: labelOwner + "," + labelOwner + "!=" + string(p.names), Limit: 1}
 	records, err := p.api.core.ConfigMaps(name).List(ctx, others)

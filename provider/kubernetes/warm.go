@@ -21,8 +21,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The API of agent-sandbox by which pods are kept warm. What its older version means has
-// changed from release to release.
+// The API of agent-sandbox that keeps pods warm. Its older version is not used, because that
+// has changed from release to release.
 const (
 	warmGroup   = "extensions.agents.x-k8s.io"
 	warmVersion = "v1beta1"
@@ -30,12 +30,11 @@ const (
 
 var warmKinds = []string{"sandboxclaims", "sandboxtemplates", "sandboxwarmpools"}
 
-// warmTimeout is how long the controller may take to hand over a pod that waits. After that a
-// sandbox gets one of its own.
+// warmTimeout bounds the wait for a warm pod. After that, a sandbox gets a pod of its own.
 const warmTimeout = 3 * time.Second
 
-// A warm is a SandboxWarmPool: pods whose guests wait to be told whose they are. They can be
-// had by any sandbox whose own pod would be like them but for what its guest is told.
+// A warmPool is a SandboxWarmPool: pods whose guests wait for their configuration. A sandbox
+// can take one if its own pod would differ only in the guest's configuration.
 type warmPool struct {
 	p                        *Provider
 	claims, templates, pools dynamic.ResourceInterface
@@ -57,7 +56,7 @@ func newWarmPool(p *Provider, client dynamic.Interface) (*warmPool, error) {
 	return w, nil
 }
 
-// waitingSpec is the pod with a guest that waits to be told whose it is.
+// waitingSpec returns the spec of the pod with a guest that waits for its configuration.
 func waitingSpec(pod *corev1.Pod) corev1.PodSpec {
 	spec := *pod.Spec.DeepCopy()
 	spec.Hostname = ""
@@ -69,12 +68,12 @@ func waitingSpec(pod *corev1.Pod) corev1.PodSpec {
 	return spec
 }
 
-// fitsPod reports whether a pod that waits can be that of a sandbox.
+// fitsPod reports whether a warm pod can replace the pod of a sandbox.
 func (w *warmPool) fitsPod(pod *corev1.Pod) bool {
 	return equality.Semantic.DeepEqual(w.podSpec, waitingSpec(pod))
 }
 
-// configurePool has the cluster keep so many pods, or none.
+// configurePool makes the cluster keep that many warm pods, or none.
 func (w *warmPool) configurePool(ctx context.Context, pods int) error {
 	name := w.p.names.warmPoolName()
 	if pods == 0 {
@@ -83,7 +82,7 @@ func (w *warmPool) configurePool(ctx context.Context, pods int) error {
 	var template struct {
 		PodTemplate             agentTemplate `json:"podTemplate"`
 		Service                 bool          `json:"service"`
-		NetworkPolicy           struct{}      `json:"networkPolicy"` // which allows nothing: a sandbox's own adds to it
+		NetworkPolicy           struct{}      `json:"networkPolicy"` // which allows nothing; the policy of a sandbox adds to it
 		NetworkPolicyManagement string        `json:"networkPolicyManagement"`
 	}
 	template.NetworkPolicyManagement = "Managed"
@@ -96,12 +95,12 @@ func (w *warmPool) configurePool(ctx context.Context, pods int) error {
 	})
 }
 
-// poolLabels are those of what is no sandbox's yet.
+// poolLabels returns the labels of pods that no sandbox has yet.
 func (w *warmPool) poolLabels() map[string]string {
 	return map[string]string{labelManaged: "atoll", labelOwner: string(w.p.names)}
 }
 
-// applyObject makes an object what it is to be, whoever has made it.
+// applyObject creates an object, or overwrites it even if another program has created it.
 func (w *warmPool) applyObject(ctx context.Context, to dynamic.ResourceInterface, kind string, spec any) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
 	if err != nil {
@@ -114,7 +113,7 @@ func (w *warmPool) applyObject(ctx context.Context, to dynamic.ResourceInterface
 	return err
 }
 
-// A warmClaim is a SandboxClaim, as far as it is used here.
+// A warmClaim is a SandboxClaim, with the fields that this package uses.
 type warmClaim struct {
 	Status struct {
 		Sandbox struct {
@@ -123,8 +122,8 @@ type warmClaim struct {
 	} `json:"status"`
 }
 
-// takePod takes a pod that waits, and tells its guest whose it is. There is none, and nothing
-// left, when it returns nil.
+// takePod takes a warm pod and configures its guest. It returns nil if there is no warm pod;
+// nothing is left of the attempt then.
 func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err error) {
 	config, err := w.p.guestConfig(&r.note.Spec)
 	if err != nil {
@@ -142,7 +141,7 @@ func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err
 		return err
 	})
 	if apierrors.IsAlreadyExists(err) {
-		return nil, nil // of one with this id that goes at the moment
+		return nil, nil // of a sandbox with this id that is just being removed
 	}
 	if err != nil {
 		return nil, err
@@ -151,7 +150,7 @@ func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err
 	wait, cancel := context.WithTimeout(ctx, warmTimeout)
 	defer cancel()
 	if pod, err = w.awaitPod(wait, r, claim); err == nil {
-		told = true // or may be
+		told = true // perhaps
 		err = w.p.configureGuest(ctx, pod, config)
 	}
 	if err == nil {
@@ -164,11 +163,11 @@ func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err
 	return nil, errors.Join(err, left)
 }
 
-// errNoWarmPod says that no pod waits.
-var errNoWarmPod = errors.New("no pod waits")
+// errNoWarmPod reports that there is no warm pod.
+var errNoWarmPod = errors.New("no warm pod")
 
-// awaitPod waits for the pod of a claim, and labels it as the sandbox's: a claim may set labels
-// of those domains only that the settings of its controller name.
+// awaitPod waits for the pod of a claim, and labels it as the sandbox's. A claim cannot do
+// that: it may set only labels of domains that its controller's settings allow.
 func (w *warmPool) awaitPod(ctx context.Context, r *record, claim *unstructured.Unstructured) (*corev1.Pod, error) {
 	name := ""
 	err := w.p.view.waitUntil(ctx, r.ID, func() bool {
@@ -183,7 +182,7 @@ func (w *warmPool) awaitPod(ctx context.Context, r *record, claim *unstructured.
 	if err != nil {
 		return nil, err
 	}
-	if name == claim.GetName() { // it is made now
+	if name == claim.GetName() { // the controller creates the pod only now
 		return nil, errNoWarmPod
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": w.p.names.sandboxLabels(roleSandbox, &r.note.Spec)}})
@@ -192,7 +191,7 @@ func (w *warmPool) awaitPod(ctx context.Context, r *record, claim *unstructured.
 	}
 	pod, err := w.p.api.core.Pods(r.object.Namespace).Patch(ctx, name, types.MergePatchType, patch, patchOptions)
 	if apierrors.IsNotFound(err) {
-		return nil, errNoWarmPod // it is made again
+		return nil, errNoWarmPod // the controller is replacing the pod
 	}
 	if err != nil {
 		return nil, err
@@ -203,7 +202,7 @@ func (w *warmPool) awaitPod(ctx context.Context, r *record, claim *unstructured.
 	})
 }
 
-// returnPod deletes a claim, and the pod that it had: a guest waits once only.
+// returnPod deletes a claim and its pod: a guest takes only one configuration.
 func (w *warmPool) returnPod(ctx context.Context, pod *corev1.Pod, claim *unstructured.Unstructured) error {
 	err := ignoreGone(w.claims.Delete(ctx, claim.GetName(), deleteNow(claim.GetUID())))
 	if pod != nil {
@@ -212,12 +211,12 @@ func (w *warmPool) returnPod(ctx context.Context, pod *corev1.Pod, claim *unstru
 	return err
 }
 
-// dropClaim deletes the claim of a sandbox, with which goes what it has been given.
+// dropClaim deletes the claim of a sandbox, and with it the pod that it got.
 func (w *warmPool) dropClaim(ctx context.Context, id string) error {
 	return ignoreGone(w.claims.Delete(ctx, w.p.names.warmClaimName(id), deleteNow("")))
 }
 
-// configureGuest tells the guest of a pod, which waits for it, whose it is.
+// configureGuest sends the configuration of a sandbox to the waiting guest of a pod.
 func (p *Provider) configureGuest(ctx context.Context, pod *corev1.Pod, config string) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -230,9 +229,9 @@ func (p *Provider) configureGuest(ctx context.Context, pod *corev1.Pod, config s
 	if _, err := conn.Write([]byte(config)); err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, conn) // nothing, to the end of the program
+	_, err = io.Copy(io.Discard, conn) // expect no output until the program ends
 	if err := cmp.Or(ctx.Err(), err, conn.stderrError()); err != nil {
-		return atoll.Errorf("start", "", atoll.ErrUnavailable, "the guest of pod %s cannot be told whose it is: %w", pod.Name, err)
+		return atoll.Errorf("start", "", atoll.ErrUnavailable, "configure the guest of pod %s: %w", pod.Name, err)
 	}
 	return nil
 }

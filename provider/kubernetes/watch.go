@@ -9,13 +9,13 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// events tells of changes, whoever made them, as they are seen.
+// events publishes the changes of sandboxes, by any program, as the view gets them.
 type events struct {
 	p   *Provider
 	hub *watchhub.Hub
 
 	mu        sync.Mutex
-	published map[string]atoll.Status // what was told of each sandbox
+	published map[string]atoll.Status // the last published status of each sandbox
 }
 
 func newEvents(p *Provider) *events {
@@ -39,9 +39,8 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// publishChange looks at a sandbox of which something has changed, and tells what is new.
-// Looking and telling are one step, so that states are told in the order in which they
-// were.
+// publishChange publishes the state of a sandbox with a changed object, if it is new. It reads
+// and publishes under one lock, so that states are published in their order.
 func (e *events) publishChange(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -20,18 +20,18 @@ import (
 
 // A backend is the supervised.Backend of sandboxes that are virtual machines.
 type backend struct {
-	opts   Options
-	driver vmengine.Driver
-	able   vm.Caps // of its machines
-	parts  bool    // of CPUs can be had
+	opts           Options
+	driver         vmengine.Driver
+	caps           vm.Caps // capabilities of the driver's machines
+	fractionalCPUs bool    // sandboxes may have a fraction of a CPU
 
-	slow   sync.Mutex
-	factor int // how slow machines are; 0 if not known yet
+	slowMu     sync.Mutex
+	slowFactor int // how many times slower than hardware machines are; 0 if not known yet
 }
 
-// caps are what sandboxes can do on this machine as this user, in machines that can do
-// what able says.
-func caps(able vm.Caps) atoll.Caps {
+// capsOf returns the capabilities of sandboxes on this computer as this user, in machines with the
+// capabilities able.
+func capsOf(able vm.Caps) atoll.Caps {
 	_, cpu := cgroup.Open(cgroup.Root).Can()
 	sized, network := !able.Sizeless, able.Network || able.Frames
 	return atoll.Caps{
@@ -43,8 +43,8 @@ func caps(able vm.Caps) atoll.Caps {
 	}
 }
 
-// cgroups reports whether each keeper gets one.
-func cgroups() bool {
+// hasCgroups reports whether each supervisor gets a cgroup.
+func hasCgroups() bool {
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return memory || cpu
 }
@@ -57,9 +57,9 @@ func (b *backend) Open(statedir.Dir) error {
 // Close implements supervised.Backend.
 func (b *backend) Close() error { return nil }
 
-// Probe implements supervised.Backend: it looks for the hypervisor, and for what a machine boots.
+// Probe implements supervised.Backend: it looks for the hypervisor, and for a bundle to boot.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
-	if _, err := bundle.FindFormatter(); err != nil && !b.able.Root {
+	if _, err := bundle.FindFormatter(); err != nil && !b.caps.Root {
 		return atoll.Probe{Reason: "mke2fs is not installed", Fix: bundle.FixFormatter}
 	}
 	kernel := ""
@@ -71,17 +71,17 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if err == nil || !p.OK {
 		return p
 	}
-	return b.without(p, err, bundle.Builds)
+	return b.withoutBundle(p, err, bundle.Builds)
 }
 
-// without is what p becomes where there is no bundle that machines could boot, for which
-// err is the reason. Where none can be built either, it is what they lack.
-func (b *backend) without(p atoll.Probe, err error, builds bool) atoll.Probe {
+// withoutBundle returns p for a computer without a bundle to boot, for which err is the reason:
+// with a note if bundles can be built here, else a failure.
+func (b *backend) withoutBundle(p atoll.Probe, err error, builds bool) atoll.Probe {
 	build := "atoll image build" + map[string]string{EngineBundle: " --docker", EngineArchive: " --docker --wsl"}[b.opts.Default]
 	if !builds {
 		return atoll.Probe{
-			Reason: "machines have nothing to boot, and it cannot be built on " + runtime.GOOS + ": " + err.Error(),
-			Fix:    "have " + build + " --output DIR make it on Linux, and atoll image pull it here",
+			Reason: "no bundle to boot, and none can be built on " + runtime.GOOS + ": " + err.Error(),
+			Fix:    "run " + build + " --output DIR on Linux, and atoll image pull here",
 		}
 	}
 	p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or "+build)
@@ -99,17 +99,17 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	}
 	switch {
 	case r.Memory > 0 && (r.Memory < vm.MinMemory || r.Memory > vm.MaxMemory):
-		return low("memory %s: a machine has %s to %s", r.Memory, atoll.Bytes(vm.MinMemory), atoll.Bytes(vm.MaxMemory))
+		return low("memory %s: must be within %s..%s", r.Memory, atoll.Bytes(vm.MinMemory), atoll.Bytes(vm.MaxMemory))
 	case r.CPUs > vm.MaxCPUs:
 		return low("%g CPUs: a machine has %d at most", r.CPUs, vm.MaxCPUs)
-	case r.Disk > 0 && r.Disk < leastDisk:
-		return low("disk limit %s: use at least %s", r.Disk, leastDisk)
-	case r.Processes > 0 && r.Processes < leastProcesses:
-		return low("process limit %d: use at least %d", r.Processes, leastProcesses)
+	case r.Disk > 0 && r.Disk < minDisk:
+		return low("disk limit %s: use at least %s", r.Disk, minDisk)
+	case r.Processes > 0 && r.Processes < minProcesses:
+		return low("process limit %d: use at least %d", r.Processes, minProcesses)
 	case s.Workspace != (atoll.WorkspaceRef{}):
-		return no("workspaces: package workspace is the layer that has them")
+		return no("workspaces: use the layer of package workspace")
 	case s.Network.Mode == atoll.NetworkNamed:
-		return no("network %q: machines have networks of their own only, use mode on or egress", s.Network.Name)
+		return no("network %q: use mode on or egress", s.Network.Name)
 	case s.Publishes():
 		return no("published ports: dial instead, which needs no network (atoll port-forward)")
 	case s.Cache:
@@ -117,40 +117,40 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	case r.GPUs != "":
 		return no("GPUs: not available here")
 	case s.Snapshot != "":
-		return no("snapshots: not of virtual machines")
+		return no("snapshots: virtual machines have none")
 	}
-	return b.lacks(s)
+	return b.checkDriver(s)
 }
 
-// lacks refuses what the driver's machines cannot do.
-func (b *backend) lacks(s *atoll.Spec) error {
+// checkDriver returns an error for features that the driver's machines lack.
+func (b *backend) checkDriver(s *atoll.Spec) error {
 	no := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format+": machines of "+b.driver.Name+" have none, those of another driver may", args...)
 	}
 	if b.opts.Jail != nil && os.Geteuid() != 0 {
 		return atoll.Errorf("create", s.Name, atoll.ErrDenied, "jailer needs root: run as root, or without a jail")
 	}
-	if cpus := s.Resources.CPUs; cpus > 0 && cpus != math.Trunc(cpus) && !b.parts {
-		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "%g CPUs: no cgroup holds a machine to a part of one here, use a whole number", cpus)
+	if cpus := s.Resources.CPUs; cpus > 0 && cpus != math.Trunc(cpus) && !b.fractionalCPUs {
+		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "%g CPUs: use a whole number, since no cgroup can limit a machine to a part of a CPU here", cpus)
 	}
-	if b.able.Root && (s.Resources.Disk > 0 || s.ReadOnlyRoot) {
+	if b.caps.Root && (s.Resources.Disk > 0 || s.ReadOnlyRoot) {
 		return no("disk limit and read-only root file system: disks of their own")
 	}
-	if b.able.Sizeless && (s.Resources.Memory > 0 || s.Resources.CPUs > 0 || s.Resources.Processes > 0) {
+	if b.caps.Sizeless && (s.Resources.Memory > 0 || s.Resources.CPUs > 0 || s.Resources.Processes > 0) {
 		return no("limits of memory, CPUs and processes: a size of their own")
 	}
-	if s.Network.Mode != atoll.NetworkNone && !b.able.Network && !b.able.Frames {
+	if s.Network.Mode != atoll.NetworkNone && !b.caps.Network && !b.caps.Frames {
 		return no("network %s", s.Network.Mode)
 	}
 	for _, m := range s.Mounts {
 		switch {
 		case m.Type == atoll.MountTmpfs:
-		case !b.able.Shares:
+		case !b.caps.Shares:
 			return no("%s mount on %s: shared directories", m.Type, m.Target)
-		case m.ReadOnly && !(b.able.Locked && vmengine.Mounts):
-			return no("read-only mount on %s: directories that are shared so", m.Target)
+		case m.ReadOnly && !(b.caps.Locked && vmengine.Mounts):
+			return no("read-only mount on %s: read-only shares", m.Target)
 		case m.Type == atoll.MountBind && !vmengine.Mounts && isFile(m.Source):
-			return no("mount on %s: shared files; mount the directory that it is in", m.Target)
+			return no("mount on %s: shared files; mount the directory of the file", m.Target)
 		}
 	}
 	return nil
@@ -161,15 +161,14 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// The least limits with which a machine is of use.
+// The smallest useful limits of a machine.
 const (
-	leastDisk      atoll.Bytes = 16 << 20
-	leastProcesses             = 8
+	minDisk      atoll.Bytes = 16 << 20
+	minProcesses             = 8
 )
 
-// bundle is what a sandbox boots that is made from an image. It is built if it is not
-// there.
-func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.Progress)) (*bundle.Bundle, error) {
+// ensureBundle returns the bundle that sandboxes with an image boot. It builds a missing one.
+func (b *backend) ensureBundle(ctx context.Context, image string, progress func(atoll.Progress)) (*bundle.Bundle, error) {
 	name := cmp.Or(image, b.opts.Default)
 	im, err := b.opts.Bundles.Get(name)
 	there := err == nil
@@ -177,10 +176,10 @@ func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.
 		return nil, err
 	}
 	switch {
-	case b.able.Root && (!there && name != EngineArchive || there && (!im.IsArchive() || im.Init == nil)):
-		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "machines of %s have no disks of their own, and run only what a root archive says (%s): use vmdocker", b.driver.Name, EngineArchive)
-	case there && im.IsArchive() && !b.able.Root:
-		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "it is a root archive, and machines of %s boot a kernel", b.driver.Name)
+	case b.caps.Root && (!there && name != EngineArchive || there && (!im.IsArchive() || im.Init == nil)):
+		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "machines of %s have no disks, and boot only a root archive (%s): use vmdocker", b.driver.Name, EngineArchive)
+	case there && im.IsArchive() && !b.caps.Root:
+		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "it is a root archive, but machines of %s boot a kernel", b.driver.Name)
 	case there:
 		return im, nil
 	}
@@ -196,7 +195,7 @@ func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.
 
 // Image implements supervised.Backend.
 func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
-	im, err := b.bundle(ctx, rec.Status.Spec.Image, nil)
+	im, err := b.ensureBundle(ctx, rec.Status.Spec.Image, nil)
 	if err != nil {
 		return err
 	}
@@ -212,17 +211,17 @@ func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
 	return atoll.Errorf("create", "", atoll.ErrUnsupported, "virtual machines have no snapshots")
 }
 
-// Hold implements supervised.Backend: a machine has the files of its bundle open. A sandbox
-// that was made with another driver may have what this one's machines do not.
+// Hold implements supervised.Backend: a machine has the files of its bundle open. It fails for a
+// sandbox of another driver with features that this driver's machines lack.
 func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
 	st := &rec.Status
-	if err := b.lacks(&st.Spec); err != nil {
+	if err := b.checkDriver(&st.Spec); err != nil {
 		return nil, err
 	}
-	if st.Caps.Volumes && !b.able.Shares {
-		return nil, atoll.Errorf("start", st.ID, atoll.ErrUnsupported, "its work directory is shared with its machine, which machines of %s cannot: it was made with another driver", b.driver.Name)
+	if st.Caps.Volumes && !b.caps.Shares {
+		return nil, atoll.Errorf("start", st.ID, atoll.ErrUnsupported, "its work directory is shared with its machine, which needs another driver than %s", b.driver.Name)
 	}
-	_, err := b.found(ctx, rec.Digest, rec.Status.Spec.Image)
+	_, err := b.rebuildBundle(ctx, rec.Digest, rec.Status.Spec.Image)
 	return nil, err
 }
 
@@ -234,20 +233,20 @@ func (b *backend) Helper() (string, error) {
 	return supervised.Self()
 }
 
-// Limits implements supervised.Backend: a machine has no more memory than it has, but QEMU and
-// the daemons of its directories take some.
+// Limits implements supervised.Backend. The machine itself limits its memory; QEMU and the daemons
+// of shared directories need some more.
 func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
 	return cgroup.Limits{CPUs: max(r.CPUs, 0)}
 }
 
-// Job implements supervised.Backend: limits that the spec does not have are the defaults.
+// Job implements supervised.Backend. Limits that the spec lacks get their defaults.
 func (b *backend) Job(job *supervisor.Job) (any, error) {
-	job.Spec.Resources = resources(job.Record.Status.Spec.Resources)
+	job.Spec.Resources = withMachineDefaults(job.Record.Status.Spec.Resources)
 	im, err := b.opts.Bundles.Get(job.Record.Digest)
 	if err != nil {
 		return nil, err
 	}
-	driver, err := b.driver.Found() // the keeper has no PATH
+	driver, err := b.driver.Found() // the supervisor has no PATH
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +256,7 @@ func (b *backend) Job(job *supervisor.Job) (any, error) {
 	}
 	if !im.IsArchive() {
 		kernel := im.Kernel.File
-		if b.able.ELF && im.Kernel.ELF != nil { // which there is where a kernel is packed
+		if b.caps.ELF && im.Kernel.ELF != nil { // packed kernels come with it
 			kernel = *im.Kernel.ELF
 		}
 		plan.Kernel, plan.Initrd = im.Path(kernel), im.Path(im.Initrd.File)
@@ -273,8 +272,8 @@ func (b *backend) Job(job *supervisor.Job) (any, error) {
 	return plan, nil
 }
 
-// resources are those that a machine has.
-func resources(r atoll.Resources) atoll.Resources {
+// withMachineDefaults returns the resources of a machine: r with the defaults of memory and CPUs.
+func withMachineDefaults(r atoll.Resources) atoll.Resources {
 	if r.Memory == 0 {
 		r.Memory = vmengine.DefaultMemory
 	}

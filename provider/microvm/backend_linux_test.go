@@ -9,10 +9,10 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// A part of a CPU is refused where nothing holds a machine to it, and whole ones are had.
+// Without a cgroup, a part of a CPU is refused, and whole ones are not.
 func TestPartsOfCPUs(t *testing.T) {
 	for _, held := range []bool{false, true} {
-		b := &backend{parts: held, able: vm.Caps{Network: true}}
+		b := &backend{fractionalCPUs: held, caps: vm.Caps{Network: true}}
 		for _, cpus := range []float64{0, 1, 2, 0.5, 1.5, atoll.Unlimited} {
 			want := atoll.Kind("")
 			if !held && (cpus == 0.5 || cpus == 1.5) {
@@ -31,10 +31,10 @@ func TestWithoutBundle(t *testing.T) {
 	works, missing := atoll.Probe{OK: true, Notes: []string{"hypervisor 1"}}, errors.New("no such bundle")
 	for name, build := range map[string]string{EngineBundle: "atoll image build --docker", "debian": "atoll image build"} {
 		b := &backend{opts: Options{Default: name}}
-		if p := b.without(works, missing, true); !p.OK || len(p.Notes) != 2 || !strings.HasSuffix(p.Notes[1], "builds one, or "+build) {
+		if p := b.withoutBundle(works, missing, true); !p.OK || len(p.Notes) != 2 || !strings.HasSuffix(p.Notes[1], "builds one, or "+build) {
 			t.Errorf("%s, where it is built: %+v", name, p)
 		}
-		p := b.without(works, missing, false)
+		p := b.withoutBundle(works, missing, false)
 		if p.OK || !strings.Contains(p.Reason, missing.Error()) || !strings.Contains(p.Fix, build+" --output") || !strings.Contains(p.Fix, "image pull") {
 			t.Errorf("%s, where it is not: %+v", name, p)
 		}

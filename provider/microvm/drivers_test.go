@@ -66,7 +66,7 @@ func onVZ(t testing.TB) microvm.Options {
 	return opts
 }
 
-// What scripts/firecracker says of a real one.
+// The environment variables by which scripts/firecracker passes a real one.
 const (
 	firecrackerVar = "ATOLL_FIRECRACKER"
 	jailerVar      = "ATOLL_FIRECRACKER_JAILER" // needs root
@@ -178,7 +178,7 @@ func TestJail(t *testing.T) {
 	}
 }
 
-// What makes no driver is refused.
+// Options that no driver has are refused.
 func TestBadDriver(t *testing.T) {
 	store := bundles(t)
 	for _, opts := range []microvm.Options{

@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// What goes wrong inside is told, and keeps nobody from what is on disk.
+// Errors inside reach the caller, and do not prevent access to the disk.
 func TestFaultsInside(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Resources: atoll.Resources{Disk: 64 << 20}})
@@ -30,7 +30,7 @@ func TestFaultsInside(t *testing.T) {
 		t.Errorf("after the guest was killed: %q", got)
 	}
 
-	// A full disk is the matter of who fills it, and the sandbox can be stopped and started.
+	// A full disk concerns only its writer, and the sandbox can be stopped and started.
 	out := l.sh(sb, "dd if=/dev/zero of=/root/big bs=1M 2>&1 || true; echo kept > /work/kept; echo still there")
 	if !strings.Contains(out, "No space left") || !strings.HasSuffix(out, "still there") {
 		t.Errorf("a full disk: %s", out)
@@ -61,8 +61,8 @@ func TestFaultsInside(t *testing.T) {
 	}
 }
 
-// A machine for whose disk there is no room waits until there is, and nothing is lost: who
-// asks it for something meanwhile is told.
+// A machine without room for its disk waits until there is, and nothing is lost; meanwhile requests
+// get an error that says so.
 func TestNoRoom(t *testing.T) {
 	if !testenv.Apart(t) {
 		return
@@ -98,7 +98,7 @@ func TestNoRoom(t *testing.T) {
 	l.becomes(sb, atoll.StateRunning)
 	l.must("make room", unix.Mount("", dir, "", unix.MS_REMOUNT, "size=256m"))
 	if exit, err := writer.Wait(l.ctx()); err != nil || exit.Code != 0 || out.String() != "0\n67108864\n" {
-		t.Errorf("who wrote ended with %+v, %v: %q", exit, err, &out)
+		t.Errorf("the writer ended with %+v, %v: %q", exit, err, &out)
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) { // it is known a while later that it goes on
 		_, err := atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"rm", "/root/big"}})
@@ -110,7 +110,7 @@ func TestNoRoom(t *testing.T) {
 	l.must("stop", sb.Stop(l.ctx(), 0))
 }
 
-// A machine that stands still is found out, and then whoever waits for something in it knows.
+// A machine that stands still is detected, and calls that wait for it get an error.
 func TestSilentGuest(t *testing.T) {
 	answer := max(8*time.Second, testenv.Scale(5*time.Second))
 	need(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
-// Images implements atoll.ImageStore. An image is kept as the bundle that was built from it;
-// of other bundles, which have other users, nothing is told.
+// Images implements atoll.ImageStore. Images are stored as the bundles built from them; Images
+// omits other bundles, which have other users.
 func (p *Provider) Images(context.Context) ([]atoll.Image, error) {
 	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
@@ -50,16 +50,16 @@ func (p *Provider) Images(context.Context) ([]atoll.Image, error) {
 // RemoveImage implements atoll.ImageStore.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	if strings.HasPrefix(ref, "/") {
-		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "no image is called so")
+		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "an image name does not begin with /")
 	}
 	b, err := p.backend.opts.Bundles.Get(ref)
 	if err != nil {
 		return err
 	}
 	if b.Root().Image == "" {
-		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "it was not made from an image: atoll image rm bundle:%s removes it", ref)
+		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "not made from an image: use atoll image rm bundle:%s", ref)
 	}
-	return p.backend.opts.Bundles.Remove(ref, p.keep(ctx, ref, force))
+	return p.backend.opts.Bundles.Remove(ref, p.refuseUsed(ctx, ref, force))
 }
 
 // PruneImages implements atoll.ImageStore.
@@ -76,7 +76,7 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 		if b.Root().Image == "" || !opts.All && len(b.Names) > 0 || time.Since(b.Used) < time.Duration(opts.UnusedFor) {
 			continue
 		}
-		err := p.backend.opts.Bundles.Remove(b.Digest, p.keep(ctx, b.Digest, false))
+		err := p.backend.opts.Bundles.Remove(b.Digest, p.refuseUsed(ctx, b.Digest, false))
 		switch kind := atoll.KindOf(err); {
 		case err == nil:
 			pruned.Images, pruned.Size = append(pruned.Images, b.Digest), pruned.Size+b.Root().Size
@@ -96,9 +96,9 @@ func (p *Provider) ResolveImage(_ context.Context, ref string) (string, error) {
 	return b.Digest, nil
 }
 
-// keep has the images stay that sandboxes were made from, with force those that run only: the
-// others' are made again when they start.
-func (p *Provider) keep(ctx context.Context, ref string, force bool) func(digest string) error {
+// refuseUsed returns a function that refuses to remove an image with sandboxes; with force only one
+// with running sandboxes: stopped ones build it again when they start.
+func (p *Provider) refuseUsed(ctx context.Context, ref string, force bool) func(digest string) error {
 	return func(digest string) error {
 		users, err := supervised.ImageUsers(p.Provider)
 		if err != nil {
@@ -106,7 +106,7 @@ func (p *Provider) keep(ctx context.Context, ref string, force bool) func(digest
 		}
 		user, used := users[digest]
 		if used && force {
-			user, used, err = p.runs(ctx, digest)
+			user, used, err = p.runningUser(ctx, digest)
 		}
 		if err == nil && used {
 			err = atoll.Errorf("remove image", ref, atoll.ErrConflict, "%s was made from it: remove that first, or stop it and use force", user)
@@ -115,8 +115,8 @@ func (p *Provider) keep(ctx context.Context, ref string, force bool) func(digest
 	}
 }
 
-// runs names a sandbox that runs and was made from a bundle.
-func (p *Provider) runs(ctx context.Context, digest string) (user string, found bool, err error) {
+// runningUser names a running sandbox that was made from a bundle.
+func (p *Provider) runningUser(ctx context.Context, digest string) (user string, found bool, err error) {
 	all, err := p.List(ctx, atoll.Filter{States: []atoll.State{atoll.StateCreating, atoll.StateRunning, atoll.StatePaused}})
 	for _, st := range all {
 		if strings.HasSuffix(st.Image, "@"+digest) {
@@ -126,20 +126,19 @@ func (p *Provider) runs(ctx context.Context, digest string) (user string, found 
 	return "", false, err
 }
 
-// found is the bundle of a sandbox that was made before. One that has been removed
-// meanwhile is made again, and has to be the same: what the sandbox has changed in its root
-// file system was changed in that.
-func (b *backend) found(ctx context.Context, digest, image string) (*bundle.Bundle, error) {
+// rebuildBundle returns the bundle of an existing sandbox. It builds a removed bundle again, and
+// fails if the result differs: the sandbox's changes of its root file system need the same bundle.
+func (b *backend) rebuildBundle(ctx context.Context, digest, image string) (*bundle.Bundle, error) {
 	im, err := b.opts.Bundles.Get(digest)
 	if atoll.KindOf(err) != atoll.ErrNotExist || image == "" {
 		return im, err
 	}
-	again, buildErr := b.bundle(ctx, image, nil)
+	again, buildErr := b.ensureBundle(ctx, image, nil)
 	if buildErr != nil {
 		return nil, errors.Join(err, buildErr)
 	}
 	if again.Digest != digest {
-		return nil, atoll.Errorf("start", "", atoll.ErrNotExist, "what it was made from is not there any more: bundle %s; image %s is another one by now", digest, image)
+		return nil, atoll.Errorf("start", "", atoll.ErrNotExist, "bundle %s was removed, and image %s has changed since: the sandbox cannot start", digest, image)
 	}
 	return again, nil
 }

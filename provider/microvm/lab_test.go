@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 )
 
-// patience is how long a test waits for what is bound to happen.
+// patience bounds how long a test waits for an event that must happen.
 var patience = testenv.Scale(2 * time.Minute)
 
 // A lab is a provider for one test, with the steps that its tests are made of. Each step
@@ -112,12 +112,12 @@ func (l *lab) must(what string, err error) {
 	}
 }
 
-// keeperOf returns the process id of a sandbox's keeper.
-func keeperOf(t testing.TB, p atoll.Provider, sb atoll.Sandbox) int {
+// supervisorOf returns the process id of a sandbox's supervisor.
+func supervisorOf(t testing.TB, p atoll.Provider, sb atoll.Sandbox) int {
 	t.Helper()
 	who, err := statedir.Dir(optionsOf(p).Dir).Supervisor(sb.ID())
 	if err != nil {
-		t.Fatalf("keeper: %v", err)
+		t.Fatalf("supervisor: %v", err)
 	}
 	return who.PID
 }

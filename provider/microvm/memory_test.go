@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What a guest has used and freed is the host's again, without a stop.
+// Memory that a guest has used and freed returns to the host, without a stop.
 func TestMemoryIsGivenBack(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
@@ -30,7 +30,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// resident is how much memory a process has, in bytes.
+// resident returns the memory of a process, in bytes.
 func resident(t testing.TB, pid int) (n int64) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

@@ -1,10 +1,9 @@
-// Package microvm provides sandboxes that are virtual machines of their own, with a
-// kernel of their own: on QEMU, with KVM where that works, else emulated, or on another
-// driver of package vm, where sandboxes can do less. Each is owned by a keeper process,
-// and dies with that, and never with a server.
+// Package microvm provides sandboxes that are virtual machines with a kernel of their own: on QEMU,
+// with KVM if that works, else emulated, or on another driver of package vm, with fewer features. A
+// supervisor process owns each machine, which ends with it, and never with a server.
 //
-// What they boot is a bundle (package image/bundle), which is built from Debian's packages
-// or from an OCI image when it is first needed.
+// Machines boot a bundle (package image/bundle), which is built from Debian's packages or from an
+// OCI image when it is first needed.
 package microvm
 
 import (
@@ -25,58 +24,57 @@ import (
 // Options configure the provider. Dir and Bundles are required; zero fields mean
 // defaults.
 type Options struct {
-	// Dir keeps sandboxes and volumes; it is made when missing, and must be this
-	// user's alone. Many providers, in many processes, may use one directory.
+	// Dir holds sandboxes and volumes. The provider creates it; it must be private to this user.
+	// Many providers, in many processes, may use one directory.
 	Dir string
-	// RunDir keeps what must not survive a reboot, and must be this user's alone; it is
-	// made when missing. Default: as of provider/gvisor.
+	// RunDir holds data that must not survive a reboot, and must be private to this user. The
+	// provider creates it. Default: as in provider/gvisor.
 	RunDir string
-	// Bundles is where what machines boot is. It stays the caller's.
+	// Bundles stores the bundles that machines boot. The caller owns it.
 	Bundles *bundle.Store
-	// Default is the bundle of sandboxes that name no image. Default: "debian", which is
-	// built when it is not there.
+	// Default is the bundle of sandboxes without an image. Default: "debian", which the provider
+	// builds if it is missing.
 	Default string
-	// Helper is the binary that is executed as keeper. Default: this binary.
+	// Helper is the binary that runs as supervisor. Default: this binary.
 	Helper string
-	// Driver makes the machines: "qemu", "firecracker", "vz" or "wsl2". What its machines
-	// lack, sandboxes do: see Info. Those of wsl2 have no disks, and are only for the
+	// Driver is the driver of the machines: "qemu", "firecracker", "vz" or "wsl2". Sandboxes lack
+	// what its machines lack: see Info. Machines of wsl2 have no disks, and only boot the
 	// EngineArchive. Default: qemu on Linux, vz on macOS, wsl2 on Windows.
 	Driver string
-	// Program is the hypervisor's. Default: the one in PATH, and QEMU's that of this
-	// machine's architecture.
+	// Program is the program of the hypervisor. Default: the one in PATH, for QEMU that of this
+	// computer's architecture.
 	Program string
-	// Accel is, for qemu, "kvm" or "tcg", which is emulation. Default: kvm where that works.
+	// Accel is, for qemu, "kvm" or "tcg", which is emulation. Default: kvm if that works.
 	Accel string
-	// Jail confines machines of firecracker, and needs root; nil does not. Bundles that are
-	// not on the file system of Dir are copied for each.
+	// Jail confines machines of firecracker, and needs root; nil does not. Bundles on another file
+	// system than Dir are copied for each machine.
 	Jail *firecracker.Jail
-	// Spare keeps one keeper process started ahead of the next Create.
+	// Spare retains one supervisor process started ahead of the next Create.
 	Spare bool
-	// Cgroup is what the names of the sandboxes' cgroups begin with. Default: "atoll-",
-	// and what tells Dir from other directories.
+	// Cgroup begins the names of the sandboxes' cgroups. Default: "atoll-" and a suffix that
+	// depends on Dir.
 	Cgroup string
-	// Debug has kernels say on their consoles all that they do.
+	// Debug makes kernels log verbosely on their consoles.
 	Debug bool
-	// Files says where files of a sandbox are that stay when it is removed; nil
-	// means that there are none.
+	// Files returns the files of a sandbox that outlive it; nil means none.
 	Files func(spec *atoll.Spec) Files
-	// Log receives what the provider has to say. Default: nowhere.
+	// Log receives the provider's messages. Default: none.
 	Log *slog.Logger
 
-	step   func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
-	answer time.Duration           // how long a guest may take to answer; 0 is the default: for tests
+	step   func(name string) error // called before each step of creating and starting a sandbox; its error fails the step; for tests
+	answer time.Duration           // the time that a guest may take to answer; 0 means the default; for tests
 
-	emulated bool // machines are, and the driver does not know: for tests
+	emulated bool // machines are emulated although the driver does not know; for tests
 }
 
-// A Provider makes sandboxes that are virtual machines.
+// A Provider creates sandboxes that are virtual machines.
 type Provider struct {
 	*supervised.Provider
 	backend *backend
 }
 
-// New opens the state directory. It does not check whether machines work here: Probe does,
-// and Create says so.
+// New opens the state directory. It does not check whether machines work here: Probe does, and
+// Create returns an error.
 func New(opts Options) (*Provider, error) {
 	if opts.Bundles == nil {
 		return nil, atoll.Errorf("microvm", "", atoll.ErrInvalid, "no store of bundles given")
@@ -94,13 +92,13 @@ func New(opts Options) (*Provider, error) {
 	if err := driver.Check(); err != nil {
 		return nil, err
 	}
-	b := &backend{opts: opts, driver: driver, able: driver.Caps()}
-	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps(b.able)}
-	b.parts = info.Caps.CPULimit
+	b := &backend{opts: opts, driver: driver, caps: driver.Caps()}
+	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: capsOf(b.caps)}
+	b.fractionalCPUs = info.Caps.CPULimit
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: b, Supervisor: vmengine.Argv0, Steps: vmengine.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
-		Cgroups: cgroups(), Cgroup: opts.Cgroup,
+		Cgroups: hasCgroups(), Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err
@@ -108,26 +106,26 @@ func New(opts Options) (*Provider, error) {
 	return &Provider{p, b}, nil
 }
 
-// DefaultDriver is what makes machines on this system: see Options.Driver.
+// DefaultDriver returns the default driver of this system: see Options.Driver.
 func DefaultDriver() string { return vmengine.DefaultDriver() }
 
-// Files are paths of what is not to go with a sandbox. What is missing is made, directories
-// too.
+// Files holds paths of files that outlive a sandbox. The provider creates missing files and
+// directories.
 type Files struct {
-	Console string            // to which the machine prints; "" means in the sandbox's directory
-	Disks   map[string]string // by id, those of vm.Init; where there are no disks directories, and Forget removes them
+	Console string            // for the machine's output; "" means in the sandbox's directory
+	Disks   map[string]string // by the ids of vm.Init; directories if the driver has no disks; Forget removes them
 }
 
-// DefaultBundle is the one of sandboxes that name no image, and EngineBundle that of a
-// machine with a Docker Engine, whose name is no image's; EngineArchive is the same for
-// hypervisors that bring a kernel. They are built when they are missing.
+// DefaultBundle is the bundle of sandboxes without an image. EngineBundle is the bundle of a
+// machine with a Docker Engine; no image has its name. EngineArchive is the same for hypervisors
+// that bring a kernel. The provider builds missing ones.
 const (
 	DefaultBundle = "debian"
 	EngineBundle  = "docker"
 	EngineArchive = "docker-wsl"
 )
 
-// EngineOf is which of them is for machines that a driver makes.
+// EngineOf returns EngineBundle or EngineArchive, as a driver's machines need it.
 func EngineOf(driver string) string {
 	if (vmengine.Driver{Name: driver}).Caps().Root {
 		return EngineArchive
@@ -135,9 +133,9 @@ func EngineOf(driver string) string {
 	return EngineBundle
 }
 
-// Forget removes what a machine has kept at path, one of Files.Disks, with what else its
-// driver knows of it. The machine has ended. Where there is nothing, nothing is done. Kinds:
-// ErrConflict, while a machine has it; ErrUnavailable, without the hypervisor.
+// Forget removes the data of a machine at path, one of Files.Disks, and the driver's record of it.
+// The machine must have ended. It does nothing if there is nothing. Kinds: ErrConflict, while a
+// machine uses the path; ErrUnavailable, without the hypervisor.
 func (p *Provider) Forget(ctx context.Context, path string) error {
 	if err := p.backend.driver.Forget(ctx, path); err != nil {
 		return atoll.E("forget", path, atoll.KindOf(err), err)
@@ -145,7 +143,7 @@ func (p *Provider) Forget(ctx context.Context, path string) error {
 	return nil
 }
 
-// Prepare implements atoll.Preparer: it builds what the sandbox boots.
+// Prepare implements atoll.Preparer: it builds the bundle that the sandbox boots.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if err := spec.Validate(); err != nil {
 		return err
@@ -153,17 +151,17 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if _, err := spec.MadeBy(p.Info().Name); err != nil {
 		return err
 	}
-	_, err := p.backend.bundle(ctx, spec.Image, progress)
+	_, err := p.backend.ensureBundle(ctx, spec.Image, progress)
 	return err
 }
 
-// Slow is how many times as long as on hardware things take in a machine: 1 where nothing
-// is emulated, or nothing can be found out.
+// Slow returns how many times slower than on hardware programs run in a machine: 1 if nothing is
+// emulated, or if that cannot be found out.
 func (p *Provider) Slow(ctx context.Context) int {
 	b := p.backend
-	b.slow.Lock()
-	defer b.slow.Unlock()
-	if b.factor == 0 {
+	b.slowMu.Lock()
+	defer b.slowMu.Unlock()
+	if b.slowFactor == 0 {
 		kernel := ""
 		if im, err := b.opts.Bundles.Get(b.opts.Default); err == nil && !im.IsArchive() {
 			kernel = im.Path(im.Kernel.File)
@@ -176,11 +174,11 @@ func (p *Provider) Slow(ctx context.Context) int {
 		able.Emulated = able.Emulated || b.opts.emulated
 		factor := int(vm.Scale(able, 1))
 		if kernel == "" {
-			return factor // whether an accelerator works is found out with a kernel
+			return factor // only a kernel shows whether an accelerator works
 		}
-		b.factor = factor
+		b.slowFactor = factor
 	}
-	return b.factor
+	return b.slowFactor
 }
 
 // Volumes implements atoll.VolumeStore.
@@ -200,7 +198,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 }
 
 func (p *Provider) noVolumes(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrUnsupported, "machines of %s share no directories, and so have no volumes", p.backend.driver.Name)
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "no volumes: machines of %s cannot share directories", p.backend.driver.Name)
 }
 
 var (

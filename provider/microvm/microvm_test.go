@@ -25,7 +25,7 @@ import (
 )
 
 // An emulated machine takes seconds to start, so only CHECK_ALL=1 runs the whole suite. gVisor's run keeps
-// the promises of keepers, and Docker's those of the guest. This one keeps those of a machine: its start, its
+// the promises of supervisors, and Docker's those of the guest. This one keeps those of a machine: its start, its
 // capabilities and its death.
 func TestConformance(t *testing.T) {
 	need(t)
@@ -42,7 +42,7 @@ var rest = providertest.Rest("CHECK_ALL=1 runs it: machines take long")
 // A maker returns options for a provider over directories of its own.
 type maker func(t testing.TB) microvm.Options
 
-// options are those of the suite, besides which some are given.
+// options returns the options of the suite, and those in besides.
 func (fresh maker) options(besides ...providertest.Option) []providertest.Option {
 	return append(besides, []providertest.Option{
 		providertest.Slow(10),
@@ -125,7 +125,7 @@ func freshIn(t testing.TB, dir string) microvm.Options {
 	return opts
 }
 
-// accel is what machines run on here. It is found out once: where KVM is there and does not
+// accel returns the accelerator of machines here. It is determined once: if KVM exists and does not
 // work, that takes seconds.
 func accel(t testing.TB) string {
 	t.Helper()
@@ -183,8 +183,7 @@ func leftOnDisk(t testing.TB, opts microvm.Options) (left []string) {
 	return left
 }
 
-// groups is what the names of this process's cgroups begin with: other tests run at the
-// same time.
+// groups begins the names of this process's cgroups: other tests run at the same time.
 var groups = fmt.Sprintf("atoll-test-%d-", os.Getpid())
 
 // runDir is a short directory: sockets lie in it.
@@ -281,10 +280,10 @@ func makeSandbox(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// crash kills a sandbox's keeper, and with it all of the sandbox.
+// crash kills a sandbox's supervisor, and with it the whole sandbox.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
-	if err := unix.Kill(keeperOf(t, p, sb), unix.SIGKILL); err != nil {
+	if err := unix.Kill(supervisorOf(t, p, sb), unix.SIGKILL); err != nil {
 		t.Fatalf("kill: %v", err)
 	}
 }

@@ -50,8 +50,8 @@ func withArchive(t *testing.T, driver, init string) *microvm.Provider {
 	return p
 }
 
-// Machines that are distributions of WSL have no size and no disks: who asks for one is
-// told, and so is who wants a sandbox that is such a machine.
+// Machines that are distributions of WSL have no size and no disks: requests for these get an
+// error, as does a request for a sandbox that is such a machine.
 func TestWSL2Refuses(t *testing.T) {
 	const init = `, "init": {"start": [{"args": ["/bin/true"]}]}`
 	p := withArchive(t, vmengine.WSL2, init)
@@ -88,8 +88,8 @@ func TestWSL2Refuses(t *testing.T) {
 	}
 }
 
-// What a machine has kept goes, be it a disk or a directory, and what is not there needs no
-// hypervisor to go.
+// Forget removes the data of a machine, be it a disk or a directory, and needs no hypervisor if
+// there is none.
 func TestForget(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {

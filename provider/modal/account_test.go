@@ -35,13 +35,13 @@ token_secret = "as-home"
 active = true
 `
 
-// Whose account it is comes from the settings, from what Modal's own programs read, and
-// from the file that they write, in that order.
+// The account comes from the settings, from the variables of Modal's own programs, and from the
+// file that they write, in that order.
 func TestModalAccount(t *testing.T) {
 	for name, tt := range map[string]struct {
 		toml string
 		env  []string
-		want Options // its account; with an error TokenID is what that says
+		want Options // the account; with an error, TokenID has its text
 		bad  bool
 	}{
 		"nothing":          {},

@@ -47,14 +47,15 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		c.undoSteps()
 		return nil, p.wrapError(ctx, "create", spec.ID, err)
 	}
-	p.sweeper.Rouse() // its time may be limited
+	p.sweeper.Rouse() // it may have an expiry
 	return p.newHandle(spec.ID), nil
 }
 
-// minMemory is what a sandbox of Modal's has at least.
+// minMemory is the least memory that Modal gives a sandbox.
 const minMemory = 128 << 20
 
-// checkSupport says what of the spec cannot be had.
+// checkSupport returns an error if the provider does not support what the spec asks for. Kinds:
+// ErrUnsupported, ErrInvalid.
 func (p *Provider) checkSupport(spec *atoll.Spec) error {
 	caps, r := p.opts.caps(), spec.Resources
 	for _, wish := range []struct {
@@ -62,9 +63,9 @@ func (p *Provider) checkSupport(spec *atoll.Spec) error {
 		what  string
 	}{
 		{spec.Network.Mode == atoll.NetworkNamed, "networks by name"},
-		{spec.Network.Mode == atoll.NetworkOn && len(spec.Network.Allow) > 0, "what else may be reached with network mode on: it is what Modal lets sandboxes reach"},
-		{spec.Publishes() && !caps.Publish, "published ports, unless they may be tunnels, which are public: set modal.tunnels"},
-		{choosesHostPort(spec), "ports of one's choice: Modal chooses"},
+		{spec.Network.Mode == atoll.NetworkOn && len(spec.Network.Allow) > 0, "network.allow with network mode on: Modal decides what sandboxes may reach"},
+		{spec.Publishes() && !caps.Publish, "published ports without tunnels, which are public: set modal.tunnels"},
+		{choosesHostPort(spec), "chosen host ports: Modal assigns them"},
 		{hasMount(spec, atoll.MountBind), "bind mounts"},
 		{hasMount(spec, atoll.MountTmpfs), "tmpfs mounts"},
 		{hasMount(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as modal.ephemeral is set"},
@@ -84,11 +85,11 @@ func (p *Provider) checkSupport(spec *atoll.Spec) error {
 		}
 	}
 	if r.Memory > 0 && r.Memory < minMemory {
-		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: Modal has no less than %s", r.Memory, atoll.Bytes(minMemory))
+		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: the minimum at Modal is %s", r.Memory, atoll.Bytes(minMemory))
 	}
 	for _, m := range spec.Mounts {
 		if settings.OverGuest(m.Target) {
-			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: Atoll's program for sandboxes is there: mount it elsewhere", m.Target)
+			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: the path is reserved for Atoll's program; mount it elsewhere", m.Target)
 		}
 		if slices.ContainsFunc(p.opts.Buckets, func(b Bucket) bool { return b.Path == path.Clean(m.Target) }) {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: a bucket of modal.buckets is mounted there", m.Target)
@@ -119,7 +120,7 @@ func hasMount(spec *atoll.Spec, kind atoll.MountType) bool {
 	return false
 }
 
-// allowedNetworks are the networks that a sandbox may reach.
+// allowedNetworks returns the networks that a sandbox may reach. Kinds: ErrUnsupported.
 func allowedNetworks(spec *atoll.Spec) (list []string, err error) {
 	for _, word := range spec.Network.Allow {
 		if prefix, err := netip.ParsePrefix(word); err == nil {
@@ -128,19 +129,19 @@ func allowedNetworks(spec *atoll.Spec) (list []string, err error) {
 		}
 		addr, err := netip.ParseAddr(word)
 		if err != nil {
-			return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "network.allow %q: the modal provider knows no host names there, but networks like 192.0.2.0/24", word)
+			return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "network.allow %q: the modal provider has no host names there; use networks like 192.0.2.0/24", word)
 		}
 		list = append(list, netip.PrefixFrom(addr, addr.BitLen()).String())
 	}
 	return list, nil
 }
 
-// A creation is a sandbox on its way. What has been made so far is taken back when it
-// fails.
+// A creation is the creation of one sandbox. If it fails, undoSteps deletes what it has created
+// so far.
 type creation struct {
 	p    *Provider
 	spec *atoll.Spec
-	r    *record // once it is written
+	r    *record // once it exists
 	made []madeVolume
 }
 
@@ -154,7 +155,7 @@ func (c *creation) runSteps(ctx context.Context) error {
 	)
 }
 
-// undoSteps takes back what has been made, last things first.
+// undoSteps deletes what the creation has made, last things first.
 func (c *creation) undoSteps() {
 	if c.r == nil {
 		return
@@ -162,7 +163,7 @@ func (c *creation) undoSteps() {
 	err := runCleanup(func(ctx context.Context) error {
 		err := c.p.dropSandbox(ctx, c.r)
 		for i := len(c.made) - 1; i >= 0; i-- {
-			err = errors.Join(err, c.made[i].undoCreate(ctx, c.p, c.r.note.Made))
+			err = errors.Join(err, c.made[i].undoCreate(ctx, c.p, c.r.note.CreationID))
 		}
 		return err
 	})
@@ -171,10 +172,10 @@ func (c *creation) undoSteps() {
 	}
 }
 
-// writeRecord writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
+// writeRecord creates the record of a sandbox that is being created. Kinds: ErrAlreadyExists.
 func (c *creation) writeRecord(ctx context.Context) error {
 	now := time.Now().UTC()
-	n := note{Spec: *c.spec, Made: atoll.NewID(), Created: now, State: atoll.StateCreating, Until: now.Add(c.p.opts.leaseTTL), Volume: !c.p.opts.Ephemeral}
+	n := note{Spec: *c.spec, CreationID: atoll.NewID(), Created: now, State: atoll.StateCreating, LeaseExpires: now.Add(c.p.opts.leaseTTL), Volume: !c.p.opts.Ephemeral}
 	if c.spec.TTL > 0 {
 		n.Expires = now.Add(time.Duration(c.spec.TTL))
 	}
@@ -202,25 +203,25 @@ func (c *creation) writeRecord(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.r = &record{page: at, note: n}
+		c.r = &record{revision: at, note: n}
 		c.r.ID = c.spec.ID
 		return nil
 	})
 }
 
 func (c *creation) idTaken() error {
-	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id already exists")
 }
 
-// isAbandoned reports whether nobody goes on making the sandbox.
+// isAbandoned reports whether the creation of the sandbox was abandoned.
 func (r *record) isAbandoned(now time.Time) bool {
-	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
+	return r.note.State == atoll.StateCreating && now.After(r.note.LeaseExpires)
 }
 
-// isStarting reports whether somebody is making the sandbox, or starting it.
-func (r *record) isStarting() bool { return time.Now().Before(r.note.Until) }
+// isStarting reports whether a program holds the lease of a creation or a start.
+func (r *record) isStarting() bool { return time.Now().Before(r.note.LeaseExpires) }
 
-// claimName takes the sandbox's name, or says whose it is.
+// claimName takes the sandbox's name. If another sandbox has it, the error names that one.
 func (c *creation) claimName(ctx context.Context) error {
 	if c.spec.Name == "" {
 		return nil
@@ -235,10 +236,10 @@ func (c *creation) claimName(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", holder)
+			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "sandbox %s already has the name", holder)
 		}
 		err = runToEnd(ctx, func(ctx context.Context) error {
-			_, err := c.p.store.writeNext(ctx, kindName, key, before, &nameClaim{Sandbox: c.spec.ID, Made: c.r.note.Made})
+			_, err := c.p.store.writeNext(ctx, kindName, key, before, &nameClaim{Sandbox: c.spec.ID, CreationID: c.r.note.CreationID})
 			return err
 		})
 		if !errors.Is(err, errWrittenElsewhere) {
@@ -247,7 +248,7 @@ func (c *creation) claimName(ctx context.Context) error {
 	}
 }
 
-// startSandbox starts the sandbox, unless it is only to be made.
+// startSandbox starts the sandbox, unless the spec says NoStart.
 func (c *creation) startSandbox(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
@@ -257,12 +258,12 @@ func (c *creation) startSandbox(ctx context.Context) error {
 	return c.p.launchSandbox(ctx, c.r)
 }
 
-// finishRecord writes down that the sandbox is made.
+// finishRecord records that the creation is complete.
 func (c *creation) finishRecord(ctx context.Context) error {
 	began := c.r.note
 	return runToEnd(ctx, func(ctx context.Context) error {
 		return c.p.updateRecord(ctx, c.r, func(n *note) error {
-			n.Until = time.Time{}
+			n.LeaseExpires = time.Time{}
 			if n.State = atoll.StateCreated; !c.spec.NoStart {
 				n.markRunning(&began)
 			}

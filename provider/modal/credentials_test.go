@@ -18,8 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// Who has no token, a wrong one, or no way to Modal is told so at once, in one sentence that
-// says what to do; and so does the probe.
+// Without a token, with a wrong one, or without a connection to Modal, calls and the probe fail
+// at once, in one sentence that says what to do.
 func TestCredentials(t *testing.T) {
 	server := need(t).server
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,12 +34,12 @@ func TestCredentials(t *testing.T) {
 		kind            atoll.Kind
 		says            string
 		probe, remedy   string
-		asked           bool // Modal is
+		asked           bool // a call reached Modal
 	}{
 		{"no token", server.URL(), "", "", atoll.ErrDenied, "set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET (modal.token_id, modal.token_secret), or run modal token new", "there is no token", "modal token new", false},
 		{"half a token", server.URL(), "ak-test", "", atoll.ErrDenied, "set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET", "there is no token", "modal token new", false},
-		{"a wrong token", server.URL(), "ak-test", "as-wrong", atoll.ErrDenied, "Token validation failed: see whether MODAL_TOKEN_ID and MODAL_TOKEN_SECRET are of one token, which modal token new makes", "does not take the token", "modal token new", true},
-		{"what is no token", server.URL(), "test", "as-test", atoll.ErrDenied, "Token ID is malformed: see whether MODAL_TOKEN_ID", "does not take the token", "modal token new", true},
+		{"a wrong token", server.URL(), "ak-test", "as-wrong", atoll.ErrDenied, "Token validation failed: check that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET belong to one token; modal token new makes one", "rejects the token", "modal token new", true},
+		{"what is no token", server.URL(), "test", "as-test", atoll.ErrDenied, "Token ID is malformed: check that MODAL_TOKEN_ID", "rejects the token", "modal token new", true},
 		{"nobody", nobody, "ak-test", "as-test", atoll.ErrUnavailable, "connection refused", "cannot be reached", "firewall", false},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("the probe says %+v", probe)
 			}
 			if took := time.Since(begin); took > testenv.Scale(20*time.Second) {
-				t.Errorf("it took %v to be told", took)
+				t.Errorf("the error took %v", took)
 			}
 			if asked := server.Calls("AuthTokenGet") > before; asked != tt.asked {
 				t.Errorf("Modal was asked: %v", asked)
@@ -78,7 +78,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// A probe that succeeds says what will be, and makes nothing.
+// A successful probe reports the consequences of the settings, and creates nothing.
 func TestProbe(t *testing.T) {
 	server := need(t).server
 	p := open(t, "busybox:1", func(o *modal.Options) { o.Ephemeral, o.Tunnels = true, modal.TunnelsTLS })
@@ -86,7 +86,7 @@ func TestProbe(t *testing.T) {
 	before := server.Calls("SandboxCreate")
 	probe := p.Probe(t.Context())
 	notes := strings.Join(probe.Notes, "\n")
-	for _, word := range []string{"authenticated; 0 of its sandboxes live", "bills", "modal.ephemeral", "published ports are public"} {
+	for _, word := range []string{"authenticated; 0 of its sandboxes run", "bills", "modal.ephemeral", "published ports are public"} {
 		if !strings.Contains(notes, word) {
 			t.Errorf("the notes lack %q: %s", word, notes)
 		}
@@ -107,14 +107,14 @@ func placeOf(t *testing.T, opts modal.Options) (string, error) {
 	return p.Place(t.Context())
 }
 
-// Whoever reaches one environment, by whatever token, has one name for it.
+// All clients of one environment, with any token, get the same Place.
 func TestPlace(t *testing.T) {
 	opts := modal.Options{ServerURL: need(t).server.URL(), TokenID: "ak-test", TokenSecret: "as-test", Environment: "dev", Prefix: "agents", Guest: testenv.Guest}
 	place, err := placeOf(t, opts)
 	if want := "modal:atoll-test/dev/agents"; place != want || err != nil {
 		t.Errorf("got %q, %v, want %q", place, err, want)
 	}
-	opts.Environment = "" // which is the default one, and has a name
+	opts.Environment = "" // the default one, which has a name
 	place, err = placeOf(t, opts)
 	if want := "modal:atoll-test/main/agents"; place != want || err != nil {
 		t.Errorf("got %q, %v, want %q", place, err, want)
@@ -125,8 +125,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// All calls are for the environment of the options, whatever the SDK's own variables and
-// file say.
+// All calls are for the environment of the options, whatever the SDK's own variables and file
+// say.
 func TestOneEnvironment(t *testing.T) {
 	l := need(t)
 	image := busybox(t)

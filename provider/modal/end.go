@@ -13,26 +13,26 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// An end is how a sandbox's life has come to its.
+// A sandboxEnd describes how a sandbox's run ended.
 type sandboxEnd struct {
 	state  atoll.State
 	exit   *atoll.Exit // of its main process; nil if it had none
 	reason string
-	idle   bool // nobody used it
+	idle   bool // it ended because it was idle
 }
 
-// endOf is what the service's result and the guest's last words mean for a sandbox.
+// endOf returns the end of a sandbox, from Modal's result and the guest's report.
 func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *sandboxEnd {
 	exit := atoll.Exit{Code: int(result.GetExitcode())}
 	e := &sandboxEnd{idle: out.Report.Idle, reason: out.Report.Reason}
-	trouble := "" // what is not the main process's doing
+	trouble := "" // a cause other than the main process
 	switch result.GetStatus() {
 	case pb.GenericResult_GENERIC_STATUS_SUCCESS, pb.GenericResult_GENERIC_STATUS_FAILURE:
 		if trouble = result.GetException(); trouble == "" && exit.Code == 137 {
 			trouble = "it was killed, as Modal does when more memory is used than " + spec.Resources.WithDefaults().Memory.String()
 		}
 	case pb.GenericResult_GENERIC_STATUS_TIMEOUT:
-		exit, e.idle, e.reason = killedExit(), false, "its time at Modal was over, which is 24 hours: start it again"
+		exit, e.idle, e.reason = killedExit(), false, "it reached Modal's limit of 24 hours: start it again"
 	case pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT:
 		exit, e.idle, e.reason = killedExit(), true, "nobody used it"
 	case pb.GenericResult_GENERIC_STATUS_TERMINATED:
@@ -60,7 +60,7 @@ func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *sand
 	return e
 }
 
-// stoppedEnd is the end of a sandbox that somebody has stopped.
+// stoppedEnd returns the end of a sandbox that was stopped by a call.
 func stoppedEnd(spec *atoll.Spec, out *guest.Printed) *sandboxEnd {
 	e := &sandboxEnd{state: atoll.StateStopped}
 	if len(spec.Cmd) > 0 {
@@ -74,19 +74,19 @@ func stoppedEnd(spec *atoll.Spec, out *guest.Printed) *sandboxEnd {
 	return e
 }
 
-// killedExit is the end of who was killed.
+// killedExit returns the exit of a killed process.
 func killedExit() atoll.Exit { return atoll.Exit{Code: 137, Signal: atoll.SIGKILL} }
 
-// errDoneElsewhere says that somebody else has done it.
-var errDoneElsewhere = errors.New("it is done")
+// errDoneElsewhere reports that another program has already done it.
+var errDoneElsewhere = errors.New("another program has done it")
 
-// recordEnd writes down how a life has ended that ended of its own, with what its main process
-// has printed. r is as it is afterwards.
+// recordEnd records the end of a run that ended by itself, with the output of its main process.
+// It updates r.
 func (p *Provider) recordEnd(ctx context.Context, r *record, result *pb.GenericResult) error {
 	out, err := p.readOutput(ctx, r)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.unreadLogs.add(r.note.Life)
+			p.unreadLogs.add(r.note.Instance)
 		}
 		return err
 	}
@@ -105,15 +105,15 @@ func (p *Provider) recordEnd(ctx context.Context, r *record, result *pb.GenericR
 	return err
 }
 
-// writeEnd writes down that a life has come to its end: to e, unless somebody stops it. Errors:
-// errElse, and those of change.
+// writeEnd records the end of a run: e, unless a program is stopping the sandbox. Errors:
+// errDoneElsewhere, and those of updateRecord.
 func (p *Provider) writeEnd(ctx context.Context, r *record, e *sandboxEnd, out *guest.Printed) error {
-	life := r.note.Life
+	instanceID := r.note.Instance
 	if err := p.storeOutput(ctx, r, out); err != nil {
 		return err
 	}
 	return p.updateRecord(ctx, r, func(n *note) error {
-		if n.State != atoll.StateRunning || n.Life != life {
+		if n.State != atoll.StateRunning || n.Instance != instanceID {
 			return errDoneElsewhere
 		}
 		e := e
@@ -121,7 +121,7 @@ func (p *Provider) writeEnd(ctx context.Context, r *record, e *sandboxEnd, out *
 			e = stoppedEnd(&n.Spec, out)
 		}
 		n.State, n.Exit, n.Reason, n.Idle = e.state, e.exit, e.reason, e.idle
-		n.Stopped, n.Stopping, n.Life, n.Ports = time.Now().UTC(), false, "", nil
+		n.Stopped, n.Stopping, n.Instance, n.Ports = time.Now().UTC(), false, "", nil
 		n.Stdout, n.Stderr = out.Stdout.Status().Written, out.Stderr.Status().Written
 		return nil
 	})

@@ -14,13 +14,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// lived writes down sandboxes that run, of whose lives Modal knows nothing any more, and
-// returns their handles.
+// lived records running sandboxes whose instances Modal no longer knows, and returns their
+// handles.
 func lived(t *testing.T, p *Provider, notes ...note) (all []atoll.Sandbox) {
 	t.Helper()
 	for _, n := range notes {
 		id := atoll.NewID()
-		n.Spec.ID, n.Spec.Project, n.Made, n.Life, n.State = id, atoll.DefaultProject, id, "sb-"+id, atoll.StateRunning
+		n.Spec.ID, n.Spec.Project, n.CreationID, n.Instance, n.State = id, atoll.DefaultProject, id, "sb-"+id, atoll.StateRunning
 		if _, err := p.store.writeNext(t.Context(), kindSandbox, id, nil, &n); err != nil {
 			t.Fatal(err)
 		}
@@ -29,8 +29,8 @@ func lived(t *testing.T, p *Provider, notes ...note) (all []atoll.Sandbox) {
 	return all
 }
 
-// A life that ends while somebody stops the sandbox has ended because of that, whoever sees it
-// first.
+// If the instance of a sandbox ends while a program stops the sandbox, every program gives the
+// stop as the reason.
 func TestStoppingIsWhy(t *testing.T) {
 	p := account(t, Options{Ephemeral: true})
 	main := atoll.Spec{Cmd: []string{"server"}}
@@ -49,12 +49,12 @@ func TestStoppingIsWhy(t *testing.T) {
 	}
 }
 
-// Logs that cannot be read keep nobody waiting longer than one of them does, and not the next
-// who looks at all; who asks for one of the sandboxes tries again.
+// Unreadable logs delay a call by no more than one of them does, and not the next call for all
+// sandboxes; a call for one of the sandboxes tries again.
 func TestLogsAreAway(t *testing.T) {
-	server, _ := books(t)
+	server, _ := stores(t)
 	p := accountAt(t, server, Options{Ephemeral: true})
-	p.sweeper.Close() // only who is meant looks
+	p.sweeper.Close() // only the test looks
 	all := lived(t, p, note{}, note{}, note{})
 	var asked sync.WaitGroup
 	asked.Add(len(all))
@@ -76,7 +76,7 @@ func TestLogsAreAway(t *testing.T) {
 		mu.Unlock()
 		select {
 		case <-together:
-		case <-time.After(logStallTimeout * 9 / 10): // another log would be asked for after logTime
+		case <-time.After(logStallTimeout * 9 / 10): // a second log would be requested after logStallTimeout
 			t.Error("one log is only asked for when another could not be read")
 		}
 		return status.Error(codes.ResourceExhausted, "as planned")
@@ -93,7 +93,7 @@ func TestLogsAreAway(t *testing.T) {
 		}
 	}
 	if _, err := all[0].Status(t.Context()); !errors.Is(err, atoll.ErrUnavailable) {
-		t.Errorf("Status: %v, want that it cannot be told", err)
+		t.Errorf("Status: %v, want that its log is unreadable", err)
 	}
 	server.Intercept(nil)
 	if st, err := all[0].Status(t.Context()); err != nil || st.State == atoll.StateRunning {
@@ -101,13 +101,13 @@ func TestLogsAreAway(t *testing.T) {
 	}
 }
 
-// While somebody starts a sandbox nobody looks after its volumes beside him.
+// While a program starts a sandbox, no other program keeps a caretaker of its volumes.
 func TestNoCaretakerBesideAStart(t *testing.T) {
-	server, _ := books(t)
+	server, _ := stores(t)
 	p := accountAt(t, server, Options{})
 	p.sweeper.Close()
 	sb := p.newHandle(atoll.NewID())
-	n := note{Spec: atoll.Spec{ID: sb.id, Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir}, State: atoll.StateStopped, Volume: true, Starter: "other", Until: time.Now().Add(time.Hour)}
+	n := note{Spec: atoll.Spec{ID: sb.id, Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir}, State: atoll.StateStopped, Volume: true, Starter: "other", LeaseExpires: time.Now().Add(time.Hour)}
 	if _, err := p.store.writeNext(t.Context(), kindSandbox, sb.id, nil, &n); err != nil {
 		t.Fatal(err)
 	}

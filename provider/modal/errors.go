@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// wrapError gives an error of the service its kind.
+// wrapError wraps an error of the service with its kind.
 func (p *Provider) wrapError(ctx context.Context, op, id string, err error) error {
 	switch {
 	case err == nil:
@@ -26,11 +26,12 @@ func (p *Provider) wrapError(ctx context.Context, op, id string, err error) erro
 	return atoll.E(op, id, kindOf(err), plainError(err))
 }
 
-// deadlineSlack is how much earlier than the context of a call the service may see that its time
-// is over.
+// deadlineSlack is the time by which the service may see a deadline earlier than the call's
+// context.
 const deadlineSlack = time.Second
 
-// contextEnded reports whether a call has failed because its context has ended, or does just now.
+// contextEnded reports whether a call failed because its context has ended, or ends within
+// deadlineSlack, for which it waits.
 func contextEnded(ctx context.Context, err error) bool {
 	deadline, ok := ctx.Deadline()
 	if ok && time.Until(deadline) < deadlineSlack && (isCode(err, codes.Canceled) || isCode(err, codes.DeadlineExceeded)) {
@@ -44,9 +45,9 @@ func hasKind(err error) bool {
 	return errors.As(err, &known)
 }
 
-// plainError is an error as the service has worded it.
+// plainError returns an error with the service's own text.
 func plainError(err error) error {
-	var inner interface{ GRPCStatus() *status.Status } // without what the SDK says around it
+	var inner interface{ GRPCStatus() *status.Status } // without the text that the SDK adds
 	if !errors.As(err, &inner) {
 		return err
 	}
@@ -56,7 +57,7 @@ func plainError(err error) error {
 		text = strings.TrimSuffix(cause, `"`)
 	}
 	if s.Code() == codes.Unauthenticated {
-		text += ": see whether MODAL_TOKEN_ID and MODAL_TOKEN_SECRET are of one token, which modal token new makes"
+		text += ": check that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET belong to one token; modal token new makes one"
 	}
 	return errors.New(text)
 }
@@ -79,7 +80,7 @@ func kindOf(err error) atoll.Kind {
 	}
 	switch status.Code(err) {
 	case codes.NotFound:
-		return atoll.ErrNotExist // something of Modal's: sandboxes are what is written of them
+		return atoll.ErrNotExist // an object at Modal; sandboxes exist as records
 	case codes.AlreadyExists, codes.Aborted, codes.FailedPrecondition:
 		return atoll.ErrConflict
 	case codes.InvalidArgument, codes.OutOfRange:
@@ -96,7 +97,7 @@ func kindOf(err error) atoll.Kind {
 	return atoll.ErrInternal
 }
 
-// imageError is what it means that Modal cannot build an image.
+// imageError returns the error for an image that Modal could not build.
 func imageError(ref string, err error) error {
 	var remote sdk.RemoteError
 	if !errors.As(err, &remote) {
@@ -109,22 +110,22 @@ func imageError(ref string, err error) error {
 		}
 	}
 	text := remote.Exception
-	if _, cause, ok := strings.Cut(text, "failed with the exception:"); ok { // before it, the SDK names what Modal calls the image
+	if _, cause, ok := strings.Cut(text, "failed with the exception:"); ok { // the text before it has the SDK's name of the image
 		text = cause
 	}
 	return atoll.Errorf("create", "", kind, "image %s: %s", ref, strings.TrimSpace(text))
 }
 
-// unreachableError is the error of what cannot be reached in a sandbox.
+// unreachableError returns the error for a part of a sandbox that does not answer.
 func unreachableError(op, id, what string, err error) error {
 	kind := atoll.ErrUnavailable
 	if k := kindOf(err); k == atoll.ErrDenied || k == atoll.ErrExhausted || k == atoll.ErrInternal && status.Code(err) == codes.Internal {
 		kind = k
 	}
-	return atoll.Errorf(op, id, kind, "%s cannot be reached: %w", what, plainError(err))
+	return atoll.Errorf(op, id, kind, "cannot reach %s: %w", what, plainError(err))
 }
 
-// isCode reports whether the service has answered with that code.
+// isCode reports whether the service answered with that code.
 func isCode(err error, code codes.Code) bool {
 	return err != nil && status.Code(err) == code
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What the SDK alone knows has its kind, too.
+// Errors of the SDK itself have kinds, too.
 func TestKindOf(t *testing.T) {
 	for err, want := range map[error]atoll.Kind{
 		sdk.NotFoundError{}: atoll.ErrNotExist, sdk.AlreadyExistsError{}: atoll.ErrAlreadyExists, sdk.InvalidError{}: atoll.ErrInvalid,
@@ -30,7 +30,7 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// The name of a sandbox's life is told from those of others.
+// sandboxOf distinguishes the name of a sandbox's instance from those of others.
 func TestSandboxOf(t *testing.T) {
 	id := atoll.NewID()
 	for name, want := range map[string]string{
@@ -38,12 +38,13 @@ func TestSandboxOf(t *testing.T) {
 		"a-" + strings.ToUpper("a"+id[1:]): "", "a-web": "", "a-": "", "": "",
 	} {
 		if got := names("a").sandboxOf(name); got != want {
-			t.Errorf("%q is that of %q, want %q", name, got, want)
+			t.Errorf("sandboxOf(%q) is %q, want %q", name, got, want)
 		}
 	}
 }
 
-// A call whose context ends says so, also where the service has seen it a moment before.
+// A call whose context ends returns its error, even if the service has seen the deadline a
+// moment before.
 func TestFailed(t *testing.T) {
 	p := &Provider{}
 	for _, tt := range []struct {

@@ -9,22 +9,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// OnStep has step asked before each step of a creation, and of a start.
+// OnStep sets a function that is called before each step of a creation and of a start.
 func OnStep(opts *Options, step func(name string) error) { opts.step = step }
 
-// PollEvery has Watch look that often.
+// PollEvery sets the interval of Watch.
 func PollEvery(opts *Options, d time.Duration) { opts.pollInterval = d }
 
-// Making has a creation be taken for abandoned that has said nothing for so long.
+// Making sets the lease of creations and starts.
 func Making(opts *Options, d time.Duration) { opts.leaseTTL = d }
 
-// Silence has the guest's programs end after so long without a word.
+// Silence sets the time without a word after which the guest's programs end.
 func Silence(opts *Options, d time.Duration) { opts.silenceTimeout = d }
 
-// Long has a life at Modal last so long at most.
+// Long sets the longest run of an instance.
 func Long(opts *Options, d time.Duration) { opts.maxLifetime = d }
 
-// MakeSecret makes a Secret of the account, for which the SDK has no call.
+// MakeSecret creates a Secret of the account, for which the SDK has no call.
 func (p *Provider) MakeSecret(ctx context.Context, name string, variables map[string]string) error {
 	if err := p.open(ctx, "test"); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (p *Provider) MakeSecret(ctx context.Context, name string, variables map[st
 	return err
 }
 
-// Boxes are the names of the sandboxes at Modal, by their ids there, that an app has.
+// Boxes returns the names of an app's instances at Modal, by id.
 func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
 	if err := p.open(ctx, "test"); err != nil {
 		return nil, err
@@ -54,12 +54,12 @@ func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
 	return names, err
 }
 
-// End ends a sandbox at Modal, behind the back of whoever has made it.
+// End ends an instance at Modal without the provider's knowledge.
 func (p *Provider) End(ctx context.Context, id string) error {
 	return p.service.terminateInstance(ctx, id)
 }
 
-// Scrap deletes the Dicts. Nothing else is asked of p, whose sweep would make them anew.
+// Scrap deletes the Dicts. No other call of p may follow, as its sweep would create them again.
 func (p *Provider) Scrap(ctx context.Context) error {
 	if err := p.service.open(ctx); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (p *Provider) Scrap(ctx context.Context) error {
 	return nil
 }
 
-// Forget has Modal forget all that is written down, as it does after a week.
+// Forget makes Modal forget all entries, as it does after a week.
 func (p *Provider) Forget(ctx context.Context) error {
 	for _, b := range []*store{p.store, p.outputs} {
 		err := b.withDict(ctx, func(dict string) error {

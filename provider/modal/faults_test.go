@@ -19,17 +19,17 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// A trouble is what becomes of a call.
+// A trouble is a fault of a call.
 type trouble struct {
 	what  string
-	codes []codes.Code // one for each call that it is tried with, in turn
-	lasts int          // for how many calls of that method; 1 is the one alone
-	lost  bool         // it is done, and the answer is lost; a stream breaks off after its first message
-	felt  bool         // it may fail
-	twice bool         // it is tried with the first call of each method, and with the last one, too
-	most  int          // so many methods are enough, as it is the same with all; 0 is all
-	unary bool         // streams, which carry no token that runs out, are spared
-	turn  int          // 1 or 2: two troubles whose effect is alike take turns at the methods, unless CHECK_ALL is set
+	codes []codes.Code // one for each call that is tested, in turn
+	lasts int          // number of calls of that method that fail; 1 means only this one
+	lost  bool         // the service does the work, and the answer is lost; a stream breaks off after its first message
+	felt  bool         // the caller may see the fault
+	twice bool         // test the first call of each method, and the last one, too
+	most  int          // number of methods that suffice, as the effect is the same with all; 0 means all
+	unary bool         // skip streams, which have no token that expires
+	turn  int          // 1 or 2: two troubles with a similar effect take turns at the methods, unless CHECK_ALL is set
 }
 
 var troubles = []trouble{
@@ -41,25 +41,25 @@ var troubles = []trouble{
 	{what: "the token was revoked", codes: []codes.Code{codes.Unauthenticated}, lasts: 2, felt: true, most: 3},
 }
 
-// kinds are those of what fails because of a code.
+// kinds has the kinds of errors with a code.
 var kinds = map[codes.Code]atoll.Kind{
 	codes.Unavailable: atoll.ErrUnavailable, codes.DeadlineExceeded: atoll.ErrUnavailable, codes.ResourceExhausted: atoll.ErrExhausted,
 	codes.Unauthenticated: atoll.ErrDenied, codes.Internal: atoll.ErrInternal,
 }
 
-// A run is what happens while something is done to which there is trouble.
+// A run is the execution of a function with trouble.
 type run struct {
 	trouble
 	code codes.Code
-	nth  int // call that it begins with; 0 is none
+	nth  int // the first call that fails; 0 means none
 
 	mu      sync.Mutex
 	methods []string // called so far
-	hit     string   // the method that it began with
+	hit     string   // the method whose call failed first
 	left    int
 }
 
-// call is what the server asks before each call.
+// call is called by the server before each call.
 func (r *run) call(method string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,11 +85,11 @@ func (r *run) call(method string) error {
 	return nil
 }
 
-// streams are the methods with many answers. What fails there is tried anew where the
-// SDK does not say why.
+// streams lists the methods with many answers. A failed one is tried again if the SDK does not
+// say why it failed.
 var streams = []string{"ContainerExecGetOutput", "ImageJoinStreaming", "DictContents", "SandboxGetLogs"}
 
-// during has fn done, and checks its error.
+// during calls fn, and checks its error.
 func (r *run) during(t *testing.T, fn func() error) error {
 	t.Helper()
 	theLab.server.Intercept(r.call)
@@ -99,7 +99,7 @@ func (r *run) during(t *testing.T, fn func() error) error {
 	defer r.mu.Unlock()
 	kind := atoll.KindOf(err)
 	switch {
-	case err == nil: // it was tried again, or is of no importance
+	case err == nil: // the call was repeated, or does not matter
 	case r.hit == "", !(r.felt && kind == kinds[r.code] || slices.Contains(streams, r.hit) && kind == atoll.ErrUnavailable):
 		t.Errorf("%s (%s): %v (%s)", r.hit, r.code, err, kind)
 	case strings.Contains(err.Error(), "rpc error") || strings.Contains(err.Error(), "%!"):
@@ -108,8 +108,8 @@ func (r *run) during(t *testing.T, fn func() error) error {
 	return err
 }
 
-// eachTrouble does something with each trouble, or which alone, at each method that it
-// calls. once is to run it by during, once.
+// eachTrouble calls once with each trouble, or only with those in which, at each method that
+// once calls. once must call its function through during, once.
 func eachTrouble(t *testing.T, once func(t *testing.T, during func(func() error) error), which ...string) {
 	if testing.Short() {
 		t.Skip("-short")
@@ -152,7 +152,7 @@ func eachTrouble(t *testing.T, once func(t *testing.T, during func(func() error)
 	}
 }
 
-// plainProvider is one of an image, which has been used.
+// plainProvider returns a provider of an image that has already been used.
 func plainProvider(t *testing.T, image string, change ...func(*modal.Options)) *modal.Provider {
 	t.Helper()
 	p := open(t, image, change...)
@@ -162,12 +162,12 @@ func plainProvider(t *testing.T, image string, change ...func(*modal.Options)) *
 	return p
 }
 
-// Whichever call of a creation meets with trouble, it is made again, or says which it was
-// and leaves nothing.
+// Whichever call of a creation fails, the provider repeats it, or reports it and leaves
+// nothing.
 func TestCreateMeetsTrouble(t *testing.T) {
 	image := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
 	eachTrouble(t, func(t *testing.T, during func(func() error) error) {
-		p := plainProvider(t, image, func(o *modal.Options) { o.Commands = []string{"ENV RUN=" + o.Prefix} }) // to be built
+		p := plainProvider(t, image, func(o *modal.Options) { o.Commands = []string{"ENV RUN=" + o.Prefix} }) // an image to build
 		defer p.Close()
 		spec := &atoll.Spec{ID: atoll.NewID(), Name: "web", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data"}}}
 		err := during(func() error {
@@ -184,7 +184,7 @@ func TestCreateMeetsTrouble(t *testing.T) {
 	})
 }
 
-// nothing checks that nothing is left of what has failed.
+// nothing checks that nothing is left of a failed creation.
 func nothing(t *testing.T, p *modal.Provider) {
 	t.Helper()
 	if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
@@ -198,7 +198,7 @@ func nothing(t *testing.T, p *modal.Provider) {
 	}
 }
 
-// works checks that a sandbox does, and removes it with all that it has.
+// works checks that a sandbox works, and removes it with its volumes.
 func works(t *testing.T, p *modal.Provider, id string) {
 	t.Helper()
 	sb, err := p.Get(t.Context(), id)
@@ -229,12 +229,11 @@ func mustVolumes(t *testing.T, p *modal.Provider) []atoll.Volume {
 	return all
 }
 
-// few are the troubles that what is done last may depend on; the others are the same to all
-// calls.
+// few lists the troubles that can affect the last calls; the others are the same for all calls.
 var few = []string{"the answer is lost", "Modal refuses"}
 
-// Whichever call of a stop and of a start meets with trouble, the sandbox is as it was or
-// as it is to be, and Modal has no other one.
+// Whichever call of a stop or a start fails, the sandbox is in its old or its new state, and
+// Modal has no second instance.
 func TestStopAndStartMeetTrouble(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'echo bye; exit 3' TERM; while :; do sleep 0.1; done"}})
@@ -285,7 +284,7 @@ func TestStopAndStartMeetTrouble(t *testing.T) {
 	})
 }
 
-// Whichever call of a removal meets with trouble, it can be done again.
+// Whichever call of a removal fails, the removal can be repeated.
 func TestRemoveMeetsTrouble(t *testing.T) {
 	p := provider(t)
 	eachTrouble(t, func(t *testing.T, during func(func() error) error) {
@@ -299,8 +298,8 @@ func TestRemoveMeetsTrouble(t *testing.T) {
 	}, few...)
 }
 
-// Whichever call meets with trouble of those that make and remove snapshots, remove volumes
-// and read a stopped sandbox's files, it can be done again.
+// Whichever call fails of creating and removing snapshots, removing volumes, and reading the
+// files of a stopped sandbox, the operation can be repeated.
 func TestOtherCallsMeetTrouble(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -360,7 +359,7 @@ func TestOtherCallsMeetTrouble(t *testing.T) {
 			t.Fatal(err)
 		}
 		eachTrouble(t, func(t *testing.T, during func(func() error) error) {
-			again := reopen(t, p) // which knows of no caretaker
+			again := reopen(t, p) // it knows of no caretaker
 			defer again.Close()
 			there, err := again.Get(t.Context(), sb.ID())
 			if err != nil {
@@ -386,7 +385,7 @@ func TestOtherCallsMeetTrouble(t *testing.T) {
 	})
 }
 
-// What a program prints is all there, however often the stream breaks off on which it comes.
+// The output of a program is complete, however often its stream breaks off.
 func TestOutputIsWhole(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -412,8 +411,7 @@ func TestOutputIsWhole(t *testing.T) {
 	becomes(t, "it answers again", 20*time.Second, func() bool { return atoll.Run(t.Context(), there, shell("true")) == nil })
 }
 
-// What a main process has printed is all there when it has ended, however often its log
-// breaks off.
+// The output of an ended main process is complete, however often its log breaks off.
 func TestLogIsWhole(t *testing.T) {
 	p := provider(t)
 	for _, after := range []int{1, 0, 2, 1} {
@@ -429,7 +427,7 @@ func TestLogIsWhole(t *testing.T) {
 		}
 		return st.State == atoll.StateFailed && st.Exit != nil && st.Exit.Code == 3
 	})
-	again := reopen(t, p) // which has to read it where it is kept
+	again := reopen(t, p) // it has to read the stored output
 	defer again.Close()
 	there, err := again.Get(t.Context(), sb.ID())
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// caretakerIdleStop is how long a caretaker stays when nobody needs it.
+// caretakerIdleStop is the time after which an unused caretaker ends.
 const caretakerIdleStop = 30 * time.Second
 
 func caretakerKey(id string) string { return "caretaker-" + id }
 
-// reachCaretaker returns the volumes of a stopped sandbox, as a guest serves them in another one
-// that has nothing else of it. It ends by itself.
+// reachCaretaker returns the volumes of a stopped sandbox, served by a caretaker: a guest in an
+// instance with nothing else of the sandbox. The caretaker ends by itself when unused.
 func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
 	release, err := p.locks.Lock(ctx, id)
 	if err != nil {
@@ -29,7 +29,7 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 		return nil, err
 	}
 	if r.State == atoll.StateRunning {
-		return p.reachGuest(ctx, op, id) // meanwhile
+		return p.reachGuest(ctx, op, id) // it was started meanwhile
 	}
 	if r.isStarting() {
 		return nil, startingError(op, id)
@@ -59,14 +59,15 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 	return sb, err
 }
 
-// startingError is the error of what needs a sandbox to be at rest that is about to run.
+// startingError returns the error of a call that needs a stopped sandbox, for one that is being
+// started.
 func startingError(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrStopped, "somebody is just making it, or starting it: try again")
+	return atoll.Errorf(op, id, atoll.ErrStopped, "it is being created or started: try again")
 }
 
-// checkAtRest looks whether the sandbox is still at rest whose caretaker g is of: who starts it
-// dismisses only one that is there. Otherwise the caretaker goes, and the error is errElse if
-// the sandbox runs.
+// checkAtRest checks that the sandbox of a new caretaker g is still stopped: a program that
+// starts it dismisses only a caretaker that exists. If it is not, checkAtRest ends the
+// caretaker and returns an error: errDoneElsewhere if the sandbox runs.
 func (p *Provider) checkAtRest(ctx context.Context, op string, r *record, g guestconn.Inside) error {
 	now, err := p.findRecord(ctx, op, r.ID)
 	switch {
@@ -79,13 +80,13 @@ func (p *Provider) checkAtRest(ctx context.Context, op string, r *record, g gues
 	}
 	_ = g.Close()
 	if now == nil && atoll.KindOf(err) != atoll.ErrNotFound {
-		return err // it may be at rest, and others may use its caretaker
+		return err // the sandbox may be stopped, and other programs may use its caretaker
 	}
 	return errors.Join(err, runCleanup(func(ctx context.Context) error { return p.evictCaretaker(ctx, r) }))
 }
 
-// connectCaretaker connects to the caretaker of the sandbox, which another program may have made: what
-// that writes by it goes on.
+// connectCaretaker connects to the caretaker of the sandbox. If another program has created
+// one, it uses that, so writes through it go on.
 func (p *Provider) connectCaretaker(ctx context.Context, r *record) (guestconn.Inside, error) {
 	spec := r.note.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerIdleStop)
@@ -99,16 +100,16 @@ func (p *Provider) connectCaretaker(ctx context.Context, r *record) (guestconn.I
 		if err == nil {
 			return g, nil
 		}
-		if !l.others {
+		if !l.shared {
 			err = errors.Join(err, runCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
 		} else if result, resultErr := p.service.awaitResult(ctx, l.id, endTimeout); result != nil && resultErr == nil {
-			continue // nobody had needed it any more
+			continue // it ended because it was unused
 		}
-		return nil, unreachableError("start", r.ID, "what serves its volumes", err)
+		return nil, unreachableError("start", r.ID, "the server of its volumes", err)
 	}
 }
 
-// awaitCaretakerGuest connects to the guest of a life that has just been made.
+// awaitCaretakerGuest waits until a new instance is placed, and connects to its guest.
 func (p *Provider) awaitCaretakerGuest(ctx context.Context, id string, l *instance) (guestconn.Inside, error) {
 	result, err := p.service.awaitPlaced(ctx, l.id)
 	if err != nil {
@@ -120,7 +121,7 @@ func (p *Provider) awaitCaretakerGuest(ctx context.Context, id string, l *instan
 	return p.guestConnector(l.id, id)(ctx)
 }
 
-// dismissCaretaker ends whoever looks after the volumes of a sandbox that is stopped.
+// dismissCaretaker ends the caretaker of a stopped sandbox's volumes.
 func (p *Provider) dismissCaretaker(ctx context.Context, r *record) error {
 	p.visits.Abandon(caretakerKey(r.ID))
 	return p.evictCaretaker(ctx, r)

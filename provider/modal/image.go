@@ -10,14 +10,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A madeImage is one that Modal has built.
+// A builtImage is an image that Modal has built.
 type builtImage struct {
 	*sdk.Image
-	ref string // what it was built from, and what it is: "ubuntu:22.04@im-..."
+	ref string // the reference and the id: "ubuntu:22.04@im-..."
 }
 
-// sandboxImage is the image of a sandbox, which Modal builds unless it has. Kinds: ErrNotExist,
-// ErrInvalid, ErrUnavailable.
+// sandboxImage returns the image of a sandbox. Modal builds it unless it has done so before.
+// Kinds: ErrNotExist, ErrInvalid, ErrUnavailable.
 func (p *Provider) sandboxImage(ctx context.Context, spec *atoll.Spec) (*builtImage, error) {
 	if spec.Snapshot != "" {
 		return p.snapshotImage(ctx, spec.Snapshot)
@@ -32,21 +32,21 @@ func (p *Provider) sandboxImage(ctx context.Context, spec *atoll.Spec) (*builtIm
 		defer cancel()
 		image, err := p.buildImage(patience, app, ref)
 		for try := 1; try < buildTries && isCode(err, codes.Unavailable) && patience.Err() == nil; try++ {
-			image, err = p.buildImage(patience, app, ref) // which goes on where it is
+			image, err = p.buildImage(patience, app, ref) // the build continues where it is
 		}
 		switch {
 		case err == nil:
 			return &builtImage{image, ref + "@" + image.ImageID}, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case contextEnded(patience, err): // which Modal may see first
+		case contextEnded(patience, err): // Modal may see the deadline first
 			return nil, atoll.Errorf("create", "", atoll.ErrUnavailable, "image %s was not built within %s: raise modal.patience", ref, p.opts.Patience)
 		}
 		return nil, imageError(ref, err)
 	})
 }
 
-// buildTries is how often a build is asked for whose progress breaks off.
+// buildTries is the number of attempts to follow a build whose stream breaks off.
 const buildTries = 5
 
 func (p *Provider) buildImage(ctx context.Context, app *sdk.App, ref string) (*sdk.Image, error) {

@@ -11,10 +11,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// An image that takes longer to be built than it may says so, and what can be done.
+// If building an image takes too long, the error says so and what to do.
 func TestImageTakesTooLong(t *testing.T) {
 	p := provider(t, func(o *modal.Options) {
-		o.Commands = []string{"ENV RUN=" + o.Prefix} // to be built
+		o.Commands = []string{"ENV RUN=" + o.Prefix} // an image to build
 		o.Patience = time.Second
 	})
 	end := make(chan struct{})

@@ -19,7 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// provider is open's, closed at the end of the test, which finds nothing left then.
+// provider returns a provider of open, closed at the end of the test, and then checks that
+// nothing is left.
 func provider(t *testing.T, change ...func(*modal.Options)) *modal.Provider {
 	t.Helper()
 	p := open(t, testimage.Serve(t).Push("busybox:1", testimage.Busybox(t)), change...)
@@ -50,7 +51,7 @@ func removeAll(t *testing.T, p atoll.Provider) {
 	}
 }
 
-// lives are the sandboxes at Modal of a provider's prefix, by their names.
+// lives returns the names of the instances with a provider's prefix.
 func lives(t *testing.T, p atoll.Provider) (names []string) {
 	t.Helper()
 	for name := range maps.Values(theLab.server.Sandboxes()) {
@@ -62,7 +63,7 @@ func lives(t *testing.T, p atoll.Provider) (names []string) {
 	return names
 }
 
-// nothingLives waits until Modal has no sandbox of the provider's.
+// nothingLives waits until Modal has no instance of the provider.
 func nothingLives(t *testing.T, p atoll.Provider) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
@@ -77,8 +78,8 @@ func nothingLives(t *testing.T, p atoll.Provider) {
 	}
 }
 
-// instance is Modal's id of the sandbox that is the provider's with that id.
-func instance(t *testing.T, p atoll.Provider, id string) string {
+// instanceOf returns Modal's id of the instance of the sandbox with that id.
+func instanceOf(t *testing.T, p atoll.Provider, id string) string {
 	t.Helper()
 	for life, name := range need(t).server.Sandboxes() {
 		if name == optionsOf(p).Prefix+"-"+id {
@@ -102,7 +103,7 @@ func shell(script string) *atoll.Command {
 	return &atoll.Command{Args: []string{"/bin/busybox", "sh", "-c", script}}
 }
 
-// says runs a script, and returns what it prints.
+// says runs a script, and returns its output.
 func says(t *testing.T, sb atoll.Sandbox, script string) string {
 	t.Helper()
 	cmd := shell(script)
@@ -114,7 +115,7 @@ func says(t *testing.T, sb atoll.Sandbox, script string) string {
 	return out.String()
 }
 
-// becomes waits until something is so.
+// becomes waits until so returns true.
 func becomes(t *testing.T, what string, within time.Duration, so func() bool) {
 	t.Helper()
 	within = testenv.Scale(within)
@@ -125,7 +126,7 @@ func becomes(t *testing.T, what string, within time.Duration, so func() bool) {
 	}
 }
 
-// A network is between a provider and Modal.
+// A network connects a provider to Modal.
 type network struct {
 	listener net.Listener
 	to       string
@@ -135,7 +136,7 @@ type network struct {
 	frozen bool
 }
 
-// through has a provider reach Modal by a network of its own.
+// through makes a provider reach Modal through a network of its own.
 func through(t *testing.T) (*network, func(*modal.Options)) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -161,7 +162,7 @@ func through(t *testing.T) (*network, func(*modal.Options)) {
 	return n, func(o *modal.Options) { o.ServerURL = "http://" + l.Addr().String() }
 }
 
-// carry carries all there and back.
+// carry copies data in both directions.
 func (n *network) carry(near net.Conn) {
 	far, err := net.Dial("tcp", n.to)
 	if err != nil {
@@ -180,7 +181,7 @@ func (n *network) carry(near net.Conn) {
 				n.mu.Lock()
 				frozen := n.frozen
 				n.mu.Unlock()
-				if frozen && err == nil { // neither of them learns of it
+				if frozen && err == nil { // neither side learns of it
 					continue
 				}
 				if _, writeErr := way[1].Write(buf[:k]); err != nil || writeErr != nil {
@@ -194,14 +195,14 @@ func (n *network) carry(near net.Conn) {
 	both.Wait()
 }
 
-// freeze has nothing arrive any more on the connections that there are.
+// freeze stops all data on the existing connections.
 func (n *network) freeze() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.frozen = true
 }
 
-// thaw breaks them; others can be made.
+// thaw breaks these connections; new ones work.
 func (n *network) thaw() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,25 +17,26 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/steps"
 )
 
-// A life is a sandbox of Modal's: it begins once and ends once.
+// An instance is a sandbox of Modal. It starts once and ends once; a sandbox of Atoll has one
+// for each run.
 type instance struct {
 	id     string
 	box    *sdk.Sandbox
-	others bool // another program may have made it
+	shared bool // another program may have created it
 }
 
-// launchSandbox has a sandbox live, and returns when its guest answers, or its main process has
-// come and gone. r tells of the life then. When it fails there is none.
+// launchSandbox creates an instance for a sandbox, and returns when its guest answers or its
+// main process has run and ended. It sets the instance in r. If it fails, no instance is left.
 func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
 	if err := p.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
-	p.visits.Abandon(r.ID) // of its life before
+	p.visits.Abandon(r.ID) // the connection to the last run
 	l, image, err := p.makeInstance(ctx, &r.note.Spec, p.names.sandboxName(r.ID), roleSandbox)
 	if err != nil {
 		return err
 	}
-	r.note.Life, r.note.Image = l.id, image.ref
+	r.note.Instance, r.note.Image = l.id, image.ref
 	if err = p.awaitGuest(ctx, r.ID, l); err == nil {
 		r.note.Ports, err = p.publishedPorts(ctx, &r.note.Spec, l)
 	}
@@ -46,8 +47,8 @@ func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
 	return nil
 }
 
-// makeInstance makes a sandbox of Modal's, and the image that it has. What this program has made for
-// all before is made anew where somebody has deleted it.
+// makeInstance creates an instance and its image. If an app, an image or a volume that this
+// program has cached was deleted, it creates that again.
 func (p *Provider) makeInstance(ctx context.Context, spec *atoll.Spec, name, role string) (l *instance, image *builtImage, err error) {
 	for try := range 2 {
 		var params *sdk.SandboxCreateParams
@@ -67,8 +68,8 @@ func (p *Provider) makeInstance(ctx context.Context, spec *atoll.Spec, name, rol
 	return l, image, err
 }
 
-// createInstance makes a sandbox of Modal's. What is left of one with that name, whose maker has
-// died before he could write it down, is ended; a caretaker is there for everybody.
+// createInstance creates an instance. If the name is taken, it ends the other instance, whose
+// creator died before it recorded it; or it returns a caretaker, which all programs share.
 func (p *Provider) createInstance(ctx context.Context, spec *atoll.Spec, params *sdk.SandboxCreateParams, role string, image *builtImage) (*instance, error) {
 	app, err := p.findApp(ctx, spec.Project)
 	if err != nil {
@@ -98,22 +99,23 @@ func (p *Provider) createInstance(ctx context.Context, spec *atoll.Spec, params 
 		if err != nil {
 			return err
 		}
-		l = &instance{id: box.SandboxID, box: box, others: others}
-		if err := box.SetTags(ctx, p.instanceTags(spec, role)); err != nil && !others { // whose maker sets them, too
+		l = &instance{id: box.SandboxID, box: box, shared: others}
+		if err := box.SetTags(ctx, p.instanceTags(spec, role)); err != nil && !others { // the creator of the other one sets them, too
 			return errors.Join(err, runCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
 		}
 		return nil
 	})
 	if (errors.Is(err, context.DeadlineExceeded) || isCode(err, codes.DeadlineExceeded)) && ctx.Err() == nil {
-		err = atoll.Errorf("start", spec.ID, atoll.ErrUnavailable, "Modal has not made it within %s: try again", cleanupTimeout)
+		err = atoll.Errorf("start", spec.ID, atoll.ErrUnavailable, "Modal did not create it within %s: try again", cleanupTimeout)
 	}
 	return l, err
 }
 
-// createTries is how often a sandbox of Modal's is asked for whose name another one has.
+// createTries is the number of attempts to create an instance whose name is taken.
 const createTries = 3
 
-// instanceTags are those of a sandbox: what is ours, and what users look for.
+// instanceTags returns the tags of a sandbox's instance: Atoll's own, and the labels of the
+// spec.
 func (p *Provider) instanceTags(spec *atoll.Spec, role string) map[string]string {
 	tags := maps.Clone(spec.Labels)
 	if tags == nil {
@@ -126,7 +128,7 @@ func (p *Provider) instanceTags(spec *atoll.Spec, role string) map[string]string
 	return tags
 }
 
-// findApp is the one of a project's sandboxes, which is made when it is missing.
+// findApp returns the app of a project, and creates it if it does not exist.
 func (p *Provider) findApp(ctx context.Context, project string) (*sdk.App, error) {
 	client, err := p.service.sdkClient()
 	if err != nil {
@@ -138,8 +140,8 @@ func (p *Provider) findApp(ctx context.Context, project string) (*sdk.App, error
 	})
 }
 
-// awaitGuest returns when the guest of a life answers, or its main process has come and gone.
-// Otherwise it says why not.
+// awaitGuest returns nil when the guest of a new instance answers, or when the main process has
+// run and ended. Otherwise it returns the reason.
 func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error {
 	patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
@@ -148,7 +150,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case patience.Err() != nil:
-		return atoll.Errorf("start", id, atoll.ErrUnavailable, "Modal has not started it within %s", p.opts.Patience)
+		return atoll.Errorf("start", id, atoll.ErrUnavailable, "Modal did not start it within %s", p.opts.Patience)
 	case err != nil:
 		return err
 	case result != nil:
@@ -156,7 +158,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 	}
 	g, err := p.connectPlacedGuest(patience, id, l)
 	if err == nil {
-		p.visits.Settle(id, g) // also for those who have just been told that it does not run
+		p.visits.Settle(id, g) // also for calls that have just failed because the sandbox did not run
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -168,17 +170,17 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 	return unreachableError("start", id, "its guest", err)
 }
 
-// connectPlacedGuest connects to the guest of a life that has just been placed.
+// connectPlacedGuest connects to the guest of an instance that was just placed.
 func (p *Provider) connectPlacedGuest(ctx context.Context, id string, l *instance) (guestconn.Inside, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	return p.guestConnector(l.id, id)(ctx)
 }
 
-// startFailure is why a life has ended that never began; nil for one that did, and soon
-// ended.
+// startFailure returns why an ended instance never began to run; nil if it ran, even if only
+// for a moment.
 func (p *Provider) startFailure(ctx context.Context, id string, l *instance, result *pb.GenericResult) error {
-	r := &record{note: note{Life: l.id}}
+	r := &record{note: note{Instance: l.id}}
 	r.ID = id
 	out, err := p.readOutput(ctx, r)
 	if err != nil {
@@ -192,27 +194,27 @@ func (p *Provider) startFailure(ctx context.Context, id string, l *instance, res
 	case result.GetStatus() == pb.GenericResult_GENERIC_STATUS_INIT_FAILURE:
 		return atoll.Errorf("start", id, atoll.ErrUnavailable, "Modal cannot start it: %s", result.GetException())
 	}
-	return atoll.Errorf("start", id, atoll.ErrUnavailable, "it has ended before its guest was there (%s): %s", result.GetStatus(), result.GetException())
+	return atoll.Errorf("start", id, atoll.ErrUnavailable, "it ended before its guest started (%s): %s", result.GetStatus(), result.GetException())
 }
 
-// cleanupTimeout is how long what has to be done in any case may take.
+// cleanupTimeout bounds work that must be done even if the caller has gone.
 const cleanupTimeout = 30 * time.Second
 
-// runToEnd calls do with a ctx that lasts: the service may have done what its client has
-// stopped waiting for, and then nobody would know of it.
+// runToEnd calls do with a ctx that outlasts the caller's: the service may do what its client
+// no longer waits for, and then nobody would know of it.
 func runToEnd(ctx context.Context, do func(context.Context) error) error {
 	return steps.Settle(ctx, cleanupTimeout, do)
 }
 
-// runCleanup calls do, whatever has become of the caller.
+// runCleanup calls do with a context of its own, even if the caller has gone.
 func runCleanup(do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// listRunning are the lives that go on and have those tags, by their ids; if app is not "", those
-// of the app with that id.
+// listRunning returns the running instances with those tags, by id. If app is not "", it
+// returns only those of the app with that id.
 func (s *service) listRunning(ctx context.Context, app string, tags map[string]string) (map[string]*pb.SandboxInfo, error) {
 	var want []*pb.SandboxTag
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
@@ -238,8 +240,8 @@ func (s *service) listRunning(ctx context.Context, app string, tags map[string]s
 	}
 }
 
-// awaitPlaced waits until a life has been placed somewhere; its result is there if it has ended
-// before.
+// awaitPlaced waits until an instance is placed on a machine. It returns a result if the
+// instance has already ended.
 func (s *service) awaitPlaced(ctx context.Context, id string) (*pb.GenericResult, error) {
 	for {
 		wait := float32(longPollTimeout.Seconds())
@@ -256,10 +258,10 @@ func (s *service) awaitPlaced(ctx context.Context, id string) (*pb.GenericResult
 	}
 }
 
-// longPollTimeout is how long the service may take to answer what it has no answer to yet.
+// longPollTimeout is the longest time for which the service holds a call that waits.
 const longPollTimeout = 20 * time.Second
 
-// awaitResult is how a life has ended; nil if it has not within that time.
+// awaitResult returns how an instance ended; nil if it has not ended within that time.
 func (s *service) awaitResult(ctx context.Context, id string, within time.Duration) (*pb.GenericResult, error) {
 	resp, err := s.pb.SandboxWait(ctx, pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: float32(within.Seconds())}.Build())
 	if isCode(err, codes.NotFound) {
@@ -274,7 +276,7 @@ func (s *service) awaitResult(ctx context.Context, id string, within time.Durati
 	return nil, nil
 }
 
-// terminateInstance ends a life, and returns when it has ended.
+// terminateInstance ends an instance, and returns when it has ended.
 func (s *service) terminateInstance(ctx context.Context, id string) error {
 	_, err := s.pb.SandboxTerminate(ctx, pb.SandboxTerminateRequest_builder{SandboxId: id}.Build())
 	if isCode(err, codes.NotFound) {
@@ -290,7 +292,7 @@ func (s *service) terminateInstance(ctx context.Context, id string) error {
 	return err
 }
 
-// terminateNamed ends the life that has a name, if there is one.
+// terminateNamed ends the instance with a name, if there is one.
 func (s *service) terminateNamed(ctx context.Context, app, name string) error {
 	resp, err := s.pb.SandboxGetFromName(ctx, pb.SandboxGetFromNameRequest_builder{SandboxName: name, AppName: app, EnvironmentName: s.environmentName()}.Build())
 	if isCode(err, codes.NotFound) {
@@ -320,7 +322,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 			err = s.p.stopProcesses(ctx, r, grace)
 		}
 		if err == nil {
-			err = runToEnd(ctx, func(ctx context.Context) error { return s.p.service.terminateInstance(ctx, r.note.Life) })
+			err = runToEnd(ctx, func(ctx context.Context) error { return s.p.service.terminateInstance(ctx, r.note.Instance) })
 		}
 		if err != nil {
 			return err
@@ -328,7 +330,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 		defer s.p.visits.Abandon(s.id)
 		out, err := s.p.readOutput(ctx, r)
 		if err != nil {
-			return err // it has ended, and whoever asks for it next writes that down
+			return err // the sandbox has ended, and the next call that finds it records that
 		}
 		err = runToEnd(ctx, func(ctx context.Context) error { return s.p.writeEnd(ctx, r, stoppedEnd(&r.Spec, out), out) })
 		if errors.Is(err, errDoneElsewhere) {
@@ -338,12 +340,13 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	})
 }
 
-// markStopping writes down that a sandbox is being stopped, before anything of it ends: others
-// may see that sooner than who stops it. Errors: errElse, and those of change.
+// markStopping records that a sandbox is being stopped, before any process ends: another
+// program may see the end sooner than the one that stops it. Errors: errDoneElsewhere, and
+// those of updateRecord.
 func (p *Provider) markStopping(ctx context.Context, r *record) error {
-	life := r.note.Life
+	instanceID := r.note.Instance
 	return p.updateRecord(ctx, r, func(n *note) error {
-		if n.State != atoll.StateRunning || n.Life != life {
+		if n.State != atoll.StateRunning || n.Instance != instanceID {
 			return errDoneElsewhere
 		}
 		n.Stopping = true
@@ -351,8 +354,8 @@ func (p *Provider) markStopping(ctx context.Context, r *record) error {
 	})
 }
 
-// stopProcesses ends all processes of a sandbox, which have that long to end of their own, if its
-// guest can be reached: else Modal ends them.
+// stopProcesses ends all processes of a sandbox, after a grace period in which they may end by
+// themselves. If its guest does not answer, Modal ends them.
 func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Duration) error {
 	reach, cancel := context.WithTimeout(ctx, reachTimeout)
 	inside, err := p.reachGuest(reach, "stop", r.ID)
@@ -371,7 +374,7 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 	return nil
 }
 
-// reachTimeout is how long it may take to find out whether a guest answers.
+// reachTimeout bounds the check whether a guest answers.
 const reachTimeout = 10 * time.Second
 
 // Remove implements atoll.Sandbox.
@@ -406,15 +409,15 @@ func (p *Provider) removeSandbox(ctx context.Context, id string, opts atoll.Remo
 	return p.dropDataVolume(ctx, id)
 }
 
-// dropSandbox deletes all of a sandbox but its volumes. The record goes last: as long as there is
-// anything, the sandbox is in List, and can be removed.
+// dropSandbox deletes everything of a sandbox but its volumes. It deletes the record last: as
+// long as anything is left, List has the sandbox, and Remove can remove it.
 func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
 	p.visits.Abandon(r.ID)
 	if err := p.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
-	if r.note.Life != "" { // it may be in an app of other settings
-		if err := p.service.terminateInstance(ctx, r.note.Life); err != nil {
+	if r.note.Instance != "" { // it may be in an app of earlier settings
+		if err := p.service.terminateInstance(ctx, r.note.Instance); err != nil {
 			return err
 		}
 	}
@@ -428,7 +431,7 @@ func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
 		return err
 	}
 	for {
-		_, err := p.store.writeNext(ctx, kindSandbox, r.ID, r.page, nil)
+		_, err := p.store.writeNext(ctx, kindSandbox, r.ID, r.revision, nil)
 		if !errors.Is(err, errWrittenElsewhere) {
 			if err == nil {
 				p.events.publishChange(r.ID, nil)
@@ -439,9 +442,9 @@ func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
 		if at == nil || at.Deleted || err != nil {
 			return err
 		}
-		if now := p.decodeRecord(r.ID, at); now.note.Made != r.note.Made {
-			return nil // another one, by now
+		if now := p.decodeRecord(r.ID, at); now.note.CreationID != r.note.CreationID {
+			return nil // another sandbox has the id now
 		}
-		r.page = at
+		r.revision = at
 	}
 }

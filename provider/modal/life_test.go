@@ -23,8 +23,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// What Modal has ended by itself says so, and is made again from the same spec with the
-// same work when it is started.
+// A sandbox that Modal has ended says so. Start creates another one from the same spec with the
+// same files.
 func TestModalEndsALife(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Long(o, time.Hour) })
 	for _, tt := range []struct {
@@ -39,7 +39,7 @@ func TestModalEndsALife(t *testing.T) {
 		}, atoll.StateFailed, "somebody else has terminated it: start it again"},
 		{"its time is over", func(id string) error {
 			return theLab.server.Kill(id, pb.GenericResult_GENERIC_STATUS_TIMEOUT, "Sandbox has reached its timeout")
-		}, atoll.StateStopped, "its time at Modal was over, which is 24 hours: start it again"},
+		}, atoll.StateStopped, "it reached Modal's limit of 24 hours: start it again"},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			sb := created(t, p, atoll.Spec{Name: "web", Env: []string{"ONE=1"}, Labels: map[string]string{"a": "b"}})
@@ -48,7 +48,7 @@ func TestModalEndsALife(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := tt.end(instance(t, p, sb.ID())); err != nil {
+			if err := tt.end(instanceOf(t, p, sb.ID())); err != nil {
 				t.Fatal(err)
 			}
 			var st atoll.Status
@@ -84,7 +84,7 @@ func TestModalEndsALife(t *testing.T) {
 	}
 }
 
-// Modal itself ends a life at its limit.
+// Modal ends an instance at its limit.
 func TestLimitOfALife(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Long(o, 15*time.Second) })
 	sb := created(t, p, atoll.Spec{})
@@ -97,8 +97,7 @@ func TestLimitOfALife(t *testing.T) {
 	})
 }
 
-// A creation that takes long says so to others as long as it goes on, and is what it is to
-// be in the end.
+// A long creation renews its lease, and succeeds in the end.
 func TestLongCreation(t *testing.T) {
 	making := max(5*time.Second, testenv.Scale(3*time.Second))
 	p := provider(t, func(o *modal.Options) { modal.Making(o, making) })
@@ -131,8 +130,7 @@ func TestLongCreation(t *testing.T) {
 	}
 }
 
-// A name is that of one sandbox, however many ask for it at once, from however many
-// programs.
+// Only one sandbox gets a name, however many want it at once, from however many programs.
 func TestNameIsClaimedByMany(t *testing.T) {
 	const programs = 6
 	p := provider(t)
@@ -160,7 +158,7 @@ func TestNameIsClaimedByMany(t *testing.T) {
 		}
 		work.Wait()
 		if len(won) != 1 {
-			t.Fatalf("the name is that of %q", won)
+			t.Fatalf("sandbox %q got the name", won)
 		}
 		for _, p := range all {
 			if there, err := atoll.Resolve(t.Context(), p, "", "web"); err != nil || there.ID() != won[0] {
@@ -179,10 +177,10 @@ func TestNameIsClaimedByMany(t *testing.T) {
 	}
 }
 
-// breakEnv has the maker stop before a step, until it is killed.
+// breakEnv makes the maker stop before a step until it is killed.
 const breakEnv = "ATOLL_MODAL_TEST_BREAK"
 
-// breaker makes a sandbox as far as it is told, or starts it if it is there.
+// breaker creates a sandbox up to a step, or starts it if it exists.
 func breaker(args []string) error {
 	opts := modal.Options{ServerURL: args[0], TokenID: "ak-test", TokenSecret: "as-test", Prefix: args[1], Image: args[2], Guest: testenv.Guest}
 	modal.Making(&opts, brokenFor)
@@ -204,15 +202,15 @@ func breaker(args []string) error {
 	return err
 }
 
-// brokenFor is how long the creation of one that was killed counts as going on.
+// brokenFor is the lease of a creation whose program was killed.
 var brokenFor = max(3*time.Second, testenv.Scale(2*time.Second))
 
-// sweptWithin is how long a sweep may take to find what was left: Modal may make a life after
-// its maker was killed and a sweep has looked, and the next sweep is a minute later.
+// sweptWithin bounds the time for a sweep to find what was left: Modal may create an instance
+// after its creator was killed and a sweep has looked, and the next sweep is a minute later.
 var sweptWithin = time.Minute + 10*brokenFor
 
-// broken makes a sandbox, or starts it, in a program that is killed when it has come to a step,
-// or has called a method of the service.
+// broken creates or starts a sandbox in a program that is killed at a step, or at a call of the
+// service.
 func broken(t *testing.T, p atoll.Provider, id, step string) {
 	t.Helper()
 	opts := optionsOf(p)
@@ -250,8 +248,8 @@ func broken(t *testing.T, p atoll.Provider, id, step string) {
 	_ = cmd.Wait() // it was killed
 }
 
-// Whichever step of a creation a program is killed at, another one's sweep takes away what
-// there is of it.
+// At whichever step of a creation a program is killed, the sweep of another one removes what is
+// left.
 func TestMakerIsKilled(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Making(o, brokenFor) })
 	var ids []string
@@ -278,12 +276,13 @@ func TestMakerIsKilled(t *testing.T) {
 	}
 }
 
-// What belongs to no sandbox is ended: Modal may have done late what nobody waits for.
+// Instances that belong to no sandbox are ended: Modal may finish late what no program waits
+// for.
 func TestStraysAreEnded(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
 	client := client(t, p)
-	box, err := client.Sandboxes.FromID(t.Context(), instance(t, p, sb.ID()))
+	box, err := client.Sandboxes.FromID(t.Context(), instanceOf(t, p, sb.ID()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +301,7 @@ func TestStraysAreEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if change == nil { // nobody was there to set tags
+		if change == nil { // no program was left to set tags
 			return s
 		}
 		all := maps.Clone(tags)
@@ -319,7 +318,7 @@ func TestStraysAreEnded(t *testing.T) {
 	defer users.Terminate(t.Context())
 	late := atoll.NewID()
 	stray(late, nil)
-	created(t, p, atoll.Spec{}) // which has it swept
+	created(t, p, atoll.Spec{}) // which makes it sweep
 	for _, name := range []string{"stray", late} {
 		becomes(t, "the stray "+name+" has gone", 30*time.Second, func() bool { return !slices.Contains(lives(t, p), optionsOf(p).Prefix+"-"+name) })
 	}
@@ -331,7 +330,7 @@ func TestStraysAreEnded(t *testing.T) {
 	says(t, sb, "true")
 }
 
-// client is an SDK's, of the same account.
+// client returns an SDK client of the same account.
 func client(t *testing.T, p atoll.Provider) *sdk.Client {
 	t.Helper()
 	t.Setenv("MODAL_SERVER_URL", optionsOf(p).ServerURL)
@@ -343,7 +342,7 @@ func client(t *testing.T, p atoll.Provider) *sdk.Client {
 	return c
 }
 
-// Lines of a Dockerfile are in every image, and the variables of Secrets in every process.
+// Every image has the lines of a Dockerfile, and every process has the variables of Secrets.
 func TestCommandsAndSecrets(t *testing.T) {
 	p := provider(t, func(o *modal.Options) {
 		o.Commands = []string{"ENV BUILT=yes", "RUN echo made > /made"}

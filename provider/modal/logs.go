@@ -17,21 +17,21 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// logTime is how long nothing may come of a log that has an end, and logMost how long all of
-// it may take to come.
+// logStallTimeout bounds the time between two entries of a log that has an end, and logTimeout
+// the time of the whole read.
 const (
 	logStallTimeout = 20 * time.Second
 	logTimeout      = 5 * time.Minute
 )
 
-// readOutput reads the log of a life that has ended, up to its end. What the service has lost
-// of it, nobody has; where it can only not be reached, that is the error.
+// readOutput reads the log of an ended instance, up to its end. The output lacks data that the
+// service has lost. It returns an error if the service is only unavailable.
 func (p *Provider) readOutput(ctx context.Context, r *record) (*guest.Printed, error) {
 	within, cancel := context.WithTimeout(context.WithValue(ctx, logsWanted{}, true), logTimeout)
 	defer cancel()
 	comes, stop := context.WithCancelCause(within)
 	defer stop(nil)
-	log := &logReader{ctx: comes, stalls: time.AfterFunc(logStallTimeout, func() { stop(errLogStalled) }), service: p.service, id: r.note.Life}
+	log := &logReader{ctx: comes, stalls: time.AfterFunc(logStallTimeout, func() { stop(errLogStalled) }), service: p.service, id: r.note.Instance}
 	defer log.stalls.Stop()
 	out, err := guest.ReadPrinted(guest.FromLines(log))
 	switch {
@@ -40,58 +40,59 @@ func (p *Provider) readOutput(ctx context.Context, r *record) (*guest.Printed, e
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case within.Err() == nil && (log.unavailable || context.Cause(comes) == errLogStalled):
-		return nil, atoll.Errorf("log", r.ID, atoll.ErrUnavailable, "its log cannot be read: %v", cmp.Or(context.Cause(comes), err))
+		return nil, atoll.Errorf("log", r.ID, atoll.ErrUnavailable, "cannot read its log: %v", cmp.Or(context.Cause(comes), err))
 	}
-	p.opts.Log.Warn("its log cannot be read to its end", "sandbox", r.ID, "err", err)
+	p.opts.Log.Warn("cannot read its log to its end", "sandbox", r.ID, "err", err)
 	return out, nil
 }
 
-var errLogStalled = fmt.Errorf("nothing has come of it for %s", logStallTimeout)
+var errLogStalled = fmt.Errorf("no data for %s", logStallTimeout)
 
-// unreadLogs are the lives of which a log could not be read. Who looks at all sandboxes leaves
-// them for a while as they are: he would wait each time.
+// unreadLogs has the instances whose log could not be read. Calls that look at all sandboxes
+// skip them for a while, because each attempt would wait for the timeout.
 type unreadLogs struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 }
 
-// unreadLogDelay is how long.
+// unreadLogDelay is the time for which unreadLogs has an instance.
 const unreadLogDelay = time.Minute
 
-func (u *unreadLogs) add(life string) {
+func (u *unreadLogs) add(instanceID string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.until == nil {
 		u.until = map[string]time.Time{}
 	}
 	maps.DeleteFunc(u.until, func(_ string, t time.Time) bool { return time.Now().After(t) })
-	u.until[life] = time.Now().Add(unreadLogDelay)
+	u.until[instanceID] = time.Now().Add(unreadLogDelay)
 }
 
-func (u *unreadLogs) has(life string) bool {
+func (u *unreadLogs) has(instanceID string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return time.Now().Before(u.until[life])
+	return time.Now().Before(u.until[instanceID])
 }
 
 // A logReader reads what the guest of a sandbox has written to stdout.
 type logReader struct {
 	ctx     context.Context
-	stalls  *time.Timer // ends ctx, unless something comes
+	stalls  *time.Timer // cancels ctx, unless an entry arrives in time
 	service *service
 	id      string
 
 	stream interface {
 		Recv() (*pb.TaskLogsBatch, error)
 	}
-	last        string // entry that was read
-	text        []byte // that is left of it
+	last        string // id of the last entry
+	text        []byte // the unread rest of that entry
 	tries       int
 	eof         bool
-	unavailable bool // it is the service that cannot be reached
+	unavailable bool // the last error means that the service is unavailable
 }
 
-// A log that breaks off is asked for again as often, after a pause that doubles.
+// The number of attempts to reopen a log that breaks off, and the first pause, which doubles
+// each time.
 const (
 	logTries = 5
 	logPause = 100 * time.Millisecond
@@ -111,9 +112,9 @@ func (l *logReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// readNext reads an entry, from another stream if there is no more in this one.
+// readNext reads an entry. If the stream has broken off, the next call opens another one.
 func (l *logReader) readNext() error {
-	if err := l.openStream(); err != nil { // the SDK has tried that more than once
+	if err := l.openStream(); err != nil { // the SDK has already retried
 		l.unavailable = isUnavailable(err)
 		return err
 	}
@@ -142,7 +143,7 @@ func (l *logReader) readNext() error {
 	return nil
 }
 
-// openStream asks for the log from where it was read to, unless that was done.
+// openStream requests the log from the last entry on, unless a stream is open.
 func (l *logReader) openStream() (err error) {
 	if l.stream == nil {
 		l.stream, err = l.service.pb.SandboxGetLogs(l.ctx, pb.SandboxGetLogsRequest_builder{
@@ -152,13 +153,13 @@ func (l *logReader) openStream() (err error) {
 	return err
 }
 
-// isUnavailable reports whether an error means that the service could not be reached.
+// isUnavailable reports whether an error means that the service is unavailable.
 func isUnavailable(err error) bool {
 	return kindOf(err) == atoll.ErrUnavailable || kindOf(err) == atoll.ErrExhausted
 }
 
-// storeOutput keeps what a main process has printed where it is forgotten when nobody has
-// asked for it in a week.
+// storeOutput stores the output of a main process in a Dict, which forgets it when nobody has
+// read it for a week.
 func (p *Provider) storeOutput(ctx context.Context, r *record, out *guest.Printed) error {
 	if len(r.note.Spec.Cmd) == 0 {
 		return nil
@@ -175,9 +176,11 @@ func (p *Provider) storeOutput(ctx context.Context, r *record, out *guest.Printe
 	return err
 }
 
-func outputKey(r *record, name string) []byte { return []byte(r.ID + "/" + r.note.Made + "/" + name) }
+func outputKey(r *record, name string) []byte {
+	return []byte(r.ID + "/" + r.note.CreationID + "/" + name)
+}
 
-// storedOutput is what is kept of the outputs of a sandbox that has come to its end.
+// storedOutput returns the stored output of an ended sandbox.
 func (p *Provider) storedOutput(ctx context.Context, r *record) (*guest.Printed, error) {
 	stdout, err := p.outputs.readEntry(ctx, outputKey(r, "stdout"))
 	if err != nil {
@@ -190,7 +193,7 @@ func (p *Provider) storedOutput(ctx context.Context, r *record) (*guest.Printed,
 	return &guest.Printed{Stdout: guest.UnpackTail(r.note.Stdout, stdout), Stderr: guest.UnpackTail(r.note.Stderr, stderr)}, nil
 }
 
-// dropOutput forgets what is kept of a sandbox's outputs.
+// dropOutput deletes the stored output of a sandbox.
 func (p *Provider) dropOutput(ctx context.Context, r *record) error {
 	if len(r.note.Spec.Cmd) == 0 {
 		return nil

@@ -1,13 +1,15 @@
-// Package modal is a provider whose sandboxes are those of Modal (modal.com), reached by
-// its official SDK. What is known of a sandbox is with Modal: its record is in a Dict of
-// the environment, its work directory and the named volumes are Modal's Volumes. Any number
-// of programs can share an environment, and one that dies loses nothing.
+// Package modal is a provider whose sandboxes run at Modal (modal.com), which it reaches
+// through Modal's official SDK. Modal stores all state: the record of a sandbox is in a Dict of
+// the environment, its work directory and the named volumes are Volumes. Any number of programs
+// can share an environment, and a program that dies loses nothing.
 //
-// A sandbox of Modal's never stops: it ends, and what was in its root file system with it.
-// So Stop ends it, and Start makes another one from the same Spec with the same volumes.
+// A sandbox of Modal never stops: it ends, and its root file system is lost. So Stop ends it,
+// and Start creates another one from the same Spec with the same volumes. This package calls a
+// sandbox of Modal an instance.
 //
-// The guest comes into a sandbox on a Volume of its own, starts all that runs in it, and is
-// spoken to over the stdin and stdout of one exec, which carry all requests.
+// The guest comes into an instance on a Volume of its own, and starts every process of the
+// sandbox. The provider talks to it over the stdin and stdout of one exec, which carry all
+// requests.
 package modal
 
 import (
@@ -28,80 +30,79 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
-// Options say whose account it is, and how it is used. Guest is required, and TokenID and
-// TokenSecret for all but New itself.
+// Options select the account and configure its sandboxes. Guest is required; all calls but New
+// also need TokenID and TokenSecret.
 type Options struct {
-	// TokenID and TokenSecret are the account's, as "modal token new" makes them.
+	// TokenID and TokenSecret are the account's token; "modal token new" makes one.
 	TokenID, TokenSecret string
-	// Environment is the one of the workspace's; empty means its default one.
+	// Environment is an environment of the workspace; empty means its default one.
 	Environment string
-	// ServerURL is where Modal is; empty means DefaultServerURL. With http:// the
-	// token is sent as it is.
+	// ServerURL is the URL of Modal; empty means DefaultServerURL. With http:// the token is
+	// sent unencrypted.
 	ServerURL string
-	// App is what sandboxes belong to, and is made when it is missing; empty means
-	// Prefix. With AppPerProject it is what the names of the projects' apps begin with.
+	// App is the app of sandboxes, created if it does not exist; empty means Prefix. With
+	// AppPerProject, each project has an app whose name begins with it.
 	App           string
 	AppPerProject bool
-	// Prefix begins the names of what is made; empty means "atoll". Servers that share an
-	// environment and not their sandboxes have different ones.
+	// Prefix begins the names of all objects; empty means "atoll". Servers that share an
+	// environment but not their sandboxes need different prefixes.
 	Prefix string
 
-	// Guest opens the guest's program, which is cmd/atoll-guest built for linux/amd64.
+	// Guest returns the guest's program, cmd/atoll-guest built for linux/amd64.
 	Guest func() ([]byte, error)
 
-	// Image is that of sandboxes that name none; empty means DefaultImage.
+	// Image is the default image of sandboxes; empty means DefaultImage.
 	Image string
-	// Commands are lines of a Dockerfile that every image is built with, like
-	// "RUN pip install numpy"; Modal keeps what it has built.
+	// Commands are lines of a Dockerfile that Modal adds to every image, such as "RUN pip
+	// install numpy"; Modal caches the results.
 	Commands []string
-	// RegistrySecret is the name of a Secret with REGISTRY_USERNAME and REGISTRY_PASSWORD,
-	// for images that are not public.
+	// RegistrySecret is the name of a Secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for
+	// private images.
 	RegistrySecret string
 	// Secrets are the names of Secrets whose variables every sandbox has.
 	Secrets []string
 	// Buckets are mounted in every sandbox.
 	Buckets []Bucket
 
-	// GPU is the type of which Spec.Resources.GPUs counts, like "A100"; empty means
+	// GPU is the type of GPU that Spec.Resources.GPUs counts, such as "A100"; empty means
 	// "any".
 	GPU string
-	// Cloud and Regions say where sandboxes run; empty means anywhere.
+	// Cloud and Regions restrict where sandboxes run; empty means anywhere.
 	Cloud   string
 	Regions []string
-	// Ephemeral makes sandboxes without volumes: what they have ends with them.
+	// Ephemeral makes sandboxes without volumes: their files are lost with them.
 	Ephemeral bool
-	// Tunnels says what a published port becomes; empty means TunnelsOff.
+	// Tunnels selects what a published port becomes; empty means TunnelsOff.
 	Tunnels Tunnels
-	// Patience is how long an image may take to be built, and a sandbox to be placed; 0
-	// means DefaultPatience.
+	// Patience bounds the time to build an image, and the time to place a sandbox; 0 means
+	// DefaultPatience.
 	Patience time.Duration
 
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
-	pollInterval   time.Duration           // between two looks of a Watch; 0 means pollEvery
-	step           func(name string) error // for tests: asked before each step of a creation
-	http           *http.Client            // what blobs are sent with; nil means the default one
-	maxLifetime    time.Duration           // the longest life; 0 means longest
-	leaseTTL       time.Duration           // how long a creation is thought to go on, unless it says that it does; 0 means making
-	silenceTimeout time.Duration           // of this program, after which its programs in sandboxes end; 0 means silence
+	pollInterval   time.Duration           // between two polls of a Watch; 0 means the constant pollInterval
+	step           func(name string) error // for tests: called before each step of a creation
+	http           *http.Client            // uploads blobs; nil means the default client
+	maxLifetime    time.Duration           // the longest run of a sandbox; 0 means the constant maxLifetime
+	leaseTTL       time.Duration           // lease of a creation or a start; 0 means the constant leaseTTL
+	silenceTimeout time.Duration           // without a word of this program, its programs in sandboxes end; 0 means the constant silenceTimeout
 }
 
-// A Bucket is one of S3, R2 or Google Cloud Storage that is mounted.
+// A Bucket is a mounted bucket of S3, R2 or Google Cloud Storage.
 type Bucket = settings.Bucket
 
-// Tunnels says what a published port becomes.
+// Tunnels selects what a published port becomes.
 type Tunnels string
 
-// What a published port can become. A tunnel is a public address: whoever knows it can
-// connect.
+// The values of Tunnels. A tunnel is a public address: anyone who knows it can connect.
 const (
-	TunnelsOff Tunnels = "off" // it is refused
-	TunnelsTLS Tunnels = "tls" // a tunnel that wants TLS
-	TunnelsTCP Tunnels = "tcp" // a tunnel that passes on what comes
+	TunnelsOff Tunnels = "off" // published ports are refused
+	TunnelsTLS Tunnels = "tls" // a tunnel with TLS
+	TunnelsTCP Tunnels = "tcp" // a tunnel of plain TCP
 )
 
-// What holds unless Options say otherwise.
+// The defaults of Options.
 const (
 	DefaultServerURL = "https://api.modal.com:443"
 	DefaultImage     = settings.DefaultImage
@@ -113,23 +114,23 @@ type Provider struct {
 	opts       Options
 	names      names
 	service    *service
-	store      *store              // what is known of sandboxes, names, volumes and snapshots
-	outputs    *store              // what main processes have printed
-	images     cached[*builtImage] // by reference
-	apps       cached[*sdk.App]    // by name
-	guests     cached[*sdk.Volume] // by digest
+	store      *store             // sandboxes, names, volumes and snapshots
+	outputs    *store             // the output of main processes
+	images     cache[*builtImage] // by reference
+	apps       cache[*sdk.App]    // by name
+	guests     cache[*sdk.Volume] // by digest
 	visits     *guestconn.Visits
 	events     *events
 	sweeper    *sweeper.Sweeper
-	unreadLogs unreadLogs     // whose log could not be read
-	locks      keymutex.Locks // keep what this program does to a sandbox apart; the book keeps others apart
+	unreadLogs unreadLogs     // instances whose log could not be read
+	locks      keymutex.Locks // serialize this program's changes to a sandbox; against other programs, the store has revisions
 
-	work           sync.WaitGroup // what goes on without its caller
-	closingStreams sync.WaitGroup // programs at Modal's that are being told that they are to end
+	work           sync.WaitGroup // calls that outlast their callers
+	closingStreams sync.WaitGroup // streams to programs at Modal that are being closed
 
 	mu     sync.Mutex
 	closed bool
-	used   bool // somebody has asked for something, and may
+	used   bool // a call has opened the account successfully
 }
 
 var validPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
@@ -144,7 +145,7 @@ func New(opts Options) (*Provider, error) {
 	case opts.Guest == nil:
 		return nil, bad("no guest given")
 	case !validPrefix.MatchString(opts.Prefix):
-		return nil, bad("prefix %q: use up to 20 lower-case letters, digits and '-', beginning with a letter", opts.Prefix)
+		return nil, bad("prefix %q: use up to 20 lower-case letters, digits and '-', starting with a letter", opts.Prefix)
 	case !validName.MatchString(opts.App):
 		return nil, bad("app %q: use up to 63 letters, digits, '.', '_' and '-'", opts.App)
 	case !slices.Contains([]Tunnels{TunnelsOff, TunnelsTLS, TunnelsTCP}, opts.Tunnels):
@@ -169,7 +170,7 @@ func New(opts Options) (*Provider, error) {
 	return p, nil
 }
 
-// setDefaults replaces what is not set by what holds then.
+// setDefaults sets the fields that are not set.
 func (o *Options) setDefaults() {
 	for _, s := range []struct {
 		field *string
@@ -208,18 +209,18 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// silenceTimeout is how long nothing may be heard of a program that has had Modal execute one in
-// a sandbox, before that one ends: it does not end with whoever it was executed for, who
-// may be gone for good. Who was only away connects anew.
+// silenceTimeout is the time without a word of this program after which the programs end that
+// it has executed in sandboxes. They would not end otherwise if this program is gone for good.
+// If it was only away, it connects again.
 const silenceTimeout = 2 * time.Minute
 
-// maxLifetime is how long Modal has a sandbox live at most.
+// maxLifetime is the longest time for which Modal runs a sandbox.
 const maxLifetime = 24 * time.Hour
 
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info { return p.opts.Info() }
 
-// Info describes a provider that is made with o.
+// Info describes a provider with these options.
 func (o *Options) Info() atoll.Info {
 	return atoll.Info{Name: "modal", Isolation: atoll.IsolationKernel, Version: sdkVersion, Caps: o.caps()}
 }
@@ -244,7 +245,7 @@ func (o *Options) caps() atoll.Caps {
 		CPULimit:    true,
 		NetworkNone: true,
 		NetworkOn:   true,
-		Egress:      true, // to networks, not to names
+		Egress:      true, // of networks, not of names
 		Publish:     o.Tunnels != TunnelsOff && o.Tunnels != "",
 		GPU:         true,
 	}
@@ -268,8 +269,8 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// closeTimeout is how long a provider that is closed may take to end its programs at Modal's,
-// which end of their own otherwise when they have heard nothing of it for a while.
+// closeTimeout bounds how long Close waits for the end of the provider's programs at Modal.
+// They end by themselves otherwise, after a while without a word of this program.
 const closeTimeout = 5 * time.Second
 
 func (p *Provider) awaitStreams() {
@@ -284,8 +285,7 @@ func (p *Provider) awaitStreams() {
 	}
 }
 
-// open begins to use the account, for the first who wants to. Kinds: ErrDenied,
-// ErrUnavailable, ErrInvalid.
+// open opens the account on the first call. Kinds: ErrDenied, ErrUnavailable, ErrInvalid.
 func (p *Provider) open(ctx context.Context, op string) error {
 	if err := p.service.open(ctx); err != nil {
 		return p.wrapError(ctx, op, "", err)
@@ -300,7 +300,7 @@ func (p *Provider) open(ctx context.Context, op string) error {
 	return nil
 }
 
-// isUsed reports whether somebody has asked for something, and may.
+// isUsed reports whether a call has opened the account successfully.
 func (p *Provider) isUsed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A lab is a server of Modal's protocol whose sandboxes are gVisor's, for all tests.
+// A lab is a server of Modal's protocol whose sandboxes run in gVisor, for all tests.
 type lab struct {
 	once    sync.Once
 	err     error
@@ -53,7 +53,7 @@ type lab struct {
 
 var theLab lab
 
-// need is the lab, or skips the test.
+// need returns the lab, or skips the test.
 func need(t testing.TB) *lab {
 	t.Helper()
 	if err := gvisor.Static("/proc/self/exe"); err != nil {
@@ -82,7 +82,7 @@ func (l *lab) open() (err error) {
 	return err
 }
 
-// close ends it, and fails if something is left.
+// close stops the server, and fails if anything is left.
 func (l *lab) close() error {
 	var errs []error
 	if l.server != nil {
@@ -102,12 +102,12 @@ func (l *lab) close() error {
 	return errors.Join(errs...)
 }
 
-// busybox is an image in a registry of its own.
+// busybox returns the name of an image in a registry of its own.
 func busybox(t testing.TB) string {
 	return testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
 }
 
-// options are those that providers were opened with: modal.Options by *modal.Provider.
+// options has the options of each opened provider: modal.Options by *modal.Provider.
 var options sync.Map
 
 // open returns a provider of the account with names of its own.
@@ -145,13 +145,13 @@ func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
 	return again
 }
 
-// makerEnv makes this program one that makes a sandbox, and waits to be killed.
+// makerEnv makes this program create a sandbox and wait to be killed.
 const makerEnv = "ATOLL_MODAL_TEST_MAKER"
 
 // An opener opens providers with names of their own.
 type opener func(testing.TB, ...func(*modal.Options)) *modal.Provider
 
-// elsewhere has sandboxes made by another process.
+// elsewhere creates sandboxes in another process.
 func elsewhere(open opener) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
 	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 		p := open(t)
@@ -169,7 +169,7 @@ func elsewhere(open opener) func(*testing.T) (*exec.Cmd, func() atoll.Provider) 
 	}
 }
 
-// maker is that process.
+// maker runs in that process.
 func maker(args []string) error {
 	if os.Getenv(breakEnv) != "" {
 		return breaker(args)
@@ -185,12 +185,12 @@ func maker(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// tiny is an image with one file and no program.
+// tiny returns an image with one file and no program.
 func tiny(t testing.TB) v1.Image {
 	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 }
 
-// pullable is an image for the suite.
+// pullable returns an image for the suite.
 func pullable(t *testing.T) []providertest.Option {
 	t.Helper()
 	r := testimage.Serve(t)
@@ -204,11 +204,11 @@ func pullable(t *testing.T) []providertest.Option {
 	}
 }
 
-// The suite, through the official SDK. Docker's run keeps all that the guest promises.
+// The suite, through the official SDK. provider/docker runs the promises of the guest.
 func TestConformance(t *testing.T) {
 	l := need(t)
 	image := busybox(t)
-	first := open(t, image) // what the backend keeps of an image is nobody's leak
+	first := open(t, image) // the data that the backend caches for an image is not a leak
 	sb, err := first.Create(t.Context(), &atoll.Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestConformance(t *testing.T) {
 				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)
 }
 
-// conform runs the suite, wherever Modal is.
+// conform runs the suite with any server of Modal's protocol.
 func conform(t *testing.T, open opener, options ...providertest.Option) {
 	t.Helper()
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
@@ -234,12 +234,12 @@ func conform(t *testing.T, open opener, options ...providertest.Option) {
 			providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial"))...)
 }
 
-// notHere is what is about this machine, where no sandbox of Modal's is.
+// notHere excepts a promise about this machine, where no sandbox of Modal runs.
 func notHere(promise string) providertest.Option {
 	return providertest.Except(promise, "sandboxes at Modal have no host that could be allowed")
 }
 
-// crash has Modal lose a sandbox.
+// crash makes Modal lose a sandbox.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
 	server := need(t).server

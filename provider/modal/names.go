@@ -9,19 +9,19 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// names makes the names of what belongs to a server, from its prefix. Modal's are up to
-// 63 letters, digits, '.', '_' and '-'.
+// names builds the names of a server's objects from its prefix. Names at Modal have up to 63
+// letters, digits, '.', '_' and '-'.
 type names string
 
 var validName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,63}$`)
 
 func (n names) dictName() string                     { return string(n) }
-func (n names) outputDictName() string               { return string(n) + "-output" } // the Dict with what main processes have printed
+func (n names) outputDictName() string               { return string(n) + "-output" } // the Dict with the output of main processes
 func (n names) sandboxName(id string) string         { return string(n) + "-" + id }
 func (n names) caretakerName(id string) string       { return string(n) + "-files-" + id }
-func (n names) guestVolumeName(digest string) string { return "atoll-guest-" + digest } // that of all servers
+func (n names) guestVolumeName(digest string) string { return "atoll-guest-" + digest } // shared by all servers
 
-// sandboxOf is the id of the sandbox whose life at Modal has that name; "" if it is none.
+// sandboxOf returns the id of the sandbox whose instance has that name; "" if no sandbox's has.
 func (n names) sandboxOf(name string) string {
 	rest, ok := strings.CutPrefix(name, n.sandboxName(""))
 	if id, err := atoll.NormalizeID(rest); ok && err == nil && id == rest {
@@ -30,7 +30,7 @@ func (n names) sandboxOf(name string) string {
 	return ""
 }
 
-// hashWords stands for words that are no names to Modal.
+// hashWords returns a valid name at Modal for words that are not.
 func hashWords(words ...string) string {
 	h := sha256.New()
 	for _, w := range words {
@@ -39,10 +39,10 @@ func hashWords(words ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:10])
 }
 
-// The tags of what Atoll makes.
+// The tags of Atoll's instances.
 const (
 	tagOwner   = "atoll"         // the prefix
-	tagRole    = "atoll-role"    // what it is to a sandbox
+	tagRole    = "atoll-role"    // the role of the instance for a sandbox
 	tagSession = "atoll-session" // the sandbox's id
 	tagProject = "atoll-project"
 	tagName    = "atoll-name" // of a sandbox
@@ -54,13 +54,13 @@ const (
 	roleCaretaker = "caretaker"
 )
 
-// appName is the app of a project's sandboxes.
+// appName returns the name of a project's app.
 func (o *Options) appName(project string) string {
 	if !o.AppPerProject {
 		return o.App
 	}
 	name := o.App + "-" + project
-	if !validName.MatchString(name) { // two projects must not become one
+	if !validName.MatchString(name) { // two projects must not share an app by accident
 		name = strings.TrimRight(o.App[:min(len(o.App), 40)], "-") + "-" + hashWords(project)
 	}
 	return name

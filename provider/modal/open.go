@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// Open makes the provider from the settings of a configuration, for package plugin.
+// Open returns the provider for the settings of a configuration, for package plugin.
 func Open(_ context.Context, r plugin.Request) (atoll.Provider, error) {
 	m := settings.Default()
 	if err := plugin.DecodeSettings(r.Settings, &m); err != nil {
@@ -35,8 +35,8 @@ func Open(_ context.Context, r plugin.Request) (atoll.Provider, error) {
 	return New(*opts)
 }
 
-// optionsOf returns the Options that the settings, and the file of Modal's own programs,
-// describe.
+// optionsOf returns the Options that the settings, and the configuration file of Modal's own
+// programs, describe.
 func optionsOf(m *settings.Settings) (*Options, error) {
 	from, err := readProfile(m)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// elsewhereToo is the sandbox as another program has it.
+// elsewhereToo returns the handle of the sandbox in another program.
 func elsewhereToo(t *testing.T, p atoll.Provider, sb atoll.Sandbox) atoll.Sandbox {
 	t.Helper()
 	other := reopen(t, p)
@@ -24,8 +24,8 @@ func elsewhereToo(t *testing.T, p atoll.Provider, sb atoll.Sandbox) atoll.Sandbo
 	return there
 }
 
-// A sandbox that is stopped is so for who sees it end before whoever stops it has written that
-// down.
+// A sandbox that is being stopped counts as stopped by a call for every program, even one that
+// sees the end before the stop is recorded.
 func TestStopIsSeenByOthers(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"}})
@@ -33,7 +33,7 @@ func TestStopIsSeenByOthers(t *testing.T) {
 	seen := make(chan atoll.Status, 1)
 	var first atomic.Bool
 	theLab.server.Intercept(func(method string) error {
-		if method == "SandboxGetLogs" && first.CompareAndSwap(false, true) { // it has ended
+		if method == "SandboxGetLogs" && first.CompareAndSwap(false, true) { // the instance has ended
 			st, err := there.Status(t.Context())
 			if err != nil {
 				t.Error(err)
@@ -51,12 +51,12 @@ func TestStopIsSeenByOthers(t *testing.T) {
 	}
 }
 
-// That nobody listens on a port is no reason to wait for the end of a sandbox whose guest
+// If nothing listens on a port, Dial does not wait for the end of a sandbox whose guest
 // answers.
 func TestNobodyListens(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
-	becomes(t, "Modal is not asked for its end", time.Minute, func() bool { // but by a sweep
+	becomes(t, "Modal is not asked for its end", time.Minute, func() bool { // except by a sweep
 		before := theLab.server.Calls("SandboxWait")
 		conn, err := atoll.Dial(t.Context(), sb, 1)
 		if err == nil {
@@ -69,7 +69,7 @@ func TestNobodyListens(t *testing.T) {
 	})
 }
 
-// Who looks at the files of a stopped sandbox leaves alone what another program is writing.
+// Reading the files of a stopped sandbox does not disturb another program that writes them.
 func TestCaretakerIsShared(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{NoStart: true})
@@ -103,8 +103,8 @@ func TestCaretakerIsShared(t *testing.T) {
 	}
 }
 
-// A caretaker that comes to be while another program starts the sandbox goes again, and what
-// it was to do is done inside.
+// A caretaker that is created while another program starts the sandbox ends again, and the call
+// is done inside the sandbox.
 func TestCaretakerIsLate(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -115,7 +115,7 @@ func TestCaretakerIsLate(t *testing.T) {
 	there := elsewhereToo(t, p, sb)
 	var first atomic.Bool
 	theLab.server.Intercept(func(method string) error {
-		if method == "SandboxCreate" && first.CompareAndSwap(false, true) { // the caretaker is on its way
+		if method == "SandboxCreate" && first.CompareAndSwap(false, true) { // the caretaker is being created
 			if err := there.Start(t.Context()); err != nil {
 				t.Error(err)
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// createParams are what a sandbox of Modal's is made with.
+// createParams returns the parameters with which Modal creates an instance.
 func (p *Provider) createParams(ctx context.Context, spec *atoll.Spec, name string) (*sdk.SandboxCreateParams, error) {
 	volumes, err := p.volumeMounts(ctx, spec)
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *Provider) createParams(ctx context.Context, spec *atoll.Spec, name stri
 	}
 	params := &sdk.SandboxCreateParams{
 		Name: name, Command: []string{guestPath, "init", guest.ConfigVar}, Workdir: "/",
-		Env: map[string]string{guest.ConfigVar: config}, Secrets: secrets, // which Modal shows nobody, as it does a command
+		Env: map[string]string{guest.ConfigVar: config}, Secrets: secrets, // Modal shows a command to users, but not secrets and variables
 		Timeout: p.opts.maxLifetime,
 		Volumes: volumes, CloudBucketMounts: buckets, Cloud: p.opts.Cloud, Regions: p.opts.Regions,
 	}
@@ -47,7 +47,7 @@ func (p *Provider) createParams(ctx context.Context, spec *atoll.Spec, name stri
 	return params, p.setLimits(spec, params)
 }
 
-// guestConfig is what the guest of a sandbox is told, as JSON.
+// guestConfig returns the configuration of a sandbox's guest as JSON.
 func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	g := guest.Config{
 		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
@@ -59,7 +59,7 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	return string(text), err
 }
 
-// setNetwork says what a sandbox can reach, and by which ports it can be reached.
+// setNetwork sets what a sandbox may reach, and its tunnels.
 func (p *Provider) setNetwork(spec *atoll.Spec, params *sdk.SandboxCreateParams) (err error) {
 	switch spec.Network.Mode {
 	case atoll.NetworkOn:
@@ -72,7 +72,7 @@ func (p *Provider) setNetwork(spec *atoll.Spec, params *sdk.SandboxCreateParams)
 	}
 	for _, port := range spec.Ports {
 		switch {
-		case !port.Publish || p.opts.Tunnels == TunnelsOff: // which it may be since the sandbox was made
+		case !port.Publish || p.opts.Tunnels == TunnelsOff: // the settings may have changed since the sandbox was created
 		case p.opts.Tunnels == TunnelsTLS:
 			params.EncryptedPorts = append(params.EncryptedPorts, port.Port)
 		default:
@@ -82,7 +82,7 @@ func (p *Provider) setNetwork(spec *atoll.Spec, params *sdk.SandboxCreateParams)
 	return err
 }
 
-// setLimits sets what a sandbox may use, which Modal also bills.
+// setLimits sets the limits of a sandbox, by which Modal also bills.
 func (p *Provider) setLimits(spec *atoll.Spec, params *sdk.SandboxCreateParams) error {
 	r := spec.Resources.WithDefaults()
 	if r.Memory > 0 {
@@ -105,7 +105,7 @@ func (p *Provider) setLimits(spec *atoll.Spec, params *sdk.SandboxCreateParams) 
 	return nil
 }
 
-// publishedPorts are the public addresses of a life's published ports.
+// publishedPorts returns the public addresses of an instance's tunnels.
 func (p *Provider) publishedPorts(ctx context.Context, spec *atoll.Spec, l *instance) ([]atoll.PublishedPort, error) {
 	if p.opts.Tunnels == TunnelsOff || !spec.Publishes() {
 		return nil, nil
@@ -128,10 +128,10 @@ func (p *Provider) publishedPorts(ctx context.Context, spec *atoll.Spec, l *inst
 	return list, nil
 }
 
-// tunnelTimeout is how long tunnels may take to be there.
+// tunnelTimeout bounds the wait for tunnels.
 const tunnelTimeout = 50 * time.Second
 
-// findSecrets are those that have these names.
+// findSecrets returns the Secrets with these names.
 func (p *Provider) findSecrets(ctx context.Context, names []string) (list []*sdk.Secret, err error) {
 	client, err := p.service.sdkClient()
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *Provider) findSecrets(ctx context.Context, names []string) (list []*sdk
 	return list, nil
 }
 
-// bucketMounts are what is mounted everywhere, by where.
+// bucketMounts returns the buckets that every sandbox mounts, by path.
 func (p *Provider) bucketMounts(ctx context.Context) (map[string]*sdk.CloudBucketMount, error) {
 	if len(p.opts.Buckets) == 0 {
 		return nil, nil

@@ -24,14 +24,14 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// account is a provider of an account with Secrets of these names.
+// account returns a provider of an account with Secrets of these names.
 func account(t *testing.T, opts Options, secrets ...string) *Provider {
 	t.Helper()
-	server, _ := books(t)
+	server, _ := stores(t)
 	return accountAt(t, server, opts, secrets...)
 }
 
-// accountAt is account, at that server.
+// accountAt is like account, at that server.
 func accountAt(t *testing.T, server *fakemodal.Server, opts Options, secrets ...string) *Provider {
 	t.Helper()
 	opts.ServerURL, opts.TokenID, opts.TokenSecret = server.URL(), server.TokenID(), server.TokenSecret()
@@ -56,7 +56,7 @@ func accountAt(t *testing.T, server *fakemodal.Server, opts Options, secrets ...
 	return p
 }
 
-// What the options and the spec say is what Modal is asked for.
+// The provider passes the options and the spec on to Modal.
 func TestParams(t *testing.T) {
 	p := account(t, Options{
 		Ephemeral: true, Secrets: []string{"keys", "more"}, GPU: "A100", Cloud: "aws", Regions: []string{"us-east"}, Tunnels: TunnelsTLS,
@@ -112,11 +112,11 @@ func TestParams(t *testing.T) {
 		t.Fatal(err)
 	}
 	if config.ID != spec.ID || config.User != "1:2" || !slices.Equal(config.Cmd, spec.Cmd) || !slices.Contains(config.Env, "KEY=value") || config.IdleStop != 0 || config.Silence != atoll.Duration(silenceTimeout) {
-		t.Errorf("the guest is told %+v", config)
+		t.Errorf("the guest's configuration is %+v", config)
 	}
 }
 
-// What is not there is named.
+// The error for a missing Secret names it.
 func TestMissingSecret(t *testing.T) {
 	for what, opts := range map[string]Options{
 		"of sandboxes":  {Ephemeral: true, Secrets: []string{"none"}},
@@ -134,7 +134,7 @@ func TestMissingSecret(t *testing.T) {
 	}
 }
 
-// Options that make no sense are refused before anything is asked.
+// New and Create refuse invalid options and specs before any call to Modal.
 func TestOptions(t *testing.T) {
 	program := func() ([]byte, error) { return nil, nil }
 	for want, opts := range map[string]Options{
@@ -167,8 +167,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A port is a tunnel only where tunnels are allowed now, and nobody waits for those of a
-// sandbox that has no such port.
+// A port gets a tunnel only if tunnels are allowed now, and no call waits for tunnels of a
+// sandbox without published ports.
 func TestNoTunnels(t *testing.T) {
 	spec := &atoll.Spec{Ports: []atoll.Port{{Port: 80, Publish: true}, {Port: 81}}}
 	for tunnels, want := range map[Tunnels][2]int{TunnelsOff: {0, 0}, TunnelsTLS: {1, 0}, TunnelsTCP: {0, 1}} {
@@ -183,13 +183,13 @@ func TestNoTunnels(t *testing.T) {
 	}
 }
 
-// A transport is what HTTP requests meet.
+// A transport handles HTTP requests.
 type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Where the guest cannot be sent, that is said, but not the address, with which anybody
-// could send something; and it is sent once more the next time.
+// If the upload of the guest fails, the error does not have the URL, with which anyone could
+// upload data; the next attempt uploads it again.
 func TestStorageFails(t *testing.T) {
 	for says, meet := range map[string]transport{
 		"storage answers 503 Service Unavailable: away": func(*http.Request) (*http.Response, error) {
@@ -213,26 +213,26 @@ func TestStorageFails(t *testing.T) {
 	}
 }
 
-// Who has asked for an image first keeps those waiting who want the same, as long as they
-// like, and nobody else.
+// The first request for an image delays only other requests for the same image, and only as
+// long as their contexts last.
 func TestCached(t *testing.T) {
-	var c cached[int]
+	var c cache[int]
 	asked, answer := make(chan struct{}), make(chan struct{})
 	var work sync.WaitGroup
 	work.Go(func() {
 		v, err := c.getOrFetch(t.Context(), "slow", func() (int, error) { close(asked); <-answer; return 1, nil })
 		if v != 1 || err != nil {
-			t.Errorf("who asks gets %d, %v", v, err)
+			t.Errorf("the value is %d, %v", v, err)
 		}
 	})
 	<-asked
 	if v, err := c.getOrFetch(t.Context(), "other", func() (int, error) { return 2, nil }); v != 2 || err != nil {
-		t.Errorf("who wants another one gets %d, %v", v, err)
+		t.Errorf("the value of another name is %d, %v", v, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := c.getOrFetch(ctx, "slow", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("who waits no longer is told %v", err)
+		t.Errorf("the canceled call returned %v", err)
 	}
 	close(answer)
 	work.Wait()
@@ -246,7 +246,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// A sandbox whose record somebody has damaged says so, and can be removed.
+// A sandbox with a damaged record says so, and can be removed.
 func TestDamagedRecord(t *testing.T) {
 	p := account(t, Options{Ephemeral: true})
 	sb, err := p.Create(t.Context(), &atoll.Spec{NoStart: true})

@@ -17,11 +17,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// realImage names the image of the sandboxes that TestReal makes at Modal. It is to have
-// python3, and Debian's or busybox's programs.
+// realImage names the image of the sandboxes that TestReal creates at Modal. It must have
+// python3, and the programs of Debian or busybox.
 const realImage = "ATOLL_MODAL_IMAGE_FOR_TESTS"
 
-// The suite at Modal itself, or at whatever MODAL_SERVER_URL says: see scripts/modal.
+// The suite at Modal itself, or at MODAL_SERVER_URL: see scripts/modal.
 func TestReal(t *testing.T) {
 	image := os.Getenv(realImage)
 	if image == "" {
@@ -31,7 +31,7 @@ func TestReal(t *testing.T) {
 	opener := func(t testing.TB, change ...func(*modal.Options)) *modal.Provider {
 		return openReal(t, app, image, change...)
 	}
-	other := opener(t) // sees what the suite's have
+	other := opener(t) // it sees the suite's sandboxes
 	defer other.Close()
 	boxes := func(t *testing.T) map[string]string {
 		t.Helper()
@@ -53,11 +53,11 @@ func TestReal(t *testing.T) {
 		}
 		t.Fatalf("no sandbox of the app is %s", sb.ID())
 	}
-	boxes(t) // its connection is nobody's leak
+	boxes(t) // the connection is not a leak
 	conform(t, opener, providertest.Pullable("busybox:1.36"), providertest.Crash(crash),
 		providertest.Leaks(func(t *testing.T) []string { return slices.Sorted(maps.Values(boxes(t))) }),
 		providertest.Except("volumes/a named volume is shared in its project and outlives its sandboxes",
-			"by Modal's documentation, who has a volume mounted sees what others write when he mounts it anew"))
+			"by Modal's documentation, a sandbox sees the writes of others to a volume after it mounts it again"))
 }
 
 // openReal opens a provider of the account that the environment names, with names of its own.

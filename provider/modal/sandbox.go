@@ -8,14 +8,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// A sandbox is a handle: what is known of it is looked up each time.
+// A sandbox is a handle: each call looks up the sandbox's state.
 type sandbox struct {
 	guestproc.Sandbox
 	p  *Provider
 	id string
 }
 
-// newHandle is the handle of the one with that id.
+// newHandle returns the handle of the sandbox with that id.
 func (p *Provider) newHandle(id string) *sandbox {
 	s := &sandbox{p: p, id: id}
 	s.Sandbox = guestproc.Sandbox{
@@ -41,7 +41,8 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return r.Status.Clone(), nil
 }
 
-// withLockedRecord runs fn on the sandbox as it is, while nobody else in this program does.
+// withLockedRecord runs fn with the latest record of the sandbox, while this program holds the
+// sandbox's lock.
 func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*record) error) error {
 	if err := s.p.open(ctx, op); err != nil {
 		return err
@@ -58,8 +59,8 @@ func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*reco
 	return s.p.wrapError(ctx, op, s.id, fn(r))
 }
 
-// endedMain is the main process of a sandbox that has come to its end: how it ended, and
-// what is kept of what it has printed. Kinds: ErrNotExist (there was none, or it runs).
+// endedMain returns the main process of an ended sandbox: how it ended, and the stored part of
+// its output. Kinds: ErrNotExist (there was none, or it runs).
 func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
 	r, err := s.p.findRecord(ctx, "process", s.id)
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/keymutex"
 )
 
-// A service is how Modal is asked. The connection is ours, and the SDK's client uses it:
-// one of its own it would never close. What the SDK has no name for is asked by the
-// protocol itself.
+// A service has the clients of Modal. It owns the connection, which the SDK's client shares,
+// because that never closes a connection of its own. Calls that the SDK lacks use the protocol
+// directly.
 type service struct {
 	opts *Options
 	conn *grpc.ClientConn
@@ -39,7 +39,7 @@ type service struct {
 
 	mu      sync.Mutex
 	sdk     *sdk.Client // nil until it is open
-	envName string      // the environment's name, once it is open
+	envName string      // name of the environment, once it is open
 	closed  bool
 }
 
@@ -56,16 +56,15 @@ var sdkVersion = func() string {
 	return ""
 }()
 
-// How calls are tried again: what the service has not taken in is sent once more.
+// The retry policy of calls: a request that the service did not accept is sent again.
 const retryPolicy = `{"methodConfig":[{"name":[{"service":"modal.client.ModalClient"}],"retryPolicy":{
 	"maxAttempts":4,"initialBackoff":"0.1s","maxBackoff":"1s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
 
-// messageSize is the longest message of the protocol, as the SDK has it.
+// messageSize is the size of the longest message, as the SDK has it.
 const messageSize = 100 << 20
 
-// A connection is broken off when nobody acknowledges for ackTime what was sent on it, or
-// what is asked on one that has nothing to send, every pingEvery: as rarely as every
-// server allows.
+// A connection is closed if sent data is not acknowledged within ackTimeout. An idle connection
+// is pinged every pingInterval, as rarely as every server allows.
 const (
 	pingInterval = 6 * time.Minute
 	ackTimeout   = 20 * time.Second
@@ -94,11 +93,11 @@ func newService(opts *Options) (*service, error) {
 	return s, nil
 }
 
-// noToken says what is missing.
+// noToken is the error text for a missing token.
 const noToken = "no token: set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET (modal.token_id, modal.token_secret), or run modal token new"
 
-// open has the service tell that it knows the account, unless it has. Kinds: ErrDenied,
-// ErrUnavailable, ErrInvalid (it wants the environment named), ctx's.
+// open makes the service check the account, unless that was done. Kinds: ErrDenied,
+// ErrUnavailable, ErrInvalid (the environment must be named), and the errors of ctx.
 func (s *service) open(ctx context.Context) error {
 	if s.opts.TokenID == "" || s.opts.TokenSecret == "" {
 		return atoll.Errorf("open", "modal", atoll.ErrDenied, noToken)
@@ -116,7 +115,7 @@ func (s *service) open(ctx context.Context) error {
 	}
 }
 
-// connectClient makes the SDK's client, for the first who comes.
+// connectClient creates the SDK's client on the first call.
 func (s *service) connectClient() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -128,7 +127,7 @@ func (s *service) connectClient() error {
 		return err
 	}
 	s.mu.Lock()
-	s.tokens = tokens // for all calls from now on, those of the client, too
+	s.tokens = tokens // for all later calls, including those of the client
 	s.mu.Unlock()
 	in, err := s.resolveEnvironment(context.Background())
 	if err != nil {
@@ -153,13 +152,14 @@ func (s *service) connectClient() error {
 	return nil
 }
 
-// resolveEnvironment is the name of the environment. Where none is named, the SDK takes MODAL_ENVIRONMENT,
-// and the service its default one: what is made in the one is not found in the other.
+// resolveEnvironment returns the name of the environment. If the options have none, it asks the
+// service for the default one: the SDK would use MODAL_ENVIRONMENT and the service its default,
+// and objects of the one do not exist in the other.
 func (s *service) resolveEnvironment(ctx context.Context) (string, error) {
 	if s.opts.Environment != "" {
 		return s.opts.Environment, nil
 	}
-	resp, err := s.pb.EnvironmentGetOrCreate(ctx, &pb.EnvironmentGetOrCreateRequest{}) // which makes none, and finds the default one
+	resp, err := s.pb.EnvironmentGetOrCreate(ctx, &pb.EnvironmentGetOrCreateRequest{}) // it creates none, and returns the default one
 	if err != nil {
 		return "", err
 	}
@@ -170,21 +170,21 @@ func (s *service) resolveEnvironment(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// environmentName is its name, once the service is open.
+// environmentName returns the name of the environment, once the service is open.
 func (s *service) environmentName() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.envName
 }
 
-// setZero sets p to a zero value of a type that may have no name here, as that of the SDK's
-// configuration: with an empty one it does not read ~/.modal.toml, of whose tables another
-// one may be meant, and which it wants to look for also where nobody has a home.
+// setZero sets p to a zero value of a type that cannot be named here, such as the SDK's
+// configuration. With an empty configuration the SDK does not read ~/.modal.toml: the settings may
+// select another table of it, and the SDK would need a home directory.
 func setZero[T any](p **T) { *p = new(T) }
 
 var errClosed = atoll.Errorf("open", "modal", atoll.ErrUnavailable, "the provider is closed")
 
-// sdkClient is the SDK's; nil until it is open.
+// sdkClient returns the SDK's client; nil until the service is open.
 func (s *service) sdkClient() (*sdk.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,11 +205,11 @@ func (s *service) close() {
 	_ = s.conn.Close()
 }
 
-// withMetadata adds to a call what each has to say of itself.
+// withMetadata adds the metadata that every call needs.
 func (s *service) withMetadata(ctx context.Context, method string) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx,
 		"x-modal-client-type", strconv.Itoa(int(pb.ClientType_CLIENT_TYPE_LIBMODAL_GO)),
-		"x-modal-client-version", "1.0.0", // of the protocol: that of the SDK
+		"x-modal-client-version", "1.0.0", // version of the protocol, as the SDK has it
 		"x-modal-libmodal-version", "modal-go/"+sdkVersion,
 		"x-modal-token-id", s.opts.TokenID, "x-modal-token-secret", s.opts.TokenSecret,
 		"x-idempotency-key", atoll.NewID(), "x-retry-attempt", "0",
@@ -223,8 +223,8 @@ func (s *service) withMetadata(ctx context.Context, method string) context.Conte
 	return metadata.AppendToOutgoingContext(ctx, "x-modal-auth-token", tokens.GetCurrentToken())
 }
 
-// callTimeout is how long a call may take that is no long poll: the service answers those
-// within the time that they name.
+// callTimeout bounds a call. Long polls take less: the service answers them within the time
+// that they name.
 const callTimeout = 2 * time.Minute
 
 func (s *service) interceptCall(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -237,8 +237,8 @@ func (s *service) interceptCall(ctx context.Context, method string, req, reply a
 	return err
 }
 
-// renewToken gets another token for calls: the one there is may not have been renewed in time
-// on a machine that slept.
+// renewToken gets a new auth token: on a machine that slept, the token may not have been
+// renewed in time.
 func (s *service) renewToken(ctx context.Context, method string) bool {
 	s.mu.Lock()
 	tokens := s.tokens
@@ -256,11 +256,11 @@ func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	return open(s.withMetadata(ctx, method), desc, cc, method, opts...)
 }
 
-// logFilter is the protocol without the logs that nobody reads: of each sandbox that it
-// names, the SDK reads both outputs, for as long as it lives.
+// logFilter answers requests for logs that nobody reads with an empty log: the SDK requests
+// both outputs of each sandbox that it gets, as long as it runs.
 type logFilter struct{ pb.ModalClientClient }
 
-// logsWanted marks the context of a call for logs that are read.
+// logsWanted is the key of the context of calls whose logs are read.
 type logsWanted struct{}
 
 func (u logFilter) SandboxGetLogs(ctx context.Context, req *pb.SandboxGetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.TaskLogsBatch], error) {
@@ -270,7 +270,7 @@ func (u logFilter) SandboxGetLogs(ctx context.Context, req *pb.SandboxGetLogsReq
 	return u.ModalClientClient.SandboxGetLogs(ctx, req, opts...)
 }
 
-// emptyLog is a log that has come to its end.
+// emptyLog is a log at its end.
 type emptyLog struct {
 	grpc.ServerStreamingClient[pb.TaskLogsBatch]
 	told bool
@@ -284,16 +284,16 @@ func (e *emptyLog) Recv() (*pb.TaskLogsBatch, error) {
 	return pb.TaskLogsBatch_builder{Eof: true}.Build(), nil
 }
 
-// cached is what is asked for once, by name.
-type cached[T any] struct {
+// cache caches values by name.
+type cache[T any] struct {
 	asking keymutex.Locks
 	mu     sync.Mutex
 	have   map[string]T
 }
 
-// getOrFetch is what ask once said of the name. Who asks first has all others wait for that one,
-// as long as their ctx does.
-func (c *cached[T]) getOrFetch(ctx context.Context, name string, ask func() (T, error)) (v T, err error) {
+// getOrFetch returns the cached value of the name, or calls ask for it. Concurrent calls for a
+// name wait for the first one, as long as their ctx allows.
+func (c *cache[T]) getOrFetch(ctx context.Context, name string, ask func() (T, error)) (v T, err error) {
 	release, err := c.asking.Lock(ctx, name)
 	if err != nil {
 		return v, err
@@ -317,15 +317,15 @@ func (c *cached[T]) getOrFetch(ctx context.Context, name string, ask func() (T, 
 	return v, nil
 }
 
-// cachedValues are those that were asked for.
-func (c *cached[T]) cachedValues() []T {
+// cachedValues returns all cached values.
+func (c *cache[T]) cachedValues() []T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.have))
 }
 
-// forgetAll has all be asked for again.
-func (c *cached[T]) forgetAll() {
+// forgetAll clears the cache.
+func (c *cache[T]) forgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.have)

@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// A session whose sandbox Modal has ended has it made again when it is next used, and whoever
-// uses it is told what is left.
+// If Modal has ended the sandbox of a session, the next use creates it again, and reports what
+// is left.
 func TestSessionGoesOn(t *testing.T) {
 	p := provider(t)
 	s := session.New(reopen(t, p), teststore.Open(t.TempDir()), session.Options{})
@@ -37,7 +37,7 @@ func TestSessionGoesOn(t *testing.T) {
 	}
 	before, sb := open(session.OpeningMade)
 	says(t, sb, "echo work > /work/file; echo root > /file")
-	if err := theLab.server.Kill(instance(t, p, sb.ID()), pb.GenericResult_GENERIC_STATUS_TERMINATED, ""); err != nil {
+	if err := theLab.server.Kill(instanceOf(t, p, sb.ID()), pb.GenericResult_GENERIC_STATUS_TERMINATED, ""); err != nil {
 		t.Fatal(err)
 	}
 	after, sb := open(session.OpeningRestarted)

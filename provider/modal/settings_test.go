@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// A sandbox that was made with other settings of apps is gone when it is removed.
+// Remove also ends a sandbox that was created with other settings of apps.
 func TestRemoveAfterTheAppChanged(t *testing.T) {
 	p := provider(t)
 	for what, change := range map[string]func(*modal.Options){

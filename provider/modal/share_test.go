@@ -9,8 +9,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A volume that another sandbox has found stays when the creation fails that has made it,
-// whether its maker takes that back or somebody else does; one that nobody has found goes.
+// A volume that another sandbox has found stays when the creation that made it fails, whether
+// its program deletes it or another one does; a volume that no other sandbox has found is
+// deleted.
 func TestSharedVolumeStays(t *testing.T) {
 	for _, tt := range []struct {
 		what  string

@@ -12,11 +12,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// connects counts the programs in a sandbox that connect somebody to its guest.
+// connects counts the programs in a sandbox that relay connections to its guest.
 const connects = `n=0; for f in /proc/[0-9]*/cmdline; do case $(tr '\0' ' ' <$f 2>/dev/null) in *"/guest con"nect*) n=$((n+1));; esac; done; echo $n`
 
-// A program at Modal's whose client has died, and what it has executed, ends by itself;
-// what runs in the sandbox goes on. A client that was only away comes back.
+// A program at Modal whose client has died ends by itself, with what it has executed; the
+// sandbox runs on. A client that was only away connects again.
 func TestSilence(t *testing.T) {
 	silence := max(12*time.Second, testenv.Scale(6*time.Second))
 	net, by := through(t)
@@ -44,12 +44,12 @@ func TestSilence(t *testing.T) {
 	}
 	net.freeze()
 	becomes(t, "only who is there is connected", 10*silence, func() bool { return count() == "1" })
-	time.Sleep(2 * silence) // who has nothing to say is still there
+	time.Sleep(2 * silence) // a quiet client is still there
 	if got := count(); got != "1" {
-		t.Errorf("%s programs connect, want that of who is there", got)
+		t.Errorf("%s programs connect, want that of the live client", got)
 	}
 	net.thaw()
-	becomes(t, "who was away is back", 10*silence, func() bool { // what it was about to say may be lost
+	becomes(t, "the client is back", 10*silence, func() bool { // what it was about to send may be lost
 		err := atoll.Run(t.Context(), sb, shell("true"))
 		if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Who closes a provider ends its programs at Modal's at once.
+// Close ends the provider's programs at Modal at once.
 func TestCloseEndsConnections(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})

@@ -16,18 +16,18 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// A snapshotNote is what is written down of a snapshot: an image of Modal's.
+// A snapshotNote is the stored state of a snapshot, which is an image at Modal.
 type snapshotNote struct {
-	Image   string     `json:"image"`
+	ImageID string     `json:"image"`
 	Sandbox string     `json:"sandbox"`
 	Spec    atoll.Spec `json:"spec"`
 	Created time.Time  `json:"created"`
 }
 
-// snapshotTimeout is how long Modal may take to copy the files of a sandbox.
+// snapshotTimeout bounds how long Modal takes to copy the files of a sandbox.
 const snapshotTimeout = 55 * time.Second
 
-// Snapshot implements atoll.Snapshotter: its files are copied, and no processes.
+// Snapshot implements atoll.Snapshotter. It copies the files, but no processes.
 func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
 	err = s.withLockedRecord(ctx, "snapshot", func(r *record) error {
 		if err := requireRunning("snapshot", &r.Status); err != nil {
@@ -46,14 +46,14 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 	return snap, err
 }
 
-// takeSnapshot makes a snapshot, unless waits ends: what Modal has begun it finishes, and only who
-// has its answer can say which image that is to delete.
+// takeSnapshot takes a snapshot, and deletes it if waits ends meanwhile: Modal finishes a copy
+// that it has begun, and only its answer names the image to delete.
 func (s *sandbox) takeSnapshot(ctx, waits context.Context, r *record) (atoll.Snapshot, error) {
-	image, err := s.p.service.snapshotFiles(ctx, r.note.Life)
+	image, err := s.p.service.snapshotFiles(ctx, r.note.Instance)
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}
-	n := snapshotNote{Image: image, Sandbox: s.id, Spec: r.note.Spec, Created: time.Now().UTC()}
+	n := snapshotNote{ImageID: image, Sandbox: s.id, Spec: r.note.Spec, Created: time.Now().UTC()}
 	id := atoll.NewID()
 	err = runToEnd(waits, func(ctx context.Context) error {
 		_, err := s.p.store.writeNext(ctx, kindSnapshot, id, nil, &n)
@@ -65,14 +65,14 @@ func (s *sandbox) takeSnapshot(ctx, waits context.Context, r *record) (atoll.Sna
 	return n.toSnapshot(id), nil
 }
 
-// snapshotFiles copies the files of a life into an image, whose id it returns.
-func (s *service) snapshotFiles(ctx context.Context, life string) (string, error) {
-	resp, err := s.pb.SandboxSnapshotFs(ctx, pb.SandboxSnapshotFsRequest_builder{SandboxId: life, Timeout: float32(snapshotTimeout.Seconds())}.Build())
+// snapshotFiles copies the files of an instance into an image, and returns its id.
+func (s *service) snapshotFiles(ctx context.Context, instanceID string) (string, error) {
+	resp, err := s.pb.SandboxSnapshotFs(ctx, pb.SandboxSnapshotFsRequest_builder{SandboxId: instanceID, Timeout: float32(snapshotTimeout.Seconds())}.Build())
 	if err != nil {
 		return "", err
 	}
 	if result := resp.GetResult(); result != nil && result.GetStatus() != pb.GenericResult_GENERIC_STATUS_SUCCESS {
-		return "", atoll.Errorf("snapshot", life, atoll.ErrUnavailable, "Modal cannot copy its files: %s", result.GetException())
+		return "", atoll.Errorf("snapshot", instanceID, atoll.ErrUnavailable, "Modal cannot copy its files: %s", result.GetException())
 	}
 	return resp.GetImageId(), nil
 }
@@ -86,7 +86,7 @@ func (s *service) dropImage(ctx context.Context, image string) error {
 }
 
 func (n *snapshotNote) toSnapshot(id string) atoll.Snapshot {
-	return atoll.Snapshot{ID: id, Provider: "modal", Sandbox: n.Sandbox, Spec: n.Spec, Version: n.Image, Created: n.Created}
+	return atoll.Snapshot{ID: id, Provider: "modal", Sandbox: n.Sandbox, Spec: n.Spec, Version: n.ImageID, Created: n.Created}
 }
 
 // Snapshots implements atoll.SnapshotStore.
@@ -94,12 +94,12 @@ func (p *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	if err := p.open(ctx, "snapshots"); err != nil {
 		return nil, err
 	}
-	pages, err := p.store.readAllLatest(ctx)
+	revisions, err := p.store.readAllLatest(ctx)
 	if err != nil {
 		return nil, p.wrapError(ctx, "snapshots", "", err)
 	}
 	var list []atoll.Snapshot
-	for of, at := range pages {
+	for of, at := range revisions {
 		id, ok := strings.CutPrefix(of, kindSnapshot+"/")
 		var n snapshotNote
 		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil {
@@ -124,18 +124,18 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 		return atoll.Errorf("remove snapshot", id, atoll.ErrNotExist, "no snapshot %q", id)
 	}
 	return p.wrapError(ctx, "remove snapshot", id, runToEnd(ctx, func(ctx context.Context) error {
-		if err := p.service.dropImage(ctx, n.Image); err != nil {
+		if err := p.service.dropImage(ctx, n.ImageID); err != nil {
 			return err
 		}
 		_, err := p.store.writeNext(ctx, kindSnapshot, id, at, nil)
 		if errors.Is(err, errWrittenElsewhere) {
-			return nil // somebody else has removed it
+			return nil // another program has removed it
 		}
 		return err
 	}))
 }
 
-// snapshotImage is the image that a snapshot is.
+// snapshotImage returns the image of a snapshot.
 func (p *Provider) snapshotImage(ctx context.Context, id string) (*builtImage, error) {
 	var n snapshotNote
 	at, err := p.store.readValue(ctx, kindSnapshot, id, &n)
@@ -149,12 +149,12 @@ func (p *Provider) snapshotImage(ctx context.Context, id string) (*builtImage, e
 	if err != nil {
 		return nil, err
 	}
-	image, err := client.Images.FromID(ctx, n.Image)
+	image, err := client.Images.FromID(ctx, n.ImageID)
 	var gone sdk.NotFoundError
 	if errors.As(err, &gone) {
-		return nil, atoll.Errorf("create", "", atoll.ErrNotExist, "the image %s of snapshot %s was deleted by somebody else", n.Image, id)
+		return nil, atoll.Errorf("create", "", atoll.ErrNotExist, "the image %s of snapshot %s was deleted by somebody else", n.ImageID, id)
 	}
-	return &builtImage{image, "snapshot@" + n.Image}, err
+	return &builtImage{image, "snapshot@" + n.ImageID}, err
 }
 
 var (

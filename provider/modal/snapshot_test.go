@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Of a snapshot that nobody waits for any more nothing is left, though Modal makes it.
+// Nothing is left of a snapshot whose caller has gone, though Modal finishes it.
 func TestSnapshotIsCancelled(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -35,7 +35,7 @@ func TestSnapshotIsCancelled(t *testing.T) {
 		t.Errorf("Snapshot: %v, want it cancelled", err)
 	}
 	close(end)
-	if err := there.Close(); err != nil { // which waits for what goes on
+	if err := there.Close(); err != nil { // it waits for calls in progress
 		t.Error(err)
 	}
 	if all, err := p.Snapshots(t.Context()); err != nil || len(all) > 0 {

@@ -9,15 +9,15 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// Start implements atoll.Sandbox. Of all programs that start it at the same time one does,
-// and the others wait for what comes of it.
+// Start implements atoll.Sandbox. If several programs start the sandbox at the same time, one
+// does it, and the others wait for the result.
 func (s *sandbox) Start(ctx context.Context) error {
 	return s.withLockedRecord(ctx, "start", func(r *record) error {
 		switch {
 		case r.State == atoll.StateRunning:
 			return nil
 		case r.State == atoll.StateCreating:
-			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted, or goes on elsewhere: remove it")
+			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted, or is still in progress: remove it")
 		}
 		starter, err := s.p.claimStart(ctx, r)
 		if starter == "" || err != nil {
@@ -25,7 +25,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 		}
 		if err := s.startClaimed(ctx, r); err != nil {
 			if undo := s.p.releaseStart(r, starter); undo != nil {
-				s.p.opts.Log.Warn("start: undo", "sandbox", s.id, "err", undo) // a sweep does it
+				s.p.opts.Log.Warn("start: undo", "sandbox", s.id, "err", undo) // a sweep does it later
 			}
 			return err
 		}
@@ -34,7 +34,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 	})
 }
 
-// startClaimed starts a sandbox that this program has taken to do so.
+// startClaimed starts a sandbox whose start this program has claimed.
 func (s *sandbox) startClaimed(ctx context.Context, r *record) error {
 	if s.p.opts.step != nil {
 		if err := s.p.opts.step("life"); err != nil {
@@ -54,38 +54,38 @@ func (s *sandbox) startClaimed(ctx context.Context, r *record) error {
 	err = runToEnd(ctx, func(ctx context.Context) error {
 		return s.p.updateRecord(ctx, r, func(n *note) error {
 			if n.Starter != began.Starter {
-				return atoll.Errorf("start", s.id, atoll.ErrConflict, "it took so long that somebody else has started it")
+				return atoll.Errorf("start", s.id, atoll.ErrConflict, "the start took too long: another program has started it")
 			}
 			n.markRunning(&began)
 			return nil
 		})
 	})
 	if err != nil {
-		return errors.Join(err, runCleanup(func(ctx context.Context) error { return s.p.service.terminateInstance(ctx, began.Life) }))
+		return errors.Join(err, runCleanup(func(ctx context.Context) error { return s.p.service.terminateInstance(ctx, began.Instance) }))
 	}
 	return nil
 }
 
-// markRunning notes that a life has begun.
+// markRunning records that a run of the sandbox has begun.
 func (n *note) markRunning(with *note) {
 	*n = note{
-		Spec: n.Spec, Made: n.Made, Created: n.Created, Expires: n.Expires, Volume: n.Volume,
-		State: atoll.StateRunning, Life: with.Life, Image: with.Image, Ports: with.Ports, Started: time.Now().UTC(),
+		Spec: n.Spec, CreationID: n.CreationID, Created: n.Created, Expires: n.Expires, Volume: n.Volume,
+		State: atoll.StateRunning, Instance: with.Instance, Image: with.Image, Ports: with.Ports, Started: time.Now().UTC(),
 	}
 }
 
-// claimStart writes down that this program is about to start a sandbox that does not run, and
-// returns by which name. When somebody else is at it, it waits for that, and starter is ""
-// if it runs then.
+// claimStart records that this program starts the sandbox, and returns the random id of that
+// start. If another program is starting it, claimStart waits, and returns "" if the sandbox
+// runs then.
 func (p *Provider) claimStart(ctx context.Context, r *record) (starter string, err error) {
 	for {
 		starter = atoll.NewID()
 		err := runToEnd(ctx, func(ctx context.Context) error {
 			return p.updateRecord(ctx, r, func(n *note) error {
-				if n.State == atoll.StateRunning || time.Now().Before(n.Until) {
+				if n.State == atoll.StateRunning || time.Now().Before(n.LeaseExpires) {
 					return errDoneElsewhere
 				}
-				n.Starter, n.Until = starter, time.Now().Add(p.opts.leaseTTL).UTC()
+				n.Starter, n.LeaseExpires = starter, time.Now().Add(p.opts.leaseTTL).UTC()
 				return nil
 			})
 		})
@@ -107,7 +107,7 @@ func (p *Provider) claimStart(ctx context.Context, r *record) (starter string, e
 	}
 }
 
-// releaseStart undoes what a start may have begun, and take.
+// releaseStart undoes a start that has failed, and its claim.
 func (p *Provider) releaseStart(r *record, starter string) error {
 	return runCleanup(func(ctx context.Context) error {
 		if err := p.service.terminateNamed(ctx, p.opts.appName(r.note.Spec.Project), p.names.sandboxName(r.ID)); err != nil {
@@ -117,7 +117,7 @@ func (p *Provider) releaseStart(r *record, starter string) error {
 			if n.Starter != starter {
 				return errDoneElsewhere
 			}
-			n.Starter, n.Until = "", time.Time{}
+			n.Starter, n.LeaseExpires = "", time.Time{}
 			return nil
 		})
 		if errors.Is(err, errDoneElsewhere) || atoll.KindOf(err) == atoll.ErrNotFound {
@@ -127,12 +127,12 @@ func (p *Provider) releaseStart(r *record, starter string) error {
 	})
 }
 
-// leaseTTL is how long a creation, or a start, is thought to go on, unless it says that it
-// does.
+// leaseTTL is the time after which a creation or a start counts as abandoned, unless keepLease
+// renews its lease.
 const leaseTTL = 30 * time.Second
 
-// keepLease says from time to time that the sandbox is still being made, or started, until it
-// is told to stop: building an image may take minutes.
+// keepLease renews the lease of a creation or a start until stop is called, because building an
+// image may take minutes.
 func (p *Provider) keepLease(ctx context.Context, r record) (stop func()) {
 	starter := r.note.Starter
 	return guestproc.Every(ctx, p.opts.leaseTTL/3, func(ctx context.Context) {
@@ -140,11 +140,11 @@ func (p *Provider) keepLease(ctx context.Context, r record) (stop func()) {
 			if n.Starter != starter {
 				return errDoneElsewhere
 			}
-			n.Until = time.Now().Add(p.opts.leaseTTL).UTC()
+			n.LeaseExpires = time.Now().Add(p.opts.leaseTTL).UTC()
 			return nil
 		})
 		if err != nil && ctx.Err() == nil {
-			p.opts.Log.Warn("it takes long, and that cannot be written down", "sandbox", r.ID, "err", err)
+			p.opts.Log.Warn("cannot renew the lease of a creation or a start", "sandbox", r.ID, "err", err)
 		}
 	})
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// Of programs that start a sandbox at the same time one does it, and all have the same
-// afterwards: none ends what another one uses already.
+// If several programs start a sandbox at the same time, one does it, and all have the same
+// instance afterwards: none ends the instance of another.
 func TestStartedByMany(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{NoStart: true})
@@ -61,7 +61,7 @@ func TestStartedByMany(t *testing.T) {
 	}
 }
 
-// Who looks into a sandbox all the time does not keep it from being started.
+// Frequent reads of a sandbox do not keep it from starting.
 func TestStartWhileOthersLook(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{NoStart: true})
@@ -95,8 +95,8 @@ func TestStartWhileOthersLook(t *testing.T) {
 	work.Wait()
 }
 
-// Whichever step of a start a program is killed at, another one can start the sandbox, and
-// where nobody does that, nothing of it goes on.
+// At whichever step of a start a program is killed, another one can start the sandbox; if none
+// does, nothing of the start goes on.
 func TestStarterIsKilled(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Making(o, brokenFor) })
 	for _, step := range []string{"life", "SandboxTagsSet", "SandboxGetTaskId"} {
@@ -121,7 +121,7 @@ func TestStarterIsKilled(t *testing.T) {
 			if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {
 				t.Fatal(err)
 			}
-			created(t, p, atoll.Spec{NoStart: true}) // which has it swept
+			created(t, p, atoll.Spec{NoStart: true}) // which makes it sweep
 			becomes(t, "nothing lives", sweptWithin, func() bool { return len(lives(t, p)) == 0 })
 			if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
 				t.Errorf("it is %s, %v", st.State, err)
@@ -130,8 +130,8 @@ func TestStarterIsKilled(t *testing.T) {
 	}
 }
 
-// isUnavailable has a method of the service not work, until it is called.
-func isUnavailable(method string) (back func()) {
+// failMethod makes a method of the service fail, until back is called.
+func failMethod(method string) (back func()) {
 	theLab.server.Intercept(func(called string) error {
 		if called == method {
 			return status.Error(codes.Unavailable, "out of reach")
@@ -141,19 +141,20 @@ func isUnavailable(method string) (back func()) {
 	return func() { theLab.server.Intercept(nil) }
 }
 
-// While a log cannot be read, what it says is not made up, and others are not kept waiting.
+// While a log cannot be read, its content is not invented, and calls for other sandboxes are
+// not delayed.
 func TestLogIsAway(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "echo said; sleep 2; exit 3"}})
 	other := created(t, p, atoll.Spec{NoStart: true})
-	back := isUnavailable("SandboxGetLogs")
+	back := failMethod("SandboxGetLogs")
 	defer back()
-	becomes(t, "it cannot be told", 20*time.Second, func() bool {
+	becomes(t, "its log is unreadable", 20*time.Second, func() bool {
 		st, err := sb.Status(t.Context())
 		if err == nil && st.State != atoll.StateRunning {
 			t.Fatalf("it is %s, %v", st.State, st.Exit)
 		}
-		return errors.Is(err, atoll.ErrUnavailable) && strings.Contains(err.Error(), "its log cannot be read")
+		return errors.Is(err, atoll.ErrUnavailable) && strings.Contains(err.Error(), "cannot read its log")
 	})
 	all, err := p.List(t.Context(), atoll.Filter{})
 	if err != nil || len(all) != 2 || !slices.ContainsFunc(all, func(st atoll.Status) bool { return st.ID == other.ID() }) {
@@ -174,8 +175,8 @@ func TestLogIsAway(t *testing.T) {
 	}
 }
 
-// What this program does while all sandboxes are looked at for who watches is told in its
-// order: none is told of once more that was removed, and none as removed that is new.
+// Changes of this program during a poll of all sandboxes are published in order: no removed
+// sandbox is published again, and no new one as removed.
 func TestWatchIsInOrder(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.PollEvery(o, 10*time.Millisecond) })
 	ended := created(t, p, atoll.Spec{})
@@ -203,11 +204,11 @@ func TestWatchIsInOrder(t *testing.T) {
 		}
 	})
 	<-ready
-	alive := instance(t, p, ended.ID())
+	alive := instanceOf(t, p, ended.ID())
 	asks, goOn := make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool
 	theLab.server.Intercept(func(method string) error {
-		if method == "SandboxWait" && asked.CompareAndSwap(false, true) { // how ended has come to its end
+		if method == "SandboxWait" && asked.CompareAndSwap(false, true) { // the survey is about to record the end
 			close(asks)
 			<-goOn
 		}
@@ -223,12 +224,12 @@ func TestWatchIsInOrder(t *testing.T) {
 	}
 	made := created(t, p, atoll.Spec{})
 	close(goOn)
-	becomes(t, "ended is told", 10*time.Second, func() bool {
+	becomes(t, "the event of ended", 10*time.Second, func() bool {
 		seen.Lock()
 		defer seen.Unlock()
 		return len(told[ended.ID()]) > 1
 	})
-	time.Sleep(100 * time.Millisecond) // some more looks
+	time.Sleep(100 * time.Millisecond) // some more polls
 	seen.Lock()
 	defer seen.Unlock()
 	if want := []atoll.State{atoll.StateRunning, atoll.StateRemoved}; !slices.Equal(told[removed.ID()], want) {

@@ -13,25 +13,25 @@ import (
 // A conn is the stdio of a program that Modal executes in a sandbox.
 type conn struct {
 	process        *sdk.ContainerProcess
-	closingStreams *sync.WaitGroup // counts a Close that goes on
+	closingStreams *sync.WaitGroup // counts the closes in progress
 
 	closing sync.Once
-	closed  chan struct{} // closed with it
+	closed  chan struct{} // closed by Close
 
-	writing sync.Mutex // messages are numbered
+	writing sync.Mutex // serializes writes, because messages are numbered
 
 	mu     sync.Mutex
-	stderr strings.Builder // on stderr
+	stderr strings.Builder // the beginning of the program's stderr
 }
 
-// execGuest has the guest's program executed once more in a sandbox. Its stream lasts until it
-// is closed, whatever becomes of ctx.
-func (p *Provider) execGuest(ctx context.Context, life, what string) (*conn, error) {
+// execGuest executes the guest's program once more in an instance. The stream lasts until it is
+// closed, even if ctx ends.
+func (p *Provider) execGuest(ctx context.Context, instanceID, what string) (*conn, error) {
 	client, err := p.service.sdkClient()
 	if err != nil {
 		return nil, err
 	}
-	box, err := client.Sandboxes.FromID(ctx, life)
+	box, err := client.Sandboxes.FromID(ctx, instanceID)
 	if err != nil {
 		return nil, err
 	}
@@ -44,10 +44,10 @@ func (p *Provider) execGuest(ctx context.Context, life, what string) (*conn, err
 	return c, nil
 }
 
-// stderrLimit is how much of stderr is kept.
+// stderrLimit is the number of bytes of stderr that a conn stores.
 const stderrLimit = 4 << 10
 
-// collectStderr keeps what the program says on stderr, for complaint.
+// collectStderr stores the program's stderr, for stderrError.
 func (c *conn) collectStderr() {
 	buf := make([]byte, stderrLimit)
 	for {
@@ -61,14 +61,14 @@ func (c *conn) collectStderr() {
 	}
 }
 
-// Read implements io.Reader: what the program writes to stdout.
+// Read implements io.Reader. It reads the program's stdout.
 func (c *conn) Read(b []byte) (int, error) { return c.process.Stdout.Read(b) }
 
-// pieceSize is how much is sent in one message.
+// pieceSize is the largest payload of a message.
 const pieceSize = 1 << 20
 
-// Write implements io.Writer: what the program reads from stdin. Each message is
-// acknowledged before the next one is sent.
+// Write implements io.Writer. It writes to the program's stdin. It sends a message when the one
+// before is acknowledged.
 func (c *conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -88,19 +88,19 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// CloseWrite tells the program that nothing more will come.
+// CloseWrite ends the program's stdin.
 func (c *conn) CloseWrite() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	return c.process.Stdin.Close()
 }
 
-// Close implements io.Closer. The program ends when it reads that nothing more will come.
+// Close implements io.Closer. The program ends when it reads the end of its stdin.
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		close(c.closed)
 		c.closingStreams.Go(func() {
-			_ = c.CloseWrite() // whose sandbox may have ended
+			_ = c.CloseWrite() // the sandbox may have ended
 			_ = c.process.Stdout.Close()
 			_ = c.process.Stderr.Close()
 		})
@@ -108,12 +108,12 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// stderrError is what the program has said on stderr.
+// stderrError returns what the program has written to stderr.
 func (c *conn) stderrError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if text := strings.TrimSpace(c.stderr.String()); text != "" {
-		return fmt.Errorf("it says %q", text)
+		return fmt.Errorf("stderr: %q", text)
 	}
 	return nil
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// sweepSandboxes removes the sandboxes whose time is over, and what is left of those that were never
-// finished, writes down how others have ended, and keeps what is written from being
-// forgotten. Any provider of the same environment does it: what one has done, another finds
-// done. Modal is asked nothing before somebody else has asked.
+// sweepSandboxes removes expired sandboxes and the remains of abandoned creations, records the
+// ends of others, and refreshes the store. Every provider of the environment sweeps; if two do
+// the same work, the second finds it done. It makes no call to Modal before another call of the
+// provider has. It returns the time of the next sweep.
 func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 	if !p.isUsed() {
 		return due
 	}
-	all, err := p.takeSurvey(ctx, "sweep") // and those that have ended are written down
+	all, err := p.takeSurvey(ctx, "sweep") // it also records the ends of sandboxes
 	if err != nil {
 		if ctx.Err() == nil {
 			p.opts.Log.Warn("sweep", "err", err)
@@ -42,63 +42,64 @@ func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 		}
 	}
 	if err := p.endStrays(ctx, all); err != nil && ctx.Err() == nil {
-		p.opts.Log.Warn("sweep: what belongs to no sandbox", "err", err)
+		p.opts.Log.Warn("sweep: end strays", "err", err)
 		due = sweeper.Sooner(due, time.Now().Add(time.Second))
 	}
-	if err := p.store.refreshAll(ctx, all.pages); err != nil && ctx.Err() == nil {
-		p.opts.Log.Warn("sweep: what is written may be forgotten", "err", err)
+	if err := p.store.refreshAll(ctx, all.revisions); err != nil && ctx.Err() == nil {
+		p.opts.Log.Warn("sweep: refresh records", "err", err)
 	}
 	return due
 }
 
-// endStrays ends the lives that are no sandbox's: who has begun one writes of the sandbox
-// first, and who removes that ends it first, but he may die between, and Modal may do late
-// what somebody has stopped waiting for.
+// endStrays ends the instances that belong to no sandbox. A program writes the record before it
+// creates the instance, and ends the instance before it removes the record; but it may die in
+// between, and Modal may finish late what a program no longer waits for.
 func (p *Provider) endStrays(ctx context.Context, all survey) (err error) {
 	records := map[string]*record{}
 	for _, r := range all.records {
 		records[r.ID] = r
 	}
-	lives := maps.Clone(all.alive)
-	err = p.addUntagged(ctx, lives)
-	for life, info := range lives {
+	instances := maps.Clone(all.running)
+	err = p.addUntagged(ctx, instances)
+	for instanceID, info := range instances {
 		id := cmp.Or(tagValue(info, tagSession), p.names.sandboxOf(info.GetName()))
-		if r := records[id]; id == "" || r != nil && r.ownsInstance(life, info) {
+		if r := records[id]; id == "" || r != nil && r.ownsInstance(instanceID, info) {
 			continue
 		}
-		at, lookErr := p.store.readLatest(ctx, subjectKey(kindSandbox, id)) // what is older than the list of those that live, says nothing of them
-		if lookErr == nil && (at == nil || at.Deleted || !p.decodeRecord(id, at).ownsInstance(life, info)) {
-			lookErr = p.service.terminateInstance(ctx, life)
+		at, lookErr := p.store.readLatest(ctx, subjectKey(kindSandbox, id)) // the record in the survey may be older than the list of instances
+		if lookErr == nil && (at == nil || at.Deleted || !p.decodeRecord(id, at).ownsInstance(instanceID, info)) {
+			lookErr = p.service.terminateInstance(ctx, instanceID)
 		}
 		err = errors.Join(err, lookErr)
 	}
 	return err
 }
 
-// addUntagged adds to lives those without our tags, in the apps that this program uses: tags are
-// set by a call of their own, and Modal may make a life so late that nobody is there to do so.
-func (p *Provider) addUntagged(ctx context.Context, lives map[string]*pb.SandboxInfo) (err error) {
+// addUntagged adds the instances without Atoll's tags in the apps that this program uses. A
+// separate call sets the tags, and Modal may create an instance so late that no program is left
+// to do so.
+func (p *Provider) addUntagged(ctx context.Context, instances map[string]*pb.SandboxInfo) (err error) {
 	for _, app := range p.apps.cachedValues() {
 		all, listErr := p.service.listRunning(ctx, app.AppID, nil)
 		err = errors.Join(err, listErr)
-		for life, info := range all {
+		for instanceID, info := range all {
 			if tagValue(info, tagOwner) == "" {
-				lives[life] = info
+				instances[instanceID] = info
 			}
 		}
 	}
 	return err
 }
 
-// ownsInstance reports whether a life may be the sandbox's, or its caretaker's.
-func (r *record) ownsInstance(life string, info *pb.SandboxInfo) bool {
+// ownsInstance reports whether an instance may belong to the sandbox or to its caretaker.
+func (r *record) ownsInstance(instanceID string, info *pb.SandboxInfo) bool {
 	switch {
 	case tagValue(info, tagRole) == roleCaretaker: // it ends by itself
 		return true
-	case r.damaged: // whether it is, nobody can tell
+	case r.damaged: // unknown
 		return true
 	case r.note.State == atoll.StateRunning:
-		return r.note.Life == life
+		return r.note.Instance == instanceID
 	}
 	return r.isStarting()
 }
@@ -112,8 +113,8 @@ func tagValue(info *pb.SandboxInfo, name string) string {
 	return ""
 }
 
-// removalPollInterval is how often it is looked whether sandboxes have ended that are to be removed
-// then.
+// removalPollInterval is the time between checks for ended sandboxes that are removed at their
+// end.
 const removalPollInterval = 10 * time.Second
 
 // isRemovedAtEnd reports whether the sandbox is removed soon after it has ended.
@@ -121,16 +122,17 @@ func (r *record) isRemovedAtEnd() bool {
 	return r.State == atoll.StateRunning && (r.Spec.AutoRemove || r.Spec.IdleRemove)
 }
 
-// dueTime is when the sandbox's time is over; zero means that it is not known.
+// dueTime returns the expiry of the sandbox; zero means that it is not known.
 func (r *record) dueTime() time.Time {
-	if !r.note.Until.IsZero() {
-		return r.note.Until.Add(time.Second)
+	if !r.note.LeaseExpires.IsZero() {
+		return r.note.LeaseExpires.Add(time.Second)
 	}
 	return sweeper.Due(&r.Status, r.note.Idle)
 }
 
-// removeExpired removes a sandbox with its data volume, if it is still due: it may have been
-// started again. One whose starter has died is only freed from what he has begun.
+// removeExpired removes a sandbox with its data volume, if it still is expired: another program
+// may have started it. If a program died while it started the sandbox, removeExpired only
+// undoes that start.
 func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	release, err := p.locks.Lock(ctx, id)
 	if err != nil {
@@ -148,7 +150,7 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 		return nil
 	}
 	if r.note.Starter != "" {
-		starter, err := p.claimStart(ctx, r) // so that he does not go on
+		starter, err := p.claimStart(ctx, r) // it prevents that start from continuing
 		if starter == "" || err != nil {
 			return err
 		}
@@ -157,7 +159,7 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	if r.note.State != atoll.StateCreating {
 		return p.removeSandbox(ctx, id, atoll.RemoveOptions{Volumes: true})
 	}
-	if err := p.dropSandbox(ctx, r); err != nil { // its data volume may be that of a sandbox before it
+	if err := p.dropSandbox(ctx, r); err != nil { // its data volume may belong to an earlier sandbox with its id
 		return err
 	}
 	return p.deleteVolumesOf(ctx, r)

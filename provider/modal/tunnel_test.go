@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// A published port is a tunnel of Modal's, with TLS or without, and with the next life
-// another one.
+// A published port gets a tunnel of Modal, with TLS or without, and another one after each
+// start.
 func TestTunnels(t *testing.T) {
 	for kind, dial := range map[modal.Tunnels]func(address string) (net.Conn, error){
 		modal.TunnelsTCP: func(address string) (net.Conn, error) { return net.Dial("tcp", address) },
@@ -49,7 +49,7 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// tunnel is the address of the one port of a sandbox.
+// tunnel returns the address of the one port of a sandbox.
 func tunnel(t *testing.T, sb atoll.Sandbox) string {
 	t.Helper()
 	st, err := sb.Status(t.Context())
@@ -62,11 +62,11 @@ func tunnel(t *testing.T, sb atoll.Sandbox) string {
 	return st.Ports[0].Address
 }
 
-// echoes has what serves there answer.
+// echoes waits for an answer of the server at that address.
 func echoes(t *testing.T, dial func(string) (net.Conn, error), address string) {
 	t.Helper()
 	var got string
-	becomes(t, "something answers", 20*time.Second, func() bool { // what serves may still be on its way
+	becomes(t, "something answers", 20*time.Second, func() bool { // the server may still be starting
 		conn, err := dial(address)
 		if err != nil {
 			return false

@@ -19,14 +19,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
-// Where the guest is in a sandbox.
+// The paths of the guest in a sandbox.
 const (
 	guestDir  = settings.GuestDir
 	guestName = "guest"
 	guestPath = guestDir + "/" + guestName
 )
 
-// guestProgram is the guest's, for Modal's machines. Kinds: ErrUnavailable.
+// guestProgram returns the guest's program for Modal's machines. Kinds: ErrUnavailable.
 func (p *Provider) guestProgram() ([]byte, error) {
 	program, err := p.opts.Guest()
 	if err == nil {
@@ -38,8 +38,8 @@ func (p *Provider) guestProgram() ([]byte, error) {
 	return program, nil
 }
 
-// guestVolume is the Volume with the guest's program, which has its digest in its name: it is
-// put there once in an environment, for all who have this one.
+// guestVolume returns the Volume with the guest's program. Its name has the program's digest,
+// so each program is uploaded once to an environment, for all servers.
 func (p *Provider) guestVolume(ctx context.Context) (*sdk.Volume, error) {
 	program, err := p.guestProgram()
 	if err != nil {
@@ -62,7 +62,8 @@ func (p *Provider) guestVolume(ctx context.Context) (*sdk.Volume, error) {
 	})
 }
 
-// uploadGuest puts the guest's program into a Volume. What Modal has of it already is not sent.
+// uploadGuest puts the guest's program into a Volume. It does not send data that Modal already
+// has.
 func (p *Provider) uploadGuest(ctx context.Context, volume string, program []byte) error {
 	digest := sha256.Sum256(program)
 	put := pb.MountPutFileRequest_builder{Sha256Hex: hex.EncodeToString(digest[:])}
@@ -80,7 +81,7 @@ func (p *Provider) uploadGuest(ctx context.Context, volume string, program []byt
 			return err
 		}
 		if !there.GetExists() {
-			return atoll.Errorf("send", guestName, atoll.ErrUnavailable, "Modal has not taken it")
+			return atoll.Errorf("send", guestName, atoll.ErrUnavailable, "Modal did not accept it")
 		}
 	}
 	mode := uint32(0o755)
@@ -90,7 +91,8 @@ func (p *Provider) uploadGuest(ctx context.Context, volume string, program []byt
 	return err
 }
 
-// uploadBlob sends what is too long for a message to where Modal says, and returns its id.
+// uploadBlob sends data that is too long for a message to the URL that Modal names, and returns
+// the blob's id.
 func (p *Provider) uploadBlob(ctx context.Context, data []byte) (string, error) {
 	sum, digest := md5.Sum(data), sha256.Sum256(data)
 	made, err := p.service.pb.BlobCreate(ctx, pb.BlobCreateRequest_builder{
@@ -110,7 +112,7 @@ func (p *Provider) uploadBlob(ctx context.Context, data []byte) (string, error) 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // what there is of it
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // as much as there is
 		return "", atoll.Errorf("send", guestName, atoll.ErrUnavailable, "Modal's storage answers %s: %s", resp.Status, bytes.TrimSpace(text))
 	}
 	return made.GetBlobId(), nil

@@ -17,24 +17,24 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// A volumeNote is what is written down of a volume.
+// A volumeNote is the stored state of a volume.
 type volumeNote struct {
-	Volume  string    `json:"volume"` // Modal's id
-	Project string    `json:"project"`
-	Name    string    `json:"name"`
-	Sandbox string    `json:"sandbox,omitempty"` // whose data volume it is
-	Made    string    `json:"made,omitempty"`    // tells with which sandbox's creation it was; "" if it was there before, or another sandbox has had it since
-	Created time.Time `json:"created"`
+	Volume     string    `json:"volume"` // Modal's id
+	Project    string    `json:"project"`
+	Name       string    `json:"name"`
+	Sandbox    string    `json:"sandbox,omitempty"` // the sandbox whose data volume it is
+	CreationID string    `json:"made,omitempty"`    // id of the sandbox's creation that made it; "" if it existed before, or another sandbox has used it since
+	Created    time.Time `json:"created"`
 }
 
-// dataKey and volumeKey are the keys of volumes in the book, and their names at Modal but
-// for what these begin with.
+// dataKey and volumeKey return the keys of volumes in the store. Their names at Modal are a
+// prefix and the key.
 func dataKey(id string) string              { return "data-" + id }
 func volumeKey(project, name string) string { return "volume-" + hashWords(project, name) }
 
 func (n names) volumeName(key string) string { return string(n) + "-" + key }
 
-// createVolumes makes the volumes of a sandbox that are not there.
+// createVolumes creates the volumes of a sandbox that do not exist.
 func (c *creation) createVolumes(ctx context.Context) error {
 	if c.p.opts.Ephemeral {
 		return nil
@@ -53,9 +53,9 @@ func (c *creation) createVolumes(ctx context.Context) error {
 	return nil
 }
 
-// createVolume makes a volume, unless it is there.
+// createVolume creates a volume, unless it exists.
 func (c *creation) createVolume(ctx context.Context, key string, n volumeNote) error {
-	n.Project, n.Made, n.Created = c.spec.Project, c.r.note.Made, time.Now().UTC()
+	n.Project, n.CreationID, n.Created = c.spec.Project, c.r.note.CreationID, time.Now().UTC()
 	for {
 		before, err := c.p.store.readLatest(ctx, subjectKey(kindVolume, key))
 		if err != nil {
@@ -66,38 +66,39 @@ func (c *creation) createVolume(ctx context.Context, key string, n volumeNote) e
 		} else {
 			err = runToEnd(ctx, func(ctx context.Context) error { return c.makeVolume(ctx, key, before, n) })
 		}
-		if !errors.Is(err, errWrittenElsewhere) { // else another sandbox of the project has just made it, or had it
+		if !errors.Is(err, errWrittenElsewhere) { // otherwise another sandbox of the project has just created or used it
 			return err
 		}
 	}
 }
 
-// shareVolume has a volume that is there be one that stays when the creation fails that has made
-// it: from now on there may be work of this sandbox in it.
+// shareVolume marks an existing volume so that it stays if the creation that made it fails:
+// this sandbox may store files in it from now on.
 func (c *creation) shareVolume(ctx context.Context, key string, before *revision) error {
 	var have volumeNote
 	if err := json.Unmarshal(before.Value, &have); err != nil {
 		return err
 	}
 	if have.Project != c.spec.Project {
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", have.Project)
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", have.Project)
 	}
-	if have.Made == "" || have.Made == c.r.note.Made {
+	if have.CreationID == "" || have.CreationID == c.r.note.CreationID {
 		return nil
 	}
-	have.Made = ""
+	have.CreationID = ""
 	_, err := c.p.store.writeNext(ctx, kindVolume, key, before, &have)
 	return err
 }
 
-// makeVolume makes a volume, and writes it down as n after that page. Errors: errTurned.
+// makeVolume creates a volume, and stores n as the revision after before. Errors:
+// errWrittenElsewhere.
 func (c *creation) makeVolume(ctx context.Context, key string, before *revision, n volumeNote) error {
 	id, made, err := c.p.makeVolume(ctx, key)
 	if err != nil {
 		return err
 	}
 	if n.Volume = id; !made {
-		n.Made = ""
+		n.CreationID = ""
 	}
 	_, err = c.p.store.writeNext(ctx, kindVolume, key, before, &n)
 	if made && !errors.Is(err, errWrittenElsewhere) {
@@ -106,10 +107,10 @@ func (c *creation) makeVolume(ctx context.Context, key string, before *revision,
 	return err
 }
 
-// makeVolume makes Modal's Volume for that key, whose id it returns, and whether it was not
-// there before: the book forgets volumes that Modal keeps, and what is in those is not to go
-// with a creation that fails. One whose making was answered only when it was asked for again
-// counts as having been there: should the creation fail, an empty one is left.
+// makeVolume creates the Volume for that key at Modal. It returns its id, and whether it is
+// new: Modal keeps Volumes that the store has forgotten, and a failed creation must not delete
+// their files. A Volume counts as old if the answer to its creation was lost and the client
+// asked again; if the creation fails, it is left empty.
 func (p *Provider) makeVolume(ctx context.Context, key string) (id string, made bool, err error) {
 	resp, err := p.service.pb.VolumeGetOrCreate(ctx, pb.VolumeGetOrCreateRequest_builder{
 		DeploymentName: p.names.volumeName(key), EnvironmentName: p.service.environmentName(),
@@ -125,7 +126,7 @@ func (p *Provider) makeVolume(ctx context.Context, key string) (id string, made 
 	return v.VolumeID, false, nil
 }
 
-// findVolume is Modal's Volume for that key.
+// findVolume returns the Volume for that key at Modal.
 func (p *Provider) findVolume(ctx context.Context, key string) (*sdk.Volume, error) {
 	client, err := p.service.sdkClient()
 	if err != nil {
@@ -134,7 +135,7 @@ func (p *Provider) findVolume(ctx context.Context, key string) (*sdk.Volume, err
 	return client.Volumes.FromName(ctx, p.names.volumeName(key), nil)
 }
 
-// volumeMounts are the Volumes of a sandbox, by where they are mounted.
+// volumeMounts returns the Volumes of a sandbox, by path.
 func (p *Provider) volumeMounts(ctx context.Context, spec *atoll.Spec) (map[string]*sdk.Volume, error) {
 	program, err := p.guestVolume(ctx)
 	if err != nil {
@@ -160,8 +161,8 @@ func (p *Provider) volumeMounts(ctx context.Context, spec *atoll.Spec) (map[stri
 	return all, nil
 }
 
-// checkDataVolume fails if a sandbox's data volume was deleted: an empty one in its place
-// would look as if the work had been.
+// checkDataVolume returns an error if a sandbox's data volume was deleted: an empty volume in
+// its place would hide the loss.
 func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
 	if !r.note.Volume {
 		return nil
@@ -169,20 +170,19 @@ func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
 	var notFound sdk.NotFoundError
 	_, err := p.findVolume(ctx, dataKey(r.ID))
 	if errors.As(err, &notFound) {
-		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.volumeName(dataKey(r.ID)))
+		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: its files are lost; remove the sandbox and create it again", p.names.volumeName(dataKey(r.ID)))
 	}
 	return err
 }
 
-// deleteVolumesOf deletes the volumes that were made with a sandbox whose creation has come to
-// nothing.
+// deleteVolumesOf deletes the volumes that an abandoned creation has made.
 func (p *Provider) deleteVolumesOf(ctx context.Context, r *record) error {
-	pages, err := p.store.readAllLatest(ctx)
-	for of, at := range pages {
+	revisions, err := p.store.readAllLatest(ctx)
+	for of, at := range revisions {
 		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
-		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil && n.Made != "" && n.Made == r.note.Made {
-			err = errors.Join(err, p.deleteVolume(ctx, key, r.note.Made))
+		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil && n.CreationID != "" && n.CreationID == r.note.CreationID {
+			err = errors.Join(err, p.deleteVolume(ctx, key, r.note.CreationID))
 		}
 	}
 	return err
@@ -193,11 +193,11 @@ func (p *Provider) dropDataVolume(ctx context.Context, id string) error {
 	return p.deleteVolume(ctx, dataKey(id), "")
 }
 
-// A madeVolume is one that was not there before, by its key in the book and Modal's id.
+// A madeVolume is a volume that a creation has made, by its key in the store and Modal's id.
 type madeVolume struct{ key, id string }
 
-// undoCreate deletes it, also if it could not be written down, unless another sandbox has had it
-// since. made is that of the creation.
+// undoCreate deletes the volume, even if it was not recorded, unless another sandbox has used
+// it since. made is the id of the creation.
 func (v madeVolume) undoCreate(ctx context.Context, p *Provider, made string) error {
 	var n volumeNote
 	at, err := p.store.readValue(ctx, kindVolume, v.key, &n)
@@ -210,12 +210,12 @@ func (v madeVolume) undoCreate(ctx context.Context, p *Provider, made string) er
 	return p.deleteVolume(ctx, v.key, made)
 }
 
-// deleteVolume deletes a volume, unless a sandbox has it, or made is not "" and it is not that
-// creation's alone.
+// deleteVolume deletes a volume, unless a sandbox has it. If made is not "", it deletes only a
+// volume that this creation alone has used.
 func (p *Provider) deleteVolume(ctx context.Context, key, made string) error {
 	var n volumeNote
 	at, err := p.store.readValue(ctx, kindVolume, key, &n)
-	if at == nil || err != nil || made != "" && made != n.Made {
+	if at == nil || err != nil || made != "" && made != n.CreationID {
 		return err
 	}
 	if n.Sandbox == "" {
@@ -227,7 +227,7 @@ func (p *Provider) deleteVolume(ctx context.Context, key, made string) error {
 	if err := p.service.dropVolume(ctx, n.Volume); err != nil {
 		return err
 	}
-	for gone := n.Volume; at != nil && n.Volume == gone; { // also if a creation has just shared it, which fails then
+	for gone := n.Volume; at != nil && n.Volume == gone; { // even if a creation has just shared it; that creation then fails
 		if _, err = p.store.writeNext(ctx, kindVolume, key, at, nil); !errors.Is(err, errWrittenElsewhere) {
 			return err
 		}
@@ -236,7 +236,7 @@ func (p *Provider) deleteVolume(ctx context.Context, key, made string) error {
 			return err
 		}
 	}
-	return nil // made anew by now
+	return nil // it was created again meanwhile
 }
 
 func (s *service) dropVolume(ctx context.Context, id string) error {
@@ -247,11 +247,11 @@ func (s *service) dropVolume(ctx context.Context, id string) error {
 	return err
 }
 
-// usedVolumes are the volumes that sandboxes have, running or not, by their keys.
+// usedVolumes returns the keys of the volumes of all sandboxes, running or stopped.
 func (p *Provider) usedVolumes(ctx context.Context) (map[string]bool, error) {
-	pages, err := p.store.readAllLatest(ctx)
+	revisions, err := p.store.readAllLatest(ctx)
 	used := map[string]bool{}
-	for of, at := range pages {
+	for of, at := range revisions {
 		id, ok := strings.CutPrefix(of, kindSandbox+"/")
 		if !ok || at.Deleted {
 			continue
@@ -281,12 +281,12 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err != nil {
 		return nil, p.wrapError(ctx, "volumes", project, err)
 	}
-	pages, err := p.store.readAllLatest(ctx)
+	revisions, err := p.store.readAllLatest(ctx)
 	if err != nil {
 		return nil, p.wrapError(ctx, "volumes", project, err)
 	}
 	var list []atoll.Volume
-	for of, at := range pages {
+	for of, at := range revisions {
 		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
 		if !ok || at.Deleted || json.Unmarshal(at.Value, &n) != nil || project != "" && n.Project != project {
@@ -331,7 +331,8 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	return p.wrapError(ctx, "remove volume", name, p.deleteVolume(ctx, key, ""))
 }
 
-// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
+// RemoveProject implements atoll.ProjectRemover. It removes the sandboxes and volumes of the
+// project.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return volume.RemoveProject(ctx, p, project)
 }

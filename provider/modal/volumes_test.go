@@ -12,9 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
-// What is in volumes of which nothing is known any more stays when a creation comes to
-// nothing that was to have them, whether its maker takes it back or is killed; and the next
-// one has it.
+// If the store has forgotten volumes, their files stay when a creation with them fails, whether
+// its program undoes it or is killed; the next creation has them.
 func TestForgottenVolumesStay(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Making(o, brokenFor) })
 	for what, fail := range map[string]func(t *testing.T, spec atoll.Spec){
@@ -63,7 +62,7 @@ func TestForgottenVolumesStay(t *testing.T) {
 	}
 }
 
-// makeAndKill has another program make a sandbox, and kills it when the volumes are there.
+// makeAndKill makes another program create a sandbox, and kills it when the volumes exist.
 func makeAndKill(t *testing.T, p atoll.Provider, id string) {
 	t.Helper()
 	exe, err := os.Executable()

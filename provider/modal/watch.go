@@ -10,11 +10,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// pollInterval is how often Modal is asked what has changed while somebody watches: it tells
-// nobody by itself. What this program does is told at once.
+// pollInterval is the time between polls of Modal while a caller watches: Modal sends no
+// events. Changes by this program are published at once.
 const pollInterval = 2 * time.Second
 
-// events tells of changes, whoever made them, as they are seen.
+// events publishes the changes of sandboxes, by any program, as they are seen.
 type events struct {
 	p    *Provider
 	hub  *watchhub.Hub
@@ -24,9 +24,9 @@ type events struct {
 
 	mu        sync.Mutex
 	watchers  int
-	wake      chan struct{} // there is somebody who watches
+	wake      chan struct{} // a caller watches or has stopped watching
 	published map[string]publishedStatus
-	changes   map[string]bool // the sandboxes that this program has changed since it began to look at all; nil if it does not
+	changes   map[string]bool // sandboxes that this program has changed during publishAll; nil outside of it
 }
 
 func newEvents(p *Provider) *events {
@@ -64,7 +64,7 @@ func (e *events) addWatchers(more int) {
 	}
 }
 
-// pollChanges looks at all sandboxes from time to time while somebody watches.
+// pollChanges polls all sandboxes from time to time while a caller watches.
 func (e *events) pollChanges() {
 	for {
 		e.mu.Lock()
@@ -89,8 +89,8 @@ func (e *events) pollChanges() {
 	}
 }
 
-// publishAll tells what is new of all sandboxes. Of those that this program changes meanwhile, it
-// has told already what is newer.
+// publishAll publishes what is new of all sandboxes. It skips those that this program changes
+// meanwhile: their newer state is already published.
 func (e *events) publishAll() error {
 	e.mu.Lock()
 	e.changes = map[string]bool{}
@@ -118,8 +118,8 @@ func (e *events) publishAll() error {
 	return nil
 }
 
-// publishChange tells what is new of a sandbox that this program has changed, and of which that is
-// written; nil if it is no more.
+// publishChange publishes a record that this program has just written; a nil r means that the
+// sandbox was removed.
 func (e *events) publishChange(id string, r *record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -133,19 +133,19 @@ func (e *events) publishChange(id string, r *record) {
 	e.publishRecord(r)
 }
 
-// publishRecord tells of a sandbox as it is, unless that was told; e.mu is held.
+// publishRecord publishes the state of a sandbox if it is new. The caller holds e.mu.
 func (e *events) publishRecord(r *record) {
 	last, known := e.published[r.ID]
 	switch {
 	case r.State == atoll.StateCreating:
-	case known && last.page > r.page.Number: // what is told is newer
+	case known && last.revision > r.revision.Number: // a newer state is published
 	case !known || last.State != r.State || !last.Started.Equal(r.Started) || last.Ready != r.Ready:
-		e.published[r.ID] = publishedStatus{r.Status, r.page.Number}
+		e.published[r.ID] = publishedStatus{r.Status, r.revision.Number}
 		e.hub.Publish(r.Status)
 	}
 }
 
-// publishRemoved tells that a sandbox is no more; e.mu is held.
+// publishRemoved publishes the removal of a sandbox. The caller holds e.mu.
 func (e *events) publishRemoved(id string) {
 	last, known := e.published[id]
 	if !known {
@@ -156,10 +156,10 @@ func (e *events) publishRemoved(id string) {
 	e.hub.Publish(last.Status)
 }
 
-// publishedStatus is what was told of a sandbox, and on which page that is written.
+// publishedStatus is the last published state of a sandbox, and the number of its revision.
 type publishedStatus struct {
 	atoll.Status
-	page uint64
+	revision uint64
 }
 
 // close ends all watches.

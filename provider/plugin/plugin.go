@@ -8,8 +8,8 @@
 // argument "plugin". It writes one line of JSON, a [Start], to the program's stdin and keeps
 // stdin open. The program listens on the Unix socket that the line names, writes one line of
 // JSON, a [Reply], to its stdout, and serves HTTP on the socket. A provider serves the routes
-// of /openapi.json below /v1 that it needs; docs/provider.md has all of it. What the program writes to
-// stderr goes into Atoll's log. When stdin ends, the program removes the socket and its
+// of /openapi.json below /v1 that it needs; docs/provider.md has all of it. The
+// program's stderr goes into Atoll's log. When stdin ends, the program removes the socket and its
 // directory, and ends: so it ends, too, when Atoll is killed. Sandboxes live on.
 package plugin
 
@@ -38,12 +38,12 @@ type Start struct {
 	Probing  bool            `json:"probing,omitempty"`   // it is only asked whether it works: it should change nothing
 	Guest    string          `json:"guest,omitempty"`     // path of the program that the provider puts into sandboxes; empty means its own
 	Debug    bool            `json:"debug,omitempty"`     // Atoll's log takes records of level Debug
-	// Resources are those of sandboxes that ask for none, as far as the configuration says.
+	// Resources are the default resources of sandboxes, as far as the configuration has them.
 	Resources atoll.Resources `json:"resources,omitzero"`
 	Place     bool            `json:"place,omitempty"` // the reply should have a Place
 }
 
-// A Reply is what a program answers: that it listens, or why it does not.
+// A Reply is the answer of a program: that it listens, or why it does not.
 type Reply struct {
 	Protocol int             `json:"protocol"`
 	Place    string          `json:"place,omitempty"` // names where the sandboxes are, if that is not this machine

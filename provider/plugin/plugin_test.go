@@ -25,7 +25,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// settings are those of the test's plugins.
+// settings has the settings of the test's plugins.
 type settings struct {
 	Dir    string        `yaml:"dir"`
 	Secret secretref.Ref `yaml:"secret"`
@@ -110,7 +110,7 @@ func open(t *testing.T, opts Options) *Provider {
 	return p
 }
 
-// What can break on the way to a provider holds for one in a program of its own.
+// The faults of a provider's connection do not harm a provider in a program of its own.
 func TestConformance(t *testing.T) {
 	opts := options(t, "local", settings{})
 	groups := []string{"exec", "output", "tty", "files", "truth", "watch"}
@@ -279,7 +279,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// What does not work says so in a sentence, and is not left running.
+// A program that does not work is refused in one sentence, and is ended.
 func TestRefusals(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -295,7 +295,7 @@ func TestRefusals(t *testing.T) {
 		"no JSON":          {options(t, "chatty", settings{}), atoll.ErrUnavailable, "instead of a line of JSON"},
 		"another protocol": {options(t, "future", settings{}), atoll.ErrUnavailable, "version 7 of the protocol"},
 		"its own error":    {options(t, "local", settings{Count: -1, Secret: secretref.New("hush")}), atoll.ErrDenied, "count -1 with secret of 4 bytes"},
-		"unknown setting":  {Options{Name: "local", Settings: unknown}, atoll.ErrInternal, "there is no colour"},
+		"unknown setting":  {Options{Name: "local", Settings: unknown}, atoll.ErrInternal, "unknown setting colour"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Open(t.Context(), tt.opts)
@@ -313,14 +313,14 @@ func TestRefusals(t *testing.T) {
 	opts := options(t, "local", settings{})
 	opts.Path = "/bin/sleep" // "sleep plugin" ends, and says nothing
 	if _, err := Open(ctx, opts); err == nil {
-		t.Error("sleep was taken for a plugin")
+		t.Error("Open took sleep for a plugin")
 	}
 	if left, _ := filepath.Glob(filepath.Join(tmp, "atoll-*")); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
 
-// A person who starts the program by hand is told what it is.
+// A person who starts the program by hand learns what it is.
 func TestByHand(t *testing.T) {
 	testenv.Plugins(t, "modal")
 	out, err := exec.Command("atoll-modal", "--help").CombinedOutput()
@@ -352,7 +352,7 @@ level=INFO msg="{\"msg\":\"no level\"}"
 	}
 }
 
-// What a program has started, and has its output, holds up nobody.
+// Programs that a plugin has started, and that have its output, delay nothing.
 func TestProgramsOfAProgram(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "atoll-parent")
 	text := "#!/bin/sh\nsleep 20 & echo $! >" + script + ".pid\necho '{\"protocol\":1,\"error\":{\"kind\":\"denied\",\"message\":\"not today\"}}'\n"

@@ -26,8 +26,8 @@ import (
 const (
 	startTimeout = 2 * time.Minute  // how long a program may take to listen
 	endTimeout   = 15 * time.Second // how long it may take to end once its stdin has ended
-	// outputTimeout is how long a program's output is read after its end: a program that it has
-	// started may have the same stderr.
+	// outputTimeout bounds the reading of a program's output after its end: a program that it
+	// has started may have the same stderr.
 	outputTimeout = time.Second
 	maxReply      = 1 << 20 // bytes of the line that it answers
 	maxSocket     = 60      // bytes of the path of a socket's directory's parent: some systems allow 104 for the socket
@@ -91,7 +91,7 @@ func (p *Program) ensureRunning(ctx context.Context) (*run, error) {
 		return p.run, nil
 	}
 	if p.run != nil {
-		p.opts.Log.Warn("the program has ended, and is started again", "program", programName(p.opts.Name), "exit", p.run.describeExit())
+		p.opts.Log.Warn("the program has ended, start it again", "program", programName(p.opts.Name), "exit", p.run.describeExit())
 		p.run.removeSocket()
 		p.run = nil
 	}
@@ -169,7 +169,7 @@ func socketDir(stateDir string) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("there is no directory for a socket: %w", errors.Join(errs...))
+	return "", fmt.Errorf("no directory for a socket: %w", errors.Join(errs...))
 }
 
 // startProcess starts the process, and returns what it writes to its stdout.

@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// retryPatience is how long calls are tried again when a program has died.
+// retryPatience bounds the retries of a call after a program has died.
 const retryPatience = 20 * time.Second
 
 // A Provider is the provider of a plugin.

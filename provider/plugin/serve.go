@@ -18,13 +18,13 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A Request is what a plugin has to open, for its open function.
+// A Request is the argument of a plugin's open function.
 type Request struct {
 	StateDir string
 	Settings json.RawMessage // empty when there are none
 	Probing  bool
 	Guest    string // path of the guest's program; empty means the one that this program has
-	// Resources are those of sandboxes that ask for none; only the fields that are set count.
+	// Resources are the default resources of sandboxes; only the fields that are set count.
 	Resources atoll.Resources
 	Log       *slog.Logger // lines that Atoll logs
 }
@@ -36,7 +36,7 @@ type Placer interface {
 }
 
 // ServeProvider is the main function of a program whose plugin is a provider. It returns the
-// exit status. What open returns is served until stdin ends, and then closed.
+// exit status. It serves the provider that open returns until stdin ends, and then closes it.
 func ServeProvider(name string, open func(ctx context.Context, r Request) (atoll.Provider, error)) int {
 	return Serve(name, func(ctx context.Context, r Request) (Service, error) {
 		p, err := open(ctx, r)
@@ -63,13 +63,13 @@ func placeOf(p atoll.Provider) func(ctx context.Context) (string, error) {
 	return nil
 }
 
-// A Service is what a plugin's program serves.
+// A Service has the functions of a plugin's program.
 type Service struct {
 	// Serve serves HTTP on l until ctx ends, and closes l.
 	Serve func(ctx context.Context, l net.Listener) error
 	// Close is called after Serve has returned; nil does nothing.
 	Close func() error
-	// Place is that of a Placer; nil means that all is on this machine.
+	// Place implements that of a Placer; nil means that everything is on this machine.
 	Place func(ctx context.Context) (string, error)
 }
 
@@ -81,14 +81,14 @@ func Serve(name string, open func(ctx context.Context, r Request) (Service, erro
 		return 2
 	}
 	ignoreBrokenPipes()
-	if err := serveOnce(os.Stdin, os.Stdout, open); err != nil {
+	if err := servePlugin(os.Stdin, os.Stdout, open); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func serveOnce(stdin io.Reader, stdout io.Writer, open func(ctx context.Context, r Request) (Service, error)) error {
+func servePlugin(stdin io.Reader, stdout io.Writer, open func(ctx context.Context, r Request) (Service, error)) error {
 	input := bufio.NewReader(stdin)
 	line, err := input.ReadBytes('\n')
 	if err != nil {

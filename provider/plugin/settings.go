@@ -29,8 +29,8 @@ func EncodeSettings(table any) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// DecodeSettings sets the fields of a struct that the object names. What the struct has no
-// field for is an error.
+// DecodeSettings sets the fields of a struct that the object names. A name without a field is
+// an error.
 func DecodeSettings(data json.RawMessage, table any) error {
 	if len(data) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func DecodeSettings(data json.RawMessage, table any) error {
 		}
 	}
 	for name := range all {
-		return fmt.Errorf("settings: there is no %s", name)
+		return fmt.Errorf("settings: unknown setting %s", name)
 	}
 	return nil
 }

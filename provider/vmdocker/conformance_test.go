@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// inProject gives a project to those who name none, as the command line does.
+// inProject adds a project to specs without one, as the command line does.
 type inProject struct {
 	atoll.ProviderLayer
 }
@@ -41,7 +41,7 @@ var measured = []string{"exec", "output", "time", "tree", "tty", "files", "sub",
 //go:embed testdata/slow.txt
 var slow string
 
-// everything skips what takes its time where machines are emulated, unless all is asked for.
+// everything skips tests that take long with emulated machines, unless all tests are requested.
 func everything(t *testing.T, why string) {
 	t.Helper()
 	need(t)
@@ -53,7 +53,7 @@ func everything(t *testing.T, why string) {
 
 func TestConformance(t *testing.T) {
 	p := open(t)
-	sb := create(t, p, atoll.Spec{Project: atoll.DefaultProject}) // the machine is not of any promise
+	sb := create(t, p, atoll.Spec{Project: atoll.DefaultProject}) // the machine does not belong to a promise
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestConformance(t *testing.T) {
 	}, opts...)
 }
 
-// reopen opens the lab for who closes it.
+// reopen opens the lab once more; the caller closes it.
 func reopen(t *testing.T) atoll.Provider {
 	t.Helper()
 	p, err := shared.open()
@@ -92,7 +92,7 @@ func reopen(t *testing.T) atoll.Provider {
 	return p
 }
 
-// removeOthers removes the projects that a promise has made.
+// removeOthers removes the projects that a promise has created.
 func removeOthers(t *testing.T) {
 	p, err := shared.open()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// An engine is that of one machine, from its start to its end.
+// An engine is the Docker Engine of one machine, from its start to its end.
 type engine struct {
 	project string
 	machine atoll.Sandbox
@@ -22,10 +22,10 @@ type engine struct {
 	docker  *docker.Provider
 }
 
-// Close lets go of the engine, which goes on.
+// Close disconnects from the engine, which keeps running.
 func (e *engine) Close() error { return e.docker.Close() }
 
-// engineOptions are those of the engine of a project's machine.
+// engineOptions returns the options of the docker.Provider for a project's machine.
 func (p *Provider) engineOptions(project string, machine atoll.Sandbox) docker.Options {
 	return docker.Options{
 		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, Online: true, Slow: p.opts.Slow, Log: p.log,
@@ -33,8 +33,9 @@ func (p *Provider) engineOptions(project string, machine atoll.Sandbox) docker.O
 	}
 }
 
-// dialEngine connects to the engine of a machine. That the machine has ended, or is gone, says
-// nothing of what the engine has. Kinds: ErrUnavailable.
+// dialEngine connects to the engine of a machine. If the machine has ended or is gone, the
+// error is ErrUnavailable, because that says nothing about the engine's sandboxes. Kinds:
+// ErrUnavailable.
 func dialEngine(ctx context.Context, project string, machine atoll.Sandbox) (net.Conn, error) {
 	conn, err := atoll.Dial(ctx, machine, int(vm.PortDocker))
 	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
@@ -43,7 +44,7 @@ func dialEngine(ctx context.Context, project string, machine atoll.Sandbox) (net
 	return conn, err
 }
 
-// machineName is that of the machine of each project.
+// machineName is the name of the machine in each project.
 const machineName = "engine"
 
 // findMachine finds the machine of a project. Kinds: ErrNotFound.
@@ -56,8 +57,8 @@ func (p *Provider) findMachine(ctx context.Context, project string) (atoll.Sandb
 	return sb, st, err
 }
 
-// runningEngine returns the engine of a project's machine, or nil if that does not run, and what
-// is known of the machine.
+// runningEngine returns the engine of a project's machine and the machine's status. The engine
+// is nil if the machine does not run.
 func (p *Provider) runningEngine(ctx context.Context, project string) (*engine, atoll.Status, error) {
 	sb, st, err := p.findMachine(ctx, project)
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
@@ -71,7 +72,7 @@ func (p *Provider) runningEngine(ctx context.Context, project string) (*engine, 
 	return nil, st, nil
 }
 
-// openEngine returns the engine of a machine that runs.
+// openEngine returns the engine of a running machine.
 func (p *Provider) openEngine(project string, sb atoll.Sandbox, st atoll.Status) (*engine, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,8 +95,8 @@ func (p *Provider) openEngine(project string, sb atoll.Sandbox, st atoll.Status)
 	return e, nil
 }
 
-// dropEngine lets go of the engine of a machine that has ended: that one, or any if machine
-// is "".
+// dropEngine disconnects from the engine of a machine that has ended. An empty machine means
+// any machine of the project.
 func (p *Provider) dropEngine(project, machine string) {
 	p.mu.Lock()
 	e := p.engines[project]
@@ -106,20 +107,20 @@ func (p *Provider) dropEngine(project, machine string) {
 	}
 	p.mu.Unlock()
 	if e != nil {
-		_ = e.Close() // what it is asked meanwhile fails, as its machine is not there
+		_ = e.Close() // calls in progress fail, as the machine is gone
 	}
 }
 
-// How long an engine may take to answer, where nothing is emulated.
+// The timeouts and intervals of engines on hardware; slowFactor multiplies the timeouts.
 const (
-	readyTimeout    = time.Minute // then its machine is started again
+	readyTimeout    = time.Minute // after it, the machine is started again
 	readyInterval   = time.Second
 	pingTimeout     = 3 * time.Second
-	machineInterval = 50 * time.Millisecond // between looks at a machine that others change
+	machineInterval = 50 * time.Millisecond // between checks of a machine that other programs change
 )
 
-// ensureEngine returns the engine of a project, whose machine is started if it does not run, and
-// once again if its engine does not answer. Many may ask at once.
+// ensureEngine returns the engine of a project. It starts the machine if that does not run, and
+// starts it again if its engine does not answer. Concurrent calls are safe.
 func (p *Provider) ensureEngine(ctx context.Context, project string) (*engine, error) {
 	e, _, err := p.runningEngine(ctx, project)
 	if err != nil {
@@ -137,13 +138,13 @@ func (p *Provider) ensureEngine(ctx context.Context, project string) (*engine, e
 	return p.bootEngine(ctx, project)
 }
 
-// bootEngine waits until the engine of a project answers, and does what it takes. A machine that
-// was there before, and whose engine does not, is started again, once.
+// bootEngine does what it takes until the engine of a project answers. If the engine of a
+// machine that ran before does not answer, it starts the machine again, once.
 func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, error) {
 	ready := func() time.Duration { return p.slowFactor(ctx) * cmp.Or(p.opts.ready, readyTimeout) }
 	last := errors.New("its machine does not run yet")
 	begun := time.Now()
-	var first *engine // that does not answer
+	var first *engine // the first one that does not answer
 	for end, again := begun.Add(ready()), false; ; {
 		begin := time.Now()
 		e, pause, err := p.advanceBoot(ctx, project)
@@ -154,7 +155,7 @@ func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, err
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err == nil:
-			end = end.Add(time.Since(begin)) // what a machine boots may have had to be built
+			end = end.Add(time.Since(begin)) // the machine's bundle may have had to be built
 		case atoll.KindOf(err) != atoll.ErrUnavailable && atoll.KindOf(err) != atoll.ErrConflict && atoll.KindOf(err) != atoll.ErrTimeout:
 			return nil, err
 		default:
@@ -168,7 +169,7 @@ func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, err
 				return nil, atoll.Errorf("start", project, atoll.ErrTimeout, "the Docker Engine of project %s did not answer within %s: %w; see %s",
 					project, ready(), last, p.opts.Config.ConsoleLog(project))
 			}
-			if e == first { // else another program has just started it again
+			if e == first { // otherwise another program has just started the machine again
 				p.log.Warn("restart", "project", project, "machine", e.machine.ID(), "err", last)
 				if err := e.machine.Stop(ctx, atoll.DefaultStopGrace); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 					return nil, err
@@ -183,9 +184,9 @@ func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, err
 	}
 }
 
-// advanceBoot does what is next to do until the engine of a project answers, and says how long to
-// wait before the next turn. A machine that has ended is made anew: what it keeps is on
-// its data disk, and what it boots or how large it is may have changed.
+// advanceBoot does the next step until the engine of a project answers, and returns how long to
+// wait before the one after that. It replaces a machine that has ended, because the bundle or
+// the size may have changed; the machine's files are on its data disk.
 func (p *Provider) advanceBoot(ctx context.Context, project string) (*engine, time.Duration, error) {
 	sb, st, err := p.findMachine(ctx, project)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
@@ -219,7 +220,7 @@ func (p *Provider) advanceBoot(ctx context.Context, project string) (*engine, ti
 	return nil, 0, err
 }
 
-// machineSpec is what the machine of a project is made from.
+// machineSpec returns the spec of a project's machine.
 func (p *Provider) machineSpec(project string) *atoll.Spec {
 	idle := atoll.Duration(p.idle)
 	if idle == 0 {
@@ -231,7 +232,7 @@ func (p *Provider) machineSpec(project string) *atoll.Spec {
 	}
 }
 
-// machineSize is that of each machine, as far as machines here have one.
+// machineSize returns the size of each machine, as far as Machines can limit it.
 func (p *Provider) machineSize() atoll.Resources {
 	r := atoll.Resources{Processes: atoll.Unlimited}
 	caps := p.opts.Machines.Info().Caps
@@ -244,24 +245,24 @@ func (p *Provider) machineSize() atoll.Resources {
 	return r
 }
 
-// slowFactor is how many times as long as on hardware things take.
+// slowFactor returns by which factor machines are slower than hardware, at least 1.
 func (p *Provider) slowFactor(ctx context.Context) time.Duration {
 	return time.Duration(max(p.opts.Slow(ctx), 1))
 }
 
-// pingEngine returns nil if the engine answers within so long.
+// pingEngine returns nil if the engine answers within that time.
 func (e *engine) pingEngine(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	err := e.docker.Ping(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return atoll.Errorf("ping", e.project, atoll.ErrUnavailable, "the Docker Engine of project %s does not answer: to start a sandbox starts its machine again, if it must", e.project)
+		return atoll.Errorf("ping", e.project, atoll.ErrUnavailable, "the Docker Engine of project %s does not answer: start a sandbox, which starts its machine again if it must", e.project)
 	}
 	return err
 }
 
-// withEngine calls fn with the engine of a project, whose machine does not stop for being idle
-// meanwhile.
+// withEngine calls fn with the engine of a project. Until fn returns, the machine does not stop
+// for being idle.
 func (p *Provider) withEngine(ctx context.Context, project string, fn func(context.Context, *engine) error) error {
 	e, err := p.ensureEngine(ctx, project)
 	if err != nil {
@@ -271,8 +272,8 @@ func (p *Provider) withEngine(ctx context.Context, project string, fn func(conte
 	return fn(ctx, e)
 }
 
-// withEngineRetry is using for what leaves nothing when it fails: if the machine was just about to
-// stop, fn is called again, with the next one.
+// withEngineRetry is like withEngine, for an fn that leaves nothing behind if it fails: if the
+// machine has just ended, it calls fn again with the engine of the next one.
 func (p *Provider) withEngineRetry(ctx context.Context, project string, fn func(context.Context, *engine) error) error {
 	var last *engine
 	once := func(ctx context.Context, e *engine) error {
@@ -286,14 +287,15 @@ func (p *Provider) withEngineRetry(ctx context.Context, project string, fn func(
 	return err
 }
 
-// hasEnded reports whether the engine's machine has.
+// hasEnded reports whether the engine's machine has ended.
 func (e *engine) hasEnded(ctx context.Context) bool {
 	st, err := e.machine.Status(ctx)
 	return atoll.KindOf(err) == atoll.ErrNotFound || err == nil && st.State != atoll.StateRunning
 }
 
-// keepBusy notes that the engine is in use, until end is called: a look at a file of its
-// machine is use, which connections to the engine are not.
+// keepBusy keeps the machine from stopping for being idle, until end is called. It looks at a
+// file of the machine now and then: that counts as use, and a connection to the engine does
+// not.
 func (p *Provider) keepBusy(e *engine) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -301,7 +303,7 @@ func (p *Provider) keepBusy(e *engine) (end func()) {
 	if p.idle > 0 {
 		every = min(every, p.idle/10)
 	}
-	look := func() { _, _ = atoll.Files(e.machine).Stat(ctx, atoll.DefaultWorkdir) } // it may have ended
+	look := func() { _, _ = atoll.Files(e.machine).Stat(ctx, atoll.DefaultWorkdir) } // the machine may have ended
 	look()
 	go func() {
 		defer close(done)
@@ -320,7 +322,7 @@ func (p *Provider) keepBusy(e *engine) (end func()) {
 	}
 }
 
-// listSandboxes asks the engine for its sandboxes, or only that with the id.
+// listSandboxes asks the engine for its sandboxes, or only the one with that id.
 func (e *engine) listSandboxes(ctx context.Context, id *string) (list []atoll.Status, err error) {
 	if id == nil {
 		list, err = e.docker.List(ctx, atoll.Filter{})
@@ -338,8 +340,8 @@ func (e *engine) listSandboxes(ctx context.Context, id *string) (list []atoll.St
 	return list, err
 }
 
-// withPings calls fn, which waits for the engine, and breaks it off when that answers nobody:
-// who only looks does not wait for ever. Kinds: ErrUnavailable.
+// withPings calls fn, which waits for the engine, and cancels it if the engine does not answer
+// pings: a read-only call must not wait for ever. Kinds: ErrUnavailable, and those of fn.
 func (p *Provider) withPings(ctx context.Context, e *engine, fn func(context.Context) error) error {
 	inner, cancel := context.WithCancelCause(ctx)
 	var minding sync.WaitGroup
@@ -364,10 +366,10 @@ func (p *Provider) withPings(ctx context.Context, e *engine, fn func(context.Con
 	return err
 }
 
-// ownStatus is what an engine says of a sandbox, as this provider does.
+// ownStatus converts the engine's status of a sandbox into one of this provider.
 func (e *engine) ownStatus(st atoll.Status) atoll.Status {
 	st.Provider, st.Spec.Provider, st.Caps = Name, Name, engineCaps(st.Caps)
-	if st.State == atoll.StateFailed && st.Started.Before(e.started) && !st.Stopped.Before(e.started) { // its engine found it dead when it was started
+	if st.State == atoll.StateFailed && st.Started.Before(e.started) && !st.Stopped.Before(e.started) { // the starting engine found the sandbox dead
 		st.State, st.Reason, st.Exit = atoll.StateStopped, reasonMachineEnded, nil
 	}
 	return st
@@ -375,8 +377,8 @@ func (e *engine) ownStatus(st atoll.Status) atoll.Status {
 
 const reasonMachineEnded = "its machine has ended"
 
-// asleepStatus is what is left of a sandbox whose machine m, of which there may be none, does
-// not run.
+// asleepStatus returns the status of a sandbox whose machine does not run; m is the machine's
+// status, which is empty if there is none.
 func asleepStatus(st, m atoll.Status) atoll.Status {
 	if st.State == atoll.StateRunning || st.State == atoll.StatePaused || st.State == atoll.StateCreating {
 		st.State, st.Ready, st.Reason, st.Stopped = atoll.StateStopped, false, reasonMachineEnded, m.Stopped

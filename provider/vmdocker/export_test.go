@@ -2,5 +2,5 @@ package vmdocker
 
 import "time"
 
-// WithReady gives engines so long to answer, where nothing is emulated.
+// WithReady sets the time in which an engine on hardware must answer.
 func (o *Options) WithReady(d time.Duration) { o.ready = d }

@@ -19,11 +19,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/vmdocker"
 )
 
-// idleTime is how long machines of the tests of idleness stay: longer than it takes to
-// start one.
+// idleTime is the idle time of machines in these tests: longer than the start of one.
 const idleTime = "20s"
 
-// machineOf is what is known of the machine of a project.
+// machineOf returns the status of a project's machine.
 func machineOf(t *testing.T, p *place, project string) atoll.Status {
 	t.Helper()
 	list, err := p.machines.List(t.Context(), atoll.Filter{Project: project})
@@ -36,7 +35,7 @@ func machineOf(t *testing.T, p *place, project string) atoll.Status {
 	return list[0]
 }
 
-// await waits until ok.
+// await waits until ok returns true.
 func await(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Helper()
 	within = testenv.Scale(within)
@@ -50,11 +49,11 @@ func await(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Logf("%s: after %d ms", what, time.Since(begin).Milliseconds())
 }
 
-// The life of one project: its machine stops when nothing runs in it, although somebody
-// watches, and is not started by who only looks; with the next use all is there again. It
-// outlives its provider. What was removed meanwhile is gone at once, and its name and id are
-// free. When the machine crashes its sandboxes have stopped, and can be started.
-// When the project is removed, nothing is left.
+// The life of one project: its machine stops when nothing runs in it, even if a caller watches,
+// and read-only calls do not start it; the next use finds everything again. It outlives its
+// provider. A sandbox that is removed meanwhile is gone at once, and its name and id are free.
+// When the machine crashes, its sandboxes have stopped and can be started. When the project is
+// removed, nothing is left.
 func TestLifeOfAProject(t *testing.T) {
 	const project = "life"
 	p := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout = idleTime })
@@ -116,11 +115,11 @@ func TestLifeOfAProject(t *testing.T) {
 		t.Errorf("Stop of what has stopped: %v", err)
 	}
 	if st := machineOf(t, p, project); st.State != atoll.StateStopped {
-		t.Errorf("the machine was started by who only looked: %s", st.State)
+		t.Errorf("a read-only call started the machine: %s", st.State)
 	}
 	t.Logf("looking took %d ms", time.Since(begin).Milliseconds())
 
-	// It is started by another provider, which then goes; the one that watches hears of it.
+	// Another provider starts it and closes; the watching one gets the event.
 	again, err := other.Get(t.Context(), sb.ID())
 	if err == nil {
 		begin := time.Now()
@@ -150,7 +149,7 @@ func TestLifeOfAProject(t *testing.T) {
 		t.Error(err)
 	}
 
-	run(t, sb, "sync") // a crash takes what the kernel has not written
+	run(t, sb, "sync") // a crash loses what the kernel has not written
 	if err := syscall.Kill(qemuOf(t, p, project), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +194,7 @@ func TestLifeOfAProject(t *testing.T) {
 	}
 }
 
-// qemuOf is the process that a project's machine runs on.
+// qemuOf returns the process that runs a project's machine.
 func qemuOf(t *testing.T, p *place, project string) int {
 	t.Helper()
 	m := machineOf(t, p, project)
@@ -218,13 +217,13 @@ func qemuOf(t *testing.T, p *place, project string) int {
 	return 0
 }
 
-// told is what a watch has told.
+// told has the events of a watch.
 type told struct {
 	events chan atoll.Status
 	ended  chan error
 }
 
-// watching watches p as long as the test runs.
+// watching watches p until the test ends.
 func watching(t *testing.T, p atoll.Provider) *told {
 	t.Helper()
 	w := &told{make(chan atoll.Status, 100), make(chan error, 1)}
@@ -253,7 +252,7 @@ func watching(t *testing.T, p atoll.Provider) *told {
 	return w
 }
 
-// await waits until it was told that the sandbox is in that state.
+// await waits for an event with the sandbox in that state.
 func (w *told) await(t *testing.T, id string, state atoll.State) {
 	t.Helper()
 	for timeout := time.After(testenv.Scale(time.Minute)); ; {

@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Projects implements atoll.ProjectLister: those with a machine, a disk or a note. No
-// machine is started for it.
+// Projects implements atoll.ProjectLister. It lists the projects with a machine, a disk or a
+// recorded state, and starts no machine.
 func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	names, err := p.projectNames(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	return list, nil
 }
 
-// projectNames are those of all projects, sorted.
+// projectNames returns the names of all projects, sorted.
 func (p *Provider) projectNames(ctx context.Context) ([]string, error) {
 	all, err := p.notes.listProjects()
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Provider) projectNames(ctx context.Context) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// describeProject tells of one.
+// describeProject describes one project.
 func (p *Provider) describeProject(ctx context.Context, name string) (atoll.Project, error) {
 	one := atoll.Project{Name: name, Provider: Name}
 	switch _, st, err := p.findMachine(ctx, name); {
@@ -79,8 +79,8 @@ func (p *Provider) describeProject(ctx context.Context, name string) (atoll.Proj
 	return one, nil
 }
 
-// diskUsage is how much what a machine keeps at path takes up, be it a file, a directory or
-// nothing.
+// diskUsage returns the disk space that a machine's data at path uses. The path may be a file,
+// a directory or missing.
 func diskUsage(path string) (sum int64, err error) {
 	err = filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
@@ -88,7 +88,7 @@ func diskUsage(path string) (sum int64, err error) {
 			n, err = fsutil.Used(path)
 			sum += n
 		}
-		if errors.Is(err, fs.ErrNotExist) { // any more
+		if errors.Is(err, fs.ErrNotExist) { // deleted meanwhile
 			return nil
 		}
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A project is listed for its disk, its machine or its sandboxes alone, until it is removed,
-// and nothing is started.
+// Projects lists a project that has only a disk, a machine or sandboxes, until it is removed.
+// It starts no machine.
 func TestProjects(t *testing.T) {
 	p := off(t)
 	list := func(want ...atoll.Project) {
@@ -21,7 +21,7 @@ func TestProjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, one := range got {
-			if one.Disk > 0 { // how much is the file system's matter
+			if one.Disk > 0 { // the size depends on the file system
 				got[i].Disk = 1
 			}
 		}
@@ -40,7 +40,7 @@ func TestProjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	home := filepath.Join(dir, "project-home-data.img") // a directory, where machines have no disks
+	home := filepath.Join(dir, "project-home-data.img") // a directory, if machines have no disks
 	if err := os.MkdirAll(filepath.Join(home, "of", "wsl"), 0o700); err != nil {
 		t.Fatal(err)
 	}

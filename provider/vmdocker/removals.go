@@ -14,20 +14,20 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A removal is of a sandbox that was removed while its machine was off. It is gone for
-// everybody; its container goes when the machine runs again, before that is used. So no
-// machine is started to remove what is in it.
+// A removal records that a sandbox was removed while its machine was off. The sandbox no longer
+// exists for any program; its container is removed when the machine runs again, before it is
+// used. So no machine has to be started to remove a sandbox.
 type removal struct {
-	Status  atoll.Status `json:"status"`  // as it was; only id and project are known of one removed before
-	Volumes bool         `json:"volumes"` // its data volume goes, too
+	Status  atoll.Status `json:"status"`  // as it was; only id and project if the sandbox had been removed before
+	Volumes bool         `json:"volumes"` // remove its data volume, too
 }
 
-// isOf reports whether it is that sandbox which was removed, and not another that has its id.
+// isOf reports whether this very sandbox was removed, and not another one with its id.
 func (r removal) isOf(st atoll.Status) bool {
 	return r.Status.ID == st.ID && r.Status.Spec.Project == st.Spec.Project && r.Status.Created.Equal(st.Created)
 }
 
-// removals are those of a project, or of all when it is "".
+// removals lists the removals of a project, or of all projects.
 type removals []removal
 
 func (l removals) containsSandbox(st atoll.Status) bool {
@@ -39,7 +39,7 @@ func (l removals) containsSandbox(st atoll.Status) bool {
 	return false
 }
 
-// ownsVolume reports whether the volume goes with one of them.
+// ownsVolume reports whether one of the removals includes the volume.
 func (l removals) ownsVolume(v atoll.Volume) bool {
 	for _, r := range l {
 		if r.Volumes && v.Sandbox == r.Status.ID && v.Project == r.Status.Spec.Project {
@@ -51,12 +51,13 @@ func (l removals) ownsVolume(v atoll.Volume) bool {
 
 func (n noteStore) removalsDir() string { return filepath.Join(string(n), "removed") }
 
-// removalPath is where that of a sandbox is noted: all are in one directory, for who watches.
+// removalPath returns the path of a sandbox's removal. All are in one directory, so that one
+// watch is enough.
 func (n noteStore) removalPath(project, id string) string {
 	return filepath.Join(n.removalsDir(), project+"."+id+".json")
 }
 
-// listRemovals lists the removals of a project, or of all when it is "".
+// listRemovals lists the removals of a project; "" means all projects.
 func (n noteStore) listRemovals(project string) (list removals, err error) {
 	entries, err := os.ReadDir(n.removalsDir())
 	for _, e := range entries {
@@ -84,14 +85,14 @@ func (n noteStore) readRemoval(path string) (r removal, err error) {
 	return r, err
 }
 
-// isRemoved reports whether the sandbox was removed, and its container is there still.
+// isRemoved reports whether the sandbox was removed and its container still exists.
 func (n noteStore) isRemoved(st atoll.Status) (bool, error) {
 	r, err := n.readRemoval(n.removalPath(st.Spec.Project, st.ID))
 	return err == nil && r.isOf(st), ignoreNotExist(err)
 }
 
-// checkRemoved is an error if the sandbox was removed, and its container is there still. Kinds:
-// ErrNotFound.
+// checkRemoved returns an error if the sandbox was removed and its container still exists.
+// Kinds: ErrNotFound.
 func (p *Provider) checkRemoved(op, project, id string) error {
 	_, err := os.Stat(p.notes.removalPath(project, id))
 	if err == nil {
@@ -103,8 +104,8 @@ func (p *Provider) checkRemoved(op, project, id string) error {
 	return nil
 }
 
-// lockRemovals is held while the removals of a project change or are done: of one that
-// was done nothing is done again, to a sandbox that has its id by then.
+// lockRemovals locks the removals of a project, to change them or to do them. Without the lock,
+// a removal might be done twice, the second time to another sandbox with the same id.
 func (n noteStore) lockRemovals(ctx context.Context, project string) (*fsutil.Lock, error) {
 	if err := os.MkdirAll(n.sandboxesDir(project), 0o700); err != nil {
 		return nil, err
@@ -112,8 +113,8 @@ func (n noteStore) lockRemovals(ctx context.Context, project string) (*fsutil.Lo
 	return fsutil.AwaitLock(ctx, filepath.Join(n.projectDir(project), "removals.lock"))
 }
 
-// removeLater removes a sandbox whose machine is off. It is gone with the one file that
-// this writes.
+// removeLater removes a sandbox whose machine is off. The sandbox is gone as soon as
+// removeLater has written one file.
 func (p *Provider) removeLater(ctx context.Context, st atoll.Status, volumes bool) error {
 	lock, err := p.notes.lockRemovals(ctx, st.Spec.Project)
 	if err != nil {
@@ -148,9 +149,9 @@ func (p *Provider) hasDataVolume(st atoll.Status) (bool, error) {
 	return slices.ContainsFunc(volumes, func(v atoll.Volume) bool { return v.Sandbox == st.ID }), err
 }
 
-// finishRemovals does the removals of a project that are left to do, in its engine, and before
-// anybody gets that to make or change a sandbox: their names and ids are free. One that
-// the engine refuses is logged and tried again with the next use. Kinds: ErrUnavailable.
+// finishRemovals does the removals of a project in its engine. It runs before any call gets the
+// engine to create or change a sandbox, so names and ids are free. If the engine refuses one,
+// finishRemovals logs that, and the next use tries again. Kinds: ErrUnavailable.
 func (p *Provider) finishRemovals(ctx context.Context, e *engine) error {
 	list, err := p.notes.listRemovals(e.project)
 	if err != nil || len(list) == 0 {
@@ -176,21 +177,21 @@ func (p *Provider) finishRemovals(ctx context.Context, e *engine) error {
 	return p.learnVolumes(ctx, e)
 }
 
-// finishRemoval does one removal, whose note goes last.
+// finishRemoval does one removal, and deletes its record last.
 func (p *Provider) finishRemoval(ctx context.Context, e *engine, r removal) error {
 	sb := e.docker.Sandbox(r.Status.ID)
 	st, err := sb.Status(ctx)
 	switch kind := atoll.KindOf(err); {
 	case err != nil && kind != atoll.ErrNotFound:
 		return err
-	case err == nil && !r.isOf(st): // what it has left is another's now
+	case err == nil && !r.isOf(st): // another sandbox has its id now
 	case r.Volumes:
 		err = sb.Remove(ctx, atoll.RemoveVolumes())
 	default:
 		err = sb.Remove(ctx)
 	}
 	if err == nil {
-		err = p.notes.removeStatusOf(r.Status) // it may have been noted again meanwhile
+		err = p.notes.removeStatusOf(r.Status) // another program may have recorded it meanwhile
 	}
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A sandbox whose machine is off is removed without that: it is gone at once, for every
-// program, and stays so, whoever notes it once more.
+// A sandbox whose machine is off is removed without starting it: it is gone at once for every
+// program, even if another one records it again.
 func TestRemoveLater(t *testing.T) {
 	dir := t.TempDir()
 	p, other := offIn(t, dir), offIn(t, dir)
@@ -79,7 +79,7 @@ func TestRemoveLater(t *testing.T) {
 			t.Errorf("Get: %v, want ErrNotFound", err)
 		}
 	}
-	if err := other.notes.writeStatus(a); err != nil { // as who has asked the engine before
+	if err := other.notes.writeStatus(a); err != nil { // like a program that has asked the engine before
 		t.Fatal(err)
 	}
 	gone := func() {
@@ -150,8 +150,8 @@ func TestRemoveLater(t *testing.T) {
 	}
 }
 
-// What a sandbox that was removed before has left can be removed without its machine, and
-// if it has left nothing, there is nothing to do.
+// The data volume of a sandbox that was removed before can be removed without its machine.
+// Without a data volume, there is nothing to do.
 func TestRemoveLaterWhatIsLeft(t *testing.T) {
 	p := off(t)
 	left, nothing := &sandbox{p, atoll.NewID(), "p"}, &sandbox{p, atoll.NewID(), "p"}

@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 )
 
-// A sandbox is a handle: its engine is found anew each time.
+// A sandbox is a handle: each call looks up its engine.
 type sandbox struct {
 	p       *Provider
 	id      string
@@ -37,8 +37,8 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	return s.withSandbox(ctx, "stop", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
 }
 
-// Remove implements atoll.Sandbox. No machine is started for it: what is in one that is
-// off goes when that is used again. The disk stays.
+// Remove implements atoll.Sandbox. It starts no machine: if the machine is off, the container
+// is removed when the machine is next used. The disk stays.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	volumes := atoll.RemoveOpts(opts...).Volumes
 	st, err := s.p.notes.findStatus(s.id)
@@ -73,10 +73,11 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	if e, _, err = s.p.runningEngine(ctx, s.project); err != nil || e == nil {
 		return err
 	}
-	return s.p.withEngine(ctx, s.project, func(context.Context, *engine) error { return nil }) // it was just starting
+	return s.p.withEngine(ctx, s.project, func(context.Context, *engine) error { return nil }) // the machine was just starting
 }
 
-// withSandbox calls fn, which changes the life of the sandbox, with what it is in its engine.
+// withSandbox calls fn with the sandbox's handle in its engine, and records the result. fn
+// changes the sandbox's state.
 func (s *sandbox) withSandbox(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
 	if _, err := s.p.findStatus(ctx, op, s.id); err != nil {
 		return err
@@ -90,8 +91,8 @@ func (s *sandbox) withSandbox(ctx context.Context, op string, fn func(context.Co
 	})
 }
 
-// machineRuns reports whether the sandbox's machine runs. If it does not, it is an error that
-// there is no such sandbox.
+// machineRuns reports whether the sandbox's machine runs. If it does not, machineRuns also
+// checks that the sandbox exists. Kinds: ErrNotFound.
 func (s *sandbox) machineRuns(ctx context.Context, op string) (bool, error) {
 	e, _, err := s.p.runningEngine(ctx, s.project)
 	if err == nil && e == nil {
@@ -100,7 +101,8 @@ func (s *sandbox) machineRuns(ctx context.Context, op string) (bool, error) {
 	return e != nil, err
 }
 
-// withRunning calls fn with what the sandbox is in its engine, if its machine runs.
+// withRunning calls fn with the sandbox's handle in its engine, if its machine runs. Kinds:
+// ErrStopped, ErrNotFound, and those of fn.
 func (s *sandbox) withRunning(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
 	e, _, err := s.p.runningEngine(ctx, s.project)
 	if err != nil {
@@ -133,8 +135,8 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (pr atoll.Proces
 	return pr, err
 }
 
-// Process implements atoll.Sandbox. What the main process has printed is asked for in its
-// machine, which is started for it.
+// Process implements atoll.Sandbox. For the main process, it starts the machine, which has the
+// output.
 func (s *sandbox) Process(ctx context.Context, id string) (pr atoll.Process, err error) {
 	do := func(ctx context.Context, sb atoll.Sandbox) (err error) {
 		pr, err = sb.Process(ctx, id)
@@ -190,10 +192,10 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	return s.withSandbox(ctx, "extend", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Extend(ctx, sb, ttl) })
 }
 
-// Files implements atoll.Filer. The machine is started for them.
+// Files implements atoll.Filer. Its calls start the machine.
 func (s *sandbox) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
-		if _, err := s.machineRuns(ctx, op); err != nil { // there is no such sandbox
+		if _, err := s.machineRuns(ctx, op); err != nil { // the sandbox does not exist
 			return err
 		}
 		return s.p.withEngine(ctx, s.project, func(ctx context.Context, e *engine) error { return fn(ctx, atoll.Files(e.docker.Sandbox(s.id))) })

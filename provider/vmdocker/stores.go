@@ -14,13 +14,13 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// What is noted of a project besides its sandboxes.
+// The kinds of recorded objects of a project, besides its sandboxes.
 const (
 	kindVolumes = "volumes"
 	kindImages  = "images"
 )
 
-// learnVolumes notes which volumes a project has.
+// learnVolumes records the volumes of a project.
 func (p *Provider) learnVolumes(ctx context.Context, e *engine) error {
 	var list []atoll.Volume
 	err := p.withPings(ctx, e, func(ctx context.Context) (err error) {
@@ -36,7 +36,8 @@ func (p *Provider) learnVolumes(ctx context.Context, e *engine) error {
 	return p.notes.writeKind(e.project, kindVolumes, list)
 }
 
-// Volumes implements atoll.VolumeStore: as they were when a machine was last used.
+// Volumes implements atoll.VolumeStore. If a machine is off, it lists the volumes of its last
+// use.
 func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	projects, err := p.notes.listProjects()
 	if err != nil {
@@ -65,8 +66,8 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	return list, nil
 }
 
-// volumesOf are those that are noted of a project: when its machine is off, without what
-// was removed since.
+// volumesOf returns the recorded volumes of a project. If its machine is off, removed sandboxes
+// do not count as users.
 func (p *Provider) volumesOf(project string, off bool) (list []atoll.Volume, err error) {
 	removed, err := p.notes.listRemovals(project)
 	if err != nil {
@@ -83,13 +84,13 @@ func (p *Provider) volumesOf(project string, off bool) (list []atoll.Volume, err
 	return list, err
 }
 
-// mountsVolume reports whether a sandbox of the volume's project does.
+// mountsVolume reports whether a sandbox of the volume's project mounts it.
 func mountsVolume(st atoll.Status, v atoll.Volume) bool {
 	return v.Sandbox == st.ID || v.Cache && st.Spec.Cache ||
 		slices.ContainsFunc(st.Spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountVolume && m.Source == v.Name })
 }
 
-// RemoveVolume implements atoll.VolumeStore. The machine is started for it.
+// RemoveVolume implements atoll.VolumeStore. It starts the machine.
 func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
 	project = cmp.Or(project, atoll.DefaultProject)
 	all, err := p.Volumes(ctx, project)
@@ -107,11 +108,11 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	})
 }
 
-// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes go with the
-// machine, which is not started for it, and with its disks.
+// RemoveProject implements atoll.ProjectRemover. It removes the machine, without starting it,
+// and its disks, and with them the sandboxes and volumes.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	if !atoll.ValidName(project) {
-		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "%q is no name of a project", project)
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "project name %q not valid", project)
 	}
 	unlock, err := p.boots.Lock(ctx, project)
 	if err != nil {
@@ -140,7 +141,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return nil
 }
 
-// ignoreNotExist is err, unless it says that there is nothing to remove.
+// ignoreNotExist returns err, or nil if err says that a file does not exist.
 func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -148,8 +149,8 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// Prepare implements atoll.Preparer: the machine of the spec's project is started, and
-// gets the image.
+// Prepare implements atoll.Preparer. It starts the machine of the spec's project, and sends the
+// image to it.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if err := spec.Validate(); err != nil {
 		return err
@@ -173,7 +174,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	})
 }
 
-// learnImages notes which images were sent to a project's machine.
+// learnImages records the images that a project's machine has.
 func (p *Provider) learnImages(ctx context.Context, e *engine) error {
 	var list []atoll.Image
 	err := p.withPings(ctx, e, func(ctx context.Context) (err error) {
@@ -189,7 +190,7 @@ func (p *Provider) learnImages(ctx context.Context, e *engine) error {
 	return p.notes.writeKind(e.project, kindImages, list)
 }
 
-// imagesOf are the images of a project.
+// imagesOf returns the images of a project.
 func (p *Provider) imagesOf(ctx context.Context, project string) (list []atoll.Image, err error) {
 	e, _, err := p.runningEngine(ctx, project)
 	if err == nil && e != nil {
@@ -203,7 +204,7 @@ func (p *Provider) imagesOf(ctx context.Context, project string) (list []atoll.I
 	return list, err
 }
 
-// Images implements atoll.ImageStore: those that machines have, each once.
+// Images implements atoll.ImageStore. It lists the images of all machines, each once.
 func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	projects, err := p.notes.listProjects()
 	if err != nil {
@@ -231,8 +232,8 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	return list, nil
 }
 
-// RemoveImage implements atoll.ImageStore: in all machines that have it, which are started
-// for it.
+// RemoveImage implements atoll.ImageStore. It starts all machines that have the image, and
+// removes it in each.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	found := atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
 	projects, err := p.notes.listProjects()
@@ -264,7 +265,7 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	return found
 }
 
-// PruneImages implements atoll.ImageStore, in machines that run.
+// PruneImages implements atoll.ImageStore. It prunes the images of running machines.
 func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	var all atoll.Pruned
 	if opts.UnusedFor < 0 {
@@ -297,8 +298,8 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	return all, nil
 }
 
-// ResolveImage implements atoll.ImageResolver: the newest that any machine has under that
-// name.
+// ResolveImage implements atoll.ImageResolver. It returns the digest that the most recently
+// started machine has under that name.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
 	projects, err := p.notes.listProjects()
 	if err != nil {
@@ -327,7 +328,7 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 		}
 	}
 	if digest == "" {
-		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "no machine that runs has an image %q", ref)
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "no running machine has an image %q", ref)
 	}
 	return digest, nil
 }

@@ -1,13 +1,13 @@
 // Package vmdocker is a provider whose sandboxes are containers in virtual machines: one
-// machine for each project, with a Docker Engine in it. What keeps projects apart is a
-// hypervisor, and starting a sandbox takes no longer than starting a container.
+// machine for each project, with a Docker Engine in it. A hypervisor isolates the projects from
+// each other, and starting a sandbox takes no longer than starting a container.
 //
-// It is made of two others: the machines are sandboxes of one, and in each the containers
-// are those of a docker.Provider, which reaches its engine through the machine. So it
-// does not know what machines run on. A machine is started when a project needs it, and
-// stops by itself when nothing has run in it for a while; what it keeps is on a disk of its
-// project. What is known of sandboxes is written down, so that they can be looked at
-// while their machine is off.
+// It combines two other providers: the machines are sandboxes of one, and the containers in
+// each are those of a docker.Provider, which reaches its engine through the machine. So it does
+// not know what machines run on. It starts a machine when a project needs it; the machine stops
+// by itself when nothing has run in it for a while, and its files are on a disk of its project.
+// The provider records the state of sandboxes, so that it can report them while their machine
+// is off.
 package vmdocker
 
 import (
@@ -30,56 +30,55 @@ import (
 // Options configure the provider. Dir, Machines, Config.DataDir and Guest are required;
 // zero fields mean defaults.
 type Options struct {
-	// Dir keeps what is known of sandboxes. It is made when missing. Many programs may
+	// Dir stores the state of sandboxes. New creates it if it does not exist. Many programs may
 	// use one directory.
 	Dir string
-	// Machines makes the machines, and puts what one keeps to Config.DataDisk of
-	// its project. A machine is a sandbox that joins port 2375 to its engine's socket,
-	// and stops when nothing runs in it but that. It makes nothing else, and stays the caller's.
+	// Machines creates the machines, and puts the data of each at Config.DataDisk of its
+	// project. A machine is a sandbox that forwards port 2375 to its engine's socket, and that
+	// stops when nothing else runs in it. Machines creates nothing else, and the caller owns
+	// it.
 	Machines atoll.Provider
 	// Bundle is the image of machines.
 	Bundle string
-	// Forget removes what a machine that has ended has kept at Config.DataDisk; nil means
-	// that it is a file.
+	// Forget removes the data at Config.DataDisk of a machine that has ended; nil removes a
+	// file.
 	Forget func(ctx context.Context, path string) error
-	// Config says how large they are, how long one stays that nobody needs, and where
-	// what they keep is. What they boot is Bundle's. Where Machines limits neither memory
-	// nor CPUs, machines share all there are.
+	// Config has the size of machines, the time after which an idle one stops, and the path of
+	// their data. Machines boot Bundle, whatever Config says. If Machines limits neither memory
+	// nor CPUs, the machines share everything.
 	Config vm.Config
-	// Disk is the size of a project's disk, of which what is not used takes no space;
-	// 0 means DefaultDisk. It may become larger. Where Machines limits no disks, it has
-	// no bound.
+	// Disk is the size of a project's disk, whose unused part takes no space; 0 means
+	// DefaultDisk. It may grow. If Machines limits no disks, it has no bound.
 	Disk atoll.Bytes
-	// Slow is how many times as long as on hardware things take in a machine; nil
-	// means 1.
+	// Slow returns by which factor a machine is slower than hardware; nil means 1.
 	Slow func(ctx context.Context) int
 
-	// Guest, Image and Fetch are those of docker.Options.
+	// Guest, Image and Fetch are fields of docker.Options.
 	Guest func() ([]byte, error)
 	Image string
 	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
 
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
-	ready time.Duration // instead of readyTime
+	ready time.Duration // for tests: instead of readyTimeout
 }
 
-// DefaultDisk is the size of a project's disk.
+// DefaultDisk is the default size of a project's disk.
 const DefaultDisk atoll.Bytes = 20 << 30
 
-// Name is the provider's.
+// Name is the name of the provider.
 const Name = "vmdocker"
 
 // A Provider is an atoll.Provider.
 type Provider struct {
 	opts  Options
-	idle  time.Duration // of machines; 0 is never
+	idle  time.Duration // after which machines stop; 0 means never
 	log   *slog.Logger
 	info  atoll.Info
 	notes noteStore
 	watch *watcher
-	boots keymutex.Locks // by project: one at a time starts a machine
+	boots keymutex.Locks // by project: one call at a time starts a machine
 
 	mu      sync.Mutex
 	closed  bool
@@ -89,7 +88,7 @@ type Provider struct {
 // New returns a provider of the sandboxes in Dir. It starts no machine. Kinds: ErrInvalid.
 func New(opts Options) (*Provider, error) {
 	if opts.Dir == "" || opts.Machines == nil || opts.Guest == nil {
-		return nil, atoll.Errorf("open", Name, atoll.ErrInvalid, "no directory, no guest or nothing that makes machines given")
+		return nil, atoll.Errorf("open", Name, atoll.ErrInvalid, "Dir, Machines and Guest are required")
 	}
 	config, idle, err := opts.Config.Sized()
 	if err != nil {
@@ -118,7 +117,7 @@ func New(opts Options) (*Provider, error) {
 	return p, nil
 }
 
-// engineCaps are those of containers in a machine, which has nothing of the host's.
+// engineCaps returns the caps of containers in a machine, which has no resources of the host.
 func engineCaps(of atoll.Caps) atoll.Caps {
 	of.BindMounts, of.NetworkNamed, of.Publish, of.GPU = false, false, false, false
 	return of
@@ -127,7 +126,7 @@ func engineCaps(of atoll.Caps) atoll.Caps {
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info { return p.info }
 
-// Close implements atoll.Provider. Machines go on.
+// Close implements atoll.Provider. Machines keep running.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	closed := p.closed
@@ -155,7 +154,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	if spec.Project == "" {
-		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "no project given, and each has a machine of its own: name one (--project NAME)")
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "no project given: name one, as each has a machine of its own (--project NAME)")
 	}
 	spec, err := spec.MadeBy(Name)
 	if err == nil {
@@ -165,7 +164,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	if st, err := p.notes.findStatus(spec.ID); err == nil && st.Spec.Project != spec.Project {
-		return nil, atoll.Errorf("create", spec.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already, in project %s", spec.ID, st.Spec.Project)
+		return nil, atoll.Errorf("create", spec.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s already exists in project %s", spec.ID, st.Spec.Project)
 	}
 	inner := spec.Clone()
 	inner.Provider = ""
@@ -184,7 +183,8 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return &sandbox{p, spec.ID, spec.Project}, nil
 }
 
-// checkSupport says what of the spec cannot be had.
+// checkSupport returns an error if the provider does not support what the spec asks for. Kinds:
+// ErrUnsupported, and those of docker.CheckImage.
 func checkSupport(spec *atoll.Spec) error {
 	for _, wish := range []struct {
 		asked bool
@@ -216,8 +216,8 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	return &sandbox{p, n, st.Spec.Project}, nil
 }
 
-// findStatus is that of a sandbox, as its engine knows it, or as it was when that was last
-// asked. Kinds: ErrNotFound, ErrUnavailable.
+// findStatus returns the status of a sandbox from its engine, or the recorded one if the engine
+// does not run. Kinds: ErrNotFound, ErrUnavailable.
 func (p *Provider) findStatus(ctx context.Context, op, id string) (atoll.Status, error) {
 	st, err := p.notes.findStatus(id)
 	if err != nil {
@@ -254,8 +254,8 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	return list, nil
 }
 
-// listProject lists the sandboxes of a project, or only that with the id. No machine is
-// started for it.
+// listProject lists the sandboxes of a project, or only the one with that id. It starts no
+// machine.
 func (p *Provider) listProject(ctx context.Context, project string, id *string) ([]atoll.Status, error) {
 	e, m, err := p.runningEngine(ctx, project)
 	if err != nil {
@@ -266,7 +266,7 @@ func (p *Provider) listProject(ctx context.Context, project string, id *string) 
 		if err == nil || ctx.Err() != nil || atoll.KindOf(err) != atoll.ErrUnavailable {
 			return list, err
 		}
-		if e, m, err = p.runningEngine(ctx, project); err != nil { // it has just ended, or is just starting
+		if e, m, err = p.runningEngine(ctx, project); err != nil { // the machine has just ended, or is just starting
 			return nil, err
 		}
 	}
@@ -287,13 +287,14 @@ func (p *Provider) listProject(ctx context.Context, project string, id *string) 
 	return list, nil
 }
 
-// refreshNotes asks an engine for its sandboxes, or only that with the id, and notes what it says.
+// refreshNotes asks an engine for its sandboxes, or only the one with that id, and records
+// them.
 func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (list []atoll.Status, err error) {
 	before, err := p.notes.listRemovals(e.project)
 	if err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
-	var noted []atoll.Status // before, so that what is made meanwhile is not forgotten
+	var noted []atoll.Status // listed first, so that a sandbox created meanwhile is not forgotten
 	if id != nil {
 		noted = []atoll.Status{{ID: *id}}
 	} else if noted, err = p.notes.listStatuses(e.project); err != nil {
@@ -306,7 +307,7 @@ func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (lis
 	if err != nil {
 		return nil, err
 	}
-	after, err := p.notes.listRemovals(e.project) // of what was removed before, the container may have gone since
+	after, err := p.notes.listRemovals(e.project) // of a sandbox removed before, the container may have gone since
 	if err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
@@ -328,7 +329,7 @@ func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (lis
 	return list, nil
 }
 
-// learnSandbox notes what the engine knows of a sandbox now.
+// learnSandbox records the current state of a sandbox, and the project's volumes.
 func (p *Provider) learnSandbox(ctx context.Context, e *engine, id string) error {
 	_, err := p.refreshNotes(ctx, e, &id)
 	if err != nil {
@@ -351,7 +352,8 @@ func (p *Provider) Resolve(ctx context.Context, project, name string) (string, e
 	return "", atoll.E("get", name, atoll.ErrNotFound, nil)
 }
 
-// Probe implements atoll.Prober: what it takes is a machine.
+// Probe implements atoll.Prober. It probes Machines, and checks that the guest's program
+// exists.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	probe := atoll.ProbeProvider(ctx, p.opts.Machines)
 	if _, err := p.opts.Guest(); err != nil && probe.OK {

@@ -28,11 +28,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/vmdocker"
 )
 
-// busybox is the image of sandboxes in these tests, which no registry has.
+// busybox is the image of sandboxes in these tests; no registry has it.
 const busybox = "atoll-local/busybox:1"
 
-// A lab is a state directory whose machines live as long as the tests: to start one
-// takes most of a minute where it is emulated.
+// A lab is a state directory whose machines live as long as the tests: an emulated one takes
+// most of a minute to start.
 type lab struct {
 	dir    string
 	bundle string
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// bundleName is that of what machines of these tests boot, with the guest as it is now.
+// bundleName is the name of the bundle of these tests, with the current guest.
 const bundleName = "docker-of-a-test"
 
 func need(t testing.TB) {
@@ -80,7 +80,7 @@ func (l *lab) start(t testing.TB) error {
 	return l.err
 }
 
-// A place is a provider with all that is below it.
+// A place is a provider with the providers below it.
 type place struct {
 	*vmdocker.Provider
 	machines *microvm.Provider
@@ -138,7 +138,7 @@ var packed struct {
 	archive []byte
 }
 
-// archive is the image busybox as docker save writes it.
+// archive returns the image busybox in the format of docker save.
 func archive(ref string) (io.ReadCloser, error) {
 	packed.Lock()
 	defer packed.Unlock()
@@ -230,8 +230,8 @@ func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-// Two sandboxes of a project share a machine, and neither their files nor, if they are
-// online, a network; one of another project is in another.
+// Two sandboxes of a project share a machine, but not their files, nor a network unless they
+// are online. A sandbox of another project has another machine.
 func TestProjects(t *testing.T) {
 	p := open(t)
 	online := atoll.Network{Mode: atoll.NetworkOn}

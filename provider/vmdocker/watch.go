@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// watcher tells of changes, whoever made them: of sandboxes by the engines that run, of
-// machines that come and go, and of what was removed while they were off.
+// watcher publishes the changes of sandboxes, by any program: those that running engines
+// report, those of machines that start and end, and removals while a machine is off.
 type watcher struct {
 	p      *Provider
 	hub    *watchhub.Hub
@@ -23,14 +23,14 @@ type watcher struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	start   sync.Mutex // held while beginning to listen
+	start   sync.Mutex // held by beginListening
 	started bool
 
 	mu               sync.Mutex
-	on               bool                    // somebody has listened
-	published        map[string]atoll.Status // what was told of each sandbox
-	listeners        map[string]func()       // by machine: ends listening to its engine
-	createdOfRemoved map[string]time.Time    // by id of one that was removed while its machine was off: when it was made
+	on               bool                    // a caller has watched
+	published        map[string]atoll.Status // the last published status of each sandbox
+	listeners        map[string]func()       // by machine id: stops listening to its engine
+	createdOfRemoved map[string]time.Time    // creation times of sandboxes removed while their machine was off, by id
 }
 
 func newWatcher(p *Provider) *watcher {
@@ -55,8 +55,8 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// startListening begins to listen, for the first who wants to know, and returns when what there is
-// was looked at.
+// startListening starts to listen on the first call, and returns when the existing machines are
+// known.
 func (w *watcher) startListening(ctx context.Context) error {
 	begun, err := w.beginListening()
 	if begun == nil || err != nil {
@@ -70,12 +70,12 @@ func (w *watcher) startListening(ctx context.Context) error {
 	}
 }
 
-// beginListening begins to listen. begun is nil if somebody has begun before.
+// beginListening starts to listen. begun is nil if an earlier call has done so.
 func (w *watcher) beginListening() (begun chan struct{}, err error) {
 	w.start.Lock()
 	defer w.start.Unlock()
 	if w.started || w.ctx.Err() != nil {
-		return nil, nil // the hub says that it is closed
+		return nil, nil // the hub reports that it is closed
 	}
 	if err := w.watchRemovals(); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (w *watcher) beginListening() (begun chan struct{}, err error) {
 	return begun, nil
 }
 
-// watchRemovals listens to who removes sandboxes whose machine is off.
+// watchRemovals watches for removals of sandboxes whose machine is off.
 func (w *watcher) watchRemovals() error {
 	w.mu.Lock()
 	w.on = true
@@ -114,10 +114,10 @@ func (w *watcher) watchRemovals() error {
 			select {
 			case ev := <-changes.Events:
 				r, err := w.p.notes.readRemoval(ev.Name)
-				if err == nil && filepath.Ext(ev.Name) == ".json" { // else it is done, or being written
+				if err == nil && filepath.Ext(ev.Name) == ".json" { // otherwise the removal is done, or its file is being written
 					w.publishRemoved(r.Status)
 				}
-			case err := <-changes.Errors: // some were missed
+			case err := <-changes.Errors: // some events were lost
 				w.hub.Interrupt(errors.Join(err, all()))
 			case <-w.ctx.Done():
 				return
@@ -127,8 +127,8 @@ func (w *watcher) watchRemovals() error {
 	return nil
 }
 
-// publishRemoved tells, once, that a sandbox was removed whose container is there still. What an
-// engine says of that is no news.
+// publishRemoved publishes, once, the removal of a sandbox whose container still exists. The
+// engine's later reports of it are not published.
 func (w *watcher) publishRemoved(st atoll.Status) {
 	w.mu.Lock()
 	made, told := w.createdOfRemoved[st.ID]
@@ -142,22 +142,21 @@ func (w *watcher) publishRemoved(st atoll.Status) {
 	w.publishStatus(st, false)
 }
 
-// isStale reports whether what an engine says is of a sandbox that was removed before.
+// isStale reports whether an engine's report is about a sandbox that was removed before.
 func (w *watcher) isStale(st atoll.Status) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	made, ok := w.createdOfRemoved[st.ID]
 	if ok && (st.State == atoll.StateRemoved || !made.Equal(st.Created)) {
-		delete(w.createdOfRemoved, st.ID) // its container is gone, and another may have its id
+		delete(w.createdOfRemoved, st.ID) // its container is gone, and another sandbox may have its id
 	}
 	return ok && made.Equal(st.Created)
 }
 
-// listenInterval is how long after what was listened to broke off it is listened to again.
+// listenInterval is the pause before listening again after an error.
 const listenInterval = time.Second
 
-// watchMachines listens to who makes machines. begun is closed when those that there are have
-// been seen.
+// watchMachines watches the machines. It closes begun when it knows those that exist.
 func (w *watcher) watchMachines(begun chan struct{}) {
 	synced := sync.OnceFunc(func() { close(begun) })
 	defer synced()
@@ -183,8 +182,8 @@ func (w *watcher) waitPause() {
 	}
 }
 
-// updateMachine sees to it that the engine of a machine is listened to as long as that runs,
-// and tells what has become of its sandboxes when it ends.
+// updateMachine listens to the engine of a machine as long as the machine runs, and publishes
+// the states of its sandboxes when it ends.
 func (w *watcher) updateMachine(m atoll.Status) {
 	if m.Spec.Name != machineName {
 		return
@@ -215,7 +214,7 @@ func (w *watcher) updateMachine(m atoll.Status) {
 		w.hub.Interrupt(err)
 	}
 	for _, st := range list {
-		w.publishStatus(st, true) // what is being removed with its machine may have been told of as such
+		w.publishStatus(st, true) // sandboxes that are removed with the machine may have been published as removed
 	}
 }
 
@@ -232,14 +231,14 @@ func (w *watcher) watchEngine(ctx context.Context, m atoll.Status) {
 		}
 		for ev, err := range e.docker.Watch(ctx) {
 			if err != nil || ev.Type != atoll.EventState {
-				continue // it is starting, or has ended
+				continue // the engine is starting, or has ended
 			}
 			w.recordChange(e, ev.Status)
 		}
 	}
 }
 
-// recordChange notes and tells what an engine says of a sandbox.
+// recordChange records and publishes an engine's report of a sandbox.
 func (w *watcher) recordChange(e *engine, st atoll.Status) {
 	if st = e.ownStatus(st); w.isStale(st) {
 		return
@@ -256,8 +255,8 @@ func (w *watcher) recordChange(e *engine, st atoll.Status) {
 	w.publishStatus(st, false)
 }
 
-// publishStatus publishes what is new of a sandbox: if only of one of which it has told before,
-// and not that it was removed.
+// publishStatus publishes the status of a sandbox if it is new. With again, it does so only for
+// a sandbox that was published before and not as removed.
 func (w *watcher) publishStatus(st atoll.Status, again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -273,7 +272,7 @@ func (w *watcher) publishStatus(st atoll.Status, again bool) {
 	}
 }
 
-// close ends all watches and waits for what they use.
+// close ends all watches, and waits for their goroutines.
 func (w *watcher) close() {
 	w.hub.Close()
 	w.cancel()

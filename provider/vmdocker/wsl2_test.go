@@ -23,17 +23,17 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/vmdocker"
 )
 
-// archiveName is that of the root archive of these tests, with the guest as it is now.
+// archiveName is the name of the root archive of these tests, with the current guest.
 const archiveName = "docker-wsl-of-a-test"
 
-// A wslPlace is a provider whose machines are distributions of a fake WSL: the program is,
+// A wslPlace is a provider whose machines are distributions of a fake WSL: wsl.exe is fake;
 // root file system, guest and engine are real.
 type wslPlace struct {
 	*vmdocker.Provider
 	machines *microvm.Provider
 	wsl      string // the directory of wsl.exe
 	config   vm.Config
-	fetched  int // how many images
+	fetched  int // number of fetched images
 }
 
 func openWSL(t *testing.T) *wslPlace {
@@ -46,7 +46,7 @@ func openWSL(t *testing.T) *wslPlace {
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	p := &wslPlace{wsl: at("wsl"), config: vm.Config{DataDir: at("disks"), ConsoleLogDir: at("consoles"), IdleTimeout: "5s"}}
-	t.Cleanup(func() { // the last of all
+	t.Cleanup(func() { // runs last
 		if err := errors.Join(fakewsl.Remove(p.wsl), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
@@ -101,7 +101,7 @@ func (p *wslPlace) list(t *testing.T) []fakewsl.Distribution {
 	return list
 }
 
-// distributions are those that run, and all.
+// distributions returns the numbers of running and of all distributions.
 func (p *wslPlace) distributions(t *testing.T) (running, all int) {
 	t.Helper()
 	list := p.list(t)
@@ -113,10 +113,10 @@ func (p *wslPlace) distributions(t *testing.T) (running, all int) {
 	return running, len(list)
 }
 
-// The sandboxes of a project share a distribution and not their files, and have the network
-// that is ours, not the one that WSL's machine has. When the machine has ended, in whatever
-// way, its next use has all that there was. It stops when nothing runs in it. When the
-// project is removed, nothing is left, also where the machine does not run.
+// The sandboxes of a project share a distribution but not their files, and use Atoll's network
+// instead of that of WSL's machine. When the machine has ended, in whatever way, its next use
+// finds everything again. It stops when nothing runs in it. When the project is removed,
+// nothing is left, even if the machine does not run.
 func TestWSL2(t *testing.T) {
 	const project = "win"
 	p := openWSL(t)
@@ -162,7 +162,7 @@ func TestWSL2(t *testing.T) {
 		t.Errorf("the image was fetched %d times, want 1", p.fetched)
 	}
 
-	for _, d := range p.list(t) { // as wsl --shutdown does
+	for _, d := range p.list(t) { // like wsl --shutdown
 		p.dropGroups(t, d)
 		if err := syscall.Kill(d.PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -195,8 +195,8 @@ func TestWSL2(t *testing.T) {
 	}
 }
 
-// dropGroups has the cgroups of the containers in a distribution go with the test: what is
-// killed leaves them, in a kernel that is this machine's here.
+// dropGroups removes the cgroups of a distribution's containers at the end of the test: killed
+// containers leave them in this machine's kernel.
 func (p *wslPlace) dropGroups(t *testing.T, d fakewsl.Distribution) {
 	t.Helper()
 	containers, err := os.ReadDir(filepath.Join(d.Root(), "var/lib/docker/containers"))
@@ -217,7 +217,7 @@ func (p *wslPlace) dropGroups(t *testing.T, d fakewsl.Distribution) {
 	})
 }
 
-// machineIn is the machine of a project.
+// machineIn returns the machine of a project.
 func machineIn(t *testing.T, p *wslPlace, project string) (atoll.Sandbox, atoll.Status, error) {
 	t.Helper()
 	list, err := p.machines.List(t.Context(), atoll.Filter{Project: project})
@@ -228,11 +228,11 @@ func machineIn(t *testing.T, p *wslPlace, project string) (atoll.Sandbox, atoll.
 	return m, list[0], err
 }
 
-// wantNetwork checks that what is online talks to the gateway of our network, and does not
-// reach this machine, whose network WSL gives to all; and that what is not has none.
+// wantNetwork checks that an online sandbox reaches the gateway of Atoll's network, and not
+// this machine, whose network WSL gives to all; and that an offline one has no network.
 func (p *wslPlace) wantNetwork(t *testing.T, online, offline atoll.Sandbox) {
 	t.Helper()
-	run(t, online, "nc -w 10 192.0.0.1 53 </dev/null") // which serves DNS
+	run(t, online, "nc -w 10 192.0.0.1 53 </dev/null") // the gateway serves DNS
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)

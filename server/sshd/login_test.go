@@ -203,7 +203,7 @@ func TestNew(t *testing.T) {
 		{"no keys", filepath.Join(dir, "none"), filepath.Join(dir, "h"), atoll.ErrNotExist, "with the public keys that may log in"},
 		{"a bad line", write("bad", "hello\n", 0o600), filepath.Join(dir, "h"), atoll.ErrInvalid, "line 1"},
 		{"keys for all to change", write("open", "", 0o666), filepath.Join(dir, "h"), atoll.ErrDenied, "chmod 644"},
-		{"a directory", dir, filepath.Join(dir, "h"), atoll.ErrInvalid, "no file"},
+		{"a directory", dir, filepath.Join(dir, "h"), atoll.ErrInvalid, "not a regular file"},
 		{"too much", write("long", strings.Repeat("#\n", maxKeys), 0o600), filepath.Join(dir, "h"), atoll.ErrInvalid, "longer"},
 		{"a damaged host key", good, write("damaged", "-----BEGIN", 0o600), atoll.ErrInvalid, "damaged"},
 		{"an empty host key", good, write("empty", "", 0o600), atoll.ErrInvalid, "damaged"},

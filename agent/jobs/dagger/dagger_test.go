@@ -346,9 +346,9 @@ func TestTidies(t *testing.T) {
 func TestNoGuest(t *testing.T) {
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
 	for want, guest := range map[string]func() ([]byte, error){
-		"none was built": func() ([]byte, error) { return nil, errors.New("none was built") },
-		"build it with":  func() ([]byte, error) { return elfHeader(other), nil },
-		"none of Linux":  func() ([]byte, error) { return []byte("#!/bin/sh\n"), nil },
+		"none was built":      func() ([]byte, error) { return nil, errors.New("none was built") },
+		"build it with":       func() ([]byte, error) { return elfHeader(other), nil },
+		"not a Linux program": func() ([]byte, error) { return []byte("#!/bin/sh\n"), nil },
 	} {
 		dir := t.TempDir()
 		b := dagger.New(dagger.Options{Guest: guest, Dir: dir})

@@ -44,10 +44,10 @@ func readArchive(t *testing.T, file string, each func(name string, r io.Reader) 
 	return all
 }
 
-// A disk made of an archive is the one that is made of what the archive was made of.
+// A disk from an archive equals a disk from the archive's sources.
 func TestDiskOfArchive(t *testing.T) {
 	testenv.Need(t, testenv.Program("sqfstar", "squashfs-tools"))
-	s := open(t, t.TempDir(), Options{})
+	s := openStore(t, t.TempDir(), Options{})
 	tree := testTree(t)
 	key := []any{debianArchive, "test"}
 	disk := func(format string, pack packer, fill func(context.Context, diskWriter) error) *part {
@@ -82,7 +82,7 @@ func TestDiskOfArchive(t *testing.T) {
 	}
 }
 
-// The same files and guest make the same archive, and what they have survives.
+// Equal files and guests make equal archives, with all attributes of the files.
 func TestArchive(t *testing.T) {
 	tree := testTree(t)
 	var digests []string
@@ -117,8 +117,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// The archive that was built for real is a whole system with an engine and the guest, and
-// is pulled as other bundles are.
+// The real archive is a complete system with an engine and the guest, and can be pulled
+// like other bundles.
 func TestDockerArchive(t *testing.T) {
 	b := builtBundle(t, "docker-wsl")
 	if !b.IsArchive() || b.Init == nil || b.Kernel.Name != "" || b.Initrd.Name != "" || b.Root().Name != "root.tar.gz" {
@@ -153,10 +153,10 @@ func TestDockerArchive(t *testing.T) {
 		}
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if err := open(t, filepath.Dir(filepath.Dir(b.Dir)), Options{}).Export(t.Context(), b, out); err != nil {
+	if err := openStore(t, filepath.Dir(filepath.Dir(b.Dir)), Options{}).Export(t.Context(), b, out); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, t.TempDir(), Options{})
+	s := openStore(t, t.TempDir(), Options{})
 	pulled, err := s.Pull(t.Context(), out, PullOptions{Name: "engine"})
 	if err != nil || pulled.Digest != b.Digest || !slices.Equal(pulled.Names, []string{"engine"}) {
 		t.Fatalf("pulled: %v, %v", pulled, err)
@@ -164,6 +164,6 @@ func TestDockerArchive(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(out, "root.tar.gz"), make([]byte, b.Root().Size), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = open(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
+	_, err = openStore(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
 	wantKind(t, err, atoll.ErrInvalid, "root.tar.gz")
 }

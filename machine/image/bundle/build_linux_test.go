@@ -51,10 +51,10 @@ func guestProgram(program []byte) func() ([]byte, error) {
 
 func debianBundle(t *testing.T) *Bundle { return builtBundle(t, "debian") }
 
-// builtBundle is one that scripts/bundle has built.
+// builtBundle returns a bundle that scripts/bundle has built.
 func builtBundle(t *testing.T, name string) *Bundle {
 	t.Helper()
-	b, err := open(t, testenv.BundleStore(t), Options{}).Get(name)
+	b, err := openStore(t, testenv.BundleStore(t), Options{}).Get(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func withModules(t *testing.T, b *Bundle, r Recipe, program []byte) string {
 	if err != nil || len(parts) == 0 {
 		t.Fatalf("no modules in %s (%v)", store, err)
 	}
-	s := open(t, store, Options{})
+	s := openStore(t, store, Options{})
 	for _, dir := range parts {
 		p, err := s.readPart(filepath.Base(filepath.Dir(dir)))
 		if err != nil || p.Kernel.Digest != b.Kernel.Digest {
@@ -98,7 +98,7 @@ func withModules(t *testing.T, b *Bundle, r Recipe, program []byte) string {
 func bootMachine(t *testing.T, kernel, initrd, root string, args ...string) string {
 	t.Helper()
 	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"))
-	cmdline := "console=ttyS0 quiet panic=-1 reboot=t " + clock() + " -- " + strings.Join(args, " ")
+	cmdline := "console=ttyS0 quiet panic=-1 reboot=t " + clockArgument() + " -- " + strings.Join(args, " ")
 	var out []byte
 	for range 4 {
 		ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(40*time.Second))
@@ -123,8 +123,8 @@ func bootMachine(t *testing.T, kernel, initrd, root string, args ...string) stri
 	return ""
 }
 
-// clock tells the kernel how many ticks the CPU's clock has, about.
-func clock() string {
+// clockArgument returns a kernel argument with the approximate frequency of the CPU's clock.
+func clockArgument() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	m := regexp.MustCompile(`(?m)^cpu MHz\s*: ([0-9]+)\.([0-9]{3})$`).FindSubmatch(b)
 	if err != nil || m == nil {
@@ -133,7 +133,7 @@ func clock() string {
 	return "tsc_early_khz=" + string(m[1]) + string(m[2])
 }
 
-// The bundle that was built for real boots, and has what it says.
+// The real bundle boots, and has the contents that its manifest lists.
 func TestBundleBoots(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the machines of this test are amd64")
@@ -170,13 +170,13 @@ func TestBundleBoots(t *testing.T) {
 	// Another store pulls the same bundle, with the unpacked kernel extracted from the
 	// other one.
 	out := filepath.Join(t.TempDir(), "out")
-	if err := open(t, filepath.Dir(filepath.Dir(b.Dir)), Options{}).Export(t.Context(), b, out); err != nil {
+	if err := openStore(t, filepath.Dir(filepath.Dir(b.Dir)), Options{}).Export(t.Context(), b, out); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(out, b.Kernel.ELF.Name)); err != nil {
 		t.Fatal(err)
 	}
-	pulled, err := open(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
+	pulled, err := openStore(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
 	if err != nil || pulled.Digest != b.Digest {
 		t.Fatalf("pulled: %v, %v", pulled, err)
 	}
@@ -247,7 +247,7 @@ func testTree(t *testing.T) *Tree {
 	return &Tree{Dir: dir, Digest: digestOf([]byte("image")), Owners: os.Geteuid() == 0, Config: Config{Cmd: []string{"tool"}}, Close: func() error { return nil }}
 }
 
-func trees(tree *Tree) func(context.Context, string, func(atoll.Progress)) (*Tree, error) {
+func treeFunc(tree *Tree) func(context.Context, string, func(atoll.Progress)) (*Tree, error) {
 	return func(context.Context, string, func(atoll.Progress)) (*Tree, error) { return tree, nil }
 }
 
@@ -258,7 +258,7 @@ func TestBuildImage(t *testing.T) {
 	recipe := Recipe{Image: "app:1", Kernel: kernel.Path(kernel.Kernel.File)}
 	var digests []string
 	for range 2 {
-		s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: trees(testTree(t))})
+		s := openStore(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: treeFunc(testTree(t))})
 		b, err := s.Build(t.Context(), recipe, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestDebianTwice(t *testing.T) {
 	}
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"), testenv.Program("mmdebstrap", "mmdebstrap"))
 	kernel := debianBundle(t)
-	s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest"))})
+	s := openStore(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest"))})
 	var digests []string
 	for range 2 {
 		b, err := s.Build(t.Context(), Recipe{Packages: []string{"python3-minimal"}, Kernel: kernel.Path(kernel.Kernel.File), Fresh: true}, nil)
@@ -343,7 +343,7 @@ func TestDebianTwice(t *testing.T) {
 	wantClean(t, s)
 }
 
-// Whenever a build is interrupted, nothing is left, and the next one does it.
+// A build that is interrupted at any moment leaves nothing, and the next one succeeds.
 func TestBuildInterrupted(t *testing.T) {
 	testenv.Need(t, testenv.Program("sqfstar", "squashfs-tools"), testenv.Program("mmdebstrap", "mmdebstrap"))
 	kernel := debianBundle(t)
@@ -358,7 +358,7 @@ func TestBuildInterrupted(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.phase, " ", c.after), func(t *testing.T) {
 			tree := testTree(t)
-			s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: trees(tree)})
+			s := openStore(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: treeFunc(tree)})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			_, err := s.Build(ctx, c.recipe, func(p atoll.Progress) {
@@ -417,7 +417,7 @@ func TestBuildFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			big.Close()
-			s := open(t, filepath.Join(dir, "s"), Options{Guest: guestProgram([]byte("guest")), Tree: trees(tree)})
+			s := openStore(t, filepath.Join(dir, "s"), Options{Guest: guestProgram([]byte("guest")), Tree: treeFunc(tree)})
 			_, err = s.Build(t.Context(), Recipe{Image: "app:1", Kernel: kernel.Path(kernel.Kernel.File)}, nil)
 			wantKind(t, err, atoll.ErrExhausted, "no space left")
 			wantClean(t, s)
@@ -441,7 +441,7 @@ func (l *limitedFile) Read(p []byte) (int, error) {
 
 // If a tool is missing, the error says how to install it.
 func TestBuildWithoutTools(t *testing.T) {
-	s := open(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: trees(testTree(t))})
+	s := openStore(t, t.TempDir(), Options{Guest: guestProgram([]byte("guest")), Tree: treeFunc(testTree(t))})
 	t.Setenv("PATH", t.TempDir())
 	_, err := s.Build(t.Context(), Recipe{}, nil)
 	wantKind(t, err, atoll.ErrUnavailable, "apt-get install squashfs-tools")

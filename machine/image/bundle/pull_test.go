@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-func open(t *testing.T, dir string, opts Options) *Store {
+func openStore(t *testing.T, dir string, opts Options) *Store {
 	t.Helper()
 	s, err := Open(dir, opts)
 	if err != nil {
@@ -38,7 +38,7 @@ func wantKind(t *testing.T, err error, kind atoll.Kind, text string) {
 	}
 }
 
-// wantClean fails if s has anything of what was not finished, but for what was pulled.
+// wantClean fails if s has unfinished work, other than partly pulled files.
 func wantClean(t *testing.T, s *Store) {
 	t.Helper()
 	for _, sub := range []string{tempsDir, locksDir} {
@@ -49,8 +49,8 @@ func wantClean(t *testing.T, s *Store) {
 	}
 }
 
-// source makes a bundle as Export writes it, of files that no machine could boot.
-func source(t *testing.T) (dir string, m *Manifest) {
+// writeSource makes a bundle like those of Export, from files that no machine could boot.
+func writeSource(t *testing.T) (dir string, m *Manifest) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "small")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -73,11 +73,11 @@ func source(t *testing.T) (dir string, m *Manifest) {
 		Kernel: Kernel{File: file(kernelName, 300<<10)}, Initrd: Initrd{File: file(initrdName, 100<<10)},
 		Disks: []Disk{{ID: RootDisk, Format: "squashfs", File: file("root.squashfs", 4<<20)}},
 	}
-	write(t, dir, m)
+	writeManifest(t, dir, m)
 	return dir, m
 }
 
-func write(t *testing.T, dir string, m *Manifest) (digest string) {
+func writeManifest(t *testing.T, dir string, m *Manifest) (digest string) {
 	t.Helper()
 	raw, err := m.encodeJSON()
 	if err != nil {
@@ -89,7 +89,7 @@ func write(t *testing.T, dir string, m *Manifest) (digest string) {
 	return digestOf(raw)
 }
 
-// wantBundle fails unless b has what is in dir.
+// wantBundle fails unless b has the files in dir.
 func wantBundle(t *testing.T, b *Bundle, dir string) {
 	t.Helper()
 	for _, f := range append(b.listFiles(), File{Name: manifestName}) {
@@ -101,16 +101,16 @@ func wantBundle(t *testing.T, b *Bundle, dir string) {
 	}
 }
 
-// A faulty server answers as a list of faults says, one for each request for a file,
-// and as it should when there are no more.
-type faulty struct {
+// A faultyServer answers each request for a file with the next fault of its list, and
+// correctly when there are no more.
+type faultyServer struct {
 	files  http.Handler
 	mu     sync.Mutex
 	faults map[string][]func(w http.ResponseWriter, r *http.Request, files http.Handler)
 	asked  []string // "FILE RANGE"
 }
 
-func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *faultyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := filepath.Base(r.URL.Path)
 	f.mu.Lock()
 	f.asked = append(f.asked, strings.TrimSpace(name+" "+r.Header.Get("Range")))
@@ -126,31 +126,31 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault(w, r, f.files)
 }
 
-func serve(t *testing.T, dir string) (*faulty, string) {
-	f := &faulty{files: http.FileServer(http.Dir(filepath.Dir(dir))), faults: map[string][]func(http.ResponseWriter, *http.Request, http.Handler){}}
+func serveDir(t *testing.T, dir string) (*faultyServer, string) {
+	f := &faultyServer{files: http.FileServer(http.Dir(filepath.Dir(dir))), faults: map[string][]func(http.ResponseWriter, *http.Request, http.Handler){}}
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
 	return f, server.URL + "/" + filepath.Base(dir)
 }
 
-// status answers with nothing but a status.
-func status(code int) func(http.ResponseWriter, *http.Request, http.Handler) {
+// answerStatus answers with a status only.
+func answerStatus(code int) func(http.ResponseWriter, *http.Request, http.Handler) {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(code) }
 }
 
-// cut breaks the connection after n bytes of the answer.
-func cut(n int64) func(http.ResponseWriter, *http.Request, http.Handler) {
+// cutAfter breaks the connection after n bytes of the response.
+func cutAfter(n int64) func(http.ResponseWriter, *http.Request, http.Handler) {
 	return func(w http.ResponseWriter, r *http.Request, files http.Handler) {
-		files.ServeHTTP(&cutter{ResponseWriter: w, left: n}, r)
+		files.ServeHTTP(&cuttingWriter{ResponseWriter: w, left: n}, r)
 	}
 }
 
-type cutter struct {
+type cuttingWriter struct {
 	http.ResponseWriter
 	left int64
 }
 
-func (c *cutter) Write(p []byte) (int, error) {
+func (c *cuttingWriter) Write(p []byte) (int, error) {
 	if int64(len(p)) <= c.left {
 		c.left -= int64(len(p))
 		return c.ResponseWriter.Write(p)
@@ -160,8 +160,8 @@ func (c *cutter) Write(p []byte) (int, error) {
 	panic(http.ErrAbortHandler)
 }
 
-// replace answers with other bytes than the file's.
-func replace(change func(b []byte) []byte) func(http.ResponseWriter, *http.Request, http.Handler) {
+// replaceBody answers with other bytes than the file's.
+func replaceBody(change func(b []byte) []byte) func(http.ResponseWriter, *http.Request, http.Handler) {
 	return func(w http.ResponseWriter, r *http.Request, files http.Handler) {
 		r.Header.Del("Range")
 		rec := httptest.NewRecorder()
@@ -171,9 +171,9 @@ func replace(change func(b []byte) []byte) func(http.ResponseWriter, *http.Reque
 }
 
 func TestPull(t *testing.T) {
-	dir, m := source(t)
-	f, url := serve(t, dir)
-	s := open(t, t.TempDir(), Options{})
+	dir, m := writeSource(t)
+	f, url := serveDir(t, dir)
+	s := openStore(t, t.TempDir(), Options{})
 	if st := s.State(url); st.Status != NotStarted {
 		t.Errorf("state %v before, want %s", st, NotStarted)
 	}
@@ -208,7 +208,7 @@ func TestPull(t *testing.T) {
 	if m.Disks[0].File, err = describeFile(dir, "root.squashfs"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, dir, m)
+	writeManifest(t, dir, m)
 	f.asked = nil
 	if b, err = s.Pull(t.Context(), url, PullOptions{}); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestPull(t *testing.T) {
 	}
 	wantBundle(t, b, out)
 	wantKind(t, s.Export(t.Context(), b, out), atoll.ErrAlreadyExists, "not empty")
-	local, err := open(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
+	local, err := openStore(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
 	if err != nil || local.Digest != b.Digest || local.Names[0] != "out" {
 		t.Errorf("from the directory: %v, %v", local, err)
 	}
@@ -247,24 +247,24 @@ func TestPull(t *testing.T) {
 }
 
 func TestPullGoesOn(t *testing.T) {
-	dir, _ := source(t)
+	dir, _ := writeSource(t)
 	for _, c := range []struct {
 		name   string
 		faults []func(http.ResponseWriter, *http.Request, http.Handler)
 		last   string // request
 	}{
-		{"after a break", []func(http.ResponseWriter, *http.Request, http.Handler){cut(1 << 20), status(503), cut(1 << 20)}, "root.squashfs bytes=2097152-"},
-		{"where ranges are not known", []func(http.ResponseWriter, *http.Request, http.Handler){cut(1 << 20), replace(func(b []byte) []byte { return b })}, "root.squashfs bytes=1048576-"},
-		{"where another range is sent", []func(http.ResponseWriter, *http.Request, http.Handler){cut(1 << 20), func(w http.ResponseWriter, r *http.Request, files http.Handler) {
+		{"after a break", []func(http.ResponseWriter, *http.Request, http.Handler){cutAfter(1 << 20), answerStatus(503), cutAfter(1 << 20)}, "root.squashfs bytes=2097152-"},
+		{"where ranges are not known", []func(http.ResponseWriter, *http.Request, http.Handler){cutAfter(1 << 20), replaceBody(func(b []byte) []byte { return b })}, "root.squashfs bytes=1048576-"},
+		{"where another range is sent", []func(http.ResponseWriter, *http.Request, http.Handler){cutAfter(1 << 20), func(w http.ResponseWriter, r *http.Request, files http.Handler) {
 			r.Header.Set("Range", "bytes=7-")
 			files.ServeHTTP(w, r)
 		}}, "root.squashfs"},
-		{"when told that the range is none", []func(http.ResponseWriter, *http.Request, http.Handler){cut(1 << 20), status(416)}, "root.squashfs"},
+		{"when told that the range is none", []func(http.ResponseWriter, *http.Request, http.Handler){cutAfter(1 << 20), answerStatus(416)}, "root.squashfs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, url := serve(t, dir)
+			f, url := serveDir(t, dir)
 			f.faults["root.squashfs"] = c.faults
-			s := open(t, t.TempDir(), Options{})
+			s := openStore(t, t.TempDir(), Options{})
 			b, err := s.Pull(t.Context(), url, PullOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -282,7 +282,7 @@ func TestPullGoesOn(t *testing.T) {
 }
 
 func TestPullRefuses(t *testing.T) {
-	dir, m := source(t)
+	dir, m := writeSource(t)
 	other := func(b []byte) []byte { b[len(b)/2] ^= 1; return b }
 	for _, c := range []struct {
 		name, file string
@@ -291,20 +291,20 @@ func TestPullRefuses(t *testing.T) {
 		text       string
 		times      int // that the file is asked for
 	}{
-		{"another byte", "root.squashfs", replace(other), atoll.ErrInvalid, "has digest", 1},
-		{"a byte more", kernelName, replace(func(b []byte) []byte { return append(b, 0) }), atoll.ErrInvalid, "longer than", 1},
-		{"no manifest", manifestName, replace(func([]byte) []byte { return []byte("<html>") }), atoll.ErrInvalid, "not a valid manifest", 1},
-		{"not there", initrdName, status(404), atoll.ErrNotExist, "404", 1},
-		{"not for us", initrdName, status(403), atoll.ErrDenied, "403", 1},
-		{"in trouble", initrdName, status(500), atoll.ErrUnavailable, "500", maxAttempts},
-		{"always broken off", initrdName, cut(10), atoll.ErrUnavailable, "EOF", maxAttempts},
+		{"another byte", "root.squashfs", replaceBody(other), atoll.ErrInvalid, "has digest", 1},
+		{"a byte more", kernelName, replaceBody(func(b []byte) []byte { return append(b, 0) }), atoll.ErrInvalid, "longer than", 1},
+		{"no manifest", manifestName, replaceBody(func([]byte) []byte { return []byte("<html>") }), atoll.ErrInvalid, "not a valid manifest", 1},
+		{"not there", initrdName, answerStatus(404), atoll.ErrNotExist, "404", 1},
+		{"not for us", initrdName, answerStatus(403), atoll.ErrDenied, "403", 1},
+		{"in trouble", initrdName, answerStatus(500), atoll.ErrUnavailable, "500", maxAttempts},
+		{"always broken off", initrdName, cutAfter(10), atoll.ErrUnavailable, "EOF", maxAttempts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, url := serve(t, dir)
+			f, url := serveDir(t, dir)
 			for range 2 * maxAttempts {
 				f.faults[c.file] = append(f.faults[c.file], c.fault)
 			}
-			s := open(t, t.TempDir(), Options{})
+			s := openStore(t, t.TempDir(), Options{})
 			_, err := s.Pull(t.Context(), url, PullOptions{})
 			wantKind(t, err, c.kind, c.text)
 			wantClean(t, s)
@@ -329,8 +329,8 @@ func TestPullRefuses(t *testing.T) {
 			}
 		})
 	}
-	s := open(t, t.TempDir(), Options{})
-	_, url := serve(t, dir)
+	s := openStore(t, t.TempDir(), Options{})
+	_, url := serveDir(t, dir)
 	for _, c := range []struct{ name, source, digest, text string }{
 		{"another bundle", url, digestOf([]byte("another")), "it is bundle sha256:"},
 		{"plain HTTP", "http://192.0.2.1/small", "", "plain HTTP"},
@@ -363,7 +363,7 @@ func TestPullRefuses(t *testing.T) {
 			changed := *m
 			changed.Disks = append([]Disk(nil), m.Disks...)
 			change(&changed)
-			write(t, dir, &changed)
+			writeManifest(t, dir, &changed)
 			_, err := s.Pull(t.Context(), dir, PullOptions{})
 			wantKind(t, err, atoll.ErrInvalid, "")
 			wantClean(t, s)
@@ -371,12 +371,11 @@ func TestPullRefuses(t *testing.T) {
 	}
 }
 
-// A pull that ends in the middle leaves what the next one goes on from, in whatever
-// state that is.
+// The next pull resumes an interrupted one, in whatever state that ended.
 func TestPullInterrupted(t *testing.T) {
-	dir, m := source(t)
-	f, url := serve(t, dir)
-	s := open(t, t.TempDir(), Options{})
+	dir, m := writeSource(t)
+	f, url := serveDir(t, dir)
+	s := openStore(t, t.TempDir(), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	f.faults["root.squashfs"] = append(f.faults["root.squashfs"], func(w http.ResponseWriter, r *http.Request, files http.Handler) {
@@ -397,7 +396,7 @@ func TestPullInterrupted(t *testing.T) {
 	if fi, err := os.Stat(partial); err != nil || fi.Size() != 1<<20 {
 		t.Fatalf("of the disk there is %v, %v, want 1 MiB", fi, err)
 	}
-	s = open(t, s.dir, Options{}) // as after a crash
+	s = openStore(t, s.dir, Options{}) // as after a crash
 	f.asked = nil
 	b, err := s.Pull(t.Context(), url, PullOptions{})
 	if err != nil {
@@ -424,14 +423,14 @@ func TestPullInterrupted(t *testing.T) {
 	}
 }
 
-// Many who pull one bundle at once get it, and it is fetched once.
+// Concurrent pulls of one bundle all succeed, and fetch it once.
 func TestPullAtOnce(t *testing.T) {
-	dir, _ := source(t)
-	f, url := serve(t, dir)
+	dir, _ := writeSource(t)
+	f, url := serveDir(t, dir)
 	state := t.TempDir()
 	var all sync.WaitGroup
 	for range 8 {
-		s := open(t, state, Options{})
+		s := openStore(t, state, Options{})
 		all.Go(func() {
 			if _, err := s.Pull(t.Context(), url, PullOptions{}); err != nil {
 				t.Error(err)
@@ -448,7 +447,7 @@ func TestPullAtOnce(t *testing.T) {
 	if n != 1 {
 		t.Errorf("the disk was fetched %d times: %q", n, f.asked)
 	}
-	wantClean(t, open(t, state, Options{}))
+	wantClean(t, openStore(t, state, Options{}))
 }
 
 // Open removes the unfinished work of a killed process, and not that of a living one.
@@ -456,7 +455,7 @@ func TestSweep(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("locks say nothing there")
 	}
-	s := open(t, t.TempDir(), Options{})
+	s := openStore(t, t.TempDir(), Options{})
 	alive, err := s.newTempDir()
 	if err != nil {
 		t.Fatal(err)
@@ -469,7 +468,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead.lock.Release() // as the end of its process does
-	open(t, s.dir, Options{})
+	openStore(t, s.dir, Options{})
 	if _, err := os.Stat(dead.dir); !os.IsNotExist(err) {
 		t.Errorf("what a dead one left: %v", err)
 	}

@@ -74,7 +74,7 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 		return nil, err
 	}
 	switch j := d.opts.Jail; {
-	case len(h.ID) > maxID || strings.Trim(h.ID, letters) != "":
+	case len(h.ID) > maxID || strings.Trim(h.ID, idLetters) != "":
 		return nil, bad("id %q: use 1..%d letters, digits and '-'", h.ID, maxID)
 	case !filepath.IsAbs(h.Dir):
 		return nil, bad("directory %q: must be absolute", h.Dir)
@@ -100,7 +100,7 @@ func unsupportedReason() string {
 	return "firecracker is only available on Linux, current platform: " + runtime.GOOS
 }
 
-const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+const idLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 
 // Find returns opts with the absolute paths of the programs, for use without PATH. Kinds:
 // ErrUnavailable.

@@ -142,7 +142,7 @@ func (l *lab) nothingLeft() {
 	}
 }
 
-// processes are those that have dir in their command line, or are in it.
+// processes returns the processes that have dir in their command line, or run in it.
 func processes(dir string) []string {
 	var found []string
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -158,7 +158,7 @@ func processes(dir string) []string {
 	return found
 }
 
-// remembers says something to the guest, and wants to hear what it was told before.
+// remembers sends something to the guest, and checks that it answers with what it received before.
 func remembers(t testing.TB, conn net.Conn, say, want string) {
 	t.Helper()
 	conn.SetDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
@@ -782,7 +782,7 @@ func TestJailFails(t *testing.T) {
 	}
 }
 
-// Whoever is jailed may put anything in the place of its sockets.
+// A jailed process may replace its sockets by other files.
 func TestSocketsLeadNowhereElse(t *testing.T) {
 	dir := t.TempDir()
 	other, err := net.Listen("unix", filepath.Join(dir, "other"))

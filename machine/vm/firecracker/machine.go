@@ -92,7 +92,7 @@ func (m *machine) failureCause(ctx context.Context, err error) error {
 	}
 	select {
 	case <-m.process.Done():
-	case <-time.After(endTime): // a connection ends before its process
+	case <-time.After(exitTimeout): // a connection ends before its process
 		return err
 	}
 	if end := m.process.Err(); end != nil {
@@ -101,8 +101,8 @@ func (m *machine) failureCause(ctx context.Context, err error) error {
 	return atoll.Errorf("", "", atoll.ErrUnavailable, "firecracker has ended")
 }
 
-// endTime is the time that a process may take to end after its sockets have closed.
-const endTime = time.Second
+// exitTimeout is the time that a process may take to end after its sockets have closed.
+const exitTimeout = time.Second
 
 // launchProcess starts Firecracker.
 func (m *machine) launchProcess(ctx context.Context) error {

@@ -51,7 +51,7 @@ func (d *emulated) Caps() vm.Caps {
 	return caps
 }
 
-// hardware is that of a machine in which a guest comes up.
+// hardware returns the hardware of a machine in which a guest comes up.
 func hardware(t testing.TB) *vm.Hardware {
 	t.Helper()
 	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"))

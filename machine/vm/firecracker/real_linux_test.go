@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
 )
 
-// What scripts/firecracker says of the real one.
+// The environment variables by which scripts/firecracker passes the real one.
 const (
 	programVar = "ATOLL_FIRECRACKER"        // the program
 	kernelVar  = "ATOLL_FIRECRACKER_KERNEL" // an uncompressed kernel with virtio-mmio, vsock and initrds built in
@@ -124,8 +124,8 @@ func TestRealJail(t *testing.T) {
 	testSnapshot(t, l)
 }
 
-// asGuest is what this program does as the first process of a machine: it is the guest
-// of the fake, on a real vsock.
+// asGuest runs this program as the first process of a machine: it plays the guest of the fake, on a
+// real vsock.
 func asGuest() error {
 	if err := os.Mkdir("/inside", 0o700); err != nil {
 		return err

@@ -17,22 +17,21 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Whether KVM works can only be found out by trying: there are machines where the device
-// opens, and no kernel comes up on it.
+// Only a trial shows whether KVM works: on some machines the device opens, but no kernel boots on it.
 
-// trial is how long a kernel may take, on KVM, to find that it has no root file system:
-// 0.3 s on an ordinary machine.
-const trial = 5 * time.Second
+// trialTimeout bounds how long a kernel on KVM may take to find that it has no root file system: an
+// ordinary machine needs 0.3 s.
+const trialTimeout = 5 * time.Second
 
-// probe returns what machines run on, and why not on KVM.
-func (d *Driver) probe(ctx context.Context) (accel, why string, err error) {
-	if why := usable(); why != "" {
+// chooseAccel returns the accelerator for machines, and, if it is not KVM, why.
+func (d *Driver) chooseAccel(ctx context.Context) (accel, why string, err error) {
+	if why := kvmProblem(); why != "" {
 		return accelTCG, why, nil
 	}
 	if d.opts.Kernel == "" {
 		return "", "", atoll.Errorf("qemu", "", atoll.ErrInvalid, "no kernel given to try KVM with")
 	}
-	note := d.note()
+	note := d.accelCachePath()
 	if text, err := os.ReadFile(note); err == nil {
 		accel, why, _ := strings.Cut(string(text), ":")
 		if accel == accelKVM || accel == accelTCG {
@@ -40,24 +39,24 @@ func (d *Driver) probe(ctx context.Context) (accel, why string, err error) {
 		}
 	}
 	accel = accelKVM
-	if why, err = d.try(ctx); err != nil {
+	if why, err = d.tryKVM(ctx); err != nil {
 		return "", "", err
 	}
 	if why != "" {
 		accel = accelTCG
 	}
-	d.log.Info("qemu: KVM was tried", "accel", accel, "why", why)
+	d.log.Info("qemu: tried KVM", "accel", accel, "why", why)
 	if note != "" {
 		if err := fsutil.WriteFile(note, []byte(accel+":"+why)); err != nil {
-			d.log.Warn("qemu: it will be tried again", "err", err)
+			d.log.Warn("qemu: the result of the KVM trial was not saved, and the trial will be repeated", "err", err)
 		}
 	}
 	return accel, why, nil
 }
 
-// note is the file that says what was found out for this kernel, this QEMU and this boot
-// of the machine; "" if there is none.
-func (d *Driver) note() string {
+// accelCachePath returns the file that records the accelerator for this kernel, this QEMU and this
+// boot of the computer; "" if there is none.
+func (d *Driver) accelCachePath() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil || d.opts.Cache == "" {
 		return ""
@@ -74,10 +73,10 @@ func (d *Driver) note() string {
 	return filepath.Join(d.opts.Cache, "accel-"+hex.EncodeToString(hash.Sum(nil)[:8]))
 }
 
-// try boots the kernel on KVM with nothing to run. It is well when that panics, since
-// there is nothing to run, and QEMU ends. why says that it is not.
-func (d *Driver) try(ctx context.Context) (why string, err error) {
-	bounded, cancel := context.WithTimeout(ctx, trial)
+// tryKVM boots the kernel on KVM without a root file system. A panic and the end of QEMU are
+// success, since there is nothing to run. Otherwise why is the reason that KVM does not work.
+func (d *Driver) tryKVM(ctx context.Context) (why string, err error) {
+	bounded, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(bounded, d.program, "-M", d.arch.machine, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config",
 		"-no-reboot", "-display", "none", "-serial", "stdio", "-kernel", d.opts.Kernel,
@@ -90,10 +89,10 @@ func (d *Driver) try(ctx context.Context) (why string, err error) {
 	case strings.Contains(string(out), "Kernel panic"):
 		return "", nil
 	case bounded.Err() != nil:
-		return fmt.Sprintf("%s opens, but no kernel comes up on it within %s", kvmDevice, trial), nil
+		return fmt.Sprintf("%s opens, but no kernel boots on it within %s", kvmDevice, trialTimeout), nil
 	case err != nil:
 		last := strings.TrimSpace(string(out))
 		return fmt.Sprintf("%s opens, but QEMU does not start with it: %v: %s", kvmDevice, err, last[strings.LastIndexByte(last, '\n')+1:]), nil
 	}
-	return kvmDevice + " opens, but a kernel on it says nothing", nil
+	return kvmDevice + " opens, but a kernel on it prints nothing", nil
 }

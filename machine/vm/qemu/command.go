@@ -13,16 +13,16 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// An arch is how machines of one architecture are made.
+// An arch describes the machines of one architecture.
 type arch struct {
 	program string
 	machine string // -M
-	console string // the kernel's name of the serial port
-	bus     string // of virtio devices: their names' end
+	console string // the kernel's name for the serial port
+	bus     string // the end of the names of virtio devices
 	cmdline []string
 }
 
-// arches are those that machines can be made for, by GOARCH: each runs on its own.
+// arches holds the architectures with machines, by GOARCH: each runs on itself.
 var arches = map[string]arch{
 	"amd64": {
 		program: "qemu-system-x86_64", machine: "microvm,rtc=on", console: "ttyS0", bus: "device",
@@ -31,16 +31,16 @@ var arches = map[string]arch{
 	"arm64": {program: "qemu-system-aarch64", machine: "virt,gic-version=max,its=off", console: "ttyAMA0", bus: "pci"},
 }
 
-// Descriptors that QEMU inherits.
+// The descriptors that QEMU inherits.
 const (
 	monitorFD = 3 + iota
 	lineFD
 	networkFD
 )
 
-// args is QEMU's command line.
-func (m *machine) args() ([]string, error) {
-	h, a := m.h, m.driver.arch
+// buildArgs returns QEMU's command line.
+func (m *machine) buildArgs() ([]string, error) {
+	h, a := m.hardware, m.driver.arch
 	memory := h.Memory >> 20
 	args := []string{
 		"-name", "atoll-" + h.ID + ",debug-threads=on",
@@ -63,7 +63,7 @@ func (m *machine) args() ([]string, error) {
 	} else {
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
 	}
-	if a.bus == "device" { // the guest's drivers are for what virtio is today
+	if a.bus == "device" { // the guest's drivers are for modern virtio
 		args = append(args, "-global", "virtio-mmio.force-legacy=false")
 	}
 	if h.Initrd != "" {
@@ -71,7 +71,7 @@ func (m *machine) args() ([]string, error) {
 	}
 	words := slices.Concat([]string{"console=" + a.console, "panic=-1"}, a.cmdline)
 	if m.driver.accel == accelTCG {
-		words = append(words, clock()...)
+		words = append(words, clockParams()...)
 	}
 	args = append(args, "-append", strings.Join(append(words, h.Cmdline...), " "))
 
@@ -79,7 +79,7 @@ func (m *machine) args() ([]string, error) {
 		{"driver": "virtio-serial-" + a.bus, "id": "ports"},
 		{"driver": "virtserialport", "bus": "ports.0", "chardev": "line", "name": mux.Name},
 		{"driver": "virtio-rng-" + a.bus},
-		{"driver": "virtio-balloon-" + a.bus, "free-page-reporting": true}, // what the guest frees is the host's again
+		{"driver": "virtio-balloon-" + a.bus, "free-page-reporting": true}, // memory that the guest frees returns to the host
 	}
 	for i, d := range h.Disks {
 		node := "disk" + strconv.Itoa(i)
@@ -87,7 +87,7 @@ func (m *machine) args() ([]string, error) {
 			"driver": formatOf(d), "node-name": node, "read-only": d.ReadOnly, "discard": "unmap",
 			"file": map[string]any{"driver": "file", "filename": d.Path, "discard": "unmap"},
 		}
-		if d.ReadOnly { // many machines share it, and nobody writes to it
+		if d.ReadOnly { // many machines share the disk, and none writes to it
 			backend["file"].(map[string]any)["locking"] = "off"
 		}
 		text, err := json.Marshal(backend)
@@ -110,7 +110,7 @@ func (m *machine) args() ([]string, error) {
 	}
 	for i, s := range h.Shares {
 		id := "share" + strconv.Itoa(i)
-		args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s", id, escaped(m.shareSocket(i))))
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s", id, escapeCommas(m.shareSocket(i))))
 		devices = append(devices, map[string]any{"driver": "vhost-user-fs-" + a.bus, "chardev": id, "tag": s.Tag})
 	}
 	for _, d := range devices {
@@ -130,5 +130,5 @@ func formatOf(d vm.Disk) string {
 	return string(d.Format)
 }
 
-// escaped is a path in an option whose parts commas part.
-func escaped(path string) string { return strings.ReplaceAll(path, ",", ",,") }
+// escapeCommas returns a path for use in an option whose parts are separated by commas.
+func escapeCommas(path string) string { return strings.ReplaceAll(path, ",", ",,") }

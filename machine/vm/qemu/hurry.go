@@ -12,38 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hurryTime is how long a machine goes before all others at most, whose guest does not
+// boostTimeout bounds how long a machine takes precedence over all others while its guest does not
 // come up.
-const hurryTime = 30 * time.Second
+const boostTimeout = 30 * time.Second
 
-// calm has a machine wait for its turn as all others do, once its guest is up.
-func (m *machine) calm() {
+// endBoost returns a machine to normal priority when its guest is up.
+func (m *machine) endBoost() {
 	select {
-	case <-m.greeted:
+	case <-m.guestReady:
 	case <-m.ended:
 		return
-	case <-time.After(hurryTime):
+	case <-time.After(boostTimeout):
 	}
-	hurry(m.qemu.PID(), false)
+	setBoost(m.qemu.PID(), false)
 }
 
-// hurry has all threads of a process, which is the first of its session, go before those
-// of others, or no longer. An emulated kernel finds out how fast the timer of its CPU is in
-// the tenth of a second that it looks at it; where it has to wait for the host's CPU
-// meanwhile, it is wrong about that as long as it lives, or takes the timer for broken, and
-// stands still. Who may not have it so, because he is not root, does not.
-func hurry(pid int, on bool) {
+// setBoost gives all threads of a process, which is the first of its session, precedence over other
+// processes, or ends that. An emulated kernel measures the timer of its CPU during a tenth of a
+// second; if it has to wait for the host's CPU meanwhile, its result is wrong as long as it lives,
+// or it takes the timer for broken and hangs. Only root may set the precedence; for others setBoost
+// does nothing.
+func setBoost(pid int, on bool) {
 	nice := 0
 	if on {
 		nice = -20
 	}
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid)) // none of who has ended
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid)) // none if the process has ended = // Sessions share the CPU evenly, whatever their threads' values are, where the kernel 	// groups them, as most do. || // none if the process has ended
 	for _, task := range tasks {
 		if tid, err := strconv.Atoi(filepath.Base(task)); err == nil {
 			_ = unix.Setpriority(unix.PRIO_PROCESS, tid, nice)
 		}
 	}
-	// Sessions share the CPU evenly, whatever their threads' values are, where the kernel
-	// groups them, as most do.
+	// Most kernels group threads by session: then sessions share the CPU evenly, whatever the values
+	// of their threads are.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), []byte(strconv.Itoa(nice)), 0)
 }

@@ -23,30 +23,30 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/internal/child"
 )
 
-// A machine is a process of QEMU, which dies with this one.
+// A machine is a process of QEMU, which ends with this process.
 type machine struct {
-	driver *Driver
-	h      vm.Hardware
+	driver   *Driver
+	hardware vm.Hardware
 
-	helpers []*child.Process // the daemons of shares
-	qemu    *child.Process
-	monitor *monitor
-	console int64 // where what it prints begins
+	daemons      []*child.Process // the daemons of shares
+	qemu         *child.Process
+	monitor      *monitor
+	consoleStart int64 // where the machine's output begins in the console
 
-	greeted chan struct{} // closed when the guest has answered, or will not
-	line    *mux.Session  // nil if it has not
+	guestReady chan struct{} // closed when the guest has answered, or never will
+	session    *mux.Session  // nil if it has not
 
-	mu     sync.Mutex
-	asked  bool      // it is to end
-	reason string    // why it does, as QEMU says
-	full   time.Time // when there was last no room for a disk
-	stalls int       // how often it has stood still for that
+	mu       sync.Mutex
+	endAsked bool      // Stop or Kill was called
+	reason   string    // of the end, as QEMU reports it
+	lastFull time.Time // the last time that a disk had no room
+	stalls   int       // the number of stalls because of that
 
-	rule   sync.Mutex // held by who lets it stand still or go on
-	paused bool       // behind rule: somebody wants it to stand still
-	stuck  chan struct{}
+	pauseMu sync.Mutex // held while the machine is paused or resumed
+	paused  bool       // guarded by pauseMu: Pause was called
+	stuck   chan struct{}
 
-	ended  chan struct{} // closed when QEMU has, and reason and failed are known
+	ended  chan struct{} // closed when QEMU has ended, and reason and failed are set
 	failed error
 	killed sync.Once
 	work   sync.WaitGroup
@@ -60,15 +60,15 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 	if h.Kernel == "" {
 		return nil, atoll.Errorf("machine", h.ID, atoll.ErrInvalid, "the machine has no kernel")
 	}
-	return &machine{driver: d, h: *h, greeted: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{}, 1)}, nil
+	return &machine{driver: d, hardware: *h, guestReady: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{}, 1)}, nil
 }
 
 // Start implements vm.Machine.
 func (m *machine) Start(ctx context.Context) (err error) {
 	var undo []func()
 	defer func() {
-		if m.h.Network != nil {
-			_ = m.h.Network.Close() // QEMU has its own
+		if m.hardware.Network != nil {
+			_ = m.hardware.Network.Close() // QEMU has its own
 		}
 		if err == nil {
 			return
@@ -80,26 +80,26 @@ func (m *machine) Start(ctx context.Context) (err error) {
 			err = ctx.Err()
 			return
 		}
-		err = atoll.E("start", m.h.ID, kindOf(err), err)
+		err = atoll.E("start", m.hardware.ID, kindOf(err), err)
 	}()
-	for i, s := range m.h.Shares {
+	for i, s := range m.hardware.Shares {
 		undo = append(undo, func() { _ = os.Remove(m.shareSocket(i)) })
-		p, err := m.share(i, s)
+		p, err := m.startShareDaemon(i, s)
 		if err != nil {
 			return err
 		}
 		undo = append(undo, p.Kill)
-		m.helpers = append(m.helpers, p)
+		m.daemons = append(m.daemons, p)
 	}
-	if info, err := os.Stat(m.h.Console); err == nil {
-		m.console = info.Size()
+	if info, err := os.Stat(m.hardware.Console); err == nil {
+		m.consoleStart = info.Size()
 	}
-	console, err := child.Console(m.h.Console)
+	console, err := child.Console(m.hardware.Console)
 	if err != nil {
 		return err
 	}
 	undo = append(undo, func() { console.Close() })
-	args, err := m.args()
+	args, err := m.buildArgs()
 	if err != nil {
 		return err
 	}
@@ -117,40 +117,40 @@ func (m *machine) Start(ctx context.Context) (err error) {
 		return err
 	}
 	undo = append(undo, func() { stream.Close() })
-	m.qemu, err = run(m.driver.program, args, console, []*os.File{theirMonitor, theirStream, m.h.Network})
-	theirMonitor.Close() // else its end would not be seen
+	m.qemu, err = startProgram(m.driver.program, args, console, []*os.File{theirMonitor, theirStream, m.hardware.Network})
+	theirMonitor.Close() // else we would not see QEMU's end
 	theirStream.Close()
 	if err != nil {
 		return err
 	}
 	undo = append(undo, m.qemu.Kill)
 	if m.driver.accel == accelTCG {
-		hurry(m.qemu.PID(), true) // before it has threads
+		setBoost(m.qemu.PID(), true) // before QEMU has threads
 	}
-	m.monitor = newMonitor(monitor, m.happen)
+	m.monitor = newMonitor(monitor, m.handleEvent)
 	undo = append(undo, m.monitor.close)
-	if err := m.monitor.do(ctx, "qmp_capabilities", nil, nil); err != nil {
+	if err := m.monitor.execCommand(ctx, "qmp_capabilities", nil, nil); err != nil {
 		if errors.Is(err, errHungUp) {
 			<-m.qemu.Done()
-			return fmt.Errorf("QEMU does not start: %w", errors.Join(cmp.Or(m.qemu.Err(), errHungUp), m.helpless()))
+			return fmt.Errorf("QEMU does not start: %w", errors.Join(cmp.Or(m.qemu.Err(), errHungUp), m.shareDaemonError()))
 		}
 		return err
 	}
-	m.work.Go(func() { m.greet(stream) })
+	m.work.Go(func() { m.awaitGuest(stream) })
 	if m.driver.accel == accelTCG {
-		m.work.Go(m.calm)
+		m.work.Go(m.endBoost)
 	}
-	m.work.Go(m.unstick)
+	m.work.Go(m.resumeStalled)
 	m.work.Go(func() {
 		defer console.Close()
-		m.follow()
+		m.recordEnd()
 	})
 	return nil
 }
 
-// helpless is why a daemon of a share has ended, nil if all go on.
-func (m *machine) helpless() error {
-	for _, p := range m.helpers {
+// shareDaemonError returns why a daemon of a share has ended; nil if all run.
+func (m *machine) shareDaemonError() error {
+	for _, p := range m.daemons {
 		select {
 		case <-p.Done():
 			return cmp.Or(p.Err(), errors.New("virtiofsd has ended"))
@@ -160,7 +160,7 @@ func (m *machine) helpless() error {
 	return nil
 }
 
-// kindOf is the kind of what keeps a machine from starting.
+// kindOf returns the kind of an error of Start.
 func kindOf(err error) atoll.Kind {
 	switch kind := atoll.KindOf(err); {
 	case kind != "" && kind != atoll.ErrInternal:
@@ -171,18 +171,18 @@ func kindOf(err error) atoll.Kind {
 	return atoll.ErrUnavailable
 }
 
-// happen is told of events.
-func (m *machine) happen(event message) {
+// handleEvent records an event of QEMU.
+func (m *machine) handleEvent(event message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case event.Event == "SHUTDOWN":
 		m.reason = event.Data.Reason
 	case event.Event == "BLOCK_IO_ERROR" && event.Data.Full && event.Data.Action == "stop":
-		if !m.stalled() {
+		if !m.isStalled() {
 			m.stalls++
 		}
-		m.full = time.Now()
+		m.lastFull = time.Now()
 		select {
 		case m.stuck <- struct{}{}:
 		default:
@@ -190,12 +190,12 @@ func (m *machine) happen(event message) {
 	}
 }
 
-// stallPause is how long it takes until it is tried whether there is room for a disk again.
+// stallPause is the time between two attempts to resume a machine that waits for room on a disk.
 const stallPause = time.Second
 
-// unstick lets the machine go on that QEMU has stopped because the file of a disk could not
-// grow: what the guest has written is written then, or it is stopped again.
-func (m *machine) unstick() {
+// resumeStalled resumes the machine after QEMU has stopped it because the file of a disk could not
+// grow: QEMU then repeats the guest's write, or stops again.
+func (m *machine) resumeStalled() {
 	for {
 		select {
 		case <-m.ended:
@@ -207,28 +207,28 @@ func (m *machine) unstick() {
 			return
 		case <-time.After(stallPause):
 		}
-		m.rule.Lock()
+		m.pauseMu.Lock()
 		if !m.paused { // else Resume does it
-			_ = m.monitor.do(context.Background(), "cont", nil, nil) // it may have ended
+			_ = m.monitor.execCommand(context.Background(), "cont", nil, nil) // it may have ended
 		}
-		m.rule.Unlock()
+		m.pauseMu.Unlock()
 	}
 }
 
-// stalled reports whether the machine stands still since there is no room; m.mu is held.
-// That there is some is known a while after it was tried.
-func (m *machine) stalled() bool { return time.Since(m.full) < 2*stallPause }
+// isStalled reports whether the machine is stopped for lack of room; m.mu is held. It turns false
+// some time after the first successful attempt.
+func (m *machine) isStalled() bool { return time.Since(m.lastFull) < 2*stallPause }
 
 // Stalled implements vm.Staller.
 func (m *machine) Stalled() (now bool, times int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.stalled(), m.stalls
+	return m.isStalled(), m.stalls
 }
 
-// greet waits for the guest to come up.
-func (m *machine) greet(stream io.ReadWriteCloser) {
-	defer close(m.greeted)
+// awaitGuest waits for the guest to come up, and opens the session with it.
+func (m *machine) awaitGuest(stream io.ReadWriteCloser) {
+	defer close(m.guestReady)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	m.work.Go(func() {
@@ -238,44 +238,44 @@ func (m *machine) greet(stream io.ReadWriteCloser) {
 		case <-ctx.Done():
 		}
 	})
-	m.line, _ = mux.Host(ctx, stream) // it fails when the machine ends
+	m.session, _ = mux.Host(ctx, stream) // fails when the machine ends
 }
 
-// follow notes how the machine ends.
-func (m *machine) follow() {
+// recordEnd waits for the end of QEMU, and records its reason.
+func (m *machine) recordEnd() {
 	<-m.qemu.Done()
-	m.monitor.close() // all that it has said is heard
+	m.monitor.close() // QEMU's last events are handled then
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer close(m.ended)
 	switch err := m.qemu.Err(); {
-	case m.asked || m.reason == "guest-shutdown":
+	case m.endAsked || m.reason == "guest-shutdown":
 	case m.reason == "guest-reset" || m.reason == "guest-panic":
-		m.failed = fmt.Errorf("the guest has crashed: %s", cmp.Or(vm.LastWords(m.h.Console, m.console), "it said nothing"))
+		m.failed = fmt.Errorf("the guest has crashed: %s", cmp.Or(vm.LastWords(m.hardware.Console, m.consoleStart), "it said nothing"))
 	case err != nil:
 		m.failed = err
 	default:
-		m.failed = fmt.Errorf("QEMU has ended: %s", cmp.Or(m.reason, "it did not say why"))
+		m.failed = fmt.Errorf("QEMU has ended: %s", cmp.Or(m.reason, "unknown reason"))
 	}
 }
 
-// Dial implements vm.Machine: over vsock where the machine has that, else over the
-// line on its serial port.
+// Dial implements vm.Machine: over vsock if the machine has one, else over the session on its
+// serial port.
 func (m *machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
-	if m.h.CID != 0 {
+	if m.hardware.CID != 0 {
 		return m.dialVsock(ctx, port)
 	}
 	select {
-	case <-m.greeted:
+	case <-m.guestReady:
 	case <-m.ended:
-		return nil, m.gone("dial")
+		return nil, m.endedError("dial")
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if m.line == nil {
-		return nil, m.gone("dial")
+	if m.session == nil {
+		return nil, m.endedError("dial")
 	}
-	conn, err := m.line.Open()
+	conn, err := m.session.Open()
 	if err == nil {
 		if err = mux.Connect(ctx, conn, port); err != nil {
 			conn.Close()
@@ -285,39 +285,39 @@ func (m *machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrUnavailable, "port %d of the machine: %w", port, err)
+		return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrUnavailable, "port %d of the machine: %w", port, err)
 	}
 	return conn, nil
 }
 
-// gone is the error of what needs a machine that runs.
-func (m *machine) gone(op string) error {
-	return atoll.Errorf(op, m.h.ID, atoll.ErrUnavailable, "the machine has ended")
+// endedError returns the error of calls that need a running machine.
+func (m *machine) endedError(op string) error {
+	return atoll.Errorf(op, m.hardware.ID, atoll.ErrUnavailable, "the machine has ended")
 }
 
-// dialPause is how long it takes until a guest that does not answer is asked again.
+// dialPause is the time between two attempts to connect to a guest.
 const dialPause = 100 * time.Millisecond
 
 func (m *machine) dialVsock(ctx context.Context, port uint32) (net.Conn, error) {
 	for {
-		conn, err := dialVsock(m.h.CID, port)
+		conn, err := dialVsock(m.hardware.CID, port)
 		if err == nil {
 			return conn, nil
 		}
 		select {
 		case <-time.After(dialPause):
 		case <-m.ended:
-			return nil, m.gone("dial")
+			return nil, m.endedError("dial")
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// Stop implements vm.Machine: the guest is asked on its control port.
+// Stop implements vm.Machine: it asks the guest on its power-off port.
 func (m *machine) Stop(ctx context.Context) error {
 	m.mu.Lock()
-	m.asked = true
+	m.endAsked = true
 	m.mu.Unlock()
 	if err := vm.PowerOff(ctx, m); err != nil {
 		return err
@@ -329,18 +329,18 @@ func (m *machine) Stop(ctx context.Context) error {
 func (m *machine) Kill() error {
 	m.killed.Do(func() {
 		m.mu.Lock()
-		m.asked = true
+		m.endAsked = true
 		m.mu.Unlock()
 		m.qemu.Kill()
 		<-m.ended
-		if <-m.greeted; m.line != nil {
-			_ = m.line.Close()
+		if <-m.guestReady; m.session != nil {
+			_ = m.session.Close()
 		}
-		for _, p := range m.helpers {
+		for _, p := range m.daemons {
 			p.Kill()
 		}
 		m.work.Wait()
-		for i := range m.h.Shares {
+		for i := range m.hardware.Shares {
 			_ = os.Remove(m.shareSocket(i))
 		}
 	})
@@ -358,20 +358,20 @@ func (m *machine) Wait(ctx context.Context) error {
 }
 
 // Pause implements vm.Machine.
-func (m *machine) Pause(ctx context.Context) error { return m.pause(ctx, true, "pause", "stop") }
+func (m *machine) Pause(ctx context.Context) error { return m.setPaused(ctx, true, "pause", "stop") }
 
 // Resume implements vm.Machine.
-func (m *machine) Resume(ctx context.Context) error { return m.pause(ctx, false, "resume", "cont") }
+func (m *machine) Resume(ctx context.Context) error { return m.setPaused(ctx, false, "resume", "cont") }
 
-func (m *machine) pause(ctx context.Context, paused bool, op, command string) error {
-	m.rule.Lock()
-	defer m.rule.Unlock()
-	err := m.monitor.do(ctx, command, nil, nil)
+func (m *machine) setPaused(ctx context.Context, paused bool, op, command string) error {
+	m.pauseMu.Lock()
+	defer m.pauseMu.Unlock()
+	err := m.monitor.execCommand(ctx, command, nil, nil)
 	if errors.Is(err, errHungUp) {
-		return m.gone(op)
+		return m.endedError(op)
 	}
 	if err != nil {
-		return atoll.E(op, m.h.ID, atoll.ErrInternal, err)
+		return atoll.E(op, m.hardware.ID, atoll.ErrInternal, err)
 	}
 	m.paused = paused
 	return nil
@@ -379,12 +379,12 @@ func (m *machine) pause(ctx context.Context, paused bool, op, command string) er
 
 // Snapshot implements vm.Machine.
 func (m *machine) Snapshot(context.Context, string) error {
-	return atoll.Errorf("snapshot", m.h.ID, atoll.ErrUnsupported, "machines of QEMU have no snapshots")
+	return atoll.Errorf("snapshot", m.hardware.ID, atoll.ErrUnsupported, "machines of QEMU have no snapshots")
 }
 
-// run starts a program, which has out as its stdout and files as its descriptors from 3
-// on. It dies with this process.
-func run(program string, args []string, out io.Writer, files []*os.File) (*child.Process, error) {
+// startProgram starts a program with out as its stdout and files as its descriptors from 3 on. The
+// program ends with this process.
+func startProgram(program string, args []string, out io.Writer, files []*os.File) (*child.Process, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.ExtraFiles, cmd.Env, cmd.Dir = out, files, []string{}, "/"
 	return child.Start(cmd)

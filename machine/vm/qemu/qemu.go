@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package qemu runs virtual machines on QEMU: with KVM where that works, else by
-// emulation, which needs no hardware and no rights.
+// Package qemu runs virtual machines on QEMU: with KVM if that works, else by emulation, which
+// needs no hardware support and no rights.
 package qemu
 
 import (
@@ -25,39 +25,39 @@ import (
 type Options struct {
 	// Program is QEMU's. Default: that of this machine's architecture, in PATH.
 	Program string
-	// Accel is "kvm" or "tcg", which is emulation. Default: kvm if a machine with
-	// Kernel comes up on it here, which New tries once for each boot of this machine.
+	// Accel is "kvm" or "tcg", which is emulation. Default: kvm if a machine with Kernel boots on
+	// it here, which New tries once for each boot of this computer.
 	Accel string
-	// Kernel is one to try that with.
+	// Kernel is the kernel for that trial.
 	Kernel string
-	// Cache is a directory for what was found out.
+	// Cache is a directory for the result of the trial.
 	Cache string
-	// Log receives what the driver has to say. Default: nowhere.
+	// Log receives the driver's messages. Default: none.
 	Log *slog.Logger
 }
 
-// What a machine runs on.
+// The accelerators.
 const (
 	accelKVM = "kvm"
 	accelTCG = "tcg"
 )
 
-// A Driver makes machines with QEMU.
+// A Driver creates machines with QEMU.
 type Driver struct {
 	opts    Options
 	program string
 	arch    arch
 	accel   string
-	why     string // there is no KVM
+	why     string // why KVM is not used
 	log     *slog.Logger
 }
 
-// New finds QEMU, and what its machines run on. Kinds: ErrUnavailable (it is not
-// installed), ErrInvalid.
+// New finds QEMU, and chooses the accelerator. Kinds: ErrUnavailable (QEMU is not installed),
+// ErrInvalid.
 func New(ctx context.Context, opts Options) (*Driver, error) {
 	a, ok := arches[runtime.GOARCH]
 	if !ok {
-		return nil, atoll.Errorf("qemu", "", atoll.ErrUnsupported, "there are no machines for %s", runtime.GOARCH)
+		return nil, atoll.Errorf("qemu", "", atoll.ErrUnsupported, "no virtual machines for architecture %s", runtime.GOARCH)
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -69,9 +69,9 @@ func New(ctx context.Context, opts Options) (*Driver, error) {
 	d := &Driver{opts: opts, program: path, arch: a, log: opts.Log}
 	switch opts.Accel {
 	case accelKVM, accelTCG:
-		d.accel, d.why = opts.Accel, "that was asked for"
+		d.accel, d.why = opts.Accel, "the configuration asks for it"
 	case "":
-		if d.accel, d.why, err = d.probe(ctx); err != nil {
+		if d.accel, d.why, err = d.chooseAccel(ctx); err != nil {
 			return nil, err
 		}
 	default:
@@ -80,7 +80,7 @@ func New(ctx context.Context, opts Options) (*Driver, error) {
 	return d, nil
 }
 
-// Find returns the path of QEMU's program: "" is that of this machine's architecture.
+// Find returns the path of QEMU's program: "" stands for that of this computer's architecture.
 // Kinds: ErrUnavailable.
 func Find(program string) (string, error) {
 	program = cmp.Or(program, arches[runtime.GOARCH].program)
@@ -103,11 +103,11 @@ func (d *Driver) Caps() vm.Caps {
 	return caps
 }
 
-// maxMTU is that of virtio's cards.
+// maxMTU is the limit of virtio's network cards.
 const maxMTU = 65535
 
-// Caps are those of every Driver here, as far as no machine has to be tried for that:
-// Emulated is.
+// Caps returns the capabilities of every Driver here, as far as they are known without trying a
+// machine: all but Emulated.
 func Caps() vm.Caps {
 	_, noShares := findShareDaemon()
 	return vm.Caps{
@@ -116,7 +116,7 @@ func Caps() vm.Caps {
 	}
 }
 
-// HasVsock reports whether Hardware.CID can be used.
+// HasVsock returns an error unless machines can have a Hardware.CID.
 func HasVsock() error {
 	f, err := os.OpenFile("/dev/vhost-vsock", os.O_RDWR, 0)
 	if err != nil {
@@ -137,13 +137,13 @@ func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 		p.Notes = append(p.Notes, "without KVM machines are emulated, and slow: "+d.why)
 	}
 	if _, err := findShareDaemon(); err != nil {
-		p.Notes = append(p.Notes, "no directories can be shared with machines: "+cause(err))
+		p.Notes = append(p.Notes, "no directories can be shared with machines: "+causeText(err))
 	}
 	return p
 }
 
-// Probe finds out whether New works with opts, and what its Driver says. Without a
-// kernel to try it with, KVM is only looked for.
+// Probe reports whether New works with opts, and the result of its Driver's Probe. Without a kernel
+// for a trial it only looks for KVM.
 func Probe(ctx context.Context, opts Options) atoll.Probe {
 	untried := opts.Kernel == "" && opts.Accel == ""
 	if untried {
@@ -151,22 +151,22 @@ func Probe(ctx context.Context, opts Options) atoll.Probe {
 	}
 	d, err := New(ctx, opts)
 	if err != nil {
-		return atoll.Probe{Reason: cause(err), Fix: "apt-get install " + packages[runtime.GOARCH]}
+		return atoll.Probe{Reason: causeText(err), Fix: "apt-get install " + packages[runtime.GOARCH]}
 	}
 	if !untried {
 		return d.Probe(ctx)
 	}
-	if d.why = usable(); d.why != "" {
+	if d.why = kvmProblem(); d.why != "" {
 		return d.Probe(ctx)
 	}
 	d.accel = accelKVM
 	p := d.Probe(ctx)
-	p.Notes = append(p.Notes, "there is "+kvmDevice+": whether machines come up on it is found out with the first kernel")
+	p.Notes = append(p.Notes, "there is "+kvmDevice+": the first machine will show whether it works")
 	return p
 }
 
-// cause is what an error of ours says apart from what was being done.
-func cause(err error) string {
+// causeText returns the text of an error without its operation.
+func causeText(err error) string {
 	if e := (*atoll.Error)(nil); errors.As(err, &e) && e.Err != nil {
 		return e.Err.Error()
 	}
@@ -175,11 +175,12 @@ func cause(err error) string {
 
 var _ vm.Driver = (*Driver)(nil)
 
-// kvmDevice is there where the kernel has KVM.
+// kvmDevice exists if the kernel has KVM.
 const kvmDevice = "/dev/kvm"
 
-// usable is why KVM cannot be used, as far as can be seen without trying.
-func usable() string {
+// kvmProblem returns why KVM does not work, as far as that shows without a trial; "" if there is no
+// reason.
+func kvmProblem() string {
 	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
 		if os.IsNotExist(err) {
 			return "there is no " + kvmDevice

@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 	vmtest.Run(t, vmtest.Lab{Driver: d, Hardware: hardware})
 }
 
-// hardware is that of a machine in which a guest comes up.
+// hardware returns the hardware of a machine in which a guest comes up.
 func hardware(t testing.TB) *vm.Hardware {
 	t.Helper()
 	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"))
@@ -152,7 +152,7 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// nice is how nice the threads are of the machine with that name.
+// nice returns the nice values of the threads of the machine with that name.
 func nice(t *testing.T, name string) (all []int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/task/*/stat")
@@ -178,7 +178,7 @@ func nice(t *testing.T, name string) (all []int) {
 	return all
 }
 
-// processes are those that have dir on their command line, and are not this program's.
+// processes returns the processes that have dir on their command line, except for this program's.
 func processes(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")

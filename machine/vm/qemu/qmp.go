@@ -12,17 +12,17 @@ import (
 	"sync"
 )
 
-// A monitor is QEMU's QMP, by which a machine is ruled: commands and their answers as
-// JSON, and in between what happens.
+// A monitor controls a machine over QEMU's QMP: commands and answers as JSON, with events in
+// between.
 type monitor struct {
 	conn io.ReadWriteCloser
 
-	order sync.Mutex // one command at a time: answers come in their order
-	reply chan message
-	ended chan struct{} // closed when QEMU has hung up
+	commandMu sync.Mutex // one command at a time: answers come in the order of commands
+	reply     chan message
+	ended     chan struct{} // closed when QEMU has hung up
 }
 
-// A message is an answer, or an event.
+// A message is an answer or an event of QEMU.
 type message struct {
 	Return json.RawMessage `json:"return"`
 	Error  *struct {
@@ -32,13 +32,13 @@ type message struct {
 	Event string `json:"event"`
 	Data  struct {
 		Reason string `json:"reason"`
-		Full   bool   `json:"nospace"` // of an error of a disk
-		Action string `json:"action"`  // what that has led to
+		Full   bool   `json:"nospace"` // of a disk's error: no room
+		Action string `json:"action"`  // what QEMU did about the error
 	} `json:"data"`
 }
 
-// newMonitor returns a monitor on conn, which it owns. Each event is passed to happen.
-func newMonitor(conn io.ReadWriteCloser, happen func(event message)) *monitor {
+// newMonitor returns a monitor on conn, which it owns. It passes each event to handle.
+func newMonitor(conn io.ReadWriteCloser, handle func(event message)) *monitor {
 	m := &monitor{conn: conn, reply: make(chan message, 1), ended: make(chan struct{})}
 	go func() {
 		defer close(m.ended)
@@ -50,7 +50,7 @@ func newMonitor(conn io.ReadWriteCloser, happen func(event message)) *monitor {
 			}
 			switch {
 			case a.Event != "":
-				happen(a)
+				handle(a)
 			case a.Return != nil || a.Error != nil: // else it is the greeting
 				m.reply <- a
 			}
@@ -59,13 +59,13 @@ func newMonitor(conn io.ReadWriteCloser, happen func(event message)) *monitor {
 	return m
 }
 
-// errHungUp is why a command is not answered.
+// errHungUp is the error of commands without an answer.
 var errHungUp = errors.New("QEMU has ended")
 
-// do executes a command, and reads what it returns into result, unless that is nil.
-func (m *monitor) do(ctx context.Context, command string, args map[string]any, result any) error {
-	m.order.Lock()
-	defer m.order.Unlock()
+// execCommand executes a command, and decodes its result into result unless that is nil.
+func (m *monitor) execCommand(ctx context.Context, command string, args map[string]any, result any) error {
+	m.commandMu.Lock()
+	defer m.commandMu.Unlock()
 	line, err := json.Marshal(map[string]any{"execute": command, "arguments": args})
 	if len(args) == 0 {
 		line, err = json.Marshal(map[string]any{"execute": command})
@@ -88,12 +88,12 @@ func (m *monitor) do(ctx context.Context, command string, args map[string]any, r
 	case <-m.ended:
 		return errHungUp
 	case <-ctx.Done():
-		_ = m.conn.Close() // the answer may come at any time, for the next one
+		_ = m.conn.Close() // the next command would get a late answer
 		return ctx.Err()
 	}
 }
 
-// close hangs up, and waits for what reads.
+// close hangs up, and waits for the end of the reading goroutine.
 func (m *monitor) close() {
 	_ = m.conn.Close()
 	for {

@@ -20,17 +20,16 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/internal/child"
 )
 
-// A shareDaemon is a virtiofsd: the one that was QEMU's own, or the one that has taken
-// its place.
+// A shareDaemon is a virtiofsd: the one that was part of QEMU, or its successor.
 type shareDaemon struct {
 	path   string
-	modern bool // which has other options, and can share read-only
+	modern bool // the successor, which has other options, and can share read-only
 }
 
-// Where virtiofsd is, which packages put beside QEMU and not into PATH.
+// shareDaemons lists the places of virtiofsd: packages install it beside QEMU and not in PATH.
 var shareDaemons = []string{"virtiofsd", "/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd", "/usr/libexec/qemu/virtiofsd"}
 
-// findShareDaemon looks for it once in a program.
+// findShareDaemon finds virtiofsd, once in the life of the program.
 var findShareDaemon = sync.OnceValues(func() (shareDaemon, error) {
 	for _, name := range shareDaemons {
 		if path, err := exec.LookPath(name); err == nil {
@@ -41,12 +40,12 @@ var findShareDaemon = sync.OnceValues(func() (shareDaemon, error) {
 	return shareDaemon{}, atoll.Errorf("share", "", atoll.ErrUnavailable, "virtiofsd is not installed: on Debian it is in qemu-system-common, or in virtiofsd")
 })
 
-// socketFD is the descriptor of its socket.
+// socketFD is the descriptor of the daemon's socket.
 const socketFD = 3
 
-// args are those for a share. Nothing is cached in the guest: others may change the
-// directory, and all see that at once.
-func (d shareDaemon) args(s vm.Share) []string {
+// buildArgs returns the daemon's arguments for a share. The guest caches nothing: other programs
+// may change the directory, and the guest sees changes at once.
+func (d shareDaemon) buildArgs(s vm.Share) []string {
 	args := []string{"--fd=" + strconv.Itoa(socketFD)}
 	if !d.modern {
 		escaped := strings.NewReplacer(`\`, `\\`, ",", `\,`).Replace(s.Dir)
@@ -59,9 +58,9 @@ func (d shareDaemon) args(s vm.Share) []string {
 	return args
 }
 
-// share starts the daemon of a share. It has a socket of ours, to which QEMU can connect
-// at once: one that it makes itself it would make note of where nobody tidies up.
-func (m *machine) share(i int, s vm.Share) (*child.Process, error) {
+// startShareDaemon starts the daemon of a share with a socket that we created, so that QEMU can
+// connect at once: the daemon would record a socket of its own in a place that nobody cleans up.
+func (m *machine) startShareDaemon(i int, s vm.Share) (*child.Process, error) {
 	d, err := findShareDaemon()
 	if err == nil && s.ReadOnly && !d.modern {
 		err = onReadOnly(s.Dir)
@@ -69,16 +68,16 @@ func (m *machine) share(i int, s vm.Share) (*child.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	socket, err := listen(m.shareSocket(i))
+	socket, err := listenUnix(m.shareSocket(i))
 	if err != nil {
 		return nil, err
 	}
-	defer socket.Close() // the daemon has its own
-	return run(d.path, d.args(s), nil, []*os.File{socket})
+	defer socket.Close() // the daemon has its own copy
+	return startProgram(d.path, d.buildArgs(s), nil, []*os.File{socket})
 }
 
-// listen makes a socket in place of what may be left of one.
-func listen(path string) (*os.File, error) {
+// listenUnix creates a socket, and removes an old one at the path first.
+func listenUnix(path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -91,20 +90,20 @@ func listen(path string) (*os.File, error) {
 	return l.File()
 }
 
-// shareSocket is where the daemon of a share listens.
+// shareSocket returns the path of the socket of a share's daemon.
 func (m *machine) shareSocket(i int) string {
-	return filepath.Join(m.h.Dir, "share"+strconv.Itoa(i)+".sock")
+	return filepath.Join(m.hardware.Dir, "share"+strconv.Itoa(i)+".sock")
 }
 
-// onReadOnly reports whether dir is on a mount that cannot be written to: the guest
-// decides how it mounts a share, and QEMU's own virtiofsd lets it write.
+// onReadOnly returns an error unless dir is on a read-only mount. The guest decides how it mounts a
+// share, and QEMU's own virtiofsd lets it write.
 func onReadOnly(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return err
 	}
 	if st.Flags&unix.ST_RDONLY == 0 {
-		return atoll.Errorf("share", dir, atoll.ErrUnsupported, "this virtiofsd cannot share it read-only: mount it so before, or install the one that has --readonly")
+		return atoll.Errorf("share", dir, atoll.ErrUnsupported, "this virtiofsd cannot share read-only: mount the directory read-only, or install a virtiofsd with --readonly")
 	}
 	return nil
 }

@@ -2,5 +2,6 @@
 
 package qemu
 
-// clock is what an emulated kernel has to be told of its clock.
-func clock() []string { return nil }
+// clockParams returns nothing: emulated kernels of this architecture need no parameters for their
+// clock.
+func clockParams() []string { return nil }

@@ -13,17 +13,17 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// starterVar holds the order that a process was started for.
+// starterVar is the environment variable with a starterOrder for a process of StartElsewhere.
 const starterVar = "ATOLL_TEST_STARTER"
 
-// A starterOrder is what a driver is made of, and a machine.
+// A starterOrder holds the options of a driver, and the hardware of a machine.
 type starterOrder[O any] struct {
 	Options  O
 	Hardware vm.Hardware
 }
 
-// Starter is for TestMain: in a process of StartElsewhere it starts the machine with a
-// driver that is made by open, says so, and stays. In all others it does nothing.
+// Starter is for TestMain: in a process of StartElsewhere it starts the machine with a driver from
+// open, prints that, and stays. In other processes it does nothing.
 func Starter[O any, D vm.Driver](open func(O) D) {
 	text := os.Getenv(starterVar)
 	if text == "" {
@@ -42,8 +42,8 @@ func Starter[O any, D vm.Driver](open func(O) D) {
 	time.Sleep(time.Hour)
 }
 
-// StartElsewhere starts a machine in a process of its own, which runs this test program
-// and does not end until kill is called, or the test ends.
+// StartElsewhere starts a machine in a process of its own, which runs this test program, and lives
+// until kill is called or the test ends.
 func StartElsewhere[O any](t testing.TB, opts O, h vm.Hardware) (kill func()) {
 	t.Helper()
 	text, err := json.Marshal(starterOrder[O]{opts, h})

@@ -1,5 +1,5 @@
-// Package vmtest is the suite that every vm.Driver passes, with guests of ours (package
-// guest) in its machines.
+// Package vmtest is the suite that every vm.Driver passes, with Atoll guests (package guest) in its
+// machines.
 package vmtest
 
 import (
@@ -25,62 +25,60 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A Lab is what the suite is run with.
+// A Lab holds the driver and the hardware for the suite.
 type Lab struct {
 	Driver vm.Driver
-	// Hardware returns what a machine is made of in which a guest comes up, with a disk
-	// "root", or a root archive, that has a shell and the usual small programs. The suite
-	// adds ID, Dir and Console.
+	// Hardware returns a machine whose guest comes up, with a disk "root", or a root archive, that
+	// has a shell and the usual small programs. The suite adds ID, Dir and Console.
 	Hardware func(t testing.TB) *vm.Hardware
-	// Dialled is whether the guest does not read what it is to be, since it is one
-	// already: its sandbox is served at once.
+	// Dialled means that the guest takes no Setup, since it serves its sandbox at once.
 	Dialled bool
 }
 
-// bootTime is how long a guest may take to come up, where it is not emulated.
-const bootTime = 20 * time.Second
+// bootTimeout bounds the boot of a guest that is not emulated.
+const bootTimeout = 20 * time.Second
 
 // Run runs the suite.
 func Run(t *testing.T, lab Lab) {
 	for _, test := range []struct {
 		name string
-		run  func(*testing.T, *room)
+		run  func(*testing.T, *testEnv)
 	}{
-		{"A guest comes up, is told what it is, runs commands, and powers off", life},
-		{"Connections carry much, at once, in both directions, and half-close", traffic},
-		{"A port where nothing listens is unavailable, and a call ends with its context", refusals},
-		{"What ends at once leaves nothing", killed},
-		{"A guest that crashes is told from one that powers off", crash},
-		{"A machine that is paused stands still", paused},
-		{"What a machine cannot be made of is refused", refused},
-		{"The console is appended to", console},
-		{"A disk keeps what was written to it", disks},
-		{"A directory can be shared, whatever its name", shares},
+		{"A guest comes up, takes its setup, runs commands, and powers off", testLife},
+		{"Connections carry much, at once, in both directions, and half-close", testTraffic},
+		{"A port where nothing listens is unavailable, and a call ends with its context", testNoListener},
+		{"A machine killed at once leaves nothing", testKill},
+		{"A guest that crashes differs from one that powers off", testCrash},
+		{"A machine that is paused stands still", testPause},
+		{"Invalid hardware is refused", testInvalidHardware},
+		{"The console is appended to", testConsole},
+		{"A disk keeps what was written to it", testDisks},
+		{"A directory can be shared, whatever its name", testShares},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, &room{lab, t}) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, &testEnv{lab, t}) })
 	}
 }
 
-// A room is where one test happens.
-type room struct {
+// A testEnv is the environment of one test.
+type testEnv struct {
 	lab Lab
 	t   *testing.T
 }
 
-// id is that of the sandbox in machines of the suite.
-const id = "0123456789abcdef0123456789abcdef"
+// sandboxID is the id of the sandbox in machines of the suite.
+const sandboxID = "0123456789abcdef0123456789abcdef"
 
-// ctx is one that ends if the machine takes far too long.
-func (r *room) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(r.t.Context(), testenv.Scale(vm.Scale(r.lab.Driver.Caps(), bootTime)))
+// bootContext returns a context that ends if the machine takes far too long.
+func (r *testEnv) bootContext() context.Context {
+	ctx, cancel := context.WithTimeout(r.t.Context(), testenv.Scale(vm.Scale(r.lab.Driver.Caps(), bootTimeout)))
 	r.t.Cleanup(cancel)
 	return ctx
 }
 
-// hardware is that of a new machine.
-func (r *room) hardware() *vm.Hardware {
+// newHardware returns the hardware of a new machine.
+func (r *testEnv) newHardware() *vm.Hardware {
 	r.t.Helper()
-	dir, err := os.MkdirTemp("", "vm") // t.TempDir's would be too long for a socket
+	dir, err := os.MkdirTemp("", "vm") // t.TempDir's path would be too long for a socket
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -100,14 +98,14 @@ func (r *room) hardware() *vm.Hardware {
 	return h
 }
 
-// start starts a machine, which is killed when the test ends.
-func (r *room) start(h *vm.Hardware) vm.Machine {
+// startMachine starts a machine, and kills it when the test ends.
+func (r *testEnv) startMachine(h *vm.Hardware) vm.Machine {
 	r.t.Helper()
 	m, err := r.lab.Driver.New(h)
 	if err != nil {
 		r.t.Fatalf("New: %v", err)
 	}
-	if err := m.Start(r.ctx()); err != nil {
+	if err := m.Start(r.bootContext()); err != nil {
 		r.t.Fatalf("Start: %v", err)
 	}
 	r.t.Cleanup(func() {
@@ -118,25 +116,25 @@ func (r *room) start(h *vm.Hardware) vm.Machine {
 	return m
 }
 
-// tell tells the guest what it is, besides what all are.
-func (r *room) tell(m vm.Machine, change ...func(*guest.Setup)) guest.Reply {
+// sendSetup sends the guest its setup, after the changes.
+func (r *testEnv) sendSetup(m vm.Machine, change ...func(*guest.Setup)) guest.Reply {
 	r.t.Helper()
 	entropy := make([]byte, 32)
 	_, _ = rand.Read(entropy)
 	setup := guest.Setup{
-		Config: guest.Config{ID: id, Workdir: "/work"}, Hostname: "box", Time: time.Now().UnixNano(), Entropy: entropy,
+		Config: guest.Config{ID: sandboxID, Workdir: "/work"}, Hostname: "box", Time: time.Now().UnixNano(), Entropy: entropy,
 		Root: guest.Root{Disk: "root"},
 	}
 	for _, c := range change {
 		c(&setup)
 	}
-	return r.order(m, guest.Order{Setup: &setup})
+	return r.sendOrder(m, guest.Order{Setup: &setup})
 }
 
-// order asks the guest for something.
-func (r *room) order(m vm.Machine, o guest.Order) guest.Reply {
+// sendOrder sends an order to the guest.
+func (r *testEnv) sendOrder(m vm.Machine, o guest.Order) guest.Reply {
 	r.t.Helper()
-	conn, err := m.Dial(r.ctx(), vm.PortControl)
+	conn, err := m.Dial(r.bootContext(), vm.PortControl)
 	if err != nil {
 		r.t.Fatalf("Dial the control port: %v", err)
 	}
@@ -151,11 +149,11 @@ func (r *room) order(m vm.Machine, o guest.Order) guest.Reply {
 	return reply
 }
 
-// sandbox is the one in a machine, whose guest is told what it is.
-func (r *room) sandbox(m vm.Machine, change ...func(*guest.Setup)) atoll.Sandbox {
+// openSandbox returns the sandbox in a machine, after sending its guest the setup.
+func (r *testEnv) openSandbox(m vm.Machine, change ...func(*guest.Setup)) atoll.Sandbox {
 	r.t.Helper()
 	if !r.lab.Dialled {
-		if reply := r.tell(m, change...); reply.Kind != "" || reply.Message != "" {
+		if reply := r.sendSetup(m, change...); reply.Kind != "" || reply.Message != "" {
 			r.t.Fatalf("the guest says: %s", reply.Message)
 		}
 	}
@@ -165,43 +163,43 @@ func (r *room) sandbox(m vm.Machine, change ...func(*guest.Setup)) atoll.Sandbox
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	return c.Sandbox(id)
+	return c.Sandbox(sandboxID)
 }
 
-// output is what a command prints.
-func (r *room) output(sb atoll.Sandbox, args ...string) string {
+// commandOutput returns the output of a command.
+func (r *testEnv) commandOutput(sb atoll.Sandbox, args ...string) string {
 	r.t.Helper()
-	out, err := atoll.Output(r.ctx(), sb, &atoll.Command{Args: args})
+	out, err := atoll.Output(r.bootContext(), sb, &atoll.Command{Args: args})
 	if err != nil {
 		r.t.Fatalf("%s: %v", strings.Join(args, " "), err)
 	}
 	return string(out)
 }
 
-func life(t *testing.T, r *room) {
-	m := r.start(r.hardware())
-	sb := r.sandbox(m)
-	if out := r.output(sb, "sh", "-c", "echo hello && pwd"); out != "hello\n/work\n" {
+func testLife(t *testing.T, r *testEnv) {
+	m := r.startMachine(r.newHardware())
+	sb := r.openSandbox(m)
+	if out := r.commandOutput(sb, "sh", "-c", "echo hello && pwd"); out != "hello\n/work\n" {
 		t.Errorf("it prints %q", out)
 	}
 	if !r.lab.Dialled {
-		if out := r.output(sb, "sh", "-c", "cat /proc/sys/kernel/hostname; touch /new && ls -d /new"); out != "box\n/new\n" {
+		if out := r.commandOutput(sb, "sh", "-c", "cat /proc/sys/kernel/hostname; touch /new && ls -d /new"); out != "box\n/new\n" {
 			t.Errorf("it prints %q", out)
 		}
-		if reply := r.tell(m); reply.Kind != atoll.ErrConflict {
-			t.Errorf("told once more it says %+v", reply)
+		if reply := r.sendSetup(m); reply.Kind != atoll.ErrConflict {
+			t.Errorf("a second setup: %+v", reply)
 		}
 	}
 	if !r.lab.Dialled && !r.lab.Driver.Caps().Root { // else the clock is everybody's
-		clock(t, r, m, sb)
+		checkClock(t, r, m, sb)
 	}
-	if err := m.Stop(r.ctx()); err != nil {
+	if err := m.Stop(r.bootContext()); err != nil {
 		t.Fatalf("Stop: %v", err)
 	}
-	if err := m.Wait(r.ctx()); err != nil {
+	if err := m.Wait(r.bootContext()); err != nil {
 		t.Errorf("Wait: %v", err)
 	}
-	if _, err := m.Dial(r.ctx(), vm.PortAPI); atoll.KindOf(err) != atoll.ErrUnavailable {
+	if _, err := m.Dial(r.bootContext(), vm.PortAPI); atoll.KindOf(err) != atoll.ErrUnavailable {
 		t.Errorf("Dial after the end: %v", err)
 	}
 	for range 2 {
@@ -211,9 +209,9 @@ func life(t *testing.T, r *room) {
 	}
 }
 
-// clock checks that a clock which is behind is set when the guest hears what time it is,
-// and that no clock goes back for that.
-func clock(t *testing.T, r *room, m vm.Machine, sb atoll.Sandbox) {
+// checkClock checks that the guest sets a clock which is behind when it learns the time, and that
+// no clock goes back for that.
+func checkClock(t *testing.T, r *testEnv, m vm.Machine, sb atoll.Sandbox) {
 	now := time.Now()
 	for _, tt := range []struct {
 		name        string
@@ -224,26 +222,26 @@ func clock(t *testing.T, r *room, m vm.Machine, sb atoll.Sandbox) {
 		{"an hour ahead", now.Add(time.Hour), now, now.Add(time.Hour), now.Add(2 * time.Hour)},
 	} {
 		for _, o := range []guest.Order{{Time: tt.is.UnixNano()}, {Count: true, Now: tt.said.UnixNano()}} {
-			if reply := r.order(m, o); reply.Kind != "" || reply.Message != "" {
+			if reply := r.sendOrder(m, o); reply.Kind != "" || reply.Message != "" {
 				t.Errorf("%s: %+v: %s", tt.name, o, reply.Message)
 			}
 		}
-		seconds, err := strconv.ParseInt(strings.TrimSpace(r.output(sb, "date", "+%s")), 10, 64)
+		seconds, err := strconv.ParseInt(strings.TrimSpace(r.commandOutput(sb, "date", "+%s")), 10, 64)
 		if got := time.Unix(seconds, 0); err != nil || got.Before(tt.from.Truncate(time.Second)) || got.After(tt.until) {
 			t.Errorf("%s: the clock says %v, %v; want one from %v to %v", tt.name, got, err, tt.from, tt.until)
 		}
 	}
 }
 
-func traffic(t *testing.T, r *room) {
-	sb := r.sandbox(r.start(r.hardware()))
+func testTraffic(t *testing.T, r *testEnv) {
+	sb := r.openSandbox(r.startMachine(r.newHardware()))
 	const size, many = 1 << 20, 8
 	var all sync.WaitGroup
 	for range many {
 		all.Go(func() {
 			data := make([]byte, size)
 			_, _ = rand.Read(data)
-			out, err := atoll.Output(r.ctx(), sb, &atoll.Command{Args: []string{"cat"}, Stdin: bytes.NewReader(data)})
+			out, err := atoll.Output(r.bootContext(), sb, &atoll.Command{Args: []string{"cat"}, Stdin: bytes.NewReader(data)})
 			if err != nil || !bytes.Equal(out, data) {
 				t.Errorf("%d of %d bytes came back, %v", len(out), size, err)
 			}
@@ -252,8 +250,8 @@ func traffic(t *testing.T, r *room) {
 	all.Wait()
 }
 
-func refusals(t *testing.T, r *room) {
-	m := r.start(r.hardware())
+func testNoListener(t *testing.T, r *testEnv) {
+	m := r.startMachine(r.newHardware())
 	early, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := m.Dial(early, vm.PortAPI); err == nil || !errors.Is(err, context.DeadlineExceeded) && atoll.KindOf(err) != atoll.ErrUnavailable {
@@ -262,7 +260,7 @@ func refusals(t *testing.T, r *room) {
 	if err := m.Wait(early); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait: %v", err)
 	}
-	r.sandbox(m)
+	r.openSandbox(m)
 	ctx, cancel := context.WithTimeout(t.Context(), vm.Scale(r.lab.Driver.Caps(), time.Second))
 	defer cancel()
 	if conn, err := m.Dial(ctx, 4711); atoll.KindOf(err) != atoll.ErrUnavailable && !errors.Is(err, context.DeadlineExceeded) {
@@ -270,8 +268,8 @@ func refusals(t *testing.T, r *room) {
 	}
 }
 
-func killed(t *testing.T, r *room) {
-	m := r.start(r.hardware())
+func testKill(t *testing.T, r *testEnv) {
+	m := r.startMachine(r.newHardware())
 	begin := time.Now()
 	if err := m.Kill(); err != nil { // long before the guest is up
 		t.Errorf("Kill: %v", err)
@@ -279,12 +277,12 @@ func killed(t *testing.T, r *room) {
 	if took := time.Since(begin); took > testenv.Scale(10*time.Second) {
 		t.Errorf("Kill took %s", took)
 	}
-	if err := m.Wait(r.ctx()); err != nil {
+	if err := m.Wait(r.bootContext()); err != nil {
 		t.Errorf("Wait: %v", err)
 	}
 
-	m = r.start(r.hardware())
-	sb := r.sandbox(m)
+	m = r.startMachine(r.newHardware())
+	sb := r.openSandbox(m)
 	dialled := make(chan error, 1)
 	go func() {
 		_, err := atoll.Output(context.Background(), sb, &atoll.Command{Args: []string{"sleep", "1000"}})
@@ -304,44 +302,44 @@ func killed(t *testing.T, r *room) {
 	}
 }
 
-func crash(t *testing.T, r *room) {
+func testCrash(t *testing.T, r *testEnv) {
 	if r.lab.Driver.Caps().Root {
-		t.Skip("the kernel is that of all machines")
+		t.Skip("all machines share the kernel")
 	}
-	m := r.start(r.hardware())
-	sb := r.sandbox(m)
+	m := r.startMachine(r.newHardware())
+	sb := r.openSandbox(m)
 	go func() { // nobody answers it
-		_ = atoll.Run(r.ctx(), sb, &atoll.Command{Args: []string{"sh", "-c", "echo c > /proc/sysrq-trigger"}})
+		_ = atoll.Run(r.bootContext(), sb, &atoll.Command{Args: []string{"sh", "-c", "echo c > /proc/sysrq-trigger"}})
 	}()
-	err := m.Wait(r.ctx())
-	if err == nil || r.ctx().Err() != nil || !strings.Contains(err.Error(), "kernel panic") {
+	err := m.Wait(r.bootContext())
+	if err == nil || r.bootContext().Err() != nil || !strings.Contains(err.Error(), "kernel panic") {
 		t.Errorf("Wait: %v", err)
 	}
 }
 
-func paused(t *testing.T, r *room) {
+func testPause(t *testing.T, r *testEnv) {
 	if !r.lab.Driver.Caps().Pause {
-		m := r.start(r.hardware())
-		for op, err := range map[string]error{"Pause": m.Pause(r.ctx()), "Resume": m.Resume(r.ctx())} {
+		m := r.startMachine(r.newHardware())
+		for op, err := range map[string]error{"Pause": m.Pause(r.bootContext()), "Resume": m.Resume(r.bootContext())} {
 			if atoll.KindOf(err) != atoll.ErrUnsupported {
 				t.Errorf("%s: %v", op, err)
 			}
 		}
 		return
 	}
-	m := r.start(r.hardware())
-	sb := r.sandbox(m)
-	if err := m.Pause(r.ctx()); err != nil {
+	m := r.startMachine(r.newHardware())
+	sb := r.openSandbox(m)
+	if err := m.Pause(r.bootContext()); err != nil {
 		t.Fatalf("Pause: %v", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- atoll.Run(r.ctx(), sb, &atoll.Command{Args: []string{"true"}}) }()
+	go func() { done <- atoll.Run(r.bootContext(), sb, &atoll.Command{Args: []string{"true"}}) }()
 	select {
 	case err := <-done:
 		t.Errorf("while it is paused it answers, %v", err)
 	case <-time.After(500 * time.Millisecond):
 	}
-	if err := m.Resume(r.ctx()); err != nil {
+	if err := m.Resume(r.bootContext()); err != nil {
 		t.Fatalf("Resume: %v", err)
 	}
 	if err := <-done; err != nil {
@@ -349,7 +347,7 @@ func paused(t *testing.T, r *room) {
 	}
 }
 
-func refused(t *testing.T, r *room) {
+func testInvalidHardware(t *testing.T, r *testEnv) {
 	changes := map[string]func(*vm.Hardware){
 		"no memory":     func(h *vm.Hardware) { h.Memory = 0 },
 		"no CPU":        func(h *vm.Hardware) { h.CPUs = 0 },
@@ -362,13 +360,13 @@ func refused(t *testing.T, r *room) {
 		delete(changes, "no CPU")
 	}
 	for what, change := range changes {
-		h := r.hardware()
+		h := r.newHardware()
 		change(h)
 		if m, err := r.lab.Driver.New(h); atoll.KindOf(err) != atoll.ErrInvalid && atoll.KindOf(err) != atoll.ErrUnsupported {
 			t.Errorf("%s: %v, %v", what, m, err)
 		}
 	}
-	h := r.hardware()
+	h := r.newHardware()
 	if h.Root != "" {
 		h.Root = filepath.Join(t.TempDir(), "gone.tar")
 	} else {
@@ -376,7 +374,7 @@ func refused(t *testing.T, r *room) {
 	}
 	m, err := r.lab.Driver.New(h)
 	if err == nil {
-		if err = m.Start(r.ctx()); err == nil {
+		if err = m.Start(r.bootContext()); err == nil {
 			_ = m.Kill()
 		}
 	}
@@ -385,7 +383,7 @@ func refused(t *testing.T, r *room) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if m, err = r.lab.Driver.New(r.hardware()); err != nil {
+	if m, err = r.lab.Driver.New(r.newHardware()); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Start(ended); !errors.Is(err, context.Canceled) {
@@ -393,14 +391,14 @@ func refused(t *testing.T, r *room) {
 	}
 }
 
-func console(t *testing.T, r *room) {
-	h := r.hardware()
+func testConsole(t *testing.T, r *testEnv) {
+	h := r.newHardware()
 	said := fmt.Sprintf("said before %d\n", time.Now().UnixNano())
 	if err := os.WriteFile(h.Console, []byte(said), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := r.start(h)
-	r.sandbox(m)
+	m := r.startMachine(h)
+	r.openSandbox(m)
 	_ = m.Kill()
 	text, err := os.ReadFile(h.Console)
 	if err != nil || !strings.HasPrefix(string(text), said) {
@@ -411,9 +409,9 @@ func console(t *testing.T, r *room) {
 	}
 }
 
-func disks(t *testing.T, r *room) {
+func testDisks(t *testing.T, r *testEnv) {
 	if r.lab.Dialled {
-		t.Skip("the guest is not told what it is")
+		t.Skip("the guest takes no setup")
 	}
 	if len(r.lab.Driver.Caps().Formats) == 0 {
 		t.Skip("there are no disks")
@@ -427,18 +425,18 @@ func disks(t *testing.T, r *room) {
 		t.Fatal(err)
 	}
 	for i, end := range []string{"stop", "kill", "look"} {
-		h := r.hardware()
+		h := r.newHardware()
 		h.Disks = append(h.Disks, vm.Disk{ID: "scratch", Path: path})
-		m := r.start(h)
-		sb := r.sandbox(m, func(s *guest.Setup) {
+		m := r.startMachine(h)
+		sb := r.openSandbox(m, func(s *guest.Setup) {
 			s.Root.Upper = "scratch"
 			s.Mounts = []guest.MachineDir{{Target: "/tmp/mine", Size: 1 << 20}}
 		})
-		if out := r.output(sb, "sh", "-c", "cat /kept/* 2>/dev/null; mkdir -p /kept; echo "+end+" > /kept/"+end+"; sync; df -k /tmp/mine | tail -1"); !strings.HasPrefix(out, []string{"", "stop\n", "kill\nstop\n"}[i]) || !strings.Contains(out, "1024") {
+		if out := r.commandOutput(sb, "sh", "-c", "cat /kept/* 2>/dev/null; mkdir -p /kept; echo "+end+" > /kept/"+end+"; sync; df -k /tmp/mine | tail -1"); !strings.HasPrefix(out, []string{"", "stop\n", "kill\nstop\n"}[i]) || !strings.Contains(out, "1024") {
 			t.Errorf("in life %d it prints %q", i, out)
 		}
 		if end == "stop" {
-			if err := m.Stop(r.ctx()); err != nil {
+			if err := m.Stop(r.bootContext()); err != nil {
 				t.Errorf("Stop: %v", err)
 			}
 		}
@@ -446,18 +444,18 @@ func disks(t *testing.T, r *room) {
 			t.Errorf("Kill: %v", err)
 		}
 	}
-	m := r.start(r.hardware())
-	if reply := r.tell(m, func(s *guest.Setup) { s.Root.Upper = "none" }); !strings.Contains(reply.Message, `no disk "none"`) {
+	m := r.startMachine(r.newHardware())
+	if reply := r.sendSetup(m, func(s *guest.Setup) { s.Root.Upper = "none" }); !strings.Contains(reply.Message, `no disk "none"`) {
 		t.Errorf("of a disk that is not there the guest says %+v", reply)
 	}
 }
 
-func shares(t *testing.T, r *room) {
+func testShares(t *testing.T, r *testEnv) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("shared\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h := r.hardware()
+	h := r.newHardware()
 	h.Shares = []vm.Share{{Tag: "mine", Dir: dir}}
 	if !r.lab.Driver.Caps().Shares {
 		if m, err := r.lab.Driver.New(h); atoll.KindOf(err) != atoll.ErrUnsupported {
@@ -465,9 +463,9 @@ func shares(t *testing.T, r *room) {
 		}
 		return
 	}
-	m := r.start(h)
-	sb := r.sandbox(m, func(s *guest.Setup) { s.Mounts = []guest.MachineDir{{Target: "/mine", Share: "mine"}} })
-	if out := r.output(sb, "sh", "-c", "cat /mine/file; echo back > /mine/new"); out != "shared\n" {
+	m := r.startMachine(h)
+	sb := r.openSandbox(m, func(s *guest.Setup) { s.Mounts = []guest.MachineDir{{Target: "/mine", Share: "mine"}} })
+	if out := r.commandOutput(sb, "sh", "-c", "cat /mine/file; echo back > /mine/new"); out != "shared\n" {
 		t.Errorf("it prints %q", out)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "new")); err != nil || string(text) != "back\n" {
@@ -475,16 +473,16 @@ func shares(t *testing.T, r *room) {
 	}
 	_ = m.Kill()
 
-	h = r.hardware()
+	h = r.newHardware()
 	h.Shares = []vm.Share{{Tag: "mine", Dir: dir}, {Tag: "gone", Dir: filepath.Join(dir, "gone")}}
 	if m, err := r.lab.Driver.New(h); err != nil {
 		t.Fatal(err)
-	} else if err = m.Start(r.ctx()); err == nil {
+	} else if err = m.Start(r.bootContext()); err == nil {
 		t.Error("a directory that is not there is shared")
 		_ = m.Kill()
 	}
 
-	h = r.hardware()
+	h = r.newHardware()
 	h.Shares = []vm.Share{{Tag: "mine", Dir: dir, ReadOnly: true}}
 	if m, err := r.lab.Driver.New(h); !r.lab.Driver.Caps().Locked {
 		if atoll.KindOf(err) != atoll.ErrUnsupported {
@@ -492,14 +490,14 @@ func shares(t *testing.T, r *room) {
 		}
 	} else if err != nil {
 		t.Fatal(err)
-	} else if err = m.Start(r.ctx()); err != nil { // it may need a directory that cannot be written to
+	} else if err = m.Start(r.bootContext()); err != nil { // it may need a directory that cannot be written to
 		if atoll.KindOf(err) != atoll.ErrUnsupported {
 			t.Errorf("Start: %v", err)
 		}
 	} else {
 		defer m.Kill()
-		sb = r.sandbox(m, func(s *guest.Setup) { s.Mounts = []guest.MachineDir{{Target: "/mine", Share: "mine"}} })
-		if out := r.output(sb, "sh", "-c", "cat /mine/file; echo back > /mine/new || echo refused"); out != "shared\nrefused\n" {
+		sb = r.openSandbox(m, func(s *guest.Setup) { s.Mounts = []guest.MachineDir{{Target: "/mine", Share: "mine"}} })
+		if out := r.commandOutput(sb, "sh", "-c", "cat /mine/file; echo back > /mine/new || echo refused"); out != "shared\nrefused\n" {
 			t.Errorf("it prints %q", out)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// What is in a machine's directory, by name. Those of ports have their number after it.
+// The names of files in a machine's directory. Those of ports end with the number.
 const (
 	baseDir     = "vz" // in Hardware.Dir
 	restSock    = "rest"
@@ -18,59 +18,61 @@ const (
 	portSock    = "p"
 )
 
-// networkFD is what vfkit inherits.
+// networkFD is the descriptor of the network that vfkit inherits.
 const networkFD = 3
 
-func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+func (m *machine) filePath(name string) string { return filepath.Join(m.dir, name) }
 
-func (m *machine) port(n uint32) string {
-	return m.path(portSock + strconv.FormatUint(uint64(n), 10))
+func (m *machine) portSocket(n uint32) string {
+	return m.filePath(portSock + strconv.FormatUint(uint64(n), 10))
 }
 
-// ports are those that vfkit has to know.
-func (m *machine) ports() []uint32 {
-	if slices.Contains(m.h.Ports, vm.PortPowerOff) {
-		return m.h.Ports
+// listenPorts returns the ports that vfkit has to know.
+func (m *machine) listenPorts() []uint32 {
+	if slices.Contains(m.hardware.Ports, vm.PortPowerOff) {
+		return m.hardware.Ports
 	}
-	return append(slices.Clip(m.h.Ports), vm.PortPowerOff)
+	return append(slices.Clip(m.hardware.Ports), vm.PortPowerOff)
 }
 
-// cmdline is what the kernel is told.
-func (m *machine) cmdline() []string { return append([]string{"console=hvc0"}, m.h.Cmdline...) }
+// kernelCmdline returns the words of the kernel's command line.
+func (m *machine) kernelCmdline() []string {
+	return append([]string{"console=hvc0"}, m.hardware.Cmdline...)
+}
 
-// args are vfkit's. It splits what follows --bootloader and --device at commas, and takes
-// quotes away from the kernel's command line only.
-func (m *machine) args() []string {
-	boot := "linux,kernel=" + m.h.Kernel
-	if m.h.Initrd != "" {
-		boot += ",initrd=" + m.h.Initrd
+// buildArgs returns vfkit's arguments. vfkit splits the values of --bootloader and --device at
+// commas, and removes quotes only from the kernel's command line.
+func (m *machine) buildArgs() []string {
+	boot := "linux,kernel=" + m.hardware.Kernel
+	if m.hardware.Initrd != "" {
+		boot += ",initrd=" + m.hardware.Initrd
 	}
-	boot += `,cmdline="` + strings.Join(m.cmdline(), " ") + `"`
+	boot += `,cmdline="` + strings.Join(m.kernelCmdline(), " ") + `"`
 	args := []string{
 		"--log-level", "error",
-		"--cpus", strconv.Itoa(m.h.CPUs),
-		"--memory", strconv.FormatInt(int64(m.h.Memory>>20), 10),
-		"--restful-uri", "unix://" + m.path(restSock),
+		"--cpus", strconv.Itoa(m.hardware.CPUs),
+		"--memory", strconv.FormatInt(int64(m.hardware.Memory>>20), 10),
+		"--restful-uri", "unix://" + m.filePath(restSock),
 		"--bootloader", boot,
 		"--device", "virtio-rng",
-		"--device", "virtio-serial,logFilePath=" + m.path(consoleFile),
+		"--device", "virtio-serial,logFilePath=" + m.filePath(consoleFile),
 	}
-	for _, d := range m.h.Disks {
-		// That there is readonly is not in vfkit's documentation, but in what reads it.
+	for _, d := range m.hardware.Disks {
+		// vfkit's documentation lacks readonly, but its parser has it.
 		dev := "virtio-blk,path=" + d.Path + ",deviceId=" + d.ID
 		if d.ReadOnly {
 			dev += ",readonly"
 		}
 		args = append(args, "--device", dev)
 	}
-	for _, s := range m.h.Shares {
+	for _, s := range m.hardware.Shares {
 		args = append(args, "--device", "virtio-fs,sharedDir="+s.Dir+",mountTag="+s.Tag)
 	}
-	for _, p := range m.ports() {
-		args = append(args, "--device", fmt.Sprintf("virtio-vsock,port=%d,socketURL=%s,connect", p, m.port(p)))
+	for _, p := range m.listenPorts() {
+		args = append(args, "--device", fmt.Sprintf("virtio-vsock,port=%d,socketURL=%s,connect", p, m.portSocket(p)))
 	}
-	if m.h.Network != nil {
-		args = append(args, "--device", fmt.Sprintf("virtio-net,fd=%d,mac=%s", networkFD, m.h.MAC))
+	if m.hardware.Network != nil {
+		args = append(args, "--device", fmt.Sprintf("virtio-net,fd=%d,mac=%s", networkFD, m.hardware.MAC))
 	}
 	return args
 }

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// The framework empties a console's file when a machine begins, and writes to it without
-// end. So it gets one of its own, which is followed, and made smaller as it is.
+// The framework empties a console's file when a machine starts, and then writes without limit. So it
+// gets a file of its own, which a follower copies and truncates.
 
 const (
-	look  = 100 * time.Millisecond
-	spare = 4 << 20 // what of it may have been read and still take space
+	pollInterval = 100 * time.Millisecond
+	maxCopied    = 4 << 20 // bytes of the file that may be copied and still take space
 )
 
-// A follower passes on what is appended to a file.
+// A follower copies what is appended to a file.
 type follower struct {
 	path string
 	to   io.WriteCloser
-	at   int64 // how far it has read
-	free int64 // up to where the file takes no space any more
+	at   int64 // the offset up to which the file is copied
+	free int64 // the offset up to which the file takes no space any more
 	stop chan struct{}
 	done chan struct{}
 }
 
-// follow owns to from then on.
-func follow(path string, to io.WriteCloser) *follower {
+// followFile starts a follower, which owns to from then on.
+func followFile(path string, to io.WriteCloser) *follower {
 	f := &follower{path: path, to: to, stop: make(chan struct{}), done: make(chan struct{})}
-	go f.run()
+	go f.copyLoop()
 	return f
 }
 
-func (f *follower) run() {
+func (f *follower) copyLoop() {
 	defer close(f.done)
 	defer f.to.Close()
 	for {
@@ -41,17 +41,17 @@ func (f *follower) run() {
 		select {
 		case <-f.stop:
 			last = true
-		case <-time.After(look):
+		case <-time.After(pollInterval):
 		}
-		f.pass()
+		f.copyNew()
 		if last {
 			return
 		}
 	}
 }
 
-// pass passes on what is new. A file that is not there yet is none.
-func (f *follower) pass() {
+// copyNew copies what is new. A missing file counts as empty.
+func (f *follower) copyNew() {
 	file, err := os.OpenFile(f.path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) || err != nil {
 		return
@@ -63,18 +63,18 @@ func (f *follower) pass() {
 	}
 	if size := info.Size(); size < f.at {
 		if size == 0 {
-			return // as we made it
+			return // truncated by us
 		}
 		f.at, f.free = 0, 0 // its writer appends
 	}
-	n, _ := io.Copy(f.to, io.NewSectionReader(file, f.at, info.Size()-f.at)) // the rest comes the next time
+	n, _ := io.Copy(f.to, io.NewSectionReader(file, f.at, info.Size()-f.at)) // the next call copies the rest
 	f.at += n
-	if f.at-f.free > spare && file.Truncate(0) == nil { // who writes goes on where he was: what is before takes no space
+	if f.at-f.free > maxCopied && file.Truncate(0) == nil { // the writer continues at its offset: what is before takes no space
 		f.free = f.at
 	}
 }
 
-// close passes on what is left, and ends.
+// close copies the rest, and ends the follower.
 func (f *follower) close() {
 	close(f.stop)
 	<-f.done

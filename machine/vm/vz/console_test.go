@@ -36,8 +36,8 @@ func (s *sink) len() int {
 	return s.buf.Len()
 }
 
-// What a machine prints arrives as a whole and in order, and its own file takes no space
-// for what has.
+// A machine's output arrives completely and in order, and its own file takes no space for the part
+// that has arrived.
 func TestFollow(t *testing.T) {
 	for _, mode := range []int{os.O_TRUNC, os.O_APPEND} {
 		path := filepath.Join(t.TempDir(), "console")
@@ -73,7 +73,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// used is how much space a file takes.
+// used returns the space that a file takes, in bytes.
 func used(t *testing.T, path string) int64 {
 	t.Helper()
 	info, err := os.Stat(path)

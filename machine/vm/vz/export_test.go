@@ -7,11 +7,11 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// Args are those of vfkit for a machine.
+// Args returns vfkit's arguments for a machine.
 func Args(h *vm.Hardware) []string {
-	m := &machine{h: *h, dir: filepath.Join(h.Dir, baseDir)}
-	return m.args()
+	m := &machine{hardware: *h, dir: filepath.Join(h.Dir, baseDir)}
+	return m.buildArgs()
 }
 
-// Follow follows a file until it is told to stop.
-func Follow(path string, to io.WriteCloser) (stop func()) { return follow(path, to).close }
+// Follow copies a file to to until stop is called.
+func Follow(path string, to io.WriteCloser) (stop func()) { return followFile(path, to).close }

@@ -21,108 +21,109 @@ import (
 
 // machine implements vm.Machine.
 type machine struct {
-	d   *Driver
-	h   vm.Hardware
-	dir string // for sockets
+	driver   *Driver
+	hardware vm.Hardware
+	dir      string // for sockets
 
-	mu     sync.Mutex
-	begun  bool
-	p      *child.Process // nil until it runs
-	killed bool           // rather than ended
-	gone   bool
+	mu       sync.Mutex
+	started  bool
+	process  *child.Process // nil until it runs
+	killed   bool           // Kill ended it
+	released bool
 
 	rest    *client
 	console *follower // nil until it runs
 	paused  atomic.Bool
-	up      atomic.Bool // the guest has taken a connection
+	guestUp atomic.Bool // the guest has taken a connection
 }
 
 // Start implements vm.Machine.
 func (m *machine) Start(ctx context.Context) error {
 	m.mu.Lock()
-	begun := m.begun
-	m.begun = true
+	begun := m.started
+	m.started = true
 	m.mu.Unlock()
 	if begun {
-		return atoll.Errorf("start", m.h.ID, atoll.ErrConflict, "a machine starts once: make another one")
+		return atoll.Errorf("start", m.hardware.ID, atoll.ErrConflict, "a machine starts once: make another one")
 	}
-	if m.h.Network != nil {
-		defer m.h.Network.Close() // vfkit has its own
+	if m.hardware.Network != nil {
+		defer m.hardware.Network.Close() // vfkit has its own
 	}
-	err := m.launch(ctx)
+	err := m.launchVfkit(ctx)
 	if err == nil {
-		if err = m.runs(ctx); err == nil {
+		if err = m.awaitRunning(ctx); err == nil {
 			return nil
 		}
 	}
-	m.remove()
-	m.gone = true
-	return atoll.E("start", m.h.ID, atoll.KindOf(err), err)
+	m.releaseResources()
+	m.released = true
+	return atoll.E("start", m.hardware.ID, atoll.KindOf(err), err)
 }
 
-func (m *machine) launch(ctx context.Context) error {
+// launchVfkit starts vfkit.
+func (m *machine) launchVfkit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	program, err := m.d.program()
+	program, err := m.driver.findVfkit()
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(m.dir); err != nil { // of one that was not told to end
+	if err := os.RemoveAll(m.dir); err != nil { // left by a machine that was not killed
 		return err
 	}
 	if err := os.Mkdir(m.dir, 0o700); err != nil {
 		return err
 	}
-	console, err := child.Console(m.h.Console)
+	console, err := child.Console(m.hardware.Console)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(program, m.args()...)
+	cmd := exec.Command(program, m.buildArgs()...)
 	cmd.Dir = m.dir
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + os.Getenv("HOME")} // ours is not its business
-	if m.h.Network != nil {
-		cmd.ExtraFiles = []*os.File{m.h.Network} // networkFD
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + os.Getenv("HOME")} // vfkit does not need ours
+	if m.hardware.Network != nil {
+		cmd.ExtraFiles = []*os.File{m.hardware.Network} // networkFD
 	}
-	if m.p, err = child.Start(cmd); err != nil {
+	if m.process, err = child.Start(cmd); err != nil {
 		return errors.Join(err, console.Close())
 	}
-	m.console = follow(m.path(consoleFile), console)
-	m.rest = newClient(m.path(restSock))
+	m.console = followFile(m.filePath(consoleFile), console)
+	m.rest = newClient(m.filePath(restSock))
 	return nil
 }
 
-// runs waits until the machine is on, and its sockets are there.
-func (m *machine) runs(ctx context.Context) error {
+// awaitRunning waits until the machine runs and its sockets exist.
+func (m *machine) awaitRunning(ctx context.Context) error {
 	for {
-		now, err := m.rest.now(ctx)
+		now, err := m.rest.currentState(ctx)
 		switch {
-		case err == nil && now == failed:
+		case err == nil && now == stateFailed:
 			return atoll.Errorf("", "", atoll.ErrInternal, "the machine could not be turned on")
-		case err == nil && now == running && m.reachable():
+		case err == nil && now == stateRunning && m.hasSockets():
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-m.p.Done():
-			return atoll.E("", "", atoll.ErrUnavailable, m.ended())
+		case <-m.process.Done():
+			return atoll.E("", "", atoll.ErrUnavailable, m.exitError())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// reachable reports whether all ports have their sockets, which come after the machine.
-func (m *machine) reachable() bool {
-	return !slices.ContainsFunc(m.ports(), func(p uint32) bool {
-		_, err := os.Lstat(m.port(p))
+// hasSockets reports whether all ports have their sockets, which appear after the machine.
+func (m *machine) hasSockets() bool {
+	return !slices.ContainsFunc(m.listenPorts(), func(p uint32) bool {
+		_, err := os.Lstat(m.portSocket(p))
 		return err != nil
 	})
 }
 
-// ended is what became of vfkit.
-func (m *machine) ended() error {
-	err := m.p.Err()
+// exitError returns how vfkit ended.
+func (m *machine) exitError() error {
+	err := m.process.Err()
 	switch {
 	case err == nil:
 		return errors.New("vfkit has ended")
@@ -132,10 +133,10 @@ func (m *machine) ended() error {
 	return err
 }
 
-// remove frees all that the machine holds.
-func (m *machine) remove() {
-	if m.p != nil {
-		m.p.Kill()
+// releaseResources frees all that the machine holds.
+func (m *machine) releaseResources() {
+	if m.process != nil {
+		m.process.Kill()
 	}
 	if m.rest != nil {
 		m.rest.close()
@@ -143,70 +144,70 @@ func (m *machine) remove() {
 	if m.console != nil {
 		m.console.close()
 	}
-	_ = os.RemoveAll(m.dir) // what is left of it is removed with Dir
+	_ = os.RemoveAll(m.dir) // leftovers are removed with Dir
 }
 
-// active returns the process of the machine. Kinds: ErrStopped.
-func (m *machine) active(op string) (*child.Process, error) {
+// runningProcess returns the process of the machine. Kinds: ErrStopped.
+func (m *machine) runningProcess(op string) (*child.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.p == nil {
-		return nil, atoll.Errorf(op, m.h.ID, atoll.ErrStopped, "the machine is not started")
+	if m.process == nil {
+		return nil, atoll.Errorf(op, m.hardware.ID, atoll.ErrStopped, "the machine is not started")
 	}
-	return m.p, nil
+	return m.process, nil
 }
 
-// How a guest is dialled.
+// The times of Dial.
 const (
-	pause  = 100 * time.Millisecond // between attempts
-	settle = 100 * time.Millisecond // vfkit hangs up within, where nothing listens
-	first  = 500 * time.Millisecond // and within, while the guest is booting
+	dialPause      = 100 * time.Millisecond // between attempts
+	hangUpTime     = 100 * time.Millisecond // vfkit hangs up within this time if nothing listens
+	bootHangUpTime = 500 * time.Millisecond // and within this time while the guest boots
 )
 
-// Dial implements vm.Machine. vfkit takes every connection and only then asks the guest,
-// of which it says nothing; it hangs up when nothing listens. One that it has kept for a
-// moment counts. Whether it half-closes depends on vfkit, so it does not.
+// Dial implements vm.Machine. vfkit accepts every connection before it asks the guest, whose answer
+// it does not report; it hangs up if nothing listens. So Dial takes a connection that stays open
+// for a moment. Half-close depends on vfkit, so connections have none.
 func (m *machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
-	p, err := m.active("dial")
+	p, err := m.runningProcess("dial")
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(m.ports(), port) {
-		return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrInvalid, "port %d is not among those that the machine was made with: %v", port, m.h.Ports)
+	if !slices.Contains(m.listenPorts(), port) {
+		return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrInvalid, "port %d is not among the ports of the machine: %v", port, m.hardware.Ports)
 	}
 	for refused := false; ; refused = true {
-		conn, err := m.attempt(ctx, port)
+		conn, err := m.dialOnce(ctx, port)
 		if err == nil {
-			m.up.Store(true)
+			m.guestUp.Store(true)
 			return conn, nil
 		}
 		select {
 		case <-p.Done():
-			return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrUnavailable, "the machine has ended")
+			return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrUnavailable, "the machine has ended")
 		default:
 		}
 		select {
 		case <-ctx.Done():
 			if refused || !errors.Is(err, ctx.Err()) {
-				return nil, atoll.Errorf("dial", m.h.ID, atoll.ErrUnavailable, "nothing listens on port %d of the guest", port)
+				return nil, atoll.Errorf("dial", m.hardware.ID, atoll.ErrUnavailable, "nothing listens on port %d of the guest", port)
 			}
-			return nil, atoll.E("dial", m.h.ID, atoll.KindOf(ctx.Err()), ctx.Err())
+			return nil, atoll.E("dial", m.hardware.ID, atoll.KindOf(ctx.Err()), ctx.Err())
 		case <-p.Done():
-		case <-time.After(pause):
+		case <-time.After(dialPause):
 		}
 	}
 }
 
-// attempt connects to a port once.
-func (m *machine) attempt(ctx context.Context, port uint32) (net.Conn, error) {
+// dialOnce tries once to connect to a port.
+func (m *machine) dialOnce(ctx context.Context, port uint32) (net.Conn, error) {
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", m.port(port))
+	c, err := d.DialContext(ctx, "unix", m.portSocket(port))
 	if err != nil {
 		return nil, err
 	}
-	wait := first
-	if m.up.Load() {
-		wait = settle
+	wait := bootHangUpTime
+	if m.guestUp.Load() {
+		wait = hangUpTime
 	}
 	early := make([]byte, 1)
 	err = c.SetReadDeadline(time.Now().Add(wait))
@@ -230,7 +231,7 @@ func (m *machine) attempt(ctx context.Context, port uint32) (net.Conn, error) {
 	return &conn{Conn: c, early: early[:n]}, nil
 }
 
-// conn is a connection of which a byte may have been read.
+// conn is a connection of which one byte may have been read already.
 type conn struct {
 	net.Conn
 	mu    sync.Mutex
@@ -249,10 +250,9 @@ func (c *conn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Stop implements vm.Machine: guests of ours are asked on their port, others by the power
-// button.
+// Stop implements vm.Machine: it asks Atoll guests on their port, and others by the power button.
 func (m *machine) Stop(ctx context.Context) error {
-	p, err := m.active("stop")
+	p, err := m.runningProcess("stop")
 	if err != nil {
 		return err
 	}
@@ -262,73 +262,73 @@ func (m *machine) Stop(ctx context.Context) error {
 	default:
 	}
 	if m.paused.Load() {
-		return atoll.Errorf("stop", m.h.ID, atoll.ErrConflict, "the machine is paused: resume it first")
+		return atoll.Errorf("stop", m.hardware.ID, atoll.ErrConflict, "the machine is paused: resume it first")
 	}
-	_ = m.rest.become(ctx, toStop) // a guest without that button may listen
+	_ = m.rest.requestState(ctx, toStop) // guests that ignore the button may listen
 	asking, cancel := context.WithCancel(ctx)
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	defer cancel()
-	asked.Go(func() { _ = vm.PowerOff(asking, m) }) // that it has worked is seen below
+	asked.Go(func() { _ = vm.PowerOff(asking, m) }) // success shows below
 	select {
 	case <-p.Done():
 		return nil
 	case <-ctx.Done():
-		return atoll.E("stop", m.h.ID, atoll.KindOf(ctx.Err()), ctx.Err())
+		return atoll.E("stop", m.hardware.ID, atoll.KindOf(ctx.Err()), ctx.Err())
 	}
 }
 
-// ask has the machine become something.
-func (m *machine) ask(ctx context.Context, p *child.Process, op, what string) error {
-	err := m.rest.become(ctx, what)
+// requestState asks vfkit to change the machine's state.
+func (m *machine) requestState(ctx context.Context, p *child.Process, op, what string) error {
+	err := m.rest.requestState(ctx, what)
 	if err == nil {
 		return nil
 	}
 	select {
 	case <-p.Done():
-		return atoll.Errorf(op, m.h.ID, atoll.ErrUnavailable, "the machine has ended")
+		return atoll.Errorf(op, m.hardware.ID, atoll.ErrUnavailable, "the machine has ended")
 	default:
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return atoll.E(op, m.h.ID, atoll.KindOf(err), err)
+	return atoll.E(op, m.hardware.ID, atoll.KindOf(err), err)
 }
 
 // Kill implements vm.Machine.
 func (m *machine) Kill() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.p == nil || m.gone {
+	if m.process == nil || m.released {
 		return nil
 	}
 	select {
-	case <-m.p.Done():
+	case <-m.process.Done():
 	default:
 		m.killed = true
 	}
-	m.gone = true
-	m.remove()
+	m.released = true
+	m.releaseResources()
 	return nil
 }
 
 // Wait implements vm.Machine.
 func (m *machine) Wait(ctx context.Context) error {
-	p, err := m.active("wait")
+	p, err := m.runningProcess("wait")
 	if err != nil {
 		return err
 	}
 	select {
 	case <-p.Done():
 	case <-ctx.Done():
-		return atoll.E("wait", m.h.ID, atoll.KindOf(ctx.Err()), ctx.Err())
+		return atoll.E("wait", m.hardware.ID, atoll.KindOf(ctx.Err()), ctx.Err())
 	}
-	m.mu.Lock() // Kill says whether it was told to
+	m.mu.Lock() // Kill sets killed under mu
 	defer m.mu.Unlock()
 	if m.killed || p.Err() == nil {
 		return nil
 	}
-	return atoll.E("wait", m.h.ID, atoll.ErrInternal, m.ended())
+	return atoll.E("wait", m.hardware.ID, atoll.ErrInternal, m.exitError())
 }
 
 // Pause implements vm.Machine.
@@ -339,16 +339,16 @@ func (m *machine) Resume(ctx context.Context) error {
 	return m.setPaused(ctx, "resume", toResume, false)
 }
 
-// setPaused asks vfkit, which does not do it twice.
+// setPaused pauses or resumes the machine, unless it is so already: vfkit fails then.
 func (m *machine) setPaused(ctx context.Context, op, what string, paused bool) error {
-	p, err := m.active(op)
+	p, err := m.runningProcess(op)
 	if err != nil {
 		return err
 	}
 	if m.paused.Load() == paused {
 		return nil
 	}
-	if err := m.ask(ctx, p, op, what); err != nil {
+	if err := m.requestState(ctx, p, op, what); err != nil {
 		return err
 	}
 	m.paused.Store(paused)
@@ -357,17 +357,17 @@ func (m *machine) setPaused(ctx context.Context, op, what string, paused bool) e
 
 // Snapshot implements vm.Machine.
 func (m *machine) Snapshot(context.Context, string) error {
-	return atoll.Errorf("snapshot", m.h.ID, atoll.ErrUnsupported, "vfkit has no snapshots")
+	return atoll.Errorf("snapshot", m.hardware.ID, atoll.ErrUnsupported, "vfkit has no snapshots")
 }
 
-// Probe implements vm.Driver. It asks vfkit, and the kernel for the hypervisor.
+// Probe implements vm.Driver. It runs vfkit, and asks the kernel for the hypervisor.
 func (d *Driver) Probe(ctx context.Context) atoll.Probe {
-	if !d.here() {
-		return atoll.Probe{Reason: elsewhere(), Fix: "on Linux use qemu or firecracker, on Windows wsl2"}
+	if !d.isSupported() {
+		return atoll.Probe{Reason: unsupportedReason(), Fix: "on Linux use qemu or firecracker, on Windows wsl2"}
 	}
-	program, err := d.program()
+	program, err := d.findVfkit()
 	if err != nil {
-		return atoll.Probe{Reason: "there is no vfkit", Fix: fixInstall}
+		return atoll.Probe{Reason: "vfkit is not installed", Fix: fixInstall}
 	}
 	version, err := exec.CommandContext(ctx, program, "--version").CombinedOutput()
 	if err != nil {
@@ -380,7 +380,7 @@ func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 	return atoll.Probe{OK: true, Notes: []string{string(bytes.TrimSpace(version))}}
 }
 
-// hypervisor is what macOS calls it.
+// hypervisor is the sysctl of macOS for the hypervisor.
 const hypervisor = "kern.hv_support"
 
 var _ vm.Machine = (*machine)(nil)

@@ -10,7 +10,7 @@ import (
 	"net/http"
 )
 
-// A client asks vfkit's REST service.
+// A client calls vfkit's REST service.
 type client struct{ http *http.Client }
 
 func newClient(socket string) *client {
@@ -25,44 +25,44 @@ func newClient(socket string) *client {
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// What a machine can be.
+// The states of a machine.
 const (
-	running = "VirtualMachineStateRunning"
-	failed  = "VirtualMachineStateError"
+	stateRunning = "VirtualMachineStateRunning"
+	stateFailed  = "VirtualMachineStateError"
 )
 
-// What can be asked of one.
+// The changes of state to ask for.
 const (
 	toPause  = "Pause"
 	toResume = "Resume"
-	toStop   = "Stop" // as the button does
+	toStop   = "Stop" // like the power button
 )
 
-// state is in both directions: what a machine is, and what it is to become.
+// state is the body in both directions: the machine's state, and the requested change.
 type state struct {
 	State string `json:"state"`
 }
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer bounds the bytes that a client reads of an answer.
 const maxAnswer = 64 << 10
 
-// now returns what the machine is.
-func (c *client) now(ctx context.Context) (string, error) {
+// currentState returns the state of the machine.
+func (c *client) currentState(ctx context.Context) (string, error) {
 	var s state
-	err := c.do(ctx, http.MethodGet, nil, &s)
+	err := c.sendRequest(ctx, http.MethodGet, nil, &s)
 	return s.State, err
 }
 
-// become asks the machine to.
-func (c *client) become(ctx context.Context, what string) error {
+// requestState asks for a change of the machine's state.
+func (c *client) requestState(ctx context.Context, what string) error {
 	body, err := json.Marshal(state{what})
 	if err != nil {
 		return err
 	}
-	return c.do(ctx, http.MethodPost, bytes.NewReader(body), nil)
+	return c.sendRequest(ctx, http.MethodPost, bytes.NewReader(body), nil)
 }
 
-func (c *client) do(ctx context.Context, method string, body io.Reader, answer *state) error {
+func (c *client) sendRequest(ctx context.Context, method string, body io.Reader, answer *state) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://vfkit/vm/state", body)
 	if err != nil {
 		return err

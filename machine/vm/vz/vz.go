@@ -1,7 +1,7 @@
-// Package vz makes machines with Apple's Virtualization.framework on macOS 12 and later,
-// by the program vfkit: each machine is a process of that, which ends with the one that
-// has started it. So nothing here needs cgo or a signature; vfkit has to have the
-// entitlement com.apple.security.virtualization, as that of Homebrew has.
+// Package vz runs machines with Apple's Virtualization.framework on macOS 12 and later, by the
+// program vfkit: each machine is a process of vfkit, which ends with the process that started it.
+// So this package needs neither cgo nor a signature; vfkit needs the entitlement
+// com.apple.security.virtualization, which that of Homebrew has.
 package vz
 
 import (
@@ -19,28 +19,28 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// Options say where vfkit is.
+// Options configure where vfkit is.
 type Options struct {
 	// Program is the path of vfkit; empty means the one in PATH, on macOS.
 	Program string
 }
 
-// A Driver makes machines with vfkit.
+// A Driver creates machines with vfkit.
 type Driver struct{ opts Options }
 
-// New returns a driver. It looks for nothing yet.
+// New returns a driver. It does not look for vfkit yet.
 func New(opts Options) *Driver { return &Driver{opts} }
 
 // Name implements vm.Driver.
 func (d *Driver) Name() string { return "vz" }
 
-// Caps implements vm.Driver. vfkit shares directories for writing only, and leaves the
-// framework's cards the MTU that they have.
+// Caps implements vm.Driver. vfkit shares directories only for writing, and the framework's network
+// cards have a fixed MTU.
 func (d *Driver) Caps() vm.Caps {
 	return vm.Caps{Pause: true, Network: true, Shares: true, Formats: []vm.Format{vm.FormatRaw}}
 }
 
-// guestCID is what every machine of the framework has.
+// guestCID is the CID of every machine of the framework.
 const guestCID = 3
 
 // New implements vm.Driver.
@@ -51,28 +51,28 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 	cannot := func(format string, args ...any) error {
 		return atoll.Errorf("machine", h.ID, atoll.ErrUnsupported, format, args...)
 	}
-	if !d.here() {
-		return nil, cannot("%s", elsewhere())
+	if !d.isSupported() {
+		return nil, cannot("%s", unsupportedReason())
 	}
 	if err := h.Validate(d.Caps()); err != nil {
 		return nil, err
 	}
-	m := &machine{d: d, h: *h, dir: filepath.Join(h.Dir, baseDir)}
-	m.h.Cmdline, m.h.Disks, m.h.Shares, m.h.Ports = slices.Clone(h.Cmdline), slices.Clone(h.Disks), slices.Clone(h.Shares), slices.Clone(h.Ports)
-	cmdline := strings.Join(m.cmdline(), " ")
+	m := &machine{driver: d, hardware: *h, dir: filepath.Join(h.Dir, baseDir)}
+	m.hardware.Cmdline, m.hardware.Disks, m.hardware.Shares, m.hardware.Ports = slices.Clone(h.Cmdline), slices.Clone(h.Disks), slices.Clone(h.Shares), slices.Clone(h.Ports)
+	cmdline := strings.Join(m.kernelCmdline(), " ")
 	switch {
 	case !filepath.IsAbs(h.Dir):
 		return nil, bad("directory %q: must be absolute", h.Dir)
-	case strings.Trim(h.Dir, plain) != "":
+	case strings.Trim(h.Dir, socketPathChars) != "":
 		return nil, bad("directory %q: vfkit takes only letters, digits and \"/-_.\" in the paths of sockets: use another one", h.Dir)
 	case h.CID != 0 && h.CID != guestCID:
 		return nil, cannot("CID %d: machines of vz all have %d, leave it at 0", h.CID, guestCID)
 	case h.Kernel == "":
-		return nil, bad("there is no kernel: vz boots an uncompressed one")
+		return nil, bad("no kernel given: vz boots an uncompressed one")
 	case strings.ContainsAny(cmdline, "\"\n\x00"):
 		return nil, bad("kernel's command line %q: vfkit takes no quotes and line ends in it", cmdline)
 	}
-	for _, p := range slices.Concat([]string{h.Kernel, h.Initrd}, paths(h)) {
+	for _, p := range slices.Concat([]string{h.Kernel, h.Initrd}, diskAndSharePaths(h)) {
 		if strings.ContainsAny(p, ",\"\n\x00") {
 			return nil, bad("path %q: vfkit takes no commas, quotes and line ends in paths", p)
 		}
@@ -84,16 +84,16 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 		}
 		seen[p] = true
 	}
-	if err := uncompressed(h.Kernel); err != nil {
+	if err := checkUncompressed(h.Kernel); err != nil {
 		return nil, bad("%w", err)
 	}
 	return m, nil
 }
 
-const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-_."
+const socketPathChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-_."
 
-// paths are those of disks and shares.
-func paths(h *vm.Hardware) (all []string) {
+// diskAndSharePaths returns the paths of disks and shares.
+func diskAndSharePaths(h *vm.Hardware) (all []string) {
 	for _, d := range h.Disks {
 		all = append(all, d.Path)
 	}
@@ -103,9 +103,9 @@ func paths(h *vm.Hardware) (all []string) {
 	return all
 }
 
-// uncompressed reports whether a kernel is: with any other the framework hangs without a
-// word.
-func uncompressed(kernel string) error {
+// checkUncompressed returns an error if a kernel is compressed: the framework then hangs without an
+// error.
+func checkUncompressed(kernel string) error {
 	f, err := os.Open(kernel)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func uncompressed(kernel string) error {
 	head := make([]byte, 64)
 	n, err := io.ReadFull(f, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New(kernel + ": is no kernel: it is empty")
+		return errors.New(kernel + ": is not a kernel: it is empty")
 	}
 	head = head[:n]
 	for name, magic := range map[string]string{
@@ -125,23 +125,24 @@ func uncompressed(kernel string) error {
 		}
 	}
 	if n >= 8 && string(head[4:8]) == "zimg" {
-		return errors.New(kernel + ": is a compressed EFI image: take the Image of the same kernel, or unpack what is in it")
+		return errors.New(kernel + ": is a compressed EFI image: use the Image of the same kernel, or unpack it")
 	}
 	return nil
 }
 
-// here reports whether there can be vfkit on this system.
-func (d *Driver) here() bool { return runtime.GOOS == "darwin" || d.opts.Program != "" }
+// isSupported reports whether vfkit can exist on this system.
+func (d *Driver) isSupported() bool { return runtime.GOOS == "darwin" || d.opts.Program != "" }
 
-func elsewhere() string {
+// unsupportedReason returns the reason why vz does not run on this system.
+func unsupportedReason() string {
 	return "vz sandbox provider is only available on macOS (darwin), current platform: " + runtime.GOOS
 }
 
-// Find returns the path of vfkit: "" is the one in PATH. Kinds: ErrUnavailable.
-func Find(program string) (string, error) { return New(Options{Program: program}).program() }
+// Find returns the path of vfkit: "" stands for the one in PATH. Kinds: ErrUnavailable.
+func Find(program string) (string, error) { return New(Options{Program: program}).findVfkit() }
 
-// program finds vfkit.
-func (d *Driver) program() (string, error) {
+// findVfkit returns the absolute path of vfkit.
+func (d *Driver) findVfkit() (string, error) {
 	name := d.opts.Program
 	if name == "" {
 		name = "vfkit"
@@ -153,7 +154,7 @@ func (d *Driver) program() (string, error) {
 	return filepath.Abs(path)
 }
 
-// What to do about it.
+// The fixes that errors suggest.
 const (
 	fixInstall = "brew install vfkit"
 	fixSign    = "sign vfkit with the entitlement: make sign VFKIT=$(which vfkit)"

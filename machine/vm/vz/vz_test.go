@@ -186,7 +186,7 @@ func TestLife(t *testing.T) {
 	client.Close()
 	got := make([]byte, 5)
 	if _, err := io.ReadFull(l.dial(m, fakevmm.GreetPort), got); err != nil || string(got) != "hello" {
-		t.Errorf("who speaks first said %q, %v", got, err)
+		t.Errorf("the first bytes are %q, %v", got, err)
 	}
 	short, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()

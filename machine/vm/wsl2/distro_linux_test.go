@@ -33,7 +33,7 @@ func TestSuite(t *testing.T) {
 	vmtest.Run(t, vmtest.Lab{Driver: h.driver(), Hardware: func(testing.TB) *vm.Hardware { return &vm.Hardware{Root: h.h.Root} }})
 }
 
-// boxID is that of the sandbox in a machine.
+// boxID is the id of the sandbox in a machine.
 const boxID = "0123456789abcdef0123456789abcdef"
 
 func ctxOf(t *testing.T) context.Context {
@@ -62,7 +62,7 @@ func tell(t *testing.T, m vm.Machine, change func(*guest.Setup)) guest.Reply {
 	return reply
 }
 
-// inside is the sandbox in a machine whose guest is told what it is.
+// inside returns the sandbox in a machine after its guest has got its setup.
 func inside(t *testing.T, m vm.Machine, change func(*guest.Setup)) atoll.Sandbox {
 	t.Helper()
 	if err := tell(t, m, change).Err("set up", boxID); err != nil {
@@ -177,8 +177,7 @@ func withHelper(h *house) []v1.Layer {
 	return layers
 }
 
-// What a machine has to run runs in a distribution, and what it keeps is there in the next
-// one.
+// The system programs of a machine run in a distribution, and the next one has its data.
 func TestServices(t *testing.T) {
 	h := newHouse(t)
 	layers := withHelper(h)
@@ -235,7 +234,7 @@ func checkInside(t *testing.T, sb atoll.Sandbox) {
 	}
 }
 
-// What a distribution cannot be is refused, rather than left out.
+// Features that a distribution lacks are refused, rather than left out.
 func TestSetUpRefuses(t *testing.T) {
 	h := newHouse(t)
 	for what, change := range map[string]func(*guest.Setup){

@@ -1,4 +1,4 @@
 package wsl2
 
 // Decode is decode.
-var Decode = decode
+var Decode = decodeOutput

@@ -23,7 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// A script is what a fake does otherwise than it should, in a file beside the program.
+// A script lists the faults of a fake, in a file beside the program.
 type script struct {
 	Old    bool              // it knows UTF-16 only, and no --version
 	Fail   map[string]string // verbs that fail, and the code of the error
@@ -239,7 +239,7 @@ func (w *fakeProgram) enter(args []string) int {
 	return 0
 }
 
-// serveGuest is what a guest does on its line.
+// serveGuest plays a guest on its session.
 func serveGuest(s *mux.Session, root string, script script) {
 	l := s.Listen()
 	for {

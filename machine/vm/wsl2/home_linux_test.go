@@ -159,8 +159,8 @@ func kill(t *testing.T, m vm.Machine) {
 	}
 }
 
-// What is in a Home is there again, for a machine of another name too, and what another
-// root archive has is new.
+// A later machine, also with another name, finds the files of a Home, and the new files of another
+// root archive.
 func TestHome(t *testing.T) {
 	h := newHouse(t)
 	m := h.start()

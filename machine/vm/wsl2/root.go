@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// confPath is the file that tells WSL what a distribution gets of Windows, and conf what
-// is in it: nothing. It is there before anything runs.
+// wslConfPath is the file that tells WSL what a distribution gets of Windows, and wslConf its content:
+// nothing. The file exists before any program runs.
 const (
-	confPath = "etc/wsl.conf"
-	conf     = `# What Atoll's machines get of Windows.
+	wslConfPath = "etc/wsl.conf"
+	wslConf     = `# What Atoll's machines get of Windows.
 [automount]
 enabled = false
 mountFsTab = false
@@ -30,7 +30,7 @@ default = root
 `
 )
 
-// writeRoot copies an archive, plain or in gzip, with conf in it instead of what it had.
+// writeRoot copies an archive, plain or gzip, and replaces its wslConfPath by wslConf.
 func writeRoot(to io.Writer, from io.Reader) error {
 	in := bufio.NewReader(from)
 	if magic, err := in.Peek(2); err == nil && bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -54,12 +54,12 @@ func writeRoot(to io.Writer, from io.Reader) error {
 			return err
 		}
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
-		if name == confPath {
+		if name == wslConfPath {
 			continue
 		}
 		if name == "etc" {
 			if h.Typeflag != tar.TypeDir {
-				return errors.New("/etc is not a directory in it")
+				return errors.New("/etc is not a directory in the archive")
 			}
 			etc = true
 		}
@@ -75,10 +75,10 @@ func writeRoot(to io.Writer, from io.Reader) error {
 			return err
 		}
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: confPath, Mode: 0o644, Size: int64(len(conf))}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: wslConfPath, Mode: 0o644, Size: int64(len(wslConf))}); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(w, conf); err != nil {
+	if _, err := io.WriteString(w, wslConf); err != nil {
 		return err
 	}
 	return w.Close()

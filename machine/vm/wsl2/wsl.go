@@ -15,36 +15,36 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// wsl is the program of that name.
+// A wsl is the program wsl.exe.
 type wsl struct{ path string }
 
-// command returns what runs wsl.exe. Nothing of our environment is for distributions.
-func (w wsl) command(ctx context.Context, args ...string) *exec.Cmd {
+// buildCommand returns a command that runs wsl.exe. It passes no environment on to distributions.
+func (w wsl) buildCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, w.path, args...)
 	cmd.Env = append(os.Environ(), "WSL_UTF8=1", "WSLENV=")
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// run runs wsl.exe, and returns what it says.
-func (w wsl) run(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
-	cmd := w.command(ctx, args...)
+// runWSL runs wsl.exe, and returns its output.
+func (w wsl) runWSL(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	cmd := w.buildCommand(ctx, args...)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &out
 	err := cmd.Run()
-	text := decode(out.Bytes())
+	text := decodeOutput(out.Bytes())
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil:
-		return "", failure(args[0], text, err)
+		return "", commandError(args[0], text, err)
 	}
 	return text, nil
 }
 
-// decode makes text of what wsl.exe prints: UTF-16 of the lesser byte first, most often
-// without a mark, or UTF-8 from newer ones that are asked for it. The lines end as ours.
-func decode(b []byte) string {
+// decodeOutput decodes the output of wsl.exe: UTF-16, little-endian, mostly without a byte order
+// mark, or UTF-8 from newer versions that are asked for it. Lines end with "\n".
+func decodeOutput(b []byte) string {
 	b = bytes.TrimPrefix(b, []byte("\xff\xfe"))
 	text := string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")))
 	if bytes.IndexByte(b, 0) >= 0 {
@@ -57,9 +57,9 @@ func decode(b []byte) string {
 	return strings.ReplaceAll(text, "\r\n", "\n")
 }
 
-// kinds are those of the codes that end wsl.exe's errors, whose sentences are in the
-// language of the user.
-var kinds = map[string]atoll.Kind{
+// kindOfCode maps the codes at the end of wsl.exe's errors to kinds; the texts of the errors are in
+// the user's language.
+var kindOfCode = map[string]atoll.Kind{
 	"WSL_E_DISTRO_NOT_FOUND":                  atoll.ErrNotExist,
 	"ERROR_ALREADY_EXISTS":                    atoll.ErrAlreadyExists,
 	"ERROR_FILE_EXISTS":                       atoll.ErrAlreadyExists,
@@ -76,21 +76,21 @@ var kinds = map[string]atoll.Kind{
 	"WSL_E_VIRTUAL_MACHINE_PLATFORM_REQUIRED": atoll.ErrUnavailable,
 }
 
-// failure is the error of a wsl.exe that has said text.
-func failure(verb, text string, err error) error {
+// commandError returns the error of a wsl.exe that printed text.
+func commandError(verb, text string, err error) error {
 	kind := atoll.ErrInternal
 	for line := range strings.Lines(text) {
 		_, code, ok := strings.Cut(strings.TrimSpace(line), "Wsl/")
-		if k, known := kinds[code[strings.LastIndexByte(code, '/')+1:]]; ok && known {
+		if k, known := kindOfCode[code[strings.LastIndexByte(code, '/')+1:]]; ok && known {
 			kind = k
 		}
 	}
 	said := strings.Join(strings.Fields(text), " ")
 	if said == "" {
-		said = "it says nothing"
+		said = "no output"
 	}
-	if len(said) > maxSaid {
-		said = said[:maxSaid] + "..."
+	if len(said) > maxOutput {
+		said = said[:maxOutput] + "..."
 	}
 	err = fmt.Errorf("wsl.exe %s: %w: %s", verb, err, said)
 	if kind == atoll.ErrUnavailable {
@@ -99,23 +99,23 @@ func failure(verb, text string, err error) error {
 	return atoll.E("", "", kind, err)
 }
 
-// maxSaid is how much an error repeats of what wsl.exe says.
-const maxSaid = 1 << 10
+// maxOutput bounds the bytes of wsl.exe's output in an error.
+const maxOutput = 1 << 10
 
-// Probe implements vm.Driver. It asks WSL what it is, and for its distributions.
+// Probe implements vm.Driver. It asks WSL for its version and its status.
 func (d *Driver) Probe(ctx context.Context) atoll.Probe {
-	if !d.here() {
-		return atoll.Probe{Reason: elsewhere(), Fix: "on Linux use qemu or firecracker, on macOS vz"}
+	if !d.isSupported() {
+		return atoll.Probe{Reason: unsupportedReason(), Fix: "on Linux use qemu or firecracker, on macOS vz"}
 	}
-	w, err := d.program()
+	w, err := d.findWSL()
 	if err != nil {
-		return atoll.Probe{Reason: "there is no wsl.exe", Fix: fixInstall}
+		return atoll.Probe{Reason: "wsl.exe is not installed", Fix: fixInstall}
 	}
-	version, err := w.run(ctx, nil, "--version")
+	version, err := w.runWSL(ctx, nil, "--version")
 	if err != nil {
 		return atoll.Probe{Reason: "WSL is too old, or not installed: " + err.Error(), Fix: "wsl --update; or " + fixInstall}
 	}
-	if _, err := w.run(ctx, nil, "--status"); err != nil {
+	if _, err := w.runWSL(ctx, nil, "--status"); err != nil {
 		return atoll.Probe{Reason: "WSL does not work: " + err.Error(), Fix: fixInstall}
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(version), "\n")

@@ -27,7 +27,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/wsl2"
 )
 
-// program is what this one is when it is called wsl.exe.
+// program runs this program when its name is wsl.exe.
 var program = fakeWSL
 
 func TestMain(m *testing.M) {
@@ -443,8 +443,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What is left by a starter that was killed: the guest has ended with its stdin, and the
-// distribution goes with the next one of that name.
+// A starter was killed: the guest has ended with its stdin, and the next machine of that name
+// removes the distribution.
 func TestLeftovers(t *testing.T) {
 	l := newLab(t, script{})
 	vmtest.StartElsewhere(t, l.opts, l.h)()

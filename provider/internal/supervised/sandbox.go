@@ -381,7 +381,7 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // Files implements atoll.Filer.
 func (s *sandbox) Files() atoll.FS {
-	return lazyfs.Noting(files.New(s.fileView), func() (end func()) { return s.p.dir.Using(s.id) })
+	return lazyfs.TrackUse(files.New(s.fileView), func() (end func()) { return s.p.dir.Using(s.id) })
 }
 
 // remoteSandbox returns the sandbox as its supervisor serves it.

@@ -1,5 +1,5 @@
-// Package settings has the settings of the provider modal, without Modal's own client: atoll
-// reads them, and the program atoll-modal uses them.
+// Package settings has the settings of the provider modal. It does not import Modal's client:
+// atoll reads the settings, and the program atoll-modal uses them.
 package settings
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 )
 
-// What is used where nothing is set.
+// The defaults of settings.
 const (
 	DefaultImage    = "ubuntu:22.04"
 	DefaultPatience = 5 * time.Minute
@@ -20,27 +20,27 @@ const (
 
 // Settings are the settings of the provider modal.
 type Settings struct {
-	TokenID        string         `yaml:"token_id" alias:"MODAL_TOKEN_ID" doc:"the token's id, ak-...; that of the profile when empty"`
-	TokenSecret    secretref.Ref  `yaml:"token_secret" alias:"MODAL_TOKEN_SECRET" doc:"the token's secret, as-...: env:NAME or file:/path; that of the profile when empty"`
-	Profile        string         `yaml:"profile" alias:"MODAL_PROFILE" doc:"table of ~/.modal.toml with what is not set here of token, environment and server_url; the active one when empty"`
+	TokenID        string         `yaml:"token_id" alias:"MODAL_TOKEN_ID" doc:"id of the token, ak-...; the profile's when empty"`
+	TokenSecret    secretref.Ref  `yaml:"token_secret" alias:"MODAL_TOKEN_SECRET" doc:"secret of the token, as-...: env:NAME or file:/path; the profile's when empty"`
+	Profile        string         `yaml:"profile" alias:"MODAL_PROFILE" doc:"table of ~/.modal.toml with the token, environment and server_url that are not set here; the active one when empty"`
 	Environment    string         `yaml:"environment" alias:"MODAL_ENVIRONMENT" doc:"environment of the workspace; the profile's when empty, and without one the workspace's default"`
-	ServerURL      string         `yaml:"server_url" alias:"MODAL_SERVER_URL" doc:"where Modal is; the profile's when empty, and without one the public service"`
-	App            string         `yaml:"app" doc:"app that sandboxes belong to, made when it is missing; prefix when empty"`
-	AppPerProject  bool           `yaml:"app_per_project" doc:"each project has an app of its own, whose name begins with app"`
-	Prefix         string         `yaml:"prefix" doc:"begins the names of what is made: servers that share an environment and not their sandboxes have different ones"`
-	Image          string         `yaml:"image" doc:"image of sandboxes that name none"`
-	Commands       []string       `yaml:"commands" doc:"lines of a Dockerfile that Modal builds each image with, like RUN pip install numpy; it keeps what it has built"`
-	RegistrySecret string         `yaml:"registry_secret" doc:"Secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for images that are not public"`
+	ServerURL      string         `yaml:"server_url" alias:"MODAL_SERVER_URL" doc:"URL of Modal; the profile's when empty, and without one the public service"`
+	App            string         `yaml:"app" doc:"app of sandboxes, created if it does not exist; prefix when empty"`
+	AppPerProject  bool           `yaml:"app_per_project" doc:"give each project an app of its own, whose name begins with app"`
+	Prefix         string         `yaml:"prefix" doc:"beginning of the names of all objects; servers that share an environment but not their sandboxes need different ones"`
+	Image          string         `yaml:"image" doc:"default image of sandboxes"`
+	Commands       []string       `yaml:"commands" doc:"lines of a Dockerfile that Modal adds to each image, such as RUN pip install numpy; Modal caches the results"`
+	RegistrySecret string         `yaml:"registry_secret" doc:"Secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images"`
 	Secrets        []string       `yaml:"secrets" doc:"Secrets whose variables every sandbox has"`
-	Buckets        []string       `yaml:"buckets" doc:"buckets that every sandbox has: NAME:/path, NAME/prefix/:/path, and with :ro behind it to be read only"`
+	Buckets        []string       `yaml:"buckets" doc:"buckets that every sandbox mounts: NAME:/path or NAME/prefix/:/path, with :ro at the end for read-only"`
 	BucketSecret   string         `yaml:"bucket_secret" doc:"Secret with the credentials of buckets; none for public ones"`
-	BucketEndpoint string         `yaml:"bucket_endpoint" doc:"URL of buckets that are not AWS's"`
-	GPU            string         `yaml:"gpu" doc:"type of the GPUs that --gpus counts, like A100; any when empty"`
-	Cloud          string         `yaml:"cloud" doc:"cloud that sandboxes run in, like aws; any when empty"`
-	Regions        []string       `yaml:"regions" doc:"regions that they run in, like us-east; any when empty"`
-	Ephemeral      bool           `yaml:"ephemeral" doc:"make no volumes: what a sandbox has ends with it"`
-	Tunnels        string         `yaml:"tunnels" form:"off tls tcp" doc:"what a published port becomes: a public tunnel that wants TLS, or one that passes on what comes; off refuses them"`
-	Patience       atoll.Duration `yaml:"patience" doc:"how long an image may take to be built, and a sandbox to be placed, like 5m"`
+	BucketEndpoint string         `yaml:"bucket_endpoint" doc:"URL of buckets outside AWS"`
+	GPU            string         `yaml:"gpu" doc:"type of the GPUs that --gpus counts, such as A100; any when empty"`
+	Cloud          string         `yaml:"cloud" doc:"cloud that runs sandboxes, such as aws; any when empty"`
+	Regions        []string       `yaml:"regions" doc:"regions that run sandboxes, such as us-east; any when empty"`
+	Ephemeral      bool           `yaml:"ephemeral" doc:"create no volumes: the files of a sandbox are lost with it"`
+	Tunnels        string         `yaml:"tunnels" form:"off tls tcp" doc:"what a published port becomes: tls is a public tunnel with TLS, tcp a public tunnel of plain TCP; off refuses published ports"`
+	Patience       atoll.Duration `yaml:"patience" doc:"longest time to build an image, and to place a sandbox, such as 5m"`
 	Guest          string         `yaml:"guest" form:"path" doc:"Atoll's program for sandboxes, built for linux/amd64; docker.guest's when empty"`
 }
 
@@ -49,7 +49,8 @@ func Default() Settings {
 	return Settings{Prefix: "atoll", Image: DefaultImage, Tunnels: "off", Patience: atoll.Duration(DefaultPatience)}
 }
 
-// Check calls bad with the key of each value that makes no sense.
+// Check calls bad with the key of each invalid value and the error, and with a nil error for
+// valid ones.
 func (m *Settings) Check(bad func(key string, err error)) {
 	_, err := m.ParseBuckets()
 	bad("modal.buckets", err)
@@ -58,7 +59,7 @@ func (m *Settings) Check(bad func(key string, err error)) {
 	}
 }
 
-// ParseBuckets reads Buckets.
+// ParseBuckets parses Buckets.
 func (m *Settings) ParseBuckets() (list []Bucket, err error) {
 	for _, text := range m.Buckets {
 		rest, readOnly := strings.CutSuffix(text, ":ro")
@@ -76,16 +77,16 @@ func (m *Settings) ParseBuckets() (list []Bucket, err error) {
 	return list, nil
 }
 
-// A Bucket is one of S3, R2 or Google Cloud Storage that is mounted.
+// A Bucket is a mounted bucket of S3, R2 or Google Cloud Storage.
 type Bucket struct {
-	Name, Path string // the bucket's, and where it is mounted
-	Prefix     string // of its keys: what is below it is mounted
-	Endpoint   string // of those that are not AWS's
-	Secret     string // the name of a Secret with its credentials
+	Name, Path string // name of the bucket, and the path of its mount
+	Prefix     string // of the keys that are mounted, without this prefix
+	Endpoint   string // URL, for buckets outside AWS
+	Secret     string // name of a Secret with its credentials
 	ReadOnly   bool
 }
 
-// Check says what is wrong with a bucket.
+// Check returns an error if the bucket's settings are invalid.
 func (b *Bucket) Check() error {
 	switch {
 	case b.Name == "":
@@ -100,12 +101,11 @@ func (b *Bucket) Check() error {
 	return nil
 }
 
-// GuestDir is where the guest's program is in every sandbox.
+// GuestDir is the directory of the guest's program in every sandbox.
 const GuestDir = "/.atoll-guest"
 
-// OverGuest reports whether what is mounted at target would hide the guest, or be on its
-// Volume, which is read only. Above it is only the root directory, which nothing is mounted
-// over.
+// OverGuest reports whether a mount at target would hide the guest, or be on its Volume, which
+// is read-only. The only directory above is the root directory, over which no mount is allowed.
 func OverGuest(target string) bool {
 	return strings.HasPrefix(path.Clean(target)+"/", GuestDir+"/")
 }

@@ -173,7 +173,7 @@ func (b *Bucket) explainRegion(err error, says string) string {
 // explainConn explains a missing response, and one that doesn't come from an S3
 // service.
 func (b *Bucket) explainConn(err error) (atoll.Kind, string) {
-	if text := awsclient.Unreached(err, b.serviceName()); text != "" {
+	if text := awsclient.DescribeUnreachable(err, b.serviceName()); text != "" {
 		return atoll.ErrUnavailable, text
 	}
 	if isNotXML(err) && statusOf(err) < 500 {

@@ -62,7 +62,7 @@ func (s *Store) explain(err error) (atoll.Kind, string) {
 	if kind, text := s.explainCode(err); kind != "" {
 		return kind, text
 	}
-	if text := awsclient.Unreached(err, s.where()); text != "" {
+	if text := awsclient.DescribeUnreachable(err, s.where()); text != "" {
 		return atoll.ErrUnavailable, text
 	}
 	return s.explainStatus(err)

@@ -25,7 +25,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// What a sandbox has whose spec does not say otherwise.
+// The resources of a sandbox whose spec has none.
 const (
 	DefaultMemory atoll.Bytes = 256 << 20
 	DefaultCPUs               = 2
@@ -37,16 +37,16 @@ func (e *engine) Steps() []supervisor.Step {
 		{Name: "driver", Do: e.openDriver},
 		{Name: "disk", Do: e.makeDisks},
 		{Name: "metadata", Do: e.writeMetadata},
-		{Name: "directories", Do: e.arrange},
-		{Name: "machine", Do: e.boot},
-		{Name: "guest", Do: e.tell},
+		{Name: "directories", Do: e.mountShares},
+		{Name: "machine", Do: e.bootMachine},
+		{Name: "guest", Do: e.setUpGuest},
 	}
 }
 
-// Steps are the names of what a keeper does to start a sandbox, in their order.
+// Steps returns the names of the steps in which a supervisor starts a sandbox, in order.
 func Steps() []string { return supervisor.Steps((&engine{}).Steps()) }
 
-// openDriver makes the driver of the plan.
+// openDriver opens the driver of the plan.
 func (e *engine) openDriver(ctx context.Context, _ *supervisor.Undo) error {
 	d, err := e.plan.Driver.Open(ctx, e.plan.Kernel, e.box.Log)
 	if err != nil {
@@ -57,8 +57,8 @@ func (e *engine) openDriver(ctx context.Context, _ *supervisor.Undo) error {
 	return nil
 }
 
-// ownDisks are those of a sandbox, by their ids: for what changes in its root file system,
-// and for its work directory where that is not shared.
+// ownDisks returns the disks of a sandbox: one for changes of its root file system, and one for a
+// work directory that is not shared.
 func (e *engine) ownDisks() (list []vm.Disk) {
 	if e.plan.Init != nil {
 		return nil
@@ -67,22 +67,21 @@ func (e *engine) ownDisks() (list []vm.Disk) {
 		list = append(list, vm.Disk{ID: upperDisk, Path: filepath.Join(e.job.Dir, upperName)})
 	}
 	elsewhere := func(m supervisor.Mount) bool { return m.Target == atoll.DefaultWorkdir }
-	if !e.shares() && !slices.ContainsFunc(e.job.Mounts, elsewhere) {
+	if !e.sharesDirs() && !slices.ContainsFunc(e.job.Mounts, elsewhere) {
 		list = append(list, vm.Disk{ID: workDisk, Path: filepath.Join(e.job.Dir, workName)})
 	}
 	return list
 }
 
-// What the guest calls disks.
+// The guest's names of disks.
 const (
 	rootDisk  = "root"
 	upperDisk = "upper"
 	workDisk  = "work"
 )
 
-// makeDisks makes the disks for what the machine keeps: those of a sandbox; of a machine
-// that has something to run what that has a disk for, and changes in the root file system
-// are in memory.
+// makeDisks creates the disks for data that the machine retains: those of a sandbox, or those of
+// the plan's Init. With an Init, changes of the root file system stay in memory.
 func (e *engine) makeDisks(ctx context.Context, undo *supervisor.Undo) error {
 	for _, d := range e.ownDisks() {
 		if err := e.makeDisk(ctx, undo, d.Path); err != nil {
@@ -92,8 +91,8 @@ func (e *engine) makeDisks(ctx context.Context, undo *supervisor.Undo) error {
 	if e.plan.Init == nil {
 		return nil
 	}
-	if e.caps.Root { // what it keeps is in its Home
-		return os.MkdirAll(filepath.Dir(e.console()), 0o700)
+	if e.caps.Root { // it retains its data in its Home
+		return os.MkdirAll(filepath.Dir(e.consolePath()), 0o700)
 	}
 	for _, d := range e.plan.Init.Disks {
 		path := e.initDisk(d.ID)
@@ -104,16 +103,16 @@ func (e *engine) makeDisks(ctx context.Context, undo *supervisor.Undo) error {
 			return err
 		}
 	}
-	return os.MkdirAll(filepath.Dir(e.console()), 0o700)
+	return os.MkdirAll(filepath.Dir(e.consolePath()), 0o700)
 }
 
-// initDisk is the path of a disk of what the machine has to run.
+// initDisk returns the path of a disk of the plan's Init.
 func (e *engine) initDisk(id string) string {
 	return cmp.Or(e.plan.Disks[id], filepath.Join(e.job.Dir, id+".img"))
 }
 
-// makeDisk makes a disk, unless there is one of a life before, which grows if it is to be
-// larger than it was. It takes no space before something is written to it.
+// makeDisk creates a disk, unless an earlier run has: then it grows to a larger limit. The disk
+// takes no space until something is written to it.
 func (e *engine) makeDisk(ctx context.Context, undo *supervisor.Undo, path string) error {
 	size := e.job.Spec.Resources.Disk
 	if size == atoll.Unlimited {
@@ -121,21 +120,21 @@ func (e *engine) makeDisk(ctx context.Context, undo *supervisor.Undo, path strin
 	}
 	if info, err := os.Stat(path); err == nil {
 		if e.plan.Init != nil && info.Size() < int64(size) {
-			err = os.Truncate(path, int64(size)) // the guest sees to the file system
+			err = os.Truncate(path, int64(size)) // the guest grows the file system
 		}
-		return errors.Join(err, e.give(path))
+		return errors.Join(err, e.chownToJail(path))
 	}
 	made := path + ".new" // until it has a file system
 	undo.Add(func() { _ = os.Remove(path) })
 	defer os.Remove(made)
-	if err := e.format(ctx, made, int64(size)); err != nil {
+	if err := e.formatDisk(ctx, made, int64(size)); err != nil {
 		return err
 	}
 	return os.Rename(made, path)
 }
 
-// format makes a file of that size with an ext4 in it, by mke2fs with these options.
-func (e *engine) format(ctx context.Context, path string, size int64, options ...string) error {
+// formatDisk creates a file of that size with an ext4 file system, by mke2fs with these options.
+func (e *engine) formatDisk(ctx context.Context, path string, size int64, options ...string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -148,19 +147,19 @@ func (e *engine) format(ctx context.Context, path string, size int64, options ..
 	if err != nil {
 		return fmt.Errorf("make a file system on %s: %w: %s", path, err, bytes.TrimSpace(out))
 	}
-	return e.give(path)
+	return e.chownToJail(path)
 }
 
-// give makes a disk over to who runs the hypervisor, where that is another user.
-func (e *engine) give(path string) error {
+// chownToJail makes the user of the hypervisor own a disk, if that is another user.
+func (e *engine) chownToJail(path string) error {
 	if j := e.plan.Driver.Jail; j != nil {
 		return os.Chown(path, j.UID, j.GID)
 	}
 	return nil
 }
 
-// sharedDir is the directory that is shared for a mount, and whether that has one file only,
-// which is what is mounted.
+// sharedDir returns the directory that is shared for a mount, and whether the mount is of the only
+// file in it.
 func (e *engine) sharedDir(i int) (dir string, file bool) {
 	m := e.job.Mounts[i]
 	file = isFile(m.Source)
@@ -175,15 +174,14 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// shares reports whether directories of the host are shared with the machine. That was
-// settled when the sandbox was made: what it keeps is where it was put then.
-func (e *engine) shares() bool { return e.job.Caps.Volumes }
+// sharesDirs reports whether directories of the host are shared with the machine. That was decided
+// when the sandbox was created, since its data was put there then.
+func (e *engine) sharesDirs() bool { return e.job.Caps.Volumes }
 
-// arrange mounts what cannot be shared as it is, in the mount namespace of this process:
-// directories that are not to be changed where nobody can change them, since it is the guest
-// that decides how it mounts what it is given, and not every virtiofsd can refuse; and files
-// in directories with nothing else.
-func (e *engine) arrange(_ context.Context, undo *supervisor.Undo) error {
+// mountShares mounts what cannot be shared directly, in the mount namespace of this process:
+// read-only directories on read-only mounts, since the guest decides how it mounts a share, and not
+// every virtiofsd can refuse writes; and files in directories of their own.
+func (e *engine) mountShares(_ context.Context, undo *supervisor.Undo) error {
 	undo.Add(func() { _ = e.Unmount() })
 	for i, m := range e.job.Mounts {
 		at, file := e.sharedDir(i)
@@ -193,41 +191,42 @@ func (e *engine) arrange(_ context.Context, undo *supervisor.Undo) error {
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			return err
 		}
-		if file { // which is all that can be changed
+		if file { // the guest can change only the file
 			if err := os.WriteFile(filepath.Join(at, guest.SharedFile), nil, 0o600); err != nil {
 				return err
 			}
-			if err := e.bind(at, at, true); err != nil {
+			if err := e.bindMount(at, at, true); err != nil {
 				return err
 			}
 			at = filepath.Join(at, guest.SharedFile)
 		}
-		if err := e.bind(m.Source, at, m.ReadOnly); err != nil {
+		if err := e.bindMount(m.Source, at, m.ReadOnly); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *engine) bind(source, at string, readOnly bool) error {
-	if err := bind(source, at); err != nil {
+// bindMount mounts source at another place, and records that for Unmount.
+func (e *engine) bindMount(source, at string, readOnly bool) error {
+	if err := bindMount(source, at); err != nil {
 		return fmt.Errorf("mount %s: %w", source, err)
 	}
-	e.arranged = append(e.arranged, at)
+	e.mounted = append(e.mounted, at)
 	if !readOnly {
 		return nil
 	}
-	if err := seal(at); err != nil {
+	if err := makeReadOnly(at); err != nil {
 		return fmt.Errorf("mount %s read-only: %w", source, err)
 	}
 	return nil
 }
 
-// unlimitedDisk is the disk of a sandbox without a limit.
+// unlimitedDisk is the size of the disk of a sandbox without a limit.
 const unlimitedDisk atoll.Bytes = 1 << 40
 
-// memory is how much the machine has.
-func (e *engine) memory() atoll.Bytes {
+// memorySize returns the memory of the machine, in whole MiB.
+func (e *engine) memorySize() atoll.Bytes {
 	m := e.job.Spec.Resources.Memory
 	if m == atoll.Unlimited {
 		m = vm.MaxMemory
@@ -236,9 +235,8 @@ func (e *engine) memory() atoll.Bytes {
 	return (m + unit - 1) / unit * unit
 }
 
-// cpus is how many the machine has: what a fraction of one is held to is the cgroup's
-// business.
-func (e *engine) cpus() int {
+// cpuCount returns the number of CPUs of the machine. The cgroup limits it to a fraction.
+func (e *engine) cpuCount() int {
 	n := e.job.Spec.Resources.CPUs
 	if n < 0 {
 		return vm.MaxCPUs
@@ -246,20 +244,20 @@ func (e *engine) cpus() int {
 	return int(math.Ceil(n))
 }
 
-// hardware is what the machine is made of.
-func (e *engine) hardware() (*vm.Hardware, error) {
-	dir, err := e.run()
+// machineHardware returns the hardware of the machine.
+func (e *engine) machineHardware() (*vm.Hardware, error) {
+	dir, err := e.machineDir()
 	if err != nil {
 		return nil, err
 	}
 	if e.caps.Root {
-		return &vm.Hardware{ID: e.box.ID(), Dir: dir, Console: e.console(), Root: e.plan.Root, Home: e.home(), Ports: ports}, nil
+		return &vm.Hardware{ID: e.box.ID(), Dir: dir, Console: e.consolePath(), Root: e.plan.Root, Home: e.homeDir(), Ports: guestPorts}, nil
 	}
 	h := &vm.Hardware{
-		ID: e.box.ID(), Dir: dir, Console: e.console(), CPUs: e.cpus(), Memory: e.memory(),
+		ID: e.box.ID(), Dir: dir, Console: e.consolePath(), CPUs: e.cpuCount(), Memory: e.memorySize(),
 		Kernel: e.plan.Kernel, Initrd: e.plan.Initrd,
 		Disks: append([]vm.Disk{{ID: rootDisk, Path: e.plan.Root, ReadOnly: true}}, e.ownDisks()...),
-		Ports: ports,
+		Ports: guestPorts,
 	}
 	if e.caps.Vsock {
 		h.CID = vm.MinCID
@@ -284,19 +282,19 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 	return h, nil
 }
 
-// ports are those of the guest that are dialled.
-var ports = []uint32{vm.PortControl, vm.PortAPI, vm.PortPowerOff}
+// guestPorts are the ports of the guest that this package dials.
+var guestPorts = []uint32{vm.PortControl, vm.PortAPI, vm.PortPowerOff}
 
-// home is the directory of a machine that has no disks, in place of the one on which it
-// would keep what it has to run.
-func (e *engine) home() string {
+// homeDir returns the directory with the data of a machine without disks, at the path that a disk
+// of the Init would have.
+func (e *engine) homeDir() string {
 	for _, d := range e.plan.Init.Disks {
 		return e.initDisk(d.ID)
 	}
 	return ""
 }
 
-// shareTag is what the guest calls what is shared for a mount.
+// shareTag returns the tag of the share for a mount.
 func (e *engine) shareTag(i int) string {
 	if e.job.Mounts[i].Source == e.metadataDir() {
 		return vm.MetadataTag
@@ -304,20 +302,19 @@ func (e *engine) shareTag(i int) string {
 	return "mount" + strconv.Itoa(i)
 }
 
-// connectTime is how long a guest may take to come up, where it is not emulated. The
-// number is that of the seed.
-const connectTime = 10 * time.Second
+// connectTimeout bounds the boot of a guest that is not emulated. The seed had the same number.
+const connectTimeout = 10 * time.Second
 
-// boot starts the machine, and waits for its guest. One that does not come up in time is
-// tried once more.
-func (e *engine) boot(ctx context.Context, undo *supervisor.Undo) error {
+// bootMachine starts the machine, and waits for its guest. It tries once more if the guest does not
+// come up in time.
+func (e *engine) bootMachine(ctx context.Context, undo *supervisor.Undo) error {
 	err := e.bootOnce(ctx, undo)
 	if errors.Is(err, context.DeadlineExceeded) {
-		e.box.Log.Warn("the guest does not come up, and is tried once more", "console", vm.LastWords(e.console(), 0))
+		e.box.Log.Warn("the guest does not come up; trying once more", "console", vm.LastWords(e.consolePath(), 0))
 		err = e.bootOnce(ctx, undo)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return atoll.Errorf("start", e.box.ID(), atoll.ErrTimeout, "the guest did not come up within %s, twice; its console is %s", vm.Scale(e.caps, connectTime), e.console())
+		return atoll.Errorf("start", e.box.ID(), atoll.ErrTimeout, "the guest did not come up within %s, twice; its console is %s", vm.Scale(e.caps, connectTimeout), e.consolePath())
 	}
 	if err == nil {
 		e.box.Watch()
@@ -326,12 +323,12 @@ func (e *engine) boot(ctx context.Context, undo *supervisor.Undo) error {
 }
 
 func (e *engine) bootOnce(ctx context.Context, undo *supervisor.Undo) (err error) {
-	h, err := e.hardware()
+	h, err := e.machineHardware()
 	if err != nil {
 		return err
 	}
 	var network *usernet.Network
-	if e.online() && !e.caps.Frames {
+	if e.hasNetwork() && !e.caps.Frames {
 		if network, err = e.newNetwork(h); err != nil {
 			return err
 		}
@@ -348,18 +345,18 @@ func (e *engine) bootOnce(ctx context.Context, undo *supervisor.Undo) (err error
 	if err := m.Start(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, vm.Scale(e.caps, connectTime))
+	ctx, cancel := context.WithTimeout(ctx, vm.Scale(e.caps, connectTimeout))
 	defer cancel()
 	conn, err := m.Dial(ctx, vm.PortControl)
 	if err != nil {
-		if died := m.Wait(ended()); died != nil && !errors.Is(died, context.Canceled) {
+		if died := m.Wait(canceledContext()); died != nil && !errors.Is(died, context.Canceled) {
 			err = died
 		} else if ctx.Err() != nil {
-			err = ctx.Err() // however the driver puts it
+			err = ctx.Err() // drivers report it in different ways
 		}
 		if s, ok := m.(vm.Staller); ok {
 			if full, _ := s.Stalled(); full {
-				err = atoll.Errorf("start", e.box.ID(), atoll.ErrExhausted, "%s", stalled)
+				err = atoll.Errorf("start", e.box.ID(), atoll.ErrExhausted, "%s", stalledMessage)
 			}
 		}
 		_ = m.Kill()
@@ -368,26 +365,26 @@ func (e *engine) bootOnce(ctx context.Context, undo *supervisor.Undo) (err error
 	conn.Close()
 	e.machine, e.network = m, network
 	go func() {
-		e.fate = m.Wait(context.Background())
+		e.endErr = m.Wait(context.Background())
 		close(e.exited)
 	}()
 	undo.Add(func() { _ = e.Destroy() })
 	return nil
 }
 
-// ended is a context that has.
-func ended() context.Context {
+// canceledContext returns a context that has ended.
+func canceledContext() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }
 
-// tell tells the guest what it is, and waits until it is that.
-func (e *engine) tell(ctx context.Context, _ *supervisor.Undo) error {
-	ctx, cancel := e.answer(ctx, 0)
+// setUpGuest sends the guest its setup, and waits until it has applied it.
+func (e *engine) setUpGuest(ctx context.Context, _ *supervisor.Undo) error {
+	ctx, cancel := e.withAnswerTime(ctx, 0)
 	defer cancel()
 	for {
-		_, err := e.order(ctx, "start", guest.Order{Setup: e.setup()})
+		_, err := e.sendOrder(ctx, "start", guest.Order{Setup: e.guestSetup()})
 		if err == nil {
 			break
 		}
@@ -397,7 +394,7 @@ func (e *engine) tell(ctx context.Context, _ *supervisor.Undo) error {
 			return err
 		}
 	}
-	if e.online() && e.caps.Frames {
+	if e.hasNetwork() && e.caps.Frames {
 		if err := e.dialNetwork(ctx); err != nil {
 			return err
 		}
@@ -406,7 +403,7 @@ func (e *engine) tell(ctx context.Context, _ *supervisor.Undo) error {
 	dial := func(ctx context.Context) (net.Conn, error) {
 		conn, err := e.machine.Dial(ctx, vm.PortAPI)
 		if err != nil {
-			return nil, e.whatFor("dial", err)
+			return nil, e.noAnswerError("dial", err)
 		}
 		return conn, nil
 	}
@@ -414,27 +411,27 @@ func (e *engine) tell(ctx context.Context, _ *supervisor.Undo) error {
 	if e.client, err = api.NewClient(ctx, api.ClientOptions{Info: &info, Dial: dial}); err != nil {
 		return err
 	}
-	if _, err = e.sandbox().Status(ctx); err != nil { // the ping
+	if _, err = e.guestSandbox().Status(ctx); err != nil { // the ping
 		return err
 	}
-	go e.mind()
+	go e.pingGuest()
 	return nil
 }
 
-// setup is what the guest is told.
-func (e *engine) setup() *guest.Setup {
+// guestSetup returns the setup of the guest.
+func (e *engine) guestSetup() *guest.Setup {
 	spec := &e.job.Spec
 	s := &guest.Setup{
 		Config: guest.Config{
 			ID: e.box.ID(), Workdir: spec.Workdir, User: cmp.Or(spec.User, e.job.Record.User), Env: append(append([]string(nil), e.job.Record.Env...), spec.Env...),
 			Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 		},
-		Hostname: hostname(spec), Time: time.Now().UnixNano(), Entropy: make([]byte, 64),
+		Hostname: hostName(spec), Time: time.Now().UnixNano(), Entropy: make([]byte, 64),
 		Root: guest.Root{Disk: rootDisk, Upper: upperDisk},
 	}
 	_, _ = rand.Read(s.Entropy) // never fails
 	switch {
-	case e.caps.Root: // it is there already
+	case e.caps.Root: // the guest has its root already
 		s.Root, s.Init = guest.Root{}, e.plan.Init
 	case e.plan.Init != nil:
 		s.Root, s.Init = guest.Root{Disk: rootDisk}, e.plan.Init
@@ -448,8 +445,8 @@ func (e *engine) setup() *guest.Setup {
 		s.Mounts = append(s.Mounts, guest.MachineDir{Target: vm.MetadataDir, Disk: vm.MetadataTag, ReadOnly: true})
 	}
 	for _, d := range e.ownDisks() {
-		if d.ID == workDisk { // of which a directory is shown: at the top are files of ext4's own
-			s.Mounts = append(s.Mounts, guest.MachineDir{Target: workAt, Disk: d.ID}, guest.MachineDir{Target: atoll.DefaultWorkdir, Bind: workAt + "/files"})
+		if d.ID == workDisk { // mount a directory of it: the top has files of ext4 itself
+			s.Mounts = append(s.Mounts, guest.MachineDir{Target: workMount, Disk: d.ID}, guest.MachineDir{Target: atoll.DefaultWorkdir, Bind: workMount + "/files"})
 		}
 	}
 	for i, m := range e.job.Mounts {
@@ -460,15 +457,15 @@ func (e *engine) setup() *guest.Setup {
 		}
 		s.Mounts = append(s.Mounts, d)
 	}
-	if dir := e.workspace(); dir != "" {
+	if dir := e.workspaceDir(); dir != "" {
 		s.Mounts = append(s.Mounts, guest.MachineDir{Target: vm.WorkspaceOrigin, Bind: dir})
 	}
 	s.Bridges = []guest.Bridge{{Port: vm.PortAgent, Network: "tcp", Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(int(vm.PortAgent)))}}
-	if e.online() {
+	if e.hasNetwork() {
 		s.Network = &guest.Interface{
 			Addresses: []string{usernet.Guest.String(), usernet.Guest6.String()},
 			Gateways:  []string{usernet.Gateway.Addr().String(), usernet.Gateway6.Addr().String()},
-			DNS:       []string{usernet.Gateway.Addr().String()}, MTU: e.mtu(),
+			DNS:       []string{usernet.Gateway.Addr().String()}, MTU: e.networkMTU(),
 		}
 		if e.caps.Frames {
 			s.Network.MAC = usernet.GuestMAC.String()
@@ -477,11 +474,11 @@ func (e *engine) setup() *guest.Setup {
 	return s
 }
 
-// workAt is where the guest has the disk of the work directory.
-const workAt = "/run/atoll/work"
+// workMount is the guest's mount point of the disk of the work directory.
+const workMount = "/run/atoll/work"
 
-// hostname is what a sandbox calls itself.
-func hostname(spec *atoll.Spec) string {
+// hostName returns the host name of a sandbox.
+func hostName(spec *atoll.Spec) string {
 	if spec.Name == "" {
 		return spec.ID[:12]
 	}

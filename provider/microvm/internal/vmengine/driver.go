@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/wsl2"
 )
 
-// The drivers that machines can be made with.
+// The names of the drivers.
 const (
 	QEMU        = "qemu"
 	Firecracker = "firecracker"
@@ -24,16 +24,16 @@ const (
 	WSL2        = "wsl2"
 )
 
-// A Driver says what makes a machine, and with what options.
+// A Driver configures the driver of a machine.
 type Driver struct {
 	Name    string            `json:"name"`
-	Program string            `json:"program,omitempty"` // the hypervisor's; "" is the one in PATH
+	Program string            `json:"program,omitempty"` // of the hypervisor; "" means the one in PATH
 	Accel   string            `json:"accel,omitempty"`   // of QEMU
-	Cache   string            `json:"cache,omitempty"`   // what QEMU has found out about accelerators
+	Cache   string            `json:"cache,omitempty"`   // for QEMU's trials of accelerators
 	Jail    *firecracker.Jail `json:"jail,omitempty"`    // of Firecracker
 }
 
-// DefaultDriver is the name of this system's.
+// DefaultDriver returns the name of this system's driver.
 func DefaultDriver() string {
 	switch runtime.GOOS {
 	case "darwin":
@@ -44,69 +44,68 @@ func DefaultDriver() string {
 	return QEMU
 }
 
-// Check reports whether there is such a driver. Kinds: ErrInvalid.
+// Check returns an error unless the driver exists and has the options. Kinds: ErrInvalid.
 func (d Driver) Check() error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("driver", d.Name, atoll.ErrInvalid, format, args...)
 	}
 	switch {
 	case !slices.Contains([]string{QEMU, Firecracker, VZ, WSL2}, d.Name):
-		return bad("there is no such driver: use %s, %s, %s or %s", QEMU, Firecracker, VZ, WSL2)
+		return bad("no such driver: use %s, %s, %s or %s", QEMU, Firecracker, VZ, WSL2)
 	case d.Accel != "" && d.Name != QEMU:
-		return bad("accelerator %q: only %s has a choice", d.Accel, QEMU)
+		return bad("accelerator %q: only %s takes one", d.Accel, QEMU)
 	case d.Jail != nil && d.Name != Firecracker:
-		return bad("a jail is for machines of %s", Firecracker)
+		return bad("jail: only %s takes one", Firecracker)
 	}
 	return nil
 }
 
-// Caps are those of its machines here, as far as no machine has to be tried for that:
-// Emulated is.
+// Caps returns the capabilities of its machines here, as far as they are known without trying a
+// machine: all but Emulated.
 func (d Driver) Caps() vm.Caps {
 	switch d.Name {
 	case Firecracker:
-		return d.firecracker().Caps()
+		return d.firecrackerDriver().Caps()
 	case VZ:
-		return d.vz().Caps()
+		return d.vzDriver().Caps()
 	case WSL2:
-		return d.wsl2().Caps()
+		return d.wsl2Driver().Caps()
 	}
 	return qemuCaps()
 }
 
-// Probe finds out whether its machines work here, with a kernel that QEMU can try that
-// with, if there is one.
+// Probe finds out whether its machines work here. QEMU tries the kernel, if there is one.
 func (d Driver) Probe(ctx context.Context, kernel string, log *slog.Logger) atoll.Probe {
 	switch d.Name {
 	case Firecracker:
-		p := d.firecracker().Probe(ctx)
+		p := d.firecrackerDriver().Probe(ctx)
 		if p.OK && d.Jail != nil && os.Geteuid() != 0 {
 			p = atoll.Probe{Reason: "jailer needs root", Fix: "run as root, or without a jail"}
 		}
 		return p
 	case VZ:
-		return d.vz().Probe(ctx)
+		return d.vzDriver().Probe(ctx)
 	case WSL2:
-		return d.wsl2().Probe(ctx)
+		return d.wsl2Driver().Probe(ctx)
 	}
 	return d.probeQEMU(ctx, kernel, log)
 }
 
-// Open makes the driver, with a kernel that QEMU can try KVM with.
+// Open returns the driver. QEMU tries KVM with the kernel.
 func (d Driver) Open(ctx context.Context, kernel string, log *slog.Logger) (vm.Driver, error) {
 	switch d.Name {
 	case Firecracker:
-		return d.firecracker(), nil
+		return d.firecrackerDriver(), nil
 	case VZ:
-		return d.vz(), nil
+		return d.vzDriver(), nil
 	case WSL2:
-		return d.wsl2(), nil
+		return d.wsl2Driver(), nil
 	}
 	return d.openQEMU(ctx, kernel, log)
 }
 
-// Found is d with the paths of programs that are looked for in PATH, which keepers do
-// not have. Kinds: ErrUnavailable.
+// Found returns d with the absolute paths of programs, since supervisors have no PATH. Kinds:
+// ErrUnavailable.
 func (d Driver) Found() (_ Driver, err error) {
 	switch d.Name {
 	case Firecracker:
@@ -123,21 +122,21 @@ func (d Driver) Found() (_ Driver, err error) {
 	return d, err
 }
 
-func (d Driver) firecracker() *firecracker.Driver {
+func (d Driver) firecrackerDriver() *firecracker.Driver {
 	return firecracker.New(firecracker.Options{Program: d.Program, Jail: d.Jail})
 }
 
-func (d Driver) vz() *vz.Driver { return vz.New(vz.Options{Program: d.Program}) }
+func (d Driver) vzDriver() *vz.Driver { return vz.New(vz.Options{Program: d.Program}) }
 
-func (d Driver) wsl2() *wsl2.Driver {
+func (d Driver) wsl2Driver() *wsl2.Driver {
 	return wsl2.New(wsl2.Options{Program: d.Program, Guest: []string{bundle.GuestPath, "distro"}})
 }
 
-// Forget removes what a machine keeps at path, with what else the driver knows of it. It
-// has ended. Kinds: ErrConflict, ErrUnavailable.
+// Forget removes the data of a machine at path, and the driver's record of it. The machine must
+// have ended. Kinds: ErrConflict, ErrUnavailable.
 func (d Driver) Forget(ctx context.Context, path string) error {
 	if d.Name == WSL2 {
-		if err := d.wsl2().Forget(ctx, path); err != nil {
+		if err := d.wsl2Driver().Forget(ctx, path); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// There is no driver for QEMU but on Linux.
+// The driver for QEMU exists only on Linux.
 
 func noQEMU() error {
 	return atoll.Errorf("driver", QEMU, atoll.ErrUnavailable, "it is only available on Linux, current platform: %s", runtime.GOOS)

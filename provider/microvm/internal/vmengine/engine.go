@@ -27,28 +27,28 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A Plan is what a job says of a sandbox in a machine besides.
+// A Plan holds what an engine needs to know of a sandbox besides the supervisor.Job.
 type Plan struct {
-	Kernel    string `json:"kernel,omitempty"` // this and the next two not where Root is an archive
+	Kernel    string `json:"kernel,omitempty"` // empty, like the next two, if Root is an archive
 	Initrd    string `json:"initrd,omitempty"`
 	Formatter string `json:"formatter,omitempty"` // mke2fs
-	Root      string `json:"root"`                // the disk of its root file system, or an archive of that
+	Root      string `json:"root"`                // the disk or the archive with its root file system
 	Driver    Driver `json:"driver"`
-	Debug     bool   `json:"debug,omitempty"`    // the kernel says all that it does
-	Emulated  bool   `json:"emulated,omitempty"` // and the driver does not know: for tests
+	Debug     bool   `json:"debug,omitempty"`    // the kernel logs verbosely
+	Emulated  bool   `json:"emulated,omitempty"` // machines are emulated although the driver does not know; for tests
 
-	Answer  atoll.Duration    `json:"answer,omitzero"`   // how long the guest may take to answer; 0 is the default
-	Init    *vm.Init          `json:"init,omitempty"`    // what runs of the machine's own
+	Answer  atoll.Duration    `json:"answer,omitzero"`   // the time that the guest may take to answer; 0 means the default
+	Init    *vm.Init          `json:"init,omitempty"`    // the system programs and disks of the machine
 	Disks   map[string]string `json:"disks,omitempty"`   // paths, by id, of disks of Init that are not in Job.Dir
 	Console string            `json:"console,omitempty"` // "" means in Job.Dir
 }
 
-// Names of files in Job.Dir.
+// The names of files in Job.Dir.
 const (
-	upperName   = "upper.img"   // the disk with what was changed in the root file system
-	workName    = "work.img"    // the disk with the work directory, where that is not the host's
-	jailedName  = "vm"          // the directory for the machine's sockets, where there is a jail
-	consoleName = "console.log" // what the machine prints
+	upperName   = "upper.img"   // the disk with changes of the root file system
+	workName    = "work.img"    // the disk with a work directory that is not shared
+	jailedName  = "vm"          // the directory for the machine's sockets in a jail
+	consoleName = "console.log" // the machine's output
 )
 
 // An engine is the supervisor.Engine over the machine that this process owns.
@@ -58,20 +58,20 @@ type engine struct {
 	job                        *supervisor.Job
 	plan                       Plan
 	driver                     vm.Driver
-	caps                       vm.Caps // of its machines
+	caps                       vm.Caps // capabilities of its machines
 
-	machine  vm.Machine // nil before it is started
-	network  *usernet.Network
-	client   *api.Client
-	exited   chan struct{} // closed when the machine has ended
-	fate     error         // of that
-	frozen   atomic.Bool
-	arranged []string // where something is mounted for it to be shared
+	machine vm.Machine // nil before it is started
+	network *usernet.Network
+	client  *api.Client
+	exited  chan struct{} // closed when the machine has ended
+	endErr  error         // the error of the machine's end
+	frozen  atomic.Bool
+	mounted []string // the mount points of mountShares
 
-	thaws atomic.Int64 // how often it was resumed
+	resumes atomic.Int64 // the number of calls of Resume
 
-	mu   sync.Mutex
-	hung string // why the machine was killed, "" if it was not for that
+	mu         sync.Mutex
+	hangReason string // why pingGuest killed the machine; "" if it did not
 }
 
 func newEngine(b *supervisor.Sandbox, _ io.Writer) (supervisor.Engine, error) {
@@ -101,11 +101,11 @@ func (e *engine) DeathReason() string {
 	case <-e.exited:
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.hung != "" {
-			return e.hung
+		if e.hangReason != "" {
+			return e.hangReason
 		}
-		if e.fate != nil {
-			return e.fate.Error()
+		if e.endErr != nil {
+			return e.endErr.Error()
 		}
 		return "it has powered off"
 	default:
@@ -113,19 +113,20 @@ func (e *engine) DeathReason() string {
 	}
 }
 
-// sandbox is the one inside, as the guest serves it.
-func (e *engine) sandbox() atoll.Sandbox { return e.client.Sandbox(e.box.ID()) }
+// guestSandbox returns the sandbox as the guest serves it.
+func (e *engine) guestSandbox() atoll.Sandbox { return e.client.Sandbox(e.box.ID()) }
 
-// order asks the guest for something, and waits until that is done.
-func (e *engine) order(ctx context.Context, op string, o guest.Order) (guest.Reply, error) {
-	r, err := order(ctx, e.machine, o)
+// sendOrder sends the guest an order, and waits until it is done.
+func (e *engine) sendOrder(ctx context.Context, op string, o guest.Order) (guest.Reply, error) {
+	r, err := sendOrder(ctx, e.machine, o)
 	if err != nil {
-		return r, e.whatFor(op, err)
+		return r, e.noAnswerError(op, err)
 	}
 	return r, r.Err(op, e.box.ID())
 }
 
-func order(ctx context.Context, m vm.Machine, o guest.Order) (r guest.Reply, err error) {
+// sendOrder sends an order to the guest of m, and returns its reply.
+func sendOrder(ctx context.Context, m vm.Machine, o guest.Order) (r guest.Reply, err error) {
 	conn, err := m.Dial(ctx, vm.PortControl)
 	if err != nil {
 		return r, err
@@ -142,8 +143,9 @@ func order(ctx context.Context, m vm.Machine, o guest.Order) (r guest.Reply, err
 	return r, err
 }
 
-// whatFor is what it means that the guest has not answered.
-func (e *engine) whatFor(op string, err error) error {
+// noAnswerError returns the error for a guest that has not answered: ErrStopped if the machine has
+// ended.
+func (e *engine) noAnswerError(op string, err error) error {
 	if e.Ended() {
 		return atoll.E(op, e.box.ID(), atoll.ErrStopped, nil)
 	}
@@ -153,7 +155,7 @@ func (e *engine) whatFor(op string, err error) error {
 // Exec implements supervisor.Engine.
 func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if id == atoll.MainProcess {
-		if _, err := e.order(ctx, "exec", guest.Order{Main: true}); err != nil {
+		if _, err := e.sendOrder(ctx, "exec", guest.Order{Main: true}); err != nil {
 			return nil, err
 		}
 		return e.Process(ctx, id)
@@ -161,7 +163,7 @@ func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll
 	if err := e.Awake("exec"); err != nil {
 		return nil, err
 	}
-	p, err := e.sandbox().Exec(ctx, cmd)
+	p, err := e.guestSandbox().Exec(ctx, cmd)
 	if err != nil {
 		return nil, e.Explain(ctx, "exec", err)
 	}
@@ -176,7 +178,7 @@ func (e *engine) Process(ctx context.Context, id string) (atoll.Process, error) 
 	if err := e.Awake("process"); err != nil {
 		return nil, err
 	}
-	p, err := e.sandbox().Process(ctx, id)
+	p, err := e.guestSandbox().Process(ctx, id)
 	if err != nil {
 		return nil, e.Explain(ctx, "process", err)
 	}
@@ -191,7 +193,7 @@ func (e *engine) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	if err := e.Awake("processes"); err != nil {
 		return nil, err
 	}
-	list, err := atoll.Processes(ctx, e.sandbox())
+	list, err := atoll.Processes(ctx, e.guestSandbox())
 	return e.WrapList(ctx, list, err)
 }
 
@@ -200,7 +202,7 @@ func (e *engine) Running(ctx context.Context) (int, error) {
 	if err := e.Awake("count"); err != nil {
 		return 0, err
 	}
-	r, err := e.order(ctx, "count", guest.Order{Count: true})
+	r, err := e.sendOrder(ctx, "count", guest.Order{Count: true})
 	return r.Processes, err
 }
 
@@ -210,7 +212,7 @@ func (e *engine) Files() atoll.FS {
 		if err := e.Awake(op); err != nil {
 			return err
 		}
-		return e.Explain(ctx, op, fn(ctx, atoll.Files(e.sandbox())))
+		return e.Explain(ctx, op, fn(ctx, atoll.Files(e.guestSandbox())))
 	})
 }
 
@@ -219,7 +221,7 @@ func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := e.Awake("dial"); err != nil {
 		return nil, err
 	}
-	conn, err := atoll.Dial(ctx, e.sandbox(), port)
+	conn, err := atoll.Dial(ctx, e.guestSandbox(), port)
 	return conn, e.Explain(ctx, "dial", err)
 }
 
@@ -237,10 +239,10 @@ func (e *engine) Resume(ctx context.Context) error {
 	if err := e.machine.Resume(ctx); err != nil {
 		return err
 	}
-	e.thaws.Add(1)
+	e.resumes.Add(1)
 	e.frozen.Store(false)
-	if _, err := e.order(ctx, "resume", guest.Order{Time: time.Now().UnixNano()}); err != nil {
-		e.box.Log.Warn("the clock inside is late", "err", err)
+	if _, err := e.sendOrder(ctx, "resume", guest.Order{Time: time.Now().UnixNano()}); err != nil {
+		e.box.Log.Warn("the clock of the guest is late", "err", err)
 	}
 	return nil
 }
@@ -248,19 +250,20 @@ func (e *engine) Resume(ctx context.Context) error {
 // Frozen implements supervisor.Engine.
 func (e *engine) Frozen() bool { return e.frozen.Load() }
 
-// stalled is what who asks what is inside is told while the machine waits for room.
-const stalled = "there is no room for what is written to its disk, and the machine stands still: make room on this one, and it goes on"
+// stalledMessage is the answer to requests while the machine waits for room.
+const stalledMessage = "there is no room for what is written to its disk, and the machine stands still: make room on this one, and it goes on"
 
 // Stalled implements supervisor.Staller.
 func (e *engine) Stalled() string {
-	if now, _ := e.stalls(); now {
-		return stalled
+	if now, _ := e.stallState(); now {
+		return stalledMessage
 	}
 	return ""
 }
 
-// stalls reports whether the machine stands still for want of room, and how often it has.
-func (e *engine) stalls() (now bool, times int) {
+// stallState reports whether the machine is stopped for lack of room on the host, and how often it
+// was.
+func (e *engine) stallState() (now bool, times int) {
 	if s, ok := e.machine.(vm.Staller); ok {
 		return s.Stalled()
 	}
@@ -272,47 +275,47 @@ func (e *engine) Snapshot(context.Context, string) error {
 	return atoll.Errorf("snapshot", e.box.ID(), atoll.ErrUnsupported, "virtual machines have no snapshots")
 }
 
-// answering is how long the guest may take for what is done at once on a machine that is
-// not emulated.
-const answering = 30 * time.Second
+// defaultAnswerTime bounds the guest's answer to orders that need no time, on a machine that is not
+// emulated.
+const defaultAnswerTime = 30 * time.Second
 
-func (e *engine) answering() time.Duration {
+// answerTime returns the time that the guest may take to answer.
+func (e *engine) answerTime() time.Duration {
 	if d := time.Duration(e.plan.Answer); d > 0 {
 		return d
 	}
-	return vm.Scale(e.caps, answering)
+	return vm.Scale(e.caps, defaultAnswerTime)
 }
 
-// answer bounds a call to the guest.
-func (e *engine) answer(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, e.answering()+more)
+// withAnswerTime bounds a call to the guest by answerTime and more.
+func (e *engine) withAnswerTime(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.answerTime()+more)
 }
 
-// mind asks the guest from time to time whether it is there, and tells it what time it is. A machine whose guest does not
-// answer has hung, and is killed: then whoever waits for something in it knows, and nothing
-// else would tell.
-func (e *engine) mind() {
+// pingGuest asks the guest from time to time whether it is there, and tells it the time. It kills a
+// machine whose guest does not answer: nothing else would end the calls that wait for it.
+func (e *engine) pingGuest() {
 	for {
 		select {
 		case <-e.exited:
 			return
-		case <-time.After(e.answering() / 2):
+		case <-time.After(e.answerTime() / 2):
 		}
-		thaws := e.thaws.Load()
-		full, stalls := e.stalls()
+		thaws := e.resumes.Load()
+		full, stalls := e.stallState()
 		if e.Frozen() || full {
 			continue
 		}
-		ctx, cancel := e.answer(context.Background(), 0)
-		_, _ = e.order(ctx, "ask", guest.Order{Count: true, Now: time.Now().UnixNano()})
+		ctx, cancel := e.withAnswerTime(context.Background(), 0)
+		_, _ = e.sendOrder(ctx, "ask", guest.Order{Count: true, Now: time.Now().UnixNano()})
 		silent := ctx.Err() != nil
 		cancel()
-		_, now := e.stalls()
-		if !silent || e.Ended() || e.Frozen() || e.thaws.Load() != thaws || now != stalls {
+		_, now := e.stallState()
+		if !silent || e.Ended() || e.Frozen() || e.resumes.Load() != thaws || now != stalls {
 			continue
 		}
 		e.mu.Lock()
-		e.hung = fmt.Sprintf("the guest has not answered for %s", e.answering())
+		e.hangReason = fmt.Sprintf("the guest has not answered for %s", e.answerTime())
 		e.mu.Unlock()
 		e.Kill()
 		return
@@ -321,8 +324,8 @@ func (e *engine) mind() {
 
 // Terminate implements supervisor.Engine.
 func (e *engine) Terminate(grace time.Duration) error {
-	if e.Frozen() { // what is to end has to run
-		ctx, cancel := e.answer(context.Background(), 0)
+	if e.Frozen() { // programs have to run to end
+		ctx, cancel := e.withAnswerTime(context.Background(), 0)
 		defer cancel()
 		if err := e.Resume(ctx); err != nil {
 			return err
@@ -331,21 +334,21 @@ func (e *engine) Terminate(grace time.Duration) error {
 	if err := e.Awake("stop"); err != nil {
 		return err
 	}
-	ctx, cancel := e.answer(context.Background(), grace)
+	ctx, cancel := e.withAnswerTime(context.Background(), grace)
 	defer cancel()
 	g := atoll.Duration(grace)
-	if _, err := e.order(ctx, "stop", guest.Order{Stop: &g}); err != nil {
+	if _, err := e.sendOrder(ctx, "stop", guest.Order{Stop: &g}); err != nil {
 		return err
 	}
 	return e.keepMain(ctx)
 }
 
-// keepMain gets from the guest what the main process has printed, and how it ended.
+// keepMain copies the output and the exit of the main process from the guest.
 func (e *engine) keepMain(ctx context.Context) error {
 	if len(e.job.Spec.Cmd) == 0 {
 		return nil
 	}
-	all, err := atoll.Processes(ctx, e.sandbox())
+	all, err := atoll.Processes(ctx, e.guestSandbox())
 	if err != nil {
 		return err
 	}
@@ -353,7 +356,7 @@ func (e *engine) keepMain(ctx context.Context) error {
 		if st.ID != atoll.MainProcess {
 			continue
 		}
-		p, err := e.sandbox().Process(ctx, st.ID)
+		p, err := e.guestSandbox().Process(ctx, st.ID)
 		if err != nil {
 			return err
 		}
@@ -367,9 +370,9 @@ func (e *engine) keepMain(ctx context.Context) error {
 	return nil
 }
 
-// Keep implements supervisor.Engine: the machine is powered off, which writes its disks.
+// Keep implements supervisor.Engine: it powers the machine off, which writes its disks.
 func (e *engine) Keep() error {
-	ctx, cancel := e.answer(context.Background(), 0)
+	ctx, cancel := e.withAnswerTime(context.Background(), 0)
 	defer cancel()
 	if err := e.machine.Stop(ctx); err != nil && !e.Lost(err) {
 		return err
@@ -393,7 +396,7 @@ func (e *engine) Destroy() error {
 	if e.network != nil {
 		err = errors.Join(err, e.network.Close())
 	}
-	if e.Left() == nil { // it has died with the machine, unheard
+	if e.Left() == nil { // the processes died with the machine
 		e.Remember(process.NewTable())
 	}
 	return err
@@ -405,22 +408,22 @@ func (e *engine) SaveMain(path string) error { return e.Left().Save(path, atoll.
 // Unmount implements supervisor.Engine.
 func (e *engine) Unmount() error {
 	var errs []error
-	for _, dir := range slices.Backward(e.arranged) {
-		if err := unmount(dir); err != nil {
+	for _, dir := range slices.Backward(e.mounted) {
+		if err := detachMount(dir); err != nil {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// console is the file of what the machine prints.
-func (e *engine) console() string {
+// consolePath returns the file with the machine's output.
+func (e *engine) consolePath() string {
 	return cmp.Or(e.plan.Console, filepath.Join(e.job.Dir, consoleName))
 }
 
-// run is the directory for the machine's sockets. That of a jail, in which its disks are
-// to appear, is on their file system: it leads there.
-func (e *engine) run() (string, error) {
+// machineDir returns the directory for the machine's sockets. With a jail it is a link to a
+// directory on the file system of the machine's disks, which have to appear in the jail.
+func (e *engine) machineDir() (string, error) {
 	dir := filepath.Join(e.job.Run, "vm")
 	if e.plan.Driver.Jail == nil {
 		return dir, os.MkdirAll(dir, 0o700)

@@ -1,6 +1,6 @@
-// Package vmengine runs a sandbox as a virtual machine: it is the supervisor.Engine over a
-// machine with a guest in it. Only this package talks to hypervisors. When its process
-// dies, the machine dies, too.
+// Package vmengine runs a sandbox as a virtual machine: it is the supervisor.Engine over a machine
+// with a guest in it. Only this package talks to hypervisors. When its process ends, so does the
+// machine.
 //
 // A binary that imports this package can serve as supervisor: it takes over in init.
 package vmengine
@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// Argv0 is the argv[0] of a keeper.
+// Argv0 is the argv[0] of a supervisor.
 const Argv0 = "atoll-vm-keeper"
 
 func init() {

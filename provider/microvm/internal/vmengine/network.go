@@ -11,13 +11,12 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// online reports whether the machine has a network.
-func (e *engine) online() bool { return e.job.Spec.Network.Mode != atoll.NetworkNone }
+// hasNetwork reports whether the machine has a network.
+func (e *engine) hasNetwork() bool { return e.job.Spec.Network.Mode != atoll.NetworkNone }
 
-// newNetwork makes the network that the spec asks for, with the machine's card at the
-// other end.
+// newNetwork creates the network of the spec, and gives the other end to the machine's card.
 func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
-	ours, theirs, err := card()
+	ours, theirs, err := newCard()
 	if err != nil {
 		return nil, err
 	}
@@ -26,29 +25,29 @@ func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
 		theirs.Close()
 		return nil, err
 	}
-	h.Network, h.MAC, h.MTU = theirs, net.HardwareAddr(usernet.GuestMAC), e.mtu()
+	h.Network, h.MAC, h.MTU = theirs, net.HardwareAddr(usernet.GuestMAC), e.networkMTU()
 	return n, nil
 }
 
-// dialNetwork makes that network where frames come over a port of the guest, which has
-// been told of it.
+// dialNetwork creates that network for a guest with Caps.Frames, over a port of the guest, whose
+// setup has the network.
 func (e *engine) dialNetwork(ctx context.Context) (err error) {
 	conn, err := e.machine.Dial(ctx, vm.PortNetwork)
 	if err != nil {
-		return e.whatFor("network", err)
+		return e.noAnswerError("network", err)
 	}
 	e.network, err = e.serveNetwork(vm.Frames(conn))
 	return err
 }
 
-// serveNetwork serves the network that the spec asks for to a link, which it owns.
+// serveNetwork serves the network of the spec to a link, which it owns.
 func (e *engine) serveNetwork(link io.ReadWriteCloser) (*usernet.Network, error) {
 	policy, err := usernet.NewPolicy(e.job.Spec.Network)
 	if err != nil {
 		return nil, errors.Join(err, link.Close())
 	}
-	return usernet.New(link, usernet.Options{Policy: policy, MTU: e.mtu(), Log: e.box.Log})
+	return usernet.New(link, usernet.Options{Policy: policy, MTU: e.networkMTU(), Log: e.box.Log})
 }
 
-// mtu is the network's: as large as the machine's card takes.
-func (e *engine) mtu() int { return min(usernet.DefaultMTU, max(e.caps.MTU, vm.DefaultMTU)) }
+// networkMTU returns the largest MTU that the machine's card takes.
+func (e *engine) networkMTU() int { return min(usernet.DefaultMTU, max(e.caps.MTU, vm.DefaultMTU)) }

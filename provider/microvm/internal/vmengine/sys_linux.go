@@ -12,25 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mounts says that a process has mounts of its own: with them files can be shared, and
-// directories so that nobody can change them.
+// Mounts means that a process has its own mounts: then it can share files, and share directories
+// read-only.
 const Mounts = true
 
-// Usage says that it is known what a machine uses.
+// Usage means that the resource usage of a machine is known.
 const Usage = true
 
-// bind has a file or directory be at another place, too, in this process's mount namespace.
-func bind(source, at string) error {
+// bindMount makes a file or directory appear at another place, too, in this process's mount
+// namespace.
+func bindMount(source, at string) error {
 	return unix.Mount(source, at, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// seal has nobody change what is mounted at a place, or below it.
-func seal(at string) error {
+// makeReadOnly makes the mount at a place, and those below it, read-only.
+func makeReadOnly(at string) error {
 	return unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
-// unmount takes away what is mounted at a place, if anything is.
-func unmount(at string) error {
+// detachMount removes the mount at a place, if there is one.
+func detachMount(at string) error {
 	err := unix.Unmount(at, unix.MNT_DETACH)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -41,8 +42,7 @@ func unmount(at string) error {
 // tick is the unit of times in /proc.
 const tick = 10 * time.Millisecond
 
-// childTime is the CPU time that the children of this process have used. What cannot be
-// read counts nothing.
+// childTime returns the CPU time of this process's children. It skips children that it cannot read.
 func childTime() (sum time.Duration, err error) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, list := range lists {

@@ -8,22 +8,21 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Mounts says that a process has mounts of its own, which it has on Linux only.
+// Mounts means that a process has its own mounts, which only Linux has.
 const Mounts = false
 
-// Usage says that it is known what a machine uses.
+// Usage means that the resource usage of a machine is known.
 const Usage = false
 
-func bind(string, string) error { return errMounts() }
-func seal(string) error         { return errMounts() }
-func unmount(string) error      { return nil }
+func bindMount(string, string) error { return errMounts() }
+func makeReadOnly(string) error      { return errMounts() }
+func detachMount(string) error       { return nil }
 
 func errMounts() error {
-	return atoll.Errorf("mount", "", atoll.ErrUnsupported, "a file, and a directory that is not to be changed, can be shared on Linux only")
+	return atoll.Errorf("mount", "", atoll.ErrUnsupported, "shared files and read-only shares need Linux")
 }
 
-// childTime would be the CPU time of this process's children, which nothing tells while
-// they run.
+// childTime returns an error: only Linux reports the CPU time of running children.
 func childTime() (time.Duration, error) {
-	return 0, atoll.Errorf("usage", "", atoll.ErrUnsupported, "the CPU time of a machine is known on Linux only")
+	return 0, atoll.Errorf("usage", "", atoll.ErrUnsupported, "the CPU time of a machine is known only on Linux")
 }

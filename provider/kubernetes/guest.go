@@ -13,15 +13,15 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// reachGuest returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
-// ErrUnavailable.
+// reachGuest returns the running sandbox as its guest serves it. Kinds: ErrNotFound,
+// ErrStopped, ErrUnavailable.
 func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
 	inside, err := p.visits.Reach(ctx, op, id, connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
 		r, err := p.findRecord(ctx, op, id)
 		if err != nil {
 			return nil, err
 		}
-		if requireRunning(op, &r.Status) != nil { // as far as is seen
+		if requireRunning(op, &r.Status) != nil { // as far as the view knows
 			if r, err = p.findLatestRecord(ctx, op, id); err != nil {
 				return nil, err
 			}
@@ -35,7 +35,7 @@ func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox
 		}
 		return g, nil
 	})
-	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // who ends the sandbox has given up the attempt
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // another call has stopped the sandbox, and canceled this attempt
 		if ended := p.checkRunning(ctx, op, id); ended != nil {
 			return nil, ended
 		}
@@ -43,8 +43,9 @@ func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox
 	return inside, err
 }
 
-// reachStartedGuest is inside, of a sandbox whose pod has just been started. What others have begun to
-// reach before that comes to ErrStopped, which is their answer and not ours.
+// reachStartedGuest connects to the guest of a pod that was just started. An attempt that
+// another call began before that ends with ErrStopped; that is the other call's result, so this
+// one tries again.
 func (p *Provider) reachStartedGuest(ctx context.Context, op, id string, pod *corev1.Pod) error {
 	for {
 		_, err := p.visits.Reach(ctx, op, id, connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
@@ -56,10 +57,10 @@ func (p *Provider) reachStartedGuest(ctx context.Context, op, id string, pod *co
 	}
 }
 
-// connectTimeout is how long it may take to connect to a guest.
+// connectTimeout bounds one attempt to connect to a guest.
 const connectTimeout = 30 * time.Second
 
-// unreachableError says what it means that the guest cannot be reached: most likely the sandbox
+// unreachableError returns the error for a guest that does not answer: most likely, the sandbox
 // has just ended.
 func (p *Provider) unreachableError(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
@@ -68,17 +69,17 @@ func (p *Provider) unreachableError(ctx context.Context, op, id string, err erro
 	if ended := p.checkRunning(ctx, op, id); ended != nil {
 		return ended
 	}
-	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w", err)
+	return atoll.Errorf(op, id, atoll.ErrUnavailable, "cannot reach its guest: %w", err)
 }
 
-// endTimeout is how long a node may take to say that a container has ended whose guest
-// has just gone: it looks every second.
+// endTimeout bounds how long a node takes to report the end of a container after its guest is
+// gone: it looks every second.
 const endTimeout = 3 * time.Second
 
-// checkRunning waits a moment for the sandbox to end whose guest has gone, and is the error of what
-// needs it to run; nil if it does.
+// checkRunning returns the error for a call that needs a running sandbox, and nil if the
+// sandbox runs. If its guest does not answer, it waits up to endTimeout for the sandbox's end.
 func (p *Provider) checkRunning(ctx context.Context, op, id string) (err error) {
-	if p.guestAnswers(ctx, id) { // what went wrong is something else
+	if p.guestAnswers(ctx, id) { // the call failed for another reason
 		return nil
 	}
 	wait, cancel := context.WithTimeout(ctx, endTimeout)
@@ -99,7 +100,7 @@ func (p *Provider) checkRunning(ctx context.Context, op, id string) (err error) 
 	return err
 }
 
-// guestAnswers reports whether the guest that the sandbox is connected to still does.
+// guestAnswers reports whether the guest that the sandbox is connected to still answers.
 func (p *Provider) guestAnswers(ctx context.Context, id string) bool {
 	inside := p.visits.Open(id)
 	if inside == nil {
@@ -111,11 +112,11 @@ func (p *Provider) guestAnswers(ctx context.Context, id string) bool {
 	return err == nil
 }
 
-// answerTimeout is how long a guest may take to answer that is there.
+// answerTimeout is the longest that a live guest takes to answer.
 const answerTimeout = time.Second
 
-// connectGuest connects to the guest of a pod: its program is executed once more, and lends
-// its streams.
+// connectGuest connects to the guest of a pod: a second process of the guest's program relays
+// the stream.
 func (p *Provider) connectGuest(ctx context.Context, pod *corev1.Pod, id string) (guestconn.Inside, error) {
 	conn, err := p.execGuest(ctx, pod, "connect")
 	if err != nil {
@@ -129,7 +130,7 @@ func (p *Provider) connectGuest(ctx context.Context, pod *corev1.Pod, id string)
 	return g, nil
 }
 
-// execGuest has the guest's program executed once more in a pod.
+// execGuest executes the guest's program once more in a pod.
 func (p *Provider) execGuest(ctx context.Context, pod *corev1.Pod, what string) (*conn, error) {
 	req := p.api.core.RESTClient().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: mainContainer, Command: []string{guestPath, what}, Stdin: true, Stdout: true, Stderr: true,

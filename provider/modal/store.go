@@ -15,22 +15,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A book is what is written down, in a Dict of Modal's. A Dict can write what is not there
-// yet, and tells whether it did; it cannot replace what is there only if nobody else has.
-// So a change is written as the next page of its subject, and of two who change the same
-// one, one writes that page and the other is told. The page before is marked as spent, and
-// stays for longer than anybody goes by it: if it could be written once more, nobody would
-// be told.
+// A store records the state of subjects in a Dict of Modal. A Dict can create an entry and
+// report whether it did so; it cannot make a replacement depend on the old value. So each change
+// of a subject is a new revision, and of two programs that write the same revision, one
+// succeeds and the other gets an error. The writer then marks the revision before as spent.
+// That stays for longer than any program relies on it: if its key were free, a late program
+// could write it again without an error.
 //
-// An entry of a Dict is forgotten seven days after it was last written or read. The book is
-// written anew from time to time, by any program that runs: see keep.
+// A Dict forgets an entry seven days after the last write or read. Every running program
+// rewrites the entries from time to time: see refreshAll.
 type store struct {
 	service *service
 	name    string
 
 	mu       sync.Mutex
-	dict     string            // its id, once it is known
-	lastSeen map[string]uint64 // the last page seen of each subject
+	dict     string            // id of the Dict; empty until it is known
+	lastSeen map[string]uint64 // the latest known revision of each subject
 }
 
 func newStore(s *service, name string) *store {
@@ -45,27 +45,27 @@ const (
 	kindSnapshot = "i" // an image
 )
 
-// A page is what is written of a subject. The last one holds.
+// A revision is one state of a subject. The latest one is valid.
 type revision struct {
 	Written time.Time       `json:"written"`
-	Writer  string          `json:"by,omitempty"`    // tells it from what another has written as this page
-	Deleted bool            `json:"over,omitempty"`  // the subject is no more
-	Spent   bool            `json:"spent,omitempty"` // another one has been written after it
+	Writer  string          `json:"by,omitempty"`    // random id, to tell it from another program's attempt at the same revision
+	Deleted bool            `json:"over,omitempty"`  // the subject was removed
+	Spent   bool            `json:"spent,omitempty"` // a later revision exists
 	Value   json.RawMessage `json:"text,omitempty"`
 
 	Number uint64    `json:"-"`
-	readAt time.Time // since when it may be out of date, by wall
+	readAt time.Time // time of the read, by wallTime
 
-	// Of those before it, as all has read them.
+	// Earlier revisions, as readAllLatest has found them.
 	unmarked []*revision // not marked as spent
 	spent    []*revision
 }
 
-// wallTime is the time by a clock that goes on while the machine sleeps, as the monotonic one
-// does not: others have turned pages and forgotten subjects meanwhile.
+// wallTime returns the time without the monotonic clock, which stands still while the machine
+// sleeps: other programs write and delete revisions meanwhile.
 func wallTime() time.Time { return time.Now().Round(0) }
 
-// isStale reports whether what was read is too old to be gone by.
+// isStale reports whether the revision was read too long ago to rely on it.
 func (at *revision) isStale() bool { return time.Since(at.readAt) > staleAfter }
 
 func subjectKey(kind, key string) string { return kind + "/" + key }
@@ -74,10 +74,10 @@ func revisionKey(subject string, number uint64) []byte {
 	return fmt.Appendf(nil, "%s/%d", subject, number)
 }
 
-// errWrittenElsewhere says that somebody else has written the page.
+// errWrittenElsewhere reports that another program has written the revision.
 var errWrittenElsewhere = errors.New("somebody else has changed it")
 
-// dictID is the Dict's, which is made when it is missing.
+// dictID returns the id of the Dict, and creates the Dict if it does not exist.
 func (b *store) dictID(ctx context.Context) (string, error) {
 	b.mu.Lock()
 	id := b.dict
@@ -98,8 +98,8 @@ func (b *store) dictID(ctx context.Context) (string, error) {
 	return resp.GetDictId(), nil
 }
 
-// withDict calls do with the Dict's id, and once more with another one's if it is gone: what
-// was in it is, too.
+// withDict calls do with the Dict's id. If the Dict is gone, with all its entries, it calls do
+// once more with a new one.
 func (b *store) withDict(ctx context.Context, do func(dict string) error) error {
 	for try := 0; ; try++ {
 		dict, err := b.dictID(ctx)
@@ -118,29 +118,29 @@ func (b *store) withDict(ctx context.Context, do func(dict string) error) error 
 	}
 }
 
-// noteRevision notes that a page of a subject is there.
+// noteRevision notes that a revision of a subject exists.
 func (b *store) noteRevision(subject string, number uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lastSeen[subject] = max(number, b.lastSeen[subject])
 }
 
-// knownRevision is the last page that was seen of a subject; 0 if none was.
+// knownRevision returns the latest known revision of a subject; 0 if none is known.
 func (b *store) knownRevision(subject string) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lastSeen[subject]
 }
 
-// forgetRevision forgets that there were pages of a subject.
+// forgetRevision forgets the known revision of a subject.
 func (b *store) forgetRevision(subject string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.lastSeen, subject)
 }
 
-// readValue is the last page of a subject, whose text is read into v; nil if there is none, or
-// it is no more.
+// readValue reads the latest revision of a subject and decodes its value into v. It returns nil
+// if the subject has no revision or was removed.
 func (b *store) readValue(ctx context.Context, kind, key string, v any) (*revision, error) {
 	at, err := b.readLatest(ctx, subjectKey(kind, key))
 	if at == nil || at.Deleted || err != nil {
@@ -149,8 +149,8 @@ func (b *store) readValue(ctx context.Context, kind, key string, v any) (*revisi
 	return at, json.Unmarshal(at.Value, v)
 }
 
-// readLatest is the last page of a subject; nil if it has none. It begins where it knows one, and
-// finds the others behind it; only where those are gone it has to ask for all.
+// readLatest returns the latest revision of a subject; nil if it has none. It starts at the
+// latest known one and looks for later ones; only if those are gone, it reads all entries.
 func (b *store) readLatest(ctx context.Context, subject string) (*revision, error) {
 	known := b.knownRevision(subject)
 	from := max(known, 1)
@@ -165,7 +165,7 @@ func (b *store) readLatest(ctx context.Context, subject string) (*revision, erro
 		}
 		if at == nil && hint == 0 {
 			b.forgetRevision(subject)
-			if known > 1 { // forgotten, and perhaps begun anew
+			if known > 1 { // deleted, and perhaps created again
 				return b.readLatest(ctx, subject)
 			}
 			return nil, nil
@@ -180,7 +180,7 @@ func (b *store) readLatest(ctx context.Context, subject string) (*revision, erro
 	return all[subject], err
 }
 
-// followRevisions is the last page of those from number on; nil if that is not there.
+// followRevisions returns the latest revision from number on; nil if that one does not exist.
 func (b *store) followRevisions(ctx context.Context, subject string, number uint64) (last *revision, err error) {
 	for {
 		at, err := b.readRevision(ctx, subject, number)
@@ -201,7 +201,7 @@ func (b *store) followRevisions(ctx context.Context, subject string, number uint
 	return last, nil
 }
 
-// readRevision is a page; nil if it is not there.
+// readRevision returns a revision; nil if it does not exist.
 func (b *store) readRevision(ctx context.Context, subject string, number uint64) (*revision, error) {
 	at := &revision{Number: number, readAt: wallTime()}
 	value, err := b.readEntry(ctx, revisionKey(subject, number))
@@ -212,14 +212,14 @@ func (b *store) readRevision(ctx context.Context, subject string, number uint64)
 	return at, nil
 }
 
-// decodeFrom reads a page. One that is damaged has no text, and whoever reads that says so.
+// decodeFrom decodes a revision. A damaged one has no value, which decoding the value reports.
 func (at *revision) decodeFrom(value []byte) {
 	if json.Unmarshal(value, at) != nil {
 		*at = revision{Number: at.Number, readAt: at.readAt}
 	}
 }
 
-// readEntry is what the Dict has under a key; nil if nothing.
+// readEntry returns the Dict's value for a key; nil if it has none.
 func (b *store) readEntry(ctx context.Context, key []byte) ([]byte, error) {
 	var resp *pb.DictGetResponse
 	err := b.withDict(ctx, func(dict string) (err error) {
@@ -232,7 +232,7 @@ func (b *store) readEntry(ctx context.Context, key []byte) ([]byte, error) {
 	return resp.GetValue(), nil
 }
 
-// readHint is a page that there was at some time; 0 if none is known.
+// readHint returns a revision that a subject once had; 0 if none is known.
 func (b *store) readHint(ctx context.Context, subject string) (uint64, error) {
 	value, err := b.readEntry(ctx, hintKey(subject))
 	if value == nil || err != nil {
@@ -243,13 +243,13 @@ func (b *store) readHint(ctx context.Context, subject string) (uint64, error) {
 
 func hintKey(subject string) []byte { return []byte("h/" + subject) }
 
-// writeNext writes v as the page after that one, which is nil for a subject without any. A nil
-// v says that the subject is no more. It returns the page. Errors: errTurned.
+// writeNext writes v as the revision after the given one, which is nil for a subject without
+// any, and returns the new one. A nil v removes the subject. Errors: errWrittenElsewhere.
 func (b *store) writeNext(ctx context.Context, kind, key string, after *revision, v any) (*revision, error) {
 	at := &revision{Number: 1, Written: time.Now().UTC(), Writer: atoll.NewID(), Deleted: v == nil, readAt: wallTime()}
 	if after != nil {
 		if after.isStale() {
-			return nil, errWrittenElsewhere // for all that is known
+			return nil, errWrittenElsewhere // another program may have written since
 		}
 		at.Number = after.Number + 1
 	}
@@ -269,7 +269,7 @@ func (b *store) writeNext(ctx context.Context, kind, key string, after *revision
 	if err != nil {
 		return nil, err
 	}
-	if !made { // unless it is ours: an answer may be lost, and the page be sent again
+	if !made { // unless it is ours: if an answer was lost, the client sends the request again
 		there, err := b.readRevision(ctx, of, at.Number)
 		if err != nil {
 			return nil, err
@@ -280,15 +280,15 @@ func (b *store) writeNext(ctx context.Context, kind, key string, after *revision
 	}
 	b.noteRevision(of, at.Number)
 	if after != nil {
-		_ = b.markSpent(ctx, of, after, at.Number) // else keep does it
+		_ = b.markSpent(ctx, of, after, at.Number) // if it fails, refreshAll does it
 	}
 	return at, nil
 }
 
-// markSpent marks the page as spent that does not hold any more, and leaves a hint for those who
-// know only that one, or none.
+// markSpent marks an outdated revision as spent, and leaves a hint for programs that know only
+// that one or none.
 func (b *store) markSpent(ctx context.Context, subject string, old *revision, now uint64) error {
-	text, err := json.Marshal(&revision{Written: time.Now().UTC(), Writer: old.Writer, Spent: true}) // whose answer was lost is to know it
+	text, err := json.Marshal(&revision{Written: time.Now().UTC(), Writer: old.Writer, Spent: true}) // a writer whose answer was lost recognizes it
 	if err != nil {
 		return err
 	}
@@ -304,8 +304,8 @@ func newHintEntry(subject string, number uint64) *pb.DictEntry {
 	return newEntry(hintKey(subject), strconv.AppendUint(nil, number, 10))
 }
 
-// updateDict writes entries. If onlyNew, it does so unless there is one under that key, and
-// reports whether it has.
+// updateDict writes entries. With onlyNew it writes only if the key is free, and reports
+// whether it did.
 func (b *store) updateDict(ctx context.Context, onlyNew bool, entries ...*pb.DictEntry) (made bool, err error) {
 	err = b.withDict(ctx, func(dict string) error {
 		resp, err := b.service.pb.DictUpdate(ctx, pb.DictUpdateRequest_builder{DictId: dict, IfNotExists: onlyNew, Updates: entries}.Build())

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// readAllLatest are the last pages of all subjects.
+// readAllLatest returns the latest revision of every subject.
 func (b *store) readAllLatest(ctx context.Context) (all map[string]*revision, err error) {
 	err = b.withDict(ctx, func(dict string) (err error) {
 		all, err = b.readContents(ctx, dict)
@@ -30,7 +30,7 @@ func (b *store) readAllLatest(ctx context.Context) (all map[string]*revision, er
 	known := maps.Clone(b.lastSeen)
 	b.mu.Unlock()
 	for of, at := range all {
-		if at.Spent { // the one after it was written while these were read
+		if at.Spent { // its successor was written during the read
 			known[of] = max(known[of], at.Number)
 			delete(all, of)
 		}
@@ -39,12 +39,12 @@ func (b *store) readAllLatest(ctx context.Context) (all map[string]*revision, er
 		if all[of] != nil {
 			continue
 		}
-		at, err := b.followRevisions(ctx, of, number) // it may have been turned while the others were read
+		at, err := b.followRevisions(ctx, of, number) // a new one may have been written during the read
 		if err != nil {
 			return nil, err
 		}
 		if at == nil {
-			b.forgetRevision(of) // somebody has forgotten it
+			b.forgetRevision(of) // another program has deleted it
 			continue
 		}
 		all[of] = at
@@ -55,11 +55,11 @@ func (b *store) readAllLatest(ctx context.Context) (all map[string]*revision, er
 	return all, nil
 }
 
-// readTries is how often all is asked for that breaks off.
+// readTries is the number of attempts to read all entries if the stream breaks off.
 const readTries = 3
 
-// readContents are the last pages that a Dict has, with those before them: spent ones where no
-// other is seen.
+// readContents returns the latest revision of each subject in a Dict, with the earlier ones: a
+// spent one if there is no other.
 func (b *store) readContents(ctx context.Context, dict string) (map[string]*revision, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -88,7 +88,8 @@ func (b *store) readContents(ctx context.Context, dict string) (map[string]*revi
 	return all, nil
 }
 
-// mergeWith is the last of two pages, or more, of a subject, with what is known of the others.
+// mergeWith returns the latest of two revisions of a subject, with the earlier ones of both
+// attached.
 func (at *revision) mergeWith(others *revision) *revision {
 	if others == nil {
 		return at
@@ -110,8 +111,8 @@ func (at *revision) mergeWith(others *revision) *revision {
 	return last
 }
 
-// parseRevisionKey is the subject of an entry, and the number of its page; entries without are not
-// pages.
+// parseRevisionKey returns the subject and the number of a revision's key; ok is false for
+// other keys.
 func parseRevisionKey(key string) (subject string, number uint64, ok bool) {
 	i := strings.LastIndexByte(key, '/')
 	if i < 0 || strings.HasPrefix(key, "h/") {
@@ -122,19 +123,21 @@ func parseRevisionKey(key string) (subject string, number uint64, ok bool) {
 }
 
 const (
-	// refreshAfter is when a page is written anew, so that it is not forgotten.
+	// refreshAfter is the age at which a revision is rewritten, so that the Dict does not
+	// forget it.
 	refreshAfter = 24 * time.Hour
-	// staleAfter is how long what was read of a subject may be gone by.
+	// staleAfter is the time for which a program relies on a revision that it has read.
 	staleAfter = 30 * time.Minute
-	// retainSpent is how long it is known that a page is spent, or a subject is no more: until
-	// nobody goes by what was before.
+	// retainSpent is the time for which spent revisions and removed subjects stay in the Dict:
+	// until no program relies on an earlier state.
 	retainSpent = 2 * staleAfter
-	// markSpentAfter is when a page was left by whoever was to mark it as spent.
+	// markSpentAfter is the age at which another program marks a revision as spent if its
+	// writer has not.
 	markSpentAfter = time.Minute
 )
 
-// refreshAll sees to it that the pages are not forgotten that hold, of these, which are all; and
-// that those are that do not matter any more.
+// refreshAll rewrites old revisions so that the Dict does not forget them, and deletes those
+// that no program needs any more. all has the latest revision of every subject.
 func (b *store) refreshAll(ctx context.Context, all map[string]*revision) error {
 	for of, at := range all {
 		if err := b.refreshSubject(ctx, of, at); err != nil {
@@ -146,7 +149,7 @@ func (b *store) refreshAll(ctx context.Context, all map[string]*revision) error 
 
 func (b *store) refreshSubject(ctx context.Context, of string, at *revision) error {
 	if at.isStale() {
-		return nil // the next sweep reads it anew
+		return nil // the next sweep reads it again
 	}
 	age := time.Since(at.Written)
 	young := len(at.unmarked)
@@ -182,7 +185,7 @@ func (b *store) refreshSubject(ctx context.Context, of string, at *revision) err
 	return err
 }
 
-// deleteSubject drops what is written of a subject that is no more.
+// deleteSubject deletes the last entries of a removed subject.
 func (b *store) deleteSubject(ctx context.Context, subject string, number uint64) error {
 	b.forgetRevision(subject)
 	if err := b.deleteEntry(ctx, hintKey(subject)); err != nil {
@@ -195,6 +198,6 @@ func (b *store) deleteSubject(ctx context.Context, subject string, number uint64
 	if at == nil || err != nil {
 		return err
 	}
-	_, err = b.updateDict(ctx, false, newHintEntry(subject, at.Number)) // it has just been begun anew
+	_, err = b.updateDict(ctx, false, newHintEntry(subject, at.Number)) // the subject was just created again
 	return err
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// books returns a server without sandboxes, and what opens a program's book of one
+// stores returns a server without sandboxes, and a function that opens a program's store of one
 // name there.
-func books(t *testing.T) (*fakemodal.Server, func() *store) {
+func stores(t *testing.T) (*fakemodal.Server, func() *store) {
 	t.Helper()
 	backend, err := mock.New(mock.Options{})
 	if err != nil {
@@ -51,7 +51,7 @@ func books(t *testing.T) (*fakemodal.Server, func() *store) {
 	}
 }
 
-// add writes one more than what is written.
+// add increments the number of a subject.
 func add(ctx context.Context, b *store, key string) error {
 	for {
 		at, err := b.readLatest(ctx, subjectKey("k", key))
@@ -71,10 +71,9 @@ func add(ctx context.Context, b *store, key string) error {
 	}
 }
 
-// Of many who change the same at once, nobody's change is lost, also not where answers
-// are.
-func TestBookIsWrittenByMany(t *testing.T) {
-	server, open := books(t)
+// If many programs change the same subject at once, no change is lost, even if answers are.
+func TestStoreIsWrittenByMany(t *testing.T) {
+	server, open := stores(t)
 	const programs, changes = 6, 15
 	var all sync.WaitGroup
 	for range programs {
@@ -93,22 +92,21 @@ func TestBookIsWrittenByMany(t *testing.T) {
 	all.Wait()
 	at, err := open().readLatest(t.Context(), subjectKey("k", "one"))
 	if err != nil || string(at.Value) != fmt.Sprint(programs*changes) || at.Number != programs*changes {
-		t.Errorf("who comes new reads %+v, %v; want %d", at, err, programs*changes)
+		t.Errorf("a new program reads %+v, %v; want %d", at, err, programs*changes)
 	}
 }
 
-// Whoever writes the first page is the only one, and is told so also where the answer is
-// lost.
-func TestBookHasOneFirstPage(t *testing.T) {
-	server, open := books(t)
+// Only one program can write the first revision, and it learns so even if the answer is lost.
+func TestStoreHasOneFirstRevision(t *testing.T) {
+	server, open := stores(t)
 	server.Lose("DictUpdate")
 	b := open()
 	at, err := b.writeNext(t.Context(), "k", "lost", nil, "mine")
 	if err != nil || at.Number != 1 {
-		t.Errorf("who has written it is told %+v, %v", at, err)
+		t.Errorf("the writer got %+v, %v", at, err)
 	}
 	if _, err := open().writeNext(t.Context(), "k", "lost", nil, "mine"); !errors.Is(err, errWrittenElsewhere) {
-		t.Errorf("another one is told %v, want that it is written", err)
+		t.Errorf("another writer got %v, want errWrittenElsewhere", err)
 	}
 	const programs = 8
 	won := make(chan bool, programs)
@@ -135,9 +133,9 @@ func TestBookHasOneFirstPage(t *testing.T) {
 	}
 }
 
-// While others turn pages, all are seen all the time.
-func TestBookShowsAll(t *testing.T) {
-	_, open := books(t)
+// readAllLatest has all subjects at all times, while other programs write revisions.
+func TestStoreShowsAll(t *testing.T) {
+	_, open := stores(t)
 	writer, reader := open(), open()
 	ctx, stop := context.WithCancel(t.Context())
 	var work sync.WaitGroup
@@ -164,8 +162,8 @@ func TestBookShowsAll(t *testing.T) {
 	work.Wait()
 }
 
-// A skipping is the protocol of a service that lists all of a Dict but the entry that has just
-// been written.
+// A skipping is the protocol of a service that lists all entries of a Dict but the one that was
+// just written.
 type skipping struct {
 	pb.ModalClientClient
 	key string
@@ -190,9 +188,9 @@ func (s skippingStream) Recv() (*pb.DictEntry, error) {
 	}
 }
 
-// Who comes new sees also what others turn while he reads.
-func TestBookIsTurnedWhileItIsRead(t *testing.T) {
-	_, open := books(t)
+// A new program also sees the revisions that others write while it reads.
+func TestStoreIsWrittenWhileItIsRead(t *testing.T) {
+	_, open := stores(t)
 	writer, reader := open(), open()
 	const turned = 3
 	for range turned {
@@ -208,7 +206,7 @@ func TestBookIsTurnedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// entries are the keys of a book's Dict.
+// entries returns the keys of a store's Dict.
 func entries(t *testing.T, b *store) (list []string) {
 	t.Helper()
 	all, err := b.readAllLatest(t.Context())
@@ -221,10 +219,10 @@ func entries(t *testing.T, b *store) (list []string) {
 	return list
 }
 
-// What holds is written anew before Modal forgets it, what does not matter any more is
-// forgotten, and what was left is tidied; nothing else is touched.
-func TestBookIsKept(t *testing.T) {
-	_, open := books(t)
+// refreshAll rewrites valid revisions before Modal forgets them, deletes unneeded ones, and
+// marks those that were left unmarked; it touches nothing else.
+func TestStoreIsRefreshed(t *testing.T) {
+	_, open := stores(t)
 	b := open()
 	const holds, over, spent = "", "over", "spent"
 	put := func(key string, number uint64, age time.Duration, state string) {
@@ -281,16 +279,17 @@ func TestBookIsKept(t *testing.T) {
 			t.Errorf("%s: it is %+v, and was %+v", key, is, was)
 		}
 	}
-	for _, key := range []string{"old", "left"} { // as who has never seen them
+	for _, key := range []string{"old", "left"} { // like a program that has never seen them
 		if at, err := open().readLatest(t.Context(), subjectKey("k", key)); err != nil || at == nil || !strings.Contains(string(at.Value), "text") {
 			t.Errorf("%s: a new reader finds %+v, %v", key, at, err)
 		}
 	}
 }
 
-// What was read long ago is kept no more: others may have forgotten it since.
-func TestBookKeepsNothingStale(t *testing.T) {
-	_, open := books(t)
+// refreshAll skips revisions that were read long ago: other programs may have deleted them
+// since.
+func TestStoreRefreshesNothingStale(t *testing.T) {
+	_, open := stores(t)
 	b := open()
 	text, err := json.Marshal(&revision{Written: time.Now().Add(-2 * refreshAfter), Writer: atoll.NewID(), Value: []byte(`"text"`)})
 	if err != nil {
@@ -317,9 +316,9 @@ func TestBookKeepsNothingStale(t *testing.T) {
 	}
 }
 
-// How old what was read is goes by a clock that a machine that sleeps does not stop.
-func TestBookReadsByTheWall(t *testing.T) {
-	_, open := books(t)
+// The age of a read counts the time that the machine sleeps.
+func TestStoreReadsByTheWallClock(t *testing.T) {
+	_, open := stores(t)
 	b := open()
 	written, err := b.writeNext(t.Context(), "k", "one", nil, "text")
 	if err != nil {
@@ -340,9 +339,9 @@ func TestBookReadsByTheWall(t *testing.T) {
 	}
 }
 
-// Who knows a page that was turned long ago finds the last one, or that there is none.
-func TestBookKnowsAnOldPage(t *testing.T) {
-	_, open := books(t)
+// A program that knows an old revision finds the latest one, or that there is none.
+func TestStoreKnowsAnOldRevision(t *testing.T) {
+	_, open := stores(t)
 	writer, reader := open(), open()
 	turns := func(n int) {
 		t.Helper()
@@ -390,7 +389,7 @@ func TestBookKnowsAnOldPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads("")
-	for number := range over.Number { // as keep does before
+	for number := range over.Number { // as refreshAll does before
 		if err := writer.deleteEntry(t.Context(), revisionKey(subjectKey("k", "one"), number)); err != nil {
 			t.Fatal(err)
 		}
@@ -403,9 +402,9 @@ func TestBookKnowsAnOldPage(t *testing.T) {
 	reads("2")
 }
 
-// A Dict that somebody has deleted is made anew.
-func TestBookIsDeleted(t *testing.T) {
-	_, open := books(t)
+// A deleted Dict is created again.
+func TestStoreIsDeleted(t *testing.T) {
+	_, open := stores(t)
 	b := open()
 	if err := add(t.Context(), b, "one"); err != nil {
 		t.Fatal(err)
@@ -421,9 +420,9 @@ func TestBookIsDeleted(t *testing.T) {
 	}
 }
 
-// What somebody has damaged is found by everybody, and can be turned.
-func TestBookIsDamaged(t *testing.T) {
-	_, open := books(t)
+// Every program sees a damaged revision, and can write the next one.
+func TestStoreIsDamaged(t *testing.T) {
+	_, open := stores(t)
 	b := open()
 	if _, err := b.updateDict(t.Context(), true, newEntry(revisionKey(subjectKey("k", "one"), 1), []byte("\x80\x04garbage"))); err != nil {
 		t.Fatal(err)

@@ -10,15 +10,15 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// connectTimeout is how long it may take to connect to a guest.
+// connectTimeout bounds one attempt to connect to a guest.
 const connectTimeout = 30 * time.Second
 
-// endTimeout is how long Modal may take to say that a sandbox has ended whose guest has
-// just gone.
+// endTimeout bounds how long Modal takes to report the end of a sandbox after its guest is
+// gone.
 const endTimeout = 15 * time.Second
 
-// reachGuest returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
-// ErrUnavailable.
+// reachGuest returns the running sandbox as its guest serves it. Kinds: ErrNotFound,
+// ErrStopped, ErrUnavailable.
 func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
 	if err := p.open(ctx, op); err != nil {
 		return nil, err
@@ -31,19 +31,19 @@ func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox
 		if err := requireRunning(op, &r.Status); err != nil {
 			return nil, err
 		}
-		g, err := p.guestConnector(r.note.Life, id)(ctx)
+		g, err := p.guestConnector(r.note.Instance, id)(ctx)
 		if err == nil {
 			return g, nil
 		}
 		if ctx.Err() != nil {
 			return nil, atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
 		}
-		if ended := p.awaitEnd(ctx, op, id); ended != nil { // most likely it has just done that
+		if ended := p.awaitEnd(ctx, op, id); ended != nil { // most likely, it has just ended
 			return nil, ended
 		}
 		return nil, unreachableError(op, id, "its guest", err)
 	})
-	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // who ends the sandbox has given up the attempt
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // another call has stopped the sandbox, and canceled this attempt
 		if ended := p.awaitEnd(ctx, op, id); ended != nil {
 			return nil, ended
 		}
@@ -51,10 +51,11 @@ func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox
 	return inside, err
 }
 
-// guestConnector connects to the guest of a life, whose sandbox has that id.
-func (p *Provider) guestConnector(life, id string) func(context.Context) (guestconn.Inside, error) {
+// guestConnector returns a function that connects to the guest of an instance of the sandbox
+// with that id.
+func (p *Provider) guestConnector(instanceID, id string) func(context.Context) (guestconn.Inside, error) {
 	return func(ctx context.Context) (guestconn.Inside, error) {
-		conn, err := p.execGuest(ctx, life, "connect")
+		conn, err := p.execGuest(ctx, instanceID, "connect")
 		if err != nil {
 			return nil, err
 		}
@@ -65,16 +66,18 @@ func (p *Provider) guestConnector(life, id string) func(context.Context) (guestc
 		}
 		go func() {
 			<-g.Done()
-			p.sweeper.Rouse() // it may have ended, and be one that goes then
+			p.sweeper.Rouse() // the sandbox may have ended, and may be removed at its end
 		}()
 		return g, nil
 	}
 }
 
-// checkRunning is ends for a sandbox of whose guest something could not be had. One whose guest
-// answers has not gone: it may be that nobody listens on a port.
+// checkRunning returns the error for a call that needs a running sandbox, and nil if the
+// sandbox runs. A guest that answers shows that it does: the call may have failed because
+// nothing listens on a port. Otherwise checkRunning waits up to endTimeout for the sandbox's
+// end.
 func (p *Provider) checkRunning(ctx context.Context, op, id string) error {
-	inside, err := p.reachGuest(ctx, op, id) // who cannot connect has waited for the end
+	inside, err := p.reachGuest(ctx, op, id) // a failed attempt has already waited for the end
 	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
 		return err
 	}
@@ -89,12 +92,12 @@ func (p *Provider) checkRunning(ctx context.Context, op, id string) error {
 	return p.awaitEnd(ctx, op, id)
 }
 
-// awaitEnd waits a moment for the sandbox to end, and is the error of what needs it to run;
-// nil if it does.
+// awaitEnd waits up to endTimeout for the end of the sandbox. It returns the error of a call
+// that needs a running sandbox; nil if it still runs.
 func (p *Provider) awaitEnd(ctx context.Context, op, id string) error {
 	r, err := p.findRecord(ctx, op, id)
 	if err == nil && r.State == atoll.StateRunning {
-		if _, err = p.service.awaitResult(ctx, r.note.Life, endTimeout); err == nil {
+		if _, err = p.service.awaitResult(ctx, r.note.Instance, endTimeout); err == nil {
 			r, err = p.findRecord(ctx, op, id)
 		}
 	}

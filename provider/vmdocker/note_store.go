@@ -12,12 +12,13 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// noteStore is a directory with what was last heard of sandboxes, images and volumes, for
-// when their machine is off: projects/project/sandboxes/id.json, and volumes.json and
-// images.json beside them; and with what is left to do in machines: removed/.
+// noteStore is a directory with the last known state of sandboxes, images and volumes, for the
+// time when their machine is off: projects/PROJECT/sandboxes/ID.json, and volumes.json and
+// images.json in projects/PROJECT. Its directory removed has the removals that are still to be
+// done in machines.
 type noteStore string
 
-// projectsDir is where what is noted of projects is; project, of one.
+// projectsDir returns the directory of all projects, and projectDir that of one.
 func (n noteStore) projectsDir() string { return filepath.Join(string(n), "projects") }
 
 func (n noteStore) projectDir(project string) string { return filepath.Join(n.projectsDir(), project) }
@@ -30,7 +31,7 @@ func (n noteStore) sandboxPath(project, id string) string {
 	return filepath.Join(n.sandboxesDir(project), id+".json")
 }
 
-// writeStatus notes the state of a sandbox. One that is being made is not there yet.
+// writeStatus records the state of a sandbox. It skips one that is still being created.
 func (n noteStore) writeStatus(st atoll.Status) error {
 	if st.State == atoll.StateCreating {
 		return nil
@@ -41,7 +42,7 @@ func (n noteStore) writeStatus(st atoll.Status) error {
 	return n.replaceFile(n.sandboxPath(st.Spec.Project, st.ID), st)
 }
 
-// replaceFile replaces a file, which many may do at once, in many programs.
+// replaceFile replaces a file. Many programs may do so at the same time.
 func (n noteStore) replaceFile(path string, v any) error {
 	lock, err := fsutil.WaitLock(filepath.Join(string(n), "notes.lock"))
 	if err != nil {
@@ -51,7 +52,7 @@ func (n noteStore) replaceFile(path string, v any) error {
 	return fsutil.WriteJSON(path, v)
 }
 
-// removeStatus drops what is noted of a sandbox.
+// removeStatus deletes the recorded state of a sandbox.
 func (n noteStore) removeStatus(project, id string) error {
 	err := os.Remove(n.sandboxPath(project, id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +61,7 @@ func (n noteStore) removeStatus(project, id string) error {
 	return err
 }
 
-// removeStatusOf is forget, unless another sandbox has its id.
+// removeStatusOf is like removeStatus, but does nothing if another sandbox has the id now.
 func (n noteStore) removeStatusOf(st atoll.Status) error {
 	noted, err := n.readStatus(n.sandboxPath(st.Spec.Project, st.ID))
 	if err != nil || !noted.Created.Equal(st.Created) {
@@ -99,10 +100,10 @@ func (n noteStore) readStatus(path string) (st atoll.Status, err error) {
 	return st, err
 }
 
-// listProjects lists those of which anything is noted.
+// listProjects lists the projects with any recorded state.
 func (n noteStore) listProjects() ([]string, error) { return listNames(n.projectsDir(), "") }
 
-// listStatuses lists what is noted of the sandboxes of a project.
+// listStatuses lists the recorded states of a project's sandboxes.
 func (n noteStore) listStatuses(project string) ([]atoll.Status, error) {
 	ids, err := listNames(n.sandboxesDir(project), ".json")
 	if err != nil {
@@ -116,7 +117,7 @@ func (n noteStore) listStatuses(project string) ([]atoll.Status, error) {
 	for _, id := range ids {
 		st, err := n.readStatus(n.sandboxPath(project, id))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // forgotten meanwhile
+			continue // deleted meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -128,8 +129,8 @@ func (n noteStore) listStatuses(project string) ([]atoll.Status, error) {
 	return list, nil
 }
 
-// listNames are those of what is in a directory and ends so, without that; none if there is
-// no directory.
+// listNames returns the valid names in a directory with that suffix, without it; none if the
+// directory does not exist.
 func listNames(dir, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,8 +145,8 @@ func listNames(dir, suffix string) ([]string, error) {
 	return list, err
 }
 
-// writeKind notes what a project has of a kind; recall reads it, and nothing if nothing was
-// noted.
+// writeKind records a project's objects of a kind. readKind reads them; it leaves v unchanged
+// if none are recorded.
 func (n noteStore) writeKind(project, kind string, v any) error {
 	if err := os.MkdirAll(n.sandboxesDir(project), 0o700); err != nil {
 		return err
@@ -164,7 +165,7 @@ func (n noteStore) readKind(project, kind string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// removeProject forgets a project, with what is left to do in its machine.
+// removeProject deletes the recorded state of a project, with its removals.
 func (n noteStore) removeProject(project string) error {
 	list, err := n.listRemovals(project)
 	for _, r := range list {

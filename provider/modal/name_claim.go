@@ -9,16 +9,16 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A claim is what a name's page says: whose it is.
+// A nameClaim is the value of a name: the sandbox that has it.
 type nameClaim struct {
-	Sandbox string `json:"sandbox"`
-	Made    string `json:"made"` // of its record, as another may have the same id later
+	Sandbox    string `json:"sandbox"`
+	CreationID string `json:"made"` // of the sandbox's record, as another sandbox may have the same id later
 }
 
 func nameKey(project, name string) string { return hashWords(project, name) }
 
-// findNameHolder is the sandbox that has the name whose page that is; "" if none has it, as one
-// that went has not given it up.
+// findNameHolder returns the sandbox that has the name with that revision; "" if none has,
+// because it was removed without releasing the name.
 func (p *Provider) findNameHolder(ctx context.Context, at *revision) (string, error) {
 	var held nameClaim
 	if at == nil || at.Deleted || json.Unmarshal(at.Value, &held) != nil {
@@ -28,13 +28,13 @@ func (p *Provider) findNameHolder(ctx context.Context, at *revision) (string, er
 	if of == nil || of.Deleted || err != nil {
 		return "", err
 	}
-	if r := p.decodeRecord(held.Sandbox, of); r.note.Made != held.Made || r.isAbandoned(time.Now()) {
+	if r := p.decodeRecord(held.Sandbox, of); r.note.CreationID != held.CreationID || r.isAbandoned(time.Now()) {
 		return "", nil
 	}
 	return held.Sandbox, nil
 }
 
-// releaseName gives up a sandbox's name, if it has it.
+// releaseName releases a sandbox's name, if the sandbox has it.
 func (p *Provider) releaseName(ctx context.Context, r *record) error {
 	spec := &r.note.Spec
 	if spec.Name == "" {
@@ -43,11 +43,11 @@ func (p *Provider) releaseName(ctx context.Context, r *record) error {
 	key := nameKey(spec.Project, spec.Name)
 	var held nameClaim
 	at, err := p.store.readValue(ctx, kindName, key, &held)
-	if at == nil || err != nil || held.Sandbox != r.ID || held.Made != r.note.Made {
+	if at == nil || err != nil || held.Sandbox != r.ID || held.CreationID != r.note.CreationID {
 		return err
 	}
 	if _, err = p.store.writeNext(ctx, kindName, key, at, nil); errors.Is(err, errWrittenElsewhere) {
-		return nil // somebody else has it by now
+		return nil // another sandbox has it now
 	}
 	return err
 }

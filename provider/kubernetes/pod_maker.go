@@ -10,19 +10,20 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A maker makes the pods of sandboxes, one for each life, and unmakes them.
+// A podMaker creates and deletes the pods of sandboxes, one for each run.
 type podMaker interface {
-	// createPod makes a sandbox's pod in place of what is left of its last life, and returns
-	// it as the API server has it. Nothing is made when it fails.
+	// createPod replaces the remains of a sandbox's last run by a new pod, and returns it as
+	// the API server has it. If it fails, no pod is left.
 	createPod(ctx context.Context, r *record, pod *corev1.Pod) (*corev1.Pod, error)
-	// retirePod deletes a pod without waiting for its node: nothing of the sandbox runs in it
-	// any more, or is to run, or the node is lost. Another life may begin then.
+	// retirePod deletes a pod without waiting for its node. Nothing of the sandbox runs in it
+	// any more, or should run, or the node is lost. The sandbox may be started again then.
 	retirePod(ctx context.Context, pod *corev1.Pod) error
-	// deletePods deletes all that make has made for a sandbox, seen or not.
+	// deletePods deletes everything that createPod has made for a sandbox, whether the view has
+	// it or not.
 	deletePods(ctx context.Context, r *record) error
 }
 
-// directMaker makes pods itself.
+// directMaker creates pods itself.
 type directMaker struct{ p *Provider }
 
 func (d directMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) (*corev1.Pod, error) {
@@ -45,17 +46,17 @@ func (d directMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 	return made, nil
 }
 
-// podConflict says who has a pod of the sandbox.
+// podConflict returns the error for a pod that already exists; it names the creator.
 func (d directMaker) podConflict(ctx context.Context, r *record, pod *corev1.Pod) error {
 	held, err := d.p.api.core.Pods(pod.Namespace).Get(ctx, pod.Name, getOptions)
 	if err == nil && sandboxOf(held) != nil {
-		return atoll.Errorf("start", r.ID, atoll.ErrConflict, "its pod is that of a Sandbox, which kubernetes.agent_sandbox was to make: set it again, or kubectl delete sandboxes.agents.x-k8s.io %s", pod.Name)
+		return atoll.Errorf("start", r.ID, atoll.ErrConflict, "a Sandbox of agent-sandbox owns its pod: set kubernetes.agent_sandbox again, or run kubectl delete sandboxes.agents.x-k8s.io %s", pod.Name)
 	}
 	return startConflict(r)
 }
 
 func startConflict(r *record) error {
-	return atoll.Errorf("start", r.ID, atoll.ErrConflict, "another program starts it at the moment")
+	return atoll.Errorf("start", r.ID, atoll.ErrConflict, "another program is starting it")
 }
 
 func (d directMaker) retirePod(ctx context.Context, pod *corev1.Pod) error {
@@ -68,15 +69,15 @@ func (d directMaker) deletePods(ctx context.Context, r *record) error {
 			return err
 		}
 	}
-	return ignoreGone(d.p.api.core.Pods(r.object.Namespace).Delete(ctx, d.p.names.sandboxName(r.ID), deleteNow(""))) // one that the view does not know yet
+	return ignoreGone(d.p.api.core.Pods(r.object.Namespace).Delete(ctx, d.p.names.sandboxName(r.ID), deleteNow(""))) // the view may not have it yet
 }
 
-// deletePod deletes a pod without waiting for its node. Another one may have its name then.
+// deletePod deletes a pod without waiting for its node. Its name is free then.
 func (p *Provider) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	return ignoreGone(p.api.core.Pods(pod.Namespace).Delete(ctx, pod.Name, deleteNow(pod.UID)))
 }
 
-// sandboxOf is the Sandbox whose controller has made a pod; nil if none's has.
+// sandboxOf returns the Sandbox object that owns a pod; nil if none does.
 func sandboxOf(pod *corev1.Pod) *metav1.OwnerReference {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Sandbox" {
 		return owner

@@ -14,13 +14,13 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// off returns a provider none of whose machines runs.
+// off returns a provider with no running machine.
 func off(t *testing.T) *Provider {
 	t.Helper()
 	return offIn(t, t.TempDir())
 }
 
-// offIn is off with that directory.
+// offIn is like off, with that directory.
 func offIn(t *testing.T, dir string) *Provider {
 	t.Helper()
 	machines, err := mock.New(mock.Options{})
@@ -42,8 +42,8 @@ func offIn(t *testing.T, dir string) *Provider {
 	return p
 }
 
-// What is noted of sandboxes is what there is while their machine is off: what ran has
-// stopped, what has expired is gone, and the rest is as it was.
+// While their machine is off, sandboxes have their recorded state: running ones have stopped,
+// expired ones are gone, and the rest is unchanged.
 func TestNotes(t *testing.T) {
 	p := off(t)
 	now := time.Now().Round(0)
@@ -111,7 +111,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// What cannot be had is refused before a machine is started for it.
+// Create refuses unsupported specs before it starts a machine.
 func TestRefused(t *testing.T) {
 	p := off(t)
 	for what, tt := range map[string]struct {
@@ -145,7 +145,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A container that an engine found dead when it came up has stopped with its machine.
+// A container that a starting engine found dead has stopped with its machine.
 func TestSeen(t *testing.T) {
 	boot := time.Now()
 	e := &engine{project: "p", started: boot}
@@ -169,8 +169,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// That a machine has just ended, or is gone, is no word of its engine: what is noted of its
-// sandboxes stays.
+// If a machine has just ended or is gone, the recorded states of its sandboxes stay.
 func TestEngineOfAMachineThatIsGone(t *testing.T) {
 	p := off(t)
 	m, err := p.opts.Machines.Create(t.Context(), &atoll.Spec{Project: "one", Name: machineName})
@@ -198,7 +197,7 @@ func TestEngineOfAMachineThatIsGone(t *testing.T) {
 	}
 }
 
-// Many note one sandbox at once, as programs that look at it do.
+// Many programs record one sandbox at the same time.
 func TestNotesAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	st := atoll.Status{ID: atoll.NewID(), State: atoll.StateRunning, Spec: atoll.Spec{Project: "p"}}
