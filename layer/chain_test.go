@@ -56,7 +56,7 @@ func TestWrapFails(t *testing.T) {
 	}
 }
 
-// Each layer has a place in a chain.
+// Each layer has a place in a chain. The router is between the chains, and intercept is a tool of layers.
 func TestEveryLayerHasAPlace(t *testing.T) {
 	dirs, err := os.ReadDir(".")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestEveryLayerHasAPlace(t *testing.T) {
 		names = append(names, link.Name)
 	}
 	for _, dir := range dirs {
-		if dir.IsDir() && dir.Name() != "router" && !strings.Contains(strings.Join(names, " "), dir.Name()) {
+		if dir.IsDir() && dir.Name() != "router" && dir.Name() != "intercept" && !strings.Contains(strings.Join(names, " "), dir.Name()) {
 			t.Errorf("package %s has no place in a chain", dir.Name())
 		}
 	}
