@@ -219,7 +219,7 @@ func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, err
 		return nil, err
 	}
 	if st.Caps.Volumes && !b.caps.Shares {
-		return nil, atoll.Errorf("start", st.ID, atoll.ErrUnsupported, "its work directory is shared with its machine, which needs another driver than %s", b.driver.Name)
+		return nil, atoll.Errorf("start", st.ID, atoll.ErrUnsupported, "its work directory is shared with its machine, which machines of %s cannot do: use the driver that it was made with", b.driver.Name)
 	}
 	_, err := b.rebuildBundle(ctx, rec.Digest, rec.Status.Spec.Image)
 	return nil, err

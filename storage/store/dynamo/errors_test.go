@@ -92,7 +92,7 @@ func TestEndpointsThatAreNone(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
 	for endpoint, says := range map[string]string{
-		gone.URL: "does not answer", "https://host.invalid": "no host",
+		gone.URL: "does not answer", "https://host.invalid": "not found",
 		"https" + strings.TrimPrefix(testenv.DynamoDB(t), "http"): "does not speak TLS",
 	} {
 		opts := to(endpoint)
