@@ -838,16 +838,16 @@ func TestNoTestCodeInTheProduct(t *testing.T) {
 func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
 	set := token.NewFileSet()
 	all := sources(t, set, parser.SkipObjectResolution)
-	optional, methods := optionalInterfaces(all)
-	if len(optional) < 10 {
-		t.Fatalf("found only %v in optional.go", optional)
+	optional := abilityMethods(all)
+	if len(optional) < 20 {
+		t.Fatalf("found only %v", optional)
 	}
 	for _, s := range all {
 		if s.pkg == "." && !s.test {
 			continue // the helpers
 		}
 		asserted := func(typ ast.Expr) {
-			if name := optionalName(typ, optional, methods); name != "" {
+			if name := optionalName(typ, optional); name != "" {
 				t.Errorf("%s: asserts %s: call its helper instead", set.Position(typ.Pos()), name)
 			}
 		}
@@ -872,7 +872,7 @@ func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
 func TestLayersImplementWholeInterfaces(t *testing.T) {
 	all := sources(t, token.NewFileSet(), parser.SkipObjectResolution)
 	abilities := abilityMethods(all)
-	if len(abilities) < 10 {
+	if len(abilities) < 20 {
 		t.Fatalf("found only %v", abilities)
 	}
 	embedded, methods := map[string][]string{}, map[string][]string{} // of each package and type
@@ -933,24 +933,31 @@ func TestLayerKnowsEveryAbility(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range abilityMethods(sources(t, token.NewFileSet(), parser.SkipObjectResolution)) {
-		if !strings.Contains(string(text), "."+name+"]") {
+		if !strings.Contains(string(text), "["+name+"]") {
 			t.Errorf("provider/providertest/layer.go does not name %s", name)
 		}
 	}
 }
 
-// abilityMethods returns the methods of the optional interfaces, by the names of these.
+// abilityFiles declare the optional interfaces.
+var abilityFiles = []string{
+	"optional.go", "layer/pool/report.go", "layer/registry/reconciliation.go", "layer/session/spec.go", "layer/workspace/spec.go",
+}
+
+// abilityMethods returns the methods of the optional interfaces, by the qualified names of these:
+// "atoll.Pauser", "session.Manager".
 func abilityMethods(all []source) map[string][]string {
 	abilities := map[string][]string{}
 	for _, s := range all {
-		if s.file != "optional.go" && s.file != "session.go" {
+		if !slices.Contains(abilityFiles, filepath.ToSlash(s.file)) {
 			continue
 		}
 		ast.Inspect(s.ast, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.TypeSpec); ok {
 				if iface, ok := spec.Type.(*ast.InterfaceType); ok {
+					name := s.ast.Name.Name + "." + spec.Name.Name
 					for _, m := range iface.Methods.List {
-						abilities[spec.Name.Name] = append(abilities[spec.Name.Name], m.Names[0].Name)
+						abilities[name] = append(abilities[name], m.Names[0].Name)
 					}
 				}
 			}
@@ -958,6 +965,39 @@ func abilityMethods(all []source) map[string][]string {
 		})
 	}
 	return abilities
+}
+
+// ofSandboxes are the abilities of sandboxes, processes and files.
+var ofSandboxes = []string{
+	"atoll.Filer", "atoll.Dialer", "atoll.Pauser", "atoll.Extender", "atoll.Snapshotter", "atoll.Meter", "atoll.ProcessLister", "atoll.Resizer", "atoll.SubFS",
+}
+
+// As walks past a layer that lacks an ability, so the layers that must see all calls on a provider
+// have all abilities of providers.
+func TestNothingPassesTheGuards(t *testing.T) {
+	all := sources(t, token.NewFileSet(), parser.SkipObjectResolution)
+	has := map[string][]string{}
+	for _, s := range all {
+		for _, d := range s.ast.Decls {
+			if d, ok := d.(*ast.FuncDecl); ok && d.Recv != nil && !s.test {
+				typ := s.pkg + " " + typeName(d.Recv.List[0].Type)
+				has[typ] = append(has[typ], d.Name.Name)
+			}
+		}
+	}
+	harmless := map[string]string{"atoll.Prober": "it says whether the provider works here, and nothing of projects"}
+	for ability, methods := range abilityMethods(all) {
+		if slices.Contains(ofSandboxes, ability) {
+			continue
+		}
+		for _, guard := range []string{"layer/authz provider", "layer/intercept provider"} {
+			for _, name := range methods {
+				if !slices.Contains(has[guard], name) && (guard == "layer/intercept provider" || harmless[ability] == "") {
+					t.Errorf("%s lacks %s of %s, which callers then reach unseen", guard, name, ability)
+				}
+			}
+		}
+	}
 }
 
 // typeName returns the name of a type of the package, "" if it is another's.
@@ -993,42 +1033,20 @@ func embeddedIn(pkg string, typ ast.Expr) (types []string) {
 	return types
 }
 
-// optionalInterfaces returns the names of the interfaces in optional.go and
-// filesub.go, and those of their methods.
-func optionalInterfaces(all []source) (names, methods []string) {
-	for _, s := range all {
-		if s.file != "optional.go" && s.file != "filesub.go" {
-			continue
-		}
-		ast.Inspect(s.ast, func(n ast.Node) bool {
-			spec, ok := n.(*ast.TypeSpec)
-			if !ok {
-				return true
-			}
-			if iface, ok := spec.Type.(*ast.InterfaceType); ok {
-				names = append(names, spec.Name.Name)
-				for _, m := range iface.Methods.List {
-					methods = append(methods, m.Names[0].Name)
-				}
-			}
-			return false
-		})
-	}
-	return names, methods
-}
-
 // optionalName returns what typ is called if it is an optional interface, by
 // name or written out; else "".
-func optionalName(typ ast.Expr, optional, methods []string) string {
+func optionalName(typ ast.Expr, optional map[string][]string) string {
 	switch typ := typ.(type) {
 	case *ast.SelectorExpr:
-		if pkg, ok := typ.X.(*ast.Ident); ok && pkg.Name == "atoll" && slices.Contains(optional, typ.Sel.Name) {
-			return "atoll." + typ.Sel.Name
+		if pkg, ok := typ.X.(*ast.Ident); ok && optional[pkg.Name+"."+typ.Sel.Name] != nil {
+			return pkg.Name + "." + typ.Sel.Name
 		}
 	case *ast.InterfaceType:
 		for _, m := range typ.Methods.List {
-			if len(m.Names) == 1 && slices.Contains(methods, m.Names[0].Name) {
-				return "an interface with " + m.Names[0].Name
+			for _, methods := range optional {
+				if len(m.Names) == 1 && slices.Contains(methods, m.Names[0].Name) {
+					return "an interface with " + m.Names[0].Name
+				}
 			}
 		}
 	}

@@ -137,13 +137,6 @@ func (n noFS) Watch(context.Context, string, bool) iter.Seq2[FileEvent, error] {
 	return func(yield func(FileEvent, error) bool) { yield(FileEvent{}, n.err("watch")) }
 }
 
-// A SubFS is an FS that can confine itself to a directory. The FS of a sandbox
-// with Caps.Files is one, and so is what its Sub returns.
-type SubFS interface {
-	// Sub is SubFiles of this FS.
-	Sub(dir string) FS
-}
-
 // SubFiles returns fs confined to what is below dir, for callers that have to
 // stay there although the names they are given, or the processes inside, are
 // not to be trusted. The result holds no resources between calls, and needs no

@@ -474,3 +474,10 @@ func Resize(ctx context.Context, p Process, size Size) error {
 	}
 	return E("resize", p.ID(), ErrUnsupported, nil)
 }
+
+// A SubFS is an FS that can confine itself to a directory. The FS of a sandbox
+// with Caps.Files is one, and so is what its Sub returns.
+type SubFS interface {
+	// Sub is SubFiles of this FS.
+	Sub(dir string) FS
+}
