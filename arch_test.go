@@ -114,7 +114,7 @@ var rooms = map[string]map[string]string{
 	"machine/image/bundle": {
 		"internal/fsutil":  "locks, files replaced as a whole, removals",
 		"internal/tartree": "the files of an image become a disk",
-		"machine/vm":       "what guests are told to run",
+		"machine/vm":       "the commands that guests run",
 	},
 	"storage/objectstore": {"internal/fsutil": "locks between programs, and what a full disk says"},
 	"storage/objectstore/s3": {
@@ -259,7 +259,7 @@ var rooms = map[string]map[string]string{
 		"agent": "the words of conversations",
 	},
 	"agent/template": {
-		"internal/suggest": "what was meant by a key, or by the name of a template",
+		"internal/suggest": "suggestions for misspelt keys and names of templates",
 		"agent/hooks":      "what is done in its sandboxes when",
 	},
 	"agent/conversation": {
@@ -457,7 +457,7 @@ var rooms = map[string]map[string]string{
 	"provider/microvm/internal/vmengine": {
 		"layer/workspace":      "workspaces",
 		"server/api":           "what the guest serves is the API",
-		"machine/guest":        "what it is told",
+		"machine/guest":        "its configuration",
 		"machine/image/bundle": "where a root archive has the guest",
 		"internal/fsutil":      "the removal of what machines keep",
 		"provider/internal/supervised/supervisor": "whose engine it is",
@@ -519,7 +519,7 @@ var rooms = map[string]map[string]string{
 		"machine/vm":                   "how large machines of projects are",
 
 		"internal/fsutil":  "the note that the default provider works, the id of a state directory",
-		"internal/suggest": "what was meant by a key",
+		"internal/suggest": "suggestions for misspelt keys",
 	},
 	"agent/genkit": {
 		"layer/session":     "sessions and scopes",

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// The optional interfaces. Rule: assert one only inside its helper below,
-// which answers for those that lack it; a layer forwards all of them by
-// embedding ProviderLayer, SandboxLayer or ProcessLayer.
+// The optional interfaces. Never assert one: call its helper below, which finds it behind layers
+// with As and answers for values that lack it.
 
 // A Resolver is a Provider that finds the id for a name without a List.
 type Resolver interface {
@@ -178,6 +177,32 @@ func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
 		return v.RemoveVolume(ctx, project, name)
 	}
 	return E("remove volume", name, ErrUnsupported, nil)
+}
+
+// An Image is one that a provider keeps.
+type Image struct {
+	Ref      string    `json:"ref"`                // its name in full, or its digest when it has none
+	Provider string    `json:"provider"`           // that keeps it
+	Digest   string    `json:"digest"`             // of what it consists of
+	Platform string    `json:"platform,omitempty"` // "linux/amd64"
+	Size     Bytes     `json:"size"`               // of its files
+	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was made from it
+	Fetched  time.Time `json:"fetched"`
+	Used     time.Time `json:"used"` // when it was last asked for, or a sandbox started on it
+}
+
+// PruneOptions say which of the images that nobody uses PruneImages deletes.
+// The zero value means those without a name, which another image has taken.
+type PruneOptions struct {
+	All       bool     `json:"all,omitempty"`       // those with a name, too
+	Provider  string   `json:"provider,omitempty"`  // only those that it keeps
+	UnusedFor Duration `json:"unused_for,omitzero"` // only those that were not used for so long
+}
+
+// Pruned says what PruneImages deleted.
+type Pruned struct {
+	Images []string `json:"images"` // digests, sorted
+	Size   Bytes    `json:"size"`   // that there is room for now
 }
 
 // An ImageStore is a Provider with Caps.ImageStore: it keeps the images that Create

@@ -6,8 +6,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Reconciler is a Provider that writes down which sandboxes there are meant to
-// be, and can make that true.
+// A Reconciler is a Provider that records the desired sandboxes and can restore them.
 type Reconciler interface {
 	Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error)
 }
