@@ -231,8 +231,8 @@ func TestImageElsewhere(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := buildImage(dir); err == nil || !strings.Contains(err.Error(), "something else") {
-		t.Errorf("into a directory of others: %v", err)
+	if _, err := buildImage(dir); err == nil || !strings.Contains(err.Error(), "files other than an image") {
+		t.Errorf("into a directory of other files: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "mine")); err != nil {
 		t.Error(err)

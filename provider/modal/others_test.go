@@ -28,7 +28,11 @@ func elsewhereToo(t *testing.T, p atoll.Provider, sb atoll.Sandbox) atoll.Sandbo
 // sees the end before the stop is recorded.
 func TestStopIsSeenByOthers(t *testing.T) {
 	p := provider(t)
-	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"}})
+	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'exit 3' TERM; echo >/tmp/ready; while :; do sleep 0.1; done"}})
+	becomes(t, "the trap is set", time.Minute, func() bool {
+		_, err := sb.Stat(t.Context(), "/tmp/ready")
+		return err == nil
+	})
 	there := elsewhereToo(t, p, sb)
 	seen := make(chan atoll.Status, 1)
 	var first atomic.Bool
