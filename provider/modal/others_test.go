@@ -30,7 +30,7 @@ func TestStopIsSeenByOthers(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'exit 3' TERM; echo >/tmp/ready; while :; do sleep 0.1; done"}})
 	becomes(t, "the trap is set", time.Minute, func() bool {
-		_, err := sb.Stat(t.Context(), "/tmp/ready")
+		_, err := atoll.ReadFile(t.Context(), sb, "/tmp/ready")
 		return err == nil
 	})
 	there := elsewhereToo(t, p, sb)
