@@ -12,14 +12,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// few is how many sandboxes a server knows that is not asked much.
-const few = 10
+// fewSandboxes is how many sandboxes a server knows that is not asked much.
+const fewSandboxes = 10
 
-// flat is how much slower a call may be with many sandboxes than with few.
-const flat = 1.5
+// maxSlowdown is how much slower a call may be with many sandboxes than with few.
+const maxSlowdown = 1.5
 
-// catalogue measures what it costs to find a sandbox among few and among many.
-func (b *bench) catalogue(ctx context.Context) (err error) {
+// measureLookups measures what it costs to find a sandbox among few and among many.
+func (b *bench) measureLookups(ctx context.Context) (err error) {
 	const get, byName, list = "get by id", "get by name", "list all, for each sandbox"
 	methods := func(s *server, n int) (find, all []method) {
 		id := ""
@@ -39,7 +39,7 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 				}
 				return time.Since(start), err
 			}},
-			{byName, timed(func(ctx context.Context) error {
+			{byName, timeCall(func(ctx context.Context) error {
 				_, err := atoll.Resolve(ctx, s, "", "box-1")
 				return err
 			})},
@@ -60,10 +60,10 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	var results [][]row
 	made := 0
-	for _, n := range []int{few, b.known} {
+	for _, n := range []int{fewSandboxes, b.known} {
 		for ; made < n; made++ {
 			if _, err := s.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("box-%d", made), Image: "dir:" + b.root, NoStart: true}); err != nil {
 				return err
@@ -71,7 +71,7 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 		}
 		find, all := methods(s, n)
 		title := fmt.Sprintf("among %d sandboxes", n)
-		if err := errors.Join(b.compare(ctx, title, nil, find), b.compare(ctx, title, nil, all)); err != nil {
+		if err := errors.Join(b.compareMethods(ctx, title, nil, find), b.compareMethods(ctx, title, nil, all)); err != nil {
 			return err
 		}
 		last := len(b.table.comparisons) - 2
@@ -80,11 +80,11 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 		b.table.comparisons = b.table.comparisons[:last]
 	}
 	for i, r := range results[0] {
-		little, lot := r.times.median(), results[1][i].times.median()
+		little, lot := r.times.medianTime(), results[1][i].times.medianTime()
 		ratio := float64(lot) / float64(little)
-		b.table.add(fact{
-			crowdTitle, fmt.Sprintf("%s: among %d, and among %d", r.name, few, b.known), fmt.Sprintf("%s, %s", millis(little), millis(lot)),
-			fmt.Sprintf("<= %.1f x", flat), ratio <= flat,
+		b.table.addFact(fact{
+			crowdTitle, fmt.Sprintf("%s: among %d, and among %d", r.name, fewSandboxes, b.known), fmt.Sprintf("%s, %s", formatMillis(little), formatMillis(lot)),
+			fmt.Sprintf("<= %.1f x", maxSlowdown), ratio <= maxSlowdown,
 		})
 	}
 	return nil

@@ -70,12 +70,12 @@ func BenchmarkCluster(tb *testing.B) {
 	l.Load(tb, clusterImage, testimage.WithSockets(tb))
 	l.Load(tb, clusterGuest, testimage.New(tb, v1.Config{}, testimage.Layer(tb, testimage.File("atoll-guest", 0o555, string(program)))))
 	ctx := context.Background()
-	for _, measure := range []func(context.Context) error{l.births, l.lives, l.claims, l.known} {
+	for _, measure := range []func(context.Context) error{l.measureCreates, l.measureExec, l.measureClaims, l.measureLists} {
 		if err := measure(ctx); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	text := l.bench.table.markdown(describeMachine(ctx, ""))
+	text := l.bench.table.formatMarkdown(describeMachine(ctx, ""))
 	tb.Log("\n" + text)
 	if *clusterOut != "" {
 		if err := writeResults(*clusterOut, text, commit); err != nil {
@@ -97,8 +97,8 @@ type clusterLab struct {
 	made  int
 }
 
-// serve starts a server with sandboxes of the cluster.
-func (l *clusterLab) serve(ctx context.Context, name string, settings ...string) (*server, error) {
+// startServer starts a server with sandboxes of the cluster.
+func (l *clusterLab) startServer(ctx context.Context, name string, settings ...string) (*server, error) {
 	return startServer(ctx, l.bench, name, append([]string{
 		"ATOLL_PROVIDER=kubernetes", "ATOLL_PROVIDERS=kubernetes", "ATOLL_KUBERNETES_KUBECONFIG=" + l.OutsideKubeconfig(),
 		"ATOLL_KUBERNETES_IMAGE=" + clusterImage, "ATOLL_KUBERNETES_GUEST_IMAGE=" + clusterGuest,
@@ -106,22 +106,22 @@ func (l *clusterLab) serve(ctx context.Context, name string, settings ...string)
 	}, settings...)...)
 }
 
-// births compares creations with kubectl's, of what has no volume, as a bare pod has none,
+// measureCreates compares creations with kubectl's, of what has no volume, as a bare pod has none,
 // and of what has one: the scheduler waits for whole seconds until that is bound.
-func (l *clusterLab) births(ctx context.Context) error {
+func (l *clusterLab) measureCreates(ctx context.Context) error {
 	for _, c := range []struct {
 		name, title, than string
 		settings          []string
 		bare              func(context.Context) (time.Duration, error)
 	}{
-		{"bare", "Kubernetes: created until it runs, without a volume", kubectlRun, []string{"ATOLL_KUBERNETES_EPHEMERAL=true"}, l.run},
-		{"claims", "Kubernetes: created until it runs, with a volume of its own", kubectlClaim, nil, l.claim},
+		{"bare", "Kubernetes: created until it runs, without a volume", kubectlRun, []string{"ATOLL_KUBERNETES_EPHEMERAL=true"}, l.runPod},
+		{"claims", "Kubernetes: created until it runs, with a volume of its own", kubectlClaim, nil, l.runPodWithClaim},
 	} {
-		s, err := l.serve(ctx, c.name, c.settings...)
+		s, err := l.startServer(ctx, c.name, c.settings...)
 		if err != nil {
 			return err
 		}
-		err = l.bench.compare(ctx, c.title, []goal{{row: viaAPI, than: c.than, most: 1.15}}, []method{
+		err = l.bench.compareMethods(ctx, c.title, []goal{{row: viaAPI, than: c.than, most: 1.15}}, []method{
 			{c.than, c.bare},
 			{viaAPI, func(ctx context.Context) (time.Duration, error) {
 				start := time.Now()
@@ -130,43 +130,43 @@ func (l *clusterLab) births(ctx context.Context) error {
 				if err == nil {
 					err = sb.Remove(ctx, atoll.RemoveVolumes())
 				}
-				time.Sleep(nodeTime)
+				time.Sleep(podEndPause)
 				return took, err
 			}},
 		})
-		if err := errors.Join(err, s.stop()); err != nil {
+		if err := errors.Join(err, s.stopServer()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lives compares commands with those of the API.
-func (l *clusterLab) lives(ctx context.Context) (err error) {
-	s, err := l.serve(ctx, "lives")
+// measureExec compares commands with those of the API.
+func (l *clusterLab) measureExec(ctx context.Context) (err error) {
+	s, err := l.startServer(ctx, "lives")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	sb, err := s.Create(ctx, &atoll.Spec{})
 	if err != nil {
 		return err
 	}
-	return l.bench.compare(ctx, "Kubernetes: a command", []goal{{row: viaAPI, than: clusterExec, most: 1.0 / clusterFaster}}, []method{
-		{clusterExec, func(ctx context.Context) (time.Duration, error) { return l.exec(ctx, "atoll-"+sb.ID()) }},
+	return l.bench.compareMethods(ctx, "Kubernetes: a command", []goal{{row: viaAPI, than: clusterExec, most: 1.0 / clusterFaster}}, []method{
+		{clusterExec, func(ctx context.Context) (time.Duration, error) { return l.execInPod(ctx, "atoll-"+sb.ID()) }},
 		{viaAPI, func(ctx context.Context) (time.Duration, error) {
 			start := time.Now()
-			_, err := atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+			_, err := atoll.Output(ctx, sb, &atoll.Command{Args: echoArgs})
 			return time.Since(start), err
 		}},
 	})
 }
 
-// nodeTime is how long a node has to end a pod before the next one is made.
-const nodeTime = 2 * time.Second
+// podEndPause is how long a node has to end a pod before the next one is made.
+const podEndPause = 2 * time.Second
 
-// run is kubectl run until the pod is ready.
-func (l *clusterLab) run(context.Context) (time.Duration, error) {
+// runPod is kubectl run until the pod is ready.
+func (l *clusterLab) runPod(context.Context) (time.Duration, error) {
 	l.made++
 	name := fmt.Sprintf("bare-%d", l.made)
 	start := time.Now()
@@ -174,15 +174,15 @@ func (l *clusterLab) run(context.Context) (time.Duration, error) {
 	l.Kubectl(l, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=60s")
 	took := time.Since(start)
 	l.Kubectl(l, "delete", "pod", name, "--force", "--grace-period=0")
-	time.Sleep(nodeTime)
+	time.Sleep(podEndPause)
 	return took, nil
 }
 
-// claim is a pod that has a volume, made with it, until it is ready.
-func (l *clusterLab) claim(context.Context) (time.Duration, error) {
+// runPodWithClaim is a pod that has a volume, made with it, until it is ready.
+func (l *clusterLab) runPodWithClaim(context.Context) (time.Duration, error) {
 	l.made++
 	name, file := fmt.Sprintf("claimed-%d", l.made), filepath.Join(l.bench.dir, "claimed.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, claimed, name, clusterImage), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, claimManifest, name, clusterImage), 0o600); err != nil {
 		return 0, err
 	}
 	start := time.Now()
@@ -191,11 +191,11 @@ func (l *clusterLab) claim(context.Context) (time.Duration, error) {
 	took := time.Since(start)
 	l.Kubectl(l, "delete", "pod", name, "--force", "--grace-period=0")
 	l.Kubectl(l, "delete", "pvc", name, "--wait=false")
-	time.Sleep(nodeTime)
+	time.Sleep(podEndPause)
 	return took, nil
 }
 
-const claimed = `apiVersion: v1
+const claimManifest = `apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: %[1]s}
 spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
@@ -211,14 +211,14 @@ spec:
   - {name: data, persistentVolumeClaim: {claimName: %[1]s}}
 `
 
-// exec is a command by Kubernetes's own API: the connection that it takes, and all that is
+// execInPod is a command by Kubernetes's own API: the connection that it takes, and all that is
 // said on it.
-func (l *clusterLab) exec(ctx context.Context, pod string) (time.Duration, error) {
+func (l *clusterLab) execInPod(ctx context.Context, pod string) (time.Duration, error) {
 	client, err := rest.HTTPClientFor(l.Config())
 	if err != nil {
 		return 0, err
 	}
-	query := url.Values{"container": {"sandbox"}, "stdout": {"true"}, "stderr": {"true"}, "command": echo}
+	query := url.Values{"container": {"sandbox"}, "stdout": {"true"}, "stderr": {"true"}, "command": echoArgs}
 	start := time.Now()
 	ws, _, err := websocket.Dial(ctx, l.Config().Host+"/api/v1/namespaces/default/pods/"+pod+"/exec?"+query.Encode(),
 		&websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"v5.channel.k8s.io"}})
@@ -235,13 +235,13 @@ func (l *clusterLab) exec(ctx context.Context, pod string) (time.Duration, error
 	}
 }
 
-// known measures lists of many sandboxes.
-func (l *clusterLab) known(ctx context.Context) (err error) {
-	s, err := l.serve(ctx, "known")
+// measureLists measures lists of many sandboxes.
+func (l *clusterLab) measureLists(ctx context.Context) (err error) {
+	s, err := l.startServer(ctx, "known")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	for i := range clusterKnown {
 		if _, err := s.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("box-%d", i), NoStart: true}); err != nil {
 			return err
@@ -257,26 +257,26 @@ func (l *clusterLab) known(ctx context.Context) (err error) {
 		times = append(times, time.Since(start))
 	}
 	slices.Sort(times)
-	p99 := times.at(0.99)
-	l.bench.table.add(fact{"Kubernetes", fmt.Sprintf("list of %d sandboxes, API client and server: median, 99 of 100", clusterKnown),
-		millis(times.median()) + ", " + millis(p99), "<= " + millis(clusterList), p99 <= clusterList})
+	p99 := times.valueAt(0.99)
+	l.bench.table.addFact(fact{"Kubernetes", fmt.Sprintf("list of %d sandboxes, API client and server: median, 99 of 100", clusterKnown),
+		formatMillis(times.medianTime()) + ", " + formatMillis(p99), "<= " + formatMillis(clusterList), p99 <= clusterList})
 	return nil
 }
 
-// claims measures creations that find a sandbox ready.
-func (l *clusterLab) claims(ctx context.Context) (err error) {
+// measureClaims measures creations that find a sandbox ready.
+func (l *clusterLab) measureClaims(ctx context.Context) (err error) {
 	file := filepath.Join(l.bench.dir, "pool.yaml")
 	if err := os.WriteFile(file, []byte("pool:\n  bench:\n    size: 3\n    image: "+clusterImage+"\n"), 0o600); err != nil {
 		return err
 	}
-	s, err := l.serve(ctx, "claims", "ATOLL_CONFIG="+file)
+	s, err := l.startServer(ctx, "claims", "ATOLL_CONFIG="+file)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	return l.bench.compare(ctx, "Kubernetes: a sandbox of the pool", []goal{{row: poolHit, millis: clusterClaim}}, []method{
+	defer func() { err = errors.Join(err, s.stopServer()) }()
+	return l.bench.compareMethods(ctx, "Kubernetes: a sandbox of the pool", []goal{{row: poolHit, millis: clusterClaim}}, []method{
 		{poolHit, func(ctx context.Context) (time.Duration, error) {
-			if err := until(ctx, func() error { return s.stocked(ctx) }); err != nil {
+			if err := waitUntil(ctx, func() error { return s.checkStocked(ctx) }); err != nil {
 				return 0, err
 			}
 			start := time.Now()

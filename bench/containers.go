@@ -24,12 +24,12 @@ const (
 	dockerCpOut  = "docker cp, out"
 )
 
-// containers compares sandboxes that are containers with what docker's command
+// measureContainers compares sandboxes that are containers with what docker's command
 // line does with the same engine.
-func (b *bench) containers(ctx context.Context) (err error) {
+func (b *bench) measureContainers(ctx context.Context) (err error) {
 	e, err := b.startEngine(ctx, "containers")
 	if e != nil {
-		defer func() { err = errors.Join(err, e.stop()) }()
+		defer func() { err = errors.Join(err, e.stopDaemon()) }()
 	}
 	var missing missingError
 	if errors.As(err, &missing) {
@@ -39,7 +39,7 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	stopLive, err := e.live(ctx)
+	stopLive, err := e.startLive(ctx)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	live, err := s.Create(ctx, &atoll.Spec{})
 	if err != nil {
 		return err
@@ -62,30 +62,30 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err := b.containerEvents(ctx, e, s); err != nil {
 		return err
 	}
-	return b.reconcile(ctx, s)
+	return b.measureReconcile(ctx, s)
 }
 
-// reconciled is how many sandboxes are compared with what is written down of them.
-const reconciled = 50
+// reconcileCount is how many sandboxes are compared with what is written down of them.
+const reconcileCount = 50
 
-func (b *bench) reconcile(ctx context.Context, s *server) error {
+func (b *bench) measureReconcile(ctx context.Context, s *server) error {
 	for {
 		all, err := s.List(ctx, atoll.Filter{})
 		if err != nil {
 			return err
 		}
-		if len(all) >= reconciled {
+		if len(all) >= reconcileCount {
 			break
 		}
 		if _, err := s.Create(ctx, &atoll.Spec{}); err != nil {
 			return err
 		}
 	}
-	row := fmt.Sprintf("%d sandboxes", reconciled)
-	return b.compare(ctx, "containers: reconcile", []goal{{row: row, millis: 3000}}, []method{
-		{row, timed(func(ctx context.Context) error {
+	row := fmt.Sprintf("%d sandboxes", reconcileCount)
+	return b.compareMethods(ctx, "containers: reconcile", []goal{{row: row, millis: 3000}}, []method{
+		{row, timeCall(func(ctx context.Context) error {
 			found, err := registry.Reconcile(ctx, s, registry.ReconcileOptions{})
-			if err == nil && (found.Healthy != reconciled || len(found.Findings) > 0) {
+			if err == nil && (found.Healthy != reconcileCount || len(found.Findings) > 0) {
 				err = fmt.Errorf("%d are healthy, of others %v", found.Healthy, found.Findings)
 			}
 			return err
@@ -94,19 +94,19 @@ func (b *bench) reconcile(ctx context.Context, s *server) error {
 }
 
 func (b *bench) containerCommands(ctx context.Context, e *engine, s *server, live atoll.Sandbox) error {
-	err := b.compare(ctx, "containers: command in a live one", []goal{{row: ourContainer, than: dockerCLI, most: 1.0 / 5}}, []method{
-		{ourContainer, timed(func(ctx context.Context) error {
-			_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
+	err := b.compareMethods(ctx, "containers: command in a live one", []goal{{row: ourContainer, than: dockerCLI, most: 1.0 / 5}}, []method{
+		{ourContainer, timeCall(func(ctx context.Context) error {
+			_, err := atoll.Output(ctx, live, &atoll.Command{Args: echoArgs})
 			return err
 		})},
 		{dockerCLI, func(ctx context.Context) (time.Duration, error) {
-			return untilEnd(e.docker(ctx, append([]string{"exec", "live"}, echo...)...))
+			return untilEnd(e.dockerCommand(ctx, append([]string{"exec", "live"}, echoArgs...)...))
 		}},
 	})
 	if err != nil {
 		return err
 	}
-	return b.compare(ctx, "containers: create until it runs", []goal{{row: ourContainer, than: dockerCLI, most: 1.25}}, []method{
+	return b.compareMethods(ctx, "containers: create until it runs", []goal{{row: ourContainer, than: dockerCLI, most: 1.25}}, []method{
 		{ourContainer, func(ctx context.Context) (time.Duration, error) {
 			start := time.Now()
 			sb, err := s.Create(ctx, &atoll.Spec{})
@@ -117,9 +117,9 @@ func (b *bench) containerCommands(ctx context.Context, e *engine, s *server, liv
 			return took, err
 		}},
 		{dockerCLI, func(ctx context.Context) (time.Duration, error) {
-			took, err := untilEnd(e.docker(ctx, "run", "--detach", "--network=none", "--name=made", image, "sleep", "86400"))
+			took, err := untilEnd(e.dockerCommand(ctx, "run", "--detach", "--network=none", "--name=made", image, "sleep", "86400"))
 			if err == nil {
-				_, err = untilEnd(e.docker(ctx, "rm", "--force", "made"))
+				_, err = untilEnd(e.dockerCommand(ctx, "rm", "--force", "made"))
 			}
 			return took, err
 		}},
@@ -134,10 +134,10 @@ func (b *bench) containerFiles(ctx context.Context, e *engine, live atoll.Sandbo
 	if err := sendFile(ctx, live, source, "file"); err != nil {
 		return err
 	}
-	if _, err := untilEnd(e.docker(ctx, "cp", source, "live:/root/file")); err != nil {
+	if _, err := untilEnd(e.dockerCommand(ctx, "cp", source, "live:/root/file")); err != nil {
 		return err
 	}
-	return b.compare(ctx, "containers: a file of 64 MiB", []goal{
+	return b.compareMethods(ctx, "containers: a file of 64 MiB", []goal{
 		{row: copyIn, than: dockerCpIn, most: 1}, {row: copyOut, than: dockerCpOut, most: 1},
 	}, []method{
 		{copyIn, func(ctx context.Context) (time.Duration, error) {
@@ -147,9 +147,9 @@ func (b *bench) containerFiles(ctx context.Context, e *engine, live atoll.Sandbo
 			return took, errors.Join(err, atoll.Files(live).Remove(ctx, "sent", false))
 		}},
 		{dockerCpIn, func(ctx context.Context) (time.Duration, error) {
-			took, err := untilEnd(e.docker(ctx, "cp", source, "live:/root/sent"))
+			took, err := untilEnd(e.dockerCommand(ctx, "cp", source, "live:/root/sent"))
 			if err == nil {
-				_, err = untilEnd(e.docker(ctx, "exec", "live", "rm", "/root/sent"))
+				_, err = untilEnd(e.dockerCommand(ctx, "exec", "live", "rm", "/root/sent"))
 			}
 			return took, err
 		}},
@@ -160,7 +160,7 @@ func (b *bench) containerFiles(ctx context.Context, e *engine, live atoll.Sandbo
 			return took, errors.Join(err, os.Remove(target))
 		}},
 		{dockerCpOut, func(ctx context.Context) (time.Duration, error) {
-			took, err := untilEnd(e.docker(ctx, "cp", "live:/root/file", target))
+			took, err := untilEnd(e.dockerCommand(ctx, "cp", "live:/root/file", target))
 			return took, errors.Join(err, os.Remove(target))
 		}},
 	})
@@ -185,7 +185,7 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 		}
 	}()
 	told := make(chan time.Time)
-	events := e.docker(ctx, "events", "--filter", "event=pause")
+	events := e.dockerCommand(ctx, "events", "--filter", "event=pause")
 	events.Stdout = writerFunc(func(p []byte) (int, error) {
 		if strings.Contains(string(p), sb.ID()) {
 			told <- time.Now()
@@ -201,7 +201,7 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 	}()
 	time.Sleep(time.Second) // until both listen
 	var other time.Duration
-	return b.compare(ctx, "containers: until a pause is known", nil, []method{
+	return b.compareMethods(ctx, "containers: until a pause is known", nil, []method{
 		{ours, func(ctx context.Context) (time.Duration, error) {
 			start := time.Now()
 			if err := atoll.Pause(ctx, sb); err != nil {
@@ -214,8 +214,8 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 					took = t.Sub(start)
 				case t := <-told:
 					other = t.Sub(start)
-				case <-time.After(patience):
-					return 0, fmt.Errorf("no event within %s", patience)
+				case <-time.After(waitLimit):
+					return 0, fmt.Errorf("no event within %s", waitLimit)
 				}
 			}
 			return took, atoll.Resume(ctx, sb)

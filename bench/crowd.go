@@ -18,58 +18,58 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// crowd makes many sandboxes at once.
-func (b *bench) crowd(ctx context.Context) (err error) {
+// measureFleet makes many sandboxes at once.
+func (b *bench) measureFleet(ctx context.Context) (err error) {
 	fmt.Fprintf(os.Stderr, "%d sandboxes at once\n", b.fleet)
 	s, err := startServer(ctx, b, "crowd")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	before, err := helpers()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
+	before, err := listHelpers()
 	if err != nil {
 		return err
 	}
-	_, free, err := memory()
+	_, free, err := readMemory()
 	if err != nil {
 		return err
 	}
 	watch := watchMemory(ctx)
-	boxes, times, errs := b.together(ctx, s)
+	boxes, times, errs := b.createFleet(ctx, s)
 	least := watch()
 	slices.Sort(times)
 	goal := fmt.Sprintf("%d", b.fleet)
-	b.table.add(fact{crowdTitle, fmt.Sprintf("%d created at once: ready", b.fleet), strconv.Itoa(len(times)), goal, len(times) == b.fleet})
+	b.table.addFact(fact{crowdTitle, fmt.Sprintf("%d created at once: ready", b.fleet), strconv.Itoa(len(times)), goal, len(times) == b.fleet})
 	if len(times) == 0 {
 		return errors.Join(errs...)
 	}
-	b.table.add(fact{title: crowdTitle, name: "ready after: p50", value: millis(times.at(0.50))})
-	b.table.add(fact{title: crowdTitle, name: "ready after: p95", value: millis(times.at(0.95))})
-	b.table.add(fact{title: crowdTitle, name: "ready after: p99", value: millis(times.at(0.99))})
-	alive, err := helpers()
+	b.table.addFact(fact{title: crowdTitle, name: "ready after: p50", value: formatMillis(times.valueAt(0.50))})
+	b.table.addFact(fact{title: crowdTitle, name: "ready after: p95", value: formatMillis(times.valueAt(0.95))})
+	b.table.addFact(fact{title: crowdTitle, name: "ready after: p99", value: formatMillis(times.valueAt(0.99))})
+	alive, err := listHelpers()
 	if err != nil {
 		return err
 	}
-	pss, n := pss(alive, before)
-	b.table.add(fact{title: crowdTitle, name: "processes on the host", value: strconv.Itoa(n)})
-	b.table.add(fact{title: crowdTitle, name: "their memory (PSS), all alive", value: mib(pss)})
-	b.table.add(fact{title: crowdTitle, name: "the same, for each sandbox", value: mib(pss / int64(len(times)))})
-	b.table.add(fact{title: crowdTitle, name: "peak of the whole machine's use", value: mib(free - least)})
+	pss, n := sumPSS(alive, before)
+	b.table.addFact(fact{title: crowdTitle, name: "processes on the host", value: strconv.Itoa(n)})
+	b.table.addFact(fact{title: crowdTitle, name: "their memory (PSS), all alive", value: formatMiB(pss)})
+	b.table.addFact(fact{title: crowdTitle, name: "the same, for each sandbox", value: formatMiB(pss / int64(len(times)))})
+	b.table.addFact(fact{title: crowdTitle, name: "peak of the whole machine's use", value: formatMiB(free - least)})
 
 	start := time.Now()
-	each(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
-	b.table.add(fact{title: crowdTitle, name: "all removed after", value: millis(time.Since(start))})
-	left := b.leftovers(ctx, s, boxes, before)
-	b.table.add(fact{crowdTitle, "left behind", strconv.Itoa(len(left)), "0", len(left) == 0})
+	forEachSandbox(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
+	b.table.addFact(fact{title: crowdTitle, name: "all removed after", value: formatMillis(time.Since(start))})
+	left := b.listLeftovers(ctx, s, boxes, before)
+	b.table.addFact(fact{crowdTitle, "left behind", strconv.Itoa(len(left)), "0", len(left) == 0})
 	for _, l := range left {
 		fmt.Fprintln(os.Stderr, "left behind:", l)
 	}
 	return errors.Join(errs...)
 }
 
-// together creates the sandboxes and runs a command in each. The times are from
+// createFleet creates the sandboxes and runs a command in each. The times are from
 // the common start until the command has answered.
-func (b *bench) together(ctx context.Context, s *server) (boxes []atoll.Sandbox, times sample, errs []error) {
+func (b *bench) createFleet(ctx context.Context, s *server) (boxes []atoll.Sandbox, times sample, errs []error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	start := time.Now()
@@ -77,7 +77,7 @@ func (b *bench) together(ctx context.Context, s *server) (boxes []atoll.Sandbox,
 		all.Go(func() {
 			sb, err := s.Create(ctx, &atoll.Spec{Image: "dir:" + b.root})
 			if err == nil {
-				_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+				_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echoArgs})
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -95,18 +95,18 @@ func (b *bench) together(ctx context.Context, s *server) (boxes []atoll.Sandbox,
 	return boxes, times, errs
 }
 
-// each calls f for every sandbox, one after the other.
-func each(boxes []atoll.Sandbox, f func(atoll.Sandbox)) {
+// forEachSandbox calls f for every sandbox, one after the other.
+func forEachSandbox(boxes []atoll.Sandbox, f func(atoll.Sandbox)) {
 	for _, sb := range boxes {
 		f(sb)
 	}
 }
 
-// leftovers names what is still there of sandboxes that were removed.
-func (b *bench) leftovers(ctx context.Context, s *server, boxes []atoll.Sandbox, before map[int]string) (left []string) {
-	_ = until(ctx, func() error { // what is left in the end is what counts
+// listLeftovers names what is still there of sandboxes that were removed.
+func (b *bench) listLeftovers(ctx context.Context, s *server, boxes []atoll.Sandbox, before map[int]string) (left []string) {
+	_ = waitUntil(ctx, func() error { // what is left in the end is what counts
 		left = nil
-		now, err := helpers()
+		now, err := listHelpers()
 		if err != nil {
 			return err
 		}
@@ -130,8 +130,8 @@ func (b *bench) leftovers(ctx context.Context, s *server, boxes []atoll.Sandbox,
 	return left
 }
 
-// helpers are the processes that keep sandboxes.
-func helpers() (map[int]string, error) {
+// listHelpers are the processes that keep sandboxes.
+func listHelpers() (map[int]string, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
@@ -154,9 +154,9 @@ func helpers() (map[int]string, error) {
 	return found, nil
 }
 
-// pss adds up the proportional share of memory of the processes that are in
+// sumPSS adds up the proportional share of memory of the processes that are in
 // now and not in before.
-func pss(now, before map[int]string) (total int64, n int) {
+func sumPSS(now, before map[int]string) (total int64, n int) {
 	for pid := range now {
 		if _, old := before[pid]; old {
 			continue
@@ -166,19 +166,19 @@ func pss(now, before map[int]string) (total int64, n int) {
 			continue // it has ended
 		}
 		n++
-		total += field(data, "Pss:")
+		total += readField(data, "Pss:")
 	}
 	return total, n
 }
 
-// memory returns the machine's memory and what of it is available, in bytes.
-func memory() (total, available int64, err error) {
+// readMemory returns the machine's memory and what of it is available, in bytes.
+func readMemory() (total, available int64, err error) {
 	data, err := os.ReadFile("/proc/meminfo")
-	return field(data, "MemTotal:"), field(data, "MemAvailable:"), err
+	return readField(data, "MemTotal:"), readField(data, "MemAvailable:"), err
 }
 
-// field reads a line "Name:  123 kB".
-func field(data []byte, name string) int64 {
+// readField reads a line "Name:  123 kB".
+func readField(data []byte, name string) int64 {
 	for line := range bytes.Lines(data) {
 		if f := strings.Fields(string(line)); len(f) > 1 && f[0] == name {
 			kib, _ := strconv.ParseInt(f[1], 10, 64)
@@ -194,14 +194,14 @@ func watchMemory(ctx context.Context) func() int64 {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan int64)
 	go func() {
-		_, least, _ := memory()
+		_, least, _ := readMemory()
 		for {
 			select {
 			case <-ctx.Done():
 				done <- least
 				return
 			case <-time.After(50 * time.Millisecond):
-				if _, now, err := memory(); err == nil {
+				if _, now, err := readMemory(); err == nil {
 					least = min(least, now)
 				}
 			}
@@ -213,4 +213,4 @@ func watchMemory(ctx context.Context) func() int64 {
 	}
 }
 
-func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+func formatMiB(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

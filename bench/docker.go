@@ -52,7 +52,7 @@ func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 		Setpgid:    true, // ^C is for us, who then stop it
 	}
 	e.daemon.Cancel = func() error { return e.daemon.Process.Signal(syscall.SIGTERM) }
-	e.daemon.WaitDelay = patience
+	e.daemon.WaitDelay = waitLimit
 	if err := os.MkdirAll(e.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -62,8 +62,8 @@ func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	if err := e.daemon.Start(); err != nil {
 		return nil, err
 	}
-	err = until(ctx, func() error {
-		_, err := untilEnd(e.docker(ctx, "version"))
+	err = waitUntil(ctx, func() error {
+		_, err := untilEnd(e.dockerCommand(ctx, "version"))
 		return err
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	packed := at("root.tar")
 	for _, cmd := range []*exec.Cmd{
 		exec.CommandContext(ctx, "tar", "-C", b.root, "-cf", packed, "."),
-		e.docker(ctx, "import", packed, image),
+		e.dockerCommand(ctx, "import", packed, image),
 	} {
 		if _, err := untilEnd(cmd); err != nil {
 			return e, fmt.Errorf("%s: %w", cmd, err)
@@ -81,51 +81,51 @@ func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	return e, nil
 }
 
-// docker is docker's command line.
-func (e *engine) docker(ctx context.Context, args ...string) *exec.Cmd {
+// dockerCommand is docker's command line.
+func (e *engine) dockerCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.socket}, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
 	return cmd
 }
 
-// live starts a container for commands, which stop removes.
-func (e *engine) live(ctx context.Context) (stop func() error, err error) {
-	cmd := e.docker(ctx, "run", "--detach", "--network=none", "--name=live", image, "sleep", "86400")
+// startLive starts a container for commands, which stop removes.
+func (e *engine) startLive(ctx context.Context) (stop func() error, err error) {
+	cmd := e.dockerCommand(ctx, "run", "--detach", "--network=none", "--name=live", image, "sleep", "86400")
 	if _, err := untilEnd(cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", cmd, err)
 	}
 	return func() error {
-		_, err := untilEnd(e.docker(context.WithoutCancel(ctx), "rm", "--force", "live"))
+		_, err := untilEnd(e.dockerCommand(context.WithoutCancel(ctx), "rm", "--force", "live"))
 		return err
 	}, nil
 }
 
-func (e *engine) stop() error {
+func (e *engine) stopDaemon() error {
 	_ = e.daemon.Process.Signal(syscall.SIGTERM) // it may have ended
 	_ = e.daemon.Wait()                          // with the signal
 	return removeGroups(e.parent)
 }
 
-// docker is what docker's command line does.
-func (b *bench) docker(ctx context.Context) (p peers, closer func() error, err error) {
+// dockerPeers is what docker's command line does.
+func (b *bench) dockerPeers(ctx context.Context) (p peerMethods, closer func() error, err error) {
 	e, err := b.startEngine(ctx, "docker")
 	if e != nil {
-		closer = e.stop
+		closer = e.stopDaemon
 	}
 	if err != nil {
 		return p, closer, err
 	}
-	stop, err := e.live(ctx)
+	stop, err := e.startLive(ctx)
 	if err != nil {
 		return p, closer, err
 	}
 	p.create = []method{{viaDocker, func(ctx context.Context) (time.Duration, error) {
-		return untilFirst(e.docker(ctx, append([]string{"run", "--rm", "--network=none", image}, echo...)...), nil)
+		return untilFirst(e.dockerCommand(ctx, append([]string{"run", "--rm", "--network=none", image}, echoArgs...)...), nil)
 	}}}
 	p.exec = []method{{viaDocker, func(ctx context.Context) (time.Duration, error) {
-		return untilEnd(e.docker(ctx, append([]string{"exec", "live"}, echo...)...))
+		return untilEnd(e.dockerCommand(ctx, append([]string{"exec", "live"}, echoArgs...)...))
 	}}}
-	return p, func() error { return errors.Join(stop(), e.stop()) }, nil
+	return p, func() error { return errors.Join(stop(), e.stopDaemon()) }, nil
 }
 
 // removeGroups removes the empty cgroups that the daemon leaves behind.

@@ -22,14 +22,14 @@ const (
 	apiRead   = "out of the sandbox, through the API"
 )
 
-// files compares the way of a file into a sandbox, and out of it, with a copy
+// measureFiles compares the way of a file into a sandbox, and out of it, with a copy
 // on the same disk.
-func (b *bench) files(ctx context.Context) (err error) {
+func (b *bench) measureFiles(ctx context.Context) (err error) {
 	s, err := startServer(ctx, b, "files")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	sb, err := s.Create(ctx, &atoll.Spec{Image: "dir:" + b.root})
 	if err != nil {
 		return err
@@ -41,16 +41,16 @@ func (b *bench) files(ctx context.Context) (err error) {
 	if err := sendFile(ctx, sb, source, "file"); err != nil {
 		return err
 	}
-	return b.compare(ctx, "a file of 64 MiB", []goal{
+	return b.compareMethods(ctx, "a file of 64 MiB", []goal{
 		{row: apiWrite, than: plainCopy, most: 2}, {row: apiRead, than: plainCopy, most: 2},
 	}, []method{
-		{plainCopy, timed(func(context.Context) error {
+		{plainCopy, timeCall(func(context.Context) error {
 			return errors.Join(copyFile(source, target, 0o600), os.Remove(target))
 		})},
-		{apiWrite, timed(func(ctx context.Context) error {
+		{apiWrite, timeCall(func(ctx context.Context) error {
 			return errors.Join(sendFile(ctx, sb, source, "sent"), atoll.Files(sb).Remove(ctx, "sent", false))
 		})},
-		{apiRead, timed(func(ctx context.Context) error {
+		{apiRead, timeCall(func(ctx context.Context) error {
 			return errors.Join(fetchFile(ctx, sb, "file", target), os.Remove(target))
 		})},
 	})
@@ -85,7 +85,7 @@ func fetchFile(ctx context.Context, sb atoll.Sandbox, name, target string) error
 	return errors.Join(err, f.Close())
 }
 
-func timed(f func(context.Context) error) func(context.Context) (time.Duration, error) {
+func timeCall(f func(context.Context) error) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
 		err := f(ctx)

@@ -81,9 +81,9 @@ func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err er
 		if err != nil {
 			return err
 		}
-		b.table.add(fact{
-			memoryTitle, fmt.Sprintf("%s of %d files: growth of the heap (%s)", step.name, manyFiles, millis(took)),
-			mib(grown), "<= " + mib(heapGoal), grown <= heapGoal,
+		b.table.addFact(fact{
+			memoryTitle, fmt.Sprintf("%s of %d files: growth of the heap (%s)", step.name, manyFiles, formatMillis(took)),
+			formatMiB(grown), "<= " + formatMiB(heapGoal), grown <= heapGoal,
 		})
 	}
 	return nil

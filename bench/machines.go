@@ -32,11 +32,11 @@ const machinesTitle = "Virtual machines"
 // machineRounds are fewer than those of others: emulated, a boot takes seconds.
 const machineRounds = 10
 
-// guestMost is how large the program in a machine may be.
-const guestMost = 12 << 20
+// maxGuestSize is how large the program in a machine may be.
+const maxGuestSize = 12 << 20
 
-// machines compares virtual machines with bare ones.
-func (b *bench) machines(ctx context.Context) (err error) {
+// measureMachines compares virtual machines with bare ones.
+func (b *bench) measureMachines(ctx context.Context) (err error) {
 	if _, err := exec.LookPath(qemuProgram); err != nil {
 		b.table.missing = append(b.table.missing, "virtual machines: "+err.Error())
 		return nil
@@ -45,7 +45,7 @@ func (b *bench) machines(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	fmt.Fprintln(os.Stderr, "what machines boot is built")
 	if out, err := b.atollCommand(ctx, s.state, "image", "build", "--quiet").CombinedOutput(); err != nil {
 		return fmt.Errorf("atoll image build: %w: %s", err, out)
@@ -66,9 +66,9 @@ func (b *bench) machines(ctx context.Context) (err error) {
 	if kind == "kvm" {
 		goals = append(goals, goal{row: machineIn, millis: 5})
 	}
-	err = b.compare(ctx, "virtual machines ("+kind+"): a command", goals, []method{{machineIn, func(ctx context.Context) (time.Duration, error) {
+	err = b.compareMethods(ctx, "virtual machines ("+kind+"): a command", goals, []method{{machineIn, func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
-		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
+		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echoArgs})
 		return time.Since(start), err
 	}}})
 	if err != nil {
@@ -86,8 +86,8 @@ func (b *bench) machines(ctx context.Context) (err error) {
 		}
 		return took, err
 	}
-	return b.compareIn(ctx, min(b.rounds, machineRounds), "virtual machines ("+kind+"): created until they run",
-		[]goal{{row: viaAPI, than: bareQEMU, most: 1.25}}, []method{{bareQEMU, bare.boot}, {viaAPI, create}})
+	return b.compareRounds(ctx, min(b.rounds, machineRounds), "virtual machines ("+kind+"): created until they run",
+		[]goal{{row: viaAPI, than: bareQEMU, most: 1.25}}, []method{{bareQEMU, bare.bootMachine}, {viaAPI, create}})
 }
 
 // machineFacts notes how large a machine is, and returns what it runs on.
@@ -96,17 +96,17 @@ func (b *bench) machineFacts(live atoll.Sandbox) (kind string, err error) {
 	if err != nil {
 		return "", err
 	}
-	family, err := siblings(qemu)
+	family, err := listFamily(qemu)
 	if err != nil {
 		return "", err
 	}
-	used, n := pss(family, nil)
-	b.table.add(fact{title: machinesTitle, name: fmt.Sprintf("an idle machine (%s): memory (PSS) of its %d processes", kind, n), value: mib(used)})
+	used, n := sumPSS(family, nil)
+	b.table.addFact(fact{title: machinesTitle, name: fmt.Sprintf("an idle machine (%s): memory (PSS) of its %d processes", kind, n), value: formatMiB(used)})
 	guest, err := os.Stat(filepath.Join(filepath.Dir(b.atoll), "atoll-guest"))
 	if err != nil {
 		return "", err
 	}
-	b.table.add(fact{machinesTitle, "the guest's program", mib(guest.Size()), "<= " + mib(guestMost), guest.Size() <= guestMost})
+	b.table.addFact(fact{machinesTitle, "the guest's program", formatMiB(guest.Size()), "<= " + formatMiB(maxGuestSize), guest.Size() <= maxGuestSize})
 	return kind, nil
 }
 
@@ -131,8 +131,8 @@ func qemuOf(id string) (pid int, kind string, err error) {
 	return 0, "", fmt.Errorf("no QEMU runs sandbox %s", id)
 }
 
-// siblings are a process, its parent, and all that this has started.
-func siblings(pid int) (map[int]string, error) {
+// listFamily are a process, its parent, and all that this has started.
+func listFamily(pid int) (map[int]string, error) {
 	parent := parentOf(pid)
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	all := map[int]string{parent: ""}
@@ -196,8 +196,8 @@ func newBareMachine(ctx context.Context, s *server, live atoll.Sandbox) (*bareMa
 	)}, nil
 }
 
-// boot starts it, and ends it when the guest has answered.
-func (m *bareMachine) boot(ctx context.Context) (time.Duration, error) {
+// bootMachine starts it, and ends it when the guest has answered.
+func (m *bareMachine) bootMachine(ctx context.Context) (time.Duration, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return 0, err
@@ -214,7 +214,7 @@ func (m *bareMachine) boot(ctx context.Context) (time.Duration, error) {
 		ours.Close()
 		return 0, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	guest, err := mux.Host(bounded, ours)
 	took := time.Since(start)

@@ -50,7 +50,7 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	run := func() error { return b.run(ctx, *only, *out) }
+	run := func() error { return b.runParts(ctx, *only, *out) }
 	if *base != "" {
 		run = func() error { return b.runVersus(ctx, *base) }
 	}
@@ -66,10 +66,10 @@ type part struct {
 	measure func(context.Context) error
 }
 
-// run measures the part that has that name, or all if it is empty, and writes
+// runParts measures the part that has that name, or all if it is empty, and writes
 // the results to the file out, if there is one.
-func (b *bench) run(ctx context.Context, only, out string) (err error) {
-	parts := []part{{"commands", b.commands}, {"tools", b.tools}, {"files", b.files}, {"containers", b.containers}, {"pool", b.pool}, {"crowd", b.crowd}, {"catalogue", b.catalogue}, {"sync", b.sync}, {"stream", b.stream}, {"machines", b.machines}}
+func (b *bench) runParts(ctx context.Context, only, out string) (err error) {
+	parts := []part{{"commands", b.measureCommands}, {"tools", b.measureTools}, {"files", b.measureFiles}, {"containers", b.measureContainers}, {"pool", b.measurePool}, {"crowd", b.measureFleet}, {"catalogue", b.measureLookups}, {"sync", b.measureSync}, {"stream", b.measureStream}, {"machines", b.measureMachines}}
 	if only != "" {
 		parts = slices.DeleteFunc(parts, func(p part) bool { return p.name != only })
 	}
@@ -83,7 +83,7 @@ func (b *bench) run(ctx context.Context, only, out string) (err error) {
 		}
 		b.table.stamp = stampLine(commit, time.Now())
 	}
-	if err := b.prepare(&b.atoll, &b.runsc); err != nil {
+	if err := b.makeScratch(&b.atoll, &b.runsc); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
@@ -92,7 +92,7 @@ func (b *bench) run(ctx context.Context, only, out string) (err error) {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	text := b.table.markdown(describeMachine(ctx, b.version))
+	text := b.table.formatMarkdown(describeMachine(ctx, b.version))
 	fmt.Println(text)
 	if out == "" {
 		return nil
@@ -100,9 +100,9 @@ func (b *bench) run(ctx context.Context, only, out string) (err error) {
 	return writeResults(out, text, commit)
 }
 
-// prepare makes the scratch directory with the root file system of all sandboxes, and these paths
+// makeScratch makes the scratch directory with the root file system of all sandboxes, and these paths
 // absolute.
-func (b *bench) prepare(paths ...*string) (err error) {
+func (b *bench) makeScratch(paths ...*string) (err error) {
 	for _, path := range paths {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
@@ -117,14 +117,14 @@ func (b *bench) prepare(paths ...*string) (err error) {
 	return nil
 }
 
-// commands compares the way to a first byte, and commands in what already runs.
-func (b *bench) commands(ctx context.Context) (err error) {
+// measureCommands compares the way to a first byte, and commands in what already runs.
+func (b *bench) measureCommands(ctx context.Context) (err error) {
 	server, err := startServer(ctx, b, "commands")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-	peers, closers, err := b.peers(ctx, server)
+	defer func() { err = errors.Join(err, server.stopServer()) }()
+	peers, closers, err := b.setUpPeers(ctx, server)
 	defer func() {
 		for _, c := range closers {
 			err = errors.Join(err, c())
@@ -133,10 +133,10 @@ func (b *bench) commands(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := b.compare(ctx, "create to first byte", createGoals, peers.create); err != nil {
+	if err := b.compareMethods(ctx, "create to first byte", createGoals, peers.create); err != nil {
 		return err
 	}
-	return b.compare(ctx, "command in a live sandbox", execGoals, peers.exec)
+	return b.compareMethods(ctx, "command in a live sandbox", execGoals, peers.exec)
 }
 
 // createGoals and execGoals say what a row of each comparison is to reach:

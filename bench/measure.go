@@ -17,14 +17,14 @@ type method struct {
 	do  func(ctx context.Context) (time.Duration, error)
 }
 
-// compare runs the methods in turn, for as many rounds as were asked for, and
+// compareMethods runs the methods in turn, for as many rounds as were asked for, and
 // adds them to the table. The first round warms up and does not count.
-func (b *bench) compare(ctx context.Context, title string, goals []goal, methods []method) error {
-	return b.compareIn(ctx, b.rounds, title, goals, methods)
+func (b *bench) compareMethods(ctx context.Context, title string, goals []goal, methods []method) error {
+	return b.compareRounds(ctx, b.rounds, title, goals, methods)
 }
 
-// compareIn is compare with another number of rounds.
-func (b *bench) compareIn(ctx context.Context, rounds int, title string, goals []goal, methods []method) error {
+// compareRounds is compare with another number of rounds.
+func (b *bench) compareRounds(ctx context.Context, rounds int, title string, goals []goal, methods []method) error {
 	fmt.Fprintf(os.Stderr, "%s", title)
 	times := make([]sample, len(methods))
 	for round := range rounds + 1 {
@@ -52,12 +52,12 @@ func (b *bench) compareIn(ctx context.Context, rounds int, title string, goals [
 // A sample is sorted.
 type sample []time.Duration
 
-// at returns the value that a share q of all values does not exceed.
-func (s sample) at(q float64) time.Duration {
+// valueAt returns the value that a share q of all values does not exceed.
+func (s sample) valueAt(q float64) time.Duration {
 	return s[min(int(q*float64(len(s))), len(s)-1)]
 }
 
-func (s sample) median() time.Duration {
+func (s sample) medianTime() time.Duration {
 	n := len(s)
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
@@ -72,7 +72,7 @@ func (f *firstByte) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func millis(d time.Duration) string {
+func formatMillis(d time.Duration) string {
 	ms := float64(d) / float64(time.Millisecond)
 	switch {
 	case ms < 10:

@@ -14,8 +14,8 @@ func TestSample(t *testing.T) {
 		what      string
 		got, want time.Duration
 	}{
-		{"median", s.median(), 5}, {"median of 3", sample{1, 2, 9}.median(), 2},
-		{"p50", s.at(0.5), 6}, {"p95", s.at(0.95), 10}, {"p99", s.at(0.99), 10}, {"p0", s.at(0), 1},
+		{"median", s.medianTime(), 5}, {"median of 3", sample{1, 2, 9}.medianTime(), 2},
+		{"p50", s.valueAt(0.5), 6}, {"p95", s.valueAt(0.95), 10}, {"p99", s.valueAt(0.99), 10}, {"p0", s.valueAt(0), 1},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: got %d, want %d", test.what, test.got, test.want)
@@ -30,7 +30,7 @@ func TestGoals(t *testing.T) {
 	}}
 	var lines []string
 	for _, g := range c.goals {
-		lines = append(lines, c.verdict(g))
+		lines = append(lines, c.describeGoal(g))
 	}
 	for i, want := range []string{
 		"a: at most 4 ms: 2.00 ms, met", "a: at most 0.10 x b: 0.20 x, **not met**", "a: at most 1.00 x gone: not measured",
@@ -39,7 +39,7 @@ func TestGoals(t *testing.T) {
 			t.Errorf("got %q, want %q", lines[i], want)
 		}
 	}
-	if text := (&table{comparisons: []comparison{c}}).markdown("here"); !strings.Contains(text, "| b | 10 ms | 10 ms | 5.00 x |") {
+	if text := (&table{comparisons: []comparison{c}}).formatMarkdown("here"); !strings.Contains(text, "| b | 10 ms | 10 ms | 5.00 x |") {
 		t.Errorf("no ratio to the first row in\n%s", text)
 	}
 }

@@ -60,7 +60,7 @@ func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err 
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	err = until(ctx, func() error {
+	err = waitUntil(ctx, func() error {
 		r, err := http.Get("http://" + s.address)
 		if err == nil {
 			err = r.Body.Close()
@@ -68,13 +68,13 @@ func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err 
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, s.stop())
+		return nil, errors.Join(err, s.stopServer())
 	}
 	return s, nil
 }
 
-// stop ends the server, which has nothing to finish.
-func (s *objects) stop() error {
+// stopServer ends the server, which has nothing to finish.
+func (s *objects) stopServer() error {
 	err := s.cmd.Process.Kill()
 	_ = s.cmd.Wait() // with the signal
 	if errors.Is(err, os.ErrProcessDone) {

@@ -19,18 +19,18 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// peers are the ways to create a sandbox up to its first byte, and to run a
+// peerMethods are the ways to create a sandbox up to its first byte, and to run a
 // command in one that is there.
-type peers struct{ create, exec []method }
+type peerMethods struct{ create, exec []method }
 
-// peers sets up all that is compared. The closers, to be called even when it
+// setUpPeers sets up all that is compared. The closers, to be called even when it
 // failed, take it down again.
-func (b *bench) peers(ctx context.Context, s *server) (p peers, closers []func() error, err error) {
-	for _, add := range []func(context.Context) (peers, func() error, error){
-		b.bareRunsc,
-		func(ctx context.Context) (peers, func() error, error) { return b.ourselves(ctx, s) },
-		b.docker,
-		b.bwrap,
+func (b *bench) setUpPeers(ctx context.Context, s *server) (p peerMethods, closers []func() error, err error) {
+	for _, add := range []func(context.Context) (peerMethods, func() error, error){
+		b.runscPeers,
+		func(ctx context.Context) (peerMethods, func() error, error) { return b.atollPeers(ctx, s) },
+		b.dockerPeers,
+		b.bwrapPeers,
 	} {
 		more, closer, err := add(ctx)
 		if closer != nil {
@@ -55,14 +55,14 @@ type missingError string
 
 func (m missingError) Error() string { return string(m) }
 
-// echo is the command that all of them run.
-var echo = []string{"echo", "x"}
+// echoArgs is the command that all of them run.
+var echoArgs = []string{"echo", "x"}
 
 // untilFirst runs a program and returns how long it took to its first byte.
 // after, if not nil, is called when the program has ended.
 func untilFirst(cmd *exec.Cmd, after func() error) (time.Duration, error) {
 	stderr := &atoll.Tail{Limit: 2 << 10}
-	cmd.Stderr, cmd.WaitDelay = stderr, patience
+	cmd.Stderr, cmd.WaitDelay = stderr, waitLimit
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
@@ -86,7 +86,7 @@ func untilFirst(cmd *exec.Cmd, after func() error) (time.Duration, error) {
 // untilEnd runs a program and returns how long it took.
 func untilEnd(cmd *exec.Cmd) (time.Duration, error) {
 	stderr := &atoll.Tail{Limit: 2 << 10}
-	cmd.Stderr, cmd.WaitDelay = stderr, patience
+	cmd.Stderr, cmd.WaitDelay = stderr, waitLimit
 	start := time.Now()
 	if err := cmd.Run(); err != nil {
 		return 0, fmt.Errorf("%w: %s", err, stderr.Bytes())
@@ -94,8 +94,8 @@ func untilEnd(cmd *exec.Cmd) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// ourselves goes through the API's client and server, and the command line.
-func (b *bench) ourselves(ctx context.Context, s *server) (p peers, _ func() error, err error) {
+// atollPeers goes through the API's client and server, and the command line.
+func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ func() error, err error) {
 	spec := &atoll.Spec{Image: "dir:" + b.root}
 	live, err := s.Create(ctx, spec)
 	if err != nil {
@@ -104,11 +104,11 @@ func (b *bench) ourselves(ctx context.Context, s *server) (p peers, _ func() err
 	create := func(ctx context.Context) (time.Duration, error) { return s.createToFirstByte(ctx, spec) }
 	execute := func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
-		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
+		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echoArgs})
 		return time.Since(start), err
 	}
 	cli := func(ctx context.Context, state string, args ...string) *exec.Cmd {
-		return b.atollCommand(ctx, state, append(args, echo...)...)
+		return b.atollCommand(ctx, state, append(args, echoArgs...)...)
 	}
 	run := []string{"run", "--image", "dir:" + b.root, "--"}
 	alone := filepath.Join(b.dir, "alone")
@@ -139,7 +139,7 @@ func (s *server) createToFirstByte(ctx context.Context, spec *atoll.Spec) (time.
 	if err != nil {
 		return 0, err
 	}
-	err = atoll.Run(ctx, sb, &atoll.Command{Args: echo, Stdout: &first})
+	err = atoll.Run(ctx, sb, &atoll.Command{Args: echoArgs, Stdout: &first})
 	return first.at.Sub(start), errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
 }
 
@@ -149,9 +149,9 @@ const shellRuns = 20
 
 var shellLoop = fmt.Sprintf("i=0; while [ $i -lt %d ]; do /bin/echo x; i=$((i+1)); done", shellRuns)
 
-// bareRunsc is gVisor without anything around it: no limits, no volume, its
+// runscPeers is gVisor without anything around it: no limits, no volume, its
 // overlay in memory.
-func (b *bench) bareRunsc(ctx context.Context) (p peers, _ func() error, err error) {
+func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, err error) {
 	bundle := func(name string, args ...string) (string, error) {
 		dir := filepath.Join(b.dir, name)
 		spec := map[string]any{
@@ -173,7 +173,7 @@ func (b *bench) bareRunsc(ctx context.Context) (p peers, _ func() error, err err
 		}
 		return dir, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o644)
 	}
-	once, err := bundle("once", echo...)
+	once, err := bundle("once", echoArgs...)
 	if err != nil {
 		return p, nil, err
 	}
@@ -204,18 +204,18 @@ func (b *bench) bareRunsc(ctx context.Context) (p peers, _ func() error, err err
 		return untilFirst(runsc(ctx, "run", "--bundle", once, "once-"+strconv.Itoa(n)), nil)
 	}}}
 	p.exec = []method{{bareRunsc, func(ctx context.Context) (time.Duration, error) {
-		return untilEnd(runsc(ctx, append([]string{"exec", "live"}, echo...)...))
+		return untilEnd(runsc(ctx, append([]string{"exec", "live"}, echoArgs...)...))
 	}}}
 	return p, closer, nil
 }
 
-// bwrap isolates with namespaces alone: the kernel is the host's.
-func (b *bench) bwrap(context.Context) (p peers, _ func() error, err error) {
+// bwrapPeers isolates with namespaces alone: the kernel is the host's.
+func (b *bench) bwrapPeers(context.Context) (p peerMethods, _ func() error, err error) {
 	path, err := exec.LookPath("bwrap")
 	if err != nil {
 		return p, nil, missingError("bwrap is not installed: apt-get install bubblewrap")
 	}
-	args := append([]string{"--unshare-all", "--bind", b.root, "/", "--proc", "/proc", "--dev", "/dev"}, echo...)
+	args := append([]string{"--unshare-all", "--bind", b.root, "/", "--proc", "/proc", "--dev", "/dev"}, echoArgs...)
 	p.create = []method{{viaBwrap, func(ctx context.Context) (time.Duration, error) {
 		return untilFirst(exec.CommandContext(ctx, path, args...), nil)
 	}}}

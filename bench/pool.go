@@ -29,8 +29,8 @@ var poolGoals = []goal{
 	{row: poolHitFirst, than: poolColdFirst, most: 1.0 / 2},
 }
 
-// pool compares a creation that finds a sandbox ready with one that does not.
-func (b *bench) pool(ctx context.Context) (err error) {
+// measurePool compares a creation that finds a sandbox ready with one that does not.
+func (b *bench) measurePool(ctx context.Context) (err error) {
 	file := filepath.Join(b.dir, "pool.yaml")
 	text := fmt.Sprintf("pool:\n  bench:\n    size: 3\n    image: %q\n", "dir:"+b.root)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -40,13 +40,13 @@ func (b *bench) pool(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	create := func(first bool, env ...string) func(context.Context) (time.Duration, error) {
 		return func(ctx context.Context) (time.Duration, error) {
 			return s.createStocked(ctx, &atoll.Spec{Image: "dir:" + b.root, Env: env}, first)
 		}
 	}
-	err = b.compare(ctx, "a sandbox is created, with a pool and without", poolGoals, []method{
+	err = b.compareMethods(ctx, "a sandbox is created, with a pool and without", poolGoals, []method{
 		{poolHit, create(false)}, {poolCold, create(false, "POOL=none")},
 		{poolHitFirst, create(true)}, {poolColdFirst, create(true, "POOL=none")},
 	})
@@ -60,7 +60,7 @@ func (b *bench) pool(ctx context.Context) (err error) {
 // createStocked waits until the pools are full, and returns the time in which the server then creates a
 // sandbox and, if first is set, answers a command in it. It removes the sandbox.
 func (s *server) createStocked(ctx context.Context, spec *atoll.Spec, first bool) (time.Duration, error) {
-	if err := until(ctx, func() error { return s.stocked(ctx) }); err != nil {
+	if err := waitUntil(ctx, func() error { return s.checkStocked(ctx) }); err != nil {
 		return 0, err
 	}
 	start := time.Now()
@@ -69,14 +69,14 @@ func (s *server) createStocked(ctx context.Context, spec *atoll.Spec, first bool
 		return 0, err
 	}
 	if first {
-		_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+		_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echoArgs})
 	}
 	took := time.Since(start)
 	return took, errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
 }
 
-// stocked is an error as long as a pool lacks a sandbox.
-func (s *server) stocked(ctx context.Context) error {
+// checkStocked is an error as long as a pool lacks a sandbox.
+func (s *server) checkStocked(ctx context.Context) error {
 	report, err := pool.ReportOf(ctx, s)
 	for _, p := range report.Pools {
 		if p.Warm < p.Min || p.Booting > 0 {

@@ -43,7 +43,7 @@ func stampLine(commit string, day time.Time) string {
 	return fmt.Sprintf("Measured at commit %s on %s.\n", commit, day.Format(time.DateOnly))
 }
 
-var stamped = regexp.MustCompile(`(?m)^Measured at commit ([0-9a-f]+) on `)
+var stampPattern = regexp.MustCompile(`(?m)^Measured at commit ([0-9a-f]+) on `)
 
 // splitSections returns the text before the first heading, and the sections.
 func splitSections(text string) (head string, sections []section) {
@@ -61,7 +61,7 @@ func mergeResults(old, text, commit string) string {
 	head, sections := splitSections(text)
 	oldHead, before := splitSections(old)
 	for _, s := range before {
-		if m := stamped.FindStringSubmatch(s.text); m == nil || m[1] != commit {
+		if m := stampPattern.FindStringSubmatch(s.text); m == nil || m[1] != commit {
 			continue
 		}
 		head = oldHead // of the same machine

@@ -18,8 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// patience is how long anything may take to come up or go away.
-const patience = time.Minute
+// waitLimit is how long anything may take to come up or go away.
+const waitLimit = time.Minute
 
 // A server is a running "atoll serve" with a state directory of its own, and
 // the client that talks to it.
@@ -42,11 +42,11 @@ func startServer(ctx context.Context, b *bench, name string, settings ...string)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.end())
+			err = errors.Join(err, s.endProcess())
 		}
 	}()
 	url := "unix://" + filepath.Join(s.state, "atoll.sock")
-	err = until(ctx, func() (err error) {
+	err = waitUntil(ctx, func() (err error) {
 		s.Client, err = api.NewClient(ctx, api.ClientOptions{URL: url})
 		return err
 	})
@@ -64,23 +64,23 @@ func startServer(ctx context.Context, b *bench, name string, settings ...string)
 func (b *bench) atollCommand(ctx context.Context, state string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.atoll, append([]string{"--state-dir", state}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = patience
+	cmd.WaitDelay = waitLimit
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "XDG_RUNTIME_DIR=" + filepath.Join(b.dir, "run")}
 	return cmd
 }
 
-// stop removes every sandbox and ends the server.
-func (s *server) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// stopServer removes every sandbox and ends the server.
+func (s *server) stopServer() error {
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	all, err := s.List(ctx, atoll.Filter{})
 	for _, st := range all {
 		err = errors.Join(err, s.Sandbox(st.ID).Remove(ctx, atoll.RemoveVolumes()))
 	}
-	return errors.Join(err, s.Close(), s.end())
+	return errors.Join(err, s.Close(), s.endProcess())
 }
 
-func (s *server) end() error {
+func (s *server) endProcess() error {
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -90,9 +90,9 @@ func (s *server) end() error {
 	return nil
 }
 
-// until calls f until it succeeds, patience at most.
-func until(ctx context.Context, f func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// waitUntil calls f until it succeeds, patience at most.
+func waitUntil(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	for {
 		err := f()

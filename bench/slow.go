@@ -19,7 +19,7 @@ import (
 type slowLink struct {
 	net.Listener
 	target   string
-	way      time.Duration
+	latency  time.Duration
 	counts   atomic.Bool
 	requests atomic.Int64
 
@@ -34,21 +34,21 @@ func startSlowLink(target string, way time.Duration) (*slowLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &slowLink{Listener: l, target: target, way: way, conns: map[net.Conn]bool{}}
+	s := &slowLink{Listener: l, target: target, latency: way, conns: map[net.Conn]bool{}}
 	s.all.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return // closed
 			}
-			s.all.Go(func() { s.serve(c) })
+			s.all.Go(func() { s.serveConn(c) })
 		}
 	})
 	return s, nil
 }
 
-// hold notes a connection, and closes it when the link is closed already.
-func (s *slowLink) hold(c net.Conn) bool {
+// addConn notes a connection, and closes it when the link is closed already.
+func (s *slowLink) addConn(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conns == nil {
@@ -59,37 +59,37 @@ func (s *slowLink) hold(c net.Conn) bool {
 	return true
 }
 
-func (s *slowLink) drop(c net.Conn) {
+func (s *slowLink) removeConn(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 	c.Close()
 }
 
-// serve carries one connection until one end has closed it.
-func (s *slowLink) serve(near net.Conn) {
-	if !s.hold(near) {
+// serveConn carries one connection until one end has closed it.
+func (s *slowLink) serveConn(near net.Conn) {
+	if !s.addConn(near) {
 		return
 	}
-	defer s.drop(near)
-	made := time.Now().Add(2 * s.way) // the client takes it for made: what it sends is late
+	defer s.removeConn(near)
+	made := time.Now().Add(2 * s.latency) // the client takes it for made: what it sends is late
 	far, err := net.Dial("tcp", s.target)
-	if err != nil || !s.hold(far) {
+	if err != nil || !s.addConn(far) {
 		return
 	}
-	defer s.drop(far)
+	defer s.removeConn(far)
 	var both sync.WaitGroup
 	both.Go(func() {
-		s.carry(near, far, time.Time{})
+		s.copyDelayed(near, far, time.Time{})
 		_ = near.(*net.TCPConn).CloseWrite() // it may be closed
 	})
 	from, counted := io.Reader(near), func() error { return nil }
 	if s.counts.Load() {
 		there, seen := io.Pipe()
-		both.Go(func() { s.count(there) })
+		both.Go(func() { s.countRequests(there) })
 		from, counted = io.TeeReader(near, seen), seen.Close
 	}
-	s.carry(far, from, made)
+	s.copyDelayed(far, from, made)
 	_ = far.(*net.TCPConn).CloseWrite()
 	_ = counted()
 	both.Wait()
@@ -108,9 +108,9 @@ const inFlight = 4096
 
 var chunks = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// carry copies until the end, each byte as much later as the way takes, and what
+// copyDelayed copies until the end, each byte as much later as the way takes, and what
 // arrives before made as if it arrived then.
-func (s *slowLink) carry(to io.Writer, from io.Reader, made time.Time) {
+func (s *slowLink) copyDelayed(to io.Writer, from io.Reader, made time.Time) {
 	way := make(chan chunk, inFlight)
 	var written sync.WaitGroup
 	written.Go(func() {
@@ -130,7 +130,7 @@ func (s *slowLink) carry(to io.Writer, from io.Reader, made time.Time) {
 		if due.Before(made) {
 			due = made
 		}
-		way <- chunk{b, n, due.Add(s.way)}
+		way <- chunk{b, n, due.Add(s.latency)}
 		if err != nil {
 			break
 		}
@@ -139,8 +139,8 @@ func (s *slowLink) carry(to io.Writer, from io.Reader, made time.Time) {
 	written.Wait()
 }
 
-// count counts the requests of a connection, and reads it to its end.
-func (s *slowLink) count(r *io.PipeReader) {
+// countRequests counts the requests of a connection, and reads it to its end.
+func (s *slowLink) countRequests(r *io.PipeReader) {
 	in := bufio.NewReader(r)
 	for {
 		req, err := http.ReadRequest(in)

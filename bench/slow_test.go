@@ -80,7 +80,7 @@ func TestTree(t *testing.T) {
 		t.Errorf("two trees have the sums %x and %x, error %v", first, second, err)
 	}
 	p := &syncPeer{tree: b}
-	if err := p.change(); err != nil {
+	if err := p.changeFile(); err != nil {
 		t.Fatal(err)
 	}
 	if third, err := sumOf(b); err != nil || third == first {

@@ -29,40 +29,40 @@ const (
 
 var streamGoals = []goal{{row: eventOfAgent, than: lineOfCommand, millis: 2}}
 
-// printer says what time it is, again and again. Each line is one event.
-const printer = "for i in $(seq 40); do date +%s%N; sleep 0.01; done"
+// printScript says what time it is, again and again. Each line is one event.
+const printScript = "for i in $(seq 40); do date +%s%N; sleep 0.01; done"
 
-// stream measures how long it takes for what an agent prints to be with a client.
-func (b *bench) stream(ctx context.Context) (err error) {
+// measureStream measures how long it takes for what an agent prints to be with a client.
+func (b *bench) measureStream(ctx context.Context) (err error) {
 	s, err := startServer(ctx, b, "stream", "ATOLL_TEMPLATE_DEFAULT=shell")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	if _, err := s.converse(ctx, "true"); err != nil { // which makes the sandbox
+	defer func() { err = errors.Join(err, s.stopServer()) }()
+	if _, err := s.runPrompt(ctx, "true"); err != nil { // which makes the sandbox
 		return err
 	}
 	box, err := atoll.Resolve(ctx, s, "", "stream")
 	if err != nil {
 		return err
 	}
-	return b.compare(ctx, "Agents: from print to client", streamGoals, []method{
+	return b.compareMethods(ctx, "Agents: from print to client", streamGoals, []method{
 		{lineOfCommand, func(ctx context.Context) (time.Duration, error) {
-			var late lateness
-			err := atoll.Run(ctx, box, &atoll.Command{Args: []string{"sh", "-c", printer}, Stdout: &late})
-			return late.median(), err
+			var late delayRecorder
+			err := atoll.Run(ctx, box, &atoll.Command{Args: []string{"sh", "-c", printScript}, Stdout: &late})
+			return late.medianDelay(), err
 		}},
-		{eventOfAgent, func(ctx context.Context) (time.Duration, error) { return s.converse(ctx, printer) }},
+		{eventOfAgent, func(ctx context.Context) (time.Duration, error) { return s.runPrompt(ctx, printScript) }},
 	})
 }
 
-// lateness takes lines that say when they were printed.
-type lateness struct {
+// delayRecorder takes lines that say when they were printed.
+type delayRecorder struct {
 	part []byte
 	all  []time.Duration
 }
 
-func (l *lateness) Write(b []byte) (int, error) {
+func (l *delayRecorder) Write(b []byte) (int, error) {
 	now := time.Now().UnixNano()
 	l.part = append(l.part, b...)
 	for {
@@ -77,7 +77,7 @@ func (l *lateness) Write(b []byte) (int, error) {
 	}
 }
 
-func (l *lateness) median() time.Duration {
+func (l *delayRecorder) medianDelay() time.Duration {
 	if len(l.all) == 0 {
 		return 0
 	}
@@ -85,8 +85,8 @@ func (l *lateness) median() time.Duration {
 	return l.all[len(l.all)/2]
 }
 
-// converse has an agent run a script, and returns how late its lines were.
-func (s *server) converse(ctx context.Context, script string) (time.Duration, error) {
+// runPrompt has an agent run a script, and returns how late its lines were.
+func (s *server) runPrompt(ctx context.Context, script string) (time.Duration, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(s.state, "atoll.sock"))
 	}}}
@@ -108,7 +108,7 @@ func (s *server) converse(ctx context.Context, script string) (time.Duration, er
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return 0, fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	var late lateness
+	var late delayRecorder
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		var e struct{ Type, Delta string }
@@ -119,5 +119,5 @@ func (s *server) converse(ctx context.Context, script string) (time.Duration, er
 			return 0, err
 		}
 	}
-	return late.median(), nil
+	return late.medianDelay(), nil
 }

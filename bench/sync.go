@@ -33,17 +33,17 @@ const (
 	filesPerDir           = 50
 )
 
-// heavy is how many rounds of others one round takes that moves the whole tree.
-const heavy = 5
+// treeRoundWeight is how many rounds of others one round takes that moves the whole tree.
+const treeRoundWeight = 5
 
-// farWay is how long a byte takes to a server that is far away.
-const farWay = 10 * time.Millisecond
+// farLatency is how long a byte takes to a server that is far away.
+const farLatency = 10 * time.Millisecond
 
-// sync measures what it takes to keep a directory in object storage, beside rclone
+// measureSync measures what it takes to keep a directory in object storage, beside rclone
 // and s5cmd: with a server on this machine, and with one that is far away.
-func (b *bench) sync(ctx context.Context) (err error) {
+func (b *bench) measureSync(ctx context.Context) (err error) {
 	dir, where := b.dir, "on disk"
-	if made, ok := inMemory(); ok {
+	if made, ok := makeMemoryDir(); ok {
 		dir, where = made, "in memory"
 		defer func() { err = errors.Join(err, os.RemoveAll(made)) }()
 	}
@@ -56,12 +56,12 @@ func (b *bench) sync(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.stopServer()) }()
 	peers, err := b.syncPeers(s, dir)
 	if err != nil {
 		return err
 	}
-	link, err := startSlowLink(s.address, farWay)
+	link, err := startSlowLink(s.address, farLatency)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (b *bench) sync(ctx context.Context) (err error) {
 	if err := b.syncSteps(ctx, near, s.address, peers, syncGoals); err != nil {
 		return err
 	}
-	far := fmt.Sprintf("%s%v away: ", title, 2*farWay)
+	far := fmt.Sprintf("%s%v away: ", title, 2*farLatency)
 	if err := b.syncSteps(ctx, far, link.Addr().String(), peers, syncGoalsFar); err != nil {
 		return err
 	}
@@ -82,16 +82,16 @@ func (b *bench) sync(ctx context.Context) (err error) {
 	return b.syncMemory(ctx, s, dir)
 }
 
-// roomy is how many bytes there have to be for files in memory.
-const roomy = 8 << 30
+// minMemory is how many bytes there have to be for files in memory.
+const minMemory = 8 << 30
 
-// inMemory makes a directory in memory, if it has room and what versitygw needs. What
+// makeMemoryDir makes a directory in memory, if it has room and what versitygw needs. What
 // is measured is then not how fast disks make files, of which the others make the most.
-func inMemory() (dir string, ok bool) {
+func makeMemoryDir() (dir string, ok bool) {
 	const parent = "/dev/shm"
 	var fs unix.Statfs_t
-	_, free, err := memory()
-	if err != nil || free < roomy || unix.Statfs(parent, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || int64(fs.Bavail)*fs.Bsize < roomy {
+	_, free, err := readMemory()
+	if err != nil || free < minMemory || unix.Statfs(parent, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || int64(fs.Bavail)*fs.Bsize < minMemory {
 		return "", false
 	}
 	if dir, err = os.MkdirTemp(parent, "bench"); err != nil {
@@ -141,33 +141,33 @@ type syncStep struct {
 	check  func(p *syncPeer) error
 }
 
-func syncStepsOf(rounds int) []syncStep {
+func listSyncSteps(rounds int) []syncStep {
 	push := func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd {
 		return p.push(ctx, p, endpoint, p.tree)
 	}
 	nothing := func(*syncPeer) error { return nil }
 	return []syncStep{
-		{"first push", max(rounds/heavy, 1), (*syncPeer).fresh, push, nothing},
+		{"first push", max(rounds/treeRoundWeight, 1), (*syncPeer).useNewBucket, push, nothing},
 		{"push, nothing changed", rounds, nothing, push, nothing},
-		{fmt.Sprintf("push, one of %d files changed", smallFiles+largeFiles), rounds, (*syncPeer).change, push, nothing},
-		{"first pull", max(rounds/heavy, 1), (*syncPeer).empty, func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd {
-			return p.pull(ctx, p, endpoint, p.target())
-		}, (*syncPeer).alike},
+		{fmt.Sprintf("push, one of %d files changed", smallFiles+largeFiles), rounds, (*syncPeer).changeFile, push, nothing},
+		{"first pull", max(rounds/treeRoundWeight, 1), (*syncPeer).makePullDir, func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd {
+			return p.pull(ctx, p, endpoint, p.pullDir())
+		}, (*syncPeer).checkPulled},
 	}
 }
 
 // syncSteps measures all steps, and makes room again.
 func (b *bench) syncSteps(ctx context.Context, title, endpoint string, peers []*syncPeer, goals [4][]goal) error {
-	for i, step := range syncStepsOf(b.rounds) {
+	for i, step := range listSyncSteps(b.rounds) {
 		var methods []method
 		for _, p := range peers {
-			methods = append(methods, method{p.row, func(ctx context.Context) (time.Duration, error) { return step.do(ctx, p, endpoint) }})
+			methods = append(methods, method{p.row, func(ctx context.Context) (time.Duration, error) { return step.runStep(ctx, p, endpoint) }})
 		}
-		if err := b.compareIn(ctx, step.rounds, title+step.title, goals[i], methods); err != nil {
+		if err := b.compareRounds(ctx, step.rounds, title+step.title, goals[i], methods); err != nil {
 			return err
 		}
 		for _, p := range peers {
-			if err := p.tidy(); err != nil {
+			if err := p.truncateOld(); err != nil {
 				return err
 			}
 		}
@@ -175,11 +175,11 @@ func (b *bench) syncSteps(ctx context.Context, title, endpoint string, peers []*
 	return nil
 }
 
-func (step *syncStep) do(ctx context.Context, p *syncPeer, endpoint string) (time.Duration, error) {
+func (step *syncStep) runStep(ctx context.Context, p *syncPeer, endpoint string) (time.Duration, error) {
 	if err := step.ready(p); err != nil {
 		return 0, err
 	}
-	if err := settle(p.dir); err != nil {
+	if err := flushDisk(p.dir); err != nil {
 		return 0, err
 	}
 	took, err := untilEnd(step.run(ctx, p, "http://"+endpoint))
@@ -189,8 +189,8 @@ func (step *syncStep) do(ctx context.Context, p *syncPeer, endpoint string) (tim
 	return took, step.check(p)
 }
 
-// settle waits until nothing waits to be written to the disk of a directory.
-func settle(dir string) error {
+// flushDisk waits until nothing waits to be written to the disk of a directory.
+func flushDisk(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -203,17 +203,17 @@ func settle(dir string) error {
 func (b *bench) countRequests(ctx context.Context, link *slowLink, peers []*syncPeer) error {
 	link.counts.Store(true)
 	defer link.counts.Store(false)
-	for _, step := range syncStepsOf(1) {
+	for _, step := range listSyncSteps(1) {
 		for _, p := range peers {
 			before := link.requests.Load()
-			if _, err := step.do(ctx, p, link.Addr().String()); err != nil {
+			if _, err := step.runStep(ctx, p, link.Addr().String()); err != nil {
 				return err
 			}
-			b.table.add(fact{title: requestsTitle, name: step.title + ": " + p.row, value: strconv.FormatInt(link.requests.Load()-before, 10)})
+			b.table.addFact(fact{title: requestsTitle, name: step.title + ": " + p.row, value: strconv.FormatInt(link.requests.Load()-before, 10)})
 		}
 	}
 	for _, p := range peers {
-		if err := p.tidy(); err != nil {
+		if err := p.truncateOld(); err != nil {
 			return err
 		}
 	}
@@ -286,7 +286,7 @@ func makeTree(dir string) error {
 		}
 		b := make([]byte, size)
 		_, _ = random.Read(b) // never fails
-		name := filepath.Join(dir, fileOfTree(i))
+		name := filepath.Join(dir, treeFileName(i))
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}
@@ -297,11 +297,11 @@ func makeTree(dir string) error {
 	return nil
 }
 
-// fileOfTree is the name of the i-th file.
-func fileOfTree(i int) string { return fmt.Sprintf("dir-%d/file-%d", i/filesPerDir, i) }
+// treeFileName is the name of the i-th file.
+func treeFileName(i int) string { return fmt.Sprintf("dir-%d/file-%d", i/filesPerDir, i) }
 
-// fresh gives p an empty bucket, and has it forget what it pushed.
-func (p *syncPeer) fresh() error {
+// useNewBucket gives p an empty bucket, and has it forget what it pushed.
+func (p *syncPeer) useNewBucket() error {
 	p.n++
 	p.bucket = p.bucketOf(p.n)
 	if err := os.Remove(filepath.Join(p.tree, stateName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -314,46 +314,46 @@ func (p *syncPeer) bucketOf(n int) string {
 	return fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n)
 }
 
-// change writes one small file anew.
-func (p *syncPeer) change() error {
+// changeFile writes one small file anew.
+func (p *syncPeer) changeFile() error {
 	p.n++
 	b := bytes.Repeat(fmt.Appendf(nil, "%15d\n", p.n), smallSize/16)
-	return os.WriteFile(filepath.Join(p.tree, fileOfTree(p.n%smallFiles)), b, 0o644)
+	return os.WriteFile(filepath.Join(p.tree, treeFileName(p.n%smallFiles)), b, 0o644)
 }
 
-// target is the directory that is pulled into.
-func (p *syncPeer) target() string { return p.targetOf(p.n) }
+// pullDir is the directory that is pulled into.
+func (p *syncPeer) pullDir() string { return p.pullDirOf(p.n) }
 
-func (p *syncPeer) targetOf(n int) string { return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n)) }
+func (p *syncPeer) pullDirOf(n int) string { return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n)) }
 
-// empty has p pull into another directory.
-func (p *syncPeer) empty() error {
+// makePullDir has p pull into another directory.
+func (p *syncPeer) makePullDir() error {
 	p.n++
-	return os.Mkdir(p.target(), 0o755)
+	return os.Mkdir(p.pullDir(), 0o755)
 }
 
-// alike checks what was pulled.
-func (p *syncPeer) alike() error {
+// checkPulled checks what was pulled.
+func (p *syncPeer) checkPulled() error {
 	want, err := sumOf(p.tree)
 	if err != nil {
 		return err
 	}
-	got, err := sumOf(p.target())
+	got, err := sumOf(p.pullDir())
 	if err == nil && got != want {
 		err = fmt.Errorf("%s: what came back is not what was pushed", p.row)
 	}
 	return err
 }
 
-// tidy empties the large files of all buckets but the last, and of what was pulled. Not
+// truncateOld empties the large files of all buckets but the last, and of what was pulled. Not
 // more: where many files have just been removed, file systems are slow to make others.
-func (p *syncPeer) tidy() error {
+func (p *syncPeer) truncateOld() error {
 	for n := range p.n + 1 {
 		bucket := p.bucketOf(n)
 		if bucket == p.bucket {
 			continue
 		}
-		for _, dir := range []string{filepath.Join(p.s.data, bucket), p.targetOf(n)} {
+		for _, dir := range []string{filepath.Join(p.s.data, bucket), p.pullDirOf(n)} {
 			if err := emptyLarge(dir); err != nil {
 				return err
 			}

@@ -54,9 +54,9 @@ const (
 	memoryTitle   = "Versions of a directory: memory"
 )
 
-func (t *table) add(f fact) { t.facts = append(t.facts, f) }
+func (t *table) addFact(f fact) { t.facts = append(t.facts, f) }
 
-func (c *comparison) find(name string) (row, bool) {
+func (c *comparison) findRow(name string) (row, bool) {
 	for _, r := range c.rows {
 		if r.name == name {
 			return r, true
@@ -65,10 +65,10 @@ func (c *comparison) find(name string) (row, bool) {
 	return row{}, false
 }
 
-// verdict says whether a goal is met.
-func (c *comparison) verdict(g goal) string {
-	r, ok := c.find(g.row)
-	other, there := c.find(g.than)
+// describeGoal says whether a goal is met.
+func (c *comparison) describeGoal(g goal) string {
+	r, ok := c.findRow(g.row)
+	other, there := c.findRow(g.than)
 	want := fmt.Sprintf("%s: at most %.2f x %s", g.row, g.most, g.than)
 	switch {
 	case g.than == "":
@@ -80,38 +80,38 @@ func (c *comparison) verdict(g goal) string {
 	case !ok || g.than != "" && !there:
 		return want + ": not measured"
 	case g.than == "":
-		met := float64(r.times.median()) <= g.millis*float64(time.Millisecond)
-		return fmt.Sprintf("%s: %s, %s", want, millis(r.times.median()), verdict(met))
+		met := float64(r.times.medianTime()) <= g.millis*float64(time.Millisecond)
+		return fmt.Sprintf("%s: %s, %s", want, formatMillis(r.times.medianTime()), describeMet(met))
 	}
-	if more := r.times.median() - other.times.median(); g.most == 0 {
-		return fmt.Sprintf("%s: %s more, %s", want, millis(more), verdict(float64(more) <= g.millis*float64(time.Millisecond)))
+	if more := r.times.medianTime() - other.times.medianTime(); g.most == 0 {
+		return fmt.Sprintf("%s: %s more, %s", want, formatMillis(more), describeMet(float64(more) <= g.millis*float64(time.Millisecond)))
 	}
-	ratio := float64(r.times.median()) / float64(other.times.median())
-	return fmt.Sprintf("%s: %.2f x, %s", want, ratio, verdict(ratio <= g.most))
+	ratio := float64(r.times.medianTime()) / float64(other.times.medianTime())
+	return fmt.Sprintf("%s: %.2f x, %s", want, ratio, describeMet(ratio <= g.most))
 }
 
-func verdict(met bool) string {
+func describeMet(met bool) string {
 	if met {
 		return "met"
 	}
 	return "**not met**"
 }
 
-// markdown prints the table. Ratios are to the first row of each comparison.
-func (t *table) markdown(machine string) string {
+// formatMarkdown prints the table. Ratios are to the first row of each comparison.
+func (t *table) formatMarkdown(machine string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Measured\n\n%s\n", machine)
 	for _, c := range t.comparisons {
 		fmt.Fprintf(&b, "\n## %s\n\n%s| | median | p95 | ratio |\n| --- | --: | --: | --: |\n", strings.ToUpper(c.title[:1])+c.title[1:], t.stampBlock())
 		for _, r := range c.rows {
-			ratio := float64(r.times.median()) / float64(c.rows[0].times.median())
-			fmt.Fprintf(&b, "| %s | %s | %s | %.2f x |\n", r.name, millis(r.times.median()), millis(r.times.at(0.95)), ratio)
+			ratio := float64(r.times.medianTime()) / float64(c.rows[0].times.medianTime())
+			fmt.Fprintf(&b, "| %s | %s | %s | %.2f x |\n", r.name, formatMillis(r.times.medianTime()), formatMillis(r.times.valueAt(0.95)), ratio)
 		}
 		if len(c.goals) > 0 {
 			b.WriteString("\n")
 		}
 		for _, g := range c.goals {
-			fmt.Fprintf(&b, "- %s\n", c.verdict(g))
+			fmt.Fprintf(&b, "- %s\n", c.describeGoal(g))
 		}
 	}
 	title := ""
@@ -122,7 +122,7 @@ func (t *table) markdown(machine string) string {
 		}
 		word := ""
 		if f.goal != "" {
-			word = verdict(f.met)
+			word = describeMet(f.met)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.name, f.value, f.goal, word)
 	}
@@ -151,18 +151,18 @@ func describeMachine(ctx context.Context, gvisor string) string {
 		}
 	}
 	kernel, _ := exec.CommandContext(ctx, "uname", "-r").Output()
-	total, _, _ := memory()
+	total, _, _ := readMemory()
 	if gvisor != "" {
 		gvisor = ", gVisor " + gvisor
 	}
 	return fmt.Sprintf("%s, %d cores of %s, %.0f GiB, Linux %s, as %s, %s%s.\n\n"+
 		"All ways of a comparison took turns in one run. Ratios, to the first row, count more than times, which depend on\n"+
 		"the machine. `make bench` measures anew.",
-		time.Now().Format(time.DateOnly), runtime.NumCPU(), cpu, float64(total)/(1<<30), strings.TrimSpace(string(kernel)), who(),
+		time.Now().Format(time.DateOnly), runtime.NumCPU(), cpu, float64(total)/(1<<30), strings.TrimSpace(string(kernel)), describeUser(),
 		runtime.Version(), gvisor)
 }
 
-func who() string {
+func describeUser() string {
 	if os.Geteuid() == 0 {
 		return "root"
 	}

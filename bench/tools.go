@@ -27,14 +27,14 @@ var (
 	toolRunGoals = []goal{{row: toolRun, than: plainRun, most: 1.5}}
 )
 
-// tools measures what agents wait for: a command in the sandbox that they have, and
+// measureTools measures what agents wait for: a command in the sandbox that they have, and
 // a program in a fresh one.
-func (b *bench) tools(ctx context.Context) (err error) {
+func (b *bench) measureTools(ctx context.Context) (err error) {
 	server, err := startServer(ctx, b, "tools")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
+	defer func() { err = errors.Join(err, server.stopServer()) }()
 	state := filepath.Join(b.dir, "agent")
 	alone, err := b.startTools(ctx, state)
 	if err != nil {
@@ -51,23 +51,23 @@ func (b *bench) tools(ctx context.Context) (err error) {
 		return err
 	}
 	command := map[string]any{"command": "echo x"}
-	err = b.compare(ctx, "Agents: a command in their sandbox", toolGoals, []method{
-		{viaAPI, timed(func(ctx context.Context) error {
+	err = b.compareMethods(ctx, "Agents: a command in their sandbox", toolGoals, []method{
+		{viaAPI, timeCall(func(ctx context.Context) error {
 			_, err := atoll.Output(ctx, live, &atoll.Command{Args: []string{"sh", "-c", "echo x"}})
 			return err
 		})},
-		{toolAlone, timed(func(ctx context.Context) error { return callTool(ctx, alone, "sandbox_exec", command) })},
-		{toolServer, timed(func(ctx context.Context) error { return callTool(ctx, served, "sandbox_exec", command) })},
+		{toolAlone, timeCall(func(ctx context.Context) error { return callTool(ctx, alone, "sandbox_exec", command) })},
+		{toolServer, timeCall(func(ctx context.Context) error { return callTool(ctx, served, "sandbox_exec", command) })},
 	})
 	if err != nil {
 		return err
 	}
 	program := map[string]any{"runtime": "bash", "code": "echo x"}
-	return b.compare(ctx, "Agents: a program in a fresh sandbox", toolRunGoals, []method{
+	return b.compareMethods(ctx, "Agents: a program in a fresh sandbox", toolRunGoals, []method{
 		{plainRun, func(ctx context.Context) (time.Duration, error) {
 			return untilEnd(b.atollCommand(ctx, state, "run", "--image", "dir:"+b.root, "--", "sh", "-c", "echo x"))
 		}},
-		{toolRun, timed(func(ctx context.Context) error { return callTool(ctx, alone, "sandbox_run", program) })},
+		{toolRun, timeCall(func(ctx context.Context) error { return callTool(ctx, alone, "sandbox_run", program) })},
 	})
 }
 
@@ -76,7 +76,7 @@ func (b *bench) startTools(ctx context.Context, state string) (*mcp.ClientSessio
 	image := "dir:" + b.root
 	cmd := b.atollCommand(context.WithoutCancel(ctx), state, "mcp", "--image", image)
 	cmd.Env = append(cmd.Env, "ATOLL_TOOLS_IMAGES=linux="+image)
-	return mcp.NewClient(&mcp.Implementation{Name: "bench"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: patience}, nil)
+	return mcp.NewClient(&mcp.Implementation{Name: "bench"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: waitLimit}, nil)
 }
 
 func callTool(ctx context.Context, c *mcp.ClientSession, name string, input map[string]any) error {

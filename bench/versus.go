@@ -15,8 +15,8 @@ import (
 
 // A row whose ratio to the other binary is above slower is a regression; one above suspect deserves a look.
 const (
-	slower  = 1.10
-	suspect = 1.05
+	regressionRatio = 1.10
+	suspectRatio    = 1.05
 )
 
 // A candidate is one of two binaries, with its servers and a sandbox.
@@ -48,7 +48,7 @@ var headlines = []headline{
 	}},
 	{"command in a live sandbox, API", 4, func(c *candidate, ctx context.Context) (time.Duration, error) {
 		start := time.Now()
-		_, err := atoll.Output(ctx, c.live, &atoll.Command{Args: echo})
+		_, err := atoll.Output(ctx, c.live, &atoll.Command{Args: echoArgs})
 		return time.Since(start), err
 	}},
 	{"command in a live sandbox, command line", 2, func(c *candidate, ctx context.Context) (time.Duration, error) {
@@ -68,7 +68,7 @@ var headlines = []headline{
 	{"a sandbox of the pool", 1, func(c *candidate, ctx context.Context) (time.Duration, error) {
 		took, err := c.pool.createStocked(ctx, &atoll.Spec{Image: "dir:" + c.root}, false)
 		// The pool makes another sandbox now, which must not slow down the other candidate.
-		return took, errors.Join(err, until(ctx, func() error { return c.pool.stocked(ctx) }))
+		return took, errors.Join(err, waitUntil(ctx, func() error { return c.pool.checkStocked(ctx) }))
 	}},
 	{"ten sandboxes at once", 1, (*candidate).createTen},
 }
@@ -76,7 +76,7 @@ var headlines = []headline{
 // runVersus measures the headlines with both binaries in turns, prints a table with ratios, and fails
 // if a row of b.atoll is a regression.
 func (b *bench) runVersus(ctx context.Context, base string) (err error) {
-	if err := b.prepare(&b.atoll, &base); err != nil {
+	if err := b.makeScratch(&b.atoll, &base); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
@@ -87,8 +87,8 @@ func (b *bench) runVersus(ctx context.Context, base string) (err error) {
 	for i, program := range []string{base, b.atoll} {
 		*both[i].bench = *b
 		both[i].atoll = program
-		defer func() { err = errors.Join(err, both[i].close()) }()
-		if err := both[i].open(ctx); err != nil {
+		defer func() { err = errors.Join(err, both[i].stopServers()) }()
+		if err := both[i].startServers(ctx); err != nil {
 			return fmt.Errorf("%s: %w", both[i].name, err)
 		}
 	}
@@ -97,7 +97,7 @@ func (b *bench) runVersus(ctx context.Context, base string) (err error) {
 		for i, c := range both {
 			methods[i] = method{c.name, func(ctx context.Context) (time.Duration, error) { return h.do(c, ctx) }}
 		}
-		if err := b.compareIn(ctx, h.rounds*b.rounds, h.title, nil, methods); err != nil {
+		if err := b.compareRounds(ctx, h.rounds*b.rounds, h.title, nil, methods); err != nil {
 			return err
 		}
 	}
@@ -114,29 +114,29 @@ func (b *bench) runVersus(ctx context.Context, base string) (err error) {
 func (t *table) compareBinaries() (text string, bad int) {
 	text = "| | base | head | ratio | verdict |\n| --- | --: | --: | --: | --- |\n"
 	for _, c := range t.comparisons {
-		before, after := c.rows[0].times.median(), c.rows[1].times.median()
+		before, after := c.rows[0].times.medianTime(), c.rows[1].times.medianTime()
 		ratio := float64(after) / float64(before)
 		word := "ok"
 		switch {
-		case ratio > slower:
+		case ratio > regressionRatio:
 			word = "**regression**"
 			bad++
-		case ratio > suspect:
+		case ratio > suspectRatio:
 			word = "slower"
-		case ratio < 1/suspect:
+		case ratio < 1/suspectRatio:
 			word = "faster"
 		}
-		text += fmt.Sprintf("| %s | %s | %s | %.2f x | %s |\n", c.title, millis(before), millis(after), ratio, word)
+		text += fmt.Sprintf("| %s | %s | %s | %.2f x | %s |\n", c.title, formatMillis(before), formatMillis(after), ratio, word)
 	}
 	return text, bad
 }
 
-// open starts the servers and makes a sandbox.
-func (c *candidate) open(ctx context.Context) (err error) {
+// startServers starts the servers and makes a sandbox.
+func (c *candidate) startServers(ctx context.Context) (err error) {
 	if c.main, err = startServer(ctx, c.bench, c.name); err != nil {
 		return err
 	}
-	c.closers = append(c.closers, c.main.stop)
+	c.closers = append(c.closers, c.main.stopServer)
 	file := filepath.Join(c.dir, c.name+"-pool.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "pool:\n  bench:\n    size: 2\n    image: %q\n", "dir:"+c.root), 0o600); err != nil {
 		return err
@@ -144,15 +144,15 @@ func (c *candidate) open(ctx context.Context) (err error) {
 	if c.pool, err = startServer(ctx, c.bench, c.name+"-pool", "ATOLL_CONFIG="+file); err != nil {
 		return err
 	}
-	c.closers = append(c.closers, c.pool.stop)
+	c.closers = append(c.closers, c.pool.stopServer)
 	if c.live, err = c.main.Create(ctx, &atoll.Spec{Image: "dir:" + c.root}); err != nil {
 		return err
 	}
 	return sendFile(ctx, c.live, filepath.Join(c.dir, "source"), "file")
 }
 
-// close stops the servers, which removes the sandboxes.
-func (c *candidate) close() (err error) {
+// stopServers stops the servers, which removes the sandboxes.
+func (c *candidate) stopServers() (err error) {
 	for _, closer := range c.closers {
 		err = errors.Join(err, closer())
 	}
@@ -164,8 +164,8 @@ func (c *candidate) createTen(ctx context.Context) (time.Duration, error) {
 	fleet := *c.bench
 	fleet.fleet = 10
 	start := time.Now()
-	boxes, _, errs := fleet.together(ctx, c.main)
+	boxes, _, errs := fleet.createFleet(ctx, c.main)
 	took := time.Since(start)
-	each(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
+	forEachSandbox(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
 	return took, errors.Join(errs...)
 }

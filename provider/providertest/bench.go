@@ -13,7 +13,7 @@ import (
 // for all providers, so that benchstat compares them.
 func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
-	run := func(name string, need need, f func(b *testing.B, m *meter)) {
+	run := func(name string, need need, f func(b *testing.B, m *benchHarness)) {
 		b.Run(name, func(b *testing.B) {
 			p := open(b)
 			b.Cleanup(func() { p.Close() })
@@ -22,7 +22,7 @@ func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option)
 					b.Skip(reason)
 				}
 			}
-			m := &meter{p: p, spec: &atoll.Spec{Image: cfg.image}}
+			m := &benchHarness{p: p, spec: &atoll.Spec{Image: cfg.image}}
 			if err := atoll.Prepare(context.Background(), p, m.spec, nil); err != nil {
 				b.Fatalf("Prepare: %v", err)
 			}
@@ -36,20 +36,20 @@ func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option)
 		name string
 		n    int
 	}{{"1MiB", 1 << 20}, {"64MiB", 64 << 20}} {
-		run("Write/"+size.name, needFiles, func(b *testing.B, m *meter) { benchWrite(b, m, size.n) })
-		run("Read/"+size.name, needFiles, func(b *testing.B, m *meter) { benchRead(b, m, size.n) })
+		run("Write/"+size.name, needFiles, func(b *testing.B, m *benchHarness) { benchWrite(b, m, size.n) })
+		run("Read/"+size.name, needFiles, func(b *testing.B, m *benchHarness) { benchRead(b, m, size.n) })
 	}
 	run("TTYEcho", needTTY, benchEcho)
-	run("Get/1000", nil, func(b *testing.B, m *meter) {
-		ids := m.many(b, 1000)
+	run("Get/1000", nil, func(b *testing.B, m *benchHarness) {
+		ids := m.createMany(b, 1000)
 		for i := 0; b.Loop(); i++ {
 			if _, err := m.p.Get(context.Background(), ids[i%len(ids)]); err != nil {
 				b.Fatalf("Get: %v", err)
 			}
 		}
 	})
-	run("List/1000", nil, func(b *testing.B, m *meter) {
-		m.many(b, 1000)
+	run("List/1000", nil, func(b *testing.B, m *benchHarness) {
+		m.createMany(b, 1000)
 		for b.Loop() {
 			if all, err := m.p.List(context.Background(), atoll.Filter{}); err != nil || len(all) != 1000 {
 				b.Fatalf("List: %d sandboxes, %v", len(all), err)
@@ -59,12 +59,12 @@ func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option)
 }
 
 // A meter is what one benchmark works with.
-type meter struct {
+type benchHarness struct {
 	p    atoll.Provider
 	spec *atoll.Spec
 }
 
-func (m *meter) create(b *testing.B) atoll.Sandbox {
+func (m *benchHarness) createSandbox(b *testing.B) atoll.Sandbox {
 	b.Helper()
 	sb, err := m.p.Create(context.Background(), m.spec)
 	if err != nil {
@@ -73,23 +73,23 @@ func (m *meter) create(b *testing.B) atoll.Sandbox {
 	return sb
 }
 
-func (m *meter) remove(b *testing.B, sb atoll.Sandbox) {
+func (m *benchHarness) removeSandbox(b *testing.B, sb atoll.Sandbox) {
 	b.Helper()
 	if err := sb.Remove(context.Background(), atoll.RemoveVolumes()); err != nil {
 		b.Fatalf("Remove: %v", err)
 	}
 }
 
-// idle makes a sandbox that is removed at the end.
-func (m *meter) idle(b *testing.B) atoll.Sandbox {
+// plainSandbox makes a sandbox that is removed at the end.
+func (m *benchHarness) plainSandbox(b *testing.B) atoll.Sandbox {
 	b.Helper()
-	sb := m.create(b)
-	b.Cleanup(func() { m.remove(b, sb) })
+	sb := m.createSandbox(b)
+	b.Cleanup(func() { m.removeSandbox(b, sb) })
 	return sb
 }
 
-// many makes n sandboxes that do not run.
-func (m *meter) many(b *testing.B, n int) []string {
+// createMany makes n sandboxes that do not run.
+func (m *benchHarness) createMany(b *testing.B, n int) []string {
 	b.Helper()
 	spec := *m.spec
 	spec.NoStart = true
@@ -99,41 +99,41 @@ func (m *meter) many(b *testing.B, n int) []string {
 		if err != nil {
 			b.Fatalf("Create: %v", err)
 		}
-		b.Cleanup(func() { m.remove(b, sb) })
+		b.Cleanup(func() { m.removeSandbox(b, sb) })
 		ids = append(ids, sb.ID())
 	}
 	return ids
 }
 
 // benchCreate is from Create to the first byte of a command's output.
-func benchCreate(b *testing.B, m *meter) {
+func benchCreate(b *testing.B, m *benchHarness) {
 	for b.Loop() {
-		sb := m.create(b)
-		m.echo(b, sb)
+		sb := m.createSandbox(b)
+		m.runEcho(b, sb)
 		b.StopTimer()
-		m.remove(b, sb)
+		m.removeSandbox(b, sb)
 		b.StartTimer()
 	}
 }
 
 // benchExec is a command from Exec to its exit with its output.
-func benchExec(b *testing.B, m *meter) {
-	sb := m.idle(b)
+func benchExec(b *testing.B, m *benchHarness) {
+	sb := m.plainSandbox(b)
 	for b.Loop() {
-		m.echo(b, sb)
+		m.runEcho(b, sb)
 	}
 }
 
-func (m *meter) echo(b *testing.B, sb atoll.Sandbox) {
+func (m *benchHarness) runEcho(b *testing.B, sb atoll.Sandbox) {
 	b.Helper()
-	out, err := atoll.Output(context.Background(), sb, program("echo", "hello"))
+	out, err := atoll.Output(context.Background(), sb, programCommand("echo", "hello"))
 	if err != nil || string(out) != "hello\n" {
 		b.Fatalf("echo printed %q, %v", out, err)
 	}
 }
 
-func benchWrite(b *testing.B, m *meter, size int) {
-	sb, data := m.idle(b), pattern(size)
+func benchWrite(b *testing.B, m *benchHarness, size int) {
+	sb, data := m.plainSandbox(b), patternBytes(size)
 	b.SetBytes(int64(size))
 	for b.Loop() {
 		if _, err := atoll.Files(sb).Write(context.Background(), "f", bytes.NewReader(data), atoll.WriteOptions{}); err != nil {
@@ -142,9 +142,9 @@ func benchWrite(b *testing.B, m *meter, size int) {
 	}
 }
 
-func benchRead(b *testing.B, m *meter, size int) {
-	sb := m.idle(b)
-	if err := atoll.WriteFile(context.Background(), sb, "f", pattern(size), 0); err != nil {
+func benchRead(b *testing.B, m *benchHarness, size int) {
+	sb := m.plainSandbox(b)
+	if err := atoll.WriteFile(context.Background(), sb, "f", patternBytes(size), 0); err != nil {
 		b.Fatalf("WriteFile: %v", err)
 	}
 	b.SetBytes(int64(size))
@@ -163,11 +163,11 @@ func benchRead(b *testing.B, m *meter, size int) {
 
 // benchEcho is from a line typed to its echo and cat's copy. It is an empty
 // line, because a terminal takes only so many keys without an end of line.
-func benchEcho(b *testing.B, m *meter) {
-	sb := m.idle(b)
+func benchEcho(b *testing.B, m *benchHarness) {
+	sb := m.plainSandbox(b)
 	in, keyboard := io.Pipe()
 	echo, out := io.Pipe()
-	cmd := onTTY(program("cat"))
+	cmd := onTTY(programCommand("cat"))
 	cmd.Stdin, cmd.Stdout = in, out
 	p, err := sb.Exec(context.Background(), cmd)
 	if err != nil {

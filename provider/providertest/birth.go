@@ -16,13 +16,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var birth = []promise{
+var birthPromises = []promise{
 	{"Create returns a running sandbox in which Exec works at once", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		if got := h.output(t, sb, program("echo", "hello")); got != "hello" {
+		sb := h.plainSandbox(t)
+		if got := h.runForOutput(t, sb, programCommand("echo", "hello")); got != "hello" {
 			t.Errorf("echo hello printed %q", got)
 		}
-		st := h.status(t, sb)
+		st := h.getStatus(t, sb)
 		if st.State != atoll.StateRunning || !st.Ready {
 			t.Errorf("state %q, ready %v; want running and ready", st.State, st.Ready)
 		}
@@ -38,43 +38,43 @@ var birth = []promise{
 		}
 	}},
 	{"Status, Get and List give back what Create was asked for", nil, func(t *testing.T, h *harness) {
-		spec := h.spec(fullSpec())
-		sb := h.create(t, *spec)
-		checkSpec(t, "Create", h.status(t, sb).Spec, spec)
-		got, err := h.p.Get(h.ctx(t), sb.ID())
+		spec := h.completeSpec(fullSpec())
+		sb := h.createSandbox(t, *spec)
+		checkSpec(t, "Create", h.getStatus(t, sb).Spec, spec)
+		got, err := h.p.Get(h.newContext(t), sb.ID())
 		if err != nil {
 			t.Fatalf("Get: %v", err)
 		}
 		if got.ID() != sb.ID() {
 			t.Errorf("Get(%s) has id %s", sb.ID(), got.ID())
 		}
-		checkSpec(t, "Get", h.status(t, got).Spec, spec)
-		all, err := h.p.List(h.ctx(t), atoll.Filter{})
+		checkSpec(t, "Get", h.getStatus(t, got).Spec, spec)
+		all, err := h.p.List(h.newContext(t), atoll.Filter{})
 		if err != nil || len(all) != 1 {
 			t.Fatalf("List: %d sandboxes, %v; want 1", len(all), err)
 		}
-		sameStatus(t, "List", all[0], h.status(t, got))
+		sameStatus(t, "List", all[0], h.getStatus(t, got))
 	}},
 	{"Create neither changes nor keeps the spec", nil, func(t *testing.T, h *harness) {
-		spec := h.spec(fullSpec())
-		same := h.spec(fullSpec())
-		sb, err := h.p.Create(h.ctx(t), spec)
+		spec := h.completeSpec(fullSpec())
+		same := h.completeSpec(fullSpec())
+		sb, err := h.p.Create(h.newContext(t), spec)
 		if err != nil {
 			t.Fatalf("Create: %v", err)
 		}
-		h.keep(sb.ID())
+		h.removeAtEnd(sb.ID())
 		if !reflect.DeepEqual(spec, same) {
 			t.Errorf("Create changed the spec to %+v", spec)
 		}
 		spec.Labels["color"] = "changed"
 		spec.Env[0] = "COLOR=changed"
-		checkSpec(t, "after a change of the caller's spec", h.status(t, sb).Spec, same)
-		st := h.status(t, sb)
+		checkSpec(t, "after a change of the caller's spec", h.getStatus(t, sb).Spec, same)
+		st := h.getStatus(t, sb)
 		st.Spec.Labels["color"] = "changed"
-		checkSpec(t, "after a change of a Status", h.status(t, sb).Spec, same)
+		checkSpec(t, "after a change of a Status", h.getStatus(t, sb).Spec, same)
 	}},
 	{"the zero Spec gets a random id of 32 hex digits", nil, func(t *testing.T, h *harness) {
-		a, b := h.idle(t), h.idle(t)
+		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		for _, sb := range []atoll.Sandbox{a, b} {
 			if !regexp.MustCompile(`^[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}$`).MatchString(sb.ID()) {
 				t.Errorf("id %q is not a version 4 UUID of 32 lower-case hex digits", sb.ID())
@@ -86,92 +86,92 @@ var birth = []promise{
 	}},
 	{"an id with hyphens is accepted by Create and Get and kept without", nil, func(t *testing.T, h *harness) {
 		const hyphens, plain = "6F9619FF-8B86-4011-B42D-00CF4FC964FF", "6f9619ff8b864011b42d00cf4fc964ff"
-		sb := h.create(t, atoll.Spec{ID: hyphens})
+		sb := h.createSandbox(t, atoll.Spec{ID: hyphens})
 		if sb.ID() != plain {
 			t.Errorf("id = %q, want %q", sb.ID(), plain)
 		}
 		for _, id := range []string{hyphens, strings.ToLower(hyphens), plain} {
-			got, err := h.p.Get(h.ctx(t), id)
+			got, err := h.p.Get(h.newContext(t), id)
 			if err != nil {
 				t.Errorf("Get(%s): %v", id, err)
 			} else if got.ID() != plain {
 				t.Errorf("Get(%s) has id %q", id, got.ID())
 			}
 		}
-		if st := h.status(t, sb); st.ID != plain || st.Spec.ID != plain {
+		if st := h.getStatus(t, sb); st.ID != plain || st.Spec.ID != plain {
 			t.Errorf("Status has ids %q and %q, want %q", st.ID, st.Spec.ID, plain)
 		}
 	}},
 	{"what is reserved is had by its id, and is nobody's before", nil, func(t *testing.T, h *harness) {
-		id, err := atoll.Reserve(h.ctx(t), h.p, &atoll.Spec{Name: "web"})
+		id, err := atoll.Reserve(h.newContext(t), h.p, &atoll.Spec{Name: "web"})
 		if err != nil {
 			t.Fatalf("Reserve: %v", err)
 		}
 		if id == "" {
 			t.Skip("nothing is kept ready")
 		}
-		_, err = h.p.Get(h.ctx(t), id)
+		_, err = h.p.Get(h.newContext(t), id)
 		wantKind(t, "Get before Create", err, atoll.ErrNotFound)
-		if ids := h.ids(t); len(ids) > 0 {
+		if ids := h.listIDs(t); len(ids) > 0 {
 			t.Errorf("listed are %s", ids)
 		}
-		sb := h.create(t, atoll.Spec{ID: id, Name: "web", Labels: map[string]string{"a": "b"}})
-		if st := h.status(t, sb); sb.ID() != id || st.Spec.Name != "web" || st.Spec.Labels["a"] != "b" {
+		sb := h.createSandbox(t, atoll.Spec{ID: id, Name: "web", Labels: map[string]string{"a": "b"}})
+		if st := h.getStatus(t, sb); sb.ID() != id || st.Spec.Name != "web" || st.Spec.Labels["a"] != "b" {
 			t.Errorf("it is %s, %+v, want %s", sb.ID(), st.Spec, id)
 		}
-		h.output(t, sb, program("echo", "alive"))
-		if other, err := atoll.Reserve(h.ctx(t), h.p, &atoll.Spec{}); err != nil || other == id {
+		h.runForOutput(t, sb, programCommand("echo", "alive"))
+		if other, err := atoll.Reserve(h.newContext(t), h.p, &atoll.Spec{}); err != nil || other == id {
 			t.Errorf("Reserve again: %s, %v", other, err)
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		again := h.create(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
-		if got := h.output(t, again, program("env")); again.ID() != id || !strings.Contains(got, "COLOUR=blue") {
+		again := h.createSandbox(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
+		if got := h.runForOutput(t, again, programCommand("env")); again.ID() != id || !strings.Contains(got, "COLOUR=blue") {
 			t.Errorf("made again it is %s, with the environment %q", again.ID(), got)
 		}
 	}},
 	{"an id that was reserved for something else is one to make it with", nil, func(t *testing.T, h *harness) {
-		id, err := atoll.Reserve(h.ctx(t), h.p, &atoll.Spec{})
+		id, err := atoll.Reserve(h.newContext(t), h.p, &atoll.Spec{})
 		if err != nil {
 			t.Fatalf("Reserve: %v", err)
 		}
 		if id == "" {
 			t.Skip("nothing is kept ready")
 		}
-		sb := h.create(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
-		if got := h.output(t, sb, program("env")); sb.ID() != id || !strings.Contains(got, "COLOUR=blue") {
+		sb := h.createSandbox(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
+		if got := h.runForOutput(t, sb, programCommand("env")); sb.ID() != id || !strings.Contains(got, "COLOUR=blue") {
 			t.Errorf("it is %s, with the environment %q", sb.ID(), got)
 		}
 	}},
 	{"an id that is taken is refused", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.refused(t, atoll.Spec{ID: sb.ID()}, atoll.ErrAlreadyExists)
-		h.output(t, sb, program("echo", "alive"))
+		sb := h.plainSandbox(t)
+		h.wantRefused(t, atoll.Spec{ID: sb.ID()}, atoll.ErrAlreadyExists)
+		h.runForOutput(t, sb, programCommand("echo", "alive"))
 	}},
 	{"a name that is taken is refused in its project only", nil, func(t *testing.T, h *harness) {
-		a := h.create(t, atoll.Spec{Name: "web"})
-		h.refused(t, atoll.Spec{Name: "web"}, atoll.ErrAlreadyExists)
-		h.refused(t, atoll.Spec{Name: "web", Project: atoll.DefaultProject}, atoll.ErrAlreadyExists)
-		b := h.create(t, atoll.Spec{Name: "web", Project: "other"})
+		a := h.createSandbox(t, atoll.Spec{Name: "web"})
+		h.wantRefused(t, atoll.Spec{Name: "web"}, atoll.ErrAlreadyExists)
+		h.wantRefused(t, atoll.Spec{Name: "web", Project: atoll.DefaultProject}, atoll.ErrAlreadyExists)
+		b := h.createSandbox(t, atoll.Spec{Name: "web", Project: "other"})
 		for project, want := range map[string]string{"": a.ID(), "other": b.ID()} {
-			got, err := atoll.Resolve(h.ctx(t), h.p, project, "web")
+			got, err := atoll.Resolve(h.newContext(t), h.p, project, "web")
 			if err != nil {
 				t.Errorf("Resolve(%q, web): %v", project, err)
 			} else if got.ID() != want {
 				t.Errorf("Resolve(%q, web) = %s, want %s", project, got.ID(), want)
 			}
 		}
-		_, err := atoll.Resolve(h.ctx(t), h.p, "third", "web")
+		_, err := atoll.Resolve(h.newContext(t), h.p, "third", "web")
 		wantKind(t, "Resolve in another project", err, atoll.ErrNotFound)
 	}},
 	{"a name is free again after its sandbox was removed", nil, func(t *testing.T, h *harness) {
-		first := h.create(t, atoll.Spec{Name: "web"})
-		if err := first.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		first := h.createSandbox(t, atoll.Spec{Name: "web"})
+		if err := first.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		second := h.create(t, atoll.Spec{Name: "web"})
-		got, err := atoll.Resolve(h.ctx(t), h.p, "", "web")
+		second := h.createSandbox(t, atoll.Spec{Name: "web"})
+		got, err := atoll.Resolve(h.newContext(t), h.p, "", "web")
 		if err != nil || got.ID() != second.ID() {
 			t.Errorf("Resolve gives %v, %v; want the second sandbox", got, err)
 		}
@@ -186,35 +186,35 @@ var birth = []promise{
 		manyAtOnce(t, h)
 	}},
 	{"NoStart leaves it created, Start runs it", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{NoStart: true})
-		if st := h.status(t, sb); st.State != atoll.StateCreated || st.Ready || !st.Started.IsZero() {
+		sb := h.createSandbox(t, atoll.Spec{NoStart: true})
+		if st := h.getStatus(t, sb); st.State != atoll.StateCreated || st.Ready || !st.Started.IsZero() {
 			t.Errorf("state %q, ready %v, started %v; want created, never started", st.State, st.Ready, st.Started)
 		}
-		_, err := sb.Exec(h.ctx(t), program("true"))
+		_, err := sb.Exec(h.newContext(t), programCommand("true"))
 		wantKind(t, "Exec", err, atoll.ErrStopped)
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		if st := h.status(t, sb); st.State != atoll.StateRunning {
+		if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
 			t.Errorf("state is %q after Start", st.State)
 		}
-		h.output(t, sb, program("echo", "hello"))
+		h.runForOutput(t, sb, programCommand("echo", "hello"))
 	}},
 	{"a main process that exits with 0 stops the sandbox", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 0)})
-		st := h.becomes(t, sb, atoll.StateStopped)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 0)})
+		st := h.waitForState(t, sb, atoll.StateStopped)
 		if st.Exit == nil || st.Exit.Code != 0 {
 			t.Errorf("exit is %v, want code 0", st.Exit)
 		}
 		if st.Stopped.IsZero() || st.Ready {
 			t.Errorf("stopped at %v, ready %v", st.Stopped, st.Ready)
 		}
-		_, err := sb.Exec(h.ctx(t), program("true"))
+		_, err := sb.Exec(h.newContext(t), programCommand("true"))
 		wantKind(t, "Exec", err, atoll.ErrStopped)
 	}},
 	{"a main process that exits with another code fails the sandbox, with a reason", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 3)})
-		st := h.becomes(t, sb, atoll.StateFailed)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 3)})
+		st := h.waitForState(t, sb, atoll.StateFailed)
 		if st.Exit == nil || st.Exit.Code != 3 {
 			t.Errorf("exit is %v, want code 3", st.Exit)
 		}
@@ -223,142 +223,142 @@ var birth = []promise{
 		}
 	}},
 	{"a main process ended by SIGTERM stops the sandbox", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("ready")})
-		p := h.printed(t, sb, "ready\n") // what starts it may not hear the signal
-		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("ready")})
+		p := h.waitForOutput(t, sb, "ready\n") // what starts it may not hear the signal
+		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Fatalf("Signal: %v", err)
 		}
-		st := h.becomes(t, sb, atoll.StateStopped)
+		st := h.waitForState(t, sb, atoll.StateStopped)
 		if st.Exit == nil || st.Exit.Code != 143 {
 			t.Errorf("exit is %v, want code 143", st.Exit)
 		}
 	}},
 	{"the output and exit of a main process can be had, however soon it ends", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("both", "hello", "world")})
-		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("both", "hello", "world")})
+		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
 		stdout, stderr := newScreen(), newScreen()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr}); err != nil {
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr}); err != nil {
 			t.Errorf("Attach: %v", err)
 		}
-		if stdout.text() != "hello\n" || stderr.text() != "world\n" {
-			t.Errorf("stdout %q, stderr %q; want hello and world", stdout.text(), stderr.text())
+		if stdout.readText() != "hello\n" || stderr.readText() != "world\n" {
+			t.Errorf("stdout %q, stderr %q; want hello and world", stdout.readText(), stderr.readText())
 		}
-		if exit := h.wait(t, p); exit.Code != 0 {
+		if exit := h.waitExit(t, p); exit.Code != 0 {
 			t.Errorf("exit is %v", exit)
 		}
 	}},
 	{"a main process reads what is attached when OpenStdin is set, else end of file", nil, func(t *testing.T, h *harness) {
-		closed := h.create(t, atoll.Spec{Cmd: []string{"cat"}})
-		h.becomes(t, closed, atoll.StateStopped)
+		closed := h.createSandbox(t, atoll.Spec{Cmd: []string{"cat"}})
+		h.waitForState(t, closed, atoll.StateStopped)
 
-		open := h.create(t, atoll.Spec{Cmd: []string{"cat"}, OpenStdin: true})
-		p, err := open.Process(h.ctx(t), atoll.MainProcess)
+		open := h.createSandbox(t, atoll.Spec{Cmd: []string{"cat"}, OpenStdin: true})
+		p, err := open.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
 		stdout := newScreen()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("typed"), Stdout: stdout}); err != nil {
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: strings.NewReader("typed"), Stdout: stdout}); err != nil {
 			t.Errorf("Attach: %v", err)
 		}
-		if stdout.text() != "typed" {
-			t.Errorf("cat printed %q, want what was typed", stdout.text())
+		if stdout.readText() != "typed" {
+			t.Errorf("cat printed %q, want what was typed", stdout.readText())
 		}
-		h.becomes(t, open, atoll.StateStopped)
+		h.waitForState(t, open, atoll.StateStopped)
 	}},
 	{"a main process that is not there is refused and nothing is left", nil, func(t *testing.T, h *harness) {
-		h.refused(t, atoll.Spec{Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
+		h.wantRefused(t, atoll.Spec{Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
 	}},
 	{"a spec that makes no sense is refused as invalid", nil, func(t *testing.T, h *harness) {
 		for name, s := range badSpecs() {
-			t.Run(name, func(t *testing.T) { h.refused(t, s, atoll.ErrInvalid) })
+			t.Run(name, func(t *testing.T) { h.wantRefused(t, s, atoll.ErrInvalid) })
 		}
 	}},
 	{"a work directory that cannot be made is refused", []need{needWalls}, func(t *testing.T, h *harness) {
-		h.refused(t, atoll.Spec{Workdir: "/bin/sh/below/a/file"}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
+		h.wantRefused(t, atoll.Spec{Workdir: "/bin/sh/below/a/file"}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
 	}},
 	{"a user of the main process that is not there is refused", []need{needUsers}, func(t *testing.T, h *harness) {
-		h.refused(t, atoll.Spec{User: "nobody-of-that-name", Cmd: wordArgs("ready")}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
+		h.wantRefused(t, atoll.Spec{User: "nobody-of-that-name", Cmd: scriptArgs("ready")}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
 	}},
 	{"an image that is not there is refused", []need{needImages}, func(t *testing.T, h *harness) {
-		h.refused(t, atoll.Spec{Image: "NO such::image"}, atoll.ErrInvalid, atoll.ErrNotExist)
+		h.wantRefused(t, atoll.Spec{Image: "NO such::image"}, atoll.ErrInvalid, atoll.ErrNotExist)
 	}},
 	{"a Create whose context has ended leaves nothing", nil, func(t *testing.T, h *harness) {
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
-		sb, err := h.p.Create(ctx, h.spec(atoll.Spec{}))
+		sb, err := h.p.Create(ctx, h.completeSpec(atoll.Spec{}))
 		if err == nil {
-			h.keep(sb.ID())
+			h.removeAtEnd(sb.ID())
 			t.Error("Create with an ended context succeeded")
 		} else {
 			wantCtx(t, "Create", err, context.Canceled)
 		}
-		nothingLeft(t, h, h.p)
+		checkNoSandbox(t, h, h.p)
 	}},
 	{"a Create whose context ends at any moment makes a sandbox or leaves nothing", nil, func(t *testing.T, h *harness) {
 		begin := time.Now()
-		if err := h.idle(t).Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := h.plainSandbox(t).Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		took := time.Since(begin)
 		for i := range 12 {
-			ctx, cancel := context.WithTimeout(h.ctx(t), took*time.Duration(i)/10)
-			sb, err := h.p.Create(ctx, h.spec(atoll.Spec{Name: "web"}))
+			ctx, cancel := context.WithTimeout(h.newContext(t), took*time.Duration(i)/10)
+			sb, err := h.p.Create(ctx, h.completeSpec(atoll.Spec{Name: "web"}))
 			cancel()
 			if err == nil {
-				h.output(t, sb, program("echo", "works"))
-				err := sb.Remove(h.ctx(t), atoll.RemoveVolumes())
+				h.runForOutput(t, sb, programCommand("echo", "works"))
+				err := sb.Remove(h.newContext(t), atoll.RemoveVolumes())
 				if err != nil {
 					t.Errorf("Remove: %v", err)
 				}
 			} else {
 				wantCtx(t, "Create", err, context.DeadlineExceeded)
 			}
-			nothingLeft(t, h, h.p)
+			checkNoSandbox(t, h, h.p)
 		}
 	}},
 	{"the context of Create bounds the call, not the sandbox", nil, func(t *testing.T, h *harness) {
-		ctx, cancel := context.WithCancel(h.ctx(t))
-		sb, err := h.p.Create(ctx, h.spec(atoll.Spec{Cmd: wordArgs("ready")}))
+		ctx, cancel := context.WithCancel(h.newContext(t))
+		sb, err := h.p.Create(ctx, h.completeSpec(atoll.Spec{Cmd: scriptArgs("ready")}))
 		if err != nil {
 			t.Fatalf("Create: %v", err)
 		}
-		h.keep(sb.ID())
+		h.removeAtEnd(sb.ID())
 		cancel()
-		h.output(t, sb, program("echo", "hello"))
-		if st := h.status(t, sb); st.State != atoll.StateRunning {
+		h.runForOutput(t, sb, programCommand("echo", "hello"))
+		if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
 			t.Errorf("state is %q after the context ended", st.State)
 		}
 	}},
 	{"Prepare fetches what Create needs", nil, func(t *testing.T, h *harness) {
-		if err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{}), nil); err != nil {
+		if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{}), nil); err != nil {
 			t.Errorf("Prepare: %v", err)
 		}
-		if pr := atoll.ProbeProvider(h.ctx(t), h.p); !pr.OK {
+		if pr := atoll.ProbeProvider(h.newContext(t), h.p); !pr.OK {
 			t.Errorf("Probe says that the provider does not work here: %s", pr.Reason)
 		}
-		h.idle(t)
+		h.plainSandbox(t)
 	}},
 	{"the provider can be named, and no other", nil, func(t *testing.T, h *harness) {
 		name := h.p.Info().Name
-		sb := h.create(t, atoll.Spec{Provider: name})
-		checkSpec(t, "Create", h.status(t, sb).Spec, h.spec(atoll.Spec{ID: sb.ID(), Provider: name}))
-		h.refused(t, atoll.Spec{Provider: "nosuch"}, atoll.ErrInvalid)
-		if err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{Provider: "nosuch"}), nil); err != nil { // who has nothing to prepare need not look
+		sb := h.createSandbox(t, atoll.Spec{Provider: name})
+		checkSpec(t, "Create", h.getStatus(t, sb).Spec, h.completeSpec(atoll.Spec{ID: sb.ID(), Provider: name}))
+		h.wantRefused(t, atoll.Spec{Provider: "nosuch"}, atoll.ErrInvalid)
+		if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{Provider: "nosuch"}), nil); err != nil { // who has nothing to prepare need not look
 			wantKind(t, "Prepare", err, atoll.ErrInvalid)
 		}
 		for _, f := range []atoll.Filter{{}, {Provider: name}} {
-			if all, err := h.p.List(h.ctx(t), f); err != nil || len(all) != 1 {
+			if all, err := h.p.List(h.newContext(t), f); err != nil || len(all) != 1 {
 				t.Errorf("List(%+v): %d sandboxes, %v; want 1", f, len(all), err)
 			}
 		}
-		all, err := h.p.List(h.ctx(t), atoll.Filter{Provider: "nosuch"})
+		all, err := h.p.List(h.newContext(t), atoll.Filter{Provider: "nosuch"})
 		if len(all) > 0 || err != nil && atoll.KindOf(err) != atoll.ErrInvalid {
 			t.Errorf("List of another provider: %d sandboxes, %v; want none", len(all), err)
 		}
-		members, err := atoll.Members(h.ctx(t), h.p)
+		members, err := atoll.Members(h.newContext(t), h.p)
 		if err != nil || len(members) == 0 || members[0].Info != h.p.Info() || !members[0].InUse || members[0].Problem != "" {
 			t.Errorf("Members: %+v, %v; want the provider itself first, in use and without a problem", members, err)
 		}
@@ -368,7 +368,7 @@ var birth = []promise{
 		if before.Name == "" || before.Isolation == "" || before.Caps.Durable == "" {
 			t.Errorf("Info() = %+v, want a name, an isolation and a durability", before)
 		}
-		h.idle(t)
+		h.plainSandbox(t)
 		if after := h.p.Info(); after != before {
 			t.Errorf("Info() = %+v, was %+v", after, before)
 		}
@@ -433,9 +433,9 @@ func sameStatus(t *testing.T, what string, got, want atoll.Status) {
 func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
 	t.Helper()
 	errs := inParallel(10, func(int) error {
-		sb, err := h.p.Create(h.ctx(t), h.spec(s))
+		sb, err := h.p.Create(h.newContext(t), h.completeSpec(s))
 		if err == nil {
-			h.keep(sb.ID())
+			h.removeAtEnd(sb.ID())
 		}
 		return err
 	})
@@ -447,7 +447,7 @@ func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
 		}
 		wantKind(t, "Create", err, atoll.ErrAlreadyExists, atoll.ErrConflict)
 	}
-	if ids := h.ids(t); made != 1 || len(ids) != 1 {
+	if ids := h.listIDs(t); made != 1 || len(ids) != 1 {
 		t.Errorf("%d creates succeeded and %d sandboxes are listed, want 1 and 1", made, len(ids))
 	}
 }
@@ -463,16 +463,16 @@ func manyAtOnce(t *testing.T, h *harness) {
 		spec.Resources.Processes = 64
 	}
 	errs := inParallel(h.cfg.count, func(i int) error {
-		ctx, cancel := context.WithTimeout(context.Background(), h.long())
+		ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 		defer cancel()
 		s := spec
 		s.Name = "n" + strconv.Itoa(i)
-		sb, err := h.p.Create(ctx, h.spec(s))
+		sb, err := h.p.Create(ctx, h.completeSpec(s))
 		if err != nil {
 			return err
 		}
-		h.keep(sb.ID())
-		out, err := atoll.Output(ctx, sb, program("echo", s.Name))
+		h.removeAtEnd(sb.ID())
+		out, err := atoll.Output(ctx, sb, programCommand("echo", s.Name))
 		if err == nil && string(out) != s.Name+"\n" {
 			err = fmt.Errorf("%s printed %q", s.Name, out)
 		}
@@ -483,7 +483,7 @@ func manyAtOnce(t *testing.T, h *harness) {
 			t.Errorf("sandbox %d of %d: %v", i+1, h.cfg.count, err)
 		}
 	}
-	nothingLeft(t, h, h.p)
+	checkNoSandbox(t, h, h.p)
 }
 
 // inParallel calls f with 0 to n-1 at once and returns what each returned.

@@ -7,26 +7,26 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var caches = []promise{
+var cachePromises = []promise{
 	{"a cache is shared in its project, outlives its sandboxes, and is no other project's", []need{needCache}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one", "two")
 		spec := atoll.Spec{Project: "one", Cache: true}
-		a, b := h.create(t, spec), h.create(t, spec)
+		a, b := h.createSandbox(t, spec), h.createSandbox(t, spec)
 		h.keepInCache(t, a, ".cache/kept", "kept")
 		h.inCache(t, b, ".cache/kept", "kept")
 		for _, sb := range []atoll.Sandbox{a, b} {
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Fatalf("Remove: %v", err)
 			}
 		}
-		h.inCache(t, h.create(t, spec), ".cache/kept", "kept")
-		h.notInCache(t, h.create(t, atoll.Spec{Project: "two", Cache: true}), ".cache/kept")
-		h.notInCache(t, h.create(t, atoll.Spec{Project: "one"}), ".cache/kept")
+		h.inCache(t, h.createSandbox(t, spec), ".cache/kept", "kept")
+		h.notInCache(t, h.createSandbox(t, atoll.Spec{Project: "two", Cache: true}), ".cache/kept")
+		h.notInCache(t, h.createSandbox(t, atoll.Spec{Project: "one"}), ".cache/kept")
 	}},
 	{"every directory of CacheDirs, and of CachePaths, leads to the cache", []need{needCache}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true, CachePaths: []string{".cargo", "of the/suite"}}
-		a, b := h.create(t, spec), h.create(t, spec)
+		a, b := h.createSandbox(t, spec), h.createSandbox(t, spec)
 		dirs := append(atoll.CacheDirs(), spec.CachePaths...)
 		for _, dir := range dirs {
 			h.keepInCache(t, a, dir+"/kept", dir)
@@ -38,28 +38,28 @@ var caches = []promise{
 	{"what is in a directory already is left alone by the cache", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true}
-		sb := h.create(t, spec)
+		sb := h.createSandbox(t, spec)
 		h.inHome(t, sb, `rm .npm .ccache .yarn && mkdir .npm && echo own > .npm/kept && echo own > .ccache && ln -s elsewhere .yarn && rm .gem && mkdir .gem`)
 		for range 2 {
-			if err := sb.Stop(h.ctx(t), 0); err != nil {
+			if err := sb.Stop(h.newContext(t), 0); err != nil {
 				t.Fatalf("Stop: %v", err)
 			}
-			if err := sb.Start(h.ctx(t)); err != nil {
+			if err := sb.Start(h.newContext(t)); err != nil {
 				t.Fatalf("Start: %v", err)
 			}
 		}
 		h.inHome(t, sb, `test "$(cat .npm/kept)" = own && test ! -L .npm && test "$(cat .ccache)" = own && test "$(readlink .yarn)" = elsewhere`)
 		h.keepInCache(t, sb, ".gem/kept", "kept") // it was empty
-		h.inCache(t, h.create(t, spec), ".gem/kept", "kept")
+		h.inCache(t, h.createSandbox(t, spec), ".gem/kept", "kept")
 	}},
 	{"links that programs have left lead the cache nowhere", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
-		sb := h.create(t, atoll.Spec{Project: "one", Cache: true})
+		sb := h.createSandbox(t, atoll.Spec{Project: "one", Cache: true})
 		h.inHome(t, sb, `mkdir /work/other && rm -r .cargo && ln -s /work/other .cargo`)
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
 		h.inHome(t, sb, `test -z "$(ls -A /work/other)"`)
@@ -69,7 +69,7 @@ var caches = []promise{
 		spec := func(user string) atoll.Spec {
 			return atoll.Spec{Project: "one", Cache: true, User: user, Env: []string{"HOME=/work/home"}}
 		}
-		a, b, other := h.create(t, spec("1234:1234")), h.create(t, spec("1234:1234")), h.create(t, spec("2345:2345"))
+		a, b, other := h.createSandbox(t, spec("1234:1234")), h.createSandbox(t, spec("1234:1234")), h.createSandbox(t, spec("2345:2345"))
 		h.keepInCache(t, a, ".cache/kept", "kept")
 		h.inCache(t, b, ".cache/kept", "kept")
 		h.notInCache(t, other, ".cache/kept")
@@ -78,35 +78,35 @@ var caches = []promise{
 	}},
 	{"a cache for a user without a home directory is refused", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
-		h.refused(t, atoll.Spec{Project: "one", Cache: true, User: "1234:1234", Env: []string{"HOME=/no/home"}}, atoll.ErrInvalid)
-		if all, err := atoll.Volumes(h.ctx(t), h.p, "one"); err != nil || len(all) > 0 {
+		h.wantRefused(t, atoll.Spec{Project: "one", Cache: true, User: "1234:1234", Env: []string{"HOME=/no/home"}}, atoll.ErrInvalid)
+		if all, err := atoll.Volumes(h.newContext(t), h.p, "one"); err != nil || len(all) > 0 {
 			t.Errorf("Volumes: %+v, %v; want none", all, err)
 		}
 	}},
 	{"the cache is a volume of its project, which is emptied by removing it", []need{needCache}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true}
-		sb := h.create(t, spec)
+		sb := h.createSandbox(t, spec)
 		h.keepInCache(t, sb, ".cache/kept", "kept")
-		if v := h.volume(t, "one", atoll.CacheVolume); !v.Cache || !v.InUse || v.Project != "one" || v.Sandbox != "" {
+		if v := h.findVolume(t, "one", atoll.CacheVolume); !v.Cache || !v.InUse || v.Project != "one" || v.Sandbox != "" {
 			t.Errorf("the volume is %+v, want a cache in use", v)
 		}
-		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.ctx(t), h.p, "one", atoll.CacheVolume), atoll.ErrConflict)
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.newContext(t), h.p, "one", atoll.CacheVolume), atoll.ErrConflict)
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if v := h.volume(t, "one", atoll.CacheVolume); !v.Cache || v.InUse {
+		if v := h.findVolume(t, "one", atoll.CacheVolume); !v.Cache || v.InUse {
 			t.Errorf("the volume is %+v, want a cache that is not in use", v)
 		}
-		if err := atoll.RemoveVolume(h.ctx(t), h.p, "one", atoll.CacheVolume); err != nil {
+		if err := atoll.RemoveVolume(h.newContext(t), h.p, "one", atoll.CacheVolume); err != nil {
 			t.Errorf("RemoveVolume: %v", err)
 		}
-		h.notInCache(t, h.create(t, spec), ".cache/kept")
-		h.refused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: atoll.CacheVolume, Target: "/work/m"}}}, atoll.ErrInvalid)
+		h.notInCache(t, h.createSandbox(t, spec), ".cache/kept")
+		h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: atoll.CacheVolume, Target: "/work/m"}}}, atoll.ErrInvalid)
 	}},
 	{"a sandbox without a cache makes none", []need{needVolumes}, func(t *testing.T, h *harness) {
-		h.idle(t)
-		all, err := atoll.Volumes(h.ctx(t), h.p, "")
+		h.plainSandbox(t)
+		all, err := atoll.Volumes(h.newContext(t), h.p, "")
 		if err != nil || slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Cache || v.Name == atoll.CacheVolume }) {
 			t.Errorf("Volumes: %+v, %v; want no cache", all, err)
 		}
@@ -118,7 +118,7 @@ var caches = []promise{
 func (h *harness) dropCaches(t *testing.T, projects ...string) {
 	t.Cleanup(func() {
 		for _, p := range projects {
-			if err := atoll.RemoveProject(h.ctx(t), h.p, p); err != nil {
+			if err := atoll.RemoveProject(h.newContext(t), h.p, p); err != nil {
 				t.Errorf("RemoveProject: %v", err)
 			}
 		}
@@ -128,7 +128,7 @@ func (h *harness) dropCaches(t *testing.T, projects ...string) {
 // inHome runs a script in the home directory, which must succeed.
 func (h *harness) inHome(t *testing.T, sb atoll.Sandbox, script string, args ...string) string {
 	t.Helper()
-	return h.output(t, sb, program(append([]string{"sh", "-c", `cd && ` + script, "sh"}, args...)...))
+	return h.runForOutput(t, sb, programCommand(append([]string{"sh", "-c", `cd && ` + script, "sh"}, args...)...))
 }
 
 // keepInCache writes a file below the home directory.

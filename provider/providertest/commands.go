@@ -87,7 +87,7 @@ import (
 // job control, ^Z stops a foreground `sh -c '... exec sleep 1000'`.
 //
 // A Spec.Cmd is one of the words too.
-var words = map[string]string{
+var scripts = map[string]string{
 	"exit":    `exit $1`,
 	"signal":  `kill -$1 $$; sleep 5`,
 	"both":    `echo "$1"; echo "$2" >&2`,
@@ -106,24 +106,24 @@ var words = map[string]string{
 	"store":   `echo "$2" > "$1"`,
 	"istty":   `test -t 0 && test -t 1 && test -t 2`,
 	"winch":   `trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done`,
-	"serve":   strings.ReplaceAll(serve, "ADDRESS", "127.0.0.1"),
-	"listen":  strings.ReplaceAll(serve, "ADDRESS", "0.0.0.0"),
-	"web":     web,
-	"connect": connect,
-	"pour":    pour,
-	"resolve": resolve,
+	"serve":   strings.ReplaceAll(serveScript, "ADDRESS", "127.0.0.1"),
+	"listen":  strings.ReplaceAll(serveScript, "ADDRESS", "0.0.0.0"),
+	"web":     webScript,
+	"connect": connectScript,
+	"pour":    pourScript,
+	"resolve": resolveScript,
 	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
 	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
 	"fill":    `exec dd if=/dev/zero of="$1" bs=1048576 count=$2`,
-	"flip":    flip,
+	"flip":    flipScript,
 	"mounted": `test -d "$1"`,
 	"load":    `cat >"$1" && chmod 755 "$1"`,
 }
 
-// serve, web, flip, connect, pour and resolve use what there is: Debian always has perl and
+// serveScript, web, flip, connect, pour and resolve use what there is: Debian always has perl and
 // getent, Alpine and busybox images have nc and nslookup.
 const (
-	serve = `
+	serveScript = `
 if command -v perl >/dev/null; then
 	exec perl -MIO::Socket::INET -e '
 		$s = IO::Socket::INET->new(LocalAddr => "ADDRESS", LocalPort => shift, Listen => 64, ReuseAddr => 1) or die;
@@ -139,7 +139,7 @@ while True:
 fi
 exec nc -lk -s ADDRESS -p $1 -e cat`
 
-	web = `
+	webScript = `
 answer='
 	read method path version
 	while read name value; do
@@ -170,7 +170,7 @@ while True:
 fi
 exec nc -lk -s 127.0.0.1 -p $1 -e sh -c "$answer"`
 
-	flip = `
+	flipScript = `
 if command -v perl >/dev/null; then
 	exec perl -e '
 		($n, $t) = @ARGV; $| = 1; print "ready\n";
@@ -184,7 +184,7 @@ while :; do
 	rm -rf "$1"; mv "$1.was" "$1"
 done 2>/dev/null`
 
-	connect = `
+	connectScript = `
 if command -v perl >/dev/null; then
 	exec perl -MIO::Socket::IP -e 'exit(IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) ? 0 : 1)' $1 $2
 elif command -v python3 >/dev/null; then
@@ -194,7 +194,7 @@ elif command -v nc >/dev/null; then
 fi
 exit 99`
 
-	pour = `
+	pourScript = `
 if command -v perl >/dev/null; then
 	exec perl -MIO::Socket::IP -MIO::Select -e '
 		$s = IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) or die;
@@ -213,7 +213,7 @@ time.sleep(1000)' $1 $2 pour
 fi
 echo none`
 
-	resolve = `
+	resolveScript = `
 if command -v getent >/dev/null; then
 	getent ahosts "$1" | while read ip rest; do echo $ip; done
 elif command -v nslookup >/dev/null; then
@@ -226,14 +226,14 @@ else
 fi`
 )
 
-// word returns the command for one of the words.
-func word(name string, args ...any) *atoll.Command {
-	return &atoll.Command{Args: wordArgs(name, args...)}
+// scriptCommand returns the command for one of the words.
+func scriptCommand(name string, args ...any) *atoll.Command {
+	return &atoll.Command{Args: scriptArgs(name, args...)}
 }
 
-// wordArgs is word for a Spec.Cmd.
-func wordArgs(name string, args ...any) []string {
-	body, ok := words[name]
+// scriptArgs is word for a Spec.Cmd.
+func scriptArgs(name string, args ...any) []string {
+	body, ok := scripts[name]
 	if !ok {
 		panic("providertest: no word " + strconv.Quote(name))
 	}
@@ -249,5 +249,5 @@ func wordArgs(name string, args ...any) []string {
 	return out
 }
 
-// program returns the command for one of the programs.
-func program(args ...string) *atoll.Command { return &atoll.Command{Args: args} }
+// programCommand returns the command for one of the programs.
+func programCommand(args ...string) *atoll.Command { return &atoll.Command{Args: args} }

@@ -40,33 +40,33 @@ func Make(p atoll.Provider, in io.Reader, out io.Writer) error {
 	return errors.Join(err, errors.New("the main process ended"))
 }
 
-var crashes = []promise{
+var crashPromises = []promise{
 	{"a sandbox lives on when its maker is killed", []need{needSurvives, needElsewhere}, func(t *testing.T, h *harness) {
-		spec := atoll.Spec{Name: "left", Labels: map[string]string{"a": "b"}, Cmd: wordArgs("trap", "TERM")}
-		p, sb, line := h.abandoned(t, spec)
+		spec := atoll.Spec{Name: "left", Labels: map[string]string{"a": "b"}, Cmd: scriptArgs("trap", "TERM")}
+		p, sb, line := h.abandonSandbox(t, spec)
 		if line != "ready" {
 			t.Errorf("the main process printed %q", line)
 		}
-		named, err := atoll.Resolve(h.ctx(t), p, "", "left")
+		named, err := atoll.Resolve(h.newContext(t), p, "", "left")
 		if err != nil || named.ID() != sb.ID() {
 			t.Errorf("Resolve: %v, %v", named, err)
 		}
-		if st := h.status(t, sb); st.State != atoll.StateRunning || !st.Ready || st.Spec.Labels["a"] != "b" {
+		if st := h.getStatus(t, sb); st.State != atoll.StateRunning || !st.Ready || st.Spec.Labels["a"] != "b" {
 			t.Errorf("the status is %+v", st)
 		}
-		h.output(t, sb, program("echo", "works"))
-		main, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		h.runForOutput(t, sb, programCommand("echo", "works"))
+		main, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
-		if err := main.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+		if err := main.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
 		scr := newScreen()
-		if err := main.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.text() != "ready\ncaught\n" {
-			t.Errorf("Attach: %q, %v", scr.text(), err)
+		if err := main.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.readText() != "ready\ncaught\n" {
+			t.Errorf("Attach: %q, %v", scr.readText(), err)
 		}
-		if exit := h.wait(t, main); exit.Code != 42 {
+		if exit := h.waitExit(t, main); exit.Code != 42 {
 			t.Errorf("exit is %+v, want code 42", exit)
 		}
 	}},
@@ -74,66 +74,66 @@ var crashes = []promise{
 		if h.p.Info().Caps.Survives {
 			t.Skip("the provider's sandboxes outlive it")
 		}
-		args := append(wordArgs("stay", "kept"), h.durable()...)
-		p, sb, pid := h.abandoned(t, atoll.Spec{Name: "left", Cmd: args})
+		args := append(scriptArgs("stay", "kept"), h.durableFiles()...)
+		p, sb, pid := h.abandonSandbox(t, atoll.Spec{Name: "left", Cmd: args})
 		if h.p.Info().Isolation == atoll.IsolationNone {
-			other, err := p.Create(h.ctx(t), h.spec(atoll.Spec{}))
+			other, err := p.Create(h.newContext(t), h.completeSpec(atoll.Spec{}))
 			if err != nil {
 				t.Fatalf("Create: %v", err)
 			}
-			h.dies(t, other, pid)
-			if err := other.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			h.waitUntilDead(t, other, pid)
+			if err := other.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 		}
-		h.revives(t, sb)
+		h.checkCrashRecovery(t, sb)
 	}},
 	{"a sandbox that was killed has failed, and starts again with what Durable says", []need{needCrash}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: append(wordArgs("stay", "kept"), h.durable()...)})
-		main, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: append(scriptArgs("stay", "kept"), h.durableFiles()...)})
+		main, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
 		scr := newScreen()
 		done := make(chan error, 1)
-		go func() { done <- main.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
-		scr.expect(t, h, "\n")
+		go func() { done <- main.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.waitForText(t, h, "\n")
 		h.cfg.crash(t, h.p, sb)
-		within(t, h.short(), "Attach", func() {
+		runWithin(t, h.shortLimit(), "Attach", func() {
 			if err := <-done; err != nil { // that it is no more may not be seen yet
 				wantKind(t, "Attach", err, atoll.ErrStopped, atoll.ErrUnavailable)
 			}
 		})
-		h.becomes(t, sb, atoll.StateFailed)
-		if _, err := main.Wait(h.ctx(t)); err != nil {
+		h.waitForState(t, sb, atoll.StateFailed)
+		if _, err := main.Wait(h.newContext(t)); err != nil {
 			wantKind(t, "Wait", err, atoll.ErrStopped)
 		}
-		h.revives(t, sb)
+		h.checkCrashRecovery(t, sb)
 	}},
 }
 
-// abandoned has another process make a sandbox, kills that process, and finds
+// abandonSandbox has another process make a sandbox, kills that process, and finds
 // the sandbox again.
-func (h *harness) abandoned(t *testing.T, spec atoll.Spec) (p atoll.Provider, sb atoll.Sandbox, line string) {
+func (h *harness) abandonSandbox(t *testing.T, spec atoll.Spec) (p atoll.Provider, sb atoll.Sandbox, line string) {
 	t.Helper()
-	open, id, line, kill := h.elsewhere(t, spec)
+	open, id, line, kill := h.createElsewhere(t, spec)
 	kill()
-	p, sb = h.found(t, open, id)
+	p, sb = h.findSandbox(t, open, id)
 	return p, sb, line
 }
 
-// elsewhere has another process make a sandbox, and returns its id, the first
+// createElsewhere has another process make a sandbox, and returns its id, the first
 // line that its main process prints, what opens a provider over the same state,
 // and what kills the process, at the latest at the end of the subtest.
-func (h *harness) elsewhere(t *testing.T, spec atoll.Spec) (open func() atoll.Provider, id, line string, kill func()) {
+func (h *harness) createElsewhere(t *testing.T, spec atoll.Spec) (open func() atoll.Provider, id, line string, kill func()) {
 	t.Helper()
 	cmd, open := h.cfg.elsewhere(t)
-	text, err := json.Marshal(h.spec(spec))
+	text, err := json.Marshal(h.completeSpec(spec))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var stderr strings.Builder
-	cmd.Stdin, cmd.Stderr, cmd.WaitDelay = strings.NewReader(string(text)), &stderr, h.short()
+	cmd.Stdin, cmd.Stderr, cmd.WaitDelay = strings.NewReader(string(text)), &stderr, h.shortLimit()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -141,10 +141,10 @@ func (h *harness) elsewhere(t *testing.T, spec atoll.Spec) (open func() atoll.Pr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	impatience := time.AfterFunc(h.long(), func() { cmd.Process.Kill() })
+	impatience := time.AfterFunc(h.longLimit(), func() { cmd.Process.Kill() })
 	line, err = bufio.NewReader(out).ReadString('\n')
 	impatience.Stop()
-	h.kin.take()
+	h.census.recordProcesses()
 	kill = sync.OnceFunc(func() {
 		cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
@@ -158,30 +158,30 @@ func (h *harness) elsewhere(t *testing.T, spec atoll.Spec) (open func() atoll.Pr
 	return open, id, line, kill
 }
 
-// found opens a provider that has the sandbox, and removes it at the end.
-func (h *harness) found(t *testing.T, open func() atoll.Provider, id string) (atoll.Provider, atoll.Sandbox) {
+// findSandbox opens a provider that has the sandbox, and removes it at the end.
+func (h *harness) findSandbox(t *testing.T, open func() atoll.Provider, id string) (atoll.Provider, atoll.Sandbox) {
 	t.Helper()
 	p := open()
 	var sb atoll.Sandbox
-	t.Cleanup(func() { h.bury(t, p, sb) }) // before what start has registered
-	sb, err := p.Get(h.ctx(t), id)
+	t.Cleanup(func() { h.removeAndClose(t, p, sb) }) // before what start has registered
+	sb, err := p.Get(h.newContext(t), id)
 	if err != nil {
 		t.Fatalf("Get: %v", err)
 	}
 	return p, sb
 }
 
-// bury removes the sandbox, unless it is nil, and closes its provider, which
+// removeAndClose removes the sandbox, unless it is nil, and closes its provider, which
 // must have nothing left.
-func (h *harness) bury(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
-	ctx, cancel := context.WithTimeout(context.Background(), h.long())
+func (h *harness) removeAndClose(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 	defer cancel()
 	if sb != nil {
 		if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
 	}
-	if err := eventually(h.short(), func() error { return empty(ctx, p) }); err != nil {
+	if err := retryFor(h.shortLimit(), func() error { return checkEmpty(ctx, p) }); err != nil {
 		t.Errorf("after the subtest: %v", err)
 	}
 	if err := p.Close(); err != nil {
@@ -189,8 +189,8 @@ func (h *harness) bury(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	}
 }
 
-// durable names files that are there again after a crash.
-func (h *harness) durable() []string {
+// durableFiles names files that are there again after a crash.
+func (h *harness) durableFiles() []string {
 	var files []string
 	info := h.p.Info()
 	if info.Caps.Volumes || info.Caps.Durable == atoll.DurableCrash {
@@ -202,27 +202,27 @@ func (h *harness) durable() []string {
 	return files
 }
 
-// revives checks that the sandbox has failed and says so, that nothing runs in
+// checkCrashRecovery checks that the sandbox has failed and says so, that nothing runs in
 // it, and that it starts again with its durable files.
-func (h *harness) revives(t *testing.T, sb atoll.Sandbox) {
+func (h *harness) checkCrashRecovery(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
-	if st := h.becomes(t, sb, atoll.StateFailed); st.Ready || st.Reason == "" || st.Started.IsZero() {
+	if st := h.waitForState(t, sb, atoll.StateFailed); st.Ready || st.Reason == "" || st.Started.IsZero() {
 		t.Errorf("the status is %+v", st)
 	}
-	_, err := sb.Exec(h.ctx(t), program("true"))
+	_, err := sb.Exec(h.newContext(t), programCommand("true"))
 	wantKind(t, "Exec", err, atoll.ErrStopped)
 	if !h.p.Info().Caps.Restart {
 		return
 	}
-	if err := sb.Start(h.ctx(t)); err != nil {
+	if err := sb.Start(h.newContext(t)); err != nil {
 		t.Fatalf("Start: %v", err)
 	}
-	if st := h.status(t, sb); st.State != atoll.StateRunning || st.Reason != "" {
+	if st := h.getStatus(t, sb); st.State != atoll.StateRunning || st.Reason != "" {
 		t.Errorf("after Start: %+v", st)
 	}
-	for _, name := range h.durable() {
-		h.poll(t, h.short(), func() error { // the main process adds a line in each life
-			if res := h.capture(t, sb, program("cat", name)); string(res.Stdout) != "kept\nkept\n" {
+	for _, name := range h.durableFiles() {
+		h.waitUntil(t, h.shortLimit(), func() error { // the main process adds a line in each life
+			if res := h.runCommand(t, sb, programCommand("cat", name)); string(res.Stdout) != "kept\nkept\n" {
 				return fmt.Errorf("%s holds %q (%v), want two lines", name, res.Stdout, res.Exit)
 			}
 			return nil

@@ -12,52 +12,52 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-var death = []promise{
+var deathPromises = []promise{
 	{"removing twice, and by another handle, does nothing", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		other, err := h.p.Get(h.ctx(t), sb.ID())
+		sb := h.plainSandbox(t)
+		other, err := h.p.Get(h.newContext(t), sb.ID())
 		if err != nil {
 			t.Fatalf("Get: %v", err)
 		}
 		for _, handle := range []atoll.Sandbox{sb, sb, other} {
-			if err := handle.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := handle.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 		}
-		_, err = h.p.Get(h.ctx(t), sb.ID())
+		_, err = h.p.Get(h.newContext(t), sb.ID())
 		wantKind(t, "Get", err, atoll.ErrNotFound)
-		nothingLeft(t, h, h.p)
+		checkNoSandbox(t, h, h.p)
 	}},
 	{"ten removes at once all succeed", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.started(t, sb, word("ready"))
-		errs := inParallel(10, func(int) error { return sb.Remove(h.ctx(t), atoll.RemoveVolumes()) })
+		sb := h.plainSandbox(t)
+		h.startReady(t, sb, scriptCommand("ready"))
+		errs := inParallel(10, func(int) error { return sb.Remove(h.newContext(t), atoll.RemoveVolumes()) })
 		if err := errors.Join(errs...); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
-		nothingLeft(t, h, h.p)
+		checkNoSandbox(t, h, h.p)
 	}},
 	{"every method of a removed sandbox is ErrNotFound", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		ctx := h.ctx(t)
+		ctx := h.newContext(t)
 		_, err := sb.Status(ctx)
 		wantKind(t, "Status", err, atoll.ErrNotFound)
 		wantKind(t, "Start", sb.Start(ctx), atoll.ErrNotFound)
 		wantKind(t, "Stop", sb.Stop(ctx, 0), atoll.ErrNotFound)
-		_, err = sb.Exec(ctx, program("true"))
+		_, err = sb.Exec(ctx, programCommand("true"))
 		wantKind(t, "Exec", err, atoll.ErrNotFound)
 		_, err = sb.Process(ctx, p.ID())
 		wantKind(t, "Process", err, atoll.ErrNotFound)
 		if sb.ID() == "" {
 			t.Error("the id is gone")
 		}
-		within(t, h.short(), "Wait, Signal and Attach after Remove", func() {
+		runWithin(t, h.shortLimit(), "Wait, Signal and Attach after Remove", func() {
 			exit, err := p.Wait(ctx)
-			if err := errors.Join(err, h.broughtDown(exit, err)); err != nil {
+			if err := errors.Join(err, h.checkKilledExit(exit, err)); err != nil {
 				wantKind(t, "Wait", err, atoll.ErrNotFound, atoll.ErrStopped)
 			}
 			wantKind(t, "Signal", p.Signal(ctx, atoll.SIGTERM), atoll.ErrStopped, atoll.ErrNotFound)
@@ -85,26 +85,26 @@ var death = []promise{
 		}
 	}},
 	{"Remove wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.start(t, sb, word("ready"))
+		sb := h.plainSandbox(t)
+		p := h.startProcess(t, sb, scriptCommand("ready"))
 		screens := []*screen{newScreen(), newScreen()}
 		done := make(chan []error, 1)
 		go func() {
 			done <- inParallel(4, func(i int) error {
 				if i < 2 {
-					return p.Attach(h.ctx(t), &atoll.Attachment{Stdout: screens[i]})
+					return p.Attach(h.newContext(t), &atoll.Attachment{Stdout: screens[i]})
 				}
-				exit, err := p.Wait(h.ctx(t))
-				return errors.Join(err, h.broughtDown(exit, err))
+				exit, err := p.Wait(h.newContext(t))
+				return errors.Join(err, h.checkKilledExit(exit, err))
 			})
 		}()
 		for _, scr := range screens {
-			scr.expect(t, h, "ready\n")
+			scr.waitForText(t, h, "ready\n")
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		within(t, h.short(), "waking up", func() {
+		runWithin(t, h.shortLimit(), "waking up", func() {
 			for _, err := range <-done {
 				if err != nil {
 					wantKind(t, "Wait or Attach", err, atoll.ErrNotFound, atoll.ErrStopped)
@@ -113,24 +113,24 @@ var death = []promise{
 		})
 	}},
 	{"Stop wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.start(t, sb, word("ready"))
+		sb := h.plainSandbox(t)
+		p := h.startProcess(t, sb, scriptCommand("ready"))
 		scr := newScreen()
 		done := make(chan []error, 1)
 		go func() {
 			done <- inParallel(2, func(i int) error {
 				if i == 0 {
-					return p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr})
+					return p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr})
 				}
-				exit, err := p.Wait(h.ctx(t))
-				return errors.Join(err, h.broughtDown(exit, err))
+				exit, err := p.Wait(h.newContext(t))
+				return errors.Join(err, h.checkKilledExit(exit, err))
 			})
 		}()
-		scr.expect(t, h, "ready\n")
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		scr.waitForText(t, h, "ready\n")
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		within(t, h.short(), "waking up", func() {
+		runWithin(t, h.shortLimit(), "waking up", func() {
 			for _, err := range <-done {
 				if err != nil {
 					wantKind(t, "Wait or Attach", err, atoll.ErrStopped)
@@ -139,79 +139,79 @@ var death = []promise{
 		})
 	}},
 	{"a process that its sandbox's end has ended says so ever after", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		again := func(kinds ...atoll.Kind) {
 			t.Helper()
-			within(t, h.short(), "Wait", func() {
-				exit, err := p.Wait(h.ctx(t))
-				if err := errors.Join(err, h.broughtDown(exit, err)); err != nil {
+			runWithin(t, h.shortLimit(), "Wait", func() {
+				exit, err := p.Wait(h.newContext(t))
+				if err := errors.Join(err, h.checkKilledExit(exit, err)); err != nil {
 					wantKind(t, "Wait", err, kinds...)
 				}
 			})
-			wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), kinds...)
+			wantKind(t, "Signal", p.Signal(h.newContext(t), atoll.SIGTERM), kinds...)
 		}
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
 		again(atoll.ErrStopped)
 		if h.p.Info().Caps.Restart {
-			if err := sb.Start(h.ctx(t)); err != nil {
+			if err := sb.Start(h.newContext(t)); err != nil {
 				t.Fatalf("Start: %v", err)
 			}
-			_, err := sb.Process(h.ctx(t), p.ID())
+			_, err := sb.Process(h.newContext(t), p.ID())
 			wantKind(t, "Process of the life before", err, atoll.ErrNotExist)
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		again(atoll.ErrStopped, atoll.ErrNotFound)
 	}},
 	{"Stop asks before it kills", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", "TERM")})
-		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("trap", "TERM")})
+		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
 		scr := newScreen()
 		done := make(chan error, 1)
-		go func() { done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
-		scr.expect(t, h, "ready\n")
+		go func() { done <- p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.waitForText(t, h, "ready\n")
 		begin := time.Now()
-		if err := sb.Stop(h.ctx(t), h.long()); err != nil {
+		if err := sb.Stop(h.newContext(t), h.longLimit()); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if took := time.Since(begin); took > h.short() {
+		if took := time.Since(begin); took > h.shortLimit() {
 			t.Errorf("Stop took %v although the process ended when asked", took)
 		}
 		<-done
-		if scr.text() != "ready\ncaught\n" {
-			t.Errorf("the process printed %q, want it asked", scr.text())
+		if scr.readText() != "ready\ncaught\n" {
+			t.Errorf("the process printed %q, want it asked", scr.readText())
 		}
-		if st := h.becomes(t, sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 42 {
+		if st := h.waitForState(t, sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 42 {
 			t.Errorf("the exit of the main process is %v, want code 42", st.Exit)
 		}
 	}},
 	{"Stop kills after its grace what does not listen", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.started(t, sb, word("deaf"))
+		sb := h.plainSandbox(t)
+		h.startReady(t, sb, scriptCommand("deaf"))
 		begin := time.Now()
-		if err := sb.Stop(h.ctx(t), time.Second); err != nil {
+		if err := sb.Stop(h.newContext(t), time.Second); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if took := time.Since(begin); took < time.Second-50*time.Millisecond || took > time.Second+h.short() {
+		if took := time.Since(begin); took < time.Second-50*time.Millisecond || took > time.Second+h.shortLimit() {
 			t.Errorf("Stop took %v, want its grace of 1 s", took)
 		}
-		h.becomes(t, sb, atoll.StateStopped)
+		h.waitForState(t, sb, atoll.StateStopped)
 	}},
 	{"Stop with grace 0 kills at once", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("deaf")})
-		within(t, h.short(), "Stop", func() {
-			if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("deaf")})
+		runWithin(t, h.shortLimit(), "Stop", func() {
+			if err := sb.Stop(h.newContext(t), 0); err != nil {
 				t.Errorf("Stop: %v", err)
 			}
 		})
-		h.becomes(t, sb, atoll.StateStopped)
+		h.waitForState(t, sb, atoll.StateStopped)
 	}},
 	{"what the main process printed can be read when it has ended, and its exit", nil, func(t *testing.T, h *harness) {
 		for _, tt := range []struct {
@@ -220,95 +220,95 @@ var death = []promise{
 			state     atoll.State
 		}{
 			{"by itself", "USR1", func(_ atoll.Sandbox, main atoll.Process) error {
-				return main.Signal(h.ctx(t), atoll.SIGUSR1)
+				return main.Signal(h.newContext(t), atoll.SIGUSR1)
 			}, atoll.StateFailed},
-			{"by Stop", "TERM", func(sb atoll.Sandbox, _ atoll.Process) error { return sb.Stop(h.ctx(t), h.long()) }, atoll.StateStopped},
+			{"by Stop", "TERM", func(sb atoll.Sandbox, _ atoll.Process) error { return sb.Stop(h.newContext(t), h.longLimit()) }, atoll.StateStopped},
 		} {
-			sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", tt.cmd)})
-			main := h.printed(t, sb, "ready\n")
+			sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("trap", tt.cmd)})
+			main := h.waitForOutput(t, sb, "ready\n")
 			if err := tt.end(sb, main); err != nil {
 				t.Fatalf("%s: %v", tt.name, err)
 			}
-			h.becomes(t, sb, tt.state)
-			h.leftCaught(t, sb)
+			h.waitForState(t, sb, tt.state)
+			h.checkCaughtMain(t, sb)
 			if h.p.Info().Caps.Restart {
-				if err := sb.Start(h.ctx(t)); err != nil {
+				if err := sb.Start(h.newContext(t)); err != nil {
 					t.Fatalf("Start: %v", err)
 				}
-				h.printed(t, sb, "ready\n") // by the new one, and no more
+				h.waitForOutput(t, sb, "ready\n") // by the new one, and no more
 			}
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
-			_, err := sb.Process(h.ctx(t), atoll.MainProcess)
+			_, err := sb.Process(h.newContext(t), atoll.MainProcess)
 			wantKind(t, "Process of a removed sandbox", err, atoll.ErrNotFound)
 		}
 	}},
 	{"both outputs of a main process that has ended can be read", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("both", "out", "err")})
-		h.becomes(t, sb, atoll.StateStopped)
-		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("both", "out", "err")})
+		h.waitForState(t, sb, atoll.StateStopped)
+		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
 		stdout, stderr := newScreen(), newScreen()
-		err = p.Attach(h.ctx(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr})
-		if err != nil || stdout.text() != "out\n" || stderr.text() != "err\n" {
-			t.Errorf("Attach: %q and %q, %v", stdout.text(), stderr.text(), err)
+		err = p.Attach(h.newContext(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr})
+		if err != nil || stdout.readText() != "out\n" || stderr.readText() != "err\n" {
+			t.Errorf("Attach: %q and %q, %v", stdout.readText(), stderr.readText(), err)
 		}
 	}},
 	{"of what a main process that has ended printed, the last is kept", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("zeros", 3<<20)})
-		h.becomes(t, sb, atoll.StateStopped)
-		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("zeros", 3<<20)})
+		h.waitForState(t, sb, atoll.StateStopped)
+		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
-		if got := h.replay(t, p, 100); got.gaps != 1 || got.gapFrom != 100 || got.n != atoll.DefaultOutputLimit || got.gapTo+got.n != 3<<20 {
+		if got := h.replayStdout(t, p, 100); got.gaps != 1 || got.gapFrom != 100 || got.n != atoll.DefaultOutputLimit || got.gapTo+got.n != 3<<20 {
 			t.Errorf("%d gaps, the last from %d to %d, then %d bytes; want one from 100, and the last %d bytes of 3 MiB",
 				got.gaps, got.gapFrom, got.gapTo, got.n, atoll.DefaultOutputLimit)
 		}
 	}},
 	{"stopping a stopped one does nothing, and nor does stopping one never started", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for range 2 {
-			if err := sb.Stop(h.ctx(t), -1); err != nil {
+			if err := sb.Stop(h.newContext(t), -1); err != nil {
 				t.Errorf("Stop: %v", err)
 			}
-			h.becomes(t, sb, atoll.StateStopped)
+			h.waitForState(t, sb, atoll.StateStopped)
 		}
-		created := h.create(t, atoll.Spec{NoStart: true})
-		if err := created.Stop(h.ctx(t), 0); err != nil {
+		created := h.createSandbox(t, atoll.Spec{NoStart: true})
+		if err := created.Stop(h.newContext(t), 0); err != nil {
 			t.Errorf("Stop of a created one: %v", err)
 		}
 	}},
 	{"starting a running one does nothing", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		before := h.status(t, sb)
-		if err := sb.Start(h.ctx(t)); err != nil {
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		before := h.getStatus(t, sb)
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Errorf("Start: %v", err)
 		}
-		sameStatus(t, "after Start", h.status(t, sb), before)
-		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+		sameStatus(t, "after Start", h.getStatus(t, sb), before)
+		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v; the process should live", err)
 		}
 	}},
 	{"nothing runs in a stopped one", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		_, err := sb.Exec(h.ctx(t), program("true"))
+		_, err := sb.Exec(h.newContext(t), programCommand("true"))
 		wantKind(t, "Exec", err, atoll.ErrStopped)
-		wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), atoll.ErrStopped)
-		st := h.status(t, sb)
+		wantKind(t, "Signal", p.Signal(h.newContext(t), atoll.SIGTERM), atoll.ErrStopped)
+		st := h.getStatus(t, sb)
 		if st.State != atoll.StateStopped || st.Ready || st.Stopped.Before(st.Started) {
 			t.Errorf("status is %+v", st)
 		}
 		if caps := h.p.Info().Caps; caps.Dial {
-			_, err := atoll.Dial(h.ctx(t), sb, 80)
+			_, err := atoll.Dial(h.newContext(t), sb, 80)
 			wantKind(t, "Dial", err, atoll.ErrStopped)
 		}
 	}},
@@ -316,28 +316,28 @@ var death = []promise{
 		if h.p.Info().Caps.Restart {
 			t.Skip("the provider can start a stopped sandbox")
 		}
-		sb := h.idle(t)
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.plainSandbox(t)
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		wantKind(t, "Start", sb.Start(h.ctx(t)), atoll.ErrUnsupported)
-		if st := h.status(t, sb); st.State != atoll.StateStopped || st.Ready {
+		wantKind(t, "Start", sb.Start(h.newContext(t)), atoll.ErrUnsupported)
+		if st := h.getStatus(t, sb); st.State != atoll.StateStopped || st.Ready {
 			t.Errorf("the status is %+v", st)
 		}
-		_, err := sb.Exec(h.ctx(t), program("true"))
+		_, err := sb.Exec(h.newContext(t), programCommand("true"))
 		wantKind(t, "Exec", err, atoll.ErrStopped)
 	}},
 	{"what is being started is removed with it", nil, func(t *testing.T, h *harness) {
 		for range 5 {
-			sb := h.idle(t)
+			sb := h.plainSandbox(t)
 			done := make(chan []error, 1)
 			go func() {
 				done <- inParallel(8, func(int) error {
-					_, err := sb.Exec(h.ctx(t), word("ready"))
+					_, err := sb.Exec(h.newContext(t), scriptCommand("ready"))
 					return err
 				})
 			}()
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 			for _, err := range <-done {
@@ -346,21 +346,21 @@ var death = []promise{
 				}
 			}
 		}
-		nothingLeft(t, h, h.p)
+		checkNoSandbox(t, h, h.p)
 	}},
 	{"Start, Stop and Exec at once leave a sandbox that works", nil, func(t *testing.T, h *harness) {
 		if !h.p.Info().Caps.Restart {
 			t.Skip("the provider cannot start a stopped sandbox")
 		}
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		errs := inParallel(12, func(i int) error {
 			switch i % 3 {
 			case 0:
-				return sb.Start(h.ctx(t))
+				return sb.Start(h.newContext(t))
 			case 1:
-				return sb.Stop(h.ctx(t), 0)
+				return sb.Stop(h.newContext(t), 0)
 			}
-			_, err := sb.Exec(h.ctx(t), word("ready"))
+			_, err := sb.Exec(h.newContext(t), scriptCommand("ready"))
 			return err
 		})
 		for _, err := range errs {
@@ -368,10 +368,10 @@ var death = []promise{
 				wantKind(t, "one of many", err, atoll.ErrStopped, atoll.ErrConflict)
 			}
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		if got := h.output(t, sb, program("echo", "works")); got != "works" {
+		if got := h.runForOutput(t, sb, programCommand("echo", "works")); got != "works" {
 			t.Errorf("echo printed %q", got)
 		}
 	}},
@@ -379,139 +379,139 @@ var death = []promise{
 		if h.p.Info().Caps.Survives {
 			t.Skip("the provider's sandboxes outlive it")
 		}
-		sb := h.idle(t)
-		h.started(t, sb, word("family"))
+		sb := h.plainSandbox(t)
+		h.startReady(t, sb, scriptCommand("family"))
 		h.closed = true
-		within(t, h.long(), "Close", func() {
+		runWithin(t, h.longLimit(), "Close", func() {
 			for range 2 {
 				if err := h.p.Close(); err != nil {
 					t.Errorf("Close: %v", err)
 				}
 			}
 		})
-		_, err := h.p.Create(h.ctx(t), h.spec(atoll.Spec{}))
+		_, err := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{}))
 		wantKind(t, "Create after Close", err, atoll.ErrUnavailable)
 	}},
 	{"a context that has ended ends every call", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
-		within(t, h.short(), "calls with an ended context", func() {
+		runWithin(t, h.shortLimit(), "calls with an ended context", func() {
 			_, err := p.Wait(ctx)
 			wantCtx(t, "Wait", err, context.Canceled)
 			wantCtx(t, "Attach", p.Attach(ctx, &atoll.Attachment{Stdout: newScreen()}), context.Canceled)
-			_, err = sb.Exec(ctx, program("true"))
+			_, err = sb.Exec(ctx, programCommand("true"))
 			wantCtx(t, "Exec", err, context.Canceled)
 		})
 		for _, c := range h.quickCalls(sb, p) {
-			within(t, h.short(), c.what+" with an ended context", func() {
+			runWithin(t, h.shortLimit(), c.what+" with an ended context", func() {
 				if err := c.do(ctx); err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
 					wantCtx(t, c.what, err, context.Canceled)
 				}
 			})
 		}
 		if caps := h.p.Info().Caps; caps.Pause {
-			if err := atoll.Resume(h.ctx(t), sb); err != nil {
+			if err := atoll.Resume(h.newContext(t), sb); err != nil {
 				t.Errorf("Resume: %v", err)
 			}
 		}
-		h.output(t, sb, program("echo", "unharmed"))
+		h.runForOutput(t, sb, programCommand("echo", "unharmed"))
 	}},
 	{"Stop and Remove with a context that has ended do their work or say that they did not", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.started(t, sb, word("ready"))
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		sb := h.plainSandbox(t)
+		h.startReady(t, sb, scriptCommand("ready"))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
-		within(t, h.short(), "Stop with an ended context", func() {
+		runWithin(t, h.shortLimit(), "Stop with an ended context", func() {
 			if err := sb.Stop(ctx, -1); err != nil {
 				wantCtx(t, "Stop", err, context.Canceled)
-			} else if st := h.status(t, sb); st.State != atoll.StateStopped {
+			} else if st := h.getStatus(t, sb); st.State != atoll.StateStopped {
 				t.Errorf("Stop succeeded, and the sandbox is %s", st.State)
 			}
 		})
-		within(t, h.short(), "Remove with an ended context", func() {
+		runWithin(t, h.shortLimit(), "Remove with an ended context", func() {
 			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 				wantCtx(t, "Remove", err, context.Canceled)
 			} else {
-				nothingLeft(t, h, h.p)
+				checkNoSandbox(t, h, h.p)
 			}
 		})
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove, tried again: %v", err)
 		}
 	}},
 	{"Remove that its caller gives up does its work, or leaves the sandbox alone", []need{needFiles}, func(t *testing.T, h *harness) {
 		for i := range 12 {
-			sb := h.idle(t)
+			sb := h.plainSandbox(t)
 			file := h.rootFile("precious")
-			h.write(t, sb, file, "kept")
-			ctx, cancel := context.WithTimeout(h.ctx(t), time.Duration(i)*time.Millisecond)
+			h.writeFile(t, sb, file, "kept")
+			ctx, cancel := context.WithTimeout(h.newContext(t), time.Duration(i)*time.Millisecond)
 			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 				wantCtx(t, "Remove", err, context.DeadlineExceeded)
 			}
 			cancel()
-			h.poll(t, h.short(), func() error {
-				st, err := sb.Status(h.ctx(t))
+			h.waitUntil(t, h.shortLimit(), func() error {
+				st, err := sb.Status(h.newContext(t))
 				if atoll.KindOf(err) == atoll.ErrNotFound {
 					return nil
 				}
 				if err != nil || st.State != atoll.StateRunning {
 					return fmt.Errorf("it is %s (%s), %v; want it running, or removed", st.State, st.Reason, err)
 				}
-				data, err := atoll.ReadFile(h.ctx(t), sb, file)
+				data, err := atoll.ReadFile(h.newContext(t), sb, file)
 				if string(data) != "kept" || err != nil { // it may just be being removed
 					return fmt.Errorf("it runs, and its file holds %q, %v", data, err)
 				}
 				return nil
 			})
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove, tried again: %v", err)
 			}
 		}
 	}},
 }
 
-// printed waits until the main process has printed text, from its first byte on
+// waitForOutput waits until the main process has printed text, from its first byte on
 // and nothing else, and returns it.
-func (h *harness) printed(t *testing.T, sb atoll.Sandbox, text string) atoll.Process {
+func (h *harness) waitForOutput(t *testing.T, sb atoll.Sandbox, text string) atoll.Process {
 	t.Helper()
-	p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+	p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 	if err != nil {
 		t.Fatalf("Process: %v", err)
 	}
-	ctx, cancel := context.WithCancel(h.ctx(t))
+	ctx, cancel := context.WithCancel(h.newContext(t))
 	scr := newScreen()
 	done := make(chan error, 1)
 	go func() { done <- p.Attach(ctx, &atoll.Attachment{Stdout: scr}) }()
-	scr.expect(t, h, text)
+	scr.waitForText(t, h, text)
 	cancel()
 	wantCtx(t, "Attach", <-done, context.Canceled)
-	if scr.text() != text {
-		t.Errorf("the main process printed %q, want %q", scr.text(), text)
+	if scr.readText() != text {
+		t.Errorf("the main process printed %q, want %q", scr.readText(), text)
 	}
 	return p
 }
 
-// leftCaught checks what the main process of a sandbox that does not run has
+// checkCaughtMain checks what the main process of a sandbox that does not run has
 // left: it was the word trap, and was caught.
-func (h *harness) leftCaught(t *testing.T, sb atoll.Sandbox) {
+func (h *harness) checkCaughtMain(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
-	p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+	p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 	if err != nil {
 		t.Fatalf("Process of a sandbox that has ended: %v", err)
 	}
 	for from, want := range map[int64]string{0: "ready\ncaught\n", 6: "caught\n", atoll.FromNow: ""} {
 		scr := newScreen()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr, StdoutFrom: from}); err != nil || scr.text() != want {
-			t.Errorf("Attach from %d: %q, %v, want %q", from, scr.text(), err, want)
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr, StdoutFrom: from}); err != nil || scr.readText() != want {
+			t.Errorf("Attach from %d: %q, %v, want %q", from, scr.readText(), err, want)
 		}
 	}
-	if exit := h.wait(t, p); exit.Code != 42 {
+	if exit := h.waitExit(t, p); exit.Code != 42 {
 		t.Errorf("the exit is %+v, want code 42", exit)
 	}
-	wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), atoll.ErrStopped)
-	all, err := atoll.Processes(h.ctx(t), sb)
+	wantKind(t, "Signal", p.Signal(h.newContext(t), atoll.SIGTERM), atoll.ErrStopped)
+	all, err := atoll.Processes(h.newContext(t), sb)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		return
 	}
@@ -540,7 +540,7 @@ func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
 		{"Volumes", func(ctx context.Context) error { return errOf(atoll.Volumes(ctx, h.p, "")) }},
 		{"Workspaces", func(ctx context.Context) error { return errOf(workspace.List(ctx, h.p, "")) }},
 		{"Snapshots", func(ctx context.Context) error { return errOf(atoll.Snapshots(ctx, h.p)) }},
-		{"Prepare", func(ctx context.Context) error { return atoll.Prepare(ctx, h.p, h.spec(atoll.Spec{}), nil) }},
+		{"Prepare", func(ctx context.Context) error { return atoll.Prepare(ctx, h.p, h.completeSpec(atoll.Spec{}), nil) }},
 		{"List of files", func(ctx context.Context) error { return errOf(files.List(ctx, ".", true)) }},
 		{"Stat", func(ctx context.Context) error { return errOf(files.Stat(ctx, "/")) }},
 		{"Write", func(ctx context.Context) error { return atoll.WriteFile(ctx, sb, "f", []byte("x"), 0) }},
@@ -550,10 +550,10 @@ func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
 	}
 }
 
-// broughtDown is an error when a process whose sandbox was stopped or removed
+// checkKilledExit is an error when a process whose sandbox was stopped or removed
 // has an exit, and another one than that it was killed: to those who wait, it is
 // no accident.
-func (h *harness) broughtDown(exit atoll.Exit, err error) error {
+func (h *harness) checkKilledExit(exit atoll.Exit, err error) error {
 	killed := h.killedBy(exit, atoll.SIGKILL) || h.killedBy(exit, atoll.SIGTERM)
 	if err != nil || killed && !strings.Contains(exit.Reason, "died") {
 		return nil

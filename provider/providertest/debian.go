@@ -10,9 +10,9 @@ import (
 )
 
 // A sandbox of a whole distribution takes its time to be made: so there is one.
-var debians = []promise{
+var debianPromises = []promise{
 	{"programs of a distribution do in a sandbox what they do elsewhere", []need{needImages, needDebian}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Image: h.cfg.debian(t)})
+		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.debian(t)})
 		for _, tt := range []struct {
 			name, stdin string
 			args        []string
@@ -28,7 +28,7 @@ var debians = []promise{
 			{"what makes packages and installs them works", "", []string{"sh", "-ec", packageWorks}, 0, "installed 1.0", ""},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
-				res := h.capture(t, sb, &atoll.Command{Args: tt.args, Stdin: strings.NewReader(tt.stdin)})
+				res := h.runCommand(t, sb, &atoll.Command{Args: tt.args, Stdin: strings.NewReader(tt.stdin)})
 				if res.Exit.Code != tt.code || !strings.Contains(string(res.Stdout), tt.out) || !strings.Contains(string(res.Stderr), tt.err) {
 					t.Errorf("exit %+v, want code %d; printed %q, want %q; complained %q, want %q", res.Exit, tt.code, res.Stdout, tt.out, res.Stderr, tt.err)
 				}
@@ -42,7 +42,7 @@ var debians = []promise{
 					if home != "/var/www" {
 						cmd.Env = []string{"HOME=" + home}
 					}
-					if got, want := h.output(t, sb, cmd), "www-data\nwww-data\n"+home; got != want {
+					if got, want := h.runForOutput(t, sb, cmd), "www-data\nwww-data\n"+home; got != want {
 						t.Errorf("www-data is %q, want %q", got, want)
 					}
 				}
@@ -50,24 +50,24 @@ var debians = []promise{
 		}
 		if caps.TTY {
 			t.Run("its shell is that of a terminal", func(t *testing.T) {
-				p, keyboard, scr := h.terminal(t, sb, &atoll.Command{})
+				p, keyboard, scr := h.startOnTerminal(t, sb, &atoll.Command{})
 				_, _ = io.WriteString(keyboard, "echo ba''sh ${BASH_VERSINFO[0]}\r")
-				scr.expect(t, h, "bash 5\r\n")
-				h.kill(t, p)
+				scr.waitForText(t, h, "bash 5\r\n")
+				h.killProcess(t, p)
 			})
 		}
 		if caps.Dial && caps.Files {
-			t.Run("its servers serve those outside", func(t *testing.T) { h.visits(t, sb) })
+			t.Run("its servers serve those outside", func(t *testing.T) { h.fetchFromServer(t, sb) })
 		}
 	}},
 }
 
-// visits gets a file from python's server.
-func (h *harness) visits(t *testing.T, sb atoll.Sandbox) {
-	h.write(t, sb, "site/index.html", "served")
-	server := h.start(t, sb, &atoll.Command{Args: []string{"python3", "-m", "http.server", "8000", "-d", "site"}})
+// fetchFromServer gets a file from python's server.
+func (h *harness) fetchFromServer(t *testing.T, sb atoll.Sandbox) {
+	h.writeFile(t, sb, "site/index.html", "served")
+	server := h.startProcess(t, sb, &atoll.Command{Args: []string{"python3", "-m", "http.server", "8000", "-d", "site"}})
 	client := atoll.HTTPClient(sb, 8000)
-	h.poll(t, h.short(), func() error {
+	h.waitUntil(t, h.shortLimit(), func() error {
 		resp, err := client.Get("http://localhost/")
 		if err != nil {
 			return err
@@ -78,7 +78,7 @@ func (h *harness) visits(t *testing.T, sb atoll.Sandbox) {
 		}
 		return nil
 	})
-	h.kill(t, server)
+	h.killProcess(t, server)
 }
 
 // pythonWorks uses what sandboxes have got wrong before: shared memory and

@@ -13,10 +13,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var dials = []promise{
+var dialPromises = []promise{
 	{"Dial connects to a port inside, both ways", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		c := h.dial(t, sb, h.serve(t, sb))
+		sb := h.plainSandbox(t)
+		c := h.dialPort(t, sb, h.startEchoServer(t, sb))
 		for _, text := range []string{"hello", "again"} {
 			if _, err := io.WriteString(c, text); err != nil {
 				t.Fatalf("Write: %v", err)
@@ -28,13 +28,13 @@ var dials = []promise{
 		}
 	}},
 	{"a connection can be closed for writing and read to its end", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		c := h.dial(t, sb, h.serve(t, sb))
+		sb := h.plainSandbox(t)
+		c := h.dialPort(t, sb, h.startEchoServer(t, sb))
 		half, ok := c.(interface{ CloseWrite() error })
 		if !ok {
 			t.Fatalf("a %T has no CloseWrite", c)
 		}
-		data := pattern(1 << 20)
+		data := patternBytes(1 << 20)
 		sent := make(chan error, 1)
 		go func() {
 			_, err := c.Write(data)
@@ -44,13 +44,13 @@ var dials = []promise{
 		if err := errors.Join(err, <-sent); err != nil {
 			t.Errorf("sending and receiving: %v", err)
 		}
-		if d := differ(got, data); d != "" {
+		if d := describeDiff(got, data); d != "" {
 			t.Errorf("the server sent %s", d)
 		}
 	}},
 	{"a port where nobody listens is ErrUnavailable of this sandbox", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		_, err := atoll.Dial(h.ctx(t), sb, 4999)
+		sb := h.plainSandbox(t)
+		_, err := atoll.Dial(h.newContext(t), sb, 4999)
 		wantKind(t, "Dial", err, atoll.ErrUnavailable)
 		var e *atoll.Error
 		if !errors.As(err, &e) || e.ID != sb.ID() {
@@ -58,9 +58,9 @@ var dials = []promise{
 		}
 	}},
 	{"a port that is none is ErrInvalid", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for _, port := range []int{-1, 0, 65536} {
-			_, err := atoll.Dial(h.ctx(t), sb, port)
+			_, err := atoll.Dial(h.newContext(t), sb, port)
 			wantKind(t, fmt.Sprintf("Dial %d", port), err, atoll.ErrInvalid)
 		}
 	}},
@@ -70,7 +70,7 @@ var dials = []promise{
 			t.Fatal(err)
 		}
 		defer l.Close()
-		c, err := atoll.Dial(h.ctx(t), h.idle(t), l.Addr().(*net.TCPAddr).Port)
+		c, err := atoll.Dial(h.newContext(t), h.plainSandbox(t), l.Addr().(*net.TCPAddr).Port)
 		if err == nil {
 			c.Close()
 			t.Fatal("Dial reached a port of the host")
@@ -78,9 +78,9 @@ var dials = []promise{
 		wantKind(t, "Dial", err, atoll.ErrUnavailable)
 	}},
 	{"HTTPClient asks the server inside, whatever the URL's host and wherever it redirects to", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		port := freePort(t)
-		h.start(t, sb, word("web", port))
+		h.startProcess(t, sb, scriptCommand("web", port))
 		client := atoll.HTTPClient(sb, port)
 		for url, want := range map[string]string{
 			"http://localhost/health":      "localhost /health",
@@ -88,8 +88,8 @@ var dials = []promise{
 			"http://agent.example.com/out": "example.com /in",
 		} {
 			var got string
-			h.poll(t, h.short(), func() (err error) { // until the server has started
-				got, err = fetch(h.ctx(t), client, url)
+			h.waitUntil(t, h.shortLimit(), func() (err error) { // until the server has started
+				got, err = fetchURL(h.newContext(t), client, url)
 				return err
 			})
 			if got != want {
@@ -98,26 +98,26 @@ var dials = []promise{
 		}
 	}},
 	{"HTTPClient says what Dial fails with", []need{needDial}, func(t *testing.T, h *harness) {
-		_, err := fetch(h.ctx(t), atoll.HTTPClient(h.idle(t), 4999), "http://localhost/")
+		_, err := fetchURL(h.newContext(t), atoll.HTTPClient(h.plainSandbox(t), 4999), "http://localhost/")
 		wantKind(t, "GET", err, atoll.ErrUnavailable)
 	}},
 	{"connections end when the sandbox is removed", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		c := h.dial(t, sb, h.serve(t, sb))
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		sb := h.plainSandbox(t)
+		c := h.dialPort(t, sb, h.startEchoServer(t, sb))
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		within(t, h.short(), "Read after Remove", func() {
+		runWithin(t, h.shortLimit(), "Read after Remove", func() {
 			if n, err := io.Copy(io.Discard, c); n != 0 {
 				t.Errorf("read %d bytes, %v", n, err)
 			}
 		})
 	}},
 	{"many connections one after the other leave nothing behind", []need{needDial}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		port := h.serve(t, sb)
+		sb := h.plainSandbox(t)
+		port := h.startEchoServer(t, sb)
 		for i := range 20 {
-			c := h.dial(t, sb, port)
+			c := h.dialPort(t, sb, port)
 			msg := []byte{byte(i)}
 			c.Write(msg)
 			got := make([]byte, 1)
@@ -129,8 +129,8 @@ var dials = []promise{
 	}},
 }
 
-// fetch returns what is at the URL.
-func fetch(ctx context.Context, client *http.Client, url string) (string, error) {
+// fetchURL returns what is at the URL.
+func fetchURL(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
@@ -144,11 +144,11 @@ func fetch(ctx context.Context, client *http.Client, url string) (string, error)
 	return string(body), err
 }
 
-// serve starts an echo server inside and returns its port.
-func (h *harness) serve(t *testing.T, sb atoll.Sandbox) int {
+// startEchoServer starts an echo server inside and returns its port.
+func (h *harness) startEchoServer(t *testing.T, sb atoll.Sandbox) int {
 	t.Helper()
 	port := freePort(t)
-	h.start(t, sb, word("serve", port))
+	h.startProcess(t, sb, scriptCommand("serve", port))
 	return port
 }
 
@@ -164,12 +164,12 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// dial connects to a server that may still be starting.
-func (h *harness) dial(t *testing.T, sb atoll.Sandbox, port int) net.Conn {
+// dialPort connects to a server that may still be starting.
+func (h *harness) dialPort(t *testing.T, sb atoll.Sandbox, port int) net.Conn {
 	t.Helper()
 	var c net.Conn
-	h.poll(t, h.short(), func() (err error) {
-		c, err = atoll.Dial(h.ctx(t), sb, port)
+	h.waitUntil(t, h.shortLimit(), func() (err error) {
+		c, err = atoll.Dial(h.newContext(t), sb, port)
 		return err
 	})
 	t.Cleanup(func() { c.Close() })
@@ -178,10 +178,10 @@ func (h *harness) dial(t *testing.T, sb atoll.Sandbox, port int) net.Conn {
 
 var errRefused = errors.New("it cannot be reached")
 
-// connect connects from inside.
-func (h *harness) connect(t *testing.T, sb atoll.Sandbox, host string, port int) error {
+// connectFromInside connects from inside.
+func (h *harness) connectFromInside(t *testing.T, sb atoll.Sandbox, host string, port int) error {
 	t.Helper()
-	switch code := h.code(t, sb, word("connect", host, port)); code {
+	switch code := h.runForCode(t, sb, scriptCommand("connect", host, port)); code {
 	case 0:
 		return nil
 	case 99:

@@ -9,37 +9,37 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var errs = []promise{
+var errorPromises = []promise{
 	{"no such sandbox is ErrNotFound", nil, func(t *testing.T, h *harness) {
 		for _, id := range []string{atoll.NewID(), "6f9619ff-8b86-4011-b42d-00cf4fc964ff"} {
-			_, err := h.p.Get(h.ctx(t), id)
+			_, err := h.p.Get(h.newContext(t), id)
 			wantKind(t, "Get", err, atoll.ErrNotFound)
 		}
 		for _, ref := range []string{"no-such-name", atoll.NewID(), "not a name"} {
-			_, err := atoll.Resolve(h.ctx(t), h.p, "", ref)
+			_, err := atoll.Resolve(h.newContext(t), h.p, "", ref)
 			wantKind(t, "Resolve "+ref, err, atoll.ErrNotFound)
 		}
 	}},
 	{"what is no id is no sandbox", nil, func(t *testing.T, h *harness) {
 		for _, id := range []string{"", "web", "../../etc", "6f9619ff8b864011b42d00cf4fc964f", "%2e%2e", "a/b"} {
-			_, err := h.p.Get(h.ctx(t), id)
+			_, err := h.p.Get(h.newContext(t), id)
 			wantKind(t, "Get "+id, err, atoll.ErrNotFound, atoll.ErrInvalid)
 		}
 	}},
 	{"no such process is ErrNotExist, also when there is no main one", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for _, id := range []string{"nope", atoll.MainProcess, "../x", ""} {
-			_, err := sb.Process(h.ctx(t), id)
+			_, err := sb.Process(h.newContext(t), id)
 			wantKind(t, "Process "+id, err, atoll.ErrNotExist, atoll.ErrInvalid)
 		}
 	}},
 	{"errors match the standard ones of the same meaning", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		_, taken := h.p.Create(h.ctx(t), h.spec(atoll.Spec{ID: sb.ID()}))
-		_, invalid := h.p.Create(h.ctx(t), h.spec(atoll.Spec{ID: "x"}))
-		_, noProcess := sb.Process(h.ctx(t), "nope")
-		p := h.start(t, sb, program("true"))
-		h.wait(t, p)
+		sb := h.plainSandbox(t)
+		_, taken := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{ID: sb.ID()}))
+		_, invalid := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{ID: "x"}))
+		_, noProcess := sb.Process(h.newContext(t), "nope")
+		p := h.startProcess(t, sb, programCommand("true"))
+		h.waitExit(t, p)
 		for _, c := range []struct {
 			what     string
 			err      error
@@ -48,7 +48,7 @@ var errs = []promise{
 			{"an id that is taken", taken, fs.ErrExist},
 			{"a spec that is invalid", invalid, fs.ErrInvalid},
 			{"no such process", noProcess, fs.ErrNotExist},
-			{"a process that ended", p.Signal(h.ctx(t), atoll.SIGTERM), os.ErrProcessDone},
+			{"a process that ended", p.Signal(h.newContext(t), atoll.SIGTERM), os.ErrProcessDone},
 		} {
 			if !errors.Is(c.err, c.standard) {
 				t.Errorf("%s: error %v does not match %v", c.what, c.err, c.standard)
@@ -56,16 +56,16 @@ var errs = []promise{
 		}
 	}},
 	{"a signal that is none is refused", nil, func(t *testing.T, h *harness) {
-		p, _ := h.started(t, h.idle(t), word("ready"))
+		p, _ := h.startReady(t, h.plainSandbox(t), scriptCommand("ready"))
 		for _, sig := range []atoll.Signal{0, -1, 65, 1000} {
-			wantKind(t, "Signal", p.Signal(h.ctx(t), sig), atoll.ErrInvalid)
+			wantKind(t, "Signal", p.Signal(h.newContext(t), sig), atoll.ErrInvalid)
 		}
-		h.kill(t, p)
+		h.killProcess(t, p)
 	}},
 	{"List selects by name, project, label and state", nil, func(t *testing.T, h *harness) {
-		a := h.create(t, atoll.Spec{Name: "a", Labels: map[string]string{"color": "red", "size": "s"}})
-		b := h.create(t, atoll.Spec{Name: "b", Project: "other", Labels: map[string]string{"color": "red"}})
-		c := h.create(t, atoll.Spec{Name: "c", NoStart: true})
+		a := h.createSandbox(t, atoll.Spec{Name: "a", Labels: map[string]string{"color": "red", "size": "s"}})
+		b := h.createSandbox(t, atoll.Spec{Name: "b", Project: "other", Labels: map[string]string{"color": "red"}})
+		c := h.createSandbox(t, atoll.Spec{Name: "c", NoStart: true})
 		for _, q := range []struct {
 			f    atoll.Filter
 			want []atoll.Sandbox
@@ -82,7 +82,7 @@ var errs = []promise{
 			{atoll.Filter{States: []atoll.State{atoll.StateCreated, atoll.StateRunning}}, []atoll.Sandbox{a, b, c}},
 			{atoll.Filter{Project: "other", States: []atoll.State{atoll.StateCreated}}, nil},
 		} {
-			all, err := h.p.List(h.ctx(t), q.f)
+			all, err := h.p.List(h.newContext(t), q.f)
 			if err != nil || len(all) != len(q.want) {
 				t.Errorf("List(%+v): %d sandboxes, %v; want %d", q.f, len(all), err, len(q.want))
 				continue

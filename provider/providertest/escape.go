@@ -29,73 +29,73 @@ func needSharedKernel(i atoll.Info, _ *config) string {
 }
 
 // A hostile program, which is root inside, tries to get out.
-var escapees = []promise{
+var escapePromises = []promise{
 	{"no way leads to a file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
-		in := h.intruder(t, h.idle(t))
-		in.fails(t, "files", handleOf(in.secret.file))
+		in := h.newAttacker(t, h.plainSandbox(t))
+		in.checkAttackFails(t, "files", handleOf(in.secret.file))
 	}},
 	{"no device of the host can be had, and nothing that tells of its memory", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
-		h.intruder(t, h.idle(t)).fails(t, "devices", hostDevices(t)...)
+		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "devices", hostDevices(t)...)
 	}},
 	{"root inside has no power over a kernel that is not its own", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
-		in := h.intruder(t, h.idle(t))
-		in.fails(t, "kernel")
-		in.fails(t, "spaces")
+		in := h.newAttacker(t, h.plainSandbox(t))
+		in.checkAttackFails(t, "kernel")
+		in.checkAttackFails(t, "spaces")
 	}},
 	{"neither io_uring nor an odd socket leads around the walls", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
-		h.intruder(t, h.idle(t)).fails(t, "doors")
+		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "doors")
 	}},
 	{"nothing that the host's kernel is told by can be written", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
-		h.intruder(t, h.idle(t)).fails(t, "knobs")
+		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "knobs")
 	}},
 	{"no set-user-ID program makes a user another", []need{needWalls, needUsers}, func(t *testing.T, h *harness) {
-		in := h.intruder(t, h.create(t, atoll.Spec{User: "root"}))
+		in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{User: "root"}))
 		for _, dir := range []string{"/tmp", "/work"} {
 			setuid := dir + "/hostile-setuid"
-			h.output(t, in.sb, program("cp", in.path, setuid))
-			h.output(t, in.sb, program("chmod", "6755", setuid))
-			cmd := in.attack("whoami")
+			h.runForOutput(t, in.sb, programCommand("cp", in.path, setuid))
+			h.runForOutput(t, in.sb, programCommand("chmod", "6755", setuid))
+			cmd := in.attackCommand("whoami")
 			cmd.Args[0], cmd.User = setuid, "1234:2345"
-			in.judge(t, h.capture(t, in.sb, cmd))
+			in.checkAttackOutput(t, h.runCommand(t, in.sb, cmd))
 		}
 	}},
-	{"a program that kills, stops and traces all it can reaches nobody outside", []need{needWalls}, slaughter},
+	{"a program that kills, stops and traces all it can reaches nobody outside", []need{needWalls}, attackProcesses},
 	{"sockets of the host cannot be reached, in whatever network", []need{needWalls}, func(t *testing.T, h *harness) {
-		for _, network := range h.networks() {
+		for _, network := range h.listNetworks() {
 			t.Run(string(network.Mode), func(t *testing.T) {
-				in := h.intruder(t, h.create(t, atoll.Spec{Network: network}))
-				in.fails(t, "sockets", append(hostSockets(t, in.secret), metadata...)...)
+				in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{Network: network}))
+				in.checkAttackFails(t, "sockets", append(hostSockets(t, in.secret), metadata...)...)
 			})
 		}
 	}},
 	{"links that change while files are served lead to nothing of the host", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
-		in := h.intruder(t, h.idle(t))
+		in := h.newAttacker(t, h.plainSandbox(t))
 		for _, dir := range []string{"/work", "/tmp"} {
 			victim := in.secret.dir
-			in.begins(t, "flip", dir+"/dir", victim, strings.Repeat("../", 20)+victim, "/proc/self/root"+victim, "/proc/1/root"+victim, "/proc/1/cwd")
-			h.serves(t, in.sb, dir+"/dir", in.secret.text)
-			in.goesOn(t)
-			in.secret.untouched(t)
+			in.startAttack(t, "flip", dir+"/dir", victim, strings.Repeat("../", 20)+victim, "/proc/self/root"+victim, "/proc/1/root"+victim, "/proc/1/cwd")
+			h.raceFileCalls(t, in.sb, dir+"/dir", in.secret.text)
+			in.checkAttacksRun(t)
+			in.secret.checkUntouched(t)
 		}
 	}},
 	{"links that change while files are served lead a user to nothing of root's", []need{needWalls, needFiles, needUsers}, func(t *testing.T, h *harness) {
-		in := h.intruder(t, h.create(t, atoll.Spec{User: "1234:2345"}))
+		in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{User: "1234:2345"}))
 		asRoot := func(cmd *atoll.Command) *atoll.Command {
 			cmd.User = "root"
 			return cmd
 		}
 		const private = "/var/tmp/private"
-		h.output(t, in.sb, asRoot(program("mkdir", "-m", "700", private)))
-		h.output(t, in.sb, asRoot(word("store", private+"/secret", in.secret.text)))
+		h.runForOutput(t, in.sb, asRoot(programCommand("mkdir", "-m", "700", private)))
+		h.runForOutput(t, in.sb, asRoot(scriptCommand("store", private+"/secret", in.secret.text)))
 		for _, dir := range []string{"/work", "/tmp"} {
-			in.begins(t, "flip", dir+"/dir", private, "/proc/self/root"+private, "../var/tmp/private")
-			h.serves(t, in.sb, dir+"/dir", in.secret.text)
-			in.goesOn(t)
+			in.startAttack(t, "flip", dir+"/dir", private, "/proc/self/root"+private, "../var/tmp/private")
+			h.raceFileCalls(t, in.sb, dir+"/dir", in.secret.text)
+			in.checkAttacksRun(t)
 		}
-		if got := h.output(t, in.sb, asRoot(program("ls", private))); got != "secret" {
+		if got := h.runForOutput(t, in.sb, asRoot(programCommand("ls", private))); got != "secret" {
 			t.Errorf("root's directory holds %q", got)
 		}
-		if got := h.output(t, in.sb, asRoot(program("cat", private+"/secret"))); got != in.secret.text {
+		if got := h.runForOutput(t, in.sb, asRoot(programCommand("cat", private+"/secret"))); got != in.secret.text {
 			t.Errorf("root's file holds %q", got)
 		}
 	}},
@@ -118,8 +118,8 @@ func hostDevices(t *testing.T) []string {
 	return out
 }
 
-// networks are those that a sandbox can have without being asked where to.
-func (h *harness) networks() []atoll.Network {
+// listNetworks are those that a sandbox can have without being asked where to.
+func (h *harness) listNetworks() []atoll.Network {
 	caps := h.p.Info().Caps
 	var all []atoll.Network
 	if caps.NetworkNone {
@@ -143,7 +143,7 @@ var metadata = []string{
 
 // hostSockets listens at all sorts of addresses of this machine, and returns them as
 // seen from inside, as pairs of network and address.
-func hostSockets(t *testing.T, s secret) (pairs []string) {
+func hostSockets(t *testing.T, s hostSecret) (pairs []string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "atoll") // a short name
 	if err != nil {
@@ -167,8 +167,8 @@ func hostSockets(t *testing.T, s secret) (pairs []string) {
 	for _, as := range []string{"/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/systemd/private", "/run/dbus/system_bus_socket", "@/containerd-shim/default.sock"} {
 		pairs = append(pairs, "unix", as)
 	}
-	for _, ip := range addresses(t) {
-		pairs = append(pairs, "tcp", listen(t, ip).String())
+	for _, ip := range listAddresses(t) {
+		pairs = append(pairs, "tcp", listenOn(t, ip).String())
 		if ip.Is4() {
 			_, port, _ := net.SplitHostPort(pairs[len(pairs)-1])
 			pairs = append(pairs, "tcp", "[::ffff:"+ip.String()+"]:"+port, "tcp", "[64:ff9b::"+ip.String()+"]:"+port)
@@ -180,9 +180,9 @@ func hostSockets(t *testing.T, s secret) (pairs []string) {
 	return pairs
 }
 
-// slaughter has a program attack every process that it can name, of the host, of
+// attackProcesses has a program attack every process that it can name, of the host, of
 // another sandbox and of its own.
-func slaughter(t *testing.T, h *harness) {
+func attackProcesses(t *testing.T, h *harness) {
 	victim := exec.Command("sleep", "1000")
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
@@ -191,34 +191,34 @@ func slaughter(t *testing.T, h *harness) {
 		_ = victim.Process.Kill()
 		_ = victim.Wait()
 	}()
-	before := traits(t, victim.Process.Pid)
-	neighbour := h.idle(t)
-	_, scr := h.started(t, neighbour, word("drip"))
-	in := h.intruder(t, h.create(t, atoll.Spec{}))
+	before := readTraits(t, victim.Process.Pid)
+	neighbour := h.plainSandbox(t)
+	_, scr := h.startReady(t, neighbour, scriptCommand("drip"))
+	in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{}))
 	wait, attack := io.Pipe() // it may stop who tells that it has begun
 	defer attack.Close()
-	in.beginsWith(t, wait, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
+	in.startAttackWithInput(t, wait, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
 	_ = attack.Close()
-	shown := len(scr.text())
+	shown := len(scr.readText())
 	time.Sleep(10 * aMoment) // nothing tells that it has gone through all that it sees
-	scr.until(t, h, "later numbers", func(text string) bool { return len(text) > shown+10 })
-	h.output(t, neighbour, program("echo", "unharmed"))
-	if after := traits(t, victim.Process.Pid); after != before {
+	scr.waitUntil(t, h, "later numbers", func(text string) bool { return len(text) > shown+10 })
+	h.runForOutput(t, neighbour, programCommand("echo", "unharmed"))
+	if after := readTraits(t, victim.Process.Pid); after != before {
 		t.Errorf("the host's process is now %q, was %q", after, before)
 	}
-	st := h.status(t, in.sb)
+	st := h.getStatus(t, in.sb)
 	if st.State != atoll.StateRunning && st.State != atoll.StateStopped && (st.State != atoll.StateFailed || st.Reason == "") {
 		t.Errorf("the sandbox itself is %s (%q), want it running, stopped, or failed with a reason", st.State, st.Reason)
 	}
-	within(t, h.long(), "Remove", func() {
-		if err := in.sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+	runWithin(t, h.longLimit(), "Remove", func() {
+		if err := in.sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
 	})
 }
 
-// traits are what others can change of a process.
-func traits(t *testing.T, pid int) string {
+// readTraits are what others can change of a process.
+func readTraits(t *testing.T, pid int) string {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -246,11 +246,11 @@ func traits(t *testing.T, pid int) string {
 	return fmt.Sprintf("%snice %s, limits %x", &out, nice, sha256.Sum256(limits))
 }
 
-// serves does with dir what can be done with files for a while, during which a program
+// raceFileCalls does with dir what can be done with files for a while, during which a program
 // makes it a link to where text is. Some of it fails, and none of it finds the text.
-func (h *harness) serves(t *testing.T, sb atoll.Sandbox, dir, text string) {
+func (h *harness) raceFileCalls(t *testing.T, sb atoll.Sandbox, dir, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(h.ctx(t), h.short())
+	ctx, cancel := context.WithTimeout(h.newContext(t), h.shortLimit())
 	defer cancel()
 	var packed bytes.Buffer
 	w := tar.NewWriter(&packed)

@@ -10,11 +10,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-var expiry = []promise{
+var expiryPromises = []promise{
 	{"TTL removes it", nil, func(t *testing.T, h *harness) {
 		begin := time.Now()
-		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(time.Second)})
-		st, err := sb.Status(h.ctx(t))
+		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(time.Second)})
+		st, err := sb.Status(h.newContext(t))
 		switch want := st.Created.Add(time.Second); {
 		case atoll.KindOf(err) == atoll.ErrNotFound && time.Since(begin) > time.Second:
 			t.Log("it was gone before anybody could look")
@@ -23,28 +23,28 @@ var expiry = []promise{
 		case st.Expires.Sub(want).Abs() > time.Second:
 			t.Errorf("expires %v, want %v", st.Expires, want)
 		}
-		h.gone(t, sb, h.short()+time.Second)
+		h.waitUntilGone(t, sb, h.shortLimit()+time.Second)
 	}},
 	{"TTL removes a stopped one too, and one never started", nil, func(t *testing.T, h *harness) {
 		ttl := atoll.Duration(time.Second)
-		never, sb := h.create(t, atoll.Spec{TTL: ttl, NoStart: true}), h.create(t, atoll.Spec{TTL: ttl})
-		if err := sb.Stop(h.ctx(t), 0); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+		never, sb := h.createSandbox(t, atoll.Spec{TTL: ttl, NoStart: true}), h.createSandbox(t, atoll.Spec{TTL: ttl})
+		if err := sb.Stop(h.newContext(t), 0); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 			t.Errorf("Stop: %v", err)
 		}
-		h.poll(t, h.short()+time.Second, func() error { return empty(h.ctx(t), h.p) })
-		h.gone(t, never, 0)
-		h.gone(t, sb, 0)
+		h.waitUntil(t, h.shortLimit()+time.Second, func() error { return checkEmpty(h.newContext(t), h.p) })
+		h.waitUntilGone(t, never, 0)
+		h.waitUntilGone(t, sb, 0)
 	}},
 	{"Extend gives it more time, or less", []need{needExtend}, func(t *testing.T, h *harness) {
 		const second = atoll.Duration(time.Second)
 		begin := time.Now()
-		less := h.create(t, atoll.Spec{TTL: 3600 * second})
+		less := h.createSandbox(t, atoll.Spec{TTL: 3600 * second})
 		brief := max(4*second, atoll.Duration(2*time.Since(begin))) // the next are made meanwhile
 		extended := func(to atoll.Duration) atoll.Sandbox {
 			for ; ; brief *= 2 {
-				sb := h.create(t, atoll.Spec{TTL: brief})
-				err := atoll.Extend(h.ctx(t), sb, to)
-				if atoll.KindOf(err) == atoll.ErrNotFound && time.Duration(brief) < h.long() {
+				sb := h.createSandbox(t, atoll.Spec{TTL: brief})
+				err := atoll.Extend(h.newContext(t), sb, to)
+				if atoll.KindOf(err) == atoll.ErrNotFound && time.Duration(brief) < h.longLimit() {
 					t.Logf("it was gone after %s, before it could be extended", brief)
 					continue // a busy machine gets longer
 				}
@@ -56,64 +56,64 @@ var expiry = []promise{
 		}
 		more, never := extended(3600*second), extended(atoll.Never)
 		over := time.Now().Add(time.Duration(brief))
-		if err := atoll.Extend(h.ctx(t), less, second); err != nil {
+		if err := atoll.Extend(h.newContext(t), less, second); err != nil {
 			t.Fatalf("Extend by %s: %v", second, err)
 		}
-		if left := time.Until(h.status(t, more).Expires); left < 3500*time.Second || left > 3600*time.Second {
+		if left := time.Until(h.getStatus(t, more).Expires); left < 3500*time.Second || left > 3600*time.Second {
 			t.Errorf("%s are left of an hour", left)
 		}
-		if got := h.status(t, never).Expires; !got.IsZero() {
+		if got := h.getStatus(t, never).Expires; !got.IsZero() {
 			t.Errorf("with never it expires %s", got)
 		}
-		h.poll(t, h.short()+time.Second, func() error {
-			if _, err := h.p.Get(h.ctx(t), less.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
+		h.waitUntil(t, h.shortLimit()+time.Second, func() error {
+			if _, err := h.p.Get(h.newContext(t), less.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
 				return fmt.Errorf("Get: %v, want not found", err)
 			}
 			return nil
 		})
 		time.Sleep(time.Until(over)) // the seconds of the others, too
 		for _, sb := range []atoll.Sandbox{more, never} {
-			if st := h.status(t, sb); st.State != atoll.StateRunning {
+			if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
 				t.Errorf("it is %s: %s", st.State, st.Reason)
 			}
 		}
 	}},
 	{"Extend holds for one that is stopped", []need{needExtend, needRestart}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(time.Hour)})
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(time.Hour)})
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if err := atoll.Extend(h.ctx(t), sb, atoll.Duration(time.Second)); err != nil {
+		if err := atoll.Extend(h.newContext(t), sb, atoll.Duration(time.Second)); err != nil {
 			t.Fatalf("Extend: %v", err)
 		}
-		h.gone(t, sb, h.short()+time.Second)
+		h.waitUntilGone(t, sb, h.shortLimit()+time.Second)
 	}},
 	{"Extend refuses what makes no sense", []need{needExtend}, func(t *testing.T, h *harness) {
 		hour := atoll.Duration(time.Hour)
-		limited, always := h.create(t, atoll.Spec{TTL: hour}), h.idle(t)
-		wantKind(t, "Extend by nothing", atoll.Extend(h.ctx(t), limited, 0), atoll.ErrInvalid)
-		wantKind(t, "Extend backwards", atoll.Extend(h.ctx(t), limited, -hour), atoll.ErrInvalid)
-		wantKind(t, "Extend of one that does not expire", atoll.Extend(h.ctx(t), always, hour), atoll.ErrInvalid)
-		if err := limited.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		limited, always := h.createSandbox(t, atoll.Spec{TTL: hour}), h.plainSandbox(t)
+		wantKind(t, "Extend by nothing", atoll.Extend(h.newContext(t), limited, 0), atoll.ErrInvalid)
+		wantKind(t, "Extend backwards", atoll.Extend(h.newContext(t), limited, -hour), atoll.ErrInvalid)
+		wantKind(t, "Extend of one that does not expire", atoll.Extend(h.newContext(t), always, hour), atoll.ErrInvalid)
+		if err := limited.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		wantKind(t, "Extend of one that is removed", atoll.Extend(h.ctx(t), limited, hour), atoll.ErrNotFound)
-		again := h.create(t, atoll.Spec{ID: limited.ID()})
-		if got := h.status(t, again).Expires; !got.IsZero() {
+		wantKind(t, "Extend of one that is removed", atoll.Extend(h.newContext(t), limited, hour), atoll.ErrNotFound)
+		again := h.createSandbox(t, atoll.Spec{ID: limited.ID()})
+		if got := h.getStatus(t, again).Expires; !got.IsZero() {
 			t.Errorf("another of its id expires %s", got)
 		}
 	}},
 	{"IdleRemove removes it when nobody uses it", []need{needIdleStop}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{IdleStop: atoll.Duration(time.Second), IdleRemove: true})
-		h.gone(t, sb, 2*h.short()+time.Second)
+		sb := h.createSandbox(t, atoll.Spec{IdleStop: atoll.Duration(time.Second), IdleRemove: true})
+		h.waitUntilGone(t, sb, 2*h.shortLimit()+time.Second)
 	}},
 	{"IdleStop stops it when nobody uses it, as Stop does", []need{needIdleStop, needRestart, needFiles}, func(t *testing.T, h *harness) {
 		idle := h.idleStop()
-		sb := h.create(t, atoll.Spec{IdleStop: atoll.Duration(idle)})
-		h.write(t, sb, "file", "kept")
+		sb := h.createSandbox(t, atoll.Spec{IdleStop: atoll.Duration(idle)})
+		h.writeFile(t, sb, "file", "kept")
 		var st atoll.Status
-		h.poll(t, idle+h.short(), func() error {
-			if st = h.status(t, sb); st.State != atoll.StateStopped {
+		h.waitUntil(t, idle+h.shortLimit(), func() error {
+			if st = h.getStatus(t, sb); st.State != atoll.StateStopped {
 				return fmt.Errorf("state is %q (%s), want it stopped", st.State, st.Reason)
 			}
 			return nil
@@ -121,27 +121,27 @@ var expiry = []promise{
 		if !strings.Contains(st.Reason, "nobody used it") || st.Exit != nil {
 			t.Errorf("reason %q, exit %v", st.Reason, st.Exit)
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
 		if h.keepsWork() {
-			h.holds(t, sb, "file", "kept")
+			h.checkContent(t, sb, "file", "kept")
 		}
 	}},
 	{"IdleStop leaves what is used", []need{needIdleStop}, func(t *testing.T, h *harness) {
 		idle := h.idleStop()
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		main := spec
-		main.Cmd = wordArgs("ready")
-		serving, executing := h.create(t, main), h.create(t, spec)
-		h.started(t, executing, word("ready"))
-		asked := h.create(t, spec)
+		main.Cmd = scriptArgs("ready")
+		serving, executing := h.createSandbox(t, main), h.createSandbox(t, spec)
+		h.startReady(t, executing, scriptCommand("ready"))
+		asked := h.createSandbox(t, spec)
 		for range 4 {
 			time.Sleep(idle / 3)
-			h.output(t, asked, program("echo", "again"))
+			h.runForOutput(t, asked, programCommand("echo", "again"))
 		}
 		for what, sb := range map[string]atoll.Sandbox{"a main process": serving, "a process": executing, "calls": asked} {
-			if st := h.status(t, sb); st.State != atoll.StateRunning {
+			if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
 				t.Errorf("with %s it is %s: %s", what, st.State, st.Reason)
 			}
 		}
@@ -149,34 +149,34 @@ var expiry = []promise{
 	{"IdleStop leaves one whose files are used", []need{needIdleStop, needFiles}, func(t *testing.T, h *harness) {
 		idle := h.idleStop()
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
-		reading := h.create(t, spec)
-		h.write(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than is on its way
-		r, _, err := atoll.Files(reading).Read(h.ctx(t), "file", 0)
+		reading := h.createSandbox(t, spec)
+		h.writeFile(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than is on its way
+		r, _, err := atoll.Files(reading).Read(h.newContext(t), "file", 0)
 		if err != nil {
 			t.Fatalf("Read: %v", err)
 		}
 		defer r.Close()
-		writing := h.create(t, spec) // not before: what is above takes its time
-		content, w := pipe(t)
+		writing := h.createSandbox(t, spec) // not before: what is above takes its time
+		content, w := newPipe(t)
 		go func() {
 			fmt.Fprint(w, "written ")
 			time.Sleep(2 * idle)
 			fmt.Fprint(w, "slowly")
 			w.Close()
 		}()
-		if _, err := atoll.Files(writing).Write(h.ctx(t), "file", content, atoll.WriteOptions{}); err != nil {
+		if _, err := atoll.Files(writing).Write(h.newContext(t), "file", content, atoll.WriteOptions{}); err != nil {
 			t.Errorf("Write: %v", err)
 		}
 		written := time.Now()
-		if st := h.status(t, writing); st.State != atoll.StateRunning && st.Stopped.Before(written.Add(idle)) { // the answer may take its time
+		if st := h.getStatus(t, writing); st.State != atoll.StateRunning && st.Stopped.Before(written.Add(idle)) { // the answer may take its time
 			t.Errorf("while a file is written it is %s: %s", st.State, st.Reason)
 		}
-		if st := h.status(t, reading); st.State != atoll.StateRunning {
+		if st := h.getStatus(t, reading); st.State != atoll.StateRunning {
 			t.Errorf("while a file is read it is %s: %s", st.State, st.Reason)
 		}
 	}},
 	{"IdleStop can be lifted", nil, func(t *testing.T, h *harness) {
-		if got := h.status(t, h.create(t, atoll.Spec{IdleStop: atoll.Never})).Spec.IdleStop; got != atoll.Never {
+		if got := h.getStatus(t, h.createSandbox(t, atoll.Spec{IdleStop: atoll.Never})).Spec.IdleStop; got != atoll.Never {
 			t.Errorf("Spec.IdleStop is %v", got)
 		}
 	}},
@@ -185,20 +185,20 @@ var expiry = []promise{
 // idleStop is an IdleStop that lasts until a sandbox is used, also where that takes its time.
 // Since the suite waits for several of them, it does not grow as limits do.
 func (h *harness) idleStop() time.Duration {
-	return min(max(4*time.Second, h.short()/4), max(8*time.Second, testenv.Scale(4*time.Second)))
+	return min(max(4*time.Second, h.shortLimit()/4), max(8*time.Second, testenv.Scale(4*time.Second)))
 }
 
-// gone waits until nobody knows the sandbox any more.
-func (h *harness) gone(t *testing.T, sb atoll.Sandbox, limit time.Duration) {
+// waitUntilGone waits until nobody knows the sandbox any more.
+func (h *harness) waitUntilGone(t *testing.T, sb atoll.Sandbox, limit time.Duration) {
 	t.Helper()
-	h.poll(t, limit, func() error {
-		_, err := h.p.Get(h.ctx(t), sb.ID())
+	h.waitUntil(t, limit, func() error {
+		_, err := h.p.Get(h.newContext(t), sb.ID())
 		if atoll.KindOf(err) == atoll.ErrNotFound {
 			return nil
 		}
 		return fmt.Errorf("Get: %v, want not found", err)
 	})
-	_, err := sb.Status(h.ctx(t))
+	_, err := sb.Status(h.newContext(t))
 	wantKind(t, "Status", err, atoll.ErrNotFound)
-	nothingLeft(t, h, h.p)
+	checkNoSandbox(t, h, h.p)
 }

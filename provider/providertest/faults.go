@@ -44,8 +44,8 @@ func (p *Plan) Calls() []string {
 	return slices.Clone(p.calls)
 }
 
-// call records a call and fails it when it is the one.
-func (p *Plan) call(name, id string) error {
+// recordCall records a call and fails it when it is the one.
+func (p *Plan) recordCall(name, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls = append(p.calls, name)
@@ -63,7 +63,7 @@ func Faulty(p atoll.Provider, plan *Plan) atoll.Provider {
 	defer plan.mu.Unlock()
 	plan.provider = append(plan.provider, p)
 	return intercept.New(p, intercept.All, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
-		if err := plan.call(c.Op, cmp.Or(c.Process, c.Sandbox, c.Name, c.Project)); err != nil {
+		if err := plan.recordCall(c.Op, cmp.Or(c.Process, c.Sandbox, c.Name, c.Project)); err != nil {
 			return err
 		}
 		return next(ctx)
@@ -85,7 +85,7 @@ func EachFault(t *testing.T, scenario func(t *testing.T, plan *Plan), opts ...Op
 		t.Run(fmt.Sprintf("call %d fails", n), func(t *testing.T) {
 			checkLeaks(t, cfg)
 			scenario(t, plan)
-			plan.nothingLeft(t, cfg)
+			plan.checkNothingLeft(t, cfg)
 			if t.Failed() {
 				t.Logf("the calls were %s", strings.Join(plan.Calls(), ", "))
 			}
@@ -97,27 +97,27 @@ func EachFault(t *testing.T, scenario func(t *testing.T, plan *Plan), opts ...Op
 	t.Errorf("the scenario makes more than %d calls", enough)
 }
 
-func (p *Plan) nothingLeft(t *testing.T, cfg *config) {
+func (p *Plan) checkNothingLeft(t *testing.T, cfg *config) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cfg.long())
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.longLimit())
 	defer cancel()
 	for _, leaf := range p.provider {
-		if err := empty(ctx, leaf); err != nil {
+		if err := checkEmpty(ctx, leaf); err != nil {
 			t.Errorf("after the scenario: %v", err)
 		}
 	}
 }
 
-var faults = []promise{
+var faultPromises = []promise{
 	{"whatever call fails, it is told, and nothing is left", nil, func(t *testing.T, h *harness) {
 		for n := 1; ; n++ {
 			plan := FailCall(n)
-			if err := wholeLife(t, h, Faulty(h.p, plan)); plan.Fired() != (err != nil) {
+			if err := runLifecycle(t, h, Faulty(h.p, plan)); plan.Fired() != (err != nil) {
 				t.Errorf("call %d of %v failed: %v; the scenario said %v", n, plan.Calls(), plan.Fired(), err)
 			} else if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
 				t.Errorf("call %d failed with %v, want its kind kept", n, err)
 			}
-			nothingLeft(t, h, h.p)
+			checkNoSandbox(t, h, h.p)
 			if !plan.Fired() || t.Failed() {
 				return
 			}
@@ -125,14 +125,14 @@ var faults = []promise{
 	}},
 }
 
-// wholeLife makes a sandbox, uses it and removes it, and stops at the first
+// runLifecycle makes a sandbox, uses it and removes it, and stops at the first
 // error; a removal that fails is tried again.
-func wholeLife(t *testing.T, h *harness, p atoll.Provider) (err error) {
-	ctx := h.ctx(t)
-	if err := atoll.Prepare(ctx, p, h.spec(atoll.Spec{}), nil); err != nil {
+func runLifecycle(t *testing.T, h *harness, p atoll.Provider) (err error) {
+	ctx := h.newContext(t)
+	if err := atoll.Prepare(ctx, p, h.completeSpec(atoll.Spec{}), nil); err != nil {
 		return err
 	}
-	sb, err := p.Create(ctx, h.spec(atoll.Spec{Name: "whole"}))
+	sb, err := p.Create(ctx, h.completeSpec(atoll.Spec{Name: "whole"}))
 	if err != nil {
 		return err
 	}
@@ -153,14 +153,14 @@ func wholeLife(t *testing.T, h *harness, p atoll.Provider) (err error) {
 			return err
 		}
 	}
-	if _, err := atoll.Output(ctx, sb, program("echo", "hello")); err != nil {
+	if _, err := atoll.Output(ctx, sb, programCommand("echo", "hello")); err != nil {
 		return err
 	}
 	found, err := atoll.Resolve(ctx, p, "", "whole")
 	if err != nil {
 		return err
 	}
-	proc, err := found.Exec(ctx, word("ready"))
+	proc, err := found.Exec(ctx, scriptCommand("ready"))
 	if err != nil {
 		return err
 	}

@@ -17,102 +17,102 @@ import (
 // A harness is what one subtest works with: a provider of its own, and the
 // list of what to remove from it.
 type harness struct {
-	cfg    *config
-	kin    *census
-	p      atoll.Provider
-	opened []atoll.Provider // further values over the same backend
-	closed bool             // the subtest closed p itself
+	cfg      *config
+	census   *census
+	p        atoll.Provider
+	reopened []atoll.Provider // further values over the same backend
+	closed   bool             // the subtest closed p itself
 
-	volumes []string // of the default project, to remove after the sandboxes
-	common  *common  // whose provider p is; nil if it is the subtest's own
-	lent    bool     // the sandbox that is common's
+	volumes    []string       // of the default project, to remove after the sandboxes
+	sharedFrom *sharedHarness // whose provider p is; nil if it is the subtest's own
+	borrowed   bool           // the sandbox that is common's
 
-	mu   sync.Mutex
-	made []string // ids of sandboxes to remove
+	mu      sync.Mutex
+	created []string // ids of sandboxes to remove
 }
 
-func (h *harness) short() time.Duration { return h.cfg.short() }
-func (h *harness) long() time.Duration  { return h.cfg.long() }
+func (h *harness) shortLimit() time.Duration { return h.cfg.shortLimit() }
+func (h *harness) longLimit() time.Duration  { return h.cfg.longLimit() }
 
-// ctx is the context of the whole subtest.
-func (h *harness) ctx(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), h.long())
+// newContext is the context of the whole subtest.
+func (h *harness) newContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// reopen makes a second provider value, as after a restart.
-func (h *harness) reopen(t *testing.T) atoll.Provider {
+// reopenProvider makes a second provider value, as after a restart.
+func (h *harness) reopenProvider(t *testing.T) atoll.Provider {
 	t.Helper()
 	if h.cfg.reopen == nil {
 		t.Fatal("Caps.Survives needs the option Reopen")
 	}
 	p := h.cfg.reopen(t, h.p)
-	h.opened = append(h.opened, p)
+	h.reopened = append(h.reopened, p)
 	return p
 }
 
-// spec completes a Spec with what the options say.
-func (h *harness) spec(s atoll.Spec) *atoll.Spec {
+// completeSpec completes a Spec with what the options say.
+func (h *harness) completeSpec(s atoll.Spec) *atoll.Spec {
 	if s.Image == "" && s.Snapshot == "" {
 		s.Image = h.cfg.image
 	}
 	return &s
 }
 
-// keep has the sandbox removed at the end of the subtest.
-func (h *harness) keep(id string) {
+// removeAtEnd has the sandbox removed at the end of the subtest.
+func (h *harness) removeAtEnd(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.made = append(h.made, id)
+	h.created = append(h.created, id)
 }
 
-// create makes a sandbox, or fails the test.
-func (h *harness) create(t *testing.T, s atoll.Spec) atoll.Sandbox {
+// createSandbox makes a sandbox, or fails the test.
+func (h *harness) createSandbox(t *testing.T, s atoll.Spec) atoll.Sandbox {
 	t.Helper()
-	sb, err := h.p.Create(h.ctx(t), h.spec(s))
+	sb, err := h.p.Create(h.newContext(t), h.completeSpec(s))
 	if err != nil {
 		t.Fatalf("Create: %v", err)
 	}
-	h.keep(sb.ID())
-	h.kin.take()
+	h.removeAtEnd(sb.ID())
+	h.census.recordProcesses()
 	return sb
 }
 
-// idle makes the plainest of sandboxes, or borrows it.
-func (h *harness) idle(t *testing.T) atoll.Sandbox {
+// plainSandbox makes the plainest of sandboxes, or borrows it.
+func (h *harness) plainSandbox(t *testing.T) atoll.Sandbox {
 	t.Helper()
-	if h.common != nil && !h.lent {
-		return h.common.sandbox(t, h)
+	if h.sharedFrom != nil && !h.borrowed {
+		return h.sharedFrom.lendSandbox(t, h)
 	}
-	return h.alone(t)
+	return h.ownSandbox(t)
 }
 
-// alone is idle for subtests that look at all that has run in it.
-func (h *harness) alone(t *testing.T) atoll.Sandbox {
+// ownSandbox is idle for subtests that look at all that has run in it.
+func (h *harness) ownSandbox(t *testing.T) atoll.Sandbox {
 	t.Helper()
-	return h.create(t, atoll.Spec{})
+	return h.createSandbox(t, atoll.Spec{})
 }
 
-// refused checks that a Create fails with one of kinds and leaves nothing.
-func (h *harness) refused(t *testing.T, s atoll.Spec, kinds ...atoll.Kind) {
+// wantRefused checks that a Create fails with one of kinds and leaves nothing.
+func (h *harness) wantRefused(t *testing.T, s atoll.Spec, kinds ...atoll.Kind) {
 	t.Helper()
-	before := h.ids(t)
-	sb, err := h.p.Create(h.ctx(t), h.spec(s))
+	before := h.listIDs(t)
+	sb, err := h.p.Create(h.newContext(t), h.completeSpec(s))
 	if err == nil {
-		h.keep(sb.ID())
+		h.removeAtEnd(sb.ID())
 		t.Errorf("Create(%+v) succeeded, want %v", s, kinds)
 		return
 	}
 	wantKind(t, "Create", err, kinds...)
-	if after := h.ids(t); len(after) != len(before) {
+	if after := h.listIDs(t); len(after) != len(before) {
 		t.Errorf("the failed Create left something: List has %d sandboxes, had %d", len(after), len(before))
 	}
 }
 
-func (h *harness) ids(t *testing.T) []string {
+func (h *harness) listIDs(t *testing.T) []string {
 	t.Helper()
-	all, err := h.p.List(h.ctx(t), atoll.Filter{})
+	all, err := h.p.List(h.newContext(t), atoll.Filter{})
 	if err != nil {
 		t.Fatalf("List: %v", err)
 	}
@@ -123,78 +123,78 @@ func (h *harness) ids(t *testing.T) []string {
 	return ids
 }
 
-// start executes cmd, or fails the test.
-func (h *harness) start(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) atoll.Process {
+// startProcess executes cmd, or fails the test.
+func (h *harness) startProcess(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) atoll.Process {
 	t.Helper()
-	p, err := sb.Exec(h.ctx(t), cmd)
+	p, err := sb.Exec(h.newContext(t), cmd)
 	if err != nil {
-		t.Fatalf("Exec %s: %v", label(cmd), err)
+		t.Fatalf("Exec %s: %v", describeCommand(cmd), err)
 	}
 	return p
 }
 
-// wait waits for p's exit, or fails the test.
-func (h *harness) wait(t *testing.T, p atoll.Process) atoll.Exit {
+// waitExit waits for p's exit, or fails the test.
+func (h *harness) waitExit(t *testing.T, p atoll.Process) atoll.Exit {
 	t.Helper()
-	exit, err := p.Wait(h.ctx(t))
+	exit, err := p.Wait(h.newContext(t))
 	if err != nil {
 		t.Fatalf("Wait: %v", err)
 	}
 	return exit
 }
 
-// capture runs cmd to its end.
-func (h *harness) capture(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) atoll.Result {
+// runCommand runs cmd to its end.
+func (h *harness) runCommand(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) atoll.Result {
 	t.Helper()
-	res, err := atoll.Capture(h.ctx(t), sb, cmd, 64<<20)
+	res, err := atoll.Capture(h.newContext(t), sb, cmd, 64<<20)
 	if err != nil {
-		t.Fatalf("%s: %v", label(cmd), err)
+		t.Fatalf("%s: %v", describeCommand(cmd), err)
 	}
 	return res
 }
 
-// output runs cmd, which must succeed, and returns what it prints, trimmed.
-func (h *harness) output(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) string {
+// runForOutput runs cmd, which must succeed, and returns what it prints, trimmed.
+func (h *harness) runForOutput(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) string {
 	t.Helper()
-	res := h.capture(t, sb, cmd)
+	res := h.runCommand(t, sb, cmd)
 	if !res.Success() {
-		t.Fatalf("%s: %v; stderr %q", label(cmd), res.Exit, res.Stderr)
+		t.Fatalf("%s: %v; stderr %q", describeCommand(cmd), res.Exit, res.Stderr)
 	}
 	return strings.TrimSpace(string(res.Stdout))
 }
 
-// code runs cmd and returns its exit code.
-func (h *harness) code(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) int {
+// runForCode runs cmd and returns its exit code.
+func (h *harness) runForCode(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) int {
 	t.Helper()
-	return h.capture(t, sb, cmd).Code
+	return h.runCommand(t, sb, cmd).Code
 }
 
-// started executes cmd and returns when it has printed its first line.
-func (h *harness) started(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *screen) {
+// startReady executes cmd and returns when it has printed its first line.
+func (h *harness) startReady(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *screen) {
 	t.Helper()
 	scr := newScreen()
 	cmd.Stdout = scr
-	p := h.start(t, sb, cmd)
-	scr.expect(t, h, "\n")
+	p := h.startProcess(t, sb, cmd)
+	scr.waitForText(t, h, "\n")
 	return p, scr
 }
 
-// status asks for the sandbox's status, or fails the test.
-func (h *harness) status(t *testing.T, sb atoll.Sandbox) atoll.Status {
+// getStatus asks for the sandbox's status, or fails the test.
+func (h *harness) getStatus(t *testing.T, sb atoll.Sandbox) atoll.Status {
 	t.Helper()
-	st, err := sb.Status(h.ctx(t))
+	st, err := sb.Status(h.newContext(t))
 	if err != nil {
 		t.Fatalf("Status: %v", err)
 	}
 	return st
 }
 
-// becomes waits for a state, or fails the test.
-func (h *harness) becomes(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
+// waitForState waits for a state, or fails the test.
+func (h *harness) waitForState(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 	t.Helper()
 	var st atoll.Status
-	h.poll(t, h.short(), func() error {
-		if st = h.status(t, sb); st.State != want {
+	h.waitUntil(t, h.shortLimit(), func() error {
+		if st = h.getStatus(t, sb); st.State != want {
 			return fmt.Errorf("state is %q (%s), want %q", st.State, st.Reason, want)
 		}
 		return nil
@@ -202,18 +202,18 @@ func (h *harness) becomes(t *testing.T, sb atoll.Sandbox, want atoll.State) atol
 	return st
 }
 
-// poll calls f until it returns nil, and fails the test when that takes
+// waitUntil calls f until it returns nil, and fails the test when that takes
 // longer than limit.
-func (h *harness) poll(t *testing.T, limit time.Duration, f func() error) {
+func (h *harness) waitUntil(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
-	if err := eventually(limit, f); err != nil {
+	if err := retryFor(limit, f); err != nil {
 		t.Fatalf("after %v: %v", limit, err)
 	}
 }
 
-// eventually calls f until it returns nil or limit is over, and returns its
+// retryFor calls f until it returns nil or limit is over, and returns its
 // last error.
-func eventually(limit time.Duration, f func() error) error {
+func retryFor(limit time.Duration, f func() error) error {
 	deadline := time.Now().Add(limit)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := f()
@@ -224,8 +224,8 @@ func eventually(limit time.Duration, f func() error) error {
 	}
 }
 
-// within fails the test unless f returns before limit.
-func within(t *testing.T, limit time.Duration, what string, f func()) {
+// runWithin fails the test unless f returns before limit.
+func runWithin(t *testing.T, limit time.Duration, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -282,8 +282,8 @@ func wantCtx(t *testing.T, what string, err, want error) {
 	}
 }
 
-// label names a command in a failure.
-func label(cmd *atoll.Command) string {
+// describeCommand names a command in a failure.
+func describeCommand(cmd *atoll.Command) string {
 	if len(cmd.Args) > 3 && cmd.Args[0] == "sh" {
 		w, _, _ := strings.Cut(strings.TrimPrefix(cmd.Args[2], ": "), ";")
 		return strings.Join(append([]string{w}, cmd.Args[4:]...), " ")
@@ -308,21 +308,21 @@ func (s *screen) Write(p []byte) (int, error) {
 	return s.buf.Write(p)
 }
 
-func (s *screen) text() string {
+func (s *screen) readText() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.buf.String()
 }
 
-// expect waits until the screen shows want.
-func (s *screen) expect(t *testing.T, h *harness, want string) {
+// waitForText waits until the screen shows want.
+func (s *screen) waitForText(t *testing.T, h *harness, want string) {
 	t.Helper()
-	s.until(t, h, fmt.Sprintf("%q", want), func(text string) bool { return strings.Contains(text, want) })
+	s.waitUntil(t, h, fmt.Sprintf("%q", want), func(text string) bool { return strings.Contains(text, want) })
 }
 
-// shows waits for so long at most until the screen shows want, and reports
+// showsWithin waits for so long at most until the screen shows want, and reports
 // whether it does.
-func (s *screen) shows(want string, limit time.Duration) bool {
+func (s *screen) showsWithin(want string, limit time.Duration) bool {
 	timeout := time.After(limit)
 	for {
 		s.mu.Lock()
@@ -339,10 +339,10 @@ func (s *screen) shows(want string, limit time.Duration) bool {
 	}
 }
 
-// until waits until ok is content with what the screen shows.
-func (s *screen) until(t *testing.T, h *harness, what string, ok func(text string) bool) {
+// waitUntil waits until ok is content with what the screen shows.
+func (s *screen) waitUntil(t *testing.T, h *harness, what string, ok func(text string) bool) {
 	t.Helper()
-	timeout := time.After(h.short())
+	timeout := time.After(h.shortLimit())
 	for {
 		s.mu.Lock()
 		text, changed := s.buf.String(), s.changed
@@ -358,15 +358,15 @@ func (s *screen) until(t *testing.T, h *harness, what string, ok func(text strin
 	}
 }
 
-// pipe returns a stdin that a test can type into, closed at its end.
-func pipe(t *testing.T) (io.Reader, *io.PipeWriter) {
+// newPipe returns a stdin that a test can type into, closed at its end.
+func newPipe(t *testing.T) (io.Reader, *io.PipeWriter) {
 	r, w := io.Pipe()
 	t.Cleanup(func() { w.Close(); r.Close() })
 	return r, w
 }
 
-// pattern returns n bytes that repeat nowhere near, all values among them.
-func pattern(n int) []byte {
+// patternBytes returns n bytes that repeat nowhere near, all values among them.
+func patternBytes(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(2463534242)
 	for i := range b {
@@ -378,8 +378,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// differ says where two byte strings differ, or "".
-func differ(got, want []byte) string {
+// describeDiff says where two byte strings differ, or "".
+func describeDiff(got, want []byte) string {
 	if bytes.Equal(got, want) {
 		return ""
 	}

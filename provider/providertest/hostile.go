@@ -39,16 +39,16 @@ var buildHostile = sync.OnceValues(func() ([]byte, error) {
 
 // An intruder is the hostile program in a sandbox, and the file of this machine
 // that it is after.
-type intruder struct {
-	h      *harness
-	sb     atoll.Sandbox
-	path   string
-	secret secret
-	going  []atoll.Process // attacks that have begun
+type attacker struct {
+	h       *harness
+	sb      atoll.Sandbox
+	path    string
+	secret  hostSecret
+	running []atoll.Process // attacks that have begun
 }
 
-// intruder brings the program into the sandbox.
-func (h *harness) intruder(t *testing.T, sb atoll.Sandbox) *intruder {
+// newAttacker brings the program into the sandbox.
+func (h *harness) newAttacker(t *testing.T, sb atoll.Sandbox) *attacker {
 	t.Helper()
 	program, err := buildHostile()
 	if errors.Is(err, exec.ErrNotFound) {
@@ -57,29 +57,29 @@ func (h *harness) intruder(t *testing.T, sb atoll.Sandbox) *intruder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &intruder{h: h, sb: sb, path: "./hostile", secret: h.secret(t)}
+	in := &attacker{h: h, sb: sb, path: "./hostile", secret: h.newSecret(t)}
 	if h.p.Info().Isolation == atoll.IsolationNone {
 		t.Fatalf("%s has no walls", h.p.Info().Name)
 	}
-	cmd := word("load", in.path)
+	cmd := scriptCommand("load", in.path)
 	cmd.Stdin = bytes.NewReader(program)
-	h.output(t, sb, cmd)
+	h.runForOutput(t, sb, cmd)
 	return in
 }
 
-// attack is the command for one of the program's attacks.
-func (in *intruder) attack(name string, args ...string) *atoll.Command {
-	return program(append([]string{in.path, in.secret.file, in.secret.text, name}, args...)...)
+// attackCommand is the command for one of the program's attacks.
+func (in *attacker) attackCommand(name string, args ...string) *atoll.Command {
+	return programCommand(append([]string{in.path, in.secret.file, in.secret.text, name}, args...)...)
 }
 
-// fails makes an attack that ends by itself, and checks that it got nowhere.
-func (in *intruder) fails(t *testing.T, name string, args ...string) {
+// checkAttackFails makes an attack that ends by itself, and checks that it got nowhere.
+func (in *attacker) checkAttackFails(t *testing.T, name string, args ...string) {
 	t.Helper()
-	in.judge(t, in.h.capture(t, in.sb, in.attack(name, args...)))
+	in.checkAttackOutput(t, in.h.runCommand(t, in.sb, in.attackCommand(name, args...)))
 }
 
-// judge checks what an attack has printed.
-func (in *intruder) judge(t *testing.T, res atoll.Result) {
+// checkAttackOutput checks what an attack has printed.
+func (in *attacker) checkAttackOutput(t *testing.T, res atoll.Result) {
 	t.Helper()
 	for line := range strings.Lines(string(res.Stdout)) {
 		if what, ok := strings.CutPrefix(line, "escaped: "); ok {
@@ -89,37 +89,37 @@ func (in *intruder) judge(t *testing.T, res atoll.Result) {
 	if !bytes.HasSuffix(res.Stdout, []byte("done\n")) && !t.Failed() {
 		t.Errorf("the attack did not come to its end: %+v, %q, %q", res.Exit, res.Stdout, res.Stderr)
 	}
-	in.secret.untouched(t)
+	in.secret.checkUntouched(t)
 }
 
-// begins makes an attack that goes on, and returns when it has begun.
-func (in *intruder) begins(t *testing.T, name string, args ...string) atoll.Process {
+// startAttack makes an attack that goes on, and returns when it has begun.
+func (in *attacker) startAttack(t *testing.T, name string, args ...string) atoll.Process {
 	t.Helper()
-	return in.beginsWith(t, nil, name, args...)
+	return in.startAttackWithInput(t, nil, name, args...)
 }
 
-// beginsWith is begins of one that has an input.
-func (in *intruder) beginsWith(t *testing.T, stdin io.Reader, name string, args ...string) atoll.Process {
+// startAttackWithInput is begins of one that has an input.
+func (in *attacker) startAttackWithInput(t *testing.T, stdin io.Reader, name string, args ...string) atoll.Process {
 	t.Helper()
 	scr := newScreen()
-	cmd := in.attack(name, args...)
+	cmd := in.attackCommand(name, args...)
 	cmd.Stdin, cmd.Stdout = stdin, scr
-	p := in.h.start(t, in.sb, cmd)
-	scr.until(t, in.h, "word of its beginning", func(text string) bool {
+	p := in.h.startProcess(t, in.sb, cmd)
+	scr.waitUntil(t, in.h, "word of its beginning", func(text string) bool {
 		return strings.Contains(text, "begun\n") || strings.Contains(text, "escaped: ")
 	})
-	if strings.Contains(scr.text(), "escaped: ") {
-		t.Fatal(strings.TrimSpace(scr.text()))
+	if strings.Contains(scr.readText(), "escaped: ") {
+		t.Fatal(strings.TrimSpace(scr.readText()))
 	}
-	in.going = append(in.going, p)
+	in.running = append(in.running, p)
 	return p
 }
 
-// goesOn checks that the attacks that have begun have not ended.
-func (in *intruder) goesOn(t *testing.T) {
+// checkAttacksRun checks that the attacks that have begun have not ended.
+func (in *attacker) checkAttacksRun(t *testing.T) {
 	t.Helper()
-	for _, p := range in.going {
-		ctx, cancel := context.WithTimeout(in.h.ctx(t), time.Millisecond)
+	for _, p := range in.running {
+		ctx, cancel := context.WithTimeout(in.h.newContext(t), time.Millisecond)
 		exit, err := p.Wait(ctx)
 		cancel()
 		if err == nil {

@@ -9,70 +9,70 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var images = []promise{
+var imagePromises = []promise{
 	{"Prepare fetches an image, which is kept until it is removed", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
-		h.pull(t)
-		img := h.kept(t)
+		h.fetchImage(t)
+		img := h.findImage(t)
 		if img == nil {
 			t.Fatal("Images does not list it")
 		}
 		if img.Digest == "" || img.Size < 0 || img.InUse || img.Fetched.IsZero() || img.Used.IsZero() {
 			t.Errorf("the image is %+v", *img)
 		}
-		if err := atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false); err != nil {
+		if err := atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, false); err != nil {
 			t.Errorf("RemoveImage: %v", err)
 		}
-		if img := h.kept(t); img != nil {
+		if img := h.findImage(t); img != nil {
 			t.Errorf("after RemoveImage there is %+v", *img)
 		}
-		wantKind(t, "RemoveImage again", atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false), atoll.ErrNotExist)
-		h.pull(t)
-		if img = h.kept(t); img == nil {
+		wantKind(t, "RemoveImage again", atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, false), atoll.ErrNotExist)
+		h.fetchImage(t)
+		if img = h.findImage(t); img == nil {
 			t.Fatal("Images does not list what was fetched again")
 		}
-		if err := atoll.RemoveImage(h.ctx(t), h.p, img.Digest, false); err != nil {
+		if err := atoll.RemoveImage(h.newContext(t), h.p, img.Digest, false); err != nil {
 			t.Errorf("RemoveImage of its digest: %v", err)
 		}
-		if img := h.kept(t); img != nil {
+		if img := h.findImage(t); img != nil {
 			t.Errorf("after RemoveImage of its digest there is %+v", *img)
 		}
 	}},
 	{"an image that a sandbox was made from is in use, running or not", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
-		h.inUse(t, "while it runs")
-		wantKind(t, "RemoveImage with force while it runs", atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, true), atoll.ErrConflict)
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
+		h.checkImageInUse(t, "while it runs")
+		wantKind(t, "RemoveImage with force while it runs", atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, true), atoll.ErrConflict)
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		h.inUse(t, "while it is stopped")
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		h.checkImageInUse(t, "while it is stopped")
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if img := h.kept(t); img == nil || img.InUse {
+		if img := h.findImage(t); img == nil || img.InUse {
 			t.Errorf("after the sandbox is gone the image is %+v", img)
 		}
-		if err := atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false); err != nil {
+		if err := atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, false); err != nil {
 			t.Errorf("RemoveImage: %v", err)
 		}
 	}},
 	{"the image of a stopped sandbox goes by force, and comes back when it starts", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if err := atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, true); err != nil {
+		if err := atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, true); err != nil {
 			t.Fatalf("RemoveImage with force: %v", err)
 		}
-		if img := h.kept(t); img != nil {
+		if img := h.findImage(t); img != nil {
 			t.Errorf("after RemoveImage there is %+v", *img)
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Errorf("Start: %v", err)
 		}
 	}},
 	{"PruneImages removes what it is told to, of what nobody uses", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
-		h.pull(t)
-		img := h.kept(t)
+		h.fetchImage(t)
+		img := h.findImage(t)
 		if img == nil {
 			t.Fatal("Images does not list it")
 		}
@@ -85,7 +85,7 @@ var images = []promise{
 			{atoll.PruneOptions{All: true}, true},
 			{atoll.PruneOptions{All: true}, false},
 		} {
-			pruned, err := atoll.PruneImages(h.ctx(t), h.p, tt.opts)
+			pruned, err := atoll.PruneImages(h.newContext(t), h.p, tt.opts)
 			if err != nil {
 				t.Fatalf("PruneImages(%+v): %v", tt.opts, err)
 			}
@@ -96,14 +96,14 @@ var images = []promise{
 				t.Errorf("PruneImages = %+v, want the %d bytes of the image at least", pruned, img.Size)
 			}
 		}
-		if img := h.kept(t); img != nil {
+		if img := h.findImage(t); img != nil {
 			t.Errorf("after PruneImages there is %+v", *img)
 		}
 	}},
 	{"Prepare fetches all that Create needs", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
 		var seen []atoll.Progress
 		spec := atoll.Spec{Image: h.cfg.pullable}
-		err := atoll.Prepare(h.ctx(t), h.p, &spec, func(p atoll.Progress) { seen = append(seen, p) })
+		err := atoll.Prepare(h.newContext(t), h.p, &spec, func(p atoll.Progress) { seen = append(seen, p) })
 		if err != nil {
 			t.Fatalf("Prepare: %v", err)
 		}
@@ -115,69 +115,69 @@ var images = []promise{
 		if h.p.Info().Caps.ImageStore { // who keeps no images may fetch them when they are needed
 			h.cfg.source.unplug(t)
 		}
-		sb := h.create(t, spec)
-		if st := h.status(t, sb); !strings.Contains(st.Image, h.cfg.pullable) {
+		sb := h.createSandbox(t, spec)
+		if st := h.getStatus(t, sb); !strings.Contains(st.Image, h.cfg.pullable) {
 			t.Errorf("the image in use is %q, want %s", st.Image, h.cfg.pullable)
 		}
 	}},
 	{"an image that cannot be fetched is refused, and nothing is left", []need{needStore, needPullable, needSource}, func(t *testing.T, h *harness) {
 		h.cfg.source.unplug(t)
 		spec := atoll.Spec{Image: h.cfg.pullable}
-		wantKind(t, "Prepare", atoll.Prepare(h.ctx(t), h.p, &spec, nil), atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
-		h.refused(t, spec, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
-		if img := h.kept(t); img != nil {
+		wantKind(t, "Prepare", atoll.Prepare(h.newContext(t), h.p, &spec, nil), atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
+		h.wantRefused(t, spec, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
+		if img := h.findImage(t); img != nil {
 			t.Errorf("what could not be fetched is kept: %+v", *img)
 		}
 	}},
 	{"an image that its registry does not have is refused, and nothing is left", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
-		h.refused(t, atoll.Spec{Image: elsewise(h.cfg.pullable)}, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
+		h.wantRefused(t, atoll.Spec{Image: missingTag(h.cfg.pullable)}, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
 	}},
 	{"an image's files are those of its sandboxes, each of which changes its own", []need{needImages, needPullable, needSource, needFiles}, func(t *testing.T, h *harness) {
 		file, text := h.cfg.source.file, h.cfg.source.text
-		h.missing(t, h.idle(t), file)
-		a, b := h.create(t, atoll.Spec{Image: h.cfg.pullable}), h.create(t, atoll.Spec{Image: h.cfg.pullable})
-		h.holds(t, a, file, text)
-		h.write(t, a, file, "changed")
-		h.holds(t, a, file, "changed")
-		h.holds(t, b, file, text)
-		h.holds(t, h.create(t, atoll.Spec{Image: h.cfg.pullable}), file, text)
+		h.checkMissing(t, h.plainSandbox(t), file)
+		a, b := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable}), h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
+		h.checkContent(t, a, file, text)
+		h.writeFile(t, a, file, "changed")
+		h.checkContent(t, a, file, "changed")
+		h.checkContent(t, b, file, text)
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable}), file, text)
 	}},
 	{"ResolveImage says what is kept under a name, and fetches nothing", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
-		_, err := atoll.ResolveImage(h.ctx(t), h.p, h.cfg.pullable)
+		_, err := atoll.ResolveImage(h.newContext(t), h.p, h.cfg.pullable)
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
 			t.Skip("the provider does not resolve images")
 		}
 		wantKind(t, "ResolveImage of what is not kept", err, atoll.ErrNotExist)
-		if img := h.kept(t); img != nil {
+		if img := h.findImage(t); img != nil {
 			t.Errorf("ResolveImage fetched %+v", *img)
 		}
-		_, err = atoll.ResolveImage(h.ctx(t), h.p, "NO such::image")
+		_, err = atoll.ResolveImage(h.newContext(t), h.p, "NO such::image")
 		wantKind(t, "ResolveImage of no name", err, atoll.ErrInvalid)
-		if _, err := atoll.ResolveImage(h.ctx(t), h.p, ""); err != nil {
+		if _, err := atoll.ResolveImage(h.newContext(t), h.p, ""); err != nil {
 			wantKind(t, "ResolveImage of the default image", err, atoll.ErrNotExist)
 		}
-		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
-		digest, err := atoll.ResolveImage(h.ctx(t), h.p, h.cfg.pullable)
-		if img := h.kept(t); err != nil || img == nil || digest != img.Digest {
+		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
+		digest, err := atoll.ResolveImage(h.newContext(t), h.p, h.cfg.pullable)
+		if img := h.findImage(t); err != nil || img == nil || digest != img.Digest {
 			t.Errorf("ResolveImage: %q, %v; the image is %+v", digest, err, img)
 		}
-		if st := h.status(t, sb); strings.Contains(st.Image, "@") && !strings.HasSuffix(st.Image, "@"+digest) {
+		if st := h.getStatus(t, sb); strings.Contains(st.Image, "@") && !strings.HasSuffix(st.Image, "@"+digest) {
 			t.Errorf("the image in use is %q, want it with %s", st.Image, digest)
 		}
 	}},
 	{"PruneImages of what will be unused is refused", []need{needStore}, func(t *testing.T, h *harness) {
-		_, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})
+		_, err := atoll.PruneImages(h.newContext(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})
 		wantKind(t, "PruneImages", err, atoll.ErrInvalid)
 	}},
 	{"a name that no image can have is refused", []need{needStore}, func(t *testing.T, h *harness) {
 		for _, ref := range []string{"", "NO such::image", "a\x00b", "/no/such/path"} {
-			wantKind(t, "RemoveImage", atoll.RemoveImage(h.ctx(t), h.p, ref, false), atoll.ErrInvalid)
+			wantKind(t, "RemoveImage", atoll.RemoveImage(h.newContext(t), h.p, ref, false), atoll.ErrInvalid)
 		}
 	}},
 }
 
-// elsewise is a name which differs from that of an image in its tag, and is nobody's.
-func elsewise(ref string) string {
+// missingTag is a name which differs from that of an image in its tag, and is nobody's.
+func missingTag(ref string) string {
 	name, _, _ := strings.Cut(ref, "@")
 	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
 		name = name[:i]
@@ -185,18 +185,18 @@ func elsewise(ref string) string {
 	return name + ":no-such-tag"
 }
 
-// pull fetches the image that is for that.
-func (h *harness) pull(t *testing.T) {
+// fetchImage fetches the image that is for that.
+func (h *harness) fetchImage(t *testing.T) {
 	t.Helper()
-	if err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{Image: h.cfg.pullable}), nil); err != nil {
+	if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{Image: h.cfg.pullable}), nil); err != nil {
 		t.Fatalf("Prepare: %v", err)
 	}
 }
 
-// kept finds that image among those that are kept, by its name.
-func (h *harness) kept(t *testing.T) *atoll.Image {
+// findImage finds that image among those that are kept, by its name.
+func (h *harness) findImage(t *testing.T) *atoll.Image {
 	t.Helper()
-	all, err := atoll.Images(h.ctx(t), h.p)
+	all, err := atoll.Images(h.newContext(t), h.p)
 	if err != nil {
 		t.Fatalf("Images: %v", err)
 	}
@@ -213,20 +213,20 @@ func (h *harness) kept(t *testing.T) *atoll.Image {
 	return &all[i]
 }
 
-// inUse checks that the image is, and that it stays.
-func (h *harness) inUse(t *testing.T, when string) {
+// checkImageInUse checks that the image is, and that it stays.
+func (h *harness) checkImageInUse(t *testing.T, when string) {
 	t.Helper()
-	img := h.kept(t)
+	img := h.findImage(t)
 	if img == nil || !img.InUse {
 		t.Fatalf("%s the image is %+v, want it in use", when, img)
 	}
-	wantKind(t, "RemoveImage "+when, atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false), atoll.ErrConflict)
-	wantKind(t, "RemoveImage of its digest "+when, atoll.RemoveImage(h.ctx(t), h.p, img.Digest, false), atoll.ErrConflict)
-	pruned, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true})
+	wantKind(t, "RemoveImage "+when, atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, false), atoll.ErrConflict)
+	wantKind(t, "RemoveImage of its digest "+when, atoll.RemoveImage(h.newContext(t), h.p, img.Digest, false), atoll.ErrConflict)
+	pruned, err := atoll.PruneImages(h.newContext(t), h.p, atoll.PruneOptions{All: true})
 	if err != nil || slices.Contains(pruned.Images, img.Digest) {
 		t.Errorf("PruneImages %s = %+v, %v", when, pruned, err)
 	}
-	if h.kept(t) == nil {
+	if h.findImage(t) == nil {
 		t.Errorf("%s the image is gone", when)
 	}
 }

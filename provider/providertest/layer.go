@@ -82,7 +82,7 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 			for i := range typ.NumMethod() {
 				name := c.kind + "." + typ.Method(i).Name
 				if !slices.Contains(except, name) && !slices.Contains(unplanned, name) {
-					forwards(t, plan, name, ability.MethodByName(typ.Method(i).Name))
+					checkForwarded(t, plan, name, ability.MethodByName(typ.Method(i).Name))
 				}
 			}
 		}
@@ -115,8 +115,8 @@ func findAbility(value any, typ reflect.Type) reflect.Value {
 // unplanned are the methods that a Plan does not record.
 var unplanned = []string{"Provider.Info", "Provider.Close", "Sandbox.ID", "Sandbox.Files", "Process.ID"}
 
-// forwards calls the method with its next call planned to fail.
-func forwards(t *testing.T, plan *Plan, name string, method reflect.Value) {
+// checkForwarded calls the method with its next call planned to fail.
+func checkForwarded(t *testing.T, plan *Plan, name string, method reflect.Value) {
 	t.Helper()
 	plan.mu.Lock()
 	before := len(plan.calls)
@@ -127,7 +127,7 @@ func forwards(t *testing.T, plan *Plan, name string, method reflect.Value) {
 		if i == method.Type().NumIn()-1 && method.Type().IsVariadic() {
 			break
 		}
-		args = append(args, argument(method.Type().In(i)))
+		args = append(args, makeArgument(method.Type().In(i)))
 	}
 	err := errorIn(method.Call(args))
 	if calls := plan.Calls()[before:]; !slices.Contains(calls, name) {
@@ -139,8 +139,8 @@ func forwards(t *testing.T, plan *Plan, name string, method reflect.Value) {
 	}
 }
 
-// argument makes a harmless argument.
-func argument(typ reflect.Type) reflect.Value {
+// makeArgument makes a harmless argument.
+func makeArgument(typ reflect.Type) reflect.Value {
 	switch typ {
 	case reflect.TypeFor[context.Context]():
 		return reflect.ValueOf(context.Background())

@@ -27,20 +27,20 @@ func checkLeaks(t *testing.T, cfg *config) *census {
 	if err != nil {
 		t.Fatalf("listing processes: %v", err)
 	}
-	listings := []listing{{"descriptor", descriptors}, {"child process", children}, {"process", kin.alive}, {"mount", mounts}}
+	listings := []listing{{"descriptor", listDescriptors}, {"child process", listChildren}, {"process", kin.listAlive}, {"mount", listMounts}}
 	if cfg.leaks != nil {
 		listings = append(listings, listing{"backend object", func() ([]string, error) { return cfg.leaks(t), nil }})
 	}
 	before := make([][]string, len(listings))
 	for i, l := range listings {
-		before[i] = l.now(t)
+		before[i] = l.listNames(t)
 	}
 	t.Cleanup(func() {
-		if err := eventually(cfg.short(), func() error { return goleak.Find(goroutines) }); err != nil {
+		if err := retryFor(cfg.shortLimit(), func() error { return goleak.Find(goroutines) }); err != nil {
 			t.Errorf("goroutines are left: %v", err)
 		}
 		for i, l := range listings {
-			err := eventually(cfg.short(), func() error { return l.more(t, before[i]) })
+			err := retryFor(cfg.shortLimit(), func() error { return l.checkNoneAdded(t, before[i]) })
 			if err != nil {
 				t.Error(err)
 			}
@@ -62,7 +62,7 @@ type listing struct {
 	list func() ([]string, error)
 }
 
-func (l listing) now(t *testing.T) []string {
+func (l listing) listNames(t *testing.T) []string {
 	t.Helper()
 	names, err := l.list()
 	if err != nil {
@@ -71,15 +71,15 @@ func (l listing) now(t *testing.T) []string {
 	return names
 }
 
-// more is an error when there is something that was not there before.
-func (l listing) more(t *testing.T, before []string) error {
+// checkNoneAdded is an error when there is something that was not there before.
+func (l listing) checkNoneAdded(t *testing.T, before []string) error {
 	t.Helper()
 	left := map[string]int{}
 	for _, name := range before {
 		left[name]++
 	}
 	var added []string
-	for _, name := range l.now(t) {
+	for _, name := range l.listNames(t) {
 		if left[name]--; left[name] < 0 {
 			added = append(added, name)
 		}
@@ -91,9 +91,9 @@ func (l listing) more(t *testing.T, before []string) error {
 	return fmt.Errorf("%d of these are left, each a %s: %s", len(added), l.what, strings.Join(added, ", "))
 }
 
-// descriptors lists the open ones by what they point to; sockets and pipes
+// listDescriptors lists the open ones by what they point to; sockets and pipes
 // have numbers of their own in their names.
-func descriptors() ([]string, error) {
+func listDescriptors() ([]string, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return nil, err
@@ -112,8 +112,8 @@ func descriptors() ([]string, error) {
 	return names, nil
 }
 
-// children lists the processes whose parent is this one, zombies too.
-func children() ([]string, error) {
+// listChildren lists the processes whose parent is this one, zombies too.
+func listChildren() ([]string, error) {
 	files, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
 		return nil, err
@@ -126,8 +126,8 @@ func children() ([]string, error) {
 		}
 		for _, pid := range strings.Fields(string(b)) {
 			if n, err := strconv.Atoi(pid); err == nil {
-				if _, ok := lookUp(n); ok {
-					names = append(names, describe(n))
+				if _, ok := readProcess(n); ok {
+					names = append(names, describeProcess(n))
 				}
 			}
 		}
@@ -135,9 +135,9 @@ func children() ([]string, error) {
 	return names, nil
 }
 
-// mounts lists this process's mounts, but for those whose source is
+// listMounts lists this process's mounts, but for those whose source is
 // "atoll-test": other tests, in other programs at the same time, make them.
-func mounts() ([]string, error) {
+func listMounts() ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -152,10 +152,10 @@ func mounts() ([]string, error) {
 	return names, nil
 }
 
-// nothingLeft checks that p knows no sandbox.
-func nothingLeft(t *testing.T, h *harness, p atoll.Provider) {
+// checkNoSandbox checks that p knows no sandbox.
+func checkNoSandbox(t *testing.T, h *harness, p atoll.Provider) {
 	t.Helper()
-	all, err := p.List(h.ctx(t), atoll.Filter{})
+	all, err := p.List(h.newContext(t), atoll.Filter{})
 	if err != nil {
 		t.Errorf("List: %v", err)
 	}

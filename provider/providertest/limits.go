@@ -10,54 +10,54 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-var limits = []promise{
+var limitPromises = []promise{
 	{"the memory limit ends what exceeds it, inside, and nothing outside", []need{needMemory}, func(t *testing.T, h *harness) {
-		bystander := h.idle(t)
-		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
-		if code := h.code(t, sb, word("eat", 16)); code != 0 {
+		bystander := h.plainSandbox(t)
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		if code := h.runForCode(t, sb, scriptCommand("eat", 16)); code != 0 {
 			t.Errorf("16 MiB do not fit into 128 MiB: exit %d", code)
 		}
-		p, err := sb.Exec(h.ctx(t), word("eat", 512))
+		p, err := sb.Exec(h.newContext(t), scriptCommand("eat", 512))
 		if err == nil {
 			var exit atoll.Exit
-			exit, err = p.Wait(h.ctx(t))
+			exit, err = p.Wait(h.newContext(t))
 			if err == nil && exit.Success() {
 				t.Error("512 MiB fit into 128 MiB")
 			}
 		}
 		if err != nil {
 			wantKind(t, "Exec and Wait", err, atoll.ErrStopped) // the whole sandbox was ended
-			if st := h.becomes(t, sb, atoll.StateFailed); st.Reason == "" {
+			if st := h.waitForState(t, sb, atoll.StateFailed); st.Reason == "" {
 				t.Error("the sandbox failed without a reason")
 			}
 		}
-		h.output(t, bystander, program("echo", "unharmed"))
+		h.runForOutput(t, bystander, programCommand("echo", "unharmed"))
 	}},
 	{"what ended commands have printed does not use up the memory", []need{needMemory}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
 		var procs []atoll.Process
 		for range 100 {
-			p := h.start(t, sb, word("zeros", 1<<20))
-			h.wait(t, p)
+			p := h.startProcess(t, sb, scriptCommand("zeros", 1<<20))
+			h.waitExit(t, p)
 			procs = append(procs, p)
 		}
 		for _, i := range []int{0, 50, 99} {
-			p, err := sb.Process(h.ctx(t), procs[i].ID())
+			p, err := sb.Process(h.newContext(t), procs[i].ID())
 			if err != nil {
 				t.Errorf("process %d of 100: %v", i, err)
-			} else if exit := h.wait(t, p); !exit.Success() {
+			} else if exit := h.waitExit(t, p); !exit.Success() {
 				t.Errorf("process %d of 100: %v", i, exit)
 			}
 		}
 	}},
 	{"the CPU limit holds for all processes together", []need{needCPU, needUsage}, func(t *testing.T, h *harness) {
 		const cpus, most = 0.5, 0.75
-		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{CPUs: cpus}})
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{CPUs: cpus}})
 		for range 2 {
-			h.start(t, sb, word("spin"))
+			h.startProcess(t, sb, scriptCommand("spin"))
 		}
 		used := func() time.Duration {
-			u, err := atoll.UsageOf(h.ctx(t), sb)
+			u, err := atoll.UsageOf(h.newContext(t), sb)
 			if err != nil {
 				t.Fatalf("UsageOf: %v", err)
 			}
@@ -71,60 +71,60 @@ var limits = []promise{
 		}
 	}},
 	{"the process limit holds", []need{needProcs}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Processes: 32}})
-		if got := h.output(t, sb, word("spawn", 4)); got != "all" {
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Processes: 32}})
+		if got := h.runForOutput(t, sb, scriptCommand("spawn", 4)); got != "all" {
 			t.Errorf("4 processes could not be started: %q", got)
 		}
-		cmd := word("spawn", 200)
-		cmd.Timeout = atoll.Duration(h.short())
-		if res := h.capture(t, sb, cmd); string(res.Stdout) == "all\n" {
+		cmd := scriptCommand("spawn", 200)
+		cmd.Timeout = atoll.Duration(h.shortLimit())
+		if res := h.runCommand(t, sb, cmd); string(res.Stdout) == "all\n" {
 			t.Error("200 processes run where 32 may")
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
 	}},
 	{"the disk limit holds for what is written outside of volumes", []need{needDisk}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
-		if code := h.code(t, sb, word("fill", "/var/tmp/small", 4)); code != 0 {
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
+		if code := h.runForCode(t, sb, scriptCommand("fill", "/var/tmp/small", 4)); code != 0 {
 			t.Errorf("4 MiB do not fit into 32 MiB: exit %d", code)
 		}
-		if code := h.code(t, sb, word("fill", "/var/tmp/big", 64)); code == 0 {
+		if code := h.runForCode(t, sb, scriptCommand("fill", "/var/tmp/big", 64)); code == 0 {
 			t.Error("64 MiB fit into 32 MiB")
 		}
-		h.output(t, sb, program("echo", "still there"))
+		h.runForOutput(t, sb, programCommand("echo", "still there"))
 	}},
 	{"a read-only root cannot be written to, the work directory can", []need{needReadOnly}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{ReadOnlyRoot: true})
+		sb := h.createSandbox(t, atoll.Spec{ReadOnlyRoot: true})
 		for _, name := range []string{"/usr/new", "/etc/new", "/new"} {
-			if h.code(t, sb, word("store", name, "x")) == 0 {
+			if h.runForCode(t, sb, scriptCommand("store", name, "x")) == 0 {
 				t.Errorf("the process could write %s", name)
 			}
 		}
-		if code := h.code(t, sb, word("store", "/work/new", "x")); code != 0 {
+		if code := h.runForCode(t, sb, scriptCommand("store", "/work/new", "x")); code != 0 {
 			t.Errorf("the process could not write to the work directory: exit %d", code)
 		}
 	}},
 	{"Usage tells memory, CPU time and processes", []need{needUsage}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		before, err := atoll.UsageOf(h.ctx(t), sb)
+		sb := h.plainSandbox(t)
+		before, err := atoll.UsageOf(h.newContext(t), sb)
 		if err != nil {
 			t.Fatalf("UsageOf: %v", err)
 		}
 		for range 3 {
-			h.started(t, sb, word("drip"))
+			h.startReady(t, sb, scriptCommand("drip"))
 		}
-		h.poll(t, h.short(), func() error {
-			u, err := atoll.UsageOf(h.ctx(t), sb)
+		h.waitUntil(t, h.shortLimit(), func() error {
+			u, err := atoll.UsageOf(h.newContext(t), sb)
 			if err != nil || u.Processes < before.Processes+3 || u.CPU <= before.CPU || u.Memory <= 0 {
 				return errors.Join(err, fmt.Errorf("usage is %+v, was %+v before three processes", u, before))
 			}
 			return nil
 		})
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		_, err = atoll.UsageOf(h.ctx(t), sb)
+		_, err = atoll.UsageOf(h.newContext(t), sb)
 		wantKind(t, "UsageOf a stopped one", err, atoll.ErrStopped)
 	}},
 }

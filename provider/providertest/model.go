@@ -27,14 +27,14 @@ func FuzzModel(f *testing.F, open func(t *testing.T) atoll.Provider, opts ...Opt
 	cfg := newConfig(opts)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		kin := checkLeaks(t, cfg)
-		h := &harness{cfg: cfg, kin: kin, p: open(t)}
-		t.Cleanup(func() { h.close(t) })
+		h := &harness{cfg: cfg, census: kin, p: open(t)}
+		t.Cleanup(func() { h.closeAndCheck(t) })
 		m := &model{h: h, caps: h.p.Info().Caps}
 		for i := range m.slots {
 			m.slots[i].id = atoll.NewID()
 		}
 		for i := 0; i+1 < len(data) && i < 2*40; i += 2 {
-			m.step(t, data[i], data[i+1])
+			m.runVerb(t, data[i], data[i+1])
 		}
 		m.cleanUp(t)
 	})
@@ -56,17 +56,17 @@ type slot struct {
 	file  string        // what /work/f holds, "" when it is not there
 }
 
-func (s *slot) running() bool { return s.state == atoll.StateRunning }
+func (s *slot) isRunning() bool { return s.state == atoll.StateRunning }
 
-// step does one verb.
-func (m *model) step(t *testing.T, verb, arg byte) {
+// runVerb does one verb.
+func (m *model) runVerb(t *testing.T, verb, arg byte) {
 	t.Helper()
 	verbs := []struct {
 		name string
 		do   func(t *testing.T, s *slot, arg byte) (got error, want []atoll.Kind)
 	}{
-		{"create", m.create}, {"start", m.start}, {"stop", m.stop}, {"remove", m.remove}, {"remove with volumes", m.removeVolumes},
-		{"exec", m.exec}, {"store", m.store}, {"read", m.read}, {"pause", m.pause}, {"resume", m.resume},
+		{"create", m.createSandbox}, {"start", m.startSandbox}, {"stop", m.stopSandbox}, {"remove", m.removeSandbox}, {"remove with volumes", m.removeWithVolumes},
+		{"exec", m.runEcho}, {"store", m.storeFile}, {"read", m.readFile}, {"pause", m.pauseSandbox}, {"resume", m.resumeSandbox},
 	}
 	v, s := verbs[int(verb)%len(verbs)], &m.slots[int(arg)%len(m.slots)]
 	m.log = append(m.log, fmt.Sprintf("%s %d (%s)", v.name, int(arg)%len(m.slots), s.state))
@@ -80,15 +80,15 @@ func (m *model) step(t *testing.T, verb, arg byte) {
 	case want != nil && !slices.Contains(want, atoll.KindOf(got)):
 		t.Errorf("%v: the last: %v, want %v", m.log, got, want)
 	}
-	m.compare(t)
+	m.compareStates(t)
 	if t.Failed() {
 		t.FailNow()
 	}
 }
 
-func (m *model) create(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
-	spec := m.h.spec(atoll.Spec{ID: s.id, NoStart: arg&0x10 != 0})
-	sb, err := m.h.p.Create(m.h.ctx(t), spec)
+func (m *model) createSandbox(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
+	spec := m.h.completeSpec(atoll.Spec{ID: s.id, NoStart: arg&0x10 != 0})
+	sb, err := m.h.p.Create(m.h.newContext(t), spec)
 	if s.state != "" {
 		return err, []atoll.Kind{atoll.ErrAlreadyExists}
 	}
@@ -101,8 +101,8 @@ func (m *model) create(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
 	return err, nil
 }
 
-func (m *model) start(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	err := s.sb.Start(m.h.ctx(t))
+func (m *model) startSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Start(m.h.newContext(t))
 	switch {
 	case s.state == "":
 		return err, []atoll.Kind{atoll.ErrNotFound}
@@ -115,8 +115,8 @@ func (m *model) start(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
 	return err, nil
 }
 
-func (m *model) stop(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	err := s.sb.Stop(m.h.ctx(t), 0)
+func (m *model) stopSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Stop(m.h.newContext(t), 0)
 	switch s.state {
 	case "":
 		return err, []atoll.Kind{atoll.ErrNotFound}
@@ -126,24 +126,24 @@ func (m *model) stop(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
 	return err, nil
 }
 
-func (m *model) remove(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	err := s.sb.Remove(m.h.ctx(t))
+func (m *model) removeSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Remove(m.h.newContext(t))
 	if s.state = ""; !m.caps.Volumes {
 		s.file = ""
 	}
 	return err, nil
 }
 
-func (m *model) removeVolumes(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	err := s.sb.Remove(m.h.ctx(t), atoll.RemoveVolumes())
+func (m *model) removeWithVolumes(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Remove(m.h.newContext(t), atoll.RemoveVolumes())
 	if s.state != "" { // removing twice does nothing, the volume stays
 		s.state, s.file = "", ""
 	}
 	return err, nil
 }
 
-// inside says what an Exec in a sandbox that does not run must answer.
-func (s *slot) inside() []atoll.Kind {
+// refusalKinds says what an Exec in a sandbox that does not run must answer.
+func (s *slot) refusalKinds() []atoll.Kind {
 	switch s.state {
 	case "":
 		return []atoll.Kind{atoll.ErrNotFound}
@@ -153,10 +153,10 @@ func (s *slot) inside() []atoll.Kind {
 	return []atoll.Kind{atoll.ErrStopped}
 }
 
-func (m *model) exec(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	out, err := atoll.Output(m.h.ctx(t), s.sb, program("echo", "hello"))
-	if !s.running() {
-		return err, s.inside()
+func (m *model) runEcho(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	out, err := atoll.Output(m.h.newContext(t), s.sb, programCommand("echo", "hello"))
+	if !s.isRunning() {
+		return err, s.refusalKinds()
 	}
 	if string(out) != "hello\n" {
 		t.Errorf("echo printed %q", out)
@@ -164,20 +164,20 @@ func (m *model) exec(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
 	return err, nil
 }
 
-func (m *model) store(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
+func (m *model) storeFile(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
 	text := fmt.Sprint(arg)
-	err := atoll.Run(m.h.ctx(t), s.sb, word("store", "f", text))
-	if !s.running() {
-		return err, s.inside()
+	err := atoll.Run(m.h.newContext(t), s.sb, scriptCommand("store", "f", text))
+	if !s.isRunning() {
+		return err, s.refusalKinds()
 	}
 	s.file = text + "\n"
 	return err, nil
 }
 
-func (m *model) read(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	res, err := atoll.Capture(m.h.ctx(t), s.sb, program("cat", "f"), 0)
-	if !s.running() {
-		return err, s.inside()
+func (m *model) readFile(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	res, err := atoll.Capture(m.h.newContext(t), s.sb, programCommand("cat", "f"), 0)
+	if !s.isRunning() {
+		return err, s.refusalKinds()
 	}
 	if string(res.Stdout) != s.file || res.Success() != (s.file != "") {
 		t.Errorf("%v: the file holds %q, exit %v; want %q", m.log, res.Stdout, res.Exit, s.file)
@@ -185,29 +185,29 @@ func (m *model) read(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
 	return err, nil
 }
 
-func (m *model) pause(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	return m.freeze(s, atoll.Pause(m.h.ctx(t), s.sb), atoll.StatePaused)
+func (m *model) pauseSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	return m.setPaused(s, atoll.Pause(m.h.newContext(t), s.sb), atoll.StatePaused)
 }
 
-func (m *model) resume(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
-	return m.freeze(s, atoll.Resume(m.h.ctx(t), s.sb), atoll.StateRunning)
+func (m *model) resumeSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	return m.setPaused(s, atoll.Resume(m.h.newContext(t), s.sb), atoll.StateRunning)
 }
 
-func (m *model) freeze(s *slot, err error, to atoll.State) (error, []atoll.Kind) {
+func (m *model) setPaused(s *slot, err error, to atoll.State) (error, []atoll.Kind) {
 	switch {
 	case !m.caps.Pause:
 		return err, []atoll.Kind{atoll.ErrUnsupported, atoll.ErrNotFound}
-	case s.running() || s.state == atoll.StatePaused:
+	case s.isRunning() || s.state == atoll.StatePaused:
 		s.state = to
 		return err, nil
 	}
-	return err, s.inside()
+	return err, s.refusalKinds()
 }
 
-// compare asks for all states.
-func (m *model) compare(t *testing.T) {
+// compareStates asks for all states.
+func (m *model) compareStates(t *testing.T) {
 	t.Helper()
-	all, err := m.h.p.List(m.h.ctx(t), atoll.Filter{})
+	all, err := m.h.p.List(m.h.newContext(t), atoll.Filter{})
 	if err != nil {
 		t.Fatalf("List: %v", err)
 	}
@@ -239,7 +239,7 @@ func (m *model) cleanUp(t *testing.T) {
 			continue
 		}
 		if s.state != "" {
-			if err := s.sb.Remove(m.h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := s.sb.Remove(m.h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 		} else {

@@ -20,72 +20,78 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// claimants break promises about what a mock cannot do, or only by way of
+// claimMutants break promises about what a mock cannot do, or only by way of
 // options: each claims that it can.
-var claimants = []mutant{
-	breaks("keeps what was never started", "expiry/TTL removes a stopped one too, and one never started",
-		onMock(specs(func(s *atoll.Spec) {
+var claimMutants = []mutant{
+	newMutant("keeps what was never started", "expiry/TTL removes a stopped one too, and one never started",
+		onMock(changeSpecs(func(s *atoll.Spec) {
 			if s.NoStart {
 				s.TTL = 0
 			}
 		}))),
-	breaks("gives no more time", "expiry/Extend gives it more time, or less", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
-		return stingy{atoll.SandboxLayer{Sandbox: sb}}
+	newMutant("gives no more time", "expiry/Extend gives it more time, or less", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return unextendedSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	breaks("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume also when the sandbox was removed before",
-		sandboxes(func(sb atoll.Sandbox) atoll.Sandbox { return &once{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}} })),
-	breaks("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",
-		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return dropping{atoll.ProviderLayer{Provider: p}} })),
-	breaks("has no default grace", "patience/Stop with a negative grace gives the default one", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
-		return hasty{atoll.SandboxLayer{Sandbox: sb}}
-	})),
-	breaks("writes on", "files/a Write whose context ends half way leaves the old file and nothing else", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
-		return dogged{atoll.SandboxLayer{Sandbox: sb}}
-	})),
-	breaks("watches itself only", "memory/a Watch tells what another provider value does",
-		onMock(both(claiming(func(i *atoll.Info) { i.Caps.Survives = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
-			return &vain{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+	newMutant("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume also when the sandbox was removed before",
+		onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+			return &removeOnceSandbox{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}}
 		})),
-		providertest.Reopen(func(_ *testing.T, p atoll.Provider) atoll.Provider { return twin{p.(*vain).ProviderLayer} })),
-	breaks("uses all CPUs", "limits/the CPU limit holds for all processes together",
-		onMock(both(claiming(func(i *atoll.Info) { i.Caps.CPULimit, i.Caps.Usage = true, true }), with(func(sb atoll.Sandbox) atoll.Sandbox {
-			return greedy{atoll.SandboxLayer{Sandbox: sb}, time.Now()}
+	newMutant("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",
+		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return volumeDropProvider{atoll.ProviderLayer{Provider: p}}
+		})),
+	newMutant("has no default grace", "patience/Stop with a negative grace gives the default one", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return noGraceSandbox{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	newMutant("writes on", "files/a Write whose context ends half way leaves the old file and nothing else", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return uncancelledSandbox{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	newMutant("watches itself only", "memory/a Watch tells what another provider value does",
+		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return &selfWatchProvider{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+		})),
+		providertest.Reopen(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return unclosedProvider{p.(*selfWatchProvider).ProviderLayer}
+		})),
+	newMutant("uses all CPUs", "limits/the CPU limit holds for all processes together",
+		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.CPULimit, i.Caps.Usage = true, true }), changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+			return highUsageSandbox{atoll.SandboxLayer{Sandbox: sb}, time.Now()}
 		})))),
-	breaks("forgets commands", "limits/what ended commands have printed does not use up the memory",
-		onMock(both(claiming(func(i *atoll.Info) { i.Caps.MemoryLimit = true }), with(func(sb atoll.Sandbox) atoll.Sandbox {
-			return absent{atoll.SandboxLayer{Sandbox: sb}}
+	newMutant("forgets commands", "limits/what ended commands have printed does not use up the memory",
+		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.MemoryLimit = true }), changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+			return noProcessSandbox{atoll.SandboxLayer{Sandbox: sb}}
 		})))),
-	breaks("hangs while it is paused", "pause/nobody waits in vain for a paused sandbox", onMock(frozen(frost{dials: true}))),
-	breaks("does not say that the time was over", "pause/a time limit that is over while the sandbox is paused ends the command when it is resumed", onMock(frozen(frost{timeless: true}))),
-	breaks("resumes what it takes a snapshot of", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(frozen(frost{thaws: true}))),
-	breaks("keeps a snapshot that nobody waits for", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
-		onMock(frozen(frost{keeps: true}))),
-	breaks("takes no snapshot of what is in use", "snapshot/files in use do not keep a snapshot from being taken", onMock(frozen(frost{shy: true}))),
+	newMutant("hangs while it is paused", "pause/nobody waits in vain for a paused sandbox", onMock(addPause(pauseFaults{slowDial: true}))),
+	newMutant("does not say that the time was over", "pause/a time limit that is over while the sandbox is paused ends the command when it is resumed", onMock(addPause(pauseFaults{hidesTimeout: true}))),
+	newMutant("resumes what it takes a snapshot of", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(addPause(pauseFaults{resumes: true}))),
+	newMutant("keeps a snapshot that nobody waits for", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
+		onMock(addPause(pauseFaults{keepsCancelled: true}))),
+	newMutant("takes no snapshot of what is in use", "snapshot/files in use do not keep a snapshot from being taken", onMock(addPause(pauseFaults{refusesInUse: true}))),
 
-	breaks("has every network", "named/a named network that is not there is ErrNotExist, and named",
-		onMock(claiming(func(i *atoll.Info) { i.Caps.NetworkNamed = true }))),
-	breaks("publishes nothing", "named/a published port can be reached where Status says, as long as the sandbox runs",
-		onMock(claiming(func(i *atoll.Info) { i.Caps.NetworkNamed, i.Caps.Publish = true, true })),
+	newMutant("has every network", "named/a named network that is not there is ErrNotExist, and named",
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNamed = true }))),
+	newMutant("publishes nothing", "named/a published port can be reached where Status says, as long as the sandbox runs",
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNamed, i.Caps.Publish = true, true })),
 		providertest.Network("any", func(ctx context.Context, address string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		})),
-	breaks("shares no cache", "cache/a cache is shared in its project, outlives its sandboxes, and is no other project's",
-		onLocal(claiming(func(i *atoll.Info) { i.Caps.Cache = true }))),
-	breaks("ignores a wish for GPUs", "truth/each wish of a spec is refused exactly when its cap is missing",
-		onMock(specs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
-	breaks("has workspaces in name only", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
-		onMock(both(claiming(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
-			return hollow{atoll.ProviderLayer{Provider: p}}
+	newMutant("shares no cache", "cache/a cache is shared in its project, outlives its sandboxes, and is no other project's",
+		onLocal(changeInfo(func(i *atoll.Info) { i.Caps.Cache = true }))),
+	newMutant("ignores a wish for GPUs", "truth/each wish of a spec is refused exactly when its cap is missing",
+		onMock(changeSpecs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
+	newMutant("has workspaces in name only", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
+		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return emptyWorkspaceProvider{atoll.ProviderLayer{Provider: p}}
 		})), providertest.Repository("https://example.com/a.git", "f", "text")),
 
-	breaks("tells more than it says", "exec/a process that a signal killed exits with 128 and its number",
-		onMock(claiming(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
-	breaks("does not survive", "crash/a sandbox lives on when its maker is killed",
-		onMock(claiming(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(elsewhere)),
-	breaks("keeps no files when it is killed", "crash/a sandbox whose maker was killed has failed, and starts again with what Durable says",
-		onMock(claiming(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.Elsewhere(elsewhere)),
-	breaks("has nothing happened", "crash/a sandbox that was killed has failed, and starts again with what Durable says",
-		onMock(claiming(func(*atoll.Info) {})), providertest.Crash(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
+	newMutant("tells more than it says", "exec/a process that a signal killed exits with 128 and its number",
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
+	newMutant("does not survive", "crash/a sandbox lives on when its maker is killed",
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(startMaker)),
+	newMutant("keeps no files when it is killed", "crash/a sandbox whose maker was killed has failed, and starts again with what Durable says",
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.Elsewhere(startMaker)),
+	newMutant("has nothing happened", "crash/a sandbox that was killed has failed, and starts again with what Durable says",
+		onMock(changeInfo(func(*atoll.Info) {})), providertest.Crash(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
 			main, err := sb.Process(t.Context(), atoll.MainProcess)
 			if err == nil {
 				err = main.Signal(t.Context(), atoll.SIGKILL) // which is no failure
@@ -94,15 +100,17 @@ var claimants = []mutant{
 				t.Fatal(err)
 			}
 		})),
-	breaks("fetches late", "images/Prepare fetches all that Create needs",
-		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return late{atoll.ProviderLayer{Provider: p}} }), imaginary()...),
-	breaks("has every image", "images/an image that cannot be fetched is refused, and nothing is left", onMock(specs(func(*atoll.Spec) {})), imaginary()...),
-	breaks("has images of every tag", "images/an image that its registry does not have is refused, and nothing is left", onMock(specs(func(*atoll.Spec) {})), imaginary()...),
-	breaks("has nothing in its images", "images/an image's files are those of its sandboxes, each of which changes its own",
-		onMock(specs(func(*atoll.Spec) {})), imaginary()...),
-	breaks("leaves what it failed to make", "steps/whichever step of a creation fails, nothing is left", leaf, stepwise()),
-	breaks("says nothing of a failed step", "steps/whichever step of a creation fails, the data volume that was kept stays", leaf, stepwise()),
-	breaks("starts in spite of a failed step", "steps/whichever step of a start fails, the sandbox is what it was and can be started again", leaf, stepwise()),
+	newMutant("fetches late", "images/Prepare fetches all that Create needs",
+		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return latePullProvider{atoll.ProviderLayer{Provider: p}}
+		}), imageOptions()...),
+	newMutant("has every image", "images/an image that cannot be fetched is refused, and nothing is left", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("has images of every tag", "images/an image that its registry does not have is refused, and nothing is left", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("has nothing in its images", "images/an image's files are those of its sandboxes, each of which changes its own",
+		onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("leaves what it failed to make", "steps/whichever step of a creation fails, nothing is left", newLeaf, stepOption()),
+	newMutant("says nothing of a failed step", "steps/whichever step of a creation fails, the data volume that was kept stays", newLeaf, stepOption()),
+	newMutant("starts in spite of a failed step", "steps/whichever step of a start fails, the sandbox is what it was and can be started again", newLeaf, stepOption()),
 }
 
 // crashDir makes the test binary a program that makes a sandbox there and waits
@@ -121,7 +129,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func elsewhere(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+func startMaker(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 	dir, maker := t.TempDir(), exec.Command(os.Args[0])
 	maker.Env = append(os.Environ(), crashDir+"="+dir)
 	return maker, func() atoll.Provider {
@@ -133,39 +141,39 @@ func elsewhere(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 	}
 }
 
-// both puts the second layer around the first.
-func both(inner, outer layer) layer {
+// composeLayers puts the second layer around the first.
+func composeLayers(inner, outer layer) layer {
 	return func(t *testing.T, p atoll.Provider) atoll.Provider { return outer(t, inner(t, p)) }
 }
 
-// with is the layer that changes sandboxes.
-func with(change func(atoll.Sandbox) atoll.Sandbox) layer {
+// changeSandboxes is the layer that changes sandboxes.
+func changeSandboxes(change func(atoll.Sandbox) atoll.Sandbox) layer {
 	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
-		return changed{atoll.ProviderLayer{Provider: p}, change}
+		return changedProvider{atoll.ProviderLayer{Provider: p}, change}
 	}
 }
 
-// specs is the layer that changes what is asked for.
-func specs(change func(*atoll.Spec)) layer {
+// changeSpecs is the layer that changes what is asked for.
+func changeSpecs(change func(*atoll.Spec)) layer {
 	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
-		return asking{atoll.ProviderLayer{Provider: p}, change}
+		return specProvider{atoll.ProviderLayer{Provider: p}, change}
 	}
 }
 
-type asking struct {
+type specProvider struct {
 	atoll.ProviderLayer
 	change func(*atoll.Spec)
 }
 
-func (a asking) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (a specProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	s := *spec
 	a.change(&s)
 	return a.Provider.Create(ctx, &s)
 }
 
-type dropping struct{ atoll.ProviderLayer }
+type volumeDropProvider struct{ atoll.ProviderLayer }
 
-func (d dropping) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (d volumeDropProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := d.Provider.Create(ctx, spec)
 	if err != nil {
 		_ = atoll.RemoveVolume(context.WithoutCancel(ctx), d.Provider, atoll.DefaultProject, "data-"+spec.ID)
@@ -173,42 +181,42 @@ func (d dropping) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, 
 	return sb, err
 }
 
-type once struct {
+type removeOnceSandbox struct {
 	atoll.SandboxLayer
 	removed atomic.Bool
 }
 
-func (o *once) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+func (o *removeOnceSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if o.removed.Swap(true) {
 		return nil
 	}
 	return o.Sandbox.Remove(ctx, opts...)
 }
 
-type hasty struct{ atoll.SandboxLayer }
+type noGraceSandbox struct{ atoll.SandboxLayer }
 
-func (h hasty) Stop(ctx context.Context, grace time.Duration) error {
+func (h noGraceSandbox) Stop(ctx context.Context, grace time.Duration) error {
 	return h.Sandbox.Stop(ctx, max(grace, 0))
 }
 
-type dogged struct{ atoll.SandboxLayer }
+type uncancelledSandbox struct{ atoll.SandboxLayer }
 
-func (d dogged) Files() atoll.FS { return doggedFS{atoll.Files(d.Sandbox)} }
+func (d uncancelledSandbox) Files() atoll.FS { return uncancelledFS{atoll.Files(d.Sandbox)} }
 
-type doggedFS struct{ atoll.FS }
+type uncancelledFS struct{ atoll.FS }
 
-func (f doggedFS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
+func (f uncancelledFS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
 	return f.FS.Write(context.WithoutCancel(ctx), name, r, opts)
 }
 
 // A vain provider watches what it did itself.
-type vain struct {
+type selfWatchProvider struct {
 	atoll.ProviderLayer
 	mu   sync.Mutex
 	made []string
 }
 
-func (v *vain) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (v *selfWatchProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := v.Provider.Create(ctx, spec)
 	if err == nil {
 		v.mu.Lock()
@@ -218,7 +226,7 @@ func (v *vain) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, err
 	return sb, err
 }
 
-func (v *vain) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+func (v *selfWatchProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		for ev, err := range v.Provider.Watch(ctx) {
 			v.mu.Lock()
@@ -232,59 +240,59 @@ func (v *vain) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 }
 
 // A twin is another value of the same provider.
-type twin struct{ atoll.ProviderLayer }
+type unclosedProvider struct{ atoll.ProviderLayer }
 
-func (twin) Close() error { return nil }
+func (unclosedProvider) Close() error { return nil }
 
-type greedy struct {
+type highUsageSandbox struct {
 	atoll.SandboxLayer
 	begin time.Time
 }
 
-func (g greedy) Usage(context.Context) (atoll.Usage, error) {
+func (g highUsageSandbox) Usage(context.Context) (atoll.Usage, error) {
 	return atoll.Usage{CPU: atoll.Duration(2 * time.Since(g.begin))}, nil
 }
 
-type absent struct{ atoll.SandboxLayer }
+type noProcessSandbox struct{ atoll.SandboxLayer }
 
-func (a absent) Process(_ context.Context, id string) (atoll.Process, error) {
+func (a noProcessSandbox) Process(_ context.Context, id string) (atoll.Process, error) {
 	return nil, atoll.E("process", id, atoll.ErrNotExist, nil)
 }
 
 // A frost says what a provider that claims to pause, and to take snapshots,
 // does wrong.
-type frost struct {
-	dials, thaws, keeps, shy, timeless bool
+type pauseFaults struct {
+	slowDial, resumes, keepsCancelled, refusesInUse, hidesTimeout bool
 }
 
-func frozen(wrong frost) layer {
+func addPause(wrong pauseFaults) layer {
 	return func(t *testing.T, p atoll.Provider) atoll.Provider {
-		store := &pile{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+		store := &fakeSnapshotStore{ProviderLayer: atoll.ProviderLayer{Provider: p}}
 		store.info = p.Info()
 		store.info.Caps.Pause, store.info.Caps.Snapshot = true, true
-		return with(func(sb atoll.Sandbox) atoll.Sandbox {
-			return &pausable{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}, wrong: wrong, store: store}
+		return changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+			return &pausableSandbox{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}, wrong: wrong, store: store}
 		})(t, store)
 	}
 }
 
 // A pile keeps snapshots that are none.
-type pile struct {
+type fakeSnapshotStore struct {
 	atoll.ProviderLayer
 	info atoll.Info
 	mu   sync.Mutex
 	kept []atoll.Snapshot
 }
 
-func (p *pile) Info() atoll.Info { return p.info }
+func (p *fakeSnapshotStore) Info() atoll.Info { return p.info }
 
-func (p *pile) Snapshots(context.Context) ([]atoll.Snapshot, error) {
+func (p *fakeSnapshotStore) Snapshots(context.Context) ([]atoll.Snapshot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.kept), nil
 }
 
-func (p *pile) RemoveSnapshot(_ context.Context, id string) error {
+func (p *fakeSnapshotStore) RemoveSnapshot(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.kept)
@@ -295,18 +303,18 @@ func (p *pile) RemoveSnapshot(_ context.Context, id string) error {
 	return nil
 }
 
-type pausable struct {
+type pausableSandbox struct {
 	atoll.SandboxLayer
-	wrong  frost
-	store  *pile
+	wrong  pauseFaults
+	store  *fakeSnapshotStore
 	paused atomic.Bool
 	used   atomic.Bool // a file was opened for reading
 }
 
-func (p *pausable) Pause(context.Context) error  { p.paused.Store(true); return nil }
-func (p *pausable) Resume(context.Context) error { p.paused.Store(false); return nil }
+func (p *pausableSandbox) Pause(context.Context) error  { p.paused.Store(true); return nil }
+func (p *pausableSandbox) Resume(context.Context) error { p.paused.Store(false); return nil }
 
-func (p *pausable) Status(ctx context.Context) (atoll.Status, error) {
+func (p *pausableSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	st, err := p.Sandbox.Status(ctx)
 	if p.paused.Load() {
 		st.State, st.Ready = atoll.StatePaused, false
@@ -314,7 +322,7 @@ func (p *pausable) Status(ctx context.Context) (atoll.Status, error) {
 	return st, err
 }
 
-func (p *pausable) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (p *pausableSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	proc, err := p.Sandbox.Exec(ctx, cmd)
 	if err != nil {
 		return nil, err
@@ -324,7 +332,7 @@ func (p *pausable) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process,
 
 type pausableProcess struct {
 	atoll.ProcessLayer
-	p *pausable
+	p *pausableSandbox
 }
 
 func (p pausableProcess) Signal(ctx context.Context, sig atoll.Signal) error {
@@ -336,22 +344,22 @@ func (p pausableProcess) Signal(ctx context.Context, sig atoll.Signal) error {
 
 func (p pausableProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	exit, err := p.Process.Wait(ctx)
-	exit.TimedOut = exit.TimedOut && !p.p.wrong.timeless
+	exit.TimedOut = exit.TimedOut && !p.p.wrong.hidesTimeout
 	return exit, err
 }
 
-func (p *pausable) Dial(ctx context.Context, port int) (net.Conn, error) {
-	if p.wrong.dials && p.paused.Load() {
+func (p *pausableSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if p.wrong.slowDial && p.paused.Load() {
 		time.Sleep(2 * time.Second)
 	}
 	return atoll.Dial(ctx, p.Sandbox, port)
 }
 
-func (p *pausable) Files() atoll.FS { return pausableFS{atoll.Files(p.Sandbox), p} }
+func (p *pausableSandbox) Files() atoll.FS { return pausableFS{atoll.Files(p.Sandbox), p} }
 
 type pausableFS struct {
 	atoll.FS
-	p *pausable
+	p *pausableSandbox
 }
 
 func (f pausableFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
@@ -360,24 +368,24 @@ func (f pausableFS) Read(ctx context.Context, name string, offset int64) (io.Rea
 }
 
 // Snapshot takes none, and says that it did.
-func (p *pausable) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	if p.wrong.shy && p.used.Load() {
+func (p *pausableSandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+	if p.wrong.refusesInUse && p.used.Load() {
 		return atoll.Snapshot{}, atoll.Errorf("snapshot", p.ID(), atoll.ErrInternal, "a file is in use")
 	}
 	snap := atoll.Snapshot{ID: atoll.NewID(), Sandbox: p.ID()}
-	if ctx.Err() == nil || p.wrong.keeps {
+	if ctx.Err() == nil || p.wrong.keepsCancelled {
 		p.store.mu.Lock()
 		p.store.kept = append(p.store.kept, snap)
 		p.store.mu.Unlock()
 	}
-	if p.wrong.thaws {
+	if p.wrong.resumes {
 		p.paused.Store(false)
 	}
 	return snap, ctx.Err()
 }
 
-// imaginary is an image that a mock can fetch, as it can every one.
-func imaginary() []providertest.Option {
+// imageOptions is an image that a mock can fetch, as it can every one.
+func imageOptions() []providertest.Option {
 	return []providertest.Option{
 		providertest.Pullable("docker.io/library/app:1"),
 		providertest.Source("/file", "text", func(t *testing.T) {}),
@@ -385,27 +393,27 @@ func imaginary() []providertest.Option {
 }
 
 // A late provider fetches nothing ahead, and cannot when it has to.
-type late struct{ atoll.ProviderLayer }
+type latePullProvider struct{ atoll.ProviderLayer }
 
-func (late) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
+func (latePullProvider) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
 
-func (late) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (latePullProvider) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	return nil, atoll.E("create", spec.Name, atoll.ErrUnavailable, nil)
 }
 
-// stepwise opens providers with steps that go wrong in all ways.
-func stepwise() providertest.Option {
+// stepOption opens providers with steps that go wrong in all ways.
+func stepOption() providertest.Option {
 	return providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
-		return steps{atoll.ProviderLayer{Provider: leaf(t)}, step}
+		return steppedProvider{atoll.ProviderLayer{Provider: newLeaf(t)}, step}
 	})
 }
 
-type steps struct {
+type steppedProvider struct {
 	atoll.ProviderLayer
 	step func(string) error
 }
 
-func (s steps) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (s steppedProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := s.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -413,48 +421,48 @@ func (s steps) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, err
 	if err := s.step("say so"); err != nil && spec.ID == "" {
 		return nil, err // and leave it
 	}
-	return stepSandbox{atoll.SandboxLayer{Sandbox: sb}, s.step}, nil
+	return steppedSandbox{atoll.SandboxLayer{Sandbox: sb}, s.step}, nil
 }
 
-type stepSandbox struct {
+type steppedSandbox struct {
 	atoll.SandboxLayer
 	step func(string) error
 }
 
-func (s stepSandbox) Start(ctx context.Context) error {
+func (s steppedSandbox) Start(ctx context.Context) error {
 	if err := s.Sandbox.Start(ctx); err != nil {
 		return err
 	}
 	return s.step("say so")
 }
 
-// hollow makes workspaces of nothing.
-type hollow struct{ atoll.ProviderLayer }
+// emptyWorkspaceProvider makes workspaces of nothing.
+type emptyWorkspaceProvider struct{ atoll.ProviderLayer }
 
-func (h hollow) AddWorkspace(_ context.Context, spec *workspace.Spec, _ func(atoll.Progress)) (workspace.Workspace, error) {
+func (h emptyWorkspaceProvider) AddWorkspace(_ context.Context, spec *workspace.Spec, _ func(atoll.Progress)) (workspace.Workspace, error) {
 	return workspace.Workspace{
 		Project: atoll.DefaultProject, Name: spec.Name, Type: spec.Type(), Source: spec.Source,
 		State: workspace.StateReady, Commit: "0123456789012345678901234567890123456789", Created: time.Now(),
 	}, nil
 }
 
-func (h hollow) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (h emptyWorkspaceProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	s := spec.Clone()
 	s.Workspace = atoll.WorkspaceRef{}
 	return h.Provider.Create(ctx, s)
 }
 
 // Workspaces forwards.
-func (h hollow) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
+func (h emptyWorkspaceProvider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	return workspace.List(ctx, h.Provider, project)
 }
 
 // UpdateWorkspace forwards.
-func (h hollow) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
+func (h emptyWorkspaceProvider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	return workspace.Update(ctx, h.Provider, project, name, progress)
 }
 
 // RemoveWorkspace forwards.
-func (h hollow) RemoveWorkspace(ctx context.Context, project, name string) error {
+func (h emptyWorkspaceProvider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	return workspace.Remove(ctx, h.Provider, project, name)
 }

@@ -17,7 +17,7 @@ type layer func(t *testing.T, p atoll.Provider) atoll.Provider
 
 // onMock opens mutants in which nothing is real.
 func onMock(wrap layer) func(*testing.T) atoll.Provider {
-	return func(t *testing.T) atoll.Provider { return wrap(t, leaf(t)) }
+	return func(t *testing.T) atoll.Provider { return wrap(t, newLeaf(t)) }
 }
 
 // onLocal opens mutants whose processes are this machine's.
@@ -31,19 +31,19 @@ func onLocal(wrap layer) func(*testing.T) atoll.Provider {
 	}
 }
 
-// sandboxes opens mutants that change the sandboxes which a mock hands out.
-func sandboxes(change func(atoll.Sandbox) atoll.Sandbox) func(*testing.T) atoll.Provider {
+// onMockSandboxes opens mutants that change the sandboxes which a mock hands out.
+func onMockSandboxes(change func(atoll.Sandbox) atoll.Sandbox) func(*testing.T) atoll.Provider {
 	return onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
-		return changed{atoll.ProviderLayer{Provider: p}, change}
+		return changedProvider{atoll.ProviderLayer{Provider: p}, change}
 	})
 }
 
-type changed struct {
+type changedProvider struct {
 	atoll.ProviderLayer
 	change func(atoll.Sandbox) atoll.Sandbox
 }
 
-func (c changed) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (c changedProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := c.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (c changed) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	return c.change(sb), nil
 }
 
-func (c changed) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (c changedProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := c.Provider.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -59,17 +59,17 @@ func (c changed) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	return c.change(sb), nil
 }
 
-type immortal struct{ atoll.SandboxLayer }
+type unremovableSandbox struct{ atoll.SandboxLayer }
 
-func (immortal) Remove(context.Context, ...atoll.RemoveOption) error { return nil }
+func (unremovableSandbox) Remove(context.Context, ...atoll.RemoveOption) error { return nil }
 
-type stingy struct{ atoll.SandboxLayer }
+type unextendedSandbox struct{ atoll.SandboxLayer }
 
-func (stingy) Extend(context.Context, atoll.Duration) error { return nil }
+func (unextendedSandbox) Extend(context.Context, atoll.Duration) error { return nil }
 
-type strict struct{ atoll.SandboxLayer }
+type strictSandbox struct{ atoll.SandboxLayer }
 
-func (s strict) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s strictSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	p, err := s.Sandbox.Exec(ctx, cmd)
 	if err != nil {
 		return nil, err
@@ -87,9 +87,9 @@ func (p strictProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	return exit, err
 }
 
-type clingy struct{ atoll.SandboxLayer }
+type contextBoundSandbox struct{ atoll.SandboxLayer }
 
-func (s clingy) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s contextBoundSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	p, err := s.Sandbox.Exec(ctx, cmd)
 	if err == nil {
 		context.AfterFunc(ctx, func() { p.Signal(context.WithoutCancel(ctx), atoll.SIGKILL) })
@@ -97,17 +97,17 @@ func (s clingy) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, er
 	return p, err
 }
 
-type unlabelled struct{ atoll.SandboxLayer }
+type unlabelledSandbox struct{ atoll.SandboxLayer }
 
-func (s unlabelled) Status(ctx context.Context) (atoll.Status, error) {
+func (s unlabelledSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	st, err := s.Sandbox.Status(ctx)
 	st.Spec.Labels = nil
 	return st, err
 }
 
-type forgetful struct{ atoll.ProviderLayer }
+type bareGetProvider struct{ atoll.ProviderLayer }
 
-func (f forgetful) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (f bareGetProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := f.Provider.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -115,17 +115,17 @@ func (f forgetful) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	return struct{ atoll.Sandbox }{sb}, nil
 }
 
-type boastful struct{ atoll.ProviderLayer }
+type falseCapsProvider struct{ atoll.ProviderLayer }
 
-func (b boastful) Info() atoll.Info {
+func (b falseCapsProvider) Info() atoll.Info {
 	info := b.Provider.Info()
 	info.Caps.Snapshot, info.Caps.Volumes = !info.Caps.Snapshot, !info.Caps.Volumes
 	return info
 }
 
-type unsynced struct{ atoll.ProviderLayer }
+type unsyncedProvider struct{ atoll.ProviderLayer }
 
-func (u unsynced) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+func (u unsyncedProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		for ev, err := range u.Provider.Watch(ctx) {
 			if ev.Type != atoll.EventSynced && !yield(ev, err) {
@@ -137,7 +137,7 @@ func (u unsynced) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 
 // A parent has a child, which it takes with it, and a grandchild, which it does
 // not.
-type parent struct {
+type parentProvider struct {
 	atoll.ProviderLayer
 	child *exec.Cmd
 	in    io.Closer
@@ -160,59 +160,59 @@ func newParent(t *testing.T, p atoll.Provider) atoll.Provider {
 	if _, err := io.ReadFull(out, make([]byte, len("made\n"))); err != nil {
 		t.Fatal(err)
 	}
-	return &parent{atoll.ProviderLayer{Provider: p}, cmd, in}
+	return &parentProvider{atoll.ProviderLayer{Provider: p}, cmd, in}
 }
 
-func (p *parent) Close() error {
+func (p *parentProvider) Close() error {
 	p.in.Close()
 	_ = p.child.Wait() // read finds no line, which is no success
 	return p.Provider.Close()
 }
 
-// claiming changes what a provider says of itself, and hides from it what it
+// changeInfo changes what a provider says of itself, and hides from it what it
 // would refuse.
-func claiming(change func(*atoll.Info)) layer {
+func changeInfo(change func(*atoll.Info)) layer {
 	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
-		c := claims{atoll.ProviderLayer{Provider: p}, p.Info()}
+		c := infoProvider{atoll.ProviderLayer{Provider: p}, p.Info()}
 		change(&c.info)
 		return c
 	}
 }
 
-type claims struct {
+type infoProvider struct {
 	atoll.ProviderLayer
 	info atoll.Info
 }
 
-func (c claims) Info() atoll.Info { return c.info }
+func (c infoProvider) Info() atoll.Info { return c.info }
 
-func (c claims) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (c infoProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	s := *spec
 	s.Image, s.Resources, s.Network = "", atoll.Resources{}, atoll.Network{}
 	s.Ports, s.Cache, s.CachePaths = nil, false, nil
 	return c.Provider.Create(ctx, &s)
 }
 
-type cheerful struct{ atoll.SandboxLayer }
+type zeroExitSandbox struct{ atoll.SandboxLayer }
 
-func (s cheerful) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s zeroExitSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	p, err := s.Sandbox.Exec(ctx, cmd)
 	if err != nil {
 		return nil, err
 	}
-	return cheerfulProcess{atoll.ProcessLayer{Process: p}}, nil
+	return zeroExitProcess{atoll.ProcessLayer{Process: p}}, nil
 }
 
-type cheerfulProcess struct{ atoll.ProcessLayer }
+type zeroExitProcess struct{ atoll.ProcessLayer }
 
-func (p cheerfulProcess) Wait(ctx context.Context) (atoll.Exit, error) {
+func (p zeroExitProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	_, _ = p.Process.Wait(ctx)
 	return atoll.Exit{}, ctx.Err()
 }
 
-type oblivious struct{ atoll.SandboxLayer }
+type noMainOutputSandbox struct{ atoll.SandboxLayer }
 
-func (s oblivious) Process(ctx context.Context, id string) (atoll.Process, error) {
+func (s noMainOutputSandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
 	st, err := s.Status(ctx)
 	if err == nil && st.State != atoll.StateRunning {
 		return nil, atoll.E("process", s.ID(), atoll.ErrStopped, nil)
@@ -220,27 +220,27 @@ func (s oblivious) Process(ctx context.Context, id string) (atoll.Process, error
 	return s.SandboxLayer.Process(ctx, id)
 }
 
-type patient struct{ atoll.SandboxLayer }
+type slowStatusSandbox struct{ atoll.SandboxLayer }
 
-func (s patient) Status(ctx context.Context) (atoll.Status, error) {
+func (s slowStatusSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	if ctx.Err() != nil {
 		time.Sleep(2 * time.Second)
 	}
 	return s.Sandbox.Status(context.WithoutCancel(ctx))
 }
 
-type lazy struct{ atoll.SandboxLayer }
+type skipStopSandbox struct{ atoll.SandboxLayer }
 
-func (s lazy) Stop(ctx context.Context, grace time.Duration) error {
+func (s skipStopSandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if ctx.Err() != nil {
 		return nil
 	}
 	return s.Sandbox.Stop(ctx, grace)
 }
 
-type halfway struct{ atoll.SandboxLayer }
+type halfRemovedSandbox struct{ atoll.SandboxLayer }
 
-func (s halfway) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+func (s halfRemovedSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if ctx.Err() != nil {
 		_ = s.Sandbox.Stop(context.WithoutCancel(ctx), 0)
 		return ctx.Err()
@@ -248,52 +248,52 @@ func (s halfway) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	return s.Sandbox.Remove(ctx, opts...)
 }
 
-type exitless struct{ atoll.SandboxLayer }
+type noExitSandbox struct{ atoll.SandboxLayer }
 
-func (s exitless) Status(ctx context.Context) (atoll.Status, error) {
+func (s noExitSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	st, err := s.Sandbox.Status(ctx)
 	st.Exit = nil
 	return st, err
 }
 
-// homely runs commands in the work directory, whatever they ask for.
-type homely struct{ atoll.SandboxLayer }
+// workdirSandbox runs commands in the work directory, whatever they ask for.
+type workdirSandbox struct{ atoll.SandboxLayer }
 
-func (s homely) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s workdirSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	c := *cmd
 	c.Dir = ""
 	return s.Sandbox.Exec(ctx, &c)
 }
 
-// ended are never started again.
-type ended struct{ atoll.SandboxLayer }
+// noStartSandbox are never started again.
+type noStartSandbox struct{ atoll.SandboxLayer }
 
-func (s ended) Start(context.Context) error {
+func (s noStartSandbox) Start(context.Context) error {
 	return atoll.E("start", s.ID(), atoll.ErrUnsupported, nil)
 }
 
-// careless removes images whoever uses them.
-type careless struct{ atoll.ProviderLayer }
+// forceRemoveProvider removes images whoever uses them.
+type forceRemoveProvider struct{ atoll.ProviderLayer }
 
-func (c careless) RemoveImage(ctx context.Context, ref string, _ bool) error {
+func (c forceRemoveProvider) RemoveImage(ctx context.Context, ref string, _ bool) error {
 	return atoll.RemoveImage(ctx, c.Provider, ref, true)
 }
 
-// obliging makes sandboxes whoever was asked for.
-type obliging struct{ atoll.ProviderLayer }
+// anyNameProvider makes sandboxes whoever was asked for.
+type anyNameProvider struct{ atoll.ProviderLayer }
 
-func (o obliging) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (o anyNameProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	s := *spec
 	s.Provider = ""
 	return o.Provider.Create(ctx, &s)
 }
 
 // Images forwards.
-func (c careless) Images(ctx context.Context) ([]atoll.Image, error) {
+func (c forceRemoveProvider) Images(ctx context.Context) ([]atoll.Image, error) {
 	return atoll.Images(ctx, c.Provider)
 }
 
 // PruneImages forwards.
-func (c careless) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+func (c forceRemoveProvider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	return atoll.PruneImages(ctx, c.Provider, opts)
 }

@@ -13,45 +13,45 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// porous are mutants with holes in their walls. Where the hostile program would meet
+// wallMutants are mutants with holes in their walls. Where the hostile program would meet
 // nothing but this machine it does not act; then a script takes its place.
-var porous = []mutant{
-	breaks("has no walls", "escape/no way leads to a file of the host", withoutWalls("")),
-	breaks("lets programs kill outside", "escape/a program that kills, stops and traces all it can reaches nobody outside",
+var wallMutants = []mutant{
+	newMutant("has no walls", "escape/no way leads to a file of the host", withoutWalls("")),
+	newMutant("lets programs kill outside", "escape/a program that kills, stops and traces all it can reaches nobody outside",
 		withoutWalls(`kill -9 $4; echo begun; exec sleep 1000`)),
-	breaks("lets programs stop others outside", "escape/a program that kills, stops and traces all it can reaches nobody outside",
+	newMutant("lets programs stop others outside", "escape/a program that kills, stops and traces all it can reaches nobody outside",
 		withoutWalls(`kill -STOP $4; echo begun; exec sleep 1000`)),
-	breaks("lets programs write outside", "escape/no way leads to a file of the host", withoutWalls(`echo x >>"$1"; echo done`)),
-	breaks("lets programs make files outside", "escape/no way leads to a file of the host", withoutWalls(`>"${1%/*}/planted"; echo done`)),
-	breaks("lets its neighbours suffer", "siege/a flood of output, which nobody reads, drowns nobody", withoutWalls(`echo begun; exec sleep 1000`)),
-	breaks("reads what links lead to", "escape/links that change while files are served lead to nothing of the host", withoutWalls(`echo begun; exec sleep 1000`)),
+	newMutant("lets programs write outside", "escape/no way leads to a file of the host", withoutWalls(`echo x >>"$1"; echo done`)),
+	newMutant("lets programs make files outside", "escape/no way leads to a file of the host", withoutWalls(`>"${1%/*}/planted"; echo done`)),
+	newMutant("lets its neighbours suffer", "siege/a flood of output, which nobody reads, drowns nobody", withoutWalls(`echo begun; exec sleep 1000`)),
+	newMutant("reads what links lead to", "escape/links that change while files are served lead to nothing of the host", withoutWalls(`echo begun; exec sleep 1000`)),
 }
 
 // withoutWalls opens sandboxes that are processes of this machine, and say that they
 // are more. The script takes the place of the hostile program, with its arguments.
 func withoutWalls(script string) func(*testing.T) atoll.Provider {
-	claim := claiming(func(i *atoll.Info) { i.Isolation = atoll.IsolationKernel })
+	claim := changeInfo(func(i *atoll.Info) { i.Isolation = atoll.IsolationKernel })
 	return onLocal(func(t *testing.T, p atoll.Provider) atoll.Provider {
-		a := &assault{}
-		return changed{atoll.ProviderLayer{Provider: claim(t, p)}, func(sb atoll.Sandbox) atoll.Sandbox {
-			return attacked{atoll.SandboxLayer{Sandbox: sb}, script, a}
+		a := &attackState{}
+		return changedProvider{atoll.ProviderLayer{Provider: claim(t, p)}, func(sb atoll.Sandbox) atoll.Sandbox {
+			return attackedSandbox{atoll.SandboxLayer{Sandbox: sb}, script, a}
 		}}
 	})
 }
 
 // An assault is what a script of withoutWalls is about.
-type assault struct {
+type attackState struct {
 	mu     sync.Mutex
 	secret string // "" until it has begun
 }
 
-type attacked struct {
+type attackedSandbox struct {
 	atoll.SandboxLayer
 	script string
-	a      *assault
+	a      *attackState
 }
 
-func (s attacked) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s attackedSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	s.a.mu.Lock()
 	begun := s.a.secret != ""
 	if cmd.Args[0] == "./hostile" {
@@ -68,15 +68,15 @@ func (s attacked) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	return s.Sandbox.Exec(ctx, &c)
 }
 
-func (s attacked) Files() atoll.FS { return following{atoll.Files(s.Sandbox), s.a} }
+func (s attackedSandbox) Files() atoll.FS { return linkFollowingFS{atoll.Files(s.Sandbox), s.a} }
 
-// following is an FS that finds the host's file where a link leads to it.
-type following struct {
+// linkFollowingFS is an FS that finds the host's file where a link leads to it.
+type linkFollowingFS struct {
 	atoll.FS
-	a *assault
+	a *attackState
 }
 
-func (f following) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
+func (f linkFollowingFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
 	r, info, err := f.FS.Read(ctx, name, offset)
 	if err != nil || !strings.HasSuffix(name, "/secret") {
 		return r, info, err

@@ -15,30 +15,30 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-var network = []promise{
+var networkPromises = []promise{
 	{"without a network there is no way to the host", []need{needNoNet}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for _, addr := range listenEverywhere(t) {
-			h.unreachable(t, sb, addr)
+			h.checkUnreachable(t, sb, addr)
 		}
 	}},
 	{"without a network there is no way out", []need{needNoNet}, func(t *testing.T, h *harness) {
-		addrs := outside(t)
-		sb := h.idle(t)
+		addrs := outsideAddresses(t)
+		sb := h.plainSandbox(t)
 		for _, addr := range addrs {
-			h.unreachable(t, sb, addr)
+			h.checkUnreachable(t, sb, addr)
 		}
 	}},
 	{"without a network no name is known", []need{needNoNet}, func(t *testing.T, h *harness) {
 		name := knownName(t)
-		if ips := h.resolve(t, h.idle(t), name); len(ips) > 0 {
+		if ips := h.resolveName(t, h.plainSandbox(t), name); len(ips) > 0 {
 			t.Errorf("%s is known to be %q", name, ips)
 		}
 	}},
 	{"with a network names are known", []need{needNet}, func(t *testing.T, h *harness) {
 		name := knownName(t)
-		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
-		ips := h.resolve(t, sb, name)
+		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+		ips := h.resolveName(t, sb, name)
 		if len(ips) == 0 {
 			t.Errorf("%s is not known", name)
 		}
@@ -49,50 +49,50 @@ var network = []promise{
 		}
 	}},
 	{"with a network there is still no way to the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		for _, addr := range append(listenEverywhere(t), "169.254.169.254:80") {
-			h.unreachable(t, sb, addr)
+			h.checkUnreachable(t, sb, addr)
 		}
 	}},
 	{"with a network what is allowed can be reached, the host too", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
 		for _, addr := range listenOutside(t) {
-			sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
-			h.reachable(t, sb, addr)
+			sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
+			h.checkReachable(t, sb, addr)
 		}
 	}},
 	{"Stop waits for no server that does not read", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
 		addr := listenOutside(t)[0] // nobody accepts
-		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
-		_, scr := h.started(t, sb, word("pour", addr.Addr().String(), int(addr.Port())))
-		if scr.shows("none\n", 0) {
+		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
+		_, scr := h.startReady(t, sb, scriptCommand("pour", addr.Addr().String(), int(addr.Port())))
+		if scr.showsWithin("none\n", 0) {
 			t.Skip("the image has neither perl nor python3 to connect with")
 		}
-		scr.expect(t, h, "stuck\n")
-		within(t, h.short(), "Stop", func() {
-			if err := sb.Stop(h.ctx(t), 0); err != nil {
+		scr.waitForText(t, h, "stuck\n")
+		runWithin(t, h.shortLimit(), "Stop", func() {
+			if err := sb.Stop(h.newContext(t), 0); err != nil {
 				t.Errorf("Stop: %v", err)
 			}
 		})
-		h.becomes(t, sb, atoll.StateStopped)
+		h.waitForState(t, sb, atoll.StateStopped)
 	}},
 	{"with an egress list what is on it can be reached, and nothing else", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
-		other := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
+		other := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
 		for _, addr := range listenOutside(t) {
-			sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
-			h.reachable(t, sb, addr)
-			h.unreachable(t, other, addr.String())
+			sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
+			h.checkReachable(t, sb, addr)
+			h.checkUnreachable(t, other, addr.String())
 		}
 	}},
 	{"loopback works without a network", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		port := h.serve(t, sb)
-		h.poll(t, h.short(), func() error { return h.connect(t, sb, "127.0.0.1", port) })
+		sb := h.plainSandbox(t)
+		port := h.startEchoServer(t, sb)
+		h.waitUntil(t, h.shortLimit(), func() error { return h.connectFromInside(t, sb, "127.0.0.1", port) })
 	}},
 	{"one sandbox's loopback is not another's", []need{needWalls}, func(t *testing.T, h *harness) {
-		a, b := h.idle(t), h.idle(t)
-		port := h.serve(t, a)
-		h.poll(t, h.short(), func() error { return h.connect(t, a, "127.0.0.1", port) })
-		if h.connect(t, b, "127.0.0.1", port) == nil {
+		a, b := h.plainSandbox(t), h.plainSandbox(t)
+		port := h.startEchoServer(t, a)
+		h.waitUntil(t, h.shortLimit(), func() error { return h.connectFromInside(t, a, "127.0.0.1", port) })
+		if h.connectFromInside(t, b, "127.0.0.1", port) == nil {
 			t.Error("the port of one sandbox can be reached from another")
 		}
 		if c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
@@ -106,8 +106,8 @@ var network = []promise{
 func listenEverywhere(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, ip := range addresses(t) {
-		out = append(out, listen(t, ip).String())
+	for _, ip := range listAddresses(t) {
+		out = append(out, listenOn(t, ip).String())
 	}
 	return out
 }
@@ -118,10 +118,10 @@ func listenOutside(t *testing.T) []netip.AddrPort {
 	t.Helper()
 	var out []netip.AddrPort
 	families := map[bool]bool{}
-	for _, ip := range addresses(t) {
+	for _, ip := range listAddresses(t) {
 		if !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && !families[ip.Is4()] {
 			families[ip.Is4()] = true
-			out = append(out, listen(t, ip))
+			out = append(out, listenOn(t, ip))
 		}
 	}
 	if len(out) == 0 {
@@ -130,8 +130,8 @@ func listenOutside(t *testing.T) []netip.AddrPort {
 	return out
 }
 
-// listen listens on the address until the test ends.
-func listen(t *testing.T, ip netip.Addr) netip.AddrPort {
+// listenOn listens on the address until the test ends.
+func listenOn(t *testing.T, ip netip.Addr) netip.AddrPort {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
 	if err != nil {
@@ -141,8 +141,8 @@ func listen(t *testing.T, ip netip.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ip, uint16(l.Addr().(*net.TCPAddr).Port))
 }
 
-// addresses lists those of this machine that need no zone to be reached.
-func addresses(t *testing.T) []netip.Addr {
+// listAddresses lists those of this machine that need no zone to be reached.
+func listAddresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -158,10 +158,10 @@ func addresses(t *testing.T) []netip.Addr {
 	return out
 }
 
-// outside lists addresses of others that can be reached from this machine: what
+// outsideAddresses lists addresses of others that can be reached from this machine: what
 // cannot be reached from here says nothing of a wall. There is one at most that
 // every machine with a network has, its name server's.
-func outside(t *testing.T) []string {
+func outsideAddresses(t *testing.T) []string {
 	t.Helper()
 	conf, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {
@@ -203,29 +203,29 @@ func knownName(t *testing.T) string {
 	return name
 }
 
-// resolve asks inside for the addresses of a name.
-func (h *harness) resolve(t *testing.T, sb atoll.Sandbox, name string) []string {
+// resolveName asks inside for the addresses of a name.
+func (h *harness) resolveName(t *testing.T, sb atoll.Sandbox, name string) []string {
 	t.Helper()
-	cmd := word("resolve", name)
-	cmd.Timeout = atoll.Duration(h.short())
-	res := h.capture(t, sb, cmd)
+	cmd := scriptCommand("resolve", name)
+	cmd.Timeout = atoll.Duration(h.shortLimit())
+	res := h.runCommand(t, sb, cmd)
 	if res.Code == 99 {
 		t.Skip("the image has neither getent nor nslookup nor python3 to ask with")
 	}
 	return strings.Fields(string(res.Stdout))
 }
 
-// reachable checks that a process inside can connect to addr.
-func (h *harness) reachable(t *testing.T, sb atoll.Sandbox, addr netip.AddrPort) {
+// checkReachable checks that a process inside can connect to addr.
+func (h *harness) checkReachable(t *testing.T, sb atoll.Sandbox, addr netip.AddrPort) {
 	t.Helper()
-	err := eventually(h.short(), func() error { return h.connect(t, sb, addr.Addr().String(), int(addr.Port())) })
+	err := retryFor(h.shortLimit(), func() error { return h.connectFromInside(t, sb, addr.Addr().String(), int(addr.Port())) })
 	if err != nil {
 		t.Errorf("%s: %v", addr, err)
 	}
 }
 
-// unreachable checks that a process inside cannot connect to addr.
-func (h *harness) unreachable(t *testing.T, sb atoll.Sandbox, addr string) {
+// checkUnreachable checks that a process inside cannot connect to addr.
+func (h *harness) checkUnreachable(t *testing.T, sb atoll.Sandbox, addr string) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -235,7 +235,7 @@ func (h *harness) unreachable(t *testing.T, sb atoll.Sandbox, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.connect(t, sb, host, n) == nil {
+	if h.connectFromInside(t, sb, host, n) == nil {
 		t.Errorf("%s can be reached", addr)
 	}
 }

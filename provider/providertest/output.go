@@ -14,111 +14,111 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var output = []promise{
+var outputPromises = []promise{
 	{"one who attaches late reads from the first byte", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.start(t, sb, word("both", "out", "err"))
-		h.wait(t, p)
+		sb := h.plainSandbox(t)
+		p := h.startProcess(t, sb, scriptCommand("both", "out", "err"))
+		h.waitExit(t, p)
 		for range 2 {
 			stdout, stderr := newScreen(), newScreen()
-			if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr}); err != nil {
+			if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr}); err != nil {
 				t.Errorf("Attach: %v", err)
 			}
-			if stdout.text() != "out\n" || stderr.text() != "err\n" {
-				t.Errorf("stdout %q, stderr %q", stdout.text(), stderr.text())
+			if stdout.readText() != "out\n" || stderr.readText() != "err\n" {
+				t.Errorf("stdout %q, stderr %q", stdout.readText(), stderr.readText())
 			}
 		}
 	}},
 	{"one may attach from any offset, or from now", nil, func(t *testing.T, h *harness) {
-		p := h.start(t, h.idle(t), word("lines", 5))
-		h.wait(t, p)
+		p := h.startProcess(t, h.plainSandbox(t), scriptCommand("lines", 5))
+		h.waitExit(t, p)
 		for from, want := range map[int64]string{0: "1\n2\n3\n4\n5\n", 4: "3\n4\n5\n", 10: "", atoll.FromNow: ""} {
 			scr := newScreen()
 			a := &atoll.Attachment{Stdout: scr, StdoutFrom: from}
-			if err := p.Attach(h.ctx(t), a); err != nil || scr.text() != want {
-				t.Errorf("from %d: %q, %v; want %q", from, scr.text(), err, want)
+			if err := p.Attach(h.newContext(t), a); err != nil || scr.readText() != want {
+				t.Errorf("from %d: %q, %v; want %q", from, scr.readText(), err, want)
 			}
 		}
 	}},
 	{"FromNow skips what was written before and gets what comes", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.start(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
-		h.feed(t, p, "before", "before")
+		sb := h.plainSandbox(t)
+		p := h.startProcess(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		h.typeText(t, p, "before", "before")
 		scr := newScreen()
-		r, w := pipe(t)
+		r, w := newPipe(t)
 		done := make(chan error, 1)
 		go func() {
-			done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdin: r, Stdout: scr, StdoutFrom: atoll.FromNow})
+			done <- p.Attach(h.newContext(t), &atoll.Attachment{Stdin: r, Stdout: scr, StdoutFrom: atoll.FromNow})
 		}()
 		io.WriteString(w, "after")
-		scr.expect(t, h, "after")
+		scr.waitForText(t, h, "after")
 		w.Close()
 		if err := <-done; err != nil {
 			t.Errorf("Attach: %v", err)
 		}
-		if scr.text() != "after" {
-			t.Errorf("got %q, want only what came after", scr.text())
+		if scr.readText() != "after" {
+			t.Errorf("got %q, want only what came after", scr.readText())
 		}
 	}},
 	{"NoFollow delivers what there is and returns", nil, func(t *testing.T, h *harness) {
-		p, _ := h.started(t, h.idle(t), word("ready"))
+		p, _ := h.startReady(t, h.plainSandbox(t), scriptCommand("ready"))
 		scr := newScreen()
-		within(t, h.short(), "Attach with NoFollow", func() {
-			if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr, NoFollow: true}); err != nil {
+		runWithin(t, h.shortLimit(), "Attach with NoFollow", func() {
+			if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr, NoFollow: true}); err != nil {
 				t.Errorf("Attach: %v", err)
 			}
 		})
-		if scr.text() != "ready\n" {
-			t.Errorf("got %q", scr.text())
+		if scr.readText() != "ready\n" {
+			t.Errorf("got %q", scr.readText())
 		}
 	}},
 	{"many attach at once and each gets everything", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.start(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
-		data := pattern(700 << 10)
+		sb := h.plainSandbox(t)
+		p := h.startProcess(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		data := patternBytes(700 << 10)
 		out := make([]bytes.Buffer, 8)
 		done := make(chan []error, 1)
 		go func() {
 			done <- inParallel(len(out), func(i int) error {
-				q, err := sb.Process(h.ctx(t), p.ID())
+				q, err := sb.Process(h.newContext(t), p.ID())
 				if err != nil {
 					return err
 				}
-				return q.Attach(h.ctx(t), &atoll.Attachment{Stdout: &out[i]})
+				return q.Attach(h.newContext(t), &atoll.Attachment{Stdout: &out[i]})
 			})
 		}()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: bytes.NewReader(data), Stdout: io.Discard}); err != nil {
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: bytes.NewReader(data), Stdout: io.Discard}); err != nil {
 			t.Errorf("Attach with stdin: %v", err)
 		}
 		if err := errors.Join(<-done...); err != nil {
 			t.Errorf("Attach: %v", err)
 		}
 		for i := range out {
-			if d := differ(out[i].Bytes(), data); d != "" {
+			if d := describeDiff(out[i].Bytes(), data); d != "" {
 				t.Errorf("reader %d got %s", i, d)
 			}
 		}
 	}},
 	{"an attachment takes the place of an earlier one of its name, and of no other", nil, func(t *testing.T, h *harness) {
-		p := h.start(t, h.idle(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
-		h.feed(t, p, "one ", "one ")
+		p := h.startProcess(t, h.plainSandbox(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		h.typeText(t, p, "one ", "one ")
 		ends := map[string]chan error{}
 		attach := func(key, name string) *screen {
 			scr, end := newScreen(), make(chan error, 1)
 			ends[key] = end
-			go func() { end <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr, Name: name}) }()
-			scr.expect(t, h, "one ")
+			go func() { end <- p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr, Name: name}) }()
+			scr.waitForText(t, h, "one ")
 			return scr
 		}
 		attach("first", "a")
 		attach("other", "b")
 		attach("second", "a")
-		within(t, h.short(), "Attach of the first one", func() {
+		runWithin(t, h.shortLimit(), "Attach of the first one", func() {
 			if err := <-ends["first"]; !errors.Is(err, atoll.ErrConflict) {
 				t.Errorf("the first one ends with %v, want ErrConflict", err)
 			}
 		})
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: io.Discard}); err != nil {
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: io.Discard}); err != nil {
 			t.Errorf("Attach of stdin: %v", err)
 		}
 		for _, key := range []string{"other", "second"} {
@@ -127,68 +127,68 @@ var output = []promise{
 			}
 		}
 		long := &atoll.Attachment{Stdout: io.Discard, Name: strings.Repeat("n", atoll.MaxAttachmentName+1)}
-		if err := p.Attach(h.ctx(t), long); !errors.Is(err, atoll.ErrInvalid) {
+		if err := p.Attach(h.newContext(t), long); !errors.Is(err, atoll.ErrInvalid) {
 			t.Errorf("Attach with too long a name: %v, want ErrInvalid", err)
 		}
 	}},
 	{"stdin can be attached later, by one after the other, and its end closes it", nil, func(t *testing.T, h *harness) {
-		p := h.start(t, h.idle(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
-		h.feed(t, p, "one ", "one ")
-		h.feed(t, p, "two ", "one two ")
+		p := h.startProcess(t, h.plainSandbox(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		h.typeText(t, p, "one ", "one ")
+		h.typeText(t, p, "two ", "one two ")
 		scr := newScreen()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: scr}); err != nil {
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: scr}); err != nil {
 			t.Errorf("Attach: %v", err)
 		}
-		if scr.text() != "one two end" {
-			t.Errorf("cat printed %q", scr.text())
+		if scr.readText() != "one two end" {
+			t.Errorf("cat printed %q", scr.readText())
 		}
-		if exit := h.wait(t, p); exit.Code != 0 {
+		if exit := h.waitExit(t, p); exit.Code != 0 {
 			t.Errorf("exit is %v", exit)
 		}
 	}},
 	{"an Attach of stdin alone returns when that has been passed on, or the process has ended", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		cat := program("cat")
+		sb := h.plainSandbox(t)
+		cat := programCommand("cat")
 		cat.OpenStdin = true
-		p := h.start(t, sb, cat)
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("typed")}); err != nil {
+		p := h.startProcess(t, sb, cat)
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: strings.NewReader("typed")}); err != nil {
 			t.Errorf("Attach: %v", err)
 		}
 		scr := newScreen()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.text() != "typed" {
-			t.Errorf("cat printed %q, %v; want what was typed", scr.text(), err)
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.readText() != "typed" {
+			t.Errorf("cat printed %q, %v; want what was typed", scr.readText(), err)
 		}
-		idle, _ := h.started(t, sb, word("ready"))
-		r, _ := pipe(t)
+		idle, _ := h.startReady(t, sb, scriptCommand("ready"))
+		r, _ := newPipe(t)
 		done := make(chan error, 1)
-		go func() { done <- idle.Attach(h.ctx(t), &atoll.Attachment{Stdin: r}) }()
-		h.kill(t, idle)
-		within(t, h.short(), "Attach to a process that has ended", func() {
+		go func() { done <- idle.Attach(h.newContext(t), &atoll.Attachment{Stdin: r}) }()
+		h.killProcess(t, idle)
+		runWithin(t, h.shortLimit(), "Attach to a process that has ended", func() {
 			if err := <-done; err != nil && atoll.KindOf(err) != atoll.ErrStopped { // it may have come too late
 				t.Errorf("Attach: %v", err)
 			}
 		})
 	}},
 	{"an Attach whose context ends detaches and the process lives", nil, func(t *testing.T, h *harness) {
-		p, _ := h.started(t, h.idle(t), word("ready"))
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		p, _ := h.startReady(t, h.plainSandbox(t), scriptCommand("ready"))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		scr := newScreen()
 		done := make(chan error, 1)
 		go func() { done <- p.Attach(ctx, &atoll.Attachment{Stdout: scr}) }()
-		scr.expect(t, h, "ready\n")
+		scr.waitForText(t, h, "ready\n")
 		cancel()
 		wantCtx(t, "Attach", <-done, context.Canceled)
-		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v; the process should live", err)
 		}
-		h.wait(t, p)
+		h.waitExit(t, p)
 	}},
 	{"8 MiB that nobody reads hold nothing up", nil, func(t *testing.T, h *harness) {
-		p := h.start(t, h.idle(t), word("zeros", 8<<20))
-		if exit := h.wait(t, p); exit.Code != 0 {
+		p := h.startProcess(t, h.plainSandbox(t), scriptCommand("zeros", 8<<20))
+		if exit := h.waitExit(t, p); exit.Code != 0 {
 			t.Errorf("exit is %v", exit)
 		}
-		got := h.replay(t, p, 0)
+		got := h.replayStdout(t, p, 0)
 		if got.gapTo == 0 || got.gapTo+got.n != 8<<20 {
 			t.Errorf("%d bytes were dropped and %d read, want 8 MiB in all", got.gapTo, got.n)
 		}
@@ -197,22 +197,22 @@ var output = []promise{
 		}
 	}},
 	{"what was dropped is told before what is left", nil, func(t *testing.T, h *harness) {
-		sb := h.alone(t)
-		cmd := word("zeros", 1<<20)
+		sb := h.ownSandbox(t)
+		cmd := scriptCommand("zeros", 1<<20)
 		cmd.OutputLimit = 64 << 10
-		p := h.start(t, sb, cmd)
-		h.wait(t, p)
-		got := h.replay(t, p, 100)
+		p := h.startProcess(t, sb, cmd)
+		h.waitExit(t, p)
+		got := h.replayStdout(t, p, 100)
 		if got.gaps != 1 || got.gapFrom != 100 || got.gapTo+got.n != 1<<20 {
 			t.Errorf("%d gaps, the last from %d to %d, then %d bytes; want one from 100, and 1 MiB in all", got.gaps, got.gapFrom, got.gapTo, got.n)
 		}
 		if got.n != 64<<10 {
 			t.Errorf("%d bytes were kept, want 64 KiB", got.n)
 		}
-		if again := h.replay(t, p, got.gapTo); again.gaps != 0 || again.n != got.n {
+		if again := h.replayStdout(t, p, got.gapTo); again.gaps != 0 || again.n != got.n {
 			t.Errorf("from the oldest byte kept: %d gaps and %d bytes, want none and %d", again.gaps, again.n, got.n)
 		}
-		if all, err := atoll.Processes(h.ctx(t), sb); err == nil {
+		if all, err := atoll.Processes(h.newContext(t), sb); err == nil {
 			if s := all[0].Stdout; s.Written != 1<<20 || s.Kept != got.gapTo {
 				t.Errorf("Processes says %+v, want 1 MiB written and kept from %d", s, got.gapTo)
 			}
@@ -220,75 +220,75 @@ var output = []promise{
 	}},
 	{"an attached reader that is slow holds the process back and misses nothing", nil, func(t *testing.T, h *harness) {
 		const size = 64 << 20 // more than all buffers on the way
-		w := &valve{open: make(chan struct{})}
-		cmd := word("zeros", size)
+		w := &gatedWriter{open: make(chan struct{})}
+		cmd := scriptCommand("zeros", size)
 		cmd.Stdout = w
-		p := h.start(t, h.idle(t), cmd)
-		ctx, cancel := context.WithTimeout(h.ctx(t), 2*aMoment)
+		p := h.startProcess(t, h.plainSandbox(t), cmd)
+		ctx, cancel := context.WithTimeout(h.newContext(t), 2*aMoment)
 		defer cancel()
 		_, err := p.Wait(ctx)
 		wantCtx(t, "Wait while nothing is read", err, context.DeadlineExceeded)
 		close(w.open)
-		h.wait(t, p)
+		h.waitExit(t, p)
 		if w.n != size {
 			t.Errorf("the writer got %d bytes, want %d", w.n, size)
 		}
 	}},
 	{"one who reads stdout only is not held up by stderr", nil, func(t *testing.T, h *harness) {
 		scr := newScreen()
-		cmd := word("both", "out", strings.Repeat("e", 100<<10))
+		cmd := scriptCommand("both", "out", strings.Repeat("e", 100<<10))
 		cmd.Stdout = scr
-		h.wait(t, h.start(t, h.idle(t), cmd))
-		if scr.text() != "out\n" {
-			t.Errorf("stdout is %q", scr.text())
+		h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd))
+		if scr.readText() != "out\n" {
+			t.Errorf("stdout is %q", scr.readText())
 		}
 	}},
 	{"Capture keeps the beginning and says that there was more", nil, func(t *testing.T, h *harness) {
-		res, err := atoll.Capture(h.ctx(t), h.idle(t), word("lines", 1000), 10)
+		res, err := atoll.Capture(h.newContext(t), h.plainSandbox(t), scriptCommand("lines", 1000), 10)
 		if err != nil || string(res.Stdout) != "1\n2\n3\n4\n5\n" || !res.StdoutTruncated || res.StderrTruncated {
 			t.Errorf("Capture = %+v, %v", res, err)
 		}
 	}},
 	{"Wait returns when the output has been delivered", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for i := range 20 {
-			w := &slowly{}
-			cmd := word("both", fmt.Sprint(i), "")
+			w := &slowWriter{}
+			cmd := scriptCommand("both", fmt.Sprint(i), "")
 			cmd.Stdout = w
-			h.wait(t, h.start(t, sb, cmd))
-			if got := w.text(); got != fmt.Sprintf("%d\n", i) {
+			h.waitExit(t, h.startProcess(t, sb, cmd))
+			if got := w.readText(); got != fmt.Sprintf("%d\n", i) {
 				t.Fatalf("run %d: %q was delivered when Wait returned", i, got)
 			}
 		}
 	}},
 }
 
-// feed attaches, types text and detaches when the process has answered want.
-func (h *harness) feed(t *testing.T, p atoll.Process, text, want string) {
+// typeText attaches, types text and detaches when the process has answered want.
+func (h *harness) typeText(t *testing.T, p atoll.Process, text, want string) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(h.ctx(t))
-	r, w := pipe(t)
+	ctx, cancel := context.WithCancel(h.newContext(t))
+	r, w := newPipe(t)
 	scr := newScreen()
 	done := make(chan error, 1)
 	go func() { done <- p.Attach(ctx, &atoll.Attachment{Stdin: r, Stdout: scr}) }()
 	io.WriteString(w, text)
-	scr.expect(t, h, want)
+	scr.waitForText(t, h, want)
 	cancel()
 	wantCtx(t, "Attach", <-done, context.Canceled)
 }
 
 // A replayed is what one who attached late saw of stdout.
-type replayed struct {
+type replayedOutput struct {
 	n, gapFrom, gapTo int64 // bytes read after the last gap, and that gap
 	gaps              int
 }
 
-func (r *replayed) Write(p []byte) (int, error) { r.n += int64(len(p)); return len(p), nil }
+func (r *replayedOutput) Write(p []byte) (int, error) { r.n += int64(len(p)); return len(p), nil }
 
-func (h *harness) replay(t *testing.T, p atoll.Process, from int64) *replayed {
+func (h *harness) replayStdout(t *testing.T, p atoll.Process, from int64) *replayedOutput {
 	t.Helper()
-	got := &replayed{}
-	err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: got, StdoutFrom: from, Gap: func(s atoll.Stream, from, to int64) {
+	got := &replayedOutput{}
+	err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: got, StdoutFrom: from, Gap: func(s atoll.Stream, from, to int64) {
 		if s != atoll.Stdout || got.n > 0 {
 			t.Errorf("gap %d..%d of %s after %d bytes of stdout", from, to, s, got.n)
 		}
@@ -302,31 +302,31 @@ func (h *harness) replay(t *testing.T, p atoll.Process, from int64) *replayed {
 }
 
 // A valve is a writer that takes nothing until it is opened.
-type valve struct {
+type gatedWriter struct {
 	open chan struct{}
 	n    int
 }
 
-func (v *valve) Write(p []byte) (int, error) {
+func (v *gatedWriter) Write(p []byte) (int, error) {
 	<-v.open
 	v.n += len(p)
 	return len(p), nil
 }
 
 // A slowly is a writer that takes its time.
-type slowly struct {
+type slowWriter struct {
 	mu  sync.Mutex
 	buf strings.Builder
 }
 
-func (s *slowly) Write(p []byte) (int, error) {
+func (s *slowWriter) Write(p []byte) (int, error) {
 	time.Sleep(10 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.buf.Write(p)
 }
 
-func (s *slowly) text() string {
+func (s *slowWriter) readText() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.buf.String()

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// leaf is a provider that keeps its promises.
-func leaf(t *testing.T) atoll.Provider {
+// newLeaf is a provider that keeps its promises.
+func newLeaf(t *testing.T) atoll.Provider {
 	t.Helper()
 	p, err := mock.New(mock.Options{})
 	if err != nil {
@@ -24,23 +24,23 @@ func leaf(t *testing.T) atoll.Provider {
 	return p
 }
 
-// plain is a layer that changes nothing.
-type plain struct{ atoll.ProviderLayer }
+// plainLayer is a layer that changes nothing.
+type plainLayer struct{ atoll.ProviderLayer }
 
 func TestLayer(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return plain{atoll.ProviderLayer{Provider: p}} })
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return plainLayer{atoll.ProviderLayer{Provider: p}} })
 }
 
 func TestFaulty(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
-		return providertest.Faulty(leaf(t), providertest.FailCall(0))
+		return providertest.Faulty(newLeaf(t), providertest.FailCall(0))
 	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.Wire()) // it passes all on
 }
 
 func TestFailCall(t *testing.T) {
 	for nth := range 4 {
 		plan := providertest.FailCall(nth)
-		p := providertest.Faulty(leaf(t), plan)
+		p := providertest.Faulty(newLeaf(t), plan)
 		defer p.Close()
 		for call := 1; call <= 3; call++ {
 			_, err := p.List(t.Context(), atoll.Filter{})
@@ -60,7 +60,7 @@ func TestFailCall(t *testing.T) {
 func TestEachFault(t *testing.T) {
 	var failed [][]string
 	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
-		p := providertest.Faulty(leaf(t), plan)
+		p := providertest.Faulty(newLeaf(t), plan)
 		t.Cleanup(func() {
 			p.Close()
 			failed = append(failed, plan.Calls())
@@ -86,47 +86,49 @@ func TestEachFault(t *testing.T) {
 	}
 }
 
-func FuzzModel(f *testing.F) { providertest.FuzzModel(f, leaf) }
+func FuzzModel(f *testing.F) { providertest.FuzzModel(f, newLeaf) }
 
 // A counting provider counts what it makes.
-type counting struct {
+type countingProvider struct {
 	atoll.ProviderLayer
 	made *atomic.Int64
 }
 
-func (c counting) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (c countingProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	c.made.Add(1)
 	return c.ProviderLayer.Create(ctx, spec)
 }
 
 // A storeless provider leaves images to an orchestrator, which tells nobody what it
 // keeps.
-type storeless struct{ atoll.ProviderLayer }
+type storelessProvider struct{ atoll.ProviderLayer }
 
-func (s storeless) Info() atoll.Info {
+func (s storelessProvider) Info() atoll.Info {
 	info := s.Provider.Info()
 	info.Caps.ImageStore = false
 	return info
 }
 
-func (storeless) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
+func (storelessProvider) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error {
+	return nil
+}
 
-func (storeless) Images(context.Context) ([]atoll.Image, error) {
+func (storelessProvider) Images(context.Context) ([]atoll.Image, error) {
 	return nil, atoll.E("images", "", atoll.ErrUnsupported, nil)
 }
 
-func (storeless) RemoveImage(_ context.Context, ref string, _ bool) error {
+func (storelessProvider) RemoveImage(_ context.Context, ref string, _ bool) error {
 	return atoll.E("remove image", ref, atoll.ErrUnsupported, nil)
 }
 
-func (storeless) PruneImages(context.Context, atoll.PruneOptions) (atoll.Pruned, error) {
+func (storelessProvider) PruneImages(context.Context, atoll.PruneOptions) (atoll.Pruned, error) {
 	return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrUnsupported, nil)
 }
 
 // Who takes images need not keep any.
 func TestWithoutImageStore(t *testing.T) {
 	providertest.Run(t, onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
-		return storeless{atoll.ProviderLayer{Provider: p}}
+		return storelessProvider{atoll.ProviderLayer{Provider: p}}
 	}), providertest.Pullable("docker.io/library/app:1"), providertest.Only("images"), providertest.Rest("they do not ask for images"))
 }
 
@@ -139,7 +141,7 @@ func TestShared(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return counting{atoll.ProviderLayer{Provider: p}, &n}
+			return countingProvider{atoll.ProviderLayer{Provider: p}, &n}
 		}, append(opts, providertest.Only("output", "time"))...)
 		return n.Load()
 	}
@@ -182,7 +184,7 @@ func TestWire(t *testing.T) {
 			parts := strings.Split(t.Name(), "/")
 			group, _, _ := strings.Cut(parts[len(parts)-2], "#") // it is run twice here
 			run[group] = append(run[group], parts[len(parts)-1])
-			return leaf(t)
+			return newLeaf(t)
 		}, append(opts, providertest.Only("tty", "errors"))...)
 		return run
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-var sessions = []promise{
+var sessionPromises = []promise{
 	{"of all who open a session at once, one makes its sandbox, and all have it", []need{needSessions}, func(t *testing.T, h *harness) {
 		const openers = 10
 		opened := make([]session.Opened, openers)
 		var all sync.WaitGroup
 		for i := range openers {
 			all.Go(func() {
-				o, err := session.Open(h.ctx(t), h.p, h.session("many"))
+				o, err := session.Open(h.newContext(t), h.p, h.sessionSpec("many"))
 				if err != nil {
 					t.Errorf("OpenSession: %v", err)
 				}
@@ -28,8 +28,8 @@ var sessions = []promise{
 			})
 		}
 		all.Wait()
-		h.keep(opened[0].Sandbox)
-		h.kin.take()
+		h.removeAtEnd(opened[0].Sandbox)
+		h.census.recordProcesses()
 		made := 0
 		for _, o := range opened {
 			if o.Opening == session.OpeningMade {
@@ -41,185 +41,185 @@ var sessions = []promise{
 				t.Errorf("one has %+v, another %+v", o, opened[0])
 			}
 		}
-		if ids := h.ids(t); made != 1 || len(ids) != 1 {
+		if ids := h.listIDs(t); made != 1 || len(ids) != 1 {
 			t.Errorf("%d have made a sandbox, there are %d; want one", made, len(ids))
 		}
 	}},
 	{"a session's sandbox is what was asked for, runs, and is kept", []need{needSessions}, func(t *testing.T, h *harness) {
-		spec := h.session("one")
+		spec := h.sessionSpec("one")
 		spec.Sandbox.Env, spec.Sandbox.Labels = []string{"COLOUR=blue"}, map[string]string{"team": "a"}
 		spec.Workflow, spec.IdleTimeout, spec.MaxLifetime = "parent", atoll.Duration(20*time.Minute), atoll.Duration(3*time.Hour)
-		o, sb := h.open(t, spec)
-		st := h.status(t, sb)
+		o, sb := h.openSession(t, spec)
+		st := h.getStatus(t, sb)
 		if st.State != atoll.StateRunning || st.Spec.Labels["team"] != "a" || st.Spec.Project != atoll.DefaultProject {
 			t.Errorf("the sandbox is %+v", st)
 		}
-		if left := time.Until(st.Expires); left > 3*time.Hour || left < 3*time.Hour-h.long() || !o.Expires.Equal(st.Expires) {
+		if left := time.Until(st.Expires); left > 3*time.Hour || left < 3*time.Hour-h.longLimit() || !o.Expires.Equal(st.Expires) {
 			t.Errorf("the sandbox expires %s, the session %s; want in three hours", st.Expires, o.Expires)
 		}
 		if o.IdleTimeout != spec.IdleTimeout {
 			t.Errorf("the idle timeout is %s", o.IdleTimeout)
 		}
-		if got := h.output(t, sb, program("env")); !strings.Contains(got, "COLOUR=blue") {
+		if got := h.runForOutput(t, sb, programCommand("env")); !strings.Contains(got, "COLOUR=blue") {
 			t.Errorf("the environment is %q", got)
 		}
 		spec.Sandbox.Env = nil
-		again, _ := h.open(t, spec)
+		again, _ := h.openSession(t, spec)
 		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound || !slices.Equal(again.Spec.Env, []string{"COLOUR=blue"}) {
 			t.Errorf("opened again it is %+v", again)
 		}
-		all := h.sessions(t, "")
+		all := h.listSessions(t, "")
 		if len(all) != 1 || all[0].Key != o.Key || all[0].Sandbox != o.Sandbox || all[0].Workflow != "parent" || all[0].Created.IsZero() ||
 			all[0].Opened.Before(all[0].Created) {
 			t.Errorf("Sessions = %+v, want %+v", all, o.Session)
 		}
-		if all := h.sessions(t, "other"); len(all) > 0 {
+		if all := h.listSessions(t, "other"); len(all) > 0 {
 			t.Errorf("another project has %+v", all)
 		}
 	}},
 	{"CloseSession removes the sandbox with its files, and the next one is new", []need{needSessions}, func(t *testing.T, h *harness) {
-		o, sb := h.open(t, h.session("one"))
-		if err := session.Close(h.ctx(t), h.p, "", o.Key); err != nil {
+		o, sb := h.openSession(t, h.sessionSpec("one"))
+		if err := session.Close(h.newContext(t), h.p, "", o.Key); err != nil {
 			t.Fatalf("CloseSession: %v", err)
 		}
-		h.gone(t, sb, 0)
-		wantKind(t, "CloseSession again", session.Close(h.ctx(t), h.p, atoll.DefaultProject, o.Key), atoll.ErrNotExist)
-		if all := h.sessions(t, ""); len(all) > 0 {
+		h.waitUntilGone(t, sb, 0)
+		wantKind(t, "CloseSession again", session.Close(h.newContext(t), h.p, atoll.DefaultProject, o.Key), atoll.ErrNotExist)
+		if all := h.listSessions(t, ""); len(all) > 0 {
 			t.Errorf("there is %+v", all)
 		}
-		if again, _ := h.open(t, h.session("one")); again.Sandbox == o.Sandbox || again.Opening != session.OpeningMade || again.Note != "" {
+		if again, _ := h.openSession(t, h.sessionSpec("one")); again.Sandbox == o.Sandbox || again.Opening != session.OpeningMade || again.Note != "" {
 			t.Errorf("opened again it is %+v", again)
 		}
 	}},
 	{"a sandbox that has stopped is started again with its files, and it is told", []need{needSessions, needRestart, needFiles}, func(t *testing.T, h *harness) {
-		o, sb := h.open(t, h.session("one"))
-		h.write(t, sb, "kept", "kept")
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		o, sb := h.openSession(t, h.sessionSpec("one"))
+		h.writeFile(t, sb, "kept", "kept")
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		again, sb := h.open(t, h.session("one"))
+		again, sb := h.openSession(t, h.sessionSpec("one"))
 		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningRestarted || again.Note == "" {
 			t.Errorf("opened again it is %+v", again)
 		}
 		if h.keepsWork() {
-			h.holds(t, sb, "kept", "kept")
+			h.checkContent(t, sb, "kept", "kept")
 		}
 	}},
 	{"a sandbox that is paused is resumed", []need{needSessions, needPause}, func(t *testing.T, h *harness) {
-		o, sb := h.open(t, h.session("one"))
-		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+		o, sb := h.openSession(t, h.sessionSpec("one"))
+		if err := atoll.Pause(h.newContext(t), sb); err != nil {
 			t.Fatalf("Pause: %v", err)
 		}
-		again, sb := h.open(t, h.session("one"))
+		again, sb := h.openSession(t, h.sessionSpec("one"))
 		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("opened again it is %+v", again)
 		}
-		h.output(t, sb, program("echo", "runs"))
+		h.runForOutput(t, sb, programCommand("echo", "runs"))
 	}},
 	{"a sandbox that is gone is replaced, and it is told", []need{needSessions}, func(t *testing.T, h *harness) {
-		o, sb := h.open(t, h.session("one"))
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		o, sb := h.openSession(t, h.sessionSpec("one"))
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		again, sb := h.open(t, h.session("one"))
+		again, sb := h.openSession(t, h.sessionSpec("one"))
 		if again.Sandbox == o.Sandbox || again.Opening != session.OpeningReplaced || again.Note == "" {
 			t.Errorf("opened again it is %+v", again)
 		}
-		h.output(t, sb, program("echo", "runs"))
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		h.runForOutput(t, sb, programCommand("echo", "runs"))
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if all := h.sessions(t, ""); len(all) > 0 {
+		if all := h.listSessions(t, ""); len(all) > 0 {
 			t.Errorf("a session without a sandbox is listed: %+v", all)
 		}
 	}},
 	{"a session whose sandbox cannot be made is none", []need{needSessions}, func(t *testing.T, h *harness) {
-		spec := h.session("one")
+		spec := h.sessionSpec("one")
 		spec.Sandbox.Mounts = []atoll.Mount{{Type: atoll.MountBind, Source: "/none/none", Target: "/x"}}
-		if o, err := session.Open(h.ctx(t), h.p, spec); err == nil {
-			h.keep(o.Sandbox)
+		if o, err := session.Open(h.newContext(t), h.p, spec); err == nil {
+			h.removeAtEnd(o.Sandbox)
 			t.Error("OpenSession works with a mount that cannot be")
 		}
-		if all := h.sessions(t, ""); len(all) > 0 {
+		if all := h.listSessions(t, ""); len(all) > 0 {
 			t.Errorf("there is %+v", all)
 		}
-		h.open(t, h.session("one"))
+		h.openSession(t, h.sessionSpec("one"))
 	}},
 	{"EndScope ends what belongs to a run, and nothing else", []need{needSessions}, func(t *testing.T, h *harness) {
-		agent := h.session("a1")
+		agent := h.sessionSpec("a1")
 		agent.Scope.Kind, agent.Workflow = session.ScopeAgent, "w1"
-		other := h.session("w1")
+		other := h.sessionSpec("w1")
 		other.Scope.Kind = session.ScopeConversation
-		for _, spec := range []*session.Spec{h.session("w1"), h.session("w2"), agent, other} {
-			h.open(t, spec)
+		for _, spec := range []*session.Spec{h.sessionSpec("w1"), h.sessionSpec("w2"), agent, other} {
+			h.openSession(t, spec)
 		}
-		closed, err := session.EndScope(h.ctx(t), h.p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w1"})
+		closed, err := session.EndScope(h.newContext(t), h.p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w1"})
 		slices.Sort(closed)
 		if want := []string{"agent_a1_sandbox", "workflow_w1_sandbox"}; err != nil || !slices.Equal(closed, want) {
 			t.Errorf("EndScope = %q, %v; want %q", closed, err, want)
 		}
-		if again, err := session.EndScope(h.ctx(t), h.p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w1"}); err != nil || len(again) > 0 {
+		if again, err := session.EndScope(h.newContext(t), h.p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w1"}); err != nil || len(again) > 0 {
 			t.Errorf("EndScope again = %q, %v", again, err)
 		}
-		if all := h.sessions(t, ""); len(all) != 2 || len(h.ids(t)) != 2 {
+		if all := h.listSessions(t, ""); len(all) != 2 || len(h.listIDs(t)) != 2 {
 			t.Errorf("the sessions that are left are %+v", all)
 		}
 	}},
 	{"a session that nobody uses ends, and one that is used does not", []need{needSessions}, func(t *testing.T, h *harness) {
-		lonely, busy := h.session("lonely"), h.session("busy")
+		lonely, busy := h.sessionSpec("lonely"), h.sessionSpec("busy")
 		idle := h.idleTimeout()
 		lonely.IdleTimeout, busy.IdleTimeout = atoll.Duration(idle), atoll.Duration(idle)
-		alone, _ := h.open(t, lonely)
-		o, sb := h.open(t, busy)
-		h.start(t, sb, word("ready"))
-		h.poll(t, 3*h.short(), func() error {
-			if _, err := h.p.Get(h.ctx(t), alone.Sandbox); atoll.KindOf(err) != atoll.ErrNotFound {
+		alone, _ := h.openSession(t, lonely)
+		o, sb := h.openSession(t, busy)
+		h.startProcess(t, sb, scriptCommand("ready"))
+		h.waitUntil(t, 3*h.shortLimit(), func() error {
+			if _, err := h.p.Get(h.newContext(t), alone.Sandbox); atoll.KindOf(err) != atoll.ErrNotFound {
 				return fmt.Errorf("Get: %v, want not found", err)
 			}
 			return nil
 		})
 		time.Sleep(idle) // as long again for the other one
-		if again, _ := h.open(t, busy); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
+		if again, _ := h.openSession(t, busy); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("while a command ran, the session was %s: %s", again.Opening, again.Note)
 		}
-		if all := h.sessions(t, ""); len(all) != 1 || all[0].Key != o.Key {
+		if all := h.listSessions(t, ""); len(all) != 1 || all[0].Key != o.Key {
 			t.Errorf("Sessions = %+v, want the busy one", all)
 		}
 	}},
 	{"who opens a session uses its sandbox", []need{needSessions}, func(t *testing.T, h *harness) {
-		spec := h.session("one")
+		spec := h.sessionSpec("one")
 		idle := h.idleTimeout()
 		spec.IdleTimeout = atoll.Duration(idle)
-		o, _ := h.open(t, spec)
+		o, _ := h.openSession(t, spec)
 		for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(idle / 4) {
-			if again, _ := h.open(t, spec); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
+			if again, _ := h.openSession(t, spec); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 				t.Fatalf("opened again and again, it was %s: %s", again.Opening, again.Note)
 			}
 		}
 	}},
 	{"a session whose time is over ends, whatever it does", []need{needSessions}, func(t *testing.T, h *harness) {
-		spec := h.session("short")
+		spec := h.sessionSpec("short")
 		spec.MaxLifetime = atoll.Duration(2 * h.idleTimeout())
-		_, sb := h.open(t, spec)
-		if _, err := sb.Exec(h.ctx(t), word("ready")); err != nil && atoll.KindOf(err) != atoll.ErrNotFound && atoll.KindOf(err) != atoll.ErrStopped {
+		_, sb := h.openSession(t, spec)
+		if _, err := sb.Exec(h.newContext(t), scriptCommand("ready")); err != nil && atoll.KindOf(err) != atoll.ErrNotFound && atoll.KindOf(err) != atoll.ErrStopped {
 			t.Errorf("Exec: %v", err)
 		}
-		h.gone(t, sb, 2*h.short())
-		if again, _ := h.open(t, h.session("short")); again.Opening == session.OpeningFound {
+		h.waitUntilGone(t, sb, 2*h.shortLimit())
+		if again, _ := h.openSession(t, h.sessionSpec("short")); again.Opening == session.OpeningFound {
 			t.Errorf("opened again it is %+v", again)
 		}
 	}},
 	{"another provider value has the same sessions", []need{needSessions, needSurvives}, func(t *testing.T, h *harness) {
-		o, _ := h.open(t, h.session("one"))
-		p2 := h.reopen(t)
-		again, err := session.Open(h.ctx(t), p2, h.session("one"))
+		o, _ := h.openSession(t, h.sessionSpec("one"))
+		p2 := h.reopenProvider(t)
+		again, err := session.Open(h.newContext(t), p2, h.sessionSpec("one"))
 		if err != nil || again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("OpenSession there: %+v, %v", again, err)
 		}
-		if err := session.Close(h.ctx(t), p2, "", o.Key); err != nil {
+		if err := session.Close(h.newContext(t), p2, "", o.Key); err != nil {
 			t.Errorf("CloseSession there: %v", err)
 		}
-		if all := h.sessions(t, ""); len(all) > 0 {
+		if all := h.listSessions(t, ""); len(all) > 0 {
 			t.Errorf("Sessions = %+v after it was closed there", all)
 		}
 	}},
@@ -238,48 +238,48 @@ var sessions = []promise{
 			"a time":              func(s *session.Spec) { s.IdleTimeout = -2 },
 			"a lifetime":          func(s *session.Spec) { s.MaxLifetime = -2 },
 		} {
-			spec := h.session("one")
+			spec := h.sessionSpec("one")
 			change(spec)
-			_, err := session.Open(h.ctx(t), h.p, spec)
+			_, err := session.Open(h.newContext(t), h.p, spec)
 			wantKind(t, "OpenSession with "+what, err, atoll.ErrInvalid)
 		}
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
-		_, err := session.Open(ctx, h.p, h.session("one"))
+		_, err := session.Open(ctx, h.p, h.sessionSpec("one"))
 		wantCtx(t, "OpenSession", err, context.Canceled)
-		if all := h.sessions(t, ""); len(all) > 0 {
+		if all := h.listSessions(t, ""); len(all) > 0 {
 			t.Errorf("there is %+v", all)
 		}
 	}},
 }
 
-// session is the plainest of sessions, of a workflow.
-func (h *harness) session(id string) *session.Spec {
-	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}, Sandbox: *h.spec(atoll.Spec{})}
+// sessionSpec is the plainest of sessions, of a workflow.
+func (h *harness) sessionSpec(id string) *session.Spec {
+	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}, Sandbox: *h.completeSpec(atoll.Spec{})}
 }
 
 // idleTimeout is one that is long enough to begin something in the sandbox of a session.
-func (h *harness) idleTimeout() time.Duration { return min(h.short()/4, h.idleStop()) }
+func (h *harness) idleTimeout() time.Duration { return min(h.shortLimit()/4, h.idleStop()) }
 
-// open opens a session, whose sandbox is removed at the end of the subtest.
-func (h *harness) open(t *testing.T, spec *session.Spec) (session.Opened, atoll.Sandbox) {
+// openSession opens a session, whose sandbox is removed at the end of the subtest.
+func (h *harness) openSession(t *testing.T, spec *session.Spec) (session.Opened, atoll.Sandbox) {
 	t.Helper()
-	o, err := session.Open(h.ctx(t), h.p, spec)
+	o, err := session.Open(h.newContext(t), h.p, spec)
 	if err != nil {
 		t.Fatalf("OpenSession: %v", err)
 	}
-	h.keep(o.Sandbox)
-	h.kin.take()
-	sb, err := h.p.Get(h.ctx(t), o.Sandbox)
+	h.removeAtEnd(o.Sandbox)
+	h.census.recordProcesses()
+	sb, err := h.p.Get(h.newContext(t), o.Sandbox)
 	if err != nil {
 		t.Fatalf("Get of %s session %s: %v", o.Opening, o.Key, err)
 	}
 	return o, sb
 }
 
-func (h *harness) sessions(t *testing.T, project string) []session.Session {
+func (h *harness) listSessions(t *testing.T, project string) []session.Session {
 	t.Helper()
-	all, err := session.List(h.ctx(t), h.p, project)
+	all, err := session.List(h.newContext(t), h.p, project)
 	if err != nil {
 		t.Fatalf("Sessions: %v", err)
 	}

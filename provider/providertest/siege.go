@@ -14,25 +14,25 @@ import (
 
 // A hostile program takes all that it can get. It gets what its sandbox has; another
 // sandbox answers meanwhile, and afterwards it can be removed, with all that it made.
-var sieges = []promise{
+var siegePromises = []promise{
 	{"a fork bomb is its sandbox's own matter", []need{needWalls, needProcs}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{Processes: 64}, func(in *intruder) { in.begins(t, "forks") })
+		h.attackResources(t, atoll.Resources{Processes: 64}, func(in *attacker) { in.startAttack(t, "forks") })
 	}},
 	{"a program that takes all memory, again and again, takes its sandbox's", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{Memory: 128 << 20}, func(in *intruder) {
-			in.begins(t, "memory")
-			in.going = nil // it may be what is killed for lack of memory
+		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
+			in.startAttack(t, "memory")
+			in.running = nil // it may be what is killed for lack of memory
 		})
 	}},
 	{"a program that fills every directory fills its sandbox's disk", []need{needWalls, needDisk}, func(t *testing.T, h *harness) {
 		const room, slack = 32 << 20, 16 << 20
-		h.siege(t, atoll.Resources{Disk: room}, func(in *intruder) {
-			in.fails(t, "disk", strconv.Itoa(room+slack), "/var/tmp", "/tmp", "/root", "/run", "/opt", "/etc", "/")
+		h.attackResources(t, atoll.Resources{Disk: room}, func(in *attacker) {
+			in.checkAttackFails(t, "disk", strconv.Itoa(room+slack), "/var/tmp", "/tmp", "/root", "/run", "/opt", "/etc", "/")
 		})
 	}},
 	{"a program that fills what is kept in memory fills its sandbox's", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{Memory: 128 << 20}, func(in *intruder) {
-			res, err := atoll.Capture(h.ctx(t), in.sb, in.attack("disk", strconv.Itoa(256<<20), "/dev/shm", "/dev", "/sys/fs/cgroup", "/run/lock"), 1<<10)
+		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
+			res, err := atoll.Capture(h.newContext(t), in.sb, in.attackCommand("disk", strconv.Itoa(256<<20), "/dev/shm", "/dev", "/sys/fs/cgroup", "/run/lock"), 1<<10)
 			if err != nil {
 				wantKind(t, "Capture", err, atoll.ErrStopped) // all of the sandbox was ended
 			} else if bytes.Contains(res.Stdout, []byte("escaped")) {
@@ -41,19 +41,19 @@ var sieges = []promise{
 		})
 	}},
 	{"a flood of output, which nobody reads, drowns nobody", []need{needWalls}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{}, func(in *intruder) {
-			in.begins(t, "output")
-			h.start(t, in.sb, in.attack("output"))
+		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
+			in.startAttack(t, "output")
+			h.startProcess(t, in.sb, in.attackCommand("output"))
 		})
 	}},
 	{"who takes all descriptors takes those of his sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{}, func(in *intruder) { in.begins(t, "handles") })
+		h.attackResources(t, atoll.Resources{}, func(in *attacker) { in.startAttack(t, "handles") })
 	}},
 	{"who takes all watches of files takes those of his sandbox", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{}, func(in *intruder) {
-			in.begins(t, "watches")
-			sb := h.idle(t)
-			for ev, err := range atoll.Files(sb).Watch(h.ctx(t), ".", true) {
+		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
+			in.startAttack(t, "watches")
+			sb := h.plainSandbox(t)
+			for ev, err := range atoll.Files(sb).Watch(h.newContext(t), ".", true) {
 				if err != nil || ev.Type != atoll.FileSynced {
 					t.Errorf("another sandbox's Watch: %+v, %v", ev, err)
 				}
@@ -62,11 +62,11 @@ var sieges = []promise{
 		})
 	}},
 	{"connections that a server inside accepts, and keeps, are the caller's to close", []need{needWalls, needDial}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{}, func(in *intruder) {
+		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			port := freePort(t)
-			in.begins(t, "silent", strconv.Itoa(port))
+			in.startAttack(t, "silent", strconv.Itoa(port))
 			for i := range 200 {
-				c, err := atoll.Dial(h.ctx(t), in.sb, port)
+				c, err := atoll.Dial(h.newContext(t), in.sb, port)
 				if err != nil {
 					if i < 100 {
 						t.Errorf("Dial, the %dth time: %v", i, err)
@@ -80,26 +80,26 @@ var sieges = []promise{
 	{"connections out of a sandbox, however many, keep nobody from it", []need{needWalls, needNet}, func(t *testing.T, h *harness) {
 		to := listenOutside(t)[0] // nobody accepts
 		open := atoll.Network{Mode: atoll.NetworkOn, Allow: []string{to.Addr().String()}}
-		neighbour := h.create(t, atoll.Spec{Network: open})
-		h.besiege(t, atoll.Spec{Network: open}, func(in *intruder) {
-			in.begins(t, "dialout", to.String())
-			h.output(t, in.sb, program("echo", "still there"))
+		neighbour := h.createSandbox(t, atoll.Spec{Network: open})
+		h.attackSandbox(t, atoll.Spec{Network: open}, func(in *attacker) {
+			in.startAttack(t, "dialout", to.String())
+			h.runForOutput(t, in.sb, programCommand("echo", "still there"))
 			if h.p.Info().Caps.Files {
-				h.write(t, in.sb, "file", "still there")
+				h.writeFile(t, in.sb, "file", "still there")
 			}
-			h.reachable(t, neighbour, listenOutside(t)[0])
+			h.checkReachable(t, neighbour, listenOutside(t)[0])
 		})
 	}},
 	{"a program that stops all others keeps no call from its end", []need{needWalls}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{}, func(in *intruder) {
-			in.begins(t, "stops")
+		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
+			in.startAttack(t, "stops")
 			for what, call := range map[string]func(context.Context) error{
 				"Status":    func(ctx context.Context) error { _, err := in.sb.Status(ctx); return err },
-				"a command": func(ctx context.Context) error { return atoll.Run(ctx, in.sb, program("true")) },
+				"a command": func(ctx context.Context) error { return atoll.Run(ctx, in.sb, programCommand("true")) },
 				"ReadFile":  func(ctx context.Context) error { _, err := atoll.ReadFile(ctx, in.sb, "hostile"); return err },
 			} {
-				within(t, h.long(), what, func() {
-					ctx, cancel := context.WithTimeout(h.ctx(t), aMoment)
+				runWithin(t, h.longLimit(), what, func() {
+					ctx, cancel := context.WithTimeout(h.newContext(t), aMoment)
 					defer cancel()
 					t.Logf("%s: %v", what, call(ctx)) // it may fail: who would answer is stopped
 				})
@@ -107,17 +107,17 @@ var sieges = []promise{
 		})
 	}},
 	{"directories too deep for any name can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
-		h.siege(t, atoll.Resources{}, func(in *intruder) {
+		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			const depth = 300 // 75 KiB, where a name has 4
-			h.output(t, in.sb, program("mkdir", "-p", "/work/api", "/work/left", "/tmp/left"))
-			in.fails(t, "tree", "/work/api", strconv.Itoa(depth))
+			h.runForOutput(t, in.sb, programCommand("mkdir", "-p", "/work/api", "/work/left", "/tmp/left"))
+			in.checkAttackFails(t, "tree", "/work/api", strconv.Itoa(depth))
 			for _, dir := range []string{"/work/left", "/tmp/left"} {
-				in.fails(t, "tree", dir, strconv.Itoa(depth), "closed")
+				in.checkAttackFails(t, "tree", dir, strconv.Itoa(depth), "closed")
 			}
 			if !h.p.Info().Caps.Files {
 				return
 			}
-			ctx, cancel := context.WithTimeout(h.ctx(t), h.short())
+			ctx, cancel := context.WithTimeout(h.newContext(t), h.shortLimit())
 			defer cancel()
 			f := atoll.Files(in.sb)
 			if _, err := f.List(ctx, "api", true); err != nil {
@@ -136,42 +136,42 @@ var sieges = []promise{
 	}},
 }
 
-// siege has a program attack what its sandbox has of res, and checks that another
+// attackResources has a program attack what its sandbox has of res, and checks that another
 // sandbox goes on answering and that the attacked one can be removed.
-func (h *harness) siege(t *testing.T, res atoll.Resources, attack func(in *intruder)) {
+func (h *harness) attackResources(t *testing.T, res atoll.Resources, attack func(in *attacker)) {
 	t.Helper()
-	h.besiege(t, atoll.Spec{Resources: res}, attack)
+	h.attackSandbox(t, atoll.Spec{Resources: res}, attack)
 }
 
-// besiege is siege for a spec.
-func (h *harness) besiege(t *testing.T, spec atoll.Spec, attack func(in *intruder)) {
+// attackSandbox is siege for a spec.
+func (h *harness) attackSandbox(t *testing.T, spec atoll.Spec, attack func(in *attacker)) {
 	t.Helper()
-	neighbour := h.idle(t)
-	in := h.intruder(t, h.create(t, spec))
-	before := h.pace(t, neighbour)
+	neighbour := h.plainSandbox(t)
+	in := h.newAttacker(t, h.createSandbox(t, spec))
+	before := h.measureLatency(t, neighbour)
 	attack(in)
-	during := h.pace(t, neighbour)
-	in.goesOn(t)
-	most := max(2*before, h.short()/5) // of a busy machine, where it proves little but that it answers
+	during := h.measureLatency(t, neighbour)
+	in.checkAttacksRun(t)
+	most := max(2*before, h.shortLimit()/5) // of a busy machine, where it proves little but that it answers
 	t.Logf("a neighbour answers within %v, and during the attack %v", before, during)
 	if during > most {
 		t.Errorf("a neighbour answers within %v, and during the attack %v; want %v at most", before, during, most)
 	}
-	within(t, h.long(), "Remove", func() {
-		if err := in.sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+	runWithin(t, h.longLimit(), "Remove", func() {
+		if err := in.sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
 	})
-	h.output(t, neighbour, program("echo", "unharmed"))
+	h.runForOutput(t, neighbour, programCommand("echo", "unharmed"))
 }
 
-// pace is how long a command in the sandbox takes, as a rule.
-func (h *harness) pace(t *testing.T, sb atoll.Sandbox) time.Duration {
+// measureLatency is how long a command in the sandbox takes, as a rule.
+func (h *harness) measureLatency(t *testing.T, sb atoll.Sandbox) time.Duration {
 	t.Helper()
 	var all []time.Duration
 	for i, start := 0, time.Now(); i < 11 && (i < 3 || time.Since(start) < aMoment*10); i++ {
 		begun := time.Now()
-		if got := h.output(t, sb, program("echo", strconv.Itoa(i))); got != strconv.Itoa(i) {
+		if got := h.runForOutput(t, sb, programCommand("echo", strconv.Itoa(i))); got != strconv.Itoa(i) {
 			t.Errorf("echo %d printed %q", i, got)
 		}
 		all = append(all, time.Since(begun).Round(10*time.Microsecond))

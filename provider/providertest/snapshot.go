@@ -11,114 +11,114 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var snapshots = []promise{
+var snapshotPromises = []promise{
 	{"a snapshot holds the files of that moment, and can be started from many times", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Name: "original", Env: []string{"A=b"}})
-		if h.code(t, sb, word("store", "/atoll-snap", "before")) != 0 {
+		sb := h.createSandbox(t, atoll.Spec{Name: "original", Env: []string{"A=b"}})
+		if h.runForCode(t, sb, scriptCommand("store", "/atoll-snap", "before")) != 0 {
 			t.Fatal("the process could not write")
 		}
-		p, _ := h.started(t, sb, word("ready"))
-		snap := h.snapshot(t, sb)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		snap := h.takeSnapshot(t, sb)
 		if snap.Sandbox != sb.ID() || snap.Version == "" || snap.Created.IsZero() || snap.Spec.Name != "original" {
 			t.Errorf("the snapshot is %+v", snap)
 		}
-		if st := h.status(t, sb); st.State != atoll.StateRunning {
+		if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
 			t.Errorf("the sandbox is %s after the snapshot", st.State)
 		}
-		if err := p.Signal(h.ctx(t), atoll.SIGCONT); err != nil {
+		if err := p.Signal(h.newContext(t), atoll.SIGCONT); err != nil {
 			t.Errorf("Signal: %v; the process should run on", err)
 		}
-		if h.code(t, sb, word("store", "/atoll-snap", "after")) != 0 {
+		if h.runForCode(t, sb, scriptCommand("store", "/atoll-snap", "after")) != 0 {
 			t.Fatal("the process could not write")
 		}
 		for range 2 {
-			fork := h.create(t, atoll.Spec{Snapshot: snap.ID})
+			fork := h.createSandbox(t, atoll.Spec{Snapshot: snap.ID})
 			if fork.ID() == sb.ID() {
 				t.Error("the fork has the id of the original")
 			}
-			if got := h.output(t, fork, program("cat", "/atoll-snap")); got != "before" {
+			if got := h.runForOutput(t, fork, programCommand("cat", "/atoll-snap")); got != "before" {
 				t.Errorf("the fork's file holds %q, want what it held then", got)
 			}
-			if h.code(t, fork, word("store", "/atoll-snap", "forked")) != 0 {
+			if h.runForCode(t, fork, scriptCommand("store", "/atoll-snap", "forked")) != 0 {
 				t.Error("the process could not write")
 			}
 		}
-		if got := h.output(t, sb, program("cat", "/atoll-snap")); got != "after" {
+		if got := h.runForOutput(t, sb, programCommand("cat", "/atoll-snap")); got != "after" {
 			t.Errorf("the original's file holds %q", got)
 		}
 	}},
 	{"a snapshot outlives its sandbox, until it is removed", []need{needSnapshot}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		snap := h.snapshot(t, sb)
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		sb := h.plainSandbox(t)
+		snap := h.takeSnapshot(t, sb)
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		all, err := atoll.Snapshots(h.ctx(t), h.p)
+		all, err := atoll.Snapshots(h.newContext(t), h.p)
 		if err != nil || len(all) != 1 || all[0].ID != snap.ID || all[0].Provider != h.p.Info().Name || snap.Provider != all[0].Provider {
 			t.Errorf("Snapshots = %+v, %v; want the one that was taken, of this provider: %+v", all, err, snap)
 		}
-		fork := h.create(t, atoll.Spec{Snapshot: snap.ID})
-		h.output(t, fork, program("echo", "works"))
-		if err := atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID); err != nil {
+		fork := h.createSandbox(t, atoll.Spec{Snapshot: snap.ID})
+		h.runForOutput(t, fork, programCommand("echo", "works"))
+		if err := atoll.RemoveSnapshot(h.newContext(t), h.p, snap.ID); err != nil {
 			t.Fatalf("RemoveSnapshot: %v", err)
 		}
-		h.output(t, fork, program("echo", "still works"))
-		wantKind(t, "RemoveSnapshot again", atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID), atoll.ErrNotExist)
-		h.refused(t, atoll.Spec{Snapshot: snap.ID}, atoll.ErrNotExist)
+		h.runForOutput(t, fork, programCommand("echo", "still works"))
+		wantKind(t, "RemoveSnapshot again", atoll.RemoveSnapshot(h.newContext(t), h.p, snap.ID), atoll.ErrNotExist)
+		h.wantRefused(t, atoll.Spec{Snapshot: snap.ID}, atoll.ErrNotExist)
 	}},
 	{"a snapshot of a paused sandbox leaves it paused, or is ErrStopped", []need{needSnapshot, needPause}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		if h.p.Info().Caps.Files {
-			h.write(t, sb, h.rootFile("f"), "x") // whatever it takes to do that is there now
+			h.writeFile(t, sb, h.rootFile("f"), "x") // whatever it takes to do that is there now
 		}
-		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+		if err := atoll.Pause(h.newContext(t), sb); err != nil {
 			t.Fatalf("Pause: %v", err)
 		}
-		within(t, h.long(), "TakeSnapshot of a paused one", func() {
-			snap, err := atoll.TakeSnapshot(h.ctx(t), sb)
+		runWithin(t, h.longLimit(), "TakeSnapshot of a paused one", func() {
+			snap, err := atoll.TakeSnapshot(h.newContext(t), sb)
 			if err != nil {
 				wantKind(t, "TakeSnapshot", err, atoll.ErrStopped, atoll.ErrConflict)
-				noSnapshot(t, h)
-			} else if err := atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID); err != nil {
+				waitForNoSnapshot(t, h)
+			} else if err := atoll.RemoveSnapshot(h.newContext(t), h.p, snap.ID); err != nil {
 				t.Errorf("RemoveSnapshot: %v", err)
 			}
 		})
-		if st := h.status(t, sb); st.State != atoll.StatePaused {
+		if st := h.getStatus(t, sb); st.State != atoll.StatePaused {
 			t.Errorf("state is %q after the snapshot, want it paused still", st.State)
 		}
-		if err := atoll.Resume(h.ctx(t), sb); err != nil {
+		if err := atoll.Resume(h.newContext(t), sb); err != nil {
 			t.Fatalf("Resume: %v", err)
 		}
-		h.output(t, sb, program("echo", "again"))
+		h.runForOutput(t, sb, programCommand("echo", "again"))
 	}},
 	{"a TakeSnapshot whose context ends at any moment takes one or leaves nothing", []need{needSnapshot}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		begin := time.Now()
-		if err := atoll.RemoveSnapshot(h.ctx(t), h.p, h.snapshot(t, sb).ID); err != nil {
+		if err := atoll.RemoveSnapshot(h.newContext(t), h.p, h.takeSnapshot(t, sb).ID); err != nil {
 			t.Fatalf("RemoveSnapshot: %v", err)
 		}
 		took := time.Since(begin)
 		for i := range 8 {
-			ctx, cancel := context.WithTimeout(h.ctx(t), took*time.Duration(i)/6)
+			ctx, cancel := context.WithTimeout(h.newContext(t), took*time.Duration(i)/6)
 			snap, err := atoll.TakeSnapshot(ctx, sb)
 			cancel()
 			if err == nil {
-				if err := atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID); err != nil {
+				if err := atoll.RemoveSnapshot(h.newContext(t), h.p, snap.ID); err != nil {
 					t.Errorf("RemoveSnapshot: %v", err)
 				}
 			} else {
 				wantCtx(t, "TakeSnapshot", err, context.DeadlineExceeded)
 			}
-			noSnapshot(t, h)
-			h.output(t, sb, program("echo", "works"))
+			waitForNoSnapshot(t, h)
+			h.runForOutput(t, sb, programCommand("echo", "works"))
 		}
 	}},
 	{"files in use do not keep a snapshot from being taken", []need{needSnapshot, needFiles}, func(t *testing.T, h *harness) {
-		sb, name, data := h.idle(t), h.rootFile("big"), pattern(16<<20)
-		if err := atoll.WriteFile(h.ctx(t), sb, name, data, 0); err != nil {
+		sb, name, data := h.plainSandbox(t), h.rootFile("big"), patternBytes(16<<20)
+		if err := atoll.WriteFile(h.newContext(t), sb, name, data, 0); err != nil {
 			t.Fatalf("WriteFile: %v", err)
 		}
-		r, _, err := atoll.Files(sb).Read(h.ctx(t), name, 0)
+		r, _, err := atoll.Files(sb).Read(h.newContext(t), name, 0)
 		if err != nil {
 			t.Fatalf("Read: %v", err)
 		}
@@ -127,41 +127,41 @@ var snapshots = []promise{
 		if _, err := io.ReadFull(r, half); err != nil {
 			t.Fatalf("Read: %v", err)
 		}
-		_, scr := h.started(t, sb, word("drip"))
-		snap := h.snapshot(t, sb)
-		more := len(scr.text())
-		scr.until(t, h, "new lines after the snapshot", func(text string) bool { return len(text) > more })
+		_, scr := h.startReady(t, sb, scriptCommand("drip"))
+		snap := h.takeSnapshot(t, sb)
+		more := len(scr.readText())
+		scr.waitUntil(t, h, "new lines after the snapshot", func(text string) bool { return len(text) > more })
 		// The one that was being read may have been cut off, but not changed.
 		if rest, err := io.ReadAll(r); err == nil && !bytes.Equal(append(half, rest...), data) {
-			t.Errorf("the file that was being read came as %s", differ(append(half, rest...), data))
+			t.Errorf("the file that was being read came as %s", describeDiff(append(half, rest...), data))
 		}
 		all := []atoll.Sandbox{sb}
 		if h.p.Info().Isolation != atoll.IsolationNone { // else the file is on a volume, which is not in the snapshot
-			all = append(all, h.create(t, atoll.Spec{Snapshot: snap.ID}))
+			all = append(all, h.createSandbox(t, atoll.Spec{Snapshot: snap.ID}))
 		}
 		for _, sb := range all {
-			got, err := atoll.ReadFile(h.ctx(t), sb, name)
-			if d := differ(got, data); err != nil || d != "" {
+			got, err := atoll.ReadFile(h.newContext(t), sb, name)
+			if d := describeDiff(got, data); err != nil || d != "" {
 				t.Errorf("the file is %s, %v", d, err)
 			}
 		}
 	}},
 	{"a stopped sandbox has nothing to take a snapshot of", []need{needSnapshot}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.plainSandbox(t)
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		_, err := atoll.TakeSnapshot(h.ctx(t), sb)
+		_, err := atoll.TakeSnapshot(h.newContext(t), sb)
 		wantKind(t, "TakeSnapshot", err, atoll.ErrStopped)
 	}},
 }
 
-// noSnapshot waits until there is none: a call that was cut off may be cleaning
+// waitForNoSnapshot waits until there is none: a call that was cut off may be cleaning
 // up still.
-func noSnapshot(t *testing.T, h *harness) {
+func waitForNoSnapshot(t *testing.T, h *harness) {
 	t.Helper()
-	err := eventually(h.short(), func() error {
-		all, err := atoll.Snapshots(h.ctx(t), h.p)
+	err := retryFor(h.shortLimit(), func() error {
+		all, err := atoll.Snapshots(h.newContext(t), h.p)
 		if err == nil && len(all) > 0 {
 			err = fmt.Errorf("there are %d snapshots: %+v", len(all), all)
 		}
@@ -172,15 +172,15 @@ func noSnapshot(t *testing.T, h *harness) {
 	}
 }
 
-// snapshot takes one, which goes with the subtest.
-func (h *harness) snapshot(t *testing.T, sb atoll.Sandbox) atoll.Snapshot {
+// takeSnapshot takes one, which goes with the subtest.
+func (h *harness) takeSnapshot(t *testing.T, sb atoll.Sandbox) atoll.Snapshot {
 	t.Helper()
-	snap, err := atoll.TakeSnapshot(h.ctx(t), sb)
+	snap, err := atoll.TakeSnapshot(h.newContext(t), sb)
 	if err != nil {
 		t.Fatalf("TakeSnapshot: %v", err)
 	}
 	t.Cleanup(func() {
-		err := atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID)
+		err := atoll.RemoveSnapshot(h.newContext(t), h.p, snap.ID)
 		if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 			t.Errorf("RemoveSnapshot: %v", err)
 		}

@@ -11,15 +11,15 @@ import (
 )
 
 // A stepper lets the nth step fail that a provider makes after it was armed.
-type stepper struct {
+type stepFailer struct {
 	mu     sync.Mutex
 	nth    int // 0: not armed
 	names  []string
 	failed string
 }
 
-// step is what a provider calls.
-func (s *stepper) step(name string) error {
+// enterStep is what a provider calls.
+func (s *stepFailer) enterStep(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.nth == 0 || s.failed != "" {
@@ -33,9 +33,9 @@ func (s *stepper) step(name string) error {
 	return atoll.Errorf("step", name, atoll.ErrUnavailable, "this step failed as planned")
 }
 
-// during calls f while the stepper is armed, and checks that a step that failed
+// runArmed calls f while the stepper is armed, and checks that a step that failed
 // is told. It returns f's error.
-func (s *stepper) during(t *testing.T, what string, n int, f func() error) error {
+func (s *stepFailer) runArmed(t *testing.T, what string, n int, f func() error) error {
 	t.Helper()
 	s.mu.Lock()
 	s.nth = n
@@ -58,17 +58,17 @@ func (s *stepper) during(t *testing.T, what string, n int, f func() error) error
 
 // eachStep runs the scenario with providers of their own, whose first step
 // fails, then the second and so on, until none does.
-func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, s *stepper, n int)) {
+func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, s *stepFailer, n int)) {
 	const enough = 100
 	if err := h.p.Close(); err != nil { // nothing else may run beside the look for leaks
 		t.Errorf("Close: %v", err)
 	}
 	h.closed = true
 	for n := 1; n <= enough; n++ {
-		s := &stepper{}
+		s := &stepFailer{}
 		t.Run(fmt.Sprintf("step %d fails", n), func(t *testing.T) {
-			one := &harness{cfg: h.cfg, kin: checkLeaks(t, h.cfg), p: h.cfg.steps(t, s.step)}
-			t.Cleanup(func() { one.close(t) })
+			one := &harness{cfg: h.cfg, census: checkLeaks(t, h.cfg), p: h.cfg.steps(t, s.enterStep)}
+			t.Cleanup(func() { one.closeAndCheck(t) })
 			scenario(t, one, s, n)
 			if t.Failed() {
 				t.Logf("the steps were %s", strings.Join(s.names, ", "))
@@ -86,31 +86,31 @@ func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, 
 	t.Errorf("there are more than %d steps", enough)
 }
 
-var steps = []promise{
+var stepPromises = []promise{
 	{"whichever step of a creation fails, nothing is left", []need{needSteps}, func(t *testing.T, h *harness) {
-		eachStep(t, h, func(t *testing.T, h *harness, s *stepper, n int) {
-			spec := h.laden()
-			h.failedCreate(t, s, n, spec)
-			h.output(t, h.create(t, spec), program("echo", "works"))
+		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
+			spec := h.demandingSpec()
+			h.checkFailedCreate(t, s, n, spec)
+			h.runForOutput(t, h.createSandbox(t, spec), programCommand("echo", "works"))
 		})
 	}},
 	{"whichever step of a creation fails, the data volume that was kept stays", []need{needSteps, needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		eachStep(t, h, func(t *testing.T, h *harness, s *stepper, n int) {
-			first := h.create(t, atoll.Spec{Name: "laden"})
-			h.write(t, first, "kept", "kept")
-			if err := first.Remove(h.ctx(t)); err != nil {
+		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
+			first := h.createSandbox(t, atoll.Spec{Name: "laden"})
+			h.writeFile(t, first, "kept", "kept")
+			if err := first.Remove(h.newContext(t)); err != nil {
 				t.Fatalf("Remove: %v", err)
 			}
-			spec := h.laden()
+			spec := h.demandingSpec()
 			spec.ID = first.ID()
-			h.failedCreate(t, s, n, spec)
-			h.holds(t, h.create(t, spec), "kept", "kept")
+			h.checkFailedCreate(t, s, n, spec)
+			h.checkContent(t, h.createSandbox(t, spec), "kept", "kept")
 		})
 	}},
 	{"whichever step of a start fails, the sandbox is what it was and can be started again", []need{needSteps, needRestart}, func(t *testing.T, h *harness) {
-		eachStep(t, h, func(t *testing.T, h *harness, s *stepper, n int) {
-			sb := h.create(t, h.laden())
-			h.printed(t, sb, "ready\n")
+		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
+			sb := h.createSandbox(t, h.demandingSpec())
+			h.waitForOutput(t, sb, "ready\n")
 			var files []string
 			if h.keepsWork() {
 				files = append(files, "inwork")
@@ -119,32 +119,32 @@ var steps = []promise{
 				files = append(files, "/atoll-test-root")
 			}
 			for _, name := range files {
-				if h.code(t, sb, word("store", name, "stored")) != 0 {
+				if h.runForCode(t, sb, scriptCommand("store", name, "stored")) != 0 {
 					t.Fatalf("the process could not write %s", name)
 				}
 			}
-			if err := sb.Stop(h.ctx(t), 0); err != nil {
+			if err := sb.Stop(h.newContext(t), 0); err != nil {
 				t.Fatalf("Stop: %v", err)
 			}
-			if s.during(t, "Start", n, func() error { return sb.Start(h.ctx(t)) }) != nil {
-				st := h.status(t, sb)
+			if s.runArmed(t, "Start", n, func() error { return sb.Start(h.newContext(t)) }) != nil {
+				st := h.getStatus(t, sb)
 				if st.Ready || st.State != atoll.StateStopped && (st.State != atoll.StateFailed || st.Reason == "") {
 					t.Errorf("the status is %+v, want it stopped, or failed for a reason", st)
 				}
-				_, err := sb.Exec(h.ctx(t), program("true"))
+				_, err := sb.Exec(h.newContext(t), programCommand("true"))
 				wantKind(t, "Exec", err, atoll.ErrStopped)
 				var said strings.Builder
-				if p, err := sb.Process(h.ctx(t), atoll.MainProcess); err != nil {
+				if p, err := sb.Process(h.newContext(t), atoll.MainProcess); err != nil {
 					t.Errorf("Process: %v", err)
-				} else if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: &said}); err != nil || said.String() != "ready\n" {
+				} else if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: &said}); err != nil || said.String() != "ready\n" {
 					t.Errorf("its main process had printed %q, %v", said.String(), err)
 				}
-				if err := sb.Start(h.ctx(t)); err != nil {
+				if err := sb.Start(h.newContext(t)); err != nil {
 					t.Fatalf("Start, tried again: %v", err)
 				}
 			}
 			for _, name := range files {
-				if got := h.output(t, sb, program("cat", name)); got != "stored" {
+				if got := h.runForOutput(t, sb, programCommand("cat", name)); got != "stored" {
 					t.Errorf("%s holds %q", name, got)
 				}
 			}
@@ -152,9 +152,9 @@ var steps = []promise{
 	}},
 }
 
-// laden is a spec that asks for much of what can fail.
-func (h *harness) laden() atoll.Spec {
-	spec := atoll.Spec{Name: "laden", Cmd: wordArgs("ready"), Labels: map[string]string{"a": "b"}, TTL: atoll.Duration(time.Hour)}
+// demandingSpec is a spec that asks for much of what can fail.
+func (h *harness) demandingSpec() atoll.Spec {
+	spec := atoll.Spec{Name: "laden", Cmd: scriptArgs("ready"), Labels: map[string]string{"a": "b"}, TTL: atoll.Duration(time.Hour)}
 	if h.p.Info().Caps.NetworkOn {
 		spec.Network.Mode = atoll.NetworkOn
 	}
@@ -165,20 +165,20 @@ func (h *harness) laden() atoll.Spec {
 	return spec
 }
 
-// failedCreate has the nth step of a Create fail, after which everything is as
+// checkFailedCreate has the nth step of a Create fail, after which everything is as
 // it was before.
-func (h *harness) failedCreate(t *testing.T, s *stepper, n int, spec atoll.Spec) {
+func (h *harness) checkFailedCreate(t *testing.T, s *stepFailer, n int, spec atoll.Spec) {
 	t.Helper()
-	before := h.state(t)
+	before := h.describeState(t)
 	var sb atoll.Sandbox
-	err := s.during(t, "Create", n, func() (err error) {
-		sb, err = h.p.Create(h.ctx(t), h.spec(spec))
+	err := s.runArmed(t, "Create", n, func() (err error) {
+		sb, err = h.p.Create(h.newContext(t), h.completeSpec(spec))
 		return err
 	})
 	if err != nil {
-		_, err := atoll.Resolve(h.ctx(t), h.p, "", spec.Name)
+		_, err := atoll.Resolve(h.newContext(t), h.p, "", spec.Name)
 		wantKind(t, "Resolve", err, atoll.ErrNotFound)
-		if after := h.state(t); after != before {
+		if after := h.describeState(t); after != before {
 			t.Errorf("Create left something: there is %s, there was %s", after, before)
 		}
 		return
@@ -187,16 +187,16 @@ func (h *harness) failedCreate(t *testing.T, s *stepper, n int, spec atoll.Spec)
 	if spec.ID == "" {
 		opts = append(opts, atoll.RemoveVolumes())
 	}
-	if err := sb.Remove(h.ctx(t), opts...); err != nil {
+	if err := sb.Remove(h.newContext(t), opts...); err != nil {
 		t.Fatalf("Remove: %v", err)
 	}
 }
 
-// state says which sandboxes and volumes there are.
-func (h *harness) state(t *testing.T) string {
+// describeState says which sandboxes and volumes there are.
+func (h *harness) describeState(t *testing.T) string {
 	t.Helper()
-	text := fmt.Sprintf("sandboxes %q", h.ids(t))
-	all, err := atoll.Volumes(h.ctx(t), h.p, "")
+	text := fmt.Sprintf("sandboxes %q", h.listIDs(t))
+	all, err := atoll.Volumes(h.newContext(t), h.p, "")
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
 		t.Fatalf("Volumes: %v", err)
 	}

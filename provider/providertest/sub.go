@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var subs = []promise{
+var subPromises = []promise{
 	{"names are relative to the directory, and paths are absolute", []need{needFiles}, subNames},
 	{"the directory is found at each call, by following links, and never made, moved or removed", []need{needFiles}, subFound},
 	{"neither .., nor an absolute name, nor a link leads out of the directory, by any call", []need{needFiles}, subEscapes},
@@ -22,23 +22,23 @@ var subs = []promise{
 	{"a directory of a directory is confined to both", []need{needFiles}, subNested},
 	{"what is mounted below the directory is below it", []need{needFiles, needVolumes}, subMounts},
 	{"the work directory of a sandbox that is stopped is confined too", []need{needFiles, needVolumes}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.pen(t, sb, "/work")
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.plainSandbox(t)
+		p := h.newConfinedDir(t, sb, "/work")
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		p.denies(t, h)
+		p.checkDenied(t, h)
 	}},
-	{"a process that puts links where directories were leads nothing out", []need{needFiles}, flips},
+	{"a process that puts links where directories were leads nothing out", []need{needFiles}, raceLinks},
 	{"what is confined ends as the rest does", []need{needFiles}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.write(t, sb, "in/f", "x")
+		sb := h.plainSandbox(t)
+		h.writeFile(t, sb, "in/f", "x")
 		in := atoll.SubFiles(atoll.Files(sb), "in")
-		ended, cancel := context.WithCancel(h.ctx(t))
+		ended, cancel := context.WithCancel(h.newContext(t))
 		cancel()
 		_, err := in.Stat(ended, "f")
 		wantCtx(t, "Stat with a context that has ended", err, context.Canceled)
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		defer cancel()
 		for ev, err := range in.Watch(ctx, ".", true) {
 			if err != nil {
@@ -47,23 +47,23 @@ var subs = []promise{
 				cancel()
 			}
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		_, err = in.Stat(h.ctx(t), "f")
+		_, err = in.Stat(h.newContext(t), "f")
 		wantKind(t, "Stat in a sandbox that was removed", err, atoll.ErrNotFound)
 	}},
 }
 
 // A call is one method of an FS on a name.
-type call struct {
+type fsCall struct {
 	method string
 	follow bool // what is there, if it is a link
 	do     func(ctx context.Context, f atoll.FS, name string) error
 }
 
-// calls are all methods. Renames are of "own", which is there, and to "mine".
-var calls = []call{
+// fsCalls are all methods. Renames are of "own", which is there, and to "mine".
+var fsCalls = []fsCall{
 	{"Read", true, func(ctx context.Context, f atoll.FS, name string) error {
 		r, info, err := f.Read(ctx, name, 0)
 		if err == nil {
@@ -128,7 +128,7 @@ var calls = []call{
 }
 
 // A pen is a directory and what is around it.
-type pen struct {
+type confinedDir struct {
 	base string // has in, and what is outside of it
 	all  atoll.FS
 	in   atoll.FS
@@ -136,33 +136,33 @@ type pen struct {
 	text string           // of each file there
 }
 
-// pen makes one with a way out of every kind.
-func (h *harness) pen(t *testing.T, sb atoll.Sandbox, base string) *pen {
+// newConfinedDir makes one with a way out of every kind.
+func (h *harness) newConfinedDir(t *testing.T, sb atoll.Sandbox, base string) *confinedDir {
 	t.Helper()
-	p := &pen{base: base, all: atoll.Files(sb), in: atoll.SubFiles(atoll.Files(sb), base+"/in"), text: "secret-" + atoll.NewID()}
+	p := &confinedDir{base: base, all: atoll.Files(sb), in: atoll.SubFiles(atoll.Files(sb), base+"/in"), text: "secret-" + atoll.NewID()}
 	for _, name := range []string{"out/marker", "out/sub/marker", "in-not/marker", "marker"} {
-		h.write(t, sb, path.Join(base, name), p.text)
+		h.writeFile(t, sb, path.Join(base, name), p.text)
 	}
 	for _, name := range []string{"own", "d/f"} {
-		h.write(t, sb, path.Join(base, "in", name), "own")
+		h.writeFile(t, sb, path.Join(base, "in", name), "own")
 	}
 	for name, target := range map[string]string{
 		"abs": base + "/out", "rel": "../out", "d/up": "../../out", "chain": "abs", "hop": "d/up", "root": "/", "back": "../in", "dir": "..",
 		"file": base + "/out/marker", "relfile": "../out/marker", "chainfile": "file", "sibling": base + "/in-not/marker",
 		"dangling": base + "/out/new", "reldangling": "../out/new",
 	} {
-		h.link(t, sb, path.Join(base, "in", name), target)
+		h.makeLink(t, sb, path.Join(base, "in", name), target)
 	}
-	p.out = p.outside(t, h)
+	p.out = p.listOutside(t, h)
 	return p
 }
 
-// outside lists what is outside of the directory, with its content checked.
-func (p *pen) outside(t *testing.T, h *harness) []atoll.FileInfo {
+// listOutside lists what is outside of the directory, with its content checked.
+func (p *confinedDir) listOutside(t *testing.T, h *harness) []atoll.FileInfo {
 	t.Helper()
 	var out []atoll.FileInfo
 	for _, dir := range []string{"", "out", "in-not"} {
-		list, err := p.all.List(h.ctx(t), path.Join(p.base, dir), dir != "")
+		list, err := p.all.List(h.newContext(t), path.Join(p.base, dir), dir != "")
 		if err != nil {
 			t.Fatalf("List: %v", err)
 		}
@@ -174,7 +174,7 @@ func (p *pen) outside(t *testing.T, h *harness) []atoll.FileInfo {
 			if out = append(out, info); info.Type != atoll.TypeFile || !strings.HasSuffix(info.Name, "marker") {
 				continue
 			}
-			if got, err := p.read(h.ctx(t), p.all, info.Path); got != p.text || err != nil {
+			if got, err := p.readFile(h.newContext(t), p.all, info.Path); got != p.text || err != nil {
 				t.Errorf("%s holds %q, %v; want %q", info.Path, got, err, p.text)
 			}
 		}
@@ -182,7 +182,7 @@ func (p *pen) outside(t *testing.T, h *harness) []atoll.FileInfo {
 	return out
 }
 
-func (p *pen) read(ctx context.Context, f atoll.FS, name string) (string, error) {
+func (p *confinedDir) readFile(ctx context.Context, f atoll.FS, name string) (string, error) {
 	r, _, err := f.Read(ctx, name, 0)
 	if err != nil {
 		return "", err
@@ -192,16 +192,16 @@ func (p *pen) read(ctx context.Context, f atoll.FS, name string) (string, error)
 	return string(data), err
 }
 
-// untouched checks that outside all is as it was.
-func (p *pen) untouched(t *testing.T, h *harness) {
+// checkUntouched checks that outside all is as it was.
+func (p *confinedDir) checkUntouched(t *testing.T, h *harness) {
 	t.Helper()
-	if got := p.outside(t, h); !slices.Equal(got, p.out) {
+	if got := p.listOutside(t, h); !slices.Equal(got, p.out) {
 		t.Errorf("outside of the directory there is\n%+v, there was\n%+v", got, p.out)
 	}
 }
 
-// denies checks that no call gets out by any way, and none does anything.
-func (p *pen) denies(t *testing.T, h *harness) {
+// checkDenied checks that no call gets out by any way, and none does anything.
+func (p *confinedDir) checkDenied(t *testing.T, h *harness) {
 	t.Helper()
 	names := []string{ // with the way out before the last element
 		"..", "../out", "../out/marker", "../in-not/marker", "d/../../out/marker", "../../../../../../../..", "../out/new/deep",
@@ -213,32 +213,32 @@ func (p *pen) denies(t *testing.T, h *harness) {
 		"abs", "rel", "d/up", "chain", "hop", "root", "back", "dir", "file", "relfile", "chainfile", "sibling", "dangling", "reldangling",
 		p.base + "/in/file",
 	}
-	before := p.inside(t, h)
-	for _, c := range calls {
+	before := p.listInside(t, h)
+	for _, c := range fsCalls {
 		for _, name := range names {
-			wantKind(t, c.method+"("+name+")", c.do(h.ctx(t), p.in, name), atoll.ErrDenied)
+			wantKind(t, c.method+"("+name+")", c.do(h.newContext(t), p.in, name), atoll.ErrDenied)
 		}
 		for _, name := range links {
 			if c.follow {
-				wantKind(t, c.method+"("+name+"), a link", c.do(h.ctx(t), p.in, name), atoll.ErrDenied)
+				wantKind(t, c.method+"("+name+"), a link", c.do(h.newContext(t), p.in, name), atoll.ErrDenied)
 			}
 		}
 	}
 	for _, name := range links {
-		if info, err := p.in.Stat(h.ctx(t), name); err != nil || info.Type != atoll.TypeSymlink || info.Target == "" {
+		if info, err := p.in.Stat(h.newContext(t), name); err != nil || info.Type != atoll.TypeSymlink || info.Target == "" {
 			t.Errorf("Stat(%s) = %+v, %v; want the link itself", name, info, err)
 		}
 	}
-	if after := p.inside(t, h); !slices.Equal(after, before) {
+	if after := p.listInside(t, h); !slices.Equal(after, before) {
 		t.Errorf("inside of the directory there is\n%q, there was\n%q", after, before)
 	}
-	p.untouched(t, h)
+	p.checkUntouched(t, h)
 }
 
-// inside lists the paths in the directory.
-func (p *pen) inside(t *testing.T, h *harness) []string {
+// listInside lists the paths in the directory.
+func (p *confinedDir) listInside(t *testing.T, h *harness) []string {
 	t.Helper()
-	list, err := p.in.List(h.ctx(t), ".", true)
+	list, err := p.in.List(h.newContext(t), ".", true)
 	if err != nil {
 		t.Fatalf("List: %v", err)
 	}
@@ -249,67 +249,67 @@ func (p *pen) inside(t *testing.T, h *harness) []string {
 	return paths
 }
 
-// bases are where directories are to be confined: on the data volume, and where
+// baseDirs are where directories are to be confined: on the data volume, and where
 // there is one, on the root file system.
-func (h *harness) bases() []string {
+func (h *harness) baseDirs() []string {
 	return slices.Compact([]string{"/work", path.Dir(h.rootFile("x"))})
 }
 
 func subEscapes(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	for _, base := range h.bases() {
-		h.pen(t, sb, base).denies(t, h)
+	sb := h.plainSandbox(t)
+	for _, base := range h.baseDirs() {
+		h.newConfinedDir(t, sb, base).checkDenied(t, h)
 	}
-	p := h.pen(t, sb, "/work/again")
+	p := h.newConfinedDir(t, sb, "/work/again")
 	for _, link := range []string{"abs", "file", "dangling", "back"} { // which are themselves not outside
-		if err := p.in.Rename(h.ctx(t), link, "d/moved"); err != nil {
+		if err := p.in.Rename(h.newContext(t), link, "d/moved"); err != nil {
 			t.Errorf("Rename of the link %s: %v", link, err)
 		}
-		if err := p.in.Remove(h.ctx(t), "d/moved", true); err != nil {
+		if err := p.in.Remove(h.newContext(t), "d/moved", true); err != nil {
 			t.Errorf("Remove of the link %s: %v", link, err)
 		}
 	}
-	p.untouched(t, h)
+	p.checkUntouched(t, h)
 }
 
 func subNames(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	for _, base := range h.bases() {
+	sb := h.plainSandbox(t)
+	for _, base := range h.baseDirs() {
 		at := func(name string) string { return path.Join(base, "tree/in", name) }
-		h.write(t, sb, at("f"), "text")
+		h.writeFile(t, sb, at("f"), "text")
 		f := atoll.SubFiles(atoll.Files(sb), base+"/tree/x/../in/")
-		p := &pen{}
+		p := &confinedDir{}
 		for _, name := range []string{"f", "./f", "x/../f", at("f"), at("x/../f")} {
-			if got, err := p.read(h.ctx(t), f, name); got != "text" || err != nil {
+			if got, err := p.readFile(h.newContext(t), f, name); got != "text" || err != nil {
 				t.Errorf("Read(%s) = %q, %v", name, got, err)
 			}
 		}
-		if info, err := f.Write(h.ctx(t), "new/deep/g", strings.NewReader("new"), atoll.WriteOptions{Mode: 0o640}); err != nil || info.Path != at("new/deep/g") || info.Mode != 0o640 {
+		if info, err := f.Write(h.newContext(t), "new/deep/g", strings.NewReader("new"), atoll.WriteOptions{Mode: 0o640}); err != nil || info.Path != at("new/deep/g") || info.Mode != 0o640 {
 			t.Errorf("Write = %+v, %v", info, err)
 		}
-		h.holds(t, sb, at("new/deep/g"), "new")
-		if info, err := f.Stat(h.ctx(t), "f"); err != nil || info.Path != at("f") || info.Name != "f" || info.Size != 4 {
+		h.checkContent(t, sb, at("new/deep/g"), "new")
+		if info, err := f.Stat(h.newContext(t), "f"); err != nil || info.Path != at("f") || info.Name != "f" || info.Size != 4 {
 			t.Errorf("Stat = %+v, %v", info, err)
 		}
-		if info, err := f.Stat(h.ctx(t), "."); err != nil || info.Path != at("") || info.Type != atoll.TypeDirectory || info.Name != "in" {
+		if info, err := f.Stat(h.newContext(t), "."); err != nil || info.Path != at("") || info.Type != atoll.TypeDirectory || info.Name != "in" {
 			t.Errorf("Stat(.) = %+v, %v", info, err)
 		}
-		if err := errors.Join(f.Mkdir(h.ctx(t), "d", 0o750), f.Rename(h.ctx(t), "f", at("d/f")), f.Remove(h.ctx(t), "new", true)); err != nil {
+		if err := errors.Join(f.Mkdir(h.newContext(t), "d", 0o750), f.Rename(h.newContext(t), "f", at("d/f")), f.Remove(h.newContext(t), "new", true)); err != nil {
 			t.Errorf("Mkdir, Rename, Remove: %v", err)
 		}
 		var packed bytes.Buffer
-		if err := errors.Join(f.WriteTar(h.ctx(t), "d", &packed), f.ReadTar(h.ctx(t), "e/copy", &packed)); err != nil {
+		if err := errors.Join(f.WriteTar(h.newContext(t), "d", &packed), f.ReadTar(h.newContext(t), "e/copy", &packed)); err != nil {
 			t.Errorf("WriteTar and ReadTar: %v", err)
 		}
 		p.in = f
-		if got, want := p.inside(t, h), []string{at("d"), at("d/f"), at("e"), at("e/copy"), at("e/copy/f")}; !slices.Equal(got, want) {
+		if got, want := p.listInside(t, h), []string{at("d"), at("d/f"), at("e"), at("e/copy"), at("e/copy/f")}; !slices.Equal(got, want) {
 			t.Errorf("List = %q, want %q", got, want)
 		}
-		for ev, err := range f.Watch(h.ctx(t), "d", true) {
+		for ev, err := range f.Watch(h.newContext(t), "d", true) {
 			if err != nil {
 				t.Errorf("Watch: %v", err)
 			} else if ev.Type == atoll.FileSynced {
-				h.write(t, sb, at("d/watched"), "x")
+				h.writeFile(t, sb, at("d/watched"), "x")
 				continue
 			} else if want := (atoll.FileEvent{Type: atoll.FileCreated, Path: at("d/watched")}); ev != want {
 				t.Errorf("Watch yielded %+v, want %+v", ev, want)
@@ -317,59 +317,59 @@ func subNames(t *testing.T, h *harness) {
 			break
 		}
 	}
-	h.write(t, sb, "dir/f", "relative")
-	if got, err := (&pen{}).read(h.ctx(t), atoll.SubFiles(atoll.Files(sb), "dir"), "f"); got != "relative" || err != nil {
+	h.writeFile(t, sb, "dir/f", "relative")
+	if got, err := (&confinedDir{}).readFile(h.newContext(t), atoll.SubFiles(atoll.Files(sb), "dir"), "f"); got != "relative" || err != nil {
 		t.Errorf("Read below a relative directory = %q, %v", got, err)
 	}
 	whole := atoll.SubFiles(atoll.Files(sb), "")
-	if info, err := whole.Stat(h.ctx(t), "dir/f"); err != nil || info.Path != "/work/dir/f" {
+	if info, err := whole.Stat(h.newContext(t), "dir/f"); err != nil || info.Path != "/work/dir/f" {
 		t.Errorf("Stat below the work directory = %+v, %v", info, err)
 	}
-	_, err := whole.Stat(h.ctx(t), "../etc")
+	_, err := whole.Stat(h.newContext(t), "../etc")
 	wantKind(t, "Stat outside of the work directory", err, atoll.ErrDenied)
 }
 
 func subFound(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	for _, base := range h.bases() {
+	sb := h.plainSandbox(t)
+	for _, base := range h.baseDirs() {
 		all := atoll.Files(sb)
 		f := atoll.SubFiles(all, base+"/late")
-		for _, c := range calls {
-			wantKind(t, c.method+" below no directory", c.do(h.ctx(t), f, "own"), atoll.ErrNotExist)
+		for _, c := range fsCalls {
+			wantKind(t, c.method+" below no directory", c.do(h.newContext(t), f, "own"), atoll.ErrNotExist)
 		}
-		wantKind(t, "Mkdir of no directory", f.Mkdir(h.ctx(t), ".", 0), atoll.ErrNotExist)
-		h.missing(t, sb, base+"/late")
-		h.write(t, sb, base+"/late", "a file")
-		_, err := f.Stat(h.ctx(t), ".")
+		wantKind(t, "Mkdir of no directory", f.Mkdir(h.newContext(t), ".", 0), atoll.ErrNotExist)
+		h.checkMissing(t, sb, base+"/late")
+		h.writeFile(t, sb, base+"/late", "a file")
+		_, err := f.Stat(h.newContext(t), ".")
 		wantKind(t, "Stat below a file", err, atoll.ErrInvalid)
-		if err := all.Remove(h.ctx(t), base+"/late", false); err != nil {
+		if err := all.Remove(h.newContext(t), base+"/late", false); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		p := &pen{}
-		h.write(t, sb, base+"/late/f", "in a directory")
-		h.write(t, sb, base+"/other/f", "behind a link")
-		if got, err := p.read(h.ctx(t), f, "f"); got != "in a directory" || err != nil {
+		p := &confinedDir{}
+		h.writeFile(t, sb, base+"/late/f", "in a directory")
+		h.writeFile(t, sb, base+"/other/f", "behind a link")
+		if got, err := p.readFile(h.newContext(t), f, "f"); got != "in a directory" || err != nil {
 			t.Errorf("Read = %q, %v", got, err)
 		}
 		for what, err := range map[string]error{
-			"Remove": f.Remove(h.ctx(t), ".", true), "Remove by its name": f.Remove(h.ctx(t), base+"/late", true),
-			"Rename": f.Rename(h.ctx(t), ".", "x"), "Rename to": f.Rename(h.ctx(t), "f", "."),
+			"Remove": f.Remove(h.newContext(t), ".", true), "Remove by its name": f.Remove(h.newContext(t), base+"/late", true),
+			"Rename": f.Rename(h.newContext(t), ".", "x"), "Rename to": f.Rename(h.newContext(t), "f", "."),
 		} {
 			wantKind(t, what+" of the directory itself", err, atoll.ErrInvalid)
 		}
-		h.holds(t, sb, base+"/late/f", "in a directory")
-		if err := all.Remove(h.ctx(t), base+"/late", true); err != nil {
+		h.checkContent(t, sb, base+"/late/f", "in a directory")
+		if err := all.Remove(h.newContext(t), base+"/late", true); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		for _, target := range []string{"other", base + "/other"} {
-			h.link(t, sb, base+"/late", target)
-			if got, err := p.read(h.ctx(t), f, "f"); got != "behind a link" || err != nil {
+			h.makeLink(t, sb, base+"/late", target)
+			if got, err := p.readFile(h.newContext(t), f, "f"); got != "behind a link" || err != nil {
 				t.Errorf("Read behind a link to %s = %q, %v", target, got, err)
 			}
-			if info, err := f.Stat(h.ctx(t), base+"/late/f"); err != nil || info.Path != base+"/late/f" {
+			if info, err := f.Stat(h.newContext(t), base+"/late/f"); err != nil || info.Path != base+"/late/f" {
 				t.Errorf("Stat behind a link to %s = %+v, %v", target, info, err)
 			}
-			if err := f.Mkdir(h.ctx(t), ".", 0); err != nil {
+			if err := f.Mkdir(h.newContext(t), ".", 0); err != nil {
 				t.Errorf("Mkdir of what is there: %v", err)
 			}
 		}
@@ -377,115 +377,115 @@ func subFound(t *testing.T, h *harness) {
 }
 
 func subLinks(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	for _, base := range h.bases() {
+	sb := h.plainSandbox(t)
+	for _, base := range h.baseDirs() {
 		in := base + "/home/in"
-		h.write(t, sb, in+"/a/f", "text")
+		h.writeFile(t, sb, in+"/a/f", "text")
 		for name, target := range map[string]string{
 			"abs": in + "/a", "rel": "a", "b/up": "../a", "chain": "abs", "self": in, "file": in + "/a/f", "new": in + "/a/n", "b/new": "../a/m",
 			"twice": in + "/x/../a",
 		} {
-			h.link(t, sb, in+"/"+name, target)
+			h.makeLink(t, sb, in+"/"+name, target)
 		}
-		h.link(t, sb, base+"/home/door", "in")
-		h.link(t, sb, base+"/home/gate", in)
-		h.link(t, sb, in+"/through", base+"/home/gate/a")
-		p := &pen{}
+		h.makeLink(t, sb, base+"/home/door", "in")
+		h.makeLink(t, sb, base+"/home/gate", in)
+		h.makeLink(t, sb, in+"/through", base+"/home/gate/a")
+		p := &confinedDir{}
 		for _, dir := range []string{in, base + "/home/door", base + "/home/gate"} {
 			f := atoll.SubFiles(atoll.Files(sb), dir)
 			names := []string{"abs/f", "rel/f", "b/up/f", "chain/f", "self/a/f", "file", "self/self/file", "twice/f", dir + "/abs/f"}
 			for _, name := range names {
-				if got, err := p.read(h.ctx(t), f, name); got != "text" || err != nil {
+				if got, err := p.readFile(h.newContext(t), f, name); got != "text" || err != nil {
 					t.Errorf("Read(%s) below %s = %q, %v", name, dir, got, err)
 				}
 			}
-			if info, err := f.Stat(h.ctx(t), "abs/f"); err != nil || info.Path != dir+"/abs/f" || info.Type != atoll.TypeFile {
+			if info, err := f.Stat(h.newContext(t), "abs/f"); err != nil || info.Path != dir+"/abs/f" || info.Type != atoll.TypeFile {
 				t.Errorf("Stat = %+v, %v", info, err)
 			}
-			list, err := f.List(h.ctx(t), "chain", true)
+			list, err := f.List(h.newContext(t), "chain", true)
 			if err != nil || len(list) == 0 || list[0].Path != dir+"/chain/f" {
 				t.Errorf("List = %+v, %v", list, err)
 			}
 		}
-		if got, err := p.read(h.ctx(t), atoll.SubFiles(atoll.Files(sb), base+"/home/gate"), "through/f"); got != "text" || err != nil {
+		if got, err := p.readFile(h.newContext(t), atoll.SubFiles(atoll.Files(sb), base+"/home/gate"), "through/f"); got != "text" || err != nil {
 			t.Errorf("Read through a link by the name of the directory = %q, %v", got, err)
 		}
 		f := atoll.SubFiles(atoll.Files(sb), in)
 		for _, name := range []string{"new", "b/new", "abs/w/x"} {
-			if _, err := f.Write(h.ctx(t), name, strings.NewReader(name), atoll.WriteOptions{}); err != nil {
+			if _, err := f.Write(h.newContext(t), name, strings.NewReader(name), atoll.WriteOptions{}); err != nil {
 				t.Errorf("Write(%s): %v", name, err)
 			}
 		}
 		for name, want := range map[string]string{"n": "new", "m": "b/new", "w/x": "abs/w/x"} {
-			h.holds(t, sb, in+"/a/"+name, want)
+			h.checkContent(t, sb, in+"/a/"+name, want)
 		}
 		var packed bytes.Buffer
-		if err := errors.Join(f.Mkdir(h.ctx(t), "abs/d", 0), f.Rename(h.ctx(t), "abs/n", "self/a/d/n"), f.Remove(h.ctx(t), "chain/w", true),
-			f.WriteTar(h.ctx(t), "abs/d", &packed), f.ReadTar(h.ctx(t), "abs/e", &packed)); err != nil {
+		if err := errors.Join(f.Mkdir(h.newContext(t), "abs/d", 0), f.Rename(h.newContext(t), "abs/n", "self/a/d/n"), f.Remove(h.newContext(t), "chain/w", true),
+			f.WriteTar(h.newContext(t), "abs/d", &packed), f.ReadTar(h.newContext(t), "abs/e", &packed)); err != nil {
 			t.Errorf("Mkdir, Rename, Remove, WriteTar, ReadTar through links: %v", err)
 		}
-		h.holds(t, sb, in+"/a/e/n", "new")
+		h.checkContent(t, sb, in+"/a/e/n", "new")
 	}
 }
 
 func subNested(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	for _, base := range h.bases() {
-		p := h.pen(t, sb, base)
-		h.link(t, sb, base+"/in/d/own", base+"/in/own")
-		h.link(t, sb, base+"/in/d/self", base+"/in/d/f")
-		h.link(t, sb, base+"/in/to-d", base+"/in/d")
+	sb := h.plainSandbox(t)
+	for _, base := range h.baseDirs() {
+		p := h.newConfinedDir(t, sb, base)
+		h.makeLink(t, sb, base+"/in/d/own", base+"/in/own")
+		h.makeLink(t, sb, base+"/in/d/self", base+"/in/d/f")
+		h.makeLink(t, sb, base+"/in/to-d", base+"/in/d")
 		for _, dir := range []string{"d", base + "/in/d", "to-d"} {
 			d := atoll.SubFiles(p.in, dir)
 			for _, name := range []string{"f", "self", path.Join(base, "in", path.Base(dir), "f")} {
-				if got, err := p.read(h.ctx(t), d, name); got != "own" || err != nil {
+				if got, err := p.readFile(h.newContext(t), d, name); got != "own" || err != nil {
 					t.Errorf("Read(%s) below %s = %q, %v", name, dir, got, err)
 				}
 			}
 			for _, name := range []string{"../own", "own", base + "/in/own", "up/marker", "../../out/marker"} {
-				for _, c := range calls {
+				for _, c := range fsCalls {
 					if c.follow || name != "own" {
-						wantKind(t, c.method+"("+name+") below "+dir, c.do(h.ctx(t), d, name), atoll.ErrDenied)
+						wantKind(t, c.method+"("+name+") below "+dir, c.do(h.newContext(t), d, name), atoll.ErrDenied)
 					}
 				}
 			}
 		}
 		for _, dir := range []string{"..", "../out", base + "/out", "abs", "rel", "d/up", "chain", "back", "dangling", "/"} {
-			for _, c := range calls {
-				wantKind(t, c.method+" below "+dir, c.do(h.ctx(t), atoll.SubFiles(p.in, dir), "marker"), atoll.ErrDenied)
+			for _, c := range fsCalls {
+				wantKind(t, c.method+" below "+dir, c.do(h.newContext(t), atoll.SubFiles(p.in, dir), "marker"), atoll.ErrDenied)
 			}
 		}
-		p.untouched(t, h)
+		p.checkUntouched(t, h)
 	}
 }
 
 func subMounts(t *testing.T, h *harness) {
 	h.volumes = append(h.volumes, "extra")
-	sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "extra", Target: "/work/in/deep/mount"}}})
+	sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "extra", Target: "/work/in/deep/mount"}}})
 	check := func(when string) {
 		t.Helper()
 		for _, dir := range []string{"/work", "in", "in/deep", "/work/in/deep/mount"} {
 			f := atoll.SubFiles(atoll.Files(sb), dir)
 			name := "/work/in/deep/mount/f"
-			if _, err := f.Write(h.ctx(t), name, strings.NewReader(when+dir), atoll.WriteOptions{}); err != nil {
+			if _, err := f.Write(h.newContext(t), name, strings.NewReader(when+dir), atoll.WriteOptions{}); err != nil {
 				t.Errorf("Write below %s %s: %v", dir, when, err)
 			}
-			h.holds(t, sb, name, when+dir)
+			h.checkContent(t, sb, name, when+dir)
 			for _, name := range []string{"/etc/passwd", "/work/../etc/passwd", "../../../../../f"} {
-				for _, c := range calls {
-					wantKind(t, c.method+"("+name+") below "+dir+" "+when, c.do(h.ctx(t), f, name), atoll.ErrDenied)
+				for _, c := range fsCalls {
+					wantKind(t, c.method+"("+name+") below "+dir+" "+when, c.do(h.newContext(t), f, name), atoll.ErrDenied)
 				}
 			}
 		}
 		f := atoll.SubFiles(atoll.Files(sb), "/work/in/deep/mount")
-		for _, c := range calls {
-			wantKind(t, c.method+" out of the mount "+when, c.do(h.ctx(t), f, "/work/marker"), atoll.ErrDenied)
+		for _, c := range fsCalls {
+			wantKind(t, c.method+" out of the mount "+when, c.do(h.newContext(t), f, "/work/marker"), atoll.ErrDenied)
 		}
-		h.holds(t, sb, "/work/marker", "outside")
+		h.checkContent(t, sb, "/work/marker", "outside")
 	}
-	h.write(t, sb, "/work/marker", "outside")
+	h.writeFile(t, sb, "/work/marker", "outside")
 	check("while it runs")
-	if err := sb.Stop(h.ctx(t), 0); err != nil {
+	if err := sb.Stop(h.newContext(t), 0); err != nil {
 		t.Fatalf("Stop: %v", err)
 	}
 	check("while it is stopped")

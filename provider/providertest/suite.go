@@ -51,8 +51,8 @@ type promise struct {
 // not have it, or "".
 type need func(c atoll.Info, cfg *config) string
 
-// capability is the need for a Cap.
-func capability(name string, has func(atoll.Caps) bool) need {
+// newCapNeed is the need for a Cap.
+func newCapNeed(name string, has func(atoll.Caps) bool) need {
 	return func(i atoll.Info, _ *config) string {
 		if has(i.Caps) {
 			return ""
@@ -62,41 +62,41 @@ func capability(name string, has func(atoll.Caps) bool) need {
 }
 
 var (
-	needTTY      = capability("tty", func(c atoll.Caps) bool { return c.TTY })
-	needFiles    = capability("files", func(c atoll.Caps) bool { return c.Files })
-	needDial     = capability("dial", func(c atoll.Caps) bool { return c.Dial })
-	needExtend   = capability("extend", func(c atoll.Caps) bool { return c.Extend })
-	needPause    = capability("pause", func(c atoll.Caps) bool { return c.Pause })
-	needSnapshot = capability("snapshot", func(c atoll.Caps) bool { return c.Snapshot })
-	needUsage    = capability("usage", func(c atoll.Caps) bool { return c.Usage })
-	needUsers    = capability("users", func(c atoll.Caps) bool { return c.Users })
-	needImages   = capability("images", func(c atoll.Caps) bool { return c.Images })
-	needStore    = capability("image_store", func(c atoll.Caps) bool { return c.ImageStore })
-	needBind     = capability("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
-	needVolumes  = capability("volumes", func(c atoll.Caps) bool { return c.Volumes })
-	needSpaces   = capability("workspaces", func(c atoll.Caps) bool { return c.Workspaces })
-	needSessions = capability("sessions", func(c atoll.Caps) bool { return c.Sessions })
-	needTmpfs    = capability("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
-	needReadOnly = capability("read_only_root", func(c atoll.Caps) bool { return c.ReadOnlyRoot })
-	needMemory   = capability("memory_limit", func(c atoll.Caps) bool { return c.MemoryLimit })
-	needCPU      = capability("cpu_limit", func(c atoll.Caps) bool { return c.CPULimit })
-	needProcs    = capability("process_limit", func(c atoll.Caps) bool { return c.ProcessLimit })
-	needDisk     = capability("disk_limit", func(c atoll.Caps) bool { return c.DiskLimit })
-	needNoNet    = capability("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
-	needNet      = capability("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
-	needEgress   = capability("egress", func(c atoll.Caps) bool { return c.Egress })
-	needNamed    = capability("network_named", func(c atoll.Caps) bool { return c.NetworkNamed })
-	needPublish  = capability("publish", func(c atoll.Caps) bool { return c.Publish })
-	needCache    = capability("cache", func(c atoll.Caps) bool { return c.Cache })
-	needIdleStop = capability("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
-	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
-	needReattach = capability("reattach", func(c atoll.Caps) bool { return c.Reattach })
-	needRestart  = capability("restart", func(c atoll.Caps) bool { return c.Restart })
-	needDurable  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
+	needTTY      = newCapNeed("tty", func(c atoll.Caps) bool { return c.TTY })
+	needFiles    = newCapNeed("files", func(c atoll.Caps) bool { return c.Files })
+	needDial     = newCapNeed("dial", func(c atoll.Caps) bool { return c.Dial })
+	needExtend   = newCapNeed("extend", func(c atoll.Caps) bool { return c.Extend })
+	needPause    = newCapNeed("pause", func(c atoll.Caps) bool { return c.Pause })
+	needSnapshot = newCapNeed("snapshot", func(c atoll.Caps) bool { return c.Snapshot })
+	needUsage    = newCapNeed("usage", func(c atoll.Caps) bool { return c.Usage })
+	needUsers    = newCapNeed("users", func(c atoll.Caps) bool { return c.Users })
+	needImages   = newCapNeed("images", func(c atoll.Caps) bool { return c.Images })
+	needStore    = newCapNeed("image_store", func(c atoll.Caps) bool { return c.ImageStore })
+	needBind     = newCapNeed("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
+	needVolumes  = newCapNeed("volumes", func(c atoll.Caps) bool { return c.Volumes })
+	needSpaces   = newCapNeed("workspaces", func(c atoll.Caps) bool { return c.Workspaces })
+	needSessions = newCapNeed("sessions", func(c atoll.Caps) bool { return c.Sessions })
+	needTmpfs    = newCapNeed("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
+	needReadOnly = newCapNeed("read_only_root", func(c atoll.Caps) bool { return c.ReadOnlyRoot })
+	needMemory   = newCapNeed("memory_limit", func(c atoll.Caps) bool { return c.MemoryLimit })
+	needCPU      = newCapNeed("cpu_limit", func(c atoll.Caps) bool { return c.CPULimit })
+	needProcs    = newCapNeed("process_limit", func(c atoll.Caps) bool { return c.ProcessLimit })
+	needDisk     = newCapNeed("disk_limit", func(c atoll.Caps) bool { return c.DiskLimit })
+	needNoNet    = newCapNeed("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
+	needNet      = newCapNeed("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
+	needEgress   = newCapNeed("egress", func(c atoll.Caps) bool { return c.Egress })
+	needNamed    = newCapNeed("network_named", func(c atoll.Caps) bool { return c.NetworkNamed })
+	needPublish  = newCapNeed("publish", func(c atoll.Caps) bool { return c.Publish })
+	needCache    = newCapNeed("cache", func(c atoll.Caps) bool { return c.Cache })
+	needIdleStop = newCapNeed("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
+	needSurvives = newCapNeed("survives", func(c atoll.Caps) bool { return c.Survives })
+	needReattach = newCapNeed("reattach", func(c atoll.Caps) bool { return c.Reattach })
+	needRestart  = newCapNeed("restart", func(c atoll.Caps) bool { return c.Restart })
+	needDurable  = newCapNeed("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
 
-// option is the need for an Option.
-func option(name string, given func(*config) bool) need {
+// newOptionNeed is the need for an Option.
+func newOptionNeed(name string, given func(*config) bool) need {
 	return func(_ atoll.Info, cfg *config) string {
 		if given(cfg) {
 			return ""
@@ -106,14 +106,14 @@ func option(name string, given func(*config) bool) need {
 }
 
 var (
-	needPullable  = option("Pullable", func(c *config) bool { return c.pullable != "" })
-	needSource    = option("Source", func(c *config) bool { return c.source != nil })
-	needDebian    = option("Debian", func(c *config) bool { return c.debian != nil })
-	needNetwork   = option("Network", func(c *config) bool { return c.network != nil })
-	needRepo      = option("Repository", func(c *config) bool { return c.repo != nil })
-	needElsewhere = option("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
-	needCrash     = option("Crash", func(c *config) bool { return c.crash != nil })
-	needSteps     = option("Steps", func(c *config) bool { return c.steps != nil })
+	needPullable  = newOptionNeed("Pullable", func(c *config) bool { return c.pullable != "" })
+	needSource    = newOptionNeed("Source", func(c *config) bool { return c.source != nil })
+	needDebian    = newOptionNeed("Debian", func(c *config) bool { return c.debian != nil })
+	needNetwork   = newOptionNeed("Network", func(c *config) bool { return c.network != nil })
+	needRepo      = newOptionNeed("Repository", func(c *config) bool { return c.repo != nil })
+	needElsewhere = newOptionNeed("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
+	needCrash     = newOptionNeed("Crash", func(c *config) bool { return c.crash != nil })
+	needSteps     = newOptionNeed("Steps", func(c *config) bool { return c.steps != nil })
 )
 
 // needWalls is the need for isolation from the host.
@@ -124,13 +124,13 @@ func needWalls(i atoll.Info, _ *config) string {
 	return i.Name + " claims no isolation"
 }
 
-func groups() []group {
+func listGroups() []group {
 	return []group{
-		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
-		{"files", files}, {"sub", subs}, {"volumes", volumes}, {"workspaces", workspaces}, {"sessions", sessions}, {"images", images}, {"debian", debians}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
-		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"escape", escapees}, {"siege", sieges}, {"network", network},
-		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
-		{"ledger", ledgers}, {"faults", faults}, {"steps", steps}, {patient, patience},
+		{"birth", birthPromises}, {"expiry", expiryPromises}, {"exec", execPromises}, {"output", outputPromises}, {"time", timePromises}, {"tree", treePromises}, {"tty", ttyPromises},
+		{"files", filePromises}, {"sub", subPromises}, {"volumes", volumePromises}, {"workspaces", workspacePromises}, {"sessions", sessionPromises}, {"images", imagePromises}, {"debian", debianPromises}, {"memory", memoryPromises}, {"crash", crashPromises}, {"watch", watchPromises}, {"death", deathPromises},
+		{"errors", errorPromises}, {"truth", truthPromises}, {"limits", limitPromises}, {"walls", wallPromises}, {"escape", escapePromises}, {"siege", siegePromises}, {"network", networkPromises},
+		{"named", namedPromises}, {"cache", cachePromises}, {"dial", dialPromises}, {"pause", pausePromises}, {"snapshot", snapshotPromises},
+		{"ledger", ledgerPromises}, {"faults", faultPromises}, {"steps", stepPromises}, {patienceGroup, patiencePromises},
 	}
 }
 
@@ -142,7 +142,7 @@ func groups() []group {
 func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
 	known, names := map[string]bool{}, map[string]bool{}
-	for _, g := range groups() {
+	for _, g := range listGroups() {
 		names[g.name] = true
 		for _, p := range g.promises {
 			known[g.name+"/"+p.name] = true
@@ -153,7 +153,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			t.Errorf("Except(%q): no such subtest", name)
 		}
 	}
-	for _, name := range wire {
+	for _, name := range wirePromises {
 		if !known[name] {
 			t.Errorf("wire has %q: no such subtest", name)
 		}
@@ -173,7 +173,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			t.Fatalf("Beside(%q): its promises look for leaks themselves", name)
 		}
 	}
-	for _, g := range groups() {
+	for _, g := range listGroups() {
 		if len(cfg.only) > 0 && !slices.Contains(cfg.only, g.name) {
 			if cfg.rest != "" {
 				t.Run(g.name, func(t *testing.T) { t.Skip(cfg.rest) })
@@ -187,14 +187,14 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 		if slices.Contains(cfg.wire, g.name) {
 			g.promises = slices.DeleteFunc(slices.Clone(g.promises), func(p promise) bool { return !onWire(g.name, p.name) })
 		}
-		t.Run(g.name, func(t *testing.T) { g.run(t, open, cfg) })
+		t.Run(g.name, func(t *testing.T) { g.runPromises(t, open, cfg) })
 	}
 }
 
-func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
+func (g group) runPromises(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
 	own := func(t *testing.T, kin *census) *harness {
-		h := &harness{cfg: cfg, kin: kin, p: open(t)}
-		t.Cleanup(func() { h.close(t) })
+		h := &harness{cfg: cfg, census: kin, p: open(t)}
+		t.Cleanup(func() { h.closeAndCheck(t) })
 		return h
 	}
 	keep := func(p promise, prepare func(t *testing.T) *harness) {
@@ -203,11 +203,11 @@ func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *co
 			if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
 				t.Skipf("excepted: %s", reason)
 			}
-			p.run(t, prepare(t))
+			p.checkPromise(t, prepare(t))
 		})
 	}
 	abreast := cfg.beside[g.name]
-	if g.name == patient {
+	if g.name == patienceGroup {
 		abreast = len(g.promises)
 	}
 	switch {
@@ -224,9 +224,9 @@ func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *co
 		}
 		all.Wait()
 	case slices.Contains(cfg.shared, g.name):
-		c := &common{h: own(t, checkLeaks(t, cfg))}
+		c := &sharedHarness{h: own(t, checkLeaks(t, cfg))}
 		for _, p := range g.promises {
-			keep(p, c.lend)
+			keep(p, c.lendHarness)
 		}
 	default:
 		for _, p := range g.promises {
@@ -235,7 +235,7 @@ func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *co
 	}
 }
 
-func (p promise) run(t *testing.T, h *harness) {
+func (p promise) checkPromise(t *testing.T, h *harness) {
 	for _, need := range p.needs {
 		if reason := need(h.p.Info(), h.cfg); reason != "" {
 			t.Skip(reason)
@@ -244,30 +244,30 @@ func (p promise) run(t *testing.T, h *harness) {
 	p.check(t, h)
 }
 
-// close checks the floor: after each subtest, nothing is left.
-func (h *harness) close(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), h.long())
+// closeAndCheck checks the floor: after each subtest, nothing is left.
+func (h *harness) closeAndCheck(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 	defer cancel()
-	h.kin.take()
-	for _, id := range h.made {
-		h.remove(ctx, t, id)
+	h.census.recordProcesses()
+	for _, id := range h.created {
+		h.removeSandbox(ctx, t, id)
 	}
 	for _, name := range h.volumes {
 		h.removeVolume(t, atoll.DefaultProject, name)
 	}
-	for _, p := range h.values() {
-		if err := eventually(h.short(), func() error { return empty(ctx, p, h.common.id()) }); err != nil {
+	for _, p := range h.openProviders() {
+		if err := retryFor(h.shortLimit(), func() error { return checkEmpty(ctx, p, h.sharedFrom.sandboxID()) }); err != nil {
 			t.Errorf("after the subtest: %v", err)
 		}
 		all, _ := p.List(ctx, atoll.Filter{})
 		for _, st := range all {
-			if st.ID != h.common.id() {
-				h.remove(ctx, t, st.ID)
+			if st.ID != h.sharedFrom.sandboxID() {
+				h.removeSandbox(ctx, t, st.ID)
 			}
 		}
 	}
-	all := h.opened
-	if h.common == nil {
+	all := h.reopened
+	if h.sharedFrom == nil {
 		all = append(all, h.p)
 	}
 	for _, p := range all {
@@ -277,8 +277,8 @@ func (h *harness) close(t *testing.T) {
 	}
 }
 
-// empty is an error when p has a sandbox or a volume, but those of one sandbox.
-func empty(ctx context.Context, p atoll.Provider, but ...string) error {
+// checkEmpty is an error when p has a sandbox or a volume, but those of one sandbox.
+func checkEmpty(ctx context.Context, p atoll.Provider, but ...string) error {
 	all, err := p.List(ctx, atoll.Filter{})
 	for _, st := range all {
 		if slices.Contains(but, st.ID) {
@@ -299,11 +299,11 @@ func empty(ctx context.Context, p atoll.Provider, but ...string) error {
 	return err
 }
 
-// remove deletes a sandbox through the first provider value that still works.
-func (h *harness) remove(ctx context.Context, t *testing.T, id string) {
+// removeSandbox deletes a sandbox through the first provider value that still works.
+func (h *harness) removeSandbox(ctx context.Context, t *testing.T, id string) {
 	t.Helper()
 	var err error
-	for _, p := range h.values() {
+	for _, p := range h.openProviders() {
 		var sb atoll.Sandbox
 		if sb, err = p.Get(ctx, id); err == nil {
 			err = sb.Remove(ctx, atoll.RemoveVolumes())
@@ -317,18 +317,18 @@ func (h *harness) remove(ctx context.Context, t *testing.T, id string) {
 	}
 }
 
-// values lists the provider values that are open.
-func (h *harness) values() []atoll.Provider {
+// openProviders lists the provider values that are open.
+func (h *harness) openProviders() []atoll.Provider {
 	if h.closed {
-		return h.opened
+		return h.reopened
 	}
-	return append([]atoll.Provider{h.p}, h.opened...)
+	return append([]atoll.Provider{h.p}, h.reopened...)
 }
 
-// short is the limit for something quick, long that for something slow. Both grow with the slowness of the
+// shortLimit is the limit for something quick, long that for something slow. Both grow with the slowness of the
 // backend and of this machine.
-func (c *config) short() time.Duration { return c.scaleLimit(5 * time.Second) }
-func (c *config) long() time.Duration  { return c.scaleLimit(60 * time.Second) }
+func (c *config) shortLimit() time.Duration { return c.scaleLimit(5 * time.Second) }
+func (c *config) longLimit() time.Duration  { return c.scaleLimit(60 * time.Second) }
 
 func (c *config) scaleLimit(limit time.Duration) time.Duration {
 	return time.Duration(float64(limit) * c.slow * testenv.Slowness())

@@ -12,71 +12,71 @@ import (
 // aMoment is how long the suite watches something not happen.
 const aMoment = 200 * time.Millisecond
 
-var times = []promise{
+var timePromises = []promise{
 	{"the context of Exec bounds the start, not the process", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		sb := h.plainSandbox(t)
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		scr := newScreen()
-		cmd := word("drip")
+		cmd := scriptCommand("drip")
 		cmd.Stdout = scr
 		p, err := sb.Exec(ctx, cmd)
 		if err != nil {
 			t.Fatalf("Exec: %v", err)
 		}
 		cancel()
-		scr.expect(t, h, "\n10\n")
-		if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+		scr.waitForText(t, h, "\n10\n")
+		if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
 	}},
 	{"Exec with an ended context starts nothing", nil, func(t *testing.T, h *harness) {
-		sb := h.alone(t)
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		sb := h.ownSandbox(t)
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
-		_, err := sb.Exec(ctx, word("ready"))
+		_, err := sb.Exec(ctx, scriptCommand("ready"))
 		wantCtx(t, "Exec", err, context.Canceled)
-		if all, err := atoll.Processes(h.ctx(t), sb); err == nil && len(all) != 0 {
+		if all, err := atoll.Processes(h.newContext(t), sb); err == nil && len(all) != 0 {
 			t.Errorf("%d processes run", len(all))
 		}
 	}},
 	{"Wait with an ended context returns and the process lives", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		ctx, cancel := context.WithTimeout(h.ctx(t), aMoment)
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		ctx, cancel := context.WithTimeout(h.newContext(t), aMoment)
 		defer cancel()
-		within(t, h.short(), "Wait with an ended context", func() {
+		runWithin(t, h.shortLimit(), "Wait with an ended context", func() {
 			_, err := p.Wait(ctx)
 			wantCtx(t, "Wait", err, context.DeadlineExceeded)
 		})
-		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v; the process should live", err)
 		}
-		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGTERM) {
+		if exit := h.waitExit(t, p); !h.killedBy(exit, atoll.SIGTERM) {
 			t.Errorf("exit is %v", exit)
 		}
 	}},
 	{"many may wait, and Wait after the end returns at once", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
+		sb := h.plainSandbox(t)
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		exits := make([]atoll.Exit, 8)
 		done := make(chan []error, 1)
 		go func() {
 			done <- inParallel(len(exits), func(i int) (err error) {
-				q, err := sb.Process(h.ctx(t), p.ID())
+				q, err := sb.Process(h.newContext(t), p.ID())
 				if err == nil {
-					exits[i], err = q.Wait(h.ctx(t))
+					exits[i], err = q.Wait(h.newContext(t))
 				}
 				return err
 			})
 		}()
-		if err := p.Signal(h.ctx(t), atoll.SIGUSR1); err != nil {
+		if err := p.Signal(h.newContext(t), atoll.SIGUSR1); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
 		if err := errors.Join(<-done...); err != nil {
 			t.Errorf("Wait: %v", err)
 		}
 		for i := range 3 {
-			if exit := h.wait(t, p); exit != exits[0] {
+			if exit := h.waitExit(t, p); exit != exits[0] {
 				t.Errorf("Wait number %d after the end: %+v, was %+v", i, exit, exits[0])
 			}
 		}
@@ -87,50 +87,50 @@ var times = []promise{
 		}
 	}},
 	{"Signal after the end is ErrStopped", nil, func(t *testing.T, h *harness) {
-		p := h.start(t, h.idle(t), program("true"))
-		h.wait(t, p)
+		p := h.startProcess(t, h.plainSandbox(t), programCommand("true"))
+		h.waitExit(t, p)
 		for _, sig := range []atoll.Signal{atoll.SIGTERM, atoll.SIGKILL} {
-			wantKind(t, "Signal", p.Signal(h.ctx(t), sig), atoll.ErrStopped)
+			wantKind(t, "Signal", p.Signal(h.newContext(t), sig), atoll.ErrStopped)
 		}
 	}},
 	{"a signal arrives and can be caught", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for name, sig := range map[string]atoll.Signal{"USR1": atoll.SIGUSR1, "TERM": atoll.SIGTERM, "HUP": atoll.SIGHUP} {
-			p, scr := h.started(t, sb, word("trap", name))
-			if err := p.Signal(h.ctx(t), sig); err != nil {
+			p, scr := h.startReady(t, sb, scriptCommand("trap", name))
+			if err := p.Signal(h.newContext(t), sig); err != nil {
 				t.Errorf("Signal %v: %v", sig, err)
 			}
-			if exit := h.wait(t, p); exit.Code != 42 || exit.Signal != 0 || scr.text() != "ready\ncaught\n" {
-				t.Errorf("SIG%s: exit %+v, output %q; want it caught", name, exit, scr.text())
+			if exit := h.waitExit(t, p); exit.Code != 42 || exit.Signal != 0 || scr.readText() != "ready\ncaught\n" {
+				t.Errorf("SIG%s: exit %+v, output %q; want it caught", name, exit, scr.readText())
 			}
 		}
 	}},
 	{"Timeout kills with code 124", nil, func(t *testing.T, h *harness) {
-		cmd := word("deaf")
+		cmd := scriptCommand("deaf")
 		cmd.Timeout = atoll.Duration(aMoment)
 		begin := time.Now()
-		exit := h.wait(t, h.start(t, h.idle(t), cmd))
+		exit := h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd))
 		if exit.Code != atoll.ExitTimedOut || !exit.TimedOut {
 			t.Errorf("exit is %+v, want code 124 and TimedOut", exit)
 		}
-		if took := time.Since(begin); took < aMoment || took > h.short() {
+		if took := time.Since(begin); took < aMoment || took > h.shortLimit() {
 			t.Errorf("it took %v", took)
 		}
 	}},
 	{"Timeout leaves alone what ends in time", nil, func(t *testing.T, h *harness) {
-		cmd := word("exit", 3)
-		cmd.Timeout = atoll.Duration(h.long())
-		if exit := h.wait(t, h.start(t, h.idle(t), cmd)); exit.Code != 3 || exit.TimedOut {
+		cmd := scriptCommand("exit", 3)
+		cmd.Timeout = atoll.Duration(h.longLimit())
+		if exit := h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd)); exit.Code != 3 || exit.TimedOut {
 			t.Errorf("exit is %+v, want code 3", exit)
 		}
 	}},
 	{"Timeout holds when nobody waits", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		cmd := word("ready")
+		sb := h.plainSandbox(t)
+		cmd := scriptCommand("ready")
 		cmd.Timeout = atoll.Duration(aMoment)
-		p := h.start(t, sb, cmd)
-		h.poll(t, h.short(), func() error {
-			err := p.Signal(h.ctx(t), atoll.SIGCONT)
+		p := h.startProcess(t, sb, cmd)
+		h.waitUntil(t, h.shortLimit(), func() error {
+			err := p.Signal(h.newContext(t), atoll.SIGCONT)
 			if atoll.KindOf(err) == atoll.ErrStopped {
 				return nil
 			}
@@ -138,27 +138,27 @@ var times = []promise{
 		})
 	}},
 	{"Duration is the time from start to exit", nil, func(t *testing.T, h *harness) {
-		exit := h.wait(t, h.start(t, h.idle(t), program("sleep", "0.3")))
-		if d := time.Duration(exit.Duration); d < 250*time.Millisecond || d > h.short() {
+		exit := h.waitExit(t, h.startProcess(t, h.plainSandbox(t), programCommand("sleep", "0.3")))
+		if d := time.Duration(exit.Duration); d < 250*time.Millisecond || d > h.shortLimit() {
 			t.Errorf("sleep 0.3 took %v by its Exit", d)
 		}
 	}},
 	{"Run kills when its context ends, and returns its error", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		sb := h.plainSandbox(t)
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		scr := newScreen()
-		cmd := word("family")
+		cmd := scriptCommand("family")
 		cmd.Stdout = scr
 		done := make(chan error, 1)
 		go func() { done <- atoll.Run(ctx, sb, cmd) }()
-		scr.expect(t, h, "\n")
+		scr.waitForText(t, h, "\n")
 		cancel()
 		wantCtx(t, "Run", <-done, context.Canceled)
-		h.dies(t, sb, scr.text())
+		h.waitUntilDead(t, sb, scr.readText())
 	}},
 	{"Output returns a non-zero exit as an ExitError with the end of stderr", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		out, err := atoll.Output(h.ctx(t), sb, program("cat", "/no/such/file"))
+		sb := h.plainSandbox(t)
+		out, err := atoll.Output(h.newContext(t), sb, programCommand("cat", "/no/such/file"))
 		var exit *atoll.ExitError
 		if !errors.As(err, &exit) || exit.Exit.Code == 0 || len(exit.Stderr) == 0 || len(out) != 0 {
 			t.Errorf("cat of no file: stdout %q, error %v", out, err)

@@ -9,110 +9,110 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var tree = []promise{
+var treePromises = []promise{
 	{"SIGKILL goes to all descendants", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, scr := h.started(t, sb, word("family"))
-		h.lives(t, sb, scr.text())
-		if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+		sb := h.plainSandbox(t)
+		p, scr := h.startReady(t, sb, scriptCommand("family"))
+		h.checkAlive(t, sb, scr.readText())
+		if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
-		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGKILL) {
+		if exit := h.waitExit(t, p); !h.killedBy(exit, atoll.SIGKILL) {
 			t.Errorf("exit is %+v, want code 137", exit)
 		}
-		h.dies(t, sb, scr.text())
+		h.waitUntilDead(t, sb, scr.readText())
 	}},
 	{"another signal goes to the process alone", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, scr := h.started(t, sb, word("family"))
-		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+		sb := h.plainSandbox(t)
+		p, scr := h.startReady(t, sb, scriptCommand("family"))
+		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
-		h.wait(t, p)
-		h.lives(t, sb, scr.text())
+		h.waitExit(t, p)
+		h.checkAlive(t, sb, scr.readText())
 	}},
 	{"a time limit kills all descendants, and Wait returns in time", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		cmd := word("family")
+		sb := h.plainSandbox(t)
+		cmd := scriptCommand("family")
 		cmd.Timeout = atoll.Duration(time.Second)
 		begin := time.Now()
-		p, scr := h.started(t, sb, cmd)
-		if exit := h.wait(t, p); !exit.TimedOut || exit.Code != atoll.ExitTimedOut {
+		p, scr := h.startReady(t, sb, cmd)
+		if exit := h.waitExit(t, p); !exit.TimedOut || exit.Code != atoll.ExitTimedOut {
 			t.Errorf("exit is %+v, want it timed out", exit)
 		}
-		if took := time.Since(begin); took > time.Second+h.short() {
+		if took := time.Since(begin); took > time.Second+h.shortLimit() {
 			t.Errorf("Wait took %v", took)
 		}
-		h.dies(t, sb, scr.text())
+		h.waitUntilDead(t, sb, scr.readText())
 	}},
 	{"a child that holds the output does not hold Wait", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		begin := time.Now()
-		p, scr := h.started(t, sb, word("orphan"))
-		if exit := h.wait(t, p); exit.Code != 0 {
+		p, scr := h.startReady(t, sb, scriptCommand("orphan"))
+		if exit := h.waitExit(t, p); exit.Code != 0 {
 			t.Errorf("exit is %+v, want code 0", exit)
 		}
-		if took := time.Since(begin); took > atoll.DrainTimeout+h.short() {
+		if took := time.Since(begin); took > atoll.DrainTimeout+h.shortLimit() {
 			t.Errorf("Wait took %v", took)
 		}
-		h.lives(t, sb, scr.text())
+		h.checkAlive(t, sb, scr.readText())
 	}},
 	{"a child that holds the output does not hold Attach", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p := h.start(t, sb, word("orphan"))
+		sb := h.plainSandbox(t)
+		p := h.startProcess(t, sb, scriptCommand("orphan"))
 		scr := newScreen()
-		within(t, atoll.DrainTimeout+h.short(), "Attach", func() {
-			if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}); err != nil {
+		runWithin(t, atoll.DrainTimeout+h.shortLimit(), "Attach", func() {
+			if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}); err != nil {
 				t.Errorf("Attach: %v", err)
 			}
 		})
-		h.lives(t, sb, scr.text())
+		h.checkAlive(t, sb, scr.readText())
 	}},
 	{"Stop ends every process, orphans too", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, scr := h.started(t, sb, word("family"))
-		_, orphan := h.started(t, sb, word("orphan"))
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.plainSandbox(t)
+		p, scr := h.startReady(t, sb, scriptCommand("family"))
+		_, orphan := h.startReady(t, sb, scriptCommand("orphan"))
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		within(t, h.short(), "Wait after Stop", func() {
-			if _, err := p.Wait(h.ctx(t)); err != nil {
+		runWithin(t, h.shortLimit(), "Wait after Stop", func() {
+			if _, err := p.Wait(h.newContext(t)); err != nil {
 				wantKind(t, "Wait", err, atoll.ErrStopped)
 			}
 		})
 		if h.p.Info().Isolation != atoll.IsolationNone || !h.p.Info().Caps.Restart {
 			return // pids of its own, or no way to look
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		h.dies(t, sb, scr.text())
-		h.dies(t, sb, orphan.text())
+		h.waitUntilDead(t, sb, scr.readText())
+		h.waitUntilDead(t, sb, orphan.readText())
 	}},
 	{"Remove ends every process", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		_, family := h.started(t, sb, word("family"))
-		_, orphan := h.started(t, sb, word("orphan"))
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		sb := h.plainSandbox(t)
+		_, family := h.startReady(t, sb, scriptCommand("family"))
+		_, orphan := h.startReady(t, sb, scriptCommand("orphan"))
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		if h.p.Info().Isolation != atoll.IsolationNone {
 			return // the pids were those of another world
 		}
-		other := h.idle(t)
-		h.dies(t, other, family.text())
-		h.dies(t, other, orphan.text())
+		other := h.plainSandbox(t)
+		h.waitUntilDead(t, other, family.readText())
+		h.waitUntilDead(t, other, orphan.readText())
 	}},
 	{"orphans are reaped", []need{needWalls}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, scr := h.started(t, sb, word("family"))
-		if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+		sb := h.plainSandbox(t)
+		p, scr := h.startReady(t, sb, scriptCommand("family"))
+		if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
-		h.wait(t, p)
-		status := "/proc/" + strings.TrimSpace(scr.text()) + "/status"
-		h.poll(t, h.short(), func() error {
-			if res := h.capture(t, sb, program("cat", status)); res.Success() {
+		h.waitExit(t, p)
+		status := "/proc/" + strings.TrimSpace(scr.readText()) + "/status"
+		h.waitUntil(t, h.shortLimit(), func() error {
+			if res := h.runCommand(t, sb, programCommand("cat", status)); res.Success() {
 				return fmt.Errorf("it is still there: %s", res.Stdout)
 			}
 			return nil
@@ -120,19 +120,19 @@ var tree = []promise{
 	}},
 }
 
-// lives checks that the process whose pid was printed lives in sb.
-func (h *harness) lives(t *testing.T, sb atoll.Sandbox, pid string) {
+// checkAlive checks that the process whose pid was printed lives in sb.
+func (h *harness) checkAlive(t *testing.T, sb atoll.Sandbox, pid string) {
 	t.Helper()
-	if h.code(t, sb, word("alive", strings.TrimSpace(pid))) != 0 {
+	if h.runForCode(t, sb, scriptCommand("alive", strings.TrimSpace(pid))) != 0 {
 		t.Errorf("process %q does not live", pid)
 	}
 }
 
-// dies waits until the process whose pid was printed is gone from sb.
-func (h *harness) dies(t *testing.T, sb atoll.Sandbox, pid string) {
+// waitUntilDead waits until the process whose pid was printed is gone from sb.
+func (h *harness) waitUntilDead(t *testing.T, sb atoll.Sandbox, pid string) {
 	t.Helper()
-	h.poll(t, h.short(), func() error {
-		if h.code(t, sb, word("alive", strings.TrimSpace(pid))) == 0 {
+	h.waitUntil(t, h.shortLimit(), func() error {
+		if h.runForCode(t, sb, scriptCommand("alive", strings.TrimSpace(pid))) == 0 {
 			return fmt.Errorf("process %q still lives", pid)
 		}
 		return nil

@@ -11,69 +11,69 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-var truth = []promise{
+var truthPromises = []promise{
 	{"Status.Caps are those of Info", nil, func(t *testing.T, h *harness) {
-		if got, want := h.status(t, h.idle(t)).Caps, h.p.Info().Caps; got != want {
+		if got, want := h.getStatus(t, h.plainSandbox(t)).Caps, h.p.Info().Caps; got != want {
 			t.Errorf("Status.Caps = %+v, Info().Caps = %+v", got, want)
 		}
 	}},
 	{"each optional ability is there exactly when its cap is", nil, func(t *testing.T, h *harness) {
-		abilities(t, h, h.idle(t))
+		checkAbilities(t, h, h.plainSandbox(t))
 	}},
 	{"a sandbox that Get finds has the abilities of one that Create made", nil, func(t *testing.T, h *harness) {
-		sb, err := h.p.Get(h.ctx(t), h.idle(t).ID())
+		sb, err := h.p.Get(h.newContext(t), h.plainSandbox(t).ID())
 		if err != nil {
 			t.Fatalf("Get: %v", err)
 		}
-		abilities(t, h, sb)
+		checkAbilities(t, h, sb)
 	}},
-	{"each wish of a spec is refused exactly when its cap is missing", nil, wishes},
+	{"each wish of a spec is refused exactly when its cap is missing", nil, checkWishes},
 	{"the stores are there exactly when their caps are", nil, func(t *testing.T, h *harness) {
 		caps := h.p.Info().Caps
-		_, err := atoll.Volumes(h.ctx(t), h.p, "")
-		agrees(t, "Volumes", caps.Volumes, err)
-		err = atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, "none")
+		_, err := atoll.Volumes(h.newContext(t), h.p, "")
+		checkCap(t, "Volumes", caps.Volumes, err)
+		err = atoll.RemoveVolume(h.newContext(t), h.p, atoll.DefaultProject, "none")
 		if caps.Volumes {
 			wantKind(t, "RemoveVolume of none", err, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "RemoveVolume", err, atoll.ErrUnsupported)
 		}
-		_, err = workspace.List(h.ctx(t), h.p, "")
-		agrees(t, "Workspaces", caps.Workspaces, err)
-		err = workspace.Remove(h.ctx(t), h.p, atoll.DefaultProject, "none")
-		_, updateErr := workspace.Update(h.ctx(t), h.p, atoll.DefaultProject, "none", nil)
+		_, err = workspace.List(h.newContext(t), h.p, "")
+		checkCap(t, "Workspaces", caps.Workspaces, err)
+		err = workspace.Remove(h.newContext(t), h.p, atoll.DefaultProject, "none")
+		_, updateErr := workspace.Update(h.newContext(t), h.p, atoll.DefaultProject, "none", nil)
 		if caps.Workspaces {
 			wantKind(t, "RemoveWorkspace of none", err, atoll.ErrNotExist)
 			wantKind(t, "UpdateWorkspace of none", updateErr, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "RemoveWorkspace", err, atoll.ErrUnsupported)
 			wantKind(t, "UpdateWorkspace", updateErr, atoll.ErrUnsupported)
-			_, err = workspace.Add(h.ctx(t), h.p, &workspace.Spec{Name: "w", Source: "/"}, nil)
+			_, err = workspace.Add(h.newContext(t), h.p, &workspace.Spec{Name: "w", Source: "/"}, nil)
 			wantKind(t, "AddWorkspace", err, atoll.ErrUnsupported)
 		}
-		_, err = session.List(h.ctx(t), h.p, "")
-		agrees(t, "Sessions", caps.Sessions, err)
-		err = session.Close(h.ctx(t), h.p, "", "workflow_none_sandbox")
+		_, err = session.List(h.newContext(t), h.p, "")
+		checkCap(t, "Sessions", caps.Sessions, err)
+		err = session.Close(h.newContext(t), h.p, "", "workflow_none_sandbox")
 		if caps.Sessions {
 			wantKind(t, "CloseSession of none", err, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "CloseSession", err, atoll.ErrUnsupported)
-			_, err = session.Open(h.ctx(t), h.p, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "none"}})
+			_, err = session.Open(h.newContext(t), h.p, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "none"}})
 			wantKind(t, "OpenSession", err, atoll.ErrUnsupported)
 		}
-		_, err = atoll.Images(h.ctx(t), h.p)
-		agrees(t, "Images", caps.ImageStore, err)
-		_, err = atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{UnusedFor: atoll.Duration(1000 * time.Hour)})
-		agrees(t, "PruneImages", caps.ImageStore, err)
-		err = atoll.RemoveImage(h.ctx(t), h.p, "registry.example.com/none:1", false)
+		_, err = atoll.Images(h.newContext(t), h.p)
+		checkCap(t, "Images", caps.ImageStore, err)
+		_, err = atoll.PruneImages(h.newContext(t), h.p, atoll.PruneOptions{UnusedFor: atoll.Duration(1000 * time.Hour)})
+		checkCap(t, "PruneImages", caps.ImageStore, err)
+		err = atoll.RemoveImage(h.newContext(t), h.p, "registry.example.com/none:1", false)
 		if caps.ImageStore {
 			wantKind(t, "RemoveImage of none", err, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "RemoveImage", err, atoll.ErrUnsupported)
 		}
-		_, err = atoll.Snapshots(h.ctx(t), h.p)
-		agrees(t, "Snapshots", caps.Snapshot, err)
-		err = atoll.RemoveSnapshot(h.ctx(t), h.p, atoll.NewID())
+		_, err = atoll.Snapshots(h.newContext(t), h.p)
+		checkCap(t, "Snapshots", caps.Snapshot, err)
+		err = atoll.RemoveSnapshot(h.newContext(t), h.p, atoll.NewID())
 		if caps.Snapshot {
 			wantKind(t, "RemoveSnapshot of none", err, atoll.ErrNotExist)
 		} else {
@@ -85,37 +85,37 @@ var truth = []promise{
 		if caps.Durable != atoll.DurableNone && !caps.Restart {
 			t.Errorf("Durable is %q, and there is no start", caps.Durable)
 		}
-		sb := h.idle(t)
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.plainSandbox(t)
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		err := sb.Start(h.ctx(t))
-		agrees(t, "Start", caps.Restart, err)
+		err := sb.Start(h.newContext(t))
+		checkCap(t, "Start", caps.Restart, err)
 		if err == nil {
-			h.output(t, sb, program("echo", "again"))
+			h.runForOutput(t, sb, programCommand("echo", "again"))
 		}
 	}},
 }
 
-// abilities tries each optional method of the sandbox once.
-func abilities(t *testing.T, h *harness, sb atoll.Sandbox) {
+// checkAbilities tries each optional method of the sandbox once.
+func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	t.Helper()
-	ctx, caps := h.ctx(t), h.p.Info().Caps
+	ctx, caps := h.newContext(t), h.p.Info().Caps
 
 	_, err := atoll.Files(sb).Stat(ctx, ".")
-	agrees(t, "Files", caps.Files, err)
+	checkCap(t, "Files", caps.Files, err)
 	if !caps.Files {
-		everyFileCallRefused(t, ctx, atoll.Files(sb))
+		checkFileCallsRefused(t, ctx, atoll.Files(sb))
 	}
 	if err := atoll.Extend(ctx, sb, atoll.Duration(time.Hour)); caps.Extend { // it has no TTL
 		wantKind(t, "Extend", err, atoll.ErrInvalid)
 	} else {
 		wantKind(t, "Extend", err, atoll.ErrUnsupported)
 	}
-	agrees(t, "Pause", caps.Pause, atoll.Pause(ctx, sb))
-	agrees(t, "Resume", caps.Pause, atoll.Resume(ctx, sb))
+	checkCap(t, "Pause", caps.Pause, atoll.Pause(ctx, sb))
+	checkCap(t, "Resume", caps.Pause, atoll.Resume(ctx, sb))
 	_, err = atoll.UsageOf(ctx, sb)
-	agrees(t, "Usage", caps.Usage, err)
+	checkCap(t, "Usage", caps.Usage, err)
 	_, err = atoll.Dial(ctx, sb, 9)
 	if caps.Dial {
 		wantKind(t, "Dial of a port where nobody listens", err, atoll.ErrUnavailable)
@@ -123,30 +123,30 @@ func abilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 		wantKind(t, "Dial", err, atoll.ErrUnsupported)
 	}
 	snap, err := atoll.TakeSnapshot(ctx, sb)
-	agrees(t, "Snapshot", caps.Snapshot, err)
+	checkCap(t, "Snapshot", caps.Snapshot, err)
 	if err == nil {
 		last := h.p
 		if h.closed {
-			last = h.p2()
+			last = h.lastProvider()
 		}
 		if err := atoll.RemoveSnapshot(ctx, last, snap.ID); err != nil {
 			t.Errorf("RemoveSnapshot: %v", err)
 		}
 	}
-	p, err := sb.Exec(ctx, onTTY(word("ready")))
-	agrees(t, "Exec with a terminal", caps.TTY, err)
+	p, err := sb.Exec(ctx, onTTY(scriptCommand("ready")))
+	checkCap(t, "Exec with a terminal", caps.TTY, err)
 	if err == nil {
 		if err := atoll.Resize(ctx, p, atoll.Size{Rows: 5, Cols: 5}); err != nil {
 			t.Errorf("Resize: %v", err)
 		}
-		h.kill(t, p)
+		h.killProcess(t, p)
 	}
 }
 
-func everyFileCallRefused(t *testing.T, ctx context.Context, f atoll.FS) {
+func checkFileCallsRefused(t *testing.T, ctx context.Context, f atoll.FS) {
 	t.Helper()
 	_, _, read := f.Read(ctx, "f", 0)
-	_, write := f.Write(ctx, "f", failing{}, atoll.WriteOptions{})
+	_, write := f.Write(ctx, "f", failingReader{}, atoll.WriteOptions{})
 	_, list := f.List(ctx, ".", true)
 	var watch error
 	for _, watch = range f.Watch(ctx, ".", true) {
@@ -154,14 +154,14 @@ func everyFileCallRefused(t *testing.T, ctx context.Context, f atoll.FS) {
 	for what, err := range map[string]error{
 		"Read": read, "Write": write, "List": list, "Watch": watch,
 		"Mkdir": f.Mkdir(ctx, "d", 0o755), "Rename": f.Rename(ctx, "a", "b"), "Remove": f.Remove(ctx, "f", false),
-		"WriteTar": f.WriteTar(ctx, ".", newScreen()), "ReadTar": f.ReadTar(ctx, ".", failing{}),
+		"WriteTar": f.WriteTar(ctx, ".", newScreen()), "ReadTar": f.ReadTar(ctx, ".", failingReader{}),
 	} {
 		wantKind(t, what, err, atoll.ErrUnsupported)
 	}
 }
 
-// agrees checks that a call worked where the cap is, and else is ErrUnsupported.
-func agrees(t *testing.T, what string, has bool, err error) {
+// checkCap checks that a call worked where the cap is, and else is ErrUnsupported.
+func checkCap(t *testing.T, what string, has bool, err error) {
 	t.Helper()
 	switch {
 	case has && err != nil:
@@ -171,14 +171,14 @@ func agrees(t *testing.T, what string, has bool, err error) {
 	}
 }
 
-// wishes asks for each thing that has a cap, alone.
-func wishes(t *testing.T, h *harness) {
+// checkWishes asks for each thing that has a cap, alone.
+func checkWishes(t *testing.T, h *harness) {
 	caps := h.p.Info().Caps
 	for name, w := range map[string]struct {
 		has  bool
 		spec atoll.Spec
 	}{
-		"bind mount":     {caps.BindMounts, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: h.shared(t), Target: "/work/m"}}}},
+		"bind mount":     {caps.BindMounts, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: h.newBindDir(t), Target: "/work/m"}}}},
 		"named volume":   {caps.Volumes, atoll.Spec{Project: "wishes", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/work/m"}}}},
 		"tmpfs":          {caps.Tmpfs, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/work/m"}}}},
 		"read-only root": {caps.ReadOnlyRoot, atoll.Spec{ReadOnlyRoot: true}},
@@ -188,27 +188,27 @@ func wishes(t *testing.T, h *harness) {
 		"disk limit":     {caps.DiskLimit, atoll.Spec{Resources: atoll.Resources{Disk: 1 << 30}}},
 		"network":        {caps.NetworkOn, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}},
 		"egress list":    {caps.Egress, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7"}}}},
-		"named network":  {caps.NetworkNamed, atoll.Spec{Network: h.named()}},
-		"published port": {caps.Publish, atoll.Spec{Network: h.any(), Ports: []atoll.Port{{Port: 80, Publish: true}}}},
+		"named network":  {caps.NetworkNamed, atoll.Spec{Network: h.namedNetwork()}},
+		"published port": {caps.Publish, atoll.Spec{Network: h.publishNetwork(), Ports: []atoll.Port{{Port: 80, Publish: true}}}},
 		"cache":          {caps.Cache, atoll.Spec{Project: "wishes", Cache: true}},
 		"idle stop":      {caps.IdleStop, atoll.Spec{IdleStop: atoll.DefaultIdleStop}},
 		"user":           {caps.Users, atoll.Spec{User: "1234:2345"}},
-		"terminal":       {caps.TTY, atoll.Spec{Cmd: wordArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}},
+		"terminal":       {caps.TTY, atoll.Spec{Cmd: scriptArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !w.has {
-				h.refused(t, w.spec, atoll.ErrUnsupported)
+				h.wantRefused(t, w.spec, atoll.ErrUnsupported)
 				return
 			}
 			if w.spec.Network.Mode == atoll.NetworkNamed && h.cfg.network == nil {
 				t.Skip("the option Network is not given")
 			}
-			sb := h.create(t, w.spec)
-			if got := h.output(t, sb, program("echo", "works")); got != "works" {
+			sb := h.createSandbox(t, w.spec)
+			if got := h.runForOutput(t, sb, programCommand("echo", "works")); got != "works" {
 				t.Errorf("echo printed %q", got)
 			}
-			checkSpec(t, name, h.status(t, sb).Spec, h.spec(w.spec))
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			checkSpec(t, name, h.getStatus(t, sb).Spec, h.completeSpec(w.spec))
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 		})
@@ -219,38 +219,38 @@ func wishes(t *testing.T, h *harness) {
 	if caps.Cache {
 		h.removeVolume(t, "wishes", atoll.CacheVolume)
 	}
-	wishForGPUs(t, h)
+	checkGPUWish(t, h)
 	if !caps.Workspaces {
-		h.refused(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "none"}}, atoll.ErrUnsupported)
+		h.wantRefused(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "none"}}, atoll.ErrUnsupported)
 	} else {
-		h.refused(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "none"}}, atoll.ErrNotExist)
+		h.wantRefused(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "none"}}, atoll.ErrNotExist)
 	}
 	if !caps.Images {
-		h.refused(t, atoll.Spec{Image: "docker.io/library/busybox"}, atoll.ErrUnsupported)
+		h.wantRefused(t, atoll.Spec{Image: "docker.io/library/busybox"}, atoll.ErrUnsupported)
 	}
 	if !caps.Snapshot {
-		h.refused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrUnsupported)
+		h.wantRefused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrUnsupported)
 	} else {
-		h.refused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrNotExist)
+		h.wantRefused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrNotExist)
 	}
 }
 
-// wishForGPUs asks for GPUs, which a machine may not have although the provider
+// checkGPUWish asks for GPUs, which a machine may not have although the provider
 // passes them on.
-func wishForGPUs(t *testing.T, h *harness) {
+func checkGPUWish(t *testing.T, h *harness) {
 	t.Helper()
 	spec := atoll.Spec{Resources: atoll.Resources{GPUs: "all"}}
 	if !h.p.Info().Caps.GPU {
-		h.refused(t, spec, atoll.ErrUnsupported)
+		h.wantRefused(t, spec, atoll.ErrUnsupported)
 		return
 	}
-	sb, err := h.p.Create(h.ctx(t), h.spec(spec))
+	sb, err := h.p.Create(h.newContext(t), h.completeSpec(spec))
 	if err != nil {
 		wantKind(t, "Create with GPUs", err, atoll.ErrUnavailable)
 		return
 	}
-	h.keep(sb.ID())
-	checkSpec(t, "GPUs", h.status(t, sb).Spec, h.spec(spec))
+	h.removeAtEnd(sb.ID())
+	checkSpec(t, "GPUs", h.getStatus(t, sb).Spec, h.completeSpec(spec))
 }
 
 // sameFields reports whether got has want's value wherever want has one.

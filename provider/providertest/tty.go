@@ -9,131 +9,131 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var ttys = []promise{
+var ttyPromises = []promise{
 	{"a command with a terminal has one of the size asked for", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		if code := h.code(t, sb, onTTY(word("istty"))); code != 0 {
+		sb := h.plainSandbox(t)
+		if code := h.runForCode(t, sb, onTTY(scriptCommand("istty"))); code != 0 {
 			t.Errorf("stdin, stdout and stderr are no terminals: exit %d", code)
 		}
-		cmd := program("stty", "size")
+		cmd := programCommand("stty", "size")
 		cmd.TTY = &atoll.Size{Rows: 33, Cols: 111}
-		if got := h.output(t, sb, cmd); got != "33 111" {
+		if got := h.runForOutput(t, sb, cmd); got != "33 111" {
 			t.Errorf("stty size printed %q, want 33 111", got)
 		}
 	}},
 	{"a command without one has none", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		if code := h.code(t, sb, word("istty")); code == 0 {
+		sb := h.plainSandbox(t)
+		if code := h.runForCode(t, sb, scriptCommand("istty")); code == 0 {
 			t.Error("it has a terminal")
 		}
-		p := h.start(t, sb, word("ready"))
-		err := atoll.Resize(h.ctx(t), p, atoll.Size{Rows: 1, Cols: 1})
+		p := h.startProcess(t, sb, scriptCommand("ready"))
+		err := atoll.Resize(h.newContext(t), p, atoll.Size{Rows: 1, Cols: 1})
 		wantKind(t, "Resize", err, atoll.ErrInvalid, atoll.ErrUnsupported)
 	}},
 	{"Resize arrives, and SIGWINCH with it", []need{needTTY}, func(t *testing.T, h *harness) {
-		cmd := word("winch")
+		cmd := scriptCommand("winch")
 		cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
-		p, scr := h.started(t, h.idle(t), cmd)
-		scr.expect(t, h, "24 80\r\n")
+		p, scr := h.startReady(t, h.plainSandbox(t), cmd)
+		scr.waitForText(t, h, "24 80\r\n")
 		for _, size := range []struct {
 			atoll.Size
 			text string
 		}{{atoll.Size{Rows: 50, Cols: 132}, "50 132\r\n"}, {atoll.Size{Rows: 10, Cols: 20}, "10 20\r\n"}} {
-			if err := atoll.Resize(h.ctx(t), p, size.Size); err != nil {
+			if err := atoll.Resize(h.newContext(t), p, size.Size); err != nil {
 				t.Fatalf("Resize: %v", err)
 			}
-			scr.expect(t, h, size.text)
+			scr.waitForText(t, h, size.text)
 		}
-		h.kill(t, p)
-		wantKind(t, "Resize after the end", atoll.Resize(h.ctx(t), p, atoll.Size{Rows: 1, Cols: 1}), atoll.ErrStopped)
+		h.killProcess(t, p)
+		wantKind(t, "Resize after the end", atoll.Resize(h.newContext(t), p, atoll.Size{Rows: 1, Cols: 1}), atoll.ErrStopped)
 	}},
 	{"what is typed is echoed, and lines end in CR LF", []need{needTTY}, func(t *testing.T, h *harness) {
-		_, w, scr := h.terminal(t, h.idle(t), program("cat"))
+		_, w, scr := h.startOnTerminal(t, h.plainSandbox(t), programCommand("cat"))
 		io.WriteString(w, "hello\r")
-		scr.expect(t, h, "hello\r\nhello\r\n")
+		scr.waitForText(t, h, "hello\r\nhello\r\n")
 	}},
 	{"a terminal has no stderr of its own", []need{needTTY}, func(t *testing.T, h *harness) {
-		res := h.capture(t, h.idle(t), onTTY(word("both", "out", "err")))
+		res := h.runCommand(t, h.plainSandbox(t), onTTY(scriptCommand("both", "out", "err")))
 		if string(res.Stdout) != "out\r\nerr\r\n" || len(res.Stderr) != 0 {
 			t.Errorf("stdout %q, stderr %q", res.Stdout, res.Stderr)
 		}
 	}},
 	{"^C interrupts", []need{needTTY}, func(t *testing.T, h *harness) {
-		p, w, scr := h.terminal(t, h.idle(t), word("ready"))
-		scr.expect(t, h, "ready\r\n")
+		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), scriptCommand("ready"))
+		scr.waitForText(t, h, "ready\r\n")
 		io.WriteString(w, "\x03")
-		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGINT) {
+		if exit := h.waitExit(t, p); !h.killedBy(exit, atoll.SIGINT) {
 			t.Errorf("exit is %+v, want it killed by SIGINT", exit)
 		}
 	}},
 	{"^C can be caught", []need{needTTY}, func(t *testing.T, h *harness) {
-		p, w, scr := h.terminal(t, h.idle(t), word("trap", "INT"))
-		scr.expect(t, h, "ready\r\n")
+		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), scriptCommand("trap", "INT"))
+		scr.waitForText(t, h, "ready\r\n")
 		io.WriteString(w, "\x03")
 		// What is printed at once may be lost: a terminal sends the signal first
 		// and empties its queues then.
-		if exit := h.wait(t, p); exit.Code != 42 {
+		if exit := h.waitExit(t, p); exit.Code != 42 {
 			t.Errorf("exit is %+v, want it caught", exit)
 		}
 	}},
 	{"^D is an end of file", []need{needTTY}, func(t *testing.T, h *harness) {
-		p, w, scr := h.terminal(t, h.idle(t), program("cat"))
+		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), programCommand("cat"))
 		io.WriteString(w, "line\r")
-		scr.expect(t, h, "line\r\nline\r\n")
+		scr.waitForText(t, h, "line\r\nline\r\n")
 		io.WriteString(w, "\x04")
-		if exit := h.wait(t, p); exit.Code != 0 {
+		if exit := h.waitExit(t, p); exit.Code != 0 {
 			t.Errorf("exit is %+v", exit)
 		}
 	}},
 	{"the end of stdin leaves the terminal open", []need{needTTY}, func(t *testing.T, h *harness) {
-		p, w, scr := h.terminal(t, h.idle(t), program("cat"))
+		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), programCommand("cat"))
 		io.WriteString(w, "line\r")
 		w.Close()
-		scr.expect(t, h, "line\r\nline\r\n")
-		wait, cancel := context.WithTimeout(h.ctx(t), aMoment)
+		scr.waitForText(t, h, "line\r\nline\r\n")
+		wait, cancel := context.WithTimeout(h.newContext(t), aMoment)
 		defer cancel()
 		if exit, err := p.Wait(wait); err == nil {
 			t.Fatalf("the process ended with %+v when its client stopped typing", exit)
 		}
 		again := newScreen()
-		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("more\r\x04"), Stdout: again}); err != nil {
+		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: strings.NewReader("more\r\x04"), Stdout: again}); err != nil {
 			t.Errorf("Attach: %v", err)
 		}
-		if !strings.HasSuffix(again.text(), "more\r\nmore\r\n") {
-			t.Errorf("the terminal showed %q", again.text())
+		if !strings.HasSuffix(again.readText(), "more\r\nmore\r\n") {
+			t.Errorf("the terminal showed %q", again.readText())
 		}
 	}},
 	{"a terminal can be left and attached to again, from its first byte", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		cmd := program("cat")
+		sb := h.plainSandbox(t)
+		cmd := programCommand("cat")
 		cmd.TTY, cmd.OpenStdin = &atoll.Size{Rows: 24, Cols: 80}, true
-		p := h.start(t, sb, cmd)
-		h.feed(t, p, "one\r", "one\r\none\r\n")
-		h.feed(t, p, "two\r", "one\r\none\r\ntwo\r\ntwo\r\n")
-		h.kill(t, p)
+		p := h.startProcess(t, sb, cmd)
+		h.typeText(t, p, "one\r", "one\r\none\r\n")
+		h.typeText(t, p, "two\r", "one\r\none\r\ntwo\r\ntwo\r\n")
+		h.killProcess(t, p)
 	}},
 	{"what a process prints last on its terminal is not lost", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for i := range 10 {
-			res := h.capture(t, sb, onTTY(word("lines", 2000)))
+			res := h.runCommand(t, sb, onTTY(scriptCommand("lines", 2000)))
 			if n := strings.Count(string(res.Stdout), "\r\n"); n != 2000 || !strings.HasSuffix(string(res.Stdout), "\r\n2000\r\n") {
 				t.Fatalf("run %d: %d lines of 2000 arrived", i, n)
 			}
 		}
 	}},
 	{"no command is the user's shell", []need{needTTY}, func(t *testing.T, h *harness) {
-		p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
+		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), &atoll.Command{})
 		io.WriteString(w, "echo one''word\r")
-		scr.expect(t, h, "oneword\r\n")
+		scr.waitForText(t, h, "oneword\r\n")
 		io.WriteString(w, "exit 7\r")
-		if exit := h.wait(t, p); exit.Code != 7 {
+		if exit := h.waitExit(t, p); exit.Code != 7 {
 			t.Errorf("exit is %+v, want code 7", exit)
 		}
 	}},
 	{"no command is one process, whose arguments are that shell", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.alone(t)
-		p := h.start(t, sb, onTTY(&atoll.Command{}))
-		all, err := atoll.Processes(h.ctx(t), sb)
+		sb := h.ownSandbox(t)
+		p := h.startProcess(t, sb, onTTY(&atoll.Command{}))
+		all, err := atoll.Processes(h.newContext(t), sb)
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
 			t.Skip("the provider lists no processes")
 		}
@@ -143,48 +143,48 @@ var ttys = []promise{
 		if args := all[0].Args; len(args) == 0 || !strings.HasPrefix(args[0], "/") {
 			t.Errorf("its arguments are %q, want the shell that was found", args)
 		}
-		h.kill(t, p)
+		h.killProcess(t, p)
 	}},
 	{"^Z stops the foreground job and gives the shell its terminal back", []need{needTTY}, func(t *testing.T, h *harness) {
 		for range 2 {
-			if h.suspends(t) {
+			if h.suspendJob(t) {
 				return
 			}
 		}
 		t.Error("^Z does not give the shell its terminal back")
 	}},
 	{"a terminal's shell that is killed takes its jobs with it", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, scr := h.started(t, sb, onTTY(word("family")))
-		h.kill(t, p)
-		h.dies(t, sb, scr.text())
+		sb := h.plainSandbox(t)
+		p, scr := h.startReady(t, sb, onTTY(scriptCommand("family")))
+		h.killProcess(t, p)
+		h.waitUntilDead(t, sb, scr.readText())
 	}},
 	{"a terminal's process that is hung up on takes what is in the foreground with it", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, scr := h.started(t, sb, onTTY(word("family")))
-		if err := p.Signal(h.ctx(t), atoll.SIGHUP); err != nil {
+		sb := h.plainSandbox(t)
+		p, scr := h.startReady(t, sb, onTTY(scriptCommand("family")))
+		if err := p.Signal(h.newContext(t), atoll.SIGHUP); err != nil {
 			t.Fatalf("Signal: %v", err)
 		}
-		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGHUP) {
+		if exit := h.waitExit(t, p); !h.killedBy(exit, atoll.SIGHUP) {
 			t.Errorf("exit is %+v, want it ended by SIGHUP", exit)
 		}
-		h.dies(t, sb, scr.text())
+		h.waitUntilDead(t, sb, scr.readText())
 	}},
 	{"a main process may have a terminal", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("winch"), TTY: &atoll.Size{Rows: 31, Cols: 77}, OpenStdin: true})
-		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("winch"), TTY: &atoll.Size{Rows: 31, Cols: 77}, OpenStdin: true})
+		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
 			t.Fatalf("Process: %v", err)
 		}
 		scr := newScreen()
 		done := make(chan error, 1)
-		go func() { done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
-		scr.expect(t, h, "31 77\r\n")
-		if err := atoll.Resize(h.ctx(t), p, atoll.Size{Rows: 5, Cols: 6}); err != nil {
+		go func() { done <- p.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.waitForText(t, h, "31 77\r\n")
+		if err := atoll.Resize(h.newContext(t), p, atoll.Size{Rows: 5, Cols: 6}); err != nil {
 			t.Errorf("Resize: %v", err)
 		}
-		scr.expect(t, h, "5 6\r\n")
-		h.kill(t, p)
+		scr.waitForText(t, h, "5 6\r\n")
+		h.killProcess(t, p)
 		if err := <-done; err != nil {
 			t.Errorf("Attach: %v", err)
 		}
@@ -193,9 +193,9 @@ var ttys = []promise{
 		if h.p.Info().Caps.TTY {
 			t.Skip("the provider has cap tty")
 		}
-		_, err := h.idle(t).Exec(h.ctx(t), onTTY(program("true")))
+		_, err := h.plainSandbox(t).Exec(h.newContext(t), onTTY(programCommand("true")))
 		wantKind(t, "Exec", err, atoll.ErrUnsupported)
-		h.refused(t, atoll.Spec{Cmd: wordArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}, atoll.ErrUnsupported)
+		h.wantRefused(t, atoll.Spec{Cmd: scriptArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}, atoll.ErrUnsupported)
 	}},
 }
 
@@ -205,40 +205,40 @@ func onTTY(cmd *atoll.Command) *atoll.Command {
 	return cmd
 }
 
-// terminal runs cmd on a terminal, and returns its keyboard and its screen.
-func (h *harness) terminal(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *io.PipeWriter, *screen) {
+// startOnTerminal runs cmd on a terminal, and returns its keyboard and its screen.
+func (h *harness) startOnTerminal(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *io.PipeWriter, *screen) {
 	t.Helper()
-	r, w := pipe(t)
+	r, w := newPipe(t)
 	scr := newScreen()
 	cmd = onTTY(cmd)
 	cmd.Stdin, cmd.Stdout = r, scr
-	return h.start(t, sb, cmd), w, scr
+	return h.startProcess(t, sb, cmd), w, scr
 }
 
-// suspends reports whether ^Z stops what runs in a new terminal. A kernel may lose a stop that
+// suspendJob reports whether ^Z stops what runs in a new terminal. A kernel may lose a stop that
 // comes in the middle of a fork or an exec (gVisor does, once in some tens, and then seldom
 // hears more of that terminal): like a person, press the key again.
-func (h *harness) suspends(t *testing.T) bool {
+func (h *harness) suspendJob(t *testing.T) bool {
 	t.Helper()
-	p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
-	defer h.kill(t, p)
+	p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), &atoll.Command{})
+	defer h.killProcess(t, p)
 	io.WriteString(w, "sh -c 'echo be\"\"gin; exec sleep 1000'\r")
-	scr.expect(t, h, "begin\r\n")
+	scr.waitForText(t, h, "begin\r\n")
 	for range 5 {
 		io.WriteString(w, "\x1aecho ba''ck\r")
-		if scr.shows("back\r\n", h.short()/5) {
+		if scr.showsWithin("back\r\n", h.shortLimit()/5) {
 			return true
 		}
 	}
-	t.Logf("there is no \"back\\r\\n\", only %q", scr.text())
+	t.Logf("there is no \"back\\r\\n\", only %q", scr.readText())
 	return false
 }
 
-// kill ends the process and waits for that.
-func (h *harness) kill(t *testing.T, p atoll.Process) {
+// killProcess ends the process and waits for that.
+func (h *harness) killProcess(t *testing.T, p atoll.Process) {
 	t.Helper()
-	if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+	if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
 		t.Errorf("Signal: %v", err)
 	}
-	h.wait(t, p)
+	h.waitExit(t, p)
 }

@@ -12,56 +12,56 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var volumes = []promise{
+var volumePromises = []promise{
 	{"Remove keeps the data volume for the next sandbox of the id", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.write(t, sb, "kept", "kept")
-		if err := sb.Remove(h.ctx(t)); err != nil {
+		sb := h.plainSandbox(t)
+		h.writeFile(t, sb, "kept", "kept")
+		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if v := h.volume(t, "", "data-"+sb.ID()); v.Sandbox != sb.ID() || v.InUse {
+		if v := h.findVolume(t, "", "data-"+sb.ID()); v.Sandbox != sb.ID() || v.InUse {
 			t.Errorf("the volume is %+v, want it of the sandbox and not in use", v)
 		}
-		again := h.create(t, atoll.Spec{ID: sb.ID()})
-		h.holds(t, again, "kept", "kept")
-		if v := h.volume(t, "", "data-"+sb.ID()); !v.InUse {
+		again := h.createSandbox(t, atoll.Spec{ID: sb.ID()})
+		h.checkContent(t, again, "kept", "kept")
+		if v := h.findVolume(t, "", "data-"+sb.ID()); !v.InUse {
 			t.Errorf("the volume is %+v, want it in use", v)
 		}
 	}},
 	{"RemoveVolumes deletes the data volume", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.write(t, sb, "dropped", "x")
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		sb := h.plainSandbox(t)
+		h.writeFile(t, sb, "dropped", "x")
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		h.noVolume(t, "data-"+sb.ID())
-		again := h.create(t, atoll.Spec{ID: sb.ID()})
-		h.missing(t, again, "dropped")
+		h.checkNoVolume(t, "data-"+sb.ID())
+		again := h.createSandbox(t, atoll.Spec{ID: sb.ID()})
+		h.checkMissing(t, again, "dropped")
 	}},
 	{"RemoveVolumes deletes the data volume also when the sandbox was removed before", []need{needVolumes}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for _, opts := range [][]atoll.RemoveOption{nil, {atoll.RemoveVolumes()}, {atoll.RemoveVolumes()}, nil} {
-			if err := sb.Remove(h.ctx(t), opts...); err != nil {
+			if err := sb.Remove(h.newContext(t), opts...); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 			if len(opts) > 0 {
-				h.noVolume(t, "data-"+sb.ID())
+				h.checkNoVolume(t, "data-"+sb.ID())
 			}
 		}
 	}},
 	{"a Create that fails, or whose context ends, leaves the data volume that was kept", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.write(t, sb, "kept", "kept")
-		if err := sb.Remove(h.ctx(t)); err != nil {
+		sb := h.plainSandbox(t)
+		h.writeFile(t, sb, "kept", "kept")
+		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		h.refused(t, atoll.Spec{ID: sb.ID(), Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
+		h.wantRefused(t, atoll.Spec{ID: sb.ID(), Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
 		for i := range 6 {
-			ctx, cancel := context.WithTimeout(h.ctx(t), time.Duration(i*i)*time.Millisecond)
-			again, err := h.p.Create(ctx, h.spec(atoll.Spec{ID: sb.ID()}))
+			ctx, cancel := context.WithTimeout(h.newContext(t), time.Duration(i*i)*time.Millisecond)
+			again, err := h.p.Create(ctx, h.completeSpec(atoll.Spec{ID: sb.ID()}))
 			cancel()
 			if err == nil {
-				err = again.Remove(h.ctx(t))
+				err = again.Remove(h.newContext(t))
 			} else {
 				wantCtx(t, "Create", err, context.DeadlineExceeded)
 				err = nil
@@ -70,119 +70,119 @@ var volumes = []promise{
 				t.Errorf("Remove: %v", err)
 			}
 		}
-		if v := h.volume(t, "", "data-"+sb.ID()); v.InUse {
+		if v := h.findVolume(t, "", "data-"+sb.ID()); v.InUse {
 			t.Errorf("the volume is %+v, want it not in use", v)
 		}
-		h.holds(t, h.create(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
 	}},
 	{"a data volume that was kept can be removed by name", []need{needVolumes}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		name := "data-" + sb.ID()
-		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, name), atoll.ErrConflict)
-		if err := sb.Remove(h.ctx(t)); err != nil {
+		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.newContext(t), h.p, atoll.DefaultProject, name), atoll.ErrConflict)
+		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if err := atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, name); err != nil {
+		if err := atoll.RemoveVolume(h.newContext(t), h.p, atoll.DefaultProject, name); err != nil {
 			t.Errorf("RemoveVolume: %v", err)
 		}
-		h.noVolume(t, name)
-		wantKind(t, "RemoveVolume again", atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, name), atoll.ErrNotExist)
+		h.checkNoVolume(t, name)
+		wantKind(t, "RemoveVolume again", atoll.RemoveVolume(h.newContext(t), h.p, atoll.DefaultProject, name), atoll.ErrNotExist)
 	}},
 	{"a named volume is shared in its project and outlives its sandboxes", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
-		a := h.create(t, atoll.Spec{Mounts: mounts})
-		b := h.create(t, atoll.Spec{Mounts: mounts})
+		a := h.createSandbox(t, atoll.Spec{Mounts: mounts})
+		b := h.createSandbox(t, atoll.Spec{Mounts: mounts})
 		t.Cleanup(func() { h.removeVolume(t, atoll.DefaultProject, "cache") })
-		h.write(t, a, "cache/shared", "shared")
-		h.holds(t, b, "cache/shared", "shared")
-		if h.code(t, b, word("store", "cache/back", "back")) != 0 {
+		h.writeFile(t, a, "cache/shared", "shared")
+		h.checkContent(t, b, "cache/shared", "shared")
+		if h.runForCode(t, b, scriptCommand("store", "cache/back", "back")) != 0 {
 			t.Error("the process could not write to the volume")
 		}
-		h.holds(t, a, "cache/back", "back\n")
-		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, "cache"), atoll.ErrConflict)
+		h.checkContent(t, a, "cache/back", "back\n")
+		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.newContext(t), h.p, atoll.DefaultProject, "cache"), atoll.ErrConflict)
 		for _, sb := range []atoll.Sandbox{a, b} {
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Fatalf("Remove: %v", err)
 			}
 		}
-		if v := h.volume(t, atoll.DefaultProject, "cache"); v.InUse || v.Sandbox != "" || v.Project != atoll.DefaultProject {
+		if v := h.findVolume(t, atoll.DefaultProject, "cache"); v.InUse || v.Sandbox != "" || v.Project != atoll.DefaultProject {
 			t.Errorf("the volume is %+v, want it in no use", v)
 		}
-		c := h.create(t, atoll.Spec{Mounts: mounts})
-		h.holds(t, c, "cache/shared", "shared")
-		if err := c.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		c := h.createSandbox(t, atoll.Spec{Mounts: mounts})
+		h.checkContent(t, c, "cache/shared", "shared")
+		if err := c.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 	}},
 	{"the volumes of a sandbox are in use, whichever program made it", []need{needVolumes, needFiles, needElsewhere}, func(t *testing.T, h *harness) {
-		open, id, _, kill := h.elsewhere(t, atoll.Spec{
+		open, id, _, kill := h.createElsewhere(t, atoll.Spec{
 			Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}},
-			Cmd:    wordArgs("stay", "kept", "kept", "cache/kept"),
+			Cmd:    scriptArgs("stay", "kept", "kept", "cache/kept"),
 		})
 		beside := open()
 		for _, name := range []string{"cache", "data-" + id} {
-			all, err := atoll.Volumes(h.ctx(t), beside, "")
+			all, err := atoll.Volumes(h.newContext(t), beside, "")
 			if !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Name == name && v.InUse }) {
 				t.Errorf("Volumes = %+v, %v; want %s, in use", all, err, name)
 			}
-			wantKind(t, "RemoveVolume "+name, atoll.RemoveVolume(h.ctx(t), beside, atoll.DefaultProject, name), atoll.ErrConflict)
+			wantKind(t, "RemoveVolume "+name, atoll.RemoveVolume(h.newContext(t), beside, atoll.DefaultProject, name), atoll.ErrConflict)
 		}
 		if err := beside.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 		kill()
-		p, sb := h.found(t, open, id)
+		p, sb := h.findSandbox(t, open, id)
 		for _, name := range []string{"kept", "cache/kept"} {
-			h.holds(t, sb, name, "kept\n")
+			h.checkContent(t, sb, name, "kept\n")
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
-		if err := atoll.RemoveVolume(h.ctx(t), p, atoll.DefaultProject, "cache"); err != nil {
+		if err := atoll.RemoveVolume(h.newContext(t), p, atoll.DefaultProject, "cache"); err != nil {
 			t.Errorf("RemoveVolume: %v", err)
 		}
 	}},
 	{"the data volume of a sandbox is nobody else's", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.write(t, sb, "kept", "kept")
+		sb := h.plainSandbox(t)
+		h.writeFile(t, sb, "kept", "kept")
 		other := func(id string) atoll.Spec {
 			return atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data-" + id, Target: "/work/other"}}}
 		}
-		h.refused(t, other(sb.ID()), atoll.ErrInvalid)
-		if err := sb.Remove(h.ctx(t)); err != nil {
+		h.wantRefused(t, other(sb.ID()), atoll.ErrInvalid)
+		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		h.refused(t, other(sb.ID()), atoll.ErrInvalid)
-		h.holds(t, h.create(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
+		h.wantRefused(t, other(sb.ID()), atoll.ErrInvalid)
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
 		none := atoll.NewID()
-		h.refused(t, other(none), atoll.ErrInvalid)
-		h.noVolume(t, "data-"+none)
+		h.wantRefused(t, other(none), atoll.ErrInvalid)
+		h.checkNoVolume(t, "data-"+none)
 	}},
 	{"the data volume of a sandbox is not that of another project", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Project: "one"})
-		h.write(t, sb, "kept", "of one")
-		if err := sb.Remove(h.ctx(t)); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{Project: "one"})
+		h.writeFile(t, sb, "kept", "of one")
+		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		other, err := h.p.Create(h.ctx(t), h.spec(atoll.Spec{ID: sb.ID(), Project: "two"}))
+		other, err := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{ID: sb.ID(), Project: "two"}))
 		if err == nil {
-			h.missing(t, other, "kept")
-			if err := other.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			h.checkMissing(t, other, "kept")
+			if err := other.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Fatalf("Remove: %v", err)
 			}
 		} else {
 			wantKind(t, "Create with the id of another project's", err, atoll.ErrConflict)
 		}
-		h.holds(t, h.create(t, atoll.Spec{ID: sb.ID(), Project: "one"}), "kept", "of one")
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{ID: sb.ID(), Project: "one"}), "kept", "of one")
 	}},
 	{"a named volume of one project is not that of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
-		a := h.create(t, atoll.Spec{Mounts: mounts, Project: "one"})
-		b := h.create(t, atoll.Spec{Mounts: mounts, Project: "two"})
+		a := h.createSandbox(t, atoll.Spec{Mounts: mounts, Project: "one"})
+		b := h.createSandbox(t, atoll.Spec{Mounts: mounts, Project: "two"})
 		t.Cleanup(func() { h.removeVolume(t, "one", "cache"); h.removeVolume(t, "two", "cache") })
-		h.write(t, a, "cache/f", "of one")
-		h.missing(t, b, "cache/f")
-		of, err := atoll.Volumes(h.ctx(t), h.p, "one")
+		h.writeFile(t, a, "cache/f", "of one")
+		h.checkMissing(t, b, "cache/f")
+		of, err := atoll.Volumes(h.newContext(t), h.p, "one")
 		if err != nil {
 			t.Fatalf("Volumes: %v", err)
 		}
@@ -192,7 +192,7 @@ var volumes = []promise{
 			}
 		}
 		for _, sb := range []atoll.Sandbox{a, b} {
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Fatalf("Remove: %v", err)
 			}
 		}
@@ -203,69 +203,69 @@ var volumes = []promise{
 			spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		}
 		spec.Cache = h.p.Info().Caps.Cache
-		h.create(t, spec)
-		h.create(t, spec)
-		other := h.create(t, atoll.Spec{Project: "two"})
-		kept := h.projects(t)
+		h.createSandbox(t, spec)
+		h.createSandbox(t, spec)
+		other := h.createSandbox(t, atoll.Spec{Project: "two"})
+		kept := h.listProjects(t)
 		if one, ok := kept["one"]; ok != (len(kept) > 0) || ok && (one.Sandboxes != 2 || one.Provider == "") {
 			t.Errorf("Projects = %+v, want all or none, and two sandboxes of one", kept)
 		}
-		if err := atoll.RemoveProject(h.ctx(t), h.p, "one"); err != nil {
+		if err := atoll.RemoveProject(h.newContext(t), h.p, "one"); err != nil {
 			t.Fatalf("RemoveProject: %v", err)
 		}
-		if ids := h.ids(t); !slices.Equal(ids, []string{other.ID()}) {
+		if ids := h.listIDs(t); !slices.Equal(ids, []string{other.ID()}) {
 			t.Errorf("List has %q, want only %q", ids, other.ID())
 		}
-		if left := h.projects(t); left["one"].Name != "" || left["two"].Name != kept["two"].Name {
+		if left := h.listProjects(t); left["one"].Name != "" || left["two"].Name != kept["two"].Name {
 			t.Errorf("Projects = %+v, want two alone", left)
 		}
 		if h.p.Info().Caps.Volumes {
-			if of, err := atoll.Volumes(h.ctx(t), h.p, "one"); err != nil || len(of) != 0 {
+			if of, err := atoll.Volumes(h.newContext(t), h.p, "one"); err != nil || len(of) != 0 {
 				t.Errorf("Volumes = %+v, %v; want none", of, err)
 			}
 		}
-		if err := atoll.RemoveProject(h.ctx(t), h.p, "one"); err != nil {
+		if err := atoll.RemoveProject(h.newContext(t), h.p, "one"); err != nil {
 			t.Errorf("RemoveProject again: %v", err)
 		}
 	}},
 	{"the work directory can be reached while the sandbox is stopped", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{NoStart: true})
-		h.write(t, sb, "before", "start")
-		if err := sb.Start(h.ctx(t)); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{NoStart: true})
+		h.writeFile(t, sb, "before", "start")
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		if got := h.output(t, sb, program("cat", "before")); got != "start" {
+		if got := h.runForOutput(t, sb, programCommand("cat", "before")); got != "start" {
 			t.Errorf("cat printed %q", got)
 		}
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		h.holds(t, sb, "before", "start")
-		h.write(t, sb, "while/stopped", "x")
-		h.listed(t, sb, "while", false, "/work/while/stopped")
+		h.checkContent(t, sb, "before", "start")
+		h.writeFile(t, sb, "while/stopped", "x")
+		h.checkList(t, sb, "while", false, "/work/while/stopped")
 		if !h.p.Info().Caps.Restart {
 			return
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		if got := h.output(t, sb, program("cat", "while/stopped")); got != "x" {
+		if got := h.runForOutput(t, sb, programCommand("cat", "while/stopped")); got != "x" {
 			t.Errorf("cat printed %q", got)
 		}
 	}},
 	{"a bind mount shows the directory, and writes reach it", []need{needBind}, func(t *testing.T, h *harness) {
-		dir := h.shared(t)
-		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/bound"}}})
-		if got := h.output(t, sb, program("cat", "/work/bound/given")); got != "given" {
+		dir := h.newBindDir(t)
+		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/bound"}}})
+		if got := h.runForOutput(t, sb, programCommand("cat", "/work/bound/given")); got != "given" {
 			t.Errorf("cat printed %q", got)
 		}
-		if h.code(t, sb, word("store", "/work/bound/made", "made")) != 0 {
+		if h.runForCode(t, sb, scriptCommand("store", "/work/bound/made", "made")) != 0 {
 			t.Error("the process could not write")
 		}
 		if b, err := os.ReadFile(filepath.Join(dir, "made")); string(b) != "made\n" {
 			t.Errorf("outside the file holds %q, %v", b, err)
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		if b, err := os.ReadFile(filepath.Join(dir, "given")); string(b) != "given\n" {
@@ -273,8 +273,8 @@ var volumes = []promise{
 		}
 	}},
 	{"a bind mount may be a file, and anywhere", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
-		dir := h.shared(t)
-		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{
+		dir := h.newBindDir(t)
+		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{
 			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/opt/place/file", ReadOnly: true},
 			{Type: atoll.MountBind, Source: dir, Target: "/data"},
 			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/usr/local/bin/of-the-suite"},
@@ -282,13 +282,13 @@ var volumes = []promise{
 			{Type: atoll.MountBind, Source: dir, Target: "/bin/of/the-suite"},
 		}})
 		for _, name := range []string{"/opt/place/file", "/data/given", "/usr/local/bin/of-the-suite", "/usr/of-the-suite/given", "/bin/of/the-suite/given"} {
-			if got := h.output(t, sb, program("cat", name)); got != "given" {
+			if got := h.runForOutput(t, sb, programCommand("cat", name)); got != "given" {
 				t.Errorf("cat %s printed %q", name, got)
 			}
 		}
 	}},
 	{"a file is not mounted on a directory, nor a directory on a file", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
-		dir := h.shared(t)
+		dir := h.newBindDir(t)
 		file := filepath.Join(dir, "given")
 		for _, tt := range []struct{ source, target string }{
 			{file, "/etc"},
@@ -297,18 +297,18 @@ var volumes = []promise{
 			{dir, "/etc/passwd/below"},
 			{file, atoll.DefaultWorkdir}, // where processes start
 		} {
-			h.refused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: tt.source, Target: tt.target}}}, atoll.ErrInvalid)
+			h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: tt.source, Target: tt.target}}}, atoll.ErrInvalid)
 		}
 	}},
 	{"a read-only mount cannot be written to", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
-		dir := h.shared(t)
-		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/data", ReadOnly: true}}})
+		dir := h.newBindDir(t)
+		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/data", ReadOnly: true}}})
 		for _, name := range []string{"/data/given", "/data/new"} {
-			if h.code(t, sb, word("store", name, "overwritten")) == 0 {
+			if h.runForCode(t, sb, scriptCommand("store", name, "overwritten")) == 0 {
 				t.Errorf("the process could write %s", name)
 			}
 			if h.p.Info().Caps.Files {
-				err := atoll.WriteFile(h.ctx(t), sb, name, []byte("overwritten"), 0)
+				err := atoll.WriteFile(h.newContext(t), sb, name, []byte("overwritten"), 0)
 				wantKind(t, "WriteFile "+name, err, atoll.ErrDenied)
 			}
 		}
@@ -318,21 +318,21 @@ var volumes = []promise{
 	}},
 	{"a mount source that is not there is refused", []need{needBind}, func(t *testing.T, h *harness) {
 		missing := filepath.Join(t.TempDir(), "missing")
-		h.refused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: missing, Target: "/work/m"}}}, atoll.ErrNotExist)
+		h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: missing, Target: "/work/m"}}}, atoll.ErrNotExist)
 		if _, err := os.Stat(missing); err == nil {
 			t.Error("the mount source was made")
 		}
 	}},
 	{"a start without a mount source is refused, until it is there again", []need{needBind, needRestart}, func(t *testing.T, h *harness) {
-		dir := h.shared(t)
-		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/m"}}})
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		dir := h.newBindDir(t)
+		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/m"}}})
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
 		if err := os.Rename(dir, dir+"-away"); err != nil {
 			t.Fatal(err)
 		}
-		err := sb.Start(h.ctx(t))
+		err := sb.Start(h.newContext(t))
 		wantKind(t, "Start", err, atoll.ErrNotExist)
 		if !strings.Contains(err.Error(), dir) {
 			t.Errorf("Start: %v, want %s in it", err, dir)
@@ -340,48 +340,48 @@ var volumes = []promise{
 		if err := os.Rename(dir+"-away", dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
 	}},
 	{"a tmpfs is empty, writable, and gone after a stop", []need{needTmpfs}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch"}}})
-		if got := h.output(t, sb, program("ls", "/scratch")); got != "" {
+		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch"}}})
+		if got := h.runForOutput(t, sb, programCommand("ls", "/scratch")); got != "" {
 			t.Errorf("it holds %q", got)
 		}
-		if h.code(t, sb, word("store", "/scratch/f", "x")) != 0 {
+		if h.runForCode(t, sb, scriptCommand("store", "/scratch/f", "x")) != 0 {
 			t.Error("the process could not write")
 		}
 		if !h.p.Info().Caps.Restart {
 			return
 		}
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		if got := h.output(t, sb, program("ls", "/scratch")); got != "" {
+		if got := h.runForOutput(t, sb, programCommand("ls", "/scratch")); got != "" {
 			t.Errorf("after a stop it holds %q", got)
 		}
 	}},
 	{"a tmpfs has a size", []need{needTmpfs}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch", Size: 4 << 20}}})
-		if h.code(t, sb, word("fill", "/scratch/f", 2)) != 0 {
+		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch", Size: 4 << 20}}})
+		if h.runForCode(t, sb, scriptCommand("fill", "/scratch/f", 2)) != 0 {
 			t.Error("2 MiB do not fit into 4 MiB")
 		}
-		if h.code(t, sb, word("fill", "/scratch/g", 8)) == 0 {
+		if h.runForCode(t, sb, scriptCommand("fill", "/scratch/g", 8)) == 0 {
 			t.Error("8 MiB fit into 4 MiB")
 		}
 		if h.p.Info().Caps.Files {
-			err := atoll.WriteFile(h.ctx(t), sb, "/scratch/h", make([]byte, 8<<20), 0)
+			err := atoll.WriteFile(h.newContext(t), sb, "/scratch/h", make([]byte, 8<<20), 0)
 			wantKind(t, "WriteFile of 8 MiB", err, atoll.ErrExhausted)
 		}
 	}},
 }
 
-// shared is a directory of this machine to mount, with a file "given".
-func (h *harness) shared(t *testing.T) string {
+// newBindDir is a directory of this machine to mount, with a file "given".
+func (h *harness) newBindDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {
@@ -393,10 +393,10 @@ func (h *harness) shared(t *testing.T) string {
 	return dir
 }
 
-// volume finds a volume by its name.
-func (h *harness) volume(t *testing.T, project, name string) atoll.Volume {
+// findVolume finds a volume by its name.
+func (h *harness) findVolume(t *testing.T, project, name string) atoll.Volume {
 	t.Helper()
-	all, err := atoll.Volumes(h.ctx(t), h.p, project)
+	all, err := atoll.Volumes(h.newContext(t), h.p, project)
 	if err != nil {
 		t.Fatalf("Volumes: %v", err)
 	}
@@ -411,9 +411,9 @@ func (h *harness) volume(t *testing.T, project, name string) atoll.Volume {
 	return atoll.Volume{}
 }
 
-func (h *harness) noVolume(t *testing.T, name string) {
+func (h *harness) checkNoVolume(t *testing.T, name string) {
 	t.Helper()
-	all, err := atoll.Volumes(h.ctx(t), h.p, "")
+	all, err := atoll.Volumes(h.newContext(t), h.p, "")
 	if err != nil {
 		t.Fatalf("Volumes: %v", err)
 	}
@@ -427,16 +427,16 @@ func (h *harness) noVolume(t *testing.T, name string) {
 // removeVolume deletes a volume when the sandboxes that use it are gone.
 func (h *harness) removeVolume(t *testing.T, project, name string) {
 	t.Helper()
-	err := atoll.RemoveVolume(h.ctx(t), h.p, project, name)
+	err := atoll.RemoveVolume(h.newContext(t), h.p, project, name)
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("RemoveVolume(%s, %s): %v", project, name, err)
 	}
 }
 
-// projects are those for which the provider keeps something, by name.
-func (h *harness) projects(t *testing.T) map[string]atoll.Project {
+// listProjects are those for which the provider keeps something, by name.
+func (h *harness) listProjects(t *testing.T) map[string]atoll.Project {
 	t.Helper()
-	list, err := atoll.Projects(h.ctx(t), h.p)
+	list, err := atoll.Projects(h.newContext(t), h.p)
 	if err != nil {
 		t.Fatalf("Projects: %v", err)
 	}

@@ -13,34 +13,34 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var walls = []promise{
+var wallPromises = []promise{
 	{"a sandbox sees no file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
-		secret := h.secret(t)
-		sb := h.idle(t)
+		secret := h.newSecret(t)
+		sb := h.plainSandbox(t)
 		up := strings.Repeat("../", 20)
 		for _, name := range []string{secret.file, up + secret.file, "/proc/1/root" + secret.file} {
-			if res := h.capture(t, sb, program("cat", name)); strings.Contains(string(res.Stdout), secret.text) {
+			if res := h.runCommand(t, sb, programCommand("cat", name)); strings.Contains(string(res.Stdout), secret.text) {
 				t.Errorf("cat %s printed the secret", name)
 			}
 		}
-		h.capture(t, sb, word("store", secret.file, "overwritten"))
-		h.capture(t, sb, word("store", secret.dir+"/new", "planted"))
-		secret.untouched(t)
+		h.runCommand(t, sb, scriptCommand("store", secret.file, "overwritten"))
+		h.runCommand(t, sb, scriptCommand("store", secret.dir+"/new", "planted"))
+		secret.checkUntouched(t)
 	}},
 	{"a sandbox sees no file of another", []need{needWalls}, func(t *testing.T, h *harness) {
-		a, b := h.idle(t), h.idle(t)
+		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		for _, name := range []string{"/work/note", "/tmp/atoll-note"} {
-			if h.code(t, a, word("store", name, "of a")) != 0 {
+			if h.runForCode(t, a, scriptCommand("store", name, "of a")) != 0 {
 				t.Fatalf("the process could not write %s", name)
 			}
-			if h.code(t, b, program("cat", name)) == 0 {
+			if h.runForCode(t, b, programCommand("cat", name)) == 0 {
 				t.Errorf("%s of one sandbox can be read in another", name)
 			}
 		}
 	}},
 	{"what is written into the root file system stays inside", []need{needWalls}, func(t *testing.T, h *harness) {
 		name := "/usr/atoll-" + atoll.NewID()
-		h.code(t, h.idle(t), word("store", name, "x")) // it may fail, too
+		h.runForCode(t, h.plainSandbox(t), scriptCommand("store", name, "x")) // it may fail, too
 		if _, err := os.Stat(name); err == nil {
 			os.Remove(name)
 			t.Errorf("%s was made on the host", name)
@@ -57,17 +57,17 @@ var walls = []promise{
 			victim.Process.Kill()
 			<-ended
 		}()
-		sb := h.idle(t)
+		sb := h.plainSandbox(t)
 		for _, pid := range []int{victim.Process.Pid, os.Getpid()} {
 			cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if res := h.capture(t, sb, program("cat", fmt.Sprintf("/proc/%d/cmdline", pid))); string(res.Stdout) == string(cmdline) {
+			if res := h.runCommand(t, sb, programCommand("cat", fmt.Sprintf("/proc/%d/cmdline", pid))); string(res.Stdout) == string(cmdline) {
 				t.Errorf("process %d of the host can be seen from inside", pid)
 			}
 		}
-		h.code(t, sb, word("hit", victim.Process.Pid)) // may hit one that has this number inside
+		h.runForCode(t, sb, scriptCommand("hit", victim.Process.Pid)) // may hit one that has this number inside
 		select {
 		case err := <-ended:
 			ended <- err
@@ -76,14 +76,14 @@ var walls = []promise{
 		}
 	}},
 	{"a sandbox has its own processes only", []need{needWalls}, func(t *testing.T, h *harness) {
-		a, b := h.idle(t), h.idle(t)
-		_, scr := h.started(t, a, word("family"))
-		pid := strings.TrimSpace(scr.text())
+		a, b := h.plainSandbox(t), h.plainSandbox(t)
+		_, scr := h.startReady(t, a, scriptCommand("family"))
+		pid := strings.TrimSpace(scr.readText())
 		if n, err := strconv.Atoi(pid); err != nil || n > 1000 {
 			t.Skipf("pid %q inside is too large to tell whose it is", pid)
 		}
-		h.lives(t, a, pid)
-		if res := h.capture(t, b, program("cat", "/proc/"+pid+"/cmdline")); strings.Contains(string(res.Stdout), "sleep") {
+		h.checkAlive(t, a, pid)
+		if res := h.runCommand(t, b, programCommand("cat", "/proc/"+pid+"/cmdline")); strings.Contains(string(res.Stdout), "sleep") {
 			t.Errorf("process %s of one sandbox can be seen in another", pid)
 		}
 	}},
@@ -92,12 +92,12 @@ var walls = []promise{
 // A secret is a file of this machine that no sandbox may see or change. Beside
 // it lies a second one, whose name no test uses, so that who sees it has seen
 // the directory.
-type secret struct{ dir, file, text, canary string }
+type hostSecret struct{ dir, file, text, canary string }
 
-func (h *harness) secret(t *testing.T) secret {
+func (h *harness) newSecret(t *testing.T) hostSecret {
 	t.Helper()
 	dir := t.TempDir()
-	s := secret{dir: dir, file: filepath.Join(dir, "secret"), text: "secret-" + atoll.NewID(), canary: "canary-" + atoll.NewID()}
+	s := hostSecret{dir: dir, file: filepath.Join(dir, "secret"), text: "secret-" + atoll.NewID(), canary: "canary-" + atoll.NewID()}
 	for _, name := range []string{s.file, filepath.Join(dir, s.canary)} {
 		if err := os.WriteFile(name, []byte(s.text), 0o666); err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func (h *harness) secret(t *testing.T) secret {
 	return s
 }
 
-func (s secret) untouched(t *testing.T) {
+func (s hostSecret) checkUntouched(t *testing.T) {
 	t.Helper()
 	if b, err := os.ReadFile(s.file); string(b) != s.text {
 		t.Errorf("the secret was changed to %q, %v", b, err)

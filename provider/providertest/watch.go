@@ -12,11 +12,11 @@ import (
 
 var errStill = errors.New("it is still there")
 
-var watches = []promise{
+var watchPromises = []promise{
 	{"Watch replays every sandbox, then says synced, then follows", nil, func(t *testing.T, h *harness) {
-		a := h.create(t, atoll.Spec{Name: "running"})
-		b := h.create(t, atoll.Spec{Name: "created", NoStart: true})
-		w := h.watch(t, h.ctx(t))
+		a := h.createSandbox(t, atoll.Spec{Name: "running"})
+		b := h.createSandbox(t, atoll.Spec{Name: "created", NoStart: true})
+		w := h.startWatch(t, h.newContext(t))
 		seen := map[string]atoll.Status{}
 		for ev := range w.events {
 			if ev.Type == atoll.EventSynced {
@@ -31,33 +31,33 @@ var watches = []promise{
 			t.Errorf("%d sandboxes were replayed, want 2", len(seen))
 		}
 		for _, sb := range []atoll.Sandbox{a, b} {
-			sameStatus(t, "the replay", seen[sb.ID()], h.status(t, sb))
+			sameStatus(t, "the replay", seen[sb.ID()], h.getStatus(t, sb))
 		}
-		c := h.create(t, atoll.Spec{Name: "new"})
-		w.expect(t, h, c.ID(), atoll.StateRunning)
-		if err := c.Stop(h.ctx(t), 0); err != nil {
+		c := h.createSandbox(t, atoll.Spec{Name: "new"})
+		w.waitForState(t, h, c.ID(), atoll.StateRunning)
+		if err := c.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		w.expect(t, h, c.ID(), atoll.StateStopped)
-		if err := c.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		w.waitForState(t, h, c.ID(), atoll.StateStopped)
+		if err := c.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		w.expect(t, h, c.ID(), atoll.StateRemoved)
+		w.waitForState(t, h, c.ID(), atoll.StateRemoved)
 	}},
 	{"events of a sandbox come in order, removed is the last", nil, func(t *testing.T, h *harness) {
-		w := h.watch(t, h.ctx(t))
-		w.synced(t, h)
-		sb := h.create(t, atoll.Spec{NoStart: true})
+		w := h.startWatch(t, h.newContext(t))
+		w.waitForSync(t, h)
+		sb := h.createSandbox(t, atoll.Spec{NoStart: true})
 		steps := []func(context.Context) error{sb.Start, func(ctx context.Context) error { return sb.Stop(ctx, 0) }}
 		if h.p.Info().Caps.Restart {
 			steps = append(steps, steps...)
 		}
 		for i, step := range steps {
-			if err := step(h.ctx(t)); err != nil {
+			if err := step(h.newContext(t)); err != nil {
 				t.Fatalf("step %d: %v", i, err)
 			}
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		want := []atoll.State{atoll.StateCreated}
@@ -65,45 +65,45 @@ var watches = []promise{
 			want = append(want, atoll.StateRunning, atoll.StateStopped)
 		}
 		want = append(want, atoll.StateRemoved)
-		got := w.states(t, h, sb.ID())
+		got := w.collectStates(t, h, sb.ID())
 		got = slices.DeleteFunc(got, func(s atoll.State) bool { return s == atoll.StateCreating })
 		if !slices.Equal(slices.Compact(got), want) {
 			t.Errorf("the states were %v, want %v", got, want)
 		}
 	}},
 	{"the end of a main process is an event", nil, func(t *testing.T, h *harness) {
-		w := h.watch(t, h.ctx(t))
-		w.synced(t, h)
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 3)})
-		st := w.expect(t, h, sb.ID(), atoll.StateFailed)
+		w := h.startWatch(t, h.newContext(t))
+		w.waitForSync(t, h)
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 3)})
+		st := w.waitForState(t, h, sb.ID(), atoll.StateFailed)
 		if st.Exit == nil || st.Exit.Code != 3 || st.Reason == "" {
 			t.Errorf("the event has exit %v and reason %q", st.Exit, st.Reason)
 		}
 	}},
 	{"the end of a TTL is an event", nil, func(t *testing.T, h *harness) {
-		w := h.watch(t, h.ctx(t))
-		w.synced(t, h)
-		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(500 * time.Millisecond)})
-		w.expect(t, h, sb.ID(), atoll.StateRemoved)
+		w := h.startWatch(t, h.newContext(t))
+		w.waitForSync(t, h)
+		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(500 * time.Millisecond)})
+		w.waitForState(t, h, sb.ID(), atoll.StateRemoved)
 	}},
 	{"a Watch ends with its context's error, as its last pair", nil, func(t *testing.T, h *harness) {
-		ctx, cancel := context.WithCancel(h.ctx(t))
-		w := h.watch(t, ctx)
-		w.synced(t, h)
+		ctx, cancel := context.WithCancel(h.newContext(t))
+		w := h.startWatch(t, ctx)
+		w.waitForSync(t, h)
 		cancel()
-		wantCtx(t, "Watch", w.end(t, h), context.Canceled)
+		wantCtx(t, "Watch", w.waitForEnd(t, h), context.Canceled)
 	}},
 	{"a Watch with an ended context is its error alone", nil, func(t *testing.T, h *harness) {
-		ctx, cancel := context.WithCancel(h.ctx(t))
+		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
-		wantCtx(t, "Watch", h.watch(t, ctx).end(t, h), context.Canceled)
+		wantCtx(t, "Watch", h.startWatch(t, ctx).waitForEnd(t, h), context.Canceled)
 	}},
 	{"the caller may break off at once and later", nil, func(t *testing.T, h *harness) {
-		h.idle(t)
+		h.plainSandbox(t)
 		for n := range 2 {
 			i := 0
-			within(t, h.short(), "breaking off", func() {
-				for range h.p.Watch(h.ctx(t)) {
+			runWithin(t, h.shortLimit(), "breaking off", func() {
+				for range h.p.Watch(h.newContext(t)) {
 					if i++; i > n {
 						break
 					}
@@ -112,13 +112,13 @@ var watches = []promise{
 		}
 	}},
 	{"Close ends a Watch as unavailable", nil, func(t *testing.T, h *harness) {
-		w := h.watch(t, h.ctx(t))
-		w.synced(t, h)
+		w := h.startWatch(t, h.newContext(t))
+		w.waitForSync(t, h)
 		if err := h.p.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 		h.closed = true
-		wantKind(t, "Watch", w.end(t, h), atoll.ErrUnavailable)
+		wantKind(t, "Watch", w.waitForEnd(t, h), atoll.ErrUnavailable)
 	}},
 	{"a slow reader blocks nobody, and is told when it missed something", nil, func(t *testing.T, h *harness) {
 		stop := make(chan struct{})
@@ -127,7 +127,7 @@ var watches = []promise{
 		got := 0
 		go func() {
 			var last error
-			for ev, err := range h.p.Watch(h.ctx(t)) {
+			for ev, err := range h.p.Watch(h.newContext(t)) {
 				if last = err; err != nil {
 					break
 				}
@@ -143,18 +143,18 @@ var watches = []promise{
 			done <- last
 		}()
 		<-synced
-		within(t, h.long(), "200 creates and removes beside a reader that sleeps", func() {
+		runWithin(t, h.longLimit(), "200 creates and removes beside a reader that sleeps", func() {
 			for i := range 200 {
 				spec := atoll.Spec{NoStart: true}
 				if i == 199 {
 					spec.Name = "last"
 				}
-				sb, err := h.p.Create(h.ctx(t), h.spec(spec))
+				sb, err := h.p.Create(h.newContext(t), h.completeSpec(spec))
 				if err != nil {
 					t.Errorf("Create: %v", err)
 					return
 				}
-				if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 					t.Errorf("Remove: %v", err)
 					return
 				}
@@ -168,39 +168,39 @@ var watches = []promise{
 			} else if got < 400 {
 				t.Errorf("the reader got %d events of 400, and no error", got)
 			}
-		case <-time.After(h.short()):
+		case <-time.After(h.shortLimit()):
 			t.Error("the reader got neither the last event nor an error")
 		}
 	}},
 	{"many watch at once and all see the same", nil, func(t *testing.T, h *harness) {
-		var ws []*watcher
+		var ws []*eventReader
 		for range 10 {
-			w := h.watch(t, h.ctx(t))
-			w.synced(t, h)
+			w := h.startWatch(t, h.newContext(t))
+			w.waitForSync(t, h)
 			ws = append(ws, w)
 		}
-		sb := h.idle(t)
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		sb := h.plainSandbox(t)
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		for _, w := range ws {
-			w.expect(t, h, sb.ID(), atoll.StateRunning)
-			w.expect(t, h, sb.ID(), atoll.StateRemoved)
+			w.waitForState(t, h, sb.ID(), atoll.StateRunning)
+			w.waitForState(t, h, sb.ID(), atoll.StateRemoved)
 		}
 	}},
 }
 
 // A watcher reads a Watch in the background.
-type watcher struct {
+type eventReader struct {
 	events chan atoll.Event // closed at the end
 	err    error            // of the last pair; valid when events is closed
 }
 
-// watch begins a Watch that ends with the subtest.
-func (h *harness) watch(t *testing.T, ctx context.Context) *watcher {
+// startWatch begins a Watch that ends with the subtest.
+func (h *harness) startWatch(t *testing.T, ctx context.Context) *eventReader {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{events: make(chan atoll.Event, 10000)}
+	w := &eventReader{events: make(chan atoll.Event, 10000)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -223,8 +223,8 @@ func (h *harness) watch(t *testing.T, ctx context.Context) *watcher {
 	return w
 }
 
-// next returns the next event, or fails the test.
-func (w *watcher) next(t *testing.T, h *harness, what string) atoll.Event {
+// nextEvent returns the next event, or fails the test.
+func (w *eventReader) nextEvent(t *testing.T, h *harness, what string) atoll.Event {
 	t.Helper()
 	select {
 	case ev, ok := <-w.events:
@@ -232,36 +232,36 @@ func (w *watcher) next(t *testing.T, h *harness, what string) atoll.Event {
 			t.Fatalf("the Watch ended with %v before %s", w.err, what)
 		}
 		return ev
-	case <-time.After(h.short()):
+	case <-time.After(h.shortLimit()):
 		t.Fatalf("no event %s", what)
 	}
 	return atoll.Event{}
 }
 
-// synced reads the replay to its end.
-func (w *watcher) synced(t *testing.T, h *harness) {
+// waitForSync reads the replay to its end.
+func (w *eventReader) waitForSync(t *testing.T, h *harness) {
 	t.Helper()
-	for w.next(t, h, "synced").Type != atoll.EventSynced {
+	for w.nextEvent(t, h, "synced").Type != atoll.EventSynced {
 	}
 }
 
-// expect reads on until the sandbox is in the state.
-func (w *watcher) expect(t *testing.T, h *harness, id string, state atoll.State) atoll.Status {
+// waitForState reads on until the sandbox is in the state.
+func (w *eventReader) waitForState(t *testing.T, h *harness, id string, state atoll.State) atoll.Status {
 	t.Helper()
 	for {
-		ev := w.next(t, h, "that "+id+" is "+string(state))
+		ev := w.nextEvent(t, h, "that "+id+" is "+string(state))
 		if ev.Type == atoll.EventState && ev.Status.ID == id && ev.Status.State == state {
 			return ev.Status
 		}
 	}
 }
 
-// states reads on until the sandbox is removed, and returns its states.
-func (w *watcher) states(t *testing.T, h *harness, id string) []atoll.State {
+// collectStates reads on until the sandbox is removed, and returns its states.
+func (w *eventReader) collectStates(t *testing.T, h *harness, id string) []atoll.State {
 	t.Helper()
 	var got []atoll.State
 	for {
-		ev := w.next(t, h, "that "+id+" is removed")
+		ev := w.nextEvent(t, h, "that "+id+" is removed")
 		if ev.Status.ID != id {
 			continue
 		}
@@ -271,10 +271,10 @@ func (w *watcher) states(t *testing.T, h *harness, id string) []atoll.State {
 	}
 }
 
-// end reads to the end of the Watch and returns its error.
-func (w *watcher) end(t *testing.T, h *harness) error {
+// waitForEnd reads to the end of the Watch and returns its error.
+func (w *eventReader) waitForEnd(t *testing.T, h *harness) error {
 	t.Helper()
-	timeout := time.After(h.short())
+	timeout := time.After(h.shortLimit())
 	for {
 		select {
 		case _, ok := <-w.events:

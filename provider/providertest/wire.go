@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// wire lists the promises that can break between a caller and the guest: bytes in both directions and
+// wirePromises lists the promises that can break between a caller and the guest: bytes in both directions and
 // their end, signals, sizes of terminals, connections closed in one direction only. It also lists those that
 // depend on the place of the guest: the first process, the default user, the network, the watching of files.
-var wire = []string{
+var wirePromises = []string{
 	"exec/exit codes come back",
 	"exec/a process that a signal killed exits with 128 and its number",
 	"exec/stdout and stderr stay apart",
@@ -34,8 +34,8 @@ var wire = []string{
 	"dial/connections end when the sandbox is removed",
 }
 
-// guest are the groups whose promises the program in a sandbox keeps, wherever it runs.
-var guest = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
+// guestGroups are the groups whose promises the program in a sandbox keeps, wherever it runs.
+var guestGroups = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
 
 // Wire keeps, of the groups named, only the promises that can break on the way between a
 // caller and a sandbox. Without names it does so for exec, output, time, tree, tty, files,
@@ -45,15 +45,15 @@ var guest = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "d
 // the run.
 func Wire(groups ...string) Option {
 	if len(groups) == 0 {
-		groups = guest
+		groups = guestGroups
 	}
 	return func(c *config) { c.wire = append(c.wire, groups...) }
 }
 
 // onWire reports whether a promise is on the list.
-func onWire(group, promise string) bool { return slices.Contains(wire, group+"/"+promise) }
+func onWire(group, promise string) bool { return slices.Contains(wirePromises, group+"/"+promise) }
 
 // groupOnWire reports whether a group has promises on the list.
 func groupOnWire(group string) bool {
-	return slices.ContainsFunc(wire, func(name string) bool { return strings.HasPrefix(name, group+"/") })
+	return slices.ContainsFunc(wirePromises, func(name string) bool { return strings.HasPrefix(name, group+"/") })
 }

@@ -7,86 +7,86 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-var workspaces = []promise{
+var workspacePromises = []promise{
 	{"a repository is cloned, and each sandbox has its files before it starts", needsRepo, func(t *testing.T, h *harness) {
 		w := h.addWorkspace(t, "", "w")
 		if w.Project != atoll.DefaultProject || w.Type != workspace.TypeGit || w.State != workspace.StateReady || w.Commit == "" || w.InUse || w.Created.IsZero() {
 			t.Errorf("AddWorkspace = %+v", w)
 		}
 		spec := atoll.Spec{NoStart: true, Workspace: atoll.WorkspaceRef{Name: "w"}}
-		sb := h.create(t, spec)
-		h.holds(t, sb, h.cfg.repo.file, h.cfg.repo.text)
-		if err := sb.Start(h.ctx(t)); err != nil {
+		sb := h.createSandbox(t, spec)
+		h.checkContent(t, sb, h.cfg.repo.file, h.cfg.repo.text)
+		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
 		}
-		h.holds(t, sb, h.cfg.repo.file, h.cfg.repo.text)
-		h.write(t, sb, h.cfg.repo.file, "changed")
+		h.checkContent(t, sb, h.cfg.repo.file, h.cfg.repo.text)
+		h.writeFile(t, sb, h.cfg.repo.file, "changed")
 		spec.Workspace.Commit = w.Commit
-		checkSpec(t, "a sandbox with a workspace", h.status(t, sb).Spec, h.spec(spec))
+		checkSpec(t, "a sandbox with a workspace", h.getStatus(t, sb).Spec, h.completeSpec(spec))
 		spec.NoStart = false
-		other := h.create(t, spec)
-		h.holds(t, other, h.cfg.repo.file, h.cfg.repo.text)
-		checkSpec(t, "one that Create started", h.status(t, other).Spec, h.spec(spec))
+		other := h.createSandbox(t, spec)
+		h.checkContent(t, other, h.cfg.repo.file, h.cfg.repo.text)
+		checkSpec(t, "one that Create started", h.getStatus(t, other).Spec, h.completeSpec(spec))
 	}},
 	{"a workspace that a sandbox was made with is in use, running or not", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")
-		_, err := workspace.Add(h.ctx(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source}, nil)
+		_, err := workspace.Add(h.newContext(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source}, nil)
 		wantKind(t, "AddWorkspace again", err, atoll.ErrAlreadyExists)
-		sb := h.create(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w"}})
-		wantKind(t, "RemoveWorkspace", workspace.Remove(h.ctx(t), h.p, "", "w"), atoll.ErrConflict)
-		if err := sb.Stop(h.ctx(t), 0); err != nil {
+		sb := h.createSandbox(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w"}})
+		wantKind(t, "RemoveWorkspace", workspace.Remove(h.newContext(t), h.p, "", "w"), atoll.ErrConflict)
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		wantKind(t, "RemoveWorkspace of a stopped sandbox", workspace.Remove(h.ctx(t), h.p, "", "w"), atoll.ErrConflict)
-		if all, err := workspace.List(h.ctx(t), h.p, ""); err != nil || len(all) != 1 || !all[0].InUse {
+		wantKind(t, "RemoveWorkspace of a stopped sandbox", workspace.Remove(h.newContext(t), h.p, "", "w"), atoll.ErrConflict)
+		if all, err := workspace.List(h.newContext(t), h.p, ""); err != nil || len(all) != 1 || !all[0].InUse {
 			t.Errorf("Workspaces = %+v, %v, want one in use", all, err)
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if err := workspace.Remove(h.ctx(t), h.p, "", "w"); err != nil {
+		if err := workspace.Remove(h.newContext(t), h.p, "", "w"); err != nil {
 			t.Errorf("RemoveWorkspace: %v", err)
 		}
-		wantKind(t, "RemoveWorkspace again", workspace.Remove(h.ctx(t), h.p, "", "w"), atoll.ErrNotExist)
-		if all, err := workspace.List(h.ctx(t), h.p, ""); err != nil || len(all) != 0 {
+		wantKind(t, "RemoveWorkspace again", workspace.Remove(h.newContext(t), h.p, "", "w"), atoll.ErrNotExist)
+		if all, err := workspace.List(h.newContext(t), h.p, ""); err != nil || len(all) != 0 {
 			t.Errorf("Workspaces = %+v, %v, want none", all, err)
 		}
 	}},
 	{"what a kept data volume has is not replaced by a workspace", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")
 		spec := atoll.Spec{ID: atoll.NewID(), Workspace: atoll.WorkspaceRef{Name: "w"}}
-		sb := h.create(t, spec)
-		h.write(t, sb, h.cfg.repo.file, "changed")
-		if err := sb.Remove(h.ctx(t)); err != nil {
+		sb := h.createSandbox(t, spec)
+		h.writeFile(t, sb, h.cfg.repo.file, "changed")
+		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		h.holds(t, h.create(t, spec), h.cfg.repo.file, "changed")
+		h.checkContent(t, h.createSandbox(t, spec), h.cfg.repo.file, "changed")
 	}},
 	{"RemoveProject removes the workspaces of the project", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "mine", "w")
 		h.addWorkspace(t, "other", "w")
-		h.create(t, atoll.Spec{Project: "mine", Workspace: atoll.WorkspaceRef{Name: "w"}})
-		if err := atoll.RemoveProject(h.ctx(t), h.p, "mine"); err != nil {
+		h.createSandbox(t, atoll.Spec{Project: "mine", Workspace: atoll.WorkspaceRef{Name: "w"}})
+		if err := atoll.RemoveProject(h.newContext(t), h.p, "mine"); err != nil {
 			t.Fatalf("RemoveProject: %v", err)
 		}
-		if all, err := workspace.List(h.ctx(t), h.p, ""); err != nil || len(all) != 1 || all[0].Project != "other" {
+		if all, err := workspace.List(h.newContext(t), h.p, ""); err != nil || len(all) != 1 || all[0].Project != "other" {
 			t.Errorf("Workspaces = %+v, %v, want the other project's", all, err)
 		}
 	}},
 	{"a source that cannot be cloned is an error that can be seen", needsRepo, func(t *testing.T, h *harness) {
-		_, err := workspace.Add(h.ctx(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source + "-none"}, nil)
+		_, err := workspace.Add(h.newContext(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source + "-none"}, nil)
 		if err == nil {
 			t.Fatal("AddWorkspace worked")
 		}
-		all, err := workspace.List(h.ctx(t), h.p, atoll.DefaultProject)
+		all, err := workspace.List(h.newContext(t), h.p, atoll.DefaultProject)
 		if err != nil || len(all) != 1 || all[0].State != workspace.StateError || all[0].Error == "" {
 			t.Errorf("Workspaces = %+v, %v, want one in error", all, err)
 		}
-		_, err = h.p.Create(h.ctx(t), h.spec(atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w"}}))
+		_, err = h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w"}}))
 		if err == nil {
 			t.Error("Create worked")
 		}
-		if err := workspace.Remove(h.ctx(t), h.p, "", "w"); err != nil {
+		if err := workspace.Remove(h.newContext(t), h.p, "", "w"); err != nil {
 			t.Errorf("RemoveWorkspace: %v", err)
 		}
 	}},
@@ -97,7 +97,7 @@ var needsRepo = []need{needSpaces, needFiles, needVolumes, needRestart, needRepo
 // addWorkspace makes a workspace of the repository.
 func (h *harness) addWorkspace(t *testing.T, project, name string) workspace.Workspace {
 	t.Helper()
-	w, err := workspace.Add(h.ctx(t), h.p, &workspace.Spec{Project: project, Name: name, Source: h.cfg.repo.source}, nil)
+	w, err := workspace.Add(h.newContext(t), h.p, &workspace.Spec{Project: project, Name: name, Source: h.cfg.repo.source}, nil)
 	if err != nil {
 		t.Fatalf("AddWorkspace: %v", err)
 	}

@@ -13,30 +13,30 @@ import (
 // lost their parents, as a sentry whose keeper has died.
 type census struct {
 	mu    sync.Mutex
-	known map[kin]bool // there before the census began
-	found map[kin]bool
+	known map[processKey]bool // there before the census began
+	found map[processKey]bool
 }
 
 // A kin is a process: its PID can be given to another, but not with the same
 // start.
-type kin struct {
+type processKey struct {
 	pid   int
 	start string // in ticks since boot
 }
 
 // newCensus begins a census of those who come from now on.
 func newCensus() (*census, error) {
-	c := &census{known: map[kin]bool{}, found: map[kin]bool{}}
-	now, err := kindred()
+	c := &census{known: map[processKey]bool{}, found: map[processKey]bool{}}
+	now, err := listRelated()
 	for _, k := range now {
 		c.known[k] = true
 	}
 	return c, err
 }
 
-// take notes who is there now. What cannot be listed is not noted.
-func (c *census) take() {
-	now, _ := kindred()
+// recordProcesses notes who is there now. What cannot be listed is not noted.
+func (c *census) recordProcesses() {
+	now, _ := listRelated()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range now {
@@ -44,50 +44,50 @@ func (c *census) take() {
 	}
 }
 
-// alive lists those found that have not ended.
-func (c *census) alive() ([]string, error) {
-	c.take()
+// listAlive lists those found that have not ended.
+func (c *census) listAlive() ([]string, error) {
+	c.recordProcesses()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var names []string
 	for k, counts := range c.found {
-		if p, ok := lookUp(k.pid); ok && counts && p.kin == k && p.state != "Z" {
-			names = append(names, describe(k.pid))
+		if p, ok := readProcess(k.pid); ok && counts && p.processKey == k && p.state != "Z" {
+			names = append(names, describeProcess(k.pid))
 		}
 	}
 	return names, nil
 }
 
-// describe names a process by its PID and command line.
-func describe(pid int) string {
+// describeProcess names a process by its PID and command line.
+func describeProcess(pid int) string {
 	cmd, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline") // empty when it has gone
 	return strconv.Itoa(pid) + " (" + strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " ")) + ")"
 }
 
 // An entry is what the kernel tells of a process; see proc_pid_stat(5).
-type entry struct {
-	kin
+type processEntry struct {
+	processKey
 	parent int
 	state  string
 }
 
-func lookUp(pid int) (entry, bool) {
+func readProcess(pid int) (processEntry, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return entry{}, false
+		return processEntry{}, false
 	}
 	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])) // the name before may hold anything
 	if len(f) < 20 {
-		return entry{}, false
+		return processEntry{}, false
 	}
 	parent, err := strconv.Atoi(f[1])
-	return entry{kin{pid, f[19]}, parent, f[0]}, err == nil
+	return processEntry{processKey{pid, f[19]}, parent, f[0]}, err == nil
 }
 
-// kindred lists the descendants of this process, and who shares with one of
+// listRelated lists the descendants of this process, and who shares with one of
 // them a namespace that this process is not in.
-func kindred() ([]kin, error) {
-	all, err := everybody()
+func listRelated() ([]processKey, error) {
+	all, err := listProcesses()
 	if err != nil {
 		return nil, err
 	}
@@ -101,44 +101,44 @@ func kindred() ([]kin, error) {
 		}
 	}
 	delete(related, os.Getpid())
-	foreign, ours := map[string]bool{}, namespaces(os.Getpid())
+	foreign, ours := map[string]bool{}, listNamespaces(os.Getpid())
 	for pid := range related {
-		for ns := range namespaces(pid) {
+		for ns := range listNamespaces(pid) {
 			if !ours[ns] {
 				foreign[ns] = true
 			}
 		}
 	}
-	var list []kin
+	var list []processKey
 	for _, e := range all {
-		if related[e.pid] || e.pid != os.Getpid() && sharesOne(e.pid, foreign) {
-			list = append(list, e.kin)
+		if related[e.pid] || e.pid != os.Getpid() && sharesNamespace(e.pid, foreign) {
+			list = append(list, e.processKey)
 		}
 	}
 	return list, nil
 }
 
-func everybody() ([]entry, error) {
+func listProcesses() ([]processEntry, error) {
 	dir, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	var all []entry
+	var all []processEntry
 	for _, d := range dir {
 		pid, err := strconv.Atoi(d.Name())
 		if err != nil {
 			continue
 		}
-		if e, ok := lookUp(pid); ok {
+		if e, ok := readProcess(pid); ok {
 			all = append(all, e)
 		}
 	}
 	return all, nil
 }
 
-// namespaces are those that a process is in, as "mnt:[4026531841]"; none when
+// listNamespaces are those that a process is in, as "mnt:[4026531841]"; none when
 // it is not for this process to see.
-func namespaces(pid int) map[string]bool {
+func listNamespaces(pid int) map[string]bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/ns/"
 	links, _ := os.ReadDir(dir)
 	all := map[string]bool{}
@@ -150,11 +150,11 @@ func namespaces(pid int) map[string]bool {
 	return all
 }
 
-func sharesOne(pid int, foreign map[string]bool) bool {
+func sharesNamespace(pid int, foreign map[string]bool) bool {
 	if len(foreign) == 0 {
 		return false
 	}
-	for ns := range namespaces(pid) {
+	for ns := range listNamespaces(pid) {
 		if foreign[ns] {
 			return true
 		}

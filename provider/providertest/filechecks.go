@@ -14,74 +14,74 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// escapes tries every way out that is known. Inside of walls an absolute path
+// checkFileEscapes tries every way out that is known. Inside of walls an absolute path
 // is a path inside, so the secret lies on the machine of the test.
-func escapes(t *testing.T, h *harness) {
-	secret := h.secret(t)
-	sb := h.idle(t)
+func checkFileEscapes(t *testing.T, h *harness) {
+	secret := h.newSecret(t)
+	sb := h.plainSandbox(t)
 	up := strings.Repeat("../", 20)
-	h.link(t, sb, "link", secret.file)
-	h.link(t, sb, "parent", secret.dir)
-	h.link(t, sb, "climb", up+secret.file)
-	h.link(t, sb, "chain", "link")
-	h.link(t, sb, "dangling", secret.dir+"/new")
+	h.makeLink(t, sb, "link", secret.file)
+	h.makeLink(t, sb, "parent", secret.dir)
+	h.makeLink(t, sb, "climb", up+secret.file)
+	h.makeLink(t, sb, "chain", "link")
+	h.makeLink(t, sb, "dangling", secret.dir+"/new")
 	f := atoll.Files(sb)
 	outside := []string{secret.file, up + secret.file, "x/../" + up + secret.file, "link", "parent/secret", "climb", "chain"}
 	for _, name := range outside {
-		if got, err := atoll.ReadFile(h.ctx(t), sb, name); err == nil && strings.Contains(string(got), secret.text) {
+		if got, err := atoll.ReadFile(h.newContext(t), sb, name); err == nil && strings.Contains(string(got), secret.text) {
 			t.Errorf("ReadFile(%s) read the secret", name)
 		}
-		atoll.WriteFile(h.ctx(t), sb, name, []byte("overwritten"), 0)
+		atoll.WriteFile(h.newContext(t), sb, name, []byte("overwritten"), 0)
 	}
 	for _, name := range []string{secret.dir + "/new", "parent/new", "dangling", up + secret.dir + "/new"} {
-		atoll.WriteFile(h.ctx(t), sb, name, []byte("planted"), 0)
-		f.Mkdir(h.ctx(t), name+"/dir", 0o755)
+		atoll.WriteFile(h.newContext(t), sb, name, []byte("planted"), 0)
+		f.Mkdir(h.newContext(t), name+"/dir", 0o755)
 	}
 	for _, name := range []string{secret.dir, "parent/", "parent/.", up + secret.dir} {
-		list, _ := f.List(h.ctx(t), name, true)
+		list, _ := f.List(h.newContext(t), name, true)
 		if slices.ContainsFunc(list, func(f atoll.FileInfo) bool { return f.Name == secret.canary }) {
 			t.Errorf("List(%s) = %+v", name, list)
 		}
 		var buf bytes.Buffer
-		if f.WriteTar(h.ctx(t), name, &buf); strings.Contains(buf.String(), secret.text) {
+		if f.WriteTar(h.newContext(t), name, &buf); strings.Contains(buf.String(), secret.text) {
 			t.Errorf("WriteTar(%s) packed the secret", name)
 		}
-		f.ReadTar(h.ctx(t), name, tarOf(t, tar.Header{Name: "new", Typeflag: tar.TypeReg, Mode: 0o644}))
+		f.ReadTar(h.newContext(t), name, tarOf(t, tar.Header{Name: "new", Typeflag: tar.TypeReg, Mode: 0o644}))
 	}
-	f.Rename(h.ctx(t), secret.file, "stolen")
-	f.Rename(h.ctx(t), "parent/secret", "stolen")
-	f.Remove(h.ctx(t), "parent/secret", true)
-	f.Remove(h.ctx(t), secret.file, false)
-	if err := f.Remove(h.ctx(t), "parent", true); err != nil {
+	f.Rename(h.newContext(t), secret.file, "stolen")
+	f.Rename(h.newContext(t), "parent/secret", "stolen")
+	f.Remove(h.newContext(t), "parent/secret", true)
+	f.Remove(h.newContext(t), secret.file, false)
+	if err := f.Remove(h.newContext(t), "parent", true); err != nil {
 		t.Errorf("Remove of the link itself: %v", err)
 	}
-	secret.untouched(t)
+	secret.checkUntouched(t)
 }
 
 func tarRoundTrip(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	h.write(t, sb, "tree/file", "content")
-	h.write(t, sb, "tree/sub/odd name\n", "odd")
-	if err := atoll.Files(sb).Mkdir(h.ctx(t), "tree/empty", 0o700); err != nil {
+	sb := h.plainSandbox(t)
+	h.writeFile(t, sb, "tree/file", "content")
+	h.writeFile(t, sb, "tree/sub/odd name\n", "odd")
+	if err := atoll.Files(sb).Mkdir(h.newContext(t), "tree/empty", 0o700); err != nil {
 		t.Fatalf("Mkdir: %v", err)
 	}
-	if _, err := atoll.Files(sb).Write(h.ctx(t), "tree/run", strings.NewReader("#!"), atoll.WriteOptions{Mode: 0o755}); err != nil {
+	if _, err := atoll.Files(sb).Write(h.newContext(t), "tree/run", strings.NewReader("#!"), atoll.WriteOptions{Mode: 0o755}); err != nil {
 		t.Fatalf("Write: %v", err)
 	}
-	h.link(t, sb, "tree/link", "sub/odd name\n")
+	h.makeLink(t, sb, "tree/link", "sub/odd name\n")
 	var packed bytes.Buffer
-	if err := atoll.Files(sb).WriteTar(h.ctx(t), "tree", &packed); err != nil {
+	if err := atoll.Files(sb).WriteTar(h.newContext(t), "tree", &packed); err != nil {
 		t.Fatalf("WriteTar: %v", err)
 	}
-	other := h.idle(t)
-	if err := atoll.Files(other).ReadTar(h.ctx(t), "new/place", &packed); err != nil {
+	other := h.plainSandbox(t)
+	if err := atoll.Files(other).ReadTar(h.newContext(t), "new/place", &packed); err != nil {
 		t.Fatalf("ReadTar: %v", err)
 	}
-	before, err := atoll.Files(sb).List(h.ctx(t), "tree", true)
+	before, err := atoll.Files(sb).List(h.newContext(t), "tree", true)
 	if err != nil {
 		t.Fatalf("List: %v", err)
 	}
-	after, err := atoll.Files(other).List(h.ctx(t), "new/place", true)
+	after, err := atoll.Files(other).List(h.newContext(t), "new/place", true)
 	if err != nil || len(after) != len(before) {
 		t.Fatalf("List: %d entries, %v; want %d", len(after), err, len(before))
 	}
@@ -92,9 +92,9 @@ func tarRoundTrip(t *testing.T, h *harness) {
 			t.Errorf("unpacked %+v, packed %+v", a, b)
 		}
 	}
-	h.holds(t, other, "new/place/link", "odd")
+	h.checkContent(t, other, "new/place/link", "odd")
 	var one bytes.Buffer
-	if err := atoll.Files(sb).WriteTar(h.ctx(t), "tree/file", &one); err != nil {
+	if err := atoll.Files(sb).WriteTar(h.newContext(t), "tree/file", &one); err != nil {
 		t.Fatalf("WriteTar of a file: %v", err)
 	}
 	hdr, err := tar.NewReader(&one).Next()
@@ -104,7 +104,7 @@ func tarRoundTrip(t *testing.T, h *harness) {
 }
 
 func tarEscapes(t *testing.T, h *harness) {
-	secret := h.secret(t)
+	secret := h.newSecret(t)
 	reg := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
 	link := func(name, to string) tar.Header {
 		return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
@@ -122,32 +122,32 @@ func tarEscapes(t *testing.T, h *harness) {
 		{hard("l", secret.file)},
 		{hard("l", "../../victim")},
 	} {
-		sb := h.idle(t)
-		for _, base := range h.bases() {
-			h.write(t, sb, base+"/victim", "unharmed")
+		sb := h.plainSandbox(t)
+		for _, base := range h.baseDirs() {
+			h.writeFile(t, sb, base+"/victim", "unharmed")
 			dir := base + "/t" + strconv.Itoa(i)
-			err := atoll.Files(sb).ReadTar(h.ctx(t), dir+"/in", tarOf(t, append(evil, reg("after"))...))
+			err := atoll.Files(sb).ReadTar(h.newContext(t), dir+"/in", tarOf(t, append(evil, reg("after"))...))
 			if last := evil[len(evil)-1]; last.Name == "l" && last.Typeflag == tar.TypeReg && err == nil {
-				h.missing(t, sb, dir+"/escaped") // replacing the link is as good as refusing
+				h.checkMissing(t, sb, dir+"/escaped") // replacing the link is as good as refusing
 			} else {
 				wantKind(t, "ReadTar of "+last.Name+" -> "+last.Linkname, err, atoll.ErrInvalid)
-				h.missing(t, sb, dir+"/in/after")
+				h.checkMissing(t, sb, dir+"/in/after")
 			}
-			h.missing(t, sb, base+"/escaped")
-			h.missing(t, sb, dir+"/escaped")
-			h.holds(t, sb, base+"/victim", "unharmed")
+			h.checkMissing(t, sb, base+"/escaped")
+			h.checkMissing(t, sb, dir+"/escaped")
+			h.checkContent(t, sb, base+"/victim", "unharmed")
 		}
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
 	}
-	secret.untouched(t)
+	secret.checkUntouched(t)
 }
 
 func watchFiles(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	h.write(t, sb, "d/old", "x")
-	ctx, cancel := context.WithCancel(h.ctx(t))
+	sb := h.plainSandbox(t)
+	h.writeFile(t, sb, "d/old", "x")
+	ctx, cancel := context.WithCancel(h.newContext(t))
 	defer cancel()
 	events := make(chan atoll.FileEvent, 1000)
 	done := make(chan struct{})
@@ -163,7 +163,7 @@ func watchFiles(t *testing.T, h *harness) {
 	t.Cleanup(func() { cancel(); <-done })
 	expect := func(want atoll.FileEvent) {
 		t.Helper()
-		timeout := time.After(h.short())
+		timeout := time.After(h.shortLimit())
 		for {
 			select {
 			case ev := <-events:
@@ -179,19 +179,19 @@ func watchFiles(t *testing.T, h *harness) {
 		}
 	}
 	expect(atoll.FileEvent{Type: atoll.FileSynced})
-	h.write(t, sb, "d/new", "x")
+	h.writeFile(t, sb, "d/new", "x")
 	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/new"})
-	if h.code(t, sb, word("store", "d/old", "changed from inside")) != 0 {
+	if h.runForCode(t, sb, scriptCommand("store", "d/old", "changed from inside")) != 0 {
 		t.Error("the process could not write")
 	}
 	expect(atoll.FileEvent{Type: atoll.FileWritten, Path: "/work/d/old"})
-	if err := atoll.Files(sb).Mkdir(h.ctx(t), "d/sub", 0o755); err != nil {
+	if err := atoll.Files(sb).Mkdir(h.newContext(t), "d/sub", 0o755); err != nil {
 		t.Errorf("Mkdir: %v", err)
 	}
 	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/sub"})
-	h.write(t, sb, "d/sub/deep", "x")
+	h.writeFile(t, sb, "d/sub/deep", "x")
 	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/sub/deep"})
-	if err := atoll.Files(sb).Remove(h.ctx(t), "d/new", false); err != nil {
+	if err := atoll.Files(sb).Remove(h.newContext(t), "d/new", false); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
 	expect(atoll.FileEvent{Type: atoll.FileRemoved, Path: "/work/d/new"})

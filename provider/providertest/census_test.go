@@ -42,15 +42,15 @@ func TestCensus(t *testing.T) {
 	for lines := bufio.NewScanner(out); len(pids) < 2 && lines.Scan(); {
 		pids = append(pids, lines.Text())
 	}
-	c.take()
+	c.recordProcesses()
 	in.Close() // sh kills the grandchild, and dies
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 	orphan := pids[1]
 	defer exec.Command("kill", orphan).Run()
-	err = eventually(testenv.Scale(10*time.Second), func() error {
-		left, err := c.alive()
+	err = retryFor(testenv.Scale(10*time.Second), func() error {
+		left, err := c.listAlive()
 		if err == nil && (len(left) != 1 || !strings.HasPrefix(left[0], orphan+" (sleep")) {
 			err = errors.New("left are " + strings.Join(left, ", "))
 		}
@@ -63,7 +63,7 @@ func TestCensus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, err := again.alive(); err != nil || slices.ContainsFunc(left, func(s string) bool { return strings.HasPrefix(s, orphan) }) {
+	if left, err := again.listAlive(); err != nil || slices.ContainsFunc(left, func(s string) bool { return strings.HasPrefix(s, orphan) }) {
 		t.Errorf("a census that began later counts %v, %v", left, err)
 	}
 }

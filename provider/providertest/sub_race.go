@@ -17,64 +17,64 @@ import (
 // raceTime is how long a process tries to lead calls astray, in each place.
 const raceTime = 3 * time.Second
 
-// flips has processes exchange directories for links, which lead out of the
+// raceLinks has processes exchange directories for links, which lead out of the
 // directory that calls are confined to, while these go on.
-func flips(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	for _, base := range h.bases() {
-		r := h.race(t, sb, base+"/flips")
-		stop := r.begin(t, h, sb)
-		for begin := time.Now(); !t.Failed() && (time.Since(begin) < raceTime || !r.raced()); {
-			if time.Since(begin) > h.long()*3/4 {
+func raceLinks(t *testing.T, h *harness) {
+	sb := h.plainSandbox(t)
+	for _, base := range h.baseDirs() {
+		r := h.newRace(t, sb, base+"/flips")
+		stop := r.startRace(t, h, sb)
+		for begin := time.Now(); !t.Failed() && (time.Since(begin) < raceTime || !r.sawBoth()); {
+			if time.Since(begin) > h.longLimit()*3/4 {
 				t.Errorf("of %d and %d reads %d and %d were denied: links and directories did not change", r.reads["abs"], r.reads["rel"], r.denied["abs"], r.denied["rel"])
 				break
 			}
 			for _, way := range []string{"abs", "rel"} {
-				r.round(t, h, way)
+				r.callAll(t, h, way)
 			}
 		}
 		stop()
 		t.Logf("below %s: of %v reads %v were denied", base, r.reads, r.denied)
-		r.untouched(t, h)
+		r.checkUntouched(t, h)
 	}
 }
 
 // A race is a pen in which "abs" and "rel" are a directory one moment, and a
 // link to what is outside the next.
-type race struct {
-	*pen
+type linkRace struct {
+	*confinedDir
 	canary string // a name that is outside only
 	reads  map[string]int
 	denied map[string]int
 }
 
-func (h *harness) race(t *testing.T, sb atoll.Sandbox, base string) *race {
+func (h *harness) newRace(t *testing.T, sb atoll.Sandbox, base string) *linkRace {
 	t.Helper()
-	r := &race{
-		pen:    &pen{base: base, all: atoll.Files(sb), in: atoll.SubFiles(atoll.Files(sb), base+"/in"), text: "secret-" + atoll.NewID()},
-		canary: "canary-" + atoll.NewID(), reads: map[string]int{}, denied: map[string]int{},
+	r := &linkRace{
+		confinedDir: &confinedDir{base: base, all: atoll.Files(sb), in: atoll.SubFiles(atoll.Files(sb), base+"/in"), text: "secret-" + atoll.NewID()},
+		canary:      "canary-" + atoll.NewID(), reads: map[string]int{}, denied: map[string]int{},
 	}
 	for _, name := range []string{"out/sub/marker", "out/sub/" + r.canary, "out/sub/noise/tick", "in-not/marker"} {
-		h.write(t, sb, path.Join(base, name), r.text)
+		h.writeFile(t, sb, path.Join(base, name), r.text)
 	}
 	for _, way := range []string{"abs", "rel"} {
-		h.write(t, sb, path.Join(base, "in", way, "sub/marker"), "own")
+		h.writeFile(t, sb, path.Join(base, "in", way, "sub/marker"), "own")
 	}
-	r.out = r.outside(t, h)
+	r.out = r.listOutside(t, h)
 	return r
 }
 
-// begin starts the processes that change what is there, one that changes what is
+// startRace starts the processes that change what is there, one that changes what is
 // outside, and a watch that must not see it.
-func (r *race) begin(t *testing.T, h *harness, sb atoll.Sandbox) (stop func()) {
+func (r *linkRace) startRace(t *testing.T, h *harness, sb atoll.Sandbox) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(h.ctx(t))
+	ctx, cancel := context.WithCancel(h.newContext(t))
 	var done sync.WaitGroup
 	var procs []atoll.Process
 	for way, target := range map[string]string{"abs": r.base + "/out", "rel": "../out"} {
-		cmd := word("flip", way, target)
+		cmd := scriptCommand("flip", way, target)
 		cmd.Dir = r.base + "/in"
-		p, _ := h.started(t, sb, cmd)
+		p, _ := h.startReady(t, sb, cmd)
 		procs = append(procs, p)
 		done.Go(func() {
 			for ctx.Err() == nil {
@@ -83,7 +83,7 @@ func (r *race) begin(t *testing.T, h *harness, sb atoll.Sandbox) (stop func()) {
 						t.Errorf("Watch yielded %+v, which is outside", ev)
 					}
 					if err != nil {
-						r.allowed(ctx, t, "Watch", err)
+						r.checkAllowed(ctx, t, "Watch", err)
 						break
 					}
 				}
@@ -103,16 +103,16 @@ func (r *race) begin(t *testing.T, h *harness, sb atoll.Sandbox) (stop func()) {
 		cancel()
 		done.Wait()
 		for _, p := range procs {
-			if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+			if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
 				t.Errorf("Signal: %v", err)
 			}
-			h.wait(t, p)
+			h.waitExit(t, p)
 		}
 	}
 }
 
-// raced reports whether reads found both the directories and the links.
-func (r *race) raced() bool {
+// sawBoth reports whether reads found both the directories and the links.
+func (r *linkRace) sawBoth() bool {
 	for _, way := range []string{"abs", "rel"} {
 		if r.denied[way] == 0 || r.reads[way] <= r.denied[way] {
 			return false
@@ -121,9 +121,9 @@ func (r *race) raced() bool {
 	return true
 }
 
-// allowed checks that an error is one of those that what a process does may
+// checkAllowed checks that an error is one of those that what a process does may
 // lead to.
-func (r *race) allowed(ctx context.Context, t *testing.T, what string, err error) {
+func (r *linkRace) checkAllowed(ctx context.Context, t *testing.T, what string, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
@@ -134,45 +134,45 @@ func (r *race) allowed(ctx context.Context, t *testing.T, what string, err error
 	}
 }
 
-// round makes each call once.
-func (r *race) round(t *testing.T, h *harness, way string) {
+// callAll makes each call once.
+func (r *linkRace) callAll(t *testing.T, h *harness, way string) {
 	t.Helper()
-	ctx, sub := h.ctx(t), way+"/sub"
-	r.readOne(ctx, t, way)
+	ctx, sub := h.newContext(t), way+"/sub"
+	r.readMarkers(ctx, t, way)
 	for what, err := range map[string]error{
 		"Mkdir":     r.in.Mkdir(ctx, sub+"/dir", 0o700),
 		"Rename to": r.renameTo(ctx, sub+"/own"),
 		"ReadTar": r.in.ReadTar(ctx, sub, tarOf(t, tar.Header{Name: "packed", Typeflag: tar.TypeReg, Mode: 0o600},
 			tar.Header{Name: ".", Typeflag: tar.TypeDir, Mode: 0o700}, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"})),
-		"NoClobber": r.write(ctx, sub+"/once", atoll.WriteOptions{NoClobber: true}),
-		"Write":     r.write(ctx, sub+"/new", atoll.WriteOptions{Mode: 0o600}),
-		"Stat":      r.hidden(ctx, sub+"/"+r.canary),
+		"NoClobber": r.plantFile(ctx, sub+"/once", atoll.WriteOptions{NoClobber: true}),
+		"Write":     r.plantFile(ctx, sub+"/new", atoll.WriteOptions{Mode: 0o600}),
+		"Stat":      r.statHidden(ctx, sub+"/"+r.canary),
 		"Rename of": r.in.Rename(ctx, sub+"/"+r.canary, "stolen"),
 		"Remove":    r.in.Remove(ctx, sub+"/"+r.canary, false),
 	} {
-		r.allowed(ctx, t, what, err)
+		r.checkAllowed(ctx, t, what, err)
 	}
 	for _, name := range []string{".", way, sub} {
 		list, err := r.in.List(ctx, name, true)
-		r.allowed(ctx, t, "List", err)
+		r.checkAllowed(ctx, t, "List", err)
 		var packed bytes.Buffer
-		r.allowed(ctx, t, "WriteTar", r.in.WriteTar(ctx, name, &packed))
+		r.checkAllowed(ctx, t, "WriteTar", r.in.WriteTar(ctx, name, &packed))
 		if told := fmt.Sprint(list) + packed.String(); strings.Contains(told, r.canary) || strings.Contains(told, r.text) {
 			t.Errorf("List or WriteTar of %s told of what is outside", name)
 		}
 	}
-	r.allowed(ctx, t, "Remove", r.in.Remove(ctx, sub, true))
-	r.allowed(ctx, t, "Write", r.write(ctx, sub+"/marker", atoll.WriteOptions{}))
+	r.checkAllowed(ctx, t, "Remove", r.in.Remove(ctx, sub, true))
+	r.checkAllowed(ctx, t, "Write", r.plantFile(ctx, sub+"/marker", atoll.WriteOptions{}))
 }
 
-func (r *race) readOne(ctx context.Context, t *testing.T, way string) {
+func (r *linkRace) readMarkers(ctx context.Context, t *testing.T, way string) {
 	t.Helper()
 	for _, name := range []string{"marker", r.canary} {
-		got, err := r.read(ctx, r.in, way+"/sub/"+name)
+		got, err := r.readFile(ctx, r.in, way+"/sub/"+name)
 		if strings.Contains(got, r.text) {
 			t.Errorf("Read of %s/sub/%s read the secret", way, name)
 		}
-		r.allowed(ctx, t, "Read", err)
+		r.checkAllowed(ctx, t, "Read", err)
 		if name == "marker" && (err == nil || atoll.KindOf(err) == atoll.ErrDenied) {
 			r.reads[way]++
 			if err != nil {
@@ -182,20 +182,20 @@ func (r *race) readOne(ctx context.Context, t *testing.T, way string) {
 	}
 }
 
-func (r *race) write(ctx context.Context, name string, opts atoll.WriteOptions) error {
+func (r *linkRace) plantFile(ctx context.Context, name string, opts atoll.WriteOptions) error {
 	_, err := r.in.Write(ctx, name, strings.NewReader("planted"), opts)
 	return err
 }
 
-func (r *race) renameTo(ctx context.Context, name string) error {
-	if err := r.write(ctx, "own", atoll.WriteOptions{}); err != nil {
+func (r *linkRace) renameTo(ctx context.Context, name string) error {
+	if err := r.plantFile(ctx, "own", atoll.WriteOptions{}); err != nil {
 		return err
 	}
 	return r.in.Rename(ctx, "own", name)
 }
 
-// hidden describes what is not to be seen.
-func (r *race) hidden(ctx context.Context, name string) error {
+// statHidden describes what is not to be seen.
+func (r *linkRace) statHidden(ctx context.Context, name string) error {
 	info, err := r.in.Stat(ctx, name)
 	if err == nil {
 		return atoll.Errorf("stat", name, atoll.ErrInternal, "it is outside, and was described: %+v", info)
