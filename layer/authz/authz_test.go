@@ -76,9 +76,9 @@ func TestConformance(t *testing.T) {
 	const admins = "is about all projects, or leads out of one: it is for admins"
 	opts := []providertest.Option{providertest.Only("birth", "volumes", "images", "watch", "errors", "truth")}
 	for _, name := range []string{
-		"images/a name that no image can have is refused",
-		"truth/each wish of a spec is refused exactly when its cap is missing",
-		"truth/the stores are there exactly when their caps are",
+		"images/RemoveImage refuses an invalid name",
+		"truth/Create refuses a feature of a spec exactly if its cap is missing",
+		"truth/the stores work exactly if their caps are set",
 	} {
 		opts = append(opts, providertest.Except(name, admins))
 	}

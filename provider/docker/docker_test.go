@@ -260,7 +260,7 @@ func TestConformance(t *testing.T) {
 var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause")
 
 // sharedWatches is what of the host no container can be kept from using up.
-var sharedWatches = providertest.Except("siege/who takes all watches of files takes those of his sandbox",
+var sharedWatches = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
 	"the kernel counts watches by user, and users of containers are those of the host unless the engine has userns-remap: decision 26")
 
 // reopen returns another provider like p.

@@ -43,9 +43,9 @@ func TestConformancePlain(t *testing.T) {
 		providertest.Rest("it does not differ without a guest, or needs one: TestConformance keeps it, and TestSessions"),
 		providertest.Slow(3), together, providertest.Leaks(held), providertest.Elsewhere(elsewhere(plain)),
 		providertest.Crash(crash("SIGUSR1")), providertest.Reopen(reopen),
-		providertest.Except("escape/neither io_uring nor an odd socket leads around the walls",
+		providertest.Except("escape/neither io_uring nor an unusual socket bypasses the isolation",
 			"without a guest there is the engine's filter alone, and that of engines before 23 and 25 lets both pass: decision 26"),
-		providertest.Except("siege/a program that stops all others keeps no call from its end",
+		providertest.Except("siege/calls return although a program stops all others in the sandbox",
 			"Docker 20.10 holds its lock on a container until what it executes there has started, which root inside can keep from it: decision 26"))...)
 }
 

@@ -236,15 +236,15 @@ var together = providertest.Shared("exec", "output", "time", "tree", "tty", "fil
 var beside = providertest.Beside(4, "birth", "expiry", "volumes", "images", "memory", "watch", "death", "errors", "truth", "limits", "walls", "crash")
 
 // sharedWatches excepts a resource of the node that no pod can be kept from using up.
-var sharedWatches = providertest.Except("siege/who takes all watches of files takes those of his sandbox",
+var sharedWatches = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
 	"the kernel counts watches by user, and users of pods are those of their node unless it has user namespaces: decision 26")
 
 // rootsFiles excepts users that the profile restricted does not have; TestBaseline has them.
-var rootsFiles = providertest.Except("images/an image's files are those of its sandboxes, each of which changes its own",
+var rootsFiles = providertest.Except("images/each sandbox starts with the files of its image, and changes only its own",
 	"the image's files are root's, whom the profile restricted does not have")
 
 // rootsPrograms excepts what only root can do: install packages.
-var rootsPrograms = providertest.Except("debian/programs of a distribution do in a sandbox what they do elsewhere",
+var rootsPrograms = providertest.Except("debian/programs of a distribution work in a sandbox as they do elsewhere",
 	"dpkg wants to be root, whom the profile restricted does not have")
 
 // crash deletes the pod of a sandbox without the provider's knowledge.

@@ -44,7 +44,7 @@ func TestVZ(t *testing.T) {
 	m := maker(onVZ)
 	const readOnly = "vfkit shares nothing read-only"
 	besides := append(leftOut(t),
-		providertest.Except("volumes/a bind mount may be a file, and anywhere", readOnly),
+		providertest.Except("volumes/a bind mount may be a file, at any path", readOnly),
 		providertest.Except("volumes/a read-only mount cannot be written to", readOnly),
 		providertest.Except("dial/a connection can be closed for writing and read to its end", "connections through vfkit are closed as a whole"))
 	providertest.Run(t, m.open, m.options(besides...)...)

@@ -84,7 +84,7 @@ var birthPromises = []promise{
 			t.Error("two sandboxes have the same id")
 		}
 	}},
-	{"an id with hyphens is accepted by Create and Get and kept without", nil, func(t *testing.T, h *harness) {
+	{"Create and Get accept an id with hyphens and drop the hyphens", nil, func(t *testing.T, h *harness) {
 		const hyphens, plain = "6F9619FF-8B86-4011-B42D-00CF4FC964FF", "6f9619ff8b864011b42d00cf4fc964ff"
 		sb := h.createSandbox(t, atoll.Spec{ID: hyphens})
 		if sb.ID() != plain {
@@ -102,7 +102,7 @@ var birthPromises = []promise{
 			t.Errorf("Status has ids %q and %q, want %q", st.ID, st.Spec.ID, plain)
 		}
 	}},
-	{"what is reserved is had by its id, and is nobody's before", nil, func(t *testing.T, h *harness) {
+	{"Create with a reserved id returns the reserved sandbox, which nobody sees before", nil, func(t *testing.T, h *harness) {
 		id, err := atoll.Reserve(h.newContext(t), h.p, &atoll.Spec{Name: "web"})
 		if err != nil {
 			t.Fatalf("Reserve: %v", err)
@@ -131,7 +131,7 @@ var birthPromises = []promise{
 			t.Errorf("made again it is %s, with the environment %q", again.ID(), got)
 		}
 	}},
-	{"an id that was reserved for something else is one to make it with", nil, func(t *testing.T, h *harness) {
+	{"Create accepts an id that was reserved for another spec", nil, func(t *testing.T, h *harness) {
 		id, err := atoll.Reserve(h.newContext(t), h.p, &atoll.Spec{})
 		if err != nil {
 			t.Fatalf("Reserve: %v", err)
@@ -144,12 +144,12 @@ var birthPromises = []promise{
 			t.Errorf("it is %s, with the environment %q", sb.ID(), got)
 		}
 	}},
-	{"an id that is taken is refused", nil, func(t *testing.T, h *harness) {
+	{"Create refuses an id that is taken", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.wantRefused(t, atoll.Spec{ID: sb.ID()}, atoll.ErrAlreadyExists)
 		h.runForOutput(t, sb, programCommand("echo", "alive"))
 	}},
-	{"a name that is taken is refused in its project only", nil, func(t *testing.T, h *harness) {
+	{"Create refuses a name that is taken in the same project only", nil, func(t *testing.T, h *harness) {
 		a := h.createSandbox(t, atoll.Spec{Name: "web"})
 		h.wantRefused(t, atoll.Spec{Name: "web"}, atoll.ErrAlreadyExists)
 		h.wantRefused(t, atoll.Spec{Name: "web", Project: atoll.DefaultProject}, atoll.ErrAlreadyExists)
@@ -176,16 +176,16 @@ var birthPromises = []promise{
 			t.Errorf("Resolve gives %v, %v; want the second sandbox", got, err)
 		}
 	}},
-	{"of ten who create one id at once, one succeeds", nil, func(t *testing.T, h *harness) {
+	{"of ten concurrent creates with one id, one succeeds", nil, func(t *testing.T, h *harness) {
 		onlyOne(t, h, atoll.Spec{ID: atoll.NewID()})
 	}},
-	{"of ten who create one name at once, one succeeds", nil, func(t *testing.T, h *harness) {
+	{"of ten concurrent creates with one name, one succeeds", nil, func(t *testing.T, h *harness) {
 		onlyOne(t, h, atoll.Spec{Name: "web"})
 	}},
-	{"many can be created, used and removed at once with limits on", nil, func(t *testing.T, h *harness) {
+	{"many sandboxes with limits can be created, used and removed at once", nil, func(t *testing.T, h *harness) {
 		manyAtOnce(t, h)
 	}},
-	{"NoStart leaves it created, Start runs it", nil, func(t *testing.T, h *harness) {
+	{"NoStart leaves the sandbox created, Start runs it", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{NoStart: true})
 		if st := h.getStatus(t, sb); st.State != atoll.StateCreated || st.Ready || !st.Started.IsZero() {
 			t.Errorf("state %q, ready %v, started %v; want created, never started", st.State, st.Ready, st.Started)
@@ -233,7 +233,7 @@ var birthPromises = []promise{
 			t.Errorf("exit is %v, want code 143", st.Exit)
 		}
 	}},
-	{"the output and exit of a main process can be had, however soon it ends", nil, func(t *testing.T, h *harness) {
+	{"output and exit of a main process are available, however soon it ends", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("both", "hello", "world")})
 		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
@@ -250,7 +250,7 @@ var birthPromises = []promise{
 			t.Errorf("exit is %v", exit)
 		}
 	}},
-	{"a main process reads what is attached when OpenStdin is set, else end of file", nil, func(t *testing.T, h *harness) {
+	{"a main process reads attached input if OpenStdin is set, else end of file", nil, func(t *testing.T, h *harness) {
 		closed := h.createSandbox(t, atoll.Spec{Cmd: []string{"cat"}})
 		h.waitForState(t, closed, atoll.StateStopped)
 
@@ -268,21 +268,21 @@ var birthPromises = []promise{
 		}
 		h.waitForState(t, open, atoll.StateStopped)
 	}},
-	{"a main process that is not there is refused and nothing is left", nil, func(t *testing.T, h *harness) {
+	{"Create refuses a missing main program and leaves nothing", nil, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
 	}},
-	{"a spec that makes no sense is refused as invalid", nil, func(t *testing.T, h *harness) {
+	{"Create refuses an invalid spec", nil, func(t *testing.T, h *harness) {
 		for name, s := range badSpecs() {
 			t.Run(name, func(t *testing.T) { h.wantRefused(t, s, atoll.ErrInvalid) })
 		}
 	}},
-	{"a work directory that cannot be made is refused", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"Create refuses a work directory that it cannot make", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{Workdir: "/bin/sh/below/a/file"}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
 	}},
-	{"a user of the main process that is not there is refused", []need{needUsers}, func(t *testing.T, h *harness) {
+	{"Create refuses an unknown user of the main process", []need{needUsers}, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{User: "nobody-of-that-name", Cmd: scriptArgs("ready")}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
 	}},
-	{"an image that is not there is refused", []need{needImages}, func(t *testing.T, h *harness) {
+	{"Create refuses a missing image", []need{needImages}, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{Image: "NO such::image"}, atoll.ErrInvalid, atoll.ErrNotExist)
 	}},
 	{"a Create whose context has ended leaves nothing", nil, func(t *testing.T, h *harness) {
@@ -341,7 +341,7 @@ var birthPromises = []promise{
 		}
 		h.plainSandbox(t)
 	}},
-	{"the provider can be named, and no other", nil, func(t *testing.T, h *harness) {
+	{"a spec may name the provider, and no other", nil, func(t *testing.T, h *harness) {
 		name := h.p.Info().Name
 		sb := h.createSandbox(t, atoll.Spec{Provider: name})
 		checkSpec(t, "Create", h.getStatus(t, sb).Spec, h.completeSpec(atoll.Spec{ID: sb.ID(), Provider: name}))

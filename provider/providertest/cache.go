@@ -8,7 +8,7 @@ import (
 )
 
 var cachePromises = []promise{
-	{"a cache is shared in its project, outlives its sandboxes, and is no other project's", []need{needCache}, func(t *testing.T, h *harness) {
+	{"a cache is shared in its project only, and outlives its sandboxes", []need{needCache}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one", "two")
 		spec := atoll.Spec{Project: "one", Cache: true}
 		a, b := h.createSandbox(t, spec), h.createSandbox(t, spec)
@@ -23,7 +23,7 @@ var cachePromises = []promise{
 		h.notInCache(t, h.createSandbox(t, atoll.Spec{Project: "two", Cache: true}), ".cache/kept")
 		h.notInCache(t, h.createSandbox(t, atoll.Spec{Project: "one"}), ".cache/kept")
 	}},
-	{"every directory of CacheDirs, and of CachePaths, leads to the cache", []need{needCache}, func(t *testing.T, h *harness) {
+	{"every directory of CacheDirs and CachePaths links to the cache", []need{needCache}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true, CachePaths: []string{".cargo", "of the/suite"}}
 		a, b := h.createSandbox(t, spec), h.createSandbox(t, spec)
@@ -35,7 +35,7 @@ var cachePromises = []promise{
 			h.inCache(t, b, dir+"/kept", dir)
 		}
 	}},
-	{"what is in a directory already is left alone by the cache", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
+	{"the cache leaves directories with files alone", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true}
 		sb := h.createSandbox(t, spec)
@@ -52,7 +52,7 @@ var cachePromises = []promise{
 		h.keepInCache(t, sb, ".gem/kept", "kept") // it was empty
 		h.inCache(t, h.createSandbox(t, spec), ".gem/kept", "kept")
 	}},
-	{"links that programs have left lead the cache nowhere", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
+	{"the cache does not follow links that programs left", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		sb := h.createSandbox(t, atoll.Spec{Project: "one", Cache: true})
 		h.inHome(t, sb, `mkdir /work/other && rm -r .cargo && ln -s /work/other .cargo`)
@@ -64,7 +64,7 @@ var cachePromises = []promise{
 		}
 		h.inHome(t, sb, `test -z "$(ls -A /work/other)"`)
 	}},
-	{"each user has a cache of his own", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
+	{"each user has a separate cache", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := func(user string) atoll.Spec {
 			return atoll.Spec{Project: "one", Cache: true, User: user, Env: []string{"HOME=/work/home"}}
@@ -76,14 +76,14 @@ var cachePromises = []promise{
 		h.keepInCache(t, other, ".cache/kept", "other")
 		h.inCache(t, a, ".cache/kept", "kept")
 	}},
-	{"a cache for a user without a home directory is refused", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
+	{"Create refuses a cache for a user without a home directory", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		h.wantRefused(t, atoll.Spec{Project: "one", Cache: true, User: "1234:1234", Env: []string{"HOME=/no/home"}}, atoll.ErrInvalid)
 		if all, err := atoll.Volumes(h.newContext(t), h.p, "one"); err != nil || len(all) > 0 {
 			t.Errorf("Volumes: %+v, %v; want none", all, err)
 		}
 	}},
-	{"the cache is a volume of its project, which is emptied by removing it", []need{needCache}, func(t *testing.T, h *harness) {
+	{"the cache is a volume of its project, and removing it empties the cache", []need{needCache}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true}
 		sb := h.createSandbox(t, spec)
@@ -104,7 +104,7 @@ var cachePromises = []promise{
 		h.notInCache(t, h.createSandbox(t, spec), ".cache/kept")
 		h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: atoll.CacheVolume, Target: "/work/m"}}}, atoll.ErrInvalid)
 	}},
-	{"a sandbox without a cache makes none", []need{needVolumes}, func(t *testing.T, h *harness) {
+	{"a sandbox without a cache creates no cache volume", []need{needVolumes}, func(t *testing.T, h *harness) {
 		h.plainSandbox(t)
 		all, err := atoll.Volumes(h.newContext(t), h.p, "")
 		if err != nil || slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Cache || v.Name == atoll.CacheVolume }) {

@@ -41,7 +41,7 @@ func Make(p atoll.Provider, in io.Reader, out io.Writer) error {
 }
 
 var crashPromises = []promise{
-	{"a sandbox lives on when its maker is killed", []need{needSurvives, needElsewhere}, func(t *testing.T, h *harness) {
+	{"a sandbox keeps running when its creator is killed", []need{needSurvives, needElsewhere}, func(t *testing.T, h *harness) {
 		spec := atoll.Spec{Name: "left", Labels: map[string]string{"a": "b"}, Cmd: scriptArgs("trap", "TERM")}
 		p, sb, line := h.abandonSandbox(t, spec)
 		if line != "ready" {
@@ -70,7 +70,7 @@ var crashPromises = []promise{
 			t.Errorf("exit is %+v, want code 42", exit)
 		}
 	}},
-	{"a sandbox whose maker was killed has failed, and starts again with what Durable says", []need{needElsewhere}, func(t *testing.T, h *harness) {
+	{"a sandbox whose creator was killed has failed, and starts again with its durable files", []need{needElsewhere}, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Survives {
 			t.Skip("the provider's sandboxes outlive it")
 		}
@@ -88,7 +88,7 @@ var crashPromises = []promise{
 		}
 		h.checkCrashRecovery(t, sb)
 	}},
-	{"a sandbox that was killed has failed, and starts again with what Durable says", []need{needCrash}, func(t *testing.T, h *harness) {
+	{"a sandbox that was killed has failed, and starts again with its durable files", []need{needCrash}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: append(scriptArgs("stay", "kept"), h.durableFiles()...)})
 		main, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {

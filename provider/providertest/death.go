@@ -13,7 +13,7 @@ import (
 )
 
 var deathPromises = []promise{
-	{"removing twice, and by another handle, does nothing", nil, func(t *testing.T, h *harness) {
+	{"a second Remove, also by another handle, does nothing", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		other, err := h.p.Get(h.newContext(t), sb.ID())
 		if err != nil {
@@ -28,7 +28,7 @@ var deathPromises = []promise{
 		wantKind(t, "Get", err, atoll.ErrNotFound)
 		checkNoSandbox(t, h, h.p)
 	}},
-	{"ten removes at once all succeed", nil, func(t *testing.T, h *harness) {
+	{"ten concurrent Removes all succeed", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.startReady(t, sb, scriptCommand("ready"))
 		errs := inParallel(10, func(int) error { return sb.Remove(h.newContext(t), atoll.RemoveVolumes()) })
@@ -37,7 +37,7 @@ var deathPromises = []promise{
 		}
 		checkNoSandbox(t, h, h.p)
 	}},
-	{"every method of a removed sandbox is ErrNotFound", nil, func(t *testing.T, h *harness) {
+	{"every method of a removed sandbox returns ErrNotFound", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
@@ -84,7 +84,7 @@ var deathPromises = []promise{
 			}
 		}
 	}},
-	{"Remove wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
+	{"Remove ends pending Wait and Attach calls", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.startProcess(t, sb, scriptCommand("ready"))
 		screens := []*screen{newScreen(), newScreen()}
@@ -112,7 +112,7 @@ var deathPromises = []promise{
 			}
 		})
 	}},
-	{"Stop wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
+	{"Stop ends pending Wait and Attach calls", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.startProcess(t, sb, scriptCommand("ready"))
 		scr := newScreen()
@@ -138,7 +138,7 @@ var deathPromises = []promise{
 			}
 		})
 	}},
-	{"a process that its sandbox's end has ended says so ever after", nil, func(t *testing.T, h *harness) {
+	{"a process that ended with its sandbox keeps reporting so", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		again := func(kinds ...atoll.Kind) {
@@ -167,7 +167,7 @@ var deathPromises = []promise{
 		}
 		again(atoll.ErrStopped, atoll.ErrNotFound)
 	}},
-	{"Stop asks before it kills", nil, func(t *testing.T, h *harness) {
+	{"Stop sends SIGTERM before it kills", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("trap", "TERM")})
 		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {
@@ -192,7 +192,7 @@ var deathPromises = []promise{
 			t.Errorf("the exit of the main process is %v, want code 42", st.Exit)
 		}
 	}},
-	{"Stop kills after its grace what does not listen", nil, func(t *testing.T, h *harness) {
+	{"Stop kills a process that ignores SIGTERM after the grace", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.startReady(t, sb, scriptCommand("deaf"))
 		begin := time.Now()
@@ -213,7 +213,7 @@ var deathPromises = []promise{
 		})
 		h.waitForState(t, sb, atoll.StateStopped)
 	}},
-	{"what the main process printed can be read when it has ended, and its exit", nil, func(t *testing.T, h *harness) {
+	{"output and exit of the main process can be read after its end", nil, func(t *testing.T, h *harness) {
 		for _, tt := range []struct {
 			name, cmd string
 			end       func(sb atoll.Sandbox, main atoll.Process) error
@@ -244,7 +244,7 @@ var deathPromises = []promise{
 			wantKind(t, "Process of a removed sandbox", err, atoll.ErrNotFound)
 		}
 	}},
-	{"both outputs of a main process that has ended can be read", nil, func(t *testing.T, h *harness) {
+	{"stdout and stderr of an ended main process can be read", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("both", "out", "err")})
 		h.waitForState(t, sb, atoll.StateStopped)
 		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
@@ -257,7 +257,7 @@ var deathPromises = []promise{
 			t.Errorf("Attach: %q and %q, %v", stdout.readText(), stderr.readText(), err)
 		}
 	}},
-	{"of what a main process that has ended printed, the last is kept", nil, func(t *testing.T, h *harness) {
+	{"the last output of an ended main process is retained", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("zeros", 3<<20)})
 		h.waitForState(t, sb, atoll.StateStopped)
 		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
@@ -269,7 +269,7 @@ var deathPromises = []promise{
 				got.gaps, got.gapFrom, got.gapTo, got.n, atoll.DefaultOutputLimit)
 		}
 	}},
-	{"stopping a stopped one does nothing, and nor does stopping one never started", nil, func(t *testing.T, h *harness) {
+	{"Stop of a stopped sandbox, or of one never started, does nothing", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for range 2 {
 			if err := sb.Stop(h.newContext(t), -1); err != nil {
@@ -282,7 +282,7 @@ var deathPromises = []promise{
 			t.Errorf("Stop of a created one: %v", err)
 		}
 	}},
-	{"starting a running one does nothing", nil, func(t *testing.T, h *harness) {
+	{"Start of a running sandbox does nothing", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		before := h.getStatus(t, sb)
@@ -294,7 +294,7 @@ var deathPromises = []promise{
 			t.Errorf("Signal: %v; the process should live", err)
 		}
 	}},
-	{"nothing runs in a stopped one", nil, func(t *testing.T, h *harness) {
+	{"nothing runs in a stopped sandbox", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -312,7 +312,7 @@ var deathPromises = []promise{
 			wantKind(t, "Dial", err, atoll.ErrStopped)
 		}
 	}},
-	{"a sandbox whose starts cannot be is refused, not half started", nil, func(t *testing.T, h *harness) {
+	{"Start is refused without Caps.Restart and leaves the sandbox stopped", nil, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Restart {
 			t.Skip("the provider can start a stopped sandbox")
 		}
@@ -327,7 +327,7 @@ var deathPromises = []promise{
 		_, err := sb.Exec(h.newContext(t), programCommand("true"))
 		wantKind(t, "Exec", err, atoll.ErrStopped)
 	}},
-	{"what is being started is removed with it", nil, func(t *testing.T, h *harness) {
+	{"Remove ends processes that are being started", nil, func(t *testing.T, h *harness) {
 		for range 5 {
 			sb := h.plainSandbox(t)
 			done := make(chan []error, 1)
@@ -348,7 +348,7 @@ var deathPromises = []promise{
 		}
 		checkNoSandbox(t, h, h.p)
 	}},
-	{"Start, Stop and Exec at once leave a sandbox that works", nil, func(t *testing.T, h *harness) {
+	{"concurrent Start, Stop and Exec leave a working sandbox", nil, func(t *testing.T, h *harness) {
 		if !h.p.Info().Caps.Restart {
 			t.Skip("the provider cannot start a stopped sandbox")
 		}
@@ -375,7 +375,7 @@ var deathPromises = []promise{
 			t.Errorf("echo printed %q", got)
 		}
 	}},
-	{"Close ends what it must, and a second one does nothing", nil, func(t *testing.T, h *harness) {
+	{"Close returns in time, and a second Close does nothing", nil, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Survives {
 			t.Skip("the provider's sandboxes outlive it")
 		}
@@ -392,7 +392,7 @@ var deathPromises = []promise{
 		_, err := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{}))
 		wantKind(t, "Create after Close", err, atoll.ErrUnavailable)
 	}},
-	{"a context that has ended ends every call", nil, func(t *testing.T, h *harness) {
+	{"every call returns when its context has ended", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		ctx, cancel := context.WithCancel(h.newContext(t))
@@ -418,7 +418,7 @@ var deathPromises = []promise{
 		}
 		h.runForOutput(t, sb, programCommand("echo", "unharmed"))
 	}},
-	{"Stop and Remove with a context that has ended do their work or say that they did not", nil, func(t *testing.T, h *harness) {
+	{"Stop and Remove with an ended context do their work or return its error", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.startReady(t, sb, scriptCommand("ready"))
 		ctx, cancel := context.WithCancel(h.newContext(t))
@@ -441,7 +441,7 @@ var deathPromises = []promise{
 			t.Errorf("Remove, tried again: %v", err)
 		}
 	}},
-	{"Remove that its caller gives up does its work, or leaves the sandbox alone", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a Remove whose context ends removes the sandbox or leaves it running", []need{needFiles}, func(t *testing.T, h *harness) {
 		for i := range 12 {
 			sb := h.plainSandbox(t)
 			file := h.rootFile("precious")

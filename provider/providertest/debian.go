@@ -11,7 +11,7 @@ import (
 
 // A sandbox of a whole distribution takes its time to be made: so there is one.
 var debianPromises = []promise{
-	{"programs of a distribution do in a sandbox what they do elsewhere", []need{needImages, needDebian}, func(t *testing.T, h *harness) {
+	{"programs of a distribution work in a sandbox as they do elsewhere", []need{needImages, needDebian}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.debian(t)})
 		for _, tt := range []struct {
 			name, stdin string

@@ -48,7 +48,7 @@ var dialPromises = []promise{
 			t.Errorf("the server sent %s", d)
 		}
 	}},
-	{"a port where nobody listens is ErrUnavailable of this sandbox", []need{needDial}, func(t *testing.T, h *harness) {
+	{"a port without a listener is ErrUnavailable with the sandbox's id", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		_, err := atoll.Dial(h.newContext(t), sb, 4999)
 		wantKind(t, "Dial", err, atoll.ErrUnavailable)
@@ -57,14 +57,14 @@ var dialPromises = []promise{
 			t.Errorf("the error is %v, want one that names %s", err, sb.ID())
 		}
 	}},
-	{"a port that is none is ErrInvalid", []need{needDial}, func(t *testing.T, h *harness) {
+	{"an invalid port is ErrInvalid", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, port := range []int{-1, 0, 65536} {
 			_, err := atoll.Dial(h.newContext(t), sb, port)
 			wantKind(t, fmt.Sprintf("Dial %d", port), err, atoll.ErrInvalid)
 		}
 	}},
-	{"the port of the host with the same number is not meant", []need{needDial, needWalls}, func(t *testing.T, h *harness) {
+	{"Dial does not reach the host's port of the same number", []need{needDial, needWalls}, func(t *testing.T, h *harness) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ var dialPromises = []promise{
 		}
 		wantKind(t, "Dial", err, atoll.ErrUnavailable)
 	}},
-	{"HTTPClient asks the server inside, whatever the URL's host and wherever it redirects to", []need{needDial}, func(t *testing.T, h *harness) {
+	{"HTTPClient connects to the server inside, whatever host a URL or a redirect names", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		port := freePort(t)
 		h.startProcess(t, sb, scriptCommand("web", port))
@@ -97,7 +97,7 @@ var dialPromises = []promise{
 			}
 		}
 	}},
-	{"HTTPClient says what Dial fails with", []need{needDial}, func(t *testing.T, h *harness) {
+	{"HTTPClient returns the error of Dial", []need{needDial}, func(t *testing.T, h *harness) {
 		_, err := fetchURL(h.newContext(t), atoll.HTTPClient(h.plainSandbox(t), 4999), "http://localhost/")
 		wantKind(t, "GET", err, atoll.ErrUnavailable)
 	}},
@@ -113,7 +113,7 @@ var dialPromises = []promise{
 			}
 		})
 	}},
-	{"many connections one after the other leave nothing behind", []need{needDial}, func(t *testing.T, h *harness) {
+	{"many successive connections leave nothing behind", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		port := h.startEchoServer(t, sb)
 		for i := range 20 {

@@ -10,7 +10,7 @@ import (
 )
 
 var errorPromises = []promise{
-	{"no such sandbox is ErrNotFound", nil, func(t *testing.T, h *harness) {
+	{"a missing sandbox is ErrNotFound", nil, func(t *testing.T, h *harness) {
 		for _, id := range []string{atoll.NewID(), "6f9619ff-8b86-4011-b42d-00cf4fc964ff"} {
 			_, err := h.p.Get(h.newContext(t), id)
 			wantKind(t, "Get", err, atoll.ErrNotFound)
@@ -20,20 +20,20 @@ var errorPromises = []promise{
 			wantKind(t, "Resolve "+ref, err, atoll.ErrNotFound)
 		}
 	}},
-	{"what is no id is no sandbox", nil, func(t *testing.T, h *harness) {
+	{"Get with an invalid id finds no sandbox", nil, func(t *testing.T, h *harness) {
 		for _, id := range []string{"", "web", "../../etc", "6f9619ff8b864011b42d00cf4fc964f", "%2e%2e", "a/b"} {
 			_, err := h.p.Get(h.newContext(t), id)
 			wantKind(t, "Get "+id, err, atoll.ErrNotFound, atoll.ErrInvalid)
 		}
 	}},
-	{"no such process is ErrNotExist, also when there is no main one", nil, func(t *testing.T, h *harness) {
+	{"a missing process is ErrNotExist, also the main process", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, id := range []string{"nope", atoll.MainProcess, "../x", ""} {
 			_, err := sb.Process(h.newContext(t), id)
 			wantKind(t, "Process "+id, err, atoll.ErrNotExist, atoll.ErrInvalid)
 		}
 	}},
-	{"errors match the standard ones of the same meaning", nil, func(t *testing.T, h *harness) {
+	{"errors match the standard errors of the same meaning", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		_, taken := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{ID: sb.ID()}))
 		_, invalid := h.p.Create(h.newContext(t), h.completeSpec(atoll.Spec{ID: "x"}))
@@ -55,7 +55,7 @@ var errorPromises = []promise{
 			}
 		}
 	}},
-	{"a signal that is none is refused", nil, func(t *testing.T, h *harness) {
+	{"Signal refuses an invalid signal", nil, func(t *testing.T, h *harness) {
 		p, _ := h.startReady(t, h.plainSandbox(t), scriptCommand("ready"))
 		for _, sig := range []atoll.Signal{0, -1, 65, 1000} {
 			wantKind(t, "Signal", p.Signal(h.newContext(t), sig), atoll.ErrInvalid)

@@ -30,25 +30,25 @@ func needSharedKernel(i atoll.Info, _ *config) string {
 
 // A hostile program, which is root inside, tries to get out.
 var escapePromises = []promise{
-	{"no way leads to a file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"no path leads to a file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
 		in.checkAttackFails(t, "files", handleOf(in.secret.file))
 	}},
-	{"no device of the host can be had, and nothing that tells of its memory", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"root inside can open neither devices nor memory of the host", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
 		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "devices", hostDevices(t)...)
 	}},
-	{"root inside has no power over a kernel that is not its own", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"root inside has no privileges over the host's kernel", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
 		in.checkAttackFails(t, "kernel")
 		in.checkAttackFails(t, "spaces")
 	}},
-	{"neither io_uring nor an odd socket leads around the walls", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"neither io_uring nor an unusual socket bypasses the isolation", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
 		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "doors")
 	}},
-	{"nothing that the host's kernel is told by can be written", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"settings of the host's kernel cannot be written", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
 		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "knobs")
 	}},
-	{"no set-user-ID program makes a user another", []need{needWalls, needUsers}, func(t *testing.T, h *harness) {
+	{"no set-user-ID program changes the user", []need{needWalls, needUsers}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{User: "root"}))
 		for _, dir := range []string{"/tmp", "/work"} {
 			setuid := dir + "/hostile-setuid"
@@ -59,8 +59,8 @@ var escapePromises = []promise{
 			in.checkAttackOutput(t, h.runCommand(t, in.sb, cmd))
 		}
 	}},
-	{"a program that kills, stops and traces all it can reaches nobody outside", []need{needWalls}, attackProcesses},
-	{"sockets of the host cannot be reached, in whatever network", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"signals and traces reach no process outside", []need{needWalls}, attackProcesses},
+	{"sockets of the host cannot be reached from any network", []need{needWalls}, func(t *testing.T, h *harness) {
 		for _, network := range h.listNetworks() {
 			t.Run(string(network.Mode), func(t *testing.T) {
 				in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{Network: network}))
@@ -68,7 +68,7 @@ var escapePromises = []promise{
 			})
 		}
 	}},
-	{"links that change while files are served lead to nothing of the host", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
+	{"links that change during file calls do not lead to the host", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
 		for _, dir := range []string{"/work", "/tmp"} {
 			victim := in.secret.dir
@@ -78,7 +78,7 @@ var escapePromises = []promise{
 			in.secret.checkUntouched(t)
 		}
 	}},
-	{"links that change while files are served lead a user to nothing of root's", []need{needWalls, needFiles, needUsers}, func(t *testing.T, h *harness) {
+	{"links that change during file calls do not lead a user to root's files", []need{needWalls, needFiles, needUsers}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{User: "1234:2345"}))
 		asRoot := func(cmd *atoll.Command) *atoll.Command {
 			cmd.User = "root"

@@ -27,7 +27,7 @@ var execPromises = []promise{
 			}
 		}
 	}},
-	{"an exit says how long the process ran, whatever its code", nil, func(t *testing.T, h *harness) {
+	{"an exit has the duration of the process, whatever its code", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, code := range []int{0, 3} {
 			begin := time.Now()
@@ -37,7 +37,7 @@ var execPromises = []promise{
 			}
 		}
 	}},
-	{"a process that a signal killed exits with 128 and its number", nil, func(t *testing.T, h *harness) {
+	{"a process killed by a signal exits with 128 plus its number", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for name, sig := range map[string]atoll.Signal{"KILL": atoll.SIGKILL, "TERM": atoll.SIGTERM, "USR1": atoll.SIGUSR1} {
 			exit := h.waitExit(t, h.startProcess(t, sb, scriptCommand("signal", name)))
@@ -46,13 +46,13 @@ var execPromises = []promise{
 			}
 		}
 	}},
-	{"stdout and stderr stay apart", nil, func(t *testing.T, h *harness) {
+	{"stdout and stderr stay separate", nil, func(t *testing.T, h *harness) {
 		res := h.runCommand(t, h.plainSandbox(t), scriptCommand("both", "to stdout", "to stderr"))
 		if string(res.Stdout) != "to stdout\n" || string(res.Stderr) != "to stderr\n" {
 			t.Errorf("stdout %q, stderr %q", res.Stdout, res.Stderr)
 		}
 	}},
-	{"equal writers get both streams from one goroutine", nil, func(t *testing.T, h *harness) {
+	{"one goroutine writes both streams if their writers are equal", nil, func(t *testing.T, h *harness) {
 		var buf bytes.Buffer // the race detector would see two writers
 		cmd := scriptCommand("both", "out", "err")
 		cmd.Stdout, cmd.Stderr = &buf, &buf
@@ -63,14 +63,14 @@ var execPromises = []promise{
 			t.Errorf("the writer got %q", buf.String())
 		}
 	}},
-	{"arguments arrive as they are, no shell is involved", nil, func(t *testing.T, h *harness) {
+	{"arguments arrive unchanged, without a shell", nil, func(t *testing.T, h *harness) {
 		args := []string{"echo", "a b", "$HOME", "*", "'q\"", "", "back\\slash", "ümläut", "-", "; exit 1"}
 		out, err := atoll.Output(h.newContext(t), h.plainSandbox(t), programCommand(args...))
 		if want := strings.Join(args[1:], " ") + "\n"; err != nil || string(out) != want {
 			t.Errorf("echo printed %q, %v; want %q", out, err, want)
 		}
 	}},
-	{"the environment is the spec's with the command's, and nothing of the caller's", nil, func(t *testing.T, h *harness) {
+	{"the environment joins those of spec and command, without the caller's", nil, func(t *testing.T, h *harness) {
 		t.Setenv("ATOLL_TEST_SECRET", "secret")
 		sb := h.createSandbox(t, atoll.Spec{Env: []string{"A=spec", "B=spec", "C=x=y", "EMPTY="}})
 		cmd := programCommand("env")
@@ -93,7 +93,7 @@ var execPromises = []promise{
 			seen[k] = true
 		}
 	}},
-	{"the working directory is the spec's, which is made, or the command's", nil, func(t *testing.T, h *harness) {
+	{"the working directory is the command's, or the spec's, which Create makes", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Workdir: "/work/place"})
 		for dir, want := range map[string]string{"": "/work/place", "/": "/", ".": "/work/place"} {
 			cmd := programCommand("pwd")
@@ -103,7 +103,7 @@ var execPromises = []promise{
 			}
 		}
 	}},
-	{"a relative directory is below the spec's", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a relative directory is below the spec's work directory", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if err := atoll.Files(sb).Mkdir(h.newContext(t), "below/here", 0o755); err != nil {
 			t.Fatalf("Mkdir: %v", err)
@@ -114,7 +114,7 @@ var execPromises = []promise{
 			t.Errorf("pwd printed %q, want %q", got, want)
 		}
 	}},
-	{"the user is the spec's or the command's", []need{needUsers}, func(t *testing.T, h *harness) {
+	{"the user is the command's, or the spec's", []need{needUsers}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{User: "1234:2345"})
 		for _, c := range []struct{ user, uid, gid string }{
 			{"", "1234", "2345"}, {"0", "0", "0"}, {"root", "0", "0"}, {"77:88", "77", "88"},
@@ -128,7 +128,7 @@ var execPromises = []promise{
 			}
 		}
 	}},
-	{"a user other than the default is refused without Caps.Users", nil, func(t *testing.T, h *harness) {
+	{"only the default user is accepted without Caps.Users", nil, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Users {
 			t.Skip("the provider has cap users")
 		}
@@ -139,13 +139,13 @@ var execPromises = []promise{
 		wantKind(t, "Exec", err, atoll.ErrUnsupported)
 		h.wantRefused(t, atoll.Spec{User: "1234:2345"}, atoll.ErrUnsupported)
 	}},
-	{"a user that is not there is refused", []need{needUsers}, func(t *testing.T, h *harness) {
+	{"Exec refuses an unknown user", []need{needUsers}, func(t *testing.T, h *harness) {
 		cmd := programCommand("true")
 		cmd.User = "nobody-of-that-name"
 		_, err := h.plainSandbox(t).Exec(h.newContext(t), cmd)
 		wantKind(t, "Exec", err, atoll.ErrExecFailed, atoll.ErrInvalid)
 	}},
-	{"a directory that is not there is refused", nil, func(t *testing.T, h *harness) {
+	{"Exec refuses a missing directory", nil, func(t *testing.T, h *harness) {
 		cmd := programCommand("true")
 		cmd.Dir = "/no/such/directory"
 		_, err := h.plainSandbox(t).Exec(h.newContext(t), cmd)
@@ -154,7 +154,7 @@ var execPromises = []promise{
 			t.Errorf("the error %q says that the command is missing", err)
 		}
 	}},
-	{"stdin arrives to its end", nil, func(t *testing.T, h *harness) {
+	{"stdin arrives completely", nil, func(t *testing.T, h *harness) {
 		cmd := programCommand("cat")
 		cmd.Stdin = strings.NewReader("first\nlast without newline")
 		out, err := atoll.Output(h.newContext(t), h.plainSandbox(t), cmd)
@@ -162,7 +162,7 @@ var execPromises = []promise{
 			t.Errorf("cat printed %q, %v", out, err)
 		}
 	}},
-	{"no stdin is an end of file", nil, func(t *testing.T, h *harness) {
+	{"a process without stdin reads end of file", nil, func(t *testing.T, h *harness) {
 		if out := h.runForOutput(t, h.plainSandbox(t), programCommand("cat")); out != "" {
 			t.Errorf("cat printed %q", out)
 		}
@@ -190,14 +190,14 @@ var execPromises = []promise{
 			t.Errorf("exit is %v, want code 5", exit)
 		}
 	}},
-	{"a process that does not read its stdin ends all the same", nil, func(t *testing.T, h *harness) {
+	{"a process that does not read its stdin ends", nil, func(t *testing.T, h *harness) {
 		cmd := scriptCommand("exit", 0)
 		cmd.Stdin = bytes.NewReader(make([]byte, 4<<20))
 		if exit := h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd)); exit.Code != 0 {
 			t.Errorf("exit is %v", exit)
 		}
 	}},
-	{"8 MiB of any bytes go in and come out in order", nil, func(t *testing.T, h *harness) {
+	{"8 MiB of arbitrary bytes go in and come out in order", nil, func(t *testing.T, h *harness) {
 		data := patternBytes(8 << 20)
 		cmd := programCommand("cat")
 		cmd.Stdin = bytes.NewReader(data)
@@ -209,7 +209,7 @@ var execPromises = []promise{
 			t.Errorf("cat printed %s", d)
 		}
 	}},
-	{"a command that is not there is ErrCommandNotFound", nil, func(t *testing.T, h *harness) {
+	{"a missing command is ErrCommandNotFound", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, name := range []string{"no-such-program", "/no/such/program"} {
 			_, err := sb.Exec(h.newContext(t), programCommand(name))
@@ -224,7 +224,7 @@ var execPromises = []promise{
 			t.Errorf("the error %q says that the command is missing", err)
 		}
 	}},
-	{"a command that makes no sense is refused as invalid", nil, func(t *testing.T, h *harness) {
+	{"Exec refuses an invalid command", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for name, cmd := range map[string]*atoll.Command{
 			"no args":      {},
@@ -240,7 +240,7 @@ var execPromises = []promise{
 			wantKind(t, name, err, atoll.ErrInvalid)
 		}
 	}},
-	{"a directory that is none, or is not there, is no place to run", nil, func(t *testing.T, h *harness) {
+	{"a directory that is a file or missing is ErrExecFailed", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.runForOutput(t, sb, scriptCommand("store", "file", "text"))
 		for _, dir := range []string{"file", "none", "file/sub"} {
@@ -265,7 +265,7 @@ var execPromises = []promise{
 			t.Errorf("Signal: %v", err)
 		}
 	}},
-	{"a process has an id of its own, by which it is found", nil, func(t *testing.T, h *harness) {
+	{"Process finds each process by its own id", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		a, b := h.startProcess(t, sb, scriptCommand("exit", 3)), h.startProcess(t, sb, scriptCommand("exit", 4))
 		if a.ID() == "" || a.ID() == b.ID() || a.ID() == atoll.MainProcess {
@@ -284,7 +284,7 @@ var execPromises = []promise{
 		_, err := sb.Process(h.newContext(t), "no-such-process")
 		wantKind(t, "Process", err, atoll.ErrNotExist)
 	}},
-	{"32 run at once, each with its own output", nil, func(t *testing.T, h *harness) {
+	{"32 commands run at once, each with its own output", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for i, err := range inParallel(32, func(i int) error {
 			want := strings.Repeat(strconv.Itoa(i)+" ", 1000)
@@ -301,7 +301,7 @@ var execPromises = []promise{
 			}
 		}
 	}},
-	{"many run one after the other, and those that ended are kept", nil, func(t *testing.T, h *harness) {
+	{"many commands run one after the other, and ended ones are retained", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		var ids []string
 		for i := range 100 {
@@ -342,7 +342,7 @@ var execPromises = []promise{
 			t.Errorf("the second is %+v, want the one that runs", b)
 		}
 	}},
-	{"ExecuteCode runs programs of whatever size, in the languages that the image has", nil, func(t *testing.T, h *harness) {
+	{"ExecuteCode runs programs of any size in the languages of the image", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for language, c := range map[string]struct{ program, version, text string }{
 			"Python": {"python3", "Python 3", `import sys; print("in:", sys.stdin.read()); "PAD"; sys.exit(3)`},
@@ -369,7 +369,7 @@ var execPromises = []promise{
 			t.Errorf("a language that is not there: %v, %v", res, err)
 		}
 	}},
-	{"DetectShell finds one that runs", nil, func(t *testing.T, h *harness) {
+	{"DetectShell finds a shell that runs", nil, func(t *testing.T, h *harness) {
 		shell, err := atoll.DetectShell(h.newContext(t), h.plainSandbox(t), "", nil)
 		if err != nil || !strings.HasPrefix(shell, "/") {
 			t.Errorf("DetectShell = %q, %v; want a path", shell, err)

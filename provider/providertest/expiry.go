@@ -11,7 +11,7 @@ import (
 )
 
 var expiryPromises = []promise{
-	{"TTL removes it", nil, func(t *testing.T, h *harness) {
+	{"TTL removes the sandbox", nil, func(t *testing.T, h *harness) {
 		begin := time.Now()
 		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(time.Second)})
 		st, err := sb.Status(h.newContext(t))
@@ -25,7 +25,7 @@ var expiryPromises = []promise{
 		}
 		h.waitUntilGone(t, sb, h.shortLimit()+time.Second)
 	}},
-	{"TTL removes a stopped one too, and one never started", nil, func(t *testing.T, h *harness) {
+	{"TTL removes a stopped sandbox, and one never started", nil, func(t *testing.T, h *harness) {
 		ttl := atoll.Duration(time.Second)
 		never, sb := h.createSandbox(t, atoll.Spec{TTL: ttl, NoStart: true}), h.createSandbox(t, atoll.Spec{TTL: ttl})
 		if err := sb.Stop(h.newContext(t), 0); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
@@ -35,7 +35,7 @@ var expiryPromises = []promise{
 		h.waitUntilGone(t, never, 0)
 		h.waitUntilGone(t, sb, 0)
 	}},
-	{"Extend gives it more time, or less", []need{needExtend}, func(t *testing.T, h *harness) {
+	{"Extend lengthens or shortens the time to live", []need{needExtend}, func(t *testing.T, h *harness) {
 		const second = atoll.Duration(time.Second)
 		begin := time.Now()
 		less := h.createSandbox(t, atoll.Spec{TTL: 3600 * second})
@@ -78,7 +78,7 @@ var expiryPromises = []promise{
 			}
 		}
 	}},
-	{"Extend holds for one that is stopped", []need{needExtend, needRestart}, func(t *testing.T, h *harness) {
+	{"Extend applies to a stopped sandbox", []need{needExtend, needRestart}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(time.Hour)})
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
@@ -88,7 +88,7 @@ var expiryPromises = []promise{
 		}
 		h.waitUntilGone(t, sb, h.shortLimit()+time.Second)
 	}},
-	{"Extend refuses what makes no sense", []need{needExtend}, func(t *testing.T, h *harness) {
+	{"Extend refuses invalid times", []need{needExtend}, func(t *testing.T, h *harness) {
 		hour := atoll.Duration(time.Hour)
 		limited, always := h.createSandbox(t, atoll.Spec{TTL: hour}), h.plainSandbox(t)
 		wantKind(t, "Extend by nothing", atoll.Extend(h.newContext(t), limited, 0), atoll.ErrInvalid)
@@ -103,11 +103,11 @@ var expiryPromises = []promise{
 			t.Errorf("another of its id expires %s", got)
 		}
 	}},
-	{"IdleRemove removes it when nobody uses it", []need{needIdleStop}, func(t *testing.T, h *harness) {
+	{"IdleRemove removes an unused sandbox", []need{needIdleStop}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{IdleStop: atoll.Duration(time.Second), IdleRemove: true})
 		h.waitUntilGone(t, sb, 2*h.shortLimit()+time.Second)
 	}},
-	{"IdleStop stops it when nobody uses it, as Stop does", []need{needIdleStop, needRestart, needFiles}, func(t *testing.T, h *harness) {
+	{"IdleStop stops an unused sandbox as Stop does", []need{needIdleStop, needRestart, needFiles}, func(t *testing.T, h *harness) {
 		idle := h.idleStop()
 		sb := h.createSandbox(t, atoll.Spec{IdleStop: atoll.Duration(idle)})
 		h.writeFile(t, sb, "file", "kept")
@@ -128,7 +128,7 @@ var expiryPromises = []promise{
 			h.checkContent(t, sb, "file", "kept")
 		}
 	}},
-	{"IdleStop leaves what is used", []need{needIdleStop}, func(t *testing.T, h *harness) {
+	{"IdleStop leaves a used sandbox running", []need{needIdleStop}, func(t *testing.T, h *harness) {
 		idle := h.idleStop()
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		main := spec
@@ -146,7 +146,7 @@ var expiryPromises = []promise{
 			}
 		}
 	}},
-	{"IdleStop leaves one whose files are used", []need{needIdleStop, needFiles}, func(t *testing.T, h *harness) {
+	{"IdleStop leaves a sandbox running while its files are used", []need{needIdleStop, needFiles}, func(t *testing.T, h *harness) {
 		idle := h.idleStop()
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		reading := h.createSandbox(t, spec)
@@ -175,7 +175,7 @@ var expiryPromises = []promise{
 			t.Errorf("while a file is read it is %s: %s", st.State, st.Reason)
 		}
 	}},
-	{"IdleStop can be lifted", nil, func(t *testing.T, h *harness) {
+	{"IdleStop can be disabled", nil, func(t *testing.T, h *harness) {
 		if got := h.getStatus(t, h.createSandbox(t, atoll.Spec{IdleStop: atoll.Never})).Spec.IdleStop; got != atoll.Never {
 			t.Errorf("Spec.IdleStop is %v", got)
 		}

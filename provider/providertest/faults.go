@@ -109,7 +109,7 @@ func (p *Plan) checkNothingLeft(t *testing.T, cfg *config) {
 }
 
 var faultPromises = []promise{
-	{"whatever call fails, it is told, and nothing is left", nil, func(t *testing.T, h *harness) {
+	{"whichever call fails, its error is returned and nothing is left", nil, func(t *testing.T, h *harness) {
 		for n := 1; ; n++ {
 			plan := FailCall(n)
 			if err := runLifecycle(t, h, Faulty(h.p, plan)); plan.Fired() != (err != nil) {

@@ -17,7 +17,7 @@ import (
 )
 
 var filePromises = []promise{
-	{"what is written is read again, by Read and by processes", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Read and processes see what Write has written", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if err := atoll.WriteFile(h.newContext(t), sb, "note.txt", []byte("hello\n"), 0); err != nil {
 			t.Fatalf("WriteFile: %v", err)
@@ -40,7 +40,7 @@ var filePromises = []promise{
 			t.Errorf("Write = %+v, %v; want path /work/place/f", info, err)
 		}
 	}},
-	{"64 MiB of any bytes survive the round trip", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"64 MiB of arbitrary bytes survive the round trip", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb, data := h.plainSandbox(t), patternBytes(64<<20)
 		info, err := atoll.Files(sb).Write(h.newContext(t), "big", bytes.NewReader(data), atoll.WriteOptions{})
 		if err != nil || info.Size != int64(len(data)) {
@@ -54,7 +54,7 @@ var filePromises = []promise{
 			t.Errorf("ReadFile gave %s", d)
 		}
 	}},
-	{"Read starts at the offset and tells about the file", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Read starts at the offset and describes the file", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "digits", "0123456789")
 		for offset, want := range map[int64]string{0: "0123456789", 4: "456789", 10: "", 99: ""} {
@@ -72,7 +72,7 @@ var filePromises = []promise{
 		_, _, err := atoll.Files(sb).Read(h.newContext(t), "digits", -1)
 		wantKind(t, "Read from -1", err, atoll.ErrInvalid)
 	}},
-	{"odd names come back as they are", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"unusual names come back unchanged", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		names := []string{" spaced out ", "-rf", "quo'te\"s", "new\nline", "return\r", "delete\x7f", "escape\x1b", "latin\xe9", "pipe|star*?", "ümläut", "日本語", "%2F%00", "a+b&c=d#e", "...", "dot.", "back\\slash", strings.Repeat("n", 255)}
 		for _, name := range names {
@@ -92,7 +92,7 @@ var filePromises = []promise{
 			t.Errorf("List = %q, want %q", got, names)
 		}
 	}},
-	{"Stat tells type, size, mode, owner, time and target", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Stat returns type, size, mode, owner, time and target", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb, begin := h.plainSandbox(t), time.Now()
 		info, err := atoll.Files(sb).Write(h.newContext(t), "dir/f", strings.NewReader("12345"), atoll.WriteOptions{Mode: 0o640})
 		if err != nil {
@@ -121,7 +121,7 @@ var filePromises = []promise{
 		}
 		h.checkContent(t, sb, "link", "12345")
 	}},
-	{"Write keeps the mode of the file it replaces, unless told", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Write keeps the mode of the file it replaces, unless one is given", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, c := range []struct{ mode, want uint32 }{{0, 0o644}, {0o755, 0o755}, {0, 0o755}, {0o600, 0o600}} {
 			if _, err := atoll.Files(sb).Write(h.newContext(t), "f", strings.NewReader("x"), atoll.WriteOptions{Mode: c.mode}); err != nil {
@@ -132,7 +132,7 @@ var filePromises = []promise{
 			}
 		}
 	}},
-	{"NoClobber leaves a file that is there", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"NoClobber leaves an existing file", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		once := atoll.WriteOptions{NoClobber: true}
 		if _, err := atoll.Files(sb).Write(h.newContext(t), "f", strings.NewReader("first"), once); err != nil {
@@ -145,7 +145,7 @@ var filePromises = []promise{
 		}
 		h.checkContent(t, sb, "f", "first")
 	}},
-	{"a Write with Sync replaces the file, and makes directories for it", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a Write with Sync replaces the file and makes its directories", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, text := range []string{"first", "second"} {
 			info, err := atoll.Files(sb).Write(h.newContext(t), "d/f", strings.NewReader(text), atoll.WriteOptions{Mode: 0o640, Sync: true})
@@ -168,7 +168,7 @@ var filePromises = []promise{
 		h.checkContent(t, sb, "d/f", "old")
 		h.checkList(t, sb, "d", false, "/work/d/f")
 	}},
-	{"a Write whose context ends half way leaves the old file and nothing else", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a Write whose context ends halfway leaves the old file and nothing else", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "d/f", "old")
 		for _, name := range []string{"d/f", "d/new"} {
@@ -190,7 +190,7 @@ var filePromises = []promise{
 			return err
 		})
 	}},
-	{"a reader never sees half a file", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a reader never sees a partly written file", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "f", strings.Repeat("a", 1<<20))
 		done := make(chan error, 1)
@@ -230,7 +230,7 @@ var filePromises = []promise{
 			"/work/d/c/deep", "/work/d/c/deep/er", "/work/d/empty", "/work/d/link")
 		h.checkList(t, sb, "d/empty", true)
 	}},
-	{"Mkdir makes parents and is content with what is there", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Mkdir makes parents and accepts an existing directory", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for range 2 {
 			if err := atoll.Files(sb).Mkdir(h.newContext(t), "a/b/c", 0o750); err != nil {
@@ -259,7 +259,7 @@ var filePromises = []promise{
 		h.checkContent(t, sb, "e/f", "f")
 		wantKind(t, "Rename of nothing", atoll.Files(sb).Rename(h.newContext(t), "nothing", "x"), atoll.ErrNotExist)
 	}},
-	{"Remove deletes files, links and empty directories, and all else only when recursive", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Remove deletes files, links and empty directories, and others only if recursive", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "keep/f", "kept")
 		h.writeFile(t, sb, "d/sub/f", "f")
@@ -287,7 +287,7 @@ var filePromises = []promise{
 		}
 		h.checkContent(t, sb, "keep/f", "kept")
 	}},
-	{"files belong to the default user, who cannot do more than it may", []need{needFiles, needUsers, needWalls}, func(t *testing.T, h *harness) {
+	{"files belong to the default user, with its permissions", []need{needFiles, needUsers, needWalls}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{User: "1234:2345"})
 		h.writeFile(t, sb, "d/f", "x")
 		for _, name := range []string{"d", "d/f"} {
@@ -305,7 +305,7 @@ var filePromises = []promise{
 			t.Errorf("error %v does not match fs.ErrPermission", err)
 		}
 	}},
-	{"what is not there is ErrNotExist", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a missing file is ErrNotExist", []need{needFiles}, func(t *testing.T, h *harness) {
 		f := atoll.Files(h.plainSandbox(t))
 		_, _, err := f.Read(h.newContext(t), "no", 0)
 		wantKind(t, "Read", err, atoll.ErrNotExist)
@@ -323,7 +323,7 @@ var filePromises = []promise{
 			break
 		}
 	}},
-	{"what is a directory is no file, and the other way round", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"Read refuses a directory, and List refuses a file", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "d/f", "x")
 		_, _, err := atoll.Files(sb).Read(h.newContext(t), "d", 0)
@@ -334,10 +334,10 @@ var filePromises = []promise{
 		wantKind(t, "List of a file", err, atoll.ErrInvalid)
 		h.checkList(t, sb, "d", false, "/work/d/f")
 	}},
-	{"neither .. nor an absolute name nor a link leads out", []need{needFiles}, checkFileEscapes},
-	{"a tree goes out as tar and in again", []need{needFiles}, tarRoundTrip},
-	{"a tar entry that leads out is refused, and nothing after it is unpacked", []need{needFiles}, tarEscapes},
-	{"Watch yields synced, then what happens", []need{needFiles}, watchFiles},
+	{"neither .. nor an absolute name nor a link leads out of the sandbox", []need{needFiles}, checkFileEscapes},
+	{"a tree survives WriteTar and ReadTar", []need{needFiles}, tarRoundTrip},
+	{"ReadTar refuses an entry that leads out, and unpacks nothing after it", []need{needFiles}, tarEscapes},
+	{"Watch yields synced, then changes", []need{needFiles}, watchFiles},
 	{"a Watch ends with its context's error", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		ctx, cancel := context.WithCancel(h.newContext(t))
@@ -350,7 +350,7 @@ var filePromises = []promise{
 		cancel()
 		wantCtx(t, "Watch", last, context.Canceled)
 	}},
-	{"files of a sandbox that is stopped are ErrStopped, those of one removed ErrNotFound", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"files of a stopped sandbox are ErrStopped, those of a removed one ErrNotFound", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if !h.p.Info().Caps.Volumes {
 			if err := sb.Stop(h.newContext(t), 0); err != nil {

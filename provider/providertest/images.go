@@ -10,7 +10,7 @@ import (
 )
 
 var imagePromises = []promise{
-	{"Prepare fetches an image, which is kept until it is removed", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
+	{"Prepare fetches an image and retains it until it is removed", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
 		h.fetchImage(t)
 		img := h.findImage(t)
 		if img == nil {
@@ -37,7 +37,7 @@ var imagePromises = []promise{
 			t.Errorf("after RemoveImage of its digest there is %+v", *img)
 		}
 	}},
-	{"an image that a sandbox was made from is in use, running or not", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
+	{"the image of a sandbox is in use, whether that runs or not", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
 		h.checkImageInUse(t, "while it runs")
 		wantKind(t, "RemoveImage with force while it runs", atoll.RemoveImage(h.newContext(t), h.p, h.cfg.pullable, true), atoll.ErrConflict)
@@ -55,7 +55,7 @@ var imagePromises = []promise{
 			t.Errorf("RemoveImage: %v", err)
 		}
 	}},
-	{"the image of a stopped sandbox goes by force, and comes back when it starts", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
+	{"a stopped sandbox can start after its image was removed by force", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
@@ -70,7 +70,7 @@ var imagePromises = []promise{
 			t.Errorf("Start: %v", err)
 		}
 	}},
-	{"PruneImages removes what it is told to, of what nobody uses", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
+	{"PruneImages removes the unused images that its options select", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
 		h.fetchImage(t)
 		img := h.findImage(t)
 		if img == nil {
@@ -120,7 +120,7 @@ var imagePromises = []promise{
 			t.Errorf("the image in use is %q, want %s", st.Image, h.cfg.pullable)
 		}
 	}},
-	{"an image that cannot be fetched is refused, and nothing is left", []need{needStore, needPullable, needSource}, func(t *testing.T, h *harness) {
+	{"Create refuses an image that cannot be fetched, and leaves nothing", []need{needStore, needPullable, needSource}, func(t *testing.T, h *harness) {
 		h.cfg.source.unplug(t)
 		spec := atoll.Spec{Image: h.cfg.pullable}
 		wantKind(t, "Prepare", atoll.Prepare(h.newContext(t), h.p, &spec, nil), atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
@@ -129,10 +129,10 @@ var imagePromises = []promise{
 			t.Errorf("what could not be fetched is kept: %+v", *img)
 		}
 	}},
-	{"an image that its registry does not have is refused, and nothing is left", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
+	{"Create refuses an image that its registry lacks, and leaves nothing", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{Image: missingTag(h.cfg.pullable)}, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
 	}},
-	{"an image's files are those of its sandboxes, each of which changes its own", []need{needImages, needPullable, needSource, needFiles}, func(t *testing.T, h *harness) {
+	{"each sandbox starts with the files of its image, and changes only its own", []need{needImages, needPullable, needSource, needFiles}, func(t *testing.T, h *harness) {
 		file, text := h.cfg.source.file, h.cfg.source.text
 		h.checkMissing(t, h.plainSandbox(t), file)
 		a, b := h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable}), h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable})
@@ -142,7 +142,7 @@ var imagePromises = []promise{
 		h.checkContent(t, b, file, text)
 		h.checkContent(t, h.createSandbox(t, atoll.Spec{Image: h.cfg.pullable}), file, text)
 	}},
-	{"ResolveImage says what is kept under a name, and fetches nothing", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
+	{"ResolveImage returns the digest of a stored image, and fetches nothing", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
 		_, err := atoll.ResolveImage(h.newContext(t), h.p, h.cfg.pullable)
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
 			t.Skip("the provider does not resolve images")
@@ -165,11 +165,11 @@ var imagePromises = []promise{
 			t.Errorf("the image in use is %q, want it with %s", st.Image, digest)
 		}
 	}},
-	{"PruneImages of what will be unused is refused", []need{needStore}, func(t *testing.T, h *harness) {
+	{"PruneImages refuses a negative age", []need{needStore}, func(t *testing.T, h *harness) {
 		_, err := atoll.PruneImages(h.newContext(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})
 		wantKind(t, "PruneImages", err, atoll.ErrInvalid)
 	}},
-	{"a name that no image can have is refused", []need{needStore}, func(t *testing.T, h *harness) {
+	{"RemoveImage refuses an invalid name", []need{needStore}, func(t *testing.T, h *harness) {
 		for _, ref := range []string{"", "NO such::image", "a\x00b", "/no/such/path"} {
 			wantKind(t, "RemoveImage", atoll.RemoveImage(h.newContext(t), h.p, ref, false), atoll.ErrInvalid)
 		}

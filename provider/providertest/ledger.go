@@ -11,7 +11,7 @@ import (
 )
 
 var ledgerPromises = []promise{
-	{"a sandbox's secret fits the hash that is inside, and is nowhere else", nil, func(t *testing.T, h *harness) {
+	{"a sandbox's secret matches the hash inside, and appears nowhere else", nil, func(t *testing.T, h *harness) {
 		h.needSecrets(t)
 		sb := h.createSandbox(t, atoll.Spec{Name: "web", Env: []string{"A=b"}})
 		raw := h.secretOf(t, sb)
@@ -44,7 +44,7 @@ var ledgerPromises = []promise{
 			}
 		}
 	}},
-	{"a secret stays through a stop, and with the data volume", nil, func(t *testing.T, h *harness) {
+	{"a secret survives a stop, and lasts as long as the data volume", nil, func(t *testing.T, h *harness) {
 		h.needSecrets(t)
 		sb := h.plainSandbox(t)
 		raw := h.secretOf(t, sb)
@@ -75,7 +75,7 @@ var ledgerPromises = []promise{
 			t.Error("the secret was not deleted with the volumes")
 		}
 	}},
-	{"a secret can be read by another program", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"another provider value returns the same secret", []need{needSurvives}, func(t *testing.T, h *harness) {
 		h.needSecrets(t)
 		sb := h.plainSandbox(t)
 		raw := h.secretOf(t, sb)
@@ -83,11 +83,11 @@ var ledgerPromises = []promise{
 			t.Errorf("after a restart the secret is another one: %v", err)
 		}
 	}},
-	{"the variable of the secret cannot be set", nil, func(t *testing.T, h *harness) {
+	{"Create refuses a value for the variable of the secret", nil, func(t *testing.T, h *harness) {
 		h.needSecrets(t)
 		h.wantRefused(t, atoll.Spec{Env: []string{atoll.SecretVar + "=mine"}}, atoll.ErrInvalid)
 	}},
-	{"Reconcile leaves what is as it should be", nil, func(t *testing.T, h *harness) {
+	{"Reconcile leaves healthy sandboxes alone", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, opts := range []registry.ReconcileOptions{{DryRun: true}, {}, {Force: true}} {
 			found, err := registry.Reconcile(h.newContext(t), h.p, opts)

@@ -11,7 +11,7 @@ import (
 )
 
 var limitPromises = []promise{
-	{"the memory limit ends what exceeds it, inside, and nothing outside", []need{needMemory}, func(t *testing.T, h *harness) {
+	{"the memory limit ends processes that exceed it inside, and none outside", []need{needMemory}, func(t *testing.T, h *harness) {
 		bystander := h.plainSandbox(t)
 		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
 		if code := h.runForCode(t, sb, scriptCommand("eat", 16)); code != 0 {
@@ -33,7 +33,7 @@ var limitPromises = []promise{
 		}
 		h.runForOutput(t, bystander, programCommand("echo", "unharmed"))
 	}},
-	{"what ended commands have printed does not use up the memory", []need{needMemory}, func(t *testing.T, h *harness) {
+	{"output of ended commands does not use up the memory", []need{needMemory}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
 		var procs []atoll.Process
 		for range 100 {
@@ -50,7 +50,7 @@ var limitPromises = []promise{
 			}
 		}
 	}},
-	{"the CPU limit holds for all processes together", []need{needCPU, needUsage}, func(t *testing.T, h *harness) {
+	{"the CPU limit applies to all processes together", []need{needCPU, needUsage}, func(t *testing.T, h *harness) {
 		const cpus, most = 0.5, 0.75
 		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{CPUs: cpus}})
 		for range 2 {
@@ -70,7 +70,7 @@ var limitPromises = []promise{
 			t.Errorf("two busy loops used %.2f CPUs, want %.1f at most", rate, cpus)
 		}
 	}},
-	{"the process limit holds", []need{needProcs}, func(t *testing.T, h *harness) {
+	{"the process limit applies", []need{needProcs}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Processes: 32}})
 		if got := h.runForOutput(t, sb, scriptCommand("spawn", 4)); got != "all" {
 			t.Errorf("4 processes could not be started: %q", got)
@@ -84,7 +84,7 @@ var limitPromises = []promise{
 			t.Errorf("Remove: %v", err)
 		}
 	}},
-	{"the disk limit holds for what is written outside of volumes", []need{needDisk}, func(t *testing.T, h *harness) {
+	{"the disk limit applies to files outside of volumes", []need{needDisk}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
 		if code := h.runForCode(t, sb, scriptCommand("fill", "/var/tmp/small", 4)); code != 0 {
 			t.Errorf("4 MiB do not fit into 32 MiB: exit %d", code)
@@ -105,7 +105,7 @@ var limitPromises = []promise{
 			t.Errorf("the process could not write to the work directory: exit %d", code)
 		}
 	}},
-	{"Usage tells memory, CPU time and processes", []need{needUsage}, func(t *testing.T, h *harness) {
+	{"Usage returns memory, CPU time and processes", []need{needUsage}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		before, err := atoll.UsageOf(h.newContext(t), sb)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 var memoryPromises = []promise{
-	{"a second provider value finds the sandbox with all that is known of it", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"a second provider value finds the sandbox with its whole status", []need{needSurvives}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, fullSpec())
 		before := h.getStatus(t, sb)
 		h.restartProvider(t)
@@ -54,7 +54,7 @@ var memoryPromises = []promise{
 		}
 		checkNoSandbox(t, h, h.lastProvider())
 	}},
-	{"a process lives through a restart, and its output can be read from the first byte", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
+	{"a process survives a restart, and its output can be read from the first byte", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("trap", "TERM"))
 		ended := h.startProcess(t, sb, scriptCommand("both", "out", "err"))
@@ -90,7 +90,7 @@ var memoryPromises = []promise{
 			t.Errorf("Attach to one that had ended: %q, %v", out.readText(), err)
 		}
 	}},
-	{"what the main process of an ended sandbox printed outlives a restart", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"output of the main process of a stopped sandbox survives a restart", []need{needSurvives}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("trap", "TERM")})
 		main := h.waitForOutput(t, sb, "ready\n")
 		if err := sb.Stop(h.newContext(t), h.longLimit()); err != nil {
@@ -106,7 +106,7 @@ var memoryPromises = []promise{
 		}
 		h.checkCaughtMain(t, again)
 	}},
-	{"a process is not found after a restart without Caps.Reattach, and its sandbox works", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"a restart without Caps.Reattach loses processes, and their sandbox works", []need{needSurvives}, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Reattach {
 			t.Skip("the provider has cap reattach")
 		}
@@ -123,7 +123,7 @@ var memoryPromises = []promise{
 		wantKind(t, "Process", err, atoll.ErrNotExist)
 		h.runForOutput(t, again, programCommand("echo", "works"))
 	}},
-	{"a TTL holds although its maker has gone", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"a TTL applies after its creator is gone", []need{needSurvives}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(2 * time.Second)})
 		h.restartProvider(t)
 		h.waitUntil(t, 2*time.Second+h.shortLimit(), func() error {
@@ -134,7 +134,7 @@ var memoryPromises = []promise{
 			return errStill
 		})
 	}},
-	{"a time limit holds although its maker has gone", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
+	{"a time limit applies after its creator is gone", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cmd := scriptCommand("ready")
 		cmd.Timeout = atoll.Duration(time.Second)
@@ -171,7 +171,7 @@ var memoryPromises = []promise{
 		wantKind(t, "Status by the first", err, atoll.ErrNotFound)
 		checkNoSandbox(t, h, h.p)
 	}},
-	{"a Watch tells what another provider value does", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"a Watch reports changes by another provider value", []need{needSurvives}, func(t *testing.T, h *harness) {
 		p2 := h.reopenProvider(t)
 		w := h.startWatch(t, h.newContext(t))
 		w.waitForSync(t, h)
@@ -200,7 +200,7 @@ var memoryPromises = []promise{
 			w.waitForState(t, h, sb.ID(), step.state)
 		}
 	}},
-	{"Stop and Start keep the files", []need{needRestart}, func(t *testing.T, h *harness) {
+	{"Stop and Start retain the files", []need{needRestart}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		want := map[string]string{}
 		if h.keepsWork() {
@@ -229,7 +229,7 @@ var memoryPromises = []promise{
 			}
 		}
 	}},
-	{"a root file system that is not durable is a fresh one after Start", []need{needRestart, needWalls}, func(t *testing.T, h *harness) {
+	{"a root file system that is not durable is fresh after Start", []need{needRestart, needWalls}, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Durable != atoll.DurableNone {
 			t.Skip("the provider keeps it")
 		}
@@ -267,7 +267,7 @@ var memoryPromises = []promise{
 			t.Errorf("inwork holds %q", got)
 		}
 	}},
-	{"Start after a stop begins a new life", []need{needRestart}, func(t *testing.T, h *harness) {
+	{"Start after a stop resets the status and runs a new main process", []need{needRestart}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("ready")})
 		before := h.getStatus(t, sb)
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -295,7 +295,7 @@ var memoryPromises = []promise{
 			t.Errorf("Signal: %v; the new main process should run", err)
 		}
 	}},
-	{"a failed sandbox can be started from what survived", []need{needRestart}, func(t *testing.T, h *harness) {
+	{"a failed sandbox can be started again", []need{needRestart}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("trap", "USR1")})
 		p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 		if err != nil {

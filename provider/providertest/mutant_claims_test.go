@@ -23,74 +23,74 @@ import (
 // claimMutants break promises about what a mock cannot do, or only by way of
 // options: each claims that it can.
 var claimMutants = []mutant{
-	newMutant("keeps what was never started", "expiry/TTL removes a stopped one too, and one never started",
+	newMutant("keeps what was never started", "expiry/TTL removes a stopped sandbox, and one never started",
 		onMock(changeSpecs(func(s *atoll.Spec) {
 			if s.NoStart {
 				s.TTL = 0
 			}
 		}))),
-	newMutant("gives no more time", "expiry/Extend gives it more time, or less", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("gives no more time", "expiry/Extend lengthens or shortens the time to live", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unextendedSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume also when the sandbox was removed before",
+	newMutant("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume of a removed sandbox too",
 		onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 			return &removeOnceSandbox{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}}
 		})),
-	newMutant("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",
+	newMutant("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves a retained data volume",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return volumeDropProvider{atoll.ProviderLayer{Provider: p}}
 		})),
-	newMutant("has no default grace", "patience/Stop with a negative grace gives the default one", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("has no default grace", "patience/Stop with a negative grace uses the default", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noGraceSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("writes on", "files/a Write whose context ends half way leaves the old file and nothing else", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("writes on", "files/a Write whose context ends halfway leaves the old file and nothing else", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return uncancelledSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("watches itself only", "memory/a Watch tells what another provider value does",
+	newMutant("watches itself only", "memory/a Watch reports changes by another provider value",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return &selfWatchProvider{ProviderLayer: atoll.ProviderLayer{Provider: p}}
 		})),
 		providertest.Reopen(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return unclosedProvider{p.(*selfWatchProvider).ProviderLayer}
 		})),
-	newMutant("uses all CPUs", "limits/the CPU limit holds for all processes together",
+	newMutant("uses all CPUs", "limits/the CPU limit applies to all processes together",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.CPULimit, i.Caps.Usage = true, true }), changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 			return highUsageSandbox{atoll.SandboxLayer{Sandbox: sb}, time.Now()}
 		})))),
-	newMutant("forgets commands", "limits/what ended commands have printed does not use up the memory",
+	newMutant("forgets commands", "limits/output of ended commands does not use up the memory",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.MemoryLimit = true }), changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 			return noProcessSandbox{atoll.SandboxLayer{Sandbox: sb}}
 		})))),
-	newMutant("hangs while it is paused", "pause/nobody waits in vain for a paused sandbox", onMock(addPause(pauseFaults{slowDial: true}))),
-	newMutant("does not say that the time was over", "pause/a time limit that is over while the sandbox is paused ends the command when it is resumed", onMock(addPause(pauseFaults{hidesTimeout: true}))),
+	newMutant("hangs while it is paused", "pause/calls to a paused sandbox return in time", onMock(addPause(pauseFaults{slowDial: true}))),
+	newMutant("does not say that the time was over", "pause/a time limit that passes during a pause ends the command on Resume", onMock(addPause(pauseFaults{hidesTimeout: true}))),
 	newMutant("resumes what it takes a snapshot of", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(addPause(pauseFaults{resumes: true}))),
 	newMutant("keeps a snapshot that nobody waits for", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
 		onMock(addPause(pauseFaults{keepsCancelled: true}))),
-	newMutant("takes no snapshot of what is in use", "snapshot/files in use do not keep a snapshot from being taken", onMock(addPause(pauseFaults{refusesInUse: true}))),
+	newMutant("takes no snapshot of what is in use", "snapshot/TakeSnapshot succeeds while files are in use", onMock(addPause(pauseFaults{refusesInUse: true}))),
 
-	newMutant("has every network", "named/a named network that is not there is ErrNotExist, and named",
+	newMutant("has every network", "named/a missing network is ErrNotExist, and the error names it",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNamed = true }))),
-	newMutant("publishes nothing", "named/a published port can be reached where Status says, as long as the sandbox runs",
+	newMutant("publishes nothing", "named/a published port can be reached at the address in Status while the sandbox runs",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNamed, i.Caps.Publish = true, true })),
 		providertest.Network("any", func(ctx context.Context, address string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		})),
-	newMutant("shares no cache", "cache/a cache is shared in its project, outlives its sandboxes, and is no other project's",
+	newMutant("shares no cache", "cache/a cache is shared in its project only, and outlives its sandboxes",
 		onLocal(changeInfo(func(i *atoll.Info) { i.Caps.Cache = true }))),
-	newMutant("ignores a wish for GPUs", "truth/each wish of a spec is refused exactly when its cap is missing",
+	newMutant("ignores a wish for GPUs", "truth/Create refuses a feature of a spec exactly if its cap is missing",
 		onMock(changeSpecs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
 	newMutant("has workspaces in name only", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return emptyWorkspaceProvider{atoll.ProviderLayer{Provider: p}}
 		})), providertest.Repository("https://example.com/a.git", "f", "text")),
 
-	newMutant("tells more than it says", "exec/a process that a signal killed exits with 128 and its number",
+	newMutant("tells more than it says", "exec/a process killed by a signal exits with 128 plus its number",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
-	newMutant("does not survive", "crash/a sandbox lives on when its maker is killed",
+	newMutant("does not survive", "crash/a sandbox keeps running when its creator is killed",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(startMaker)),
-	newMutant("keeps no files when it is killed", "crash/a sandbox whose maker was killed has failed, and starts again with what Durable says",
+	newMutant("keeps no files when it is killed", "crash/a sandbox whose creator was killed has failed, and starts again with its durable files",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.Elsewhere(startMaker)),
-	newMutant("has nothing happened", "crash/a sandbox that was killed has failed, and starts again with what Durable says",
+	newMutant("has nothing happened", "crash/a sandbox that was killed has failed, and starts again with its durable files",
 		onMock(changeInfo(func(*atoll.Info) {})), providertest.Crash(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
 			main, err := sb.Process(t.Context(), atoll.MainProcess)
 			if err == nil {
@@ -104,13 +104,13 @@ var claimMutants = []mutant{
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return latePullProvider{atoll.ProviderLayer{Provider: p}}
 		}), imageOptions()...),
-	newMutant("has every image", "images/an image that cannot be fetched is refused, and nothing is left", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
-	newMutant("has images of every tag", "images/an image that its registry does not have is refused, and nothing is left", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
-	newMutant("has nothing in its images", "images/an image's files are those of its sandboxes, each of which changes its own",
+	newMutant("has every image", "images/Create refuses an image that cannot be fetched, and leaves nothing", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("has images of every tag", "images/Create refuses an image that its registry lacks, and leaves nothing", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("has nothing in its images", "images/each sandbox starts with the files of its image, and changes only its own",
 		onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
 	newMutant("leaves what it failed to make", "steps/whichever step of a creation fails, nothing is left", newLeaf, stepOption()),
-	newMutant("says nothing of a failed step", "steps/whichever step of a creation fails, the data volume that was kept stays", newLeaf, stepOption()),
-	newMutant("starts in spite of a failed step", "steps/whichever step of a start fails, the sandbox is what it was and can be started again", newLeaf, stepOption()),
+	newMutant("says nothing of a failed step", "steps/whichever step of a creation fails, a retained data volume stays", newLeaf, stepOption()),
+	newMutant("starts in spite of a failed step", "steps/whichever step of a start fails, the sandbox keeps its files and can be started again", newLeaf, stepOption()),
 }
 
 // crashDir makes the test binary a program that makes a sandbox there and waits

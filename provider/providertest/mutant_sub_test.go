@@ -14,39 +14,39 @@ import (
 // subMutants break the promises about an FS that is confined to a directory.
 var subMutants = []mutant{
 	newMutant("confines nothing", subGroup+"names are relative to the directory, and paths are absolute", onMockConfined(nil)),
-	newMutant("looks for a way out in names only", subGroup+"neither .., nor an absolute name, nor a link leads out of the directory, by any call",
+	newMutant("looks for a way out in names only", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return rewritingFS{fs, dir, checkNameOnly} })),
-	newMutant("knows a directory by the beginning of its name", subGroup+"neither .., nor an absolute name, nor a link leads out of the directory, by any call",
+	newMutant("knows a directory by the beginning of its name", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return prefixFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
-	newMutant("looks for links before it goes", subGroup+"a process that puts links where directories were leads nothing out",
+	newMutant("looks for links before it goes", subGroup+"a process that swaps directories for links leads no call out",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return rewritingFS{fs, dir, checkThenUse} })),
-	newMutant("looks outside for what leads out", subGroup+"neither .., nor an absolute name, nor a link leads out of the directory, by any call",
+	newMutant("looks outside for what leads out", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return fallbackFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
-	newMutant("confines one name of two", subGroup+"neither .., nor an absolute name, nor a link leads out of the directory, by any call",
+	newMutant("confines one name of two", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return halfConfinedFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
-	newMutant("watches what is outside", subGroup+"neither .., nor an absolute name, nor a link leads out of the directory, by any call",
+	newMutant("watches what is outside", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return unconfinedWatchFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
-	newMutant("finds the directory once", subGroup+"the directory is found at each call, by following links, and never made, moved or removed",
+	newMutant("finds the directory once", subGroup+"each call looks up the directory, follows links to it, and never makes, moves or removes it",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			if _, err := fs.Stat(context.Background(), dir); err != nil {
 				return rewritingFS{fs, dir, func(context.Context, rewritingFS, string, string) (string, error) { return "", err }}
 			}
 			return atoll.SubFiles(fs, dir)
 		})),
-	newMutant("makes the directory", subGroup+"the directory is found at each call, by following links, and never made, moved or removed",
+	newMutant("makes the directory", subGroup+"each call looks up the directory, follows links to it, and never makes, moves or removes it",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			_ = fs.Mkdir(context.Background(), dir, 0)
 			return atoll.SubFiles(fs, dir)
 		})),
-	newMutant("forgets what it was confined to", subGroup+"a directory of a directory is confined to both",
+	newMutant("forgets what it was confined to", subGroup+"a nested directory is confined to both directories",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return innerOnlyFS{atoll.SubFiles(fs, dir), fs, dir} })),
 	newMutant("follows no absolute link", subGroup+"links that stay in the directory are followed, absolute ones too",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return noAbsLinkFS{atoll.SubFiles(fs, dir)} })),

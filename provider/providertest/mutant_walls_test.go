@@ -16,15 +16,15 @@ import (
 // wallMutants are mutants with holes in their walls. Where the hostile program would meet
 // nothing but this machine it does not act; then a script takes its place.
 var wallMutants = []mutant{
-	newMutant("has no walls", "escape/no way leads to a file of the host", withoutWalls("")),
-	newMutant("lets programs kill outside", "escape/a program that kills, stops and traces all it can reaches nobody outside",
+	newMutant("has no walls", "escape/no path leads to a file of the host", withoutWalls("")),
+	newMutant("lets programs kill outside", "escape/signals and traces reach no process outside",
 		withoutWalls(`kill -9 $4; echo begun; exec sleep 1000`)),
-	newMutant("lets programs stop others outside", "escape/a program that kills, stops and traces all it can reaches nobody outside",
+	newMutant("lets programs stop others outside", "escape/signals and traces reach no process outside",
 		withoutWalls(`kill -STOP $4; echo begun; exec sleep 1000`)),
-	newMutant("lets programs write outside", "escape/no way leads to a file of the host", withoutWalls(`echo x >>"$1"; echo done`)),
-	newMutant("lets programs make files outside", "escape/no way leads to a file of the host", withoutWalls(`>"${1%/*}/planted"; echo done`)),
-	newMutant("lets its neighbours suffer", "siege/a flood of output, which nobody reads, drowns nobody", withoutWalls(`echo begun; exec sleep 1000`)),
-	newMutant("reads what links lead to", "escape/links that change while files are served lead to nothing of the host", withoutWalls(`echo begun; exec sleep 1000`)),
+	newMutant("lets programs write outside", "escape/no path leads to a file of the host", withoutWalls(`echo x >>"$1"; echo done`)),
+	newMutant("lets programs make files outside", "escape/no path leads to a file of the host", withoutWalls(`>"${1%/*}/planted"; echo done`)),
+	newMutant("lets its neighbours suffer", "siege/a flood of unread output does not slow down other sandboxes", withoutWalls(`echo begun; exec sleep 1000`)),
+	newMutant("reads what links lead to", "escape/links that change during file calls do not lead to the host", withoutWalls(`echo begun; exec sleep 1000`)),
 }
 
 // withoutWalls opens sandboxes that are processes of this machine, and say that they

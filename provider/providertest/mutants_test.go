@@ -27,29 +27,29 @@ func newMutant(name, caught string, open func(t *testing.T) atoll.Provider, opts
 }
 
 var mutants = []mutant{
-	newMutant("removes nothing", "death/removing twice, and by another handle, does nothing", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("removes nothing", "death/a second Remove, also by another handle, does nothing", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unremovableSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("hides abilities", "truth/each optional ability is there exactly when its cap is", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("hides abilities", "truth/each optional ability works exactly if its cap is set", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return struct{ atoll.Sandbox }{sb}
 	})),
-	newMutant("loses abilities in Get", "truth/a sandbox that Get finds has the abilities of one that Create made", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("loses abilities in Get", "truth/a sandbox from Get has the abilities of one from Create", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return bareGetProvider{atoll.ProviderLayer{Provider: p}}
 	})),
-	newMutant("claims what it cannot", "truth/the stores are there exactly when their caps are", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("claims what it cannot", "truth/the stores work exactly if their caps are set", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return falseCapsProvider{atoll.ProviderLayer{Provider: p}}
 	})),
-	newMutant("keeps images in secret", "truth/the stores are there exactly when their caps are", onMock(changeInfo(func(i *atoll.Info) { i.Caps.ImageStore = false }))),
-	newMutant("starts what it says it cannot", "truth/Restart tells whether a stopped sandbox can start again", onMock(changeInfo(func(i *atoll.Info) {
+	newMutant("keeps images in secret", "truth/the stores work exactly if their caps are set", onMock(changeInfo(func(i *atoll.Info) { i.Caps.ImageStore = false }))),
+	newMutant("starts what it says it cannot", "truth/Caps.Restart says whether a stopped sandbox can start again", onMock(changeInfo(func(i *atoll.Info) {
 		i.Caps.Durable, i.Caps.Restart = atoll.DurableNone, false
 	}))),
-	newMutant("starts nothing again", "truth/Restart tells whether a stopped sandbox can start again", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("starts nothing again", "truth/Caps.Restart says whether a stopped sandbox can start again", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noStartSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("keeps a root that it says is fresh", "memory/a root file system that is not durable is a fresh one after Start", onMock(changeInfo(func(i *atoll.Info) {
+	newMutant("keeps a root that it says is fresh", "memory/a root file system that is not durable is fresh after Start", onMock(changeInfo(func(i *atoll.Info) {
 		i.Caps.Durable, i.Isolation = atoll.DurableNone, atoll.IsolationContainer
 	}))),
-	newMutant("removes images that are in use", "images/an image that a sandbox was made from is in use, running or not",
+	newMutant("removes images that are in use", "images/the image of a sandbox is in use, whether that runs or not",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return forceRemoveProvider{atoll.ProviderLayer{Provider: p}}
 		}), providertest.Pullable("docker.io/library/app:1")),
@@ -59,44 +59,44 @@ var mutants = []mutant{
 	newMutant("lets the context of Exec kill", "time/the context of Exec bounds the start, not the process", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return contextBoundSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("tells nobody who waits that it was killed", "death/Remove wakes those who wait and those who are attached", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("tells nobody who waits that it was killed", "death/Remove ends pending Wait and Attach calls", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return zeroExitSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("tells nobody later that it was killed", "death/a process that its sandbox's end has ended says so ever after", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("tells nobody later that it was killed", "death/a process that ended with its sandbox keeps reporting so", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return zeroExitSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("forgets what the main process printed", "death/what the main process printed can be read when it has ended, and its exit", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("forgets what the main process printed", "death/output and exit of the main process can be read after its end", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noMainOutputSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("hangs with an ended context", "death/a context that has ended ends every call", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("hangs with an ended context", "death/every call returns when its context has ended", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return slowStatusSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("does nothing with an ended context", "death/Stop and Remove with a context that has ended do their work or say that they did not", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("does nothing with an ended context", "death/Stop and Remove with an ended context do their work or return its error", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return skipStopSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("stops what its caller gives up to remove", "death/Remove that its caller gives up does its work, or leaves the sandbox alone", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("stops what its caller gives up to remove", "death/a Remove whose context ends removes the sandbox or leaves it running", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return halfRemovedSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("forgets how it ended", "death/Stop asks before it kills", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("forgets how it ended", "death/Stop sends SIGTERM before it kills", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noExitSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("runs elsewhere", "exec/a directory that is none, or is not there, is no place to run", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("runs elsewhere", "exec/a directory that is a file or missing is ErrExecFailed", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return workdirSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("lets everybody out", "walls/a sandbox sees no process of the host, nor can it signal one", onLocal(changeInfo(func(i *atoll.Info) {
+	newMutant("lets everybody out", "walls/a sandbox can neither see nor signal a process of the host", onLocal(changeInfo(func(i *atoll.Info) {
 		i.Isolation = atoll.IsolationKernel
 	}))),
-	newMutant("has ways out", "network/without a network there is no way out", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
-	newMutant("has a way to the host", "network/without a network there is no way to the host", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
-	newMutant("knows names", "network/without a network no name is known", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
-	newMutant("knows no names", "network/with a network names are known", onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkOn = true }))),
+	newMutant("has ways out", "network/without a network, nothing outside can be reached", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
+	newMutant("has a way to the host", "network/without a network, the host cannot be reached", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
+	newMutant("knows names", "network/without a network, no name resolves", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
+	newMutant("knows no names", "network/with a network, names resolve", onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkOn = true }))),
 	newMutant("drops labels", "birth/Status, Get and List give back what Create was asked for", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unlabelledSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("makes what another was asked for", "birth/the provider can be named, and no other", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("makes what another was asked for", "birth/a spec may name the provider, and no other", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return anyNameProvider{atoll.ProviderLayer{Provider: p}}
 	})),
-	newMutant("never says synced", "watch/Watch replays every sandbox, then says synced, then follows", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("never says synced", "watch/Watch replays every sandbox, then yields synced, then changes", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return unsyncedProvider{atoll.ProviderLayer{Provider: p}}
 	})),
 	newMutant("leaks a goroutine", "exec/exit codes come back", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {

@@ -17,14 +17,14 @@ import (
 // namedPromises are the promises about networks of the backend's own, and about ports
 // that are published.
 var namedPromises = []promise{
-	{"a named network that is not there is ErrNotExist, and named", []need{needNamed}, func(t *testing.T, h *harness) {
+	{"a missing network is ErrNotExist, and the error names it", []need{needNamed}, func(t *testing.T, h *harness) {
 		spec := atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkNamed, Name: "no-such-network"}}
 		h.wantRefused(t, spec, atoll.ErrNotExist)
 		if _, err := h.p.Create(h.newContext(t), h.completeSpec(spec)); err == nil || !strings.Contains(err.Error(), "no-such-network") {
 			t.Errorf("Create: %v, want the network's name in it", err)
 		}
 	}},
-	{"on a named network there is more than loopback, without one there is not", []need{needNamed, needNoNet, needNetwork}, func(t *testing.T, h *harness) {
+	{"a sandbox has more than loopback on a named network only", []need{needNamed, needNoNet, needNetwork}, func(t *testing.T, h *harness) {
 		if got := h.listInterfaces(t, h.plainSandbox(t)); !slices.Equal(got, []string{"lo"}) {
 			t.Errorf("without a network there are %q", got)
 		}
@@ -45,13 +45,13 @@ var namedPromises = []promise{
 			t.Errorf("started again there are %q", got)
 		}
 	}},
-	{"nothing is published that was not asked for", []need{needPublish}, func(t *testing.T, h *harness) {
+	{"only requested ports are published", []need{needPublish}, func(t *testing.T, h *harness) {
 		st := h.getStatus(t, h.createSandbox(t, atoll.Spec{Ports: []atoll.Port{{Port: atoll.AgentPort}}}))
 		if len(st.Ports) > 0 || st.Address != "" {
 			t.Errorf("Status has ports %+v and address %q", st.Ports, st.Address)
 		}
 	}},
-	{"a published port can be reached where Status says, as long as the sandbox runs", []need{needPublish, needNetwork}, func(t *testing.T, h *harness) {
+	{"a published port can be reached at the address in Status while the sandbox runs", []need{needPublish, needNetwork}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Network: h.publishNetwork(), Ports: []atoll.Port{{Port: atoll.AgentPort, Publish: true}, {Port: 80}}})
 		h.checkPublished(t, sb)
 		if !h.p.Info().Caps.Restart {
@@ -68,7 +68,7 @@ var namedPromises = []promise{
 		}
 		h.checkPublished(t, sb)
 	}},
-	{"a host port is the one that was asked for, and one sandbox's only", []need{needPublish, needNetwork}, func(t *testing.T, h *harness) {
+	{"a host port is the requested one, and belongs to one sandbox", []need{needPublish, needNetwork}, func(t *testing.T, h *harness) {
 		const hostPort = 40888
 		spec := atoll.Spec{Network: h.publishNetwork(), Ports: []atoll.Port{{Port: 80, Publish: true, HostPort: hostPort}}}
 		sb := h.createSandbox(t, spec)
@@ -82,7 +82,7 @@ var namedPromises = []promise{
 		}
 		h.createSandbox(t, spec)
 	}},
-	{"a start whose host port is taken is ErrConflict, until it is free", []need{needPublish, needNetwork, needRestart}, func(t *testing.T, h *harness) {
+	{"Start returns ErrConflict while its host port is taken", []need{needPublish, needNetwork, needRestart}, func(t *testing.T, h *harness) {
 		spec := atoll.Spec{Network: h.publishNetwork(), Ports: []atoll.Port{{Port: 80, Publish: true, HostPort: 40889}}}
 		sb := h.createSandbox(t, spec)
 		if err := sb.Stop(h.newContext(t), 0); err != nil {

@@ -16,26 +16,26 @@ import (
 )
 
 var networkPromises = []promise{
-	{"without a network there is no way to the host", []need{needNoNet}, func(t *testing.T, h *harness) {
+	{"without a network, the host cannot be reached", []need{needNoNet}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, addr := range listenEverywhere(t) {
 			h.checkUnreachable(t, sb, addr)
 		}
 	}},
-	{"without a network there is no way out", []need{needNoNet}, func(t *testing.T, h *harness) {
+	{"without a network, nothing outside can be reached", []need{needNoNet}, func(t *testing.T, h *harness) {
 		addrs := outsideAddresses(t)
 		sb := h.plainSandbox(t)
 		for _, addr := range addrs {
 			h.checkUnreachable(t, sb, addr)
 		}
 	}},
-	{"without a network no name is known", []need{needNoNet}, func(t *testing.T, h *harness) {
+	{"without a network, no name resolves", []need{needNoNet}, func(t *testing.T, h *harness) {
 		name := knownName(t)
 		if ips := h.resolveName(t, h.plainSandbox(t), name); len(ips) > 0 {
 			t.Errorf("%s is known to be %q", name, ips)
 		}
 	}},
-	{"with a network names are known", []need{needNet}, func(t *testing.T, h *harness) {
+	{"with a network, names resolve", []need{needNet}, func(t *testing.T, h *harness) {
 		name := knownName(t)
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		ips := h.resolveName(t, sb, name)
@@ -48,19 +48,19 @@ var networkPromises = []promise{
 			}
 		}
 	}},
-	{"with a network there is still no way to the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+	{"with a network, the host cannot be reached either", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		for _, addr := range append(listenEverywhere(t), "169.254.169.254:80") {
 			h.checkUnreachable(t, sb, addr)
 		}
 	}},
-	{"with a network what is allowed can be reached, the host too", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+	{"with a network, allowed addresses can be reached, also of the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
 		for _, addr := range listenOutside(t) {
 			sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
 			h.checkReachable(t, sb, addr)
 		}
 	}},
-	{"Stop waits for no server that does not read", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+	{"Stop does not wait for a server that does not read", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
 		addr := listenOutside(t)[0] // nobody accepts
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
 		_, scr := h.startReady(t, sb, scriptCommand("pour", addr.Addr().String(), int(addr.Port())))
@@ -75,7 +75,7 @@ var networkPromises = []promise{
 		})
 		h.waitForState(t, sb, atoll.StateStopped)
 	}},
-	{"with an egress list what is on it can be reached, and nothing else", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
+	{"with an egress list, only addresses on it can be reached", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
 		other := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
 		for _, addr := range listenOutside(t) {
 			sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
@@ -88,7 +88,7 @@ var networkPromises = []promise{
 		port := h.startEchoServer(t, sb)
 		h.waitUntil(t, h.shortLimit(), func() error { return h.connectFromInside(t, sb, "127.0.0.1", port) })
 	}},
-	{"one sandbox's loopback is not another's", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"each sandbox has a loopback of its own", []need{needWalls}, func(t *testing.T, h *harness) {
 		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		port := h.startEchoServer(t, a)
 		h.waitUntil(t, h.shortLimit(), func() error { return h.connectFromInside(t, a, "127.0.0.1", port) })

@@ -15,7 +15,7 @@ import (
 )
 
 var outputPromises = []promise{
-	{"one who attaches late reads from the first byte", nil, func(t *testing.T, h *harness) {
+	{"a late Attach reads from the first byte", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.startProcess(t, sb, scriptCommand("both", "out", "err"))
 		h.waitExit(t, p)
@@ -29,7 +29,7 @@ var outputPromises = []promise{
 			}
 		}
 	}},
-	{"one may attach from any offset, or from now", nil, func(t *testing.T, h *harness) {
+	{"Attach starts at any offset, or from now", nil, func(t *testing.T, h *harness) {
 		p := h.startProcess(t, h.plainSandbox(t), scriptCommand("lines", 5))
 		h.waitExit(t, p)
 		for from, want := range map[int64]string{0: "1\n2\n3\n4\n5\n", 4: "3\n4\n5\n", 10: "", atoll.FromNow: ""} {
@@ -40,7 +40,7 @@ var outputPromises = []promise{
 			}
 		}
 	}},
-	{"FromNow skips what was written before and gets what comes", nil, func(t *testing.T, h *harness) {
+	{"FromNow skips earlier output and delivers later output", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.startProcess(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 		h.typeText(t, p, "before", "before")
@@ -60,7 +60,7 @@ var outputPromises = []promise{
 			t.Errorf("got %q, want only what came after", scr.readText())
 		}
 	}},
-	{"NoFollow delivers what there is and returns", nil, func(t *testing.T, h *harness) {
+	{"NoFollow delivers the output so far and returns", nil, func(t *testing.T, h *harness) {
 		p, _ := h.startReady(t, h.plainSandbox(t), scriptCommand("ready"))
 		scr := newScreen()
 		runWithin(t, h.shortLimit(), "Attach with NoFollow", func() {
@@ -72,7 +72,7 @@ var outputPromises = []promise{
 			t.Errorf("got %q", scr.readText())
 		}
 	}},
-	{"many attach at once and each gets everything", nil, func(t *testing.T, h *harness) {
+	{"many attachments at once each get everything", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.startProcess(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 		data := patternBytes(700 << 10)
@@ -99,7 +99,7 @@ var outputPromises = []promise{
 			}
 		}
 	}},
-	{"an attachment takes the place of an earlier one of its name, and of no other", nil, func(t *testing.T, h *harness) {
+	{"an attachment replaces an earlier one of its name, and no other", nil, func(t *testing.T, h *harness) {
 		p := h.startProcess(t, h.plainSandbox(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 		h.typeText(t, p, "one ", "one ")
 		ends := map[string]chan error{}
@@ -131,7 +131,7 @@ var outputPromises = []promise{
 			t.Errorf("Attach with too long a name: %v, want ErrInvalid", err)
 		}
 	}},
-	{"stdin can be attached later, by one after the other, and its end closes it", nil, func(t *testing.T, h *harness) {
+	{"stdin can be attached later and repeatedly, and its end closes it", nil, func(t *testing.T, h *harness) {
 		p := h.startProcess(t, h.plainSandbox(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 		h.typeText(t, p, "one ", "one ")
 		h.typeText(t, p, "two ", "one two ")
@@ -146,7 +146,7 @@ var outputPromises = []promise{
 			t.Errorf("exit is %v", exit)
 		}
 	}},
-	{"an Attach of stdin alone returns when that has been passed on, or the process has ended", nil, func(t *testing.T, h *harness) {
+	{"an Attach of stdin alone returns when its input was delivered or the process has ended", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cat := programCommand("cat")
 		cat.OpenStdin = true
@@ -169,7 +169,7 @@ var outputPromises = []promise{
 			}
 		})
 	}},
-	{"an Attach whose context ends detaches and the process lives", nil, func(t *testing.T, h *harness) {
+	{"an Attach whose context ends detaches and leaves the process running", nil, func(t *testing.T, h *harness) {
 		p, _ := h.startReady(t, h.plainSandbox(t), scriptCommand("ready"))
 		ctx, cancel := context.WithCancel(h.newContext(t))
 		scr := newScreen()
@@ -183,7 +183,7 @@ var outputPromises = []promise{
 		}
 		h.waitExit(t, p)
 	}},
-	{"8 MiB that nobody reads hold nothing up", nil, func(t *testing.T, h *harness) {
+	{"8 MiB of unread output block nothing", nil, func(t *testing.T, h *harness) {
 		p := h.startProcess(t, h.plainSandbox(t), scriptCommand("zeros", 8<<20))
 		if exit := h.waitExit(t, p); exit.Code != 0 {
 			t.Errorf("exit is %v", exit)
@@ -196,7 +196,7 @@ var outputPromises = []promise{
 			t.Errorf("%d bytes were kept, want the last %d", got.n, atoll.DefaultOutputLimit)
 		}
 	}},
-	{"what was dropped is told before what is left", nil, func(t *testing.T, h *harness) {
+	{"Attach reports dropped output before it delivers the rest", nil, func(t *testing.T, h *harness) {
 		sb := h.ownSandbox(t)
 		cmd := scriptCommand("zeros", 1<<20)
 		cmd.OutputLimit = 64 << 10
@@ -218,7 +218,7 @@ var outputPromises = []promise{
 			}
 		}
 	}},
-	{"an attached reader that is slow holds the process back and misses nothing", nil, func(t *testing.T, h *harness) {
+	{"a slow attached reader slows the process down and misses nothing", nil, func(t *testing.T, h *harness) {
 		const size = 64 << 20 // more than all buffers on the way
 		w := &gatedWriter{open: make(chan struct{})}
 		cmd := scriptCommand("zeros", size)
@@ -234,7 +234,7 @@ var outputPromises = []promise{
 			t.Errorf("the writer got %d bytes, want %d", w.n, size)
 		}
 	}},
-	{"one who reads stdout only is not held up by stderr", nil, func(t *testing.T, h *harness) {
+	{"stderr does not block a reader of stdout alone", nil, func(t *testing.T, h *harness) {
 		scr := newScreen()
 		cmd := scriptCommand("both", "out", strings.Repeat("e", 100<<10))
 		cmd.Stdout = scr
@@ -243,7 +243,7 @@ var outputPromises = []promise{
 			t.Errorf("stdout is %q", scr.readText())
 		}
 	}},
-	{"Capture keeps the beginning and says that there was more", nil, func(t *testing.T, h *harness) {
+	{"Capture keeps the beginning and reports truncation", nil, func(t *testing.T, h *harness) {
 		res, err := atoll.Capture(h.newContext(t), h.plainSandbox(t), scriptCommand("lines", 1000), 10)
 		if err != nil || string(res.Stdout) != "1\n2\n3\n4\n5\n" || !res.StdoutTruncated || res.StderrTruncated {
 			t.Errorf("Capture = %+v, %v", res, err)

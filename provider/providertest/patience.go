@@ -13,12 +13,12 @@ const patienceGroup = "patience"
 
 // patiencePromises are the promises of times that no option shortens.
 var patiencePromises = []promise{
-	{"AutoRemove removes it a while after its main process ended", nil, func(t *testing.T, h *harness) {
+	{"AutoRemove removes the sandbox some time after its main process ended", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 0), AutoRemove: true})
 		h.waitForState(t, sb, atoll.StateStopped)
 		h.waitUntilGone(t, sb, h.shortLimit()+atoll.AutoRemoveLinger)
 	}},
-	{"an AutoRemove sandbox whose maker was killed goes a while after its main process, with its volume", []need{needElsewhere}, func(t *testing.T, h *harness) {
+	{"AutoRemove removes a sandbox whose creator was killed, with its volume", []need{needElsewhere}, func(t *testing.T, h *harness) {
 		p, sb, _ := h.abandonSandbox(t, atoll.Spec{Cmd: scriptArgs("ready"), AutoRemove: true})
 		if h.p.Info().Caps.Survives {
 			main, err := sb.Process(h.newContext(t), atoll.MainProcess)
@@ -33,7 +33,7 @@ var patiencePromises = []promise{
 		_, err := sb.Status(h.newContext(t))
 		wantKind(t, "Status", err, atoll.ErrNotFound)
 	}},
-	{"Stop with a negative grace gives the default one", nil, func(t *testing.T, h *harness) {
+	{"Stop with a negative grace uses the default", nil, func(t *testing.T, h *harness) {
 		if testing.Short() {
 			t.Skipf("-short: it takes %v", atoll.DefaultStopGrace)
 		}

@@ -59,7 +59,7 @@ var pausePromises = []promise{
 			wantKind(t, "Exec", err, atoll.ErrStopped, atoll.ErrConflict)
 		})
 	}},
-	{"a time limit that is over while the sandbox is paused ends the command when it is resumed", []need{needPause}, func(t *testing.T, h *harness) {
+	{"a time limit that passes during a pause ends the command on Resume", []need{needPause}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cmd := scriptCommand("ready")
 		cmd.Timeout = atoll.Duration(300 * time.Millisecond)
@@ -76,7 +76,7 @@ var pausePromises = []promise{
 			t.Errorf("exit is %v", exit)
 		}
 	}},
-	{"nobody waits in vain for a paused sandbox", []need{needPause}, func(t *testing.T, h *harness) {
+	{"calls to a paused sandbox return in time", []need{needPause}, func(t *testing.T, h *harness) {
 		sb, caps, port, elsewhere := h.plainSandbox(t), h.p.Info().Caps, 0, h.rootFile("f")
 		if caps.Dial {
 			port = h.startEchoServer(t, sb)

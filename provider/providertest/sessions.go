@@ -14,7 +14,7 @@ import (
 )
 
 var sessionPromises = []promise{
-	{"of all who open a session at once, one makes its sandbox, and all have it", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"concurrent opens of a session create one sandbox and share it", []need{needSessions}, func(t *testing.T, h *harness) {
 		const openers = 10
 		opened := make([]session.Opened, openers)
 		var all sync.WaitGroup
@@ -45,7 +45,7 @@ var sessionPromises = []promise{
 			t.Errorf("%d have made a sandbox, there are %d; want one", made, len(ids))
 		}
 	}},
-	{"a session's sandbox is what was asked for, runs, and is kept", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"a session's sandbox matches its spec, runs, and is retained", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.sessionSpec("one")
 		spec.Sandbox.Env, spec.Sandbox.Labels = []string{"COLOUR=blue"}, map[string]string{"team": "a"}
 		spec.Workflow, spec.IdleTimeout, spec.MaxLifetime = "parent", atoll.Duration(20*time.Minute), atoll.Duration(3*time.Hour)
@@ -91,7 +91,7 @@ var sessionPromises = []promise{
 			t.Errorf("opened again it is %+v", again)
 		}
 	}},
-	{"a sandbox that has stopped is started again with its files, and it is told", []need{needSessions, needRestart, needFiles}, func(t *testing.T, h *harness) {
+	{"OpenSession starts a stopped sandbox again with its files, and reports it", []need{needSessions, needRestart, needFiles}, func(t *testing.T, h *harness) {
 		o, sb := h.openSession(t, h.sessionSpec("one"))
 		h.writeFile(t, sb, "kept", "kept")
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -105,7 +105,7 @@ var sessionPromises = []promise{
 			h.checkContent(t, sb, "kept", "kept")
 		}
 	}},
-	{"a sandbox that is paused is resumed", []need{needSessions, needPause}, func(t *testing.T, h *harness) {
+	{"OpenSession resumes a paused sandbox", []need{needSessions, needPause}, func(t *testing.T, h *harness) {
 		o, sb := h.openSession(t, h.sessionSpec("one"))
 		if err := atoll.Pause(h.newContext(t), sb); err != nil {
 			t.Fatalf("Pause: %v", err)
@@ -116,7 +116,7 @@ var sessionPromises = []promise{
 		}
 		h.runForOutput(t, sb, programCommand("echo", "runs"))
 	}},
-	{"a sandbox that is gone is replaced, and it is told", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"OpenSession replaces a removed sandbox, and reports it", []need{needSessions}, func(t *testing.T, h *harness) {
 		o, sb := h.openSession(t, h.sessionSpec("one"))
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
@@ -133,7 +133,7 @@ var sessionPromises = []promise{
 			t.Errorf("a session without a sandbox is listed: %+v", all)
 		}
 	}},
-	{"a session whose sandbox cannot be made is none", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"OpenSession leaves no session if it cannot create the sandbox", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.sessionSpec("one")
 		spec.Sandbox.Mounts = []atoll.Mount{{Type: atoll.MountBind, Source: "/none/none", Target: "/x"}}
 		if o, err := session.Open(h.newContext(t), h.p, spec); err == nil {
@@ -145,7 +145,7 @@ var sessionPromises = []promise{
 		}
 		h.openSession(t, h.sessionSpec("one"))
 	}},
-	{"EndScope ends what belongs to a run, and nothing else", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"EndScope ends the sessions of a run, and no others", []need{needSessions}, func(t *testing.T, h *harness) {
 		agent := h.sessionSpec("a1")
 		agent.Scope.Kind, agent.Workflow = session.ScopeAgent, "w1"
 		other := h.sessionSpec("w1")
@@ -165,7 +165,7 @@ var sessionPromises = []promise{
 			t.Errorf("the sessions that are left are %+v", all)
 		}
 	}},
-	{"a session that nobody uses ends, and one that is used does not", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"an unused session ends, and a used one does not", []need{needSessions}, func(t *testing.T, h *harness) {
 		lonely, busy := h.sessionSpec("lonely"), h.sessionSpec("busy")
 		idle := h.idleTimeout()
 		lonely.IdleTimeout, busy.IdleTimeout = atoll.Duration(idle), atoll.Duration(idle)
@@ -186,7 +186,7 @@ var sessionPromises = []promise{
 			t.Errorf("Sessions = %+v, want the busy one", all)
 		}
 	}},
-	{"who opens a session uses its sandbox", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"opening a session counts as use of its sandbox", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.sessionSpec("one")
 		idle := h.idleTimeout()
 		spec.IdleTimeout = atoll.Duration(idle)
@@ -197,7 +197,7 @@ var sessionPromises = []promise{
 			}
 		}
 	}},
-	{"a session whose time is over ends, whatever it does", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"a session ends at its maximum lifetime, also in use", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.sessionSpec("short")
 		spec.MaxLifetime = atoll.Duration(2 * h.idleTimeout())
 		_, sb := h.openSession(t, spec)
@@ -223,7 +223,7 @@ var sessionPromises = []promise{
 			t.Errorf("Sessions = %+v after it was closed there", all)
 		}
 	}},
-	{"what makes no sense is refused", []need{needSessions}, func(t *testing.T, h *harness) {
+	{"OpenSession refuses an invalid spec", []need{needSessions}, func(t *testing.T, h *harness) {
 		for what, change := range map[string]func(*session.Spec){
 			"no kind":             func(s *session.Spec) { s.Scope.Kind = "" },
 			"a kind that is none": func(s *session.Spec) { s.Scope.Kind = "team" },

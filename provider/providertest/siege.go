@@ -15,22 +15,22 @@ import (
 // A hostile program takes all that it can get. It gets what its sandbox has; another
 // sandbox answers meanwhile, and afterwards it can be removed, with all that it made.
 var siegePromises = []promise{
-	{"a fork bomb is its sandbox's own matter", []need{needWalls, needProcs}, func(t *testing.T, h *harness) {
+	{"a fork bomb exhausts only its own sandbox", []need{needWalls, needProcs}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Processes: 64}, func(in *attacker) { in.startAttack(t, "forks") })
 	}},
-	{"a program that takes all memory, again and again, takes its sandbox's", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
+	{"a program that repeatedly takes all memory exhausts only its own sandbox", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
 			in.startAttack(t, "memory")
 			in.running = nil // it may be what is killed for lack of memory
 		})
 	}},
-	{"a program that fills every directory fills its sandbox's disk", []need{needWalls, needDisk}, func(t *testing.T, h *harness) {
+	{"a program that fills every directory fills only its own sandbox's disk", []need{needWalls, needDisk}, func(t *testing.T, h *harness) {
 		const room, slack = 32 << 20, 16 << 20
 		h.attackResources(t, atoll.Resources{Disk: room}, func(in *attacker) {
 			in.checkAttackFails(t, "disk", strconv.Itoa(room+slack), "/var/tmp", "/tmp", "/root", "/run", "/opt", "/etc", "/")
 		})
 	}},
-	{"a program that fills what is kept in memory fills its sandbox's", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
+	{"a program that fills file systems in memory exhausts only its own sandbox", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
 			res, err := atoll.Capture(h.newContext(t), in.sb, in.attackCommand("disk", strconv.Itoa(256<<20), "/dev/shm", "/dev", "/sys/fs/cgroup", "/run/lock"), 1<<10)
 			if err != nil {
@@ -40,16 +40,16 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"a flood of output, which nobody reads, drowns nobody", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a flood of unread output does not slow down other sandboxes", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			in.startAttack(t, "output")
 			h.startProcess(t, in.sb, in.attackCommand("output"))
 		})
 	}},
-	{"who takes all descriptors takes those of his sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a program that opens all descriptors exhausts only its own sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) { in.startAttack(t, "handles") })
 	}},
-	{"who takes all watches of files takes those of his sandbox", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
+	{"a program that takes all file watches exhausts only its own sandbox", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			in.startAttack(t, "watches")
 			sb := h.plainSandbox(t)
@@ -61,7 +61,7 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"connections that a server inside accepts, and keeps, are the caller's to close", []need{needWalls, needDial}, func(t *testing.T, h *harness) {
+	{"connections that a server inside keeps open do not slow down other sandboxes", []need{needWalls, needDial}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			port := freePort(t)
 			in.startAttack(t, "silent", strconv.Itoa(port))
@@ -77,7 +77,7 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"connections out of a sandbox, however many, keep nobody from it", []need{needWalls, needNet}, func(t *testing.T, h *harness) {
+	{"many connections out of a sandbox do not block calls to it", []need{needWalls, needNet}, func(t *testing.T, h *harness) {
 		to := listenOutside(t)[0] // nobody accepts
 		open := atoll.Network{Mode: atoll.NetworkOn, Allow: []string{to.Addr().String()}}
 		neighbour := h.createSandbox(t, atoll.Spec{Network: open})
@@ -90,7 +90,7 @@ var siegePromises = []promise{
 			h.checkReachable(t, neighbour, listenOutside(t)[0])
 		})
 	}},
-	{"a program that stops all others keeps no call from its end", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"calls return although a program stops all others in the sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			in.startAttack(t, "stops")
 			for what, call := range map[string]func(context.Context) error{
@@ -106,7 +106,7 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"directories too deep for any name can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"directories deeper than any path can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			const depth = 300 // 75 KiB, where a name has 4
 			h.runForOutput(t, in.sb, programCommand("mkdir", "-p", "/work/api", "/work/left", "/tmp/left"))

@@ -12,7 +12,7 @@ import (
 )
 
 var snapshotPromises = []promise{
-	{"a snapshot holds the files of that moment, and can be started from many times", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
+	{"a snapshot holds the files of its moment, and many sandboxes can start from it", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Name: "original", Env: []string{"A=b"}})
 		if h.runForCode(t, sb, scriptCommand("store", "/atoll-snap", "before")) != 0 {
 			t.Fatal("the process could not write")
@@ -113,7 +113,7 @@ var snapshotPromises = []promise{
 			h.runForOutput(t, sb, programCommand("echo", "works"))
 		}
 	}},
-	{"files in use do not keep a snapshot from being taken", []need{needSnapshot, needFiles}, func(t *testing.T, h *harness) {
+	{"TakeSnapshot succeeds while files are in use", []need{needSnapshot, needFiles}, func(t *testing.T, h *harness) {
 		sb, name, data := h.plainSandbox(t), h.rootFile("big"), patternBytes(16<<20)
 		if err := atoll.WriteFile(h.newContext(t), sb, name, data, 0); err != nil {
 			t.Fatalf("WriteFile: %v", err)
@@ -146,7 +146,7 @@ var snapshotPromises = []promise{
 			}
 		}
 	}},
-	{"a stopped sandbox has nothing to take a snapshot of", []need{needSnapshot}, func(t *testing.T, h *harness) {
+	{"TakeSnapshot of a stopped sandbox is ErrStopped", []need{needSnapshot}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)

@@ -94,7 +94,7 @@ var stepPromises = []promise{
 			h.runForOutput(t, h.createSandbox(t, spec), programCommand("echo", "works"))
 		})
 	}},
-	{"whichever step of a creation fails, the data volume that was kept stays", []need{needSteps, needVolumes, needFiles}, func(t *testing.T, h *harness) {
+	{"whichever step of a creation fails, a retained data volume stays", []need{needSteps, needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
 			first := h.createSandbox(t, atoll.Spec{Name: "laden"})
 			h.writeFile(t, first, "kept", "kept")
@@ -107,7 +107,7 @@ var stepPromises = []promise{
 			h.checkContent(t, h.createSandbox(t, spec), "kept", "kept")
 		})
 	}},
-	{"whichever step of a start fails, the sandbox is what it was and can be started again", []need{needSteps, needRestart}, func(t *testing.T, h *harness) {
+	{"whichever step of a start fails, the sandbox keeps its files and can be started again", []need{needSteps, needRestart}, func(t *testing.T, h *harness) {
 		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
 			sb := h.createSandbox(t, h.demandingSpec())
 			h.waitForOutput(t, sb, "ready\n")

@@ -16,12 +16,12 @@ import (
 
 var subPromises = []promise{
 	{"names are relative to the directory, and paths are absolute", []need{needFiles}, subNames},
-	{"the directory is found at each call, by following links, and never made, moved or removed", []need{needFiles}, subFound},
-	{"neither .., nor an absolute name, nor a link leads out of the directory, by any call", []need{needFiles}, subEscapes},
+	{"each call looks up the directory, follows links to it, and never makes, moves or removes it", []need{needFiles}, subFound},
+	{"no call leaves the directory by .., an absolute name or a link", []need{needFiles}, subEscapes},
 	{"links that stay in the directory are followed, absolute ones too", []need{needFiles}, subLinks},
-	{"a directory of a directory is confined to both", []need{needFiles}, subNested},
-	{"what is mounted below the directory is below it", []need{needFiles, needVolumes}, subMounts},
-	{"the work directory of a sandbox that is stopped is confined too", []need{needFiles, needVolumes}, func(t *testing.T, h *harness) {
+	{"a nested directory is confined to both directories", []need{needFiles}, subNested},
+	{"a mount below the directory belongs to it", []need{needFiles, needVolumes}, subMounts},
+	{"the work directory of a stopped sandbox is confined too", []need{needFiles, needVolumes}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.newConfinedDir(t, sb, "/work")
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -29,8 +29,8 @@ var subPromises = []promise{
 		}
 		p.checkDenied(t, h)
 	}},
-	{"a process that puts links where directories were leads nothing out", []need{needFiles}, raceLinks},
-	{"what is confined ends as the rest does", []need{needFiles}, func(t *testing.T, h *harness) {
+	{"a process that swaps directories for links leads no call out", []need{needFiles}, raceLinks},
+	{"calls to a confined directory end with their context and their sandbox", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "in/f", "x")
 		in := atoll.SubFiles(atoll.Files(sb), "in")

@@ -39,7 +39,7 @@ var timePromises = []promise{
 			t.Errorf("%d processes run", len(all))
 		}
 	}},
-	{"Wait with an ended context returns and the process lives", nil, func(t *testing.T, h *harness) {
+	{"Wait with an ended context returns and leaves the process running", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		ctx, cancel := context.WithTimeout(h.newContext(t), aMoment)
@@ -55,7 +55,7 @@ var timePromises = []promise{
 			t.Errorf("exit is %v", exit)
 		}
 	}},
-	{"many may wait, and Wait after the end returns at once", nil, func(t *testing.T, h *harness) {
+	{"many callers may wait, and Wait after the end returns at once", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		exits := make([]atoll.Exit, 8)
@@ -117,14 +117,14 @@ var timePromises = []promise{
 			t.Errorf("it took %v", took)
 		}
 	}},
-	{"Timeout leaves alone what ends in time", nil, func(t *testing.T, h *harness) {
+	{"Timeout does not affect a process that ends in time", nil, func(t *testing.T, h *harness) {
 		cmd := scriptCommand("exit", 3)
 		cmd.Timeout = atoll.Duration(h.longLimit())
 		if exit := h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd)); exit.Code != 3 || exit.TimedOut {
 			t.Errorf("exit is %+v, want code 3", exit)
 		}
 	}},
-	{"Timeout holds when nobody waits", nil, func(t *testing.T, h *harness) {
+	{"Timeout applies when nobody waits", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cmd := scriptCommand("ready")
 		cmd.Timeout = atoll.Duration(aMoment)

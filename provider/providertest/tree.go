@@ -45,7 +45,7 @@ var treePromises = []promise{
 		}
 		h.waitUntilDead(t, sb, scr.readText())
 	}},
-	{"a child that holds the output does not hold Wait", nil, func(t *testing.T, h *harness) {
+	{"a child that holds the output open does not delay Wait", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		begin := time.Now()
 		p, scr := h.startReady(t, sb, scriptCommand("orphan"))
@@ -57,7 +57,7 @@ var treePromises = []promise{
 		}
 		h.checkAlive(t, sb, scr.readText())
 	}},
-	{"a child that holds the output does not hold Attach", nil, func(t *testing.T, h *harness) {
+	{"a child that holds the output open does not delay Attach", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.startProcess(t, sb, scriptCommand("orphan"))
 		scr := newScreen()

@@ -12,23 +12,23 @@ import (
 )
 
 var truthPromises = []promise{
-	{"Status.Caps are those of Info", nil, func(t *testing.T, h *harness) {
+	{"Status.Caps equals Info.Caps", nil, func(t *testing.T, h *harness) {
 		if got, want := h.getStatus(t, h.plainSandbox(t)).Caps, h.p.Info().Caps; got != want {
 			t.Errorf("Status.Caps = %+v, Info().Caps = %+v", got, want)
 		}
 	}},
-	{"each optional ability is there exactly when its cap is", nil, func(t *testing.T, h *harness) {
+	{"each optional ability works exactly if its cap is set", nil, func(t *testing.T, h *harness) {
 		checkAbilities(t, h, h.plainSandbox(t))
 	}},
-	{"a sandbox that Get finds has the abilities of one that Create made", nil, func(t *testing.T, h *harness) {
+	{"a sandbox from Get has the abilities of one from Create", nil, func(t *testing.T, h *harness) {
 		sb, err := h.p.Get(h.newContext(t), h.plainSandbox(t).ID())
 		if err != nil {
 			t.Fatalf("Get: %v", err)
 		}
 		checkAbilities(t, h, sb)
 	}},
-	{"each wish of a spec is refused exactly when its cap is missing", nil, checkWishes},
-	{"the stores are there exactly when their caps are", nil, func(t *testing.T, h *harness) {
+	{"Create refuses a feature of a spec exactly if its cap is missing", nil, checkWishes},
+	{"the stores work exactly if their caps are set", nil, func(t *testing.T, h *harness) {
 		caps := h.p.Info().Caps
 		_, err := atoll.Volumes(h.newContext(t), h.p, "")
 		checkCap(t, "Volumes", caps.Volumes, err)
@@ -80,7 +80,7 @@ var truthPromises = []promise{
 			wantKind(t, "RemoveSnapshot", err, atoll.ErrUnsupported)
 		}
 	}},
-	{"Restart tells whether a stopped sandbox can start again", nil, func(t *testing.T, h *harness) {
+	{"Caps.Restart says whether a stopped sandbox can start again", nil, func(t *testing.T, h *harness) {
 		caps := h.p.Info().Caps
 		if caps.Durable != atoll.DurableNone && !caps.Restart {
 			t.Errorf("Durable is %q, and there is no start", caps.Durable)

@@ -10,7 +10,7 @@ import (
 )
 
 var ttyPromises = []promise{
-	{"a command with a terminal has one of the size asked for", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"the terminal of a command has the requested size", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if code := h.runForCode(t, sb, onTTY(scriptCommand("istty"))); code != 0 {
 			t.Errorf("stdin, stdout and stderr are no terminals: exit %d", code)
@@ -21,7 +21,7 @@ var ttyPromises = []promise{
 			t.Errorf("stty size printed %q, want 33 111", got)
 		}
 	}},
-	{"a command without one has none", nil, func(t *testing.T, h *harness) {
+	{"a command without TTY has no terminal", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if code := h.runForCode(t, sb, scriptCommand("istty")); code == 0 {
 			t.Error("it has a terminal")
@@ -47,7 +47,7 @@ var ttyPromises = []promise{
 		h.killProcess(t, p)
 		wantKind(t, "Resize after the end", atoll.Resize(h.newContext(t), p, atoll.Size{Rows: 1, Cols: 1}), atoll.ErrStopped)
 	}},
-	{"what is typed is echoed, and lines end in CR LF", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"a terminal echoes input, and lines end in CR LF", []need{needTTY}, func(t *testing.T, h *harness) {
 		_, w, scr := h.startOnTerminal(t, h.plainSandbox(t), programCommand("cat"))
 		io.WriteString(w, "hello\r")
 		scr.waitForText(t, h, "hello\r\nhello\r\n")
@@ -103,7 +103,7 @@ var ttyPromises = []promise{
 			t.Errorf("the terminal showed %q", again.readText())
 		}
 	}},
-	{"a terminal can be left and attached to again, from its first byte", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"an Attach to a terminal reads from its first byte again", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cmd := programCommand("cat")
 		cmd.TTY, cmd.OpenStdin = &atoll.Size{Rows: 24, Cols: 80}, true
@@ -112,7 +112,7 @@ var ttyPromises = []promise{
 		h.typeText(t, p, "two\r", "one\r\none\r\ntwo\r\ntwo\r\n")
 		h.killProcess(t, p)
 	}},
-	{"what a process prints last on its terminal is not lost", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"the last output on a terminal is not lost", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for i := range 10 {
 			res := h.runCommand(t, sb, onTTY(scriptCommand("lines", 2000)))
@@ -121,7 +121,7 @@ var ttyPromises = []promise{
 			}
 		}
 	}},
-	{"no command is the user's shell", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"a terminal without arguments runs the user's shell", []need{needTTY}, func(t *testing.T, h *harness) {
 		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), &atoll.Command{})
 		io.WriteString(w, "echo one''word\r")
 		scr.waitForText(t, h, "oneword\r\n")
@@ -130,7 +130,7 @@ var ttyPromises = []promise{
 			t.Errorf("exit is %+v, want code 7", exit)
 		}
 	}},
-	{"no command is one process, whose arguments are that shell", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"a terminal without arguments is one process, whose arguments name the shell", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.ownSandbox(t)
 		p := h.startProcess(t, sb, onTTY(&atoll.Command{}))
 		all, err := atoll.Processes(h.newContext(t), sb)
@@ -145,7 +145,7 @@ var ttyPromises = []promise{
 		}
 		h.killProcess(t, p)
 	}},
-	{"^Z stops the foreground job and gives the shell its terminal back", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"^Z stops the foreground job and returns the terminal to the shell", []need{needTTY}, func(t *testing.T, h *harness) {
 		for range 2 {
 			if h.suspendJob(t) {
 				return
@@ -153,13 +153,13 @@ var ttyPromises = []promise{
 		}
 		t.Error("^Z does not give the shell its terminal back")
 	}},
-	{"a terminal's shell that is killed takes its jobs with it", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"SIGKILL to the shell of a terminal ends its jobs", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, scr := h.startReady(t, sb, onTTY(scriptCommand("family")))
 		h.killProcess(t, p)
 		h.waitUntilDead(t, sb, scr.readText())
 	}},
-	{"a terminal's process that is hung up on takes what is in the foreground with it", []need{needTTY}, func(t *testing.T, h *harness) {
+	{"SIGHUP to the process of a terminal ends its foreground jobs", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, scr := h.startReady(t, sb, onTTY(scriptCommand("family")))
 		if err := p.Signal(h.newContext(t), atoll.SIGHUP); err != nil {

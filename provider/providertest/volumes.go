@@ -13,7 +13,7 @@ import (
 )
 
 var volumePromises = []promise{
-	{"Remove keeps the data volume for the next sandbox of the id", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+	{"Remove retains the data volume for the next sandbox with the id", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "kept", "kept")
 		if err := sb.Remove(h.newContext(t)); err != nil {
@@ -38,7 +38,7 @@ var volumePromises = []promise{
 		again := h.createSandbox(t, atoll.Spec{ID: sb.ID()})
 		h.checkMissing(t, again, "dropped")
 	}},
-	{"RemoveVolumes deletes the data volume also when the sandbox was removed before", []need{needVolumes}, func(t *testing.T, h *harness) {
+	{"RemoveVolumes deletes the data volume of a removed sandbox too", []need{needVolumes}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for _, opts := range [][]atoll.RemoveOption{nil, {atoll.RemoveVolumes()}, {atoll.RemoveVolumes()}, nil} {
 			if err := sb.Remove(h.newContext(t), opts...); err != nil {
@@ -49,7 +49,7 @@ var volumePromises = []promise{
 			}
 		}
 	}},
-	{"a Create that fails, or whose context ends, leaves the data volume that was kept", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+	{"a Create that fails, or whose context ends, leaves a retained data volume", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "kept", "kept")
 		if err := sb.Remove(h.newContext(t)); err != nil {
@@ -75,7 +75,7 @@ var volumePromises = []promise{
 		}
 		h.checkContent(t, h.createSandbox(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
 	}},
-	{"a data volume that was kept can be removed by name", []need{needVolumes}, func(t *testing.T, h *harness) {
+	{"a retained data volume can be removed by name", []need{needVolumes}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		name := "data-" + sb.ID()
 		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.newContext(t), h.p, atoll.DefaultProject, name), atoll.ErrConflict)
@@ -114,7 +114,7 @@ var volumePromises = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 	}},
-	{"the volumes of a sandbox are in use, whichever program made it", []need{needVolumes, needFiles, needElsewhere}, func(t *testing.T, h *harness) {
+	{"the volumes of a sandbox are in use, whichever program created it", []need{needVolumes, needFiles, needElsewhere}, func(t *testing.T, h *harness) {
 		open, id, _, kill := h.createElsewhere(t, atoll.Spec{
 			Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}},
 			Cmd:    scriptArgs("stay", "kept", "kept", "cache/kept"),
@@ -142,7 +142,7 @@ var volumePromises = []promise{
 			t.Errorf("RemoveVolume: %v", err)
 		}
 	}},
-	{"the data volume of a sandbox is nobody else's", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+	{"no sandbox can mount the data volume of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		h.writeFile(t, sb, "kept", "kept")
 		other := func(id string) atoll.Spec {
@@ -158,7 +158,7 @@ var volumePromises = []promise{
 		h.wantRefused(t, other(none), atoll.ErrInvalid)
 		h.checkNoVolume(t, "data-"+none)
 	}},
-	{"the data volume of a sandbox is not that of another project", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+	{"a sandbox of another project does not get the data volume", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Project: "one"})
 		h.writeFile(t, sb, "kept", "of one")
 		if err := sb.Remove(h.newContext(t)); err != nil {
@@ -175,7 +175,7 @@ var volumePromises = []promise{
 		}
 		h.checkContent(t, h.createSandbox(t, atoll.Spec{ID: sb.ID(), Project: "one"}), "kept", "of one")
 	}},
-	{"a named volume of one project is not that of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+	{"projects do not share named volumes", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		a := h.createSandbox(t, atoll.Spec{Mounts: mounts, Project: "one"})
 		b := h.createSandbox(t, atoll.Spec{Mounts: mounts, Project: "two"})
@@ -272,7 +272,7 @@ var volumePromises = []promise{
 			t.Errorf("after Remove the file holds %q, %v", b, err)
 		}
 	}},
-	{"a bind mount may be a file, and anywhere", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+	{"a bind mount may be a file, at any path", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
 		dir := h.newBindDir(t)
 		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{
 			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/opt/place/file", ReadOnly: true},
@@ -287,7 +287,7 @@ var volumePromises = []promise{
 			}
 		}
 	}},
-	{"a file is not mounted on a directory, nor a directory on a file", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+	{"Create refuses to mount a file on a directory, or a directory on a file", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
 		dir := h.newBindDir(t)
 		file := filepath.Join(dir, "given")
 		for _, tt := range []struct{ source, target string }{
@@ -316,14 +316,14 @@ var volumePromises = []promise{
 			t.Errorf("the file holds %q, %v", b, err)
 		}
 	}},
-	{"a mount source that is not there is refused", []need{needBind}, func(t *testing.T, h *harness) {
+	{"Create refuses a missing mount source", []need{needBind}, func(t *testing.T, h *harness) {
 		missing := filepath.Join(t.TempDir(), "missing")
 		h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: missing, Target: "/work/m"}}}, atoll.ErrNotExist)
 		if _, err := os.Stat(missing); err == nil {
 			t.Error("the mount source was made")
 		}
 	}},
-	{"a start without a mount source is refused, until it is there again", []need{needBind, needRestart}, func(t *testing.T, h *harness) {
+	{"Start fails while a mount source is missing", []need{needBind, needRestart}, func(t *testing.T, h *harness) {
 		dir := h.newBindDir(t)
 		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/m"}}})
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -344,7 +344,7 @@ var volumePromises = []promise{
 			t.Fatalf("Start: %v", err)
 		}
 	}},
-	{"a tmpfs is empty, writable, and gone after a stop", []need{needTmpfs}, func(t *testing.T, h *harness) {
+	{"a tmpfs is writable, and empty at each start", []need{needTmpfs}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch"}}})
 		if got := h.runForOutput(t, sb, programCommand("ls", "/scratch")); got != "" {
 			t.Errorf("it holds %q", got)

@@ -27,7 +27,7 @@ var wallPromises = []promise{
 		h.runCommand(t, sb, scriptCommand("store", secret.dir+"/new", "planted"))
 		secret.checkUntouched(t)
 	}},
-	{"a sandbox sees no file of another", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox sees no file of another sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
 		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		for _, name := range []string{"/work/note", "/tmp/atoll-note"} {
 			if h.runForCode(t, a, scriptCommand("store", name, "of a")) != 0 {
@@ -38,7 +38,7 @@ var wallPromises = []promise{
 			}
 		}
 	}},
-	{"what is written into the root file system stays inside", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"writes to the root file system stay inside", []need{needWalls}, func(t *testing.T, h *harness) {
 		name := "/usr/atoll-" + atoll.NewID()
 		h.runForCode(t, h.plainSandbox(t), scriptCommand("store", name, "x")) // it may fail, too
 		if _, err := os.Stat(name); err == nil {
@@ -46,7 +46,7 @@ var wallPromises = []promise{
 			t.Errorf("%s was made on the host", name)
 		}
 	}},
-	{"a sandbox sees no process of the host, nor can it signal one", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox can neither see nor signal a process of the host", []need{needWalls}, func(t *testing.T, h *harness) {
 		victim := exec.Command("sleep", "1000")
 		if err := victim.Start(); err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ var wallPromises = []promise{
 		case <-time.After(aMoment): // nothing tells of what does not happen
 		}
 	}},
-	{"a sandbox has its own processes only", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox sees only its own processes", []need{needWalls}, func(t *testing.T, h *harness) {
 		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		_, scr := h.startReady(t, a, scriptCommand("family"))
 		pid := strings.TrimSpace(scr.readText())

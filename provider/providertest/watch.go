@@ -13,7 +13,7 @@ import (
 var errStill = errors.New("it is still there")
 
 var watchPromises = []promise{
-	{"Watch replays every sandbox, then says synced, then follows", nil, func(t *testing.T, h *harness) {
+	{"Watch replays every sandbox, then yields synced, then changes", nil, func(t *testing.T, h *harness) {
 		a := h.createSandbox(t, atoll.Spec{Name: "running"})
 		b := h.createSandbox(t, atoll.Spec{Name: "created", NoStart: true})
 		w := h.startWatch(t, h.newContext(t))
@@ -93,12 +93,12 @@ var watchPromises = []promise{
 		cancel()
 		wantCtx(t, "Watch", w.waitForEnd(t, h), context.Canceled)
 	}},
-	{"a Watch with an ended context is its error alone", nil, func(t *testing.T, h *harness) {
+	{"a Watch with an ended context yields only its error", nil, func(t *testing.T, h *harness) {
 		ctx, cancel := context.WithCancel(h.newContext(t))
 		cancel()
 		wantCtx(t, "Watch", h.startWatch(t, ctx).waitForEnd(t, h), context.Canceled)
 	}},
-	{"the caller may break off at once and later", nil, func(t *testing.T, h *harness) {
+	{"the caller may break off at once or later", nil, func(t *testing.T, h *harness) {
 		h.plainSandbox(t)
 		for n := range 2 {
 			i := 0
@@ -111,7 +111,7 @@ var watchPromises = []promise{
 			})
 		}
 	}},
-	{"Close ends a Watch as unavailable", nil, func(t *testing.T, h *harness) {
+	{"Close ends a Watch with ErrUnavailable", nil, func(t *testing.T, h *harness) {
 		w := h.startWatch(t, h.newContext(t))
 		w.waitForSync(t, h)
 		if err := h.p.Close(); err != nil {
@@ -120,7 +120,7 @@ var watchPromises = []promise{
 		h.closed = true
 		wantKind(t, "Watch", w.waitForEnd(t, h), atoll.ErrUnavailable)
 	}},
-	{"a slow reader blocks nobody, and is told when it missed something", nil, func(t *testing.T, h *harness) {
+	{"a slow reader blocks nobody, and gets an error when it missed events", nil, func(t *testing.T, h *harness) {
 		stop := make(chan struct{})
 		synced := make(chan struct{})
 		done := make(chan error, 1)
@@ -172,7 +172,7 @@ var watchPromises = []promise{
 			t.Error("the reader got neither the last event nor an error")
 		}
 	}},
-	{"many watch at once and all see the same", nil, func(t *testing.T, h *harness) {
+	{"many Watches at once see the same events", nil, func(t *testing.T, h *harness) {
 		var ws []*eventReader
 		for range 10 {
 			w := h.startWatch(t, h.newContext(t))

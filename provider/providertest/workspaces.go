@@ -28,7 +28,7 @@ var workspacePromises = []promise{
 		h.checkContent(t, other, h.cfg.repo.file, h.cfg.repo.text)
 		checkSpec(t, "one that Create started", h.getStatus(t, other).Spec, h.completeSpec(spec))
 	}},
-	{"a workspace that a sandbox was made with is in use, running or not", needsRepo, func(t *testing.T, h *harness) {
+	{"the workspace of a sandbox is in use, whether that runs or not", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")
 		_, err := workspace.Add(h.newContext(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source}, nil)
 		wantKind(t, "AddWorkspace again", err, atoll.ErrAlreadyExists)
@@ -52,7 +52,7 @@ var workspacePromises = []promise{
 			t.Errorf("Workspaces = %+v, %v, want none", all, err)
 		}
 	}},
-	{"what a kept data volume has is not replaced by a workspace", needsRepo, func(t *testing.T, h *harness) {
+	{"a workspace does not replace the files of a retained data volume", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")
 		spec := atoll.Spec{ID: atoll.NewID(), Workspace: atoll.WorkspaceRef{Name: "w"}}
 		sb := h.createSandbox(t, spec)
@@ -73,7 +73,7 @@ var workspacePromises = []promise{
 			t.Errorf("Workspaces = %+v, %v, want the other project's", all, err)
 		}
 	}},
-	{"a source that cannot be cloned is an error that can be seen", needsRepo, func(t *testing.T, h *harness) {
+	{"Workspaces shows the error of a source that cannot be cloned", needsRepo, func(t *testing.T, h *harness) {
 		_, err := workspace.Add(h.newContext(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source + "-none"}, nil)
 		if err == nil {
 			t.Fatal("AddWorkspace worked")
