@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Bench measures what users wait for. The names of the benchmarks are the same
-// for all providers, so that benchstat compares them.
+// Bench measures the operations that users wait for. The names of the benchmarks are the same for all
+// providers, so that benchstat compares them.
 func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
 	run := func(name string, need need, f func(b *testing.B, m *benchHarness)) {
@@ -58,12 +58,13 @@ func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option)
 	})
 }
 
-// A meter is what one benchmark works with.
+// A benchHarness holds the state of one benchmark.
 type benchHarness struct {
 	p    atoll.Provider
 	spec *atoll.Spec
 }
 
+// createSandbox creates a sandbox, or fails the benchmark.
 func (m *benchHarness) createSandbox(b *testing.B) atoll.Sandbox {
 	b.Helper()
 	sb, err := m.p.Create(context.Background(), m.spec)
@@ -73,6 +74,7 @@ func (m *benchHarness) createSandbox(b *testing.B) atoll.Sandbox {
 	return sb
 }
 
+// removeSandbox removes a sandbox and its volumes, or fails the benchmark.
 func (m *benchHarness) removeSandbox(b *testing.B, sb atoll.Sandbox) {
 	b.Helper()
 	if err := sb.Remove(context.Background(), atoll.RemoveVolumes()); err != nil {
@@ -80,7 +82,7 @@ func (m *benchHarness) removeSandbox(b *testing.B, sb atoll.Sandbox) {
 	}
 }
 
-// plainSandbox makes a sandbox that is removed at the end.
+// plainSandbox creates a sandbox that the end of the benchmark removes.
 func (m *benchHarness) plainSandbox(b *testing.B) atoll.Sandbox {
 	b.Helper()
 	sb := m.createSandbox(b)
@@ -88,7 +90,7 @@ func (m *benchHarness) plainSandbox(b *testing.B) atoll.Sandbox {
 	return sb
 }
 
-// createMany makes n sandboxes that do not run.
+// createMany creates n sandboxes without starting them, and returns their ids.
 func (m *benchHarness) createMany(b *testing.B, n int) []string {
 	b.Helper()
 	spec := *m.spec
@@ -105,7 +107,7 @@ func (m *benchHarness) createMany(b *testing.B, n int) []string {
 	return ids
 }
 
-// benchCreate is from Create to the first byte of a command's output.
+// benchCreate measures the time from Create to the first byte of a command's output.
 func benchCreate(b *testing.B, m *benchHarness) {
 	for b.Loop() {
 		sb := m.createSandbox(b)
@@ -116,7 +118,7 @@ func benchCreate(b *testing.B, m *benchHarness) {
 	}
 }
 
-// benchExec is a command from Exec to its exit with its output.
+// benchExec measures the time from Exec to the exit of a command.
 func benchExec(b *testing.B, m *benchHarness) {
 	sb := m.plainSandbox(b)
 	for b.Loop() {
@@ -124,6 +126,7 @@ func benchExec(b *testing.B, m *benchHarness) {
 	}
 }
 
+// runEcho runs echo and checks its output.
 func (m *benchHarness) runEcho(b *testing.B, sb atoll.Sandbox) {
 	b.Helper()
 	out, err := atoll.Output(context.Background(), sb, programCommand("echo", "hello"))
@@ -132,6 +135,7 @@ func (m *benchHarness) runEcho(b *testing.B, sb atoll.Sandbox) {
 	}
 }
 
+// benchWrite measures writing a file of size bytes.
 func benchWrite(b *testing.B, m *benchHarness, size int) {
 	sb, data := m.plainSandbox(b), patternBytes(size)
 	b.SetBytes(int64(size))
@@ -142,6 +146,7 @@ func benchWrite(b *testing.B, m *benchHarness, size int) {
 	}
 }
 
+// benchRead measures reading a file of size bytes.
 func benchRead(b *testing.B, m *benchHarness, size int) {
 	sb := m.plainSandbox(b)
 	if err := atoll.WriteFile(context.Background(), sb, "f", patternBytes(size), 0); err != nil {
@@ -161,8 +166,8 @@ func benchRead(b *testing.B, m *benchHarness, size int) {
 	}
 }
 
-// benchEcho is from a line typed to its echo and cat's copy. It is an empty
-// line, because a terminal takes only so many keys without an end of line.
+// benchEcho measures the time from typing an empty line to its echo and the copy that cat prints. The
+// line is empty because a terminal accepts only a limited number of keys without an end of line.
 func benchEcho(b *testing.B, m *benchHarness) {
 	sb := m.plainSandbox(b)
 	in, keyboard := io.Pipe()

@@ -108,16 +108,16 @@ var birthPromises = []promise{
 			t.Fatalf("Reserve: %v", err)
 		}
 		if id == "" {
-			t.Skip("nothing is kept ready")
+			t.Skip("the provider reserves no sandboxes")
 		}
 		_, err = h.p.Get(h.newContext(t), id)
 		wantKind(t, "Get before Create", err, atoll.ErrNotFound)
 		if ids := h.listIDs(t); len(ids) > 0 {
-			t.Errorf("listed are %s", ids)
+			t.Errorf("List has %s before Create, want none", ids)
 		}
 		sb := h.createSandbox(t, atoll.Spec{ID: id, Name: "web", Labels: map[string]string{"a": "b"}})
 		if st := h.getStatus(t, sb); sb.ID() != id || st.Spec.Name != "web" || st.Spec.Labels["a"] != "b" {
-			t.Errorf("it is %s, %+v, want %s", sb.ID(), st.Spec, id)
+			t.Errorf("Create returned %s with spec %+v, want %s", sb.ID(), st.Spec, id)
 		}
 		h.runForOutput(t, sb, programCommand("echo", "alive"))
 		if other, err := atoll.Reserve(h.newContext(t), h.p, &atoll.Spec{}); err != nil || other == id {
@@ -128,7 +128,7 @@ var birthPromises = []promise{
 		}
 		again := h.createSandbox(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
 		if got := h.runForOutput(t, again, programCommand("env")); again.ID() != id || !strings.Contains(got, "COLOUR=blue") {
-			t.Errorf("made again it is %s, with the environment %q", again.ID(), got)
+			t.Errorf("created again it is %s, with the environment %q", again.ID(), got)
 		}
 	}},
 	{"Create accepts an id that was reserved for another spec", nil, func(t *testing.T, h *harness) {
@@ -137,11 +137,11 @@ var birthPromises = []promise{
 			t.Fatalf("Reserve: %v", err)
 		}
 		if id == "" {
-			t.Skip("nothing is kept ready")
+			t.Skip("the provider reserves no sandboxes")
 		}
 		sb := h.createSandbox(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
 		if got := h.runForOutput(t, sb, programCommand("env")); sb.ID() != id || !strings.Contains(got, "COLOUR=blue") {
-			t.Errorf("it is %s, with the environment %q", sb.ID(), got)
+			t.Errorf("the sandbox is %s, with the environment %q", sb.ID(), got)
 		}
 	}},
 	{"Create refuses an id that is taken", nil, func(t *testing.T, h *harness) {
@@ -224,7 +224,7 @@ var birthPromises = []promise{
 	}},
 	{"a main process ended by SIGTERM stops the sandbox", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("ready")})
-		p := h.waitForOutput(t, sb, "ready\n") // what starts it may not hear the signal
+		p := h.waitForOutput(t, sb, "ready\n") // the process that starts it may ignore the signal
 		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Fatalf("Signal: %v", err)
 		}
@@ -346,7 +346,7 @@ var birthPromises = []promise{
 		sb := h.createSandbox(t, atoll.Spec{Provider: name})
 		checkSpec(t, "Create", h.getStatus(t, sb).Spec, h.completeSpec(atoll.Spec{ID: sb.ID(), Provider: name}))
 		h.wantRefused(t, atoll.Spec{Provider: "nosuch"}, atoll.ErrInvalid)
-		if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{Provider: "nosuch"}), nil); err != nil { // who has nothing to prepare need not look
+		if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{Provider: "nosuch"}), nil); err != nil { // a provider with nothing to prepare may ignore the name
 			wantKind(t, "Prepare", err, atoll.ErrInvalid)
 		}
 		for _, f := range []atoll.Filter{{}, {Provider: name}} {
@@ -375,7 +375,7 @@ var birthPromises = []promise{
 	}},
 }
 
-// fullSpec asks for all that every provider can do.
+// fullSpec returns a spec that requests everything that all providers can do.
 func fullSpec() atoll.Spec {
 	return atoll.Spec{
 		Name:    "full",
@@ -388,8 +388,8 @@ func fullSpec() atoll.Spec {
 	}
 }
 
-// checkSpec compares the spec of a Status with what was asked for. The image,
-// the user and the limits are the provider's choice where nothing was asked.
+// checkSpec compares the spec of a Status with the requested one. Image, user and limits may be the
+// provider's choice if the request leaves them open.
 func checkSpec(t *testing.T, what string, got atoll.Spec, asked *atoll.Spec) {
 	t.Helper()
 	want := asked.WithDefaults()
@@ -413,8 +413,7 @@ func checkSpec(t *testing.T, what string, got atoll.Spec, asked *atoll.Spec) {
 	}
 }
 
-// sameStatus compares all that does not change by itself.
-// What the image was may have become known more exactly meanwhile.
+// sameStatus compares all fields that do not change by themselves. got may have a more exact image.
 func sameStatus(t *testing.T, what string, got, want atoll.Status) {
 	t.Helper()
 	if name, _, exact := strings.Cut(got.Image, "@"); exact && name == want.Image {
@@ -429,7 +428,7 @@ func sameStatus(t *testing.T, what string, got, want atoll.Status) {
 	}
 }
 
-// onlyOne creates the same thing ten times at once.
+// onlyOne calls Create ten times at once with the same spec, and checks that one call succeeds.
 func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
 	t.Helper()
 	errs := inParallel(10, func(int) error {
@@ -452,7 +451,7 @@ func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
 	}
 }
 
-// manyAtOnce creates Count sandboxes at once, uses each and removes it.
+// manyAtOnce creates Count sandboxes at once, and uses and removes each.
 func manyAtOnce(t *testing.T, h *harness) {
 	t.Helper()
 	spec := atoll.Spec{}
@@ -486,7 +485,7 @@ func manyAtOnce(t *testing.T, h *harness) {
 	checkNoSandbox(t, h, h.p)
 }
 
-// inParallel calls f with 0 to n-1 at once and returns what each returned.
+// inParallel calls f with 0 to n-1 in parallel and returns the errors.
 func inParallel(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -497,6 +496,7 @@ func inParallel(n int, f func(i int) error) []error {
 	return errs
 }
 
+// badSpecs returns invalid specs by name.
 func badSpecs() map[string]atoll.Spec {
 	return map[string]atoll.Spec{
 		"id":              {ID: "not-a-uuid"},

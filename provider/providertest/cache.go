@@ -49,7 +49,7 @@ var cachePromises = []promise{
 			}
 		}
 		h.inHome(t, sb, `test "$(cat .npm/kept)" = own && test ! -L .npm && test "$(cat .ccache)" = own && test "$(readlink .yarn)" = elsewhere`)
-		h.keepInCache(t, sb, ".gem/kept", "kept") // it was empty
+		h.keepInCache(t, sb, ".gem/kept", "kept") // the directory was empty
 		h.inCache(t, h.createSandbox(t, spec), ".gem/kept", "kept")
 	}},
 	{"the cache does not follow links that programs left", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
@@ -113,8 +113,7 @@ var cachePromises = []promise{
 	}},
 }
 
-// dropCaches removes the projects' caches at the end of the subtest, with the
-// sandboxes that use them.
+// dropCaches removes the projects, with their caches and sandboxes, at the end of the subtest.
 func (h *harness) dropCaches(t *testing.T, projects ...string) {
 	t.Cleanup(func() {
 		for _, p := range projects {
@@ -125,7 +124,8 @@ func (h *harness) dropCaches(t *testing.T, projects ...string) {
 	})
 }
 
-// inHome runs a script in the home directory, which must succeed.
+// inHome runs a script in the home directory and returns its output. It fails the test unless the
+// script succeeds.
 func (h *harness) inHome(t *testing.T, sb atoll.Sandbox, script string, args ...string) string {
 	t.Helper()
 	return h.runForOutput(t, sb, programCommand(append([]string{"sh", "-c", `cd && ` + script, "sh"}, args...)...))
@@ -137,7 +137,7 @@ func (h *harness) keepInCache(t *testing.T, sb atoll.Sandbox, name, text string)
 	h.inHome(t, sb, `echo "$2" > "$1"`, name, text)
 }
 
-// inCache checks that a file below the home directory holds text.
+// inCache checks the content of a file below the home directory.
 func (h *harness) inCache(t *testing.T, sb atoll.Sandbox, name, text string) {
 	t.Helper()
 	if got := h.inHome(t, sb, `cat "$1"`, name); got != text {
@@ -145,7 +145,7 @@ func (h *harness) inCache(t *testing.T, sb atoll.Sandbox, name, text string) {
 	}
 }
 
-// notInCache checks that there is no such file below the home directory.
+// notInCache checks that a file below the home directory does not exist.
 func (h *harness) notInCache(t *testing.T, sb atoll.Sandbox, name string) {
 	t.Helper()
 	h.inHome(t, sb, `test ! -e "$1"`, name)

@@ -7,24 +7,22 @@ import (
 	"sync"
 )
 
-// A census remembers the processes that belong to this one, as it found them
-// whenever it was taken: its descendants, and those that share a namespace with
-// one of them which this process is not in. It finds them again when they have
-// lost their parents, as a sentry whose keeper has died.
+// A census remembers the processes that belong to this one: its descendants, and those that share a
+// namespace with a descendant but not with this process. It still finds them when they have lost their
+// parents, for example a sentry whose supervisor has died.
 type census struct {
 	mu    sync.Mutex
-	known map[processKey]bool // there before the census began
-	found map[processKey]bool
+	known map[processKey]bool // existed before the census began
+	found map[processKey]bool // the values are false for known ones
 }
 
-// A kin is a process: its PID can be given to another, but not with the same
-// start.
+// A processKey identifies a process. The kernel can reuse the PID, but not with the same start time.
 type processKey struct {
 	pid   int
 	start string // in ticks since boot
 }
 
-// newCensus begins a census of those who come from now on.
+// newCensus begins a census of processes that start from now on.
 func newCensus() (*census, error) {
 	c := &census{known: map[processKey]bool{}, found: map[processKey]bool{}}
 	now, err := listRelated()
@@ -34,7 +32,7 @@ func newCensus() (*census, error) {
 	return c, err
 }
 
-// recordProcesses notes who is there now. What cannot be listed is not noted.
+// recordProcesses records the processes that exist now. It ignores errors.
 func (c *census) recordProcesses() {
 	now, _ := listRelated()
 	c.mu.Lock()
@@ -44,7 +42,7 @@ func (c *census) recordProcesses() {
 	}
 }
 
-// listAlive lists those found that have not ended.
+// listAlive records the processes that exist now, and returns all recorded ones that have not ended.
 func (c *census) listAlive() ([]string, error) {
 	c.recordProcesses()
 	c.mu.Lock()
@@ -58,25 +56,26 @@ func (c *census) listAlive() ([]string, error) {
 	return names, nil
 }
 
-// describeProcess names a process by its PID and command line.
+// describeProcess returns the PID and the command line of a process.
 func describeProcess(pid int) string {
-	cmd, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline") // empty when it has gone
+	cmd, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline") // empty if it has ended
 	return strconv.Itoa(pid) + " (" + strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " ")) + ")"
 }
 
-// An entry is what the kernel tells of a process; see proc_pid_stat(5).
+// A processEntry holds fields of /proc/PID/stat; see proc_pid_stat(5).
 type processEntry struct {
 	processKey
 	parent int
 	state  string
 }
 
+// readProcess reads the entry of a process. It returns false if the process has ended.
 func readProcess(pid int) (processEntry, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return processEntry{}, false
 	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])) // the name before may hold anything
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])) // the name before may contain anything
 	if len(f) < 20 {
 		return processEntry{}, false
 	}
@@ -84,8 +83,8 @@ func readProcess(pid int) (processEntry, bool) {
 	return processEntry{processKey{pid, f[19]}, parent, f[0]}, err == nil
 }
 
-// listRelated lists the descendants of this process, and who shares with one of
-// them a namespace that this process is not in.
+// listRelated returns the descendants of this process, and the processes that share a namespace with
+// one of them but not with this process.
 func listRelated() ([]processKey, error) {
 	all, err := listProcesses()
 	if err != nil {
@@ -118,6 +117,7 @@ func listRelated() ([]processKey, error) {
 	return list, nil
 }
 
+// listProcesses returns all processes of this machine.
 func listProcesses() ([]processEntry, error) {
 	dir, err := os.ReadDir("/proc")
 	if err != nil {
@@ -136,8 +136,8 @@ func listProcesses() ([]processEntry, error) {
 	return all, nil
 }
 
-// listNamespaces are those that a process is in, as "mnt:[4026531841]"; none when
-// it is not for this process to see.
+// listNamespaces returns the namespaces of a process, as "mnt:[4026531841]". It returns none if this
+// process may not see them.
 func listNamespaces(pid int) map[string]bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/ns/"
 	links, _ := os.ReadDir(dir)
@@ -150,6 +150,7 @@ func listNamespaces(pid int) map[string]bool {
 	return all
 }
 
+// sharesNamespace reports whether the process is in one of the namespaces.
 func sharesNamespace(pid int, foreign map[string]bool) bool {
 	if len(foreign) == 0 {
 		return false

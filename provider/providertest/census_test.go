@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A census finds a grandchild, also after its parent has gone, and a process
-// that is nobody's child but in the namespace of one that is.
+// A census finds a grandchild after its parent has ended, and a process that is no descendant but
+// shares a namespace with one.
 func TestCensus(t *testing.T) {
 	c, err := newCensus()
 	if err != nil {
@@ -52,12 +52,12 @@ func TestCensus(t *testing.T) {
 	err = retryFor(testenv.Scale(10*time.Second), func() error {
 		left, err := c.listAlive()
 		if err == nil && (len(left) != 1 || !strings.HasPrefix(left[0], orphan+" (sleep")) {
-			err = errors.New("left are " + strings.Join(left, ", "))
+			err = errors.New("the census has " + strings.Join(left, ", "))
 		}
 		return err
 	})
 	if err != nil {
-		t.Errorf("%v; want process %s alone", err, orphan)
+		t.Errorf("%v; want only process %s", err, orphan)
 	}
 	again, err := newCensus()
 	if err != nil {

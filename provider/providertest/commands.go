@@ -7,9 +7,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The vocabulary: everything that the suite ever runs in a sandbox, so that it
-// runs on Debian, on busybox and on the host alike, and so that a provider
-// without a shell (the mock) can act it out.
+// The suite runs only the following commands in sandboxes. They work on Debian, on busybox and
+// on the host alike, and a provider without a shell (the mock) can simulate them.
 //
 // Programs, looked up in PATH, with their POSIX meaning:
 //
@@ -23,18 +22,18 @@ import (
 //	ls DIR
 //	stty size              "ROWS COLS"; exits non-zero when stdin is no terminal
 //
-// Any other program, but for sh, bash, python3 and node, is not there (ErrCommandNotFound); "/" as a
-// program is there and cannot be executed (ErrExecFailed).
+// All other programs except sh, bash, python3 and node are missing (ErrCommandNotFound). The program "/"
+// exists and cannot be executed (ErrExecFailed).
 //
-// Words are shell scripts that begin with their own name as a no-op:
+// Shell scripts begin with their own name as a no-op:
 //
-//	sh -c ": WORD; ..." sh [ARG...]
+//	sh -c ": NAME; ..." sh [ARG...]
 //
-// so that one without a shell needs to look only at Args[2], from ": " to the
-// first ";", and at Args[4:]. Output lines end in "\n" ("\r\n" on a terminal).
+// A provider without a shell can tell scripts apart by Args[2], from ": " to the first ";", and
+// needs only Args[4:] besides. Output lines end in "\n" ("\r\n" on a terminal).
 //
 //	exit N           exits with code N
-//	signal NAME      sends itself the signal (KILL, TERM, USR1, ...), which kills it
+//	signal NAME      kills itself with the signal (KILL, TERM, USR1, ...)
 //	both OUT ERR     prints OUT on stdout and ERR on stderr
 //	zeros N          prints N zero bytes and nothing else
 //	lines N          prints 1, 2, ... N, one a line
@@ -44,49 +43,47 @@ import (
 //	deaf             ignores SIGTERM, prints "ready", then sleeps until it is killed
 //	family           starts a child that sleeps, prints the child's pid, waits for it
 //	orphan           starts a child that sleeps and holds the output open, prints
-//	                 the child's pid, exits 0 at once
+//	                 the child's pid, and exits with 0 at once
 //	stay TEXT FILE...  appends TEXT and a newline to each FILE, starts a child that
 //	                 sleeps, prints the child's pid, waits for it
 //	spin             uses all the CPU time it gets, until it is killed
-//	alive PID        exits 0 while that process lives (a zombie does not), else 1
-//	hit PID          sends that process SIGKILL; exits non-zero when it cannot
-//	store FILE TEXT  writes TEXT and a newline to FILE; exits non-zero when it cannot
-//	istty            exits 0 when stdin, stdout and stderr are terminals, else 1
+//	alive PID        exits with 0 if that process lives (a zombie does not), else with 1
+//	hit PID          sends that process SIGKILL; exits non-zero if it cannot
+//	store FILE TEXT  writes TEXT and a newline to FILE; exits non-zero if it cannot
+//	istty            exits with 0 if stdin, stdout and stderr are terminals, else with 1
 //	winch            prints "ROWS COLS" of its terminal, and again on every SIGWINCH
-//	serve PORT       accepts TCP connections on 127.0.0.1:PORT, one after the other,
-//	                 and sends back what it receives, to the end of input and no further
-//	web PORT         is an HTTP server on 127.0.0.1:PORT which answers /out by a redirect
-//	                 to http://example.com/in, and other paths by "HOST PATH", HOST being
-//	                 what it was asked as; one connection after the other, each for one
-//	                 request
+//	serve PORT       accepts TCP connections on 127.0.0.1:PORT, one after the other, and
+//	                 sends the received bytes back until the end of input
+//	web PORT         serves HTTP on 127.0.0.1:PORT; answers /out with a redirect to
+//	                 http://example.com/in, and other paths with "HOST PATH", where HOST is
+//	                 the request's host; one connection after the other, each for one request
 //	listen PORT      as serve, on all addresses
-//	connect HOST PORT  exits 0 when a TCP connection could be made, 1 when not within
-//	                 3 s, 99 when there is nothing to try it with
-//	pour HOST PORT   sends to a TCP server until it takes no more for a second, prints
-//	                 "stuck" and sleeps; prints "none" when there is nothing to try it with
-//	resolve NAME     prints the addresses of a host, one a line, and none when it finds
-//	                 none; exits 99 when there is nothing to try it with
-//	eat N            allocates and touches N MiB at once; exits non-zero when it cannot
+//	connect HOST PORT  exits with 0 after a TCP connection, with 1 if there is none within
+//	                 3 s, with 99 if the image has no program to connect with
+//	pour HOST PORT   sends to a TCP server until that accepts nothing for a second, prints
+//	                 "stuck" and sleeps; prints "none" if the image has no program to connect with
+//	resolve NAME     prints the addresses of a host, one a line; exits with 99 if the image
+//	                 has no program to resolve with
+//	eat N            allocates and touches N MiB at once; exits non-zero if it cannot
 //	spawn N          starts N children that sleep 5 s, prints "all" when all have started
-//	fill FILE N      writes N MiB to FILE; exits non-zero when it cannot
-//	flip NAME TARGET prints "ready"; then puts a link to TARGET in the place of the
-//	                 directory NAME, and the directory back, hundreds of times a second
-//	                 where it can, until it is killed; what others put there goes
-//	mounted DIR      exits 0 when DIR is a directory, else 1
-//	load FILE        stores stdin in FILE, a program that everybody may execute
-//	code             does what stdin says, a script, when it has come to its end
+//	fill FILE N      writes N MiB to FILE; exits non-zero if it cannot
+//	flip NAME TARGET prints "ready"; then replaces the directory NAME by a link to TARGET and
+//	                 restores the directory, hundreds of times a second if possible, until
+//	                 it is killed; removes whatever others put there
+//	mounted DIR      exits with 0 if DIR is a directory, else with 1
+//	load FILE        stores stdin in FILE, an executable for all users
+//	code             runs the script on stdin after its end
 //
-// The last is atoll.ExecuteCode's, which has "sh -c" run a script without a word, too: one
-// of echo, cat, : and exit, with ";" between them.
+// atoll.ExecuteCode runs code. It also has "sh -c" run a script without a name: echo, cat, : and
+// exit, separated by ";".
 //
-// Where there are walls a program of the suite's own, which load has brought in,
-// tries them.
+// If the provider isolates sandboxes, the suite also runs a program of its own, which load stores.
 //
 // A command with a terminal and no Args is the user's shell. It reads lines
 // from the terminal and understands at least `exit N` and `echo WORD`; with
 // job control, ^Z stops a foreground `sh -c '... exec sleep 1000'`.
 //
-// A Spec.Cmd is one of the words too.
+// A Spec.Cmd is one of the scripts, too.
 var scripts = map[string]string{
 	"exit":    `exit $1`,
 	"signal":  `kill -$1 $$; sleep 5`,
@@ -120,8 +117,8 @@ var scripts = map[string]string{
 	"load":    `cat >"$1" && chmod 755 "$1"`,
 }
 
-// serveScript, web, flip, connect, pour and resolve use what there is: Debian always has perl and
-// getent, Alpine and busybox images have nc and nslookup.
+// The scripts use the programs of the image: Debian always has perl and getent, Alpine and busybox
+// images have nc and nslookup.
 const (
 	serveScript = `
 if command -v perl >/dev/null; then
@@ -226,16 +223,16 @@ else
 fi`
 )
 
-// scriptCommand returns the command for one of the words.
+// scriptCommand returns the command that runs a script.
 func scriptCommand(name string, args ...any) *atoll.Command {
 	return &atoll.Command{Args: scriptArgs(name, args...)}
 }
 
-// scriptArgs is word for a Spec.Cmd.
+// scriptArgs returns the arguments that run a script, for Spec.Cmd.
 func scriptArgs(name string, args ...any) []string {
 	body, ok := scripts[name]
 	if !ok {
-		panic("providertest: no word " + strconv.Quote(name))
+		panic("providertest: no script " + strconv.Quote(name))
 	}
 	out := []string{"sh", "-c", ": " + name + "; " + strings.TrimSpace(body), "sh"}
 	for _, a := range args {
@@ -249,5 +246,5 @@ func scriptArgs(name string, args ...any) []string {
 	return out
 }
 
-// programCommand returns the command for one of the programs.
+// programCommand returns the command that runs a program with arguments.
 func programCommand(args ...string) *atoll.Command { return &atoll.Command{Args: args} }

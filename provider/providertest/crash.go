@@ -15,10 +15,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Make is what the command of option Elsewhere does with its provider, its
-// standard input and its standard output: it makes the sandbox that is
-// described on in, writes its id and the first line that its main process
-// prints to out, and waits to be killed. It returns only with an error.
+// Make implements the command of option Elsewhere with p, its stdin and its stdout. It creates the
+// sandbox whose spec is on in, writes its id and the first line of its main process to out, and waits
+// to be killed. It always returns an error.
 func Make(p atoll.Provider, in io.Reader, out io.Writer) error {
 	var spec atoll.Spec
 	if err := json.NewDecoder(in).Decode(&spec); err != nil {
@@ -100,7 +99,7 @@ var crashPromises = []promise{
 		scr.waitForText(t, h, "\n")
 		h.cfg.crash(t, h.p, sb)
 		runWithin(t, h.shortLimit(), "Attach", func() {
-			if err := <-done; err != nil { // that it is no more may not be seen yet
+			if err := <-done; err != nil { // the provider may not have noticed the crash yet
 				wantKind(t, "Attach", err, atoll.ErrStopped, atoll.ErrUnavailable)
 			}
 		})
@@ -112,8 +111,8 @@ var crashPromises = []promise{
 	}},
 }
 
-// abandonSandbox has another process make a sandbox, kills that process, and finds
-// the sandbox again.
+// abandonSandbox has another process create a sandbox, kills that process, and opens the sandbox here.
+// line is the first line of the main process.
 func (h *harness) abandonSandbox(t *testing.T, spec atoll.Spec) (p atoll.Provider, sb atoll.Sandbox, line string) {
 	t.Helper()
 	open, id, line, kill := h.createElsewhere(t, spec)
@@ -122,9 +121,9 @@ func (h *harness) abandonSandbox(t *testing.T, spec atoll.Spec) (p atoll.Provide
 	return p, sb, line
 }
 
-// createElsewhere has another process make a sandbox, and returns its id, the first
-// line that its main process prints, what opens a provider over the same state,
-// and what kills the process, at the latest at the end of the subtest.
+// createElsewhere has another process create a sandbox. It returns a function that opens a provider
+// over the same state, the sandbox's id, the first line of its main process, and a function that kills
+// the other process. The end of the subtest kills it, too.
 func (h *harness) createElsewhere(t *testing.T, spec atoll.Spec) (open func() atoll.Provider, id, line string, kill func()) {
 	t.Helper()
 	cmd, open := h.cfg.elsewhere(t)
@@ -141,9 +140,9 @@ func (h *harness) createElsewhere(t *testing.T, spec atoll.Spec) (open func() at
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	impatience := time.AfterFunc(h.longLimit(), func() { cmd.Process.Kill() })
+	timer := time.AfterFunc(h.longLimit(), func() { cmd.Process.Kill() })
 	line, err = bufio.NewReader(out).ReadString('\n')
-	impatience.Stop()
+	timer.Stop()
 	h.census.recordProcesses()
 	kill = sync.OnceFunc(func() {
 		cmd.Process.Kill()
@@ -153,17 +152,18 @@ func (h *harness) createElsewhere(t *testing.T, spec atoll.Spec) (open func() at
 	id, line, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	if err != nil || !ok {
 		kill()
-		t.Fatalf("the maker printed %q, %v\n%s", id+line, err, &stderr)
+		t.Fatalf("the creator printed %q, %v\n%s", id+line, err, &stderr)
 	}
 	return open, id, line, kill
 }
 
-// findSandbox opens a provider that has the sandbox, and removes it at the end.
+// findSandbox opens a provider and returns its sandbox with the id. The end of the subtest removes
+// both.
 func (h *harness) findSandbox(t *testing.T, open func() atoll.Provider, id string) (atoll.Provider, atoll.Sandbox) {
 	t.Helper()
 	p := open()
 	var sb atoll.Sandbox
-	t.Cleanup(func() { h.removeAndClose(t, p, sb) }) // before what start has registered
+	t.Cleanup(func() { h.removeAndClose(t, p, sb) }) // runs before the cleanups of option Elsewhere
 	sb, err := p.Get(h.newContext(t), id)
 	if err != nil {
 		t.Fatalf("Get: %v", err)
@@ -171,8 +171,8 @@ func (h *harness) findSandbox(t *testing.T, open func() atoll.Provider, id strin
 	return p, sb
 }
 
-// removeAndClose removes the sandbox, unless it is nil, and closes its provider, which
-// must have nothing left.
+// removeAndClose removes the sandbox, unless it is nil, checks that the provider has nothing left, and
+// closes it.
 func (h *harness) removeAndClose(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 	defer cancel()
@@ -189,7 +189,7 @@ func (h *harness) removeAndClose(t *testing.T, p atoll.Provider, sb atoll.Sandbo
 	}
 }
 
-// durableFiles names files that are there again after a crash.
+// durableFiles returns the names of files that must survive a crash.
 func (h *harness) durableFiles() []string {
 	var files []string
 	info := h.p.Info()
@@ -202,8 +202,8 @@ func (h *harness) durableFiles() []string {
 	return files
 }
 
-// checkCrashRecovery checks that the sandbox has failed and says so, that nothing runs in
-// it, and that it starts again with its durable files.
+// checkCrashRecovery checks that the sandbox has failed with a reason, that nothing runs in it, and
+// that it starts again with its durable files.
 func (h *harness) checkCrashRecovery(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	if st := h.waitForState(t, sb, atoll.StateFailed); st.Ready || st.Reason == "" || st.Started.IsZero() {
@@ -221,7 +221,7 @@ func (h *harness) checkCrashRecovery(t *testing.T, sb atoll.Sandbox) {
 		t.Errorf("after Start: %+v", st)
 	}
 	for _, name := range h.durableFiles() {
-		h.waitUntil(t, h.shortLimit(), func() error { // the main process adds a line in each life
+		h.waitUntil(t, h.shortLimit(), func() error { // the main process adds a line at each start
 			if res := h.runCommand(t, sb, programCommand("cat", name)); string(res.Stdout) != "kept\nkept\n" {
 				return fmt.Errorf("%s holds %q (%v), want two lines", name, res.Stdout, res.Exit)
 			}

@@ -160,7 +160,7 @@ var deathPromises = []promise{
 				t.Fatalf("Start: %v", err)
 			}
 			_, err := sb.Process(h.newContext(t), p.ID())
-			wantKind(t, "Process of the life before", err, atoll.ErrNotExist)
+			wantKind(t, "Process from before the restart", err, atoll.ErrNotExist)
 		}
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
@@ -182,11 +182,11 @@ var deathPromises = []promise{
 			t.Fatalf("Stop: %v", err)
 		}
 		if took := time.Since(begin); took > h.shortLimit() {
-			t.Errorf("Stop took %v although the process ended when asked", took)
+			t.Errorf("Stop took %v although the process ended on SIGTERM", took)
 		}
 		<-done
 		if scr.readText() != "ready\ncaught\n" {
-			t.Errorf("the process printed %q, want it asked", scr.readText())
+			t.Errorf("the process printed %q, want it to have caught SIGTERM", scr.readText())
 		}
 		if st := h.waitForState(t, sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 42 {
 			t.Errorf("the exit of the main process is %v, want code 42", st.Exit)
@@ -235,7 +235,7 @@ var deathPromises = []promise{
 				if err := sb.Start(h.newContext(t)); err != nil {
 					t.Fatalf("Start: %v", err)
 				}
-				h.waitForOutput(t, sb, "ready\n") // by the new one, and no more
+				h.waitForOutput(t, sb, "ready\n") // by the new main process alone
 			}
 			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 				t.Errorf("Remove: %v", err)
@@ -365,7 +365,7 @@ var deathPromises = []promise{
 		})
 		for _, err := range errs {
 			if err != nil {
-				wantKind(t, "one of many", err, atoll.ErrStopped, atoll.ErrConflict)
+				wantKind(t, "a concurrent call", err, atoll.ErrStopped, atoll.ErrConflict)
 			}
 		}
 		if err := sb.Start(h.newContext(t)); err != nil {
@@ -457,11 +457,11 @@ var deathPromises = []promise{
 					return nil
 				}
 				if err != nil || st.State != atoll.StateRunning {
-					return fmt.Errorf("it is %s (%s), %v; want it running, or removed", st.State, st.Reason, err)
+					return fmt.Errorf("the sandbox is %s (%s), %v; want it running or removed", st.State, st.Reason, err)
 				}
 				data, err := atoll.ReadFile(h.newContext(t), sb, file)
-				if string(data) != "kept" || err != nil { // it may just be being removed
-					return fmt.Errorf("it runs, and its file holds %q, %v", data, err)
+				if string(data) != "kept" || err != nil { // the removal may be under way
+					return fmt.Errorf("the sandbox runs, and its file holds %q, %v", data, err)
 				}
 				return nil
 			})
@@ -472,8 +472,8 @@ var deathPromises = []promise{
 	}},
 }
 
-// waitForOutput waits until the main process has printed text, from its first byte on
-// and nothing else, and returns it.
+// waitForOutput waits until the main process has printed text, checks that it printed nothing else, and
+// returns the process.
 func (h *harness) waitForOutput(t *testing.T, sb atoll.Sandbox, text string) atoll.Process {
 	t.Helper()
 	p, err := sb.Process(h.newContext(t), atoll.MainProcess)
@@ -493,13 +493,13 @@ func (h *harness) waitForOutput(t *testing.T, sb atoll.Sandbox, text string) ato
 	return p
 }
 
-// checkCaughtMain checks what the main process of a sandbox that does not run has
-// left: it was the word trap, and was caught.
+// checkCaughtMain checks output and exit of the main process of a sandbox that no longer runs. The
+// process is the script trap after its signal.
 func (h *harness) checkCaughtMain(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	p, err := sb.Process(h.newContext(t), atoll.MainProcess)
 	if err != nil {
-		t.Fatalf("Process of a sandbox that has ended: %v", err)
+		t.Fatalf("Process of an ended sandbox: %v", err)
 	}
 	for from, want := range map[int64]string{0: "ready\ncaught\n", 6: "caught\n", atoll.FromNow: ""} {
 		scr := newScreen()
@@ -520,13 +520,13 @@ func (h *harness) checkCaughtMain(t *testing.T, sb atoll.Sandbox) {
 	}
 }
 
-// A quickCall is one that may do its work although its context has ended.
+// A quickCall is a call that may succeed although its context has ended.
 type quickCall struct {
 	what string
 	do   func(context.Context) error
 }
 
-// quickCalls are those that leave a sandbox as it is, or paused.
+// quickCalls returns calls that change nothing about a sandbox, or pause it.
 func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
 	files := atoll.Files(sb)
 	return []quickCall{
@@ -550,16 +550,15 @@ func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
 	}
 }
 
-// checkKilledExit is an error when a process whose sandbox was stopped or removed
-// has an exit, and another one than that it was killed: to those who wait, it is
-// no accident.
+// checkKilledExit returns an error if the process of a stopped or removed sandbox has an exit that does
+// not say that it was killed. The exit must not look like a crash of the sandbox.
 func (h *harness) checkKilledExit(exit atoll.Exit, err error) error {
 	killed := h.killedBy(exit, atoll.SIGKILL) || h.killedBy(exit, atoll.SIGTERM)
 	if err != nil || killed && !strings.Contains(exit.Reason, "died") {
 		return nil
 	}
-	return fmt.Errorf("the exit is %+v, want it killed, and nothing to have died", exit)
+	return fmt.Errorf("the exit is %+v, want it killed, without a crash as its reason", exit)
 }
 
-// errOf drops the value of a call.
+// errOf returns only the error of a call.
 func errOf[T any](_ T, err error) error { return err }

@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A sandbox of a whole distribution takes its time to be made: so there is one.
+// One promise tests all programs, because a sandbox of a whole distribution takes long to create.
 var debianPromises = []promise{
 	{"programs of a distribution work in a sandbox as they do elsewhere", []need{needImages, needDebian}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Image: h.cfg.debian(t)})
@@ -17,26 +17,26 @@ var debianPromises = []promise{
 			name, stdin string
 			args        []string
 			code        int
-			out, err    string // in what it prints
+			out, err    string // parts of stdout and stderr
 		}{
-			{"python says how a script ended", "import sys; sys.exit(3)", []string{"python3", "-"}, 3, "", ""},
-			{"python traces back what went wrong", "1 / 0", []string{"python3", "-"}, 1, "", "ZeroDivisionError"},
+			{"python exits with the code of a script", "import sys; sys.exit(3)", []string{"python3", "-"}, 3, "", ""},
+			{"python prints a traceback", "1 / 0", []string{"python3", "-"}, 1, "", "ZeroDivisionError"},
 			{"python has processes, threads and locks", pythonWorks, []string{"python3", "-"}, 0, "workers 285 database 2 secure True", ""},
-			{"bash knows that nobody is at a terminal", "", []string{"bash", "-lc", `[[ $- != *i* && ! -t 1 ]] && echo "${BASH_VERSINFO[0]}"`}, 0, "5", ""},
-			{"users are those of the image", "", []string{"sh", "-c", "getent passwd www-data"}, 0, "www-data:x:33:33", ""},
-			{"locales and time zones are there", "", []string{"sh", "-c", "TZ=UTC-5 LC_ALL=C.UTF-8 date -d @0 +%H; printf 'ä' | LC_ALL=C.UTF-8 wc -m"}, 0, "05\n1", ""},
-			{"what makes packages and installs them works", "", []string{"sh", "-ec", packageWorks}, 0, "installed 1.0", ""},
+			{"bash is not interactive without a terminal", "", []string{"bash", "-lc", `[[ $- != *i* && ! -t 1 ]] && echo "${BASH_VERSINFO[0]}"`}, 0, "5", ""},
+			{"the image has its users", "", []string{"sh", "-c", "getent passwd www-data"}, 0, "www-data:x:33:33", ""},
+			{"locales and time zones work", "", []string{"sh", "-c", "TZ=UTC-5 LC_ALL=C.UTF-8 date -d @0 +%H; printf 'ä' | LC_ALL=C.UTF-8 wc -m"}, 0, "05\n1", ""},
+			{"dpkg builds and installs a package", "", []string{"sh", "-ec", packageWorks}, 0, "installed 1.0", ""},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				res := h.runCommand(t, sb, &atoll.Command{Args: tt.args, Stdin: strings.NewReader(tt.stdin)})
 				if res.Exit.Code != tt.code || !strings.Contains(string(res.Stdout), tt.out) || !strings.Contains(string(res.Stderr), tt.err) {
-					t.Errorf("exit %+v, want code %d; printed %q, want %q; complained %q, want %q", res.Exit, tt.code, res.Stdout, tt.out, res.Stderr, tt.err)
+					t.Errorf("exit %+v, want code %d; stdout %q, want %q; stderr %q, want %q", res.Exit, tt.code, res.Stdout, tt.out, res.Stderr, tt.err)
 				}
 			})
 		}
 		caps := h.p.Info().Caps
 		if caps.Users {
-			t.Run("who is named runs as himself", func(t *testing.T) {
+			t.Run("a command runs as a named user", func(t *testing.T) {
 				for _, home := range []string{"/var/www", "/elsewhere"} {
 					cmd := &atoll.Command{Args: []string{"sh", "-c", "id -un; id -gn; echo $HOME"}, User: "www-data"}
 					if home != "/var/www" {
@@ -49,7 +49,7 @@ var debianPromises = []promise{
 			})
 		}
 		if caps.TTY {
-			t.Run("its shell is that of a terminal", func(t *testing.T) {
+			t.Run("the default shell of a terminal is bash", func(t *testing.T) {
 				p, keyboard, scr := h.startOnTerminal(t, sb, &atoll.Command{})
 				_, _ = io.WriteString(keyboard, "echo ba''sh ${BASH_VERSINFO[0]}\r")
 				scr.waitForText(t, h, "bash 5\r\n")
@@ -57,12 +57,12 @@ var debianPromises = []promise{
 			})
 		}
 		if caps.Dial && caps.Files {
-			t.Run("its servers serve those outside", func(t *testing.T) { h.fetchFromServer(t, sb) })
+			t.Run("a server inside answers a client outside", func(t *testing.T) { h.fetchFromServer(t, sb) })
 		}
 	}},
 }
 
-// fetchFromServer gets a file from python's server.
+// fetchFromServer starts python's HTTP server inside and fetches a file from it.
 func (h *harness) fetchFromServer(t *testing.T, sb atoll.Sandbox) {
 	h.writeFile(t, sb, "site/index.html", "served")
 	server := h.startProcess(t, sb, &atoll.Command{Args: []string{"python3", "-m", "http.server", "8000", "-d", "site"}})
@@ -81,8 +81,8 @@ func (h *harness) fetchFromServer(t *testing.T, sb atoll.Sandbox) {
 	h.killProcess(t, server)
 }
 
-// pythonWorks uses what sandboxes have got wrong before: shared memory and
-// semaphores, many threads, locks on files, and libraries written in C.
+// pythonWorks uses features that have failed in sandboxes before: shared memory and semaphores, many
+// threads, file locks, and libraries written in C.
 const pythonWorks = `
 import hashlib, multiprocessing, sqlite3, ssl, tempfile, threading
 def square(n): return n * n
@@ -102,7 +102,7 @@ if __name__ == "__main__":
     print("workers", total, "database", rows, "secure", bool(ssl.create_default_context()) and len(hashlib.sha256(b"").digest()) == 32)
 `
 
-// packageWorks makes a package and installs it, as root.
+// packageWorks builds a package and installs it, as root.
 const packageWorks = `
 dir=$(mktemp -d)
 mkdir -p "$dir/DEBIAN" "$dir/usr/bin"

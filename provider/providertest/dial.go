@@ -129,7 +129,7 @@ var dialPromises = []promise{
 	}},
 }
 
-// fetchURL returns what is at the URL.
+// fetchURL returns the body at the URL.
 func fetchURL(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -152,8 +152,7 @@ func (h *harness) startEchoServer(t *testing.T, sb atoll.Sandbox) int {
 	return port
 }
 
-// freePort is one that is free on this machine, for sandboxes that share its
-// network.
+// freePort returns a port that is free on this machine, for sandboxes that share its network.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -164,7 +163,8 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// dialPort connects to a server that may still be starting.
+// dialPort connects to a server inside, which may still be starting. The end of the test closes the
+// connection.
 func (h *harness) dialPort(t *testing.T, sb atoll.Sandbox, port int) net.Conn {
 	t.Helper()
 	var c net.Conn
@@ -176,9 +176,10 @@ func (h *harness) dialPort(t *testing.T, sb atoll.Sandbox, port int) net.Conn {
 	return c
 }
 
-var errRefused = errors.New("it cannot be reached")
+var errRefused = errors.New("the address cannot be reached")
 
-// connectFromInside connects from inside.
+// connectFromInside connects from inside to host and port. It skips the test if the image has no
+// program for that.
 func (h *harness) connectFromInside(t *testing.T, sb atoll.Sandbox, host string, port int) error {
 	t.Helper()
 	switch code := h.runForCode(t, sb, scriptCommand("connect", host, port)); code {

@@ -45,10 +45,10 @@ var errorPromises = []promise{
 			err      error
 			standard error
 		}{
-			{"an id that is taken", taken, fs.ErrExist},
-			{"a spec that is invalid", invalid, fs.ErrInvalid},
-			{"no such process", noProcess, fs.ErrNotExist},
-			{"a process that ended", p.Signal(h.newContext(t), atoll.SIGTERM), os.ErrProcessDone},
+			{"a taken id", taken, fs.ErrExist},
+			{"an invalid spec", invalid, fs.ErrInvalid},
+			{"a missing process", noProcess, fs.ErrNotExist},
+			{"an ended process", p.Signal(h.newContext(t), atoll.SIGTERM), os.ErrProcessDone},
 		} {
 			if !errors.Is(c.err, c.standard) {
 				t.Errorf("%s: error %v does not match %v", c.what, c.err, c.standard)
@@ -89,7 +89,7 @@ var errorPromises = []promise{
 			}
 			for i, st := range all {
 				if st.ID != q.want[i].ID() {
-					t.Errorf("List(%+v): number %d is %s, want the oldest first", q.f, i, st.Spec.Name)
+					t.Errorf("List(%+v): number %d is %s, want %s: the oldest first", q.f, i, st.ID, q.want[i].ID())
 				}
 			}
 		}

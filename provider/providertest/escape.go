@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// needSharedKernel is the need for walls that stand on the host's own kernel: what
-// root may ask of a kernel of its own is no matter of the host's.
+// needSharedKernel requires that sandboxes share the host's kernel. With a kernel of its own, root
+// inside may do there what it likes.
 func needSharedKernel(i atoll.Info, _ *config) string {
 	if i.Isolation == atoll.IsolationContainer {
 		return ""
@@ -28,7 +28,7 @@ func needSharedKernel(i atoll.Info, _ *config) string {
 	return i.Name + " does not share the host's kernel with its sandboxes"
 }
 
-// A hostile program, which is root inside, tries to get out.
+// In these promises, a hostile program runs as root and tries to get out.
 var escapePromises = []promise{
 	{"no path leads to a file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
@@ -101,8 +101,8 @@ var escapePromises = []promise{
 	}},
 }
 
-// hostDevices are devices that hold, or lead to, what is the host's: its disks, as
-// "b:MAJOR:MINOR", and its memory, its kernel's log and others, as "c:MAJOR:MINOR".
+// hostDevices returns devices that expose the host: its disks, as "b:MAJOR:MINOR", and its memory, the
+// log of its kernel and others, as "c:MAJOR:MINOR".
 func hostDevices(t *testing.T) []string {
 	t.Helper()
 	out := []string{"c:1:1", "c:1:2", "c:1:4", "c:1:11", "c:4:0", "c:4:64", "c:5:1", "c:10:229", "c:10:232", "c:10:235", "c:10:237", "c:10:223", "b:7:0", "b:8:0"}
@@ -118,7 +118,7 @@ func hostDevices(t *testing.T) []string {
 	return out
 }
 
-// listNetworks are those that a sandbox can have without being asked where to.
+// listNetworks returns the networks of the provider that need no option.
 func (h *harness) listNetworks() []atoll.Network {
 	caps := h.p.Info().Caps
 	var all []atoll.Network
@@ -134,15 +134,16 @@ func (h *harness) listNetworks() []atoll.Network {
 	return all
 }
 
-// metadata lists what clouds tell their machines, credentials too, and names of it.
+// metadata lists addresses and names of the metadata servers of clouds, which give out credentials, as
+// pairs of network and address.
 var metadata = []string{
 	"tcp", "169.254.169.254:80", "tcp", "169.254.170.2:80", "tcp", "169.254.170.23:80", "tcp", "169.254.169.252:988", "tcp", "[fd00:ec2::254]:80", "tcp", "[fe80::a9fe:a9fe]:80",
 	"tcp", "100.100.100.200:80", "tcp", "168.63.129.16:80", "tcp", "168.63.129.16:32526", "tcp", "192.0.0.192:80", "tcp", "[::ffff:169.254.169.254]:80",
 	"tcp", "metadata.google.internal:80", "tcp", "0xa9fea9fe:80", "tcp", "2852039166:80",
 }
 
-// hostSockets listens at all sorts of addresses of this machine, and returns them as
-// seen from inside, as pairs of network and address.
+// hostSockets listens at various addresses of this machine. It returns them as seen from inside, as
+// pairs of network and address.
 func hostSockets(t *testing.T, s hostSecret) (pairs []string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "atoll") // a short name
@@ -172,7 +173,7 @@ func hostSockets(t *testing.T, s hostSecret) (pairs []string) {
 		if ip.Is4() {
 			_, port, _ := net.SplitHostPort(pairs[len(pairs)-1])
 			pairs = append(pairs, "tcp", "[::ffff:"+ip.String()+"]:"+port, "tcp", "[64:ff9b::"+ip.String()+"]:"+port)
-			if ip.IsLoopback() { // the gateway must not stand for it
+			if ip.IsLoopback() { // the gateway must not forward to it
 				pairs = append(pairs, "tcp", "0.0.0.0:"+port, "tcp", "192.0.0.1:"+port, "tcp", "172.17.0.1:"+port, "tcp", "10.0.2.2:"+port, "tcp", "host.docker.internal:"+port)
 			}
 		}
@@ -180,8 +181,8 @@ func hostSockets(t *testing.T, s hostSecret) (pairs []string) {
 	return pairs
 }
 
-// attackProcesses has a program attack every process that it can name, of the host, of
-// another sandbox and of its own.
+// attackProcesses has a program attack every process that it can name, of the host, of another sandbox
+// and of its own.
 func attackProcesses(t *testing.T, h *harness) {
 	victim := exec.Command("sleep", "1000")
 	if err := victim.Start(); err != nil {
@@ -195,12 +196,12 @@ func attackProcesses(t *testing.T, h *harness) {
 	neighbour := h.plainSandbox(t)
 	_, scr := h.startReady(t, neighbour, scriptCommand("drip"))
 	in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{}))
-	wait, attack := io.Pipe() // it may stop who tells that it has begun
+	wait, attack := io.Pipe() // the attack may stop the process that reports its beginning
 	defer attack.Close()
 	in.startAttackWithInput(t, wait, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
 	_ = attack.Close()
 	shown := len(scr.readText())
-	time.Sleep(10 * aMoment) // nothing tells that it has gone through all that it sees
+	time.Sleep(10 * aMoment) // the attack does not report when it has tried all processes
 	scr.waitUntil(t, h, "later numbers", func(text string) bool { return len(text) > shown+10 })
 	h.runForOutput(t, neighbour, programCommand("echo", "unharmed"))
 	if after := readTraits(t, victim.Process.Pid); after != before {
@@ -217,7 +218,7 @@ func attackProcesses(t *testing.T, h *harness) {
 	})
 }
 
-// readTraits are what others can change of a process.
+// readTraits describes what other processes can change of a process.
 func readTraits(t *testing.T, pid int) string {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -232,7 +233,7 @@ func readTraits(t *testing.T, pid int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name before may hold anything
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name before may contain anything
 	nice := fields[16]                                                        // see proc_pid_stat(5)
 	var out strings.Builder
 	for line := range strings.Lines(string(status)) {
@@ -246,8 +247,8 @@ func readTraits(t *testing.T, pid int) string {
 	return fmt.Sprintf("%snice %s, limits %x", &out, nice, sha256.Sum256(limits))
 }
 
-// raceFileCalls does with dir what can be done with files for a while, during which a program
-// makes it a link to where text is. Some of it fails, and none of it finds the text.
+// raceFileCalls makes all file calls on dir for a while, during which a program turns dir into a link
+// to a directory with text. Some calls must fail, some succeed, and none finds the text.
 func (h *harness) raceFileCalls(t *testing.T, sb atoll.Sandbox, dir, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(h.newContext(t), h.shortLimit())
@@ -305,6 +306,6 @@ func (h *harness) raceFileCalls(t *testing.T, sb atoll.Sandbox, dir, text string
 	}
 	t.Logf("of %d tries each, what succeeded: %v", tried, done)
 	if !raced() {
-		t.Errorf("of %d tries each, what succeeded: %v; there was no race", tried, done)
+		t.Errorf("of %d tries each, what succeeded: %v; want successes and failures of Write and Read", tried, done)
 	}
 }

@@ -53,7 +53,7 @@ var execPromises = []promise{
 		}
 	}},
 	{"one goroutine writes both streams if their writers are equal", nil, func(t *testing.T, h *harness) {
-		var buf bytes.Buffer // the race detector would see two writers
+		var buf bytes.Buffer // two writers would trip the race detector
 		cmd := scriptCommand("both", "out", "err")
 		cmd.Stdout, cmd.Stderr = &buf, &buf
 		h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd))
@@ -357,7 +357,7 @@ var execPromises = []promise{
 					continue
 				}
 			}
-			for _, size := range []int{1, 300 << 10} { // which is more than an argument takes
+			for _, size := range []int{1, 300 << 10} { // the second is more than an argument can hold
 				res, err := atoll.ExecuteCode(h.newContext(t), sb, &atoll.Code{Language: language, Code: strings.Replace(c.text, "PAD", strings.Repeat("x", size), 1)})
 				if err != nil || res.Code != 3 || string(res.Stdout) != "in: \n" || len(res.Stderr) > 0 {
 					t.Errorf("%s with %d bytes more: %v, %v; want exit code 3 and an empty input", language, size, res, err)
@@ -377,8 +377,7 @@ var execPromises = []promise{
 	}},
 }
 
-// killedBy reports whether exit is that of a process which sig killed, as far as
-// the provider can tell.
+// killedBy reports whether exit is that of a process that sig killed, as far as the provider can tell.
 func (h *harness) killedBy(exit atoll.Exit, sig atoll.Signal) bool {
 	if !h.p.Info().Caps.ExitSignal {
 		return exit.Code == 128+int(sig) && exit.Signal == 0
@@ -386,8 +385,8 @@ func (h *harness) killedBy(exit atoll.Exit, sig atoll.Signal) bool {
 	return exit.Code == 128+int(sig) && exit.Signal == sig
 }
 
-// isBelowHostDir reports whether got is want below a directory of the host, which is
-// all that a provider without isolation can give.
+// isBelowHostDir reports whether the provider has no isolation and got is want below a directory of the
+// host.
 func isBelowHostDir(h *harness, got, want string) bool {
 	return h.p.Info().Isolation == atoll.IsolationNone && strings.HasSuffix(got, want[strings.LastIndex(want, "/"):])
 }

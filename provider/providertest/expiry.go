@@ -17,7 +17,7 @@ var expiryPromises = []promise{
 		st, err := sb.Status(h.newContext(t))
 		switch want := st.Created.Add(time.Second); {
 		case atoll.KindOf(err) == atoll.ErrNotFound && time.Since(begin) > time.Second:
-			t.Log("it was gone before anybody could look")
+			t.Log("the sandbox was gone before Status")
 		case err != nil:
 			t.Errorf("Status: %v", err)
 		case st.Expires.Sub(want).Abs() > time.Second:
@@ -39,14 +39,14 @@ var expiryPromises = []promise{
 		const second = atoll.Duration(time.Second)
 		begin := time.Now()
 		less := h.createSandbox(t, atoll.Spec{TTL: 3600 * second})
-		brief := max(4*second, atoll.Duration(2*time.Since(begin))) // the next are made meanwhile
+		brief := max(4*second, atoll.Duration(2*time.Since(begin))) // the next sandboxes are created meanwhile
 		extended := func(to atoll.Duration) atoll.Sandbox {
 			for ; ; brief *= 2 {
 				sb := h.createSandbox(t, atoll.Spec{TTL: brief})
 				err := atoll.Extend(h.newContext(t), sb, to)
 				if atoll.KindOf(err) == atoll.ErrNotFound && time.Duration(brief) < h.longLimit() {
-					t.Logf("it was gone after %s, before it could be extended", brief)
-					continue // a busy machine gets longer
+					t.Logf("the sandbox was gone after %s, before Extend", brief)
+					continue // a busy machine needs longer
 				}
 				if err != nil {
 					t.Fatalf("Extend by %s: %v", to, err)
@@ -63,7 +63,7 @@ var expiryPromises = []promise{
 			t.Errorf("%s are left of an hour", left)
 		}
 		if got := h.getStatus(t, never).Expires; !got.IsZero() {
-			t.Errorf("with never it expires %s", got)
+			t.Errorf("after Extend with Never the sandbox expires %s", got)
 		}
 		h.waitUntil(t, h.shortLimit()+time.Second, func() error {
 			if _, err := h.p.Get(h.newContext(t), less.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
@@ -71,10 +71,10 @@ var expiryPromises = []promise{
 			}
 			return nil
 		})
-		time.Sleep(time.Until(over)) // the seconds of the others, too
+		time.Sleep(time.Until(over)) // until the first TTL of the others has passed
 		for _, sb := range []atoll.Sandbox{more, never} {
 			if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
-				t.Errorf("it is %s: %s", st.State, st.Reason)
+				t.Errorf("the sandbox is %s: %s", st.State, st.Reason)
 			}
 		}
 	}},
@@ -93,14 +93,14 @@ var expiryPromises = []promise{
 		limited, always := h.createSandbox(t, atoll.Spec{TTL: hour}), h.plainSandbox(t)
 		wantKind(t, "Extend by nothing", atoll.Extend(h.newContext(t), limited, 0), atoll.ErrInvalid)
 		wantKind(t, "Extend backwards", atoll.Extend(h.newContext(t), limited, -hour), atoll.ErrInvalid)
-		wantKind(t, "Extend of one that does not expire", atoll.Extend(h.newContext(t), always, hour), atoll.ErrInvalid)
+		wantKind(t, "Extend of a sandbox that does not expire", atoll.Extend(h.newContext(t), always, hour), atoll.ErrInvalid)
 		if err := limited.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		wantKind(t, "Extend of one that is removed", atoll.Extend(h.newContext(t), limited, hour), atoll.ErrNotFound)
+		wantKind(t, "Extend of a removed sandbox", atoll.Extend(h.newContext(t), limited, hour), atoll.ErrNotFound)
 		again := h.createSandbox(t, atoll.Spec{ID: limited.ID()})
 		if got := h.getStatus(t, again).Expires; !got.IsZero() {
-			t.Errorf("another of its id expires %s", got)
+			t.Errorf("another sandbox with the same id expires %s", got)
 		}
 	}},
 	{"IdleRemove removes an unused sandbox", []need{needIdleStop}, func(t *testing.T, h *harness) {
@@ -142,7 +142,7 @@ var expiryPromises = []promise{
 		}
 		for what, sb := range map[string]atoll.Sandbox{"a main process": serving, "a process": executing, "calls": asked} {
 			if st := h.getStatus(t, sb); st.State != atoll.StateRunning {
-				t.Errorf("with %s it is %s: %s", what, st.State, st.Reason)
+				t.Errorf("the sandbox with %s is %s: %s", what, st.State, st.Reason)
 			}
 		}
 	}},
@@ -150,13 +150,13 @@ var expiryPromises = []promise{
 		idle := h.idleStop()
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		reading := h.createSandbox(t, spec)
-		h.writeFile(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than is on its way
+		h.writeFile(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than all buffers on the way hold
 		r, _, err := atoll.Files(reading).Read(h.newContext(t), "file", 0)
 		if err != nil {
 			t.Fatalf("Read: %v", err)
 		}
 		defer r.Close()
-		writing := h.createSandbox(t, spec) // not before: what is above takes its time
+		writing := h.createSandbox(t, spec) // created only now, because the file above takes long
 		content, w := newPipe(t)
 		go func() {
 			fmt.Fprint(w, "written ")
@@ -168,11 +168,11 @@ var expiryPromises = []promise{
 			t.Errorf("Write: %v", err)
 		}
 		written := time.Now()
-		if st := h.getStatus(t, writing); st.State != atoll.StateRunning && st.Stopped.Before(written.Add(idle)) { // the answer may take its time
-			t.Errorf("while a file is written it is %s: %s", st.State, st.Reason)
+		if st := h.getStatus(t, writing); st.State != atoll.StateRunning && st.Stopped.Before(written.Add(idle)) { // Write may return late
+			t.Errorf("while a file is written the sandbox is %s: %s", st.State, st.Reason)
 		}
 		if st := h.getStatus(t, reading); st.State != atoll.StateRunning {
-			t.Errorf("while a file is read it is %s: %s", st.State, st.Reason)
+			t.Errorf("while a file is read the sandbox is %s: %s", st.State, st.Reason)
 		}
 	}},
 	{"IdleStop can be disabled", nil, func(t *testing.T, h *harness) {
@@ -182,13 +182,13 @@ var expiryPromises = []promise{
 	}},
 }
 
-// idleStop is an IdleStop that lasts until a sandbox is used, also where that takes its time.
-// Since the suite waits for several of them, it does not grow as limits do.
+// idleStop returns an IdleStop that is long enough to use a sandbox before it stops, also on slow
+// backends. It grows less than time limits do, because the suite waits for several of them.
 func (h *harness) idleStop() time.Duration {
 	return min(max(4*time.Second, h.shortLimit()/4), max(8*time.Second, testenv.Scale(4*time.Second)))
 }
 
-// waitUntilGone waits until nobody knows the sandbox any more.
+// waitUntilGone waits until neither the provider nor the handle finds the sandbox.
 func (h *harness) waitUntilGone(t *testing.T, sb atoll.Sandbox, limit time.Duration) {
 	t.Helper()
 	h.waitUntil(t, limit, func() error {

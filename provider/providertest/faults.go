@@ -15,19 +15,19 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/intercept"
 )
 
-// A Plan says which call of a Faulty provider fails, and records the calls.
+// A Plan decides which call of a Faulty provider fails, and records the calls.
 type Plan struct {
 	nth int // counted from 1; 0 fails none
 
 	mu       sync.Mutex
 	calls    []string
 	fired    bool
-	provider []atoll.Provider // those that Faulty was given
+	provider []atoll.Provider // the providers that Faulty wraps
 }
 
-// FailCall is the plan by which the nth call, counted from 1 over all methods
-// of the provider and of its sandboxes, processes and files, fails with
-// ErrUnavailable before it reaches the provider. With 0 none fails.
+// FailCall returns a plan that fails the nth call with ErrUnavailable before it reaches the provider.
+// The plan counts from 1, over all methods of the provider, its sandboxes, processes and files. With 0
+// no call fails.
 func FailCall(nth int) *Plan { return &Plan{nth: nth} }
 
 // Fired reports whether the call that was to fail has been made.
@@ -37,14 +37,14 @@ func (p *Plan) Fired() bool {
 	return p.fired
 }
 
-// Calls lists the calls made so far, as "Sandbox.Exec".
+// Calls returns the calls so far, as "Sandbox.Exec".
 func (p *Plan) Calls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.calls)
 }
 
-// recordCall records a call and fails it when it is the one.
+// recordCall records a call and returns an error if the plan fails it.
 func (p *Plan) recordCall(name, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func (p *Plan) recordCall(name, id string) error {
 	return atoll.Errorf(strings.ToLower(method), id, atoll.ErrUnavailable, "call %d failed as planned", p.nth)
 }
 
-// Faulty is a layer that lets p's calls fail as planned, before p sees them.
+// Faulty returns a layer around p that fails calls as planned, before p sees them.
 func Faulty(p atoll.Provider, plan *Plan) atoll.Provider {
 	plan.mu.Lock()
 	defer plan.mu.Unlock()
@@ -70,13 +70,11 @@ func Faulty(p atoll.Provider, plan *Plan) atoll.Provider {
 	})
 }
 
-// EachFault runs the scenario again and again, failing its first call, its
-// second, its third and so on, until it gets by without a failure. The
-// scenario opens a provider of its own each time, puts Faulty with the plan
-// around it and whatever is to be tested around that, and may fail itself only
-// when it should not have been bothered by one failed call. When it returns,
-// no sandbox and no volume may be left in the provider that Faulty was given,
-// and when its cleanups have run, no goroutine, descriptor, child or mount.
+// EachFault runs the scenario repeatedly and fails its first call, then its second and so on, until a
+// run makes no call that fails. The scenario opens a provider each time, wraps it with Faulty and the
+// plan, and puts the code under test around that. It may fail the test only if one failed call should
+// have had no effect. When the scenario returns, the provider that Faulty wraps must have no sandbox
+// and no volume. After its cleanups, no goroutine, descriptor, child or mount may be left.
 func EachFault(t *testing.T, scenario func(t *testing.T, plan *Plan), opts ...Option) {
 	const enough = 1000
 	cfg := newConfig(opts)
@@ -97,6 +95,7 @@ func EachFault(t *testing.T, scenario func(t *testing.T, plan *Plan), opts ...Op
 	t.Errorf("the scenario makes more than %d calls", enough)
 }
 
+// checkNothingLeft checks that the wrapped providers have no sandbox and no volume.
 func (p *Plan) checkNothingLeft(t *testing.T, cfg *config) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.longLimit())
@@ -125,8 +124,8 @@ var faultPromises = []promise{
 	}},
 }
 
-// runLifecycle makes a sandbox, uses it and removes it, and stops at the first
-// error; a removal that fails is tried again.
+// runLifecycle creates a sandbox, uses it and removes it. It stops at the first error, and tries a
+// failed removal again.
 func runLifecycle(t *testing.T, h *harness, p atoll.Provider) (err error) {
 	ctx := h.newContext(t)
 	if err := atoll.Prepare(ctx, p, h.completeSpec(atoll.Spec{}), nil); err != nil {

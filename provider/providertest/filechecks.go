@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// checkFileEscapes tries every way out that is known. Inside of walls an absolute path
-// is a path inside, so the secret lies on the machine of the test.
+// checkFileEscapes tries all known ways out of the sandbox. In an isolated sandbox an absolute path is
+// a path inside, so the secret is a file on the machine of the test.
 func checkFileEscapes(t *testing.T, h *harness) {
 	secret := h.newSecret(t)
 	sb := h.plainSandbox(t)
@@ -58,6 +58,7 @@ func checkFileEscapes(t *testing.T, h *harness) {
 	secret.checkUntouched(t)
 }
 
+// tarRoundTrip packs a tree in one sandbox, unpacks it in another, and compares the files.
 func tarRoundTrip(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	h.writeFile(t, sb, "tree/file", "content")
@@ -103,6 +104,7 @@ func tarRoundTrip(t *testing.T, h *harness) {
 	}
 }
 
+// tarEscapes unpacks tars with entries that lead out.
 func tarEscapes(t *testing.T, h *harness) {
 	secret := h.newSecret(t)
 	reg := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
@@ -128,7 +130,7 @@ func tarEscapes(t *testing.T, h *harness) {
 			dir := base + "/t" + strconv.Itoa(i)
 			err := atoll.Files(sb).ReadTar(h.newContext(t), dir+"/in", tarOf(t, append(evil, reg("after"))...))
 			if last := evil[len(evil)-1]; last.Name == "l" && last.Typeflag == tar.TypeReg && err == nil {
-				h.checkMissing(t, sb, dir+"/escaped") // replacing the link is as good as refusing
+				h.checkMissing(t, sb, dir+"/escaped") // ReadTar may replace the link instead of refusing it
 			} else {
 				wantKind(t, "ReadTar of "+last.Name+" -> "+last.Linkname, err, atoll.ErrInvalid)
 				h.checkMissing(t, sb, dir+"/in/after")
@@ -144,6 +146,7 @@ func tarEscapes(t *testing.T, h *harness) {
 	secret.checkUntouched(t)
 }
 
+// watchFiles checks the events of a recursive Watch.
 func watchFiles(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	h.writeFile(t, sb, "d/old", "x")

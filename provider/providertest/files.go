@@ -357,28 +357,28 @@ var filePromises = []promise{
 				t.Fatalf("Stop: %v", err)
 			}
 			_, err := atoll.ReadFile(h.newContext(t), sb, "f")
-			wantKind(t, "ReadFile of a stopped one", err, atoll.ErrStopped)
+			wantKind(t, "ReadFile of a stopped sandbox", err, atoll.ErrStopped)
 		}
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
 		_, err := atoll.ReadFile(h.newContext(t), sb, "f")
-		wantKind(t, "ReadFile of a removed one", err, atoll.ErrNotFound)
+		wantKind(t, "ReadFile of a removed sandbox", err, atoll.ErrNotFound)
 	}},
 }
 
-// failingReader is a reader that fails.
+// failingReader is a reader that always fails.
 type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, errors.New("the source broke") }
 
-// A reader is a function that is an io.Reader.
+// A readerFunc is an io.Reader that calls itself.
 type readerFunc func([]byte) (int, error)
 
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
-// rootFile is a name for a file of the root file system, where the sandbox has
-// one of its own, else for one in the work directory.
+// rootFile returns the name of a file in the sandbox's root file system. If the root is the host's, the
+// file is in the work directory.
 func (h *harness) rootFile(name string) string {
 	if h.p.Info().Isolation == atoll.IsolationNone {
 		return "/work/" + name
@@ -386,7 +386,7 @@ func (h *harness) rootFile(name string) string {
 	return "/tmp/" + name
 }
 
-// writeFile stores a file, or fails the test.
+// writeFile writes a file, or fails the test.
 func (h *harness) writeFile(t *testing.T, sb atoll.Sandbox, name, text string) {
 	t.Helper()
 	if err := atoll.WriteFile(h.newContext(t), sb, name, []byte(text), 0); err != nil {
@@ -403,16 +403,17 @@ func (h *harness) checkContent(t *testing.T, sb atoll.Sandbox, name, want string
 	}
 }
 
-// checkMissing checks that there is no such file.
+// checkMissing checks that the file does not exist.
 func (h *harness) checkMissing(t *testing.T, sb atoll.Sandbox, name string) {
 	t.Helper()
 	if st, err := atoll.Files(sb).Stat(h.newContext(t), name); err == nil {
-		t.Errorf("%q is there: %+v", name, st)
+		t.Errorf("%q exists: %+v", name, st)
 	} else if k := atoll.KindOf(err); k != atoll.ErrNotExist && k != atoll.ErrInvalid {
 		t.Errorf("Stat(%q): %v", name, err)
 	}
 }
 
+// statFile returns the file's info, or fails the test.
 func (h *harness) statFile(t *testing.T, sb atoll.Sandbox, name string) atoll.FileInfo {
 	t.Helper()
 	st, err := atoll.Files(sb).Stat(h.newContext(t), name)
@@ -422,7 +423,7 @@ func (h *harness) statFile(t *testing.T, sb atoll.Sandbox, name string) atoll.Fi
 	return st
 }
 
-// checkList checks the paths that List gives.
+// checkList checks the paths that List returns.
 func (h *harness) checkList(t *testing.T, sb atoll.Sandbox, name string, recursive bool, want ...string) {
 	t.Helper()
 	list, err := atoll.Files(sb).List(h.newContext(t), name, recursive)
@@ -442,7 +443,7 @@ func (h *harness) checkList(t *testing.T, sb atoll.Sandbox, name string, recursi
 	}
 }
 
-// makeLink makes a symbolic link. An FS has no call for that, but a tar has links.
+// makeLink makes a symbolic link by unpacking a tar, because an FS has no method for links.
 func (h *harness) makeLink(t *testing.T, sb atoll.Sandbox, name, target string) {
 	t.Helper()
 	dir, base := ".", name
@@ -455,6 +456,7 @@ func (h *harness) makeLink(t *testing.T, sb atoll.Sandbox, name, target string) 
 	}
 }
 
+// sameFile reports whether the infos are equal.
 func sameFile(a, b atoll.FileInfo) bool {
 	a.Modified, b.Modified = a.Modified.Round(0).UTC(), b.Modified.Round(0).UTC()
 	return a == b

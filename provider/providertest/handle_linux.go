@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleOf is the file's handle as "TYPE:HEX", or "" where the file system has none.
+// handleOf returns the file's handle as "TYPE:HEX", or "" if its file system has none.
 func handleOf(name string) string {
 	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, name, 0)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package providertest
 
-// handleOf is "": no sandbox shares file handles with a system that is not Linux.
+// handleOf returns "": sandboxes share file handles with Linux only.
 func handleOf(string) string { return "" }

@@ -14,18 +14,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A harness is what one subtest works with: a provider of its own, and the
-// list of what to remove from it.
+// A harness holds the state of one subtest: its provider, and the resources to remove at the end.
 type harness struct {
 	cfg      *config
 	census   *census
 	p        atoll.Provider
-	reopened []atoll.Provider // further values over the same backend
-	closed   bool             // the subtest closed p itself
+	reopened []atoll.Provider // more values over the same backend
+	closed   bool             // the subtest has closed p
 
 	volumes    []string       // of the default project, to remove after the sandboxes
-	sharedFrom *sharedHarness // whose provider p is; nil if it is the subtest's own
-	borrowed   bool           // the sandbox that is common's
+	sharedFrom *sharedHarness // owns p; nil if the subtest owns it
+	borrowed   bool           // the subtest uses the shared sandbox
 
 	mu      sync.Mutex
 	created []string // ids of sandboxes to remove
@@ -34,14 +33,14 @@ type harness struct {
 func (h *harness) shortLimit() time.Duration { return h.cfg.shortLimit() }
 func (h *harness) longLimit() time.Duration  { return h.cfg.longLimit() }
 
-// newContext is the context of the whole subtest.
+// newContext returns a context that ends with the subtest, or after longLimit.
 func (h *harness) newContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// reopenProvider makes a second provider value, as after a restart.
+// reopenProvider opens a second provider value over the same backend, as a restart does.
 func (h *harness) reopenProvider(t *testing.T) atoll.Provider {
 	t.Helper()
 	if h.cfg.reopen == nil {
@@ -52,7 +51,7 @@ func (h *harness) reopenProvider(t *testing.T) atoll.Provider {
 	return p
 }
 
-// completeSpec completes a Spec with what the options say.
+// completeSpec returns a copy of s with the image of the options.
 func (h *harness) completeSpec(s atoll.Spec) *atoll.Spec {
 	if s.Image == "" && s.Snapshot == "" {
 		s.Image = h.cfg.image
@@ -60,14 +59,14 @@ func (h *harness) completeSpec(s atoll.Spec) *atoll.Spec {
 	return &s
 }
 
-// removeAtEnd has the sandbox removed at the end of the subtest.
+// removeAtEnd removes the sandbox at the end of the subtest.
 func (h *harness) removeAtEnd(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.created = append(h.created, id)
 }
 
-// createSandbox makes a sandbox, or fails the test.
+// createSandbox creates a sandbox that the subtest removes at its end, or fails the test.
 func (h *harness) createSandbox(t *testing.T, s atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := h.p.Create(h.newContext(t), h.completeSpec(s))
@@ -79,7 +78,8 @@ func (h *harness) createSandbox(t *testing.T, s atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-// plainSandbox makes the plainest of sandboxes, or borrows it.
+// plainSandbox returns a running sandbox with default settings. It is the shared one if the group has
+// one.
 func (h *harness) plainSandbox(t *testing.T) atoll.Sandbox {
 	t.Helper()
 	if h.sharedFrom != nil && !h.borrowed {
@@ -88,13 +88,13 @@ func (h *harness) plainSandbox(t *testing.T) atoll.Sandbox {
 	return h.ownSandbox(t)
 }
 
-// ownSandbox is idle for subtests that look at all that has run in it.
+// ownSandbox is like plainSandbox, but never returns the shared sandbox.
 func (h *harness) ownSandbox(t *testing.T) atoll.Sandbox {
 	t.Helper()
 	return h.createSandbox(t, atoll.Spec{})
 }
 
-// wantRefused checks that a Create fails with one of kinds and leaves nothing.
+// wantRefused checks that Create fails with one of kinds and leaves no sandbox.
 func (h *harness) wantRefused(t *testing.T, s atoll.Spec, kinds ...atoll.Kind) {
 	t.Helper()
 	before := h.listIDs(t)
@@ -106,10 +106,11 @@ func (h *harness) wantRefused(t *testing.T, s atoll.Spec, kinds ...atoll.Kind) {
 	}
 	wantKind(t, "Create", err, kinds...)
 	if after := h.listIDs(t); len(after) != len(before) {
-		t.Errorf("the failed Create left something: List has %d sandboxes, had %d", len(after), len(before))
+		t.Errorf("the failed Create left a sandbox: List has %d sandboxes, had %d", len(after), len(before))
 	}
 }
 
+// listIDs returns the ids of all sandboxes.
 func (h *harness) listIDs(t *testing.T) []string {
 	t.Helper()
 	all, err := h.p.List(h.newContext(t), atoll.Filter{})
@@ -123,7 +124,7 @@ func (h *harness) listIDs(t *testing.T) []string {
 	return ids
 }
 
-// startProcess executes cmd, or fails the test.
+// startProcess starts cmd, or fails the test.
 func (h *harness) startProcess(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) atoll.Process {
 	t.Helper()
 	p, err := sb.Exec(h.newContext(t), cmd)
@@ -133,7 +134,7 @@ func (h *harness) startProcess(t *testing.T, sb atoll.Sandbox, cmd *atoll.Comman
 	return p
 }
 
-// waitExit waits for p's exit, or fails the test.
+// waitExit waits until p has ended, or fails the test.
 func (h *harness) waitExit(t *testing.T, p atoll.Process) atoll.Exit {
 	t.Helper()
 	exit, err := p.Wait(h.newContext(t))
@@ -143,7 +144,7 @@ func (h *harness) waitExit(t *testing.T, p atoll.Process) atoll.Exit {
 	return exit
 }
 
-// runCommand runs cmd to its end.
+// runCommand runs cmd and returns its result, or fails the test.
 func (h *harness) runCommand(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) atoll.Result {
 	t.Helper()
 	res, err := atoll.Capture(h.newContext(t), sb, cmd, 64<<20)
@@ -153,7 +154,8 @@ func (h *harness) runCommand(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command)
 	return res
 }
 
-// runForOutput runs cmd, which must succeed, and returns what it prints, trimmed.
+// runForOutput runs cmd and returns its stdout without surrounding space. It fails the test unless cmd
+// succeeds.
 func (h *harness) runForOutput(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) string {
 	t.Helper()
 	res := h.runCommand(t, sb, cmd)
@@ -169,7 +171,7 @@ func (h *harness) runForCode(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command)
 	return h.runCommand(t, sb, cmd).Code
 }
 
-// startReady executes cmd and returns when it has printed its first line.
+// startReady starts cmd and returns when it has printed its first line.
 func (h *harness) startReady(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *screen) {
 	t.Helper()
 	scr := newScreen()
@@ -179,7 +181,7 @@ func (h *harness) startReady(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command)
 	return p, scr
 }
 
-// getStatus asks for the sandbox's status, or fails the test.
+// getStatus returns the sandbox's status, or fails the test.
 func (h *harness) getStatus(t *testing.T, sb atoll.Sandbox) atoll.Status {
 	t.Helper()
 	st, err := sb.Status(h.newContext(t))
@@ -189,7 +191,7 @@ func (h *harness) getStatus(t *testing.T, sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-// waitForState waits for a state, or fails the test.
+// waitForState waits until the sandbox has the state, or fails the test.
 func (h *harness) waitForState(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 	t.Helper()
 	var st atoll.Status
@@ -202,8 +204,7 @@ func (h *harness) waitForState(t *testing.T, sb atoll.Sandbox, want atoll.State)
 	return st
 }
 
-// waitUntil calls f until it returns nil, and fails the test when that takes
-// longer than limit.
+// waitUntil calls f until it returns nil. It fails the test after limit.
 func (h *harness) waitUntil(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
 	if err := retryFor(limit, f); err != nil {
@@ -211,8 +212,7 @@ func (h *harness) waitUntil(t *testing.T, limit time.Duration, f func() error) {
 	}
 }
 
-// retryFor calls f until it returns nil or limit is over, and returns its
-// last error.
+// retryFor calls f until it returns nil or limit has passed, and returns the last error.
 func retryFor(limit time.Duration, f func() error) error {
 	deadline := time.Now().Add(limit)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -224,7 +224,7 @@ func retryFor(limit time.Duration, f func() error) error {
 	}
 }
 
-// runWithin fails the test unless f returns before limit.
+// runWithin calls f, and fails the test unless it returns within limit.
 func runWithin(t *testing.T, limit time.Duration, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -239,8 +239,7 @@ func runWithin(t *testing.T, limit time.Duration, what string, f func()) {
 	}
 }
 
-// wantKind checks an error's kind, that errors.Is agrees, and that the error
-// is one of ours.
+// wantKind checks that err has one of kinds, that errors.Is agrees, and that err is an *atoll.Error.
 func wantKind(t *testing.T, what string, err error, kinds ...atoll.Kind) {
 	t.Helper()
 	if err == nil {
@@ -257,8 +256,8 @@ func wantKind(t *testing.T, what string, err error, kinds ...atoll.Kind) {
 	t.Errorf("%s: %v (kind %q), want kind %v", what, err, got, kinds)
 }
 
-// checkError checks the form of an error: an *atoll.Error with a kind and an
-// op, whose text does not stutter.
+// checkError checks that err is an *atoll.Error with a kind and an op, and that its text has its prefix
+// only once.
 func checkError(t *testing.T, what string, err error) {
 	t.Helper()
 	var e *atoll.Error
@@ -274,7 +273,7 @@ func checkError(t *testing.T, what string, err error) {
 	}
 }
 
-// wantCtx checks that err is ctx's own error.
+// wantCtx checks that err matches the context's error want.
 func wantCtx(t *testing.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -282,7 +281,7 @@ func wantCtx(t *testing.T, what string, err, want error) {
 	}
 }
 
-// describeCommand names a command in a failure.
+// describeCommand returns a short name of a command for messages.
 func describeCommand(cmd *atoll.Command) string {
 	if len(cmd.Args) > 3 && cmd.Args[0] == "sh" {
 		w, _, _ := strings.Cut(strings.TrimPrefix(cmd.Args[2], ": "), ";")
@@ -291,7 +290,7 @@ func describeCommand(cmd *atoll.Command) string {
 	return strings.Join(cmd.Args, " ")
 }
 
-// A screen collects what a process prints, and lets a test wait for it.
+// A screen is a writer that collects the output of a process. Tests can wait for text in it.
 type screen struct {
 	mu      sync.Mutex
 	buf     bytes.Buffer
@@ -308,20 +307,20 @@ func (s *screen) Write(p []byte) (int, error) {
 	return s.buf.Write(p)
 }
 
+// readText returns the output so far.
 func (s *screen) readText() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.buf.String()
 }
 
-// waitForText waits until the screen shows want.
+// waitForText waits until the output contains want.
 func (s *screen) waitForText(t *testing.T, h *harness, want string) {
 	t.Helper()
 	s.waitUntil(t, h, fmt.Sprintf("%q", want), func(text string) bool { return strings.Contains(text, want) })
 }
 
-// showsWithin waits for so long at most until the screen shows want, and reports
-// whether it does.
+// showsWithin reports whether the output contains want within limit.
 func (s *screen) showsWithin(want string, limit time.Duration) bool {
 	timeout := time.After(limit)
 	for {
@@ -339,7 +338,7 @@ func (s *screen) showsWithin(want string, limit time.Duration) bool {
 	}
 }
 
-// waitUntil waits until ok is content with what the screen shows.
+// waitUntil waits until ok returns true for the output. what names the expected text in a failure.
 func (s *screen) waitUntil(t *testing.T, h *harness, what string, ok func(text string) bool) {
 	t.Helper()
 	timeout := time.After(h.shortLimit())
@@ -358,14 +357,14 @@ func (s *screen) waitUntil(t *testing.T, h *harness, what string, ok func(text s
 	}
 }
 
-// newPipe returns a stdin that a test can type into, closed at its end.
+// newPipe returns a stdin and its writer, for tests that type. The end of the test closes both.
 func newPipe(t *testing.T) (io.Reader, *io.PipeWriter) {
 	r, w := io.Pipe()
 	t.Cleanup(func() { w.Close(); r.Close() })
 	return r, w
 }
 
-// patternBytes returns n bytes that repeat nowhere near, all values among them.
+// patternBytes returns n pseudo-random bytes, the same at each call.
 func patternBytes(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(2463534242)
@@ -378,7 +377,7 @@ func patternBytes(n int) []byte {
 	return b
 }
 
-// describeDiff says where two byte strings differ, or "".
+// describeDiff describes the first difference of two byte slices. It returns "" if they are equal.
 func describeDiff(got, want []byte) string {
 	if bytes.Equal(got, want) {
 		return ""
@@ -388,5 +387,5 @@ func describeDiff(got, want []byte) string {
 			return fmt.Sprintf("%d bytes, want %d; first difference at byte %d", len(got), len(want), i)
 		}
 	}
-	return fmt.Sprintf("%d bytes, want %d; one is the beginning of the other", len(got), len(want))
+	return fmt.Sprintf("%d bytes, want %d; one is a prefix of the other", len(got), len(want))
 }

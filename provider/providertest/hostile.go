@@ -18,10 +18,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// hostilePackage is the program that tries the walls.
+// hostilePackage is the program that attacks the isolation.
 const hostilePackage = "github.com/seed46cd37a8/atoll/internal/testing/hostile"
 
-// buildHostile builds it, once.
+// buildHostile builds the program once and returns its bytes.
 var buildHostile = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "atoll-hostile")
 	if err != nil {
@@ -37,14 +37,13 @@ var buildHostile = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(file)
 })
 
-// An intruder is the hostile program in a sandbox, and the file of this machine
-// that it is after.
+// An attacker is the hostile program in a sandbox, and the file of this machine that it tries to reach.
 type attacker struct {
 	h       *harness
 	sb      atoll.Sandbox
 	path    string
 	secret  hostSecret
-	running []atoll.Process // attacks that have begun
+	running []atoll.Process // attacks that go on
 }
 
 // newAttacker brings the program into the sandbox.
@@ -59,7 +58,7 @@ func (h *harness) newAttacker(t *testing.T, sb atoll.Sandbox) *attacker {
 	}
 	in := &attacker{h: h, sb: sb, path: "./hostile", secret: h.newSecret(t)}
 	if h.p.Info().Isolation == atoll.IsolationNone {
-		t.Fatalf("%s has no walls", h.p.Info().Name)
+		t.Fatalf("%s has no isolation", h.p.Info().Name)
 	}
 	cmd := scriptCommand("load", in.path)
 	cmd.Stdin = bytes.NewReader(program)
@@ -67,18 +66,18 @@ func (h *harness) newAttacker(t *testing.T, sb atoll.Sandbox) *attacker {
 	return in
 }
 
-// attackCommand is the command for one of the program's attacks.
+// attackCommand returns the command for one of the program's attacks.
 func (in *attacker) attackCommand(name string, args ...string) *atoll.Command {
 	return programCommand(append([]string{in.path, in.secret.file, in.secret.text, name}, args...)...)
 }
 
-// checkAttackFails makes an attack that ends by itself, and checks that it got nowhere.
+// checkAttackFails runs an attack that ends by itself, and checks that it failed.
 func (in *attacker) checkAttackFails(t *testing.T, name string, args ...string) {
 	t.Helper()
 	in.checkAttackOutput(t, in.h.runCommand(t, in.sb, in.attackCommand(name, args...)))
 }
 
-// checkAttackOutput checks what an attack has printed.
+// checkAttackOutput checks that an attack completed and reports no escape.
 func (in *attacker) checkAttackOutput(t *testing.T, res atoll.Result) {
 	t.Helper()
 	for line := range strings.Lines(string(res.Stdout)) {
@@ -87,25 +86,25 @@ func (in *attacker) checkAttackOutput(t *testing.T, res atoll.Result) {
 		}
 	}
 	if !bytes.HasSuffix(res.Stdout, []byte("done\n")) && !t.Failed() {
-		t.Errorf("the attack did not come to its end: %+v, %q, %q", res.Exit, res.Stdout, res.Stderr)
+		t.Errorf("the attack did not complete: %+v, %q, %q", res.Exit, res.Stdout, res.Stderr)
 	}
 	in.secret.checkUntouched(t)
 }
 
-// startAttack makes an attack that goes on, and returns when it has begun.
+// startAttack starts an attack that goes on, and returns when it has begun.
 func (in *attacker) startAttack(t *testing.T, name string, args ...string) atoll.Process {
 	t.Helper()
 	return in.startAttackWithInput(t, nil, name, args...)
 }
 
-// startAttackWithInput is begins of one that has an input.
+// startAttackWithInput is like startAttack, with a stdin.
 func (in *attacker) startAttackWithInput(t *testing.T, stdin io.Reader, name string, args ...string) atoll.Process {
 	t.Helper()
 	scr := newScreen()
 	cmd := in.attackCommand(name, args...)
 	cmd.Stdin, cmd.Stdout = stdin, scr
 	p := in.h.startProcess(t, in.sb, cmd)
-	scr.waitUntil(t, in.h, "word of its beginning", func(text string) bool {
+	scr.waitUntil(t, in.h, "report of its beginning", func(text string) bool {
 		return strings.Contains(text, "begun\n") || strings.Contains(text, "escaped: ")
 	})
 	if strings.Contains(scr.readText(), "escaped: ") {
@@ -115,7 +114,7 @@ func (in *attacker) startAttackWithInput(t *testing.T, stdin io.Reader, name str
 	return p
 }
 
-// checkAttacksRun checks that the attacks that have begun have not ended.
+// checkAttacksRun checks that the started attacks have not ended.
 func (in *attacker) checkAttacksRun(t *testing.T) {
 	t.Helper()
 	for _, p := range in.running {

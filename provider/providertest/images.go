@@ -80,7 +80,7 @@ var imagePromises = []promise{
 			opts atoll.PruneOptions
 			want bool
 		}{
-			{atoll.PruneOptions{}, false}, // it has a name
+			{atoll.PruneOptions{}, false}, // the image has a name
 			{atoll.PruneOptions{All: true, UnusedFor: atoll.Duration(time.Hour)}, false},
 			{atoll.PruneOptions{All: true}, true},
 			{atoll.PruneOptions{All: true}, false},
@@ -90,7 +90,7 @@ var imagePromises = []promise{
 				t.Fatalf("PruneImages(%+v): %v", tt.opts, err)
 			}
 			if got := slices.Contains(pruned.Images, img.Digest); got != tt.want {
-				t.Errorf("PruneImages(%+v) = %+v; that it has %s is %v, want %v", tt.opts, pruned, img.Digest, got, tt.want)
+				t.Errorf("PruneImages(%+v) = %+v; whether it has %s is %v, want %v", tt.opts, pruned, img.Digest, got, tt.want)
 			}
 			if tt.want && pruned.Size < img.Size {
 				t.Errorf("PruneImages = %+v, want the %d bytes of the image at least", pruned, img.Size)
@@ -112,7 +112,7 @@ var imagePromises = []promise{
 				t.Errorf("progress %+v", p)
 			}
 		}
-		if h.p.Info().Caps.ImageStore { // who keeps no images may fetch them when they are needed
+		if h.p.Info().Caps.ImageStore { // a provider without one may fetch images on demand
 			h.cfg.source.unplug(t)
 		}
 		sb := h.createSandbox(t, spec)
@@ -126,7 +126,7 @@ var imagePromises = []promise{
 		wantKind(t, "Prepare", atoll.Prepare(h.newContext(t), h.p, &spec, nil), atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
 		h.wantRefused(t, spec, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
 		if img := h.findImage(t); img != nil {
-			t.Errorf("what could not be fetched is kept: %+v", *img)
+			t.Errorf("the failed fetch left %+v", *img)
 		}
 	}},
 	{"Create refuses an image that its registry lacks, and leaves nothing", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
@@ -147,12 +147,12 @@ var imagePromises = []promise{
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
 			t.Skip("the provider does not resolve images")
 		}
-		wantKind(t, "ResolveImage of what is not kept", err, atoll.ErrNotExist)
+		wantKind(t, "ResolveImage of a missing image", err, atoll.ErrNotExist)
 		if img := h.findImage(t); img != nil {
 			t.Errorf("ResolveImage fetched %+v", *img)
 		}
 		_, err = atoll.ResolveImage(h.newContext(t), h.p, "NO such::image")
-		wantKind(t, "ResolveImage of no name", err, atoll.ErrInvalid)
+		wantKind(t, "ResolveImage of an invalid name", err, atoll.ErrInvalid)
 		if _, err := atoll.ResolveImage(h.newContext(t), h.p, ""); err != nil {
 			wantKind(t, "ResolveImage of the default image", err, atoll.ErrNotExist)
 		}
@@ -176,7 +176,7 @@ var imagePromises = []promise{
 	}},
 }
 
-// missingTag is a name which differs from that of an image in its tag, and is nobody's.
+// missingTag returns the name of an image with a tag that does not exist.
 func missingTag(ref string) string {
 	name, _, _ := strings.Cut(ref, "@")
 	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
@@ -185,7 +185,7 @@ func missingTag(ref string) string {
 	return name + ":no-such-tag"
 }
 
-// fetchImage fetches the image that is for that.
+// fetchImage fetches the image of option Pullable.
 func (h *harness) fetchImage(t *testing.T) {
 	t.Helper()
 	if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{Image: h.cfg.pullable}), nil); err != nil {
@@ -193,7 +193,7 @@ func (h *harness) fetchImage(t *testing.T) {
 	}
 }
 
-// findImage finds that image among those that are kept, by its name.
+// findImage returns the image of option Pullable, or nil if the provider's store does not have it.
 func (h *harness) findImage(t *testing.T) *atoll.Image {
 	t.Helper()
 	all, err := atoll.Images(h.newContext(t), h.p)
@@ -213,7 +213,7 @@ func (h *harness) findImage(t *testing.T) *atoll.Image {
 	return &all[i]
 }
 
-// checkImageInUse checks that the image is, and that it stays.
+// checkImageInUse checks that the image is in use and cannot be removed.
 func (h *harness) checkImageInUse(t *testing.T, when string) {
 	t.Helper()
 	img := h.findImage(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-// The interfaces that a layer has to forward, by what implements them.
+// The interfaces that a layer has to forward, for each type that implements them.
 var (
 	providerAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Combiner](), reflect.TypeFor[atoll.Prober](),
@@ -34,12 +34,12 @@ var (
 	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS](), reflect.TypeFor[atoll.SubFS]())
 )
 
+// abilityTypes returns its arguments as a slice.
 func abilityTypes(types ...reflect.Type) []reflect.Type { return types }
 
-// Layer checks that the layer that wrap puts around a provider forwards every
-// method, the optional ones too, of the provider, its sandboxes, processes and
-// files: each call arrives, and its error comes back with its kind. except
-// names methods that the layer answers by itself, as "Provider.Resolve".
+// Layer checks that wrap returns a layer that forwards every method of a provider, its sandboxes,
+// processes and files, also the optional ones: each call must arrive, and its error must come back with
+// its kind. except names methods that the layer answers itself, as "Provider.Resolve".
 func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...string) {
 	plan := FailCall(0)
 	p := wrap(Faulty(bareProvider{}, plan))
@@ -88,7 +88,7 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 		}
 	}
 	want := bareProvider{}.Info().Caps
-	want.Sessions = p.Info().Caps.Sessions // any provider can have them, by a layer
+	want.Sessions = p.Info().Caps.Sessions // a layer can add sessions to any provider
 	if got := p.Info().Caps; got != want {
 		t.Errorf("Info().Caps = %+v, want %+v", got, want)
 	}
@@ -97,8 +97,8 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 	}
 }
 
-// findAbility returns the value that atoll.As finds: value, or the first one that it wraps which
-// implements typ. It returns the zero Value if none does.
+// findAbility returns the value that atoll.As finds: value, or the first value that it wraps, whichever
+// implements typ first. It returns the zero Value if none does.
 func findAbility(value any, typ reflect.Type) reflect.Value {
 	for v := reflect.ValueOf(value); ; {
 		if v.Type().Implements(typ) {
@@ -112,10 +112,11 @@ func findAbility(value any, typ reflect.Type) reflect.Value {
 	}
 }
 
-// unplanned are the methods that a Plan does not record.
+// unplanned lists the methods that a Plan does not record.
 var unplanned = []string{"Provider.Info", "Provider.Close", "Sandbox.ID", "Sandbox.Files", "Process.ID"}
 
-// checkForwarded calls the method with its next call planned to fail.
+// checkForwarded calls the method, makes the wrapped provider fail that call, and checks that the error
+// comes back.
 func checkForwarded(t *testing.T, plan *Plan, name string, method reflect.Value) {
 	t.Helper()
 	plan.mu.Lock()
@@ -139,7 +140,7 @@ func checkForwarded(t *testing.T, plan *Plan, name string, method reflect.Value)
 	}
 }
 
-// makeArgument makes a harmless argument.
+// makeArgument returns a harmless argument of the type.
 func makeArgument(typ reflect.Type) reflect.Value {
 	switch typ {
 	case reflect.TypeFor[context.Context]():
@@ -160,10 +161,10 @@ func makeArgument(typ reflect.Type) reflect.Value {
 	return reflect.Zero(typ)
 }
 
-// errorIn finds the error in what a method returned.
+// errorIn returns the error among the results of a method.
 func errorIn(out []reflect.Value) error {
 	for _, v := range out {
-		if fs, ok := v.Interface().(atoll.FS); ok { // what Sub returns says when it is used
+		if fs, ok := v.Interface().(atoll.FS); ok { // the FS from Sub returns errors only from its methods
 			_, err := fs.Stat(context.Background(), "x")
 			return err
 		}
@@ -185,7 +186,7 @@ func errorIn(out []reflect.Value) error {
 // bareID is the id of every sandbox of a bareProvider.
 const bareID = "6f9619ff8b864011b42d00cf4fc964ff"
 
-// A bareProvider has no abilities and does nothing.
+// A bareProvider has no optional abilities and does nothing.
 type bareProvider struct{}
 
 func (bareProvider) Info() atoll.Info {
@@ -203,6 +204,7 @@ func (bareProvider) Watch(context.Context) iter.Seq2[atoll.Event, error] {
 }
 func (bareProvider) Close() error { return nil }
 
+// A bareSandbox is the sandbox of a bareProvider.
 type bareSandbox struct{}
 
 func (bareSandbox) ID() string { return bareID }
@@ -219,6 +221,7 @@ func (bareSandbox) Process(context.Context, string) (atoll.Process, error) {
 }
 func (bareSandbox) Remove(context.Context, ...atoll.RemoveOption) error { return nil }
 
+// A bareProcess is the process of a bareSandbox.
 type bareProcess struct{}
 
 func (bareProcess) ID() string                                      { return "p" }

@@ -14,20 +14,19 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// checkLeaks notes what this process holds now, and registers a check that at
-// the end of the test it holds no more: goroutines, descriptors, children and
-// what descends from them, mounts, and what the provider's own listing names. A
-// namespace lives in a process, a mount or a descriptor, and is found with it.
-// What goes away by itself a little later is no leak. The census that it
-// returns is for the test to take when there is much to be found.
+// checkLeaks lists the resources of this process, and registers a cleanup that checks that no more
+// exist: goroutines, descriptors, children and their descendants, mounts, and the objects of option
+// Leaks. It finds a namespace with the process, mount or descriptor that keeps it alive. The cleanup
+// waits a little for resources that go away by themselves. The test should have the returned census
+// record processes while many exist.
 func checkLeaks(t *testing.T, cfg *config) *census {
 	t.Helper()
 	goroutines := goleak.IgnoreCurrent()
-	kin, err := newCensus()
+	c, err := newCensus()
 	if err != nil {
 		t.Fatalf("listing processes: %v", err)
 	}
-	listings := []listing{{"descriptor", listDescriptors}, {"child process", listChildren}, {"process", kin.listAlive}, {"mount", listMounts}}
+	listings := []listing{{"descriptor", listDescriptors}, {"child process", listChildren}, {"process", c.listAlive}, {"mount", listMounts}}
 	if cfg.leaks != nil {
 		listings = append(listings, listing{"backend object", func() ([]string, error) { return cfg.leaks(t), nil }})
 	}
@@ -46,22 +45,23 @@ func checkLeaks(t *testing.T, cfg *config) *census {
 			}
 		}
 	})
-	return kin
+	return c
 }
 
-// CheckLeaks is the suite's look for leaks, for tests that are not part of it:
-// call it first, and at the end of the test nothing may be left.
+// CheckLeaks is the suite's check for leaks, for tests outside of the suite. Call it first. At the end
+// of the test, no resources may be left.
 func CheckLeaks(t *testing.T, opts ...Option) {
 	t.Helper()
 	checkLeaks(t, newConfig(opts))
 }
 
-// A listing names the things of one sort that exist now.
+// A listing lists the current resources of one kind.
 type listing struct {
 	what string
 	list func() ([]string, error)
 }
 
+// listNames returns the names of the resources, or fails the test.
 func (l listing) listNames(t *testing.T) []string {
 	t.Helper()
 	names, err := l.list()
@@ -71,7 +71,7 @@ func (l listing) listNames(t *testing.T) []string {
 	return names
 }
 
-// checkNoneAdded is an error when there is something that was not there before.
+// checkNoneAdded returns an error if there are resources that before does not have.
 func (l listing) checkNoneAdded(t *testing.T, before []string) error {
 	t.Helper()
 	left := map[string]int{}
@@ -91,8 +91,8 @@ func (l listing) checkNoneAdded(t *testing.T, before []string) error {
 	return fmt.Errorf("%d of these are left, each a %s: %s", len(added), l.what, strings.Join(added, ", "))
 }
 
-// listDescriptors lists the open ones by what they point to; sockets and pipes
-// have numbers of their own in their names.
+// listDescriptors returns the targets of the open descriptors. Those of sockets and pipes contain
+// unique numbers.
 func listDescriptors() ([]string, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -102,17 +102,17 @@ func listDescriptors() ([]string, error) {
 	for _, e := range entries {
 		target, err := os.Readlink("/proc/self/fd/" + e.Name())
 		if err != nil || strings.HasPrefix(target, "/proc/") && strings.HasSuffix(target, "/fd") {
-			continue // gone meanwhile, or the one of this listing
+			continue // closed meanwhile, or the descriptor of this listing
 		}
 		if target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]" {
-			continue // the runtime's poller, made on its first use
+			continue // of the Go runtime's poller, which opens them at its first use
 		}
 		names = append(names, target)
 	}
 	return names, nil
 }
 
-// listChildren lists the processes whose parent is this one, zombies too.
+// listChildren returns the child processes of this process, including zombies.
 func listChildren() ([]string, error) {
 	files, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
@@ -135,8 +135,8 @@ func listChildren() ([]string, error) {
 	return names, nil
 }
 
-// listMounts lists this process's mounts, but for those whose source is
-// "atoll-test": other tests, in other programs at the same time, make them.
+// listMounts returns this process's mounts, except those with the source "atoll-test", which other test
+// programs make at the same time.
 func listMounts() ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -152,7 +152,7 @@ func listMounts() ([]string, error) {
 	return names, nil
 }
 
-// checkNoSandbox checks that p knows no sandbox.
+// checkNoSandbox checks that p lists no sandbox.
 func checkNoSandbox(t *testing.T, h *harness, p atoll.Provider) {
 	t.Helper()
 	all, err := p.List(h.newContext(t), atoll.Filter{})

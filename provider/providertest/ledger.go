@@ -16,7 +16,7 @@ var ledgerPromises = []promise{
 		sb := h.createSandbox(t, atoll.Spec{Name: "web", Env: []string{"A=b"}})
 		raw := h.secretOf(t, sb)
 		if hash := h.readSecretVar(t, sb); !pass.Check(hash, raw) {
-			t.Errorf("inside there is %q, which is no hash of the secret", hash)
+			t.Errorf("the variable inside is %q, want a hash of the secret", hash)
 		}
 		if other := h.secretOf(t, h.plainSandbox(t)); other == raw {
 			t.Error("two sandboxes have the same secret")
@@ -25,22 +25,22 @@ var ledgerPromises = []promise{
 		if err != nil {
 			t.Fatalf("List: %v", err)
 		}
-		told := []any{h.getStatus(t, sb), all}
+		seen := []any{h.getStatus(t, sb), all}
 		for ev, err := range h.p.Watch(h.newContext(t)) {
 			if err != nil {
 				t.Fatalf("Watch: %v", err)
 			}
-			if told = append(told, ev); ev.Type == atoll.EventSynced {
+			if seen = append(seen, ev); ev.Type == atoll.EventSynced {
 				break
 			}
 		}
-		text, err := json.Marshal(told)
+		text, err := json.Marshal(seen)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, word := range []string{raw, atoll.SecretVar} {
 			if strings.Contains(string(text), word) {
-				t.Errorf("%s is told: %s", word, text)
+				t.Errorf("%s is in the status, the list or an event: %s", word, text)
 			}
 		}
 	}},
@@ -56,7 +56,7 @@ var ledgerPromises = []promise{
 				t.Fatalf("Start: %v", err)
 			}
 			if got := h.secretOf(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
-				t.Errorf("after a stop and a start the secret is another one")
+				t.Errorf("the secret changed with a stop and a start")
 			}
 		}
 		if err := sb.Remove(h.newContext(t)); err != nil {
@@ -66,7 +66,7 @@ var ledgerPromises = []promise{
 		wantKind(t, "Secret of a removed sandbox", err, atoll.ErrNotFound)
 		sb = h.createSandbox(t, atoll.Spec{ID: sb.ID()})
 		if got := h.secretOf(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
-			t.Error("a sandbox that was made again has another secret")
+			t.Error("a sandbox that was created again has another secret")
 		}
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
@@ -80,7 +80,7 @@ var ledgerPromises = []promise{
 		sb := h.plainSandbox(t)
 		raw := h.secretOf(t, sb)
 		if got, err := atoll.Secret(h.newContext(t), h.reopenProvider(t), sb.ID()); got != raw || err != nil {
-			t.Errorf("after a restart the secret is another one: %v", err)
+			t.Errorf("after a restart the secret is %q, %v; want the same", got, err)
 		}
 	}},
 	{"Create refuses a value for the variable of the secret", nil, func(t *testing.T, h *harness) {
@@ -92,7 +92,7 @@ var ledgerPromises = []promise{
 		for _, opts := range []registry.ReconcileOptions{{DryRun: true}, {}, {Force: true}} {
 			found, err := registry.Reconcile(h.newContext(t), h.p, opts)
 			if atoll.KindOf(err) == atoll.ErrUnsupported {
-				t.Skip("the provider writes nothing down")
+				t.Skip("the provider records no desired state")
 			}
 			if err != nil || found.Healthy != 1 || len(found.Findings) != 0 {
 				t.Errorf("Reconcile: %+v, %v", found, err)
@@ -102,16 +102,17 @@ var ledgerPromises = []promise{
 	}},
 }
 
-// needSecrets skips the subtest unless the provider keeps secrets.
+// needSecrets skips the subtest unless the provider has secrets.
 func (h *harness) needSecrets(t *testing.T) {
 	t.Helper()
 	_, err := atoll.Secret(h.newContext(t), h.p, atoll.NewID())
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
-		t.Skip("the provider keeps no secrets")
+		t.Skip("the provider has no secrets")
 	}
 	wantKind(t, "Secret of no sandbox", err, atoll.ErrNotFound)
 }
 
+// secretOf returns the sandbox's secret, or fails the test.
 func (h *harness) secretOf(t *testing.T, sb atoll.Sandbox) string {
 	t.Helper()
 	raw, err := atoll.Secret(h.newContext(t), h.p, sb.ID())
@@ -121,7 +122,7 @@ func (h *harness) secretOf(t *testing.T, sb atoll.Sandbox) string {
 	return raw
 }
 
-// readSecretVar is what programs in the sandbox know of its secret.
+// readSecretVar returns the value of the secret's variable inside the sandbox.
 func (h *harness) readSecretVar(t *testing.T, sb atoll.Sandbox) string {
 	t.Helper()
 	return h.runForOutput(t, sb, programCommand("sh", "-c", "echo $"+atoll.SecretVar))

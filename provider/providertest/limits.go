@@ -64,7 +64,7 @@ var limitPromises = []promise{
 			return time.Duration(u.CPU)
 		}
 		begin, before := time.Now(), used()
-		time.Sleep(min(max(time.Second, testenv.Scale(500*time.Millisecond)), 5*time.Second)) // a rate is measured: over ten periods of the scheduler at least
+		time.Sleep(min(max(time.Second, testenv.Scale(500*time.Millisecond)), 5*time.Second)) // at least ten periods of the scheduler, for a stable rate
 		rate := (used() - before).Seconds() / time.Since(begin).Seconds()
 		if rate > most || rate <= 0 {
 			t.Errorf("two busy loops used %.2f CPUs, want %.1f at most", rate, cpus)
@@ -125,6 +125,6 @@ var limitPromises = []promise{
 			t.Fatalf("Stop: %v", err)
 		}
 		_, err = atoll.UsageOf(h.newContext(t), sb)
-		wantKind(t, "UsageOf a stopped one", err, atoll.ErrStopped)
+		wantKind(t, "UsageOf a stopped sandbox", err, atoll.ErrStopped)
 	}},
 }

@@ -83,11 +83,11 @@ var memoryPromises = []promise{
 		}
 		e, err := again.Process(h.newContext(t), ended.ID())
 		if err != nil {
-			t.Fatalf("Process of one that had ended: %v", err)
+			t.Fatalf("Process of an ended process: %v", err)
 		}
 		out := newScreen()
 		if err := e.Attach(h.newContext(t), &atoll.Attachment{Stdout: out}); err != nil || out.readText() != "out\n" {
-			t.Errorf("Attach to one that had ended: %q, %v", out.readText(), err)
+			t.Errorf("Attach to an ended process: %q, %v", out.readText(), err)
 		}
 	}},
 	{"output of the main process of a stopped sandbox survives a restart", []need{needSurvives}, func(t *testing.T, h *harness) {
@@ -97,7 +97,7 @@ var memoryPromises = []promise{
 			t.Fatalf("Stop: %v", err)
 		}
 		if exit := h.waitExit(t, main); exit.Code != 42 {
-			t.Errorf("the exit, by the handle of before, is %+v, want code 42", exit)
+			t.Errorf("the exit, by the old handle, is %+v, want code 42", exit)
 		}
 		h.restartProvider(t)
 		again, err := h.lastProvider().Get(h.newContext(t), sb.ID())
@@ -114,7 +114,7 @@ var memoryPromises = []promise{
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
 		h.restartProvider(t)
 		_, err := p.Wait(h.newContext(t))
-		wantKind(t, "Wait by the handle of before", err, atoll.ErrStopped, atoll.ErrUnavailable)
+		wantKind(t, "Wait by the old handle", err, atoll.ErrStopped, atoll.ErrUnavailable)
 		again, err := h.lastProvider().Get(h.newContext(t), sb.ID())
 		if err != nil {
 			t.Fatalf("Get: %v", err)
@@ -168,7 +168,7 @@ var memoryPromises = []promise{
 			t.Errorf("Remove: %v", err)
 		}
 		_, err = a.Status(h.newContext(t))
-		wantKind(t, "Status by the first", err, atoll.ErrNotFound)
+		wantKind(t, "Status by the first value", err, atoll.ErrNotFound)
 		checkNoSandbox(t, h, h.p)
 	}},
 	{"a Watch reports changes by another provider value", []need{needSurvives}, func(t *testing.T, h *harness) {
@@ -210,7 +210,7 @@ var memoryPromises = []promise{
 			want["/atoll-test-root"] = "root"
 		}
 		if len(want) == 0 {
-			t.Skip("the provider keeps none")
+			t.Skip("the provider retains none")
 		}
 		for name, text := range want {
 			if h.runForCode(t, sb, scriptCommand("store", name, text)) != 0 {
@@ -231,9 +231,9 @@ var memoryPromises = []promise{
 	}},
 	{"a root file system that is not durable is fresh after Start", []need{needRestart, needWalls}, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Durable != atoll.DurableNone {
-			t.Skip("the provider keeps it")
+			t.Skip("the provider retains it")
 		}
-		sb, file := h.plainSandbox(t), h.rootFile("of-a-life-before")
+		sb, file := h.plainSandbox(t), h.rootFile("from-before")
 		if h.runForCode(t, sb, scriptCommand("store", file, "root")) != 0 {
 			t.Fatal("the process could not write")
 		}
@@ -244,7 +244,7 @@ var memoryPromises = []promise{
 			t.Fatalf("Start: %v", err)
 		}
 		if h.runForCode(t, sb, programCommand("cat", file)) == 0 {
-			t.Error("a file of the life before is there")
+			t.Error("a file from before the stop exists")
 		}
 	}},
 	{"the work directory survives a crash of the main process", []need{needVolumes, needRestart}, func(t *testing.T, h *harness) {
@@ -321,20 +321,19 @@ var memoryPromises = []promise{
 	}},
 }
 
-// keepsWork reports whether the work directory is there again when a sandbox starts
-// after Stop.
+// keepsWork reports whether the work directory survives Stop and Start.
 func (h *harness) keepsWork() bool {
 	caps := h.p.Info().Caps
 	return caps.Volumes || caps.Durable != atoll.DurableNone
 }
 
-// keepsRoot reports whether the root file system is, and is no other's.
+// keepsRoot reports whether the sandbox has its own root file system, which survives Stop and Start.
 func (h *harness) keepsRoot() bool {
 	info := h.p.Info()
-	return info.Caps.Durable != atoll.DurableNone && info.Isolation != atoll.IsolationNone // else it would be the host's
+	return info.Caps.Durable != atoll.DurableNone && info.Isolation != atoll.IsolationNone // without isolation it is the host's
 }
 
-// A watchStep is a change of a sandbox, and the state that it leads to.
+// A watchStep changes a sandbox to a state.
 type watchStep struct {
 	what  string
 	do    func(context.Context) error
@@ -354,5 +353,5 @@ func (h *harness) restartProvider(t *testing.T) {
 	h.reopenProvider(t)
 }
 
-// lastProvider is the provider value that was opened last.
+// lastProvider returns the provider value that was opened last.
 func (h *harness) lastProvider() atoll.Provider { return h.reopened[len(h.reopened)-1] }

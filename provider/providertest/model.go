@@ -1,4 +1,4 @@
-//lint:file-ignore ST1008 a verb returns what it saw, then what the model expects: the error is no failure of the verb
+//lint:file-ignore ST1008 an operation returns the provider's error, then the expected kinds: the error is a result, not a failure
 
 package providertest
 
@@ -10,15 +10,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// FuzzModel turns bytes into verbs on a few sandboxes, runs them on the
-// provider and on a model of a dozen lines, and compares what both say and
-// where both are after each verb.
+// FuzzModel turns bytes into operations on a few sandboxes, and runs them on the provider and on a
+// small model. It compares the results after each operation.
 func FuzzModel(f *testing.F, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	for _, seed := range []string{
 		"\x00\x00\x05\x00\x03\x00",                         // create, exec, remove
 		"\x00\x10\x05\x00\x01\x00\x06\x00\x02\x00\x07\x00", // created, started, written, stopped
-		"\x00\x00\x06\x00\x03\x00\x00\x00\x07\x00",         // the volume is kept
-		"\x00\x00\x06\x00\x04\x00\x00\x00\x07\x00",         // and is not
+		"\x00\x00\x06\x00\x03\x00\x00\x00\x07\x00",         // the volume is retained
+		"\x00\x00\x06\x00\x04\x00\x00\x00\x07\x00",         // the volume is removed
 		"\x00\x01\x08\x01\x05\x01\x01\x01\x09\x01\x08\x01\x03\x01",
 		"\x00\x02\x00\x02\x03\x02\x03\x02\x02\x02\x01\x02",
 	} {
@@ -26,8 +25,7 @@ func FuzzModel(f *testing.F, open func(t *testing.T) atoll.Provider, opts ...Opt
 	}
 	cfg := newConfig(opts)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		kin := checkLeaks(t, cfg)
-		h := &harness{cfg: cfg, census: kin, p: open(t)}
+		h := &harness{cfg: cfg, census: checkLeaks(t, cfg), p: open(t)}
 		t.Cleanup(func() { h.closeAndCheck(t) })
 		m := &model{h: h, caps: h.p.Info().Caps}
 		for i := range m.slots {
@@ -40,7 +38,7 @@ func FuzzModel(f *testing.F, open func(t *testing.T) atoll.Provider, opts ...Opt
 	})
 }
 
-// A model is what the provider should be like.
+// A model predicts the state of the provider.
 type model struct {
 	h     *harness
 	caps  atoll.Caps
@@ -51,14 +49,15 @@ type model struct {
 // A slot is one sandbox of the model.
 type slot struct {
 	id    string
-	sb    atoll.Sandbox // the latest handle, nil before the first
-	state atoll.State   // "" when there is none
-	file  string        // what /work/f holds, "" when it is not there
+	sb    atoll.Sandbox // the latest handle; nil before the first Create
+	state atoll.State   // "" if there is no sandbox
+	file  string        // the content of /work/f; "" if it does not exist
 }
 
+// isRunning reports whether the sandbox should run.
 func (s *slot) isRunning() bool { return s.state == atoll.StateRunning }
 
-// runVerb does one verb.
+// runVerb runs one operation and checks its error and the states of all sandboxes.
 func (m *model) runVerb(t *testing.T, verb, arg byte) {
 	t.Helper()
 	verbs := []struct {
@@ -86,6 +85,8 @@ func (m *model) runVerb(t *testing.T, verb, arg byte) {
 	}
 }
 
+// createSandbox, like the operations below, returns the provider's error and the kinds of errors that
+// the model expects; nil stands for no error.
 func (m *model) createSandbox(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
 	spec := m.h.completeSpec(atoll.Spec{ID: s.id, NoStart: arg&0x10 != 0})
 	sb, err := m.h.p.Create(m.h.newContext(t), spec)
@@ -136,13 +137,13 @@ func (m *model) removeSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kin
 
 func (m *model) removeWithVolumes(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
 	err := s.sb.Remove(m.h.newContext(t), atoll.RemoveVolumes())
-	if s.state != "" { // removing twice does nothing, the volume stays
+	if s.state != "" { // a second Remove does nothing, and the volume stays
 		s.state, s.file = "", ""
 	}
 	return err, nil
 }
 
-// refusalKinds says what an Exec in a sandbox that does not run must answer.
+// refusalKinds returns the errors that Exec may return in a sandbox that does not run.
 func (s *slot) refusalKinds() []atoll.Kind {
 	switch s.state {
 	case "":
@@ -193,6 +194,7 @@ func (m *model) resumeSandbox(t *testing.T, s *slot, _ byte) (error, []atoll.Kin
 	return m.setPaused(s, atoll.Resume(m.h.newContext(t), s.sb), atoll.StateRunning)
 }
 
+// setPaused updates the model after Pause or Resume.
 func (m *model) setPaused(s *slot, err error, to atoll.State) (error, []atoll.Kind) {
 	switch {
 	case !m.caps.Pause:
@@ -204,7 +206,7 @@ func (m *model) setPaused(s *slot, err error, to atoll.State) (error, []atoll.Ki
 	return err, s.refusalKinds()
 }
 
-// compareStates asks for all states.
+// compareStates compares the states in List with those of the model.
 func (m *model) compareStates(t *testing.T) {
 	t.Helper()
 	all, err := m.h.p.List(m.h.newContext(t), atoll.Filter{})
@@ -222,7 +224,7 @@ func (m *model) compareStates(t *testing.T) {
 		}
 		got := all[at].State
 		if s.state == atoll.StateCreated && got == atoll.StateStopped {
-			s.state = got // by a Stop, which may say so
+			s.state = got // Stop may change created to stopped
 		}
 		if got != s.state {
 			t.Errorf("%v: %d is %q, want %q", m.log, i, got, s.state)
@@ -230,7 +232,7 @@ func (m *model) compareStates(t *testing.T) {
 	}
 }
 
-// cleanUp removes all, and the volumes that were kept.
+// cleanUp removes all sandboxes, and the retained volumes.
 func (m *model) cleanUp(t *testing.T) {
 	t.Helper()
 	for i := range m.slots {

@@ -13,8 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// A mutant breaks one promise, and the suite has to notice in the subtest
-// named.
+// A mutant is a provider that breaks one promise. The named subtest of the suite must fail.
 type mutant struct {
 	name     string
 	caughtBy string // by this subtest of Run
@@ -128,12 +127,10 @@ var mutants = []mutant{
 	})),
 }
 
-// forgotten keeps the files that a mutant leaks from being collected, which would
-// close them.
+// forgotten holds the files that a mutant leaks, so that the garbage collector does not close them.
 var forgotten []*os.File
 
-// TestMutants runs the suite on each mutant in a process of its own, because
-// there it has to fail.
+// TestMutants runs the suite on each mutant in a separate process, because it must fail there.
 func TestMutants(t *testing.T) {
 	for _, m := range slices.Concat(mutants, claimMutants, subMutants, wallMutants) {
 		t.Run(m.name, func(t *testing.T) {
@@ -143,16 +140,16 @@ func TestMutants(t *testing.T) {
 			cmd.Env = append(os.Environ(), "MUTANT="+m.name, "MUTANT_DIR="+t.TempDir())
 			out, err := cmd.CombinedOutput()
 			if strings.Contains(string(out), "--- SKIP: TestMutant/"+group+"/") {
-				t.Skipf("this machine lacks what it takes to notice:\n%s", out)
+				t.Skipf("this machine cannot run the promise:\n%s", out)
 			}
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestMutant/"+group+"/") {
-				t.Errorf("%q did not notice: %v\n%s", m.caughtBy, err, out)
+				t.Errorf("%q did not fail: %v\n%s", m.caughtBy, err, out)
 			}
 		})
 	}
 }
 
-// TestMutant is the suite on the mutant that the environment names.
+// TestMutant runs the suite on the mutant that the environment names.
 func TestMutant(t *testing.T) {
 	name := os.Getenv("MUTANT")
 	if name == "" {

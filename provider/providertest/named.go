@@ -14,8 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// namedPromises are the promises about networks of the backend's own, and about ports
-// that are published.
+// namedPromises are the promises about the backend's own networks, and about published ports.
 var namedPromises = []promise{
 	{"a missing network is ErrNotExist, and the error names it", []need{needNamed}, func(t *testing.T, h *harness) {
 		spec := atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkNamed, Name: "no-such-network"}}
@@ -26,11 +25,11 @@ var namedPromises = []promise{
 	}},
 	{"a sandbox has more than loopback on a named network only", []need{needNamed, needNoNet, needNetwork}, func(t *testing.T, h *harness) {
 		if got := h.listInterfaces(t, h.plainSandbox(t)); !slices.Equal(got, []string{"lo"}) {
-			t.Errorf("without a network there are %q", got)
+			t.Errorf("without a network the interfaces are %q", got)
 		}
 		sb := h.createSandbox(t, atoll.Spec{Network: h.namedNetwork()})
 		if got := h.listInterfaces(t, sb); len(got) < 2 {
-			t.Errorf("on a network there are %q", got)
+			t.Errorf("on a network the interfaces are %q", got)
 		}
 		if !h.p.Info().Caps.Restart {
 			return
@@ -42,7 +41,7 @@ var namedPromises = []promise{
 			t.Fatalf("Start: %v", err)
 		}
 		if got := h.listInterfaces(t, sb); len(got) < 2 {
-			t.Errorf("started again there are %q", got)
+			t.Errorf("after a restart the interfaces are %q", got)
 		}
 	}},
 	{"only requested ports are published", []need{needPublish}, func(t *testing.T, h *harness) {
@@ -103,7 +102,7 @@ var namedPromises = []promise{
 	}},
 }
 
-// namedNetwork is a network of the backend's own.
+// namedNetwork returns a network of the backend. Without option Network it may not exist.
 func (h *harness) namedNetwork() atoll.Network {
 	name := "of-the-suite"
 	if h.cfg.network != nil {
@@ -112,7 +111,7 @@ func (h *harness) namedNetwork() atoll.Network {
 	return atoll.Network{Mode: atoll.NetworkNamed, Name: name}
 }
 
-// publishNetwork is a network on which ports can be published, if they can be at all.
+// publishNetwork returns a network on which the provider can publish ports.
 func (h *harness) publishNetwork() atoll.Network {
 	if h.p.Info().Caps.NetworkOn {
 		return atoll.Network{Mode: atoll.NetworkOn}
@@ -120,7 +119,7 @@ func (h *harness) publishNetwork() atoll.Network {
 	return h.namedNetwork()
 }
 
-// listInterfaces lists the network interfaces that are up inside.
+// listInterfaces returns the names of the network interfaces inside.
 func (h *harness) listInterfaces(t *testing.T, sb atoll.Sandbox) []string {
 	t.Helper()
 	var up []string
@@ -133,8 +132,7 @@ func (h *harness) listInterfaces(t *testing.T, sb atoll.Sandbox) []string {
 	return up
 }
 
-// checkPublished checks that what listens on the agent's port can be reached where the
-// status says that it is published.
+// checkPublished checks that a server on the agent's port can be reached at the published address.
 func (h *harness) checkPublished(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	st := h.getStatus(t, sb)
@@ -149,7 +147,7 @@ func (h *harness) checkPublished(t *testing.T, sb atoll.Sandbox) {
 	h.waitUntil(t, h.shortLimit(), func() error { return checkEcho(h.newContext(t), h.cfg.network.dial, st.Ports[0].Address) })
 }
 
-// checkEcho sends a word to a server that sends back what it receives.
+// checkEcho sends a text to an echo server and checks the answer.
 func checkEcho(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string) error {
 	c, err := dial(ctx, address)
 	if err != nil {

@@ -32,7 +32,7 @@ var networkPromises = []promise{
 	{"without a network, no name resolves", []need{needNoNet}, func(t *testing.T, h *harness) {
 		name := knownName(t)
 		if ips := h.resolveName(t, h.plainSandbox(t), name); len(ips) > 0 {
-			t.Errorf("%s is known to be %q", name, ips)
+			t.Errorf("%s resolves to %q", name, ips)
 		}
 	}},
 	{"with a network, names resolve", []need{needNet}, func(t *testing.T, h *harness) {
@@ -40,11 +40,11 @@ var networkPromises = []promise{
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		ips := h.resolveName(t, sb, name)
 		if len(ips) == 0 {
-			t.Errorf("%s is not known", name)
+			t.Errorf("%s does not resolve", name)
 		}
 		for _, ip := range ips {
 			if _, err := netip.ParseAddr(ip); err != nil {
-				t.Errorf("%s is known to be %q", name, ip)
+				t.Errorf("%s resolves to %q, want IP addresses", name, ip)
 			}
 		}
 	}},
@@ -102,7 +102,7 @@ var networkPromises = []promise{
 	}},
 }
 
-// listenEverywhere listens on each address of this machine, and returns them.
+// listenEverywhere listens on each address of this machine, and returns the addresses with their ports.
 func listenEverywhere(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -112,8 +112,8 @@ func listenEverywhere(t *testing.T) []string {
 	return out
 }
 
-// listenOutside listens on an address of this machine that is not loopback, for
-// each family that it has one of.
+// listenOutside listens on one address of this machine other than loopback for each address family, and
+// returns the addresses.
 func listenOutside(t *testing.T) []netip.AddrPort {
 	t.Helper()
 	var out []netip.AddrPort
@@ -125,7 +125,7 @@ func listenOutside(t *testing.T) []netip.AddrPort {
 		}
 	}
 	if len(out) == 0 {
-		t.Skip("this machine has no address but loopback")
+		t.Skip("this machine has only loopback addresses")
 	}
 	return out
 }
@@ -141,7 +141,7 @@ func listenOn(t *testing.T, ip netip.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ip, uint16(l.Addr().(*net.TCPAddr).Port))
 }
 
-// listAddresses lists those of this machine that need no zone to be reached.
+// listAddresses returns the addresses of this machine that need no zone.
 func listAddresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -158,9 +158,9 @@ func listAddresses(t *testing.T) []netip.Addr {
 	return out
 }
 
-// outsideAddresses lists addresses of others that can be reached from this machine: what
-// cannot be reached from here says nothing of a wall. There is one at most that
-// every machine with a network has, its name server's.
+// outsideAddresses returns addresses of other machines that this machine can reach. Only those show
+// that a sandbox cannot reach them. Every machine with a network has at most one for sure, its name
+// server.
 func outsideAddresses(t *testing.T) []string {
 	t.Helper()
 	conf, err := os.ReadFile("/etc/resolv.conf")
@@ -180,13 +180,13 @@ func outsideAddresses(t *testing.T) []string {
 		}
 	}
 	if len(out) == 0 {
-		t.Skip("this machine can reach no name server itself")
+		t.Skip("this machine cannot reach a name server")
 	}
 	return out
 }
 
-// knownName is a name that this machine's name servers know: that of the proxy
-// for Go modules, without which this test could hardly have been built.
+// knownName returns a name that this machine's name servers resolve: the host of the Go module proxy,
+// which was probably used to build this test.
 func knownName(t *testing.T) string {
 	t.Helper()
 	name := "proxy.golang.org"
@@ -203,7 +203,7 @@ func knownName(t *testing.T) string {
 	return name
 }
 
-// resolveName asks inside for the addresses of a name.
+// resolveName returns the addresses of a name as seen from inside.
 func (h *harness) resolveName(t *testing.T, sb atoll.Sandbox, name string) []string {
 	t.Helper()
 	cmd := scriptCommand("resolve", name)

@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Option changes how Run, Bench and FuzzModel go about it.
+// An Option configures Run, Bench, FuzzModel, EachFault or CheckLeaks.
 type Option func(*config)
 
 type config struct {
@@ -19,11 +19,11 @@ type config struct {
 	count    int
 	except   map[string]string
 	only     []string
-	without  map[string]string // groups, and why they are skipped
+	without  map[string]string // reasons by group
 	wire     []string          // groups
 	shared   []string
-	beside   map[string]int // how many promises of a group at once
-	rest     string         // why
+	beside   map[string]int // promises at once, by group
+	rest     string         // reason to skip the groups that Only leaves out
 	leaks    func(t *testing.T) []string
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
@@ -44,35 +44,33 @@ func newConfig(opts []Option) *config {
 	return c
 }
 
-// Slow multiplies every deadline of the suite by factor, for backends that are
-// slower than a process, on a machine that has nothing else to do. Without it, the factor is 2.
+// Slow multiplies every time limit of the suite by factor, for backends that are slower than a process
+// on an idle machine. The default is 2.
 func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
 
-// Image is the image that sandboxes are made of, where the provider's default
-// one will not do.
+// Image sets the image of sandboxes, for providers without a usable default image.
 func Image(ref string) Option { return func(c *config) { c.image = ref } }
 
-// Pullable is the full name of an image that can be fetched, and sandboxes made
-// from it, for what is promised about images. Where there is an ImageStore it may be
-// removed on the way, as may all others that no sandbox uses.
+// Pullable sets the full name of an image that the provider can fetch and create sandboxes from. The
+// promises about images need it. If the provider has an ImageStore, the suite may remove this image and
+// every other image without a sandbox.
 func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
 
-// Count sets the number of sandboxes that the suite makes at once. The default is 20.
+// Count sets the number of sandboxes that the suite creates at once. The default is 20.
 func Count(n int) Option { return func(c *config) { c.count = n } }
 
-// Except skips the subtest called name ("group/promise"), and prints reason.
-// A name that is no subtest's fails the run, so that exceptions do not outlive
-// what they were made for.
+// Except skips the subtest called name ("group/promise") and prints reason. An unknown name fails the
+// run, so that no exception outlives its promise.
 func Except(name, reason string) Option {
 	return func(c *config) { c.except[name] = reason }
 }
 
-// Only runs no other groups than those, for a backend of which another test runs
-// them all. A name that is no group's fails the run.
+// Only runs no groups but the given ones, for a backend for which another test runs the others. An
+// unknown name fails the run.
 func Only(groups ...string) Option { return func(c *config) { c.only = groups } }
 
-// Without skips those groups, for a backend of which another test keeps their promises, and
-// prints reason. A name that is no group's fails the run.
+// Without skips the given groups and prints reason, for a backend for which another test runs them. An
+// unknown name fails the run.
 func Without(reason string, groups ...string) Option {
 	return func(c *config) {
 		for _, name := range groups {
@@ -81,16 +79,15 @@ func Without(reason string, groups ...string) Option {
 	}
 }
 
-// Shared has the promises of those groups kept with one provider and, wherever the
-// plainest sandbox will do, in one sandbox, which is tidied up in between: for backends
-// that take seconds to make one. What leaks is looked for when all have been kept.
+// Shared runs the promises of the given groups with one provider, and in one sandbox if a promise needs
+// only a sandbox with default settings. The suite cleans that sandbox up after each promise. Use it for
+// backends that take seconds to create a sandbox. The suite looks for leaks at the end of the group.
 func Shared(groups ...string) Option { return func(c *config) { c.shared = groups } }
 
-// Beside has the promises of those groups kept beside one another, n at a time, each with
-// a provider of its own: for backends that have one wait to make a sandbox, and not for
-// its CPUs. Their providers must not see one another's sandboxes. What leaks is looked for
-// when all have been kept; groups faults and steps look for it more often, and cannot be
-// among those.
+// Beside runs the promises of the given groups in parallel, n at a time, each with its own provider.
+// Use it for backends that take long to create a sandbox without using the CPUs. The providers must not
+// see one another's sandboxes. The suite looks for leaks at the end of the group. Groups faults and
+// steps look for leaks more often and cannot run in parallel.
 func Beside(n int, groups ...string) Option {
 	return func(c *config) {
 		for _, name := range groups {
@@ -99,27 +96,26 @@ func Beside(n int, groups ...string) Option {
 	}
 }
 
-// Rest has the groups that Only leaves out skipped, and says why.
+// Rest skips the groups that Only leaves out, and prints reason, instead of hiding them.
 func Rest(reason string) Option { return func(c *config) { c.rest = reason } }
 
-// Leaks tells the suite how to list what the provider's backend holds on this
-// machine (containers, cgroups, namespaces, directories, ...). It is called
-// before a subtest opens its provider and after it was closed; what is listed
-// only then is a leak. The suite itself looks for goroutines, descriptors,
-// child processes and mounts.
+// Leaks tells the suite how to list the objects of the provider's backend on this machine, such as
+// containers, cgroups, namespaces and directories. The suite calls list before a subtest opens its
+// provider and after it has closed it. Objects that only the second list has are leaks. The suite
+// itself looks for goroutines, descriptors, child processes and mounts.
 func Leaks(list func(t *testing.T) []string) Option {
 	return func(c *config) { c.leaks = list }
 }
 
-// Reopen tells the suite how to make a second provider value over the same
-// backend state as p, as after a restart of the process that made p. The suite
-// closes it. A provider with Caps.Survives needs it.
+// Reopen tells the suite how to open a second provider value over the same backend state as p, as after
+// a restart of p's process. The suite closes the value. A provider with Caps.Survives needs this
+// option.
 func Reopen(reopen func(t *testing.T, p atoll.Provider) atoll.Provider) Option {
 	return func(c *config) { c.reopen = reopen }
 }
 
-// Source tells more of the image that Pullable names: what one of its files
-// holds, and how to make it unreachable for the rest of a subtest.
+// Source describes the image that Pullable names: the path and the content of one of its files. unplug
+// makes the image's registry unreachable for the rest of a subtest.
 func Source(file, text string, unplug func(t *testing.T)) Option {
 	return func(c *config) { c.source = &source{file, text, unplug} }
 }
@@ -129,15 +125,14 @@ type source struct {
 	unplug     func(t *testing.T)
 }
 
-// Debian tells the suite of an image with Debian and python3, for what users run
-// in sandboxes; push is called when it is needed, which may be more than once.
+// Debian tells the suite of an image with Debian and python3, for programs that users run in sandboxes.
+// The suite calls push, possibly more than once, when it needs the image.
 func Debian(push func(t *testing.T) (ref string)) Option {
 	return func(c *config) { c.debian = push }
 }
 
-// Network tells the suite of a network that the backend has, for
-// atoll.NetworkNamed, and how to connect to an address of the backend's machine,
-// where ports are published.
+// Network names a network of the backend for atoll.NetworkNamed. dial connects to an address of the
+// backend's machine, where ports are published.
 func Network(name string, dial func(ctx context.Context, address string) (net.Conn, error)) Option {
 	return func(c *config) { c.network = &backendNetwork{name, dial} }
 }
@@ -147,32 +142,30 @@ type backendNetwork struct {
 	dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Repository tells the suite of a git repository that the provider can clone from
-// source, and what one of its files, below the top, holds.
+// Repository names a git repository that the provider can clone from source, and the path and the
+// content of one of its files, which is not at the top.
 func Repository(source, file, text string) Option {
 	return func(c *config) { c.repo = &repository{source, file, text} }
 }
 
 type repository struct{ source, file, text string }
 
-// Elsewhere tells the suite how to have a sandbox made by another process, which
-// it then kills: start returns a command, not yet started, that calls Make with
-// a provider over a state of its own, and what opens a provider over that state
-// in this process. The suite closes it.
+// Elsewhere tells the suite how to have another process create a sandbox. start returns a command that
+// is not started yet and calls Make with a provider over a separate state, and a function that opens a
+// provider over that state in this process. The suite kills the command and closes the provider.
 func Elsewhere(start func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)) Option {
 	return func(c *config) { c.elsewhere = start }
 }
 
-// Crash tells the suite how to kill a running sandbox from outside, as no call
-// of the provider does: its machine, its supervisor, or whatever it lives in.
+// Crash tells the suite how to kill a running sandbox from outside, for example by killing its virtual
+// machine or its supervisor.
 func Crash(kill func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)) Option {
 	return func(c *config) { c.crash = kill }
 }
 
-// Steps tells the suite how to open a provider that calls step, with a name for
-// people, before each step of making and of starting a sandbox that can fail,
-// and does as if the step had failed with the error. Steps of others, such as
-// those of a process that the provider starts, may be asked for ahead.
+// Steps tells the suite how to open a provider that calls step before each step of creating or starting
+// a sandbox that can fail. If step returns an error, the provider must act as if that step had failed
+// with it. name is for messages. A provider may ask ahead for the steps of a process that it starts.
 func Steps(open func(t *testing.T, step func(name string) error) atoll.Provider) Option {
 	return func(c *config) { c.steps = open }
 }

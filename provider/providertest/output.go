@@ -57,7 +57,7 @@ var outputPromises = []promise{
 			t.Errorf("Attach: %v", err)
 		}
 		if scr.readText() != "after" {
-			t.Errorf("got %q, want only what came after", scr.readText())
+			t.Errorf("got %q, want only the later output", scr.readText())
 		}
 	}},
 	{"NoFollow delivers the output so far and returns", nil, func(t *testing.T, h *harness) {
@@ -113,9 +113,9 @@ var outputPromises = []promise{
 		attach("first", "a")
 		attach("other", "b")
 		attach("second", "a")
-		runWithin(t, h.shortLimit(), "Attach of the first one", func() {
+		runWithin(t, h.shortLimit(), "the first Attach", func() {
 			if err := <-ends["first"]; !errors.Is(err, atoll.ErrConflict) {
-				t.Errorf("the first one ends with %v, want ErrConflict", err)
+				t.Errorf("the first attachment ends with %v, want ErrConflict", err)
 			}
 		})
 		if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: io.Discard}); err != nil {
@@ -123,7 +123,7 @@ var outputPromises = []promise{
 		}
 		for _, key := range []string{"other", "second"} {
 			if err := <-ends[key]; err != nil {
-				t.Errorf("the %s one ends with %v", key, err)
+				t.Errorf("the %s attachment ends with %v", key, err)
 			}
 		}
 		long := &atoll.Attachment{Stdout: io.Discard, Name: strings.Repeat("n", atoll.MaxAttachmentName+1)}
@@ -164,7 +164,7 @@ var outputPromises = []promise{
 		go func() { done <- idle.Attach(h.newContext(t), &atoll.Attachment{Stdin: r}) }()
 		h.killProcess(t, idle)
 		runWithin(t, h.shortLimit(), "Attach to a process that has ended", func() {
-			if err := <-done; err != nil && atoll.KindOf(err) != atoll.ErrStopped { // it may have come too late
+			if err := <-done; err != nil && atoll.KindOf(err) != atoll.ErrStopped { // the process may have ended before Attach
 				t.Errorf("Attach: %v", err)
 			}
 		})
@@ -193,7 +193,7 @@ var outputPromises = []promise{
 			t.Errorf("%d bytes were dropped and %d read, want 8 MiB in all", got.gapTo, got.n)
 		}
 		if got.n != atoll.DefaultOutputLimit {
-			t.Errorf("%d bytes were kept, want the last %d", got.n, atoll.DefaultOutputLimit)
+			t.Errorf("%d bytes were retained, want the last %d", got.n, atoll.DefaultOutputLimit)
 		}
 	}},
 	{"Attach reports dropped output before it delivers the rest", nil, func(t *testing.T, h *harness) {
@@ -207,14 +207,14 @@ var outputPromises = []promise{
 			t.Errorf("%d gaps, the last from %d to %d, then %d bytes; want one from 100, and 1 MiB in all", got.gaps, got.gapFrom, got.gapTo, got.n)
 		}
 		if got.n != 64<<10 {
-			t.Errorf("%d bytes were kept, want 64 KiB", got.n)
+			t.Errorf("%d bytes were retained, want 64 KiB", got.n)
 		}
 		if again := h.replayStdout(t, p, got.gapTo); again.gaps != 0 || again.n != got.n {
-			t.Errorf("from the oldest byte kept: %d gaps and %d bytes, want none and %d", again.gaps, again.n, got.n)
+			t.Errorf("from the oldest retained byte: %d gaps and %d bytes, want none and %d", again.gaps, again.n, got.n)
 		}
 		if all, err := atoll.Processes(h.newContext(t), sb); err == nil {
 			if s := all[0].Stdout; s.Written != 1<<20 || s.Kept != got.gapTo {
-				t.Errorf("Processes says %+v, want 1 MiB written and kept from %d", s, got.gapTo)
+				t.Errorf("Processes returned %+v, want 1 MiB written and retained from %d", s, got.gapTo)
 			}
 		}
 	}},
@@ -227,7 +227,7 @@ var outputPromises = []promise{
 		ctx, cancel := context.WithTimeout(h.newContext(t), 2*aMoment)
 		defer cancel()
 		_, err := p.Wait(ctx)
-		wantCtx(t, "Wait while nothing is read", err, context.DeadlineExceeded)
+		wantCtx(t, "Wait while the writer blocks", err, context.DeadlineExceeded)
 		close(w.open)
 		h.waitExit(t, p)
 		if w.n != size {
@@ -263,7 +263,7 @@ var outputPromises = []promise{
 	}},
 }
 
-// typeText attaches, types text and detaches when the process has answered want.
+// typeText attaches, types text, and detaches when the output contains want.
 func (h *harness) typeText(t *testing.T, p atoll.Process, text, want string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(h.newContext(t))
@@ -277,14 +277,15 @@ func (h *harness) typeText(t *testing.T, p atoll.Process, text, want string) {
 	wantCtx(t, "Attach", <-done, context.Canceled)
 }
 
-// A replayed is what one who attached late saw of stdout.
+// A replayedOutput records the stdout that a late attachment gets.
 type replayedOutput struct {
-	n, gapFrom, gapTo int64 // bytes read after the last gap, and that gap
+	n, gapFrom, gapTo int64 // bytes after the last gap, and that gap
 	gaps              int
 }
 
 func (r *replayedOutput) Write(p []byte) (int, error) { r.n += int64(len(p)); return len(p), nil }
 
+// replayStdout attaches to stdout at the offset and reads it to its end.
 func (h *harness) replayStdout(t *testing.T, p atoll.Process, from int64) *replayedOutput {
 	t.Helper()
 	got := &replayedOutput{}
@@ -301,7 +302,7 @@ func (h *harness) replayStdout(t *testing.T, p atoll.Process, from int64) *repla
 	return got
 }
 
-// A valve is a writer that takes nothing until it is opened.
+// A gatedWriter is a writer that blocks until open is closed.
 type gatedWriter struct {
 	open chan struct{}
 	n    int
@@ -313,7 +314,7 @@ func (v *gatedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A slowly is a writer that takes its time.
+// A slowWriter is a writer that sleeps in each Write.
 type slowWriter struct {
 	mu  sync.Mutex
 	buf strings.Builder
@@ -326,6 +327,7 @@ func (s *slowWriter) Write(p []byte) (int, error) {
 	return s.buf.Write(p)
 }
 
+// readText returns the written text.
 func (s *slowWriter) readText() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,11 +7,11 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// patienceGroup is the group whose promises are kept beside one another, for all they do
-// is wait. One look for leaks is for all of them.
+// patienceGroup is the group whose promises all run in parallel, because they only wait. The suite
+// looks for leaks once, at the end of the group.
 const patienceGroup = "patience"
 
-// patiencePromises are the promises of times that no option shortens.
+// patiencePromises are the promises with times that no option shortens.
 var patiencePromises = []promise{
 	{"AutoRemove removes the sandbox some time after its main process ended", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 0), AutoRemove: true})

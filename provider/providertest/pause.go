@@ -24,7 +24,7 @@ var pausePromises = []promise{
 			t.Errorf("state %q, ready %v; want paused", st.State, st.Ready)
 		}
 		waitUntilQuiet(t, h, scr)
-		wantKind(t, "Start of a paused one", sb.Start(h.newContext(t)), atoll.ErrConflict)
+		wantKind(t, "Start of a paused sandbox", sb.Start(h.newContext(t)), atoll.ErrConflict)
 		for range 2 {
 			if err := atoll.Resume(h.newContext(t), sb); err != nil {
 				t.Fatalf("Resume: %v", err)
@@ -128,8 +128,8 @@ var pausePromises = []promise{
 			}
 		})
 		h.waitForState(t, sb, atoll.StateStopped)
-		wantKind(t, "Pause of a stopped one", atoll.Pause(h.newContext(t), sb), atoll.ErrStopped)
-		wantKind(t, "Resume of a stopped one", atoll.Resume(h.newContext(t), sb), atoll.ErrStopped)
+		wantKind(t, "Pause of a stopped sandbox", atoll.Pause(h.newContext(t), sb), atoll.ErrStopped)
+		wantKind(t, "Resume of a stopped sandbox", atoll.Resume(h.newContext(t), sb), atoll.ErrStopped)
 	}},
 	{"a paused sandbox can be removed", []need{needPause}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
@@ -146,7 +146,7 @@ var pausePromises = []promise{
 	}},
 }
 
-// closeConn closes the connection that a call returned, and returns its error.
+// closeConn closes the connection that a call returned, and returns the call's error.
 func closeConn(c net.Conn, err error) error {
 	if err != nil {
 		return err
@@ -154,12 +154,12 @@ func closeConn(c net.Conn, err error) error {
 	return c.Close()
 }
 
-// waitUntilQuiet waits until nothing more is printed for a moment.
+// waitUntilQuiet waits until the process prints nothing for a moment.
 func waitUntilQuiet(t *testing.T, h *harness, scr *screen) {
 	t.Helper()
 	h.waitUntil(t, h.shortLimit(), func() error {
 		before := len(scr.readText())
-		time.Sleep(aMoment) // nothing tells of what does not happen
+		time.Sleep(aMoment) // no event reports silence
 		if more := len(scr.readText()) - before; more > 0 {
 			return fmt.Errorf("%d more bytes were printed", more)
 		}

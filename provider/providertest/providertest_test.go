@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// newLeaf is a provider that keeps its promises.
+// newLeaf returns a provider that keeps its promises.
 func newLeaf(t *testing.T) atoll.Provider {
 	t.Helper()
 	p, err := mock.New(mock.Options{})
@@ -34,7 +34,7 @@ func TestLayer(t *testing.T) {
 func TestFaulty(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return providertest.Faulty(newLeaf(t), providertest.FailCall(0))
-	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.Wire()) // it passes all on
+	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.Wire()) // Faulty forwards all calls
 }
 
 func TestFailCall(t *testing.T) {
@@ -88,7 +88,7 @@ func TestEachFault(t *testing.T) {
 
 func FuzzModel(f *testing.F) { providertest.FuzzModel(f, newLeaf) }
 
-// A counting provider counts what it makes.
+// A countingProvider counts the sandboxes that it creates.
 type countingProvider struct {
 	atoll.ProviderLayer
 	made *atomic.Int64
@@ -99,8 +99,7 @@ func (c countingProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.S
 	return c.ProviderLayer.Create(ctx, spec)
 }
 
-// A storeless provider leaves images to an orchestrator, which tells nobody what it
-// keeps.
+// A storelessProvider leaves images to an orchestrator, and does not know which ones that has.
 type storelessProvider struct{ atoll.ProviderLayer }
 
 func (s storelessProvider) Info() atoll.Info {
@@ -125,14 +124,14 @@ func (storelessProvider) PruneImages(context.Context, atoll.PruneOptions) (atoll
 	return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrUnsupported, nil)
 }
 
-// Who takes images need not keep any.
+// A provider can accept images without an image store.
 func TestWithoutImageStore(t *testing.T) {
 	providertest.Run(t, onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return storelessProvider{atoll.ProviderLayer{Provider: p}}
-	}), providertest.Pullable("docker.io/library/app:1"), providertest.Only("images"), providertest.Rest("they do not ask for images"))
+	}), providertest.Pullable("docker.io/library/app:1"), providertest.Only("images"), providertest.Rest("they do not need images"))
 }
 
-// Promises that share a sandbox are kept as others are, by far fewer sandboxes.
+// Promises that share a sandbox pass, and need far fewer sandboxes.
 func TestShared(t *testing.T) {
 	made := func(opts ...providertest.Option) int64 {
 		var n atomic.Int64
@@ -146,13 +145,13 @@ func TestShared(t *testing.T) {
 		return n.Load()
 	}
 	alone, shared := made(), made(providertest.Shared("output", "time"))
-	t.Logf("%d sandboxes, and %d when they are shared", alone, shared)
+	t.Logf("%d sandboxes, and %d with Shared", alone, shared)
 	if shared > alone/2 {
-		t.Errorf("%d sandboxes were made, and %d when they are shared", alone, shared)
+		t.Errorf("%d sandboxes without Shared, and %d with it", alone, shared)
 	}
 }
 
-// Promises that are kept beside one another are all kept, so many at once.
+// Beside runs all promises, the given number at once.
 func TestBeside(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
@@ -176,13 +175,13 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// Wire reduces the groups that it names to the promises about the wire, and no others.
+// Wire reduces only the given groups to the promises about the wire.
 func TestWire(t *testing.T) {
 	names := func(opts ...providertest.Option) map[string][]string {
 		run := map[string][]string{}
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
 			parts := strings.Split(t.Name(), "/")
-			group, _, _ := strings.Cut(parts[len(parts)-2], "#") // it is run twice here
+			group, _, _ := strings.Cut(parts[len(parts)-2], "#") // the test runs the suite twice
 			run[group] = append(run[group], parts[len(parts)-1])
 			return newLeaf(t)
 		}, append(opts, providertest.Only("tty", "errors"))...)
@@ -190,7 +189,7 @@ func TestWire(t *testing.T) {
 	}
 	all, some := names(), names(providertest.Wire("tty", "exec"))
 	if !slices.Equal(some["errors"], all["errors"]) {
-		t.Errorf("of a group that Wire does not name it ran %q, of all %q", some["errors"], all["errors"])
+		t.Errorf("Wire changed the promises of another group to %q, want %q", some["errors"], all["errors"])
 	}
 	want := []string{"Resize_arrives,_and_SIGWINCH_with_it", "^C_interrupts", "a_main_process_may_have_a_terminal"}
 	if !slices.Equal(some["tty"], want) || len(all["tty"]) <= len(want) || len(some["exec"]) > 0 {

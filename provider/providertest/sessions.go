@@ -38,11 +38,11 @@ var sessionPromises = []promise{
 				t.Errorf("a session was %s (%q)", o.Opening, o.Note)
 			}
 			if o.Sandbox != opened[0].Sandbox || o.Key != "workflow_many_sandbox" || o.State != session.StateOpen {
-				t.Errorf("one has %+v, another %+v", o, opened[0])
+				t.Errorf("one open returned %+v, another %+v", o, opened[0])
 			}
 		}
 		if ids := h.listIDs(t); made != 1 || len(ids) != 1 {
-			t.Errorf("%d have made a sandbox, there are %d; want one", made, len(ids))
+			t.Errorf("%d opens created a sandbox, List has %d; want one", made, len(ids))
 		}
 	}},
 	{"a session's sandbox matches its spec, runs, and is retained", []need{needSessions}, func(t *testing.T, h *harness) {
@@ -66,7 +66,7 @@ var sessionPromises = []promise{
 		spec.Sandbox.Env = nil
 		again, _ := h.openSession(t, spec)
 		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound || !slices.Equal(again.Spec.Env, []string{"COLOUR=blue"}) {
-			t.Errorf("opened again it is %+v", again)
+			t.Errorf("the second OpenSession returned %+v", again)
 		}
 		all := h.listSessions(t, "")
 		if len(all) != 1 || all[0].Key != o.Key || all[0].Sandbox != o.Sandbox || all[0].Workflow != "parent" || all[0].Created.IsZero() ||
@@ -74,7 +74,7 @@ var sessionPromises = []promise{
 			t.Errorf("Sessions = %+v, want %+v", all, o.Session)
 		}
 		if all := h.listSessions(t, "other"); len(all) > 0 {
-			t.Errorf("another project has %+v", all)
+			t.Errorf("Sessions of another project = %+v, want none", all)
 		}
 	}},
 	{"CloseSession removes the sandbox with its files, and the next one is new", []need{needSessions}, func(t *testing.T, h *harness) {
@@ -85,10 +85,10 @@ var sessionPromises = []promise{
 		h.waitUntilGone(t, sb, 0)
 		wantKind(t, "CloseSession again", session.Close(h.newContext(t), h.p, atoll.DefaultProject, o.Key), atoll.ErrNotExist)
 		if all := h.listSessions(t, ""); len(all) > 0 {
-			t.Errorf("there is %+v", all)
+			t.Errorf("Sessions = %+v, want none", all)
 		}
 		if again, _ := h.openSession(t, h.sessionSpec("one")); again.Sandbox == o.Sandbox || again.Opening != session.OpeningMade || again.Note != "" {
-			t.Errorf("opened again it is %+v", again)
+			t.Errorf("the second OpenSession returned %+v", again)
 		}
 	}},
 	{"OpenSession starts a stopped sandbox again with its files, and reports it", []need{needSessions, needRestart, needFiles}, func(t *testing.T, h *harness) {
@@ -99,7 +99,7 @@ var sessionPromises = []promise{
 		}
 		again, sb := h.openSession(t, h.sessionSpec("one"))
 		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningRestarted || again.Note == "" {
-			t.Errorf("opened again it is %+v", again)
+			t.Errorf("the second OpenSession returned %+v", again)
 		}
 		if h.keepsWork() {
 			h.checkContent(t, sb, "kept", "kept")
@@ -112,7 +112,7 @@ var sessionPromises = []promise{
 		}
 		again, sb := h.openSession(t, h.sessionSpec("one"))
 		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
-			t.Errorf("opened again it is %+v", again)
+			t.Errorf("the second OpenSession returned %+v", again)
 		}
 		h.runForOutput(t, sb, programCommand("echo", "runs"))
 	}},
@@ -123,7 +123,7 @@ var sessionPromises = []promise{
 		}
 		again, sb := h.openSession(t, h.sessionSpec("one"))
 		if again.Sandbox == o.Sandbox || again.Opening != session.OpeningReplaced || again.Note == "" {
-			t.Errorf("opened again it is %+v", again)
+			t.Errorf("the second OpenSession returned %+v", again)
 		}
 		h.runForOutput(t, sb, programCommand("echo", "runs"))
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
@@ -138,10 +138,10 @@ var sessionPromises = []promise{
 		spec.Sandbox.Mounts = []atoll.Mount{{Type: atoll.MountBind, Source: "/none/none", Target: "/x"}}
 		if o, err := session.Open(h.newContext(t), h.p, spec); err == nil {
 			h.removeAtEnd(o.Sandbox)
-			t.Error("OpenSession works with a mount that cannot be")
+			t.Error("OpenSession succeeded with an impossible mount")
 		}
 		if all := h.listSessions(t, ""); len(all) > 0 {
-			t.Errorf("there is %+v", all)
+			t.Errorf("Sessions = %+v, want none", all)
 		}
 		h.openSession(t, h.sessionSpec("one"))
 	}},
@@ -178,7 +178,7 @@ var sessionPromises = []promise{
 			}
 			return nil
 		})
-		time.Sleep(idle) // as long again for the other one
+		time.Sleep(idle) // the same time again for the busy session
 		if again, _ := h.openSession(t, busy); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("while a command ran, the session was %s: %s", again.Opening, again.Note)
 		}
@@ -206,7 +206,7 @@ var sessionPromises = []promise{
 		}
 		h.waitUntilGone(t, sb, 2*h.shortLimit())
 		if again, _ := h.openSession(t, h.sessionSpec("short")); again.Opening == session.OpeningFound {
-			t.Errorf("opened again it is %+v", again)
+			t.Errorf("the second OpenSession returned %+v", again)
 		}
 	}},
 	{"another provider value has the same sessions", []need{needSessions, needSurvives}, func(t *testing.T, h *harness) {
@@ -214,29 +214,29 @@ var sessionPromises = []promise{
 		p2 := h.reopenProvider(t)
 		again, err := session.Open(h.newContext(t), p2, h.sessionSpec("one"))
 		if err != nil || again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
-			t.Errorf("OpenSession there: %+v, %v", again, err)
+			t.Errorf("OpenSession by the second value: %+v, %v", again, err)
 		}
 		if err := session.Close(h.newContext(t), p2, "", o.Key); err != nil {
-			t.Errorf("CloseSession there: %v", err)
+			t.Errorf("CloseSession by the second value: %v", err)
 		}
 		if all := h.listSessions(t, ""); len(all) > 0 {
-			t.Errorf("Sessions = %+v after it was closed there", all)
+			t.Errorf("Sessions = %+v after CloseSession by the second value, want none", all)
 		}
 	}},
 	{"OpenSession refuses an invalid spec", []need{needSessions}, func(t *testing.T, h *harness) {
 		for what, change := range map[string]func(*session.Spec){
 			"no kind":             func(s *session.Spec) { s.Scope.Kind = "" },
-			"a kind that is none": func(s *session.Spec) { s.Scope.Kind = "team" },
+			"an unknown kind":     func(s *session.Spec) { s.Scope.Kind = "team" },
 			"no id":               func(s *session.Spec) { s.Scope.ID = "" },
-			"an id that is none":  func(s *session.Spec) { s.Scope.ID = "../x" },
-			"a project":           func(s *session.Spec) { s.Project = "a b" },
-			"a workflow":          func(s *session.Spec) { s.Workflow = "a b" },
-			"a sandbox's id":      func(s *session.Spec) { s.Sandbox.ID = atoll.NewID() },
-			"a sandbox's time":    func(s *session.Spec) { s.Sandbox.TTL = 1 },
-			"one that ends":       func(s *session.Spec) { s.Sandbox.Cmd, s.Sandbox.AutoRemove = []string{"true"}, true },
-			"a sandbox":           func(s *session.Spec) { s.Sandbox.Env = []string{"x"} },
-			"a time":              func(s *session.Spec) { s.IdleTimeout = -2 },
-			"a lifetime":          func(s *session.Spec) { s.MaxLifetime = -2 },
+			"an invalid id":       func(s *session.Spec) { s.Scope.ID = "../x" },
+			"an invalid project":  func(s *session.Spec) { s.Project = "a b" },
+			"an invalid workflow": func(s *session.Spec) { s.Workflow = "a b" },
+			"a sandbox id":        func(s *session.Spec) { s.Sandbox.ID = atoll.NewID() },
+			"a sandbox TTL":       func(s *session.Spec) { s.Sandbox.TTL = 1 },
+			"AutoRemove":          func(s *session.Spec) { s.Sandbox.Cmd, s.Sandbox.AutoRemove = []string{"true"}, true },
+			"an invalid sandbox":  func(s *session.Spec) { s.Sandbox.Env = []string{"x"} },
+			"an invalid timeout":  func(s *session.Spec) { s.IdleTimeout = -2 },
+			"an invalid lifetime": func(s *session.Spec) { s.MaxLifetime = -2 },
 		} {
 			spec := h.sessionSpec("one")
 			change(spec)
@@ -248,20 +248,21 @@ var sessionPromises = []promise{
 		_, err := session.Open(ctx, h.p, h.sessionSpec("one"))
 		wantCtx(t, "OpenSession", err, context.Canceled)
 		if all := h.listSessions(t, ""); len(all) > 0 {
-			t.Errorf("there is %+v", all)
+			t.Errorf("Sessions = %+v, want none", all)
 		}
 	}},
 }
 
-// sessionSpec is the plainest of sessions, of a workflow.
+// sessionSpec returns the spec of a session of a workflow, with defaults.
 func (h *harness) sessionSpec(id string) *session.Spec {
 	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}, Sandbox: *h.completeSpec(atoll.Spec{})}
 }
 
-// idleTimeout is one that is long enough to begin something in the sandbox of a session.
+// idleTimeout returns an idle timeout that is long enough to start a command in a session's sandbox.
 func (h *harness) idleTimeout() time.Duration { return min(h.shortLimit()/4, h.idleStop()) }
 
-// openSession opens a session, whose sandbox is removed at the end of the subtest.
+// openSession opens a session, and returns it and its sandbox. The end of the subtest removes the
+// sandbox.
 func (h *harness) openSession(t *testing.T, spec *session.Spec) (session.Opened, atoll.Sandbox) {
 	t.Helper()
 	o, err := session.Open(h.newContext(t), h.p, spec)
@@ -277,6 +278,7 @@ func (h *harness) openSession(t *testing.T, spec *session.Spec) (session.Opened,
 	return o, sb
 }
 
+// listSessions returns the sessions of a project, and checks that all are open.
 func (h *harness) listSessions(t *testing.T, project string) []session.Session {
 	t.Helper()
 	all, err := session.List(h.newContext(t), h.p, project)

@@ -8,13 +8,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A common is what the promises of a group share: a provider, and one sandbox.
+// A sharedHarness holds the provider and the sandbox that the promises of a group share.
 type sharedHarness struct {
-	h  *harness      // the group's
-	sb atoll.Sandbox // nil as long as nobody needs it
+	h  *harness
+	sb atoll.Sandbox // nil until a promise needs it
 }
 
-// lendHarness returns the harness of one subtest.
+// lendHarness returns a harness for one subtest, with the shared provider.
 func (c *sharedHarness) lendHarness(t *testing.T) *harness {
 	h := &harness{cfg: c.h.cfg, census: c.h.census, p: c.h.p, sharedFrom: c}
 	t.Cleanup(func() {
@@ -26,7 +26,7 @@ func (c *sharedHarness) lendHarness(t *testing.T) *harness {
 	return h
 }
 
-// sandboxID is that of the common sandbox, "" if there is none.
+// sandboxID returns the id of the shared sandbox, or "".
 func (c *sharedHarness) sandboxID() string {
 	if c == nil || c.sb == nil {
 		return ""
@@ -34,7 +34,7 @@ func (c *sharedHarness) sandboxID() string {
 	return c.sb.ID()
 }
 
-// lendSandbox lends the common sandbox.
+// lendSandbox returns the shared sandbox, and creates it at the first call.
 func (c *sharedHarness) lendSandbox(t *testing.T, h *harness) atoll.Sandbox {
 	t.Helper()
 	if c.sb == nil {
@@ -44,26 +44,26 @@ func (c *sharedHarness) lendSandbox(t *testing.T, h *harness) atoll.Sandbox {
 	return c.sb
 }
 
-// tidySandbox makes the common sandbox ready for the next subtest. One that it cannot is removed,
-// and the next has another.
+// tidySandbox cleans the shared sandbox for the next subtest. It removes a sandbox that it cannot
+// clean, and the next subtest creates another one.
 func (c *sharedHarness) tidySandbox(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.h.longLimit())
 	defer cancel()
 	if err := cleanSandbox(ctx, c.sb); err != nil {
-		t.Logf("the sandbox is not used again: %v", err)
+		t.Logf("the shared sandbox is replaced: %v", err)
 		c.h.removeSandbox(ctx, t, c.sb.ID())
 		c.sb = nil
 	}
 }
 
-// cleanSandbox ends all processes in a sandbox and removes what is in its work directory.
+// cleanSandbox ends all processes in a sandbox and empties its work directory.
 func cleanSandbox(ctx context.Context, sb atoll.Sandbox) error {
 	st, err := sb.Status(ctx)
 	if err != nil {
 		return err
 	}
 	if st.State != atoll.StateRunning {
-		return fmt.Errorf("it is %s", st.State)
+		return fmt.Errorf("the sandbox is %s", st.State)
 	}
 	all, err := atoll.Processes(ctx, sb)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {

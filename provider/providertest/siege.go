@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A hostile program takes all that it can get. It gets what its sandbox has; another
-// sandbox answers meanwhile, and afterwards it can be removed, with all that it made.
+// In these promises, a hostile program uses up all resources of its sandbox. Meanwhile another sandbox
+// must answer, and afterwards the attacked one can be removed with everything the program made.
 var siegePromises = []promise{
 	{"a fork bomb exhausts only its own sandbox", []need{needWalls, needProcs}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Processes: 64}, func(in *attacker) { in.startAttack(t, "forks") })
@@ -21,7 +21,7 @@ var siegePromises = []promise{
 	{"a program that repeatedly takes all memory exhausts only its own sandbox", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
 			in.startAttack(t, "memory")
-			in.running = nil // it may be what is killed for lack of memory
+			in.running = nil // the kernel may kill the program for lack of memory
 		})
 	}},
 	{"a program that fills every directory fills only its own sandbox's disk", []need{needWalls, needDisk}, func(t *testing.T, h *harness) {
@@ -34,7 +34,7 @@ var siegePromises = []promise{
 		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
 			res, err := atoll.Capture(h.newContext(t), in.sb, in.attackCommand("disk", strconv.Itoa(256<<20), "/dev/shm", "/dev", "/sys/fs/cgroup", "/run/lock"), 1<<10)
 			if err != nil {
-				wantKind(t, "Capture", err, atoll.ErrStopped) // all of the sandbox was ended
+				wantKind(t, "Capture", err, atoll.ErrStopped) // the whole sandbox was ended
 			} else if bytes.Contains(res.Stdout, []byte("escaped")) {
 				t.Errorf("%s", res.Stdout)
 			}
@@ -78,7 +78,7 @@ var siegePromises = []promise{
 		})
 	}},
 	{"many connections out of a sandbox do not block calls to it", []need{needWalls, needNet}, func(t *testing.T, h *harness) {
-		to := listenOutside(t)[0] // nobody accepts
+		to := listenOutside(t)[0] // no server accepts
 		open := atoll.Network{Mode: atoll.NetworkOn, Allow: []string{to.Addr().String()}}
 		neighbour := h.createSandbox(t, atoll.Spec{Network: open})
 		h.attackSandbox(t, atoll.Spec{Network: open}, func(in *attacker) {
@@ -101,14 +101,14 @@ var siegePromises = []promise{
 				runWithin(t, h.longLimit(), what, func() {
 					ctx, cancel := context.WithTimeout(h.newContext(t), aMoment)
 					defer cancel()
-					t.Logf("%s: %v", what, call(ctx)) // it may fail: who would answer is stopped
+					t.Logf("%s: %v", what, call(ctx)) // it may fail, because the program that would answer is stopped
 				})
 			}
 		})
 	}},
 	{"directories deeper than any path can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
-			const depth = 300 // 75 KiB, where a name has 4
+			const depth = 300 // 75 KiB; a path has at most 4 KiB
 			h.runForOutput(t, in.sb, programCommand("mkdir", "-p", "/work/api", "/work/left", "/tmp/left"))
 			in.checkAttackFails(t, "tree", "/work/api", strconv.Itoa(depth))
 			for _, dir := range []string{"/work/left", "/tmp/left"} {
@@ -136,14 +136,14 @@ var siegePromises = []promise{
 	}},
 }
 
-// attackResources has a program attack what its sandbox has of res, and checks that another
-// sandbox goes on answering and that the attacked one can be removed.
+// attackResources is like attackSandbox, for a spec with these resources.
 func (h *harness) attackResources(t *testing.T, res atoll.Resources, attack func(in *attacker)) {
 	t.Helper()
 	h.attackSandbox(t, atoll.Spec{Resources: res}, attack)
 }
 
-// attackSandbox is siege for a spec.
+// attackSandbox runs an attack in a sandbox with the spec. It checks that another sandbox keeps
+// answering, and that the attacked one can be removed.
 func (h *harness) attackSandbox(t *testing.T, spec atoll.Spec, attack func(in *attacker)) {
 	t.Helper()
 	neighbour := h.plainSandbox(t)
@@ -152,7 +152,7 @@ func (h *harness) attackSandbox(t *testing.T, spec atoll.Spec, attack func(in *a
 	attack(in)
 	during := h.measureLatency(t, neighbour)
 	in.checkAttacksRun(t)
-	most := max(2*before, h.shortLimit()/5) // of a busy machine, where it proves little but that it answers
+	most := max(2*before, h.shortLimit()/5) // on a busy machine this proves little more than an answer
 	t.Logf("a neighbour answers within %v, and during the attack %v", before, during)
 	if during > most {
 		t.Errorf("a neighbour answers within %v, and during the attack %v; want %v at most", before, during, most)
@@ -165,7 +165,7 @@ func (h *harness) attackSandbox(t *testing.T, spec atoll.Spec, attack func(in *a
 	h.runForOutput(t, neighbour, programCommand("echo", "unharmed"))
 }
 
-// measureLatency is how long a command in the sandbox takes, as a rule.
+// measureLatency returns the median time of a command in the sandbox.
 func (h *harness) measureLatency(t *testing.T, sb atoll.Sandbox) time.Duration {
 	t.Helper()
 	var all []time.Duration

@@ -37,7 +37,7 @@ var snapshotPromises = []promise{
 				t.Error("the fork has the id of the original")
 			}
 			if got := h.runForOutput(t, fork, programCommand("cat", "/atoll-snap")); got != "before" {
-				t.Errorf("the fork's file holds %q, want what it held then", got)
+				t.Errorf("the fork's file holds %q, want its content at the snapshot", got)
 			}
 			if h.runForCode(t, fork, scriptCommand("store", "/atoll-snap", "forked")) != 0 {
 				t.Error("the process could not write")
@@ -55,7 +55,7 @@ var snapshotPromises = []promise{
 		}
 		all, err := atoll.Snapshots(h.newContext(t), h.p)
 		if err != nil || len(all) != 1 || all[0].ID != snap.ID || all[0].Provider != h.p.Info().Name || snap.Provider != all[0].Provider {
-			t.Errorf("Snapshots = %+v, %v; want the one that was taken, of this provider: %+v", all, err, snap)
+			t.Errorf("Snapshots = %+v, %v; want only the snapshot of this provider: %+v", all, err, snap)
 		}
 		fork := h.createSandbox(t, atoll.Spec{Snapshot: snap.ID})
 		h.runForOutput(t, fork, programCommand("echo", "works"))
@@ -69,12 +69,12 @@ var snapshotPromises = []promise{
 	{"a snapshot of a paused sandbox leaves it paused, or is ErrStopped", []need{needSnapshot, needPause}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if h.p.Info().Caps.Files {
-			h.writeFile(t, sb, h.rootFile("f"), "x") // whatever it takes to do that is there now
+			h.writeFile(t, sb, h.rootFile("f"), "x") // so that the provider has set up its access to files
 		}
 		if err := atoll.Pause(h.newContext(t), sb); err != nil {
 			t.Fatalf("Pause: %v", err)
 		}
-		runWithin(t, h.longLimit(), "TakeSnapshot of a paused one", func() {
+		runWithin(t, h.longLimit(), "TakeSnapshot of a paused sandbox", func() {
 			snap, err := atoll.TakeSnapshot(h.newContext(t), sb)
 			if err != nil {
 				wantKind(t, "TakeSnapshot", err, atoll.ErrStopped, atoll.ErrConflict)
@@ -131,12 +131,12 @@ var snapshotPromises = []promise{
 		snap := h.takeSnapshot(t, sb)
 		more := len(scr.readText())
 		scr.waitUntil(t, h, "new lines after the snapshot", func(text string) bool { return len(text) > more })
-		// The one that was being read may have been cut off, but not changed.
+		// The snapshot may cut off the read, but not change the data.
 		if rest, err := io.ReadAll(r); err == nil && !bytes.Equal(append(half, rest...), data) {
 			t.Errorf("the file that was being read came as %s", describeDiff(append(half, rest...), data))
 		}
 		all := []atoll.Sandbox{sb}
-		if h.p.Info().Isolation != atoll.IsolationNone { // else the file is on a volume, which is not in the snapshot
+		if h.p.Info().Isolation != atoll.IsolationNone { // without isolation the file is on a volume, which the snapshot omits
 			all = append(all, h.createSandbox(t, atoll.Spec{Snapshot: snap.ID}))
 		}
 		for _, sb := range all {
@@ -156,8 +156,8 @@ var snapshotPromises = []promise{
 	}},
 }
 
-// waitForNoSnapshot waits until there is none: a call that was cut off may be cleaning
-// up still.
+// waitForNoSnapshot waits until there is no snapshot. The cleanup of a cancelled call may take some
+// time.
 func waitForNoSnapshot(t *testing.T, h *harness) {
 	t.Helper()
 	err := retryFor(h.shortLimit(), func() error {
@@ -172,7 +172,7 @@ func waitForNoSnapshot(t *testing.T, h *harness) {
 	}
 }
 
-// takeSnapshot takes one, which goes with the subtest.
+// takeSnapshot takes a snapshot that the end of the subtest removes.
 func (h *harness) takeSnapshot(t *testing.T, sb atoll.Sandbox) atoll.Snapshot {
 	t.Helper()
 	snap, err := atoll.TakeSnapshot(h.newContext(t), sb)

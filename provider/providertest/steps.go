@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A stepper lets the nth step fail that a provider makes after it was armed.
+// A stepFailer fails the nth step that a provider takes while the stepFailer is armed.
 type stepFailer struct {
 	mu     sync.Mutex
 	nth    int // 0: not armed
@@ -18,7 +18,8 @@ type stepFailer struct {
 	failed string
 }
 
-// enterStep is what a provider calls.
+// enterStep is the function that the provider calls before each step. It returns an error if the step
+// must fail.
 func (s *stepFailer) enterStep(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,8 +34,8 @@ func (s *stepFailer) enterStep(name string) error {
 	return atoll.Errorf("step", name, atoll.ErrUnavailable, "this step failed as planned")
 }
 
-// runArmed calls f while the stepper is armed, and checks that a step that failed
-// is told. It returns f's error.
+// runArmed calls f while the stepFailer is armed for step n. It checks that f fails exactly if a step
+// failed, and returns f's error.
 func (s *stepFailer) runArmed(t *testing.T, what string, n int, f func() error) error {
 	t.Helper()
 	s.mu.Lock()
@@ -56,11 +57,11 @@ func (s *stepFailer) runArmed(t *testing.T, what string, n int, f func() error) 
 	return err
 }
 
-// eachStep runs the scenario with providers of their own, whose first step
-// fails, then the second and so on, until none does.
+// eachStep runs the scenario repeatedly, each time with a new provider, and fails its first step, then
+// its second and so on, until no step fails.
 func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, s *stepFailer, n int)) {
 	const enough = 100
-	if err := h.p.Close(); err != nil { // nothing else may run beside the look for leaks
+	if err := h.p.Close(); err != nil { // no provider may run during the checks for leaks
 		t.Errorf("Close: %v", err)
 	}
 	h.closed = true
@@ -78,7 +79,7 @@ func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, 
 			continue
 		}
 		if n == 1 {
-			t.Error("the provider calls step before nothing")
+			t.Error("the provider never calls step")
 		}
 		t.Logf("the steps are %s", strings.Join(s.names, ", "))
 		return
@@ -133,11 +134,11 @@ var stepPromises = []promise{
 				}
 				_, err := sb.Exec(h.newContext(t), programCommand("true"))
 				wantKind(t, "Exec", err, atoll.ErrStopped)
-				var said strings.Builder
+				var printed strings.Builder
 				if p, err := sb.Process(h.newContext(t), atoll.MainProcess); err != nil {
 					t.Errorf("Process: %v", err)
-				} else if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: &said}); err != nil || said.String() != "ready\n" {
-					t.Errorf("its main process had printed %q, %v", said.String(), err)
+				} else if err := p.Attach(h.newContext(t), &atoll.Attachment{Stdout: &printed}); err != nil || printed.String() != "ready\n" {
+					t.Errorf("the main process printed %q, %v", printed.String(), err)
 				}
 				if err := sb.Start(h.newContext(t)); err != nil {
 					t.Fatalf("Start, tried again: %v", err)
@@ -152,7 +153,7 @@ var stepPromises = []promise{
 	}},
 }
 
-// demandingSpec is a spec that asks for much of what can fail.
+// demandingSpec returns a spec with many features that can fail.
 func (h *harness) demandingSpec() atoll.Spec {
 	spec := atoll.Spec{Name: "laden", Cmd: scriptArgs("ready"), Labels: map[string]string{"a": "b"}, TTL: atoll.Duration(time.Hour)}
 	if h.p.Info().Caps.NetworkOn {
@@ -165,8 +166,8 @@ func (h *harness) demandingSpec() atoll.Spec {
 	return spec
 }
 
-// checkFailedCreate has the nth step of a Create fail, after which everything is as
-// it was before.
+// checkFailedCreate fails the nth step of a Create, and checks that the state is the same as before. If
+// Create succeeds because it has fewer steps, it removes the sandbox.
 func (h *harness) checkFailedCreate(t *testing.T, s *stepFailer, n int, spec atoll.Spec) {
 	t.Helper()
 	before := h.describeState(t)
@@ -179,7 +180,7 @@ func (h *harness) checkFailedCreate(t *testing.T, s *stepFailer, n int, spec ato
 		_, err := atoll.Resolve(h.newContext(t), h.p, "", spec.Name)
 		wantKind(t, "Resolve", err, atoll.ErrNotFound)
 		if after := h.describeState(t); after != before {
-			t.Errorf("Create left something: there is %s, there was %s", after, before)
+			t.Errorf("after the failed Create there is %s, before there was %s", after, before)
 		}
 		return
 	}
@@ -192,7 +193,7 @@ func (h *harness) checkFailedCreate(t *testing.T, s *stepFailer, n int, spec ato
 	}
 }
 
-// describeState says which sandboxes and volumes there are.
+// describeState describes all sandboxes and volumes.
 func (h *harness) describeState(t *testing.T) string {
 	t.Helper()
 	text := fmt.Sprintf("sandboxes %q", h.listIDs(t))

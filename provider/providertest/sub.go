@@ -55,14 +55,14 @@ var subPromises = []promise{
 	}},
 }
 
-// A call is one method of an FS on a name.
+// An fsCall is one method of an FS, called with a name.
 type fsCall struct {
 	method string
-	follow bool // what is there, if it is a link
+	follow bool // the method follows a link at name
 	do     func(ctx context.Context, f atoll.FS, name string) error
 }
 
-// fsCalls are all methods. Renames are of "own", which is there, and to "mine".
+// fsCalls are all methods. Renames move the existing file "own", or move to "mine".
 var fsCalls = []fsCall{
 	{"Read", true, func(ctx context.Context, f atoll.FS, name string) error {
 		r, info, err := f.Read(ctx, name, 0)
@@ -121,22 +121,22 @@ var fsCalls = []fsCall{
 	}},
 	{"Watch", true, func(ctx context.Context, f atoll.FS, name string) error {
 		for _, err := range f.Watch(ctx, name, true) {
-			return err // that of the first pair
+			return err // of the first pair
 		}
 		return nil
 	}},
 }
 
-// A pen is a directory and what is around it.
+// A confinedDir is a directory that an FS is confined to, with files around it.
 type confinedDir struct {
-	base string // has in, and what is outside of it
+	base string // contains in and the files outside
 	all  atoll.FS
 	in   atoll.FS
-	out  []atoll.FileInfo // what is outside
-	text string           // of each file there
+	out  []atoll.FileInfo // the files outside
+	text string           // the content of each file outside
 }
 
-// newConfinedDir makes one with a way out of every kind.
+// newConfinedDir makes a directory with links of every kind that lead out.
 func (h *harness) newConfinedDir(t *testing.T, sb atoll.Sandbox, base string) *confinedDir {
 	t.Helper()
 	p := &confinedDir{base: base, all: atoll.Files(sb), in: atoll.SubFiles(atoll.Files(sb), base+"/in"), text: "secret-" + atoll.NewID()}
@@ -157,7 +157,7 @@ func (h *harness) newConfinedDir(t *testing.T, sb atoll.Sandbox, base string) *c
 	return p
 }
 
-// listOutside lists what is outside of the directory, with its content checked.
+// listOutside returns the files outside of the directory, and checks their content.
 func (p *confinedDir) listOutside(t *testing.T, h *harness) []atoll.FileInfo {
 	t.Helper()
 	var out []atoll.FileInfo
@@ -169,7 +169,7 @@ func (p *confinedDir) listOutside(t *testing.T, h *harness) []atoll.FileInfo {
 		for _, info := range list {
 			info.Modified = info.Modified.Round(0).UTC()
 			if info.Path == p.base+"/in" || strings.Contains(info.Path, "/noise") {
-				continue // what is in them changes them
+				continue // their times and sizes change
 			}
 			if out = append(out, info); info.Type != atoll.TypeFile || !strings.HasSuffix(info.Name, "marker") {
 				continue
@@ -182,6 +182,7 @@ func (p *confinedDir) listOutside(t *testing.T, h *harness) []atoll.FileInfo {
 	return out
 }
 
+// readFile returns the content of a file.
 func (p *confinedDir) readFile(ctx context.Context, f atoll.FS, name string) (string, error) {
 	r, _, err := f.Read(ctx, name, 0)
 	if err != nil {
@@ -192,15 +193,15 @@ func (p *confinedDir) readFile(ctx context.Context, f atoll.FS, name string) (st
 	return string(data), err
 }
 
-// checkUntouched checks that outside all is as it was.
+// checkUntouched checks that the files outside are unchanged.
 func (p *confinedDir) checkUntouched(t *testing.T, h *harness) {
 	t.Helper()
 	if got := p.listOutside(t, h); !slices.Equal(got, p.out) {
-		t.Errorf("outside of the directory there is\n%+v, there was\n%+v", got, p.out)
+		t.Errorf("the files outside are now\n%+v, were\n%+v", got, p.out)
 	}
 }
 
-// checkDenied checks that no call gets out by any way, and none does anything.
+// checkDenied checks that no call leaves the directory by any name or link, or changes anything.
 func (p *confinedDir) checkDenied(t *testing.T, h *harness) {
 	t.Helper()
 	names := []string{ // with the way out before the last element
@@ -230,12 +231,12 @@ func (p *confinedDir) checkDenied(t *testing.T, h *harness) {
 		}
 	}
 	if after := p.listInside(t, h); !slices.Equal(after, before) {
-		t.Errorf("inside of the directory there is\n%q, there was\n%q", after, before)
+		t.Errorf("the files inside are now\n%q, were\n%q", after, before)
 	}
 	p.checkUntouched(t, h)
 }
 
-// listInside lists the paths in the directory.
+// listInside returns the paths in the directory.
 func (p *confinedDir) listInside(t *testing.T, h *harness) []string {
 	t.Helper()
 	list, err := p.in.List(h.newContext(t), ".", true)
@@ -249,8 +250,8 @@ func (p *confinedDir) listInside(t *testing.T, h *harness) []string {
 	return paths
 }
 
-// baseDirs are where directories are to be confined: on the data volume, and where
-// there is one, on the root file system.
+// baseDirs returns directories for tests of confinement: the work directory on the data volume and, if
+// the sandbox has its own root file system, one there.
 func (h *harness) baseDirs() []string {
 	return slices.Compact([]string{"/work", path.Dir(h.rootFile("x"))})
 }
@@ -261,7 +262,7 @@ func subEscapes(t *testing.T, h *harness) {
 		h.newConfinedDir(t, sb, base).checkDenied(t, h)
 	}
 	p := h.newConfinedDir(t, sb, "/work/again")
-	for _, link := range []string{"abs", "file", "dangling", "back"} { // which are themselves not outside
+	for _, link := range []string{"abs", "file", "dangling", "back"} { // the links themselves are inside
 		if err := p.in.Rename(h.newContext(t), link, "d/moved"); err != nil {
 			t.Errorf("Rename of the link %s: %v", link, err)
 		}

@@ -14,11 +14,11 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// raceTime is how long a process tries to lead calls astray, in each place.
+// raceTime is how long processes try to lead calls out of each directory.
 const raceTime = 3 * time.Second
 
-// raceLinks has processes exchange directories for links, which lead out of the
-// directory that calls are confined to, while these go on.
+// raceLinks makes calls that are confined to a directory while processes swap directories below it for
+// links that lead out.
 func raceLinks(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
@@ -26,7 +26,7 @@ func raceLinks(t *testing.T, h *harness) {
 		stop := r.startRace(t, h, sb)
 		for begin := time.Now(); !t.Failed() && (time.Since(begin) < raceTime || !r.sawBoth()); {
 			if time.Since(begin) > h.longLimit()*3/4 {
-				t.Errorf("of %d and %d reads %d and %d were denied: links and directories did not change", r.reads["abs"], r.reads["rel"], r.denied["abs"], r.denied["rel"])
+				t.Errorf("of %d and %d reads %d and %d were denied; want both links and directories", r.reads["abs"], r.reads["rel"], r.denied["abs"], r.denied["rel"])
 				break
 			}
 			for _, way := range []string{"abs", "rel"} {
@@ -34,20 +34,21 @@ func raceLinks(t *testing.T, h *harness) {
 			}
 		}
 		stop()
-		t.Logf("below %s: of %v reads %v were denied", base, r.reads, r.denied)
+		t.Logf("below %s: of the reads %v, %v were denied", base, r.reads, r.denied)
 		r.checkUntouched(t, h)
 	}
 }
 
-// A race is a pen in which "abs" and "rel" are a directory one moment, and a
-// link to what is outside the next.
+// A linkRace is a confinedDir in which the names "abs" and "rel" alternate between a directory and a
+// link that leads out.
 type linkRace struct {
 	*confinedDir
-	canary string // a name that is outside only
+	canary string // a name that exists outside only
 	reads  map[string]int
 	denied map[string]int
 }
 
+// newRace makes the files of a race. It does not start the race.
 func (h *harness) newRace(t *testing.T, sb atoll.Sandbox, base string) *linkRace {
 	t.Helper()
 	r := &linkRace{
@@ -64,8 +65,8 @@ func (h *harness) newRace(t *testing.T, sb atoll.Sandbox, base string) *linkRace
 	return r
 }
 
-// startRace starts the processes that change what is there, one that changes what is
-// outside, and a watch that must not see it.
+// startRace starts the processes that swap directories for links, writes outside of the directory, and
+// watches below it. The watch must not report the writes. stop ends all of them.
 func (r *linkRace) startRace(t *testing.T, h *harness, sb atoll.Sandbox) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(h.newContext(t))
@@ -121,8 +122,7 @@ func (r *linkRace) sawBoth() bool {
 	return true
 }
 
-// checkAllowed checks that an error is one of those that what a process does may
-// lead to.
+// checkAllowed checks that err has one of the kinds that the race may cause.
 func (r *linkRace) checkAllowed(ctx context.Context, t *testing.T, what string, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
@@ -157,20 +157,22 @@ func (r *linkRace) callAll(t *testing.T, h *harness, way string) {
 		r.checkAllowed(ctx, t, "List", err)
 		var packed bytes.Buffer
 		r.checkAllowed(ctx, t, "WriteTar", r.in.WriteTar(ctx, name, &packed))
-		if told := fmt.Sprint(list) + packed.String(); strings.Contains(told, r.canary) || strings.Contains(told, r.text) {
-			t.Errorf("List or WriteTar of %s told of what is outside", name)
+		if seen := fmt.Sprint(list) + packed.String(); strings.Contains(seen, r.canary) || strings.Contains(seen, r.text) {
+			t.Errorf("List or WriteTar of %s shows files outside", name)
 		}
 	}
 	r.checkAllowed(ctx, t, "Remove", r.in.Remove(ctx, sub, true))
 	r.checkAllowed(ctx, t, "Write", r.plantFile(ctx, sub+"/marker", atoll.WriteOptions{}))
 }
 
+// readMarkers reads the marker, which exists on both sides, and the canary, which is outside. It counts
+// the reads.
 func (r *linkRace) readMarkers(ctx context.Context, t *testing.T, way string) {
 	t.Helper()
 	for _, name := range []string{"marker", r.canary} {
 		got, err := r.readFile(ctx, r.in, way+"/sub/"+name)
 		if strings.Contains(got, r.text) {
-			t.Errorf("Read of %s/sub/%s read the secret", way, name)
+			t.Errorf("Read of %s/sub/%s returned the text from outside", way, name)
 		}
 		r.checkAllowed(ctx, t, "Read", err)
 		if name == "marker" && (err == nil || atoll.KindOf(err) == atoll.ErrDenied) {
@@ -182,11 +184,13 @@ func (r *linkRace) readMarkers(ctx context.Context, t *testing.T, way string) {
 	}
 }
 
+// plantFile writes a file.
 func (r *linkRace) plantFile(ctx context.Context, name string, opts atoll.WriteOptions) error {
 	_, err := r.in.Write(ctx, name, strings.NewReader("planted"), opts)
 	return err
 }
 
+// renameTo renames a new file to name.
 func (r *linkRace) renameTo(ctx context.Context, name string) error {
 	if err := r.plantFile(ctx, "own", atoll.WriteOptions{}); err != nil {
 		return err
@@ -194,11 +198,11 @@ func (r *linkRace) renameTo(ctx context.Context, name string) error {
 	return r.in.Rename(ctx, "own", name)
 }
 
-// statHidden describes what is not to be seen.
+// statHidden describes a file outside. It returns an error of another kind if Stat finds it.
 func (r *linkRace) statHidden(ctx context.Context, name string) error {
 	info, err := r.in.Stat(ctx, name)
 	if err == nil {
-		return atoll.Errorf("stat", name, atoll.ErrInternal, "it is outside, and was described: %+v", info)
+		return atoll.Errorf("stat", name, atoll.ErrInternal, "Stat describes a file outside: %+v", info)
 	}
 	return err
 }

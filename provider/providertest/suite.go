@@ -1,8 +1,8 @@
-// Package providertest holds providers to the promises of package atoll: one
-// conformance suite, faults, a model and benchmarks, the same for leaves,
-// layers and clients. It is for tests only; third parties run it too.
+// Package providertest tests that providers keep the promises of package atoll. It has one
+// conformance suite, injected faults, a model and benchmarks, the same for leaves, layers and
+// clients. It is for tests only; third parties run it too.
 //
-// A provider's whole test for the contract:
+// The whole conformance test of a provider:
 //
 //	func TestConformance(t *testing.T) {
 //		providertest.Run(t, func(t *testing.T) atoll.Provider {
@@ -14,10 +14,9 @@
 //		})
 //	}
 //
-// Which promises apply follows from the provider's Caps, and from the Options:
-// those tell how to do what no call of a provider does, such as to kill a
-// sandbox. A promise that does not apply is skipped and says so, and group truth
-// checks that the Caps are true.
+// The provider's Caps and the Options decide which promises apply. The options tell the suite how to
+// do things that no method of a provider does, such as to kill a sandbox. The suite skips a
+// promise that does not apply, with a reason. Group truth checks that the Caps are true.
 package providertest
 
 import (
@@ -34,24 +33,23 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A group is a set of promises about one thing.
+// A group is a set of promises about one subject.
 type group struct {
 	name     string
 	promises []promise
 }
 
-// A promise is one subtest; its name is the promise as a sentence.
+// A promise is one subtest. Its name states the promise as a sentence.
 type promise struct {
 	name  string
 	needs []need
 	check func(t *testing.T, h *harness)
 }
 
-// A need is something a promise presupposes. It returns why a provider does
-// not have it, or "".
+// A need is a precondition of a promise. It returns the reason why a provider does not meet it, or "".
 type need func(c atoll.Info, cfg *config) string
 
-// newCapNeed is the need for a Cap.
+// newCapNeed returns the need for a cap.
 func newCapNeed(name string, has func(atoll.Caps) bool) need {
 	return func(i atoll.Info, _ *config) string {
 		if has(i.Caps) {
@@ -95,7 +93,7 @@ var (
 	needDurable  = newCapNeed("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
 
-// newOptionNeed is the need for an Option.
+// newOptionNeed returns the need for an Option.
 func newOptionNeed(name string, given func(*config) bool) need {
 	return func(_ atoll.Info, cfg *config) string {
 		if given(cfg) {
@@ -116,7 +114,7 @@ var (
 	needSteps     = newOptionNeed("Steps", func(c *config) bool { return c.steps != nil })
 )
 
-// needWalls is the need for isolation from the host.
+// needWalls requires isolation from the host.
 func needWalls(i atoll.Info, _ *config) string {
 	if i.Isolation != atoll.IsolationNone {
 		return ""
@@ -124,6 +122,7 @@ func needWalls(i atoll.Info, _ *config) string {
 	return i.Name + " claims no isolation"
 }
 
+// listGroups returns all groups in the order in which they run.
 func listGroups() []group {
 	return []group{
 		{"birth", birthPromises}, {"expiry", expiryPromises}, {"exec", execPromises}, {"output", outputPromises}, {"time", timePromises}, {"tree", treePromises}, {"tty", ttyPromises},
@@ -134,11 +133,10 @@ func listGroups() []group {
 	}
 }
 
-// Run checks that the providers that open makes keep the promises of package
-// atoll. Every subtest opens its own and closes it; open may register
-// cleanups, which run before the suite looks for leaks. Subtests run one after
-// the other unless Beside says otherwise, because leaks are those of the whole test
-// process: nothing else may run beside them.
+// Run checks that the providers that open returns keep the promises of package atoll. Each subtest
+// opens a provider and closes it. open may register cleanups, which run before the suite looks for
+// leaks. Subtests run one after the other unless Beside says otherwise, because the suite looks for
+// leaks in the whole test process: no other test may run at the same time.
 func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
 	known, names := map[string]bool{}, map[string]bool{}
@@ -191,50 +189,52 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	}
 }
 
+// runPromises runs each promise of the group as a subtest.
 func (g group) runPromises(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
-	own := func(t *testing.T, kin *census) *harness {
-		h := &harness{cfg: cfg, census: kin, p: open(t)}
+	own := func(t *testing.T, c *census) *harness {
+		h := &harness{cfg: cfg, census: c, p: open(t)}
 		t.Cleanup(func() { h.closeAndCheck(t) })
 		return h
 	}
-	keep := func(p promise, prepare func(t *testing.T) *harness) {
+	run := func(p promise, prepare func(t *testing.T) *harness) {
 		t.Run(p.name, func(t *testing.T) {
-			t.Attr("promise", g.name+"/"+p.name) // for a table of the places that keep it
+			t.Attr("promise", g.name+"/"+p.name) // for a table of the environments that keep it
 			if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
 				t.Skipf("excepted: %s", reason)
 			}
 			p.checkPromise(t, prepare(t))
 		})
 	}
-	abreast := cfg.beside[g.name]
+	parallel := cfg.beside[g.name]
 	if g.name == patienceGroup {
-		abreast = len(g.promises)
+		parallel = len(g.promises)
 	}
 	switch {
-	case abreast > 0:
-		kin := checkLeaks(t, cfg)
+	case parallel > 0:
+		c := checkLeaks(t, cfg)
 		var all sync.WaitGroup
-		at := make(chan struct{}, abreast) // full while as many are kept as may be
+		slots := make(chan struct{}, parallel)
 		for _, p := range g.promises {
-			at <- struct{}{}
+			slots <- struct{}{}
 			all.Go(func() {
-				defer func() { <-at }()
-				keep(p, func(t *testing.T) *harness { return own(t, kin) })
+				defer func() { <-slots }()
+				run(p, func(t *testing.T) *harness { return own(t, c) })
 			})
 		}
 		all.Wait()
 	case slices.Contains(cfg.shared, g.name):
 		c := &sharedHarness{h: own(t, checkLeaks(t, cfg))}
 		for _, p := range g.promises {
-			keep(p, c.lendHarness)
+			run(p, c.lendHarness)
 		}
 	default:
 		for _, p := range g.promises {
-			keep(p, func(t *testing.T) *harness { return own(t, checkLeaks(t, cfg)) }) // its cleanup runs last
+			run(p, func(t *testing.T) *harness { return own(t, checkLeaks(t, cfg)) }) // the cleanup of checkLeaks runs last
 		}
 	}
 }
 
+// checkPromise checks the promise, or skips the subtest if a need is not met.
 func (p promise) checkPromise(t *testing.T, h *harness) {
 	for _, need := range p.needs {
 		if reason := need(h.p.Info(), h.cfg); reason != "" {
@@ -244,7 +244,8 @@ func (p promise) checkPromise(t *testing.T, h *harness) {
 	p.check(t, h)
 }
 
-// closeAndCheck checks the floor: after each subtest, nothing is left.
+// closeAndCheck removes the subtest's sandboxes and volumes, checks that none is left, and closes the
+// providers.
 func (h *harness) closeAndCheck(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), h.longLimit())
 	defer cancel()
@@ -277,11 +278,12 @@ func (h *harness) closeAndCheck(t *testing.T) {
 	}
 }
 
-// checkEmpty is an error when p has a sandbox or a volume, but those of one sandbox.
-func checkEmpty(ctx context.Context, p atoll.Provider, but ...string) error {
+// checkEmpty returns an error if p has a sandbox or a volume. It ignores the sandboxes with the ids in
+// except, and their volumes.
+func checkEmpty(ctx context.Context, p atoll.Provider, except ...string) error {
 	all, err := p.List(ctx, atoll.Filter{})
 	for _, st := range all {
-		if slices.Contains(but, st.ID) {
+		if slices.Contains(except, st.ID) {
 			continue
 		}
 		err = errors.Join(err, fmt.Errorf("sandbox %s (%q, %s) is left", st.ID, st.Spec.Name, st.State))
@@ -291,7 +293,7 @@ func checkEmpty(ctx context.Context, p atoll.Provider, but ...string) error {
 		err = errors.Join(err, verr)
 	}
 	for _, v := range volumes {
-		if v.Sandbox != "" && slices.Contains(but, v.Sandbox) {
+		if v.Sandbox != "" && slices.Contains(except, v.Sandbox) {
 			continue
 		}
 		err = errors.Join(err, fmt.Errorf("volume %s of project %s is left", v.Name, v.Project))
@@ -299,7 +301,7 @@ func checkEmpty(ctx context.Context, p atoll.Provider, but ...string) error {
 	return err
 }
 
-// removeSandbox deletes a sandbox through the first provider value that still works.
+// removeSandbox removes a sandbox through the first provider value that still works.
 func (h *harness) removeSandbox(ctx context.Context, t *testing.T, id string) {
 	t.Helper()
 	var err error
@@ -317,7 +319,7 @@ func (h *harness) removeSandbox(ctx context.Context, t *testing.T, id string) {
 	}
 }
 
-// openProviders lists the provider values that are open.
+// openProviders returns the provider values that are open.
 func (h *harness) openProviders() []atoll.Provider {
 	if h.closed {
 		return h.reopened
@@ -325,8 +327,8 @@ func (h *harness) openProviders() []atoll.Provider {
 	return append([]atoll.Provider{h.p}, h.reopened...)
 }
 
-// shortLimit is the limit for something quick, long that for something slow. Both grow with the slowness of the
-// backend and of this machine.
+// shortLimit returns the time limit of a quick operation, longLimit that of a slow one. Both grow with
+// the slowness of the backend and of this machine.
 func (c *config) shortLimit() time.Duration { return c.scaleLimit(5 * time.Second) }
 func (c *config) longLimit() time.Duration  { return c.scaleLimit(60 * time.Second) }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// aMoment is how long the suite watches something not happen.
+// aMoment is the time that the suite watches for something that must not happen.
 const aMoment = 200 * time.Millisecond
 
 var timePromises = []promise{
@@ -82,7 +82,7 @@ var timePromises = []promise{
 		}
 		for _, exit := range exits {
 			if exit != exits[0] || !h.killedBy(exit, atoll.SIGUSR1) {
-				t.Errorf("a waiter got %+v, another %+v", exit, exits[0])
+				t.Errorf("one Wait returned %+v, another %+v", exit, exits[0])
 			}
 		}
 	}},
@@ -114,7 +114,7 @@ var timePromises = []promise{
 			t.Errorf("exit is %+v, want code 124 and TimedOut", exit)
 		}
 		if took := time.Since(begin); took < aMoment || took > h.shortLimit() {
-			t.Errorf("it took %v", took)
+			t.Errorf("the process took %v", took)
 		}
 	}},
 	{"Timeout does not affect a process that ends in time", nil, func(t *testing.T, h *harness) {
@@ -134,7 +134,7 @@ var timePromises = []promise{
 			if atoll.KindOf(err) == atoll.ErrStopped {
 				return nil
 			}
-			return errors.Join(errors.New("it still runs"), err)
+			return errors.Join(errors.New("the process still runs"), err)
 		})
 	}},
 	{"Duration is the time from start to exit", nil, func(t *testing.T, h *harness) {

@@ -81,7 +81,7 @@ var treePromises = []promise{
 			}
 		})
 		if h.p.Info().Isolation != atoll.IsolationNone || !h.p.Info().Caps.Restart {
-			return // pids of its own, or no way to look
+			return // the sandbox has its own PIDs, or cannot start again
 		}
 		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Fatalf("Start: %v", err)
@@ -97,7 +97,7 @@ var treePromises = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 		if h.p.Info().Isolation != atoll.IsolationNone {
-			return // the pids were those of another world
+			return // the PIDs belonged to another namespace
 		}
 		other := h.plainSandbox(t)
 		h.waitUntilDead(t, other, family.readText())
@@ -113,14 +113,14 @@ var treePromises = []promise{
 		status := "/proc/" + strings.TrimSpace(scr.readText()) + "/status"
 		h.waitUntil(t, h.shortLimit(), func() error {
 			if res := h.runCommand(t, sb, programCommand("cat", status)); res.Success() {
-				return fmt.Errorf("it is still there: %s", res.Stdout)
+				return fmt.Errorf("the orphan still exists: %s", res.Stdout)
 			}
 			return nil
 		})
 	}},
 }
 
-// checkAlive checks that the process whose pid was printed lives in sb.
+// checkAlive checks that the process with the printed pid lives in sb.
 func (h *harness) checkAlive(t *testing.T, sb atoll.Sandbox, pid string) {
 	t.Helper()
 	if h.runForCode(t, sb, scriptCommand("alive", strings.TrimSpace(pid))) != 0 {
@@ -128,7 +128,7 @@ func (h *harness) checkAlive(t *testing.T, sb atoll.Sandbox, pid string) {
 	}
 }
 
-// waitUntilDead waits until the process whose pid was printed is gone from sb.
+// waitUntilDead waits until sb has no process with the printed pid.
 func (h *harness) waitUntilDead(t *testing.T, sb atoll.Sandbox, pid string) {
 	t.Helper()
 	h.waitUntil(t, h.shortLimit(), func() error {

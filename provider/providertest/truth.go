@@ -83,7 +83,7 @@ var truthPromises = []promise{
 	{"Caps.Restart says whether a stopped sandbox can start again", nil, func(t *testing.T, h *harness) {
 		caps := h.p.Info().Caps
 		if caps.Durable != atoll.DurableNone && !caps.Restart {
-			t.Errorf("Durable is %q, and there is no start", caps.Durable)
+			t.Errorf("Durable is %q without Restart", caps.Durable)
 		}
 		sb := h.plainSandbox(t)
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -97,7 +97,7 @@ var truthPromises = []promise{
 	}},
 }
 
-// checkAbilities tries each optional method of the sandbox once.
+// checkAbilities calls each optional method of the sandbox once.
 func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	t.Helper()
 	ctx, caps := h.newContext(t), h.p.Info().Caps
@@ -107,7 +107,7 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	if !caps.Files {
 		checkFileCallsRefused(t, ctx, atoll.Files(sb))
 	}
-	if err := atoll.Extend(ctx, sb, atoll.Duration(time.Hour)); caps.Extend { // it has no TTL
+	if err := atoll.Extend(ctx, sb, atoll.Duration(time.Hour)); caps.Extend { // the sandbox has no TTL
 		wantKind(t, "Extend", err, atoll.ErrInvalid)
 	} else {
 		wantKind(t, "Extend", err, atoll.ErrUnsupported)
@@ -118,7 +118,7 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	checkCap(t, "Usage", caps.Usage, err)
 	_, err = atoll.Dial(ctx, sb, 9)
 	if caps.Dial {
-		wantKind(t, "Dial of a port where nobody listens", err, atoll.ErrUnavailable)
+		wantKind(t, "Dial of a port without a listener", err, atoll.ErrUnavailable)
 	} else {
 		wantKind(t, "Dial", err, atoll.ErrUnsupported)
 	}
@@ -143,6 +143,7 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	}
 }
 
+// checkFileCallsRefused checks that every method of the FS returns ErrUnsupported.
 func checkFileCallsRefused(t *testing.T, ctx context.Context, f atoll.FS) {
 	t.Helper()
 	_, _, read := f.Read(ctx, "f", 0)
@@ -160,7 +161,7 @@ func checkFileCallsRefused(t *testing.T, ctx context.Context, f atoll.FS) {
 	}
 }
 
-// checkCap checks that a call worked where the cap is, and else is ErrUnsupported.
+// checkCap checks that a call succeeded if its cap is set, and returned ErrUnsupported otherwise.
 func checkCap(t *testing.T, what string, has bool, err error) {
 	t.Helper()
 	switch {
@@ -171,7 +172,7 @@ func checkCap(t *testing.T, what string, has bool, err error) {
 	}
 }
 
-// checkWishes asks for each thing that has a cap, alone.
+// checkWishes creates a sandbox for each feature that has a cap.
 func checkWishes(t *testing.T, h *harness) {
 	caps := h.p.Info().Caps
 	for name, w := range map[string]struct {
@@ -235,8 +236,7 @@ func checkWishes(t *testing.T, h *harness) {
 	}
 }
 
-// checkGPUWish asks for GPUs, which a machine may not have although the provider
-// passes them on.
+// checkGPUWish requests GPUs. A machine may lack them although the provider supports them.
 func checkGPUWish(t *testing.T, h *harness) {
 	t.Helper()
 	spec := atoll.Spec{Resources: atoll.Resources{GPUs: "all"}}
@@ -253,7 +253,7 @@ func checkGPUWish(t *testing.T, h *harness) {
 	checkSpec(t, "GPUs", h.getStatus(t, sb).Spec, h.completeSpec(spec))
 }
 
-// sameFields reports whether got has want's value wherever want has one.
+// sameFields reports whether got equals want in all fields that want sets.
 func sameFields(got, want any) bool {
 	g, w := reflect.ValueOf(got), reflect.ValueOf(want)
 	for i := range w.NumField() {

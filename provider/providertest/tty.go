@@ -13,7 +13,7 @@ var ttyPromises = []promise{
 	{"the terminal of a command has the requested size", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if code := h.runForCode(t, sb, onTTY(scriptCommand("istty"))); code != 0 {
-			t.Errorf("stdin, stdout and stderr are no terminals: exit %d", code)
+			t.Errorf("stdin, stdout and stderr are not all terminals: exit %d", code)
 		}
 		cmd := programCommand("stty", "size")
 		cmd.TTY = &atoll.Size{Rows: 33, Cols: 111}
@@ -24,7 +24,7 @@ var ttyPromises = []promise{
 	{"a command without TTY has no terminal", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if code := h.runForCode(t, sb, scriptCommand("istty")); code == 0 {
-			t.Error("it has a terminal")
+			t.Error("the command has a terminal")
 		}
 		p := h.startProcess(t, sb, scriptCommand("ready"))
 		err := atoll.Resize(h.newContext(t), p, atoll.Size{Rows: 1, Cols: 1})
@@ -70,8 +70,8 @@ var ttyPromises = []promise{
 		p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), scriptCommand("trap", "INT"))
 		scr.waitForText(t, h, "ready\r\n")
 		io.WriteString(w, "\x03")
-		// What is printed at once may be lost: a terminal sends the signal first
-		// and empties its queues then.
+		// Output printed at once may be lost: a terminal sends the signal first
+		// and then empties its queues.
 		if exit := h.waitExit(t, p); exit.Code != 42 {
 			t.Errorf("exit is %+v, want it caught", exit)
 		}
@@ -138,10 +138,10 @@ var ttyPromises = []promise{
 			t.Skip("the provider lists no processes")
 		}
 		if err != nil || len(all) != 1 || all[0].ID != p.ID() {
-			t.Fatalf("Processes: %+v, %v; want the terminal alone", all, err)
+			t.Fatalf("Processes: %+v, %v; want only the terminal's process", all, err)
 		}
 		if args := all[0].Args; len(args) == 0 || !strings.HasPrefix(args[0], "/") {
-			t.Errorf("its arguments are %q, want the shell that was found", args)
+			t.Errorf("the arguments are %q, want the path of a shell", args)
 		}
 		h.killProcess(t, p)
 	}},
@@ -199,13 +199,14 @@ var ttyPromises = []promise{
 	}},
 }
 
-// onTTY gives the command a terminal.
+// onTTY gives the command a terminal and returns it.
 func onTTY(cmd *atoll.Command) *atoll.Command {
 	cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
 	return cmd
 }
 
-// startOnTerminal runs cmd on a terminal, and returns its keyboard and its screen.
+// startOnTerminal starts cmd on a terminal, and returns the process, a writer that types, and the
+// screen.
 func (h *harness) startOnTerminal(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *io.PipeWriter, *screen) {
 	t.Helper()
 	r, w := newPipe(t)
@@ -215,9 +216,9 @@ func (h *harness) startOnTerminal(t *testing.T, sb atoll.Sandbox, cmd *atoll.Com
 	return h.startProcess(t, sb, cmd), w, scr
 }
 
-// suspendJob reports whether ^Z stops what runs in a new terminal. A kernel may lose a stop that
-// comes in the middle of a fork or an exec (gVisor does, once in some tens, and then seldom
-// hears more of that terminal): like a person, press the key again.
+// suspendJob reports whether ^Z stops the foreground job of a new terminal. A kernel may lose a stop
+// during a fork or an exec. gVisor does so once in some tens of times, and then rarely reads more from
+// that terminal. So the function presses the key repeatedly, as people do.
 func (h *harness) suspendJob(t *testing.T) bool {
 	t.Helper()
 	p, w, scr := h.startOnTerminal(t, h.plainSandbox(t), &atoll.Command{})
@@ -234,7 +235,7 @@ func (h *harness) suspendJob(t *testing.T) bool {
 	return false
 }
 
-// killProcess ends the process and waits for that.
+// killProcess kills the process and waits for its exit.
 func (h *harness) killProcess(t *testing.T, p atoll.Process) {
 	t.Helper()
 	if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {

@@ -20,7 +20,7 @@ var volumePromises = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 		if v := h.findVolume(t, "", "data-"+sb.ID()); v.Sandbox != sb.ID() || v.InUse {
-			t.Errorf("the volume is %+v, want it of the sandbox and not in use", v)
+			t.Errorf("the volume is %+v, want it to belong to the sandbox and not in use", v)
 		}
 		again := h.createSandbox(t, atoll.Spec{ID: sb.ID()})
 		h.checkContent(t, again, "kept", "kept")
@@ -106,7 +106,7 @@ var volumePromises = []promise{
 			}
 		}
 		if v := h.findVolume(t, atoll.DefaultProject, "cache"); v.InUse || v.Sandbox != "" || v.Project != atoll.DefaultProject {
-			t.Errorf("the volume is %+v, want it in no use", v)
+			t.Errorf("the volume is %+v, want it not in use", v)
 		}
 		c := h.createSandbox(t, atoll.Spec{Mounts: mounts})
 		h.checkContent(t, c, "cache/shared", "shared")
@@ -171,7 +171,7 @@ var volumePromises = []promise{
 				t.Fatalf("Remove: %v", err)
 			}
 		} else {
-			wantKind(t, "Create with the id of another project's", err, atoll.ErrConflict)
+			wantKind(t, "Create with the id of another project's sandbox", err, atoll.ErrConflict)
 		}
 		h.checkContent(t, h.createSandbox(t, atoll.Spec{ID: sb.ID(), Project: "one"}), "kept", "of one")
 	}},
@@ -263,7 +263,7 @@ var volumePromises = []promise{
 			t.Error("the process could not write")
 		}
 		if b, err := os.ReadFile(filepath.Join(dir, "made")); string(b) != "made\n" {
-			t.Errorf("outside the file holds %q, %v", b, err)
+			t.Errorf("on the host the file holds %q, %v", b, err)
 		}
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
@@ -295,7 +295,7 @@ var volumePromises = []promise{
 			{file, "/bin"},
 			{dir, "/etc/passwd"},
 			{dir, "/etc/passwd/below"},
-			{file, atoll.DefaultWorkdir}, // where processes start
+			{file, atoll.DefaultWorkdir}, // where processes start, by default
 		} {
 			h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: tt.source, Target: tt.target}}}, atoll.ErrInvalid)
 		}
@@ -347,7 +347,7 @@ var volumePromises = []promise{
 	{"a tmpfs is writable, and empty at each start", []need{needTmpfs}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch"}}})
 		if got := h.runForOutput(t, sb, programCommand("ls", "/scratch")); got != "" {
-			t.Errorf("it holds %q", got)
+			t.Errorf("the tmpfs holds %q", got)
 		}
 		if h.runForCode(t, sb, scriptCommand("store", "/scratch/f", "x")) != 0 {
 			t.Error("the process could not write")
@@ -362,7 +362,7 @@ var volumePromises = []promise{
 			t.Fatalf("Start: %v", err)
 		}
 		if got := h.runForOutput(t, sb, programCommand("ls", "/scratch")); got != "" {
-			t.Errorf("after a stop it holds %q", got)
+			t.Errorf("after a stop the tmpfs holds %q", got)
 		}
 	}},
 	{"a tmpfs has a size", []need{needTmpfs}, func(t *testing.T, h *harness) {
@@ -380,7 +380,7 @@ var volumePromises = []promise{
 	}},
 }
 
-// newBindDir is a directory of this machine to mount, with a file "given".
+// newBindDir returns a directory of this machine for bind mounts, with a file "given".
 func (h *harness) newBindDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -393,7 +393,7 @@ func (h *harness) newBindDir(t *testing.T) string {
 	return dir
 }
 
-// findVolume finds a volume by its name.
+// findVolume returns the volume with the name, or fails the test.
 func (h *harness) findVolume(t *testing.T, project, name string) atoll.Volume {
 	t.Helper()
 	all, err := atoll.Volumes(h.newContext(t), h.p, project)
@@ -411,6 +411,7 @@ func (h *harness) findVolume(t *testing.T, project, name string) atoll.Volume {
 	return atoll.Volume{}
 }
 
+// checkNoVolume checks that no project has a volume with the name.
 func (h *harness) checkNoVolume(t *testing.T, name string) {
 	t.Helper()
 	all, err := atoll.Volumes(h.newContext(t), h.p, "")
@@ -424,7 +425,7 @@ func (h *harness) checkNoVolume(t *testing.T, name string) {
 	}
 }
 
-// removeVolume deletes a volume when the sandboxes that use it are gone.
+// removeVolume removes a volume, if it exists. The sandboxes that use it must be gone.
 func (h *harness) removeVolume(t *testing.T, project, name string) {
 	t.Helper()
 	err := atoll.RemoveVolume(h.newContext(t), h.p, project, name)
@@ -433,7 +434,7 @@ func (h *harness) removeVolume(t *testing.T, project, name string) {
 	}
 }
 
-// listProjects are those for which the provider keeps something, by name.
+// listProjects returns the projects by name, and checks their order.
 func (h *harness) listProjects(t *testing.T) map[string]atoll.Project {
 	t.Helper()
 	list, err := atoll.Projects(h.newContext(t), h.p)

@@ -40,7 +40,7 @@ var wallPromises = []promise{
 	}},
 	{"writes to the root file system stay inside", []need{needWalls}, func(t *testing.T, h *harness) {
 		name := "/usr/atoll-" + atoll.NewID()
-		h.runForCode(t, h.plainSandbox(t), scriptCommand("store", name, "x")) // it may fail, too
+		h.runForCode(t, h.plainSandbox(t), scriptCommand("store", name, "x")) // it may fail
 		if _, err := os.Stat(name); err == nil {
 			os.Remove(name)
 			t.Errorf("%s was made on the host", name)
@@ -67,12 +67,12 @@ var wallPromises = []promise{
 				t.Errorf("process %d of the host can be seen from inside", pid)
 			}
 		}
-		h.runForCode(t, sb, scriptCommand("hit", victim.Process.Pid)) // may hit one that has this number inside
+		h.runForCode(t, sb, scriptCommand("hit", victim.Process.Pid)) // may hit a process with this number inside
 		select {
 		case err := <-ended:
 			ended <- err
 			t.Errorf("a process of the host was ended from inside: %v", err)
-		case <-time.After(aMoment): // nothing tells of what does not happen
+		case <-time.After(aMoment): // no event reports that nothing happened
 		}
 	}},
 	{"a sandbox sees only its own processes", []need{needWalls}, func(t *testing.T, h *harness) {
@@ -80,7 +80,7 @@ var wallPromises = []promise{
 		_, scr := h.startReady(t, a, scriptCommand("family"))
 		pid := strings.TrimSpace(scr.readText())
 		if n, err := strconv.Atoi(pid); err != nil || n > 1000 {
-			t.Skipf("pid %q inside is too large to tell whose it is", pid)
+			t.Skipf("pid %q inside is too large to identify its sandbox", pid)
 		}
 		h.checkAlive(t, a, pid)
 		if res := h.runCommand(t, b, programCommand("cat", "/proc/"+pid+"/cmdline")); strings.Contains(string(res.Stdout), "sleep") {
@@ -89,11 +89,12 @@ var wallPromises = []promise{
 	}},
 }
 
-// A secret is a file of this machine that no sandbox may see or change. Beside
-// it lies a second one, whose name no test uses, so that who sees it has seen
-// the directory.
+// A hostSecret is a file of this machine that no sandbox may see or change. Its directory holds a
+// second file, the canary, whose name no test uses. If a sandbox shows that name, it has read the
+// directory.
 type hostSecret struct{ dir, file, text, canary string }
 
+// newSecret writes a secret to a new directory.
 func (h *harness) newSecret(t *testing.T) hostSecret {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,6 +107,7 @@ func (h *harness) newSecret(t *testing.T) hostSecret {
 	return s
 }
 
+// checkUntouched checks that the secret and its directory are unchanged.
 func (s hostSecret) checkUntouched(t *testing.T) {
 	t.Helper()
 	if b, err := os.ReadFile(s.file); string(b) != s.text {
@@ -113,6 +115,6 @@ func (s hostSecret) checkUntouched(t *testing.T) {
 	}
 	entries, err := os.ReadDir(s.dir)
 	if err != nil || len(entries) != 2 {
-		t.Errorf("the secret's directory holds %v, %v; want the secret and its canary alone", entries, err)
+		t.Errorf("the secret's directory holds %v, %v; want only the secret and its canary", entries, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var errStill = errors.New("it is still there")
+var errStill = errors.New("the sandbox still exists")
 
 var watchPromises = []promise{
 	{"Watch replays every sandbox, then yields synced, then changes", nil, func(t *testing.T, h *harness) {
@@ -102,7 +102,7 @@ var watchPromises = []promise{
 		h.plainSandbox(t)
 		for n := range 2 {
 			i := 0
-			runWithin(t, h.shortLimit(), "breaking off", func() {
+			runWithin(t, h.shortLimit(), "breaking out of Watch", func() {
 				for range h.p.Watch(h.newContext(t)) {
 					if i++; i > n {
 						break
@@ -190,13 +190,13 @@ var watchPromises = []promise{
 	}},
 }
 
-// A watcher reads a Watch in the background.
+// An eventReader reads a Watch in the background.
 type eventReader struct {
 	events chan atoll.Event // closed at the end
 	err    error            // of the last pair; valid when events is closed
 }
 
-// startWatch begins a Watch that ends with the subtest.
+// startWatch starts a Watch that ends with the subtest.
 func (h *harness) startWatch(t *testing.T, ctx context.Context) *eventReader {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
@@ -207,7 +207,7 @@ func (h *harness) startWatch(t *testing.T, ctx context.Context) *eventReader {
 		defer close(w.events)
 		for ev, err := range h.p.Watch(ctx) {
 			if w.err != nil {
-				t.Errorf("after the error %v another pair came: %+v, %v", w.err, ev, err)
+				t.Errorf("after the error %v Watch yielded %+v, %v", w.err, ev, err)
 			}
 			if err != nil {
 				w.err = err
@@ -229,7 +229,7 @@ func (w *eventReader) nextEvent(t *testing.T, h *harness, what string) atoll.Eve
 	select {
 	case ev, ok := <-w.events:
 		if !ok {
-			t.Fatalf("the Watch ended with %v before %s", w.err, what)
+			t.Fatalf("the Watch ended with %v before an event %s", w.err, what)
 		}
 		return ev
 	case <-time.After(h.shortLimit()):
@@ -238,30 +238,30 @@ func (w *eventReader) nextEvent(t *testing.T, h *harness, what string) atoll.Eve
 	return atoll.Event{}
 }
 
-// waitForSync reads the replay to its end.
+// waitForSync reads events until the end of the replay.
 func (w *eventReader) waitForSync(t *testing.T, h *harness) {
 	t.Helper()
-	for w.nextEvent(t, h, "synced").Type != atoll.EventSynced {
+	for w.nextEvent(t, h, "of type synced").Type != atoll.EventSynced {
 	}
 }
 
-// waitForState reads on until the sandbox is in the state.
+// waitForState reads events until the sandbox has the state, and returns its status.
 func (w *eventReader) waitForState(t *testing.T, h *harness, id string, state atoll.State) atoll.Status {
 	t.Helper()
 	for {
-		ev := w.nextEvent(t, h, "that "+id+" is "+string(state))
+		ev := w.nextEvent(t, h, "with "+id+" in state "+string(state))
 		if ev.Type == atoll.EventState && ev.Status.ID == id && ev.Status.State == state {
 			return ev.Status
 		}
 	}
 }
 
-// collectStates reads on until the sandbox is removed, and returns its states.
+// collectStates reads events until the sandbox is removed, and returns its states.
 func (w *eventReader) collectStates(t *testing.T, h *harness, id string) []atoll.State {
 	t.Helper()
 	var got []atoll.State
 	for {
-		ev := w.nextEvent(t, h, "that "+id+" is removed")
+		ev := w.nextEvent(t, h, "with the removal of "+id)
 		if ev.Status.ID != id {
 			continue
 		}
@@ -271,7 +271,7 @@ func (w *eventReader) collectStates(t *testing.T, h *harness, id string) []atoll
 	}
 }
 
-// waitForEnd reads to the end of the Watch and returns its error.
+// waitForEnd reads events until the Watch ends, and returns its error.
 func (w *eventReader) waitForEnd(t *testing.T, h *harness) error {
 	t.Helper()
 	timeout := time.After(h.shortLimit())

@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// wirePromises lists the promises that can break between a caller and the guest: bytes in both directions and
-// their end, signals, sizes of terminals, connections closed in one direction only. It also lists those that
-// depend on the place of the guest: the first process, the default user, the network, the watching of files.
+// wirePromises are the promises that can break between a caller and the guest: bytes in both directions
+// and their end, signals, sizes of terminals, and connections closed in one direction only. They also
+// include those that depend on the environment of the guest: the first process, the default user, the
+// network, and the watching of files.
 var wirePromises = []string{
 	"exec/exit codes come back",
 	"exec/a process killed by a signal exits with 128 plus its number",
@@ -34,15 +35,14 @@ var wirePromises = []string{
 	"dial/connections end when the sandbox is removed",
 }
 
-// guestGroups are the groups whose promises the program in a sandbox keeps, wherever it runs.
+// guestGroups are the groups of the promises that the guest keeps in every sandbox.
 var guestGroups = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
 
-// Wire keeps, of the groups named, only the promises that can break on the way between a
-// caller and a sandbox. Without names it does so for exec, output, time, tree, tty, files,
-// sub and dial, of which some twenty promises are left. The other promises are neither run
-// nor listed. Wire is for a provider whose sandboxes run the same program as those of
-// another provider, which keeps all promises. A group without such promises fails
-// the run.
+// Wire reduces the given groups to the promises that can break between a caller and a sandbox. Without
+// arguments it reduces exec, output, time, tree, tty, files, sub and dial, which leaves some twenty
+// promises. The suite neither runs nor lists the others. Use Wire for a provider whose sandboxes run
+// the same guest as those of another provider, which keeps all promises. A group without such promises
+// fails the run.
 func Wire(groups ...string) Option {
 	if len(groups) == 0 {
 		groups = guestGroups
@@ -50,10 +50,10 @@ func Wire(groups ...string) Option {
 	return func(c *config) { c.wire = append(c.wire, groups...) }
 }
 
-// onWire reports whether a promise is on the list.
+// onWire reports whether wirePromises has the promise.
 func onWire(group, promise string) bool { return slices.Contains(wirePromises, group+"/"+promise) }
 
-// groupOnWire reports whether a group has promises on the list.
+// groupOnWire reports whether wirePromises has a promise of the group.
 func groupOnWire(group string) bool {
 	return slices.ContainsFunc(wirePromises, func(name string) bool { return strings.HasPrefix(name, group+"/") })
 }

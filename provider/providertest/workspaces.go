@@ -26,7 +26,7 @@ var workspacePromises = []promise{
 		spec.NoStart = false
 		other := h.createSandbox(t, spec)
 		h.checkContent(t, other, h.cfg.repo.file, h.cfg.repo.text)
-		checkSpec(t, "one that Create started", h.getStatus(t, other).Spec, h.completeSpec(spec))
+		checkSpec(t, "a sandbox that Create started", h.getStatus(t, other).Spec, h.completeSpec(spec))
 	}},
 	{"the workspace of a sandbox is in use, whether that runs or not", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")
@@ -92,9 +92,10 @@ var workspacePromises = []promise{
 	}},
 }
 
+// needsRepo are the needs of promises that clone the repository.
 var needsRepo = []need{needSpaces, needFiles, needVolumes, needRestart, needRepo}
 
-// addWorkspace makes a workspace of the repository.
+// addWorkspace adds a workspace of the repository.
 func (h *harness) addWorkspace(t *testing.T, project, name string) workspace.Workspace {
 	t.Helper()
 	w, err := workspace.Add(h.newContext(t), h.p, &workspace.Spec{Project: project, Name: name, Source: h.cfg.repo.source}, nil)
