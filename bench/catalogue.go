@@ -12,13 +12,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// fewSandboxes is how many sandboxes a server knows that is not asked much.
+// fewSandboxes is the number of sandboxes on a server with few.
 const fewSandboxes = 10
 
-// maxSlowdown is how much slower a call may be with many sandboxes than with few.
+// maxSlowdown limits the ratio of a call's time with many sandboxes to that with few.
 const maxSlowdown = 1.5
 
-// measureLookups measures what it costs to find a sandbox among few and among many.
+// measureLookups compares the time to find a sandbox among few and among many.
 func (b *bench) measureLookups(ctx context.Context) (err error) {
 	const get, byName, list = "get by id", "get by name", "list all, for each sandbox"
 	methods := func(s *server, n int) (find, all []method) {
@@ -44,7 +44,7 @@ func (b *bench) measureLookups(ctx context.Context) (err error) {
 				return err
 			})},
 		}
-		all = []method{ // not in turn with the others, who would have to clear up after it
+		all = []method{ // not in turn with the others, which would pay for its garbage
 			{list, func(ctx context.Context) (time.Duration, error) {
 				start := time.Now()
 				all, err := s.List(ctx, atoll.Filter{})

@@ -24,26 +24,25 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// The rows of the comparisons of clusters, which go on from viaAPI and those of pools.
+// The rows of the comparisons of clusters, besides viaAPI and the rows of pools.
 const (
 	kubectlRun   = "kubectl run, and kubectl wait until it is Ready"
 	kubectlClaim = "kubectl create of a pod and its claim, and kubectl wait until it is Ready"
 	clusterExec  = "exec of Kubernetes's API"
 )
 
-// What a server with the cluster's sandboxes is to reach.
+// The goals of a server with sandboxes in a cluster.
 const (
 	clusterKnown  = 200
-	clusterList   = 50 * time.Millisecond // 99 of 100 lists of these
+	clusterList   = 50 * time.Millisecond // for 99 of 100 lists of clusterKnown sandboxes
 	clusterClaim  = 60                    // milliseconds
-	clusterFaster = 4                     // times as fast as exec of the API
+	clusterFaster = 4                     // times as fast as exec of Kubernetes's API
 )
 
 var clusterOut = flag.String("cluster-out", "", "`file` to merge the results of BenchmarkCluster into")
 
-// BenchmarkCluster measures the provider kubernetes beside Kubernetes itself, on the cluster
-// that tests have. It is a benchmark of package testing for that cluster's sake: it takes its
-// own rounds, and prints its own table.
+// BenchmarkCluster compares the provider kubernetes with Kubernetes itself, on the cluster of the
+// tests. It is a Go benchmark to have that cluster. It ignores b.N and prints its own table.
 //
 //	go test ./bench -run '^$' -bench Cluster -benchtime 1x
 func BenchmarkCluster(tb *testing.B) {
@@ -89,7 +88,7 @@ const (
 	clusterGuest = "localhost/atoll-guest:1"
 )
 
-// A clusterLab is where that is measured.
+// A clusterLab holds the cluster and the results of BenchmarkCluster.
 type clusterLab struct {
 	testing.TB
 	*testcluster.Cluster
@@ -97,7 +96,7 @@ type clusterLab struct {
 	made  int
 }
 
-// startServer starts a server with sandboxes of the cluster.
+// startServer starts a server with sandboxes in the cluster.
 func (l *clusterLab) startServer(ctx context.Context, name string, settings ...string) (*server, error) {
 	return startServer(ctx, l.bench, name, append([]string{
 		"ATOLL_PROVIDER=kubernetes", "ATOLL_PROVIDERS=kubernetes", "ATOLL_KUBERNETES_KUBECONFIG=" + l.OutsideKubeconfig(),
@@ -106,8 +105,8 @@ func (l *clusterLab) startServer(ctx context.Context, name string, settings ...s
 	}, settings...)...)
 }
 
-// measureCreates compares creations with kubectl's, of what has no volume, as a bare pod has none,
-// and of what has one: the scheduler waits for whole seconds until that is bound.
+// measureCreates compares creations with kubectl's: without a volume, like a bare pod, and with one.
+// With a volume the scheduler waits for whole seconds until it is bound.
 func (l *clusterLab) measureCreates(ctx context.Context) error {
 	for _, c := range []struct {
 		name, title, than string
@@ -141,7 +140,7 @@ func (l *clusterLab) measureCreates(ctx context.Context) error {
 	return nil
 }
 
-// measureExec compares commands with those of the API.
+// measureExec compares commands with exec of Kubernetes's API.
 func (l *clusterLab) measureExec(ctx context.Context) (err error) {
 	s, err := l.startServer(ctx, "lives")
 	if err != nil {
@@ -162,10 +161,10 @@ func (l *clusterLab) measureExec(ctx context.Context) (err error) {
 	})
 }
 
-// podEndPause is how long a node has to end a pod before the next one is made.
+// podEndPause is the time that a node gets to end a pod before the next one starts.
 const podEndPause = 2 * time.Second
 
-// runPod is kubectl run until the pod is ready.
+// runPod returns the time of kubectl run until the pod is ready.
 func (l *clusterLab) runPod(context.Context) (time.Duration, error) {
 	l.made++
 	name := fmt.Sprintf("bare-%d", l.made)
@@ -178,7 +177,7 @@ func (l *clusterLab) runPod(context.Context) (time.Duration, error) {
 	return took, nil
 }
 
-// runPodWithClaim is a pod that has a volume, made with it, until it is ready.
+// runPodWithClaim returns the time to create a pod and its volume until the pod is ready.
 func (l *clusterLab) runPodWithClaim(context.Context) (time.Duration, error) {
 	l.made++
 	name, file := fmt.Sprintf("claimed-%d", l.made), filepath.Join(l.bench.dir, "claimed.yaml")
@@ -211,8 +210,7 @@ spec:
   - {name: data, persistentVolumeClaim: {claimName: %[1]s}}
 `
 
-// execInPod is a command by Kubernetes's own API: the connection that it takes, and all that is
-// said on it.
+// execInPod runs a command by Kubernetes's API, on a new connection, and returns how long that took.
 func (l *clusterLab) execInPod(ctx context.Context, pod string) (time.Duration, error) {
 	client, err := rest.HTTPClientFor(l.Config())
 	if err != nil {
@@ -263,7 +261,7 @@ func (l *clusterLab) measureLists(ctx context.Context) (err error) {
 	return nil
 }
 
-// measureClaims measures creations that find a sandbox ready.
+// measureClaims measures creations that find a warm sandbox.
 func (l *clusterLab) measureClaims(ctx context.Context) (err error) {
 	file := filepath.Join(l.bench.dir, "pool.yaml")
 	if err := os.WriteFile(file, []byte("pool:\n  bench:\n    size: 3\n    image: "+clusterImage+"\n"), 0o600); err != nil {

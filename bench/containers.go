@@ -24,8 +24,7 @@ const (
 	dockerCpOut  = "docker cp, out"
 )
 
-// measureContainers compares sandboxes that are containers with what docker's command
-// line does with the same engine.
+// measureContainers compares the provider docker with docker's command line, on the same engine.
 func (b *bench) measureContainers(ctx context.Context) (err error) {
 	e, err := b.startEngine(ctx, "containers")
 	if e != nil {
@@ -53,21 +52,22 @@ func (b *bench) measureContainers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := b.containerCommands(ctx, e, s, live); err != nil {
+	if err := b.compareContainerCommands(ctx, e, s, live); err != nil {
 		return err
 	}
-	if err := b.containerFiles(ctx, e, live); err != nil {
+	if err := b.compareContainerFiles(ctx, e, live); err != nil {
 		return err
 	}
-	if err := b.containerEvents(ctx, e, s); err != nil {
+	if err := b.compareContainerEvents(ctx, e, s); err != nil {
 		return err
 	}
 	return b.measureReconcile(ctx, s)
 }
 
-// reconcileCount is how many sandboxes are compared with what is written down of them.
+// reconcileCount is the number of sandboxes that one reconciliation compares with their records.
 const reconcileCount = 50
 
+// measureReconcile measures a reconciliation without differences.
 func (b *bench) measureReconcile(ctx context.Context, s *server) error {
 	for {
 		all, err := s.List(ctx, atoll.Filter{})
@@ -86,14 +86,15 @@ func (b *bench) measureReconcile(ctx context.Context, s *server) error {
 		{row, timeCall(func(ctx context.Context) error {
 			found, err := registry.Reconcile(ctx, s, registry.ReconcileOptions{})
 			if err == nil && (found.Healthy != reconcileCount || len(found.Findings) > 0) {
-				err = fmt.Errorf("%d are healthy, of others %v", found.Healthy, found.Findings)
+				err = fmt.Errorf("%d of %d sandboxes are healthy, the findings are %v", found.Healthy, reconcileCount, found.Findings)
 			}
 			return err
 		})},
 	})
 }
 
-func (b *bench) containerCommands(ctx context.Context, e *engine, s *server, live atoll.Sandbox) error {
+// compareContainerCommands compares commands and creations.
+func (b *bench) compareContainerCommands(ctx context.Context, e *engine, s *server, live atoll.Sandbox) error {
 	err := b.compareMethods(ctx, "containers: command in a live one", []goal{{row: ourContainer, than: dockerCLI, most: 1.0 / 5}}, []method{
 		{ourContainer, timeCall(func(ctx context.Context) error {
 			_, err := atoll.Output(ctx, live, &atoll.Command{Args: echoArgs})
@@ -126,7 +127,8 @@ func (b *bench) containerCommands(ctx context.Context, e *engine, s *server, liv
 	})
 }
 
-func (b *bench) containerFiles(ctx context.Context, e *engine, live atoll.Sandbox) error {
+// compareContainerFiles compares copies into and out of a container.
+func (b *bench) compareContainerFiles(ctx context.Context, e *engine, live atoll.Sandbox) error {
 	source, target := filepath.Join(b.dir, "source"), filepath.Join(b.dir, "target")
 	if err := os.WriteFile(source, make([]byte, fileSize), 0o600); err != nil {
 		return err
@@ -166,9 +168,9 @@ func (b *bench) containerFiles(ctx context.Context, e *engine, live atoll.Sandbo
 	})
 }
 
-// containerEvents measures how long it takes from a call that pauses a sandbox
-// until each of two watchers knows.
-func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err error) {
+// compareContainerEvents measures the time from the pause of a sandbox to its event in Atoll's watch and in
+// docker's.
+func (b *bench) compareContainerEvents(ctx context.Context, e *engine, s *server) (err error) {
 	const ours, engines = "atoll, watch", "docker events"
 	sb, err := s.Create(ctx, &atoll.Spec{})
 	if err != nil {
@@ -184,11 +186,11 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 			}
 		}
 	}()
-	told := make(chan time.Time)
+	reported := make(chan time.Time)
 	events := e.dockerCommand(ctx, "events", "--filter", "event=pause")
 	events.Stdout = writerFunc(func(p []byte) (int, error) {
 		if strings.Contains(string(p), sb.ID()) {
-			told <- time.Now()
+			reported <- time.Now()
 		}
 		return len(p), nil
 	})
@@ -197,9 +199,9 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 	}
 	defer func() {
 		cancel()
-		_ = events.Wait() // it was killed
+		_ = events.Wait() // the cancelled context killed it
 	}()
-	time.Sleep(time.Second) // until both listen
+	time.Sleep(time.Second) // until both watchers listen
 	var other time.Duration
 	return b.compareMethods(ctx, "containers: until a pause is known", nil, []method{
 		{ours, func(ctx context.Context) (time.Duration, error) {
@@ -212,7 +214,7 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 				select {
 				case t := <-seen:
 					took = t.Sub(start)
-				case t := <-told:
+				case t := <-reported:
 					other = t.Sub(start)
 				case <-time.After(waitLimit):
 					return 0, fmt.Errorf("no event within %s", waitLimit)
@@ -227,6 +229,7 @@ func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err 
 	})
 }
 
+// A writerFunc is an io.Writer that calls itself.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// measureFleet makes many sandboxes at once.
+// measureFleet creates many sandboxes at once, and measures times, memory and leftovers.
 func (b *bench) measureFleet(ctx context.Context) (err error) {
 	fmt.Fprintf(os.Stderr, "%d sandboxes at once\n", b.fleet)
 	s, err := startServer(ctx, b, "crowd")
@@ -67,8 +67,8 @@ func (b *bench) measureFleet(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
-// createFleet creates the sandboxes and runs a command in each. The times are from
-// the common start until the command has answered.
+// createFleet creates the sandboxes at once and runs a command in each. The times are from the common
+// start to the end of the command.
 func (b *bench) createFleet(ctx context.Context, s *server) (boxes []atoll.Sandbox, times sample, errs []error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -102,16 +102,16 @@ func forEachSandbox(boxes []atoll.Sandbox, f func(atoll.Sandbox)) {
 	}
 }
 
-// listLeftovers names what is still there of sandboxes that were removed.
+// listLeftovers names processes, cgroups and files that are left of removed sandboxes.
 func (b *bench) listLeftovers(ctx context.Context, s *server, boxes []atoll.Sandbox, before map[int]string) (left []string) {
-	_ = waitUntil(ctx, func() error { // what is left in the end is what counts
+	_ = waitUntil(ctx, func() error { // only the result of the last attempt counts
 		left = nil
 		now, err := listHelpers()
 		if err != nil {
 			return err
 		}
 		for pid, name := range now {
-			// The server keeps one ahead, which is another one by now.
+			// The server has one warm helper, which is a new process by now.
 			if _, old := before[pid]; !old && len(now) > len(before) {
 				left = append(left, fmt.Sprintf("process %d %s", pid, name))
 			}
@@ -130,7 +130,7 @@ func (b *bench) listLeftovers(ctx context.Context, s *server, boxes []atoll.Sand
 	return left
 }
 
-// listHelpers are the processes that keep sandboxes.
+// listHelpers returns the processes that run sandboxes: their names by PID.
 func listHelpers() (map[int]string, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -154,8 +154,8 @@ func listHelpers() (map[int]string, error) {
 	return found, nil
 }
 
-// sumPSS adds up the proportional share of memory of the processes that are in
-// now and not in before.
+// sumPSS adds up the proportional share of memory, in bytes, of the processes in now that are not in
+// before. n is their number.
 func sumPSS(now, before map[int]string) (total int64, n int) {
 	for pid := range now {
 		if _, old := before[pid]; old {
@@ -171,13 +171,13 @@ func sumPSS(now, before map[int]string) (total int64, n int) {
 	return total, n
 }
 
-// readMemory returns the machine's memory and what of it is available, in bytes.
+// readMemory returns the machine's total and available memory, in bytes.
 func readMemory() (total, available int64, err error) {
 	data, err := os.ReadFile("/proc/meminfo")
 	return readField(data, "MemTotal:"), readField(data, "MemAvailable:"), err
 }
 
-// readField reads a line "Name:  123 kB".
+// readField returns the bytes of a line "Name:  123 kB", or 0.
 func readField(data []byte, name string) int64 {
 	for line := range bytes.Lines(data) {
 		if f := strings.Fields(string(line)); len(f) > 1 && f[0] == name {
@@ -188,8 +188,8 @@ func readField(data []byte, name string) int64 {
 	return 0
 }
 
-// watchMemory returns a function that stops watching and returns the least
-// memory that was available meanwhile.
+// watchMemory samples the available memory. It returns a function that stops and returns the least of
+// it, in bytes.
 func watchMemory(ctx context.Context) func() int64 {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan int64)
@@ -213,4 +213,5 @@ func watchMemory(ctx context.Context) func() int64 {
 	}
 }
 
+// formatMiB formats bytes as MiB.
 func formatMiB(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

@@ -15,21 +15,21 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An engine is a Docker daemon of our own, away from any other: in network,
-// mount and PID namespaces that die with it, with no bridge and no firewall rules.
+// An engine is a private Docker daemon in its own network, mount and PID namespaces, without a bridge
+// and firewall rules.
 type engine struct {
 	b      *bench
 	dir    string
 	socket string
-	parent string // of its containers' cgroups
+	parent string // cgroup above those of the containers
 	daemon *exec.Cmd
 }
 
-// image is the root file system of all sandboxes, as the engine's image.
+// image is the name of the root file system as an image of the engine.
 const image = "atoll-local/root:1"
 
-// startEngine starts one that has the image. The engine is to be stopped even
-// when it failed, if it is not nil.
+// startEngine starts an engine with the image. If it returns an engine, also with an error, the caller
+// must stop it.
 func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	if os.Geteuid() != 0 {
 		return nil, missingError("docker: only root can start a daemon")
@@ -49,7 +49,7 @@ func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	e.daemon.Stderr = stderr
 	e.daemon.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		Setpgid:    true, // ^C is for us, who then stop it
+		Setpgid:    true, // ^C must reach only bench, which then stops the daemon
 	}
 	e.daemon.Cancel = func() error { return e.daemon.Process.Signal(syscall.SIGTERM) }
 	e.daemon.WaitDelay = waitLimit
@@ -81,14 +81,14 @@ func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	return e, nil
 }
 
-// dockerCommand is docker's command line.
+// dockerCommand returns a command of docker's command line.
 func (e *engine) dockerCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.socket}, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
 	return cmd
 }
 
-// startLive starts a container for commands, which stop removes.
+// startLive starts a container called "live" for commands. stop removes it.
 func (e *engine) startLive(ctx context.Context) (stop func() error, err error) {
 	cmd := e.dockerCommand(ctx, "run", "--detach", "--network=none", "--name=live", image, "sleep", "86400")
 	if _, err := untilEnd(cmd); err != nil {
@@ -100,13 +100,14 @@ func (e *engine) startLive(ctx context.Context) (stop func() error, err error) {
 	}, nil
 }
 
+// stopDaemon stops the daemon and removes its cgroups.
 func (e *engine) stopDaemon() error {
-	_ = e.daemon.Process.Signal(syscall.SIGTERM) // it may have ended
-	_ = e.daemon.Wait()                          // with the signal
+	_ = e.daemon.Process.Signal(syscall.SIGTERM) // it may have ended already
+	_ = e.daemon.Wait()                          // with an error about the signal
 	return removeGroups(e.parent)
 }
 
-// dockerPeers is what docker's command line does.
+// dockerPeers returns the methods that use docker's command line.
 func (b *bench) dockerPeers(ctx context.Context) (p peerMethods, closer func() error, err error) {
 	e, err := b.startEngine(ctx, "docker")
 	if e != nil {

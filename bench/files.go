@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// fileSize is that of the file that is copied around.
+// fileSize is the size of the copied file, in bytes.
 const fileSize = 64 << 20
 
 const (
@@ -22,8 +22,7 @@ const (
 	apiRead   = "out of the sandbox, through the API"
 )
 
-// measureFiles compares the way of a file into a sandbox, and out of it, with a copy
-// on the same disk.
+// measureFiles compares copies of a file into and out of a sandbox with a copy on the same disk.
 func (b *bench) measureFiles(ctx context.Context) (err error) {
 	s, err := startServer(ctx, b, "files")
 	if err != nil {
@@ -67,7 +66,7 @@ func sendFile(ctx context.Context, sb atoll.Sandbox, source, name string) error 
 	return err
 }
 
-// fetchFile copies a file of fileSize out of the sandbox.
+// fetchFile copies a file of fileSize bytes out of the sandbox.
 func fetchFile(ctx context.Context, sb atoll.Sandbox, name, target string) error {
 	r, _, err := atoll.Files(sb).Read(ctx, name, 0)
 	if err != nil {
@@ -85,6 +84,7 @@ func fetchFile(ctx context.Context, sb atoll.Sandbox, name, target string) error
 	return errors.Join(err, f.Close())
 }
 
+// timeCall returns a function that calls f and returns how long that took.
 func timeCall(f func(context.Context) error) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()

@@ -17,15 +17,15 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore/s3"
 )
 
-// manyFiles are kept in step with no more heap than heapGoal, in bytes.
+// measureSyncMemory syncs manyFiles files. The heap may grow by at most heapGoal bytes.
 const (
 	manyFiles = 100_000
 	heapGoal  = 64 << 20
 )
 
-// syncMemory measures by how much the heap grows while many files are pushed, pushed
-// once more, and pulled, all below a directory.
-func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err error) {
+// measureSyncMemory measures how much the heap grows while filesync pushes many files, pushes them again, and
+// pulls them. All files are below base.
+func (b *bench) measureSyncMemory(ctx context.Context, s *objectServer, base string) (err error) {
 	fmt.Fprintf(os.Stderr, "%d files\n", manyFiles)
 	dir := filepath.Join(base, "many")
 	for i := range manyFiles {
@@ -77,7 +77,7 @@ func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err er
 	}{
 		{"first push", dir, push}, {"push, nothing changed", dir, push}, {"first pull", other, pull},
 	} {
-		grown, took, err := heapGrowth(func() error { return inTree(step.dir, step.do) })
+		grown, took, err := measureHeap(func() error { return callWithTree(step.dir, step.do) })
 		if err != nil {
 			return err
 		}
@@ -89,8 +89,8 @@ func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err er
 	return nil
 }
 
-// inTree calls f with a directory of this machine.
-func inTree(dir string, f func(filesync.Tree) error) error {
+// callWithTree calls f with a directory of this machine as a tree.
+func callWithTree(dir string, f func(filesync.Tree) error) error {
 	files, err := dirfs.New(dir, dir, dirfs.Options{UID: -1, GID: -1})
 	if err != nil {
 		return err
@@ -98,9 +98,9 @@ func inTree(dir string, f func(filesync.Tree) error) error {
 	return errors.Join(f(filesync.Tree{FS: files, Dir: dir}), files.Close())
 }
 
-// heapGrowth returns by how much the objects on the heap grow at most while f runs, with
-// what is garbage and was not collected yet.
-func heapGrowth(f func() error) (bytes int64, took time.Duration, err error) {
+// measureHeap returns the largest growth of the objects on the heap while f runs, in bytes, including
+// garbage that is not collected yet.
+func measureHeap(f func() error) (bytes int64, took time.Duration, err error) {
 	now := func() int64 {
 		s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 		metrics.Read(s)

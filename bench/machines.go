@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
-// The rows of the comparisons of virtual machines, which go on from viaAPI.
+// The rows of the comparisons of virtual machines, besides viaAPI.
 const (
 	bareQEMU  = "QEMU, bare, with the same kernel, initrd and root disk, until its guest answers"
 	machineIn = "a command in a machine, API client and server"
@@ -29,13 +29,14 @@ const (
 
 const machinesTitle = "Virtual machines"
 
-// machineRounds are fewer than those of others: emulated, a boot takes seconds.
+// machineRounds limits the rounds of the comparisons of virtual machines, because an emulated boot
+// takes seconds.
 const machineRounds = 10
 
-// maxGuestSize is how large the program in a machine may be.
+// maxGuestSize limits the size of the guest program, in bytes.
 const maxGuestSize = 12 << 20
 
-// measureMachines compares virtual machines with bare ones.
+// measureMachines compares the provider microvm with bare QEMU.
 func (b *bench) measureMachines(ctx context.Context) (err error) {
 	if _, err := exec.LookPath(qemuProgram); err != nil {
 		b.table.missing = append(b.table.missing, "virtual machines: "+err.Error())
@@ -46,7 +47,7 @@ func (b *bench) measureMachines(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stopServer()) }()
-	fmt.Fprintln(os.Stderr, "what machines boot is built")
+	fmt.Fprintln(os.Stderr, "building the bundle of the machines")
 	if out, err := b.atollCommand(ctx, s.state, "image", "build", "--quiet").CombinedOutput(); err != nil {
 		return fmt.Errorf("atoll image build: %w: %s", err, out)
 	}
@@ -54,7 +55,7 @@ func (b *bench) measureMachines(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	kind, err := b.machineFacts(live)
+	kind, err := b.addMachineFacts(live)
 	if err != nil {
 		return err
 	}
@@ -90,9 +91,10 @@ func (b *bench) measureMachines(ctx context.Context) (err error) {
 		[]goal{{row: viaAPI, than: bareQEMU, most: 1.25}}, []method{{bareQEMU, bare.bootMachine}, {viaAPI, create}})
 }
 
-// machineFacts notes how large a machine is, and returns what it runs on.
-func (b *bench) machineFacts(live atoll.Sandbox) (kind string, err error) {
-	qemu, kind, err := qemuOf(live.ID())
+// addMachineFacts adds the memory and the guest size of a machine to the table. It returns "kvm" or
+// "emulated".
+func (b *bench) addMachineFacts(live atoll.Sandbox) (kind string, err error) {
+	qemu, kind, err := findQEMU(live.ID())
 	if err != nil {
 		return "", err
 	}
@@ -110,8 +112,8 @@ func (b *bench) machineFacts(live atoll.Sandbox) (kind string, err error) {
 	return kind, nil
 }
 
-// qemuOf is the process of a sandbox's machine, and what that runs on.
-func qemuOf(id string) (pid int, kind string, err error) {
+// findQEMU returns the QEMU process of a sandbox, and "kvm" or "emulated".
+func findQEMU(id string) (pid int, kind string, err error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, "", err
@@ -131,19 +133,19 @@ func qemuOf(id string) (pid int, kind string, err error) {
 	return 0, "", fmt.Errorf("no QEMU runs sandbox %s", id)
 }
 
-// listFamily are a process, its parent, and all that this has started.
+// listFamily returns the parent of a process and all descendants of that parent.
 func listFamily(pid int) (map[int]string, error) {
-	parent := parentOf(pid)
+	parent := readParent(pid)
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	all := map[int]string{parent: ""}
 	for grown := true; grown; {
 		grown = false
 		for _, dir := range dirs {
-			child, _ := strconv.Atoi(filepath.Base(dir)) // only numbers match
+			child, _ := strconv.Atoi(filepath.Base(dir)) // the pattern matches numbers only
 			if _, known := all[child]; known {
 				continue
 			}
-			if _, ours := all[parentOf(child)]; ours {
+			if _, ours := all[readParent(child)]; ours {
 				all[child], grown = "", true
 			}
 		}
@@ -151,8 +153,8 @@ func listFamily(pid int) (map[int]string, error) {
 	return all, err
 }
 
-// parentOf is the process that has started pid, 0 if that is gone.
-func parentOf(pid int) int {
+// readParent returns the parent of a process, or 0 if the process has ended.
+func readParent(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, "PPid:"); ok {
@@ -165,10 +167,11 @@ func parentOf(pid int) int {
 
 const qemuProgram = "qemu-system-x86_64"
 
-// A bareMachine is QEMU with nothing around it.
+// A bareMachine runs QEMU directly.
 type bareMachine struct{ args []string }
 
-// newBareMachine is one that boots what live has booted, told the same by its command line.
+// newBareMachine returns a machine that boots the same files as live, with the same kernel command
+// line.
 func newBareMachine(ctx context.Context, s *server, live atoll.Sandbox) (*bareMachine, error) {
 	store, err := bundle.Open(filepath.Join(s.state, "bundles"), bundle.Options{})
 	if err != nil {
@@ -184,7 +187,7 @@ func newBareMachine(ctx context.Context, s *server, live atoll.Sandbox) (*bareMa
 		return nil, err
 	}
 	accel := []string{"-accel", "kvm", "-cpu", "host"}
-	if strings.Contains(string(cmdline), "tsc_early_khz") { // which only emulated ones are told
+	if strings.Contains(string(cmdline), "tsc_early_khz") { // only emulated machines have this argument
 		accel = []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
 	}
 	return &bareMachine{append(accel,
@@ -196,7 +199,7 @@ func newBareMachine(ctx context.Context, s *server, live atoll.Sandbox) (*bareMa
 	)}, nil
 }
 
-// bootMachine starts it, and ends it when the guest has answered.
+// bootMachine starts QEMU and kills it when the guest has answered. It returns the time in between.
 func (m *bareMachine) bootMachine(ctx context.Context) (time.Duration, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -1,13 +1,13 @@
 //go:build linux
 
-// Command bench measures Atoll beside what others use: bare runsc of the same
-// gVisor, docker and bubblewrap, on the same root file system, and rclone and
-// s5cmd, with the same files and server, and bare QEMU; in one run and taking turns, so that
-// what else the machine does falls on all of them. It prints a table with ratios
-// and goals, and writes it to bench/RESULTS.md, with the commit and the day of each table. With -base
-// it measures two binaries of Atoll in turns and says which rows have become slower.
+// Command bench compares Atoll with other programs: bare runsc of the same gVisor, docker and
+// bubblewrap, on the same root file system; rclone and s5cmd, with the same files and server; and
+// bare QEMU. The programs take turns in one run, so that other load on the machine affects all of
+// them alike. Bench prints a table with ratios and goals. With -o it also writes the table to a
+// file, with the commit and the day. With -base it compares two binaries of Atoll and reports the
+// rows that have become slower.
 //
-// scripts/bench and scripts/bench-compare install its peers and run it.
+// scripts/bench and scripts/bench-compare install the other programs and run it.
 package main
 
 import (
@@ -23,16 +23,16 @@ import (
 	"time"
 )
 
-// A bench is one run.
+// A bench holds the settings and the results of one run.
 type bench struct {
-	dir     string // scratch
-	atoll   string // the binaries that are measured
+	dir     string // for temporary files
+	atoll   string // path of the binary
 	runsc   string
 	rounds  int
-	fleet   int    // sandboxes at once
-	known   int    // sandboxes that a server knows
-	root    string // root file system of all sandboxes
-	version string // of the gVisor in both binaries
+	fleet   int    // number of sandboxes to create at once
+	known   int    // number of sandboxes that a server has
+	root    string // the root file system of all sandboxes
+	version string // of gVisor in both binaries
 	table   table
 }
 
@@ -60,14 +60,14 @@ func main() {
 	}
 }
 
-// A part is one of the measurements, by its name on the command line.
+// A part is a named group of measurements.
 type part struct {
 	name    string
 	measure func(context.Context) error
 }
 
-// runParts measures the part that has that name, or all if it is empty, and writes
-// the results to the file out, if there is one.
+// runParts measures the part with the name only, or all parts if it is empty. It prints the results
+// and, if out is not empty, writes them to that file.
 func (b *bench) runParts(ctx context.Context, only, out string) (err error) {
 	parts := []part{{"commands", b.measureCommands}, {"tools", b.measureTools}, {"files", b.measureFiles}, {"containers", b.measureContainers}, {"pool", b.measurePool}, {"crowd", b.measureFleet}, {"catalogue", b.measureLookups}, {"sync", b.measureSync}, {"stream", b.measureStream}, {"machines", b.measureMachines}}
 	if only != "" {
@@ -100,8 +100,8 @@ func (b *bench) runParts(ctx context.Context, only, out string) (err error) {
 	return writeResults(out, text, commit)
 }
 
-// makeScratch makes the scratch directory with the root file system of all sandboxes, and these paths
-// absolute.
+// makeScratch makes the temporary directory and the root file system of all sandboxes, and makes the
+// paths absolute.
 func (b *bench) makeScratch(paths ...*string) (err error) {
 	for _, path := range paths {
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -111,13 +111,14 @@ func (b *bench) makeScratch(paths ...*string) (err error) {
 	if b.dir, err = os.MkdirTemp("", "bench"); err != nil {
 		return err
 	}
-	if b.root, err = busyboxRoot(filepath.Join(b.dir, "root")); err != nil {
+	if b.root, err = makeBusyboxRoot(filepath.Join(b.dir, "root")); err != nil {
 		return errors.Join(err, os.RemoveAll(b.dir))
 	}
 	return nil
 }
 
-// measureCommands compares the way to a first byte, and commands in what already runs.
+// measureCommands compares the time from create to the first byte, and of commands in running
+// sandboxes.
 func (b *bench) measureCommands(ctx context.Context) (err error) {
 	server, err := startServer(ctx, b, "commands")
 	if err != nil {
@@ -139,8 +140,7 @@ func (b *bench) measureCommands(ctx context.Context) (err error) {
 	return b.compareMethods(ctx, "command in a live sandbox", execGoals, peers.exec)
 }
 
-// createGoals and execGoals say what a row of each comparison is to reach:
-// its ratio to the row named.
+// The goals of the comparisons of commands.
 var (
 	createGoals = []goal{
 		{row: viaAPI, than: bareRunsc, most: 1.1},
@@ -152,7 +152,7 @@ var (
 	}
 )
 
-// The rows.
+// The rows of the comparisons of commands.
 const (
 	viaAPI    = "atoll, API client and server"
 	viaCLI    = "atoll, command line, server running"

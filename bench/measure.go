@@ -10,20 +10,19 @@ import (
 	"time"
 )
 
-// A method is one way to do what is compared: it does it once and says how
-// long it took.
+// A method is one way to do the compared operation. do runs it once and returns how long it took.
 type method struct {
 	row string
 	do  func(ctx context.Context) (time.Duration, error)
 }
 
-// compareMethods runs the methods in turn, for as many rounds as were asked for, and
-// adds them to the table. The first round warms up and does not count.
+// compareMethods runs the methods in turns for b.rounds rounds, and adds the times to the table. It
+// runs one more round first, which does not count.
 func (b *bench) compareMethods(ctx context.Context, title string, goals []goal, methods []method) error {
 	return b.compareRounds(ctx, b.rounds, title, goals, methods)
 }
 
-// compareRounds is compare with another number of rounds.
+// compareRounds is like compareMethods, with another number of rounds.
 func (b *bench) compareRounds(ctx context.Context, rounds int, title string, goals []goal, methods []method) error {
 	fmt.Fprintf(os.Stderr, "%s", title)
 	times := make([]sample, len(methods))
@@ -49,20 +48,21 @@ func (b *bench) compareRounds(ctx context.Context, rounds int, title string, goa
 	return nil
 }
 
-// A sample is sorted.
+// A sample is a sorted list of times.
 type sample []time.Duration
 
-// valueAt returns the value that a share q of all values does not exceed.
+// valueAt returns the q-quantile, for 0 <= q <= 1.
 func (s sample) valueAt(q float64) time.Duration {
 	return s[min(int(q*float64(len(s))), len(s)-1)]
 }
 
+// medianTime returns the median.
 func (s sample) medianTime() time.Duration {
 	n := len(s)
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// firstByte is a writer that remembers when it was first written to.
+// A firstByte is a writer that records the time of its first Write.
 type firstByte struct{ at time.Time }
 
 func (f *firstByte) Write(p []byte) (int, error) {
@@ -72,6 +72,7 @@ func (f *firstByte) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// formatMillis formats a time with three digits or so, in ms or s.
 func formatMillis(d time.Duration) string {
 	ms := float64(d) / float64(time.Millisecond)
 	switch {

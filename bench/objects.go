@@ -16,21 +16,21 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The keys of the object storage, and how programs are told them.
+// The keys of the object storage, and the environment variables for its clients.
 const accessKey, secretKey = "benchkey", "benchsecret"
 
 var objectsEnv = []string{"AWS_ACCESS_KEY_ID=" + accessKey, "AWS_SECRET_ACCESS_KEY=" + secretKey, "AWS_REGION=us-east-1", "AWS_EC2_METADATA_DISABLED=true"}
 
-// An objects is a server that speaks S3, with its objects in a directory. It keeps
-// connections, as services do.
-type objects struct {
+// An objectServer is an S3 server that stores objects in a directory. It keeps connections open, as
+// services do.
+type objectServer struct {
 	address string
-	data    string // a directory in it is a bucket
+	data    string // each directory in it is a bucket
 	cmd     *exec.Cmd
 }
 
-// startObjects starts one, whose directory is data.
-func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err error) {
+// startObjects starts a server with the objects in the directory data.
+func (b *bench) startObjects(ctx context.Context, data string) (_ *objectServer, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err 
 			return nil, missingError(fmt.Sprintf("sync: no %s: ./scripts/s3 and ./scripts/peers build it", filepath.Base(program)))
 		}
 	}
-	s := &objects{data: data}
+	s := &objectServer{data: data}
 	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err 
 	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), path, "--port", s.address, "--quiet", "--keep-alive", "posix", s.data)
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "ROOT_ACCESS_KEY=" + accessKey, "ROOT_SECRET_KEY=" + secretKey}
 	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C must reach only bench, which then stops the server
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -73,10 +73,10 @@ func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err 
 	return s, nil
 }
 
-// stopServer ends the server, which has nothing to finish.
-func (s *objects) stopServer() error {
+// stopServer kills the server. It returns an error if the server has ended before.
+func (s *objectServer) stopServer() error {
 	err := s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // with the signal
+	_ = s.cmd.Wait() // with an error about the signal
 	if errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("versitygw has ended: %s", s.cmd.Stderr.(*atoll.Tail).Bytes())
 	}

@@ -19,12 +19,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// peerMethods are the ways to create a sandbox up to its first byte, and to run a
-// command in one that is there.
+// peerMethods are ways to create a sandbox up to its first byte, and to run a command in a running one.
 type peerMethods struct{ create, exec []method }
 
-// setUpPeers sets up all that is compared. The closers, to be called even when it
-// failed, take it down again.
+// setUpPeers prepares all compared programs. The caller must call the closers, also after an error.
 func (b *bench) setUpPeers(ctx context.Context, s *server) (p peerMethods, closers []func() error, err error) {
 	for _, add := range []func(context.Context) (peerMethods, func() error, error){
 		b.runscPeers,
@@ -50,16 +48,16 @@ func (b *bench) setUpPeers(ctx context.Context, s *server) (p peerMethods, close
 	return p, closers, nil
 }
 
-// A missingError says why something cannot be compared here.
+// A missingError says why bench cannot measure something on this machine.
 type missingError string
 
 func (m missingError) Error() string { return string(m) }
 
-// echoArgs is the command that all of them run.
+// echoArgs is the command that all programs run.
 var echoArgs = []string{"echo", "x"}
 
-// untilFirst runs a program and returns how long it took to its first byte.
-// after, if not nil, is called when the program has ended.
+// untilFirst runs a program and returns the time until its first byte. It calls after, if not nil, when
+// the program has ended.
 func untilFirst(cmd *exec.Cmd, after func() error) (time.Duration, error) {
 	stderr := &atoll.Tail{Limit: 2 << 10}
 	cmd.Stderr, cmd.WaitDelay = stderr, waitLimit
@@ -94,7 +92,7 @@ func untilEnd(cmd *exec.Cmd) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// atollPeers goes through the API's client and server, and the command line.
+// atollPeers returns the methods of Atoll: the API client with a server, and the command line.
 func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ func() error, err error) {
 	spec := &atoll.Spec{Image: "dir:" + b.root}
 	live, err := s.Create(ctx, spec)
@@ -131,7 +129,8 @@ func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ fun
 	return p, func() error { return live.Remove(context.WithoutCancel(ctx), atoll.RemoveVolumes()) }, nil
 }
 
-// createToFirstByte makes a sandbox, runs a command in it, and removes it.
+// createToFirstByte creates a sandbox, runs a command in it, and removes it. It returns the time until
+// the first byte of output.
 func (s *server) createToFirstByte(ctx context.Context, spec *atoll.Spec) (time.Duration, error) {
 	var first firstByte
 	start := time.Now()
@@ -143,14 +142,14 @@ func (s *server) createToFirstByte(ctx context.Context, spec *atoll.Spec) (time.
 	return first.at.Sub(start), errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
 }
 
-// shellRuns is how often a shell inside runs echo, with nothing in between: that
-// is the part of a command's time that is gVisor's own.
+// shellRuns is the number of times that a shell inside runs echo. Its time is gVisor's part of the time
+// of a command.
 const shellRuns = 20
 
 var shellLoop = fmt.Sprintf("i=0; while [ $i -lt %d ]; do /bin/echo x; i=$((i+1)); done", shellRuns)
 
-// runscPeers is gVisor without anything around it: no limits, no volume, its
-// overlay in memory.
+// runscPeers returns the methods of bare gVisor: without limits and volumes, with its overlay in
+// memory.
 func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, err error) {
 	bundle := func(name string, args ...string) (string, error) {
 		dir := filepath.Join(b.dir, name)
@@ -190,11 +189,11 @@ func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, 
 	}
 	closer := func() error {
 		_, err := untilEnd(runsc(context.WithoutCancel(ctx), "delete", "--force", "live"))
-		// The namespace of its gofers stays mounted, for the next ones.
+		// runsc leaves the network namespace of its gofers mounted.
 		_ = unix.Unmount(filepath.Join(b.dir, "runsc", "null-netns"), unix.MNT_DETACH)
 		return err
 	}
-	// The sandbox inherits the streams: a pipe would not end before it does.
+	// No pipes: the sandbox inherits the streams, so that a pipe would stay open as long as the sandbox.
 	if err := runsc(ctx, "run", "--detach", "--bundle", forever, "live").Run(); err != nil {
 		return p, closer, fmt.Errorf("runsc run: %w", err)
 	}
@@ -209,7 +208,8 @@ func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, 
 	return p, closer, nil
 }
 
-// bwrapPeers isolates with namespaces alone: the kernel is the host's.
+// bwrapPeers returns the method of bubblewrap, which isolates with namespaces alone, on the host's
+// kernel.
 func (b *bench) bwrapPeers(context.Context) (p peerMethods, _ func() error, err error) {
 	path, err := exec.LookPath("bwrap")
 	if err != nil {

@@ -22,14 +22,14 @@ const (
 	poolColdFirst = "one that is made for it, to first byte"
 )
 
-// poolGoals say what a hit is to reach.
+// poolGoals are the goals of a creation that finds a warm sandbox.
 var poolGoals = []goal{
 	{row: poolHit, millis: 5},
 	{row: poolHit, than: poolCold, most: 1.0 / 4},
 	{row: poolHitFirst, than: poolColdFirst, most: 1.0 / 2},
 }
 
-// measurePool compares a creation that finds a sandbox ready with one that does not.
+// measurePool compares a creation that finds a warm sandbox with one that does not.
 func (b *bench) measurePool(ctx context.Context) (err error) {
 	file := filepath.Join(b.dir, "pool.yaml")
 	text := fmt.Sprintf("pool:\n  bench:\n    size: 3\n    image: %q\n", "dir:"+b.root)
@@ -52,13 +52,13 @@ func (b *bench) measurePool(ctx context.Context) (err error) {
 	})
 	report, statsErr := pool.ReportOf(ctx, s)
 	if want := int64(2 * (b.rounds + 1)); err == nil && statsErr == nil && (report.Total.WarmHits != want || report.Unmatched != want) {
-		err = fmt.Errorf("not what was to be measured: %+v", report)
+		err = fmt.Errorf("want %d warm hits and %d unmatched creations, got %+v", want, want, report)
 	}
 	return errors.Join(err, statsErr)
 }
 
-// createStocked waits until the pools are full, and returns the time in which the server then creates a
-// sandbox and, if first is set, answers a command in it. It removes the sandbox.
+// createStocked waits until the pools are full. It returns the time in which the server then creates a
+// sandbox and, if first is set, runs a command in it. It removes the sandbox.
 func (s *server) createStocked(ctx context.Context, spec *atoll.Spec, first bool) (time.Duration, error) {
 	if err := waitUntil(ctx, func() error { return s.checkStocked(ctx) }); err != nil {
 		return 0, err
@@ -75,7 +75,7 @@ func (s *server) createStocked(ctx context.Context, spec *atoll.Spec, first bool
 	return took, errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
 }
 
-// checkStocked is an error as long as a pool lacks a sandbox.
+// checkStocked returns an error if a pool lacks sandboxes.
 func (s *server) checkStocked(ctx context.Context) error {
 	report, err := pool.ReportOf(ctx, s)
 	for _, p := range report.Pools {

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// errDirty says why results cannot be written.
+// errDirty is the error of uncommitted changes.
 var errDirty = errors.New("the working tree differs from its commit, which results name: commit first, or measure without -o")
 
-// currentCommit returns the commit of the working tree, which must have no changes but to the
-// results themselves.
+// currentCommit returns the commit of the working tree. It returns errDirty if anything but the results
+// differs from the commit.
 func currentCommit(ctx context.Context) (string, error) {
 	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", ":/", ":(exclude,top)bench/RESULTS.md").Output()
 	if err != nil {
@@ -43,6 +43,7 @@ func stampLine(commit string, day time.Time) string {
 	return fmt.Sprintf("Measured at commit %s on %s.\n", commit, day.Format(time.DateOnly))
 }
 
+// stampPattern matches the line of stampLine.
 var stampPattern = regexp.MustCompile(`(?m)^Measured at commit ([0-9a-f]+) on `)
 
 // splitSections returns the text before the first heading, and the sections.
@@ -64,7 +65,7 @@ func mergeResults(old, text, commit string) string {
 		if m := stampPattern.FindStringSubmatch(s.text); m == nil || m[1] != commit {
 			continue
 		}
-		head = oldHead // of the same machine
+		head = oldHead // measured on the same machine
 		if !slices.ContainsFunc(sections, func(other section) bool { return other.title == s.title }) {
 			sections = append(sections, s)
 		}

@@ -18,25 +18,24 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// waitLimit is how long anything may take to come up or go away.
+// waitLimit is the longest time that a program may take to start or to end.
 const waitLimit = time.Minute
 
-// A server is a running "atoll serve" with a state directory of its own, and
-// the client that talks to it.
+// A server is a running "atoll serve" with its own state directory, and a client of it.
 type server struct {
 	*api.Client
 	state string
 	cmd   *exec.Cmd
 }
 
-// startServer starts one with these settings, which are environment variables.
+// startServer starts a server. settings are environment variables.
 func startServer(ctx context.Context, b *bench, name string, settings ...string) (_ *server, err error) {
 	s := &server{state: filepath.Join(b.dir, name)}
 	s.cmd = b.atollCommand(context.WithoutCancel(ctx), s.state, "serve")
 	s.cmd.Env = append(s.cmd.Env, "ATOLL_MAX_SANDBOXES=0")
 	s.cmd.Env = append(s.cmd.Env, settings...)
 	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C must reach only bench, which then stops the server
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -59,8 +58,8 @@ func startServer(ctx context.Context, b *bench, name string, settings ...string)
 	return s, nil
 }
 
-// atollCommand is the atoll binary with that state directory, kept from all
-// else that is on this machine.
+// atollCommand returns a command of the atoll binary with the state directory, isolated from other
+// state on this machine.
 func (b *bench) atollCommand(ctx context.Context, state string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.atoll, append([]string{"--state-dir", state}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -69,7 +68,7 @@ func (b *bench) atollCommand(ctx context.Context, state string, args ...string) 
 	return cmd
 }
 
-// stopServer removes every sandbox and ends the server.
+// stopServer removes all sandboxes and ends the server.
 func (s *server) stopServer() error {
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
@@ -80,6 +79,7 @@ func (s *server) stopServer() error {
 	return errors.Join(err, s.Close(), s.endProcess())
 }
 
+// endProcess ends the server with SIGTERM and waits for it.
 func (s *server) endProcess() error {
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -90,7 +90,7 @@ func (s *server) endProcess() error {
 	return nil
 }
 
-// waitUntil calls f until it succeeds, patience at most.
+// waitUntil calls f until it succeeds, for waitLimit at most, and returns its last error.
 func waitUntil(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
@@ -107,8 +107,8 @@ func waitUntil(ctx context.Context, f func() error) error {
 	}
 }
 
-// busyboxRoot makes a root file system of a static busybox.
-func busyboxRoot(dir string) (string, error) {
+// makeBusyboxRoot makes a root file system with a static busybox.
+func makeBusyboxRoot(dir string) (string, error) {
 	busybox := ""
 	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
 		if _, err := os.Stat(path); err == nil {
@@ -139,7 +139,7 @@ func busyboxRoot(dir string) (string, error) {
 	return dir, os.WriteFile(filepath.Join(dir, "etc", "passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644)
 }
 
-// copyFile copies as cp does: inside the kernel where that can.
+// copyFile copies a file as cp does, inside the kernel if possible.
 func copyFile(from, to string, mode os.FileMode) error {
 	in, err := os.Open(from)
 	if err != nil {

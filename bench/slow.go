@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// A slowLink is a proxy before a server that is far away, or not: every byte is on its
-// way for so long, in each direction, and a connection is made after a way there and
-// back. It carries any number of bytes at once. It counts the requests of connections
-// that are made while it is told to, which costs time of its own.
+// A slowLink is a proxy that simulates a distant server. It delays each byte by latency in each
+// direction, and a new connection by a round trip. It does not limit the bandwidth. While counts is
+// set, it counts the requests of new connections, which costs time.
 type slowLink struct {
 	net.Listener
 	target   string
@@ -24,11 +23,11 @@ type slowLink struct {
 	requests atomic.Int64
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool // nil when it is closed
+	conns map[net.Conn]bool // nil when the link is closed
 	all   sync.WaitGroup
 }
 
-// startSlowLink listens on loopback. Close it.
+// startSlowLink starts a link that listens on loopback. The caller must close it.
 func startSlowLink(target string, way time.Duration) (*slowLink, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,7 +46,7 @@ func startSlowLink(target string, way time.Duration) (*slowLink, error) {
 	return s, nil
 }
 
-// addConn notes a connection, and closes it when the link is closed already.
+// addConn records a connection. If the link is closed, it closes the connection and returns false.
 func (s *slowLink) addConn(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,6 +58,7 @@ func (s *slowLink) addConn(c net.Conn) bool {
 	return true
 }
 
+// removeConn closes a connection and forgets it.
 func (s *slowLink) removeConn(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,13 +66,13 @@ func (s *slowLink) removeConn(c net.Conn) {
 	c.Close()
 }
 
-// serveConn carries one connection until one end has closed it.
+// serveConn copies one connection until one end has closed it.
 func (s *slowLink) serveConn(near net.Conn) {
 	if !s.addConn(near) {
 		return
 	}
 	defer s.removeConn(near)
-	made := time.Now().Add(2 * s.latency) // the client takes it for made: what it sends is late
+	made := time.Now().Add(2 * s.latency) // the client already sees a connection; delay its bytes
 	far, err := net.Dial("tcp", s.target)
 	if err != nil || !s.addConn(far) {
 		return
@@ -81,7 +81,7 @@ func (s *slowLink) serveConn(near net.Conn) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		s.copyDelayed(near, far, time.Time{})
-		_ = near.(*net.TCPConn).CloseWrite() // it may be closed
+		_ = near.(*net.TCPConn).CloseWrite() // it may be closed already
 	})
 	from, counted := io.Reader(near), func() error { return nil }
 	if s.counts.Load() {
@@ -95,28 +95,27 @@ func (s *slowLink) serveConn(near net.Conn) {
 	both.Wait()
 }
 
-// A chunk is what arrived at once, and when it is to go on.
+// A chunk holds bytes that arrived together, and the time at which to pass them on.
 type chunk struct {
 	bytes *[32 << 10]byte
 	n     int
 	due   time.Time
 }
 
-// inFlight is how many chunks are on their way: more bytes than loopback carries in
-// the time.
+// inFlight is the number of chunks on their way at most: more than loopback carries within the latency.
 const inFlight = 4096
 
 var chunks = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// copyDelayed copies until the end, each byte as much later as the way takes, and what
-// arrives before made as if it arrived then.
+// copyDelayed copies until the end of from, and delays each byte by the latency. It treats bytes that
+// arrive before made as if they arrived then.
 func (s *slowLink) copyDelayed(to io.Writer, from io.Reader, made time.Time) {
 	way := make(chan chunk, inFlight)
 	var written sync.WaitGroup
 	written.Go(func() {
 		var err error
 		for c := range way {
-			if err == nil { // else whoever sends is told by the end of the connection
+			if err == nil { // after an error, the end of the connection informs the sender
 				time.Sleep(time.Until(c.due))
 				_, err = to.Write(c.bytes[:c.n])
 			}
@@ -155,7 +154,7 @@ func (s *slowLink) countRequests(r *io.PipeReader) {
 	_, _ = io.Copy(io.Discard, in)
 }
 
-// Close cuts all connections, and waits until none is carried any more.
+// Close closes all connections, and waits until all copying has ended.
 func (s *slowLink) Close() error {
 	err := s.Listener.Close()
 	s.mu.Lock()

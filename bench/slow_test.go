@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What goes through a slow link arrives whole, no sooner than it may, and is counted.
+// A slow link delivers all bytes, no sooner than it may, and counts requests.
 func TestSlowLink(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(w, r.Body); err != nil {
@@ -61,7 +61,7 @@ func TestSlowLink(t *testing.T) {
 	}
 }
 
-// A tree is the same each time, and its sum tells of every change.
+// makeTree makes the same tree each time, and sumOf detects a changed file.
 func TestTree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: writes 200 MiB")
@@ -72,18 +72,18 @@ func TestTree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first, err := sumOf(a)
+	first, err := sumTree(a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := sumOf(b); err != nil || second != first {
+	if second, err := sumTree(b); err != nil || second != first {
 		t.Errorf("two trees have the sums %x and %x, error %v", first, second, err)
 	}
 	p := &syncPeer{tree: b}
 	if err := p.changeFile(); err != nil {
 		t.Fatal(err)
 	}
-	if third, err := sumOf(b); err != nil || third == first {
+	if third, err := sumTree(b); err != nil || third == first {
 		t.Errorf("a tree with another file has the same sum, or the error %v", err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The rows of streaming, and what they are to reach.
+// The rows of streaming, and their goals.
 const (
 	lineOfCommand = "a line of a command's output, via the API"
 	eventOfAgent  = "an event of an agent, by server-sent events"
@@ -29,17 +29,17 @@ const (
 
 var streamGoals = []goal{{row: eventOfAgent, than: lineOfCommand, millis: 2}}
 
-// printScript says what time it is, again and again. Each line is one event.
+// printScript prints the time repeatedly. Each line is one event.
 const printScript = "for i in $(seq 40); do date +%s%N; sleep 0.01; done"
 
-// measureStream measures how long it takes for what an agent prints to be with a client.
+// measureStream measures the time from an agent's output to its arrival at a client.
 func (b *bench) measureStream(ctx context.Context) (err error) {
 	s, err := startServer(ctx, b, "stream", "ATOLL_TEMPLATE_DEFAULT=shell")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stopServer()) }()
-	if _, err := s.runPrompt(ctx, "true"); err != nil { // which makes the sandbox
+	if _, err := s.runPrompt(ctx, "true"); err != nil { // creates the sandbox
 		return err
 	}
 	box, err := atoll.Resolve(ctx, s, "", "stream")
@@ -56,7 +56,8 @@ func (b *bench) measureStream(ctx context.Context) (err error) {
 	})
 }
 
-// delayRecorder takes lines that say when they were printed.
+// A delayRecorder is a writer for lines with the time at which they were printed. It records their
+// delays.
 type delayRecorder struct {
 	part []byte
 	all  []time.Duration
@@ -77,6 +78,7 @@ func (l *delayRecorder) Write(b []byte) (int, error) {
 	}
 }
 
+// medianDelay returns the median delay, or 0 without lines.
 func (l *delayRecorder) medianDelay() time.Duration {
 	if len(l.all) == 0 {
 		return 0
@@ -85,7 +87,7 @@ func (l *delayRecorder) medianDelay() time.Duration {
 	return l.all[len(l.all)/2]
 }
 
-// runPrompt has an agent run a script, and returns how late its lines were.
+// runPrompt has an agent run a script, and returns the median delay of its lines.
 func (s *server) runPrompt(ctx context.Context, script string) (time.Duration, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(s.state, "atoll.sock"))

@@ -26,21 +26,21 @@ const (
 	viaS5cmd  = "s5cmd sync"
 )
 
-// What the tree that is kept in step has.
+// The sizes of the synced tree, in files and bytes.
 const (
 	smallFiles, smallSize = 2000, 4 << 10
 	largeFiles, largeSize = 20, 5 << 20
 	filesPerDir           = 50
 )
 
-// treeRoundWeight is how many rounds of others one round takes that moves the whole tree.
+// treeRoundWeight divides the number of rounds for steps that move the whole tree.
 const treeRoundWeight = 5
 
-// farLatency is how long a byte takes to a server that is far away.
+// farLatency is the one-way latency of a distant server.
 const farLatency = 10 * time.Millisecond
 
-// measureSync measures what it takes to keep a directory in object storage, beside rclone
-// and s5cmd: with a server on this machine, and with one that is far away.
+// measureSync compares "atoll sync" with rclone and s5cmd, with a server on this machine and with a
+// distant one.
 func (b *bench) measureSync(ctx context.Context) (err error) {
 	dir, where := b.dir, "on disk"
 	if made, ok := makeMemoryDir(); ok {
@@ -57,7 +57,7 @@ func (b *bench) measureSync(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stopServer()) }()
-	peers, err := b.syncPeers(s, dir)
+	peers, err := b.newSyncPeers(s, dir)
 	if err != nil {
 		return err
 	}
@@ -69,24 +69,25 @@ func (b *bench) measureSync(ctx context.Context) (err error) {
 
 	title := "Versions of a directory " + where + ", server "
 	near := title + "near: "
-	if err := b.syncSteps(ctx, near, s.address, peers, syncGoals); err != nil {
+	if err := b.measureSyncSteps(ctx, near, s.address, peers, syncGoals); err != nil {
 		return err
 	}
 	far := fmt.Sprintf("%s%v away: ", title, 2*farLatency)
-	if err := b.syncSteps(ctx, far, link.Addr().String(), peers, syncGoalsFar); err != nil {
+	if err := b.measureSyncSteps(ctx, far, link.Addr().String(), peers, syncGoalsFar); err != nil {
 		return err
 	}
 	if err := b.countRequests(ctx, link, peers); err != nil {
 		return err
 	}
-	return b.syncMemory(ctx, s, dir)
+	return b.measureSyncMemory(ctx, s, dir)
 }
 
-// minMemory is how many bytes there have to be for files in memory.
+// minMemory is the memory, in bytes, that must be free to hold the files.
 const minMemory = 8 << 30
 
-// makeMemoryDir makes a directory in memory, if it has room and what versitygw needs. What
-// is measured is then not how fast disks make files, of which the others make the most.
+// makeMemoryDir makes a directory in memory, if there is room and the file system has the extended
+// attributes that versitygw needs. There the comparison does not depend on how fast disks make files,
+// which the other programs do most.
 func makeMemoryDir() (dir string, ok bool) {
 	const parent = "/dev/shm"
 	var fs unix.Statfs_t
@@ -104,8 +105,7 @@ func makeMemoryDir() (dir string, ok bool) {
 	return dir, true
 }
 
-// The goals of each step, in their order. How long a step may take is said for the
-// server that is near.
+// The goals of each step, in their order. Only those for the near server limit times.
 var (
 	syncGoals = [...][]goal{
 		{{row: viaSync, than: viaRclone, most: 1}},
@@ -121,26 +121,27 @@ var (
 	}
 )
 
-// A syncPeer is one program, with a tree of its own, which the others have, too.
+// A syncPeer is one program with a copy of the tree.
 type syncPeer struct {
 	row        string
-	s          *objects
-	dir        string // of its own
+	s          *objectServer
+	dir        string // private to the program
 	tree       string
-	bucket     string // that it pushes to
+	bucket     string // the target of pushes
 	push, pull func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd
-	n          int // buckets and directories so far
+	n          int // number of buckets and directories so far
 }
 
-// A syncStep is one that is measured. Before it, nothing waits to be written to disk.
+// A syncStep is a measured operation. Before it, runStep flushes all data to disk.
 type syncStep struct {
 	title  string
-	rounds int // of one of the others
+	rounds int // for each program
 	ready  func(p *syncPeer) error
 	run    func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd
 	check  func(p *syncPeer) error
 }
 
+// listSyncSteps returns the steps in their order.
 func listSyncSteps(rounds int) []syncStep {
 	push := func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd {
 		return p.push(ctx, p, endpoint, p.tree)
@@ -156,8 +157,8 @@ func listSyncSteps(rounds int) []syncStep {
 	}
 }
 
-// syncSteps measures all steps, and makes room again.
-func (b *bench) syncSteps(ctx context.Context, title, endpoint string, peers []*syncPeer, goals [4][]goal) error {
+// measureSyncSteps measures all steps, and frees disk space after each.
+func (b *bench) measureSyncSteps(ctx context.Context, title, endpoint string, peers []*syncPeer, goals [4][]goal) error {
 	for i, step := range listSyncSteps(b.rounds) {
 		var methods []method
 		for _, p := range peers {
@@ -175,6 +176,7 @@ func (b *bench) syncSteps(ctx context.Context, title, endpoint string, peers []*
 	return nil
 }
 
+// runStep prepares, runs and checks the step for one program. It returns how long the program took.
 func (step *syncStep) runStep(ctx context.Context, p *syncPeer, endpoint string) (time.Duration, error) {
 	if err := step.ready(p); err != nil {
 		return 0, err
@@ -189,7 +191,7 @@ func (step *syncStep) runStep(ctx context.Context, p *syncPeer, endpoint string)
 	return took, step.check(p)
 }
 
-// flushDisk waits until nothing waits to be written to the disk of a directory.
+// flushDisk writes all cached data of a directory's file system to its disk.
 func flushDisk(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -198,8 +200,7 @@ func flushDisk(dir string) error {
 	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
-// countRequests counts what each program asks the server in each step. What is counted
-// is not timed.
+// countRequests counts the requests of each program in each step, without timing them.
 func (b *bench) countRequests(ctx context.Context, link *slowLink, peers []*syncPeer) error {
 	link.counts.Store(true)
 	defer link.counts.Store(false)
@@ -220,8 +221,8 @@ func (b *bench) countRequests(ctx context.Context, link *slowLink, peers []*sync
 	return nil
 }
 
-// syncPeers makes the trees in a directory, and says how each program is called.
-func (b *bench) syncPeers(s *objects, base string) ([]*syncPeer, error) {
+// newSyncPeers makes the trees below base, and defines the commands of each program.
+func (b *bench) newSyncPeers(s *objectServer, base string) ([]*syncPeer, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, err
@@ -276,7 +277,8 @@ func (b *bench) syncPeers(s *objects, base string) ([]*syncPeer, error) {
 	return peers, nil
 }
 
-// makeTree makes the files, whose bytes are the same each time, and no two alike.
+// makeTree makes the files of a tree. Their content is different from file to file, and the same at
+// each call.
 func makeTree(dir string) error {
 	random := rand.NewChaCha8([32]byte{})
 	for i := range smallFiles + largeFiles {
@@ -297,63 +299,65 @@ func makeTree(dir string) error {
 	return nil
 }
 
-// treeFileName is the name of the i-th file.
+// treeFileName returns the name of the i-th file.
 func treeFileName(i int) string { return fmt.Sprintf("dir-%d/file-%d", i/filesPerDir, i) }
 
-// useNewBucket gives p an empty bucket, and has it forget what it pushed.
+// useNewBucket makes an empty bucket for pushes, and deletes the program's record of earlier pushes.
 func (p *syncPeer) useNewBucket() error {
 	p.n++
-	p.bucket = p.bucketOf(p.n)
+	p.bucket = p.bucketName(p.n)
 	if err := os.Remove(filepath.Join(p.tree, stateName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.Mkdir(filepath.Join(p.s.data, p.bucket), 0o755) // which is how this server makes one
+	return os.Mkdir(filepath.Join(p.s.data, p.bucket), 0o755) // a bucket of this server is a directory
 }
 
-func (p *syncPeer) bucketOf(n int) string {
+func (p *syncPeer) bucketName(n int) string {
 	return fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n)
 }
 
-// changeFile writes one small file anew.
+// changeFile overwrites one small file.
 func (p *syncPeer) changeFile() error {
 	p.n++
 	b := bytes.Repeat(fmt.Appendf(nil, "%15d\n", p.n), smallSize/16)
 	return os.WriteFile(filepath.Join(p.tree, treeFileName(p.n%smallFiles)), b, 0o644)
 }
 
-// pullDir is the directory that is pulled into.
-func (p *syncPeer) pullDir() string { return p.pullDirOf(p.n) }
+// pullDir returns the directory for pulls.
+func (p *syncPeer) pullDir() string { return p.pullDirName(p.n) }
 
-func (p *syncPeer) pullDirOf(n int) string { return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n)) }
+func (p *syncPeer) pullDirName(n int) string {
+	return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n))
+}
 
-// makePullDir has p pull into another directory.
+// makePullDir makes a new directory for pulls.
 func (p *syncPeer) makePullDir() error {
 	p.n++
 	return os.Mkdir(p.pullDir(), 0o755)
 }
 
-// checkPulled checks what was pulled.
+// checkPulled checks that the pulled tree equals the pushed one.
 func (p *syncPeer) checkPulled() error {
-	want, err := sumOf(p.tree)
+	want, err := sumTree(p.tree)
 	if err != nil {
 		return err
 	}
-	got, err := sumOf(p.pullDir())
+	got, err := sumTree(p.pullDir())
 	if err == nil && got != want {
-		err = fmt.Errorf("%s: what came back is not what was pushed", p.row)
+		err = fmt.Errorf("%s: the pulled tree differs from the pushed one", p.row)
 	}
 	return err
 }
 
-// truncateOld empties the large files of all buckets but the last, and of what was pulled. Not
-// more: where many files have just been removed, file systems are slow to make others.
+// truncateOld empties the large files of old buckets and pulled trees. It does not remove them, because
+// file systems make files slowly after many removals.
 func (p *syncPeer) truncateOld() error {
 	for n := range p.n + 1 {
-		bucket := p.bucketOf(n)
+		bucket := p.bucketName(n)
 		if bucket == p.bucket {
 			continue
 		}
-		for _, dir := range []string{filepath.Join(p.s.data, bucket), p.pullDirOf(n)} {
+		for _, dir := range []string{filepath.Join(p.s.data, bucket), p.pullDirName(n)} {
 			if err := emptyLarge(dir); err != nil {
 				return err
 			}
@@ -362,7 +366,7 @@ func (p *syncPeer) truncateOld() error {
 	return nil
 }
 
-// emptyLarge empties the large files of a tree, if there is one.
+// emptyLarge empties the large files of a tree, if it exists.
 func emptyLarge(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -380,11 +384,11 @@ func emptyLarge(dir string) error {
 	return err
 }
 
-// stateName is the file of ours that others do not have.
+// stateName is the file that only atoll sync adds to a tree.
 const stateName = ".sandbox-state"
 
-// sumOf is the checksum of all names and bytes of a tree.
-func sumOf(dir string) (sum [32]byte, err error) {
+// sumTree returns a checksum of all names and contents of a tree.
+func sumTree(dir string) (sum [32]byte, err error) {
 	all := sha256.New()
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || e.Name() == stateName {

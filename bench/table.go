@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// A table is all that was measured.
+// A table holds the results of a run.
 type table struct {
 	comparisons []comparison
 	facts       []fact
-	missing     []string // what was not measured, and why
-	stamp       string   // the commit and the day, if they are known
+	missing     []string // measurements that were not possible, and why
+	stamp       string   // a line with commit and day, or ""
 }
 
-// A comparison holds what took how long.
+// A comparison holds the times of methods that took turns.
 type comparison struct {
 	title string
 	rows  []row
@@ -32,8 +32,8 @@ type row struct {
 	times sample
 }
 
-// A goal is what the median of a row must not exceed: a time, its share of another
-// row's, or, with both, a time more than that.
+// A goal limits the median of a row. With millis alone the limit is a time. With than and most, it is a
+// multiple of the median of another row. With than and millis, it is that median plus a time.
 type goal struct {
 	row    string
 	millis float64
@@ -41,7 +41,7 @@ type goal struct {
 	most   float64
 }
 
-// A fact is a measurement of which there is only one, among others of a title.
+// A fact is a single measurement below a title.
 type fact struct {
 	title, name, value, goal string
 	met                      bool
@@ -54,8 +54,10 @@ const (
 	memoryTitle   = "Versions of a directory: memory"
 )
 
+// addFact adds a fact to the table.
 func (t *table) addFact(f fact) { t.facts = append(t.facts, f) }
 
+// findRow returns the row with the name.
 func (c *comparison) findRow(name string) (row, bool) {
 	for _, r := range c.rows {
 		if r.name == name {
@@ -65,7 +67,7 @@ func (c *comparison) findRow(name string) (row, bool) {
 	return row{}, false
 }
 
-// describeGoal says whether a goal is met.
+// describeGoal describes a goal, and says whether the comparison meets it.
 func (c *comparison) describeGoal(g goal) string {
 	r, ok := c.findRow(g.row)
 	other, there := c.findRow(g.than)
@@ -90,6 +92,7 @@ func (c *comparison) describeGoal(g goal) string {
 	return fmt.Sprintf("%s: %.2f x, %s", want, ratio, describeMet(ratio <= g.most))
 }
 
+// describeMet returns the text for a goal that is met, or not.
 func describeMet(met bool) string {
 	if met {
 		return "met"
@@ -97,7 +100,7 @@ func describeMet(met bool) string {
 	return "**not met**"
 }
 
-// formatMarkdown prints the table. Ratios are to the first row of each comparison.
+// formatMarkdown returns the table as Markdown. Ratios are to the first row of each comparison.
 func (t *table) formatMarkdown(machine string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Measured\n\n%s\n", machine)
@@ -140,10 +143,10 @@ func (t *table) stampBlock() string {
 	return t.stamp + "\n"
 }
 
-// describeMachine says when and on what this was measured.
+// describeMachine describes the day and the machine of the measurements.
 func describeMachine(ctx context.Context, gvisor string) string {
 	cpu := "unknown CPU"
-	data, _ := os.ReadFile("/proc/cpuinfo") // one machine less described
+	data, _ := os.ReadFile("/proc/cpuinfo") // without it, the CPU is unknown
 	for line := range strings.Lines(string(data)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
 			cpu = strings.TrimSpace(value)
@@ -162,6 +165,7 @@ func describeMachine(ctx context.Context, gvisor string) string {
 		runtime.Version(), gvisor)
 }
 
+// describeUser says whether root or an ordinary user runs bench.
 func describeUser() string {
 	if os.Geteuid() == 0 {
 		return "root"

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The rows of tools, and what they are to reach.
+// The rows of tools, and their goals.
 const (
 	toolAlone  = "sandbox_exec, MCP on stdio, atoll alone"
 	toolServer = "sandbox_exec, MCP on stdio, server running"
@@ -27,8 +27,8 @@ var (
 	toolRunGoals = []goal{{row: toolRun, than: plainRun, most: 1.5}}
 )
 
-// measureTools measures what agents wait for: a command in the sandbox that they have, and
-// a program in a fresh one.
+// measureTools measures the tools of agents: a command in an existing sandbox, and a program in a new
+// one.
 func (b *bench) measureTools(ctx context.Context) (err error) {
 	server, err := startServer(ctx, b, "tools")
 	if err != nil {
@@ -71,7 +71,7 @@ func (b *bench) measureTools(ctx context.Context) (err error) {
 	})
 }
 
-// startTools starts atoll mcp for a state directory.
+// startTools starts "atoll mcp" with a state directory.
 func (b *bench) startTools(ctx context.Context, state string) (*mcp.ClientSession, error) {
 	image := "dir:" + b.root
 	cmd := b.atollCommand(context.WithoutCancel(ctx), state, "mcp", "--image", image)
@@ -79,6 +79,7 @@ func (b *bench) startTools(ctx context.Context, state string) (*mcp.ClientSessio
 	return mcp.NewClient(&mcp.Implementation{Name: "bench"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: waitLimit}, nil)
 }
 
+// callTool calls a tool that runs "echo x", and checks its output.
 func callTool(ctx context.Context, c *mcp.ClientSession, name string, input map[string]any) error {
 	r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: input})
 	if err != nil {

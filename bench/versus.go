@@ -13,7 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A row whose ratio to the other binary is above slower is a regression; one above suspect deserves a look.
+// A row whose ratio to the other binary is above regressionRatio is a regression. One above suspectRatio counts
+// as slower.
 const (
 	regressionRatio = 1.10
 	suspectRatio    = 1.05
@@ -29,10 +30,10 @@ type candidate struct {
 	closers []func() error
 }
 
-// A headline is something that users wait for.
+// A headline is a measurement that compares two binaries.
 type headline struct {
 	title  string
-	rounds int // for each round that was asked for
+	rounds int // for each requested round
 	do     func(c *candidate, ctx context.Context) (time.Duration, error)
 }
 
@@ -73,8 +74,8 @@ var headlines = []headline{
 	{"ten sandboxes at once", 1, (*candidate).createTen},
 }
 
-// runVersus measures the headlines with both binaries in turns, prints a table with ratios, and fails
-// if a row of b.atoll is a regression.
+// runVersus measures the headlines with both binaries in turns, and prints a table with ratios. It
+// returns an error if b.atoll has regressions.
 func (b *bench) runVersus(ctx context.Context, base string) (err error) {
 	if err := b.makeScratch(&b.atoll, &base); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (t *table) compareBinaries() (text string, bad int) {
 	return text, bad
 }
 
-// startServers starts the servers and makes a sandbox.
+// startServers starts the servers and creates a sandbox.
 func (c *candidate) startServers(ctx context.Context) (err error) {
 	if c.main, err = startServer(ctx, c.bench, c.name); err != nil {
 		return err
@@ -159,7 +160,7 @@ func (c *candidate) stopServers() (err error) {
 	return err
 }
 
-// createTen returns the time until a command has answered in each of ten new sandboxes.
+// createTen creates ten sandboxes at once, and returns the time until a command has ended in each.
 func (c *candidate) createTen(ctx context.Context) (time.Duration, error) {
 	fleet := *c.bench
 	fleet.fleet = 10

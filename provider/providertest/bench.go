@@ -172,7 +172,7 @@ func benchEcho(b *testing.B, m *benchHarness) {
 	sb := m.plainSandbox(b)
 	in, keyboard := io.Pipe()
 	echo, out := io.Pipe()
-	cmd := onTTY(programCommand("cat"))
+	cmd := addTTY(programCommand("cat"))
 	cmd.Stdin, cmd.Stdout = in, out
 	p, err := sb.Exec(context.Background(), cmd)
 	if err != nil {

@@ -53,7 +53,7 @@ var birthPromises = []promise{
 		if err != nil || len(all) != 1 {
 			t.Fatalf("List: %d sandboxes, %v; want 1", len(all), err)
 		}
-		sameStatus(t, "List", all[0], h.getStatus(t, got))
+		checkSameStatus(t, "List", all[0], h.getStatus(t, got))
 	}},
 	{"Create neither changes nor keeps the spec", nil, func(t *testing.T, h *harness) {
 		spec := h.completeSpec(fullSpec())
@@ -177,13 +177,13 @@ var birthPromises = []promise{
 		}
 	}},
 	{"of ten concurrent creates with one id, one succeeds", nil, func(t *testing.T, h *harness) {
-		onlyOne(t, h, atoll.Spec{ID: atoll.NewID()})
+		checkOnlyOne(t, h, atoll.Spec{ID: atoll.NewID()})
 	}},
 	{"of ten concurrent creates with one name, one succeeds", nil, func(t *testing.T, h *harness) {
-		onlyOne(t, h, atoll.Spec{Name: "web"})
+		checkOnlyOne(t, h, atoll.Spec{Name: "web"})
 	}},
 	{"many sandboxes with limits can be created, used and removed at once", nil, func(t *testing.T, h *harness) {
-		manyAtOnce(t, h)
+		checkManyAtOnce(t, h)
 	}},
 	{"NoStart leaves the sandbox created, Start runs it", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{NoStart: true})
@@ -272,11 +272,11 @@ var birthPromises = []promise{
 		h.wantRefused(t, atoll.Spec{Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
 	}},
 	{"Create refuses an invalid spec", nil, func(t *testing.T, h *harness) {
-		for name, s := range badSpecs() {
+		for name, s := range invalidSpecs() {
 			t.Run(name, func(t *testing.T) { h.wantRefused(t, s, atoll.ErrInvalid) })
 		}
 	}},
-	{"Create refuses a work directory that it cannot make", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"Create refuses a work directory that it cannot make", []need{needIsolation}, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{Workdir: "/bin/sh/below/a/file"}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
 	}},
 	{"Create refuses an unknown user of the main process", []need{needUsers}, func(t *testing.T, h *harness) {
@@ -413,8 +413,8 @@ func checkSpec(t *testing.T, what string, got atoll.Spec, asked *atoll.Spec) {
 	}
 }
 
-// sameStatus compares all fields that do not change by themselves. got may have a more exact image.
-func sameStatus(t *testing.T, what string, got, want atoll.Status) {
+// checkSameStatus compares all fields that do not change by themselves. got may have a more exact image.
+func checkSameStatus(t *testing.T, what string, got, want atoll.Status) {
 	t.Helper()
 	if name, _, exact := strings.Cut(got.Image, "@"); exact && name == want.Image {
 		want.Image = got.Image
@@ -428,8 +428,8 @@ func sameStatus(t *testing.T, what string, got, want atoll.Status) {
 	}
 }
 
-// onlyOne calls Create ten times at once with the same spec, and checks that one call succeeds.
-func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
+// checkOnlyOne calls Create ten times at once with the same spec, and checks that one call succeeds.
+func checkOnlyOne(t *testing.T, h *harness, s atoll.Spec) {
 	t.Helper()
 	errs := inParallel(10, func(int) error {
 		sb, err := h.p.Create(h.newContext(t), h.completeSpec(s))
@@ -451,8 +451,8 @@ func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
 	}
 }
 
-// manyAtOnce creates Count sandboxes at once, and uses and removes each.
-func manyAtOnce(t *testing.T, h *harness) {
+// checkManyAtOnce creates Count sandboxes at once, and uses and removes each.
+func checkManyAtOnce(t *testing.T, h *harness) {
 	t.Helper()
 	spec := atoll.Spec{}
 	if caps := h.p.Info().Caps; caps.MemoryLimit {
@@ -496,8 +496,8 @@ func inParallel(n int, f func(i int) error) []error {
 	return errs
 }
 
-// badSpecs returns invalid specs by name.
-func badSpecs() map[string]atoll.Spec {
+// invalidSpecs returns invalid specs by name.
+func invalidSpecs() map[string]atoll.Spec {
 	return map[string]atoll.Spec{
 		"id":              {ID: "not-a-uuid"},
 		"name":            {Name: "a b"},

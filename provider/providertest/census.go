@@ -25,8 +25,8 @@ type processKey struct {
 // newCensus begins a census of processes that start from now on.
 func newCensus() (*census, error) {
 	c := &census{known: map[processKey]bool{}, found: map[processKey]bool{}}
-	now, err := listRelated()
-	for _, k := range now {
+	running, err := listRelated()
+	for _, k := range running {
 		c.known[k] = true
 	}
 	return c, err

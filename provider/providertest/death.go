@@ -289,7 +289,7 @@ var deathPromises = []promise{
 		if err := sb.Start(h.newContext(t)); err != nil {
 			t.Errorf("Start: %v", err)
 		}
-		sameStatus(t, "after Start", h.getStatus(t, sb), before)
+		checkSameStatus(t, "after Start", h.getStatus(t, sb), before)
 		if err := p.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v; the process should live", err)
 		}

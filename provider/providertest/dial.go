@@ -64,7 +64,7 @@ var dialPromises = []promise{
 			wantKind(t, fmt.Sprintf("Dial %d", port), err, atoll.ErrInvalid)
 		}
 	}},
-	{"Dial does not reach the host's port of the same number", []need{needDial, needWalls}, func(t *testing.T, h *harness) {
+	{"Dial does not reach the host's port of the same number", []need{needDial, needIsolation}, func(t *testing.T, h *harness) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ var dialPromises = []promise{
 	}},
 	{"HTTPClient connects to the server inside, whatever host a URL or a redirect names", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
-		port := freePort(t)
+		port := findFreePort(t)
 		h.startProcess(t, sb, scriptCommand("web", port))
 		client := atoll.HTTPClient(sb, port)
 		for url, want := range map[string]string{
@@ -147,13 +147,13 @@ func fetchURL(ctx context.Context, client *http.Client, url string) (string, err
 // startEchoServer starts an echo server inside and returns its port.
 func (h *harness) startEchoServer(t *testing.T, sb atoll.Sandbox) int {
 	t.Helper()
-	port := freePort(t)
+	port := findFreePort(t)
 	h.startProcess(t, sb, scriptCommand("serve", port))
 	return port
 }
 
-// freePort returns a port that is free on this machine, for sandboxes that share its network.
-func freePort(t *testing.T) int {
+// findFreePort returns a port that is free on this machine, for sandboxes that share its network.
+func findFreePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -30,25 +30,25 @@ func needSharedKernel(i atoll.Info, _ *config) string {
 
 // In these promises, a hostile program runs as root and tries to get out.
 var escapePromises = []promise{
-	{"no path leads to a file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"no path leads to a file of the host", []need{needIsolation}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
-		in.checkAttackFails(t, "files", handleOf(in.secret.file))
+		in.checkAttackFails(t, "files", fileHandle(in.secret.file))
 	}},
-	{"root inside can open neither devices nor memory of the host", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
-		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "devices", hostDevices(t)...)
+	{"root inside can open neither devices nor memory of the host", []need{needIsolation, needSharedKernel}, func(t *testing.T, h *harness) {
+		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "devices", listHostDevices(t)...)
 	}},
-	{"root inside has no privileges over the host's kernel", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"root inside has no privileges over the host's kernel", []need{needIsolation, needSharedKernel}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
 		in.checkAttackFails(t, "kernel")
 		in.checkAttackFails(t, "spaces")
 	}},
-	{"neither io_uring nor an unusual socket bypasses the isolation", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"neither io_uring nor an unusual socket bypasses the isolation", []need{needIsolation, needSharedKernel}, func(t *testing.T, h *harness) {
 		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "doors")
 	}},
-	{"settings of the host's kernel cannot be written", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+	{"settings of the host's kernel cannot be written", []need{needIsolation, needSharedKernel}, func(t *testing.T, h *harness) {
 		h.newAttacker(t, h.plainSandbox(t)).checkAttackFails(t, "knobs")
 	}},
-	{"no set-user-ID program changes the user", []need{needWalls, needUsers}, func(t *testing.T, h *harness) {
+	{"no set-user-ID program changes the user", []need{needIsolation, needUsers}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{User: "root"}))
 		for _, dir := range []string{"/tmp", "/work"} {
 			setuid := dir + "/hostile-setuid"
@@ -59,16 +59,16 @@ var escapePromises = []promise{
 			in.checkAttackOutput(t, h.runCommand(t, in.sb, cmd))
 		}
 	}},
-	{"signals and traces reach no process outside", []need{needWalls}, attackProcesses},
-	{"sockets of the host cannot be reached from any network", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"signals and traces reach no process outside", []need{needIsolation}, attackProcesses},
+	{"sockets of the host cannot be reached from any network", []need{needIsolation}, func(t *testing.T, h *harness) {
 		for _, network := range h.listNetworks() {
 			t.Run(string(network.Mode), func(t *testing.T) {
 				in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{Network: network}))
-				in.checkAttackFails(t, "sockets", append(hostSockets(t, in.secret), metadata...)...)
+				in.checkAttackFails(t, "sockets", append(listenOnHostSockets(t, in.secret), metadataAddresses...)...)
 			})
 		}
 	}},
-	{"links that change during file calls do not lead to the host", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
+	{"links that change during file calls do not lead to the host", []need{needIsolation, needFiles}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.plainSandbox(t))
 		for _, dir := range []string{"/work", "/tmp"} {
 			victim := in.secret.dir
@@ -78,7 +78,7 @@ var escapePromises = []promise{
 			in.secret.checkUntouched(t)
 		}
 	}},
-	{"links that change during file calls do not lead a user to root's files", []need{needWalls, needFiles, needUsers}, func(t *testing.T, h *harness) {
+	{"links that change during file calls do not lead a user to root's files", []need{needIsolation, needFiles, needUsers}, func(t *testing.T, h *harness) {
 		in := h.newAttacker(t, h.createSandbox(t, atoll.Spec{User: "1234:2345"}))
 		asRoot := func(cmd *atoll.Command) *atoll.Command {
 			cmd.User = "root"
@@ -101,9 +101,9 @@ var escapePromises = []promise{
 	}},
 }
 
-// hostDevices returns devices that expose the host: its disks, as "b:MAJOR:MINOR", and its memory, the
+// listHostDevices returns devices that expose the host: its disks, as "b:MAJOR:MINOR", and its memory, the
 // log of its kernel and others, as "c:MAJOR:MINOR".
-func hostDevices(t *testing.T) []string {
+func listHostDevices(t *testing.T) []string {
 	t.Helper()
 	out := []string{"c:1:1", "c:1:2", "c:1:4", "c:1:11", "c:4:0", "c:4:64", "c:5:1", "c:10:229", "c:10:232", "c:10:235", "c:10:237", "c:10:223", "b:7:0", "b:8:0"}
 	table, err := os.ReadFile("/proc/partitions")
@@ -134,17 +134,17 @@ func (h *harness) listNetworks() []atoll.Network {
 	return all
 }
 
-// metadata lists addresses and names of the metadata servers of clouds, which give out credentials, as
+// metadataAddresses lists addresses and names of the metadata servers of clouds, which give out credentials, as
 // pairs of network and address.
-var metadata = []string{
+var metadataAddresses = []string{
 	"tcp", "169.254.169.254:80", "tcp", "169.254.170.2:80", "tcp", "169.254.170.23:80", "tcp", "169.254.169.252:988", "tcp", "[fd00:ec2::254]:80", "tcp", "[fe80::a9fe:a9fe]:80",
 	"tcp", "100.100.100.200:80", "tcp", "168.63.129.16:80", "tcp", "168.63.129.16:32526", "tcp", "192.0.0.192:80", "tcp", "[::ffff:169.254.169.254]:80",
 	"tcp", "metadata.google.internal:80", "tcp", "0xa9fea9fe:80", "tcp", "2852039166:80",
 }
 
-// hostSockets listens at various addresses of this machine. It returns them as seen from inside, as
+// listenOnHostSockets listens at various addresses of this machine. It returns them as seen from inside, as
 // pairs of network and address.
-func hostSockets(t *testing.T, s hostSecret) (pairs []string) {
+func listenOnHostSockets(t *testing.T, s hostSecret) (pairs []string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "atoll") // a short name
 	if err != nil {
@@ -201,7 +201,7 @@ func attackProcesses(t *testing.T, h *harness) {
 	in.startAttackWithInput(t, wait, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
 	_ = attack.Close()
 	shown := len(scr.readText())
-	time.Sleep(10 * aMoment) // the attack does not report when it has tried all processes
+	time.Sleep(10 * quietTime) // the attack does not report when it has tried all processes
 	scr.waitUntil(t, h, "later numbers", func(text string) bool { return len(text) > shown+10 })
 	h.runForOutput(t, neighbour, programCommand("echo", "unharmed"))
 	if after := readTraits(t, victim.Process.Pid); after != before {
@@ -266,7 +266,7 @@ func (h *harness) raceFileCalls(t *testing.T, sb atoll.Sandbox, dir, text string
 	f := atoll.Files(sb)
 	done, tried := map[string]int{}, 0
 	raced := func() bool { return done["Write"] > 0 && done["Read"] < tried }
-	for begin := time.Now(); ctx.Err() == nil && !t.Failed() && (time.Since(begin) < 5*aMoment || !raced()); tried++ {
+	for begin := time.Now(); ctx.Err() == nil && !t.Failed() && (time.Since(begin) < 5*quietTime || !raced()); tried++ {
 		for what, do := range map[string]func() error{
 			"Write":   func() error { return atoll.WriteFile(ctx, sb, dir+"/secret", []byte("overwritten"), 0) },
 			"Mkdir":   func() error { return f.Mkdir(ctx, dir+"/planted/deep", 0o755) },

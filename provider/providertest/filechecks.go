@@ -46,7 +46,7 @@ func checkFileEscapes(t *testing.T, h *harness) {
 		if f.WriteTar(h.newContext(t), name, &buf); strings.Contains(buf.String(), secret.text) {
 			t.Errorf("WriteTar(%s) packed the secret", name)
 		}
-		f.ReadTar(h.newContext(t), name, tarOf(t, tar.Header{Name: "new", Typeflag: tar.TypeReg, Mode: 0o644}))
+		f.ReadTar(h.newContext(t), name, packEntries(t, tar.Header{Name: "new", Typeflag: tar.TypeReg, Mode: 0o644}))
 	}
 	f.Rename(h.newContext(t), secret.file, "stolen")
 	f.Rename(h.newContext(t), "parent/secret", "stolen")
@@ -58,8 +58,8 @@ func checkFileEscapes(t *testing.T, h *harness) {
 	secret.checkUntouched(t)
 }
 
-// tarRoundTrip packs a tree in one sandbox, unpacks it in another, and compares the files.
-func tarRoundTrip(t *testing.T, h *harness) {
+// checkTarRoundTrip packs a tree in one sandbox, unpacks it in another, and compares the files.
+func checkTarRoundTrip(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	h.writeFile(t, sb, "tree/file", "content")
 	h.writeFile(t, sb, "tree/sub/odd name\n", "odd")
@@ -104,8 +104,8 @@ func tarRoundTrip(t *testing.T, h *harness) {
 	}
 }
 
-// tarEscapes unpacks tars with entries that lead out.
-func tarEscapes(t *testing.T, h *harness) {
+// checkTarEscapes unpacks tars with entries that lead out.
+func checkTarEscapes(t *testing.T, h *harness) {
 	secret := h.newSecret(t)
 	reg := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
 	link := func(name, to string) tar.Header {
@@ -128,7 +128,7 @@ func tarEscapes(t *testing.T, h *harness) {
 		for _, base := range h.baseDirs() {
 			h.writeFile(t, sb, base+"/victim", "unharmed")
 			dir := base + "/t" + strconv.Itoa(i)
-			err := atoll.Files(sb).ReadTar(h.newContext(t), dir+"/in", tarOf(t, append(evil, reg("after"))...))
+			err := atoll.Files(sb).ReadTar(h.newContext(t), dir+"/in", packEntries(t, append(evil, reg("after"))...))
 			if last := evil[len(evil)-1]; last.Name == "l" && last.Typeflag == tar.TypeReg && err == nil {
 				h.checkMissing(t, sb, dir+"/escaped") // ReadTar may replace the link instead of refusing it
 			} else {
@@ -146,8 +146,8 @@ func tarEscapes(t *testing.T, h *harness) {
 	secret.checkUntouched(t)
 }
 
-// watchFiles checks the events of a recursive Watch.
-func watchFiles(t *testing.T, h *harness) {
+// checkWatch checks the events of a recursive Watch.
+func checkWatch(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	h.writeFile(t, sb, "d/old", "x")
 	ctx, cancel := context.WithCancel(h.newContext(t))
@@ -200,8 +200,8 @@ func watchFiles(t *testing.T, h *harness) {
 	expect(atoll.FileEvent{Type: atoll.FileRemoved, Path: "/work/d/new"})
 }
 
-// tarOf packs entries without content.
-func tarOf(t *testing.T, entries ...tar.Header) io.Reader {
+// packEntries packs entries without content.
+func packEntries(t *testing.T, entries ...tar.Header) io.Reader {
 	t.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

@@ -99,7 +99,7 @@ var filePromises = []promise{
 			t.Fatalf("Write: %v", err)
 		}
 		st := h.statFile(t, sb, "dir/f")
-		if !sameFile(st, info) {
+		if !sameInfo(st, info) {
 			t.Errorf("Stat = %+v, Write said %+v", st, info)
 		}
 		if st.Name != "f" || st.Path != "/work/dir/f" || st.Type != atoll.TypeFile || st.Size != 5 || st.Mode != 0o640 {
@@ -287,7 +287,7 @@ var filePromises = []promise{
 		}
 		h.checkContent(t, sb, "keep/f", "kept")
 	}},
-	{"files belong to the default user, with its permissions", []need{needFiles, needUsers, needWalls}, func(t *testing.T, h *harness) {
+	{"files belong to the default user, with its permissions", []need{needFiles, needUsers, needIsolation}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{User: "1234:2345"})
 		h.writeFile(t, sb, "d/f", "x")
 		for _, name := range []string{"d", "d/f"} {
@@ -335,9 +335,9 @@ var filePromises = []promise{
 		h.checkList(t, sb, "d", false, "/work/d/f")
 	}},
 	{"neither .. nor an absolute name nor a link leads out of the sandbox", []need{needFiles}, checkFileEscapes},
-	{"a tree survives WriteTar and ReadTar", []need{needFiles}, tarRoundTrip},
-	{"ReadTar refuses an entry that leads out, and unpacks nothing after it", []need{needFiles}, tarEscapes},
-	{"Watch yields synced, then changes", []need{needFiles}, watchFiles},
+	{"a tree survives WriteTar and ReadTar", []need{needFiles}, checkTarRoundTrip},
+	{"ReadTar refuses an entry that leads out, and unpacks nothing after it", []need{needFiles}, checkTarEscapes},
+	{"Watch yields synced, then changes", []need{needFiles}, checkWatch},
 	{"a Watch ends with its context's error", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		ctx, cancel := context.WithCancel(h.newContext(t))
@@ -451,13 +451,13 @@ func (h *harness) makeLink(t *testing.T, sb atoll.Sandbox, name, target string) 
 		dir, base = name[:i], name[i+1:]
 	}
 	hdr := tar.Header{Name: base, Linkname: target, Typeflag: tar.TypeSymlink, Mode: 0o777}
-	if err := atoll.Files(sb).ReadTar(h.newContext(t), dir, tarOf(t, hdr)); err != nil {
+	if err := atoll.Files(sb).ReadTar(h.newContext(t), dir, packEntries(t, hdr)); err != nil {
 		t.Fatalf("ReadTar of a link to %q: %v", target, err)
 	}
 }
 
-// sameFile reports whether the infos are equal.
-func sameFile(a, b atoll.FileInfo) bool {
+// sameInfo reports whether the infos are equal.
+func sameInfo(a, b atoll.FileInfo) bool {
 	a.Modified, b.Modified = a.Modified.Round(0).UTC(), b.Modified.Round(0).UTC()
 	return a == b
 }

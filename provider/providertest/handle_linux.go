@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleOf returns the file's handle as "TYPE:HEX", or "" if its file system has none.
-func handleOf(name string) string {
+// fileHandle returns the file's handle as "TYPE:HEX", or "" if its file system has none.
+func fileHandle(name string) string {
 	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, name, 0)
 	if err != nil {
 		return ""

@@ -2,5 +2,5 @@
 
 package providertest
 
-// handleOf returns "": sandboxes share file handles with Linux only.
-func handleOf(string) string { return "" }
+// fileHandle returns "": sandboxes share file handles with Linux only.
+func fileHandle(string) string { return "" }

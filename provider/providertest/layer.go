@@ -81,7 +81,7 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 			}
 			for i := range typ.NumMethod() {
 				name := c.kind + "." + typ.Method(i).Name
-				if !slices.Contains(except, name) && !slices.Contains(unplanned, name) {
+				if !slices.Contains(except, name) && !slices.Contains(unrecorded, name) {
 					checkForwarded(t, plan, name, ability.MethodByName(typ.Method(i).Name))
 				}
 			}
@@ -112,8 +112,8 @@ func findAbility(value any, typ reflect.Type) reflect.Value {
 	}
 }
 
-// unplanned lists the methods that a Plan does not record.
-var unplanned = []string{"Provider.Info", "Provider.Close", "Sandbox.ID", "Sandbox.Files", "Process.ID"}
+// unrecorded lists the methods that a Plan does not record.
+var unrecorded = []string{"Provider.Info", "Provider.Close", "Sandbox.ID", "Sandbox.Files", "Process.ID"}
 
 // checkForwarded calls the method, makes the wrapped provider fail that call, and checks that the error
 // comes back.
@@ -130,7 +130,7 @@ func checkForwarded(t *testing.T, plan *Plan, name string, method reflect.Value)
 		}
 		args = append(args, makeArgument(method.Type().In(i)))
 	}
-	err := errorIn(method.Call(args))
+	err := findError(method.Call(args))
 	if calls := plan.Calls()[before:]; !slices.Contains(calls, name) {
 		t.Errorf("%s was not forwarded; the calls were %q", name, calls)
 		return
@@ -161,8 +161,8 @@ func makeArgument(typ reflect.Type) reflect.Value {
 	return reflect.Zero(typ)
 }
 
-// errorIn returns the error among the results of a method.
-func errorIn(out []reflect.Value) error {
+// findError returns the error among the results of a method.
+func findError(out []reflect.Value) error {
 	for _, v := range out {
 		if fs, ok := v.Interface().(atoll.FS); ok { // the FS from Sub returns errors only from its methods
 			_, err := fs.Stat(context.Background(), "x")

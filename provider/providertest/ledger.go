@@ -12,13 +12,13 @@ import (
 
 var ledgerPromises = []promise{
 	{"a sandbox's secret matches the hash inside, and appears nowhere else", nil, func(t *testing.T, h *harness) {
-		h.needSecrets(t)
+		h.skipWithoutSecrets(t)
 		sb := h.createSandbox(t, atoll.Spec{Name: "web", Env: []string{"A=b"}})
-		raw := h.secretOf(t, sb)
+		raw := h.getSecret(t, sb)
 		if hash := h.readSecretVar(t, sb); !pass.Check(hash, raw) {
 			t.Errorf("the variable inside is %q, want a hash of the secret", hash)
 		}
-		if other := h.secretOf(t, h.plainSandbox(t)); other == raw {
+		if other := h.getSecret(t, h.plainSandbox(t)); other == raw {
 			t.Error("two sandboxes have the same secret")
 		}
 		all, err := h.p.List(h.newContext(t), atoll.Filter{})
@@ -45,9 +45,9 @@ var ledgerPromises = []promise{
 		}
 	}},
 	{"a secret survives a stop, and lasts as long as the data volume", nil, func(t *testing.T, h *harness) {
-		h.needSecrets(t)
+		h.skipWithoutSecrets(t)
 		sb := h.plainSandbox(t)
-		raw := h.secretOf(t, sb)
+		raw := h.getSecret(t, sb)
 		if h.p.Info().Caps.Restart {
 			if err := sb.Stop(h.newContext(t), 0); err != nil {
 				t.Fatalf("Stop: %v", err)
@@ -55,7 +55,7 @@ var ledgerPromises = []promise{
 			if err := sb.Start(h.newContext(t)); err != nil {
 				t.Fatalf("Start: %v", err)
 			}
-			if got := h.secretOf(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
+			if got := h.getSecret(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
 				t.Errorf("the secret changed with a stop and a start")
 			}
 		}
@@ -65,26 +65,26 @@ var ledgerPromises = []promise{
 		_, err := atoll.Secret(h.newContext(t), h.p, sb.ID())
 		wantKind(t, "Secret of a removed sandbox", err, atoll.ErrNotFound)
 		sb = h.createSandbox(t, atoll.Spec{ID: sb.ID()})
-		if got := h.secretOf(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
+		if got := h.getSecret(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
 			t.Error("a sandbox that was created again has another secret")
 		}
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if got := h.secretOf(t, h.createSandbox(t, atoll.Spec{ID: sb.ID()})); got == raw {
+		if got := h.getSecret(t, h.createSandbox(t, atoll.Spec{ID: sb.ID()})); got == raw {
 			t.Error("the secret was not deleted with the volumes")
 		}
 	}},
 	{"another provider value returns the same secret", []need{needSurvives}, func(t *testing.T, h *harness) {
-		h.needSecrets(t)
+		h.skipWithoutSecrets(t)
 		sb := h.plainSandbox(t)
-		raw := h.secretOf(t, sb)
+		raw := h.getSecret(t, sb)
 		if got, err := atoll.Secret(h.newContext(t), h.reopenProvider(t), sb.ID()); got != raw || err != nil {
 			t.Errorf("after a restart the secret is %q, %v; want the same", got, err)
 		}
 	}},
 	{"Create refuses a value for the variable of the secret", nil, func(t *testing.T, h *harness) {
-		h.needSecrets(t)
+		h.skipWithoutSecrets(t)
 		h.wantRefused(t, atoll.Spec{Env: []string{atoll.SecretVar + "=mine"}}, atoll.ErrInvalid)
 	}},
 	{"Reconcile leaves healthy sandboxes alone", nil, func(t *testing.T, h *harness) {
@@ -102,8 +102,8 @@ var ledgerPromises = []promise{
 	}},
 }
 
-// needSecrets skips the subtest unless the provider has secrets.
-func (h *harness) needSecrets(t *testing.T) {
+// skipWithoutSecrets skips the subtest unless the provider has secrets.
+func (h *harness) skipWithoutSecrets(t *testing.T) {
 	t.Helper()
 	_, err := atoll.Secret(h.newContext(t), h.p, atoll.NewID())
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
@@ -112,8 +112,8 @@ func (h *harness) needSecrets(t *testing.T) {
 	wantKind(t, "Secret of no sandbox", err, atoll.ErrNotFound)
 }
 
-// secretOf returns the sandbox's secret, or fails the test.
-func (h *harness) secretOf(t *testing.T, sb atoll.Sandbox) string {
+// getSecret returns the sandbox's secret, or fails the test.
+func (h *harness) getSecret(t *testing.T, sb atoll.Sandbox) string {
 	t.Helper()
 	raw, err := atoll.Secret(h.newContext(t), h.p, sb.ID())
 	if err != nil || raw == "" {

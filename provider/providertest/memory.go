@@ -18,12 +18,12 @@ var memoryPromises = []promise{
 		if err != nil {
 			t.Fatalf("Get: %v", err)
 		}
-		sameStatus(t, "after a restart", h.getStatus(t, got), before)
+		checkSameStatus(t, "after a restart", h.getStatus(t, got), before)
 		all, err := h.lastProvider().List(h.newContext(t), atoll.Filter{})
 		if err != nil || len(all) != 1 {
 			t.Fatalf("List: %d, %v; want 1", len(all), err)
 		}
-		sameStatus(t, "List after a restart", all[0], before)
+		checkSameStatus(t, "List after a restart", all[0], before)
 		named, err := atoll.Resolve(h.newContext(t), h.lastProvider(), "project-1", "full")
 		if err != nil || named.ID() != sb.ID() {
 			t.Errorf("Resolve: %v, %v", named, err)
@@ -131,7 +131,7 @@ var memoryPromises = []promise{
 			if atoll.KindOf(err) == atoll.ErrNotFound {
 				return nil
 			}
-			return errStill
+			return errExists
 		})
 	}},
 	{"a time limit applies after its creator is gone", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
@@ -229,7 +229,7 @@ var memoryPromises = []promise{
 			}
 		}
 	}},
-	{"a root file system that is not durable is fresh after Start", []need{needRestart, needWalls}, func(t *testing.T, h *harness) {
+	{"a root file system that is not durable is fresh after Start", []need{needRestart, needIsolation}, func(t *testing.T, h *harness) {
 		if h.p.Info().Caps.Durable != atoll.DurableNone {
 			t.Skip("the provider retains it")
 		}

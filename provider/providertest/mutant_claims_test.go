@@ -20,33 +20,33 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// claimMutants break promises about what a mock cannot do, or only by way of
-// options: each claims that it can.
+// claimMutants break promises about features that a mock lacks or has only through options. Most of
+// them claim the feature.
 var claimMutants = []mutant{
-	newMutant("keeps what was never started", "expiry/TTL removes a stopped sandbox, and one never started",
+	newMutant("ignores the TTL of a sandbox that never started", "expiry/TTL removes a stopped sandbox, and one never started",
 		onMock(changeSpecs(func(s *atoll.Spec) {
 			if s.NoStart {
 				s.TTL = 0
 			}
 		}))),
-	newMutant("gives no more time", "expiry/Extend lengthens or shortens the time to live", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("ignores Extend", "expiry/Extend lengthens or shortens the time to live", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unextendedSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume of a removed sandbox too",
+	newMutant("keeps the volume of a removed sandbox", "volumes/RemoveVolumes deletes the data volume of a removed sandbox too",
 		onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 			return &removeOnceSandbox{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}}
 		})),
-	newMutant("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves a retained data volume",
+	newMutant("removes the volume when Create fails", "volumes/a Create that fails, or whose context ends, leaves a retained data volume",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return volumeDropProvider{atoll.ProviderLayer{Provider: p}}
 		})),
 	newMutant("has no default grace", "patience/Stop with a negative grace uses the default", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noGraceSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("writes on", "files/a Write whose context ends halfway leaves the old file and nothing else", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("writes on after the context ended", "files/a Write whose context ends halfway leaves the old file and nothing else", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return uncancelledSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("watches itself only", "memory/a Watch reports changes by another provider value",
+	newMutant("watches only its own changes", "memory/a Watch reports changes by another provider value",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return &selfWatchProvider{ProviderLayer: atoll.ProviderLayer{Provider: p}}
 		})),
@@ -57,18 +57,18 @@ var claimMutants = []mutant{
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.CPULimit, i.Caps.Usage = true, true }), changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 			return highUsageSandbox{atoll.SandboxLayer{Sandbox: sb}, time.Now()}
 		})))),
-	newMutant("forgets commands", "limits/output of ended commands does not use up the memory",
+	newMutant("forgets ended commands", "limits/output of ended commands does not use up the memory",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.MemoryLimit = true }), changeSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 			return noProcessSandbox{atoll.SandboxLayer{Sandbox: sb}}
 		})))),
-	newMutant("hangs while it is paused", "pause/calls to a paused sandbox return in time", onMock(addPause(pauseFaults{slowDial: true}))),
-	newMutant("does not say that the time was over", "pause/a time limit that passes during a pause ends the command on Resume", onMock(addPause(pauseFaults{hidesTimeout: true}))),
-	newMutant("resumes what it takes a snapshot of", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(addPause(pauseFaults{resumes: true}))),
-	newMutant("keeps a snapshot that nobody waits for", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
+	newMutant("hangs while a sandbox is paused", "pause/calls to a paused sandbox return in time", onMock(addPause(pauseFaults{slowDial: true}))),
+	newMutant("hides that the time limit passed", "pause/a time limit that passes during a pause ends the command on Resume", onMock(addPause(pauseFaults{hidesTimeout: true}))),
+	newMutant("resumes a sandbox to take a snapshot", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(addPause(pauseFaults{resumes: true}))),
+	newMutant("keeps the snapshot of a cancelled call", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
 		onMock(addPause(pauseFaults{keepsCancelled: true}))),
-	newMutant("takes no snapshot of what is in use", "snapshot/TakeSnapshot succeeds while files are in use", onMock(addPause(pauseFaults{refusesInUse: true}))),
+	newMutant("takes no snapshot while files are in use", "snapshot/TakeSnapshot succeeds while files are in use", onMock(addPause(pauseFaults{refusesInUse: true}))),
 
-	newMutant("has every network", "named/a missing network is ErrNotExist, and the error names it",
+	newMutant("accepts every network name", "named/a missing network is ErrNotExist, and the error names it",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNamed = true }))),
 	newMutant("publishes nothing", "named/a published port can be reached at the address in Status while the sandbox runs",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNamed, i.Caps.Publish = true, true })),
@@ -77,44 +77,44 @@ var claimMutants = []mutant{
 		})),
 	newMutant("shares no cache", "cache/a cache is shared in its project only, and outlives its sandboxes",
 		onLocal(changeInfo(func(i *atoll.Info) { i.Caps.Cache = true }))),
-	newMutant("ignores a wish for GPUs", "truth/Create refuses a feature of a spec exactly if its cap is missing",
+	newMutant("ignores a request for GPUs", "truth/Create refuses a feature of a spec exactly if its cap is missing",
 		onMock(changeSpecs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
-	newMutant("has workspaces in name only", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
+	newMutant("has workspaces without files", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return emptyWorkspaceProvider{atoll.ProviderLayer{Provider: p}}
 		})), providertest.Repository("https://example.com/a.git", "f", "text")),
 
-	newMutant("tells more than it says", "exec/a process killed by a signal exits with 128 plus its number",
+	newMutant("returns exit signals without the cap", "exec/a process killed by a signal exits with 128 plus its number",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
-	newMutant("does not survive", "crash/a sandbox keeps running when its creator is killed",
+	newMutant("does not survive its process", "crash/a sandbox keeps running when its creator is killed",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(startMaker)),
-	newMutant("keeps no files when it is killed", "crash/a sandbox whose creator was killed has failed, and starts again with its durable files",
+	newMutant("loses durable files in a crash", "crash/a sandbox whose creator was killed has failed, and starts again with its durable files",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.Elsewhere(startMaker)),
-	newMutant("has nothing happened", "crash/a sandbox that was killed has failed, and starts again with its durable files",
+	newMutant("does not crash", "crash/a sandbox that was killed has failed, and starts again with its durable files",
 		onMock(changeInfo(func(*atoll.Info) {})), providertest.Crash(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
 			main, err := sb.Process(t.Context(), atoll.MainProcess)
 			if err == nil {
-				err = main.Signal(t.Context(), atoll.SIGKILL) // which is no failure
+				err = main.Signal(t.Context(), atoll.SIGKILL) // the sandbox stops, and does not fail
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		})),
-	newMutant("fetches late", "images/Prepare fetches all that Create needs",
+	newMutant("fetches nothing in Prepare", "images/Prepare fetches all that Create needs",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return latePullProvider{atoll.ProviderLayer{Provider: p}}
 		}), imageOptions()...),
-	newMutant("has every image", "images/Create refuses an image that cannot be fetched, and leaves nothing", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
-	newMutant("has images of every tag", "images/Create refuses an image that its registry lacks, and leaves nothing", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
-	newMutant("has nothing in its images", "images/each sandbox starts with the files of its image, and changes only its own",
+	newMutant("accepts every image", "images/Create refuses an image that cannot be fetched, and leaves nothing", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("accepts every tag", "images/Create refuses an image that its registry lacks, and leaves nothing", onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
+	newMutant("has images without files", "images/each sandbox starts with the files of its image, and changes only its own",
 		onMock(changeSpecs(func(*atoll.Spec) {})), imageOptions()...),
-	newMutant("leaves what it failed to make", "steps/whichever step of a creation fails, nothing is left", newLeaf, stepOption()),
-	newMutant("says nothing of a failed step", "steps/whichever step of a creation fails, a retained data volume stays", newLeaf, stepOption()),
-	newMutant("starts in spite of a failed step", "steps/whichever step of a start fails, the sandbox keeps its files and can be started again", newLeaf, stepOption()),
+	newMutant("leaves the sandbox of a failed Create", "steps/whichever step of a creation fails, nothing is left", newLeaf, stepOption()),
+	newMutant("hides a failed step", "steps/whichever step of a creation fails, a retained data volume stays", newLeaf, stepOption()),
+	newMutant("starts despite a failed step", "steps/whichever step of a start fails, the sandbox keeps its files and can be started again", newLeaf, stepOption()),
 }
 
-// crashDir makes the test binary a program that makes a sandbox there and waits
-// to be killed.
+// crashDir is the environment variable that makes the test binary create a sandbox in that directory
+// and wait to be killed.
 const crashDir = "ATOLL_TEST_CRASH_DIR"
 
 func TestMain(m *testing.M) {
@@ -129,6 +129,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// startMaker implements option Elsewhere with the mock.
 func startMaker(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 	dir, maker := t.TempDir(), exec.Command(os.Args[0])
 	maker.Env = append(os.Environ(), crashDir+"="+dir)
@@ -141,25 +142,26 @@ func startMaker(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 	}
 }
 
-// composeLayers puts the second layer around the first.
+// composeLayers returns a layer that applies inner, then outer.
 func composeLayers(inner, outer layer) layer {
 	return func(t *testing.T, p atoll.Provider) atoll.Provider { return outer(t, inner(t, p)) }
 }
 
-// changeSandboxes is the layer that changes sandboxes.
+// changeSandboxes returns a layer that changes sandboxes.
 func changeSandboxes(change func(atoll.Sandbox) atoll.Sandbox) layer {
 	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return changedProvider{atoll.ProviderLayer{Provider: p}, change}
 	}
 }
 
-// changeSpecs is the layer that changes what is asked for.
+// changeSpecs returns a layer that changes the specs of Create.
 func changeSpecs(change func(*atoll.Spec)) layer {
 	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return specProvider{atoll.ProviderLayer{Provider: p}, change}
 	}
 }
 
+// A specProvider changes the specs of Create.
 type specProvider struct {
 	atoll.ProviderLayer
 	change func(*atoll.Spec)
@@ -171,6 +173,7 @@ func (a specProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandb
 	return a.Provider.Create(ctx, &s)
 }
 
+// A volumeDropProvider removes the data volume when Create fails.
 type volumeDropProvider struct{ atoll.ProviderLayer }
 
 func (d volumeDropProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
@@ -181,6 +184,7 @@ func (d volumeDropProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll
 	return sb, err
 }
 
+// A removeOnceSandbox ignores every Remove after the first.
 type removeOnceSandbox struct {
 	atoll.SandboxLayer
 	removed atomic.Bool
@@ -193,12 +197,14 @@ func (o *removeOnceSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOpti
 	return o.Sandbox.Remove(ctx, opts...)
 }
 
+// A noGraceSandbox takes a negative grace for none.
 type noGraceSandbox struct{ atoll.SandboxLayer }
 
 func (h noGraceSandbox) Stop(ctx context.Context, grace time.Duration) error {
 	return h.Sandbox.Stop(ctx, max(grace, 0))
 }
 
+// An uncancelledSandbox goes on with a Write whose context has ended.
 type uncancelledSandbox struct{ atoll.SandboxLayer }
 
 func (d uncancelledSandbox) Files() atoll.FS { return uncancelledFS{atoll.Files(d.Sandbox)} }
@@ -209,7 +215,7 @@ func (f uncancelledFS) Write(ctx context.Context, name string, r io.Reader, opts
 	return f.FS.Write(context.WithoutCancel(ctx), name, r, opts)
 }
 
-// A vain provider watches what it did itself.
+// A selfWatchProvider watches only the sandboxes that it created itself.
 type selfWatchProvider struct {
 	atoll.ProviderLayer
 	mu   sync.Mutex
@@ -239,11 +245,12 @@ func (v *selfWatchProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, er
 	}
 }
 
-// A twin is another value of the same provider.
+// An unclosedProvider is a second value of a provider, whose Close does nothing.
 type unclosedProvider struct{ atoll.ProviderLayer }
 
 func (unclosedProvider) Close() error { return nil }
 
+// A highUsageSandbox claims to use two CPUs.
 type highUsageSandbox struct {
 	atoll.SandboxLayer
 	begin time.Time
@@ -253,18 +260,19 @@ func (g highUsageSandbox) Usage(context.Context) (atoll.Usage, error) {
 	return atoll.Usage{CPU: atoll.Duration(2 * time.Since(g.begin))}, nil
 }
 
+// A noProcessSandbox finds no process.
 type noProcessSandbox struct{ atoll.SandboxLayer }
 
 func (a noProcessSandbox) Process(_ context.Context, id string) (atoll.Process, error) {
 	return nil, atoll.E("process", id, atoll.ErrNotExist, nil)
 }
 
-// A frost says what a provider that claims to pause, and to take snapshots,
-// does wrong.
+// pauseFaults selects the faults of a provider that claims to pause and to take snapshots.
 type pauseFaults struct {
 	slowDial, resumes, keepsCancelled, refusesInUse, hidesTimeout bool
 }
 
+// addPause returns a layer that pretends to pause sandboxes and to take snapshots, with the faults.
 func addPause(wrong pauseFaults) layer {
 	return func(t *testing.T, p atoll.Provider) atoll.Provider {
 		store := &fakeSnapshotStore{ProviderLayer: atoll.ProviderLayer{Provider: p}}
@@ -276,7 +284,7 @@ func addPause(wrong pauseFaults) layer {
 	}
 }
 
-// A pile keeps snapshots that are none.
+// A fakeSnapshotStore records snapshots without content.
 type fakeSnapshotStore struct {
 	atoll.ProviderLayer
 	info atoll.Info
@@ -303,12 +311,13 @@ func (p *fakeSnapshotStore) RemoveSnapshot(_ context.Context, id string) error {
 	return nil
 }
 
+// A pausableSandbox pretends to pause.
 type pausableSandbox struct {
 	atoll.SandboxLayer
 	wrong  pauseFaults
 	store  *fakeSnapshotStore
 	paused atomic.Bool
-	used   atomic.Bool // a file was opened for reading
+	used   atomic.Bool // a file has been opened for reading
 }
 
 func (p *pausableSandbox) Pause(context.Context) error  { p.paused.Store(true); return nil }
@@ -367,7 +376,7 @@ func (f pausableFS) Read(ctx context.Context, name string, offset int64) (io.Rea
 	return f.FS.Read(ctx, name, offset)
 }
 
-// Snapshot takes none, and says that it did.
+// Snapshot records a snapshot without content.
 func (p *pausableSandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	if p.wrong.refusesInUse && p.used.Load() {
 		return atoll.Snapshot{}, atoll.Errorf("snapshot", p.ID(), atoll.ErrInternal, "a file is in use")
@@ -384,7 +393,7 @@ func (p *pausableSandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) 
 	return snap, ctx.Err()
 }
 
-// imageOptions is an image that a mock can fetch, as it can every one.
+// imageOptions returns the options for an image. A mock can fetch every image.
 func imageOptions() []providertest.Option {
 	return []providertest.Option{
 		providertest.Pullable("docker.io/library/app:1"),
@@ -392,7 +401,7 @@ func imageOptions() []providertest.Option {
 	}
 }
 
-// A late provider fetches nothing ahead, and cannot when it has to.
+// A latePullProvider fetches nothing in Prepare, and cannot fetch in Create.
 type latePullProvider struct{ atoll.ProviderLayer }
 
 func (latePullProvider) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
@@ -401,13 +410,15 @@ func (latePullProvider) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandb
 	return nil, atoll.E("create", spec.Name, atoll.ErrUnavailable, nil)
 }
 
-// stepOption opens providers with steps that go wrong in all ways.
+// stepOption returns an option that opens providers which handle failed steps wrongly.
 func stepOption() providertest.Option {
 	return providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
 		return steppedProvider{atoll.ProviderLayer{Provider: newLeaf(t)}, step}
 	})
 }
 
+// A steppedProvider keeps the sandbox of a Create whose step fails, or ignores the failure if the spec
+// has an id.
 type steppedProvider struct {
 	atoll.ProviderLayer
 	step func(string) error
@@ -419,11 +430,12 @@ func (s steppedProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sa
 		return nil, err
 	}
 	if err := s.step("say so"); err != nil && spec.ID == "" {
-		return nil, err // and leave it
+		return nil, err // without removing the sandbox
 	}
 	return steppedSandbox{atoll.SandboxLayer{Sandbox: sb}, s.step}, nil
 }
 
+// A steppedSandbox runs although a step of its Start fails.
 type steppedSandbox struct {
 	atoll.SandboxLayer
 	step func(string) error
@@ -436,7 +448,7 @@ func (s steppedSandbox) Start(ctx context.Context) error {
 	return s.step("say so")
 }
 
-// emptyWorkspaceProvider makes workspaces of nothing.
+// An emptyWorkspaceProvider has workspaces without files.
 type emptyWorkspaceProvider struct{ atoll.ProviderLayer }
 
 func (h emptyWorkspaceProvider) AddWorkspace(_ context.Context, spec *workspace.Spec, _ func(atoll.Progress)) (workspace.Workspace, error) {
@@ -452,17 +464,17 @@ func (h emptyWorkspaceProvider) Create(ctx context.Context, spec *atoll.Spec) (a
 	return h.Provider.Create(ctx, s)
 }
 
-// Workspaces forwards.
+// Workspaces forwards to the provider.
 func (h emptyWorkspaceProvider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	return workspace.List(ctx, h.Provider, project)
 }
 
-// UpdateWorkspace forwards.
+// UpdateWorkspace forwards to the provider.
 func (h emptyWorkspaceProvider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	return workspace.Update(ctx, h.Provider, project, name, progress)
 }
 
-// RemoveWorkspace forwards.
+// RemoveWorkspace forwards to the provider.
 func (h emptyWorkspaceProvider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	return workspace.Remove(ctx, h.Provider, project, name)
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-// A layer is what makes a mutant of a provider that keeps its promises.
+// A layer turns a provider that keeps its promises into a mutant.
 type layer func(t *testing.T, p atoll.Provider) atoll.Provider
 
-// onMock opens mutants in which nothing is real.
+// onMock returns a function that opens a mock with the layer.
 func onMock(wrap layer) func(*testing.T) atoll.Provider {
 	return func(t *testing.T) atoll.Provider { return wrap(t, newLeaf(t)) }
 }
 
-// onLocal opens mutants whose processes are this machine's.
+// onLocal returns a function that opens a provider of local processes with the layer.
 func onLocal(wrap layer) func(*testing.T) atoll.Provider {
 	return func(t *testing.T) atoll.Provider {
 		p, err := local.New(local.Options{Dir: t.TempDir()})
@@ -31,13 +31,14 @@ func onLocal(wrap layer) func(*testing.T) atoll.Provider {
 	}
 }
 
-// onMockSandboxes opens mutants that change the sandboxes which a mock hands out.
+// onMockSandboxes returns a function that opens a mock whose sandboxes are changed.
 func onMockSandboxes(change func(atoll.Sandbox) atoll.Sandbox) func(*testing.T) atoll.Provider {
 	return onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return changedProvider{atoll.ProviderLayer{Provider: p}, change}
 	})
 }
 
+// A changedProvider changes the sandboxes that Create and Get return.
 type changedProvider struct {
 	atoll.ProviderLayer
 	change func(atoll.Sandbox) atoll.Sandbox
@@ -59,14 +60,17 @@ func (c changedProvider) Get(ctx context.Context, id string) (atoll.Sandbox, err
 	return c.change(sb), nil
 }
 
+// An unremovableSandbox ignores Remove.
 type unremovableSandbox struct{ atoll.SandboxLayer }
 
 func (unremovableSandbox) Remove(context.Context, ...atoll.RemoveOption) error { return nil }
 
+// An unextendedSandbox ignores Extend.
 type unextendedSandbox struct{ atoll.SandboxLayer }
 
 func (unextendedSandbox) Extend(context.Context, atoll.Duration) error { return nil }
 
+// A strictSandbox returns exits with other codes than 0 as errors.
 type strictSandbox struct{ atoll.SandboxLayer }
 
 func (s strictSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
@@ -87,6 +91,7 @@ func (p strictProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	return exit, err
 }
 
+// A contextBoundSandbox kills a process when the context of its Exec ends.
 type contextBoundSandbox struct{ atoll.SandboxLayer }
 
 func (s contextBoundSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
@@ -97,6 +102,7 @@ func (s contextBoundSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atol
 	return p, err
 }
 
+// An unlabelledSandbox hides its labels.
 type unlabelledSandbox struct{ atoll.SandboxLayer }
 
 func (s unlabelledSandbox) Status(ctx context.Context) (atoll.Status, error) {
@@ -105,6 +111,7 @@ func (s unlabelledSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return st, err
 }
 
+// A bareGetProvider returns sandboxes without optional abilities from Get.
 type bareGetProvider struct{ atoll.ProviderLayer }
 
 func (f bareGetProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
@@ -115,6 +122,7 @@ func (f bareGetProvider) Get(ctx context.Context, id string) (atoll.Sandbox, err
 	return struct{ atoll.Sandbox }{sb}, nil
 }
 
+// A falseCapsProvider claims the opposite caps of two stores.
 type falseCapsProvider struct{ atoll.ProviderLayer }
 
 func (b falseCapsProvider) Info() atoll.Info {
@@ -123,6 +131,7 @@ func (b falseCapsProvider) Info() atoll.Info {
 	return info
 }
 
+// An unsyncedProvider omits the synced event.
 type unsyncedProvider struct{ atoll.ProviderLayer }
 
 func (u unsyncedProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
@@ -135,14 +144,14 @@ func (u unsyncedProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, erro
 	}
 }
 
-// A parent has a child, which it takes with it, and a grandchild, which it does
-// not.
+// A parentProvider has a child, which Close ends, and a grandchild, which Close does not end.
 type parentProvider struct {
 	atoll.ProviderLayer
 	child *exec.Cmd
 	in    io.Closer
 }
 
+// newParent starts the child and the grandchild.
 func newParent(t *testing.T, p atoll.Provider) atoll.Provider {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "sleep 3 >&2 & echo made; read x")
@@ -165,12 +174,12 @@ func newParent(t *testing.T, p atoll.Provider) atoll.Provider {
 
 func (p *parentProvider) Close() error {
 	p.in.Close()
-	_ = p.child.Wait() // read finds no line, which is no success
+	_ = p.child.Wait() // read fails without a line
 	return p.Provider.Close()
 }
 
-// changeInfo changes what a provider says of itself, and hides from it what it
-// would refuse.
+// changeInfo returns a layer that changes the provider's Info. It removes from specs the features that
+// the provider would refuse.
 func changeInfo(change func(*atoll.Info)) layer {
 	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		c := infoProvider{atoll.ProviderLayer{Provider: p}, p.Info()}
@@ -179,6 +188,7 @@ func changeInfo(change func(*atoll.Info)) layer {
 	}
 }
 
+// An infoProvider has a changed Info.
 type infoProvider struct {
 	atoll.ProviderLayer
 	info atoll.Info
@@ -193,6 +203,7 @@ func (c infoProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandb
 	return c.Provider.Create(ctx, &s)
 }
 
+// A zeroExitSandbox reports exit code 0 for all processes.
 type zeroExitSandbox struct{ atoll.SandboxLayer }
 
 func (s zeroExitSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
@@ -210,6 +221,7 @@ func (p zeroExitProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	return atoll.Exit{}, ctx.Err()
 }
 
+// A noMainOutputSandbox has no main process after its end.
 type noMainOutputSandbox struct{ atoll.SandboxLayer }
 
 func (s noMainOutputSandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
@@ -220,6 +232,7 @@ func (s noMainOutputSandbox) Process(ctx context.Context, id string) (atoll.Proc
 	return s.SandboxLayer.Process(ctx, id)
 }
 
+// A slowStatusSandbox ignores the context of Status, slowly.
 type slowStatusSandbox struct{ atoll.SandboxLayer }
 
 func (s slowStatusSandbox) Status(ctx context.Context) (atoll.Status, error) {
@@ -229,6 +242,7 @@ func (s slowStatusSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return s.Sandbox.Status(context.WithoutCancel(ctx))
 }
 
+// A skipStopSandbox ignores Stop with an ended context.
 type skipStopSandbox struct{ atoll.SandboxLayer }
 
 func (s skipStopSandbox) Stop(ctx context.Context, grace time.Duration) error {
@@ -238,6 +252,7 @@ func (s skipStopSandbox) Stop(ctx context.Context, grace time.Duration) error {
 	return s.Sandbox.Stop(ctx, grace)
 }
 
+// A halfRemovedSandbox stops in a Remove with an ended context.
 type halfRemovedSandbox struct{ atoll.SandboxLayer }
 
 func (s halfRemovedSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
@@ -248,6 +263,7 @@ func (s halfRemovedSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOpti
 	return s.Sandbox.Remove(ctx, opts...)
 }
 
+// A noExitSandbox hides its exit.
 type noExitSandbox struct{ atoll.SandboxLayer }
 
 func (s noExitSandbox) Status(ctx context.Context) (atoll.Status, error) {
@@ -256,7 +272,7 @@ func (s noExitSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return st, err
 }
 
-// workdirSandbox runs commands in the work directory, whatever they ask for.
+// A workdirSandbox runs all commands in the work directory.
 type workdirSandbox struct{ atoll.SandboxLayer }
 
 func (s workdirSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
@@ -265,21 +281,21 @@ func (s workdirSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Pro
 	return s.Sandbox.Exec(ctx, &c)
 }
 
-// noStartSandbox are never started again.
+// A noStartSandbox refuses Start.
 type noStartSandbox struct{ atoll.SandboxLayer }
 
 func (s noStartSandbox) Start(context.Context) error {
 	return atoll.E("start", s.ID(), atoll.ErrUnsupported, nil)
 }
 
-// forceRemoveProvider removes images whoever uses them.
+// A forceRemoveProvider removes images that are in use.
 type forceRemoveProvider struct{ atoll.ProviderLayer }
 
 func (c forceRemoveProvider) RemoveImage(ctx context.Context, ref string, _ bool) error {
 	return atoll.RemoveImage(ctx, c.Provider, ref, true)
 }
 
-// anyNameProvider makes sandboxes whoever was asked for.
+// An anyNameProvider ignores the provider's name in a spec.
 type anyNameProvider struct{ atoll.ProviderLayer }
 
 func (o anyNameProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
@@ -288,12 +304,12 @@ func (o anyNameProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sa
 	return o.Provider.Create(ctx, &s)
 }
 
-// Images forwards.
+// Images forwards to the provider.
 func (c forceRemoveProvider) Images(ctx context.Context) ([]atoll.Image, error) {
 	return atoll.Images(ctx, c.Provider)
 }
 
-// PruneImages forwards.
+// PruneImages forwards to the provider.
 func (c forceRemoveProvider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	return atoll.PruneImages(ctx, c.Provider, opts)
 }

@@ -14,15 +14,15 @@ import (
 // subMutants break the promises about an FS that is confined to a directory.
 var subMutants = []mutant{
 	newMutant("confines nothing", subGroup+"names are relative to the directory, and paths are absolute", onMockConfined(nil)),
-	newMutant("looks for a way out in names only", subGroup+"no call leaves the directory by .., an absolute name or a link",
+	newMutant("checks only names", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return rewritingFS{fs, dir, checkNameOnly} })),
-	newMutant("knows a directory by the beginning of its name", subGroup+"no call leaves the directory by .., an absolute name or a link",
+	newMutant("compares directories by prefix", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return prefixFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
-	newMutant("looks for links before it goes", subGroup+"a process that swaps directories for links leads no call out",
+	newMutant("checks for links before the call", subGroup+"a process that swaps directories for links leads no call out",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return rewritingFS{fs, dir, checkThenUse} })),
-	newMutant("looks outside for what leads out", subGroup+"no call leaves the directory by .., an absolute name or a link",
+	newMutant("reads denied files outside", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return fallbackFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
@@ -30,7 +30,7 @@ var subMutants = []mutant{
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return halfConfinedFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
-	newMutant("watches what is outside", subGroup+"no call leaves the directory by .., an absolute name or a link",
+	newMutant("watches outside", subGroup+"no call leaves the directory by .., an absolute name or a link",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS {
 			return unconfinedWatchFS{atoll.SubFiles(fs, dir), rewritingFS{fs, dir, allowAnyName}}
 		})),
@@ -46,7 +46,7 @@ var subMutants = []mutant{
 			_ = fs.Mkdir(context.Background(), dir, 0)
 			return atoll.SubFiles(fs, dir)
 		})),
-	newMutant("forgets what it was confined to", subGroup+"a nested directory is confined to both directories",
+	newMutant("forgets the outer directory", subGroup+"a nested directory is confined to both directories",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return innerOnlyFS{atoll.SubFiles(fs, dir), fs, dir} })),
 	newMutant("follows no absolute link", subGroup+"links that stay in the directory are followed, absolute ones too",
 		onMockConfined(func(fs atoll.FS, dir string) atoll.FS { return noAbsLinkFS{atoll.SubFiles(fs, dir)} })),
@@ -54,12 +54,13 @@ var subMutants = []mutant{
 
 const subGroup = "sub/"
 
-// onMockConfined opens mutants whose files confine themselves as sub says; nil is for
-// those that do not know how to.
+// onMockConfined returns a function that opens a mock whose files confine themselves with sub. If sub
+// is nil, they have no method Sub.
 func onMockConfined(sub func(fs atoll.FS, dir string) atoll.FS) func(*testing.T) atoll.Provider {
 	return onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox { return confiningSandbox{atoll.SandboxLayer{Sandbox: sb}, sub} })
 }
 
+// A confiningSandbox has a confinedFS.
 type confiningSandbox struct {
 	atoll.SandboxLayer
 	sub func(fs atoll.FS, dir string) atoll.FS
@@ -72,6 +73,7 @@ func (c confiningSandbox) Files() atoll.FS {
 	return confinedFS{atoll.Files(c.Sandbox), c.sub}
 }
 
+// A confinedFS implements Sub with a function.
 type confinedFS struct {
 	atoll.FS
 	sub func(fs atoll.FS, dir string) atoll.FS
@@ -79,20 +81,19 @@ type confinedFS struct {
 
 func (f confinedFS) Sub(dir string) atoll.FS { return f.sub(f.FS, dir) }
 
-// rewritingFS is an FS whose names go to another by way of a function, which says what
-// they are there.
+// A rewritingFS passes each name through a function before it calls fs.
 type rewritingFS struct {
 	fs      atoll.FS
 	dir     string
 	rewrite func(ctx context.Context, b rewritingFS, op, name string) (string, error)
 }
 
-// allowAnyName lets all names out.
+// allowAnyName allows all names.
 func allowAnyName(_ context.Context, b rewritingFS, _, name string) (string, error) {
 	return b.absName(name), nil
 }
 
-// absDir is the directory in full.
+// absDir returns the absolute path of the directory.
 func (b rewritingFS) absDir() string {
 	if path.IsAbs(b.dir) {
 		return path.Clean(b.dir)
@@ -100,6 +101,7 @@ func (b rewritingFS) absDir() string {
 	return path.Join("/work", b.dir)
 }
 
+// absName returns the absolute path of a name.
 func (b rewritingFS) absName(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -107,7 +109,7 @@ func (b rewritingFS) absName(name string) string {
 	return path.Join(b.absDir(), name)
 }
 
-// checkNameOnly lets no name out, and links wherever they lead.
+// checkNameOnly denies names that lead out, and ignores links.
 func checkNameOnly(_ context.Context, b rewritingFS, op, name string) (string, error) {
 	abs := b.absName(name)
 	if abs != b.absDir() && !strings.HasPrefix(abs, b.absDir()+"/") {
@@ -116,7 +118,7 @@ func checkNameOnly(_ context.Context, b rewritingFS, op, name string) (string, e
 	return abs, nil
 }
 
-// checkThenUse lets no link on the way, when it looks.
+// checkThenUse denies names with links on the way, but checks before the call uses the name.
 func checkThenUse(ctx context.Context, b rewritingFS, op, name string) (string, error) {
 	abs, err := checkNameOnly(ctx, b, op, name)
 	for at := abs; err == nil && at != b.absDir() && at != "/"; at = path.Dir(at) {
@@ -210,7 +212,7 @@ func (b rewritingFS) Watch(ctx context.Context, name string, recursive bool) ite
 	return b.fs.Watch(ctx, name, recursive)
 }
 
-// fallbackFS reads elsewhere what is denied.
+// A fallbackFS reads denied files without confinement.
 type fallbackFS struct {
 	atoll.FS
 	all rewritingFS
@@ -224,6 +226,7 @@ func (h fallbackFS) Read(ctx context.Context, name string, offset int64) (io.Rea
 	return r, info, err
 }
 
+// A halfConfinedFS checks only the first name of Rename.
 type halfConfinedFS struct {
 	atoll.FS
 	all rewritingFS
@@ -236,6 +239,7 @@ func (o halfConfinedFS) Rename(ctx context.Context, from, to string) error {
 	return o.all.Rename(ctx, from, to)
 }
 
+// An unconfinedWatchFS watches without confinement.
 type unconfinedWatchFS struct {
 	atoll.FS
 	all rewritingFS
@@ -245,7 +249,7 @@ func (w unconfinedWatchFS) Watch(ctx context.Context, name string, recursive boo
 	return w.all.Watch(ctx, name, recursive)
 }
 
-// prefixFS takes in-not for a part of in.
+// A prefixFS takes "in-not" for a directory below "in".
 type prefixFS struct {
 	atoll.FS
 	all rewritingFS
@@ -258,7 +262,7 @@ func (n prefixFS) Stat(ctx context.Context, name string) (atoll.FileInfo, error)
 	return n.FS.Stat(ctx, name)
 }
 
-// innerOnlyFS is confined to the last of its directories.
+// An innerOnlyFS confines a nested directory only to itself.
 type innerOnlyFS struct {
 	atoll.FS
 	all atoll.FS
@@ -272,7 +276,7 @@ func (l innerOnlyFS) Sub(dir string) atoll.FS {
 	return innerOnlyFS{atoll.SubFiles(l.all, dir), l.all, dir}
 }
 
-// noAbsLinkFS reads no absolute link.
+// A noAbsLinkFS refuses to read through absolute links.
 type noAbsLinkFS struct{ atoll.FS }
 
 func (l noAbsLinkFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {

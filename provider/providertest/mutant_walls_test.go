@@ -13,23 +13,23 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// wallMutants are mutants with holes in their walls. Where the hostile program would meet
-// nothing but this machine it does not act; then a script takes its place.
+// wallMutants have no isolation. A script takes the place of the hostile program where that would only
+// attack this machine.
 var wallMutants = []mutant{
-	newMutant("has no walls", "escape/no path leads to a file of the host", withoutWalls("")),
+	newMutant("has no isolation", "escape/no path leads to a file of the host", withoutIsolation("")),
 	newMutant("lets programs kill outside", "escape/signals and traces reach no process outside",
-		withoutWalls(`kill -9 $4; echo begun; exec sleep 1000`)),
+		withoutIsolation(`kill -9 $4; echo begun; exec sleep 1000`)),
 	newMutant("lets programs stop others outside", "escape/signals and traces reach no process outside",
-		withoutWalls(`kill -STOP $4; echo begun; exec sleep 1000`)),
-	newMutant("lets programs write outside", "escape/no path leads to a file of the host", withoutWalls(`echo x >>"$1"; echo done`)),
-	newMutant("lets programs make files outside", "escape/no path leads to a file of the host", withoutWalls(`>"${1%/*}/planted"; echo done`)),
-	newMutant("lets its neighbours suffer", "siege/a flood of unread output does not slow down other sandboxes", withoutWalls(`echo begun; exec sleep 1000`)),
-	newMutant("reads what links lead to", "escape/links that change during file calls do not lead to the host", withoutWalls(`echo begun; exec sleep 1000`)),
+		withoutIsolation(`kill -STOP $4; echo begun; exec sleep 1000`)),
+	newMutant("lets programs write outside", "escape/no path leads to a file of the host", withoutIsolation(`echo x >>"$1"; echo done`)),
+	newMutant("lets programs make files outside", "escape/no path leads to a file of the host", withoutIsolation(`>"${1%/*}/planted"; echo done`)),
+	newMutant("lets a program slow down other sandboxes", "siege/a flood of unread output does not slow down other sandboxes", withoutIsolation(`echo begun; exec sleep 1000`)),
+	newMutant("follows links to the host", "escape/links that change during file calls do not lead to the host", withoutIsolation(`echo begun; exec sleep 1000`)),
 }
 
-// withoutWalls opens sandboxes that are processes of this machine, and say that they
-// are more. The script takes the place of the hostile program, with its arguments.
-func withoutWalls(script string) func(*testing.T) atoll.Provider {
+// withoutIsolation returns a function that opens a provider of local processes that claims isolation. The
+// script takes the place of the hostile program, with its arguments.
+func withoutIsolation(script string) func(*testing.T) atoll.Provider {
 	claim := changeInfo(func(i *atoll.Info) { i.Isolation = atoll.IsolationKernel })
 	return onLocal(func(t *testing.T, p atoll.Provider) atoll.Provider {
 		a := &attackState{}
@@ -39,12 +39,13 @@ func withoutWalls(script string) func(*testing.T) atoll.Provider {
 	})
 }
 
-// An assault is what a script of withoutWalls is about.
+// An attackState holds the text of the secret that the program attacks.
 type attackState struct {
 	mu     sync.Mutex
-	secret string // "" until it has begun
+	secret string // "" until the attack has begun
 }
 
+// An attackedSandbox runs the script instead of the hostile program. During the attack it is slow.
 type attackedSandbox struct {
 	atoll.SandboxLayer
 	script string
@@ -70,7 +71,7 @@ func (s attackedSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Pr
 
 func (s attackedSandbox) Files() atoll.FS { return linkFollowingFS{atoll.Files(s.Sandbox), s.a} }
 
-// linkFollowingFS is an FS that finds the host's file where a link leads to it.
+// A linkFollowingFS returns the host's secret for every file called "secret".
 type linkFollowingFS struct {
 	atoll.FS
 	a *attackState

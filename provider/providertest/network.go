@@ -30,13 +30,13 @@ var networkPromises = []promise{
 		}
 	}},
 	{"without a network, no name resolves", []need{needNoNet}, func(t *testing.T, h *harness) {
-		name := knownName(t)
+		name := findKnownName(t)
 		if ips := h.resolveName(t, h.plainSandbox(t), name); len(ips) > 0 {
 			t.Errorf("%s resolves to %q", name, ips)
 		}
 	}},
 	{"with a network, names resolve", []need{needNet}, func(t *testing.T, h *harness) {
-		name := knownName(t)
+		name := findKnownName(t)
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		ips := h.resolveName(t, sb, name)
 		if len(ips) == 0 {
@@ -48,20 +48,20 @@ var networkPromises = []promise{
 			}
 		}
 	}},
-	{"with a network, the host cannot be reached either", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+	{"with a network, the host cannot be reached either", []need{needNet, needIsolation}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		for _, addr := range append(listenEverywhere(t), "169.254.169.254:80") {
 			h.checkUnreachable(t, sb, addr)
 		}
 	}},
-	{"with a network, allowed addresses can be reached, also of the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+	{"with a network, allowed addresses can be reached, also of the host", []need{needNet, needIsolation}, func(t *testing.T, h *harness) {
 		for _, addr := range listenOutside(t) {
 			sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
 			h.checkReachable(t, sb, addr)
 		}
 	}},
-	{"Stop does not wait for a server that does not read", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
-		addr := listenOutside(t)[0] // nobody accepts
+	{"Stop does not wait for a server that does not read", []need{needNet, needIsolation}, func(t *testing.T, h *harness) {
+		addr := listenOutside(t)[0] // no server accepts
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
 		_, scr := h.startReady(t, sb, scriptCommand("pour", addr.Addr().String(), int(addr.Port())))
 		if scr.showsWithin("none\n", 0) {
@@ -75,7 +75,7 @@ var networkPromises = []promise{
 		})
 		h.waitForState(t, sb, atoll.StateStopped)
 	}},
-	{"with an egress list, only addresses on it can be reached", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
+	{"with an egress list, only addresses on it can be reached", []need{needEgress, needIsolation}, func(t *testing.T, h *harness) {
 		other := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
 		for _, addr := range listenOutside(t) {
 			sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
@@ -88,7 +88,7 @@ var networkPromises = []promise{
 		port := h.startEchoServer(t, sb)
 		h.waitUntil(t, h.shortLimit(), func() error { return h.connectFromInside(t, sb, "127.0.0.1", port) })
 	}},
-	{"each sandbox has a loopback of its own", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"each sandbox has a loopback of its own", []need{needIsolation}, func(t *testing.T, h *harness) {
 		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		port := h.startEchoServer(t, a)
 		h.waitUntil(t, h.shortLimit(), func() error { return h.connectFromInside(t, a, "127.0.0.1", port) })
@@ -185,9 +185,9 @@ func outsideAddresses(t *testing.T) []string {
 	return out
 }
 
-// knownName returns a name that this machine's name servers resolve: the host of the Go module proxy,
+// findKnownName returns a name that this machine's name servers resolve: the host of the Go module proxy,
 // which was probably used to build this test.
-func knownName(t *testing.T) string {
+func findKnownName(t *testing.T) string {
 	t.Helper()
 	name := "proxy.golang.org"
 	first, _, _ := strings.Cut(os.Getenv("GOPROXY"), ",")

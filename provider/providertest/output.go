@@ -224,7 +224,7 @@ var outputPromises = []promise{
 		cmd := scriptCommand("zeros", size)
 		cmd.Stdout = w
 		p := h.startProcess(t, h.plainSandbox(t), cmd)
-		ctx, cancel := context.WithTimeout(h.newContext(t), 2*aMoment)
+		ctx, cancel := context.WithTimeout(h.newContext(t), 2*quietTime)
 		defer cancel()
 		_, err := p.Wait(ctx)
 		wantCtx(t, "Wait while the writer blocks", err, context.DeadlineExceeded)

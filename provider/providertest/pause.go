@@ -159,7 +159,7 @@ func waitUntilQuiet(t *testing.T, h *harness, scr *screen) {
 	t.Helper()
 	h.waitUntil(t, h.shortLimit(), func() error {
 		before := len(scr.readText())
-		time.Sleep(aMoment) // no event reports silence
+		time.Sleep(quietTime) // no event reports silence
 		if more := len(scr.readText()) - before; more > 0 {
 			return fmt.Errorf("%d more bytes were printed", more)
 		}

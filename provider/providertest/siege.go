@@ -15,22 +15,22 @@ import (
 // In these promises, a hostile program uses up all resources of its sandbox. Meanwhile another sandbox
 // must answer, and afterwards the attacked one can be removed with everything the program made.
 var siegePromises = []promise{
-	{"a fork bomb exhausts only its own sandbox", []need{needWalls, needProcs}, func(t *testing.T, h *harness) {
+	{"a fork bomb exhausts only its own sandbox", []need{needIsolation, needProcs}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Processes: 64}, func(in *attacker) { in.startAttack(t, "forks") })
 	}},
-	{"a program that repeatedly takes all memory exhausts only its own sandbox", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
+	{"a program that repeatedly takes all memory exhausts only its own sandbox", []need{needIsolation, needMemory}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
 			in.startAttack(t, "memory")
 			in.running = nil // the kernel may kill the program for lack of memory
 		})
 	}},
-	{"a program that fills every directory fills only its own sandbox's disk", []need{needWalls, needDisk}, func(t *testing.T, h *harness) {
+	{"a program that fills every directory fills only its own sandbox's disk", []need{needIsolation, needDisk}, func(t *testing.T, h *harness) {
 		const room, slack = 32 << 20, 16 << 20
 		h.attackResources(t, atoll.Resources{Disk: room}, func(in *attacker) {
 			in.checkAttackFails(t, "disk", strconv.Itoa(room+slack), "/var/tmp", "/tmp", "/root", "/run", "/opt", "/etc", "/")
 		})
 	}},
-	{"a program that fills file systems in memory exhausts only its own sandbox", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
+	{"a program that fills file systems in memory exhausts only its own sandbox", []need{needIsolation, needMemory}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Memory: 128 << 20}, func(in *attacker) {
 			res, err := atoll.Capture(h.newContext(t), in.sb, in.attackCommand("disk", strconv.Itoa(256<<20), "/dev/shm", "/dev", "/sys/fs/cgroup", "/run/lock"), 1<<10)
 			if err != nil {
@@ -40,16 +40,16 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"a flood of unread output does not slow down other sandboxes", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a flood of unread output does not slow down other sandboxes", []need{needIsolation}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			in.startAttack(t, "output")
 			h.startProcess(t, in.sb, in.attackCommand("output"))
 		})
 	}},
-	{"a program that opens all descriptors exhausts only its own sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a program that opens all descriptors exhausts only its own sandbox", []need{needIsolation}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) { in.startAttack(t, "handles") })
 	}},
-	{"a program that takes all file watches exhausts only its own sandbox", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
+	{"a program that takes all file watches exhausts only its own sandbox", []need{needIsolation, needFiles}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			in.startAttack(t, "watches")
 			sb := h.plainSandbox(t)
@@ -61,9 +61,9 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"connections that a server inside keeps open do not slow down other sandboxes", []need{needWalls, needDial}, func(t *testing.T, h *harness) {
+	{"connections that a server inside keeps open do not slow down other sandboxes", []need{needIsolation, needDial}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
-			port := freePort(t)
+			port := findFreePort(t)
 			in.startAttack(t, "silent", strconv.Itoa(port))
 			for i := range 200 {
 				c, err := atoll.Dial(h.newContext(t), in.sb, port)
@@ -77,7 +77,7 @@ var siegePromises = []promise{
 			}
 		})
 	}},
-	{"many connections out of a sandbox do not block calls to it", []need{needWalls, needNet}, func(t *testing.T, h *harness) {
+	{"many connections out of a sandbox do not block calls to it", []need{needIsolation, needNet}, func(t *testing.T, h *harness) {
 		to := listenOutside(t)[0] // no server accepts
 		open := atoll.Network{Mode: atoll.NetworkOn, Allow: []string{to.Addr().String()}}
 		neighbour := h.createSandbox(t, atoll.Spec{Network: open})
@@ -90,7 +90,7 @@ var siegePromises = []promise{
 			h.checkReachable(t, neighbour, listenOutside(t)[0])
 		})
 	}},
-	{"calls return although a program stops all others in the sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"calls return although a program stops all others in the sandbox", []need{needIsolation}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			in.startAttack(t, "stops")
 			for what, call := range map[string]func(context.Context) error{
@@ -99,14 +99,14 @@ var siegePromises = []promise{
 				"ReadFile":  func(ctx context.Context) error { _, err := atoll.ReadFile(ctx, in.sb, "hostile"); return err },
 			} {
 				runWithin(t, h.longLimit(), what, func() {
-					ctx, cancel := context.WithTimeout(h.newContext(t), aMoment)
+					ctx, cancel := context.WithTimeout(h.newContext(t), quietTime)
 					defer cancel()
 					t.Logf("%s: %v", what, call(ctx)) // it may fail, because the program that would answer is stopped
 				})
 			}
 		})
 	}},
-	{"directories deeper than any path can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"directories deeper than any path can be removed, and the sandbox with them", []need{needIsolation}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{}, func(in *attacker) {
 			const depth = 300 // 75 KiB; a path has at most 4 KiB
 			h.runForOutput(t, in.sb, programCommand("mkdir", "-p", "/work/api", "/work/left", "/tmp/left"))
@@ -169,7 +169,7 @@ func (h *harness) attackSandbox(t *testing.T, spec atoll.Spec, attack func(in *a
 func (h *harness) measureLatency(t *testing.T, sb atoll.Sandbox) time.Duration {
 	t.Helper()
 	var all []time.Duration
-	for i, start := 0, time.Now(); i < 11 && (i < 3 || time.Since(start) < aMoment*10); i++ {
+	for i, start := 0, time.Now(); i < 11 && (i < 3 || time.Since(start) < quietTime*10); i++ {
 		begun := time.Now()
 		if got := h.runForOutput(t, sb, programCommand("echo", strconv.Itoa(i))); got != strconv.Itoa(i) {
 			t.Errorf("echo %d printed %q", i, got)

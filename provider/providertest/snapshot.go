@@ -12,7 +12,7 @@ import (
 )
 
 var snapshotPromises = []promise{
-	{"a snapshot holds the files of its moment, and many sandboxes can start from it", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
+	{"a snapshot holds the files of its moment, and many sandboxes can start from it", []need{needSnapshot, needIsolation}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Name: "original", Env: []string{"A=b"}})
 		if h.runForCode(t, sb, scriptCommand("store", "/atoll-snap", "before")) != 0 {
 			t.Fatal("the process could not write")

@@ -57,9 +57,9 @@ func (s *stepFailer) runArmed(t *testing.T, what string, n int, f func() error) 
 	return err
 }
 
-// eachStep runs the scenario repeatedly, each time with a new provider, and fails its first step, then
+// failEachStep runs the scenario repeatedly, each time with a new provider, and fails its first step, then
 // its second and so on, until no step fails.
-func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, s *stepFailer, n int)) {
+func failEachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, s *stepFailer, n int)) {
 	const enough = 100
 	if err := h.p.Close(); err != nil { // no provider may run during the checks for leaks
 		t.Errorf("Close: %v", err)
@@ -89,14 +89,14 @@ func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, 
 
 var stepPromises = []promise{
 	{"whichever step of a creation fails, nothing is left", []need{needSteps}, func(t *testing.T, h *harness) {
-		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
+		failEachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
 			spec := h.demandingSpec()
 			h.checkFailedCreate(t, s, n, spec)
 			h.runForOutput(t, h.createSandbox(t, spec), programCommand("echo", "works"))
 		})
 	}},
 	{"whichever step of a creation fails, a retained data volume stays", []need{needSteps, needVolumes, needFiles}, func(t *testing.T, h *harness) {
-		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
+		failEachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
 			first := h.createSandbox(t, atoll.Spec{Name: "laden"})
 			h.writeFile(t, first, "kept", "kept")
 			if err := first.Remove(h.newContext(t)); err != nil {
@@ -109,7 +109,7 @@ var stepPromises = []promise{
 		})
 	}},
 	{"whichever step of a start fails, the sandbox keeps its files and can be started again", []need{needSteps, needRestart}, func(t *testing.T, h *harness) {
-		eachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
+		failEachStep(t, h, func(t *testing.T, h *harness, s *stepFailer, n int) {
 			sb := h.createSandbox(t, h.demandingSpec())
 			h.waitForOutput(t, sb, "ready\n")
 			var files []string

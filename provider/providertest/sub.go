@@ -15,12 +15,12 @@ import (
 )
 
 var subPromises = []promise{
-	{"names are relative to the directory, and paths are absolute", []need{needFiles}, subNames},
-	{"each call looks up the directory, follows links to it, and never makes, moves or removes it", []need{needFiles}, subFound},
-	{"no call leaves the directory by .., an absolute name or a link", []need{needFiles}, subEscapes},
-	{"links that stay in the directory are followed, absolute ones too", []need{needFiles}, subLinks},
-	{"a nested directory is confined to both directories", []need{needFiles}, subNested},
-	{"a mount below the directory belongs to it", []need{needFiles, needVolumes}, subMounts},
+	{"names are relative to the directory, and paths are absolute", []need{needFiles}, checkSubNames},
+	{"each call looks up the directory, follows links to it, and never makes, moves or removes it", []need{needFiles}, checkSubLookup},
+	{"no call leaves the directory by .., an absolute name or a link", []need{needFiles}, checkSubEscapes},
+	{"links that stay in the directory are followed, absolute ones too", []need{needFiles}, checkSubLinks},
+	{"a nested directory is confined to both directories", []need{needFiles}, checkSubNested},
+	{"a mount below the directory belongs to it", []need{needFiles, needVolumes}, checkSubMounts},
 	{"the work directory of a stopped sandbox is confined too", []need{needFiles, needVolumes}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p := h.newConfinedDir(t, sb, "/work")
@@ -256,7 +256,7 @@ func (h *harness) baseDirs() []string {
 	return slices.Compact([]string{"/work", path.Dir(h.rootFile("x"))})
 }
 
-func subEscapes(t *testing.T, h *harness) {
+func checkSubEscapes(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
 		h.newConfinedDir(t, sb, base).checkDenied(t, h)
@@ -273,7 +273,7 @@ func subEscapes(t *testing.T, h *harness) {
 	p.checkUntouched(t, h)
 }
 
-func subNames(t *testing.T, h *harness) {
+func checkSubNames(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
 		at := func(name string) string { return path.Join(base, "tree/in", name) }
@@ -330,7 +330,7 @@ func subNames(t *testing.T, h *harness) {
 	wantKind(t, "Stat outside of the work directory", err, atoll.ErrDenied)
 }
 
-func subFound(t *testing.T, h *harness) {
+func checkSubLookup(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
 		all := atoll.Files(sb)
@@ -377,7 +377,7 @@ func subFound(t *testing.T, h *harness) {
 	}
 }
 
-func subLinks(t *testing.T, h *harness) {
+func checkSubLinks(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
 		in := base + "/home/in"
@@ -429,7 +429,7 @@ func subLinks(t *testing.T, h *harness) {
 	}
 }
 
-func subNested(t *testing.T, h *harness) {
+func checkSubNested(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
 		p := h.newConfinedDir(t, sb, base)
@@ -460,7 +460,7 @@ func subNested(t *testing.T, h *harness) {
 	}
 }
 
-func subMounts(t *testing.T, h *harness) {
+func checkSubMounts(t *testing.T, h *harness) {
 	h.volumes = append(h.volumes, "extra")
 	sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "extra", Target: "/work/in/deep/mount"}}})
 	check := func(when string) {

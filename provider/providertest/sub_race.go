@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// raceTime is how long processes try to lead calls out of each directory.
+// raceTime is the time for which processes try to lead calls out of each directory.
 const raceTime = 3 * time.Second
 
 // raceLinks makes calls that are confined to a directory while processes swap directories below it for
@@ -142,7 +142,7 @@ func (r *linkRace) callAll(t *testing.T, h *harness, way string) {
 	for what, err := range map[string]error{
 		"Mkdir":     r.in.Mkdir(ctx, sub+"/dir", 0o700),
 		"Rename to": r.renameTo(ctx, sub+"/own"),
-		"ReadTar": r.in.ReadTar(ctx, sub, tarOf(t, tar.Header{Name: "packed", Typeflag: tar.TypeReg, Mode: 0o600},
+		"ReadTar": r.in.ReadTar(ctx, sub, packEntries(t, tar.Header{Name: "packed", Typeflag: tar.TypeReg, Mode: 0o600},
 			tar.Header{Name: ".", Typeflag: tar.TypeDir, Mode: 0o700}, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"})),
 		"NoClobber": r.plantFile(ctx, sub+"/once", atoll.WriteOptions{NoClobber: true}),
 		"Write":     r.plantFile(ctx, sub+"/new", atoll.WriteOptions{Mode: 0o600}),

@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// aMoment is the time that the suite watches for something that must not happen.
-const aMoment = 200 * time.Millisecond
+// quietTime is the time that the suite watches for something that must not happen.
+const quietTime = 200 * time.Millisecond
 
 var timePromises = []promise{
 	{"the context of Exec bounds the start, not the process", nil, func(t *testing.T, h *harness) {
@@ -42,7 +42,7 @@ var timePromises = []promise{
 	{"Wait with an ended context returns and leaves the process running", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, _ := h.startReady(t, sb, scriptCommand("ready"))
-		ctx, cancel := context.WithTimeout(h.newContext(t), aMoment)
+		ctx, cancel := context.WithTimeout(h.newContext(t), quietTime)
 		defer cancel()
 		runWithin(t, h.shortLimit(), "Wait with an ended context", func() {
 			_, err := p.Wait(ctx)
@@ -107,13 +107,13 @@ var timePromises = []promise{
 	}},
 	{"Timeout kills with code 124", nil, func(t *testing.T, h *harness) {
 		cmd := scriptCommand("deaf")
-		cmd.Timeout = atoll.Duration(aMoment)
+		cmd.Timeout = atoll.Duration(quietTime)
 		begin := time.Now()
 		exit := h.waitExit(t, h.startProcess(t, h.plainSandbox(t), cmd))
 		if exit.Code != atoll.ExitTimedOut || !exit.TimedOut {
 			t.Errorf("exit is %+v, want code 124 and TimedOut", exit)
 		}
-		if took := time.Since(begin); took < aMoment || took > h.shortLimit() {
+		if took := time.Since(begin); took < quietTime || took > h.shortLimit() {
 			t.Errorf("the process took %v", took)
 		}
 	}},
@@ -127,7 +127,7 @@ var timePromises = []promise{
 	{"Timeout applies when nobody waits", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cmd := scriptCommand("ready")
-		cmd.Timeout = atoll.Duration(aMoment)
+		cmd.Timeout = atoll.Duration(quietTime)
 		p := h.startProcess(t, sb, cmd)
 		h.waitUntil(t, h.shortLimit(), func() error {
 			err := p.Signal(h.newContext(t), atoll.SIGCONT)

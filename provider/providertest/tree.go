@@ -103,7 +103,7 @@ var treePromises = []promise{
 		h.waitUntilDead(t, other, family.readText())
 		h.waitUntilDead(t, other, orphan.readText())
 	}},
-	{"orphans are reaped", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"orphans are reaped", []need{needIsolation}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, scr := h.startReady(t, sb, scriptCommand("family"))
 		if err := p.Signal(h.newContext(t), atoll.SIGKILL); err != nil {

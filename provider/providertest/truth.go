@@ -133,7 +133,7 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 			t.Errorf("RemoveSnapshot: %v", err)
 		}
 	}
-	p, err := sb.Exec(ctx, onTTY(scriptCommand("ready")))
+	p, err := sb.Exec(ctx, addTTY(scriptCommand("ready")))
 	checkCap(t, "Exec with a terminal", caps.TTY, err)
 	if err == nil {
 		if err := atoll.Resize(ctx, p, atoll.Size{Rows: 5, Cols: 5}); err != nil {

@@ -12,7 +12,7 @@ import (
 var ttyPromises = []promise{
 	{"the terminal of a command has the requested size", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
-		if code := h.runForCode(t, sb, onTTY(scriptCommand("istty"))); code != 0 {
+		if code := h.runForCode(t, sb, addTTY(scriptCommand("istty"))); code != 0 {
 			t.Errorf("stdin, stdout and stderr are not all terminals: exit %d", code)
 		}
 		cmd := programCommand("stty", "size")
@@ -53,7 +53,7 @@ var ttyPromises = []promise{
 		scr.waitForText(t, h, "hello\r\nhello\r\n")
 	}},
 	{"a terminal has no stderr of its own", []need{needTTY}, func(t *testing.T, h *harness) {
-		res := h.runCommand(t, h.plainSandbox(t), onTTY(scriptCommand("both", "out", "err")))
+		res := h.runCommand(t, h.plainSandbox(t), addTTY(scriptCommand("both", "out", "err")))
 		if string(res.Stdout) != "out\r\nerr\r\n" || len(res.Stderr) != 0 {
 			t.Errorf("stdout %q, stderr %q", res.Stdout, res.Stderr)
 		}
@@ -90,7 +90,7 @@ var ttyPromises = []promise{
 		io.WriteString(w, "line\r")
 		w.Close()
 		scr.waitForText(t, h, "line\r\nline\r\n")
-		wait, cancel := context.WithTimeout(h.newContext(t), aMoment)
+		wait, cancel := context.WithTimeout(h.newContext(t), quietTime)
 		defer cancel()
 		if exit, err := p.Wait(wait); err == nil {
 			t.Fatalf("the process ended with %+v when its client stopped typing", exit)
@@ -115,7 +115,7 @@ var ttyPromises = []promise{
 	{"the last output on a terminal is not lost", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		for i := range 10 {
-			res := h.runCommand(t, sb, onTTY(scriptCommand("lines", 2000)))
+			res := h.runCommand(t, sb, addTTY(scriptCommand("lines", 2000)))
 			if n := strings.Count(string(res.Stdout), "\r\n"); n != 2000 || !strings.HasSuffix(string(res.Stdout), "\r\n2000\r\n") {
 				t.Fatalf("run %d: %d lines of 2000 arrived", i, n)
 			}
@@ -132,7 +132,7 @@ var ttyPromises = []promise{
 	}},
 	{"a terminal without arguments is one process, whose arguments name the shell", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.ownSandbox(t)
-		p := h.startProcess(t, sb, onTTY(&atoll.Command{}))
+		p := h.startProcess(t, sb, addTTY(&atoll.Command{}))
 		all, err := atoll.Processes(h.newContext(t), sb)
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
 			t.Skip("the provider lists no processes")
@@ -155,13 +155,13 @@ var ttyPromises = []promise{
 	}},
 	{"SIGKILL to the shell of a terminal ends its jobs", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
-		p, scr := h.startReady(t, sb, onTTY(scriptCommand("family")))
+		p, scr := h.startReady(t, sb, addTTY(scriptCommand("family")))
 		h.killProcess(t, p)
 		h.waitUntilDead(t, sb, scr.readText())
 	}},
 	{"SIGHUP to the process of a terminal ends its foreground jobs", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
-		p, scr := h.startReady(t, sb, onTTY(scriptCommand("family")))
+		p, scr := h.startReady(t, sb, addTTY(scriptCommand("family")))
 		if err := p.Signal(h.newContext(t), atoll.SIGHUP); err != nil {
 			t.Fatalf("Signal: %v", err)
 		}
@@ -193,14 +193,14 @@ var ttyPromises = []promise{
 		if h.p.Info().Caps.TTY {
 			t.Skip("the provider has cap tty")
 		}
-		_, err := h.plainSandbox(t).Exec(h.newContext(t), onTTY(programCommand("true")))
+		_, err := h.plainSandbox(t).Exec(h.newContext(t), addTTY(programCommand("true")))
 		wantKind(t, "Exec", err, atoll.ErrUnsupported)
 		h.wantRefused(t, atoll.Spec{Cmd: scriptArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}, atoll.ErrUnsupported)
 	}},
 }
 
-// onTTY gives the command a terminal and returns it.
-func onTTY(cmd *atoll.Command) *atoll.Command {
+// addTTY gives the command a terminal and returns it.
+func addTTY(cmd *atoll.Command) *atoll.Command {
 	cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
 	return cmd
 }
@@ -211,7 +211,7 @@ func (h *harness) startOnTerminal(t *testing.T, sb atoll.Sandbox, cmd *atoll.Com
 	t.Helper()
 	r, w := newPipe(t)
 	scr := newScreen()
-	cmd = onTTY(cmd)
+	cmd = addTTY(cmd)
 	cmd.Stdin, cmd.Stdout = r, scr
 	return h.startProcess(t, sb, cmd), w, scr
 }

@@ -272,7 +272,7 @@ var volumePromises = []promise{
 			t.Errorf("after Remove the file holds %q, %v", b, err)
 		}
 	}},
-	{"a bind mount may be a file, at any path", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+	{"a bind mount may be a file, at any path", []need{needBind, needIsolation}, func(t *testing.T, h *harness) {
 		dir := h.newBindDir(t)
 		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{
 			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/opt/place/file", ReadOnly: true},
@@ -287,7 +287,7 @@ var volumePromises = []promise{
 			}
 		}
 	}},
-	{"Create refuses to mount a file on a directory, or a directory on a file", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+	{"Create refuses to mount a file on a directory, or a directory on a file", []need{needBind, needIsolation}, func(t *testing.T, h *harness) {
 		dir := h.newBindDir(t)
 		file := filepath.Join(dir, "given")
 		for _, tt := range []struct{ source, target string }{
@@ -300,7 +300,7 @@ var volumePromises = []promise{
 			h.wantRefused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: tt.source, Target: tt.target}}}, atoll.ErrInvalid)
 		}
 	}},
-	{"a read-only mount cannot be written to", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+	{"a read-only mount cannot be written to", []need{needBind, needIsolation}, func(t *testing.T, h *harness) {
 		dir := h.newBindDir(t)
 		sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/data", ReadOnly: true}}})
 		for _, name := range []string{"/data/given", "/data/new"} {

@@ -14,7 +14,7 @@ import (
 )
 
 var wallPromises = []promise{
-	{"a sandbox sees no file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox sees no file of the host", []need{needIsolation}, func(t *testing.T, h *harness) {
 		secret := h.newSecret(t)
 		sb := h.plainSandbox(t)
 		up := strings.Repeat("../", 20)
@@ -27,7 +27,7 @@ var wallPromises = []promise{
 		h.runCommand(t, sb, scriptCommand("store", secret.dir+"/new", "planted"))
 		secret.checkUntouched(t)
 	}},
-	{"a sandbox sees no file of another sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox sees no file of another sandbox", []need{needIsolation}, func(t *testing.T, h *harness) {
 		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		for _, name := range []string{"/work/note", "/tmp/atoll-note"} {
 			if h.runForCode(t, a, scriptCommand("store", name, "of a")) != 0 {
@@ -38,7 +38,7 @@ var wallPromises = []promise{
 			}
 		}
 	}},
-	{"writes to the root file system stay inside", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"writes to the root file system stay inside", []need{needIsolation}, func(t *testing.T, h *harness) {
 		name := "/usr/atoll-" + atoll.NewID()
 		h.runForCode(t, h.plainSandbox(t), scriptCommand("store", name, "x")) // it may fail
 		if _, err := os.Stat(name); err == nil {
@@ -46,7 +46,7 @@ var wallPromises = []promise{
 			t.Errorf("%s was made on the host", name)
 		}
 	}},
-	{"a sandbox can neither see nor signal a process of the host", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox can neither see nor signal a process of the host", []need{needIsolation}, func(t *testing.T, h *harness) {
 		victim := exec.Command("sleep", "1000")
 		if err := victim.Start(); err != nil {
 			t.Fatal(err)
@@ -72,10 +72,10 @@ var wallPromises = []promise{
 		case err := <-ended:
 			ended <- err
 			t.Errorf("a process of the host was ended from inside: %v", err)
-		case <-time.After(aMoment): // no event reports that nothing happened
+		case <-time.After(quietTime): // no event reports that nothing happened
 		}
 	}},
-	{"a sandbox sees only its own processes", []need{needWalls}, func(t *testing.T, h *harness) {
+	{"a sandbox sees only its own processes", []need{needIsolation}, func(t *testing.T, h *harness) {
 		a, b := h.plainSandbox(t), h.plainSandbox(t)
 		_, scr := h.startReady(t, a, scriptCommand("family"))
 		pid := strings.TrimSpace(scr.readText())

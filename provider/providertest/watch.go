@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var errStill = errors.New("the sandbox still exists")
+var errExists = errors.New("the sandbox still exists")
 
 var watchPromises = []promise{
 	{"Watch replays every sandbox, then yields synced, then changes", nil, func(t *testing.T, h *harness) {
@@ -31,7 +31,7 @@ var watchPromises = []promise{
 			t.Errorf("%d sandboxes were replayed, want 2", len(seen))
 		}
 		for _, sb := range []atoll.Sandbox{a, b} {
-			sameStatus(t, "the replay", seen[sb.ID()], h.getStatus(t, sb))
+			checkSameStatus(t, "the replay", seen[sb.ID()], h.getStatus(t, sb))
 		}
 		c := h.createSandbox(t, atoll.Spec{Name: "new"})
 		w.waitForState(t, h, c.ID(), atoll.StateRunning)

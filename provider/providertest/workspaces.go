@@ -93,7 +93,7 @@ var workspacePromises = []promise{
 }
 
 // needsRepo are the needs of promises that clone the repository.
-var needsRepo = []need{needSpaces, needFiles, needVolumes, needRestart, needRepo}
+var needsRepo = []need{needWorkspaces, needFiles, needVolumes, needRestart, needRepo}
 
 // addWorkspace adds a workspace of the repository.
 func (h *harness) addWorkspace(t *testing.T, project, name string) workspace.Workspace {
