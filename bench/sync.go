@@ -312,6 +312,7 @@ func (p *syncPeer) useNewBucket() error {
 	return os.Mkdir(filepath.Join(p.s.data, p.bucket), 0o755) // a bucket of this server is a directory
 }
 
+// bucketName returns the name of the program's n-th bucket.
 func (p *syncPeer) bucketName(n int) string {
 	return fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n)
 }
@@ -326,6 +327,7 @@ func (p *syncPeer) changeFile() error {
 // pullDir returns the directory for pulls.
 func (p *syncPeer) pullDir() string { return p.pullDirName(p.n) }
 
+// pullDirName returns the path of the program's n-th directory for pulls.
 func (p *syncPeer) pullDirName(n int) string {
 	return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n))
 }

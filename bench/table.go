@@ -27,6 +27,7 @@ type comparison struct {
 	goals []goal
 }
 
+// A row holds the times of one method.
 type row struct {
 	name  string
 	times sample

@@ -297,6 +297,7 @@ type screen struct {
 	changed chan struct{} // closed and replaced when buf grows
 }
 
+// newScreen returns an empty screen.
 func newScreen() *screen { return &screen{changed: make(chan struct{})} }
 
 func (s *screen) Write(p []byte) (int, error) {

@@ -12,6 +12,7 @@ import (
 // An Option configures Run, Bench, FuzzModel, EachFault or CheckLeaks.
 type Option func(*config)
 
+// A config holds the options.
 type config struct {
 	slow     float64
 	image    string
@@ -36,6 +37,7 @@ type config struct {
 	steps     func(t *testing.T, step func(name string) error) atoll.Provider
 }
 
+// newConfig returns the config of the options.
 func newConfig(opts []Option) *config {
 	c := &config{slow: 2, count: 20, except: map[string]string{}, without: map[string]string{}, beside: map[string]int{}}
 	for _, opt := range opts {
@@ -120,6 +122,7 @@ func Source(file, text string, unplug func(t *testing.T)) Option {
 	return func(c *config) { c.source = &source{file, text, unplug} }
 }
 
+// A source describes the image of option Source.
 type source struct {
 	file, text string
 	unplug     func(t *testing.T)
@@ -137,6 +140,7 @@ func Network(name string, dial func(ctx context.Context, address string) (net.Co
 	return func(c *config) { c.network = &backendNetwork{name, dial} }
 }
 
+// A backendNetwork is the network of option Network.
 type backendNetwork struct {
 	name string
 	dial func(ctx context.Context, address string) (net.Conn, error)
@@ -148,6 +152,7 @@ func Repository(source, file, text string) Option {
 	return func(c *config) { c.repo = &repository{source, file, text} }
 }
 
+// A repository is the git repository of option Repository.
 type repository struct{ source, file, text string }
 
 // Elsewhere tells the suite how to have another process create a sandbox. start returns a command that

@@ -256,6 +256,8 @@ func (h *harness) baseDirs() []string {
 	return slices.Compact([]string{"/work", path.Dir(h.rootFile("x"))})
 }
 
+// checkSubEscapes checks that no call leaves the directory. Links that lead out can still be renamed
+// and removed.
 func checkSubEscapes(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
@@ -330,6 +332,7 @@ func checkSubNames(t *testing.T, h *harness) {
 	wantKind(t, "Stat outside of the work directory", err, atoll.ErrDenied)
 }
 
+// checkSubLookup checks calls before the directory exists, and after a link has replaced it.
 func checkSubLookup(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
@@ -377,6 +380,7 @@ func checkSubLookup(t *testing.T, h *harness) {
 	}
 }
 
+// checkSubLinks checks that calls follow links that stay in the directory.
 func checkSubLinks(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
@@ -429,6 +433,7 @@ func checkSubLinks(t *testing.T, h *harness) {
 	}
 }
 
+// checkSubNested checks a confined directory within a confined directory.
 func checkSubNested(t *testing.T, h *harness) {
 	sb := h.plainSandbox(t)
 	for _, base := range h.baseDirs() {
@@ -460,6 +465,7 @@ func checkSubNested(t *testing.T, h *harness) {
 	}
 }
 
+// checkSubMounts checks a volume below the directory, of a running and of a stopped sandbox.
 func checkSubMounts(t *testing.T, h *harness) {
 	h.volumes = append(h.volumes, "extra")
 	sb := h.createSandbox(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "extra", Target: "/work/in/deep/mount"}}})

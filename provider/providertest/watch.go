@@ -143,7 +143,7 @@ var watchPromises = []promise{
 			done <- last
 		}()
 		<-synced
-		runWithin(t, h.longLimit(), "200 creates and removes beside a reader that sleeps", func() {
+		runWithin(t, h.longLimit(), "200 creates and removes while a reader sleeps", func() {
 			for i := range 200 {
 				spec := atoll.Spec{NoStart: true}
 				if i == 199 {
