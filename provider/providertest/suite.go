@@ -182,7 +182,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	}
 	for _, name := range wirePromises {
 		if !known[name] {
-			t.Errorf("wire has %q: no such subtest", name)
+			t.Errorf("wirePromises has %q: no such subtest", name)
 		}
 	}
 	for _, name := range cfg.wire {
