@@ -33,35 +33,35 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if err := p.refuse(spec); err != nil {
+	if err := p.checkSupport(spec); err != nil {
 		return nil, err
 	}
 	if err := volume.Mountable(spec); err != nil {
 		return nil, err
 	}
-	for _, what := range []string{spec.ID, nameLock(spec)} {
-		lock, err := p.lock(ctx, "create", what)
+	for _, what := range []string{spec.ID, nameLockKey(spec)} {
+		lock, err := p.acquireLock(ctx, "create", what)
 		if err != nil {
 			return nil, err
 		}
 		defer lock.Release()
 	}
 	c := &creation{p: p, spec: spec, plain: p.opts.Plain}
-	if err := c.run(ctx); err != nil {
-		c.undo()
-		return nil, p.failed(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
+	if err := c.runSteps(ctx); err != nil {
+		c.undoSteps()
+		return nil, p.wrapError(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
 	}
-	p.events.look(ctx, spec.ID)
+	p.events.publishOwnChange(ctx, spec.ID)
 	p.sweeper.Rouse() // its time may be limited
 	return &sandbox{p, spec.ID}, nil
 }
 
-// nameLock is the lock that goes with a name, so that there are not two who find
+// nameLockKey is the lock that goes with a name, so that there are not two who find
 // it free.
-func nameLock(spec *atoll.Spec) string { return "name-" + spec.Project + "." + spec.Name }
+func nameLockKey(spec *atoll.Spec) string { return "name-" + spec.Project + "." + spec.Name }
 
-// refuse says what of the spec cannot be had.
-func (p *Provider) refuse(spec *atoll.Spec) error {
+// checkSupport says what of the spec cannot be had.
+func (p *Provider) checkSupport(spec *atoll.Spec) error {
 	caps := p.Info().Caps
 	for _, wish := range []struct {
 		asked bool
@@ -88,50 +88,50 @@ type creation struct {
 	p    *Provider
 	spec *atoll.Spec
 
-	image     *image
-	container string
-	volumes   []string     // that were not there before
-	shared    *fsutil.Lock // of the project's volumes, until the container has them
-	plain     bool
+	image       *image
+	container   string
+	volumes     []string     // that were not there before
+	volumesLock *fsutil.Lock // of the project's volumes, until the container has them
+	plain       bool
 }
 
-func (c *creation) run(ctx context.Context) error {
+func (c *creation) runSteps(ctx context.Context) error {
 	return steps.Take(ctx, c.p.opts.step,
-		steps.Step{Name: "vacancy", Do: c.vacant},
-		steps.Step{Name: "name", Do: c.free},
-		steps.Step{Name: "network", Do: c.network},
-		steps.Step{Name: "image", Do: c.fetch},
-		steps.Step{Name: "data volume", Do: c.makeData},
-		steps.Step{Name: "volumes", Do: c.makeVolumes},
-		steps.Step{Name: "container", Do: c.make},
-		steps.Step{Name: "furniture", Do: c.furnish},
-		steps.Step{Name: "start", Do: c.start},
+		steps.Step{Name: "vacancy", Do: c.clearAbandoned},
+		steps.Step{Name: "name", Do: c.checkName},
+		steps.Step{Name: "network", Do: c.prepareNetwork},
+		steps.Step{Name: "image", Do: c.fetchImage},
+		steps.Step{Name: "data volume", Do: c.createDataVolume},
+		steps.Step{Name: "volumes", Do: c.createVolumes},
+		steps.Step{Name: "container", Do: c.createContainer},
+		steps.Step{Name: "furniture", Do: c.prepareContainer},
+		steps.Step{Name: "start", Do: c.startSandbox},
 	)
 }
 
-// settled calls do with a ctx that lasts: the engine goes on with what it was told
+// runToEnd calls do with a ctx that lasts: the engine goes on with what it was told
 // to make when its client breaks off, and then nobody would know of it.
-func settled(ctx context.Context, do func(context.Context) error) error {
-	return steps.Settle(ctx, dropTime, do)
+func runToEnd(ctx context.Context, do func(context.Context) error) error {
+	return steps.Settle(ctx, cleanupTimeout, do)
 }
 
-// undo takes back what has been made, last things first.
-func (c *creation) undo() {
+// undoSteps takes back what has been made, last things first.
+func (c *creation) undoSteps() {
 	if c.container != "" {
 		c.p.visits.Leave(c.spec.ID)
-		c.p.drop(c.container)
+		c.p.dropContainer(c.container)
 	}
 	if len(c.volumes) == 0 {
-		c.unshare()
+		c.unlockVolumes()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	if err := c.share(ctx); err != nil {
+	if err := c.lockVolumes(ctx); err != nil {
 		c.p.log.Error("create: undo", "volumes", c.volumes, "err", err)
 		return
 	}
-	defer c.unshare()
+	defer c.unlockVolumes()
 	for i := len(c.volumes) - 1; i >= 0; i-- {
 		_, err := c.p.engine.VolumeRemove(ctx, c.volumes[i], client.VolumeRemoveOptions{})
 		if err != nil && !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) { // another sandbox may use it by now
@@ -140,12 +140,12 @@ func (c *creation) undo() {
 	}
 }
 
-// vacant fails if there is a sandbox with this id. What was left of one that was
+// clearAbandoned fails if there is a sandbox with this id. What was left of one that was
 // never finished is removed: nobody else has the lock.
-func (c *creation) vacant(ctx context.Context) error {
-	r, err := c.p.inspect(ctx, "create", c.spec.ID)
+func (c *creation) clearAbandoned(ctx context.Context) error {
+	r, err := c.p.findRecord(ctx, "create", c.spec.ID)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return c.p.unmark(ctx, c.spec.ID)
+		return c.p.clearMarkers(ctx, c.spec.ID)
 	}
 	if err != nil {
 		return err
@@ -153,12 +153,12 @@ func (c *creation) vacant(ctx context.Context) error {
 	if r.State != atoll.StateCreating {
 		return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
 	}
-	c.p.drop(r.container)
-	return c.p.unmark(ctx, c.spec.ID)
+	c.p.dropContainer(r.container)
+	return c.p.clearMarkers(ctx, c.spec.ID)
 }
 
-// free fails if another sandbox has the name.
-func (c *creation) free(ctx context.Context) error {
+// checkName fails if another sandbox has the name.
+func (c *creation) checkName(ctx context.Context) error {
 	if c.spec.Name == "" {
 		return nil
 	}
@@ -172,39 +172,39 @@ func (c *creation) free(ctx context.Context) error {
 	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", owner)
 }
 
-func (c *creation) fetch(ctx context.Context) (err error) {
-	c.image, err = c.p.image(ctx, cmp.Or(c.spec.Image, c.p.opts.Image), nil)
+func (c *creation) fetchImage(ctx context.Context) (err error) {
+	c.image, err = c.p.ensureImage(ctx, cmp.Or(c.spec.Image, c.p.opts.Image), nil)
 	return err
 }
 
-func (c *creation) makeData(ctx context.Context) error {
-	return c.volume(ctx, c.p.names.data(c.spec.ID), map[string]string{labelSession: c.spec.ID})
+func (c *creation) createDataVolume(ctx context.Context) error {
+	return c.createVolume(ctx, c.p.names.dataVolumeName(c.spec.ID), map[string]string{labelSession: c.spec.ID})
 }
 
-// share keeps others from removing volumes of the project, and from mounting
+// lockVolumes keeps others from removing volumes of the project, and from mounting
 // those that a failed creation takes back. A sandbox that shares none needs no lock.
-func (c *creation) share(ctx context.Context) (err error) {
+func (c *creation) lockVolumes(ctx context.Context) (err error) {
 	volumes := c.spec.Cache || slices.ContainsFunc(c.spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountVolume })
-	if volumes && c.shared == nil {
-		c.shared, err = c.p.lock(ctx, "create", volumesLock(c.spec.Project))
+	if volumes && c.volumesLock == nil {
+		c.volumesLock, err = c.p.acquireLock(ctx, "create", volumesLockKey(c.spec.Project))
 	}
 	return err
 }
 
-func (c *creation) unshare() {
-	c.shared.Release()
-	c.shared = nil
+func (c *creation) unlockVolumes() {
+	c.volumesLock.Release()
+	c.volumesLock = nil
 }
 
-// volumesLock is the lock that goes with the volumes of a project.
-func volumesLock(project string) string { return "volumes-" + project }
+// volumesLockKey is the lock that goes with the volumes of a project.
+func volumesLockKey(project string) string { return "volumes-" + project }
 
-func (c *creation) makeVolumes(ctx context.Context) error {
-	if err := c.share(ctx); err != nil {
+func (c *creation) createVolumes(ctx context.Context) error {
+	if err := c.lockVolumes(ctx); err != nil {
 		return err
 	}
 	if c.spec.Cache {
-		if err := c.volume(ctx, c.p.names.cache(c.spec.Project), map[string]string{labelVolume: atoll.CacheVolume}); err != nil {
+		if err := c.createVolume(ctx, c.p.names.cacheVolumeName(c.spec.Project), map[string]string{labelVolume: atoll.CacheVolume}); err != nil {
 			return err
 		}
 	}
@@ -212,15 +212,15 @@ func (c *creation) makeVolumes(ctx context.Context) error {
 		if m.Type != atoll.MountVolume {
 			continue
 		}
-		if err := c.volume(ctx, c.p.names.volume(c.spec.Project, m.Source), map[string]string{labelVolume: m.Source}); err != nil {
+		if err := c.createVolume(ctx, c.p.names.volumeName(c.spec.Project, m.Source), map[string]string{labelVolume: m.Source}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// volume makes a volume, unless it is there.
-func (c *creation) volume(ctx context.Context, name string, labels map[string]string) error {
+// createVolume makes a volume, unless it is there.
+func (c *creation) createVolume(ctx context.Context, name string, labels map[string]string) error {
 	found, err := c.p.engine.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if of := found.Volume.Labels[labelProject]; err == nil && of != "" && of != c.spec.Project { // a sandbox's own: the others are called by their project
 		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", of)
@@ -228,11 +228,11 @@ func (c *creation) volume(ctx context.Context, name string, labels map[string]st
 	if err == nil || !cerrdefs.IsNotFound(err) {
 		return err
 	}
-	all := c.p.names.labels(c.spec.Project)
+	all := c.p.names.projectLabels(c.spec.Project)
 	for k, v := range labels {
 		all[k] = v
 	}
-	return settled(ctx, func(ctx context.Context) error {
+	return runToEnd(ctx, func(ctx context.Context) error {
 		_, err := c.p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: all})
 		if err == nil {
 			c.volumes = append(c.volumes, name)
@@ -241,50 +241,50 @@ func (c *creation) volume(ctx context.Context, name string, labels map[string]st
 	})
 }
 
-func (c *creation) make(ctx context.Context) error {
-	defer c.unshare()
-	config, err := c.config()
+func (c *creation) createContainer(ctx context.Context) error {
+	defer c.unlockVolumes()
+	config, err := c.containerConfig()
 	if err != nil {
 		return err
 	}
-	host, err := c.host(ctx)
+	host, err := c.hostConfig(ctx)
 	if err != nil {
 		return err
 	}
 	caller := ctx
-	return settled(ctx, func(ctx context.Context) error {
-		made, err := c.makeNamed(ctx, caller, client.ContainerCreateOptions{Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host})
+	return runToEnd(ctx, func(ctx context.Context) error {
+		made, err := c.createRetrying(ctx, caller, client.ContainerCreateOptions{Name: c.p.names.sandboxName(c.spec.ID), Config: config, HostConfig: host})
 		switch {
 		case nameTaken(err):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
 		case err != nil && c.plain && strings.Contains(err.Error(), "not a directory"):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", c.spec.Workdir, err)
 		case err != nil:
-			return c.p.refusal(ctx, c.spec, err)
+			return c.p.containerError(ctx, c.spec, err)
 		}
 		c.container = made.ID
 		return nil
 	})
 }
 
-// furnish prepares the container for what no guest does.
-func (c *creation) furnish(ctx context.Context) error {
-	if err := c.openRoot(ctx); err != nil {
+// prepareContainer prepares the container for what no guest does.
+func (c *creation) prepareContainer(ctx context.Context) error {
+	if err := c.openRootDir(ctx); err != nil {
 		return err
 	}
 	if !c.plain {
 		return nil
 	}
-	r, err := c.p.inspect(ctx, "create", c.spec.ID)
+	r, err := c.p.findRecord(ctx, "create", c.spec.ID)
 	if err != nil {
 		return err
 	}
-	return c.p.furnish(ctx, r, slices.Contains(c.volumes, c.p.names.data(c.spec.ID)))
+	return c.p.preparePlain(ctx, r, slices.Contains(c.volumes, c.p.names.dataVolumeName(c.spec.ID)))
 }
 
-// config is what runs in the container: the guest, as root, and as user of
+// containerConfig is what runs in the container: the guest, as root, and as user of
 // every process the sandbox's.
-func (c *creation) config() (*container.Config, error) {
+func (c *creation) containerConfig() (*container.Config, error) {
 	s := c.spec
 	labels, err := c.p.names.sandboxLabels(s, c.image.name, c.image.user)
 	if err != nil {
@@ -306,9 +306,9 @@ func (c *creation) config() (*container.Config, error) {
 		return nil, err
 	}
 	return &container.Config{
-		Image: c.image.id, Labels: labels, Hostname: hostname(s), Env: s.Env,
+		Image: c.image.id, Labels: labels, Hostname: hostnameOf(s), Env: s.Env,
 		Entrypoint: []string{guestPath, "init", string(guestConfig)}, Cmd: []string{},
-		User: "0:0", WorkingDir: "/", ExposedPorts: exposed(s),
+		User: "0:0", WorkingDir: "/", ExposedPorts: exposedPorts(s),
 	}, nil
 }
 
@@ -322,14 +322,14 @@ func (c *creation) plainConfig(labels map[string]string) *container.Config {
 		run = []string{shellPath, "-c", idleScript}
 	}
 	return &container.Config{
-		Image: c.image.id, Labels: labels, Hostname: hostname(s), Env: table.Environ(s.Env),
+		Image: c.image.id, Labels: labels, Hostname: hostnameOf(s), Env: table.Environ(s.Env),
 		Entrypoint: run, Cmd: []string{}, User: s.User, WorkingDir: s.Workdir,
 		Tty: s.TTY != nil, OpenStdin: s.OpenStdin || s.TTY != nil, StdinOnce: s.OpenStdin,
 	}
 }
 
-// hostname is a name that is valid as one.
-func hostname(s *atoll.Spec) string {
+// hostnameOf is a name that is valid as one.
+func hostnameOf(s *atoll.Spec) string {
 	if s.Name != "" && !strings.Contains(s.Name, "_") && len(s.Name) < 64 {
 		return s.Name
 	}
@@ -341,21 +341,21 @@ func hostname(s *atoll.Spec) string {
 // has any.
 var guestCaps = []string{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "SETUID"}
 
-// host is what the container may do and use.
-func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
-	f, err := c.p.facts(ctx)
+// hostConfig is what the container may do and use.
+func (c *creation) hostConfig(ctx context.Context) (*container.HostConfig, error) {
+	f, err := c.p.engineInfo(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s := c.spec
-	r, err := f.enforce(s)
+	r, err := f.enforceableLimits(s)
 	if err != nil {
 		return nil, err
 	}
-	data := c.p.names.data(s.ID)
+	data := c.p.names.dataVolumeName(s.ID)
 	h := &container.HostConfig{
 		NetworkMode:    c.p.networkMode(s),
-		PortBindings:   bindings(s),
+		PortBindings:   portBindings(s),
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: s.ReadOnlyRoot,
@@ -378,24 +378,24 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 		h.NanoCPUs = int64(r.CPUs * 1e9)
 	}
 	if r.Processes > 0 {
-		n := int64(r.Processes) + ownThreads
+		n := int64(r.Processes) + guestThreads
 		h.PidsLimit = &n
 	}
 	if s.Cache {
 		h.Mounts = append(h.Mounts, mount.Mount{
-			Type: mount.TypeVolume, Source: c.p.names.cache(s.Project), Target: cacheDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+			Type: mount.TypeVolume, Source: c.p.names.cacheVolumeName(s.Project), Target: cacheDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true},
 		})
 	}
 	for _, m := range s.Mounts {
-		h.Mounts = append(h.Mounts, c.mount(m))
+		h.Mounts = append(h.Mounts, c.engineMount(m))
 	}
-	if h.DeviceRequests, err = gpus(s); err != nil {
+	if h.DeviceRequests, err = deviceRequests(s); err != nil {
 		return nil, err
 	}
-	if err := c.p.heeds(f, s); err != nil {
+	if err := c.p.checkPodmanSupport(f, s); err != nil {
 		return nil, err
 	}
-	return h, f.place(h)
+	return h, f.adaptMounts(h)
 }
 
 // dataDir is the other name of the data volume.
@@ -418,21 +418,21 @@ func (c *creation) addGuest(ctx context.Context, h *container.HostConfig) error 
 	return nil
 }
 
-// ownThreads is how many threads the guest and its connections may have, or the
+// guestThreads is how many threads the guest and its connections may have, or the
 // engine's runtime when it executes something: the engine counts threads with
 // processes.
-const ownThreads = guest.Threads + 24
+const guestThreads = guest.Threads + 24
 
 // tmpfsSize is that of a tmpfs that names none.
 const tmpfsSize = 64 << 20
 
-func (c *creation) mount(m atoll.Mount) mount.Mount {
+func (c *creation) engineMount(m atoll.Mount) mount.Mount {
 	out := mount.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
 	switch m.Type {
 	case atoll.MountBind:
 		out.Type, out.Source = mount.TypeBind, m.Source
 	case atoll.MountVolume:
-		out.Type, out.Source = mount.TypeVolume, c.p.names.volume(c.spec.Project, m.Source)
+		out.Type, out.Source = mount.TypeVolume, c.p.names.volumeName(c.spec.Project, m.Source)
 		out.VolumeOptions = &mount.VolumeOptions{NoCopy: true}
 	case atoll.MountTmpfs:
 		out.Type = mount.TypeTmpfs
@@ -441,44 +441,44 @@ func (c *creation) mount(m atoll.Mount) mount.Mount {
 	return out
 }
 
-// start starts the container, unless the sandbox is only to be made.
-func (c *creation) start(ctx context.Context) error {
+// startSandbox starts the container, unless the sandbox is only to be made.
+func (c *creation) startSandbox(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
 	}
-	return c.p.start(ctx, c.spec, c.container)
+	return c.p.launchSandbox(ctx, c.spec, c.container)
 }
 
-// start starts a container and waits until its guest answers, or it has ended.
-func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string) error {
+// launchSandbox starts a container and waits until its guest answers, or it has ended.
+func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, container string) error {
 	id := spec.ID
-	r, err := p.inspect(ctx, "start", id)
+	r, err := p.findRecord(ctx, "start", id)
 	if err != nil {
 		return err
 	}
-	f, err := p.facts(ctx)
+	f, err := p.engineInfo(ctx)
 	if err == nil {
-		err = p.heeds(f, spec)
+		err = p.checkPodmanSupport(f, spec)
 	}
 	if err != nil {
-		return p.failed(ctx, "start", id, err)
+		return p.wrapError(ctx, "start", id, err)
 	}
-	p.fire(id)
-	if err := p.targets(ctx, spec, r); err != nil {
+	p.dismissCaretaker(id)
+	if err := p.checkTargets(ctx, spec, r); err != nil {
 		return err
 	}
 	if r.plain {
-		return p.startPlain(ctx, r)
+		return p.launchPlain(ctx, r)
 	}
-	err = settled(ctx, func(ctx context.Context) error {
+	err = runToEnd(ctx, func(ctx context.Context) error {
 		_, err := p.engine.ContainerStart(ctx, container, client.ContainerStartOptions{})
 		return err
 	})
 	if err != nil {
-		return p.failed(ctx, "start", id, p.refusal(ctx, spec, err))
+		return p.wrapError(ctx, "start", id, p.containerError(ctx, spec, err))
 	}
 	p.visits.Leave(id) // of its life before
-	_, err = p.inside(ctx, "start", id)
+	_, err = p.reachGuest(ctx, "start", id)
 	if err == nil {
 		return nil
 	}
@@ -486,15 +486,15 @@ func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string
 		return ctx.Err()
 	}
 	if errors.Is(err, atoll.ErrStopped) { // it has ended already
-		return p.stillborn(ctx, id, container)
+		return p.startFailure(ctx, id, container)
 	}
 	return err
 }
 
-// stillborn is why a sandbox that has ended never began: its main process could
+// startFailure is why a sandbox that has ended never began: its main process could
 // not be started. It is nil for one that was, and soon ended.
-func (p *Provider) stillborn(ctx context.Context, id, container string) error {
-	r, err := p.report(ctx, "start", id, container)
+func (p *Provider) startFailure(ctx context.Context, id, container string) error {
+	r, err := p.readReport(ctx, "start", id, container)
 	if err != nil || r.Kind == "" {
 		return err
 	}

@@ -78,25 +78,25 @@ const DefaultImage = "ubuntu:22.04"
 
 // A Provider is an atoll.Provider.
 type Provider struct {
-	opts    Options
-	log     *slog.Logger
-	engine  *client.Client
-	names   names
-	shelf   shelf
-	events  *events
-	sweeper *sweeper.Sweeper
-	waits   sync.WaitGroup    // for the ends of sandboxes that go then
-	exits   chan struct{}     // full while as many containers are being ended as may be
-	visits  *guestconn.Visits // to the insides of sandboxes
+	opts         Options
+	log          *slog.Logger
+	engine       *client.Client
+	names        names
+	imageRecords imageRecords
+	events       *events
+	sweeper      *sweeper.Sweeper
+	endWaits     sync.WaitGroup    // for the ends of sandboxes that go then
+	exitSlots    chan struct{}     // full while as many containers are being ended as may be
+	visits       *guestconn.Visits // to the insides of sandboxes
 
-	mu     sync.Mutex
-	closed bool
-	ready  bool            // the guest's volume was seen to hold it
-	known  *facts          // of the engine; nil until it was asked
-	fine   map[string]bool // images, by id, in which no link is in the guest's way
+	mu         sync.Mutex
+	closed     bool
+	guestReady bool            // the guest's volume was seen to hold it
+	cachedInfo *engineInfo     // of the engine; nil until it was asked
+	safeImages map[string]bool // images, by id, in which no link is in the guest's way
 
-	awaited map[string]bool // sandboxes whose end waits waits for
-	looked  time.Time       // for what was left of installations
+	awaitedEnds        map[string]bool // sandboxes whose end waits waits for
+	lastInstallerSweep time.Time       // for what was left of installations
 }
 
 // info is what holds for every engine.
@@ -155,13 +155,13 @@ func New(opts Options) (*Provider, error) {
 	if err := os.MkdirAll(filepath.Join(opts.Dir, "locks"), 0o700); err != nil {
 		return nil, atoll.E("open", opts.Dir, atoll.KindOf(err), err)
 	}
-	engine, err := dial(opts)
+	engine, err := newClient(opts)
 	if err != nil {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), visits: guestconn.New(), fine: map[string]bool{}, exits: make(chan struct{}, exitsAtOnce), awaited: map[string]bool{}, sweeper: sweeper.New()}
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), imageRecords: imageRecords(filepath.Join(opts.Dir, "images")), visits: guestconn.New(), safeImages: map[string]bool{}, exitSlots: make(chan struct{}, maxExits), awaitedEnds: map[string]bool{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
-	p.sweeper.Start(p.sweep)
+	p.sweeper.Start(p.sweepSandboxes)
 	return p, nil
 }
 
@@ -196,7 +196,7 @@ func (p *Provider) Close() error {
 	}
 	p.visits.Close()
 	p.sweeper.Close()
-	p.waits.Wait()
+	p.endWaits.Wait()
 	p.events.close()
 	return p.engine.Close()
 }
@@ -207,7 +207,7 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if err != nil || n == "" {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	if _, err := p.inspect(ctx, "get", n); err != nil {
+	if _, err := p.findRecord(ctx, "get", n); err != nil {
 		return nil, err
 	}
 	p.sweeper.Rouse() // it may be one with a limited time
@@ -219,7 +219,7 @@ func (p *Provider) Sandbox(id string) atoll.Sandbox { return &sandbox{p, id} }
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	all, err := p.records(ctx, "list", f)
+	all, err := p.listRecords(ctx, "list", f)
 	if err != nil {
 		return nil, err
 	}
@@ -230,19 +230,19 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	return list, nil
 }
 
-// records is what the engine knows of the sandboxes that f selects, oldest first.
-func (p *Provider) records(ctx context.Context, op string, f atoll.Filter) ([]*record, error) {
-	filters := p.names.ours()
+// listRecords is what the engine knows of the sandboxes that f selects, oldest first.
+func (p *Provider) listRecords(ctx context.Context, op string, f atoll.Filter) ([]*record, error) {
+	filters := p.names.selectOwn()
 	if f.Project != "" {
 		filters = filters.Add("label", labelProject+"="+f.Project)
 	}
 	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil {
-		return nil, p.failed(ctx, op, "", err)
+		return nil, p.wrapError(ctx, op, "", err)
 	}
 	var list []*record
 	for _, c := range found.Items {
-		r, err := p.inspect(ctx, op, c.Labels[labelSession])
+		r, err := p.findRecord(ctx, op, c.Labels[labelSession])
 		if atoll.KindOf(err) == atoll.ErrNotFound {
 			continue // removed meanwhile
 		}
@@ -257,8 +257,8 @@ func (p *Provider) records(ctx context.Context, op string, f atoll.Filter) ([]*r
 	return list, nil
 }
 
-// failed gives an error of the engine its kind.
-func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
+// wrapError gives an error of the engine its kind.
+func (p *Provider) wrapError(ctx context.Context, op, id string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// dial returns a client of the engine that opts name. Which version of the
+// newClient returns a client of the engine that opts name. Which version of the
 // API both know is found out with the first request.
-func dial(opts Options) (*client.Client, error) {
+func newClient(opts Options) (*client.Client, error) {
 	with := []client.Opt{client.WithUserAgent("atoll")}
 	switch {
 	case opts.Dial != nil:
@@ -40,7 +40,7 @@ func dial(opts Options) (*client.Client, error) {
 		}
 		with = append(with, client.FromEnv)
 	default:
-		more, err := fromContext()
+		more, err := contextOptions()
 		if err != nil {
 			return nil, err
 		}
@@ -63,10 +63,10 @@ func checkHost(host string) error {
 	return nil
 }
 
-// fromContext reads what docker's command line calls a context: DOCKER_CONTEXT,
+// contextOptions reads what docker's command line calls a context: DOCKER_CONTEXT,
 // else the one that its configuration names as current. "default" is the
 // engine's own address.
-func fromContext() ([]client.Opt, error) {
+func contextOptions() ([]client.Opt, error) {
 	dir := os.Getenv("DOCKER_CONFIG")
 	if home, err := os.UserHomeDir(); dir == "" && err == nil {
 		dir = filepath.Join(home, ".docker")

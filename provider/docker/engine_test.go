@@ -72,7 +72,7 @@ func TestWhichEngine(t *testing.T) {
 				}
 				write(t, filepath.Join(config, name), text)
 			}
-			engine, err := dial(Options{Host: tt.host})
+			engine, err := newClient(Options{Host: tt.host})
 			if err != nil || tt.err != "" {
 				if err == nil || tt.err == "" || !strings.Contains(err.Error(), tt.err) {
 					t.Fatalf("error %v, want %q in it", err, tt.err)

@@ -39,8 +39,8 @@ func TestGuestKeepsItsRights(t *testing.T) {
 	p := open(t)
 	defer p.Close()
 	program := hostile(t)
-	marker := filepath.Join(t.TempDir(), "marker")
-	if err := os.WriteFile(marker, []byte("marked"), 0o600); err != nil {
+	secretFile := filepath.Join(t.TempDir(), "marker")
+	if err := os.WriteFile(secretFile, []byte("marked"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	const ping = "000200010000000000000001" // of yamux, which answers with as much
@@ -63,7 +63,7 @@ func TestGuestKeepsItsRights(t *testing.T) {
 			}
 			for range 2 { // what the first has left does not help the second
 				out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{
-					"./hostile", marker, "marked", "guest", docker.GuestPath, within.Socket, hex.EncodeToString(direct[:]) + ping, "00",
+					"./hostile", secretFile, "marked", "guest", docker.GuestPath, within.Socket, hex.EncodeToString(direct[:]) + ping, "00",
 				}})
 				if err != nil || bytes.Contains(out, []byte("escaped")) || !bytes.HasSuffix(out, []byte("done\n")) {
 					t.Errorf("the attack: %v\n%s", err, out)

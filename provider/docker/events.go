@@ -15,21 +15,21 @@ import (
 // events tells of changes, whoever made them: the engine's own events say that
 // there is one, and then the sandbox is looked at.
 type events struct {
-	p    *Provider
-	hub  *watchhub.Hub
-	work sync.WaitGroup
-	ctx  context.Context // ends with the provider
-	quit context.CancelFunc
-	once sync.Once
+	p      *Provider
+	hub    *watchhub.Hub
+	work   sync.WaitGroup
+	ctx    context.Context // ends with the provider
+	cancel context.CancelFunc
+	once   sync.Once
 
-	mu   sync.Mutex
-	on   bool                    // somebody has listened
-	last map[string]atoll.Status // what was told of each sandbox
+	mu        sync.Mutex
+	listening bool                    // somebody has listened
+	published map[string]atoll.Status // what was told of each sandbox
 }
 
 func newEvents(p *Provider) *events {
-	e := &events{p: p, last: map[string]atoll.Status{}}
-	e.ctx, e.quit = context.WithCancel(context.Background())
+	e := &events{p: p, published: map[string]atoll.Status{}}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
 	return e
 }
@@ -37,7 +37,7 @@ func newEvents(p *Provider) *events {
 // Watch implements atoll.Provider.
 func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		if err := p.events.run(ctx); err != nil {
+		if err := p.events.startListening(ctx); err != nil {
 			yield(atoll.Event{}, err)
 			return
 		}
@@ -49,44 +49,44 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// run begins to listen to the engine, for the first who wants to know.
-func (e *events) run(ctx context.Context) error {
-	if err := e.p.connected(ctx); err != nil {
-		return e.p.failed(ctx, "watch", "", err)
+// startListening begins to listen to the engine, for the first who wants to know.
+func (e *events) startListening(ctx context.Context) error {
+	if err := e.p.pingEngine(ctx); err != nil {
+		return e.p.wrapError(ctx, "watch", "", err)
 	}
 	var err error
 	e.once.Do(func() {
 		begun := make(chan error, 1)
-		e.work.Go(func() { e.follow(begun) })
+		e.work.Go(func() { e.followEvents(begun) })
 		err = <-begun
 	})
 	return err
 }
 
-// again is how long after the engine was lost it is looked for again.
-const again = time.Second
+// retryDelay is how long after the engine was lost it is looked for again.
+const retryDelay = time.Second
 
-// follow listens until the provider is closed.
-func (e *events) follow(begun chan<- error) {
+// followEvents listens until the provider is closed.
+func (e *events) followEvents(begun chan<- error) {
 	for e.ctx.Err() == nil {
-		e.listen(begun)
+		e.listenOnce(begun)
 		begun = nil
 		select {
 		case <-e.ctx.Done():
-		case <-time.After(again):
+		case <-time.After(retryDelay):
 		}
 	}
 }
 
-// listen listens until the engine is lost. It tells begun, unless that is nil, how it
+// listenOnce listens until the engine is lost. It tells begun, unless that is nil, how it
 // began.
-func (e *events) listen(begun chan<- error) {
+func (e *events) listenOnce(begun chan<- error) {
 	ctx, enough := context.WithCancel(e.ctx)
 	defer enough()
-	stream := e.p.engine.Events(ctx, client.EventsListOptions{Filters: e.p.names.ours().Add("type", "container")})
-	err := e.all()
+	stream := e.p.engine.Events(ctx, client.EventsListOptions{Filters: e.p.names.selectOwn().Add("type", "container")})
+	err := e.publishAll()
 	e.mu.Lock()
-	e.on = true
+	e.listening = true
 	e.mu.Unlock()
 	if begun != nil {
 		begun <- err
@@ -97,14 +97,14 @@ func (e *events) listen(begun chan<- error) {
 	for err == nil {
 		select {
 		case m := <-stream.Messages:
-			e.changed(m.Actor.Attributes[labelSession])
+			e.publishChange(m.Actor.Attributes[labelSession])
 		case err = <-stream.Err:
 		}
 	}
 }
 
-// all looks at every sandbox, after events were lost.
-func (e *events) all() error {
+// publishAll looks at every sandbox, after events were lost.
+func (e *events) publishAll() error {
 	list, err := e.p.List(e.ctx, atoll.Filter{})
 	if err != nil {
 		return err
@@ -114,57 +114,57 @@ func (e *events) all() error {
 		ids[st.ID] = true
 	}
 	e.mu.Lock()
-	for id := range e.last {
+	for id := range e.published {
 		ids[id] = true
 	}
 	e.mu.Unlock()
 	for id := range ids {
-		e.changed(id)
+		e.publishChange(id)
 	}
 	return nil
 }
 
-// changed looks at the sandbox and tells what is new. Looking and telling are
+// publishChange looks at the sandbox and tells what is new. Looking and telling are
 // one step, so that states are told in the order in which they were.
-func (e *events) changed(id string) {
+func (e *events) publishChange(id string) {
 	if id == "" {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	r, err := e.p.inspect(e.ctx, "watch", id)
-	last, known := e.last[id]
+	r, err := e.p.findRecord(e.ctx, "watch", id)
+	last, known := e.published[id]
 	switch {
 	case atoll.KindOf(err) == atoll.ErrNotFound:
 		if known {
 			last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
-			delete(e.last, id)
+			delete(e.published, id)
 			e.hub.Publish(last)
 		}
 	case err != nil:
 		e.hub.Interrupt(err)
 	case r.State == atoll.StateCreating:
 	case !known || last.State != r.State || !last.Started.Equal(r.Started):
-		e.last[id] = r.Status
+		e.published[id] = r.Status
 		e.hub.Publish(r.Status)
 	}
 }
 
-// look looks at a sandbox that this provider has changed, before it goes on: one that is
+// publishOwnChange looks at a sandbox that this provider has changed, before it goes on: one that is
 // made and removed again at once is gone when the engine's event of its making arrives,
 // and Podman reads its events from a file only now and then.
-func (e *events) look(ctx context.Context, id string) {
+func (e *events) publishOwnChange(ctx context.Context, id string) {
 	e.mu.Lock()
-	on := e.on
+	on := e.listening
 	e.mu.Unlock()
 	if on && ctx.Err() == nil {
-		e.changed(id)
+		e.publishChange(id)
 	}
 }
 
 // close ends all watches and waits for what they use.
 func (e *events) close() {
 	e.hub.Close()
-	e.quit()
+	e.cancel()
 	e.work.Wait()
 }

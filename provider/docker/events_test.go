@@ -72,7 +72,7 @@ func TestCloseWithoutAnswer(t *testing.T) {
 		if err != nil {
 			t.Errorf("Close: %v", err)
 		}
-	case <-time.After(testenv.Scale(visitTime)):
+	case <-time.After(testenv.Scale(connectTimeout)):
 		t.Error("Close waits for what nobody waits for any more")
 	}
 	if err := <-tried; atoll.KindOf(err) != atoll.ErrUnavailable {

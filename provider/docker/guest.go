@@ -43,60 +43,60 @@ func (p *Provider) guestVolume(ctx context.Context, image string) (string, error
 	if err != nil {
 		return "", atoll.E("create", "", atoll.ErrUnavailable, err)
 	}
-	f, err := p.facts(ctx)
+	f, err := p.engineInfo(ctx)
 	if err == nil {
-		err = runsOn(program, f.arch)
+		err = checkGuestProgram(program, f.arch)
 	}
 	if err != nil {
 		return "", err
 	}
 	hash := sha256.Sum256(program)
 	sum := hex.EncodeToString(hash[:6])
-	name := p.names.guest(sum)
-	lock, err := p.lock(ctx, "create", name)
+	name := p.names.guestVolumeName(sum)
+	lock, err := p.acquireLock(ctx, "create", name)
 	if err != nil {
 		return "", err
 	}
 	defer lock.Release()
 	p.mu.Lock()
-	ready := p.ready
+	ready := p.guestReady
 	p.mu.Unlock()
 	if ready {
 		return name, nil
 	}
-	if err := p.install(ctx, image, name, sum, program); err != nil {
+	if err := p.installGuest(ctx, image, name, sum, program); err != nil {
 		return "", err
 	}
 	p.mu.Lock()
-	p.ready = true
+	p.guestReady = true
 	p.mu.Unlock()
 	return name, nil
 }
 
-func (p *Provider) install(ctx context.Context, image, volume, sum string, program []byte) error {
+func (p *Provider) installGuest(ctx context.Context, image, volume, sum string, program []byte) error {
 	labels := map[string]string{labelAtoll: "true", labelOwner: string(p.names)}
 	if _, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: volume, Labels: labels}); err != nil {
 		return err
 	}
-	f, err := p.facts(ctx)
+	f, err := p.engineInfo(ctx)
 	if err != nil {
 		return err
 	}
 	host := &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{
 		{Type: mount.TypeVolume, Source: volume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 	}}
-	if err := f.place(host); err != nil {
+	if err := f.adaptMounts(host); err != nil {
 		return err
 	}
 	made, err := p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Name:       p.names.installer(sum, strings.ToLower(rand.Text()[:8])),
-		Config:     &container.Config{Image: image, Labels: p.names.installs(), Entrypoint: []string{guestPath}},
+		Name:       p.names.installerName(sum, strings.ToLower(rand.Text()[:8])),
+		Config:     &container.Config{Image: image, Labels: p.names.installerLabels(), Entrypoint: []string{guestPath}},
 		HostConfig: host,
 	})
 	if err != nil {
 		return err
 	}
-	defer p.drop(made.ID)
+	defer p.dropContainer(made.ID)
 	stat, err := p.engine.ContainerStatPath(ctx, made.ID, client.ContainerStatPathOptions{Path: guestPath})
 	if err == nil && stat.Stat.Size == int64(len(program)) {
 		return nil
@@ -119,11 +119,11 @@ func (p *Provider) install(ctx context.Context, image, volume, sum string, progr
 	return err
 }
 
-// drop removes a container that is of no use, whatever has become of the caller.
-func (p *Provider) drop(container string) {
-	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
+// dropContainer removes a container that is of no use, whatever has become of the caller.
+func (p *Provider) dropContainer(container string) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	err := p.exiting(ctx, func() error {
+	err := p.withExitSlot(ctx, func() error {
 		_, err := p.engine.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true})
 		return err
 	})
@@ -132,64 +132,64 @@ func (p *Provider) drop(container string) {
 	}
 }
 
-// dropTime is how long what has to be done in any case may take: an engine that
+// cleanupTimeout is how long what has to be done in any case may take: an engine that
 // starts a hundred containers at once on a busy machine takes its time.
-const dropTime = 2 * time.Minute
+const cleanupTimeout = 2 * time.Minute
 
-// inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
+// reachGuest returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
 // ErrUnavailable.
-func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	return p.reach(ctx, op, id, func(ctx context.Context) (guestconn.Inside, error) { return p.visit(ctx, op, id) })
+func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
+	return p.reachInside(ctx, op, id, func(ctx context.Context) (guestconn.Inside, error) { return p.connectSandbox(ctx, op, id) })
 }
 
-// reach returns the sandbox to whose inside connect connects. One
+// reachInside returns the sandbox to whose inside connect connects. One
 // connection serves all who ask for the same.
-func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (guestconn.Inside, error)) (atoll.Sandbox, error) {
+func (p *Provider) reachInside(ctx context.Context, op, who string, connect func(context.Context) (guestconn.Inside, error)) (atoll.Sandbox, error) {
 	return p.visits.Reach(ctx, op, who, 0, func(ctx context.Context) (guestconn.Inside, error) {
-		ctx, cancel := context.WithTimeout(ctx, p.slow(ctx)*visitTime)
+		ctx, cancel := context.WithTimeout(ctx, p.slowFactor(ctx)*connectTimeout)
 		defer cancel()
 		return connect(ctx)
 	})
 }
 
-// visitTime is how long it may take to connect to a guest, on hardware.
-const visitTime = 30 * time.Second
+// connectTimeout is how long it may take to connect to a guest, on hardware.
+const connectTimeout = 30 * time.Second
 
-func (p *Provider) slow(ctx context.Context) time.Duration {
+func (p *Provider) slowFactor(ctx context.Context) time.Duration {
 	if p.opts.Slow == nil {
 		return 1
 	}
 	return time.Duration(max(p.opts.Slow(ctx), 1))
 }
 
-// visit connects to the inside of a sandbox: to its guest directly where that can be
+// connectSandbox connects to the inside of a sandbox: to its guest directly where that can be
 // done, else by way of the engine.
-func (p *Provider) visit(ctx context.Context, op, id string) (guestconn.Inside, error) {
-	r, err := p.inspect(ctx, op, id)
+func (p *Provider) connectSandbox(ctx context.Context, op, id string) (guestconn.Inside, error) {
+	r, err := p.findRecord(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
-	if err := mustRun(op, &r.Status); err != nil {
+	if err := requireRunning(op, &r.Status); err != nil {
 		return nil, err
 	}
 	if r.plain {
-		return p.rejoin(ctx, op, r)
+		return p.rejoinRun(ctx, op, r)
 	}
-	if conn, err := p.direct(ctx, r.pid); err == nil {
+	if conn, err := p.dialGuest(ctx, r.pid); err == nil {
 		if g, err := guest.Acquaint(ctx, conn, id); err == nil {
 			return g, nil
 		}
 	}
-	g, err := p.connect(ctx, r.container, id)
+	g, err := p.connectGuest(ctx, r.container, id)
 	if err != nil {
-		return nil, p.unreached(ctx, op, id, err)
+		return nil, p.unreachableError(ctx, op, id, err)
 	}
 	return g, nil
 }
 
-// connect connects to the guest of a container by way of the engine, which
+// connectGuest connects to the guest of a container by way of the engine, which
 // executes its program once more.
-func (p *Provider) connect(ctx context.Context, container, id string) (*guest.Client, error) {
+func (p *Provider) connectGuest(ctx context.Context, container, id string) (*guest.Client, error) {
 	made, err := p.engine.ExecCreate(ctx, container, client.ExecCreateOptions{
 		Cmd: []string{guestPath, "connect"}, User: "0:0", WorkingDir: "/",
 		AttachStdin: true, AttachStdout: true, AttachStderr: true,
@@ -201,38 +201,38 @@ func (p *Provider) connect(ctx context.Context, container, id string) (*guest.Cl
 	if err != nil {
 		return nil, err
 	}
-	conn := &execConn{in: stream.Conn, out: stream.Reader, hangUp: stream.Close}
+	conn := &execConn{in: stream.Conn, out: stream.Reader, closeStream: stream.Close}
 	g, err := guest.Acquaint(ctx, conn, id)
 	if err != nil {
-		return nil, errors.Join(err, conn.complaint())
+		return nil, errors.Join(err, conn.stderrError())
 	}
 	return g, nil
 }
 
-// unreached says what it means that the guest cannot be reached: most likely the
+// unreachableError says what it means that the guest cannot be reached: most likely the
 // sandbox has just ended.
-func (p *Provider) unreached(ctx context.Context, op, id string, err error) error {
+func (p *Provider) unreachableError(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
 		return atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
 	}
-	if ended := p.ends(ctx, op, id); ended != nil {
+	if ended := p.checkRunning(ctx, op, id); ended != nil {
 		return ended
 	}
 	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w; docker.plain makes sandboxes without one", err)
 }
 
-// lastMoment is how long the engine may take to say that a container has ended,
+// endTimeout is how long the engine may take to say that a container has ended,
 // whose guest has just gone.
-const lastMoment = time.Second
+const endTimeout = time.Second
 
-// ends waits a moment for the sandbox to end, and is the error of what needs it
+// checkRunning waits a moment for the sandbox to end, and is the error of what needs it
 // to run; nil if it does.
-func (p *Provider) ends(ctx context.Context, op, id string) error {
-	deadline := time.Now().Add(lastMoment)
+func (p *Provider) checkRunning(ctx context.Context, op, id string) error {
+	deadline := time.Now().Add(endTimeout)
 	for delay := 5 * time.Millisecond; ; delay *= 2 {
-		r, err := p.inspect(ctx, op, id)
+		r, err := p.findRecord(ctx, op, id)
 		if err == nil {
-			err = mustRun(op, &r.Status)
+			err = requireRunning(op, &r.Status)
 		}
 		if err != nil || time.Now().After(deadline) {
 			return err
@@ -247,8 +247,8 @@ func (p *Provider) ends(ctx context.Context, op, id string) error {
 
 var errPaused = errors.New("sandbox is paused: resume it first")
 
-// mustRun is the error of what needs a running sandbox.
-func mustRun(op string, st *atoll.Status) error {
+// requireRunning is the error of what needs a running sandbox.
+func requireRunning(op string, st *atoll.Status) error {
 	switch st.State {
 	case atoll.StateRunning:
 		return nil
@@ -260,15 +260,15 @@ func mustRun(op string, st *atoll.Status) error {
 	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
 }
 
-// unpaused calls fn, and breaks off when it turns out that the sandbox is paused:
+// unlessPaused calls fn, and breaks off when it turns out that the sandbox is paused:
 // then its guest does not answer. The engine is asked only if that takes long.
-func (p *Provider) unpaused(ctx context.Context, op, id string, fn func(context.Context) error) error {
+func (p *Provider) unlessPaused(ctx context.Context, op, id string, fn func(context.Context) error) error {
 	inner, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		for pause := pausedLook; ; pause = min(2*pause, time.Second) {
+		for pause := pauseCheckDelay; ; pause = min(2*pause, time.Second) {
 			select {
 			case <-done:
 				return
@@ -276,8 +276,8 @@ func (p *Provider) unpaused(ctx context.Context, op, id string, fn func(context.
 				return
 			case <-time.After(pause):
 			}
-			if r, err := p.inspect(inner, op, id); err == nil && r.State == atoll.StatePaused {
-				cancel(mustRun(op, &r.Status))
+			if r, err := p.findRecord(inner, op, id); err == nil && r.State == atoll.StatePaused {
+				cancel(requireRunning(op, &r.Status))
 				return
 			}
 		}
@@ -294,48 +294,48 @@ func (p *Provider) unpaused(ctx context.Context, op, id string, fn func(context.
 	return err
 }
 
-// pausedLook is how long an answer may take before it is asked why.
-const pausedLook = 100 * time.Millisecond
+// pauseCheckDelay is how long an answer may take before it is asked why.
+const pauseCheckDelay = 100 * time.Millisecond
 
 // An execConn is the stdio of a program that the engine executes: what it writes
 // to stdout is read, and what it says on stderr is kept.
 type execConn struct {
-	in     io.Writer
-	out    io.Reader
-	hangUp func()
+	in          io.Writer
+	out         io.Reader
+	closeStream func()
 
-	left int // of the frame that is being read
+	unread int // of the frame that is being read
 
-	mu   sync.Mutex
-	said bytes.Buffer
+	mu     sync.Mutex
+	stderr bytes.Buffer
 }
 
-// saidLimit is how much of stderr is kept.
-const saidLimit = 4 << 10
+// maxStderr is how much of stderr is kept.
+const maxStderr = 4 << 10
 
 // Read implements io.Reader. In the engine's stream each piece of output has a
 // header before it: which stream it is of, and its length.
 func (c *execConn) Read(b []byte) (int, error) {
-	for c.left == 0 {
+	for c.unread == 0 {
 		var header [8]byte
 		if _, err := io.ReadFull(c.out, header[:]); err != nil {
 			return 0, err
 		}
 		size := int(binary.BigEndian.Uint32(header[4:]))
 		if header[0] == 1 { // stdout
-			c.left = size
+			c.unread = size
 			continue
 		}
 		said, err := io.ReadAll(io.LimitReader(c.out, int64(size)))
 		c.mu.Lock()
-		c.said.Write(said[:min(len(said), saidLimit-min(saidLimit, c.said.Len()))])
+		c.stderr.Write(said[:min(len(said), maxStderr-min(maxStderr, c.stderr.Len()))])
 		c.mu.Unlock()
 		if err != nil {
 			return 0, err
 		}
 	}
-	n, err := c.out.Read(b[:min(len(b), c.left)])
-	c.left -= n
+	n, err := c.out.Read(b[:min(len(b), c.unread)])
+	c.unread -= n
 	return n, err
 }
 
@@ -344,15 +344,15 @@ func (c *execConn) Write(b []byte) (int, error) { return c.in.Write(b) }
 
 // Close implements io.Closer.
 func (c *execConn) Close() error {
-	c.hangUp()
+	c.closeStream()
 	return nil
 }
 
-// complaint is what the program said on stderr.
-func (c *execConn) complaint() error {
+// stderrError is what the program said on stderr.
+func (c *execConn) stderrError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if text := strings.TrimSpace(c.said.String()); text != "" {
+	if text := strings.TrimSpace(c.stderr.String()); text != "" {
 		return fmt.Errorf("it says %q", text)
 	}
 	return nil

@@ -31,35 +31,35 @@ type image struct {
 	size     int64
 }
 
-// image finds an image, and has the engine pull it when it is not there. Those
+// ensureImage finds an image, and has the engine pull it when it is not there. Those
 // that have no registry are not pulled. Kinds: ErrNotExist, ErrInvalid,
 // ErrUnavailable.
-func (p *Provider) image(ctx context.Context, ref string, progress func(atoll.Progress)) (*image, error) {
-	full, im, err := p.lookUpImage(ctx, ref)
+func (p *Provider) ensureImage(ctx context.Context, ref string, progress func(atoll.Progress)) (*image, error) {
+	full, im, err := p.findImage(ctx, ref)
 	if err != nil && !cerrdefs.IsNotFound(err) {
 		return nil, err
 	}
 	if err != nil {
-		if err := p.fetch(ctx, full, progress); err != nil {
+		if err := p.fetchImage(ctx, full, progress); err != nil {
 			return nil, err
 		}
 		if im, err = p.inspectImage(ctx, full); err != nil {
 			return nil, err
 		}
 	}
-	return im, p.shelf.used(full, im.digest)
+	return im, p.imageRecords.recordUsed(full, im.digest)
 }
 
-// lookUpImage finds an image that the engine has, and its name in full. Podman keeps
+// findImage finds an image that the engine has, and its name in full. Podman keeps
 // what was built or loaded under a name without a registry as that of localhost.
-func (p *Provider) lookUpImage(ctx context.Context, ref string) (full string, im *image, err error) {
-	if full, err = normal(ref); err != nil {
+func (p *Provider) findImage(ctx context.Context, ref string) (full string, im *image, err error) {
+	if full, err = normalizeRef(ref); err != nil {
 		return "", nil, err
 	}
 	if im, err = p.inspectImage(ctx, full); !cerrdefs.IsNotFound(err) {
 		return full, im, err
 	}
-	f, factsErr := p.facts(ctx)
+	f, factsErr := p.engineInfo(ctx)
 	if factsErr != nil {
 		return full, nil, factsErr
 	}
@@ -72,8 +72,8 @@ func (p *Provider) lookUpImage(ctx context.Context, ref string) (full string, im
 	return full, nil, err
 }
 
-// normal is the name of an image in full; an id stays as it is.
-func normal(ref string) (string, error) {
+// normalizeRef is the name of an image in full; an id stays as it is.
+func normalizeRef(ref string) (string, error) {
 	if digest, err := reference.ParseAnyReference(ref); err == nil && strings.HasPrefix(digest.String(), "sha256:") {
 		return digest.String(), nil
 	}
@@ -86,7 +86,7 @@ func normal(ref string) (string, error) {
 
 // CheckImage returns why no engine has an image of that name. Kinds: ErrInvalid.
 func CheckImage(ref string) error {
-	_, err := normal(cmp.Or(ref, DefaultImage))
+	_, err := normalizeRef(cmp.Or(ref, DefaultImage))
 	return err
 }
 
@@ -95,18 +95,18 @@ func isLocal(ref string) bool {
 	return strings.HasPrefix(ref, "sha256:") || strings.HasPrefix(ref, "docker.io/atoll-local/")
 }
 
-// heldAs is what the engine calls an image. Only one that has pulled it itself finds it
+// engineRef is what the engine calls an image. Only one that has pulled it itself finds it
 // by a digest.
-func (p *Provider) heldAs(ref string) string {
+func (p *Provider) engineRef(ref string) string {
 	repo, digest, ok := strings.Cut(ref, "@")
 	if !ok || p.opts.Fetch == nil {
 		return ref
 	}
-	return untagged(repo) + ":" + strings.ReplaceAll(digest, ":", "-")
+	return trimTag(repo) + ":" + strings.ReplaceAll(digest, ":", "-")
 }
 
-// untagged is a name without its tag.
-func untagged(repo string) string {
+// trimTag is a name without its tag.
+func trimTag(repo string) string {
 	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
 		return repo[:i]
 	}
@@ -114,18 +114,18 @@ func untagged(repo string) string {
 }
 
 func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error) {
-	found, err := p.engine.ImageInspect(ctx, p.heldAs(ref))
+	found, err := p.engine.ImageInspect(ctx, p.engineRef(ref))
 	if err != nil {
 		return nil, err
 	}
 	im := &image{id: found.ID, digest: found.ID, platform: found.Os + "/" + found.Architecture, size: found.Size}
 	repo, digest, _ := strings.Cut(ref, "@")
-	repo = untagged(repo)
-	if p.heldAs(ref) != ref {
+	repo = trimTag(repo)
+	if p.engineRef(ref) != ref {
 		im.digest = digest
 	}
 	for _, d := range found.RepoDigests {
-		if full, err := normal(d); err == nil && strings.HasPrefix(full, repo+"@") {
+		if full, err := normalizeRef(d); err == nil && strings.HasPrefix(full, repo+"@") {
 			_, im.digest, _ = strings.Cut(full, "@")
 		}
 	}
@@ -141,32 +141,32 @@ func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error)
 
 // How a pull is tried again.
 const (
-	pullTries = 3
-	pullPause = time.Second // and twice as long before each later one
-	pullTime  = 5 * time.Minute
+	maxPulls       = 3
+	pullRetryDelay = time.Second // and twice as long before each later one
+	pullTimeout    = 5 * time.Minute
 )
 
-// fetch has the engine pull an image: once, however many wait for it.
-func (p *Provider) fetch(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+// fetchImage has the engine pull an image: once, however many wait for it.
+func (p *Provider) fetchImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
 	if isLocal(ref) && p.opts.Fetch == nil {
 		return atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, which is not to be had elsewhere", ref)
 	}
-	lock, err := p.lock(ctx, "create", "pull-"+hash(ref))
+	lock, err := p.acquireLock(ctx, "create", "pull-"+hashText(ref))
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
 	if im, err := p.inspectImage(ctx, ref); err == nil { // by who had the lock before
-		return p.shelf.used(ref, im.digest)
+		return p.imageRecords.recordUsed(ref, im.digest)
 	}
-	ctx, cancel := context.WithTimeout(ctx, pullTime)
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	for try, pause := 1, pullPause; ; try, pause = try+1, 2*pause {
-		err := p.pull(ctx, ref, progress)
+	for try, pause := 1, pullRetryDelay; ; try, pause = try+1, 2*pause {
+		err := p.pullImage(ctx, ref, progress)
 		if err == nil {
 			break
 		}
-		if try == pullTries || atoll.KindOf(err) != atoll.ErrUnavailable {
+		if try == maxPulls || atoll.KindOf(err) != atoll.ErrUnavailable {
 			return err
 		}
 		select {
@@ -179,19 +179,19 @@ func (p *Provider) fetch(ctx context.Context, ref string, progress func(atoll.Pr
 	if err != nil {
 		return err
 	}
-	return p.shelf.fetched(ref, im.digest)
+	return p.imageRecords.recordFetched(ref, im.digest)
 }
 
-// load has the engine take an image from who has it.
-func (p *Provider) load(ctx context.Context, ref string, progress func(atoll.Progress)) error {
-	archive, err := p.opts.Fetch(ctx, ref, p.heldAs(ref), progress)
+// loadImage has the engine take an image from who has it.
+func (p *Provider) loadImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+	archive, err := p.opts.Fetch(ctx, ref, p.engineRef(ref), progress)
 	if err != nil {
 		return err
 	}
 	defer archive.Close()
 	said, err := p.engine.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
 	if err == nil {
-		err = pulled(said, nil)
+		err = readProgress(said, nil)
 		_ = said.Close()
 	}
 	if err != nil && ctx.Err() == nil {
@@ -200,35 +200,35 @@ func (p *Provider) load(ctx context.Context, ref string, progress func(atoll.Pro
 	return errors.Join(ctx.Err(), err)
 }
 
-// pull has the engine get an image: from who has it, or by itself, with the credentials that
+// pullImage has the engine get an image: from who has it, or by itself, with the credentials that
 // docker's command line has for its registry.
-func (p *Provider) pull(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+func (p *Provider) pullImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
 	if p.opts.Fetch == nil {
-		auth, err := credentials(ref)
+		auth, err := registryAuth(ref)
 		if err != nil {
 			return atoll.Errorf("create", ref, atoll.ErrDenied, "docker's credentials: %w", err)
 		}
-		return p.pullAs(ctx, ref, auth, progress)
+		return p.pullFromRegistry(ctx, ref, auth, progress)
 	}
-	err := p.load(ctx, ref, progress)
+	err := p.loadImage(ctx, ref, progress)
 	if atoll.KindOf(err) != atoll.ErrUnsupported || isLocal(ref) {
 		return err
 	}
-	if err := p.pullAs(ctx, ref, "", progress); err != nil {
+	if err := p.pullFromRegistry(ctx, ref, "", progress); err != nil {
 		return err
 	}
-	if as := p.heldAs(ref); as != ref {
+	if as := p.engineRef(ref); as != ref {
 		_, err := p.engine.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: as})
-		return p.failed(ctx, "create", ref, err)
+		return p.wrapError(ctx, "create", ref, err)
 	}
 	return nil
 }
 
-// pullAs has the engine pull an image from its registry.
-func (p *Provider) pullAs(ctx context.Context, ref, auth string, progress func(atoll.Progress)) error {
+// pullFromRegistry has the engine pull an image from its registry.
+func (p *Provider) pullFromRegistry(ctx context.Context, ref, auth string, progress func(atoll.Progress)) error {
 	stream, err := p.engine.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
 	if err == nil {
-		err = pulled(stream, progress)
+		err = readProgress(stream, progress)
 		_ = stream.Close()
 	}
 	if err == nil || ctx.Err() != nil {
@@ -246,9 +246,9 @@ func (p *Provider) pullAs(ctx context.Context, ref, auth string, progress func(a
 	return atoll.Errorf("create", ref, kind, "pull %s: %w", ref, err)
 }
 
-// credentials are those for the registry of ref, as the engine wants them; ""
+// registryAuth are those for the registry of ref, as the engine wants them; ""
 // when there are none.
-func credentials(ref string) (string, error) {
+func registryAuth(ref string) (string, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
 		return "", err
@@ -267,8 +267,8 @@ func credentials(ref string) (string, error) {
 	})
 }
 
-// pulled reads the progress of a pull to its end, where the error is.
-func pulled(stream io.Reader, progress func(atoll.Progress)) error {
+// readProgress reads the progress of a pull to its end, where the error is.
+func readProgress(stream io.Reader, progress func(atoll.Progress)) error {
 	for dec := json.NewDecoder(stream); ; {
 		var line struct {
 			ID, Status, Error string
@@ -293,15 +293,15 @@ func pulled(stream io.Reader, progress func(atoll.Progress)) error {
 // Save returns an image of the engine's as docker save writes it. Kinds: ErrNotExist,
 // ErrUnavailable.
 func (p *Provider) Save(ctx context.Context, ref string) (io.ReadCloser, error) {
-	full, _, err := p.lookUpImage(ctx, ref)
+	full, _, err := p.findImage(ctx, ref)
 	if cerrdefs.IsNotFound(err) {
 		return nil, atoll.Errorf("save image", ref, atoll.ErrNotExist, "the engine has no image %q", full)
 	}
 	if err != nil {
-		return nil, p.failed(ctx, "save image", ref, err)
+		return nil, p.wrapError(ctx, "save image", ref, err)
 	}
 	archive, err := p.engine.ImageSave(ctx, []string{full})
-	return archive, p.failed(ctx, "save image", ref, err)
+	return archive, p.wrapError(ctx, "save image", ref, err)
 }
 
 // Prepare implements atoll.Preparer.
@@ -312,19 +312,19 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if _, err := spec.MadeBy(info.Name); err != nil {
 		return err
 	}
-	_, err := p.image(ctx, cmp.Or(spec.Image, p.opts.Image), progress)
-	return p.failed(ctx, "prepare", spec.Image, err)
+	_, err := p.ensureImage(ctx, cmp.Or(spec.Image, p.opts.Image), progress)
+	return p.wrapError(ctx, "prepare", spec.Image, err)
 }
 
 // ResolveImage implements atoll.ImageResolver: it is what the engine has under
 // that name.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	full, im, err := p.lookUpImage(ctx, cmp.Or(ref, p.opts.Image))
+	full, im, err := p.findImage(ctx, cmp.Or(ref, p.opts.Image))
 	if cerrdefs.IsNotFound(err) {
 		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "the engine has no image %q", full)
 	}
 	if err != nil {
-		return "", p.failed(ctx, "resolve image", ref, err)
+		return "", p.wrapError(ctx, "resolve image", ref, err)
 	}
 	return im.digest, nil
 }

@@ -21,28 +21,28 @@ import (
 
 // A job is a process that the engine executes in a container for us.
 type job struct {
-	l      *life
-	exec   string // the engine's name for it; "" for the main process
-	user   string
-	pid    int    // in the container; 0 if unknown
-	mark   string // in its environment
-	stream *stream
-	gone   chan struct{} // closed when its output has ended
+	run         *plainRun
+	exec        string // the engine's name for it; "" for the main process
+	user        string
+	pid         int    // in the container; 0 if unknown
+	mark        string // in its environment
+	stream      *stream
+	outputEnded chan struct{} // closed when its output has ended
 }
 
-// start has the engine execute cmd. It is not broken off half way: what nobody
+// startJob has the engine execute cmd. It is not broken off half way: what nobody
 // waits for any longer is ended.
-func (l *life) start(ctx context.Context, cmd *atoll.Command, dir string, stdio table.Stdio) (*job, error) {
+func (run *plainRun) startJob(ctx context.Context, cmd *atoll.Command, dir string, stdio table.Stdio) (*job, error) {
 	type begun struct {
 		j   *job
 		err error
 	}
 	result := make(chan begun, 1)
-	l.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
+	run.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		defer context.AfterFunc(l.ctx, cancel)()
-		j, err := l.launch(ctx, cmd, dir)
+		defer context.AfterFunc(run.ctx, cancel)()
+		j, err := run.launchJob(ctx, cmd, dir)
 		result <- begun{j, err}
 	})
 	select {
@@ -50,10 +50,10 @@ func (l *life) start(ctx context.Context, cmd *atoll.Command, dir string, stdio 
 		if b.err != nil {
 			return nil, b.err
 		}
-		b.j.pump(cmd.TTY != nil, stdio)
+		b.j.copyStreams(cmd.TTY != nil, stdio)
 		return b.j, nil
 	case <-ctx.Done():
-		l.work.Go(func() {
+		run.work.Go(func() {
 			if b := <-result; b.err == nil {
 				b.j.stream.close()
 				_ = b.j.Kill()
@@ -63,53 +63,53 @@ func (l *life) start(ctx context.Context, cmd *atoll.Command, dir string, stdio 
 	}
 }
 
-// launch has the engine execute cmd, and returns when it has been started.
-func (l *life) launch(ctx context.Context, cmd *atoll.Command, dir string) (*job, error) {
-	mark := procgroup.NewMark("", l.id).String()
+// launchJob has the engine execute cmd, and returns when it has been started.
+func (run *plainRun) launchJob(ctx context.Context, cmd *atoll.Command, dir string) (*job, error) {
+	mark := procgroup.NewMark("", run.id).String()
 	args := cmd.Args
-	if l.shell {
-		args = launcher(cmd, table.Environ(l.r.env, l.environ(cmd)))
+	if run.shell {
+		args = launcherCommand(cmd, table.Environ(run.r.env, run.commandEnv(cmd)))
 	}
 	opts := client.ExecCreateOptions{
-		Cmd: args, User: cmd.User, WorkingDir: dir, Env: append(l.environ(cmd), mark), TTY: cmd.TTY != nil,
+		Cmd: args, User: cmd.User, WorkingDir: dir, Env: append(run.commandEnv(cmd), mark), TTY: cmd.TTY != nil,
 		AttachStdin: cmd.Stdin != nil || cmd.OpenStdin || cmd.TTY != nil, AttachStdout: true, AttachStderr: cmd.TTY == nil,
 	}
-	made, err := l.p.engine.ExecCreate(ctx, l.r.container, opts)
+	made, err := run.p.engine.ExecCreate(ctx, run.r.container, opts)
 	if err != nil {
-		return nil, l.explained(ctx, "exec", err)
+		return nil, run.explainError(ctx, "exec", err)
 	}
-	hijacked, err := l.p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: opts.TTY})
+	hijacked, err := run.p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: opts.TTY})
 	if err != nil {
-		return nil, l.explained(ctx, "exec", err)
+		return nil, run.explainError(ctx, "exec", err)
 	}
-	j := &job{l: l, exec: made.ID, user: cmd.User, mark: mark, stream: newStream(hijacked.HijackedResponse, opts.TTY), gone: make(chan struct{})}
+	j := &job{run: run, exec: made.ID, user: cmd.User, mark: mark, stream: newStream(hijacked.HijackedResponse, opts.TTY), outputEnded: make(chan struct{})}
 	stop := context.AfterFunc(ctx, j.stream.close)
 	defer stop()
-	if err := j.started(ctx, cmd); err != nil {
+	if err := j.awaitStart(ctx, cmd); err != nil {
 		j.stream.close()
 		return nil, err
 	}
 	return j, nil
 }
 
-// started waits until the program runs, and sets the size of its terminal.
-func (j *job) started(ctx context.Context, cmd *atoll.Command) error {
-	if !j.l.shell {
-		err := j.executed(ctx, cmd)
+// awaitStart waits until the program runs, and sets the size of its terminal.
+func (j *job) awaitStart(ctx context.Context, cmd *atoll.Command) error {
+	if !j.run.shell {
+		err := j.awaitExec(ctx, cmd)
 		if err == nil && cmd.TTY != nil {
 			err = j.Resize(ctx, *cmd.TTY)
 		}
 		return err
 	}
-	line, err := j.stream.line()
+	line, err := j.stream.readLine()
 	if err != nil {
-		return j.unsaid(ctx, err)
+		return j.launcherError(ctx, err)
 	}
 	if code, failed := strings.CutPrefix(line, launchFailed); failed {
-		return refusal(j.l.id, cmd.Args[0], code)
+		return commandError(j.run.id, cmd.Args[0], code)
 	}
 	if j.pid, err = strconv.Atoi(line); err != nil { // the engine's words
-		return j.refused(ctx, cmd, line+j.stream.rest())
+		return j.execError(ctx, cmd, line+j.stream.readRest())
 	}
 	if cmd.TTY == nil {
 		return nil
@@ -119,48 +119,48 @@ func (j *job) started(ctx context.Context, cmd *atoll.Command) error {
 	}
 	_, err = io.WriteString(j.stream.conn.Conn, "\n")
 	for n := 0; err == nil && line != launchReady; n++ { // what comes before is the echo
-		if line, err = j.stream.line(); n == echoLimit {
+		if line, err = j.stream.readLine(); n == maxEchoLines {
 			err = errNoise
 		}
 	}
 	if err != nil {
-		return j.unsaid(ctx, err)
+		return j.launcherError(ctx, err)
 	}
 	return nil
 }
 
-// echoLimit is how many lines may come before that.
-const echoLimit = 100
+// maxEchoLines is how many lines may come before that.
+const maxEchoLines = 100
 
-// unsaid is the error of a launcher that has not said what it was to say.
-func (j *job) unsaid(ctx context.Context, err error) error {
+// launcherError is the error of a launcher that has not said what it was to say.
+func (j *job) launcherError(ctx context.Context, err error) error {
 	if errors.Is(err, errNoise) {
-		return atoll.E("exec", j.l.id, atoll.ErrExecFailed, err)
+		return atoll.E("exec", j.run.id, atoll.ErrExecFailed, err)
 	}
-	return j.l.explained(ctx, "exec", err)
+	return j.run.explainError(ctx, "exec", err)
 }
 
-// refusal is the error of a program that the launcher cannot start.
-func refusal(id, program, code string) error {
+// commandError is the error of a program that the launcher cannot start.
+func commandError(id, program, code string) error {
 	if code == "127" {
 		return atoll.Errorf("exec", id, atoll.ErrCommandNotFound, "%q: no such command", program)
 	}
 	return atoll.Errorf("exec", id, atoll.ErrExecFailed, "%q: it cannot be executed", program)
 }
 
-// executed waits until a program that no launcher starts runs, or the engine says
+// awaitExec waits until a program that no launcher starts runs, or the engine says
 // why not.
-func (j *job) executed(ctx context.Context, cmd *atoll.Command) error {
+func (j *job) awaitExec(ctx context.Context, cmd *atoll.Command) error {
 	for {
-		st, err := j.l.p.engine.ExecInspect(ctx, j.exec, client.ExecInspectOptions{})
+		st, err := j.run.p.engine.ExecInspect(ctx, j.exec, client.ExecInspectOptions{})
 		if err != nil {
-			return j.l.explained(ctx, "exec", err)
+			return j.run.explainError(ctx, "exec", err)
 		}
 		if st.PID != 0 {
 			return nil
 		}
 		if !st.Running && st.ExitCode != 0 {
-			return j.refused(ctx, cmd, j.stream.rest())
+			return j.execError(ctx, cmd, j.stream.readRest())
 		}
 		select {
 		case <-ctx.Done():
@@ -170,34 +170,34 @@ func (j *job) executed(ctx context.Context, cmd *atoll.Command) error {
 	}
 }
 
-// refused gives the engine's words for why it could not execute a program their
+// execError gives the engine's words for why it could not execute a program their
 // kind.
-func (j *job) refused(ctx context.Context, cmd *atoll.Command, said string) error {
+func (j *job) execError(ctx context.Context, cmd *atoll.Command, said string) error {
 	said = strings.TrimSpace(said)
 	kind := atoll.ErrExecFailed
 	switch {
 	case strings.Contains(said, "unable to find user"), strings.Contains(said, "unable to find group"), strings.Contains(said, "no matching entries"):
 		kind = atoll.ErrInvalid
-	case !j.l.shell && (strings.Contains(said, "executable file not found") || strings.Contains(said, "no such file or directory")):
+	case !j.run.shell && (strings.Contains(said, "executable file not found") || strings.Contains(said, "no such file or directory")):
 		kind = atoll.ErrCommandNotFound
 	case strings.Contains(said, "resource temporarily unavailable"), strings.Contains(said, "cannot allocate memory"):
 		kind = atoll.ErrExhausted
 	default: // it has many words for a container that is coming to its end
-		if ended := j.l.p.ends(ctx, "exec", j.l.id); ended != nil {
+		if ended := j.run.p.checkRunning(ctx, "exec", j.run.id); ended != nil {
 			return ended
 		}
 	}
-	return atoll.Errorf("exec", j.l.id, kind, "%q: %s", cmd.Args[0], said)
+	return atoll.Errorf("exec", j.run.id, kind, "%q: %s", cmd.Args[0], said)
 }
 
-// pump carries the streams until they end.
-func (j *job) pump(tty bool, stdio table.Stdio) {
+// copyStreams carries the streams until they end.
+func (j *job) copyStreams(tty bool, stdio table.Stdio) {
 	go func() {
-		defer close(j.gone)
+		defer close(j.outputEnded)
 		defer j.stream.close()
 		defer stdio.Stdout.Close()
 		defer stdio.Stderr.Close()
-		_ = j.stream.copy(stdio.Stdout, stdio.Stderr) // where it breaks off, there is no more to be had
+		_ = j.stream.copyOutput(stdio.Stdout, stdio.Stderr) // where it breaks off, there is no more to be had
 	}()
 	go func() {
 		defer stdio.Stdin.Close()
@@ -214,41 +214,41 @@ func (j *job) PID() int { return j.pid }
 func (j *job) Wait() atoll.Exit {
 	defer j.stream.close()
 	select {
-	case <-j.gone:
-	case <-j.l.ctx.Done():
-		return unseen
+	case <-j.outputEnded:
+	case <-j.run.ctx.Done():
+		return unknownExit
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		over := j.l.isOver()
-		if exit, ended := j.exit(); ended {
+		over := j.run.hasEnded()
+		if exit, ended := j.findExit(); ended {
 			return exit
 		}
 		if over {
-			return unseen
+			return unknownExit
 		}
 		select {
-		case <-j.l.ctx.Done():
-			return unseen
+		case <-j.run.ctx.Done():
+			return unknownExit
 		case <-time.After(pause):
 		}
 	}
 }
 
-// unseen is the exit of a process that has gone unobserved.
-var unseen = atoll.Exit{Code: -1}
+// unknownExit is the exit of a process that has gone unobserved.
+var unknownExit = atoll.Exit{Code: -1}
 
-// exit asks the engine how it ended.
-func (j *job) exit() (exit atoll.Exit, ended bool) {
+// findExit asks the engine how it ended.
+func (j *job) findExit() (exit atoll.Exit, ended bool) {
 	if j.exec == "" {
-		r, err := j.l.p.inspect(j.l.ctx, "wait", j.l.id)
+		r, err := j.run.p.findRecord(j.run.ctx, "wait", j.run.id)
 		if err == nil && r.Exit != nil {
 			return *r.Exit, true
 		}
-		return unseen, atoll.KindOf(err) == atoll.ErrNotFound
+		return unknownExit, atoll.KindOf(err) == atoll.ErrNotFound
 	}
-	st, err := j.l.p.engine.ExecInspect(j.l.ctx, j.exec, client.ExecInspectOptions{})
+	st, err := j.run.p.engine.ExecInspect(j.run.ctx, j.exec, client.ExecInspectOptions{})
 	if err != nil {
-		return unseen, cerrdefs.IsNotFound(err) // forgotten, with the sandbox or when the engine was started anew
+		return unknownExit, cerrdefs.IsNotFound(err) // forgotten, with the sandbox or when the engine was started anew
 	}
 	return atoll.Exit{Code: st.ExitCode}, !st.Running
 }
@@ -258,21 +258,21 @@ var errNoShell = fmt.Errorf("%w: the image has no %s to send a signal with", err
 // Signal implements table.Handle.
 func (j *job) Signal(sig atoll.Signal) error {
 	// The life may end with what it is about, and before its answer.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.l.ctx), dropTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.run.ctx), cleanupTimeout)
 	defer cancel()
 	switch {
-	case j.l.isOver():
+	case j.run.hasEnded():
 		return os.ErrProcessDone
 	case j.exec == "":
 		return j.signalMain(ctx, sig)
 	case j.pid == 0:
 		return errNoShell
 	}
-	code, said, err := j.l.run(ctx, j.user, signalScript, strconv.Itoa(j.pid), strconv.Itoa(int(sig)))
+	code, said, err := j.run.runScript(ctx, j.user, signalScript, strconv.Itoa(j.pid), strconv.Itoa(int(sig)))
 	switch {
 	case err != nil:
-		return unsent(err)
-	case code == scriptGone:
+		return signalError(err)
+	case code == exitGone:
 		return os.ErrProcessDone
 	case code != 0:
 		return fmt.Errorf("it could not be signalled: %s", said)
@@ -282,26 +282,26 @@ func (j *job) Signal(sig atoll.Signal) error {
 
 // signalMain has the engine signal the container's init, which passes it on.
 func (j *job) signalMain(ctx context.Context, sig atoll.Signal) error {
-	if slices.Contains(unforwarded, sig) {
+	if slices.Contains(unforwardedSignals, sig) {
 		return fmt.Errorf("%w: without a guest %v does not reach the main process", errors.ErrUnsupported, sig)
 	}
-	_, err := j.l.p.engine.ContainerKill(ctx, j.l.r.container, client.ContainerKillOptions{Signal: strconv.Itoa(int(sig))})
+	_, err := j.run.p.engine.ContainerKill(ctx, j.run.r.container, client.ContainerKillOptions{Signal: strconv.Itoa(int(sig))})
 	if err == nil {
 		return nil
 	}
-	err = j.l.explained(ctx, "signal", err)
+	err = j.run.explainError(ctx, "signal", err)
 	if sig == atoll.SIGKILL && atoll.KindOf(err) == atoll.ErrStopped && !errors.Is(err, errPaused) {
 		return nil // an engine that is slow may say of one that it has killed that it does not run
 	}
-	return unsent(err)
+	return signalError(err)
 }
 
-// unforwarded are the signals that the container's init does not pass on.
-var unforwarded = []atoll.Signal{4, 5, 6, 7, 8, 11, atoll.SIGSTOP, 21, 22, 31}
+// unforwardedSignals are the signals that the container's init does not pass on.
+var unforwardedSignals = []atoll.Signal{4, 5, 6, 7, 8, 11, atoll.SIGSTOP, 21, 22, 31}
 
-// unsent is the error of a signal that was not sent: in a sandbox that is paused,
+// signalError is the error of a signal that was not sent: in a sandbox that is paused,
 // the process has not ended.
-func unsent(err error) error {
+func signalError(err error) error {
 	if errors.Is(err, errPaused) {
 		return atoll.E("signal", "", atoll.ErrConflict, errPaused)
 	}
@@ -310,7 +310,7 @@ func unsent(err error) error {
 
 // Kill implements table.Handle.
 func (j *job) Kill() error {
-	if j.l.Closed() { // it has ended with its container, or is let go
+	if j.run.Closed() { // it has ended with its container, or is let go
 		return nil
 	}
 	if j.exec == "" {
@@ -319,13 +319,13 @@ func (j *job) Kill() error {
 	if j.pid == 0 {
 		return errNoShell
 	}
-	ctx, cancel := context.WithTimeout(j.l.ctx, dropTime)
+	ctx, cancel := context.WithTimeout(j.run.ctx, cleanupTimeout)
 	defer cancel()
-	code, said, err := j.l.run(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
+	code, said, err := j.run.runScript(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("it could not be killed: %s", said)
 	}
-	return unsent(err)
+	return signalError(err)
 }
 
 // Resize implements table.Remote.
@@ -333,38 +333,38 @@ func (j *job) Resize(ctx context.Context, size atoll.Size) error {
 	h, w := uint(size.Rows), uint(size.Cols)
 	var err error
 	if j.exec == "" {
-		_, err = j.l.p.engine.ContainerResize(ctx, j.l.r.container, client.ContainerResizeOptions{Height: h, Width: w})
+		_, err = j.run.p.engine.ContainerResize(ctx, j.run.r.container, client.ContainerResizeOptions{Height: h, Width: w})
 	} else {
-		_, err = j.l.p.engine.ExecResize(ctx, j.exec, client.ExecResizeOptions{Height: h, Width: w})
+		_, err = j.run.p.engine.ExecResize(ctx, j.exec, client.ExecResizeOptions{Height: h, Width: w})
 	}
 	if err != nil {
-		return j.l.explained(ctx, "resize", err)
+		return j.run.explainError(ctx, "resize", err)
 	}
 	return nil
 }
 
-// run has the engine run a script of ours in the container, and returns its exit
+// runScript has the engine run a script of ours in the container, and returns its exit
 // code and the end of what it says.
-func (l *life) run(ctx context.Context, user, script string, args ...string) (code int, said string, err error) {
-	made, err := l.p.engine.ExecCreate(ctx, l.r.container, client.ExecCreateOptions{
+func (run *plainRun) runScript(ctx context.Context, user, script string, args ...string) (code int, said string, err error) {
+	made, err := run.p.engine.ExecCreate(ctx, run.r.container, client.ExecCreateOptions{
 		Cmd: append([]string{shellPath, "-c", script, shellPath}, args...), User: user, WorkingDir: "/", Env: []string{"LC_ALL=C"},
 		AttachStdout: true, AttachStderr: true,
 	})
 	if err != nil {
-		return 0, "", l.explained(ctx, "signal", err)
+		return 0, "", run.explainError(ctx, "signal", err)
 	}
-	hijacked, err := l.p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	hijacked, err := run.p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
 	if err != nil {
-		return 0, "", l.explained(ctx, "signal", err)
+		return 0, "", run.explainError(ctx, "signal", err)
 	}
 	s := newStream(hijacked.HijackedResponse, false)
 	defer s.close()
 	defer context.AfterFunc(ctx, s.close)()
-	said = strings.TrimSpace(s.rest())
+	said = strings.TrimSpace(s.readRest())
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
-		st, err := l.p.engine.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
+		st, err := run.p.engine.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
 		if err != nil {
-			return 0, said, l.explained(ctx, "signal", err)
+			return 0, said, run.explainError(ctx, "signal", err)
 		}
 		if !st.Running {
 			return st.ExitCode, said, nil

@@ -9,14 +9,14 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lockWait is how long an operation waits for another one on the same sandbox,
+// lockTimeout is how long an operation waits for another one on the same sandbox,
 // when its ctx allows more.
-const lockWait = time.Minute
+const lockTimeout = time.Minute
 
-// lock keeps the other operations of this machine's programs on the same thing
+// acquireLock keeps the other operations of this machine's programs on the same thing
 // out until it is released. Kinds: ErrConflict.
-func (p *Provider) lock(ctx context.Context, op, what string) (*fsutil.Lock, error) {
-	within, cancel := context.WithTimeout(ctx, lockWait)
+func (p *Provider) acquireLock(ctx context.Context, op, what string) (*fsutil.Lock, error) {
+	within, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	l, err := fsutil.AwaitLock(within, p.lockPath(what))
 	switch {

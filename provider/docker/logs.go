@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// logs reads a container's log: that of a guest, or what the options select of it.
-func (p *Provider) logs(ctx context.Context, container string, opts client.ContainerLogsOptions) (stdout, stderr *guest.Tail, err error) {
+// readLogs reads a container's log: that of a guest, or what the options select of it.
+func (p *Provider) readLogs(ctx context.Context, container string, opts client.ContainerLogsOptions) (stdout, stderr *guest.Tail, err error) {
 	opts.ShowStdout, opts.ShowStderr = true, true
 	r, err := p.engine.ContainerLogs(ctx, container, opts)
 	if err != nil {
@@ -39,12 +39,12 @@ func (p *Provider) logs(ctx context.Context, container string, opts client.Conta
 	}
 }
 
-// report reads the last line of a container's log, if it is its guest's: whichever
+// readReport reads the last line of a container's log, if it is its guest's: whichever
 // output the engine has read last, it is there.
-func (p *Provider) report(ctx context.Context, op, id, container string) (r guest.Report, err error) {
-	stdout, stderr, err := p.logs(ctx, container, client.ContainerLogsOptions{Tail: "1"})
+func (p *Provider) readReport(ctx context.Context, op, id, container string) (r guest.Report, err error) {
+	stdout, stderr, err := p.readLogs(ctx, container, client.ContainerLogsOptions{Tail: "1"})
 	if err != nil {
-		return r, p.failed(ctx, op, id, err)
+		return r, p.wrapError(ctx, op, id, err)
 	}
 	if stdout.Report() != (guest.Report{}) {
 		return stdout.Report(), nil

@@ -15,22 +15,26 @@ import (
 // names makes the names of what belongs to a server, from its prefix.
 type names string
 
-func (n names) container(id string) string        { return string(n) + "-session-" + id }
-func (n names) caretaker(id string) string        { return string(n) + "-caretaker-" + id }
-func (n names) data(id string) string             { return string(n) + "-data-" + id }
-func (n names) volume(project, v string) string   { return string(n) + "-volume-" + project + "." + v }
-func (n names) cache(project string) string       { return string(n) + "-cache-" + project }
-func (n names) online() string                    { return string(n) + "-online" }
-func (n names) guest(sum string) string           { return string(n) + "-guest-" + sum }
-func (n names) installer(sum, rand string) string { return string(n) + "-install-" + sum + "-" + rand }
+func (n names) sandboxName(id string) string    { return string(n) + "-session-" + id }
+func (n names) caretakerName(id string) string  { return string(n) + "-caretaker-" + id }
+func (n names) dataVolumeName(id string) string { return string(n) + "-data-" + id }
+func (n names) volumeName(project, v string) string {
+	return string(n) + "-volume-" + project + "." + v
+}
+func (n names) cacheVolumeName(project string) string { return string(n) + "-cache-" + project }
+func (n names) onlineNetworkName() string             { return string(n) + "-online" }
+func (n names) guestVolumeName(sum string) string     { return string(n) + "-guest-" + sum }
+func (n names) installerName(sum, rand string) string {
+	return string(n) + "-install-" + sum + "-" + rand
+}
 
-// mark is the name of a mark that is made now.
-func (n names) mark(id string, now time.Time) string {
+// markerName is the name of a mark that is made now.
+func (n names) markerName(id string, now time.Time) string {
 	return string(n) + "-expires-" + id + "-" + strconv.FormatInt(now.UnixNano(), 10)
 }
 
-// markMade is when the mark of that name was made.
-func (n names) markMade(id, volume string) (made time.Time, ok bool) {
+// markerTime is when the mark of that name was made.
+func (n names) markerTime(id, volume string) (made time.Time, ok bool) {
 	text, ok := strings.CutPrefix(volume, string(n)+"-expires-"+id+"-")
 	nanos, err := strconv.ParseInt(text, 10, 64)
 	return time.Unix(0, nanos), ok && err == nil
@@ -52,23 +56,23 @@ const (
 	labelInstalls = "atoll.installs" // "true" for what fills the volume of the guest
 )
 
-// ours selects the containers of this server's sandboxes.
-func (n names) ours() client.Filters {
+// selectOwn selects the containers of this server's sandboxes.
+func (n names) selectOwn() client.Filters {
 	return client.Filters{}.Add("label", labelAtoll+"=true").Add("label", labelOwner+"="+string(n)).Add("label", labelSession)
 }
 
-// ofSandbox reports whether a container is that of a sandbox of this server's.
-func (n names) ofSandbox(id string, c *container.InspectResponse) bool {
+// ownsContainer reports whether a container is that of a sandbox of this server's.
+func (n names) ownsContainer(id string, c *container.InspectResponse) bool {
 	return c.Config != nil && c.Config.Labels[labelSession] == id && c.Config.Labels[labelOwner] == string(n)
 }
 
-// installs are the labels of what fills the volume of the guest.
-func (n names) installs() map[string]string {
+// installerLabels are the labels of what fills the volume of the guest.
+func (n names) installerLabels() map[string]string {
 	return map[string]string{labelAtoll: "true", labelOwner: string(n), labelInstalls: "true"}
 }
 
-// labels are those that everything of a project has.
-func (n names) labels(project string) map[string]string {
+// projectLabels are those that everything of a project has.
+func (n names) projectLabels(project string) map[string]string {
 	return map[string]string{labelAtoll: "true", labelOwner: string(n), labelProject: project}
 }
 
@@ -78,7 +82,7 @@ func (n names) sandboxLabels(spec *atoll.Spec, image, user string) (map[string]s
 	if err != nil {
 		return nil, err
 	}
-	l := n.labels(spec.Project)
+	l := n.projectLabels(spec.Project)
 	l[labelSession], l[labelSpec], l[labelImage], l[labelUser] = spec.ID, string(text), image, user
 	if spec.Name != "" {
 		l[labelName] = spec.Name

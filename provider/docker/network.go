@@ -16,12 +16,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// network fails unless the sandbox's network is one that it may be on: the
+// prepareNetwork fails unless the sandbox's network is one that it may be on: the
 // engine's, by its own name, and no other word for the host's.
-func (c *creation) network(ctx context.Context) error {
+func (c *creation) prepareNetwork(ctx context.Context) error {
 	switch c.spec.Network.Mode {
 	case atoll.NetworkOn:
-		return c.p.makeNetwork(ctx)
+		return c.p.ensureOnlineNetwork(ctx)
 	case atoll.NetworkNamed:
 	default:
 		return nil
@@ -51,24 +51,24 @@ func (p *Provider) networkMode(s *atoll.Spec) container.NetworkMode {
 	case atoll.NetworkNamed:
 		return container.NetworkMode(s.Network.Name)
 	case atoll.NetworkOn:
-		return container.NetworkMode(p.names.online())
+		return container.NetworkMode(p.names.onlineNetworkName())
 	}
 	return "none"
 }
 
-// makeNetwork makes the network of sandboxes that are online, unless it is there. No two
+// ensureOnlineNetwork makes the network of sandboxes that are online, unless it is there. No two
 // of them can reach each other.
-func (p *Provider) makeNetwork(ctx context.Context) error {
-	lock, err := p.lock(ctx, "create", p.names.online())
+func (p *Provider) ensureOnlineNetwork(ctx context.Context) error {
+	lock, err := p.acquireLock(ctx, "create", p.names.onlineNetworkName())
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	_, err = p.engine.NetworkInspect(ctx, p.names.online(), client.NetworkInspectOptions{})
+	_, err = p.engine.NetworkInspect(ctx, p.names.onlineNetworkName(), client.NetworkInspectOptions{})
 	if !cerrdefs.IsNotFound(err) {
 		return err
 	}
-	_, err = p.engine.NetworkCreate(ctx, p.names.online(), client.NetworkCreateOptions{
+	_, err = p.engine.NetworkCreate(ctx, p.names.onlineNetworkName(), client.NetworkCreateOptions{
 		Driver: "bridge", Options: map[string]string{"com.docker.network.bridge.enable_icc": "false"},
 		Labels: map[string]string{labelAtoll: "true", labelOwner: string(p.names)},
 	})
@@ -78,36 +78,36 @@ func (p *Provider) makeNetwork(ctx context.Context) error {
 // loopback is the one address that ports are published on.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// bindings are the ports to publish.
-func bindings(s *atoll.Spec) network.PortMap {
+// portBindings are the ports to publish.
+func portBindings(s *atoll.Spec) network.PortMap {
 	all := network.PortMap{}
 	for _, p := range s.Ports {
 		if p.Publish {
-			port := tcp(p.Port)
+			port := tcpPort(p.Port)
 			all[port] = append(all[port], network.PortBinding{HostIP: loopback, HostPort: strconv.Itoa(p.HostPort)})
 		}
 	}
 	return all
 }
 
-// exposed names the ports to publish once more, as the engine wants it.
-func exposed(s *atoll.Spec) network.PortSet {
+// exposedPorts names the ports to publish once more, as the engine wants it.
+func exposedPorts(s *atoll.Spec) network.PortSet {
 	all := network.PortSet{}
-	for port := range bindings(s) {
+	for port := range portBindings(s) {
 		all[port] = struct{}{}
 	}
 	return all
 }
 
-// tcp is the engine's word for a port that is valid.
-func tcp(port int) network.Port {
+// tcpPort is the engine's word for a port that is valid.
+func tcpPort(port int) network.Port {
 	p, _ := network.PortFrom(uint16(port), network.TCP)
 	return p
 }
 
-// published are the ports that the engine has published, and the URL of the one
+// publishedPorts are the ports that the engine has published, and the URL of the one
 // that agents listen on.
-func published(bound network.PortMap) (ports []atoll.PublishedPort, agent string) {
+func publishedPorts(bound network.PortMap) (ports []atoll.PublishedPort, agent string) {
 	for port, hosts := range bound {
 		for _, b := range hosts {
 			address := net.JoinHostPort(b.HostIP.String(), b.HostPort)

@@ -29,65 +29,65 @@ func plainCaps() atoll.Caps {
 // A life is a sandbox without a guest, from its start to its end: the processes
 // that this provider has started in it, whose streams come from the engine, and
 // which only it knows.
-type life struct {
+type plainRun struct {
 	p     *Provider
 	id    string
 	r     *record // as it was when it began
 	shell bool    // there is one in the image
 	table *table.Table
 
-	ctx   context.Context // ends with the provider's interest in it
-	quit  context.CancelFunc
-	work  sync.WaitGroup // starts that may have been given up
-	over  chan struct{}  // closed when the container has ended
-	done  chan struct{}  // closed when all has been cleared away
-	begun sync.Once
+	ctx     context.Context // ends with the provider's interest in it
+	cancel  context.CancelFunc
+	work    sync.WaitGroup // starts that may have been given up
+	ended   chan struct{}  // closed when the container has ended
+	done    chan struct{}  // closed when all has been cleared away
+	watched sync.Once
 }
 
 // shellPath is the shell that commands are started by, and signalled.
 const shellPath = "/bin/sh"
 
-// newLife returns that of a sandbox which runs, or is just about to.
-func (p *Provider) newLife(ctx context.Context, r *record) (*life, error) {
-	shell, err := p.executable(ctx, r.container, shellPath)
+// newRun returns that of a sandbox which runs, or is just about to.
+func (p *Provider) newRun(ctx context.Context, r *record) (*plainRun, error) {
+	shell, err := p.isExecutable(ctx, r.container, shellPath)
 	if err != nil {
 		return nil, err
 	}
-	l := &life{p: p, id: r.ID, r: r, shell: shell, table: table.NewTable(), over: make(chan struct{}), done: make(chan struct{})}
-	l.table.Remote = true
-	l.ctx, l.quit = context.WithCancel(context.Background())
-	return l, nil
+	run := &plainRun{p: p, id: r.ID, r: r, shell: shell, table: table.NewTable(), ended: make(chan struct{}), done: make(chan struct{})}
+	run.table.Remote = true
+	run.ctx, run.cancel = context.WithCancel(context.Background())
+	return run, nil
 }
 
-// rejoin returns the life of a sandbox that runs already. What of it has been
+// rejoinRun returns the life of a sandbox that runs already. What of it has been
 // before, only the engine's log knows.
-func (p *Provider) rejoin(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
-	l, err := p.newLife(ctx, r)
+func (p *Provider) rejoinRun(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+	run, err := p.newRun(ctx, r)
 	if err == nil && len(r.Spec.Cmd) > 0 {
-		err = l.follow(ctx)
+		err = run.followMain(ctx)
 	}
 	if err != nil {
-		if l != nil {
-			_ = l.Close()
+		if run != nil {
+			_ = run.Close()
 		}
-		return nil, p.unreached(ctx, op, r.ID, err)
+		return nil, p.unreachableError(ctx, op, r.ID, err)
 	}
-	l.begin()
-	return l, nil
+	run.watchRun()
+	return run, nil
 }
 
-// startPlain starts the container of a sandbox without a guest, having listened to
+// launchPlain starts the container of a sandbox without a guest, having listened to
 // its main process before.
-func (p *Provider) startPlain(ctx context.Context, r *record) error {
-	l, err := p.newLife(ctx, r)
+func (p *Provider) launchPlain(ctx context.Context, r *record) error {
+	run, err := p.newRun(ctx, r)
 	if err != nil {
 		return err
 	}
 	if len(r.Spec.Cmd) > 0 {
-		err = l.attach(ctx)
+		err = run.attachMain(ctx)
 	}
 	if err == nil {
-		err = settled(ctx, func(ctx context.Context) error {
+		err = runToEnd(ctx, func(ctx context.Context) error {
 			_, err := p.engine.ContainerStart(ctx, r.container, client.ContainerStartOptions{})
 			return err
 		})
@@ -99,82 +99,82 @@ func (p *Provider) startPlain(ctx context.Context, r *record) error {
 		}
 	}
 	if err == nil {
-		l.r, err = p.inspect(ctx, "start", r.ID)
+		run.r, err = p.findRecord(ctx, "start", r.ID)
 	}
 	if err != nil {
-		_ = l.Close()
-		return p.failed(ctx, "start", r.ID, initless(p.refusal(ctx, &r.Spec, err)))
+		_ = run.Close()
+		return p.wrapError(ctx, "start", r.ID, missingInitError(p.containerError(ctx, &r.Spec, err)))
 	}
-	l.begin()
-	p.visits.Settle(r.ID, l)
+	run.watchRun()
+	p.visits.Settle(r.ID, run)
 	return nil
 }
 
-// initless explains an engine that has no init for containers.
-func initless(err error) error {
+// missingInitError explains an engine that has no init for containers.
+func missingInitError(err error) error {
 	if err != nil && strings.Contains(err.Error(), "docker-init") {
 		return atoll.Errorf("start", "", atoll.ErrUnavailable, "the engine has no docker-init, which a container without a guest needs: install tini on its machine (%w)", err)
 	}
 	return err
 }
 
-// begin watches over the life of a container that has been started.
-func (l *life) begin() {
-	l.begun.Do(func() {
+// watchRun watches over the life of a container that has been started.
+func (run *plainRun) watchRun() {
+	run.watched.Do(func() {
 		go func() {
-			defer close(l.done)
-			l.watch()
-			close(l.over)
-			_ = l.table.Close()
-			l.quit()
-			l.work.Wait()
+			defer close(run.done)
+			run.awaitEnd()
+			close(run.ended)
+			_ = run.table.Close()
+			run.cancel()
+			run.work.Wait()
 		}()
 	})
 }
 
-// watch returns when the container has ended, or the provider lost interest. An
+// awaitEnd returns when the container has ended, or the provider lost interest. An
 // engine that cannot be reached is asked again.
-func (l *life) watch() {
-	for l.ctx.Err() == nil {
-		ended := l.p.engine.ContainerWait(l.ctx, l.r.container, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+func (run *plainRun) awaitEnd() {
+	for run.ctx.Err() == nil {
+		ended := run.p.engine.ContainerWait(run.ctx, run.r.container, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 		select {
 		case <-ended.Result:
 			return
 		case <-ended.Error:
 		}
-		now, err := l.p.inspect(l.ctx, "wait", l.id)
-		if atoll.KindOf(err) == atoll.ErrNotFound || err == nil && !l.goesOn(now) {
+		now, err := run.p.findRecord(run.ctx, "wait", run.id)
+		if atoll.KindOf(err) == atoll.ErrNotFound || err == nil && !run.isSameRun(now) {
 			return
 		}
 		select {
-		case <-l.ctx.Done():
-		case <-time.After(again):
+		case <-run.ctx.Done():
+		case <-time.After(retryDelay):
 		}
 	}
 }
 
-// goesOn reports whether what the engine says now is still of this life.
-func (l *life) goesOn(now *record) bool {
-	return now.Started.Equal(l.r.Started) && (now.State == atoll.StateRunning || now.State == atoll.StatePaused)
+// isSameRun reports whether what the engine says now is still of this life.
+func (run *plainRun) isSameRun(now *record) bool {
+	return now.Started.Equal(run.r.Started) && (now.State == atoll.StateRunning || now.State == atoll.StatePaused)
 }
 
-// rest waits until the last output has been read of a sandbox that has been stopped.
-func (p *Provider) rest(id string) {
-	if l, ok := p.visits.Last(id).(*life); ok {
+// awaitOutput waits until the last output has been read of a sandbox that has been stopped.
+func (p *Provider) awaitOutput(id string) {
+	if run, ok := p.visits.Last(id).(*plainRun); ok {
 		select {
-		case <-l.done:
-		case <-time.After(restTime):
+		case <-run.done:
+		case <-time.After(outputTimeout):
 		}
 	}
 }
 
-// restTime is how long the engine may take to deliver that.
-const restTime = 10 * time.Second
+// outputTimeout is how long the engine may take to deliver that.
+const outputTimeout = 10 * time.Second
 
-// isOver reports whether the container has ended.
-func (l *life) isOver() bool {
+// hasEnded reports whether the container has ended.
+func (run *plainRun) hasEnded() bool {
 	select {
-	case <-l.over:
+	case <-run.ended:
 		return true
 	default:
 		return false
@@ -182,154 +182,154 @@ func (l *life) isOver() bool {
 }
 
 // Closed reports whether it is of no use any more.
-func (l *life) Closed() bool { return l.isOver() || l.ctx.Err() != nil }
+func (run *plainRun) Closed() bool { return run.hasEnded() || run.ctx.Err() != nil }
 
 // Close lets go of the processes, which live on as long as the sandbox does.
-func (l *life) Close() error {
-	l.quit()
-	l.begin()
-	<-l.done
+func (run *plainRun) Close() error {
+	run.cancel()
+	run.watchRun()
+	<-run.done
 	return nil
 }
 
 // Sandbox is what the provider's sandbox hands its calls on to.
-func (l *life) Sandbox() atoll.Sandbox { return plainSandbox{&sandbox{l.p, l.id}, l} }
+func (run *plainRun) Sandbox() atoll.Sandbox { return plainSandbox{&sandbox{run.p, run.id}, run} }
 
 // A plainSandbox is the inside of a sandbox that has no guest. Only its processes
 // are asked for.
 type plainSandbox struct {
 	atoll.Sandbox
-	l *life
+	run *plainRun
 }
 
 // Exec implements atoll.Sandbox.
 func (s plainSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	return s.l.execute(ctx, cmd)
+	return s.run.execCommand(ctx, cmd)
 }
 
 // Process implements atoll.Sandbox.
 func (s plainSandbox) Process(_ context.Context, id string) (atoll.Process, error) {
-	return s.l.table.Get(id)
+	return s.run.table.Get(id)
 }
 
 // Processes implements atoll.ProcessLister.
 func (s plainSandbox) Processes(context.Context) ([]atoll.ProcessStatus, error) {
-	return s.l.table.List(), nil
+	return s.run.table.List(), nil
 }
 
 // Files implements atoll.Filer. The engine could read and write files, but as root
 // and not as a whole.
 func (s plainSandbox) Files() atoll.FS {
 	return lazyfs.FS(func(_ context.Context, op string, _ []string, _ func(context.Context, atoll.FS) error) error {
-		return noFiles(op, s.l.id)
+		return noFilesError(op, s.run.id)
 	})
 }
 
-func noFiles(op, id string) error {
+func noFilesError(op, id string) error {
 	return atoll.Errorf(op, id, atoll.ErrUnsupported, "a sandbox without a guest serves no files: run tar or cat in it, which take and give streams")
 }
 
-// execute starts cmd, as Exec does.
-func (l *life) execute(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+// execCommand starts cmd, as Exec does.
+func (run *plainRun) execCommand(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	with := *cmd
 	if len(with.Args) == 0 {
-		shell, err := l.userShell(ctx, cmd)
+		shell, err := run.defaultShell(ctx, cmd)
 		if err != nil {
 			return nil, err
 		}
 		with.Args = []string{shell}
 	}
-	if err := l.refuse(&with); err != nil {
+	if err := run.checkTimeout(&with); err != nil {
 		return nil, err
 	}
-	dir, err := l.dir(ctx, cmd.Dir)
+	dir, err := run.commandDir(ctx, cmd.Dir)
 	if err != nil {
 		return nil, err
 	}
-	return l.table.Start(ctx, "", &with, func(io table.Stdio) (table.Handle, error) {
-		return l.start(ctx, &with, dir, io)
+	return run.table.Start(ctx, "", &with, func(io table.Stdio) (table.Handle, error) {
+		return run.startJob(ctx, &with, dir, io)
 	})
 }
 
-// refuse says what of a command cannot be had without a guest.
-func (l *life) refuse(cmd *atoll.Command) error {
-	if cmd.Timeout > 0 && !l.shell {
-		return atoll.Errorf("exec", l.id, atoll.ErrUnsupported, "a time limit: the image has no %s to end the command with", shellPath)
+// checkTimeout says what of a command cannot be had without a guest.
+func (run *plainRun) checkTimeout(cmd *atoll.Command) error {
+	if cmd.Timeout > 0 && !run.shell {
+		return atoll.Errorf("exec", run.id, atoll.ErrUnsupported, "a time limit: the image has no %s to end the command with", shellPath)
 	}
 	return nil
 }
 
-// userShell is what runs on a terminal when no command is given; see
+// defaultShell is what runs on a terminal when no command is given; see
 // atoll.DetectShell.
-func (l *life) userShell(ctx context.Context, cmd *atoll.Command) (string, error) {
-	env := slices.Concat(l.r.env, cmd.Env)
+func (run *plainRun) defaultShell(ctx context.Context, cmd *atoll.Command) (string, error) {
+	env := slices.Concat(run.r.env, cmd.Env)
 	if shell := table.Lookup(table.Environ(env), "SHELL"); shell != "" && shell != "/bin/false" {
 		return shell, nil
 	}
 	const bash = "/bin/bash"
-	there, err := l.p.executable(ctx, l.r.container, bash)
+	there, err := run.p.isExecutable(ctx, run.r.container, bash)
 	if there {
 		return bash, err
 	}
 	return shellPath, err
 }
 
-// dir is the directory for a command to start in, which must be there.
-func (l *life) dir(ctx context.Context, name string) (string, error) {
+// commandDir is the directory for a command to start in, which must be there.
+func (run *plainRun) commandDir(ctx context.Context, name string) (string, error) {
 	if name == "" {
-		return l.r.Spec.Workdir, nil
+		return run.r.Spec.Workdir, nil
 	}
 	if !path.IsAbs(name) {
-		name = path.Join(l.r.Spec.Workdir, name)
+		name = path.Join(run.r.Spec.Workdir, name)
 	}
-	st, err := l.p.lookUp(ctx, l.r.container, name)
+	st, err := run.p.statFile(ctx, run.r.container, name)
 	switch {
 	case err == nil && st == nil:
-		return "", atoll.Errorf("exec", l.id, atoll.ErrExecFailed, "workdir %q does not exist in the sandbox", name)
+		return "", atoll.Errorf("exec", run.id, atoll.ErrExecFailed, "workdir %q does not exist in the sandbox", name)
 	case err != nil:
-		return "", l.explained(ctx, "exec", err)
+		return "", run.explainError(ctx, "exec", err)
 	case !st.Mode.IsDir():
-		return "", atoll.Errorf("exec", l.id, atoll.ErrExecFailed, "workdir %q is not a directory", name)
+		return "", atoll.Errorf("exec", run.id, atoll.ErrExecFailed, "workdir %q is not a directory", name)
 	}
 	return name, nil
 }
 
-// environ is what a command adds to the environment of the container.
-func (l *life) environ(cmd *atoll.Command) []string {
+// commandEnv is what a command adds to the environment of the container.
+func (run *plainRun) commandEnv(cmd *atoll.Command) []string {
 	var env []string
-	if cmd.TTY != nil && table.Lookup(l.r.env, "TERM") == "" {
+	if cmd.TTY != nil && table.Lookup(run.r.env, "TERM") == "" {
 		env = []string{"TERM=xterm-256color"}
 	}
 	return table.Environ(env, cmd.Env)
 }
 
-// explained gives an error of the engine about a container that must run its
+// explainError gives an error of the engine about a container that must run its
 // meaning. It has many for one that is coming to its end.
-func (l *life) explained(ctx context.Context, op string, err error) error {
+func (run *plainRun) explainError(ctx context.Context, op string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if ended := l.p.ends(ctx, op, l.id); ended != nil {
+	if ended := run.p.checkRunning(ctx, op, run.id); ended != nil {
 		return ended
 	}
-	return atoll.E(op, l.id, atoll.ErrUnavailable, err)
+	return atoll.E(op, run.id, atoll.ErrUnavailable, err)
 }
 
 var (
 	_ atoll.ProcessLister = plainSandbox{}
 	_ atoll.Filer         = plainSandbox{}
-	_ guestconn.Inside    = (*life)(nil)
+	_ guestconn.Inside    = (*plainRun)(nil)
 )
 
-// ask asks all processes of a sandbox without a guest to end, in the place of
+// beginGracefulStop asks all processes of a sandbox without a guest to end, in the place of
 // each user that we know of: who has no capabilities can signal only what is his.
 // What comes first says that all have ended but the one that only waits, or why they
 // could not be asked; the channel is closed when ctx has ended.
-func (p *Provider) ask(ctx context.Context, r *record, askMain func() error) <-chan error {
+func (p *Provider) beginGracefulStop(ctx context.Context, r *record, askMain func() error) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
 		defer close(ready)
-		if err := p.askAll(ctx, r, askMain); atoll.KindOf(err) != atoll.ErrStopped && ctx.Err() == nil {
+		if err := p.stopGracefully(ctx, r, askMain); atoll.KindOf(err) != atoll.ErrStopped && ctx.Err() == nil {
 			ready <- err
 		}
 		<-ctx.Done()
@@ -337,14 +337,14 @@ func (p *Provider) ask(ctx context.Context, r *record, askMain func() error) <-c
 	return ready
 }
 
-// askAll returns when nothing is left that has to end.
-func (p *Provider) askAll(ctx context.Context, r *record, askMain func() error) error {
-	in, err := p.inside(ctx, "stop", r.ID)
+// stopGracefully returns when nothing is left that has to end.
+func (p *Provider) stopGracefully(ctx context.Context, r *record, askMain func() error) error {
+	in, err := p.reachGuest(ctx, "stop", r.ID)
 	if err != nil {
 		return err
 	}
-	l := in.(plainSandbox).l
-	if !l.shell { // then there is a main process, and with it all others end
+	run := in.(plainSandbox).run
+	if !run.shell { // then there is a main process, and with it all others end
 		err := askMain()
 		if err == nil {
 			<-ctx.Done()
@@ -352,15 +352,15 @@ func (p *Provider) askAll(ctx context.Context, r *record, askMain func() error) 
 		return err
 	}
 	users := []string{""}
-	for _, st := range l.table.List() {
+	for _, st := range run.table.List() {
 		if st.Exit == nil && st.ID != atoll.MainProcess && !slices.Contains(users, st.User) {
 			users = append(users, st.User)
 		}
 	}
 	for _, user := range users {
-		_, _, _ = l.run(ctx, user, stopScript) // who cannot be asked is killed
+		_, _, _ = run.runScript(ctx, user, stopScript) // who cannot be asked is killed
 	}
-	if _, _, err := l.run(ctx, "", leaveScript); err != nil {
+	if _, _, err := run.runScript(ctx, "", awaitOthersScript); err != nil {
 		<-ctx.Done() // it ends with the container
 	}
 	return nil

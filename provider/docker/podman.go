@@ -26,10 +26,10 @@ import (
 // Podman's service speaks the Engine API. Here is what it has to be asked for in other
 // words.
 
-// controllers are what of cgroups Podman can use, as it says where it speaks for
+// cgroupControllers are what of cgroups Podman can use, as it says where it speaks for
 // itself. To those who take it for Docker it speaks of the machine, and a rootless
 // one ignores limits that it cannot set.
-func (p *Provider) controllers(ctx context.Context) ([]string, error) {
+func (p *Provider) cgroupControllers(ctx context.Context) ([]string, error) {
 	direct := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.engine.Dialer()(ctx) },
@@ -56,17 +56,17 @@ func (p *Provider) controllers(ctx context.Context) ([]string, error) {
 }
 
 // logDriver is the one of the engine's that keeps bytes as they are.
-func (f facts) logDriver() string {
+func (f engineInfo) logDriver() string {
 	if f.podman {
 		return "k8s-file"
 	}
 	return "local"
 }
 
-// place turns the mounts of a container into what Podman understands. It makes a line
+// adaptMounts turns the mounts of a container into what Podman understands. It makes a line
 // of text of each, in which a comma begins an option, and fills new volumes with what
 // the image has in their place; of a bind, in which a colon does, it can be asked not to.
-func (f facts) place(h *container.HostConfig) error {
+func (f engineInfo) adaptMounts(h *container.HostConfig) error {
 	if !f.podman {
 		return nil
 	}
@@ -94,14 +94,14 @@ func (f facts) place(h *container.HostConfig) error {
 	return nil
 }
 
-// heeds is an error if Podman would leave out what the sandbox asks for, or do something
+// checkPodmanSupport is an error if Podman would leave out what the sandbox asks for, or do something
 // else, and say nothing.
-func (p *Provider) heeds(f facts, spec *atoll.Spec) error {
+func (p *Provider) checkPodmanSupport(f engineInfo, spec *atoll.Spec) error {
 	if !f.podman {
 		return nil
 	}
 	if p.opts.Runtime != "" {
-		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no runtime from us: %s", forRuntime)
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no runtime from us: %s", runtimeFix)
 	}
 	if spec.Resources.GPUs != "" {
 		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no requests for GPUs")
@@ -117,57 +117,57 @@ func (p *Provider) heeds(f facts, spec *atoll.Spec) error {
 	return nil
 }
 
-// forRuntime is how Podman is told of a runtime.
-const forRuntime = "set runtime in its containers.conf, and no docker.runtime"
+// runtimeFix is how Podman is told of a runtime.
+const runtimeFix = "set runtime in its containers.conf, and no docker.runtime"
 
-// lookThrough does for Podman what targets does: Podman follows links before it tells
+// checkPodmanTargets does for Podman what targets does: Podman follows links before it tells
 // what is there, so that its files are looked at themselves. What is in the image, and
 // no program has replaced, may be a link on the way that leads elsewhere than to the guest.
-func (p *Provider) lookThrough(ctx context.Context, spec *atoll.Spec, r *record) error {
+func (p *Provider) checkPodmanTargets(ctx context.Context, spec *atoll.Spec, r *record) error {
 	if r.plain && len(spec.Mounts) == 0 {
 		return nil
 	}
 	found, err := p.engine.ContainerInspect(ctx, r.container, client.ContainerInspectOptions{})
 	if err != nil {
-		return p.failed(ctx, "start", spec.ID, err)
+		return p.wrapError(ctx, "start", spec.ID, err)
 	}
-	root, err := layersOf(&found.Container)
+	root, err := findLayers(&found.Container)
 	if err != nil {
 		return atoll.Errorf("start", spec.ID, atoll.ErrUnsupported,
 			"it cannot be seen whether a link leads a mount over the guest (%w): use a podman of this machine, and your own, with the storage driver overlay; or docker.plain without mounts", err)
 	}
 	if !r.plain {
 		for _, name := range []string{guestDir, dataDir, atoll.DefaultWorkdir, cacheDir} {
-			if st, _, err := root.look(name); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+			if st, _, err := root.findFile(name); err == nil && st.Mode()&fs.ModeSymlink != 0 {
 				return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link in it, and no mount follows it: use another image", r.Image, name)
 			}
 		}
 	}
 	for _, m := range spec.Mounts {
-		if err := p.lookAtWay(ctx, spec, m, &found.Container, root); err != nil {
+		if err := p.checkPodmanMount(ctx, spec, m, &found.Container, root); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookAtWay is lookThrough for one mount.
-func (p *Provider) lookAtWay(ctx context.Context, spec *atoll.Spec, m atoll.Mount, c *container.InspectResponse, root layers) error {
+// checkPodmanMount is lookThrough for one mount.
+func (p *Provider) checkPodmanMount(ctx context.Context, spec *atoll.Spec, m atoll.Mount, c *container.InspectResponse, root rootLayers) error {
 	at, target := "/", path.Clean(m.Target)
-	for _, name := range wayTo(m.Target) {
+	for _, name := range pathPrefixes(m.Target) {
 		at = path.Join(at, path.Base(name))
 		if _, covers := dirfs.Below(guestDir, at); covers {
-			return linked(spec, m, name)
+			return linkError(spec, m, name)
 		}
 		files := root
-		dir, rel := under(c, at, target)
+		dir, rel := locateFile(c, at, target)
 		switch {
 		case rel == "": // another mount
 			continue
 		case dir != "":
-			files = layers{dir}
+			files = rootLayers{dir}
 		}
-		st, program, err := files.look(rel)
+		st, program, err := files.findFile(rel)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // Podman makes it
 			return nil
@@ -176,24 +176,24 @@ func (p *Provider) lookAtWay(ctx context.Context, spec *atoll.Spec, m atoll.Moun
 		case st.Mode()&fs.ModeSymlink == 0:
 			continue
 		case program || name == target:
-			return linked(spec, m, name)
+			return linkError(spec, m, name)
 		}
 		led, err := p.engine.ContainerStatPath(ctx, c.ID, client.ContainerStatPathOptions{Path: at})
 		if err != nil || !path.IsAbs(led.Stat.LinkTarget) {
-			return linked(spec, m, name) // it leads nowhere
+			return linkError(spec, m, name) // it leads nowhere
 		}
 		at = path.Clean(led.Stat.LinkTarget)
 		if _, covers := dirfs.Below(guestDir, at); covers {
-			return linked(spec, m, name)
+			return linkError(spec, m, name)
 		}
 	}
 	return nil
 }
 
-// under returns which directory of the engine's machine has the file of a container,
+// locateFile returns which directory of the engine's machine has the file of a container,
 // and its name there: that of the nearest mount above, apart from the one at target. It
 // is "" for the root file system, and the name is for what is a mount itself.
-func under(c *container.InspectResponse, name, target string) (dir, rel string) {
+func locateFile(c *container.InspectResponse, name, target string) (dir, rel string) {
 	nearest := "/"
 	rel = name
 	for _, m := range c.Mounts {
@@ -208,12 +208,12 @@ func under(c *container.InspectResponse, name, target string) (dir, rel string) 
 	return dir, rel
 }
 
-// layers are the directories that make up a root file system, the topmost first: that
+// rootLayers are the directories that make up a root file system, the topmost first: that
 // one has what programs have changed.
-type layers []string
+type rootLayers []string
 
-// layersOf returns those of a container, if they can be seen from here.
-func layersOf(c *container.InspectResponse) (layers, error) {
+// findLayers returns those of a container, if they can be seen from here.
+func findLayers(c *container.InspectResponse) (rootLayers, error) {
 	if c.GraphDriver == nil || c.GraphDriver.Data["UpperDir"] == "" {
 		return nil, errors.New("podman does not tell where its files are")
 	}
@@ -221,7 +221,7 @@ func layersOf(c *container.InspectResponse) (layers, error) {
 	if _, err := os.Stat(upper); err != nil {
 		return nil, err
 	}
-	all := layers{upper}
+	all := rootLayers{upper}
 	for dir := range strings.SplitSeq(c.GraphDriver.Data["LowerDir"], ":") {
 		if dir != "" {
 			all = append(all, dir)
@@ -230,8 +230,8 @@ func layersOf(c *container.InspectResponse) (layers, error) {
 	return all, nil
 }
 
-// look finds a file, and says whether it is in the first layer.
-func (l layers) look(name string) (st fs.FileInfo, first bool, err error) {
+// findFile finds a file, and says whether it is in the first layer.
+func (l rootLayers) findFile(name string) (st fs.FileInfo, first bool, err error) {
 	for i, dir := range l {
 		st, err := os.Lstat(filepath.Join(dir, name))
 		switch {
@@ -246,10 +246,10 @@ func (l layers) look(name string) (st fs.FileInfo, first bool, err error) {
 	return nil, false, fs.ErrNotExist
 }
 
-// openRoot lets root write to the root directory of a container, as with Docker:
+// openRootDir lets root write to the root directory of a container, as with Docker:
 // Podman's cannot be written to without capabilities.
-func (c *creation) openRoot(ctx context.Context) error {
-	f, err := c.p.facts(ctx)
+func (c *creation) openRootDir(ctx context.Context) error {
+	f, err := c.p.engineInfo(ctx)
 	if err != nil || !f.podman || c.spec.ReadOnlyRoot {
 		return err
 	}

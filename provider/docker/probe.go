@@ -16,30 +16,30 @@ import (
 
 // Probe implements atoll.Prober.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
-	if err := p.connected(ctx); err != nil {
-		return p.diagnose(err)
+	if err := p.pingEngine(ctx); err != nil {
+		return p.diagnoseError(err)
 	}
-	f, err := p.facts(ctx)
+	f, err := p.engineInfo(ctx)
 	if err != nil {
-		return p.diagnose(err)
+		return p.diagnoseError(err)
 	}
 	if f.podman && p.opts.Runtime != "" {
-		return atoll.Probe{Reason: fmt.Sprintf("podman takes no runtime from us, and docker.runtime is %q", p.opts.Runtime), Fix: forRuntime}
+		return atoll.Probe{Reason: fmt.Sprintf("podman takes no runtime from us, and docker.runtime is %q", p.opts.Runtime), Fix: runtimeFix}
 	}
 	if !p.opts.Plain {
 		program, err := p.opts.Guest()
 		if err != nil {
 			return atoll.Probe{Reason: "the guest's program is missing: " + err.Error(), Fix: "make guest, or set docker.plain to do without"}
 		}
-		if err := runsOn(program, f.arch); err != nil {
-			return atoll.Probe{Reason: cause(err), Fix: "GOARCH=" + f.arch + " make guest"}
+		if err := checkGuestProgram(program, f.arch); err != nil {
+			return atoll.Probe{Reason: causeText(err), Fix: "GOARCH=" + f.arch + " make guest"}
 		}
 	}
-	return atoll.Probe{OK: true, Notes: p.notes(f)}
+	return atoll.Probe{OK: true, Notes: p.probeNotes(f)}
 }
 
-// notes say what works less well than it could.
-func (p *Provider) notes(f facts) []string {
+// probeNotes say what works less well than it could.
+func (p *Provider) probeNotes(f engineInfo) []string {
 	var notes []string
 	if p.opts.Plain {
 		notes = append(notes, "docker.plain is set: sandboxes have no guest, which means no files, no ports and no idle stop, and no commands that outlive the server")
@@ -49,20 +49,20 @@ func (p *Provider) notes(f facts) []string {
 		what string
 	}{{f.memory, "memory"}, {f.cpu, "CPU"}, {f.pids, "process"}} {
 		if !limit.can {
-			notes = append(notes, "the engine cannot limit "+limit.what+" use: "+forLimits)
+			notes = append(notes, "the engine cannot limit "+limit.what+" use: "+limitRequirement)
 		}
 	}
 	if f.podman {
 		notes = append(notes, "it is Podman's service, which takes no GPUs, removes no image before its sandboxes, and has to be on this machine, with the storage driver overlay")
 	}
 	if !f.cgroups {
-		notes = append(notes, "no pause and no usage: "+withoutCgroups)
+		notes = append(notes, "no pause and no usage: "+noCgroupsReason)
 	}
 	return notes
 }
 
-// diagnose says why no engine can be used, and what to do.
-func (p *Provider) diagnose(err error) atoll.Probe {
+// diagnoseError says why no engine can be used, and what to do.
+func (p *Provider) diagnoseError(err error) atoll.Probe {
 	text, at := err.Error(), p.engine.DaemonHost()
 	has := func(parts ...string) bool {
 		for _, part := range parts {
@@ -72,7 +72,7 @@ func (p *Provider) diagnose(err error) atoll.Probe {
 		}
 		return false
 	}
-	start := starts[runtime.GOOS] + "or set DOCKER_HOST or docker.host to where one listens"
+	start := startCommands[runtime.GOOS] + "or set DOCKER_HOST or docker.host to where one listens"
 	switch {
 	case errors.Is(err, fs.ErrPermission), has("permission denied"):
 		return atoll.Probe{
@@ -94,15 +94,15 @@ func (p *Provider) diagnose(err error) atoll.Probe {
 	return atoll.Probe{Reason: "the Docker Engine at " + at + " does not work: " + text, Fix: start}
 }
 
-// starts are how an engine is started on an operating system.
-var starts = map[string]string{
+// startCommands are how an engine is started on an operating system.
+var startCommands = map[string]string{
 	"linux":   "start it (systemctl start docker; Podman's is at unix://$XDG_RUNTIME_DIR/podman/podman.sock after systemctl --user start podman.socket), ",
 	"darwin":  "start Docker Desktop (open -a Docker; brew install --cask docker-desktop installs it), ",
 	"windows": "start Docker Desktop (winget install Docker.DockerDesktop installs it), ",
 }
 
-// cause is what an error of ours says apart from what was being done.
-func cause(err error) string {
+// causeText is what an error of ours says apart from what was being done.
+func causeText(err error) string {
 	if e := (*atoll.Error)(nil); errors.As(err, &e) && e.Err != nil {
 		return e.Err.Error()
 	}

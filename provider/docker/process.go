@@ -18,45 +18,45 @@ type process struct {
 	s *sandbox
 }
 
-// process is p, which the guest knows.
-func (s *sandbox) process(p atoll.Process) atoll.Process {
-	return &process{guestproc.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explain, Ended: s.endedMain}, s}
+// wrapProcess is p, which the guest knows.
+func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
+	return &process{guestproc.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explainError, Ended: s.endedMain}, s}
 }
 
 // Signal implements atoll.Process.
 func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
-	err := p.s.p.unpaused(ctx, "signal", p.s.id, func(ctx context.Context) error { return p.ProcessLayer.Signal(ctx, sig) })
+	err := p.s.p.unlessPaused(ctx, "signal", p.s.id, func(ctx context.Context) error { return p.ProcessLayer.Signal(ctx, sig) })
 	if errors.Is(err, errPaused) {
 		return atoll.Errorf("signal", p.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	return p.s.explain(ctx, "signal", err)
+	return p.s.explainError(ctx, "signal", err)
 }
 
 // endedMain is the main process of a sandbox that has come to its end, as the
 // engine remembers it: how it ended, and what it has printed since it was
 // started. Kinds: ErrNotExist (there was none, or it runs).
 func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
-	r, err := s.p.inspect(ctx, "process", s.id)
+	r, err := s.p.findRecord(ctx, "process", s.id)
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
 	if err := guestproc.MainEnded(&r.Status); err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
-	stdout, stderr, err := s.p.printed(ctx, r)
+	stdout, stderr, err := s.p.readOutput(ctx, r)
 	if err != nil {
-		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
+		return nil, atoll.ProcessStatus{}, s.p.wrapError(ctx, "process", s.id, err)
 	}
 	return guestproc.Main(&r.Status, stdout, stderr)
 }
 
-// printed reads what the main process of a container has printed, since it was
+// readOutput reads what the main process of a container has printed, since it was
 // started, from the engine's log.
-func (p *Provider) printed(ctx context.Context, r *record) (stdout, stderr *guest.Tail, err error) {
+func (p *Provider) readOutput(ctx context.Context, r *record) (stdout, stderr *guest.Tail, err error) {
 	if r.plain {
-		return p.plainLogs(ctx, r)
+		return p.readPlainOutput(ctx, r)
 	}
 	// The engine notes when it has started, and the first lines may be older.
 	since := r.Started.Add(-time.Minute).Format(time.RFC3339Nano)
-	return p.logs(ctx, r.container, client.ContainerLogsOptions{Since: since})
+	return p.readLogs(ctx, r.container, client.ContainerLogsOptions{Since: since})
 }

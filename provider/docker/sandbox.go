@@ -24,31 +24,31 @@ func (s *sandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	r, err := s.p.inspect(ctx, "status", s.id)
+	r, err := s.p.findRecord(ctx, "status", s.id)
 	if err != nil {
 		return atoll.Status{}, err
 	}
 	return r.Status, nil
 }
 
-// locked runs fn on what the engine says of the sandbox, with its lock held.
-func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error) error {
-	lock, err := s.p.lock(ctx, op, s.id)
+// withLockedRecord runs fn on what the engine says of the sandbox, with its lock held.
+func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*record) error) error {
+	lock, err := s.p.acquireLock(ctx, op, s.id)
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	r, err := s.p.inspect(ctx, op, s.id)
+	r, err := s.p.findRecord(ctx, op, s.id)
 	if err != nil {
 		return err
 	}
-	defer s.p.events.look(ctx, s.id)
+	defer s.p.events.publishOwnChange(ctx, s.id)
 	return fn(r)
 }
 
 // Start implements atoll.Sandbox.
 func (s *sandbox) Start(ctx context.Context) error {
-	return s.locked(ctx, "start", func(r *record) error {
+	return s.withLockedRecord(ctx, "start", func(r *record) error {
 		switch r.State {
 		case atoll.StateRunning:
 			return nil
@@ -57,7 +57,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case atoll.StateCreating:
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
-		return s.p.start(ctx, &r.Spec, r.container)
+		return s.p.launchSandbox(ctx, &r.Spec, r.container)
 	})
 }
 
@@ -66,30 +66,30 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
 	}
-	return s.locked(ctx, "stop", func(r *record) error {
+	return s.withLockedRecord(ctx, "stop", func(r *record) error {
 		if r.State == atoll.StatePaused {
 			if _, err := s.p.engine.ContainerUnpause(ctx, r.container, client.ContainerUnpauseOptions{}); err != nil {
-				return s.p.failed(ctx, "stop", s.id, err)
+				return s.p.wrapError(ctx, "stop", s.id, err)
 			}
 		} else if r.State != atoll.StateRunning {
 			return nil
 		}
 		if err := s.p.markStopped(ctx, r); err != nil {
-			return s.p.failed(ctx, "stop", s.id, err)
+			return s.p.wrapError(ctx, "stop", s.id, err)
 		}
 		defer s.p.sweeper.Rouse()
 		defer s.p.visits.Leave(s.id)
-		err := s.p.end(ctx, r, grace)
+		err := s.p.stopProcesses(ctx, r, grace)
 		if err == nil {
-			s.p.rest(s.id)
+			s.p.awaitOutput(s.id)
 		}
-		return s.p.failed(ctx, "stop", s.id, err)
+		return s.p.wrapError(ctx, "stop", s.id, err)
 	})
 }
 
-// end asks all processes to end, and has the engine kill what is left after grace.
+// stopProcesses asks all processes to end, and has the engine kill what is left after grace.
 // The engine itself counts whole seconds only, and knows the first process alone.
-func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) error {
+func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Duration) error {
 	id := r.container
 	ctx, enough := context.WithCancel(ctx)
 	defer enough() // of waiting
@@ -104,7 +104,7 @@ func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) erro
 	if grace > 0 {
 		var ready <-chan error
 		if r.plain {
-			answers := p.ask(ctx, r, func() error { return signal("SIGTERM") })
+			answers := p.beginGracefulStop(ctx, r, func() error { return signal("SIGTERM") })
 			defer func() {
 				enough()
 				for range answers {
@@ -128,7 +128,7 @@ func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) erro
 		case <-timer.C:
 		}
 	}
-	return p.exiting(ctx, func() error {
+	return p.withExitSlot(ctx, func() error {
 		if err := signal("SIGKILL"); err != nil {
 			return err
 		}
@@ -141,17 +141,17 @@ func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) erro
 	})
 }
 
-// exitsAtOnce is how many containers are ended at once. An engine may lock up when it
+// maxExits is how many containers are ended at once. An engine may lock up when it
 // is many: where containers leave their networks, 20.10 takes two locks in one order,
 // and in the other one where it looks for them (libnetwork, sbLeave and
 // getNetworksFromStore). A hundred removals at once have done it.
-const exitsAtOnce = 4
+const maxExits = 4
 
-// exiting calls do, which ends a container, when there is room.
-func (p *Provider) exiting(ctx context.Context, do func() error) error {
+// withExitSlot calls do, which ends a container, when there is room.
+func (p *Provider) withExitSlot(ctx context.Context, do func() error) error {
 	select {
-	case p.exits <- struct{}{}:
-		defer func() { <-p.exits }()
+	case p.exitSlots <- struct{}{}:
+		defer func() { <-p.exitSlots }()
 		return do()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -160,22 +160,22 @@ func (p *Provider) exiting(ctx context.Context, do func() error) error {
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	lock, err := s.p.lock(ctx, "remove", s.id)
+	lock, err := s.p.acquireLock(ctx, "remove", s.id)
 	if err != nil {
 		return err
 	}
-	return finished(ctx, func(ctx context.Context) error {
+	return runDetached(ctx, func(ctx context.Context) error {
 		defer lock.Release()
-		return s.remove(ctx, atoll.RemoveOpts(opts...))
+		return s.removeSandbox(ctx, atoll.RemoveOpts(opts...))
 	})
 }
 
-// finished does what, once begun, is not to be broken off: when ctx ends before
+// runDetached does what, once begun, is not to be broken off: when ctx ends before
 // that, it goes on without its caller.
-func finished(ctx context.Context, do func(context.Context) error) error {
+func runDetached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		done <- do(ctx)
 	}()
@@ -187,32 +187,32 @@ func finished(ctx context.Context, do func(context.Context) error) error {
 	}
 }
 
-// remove is Remove by who holds the lock.
-func (s *sandbox) remove(ctx context.Context, opts atoll.RemoveOptions) error {
-	defer s.p.events.look(ctx, s.id)
+// removeSandbox is Remove by who holds the lock.
+func (s *sandbox) removeSandbox(ctx context.Context, opts atoll.RemoveOptions) error {
+	defer s.p.events.publishOwnChange(ctx, s.id)
 	defer s.p.visits.Leave(s.id)
-	s.p.fire(s.id)
-	r, err := s.p.inspect(ctx, "remove", s.id)
+	s.p.dismissCaretaker(s.id)
+	r, err := s.p.findRecord(ctx, "remove", s.id)
 	if err == nil {
-		err = s.p.exiting(ctx, func() error {
+		err = s.p.withExitSlot(ctx, func() error {
 			_, err := s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // anonymous ones
 			return err
 		})
 	}
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound && kindOf(err) != atoll.ErrNotFound {
-		return s.p.failed(ctx, "remove", s.id, err)
+		return s.p.wrapError(ctx, "remove", s.id, err)
 	}
-	if err := s.p.unmark(ctx, s.id); err != nil {
+	if err := s.p.clearMarkers(ctx, s.id); err != nil {
 		return err
 	}
 	if !opts.Volumes {
 		return nil
 	}
-	_, err = s.p.engine.VolumeRemove(ctx, s.p.names.data(s.id), client.VolumeRemoveOptions{})
+	_, err = s.p.engine.VolumeRemove(ctx, s.p.names.dataVolumeName(s.id), client.VolumeRemoveOptions{})
 	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
-	return s.p.failed(ctx, "remove", s.id, err)
+	return s.p.wrapError(ctx, "remove", s.id, err)
 }
 
 // Exec implements atoll.Sandbox.
@@ -220,34 +220,34 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	inside, err := s.p.inside(ctx, "exec", s.id)
+	inside, err := s.p.reachGuest(ctx, "exec", s.id)
 	if err != nil {
 		return nil, err
 	}
 	var p atoll.Process
-	err = s.p.unpaused(ctx, "exec", s.id, func(ctx context.Context) (err error) {
+	err = s.p.unlessPaused(ctx, "exec", s.id, func(ctx context.Context) (err error) {
 		p, err = inside.Exec(ctx, cmd)
 		return err
 	})
 	if err != nil {
-		return nil, s.explain(ctx, "exec", err)
+		return nil, s.explainError(ctx, "exec", err)
 	}
-	return s.process(p), nil
+	return s.wrapProcess(p), nil
 }
 
 // Process implements atoll.Sandbox.
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
-	inside, err := s.p.inside(ctx, "process", s.id)
+	inside, err := s.p.reachGuest(ctx, "process", s.id)
 	if err == nil {
 		var p atoll.Process
-		err = s.p.unpaused(ctx, "process", s.id, func(ctx context.Context) (err error) {
+		err = s.p.unlessPaused(ctx, "process", s.id, func(ctx context.Context) (err error) {
 			p, err = inside.Process(ctx, id)
 			return err
 		})
 		if err == nil {
-			return s.process(p), nil
+			return s.wrapProcess(p), nil
 		}
-		err = s.explain(ctx, "process", err)
+		err = s.explainError(ctx, "process", err)
 	}
 	if id == atoll.MainProcess && errors.Is(err, atoll.ErrStopped) {
 		if ended, _, endErr := s.endedMain(ctx); endErr == nil {
@@ -259,17 +259,17 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
-	inside, err := s.p.inside(ctx, "processes", s.id)
+	inside, err := s.p.reachGuest(ctx, "processes", s.id)
 	if err == nil {
 		var list []atoll.ProcessStatus
-		err = s.p.unpaused(ctx, "processes", s.id, func(ctx context.Context) (err error) {
+		err = s.p.unlessPaused(ctx, "processes", s.id, func(ctx context.Context) (err error) {
 			list, err = atoll.Processes(ctx, inside)
 			return err
 		})
 		if err == nil {
 			return list, nil
 		}
-		err = s.explain(ctx, "processes", err)
+		err = s.explainError(ctx, "processes", err)
 	}
 	if errors.Is(err, atoll.ErrStopped) {
 		if _, st, endErr := s.endedMain(ctx); endErr == nil {
@@ -281,55 +281,55 @@ func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) 
 
 // Pause implements atoll.Pauser.
 func (s *sandbox) Pause(ctx context.Context) error {
-	return s.locked(ctx, "pause", func(r *record) error {
+	return s.withLockedRecord(ctx, "pause", func(r *record) error {
 		if r.State == atoll.StatePaused {
 			return nil
 		}
-		if err := mustRun("pause", &r.Status); err != nil {
+		if err := requireRunning("pause", &r.Status); err != nil {
 			return err
 		}
-		if err := s.p.needCgroups(ctx, "pause", s.id); err != nil {
+		if err := s.p.requireCgroups(ctx, "pause", s.id); err != nil {
 			return err
 		}
 		_, err := s.p.engine.ContainerPause(ctx, r.container, client.ContainerPauseOptions{})
-		return s.p.failed(ctx, "pause", s.id, err)
+		return s.p.wrapError(ctx, "pause", s.id, err)
 	})
 }
 
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
-	return s.locked(ctx, "resume", func(r *record) error {
+	return s.withLockedRecord(ctx, "resume", func(r *record) error {
 		switch r.State {
 		case atoll.StateRunning:
 			return nil
 		case atoll.StatePaused:
 			_, err := s.p.engine.ContainerUnpause(ctx, r.container, client.ContainerUnpauseOptions{})
-			return s.p.failed(ctx, "resume", s.id, err)
+			return s.p.wrapError(ctx, "resume", s.id, err)
 		}
-		return mustRun("resume", &r.Status)
+		return requireRunning("resume", &r.Status)
 	})
 }
 
 // Dial implements atoll.Dialer.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	inside, err := s.p.inside(ctx, "dial", s.id)
+	inside, err := s.p.reachGuest(ctx, "dial", s.id)
 	if err != nil {
 		return nil, err
 	}
 	var conn net.Conn
-	err = s.p.unpaused(ctx, "dial", s.id, func(ctx context.Context) (err error) {
+	err = s.p.unlessPaused(ctx, "dial", s.id, func(ctx context.Context) (err error) {
 		conn, err = atoll.Dial(ctx, inside, port)
 		return err
 	})
-	return conn, s.explain(ctx, "dial", err)
+	return conn, s.explainError(ctx, "dial", err)
 }
 
-// explain turns the error of a guest that went away into what it means.
-func (s *sandbox) explain(ctx context.Context, op string, err error) error {
+// explainError turns the error of a guest that went away into what it means.
+func (s *sandbox) explainError(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || ctx.Err() != nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound {
 		return err
 	}
-	if ended := s.p.ends(ctx, op, s.id); ended != nil {
+	if ended := s.p.checkRunning(ctx, op, s.id); ended != nil {
 		return ended
 	}
 	return err

@@ -11,23 +11,23 @@ import (
 // that POSIX describes, with /proc; programs of the image are called nowhere but
 // where it is said.
 
-// launcher is what starts cmd with the environment env: a shell that says its process
+// launcherCommand is what starts cmd with the environment env: a shell that says its process
 // number, which the engine does not know, and then becomes the command. A terminal
 // gets its size in between. It calls env, for variables that shells do not pass on.
-func launcher(cmd *atoll.Command, env []string) []string {
-	script := findProgram + `echo $$; `
+func launcherCommand(cmd *atoll.Command, env []string) []string {
+	script := findProgramScript + `echo $$; `
 	if cmd.TTY != nil {
 		script += `read -r line; echo ` + launchReady + `; unset line; `
 	}
 	script += "exec "
-	if odd := oddVariables(env); len(odd) > 0 {
+	if odd := nonShellVariables(env); len(odd) > 0 {
 		script += "env " + strings.Join(odd, " ") + " "
 	}
 	return append([]string{shellPath, "-c", script + `"$@"`, shellPath}, cmd.Args...)
 }
 
-// oddVariables are those of env whose names are none to a shell, quoted for one.
-func oddVariables(env []string) (odd []string) {
+// nonShellVariables are those of env whose names are none to a shell, quoted for one.
+func nonShellVariables(env []string) (odd []string) {
 	for _, kv := range env {
 		if name, _, _ := strings.Cut(kv, "="); !shellName.MatchString(name) {
 			odd = append(odd, "'"+strings.ReplaceAll(kv, "'", `'\''`)+"'")
@@ -43,9 +43,9 @@ const (
 	launchFailed = "atoll-failed "
 )
 
-// findProgram looks for the program as exec will: what is wrong with it is no
+// findProgramScript looks for the program as exec will: what is wrong with it is no
 // exit code of its own then.
-const findProgram = `
+const findProgramScript = `
 code=127
 case $1 in
 */*) if [ -d "$1" ]; then code=126; elif [ -x "$1" ]; then code=0; elif [ -e "$1" ]; then code=126; fi ;;
@@ -67,13 +67,13 @@ const idleScript = `trap '' HUP INT QUIT TERM; export ` + idleVar + `=1; exec sl
 
 const idleVar = "ATOLL_IDLE"
 
-// scriptGone is the exit code of a script for a process that is there no longer.
-const scriptGone = 3
+// exitGone is the exit code of a script for a process that is there no longer.
+const exitGone = 3
 
-// look defines slurp, which reads a file of /proc into $all, NULs left out, and
+// processFunctions defines slurp, which reads a file of /proc into $all, NULs left out, and
 // look, which tells of process $1 its state, parent and session; see
 // proc_pid_stat(5). A command's name may hold anything.
-const look = `
+const processFunctions = `
 slurp() {
 	all=
 	while IFS= read -r line || [ -n "$line" ]; do all="$all$line "; line=; done 2>/dev/null <"$1"
@@ -89,7 +89,7 @@ look() {
 
 // signalScript sends process $1 signal $2, if it still is the leader of the
 // session that it was made for.
-const signalScript = look + `
+const signalScript = processFunctions + `
 look "$1" && [ "$session" = "$1" ] || exit 3
 kill "-$2" "$1"
 `
@@ -97,7 +97,7 @@ kill "-$2" "$1"
 // killScript kills process $1 with its session, those that have $2 in their
 // environment, and all that descend from these, until none is left. It looks again
 // and again, because they may be starting others. It calls sleep.
-const killScript = look + `
+const killScript = processFunctions + `
 tries=0
 look "$1" && [ "$session" = "$1" ] && kill -9 "$1" # before it learns that its children have died
 while [ $tries -lt 100 ]; do
@@ -130,8 +130,8 @@ exit 1
 // stopScript asks all processes of its user to end.
 const stopScript = `kill -TERM -1`
 
-// leaveScript returns when no process but the idle one is left. It calls sleep.
-const leaveScript = look + `
+// awaitOthersScript returns when no process but the idle one is left. It calls sleep.
+const awaitOthersScript = processFunctions + `
 while :; do
 	left=
 	for dir in /proc/[0-9]*; do

@@ -24,26 +24,26 @@ type record struct {
 	plain     bool     // there is no guest in it
 }
 
-// inspect asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
-func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) {
-	found, err := p.engine.ContainerInspect(ctx, p.names.container(id), client.ContainerInspectOptions{})
+// findRecord asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
+func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, error) {
+	found, err := p.engine.ContainerInspect(ctx, p.names.sandboxName(id), client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
 	c := &found.Container
-	if c.State == nil || !p.names.ofSandbox(id, c) {
+	if c.State == nil || !p.names.ownsContainer(id, c) {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
 	}
-	f, err := p.facts(ctx)
+	f, err := p.engineInfo(ctx)
 	if err != nil {
-		return nil, p.failed(ctx, op, id, err)
+		return nil, p.wrapError(ctx, op, id, err)
 	}
-	r, err := p.read(id, c, f)
+	r, err := p.decodeRecord(id, c, f)
 	if err == nil {
-		err = p.failed(ctx, op, id, p.readMarks(ctx, r))
+		err = p.wrapError(ctx, op, id, p.applyMarkers(ctx, r))
 	}
-	if err == nil && !r.plain && r.State == atoll.StateStopped && c.State.ExitCode == stoppedCode {
-		said, err := p.report(ctx, op, id, c.ID)
+	if err == nil && !r.plain && r.State == atoll.StateStopped && c.State.ExitCode == guestStoppedCode {
+		said, err := p.readReport(ctx, op, id, c.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -55,36 +55,36 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 	return r, err
 }
 
-// stoppedCode is what the guest exits with when it was asked to, whatever the
+// guestStoppedCode is what the guest exits with when it was asked to, whatever the
 // main process exits with.
-const stoppedCode = 143
+const guestStoppedCode = 143
 
-func (p *Provider) read(id string, c *container.InspectResponse, f facts) (*record, error) {
+func (p *Provider) decodeRecord(id string, c *container.InspectResponse, f engineInfo) (*record, error) {
 	r := &record{
 		container: c.ID, pid: c.State.Pid, imageID: c.Image, user: c.Config.Labels[labelUser],
 		env: c.Config.Env, plain: c.Config.Labels[labelPlain] == "true",
 	}
 	st := &r.Status
 	st.ID, st.Provider, st.Image = id, info.Name, c.Config.Labels[labelImage]
-	st.Caps = f.caps(p.opts.caps(r.plain))
+	st.Caps = f.supportedCaps(p.opts.caps(r.plain))
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
 		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"
 		return r, nil
 	}
 	st.Spec.Provider = info.Name
-	st.Created = moment(c.Created)
+	st.Created = parseTime(c.Created)
 	if st.Spec.TTL > 0 {
 		st.Expires = st.Created.Add(time.Duration(st.Spec.TTL))
 	}
-	st.Started = moment(c.State.StartedAt)
+	st.Started = parseTime(c.State.StartedAt)
 	st.State = stateOf(st, c.State)
 	st.Ready = st.State == atoll.StateRunning
 	if c.NetworkSettings != nil && (st.State == atoll.StateRunning || st.State == atoll.StatePaused) { // podman tells of them when they are not
-		st.Ports, st.Address = published(c.NetworkSettings.Ports)
+		st.Ports, st.Address = publishedPorts(c.NetworkSettings.Ports)
 	}
 	if st.State == atoll.StateStopped || st.State == atoll.StateFailed {
-		st.Stopped = moment(c.State.FinishedAt)
+		st.Stopped = parseTime(c.State.FinishedAt)
 	}
 	return r, nil
 }
@@ -128,8 +128,8 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 	return atoll.StateFailed
 }
 
-// moment reads a time of the engine's, whose year 1 means never.
-func moment(text string) time.Time {
+// parseTime reads a time of the engine's, whose year 1 means never.
+func parseTime(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || t.Year() <= 1 {
 		return time.Time{}

@@ -16,9 +16,9 @@ type stream struct {
 	conn client.HijackedResponse
 	tty  bool // it is one output, and sent as it is
 
-	left   int       // of the piece that is being read
-	stderr bool      // what that is of
-	ahead  [2][]byte // of stdout and of stderr, read and not yet delivered
+	unread  int       // of the piece that is being read
+	stderr  bool      // what that is of
+	pending [2][]byte // of stdout and of stderr, read and not yet delivered
 
 	closing sync.Once
 }
@@ -28,54 +28,54 @@ func newStream(conn client.HijackedResponse, tty bool) *stream { return &stream{
 // close ends it, and whoever reads it. A second call does nothing.
 func (s *stream) close() { s.closing.Do(s.conn.Close) }
 
-// read reads what comes next, and says whether it is of stderr. In the engine's
+// readPiece reads what comes next, and says whether it is of stderr. In the engine's
 // stream each piece of output has a header before it: what it is of, and its length.
-func (s *stream) read(b []byte) (n int, stderr bool, err error) {
+func (s *stream) readPiece(b []byte) (n int, stderr bool, err error) {
 	if s.tty {
 		n, err = s.conn.Reader.Read(b)
 		return n, false, err
 	}
-	for s.left == 0 {
+	for s.unread == 0 {
 		var header [8]byte
 		if _, err := io.ReadFull(s.conn.Reader, header[:]); err != nil {
 			return 0, false, err
 		}
 		s.stderr = header[0] == 2
-		s.left = int(binary.BigEndian.Uint32(header[4:]))
+		s.unread = int(binary.BigEndian.Uint32(header[4:]))
 	}
-	n, err = s.conn.Reader.Read(b[:min(len(b), s.left)])
-	s.left -= n
+	n, err = s.conn.Reader.Read(b[:min(len(b), s.unread)])
+	s.unread -= n
 	return n, s.stderr, err
 }
 
-// lineLimit is how long a line of ours may be, and what the engine says.
-const lineLimit = 4 << 10
+// maxLine is how long a line of ours may be, and what the engine says.
+const maxLine = 4 << 10
 
-// noiseLimit is how much of stderr may come before a line of stdout: a busy engine is late
+// maxNoise is how much of stderr may come before a line of stdout: a busy engine is late
 // with the one, and sends what a program floods it with of the other.
-const noiseLimit = 32 << 20
+const maxNoise = 32 << 20
 
-// aheadLimit is how much of both may come when nothing but the engine's or our own words is
+// maxAhead is how much of both may come when nothing but the engine's or our own words is
 // to.
-const aheadLimit = 1 << 20
+const maxAhead = 1 << 20
 
 // errNoise is that of a shell which does not say the line that it is to.
 var errNoise = errors.New("the image's shell prints something else than it was told to")
 
-// line reads one line of stdout, without its end. What else has come is kept. One
+// readLine reads one line of stdout, without its end. What else has come is kept. One
 // that ends with the stream is a line too.
-func (s *stream) line() (string, error) {
+func (s *stream) readLine() (string, error) {
 	for {
-		if line, rest, ok := strings.Cut(string(s.ahead[0]), "\n"); ok || len(s.ahead[0]) > lineLimit {
-			s.ahead[0] = []byte(rest)
+		if line, rest, ok := strings.Cut(string(s.pending[0]), "\n"); ok || len(s.pending[0]) > maxLine {
+			s.pending[0] = []byte(rest)
 			return strings.TrimSuffix(line, "\r"), nil
 		}
-		if len(s.ahead[1]) > noiseLimit {
+		if len(s.pending[1]) > maxNoise {
 			return "", errNoise
 		}
-		err := s.more()
-		if err == io.EOF && len(s.ahead[0]) > 0 {
-			s.ahead[0] = append(s.ahead[0], '\n')
+		err := s.readAhead()
+		if err == io.EOF && len(s.pending[0]) > 0 {
+			s.pending[0] = append(s.pending[0], '\n')
 			continue
 		}
 		if err != nil {
@@ -84,48 +84,48 @@ func (s *stream) line() (string, error) {
 	}
 }
 
-// more reads some of what comes ahead.
-func (s *stream) more() error {
+// readAhead reads some of what comes ahead.
+func (s *stream) readAhead() error {
 	var b [1 << 10]byte
-	n, stderr, err := s.read(b[:])
+	n, stderr, err := s.readPiece(b[:])
 	of := 0
 	if stderr {
 		of = 1
 	}
-	s.ahead[of] = append(s.ahead[of], b[:n]...)
+	s.pending[of] = append(s.pending[of], b[:n]...)
 	if n > 0 {
 		return nil
 	}
 	return err
 }
 
-// rest reads both outputs to their end, or as much as nobody has to say, and returns
+// readRest reads both outputs to their end, or as much as nobody has to say, and returns
 // the beginning of that.
-func (s *stream) rest() string {
+func (s *stream) readRest() string {
 	var text []byte
 	for read := 0; ; {
-		for i := range s.ahead {
-			read += len(s.ahead[i])
-			text = append(text, s.ahead[i]...)
-			s.ahead[i] = nil
+		for i := range s.pending {
+			read += len(s.pending[i])
+			text = append(text, s.pending[i]...)
+			s.pending[i] = nil
 		}
-		text = text[:min(len(text), lineLimit)]
-		if read > aheadLimit || s.more() != nil {
+		text = text[:min(len(text), maxLine)]
+		if read > maxAhead || s.readAhead() != nil {
 			return string(text)
 		}
 	}
 }
 
-// copy delivers both outputs to their end, or until they break off. It does not stop
+// copyOutput delivers both outputs to their end, or until they break off. It does not stop
 // when a writer fails, which would hold the process up.
-func (s *stream) copy(stdout, stderr io.Writer) error {
+func (s *stream) copyOutput(stdout, stderr io.Writer) error {
 	outs := [2]io.Writer{stdout, stderr}
-	for i, b := range s.ahead {
+	for i, b := range s.pending {
 		_, _ = outs[i].Write(b)
 	}
 	b := make([]byte, 32<<10)
 	for {
-		n, isErr, err := s.read(b)
+		n, isErr, err := s.readPiece(b)
 		out := stdout
 		if isErr {
 			out = stderr

@@ -27,8 +27,8 @@ func (n *noise) Read(b []byte) (int, error) {
 func TestLineBesideNoise(t *testing.T) {
 	n := &noise{}
 	s := newStream(client.HijackedResponse{Reader: bufio.NewReaderSize(n, 264*16)}, false)
-	line, err := s.line()
-	if !errors.Is(err, errNoise) || n.sent > noiseLimit+noiseLimit/8 {
+	line, err := s.readLine()
+	if !errors.Is(err, errNoise) || n.sent > maxNoise+maxNoise/8 {
 		t.Errorf("line = %q, %v, after %d bytes; want it to give up", line, err, n.sent)
 	}
 
@@ -36,10 +36,10 @@ func TestLineBesideNoise(t *testing.T) {
 	r := strings.NewReader("\x02\x00\x00\x00\x00\x00\x00\x03abc\x01\x00\x00\x00\x00\x00\x00\x0412\nx")
 	s = newStream(client.HijackedResponse{Reader: bufio.NewReader(r)}, false)
 	var stdout, stderr strings.Builder
-	if line, err := s.line(); err != nil || line != "12" {
+	if line, err := s.readLine(); err != nil || line != "12" {
 		t.Errorf("line = %q, %v", line, err)
 	}
-	if err := s.copy(&stdout, &stderr); err != nil || stdout.String() != "x" || stderr.String() != "abc" {
+	if err := s.copyOutput(&stdout, &stderr); err != nil || stdout.String() != "x" || stderr.String() != "abc" {
 		t.Errorf("then %q and %q: %v", &stdout, &stderr, err)
 	}
 }

@@ -12,26 +12,26 @@ import (
 
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
-	r, err := s.p.inspect(ctx, "usage", s.id)
+	r, err := s.p.findRecord(ctx, "usage", s.id)
 	if err != nil {
 		return atoll.Usage{}, err
 	}
 	if r.State != atoll.StatePaused {
-		if err := mustRun("usage", &r.Status); err != nil {
+		if err := requireRunning("usage", &r.Status); err != nil {
 			return atoll.Usage{}, err
 		}
 	}
-	if err := s.p.needCgroups(ctx, "usage", s.id); err != nil {
+	if err := s.p.requireCgroups(ctx, "usage", s.id); err != nil {
 		return atoll.Usage{}, err
 	}
 	stats, err := s.p.engine.ContainerStats(ctx, r.container, client.ContainerStatsOptions{})
 	if err != nil {
-		return atoll.Usage{}, s.p.failed(ctx, "usage", s.id, err)
+		return atoll.Usage{}, s.p.wrapError(ctx, "usage", s.id, err)
 	}
 	defer stats.Body.Close()
 	var now container.StatsResponse
 	if err := json.NewDecoder(stats.Body).Decode(&now); err != nil {
-		return atoll.Usage{}, s.p.failed(ctx, "usage", s.id, err)
+		return atoll.Usage{}, s.p.wrapError(ctx, "usage", s.id, err)
 	}
 	return atoll.Usage{
 		Memory:    atoll.Bytes(now.MemoryStats.Usage),

@@ -15,17 +15,17 @@ import (
 
 // Volumes implements atoll.VolumeStore.
 func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	found, err := p.labelled(ctx, labelProject, project)
+	found, err := p.labelledVolumes(ctx, labelProject, project)
 	if err != nil {
-		return nil, p.failed(ctx, "volumes", "", err)
+		return nil, p.wrapError(ctx, "volumes", "", err)
 	}
-	used, err := p.mounted(ctx)
+	used, err := p.usedVolumes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var list []atoll.Volume
 	for _, v := range found {
-		vol := atoll.Volume{Provider: info.Name, Project: v.Labels[labelProject], Name: v.Labels[labelVolume], InUse: used[v.Name], Created: moment(v.CreatedAt)}
+		vol := atoll.Volume{Provider: info.Name, Project: v.Labels[labelProject], Name: v.Labels[labelVolume], InUse: used[v.Name], Created: parseTime(v.CreatedAt)}
 		if id := v.Labels[labelSession]; id != "" {
 			vol.Name, vol.Sandbox = volume.DataName(id), id
 		}
@@ -40,10 +40,10 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	return list, nil
 }
 
-// labelled returns this server's volumes that have a label, with that value or, if it
+// labelledVolumes returns this server's volumes that have a label, with that value or, if it
 // is "", with any. It looks itself, as Podman finds volumes that have one label of
 // several that were asked for.
-func (p *Provider) labelled(ctx context.Context, label, value string) ([]enginevolume.Volume, error) {
+func (p *Provider) labelledVolumes(ctx context.Context, label, value string) ([]enginevolume.Volume, error) {
 	filters := client.Filters{}.Add("label", labelOwner+"="+string(p.names))
 	if value != "" {
 		filters = filters.Add("label", label+"="+value)
@@ -60,11 +60,11 @@ func (p *Provider) labelled(ctx context.Context, label, value string) ([]enginev
 	}), nil
 }
 
-// mounted returns the volumes that sandboxes mount, running or not.
-func (p *Provider) mounted(ctx context.Context) (map[string]bool, error) {
-	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: p.names.ours()})
+// usedVolumes returns the volumes that sandboxes mount, running or not.
+func (p *Provider) usedVolumes(ctx context.Context) (map[string]bool, error) {
+	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: p.names.selectOwn()})
 	if err != nil {
-		return nil, p.failed(ctx, "volumes", "", err)
+		return nil, p.wrapError(ctx, "volumes", "", err)
 	}
 	used := map[string]bool{}
 	for _, c := range found.Items {
@@ -80,17 +80,17 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	if project == "" {
 		project = atoll.DefaultProject
 	}
-	own := p.names.volume(project, name)
+	own := p.names.volumeName(project, name)
 	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
-		own = p.names.data(id)
+		own = p.names.dataVolumeName(id)
 	}
 	if name == atoll.CacheVolume {
-		own = p.names.cache(project)
+		own = p.names.cacheVolumeName(project)
 	}
 	if !atoll.ValidName(project) {
 		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
 	}
-	lock, err := p.lock(ctx, "remove volume", volumesLock(project))
+	lock, err := p.acquireLock(ctx, "remove volume", volumesLockKey(project))
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	case cerrdefs.IsConflict(err):
 		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it: %w", err)
 	}
-	return p.failed(ctx, "remove volume", name, err)
+	return p.wrapError(ctx, "remove volume", name, err)
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
@@ -115,10 +115,10 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 
 // Resolve implements atoll.Resolver.
 func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	filters := p.names.ours().Add("label", labelProject+"="+project).Add("label", labelName+"="+name)
+	filters := p.names.selectOwn().Add("label", labelProject+"="+project).Add("label", labelName+"="+name)
 	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil {
-		return "", p.failed(ctx, "get", name, err)
+		return "", p.wrapError(ctx, "get", name, err)
 	}
 	for _, c := range found.Items {
 		return c.Labels[labelSession], nil

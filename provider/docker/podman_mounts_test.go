@@ -30,7 +30,7 @@ func TestPlace(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &container.HostConfig{Mounts: []mount.Mount{tt.mount}}
-			if err := (facts{podman: tt.podman}).place(h); atoll.KindOf(err) != tt.kind {
+			if err := (engineInfo{podman: tt.podman}).adaptMounts(h); atoll.KindOf(err) != tt.kind {
 				t.Fatalf("error %v, want kind %q", err, tt.kind)
 			}
 			if tt.kind == "" && (!slices.Equal(h.Binds, tt.binds) || len(h.Mounts) != tt.mounts) {
@@ -42,11 +42,11 @@ func TestPlace(t *testing.T) {
 
 // Caps are those of the engine's machine.
 func TestFactsCaps(t *testing.T) {
-	all := facts{memory: true, cpu: true, pids: true, cgroups: true}
-	if got := all.caps(info.Caps); got != info.Caps {
+	all := engineInfo{memory: true, cpu: true, pids: true, cgroups: true}
+	if got := all.supportedCaps(info.Caps); got != info.Caps {
 		t.Errorf("with all there is, the caps are %+v", got)
 	}
-	got := facts{podman: true}.caps(info.Caps)
+	got := engineInfo{podman: true}.supportedCaps(info.Caps)
 	if got.MemoryLimit || got.CPULimit || got.ProcessLimit || got.Pause || got.Usage || got.GPU || !got.Volumes {
 		t.Errorf("of a rootless Podman without cgroups the caps are %+v", got)
 	}

@@ -20,21 +20,21 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
-// lookUp describes a file of a container, or what a link there leads to; nil if it
+// statFile describes a file of a container, or what a link there leads to; nil if it
 // is not there.
-func (p *Provider) lookUp(ctx context.Context, id, name string) (*container.PathStat, error) {
+func (p *Provider) statFile(ctx context.Context, id, name string) (*container.PathStat, error) {
 	for range 2 { // the engine tells of a link where it ends
 		found, err := p.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: name})
 		switch {
 		case cerrdefs.IsNotFound(err):
 			return nil, nil
 		case err != nil && name != "/": // it may be below what is no directory, for which there is no error of its own
-			if above, aboveErr := p.lookUp(ctx, id, path.Dir(name)); aboveErr == nil && (above == nil || !above.Mode.IsDir()) {
+			if above, aboveErr := p.statFile(ctx, id, path.Dir(name)); aboveErr == nil && (above == nil || !above.Mode.IsDir()) {
 				return nil, nil
 			}
-			return nil, p.reason(ctx, id, name, err)
+			return nil, p.statError(ctx, id, name, err)
 		case err != nil:
-			return nil, p.reason(ctx, id, name, err)
+			return nil, p.statError(ctx, id, name, err)
 		case found.Stat.Mode&fs.ModeSymlink == 0: // podman gives all files a target, their own name
 			return &found.Stat, nil
 		}
@@ -43,9 +43,9 @@ func (p *Provider) lookUp(ctx context.Context, id, name string) (*container.Path
 	return nil, nil
 }
 
-// reason asks again why a file cannot be looked up: the answer to a HEAD is without
+// statError asks again why a file cannot be looked up: the answer to a HEAD is without
 // one. Most often the container's mounts cannot be made.
-func (p *Provider) reason(ctx context.Context, id, name string, err error) error {
+func (p *Provider) statError(ctx context.Context, id, name string, err error) error {
 	packed, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
 	if why == nil {
 		packed.Content.Close()
@@ -59,21 +59,21 @@ func (p *Provider) reason(ctx context.Context, id, name string, err error) error
 	return why
 }
 
-// executable reports whether a file of a container is a program.
-func (p *Provider) executable(ctx context.Context, id, name string) (bool, error) {
-	st, err := p.lookUp(ctx, id, name)
+// isExecutable reports whether a file of a container is a program.
+func (p *Provider) isExecutable(ctx context.Context, id, name string) (bool, error) {
+	st, err := p.statFile(ctx, id, name)
 	return st != nil && st.Mode.IsRegular() && st.Mode&0o111 != 0, err
 }
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// furnish prepares the container of a sandbox without a guest: there is the
+// preparePlain prepares the container of a sandbox without a guest: there is the
 // program that it is to run, and the work directory, which is its user's.
-func (p *Provider) furnish(ctx context.Context, r *record, fresh bool) error {
-	if err := p.startable(ctx, r); err != nil {
+func (p *Provider) preparePlain(ctx context.Context, r *record, fresh bool) error {
+	if err := p.checkCommand(ctx, r); err != nil {
 		return err
 	}
-	user, err := p.account(ctx, r)
+	user, err := p.findUser(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func (p *Provider) furnish(ctx context.Context, r *record, fresh bool) error {
 			return err
 		}
 	}
-	dir, missing, err := p.deepest(ctx, r.container, r.Spec.Workdir)
+	dir, missing, err := p.deepestDir(ctx, r.container, r.Spec.Workdir)
 	if err == nil && len(missing) == 0 && (user.UID != 0 || user.GID != 0) {
-		dir, missing, err = p.madeByEngine(ctx, r.container, r.Spec.Workdir)
+		dir, missing, err = p.engineMadeDirs(ctx, r.container, r.Spec.Workdir)
 	}
 	if err != nil || len(missing) == 0 {
 		return err
@@ -92,9 +92,9 @@ func (p *Provider) furnish(ctx context.Context, r *record, fresh bool) error {
 	return p.putDirs(ctx, r.container, dir, user, missing...)
 }
 
-// madeByEngine returns which directories on the way to dir the engine has made,
+// engineMadeDirs returns which directories on the way to dir the engine has made,
 // which are root's, and the one that they are below.
-func (p *Provider) madeByEngine(ctx context.Context, id, dir string) (below string, names []string, err error) {
+func (p *Provider) engineMadeDirs(ctx context.Context, id, dir string) (below string, names []string, err error) {
 	diff, err := p.engine.ContainerDiff(ctx, id, client.ContainerDiffOptions{})
 	if err != nil {
 		return "", nil, err
@@ -106,12 +106,12 @@ func (p *Provider) madeByEngine(ctx context.Context, id, dir string) (below stri
 		names = append(names, below)
 		below = path.Dir(below)
 	}
-	return below, relative(below, names), nil
+	return below, relativeNames(below, names), nil
 }
 
-// relative turns the names of directories, the deepest first, into those that they
+// relativeNames turns the names of directories, the deepest first, into those that they
 // have below another, the topmost first.
-func relative(below string, names []string) []string {
+func relativeNames(below string, names []string) []string {
 	slices.Reverse(names)
 	for i, name := range names {
 		names[i] = strings.Trim(strings.TrimPrefix(name, below), "/") + "/"
@@ -119,11 +119,11 @@ func relative(below string, names []string) []string {
 	return names
 }
 
-// startable fails if the program that the sandbox is to run is not in its image.
+// checkCommand fails if the program that the sandbox is to run is not in its image.
 // The container's init, which starts it, could not tell.
-func (p *Provider) startable(ctx context.Context, r *record) error {
+func (p *Provider) checkCommand(ctx context.Context, r *record) error {
 	if len(r.Spec.Cmd) == 0 {
-		there, err := p.executable(ctx, r.container, shellPath)
+		there, err := p.isExecutable(ctx, r.container, shellPath)
 		if err == nil && !there {
 			err = atoll.Errorf("start", r.ID, atoll.ErrUnsupported, "without a guest, a sandbox that only waits needs %s in its image: give it a command", shellPath)
 		}
@@ -143,7 +143,7 @@ func (p *Provider) startable(ctx context.Context, r *record) error {
 	}
 	found := false
 	for _, file := range paths {
-		st, err := p.lookUp(ctx, r.container, file)
+		st, err := p.statFile(ctx, r.container, file)
 		if err != nil {
 			return err
 		}
@@ -158,15 +158,15 @@ func (p *Provider) startable(ctx context.Context, r *record) error {
 	return atoll.Errorf("start", r.ID, atoll.ErrCommandNotFound, "%q: no such command", name)
 }
 
-// account finds out who the sandbox's user is.
-func (p *Provider) account(ctx context.Context, r *record) (userdb.User, error) {
+// findUser finds out who the sandbox's user is.
+func (p *Provider) findUser(ctx context.Context, r *record) (userdb.User, error) {
 	name := cmp.Or(r.Spec.User, r.user)
 	if name == "" || userdb.IsRoot(name) {
 		return userdb.Root(), nil
 	}
 	var files [2][]byte
 	for i, file := range []string{"/etc/passwd", "/etc/group"} {
-		data, err := p.small(ctx, r.container, file)
+		data, err := p.readSmallFile(ctx, r.container, file)
 		if err != nil {
 			return userdb.User{}, err
 		}
@@ -179,11 +179,11 @@ func (p *Provider) account(ctx context.Context, r *record) (userdb.User, error) 
 	return user, nil
 }
 
-// smallLimit is how much is read of a file of accounts.
-const smallLimit = 1 << 20
+// maxAccountFile is how much is read of a file of accounts.
+const maxAccountFile = 1 << 20
 
-// small reads a file of a container: nothing, if it is no plain file.
-func (p *Provider) small(ctx context.Context, id, name string) ([]byte, error) {
+// readSmallFile reads a file of a container: nothing, if it is no plain file.
+func (p *Provider) readSmallFile(ctx context.Context, id, name string) ([]byte, error) {
 	packed, err := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
 	if cerrdefs.IsNotFound(err) {
 		return nil, nil
@@ -197,15 +197,15 @@ func (p *Provider) small(ctx context.Context, id, name string) ([]byte, error) {
 	if err != nil || hdr.Typeflag != tar.TypeReg {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(tr, smallLimit))
+	return io.ReadAll(io.LimitReader(tr, maxAccountFile))
 }
 
-// deepest returns the deepest directory on the way to dir that is there, and the
+// deepestDir returns the deepest directory on the way to dir that is there, and the
 // names of those that are missing, each as it is from there.
-func (p *Provider) deepest(ctx context.Context, id, dir string) (there string, missing []string, err error) {
+func (p *Provider) deepestDir(ctx context.Context, id, dir string) (there string, missing []string, err error) {
 	dir = path.Clean(dir)
 	for there = dir; there != "/"; there = path.Dir(there) {
-		st, err := p.lookUp(ctx, id, there)
+		st, err := p.statFile(ctx, id, there)
 		if err != nil {
 			return "", nil, err
 		}
@@ -217,7 +217,7 @@ func (p *Provider) deepest(ctx context.Context, id, dir string) (there string, m
 		}
 		missing = append(missing, there)
 	}
-	return there, relative(there, missing), nil
+	return there, relativeNames(there, missing), nil
 }
 
 // putDirs makes directories below one that is there, or gives them to the user.

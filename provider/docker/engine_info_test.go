@@ -9,23 +9,23 @@ import (
 // What an engine cannot enforce is refused if it was asked for, and left out if it
 // is a default.
 func TestEnforce(t *testing.T) {
-	all := facts{memory: true, cpu: true, pids: true}
+	all := engineInfo{memory: true, cpu: true, pids: true}
 	for _, tt := range []struct {
 		name string
-		can  facts
+		can  engineInfo
 		ask  atoll.Resources
 		want atoll.Resources
 		kind atoll.Kind
 	}{
 		{name: "defaults", can: all, want: atoll.Resources{}.WithDefaults()},
-		{name: "lifted", can: facts{}, ask: atoll.Resources{Memory: atoll.Unlimited, CPUs: atoll.Unlimited, Processes: atoll.Unlimited}},
-		{name: "no memory limit", can: facts{cpu: true, pids: true}, ask: atoll.Resources{Memory: 1 << 30}, kind: atoll.ErrUnsupported},
-		{name: "no CPU limit", can: facts{memory: true, pids: true}, ask: atoll.Resources{CPUs: 1}, kind: atoll.ErrUnsupported},
-		{name: "no process limit", can: facts{memory: true, cpu: true}, ask: atoll.Resources{Processes: 9}, kind: atoll.ErrUnsupported},
+		{name: "lifted", can: engineInfo{}, ask: atoll.Resources{Memory: atoll.Unlimited, CPUs: atoll.Unlimited, Processes: atoll.Unlimited}},
+		{name: "no memory limit", can: engineInfo{cpu: true, pids: true}, ask: atoll.Resources{Memory: 1 << 30}, kind: atoll.ErrUnsupported},
+		{name: "no CPU limit", can: engineInfo{memory: true, pids: true}, ask: atoll.Resources{CPUs: 1}, kind: atoll.ErrUnsupported},
+		{name: "no process limit", can: engineInfo{memory: true, cpu: true}, ask: atoll.Resources{Processes: 9}, kind: atoll.ErrUnsupported},
 		{name: "no default where there can be none"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := tt.can.enforce(&atoll.Spec{Resources: tt.ask})
+			got, err := tt.can.enforceableLimits(&atoll.Spec{Resources: tt.ask})
 			if atoll.KindOf(err) != tt.kind {
 				t.Fatalf("error %v, want kind %q", err, tt.kind)
 			}

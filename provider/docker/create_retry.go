@@ -11,20 +11,20 @@ import (
 
 // How long the engine may take for what one that has died told it, and between two looks.
 const (
-	lateTime  = 10 * time.Second
-	latePause = 50 * time.Millisecond
+	lateTimeout  = 10 * time.Second
+	lateInterval = 50 * time.Millisecond
 )
 
-// makeNamed makes the container. The engine goes on with what it was told by a program that
+// createRetrying makes the container. The engine goes on with what it was told by a program that
 // has died since: then there is one of that name now that was not there before, which is
 // removed, for as long as caller waits. One that is not ours has the name for good.
-func (c *creation) makeNamed(ctx, caller context.Context, as client.ContainerCreateOptions) (client.ContainerCreateResult, error) {
+func (c *creation) createRetrying(ctx, caller context.Context, as client.ContainerCreateOptions) (client.ContainerCreateResult, error) {
 	made, err := c.p.engine.ContainerCreate(ctx, as)
-	for end := time.Now().Add(lateTime); nameTaken(err) && caller.Err() == nil && time.Now().Before(end); time.Sleep(latePause) {
-		if err := c.vacant(ctx); err != nil {
+	for end := time.Now().Add(lateTimeout); nameTaken(err) && caller.Err() == nil && time.Now().Before(end); time.Sleep(lateInterval) {
+		if err := c.clearAbandoned(ctx); err != nil {
 			return made, err
 		}
-		if c.foreign(ctx, as.Name) {
+		if c.isForeign(ctx, as.Name) {
 			break
 		}
 		made, err = c.p.engine.ContainerCreate(ctx, as)
@@ -37,8 +37,8 @@ func nameTaken(err error) bool {
 	return cerrdefs.IsConflict(err) || err != nil && strings.Contains(err.Error(), "that name is already in use") // podman's words
 }
 
-// foreign reports whether there is a container of that name which is not the sandbox's.
-func (c *creation) foreign(ctx context.Context, name string) bool {
+// isForeign reports whether there is a container of that name which is not the sandbox's.
+func (c *creation) isForeign(ctx context.Context, name string) bool {
 	found, err := c.p.engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
-	return err == nil && !c.p.names.ofSandbox(c.spec.ID, &found.Container)
+	return err == nil && !c.p.names.ownsContainer(c.spec.ID, &found.Container)
 }

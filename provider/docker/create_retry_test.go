@@ -50,7 +50,7 @@ func TestNameTaken(t *testing.T) {
 			}))
 			defer p.Close()
 			c := &creation{p: p, spec: &atoll.Spec{ID: atoll.NewID()}}
-			if _, err := c.makeNamed(t.Context(), caller, client.ContainerCreateOptions{Name: "n", Image: "x"}); !nameTaken(err) || int(tries.Load()) != tt.want {
+			if _, err := c.createRetrying(t.Context(), caller, client.ContainerCreateOptions{Name: "n", Image: "x"}); !nameTaken(err) || int(tries.Load()) != tt.want {
 				t.Errorf("after %d tries: %v, want %d", tries.Load(), err, tt.want)
 			}
 		})

@@ -13,9 +13,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// refusal gives the engine's refusal to make or to start the container of spec its
+// containerError gives the engine's refusal to make or to start the container of spec its
 // kind, where the engine says so in words only.
-func (p *Provider) refusal(ctx context.Context, spec *atoll.Spec, err error) error {
+func (p *Provider) containerError(ctx context.Context, spec *atoll.Spec, err error) error {
 	says := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(err.Error(), w) })
 	}
@@ -34,13 +34,13 @@ func (p *Provider) refusal(ctx context.Context, spec *atoll.Spec, err error) err
 	case spec.Resources.GPUs != "" && says("could not select device driver"):
 		return fail(atoll.ErrUnavailable, "the engine has no GPUs, or not the toolkit of their maker")
 	case p.opts.Runtime != "" && says("nknown runtime", "invalid runtime"):
-		return p.noRuntime(ctx, err)
+		return p.runtimeError(ctx, err)
 	}
 	return err
 }
 
-// noRuntime is err, unless the engine does not have the runtime.
-func (p *Provider) noRuntime(ctx context.Context, err error) error {
+// runtimeError is err, unless the engine does not have the runtime.
+func (p *Provider) runtimeError(ctx context.Context, err error) error {
 	found, infoErr := p.engine.Info(ctx, client.InfoOptions{})
 	if infoErr != nil {
 		return err
@@ -52,8 +52,8 @@ func (p *Provider) noRuntime(ctx context.Context, err error) error {
 		p.opts.Runtime, strings.Join(slices.Sorted(maps.Keys(found.Info.Runtimes)), ", "), err)
 }
 
-// gpus is what of its devices the engine is asked for.
-func gpus(s *atoll.Spec) ([]container.DeviceRequest, error) {
+// deviceRequests is what of its devices the engine is asked for.
+func deviceRequests(s *atoll.Spec) ([]container.DeviceRequest, error) {
 	count, ids, err := s.Resources.GPUs.Devices()
 	if err != nil || s.Resources.GPUs == "" {
 		return nil, err

@@ -16,24 +16,24 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// direct connects to the guest of a container without the engine, where this
+// dialGuest connects to the guest of a container without the engine, where this
 // program may: as root on the engine's machine. The guest listens in its
 // container's network namespace, which is entered for that moment. Whether it is
 // that sandbox's guest is for the caller to ask it: the engine may be elsewhere,
 // and the process with that PID here another.
-func (p *Provider) direct(ctx context.Context, pid int) (net.Conn, error) {
+func (p *Provider) dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 	path, local := strings.CutPrefix(p.engine.DaemonHost(), "unix://")
 	if !local || p.opts.Dial != nil || pid <= 0 || os.Geteuid() != 0 {
 		return nil, errors.ErrUnsupported
 	}
-	daemon, err := peer(ctx, path)
+	daemon, err := daemonPID(ctx, path)
 	if err != nil {
 		return nil, err
 	}
 	// As the daemon sees it, which may be in another PID namespace.
 	ns := fmt.Sprintf("/proc/%d/root/proc/%d/ns/net", daemon, pid)
 	for delay := time.Millisecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		conn, err := dialIn(ns)
+		conn, err := dialNamespace(ns)
 		if err == nil {
 			if err = guest.Greet(conn); err != nil {
 				conn.Close()
@@ -52,8 +52,8 @@ func (p *Provider) direct(ctx context.Context, pid int) (net.Conn, error) {
 	}
 }
 
-// peer is the PID of the process that listens on a socket.
-func peer(ctx context.Context, path string) (int, error) {
+// daemonPID is the PID of the process that listens on a socket.
+func daemonPID(ctx context.Context, path string) (int, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
@@ -67,9 +67,9 @@ func peer(ctx context.Context, path string) (int, error) {
 	return pid, err
 }
 
-// dialIn connects to the guest in the network namespace ns, which is not that of
+// dialNamespace connects to the guest in the network namespace ns, which is not that of
 // this program. It does not block.
-func dialIn(ns string) (conn *net.UnixConn, err error) {
+func dialNamespace(ns string) (conn *net.UnixConn, err error) {
 	theirs, err := os.Open(ns)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func dialIn(ns string) (conn *net.UnixConn, err error) {
 		return nil, err
 	}
 	defer ours.Close()
-	if same(ours, theirs) {
+	if isSameFile(ours, theirs) {
 		runtime.UnlockOSThread()
 		return nil, errors.New("it has the host's network, or is another process")
 	}
@@ -101,7 +101,7 @@ func dialIn(ns string) (conn *net.UnixConn, err error) {
 	return conn, err
 }
 
-func same(a, b *os.File) bool {
+func isSameFile(a, b *os.File) bool {
 	x, err1 := a.Stat()
 	y, err2 := b.Stat()
 	return err1 == nil && err2 == nil && os.SameFile(x, y)

@@ -22,41 +22,41 @@ import (
 
 // A shelf is a directory that remembers which of the engine's images were fetched
 // for sandboxes: the others are not ours to list or to remove.
-type shelf string
+type imageRecords string
 
 // A kept image is one of them, under one of its names.
-type kept struct {
+type imageRecord struct {
 	Ref     string    `json:"ref"`
 	Digest  string    `json:"digest"`
 	Fetched time.Time `json:"fetched"`
 	Used    time.Time `json:"used"`
 }
 
-func hash(text string) string {
+func hashText(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
-func (s shelf) path(ref, digest string) string {
-	return filepath.Join(string(s), hash(ref+" "+digest)+".json")
+func (s imageRecords) recordPath(ref, digest string) string {
+	return filepath.Join(string(s), hashText(ref+" "+digest)+".json")
 }
 
-// fetched notes that an image was.
-func (s shelf) fetched(ref, digest string) error {
+// recordFetched notes that an image was.
+func (s imageRecords) recordFetched(ref, digest string) error {
 	now := time.Now()
 	if err := os.MkdirAll(string(s), 0o700); err != nil {
 		return err
 	}
-	return fsutil.WriteJSON(s.path(ref, digest), kept{ref, digest, now, now})
+	return fsutil.WriteJSON(s.recordPath(ref, digest), imageRecord{ref, digest, now, now})
 }
 
-// used notes that an image was asked for, if it is one of ours.
-func (s shelf) used(ref, digest string) error {
-	data, err := os.ReadFile(s.path(ref, digest))
+// recordUsed notes that an image was asked for, if it is one of ours.
+func (s imageRecords) recordUsed(ref, digest string) error {
+	data, err := os.ReadFile(s.recordPath(ref, digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var k kept
+	var k imageRecord
 	if err == nil {
 		err = json.Unmarshal(data, &k)
 	}
@@ -64,28 +64,28 @@ func (s shelf) used(ref, digest string) error {
 		return err
 	}
 	k.Used = time.Now()
-	return fsutil.WriteJSON(s.path(ref, digest), k)
+	return fsutil.WriteJSON(s.recordPath(ref, digest), k)
 }
 
-func (s shelf) forget(k kept) error {
-	err := os.Remove(s.path(k.Ref, k.Digest))
+func (s imageRecords) forgetImage(k imageRecord) error {
+	err := os.Remove(s.recordPath(k.Ref, k.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-func (s shelf) list() ([]kept, error) {
+func (s imageRecords) listImages() ([]imageRecord, error) {
 	entries, err := os.ReadDir(string(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var all []kept
+	var all []imageRecord
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue
 		}
-		var k kept
+		var k imageRecord
 		data, err := os.ReadFile(filepath.Join(string(s), e.Name()))
 		if err == nil && json.Unmarshal(data, &k) == nil {
 			all = append(all, k)
@@ -95,18 +95,18 @@ func (s shelf) list() ([]kept, error) {
 }
 
 // An exhibit is a kept image that the engine still has.
-type exhibit struct {
-	kept
+type fetchedImage struct {
+	imageRecord
 	image   *image
-	named   bool // the name is still its own
+	hasName bool // the name is still its own
 	users   int  // containers that were made from it
 	running int  // of these
-	others  int  // of these, that are no sandboxes of ours
+	foreign int  // of these, that are no sandboxes of ours
 }
 
-// exhibits looks at all that is kept.
-func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
-	all, err := p.shelf.list()
+// fetchedImages looks at all that is kept.
+func (p *Provider) fetchedImages(ctx context.Context) ([]fetchedImage, error) {
+	all, err := p.imageRecords.listImages()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []exhibit
+	var list []fetchedImage
 	for _, k := range all {
 		im, err := p.inspectImage(ctx, k.Ref)
 		named := err == nil && im.digest == k.Digest
@@ -123,7 +123,7 @@ func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
 			im, err = p.inspectImage(ctx, repo+"@"+k.Digest)
 		}
 		if cerrdefs.IsNotFound(err) {
-			if err := p.shelf.forget(k); err != nil { // somebody has removed it
+			if err := p.imageRecords.forgetImage(k); err != nil { // somebody has removed it
 				return nil, err
 			}
 			continue
@@ -131,12 +131,12 @@ func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
 		if err != nil {
 			return nil, err
 		}
-		x := exhibit{kept: k, image: im, named: named}
+		x := fetchedImage{imageRecord: k, image: im, hasName: named}
 		for _, c := range containers.Items {
 			if c.ImageID == im.id {
 				x.users++
 				if c.Labels[labelOwner] != string(p.names) {
-					x.others++
+					x.foreign++
 				}
 				if c.State == "running" || c.State == "paused" {
 					x.running++
@@ -145,15 +145,15 @@ func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
 		}
 		list = append(list, x)
 	}
-	slices.SortFunc(list, func(a, b exhibit) int { return strings.Compare(a.Ref, b.Ref) })
+	slices.SortFunc(list, func(a, b fetchedImage) int { return strings.Compare(a.Ref, b.Ref) })
 	return list, nil
 }
 
 // Images implements atoll.ImageStore.
 func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	all, err := p.exhibits(ctx)
+	all, err := p.fetchedImages(ctx)
 	if err != nil {
-		return nil, p.failed(ctx, "images", "", err)
+		return nil, p.wrapError(ctx, "images", "", err)
 	}
 	list := make([]atoll.Image, len(all))
 	for i, x := range all {
@@ -161,7 +161,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 			Ref: x.Ref, Provider: info.Name, Digest: x.Digest, Platform: x.image.platform, Size: atoll.Bytes(x.image.size), InUse: x.users > 0,
 			Fetched: x.Fetched, Used: x.Used,
 		}
-		if !x.named {
+		if !x.hasName {
 			list[i].Ref = x.Digest
 		}
 	}
@@ -170,25 +170,25 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 
 // RemoveImage implements atoll.ImageStore.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
-	full, err := normal(ref)
+	full, err := normalizeRef(ref)
 	if err != nil {
 		return err
 	}
-	all, err := p.exhibits(ctx)
+	all, err := p.fetchedImages(ctx)
 	if err != nil {
-		return p.failed(ctx, "remove image", ref, err)
+		return p.wrapError(ctx, "remove image", ref, err)
 	}
-	all = slices.DeleteFunc(all, func(x exhibit) bool { return full != x.Digest && (full != x.Ref || !x.named) })
+	all = slices.DeleteFunc(all, func(x fetchedImage) bool { return full != x.Digest && (full != x.Ref || !x.hasName) })
 	if len(all) == 0 {
 		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
 	}
-	f, err := p.facts(ctx)
+	f, err := p.engineInfo(ctx)
 	if err != nil {
-		return p.failed(ctx, "remove image", ref, err)
+		return p.wrapError(ctx, "remove image", ref, err)
 	}
 	for _, x := range all {
-		if x.running > 0 || x.others > 0 || x.users > 0 && !force {
-			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d containers were made from it, of which %d run and %d are no sandboxes", x.users, x.running, x.others)
+		if x.running > 0 || x.foreign > 0 || x.users > 0 && !force {
+			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d containers were made from it, of which %d run and %d are no sandboxes", x.users, x.running, x.foreign)
 		}
 		if x.users > 0 && f.podman {
 			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "podman would remove the %d sandboxes that were made from it, too: remove them first", x.users)
@@ -196,23 +196,23 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	}
 	force = force && !f.podman // by which it removes containers, whoever made them
 	for _, x := range all {
-		if err := p.discard(ctx, x, force); err != nil {
-			return p.failed(ctx, "remove image", ref, err)
+		if err := p.discardImage(ctx, x, force); err != nil {
+			return p.wrapError(ctx, "remove image", ref, err)
 		}
 	}
 	return nil
 }
 
-func (p *Provider) discard(ctx context.Context, x exhibit, force bool) error {
+func (p *Provider) discardImage(ctx context.Context, x fetchedImage, force bool) error {
 	name := x.Ref
-	if !x.named {
+	if !x.hasName {
 		name = x.image.id
 	}
 	_, err := p.engine.ImageRemove(ctx, name, client.ImageRemoveOptions{Force: force, PruneChildren: true})
 	if err != nil && !cerrdefs.IsNotFound(err) {
 		return err
 	}
-	return p.shelf.forget(x.kept)
+	return p.imageRecords.forgetImage(x.imageRecord)
 }
 
 // PruneImages implements atoll.ImageStore.
@@ -220,17 +220,17 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	if opts.UnusedFor < 0 {
 		return atoll.Pruned{}, atoll.Errorf("prune images", "", atoll.ErrInvalid, "unused for %s: must not be negative", opts.UnusedFor)
 	}
-	all, err := p.exhibits(ctx)
+	all, err := p.fetchedImages(ctx)
 	if err != nil {
-		return atoll.Pruned{}, p.failed(ctx, "prune images", "", err)
+		return atoll.Pruned{}, p.wrapError(ctx, "prune images", "", err)
 	}
 	var pruned atoll.Pruned
 	var first error
 	for _, x := range all {
-		if x.users > 0 || x.named && !opts.All || time.Since(x.Used) < time.Duration(opts.UnusedFor) {
+		if x.users > 0 || x.hasName && !opts.All || time.Since(x.Used) < time.Duration(opts.UnusedFor) {
 			continue
 		}
-		err := p.discard(ctx, x, false)
+		err := p.discardImage(ctx, x, false)
 		if cerrdefs.IsConflict(err) { // it is in use by now, or under another name
 			continue
 		}
@@ -242,7 +242,7 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 		pruned.Size += atoll.Bytes(x.image.size)
 	}
 	slices.Sort(pruned.Images)
-	return pruned, p.failed(ctx, "prune images", "", first)
+	return pruned, p.wrapError(ctx, "prune images", "", first)
 }
 
 var _ atoll.ImageStore = (*Provider)(nil)

@@ -1,0 +1,153 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A mark is an empty volume that says when a sandbox's time is over, or that it was
+// asked to stop. The engine changes no label of a container, and whoever shares it
+// has to see what is new.
+type marker struct {
+	volume     string
+	sandbox    string
+	created    time.Time
+	expires    time.Time // zero means never
+	stoppedRun string    // the life that was asked to stop; "" if the mark says when it expires
+}
+
+// The labels of a mark.
+const (
+	labelExtends = "atoll.extends" // the sandbox's id
+	labelExpires = "atoll.expires" // nanoseconds since 1970; 0 means never
+	labelStopped = "atoll.stopped" // when the life began that was asked to stop
+)
+
+// listMarkers returns those of a sandbox, or of all when id is "", the newest first.
+func (p *Provider) listMarkers(ctx context.Context, id string) ([]marker, error) {
+	found, err := p.labelledVolumes(ctx, labelExtends, id)
+	if err != nil {
+		return nil, err
+	}
+	var all []marker
+	for _, v := range found {
+		id := v.Labels[labelExtends]
+		nanos, err := strconv.ParseInt(v.Labels[labelExpires], 10, 64)
+		made, ok := p.names.markerTime(id, v.Name)
+		m := marker{volume: v.Name, sandbox: id, created: made, stoppedRun: v.Labels[labelStopped]}
+		if !ok || err != nil && m.stoppedRun == "" {
+			continue // not one of ours
+		}
+		if nanos != 0 {
+			m.expires = time.Unix(0, nanos)
+		}
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b marker) int { return cmp.Or(b.created.Compare(a.created), cmp.Compare(a.volume, b.volume)) })
+	return all, nil
+}
+
+// applyMarkers puts into r when its time is over, if that was changed, and whether it
+// was asked to stop: what its main process exits with then is no failure.
+func (p *Provider) applyMarkers(ctx context.Context, r *record) error {
+	failed := r.plain && r.State == atoll.StateFailed && r.Exit != nil && r.Exit.Reason == ""
+	if r.Spec.TTL <= 0 && !failed {
+		return nil
+	}
+	all, err := p.listMarkers(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(all, func(m marker) bool { return m.stoppedRun == "" }); i >= 0 {
+		r.Expires = all[i].expires
+	}
+	if failed && slices.ContainsFunc(all, func(m marker) bool { return m.stoppedRun == r.runID() }) {
+		r.State, r.Reason = atoll.StateStopped, ""
+	}
+	return nil
+}
+
+// runID names the sandbox's life from its start to its end.
+func (r *record) runID() string { return r.Started.UTC().Format(time.RFC3339Nano) }
+
+// markStopped notes that a sandbox without a guest was asked to stop. A guest says so
+// itself.
+func (p *Provider) markStopped(ctx context.Context, r *record) error {
+	if !r.plain || len(r.Spec.Cmd) == 0 {
+		return nil
+	}
+	old, err := p.listMarkers(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	labels := p.names.projectLabels(r.Spec.Project)
+	labels[labelExtends], labels[labelStopped] = r.ID, r.runID()
+	err = runToEnd(ctx, func(ctx context.Context) error {
+		_, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: p.names.markerName(r.ID, time.Now()), Labels: labels})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.removeMarkers(ctx, slices.DeleteFunc(old, func(m marker) bool { return m.stoppedRun == "" }))
+}
+
+// removeMarkers removes marks that do not count any more.
+func (p *Provider) removeMarkers(ctx context.Context, all []marker) error {
+	for _, m := range all {
+		_, err := p.engine.VolumeRemove(ctx, m.volume, client.VolumeRemoveOptions{})
+		if err != nil && !cerrdefs.IsNotFound(err) {
+			return p.wrapError(ctx, "remove", m.sandbox, err)
+		}
+	}
+	return nil
+}
+
+// clearMarkers removes what is left of the marks of an id, which the caller has locked.
+func (p *Provider) clearMarkers(ctx context.Context, id string) error {
+	all, err := p.listMarkers(ctx, id)
+	if err != nil {
+		return p.wrapError(ctx, "remove", id, err)
+	}
+	return p.removeMarkers(ctx, all)
+}
+
+// Extend implements atoll.Extender.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	defer s.p.sweeper.Rouse()
+	return s.withLockedRecord(ctx, "extend", func(r *record) error {
+		now := time.Now()
+		st, err := r.Status.Extended(ttl, now)
+		if err != nil {
+			return err
+		}
+		old, err := s.p.listMarkers(ctx, s.id)
+		if err != nil {
+			return s.p.wrapError(ctx, "extend", s.id, err)
+		}
+		labels := s.p.names.projectLabels(r.Spec.Project)
+		labels[labelExtends], labels[labelExpires] = s.id, "0"
+		if !st.Expires.IsZero() {
+			labels[labelExpires] = strconv.FormatInt(st.Expires.UnixNano(), 10)
+		}
+		err = runToEnd(ctx, func(ctx context.Context) error {
+			_, err := s.p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: s.p.names.markerName(s.id, now), Labels: labels})
+			return err
+		})
+		if err != nil {
+			return s.p.wrapError(ctx, "extend", s.id, err)
+		}
+		old = slices.DeleteFunc(old, func(m marker) bool { return m.stoppedRun != "" })
+		return s.p.removeMarkers(ctx, old) // the newest counts, should one be left
+	})
+}
+
+var _ atoll.Extender = (*sandbox)(nil)
