@@ -52,46 +52,47 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, p.wrapError(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
 	}
 	p.events.publishOwnChange(ctx, spec.ID)
-	p.sweeper.Rouse() // its time may be limited
+	p.sweeper.Rouse() // it may have a TTL
 	return &sandbox{p, spec.ID}, nil
 }
 
-// nameLockKey is the lock that goes with a name, so that there are not two who find
-// it free.
+// nameLockKey returns the key of the lock on a name. A creation holds it, so that two creations
+// cannot both find the name free.
 func nameLockKey(spec *atoll.Spec) string { return "name-" + spec.Project + "." + spec.Name }
 
-// checkSupport says what of the spec cannot be had.
+// checkSupport returns an error if the provider does not support what the spec asks for. Kinds:
+// ErrUnsupported.
 func (p *Provider) checkSupport(spec *atoll.Spec) error {
 	caps := p.Info().Caps
-	for _, wish := range []struct {
+	for _, feature := range []struct {
 		asked bool
 		what  string
 	}{
 		{(spec.IdleStop > 0 || spec.IdleRemove) && !caps.IdleStop, "an idle stop without a guest"},
 		{spec.Cache && !caps.Cache, "a cache without a guest"},
 		{spec.Network.Mode == atoll.NetworkOn && !caps.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
-			", because containers are not kept from the host: name one of the engine's networks"},
+			", because containers could reach the host: name one of the engine's networks"},
 		{spec.Snapshot != "", "a snapshot"},
 		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
 		{spec.Resources.Disk > 0, "a disk limit"},
 	} {
-		if wish.asked {
-			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the docker provider has no support for %s", wish.what)
+		if feature.asked {
+			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the docker provider has no support for %s", feature.what)
 		}
 	}
 	return nil
 }
 
-// A creation is a sandbox on its way. What has been made so far is taken back
-// when it fails.
+// A creation is the creation of one sandbox. If it fails, undoSteps removes what it has created
+// so far.
 type creation struct {
 	p    *Provider
 	spec *atoll.Spec
 
 	image       *image
 	container   string
-	volumes     []string     // that were not there before
-	volumesLock *fsutil.Lock // of the project's volumes, until the container has them
+	volumes     []string     // that this creation made
+	volumesLock *fsutil.Lock // on the project's volumes, held until the container mounts them
 	plain       bool
 }
 
@@ -109,13 +110,13 @@ func (c *creation) runSteps(ctx context.Context) error {
 	)
 }
 
-// runToEnd calls do with a ctx that lasts: the engine goes on with what it was told
-// to make when its client breaks off, and then nobody would know of it.
+// runToEnd calls do with a ctx that outlasts the caller's: the engine may do what its client no
+// longer waits for, and then nobody would know of it.
 func runToEnd(ctx context.Context, do func(context.Context) error) error {
 	return steps.Settle(ctx, cleanupTimeout, do)
 }
 
-// undoSteps takes back what has been made, last things first.
+// undoSteps removes what the creation has made, last things first.
 func (c *creation) undoSteps() {
 	if c.container != "" {
 		c.p.visits.Leave(c.spec.ID)
@@ -140,8 +141,8 @@ func (c *creation) undoSteps() {
 	}
 }
 
-// clearAbandoned fails if there is a sandbox with this id. What was left of one that was
-// never finished is removed: nobody else has the lock.
+// clearAbandoned returns an error if a sandbox has this id. It removes the remains of an
+// unfinished creation: the caller holds the lock of the id, so no creation of it is in progress.
 func (c *creation) clearAbandoned(ctx context.Context) error {
 	r, err := c.p.findRecord(ctx, "create", c.spec.ID)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
@@ -151,13 +152,13 @@ func (c *creation) clearAbandoned(ctx context.Context) error {
 		return err
 	}
 	if r.State != atoll.StateCreating {
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id already exists")
 	}
 	c.p.dropContainer(r.container)
 	return c.p.clearMarkers(ctx, c.spec.ID)
 }
 
-// checkName fails if another sandbox has the name.
+// checkName returns an error if another sandbox has the name.
 func (c *creation) checkName(ctx context.Context) error {
 	if c.spec.Name == "" {
 		return nil
@@ -169,7 +170,7 @@ func (c *creation) checkName(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", owner)
+	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "sandbox %s already has the name", owner)
 }
 
 func (c *creation) fetchImage(ctx context.Context) (err error) {
@@ -181,8 +182,9 @@ func (c *creation) createDataVolume(ctx context.Context) error {
 	return c.createVolume(ctx, c.p.names.dataVolumeName(c.spec.ID), map[string]string{labelSession: c.spec.ID})
 }
 
-// lockVolumes keeps others from removing volumes of the project, and from mounting
-// those that a failed creation takes back. A sandbox that shares none needs no lock.
+// lockVolumes locks the volumes of the project, if the spec mounts any that sandboxes share:
+// nobody removes them meanwhile, or mounts one that this creation removes again if it fails. A
+// second call does nothing.
 func (c *creation) lockVolumes(ctx context.Context) (err error) {
 	volumes := c.spec.Cache || slices.ContainsFunc(c.spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountVolume })
 	if volumes && c.volumesLock == nil {
@@ -196,7 +198,7 @@ func (c *creation) unlockVolumes() {
 	c.volumesLock = nil
 }
 
-// volumesLockKey is the lock that goes with the volumes of a project.
+// volumesLockKey returns the key of the lock on the volumes of a project.
 func volumesLockKey(project string) string { return "volumes-" + project }
 
 func (c *creation) createVolumes(ctx context.Context) error {
@@ -219,11 +221,11 @@ func (c *creation) createVolumes(ctx context.Context) error {
 	return nil
 }
 
-// createVolume makes a volume, unless it is there.
+// createVolume creates a volume unless it exists.
 func (c *creation) createVolume(ctx context.Context, name string, labels map[string]string) error {
 	found, err := c.p.engine.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-	if of := found.Volume.Labels[labelProject]; err == nil && of != "" && of != c.spec.Project { // a sandbox's own: the others are called by their project
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", of)
+	if of := found.Volume.Labels[labelProject]; err == nil && of != "" && of != c.spec.Project { // possible for data volumes only: the names of all others include the project
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", of)
 	}
 	if err == nil || !cerrdefs.IsNotFound(err) {
 		return err
@@ -256,9 +258,9 @@ func (c *creation) createContainer(ctx context.Context) error {
 		made, err := c.createRetrying(ctx, caller, client.ContainerCreateOptions{Name: c.p.names.sandboxName(c.spec.ID), Config: config, HostConfig: host})
 		switch {
 		case nameTaken(err):
-			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
+			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container with this name already exists: %w", err)
 		case err != nil && c.plain && strings.Contains(err.Error(), "not a directory"):
-			return atoll.Errorf("create", c.spec.ID, atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", c.spec.Workdir, err)
+			return atoll.Errorf("create", c.spec.ID, atoll.ErrInvalid, "cannot create workdir %q in the sandbox: %w", c.spec.Workdir, err)
 		case err != nil:
 			return c.p.containerError(ctx, c.spec, err)
 		}
@@ -267,7 +269,8 @@ func (c *creation) createContainer(ctx context.Context) error {
 	})
 }
 
-// prepareContainer prepares the container for what no guest does.
+// prepareContainer makes the changes to the new container that its guest cannot make, or that a
+// sandbox without a guest needs.
 func (c *creation) prepareContainer(ctx context.Context) error {
 	if err := c.openRootDir(ctx); err != nil {
 		return err
@@ -282,8 +285,8 @@ func (c *creation) prepareContainer(ctx context.Context) error {
 	return c.p.preparePlain(ctx, r, slices.Contains(c.volumes, c.p.names.dataVolumeName(c.spec.ID)))
 }
 
-// containerConfig is what runs in the container: the guest, as root, and as user of
-// every process the sandbox's.
+// containerConfig returns the configuration of the container: it runs the guest as root, and the
+// guest runs every process as the sandbox's user.
 func (c *creation) containerConfig() (*container.Config, error) {
 	s := c.spec
 	labels, err := c.p.names.sandboxLabels(s, c.image.name, c.image.user)
@@ -312,8 +315,8 @@ func (c *creation) containerConfig() (*container.Config, error) {
 	}, nil
 }
 
-// plainConfig is what runs in a container without a guest: the main process, or one
-// that waits.
+// plainConfig returns the configuration of a container without a guest. It runs the main
+// process, or a shell that only waits.
 func (c *creation) plainConfig(labels map[string]string) *container.Config {
 	s := c.spec
 	labels[labelPlain] = "true"
@@ -328,7 +331,8 @@ func (c *creation) plainConfig(labels map[string]string) *container.Config {
 	}
 }
 
-// hostnameOf is a name that is valid as one.
+// hostnameOf returns the sandbox's name if it is a valid hostname, and the beginning of its id
+// otherwise.
 func hostnameOf(s *atoll.Spec) string {
 	if s.Name != "" && !strings.Contains(s.Name, "_") && len(s.Name) < 64 {
 		return s.Name
@@ -336,19 +340,18 @@ func hostnameOf(s *atoll.Spec) string {
 	return s.ID[:12]
 }
 
-// guestCaps are the capabilities of the guest: to act as the users whose
-// processes and files it looks after, and to see to it that none of its children
-// has any.
+// guestCaps are the capabilities of the guest. With them it acts as the users whose processes
+// and files it handles, and takes all capabilities from its children.
 var guestCaps = []string{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "SETUID"}
 
-// hostConfig is what the container may do and use.
+// hostConfig returns the limits, mounts and network of the container.
 func (c *creation) hostConfig(ctx context.Context) (*container.HostConfig, error) {
-	f, err := c.p.engineInfo(ctx)
+	engine, err := c.p.engineInfo(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s := c.spec
-	r, err := f.enforceableLimits(s)
+	r, err := engine.enforceableLimits(s)
 	if err != nil {
 		return nil, err
 	}
@@ -360,14 +363,14 @@ func (c *creation) hostConfig(ctx context.Context) (*container.HostConfig, error
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: s.ReadOnlyRoot,
 		Runtime:        c.p.opts.Runtime,
-		LogConfig:      container.LogConfig{Type: f.logDriver()},
+		LogConfig:      container.LogConfig{Type: engine.logDriver()},
 		Mounts: []mount.Mount{
 			{Type: mount.TypeVolume, Source: data, Target: dataDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 			{Type: mount.TypeVolume, Source: data, Target: atoll.DefaultWorkdir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 		},
 	}
 	if c.plain {
-		h.Init = &c.plain // it reaps orphans, and passes signals on
+		h.Init = &c.plain // the engine's init reaps orphans and forwards signals
 	} else if err := c.addGuest(ctx, h); err != nil {
 		return nil, err
 	}
@@ -392,20 +395,20 @@ func (c *creation) hostConfig(ctx context.Context) (*container.HostConfig, error
 	if h.DeviceRequests, err = deviceRequests(s); err != nil {
 		return nil, err
 	}
-	if err := c.p.checkPodmanSupport(f, s); err != nil {
+	if err := c.p.checkPodmanSupport(engine, s); err != nil {
 		return nil, err
 	}
-	return h, f.adaptMounts(h)
+	return h, engine.adaptMounts(h)
 }
 
-// dataDir is the other name of the data volume.
+// dataDir is the second mount point of the data volume.
 const dataDir = "/.data"
 
-// cacheDir is the project's cache. It is on no volume, where a program could
-// leave a link in its place, by which the engine would mount it anywhere.
+// cacheDir is the mount point of the project's cache. It must not be on a volume: a program
+// could put a link in its place, and the engine would mount the cache wherever that leads.
 const cacheDir = "/.atoll-cache"
 
-// addGuest mounts the guest's program, and gives it the capabilities that it needs.
+// addGuest mounts the guest's program and adds the capabilities that it needs.
 func (c *creation) addGuest(ctx context.Context, h *container.HostConfig) error {
 	program, err := c.p.guestVolume(ctx, c.image.id)
 	if err != nil {
@@ -418,12 +421,12 @@ func (c *creation) addGuest(ctx context.Context, h *container.HostConfig) error 
 	return nil
 }
 
-// guestThreads is how many threads the guest and its connections may have, or the
-// engine's runtime when it executes something: the engine counts threads with
-// processes.
+// guestThreads is the number of threads on top of the process limit: those of the guest, of its
+// connections, and of the engine's runtime when it executes a command. The engine counts threads
+// as processes.
 const guestThreads = guest.Threads + 24
 
-// tmpfsSize is that of a tmpfs that names none.
+// tmpfsSize is the default size of a tmpfs, in bytes.
 const tmpfsSize = 64 << 20
 
 func (c *creation) engineMount(m atoll.Mount) mount.Mount {
@@ -441,7 +444,7 @@ func (c *creation) engineMount(m atoll.Mount) mount.Mount {
 	return out
 }
 
-// startSandbox starts the container, unless the sandbox is only to be made.
+// startSandbox starts the sandbox, unless the spec says NoStart.
 func (c *creation) startSandbox(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
@@ -449,16 +452,17 @@ func (c *creation) startSandbox(ctx context.Context) error {
 	return c.p.launchSandbox(ctx, c.spec, c.container)
 }
 
-// launchSandbox starts a container and waits until its guest answers, or it has ended.
+// launchSandbox starts a container, and returns when its guest answers or its main process has
+// run and ended.
 func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, container string) error {
 	id := spec.ID
 	r, err := p.findRecord(ctx, "start", id)
 	if err != nil {
 		return err
 	}
-	f, err := p.engineInfo(ctx)
+	engine, err := p.engineInfo(ctx)
 	if err == nil {
-		err = p.checkPodmanSupport(f, spec)
+		err = p.checkPodmanSupport(engine, spec)
 	}
 	if err != nil {
 		return p.wrapError(ctx, "start", id, err)
@@ -477,7 +481,7 @@ func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, containe
 	if err != nil {
 		return p.wrapError(ctx, "start", id, p.containerError(ctx, spec, err))
 	}
-	p.visits.Leave(id) // of its life before
+	p.visits.Leave(id) // the connection to the last run
 	_, err = p.reachGuest(ctx, "start", id)
 	if err == nil {
 		return nil
@@ -485,14 +489,14 @@ func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, containe
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if errors.Is(err, atoll.ErrStopped) { // it has ended already
+	if errors.Is(err, atoll.ErrStopped) { // it has already ended
 		return p.startFailure(ctx, id, container)
 	}
 	return err
 }
 
-// startFailure is why a sandbox that has ended never began: its main process could
-// not be started. It is nil for one that was, and soon ended.
+// startFailure returns why an ended sandbox never began to run; nil if it ran, even if only for
+// a moment.
 func (p *Provider) startFailure(ctx context.Context, id, container string) error {
 	r, err := p.readReport(ctx, "start", id, container)
 	if err != nil || r.Kind == "" {

@@ -16,11 +16,11 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// dialGuest connects to the guest of a container without the engine, where this
-// program may: as root on the engine's machine. The guest listens in its
-// container's network namespace, which is entered for that moment. Whether it is
-// that sandbox's guest is for the caller to ask it: the engine may be elsewhere,
-// and the process with that PID here another.
+// dialGuest connects to the guest of a container directly, without the engine. That takes root
+// on the engine's machine; otherwise the error is ErrUnsupported. The guest listens in its
+// container's network namespace, which one thread enters for a moment. The caller must verify
+// that it has reached the right guest: the engine may run elsewhere, and that PID here may be
+// another process.
 func (p *Provider) dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 	path, local := strings.CutPrefix(p.engine.DaemonHost(), "unix://")
 	if !local || p.opts.Dial != nil || pid <= 0 || os.Geteuid() != 0 {
@@ -30,7 +30,7 @@ func (p *Provider) dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As the daemon sees it, which may be in another PID namespace.
+	// the path as the daemon sees it: it may be in another PID namespace
 	ns := fmt.Sprintf("/proc/%d/root/proc/%d/ns/net", daemon, pid)
 	for delay := time.Millisecond; ; delay = min(2*delay, 20*time.Millisecond) {
 		conn, err := dialNamespace(ns)
@@ -44,7 +44,7 @@ func (p *Provider) dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 		if !errors.Is(err, unix.ECONNREFUSED) {
 			return nil, err
 		}
-		select { // it was just started
+		select { // the guest was just started
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(delay):
@@ -52,7 +52,7 @@ func (p *Provider) dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 	}
 }
 
-// daemonPID is the PID of the process that listens on a socket.
+// daemonPID returns the PID of the process that listens on a Unix socket.
 func daemonPID(ctx context.Context, path string) (int, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)
@@ -62,13 +62,13 @@ func daemonPID(ctx context.Context, path string) (int, error) {
 	defer conn.Close()
 	pid, err := socket.Peer(conn.(*net.UnixConn))
 	if err == nil && pid <= 0 {
-		err = errors.New("the engine's process cannot be seen from here")
+		err = errors.New("cannot see the engine's process: it is in another PID namespace")
 	}
 	return pid, err
 }
 
-// dialNamespace connects to the guest in the network namespace ns, which is not that of
-// this program. It does not block.
+// dialNamespace connects to the guest in the network namespace ns. It fails if that is this
+// program's own namespace. It does not block.
 func dialNamespace(ns string) (conn *net.UnixConn, err error) {
 	theirs, err := os.Open(ns)
 	if err != nil {
@@ -84,7 +84,7 @@ func dialNamespace(ns string) (conn *net.UnixConn, err error) {
 	defer ours.Close()
 	if isSameFile(ours, theirs) {
 		runtime.UnlockOSThread()
-		return nil, errors.New("it has the host's network, or is another process")
+		return nil, errors.New("the process has the host's network, so it is no guest")
 	}
 	err = unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNET)
 	if err == nil {

@@ -8,7 +8,8 @@ import (
 	"net"
 )
 
-// dialGuest is for engines on the same machine, whose containers have Linux.
+// dialGuest returns ErrUnsupported: containers run Linux, so no engine shares its kernel with
+// this system.
 func (p *Provider) dialGuest(context.Context, int) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }

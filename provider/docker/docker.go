@@ -1,11 +1,10 @@
-// Package docker is a provider whose sandboxes are containers of a Docker
-// Engine, local or remote. A small static program of Atoll's, the guest, is the
-// first process of each container: it starts all others, keeps what they print,
-// and is spoken to over one stream that the engine opens, so that a command costs
-// no round through the engine.
+// Package docker is a provider whose sandboxes are containers of a Docker Engine, local or
+// remote. The first process of each container is the guest, a small static program of Atoll's.
+// The guest starts all other processes and buffers their output. Atoll talks to it over one
+// stream that the engine opens, so that a command needs no request to the engine.
 //
-// All that is known of a sandbox is with the engine, in its container's labels:
-// any number of programs can share one, and one that dies loses nothing.
+// The labels of its container hold everything about a sandbox: any number of programs can share
+// an engine, and a program that dies loses nothing.
 package docker
 
 import (
@@ -30,50 +29,49 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// Options say which engine, and how. Dir is required, and Guest unless Plain.
+// Options select the engine and configure its sandboxes. Dir is required, and so is Guest unless
+// Plain is set.
 type Options struct {
-	// Dir holds the locks by which the programs of one machine keep out of each
-	// other's way. It is made if missing.
+	// Dir holds the locks that programs on one machine share, and the records of fetched images.
+	// New creates it.
 	Dir string
-	// Guest opens the guest's program, which is cmd/atoll-guest built for the
-	// engine's machine.
+	// Guest returns the guest's program: cmd/atoll-guest, built for the engine's machine.
 	Guest func() ([]byte, error)
-	// Plain makes sandboxes without a guest: by the plain Engine API, and with the
-	// image's own shell. They can do less, as Info tells, and commands take longer to
-	// start. Sandboxes of both kinds can be in one engine, and any provider serves
-	// each as it was made.
+	// Plain creates sandboxes without a guest, with nothing but the Engine API and the shell of
+	// the image. They can do less, as Info tells, and commands take longer to start. One engine
+	// can have sandboxes of both kinds, and any provider serves both.
 	Plain bool
-	// Host is the engine's address, as DOCKER_HOST; empty means what the
-	// environment says, else the current one of docker's contexts.
+	// Host is the engine's address, like DOCKER_HOST; empty means the environment's, or that of
+	// the current docker context.
 	Host string
-	// Dial reaches the engine in place of Host, over whatever it is. Its connections
-	// have a CloseWrite, as those of TCP, of TLS and of Unix sockets do.
+	// Dial connects to the engine; nil means to connect to Host. Its connections must have
+	// CloseWrite, like those of TCP, TLS and Unix sockets.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Fetch gives an image that the engine lacks, whose name in full is ref, as docker
-	// save writes it, called as, in place of the engine's own pull. Kinds: those of Create;
-	// ErrUnsupported has the engine pull it, without credentials.
+	// Fetch returns an image that the engine lacks, in the format of docker save; nil lets the
+	// engine pull images. The full name of the image is ref, and its name in the archive is as.
+	// Kinds: those of Create; after ErrUnsupported, the engine pulls the image, without
+	// credentials.
 	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
-	// Online has sandboxes with a network of mode on: the engine's machine is one that
-	// keeps them from what they are not to reach. Each is alone on it.
+	// Online allows the network mode on. Set it only if the engine's machine filters the traffic
+	// of sandboxes. Each sandbox is isolated from the others.
 	Online bool
-	// Slow is how many times as long as on hardware things take on the engine's machine;
-	// nil means 1.
+	// Slow returns how many times slower the engine's machine is than hardware; nil means 1.
 	Slow func(ctx context.Context) int
-	// Prefix begins the names of what is made; empty means "atoll". Servers that
-	// share an engine and not their sandboxes have different ones.
+	// Prefix begins the names of all containers, volumes and networks; empty means "atoll".
+	// Servers that share an engine but not their sandboxes need different prefixes.
 	Prefix string
-	// Image is that of sandboxes that name none; empty means DefaultImage.
+	// Image is the default image of sandboxes; empty means DefaultImage.
 	Image string
-	// Runtime is the engine's runtime to use, such as "runsc" or "kata"; empty
-	// means the engine's default.
+	// Runtime is the engine's runtime for containers, such as "runsc" or "kata"; empty means the
+	// engine's default.
 	Runtime string
-	// Log is told of what cannot be returned; nil discards.
+	// Log gets errors that no call can return; nil discards them.
 	Log *slog.Logger
 
-	step func(name string) error // for tests: asked before each step of a creation
+	step func(name string) error // if not nil, called before each step of a creation; for tests
 }
 
-// DefaultImage is the image of sandboxes that name none.
+// DefaultImage is the default image of sandboxes.
 const DefaultImage = "ubuntu:22.04"
 
 // A Provider is an atoll.Provider.
@@ -85,21 +83,21 @@ type Provider struct {
 	imageRecords imageRecords
 	events       *events
 	sweeper      *sweeper.Sweeper
-	endWaits     sync.WaitGroup    // for the ends of sandboxes that go then
-	exitSlots    chan struct{}     // full while as many containers are being ended as may be
-	visits       *guestconn.Visits // to the insides of sandboxes
+	endWaits     sync.WaitGroup    // goroutines that wait for the ends of sandboxes which are removed then
+	exitSlots    chan struct{}     // its capacity limits how many containers end at once
+	visits       *guestconn.Visits // connections to guests and to runs without a guest
 
 	mu         sync.Mutex
 	closed     bool
-	guestReady bool            // the guest's volume was seen to hold it
-	cachedInfo *engineInfo     // of the engine; nil until it was asked
-	safeImages map[string]bool // images, by id, in which no link is in the guest's way
+	guestReady bool            // the guest's volume has the program
+	cachedInfo *engineInfo     // nil until the engine has answered
+	safeImages map[string]bool // ids of images without a link at a mount point of Atoll's
 
-	awaitedEnds        map[string]bool // sandboxes whose end waits waits for
-	lastInstallerSweep time.Time       // for what was left of installations
+	awaitedEnds        map[string]bool // ids of sandboxes that a goroutine of endWaits waits for
+	lastInstallerSweep time.Time       // when removeInstallers last ran
 }
 
-// info is what holds for every engine.
+// info describes the provider with an engine that can do everything.
 var info = atoll.Info{
 	Name:      "docker",
 	Isolation: atoll.IsolationContainer,
@@ -134,11 +132,10 @@ var info = atoll.Info{
 	},
 }
 
-// New returns a provider of the engine's sandboxes. It does not connect. Kinds:
-// ErrInvalid.
+// New returns a provider of the engine's sandboxes. It does not connect. Kinds: ErrInvalid.
 func New(opts Options) (*Provider, error) {
 	if opts.Dir == "" || opts.Guest == nil && !opts.Plain {
-		return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "no directory or no guest given")
+		return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "set Dir, and Guest or Plain")
 	}
 	if opts.Prefix == "" {
 		opts.Prefix = "atoll"
@@ -168,14 +165,14 @@ func New(opts Options) (*Provider, error) {
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info { return p.opts.Info() }
 
-// Info describes a provider that is made with o.
+// Info describes the provider that New makes with o.
 func (o *Options) Info() atoll.Info {
 	i := info
 	i.Caps = o.caps(o.Plain)
 	return i
 }
 
-// caps are those of sandboxes, on an engine that can do all that there is.
+// caps returns the caps of sandboxes, with an engine that can do everything.
 func (o *Options) caps(plain bool) atoll.Caps {
 	caps := info.Caps
 	if plain {
@@ -210,11 +207,11 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if _, err := p.findRecord(ctx, "get", n); err != nil {
 		return nil, err
 	}
-	p.sweeper.Rouse() // it may be one with a limited time
+	p.sweeper.Rouse() // it may have a TTL
 	return &sandbox{p, n}, nil
 }
 
-// Sandbox is a handle of a sandbox, of which nobody is asked whether it is there.
+// Sandbox returns a handle without checking that the sandbox exists.
 func (p *Provider) Sandbox(id string) atoll.Sandbox { return &sandbox{p, id} }
 
 // List implements atoll.Provider.
@@ -230,7 +227,7 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	return list, nil
 }
 
-// listRecords is what the engine knows of the sandboxes that f selects, oldest first.
+// listRecords returns the records of the sandboxes that f selects, oldest first.
 func (p *Provider) listRecords(ctx context.Context, op string, f atoll.Filter) ([]*record, error) {
 	filters := p.names.selectOwn()
 	if f.Project != "" {
@@ -257,7 +254,7 @@ func (p *Provider) listRecords(ctx context.Context, op string, f atoll.Filter) (
 	return list, nil
 }
 
-// wrapError gives an error of the engine its kind.
+// wrapError returns err with its kind. If ctx has ended, it returns the error of ctx.
 func (p *Provider) wrapError(ctx context.Context, op, id string, err error) error {
 	if err == nil {
 		return nil
@@ -274,7 +271,7 @@ func (p *Provider) wrapError(ctx context.Context, op, id string, err error) erro
 
 func kindOf(err error) atoll.Kind {
 	switch {
-	case cerrdefs.IsNotFound(err), strings.Contains(err.Error(), "no such container"): // podman, of one that goes meanwhile
+	case cerrdefs.IsNotFound(err), strings.Contains(err.Error(), "no such container"): // from Podman, for a container that is being removed
 		return atoll.ErrNotFound
 	case cerrdefs.IsInvalidArgument(err):
 		return atoll.ErrInvalid
@@ -284,7 +281,7 @@ func kindOf(err error) atoll.Kind {
 		return atoll.ErrDenied
 	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err):
 		return atoll.ErrUnavailable
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET): // it ended within its answer
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET): // the engine broke off its answer
 		return atoll.ErrUnavailable
 	}
 	return atoll.ErrInternal

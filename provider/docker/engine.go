@@ -18,8 +18,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// newClient returns a client of the engine that opts name. Which version of the
-// API both know is found out with the first request.
+// newClient returns a client of the engine that opts select. Its first request negotiates the
+// API version.
 func newClient(opts Options) (*client.Client, error) {
 	with := []client.Opt{client.WithUserAgent("atoll")}
 	switch {
@@ -49,7 +49,7 @@ func newClient(opts Options) (*client.Client, error) {
 	return client.New(with...)
 }
 
-// checkHost refuses an address that the client would take and cannot reach.
+// checkHost rejects addresses that the client accepts but cannot reach.
 func checkHost(host string) error {
 	scheme, _, ok := strings.Cut(host, "://")
 	switch {
@@ -63,9 +63,8 @@ func checkHost(host string) error {
 	return nil
 }
 
-// contextOptions reads what docker's command line calls a context: DOCKER_CONTEXT,
-// else the one that its configuration names as current. "default" is the
-// engine's own address.
+// contextOptions reads the docker context that DOCKER_CONTEXT or docker's configuration names.
+// It returns nil for "default", which is the engine's standard address.
 func contextOptions() ([]client.Opt, error) {
 	dir := os.Getenv("DOCKER_CONFIG")
 	if home, err := os.UserHomeDir(); dir == "" && err == nil {
@@ -77,7 +76,7 @@ func contextOptions() ([]client.Opt, error) {
 	}
 	with, err := readContext(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = errors.New("it is not there; see docker context ls")
+		err = errors.New("not found: see docker context ls")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("docker context %q: %w", name, err)
@@ -122,10 +121,10 @@ func readContext(dir, name string) ([]client.Opt, error) {
 	}
 	end := meta.Endpoints["docker"]
 	if end.Host == "" {
-		return nil, errors.New("it names no engine")
+		return nil, errors.New("it has no docker endpoint")
 	}
 	if end.SkipTLSVerify {
-		return nil, errors.New("it does not verify its engine (skip-tls-verify), which is not supported: give it the engine's ca.pem")
+		return nil, errors.New("skip-tls-verify is not supported: give the context the engine's ca.pem")
 	}
 	if err := checkHost(end.Host); err != nil {
 		return nil, err
@@ -138,7 +137,7 @@ func readContext(dir, name string) ([]client.Opt, error) {
 		}
 	}
 	with := []client.Opt{client.WithHost(end.Host)}
-	if cmp.Or(files[:]...) != "" { // first, as the address says what it is for
+	if cmp.Or(files[:]...) != "" { // before the host, which adds to the TLS configuration
 		with = []client.Opt{client.WithTLSClientConfig(files[0], files[1], files[2]), with[0]}
 	}
 	return with, nil

@@ -11,15 +11,15 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// engineInfo are what an engine says of its machine.
+// engineInfo describes an engine and its machine.
 type engineInfo struct {
 	arch              string // as GOARCH
-	memory, cpu, pids bool   // can be limited
-	cgroups           bool   // its containers are in some; else they cannot be paused or measured
-	podman            bool   // it is Podman's service, which speaks the same API
+	memory, cpu, pids bool   // whether it can limit these
+	cgroups           bool   // its containers have cgroups; otherwise it cannot pause or measure them
+	podman            bool   // it is Podman's service, which serves the same API
 }
 
-// engineInfo asks the engine once.
+// engineInfo returns what the engine says about itself. It asks once.
 func (p *Provider) engineInfo(ctx context.Context) (engineInfo, error) {
 	p.mu.Lock()
 	known := p.cachedInfo
@@ -35,48 +35,49 @@ func (p *Provider) engineInfo(ctx context.Context) (engineInfo, error) {
 	if err != nil {
 		return engineInfo{}, err
 	}
-	f := engineInfo{
+	engine := engineInfo{
 		arch: version.Arch, memory: found.Info.MemoryLimit, cpu: found.Info.CPUCfsQuota, pids: found.Info.PidsLimit, cgroups: found.Info.CgroupDriver != "none",
 		podman: slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" }),
 	}
-	if f.podman {
+	if engine.podman {
 		controllers, err := p.cgroupControllers(ctx)
 		if err != nil {
 			return engineInfo{}, err
 		}
 		has := func(name string) bool { return slices.Contains(controllers, name) }
-		f.memory, f.cpu, f.pids = has("memory"), has("cpu"), has("pids")
-		f.cgroups = found.Info.CgroupVersion == "2" || len(controllers) > 0
+		engine.memory, engine.cpu, engine.pids = has("memory"), has("cpu"), has("pids")
+		engine.cgroups = found.Info.CgroupVersion == "2" || len(controllers) > 0
 	}
 	p.mu.Lock()
-	p.cachedInfo = &f
+	p.cachedInfo = &engine
 	p.mu.Unlock()
-	return f, nil
+	return engine, nil
 }
 
-// supportedCaps are those of caps that the engine can do on its machine.
-func (f engineInfo) supportedCaps(caps atoll.Caps) atoll.Caps {
-	caps.MemoryLimit = caps.MemoryLimit && f.memory
-	caps.CPULimit = caps.CPULimit && f.cpu
-	caps.ProcessLimit = caps.ProcessLimit && f.pids
-	caps.Pause = caps.Pause && f.cgroups
-	caps.Usage = caps.Usage && f.cgroups
-	caps.GPU = caps.GPU && !f.podman
+// supportedCaps returns those of caps that the engine supports.
+func (engine engineInfo) supportedCaps(caps atoll.Caps) atoll.Caps {
+	caps.MemoryLimit = caps.MemoryLimit && engine.memory
+	caps.CPULimit = caps.CPULimit && engine.cpu
+	caps.ProcessLimit = caps.ProcessLimit && engine.pids
+	caps.Pause = caps.Pause && engine.cgroups
+	caps.Usage = caps.Usage && engine.cgroups
+	caps.GPU = caps.GPU && !engine.podman
 	return caps
 }
 
-// enforceableLimits checks that the engine can enforce the limits that were asked for, and
-// returns those to set: the defaults only where it can.
-func (f engineInfo) enforceableLimits(spec *atoll.Spec) (atoll.Resources, error) {
+// enforceableLimits returns the limits to set: those of the spec, and the defaults that the
+// engine can enforce. It fails if the engine cannot enforce a limit of the spec. Kinds:
+// ErrUnsupported.
+func (engine engineInfo) enforceableLimits(spec *atoll.Spec) (atoll.Resources, error) {
 	asked, r := spec.Resources, spec.Resources.WithDefaults()
 	for _, limit := range []struct {
 		what       string
 		asked, can bool
 		lift       func()
 	}{
-		{"memory", asked.Memory > 0, f.memory, func() { r.Memory = atoll.Unlimited }},
-		{"CPU", asked.CPUs > 0, f.cpu, func() { r.CPUs = atoll.Unlimited }},
-		{"process", asked.Processes > 0, f.pids, func() { r.Processes = atoll.Unlimited }},
+		{"memory", asked.Memory > 0, engine.memory, func() { r.Memory = atoll.Unlimited }},
+		{"CPU", asked.CPUs > 0, engine.cpu, func() { r.CPUs = atoll.Unlimited }},
+		{"process", asked.Processes > 0, engine.pids, func() { r.Processes = atoll.Unlimited }},
 	} {
 		if limit.asked && !limit.can {
 			return r, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "this engine cannot enforce a %s limit: %s", limit.what, limitRequirement)
@@ -88,25 +89,27 @@ func (f engineInfo) enforceableLimits(spec *atoll.Spec) (atoll.Resources, error)
 	return r, nil
 }
 
-// limitRequirement is what an engine needs to limit anything.
-const limitRequirement = "it needs that cgroup controller, and a rootless one needs cgroup v2 and its controllers delegated by systemd"
+// limitRequirement completes messages about limits that the engine cannot enforce.
+const limitRequirement = "it needs the cgroup controller; a rootless engine needs cgroup v2, with the controllers delegated by systemd"
 
-// requireCgroups is an error if the engine's containers are in no cgroups.
+// requireCgroups returns an error if the engine's containers have no cgroups. Kinds:
+// ErrUnsupported.
 func (p *Provider) requireCgroups(ctx context.Context, op, id string) error {
-	f, err := p.engineInfo(ctx)
-	if err == nil && !f.cgroups {
+	engine, err := p.engineInfo(ctx)
+	if err == nil && !engine.cgroups {
 		err = atoll.Errorf(op, id, atoll.ErrUnsupported, "%s", noCgroupsReason)
 	}
 	return p.wrapError(ctx, op, id, err)
 }
 
-// noCgroupsReason is why an engine can neither pause nor measure.
-const noCgroupsReason = "this engine is rootless, and its containers are in no cgroup: that needs cgroup v2"
+// noCgroupsReason completes messages about an engine that can neither pause nor measure.
+const noCgroupsReason = "the containers of this rootless engine have no cgroups: use cgroup v2"
 
-// checkGuestProgram is an error if the guest's program is not for that machine.
+// checkGuestProgram returns an error if the guest's program was not built for arch, a GOARCH.
+// Kinds: ErrUnavailable.
 func checkGuestProgram(program []byte, arch string) error {
 	if err := guest.Fits(program, arch); err != nil {
-		return atoll.Errorf("create", "", atoll.ErrUnavailable, "%w, or set docker.plain to do without", err)
+		return atoll.Errorf("create", "", atoll.ErrUnavailable, "%w, or set docker.plain to do without a guest", err)
 	}
 	return nil
 }

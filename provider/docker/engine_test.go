@@ -44,17 +44,17 @@ func TestWhichEngine(t *testing.T) {
 		},
 		{name: "the default context", files: map[string]string{"config.json": `{"currentContext":"default"}`}, want: standard},
 		{name: "a configuration without context", files: map[string]string{"config.json": `{}`}, want: standard},
-		{name: "a context that is not there", env: map[string]string{"DOCKER_CONTEXT": "gone"}, err: `docker context "gone": it is not there; see docker context ls`},
+		{name: "a context that is not there", env: map[string]string{"DOCKER_CONTEXT": "gone"}, err: `docker context "gone": not found: see docker context ls`},
 		{name: "a damaged configuration", files: map[string]string{"config.json": `{"curr`}, err: "config.json: unexpected end of JSON input"},
 		{name: "a damaged context", env: map[string]string{"DOCKER_CONTEXT": "bad"}, files: map[string]string{"context bad": `[`}, err: `docker context "bad": unexpected end`},
-		{name: "a context of something else", env: map[string]string{"DOCKER_CONTEXT": "k8s"}, files: map[string]string{"context k8s": `{"Endpoints":{"kubernetes":{}}}`}, err: "it names no engine"},
+		{name: "a context of something else", env: map[string]string{"DOCKER_CONTEXT": "k8s"}, files: map[string]string{"context k8s": `{"Endpoints":{"kubernetes":{}}}`}, err: "it has no docker endpoint"},
 		{
 			name: "a context over ssh", env: map[string]string{"DOCKER_CONTEXT": "s"},
 			files: map[string]string{"context s": `{"Endpoints":{"docker":{"Host":"ssh://me@host"}}}`}, err: `docker context "s": address "ssh://me@host": ssh is not supported`,
 		},
 		{
 			name: "a context that trusts anybody", env: map[string]string{"DOCKER_CONTEXT": "t"},
-			files: map[string]string{"context t": `{"Endpoints":{"docker":{"Host":"tcp://h:1","SkipTLSVerify":true}}}`}, err: "not supported: give it the engine's ca.pem",
+			files: map[string]string{"context t": `{"Endpoints":{"docker":{"Host":"tcp://h:1","SkipTLSVerify":true}}}`}, err: "not supported: give the context the engine's ca.pem",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -12,19 +12,19 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// events tells of changes, whoever made them: the engine's own events say that
-// there is one, and then the sandbox is looked at.
+// events publishes the changes of sandboxes, including those by other programs. The engine's
+// events only tell which sandbox has changed; its new state comes from findRecord.
 type events struct {
 	p      *Provider
 	hub    *watchhub.Hub
 	work   sync.WaitGroup
-	ctx    context.Context // ends with the provider
+	ctx    context.Context // ends when the provider is closed
 	cancel context.CancelFunc
 	once   sync.Once
 
 	mu        sync.Mutex
-	listening bool                    // somebody has listened
-	published map[string]atoll.Status // what was told of each sandbox
+	listening bool                    // set when listenOnce has run for the first time
+	published map[string]atoll.Status // the last published status of each sandbox
 }
 
 func newEvents(p *Provider) *events {
@@ -49,7 +49,7 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// startListening begins to listen to the engine, for the first who wants to know.
+// startListening makes the first call listen to the engine's events.
 func (e *events) startListening(ctx context.Context) error {
 	if err := e.p.pingEngine(ctx); err != nil {
 		return e.p.wrapError(ctx, "watch", "", err)
@@ -63,10 +63,11 @@ func (e *events) startListening(ctx context.Context) error {
 	return err
 }
 
-// retryDelay is how long after the engine was lost it is looked for again.
+// retryDelay is the pause before the next attempt to reach an engine.
 const retryDelay = time.Second
 
-// followEvents listens until the provider is closed.
+// followEvents listens until the provider is closed. If begun is not nil, it gets the first
+// result of publishAll.
 func (e *events) followEvents(begun chan<- error) {
 	for e.ctx.Err() == nil {
 		e.listenOnce(begun)
@@ -78,11 +79,11 @@ func (e *events) followEvents(begun chan<- error) {
 	}
 }
 
-// listenOnce listens until the engine is lost. It tells begun, unless that is nil, how it
-// began.
+// listenOnce listens until the connection to the engine breaks. If begun is not nil, it gets the
+// result of publishAll.
 func (e *events) listenOnce(begun chan<- error) {
-	ctx, enough := context.WithCancel(e.ctx)
-	defer enough()
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
 	stream := e.p.engine.Events(ctx, client.EventsListOptions{Filters: e.p.names.selectOwn().Add("type", "container")})
 	err := e.publishAll()
 	e.mu.Lock()
@@ -103,7 +104,7 @@ func (e *events) listenOnce(begun chan<- error) {
 	}
 }
 
-// publishAll looks at every sandbox, after events were lost.
+// publishAll publishes the changes of all sandboxes, after events may have been lost.
 func (e *events) publishAll() error {
 	list, err := e.p.List(e.ctx, atoll.Filter{})
 	if err != nil {
@@ -124,8 +125,8 @@ func (e *events) publishAll() error {
 	return nil
 }
 
-// publishChange looks at the sandbox and tells what is new. Looking and telling are
-// one step, so that states are told in the order in which they were.
+// publishChange looks up a sandbox and publishes what has changed. It holds the lock for both,
+// so that states are published in their order.
 func (e *events) publishChange(id string) {
 	if id == "" {
 		return
@@ -150,9 +151,9 @@ func (e *events) publishChange(id string) {
 	}
 }
 
-// publishOwnChange looks at a sandbox that this provider has changed, before it goes on: one that is
-// made and removed again at once is gone when the engine's event of its making arrives,
-// and Podman reads its events from a file only now and then.
+// publishOwnChange publishes a change that this provider has made, before its caller goes on.
+// Without it, a sandbox that is removed right after its creation would be gone when the engine's
+// event arrives; and Podman's events may arrive late.
 func (e *events) publishOwnChange(ctx context.Context, id string) {
 	e.mu.Lock()
 	on := e.listening
@@ -162,7 +163,7 @@ func (e *events) publishOwnChange(ctx context.Context, id string) {
 	}
 }
 
-// close ends all watches and waits for what they use.
+// close ends all watches, and waits for the goroutines.
 func (e *events) close() {
 	e.hub.Close()
 	e.cancel()

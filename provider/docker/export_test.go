@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// Installers removes what was left, before then, of installations of the guest.
+// RemoveInstallers removes the containers of installations that were interrupted before that
+// time.
 func Installers(ctx context.Context, p *Provider, before time.Time) error {
 	return p.removeInstallers(ctx, before)
 }
 
-// InstallLabels are the labels of what is left then.
+// InstallerLabels returns the labels of such containers.
 func InstallLabels(p *Provider) map[string]string { return p.names.installerLabels() }
 
-// OnStep has step asked before each step of a creation.
+// OnStep lets step run before each step of a creation.
 func OnStep(opts *Options, step func(name string) error) { opts.step = step }
 
-// GuestPath is where the guest's program is in a container.
+// GuestPath is the path of the guest's program in a container.
 const GuestPath = guestPath

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// Files implements atoll.Filer: they are served by the guest. What is on volumes of a
-// sandbox that is stopped or paused is served by a guest that is started for it.
+// Files implements atoll.Filer. The guest serves the files. While the sandbox is stopped or
+// paused, a caretaker serves those on its volumes.
 func (s *sandbox) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error {
 		inside, err := s.p.reachGuest(ctx, op, s.id)
@@ -35,14 +35,15 @@ func (s *sandbox) Files() atoll.FS {
 	})
 }
 
-// consumesInput reports whether op reads something that it cannot read again.
+// consumesInput reports whether op reads input that it cannot read twice.
 func consumesInput(op string) bool { return op == "write" || op == "unpack" }
 
-// caretakerIdleStop is how long a caretaker stays when nobody needs it.
+// caretakerIdleStop is the time after which an unused caretaker ends.
 const caretakerIdleStop = 10 * time.Second
 
-// reachCaretaker returns the volumes of a stopped sandbox, as a guest serves them whose
-// container has nothing else of the sandbox. It ends, and goes, by itself.
+// reachCaretaker returns the volumes of a stopped sandbox, served by a caretaker: a guest in a
+// container with nothing else of the sandbox. The caretaker ends by itself when unused, and the
+// engine removes its container.
 func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
 	lock, err := p.acquireLock(ctx, op, id)
 	if err != nil {
@@ -57,7 +58,7 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 		return nil, noFilesError(op, id)
 	}
 	if r.State == atoll.StateRunning {
-		return p.reachGuest(ctx, op, id) // meanwhile
+		return p.reachGuest(ctx, op, id) // it was started meanwhile
 	}
 	within := !slices.ContainsFunc(names, func(name string) bool { return !isOnVolume(&r.Spec, name) })
 	switch why := requireRunning(op, &r.Status); {
@@ -74,24 +75,24 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 
 func caretakerKey(id string) string { return "caretaker-" + id }
 
-// isOnVolume reports whether the name is on a volume of the sandbox, or on what else of
-// the engine's machine it mounts.
+// isOnVolume reports whether the name is on a volume of the sandbox, or on a mounted directory
+// of the engine's machine.
 func isOnVolume(spec *atoll.Spec, name string) bool {
 	return dirfs.Within(persistentDirs(spec), spec.Workdir, name)
 }
 
-// connectCaretaker connects to the caretaker of the sandbox, which it starts unless another
+// connectCaretaker connects to the caretaker of the sandbox. It starts one unless another
 // program has.
 func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
 	name := p.names.caretakerName(r.ID)
 	if g, err := p.connectGuest(ctx, name, r.ID); err == nil {
 		return g, nil
 	}
-	p.dropContainer(name) // one that nobody reaches any more
+	p.dropContainer(name) // it does not answer any more
 	spec := *r.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerIdleStop)
 	spec.Network, spec.Ports, spec.Resources.GPUs, spec.Cache = atoll.Network{}, nil, "", false
-	c := &creation{p: p, spec: &spec, image: &image{id: r.imageID, user: r.user}} // of a sandbox with a guest
+	c := &creation{p: p, spec: &spec, image: &image{id: r.imageID, user: r.user}} // plain is false: the caretaker is a guest
 	config, err := c.containerConfig()
 	if err != nil {
 		return nil, err
@@ -121,12 +122,12 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 	g, err := p.connectGuest(ctx, name, r.ID)
 	if err != nil {
 		p.dropContainer(name)
-		return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "its volumes cannot be reached: %w", err)
+		return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "cannot reach its volumes: %w", err)
 	}
 	return g, nil
 }
 
-// dismissCaretaker ends the caretaker of a sandbox, if there is one: it uses its volumes.
+// dismissCaretaker ends the caretaker of a sandbox, if there is one.
 func (p *Provider) dismissCaretaker(id string) {
 	p.visits.Leave(caretakerKey(id))
 	p.dropContainer(p.names.caretakerName(id))

@@ -26,26 +26,27 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// Where the guest's program is in every container, read-only.
+// The guest's program in every container, on a read-only mount.
 const (
 	guestDir  = "/.atoll"
 	guestPath = guestDir + "/guest"
 )
 
-// guestVolume returns the volume that holds the guest's program, by its sum, so
-// that sandboxes live on with theirs when Atoll is upgraded. It is filled by a
-// container that is never started; image is one that is there.
+// guestVolume returns the name of the volume with the guest's program, and creates it if needed.
+// Its name has the hash of the program, so that running sandboxes keep theirs when Atoll is
+// upgraded. A container that never starts fills the volume; its image must be one that the
+// engine has.
 func (p *Provider) guestVolume(ctx context.Context, image string) (string, error) {
 	if p.opts.Guest == nil {
-		return "", atoll.Errorf("create", "", atoll.ErrUnavailable, "no guest was given to this provider")
+		return "", atoll.Errorf("create", "", atoll.ErrUnavailable, "this provider has no guest program")
 	}
 	program, err := p.opts.Guest()
 	if err != nil {
 		return "", atoll.E("create", "", atoll.ErrUnavailable, err)
 	}
-	f, err := p.engineInfo(ctx)
+	engine, err := p.engineInfo(ctx)
 	if err == nil {
-		err = checkGuestProgram(program, f.arch)
+		err = checkGuestProgram(program, engine.arch)
 	}
 	if err != nil {
 		return "", err
@@ -78,14 +79,14 @@ func (p *Provider) installGuest(ctx context.Context, image, volume, sum string, 
 	if _, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: volume, Labels: labels}); err != nil {
 		return err
 	}
-	f, err := p.engineInfo(ctx)
+	engine, err := p.engineInfo(ctx)
 	if err != nil {
 		return err
 	}
 	host := &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{
 		{Type: mount.TypeVolume, Source: volume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 	}}
-	if err := f.adaptMounts(host); err != nil {
+	if err := engine.adaptMounts(host); err != nil {
 		return err
 	}
 	made, err := p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
@@ -119,7 +120,7 @@ func (p *Provider) installGuest(ctx context.Context, image, volume, sum string, 
 	return err
 }
 
-// dropContainer removes a container that is of no use, whatever has become of the caller.
+// dropContainer removes a container, even if the caller has gone. It logs errors.
 func (p *Provider) dropContainer(container string) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
@@ -132,18 +133,18 @@ func (p *Provider) dropContainer(container string) {
 	}
 }
 
-// cleanupTimeout is how long what has to be done in any case may take: an engine that
-// starts a hundred containers at once on a busy machine takes its time.
+// cleanupTimeout bounds work that must be done even if the caller has gone. An engine that
+// starts a hundred containers on a busy machine needs so long.
 const cleanupTimeout = 2 * time.Minute
 
-// reachGuest returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
-// ErrUnavailable.
+// reachGuest returns the running sandbox as its guest serves it, or as its plainRun does if it
+// has none. Kinds: ErrNotFound, ErrStopped, ErrUnavailable.
 func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
 	return p.reachInside(ctx, op, id, func(ctx context.Context) (guestconn.Inside, error) { return p.connectSandbox(ctx, op, id) })
 }
 
-// reachInside returns the sandbox to whose inside connect connects. One
-// connection serves all who ask for the same.
+// reachInside returns the sandbox that connect connects to. All calls with the same key share a
+// connection.
 func (p *Provider) reachInside(ctx context.Context, op, who string, connect func(context.Context) (guestconn.Inside, error)) (atoll.Sandbox, error) {
 	return p.visits.Reach(ctx, op, who, 0, func(ctx context.Context) (guestconn.Inside, error) {
 		ctx, cancel := context.WithTimeout(ctx, p.slowFactor(ctx)*connectTimeout)
@@ -152,7 +153,7 @@ func (p *Provider) reachInside(ctx context.Context, op, who string, connect func
 	})
 }
 
-// connectTimeout is how long it may take to connect to a guest, on hardware.
+// connectTimeout bounds one attempt to connect to a guest, on hardware.
 const connectTimeout = 30 * time.Second
 
 func (p *Provider) slowFactor(ctx context.Context) time.Duration {
@@ -162,8 +163,8 @@ func (p *Provider) slowFactor(ctx context.Context) time.Duration {
 	return time.Duration(max(p.opts.Slow(ctx), 1))
 }
 
-// connectSandbox connects to the inside of a sandbox: to its guest directly where that can be
-// done, else by way of the engine.
+// connectSandbox connects to the guest of a sandbox: directly if possible, otherwise through the
+// engine. If the sandbox has no guest, it joins the current run.
 func (p *Provider) connectSandbox(ctx context.Context, op, id string) (guestconn.Inside, error) {
 	r, err := p.findRecord(ctx, op, id)
 	if err != nil {
@@ -187,8 +188,8 @@ func (p *Provider) connectSandbox(ctx context.Context, op, id string) (guestconn
 	return g, nil
 }
 
-// connectGuest connects to the guest of a container by way of the engine, which
-// executes its program once more.
+// connectGuest connects to the guest of a container through the engine: a second process of the
+// guest's program relays the stream.
 func (p *Provider) connectGuest(ctx context.Context, container, id string) (*guest.Client, error) {
 	made, err := p.engine.ExecCreate(ctx, container, client.ExecCreateOptions{
 		Cmd: []string{guestPath, "connect"}, User: "0:0", WorkingDir: "/",
@@ -209,8 +210,8 @@ func (p *Provider) connectGuest(ctx context.Context, container, id string) (*gue
 	return g, nil
 }
 
-// unreachableError says what it means that the guest cannot be reached: most likely the
-// sandbox has just ended.
+// unreachableError returns the error for a guest that does not answer: most likely, the sandbox
+// has just ended.
 func (p *Provider) unreachableError(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
 		return atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
@@ -218,15 +219,15 @@ func (p *Provider) unreachableError(ctx context.Context, op, id string, err erro
 	if ended := p.checkRunning(ctx, op, id); ended != nil {
 		return ended
 	}
-	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w; docker.plain makes sandboxes without one", err)
+	return atoll.Errorf(op, id, atoll.ErrUnavailable, "cannot reach its guest: %w (docker.plain creates sandboxes without a guest)", err)
 }
 
-// endTimeout is how long the engine may take to say that a container has ended,
-// whose guest has just gone.
+// endTimeout bounds how long an engine takes to report the end of a container after its guest is
+// gone.
 const endTimeout = time.Second
 
-// checkRunning waits a moment for the sandbox to end, and is the error of what needs it
-// to run; nil if it does.
+// checkRunning returns the error for a call that needs a running sandbox. It waits up to
+// endTimeout for the sandbox's end, and returns nil if the sandbox still runs then.
 func (p *Provider) checkRunning(ctx context.Context, op, id string) error {
 	deadline := time.Now().Add(endTimeout)
 	for delay := 5 * time.Millisecond; ; delay *= 2 {
@@ -247,7 +248,7 @@ func (p *Provider) checkRunning(ctx context.Context, op, id string) error {
 
 var errPaused = errors.New("sandbox is paused: resume it first")
 
-// requireRunning is the error of what needs a running sandbox.
+// requireRunning returns an error unless the sandbox runs. Kinds: ErrStopped.
 func requireRunning(op string, st *atoll.Status) error {
 	switch st.State {
 	case atoll.StateRunning:
@@ -260,8 +261,9 @@ func requireRunning(op string, st *atoll.Status) error {
 	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
 }
 
-// unlessPaused calls fn, and breaks off when it turns out that the sandbox is paused:
-// then its guest does not answer. The engine is asked only if that takes long.
+// unlessPaused calls fn, and cancels its ctx if the sandbox is paused: then the guest does not
+// answer. It asks the engine only if fn takes long. If it has canceled fn, the error is
+// errPaused.
 func (p *Provider) unlessPaused(ctx context.Context, op, id string, fn func(context.Context) error) error {
 	inner, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -288,33 +290,33 @@ func (p *Provider) unlessPaused(ctx context.Context, op, id string, fn func(cont
 	if why := context.Cause(inner); err != nil && why != nil && ctx.Err() == nil {
 		return why
 	}
-	if err != nil || op != "read" { // a file that is being read goes on, until it is closed or ctx ends
+	if err != nil || op != "read" { // a file that is being read needs inner until it is closed, or ctx ends
 		cancel(nil)
 	}
 	return err
 }
 
-// pauseCheckDelay is how long an answer may take before it is asked why.
+// pauseCheckDelay is the time after which unlessPaused first asks the engine.
 const pauseCheckDelay = 100 * time.Millisecond
 
-// An execConn is the stdio of a program that the engine executes: what it writes
-// to stdout is read, and what it says on stderr is kept.
+// An execConn is a connection to a program that the engine executes: it reads the program's
+// stdout, writes to its stdin, and collects the beginning of its stderr.
 type execConn struct {
 	in          io.Writer
 	out         io.Reader
 	closeStream func()
 
-	unread int // of the frame that is being read
+	unread int // bytes of the current frame
 
 	mu     sync.Mutex
 	stderr bytes.Buffer
 }
 
-// maxStderr is how much of stderr is kept.
+// maxStderr is how many bytes of stderr an execConn retains.
 const maxStderr = 4 << 10
 
-// Read implements io.Reader. In the engine's stream each piece of output has a
-// header before it: which stream it is of, and its length.
+// Read implements io.Reader. Each frame in the engine's stream has a header with the number of
+// the output, stdout or stderr, and the frame's length.
 func (c *execConn) Read(b []byte) (int, error) {
 	for c.unread == 0 {
 		var header [8]byte
@@ -348,12 +350,12 @@ func (c *execConn) Close() error {
 	return nil
 }
 
-// stderrError is what the program said on stderr.
+// stderrError returns the program's stderr as an error; nil if it is empty.
 func (c *execConn) stderrError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if text := strings.TrimSpace(c.stderr.String()); text != "" {
-		return fmt.Errorf("it says %q", text)
+		return fmt.Errorf("stderr: %q", text)
 	}
 	return nil
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A shelf is a directory that remembers which of the engine's images were fetched
-// for sandboxes: the others are not ours to list or to remove.
+// imageRecords is a directory with a record of each image that was fetched for a sandbox. Atoll
+// lists and removes only these images of an engine.
 type imageRecords string
 
-// A kept image is one of them, under one of its names.
+// An imageRecord is the record of a fetched image, under one of its names.
 type imageRecord struct {
 	Ref     string    `json:"ref"`
 	Digest  string    `json:"digest"`
@@ -41,7 +41,7 @@ func (s imageRecords) recordPath(ref, digest string) string {
 	return filepath.Join(string(s), hashText(ref+" "+digest)+".json")
 }
 
-// recordFetched notes that an image was.
+// recordFetched records that an image was fetched.
 func (s imageRecords) recordFetched(ref, digest string) error {
 	now := time.Now()
 	if err := os.MkdirAll(string(s), 0o700); err != nil {
@@ -50,25 +50,25 @@ func (s imageRecords) recordFetched(ref, digest string) error {
 	return fsutil.WriteJSON(s.recordPath(ref, digest), imageRecord{ref, digest, now, now})
 }
 
-// recordUsed notes that an image was asked for, if it is one of ours.
+// recordUsed records that an image was used, if it has a record.
 func (s imageRecords) recordUsed(ref, digest string) error {
 	data, err := os.ReadFile(s.recordPath(ref, digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var k imageRecord
+	var rec imageRecord
 	if err == nil {
-		err = json.Unmarshal(data, &k)
+		err = json.Unmarshal(data, &rec)
 	}
 	if err != nil {
 		return err
 	}
-	k.Used = time.Now()
-	return fsutil.WriteJSON(s.recordPath(ref, digest), k)
+	rec.Used = time.Now()
+	return fsutil.WriteJSON(s.recordPath(ref, digest), rec)
 }
 
-func (s imageRecords) forgetImage(k imageRecord) error {
-	err := os.Remove(s.recordPath(k.Ref, k.Digest))
+func (s imageRecords) forgetImage(rec imageRecord) error {
+	err := os.Remove(s.recordPath(rec.Ref, rec.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -85,26 +85,27 @@ func (s imageRecords) listImages() ([]imageRecord, error) {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue
 		}
-		var k imageRecord
+		var rec imageRecord
 		data, err := os.ReadFile(filepath.Join(string(s), e.Name()))
-		if err == nil && json.Unmarshal(data, &k) == nil {
-			all = append(all, k)
+		if err == nil && json.Unmarshal(data, &rec) == nil {
+			all = append(all, rec)
 		}
 	}
 	return all, nil
 }
 
-// An exhibit is a kept image that the engine still has.
+// A fetchedImage is an image with a record that the engine still has.
 type fetchedImage struct {
 	imageRecord
 	image   *image
-	hasName bool // the name is still its own
-	users   int  // containers that were made from it
-	running int  // of these
-	foreign int  // of these, that are no sandboxes of ours
+	hasName bool // Ref still names this image
+	users   int  // containers made from it
+	running int  // those of users that run
+	foreign int  // those of users that are not this server's sandboxes
 }
 
-// fetchedImages looks at all that is kept.
+// fetchedImages returns all fetched images by name. It deletes the records of images that the
+// engine no longer has.
 func (p *Provider) fetchedImages(ctx context.Context) ([]fetchedImage, error) {
 	all, err := p.imageRecords.listImages()
 	if err != nil {
@@ -115,15 +116,15 @@ func (p *Provider) fetchedImages(ctx context.Context) ([]fetchedImage, error) {
 		return nil, err
 	}
 	var list []fetchedImage
-	for _, k := range all {
-		im, err := p.inspectImage(ctx, k.Ref)
-		named := err == nil && im.digest == k.Digest
+	for _, rec := range all {
+		im, err := p.inspectImage(ctx, rec.Ref)
+		named := err == nil && im.digest == rec.Digest
 		if err == nil && !named || cerrdefs.IsNotFound(err) {
-			repo, _, _ := strings.Cut(k.Ref, ":")
-			im, err = p.inspectImage(ctx, repo+"@"+k.Digest)
+			repo, _, _ := strings.Cut(rec.Ref, ":")
+			im, err = p.inspectImage(ctx, repo+"@"+rec.Digest)
 		}
 		if cerrdefs.IsNotFound(err) {
-			if err := p.imageRecords.forgetImage(k); err != nil { // somebody has removed it
+			if err := p.imageRecords.forgetImage(rec); err != nil { // somebody else has removed the image
 				return nil, err
 			}
 			continue
@@ -131,19 +132,19 @@ func (p *Provider) fetchedImages(ctx context.Context) ([]fetchedImage, error) {
 		if err != nil {
 			return nil, err
 		}
-		x := fetchedImage{imageRecord: k, image: im, hasName: named}
+		img := fetchedImage{imageRecord: rec, image: im, hasName: named}
 		for _, c := range containers.Items {
 			if c.ImageID == im.id {
-				x.users++
+				img.users++
 				if c.Labels[labelOwner] != string(p.names) {
-					x.foreign++
+					img.foreign++
 				}
 				if c.State == "running" || c.State == "paused" {
-					x.running++
+					img.running++
 				}
 			}
 		}
-		list = append(list, x)
+		list = append(list, img)
 	}
 	slices.SortFunc(list, func(a, b fetchedImage) int { return strings.Compare(a.Ref, b.Ref) })
 	return list, nil
@@ -156,13 +157,13 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 		return nil, p.wrapError(ctx, "images", "", err)
 	}
 	list := make([]atoll.Image, len(all))
-	for i, x := range all {
+	for i, img := range all {
 		list[i] = atoll.Image{
-			Ref: x.Ref, Provider: info.Name, Digest: x.Digest, Platform: x.image.platform, Size: atoll.Bytes(x.image.size), InUse: x.users > 0,
-			Fetched: x.Fetched, Used: x.Used,
+			Ref: img.Ref, Provider: info.Name, Digest: img.Digest, Platform: img.image.platform, Size: atoll.Bytes(img.image.size), InUse: img.users > 0,
+			Fetched: img.Fetched, Used: img.Used,
 		}
-		if !x.hasName {
-			list[i].Ref = x.Digest
+		if !img.hasName {
+			list[i].Ref = img.Digest
 		}
 	}
 	return list, nil
@@ -178,41 +179,41 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	if err != nil {
 		return p.wrapError(ctx, "remove image", ref, err)
 	}
-	all = slices.DeleteFunc(all, func(x fetchedImage) bool { return full != x.Digest && (full != x.Ref || !x.hasName) })
+	all = slices.DeleteFunc(all, func(img fetchedImage) bool { return full != img.Digest && (full != img.Ref || !img.hasName) })
 	if len(all) == 0 {
 		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
 	}
-	f, err := p.engineInfo(ctx)
+	engine, err := p.engineInfo(ctx)
 	if err != nil {
 		return p.wrapError(ctx, "remove image", ref, err)
 	}
-	for _, x := range all {
-		if x.running > 0 || x.foreign > 0 || x.users > 0 && !force {
-			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d containers were made from it, of which %d run and %d are no sandboxes", x.users, x.running, x.foreign)
+	for _, img := range all {
+		if img.running > 0 || img.foreign > 0 || img.users > 0 && !force {
+			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d containers use it; %d of them run, and %d are not sandboxes", img.users, img.running, img.foreign)
 		}
-		if x.users > 0 && f.podman {
-			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "podman would remove the %d sandboxes that were made from it, too: remove them first", x.users)
+		if img.users > 0 && engine.podman {
+			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "podman would also remove the %d sandboxes that use it: remove them first", img.users)
 		}
 	}
-	force = force && !f.podman // by which it removes containers, whoever made them
-	for _, x := range all {
-		if err := p.discardImage(ctx, x, force); err != nil {
+	force = force && !engine.podman // by force, Podman also removes the containers
+	for _, img := range all {
+		if err := p.discardImage(ctx, img, force); err != nil {
 			return p.wrapError(ctx, "remove image", ref, err)
 		}
 	}
 	return nil
 }
 
-func (p *Provider) discardImage(ctx context.Context, x fetchedImage, force bool) error {
-	name := x.Ref
-	if !x.hasName {
-		name = x.image.id
+func (p *Provider) discardImage(ctx context.Context, img fetchedImage, force bool) error {
+	name := img.Ref
+	if !img.hasName {
+		name = img.image.id
 	}
 	_, err := p.engine.ImageRemove(ctx, name, client.ImageRemoveOptions{Force: force, PruneChildren: true})
 	if err != nil && !cerrdefs.IsNotFound(err) {
 		return err
 	}
-	return p.imageRecords.forgetImage(x.imageRecord)
+	return p.imageRecords.forgetImage(img.imageRecord)
 }
 
 // PruneImages implements atoll.ImageStore.
@@ -226,20 +227,20 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	}
 	var pruned atoll.Pruned
 	var first error
-	for _, x := range all {
-		if x.users > 0 || x.hasName && !opts.All || time.Since(x.Used) < time.Duration(opts.UnusedFor) {
+	for _, img := range all {
+		if img.users > 0 || img.hasName && !opts.All || time.Since(img.Used) < time.Duration(opts.UnusedFor) {
 			continue
 		}
-		err := p.discardImage(ctx, x, false)
-		if cerrdefs.IsConflict(err) { // it is in use by now, or under another name
+		err := p.discardImage(ctx, img, false)
+		if cerrdefs.IsConflict(err) { // it is in use now, or has another name
 			continue
 		}
 		if err != nil {
 			first = errors.Join(first, err)
 			continue
 		}
-		pruned.Images = append(pruned.Images, x.Digest)
-		pruned.Size += atoll.Bytes(x.image.size)
+		pruned.Images = append(pruned.Images, img.Digest)
+		pruned.Size += atoll.Bytes(img.image.size)
 	}
 	slices.Sort(pruned.Images)
 	return pruned, p.wrapError(ctx, "prune images", "", first)

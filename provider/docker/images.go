@@ -20,20 +20,19 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An image is one that the engine has.
+// An image is an image that the engine has.
 type image struct {
-	id       string // of its configuration: what the engine makes containers of
-	name     string // its name in full and its digest, as far as it has them
-	digest   string // of what a registry has, else the id
+	id       string // of its configuration; the engine creates containers from it
+	name     string // its full name and its digest, as far as known
+	digest   string // from the registry if known, otherwise the id
 	user     string
 	env      []string
 	platform string
 	size     int64
 }
 
-// ensureImage finds an image, and has the engine pull it when it is not there. Those
-// that have no registry are not pulled. Kinds: ErrNotExist, ErrInvalid,
-// ErrUnavailable.
+// ensureImage returns an image. If the engine does not have it, ensureImage fetches it, unless
+// its name has no registry. Kinds: ErrNotExist, ErrInvalid, ErrUnavailable.
 func (p *Provider) ensureImage(ctx context.Context, ref string, progress func(atoll.Progress)) (*image, error) {
 	full, im, err := p.findImage(ctx, ref)
 	if err != nil && !cerrdefs.IsNotFound(err) {
@@ -50,8 +49,8 @@ func (p *Provider) ensureImage(ctx context.Context, ref string, progress func(at
 	return im, p.imageRecords.recordUsed(full, im.digest)
 }
 
-// findImage finds an image that the engine has, and its name in full. Podman keeps
-// what was built or loaded under a name without a registry as that of localhost.
+// findImage finds an image that the engine has, and its full name. If an image was built or
+// loaded under a name without a registry, Podman stores it under localhost.
 func (p *Provider) findImage(ctx context.Context, ref string) (full string, im *image, err error) {
 	if full, err = normalizeRef(ref); err != nil {
 		return "", nil, err
@@ -59,11 +58,11 @@ func (p *Provider) findImage(ctx context.Context, ref string) (full string, im *
 	if im, err = p.inspectImage(ctx, full); !cerrdefs.IsNotFound(err) {
 		return full, im, err
 	}
-	f, factsErr := p.engineInfo(ctx)
-	if factsErr != nil {
-		return full, nil, factsErr
+	engine, infoErr := p.engineInfo(ctx)
+	if infoErr != nil {
+		return full, nil, infoErr
 	}
-	if local, ok := strings.CutPrefix(full, "docker.io/"); ok && f.podman && !strings.HasPrefix(ref, "docker.io/") {
+	if local, ok := strings.CutPrefix(full, "docker.io/"); ok && engine.podman && !strings.HasPrefix(ref, "docker.io/") {
 		local = "localhost/" + strings.TrimPrefix(local, "library/")
 		if im, localErr := p.inspectImage(ctx, local); !cerrdefs.IsNotFound(localErr) {
 			return local, im, localErr
@@ -72,31 +71,31 @@ func (p *Provider) findImage(ctx context.Context, ref string) (full string, im *
 	return full, nil, err
 }
 
-// normalizeRef is the name of an image in full; an id stays as it is.
+// normalizeRef returns the full name of an image. It returns an id unchanged.
 func normalizeRef(ref string) (string, error) {
 	if digest, err := reference.ParseAnyReference(ref); err == nil && strings.HasPrefix(digest.String(), "sha256:") {
 		return digest.String(), nil
 	}
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return "", atoll.Errorf("image", ref, atoll.ErrInvalid, "no name of an image, which is how engines have them (docker load, docker import): %w", err)
+		return "", atoll.Errorf("image", ref, atoll.ErrInvalid, "invalid image name (docker load and docker import add other images to the engine): %w", err)
 	}
 	return reference.TagNameOnly(named).String(), nil
 }
 
-// CheckImage returns why no engine has an image of that name. Kinds: ErrInvalid.
+// CheckImage returns an error if ref cannot be the name of an engine's image. Kinds: ErrInvalid.
 func CheckImage(ref string) error {
 	_, err := normalizeRef(cmp.Or(ref, DefaultImage))
 	return err
 }
 
-// isLocal reports whether no registry has images of that name.
+// isLocal reports whether no registry can have an image with that name.
 func isLocal(ref string) bool {
 	return strings.HasPrefix(ref, "sha256:") || strings.HasPrefix(ref, "docker.io/atoll-local/")
 }
 
-// engineRef is what the engine calls an image. Only one that has pulled it itself finds it
-// by a digest.
+// engineRef returns the name of an image in the engine. With Fetch, an image named by its digest
+// has a tag instead: engines find only those by digest that they have pulled.
 func (p *Provider) engineRef(ref string) string {
 	repo, digest, ok := strings.Cut(ref, "@")
 	if !ok || p.opts.Fetch == nil {
@@ -105,7 +104,7 @@ func (p *Provider) engineRef(ref string) string {
 	return trimTag(repo) + ":" + strings.ReplaceAll(digest, ":", "-")
 }
 
-// trimTag is a name without its tag.
+// trimTag returns a name without its tag.
 func trimTag(repo string) string {
 	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
 		return repo[:i]
@@ -139,24 +138,25 @@ func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error)
 	return im, nil
 }
 
-// How a pull is tried again.
+// How often and when a pull is retried.
 const (
 	maxPulls       = 3
-	pullRetryDelay = time.Second // and twice as long before each later one
+	pullRetryDelay = time.Second // doubles with each retry
 	pullTimeout    = 5 * time.Minute
 )
 
-// fetchImage has the engine pull an image: once, however many wait for it.
+// fetchImage gets an image into the engine. Calls for the same image wait for each other, and
+// the first one fetches it.
 func (p *Provider) fetchImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
 	if isLocal(ref) && p.opts.Fetch == nil {
-		return atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, which is not to be had elsewhere", ref)
+		return atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, and no registry has it", ref)
 	}
 	lock, err := p.acquireLock(ctx, "create", "pull-"+hashText(ref))
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	if im, err := p.inspectImage(ctx, ref); err == nil { // by who had the lock before
+	if im, err := p.inspectImage(ctx, ref); err == nil { // the previous holder of the lock has fetched it
 		return p.imageRecords.recordUsed(ref, im.digest)
 	}
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
@@ -182,7 +182,7 @@ func (p *Provider) fetchImage(ctx context.Context, ref string, progress func(ato
 	return p.imageRecords.recordFetched(ref, im.digest)
 }
 
-// loadImage has the engine take an image from who has it.
+// loadImage loads an image that Fetch returns.
 func (p *Provider) loadImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
 	archive, err := p.opts.Fetch(ctx, ref, p.engineRef(ref), progress)
 	if err != nil {
@@ -200,8 +200,8 @@ func (p *Provider) loadImage(ctx context.Context, ref string, progress func(atol
 	return errors.Join(ctx.Err(), err)
 }
 
-// pullImage has the engine get an image: from who has it, or by itself, with the credentials that
-// docker's command line has for its registry.
+// pullImage gets an image from Fetch, or lets the engine pull it with the credentials of
+// docker's command line.
 func (p *Provider) pullImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
 	if p.opts.Fetch == nil {
 		auth, err := registryAuth(ref)
@@ -224,7 +224,7 @@ func (p *Provider) pullImage(ctx context.Context, ref string, progress func(atol
 	return nil
 }
 
-// pullFromRegistry has the engine pull an image from its registry.
+// pullFromRegistry lets the engine pull an image from its registry.
 func (p *Provider) pullFromRegistry(ctx context.Context, ref, auth string, progress func(atoll.Progress)) error {
 	stream, err := p.engine.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
 	if err == nil {
@@ -246,8 +246,8 @@ func (p *Provider) pullFromRegistry(ctx context.Context, ref, auth string, progr
 	return atoll.Errorf("create", ref, kind, "pull %s: %w", ref, err)
 }
 
-// registryAuth are those for the registry of ref, as the engine wants them; ""
-// when there are none.
+// registryAuth returns the credentials for the registry of ref, in the engine's encoding; "" if
+// there are none.
 func registryAuth(ref string) (string, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
@@ -267,7 +267,7 @@ func registryAuth(ref string) (string, error) {
 	})
 }
 
-// readProgress reads the progress of a pull to its end, where the error is.
+// readProgress reads the progress of a pull or a load to its end, and returns the error in it.
 func readProgress(stream io.Reader, progress func(atoll.Progress)) error {
 	for dec := json.NewDecoder(stream); ; {
 		var line struct {
@@ -290,7 +290,7 @@ func readProgress(stream io.Reader, progress func(atoll.Progress)) error {
 	}
 }
 
-// Save returns an image of the engine's as docker save writes it. Kinds: ErrNotExist,
+// Save returns an image of the engine in the format of docker save. Kinds: ErrNotExist,
 // ErrUnavailable.
 func (p *Provider) Save(ctx context.Context, ref string) (io.ReadCloser, error) {
 	full, _, err := p.findImage(ctx, ref)
@@ -316,7 +316,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	return p.wrapError(ctx, "prepare", spec.Image, err)
 }
 
-// ResolveImage implements atoll.ImageResolver: it is what the engine has under
+// ResolveImage implements atoll.ImageResolver. It returns the digest that the engine has for
 // that name.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
 	full, im, err := p.findImage(ctx, cmp.Or(ref, p.opts.Image))

@@ -19,19 +19,20 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/procgroup"
 )
 
-// A job is a process that the engine executes in a container for us.
+// A job is a process in a sandbox without a guest: a command that the engine executes in the
+// container, or the main process.
 type job struct {
 	run         *plainRun
-	exec        string // the engine's name for it; "" for the main process
+	exec        string // the engine's id of it; "" for the main process
 	user        string
 	pid         int    // in the container; 0 if unknown
-	mark        string // in its environment
+	mark        string // an environment variable that marks its descendants
 	stream      *stream
 	outputEnded chan struct{} // closed when its output has ended
 }
 
-// startJob has the engine execute cmd. It is not broken off half way: what nobody
-// waits for any longer is ended.
+// startJob lets the engine execute cmd. If ctx ends meanwhile, the start goes on without the
+// caller, and the command is killed afterwards.
 func (run *plainRun) startJob(ctx context.Context, cmd *atoll.Command, dir string, stdio table.Stdio) (*job, error) {
 	type begun struct {
 		j   *job
@@ -63,7 +64,7 @@ func (run *plainRun) startJob(ctx context.Context, cmd *atoll.Command, dir strin
 	}
 }
 
-// launchJob has the engine execute cmd, and returns when it has been started.
+// launchJob lets the engine execute cmd, and returns when the program runs.
 func (run *plainRun) launchJob(ctx context.Context, cmd *atoll.Command, dir string) (*job, error) {
 	mark := procgroup.NewMark("", run.id).String()
 	args := cmd.Args
@@ -92,7 +93,7 @@ func (run *plainRun) launchJob(ctx context.Context, cmd *atoll.Command, dir stri
 	return j, nil
 }
 
-// awaitStart waits until the program runs, and sets the size of its terminal.
+// awaitStart returns when the program runs and its terminal has its size.
 func (j *job) awaitStart(ctx context.Context, cmd *atoll.Command) error {
 	if !j.run.shell {
 		err := j.awaitExec(ctx, cmd)
@@ -108,7 +109,7 @@ func (j *job) awaitStart(ctx context.Context, cmd *atoll.Command) error {
 	if code, failed := strings.CutPrefix(line, launchFailed); failed {
 		return commandError(j.run.id, cmd.Args[0], code)
 	}
-	if j.pid, err = strconv.Atoi(line); err != nil { // the engine's words
+	if j.pid, err = strconv.Atoi(line); err != nil { // a message of the engine
 		return j.execError(ctx, cmd, line+j.stream.readRest())
 	}
 	if cmd.TTY == nil {
@@ -118,7 +119,7 @@ func (j *job) awaitStart(ctx context.Context, cmd *atoll.Command) error {
 		return err
 	}
 	_, err = io.WriteString(j.stream.conn.Conn, "\n")
-	for n := 0; err == nil && line != launchReady; n++ { // what comes before is the echo
+	for n := 0; err == nil && line != launchReady; n++ { // skips the terminal's echo
 		if line, err = j.stream.readLine(); n == maxEchoLines {
 			err = errNoise
 		}
@@ -129,10 +130,10 @@ func (j *job) awaitStart(ctx context.Context, cmd *atoll.Command) error {
 	return nil
 }
 
-// maxEchoLines is how many lines may come before that.
+// maxEchoLines is how many lines of echo may come before launchReady.
 const maxEchoLines = 100
 
-// launcherError is the error of a launcher that has not said what it was to say.
+// launcherError returns the error for a launcher that did not print the expected line.
 func (j *job) launcherError(ctx context.Context, err error) error {
 	if errors.Is(err, errNoise) {
 		return atoll.E("exec", j.run.id, atoll.ErrExecFailed, err)
@@ -140,16 +141,17 @@ func (j *job) launcherError(ctx context.Context, err error) error {
 	return j.run.explainError(ctx, "exec", err)
 }
 
-// commandError is the error of a program that the launcher cannot start.
+// commandError returns the error for a program that the launcher cannot start. The code is the
+// launcher's: 126 or 127.
 func commandError(id, program, code string) error {
 	if code == "127" {
 		return atoll.Errorf("exec", id, atoll.ErrCommandNotFound, "%q: no such command", program)
 	}
-	return atoll.Errorf("exec", id, atoll.ErrExecFailed, "%q: it cannot be executed", program)
+	return atoll.Errorf("exec", id, atoll.ErrExecFailed, "cannot execute %q", program)
 }
 
-// awaitExec waits until a program that no launcher starts runs, or the engine says
-// why not.
+// awaitExec waits for a program that runs without a launcher. It returns nil when the program
+// runs, or the engine's reason why it does not.
 func (j *job) awaitExec(ctx context.Context, cmd *atoll.Command) error {
 	for {
 		st, err := j.run.p.engine.ExecInspect(ctx, j.exec, client.ExecInspectOptions{})
@@ -170,8 +172,8 @@ func (j *job) awaitExec(ctx context.Context, cmd *atoll.Command) error {
 	}
 }
 
-// execError gives the engine's words for why it could not execute a program their
-// kind.
+// execError returns the error for a command that the engine could not execute. It finds the kind
+// in the engine's message.
 func (j *job) execError(ctx context.Context, cmd *atoll.Command, said string) error {
 	said = strings.TrimSpace(said)
 	kind := atoll.ErrExecFailed
@@ -182,7 +184,7 @@ func (j *job) execError(ctx context.Context, cmd *atoll.Command, said string) er
 		kind = atoll.ErrCommandNotFound
 	case strings.Contains(said, "resource temporarily unavailable"), strings.Contains(said, "cannot allocate memory"):
 		kind = atoll.ErrExhausted
-	default: // it has many words for a container that is coming to its end
+	default: // the engine has many messages for a container that is about to end
 		if ended := j.run.p.checkRunning(ctx, "exec", j.run.id); ended != nil {
 			return ended
 		}
@@ -190,14 +192,14 @@ func (j *job) execError(ctx context.Context, cmd *atoll.Command, said string) er
 	return atoll.Errorf("exec", j.run.id, kind, "%q: %s", cmd.Args[0], said)
 }
 
-// copyStreams carries the streams until they end.
+// copyStreams starts to copy stdin and the outputs until they end.
 func (j *job) copyStreams(tty bool, stdio table.Stdio) {
 	go func() {
 		defer close(j.outputEnded)
 		defer j.stream.close()
 		defer stdio.Stdout.Close()
 		defer stdio.Stderr.Close()
-		_ = j.stream.copyOutput(stdio.Stdout, stdio.Stderr) // where it breaks off, there is no more to be had
+		_ = j.stream.copyOutput(stdio.Stdout, stdio.Stderr) // if the connection breaks, the rest of the output is lost
 	}()
 	go func() {
 		defer stdio.Stdin.Close()
@@ -234,10 +236,10 @@ func (j *job) Wait() atoll.Exit {
 	}
 }
 
-// unknownExit is the exit of a process that has gone unobserved.
+// unknownExit is the exit of a process whose end nobody has observed.
 var unknownExit = atoll.Exit{Code: -1}
 
-// findExit asks the engine how it ended.
+// findExit asks the engine whether the process has ended, and how.
 func (j *job) findExit() (exit atoll.Exit, ended bool) {
 	if j.exec == "" {
 		r, err := j.run.p.findRecord(j.run.ctx, "wait", j.run.id)
@@ -248,7 +250,7 @@ func (j *job) findExit() (exit atoll.Exit, ended bool) {
 	}
 	st, err := j.run.p.engine.ExecInspect(j.run.ctx, j.exec, client.ExecInspectOptions{})
 	if err != nil {
-		return unknownExit, cerrdefs.IsNotFound(err) // forgotten, with the sandbox or when the engine was started anew
+		return unknownExit, cerrdefs.IsNotFound(err) // the engine has forgotten the process: the container is gone, or the engine was restarted
 	}
 	return atoll.Exit{Code: st.ExitCode}, !st.Running
 }
@@ -257,7 +259,7 @@ var errNoShell = fmt.Errorf("%w: the image has no %s to send a signal with", err
 
 // Signal implements table.Handle.
 func (j *job) Signal(sig atoll.Signal) error {
-	// The life may end with what it is about, and before its answer.
+	// The signal may end the run, and run.ctx with it, before the engine has answered.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.run.ctx), cleanupTimeout)
 	defer cancel()
 	switch {
@@ -275,12 +277,12 @@ func (j *job) Signal(sig atoll.Signal) error {
 	case code == exitGone:
 		return os.ErrProcessDone
 	case code != 0:
-		return fmt.Errorf("it could not be signalled: %s", said)
+		return fmt.Errorf("cannot signal the process: %s", said)
 	}
 	return nil
 }
 
-// signalMain has the engine signal the container's init, which passes it on.
+// signalMain signals the container's init, which forwards the signal to the main process.
 func (j *job) signalMain(ctx context.Context, sig atoll.Signal) error {
 	if slices.Contains(unforwardedSignals, sig) {
 		return fmt.Errorf("%w: without a guest %v does not reach the main process", errors.ErrUnsupported, sig)
@@ -291,16 +293,16 @@ func (j *job) signalMain(ctx context.Context, sig atoll.Signal) error {
 	}
 	err = j.run.explainError(ctx, "signal", err)
 	if sig == atoll.SIGKILL && atoll.KindOf(err) == atoll.ErrStopped && !errors.Is(err, errPaused) {
-		return nil // an engine that is slow may say of one that it has killed that it does not run
+		return nil // a slow engine may say that the container it has just killed does not run
 	}
 	return signalError(err)
 }
 
-// unforwardedSignals are the signals that the container's init does not pass on.
+// unforwardedSignals are the signals that the container's init does not forward.
 var unforwardedSignals = []atoll.Signal{4, 5, 6, 7, 8, 11, atoll.SIGSTOP, 21, 22, 31}
 
-// signalError is the error of a signal that was not sent: in a sandbox that is paused,
-// the process has not ended.
+// signalError returns the error for a signal that was not sent. If the sandbox is paused, the
+// kind is ErrConflict instead of ErrStopped: the process has not ended.
 func signalError(err error) error {
 	if errors.Is(err, errPaused) {
 		return atoll.E("signal", "", atoll.ErrConflict, errPaused)
@@ -310,7 +312,7 @@ func signalError(err error) error {
 
 // Kill implements table.Handle.
 func (j *job) Kill() error {
-	if j.run.Closed() { // it has ended with its container, or is let go
+	if j.run.Closed() { // the container has ended, or the provider is closed
 		return nil
 	}
 	if j.exec == "" {
@@ -323,7 +325,7 @@ func (j *job) Kill() error {
 	defer cancel()
 	code, said, err := j.run.runScript(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("it could not be killed: %s", said)
+		err = fmt.Errorf("cannot kill the process: %s", said)
 	}
 	return signalError(err)
 }
@@ -343,8 +345,8 @@ func (j *job) Resize(ctx context.Context, size atoll.Size) error {
 	return nil
 }
 
-// runScript has the engine run a script of ours in the container, and returns its exit
-// code and the end of what it says.
+// runScript lets the engine run a shell script in the container. It returns the exit code and
+// the beginning of the output.
 func (run *plainRun) runScript(ctx context.Context, user, script string, args ...string) (code int, said string, err error) {
 	made, err := run.p.engine.ExecCreate(ctx, run.r.container, client.ExecCreateOptions{
 		Cmd: append([]string{shellPath, "-c", script, shellPath}, args...), User: user, WorkingDir: "/", Env: []string{"LC_ALL=C"},

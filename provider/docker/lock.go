@@ -9,12 +9,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lockTimeout is how long an operation waits for another one on the same sandbox,
-// when its ctx allows more.
+// lockTimeout bounds how long an operation waits for another one on the same sandbox.
 const lockTimeout = time.Minute
 
-// acquireLock keeps the other operations of this machine's programs on the same thing
-// out until it is released. Kinds: ErrConflict.
+// acquireLock waits for a lock that all programs of this machine share. The caller releases it.
+// Kinds: ErrConflict.
 func (p *Provider) acquireLock(ctx context.Context, op, what string) (*fsutil.Lock, error) {
 	within, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()

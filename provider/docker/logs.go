@@ -11,7 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// readLogs reads a container's log: that of a guest, or what the options select of it.
+// readLogs reads the part of a container's log that the options select.
 func (p *Provider) readLogs(ctx context.Context, container string, opts client.ContainerLogsOptions) (stdout, stderr *guest.Tail, err error) {
 	opts.ShowStdout, opts.ShowStderr = true, true
 	r, err := p.engine.ContainerLogs(ctx, container, opts)
@@ -21,7 +21,7 @@ func (p *Provider) readLogs(ctx context.Context, container string, opts client.C
 	defer r.Close()
 	stdout, stderr = &guest.Tail{}, &guest.Tail{}
 	for {
-		var header [8]byte // of each line: which stream it is of, and its length
+		var header [8]byte // of each line: its output and length
 		if _, err := io.ReadFull(r, header[:]); errors.Is(err, io.EOF) {
 			return stdout, stderr, nil
 		} else if err != nil {
@@ -39,8 +39,8 @@ func (p *Provider) readLogs(ctx context.Context, container string, opts client.C
 	}
 }
 
-// readReport reads the last line of a container's log, if it is its guest's: whichever
-// output the engine has read last, it is there.
+// readReport returns the guest's report if it is the last line of the container's log. The
+// report may be in either output.
 func (p *Provider) readReport(ctx context.Context, op, id, container string) (r guest.Report, err error) {
 	stdout, stderr, err := p.readLogs(ctx, container, client.ContainerLogsOptions{Tail: "1"})
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// mainCommand is the main process of a sandbox as a command.
+// mainCommand returns the main process of a sandbox as a command.
 func mainCommand(spec *atoll.Spec) *atoll.Command {
 	return &atoll.Command{Args: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin}
 }
 
-// attachMain connects to the main process of a container that is not started yet, so
-// that nothing it prints is missed, and it is held back by whoever reads that.
+// attachMain connects to the main process of a container before it starts, so that no output is
+// lost. A slow reader of the output blocks the process.
 func (run *plainRun) attachMain(ctx context.Context) error {
 	hijacked, err := run.p.engine.ContainerAttach(ctx, run.r.container, client.ContainerAttachOptions{
 		Stream: true, Stdin: run.r.Spec.OpenStdin || run.r.Spec.TTY != nil, Stdout: true, Stderr: true,
@@ -31,8 +31,8 @@ func (run *plainRun) attachMain(ctx context.Context) error {
 	return run.addMain(ctx, newStream(hijacked.HijackedResponse, run.r.Spec.TTY != nil))
 }
 
-// followMain reads what the main process has printed from the engine's log, and then
-// what it prints, line by line.
+// followMain connects to the main process of a running container. It reads the output so far,
+// and then new output line by line, from the engine's log.
 func (run *plainRun) followMain(ctx context.Context) error {
 	logs, err := run.p.engine.ContainerLogs(run.ctx, run.r.container, client.ContainerLogsOptions{
 		ShowStdout: true, ShowStderr: true, Follow: true, Since: run.r.logStart(),
@@ -42,7 +42,7 @@ func (run *plainRun) followMain(ctx context.Context) error {
 	}
 	tty := run.r.Spec.TTY != nil
 	conn := &logConn{logs: logs}
-	if tty { // what is typed goes there, and what is printed comes from the log
+	if tty { // input goes to the attached terminal, output comes from the log
 		typed, err := run.p.engine.ContainerAttach(ctx, run.r.container, client.ContainerAttachOptions{Stream: true, Stdin: true})
 		if err != nil {
 			logs.Close()
@@ -53,7 +53,7 @@ func (run *plainRun) followMain(ctx context.Context) error {
 	return run.addMain(ctx, newStream(client.HijackedResponse{Conn: conn, Reader: bufio.NewReader(logs)}, tty))
 }
 
-// readPlainOutput reads what the main process has printed in its last life.
+// readPlainOutput reads the main process's output of the last run.
 func (p *Provider) readPlainOutput(ctx context.Context, r *record) (stdout, stderr *guest.Tail, err error) {
 	logs, err := p.engine.ContainerLogs(ctx, r.container, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Since: r.logStart()})
 	if err != nil {
@@ -65,14 +65,14 @@ func (p *Provider) readPlainOutput(ctx context.Context, r *record) (stdout, stde
 	return stdout, stderr, s.copyOutput(stdout, stderr)
 }
 
-// logStart is from when on the log is that of the life of now: the main process
-// may have printed before the engine notes that it runs.
+// logStart returns the time from which the log belongs to the last run, for the engine's API:
+// the main process may have printed before the engine recorded its start.
 func (r *record) logStart() string { return r.Started.Add(-startNotice).Format(time.RFC3339Nano) }
 
-// startNotice is how long the engine may take to note that.
+// startNotice bounds how long the engine takes to record a start.
 const startNotice = time.Second
 
-// addMain makes the main process one of the life's.
+// addMain adds the main process to the table of the run.
 func (run *plainRun) addMain(ctx context.Context, s *stream) error {
 	var hold time.Duration
 	if run.r.Spec.AutoRemove {
@@ -89,8 +89,7 @@ func (run *plainRun) addMain(ctx context.Context, s *stream) error {
 	return err
 }
 
-// A logConn is a log for reading, and what is typed for writing: nothing, if there
-// is no Conn.
+// A logConn reads from a log, and writes to Conn if that is not nil.
 type logConn struct {
 	net.Conn
 	logs io.Closer

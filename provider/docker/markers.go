@@ -13,25 +13,25 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A mark is an empty volume that says when a sandbox's time is over, or that it was
-// asked to stop. The engine changes no label of a container, and whoever shares it
-// has to see what is new.
+// A marker is an empty volume whose labels record a sandbox's new expiry, or that it was asked
+// to stop. The engine cannot change the labels of a container, and every program that shares the
+// engine must see the change.
 type marker struct {
 	volume     string
 	sandbox    string
 	created    time.Time
 	expires    time.Time // zero means never
-	stoppedRun string    // the life that was asked to stop; "" if the mark says when it expires
+	stoppedRun string    // the runID of the run that was asked to stop; "" if the marker is about the expiry
 }
 
-// The labels of a mark.
+// The labels of a marker.
 const (
 	labelExtends = "atoll.extends" // the sandbox's id
 	labelExpires = "atoll.expires" // nanoseconds since 1970; 0 means never
-	labelStopped = "atoll.stopped" // when the life began that was asked to stop
+	labelStopped = "atoll.stopped" // the runID of the run that was asked to stop
 )
 
-// listMarkers returns those of a sandbox, or of all when id is "", the newest first.
+// listMarkers returns the markers of a sandbox, or of all if id is "", newest first.
 func (p *Provider) listMarkers(ctx context.Context, id string) ([]marker, error) {
 	found, err := p.labelledVolumes(ctx, labelExtends, id)
 	if err != nil {
@@ -44,7 +44,7 @@ func (p *Provider) listMarkers(ctx context.Context, id string) ([]marker, error)
 		made, ok := p.names.markerTime(id, v.Name)
 		m := marker{volume: v.Name, sandbox: id, created: made, stoppedRun: v.Labels[labelStopped]}
 		if !ok || err != nil && m.stoppedRun == "" {
-			continue // not one of ours
+			continue // not a marker
 		}
 		if nanos != 0 {
 			m.expires = time.Unix(0, nanos)
@@ -55,8 +55,9 @@ func (p *Provider) listMarkers(ctx context.Context, id string) ([]marker, error)
 	return all, nil
 }
 
-// applyMarkers puts into r when its time is over, if that was changed, and whether it
-// was asked to stop: what its main process exits with then is no failure.
+// applyMarkers sets the expiry of r, if it was changed. If the last run was asked to stop,
+// applyMarkers also sets its state to stopped: then the exit code of the main process does not
+// mean a failure.
 func (p *Provider) applyMarkers(ctx context.Context, r *record) error {
 	failed := r.plain && r.State == atoll.StateFailed && r.Exit != nil && r.Exit.Reason == ""
 	if r.Spec.TTL <= 0 && !failed {
@@ -75,10 +76,10 @@ func (p *Provider) applyMarkers(ctx context.Context, r *record) error {
 	return nil
 }
 
-// runID names the sandbox's life from its start to its end.
+// runID identifies the last run of the sandbox.
 func (r *record) runID() string { return r.Started.UTC().Format(time.RFC3339Nano) }
 
-// markStopped notes that a sandbox without a guest was asked to stop. A guest says so
+// markStopped records that a sandbox without a guest was asked to stop. A guest reports that
 // itself.
 func (p *Provider) markStopped(ctx context.Context, r *record) error {
 	if !r.plain || len(r.Spec.Cmd) == 0 {
@@ -100,7 +101,7 @@ func (p *Provider) markStopped(ctx context.Context, r *record) error {
 	return p.removeMarkers(ctx, slices.DeleteFunc(old, func(m marker) bool { return m.stoppedRun == "" }))
 }
 
-// removeMarkers removes marks that do not count any more.
+// removeMarkers removes markers that no longer count.
 func (p *Provider) removeMarkers(ctx context.Context, all []marker) error {
 	for _, m := range all {
 		_, err := p.engine.VolumeRemove(ctx, m.volume, client.VolumeRemoveOptions{})
@@ -111,7 +112,7 @@ func (p *Provider) removeMarkers(ctx context.Context, all []marker) error {
 	return nil
 }
 
-// clearMarkers removes what is left of the marks of an id, which the caller has locked.
+// clearMarkers removes all markers of an id. The caller holds its lock.
 func (p *Provider) clearMarkers(ctx context.Context, id string) error {
 	all, err := p.listMarkers(ctx, id)
 	if err != nil {
@@ -146,7 +147,7 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 			return s.p.wrapError(ctx, "extend", s.id, err)
 		}
 		old = slices.DeleteFunc(old, func(m marker) bool { return m.stoppedRun != "" })
-		return s.p.removeMarkers(ctx, old) // the newest counts, should one be left
+		return s.p.removeMarkers(ctx, old) // if this fails, the newest one counts
 	})
 }
 

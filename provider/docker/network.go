@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// prepareNetwork fails unless the sandbox's network is one that it may be on: the
-// engine's, by its own name, and no other word for the host's.
+// prepareNetwork checks that the sandbox may use the network of the spec, which must be the name
+// of an engine's network and not one of the host's. For network mode on, it creates the network.
 func (c *creation) prepareNetwork(ctx context.Context) error {
 	switch c.spec.Network.Mode {
 	case atoll.NetworkOn:
@@ -27,21 +27,21 @@ func (c *creation) prepareNetwork(ctx context.Context) error {
 		return nil
 	}
 	name := c.spec.Network.Name
-	// Not by asking for it: that takes ids, too, and what they begin with.
+	// NetworkInspect would also find ids, and prefixes of ids
 	like, err := c.p.engine.NetworkList(ctx, client.NetworkListOptions{Filters: make(client.Filters).Add("name", name)})
 	if err != nil {
 		return err
 	}
 	found := slices.DeleteFunc(like.Items, func(n network.Summary) bool { return n.Name != name })
 	if len(found) == 0 {
-		return atoll.Errorf("create", c.spec.Name, atoll.ErrNotExist, "the engine has no network %q: docker network create %[1]s makes one", name)
+		return atoll.Errorf("create", c.spec.Name, atoll.ErrNotExist, "the engine has no network %q: create it with docker network create %[1]s", name)
 	}
 	switch n := found[0]; {
 	case n.Driver == "host" || n.Driver == "null":
-		return atoll.Errorf("create", c.spec.Name, atoll.ErrInvalid, "network %q: no sandbox is on the host's own network, or on none by that name", name)
+		return atoll.Errorf("create", c.spec.Name, atoll.ErrInvalid, "network %q not allowed: use network mode none, or another network of the engine", name)
 	case c.spec.Publishes() && (n.Internal || n.Driver != "bridge" && n.Driver != "overlay"):
 		return atoll.Errorf("create", c.spec.Name, atoll.ErrInvalid,
-			"network %q: the engine publishes no ports of it: use a bridge network that is not internal", name)
+			"network %q: the engine cannot publish ports on it: use a bridge network that is not internal", name)
 	}
 	return nil
 }
@@ -56,8 +56,8 @@ func (p *Provider) networkMode(s *atoll.Spec) container.NetworkMode {
 	return "none"
 }
 
-// ensureOnlineNetwork makes the network of sandboxes that are online, unless it is there. No two
-// of them can reach each other.
+// ensureOnlineNetwork creates the network of online sandboxes unless it exists. Sandboxes on it
+// cannot reach each other.
 func (p *Provider) ensureOnlineNetwork(ctx context.Context) error {
 	lock, err := p.acquireLock(ctx, "create", p.names.onlineNetworkName())
 	if err != nil {
@@ -75,10 +75,10 @@ func (p *Provider) ensureOnlineNetwork(ctx context.Context) error {
 	return err
 }
 
-// loopback is the one address that ports are published on.
+// loopback is the address that ports are published on.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// portBindings are the ports to publish.
+// portBindings returns the ports to publish.
 func portBindings(s *atoll.Spec) network.PortMap {
 	all := network.PortMap{}
 	for _, p := range s.Ports {
@@ -90,7 +90,7 @@ func portBindings(s *atoll.Spec) network.PortMap {
 	return all
 }
 
-// exposedPorts names the ports to publish once more, as the engine wants it.
+// exposedPorts returns the ports to publish as a set, which the engine also needs.
 func exposedPorts(s *atoll.Spec) network.PortSet {
 	all := network.PortSet{}
 	for port := range portBindings(s) {
@@ -99,14 +99,14 @@ func exposedPorts(s *atoll.Spec) network.PortSet {
 	return all
 }
 
-// tcpPort is the engine's word for a port that is valid.
+// tcpPort returns a valid port in the engine's type.
 func tcpPort(port int) network.Port {
 	p, _ := network.PortFrom(uint16(port), network.TCP)
 	return p
 }
 
-// publishedPorts are the ports that the engine has published, and the URL of the one
-// that agents listen on.
+// publishedPorts returns the ports that the engine has published, and the URL of the agent's
+// port; "" if that is not among them.
 func publishedPorts(bound network.PortMap) (ports []atoll.PublishedPort, agent string) {
 	for port, hosts := range bound {
 		for _, b := range hosts {

@@ -147,10 +147,10 @@ func TestNetworkGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	drop()
-	wantKind(t, "Start", sb.Start(t.Context()), atoll.ErrNotExist, name, "make it anew")
+	wantKind(t, "Start", sb.Start(t.Context()), atoll.ErrNotExist, name, "create it again")
 	add()
 	defer drop()
-	wantKind(t, "Start", sb.Start(t.Context()), atoll.ErrNotExist, name, "make it anew")
+	wantKind(t, "Start", sb.Start(t.Context()), atoll.ErrNotExist, name, "create it again")
 	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
 		t.Errorf("the state is %q (%s), %v; want %q", st.State, st.Reason, err, atoll.StateStopped)
 	}

@@ -18,36 +18,35 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
-// plainCaps are those of sandboxes without a guest: what the Engine API alone can
-// do, and a shell in the image.
+// plainCaps returns the caps of sandboxes without a guest.
 func plainCaps() atoll.Caps {
 	c := info.Caps
 	c.Reattach, c.ExitSignal, c.IdleStop, c.Files, c.Dial, c.Cache = false, false, false, false, false, false
 	return c
 }
 
-// A life is a sandbox without a guest, from its start to its end: the processes
-// that this provider has started in it, whose streams come from the engine, and
-// which only it knows.
+// A plainRun is one run of a sandbox without a guest, from its start to its end. It has the
+// processes that this provider has started; no other program can reach their streams, which come
+// from the engine.
 type plainRun struct {
 	p     *Provider
 	id    string
-	r     *record // as it was when it began
-	shell bool    // there is one in the image
+	r     *record // as of the start
+	shell bool    // the image has a shell at shellPath
 	table *table.Table
 
-	ctx     context.Context // ends with the provider's interest in it
+	ctx     context.Context // ends when the run ends or the provider lets go of it
 	cancel  context.CancelFunc
-	work    sync.WaitGroup // starts that may have been given up
+	work    sync.WaitGroup // starts that may outlast their callers
 	ended   chan struct{}  // closed when the container has ended
-	done    chan struct{}  // closed when all has been cleared away
+	done    chan struct{}  // closed when all goroutines have ended
 	watched sync.Once
 }
 
-// shellPath is the shell that commands are started by, and signalled.
+// shellPath is the shell that starts and signals commands.
 const shellPath = "/bin/sh"
 
-// newRun returns that of a sandbox which runs, or is just about to.
+// newRun returns the plainRun of a sandbox that runs or is about to start.
 func (p *Provider) newRun(ctx context.Context, r *record) (*plainRun, error) {
 	shell, err := p.isExecutable(ctx, r.container, shellPath)
 	if err != nil {
@@ -59,8 +58,8 @@ func (p *Provider) newRun(ctx context.Context, r *record) (*plainRun, error) {
 	return run, nil
 }
 
-// rejoinRun returns the life of a sandbox that runs already. What of it has been
-// before, only the engine's log knows.
+// rejoinRun returns the plainRun of a sandbox that already runs. It gets earlier output of the
+// main process from the engine's log.
 func (p *Provider) rejoinRun(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
 	run, err := p.newRun(ctx, r)
 	if err == nil && len(r.Spec.Cmd) > 0 {
@@ -76,8 +75,8 @@ func (p *Provider) rejoinRun(ctx context.Context, op string, r *record) (guestco
 	return run, nil
 }
 
-// launchPlain starts the container of a sandbox without a guest, having listened to
-// its main process before.
+// launchPlain starts the container of a sandbox without a guest. It attaches to the main process
+// first.
 func (p *Provider) launchPlain(ctx context.Context, r *record) error {
 	run, err := p.newRun(ctx, r)
 	if err != nil {
@@ -94,7 +93,7 @@ func (p *Provider) launchPlain(ctx context.Context, r *record) error {
 	}
 	if err == nil && r.Spec.TTY != nil {
 		_, err = p.engine.ContainerResize(ctx, r.container, client.ContainerResizeOptions{Height: uint(r.Spec.TTY.Rows), Width: uint(r.Spec.TTY.Cols)})
-		if cerrdefs.IsConflict(err) { // it has ended already
+		if cerrdefs.IsConflict(err) { // it has already ended
 			err = nil
 		}
 	}
@@ -110,7 +109,7 @@ func (p *Provider) launchPlain(ctx context.Context, r *record) error {
 	return nil
 }
 
-// missingInitError explains an engine that has no init for containers.
+// missingInitError explains the error of an engine that has no init for containers.
 func missingInitError(err error) error {
 	if err != nil && strings.Contains(err.Error(), "docker-init") {
 		return atoll.Errorf("start", "", atoll.ErrUnavailable, "the engine has no docker-init, which a container without a guest needs: install tini on its machine (%w)", err)
@@ -118,7 +117,8 @@ func missingInitError(err error) error {
 	return err
 }
 
-// watchRun watches over the life of a container that has been started.
+// watchRun starts a goroutine that waits for the end of the container and cleans up. A second
+// call does nothing.
 func (run *plainRun) watchRun() {
 	run.watched.Do(func() {
 		go func() {
@@ -132,8 +132,8 @@ func (run *plainRun) watchRun() {
 	})
 }
 
-// awaitEnd returns when the container has ended, or the provider lost interest. An
-// engine that cannot be reached is asked again.
+// awaitEnd returns when the container has ended, or the provider has let go of it. If it cannot
+// reach the engine, it tries again.
 func (run *plainRun) awaitEnd() {
 	for run.ctx.Err() == nil {
 		ended := run.p.engine.ContainerWait(run.ctx, run.r.container, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
@@ -153,12 +153,13 @@ func (run *plainRun) awaitEnd() {
 	}
 }
 
-// isSameRun reports whether what the engine says now is still of this life.
+// isSameRun reports whether now, a later record, shows that this run goes on.
 func (run *plainRun) isSameRun(now *record) bool {
 	return now.Started.Equal(run.r.Started) && (now.State == atoll.StateRunning || now.State == atoll.StatePaused)
 }
 
-// awaitOutput waits until the last output has been read of a sandbox that has been stopped.
+// awaitOutput waits up to outputTimeout until the last output of a stopped sandbox has been
+// read.
 func (p *Provider) awaitOutput(id string) {
 	if run, ok := p.visits.Last(id).(*plainRun); ok {
 		select {
@@ -168,7 +169,7 @@ func (p *Provider) awaitOutput(id string) {
 	}
 }
 
-// outputTimeout is how long the engine may take to deliver that.
+// outputTimeout bounds how long the engine takes to deliver the last output.
 const outputTimeout = 10 * time.Second
 
 // hasEnded reports whether the container has ended.
@@ -181,10 +182,10 @@ func (run *plainRun) hasEnded() bool {
 	}
 }
 
-// Closed reports whether it is of no use any more.
+// Closed implements guestconn.Inside.
 func (run *plainRun) Closed() bool { return run.hasEnded() || run.ctx.Err() != nil }
 
-// Close lets go of the processes, which live on as long as the sandbox does.
+// Close lets go of the processes, which go on running as long as the sandbox does.
 func (run *plainRun) Close() error {
 	run.cancel()
 	run.watchRun()
@@ -192,11 +193,11 @@ func (run *plainRun) Close() error {
 	return nil
 }
 
-// Sandbox is what the provider's sandbox hands its calls on to.
+// Sandbox implements guestconn.Inside.
 func (run *plainRun) Sandbox() atoll.Sandbox { return plainSandbox{&sandbox{run.p, run.id}, run} }
 
-// A plainSandbox is the inside of a sandbox that has no guest. Only its processes
-// are asked for.
+// A plainSandbox is a running sandbox without a guest. The provider uses only its processes and
+// files.
 type plainSandbox struct {
 	atoll.Sandbox
 	run *plainRun
@@ -217,8 +218,8 @@ func (s plainSandbox) Processes(context.Context) ([]atoll.ProcessStatus, error) 
 	return s.run.table.List(), nil
 }
 
-// Files implements atoll.Filer. The engine could read and write files, but as root
-// and not as a whole.
+// Files implements atoll.Filer. All its methods fail: the engine could read and write files, but
+// only as root, and no single operation is atomic.
 func (s plainSandbox) Files() atoll.FS {
 	return lazyfs.FS(func(_ context.Context, op string, _ []string, _ func(context.Context, atoll.FS) error) error {
 		return noFilesError(op, s.run.id)
@@ -226,10 +227,10 @@ func (s plainSandbox) Files() atoll.FS {
 }
 
 func noFilesError(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrUnsupported, "a sandbox without a guest serves no files: run tar or cat in it, which take and give streams")
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "a sandbox without a guest has no file operations: run tar or cat in it instead")
 }
 
-// execCommand starts cmd, as Exec does.
+// execCommand implements Exec.
 func (run *plainRun) execCommand(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	with := *cmd
 	if len(with.Args) == 0 {
@@ -251,16 +252,15 @@ func (run *plainRun) execCommand(ctx context.Context, cmd *atoll.Command) (atoll
 	})
 }
 
-// checkTimeout says what of a command cannot be had without a guest.
+// checkTimeout returns an error if cmd has a timeout and the image has no shell to end it with.
 func (run *plainRun) checkTimeout(cmd *atoll.Command) error {
 	if cmd.Timeout > 0 && !run.shell {
-		return atoll.Errorf("exec", run.id, atoll.ErrUnsupported, "a time limit: the image has no %s to end the command with", shellPath)
+		return atoll.Errorf("exec", run.id, atoll.ErrUnsupported, "no timeouts: the image has no %s to end the command with", shellPath)
 	}
 	return nil
 }
 
-// defaultShell is what runs on a terminal when no command is given; see
-// atoll.DetectShell.
+// defaultShell returns the program for a terminal without a command; see atoll.DetectShell.
 func (run *plainRun) defaultShell(ctx context.Context, cmd *atoll.Command) (string, error) {
 	env := slices.Concat(run.r.env, cmd.Env)
 	if shell := table.Lookup(table.Environ(env), "SHELL"); shell != "" && shell != "/bin/false" {
@@ -274,7 +274,7 @@ func (run *plainRun) defaultShell(ctx context.Context, cmd *atoll.Command) (stri
 	return shellPath, err
 }
 
-// commandDir is the directory for a command to start in, which must be there.
+// commandDir returns the directory in which a command starts. It fails if that does not exist.
 func (run *plainRun) commandDir(ctx context.Context, name string) (string, error) {
 	if name == "" {
 		return run.r.Spec.Workdir, nil
@@ -294,7 +294,7 @@ func (run *plainRun) commandDir(ctx context.Context, name string) (string, error
 	return name, nil
 }
 
-// commandEnv is what a command adds to the environment of the container.
+// commandEnv returns the variables that a command adds to the environment of the container.
 func (run *plainRun) commandEnv(cmd *atoll.Command) []string {
 	var env []string
 	if cmd.TTY != nil && table.Lookup(run.r.env, "TERM") == "" {
@@ -303,8 +303,8 @@ func (run *plainRun) commandEnv(cmd *atoll.Command) []string {
 	return table.Environ(env, cmd.Env)
 }
 
-// explainError gives an error of the engine about a container that must run its
-// meaning. It has many for one that is coming to its end.
+// explainError returns the error for a failed request about a container that must run. The
+// engine's own errors for one that is about to end vary.
 func (run *plainRun) explainError(ctx context.Context, op string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -321,10 +321,9 @@ var (
 	_ guestconn.Inside    = (*plainRun)(nil)
 )
 
-// beginGracefulStop asks all processes of a sandbox without a guest to end, in the place of
-// each user that we know of: who has no capabilities can signal only what is his.
-// What comes first says that all have ended but the one that only waits, or why they
-// could not be asked; the channel is closed when ctx has ended.
+// beginGracefulStop asks all processes of a sandbox without a guest to end. The channel gets nil
+// when all have ended but the idle process, or the error of asking; it closes when ctx has ended
+// and nothing runs on its behalf.
 func (p *Provider) beginGracefulStop(ctx context.Context, r *record, askMain func() error) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
@@ -337,14 +336,16 @@ func (p *Provider) beginGracefulStop(ctx context.Context, r *record, askMain fun
 	return ready
 }
 
-// stopGracefully returns when nothing is left that has to end.
+// stopGracefully sends SIGTERM to all processes, and returns when only the idle process is left.
+// It sends as each user who has processes: without capabilities, a process can signal only
+// processes of its own user.
 func (p *Provider) stopGracefully(ctx context.Context, r *record, askMain func() error) error {
 	in, err := p.reachGuest(ctx, "stop", r.ID)
 	if err != nil {
 		return err
 	}
 	run := in.(plainSandbox).run
-	if !run.shell { // then there is a main process, and with it all others end
+	if !run.shell { // then the sandbox has a main process, and all others end with it
 		err := askMain()
 		if err == nil {
 			<-ctx.Done()
@@ -358,10 +359,10 @@ func (p *Provider) stopGracefully(ctx context.Context, r *record, askMain func()
 		}
 	}
 	for _, user := range users {
-		_, _, _ = run.runScript(ctx, user, stopScript) // who cannot be asked is killed
+		_, _, _ = run.runScript(ctx, user, stopScript) // on failure, the engine kills them after the grace period
 	}
 	if _, _, err := run.runScript(ctx, "", awaitOthersScript); err != nil {
-		<-ctx.Done() // it ends with the container
+		<-ctx.Done() // the engine ends it with the container
 	}
 	return nil
 }

@@ -23,12 +23,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
-// Podman's service speaks the Engine API. Here is what it has to be asked for in other
-// words.
+// Podman's service serves the Engine API. This file has the differences.
 
-// cgroupControllers are what of cgroups Podman can use, as it says where it speaks for
-// itself. To those who take it for Docker it speaks of the machine, and a rootless
-// one ignores limits that it cannot set.
+// cgroupControllers returns the cgroup controllers that Podman can use, from its own API. Its
+// Engine API describes the machine instead, and a rootless Podman ignores limits that it cannot
+// set.
 func (p *Provider) cgroupControllers(ctx context.Context) ([]string, error) {
 	direct := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -55,19 +54,19 @@ func (p *Provider) cgroupControllers(ctx context.Context) ([]string, error) {
 	return info.Host.CgroupControllers, nil
 }
 
-// logDriver is the one of the engine's that keeps bytes as they are.
-func (f engineInfo) logDriver() string {
-	if f.podman {
+// logDriver returns a log driver that preserves all bytes.
+func (engine engineInfo) logDriver() string {
+	if engine.podman {
 		return "k8s-file"
 	}
 	return "local"
 }
 
-// adaptMounts turns the mounts of a container into what Podman understands. It makes a line
-// of text of each, in which a comma begins an option, and fills new volumes with what
-// the image has in their place; of a bind, in which a colon does, it can be asked not to.
-func (f engineInfo) adaptMounts(h *container.HostConfig) error {
-	if !f.podman {
+// adaptMounts converts the mounts of a container for Podman. Podman turns each mount into a line
+// of text, in which a comma begins an option, and fills new volumes from the image. Binds are
+// lines of text too, in which a colon begins an option, and nocopy prevents the filling.
+func (engine engineInfo) adaptMounts(h *container.HostConfig) error {
+	if !engine.podman {
 		return nil
 	}
 	var others []mount.Mount
@@ -87,28 +86,28 @@ func (f engineInfo) adaptMounts(h *container.HostConfig) error {
 			separator = ","
 		}
 		if strings.Contains(m.Source+m.Target, separator) {
-			return atoll.Errorf("create", "", atoll.ErrUnsupported, "mount target %q: podman cannot be told of a %q in its name or its source's", m.Target, separator)
+			return atoll.Errorf("create", "", atoll.ErrUnsupported, "mount target %q: podman does not support %q in the target or the source", m.Target, separator)
 		}
 	}
 	h.Mounts = others
 	return nil
 }
 
-// checkPodmanSupport is an error if Podman would leave out what the sandbox asks for, or do something
-// else, and say nothing.
-func (p *Provider) checkPodmanSupport(f engineInfo, spec *atoll.Spec) error {
-	if !f.podman {
+// checkPodmanSupport returns an error if the spec asks for what Podman would silently ignore or
+// do differently. Kinds: ErrUnsupported, ErrNotExist.
+func (p *Provider) checkPodmanSupport(engine engineInfo, spec *atoll.Spec) error {
+	if !engine.podman {
 		return nil
 	}
 	if p.opts.Runtime != "" {
-		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no runtime from us: %s", runtimeFix)
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman does not accept a runtime from Atoll: %s", runtimeFix)
 	}
 	if spec.Resources.GPUs != "" {
-		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no requests for GPUs")
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman does not accept requests for GPUs")
 	}
 	near := p.opts.Dial == nil && strings.HasPrefix(p.engine.DaemonHost(), "unix://")
 	for _, m := range spec.Mounts {
-		if m.Type == atoll.MountBind && near { // podman would make a directory of that name
+		if m.Type == atoll.MountBind && near { // Podman would create the directory
 			if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
 				return atoll.E("mount", "", atoll.ErrNotExist, err)
 			}
@@ -117,12 +116,12 @@ func (p *Provider) checkPodmanSupport(f engineInfo, spec *atoll.Spec) error {
 	return nil
 }
 
-// runtimeFix is how Podman is told of a runtime.
-const runtimeFix = "set runtime in its containers.conf, and no docker.runtime"
+// runtimeFix tells how to set a runtime for Podman.
+const runtimeFix = "set runtime in its containers.conf, and unset docker.runtime"
 
-// checkPodmanTargets does for Podman what targets does: Podman follows links before it tells
-// what is there, so that its files are looked at themselves. What is in the image, and
-// no program has replaced, may be a link on the way that leads elsewhere than to the guest.
+// checkPodmanTargets is checkTargets for Podman. Podman follows links before it describes a
+// file, so this looks at the files of the container directly. A link on the way to a mount is
+// allowed if it comes unchanged from the image and does not lead to the guest.
 func (p *Provider) checkPodmanTargets(ctx context.Context, spec *atoll.Spec, r *record) error {
 	if r.plain && len(spec.Mounts) == 0 {
 		return nil
@@ -134,12 +133,12 @@ func (p *Provider) checkPodmanTargets(ctx context.Context, spec *atoll.Spec, r *
 	root, err := findLayers(&found.Container)
 	if err != nil {
 		return atoll.Errorf("start", spec.ID, atoll.ErrUnsupported,
-			"it cannot be seen whether a link leads a mount over the guest (%w): use a podman of this machine, and your own, with the storage driver overlay; or docker.plain without mounts", err)
+			"cannot check for links that lead a mount over the guest (%w): use a podman on this machine, run by you, with the storage driver overlay; or docker.plain without mounts", err)
 	}
 	if !r.plain {
 		for _, name := range []string{guestDir, dataDir, atoll.DefaultWorkdir, cacheDir} {
 			if st, _, err := root.findFile(name); err == nil && st.Mode()&fs.ModeSymlink != 0 {
-				return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link in it, and no mount follows it: use another image", r.Image, name)
+				return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link, and mounts must not follow links: use another image", r.Image, name)
 			}
 		}
 	}
@@ -151,7 +150,7 @@ func (p *Provider) checkPodmanTargets(ctx context.Context, spec *atoll.Spec, r *
 	return nil
 }
 
-// checkPodmanMount is lookThrough for one mount.
+// checkPodmanMount checks one mount.
 func (p *Provider) checkPodmanMount(ctx context.Context, spec *atoll.Spec, m atoll.Mount, c *container.InspectResponse, root rootLayers) error {
 	at, target := "/", path.Clean(m.Target)
 	for _, name := range pathPrefixes(m.Target) {
@@ -162,17 +161,17 @@ func (p *Provider) checkPodmanMount(ctx context.Context, spec *atoll.Spec, m ato
 		files := root
 		dir, rel := locateFile(c, at, target)
 		switch {
-		case rel == "": // another mount
+		case rel == "": // the target of another mount
 			continue
 		case dir != "":
 			files = rootLayers{dir}
 		}
 		st, program, err := files.findFile(rel)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // Podman makes it
+		case errors.Is(err, fs.ErrNotExist): // Podman creates it
 			return nil
 		case err != nil:
-			return atoll.Errorf("start", spec.ID, atoll.ErrUnsupported, "mount target %q: it cannot be seen whether a program has left a link on the way there: %w", m.Target, err)
+			return atoll.Errorf("start", spec.ID, atoll.ErrUnsupported, "mount target %q: cannot check for links on the way to it: %w", m.Target, err)
 		case st.Mode()&fs.ModeSymlink == 0:
 			continue
 		case program || name == target:
@@ -190,9 +189,9 @@ func (p *Provider) checkPodmanMount(ctx context.Context, spec *atoll.Spec, m ato
 	return nil
 }
 
-// locateFile returns which directory of the engine's machine has the file of a container,
-// and its name there: that of the nearest mount above, apart from the one at target. It
-// is "" for the root file system, and the name is for what is a mount itself.
+// locateFile returns the directory on the engine's machine that has a file of a container, and
+// the file's path below it: the directory of the nearest mount above, except the one at target.
+// It returns dir "" for a file of the root file system, and rel "" for the target of a mount.
 func locateFile(c *container.InspectResponse, name, target string) (dir, rel string) {
 	nearest := "/"
 	rel = name
@@ -208,14 +207,14 @@ func locateFile(c *container.InspectResponse, name, target string) (dir, rel str
 	return dir, rel
 }
 
-// rootLayers are the directories that make up a root file system, the topmost first: that
-// one has what programs have changed.
+// rootLayers are the directories that make up a root file system, topmost first. Programs in the
+// container change only the first one.
 type rootLayers []string
 
-// findLayers returns those of a container, if they can be seen from here.
+// findLayers returns the layers of a container. It fails if this program cannot see them.
 func findLayers(c *container.InspectResponse) (rootLayers, error) {
 	if c.GraphDriver == nil || c.GraphDriver.Data["UpperDir"] == "" {
-		return nil, errors.New("podman does not tell where its files are")
+		return nil, errors.New("podman does not report the directories of its files")
 	}
 	upper := c.GraphDriver.Data["UpperDir"]
 	if _, err := os.Stat(upper); err != nil {
@@ -230,12 +229,12 @@ func findLayers(c *container.InspectResponse) (rootLayers, error) {
 	return all, nil
 }
 
-// findFile finds a file, and says whether it is in the first layer.
+// findFile finds a file, and reports whether it is in the first layer.
 func (l rootLayers) findFile(name string) (st fs.FileInfo, first bool, err error) {
 	for i, dir := range l {
 		st, err := os.Lstat(filepath.Join(dir, name))
 		switch {
-		case err == nil && st.Mode()&fs.ModeCharDevice != 0 && i < len(l)-1: // it says that the ones below are gone
+		case err == nil && st.Mode()&fs.ModeCharDevice != 0 && i < len(l)-1: // a whiteout: the file was deleted from the layers below
 			return nil, false, fs.ErrNotExist
 		case err == nil:
 			return st, i == 0, nil
@@ -246,11 +245,11 @@ func (l rootLayers) findFile(name string) (st fs.FileInfo, first bool, err error
 	return nil, false, fs.ErrNotExist
 }
 
-// openRootDir lets root write to the root directory of a container, as with Docker:
-// Podman's cannot be written to without capabilities.
+// openRootDir makes the root directory of a container writable for root, as with Docker. With
+// Podman, that takes a capability otherwise.
 func (c *creation) openRootDir(ctx context.Context) error {
-	f, err := c.p.engineInfo(ctx)
-	if err != nil || !f.podman || c.spec.ReadOnlyRoot {
+	engine, err := c.p.engineInfo(ctx)
+	if err != nil || !engine.podman || c.spec.ReadOnlyRoot {
 		return err
 	}
 	return c.p.putDirs(ctx, c.container, "/", userdb.Root(), "./")

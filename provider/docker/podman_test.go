@@ -166,7 +166,7 @@ func TestPodman(t *testing.T) {
 	}(), atoll.ErrUnsupported, "GPUs")
 	other := d.open(t, func(o *docker.Options) { o.Runtime = "runc" })
 	t.Cleanup(func() { other.Close() })
-	wants(t, atoll.ProbeProvider(ctx, other), "podman takes no runtime", "containers.conf")
+	wants(t, atoll.ProbeProvider(ctx, other), "podman does not accept a runtime", "containers.conf")
 	_, err = other.Create(ctx, &atoll.Spec{})
 	wantKind(t, "a runtime", err, atoll.ErrUnsupported, "containers.conf")
 

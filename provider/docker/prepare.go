@@ -20,22 +20,21 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
-// statFile describes a file of a container, or what a link there leads to; nil if it
-// is not there.
+// statFile describes a file of a container, or the target of a link; nil if it does not exist.
 func (p *Provider) statFile(ctx context.Context, id, name string) (*container.PathStat, error) {
-	for range 2 { // the engine tells of a link where it ends
+	for range 2 { // the engine resolves links, but describes the last one itself
 		found, err := p.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: name})
 		switch {
 		case cerrdefs.IsNotFound(err):
 			return nil, nil
-		case err != nil && name != "/": // it may be below what is no directory, for which there is no error of its own
+		case err != nil && name != "/": // there is no specific error for a file below something that is not a directory
 			if above, aboveErr := p.statFile(ctx, id, path.Dir(name)); aboveErr == nil && (above == nil || !above.Mode.IsDir()) {
 				return nil, nil
 			}
 			return nil, p.statError(ctx, id, name, err)
 		case err != nil:
 			return nil, p.statError(ctx, id, name, err)
-		case found.Stat.Mode&fs.ModeSymlink == 0: // podman gives all files a target, their own name
+		case found.Stat.Mode&fs.ModeSymlink == 0: // Podman sets the target of all files, to their own names
 			return &found.Stat, nil
 		}
 		name = found.Stat.LinkTarget
@@ -43,8 +42,9 @@ func (p *Provider) statFile(ctx context.Context, id, name string) (*container.Pa
 	return nil, nil
 }
 
-// statError asks again why a file cannot be looked up: the answer to a HEAD is without
-// one. Most often the container's mounts cannot be made.
+// statError returns the reason for a failed request for a file. The engine answered it without a
+// text, so statError asks in another way. Most often the engine cannot mount the container's
+// volumes.
 func (p *Provider) statError(ctx context.Context, id, name string, err error) error {
 	packed, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
 	if why == nil {
@@ -59,7 +59,7 @@ func (p *Provider) statError(ctx context.Context, id, name string, err error) er
 	return why
 }
 
-// isExecutable reports whether a file of a container is a program.
+// isExecutable reports whether the container has an executable file with that name.
 func (p *Provider) isExecutable(ctx context.Context, id, name string) (bool, error) {
 	st, err := p.statFile(ctx, id, name)
 	return st != nil && st.Mode.IsRegular() && st.Mode&0o111 != 0, err
@@ -67,8 +67,9 @@ func (p *Provider) isExecutable(ctx context.Context, id, name string) (bool, err
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// preparePlain prepares the container of a sandbox without a guest: there is the
-// program that it is to run, and the work directory, which is its user's.
+// preparePlain prepares the container of a sandbox without a guest: it checks that the main
+// process's program exists, and creates the work directory for the sandbox's user. If the data
+// volume is fresh, it belongs to that user, too.
 func (p *Provider) preparePlain(ctx context.Context, r *record, fresh bool) error {
 	if err := p.checkCommand(ctx, r); err != nil {
 		return err
@@ -77,7 +78,7 @@ func (p *Provider) preparePlain(ctx context.Context, r *record, fresh bool) erro
 	if err != nil {
 		return err
 	}
-	if fresh && (user.UID != 0 || user.GID != 0) { // as long as there is nothing in it
+	if fresh && (user.UID != 0 || user.GID != 0) { // while the volume is still empty
 		if err := p.putDirs(ctx, r.container, atoll.DefaultWorkdir, user, "./"); err != nil {
 			return err
 		}
@@ -92,8 +93,8 @@ func (p *Provider) preparePlain(ctx context.Context, r *record, fresh bool) erro
 	return p.putDirs(ctx, r.container, dir, user, missing...)
 }
 
-// engineMadeDirs returns which directories on the way to dir the engine has made,
-// which are root's, and the one that they are below.
+// engineMadeDirs returns the directories on the way to dir that the engine has created as root,
+// relative to below, the directory above them.
 func (p *Provider) engineMadeDirs(ctx context.Context, id, dir string) (below string, names []string, err error) {
 	diff, err := p.engine.ContainerDiff(ctx, id, client.ContainerDiffOptions{})
 	if err != nil {
@@ -109,8 +110,8 @@ func (p *Provider) engineMadeDirs(ctx context.Context, id, dir string) (below st
 	return below, relativeNames(below, names), nil
 }
 
-// relativeNames turns the names of directories, the deepest first, into those that they
-// have below another, the topmost first.
+// relativeNames converts the names of directories, deepest first, to names relative to below,
+// topmost first.
 func relativeNames(below string, names []string) []string {
 	slices.Reverse(names)
 	for i, name := range names {
@@ -119,13 +120,13 @@ func relativeNames(below string, names []string) []string {
 	return names
 }
 
-// checkCommand fails if the program that the sandbox is to run is not in its image.
-// The container's init, which starts it, could not tell.
+// checkCommand returns an error if the image does not have the program that the sandbox should
+// run. The container's init, which starts it, could not report that.
 func (p *Provider) checkCommand(ctx context.Context, r *record) error {
 	if len(r.Spec.Cmd) == 0 {
 		there, err := p.isExecutable(ctx, r.container, shellPath)
 		if err == nil && !there {
-			err = atoll.Errorf("start", r.ID, atoll.ErrUnsupported, "without a guest, a sandbox that only waits needs %s in its image: give it a command", shellPath)
+			err = atoll.Errorf("start", r.ID, atoll.ErrUnsupported, "a sandbox without a guest and without a command needs %s in its image: set a command", shellPath)
 		}
 		return err
 	}
@@ -153,12 +154,12 @@ func (p *Provider) checkCommand(ctx context.Context, r *record) error {
 		found = found || st != nil
 	}
 	if found {
-		return atoll.Errorf("start", r.ID, atoll.ErrExecFailed, "%q: it cannot be executed", name)
+		return atoll.Errorf("start", r.ID, atoll.ErrExecFailed, "cannot execute %q", name)
 	}
 	return atoll.Errorf("start", r.ID, atoll.ErrCommandNotFound, "%q: no such command", name)
 }
 
-// findUser finds out who the sandbox's user is.
+// findUser returns the sandbox's user, from the files of the image.
 func (p *Provider) findUser(ctx context.Context, r *record) (userdb.User, error) {
 	name := cmp.Or(r.Spec.User, r.user)
 	if name == "" || userdb.IsRoot(name) {
@@ -179,10 +180,11 @@ func (p *Provider) findUser(ctx context.Context, r *record) (userdb.User, error)
 	return user, nil
 }
 
-// maxAccountFile is how much is read of a file of accounts.
+// maxAccountFile is how many bytes of /etc/passwd or /etc/group are read.
 const maxAccountFile = 1 << 20
 
-// readSmallFile reads a file of a container: nothing, if it is no plain file.
+// readSmallFile reads up to maxAccountFile bytes of a file; nothing if it does not exist or is
+// not a regular file.
 func (p *Provider) readSmallFile(ctx context.Context, id, name string) ([]byte, error) {
 	packed, err := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
 	if cerrdefs.IsNotFound(err) {
@@ -200,8 +202,8 @@ func (p *Provider) readSmallFile(ctx context.Context, id, name string) ([]byte, 
 	return io.ReadAll(io.LimitReader(tr, maxAccountFile))
 }
 
-// deepestDir returns the deepest directory on the way to dir that is there, and the
-// names of those that are missing, each as it is from there.
+// deepestDir returns the deepest existing directory on the way to dir, and the missing ones
+// below it as relative names.
 func (p *Provider) deepestDir(ctx context.Context, id, dir string) (there string, missing []string, err error) {
 	dir = path.Clean(dir)
 	for there = dir; there != "/"; there = path.Dir(there) {
@@ -210,7 +212,7 @@ func (p *Provider) deepestDir(ctx context.Context, id, dir string) (there string
 			return "", nil, err
 		}
 		if st != nil && !st.Mode.IsDir() {
-			return "", nil, atoll.Errorf("start", "", atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %q is not a directory", dir, there)
+			return "", nil, atoll.Errorf("start", "", atoll.ErrInvalid, "cannot create workdir %q in the sandbox: %q is not a directory", dir, there)
 		}
 		if st != nil {
 			break
@@ -220,7 +222,7 @@ func (p *Provider) deepestDir(ctx context.Context, id, dir string) (there string
 	return there, relativeNames(there, missing), nil
 }
 
-// putDirs makes directories below one that is there, or gives them to the user.
+// putDirs creates directories below an existing one. Those that exist get the user as owner.
 func (p *Provider) putDirs(ctx context.Context, id, below string, user userdb.User, names ...string) error {
 	var packed bytes.Buffer
 	tw := tar.NewWriter(&packed)
@@ -235,7 +237,7 @@ func (p *Provider) putDirs(ctx context.Context, id, below string, user userdb.Us
 	}
 	_, err := p.engine.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: below, Content: &packed})
 	if err != nil && strings.Contains(err.Error(), "read-only") {
-		return atoll.Errorf("start", "", atoll.ErrInvalid, "a directory in %q cannot be made in the sandbox, whose root is read-only: %w", below, err)
+		return atoll.Errorf("start", "", atoll.ErrInvalid, "cannot create a directory in %q, because the root of the sandbox is read-only: %w", below, err)
 	}
 	return err
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// A process is one that the guest knows, until it is gone with it.
+// A process is a process that the guest or the plainRun serves. When the sandbox has ended, the
+// main process comes from the engine's log.
 type process struct {
 	guestproc.Process
 	s *sandbox
 }
 
-// wrapProcess is p, which the guest knows.
+// wrapProcess returns p with explained errors.
 func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
 	return &process{guestproc.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explainError, Ended: s.endedMain}, s}
 }
@@ -32,9 +33,8 @@ func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
 	return p.s.explainError(ctx, "signal", err)
 }
 
-// endedMain is the main process of a sandbox that has come to its end, as the
-// engine remembers it: how it ended, and what it has printed since it was
-// started. Kinds: ErrNotExist (there was none, or it runs).
+// endedMain returns the main process of an ended sandbox: how it ended, and its output in the
+// engine's log. Kinds: ErrNotExist (there was none, or it runs).
 func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
 	r, err := s.p.findRecord(ctx, "process", s.id)
 	if err != nil {
@@ -50,13 +50,12 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	return guestproc.Main(&r.Status, stdout, stderr)
 }
 
-// readOutput reads what the main process of a container has printed, since it was
-// started, from the engine's log.
+// readOutput reads the main process's output of the last run from the engine's log.
 func (p *Provider) readOutput(ctx context.Context, r *record) (stdout, stderr *guest.Tail, err error) {
 	if r.plain {
 		return p.readPlainOutput(ctx, r)
 	}
-	// The engine notes when it has started, and the first lines may be older.
+	// The first lines may be older than the recorded start.
 	since := r.Started.Add(-time.Minute).Format(time.RFC3339Nano)
 	return p.readLogs(ctx, r.container, client.ContainerLogsOptions{Since: since})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A sandbox is a handle: the engine is asked afresh each time.
+// A sandbox is a handle: each call asks the engine for the sandbox's state.
 type sandbox struct {
 	p  *Provider
 	id string
@@ -31,7 +31,8 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return r.Status, nil
 }
 
-// withLockedRecord runs fn on what the engine says of the sandbox, with its lock held.
+// withLockedRecord runs fn with the current record of the sandbox, while this program holds the
+// sandbox's lock.
 func (s *sandbox) withLockedRecord(ctx context.Context, op string, fn func(*record) error) error {
 	lock, err := s.p.acquireLock(ctx, op, s.id)
 	if err != nil {
@@ -87,12 +88,12 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	})
 }
 
-// stopProcesses asks all processes to end, and has the engine kill what is left after grace.
-// The engine itself counts whole seconds only, and knows the first process alone.
+// stopProcesses asks all processes to end, and kills the container after the grace period. The
+// engine's own stop takes whole seconds only, and signals only the first process.
 func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Duration) error {
 	id := r.container
-	ctx, enough := context.WithCancel(ctx)
-	defer enough() // of waiting
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of waiting
 	ended := p.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	signal := func(name string) error {
 		_, err := p.engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: name})
@@ -106,7 +107,7 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 		if r.plain {
 			answers := p.beginGracefulStop(ctx, r, func() error { return signal("SIGTERM") })
 			defer func() {
-				enough()
+				cancel()
 				for range answers {
 				}
 			}()
@@ -117,7 +118,7 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
-		case err := <-ready: // nothing is left that has to end
+		case err := <-ready: // only the idle process is left
 			if err != nil {
 				return err
 			}
@@ -141,13 +142,14 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 	})
 }
 
-// maxExits is how many containers are ended at once. An engine may lock up when it
-// is many: where containers leave their networks, 20.10 takes two locks in one order,
-// and in the other one where it looks for them (libnetwork, sbLeave and
-// getNetworksFromStore). A hundred removals at once have done it.
+// maxExits is how many containers end at once. An engine can deadlock if there are many: Docker
+// 20.10 takes two locks in one order when containers leave their networks, and in the other
+// order when it looks up networks (sbLeave and getNetworksFromStore in libnetwork). A hundred
+// removals at once have caused it.
 const maxExits = 4
 
-// withExitSlot calls do, which ends a container, when there is room.
+// withExitSlot waits until fewer than maxExits containers are ending, and calls do, which ends
+// one.
 func (p *Provider) withExitSlot(ctx context.Context, do func() error) error {
 	select {
 	case p.exitSlots <- struct{}{}:
@@ -170,8 +172,8 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	})
 }
 
-// runDetached does what, once begun, is not to be broken off: when ctx ends before
-// that, it goes on without its caller.
+// runDetached calls do with a ctx that outlasts the caller's. If ctx ends first, do goes on
+// without its caller.
 func runDetached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -187,7 +189,7 @@ func runDetached(ctx context.Context, do func(context.Context) error) error {
 	}
 }
 
-// removeSandbox is Remove by who holds the lock.
+// removeSandbox removes a sandbox. The caller holds its lock.
 func (s *sandbox) removeSandbox(ctx context.Context, opts atoll.RemoveOptions) error {
 	defer s.p.events.publishOwnChange(ctx, s.id)
 	defer s.p.visits.Leave(s.id)
@@ -195,7 +197,7 @@ func (s *sandbox) removeSandbox(ctx context.Context, opts atoll.RemoveOptions) e
 	r, err := s.p.findRecord(ctx, "remove", s.id)
 	if err == nil {
 		err = s.p.withExitSlot(ctx, func() error {
-			_, err := s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // anonymous ones
+			_, err := s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // RemoveVolumes removes anonymous volumes only
 			return err
 		})
 	}
@@ -324,7 +326,7 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn, s.explainError(ctx, "dial", err)
 }
 
-// explainError turns the error of a guest that went away into what it means.
+// explainError returns a more precise error if the sandbox has ended.
 func (s *sandbox) explainError(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || ctx.Err() != nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound {
 		return err

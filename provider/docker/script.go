@@ -7,13 +7,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What a shell in the image does for us where there is no guest. It is any shell
-// that POSIX describes, with /proc; programs of the image are called nowhere but
-// where it is said.
+// These scripts do what a guest would do. They need a POSIX shell and /proc, and call no other
+// programs except where the comment says so.
 
-// launcherCommand is what starts cmd with the environment env: a shell that says its process
-// number, which the engine does not know, and then becomes the command. A terminal
-// gets its size in between. It calls env, for variables that shells do not pass on.
+// launcherCommand returns a command that starts cmd with the environment env: a shell prints its
+// own PID, which the engine does not know, and then executes cmd. A terminal gets its size
+// before that. The shell calls env for variables that shells do not pass on.
 func launcherCommand(cmd *atoll.Command, env []string) []string {
 	script := findProgramScript + `echo $$; `
 	if cmd.TTY != nil {
@@ -26,7 +25,8 @@ func launcherCommand(cmd *atoll.Command, env []string) []string {
 	return append([]string{shellPath, "-c", script + `"$@"`, shellPath}, cmd.Args...)
 }
 
-// nonShellVariables are those of env whose names are none to a shell, quoted for one.
+// nonShellVariables returns the variables of env whose names are not valid in a shell, quoted
+// for one.
 func nonShellVariables(env []string) (odd []string) {
 	for _, kv := range env {
 		if name, _, _ := strings.Cut(kv, "="); !shellName.MatchString(name) {
@@ -43,8 +43,8 @@ const (
 	launchFailed = "atoll-failed "
 )
 
-// findProgramScript looks for the program as exec will: what is wrong with it is no
-// exit code of its own then.
+// findProgramScript checks whether exec can run the program, so that a failure is not mistaken
+// for an exit code of the program.
 const findProgramScript = `
 code=127
 case $1 in
@@ -60,19 +60,19 @@ esac
 unset code dir
 `
 
-// idleScript is the main process of a sandbox that has none: it is not ended by
-// who asks all processes to end, and has a variable by which it is known. It calls
+// idleScript is the first process of a sandbox without a main process. It ignores the signals of
+// a stop, and has idleVar in its environment, by which awaitOthersScript recognizes it. It calls
 // sleep.
 const idleScript = `trap '' HUP INT QUIT TERM; export ` + idleVar + `=1; exec sleep 2147483647`
 
 const idleVar = "ATOLL_IDLE"
 
-// exitGone is the exit code of a script for a process that is there no longer.
+// exitGone is the exit code of a script whose process no longer exists.
 const exitGone = 3
 
-// processFunctions defines slurp, which reads a file of /proc into $all, NULs left out, and
-// look, which tells of process $1 its state, parent and session; see
-// proc_pid_stat(5). A command's name may hold anything.
+// processFunctions defines two functions. slurp reads a file of /proc into $all, without NULs.
+// look sets the state, parent and session of process $1; see proc_pid_stat(5). A command's name
+// may contain any byte.
 const processFunctions = `
 slurp() {
 	all=
@@ -87,16 +87,16 @@ look() {
 }
 `
 
-// signalScript sends process $1 signal $2, if it still is the leader of the
-// session that it was made for.
+// signalScript sends signal $2 to process $1, if that still leads its session: otherwise, the
+// PID may belong to a new process.
 const signalScript = processFunctions + `
 look "$1" && [ "$session" = "$1" ] || exit 3
 kill "-$2" "$1"
 `
 
-// killScript kills process $1 with its session, those that have $2 in their
-// environment, and all that descend from these, until none is left. It looks again
-// and again, because they may be starting others. It calls sleep.
+// killScript kills process $1, its session, all processes with $2 in their environment, and the
+// descendants of all these. It repeats that until none is left, because they may start new ones.
+// It calls sleep.
 const killScript = processFunctions + `
 tries=0
 look "$1" && [ "$session" = "$1" ] && kill -9 "$1" # before it learns that its children have died
@@ -130,7 +130,7 @@ exit 1
 // stopScript asks all processes of its user to end.
 const stopScript = `kill -TERM -1`
 
-// awaitOthersScript returns when no process but the idle one is left. It calls sleep.
+// awaitOthersScript returns when only the idle process is left. It calls sleep.
 const awaitOthersScript = processFunctions + `
 while :; do
 	left=

@@ -12,16 +12,16 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A record is what the engine knows of a sandbox.
+// A record is what the engine has recorded about a sandbox.
 type record struct {
 	atoll.Status
-	container string // its id, which another container of the same sandbox does not have
-	pid       int    // of its guest, as the engine's machine knows it; 0 if it does not run
+	container string // its id; a rebuilt sandbox has another container
+	pid       int    // of the first process, on the engine's machine; 0 if it does not run
 	imageID   string
 	user      string   // of the image
 	env       []string // of the container
-	idle      bool     // it was stopped because nobody used it
-	plain     bool     // there is no guest in it
+	idle      bool     // it stopped because it was idle
+	plain     bool     // it has no guest
 }
 
 // findRecord asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
@@ -32,13 +32,13 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	}
 	c := &found.Container
 	if c.State == nil || !p.names.ownsContainer(id, c) {
-		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
+		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // the container of another server
 	}
-	f, err := p.engineInfo(ctx)
+	engine, err := p.engineInfo(ctx)
 	if err != nil {
 		return nil, p.wrapError(ctx, op, id, err)
 	}
-	r, err := p.decodeRecord(id, c, f)
+	r, err := p.decodeRecord(id, c, engine)
 	if err == nil {
 		err = p.wrapError(ctx, op, id, p.applyMarkers(ctx, r))
 	}
@@ -55,18 +55,18 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	return r, err
 }
 
-// guestStoppedCode is what the guest exits with when it was asked to, whatever the
-// main process exits with.
+// guestStoppedCode is the exit code of a guest that was asked to stop, whatever the exit code of
+// the main process.
 const guestStoppedCode = 143
 
-func (p *Provider) decodeRecord(id string, c *container.InspectResponse, f engineInfo) (*record, error) {
+func (p *Provider) decodeRecord(id string, c *container.InspectResponse, engine engineInfo) (*record, error) {
 	r := &record{
 		container: c.ID, pid: c.State.Pid, imageID: c.Image, user: c.Config.Labels[labelUser],
 		env: c.Config.Env, plain: c.Config.Labels[labelPlain] == "true",
 	}
 	st := &r.Status
 	st.ID, st.Provider, st.Image = id, info.Name, c.Config.Labels[labelImage]
-	st.Caps = f.supportedCaps(p.opts.caps(r.plain))
+	st.Caps = engine.supportedCaps(p.opts.caps(r.plain))
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
 		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"
@@ -80,7 +80,7 @@ func (p *Provider) decodeRecord(id string, c *container.InspectResponse, f engin
 	st.Started = parseTime(c.State.StartedAt)
 	st.State = stateOf(st, c.State)
 	st.Ready = st.State == atoll.StateRunning
-	if c.NetworkSettings != nil && (st.State == atoll.StateRunning || st.State == atoll.StatePaused) { // podman tells of them when they are not
+	if c.NetworkSettings != nil && (st.State == atoll.StateRunning || st.State == atoll.StatePaused) { // Podman also reports the ports of stopped containers
 		st.Ports, st.Address = publishedPorts(c.NetworkSettings.Ports)
 	}
 	if st.State == atoll.StateStopped || st.State == atoll.StateFailed {
@@ -89,7 +89,7 @@ func (p *Provider) decodeRecord(id string, c *container.InspectResponse, f engin
 	return r, nil
 }
 
-// stateOf translates the engine's state, and fills in the exit and the reason.
+// stateOf converts the engine's state, and sets the exit and the reason in st.
 func stateOf(st *atoll.Status, s *container.State) atoll.State {
 	switch s.Status {
 	case container.StateRunning, container.StateRestarting:
@@ -102,7 +102,7 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 		}
 		return atoll.StateCreating
 	case container.StateDead, container.StateRemoving:
-		st.Reason = "it is being removed"
+		st.Reason = "the engine is removing it"
 		return atoll.StateFailed
 	}
 	if st.Started.IsZero() {
@@ -128,7 +128,7 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 	return atoll.StateFailed
 }
 
-// parseTime reads a time of the engine's, whose year 1 means never.
+// parseTime parses a time of the engine. Year 1 and invalid texts become the zero time.
 func parseTime(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || t.Year() <= 1 {

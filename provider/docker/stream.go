@@ -10,26 +10,25 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// A stream is what a process prints, as the engine sends it, and the way to its
-// stdin.
+// A stream is a connection to a process: the engine sends its output, and forwards its stdin.
 type stream struct {
 	conn client.HijackedResponse
-	tty  bool // it is one output, and sent as it is
+	tty  bool // there is one output, sent without frames
 
-	unread  int       // of the piece that is being read
-	stderr  bool      // what that is of
-	pending [2][]byte // of stdout and of stderr, read and not yet delivered
+	unread  int       // bytes of the current frame
+	stderr  bool      // the current frame is of stderr
+	pending [2][]byte // stdout and stderr, read but not yet delivered
 
 	closing sync.Once
 }
 
 func newStream(conn client.HijackedResponse, tty bool) *stream { return &stream{conn: conn, tty: tty} }
 
-// close ends it, and whoever reads it. A second call does nothing.
+// close closes the connection, and ends reads. A second call does nothing.
 func (s *stream) close() { s.closing.Do(s.conn.Close) }
 
-// readPiece reads what comes next, and says whether it is of stderr. In the engine's
-// stream each piece of output has a header before it: what it is of, and its length.
+// readPiece reads the next bytes, and reports whether they are stderr. Without a terminal, each
+// frame has a header with the number of its output and its length.
 func (s *stream) readPiece(b []byte) (n int, stderr bool, err error) {
 	if s.tty {
 		n, err = s.conn.Reader.Read(b)
@@ -48,22 +47,22 @@ func (s *stream) readPiece(b []byte) (n int, stderr bool, err error) {
 	return n, s.stderr, err
 }
 
-// maxLine is how long a line of ours may be, and what the engine says.
+// maxLine is the maximum length in bytes of a line of the launcher, or of a message of the
+// engine.
 const maxLine = 4 << 10
 
-// maxNoise is how much of stderr may come before a line of stdout: a busy engine is late
-// with the one, and sends what a program floods it with of the other.
+// maxNoise is how many bytes of stderr may come before a line of stdout: a busy engine may
+// deliver the line late, and first a flood of stderr.
 const maxNoise = 32 << 20
 
-// maxAhead is how much of both may come when nothing but the engine's or our own words is
-// to.
+// maxAhead is how many bytes readRest reads, of both outputs together.
 const maxAhead = 1 << 20
 
-// errNoise is that of a shell which does not say the line that it is to.
-var errNoise = errors.New("the image's shell prints something else than it was told to")
+// errNoise is the error for a shell that does not print the expected line.
+var errNoise = errors.New("the image's shell did not print the expected line")
 
-// readLine reads one line of stdout, without its end. What else has come is kept. One
-// that ends with the stream is a line too.
+// readLine reads one line of stdout, without its end. The last line needs no newline. Other
+// output is buffered in pending.
 func (s *stream) readLine() (string, error) {
 	for {
 		if line, rest, ok := strings.Cut(string(s.pending[0]), "\n"); ok || len(s.pending[0]) > maxLine {
@@ -84,7 +83,7 @@ func (s *stream) readLine() (string, error) {
 	}
 }
 
-// readAhead reads some of what comes ahead.
+// readAhead reads some output into pending.
 func (s *stream) readAhead() error {
 	var b [1 << 10]byte
 	n, stderr, err := s.readPiece(b[:])
@@ -99,8 +98,8 @@ func (s *stream) readAhead() error {
 	return err
 }
 
-// readRest reads both outputs to their end, or as much as nobody has to say, and returns
-// the beginning of that.
+// readRest reads both outputs to their end, or until maxAhead, and returns the beginning, up to
+// maxLine.
 func (s *stream) readRest() string {
 	var text []byte
 	for read := 0; ; {
@@ -116,8 +115,8 @@ func (s *stream) readRest() string {
 	}
 }
 
-// copyOutput delivers both outputs to their end, or until they break off. It does not stop
-// when a writer fails, which would hold the process up.
+// copyOutput copies both outputs until they end or the connection breaks. It goes on if a writer
+// fails, because otherwise the process would block.
 func (s *stream) copyOutput(stdout, stderr io.Writer) error {
 	outs := [2]io.Writer{stdout, stderr}
 	for i, b := range s.pending {

@@ -13,11 +13,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// sweepSandboxes removes the sandboxes whose time is over, and what is left of those that were
-// never finished, and returns when to look again. Any provider of the same engine does it.
+// sweepSandboxes removes expired sandboxes and the remains of interrupted work, and returns the
+// time of the next sweep. Every provider of the engine sweeps.
 func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 	due, err := p.sweepOnce(ctx)
-	if err != nil && ctx.Err() == nil && atoll.KindOf(err) != atoll.ErrUnavailable { // where no engine is, nothing is due
+	if err != nil && ctx.Err() == nil && atoll.KindOf(err) != atoll.ErrUnavailable { // without an engine, nothing is due
 		p.log.Warn("sweep", "err", err)
 	}
 	return due
@@ -49,7 +49,8 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 	return due, err
 }
 
-// removeStrayMarkers removes the marks of sandboxes that are no more.
+// removeStrayMarkers removes the markers of sandboxes that no longer exist. The list has those
+// that do.
 func (p *Provider) removeStrayMarkers(ctx context.Context, list []*record) error {
 	all, err := p.listMarkers(ctx, "")
 	if err != nil {
@@ -64,7 +65,7 @@ func (p *Provider) removeStrayMarkers(ctx context.Context, list []*record) error
 			return err
 		}
 		_, err = p.findRecord(ctx, "remove", m.sandbox)
-		if atoll.KindOf(err) == atoll.ErrNotFound { // nor was it made meanwhile
+		if atoll.KindOf(err) == atoll.ErrNotFound { // it was not created meanwhile
 			err = p.removeMarkers(ctx, []marker{m})
 		}
 		lock.Release()
@@ -75,12 +76,12 @@ func (p *Provider) removeStrayMarkers(ctx context.Context, list []*record) error
 	return nil
 }
 
-// installTimeout is how long the volume of the guest may take to fill, on the busiest of
-// machines.
+// installTimeout bounds how long it takes to fill the guest's volume, even on a very busy
+// machine.
 const installTimeout = 10 * time.Minute
 
-// removeInstallers removes the containers that were to fill the volume of the guest, of programs
-// that were killed meanwhile: those that were made before.
+// removeInstallers removes containers that were created before that time to fill the guest's
+// volume: the programs that made them were killed.
 func (p *Provider) removeInstallers(ctx context.Context, before time.Time) error {
 	which := client.Filters{}
 	for label, value := range p.names.installerLabels() {
@@ -98,7 +99,8 @@ func (p *Provider) removeInstallers(ctx context.Context, before time.Time) error
 	return nil
 }
 
-// isInstallerSweepDue reports, now and then, that it is time to look for such containers.
+// isInstallerSweepDue reports whether installTimeout has passed since the last time that it
+// returned true.
 func (p *Provider) isInstallerSweepDue(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +111,8 @@ func (p *Provider) isInstallerSweepDue(now time.Time) bool {
 	return true
 }
 
-// awaitEnd rouses the sweeper when the sandbox has ended.
+// awaitEnd starts a goroutine that wakes the sweeper when the sandbox has ended. It does nothing
+// if one already waits.
 func (p *Provider) awaitEnd(ctx context.Context, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,22 +130,22 @@ func (p *Provider) awaitEnd(ctx context.Context, id string) {
 		p.mu.Lock()
 		delete(p.awaitedEnds, id)
 		p.mu.Unlock()
-		if err == nil { // else it is waited for again with the next sweep
+		if err == nil { // otherwise, the next sweep waits for it again
 			p.sweeper.Rouse()
 		}
 	})
 }
 
-// dueTime is when the sandbox's time is over; zero means that it is not known.
+// dueTime returns the expiry of the sandbox; zero means that it is not known.
 func (r *record) dueTime() time.Time { return sweeper.Due(&r.Status, r.idle) }
 
-// isRemovedAtEnd reports whether the sandbox goes when it has come to its end.
+// isRemovedAtEnd reports whether the sandbox is removed when it ends.
 func (r *record) isRemovedAtEnd() bool {
 	return r.Spec.AutoRemove || r.Spec.IdleRemove && r.State == atoll.StateRunning
 }
 
-// removeExpired removes a sandbox with its data volume, if it is still due: it may have
-// been started again.
+// removeExpired removes a sandbox with its data volume, if it still is expired: another program
+// may have started or extended it.
 func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	sb := &sandbox{p, id}
 	lock, err := p.acquireLock(ctx, "remove", id)
@@ -163,12 +166,12 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	return sb.removeSandbox(ctx, atoll.RemoveOptions{Volumes: true})
 }
 
-// Ping returns nil when an engine answers. Kinds: ErrUnavailable.
+// Ping returns nil if the engine answers. Kinds: ErrUnavailable.
 func (p *Provider) Ping(ctx context.Context) error {
 	return p.wrapError(ctx, "ping", "", p.pingEngine(ctx))
 }
 
-// pingEngine reports whether an engine answers.
+// pingEngine returns nil if the engine answers.
 func (p *Provider) pingEngine(ctx context.Context) error {
 	_, err := p.engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
 	return err

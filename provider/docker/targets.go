@@ -15,17 +15,16 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
-// checkTargets fails if a program has left a link on the way to where a mount of the
-// container, which does not run, goes to. The engine would follow it, and the mount
-// cover what it leads to: the guest's program, for instance. No link on a volume
-// is followed; those of the image are, if they are on the way only, and lead
-// elsewhere than to the guest.
+// checkTargets returns an error if the way to the target of a mount has a link that a program
+// has left. The engine would follow it, and the mount could cover the guest's program. It allows
+// links that are not on a volume and do not lead to the guest, such as those of the image. The
+// container must not run. Kinds: ErrInvalid.
 func (p *Provider) checkTargets(ctx context.Context, spec *atoll.Spec, r *record) error {
-	f, err := p.engineInfo(ctx)
+	engine, err := p.engineInfo(ctx)
 	if err != nil {
 		return p.wrapError(ctx, "start", spec.ID, err)
 	}
-	if f.podman {
+	if engine.podman {
 		return p.checkPodmanTargets(ctx, spec, r)
 	}
 	if err := p.checkImageTargets(ctx, spec, r); err != nil {
@@ -35,7 +34,7 @@ func (p *Provider) checkTargets(ctx context.Context, spec *atoll.Spec, r *record
 		for _, name := range pathPrefixes(m.Target) {
 			found, err := p.lstatFile(ctx, r.container, name)
 			if cerrdefs.IsNotFound(err) {
-				break // the engine makes it
+				break // the engine creates it
 			}
 			if err != nil {
 				return p.wrapError(ctx, "start", spec.ID, err)
@@ -52,9 +51,8 @@ func (p *Provider) checkTargets(ctx context.Context, spec *atoll.Spec, r *record
 	return nil
 }
 
-// checkImageTargets fails if the image has a link where the guest or the data volume is
-// mounted. Of each image that is found out once: what is in the root directory
-// cannot be replaced while it is a mount.
+// checkImageTargets returns an error if the image has a link at a mount point of Atoll's. It
+// checks each image once: no program can replace a mount point in the root directory.
 func (p *Provider) checkImageTargets(ctx context.Context, spec *atoll.Spec, r *record) error {
 	p.mu.Lock()
 	fine := p.safeImages[r.imageID]
@@ -68,7 +66,7 @@ func (p *Provider) checkImageTargets(ctx context.Context, spec *atoll.Spec, r *r
 			return p.wrapError(ctx, "start", spec.ID, err)
 		}
 		if err == nil && found.Mode&fs.ModeSymlink != 0 {
-			return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link in it, and no mount follows it: use another image", r.Image, name)
+			return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link, and mounts must not follow links: use another image", r.Image, name)
 		}
 	}
 	p.mu.Lock()
@@ -77,31 +75,31 @@ func (p *Provider) checkImageTargets(ctx context.Context, spec *atoll.Spec, r *r
 	return nil
 }
 
-// linkError is the error of a mount on whose way name is a link.
+// linkError returns the error for a mount with a link at name, on the way to its target.
 func linkError(spec *atoll.Spec, m atoll.Mount, name string) error {
 	return atoll.Errorf("start", spec.ID, atoll.ErrInvalid,
-		"mount target %q: %s is a link, and no mount follows it: make the sandbox anew, with its id and without the mount, and remove the link", m.Target, name)
+		"mount target %q: %s is a link, and mounts must not follow links: create the sandbox again with its id and without the mount, and remove the link", m.Target, name)
 }
 
-// lstatFile finds out what a name stands for in a container that does not run, and
-// follows no link at its end. The engine mounts for it all that the container mounts.
+// lstatFile describes a file of a container that does not run. It does not follow a link at the
+// end of the name. The engine mounts all of the container's mounts for it.
 func (p *Provider) lstatFile(ctx context.Context, id, name string) (container.PathStat, error) {
 	found, err := p.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: name})
 	if !cerrdefs.IsInternal(err) {
 		return found.Stat, err
 	}
-	copied, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name}) // which says it in words
+	copied, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name}) // its error has a text
 	if why == nil {
 		copied.Content.Close()
 		return found.Stat, err
 	}
 	if strings.Contains(why.Error(), "not a directory") {
-		return found.Stat, atoll.Errorf("start", "", atoll.ErrInvalid, "a file is mounted on a directory, or a directory on a file: %w", why)
+		return found.Stat, atoll.Errorf("start", "", atoll.ErrInvalid, "a mount covers a directory with a file, or a file with a directory: %w", why)
 	}
 	return found.Stat, why
 }
 
-// pathPrefixes lists the directories that lead to target, which is the last one.
+// pathPrefixes returns the directories on the way to target, and target itself as the last one.
 func pathPrefixes(target string) []string {
 	var way []string
 	name := ""
@@ -112,7 +110,7 @@ func pathPrefixes(target string) []string {
 	return way
 }
 
-// persistentDirs are the directories of the sandbox that outlive it.
+// persistentDirs returns the directories of the sandbox that outlive it.
 func persistentDirs(spec *atoll.Spec) []string {
 	dirs := []string{atoll.DefaultWorkdir, dataDir}
 	for _, m := range spec.Mounts {

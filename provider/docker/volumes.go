@@ -40,9 +40,9 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	return list, nil
 }
 
-// labelledVolumes returns this server's volumes that have a label, with that value or, if it
-// is "", with any. It looks itself, as Podman finds volumes that have one label of
-// several that were asked for.
+// labelledVolumes returns this server's volumes that have a label, with that value, or with any
+// if value is "". It filters again, because Podman returns volumes with any one of several
+// labels.
 func (p *Provider) labelledVolumes(ctx context.Context, label, value string) ([]enginevolume.Volume, error) {
 	filters := client.Filters{}.Add("label", labelOwner+"="+string(p.names))
 	if value != "" {
@@ -60,7 +60,7 @@ func (p *Provider) labelledVolumes(ctx context.Context, label, value string) ([]
 	}), nil
 }
 
-// usedVolumes returns the volumes that sandboxes mount, running or not.
+// usedVolumes returns the names of the volumes that sandboxes mount, running or not.
 func (p *Provider) usedVolumes(ctx context.Context) (map[string]bool, error) {
 	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: p.names.selectOwn()})
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	return p.wrapError(ctx, "remove volume", name, err)
 }
 
-// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
+// RemoveProject implements atoll.ProjectRemover. It removes the project's sandboxes and volumes.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return volume.RemoveProject(ctx, p, project)
 }
