@@ -13,13 +13,13 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs/jobstest"
 )
 
-// Programs come to the same in containers of an engine as in those of every other backend.
+// Jobs on a Docker Engine pass the suite of all backends.
 func TestCompute(t *testing.T) {
-	p := opened(t)
+	p := openForTest(t)
 	on := atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkNamed, Name: openNetwork}}
 	gateway := gatewayOf(t, p, on)
 	jobstest.Run(t, jobs.Sandboxes(p, nil), jobstest.Options{
-		SpecOn: on, NoImage: serve(t).Host + "/none:1", Reach: greeter(t, gateway+":0"), Loopback: true,
+		SpecOn: on, NoImage: serveRegistry(t).Host + "/none:1", Reach: startGreeter(t, gateway+":0"), Loopback: true,
 		Held: func(t *testing.T) (held []string) {
 			all, err := p.List(context.Background(), atoll.Filter{})
 			if err != nil {
@@ -33,7 +33,7 @@ func TestCompute(t *testing.T) {
 	})
 }
 
-// gatewayOf is where sandboxes like that reach the engine's machine.
+// gatewayOf returns the address of the engine's machine, as sandboxes with that spec see it.
 func gatewayOf(t *testing.T, p atoll.Provider, spec atoll.Spec) string {
 	t.Helper()
 	sb, err := p.Create(t.Context(), &spec)
@@ -41,11 +41,11 @@ func gatewayOf(t *testing.T, p atoll.Provider, spec atoll.Spec) string {
 		t.Fatal(err)
 	}
 	defer sb.Remove(context.WithoutCancel(t.Context()), atoll.RemoveVolumes())
-	return run(t, sb, `ip route | sed -n 's/^default via \([^ ]*\).*/\1/p'`)
+	return runShell(t, sb, `ip route | sed -n 's/^default via \([^ ]*\).*/\1/p'`)
 }
 
-// greeter is an address of the engine's machine at which somebody answers.
-func greeter(t *testing.T, address string) string {
+// startGreeter starts a TCP server on the engine's machine, and returns its address.
+func startGreeter(t *testing.T, address string) string {
 	t.Helper()
 	var l net.Listener
 	err := engine.Inside(func() (err error) {

@@ -39,8 +39,8 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := volume.Mountable(spec); err != nil {
 		return nil, err
 	}
-	for _, what := range []string{spec.ID, nameLockKey(spec)} {
-		lock, err := p.acquireLock(ctx, "create", what)
+	for _, key := range []string{spec.ID, nameLockKey(spec)} {
+		lock, err := p.acquireLock(ctx, "create", key)
 		if err != nil {
 			return nil, err
 		}
@@ -98,14 +98,14 @@ type creation struct {
 
 func (c *creation) runSteps(ctx context.Context) error {
 	return steps.Take(ctx, c.p.opts.step,
-		steps.Step{Name: "vacancy", Do: c.clearAbandoned},
+		steps.Step{Name: "id", Do: c.clearAbandoned},
 		steps.Step{Name: "name", Do: c.checkName},
 		steps.Step{Name: "network", Do: c.prepareNetwork},
 		steps.Step{Name: "image", Do: c.fetchImage},
 		steps.Step{Name: "data volume", Do: c.createDataVolume},
 		steps.Step{Name: "volumes", Do: c.createVolumes},
 		steps.Step{Name: "container", Do: c.createContainer},
-		steps.Step{Name: "furniture", Do: c.prepareContainer},
+		steps.Step{Name: "preparation", Do: c.prepareContainer},
 		steps.Step{Name: "start", Do: c.startSandbox},
 	)
 }

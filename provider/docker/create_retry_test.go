@@ -13,14 +13,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A container that is not ours has its name for good; one that is about to be is waited for
-// as long as somebody wants to know.
-func TestNameTaken(t *testing.T) {
+// If a container has the name of a new sandbox, creation fails at once if another server owns
+// the container. If nobody can see the container yet, creation retries until the caller gives
+// up.
+func TestCreateRetry(t *testing.T) {
 	const foreign = `{"Id": "1", "Config": {"Labels": {"atoll.session": "another"}}, "State": {"Status": "running"}}`
 	for name, tt := range map[string]struct {
-		there string // what has the name, "" if it cannot be seen yet
-		stop  int    // after so many tries nobody waits any more
-		want  int    // tries
+		there string // the container with the name, as JSON; "" if it is not visible
+		stop  int    // the caller gives up after so many requests
+		want  int    // number of requests
 	}{
 		"foreign": {foreign, 1000, 1},
 		"late":    {"", 3, 3},
@@ -29,7 +30,7 @@ func TestNameTaken(t *testing.T) {
 			caller, stop := context.WithCancel(t.Context())
 			defer stop()
 			var tries atomic.Int32
-			p := against(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			p := openFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Api-Version", "1.45")
 				w.Header().Set("Content-Type", "application/json")
 				switch {

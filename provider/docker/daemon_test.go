@@ -15,7 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// A daemon is an engine of the tests' own.
+// A daemon is an engine that belongs to the tests.
 type daemon struct{ *testengine.Engine }
 
 func newDaemon() (*daemon, error) {
@@ -23,10 +23,10 @@ func newDaemon() (*daemon, error) {
 	return &daemon{e}, err
 }
 
-// loadBusybox gives it the image busybox.
+// loadBusybox loads the image busybox.
 func (d *daemon) loadBusybox(t testing.TB) error { return d.Load(busybox, testimage.WithSockets(t)) }
 
-// makeNetworks gives it the networks that the tests use.
+// makeNetworks creates the networks that the tests use.
 func (d *daemon) makeNetworks() error {
 	c, err := client.New(client.WithHost(d.Host))
 	if err != nil {
@@ -60,23 +60,23 @@ func (d *daemon) dropImages() {
 	}
 }
 
-// held is what the engine holds of anybody's sandboxes.
-func held(t *testing.T) []string {
+// heldObjects returns the engine's containers, volumes and networks of all sandboxes.
+func heldObjects(t *testing.T) []string {
 	t.Helper()
 	needEngine(t)
 	return engine.Held(t)
 }
 
-// inside calls fn in the engine's network namespace.
-func inside(fn func() error) error { return engine.Inside(fn) }
+// runInEngine calls fn in the engine's network namespace.
+func runInEngine(fn func() error) error { return engine.Inside(fn) }
 
-// dialInside connects to an address of the engine's machine.
-func dialInside(ctx context.Context, address string) (net.Conn, error) {
+// dialInEngine connects to an address on the engine's machine.
+func dialInEngine(ctx context.Context, address string) (net.Conn, error) {
 	return engine.Dial(ctx, address)
 }
 
-// serve starts a registry that the engine can reach.
-func serve(t testing.TB) *testimage.Registry {
+// serveRegistry starts a registry that the engine can reach.
+func serveRegistry(t testing.TB) *testimage.Registry {
 	t.Helper()
 	needEngine(t)
 	return engine.Registry(t, "127.0.0.1:0")

@@ -262,8 +262,8 @@ func (p *Provider) wrapError(ctx context.Context, op, id string, err error) erro
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var known *atoll.Error
-	if errors.As(err, &known) {
+	var own *atoll.Error
+	if errors.As(err, &own) {
 		return err
 	}
 	return atoll.E(op, id, kindOf(err), err)

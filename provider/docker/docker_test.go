@@ -23,7 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// busybox is the image that the test engine has.
+// busybox is the default image of the tests.
 const busybox = "atoll-local/busybox:1"
 
 // engine is the Docker Engine of most tests.
@@ -33,21 +33,21 @@ var engine struct {
 	err  error
 }
 
-// makerEnv makes this program one that makes a sandbox, "true" one without a guest,
-// and waits to be killed; its arguments are Options.
-const makerEnv = "ATOLL_DOCKER_TEST_MAKER"
+// runMakerEnv makes this program create a sandbox and wait to be killed; "true" means without a
+// guest. Its arguments are Options.
+const runMakerEnv = "ATOLL_DOCKER_TEST_MAKER"
 
-// init keeps the main thread for TestMain: a goroutine that ends on it in
-// another namespace would leave it there, and it is what /proc shows of this process.
+// init reserves the main thread for TestMain: /proc shows the namespaces of that thread for this
+// process, and a goroutine could end on it in another namespace.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
-	if os.Getenv(makerEnv) != "" {
-		fmt.Fprintln(os.Stderr, maker(os.Args[1:]))
+	if os.Getenv(runMakerEnv) != "" {
+		fmt.Fprintln(os.Stderr, runMaker(os.Args[1:]))
 		os.Exit(1)
 	}
-	if host := os.Getenv(proberEnv); host != "" {
-		if err := prober(host); err != nil {
+	if host := os.Getenv(runProberEnv); host != "" {
+		if err := runProber(host); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -61,8 +61,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needEngine starts the engine for the first test that needs it, and returns
-// its address.
+// needEngine starts the engine for the first test that needs it, and returns its address.
 func needEngine(t testing.TB) string {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.Program("dockerd", "docker.io"), testenv.StaticBusybox)
@@ -93,7 +92,7 @@ func startEngine() (err error) {
 		"--tlsverify", "--tlscacert", at("ca.pem"), "--tlscert", at("server-cert.pem"), "--tlskey", at("server-key.pem"), "--add-runtime", otherRuntime+"=runc")
 }
 
-// The networks that the test engine has besides its own, and another runtime.
+// The test engine's additional networks and runtime.
 const (
 	openNetwork     = "of-the-suite"
 	internalNetwork = "inside.only"
@@ -107,23 +106,23 @@ func stopEngine() error {
 	return engine.End()
 }
 
-// options are those that providers were opened with: docker.Options by *docker.Provider.
-var options sync.Map
+// openedOptions has the docker.Options of each *docker.Provider.
+var openedOptions sync.Map
 
 func optionsOf(p *docker.Provider) docker.Options {
-	opts, _ := options.Load(p)
+	opts, _ := openedOptions.Load(p)
 	return opts.(docker.Options)
 }
 
-// open returns a provider of the test engine with names of its own.
+// open returns a provider of the test engine with a prefix of its own.
 func open(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
 	t.Helper()
 	needEngine(t)
-	return engine.open(t, change...)
+	return engine.openProvider(t, change...)
 }
 
-// open returns a provider of its sandboxes with names of its own.
-func (d *daemon) open(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
+// openProvider returns a provider of this engine with a prefix of its own.
+func (d *daemon) openProvider(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
 	t.Helper()
 	opts := docker.Options{Dir: t.TempDir(), Host: d.Host, Image: busybox, Prefix: "t" + atoll.NewID()[:8], Guest: testenv.Guest}
 	for _, f := range change {
@@ -133,27 +132,30 @@ func (d *daemon) open(t testing.TB, change ...func(*docker.Options)) *docker.Pro
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.Store(p, opts)
-	t.Cleanup(d.dropImages) // what one test has pulled another has not
+	openedOptions.Store(p, opts)
+	t.Cleanup(d.dropImages) // tests do not share pulled images
 	t.Cleanup(func() {
 		if t.Failed() {
-			d.revive(t, patience)
+			d.restartSilent(t, answerTimeout)
 		}
 	})
 	return p
 }
 
-// elsewhere has sandboxes made by another process.
-func elsewhere(change ...func(*docker.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
-	return engine.elsewhere(change...)
+// newElsewhere returns a function that prepares another process to create sandboxes in the test
+// engine.
+func newElsewhere(change ...func(*docker.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
+	return engine.makeElsewhere(change...)
 }
 
-// elsewhere has its sandboxes made by another process.
-func (d *daemon) elsewhere(change ...func(*docker.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
-	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) { return newMaker(t, d.open(t, change...)) }
+// makeElsewhere does the same for this engine.
+func (d *daemon) makeElsewhere(change ...func(*docker.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
+	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+		return newMaker(t, d.openProvider(t, change...))
+	}
 }
 
-// newMaker returns a process that makes sandboxes like those of p, which it closes.
+// newMaker closes p, and returns a process that creates sandboxes with its options.
 func newMaker(t *testing.T, p *docker.Provider) (cmd *exec.Cmd, reopen func() atoll.Provider) {
 	opts := optionsOf(p)
 	if err := p.Close(); err != nil {
@@ -172,22 +174,22 @@ func newMaker(t *testing.T, p *docker.Provider) (cmd *exec.Cmd, reopen func() at
 		t.Fatal(err)
 	}
 	cmd = exec.Command(exe, opts.Dir, opts.Host, opts.Prefix, file)
-	cmd.Env = append(os.Environ(), makerEnv+"="+strconv.FormatBool(opts.Plain))
+	cmd.Env = append(os.Environ(), runMakerEnv+"="+strconv.FormatBool(opts.Plain))
 	return cmd, func() atoll.Provider {
 		p, err := docker.New(opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		options.Store(p, opts)
+		openedOptions.Store(p, opts)
 		return p
 	}
 }
 
-// maker is that process.
-func maker(args []string) error {
+// runMaker is the main function of that process.
+func runMaker(args []string) error {
 	p, err := docker.New(docker.Options{
 		Dir: args[0], Host: args[1], Prefix: args[2], Image: busybox, Guest: func() ([]byte, error) { return os.ReadFile(args[3]) },
-		Plain: os.Getenv(makerEnv) == "true",
+		Plain: os.Getenv(runMakerEnv) == "true",
 	})
 	if err != nil {
 		return err
@@ -196,13 +198,13 @@ func maker(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// crash lets a sandbox's first process die of a signal: killed, it would count as
-// stopped.
-func crash(signal string) func(*testing.T, atoll.Provider, atoll.Sandbox) {
-	return engine.crash(signal)
+// crashWith returns a function that sends a signal to a sandbox's first process. It must not be
+// SIGKILL: after that, the sandbox counts as stopped.
+func crashWith(signal string) func(*testing.T, atoll.Provider, atoll.Sandbox) {
+	return engine.crashSandbox(signal)
 }
 
-func (d *daemon) crash(signal string) func(*testing.T, atoll.Provider, atoll.Sandbox) {
+func (d *daemon) crashSandbox(signal string) func(*testing.T, atoll.Provider, atoll.Sandbox) {
 	return func(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 		t.Helper()
 		c, err := client.New(client.WithHost(d.Host))
@@ -217,53 +219,54 @@ func (d *daemon) crash(signal string) func(*testing.T, atoll.Provider, atoll.San
 	}
 }
 
-// tiny is an image with one file and no program.
-func tiny(t testing.TB) v1.Image {
+// tinyImage returns an image with one file and no program.
+func tinyImage(t testing.TB) v1.Image {
 	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 }
 
-// debian is an image for the suite, served for one subtest.
-func debian(t *testing.T) string {
+// pushDebian serves the suite's Debian image for one subtest.
+func pushDebian(t *testing.T) string {
 	t.Helper()
-	return serve(t).Push("debian:1", testimage.Debian(t))
+	return serveRegistry(t).Push("debian:1", testimage.Debian(t))
 }
 
-// pullable is an image for the suite that has a file with that text.
-func pullable(t *testing.T, img v1.Image) []providertest.Option {
+// pullableOptions serves an image for the suite. The image must have /file with the content
+// "text".
+func pullableOptions(t *testing.T, img v1.Image) []providertest.Option {
 	t.Helper()
-	return pullableFrom(t, serve(t), img)
+	return pullableAt(t, serveRegistry(t), img)
 }
 
-func pullableFrom(t *testing.T, reg *testimage.Registry, img v1.Image) []providertest.Option {
+func pullableAt(t *testing.T, reg *testimage.Registry, img v1.Image) []providertest.Option {
 	ref := reg.Push("tiny:1", img)
 	unplug := func(t *testing.T) {
 		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 		t.Cleanup(func() { reg.Fault(nil) })
 	}
-	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug), providertest.Debian(debian)}
+	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug), providertest.Debian(pushDebian)}
 }
 
 func TestConformance(t *testing.T) {
 	needEngine(t)
-	opts := append(pullable(t, tiny(t)), providertest.Count(100))
-	if testing.Short() { // as with the race detector, which finds nothing in what an engine's walls do
+	opts := append(pullableOptions(t, tinyImage(t)), providertest.Count(100))
+	if testing.Short() { // the race detector runs with -short, and finds nothing in the engine's code
 		opts = append(opts, providertest.Count(40), providertest.Rest("-short: these are those that do much at once"),
 			providertest.Only("birth", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "memory", "crash", "watch", "death", "dial", "ledger", "faults"))
 	}
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(opts, together,
-		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere()), providertest.Crash(crash("SIGQUIT")),
-		providertest.Network(openNetwork, dialInside), sharedWatches,
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(opts, sharedGroups,
+		providertest.Slow(3), providertest.Leaks(heldObjects), providertest.Elsewhere(newElsewhere()), providertest.Crash(crashWith("SIGQUIT")),
+		providertest.Network(openNetwork, dialInEngine), watchesException,
 		providertest.Reopen(reopen))...)
 }
 
-// together is what needs no containers of its own.
-var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause")
+// sharedGroups are the groups of promises that can share a sandbox.
+var sharedGroups = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause")
 
-// sharedWatches is what of the host no container can be kept from using up.
-var sharedWatches = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
+// watchesException excepts a promise that no container can keep.
+var watchesException = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
 	"the kernel counts watches by user, and users of containers are those of the host unless the engine has userns-remap: decision 26")
 
-// reopen returns another provider like p.
+// reopen returns another provider with the options of p.
 func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
 	again, err := docker.New(optionsOf(p.(*docker.Provider)))
 	if err != nil {

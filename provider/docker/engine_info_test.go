@@ -6,9 +6,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What an engine cannot enforce is refused if it was asked for, and left out if it
-// is a default.
-func TestEnforce(t *testing.T) {
+// A limit that the engine cannot enforce is an error if the spec has it, and left out if it is a
+// default.
+func TestEnforceableLimits(t *testing.T) {
 	all := engineInfo{memory: true, cpu: true, pids: true}
 	for _, tt := range []struct {
 		name string

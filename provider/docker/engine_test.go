@@ -9,25 +9,25 @@ import (
 	"testing"
 )
 
-// engineEnv is what of the environment says which engine to use.
+// engineEnv are the environment variables that select an engine.
 var engineEnv = []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION"}
 
-// Which engine is meant, or why that cannot be told.
-func TestWhichEngine(t *testing.T) {
+// Options and environment select the expected engine, or the error names the mistake.
+func TestNewClient(t *testing.T) {
 	const standard = "unix:///var/run/docker.sock"
 	for _, tt := range []struct {
 		name  string
 		host  string
 		env   map[string]string
-		files map[string]string // of DOCKER_CONFIG; "context NAME" is that of one
-		want  string            // the address
+		files map[string]string // in DOCKER_CONFIG; "context NAME" stands for the file of a context
+		want  string            // the expected address
 		err   string
 	}{
-		{name: "nothing said", want: standard},
+		{name: "no setting", want: standard},
 		{name: "an option", host: "tcp://192.0.2.1:2375", want: "tcp://192.0.2.1:2375"},
-		{name: "an option goes before the environment", host: "unix:///a", env: map[string]string{"DOCKER_HOST": "unix:///b"}, want: "unix:///a"},
+		{name: "an option has priority over the environment", host: "unix:///a", env: map[string]string{"DOCKER_HOST": "unix:///b"}, want: "unix:///a"},
 		{name: "the environment", env: map[string]string{"DOCKER_HOST": "unix:///b"}, want: "unix:///b"},
-		{name: "the environment goes before a context", env: map[string]string{"DOCKER_HOST": "unix:///b", "DOCKER_CONTEXT": "none"}, want: "unix:///b"},
+		{name: "the environment has priority over a context", env: map[string]string{"DOCKER_HOST": "unix:///b", "DOCKER_CONTEXT": "none"}, want: "unix:///b"},
 		{name: "a socket needs no certificates", host: "unix:///a", env: map[string]string{"DOCKER_CERT_PATH": "/none", "DOCKER_TLS_VERIFY": "1"}, want: "unix:///a"},
 		{name: "no scheme", host: "192.0.2.1:2375", err: `address "192.0.2.1:2375": write it like unix:///var/run/docker.sock`},
 		{name: "ssh", env: map[string]string{"DOCKER_HOST": "ssh://me@host"}, err: "DOCKER_HOST: address \"ssh://me@host\": ssh is not supported: forward"},
@@ -44,7 +44,7 @@ func TestWhichEngine(t *testing.T) {
 		},
 		{name: "the default context", files: map[string]string{"config.json": `{"currentContext":"default"}`}, want: standard},
 		{name: "a configuration without context", files: map[string]string{"config.json": `{}`}, want: standard},
-		{name: "a context that is not there", env: map[string]string{"DOCKER_CONTEXT": "gone"}, err: `docker context "gone": not found: see docker context ls`},
+		{name: "a missing context", env: map[string]string{"DOCKER_CONTEXT": "gone"}, err: `docker context "gone": not found: see docker context ls`},
 		{name: "a damaged configuration", files: map[string]string{"config.json": `{"curr`}, err: "config.json: unexpected end of JSON input"},
 		{name: "a damaged context", env: map[string]string{"DOCKER_CONTEXT": "bad"}, files: map[string]string{"context bad": `[`}, err: `docker context "bad": unexpected end`},
 		{name: "a context of something else", env: map[string]string{"DOCKER_CONTEXT": "k8s"}, files: map[string]string{"context k8s": `{"Endpoints":{"kubernetes":{}}}`}, err: "it has no docker endpoint"},
@@ -53,7 +53,7 @@ func TestWhichEngine(t *testing.T) {
 			files: map[string]string{"context s": `{"Endpoints":{"docker":{"Host":"ssh://me@host"}}}`}, err: `docker context "s": address "ssh://me@host": ssh is not supported`,
 		},
 		{
-			name: "a context that trusts anybody", env: map[string]string{"DOCKER_CONTEXT": "t"},
+			name: "a context without verification", env: map[string]string{"DOCKER_CONTEXT": "t"},
 			files: map[string]string{"context t": `{"Endpoints":{"docker":{"Host":"tcp://h:1","SkipTLSVerify":true}}}`}, err: "not supported: give the context the engine's ca.pem",
 		},
 	} {
@@ -70,7 +70,7 @@ func TestWhichEngine(t *testing.T) {
 				if context, ok := strings.CutPrefix(name, "context "); ok {
 					name = filepath.Join("contexts", "meta", contextKey(context), "meta.json")
 				}
-				write(t, filepath.Join(config, name), text)
+				writeFile(t, filepath.Join(config, name), text)
 			}
 			engine, err := newClient(Options{Host: tt.host})
 			if err != nil || tt.err != "" {
@@ -87,13 +87,13 @@ func TestWhichEngine(t *testing.T) {
 	}
 }
 
-// contextKey is how docker names the directory of a context.
+// contextKey returns the directory name of a docker context.
 func contextKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])
 }
 
-func write(t *testing.T, name, text string) {
+func writeFile(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// hostile is the program with which the suite tries walls.
-func hostile(t *testing.T) []byte {
+// buildHostile returns the program that tries to escape from sandboxes.
+func buildHostile(t *testing.T) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "hostile")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, "../../internal/testing/hostile")
@@ -33,17 +33,17 @@ func hostile(t *testing.T) []byte {
 	return program
 }
 
-// No program inside is taken for a host by the guest, whatever it does, nor gets what
-// the guest has; and what it does to the guest keeps nobody else from it.
-func TestGuestKeepsItsRights(t *testing.T) {
+// The guest does not accept any program inside as its host, and no program gets its
+// capabilities. An attack on the guest does not lock out the real host.
+func TestGuestRejectsPrograms(t *testing.T) {
 	p := open(t)
 	defer p.Close()
-	program := hostile(t)
+	program := buildHostile(t)
 	secretFile := filepath.Join(t.TempDir(), "marker")
 	if err := os.WriteFile(secretFile, []byte("marked"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const ping = "000200010000000000000001" // of yamux, which answers with as much
+	const ping = "000200010000000000000001" // a ping of yamux, which replies with as many bytes
 	var direct [1]byte
 	ours, theirs := net.Pipe()
 	go func() { _ = within.Greet(theirs) }()
@@ -61,7 +61,7 @@ func TestGuestKeepsItsRights(t *testing.T) {
 			if _, err := atoll.Files(sb).Write(t.Context(), "hostile", bytes.NewReader(program), atoll.WriteOptions{Mode: 0o755}); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // what the first has left does not help the second
+			for range 2 { // the second run may use what the first has left
 				out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{
 					"./hostile", secretFile, "marked", "guest", docker.GuestPath, within.Socket, hex.EncodeToString(direct[:]) + ping, "00",
 				}})
@@ -69,7 +69,7 @@ func TestGuestKeepsItsRights(t *testing.T) {
 					t.Errorf("the attack: %v\n%s", err, out)
 				}
 			}
-			again := reopen(t, p) // another host, which connects anew
+			again := reopen(t, p) // a new connection to the guest
 			defer again.Close()
 			same, err := again.Get(t.Context(), sb.ID())
 			if err != nil {
@@ -82,15 +82,15 @@ func TestGuestKeepsItsRights(t *testing.T) {
 	}
 }
 
-// A network reaches what it reaches, and never what belongs to the engine's machine
-// alone: its loopback, and sockets that have a name but are no files.
-func TestNetworksKeepOutOfTheMachine(t *testing.T) {
+// Sandboxes on a network cannot reach the loopback addresses and the abstract sockets of the
+// engine's machine.
+func TestNetworksIsolateHost(t *testing.T) {
 	p := open(t)
 	defer p.Close()
-	program := hostile(t)
+	program := buildHostile(t)
 	abstract := "@atoll-test-" + atoll.NewID()
 	var loopback string
-	err := inside(func() error {
+	err := runInEngine(func() error {
 		s, err := net.Listen("unix", abstract)
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func TestNetworksKeepOutOfTheMachine(t *testing.T) {
 		}
 		t.Cleanup(func() { l.Close() })
 		loopback = l.Addr().String()
-		c, err := net.Dial("unix", abstract) // they are there
+		c, err := net.Dial("unix", abstract) // the host can reach it
 		if err != nil {
 			return err
 		}

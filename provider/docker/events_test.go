@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// against returns a provider of what stands in for an engine.
-func against(t *testing.T, engine http.Handler) *Provider {
+// openFake returns a provider of a fake engine.
+func openFake(t *testing.T, engine http.Handler) *Provider {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
 	if err != nil {
@@ -36,9 +36,9 @@ func against(t *testing.T, engine http.Handler) *Provider {
 }
 
 // Close does not wait for an engine that does not answer.
-func TestCloseWithoutAnswer(t *testing.T) {
+func TestCloseWithSilentEngine(t *testing.T) {
 	asked := make(chan struct{}, 100)
-	p := against(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := openFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "/containers/") && !strings.HasSuffix(r.URL.Path, "/containers/json") {
 			asked <- struct{}{}
 		}
@@ -48,7 +48,7 @@ func TestCloseWithoutAnswer(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}))
-	p.opts.Slow = func(context.Context) int { return int(4 * testenv.Slowness()) } // a visit lasts longer than the test waits, unless Close ends it
+	p.opts.Slow = func(context.Context) int { return int(4 * testenv.Slowness()) } // a connection attempt takes longer than the test waits, unless Close ends it
 	id := atoll.NewID()
 	ctx, cancel := context.WithCancel(t.Context())
 	tried := make(chan error, 1)
@@ -73,17 +73,16 @@ func TestCloseWithoutAnswer(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 	case <-time.After(testenv.Scale(connectTimeout)):
-		t.Error("Close waits for what nobody waits for any more")
+		t.Error("Close waits for a call whose caller has gone")
 	}
 	if err := <-tried; atoll.KindOf(err) != atoll.ErrUnavailable {
-		t.Errorf("Exec while it is closed: %v", err)
+		t.Errorf("Exec during Close: %v", err)
 	}
 }
 
-// An engine that is killed within its answer is one that is not to be had, and may be
-// asked again.
-func TestEngineBreaksOff(t *testing.T) {
-	p := against(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// If the engine is killed while it answers, the error is ErrUnavailable: callers may try again.
+func TestEngineBreaksOffAnswer(t *testing.T) {
+	p := openFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/_ping") {
 			w.Header().Set("Api-Version", "1.45")
 			return
@@ -95,13 +94,13 @@ func TestEngineBreaksOff(t *testing.T) {
 	}))
 	defer p.Close()
 	if _, err := p.List(t.Context(), atoll.Filter{}); atoll.KindOf(err) != atoll.ErrUnavailable {
-		t.Errorf("List: %v, of kind %q", err, atoll.KindOf(err))
+		t.Errorf("List: %v, of kind %q, want ErrUnavailable", err, atoll.KindOf(err))
 	}
 }
 
-// An engine that tells of events and cannot list containers is not asked for one more
-// stream of events each time.
-func TestOneStreamOfEvents(t *testing.T) {
+// If the engine sends events but cannot list containers, the provider does not open more and
+// more event streams.
+func TestSingleEventStream(t *testing.T) {
 	var open, most atomic.Int64
 	again := make(chan struct{}, 100)
 	engine := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +119,7 @@ func TestOneStreamOfEvents(t *testing.T) {
 			w.Header().Set("Api-Version", "1.45")
 		}
 	})
-	p := against(t, engine)
+	p := openFake(t, engine)
 	defer p.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -134,6 +133,6 @@ func TestOneStreamOfEvents(t *testing.T) {
 		<-again
 	}
 	if most.Load() > 1 {
-		t.Errorf("there were %d streams of events at once", most.Load())
+		t.Errorf("there were %d event streams at once, want 1", most.Load())
 	}
 }

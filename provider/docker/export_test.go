@@ -7,12 +7,12 @@ import (
 
 // RemoveInstallers removes the containers of installations that were interrupted before that
 // time.
-func Installers(ctx context.Context, p *Provider, before time.Time) error {
+func RemoveInstallers(ctx context.Context, p *Provider, before time.Time) error {
 	return p.removeInstallers(ctx, before)
 }
 
 // InstallerLabels returns the labels of such containers.
-func InstallLabels(p *Provider) map[string]string { return p.names.installerLabels() }
+func InstallerLabels(p *Provider) map[string]string { return p.names.installerLabels() }
 
 // OnStep lets step run before each step of a creation.
 func OnStep(opts *Options, step func(name string) error) { opts.step = step }

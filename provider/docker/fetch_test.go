@@ -20,13 +20,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// An engine that is reached by a function, and pulls nothing itself, gets its images from
-// who has them: once, and by a digest too.
+// With Dial and Fetch, the provider gets each image once from Fetch, by tag or by digest.
 func TestFetch(t *testing.T) {
 	host := strings.TrimPrefix(needEngine(t), "unix://")
 	const repo = "fetched.example.com/busybox"
 	var asked []string
-	p := opened(t, func(o *docker.Options) {
+	p := openForTest(t, func(o *docker.Options) {
 		o.Host, o.Dial = "", func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", host)
@@ -50,8 +49,8 @@ func TestFetch(t *testing.T) {
 	}
 	digest := "sha256:" + strings.Repeat("a1", 32)
 	for _, ref := range []string{repo, repo + "@" + digest, repo + ":latest", repo + "@" + digest} {
-		if out := run(t, create(t, p, atoll.Spec{Image: ref}), "echo fetched"); out != "fetched" {
-			t.Errorf("a sandbox of %s says %q", ref, out)
+		if out := runShell(t, createSandbox(t, p, atoll.Spec{Image: ref}), "echo fetched"); out != "fetched" {
+			t.Errorf("a sandbox of %s printed %q", ref, out)
 		}
 	}
 	if want := []string{repo + ":latest", repo + "@" + digest}; strings.Join(asked, " ") != strings.Join(want, " ") {
@@ -64,7 +63,7 @@ func TestFetch(t *testing.T) {
 		t.Errorf("Images: %+v, %v; want both names", list, err)
 	}
 	_, err := p.Create(t.Context(), &atoll.Spec{Image: "elsewhere.example.com/x"})
-	wantKind(t, "Create of what nobody has", err, atoll.ErrNotExist, "nobody has it")
+	wantKind(t, "Create of a missing image", err, atoll.ErrNotExist, "nobody has it")
 
 	archive, err := p.Save(t.Context(), repo)
 	if err != nil {
@@ -75,27 +74,27 @@ func TestFetch(t *testing.T) {
 		t.Errorf("Save: %d bytes, without the name (%v)", len(data), err)
 	}
 	_, err = p.Save(t.Context(), "elsewhere.example.com/x")
-	wantKind(t, "Save of what is not there", err, atoll.ErrNotExist)
+	wantKind(t, "Save of a missing image", err, atoll.ErrNotExist)
 }
 
-// Where sandboxes may be online they are on one network of the engine's, which is told to
-// let none reach another. That it does not takes an engine that may change the host's
-// filters: see provider/vmdocker.
+// With Online, sandboxes with network mode on share a network whose option forbids traffic
+// between them. The tests of provider/vmdocker check the isolation itself, which takes an engine
+// that may change the host's filters.
 func TestOnline(t *testing.T) {
-	offline := opened(t)
+	offline := openForTest(t)
 	_, err := offline.Create(t.Context(), &atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
-	wantKind(t, "Create of one online", err, atoll.ErrUnsupported)
+	wantKind(t, "Create online", err, atoll.ErrUnsupported)
 
-	p := opened(t, func(o *docker.Options) { o.Online = true })
+	p := openForTest(t, func(o *docker.Options) { o.Online = true })
 	t.Cleanup(func() { dropNetwork(t, optionsOf(p).Prefix+"-online") })
 	if !p.Info().Caps.NetworkOn {
-		t.Error("it does not say that sandboxes can be online")
+		t.Error("the cap NetworkOn is not set")
 	}
 	on := atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}
-	a, none := create(t, p, on), create(t, p, atoll.Spec{})
-	address := strings.TrimSpace(run(t, a, "hostname -i"))
+	a, none := createSandbox(t, p, on), createSandbox(t, p, atoll.Spec{})
+	address := strings.TrimSpace(runShell(t, a, "hostname -i"))
 	if net.ParseIP(address) == nil {
-		t.Fatalf("a sandbox that is online has the address %q", address)
+		t.Fatalf("an online sandbox has the address %q", address)
 	}
 	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
@@ -106,16 +105,16 @@ func TestOnline(t *testing.T) {
 	if n := found.Network; err != nil || n.Driver != "bridge" || n.Options["com.docker.network.bridge.enable_icc"] != "false" {
 		t.Errorf("the network is %+v (%v)", n, err)
 	}
-	if out := run(t, none, "ip -o link | grep -vc ' lo:' || true"); out != "0" {
+	if out := runShell(t, none, "ip -o link | grep -vc ' lo:' || true"); out != "0" {
 		t.Errorf("a sandbox without a network has %s devices", out)
 	}
-	gateway := strings.TrimSpace(run(t, a, "ip route | sed -n 's/default via \\([0-9.]*\\).*/\\1/p'"))
+	gateway := strings.TrimSpace(runShell(t, a, "ip route | sed -n 's/default via \\([0-9.]*\\).*/\\1/p'"))
 	if net.ParseIP(gateway) == nil {
-		t.Errorf("a sandbox that is online has the gateway %q", gateway)
+		t.Errorf("an online sandbox has the gateway %q", gateway)
 	}
 }
 
-// dropNetwork removes a network of the test engine's when nothing is on it.
+// dropNetwork removes a network of the test engine.
 func dropNetwork(t *testing.T, network string) {
 	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
@@ -127,27 +126,27 @@ func dropNetwork(t *testing.T, network string) {
 	}
 }
 
-// What who has images cannot fetch the engine does, also by a digest.
+// If Fetch returns ErrUnsupported, the engine pulls the image, by tag or by digest.
 func TestFetchUnsupported(t *testing.T) {
-	reg := serve(t)
+	reg := serveRegistry(t)
 	ref := reg.Push("itself:1", testimage.WithSockets(t))
 	digest, err := testimage.WithSockets(t).Digest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := opened(t, func(o *docker.Options) {
+	p := openForTest(t, func(o *docker.Options) {
 		o.Fetch = func(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
 			return nil, atoll.Errorf("image", ref, atoll.ErrUnsupported, "not on this system")
 		}
 	})
 	for _, ref := range []string{ref, strings.TrimSuffix(ref, ":1") + "@" + digest.String()} {
-		if out := run(t, create(t, p, atoll.Spec{Image: ref}), "echo fetched"); out != "fetched" {
-			t.Errorf("a sandbox of %s says %q", ref, out)
+		if out := runShell(t, createSandbox(t, p, atoll.Spec{Image: ref}), "echo fetched"); out != "fetched" {
+			t.Errorf("a sandbox of %s printed %q", ref, out)
 		}
 		if got, err := p.ResolveImage(t.Context(), ref); err != nil || got != digest.String() {
 			t.Errorf("ResolveImage of %s: %q, %v, want %s", ref, got, err, digest)
 		}
 	}
 	_, err = p.Create(t.Context(), &atoll.Spec{Image: "atoll-local/nowhere:1"})
-	wantKind(t, "Create of what no registry has", err, atoll.ErrUnsupported, "not on this system")
+	wantKind(t, "Create of a local image", err, atoll.ErrUnsupported, "not on this system")
 }

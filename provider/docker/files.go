@@ -61,10 +61,10 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 		return p.reachGuest(ctx, op, id) // it was started meanwhile
 	}
 	within := !slices.ContainsFunc(names, func(name string) bool { return !isOnVolume(&r.Spec, name) })
-	switch why := requireRunning(op, &r.Status); {
+	switch runErr := requireRunning(op, &r.Status); {
 	case within:
-	case errors.Is(why, errPaused):
-		return nil, why
+	case errors.Is(runErr, errPaused):
+		return nil, runErr
 	default:
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 	}

@@ -287,8 +287,8 @@ func (p *Provider) unlessPaused(ctx context.Context, op, id string, fn func(cont
 	err := fn(inner)
 	close(done)
 	<-watched
-	if why := context.Cause(inner); err != nil && why != nil && ctx.Err() == nil {
-		return why
+	if cause := context.Cause(inner); err != nil && cause != nil && ctx.Err() == nil {
+		return cause
 	}
 	if err != nil || op != "read" { // a file that is being read needs inner until it is closed, or ctx ends
 		cancel(nil)
@@ -312,7 +312,7 @@ type execConn struct {
 	stderr bytes.Buffer
 }
 
-// maxStderr is how many bytes of stderr an execConn retains.
+// maxStderr is the maximum number of bytes of stderr that an execConn retains.
 const maxStderr = 4 << 10
 
 // Read implements io.Reader. Each frame in the engine's stream has a header with the number of

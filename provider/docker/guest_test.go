@@ -24,8 +24,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// The guest is small: as a program, and as a process that waits.
-func TestGuestIsSmall(t *testing.T) {
+// The guest's program is small, and so is the memory of an idle guest.
+func TestGuestSize(t *testing.T) {
 	const mostBytes, mostMemory = 12 << 20, 15 << 10 // KiB
 	p := open(t)
 	defer p.Close()
@@ -38,9 +38,9 @@ func TestGuestIsSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if program, err := testenv.Guest(); err != nil || len(program) > mostBytes {
-		t.Errorf("the program has %d bytes, %v, want %d at most", len(program), err, mostBytes)
+		t.Errorf("the guest's program has %d bytes, %v, want %d at most", len(program), err, mostBytes)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.Pid, inspect(t, p, sb).Container.State.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.Pid, inspectSandbox(t, p, sb).Container.State.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,11 +51,11 @@ func TestGuestIsSmall(t *testing.T) {
 		}
 	}
 	if memory == 0 || memory > mostMemory {
-		t.Errorf("it has %d KiB in memory, want %d at most", memory, mostMemory)
+		t.Errorf("the guest has %d KiB in memory, want %d at most", memory, mostMemory)
 	}
 }
 
-func inspect(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.ContainerInspectResult {
+func inspectSandbox(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.ContainerInspectResult {
 	t.Helper()
 	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
@@ -69,7 +69,7 @@ func inspect(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.Containe
 	return got
 }
 
-// Whatever is inspected, sandboxes are hardened unless they ask for less.
+// The container of a default sandbox has no privileges.
 func TestHardened(t *testing.T) {
 	p := open(t)
 	defer p.Close()
@@ -78,7 +78,7 @@ func TestHardened(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sb.Remove(context.Background(), atoll.RemoveVolumes())
-	c := inspect(t, p, sb).Container
+	c := inspectSandbox(t, p, sb).Container
 	h := c.HostConfig
 	if h.Privileged || h.NetworkMode != "none" || h.PidMode != "" || h.IpcMode == "host" || len(h.Binds) > 0 || len(h.Devices) > 0 {
 		t.Errorf("privileged %v, network %q, pid %q, ipc %q, binds %q, devices %v", h.Privileged, h.NetworkMode, h.PidMode, h.IpcMode, h.Binds, h.Devices)
@@ -89,7 +89,7 @@ func TestHardened(t *testing.T) {
 	if h.Memory != int64(atoll.DefaultMemory) || h.PidsLimit == nil || *h.PidsLimit <= 0 {
 		t.Errorf("memory %d, processes %v", h.Memory, h.PidsLimit)
 	}
-	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} { // root inside
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} { // even for root inside
 		out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", "grep ^" + set + ": /proc/self/status; cat /proc/self/status | grep NoNewPrivs"}})
 		if err != nil || !strings.Contains(string(out), "0000000000000000") || !strings.Contains(string(out), "NoNewPrivs:\t1") {
 			t.Errorf("%s: %q, %v", set, out, err)
@@ -97,9 +97,9 @@ func TestHardened(t *testing.T) {
 	}
 }
 
-// A guest is reached directly on this machine, and through the engine elsewhere:
-// what one way has begun, the other finds.
-func TestBothWays(t *testing.T) {
+// A provider reaches the guest directly on this machine and another through the engine. Both see
+// the same processes.
+func TestDirectAndEngineConnections(t *testing.T) {
 	near := open(t)
 	defer near.Close()
 	opts := optionsOf(near)
@@ -141,10 +141,9 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// What the sandbox runs has no way to speak to the guest as its host: whom the
-// engine executes gets an answer, others do not.
-func TestStrangersAreRefused(t *testing.T) {
-	const ping = `\0\2\0\1\0\0\0\0\0\0\0\1` // of yamux, which answers with as much
+// The guest answers programs that the engine executes, and no programs of the sandbox.
+func TestGuestAnswersEngineOnly(t *testing.T) {
+	const ping = `\0\2\0\1\0\0\0\0\0\0\0\1` // a ping of yamux, which replies with as many bytes
 	const acknowledged = "\x00\x02\x00\x02"
 	p := open(t)
 	defer p.Close()
@@ -158,7 +157,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	made, err := c.ExecCreate(t.Context(), inspect(t, p, sb).Container.ID, client.ExecCreateOptions{
+	made, err := c.ExecCreate(t.Context(), inspectSandbox(t, p, sb).Container.ID, client.ExecCreateOptions{
 		Cmd: []string{docker.GuestPath, "connect"}, User: "0:0", AttachStdin: true, AttachStdout: true,
 	})
 	if err != nil {
@@ -172,9 +171,9 @@ func TestStrangersAreRefused(t *testing.T) {
 	if _, err := stream.Conn.Write([]byte("\x00\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01")); err != nil {
 		t.Fatal(err)
 	}
-	answer := make([]byte, 8+12) // with the engine's header
+	answer := make([]byte, 8+12) // with the engine's frame header
 	if _, err := io.ReadFull(stream.Reader, answer); err != nil || string(answer[8:12]) != acknowledged {
-		t.Fatalf("whom the engine executes gets the answer %q, %v", answer, err)
+		t.Fatalf("a program that the engine executes gets the answer %q, %v", answer, err)
 	}
 	for _, user := range []string{"", "1000"} {
 		for _, command := range []string{
@@ -182,21 +181,21 @@ func TestStrangersAreRefused(t *testing.T) {
 			"printf '%b' '" + ping + "' >/tmp/ping-$$; (" + docker.GuestPath + " connect </tmp/ping-$$ &) ; sleep 1", // its parent has gone
 		} {
 			out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", command}, User: user})
-			if strings.Contains(string(out), acknowledged) { // it may say why it could not
+			if strings.Contains(string(out), acknowledged) { // an error message is fine
 				t.Errorf("as %q, %s: the guest answers %q, %v", user, command, out, err)
 			}
 		}
 	}
 }
 
-// Programs that have taken all processes that there may be do not end the guest, whose
-// runtime would end it for want of a thread.
-func TestGuestOutlivesForkBomb(t *testing.T) {
-	p := opened(t)
-	sb := create(t, p, atoll.Spec{Resources: atoll.Resources{Processes: 100}})
-	const bomb = "while :; do sh -c 'sleep 1000' & done 2>/dev/null" // which ends when there can be no more
+// The guest survives programs that use up the process limit. Its runtime would exit if it could
+// not create a thread.
+func TestGuestSurvivesForkBomb(t *testing.T) {
+	p := openForTest(t)
+	sb := createSandbox(t, p, atoll.Spec{Resources: atoll.Resources{Processes: 100}})
+	const bomb = "while :; do sh -c 'sleep 1000' & done 2>/dev/null" // it ends when the shell cannot fork
 	if err := atoll.Run(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", bomb}}); err == nil {
-		t.Error("the bomb had all that it wanted")
+		t.Error("the fork bomb ended without an error")
 	}
 	var all sync.WaitGroup
 	for range 60 {
@@ -205,7 +204,7 @@ func TestGuestOutlivesForkBomb(t *testing.T) {
 			if err != nil && atoll.KindOf(err) != atoll.ErrExhausted {
 				t.Errorf("Exec: %v", err)
 			}
-			_ = atoll.WriteFile(t.Context(), sb, "f", make([]byte, 64<<10), 0) // whose process may be among those that end
+			_ = atoll.WriteFile(t.Context(), sb, "f", make([]byte, 64<<10), 0) // its process may fail to start
 		})
 	}
 	all.Wait()
@@ -215,8 +214,7 @@ func TestGuestOutlivesForkBomb(t *testing.T) {
 	}
 }
 
-// A heldContext counts who waits for its end. Its AfterFunc is what package context
-// looks for.
+// A heldContext counts the functions that wait for its end. Package context uses its AfterFunc.
 type heldContext struct {
 	context.Context
 	done chan struct{}
@@ -234,12 +232,12 @@ func (c *heldContext) AfterFunc(func()) (stop func() bool) {
 	}
 }
 
-// Commands leave nothing in a context that many of them are started with, nor
-// connections, goroutines or descriptors.
-func TestManyCommands(t *testing.T) {
-	p := opened(t)
-	sb := create(t, p, atoll.Spec{})
-	run(t, sb, "true")
+// Many commands with the same context leave behind no functions in it, and no connections,
+// goroutines or descriptors.
+func TestCommandsLeakNothing(t *testing.T) {
+	p := openForTest(t)
+	sb := createSandbox(t, p, atoll.Spec{})
+	runShell(t, sb, "true")
 	descriptors := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -258,25 +256,24 @@ func TestManyCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "what 200 commands held to be given back", func() error {
+	eventually(t, "resources of 200 commands", func() error {
 		if g, f, h := runtime.NumGoroutine(), descriptors(), ctx.held.Load(); g > goroutines+5 || f > fds+2 || h > 5 {
-			return fmt.Errorf("%d goroutines and %d descriptors, before %d and %d, and %d wait for the context", g, f, goroutines, fds, h)
+			return fmt.Errorf("%d goroutines and %d descriptors, before %d and %d, and %d functions wait for the context", g, f, goroutines, fds, h)
 		}
 		return nil
 	})
 }
 
-// A program that is killed while it gives the engine the guest leaves a container, which
-// goes when it is old enough to be nobody's.
-func TestInstallersGo(t *testing.T) {
-	p := opened(t)
-	sb := create(t, p, atoll.Spec{})
+// If a program is killed while it installs the guest, the sweep removes its container later.
+func TestRemoveInstallers(t *testing.T) {
+	p := openForTest(t)
+	sb := createSandbox(t, p, atoll.Spec{})
 	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	left, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox, Labels: docker.InstallLabels(p)}})
+	left, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox, Labels: docker.InstallerLabels(p)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,11 +284,11 @@ func TestInstallersGo(t *testing.T) {
 		}
 		return err == nil
 	}
-	if err := docker.Installers(t.Context(), p, time.Now().Add(-time.Minute)); err != nil || !there() {
-		t.Errorf("that of a moment ago is there: %v (%v), want it to be somebody's", there(), err)
+	if err := docker.RemoveInstallers(t.Context(), p, time.Now().Add(-time.Minute)); err != nil || !there() {
+		t.Errorf("a new installer exists: %v (%v), want true", there(), err)
 	}
-	if err := docker.Installers(t.Context(), p, time.Now().Add(time.Minute)); err != nil || there() {
-		t.Errorf("the one that is old is there: %v (%v)", there(), err)
+	if err := docker.RemoveInstallers(t.Context(), p, time.Now().Add(time.Minute)); err != nil || there() {
+		t.Errorf("an old installer exists: %v (%v), want false", there(), err)
 	}
 	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateRunning {
 		t.Errorf("the sandbox is %v, %v", st.State, err)

@@ -189,10 +189,10 @@ func (p *Provider) loadImage(ctx context.Context, ref string, progress func(atol
 		return err
 	}
 	defer archive.Close()
-	said, err := p.engine.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
+	stream, err := p.engine.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
 	if err == nil {
-		err = readProgress(said, nil)
-		_ = said.Close()
+		err = readProgress(stream, nil)
+		_ = stream.Close()
 	}
 	if err != nil && ctx.Err() == nil {
 		return atoll.Errorf("create", ref, kindOf(err), "load %s: %w", ref, err)

@@ -17,11 +17,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// modes are the two ways to make sandboxes.
-var modes = map[string]func(*docker.Options){"guest": func(*docker.Options) {}, "plain": plain}
+// providerModes are the options for sandboxes with and without a guest.
+var providerModes = map[string]func(*docker.Options){"guest": func(*docker.Options) {}, "plain": withoutGuest}
 
-// direct is a client of the test engine's own API.
-func direct(t *testing.T) *client.Client {
+// engineClient returns a client of the test engine.
+func engineClient(t *testing.T) *client.Client {
 	t.Helper()
 	c, err := client.New(client.WithHost(needEngine(t)))
 	if err != nil {
@@ -31,11 +31,11 @@ func direct(t *testing.T) *client.Client {
 	return c
 }
 
-// A container that somebody else removes is a sandbox removed; its data volume is
-// there for the next one of the id.
-func TestRemovedBehindOurBack(t *testing.T) {
-	c := direct(t)
-	for name, change := range modes {
+// If somebody else removes its container, a sandbox counts as removed. A new sandbox with its id
+// gets its data volume.
+func TestContainerRemovedByOthers(t *testing.T) {
+	c := engineClient(t)
+	for name, change := range providerModes {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, change)
 			defer p.Close()
@@ -56,7 +56,7 @@ func TestRemovedBehindOurBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := watchUntil(ctx, p, func(st atoll.Status) bool { return st.ID == sb.ID() }); err != nil { // the other one listens too
+			if err := watchUntil(ctx, p, func(st atoll.Status) bool { return st.ID == sb.ID() }); err != nil { // waits until this watch listens; the other one then does, too
 				t.Fatal(err)
 			}
 			if _, err := c.ContainerRemove(ctx, optionsOf(p).Prefix+"-session-"+sb.ID(), client.ContainerRemoveOptions{Force: true}); err != nil {
@@ -88,16 +88,16 @@ func TestRemovedBehindOurBack(t *testing.T) {
 	}
 }
 
-// What a maker that was killed half way has left is in nobody's way; what is not
-// ours is not touched.
-func TestContainerOfTheName(t *testing.T) {
-	c := direct(t)
+// Create removes the container of an interrupted creation that has its name, and leaves other
+// containers alone.
+func TestContainerNameInUse(t *testing.T) {
+	c := engineClient(t)
 	p := open(t)
 	defer p.Close()
 	for name, tt := range map[string]struct {
 		half bool
 		kind atoll.Kind
-	}{"half made": {true, ""}, "somebody else's": {false, atoll.ErrAlreadyExists}} {
+	}{"half created": {true, ""}, "somebody else's": {false, atoll.ErrAlreadyExists}} {
 		t.Run(name, func(t *testing.T) {
 			id := atoll.NewID()
 			config := &container.Config{Image: busybox}
@@ -117,7 +117,7 @@ func TestContainerOfTheName(t *testing.T) {
 			}
 			_, lookErr := c.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{})
 			if gone := lookErr != nil; gone != tt.half {
-				t.Errorf("the container that was there: %v", lookErr)
+				t.Errorf("ContainerInspect of the first container: %v", lookErr)
 			}
 			if err == nil {
 				if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
@@ -128,12 +128,12 @@ func TestContainerOfTheName(t *testing.T) {
 	}
 }
 
-// A registry that fails for a moment delays a Create, and does not fail it.
-func TestPullIsTriedAgain(t *testing.T) {
+// Create retries if a registry fails temporarily.
+func TestPullRetry(t *testing.T) {
 	p := open(t)
 	defer p.Close()
-	reg := serve(t)
-	ref := reg.Push("flaky:1", tiny(t))
+	reg := serveRegistry(t)
+	ref := reg.Push("flaky:1", tinyImage(t))
 	var refused atomic.Int32
 	reg.Fault(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -154,16 +154,15 @@ func TestPullIsTriedAgain(t *testing.T) {
 	}
 }
 
-// An image that a container of somebody else is made of stays, and is no reason to
-// fail, for who asks for all that are not in use.
-func TestPruneLeavesImagesOfOthers(t *testing.T) {
-	p := opened(t)
-	reg := serve(t)
-	ref := reg.Push("shared:1", tiny(t))
+// PruneImages skips an image that a container of somebody else uses, and does not fail.
+func TestPruneKeepsImagesInUse(t *testing.T) {
+	p := openForTest(t)
+	reg := serveRegistry(t)
+	ref := reg.Push("shared:1", tinyImage(t))
 	if err := p.Prepare(t.Context(), &atoll.Spec{Image: ref}, nil); err != nil {
 		t.Fatal(err)
 	}
-	c := direct(t)
+	c := engineClient(t)
 	made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: ref, Cmd: []string{"x"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -175,11 +174,11 @@ func TestPruneLeavesImagesOfOthers(t *testing.T) {
 	})
 	pruned, err := p.PruneImages(t.Context(), atoll.PruneOptions{All: true})
 	if err != nil || len(pruned.Images) > 0 {
-		t.Errorf("PruneImages: %+v, %v; want it to leave the image", pruned, err)
+		t.Errorf("PruneImages: %+v, %v; want no image pruned", pruned, err)
 	}
 	all, err := p.Images(t.Context())
 	if err != nil || len(all) != 1 || all[0].Ref != ref || !all[0].InUse {
-		t.Errorf("Images: %+v, %v; want the image, and it in use", all, err)
+		t.Errorf("Images: %+v, %v; want the image in use", all, err)
 	}
 	wantKind(t, "RemoveImage", p.RemoveImage(t.Context(), ref, false), atoll.ErrConflict)
 }

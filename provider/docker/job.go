@@ -34,17 +34,17 @@ type job struct {
 // startJob lets the engine execute cmd. If ctx ends meanwhile, the start goes on without the
 // caller, and the command is killed afterwards.
 func (run *plainRun) startJob(ctx context.Context, cmd *atoll.Command, dir string, stdio table.Stdio) (*job, error) {
-	type begun struct {
+	type startResult struct {
 		j   *job
 		err error
 	}
-	result := make(chan begun, 1)
+	result := make(chan startResult, 1)
 	run.work.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		defer context.AfterFunc(run.ctx, cancel)()
 		j, err := run.launchJob(ctx, cmd, dir)
-		result <- begun{j, err}
+		result <- startResult{j, err}
 	})
 	select {
 	case b := <-result:
@@ -130,7 +130,7 @@ func (j *job) awaitStart(ctx context.Context, cmd *atoll.Command) error {
 	return nil
 }
 
-// maxEchoLines is how many lines of echo may come before launchReady.
+// maxEchoLines is the maximum number of lines of echo before launchReady.
 const maxEchoLines = 100
 
 // launcherError returns the error for a launcher that did not print the expected line.
@@ -174,22 +174,22 @@ func (j *job) awaitExec(ctx context.Context, cmd *atoll.Command) error {
 
 // execError returns the error for a command that the engine could not execute. It finds the kind
 // in the engine's message.
-func (j *job) execError(ctx context.Context, cmd *atoll.Command, said string) error {
-	said = strings.TrimSpace(said)
+func (j *job) execError(ctx context.Context, cmd *atoll.Command, output string) error {
+	output = strings.TrimSpace(output)
 	kind := atoll.ErrExecFailed
 	switch {
-	case strings.Contains(said, "unable to find user"), strings.Contains(said, "unable to find group"), strings.Contains(said, "no matching entries"):
+	case strings.Contains(output, "unable to find user"), strings.Contains(output, "unable to find group"), strings.Contains(output, "no matching entries"):
 		kind = atoll.ErrInvalid
-	case !j.run.shell && (strings.Contains(said, "executable file not found") || strings.Contains(said, "no such file or directory")):
+	case !j.run.shell && (strings.Contains(output, "executable file not found") || strings.Contains(output, "no such file or directory")):
 		kind = atoll.ErrCommandNotFound
-	case strings.Contains(said, "resource temporarily unavailable"), strings.Contains(said, "cannot allocate memory"):
+	case strings.Contains(output, "resource temporarily unavailable"), strings.Contains(output, "cannot allocate memory"):
 		kind = atoll.ErrExhausted
 	default: // the engine has many messages for a container that is about to end
 		if ended := j.run.p.checkRunning(ctx, "exec", j.run.id); ended != nil {
 			return ended
 		}
 	}
-	return atoll.Errorf("exec", j.run.id, kind, "%q: %s", cmd.Args[0], said)
+	return atoll.Errorf("exec", j.run.id, kind, "%q: %s", cmd.Args[0], output)
 }
 
 // copyStreams starts to copy stdin and the outputs until they end.
@@ -270,14 +270,14 @@ func (j *job) Signal(sig atoll.Signal) error {
 	case j.pid == 0:
 		return errNoShell
 	}
-	code, said, err := j.run.runScript(ctx, j.user, signalScript, strconv.Itoa(j.pid), strconv.Itoa(int(sig)))
+	code, output, err := j.run.runScript(ctx, j.user, signalScript, strconv.Itoa(j.pid), strconv.Itoa(int(sig)))
 	switch {
 	case err != nil:
 		return signalError(err)
 	case code == exitGone:
 		return os.ErrProcessDone
 	case code != 0:
-		return fmt.Errorf("cannot signal the process: %s", said)
+		return fmt.Errorf("cannot signal the process: %s", output)
 	}
 	return nil
 }
@@ -323,9 +323,9 @@ func (j *job) Kill() error {
 	}
 	ctx, cancel := context.WithTimeout(j.run.ctx, cleanupTimeout)
 	defer cancel()
-	code, said, err := j.run.runScript(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
+	code, output, err := j.run.runScript(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("cannot kill the process: %s", said)
+		err = fmt.Errorf("cannot kill the process: %s", output)
 	}
 	return signalError(err)
 }
@@ -347,7 +347,7 @@ func (j *job) Resize(ctx context.Context, size atoll.Size) error {
 
 // runScript lets the engine run a shell script in the container. It returns the exit code and
 // the beginning of the output.
-func (run *plainRun) runScript(ctx context.Context, user, script string, args ...string) (code int, said string, err error) {
+func (run *plainRun) runScript(ctx context.Context, user, script string, args ...string) (code int, output string, err error) {
 	made, err := run.p.engine.ExecCreate(ctx, run.r.container, client.ExecCreateOptions{
 		Cmd: append([]string{shellPath, "-c", script, shellPath}, args...), User: user, WorkingDir: "/", Env: []string{"LC_ALL=C"},
 		AttachStdout: true, AttachStderr: true,
@@ -362,21 +362,21 @@ func (run *plainRun) runScript(ctx context.Context, user, script string, args ..
 	s := newStream(hijacked.HijackedResponse, false)
 	defer s.close()
 	defer context.AfterFunc(ctx, s.close)()
-	said = strings.TrimSpace(s.readRest())
+	output = strings.TrimSpace(s.readRest())
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
 		st, err := run.p.engine.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
 		if err != nil {
-			return 0, said, run.explainError(ctx, "signal", err)
+			return 0, output, run.explainError(ctx, "signal", err)
 		}
 		if !st.Running {
-			return st.ExitCode, said, nil
+			return st.ExitCode, output, nil
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
-	return 0, said, ctx.Err()
+	return 0, output, ctx.Err()
 }
 
 var _ table.Remote = (*job)(nil)

@@ -16,27 +16,16 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// beside returns a client of the test engine.
-func beside(t *testing.T) *client.Client {
-	t.Helper()
-	c, err := client.New(client.WithHost(needEngine(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// opened is open for a test that closes nothing itself.
-func opened(t *testing.T, change ...func(*docker.Options)) *docker.Provider {
+// openForTest is like open, and closes the provider after the test.
+func openForTest(t *testing.T, change ...func(*docker.Options)) *docker.Provider {
 	t.Helper()
 	p := open(t, change...)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
 
-// create makes a sandbox that goes with the test.
-func create(t *testing.T, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
+// createSandbox creates a sandbox, and removes it after the test.
+func createSandbox(t *testing.T, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := p.Create(t.Context(), &spec)
 	if err != nil {
@@ -50,8 +39,8 @@ func create(t *testing.T, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-// run runs a shell script in the sandbox, and returns what it prints.
-func run(t *testing.T, sb atoll.Sandbox, script string) string {
+// runShell runs a shell script in the sandbox, and returns its output.
+func runShell(t *testing.T, sb atoll.Sandbox, script string) string {
 	t.Helper()
 	out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", script}})
 	if err != nil {
@@ -60,7 +49,7 @@ func run(t *testing.T, sb atoll.Sandbox, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// wantKind checks an error's kind, and that it says each of words.
+// wantKind checks the kind of an error, and that its text contains all words.
 func wantKind(t *testing.T, what string, err error, kind atoll.Kind, words ...string) {
 	t.Helper()
 	if err == nil || atoll.KindOf(err) != kind {
@@ -74,10 +63,10 @@ func wantKind(t *testing.T, what string, err error, kind atoll.Kind, words ...st
 	}
 }
 
-// told is what the engine says of a container of the provider's.
-func told(t *testing.T, p *docker.Provider, name string) container.InspectResponse {
+// inspectContainer returns the engine's description of a container of the provider.
+func inspectContainer(t *testing.T, p *docker.Provider, name string) container.InspectResponse {
 	t.Helper()
-	found, err := beside(t).ContainerInspect(t.Context(), optionsOf(p).Prefix+"-"+name, client.ContainerInspectOptions{})
+	found, err := engineClient(t).ContainerInspect(t.Context(), optionsOf(p).Prefix+"-"+name, client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +77,10 @@ func onNamed(name string) atoll.Network {
 	return atoll.Network{Mode: atoll.NetworkNamed, Name: name}
 }
 
-// The host's network has an id, too, which is not a name.
-func TestNetworkIsNamed(t *testing.T) {
-	p, before := opened(t), held(t)
-	host, err := beside(t).NetworkInspect(t.Context(), "host", client.NetworkInspectOptions{})
+// Create accepts networks by name only. The host's network has an id, too.
+func TestNetworkByNameOnly(t *testing.T) {
+	p, before := openForTest(t), heldObjects(t)
+	host, err := engineClient(t).NetworkInspect(t.Context(), "host", client.NetworkInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,34 +92,34 @@ func TestNetworkIsNamed(t *testing.T) {
 		_, err := p.Create(t.Context(), &atoll.Spec{Network: onNamed(name)})
 		wantKind(t, "Create on "+name, err, atoll.ErrInvalid, name)
 	}
-	if after := held(t); !slices.Equal(after, before) {
-		t.Errorf("there is %q, before there was %q", after, before)
+	if after := heldObjects(t); !slices.Equal(after, before) {
+		t.Errorf("the engine has %q, want %q", after, before)
 	}
 }
 
-// Containers are not kept from the host by docker's networks, which is what the
-// other modes promise.
-func TestNoNetworkOn(t *testing.T) {
-	p := opened(t)
+// Containers on docker's networks can reach the host, so the provider does not support the
+// network modes that promise otherwise.
+func TestNetworkModesUnsupported(t *testing.T) {
+	p := openForTest(t)
 	for _, mode := range []atoll.NetworkMode{atoll.NetworkOn, atoll.NetworkEgress} {
 		_, err := p.Create(t.Context(), &atoll.Spec{Network: atoll.Network{Mode: mode}})
 		wantKind(t, string(mode), err, atoll.ErrUnsupported, string(mode), "name one of the engine's networks")
 	}
 }
 
-func TestNetworkThatPublishesNothing(t *testing.T) {
-	p := opened(t)
+func TestPublishOnInternalNetwork(t *testing.T) {
+	p := openForTest(t)
 	ports := []atoll.Port{{Port: 80, Publish: true}}
 	_, err := p.Create(t.Context(), &atoll.Spec{Network: onNamed(internalNetwork), Ports: ports})
 	wantKind(t, "Create", err, atoll.ErrInvalid, internalNetwork, "internal")
-	create(t, p, atoll.Spec{Network: onNamed(internalNetwork), Ports: []atoll.Port{{Port: 80}}})
+	createSandbox(t, p, atoll.Spec{Network: onNamed(internalNetwork), Ports: []atoll.Port{{Port: 80}}})
 }
 
-// A network that was removed while the sandbox did not run is missed, also when
-// there is another one of its name.
-func TestNetworkGoes(t *testing.T) {
+// Start fails if the sandbox's network was removed, even if there is a new network with its
+// name.
+func TestNetworkRemoved(t *testing.T) {
 	const name = "comes-and-goes"
-	p, c := opened(t), beside(t)
+	p, c := openForTest(t), engineClient(t)
 	add := func() {
 		if _, err := c.NetworkCreate(t.Context(), name, client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
 			t.Fatal(err)
@@ -142,7 +131,7 @@ func TestNetworkGoes(t *testing.T) {
 		}
 	}
 	add()
-	sb := create(t, p, atoll.Spec{Network: onNamed(name)})
+	sb := createSandbox(t, p, atoll.Spec{Network: onNamed(name)})
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -157,16 +146,16 @@ func TestNetworkGoes(t *testing.T) {
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := create(t, p, atoll.Spec{ID: sb.ID(), Network: onNamed(name)}).Remove(t.Context()); err != nil {
+	if err := createSandbox(t, p, atoll.Spec{ID: sb.ID(), Network: onNamed(name)}).Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// What is published is published on loopback only.
+// The engine publishes ports on loopback only.
 func TestPublishedOnLoopback(t *testing.T) {
-	p := opened(t)
-	sb := create(t, p, atoll.Spec{Network: onNamed(openNetwork), Ports: []atoll.Port{{Port: atoll.AgentPort, Publish: true}, {Port: 80}}})
-	for port, hosts := range told(t, p, "session-"+sb.ID()).NetworkSettings.Ports {
+	p := openForTest(t)
+	sb := createSandbox(t, p, atoll.Spec{Network: onNamed(openNetwork), Ports: []atoll.Port{{Port: atoll.AgentPort, Publish: true}, {Port: 80}}})
+	for port, hosts := range inspectContainer(t, p, "session-"+sb.ID()).NetworkSettings.Ports {
 		for _, b := range hosts {
 			if port.Num() != atoll.AgentPort || b.HostIP.String() != "127.0.0.1" {
 				t.Errorf("%v is published at %v", port, b)
@@ -178,17 +167,17 @@ func TestPublishedOnLoopback(t *testing.T) {
 		t.Fatalf("Status: %+v, %v", st.Ports, err)
 	}
 	_, number, _ := net.SplitHostPort(st.Ports[0].Address)
-	if gateway := strings.Fields(run(t, sb, "ip route"))[2]; gateway != "" {
-		if c, err := dialInside(t.Context(), net.JoinHostPort(gateway, number)); err == nil {
+	if gateway := strings.Fields(runShell(t, sb, "ip route"))[2]; gateway != "" {
+		if c, err := dialInEngine(t.Context(), net.JoinHostPort(gateway, number)); err == nil {
 			c.Close()
-			t.Errorf("the port can be reached at %s, too", gateway)
+			t.Errorf("the port is also published at %s", gateway)
 		}
 	}
 }
 
-// Volumes of a stopped sandbox are served by a container that has no network.
+// The caretaker of a stopped sandbox's volumes has no network and no cache.
 func TestCaretakerHasNoNetwork(t *testing.T) {
-	p := opened(t)
+	p := openForTest(t)
 	t.Cleanup(func() {
 		if err := p.RemoveProject(context.WithoutCancel(t.Context()), "caretaken"); err != nil {
 			t.Error(err)
@@ -206,7 +195,7 @@ func TestCaretakerHasNoNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := told(t, p, "caretaker-"+sb.ID())
+	c := inspectContainer(t, p, "caretaker-"+sb.ID())
 	if c.HostConfig.NetworkMode != "none" || len(c.HostConfig.PortBindings) > 0 {
 		t.Errorf("the caretaker has network %q and ports %v", c.HostConfig.NetworkMode, c.HostConfig.PortBindings)
 	}
@@ -215,21 +204,21 @@ func TestCaretakerHasNoNetwork(t *testing.T) {
 	}
 }
 
-// The data volume is the work directory and /.data, and survives a rebuild under
-// both names.
+// The data volume is mounted at the work directory and at /.data, and survives a rebuild at
+// both.
 func TestDataSurvivesRebuild(t *testing.T) {
-	p := opened(t)
-	sb := create(t, p, atoll.Spec{Cmd: []string{"sleep", "1000"}})
-	run(t, sb, "echo of work > /work/w && echo of data > /.data/d")
+	p := openForTest(t)
+	sb := createSandbox(t, p, atoll.Spec{Cmd: []string{"sleep", "1000"}})
+	runShell(t, sb, "echo of work > /work/w && echo of data > /.data/d")
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	again := create(t, p, atoll.Spec{ID: sb.ID()})
+	again := createSandbox(t, p, atoll.Spec{ID: sb.ID()})
 	const want = "of work\nof data\nof work\nof data"
-	if got := run(t, again, "cat /work/w /work/d /.data/w /.data/d"); got != want {
-		t.Errorf("after the rebuild there is %q, want %q", got, want)
+	if got := runShell(t, again, "cat /work/w /work/d /.data/w /.data/d"); got != want {
+		t.Errorf("after the rebuild, the files hold %q, want %q", got, want)
 	}
-	if got := told(t, p, "session-"+again.ID()).Mounts; !slices.ContainsFunc(got, func(m container.MountPoint) bool {
+	if got := inspectContainer(t, p, "session-"+again.ID()).Mounts; !slices.ContainsFunc(got, func(m container.MountPoint) bool {
 		return m.Destination == "/.data" && m.Name == optionsOf(p).Prefix+"-data-"+sb.ID()
 	}) {
 		t.Errorf("the mounts are %+v", got)
@@ -237,19 +226,19 @@ func TestDataSurvivesRebuild(t *testing.T) {
 }
 
 func TestRuntime(t *testing.T) {
-	p := opened(t, func(o *docker.Options) { o.Runtime = otherRuntime })
-	sb := create(t, p, atoll.Spec{})
-	if got := told(t, p, "session-"+sb.ID()).HostConfig.Runtime; got != otherRuntime {
+	p := openForTest(t, func(o *docker.Options) { o.Runtime = otherRuntime })
+	sb := createSandbox(t, p, atoll.Spec{})
+	if got := inspectContainer(t, p, "session-"+sb.ID()).HostConfig.Runtime; got != otherRuntime {
 		t.Errorf("the runtime is %q, want %q", got, otherRuntime)
 	}
-	unknown := opened(t, func(o *docker.Options) { o.Runtime = "kata" })
+	unknown := openForTest(t, func(o *docker.Options) { o.Runtime = "kata" })
 	_, err := unknown.Create(t.Context(), &atoll.Spec{})
 	wantKind(t, "Create", err, atoll.ErrInvalid, `no runtime "kata"`, otherRuntime, "runc")
 }
 
-// The test engine has no GPUs: it is asked, and says so.
+// The test engine has no GPUs, and the error says so.
 func TestGPUs(t *testing.T) {
-	p := opened(t)
+	p := openForTest(t)
 	for gpus, want := range map[atoll.GPUs]container.DeviceRequest{
 		"all":        {Count: -1},
 		"2":          {Count: 2},
@@ -257,10 +246,10 @@ func TestGPUs(t *testing.T) {
 	} {
 		_, err := p.Create(t.Context(), &atoll.Spec{Resources: atoll.Resources{GPUs: gpus}})
 		wantKind(t, "Create with "+string(gpus), err, atoll.ErrUnavailable, "no GPUs")
-		sb := create(t, p, atoll.Spec{NoStart: true, Resources: atoll.Resources{GPUs: gpus}})
-		got := told(t, p, "session-"+sb.ID()).HostConfig.DeviceRequests
+		sb := createSandbox(t, p, atoll.Spec{NoStart: true, Resources: atoll.Resources{GPUs: gpus}})
+		got := inspectContainer(t, p, "session-"+sb.ID()).HostConfig.DeviceRequests
 		if len(got) != 1 || got[0].Count != want.Count || !slices.Equal(got[0].DeviceIDs, want.DeviceIDs) || got[0].Capabilities[0][0] != "gpu" {
-			t.Errorf("%s asks for %+v, want %+v", gpus, got, want)
+			t.Errorf("%s requests %+v, want %+v", gpus, got, want)
 		}
 	}
 }

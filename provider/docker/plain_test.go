@@ -17,11 +17,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// plain opens providers whose sandboxes have no guest.
-func plain(opts *docker.Options) { opts.Plain, opts.Guest = true, nil }
+// withoutGuest sets the options for sandboxes without a guest.
+func withoutGuest(opts *docker.Options) { opts.Plain, opts.Guest = true, nil }
 
-// withFile is busybox with the file of tiny: something has to run there.
-func withFile(t testing.TB) v1.Image {
+// busyboxWithFile is busybox with the file of tinyImage: without a guest, the image needs a
+// shell.
+func busyboxWithFile(t testing.TB) v1.Image {
 	img, err := mutate.AppendLayers(testimage.Busybox(t), testimage.Layer(t, testimage.File("file", 0o644, "text")))
 	if err != nil {
 		t.Fatal(err)
@@ -31,28 +32,28 @@ func withFile(t testing.TB) v1.Image {
 
 func TestConformancePlain(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: TestConformance has what is common to both")
+		t.Skip("-short: TestConformance tests most of it")
 	}
 	needEngine(t)
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, plain) }, append(pullable(t, withFile(t)),
-		// Without a guest the provider starts, times and ends commands by the engine's API, and
-		// sees by itself to starts, ends and TTLs; the engine's filter and init take the place
-		// of the guest's. Such sandboxes have neither files nor ports.
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, withoutGuest) }, append(pullableOptions(t, busyboxWithFile(t)),
+		// Without a guest, the provider starts, times and ends commands with the engine's API,
+		// and handles starts, ends and TTLs itself. The engine's seccomp filter and init replace
+		// the guest's. Such sandboxes have no files and no ports.
 		providertest.Only("birth", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "memory", "crash", "watch", "death",
 			"truth", "escape", "siege", "pause"),
-		providertest.Rest("it does not differ without a guest, or needs one: TestConformance keeps it, and TestSessions"),
-		providertest.Slow(3), together, providertest.Leaks(held), providertest.Elsewhere(elsewhere(plain)),
-		providertest.Crash(crash("SIGUSR1")), providertest.Reopen(reopen),
+		providertest.Rest("not different without a guest, or needs one: see TestConformance and TestSessions"),
+		providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects), providertest.Elsewhere(newElsewhere(withoutGuest)),
+		providertest.Crash(crashWith("SIGUSR1")), providertest.Reopen(reopen),
 		providertest.Except("escape/neither io_uring nor an unusual socket bypasses the isolation",
 			"without a guest there is the engine's filter alone, and that of engines before 23 and 25 lets both pass: decision 26"),
 		providertest.Except("siege/calls return although a program stops all others in the sandbox",
 			"Docker 20.10 holds its lock on a container until what it executes there has started, which root inside can keep from it: decision 26"))...)
 }
 
-// What the suite cannot ask of every provider: variables that no shell passes on, the
-// number of a process, users side by side, images without a shell.
+// Commands without a guest: variables that shells do not pass on, PIDs, and processes of several
+// users.
 func TestPlainCommands(t *testing.T) {
-	p := open(t, plain)
+	p := open(t, withoutGuest)
 	defer p.Close()
 	ctx := t.Context()
 	sb, err := p.Create(ctx, &atoll.Spec{Env: []string{"a.b=it's", "plain=1"}, User: "1234:2345"})
@@ -66,35 +67,36 @@ func TestPlainCommands(t *testing.T) {
 			t.Errorf("env printed %q, %v; want %q in it", out, err, want)
 		}
 	}
-	// Each user's processes are asked to end by one of his own.
+	// Stop signals the processes of each user.
 	for _, user := range []string{"", "root", "77:88"} {
 		cmd := &atoll.Command{Args: []string{"sh", "-c", "trap 'echo asked; exit 3' TERM; echo $$; while :; do sleep 0.02; done"}, User: user}
 		process, err := sb.Exec(ctx, cmd)
 		if err != nil {
 			t.Fatal(err)
 		}
+		awaitPrinted(t, process, "\n") // the trap is set
 		defer func() {
 			var text strings.Builder
 			if err := process.Attach(context.Background(), &atoll.Attachment{Stdout: &text}); err != nil || !strings.HasSuffix(text.String(), "asked\n") {
-				t.Errorf("the process of user %q printed %q, %v; want it asked to end", user, text.String(), err)
+				t.Errorf("the process of user %q printed %q, %v; want it to get SIGTERM", user, text.String(), err)
 			}
 		}()
 	}
 	if all, err := atoll.Processes(ctx, sb); err != nil || all[len(all)-1].PID == 0 {
-		t.Errorf("Processes: %+v, %v; want their numbers", all, err)
+		t.Errorf("Processes: %+v, %v; want PIDs", all, err)
 	}
 	if err := sb.Stop(ctx, time.Minute); err != nil {
 		t.Errorf("Stop: %v", err)
 	}
 }
 
-// In an image without a shell its programs run; what a shell is needed for is
-// refused, and so is a sandbox that only waits.
+// If an image has no shell, its programs run. Operations that need a shell fail, and so does
+// Create without a command.
 func TestPlainWithoutShell(t *testing.T) {
-	p := open(t, plain)
+	p := open(t, withoutGuest)
 	defer p.Close()
 	ctx := t.Context()
-	image := serve(t).Push("program:1", testimage.Program(t, `package main
+	image := serveRegistry(t).Push("program:1", testimage.Program(t, `package main
 
 import (
 	"fmt"
@@ -111,7 +113,7 @@ func main() {
 }
 `))
 	if _, err := p.Create(ctx, &atoll.Spec{Image: image}); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), "/bin/sh") {
-		t.Errorf("Create of one that waits: %v", err)
+		t.Errorf("Create without a command: %v", err)
 	}
 	sb, err := p.Create(ctx, &atoll.Spec{Image: image, Cmd: []string{"/program"}})
 	if err != nil {
@@ -147,13 +149,14 @@ func main() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, err := main.Wait(ctx); err != nil || exit.Code != 143 && exit.Code != 2 { // Go's runtime exits with 2
+	if exit, err := main.Wait(ctx); err != nil || exit.Code != 143 && exit.Code != 2 { // a Go program exits with 2
 		t.Errorf("the main process: %+v, %v", exit, err)
 	}
 }
 
-// A sandbox is served as it was made, whatever the provider makes now.
-func TestBothKindsInOneEngine(t *testing.T) {
+// Two providers, with and without guests, serve each other's sandboxes. A sandbox has the caps
+// that it was created with.
+func TestPlainAndGuestInOneEngine(t *testing.T) {
 	withGuest := open(t)
 	defer withGuest.Close()
 	opts := optionsOf(withGuest)
@@ -174,7 +177,7 @@ func TestBothKindsInOneEngine(t *testing.T) {
 		}
 		st, err := same.Status(t.Context())
 		if err != nil || st.Caps != maker.Info().Caps || st.Caps == other.Info().Caps {
-			t.Errorf("Status has caps %+v, %v; want those that it was made with", st.Caps, err)
+			t.Errorf("Status has caps %+v, %v; want those of its creation", st.Caps, err)
 		}
 		if _, err := atoll.Files(same).Stat(t.Context(), "."); (atoll.KindOf(err) == atoll.ErrUnsupported) == st.Caps.Files {
 			t.Errorf("Stat: %v, with cap files %v", err, st.Caps.Files)

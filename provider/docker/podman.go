@@ -29,7 +29,7 @@ import (
 // Engine API describes the machine instead, and a rootless Podman ignores limits that it cannot
 // set.
 func (p *Provider) cgroupControllers(ctx context.Context) ([]string, error) {
-	direct := http.Client{Transport: &http.Transport{
+	httpClient := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.engine.Dialer()(ctx) },
 	}}
@@ -37,18 +37,18 @@ func (p *Provider) cgroupControllers(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := direct.Do(req)
+	resp, err := httpClient.Do(req)
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("podman's own info: %s", answer.Status)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("podman's own info: %s", resp.Status)
 	}
 	var info struct {
 		Host struct{ CgroupControllers []string }
 	}
-	if err := json.NewDecoder(answer.Body).Decode(&info); err != nil {
+	if err := json.NewDecoder(resp.Body).Decode(&info); err != nil {
 		return nil, fmt.Errorf("podman's own info: %w", err)
 	}
 	return info.Host.CgroupControllers, nil
@@ -105,9 +105,9 @@ func (p *Provider) checkPodmanSupport(engine engineInfo, spec *atoll.Spec) error
 	if spec.Resources.GPUs != "" {
 		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman does not accept requests for GPUs")
 	}
-	near := p.opts.Dial == nil && strings.HasPrefix(p.engine.DaemonHost(), "unix://")
+	local := p.opts.Dial == nil && strings.HasPrefix(p.engine.DaemonHost(), "unix://")
 	for _, m := range spec.Mounts {
-		if m.Type == atoll.MountBind && near { // Podman would create the directory
+		if m.Type == atoll.MountBind && local { // Podman would create the directory
 			if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
 				return atoll.E("mount", "", atoll.ErrNotExist, err)
 			}
@@ -177,11 +177,11 @@ func (p *Provider) checkPodmanMount(ctx context.Context, spec *atoll.Spec, m ato
 		case program || name == target:
 			return linkError(spec, m, name)
 		}
-		led, err := p.engine.ContainerStatPath(ctx, c.ID, client.ContainerStatPathOptions{Path: at})
-		if err != nil || !path.IsAbs(led.Stat.LinkTarget) {
+		link, err := p.engine.ContainerStatPath(ctx, c.ID, client.ContainerStatPathOptions{Path: at})
+		if err != nil || !path.IsAbs(link.Stat.LinkTarget) {
 			return linkError(spec, m, name) // it leads nowhere
 		}
-		at = path.Clean(led.Stat.LinkTarget)
+		at = path.Clean(link.Stat.LinkTarget)
 		if _, covers := dirfs.Below(guestDir, at); covers {
 			return linkError(spec, m, name)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Podman is told of mounts so that no name can say more than a name.
-func TestPlace(t *testing.T) {
+// adaptMounts rejects paths that Podman would parse as options.
+func TestAdaptMounts(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		podman bool
@@ -40,14 +40,14 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Caps are those of the engine's machine.
-func TestFactsCaps(t *testing.T) {
+// supportedCaps removes the caps that the engine lacks.
+func TestSupportedCaps(t *testing.T) {
 	all := engineInfo{memory: true, cpu: true, pids: true, cgroups: true}
 	if got := all.supportedCaps(info.Caps); got != info.Caps {
-		t.Errorf("with all there is, the caps are %+v", got)
+		t.Errorf("with a full engine, the caps are %+v", got)
 	}
 	got := engineInfo{podman: true}.supportedCaps(info.Caps)
 	if got.MemoryLimit || got.CPULimit || got.ProcessLimit || got.Pause || got.Usage || got.GPU || !got.Volumes {
-		t.Errorf("of a rootless Podman without cgroups the caps are %+v", got)
+		t.Errorf("with a rootless Podman without cgroups, the caps are %+v", got)
 	}
 }

@@ -18,35 +18,35 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// podmanEnv has tests run which take long, where Podman and rootless engines are
-// installed: "engine" for what the engine has most to do with, "all" for the whole
-// suite.
+// podmanEnv enables long tests, which need Podman and rootless engines: "engine" runs the groups
+// that depend most on the engine, "all" the whole suite.
 const podmanEnv = "ATOLL_TEST_PODMAN"
 
-// asked skips a test that takes long, unless it is asked for.
-func asked(t *testing.T) {
+// needLongTests skips the test unless podmanEnv is set.
+func needLongTests(t *testing.T) {
 	t.Helper()
 	if os.Getenv(podmanEnv) == "" {
-		t.Skipf("set %s to engine, or to all", podmanEnv)
+		t.Skipf("set %s to engine or all", podmanEnv)
 	}
 }
 
-// podmanRegistry is where the tests' Podman expects a registry without TLS.
+// podmanRegistry is the address of a registry that the tests' Podman uses without TLS.
 const podmanRegistry = "127.0.0.1:5000"
 
-// covered is a shell's line that covers what engines write to outside of their
-// directory, and the control groups of both versions at once, which crun refuses.
-const covered = `for dir in /run /dev/shm /var/tmp /var/lib/containers; do [ ! -d $dir ] || mount -t tmpfs tmpfs $dir || exit; done
+// coverDirs is a shell script. It mounts a tmpfs on each directory that engines write to outside
+// of their own, and unmounts the second cgroup hierarchy, because crun refuses to work with
+// both.
+const coverDirs = `for dir in /run /dev/shm /var/tmp /var/lib/containers; do [ ! -d $dir ] || mount -t tmpfs tmpfs $dir || exit; done
 	! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified || exit
 	`
 
-// podmanService is a shell's line that becomes Podman's service.
+// podmanService is a shell script that executes Podman's service.
 const podmanService = `echo $$ >"$0/pid"
 	export CONTAINERS_CONF="$0/containers.conf" CONTAINERS_STORAGE_CONF="$0/storage.conf" CONTAINERS_REGISTRIES_CONF="$0/registries.conf"
 	exec podman system service --time=0 "$1"`
 
-// own returns a daemon that ends with the test.
-func own(t *testing.T) *daemon {
+// ownDaemon returns a daemon that ends with the test.
+func ownDaemon(t *testing.T) *daemon {
 	t.Helper()
 	d, err := newDaemon()
 	if err != nil {
@@ -60,8 +60,8 @@ func own(t *testing.T) *daemon {
 	return d
 }
 
-// needPodman skips the test where there is no Podman. None is required of any machine:
-// make test does not install it.
+// needPodman skips the test if Podman is missing. No machine must have it: make test does not
+// install it.
 func needPodman(t *testing.T) {
 	t.Helper()
 	for _, file := range []string{"/usr/bin/podman", "/usr/lib/podman/netavark"} {
@@ -72,7 +72,7 @@ func needPodman(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.StaticBusybox)
 }
 
-// configurePodman writes Podman's configuration, by which it keeps to its directory.
+// configurePodman writes a configuration with which Podman uses only its own directory.
 func (d *daemon) configurePodman(t *testing.T) {
 	t.Helper()
 	for name, text := range map[string]string{
@@ -87,8 +87,8 @@ func (d *daemon) configurePodman(t *testing.T) {
 	}
 }
 
-// dropPodmanCgroups removes what is left of the groups of those containers, and the
-// ones above, which every Podman of a machine uses, if nobody does.
+// dropPodmanCgroups removes the cgroups of those containers, and their parents, which all
+// Podmans of a machine share, if nobody uses them.
 func dropPodmanCgroups(t *testing.T, containers []string) {
 	for _, c := range containers {
 		if err := testenv.DropCgroups("libpod_parent/libpod-"+filepath.Base(c), 0); err != nil {
@@ -100,16 +100,16 @@ func dropPodmanCgroups(t *testing.T, containers []string) {
 	}
 }
 
-// podman starts Podman's service for one test.
-func podman(t *testing.T) *daemon {
+// startPodman starts Podman's service for one test.
+func startPodman(t *testing.T) *daemon {
 	t.Helper()
 	needPodman(t)
 	var left []string
 	t.Cleanup(func() { dropPodmanCgroups(t, left) })
-	d := own(t)
+	d := ownDaemon(t)
 	t.Cleanup(func() { left, _ = filepath.Glob(d.At("data/overlay-containers/*")) })
 	d.configurePodman(t)
-	err := d.Start(covered, "sh", "-c", podmanService, d.Dir, d.Host)
+	err := d.Start(coverDirs, "sh", "-c", podmanService, d.Dir, d.Host)
 	if err == nil {
 		err = d.loadBusybox(t)
 	}
@@ -122,30 +122,38 @@ func podman(t *testing.T) *daemon {
 	return d
 }
 
-// What Podman's service does as the Docker Engine that it says it is. What goes to and
-// from a guest is the same whichever engine carries it: those groups are run when
-// podmanEnv is set.
+// TestConformancePodman runs the suite with Podman's service. Groups that only use connections
+// to guests do not depend on the engine; they run only if podmanEnv is "all".
 func TestConformancePodman(t *testing.T) {
+<<<<<<< HEAD
 	asked(t)
 	d := podman(t)
 	opts := append(pullableFrom(t, d.Registry(t, podmanRegistry), tiny(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
 		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), sharedWatches,
 		providertest.Except("images/a stopped sandbox can start after its image was removed by force",
+=======
+	needLongTests(t)
+	d := startPodman(t)
+	opts := append(pullableAt(t, d.Registry(t, podmanRegistry), tinyImage(t)),
+		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.Elsewhere(d.makeElsewhere()), providertest.Crash(d.crashSandbox("SIGQUIT")),
+		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), watchesException,
+		providertest.Except("images/the image of a stopped sandbox goes by force, and comes back when it starts",
+>>>>>>> 2d053b8b (docker, volume: reword tests and wait for traps)
 			"by force, Podman removes the sandbox with its image, so that it is refused"))
 	if os.Getenv(podmanEnv) != "all" {
 		opts = append(opts, providertest.Only("volumes", "images", "watch", "limits", "named"))
 	}
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return d.open(t) }, opts...)
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return d.openProvider(t) }, opts...)
 }
 
-// Podman has no way to tell of some names, would make what it is told to mount, and
-// would remove a sandbox with its image: it is not asked to.
+// Podman cannot mount some paths, creates missing sources, and removes sandboxes with their
+// image. The provider prevents these requests.
 func TestPodman(t *testing.T) {
-	d := podman(t)
-	p := d.open(t)
+	d := startPodman(t)
+	p := d.openProvider(t)
 	t.Cleanup(func() { p.Close() })
-	works(t, p)
+	checkWorks(t, p)
 	ctx, dir := t.Context(), t.TempDir()
 	bind := func(source, target string) error {
 		_, err := p.Create(ctx, &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: source, Target: target}}})
@@ -155,7 +163,7 @@ func TestPodman(t *testing.T) {
 	missing := filepath.Join(dir, "missing")
 	wantKind(t, "a source that is not there", bind(missing, "/a"), atoll.ErrNotExist, missing)
 	if _, err := os.Stat(missing); err == nil {
-		t.Error("the source was made")
+		t.Error("the missing source was created")
 	}
 	_, err := p.Create(ctx, &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/a,ro=true"}}})
 	wantKind(t, "a comma", err, atoll.ErrUnsupported, `","`)
@@ -164,14 +172,14 @@ func TestPodman(t *testing.T) {
 		_, err := p.Create(ctx, &atoll.Spec{Resources: atoll.Resources{GPUs: "all"}})
 		return err
 	}(), atoll.ErrUnsupported, "GPUs")
-	other := d.open(t, func(o *docker.Options) { o.Runtime = "runc" })
+	other := d.openProvider(t, func(o *docker.Options) { o.Runtime = "runc" })
 	t.Cleanup(func() { other.Close() })
-	wants(t, atoll.ProbeProvider(ctx, other), "podman does not accept a runtime", "containers.conf")
+	wantProbe(t, atoll.ProbeProvider(ctx, other), "podman does not accept a runtime", "containers.conf")
 	_, err = other.Create(ctx, &atoll.Spec{})
 	wantKind(t, "a runtime", err, atoll.ErrUnsupported, "containers.conf")
 
-	ref := d.Registry(t, podmanRegistry).Push("kept:1", tiny(t))
-	sb := create(t, p, atoll.Spec{Image: ref})
+	ref := d.Registry(t, podmanRegistry).Push("kept:1", tinyImage(t))
+	sb := createSandbox(t, p, atoll.Spec{Image: ref})
 	if err := sb.Stop(ctx, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -181,35 +189,35 @@ func TestPodman(t *testing.T) {
 	}
 }
 
-// No program can have a volume of its own mounted over the guest of its sandbox.
-func TestPodmanFollowsNoLink(t *testing.T) {
-	d := podman(t)
-	p := d.open(t)
+// With Podman, no program can have a volume mounted over the guest of its sandbox.
+func TestPodmanMountLinks(t *testing.T) {
+	d := startPodman(t)
+	p := d.openProvider(t)
 	t.Cleanup(func() { p.Close() })
-	t.Run("of a program", func(t *testing.T) { mountsFollowNoLink(t, p) })
-	t.Run("of an image", func(t *testing.T) { mountsFollowNoLinkOfImage(t, p, d.Registry(t, podmanRegistry)) })
+	t.Run("of a program", func(t *testing.T) { checkNoLinkFollowed(t, p) })
+	t.Run("of an image", func(t *testing.T) { checkNoImageLinkFollowed(t, p, d.Registry(t, podmanRegistry)) })
 }
 
-// overSocket dials that Unix socket.
-func overSocket(host string) func(context.Context) (net.Conn, error) {
+// socketDialer returns a function that dials a Unix socket.
+func socketDialer(host string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", strings.TrimPrefix(host, "unix://"))
 	}
 }
 
-// Without a guest, too.
+// Sandboxes without a guest work with Podman.
 func TestPodmanPlain(t *testing.T) {
-	p := podman(t).open(t, plain)
+	p := startPodman(t).openProvider(t, withoutGuest)
 	t.Cleanup(func() { p.Close() })
-	works(t, p)
+	checkWorks(t, p)
 }
 
-// rootlessUser is who has the rootless engines: a number in namespaces of the tests' own.
+// rootlessUser is the uid that runs the rootless engines, in namespaces of the tests.
 const rootlessUser = 4242
 
-// asUser is a shell's line that goes before the program, for an engine of an ordinary
-// user. What it needs of the machine to have namespaces is made in copies.
+// asUser is a shell script that runs before an engine of an ordinary user. It changes copies of
+// the files that user namespaces need.
 var asUser = strings.NewReplacer("ID", fmt.Sprint(rootlessUser)).Replace(`
 	for f in passwd group subuid subgid; do cp /etc/$f "$0/$f" || exit; done
 	echo "rootless:x:ID:ID::$0/home:/bin/sh" >>"$0/passwd"; echo "rootless:x:ID:" >>"$0/group"
@@ -220,7 +228,7 @@ var asUser = strings.NewReplacer("ID", fmt.Sprint(rootlessUser)).Replace(`
 	set -- setpriv --reuid ID --regid ID --clear-groups --inh-caps=-all env HOME="$0/home" XDG_RUNTIME_DIR="$0/xdg" USER=rootless "$@"
 	`)
 
-// rootlessDocker is where dockerd-rootless.sh is.
+// rootlessDocker returns the path of dockerd-rootless.sh.
 func rootlessDocker() (string, error) {
 	const debian = "/usr/share/docker.io/contrib/dockerd-rootless.sh"
 	if _, err := os.Stat(debian); err == nil {
@@ -229,14 +237,14 @@ func rootlessDocker() (string, error) {
 	return exec.LookPath("dockerd-rootless.sh")
 }
 
-// rootless starts engines of an ordinary user.
-var rootless = map[string]func(t *testing.T) *daemon{
+// rootlessEngines start engines of an ordinary user.
+var rootlessEngines = map[string]func(t *testing.T) *daemon{
 	"podman": func(t *testing.T) *daemon {
 		needPodman(t)
 		needRootless(t)
-		d := own(t)
+		d := ownDaemon(t)
 		d.configurePodman(t)
-		if err := d.Start(covered+asUser, "sh", "-c", podmanService, d.Dir, d.Host); err != nil {
+		if err := d.Start(coverDirs+asUser, "sh", "-c", podmanService, d.Dir, d.Host); err != nil {
 			t.Fatal(err)
 		}
 		return d
@@ -251,8 +259,8 @@ var rootless = map[string]func(t *testing.T) *daemon{
 		}
 		testenv.Need(t, testenv.Root, testenv.StaticBusybox)
 		needRootless(t)
-		d := own(t)
-		err = d.Start(covered+asUser, "sh", "-c", `echo $$ >"$0/pid"; exec "$@"`, d.Dir,
+		d := ownDaemon(t)
+		err = d.Start(coverDirs+asUser, "sh", "-c", `echo $$ >"$0/pid"; exec "$@"`, d.Dir,
 			script, "--host", d.Host, "--data-root", d.At("data"), "--iptables=false", "--ip6tables=false", "--bridge=none")
 		if err != nil {
 			t.Fatal(err)
@@ -270,31 +278,30 @@ func needRootless(t *testing.T) {
 	}
 }
 
-// An engine of an ordinary user works, and what it cannot do it refuses: caps and Probe
-// say what that is.
+// A rootless engine works. Its caps and Probe name what it cannot do, and such requests fail.
 func TestRootless(t *testing.T) {
-	asked(t)
-	for name, start := range rootless {
+	needLongTests(t)
+	for name, start := range rootlessEngines {
 		t.Run(name, func(t *testing.T) {
 			d := start(t)
 			if err := d.loadBusybox(t); err != nil {
 				t.Fatal(err)
 			}
-			t.Run("as root, who reaches guests directly", func(t *testing.T) { isTrue(t, d.open(t)) })
-			t.Run("by way of the engine", func(t *testing.T) {
-				isTrue(t, d.open(t, func(o *docker.Options) { o.Host, o.Dial = "", overSocket(o.Host) }))
+			t.Run("directly, as root", func(t *testing.T) { checkCaps(t, d.openProvider(t)) })
+			t.Run("through the engine", func(t *testing.T) {
+				checkCaps(t, d.openProvider(t, func(o *docker.Options) { o.Host, o.Dial = "", socketDialer(o.Host) }))
 			})
 		})
 	}
 }
 
-// isTrue checks what depends on the rights of an engine against the caps.
-func isTrue(t *testing.T, p *docker.Provider) {
+// checkCaps checks that the engine does what the caps say, as far as that depends on its rights.
+func checkCaps(t *testing.T, p *docker.Provider) {
 	t.Helper()
 	t.Cleanup(func() { p.Close() })
-	works(t, p)
+	checkWorks(t, p)
 	ctx := t.Context()
-	sb := create(t, p, atoll.Spec{Env: []string{"GREETING=hello"}})
+	sb := createSandbox(t, p, atoll.Spec{Env: []string{"GREETING=hello"}})
 	st, err := sb.Status(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -302,7 +309,7 @@ func isTrue(t *testing.T, p *docker.Provider) {
 	agrees := func(what string, can bool, err error) {
 		t.Helper()
 		if can && err != nil || !can && atoll.KindOf(err) != atoll.ErrUnsupported {
-			t.Errorf("%s: %v, and the cap is %v", what, err, can)
+			t.Errorf("%s: %v, but the cap is %v", what, err, can)
 		}
 	}
 	made := func(r atoll.Resources) error {
@@ -324,7 +331,7 @@ func isTrue(t *testing.T, p *docker.Provider) {
 	for word, can := range map[string]bool{"memory": st.Caps.MemoryLimit, "CPU": st.Caps.CPULimit, "process": st.Caps.ProcessLimit, "no pause": st.Caps.Pause} {
 		notes := strings.Join(atoll.ProbeProvider(ctx, p).Notes, "\n")
 		if strings.Contains(notes, word) == can {
-			t.Errorf("the cap is %v, and Probe says %q", can, notes)
+			t.Errorf("the cap is %v, but the notes of Probe are %q", can, notes)
 		}
 	}
 	if err := atoll.WriteFile(ctx, sb, "f", []byte("kept"), 0o644); err != nil {
@@ -334,12 +341,12 @@ func isTrue(t *testing.T, p *docker.Provider) {
 		t.Fatal(err)
 	}
 	if got, err := atoll.ReadFile(ctx, sb, "f"); string(got) != "kept" { // by a caretaker
-		t.Errorf("stopped, the file holds %q, %v", got, err)
+		t.Errorf("while stopped, the file holds %q, %v", got, err)
 	}
 	if err := sb.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, sb, `cat f; echo " $GREETING"; grep -c : /proc/net/dev`); got != "kept hello\n1" {
-		t.Errorf("started again it printed %q", got)
+	if got := runShell(t, sb, `cat f; echo " $GREETING"; grep -c : /proc/net/dev`); got != "kept hello\n1" {
+		t.Errorf("after Start, the shell printed %q", got)
 	}
 }

@@ -46,17 +46,17 @@ func (p *Provider) statFile(ctx context.Context, id, name string) (*container.Pa
 // text, so statError asks in another way. Most often the engine cannot mount the container's
 // volumes.
 func (p *Provider) statError(ctx context.Context, id, name string, err error) error {
-	packed, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
-	if why == nil {
+	packed, reason := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
+	if reason == nil {
 		packed.Content.Close()
 		return err
 	}
 	for _, text := range []string{"not a directory", "over existing file", "is a directory"} {
-		if strings.Contains(why.Error(), text) {
-			return atoll.E("mount", "", atoll.ErrInvalid, why)
+		if strings.Contains(reason.Error(), text) {
+			return atoll.E("mount", "", atoll.ErrInvalid, reason)
 		}
 	}
-	return why
+	return reason
 }
 
 // isExecutable reports whether the container has an executable file with that name.
@@ -180,7 +180,7 @@ func (p *Provider) findUser(ctx context.Context, r *record) (userdb.User, error)
 	return user, nil
 }
 
-// maxAccountFile is how many bytes of /etc/passwd or /etc/group are read.
+// maxAccountFile is the maximum number of bytes to read of /etc/passwd or /etc/group.
 const maxAccountFile = 1 << 20
 
 // readSmallFile reads up to maxAccountFile bytes of a file; nothing if it does not exist or is

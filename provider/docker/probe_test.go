@@ -23,11 +23,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// proberEnv makes this program one that probes the engine which it names, and
-// prints the Probe as JSON.
-const proberEnv = "ATOLL_DOCKER_TEST_PROBER"
+// runProberEnv makes this program probe the engine at that address, and print the Probe as JSON.
+const runProberEnv = "ATOLL_DOCKER_TEST_PROBER"
 
-func prober(host string) error {
+func runProber(host string) error {
 	dir, err := os.MkdirTemp("", "atoll-prober-")
 	if err != nil {
 		return err
@@ -41,12 +40,12 @@ func prober(host string) error {
 	return json.NewEncoder(os.Stdout).Encode(atoll.ProbeProvider(context.Background(), p))
 }
 
-// probe probes as the user with that id.
-func probe(t *testing.T, uid uint32, host string, env ...string) atoll.Probe {
+// probeAs probes as the user with that uid.
+func probeAs(t *testing.T, uid uint32, host string, env ...string) atoll.Probe {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Dir = "/"
-	cmd.Env = append(env, proberEnv+"="+host, "TMPDIR=/tmp", "HOME=/")
+	cmd.Env = append(env, runProberEnv+"="+host, "TMPDIR=/tmp", "HOME=/")
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
@@ -61,20 +60,20 @@ func probe(t *testing.T, uid uint32, host string, env ...string) atoll.Probe {
 	return found
 }
 
-// wants checks that a probe failed with one sentence for what is wrong, and what to do.
-func wants(t *testing.T, got atoll.Probe, reason, fix string) {
+// wantProbe checks that a probe failed, with a one-line reason and a fix.
+func wantProbe(t *testing.T, got atoll.Probe, reason, fix string) {
 	t.Helper()
 	if got.OK || !strings.Contains(got.Reason, reason) || !strings.Contains(got.Fix, fix) || strings.Contains(got.Reason, "\n") {
 		t.Errorf("Probe is %+v\nwant a reason with %q, and a fix with %q", got, reason, fix)
 	}
 }
 
-// What is missing is said, with what to do about it.
+// A failed probe names the missing part and the fix.
 func TestProbeWithoutEngine(t *testing.T) {
 	dir := t.TempDir()
 	uid := uint32(os.Getuid())
 	t.Run("no socket", func(t *testing.T) {
-		wants(t, probe(t, uid, "unix://"+dir+"/none"), dir+"/none does not exist", "systemctl start docker")
+		wantProbe(t, probeAs(t, uid, "unix://"+dir+"/none"), dir+"/none does not exist", "systemctl start docker")
 	})
 	t.Run("a socket without an engine", func(t *testing.T) {
 		dead, err := net.Listen("unix", dir+"/dead")
@@ -83,9 +82,9 @@ func TestProbeWithoutEngine(t *testing.T) {
 		}
 		dead.(*net.UnixListener).SetUnlinkOnClose(false)
 		dead.Close()
-		wants(t, probe(t, uid, "unix://"+dir+"/dead"), "no Docker Engine answers", "systemctl start docker")
+		wantProbe(t, probeAs(t, uid, "unix://"+dir+"/dead"), "no Docker Engine answers", "systemctl start docker")
 	})
-	t.Run("a socket of others", func(t *testing.T) {
+	t.Run("a socket without permission", func(t *testing.T) {
 		testenv.Need(t, testenv.Root)
 		shared, err := os.MkdirTemp("", "atoll-socket-")
 		if err != nil {
@@ -100,7 +99,7 @@ func TestProbeWithoutEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		wants(t, probe(t, 65534, "unix://"+shared+"/s"), "you may not use the Docker Engine", "usermod -aG docker")
+		wantProbe(t, probeAs(t, 65534, "unix://"+shared+"/s"), "you may not use the Docker Engine", "usermod -aG docker")
 	})
 	t.Run("an old engine", func(t *testing.T) {
 		old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +107,7 @@ func TestProbeWithoutEngine(t *testing.T) {
 			fmt.Fprint(w, "OK")
 		}))
 		defer old.Close()
-		wants(t, probe(t, uid, "tcp://"+old.Listener.Addr().String()), "too old", "19.03")
+		wantProbe(t, probeAs(t, uid, "tcp://"+old.Listener.Addr().String()), "too old", "19.03")
 	})
 	strict := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strict.Close()
@@ -117,17 +116,17 @@ func TestProbeWithoutEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("an engine with TLS, a program without", func(t *testing.T) {
-		wants(t, probe(t, uid, at), "do not agree on TLS", "DOCKER_CERT_PATH")
+		wantProbe(t, probeAs(t, uid, at), "do not agree on TLS", "DOCKER_CERT_PATH")
 	})
-	t.Run("an engine that another authority answers for", func(t *testing.T) {
-		wants(t, probe(t, uid, at, "DOCKER_TLS_VERIFY=1", "DOCKER_CERT_PATH="+dir), "do not agree on TLS", "DOCKER_CERT_PATH")
+	t.Run("an engine with a certificate of another authority", func(t *testing.T) {
+		wantProbe(t, probeAs(t, uid, at, "DOCKER_TLS_VERIFY=1", "DOCKER_CERT_PATH="+dir), "do not agree on TLS", "DOCKER_CERT_PATH")
 	})
 }
 
-// An engine that wants a certificate of ours gets to say so.
+// An engine that rejects the client's certificate leads to a TLS error.
 func TestProbeWithoutCertificate(t *testing.T) {
 	needEngine(t)
-	strangers := t.TempDir() // a certificate of another authority
+	strangers := t.TempDir() // the certificate of another authority
 	if err := makeCertificates(strangers); err != nil {
 		t.Fatal(err)
 	}
@@ -138,12 +137,12 @@ func TestProbeWithoutCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := probe(t, uint32(os.Getuid()), tunnel(t), "DOCKER_TLS_VERIFY=1", "DOCKER_CERT_PATH="+strangers)
-	wants(t, found, "do not agree on TLS", "DOCKER_CERT_PATH")
+	found := probeAs(t, uint32(os.Getuid()), startTunnel(t), "DOCKER_TLS_VERIFY=1", "DOCKER_CERT_PATH="+strangers)
+	wantProbe(t, found, "do not agree on TLS", "DOCKER_CERT_PATH")
 }
 
-// A guest's program that cannot be had, or is for another machine, is no secret,
-// and nor is the way to do without.
+// If the guest's program is missing or for another machine, the probe says so, and how to do
+// without.
 func TestProbeGuest(t *testing.T) {
 	needEngine(t)
 	program, err := testenv.Guest()
@@ -151,7 +150,7 @@ func TestProbeGuest(t *testing.T) {
 		t.Fatal(err)
 	}
 	arm := slices.Clone(program)
-	arm[18] = 183 // the machine in an ELF header: arm64
+	arm[18] = 183 // e_machine in an ELF header: arm64
 	for name, tt := range map[string]struct {
 		guest       func() ([]byte, error)
 		reason, fix string
@@ -163,20 +162,20 @@ func TestProbeGuest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, func(opts *docker.Options) { opts.Guest = tt.guest })
 			defer p.Close()
-			wants(t, atoll.ProbeProvider(t.Context(), p), tt.reason, tt.fix)
+			wantProbe(t, atoll.ProbeProvider(t.Context(), p), tt.reason, tt.fix)
 			if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrUnavailable {
 				t.Errorf("Create: %v, want ErrUnavailable", err)
 			}
-			if left := held(t); len(left) > 0 {
+			if left := heldObjects(t); len(left) > 0 {
 				t.Errorf("Create left %q", left)
 			}
 		})
 	}
 }
 
-// Who does without a guest is told what that means.
+// The probe names the limits of sandboxes without a guest.
 func TestProbePlain(t *testing.T) {
-	p := open(t, plain)
+	p := open(t, withoutGuest)
 	defer p.Close()
 	if found := atoll.ProbeProvider(t.Context(), p); !found.OK || len(found.Notes) == 0 || !strings.Contains(found.Notes[0], "docker.plain is set") {
 		t.Errorf("Probe is %+v", found)

@@ -17,11 +17,11 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// A sandbox whose image's name stands for another image in the engine by now is
-// rebuilt by a reconcile, with what is its own.
+// If the name of a sandbox's image stands for another image in the engine, a reconcile rebuilds
+// the sandbox. It keeps its data volume, labels and secret.
 func TestRebuild(t *testing.T) {
 	p := open(t)
-	reg, ctx := serve(t), t.Context()
+	reg, ctx := serveRegistry(t), t.Context()
 	push := func(text string) string {
 		return reg.Push("app:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("version", 0o644, text))))
 	}
@@ -49,8 +49,8 @@ func TestRebuild(t *testing.T) {
 	healthy()
 
 	push("two")
-	healthy() // nobody has pulled it
-	pull(t, ref)
+	healthy() // the engine has not pulled it
+	enginePull(t, ref)
 	sum, err := l.Reconcile(ctx, registry.ReconcileOptions{})
 	if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != registry.DoneRebuilt {
 		t.Fatalf("Reconcile: %+v, %v", sum, err)
@@ -68,16 +68,16 @@ func TestRebuild(t *testing.T) {
 	if st, err := sb.Status(ctx); err != nil || st.State != atoll.StateRunning || st.Spec.Labels["a"] != "b" || len(st.Spec.Env) != 0 {
 		t.Errorf("Status: %+v, %v", st, err)
 	}
-	if got, err := atoll.Secret(ctx, l, sb.ID()); got != raw || err != nil || !secret.Check(hashInside(t, p, sb.ID()), raw) {
-		t.Errorf("the secret is another one: %v", err)
+	if got, err := atoll.Secret(ctx, l, sb.ID()); got != raw || err != nil || !secret.Check(secretHash(t, p, sb.ID()), raw) {
+		t.Errorf("the secret has changed: %v", err)
 	}
 	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
 	}
 }
 
-// pull has the engine pull an image.
-func pull(t *testing.T, ref string) {
+// enginePull lets the engine pull an image.
+func enginePull(t *testing.T, ref string) {
 	t.Helper()
 	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
@@ -94,8 +94,8 @@ func pull(t *testing.T, ref string) {
 	}
 }
 
-// hashInside is what the engine knows of the sandbox's secret.
-func hashInside(t *testing.T, p atoll.Provider, id string) string {
+// secretHash returns the hash of the sandbox's secret, from the engine.
+func secretHash(t *testing.T, p atoll.Provider, id string) string {
 	t.Helper()
 	sb, err := p.Get(t.Context(), id)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// ownEngine starts an engine for one test, and returns its address and what kills
-// it, upon which it is started again.
-func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
+// startOwnEngine starts an engine for one test. It returns the address, and a function that
+// kills the engine and waits until it has been started again.
+func startOwnEngine(t *testing.T, args ...string) (host string, kill func()) {
 	t.Helper()
-	needEngine(t) // for the guest, and to be skipped with the others
+	needEngine(t) // for the guest, and to skip this test with the others
 	d, err := newDaemon()
 	if err != nil {
 		t.Fatal(err)
@@ -41,13 +41,13 @@ func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
 	}
 	return d.Host, func() {
 		t.Helper()
-		pid := dockerd(t, d.Pid)
+		pid := findDockerd(t, d.Pid)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the engine's end", func() error {
+		eventually(t, "the end of the engine", func() error {
 			if err := syscall.Kill(pid, 0); err == nil {
-				return errors.New("it lives")
+				return errors.New("it is still running")
 			}
 			return nil
 		})
@@ -57,8 +57,8 @@ func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
 	}
 }
 
-// dockerd finds the engine among the children of the shell that started it.
-func dockerd(t *testing.T, shell int) int {
+// findDockerd returns the PID of the dockerd among the children of a shell.
+func findDockerd(t *testing.T, shell int) int {
 	t.Helper()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", shell, shell))
 	if err != nil {
@@ -90,8 +90,21 @@ func eventually(t *testing.T, what string, ok func() error) {
 	}
 }
 
-// watchUntil watches as its users do, again when it is told to, until a sandbox is
-// seen for which ok holds.
+// awaitPrinted waits until the process has printed the text to stdout.
+func awaitPrinted(t *testing.T, process atoll.Process, text string) {
+	t.Helper()
+	eventually(t, "the output of the process", func() error {
+		var out strings.Builder
+		err := process.Attach(t.Context(), &atoll.Attachment{Stdout: &out, NoFollow: true})
+		if err == nil && !strings.Contains(out.String(), text) {
+			err = fmt.Errorf("it is %q, want %q in it", out.String(), text)
+		}
+		return err
+	})
+}
+
+// watchUntil watches until ok returns true for a sandbox's status. Like other users of Watch, it
+// watches again after ErrUnavailable.
 func watchUntil(ctx context.Context, p atoll.Provider, ok func(atoll.Status) bool) error {
 	for {
 		var last error
@@ -115,11 +128,11 @@ func watchUntil(ctx context.Context, p atoll.Provider, ok func(atoll.Status) boo
 	}
 }
 
-// An engine that is killed and comes again: the provider goes on, and says truly
-// what has become of a sandbox, of a command in it and of its main process.
+// If the engine is killed and started again, the provider goes on working. It reports what
+// happened to the sandbox, to a command in it, and to the main process.
 func TestEngineRestarts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: it starts an engine of its own for each case")
+		t.Skip("-short: each case starts an engine")
 	}
 	for _, tt := range []struct {
 		name   string
@@ -129,11 +142,11 @@ func TestEngineRestarts(t *testing.T) {
 	}{
 		{"guest", nil, func(*docker.Options) {}, false},
 		{"guest, live restore", []string{"--live-restore"}, func(*docker.Options) {}, true},
-		{"plain", nil, plain, false},
-		{"plain, live restore", []string{"--live-restore"}, plain, true},
+		{"plain", nil, withoutGuest, false},
+		{"plain, live restore", []string{"--live-restore"}, withoutGuest, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			host, kill := ownEngine(t, tt.args...)
+			host, kill := startOwnEngine(t, tt.args...)
 			p := open(t, tt.change, func(opts *docker.Options) { opts.Host = host })
 			defer p.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(2*time.Minute))
@@ -158,7 +171,7 @@ func TestEngineRestarts(t *testing.T) {
 			}
 			kill()
 			if tt.lives {
-				survived(t, ctx, sb, before)
+				checkSurvived(t, ctx, sb, before)
 				if err := sb.Stop(ctx, 0); err != nil {
 					t.Errorf("Stop: %v", err)
 				}
@@ -171,10 +184,10 @@ func TestEngineRestarts(t *testing.T) {
 				return err
 			})
 			if err := <-seen; err != nil {
-				t.Errorf("Watch did not tell of the end: %v", err)
+				t.Errorf("Watch until the end: %v", err)
 			}
 			if exit, err := running.Wait(ctx); err == nil && exit.Code != 137 {
-				t.Errorf("the command that ran: exit %+v", exit)
+				t.Errorf("the command exited with %+v", exit)
 			} else if err != nil && atoll.KindOf(err) != atoll.ErrStopped {
 				t.Errorf("Wait: %v", err)
 			}
@@ -191,14 +204,14 @@ func TestEngineRestarts(t *testing.T) {
 	}
 }
 
-// survived checks a sandbox that has outlived its engine.
-func survived(t *testing.T, ctx context.Context, sb atoll.Sandbox, before atoll.Status) {
+// checkSurvived checks a sandbox that outlived its engine.
+func checkSurvived(t *testing.T, ctx context.Context, sb atoll.Sandbox, before atoll.Status) {
 	t.Helper()
 	st, err := sb.Status(ctx)
 	if err != nil || st.State != atoll.StateRunning || !st.Started.Equal(before.Started) {
-		t.Fatalf("the status is %+v, %v; it was %+v", st, err, before)
+		t.Fatalf("the status is %+v, %v; before, it was %+v", st, err, before)
 	}
-	eventually(t, "a command", func() error {
+	eventually(t, "a command in the sandbox", func() error {
 		out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"echo", "works"}})
 		if err == nil && string(out) != "works\n" {
 			err = fmt.Errorf("it printed %q", out)

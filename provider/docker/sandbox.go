@@ -142,10 +142,10 @@ func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Dura
 	})
 }
 
-// maxExits is how many containers end at once. An engine can deadlock if there are many: Docker
-// 20.10 takes two locks in one order when containers leave their networks, and in the other
-// order when it looks up networks (sbLeave and getNetworksFromStore in libnetwork). A hundred
-// removals at once have caused it.
+// maxExits is the maximum number of containers that end at the same time. An engine can deadlock
+// with more: Docker 20.10 takes two locks in one order when containers leave their networks, and
+// in the other order when it looks up networks (sbLeave and getNetworksFromStore in libnetwork).
+// A hundred removals at once have caused it.
 const maxExits = 4
 
 // withExitSlot waits until fewer than maxExits containers are ending, and calls do, which ends

@@ -13,12 +13,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// Nobody removes a volume from under a sandbox that is about to mount it: the
-// engine would make another one, of which nobody knew whose it is.
-func TestVolumesStayForWhoMountsThem(t *testing.T) {
+// Nobody can remove a volume while a creation is about to mount it: the engine would create an
+// unlabeled one instead.
+func TestVolumesStayDuringCreate(t *testing.T) {
 	var p *docker.Provider
 	tried := 0
-	p = opened(t, func(o *docker.Options) {
+	p = openForTest(t, func(o *docker.Options) {
 		docker.OnStep(o, func(name string) error {
 			if name != "container" {
 				return nil
@@ -50,11 +50,10 @@ func TestVolumesStayForWhoMountsThem(t *testing.T) {
 	}
 }
 
-// A creation that fails takes its volumes back, also when that is just after the
-// sandbox has them.
-func TestVolumesOfThoseWhoFail(t *testing.T) {
+// A failed creation removes its volumes, even if the container already has them.
+func TestFailedCreateRemovesVolumes(t *testing.T) {
 	for _, step := range []string{"container", "start"} {
-		p := opened(t, func(o *docker.Options) {
+		p := openForTest(t, func(o *docker.Options) {
 			docker.OnStep(o, func(name string) error {
 				if name == step {
 					return atoll.E("create", "", atoll.ErrUnavailable, nil)
@@ -70,13 +69,13 @@ func TestVolumesOfThoseWhoFail(t *testing.T) {
 	}
 }
 
-// What an engine is told by a program that dies then may be made when another one has
-// found that nothing is there. It goes, as what is half made always does.
-func TestMadeLate(t *testing.T) {
+// The engine may create a container for a program that has died, after another program has found
+// the name free. Create removes that container.
+func TestContainerCreatedLate(t *testing.T) {
 	half, over := make(chan struct{}), make(chan struct{})
-	dead := opened(t, func(o *docker.Options) {
+	dead := openForTest(t, func(o *docker.Options) {
 		docker.OnStep(o, func(name string) error {
-			if name != "furniture" {
+			if name != "preparation" {
 				return nil
 			}
 			close(half)
@@ -89,7 +88,7 @@ func TestMadeLate(t *testing.T) {
 	defer work.Wait()
 	defer close(over)
 	opts := optionsOf(dead)
-	opts.Dir = t.TempDir() // another machine's
+	opts.Dir = t.TempDir() // as on another machine
 	docker.OnStep(&opts, func(name string) error {
 		if name == "container" {
 			work.Go(func() { _, _ = dead.Create(t.Context(), &atoll.Spec{ID: id}) })
@@ -106,15 +105,14 @@ func TestMadeLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, sb, "true")
+	runShell(t, sb, "true")
 }
 
-// Programs that share an engine serve the files of one sandbox at once while it is
-// stopped.
-func TestFilesOfStoppedForTwo(t *testing.T) {
-	p := opened(t)
-	sb := create(t, p, atoll.Spec{})
-	run(t, sb, "dd if=/dev/zero of=/work/f bs=1M count=32 2>/dev/null")
+// Two programs can read the files of one stopped sandbox at the same time.
+func TestFilesOfStoppedShared(t *testing.T) {
+	p := openForTest(t)
+	sb := createSandbox(t, p, atoll.Spec{})
+	runShell(t, sb, "dd if=/dev/zero of=/work/f bs=1M count=32 2>/dev/null")
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +128,7 @@ func TestFilesOfStoppedForTwo(t *testing.T) {
 					data, err = atoll.ReadFile(t.Context(), sb, "/work/f")
 				}
 				if err != nil || len(data) != 32<<20 {
-					t.Errorf("the %s read %d bytes: %v", name, len(data), err)
+					t.Errorf("provider %q read %d bytes: %v", name, len(data), err)
 					return
 				}
 			}

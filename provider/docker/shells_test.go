@@ -21,8 +21,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// withShell is busybox with a shell of this machine in the place of its own.
-func withShell(t *testing.T, shell string) v1.Image {
+// busyboxWithShell is busybox with a shell of this machine as /bin/sh.
+func busyboxWithShell(t *testing.T, shell string) v1.Image {
 	t.Helper()
 	program, err := exec.LookPath(shell)
 	if err != nil {
@@ -53,14 +53,14 @@ func withShell(t *testing.T, shell string) v1.Image {
 	return img
 }
 
-// What the shells of images do for us where there is no guest, those of Debian and
-// of Fedora do as well as busybox's, which the suite has.
+// The scripts for sandboxes without a guest work in the shells of Debian and Fedora. The suite
+// tests them with busybox.
 func TestPlainShells(t *testing.T) {
-	p := open(t, plain)
+	p := open(t, withoutGuest)
 	defer p.Close()
 	for _, shell := range []string{"dash", "bash"} {
 		t.Run(shell, func(t *testing.T) {
-			image := serve(t).Push(shell+":1", withShell(t, shell))
+			image := serveRegistry(t).Push(shell+":1", busyboxWithShell(t, shell))
 			ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 			defer cancel()
 			sb, err := p.Create(ctx, &atoll.Spec{Image: image})
@@ -68,24 +68,25 @@ func TestPlainShells(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer sb.Remove(context.Background(), atoll.RemoveVolumes())
-			commandsWork(t, sb)
-			refusesWhatIsNotThere(t, sb)
-			killsFamilies(t, sb)
-			process, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.02; done"}})
+			checkCommands(t, sb)
+			checkMissingPrograms(t, sb)
+			checkKillDescendants(t, sb)
+			process, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done"}})
 			if err != nil {
 				t.Fatal(err)
 			}
+			awaitPrinted(t, process, "ready\n") // the trap is set
 			if err := sb.Stop(ctx, time.Minute); err != nil {
 				t.Errorf("Stop: %v", err)
 			}
 			if exit, err := process.Wait(ctx); err == nil && exit.Code != 9 {
-				t.Errorf("what was asked to end: %+v", exit)
+				t.Errorf("the process exited with %+v; want code 9", exit)
 			}
 		})
 	}
 }
 
-func refusesWhatIsNotThere(t *testing.T, sb atoll.Sandbox) {
+func checkMissingPrograms(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	for name, kind := range map[string]atoll.Kind{
 		"none": atoll.ErrCommandNotFound, "/none/none": atoll.ErrCommandNotFound, "/etc/passwd": atoll.ErrExecFailed, "/etc": atoll.ErrExecFailed,
@@ -96,9 +97,9 @@ func refusesWhatIsNotThere(t *testing.T, sb atoll.Sandbox) {
 	}
 }
 
-// killsFamilies ends a process whose descendants have left its session, its
-// environment, or their parents behind, though none of them all three.
-func killsFamilies(t *testing.T, sb atoll.Sandbox) {
+// checkKillDescendants kills a process. Its descendants have changed their session, their
+// environment or their parent, but none of them all three.
+func checkKillDescendants(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	script := `setsid sleep 1001 & env -i sleep 1002 & (setsid sleep 1003 &) ; sh -c 'env -i setsid sleep 1004 & wait' & wait`
 	process, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", script}})
@@ -112,9 +113,9 @@ func killsFamilies(t *testing.T, sb atoll.Sandbox) {
 		}
 		return strings.TrimSpace(string(text))
 	}
-	eventually(t, "the family", func() error {
+	eventually(t, "the descendants", func() error {
 		if n := count(); n != "4" {
-			return fmt.Errorf("%s of 4 live", n)
+			return fmt.Errorf("%s of 4 descendants run", n)
 		}
 		return nil
 	})
@@ -122,21 +123,21 @@ func killsFamilies(t *testing.T, sb atoll.Sandbox) {
 		t.Errorf("Signal: %v", err)
 	}
 	if got := count(); got != "0" {
-		t.Errorf("%s descendants live", got)
+		t.Errorf("%s descendants still run", got)
 	}
 	if _, err := process.Wait(t.Context()); err != nil {
 		t.Errorf("Wait: %v", err)
 	}
 }
 
-// A program that has taken the place of the shell cannot make this side read for ever.
+// If a program has replaced the shell, the provider stops reading its output at some point.
 func TestPlainShellReplaced(t *testing.T) {
-	p := opened(t, plain)
+	p := openForTest(t, withoutGuest)
 	for _, shell := range []string{"/bin/busybox yes >&2", "echo 1; exec /bin/busybox yes"} {
-		sb := create(t, p, atoll.Spec{})
-		run(t, sb, "rm /bin/sh && printf '#!/bin/busybox sh\\n"+shell+"\\n' >/bin/sh && chmod +x /bin/sh")
+		sb := createSandbox(t, p, atoll.Spec{})
+		runShell(t, sb, "rm /bin/sh && printf '#!/bin/busybox sh\\n"+shell+"\\n' >/bin/sh && chmod +x /bin/sh")
 		for _, tty := range []*atoll.Size{nil, {Rows: 24, Cols: 80}} {
-			if tty == nil && strings.HasPrefix(shell, "echo") { // which is what a command might say
+			if tty == nil && strings.HasPrefix(shell, "echo") { // a command may print that, too
 				continue
 			}
 			_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"true"}, TTY: tty})

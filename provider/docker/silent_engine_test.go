@@ -20,32 +20,33 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// revive has the engine started again after a test has failed, if it does not answer
-// within so long: one failure is enough. The test's log says what the engine was waiting for.
-func (d *daemon) revive(t testing.TB, within time.Duration) {
-	silent := d.silent(within)
-	programs := d.programs()
-	if silent == "" || len(programs) == 0 { // which is no Docker Engine
+// restartSilent restarts the engine after a failed test if the engine does not answer within
+// that time, so that the next tests do not fail, too. It logs the stacks of the engine.
+func (d *daemon) restartSilent(t testing.TB, within time.Duration) {
+	silent := d.silentRequest(within)
+	programs := d.findPrograms()
+	if silent == "" || len(programs) == 0 { // it is no Docker Engine
 		return
 	}
 	for _, pid := range programs {
-		_ = syscall.Kill(pid, syscall.SIGUSR1) // both print their stacks then
+		_ = syscall.Kill(pid, syscall.SIGUSR1) // both then log their stacks
 	}
 	time.Sleep(2 * time.Second)
-	t.Logf("the engine is silent when asked for %s, and started again; what has waited for minutes in it:\n%s", silent, d.waiting())
+	t.Logf("the engine does not answer a request for %s: restarting it; goroutines that have waited for minutes:\n%s", silent, d.waitingStacks())
 	for _, pid := range programs {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	if err := d.Await(); err != nil {
-		t.Logf("the engine that was started again does not answer: %v", err)
+		t.Logf("the restarted engine does not answer: %v", err)
 	}
 }
 
-// patience is how long an engine may take to answer on a busy machine.
-var patience = testenv.Scale(15 * time.Second)
+// answerTimeout bounds how long an engine takes to answer on a busy machine.
+var answerTimeout = testenv.Scale(15 * time.Second)
 
-// silent names what the engine does not answer within so long, or is empty.
-func (d *daemon) silent(within time.Duration) string {
+// silentRequest returns the name of a request that the engine does not answer within that time;
+// "" if it answers all.
+func (d *daemon) silentRequest(within time.Duration) string {
 	c, err := client.New(client.WithHost(d.Host))
 	if err != nil {
 		return err.Error()
@@ -85,8 +86,8 @@ func (d *daemon) silent(within time.Duration) string {
 	return ""
 }
 
-// programs are the engine and its containerd.
-func (d *daemon) programs() (pids []int) {
+// findPrograms returns the PIDs of the engine and its containerd.
+func (d *daemon) findPrograms() (pids []int) {
 	comms, _ := filepath.Glob("/proc/[0-9]*/comm")
 	for _, comm := range comms {
 		name, _ := os.ReadFile(comm)
@@ -102,19 +103,19 @@ func (d *daemon) programs() (pids []int) {
 	return pids
 }
 
-// minutes is how the stack of a goroutine begins that has waited for some.
-var minutes = regexp.MustCompile(`(?m)^goroutine \d+ \[.*\d+ minutes.*\]:`)
+// longWait matches the beginning of the stack of a goroutine that has waited for minutes.
+var longWait = regexp.MustCompile(`(?m)^goroutine \d+ \[.*\d+ minutes.*\]:`)
 
-// waiting is what in the engine and its containerd has waited for minutes, as they have
-// written it.
-func (d *daemon) waiting() string {
+// waitingStacks returns the stacks of goroutines of the engine and its containerd that have
+// waited for minutes, from their logs.
+func (d *daemon) waitingStacks() string {
 	files, _ := filepath.Glob(d.At("*/goroutine-stacks-*.log"))
 	var found []string
 	for _, file := range append(files, d.At("log")) {
 		text, _ := os.ReadFile(file)
-		stacks := strings.ReplaceAll(string(text), `\n`, "\n") // containerd's are one line of its log
+		stacks := strings.ReplaceAll(string(text), `\n`, "\n") // containerd logs all stacks in one line
 		for stack := range strings.SplitSeq(strings.ReplaceAll(stacks, `\t`, "\t"), "\n\n") {
-			if minutes.MatchString(stack) {
+			if longWait.MatchString(stack) {
 				found = append(found, stack)
 			}
 		}
@@ -123,29 +124,29 @@ func (d *daemon) waiting() string {
 	return text[:min(len(text), 64<<10)]
 }
 
-// An engine that stopped answering serves the next test again.
-func TestSilentEngineIsStartedAgain(t *testing.T) {
+// An engine that has stopped answering is restarted for the next test.
+func TestSilentEngineRestart(t *testing.T) {
 	needEngine(t)
-	d := own(t)
+	d := ownDaemon(t)
 	if err := d.Dockerd(); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.loadBusybox(t); err != nil {
 		t.Fatal(err)
 	}
-	if silent := d.silent(patience); silent != "" {
-		t.Errorf("an engine that is well does not answer when asked for %s", silent)
+	if silent := d.silentRequest(answerTimeout); silent != "" {
+		t.Errorf("a healthy engine does not answer a request for %s", silent)
 	}
-	for _, pid := range d.programs() {
+	for _, pid := range d.findPrograms() {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d.revive(t, time.Second) // it answers never
-	if silent := d.silent(patience); silent != "" {
-		t.Errorf("an engine that was started again does not answer when asked for %s", silent)
+	d.restartSilent(t, time.Second) // it never answers
+	if silent := d.silentRequest(answerTimeout); silent != "" {
+		t.Errorf("the restarted engine does not answer a request for %s", silent)
 	}
-	sb, err := d.open(t).Create(t.Context(), &atoll.Spec{})
+	sb, err := d.openProvider(t).Create(t.Context(), &atoll.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}

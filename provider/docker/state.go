@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A record is what the engine has recorded about a sandbox.
+// A record has the engine's data about a sandbox.
 type record struct {
 	atoll.Status
 	container string // its id; a rebuilt sandbox has another container
@@ -43,14 +43,14 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 		err = p.wrapError(ctx, op, id, p.applyMarkers(ctx, r))
 	}
 	if err == nil && !r.plain && r.State == atoll.StateStopped && c.State.ExitCode == guestStoppedCode {
-		said, err := p.readReport(ctx, op, id, c.ID)
+		report, err := p.readReport(ctx, op, id, c.ID)
 		if err != nil {
 			return nil, err
 		}
-		if said.Main != nil {
-			r.Exit = said.Main
+		if report.Main != nil {
+			r.Exit = report.Main
 		}
-		r.Reason, r.idle = said.Reason, said.Idle
+		r.Reason, r.idle = report.Reason, report.Idle
 	}
 	return r, err
 }

@@ -51,11 +51,11 @@ func (s *stream) readPiece(b []byte) (n int, stderr bool, err error) {
 // engine.
 const maxLine = 4 << 10
 
-// maxNoise is how many bytes of stderr may come before a line of stdout: a busy engine may
+// maxNoise is the maximum number of bytes of stderr before a line of stdout: a busy engine may
 // deliver the line late, and first a flood of stderr.
 const maxNoise = 32 << 20
 
-// maxAhead is how many bytes readRest reads, of both outputs together.
+// maxAhead is the maximum number of bytes that readRest reads, of both outputs together.
 const maxAhead = 1 << 20
 
 // errNoise is the error for a shell that does not print the expected line.

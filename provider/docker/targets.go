@@ -88,15 +88,15 @@ func (p *Provider) lstatFile(ctx context.Context, id, name string) (container.Pa
 	if !cerrdefs.IsInternal(err) {
 		return found.Stat, err
 	}
-	copied, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name}) // its error has a text
-	if why == nil {
+	copied, reason := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name}) // its error has a text
+	if reason == nil {
 		copied.Content.Close()
 		return found.Stat, err
 	}
-	if strings.Contains(why.Error(), "not a directory") {
-		return found.Stat, atoll.Errorf("start", "", atoll.ErrInvalid, "a mount covers a directory with a file, or a file with a directory: %w", why)
+	if strings.Contains(reason.Error(), "not a directory") {
+		return found.Stat, atoll.Errorf("start", "", atoll.ErrInvalid, "a mount covers a directory with a file, or a file with a directory: %w", reason)
 	}
-	return found.Stat, why
+	return found.Stat, reason
 }
 
 // pathPrefixes returns the directories on the way to target, and target itself as the last one.

@@ -15,11 +15,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
-// A link that a program has left where a volume is mounted is not followed: what it
-// leads to may be the guest's program.
-func TestMountFollowsNoLink(t *testing.T) { mountsFollowNoLink(t, opened(t)) }
+// If a program has left a link on the way to a mount's target, Start fails: the link may lead to
+// the guest's program.
+func TestMountLinksOfProgram(t *testing.T) { checkNoLinkFollowed(t, openForTest(t)) }
 
-func mountsFollowNoLink(t *testing.T, p atoll.Provider) {
+func checkNoLinkFollowed(t *testing.T, p atoll.Provider) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := atoll.RemoveProject(context.WithoutCancel(t.Context()), p, "linked"); err != nil {
@@ -44,7 +44,7 @@ func mountsFollowNoLink(t *testing.T, p atoll.Provider) {
 		if err != nil {
 			t.Errorf("%s: Start without links: %v", tt.target, err)
 		}
-		run(t, sb, tt.script)
+		runShell(t, sb, tt.script)
 		if err := sb.Stop(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -56,13 +56,13 @@ func mountsFollowNoLink(t *testing.T, p atoll.Provider) {
 	}
 }
 
-// Nor is one that an image has where a volume is mounted, one of ours or of the spec.
-func TestMountFollowsNoLinkOfImage(t *testing.T) {
-	p := opened(t)
-	mountsFollowNoLinkOfImage(t, p, serve(t))
+// Create fails if the image has such a link, or a link at a mount point of Atoll's.
+func TestMountLinksOfImage(t *testing.T) {
+	p := openForTest(t)
+	checkNoImageLinkFollowed(t, p, serveRegistry(t))
 }
 
-func mountsFollowNoLinkOfImage(t *testing.T, p *docker.Provider, reg *testimage.Registry) {
+func checkNoImageLinkFollowed(t *testing.T, p *docker.Provider, reg *testimage.Registry) {
 	t.Helper()
 	for i, tt := range []struct{ name, target string }{{".data", "/.atoll"}, {"work", "/etc"}, {".atoll", "/work"}, {"data", "/.atoll"}} {
 		img, err := mutate.AppendLayers(testimage.Busybox(t), testimage.Layer(t, testimage.Symlink(tt.name, tt.target)))
@@ -81,10 +81,10 @@ func mountsFollowNoLinkOfImage(t *testing.T, p *docker.Provider, reg *testimage.
 	}
 }
 
-// Links that lead elsewhere are followed, where they are not on a volume: those of
-// an image are like them.
-func TestMountFollowsOtherLinks(t *testing.T) {
-	p := opened(t)
+// A mount follows links of an image or a program that are not on a volume and do not lead to the
+// guest.
+func TestMountFollowsSafeLinks(t *testing.T) {
+	p := openForTest(t)
 	t.Cleanup(func() {
 		if err := p.RemoveProject(context.WithoutCancel(t.Context()), "linked"); err != nil {
 			t.Error(err)
@@ -96,21 +96,21 @@ func TestMountFollowsOtherLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, sb, "echo kept > /opt/a/m/f && mv /opt/a /opt/b && ln -s b /opt/a")
+	runShell(t, sb, "echo kept > /opt/a/m/f && mv /opt/a /opt/b && ln -s b /opt/a")
 	if err = sb.Stop(t.Context(), 0); err == nil {
 		err = sb.Start(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, sb, "cat /opt/b/m/f"); got != "kept" {
+	if got := runShell(t, sb, "cat /opt/b/m/f"); got != "kept" {
 		t.Errorf("the file holds %q", got)
 	}
 }
 
-// The work directory is the user's who works there, whatever is mounted in it.
+// The work directory belongs to the sandbox's user, even if mounts are below it.
 func TestWorkdirWithMounts(t *testing.T) {
-	p := opened(t)
+	p := openForTest(t)
 	t.Cleanup(func() {
 		if err := p.RemoveProject(context.WithoutCancel(t.Context()), "mounted"); err != nil {
 			t.Error(err)
@@ -123,8 +123,8 @@ func TestWorkdirWithMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, sb, "echo > f")
-	if got := run(t, sb, "stat -c %u:%g /work"); got != "1234:2345" {
-		t.Errorf("the work directory is %s's", got)
+	runShell(t, sb, "echo > f")
+	if got := runShell(t, sb, "stat -c %u:%g /work"); got != "1234:2345" {
+		t.Errorf("the owner of the work directory is %s", got)
 	}
 }

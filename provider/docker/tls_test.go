@@ -28,12 +28,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// tlsAddress is where the test engine listens in its own network namespace, for
-// those with a certificate.
+// tlsAddress is the address of the test engine with TLS, in its own network namespace.
 const tlsAddress = "127.0.0.1:2376"
 
-// makeCertificates writes those of an authority, of the engine and of a client
-// to dir, named as docker names them.
+// makeCertificates writes the certificates of an authority, the engine and a client to dir, with
+// docker's file names.
 func makeCertificates(dir string) error {
 	authority := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -54,8 +53,8 @@ func makeCertificates(dir string) error {
 	return nil
 }
 
-// certify makes a key and a certificate, signed with by, or with its own key when
-// that is nil. "ca" is written to ca.pem, others to NAME-cert.pem and NAME-key.pem.
+// certify creates a key and a certificate, signed with by; nil means with its own key. It writes
+// "ca" to ca.pem, others to NAME-cert.pem and NAME-key.pem.
 func certify(dir, name string, cert, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -89,8 +88,7 @@ func certify(dir, name string, cert, parent *x509.Certificate, by *ecdsa.Private
 	return key, nil
 }
 
-// dialTLS connects to the test engine as any program could that has reached its
-// network by means of its own.
+// dialTLS connects to the test engine from inside its network namespace.
 func dialTLS(ctx context.Context) (conn net.Conn, err error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(engine.Dir, "cert.pem"), filepath.Join(engine.Dir, "key.pem"))
 	if err != nil {
@@ -103,30 +101,30 @@ func dialTLS(ctx context.Context) (conn net.Conn, err error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	d := tls.Dialer{Config: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}
-	err = inside(func() (err error) {
+	err = runInEngine(func() (err error) {
 		conn, err = d.DialContext(ctx, "tcp", tlsAddress)
 		return err
 	})
 	return conn, err
 }
 
-// overTLS opens providers that reach the engine by a dialer, over TLS.
-func overTLS(opts *docker.Options) { opts.Host, opts.Dial = "", dialTLS }
+// useTLS makes a provider reach the engine with a dialer, over TLS.
+func useTLS(opts *docker.Options) { opts.Host, opts.Dial = "", dialTLS }
 
-// TestConformanceTLS keeps the promises that have to do with the way to the engine: streams
-// that end in one direction first. TestReaches has all other ways.
+// TestConformanceTLS runs the promises that depend on the connection to the engine: streams that
+// end in one direction first. TestEngineConnections tests the other connections.
 func TestConformanceTLS(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: TestReaches has the essence")
+		t.Skip("-short: TestEngineConnections tests most of it")
 	}
 	needEngine(t)
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, overTLS) },
-		providertest.Only("exec"), providertest.Wire(), providertest.Slow(3), together, providertest.Leaks(held))
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, useTLS) },
+		providertest.Only("exec"), providertest.Wire(), providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects))
 }
 
-// tunnel makes the engine's TLS address reachable at one of this machine, which it
-// returns.
-func tunnel(t *testing.T) string {
+// startTunnel forwards a port of this machine to the engine's TLS address, and returns its
+// address.
+func startTunnel(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,7 +138,7 @@ func tunnel(t *testing.T) string {
 				return
 			}
 			var far net.Conn
-			if err := inside(func() (err error) { far, err = net.Dial("tcp", tlsAddress); return err }); err != nil {
+			if err := runInEngine(func() (err error) { far, err = net.Dial("tcp", tlsAddress); return err }); err != nil {
 				near.Close()
 				continue
 			}
@@ -155,8 +153,8 @@ func tunnel(t *testing.T) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// However the engine is reached, a sandbox works, with a guest and without.
-func TestReaches(t *testing.T) {
+// Sandboxes work over every kind of connection to the engine, with and without a guest.
+func TestEngineConnections(t *testing.T) {
 	needEngine(t)
 	for _, tt := range []struct {
 		name  string
@@ -170,32 +168,32 @@ func TestReaches(t *testing.T) {
 				return d.DialContext(ctx, "unix", path)
 			}
 		}},
-		{"a dialer over TLS", func(_ *testing.T, opts *docker.Options) { overTLS(opts) }},
+		{"a dialer over TLS", func(_ *testing.T, opts *docker.Options) { useTLS(opts) }},
 		{"an address, with certificates of the environment", func(t *testing.T, opts *docker.Options) {
-			opts.Host = tunnel(t)
+			opts.Host = startTunnel(t)
 			t.Setenv("DOCKER_TLS_VERIFY", "1")
 			t.Setenv("DOCKER_CERT_PATH", engine.Dir)
 		}},
 		{"the environment", func(t *testing.T, opts *docker.Options) {
 			opts.Host = ""
-			t.Setenv("DOCKER_HOST", tunnel(t))
+			t.Setenv("DOCKER_HOST", startTunnel(t))
 			t.Setenv("DOCKER_TLS_VERIFY", "1")
 			t.Setenv("DOCKER_CERT_PATH", engine.Dir)
 		}},
 		{"a context with certificates", func(t *testing.T, opts *docker.Options) {
 			opts.Host = ""
 			t.Setenv("DOCKER_HOST", "")
-			t.Setenv("DOCKER_CONFIG", dockerContext(t, "far", tunnel(t)))
+			t.Setenv("DOCKER_CONFIG", writeContext(t, "far", startTunnel(t)))
 			t.Setenv("DOCKER_CONTEXT", "far")
 		}},
 	} {
 		for _, mode := range []struct {
 			name   string
 			change func(*docker.Options)
-		}{{"guest", func(*docker.Options) {}}, {"plain", plain}} {
+		}{{"guest", func(*docker.Options) {}}, {"plain", withoutGuest}} {
 			t.Run(tt.name+", "+mode.name, func(t *testing.T) {
 				p := open(t, mode.change, func(opts *docker.Options) { tt.reach(t, opts) })
-				works(t, p)
+				checkWorks(t, p)
 				if err := p.Close(); err != nil {
 					t.Errorf("Close: %v", err)
 				}
@@ -204,8 +202,8 @@ func TestReaches(t *testing.T) {
 	}
 }
 
-// works makes a sandbox in which commands work, and removes it.
-func works(t *testing.T, p atoll.Provider) {
+// checkWorks creates a sandbox, runs commands in it, and removes it.
+func checkWorks(t *testing.T, p atoll.Provider) {
 	t.Helper()
 	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
 		t.Fatalf("Probe: %+v", probe)
@@ -219,11 +217,11 @@ func works(t *testing.T, p atoll.Provider) {
 			t.Errorf("Remove: %v", err)
 		}
 	}()
-	commandsWork(t, sb)
+	checkCommands(t, sb)
 }
 
-// commandsWork runs a command that reads its stdin to the end, and one with a terminal.
-func commandsWork(t *testing.T, sb atoll.Sandbox) {
+// checkCommands runs a command that reads its stdin to the end, and one with a terminal.
+func checkCommands(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	text := strings.Repeat("there and back\n", 10000)
 	out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"cat"}, Stdin: strings.NewReader(text)})
@@ -236,9 +234,9 @@ func commandsWork(t *testing.T, sb atoll.Sandbox) {
 	}
 }
 
-// dockerContext makes a directory of docker's configuration with a context that reaches
-// the test engine, and returns it.
-func dockerContext(t *testing.T, name, host string) string {
+// writeContext writes a docker configuration with a context that reaches the test engine, and
+// returns its directory.
+func writeContext(t *testing.T, name, host string) string {
 	t.Helper()
 	dir := t.TempDir()
 	sum := sha256.Sum256([]byte(name))

@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-// A workspace that is cloned reaches a container through its guest, before its
-// main process starts and as its user; one that is used in place is mounted.
+// A cloned workspace gets into a container through its guest, before the main process starts and
+// with the sandbox's user as owner. A local directory is mounted.
 func TestWorkspace(t *testing.T) {
 	needEngine(t)
 	testenv.Need(t, testenv.Program("git", "git"))
@@ -48,17 +48,17 @@ func TestWorkspace(t *testing.T) {
 		}
 		out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"./run"}})
 		if err != nil || string(out) != tt.want {
-			t.Errorf("it printed %q, %v, want %q", out, err, tt.want)
+			t.Errorf("the script printed %q, %v, want %q", out, err, tt.want)
 		}
 		err = atoll.WriteFile(t.Context(), sb, "new", []byte("x"), 0)
 		if readOnly := tt.spec.Workspace.ReadOnly; (err != nil) != readOnly {
-			t.Errorf("writing to it, read-only %v: %v", readOnly, err)
+			t.Errorf("WriteFile, read-only %v: %v", readOnly, err)
 		}
 		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "new")); err == nil {
-		t.Error("the directory has what was written to a copy")
+		t.Error("a write to the clone has changed the directory")
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Keeper is a provider that keeps volumes.
+// A Keeper is a provider with volumes.
 type Keeper interface {
 	atoll.Provider
 	atoll.VolumeStore
 }
 
-// RemoveProject removes the sandboxes of a project, and then its volumes: those
-// that can be, whatever becomes of others. It is what the RemoveProject of a
-// provider begins with. Kinds: ErrInvalid, and those of p.
+// RemoveProject removes the sandboxes of a project, and then its volumes. If one volume cannot
+// be removed, it removes the others, and returns all errors. The RemoveProject of a provider
+// calls it first. Kinds: ErrInvalid, and those of p.
 func RemoveProject(ctx context.Context, p Keeper, project string) error {
 	if !atoll.ValidName(project) {
-		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "invalid project name")
 	}
 	all, err := p.List(ctx, atoll.Filter{Project: project})
 	if err != nil {
@@ -34,7 +34,7 @@ func RemoveProject(ctx context.Context, p Keeper, project string) error {
 		}
 	}
 	volumes, err := p.Volumes(ctx, project)
-	if atoll.KindOf(err) == atoll.ErrUnsupported { // then there are none
+	if atoll.KindOf(err) == atoll.ErrUnsupported { // there are no volumes
 		err = nil
 	}
 	errs := []error{err}

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// Whoever makes a volume, with whatever umask, all users inside can get into it:
-// also when the one before him was killed half way.
+// All users inside can read a volume, whatever the umask of its creator, and even if an earlier
+// creator was killed.
 func TestUmask(t *testing.T) {
-	s := open(t)
+	s := openStore(t)
 	defer syscall.Umask(syscall.Umask(0o077))
-	if err := os.MkdirAll(s.Path("a", unborn), 0o700); err != nil {
+	if err := os.MkdirAll(s.Path("a", unfinishedName), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"cache", "other"} {
@@ -31,10 +31,10 @@ func TestUmask(t *testing.T) {
 	if list, err := s.List("a"); len(list) != 2 || err != nil {
 		t.Errorf("List: %+v, %v; want 2", list, err)
 	}
-	if _, err := os.Lstat(s.Path("a", unborn)); err == nil {
-		t.Error("what was being made is left")
+	if _, err := os.Lstat(s.Path("a", unfinishedName)); err == nil {
+		t.Error("the unfinished volume is left")
 	}
-	if err := os.Mkdir(s.Path("a", unborn), 0o700); err != nil {
+	if err := os.Mkdir(s.Path("a", unfinishedName), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(s.Path("a", "cache"), 0o700); err != nil {
@@ -44,7 +44,7 @@ func TestUmask(t *testing.T) {
 		t.Error(err)
 	}
 	if info, err := os.Stat(s.Path("a", "cache")); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("a volume that was there: %v, %v; want its mode kept", info.Mode(), err)
+		t.Errorf("an existing volume: %v, %v; want its mode unchanged", info.Mode(), err)
 	}
 	for _, name := range []string{"cache", "other"} {
 		if err := s.Remove("a", name, nil); err != nil {

@@ -73,7 +73,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A sandbox's own volume is not to be mounted, in whatever way its id is written.
+// A sandbox cannot mount a data volume, however its id is spelled.
 func TestMountable(t *testing.T) {
 	id := atoll.NewID()
 	for source, want := range map[string]atoll.Kind{
@@ -87,28 +87,28 @@ func TestMountable(t *testing.T) {
 		}
 	}
 	if err := Mountable(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: DataName(id)}}}); err != nil {
-		t.Errorf("no volume: %v", err)
+		t.Errorf("a bind mount: %v", err)
 	}
 }
 
-func open(t *testing.T) Store {
+func openStore(t *testing.T) Store {
 	t.Helper()
 	s, err := Open(filepath.Join(t.TempDir(), "volumes"))
-	must(t, err)
+	mustSucceed(t, err)
 	return s
 }
 
-func must(t *testing.T, err error) {
+func mustSucceed(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// What is in use stays, and so does what nobody can tell about.
+// Remove fails if the volume is in use, or if used fails.
 func TestRemoveInUse(t *testing.T) {
-	s := open(t)
-	must(t, s.Make("p", "v"))
+	s := openStore(t)
+	mustSucceed(t, s.Make("p", "v"))
 	unknown := atoll.Errorf("list", "", atoll.ErrInternal, "disk on fire")
 	for _, tt := range []struct {
 		used bool
@@ -117,15 +117,14 @@ func TestRemoveInUse(t *testing.T) {
 	}{{true, nil, atoll.ErrConflict}, {false, unknown, atoll.ErrInternal}, {false, nil, ""}} {
 		err := s.Remove("p", "v", func() (bool, error) { return tt.used, tt.err })
 		if atoll.KindOf(err) != tt.want || tt.err != nil && !errors.Is(err, tt.err) || s.Has("p", "v") != (tt.want != "") {
-			t.Errorf("used %v, %v: %v, want %q; it is there: %v", tt.used, tt.err, err, tt.want, s.Has("p", "v"))
+			t.Errorf("used %v, %v: %v, want %q; it exists: %v", tt.used, tt.err, err, tt.want, s.Has("p", "v"))
 		}
 	}
 }
 
-// Whoever counts as a user before he makes a volume has one that stays as long
-// as he does, however many want to remove it.
+// A caller that registers as a user before Make has a volume that stays, whatever others remove.
 func TestMakeAndRemoveAtOnce(t *testing.T) {
-	s := open(t)
+	s := openStore(t)
 	var mu sync.Mutex
 	used := 0
 	count := func(n int) {
@@ -175,13 +174,13 @@ func TestMakeAndRemoveAtOnce(t *testing.T) {
 	removers.Wait()
 }
 
-// A volume that is being removed is there as a whole or not at all.
+// Other callers see a volume that is being removed as a whole or not at all.
 func TestRemovedAtOnce(t *testing.T) {
-	s := open(t)
-	must(t, s.Make("p", "v"))
+	s := openStore(t)
+	mustSucceed(t, s.Make("p", "v"))
 	const files = 500
 	for i := range files {
-		must(t, os.WriteFile(filepath.Join(s.Path("p", "v"), fmt.Sprint(i)), nil, 0o644))
+		mustSucceed(t, os.WriteFile(filepath.Join(s.Path("p", "v"), fmt.Sprint(i)), nil, 0o644))
 	}
 	removed := make(chan error, 1)
 	go func() { removed <- s.Remove("p", "v", nil) }()
@@ -192,31 +191,31 @@ func TestRemovedAtOnce(t *testing.T) {
 			}
 		}
 	}
-	must(t, <-removed)
+	mustSucceed(t, <-removed)
 }
 
-// What an interrupted removal leaves is not a volume, and goes later.
+// An interrupted removal leaves no volume, and EmptyTrash finishes it.
 func TestEmptyTrash(t *testing.T) {
-	s := open(t)
-	must(t, s.Make("p", "v"))
-	must(t, s.Make("p", "w"))
-	left := s.Path("p", trash+"x")
-	must(t, os.Rename(s.Path("p", "v"), left))
+	s := openStore(t)
+	mustSucceed(t, s.Make("p", "v"))
+	mustSucceed(t, s.Make("p", "w"))
+	left := s.Path("p", trashPrefix+"x")
+	mustSucceed(t, os.Rename(s.Path("p", "v"), left))
 	if list, err := s.List(""); len(list) != 1 || list[0].Name != "w" || err != nil {
 		t.Errorf("List: %+v, %v, want w", list, err)
 	}
-	must(t, s.EmptyTrash())
+	mustSucceed(t, s.EmptyTrash())
 	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) || !s.Has("p", "w") {
-		t.Errorf("the trash: %v, want it to be gone, and nothing else", err)
+		t.Errorf("the trash: %v, want only the trash removed", err)
 	}
 }
 
-// The work directory and volumes are on volumes, and nothing else.
+// The work directory and volumes are on volumes, other mounts are not.
 func TestDirs(t *testing.T) {
 	spec := &atoll.Spec{Mounts: []atoll.Mount{
 		{Type: atoll.MountVolume, Source: "data", Target: "/data"}, {Type: atoll.MountTmpfs, Target: "/tmp"}, {Type: atoll.MountBind, Source: "/src", Target: "/src"},
 	}}
 	if got := Dirs(spec); !slices.Equal(got, []string{atoll.DefaultWorkdir, "/data"}) {
-		t.Errorf("they are %q", got)
+		t.Errorf("Dirs: %q", got)
 	}
 }

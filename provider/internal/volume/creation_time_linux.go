@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// born is when a directory was made, where the file system knows.
-func born(dir string) time.Time {
+// creationTime returns when a directory was created, or its modification time if the file system
+// does not know.
+func creationTime(dir string) time.Time {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME|unix.STATX_MTIME, &st); err != nil {
 		return time.Time{} // just removed

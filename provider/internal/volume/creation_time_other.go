@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// born is when a directory was last changed; the system does not tell more.
-func born(dir string) time.Time {
+// creationTime returns the modification time of a directory: creation times are not portable.
+func creationTime(dir string) time.Time {
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return time.Time{} // just removed
