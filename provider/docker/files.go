@@ -20,7 +20,7 @@ func (s *sandbox) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error {
 		inside, err := s.p.reachGuest(ctx, op, s.id)
 		if err == nil {
-			err = s.p.unlessPaused(ctx, op, s.id, func(ctx context.Context) error { return fn(ctx, atoll.Files(inside)) })
+			err = s.p.withPauseCheck(ctx, op, s.id, func(ctx context.Context) error { return fn(ctx, atoll.Files(inside)) })
 			if consumesInput(op) || !errors.Is(err, errPaused) {
 				return s.explainError(ctx, op, err)
 			}

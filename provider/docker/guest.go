@@ -261,10 +261,10 @@ func requireRunning(op string, st *atoll.Status) error {
 	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
 }
 
-// unlessPaused calls fn, and cancels its ctx if the sandbox is paused: then the guest does not
-// answer. It asks the engine only if fn takes long. If it has canceled fn, the error is
+// withPauseCheck calls fn, and cancels its ctx if the sandbox is paused: then the guest does not
+// answer. It asks the engine only if fn takes long. If it has canceled fn, its error wraps
 // errPaused.
-func (p *Provider) unlessPaused(ctx context.Context, op, id string, fn func(context.Context) error) error {
+func (p *Provider) withPauseCheck(ctx context.Context, op, id string, fn func(context.Context) error) error {
 	inner, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	watched := make(chan struct{})
@@ -296,7 +296,7 @@ func (p *Provider) unlessPaused(ctx context.Context, op, id string, fn func(cont
 	return err
 }
 
-// pauseCheckDelay is the time after which unlessPaused first asks the engine.
+// pauseCheckDelay is the time after which withPauseCheck first asks the engine.
 const pauseCheckDelay = 100 * time.Millisecond
 
 // An execConn is a connection to a program that the engine executes: it reads the program's

@@ -324,11 +324,11 @@ var (
 // beginGracefulStop asks all processes of a sandbox without a guest to end. The channel gets nil
 // when all have ended but the idle process, or the error of asking; it closes when ctx has ended
 // and nothing runs on its behalf.
-func (p *Provider) beginGracefulStop(ctx context.Context, r *record, askMain func() error) <-chan error {
+func (p *Provider) beginGracefulStop(ctx context.Context, r *record, signalMain func() error) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
 		defer close(ready)
-		if err := p.stopGracefully(ctx, r, askMain); atoll.KindOf(err) != atoll.ErrStopped && ctx.Err() == nil {
+		if err := p.stopGracefully(ctx, r, signalMain); atoll.KindOf(err) != atoll.ErrStopped && ctx.Err() == nil {
 			ready <- err
 		}
 		<-ctx.Done()
@@ -339,14 +339,14 @@ func (p *Provider) beginGracefulStop(ctx context.Context, r *record, askMain fun
 // stopGracefully sends SIGTERM to all processes, and returns when only the idle process is left.
 // It sends as each user who has processes: without capabilities, a process can signal only
 // processes of its own user.
-func (p *Provider) stopGracefully(ctx context.Context, r *record, askMain func() error) error {
+func (p *Provider) stopGracefully(ctx context.Context, r *record, signalMain func() error) error {
 	in, err := p.reachGuest(ctx, "stop", r.ID)
 	if err != nil {
 		return err
 	}
 	run := in.(plainSandbox).run
 	if !run.shell { // then the sandbox has a main process, and all others end with it
-		err := askMain()
+		err := signalMain()
 		if err == nil {
 			<-ctx.Done()
 		}

@@ -26,7 +26,7 @@ func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
 
 // Signal implements atoll.Process.
 func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
-	err := p.s.p.unlessPaused(ctx, "signal", p.s.id, func(ctx context.Context) error { return p.ProcessLayer.Signal(ctx, sig) })
+	err := p.s.p.withPauseCheck(ctx, "signal", p.s.id, func(ctx context.Context) error { return p.ProcessLayer.Signal(ctx, sig) })
 	if errors.Is(err, errPaused) {
 		return atoll.Errorf("signal", p.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}

@@ -135,10 +135,10 @@ func TestEngineRestarts(t *testing.T) {
 		t.Skip("-short: each case starts an engine")
 	}
 	for _, tt := range []struct {
-		name   string
-		args   []string
-		change func(*docker.Options)
-		lives  bool
+		name     string
+		args     []string
+		change   func(*docker.Options)
+		survives bool
 	}{
 		{"guest", nil, func(*docker.Options) {}, false},
 		{"guest, live restore", []string{"--live-restore"}, func(*docker.Options) {}, true},
@@ -170,7 +170,7 @@ func TestEngineRestarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			kill()
-			if tt.lives {
+			if tt.survives {
 				checkSurvived(t, ctx, sb, before)
 				if err := sb.Stop(ctx, 0); err != nil {
 					t.Errorf("Stop: %v", err)

@@ -227,7 +227,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		return nil, err
 	}
 	var p atoll.Process
-	err = s.p.unlessPaused(ctx, "exec", s.id, func(ctx context.Context) (err error) {
+	err = s.p.withPauseCheck(ctx, "exec", s.id, func(ctx context.Context) (err error) {
 		p, err = inside.Exec(ctx, cmd)
 		return err
 	})
@@ -242,7 +242,7 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	inside, err := s.p.reachGuest(ctx, "process", s.id)
 	if err == nil {
 		var p atoll.Process
-		err = s.p.unlessPaused(ctx, "process", s.id, func(ctx context.Context) (err error) {
+		err = s.p.withPauseCheck(ctx, "process", s.id, func(ctx context.Context) (err error) {
 			p, err = inside.Process(ctx, id)
 			return err
 		})
@@ -264,7 +264,7 @@ func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) 
 	inside, err := s.p.reachGuest(ctx, "processes", s.id)
 	if err == nil {
 		var list []atoll.ProcessStatus
-		err = s.p.unlessPaused(ctx, "processes", s.id, func(ctx context.Context) (err error) {
+		err = s.p.withPauseCheck(ctx, "processes", s.id, func(ctx context.Context) (err error) {
 			list, err = atoll.Processes(ctx, inside)
 			return err
 		})
@@ -319,7 +319,7 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, err
 	}
 	var conn net.Conn
-	err = s.p.unlessPaused(ctx, "dial", s.id, func(ctx context.Context) (err error) {
+	err = s.p.withPauseCheck(ctx, "dial", s.id, func(ctx context.Context) (err error) {
 		conn, err = atoll.Dial(ctx, inside, port)
 		return err
 	})
