@@ -12,41 +12,44 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// A claim is a sandbox of a pool that somebody has. It never changes.
-type claim struct{ w *store.Warm }
+// A claim is the immutable record of a sandbox that a caller took out of a pool.
+type claim struct{ record *store.Warm }
 
-// show gives st what the claim has given its sandbox.
-func (c *claim) show(st *atoll.Status) {
-	c.dress(&st.Spec)
-	st.Created = c.w.Claimed // it was nobody's before
+// applyToStatus sets the spec and the times of st from the claim.
+func (c *claim) applyToStatus(st *atoll.Status) {
+	c.applyToSpec(&st.Spec)
+	st.Created = c.record.Claimed
 	if st.Started.Before(st.Created) && !st.Started.IsZero() {
 		st.Started = st.Created
 	}
 }
 
-func (c *claim) dress(spec *atoll.Spec) {
-	spec.Name, spec.Labels, spec.TTL = c.w.Name, maps.Clone(c.w.Labels), c.w.TTL
+// applyToSpec sets the name, labels and TTL of spec from the claim.
+func (c *claim) applyToSpec(spec *atoll.Spec) {
+	spec.Name, spec.Labels, spec.TTL = c.record.Name, maps.Clone(c.record.Labels), c.record.TTL
 }
 
-// heard remembers a claim.
-func (l *Provider) heard(w *store.Warm) *claim {
+// rememberClaim caches w, unless a claim with its ID is cached already, and returns
+// the cached claim.
+func (l *Provider) rememberClaim(w *store.Warm) *claim {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.known[w.ID]
+	c := l.knownClaims[w.ID]
 	if c == nil {
 		c = &claim{w}
-		l.known[w.ID] = c
+		l.knownClaims[w.ID] = c
 	}
 	return c
 }
 
-// standing says what a sandbox is, by its id in canonical form: hidden if it is
-// stock, that of others included; claimed, if c is not nil; or none of the pools'.
-func (l *Provider) standing(ctx context.Context, id string) (c *claim, hidden bool, err error) {
-	if !isOurs(id) {
+// lookUpClaim returns the claim of the sandbox with a canonical ID. c is nil if the
+// sandbox is not claimed. hidden reports whether it is stock, of this or another
+// program.
+func (l *Provider) lookUpClaim(ctx context.Context, id string) (c *claim, hidden bool, err error) {
+	if !isPoolID(id) {
 		return nil, false, nil
 	}
-	if c, hidden = l.remembered(id); c != nil || hidden {
+	if c, hidden = l.cachedClaim(id); c != nil || hidden {
 		return c, hidden, nil
 	}
 	w, err := l.store.FindWarm(ctx, id)
@@ -59,15 +62,16 @@ func (l *Provider) standing(ctx context.Context, id string) (c *claim, hidden bo
 	if w.Claimed.IsZero() {
 		return nil, true, nil
 	}
-	return l.heard(w), false, nil
+	return l.rememberClaim(w), false, nil
 }
 
-// remembered is standing, as far as it is known without the store.
-func (l *Provider) remembered(id string) (c *claim, hidden bool) {
+// cachedClaim is lookUpClaim without the store: it knows only this program's stock
+// and the claims that it has seen.
+func (l *Provider) cachedClaim(id string) (c *claim, hidden bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, hidden = l.mine[id]
-	return l.known[id], hidden
+	_, hidden = l.ownStock[id]
+	return l.knownClaims[id], hidden
 }
 
 // Get implements atoll.Provider.
@@ -76,14 +80,14 @@ func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, hidden, err := l.standing(ctx, sb.ID())
+	c, hidden, err := l.lookUpClaim(ctx, sb.ID())
 	switch {
 	case err != nil:
 		return nil, err
 	case hidden:
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	case c != nil:
-		return l.wrap(sb, c), nil
+		return l.wrapSandbox(sb, c), nil
 	}
 	return sb, nil
 }
@@ -92,7 +96,7 @@ func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 func (l *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	id, err := atoll.ResolveID(ctx, l.Provider, project, name)
 	if err == nil {
-		_, hidden, err := l.standing(ctx, id) // name may be an id
+		_, hidden, err := l.lookUpClaim(ctx, id) // name may be an id
 		if err == nil && hidden {
 			err = atoll.E("get", name, atoll.ErrNotFound, nil)
 		}
@@ -111,29 +115,29 @@ func (l *Provider) Resolve(ctx context.Context, project, name string) (string, e
 	if _, err := l.Provider.Get(ctx, w.ID); err != nil {
 		return "", err
 	}
-	l.heard(w)
+	l.rememberClaim(w)
 	return w.ID, nil
 }
 
 // List implements atoll.Provider.
 func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	below := f
-	below.Name, below.Labels = "", nil // those of claims are not known there
+	below.Name, below.Labels = "", nil // the provider below does not know those of claims
 	all, err := l.Provider.List(ctx, below)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.hear(ctx, all); err != nil {
+	if err := l.loadClaims(ctx, all); err != nil {
 		return nil, err
 	}
 	shown := all[:0]
 	for _, st := range all {
-		c, hidden, err := l.standing(ctx, st.ID)
+		c, hidden, err := l.lookUpClaim(ctx, st.ID)
 		if err != nil {
 			return nil, err
 		}
 		if c != nil {
-			c.show(&st)
+			c.applyToStatus(&st)
 		}
 		if !hidden && f.Match(st) {
 			shown = append(shown, st)
@@ -143,11 +147,12 @@ func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	return shown, nil
 }
 
-// hear asks the store once for all claims, if there is any that is not known.
-func (l *Provider) hear(ctx context.Context, all []atoll.Status) error {
+// loadClaims caches all claims of the store, in one query, if any sandbox of all
+// may have an unknown one.
+func (l *Provider) loadClaims(ctx context.Context, all []atoll.Status) error {
 	unknown := func(st atoll.Status) bool {
-		c, hidden := l.remembered(st.ID)
-		return isOurs(st.ID) && c == nil && !hidden
+		c, hidden := l.cachedClaim(st.ID)
+		return isPoolID(st.ID) && c == nil && !hidden
 	}
 	if !slices.ContainsFunc(all, unknown) {
 		return nil
@@ -155,37 +160,37 @@ func (l *Provider) hear(ctx context.Context, all []atoll.Status) error {
 	warm, err := l.store.Warm(ctx, l.scope)
 	for _, w := range warm {
 		if !w.Claimed.IsZero() {
-			l.heard(w)
+			l.rememberClaim(w)
 		}
 	}
 	return err
 }
 
-// Watch implements atoll.Provider. Stock begins to be there when it is claimed by
-// this program; what others claim is told with its next change, or to who watches
-// again.
+// Watch implements atoll.Provider. A sandbox of the stock appears when this program
+// claims it. If another program claims it, it appears with its next change, or in
+// the next Watch.
 func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		claimed := make(chan struct{}, 1)
 		l.mu.Lock()
-		l.readers[claimed] = struct{}{}
+		l.watchers[claimed] = struct{}{}
 		l.mu.Unlock()
 		defer func() {
 			l.mu.Lock()
-			delete(l.readers, claimed)
+			delete(l.watchers, claimed)
 			l.mu.Unlock()
 		}()
 		ctx, cancel := context.WithCancel(ctx)
-		r := &reader{l: l, ctx: ctx, yield: yield, hidden: map[string]atoll.Event{}, shown: map[string]*claim{}}
-		events, done := make(chan told), make(chan struct{})
+		r := &watcher{l: l, ctx: ctx, yield: yield, hidden: map[string]atoll.Event{}, claims: map[string]*claim{}}
+		events, done := make(chan watchResult), make(chan struct{})
 		go func() {
 			defer close(done)
 			for ev, err := range l.Provider.Watch(ctx) {
 				select {
-				case events <- told{ev, err}:
+				case events <- watchResult{ev, err}:
 				case <-ctx.Done():
 					if err == nil {
-						return // nobody reads any more, or is told below
+						return // the loop below yields the error, if the caller still reads
 					}
 				}
 			}
@@ -194,11 +199,11 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 		for {
 			select {
 			case e := <-events:
-				if !r.tell(e) {
+				if !r.forwardEvent(e) {
 					return
 				}
 			case <-claimed:
-				if !r.reveal() {
+				if !r.sendClaimed() {
 					return
 				}
 			case <-done:
@@ -211,34 +216,35 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// told is what a Watch yields.
-type told struct {
+// A watchResult is one event or error of the provider's Watch.
+type watchResult struct {
 	ev  atoll.Event
 	err error
 }
 
-// A reader is one Watch.
-type reader struct {
+// A watcher is the state of one call of Watch.
+type watcher struct {
 	l      *Provider
 	ctx    context.Context
 	yield  func(atoll.Event, error) bool
-	hidden map[string]atoll.Event // the last that was heard of stock
-	shown  map[string]*claim      // of what was told
+	hidden map[string]atoll.Event // the last event of each sandbox of the stock
+	claims map[string]*claim      // the claim of each sandbox that was yielded
 }
 
-// tell passes on what is told of others than stock. It returns false at the end.
-func (r *reader) tell(e told) bool {
+// forwardEvent yields e unless it is about stock. It returns false when Watch must
+// return.
+func (r *watcher) forwardEvent(e watchResult) bool {
 	id := e.ev.Status.ID
 	if e.err != nil || e.ev.Type != atoll.EventState {
 		return r.yield(e.ev, e.err) && e.err == nil
 	}
-	c, hidden, err := r.l.standing(r.ctx, id)
+	c, hidden, err := r.l.lookUpClaim(r.ctx, id)
 	if err != nil {
 		r.yield(atoll.Event{}, err)
 		return false
 	}
 	if c == nil {
-		c = r.shown[id] // it may be off the books by now
+		c = r.claims[id] // the record may be deleted already
 	}
 	removed := e.ev.Status.State == atoll.StateRemoved
 	if _, was := r.hidden[id]; c == nil && (hidden || was) {
@@ -248,32 +254,32 @@ func (r *reader) tell(e told) bool {
 		}
 		return true
 	}
-	return r.show(c, e.ev)
+	return r.sendEvent(c, e.ev)
 }
 
-// show yields what is told of a sandbox that is no stock.
-func (r *reader) show(c *claim, ev atoll.Event) bool {
+// sendEvent yields ev with c applied; c may be nil.
+func (r *watcher) sendEvent(c *claim, ev atoll.Event) bool {
 	id := ev.Status.ID
 	delete(r.hidden, id)
 	if c != nil {
-		c.show(&ev.Status)
-		r.shown[id] = c
+		c.applyToStatus(&ev.Status)
+		r.claims[id] = c
 		if ev.Status.State == atoll.StateRemoved {
-			delete(r.shown, id)
+			delete(r.claims, id)
 		}
 	}
 	return r.yield(ev, nil)
 }
 
-// reveal tells of stock that has been claimed.
-func (r *reader) reveal() bool {
+// sendClaimed yields the last event of each hidden sandbox that has a claim now.
+func (r *watcher) sendClaimed() bool {
 	for id, ev := range r.hidden {
-		c, _ := r.l.remembered(id)
+		c, _ := r.l.cachedClaim(id)
 		if c == nil {
 			continue
 		}
-		ev.Time = c.w.Claimed
-		if !r.show(c, ev) {
+		ev.Time = c.record.Claimed
+		if !r.sendEvent(c, ev) {
 			return false
 		}
 	}
@@ -283,7 +289,7 @@ func (r *reader) reveal() bool {
 // Secret implements atoll.SecretKeeper.
 func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
 	if norm, err := atoll.NormalizeID(id); err == nil {
-		if _, hidden, err := l.standing(ctx, norm); err != nil || hidden {
+		if _, hidden, err := l.lookUpClaim(ctx, norm); err != nil || hidden {
 			return "", cmp.Or(err, atoll.E("secret", id, atoll.ErrNotFound, nil))
 		}
 	}
@@ -298,7 +304,7 @@ func (l *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	}
 	shown := all[:0]
 	for _, v := range all {
-		_, hidden, err := l.standing(ctx, v.Sandbox)
+		_, hidden, err := l.lookUpClaim(ctx, v.Sandbox)
 		if err != nil {
 			return nil, err
 		}
@@ -313,30 +319,30 @@ func (l *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	all, err := atoll.Snapshots(ctx, l.Provider)
 	for i := range all {
-		c, _, err := l.standing(ctx, all[i].Sandbox)
+		c, _, err := l.lookUpClaim(ctx, all[i].Sandbox)
 		if err != nil {
 			return nil, err
 		}
 		if c != nil {
-			c.dress(&all[i].Spec)
+			c.applyToSpec(&all[i].Spec)
 		}
 	}
 	return all, err
 }
 
-// Reconcile implements registry.Reconciler. Stock is not counted: the layer looks after
-// it. First it takes off the books what programs have left that have gone, so that what
-// they had half made is found, too.
+// Reconcile implements registry.Reconciler. It excludes stock, which this layer
+// maintains. Unless it is a dry run, it first deletes the records that dead
+// programs have left, so that the registry finds their unfinished sandboxes.
 func (l *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	if !opts.DryRun {
-		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
-			l.log.Warn("pool: what others have left is not removed yet", "err", err)
+		if err := l.sweepRecords(ctx); err != nil && ctx.Err() == nil {
+			l.log.Warn("pool: cannot remove stock of dead programs", "err", err)
 		}
 	}
 	except := opts.Except
 	opts.Except = func(id string) bool {
-		_, hidden, err := l.standing(ctx, id)
-		return hidden || err != nil || except != nil && except(id) // who does not know leaves it alone
+		_, hidden, err := l.lookUpClaim(ctx, id)
+		return hidden || err != nil || except != nil && except(id) // if the claim is unknown, leave the sandbox alone
 	}
 	return registry.Reconcile(ctx, l.Provider, opts)
 }
@@ -352,38 +358,38 @@ func (l *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	for _, w := range all {
 		if w.Project == project && !w.Claimed.IsZero() {
-			if err := l.settle(ctx, w); err != nil {
+			if err := l.settleClaim(ctx, w); err != nil {
 				return err
 			}
 		}
 	}
-	poke(l.check) // its stock is gone as well
+	wakeReceiver(l.recheck) // the project's stock is gone as well
 	return nil
 }
 
-// A sandbox is one that was claimed.
+// A sandbox is a claimed sandbox.
 type sandbox struct {
 	atoll.SandboxLayer
 	l *Provider
 	c *claim
 }
 
-func (l *Provider) wrap(sb atoll.Sandbox, c *claim) atoll.Sandbox {
+func (l *Provider) wrapSandbox(sb atoll.Sandbox, c *claim) atoll.Sandbox {
 	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, l, c}
 }
 
-// current reports whether the claim still stands: the id may be that of another
-// sandbox by now.
-func (s *sandbox) current() bool {
-	c, _ := s.l.remembered(s.ID())
+// claimIsCurrent reports whether the claim still exists. A new sandbox may have the
+// same ID.
+func (s *sandbox) claimIsCurrent() bool {
+	c, _ := s.l.cachedClaim(s.ID())
 	return c == s.c
 }
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	st, err := s.SandboxLayer.Status(ctx)
-	if err == nil && s.current() {
-		s.c.show(&st)
+	if err == nil && s.claimIsCurrent() {
+		s.c.applyToStatus(&st)
 	}
 	return st, err
 }
@@ -391,26 +397,26 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
-	if err == nil && s.current() {
-		s.c.dress(&snap.Spec)
+	if err == nil && s.claimIsCurrent() {
+		s.c.applyToSpec(&snap.Spec)
 	}
 	return snap, err
 }
 
-// Remove implements atoll.Sandbox. Its name is free afterwards.
+// Remove implements atoll.Sandbox. It also deletes the claim, which frees the name.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	if err := s.SandboxLayer.Remove(ctx, opts...); err != nil || !s.current() {
+	if err := s.SandboxLayer.Remove(ctx, opts...); err != nil || !s.claimIsCurrent() {
 		return err
 	}
-	return s.l.forget(ctx, s.ID())
+	return s.l.dropRecord(ctx, s.ID())
 }
 
-// RemoveSnapshot forwards.
+// RemoveSnapshot implements atoll.SnapshotStore.
 func (l *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	return atoll.RemoveSnapshot(ctx, l.Provider, id)
 }
 
-// RemoveVolume forwards.
+// RemoveVolume implements atoll.VolumeStore.
 func (l *Provider) RemoveVolume(ctx context.Context, project, name string) error {
 	return atoll.RemoveVolume(ctx, l.Provider, project, name)
 }

@@ -2,17 +2,17 @@ package pool
 
 import "time"
 
-// SetStep has f called after each step.
-func (o *Options) SetStep(f func(name string)) { o.step = f }
+// SetStep sets a function that the layer calls after each step.
+func (o *Options) SetStep(f func(name string)) { o.onStep = f }
 
-// Hasten sets how often stock is looked at, and how long to rest after a failure.
-func (o *Options) Hasten(look, rest time.Duration) { o.look, o.rest = look, rest }
+// Hasten sets the interval between checks of the stock, and the wait after a failure.
+func (o *Options) Hasten(look, rest time.Duration) { o.checkEvery, o.backoff = look, rest }
 
-// Hold sets how long what is reserved is kept.
-func (o *Options) Hold(d time.Duration) { o.hold = d }
+// Hold sets the lifetime of a reservation.
+func (o *Options) Hold(d time.Duration) { o.reserveTTL = d }
 
-// Sweep removes what programs that have gone have left, now.
-var Sweep = (*Provider).sweep
+// Sweep removes the stock of dead programs, now.
+var Sweep = (*Provider).sweepRecords
 
-// Unfit is what a Spec asks for that nothing in a pool can have.
-var Unfit = unfit
+// Unfit returns the field of a Spec that no sandbox of a pool can have.
+var Unfit = unpoolableField

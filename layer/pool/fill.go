@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	bootTime  = 10 * time.Minute // how long a birth may take, pulling the image included
-	maxRest   = 5 * time.Minute  // how long the pool rests at most after failures
-	stockLife = 6 * time.Hour    // of stock with a TTL, which is replaced when half of it is over
-	lookEvery = 30 * time.Second // how often stock is looked at
-	sweepGap  = 10 * time.Minute // how often the stock of others is
+	createTimeout        = 10 * time.Minute // limits one creation, including the pull of the image
+	maxBackoff           = 5 * time.Minute  // limits the wait after failed creations
+	stockTTL             = 6 * time.Hour    // of stock that has a TTL; the pool replaces such stock at half of it
+	defaultCheckInterval = 30 * time.Second // between checks of the stock
+	sweepInterval        = 10 * time.Minute // between sweeps of other programs' stock
 )
 
-// poke has somebody look who waits on c.
-func poke(c chan struct{}) {
+// wakeReceiver sends on c, whose capacity is 1, without blocking.
+func wakeReceiver(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is known already
+	default: // a wake-up is pending already
 	}
 }
 
-// keep sees to it that there is stock, until the layer is closed.
-func (l *Provider) keep() {
+// runFiller creates stock until the layer is closed.
+func (l *Provider) runFiller() {
 	for {
-		rest := l.fill()
+		rest := l.startCreations()
 		select {
 		case <-l.ctx.Done():
 			return
@@ -41,151 +41,155 @@ func (l *Provider) keep() {
 	}
 }
 
-// fill begins as many births as there may be, and returns how long there is nothing
-// to do unless somebody pokes.
-func (l *Provider) fill() time.Duration {
+// startCreations starts as many creations as MaxBoots allows. It returns the time
+// until the next attempt if nothing wakes the filler.
+func (l *Provider) startCreations() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rest := time.Hour
-	for l.boots < l.opts.MaxBoots && !l.closed {
-		var next *shelf // that with the least of what it is to have
+	for l.creating < l.opts.MaxBoots && !l.closed {
+		var next *entryState // the one that lacks the largest share of its Min
 		now := time.Now()
-		for _, sh := range l.shelves {
-			lacks := sh.lacks()
+		for _, es := range l.entries {
+			missing := es.missingCount()
 			switch {
-			case lacks <= 0:
-			case now.Before(sh.until):
-				rest = min(rest, sh.until.Sub(now))
-			case next == nil || lacks*next.Min > next.lacks()*sh.Min:
-				next = sh
+			case missing <= 0:
+			case now.Before(es.retryAt):
+				rest = min(rest, es.retryAt.Sub(now))
+			case next == nil || missing*next.Min > next.missingCount()*es.Min:
+				next = es
 			}
 		}
 		if next == nil {
 			break
 		}
-		l.boots++
-		next.births++
-		l.work.Go(func() { l.bear(next) })
+		l.creating++
+		next.creating++
+		l.background.Go(func() { l.createStock(next) })
 	}
 	return rest
 }
 
-// lacks is how many sandboxes are to be made.
-func (sh *shelf) lacks() int { return sh.Min - len(sh.warm) - sh.births - sh.popped }
+// missingCount returns the number of sandboxes to create.
+func (es *entryState) missingCount() int { return es.Min - len(es.warm) - es.creating - es.pending }
 
-// bear makes one sandbox for a shelf.
-func (l *Provider) bear(sh *shelf) {
-	ctx, cancel := context.WithTimeout(l.ctx, bootTime)
+// createStock creates one sandbox for es and records the outcome in it.
+func (l *Provider) createStock(es *entryState) {
+	ctx, cancel := context.WithTimeout(l.ctx, createTimeout)
 	defer cancel()
-	sb, err := l.birth(ctx, sh)
+	sb, err := l.createRecorded(ctx, es)
 	l.mu.Lock()
-	l.boots--
-	sh.births--
-	closed, first := l.closed, sh.problem == ""
+	l.creating--
+	es.creating--
+	closed, first := l.closed, es.problem == ""
 	switch {
 	case err == nil:
-		sh.stats.Created++
-		sh.problem, sh.rest = "", l.opts.rest
-		sh.warm = append(sh.warm, item{sb, time.Now()}) // Close finds it there
+		es.stats.Created++
+		es.problem, es.backoff = "", l.opts.backoff
+		es.warm = append(es.warm, stockItem{sb, time.Now()}) // also when closed: Close removes it
 	case !closed:
-		sh.problem, sh.until, sh.rest = err.Error(), time.Now().Add(sh.rest), min(2*sh.rest, maxRest)
+		es.problem, es.retryAt, es.backoff = err.Error(), time.Now().Add(es.backoff), min(2*es.backoff, maxBackoff)
 	}
 	l.mu.Unlock()
 	if err != nil && !closed && first {
-		l.log.Warn("pool: no sandbox can be made: it is tried again from time to time", "pool", sh.Name, "err", err)
+		l.log.Warn("pool: cannot create a sandbox; will retry", "pool", es.Name, "err", err)
 	}
-	poke(l.wake)
+	wakeReceiver(l.wake)
 }
 
-// birth writes down that a sandbox is going to be made, and makes it.
-func (l *Provider) birth(ctx context.Context, sh *shelf) (atoll.Sandbox, error) {
+// createRecorded records the intent to create a sandbox for es, then creates it.
+func (l *Provider) createRecorded(ctx context.Context, es *entryState) (atoll.Sandbox, error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := sh.Spec.Clone()
+	s := es.Spec.Clone()
 	s.ID = newID()
 	if s.TTL > 0 {
-		s.TTL = atoll.Duration(stockLife)
+		s.TTL = atoll.Duration(stockTTL)
 	}
 	l.mu.Lock()
-	l.mine[s.ID] = struct{}{}
+	l.ownStock[s.ID] = struct{}{}
 	l.mu.Unlock()
-	w := &store.Warm{ID: s.ID, Project: s.Project, Scope: l.scope, Pool: sh.Name, Holder: me, Made: time.Now()}
+	w := &store.Warm{ID: s.ID, Project: s.Project, Scope: l.scope, Pool: es.Name, Holder: me, Made: time.Now()}
 	if err = l.store.InsertWarm(ctx, w); err == nil {
-		l.opts.step("intent")
+		l.opts.onStep("intent")
 		var sb atoll.Sandbox
 		if sb, err = l.Provider.Create(ctx, s); err == nil {
-			l.opts.step("made")
+			l.opts.onStep("made")
 			return sb, nil
 		}
 	}
-	if dropErr := l.forget(ctx, s.ID); dropErr != nil {
-		l.log.Warn("pool: undo", "sandbox", s.ID, "err", dropErr) // the next sweep does it
+	if dropErr := l.dropRecord(ctx, s.ID); dropErr != nil {
+		l.log.Warn("pool: cannot delete the record of a failed creation", "sandbox", s.ID, "err", dropErr) // the next sweep does
 	}
 	return nil, err
 }
 
-// forget takes a sandbox that is no more off the books.
-func (l *Provider) forget(ctx context.Context, id string) error {
+// dropRecord deletes the record of a sandbox that does not exist.
+func (l *Provider) dropRecord(ctx context.Context, id string) error {
 	if err := l.store.DropWarm(context.WithoutCancel(ctx), id); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.mine, id)
-	delete(l.doomed, id)
-	delete(l.known, id)
+	delete(l.ownStock, id)
+	delete(l.toRemove, id)
+	delete(l.knownClaims, id)
 	return nil
 }
 
-// discard removes a sandbox of the stock, which is on no shelf any more. If that
-// cannot be, it is tried again from time to time.
-func (l *Provider) discard(ctx context.Context, sh *shelf, id string) error {
-	l.doom(sh, id)
-	return l.bury(ctx, id)
+// removeStock removes a popped sandbox of the stock. If that fails, maintenance
+// tries again.
+func (l *Provider) removeStock(ctx context.Context, es *entryState, id string) error {
+	l.scheduleRemoval(es, id)
+	return l.finishRemoval(ctx, id)
 }
 
-// doom notes that a sandbox of the stock is to be removed.
-func (l *Provider) doom(sh *shelf, id string) {
+// scheduleRemoval marks a sandbox of the stock for removal.
+func (l *Provider) scheduleRemoval(es *entryState, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.doomed[id] = sh
+	l.toRemove[id] = es
 }
 
-// bury removes what is doomed, or waits until somebody else has.
-func (l *Provider) bury(ctx context.Context, id string) error {
-	unlock, err := l.goers.Lock(ctx, id)
+// finishRemoval removes a sandbox that is marked for removal. If another goroutine
+// is removing it, finishRemoval waits.
+func (l *Provider) finishRemoval(ctx context.Context, id string) error {
+	unlock, err := l.removalLocks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return l.buryLocked(ctx, id)
+	return l.finishRemovalLocked(ctx, id)
 }
 
-func (l *Provider) buryLocked(ctx context.Context, id string) error {
+// finishRemovalLocked is finishRemoval for a caller that holds the removal lock of
+// id.
+func (l *Provider) finishRemovalLocked(ctx context.Context, id string) error {
 	l.mu.Lock()
-	sh := l.doomed[id]
+	es := l.toRemove[id]
 	l.mu.Unlock()
-	if sh == nil {
-		return nil // it is done, and there may be another one of this id
+	if es == nil {
+		return nil // removed already; a new sandbox may have the same ID
 	}
-	err := l.remove(ctx, id)
+	err := l.removeSandbox(ctx, id)
 	if err == nil {
-		err = l.forget(ctx, id)
+		err = l.dropRecord(ctx, id)
 	}
 	if err != nil {
-		l.log.Warn("pool: a sandbox is not removed yet", "pool", sh.Name, "sandbox", id, "err", err)
+		l.log.Warn("pool: cannot remove a sandbox; will retry", "pool", es.Name, "sandbox", id, "err", err)
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sh.stats.Destroyed++
+	es.stats.Destroyed++
 	return nil
 }
 
-// remove removes a sandbox, whether or not it is there.
-func (l *Provider) remove(ctx context.Context, id string) error {
+// removeSandbox removes a sandbox and its volumes. It returns nil if the sandbox
+// does not exist.
+func (l *Provider) removeSandbox(ctx context.Context, id string) error {
 	sb, err := l.Provider.Get(ctx, id)
 	if err == nil {
 		err = sb.Remove(ctx, atoll.RemoveVolumes())
@@ -196,127 +200,128 @@ func (l *Provider) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// discardAside is discard, without its caller.
-func (l *Provider) discardAside(sh *shelf, id string) {
+// removeStockAsync is removeStock in the background.
+func (l *Provider) removeStockAsync(es *entryState, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.doomed[id] = sh
-	if !l.closed { // else Close does it
-		l.work.Go(func() { _ = l.bury(l.ctx, id) }) // it is told there
+	l.toRemove[id] = es
+	if !l.closed { // otherwise Close removes it
+		l.background.Go(func() { _ = l.finishRemoval(l.ctx, id) }) // logs its error
 	}
 }
 
-// empty removes all stock. There are no births any more.
-func (l *Provider) empty(ctx context.Context) {
+// removeAllStock removes all stock. The caller must have stopped the filler.
+func (l *Provider) removeAllStock(ctx context.Context) {
 	l.mu.Lock()
-	for _, sh := range l.shelves {
-		for _, it := range sh.warm {
-			l.doomed[it.sb.ID()] = sh
+	for _, es := range l.entries {
+		for _, it := range es.warm {
+			l.toRemove[it.sb.ID()] = es
 		}
-		sh.warm = nil
+		es.warm = nil
 	}
 	for id, r := range l.reserved {
-		l.doomed[id] = r.sh
+		l.toRemove[id] = r.es
 	}
 	clear(l.reserved)
-	all := maps.Clone(l.doomed)
+	all := maps.Clone(l.toRemove)
 	l.mu.Unlock()
 	var done sync.WaitGroup
 	for id := range all {
-		done.Go(func() { _ = l.bury(ctx, id) }) // it is told there
+		done.Go(func() { _ = l.finishRemoval(ctx, id) }) // logs its error
 	}
 	done.Wait()
 }
 
-// care looks after stock until the layer is closed: that of this program, and from
-// time to time what others have left.
-func (l *Provider) care() {
+// runMaintenance checks the stock of this program and, with Options.Server, sweeps
+// that of dead programs, until the layer is closed.
+func (l *Provider) runMaintenance() {
 	var swept time.Time
 	for {
-		if l.opts.Server && time.Since(swept) > sweepGap {
-			if err := l.sweep(l.ctx); err != nil && l.ctx.Err() == nil {
-				l.log.Warn("pool: what others have left is not removed yet", "err", err)
+		if l.opts.Server && time.Since(swept) > sweepInterval {
+			if err := l.sweepRecords(l.ctx); err != nil && l.ctx.Err() == nil {
+				l.log.Warn("pool: cannot remove stock of dead programs", "err", err)
 			}
 			swept = time.Now()
 		}
 		select {
 		case <-l.ctx.Done():
 			return
-		case <-l.check:
-		case <-time.After(l.lookEvery()):
+		case <-l.recheck:
+		case <-time.After(l.checkInterval()):
 		}
-		l.lookAfter(l.ctx)
+		l.checkStock(l.ctx)
 	}
 }
 
-// lookEvery is how often stock is looked at: to look at a sandbox is to use it, so
-// that it does not stop for want of that.
-func (l *Provider) lookEvery() time.Duration {
-	every := time.Duration(lookEvery)
-	if l.opts.look > 0 {
-		every = l.opts.look
+// checkInterval returns the interval between checks of the stock. A check counts as
+// use, so the interval is short enough to prevent an idle stop.
+func (l *Provider) checkInterval() time.Duration {
+	every := time.Duration(defaultCheckInterval)
+	if l.opts.checkEvery > 0 {
+		every = l.opts.checkEvery
 	}
-	for _, sh := range l.shelves {
-		if idle := time.Duration(sh.Spec.IdleStop); idle > 0 {
+	for _, es := range l.entries {
+		if idle := time.Duration(es.Spec.IdleStop); idle > 0 {
 			every = min(every, idle/3)
 		}
 	}
 	return every
 }
 
-// lookAfter takes off the shelves what is of no use, and removes what could not be
-// removed before.
-func (l *Provider) lookAfter(ctx context.Context) {
-	type one struct {
-		sh *shelf
-		it item
+// checkStock discards unhealthy stock and expired reservations, and retries
+// removals that have failed.
+func (l *Provider) checkStock(ctx context.Context) {
+	type candidate struct {
+		es *entryState
+		it stockItem
 	}
-	var all []one
-	l.lapse()
+	var all []candidate
+	l.expireReservations()
 	l.mu.Lock()
-	doomed := maps.Clone(l.doomed)
-	for _, sh := range l.shelves {
-		for _, it := range sh.warm {
-			all = append(all, one{sh, it})
+	pending := maps.Clone(l.toRemove)
+	for _, es := range l.entries {
+		for _, it := range es.warm {
+			all = append(all, candidate{es, it})
 		}
 	}
 	l.mu.Unlock()
-	for _, o := range all {
+	for _, c := range all {
 		limited, cancel := context.WithTimeout(ctx, l.opts.Patience)
-		err := l.healthy(limited, o.sh, o.it)
+		err := l.checkHealth(limited, c.es, c.it)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && l.unshelve(o.sh, o.it) {
-			l.log.Info("pool: a sandbox is of no use and goes", "pool", o.sh.Name, "sandbox", o.it.sb.ID(), "why", err)
-			poke(l.wake)
-			_ = l.discard(ctx, o.sh, o.it.sb.ID()) // it is told there
+		if err != nil && l.detachItem(c.es, c.it) {
+			l.log.Info("pool: discard an unusable sandbox", "pool", c.es.Name, "sandbox", c.it.sb.ID(), "why", err)
+			wakeReceiver(l.wake)
+			_ = l.removeStock(ctx, c.es, c.it.sb.ID()) // logs its error
 		}
 	}
-	for id := range doomed {
-		if unlock, ok := l.goers.Try(id); ok { // else somebody is at it
-			_ = l.buryLocked(ctx, id) // as above
+	for id := range pending {
+		if unlock, ok := l.removalLocks.Try(id); ok { // otherwise another goroutine is removing it
+			_ = l.finishRemovalLocked(ctx, id) // logs its error
 			unlock()
 		}
 	}
 }
 
-// unshelve takes it off its shelf, unless somebody else has it by now.
-func (l *Provider) unshelve(sh *shelf, it item) bool {
+// detachItem takes it out of the warm sandboxes of es. It returns false if another
+// goroutine has taken it.
+func (l *Provider) detachItem(es *entryState, it stockItem) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(sh.warm, func(other item) bool { return other.sb == it.sb })
+	i := slices.IndexFunc(es.warm, func(other stockItem) bool { return other.sb == it.sb })
 	if i < 0 {
 		return false
 	}
-	sh.warm = slices.Delete(sh.warm, i, i+1)
+	es.warm = slices.Delete(es.warm, i, i+1)
 	return true
 }
 
-// sweep removes the stock of programs that have gone, and forgets what was claimed
-// and is gone. What it cannot be sure of it leaves alone.
-func (l *Provider) sweep(ctx context.Context) error {
+// sweepRecords removes the stock of dead programs, and deletes claims whose sandbox
+// is gone. It skips a record if it cannot tell.
+func (l *Provider) sweepRecords(ctx context.Context) error {
 	all, err := l.store.Warm(ctx, l.scope)
 	if err != nil || len(all) == 0 {
 		return err
@@ -331,7 +336,7 @@ func (l *Provider) sweep(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if !w.Claimed.IsZero() {
-			errs = append(errs, l.settle(ctx, w))
+			errs = append(errs, l.settleClaim(ctx, w))
 			continue
 		}
 		if w.Holder == me {
@@ -339,11 +344,11 @@ func (l *Provider) sweep(ctx context.Context) error {
 		}
 		alive, err := l.store.Alive(ctx, w.Holder)
 		if err == nil && !alive {
-			if err = l.remove(ctx, w.ID); err == nil {
-				err = l.forget(ctx, w.ID)
+			if err = l.removeSandbox(ctx, w.ID); err == nil {
+				err = l.dropRecord(ctx, w.ID)
 			}
 			if err == nil {
-				l.log.Info("pool: removed what a program has left", "pool", w.Pool, "sandbox", w.ID)
+				l.log.Info("pool: removed stock of a dead program", "pool", w.Pool, "sandbox", w.ID)
 			}
 		}
 		errs = append(errs, err)
@@ -351,21 +356,23 @@ func (l *Provider) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// settle forgets a claim whose sandbox is gone: its provider does not have it, and
-// nobody is about to make it again. Else it is heard of.
-func (l *Provider) settle(ctx context.Context, w *store.Warm) error {
-	gone, err := l.gone(ctx, w.ID)
+// settleClaim deletes a claim if neither the provider nor the registry has its
+// sandbox; otherwise it caches the claim.
+func (l *Provider) settleClaim(ctx context.Context, w *store.Warm) error {
+	gone, err := l.isGone(ctx, w.ID)
 	switch {
 	case err != nil:
 		return err
 	case gone:
-		return l.forget(ctx, w.ID)
+		return l.dropRecord(ctx, w.ID)
 	}
-	l.heard(w)
+	l.rememberClaim(w)
 	return nil
 }
 
-func (l *Provider) gone(ctx context.Context, id string) (bool, error) {
+// isGone reports whether neither the provider nor the registry has a sandbox. The
+// registry creates a recorded sandbox again.
+func (l *Provider) isGone(ctx context.Context, id string) (bool, error) {
 	if _, err := l.Provider.Get(ctx, id); atoll.KindOf(err) != atoll.ErrNotFound {
 		return false, err
 	}

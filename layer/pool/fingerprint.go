@@ -8,9 +8,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Fingerprint is the same for those specs whose sandboxes can stand for each
-// other: which differ in nothing but name, labels, and how long they live, if
-// both or neither end by themselves. Call MadeBy first, which fills in defaults.
+// Fingerprint returns the same value for two specs if a sandbox of one can serve
+// the other: they differ only in name, labels and TTL, and both or neither have a
+// TTL. Call MadeBy first, which fills in defaults.
 func Fingerprint(spec *atoll.Spec) string {
 	s := *spec
 	s.ID, s.Name, s.Labels = "", "", nil
@@ -18,16 +18,16 @@ func Fingerprint(spec *atoll.Spec) string {
 		s.TTL = 1
 	}
 	text, err := json.Marshal(s)
-	if err != nil { // there is nothing in it that cannot be
+	if err != nil { // a Spec has only fields that JSON can encode
 		panic(err)
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// unfit names what spec asks for that no sandbox can be given which is running
-// already; "" if there is nothing of the kind.
-func unfit(spec *atoll.Spec) string {
+// unpoolableField returns the name of a field in spec that a running sandbox cannot
+// get; "" if there is none.
+func unpoolableField(spec *atoll.Spec) string {
 	switch {
 	case spec.ID != "":
 		return "id"
@@ -41,21 +41,25 @@ func unfit(spec *atoll.Spec) string {
 	return ""
 }
 
-// newID draws the id of a sandbox that is made for a pool: one of NewID's whose last
-// digits follow from the others.
+// newID returns a random ID for a sandbox of a pool: an ID of atoll.NewID whose
+// last digits are a checksum of the others.
 func newID() string {
 	id := atoll.NewID()
-	return id[:drawn] + mark(id[:drawn])
+	return id[:randomDigits] + idChecksum(id[:randomDigits])
 }
 
-// isOurs reports whether the sandbox with an id may have been made for a pool: one in
-// four billion of others has such an id, and callers can choose one, too.
-func isOurs(id string) bool { return len(id) == 32 && id[drawn:] == mark(id[:drawn]) }
+// isPoolID reports whether a pool may have created the sandbox with an ID. One in
+// four billion other IDs matches, too, and callers can choose a matching ID.
+func isPoolID(id string) bool {
+	return len(id) == 32 && id[randomDigits:] == idChecksum(id[:randomDigits])
+}
 
-// drawn is how many digits of an id are not its mark: more than 80 random bits.
-const drawn = 24
+// randomDigits is the number of digits of an ID before its checksum: more than 80
+// random bits.
+const randomDigits = 24
 
-func mark(digits string) string {
+// idChecksum returns the last digits of a pool's ID, computed from the first.
+func idChecksum(digits string) string {
 	sum := sha256.Sum256([]byte("atoll pool " + digits))
-	return hex.EncodeToString(sum[:])[:32-drawn]
+	return hex.EncodeToString(sum[:])[:32-randomDigits]
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// What becomes of each field of a Spec.
+// The fields of a Spec, by what the pool does with them.
 var (
-	given   = []string{"Name", "Labels", "TTL"}              // when the sandbox is
-	without = []string{"ID", "Cmd", "AutoRemove", "NoStart"} // no sandbox of a pool can have it
+	given   = []string{"Name", "Labels", "TTL"}              // set when the sandbox is claimed
+	without = []string{"ID", "Cmd", "AutoRemove", "NoStart"} // no sandbox of a pool can have them
 	same    = []string{"Project", "Provider", "Image", "Env", "Workdir", "User", "TTY", "OpenStdin", "Workspace", "Mounts", "Resources", "Network",
-		"Ports", "ReadOnlyRoot", "Cache", "CachePaths", "IdleStop", "IdleRemove", "Snapshot"} // it must be the same
+		"Ports", "ReadOnlyRoot", "Cache", "CachePaths", "IdleStop", "IdleRemove", "Snapshot"} // must be equal
 )
 
-// A field that is added to Spec must be thought about here: who asks for something
-// must not get a sandbox without it.
+// A new field of Spec must be in one of the lists: no caller may get a sandbox
+// without something in its spec.
 func TestNothingAskedForIsIgnored(t *testing.T) {
 	none := pool.Fingerprint(&atoll.Spec{})
 	typ := reflect.TypeFor[atoll.Spec]()
@@ -30,7 +30,7 @@ func TestNothingAskedForIsIgnored(t *testing.T) {
 		switch {
 		case slices.Contains(without, name):
 			if !unfit {
-				t.Errorf("%s can be had from a pool", name)
+				t.Errorf("a pool accepts %s", name)
 			}
 		case slices.Contains(same, name):
 			if !changes {
@@ -38,22 +38,22 @@ func TestNothingAskedForIsIgnored(t *testing.T) {
 			}
 		case slices.Contains(given, name):
 			if unfit || changes != (name == "TTL") {
-				t.Errorf("%s: a pool is not asked for it", name)
+				t.Errorf("%s excludes a sandbox of a pool", name)
 			}
 		default:
-			t.Errorf("Spec.%s is new: say whether it can be given to a sandbox that runs, has to be the same, or cannot be had from a pool", name)
+			t.Errorf("Spec.%s is new: add it to given, without or same", name)
 		}
 	}
 	if n := len(given) + len(without) + len(same); n != typ.NumField() {
-		t.Errorf("%d fields are listed, and there are %d", n, typ.NumField())
+		t.Errorf("%d fields are listed, Spec has %d", n, typ.NumField())
 	}
 	short, long := &atoll.Spec{TTL: 1e9}, &atoll.Spec{TTL: 2e9}
 	if pool.Fingerprint(short) != pool.Fingerprint(long) {
-		t.Error("who lives for different times gets different sandboxes")
+		t.Error("specs with different TTLs have different fingerprints")
 	}
 }
 
-// Each part of a field counts.
+// Each part of a field changes the fingerprint.
 func TestPartsAreInTheFingerprint(t *testing.T) {
 	none := pool.Fingerprint(&atoll.Spec{})
 	for _, name := range []string{"Resources", "Network", "Workspace"} {
@@ -88,7 +88,7 @@ func TestPartsAreInTheFingerprint(t *testing.T) {
 	}
 }
 
-// fillIn makes v anything but zero.
+// fillIn sets v to any value but zero.
 func fillIn(t *testing.T, v reflect.Value) {
 	t.Helper()
 	switch v.Kind() {
@@ -113,6 +113,6 @@ func fillIn(t *testing.T, v reflect.Value) {
 	case reflect.Struct:
 		fillIn(t, v.Field(0))
 	default:
-		t.Fatalf("a field of kind %s: say here how it is filled in", v.Kind())
+		t.Fatalf("field of kind %s: add a case to fillIn", v.Kind())
 	}
 }

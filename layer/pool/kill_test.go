@@ -20,14 +20,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// leaverDir makes the test binary a program that has a pool there, says what it
-// has, and waits to be killed: at the step that leaverStep names, if it does.
+// With leaverDir set, the test binary is a program with a pool in that directory.
+// It prints what it has, and waits to be killed; with leaverStep, at that step.
 const (
 	leaverDir  = "ATOLL_TEST_LEAVER_DIR"
 	leaverStep = "ATOLL_TEST_LEAVER_STEP"
 )
 
-// A backend's sandboxes are files, which outlive all programs.
+// backend is a provider whose sandboxes are files, which outlive all programs.
 type backend struct {
 	atoll.ProviderLayer
 	dir string
@@ -49,21 +49,21 @@ func (b backend) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	if err != nil {
 		return nil, err
 	}
-	return stone{id: sb.ID(), b: b, Sandbox: sb}, os.WriteFile(filepath.Join(b.dir, sb.ID()), []byte(spec.Name), 0o600)
+	return fileSandbox{id: sb.ID(), b: b, Sandbox: sb}, os.WriteFile(filepath.Join(b.dir, sb.ID()), []byte(spec.Name), 0o600)
 }
 
 func (b backend) Get(_ context.Context, id string) (atoll.Sandbox, error) {
 	if _, err := os.Stat(filepath.Join(b.dir, id)); err != nil {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	return stone{id: id, b: b}, nil
+	return fileSandbox{id: id, b: b}, nil
 }
 
 func (b backend) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	names, err := os.ReadDir(b.dir)
 	var all []atoll.Status
 	for _, n := range names {
-		st, _ := stone{id: n.Name(), b: b}.Status(ctx)
+		st, _ := fileSandbox{id: n.Name(), b: b}.Status(ctx)
 		all = append(all, st)
 	}
 	return all, err
@@ -79,22 +79,22 @@ func (b backend) Resolve(ctx context.Context, project, name string) (string, err
 	return "", errors.Join(err, atoll.E("get", name, atoll.ErrNotFound, nil))
 }
 
-// A stone is a sandbox of which there is a file.
-type stone struct {
-	atoll.Sandbox // nil when another program has made it
+// A fileSandbox is a sandbox that exists as a file.
+type fileSandbox struct {
+	atoll.Sandbox // nil if another program created it
 	id            string
 	b             backend
 }
 
-func (s stone) ID() string { return s.id }
-func (s stone) Status(context.Context) (atoll.Status, error) {
+func (s fileSandbox) ID() string { return s.id }
+func (s fileSandbox) Status(context.Context) (atoll.Status, error) {
 	name, err := os.ReadFile(filepath.Join(s.b.dir, s.id))
 	if err != nil {
 		return atoll.Status{}, atoll.E("status", s.id, atoll.ErrNotFound, nil)
 	}
 	return atoll.Status{ID: s.id, Provider: "mock", State: atoll.StateRunning, Ready: true, Spec: atoll.Spec{ID: s.id, Name: string(name), Project: "default"}, Caps: s.b.Info().Caps}, nil
 }
-func (s stone) Remove(context.Context, ...atoll.RemoveOption) error {
+func (s fileSandbox) Remove(context.Context, ...atoll.RemoveOption) error {
 	err := os.Remove(filepath.Join(s.b.dir, s.id))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -102,8 +102,8 @@ func (s stone) Remove(context.Context, ...atoll.RemoveOption) error {
 	return err
 }
 
-// files are the sandboxes that there are.
-func files(t *testing.T, dir string) []string {
+// listFiles returns the IDs of the sandboxes that exist.
+func listFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "backend"))
 	if err != nil {
@@ -116,7 +116,7 @@ func files(t *testing.T, dir string) []string {
 	return ids
 }
 
-func openKept(dir string, o pool.Options) (*pool.Provider, error) {
+func openFilePool(dir string, o pool.Options) (*pool.Provider, error) {
 	b, err := openBackend(filepath.Join(dir, "backend"))
 	if err != nil {
 		return nil, err
@@ -124,15 +124,15 @@ func openKept(dir string, o pool.Options) (*pool.Provider, error) {
 	return pool.New(registry.New(b, openStore(dir), registry.Options{Server: true}), openStore(dir), o)
 }
 
-func leave(dir, step string) error {
-	o := plain(3)
+func runLeaver(dir, step string) error {
+	o := plainOptions(3)
 	o.SetStep(func(name string) {
 		if name == step {
 			fmt.Println("at", name)
 			select {}
 		}
 	})
-	p, err := openKept(dir, o)
+	p, err := openFilePool(dir, o)
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,9 @@ func leave(dir, step string) error {
 	select {}
 }
 
-// leaver starts one, and returns what it says, and what kills it.
-func leaver(t *testing.T, dir, step string) (says string, kill func()) {
+// startLeaver starts a program that is to be killed. It returns the first line of
+// its output, and a function that kills it.
+func startLeaver(t *testing.T, dir, step string) (line string, kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), leaverDir+"="+dir, leaverStep+"="+step)
@@ -186,45 +187,45 @@ func leaver(t *testing.T, dir, step string) (says string, kill func()) {
 	t.Cleanup(kill)
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
-		t.Fatalf("it says nothing: %v", lines.Err())
+		t.Fatalf("the program printed nothing: %v", lines.Err())
 	}
 	return lines.Text(), kill
 }
 
-// However a program ends, the next one removes its stock, and nothing of what
-// somebody has; as long as it runs, nobody does.
+// However a program ends, the next one removes its stock, and no claimed sandbox.
+// While the program runs, nobody removes its stock.
 func TestKilled(t *testing.T) {
 	for step, claimed := range map[string]bool{"": true, "intent": false, "made": false, "healthy": false, "reserved": false, "claimed": true} {
 		t.Run("at "+step, func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // the test mostly waits
 			dir := t.TempDir()
-			says, kill := leaver(t, dir, step)
-			id, _ := strings.CutPrefix(says, "has ")
-			next, err := openKept(dir, pool.Options{})
+			line, kill := startLeaver(t, dir, step)
+			id, _ := strings.CutPrefix(line, "has ")
+			next, err := openFilePool(dir, pool.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer closed(t, next)
-			before := files(t, dir)
+			defer closeProvider(t, next)
+			before := listFiles(t, dir)
 			if err := pool.Sweep(next, t.Context()); err != nil {
 				t.Error(err)
 			}
-			after := files(t, dir)
+			after := listFiles(t, dir)
 			for _, id := range before {
 				if !slices.Contains(after, id) {
-					t.Errorf("%s of a program that runs is gone", id)
+					t.Errorf("%s of a running program is gone", id)
 				}
 			}
-			if ids := list(t, next, atoll.Filter{}); len(ids) > 1 || len(ids) == 1 && !claimed {
+			if ids := listIDs(t, next, atoll.Filter{}); len(ids) > 1 || len(ids) == 1 && !claimed {
 				t.Errorf("listed are %s", ids)
 			}
 			kill()
 			if err := pool.Sweep(next, t.Context()); err != nil {
 				t.Error(err)
 			}
-			left, shown := files(t, dir), list(t, next, atoll.Filter{Name: "mine", Labels: map[string]string{"a": "b"}})
+			left, shown := listFiles(t, dir), listIDs(t, next, atoll.Filter{Name: "mine", Labels: map[string]string{"a": "b"}})
 			if !claimed && len(left)+len(shown) > 0 {
-				t.Errorf("there are %s, and shown are %s", left, shown)
+				t.Errorf("existing are %s, listed are %s", left, shown)
 			}
 			if claimed && (len(left) != 1 || !slices.Equal(left, shown) || step == "" && left[0] != id) {
 				t.Errorf("there are %s, and shown are %s, want %s", left, shown, id)
@@ -232,9 +233,9 @@ func TestKilled(t *testing.T) {
 			s := openStore(dir)
 			defer s.Close()
 			if all, err := s.Warm(t.Context(), "mock"); err != nil || len(all) != len(left) {
-				t.Errorf("written down are %+v, %v", all, err)
+				t.Errorf("recorded are %+v, %v", all, err)
 			}
-			if step == "reserved" { // who has written the id down can have it
+			if step == "reserved" { // a caller that has recorded the ID can create it
 				mustCreate(t, next, atoll.Spec{ID: id, Name: "mine"})
 			}
 			if len(shown) == 0 {
@@ -248,21 +249,22 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			if all, err := s.Warm(t.Context(), "mock"); err != nil || len(all) > 0 {
-				t.Errorf("after its removal, written down are %+v, %v", all, err)
+				t.Errorf("after its removal, recorded are %+v, %v", all, err)
 			}
 		})
 	}
 }
 
-// A claim whose sandbox has gone by itself is forgotten, unless it may come back.
+// The pool deletes a claim if its sandbox is gone, unless the registry may create
+// it again.
 func TestSettle(t *testing.T) {
 	dir := t.TempDir()
-	p, err := openKept(dir, plain(1))
+	p, err := openFilePool(dir, plainOptions(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed(t, p)
-	stocked(t, p)
+	defer closeProvider(t, p)
+	waitStocked(t, p)
 	sb := mustCreate(t, p, atoll.Spec{Name: "web"})
 	if err := os.Remove(filepath.Join(dir, "backend", sb.ID())); err != nil {
 		t.Fatal(err)
@@ -273,9 +275,9 @@ func TestSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w, err := s.FindWarm(t.Context(), sb.ID()); err != nil || w.Name != "web" {
-		t.Errorf("as long as it is written down as there: %+v, %v", w, err)
+		t.Errorf("while the registry has its record: %+v, %v", w, err)
 	}
-	if _, err := registry.Reconcile(t.Context(), p, registry.ReconcileOptions{}); err != nil { // it is forgotten there
+	if _, err := registry.Reconcile(t.Context(), p, registry.ReconcileOptions{}); err != nil { // the registry deletes its record
 		t.Fatal(err)
 	}
 	if err := pool.Sweep(p, t.Context()); err != nil {

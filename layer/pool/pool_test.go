@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(leaverDir); dir != "" {
-		fmt.Fprintln(os.Stderr, leave(dir, os.Getenv(leaverStep)))
+		fmt.Fprintln(os.Stderr, runLeaver(dir, os.Getenv(leaverStep)))
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
@@ -32,13 +32,13 @@ func TestMain(m *testing.M) {
 
 func openStore(dir string) store.Store { return teststore.Open(dir) }
 
-// plain is the pool of what nobody asks anything special of.
-func plain(n int) pool.Options {
+// plainOptions returns the options of a pool with n sandboxes of the zero spec.
+func plainOptions(n int) pool.Options {
 	return pool.Options{Server: true, Entries: []pool.Entry{{Name: "plain", Min: n}}}
 }
 
-// around is the layer around a ledger around p, which both write in dir.
-func around(t testing.TB, p atoll.Provider, dir string, o pool.Options) *pool.Provider {
+// newPool returns a pool around a registry around p; both have their store in dir.
+func newPool(t testing.TB, p atoll.Provider, dir string, o pool.Options) *pool.Provider {
 	t.Helper()
 	l, err := pool.New(registry.New(p, openStore(dir), registry.Options{Server: true}), openStore(dir), o)
 	if err != nil {
@@ -65,8 +65,8 @@ func openLocal(t testing.TB, dir string) atoll.Provider {
 	return p
 }
 
-// stocked waits until all pools have what they are to have.
-func stocked[P atoll.Provider](t testing.TB, p P) P {
+// waitStocked waits until each pool has its Min.
+func waitStocked[P atoll.Provider](t testing.TB, p P) P {
 	t.Helper()
 	eventually(t, func() error {
 		r, err := pool.ReportOf(context.Background(), p)
@@ -91,36 +91,36 @@ func eventually(t testing.TB, ok func() error) {
 	t.Fatal(err)
 }
 
-// The pool gives out sandboxes that run already, hides those without an owner, and records the owner of each
-// claim. It has no part in commands and files.
+// The pool gives out running sandboxes, hides its stock, and records the owner of
+// each claim. It has no part in commands and files.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
-			return stocked(t, around(t, openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), plain(2)))
+			return waitStocked(t, newPool(t, openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), plainOptions(2)))
 		}, providertest.Only("birth", "expiry", "volumes", "watch", "death", "errors", "truth", "ledger"),
-			providertest.Beside(4, "expiry")) // most of it waits
+			providertest.Beside(4, "expiry")) // the tests mostly wait
 	})
 	if testing.Short() {
 		t.Skip("-short: one provider only")
 	}
-	t.Run("local", func(t *testing.T) { // whose sandboxes are directories and processes before they are claimed
+	t.Run("local", func(t *testing.T) { // its sandboxes are directories and processes before a claim
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
-			return stocked(t, around(t, openLocal(t, t.TempDir()), t.TempDir(), plain(2)))
+			return waitStocked(t, newPool(t, openLocal(t, t.TempDir()), t.TempDir(), plainOptions(2)))
 		}, providertest.Only("birth"))
 	})
-	t.Run("mock over the wire, without a ledger", func(t *testing.T) { // which knows names and secrets
-		providertest.Run(t, overWire, providertest.Only("birth", "watch", "errors", "ledger"))
+	t.Run("mock over the wire, without a ledger", func(t *testing.T) { // a ledger knows names and secrets
+		providertest.Run(t, openOverWire, providertest.Only("birth", "watch", "errors", "ledger"))
 	})
 }
 
-// overWire is a mock with a pool, seen by a client.
-func overWire(t *testing.T) atoll.Provider {
+// openOverWire returns a client of a server with a pool around a mock.
+func openOverWire(t *testing.T) atoll.Provider {
 	t.Helper()
-	p, err := pool.New(openMock(t, mock.Options{Dir: t.TempDir()}), openStore(t.TempDir()), plain(2))
+	p, err := pool.New(openMock(t, mock.Options{Dir: t.TempDir()}), openStore(t.TempDir()), plainOptions(2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	stocked(t, p)
+	waitStocked(t, p)
 	h, err := api.NewHandler(p, api.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -137,18 +137,18 @@ func overWire(t *testing.T) atoll.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return wired{c, sync.OnceValue(func() error {
+	return wireClient{c, sync.OnceValue(func() error {
 		cancel()
 		return errors.Join(<-served, p.Close())
 	})}
 }
 
-type wired struct {
+type wireClient struct {
 	*api.Client
 	end func() error
 }
 
-func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
+func (w wireClient) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestForwards(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider {
@@ -160,7 +160,7 @@ func TestForwards(t *testing.T) {
 	})
 }
 
-// The same with a store that servers share.
+// The same tests with a store that servers share.
 func TestOverPostgres(t *testing.T) {
 	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
 }

@@ -6,13 +6,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Reporter is a Provider that may keep sandboxes running ahead of need.
+// A Reporter is a Provider that may have pools.
 type Reporter interface {
 	Pools(ctx context.Context) (Report, error)
 }
 
-// ReportOf says what p keeps running ahead of need. A Provider that is no Reporter
-// keeps nothing.
+// ReportOf returns the report of p; an empty one if p is no Reporter.
 func ReportOf(ctx context.Context, p atoll.Provider) (Report, error) {
 	if k, ok := atoll.As[Reporter](p); ok {
 		return k.Pools(ctx)
@@ -20,35 +19,34 @@ func ReportOf(ctx context.Context, p atoll.Provider) (Report, error) {
 	return Report{}, nil
 }
 
-// A Report says what sandboxes are kept running ahead of need, and what use
-// they were since the program that keeps them began.
+// A Report has the state of pools, and their statistics since the program started.
 type Report struct {
 	Pools []Pool `json:"pools"` // by provider and name
 	Total Stats  `json:"total"`
-	// Unmatched counts creations that asked for what no pool has.
+	// Unmatched counts creations whose spec matched no pool.
 	Unmatched int64 `json:"unmatched"`
 }
 
-// A Pool keeps sandboxes of one Spec running until they are asked for.
+// A Pool is the state of warm sandboxes of one Spec.
 type Pool struct {
 	Name     string     `json:"name"`
 	Provider string     `json:"provider"`
 	Spec     atoll.Spec `json:"spec"`
-	Min      int        `json:"min"`               // how many there are to be
-	Warm     int        `json:"warm"`              // how many there are
-	Booting  int        `json:"booting"`           // how many are being made
-	Stock    []string   `json:"stock"`             // the ids of those that there are, oldest first: nobody can use them by these
-	Problem  string     `json:"problem,omitempty"` // why the last one could not be made
+	Min      int        `json:"min"`               // the desired number of warm sandboxes
+	Warm     int        `json:"warm"`              // the number of warm sandboxes
+	Booting  int        `json:"booting"`           // the number of sandboxes in creation
+	Stock    []string   `json:"stock"`             // the IDs of warm sandboxes, oldest first; no call accepts them
+	Problem  string     `json:"problem,omitempty"` // the error of the last creation
 	Stats
 }
 
-// Stats count.
+// Stats are the counters of a pool.
 type Stats struct {
-	WarmHits   int64   `json:"warm_hits"`   // creations that got a sandbox of the pool
-	ColdMisses int64   `json:"cold_misses"` // those that found it empty
-	Created    int64   `json:"created"`     // sandboxes that were made for the pool
-	Destroyed  int64   `json:"destroyed"`   // those of them that nobody got
-	HitRate    float64 `json:"hit_rate"`    // percent of hits among hits and misses; 0 without any
+	WarmHits   int64   `json:"warm_hits"`   // creations that got a warm sandbox
+	ColdMisses int64   `json:"cold_misses"` // creations that found the pool empty
+	Created    int64   `json:"created"`     // sandboxes that the pool created
+	Destroyed  int64   `json:"destroyed"`   // sandboxes that the pool removed unclaimed
+	HitRate    float64 `json:"hit_rate"`    // percentage of hits among hits and misses; 0 without any
 }
 
 // Add returns the sum of s and other.
@@ -63,7 +61,7 @@ func (s Stats) Add(other Stats) Stats {
 	return sum
 }
 
-// Add returns r with all that other says.
+// Add returns the sum of r and other.
 func (r Report) Add(other Report) Report {
 	r.Pools = append(r.Pools[:len(r.Pools):len(r.Pools)], other.Pools...)
 	r.Total = r.Total.Add(other.Total)

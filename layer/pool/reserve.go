@@ -7,12 +7,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A reservation is stock that waits for who has its id. Nobody else gets it, not even
-// when it is not wanted any more: whoever has written the id down may yet remove the
-// sandbox of that id.
+// A reservation is a warm sandbox for the caller that has its ID. No other caller
+// ever gets it, even if it expires: the holder of the ID may yet remove the sandbox
+// with that ID.
 type reservation struct {
-	sh *shelf
-	it item
+	es *entryState
+	it stockItem
 	at time.Time
 }
 
@@ -24,97 +24,100 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	if err := spec.Validate(); err != nil {
 		return "", err
 	}
-	sh, err := l.shelfOf(spec)
+	es, err := l.entryFor(spec)
 	switch {
 	case err != nil:
 		return "", err
-	case sh == nil:
+	case es == nil:
 		return atoll.Reserve(ctx, l.Provider, spec)
 	case spec.ID != "":
 		return "", nil
 	}
 	limited, cancel := context.WithTimeout(ctx, l.opts.Patience)
 	defer cancel()
-	it, ok, err := l.acquire(ctx, limited, sh)
+	it, ok, err := l.popHealthy(ctx, limited, es)
 	if !ok {
 		return "", err
 	}
 	l.mu.Lock()
-	l.reserved[it.sb.ID()] = &reservation{sh, it, time.Now()}
+	l.reserved[it.sb.ID()] = &reservation{es, it, time.Now()}
 	l.mu.Unlock()
-	l.work.Done() // Close does not wait for who comes
+	l.background.Done() // Close does not wait for reservations
 	return it.sb.ID(), nil
 }
 
-// redeem takes what was reserved under an id, nil if there is nothing. The caller
-// calls popped. What was there once and is to go has gone then.
-func (l *Provider) redeem(ctx context.Context, id string) (*reservation, error) {
-	id, _ = atoll.NormalizeID(id) // it is valid
-	if !isOurs(id) {
+// takeReservation takes the reservation of an ID; nil if there is none. If it is
+// not nil, the caller must call finishPop. If the reservation has expired,
+// takeReservation first waits for the removal of its sandbox.
+func (l *Provider) takeReservation(ctx context.Context, id string) (*reservation, error) {
+	id, _ = atoll.NormalizeID(id) // Create has validated it
+	if !isPoolID(id) {
 		return nil, nil
 	}
 	l.mu.Lock()
 	r := l.reserved[id]
 	if r == nil || l.closed {
 		l.mu.Unlock()
-		return nil, l.bury(ctx, id)
+		return nil, l.finishRemoval(ctx, id)
 	}
 	defer l.mu.Unlock()
 	delete(l.reserved, id)
-	l.work.Add(1)
+	l.background.Add(1)
 	return r, nil
 }
 
-// keepWord gives away what was reserved, if sh has it, which is the shelf with what
-// spec asks for. nil means that it cannot be had, and has gone.
-func (l *Provider) keepWord(ctx context.Context, r *reservation, sh *shelf, spec *atoll.Spec) (sb atoll.Sandbox, err error) {
-	defer poke(l.wake)
-	defer func() { l.popped(r.sh, sb != nil) }()
-	err = errUseless
-	if sh == r.sh {
-		sb, err = l.handOver(ctx, r, spec)
+// claimReservation claims the sandbox of r for spec, whose entry is es. If they do
+// not match, or the sandbox is unusable, it removes the sandbox and returns nil.
+func (l *Provider) claimReservation(ctx context.Context, r *reservation, es *entryState, spec *atoll.Spec) (sb atoll.Sandbox, err error) {
+	defer wakeReceiver(l.wake)
+	defer func() { l.finishPop(r.es, sb != nil) }()
+	err = errUnusable
+	if es == r.es {
+		sb, err = l.claimIfHealthy(ctx, r, spec)
 	}
 	if err == nil {
 		return sb, nil
 	}
-	l.log.Info("pool: what was reserved is of no use and goes", "pool", r.sh.Name, "sandbox", r.it.sb.ID(), "why", err)
+	l.log.Info("pool: discard an unusable reserved sandbox", "pool", r.es.Name, "sandbox", r.it.sb.ID(), "why", err)
 	l.mu.Lock()
-	r.sh.stats.ColdMisses++
+	r.es.stats.ColdMisses++
 	l.mu.Unlock()
-	return nil, l.discard(ctx, r.sh, r.it.sb.ID()) // who makes one of this id finds out what is wrong
+	return nil, l.removeStock(ctx, r.es, r.it.sb.ID()) // Create makes one with this ID, or returns the error
 }
 
-func (l *Provider) handOver(ctx context.Context, r *reservation, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if err := l.stillHealthy(ctx, r); err != nil {
+// claimIfHealthy claims the sandbox of r for spec.
+func (l *Provider) claimIfHealthy(ctx context.Context, r *reservation, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := l.recheckReservation(ctx, r); err != nil {
 		return nil, err
 	}
-	w, err := l.claim(ctx, r.sh, r.it, spec)
+	w, err := l.recordClaim(ctx, r.es, r.it, spec)
 	if err != nil {
 		return nil, err
 	}
-	return l.give(ctx, r.sh, r.it, w)
+	return l.completeClaim(ctx, r.es, r.it, w)
 }
 
-// stillHealthy is healthy of what was found so when it was reserved.
-func (l *Provider) stillHealthy(ctx context.Context, r *reservation) error {
+// recheckReservation checks the health of a reserved sandbox, unless Reserve did so
+// less than Options.Patience ago.
+func (l *Provider) recheckReservation(ctx context.Context, r *reservation) error {
 	if time.Since(r.at) < l.opts.Patience {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, l.opts.Patience)
 	defer cancel()
-	return l.healthy(limited, r.sh, r.it)
+	return l.checkHealth(limited, r.es, r.it)
 }
 
-// lapse has what nobody has come for removed.
-func (l *Provider) lapse() {
+// expireReservations marks the sandboxes of expired reservations for removal.
+func (l *Provider) expireReservations() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, r := range l.reserved {
-		if time.Since(r.at) > l.opts.hold {
+		if time.Since(r.at) > l.opts.reserveTTL {
 			delete(l.reserved, id)
-			r.sh.popped--
-			l.doomed[id] = r.sh
-			poke(l.wake)
+			r.es.pending--
+			l.toRemove[id] = r.es
+			wakeReceiver(l.wake)
 		}
 	}
 }

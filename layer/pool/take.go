@@ -14,9 +14,9 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Create implements atoll.Provider. Who asks for what a pool has gets the oldest
-// of its sandboxes that answers, or that which was reserved; all others, and those
-// who find none, one that is made for them.
+// Create implements atoll.Provider. If spec matches an entry, it returns the oldest
+// warm sandbox that is healthy, or the one reserved under spec.ID. Otherwise, or if
+// the pool is empty, it creates a sandbox.
 func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -25,53 +25,53 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	if spec.Name != "" {
-		unlock, err := l.names.Lock(ctx, cmp.Or(spec.Project, atoll.DefaultProject)+"/"+spec.Name)
+		unlock, err := l.nameLocks.Lock(ctx, cmp.Or(spec.Project, atoll.DefaultProject)+"/"+spec.Name)
 		if err != nil {
 			return nil, err
 		}
 		defer unlock()
 	}
-	sh, err := l.shelfOf(spec)
+	es, err := l.entryFor(spec)
 	if err != nil {
 		return nil, err
 	}
-	if sh == nil && len(l.shelves) > 0 {
+	if es == nil && len(l.entries) > 0 {
 		l.mu.Lock()
 		l.unmatched++
 		l.mu.Unlock()
 	}
-	r, err := l.redeem(ctx, spec.ID)
+	r, err := l.takeReservation(ctx, spec.ID)
 	if err != nil {
 		return nil, err
 	}
 	var sb atoll.Sandbox
 	switch {
 	case r != nil:
-		sb, err = l.keepWord(ctx, r, sh, spec)
-	case sh != nil && spec.ID == "":
-		sb, err = l.take(ctx, sh, spec)
+		sb, err = l.claimReservation(ctx, r, es, spec)
+	case es != nil && spec.ID == "":
+		sb, err = l.takeWarm(ctx, es, spec)
 	}
 	if sb == nil && err == nil {
-		sb, err = l.make(ctx, spec)
+		sb, err = l.createCold(ctx, spec)
 	}
 	return sb, err
 }
 
-// shelfOf is the shelf with what spec asks for, whatever its id is to be; nil if
-// there is none.
-func (l *Provider) shelfOf(spec *atoll.Spec) (*shelf, error) {
-	if len(l.shelves) == 0 {
+// entryFor returns the entry that matches spec, ignoring its ID; nil if there is
+// none.
+func (l *Provider) entryFor(spec *atoll.Spec) (*entryState, error) {
+	if len(l.entries) == 0 {
 		return nil, nil
 	}
 	full, err := spec.MadeBy(l.scope)
 	if err != nil {
 		return nil, err
 	}
-	return l.byPrint[l.fingerprint(full)], nil
+	return l.byFingerprint[l.fingerprintSpec(full)], nil
 }
 
-// fingerprint is Fingerprint, with the image that is meant where none is named.
-func (l *Provider) fingerprint(full *atoll.Spec) string {
+// fingerprintSpec returns the Fingerprint of full with the default image filled in.
+func (l *Provider) fingerprintSpec(full *atoll.Spec) string {
 	s := *full
 	if s.Image == "" && s.Snapshot == "" {
 		s.Image = l.opts.Image
@@ -79,123 +79,125 @@ func (l *Provider) fingerprint(full *atoll.Spec) string {
 	return Fingerprint(&s)
 }
 
-// take gives away a sandbox of a shelf; nil if there is none to be had.
-func (l *Provider) take(ctx context.Context, sh *shelf, spec *atoll.Spec) (atoll.Sandbox, error) {
-	limited, cancel := context.WithTimeout(ctx, l.opts.Patience) // for all that are looked at
+// takeWarm claims a warm sandbox of es for spec. It returns nil if none is healthy,
+// or if the name may be taken.
+func (l *Provider) takeWarm(ctx context.Context, es *entryState, spec *atoll.Spec) (atoll.Sandbox, error) {
+	limited, cancel := context.WithTimeout(ctx, l.opts.Patience) // for all health checks together
 	defer cancel()
-	defer poke(l.wake) // not before: to make the next one takes time that this one needs
+	defer wakeReceiver(l.wake) // deferred: a creation would slow down this call
 	for {
-		it, ok, err := l.acquire(ctx, limited, sh)
+		it, ok, err := l.popHealthy(ctx, limited, es)
 		if !ok {
 			return nil, err
 		}
-		sb, err := l.offer(ctx, sh, it, spec)
-		l.popped(sh, sb != nil)
-		if !errors.Is(err, errUseless) {
+		sb, err := l.offerItem(ctx, es, it, spec)
+		l.finishPop(es, sb != nil)
+		if !errors.Is(err, errUnusable) {
 			return sb, err
 		}
 	}
 }
 
-// acquire takes the oldest sandbox that answers off a shelf, as long as limited lasts;
-// ok is false if there is none. The caller calls popped.
-func (l *Provider) acquire(ctx, limited context.Context, sh *shelf) (it item, ok bool, err error) {
+// popHealthy pops the oldest healthy sandbox of es. limited bounds the checks; ok
+// is false if none is found before it ends. If ok, the caller must call finishPop.
+func (l *Provider) popHealthy(ctx, limited context.Context, es *entryState) (it stockItem, ok bool, err error) {
 	for {
-		it, ok := l.pop(sh, limited.Err() != nil)
+		it, ok := l.popOldest(es, limited.Err() != nil)
 		if !ok {
-			return item{}, false, nil
+			return stockItem{}, false, nil
 		}
-		err := l.healthy(limited, sh, it)
+		err := l.checkHealth(limited, es, it)
 		switch {
 		case err == nil:
-			l.opts.step("healthy")
+			l.opts.onStep("healthy")
 			return it, true, nil
-		case ctx.Err() != nil: // that says nothing about it
-			l.putBack(sh, it)
-			l.popped(sh, false)
-			return item{}, false, ctx.Err()
+		case ctx.Err() != nil: // the caller gave up; the sandbox may be healthy
+			l.putBack(es, it)
+			l.finishPop(es, false)
+			return stockItem{}, false, ctx.Err()
 		}
-		l.useless(sh, it, err)
-		l.popped(sh, false)
+		l.discardUnhealthy(es, it, err)
+		l.finishPop(es, false)
 	}
 }
 
-// useless has a sandbox removed that is on no shelf any more.
-func (l *Provider) useless(sh *shelf, it item, why error) {
-	l.log.Info("pool: a sandbox is of no use and goes", "pool", sh.Name, "sandbox", it.sb.ID(), "why", why)
-	l.discardAside(sh, it.sb.ID())
-	poke(l.check) // others may be so, too
+// discardUnhealthy removes a popped sandbox in the background.
+func (l *Provider) discardUnhealthy(es *entryState, it stockItem, why error) {
+	l.log.Info("pool: discard an unusable sandbox", "pool", es.Name, "sandbox", it.sb.ID(), "why", why)
+	l.removeStockAsync(es, it.sb.ID())
+	wakeReceiver(l.recheck) // others may be unhealthy, too
 }
 
-// offer gives away a sandbox that is on no shelf any more. nil means that somebody
-// else is to decide: who makes sandboxes knows whether the name is free.
-func (l *Provider) offer(ctx context.Context, sh *shelf, it item, spec *atoll.Spec) (atoll.Sandbox, error) {
-	w, err := l.claim(ctx, sh, it, spec)
+// offerItem claims a popped sandbox for spec. It returns nil, nil if another claim
+// has the name: the cold path then decides whether the name is free.
+func (l *Provider) offerItem(ctx context.Context, es *entryState, it stockItem, spec *atoll.Spec) (atoll.Sandbox, error) {
+	w, err := l.recordClaim(ctx, es, it, spec)
 	switch kind := atoll.KindOf(err); {
 	case kind == atoll.ErrAlreadyExists:
-		l.putBack(sh, it)
+		l.putBack(es, it)
 		return nil, nil
 	case kind == atoll.ErrConflict:
-		l.log.Warn("pool: stock was taken off the books by somebody else", "pool", sh.Name, "sandbox", it.sb.ID(), "err", err)
-		l.discardAside(sh, it.sb.ID())
-		return nil, errUseless
+		l.log.Warn("pool: another program deleted the record of stock", "pool", es.Name, "sandbox", it.sb.ID(), "err", err)
+		l.removeStockAsync(es, it.sb.ID())
+		return nil, errUnusable
 	case err != nil:
-		l.putBack(sh, it)
+		l.putBack(es, it)
 		return nil, err
 	}
-	sb, err := l.give(ctx, sh, it, w)
+	sb, err := l.completeClaim(ctx, es, it, w)
 	if err != nil {
-		l.discardAside(sh, it.sb.ID())
+		l.removeStockAsync(es, it.sb.ID())
 	}
 	return sb, err
 }
 
-// pop takes the oldest sandbox off a shelf. With late there is none to be had. The
-// caller calls popped; until then none is made in its place, as it may come back,
-// and Close waits.
-func (l *Provider) pop(sh *shelf, late bool) (item, bool) {
+// popOldest pops the oldest sandbox of es. With late, or if es is empty, it counts
+// a miss and returns false. Otherwise the caller must call finishPop: until then
+// the filler does not replace the sandbox, which may come back, and Close waits.
+func (l *Provider) popOldest(es *entryState, late bool) (stockItem, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(sh.warm) == 0 || late || l.closed {
-		sh.stats.ColdMisses++
-		return item{}, false
+	if len(es.warm) == 0 || late || l.closed {
+		es.stats.ColdMisses++
+		return stockItem{}, false
 	}
-	it := sh.warm[0]
-	sh.warm = slices.Delete(sh.warm, 0, 1)
-	sh.popped++
-	l.work.Add(1)
+	it := es.warm[0]
+	es.warm = slices.Delete(es.warm, 0, 1)
+	es.pending++
+	l.background.Add(1)
 	return it, true
 }
 
-// popped ends what pop has begun.
-func (l *Provider) popped(sh *shelf, hit bool) {
+// finishPop ends a successful popOldest. hit reports whether a caller got the
+// sandbox.
+func (l *Provider) finishPop(es *entryState, hit bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.work.Done()
-	sh.popped--
+	defer l.background.Done()
+	es.pending--
 	if hit {
-		sh.stats.WarmHits++
+		es.stats.WarmHits++
 	}
 }
 
-// putBack undoes pop.
-func (l *Provider) putBack(sh *shelf, it item) {
+// putBack returns a popped sandbox to es.
+func (l *Provider) putBack(es *entryState, it stockItem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sh.warm = slices.Insert(sh.warm, 0, it)
+	es.warm = slices.Insert(es.warm, 0, it)
 }
 
-// healthy says what is wrong with a sandbox of the stock. ctx bounds how long that
-// may take.
-func (l *Provider) healthy(ctx context.Context, sh *shelf, it item) error {
+// checkHealth returns why a sandbox of the stock must not be given away; nil if it
+// is healthy.
+func (l *Provider) checkHealth(ctx context.Context, es *entryState, it stockItem) error {
 	st, err := it.sb.Status(ctx)
 	switch {
 	case err != nil:
 		return err
 	case st.State != atoll.StateRunning || !st.Ready:
-		return fmt.Errorf("it is %s, ready %t %s", st.State, st.Ready, st.Reason)
-	case sh.Spec.TTL > 0 && time.Since(it.made) > stockLife/2:
-		return errors.New("half of its time is over")
+		return fmt.Errorf("sandbox is %s, ready %t %s", st.State, st.Ready, st.Reason)
+	case es.Spec.TTL > 0 && time.Since(it.created) > stockTTL/2:
+		return errors.New("half of its ttl is over")
 	}
 	all, err := atoll.Processes(ctx, it.sb)
 	switch {
@@ -203,65 +205,65 @@ func (l *Provider) healthy(ctx context.Context, sh *shelf, it item) error {
 	case err != nil:
 		return err
 	case len(all) > 0:
-		return fmt.Errorf("somebody has run %q in it", all[0].Args)
+		return fmt.Errorf("a caller has run %q in it", all[0].Args)
 	}
-	if sh.Spec.Snapshot != "" || !strings.Contains(st.Image, "sha256:") {
+	if es.Spec.Snapshot != "" || !strings.Contains(st.Image, "sha256:") {
 		return nil
 	}
-	digest, err := atoll.ResolveImage(ctx, l.Provider, sh.Spec.Image)
+	digest, err := atoll.ResolveImage(ctx, l.Provider, es.Spec.Image)
 	if err == nil && digest != "" && !strings.HasSuffix(st.Image, digest) {
-		return fmt.Errorf("its image is %s by now", digest)
+		return fmt.Errorf("the image has changed to %s", digest)
 	}
-	return ctx.Err() // without an answer to the last question it is as good as before
+	return ctx.Err() // if the digest is unknown, the image counts as unchanged
 }
 
-// errUseless is the error of give when another sandbox will do, and this one not.
-var errUseless = errors.New("of no use")
+// errUnusable reports that a sandbox cannot be given away; another one may do.
+var errUnusable = errors.New("sandbox of the pool is unusable")
 
-// claim writes down that a sandbox, which is on no shelf any more, is spec's. Kinds:
-// ErrAlreadyExists (of the name), ErrConflict (it is not stock any more).
-func (l *Provider) claim(ctx context.Context, sh *shelf, it item, spec *atoll.Spec) (*store.Warm, error) {
+// recordClaim records that a popped sandbox belongs to spec. Kinds:
+// ErrAlreadyExists (of the name), ErrConflict (it is no longer stock).
+func (l *Provider) recordClaim(ctx context.Context, es *entryState, it stockItem, spec *atoll.Spec) (*store.Warm, error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w := &store.Warm{
-		ID: it.sb.ID(), Project: sh.Spec.Project, Scope: l.scope, Pool: sh.Name, Holder: me, Made: it.made,
+		ID: it.sb.ID(), Project: es.Spec.Project, Scope: l.scope, Pool: es.Name, Holder: me, Made: it.created,
 		Name: spec.Name, Labels: maps.Clone(spec.Labels), TTL: spec.TTL, Claimed: time.Now().Truncate(time.Millisecond),
 	}
 	return w, l.store.ClaimWarm(ctx, w)
 }
 
-// give gives a sandbox that was claimed what it has not yet. When that fails, it is
-// of no use to anybody.
-func (l *Provider) give(ctx context.Context, sh *shelf, it item, w *store.Warm) (atoll.Sandbox, error) {
-	l.opts.step("claimed")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Patience) // it is done, or undone
+// completeClaim checks the name and sets the TTL of a claimed sandbox. If it fails,
+// the caller must remove the sandbox.
+func (l *Provider) completeClaim(ctx context.Context, es *entryState, it stockItem, w *store.Warm) (atoll.Sandbox, error) {
+	l.opts.onStep("claimed")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Patience) // the claim is recorded: complete or undo it
 	defer cancel()
-	if err := l.dispute(ctx, w); err != nil {
+	if err := l.checkUnrecordedName(ctx, w); err != nil {
 		return nil, err
 	}
 	if w.TTL > 0 {
 		if err := atoll.Extend(ctx, it.sb, w.TTL); err != nil {
-			l.log.Warn("pool: a sandbox could not be given its time to live", "pool", sh.Name, "sandbox", w.ID, "err", err)
-			return nil, errUseless
+			l.log.Warn("pool: a sandbox could not be given its time to live", "pool", es.Name, "sandbox", w.ID, "err", err)
+			return nil, errUnusable
 		}
 	}
-	c := l.heard(w)
+	c := l.rememberClaim(w)
 	l.mu.Lock()
-	delete(l.mine, w.ID)
-	for c := range l.readers {
-		poke(c)
+	delete(l.ownStock, w.ID)
+	for c := range l.watchers {
+		wakeReceiver(c)
 	}
 	l.mu.Unlock()
-	l.opts.step("given")
-	return l.wrap(it.sb, c), nil
+	l.opts.onStep("given")
+	return l.wrapSandbox(it.sb, c), nil
 }
 
-// dispute is ErrAlreadyExists when a sandbox that is written down nowhere has the
-// name of a claim. One that is will be undone by whoever makes it: the claim was
-// there before.
-func (l *Provider) dispute(ctx context.Context, w *store.Warm) error {
+// checkUnrecordedName returns ErrAlreadyExists if a sandbox without a record has
+// the name of claim w. If the registry has a record of that sandbox, its creation
+// fails instead, because the claim came first.
+func (l *Provider) checkUnrecordedName(ctx context.Context, w *store.Warm) error {
 	if w.Name == "" {
 		return nil
 	}
@@ -274,20 +276,21 @@ func (l *Provider) dispute(ctx context.Context, w *store.Warm) error {
 	}
 	_, err = l.store.Find(ctx, other)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return taken(w.Name, other)
+		return nameTakenError(w.Name, other)
 	}
 	return err
 }
 
-func taken(name, id string) error {
-	return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", id)
+// nameTakenError returns an ErrAlreadyExists that names the sandbox with the name.
+func nameTakenError(name, id string) error {
+	return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "name in use by sandbox %s", id)
 }
 
-// make has a sandbox made for spec alone. A name is not given twice: a claim that
-// was written down before is seen here at the latest, and one that comes later
-// sees what is made here.
-func (l *Provider) make(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if err := l.nameFree(ctx, spec); err != nil {
+// createCold creates a sandbox for spec below. It checks the name before and after:
+// a claim that was recorded first fails one of these checks, and a later claim
+// finds the new sandbox.
+func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := l.checkNameFree(ctx, spec); err != nil {
 		return nil, err
 	}
 	sb, err := l.Provider.Create(ctx, spec)
@@ -298,11 +301,11 @@ func (l *Provider) make(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 		return nil, err
 	}
 	undo := context.WithoutCancel(ctx)
-	if isOurs(sb.ID()) { // its maker chose an id that one of ours had, perhaps
-		err = l.forget(undo, sb.ID())
+	if isPoolID(sb.ID()) { // the caller may have chosen the ID of a former claim
+		err = l.dropRecord(undo, sb.ID())
 	}
 	if err == nil {
-		err = l.nameFree(undo, spec)
+		err = l.checkNameFree(undo, spec)
 	}
 	if err != nil {
 		return nil, errors.Join(err, sb.Remove(undo, atoll.RemoveVolumes()))
@@ -310,8 +313,8 @@ func (l *Provider) make(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	return sb, nil
 }
 
-// nameFree is ErrAlreadyExists when a claim has the name that spec asks for.
-func (l *Provider) nameFree(ctx context.Context, spec *atoll.Spec) error {
+// checkNameFree returns ErrAlreadyExists if a claim has the name of spec.
+func (l *Provider) checkNameFree(ctx context.Context, spec *atoll.Spec) error {
 	if spec.Name == "" {
 		return nil
 	}
@@ -323,21 +326,21 @@ func (l *Provider) nameFree(ctx context.Context, spec *atoll.Spec) error {
 		return err
 	}
 	if w.Scope == l.scope {
-		if gone, err := l.gone(ctx, w.ID); err == nil && gone {
-			return l.forget(ctx, w.ID)
+		if gone, err := l.isGone(ctx, w.ID); err == nil && gone {
+			return l.dropRecord(ctx, w.ID)
 		}
 	}
-	return taken(spec.Name, w.ID)
+	return nameTakenError(spec.Name, w.ID)
 }
 
-// makeRoom removes one sandbox of the stock for somebody who finds no room, and
-// has the pool rest for a while. It reports whether there was one.
+// makeRoom removes one sandbox of the stock after ErrExhausted, and pauses
+// creations for exhaustedBackoff. It reports whether it removed one.
 func (l *Provider) makeRoom(ctx context.Context) bool {
 	l.mu.Lock()
-	var from *shelf
-	for _, sh := range l.shelves {
-		if len(sh.warm) > 0 && (from == nil || len(sh.warm) > len(from.warm)) {
-			from = sh
+	var from *entryState
+	for _, es := range l.entries {
+		if len(es.warm) > 0 && (from == nil || len(es.warm) > len(from.warm)) {
+			from = es
 		}
 	}
 	if from == nil {
@@ -346,12 +349,12 @@ func (l *Provider) makeRoom(ctx context.Context) bool {
 	}
 	it := from.warm[0]
 	from.warm = slices.Delete(from.warm, 0, 1)
-	for _, sh := range l.shelves {
-		sh.until = time.Now().Add(roomRest)
+	for _, es := range l.entries {
+		es.retryAt = time.Now().Add(exhaustedBackoff)
 	}
 	l.mu.Unlock()
-	return l.discard(ctx, from, it.sb.ID()) == nil
+	return l.removeStock(ctx, from, it.sb.ID()) == nil
 }
 
-// roomRest is how long a pool makes nothing after somebody has found no room.
-const roomRest = 10 * time.Second
+// exhaustedBackoff is the pause of creations after ErrExhausted.
+const exhaustedBackoff = 10 * time.Second

@@ -28,7 +28,7 @@ func mustCreate(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-func report(t testing.TB, p atoll.Provider) pool.Report {
+func poolReport(t testing.TB, p atoll.Provider) pool.Report {
 	t.Helper()
 	r, err := pool.ReportOf(context.Background(), p)
 	if err != nil {
@@ -37,7 +37,7 @@ func report(t testing.TB, p atoll.Provider) pool.Report {
 	return r
 }
 
-func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
+func mustStatus(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	t.Helper()
 	st, err := sb.Status(context.Background())
 	if err != nil {
@@ -46,7 +46,7 @@ func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-func list(t testing.TB, p atoll.Provider, f atoll.Filter) []string {
+func listIDs(t testing.TB, p atoll.Provider, f atoll.Filter) []string {
 	t.Helper()
 	all, err := p.List(context.Background(), f)
 	if err != nil {
@@ -59,7 +59,7 @@ func list(t testing.TB, p atoll.Provider, f atoll.Filter) []string {
 	return ids
 }
 
-func closed(t testing.TB, p atoll.Provider) {
+func closeProvider(t testing.TB, p atoll.Provider) {
 	t.Helper()
 	if err := p.Close(); err != nil {
 		t.Errorf("Close: %v", err)
@@ -73,84 +73,84 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind) {
 	}
 }
 
-// Who asks for what a pool has gets the oldest of it, with all that was asked for;
-// who asks for anything else does not.
+// A Create with the spec of an entry returns its oldest sandbox, with everything in
+// the spec. A Create with any other spec does not.
 func TestHitAndMiss(t *testing.T) {
 	o := pool.Options{Entries: []pool.Entry{
 		{Name: "plain", Min: 2},
 		{Name: "blue", Spec: atoll.Spec{Env: []string{"COLOUR=blue"}, TTL: hour}, Min: 1},
 	}}
-	p := stocked(t, around(t, openMock(t, mock.Options{}), t.TempDir(), o))
-	defer closed(t, p)
-	stock := report(t, p).Pools[0].Stock
+	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), o))
+	defer closeProvider(t, p)
+	stock := poolReport(t, p).Pools[0].Stock
 	before := time.Now().Truncate(time.Millisecond)
 	sb := mustCreate(t, p, atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
 	if sb.ID() != stock[0] {
-		t.Errorf("it is %s, want the oldest of %s", sb.ID(), stock)
+		t.Errorf("Create returned %s, want the oldest of %s", sb.ID(), stock)
 	}
-	st := status(t, sb)
+	st := mustStatus(t, sb)
 	if st.Spec.Name != "web" || st.Spec.Labels["a"] != "b" || st.Spec.TTL != 0 || !st.Expires.IsZero() || st.Created.Before(before) || st.State != atoll.StateRunning {
-		t.Errorf("the status is %+v", st)
+		t.Errorf("got status %+v", st)
 	}
 	for _, f := range []atoll.Filter{{}, {Name: "web"}, {Labels: map[string]string{"a": "b"}}, {Project: "default"}} {
-		if ids := list(t, p, f); !slices.Equal(ids, []string{sb.ID()}) {
+		if ids := listIDs(t, p, f); !slices.Equal(ids, []string{sb.ID()}) {
 			t.Errorf("List of %+v: %s", f, ids)
 		}
 	}
 	for _, f := range []atoll.Filter{{Name: "other"}, {Labels: map[string]string{"a": "c"}}, {Project: "other"}} {
-		if ids := list(t, p, f); len(ids) > 0 {
+		if ids := listIDs(t, p, f); len(ids) > 0 {
 			t.Errorf("List of %+v: %s", f, ids)
 		}
 	}
 	found, err := atoll.Resolve(t.Context(), p, "", "web")
-	if err != nil || found.ID() != sb.ID() || status(t, found).Spec.Name != "web" {
+	if err != nil || found.ID() != sb.ID() || mustStatus(t, found).Spec.Name != "web" {
 		t.Errorf("Resolve: %v, %v", found, err)
 	}
 	if secret, err := atoll.Secret(t.Context(), p, sb.ID()); err != nil || secret == "" {
 		t.Errorf("Secret: %q, %v", secret, err)
 	}
 
-	blue := status(t, mustCreate(t, p, atoll.Spec{Env: []string{"COLOUR=blue"}, TTL: hour / 2}))
+	blue := mustStatus(t, mustCreate(t, p, atoll.Spec{Env: []string{"COLOUR=blue"}, TTL: hour / 2}))
 	if left := time.Until(blue.Expires); left < 29*time.Minute || left > 30*time.Minute || blue.Spec.TTL != hour/2 {
-		t.Errorf("it expires in %s, and its TTL is %s", left, blue.Spec.TTL)
+		t.Errorf("the sandbox expires in %s, and its TTL is %s", left, blue.Spec.TTL)
 	}
-	stocked(t, p)
+	waitStocked(t, p)
 	for _, spec := range []atoll.Spec{
 		{Env: []string{"COLOUR=red"}}, {Env: []string{"COLOUR=blue"}}, {TTL: hour}, {Project: "other"}, {ID: atoll.NewID()}, {NoStart: true},
 		{Cmd: []string{"sleep", "60"}}, {Workdir: "/elsewhere"},
 	} {
 		made := mustCreate(t, p, spec)
-		if got := status(t, made); got.Spec.TTL != spec.TTL || spec.Project != "" && got.Spec.Project != spec.Project || len(spec.Env) > 0 && !slices.Contains(got.Spec.Env, spec.Env[0]) {
-			t.Errorf("asked for %+v, it is %+v", spec, got.Spec)
+		if got := mustStatus(t, made); got.Spec.TTL != spec.TTL || spec.Project != "" && got.Spec.Project != spec.Project || len(spec.Env) > 0 && !slices.Contains(got.Spec.Env, spec.Env[0]) {
+			t.Errorf("Create(%+v) made %+v", spec, got.Spec)
 		}
 	}
-	r := report(t, p)
+	r := poolReport(t, p)
 	if r.Unmatched != 7 || r.Total.WarmHits != 2 || r.Total.ColdMisses != 0 || r.Total.HitRate != 100 {
-		t.Errorf("the report is %+v", r)
+		t.Errorf("got report %+v", r)
 	}
 	if r.Pools[0].WarmHits != 1 || r.Pools[0].Created != 3 || r.Pools[1].WarmHits != 1 || r.Pools[1].Created != 2 || r.Total.Created != 5 {
-		t.Errorf("the pools are %+v", r.Pools)
+		t.Errorf("got pools %+v", r.Pools)
 	}
 }
 
-// Nobody sees what is on the shelves, or can use it by its id.
+// No call shows stock or accepts its IDs.
 func TestStockIsHidden(t *testing.T) {
 	dir := t.TempDir()
 	below := openMock(t, mock.Options{})
-	p := stocked(t, around(t, below, dir, plain(2)))
-	defer closed(t, p)
-	reader, err := pool.New(registry.New(unclosed{atoll.ProviderLayer{Provider: below}}, openStore(dir), registry.Options{}), openStore(dir), pool.Options{})
+	p := waitStocked(t, newPool(t, below, dir, plainOptions(2)))
+	defer closeProvider(t, p)
+	reader, err := pool.New(registry.New(sharedBackend{atoll.ProviderLayer{Provider: below}}, openStore(dir), registry.Options{}), openStore(dir), pool.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed(t, reader)
-	for name, p := range map[string]atoll.Provider{"who keeps it": p, "another program": reader} {
-		if ids := list(t, p, atoll.Filter{}); len(ids) > 0 {
+	defer closeProvider(t, reader)
+	for name, p := range map[string]atoll.Provider{"its program": p, "another program": reader} {
+		if ids := listIDs(t, p, atoll.Filter{}); len(ids) > 0 {
 			t.Errorf("%s lists %s", name, ids)
 		}
 	}
-	stock := report(t, p).Pools[0].Stock
-	for name, p := range map[string]atoll.Provider{"who keeps it": p, "another program": reader} {
+	stock := poolReport(t, p).Pools[0].Stock
+	for name, p := range map[string]atoll.Provider{"its program": p, "another program": reader} {
 		for _, id := range stock {
 			_, err := p.Get(t.Context(), id)
 			wantKind(t, name+": Get", err, atoll.ErrNotFound)
@@ -170,34 +170,34 @@ func TestStockIsHidden(t *testing.T) {
 		}
 	}
 	sb := mustCreate(t, p, atoll.Spec{Name: "web"})
-	for name, p := range map[string]atoll.Provider{"who keeps it": p, "another program": reader} {
-		if ids := list(t, p, atoll.Filter{Name: "web"}); !slices.Equal(ids, []string{sb.ID()}) {
+	for name, p := range map[string]atoll.Provider{"its program": p, "another program": reader} {
+		if ids := listIDs(t, p, atoll.Filter{Name: "web"}); !slices.Equal(ids, []string{sb.ID()}) {
 			t.Errorf("%s lists %s", name, ids)
 		}
 		found, err := atoll.Resolve(t.Context(), p, "", "web")
-		if err != nil || found.ID() != sb.ID() || status(t, found).Spec.Name != "web" {
+		if err != nil || found.ID() != sb.ID() || mustStatus(t, found).Spec.Name != "web" {
 			t.Errorf("%s: Resolve: %v, %v", name, found, err)
 		}
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Fatal(err)
 	}
-	for name, p := range map[string]atoll.Provider{"who keeps it": p, "another program": reader} {
+	for name, p := range map[string]atoll.Provider{"its program": p, "another program": reader} {
 		_, err := atoll.Resolve(t.Context(), p, "", "web")
-		wantKind(t, name+": Resolve of what was removed", err, atoll.ErrNotFound)
+		wantKind(t, name+": Resolve of a removed sandbox", err, atoll.ErrNotFound)
 	}
 	mustCreate(t, p, atoll.Spec{Name: "web"}) // the name is free
 }
 
-// unclosed is a backend that others use, too.
-type unclosed struct{ atoll.ProviderLayer }
+// sharedBackend is a backend that outlives one provider: Close does nothing.
+type sharedBackend struct{ atoll.ProviderLayer }
 
-func (u unclosed) Close() error { return nil }
+func (u sharedBackend) Close() error { return nil }
 
-// A sandbox begins to be there when it is claimed, and its end is told under its name.
+// A sandbox appears when it is claimed, and its removal event has its name.
 func TestWatch(t *testing.T) {
-	p := stocked(t, around(t, openMock(t, mock.Options{}), t.TempDir(), plain(1)))
-	defer closed(t, p)
+	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), plainOptions(1)))
+	defer closeProvider(t, p)
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(20*time.Second))
 	defer cancel()
 	var got []string
@@ -216,7 +216,7 @@ func TestWatch(t *testing.T) {
 			continue
 		}
 		if ev.Status.ID != id || ev.Status.Spec.Name != "web" {
-			t.Errorf("told of %+v", ev.Status)
+			t.Errorf("got an event of %+v", ev.Status)
 		}
 		got = append(got, string(ev.Status.State))
 		if ev.Status.State == atoll.StateRemoved {
@@ -224,14 +224,14 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	if all := strings.Join(got, " "); !strings.HasSuffix(all, "removed") || got[0] == "removed" {
-		t.Errorf("told of %s", all)
+		t.Errorf("got the states %s", all)
 	}
 }
 
-// One name is one sandbox's, from the pool or not.
+// Only one sandbox has a name, from the pool or not.
 func TestNames(t *testing.T) {
-	p := stocked(t, around(t, openMock(t, mock.Options{}), t.TempDir(), plain(3)))
-	defer closed(t, p)
+	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), plainOptions(3)))
+	defer closeProvider(t, p)
 	warm := mustCreate(t, p, atoll.Spec{Name: "warm"})
 	cold := mustCreate(t, p, atoll.Spec{Name: "cold", User: "0"})
 	for _, spec := range []atoll.Spec{{Name: "warm"}, {Name: "warm", User: "0"}, {Name: "cold"}, {Name: "cold", User: "0"}} {
@@ -243,7 +243,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("Resolve of %s: %v, %v", name, found, err)
 		}
 	}
-	// In another project the name is free, and one of many gets it.
+	// Exactly one of many concurrent calls gets a name.
 	var won atomic.Int32
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -262,15 +262,14 @@ func TestNames(t *testing.T) {
 	}
 	all.Wait()
 	if n := won.Load(); n != 1 {
-		t.Errorf("%d of 8 have it", n)
+		t.Errorf("%d of 8 calls succeeded", n)
 	}
-	if ids := list(t, p, atoll.Filter{}); len(ids) != 3 {
-		t.Errorf("there are %s", ids)
+	if ids := listIDs(t, p, atoll.Filter{}); len(ids) != 3 {
+		t.Errorf("listed are %s", ids)
 	}
 }
 
-// Ten who ask at once get ten sandboxes, and there is never more stock than there is
-// to be.
+// Ten concurrent calls get ten sandboxes, and the stock never exceeds Min.
 func TestTenAtOnce(t *testing.T) {
 	var boots, most atomic.Int32
 	below := openMock(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
@@ -283,10 +282,10 @@ func TestTenAtOnce(t *testing.T) {
 		}
 		return nil
 	}})
-	p := stocked(t, around(t, below, t.TempDir(), plain(10)))
-	defer closed(t, p)
+	p := waitStocked(t, newPool(t, below, t.TempDir(), plainOptions(10)))
+	defer closeProvider(t, p)
 	if n := most.Load(); n > pool.DefaultMaxBoots {
-		t.Errorf("%d were made at once", n)
+		t.Errorf("%d concurrent creations", n)
 	}
 	var mu sync.Mutex
 	ids := map[string]bool{}
@@ -300,26 +299,27 @@ func TestTenAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if r := report(t, p); len(ids) != 10 || r.Total.WarmHits != 10 || r.Total.ColdMisses > 0 {
-		t.Errorf("%d have one: %+v", len(ids), r.Total)
+	if r := poolReport(t, p); len(ids) != 10 || r.Total.WarmHits != 10 || r.Total.ColdMisses > 0 {
+		t.Errorf("%d different sandboxes: %+v", len(ids), r.Total)
 	}
-	stocked(t, p)
-	if r := report(t, p); r.Pools[0].Warm != 10 || r.Total.Created != 20 {
-		t.Errorf("there are %+v", r.Pools[0])
+	waitStocked(t, p)
+	if r := poolReport(t, p); r.Pools[0].Warm != 10 || r.Total.Created != 20 {
+		t.Errorf("got pool %+v", r.Pools[0])
 	}
 }
 
-// What does not run, or does not answer, is given to nobody, and goes.
+// The pool gives nobody a sandbox that has stopped or does not answer, and removes
+// it.
 func TestUnhealthy(t *testing.T) {
 	var silent atomic.Value
 	silent.Store("")
 	below := openMock(t, mock.Options{})
-	o := plain(3)
-	o.Patience = testenv.Scale(500 * time.Millisecond) // in which those that are well answer
-	quiet := &muted{Provider: below, silent: &silent}
-	p := stocked(t, around(t, quiet, t.TempDir(), o))
-	defer closed(t, p)
-	stock := report(t, p).Pools[0].Stock
+	o := plainOptions(3)
+	o.Patience = testenv.Scale(500 * time.Millisecond) // long enough for a healthy sandbox
+	partlySilent := &silentProvider{Provider: below, silent: &silent}
+	p := waitStocked(t, newPool(t, partlySilent, t.TempDir(), o))
+	defer closeProvider(t, p)
+	stock := poolReport(t, p).Pools[0].Stock
 	stopped, err := below.Get(t.Context(), stock[0])
 	if err == nil {
 		err = stopped.Stop(t.Context(), 0)
@@ -328,9 +328,9 @@ func TestUnhealthy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sb := mustCreate(t, p, atoll.Spec{}); sb.ID() == stock[0] {
-		t.Error("somebody got one that does not run")
+		t.Error("Create returned a stopped sandbox")
 	}
-	gone := func(id string) {
+	waitGone := func(id string) {
 		t.Helper()
 		eventually(t, func() error {
 			if _, err := below.Get(t.Context(), id); atoll.KindOf(err) != atoll.ErrNotFound {
@@ -339,47 +339,47 @@ func TestUnhealthy(t *testing.T) {
 			return nil
 		})
 	}
-	gone(stock[0])
-	stocked(t, p)
-	oldest := report(t, p).Pools[0].Stock[0]
+	waitGone(stock[0])
+	waitStocked(t, p)
+	oldest := poolReport(t, p).Pools[0].Stock[0]
 	silent.Store(oldest)
 	start := time.Now()
 	if sb := mustCreate(t, p, atoll.Spec{}); sb.ID() == oldest {
-		t.Error("somebody got one that does not answer")
+		t.Error("Create returned a silent sandbox")
 	}
 	if took := time.Since(start); took > testenv.Scale(10*time.Second) {
-		t.Errorf("it took %s", took)
+		t.Errorf("Create took %s", took)
 	}
 	silent.Store("")
-	gone(oldest)
+	waitGone(oldest)
 	eventually(t, func() error {
-		if r := report(t, p); r.Total.Destroyed != 2 {
-			return fmt.Errorf("the report is %+v", r.Total)
+		if r := poolReport(t, p); r.Total.Destroyed != 2 {
+			return fmt.Errorf("got report %+v", r.Total)
 		}
 		return nil
 	})
 }
 
-// muted is a provider one of whose sandboxes does not answer.
-type muted struct {
+// silentProvider is a provider with one sandbox that does not answer.
+type silentProvider struct {
 	atoll.Provider
 	silent *atomic.Value
 }
 
-func (m *muted) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (m *silentProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := m.Provider.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	return &mutedSandbox{atoll.SandboxLayer{Sandbox: sb}, m.silent}, nil
+	return &silentSandbox{atoll.SandboxLayer{Sandbox: sb}, m.silent}, nil
 }
 
-type mutedSandbox struct {
+type silentSandbox struct {
 	atoll.SandboxLayer
 	silent *atomic.Value
 }
 
-func (m *mutedSandbox) Status(ctx context.Context) (atoll.Status, error) {
+func (m *silentSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	if m.silent.Load() == m.ID() {
 		<-ctx.Done()
 		return atoll.Status{}, ctx.Err()
@@ -387,19 +387,19 @@ func (m *mutedSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	return m.SandboxLayer.Status(ctx)
 }
 
-// Stock is looked at also when nobody asks, and what is of no use replaced.
+// The pool checks stock without calls, too, and replaces unusable sandboxes.
 func TestLook(t *testing.T) {
-	o := plain(2)
+	o := plainOptions(2)
 	o.Hasten(5*time.Millisecond, time.Millisecond)
 	below := openMock(t, mock.Options{})
-	p := stocked(t, around(t, below, t.TempDir(), o))
-	defer closed(t, p)
-	stock := report(t, p).Pools[0].Stock
+	p := waitStocked(t, newPool(t, below, t.TempDir(), o))
+	defer closeProvider(t, p)
+	stock := poolReport(t, p).Pools[0].Stock
 	for i, id := range stock {
 		sb, err := below.Get(t.Context(), id)
 		if err == nil && i == 0 {
 			err = sb.Remove(t.Context())
-		} else if err == nil { // somebody who sees it there has used it
+		} else if err == nil { // another program uses it
 			_, err = sb.Exec(t.Context(), &atoll.Command{Args: []string{"sleep", "60"}})
 		}
 		if err != nil {
@@ -407,16 +407,16 @@ func TestLook(t *testing.T) {
 		}
 	}
 	eventually(t, func() error {
-		now := report(t, p).Pools[0]
+		now := poolReport(t, p).Pools[0]
 		if now.Warm != 2 || slices.ContainsFunc(now.Stock, func(id string) bool { return slices.Contains(stock, id) }) || now.Destroyed != 2 {
-			return fmt.Errorf("the pool is %+v", now)
+			return fmt.Errorf("got pool %+v", now)
 		}
 		return nil
 	})
 }
 
-// A pool whose sandboxes cannot be made says why, tries less and less often, and
-// goes on when they can.
+// A pool that cannot create sandboxes reports why, retries less and less often, and
+// recovers.
 func TestBackOff(t *testing.T) {
 	var broken atomic.Bool
 	var tries atomic.Int32
@@ -425,54 +425,55 @@ func TestBackOff(t *testing.T) {
 		if op == "create" {
 			tries.Add(1)
 			if broken.Load() {
-				return atoll.Errorf("create", "", atoll.ErrUnavailable, "the engine is on holiday")
+				return atoll.Errorf("create", "", atoll.ErrUnavailable, "the engine is down")
 			}
 		}
 		return nil
 	}})
-	o := plain(2)
+	o := plainOptions(2)
 	o.Hasten(0, 20*time.Millisecond)
-	p := around(t, below, t.TempDir(), o)
-	defer closed(t, p)
+	p := newPool(t, below, t.TempDir(), o)
+	defer closeProvider(t, p)
 	eventually(t, func() error {
-		if r := report(t, p).Pools[0]; !strings.Contains(r.Problem, "on holiday") {
-			return fmt.Errorf("the pool is %+v", r)
+		if r := poolReport(t, p).Pools[0]; !strings.Contains(r.Problem, "is down") {
+			return fmt.Errorf("got pool %+v", r)
 		}
 		return nil
 	})
 	_, err := p.Create(t.Context(), &atoll.Spec{})
 	wantKind(t, "Create", err, atoll.ErrUnavailable)
 	if n := tries.Load(); n > 40 {
-		t.Errorf("it was tried %d times", n)
+		t.Errorf("%d attempts", n)
 	}
 	broken.Store(false)
-	if r := report(t, stocked(t, p)).Pools[0]; r.Problem != "" || r.Created != 2 {
-		t.Errorf("the pool is %+v", r)
+	if r := poolReport(t, waitStocked(t, p)).Pools[0]; r.Problem != "" || r.Created != 2 {
+		t.Errorf("got pool %+v", r)
 	}
 }
 
-// When there is no room for what somebody asks for, stock makes some.
+// When there is no room for a new sandbox, the pool removes stock.
 func TestRoom(t *testing.T) {
 	dir := t.TempDir()
-	p, err := pool.New(registry.New(openMock(t, mock.Options{}), openStore(dir), registry.Options{Server: true, Most: 3}), openStore(dir), plain(3))
+	p, err := pool.New(registry.New(openMock(t, mock.Options{}), openStore(dir), registry.Options{Server: true, Most: 3}), openStore(dir), plainOptions(3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed(t, p)
-	stocked(t, p)
+	defer closeProvider(t, p)
+	waitStocked(t, p)
 	for range 3 {
 		mustCreate(t, p, atoll.Spec{User: "0"})
 	}
 	_, err = p.Create(t.Context(), &atoll.Spec{User: "0"})
-	wantKind(t, "Create of one too many", err, atoll.ErrExhausted)
-	if r := report(t, p); r.Total.Destroyed != 3 || r.Pools[0].Warm != 0 {
-		t.Errorf("the report is %+v", r)
+	wantKind(t, "Create above the limit", err, atoll.ErrExhausted)
+	if r := poolReport(t, p); r.Total.Destroyed != 3 || r.Pools[0].Warm != 0 {
+		t.Errorf("got report %+v", r)
 	}
 }
 
-// Close leaves what was claimed, and nothing else, also of what is just being made.
+// Close removes all stock, including sandboxes in creation, and leaves claimed
+// sandboxes.
 func TestClose(t *testing.T) {
-	for name, wait := range map[string]bool{"stocked": true, "at the first birth": false} {
+	for name, wait := range map[string]bool{"stocked": true, "at the first creation": false} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			below := openMock(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
@@ -481,27 +482,27 @@ func TestClose(t *testing.T) {
 				}
 				return nil
 			}})
-			defer closed(t, below)
-			p := around(t, unclosed{atoll.ProviderLayer{Provider: below}}, dir, plain(3))
+			defer closeProvider(t, below)
+			p := newPool(t, sharedBackend{atoll.ProviderLayer{Provider: below}}, dir, plainOptions(3))
 			want := []string{}
 			if wait {
-				stocked(t, p)
-				want = append(want, mustCreate(t, p, atoll.Spec{Name: "kept"}).ID())
+				waitStocked(t, p)
+				want = append(want, mustCreate(t, p, atoll.Spec{Name: "claimed"}).ID())
 			}
-			closed(t, p)
-			if ids := list(t, below, atoll.Filter{}); !slices.Equal(ids, want) {
-				t.Errorf("there are %s, want %s", ids, want)
+			closeProvider(t, p)
+			if ids := listIDs(t, below, atoll.Filter{}); !slices.Equal(ids, want) {
+				t.Errorf("listed are %s, want %s", ids, want)
 			}
 			s := openStore(dir)
 			defer s.Close()
 			all, err := s.Warm(t.Context(), "mock")
 			if err != nil || len(all) != len(want) {
-				t.Errorf("written down are %+v, %v", all, err)
+				t.Errorf("recorded are %+v, %v", all, err)
 			}
-			again := around(t, unclosed{atoll.ProviderLayer{Provider: below}}, dir, pool.Options{Server: true})
-			defer closed(t, again)
+			again := newPool(t, sharedBackend{atoll.ProviderLayer{Provider: below}}, dir, pool.Options{Server: true})
+			defer closeProvider(t, again)
 			for _, id := range want {
-				if found, err := atoll.Resolve(t.Context(), again, "", "kept"); err != nil || found.ID() != id || status(t, found).Spec.Name != "kept" {
+				if found, err := atoll.Resolve(t.Context(), again, "", "claimed"); err != nil || found.ID() != id || mustStatus(t, found).Spec.Name != "claimed" {
 					t.Errorf("Resolve: %v, %v", found, err)
 				}
 			}
@@ -513,24 +514,24 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused at once.
+// New refuses invalid entries.
 func TestRefused(t *testing.T) {
 	for want, entries := range map[string][]pool.Entry{
-		"use a letter":       {{Name: "a b"}},
-		"must be positive":   {{Name: "a", Min: -1}},
-		"cmd: cannot":        {{Name: "a", Spec: atoll.Spec{Cmd: []string{"x"}}}},
-		"id: cannot":         {{Name: "a", Spec: atoll.Spec{ID: atoll.NewID()}}},
-		"name and labels":    {{Name: "a", Spec: atoll.Spec{Name: "x"}}},
-		"the same as pool a": {{Name: "a"}, {Name: "b"}},
-		"two of this name":   {{Name: "a"}, {Name: "a", Spec: atoll.Spec{User: "0"}}},
-		"there is mock":      {{Name: "a", Spec: atoll.Spec{Provider: "other"}}},
-		"workdir":            {{Name: "a", Spec: atoll.Spec{Workdir: "x"}}},
+		"use a letter":        {{Name: "a b"}},
+		"must be positive":    {{Name: "a", Min: -1}},
+		"cmd: not allowed":    {{Name: "a", Spec: atoll.Spec{Cmd: []string{"x"}}}},
+		"id: not allowed":     {{Name: "a", Spec: atoll.Spec{ID: atoll.NewID()}}},
+		"name and labels":     {{Name: "a", Spec: atoll.Spec{Name: "x"}}},
+		"same spec as pool a": {{Name: "a"}, {Name: "b"}},
+		"duplicate name":      {{Name: "a"}, {Name: "a", Spec: atoll.Spec{User: "0"}}},
+		"there is mock":       {{Name: "a", Spec: atoll.Spec{Provider: "other"}}},
+		"workdir":             {{Name: "a", Spec: atoll.Spec{Workdir: "x"}}},
 	} {
 		below := openMock(t, mock.Options{})
 		_, err := pool.New(below, openStore(t.TempDir()), pool.Options{Entries: entries})
 		if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", entries, err, want)
 		}
-		closed(t, below)
+		closeProvider(t, below)
 	}
 }
