@@ -17,8 +17,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// killAt makes the test binary, with makerDir, a program that kills itself after
-// the step of that name: in making the sandbox "web", and in what killIn says.
+// With killAt and makerDir set, the test binary creates the sandbox "web", does the
+// operation in killIn, and kills itself after the step in killAt.
 const (
 	killAt = "ATOLL_TEST_KILL_AT"
 	killIn = "ATOLL_TEST_KILL_IN"
@@ -59,15 +59,15 @@ func dieAt(dir, step, in string) error {
 	case "remove with volumes":
 		err = sb.Remove(ctx, atoll.RemoveVolumes())
 	case "rebuild":
-		if err = e.release("2"); err == nil {
+		if err = e.releaseImage("2"); err == nil {
 			_, err = p.Reconcile(ctx, registry.ReconcileOptions{})
 		}
 	}
-	return errors.Join(err, errors.New("nobody killed this program"))
+	return errors.Join(err, errors.New("the step to die at was not reached"))
 }
 
-// killed has a program killed after a step, and opens what it left.
-func killed(t *testing.T, step, in string) *lab {
+// openKilled runs a program that dies after a step, and opens what it left.
+func openKilled(t *testing.T, step, in string) *fixture {
 	t.Helper()
 	dir, cmd := t.TempDir(), exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), makerDir+"="+dir, killAt+"="+step, killIn+"="+in)
@@ -77,7 +77,7 @@ func killed(t *testing.T, step, in string) *lab {
 	if !errors.As(err, &exit) || exit.Exited() {
 		t.Fatalf("the program was not killed: %v\n%s", err, out)
 	}
-	l := openLab(t, dir, registry.Options{})
+	l := openFixture(t, dir, registry.Options{})
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -86,11 +86,11 @@ func killed(t *testing.T, step, in string) *lab {
 	return l
 }
 
-// Whenever a program is killed, no sandbox is lost, and no name.
+// Whenever a program is killed, neither a sandbox nor a name is lost.
 func TestKilled(t *testing.T) {
 	for _, tt := range []struct {
 		step, in string
-		state    store.State // that it leaves
+		state    store.State // left by the program
 		found    string
 		there    bool // afterwards
 		data     bool
@@ -107,43 +107,43 @@ func TestKilled(t *testing.T) {
 		{"remade", "rebuild", store.Rebuilding, "unfinished finished", true, true, true},
 	} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
-			l := killed(t, tt.step, tt.in)
-			if got := l.written(killedID); got != tt.state {
-				t.Errorf("it is written down as %q, want %q", got, tt.state)
+			l := openKilled(t, tt.step, tt.in)
+			if got := l.recordState(killedID); got != tt.state {
+				t.Errorf("record is %q, want %q", got, tt.state)
 			}
 			raw, err := l.store.Secret(t.Context(), killedID)
 			if err != nil {
 				t.Fatalf("Secret: %v", err)
 			}
 			found := map[string]string{killedID: tt.found}
-			l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, found)
-			if got := l.written(killedID); got != tt.state {
-				t.Errorf("after a dry run it is written down as %q", got)
+			l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 0, found)
+			if got := l.recordState(killedID); got != tt.state {
+				t.Errorf("after a dry run, record is %q", got)
 			}
-			l.reconcile(registry.ReconcileOptions{}, 0, found)
-			if l.has(killedID) != tt.there || l.hasData(killedID) != tt.data {
-				t.Errorf("it is there: %v, its data: %v; want %v, %v", l.has(killedID), l.hasData(killedID), tt.there, tt.data)
+			l.wantReconcile(registry.ReconcileOptions{}, 0, found)
+			if l.exists(killedID) != tt.there || l.hasData(killedID) != tt.data {
+				t.Errorf("sandbox exists: %v, its data: %v; want %v, %v", l.exists(killedID), l.hasData(killedID), tt.there, tt.data)
 			}
 			if kept, _ := l.store.Secret(t.Context(), killedID); (kept == raw) != tt.secret || kept != "" && kept != raw {
-				t.Errorf("its secret is kept: %v, want %v", kept != "", tt.secret)
+				t.Errorf("secret exists: %v, want %v", kept != "", tt.secret)
 			}
 			if tt.there {
-				l.comesBack(t, raw, tt.step != "made")
+				l.checkRecovered(t, raw, tt.step != "made")
 				return
 			}
-			if got := l.written(killedID); got != "" {
-				t.Errorf("it is written down as %q", got)
+			if got := l.recordState(killedID); got != "" {
+				t.Errorf("record is %q", got)
 			}
-			l.create(l, webSpec())
+			l.mustCreate(l, webSpec())
 		})
 	}
 }
 
-// comesBack checks that the sandbox is the one it was, after a start.
-func (l *lab) comesBack(t *testing.T, raw string, written bool) {
+// checkRecovered checks that after a start the sandbox is the original one.
+func (l *fixture) checkRecovered(t *testing.T, raw string, written bool) {
 	t.Helper()
-	if got := l.written(killedID); got != store.Present {
-		t.Errorf("it is written down as %q", got)
+	if got := l.recordState(killedID); got != store.Present {
+		t.Errorf("record is %q", got)
 	}
 	spec := webSpec()
 	if _, err := l.Create(t.Context(), &spec); atoll.KindOf(err) != atoll.ErrAlreadyExists {
@@ -159,44 +159,44 @@ func (l *lab) comesBack(t *testing.T, raw string, written bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.sameAs(killedID, raw, atoll.StateRunning)
+	l.checkSame(killedID, raw, atoll.StateRunning)
 }
 
-// Without a Reconcile, too, a name that was taken by who was killed is free when
-// its sandbox is not there.
+// Without a Reconcile, too, a name that a dead program used is free if its sandbox
+// does not exist.
 func TestNameOfTheKilled(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{
 		{"intent", "create"}, {"removing", "remove"}, {"removed", "remove"}, {"removed", "remove with volumes"},
 	} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
-			l := killed(t, tt.step, tt.in)
-			l.create(l, atoll.Spec{Name: "web"})
-			if l.has(killedID) || l.written(killedID) != "" {
-				t.Errorf("the other one is there: %v, written down as %q", l.has(killedID), l.written(killedID))
+			l := openKilled(t, tt.step, tt.in)
+			l.mustCreate(l, atoll.Spec{Name: "web"})
+			if l.exists(killedID) || l.recordState(killedID) != "" {
+				t.Errorf("old sandbox exists: %v, its record is %q", l.exists(killedID), l.recordState(killedID))
 			}
 		})
 	}
-	t.Run("while it is to be rebuilt", func(t *testing.T) {
-		l := killed(t, "half rebuilt", "rebuild")
+	t.Run("before its rebuild", func(t *testing.T) {
+		l := openKilled(t, "half rebuilt", "rebuild")
 		if _, err := l.Create(t.Context(), &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			t.Errorf("Create: %v, want ErrAlreadyExists", err)
 		}
 	})
 }
 
-// One whose rebuild was cut short is there for those who look for it.
+// Calls find a sandbox whose rebuild was interrupted.
 func TestLost(t *testing.T) {
-	find := func(t *testing.T) (*lab, atoll.Sandbox) {
-		l := killed(t, "half rebuilt", "rebuild")
+	find := func(t *testing.T) (*fixture, atoll.Sandbox) {
+		l := openKilled(t, "half rebuilt", "rebuild")
 		sb, err := atoll.Resolve(t.Context(), l, "", "web")
 		if err != nil || sb.ID() != killedID {
 			t.Fatalf("Resolve: %v, %v", sb, err)
 		}
 		st, err := sb.Status(t.Context())
-		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "rebuild was cut short") || st.Spec.Labels["a"] != "b" {
+		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "rebuild interrupted") || st.Spec.Labels["a"] != "b" {
 			t.Errorf("Status: %+v, %v", st, err)
 		}
-		l.listed(t, st)
+		l.checkListed(t, st)
 		_, err = sb.Exec(t.Context(), &atoll.Command{Args: []string{"true"}})
 		if atoll.KindOf(err) != atoll.ErrStopped {
 			t.Errorf("Exec: %v, want ErrStopped", err)
@@ -214,15 +214,15 @@ func TestLost(t *testing.T) {
 		if err := atoll.Run(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		l.sameAs(killedID, l.secretOf(killedID), atoll.StateRunning)
+		l.checkSame(killedID, l.secretOf(killedID), atoll.StateRunning)
 	})
 	t.Run("Remove", func(t *testing.T) {
 		l, sb := find(t)
 		if err := sb.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if l.written(killedID) != "" || !l.hasData(killedID) {
-			t.Errorf("it is written down as %q; its data is there: %v", l.written(killedID), l.hasData(killedID))
+		if l.recordState(killedID) != "" || !l.hasData(killedID) {
+			t.Errorf("record is %q; its data exists: %v", l.recordState(killedID), l.hasData(killedID))
 		}
 		if _, err := sb.Status(t.Context()); atoll.KindOf(err) != atoll.ErrNotFound {
 			t.Errorf("Status: %v, want ErrNotFound", err)
@@ -236,18 +236,18 @@ func TestLost(t *testing.T) {
 		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Fatal(err)
 		}
-		if l.written(killedID) != "" || l.hasData(killedID) {
-			t.Errorf("it is written down as %q; its data is there: %v", l.written(killedID), l.hasData(killedID))
+		if l.recordState(killedID) != "" || l.hasData(killedID) {
+			t.Errorf("record is %q; its data exists: %v", l.recordState(killedID), l.hasData(killedID))
 		}
 	})
 }
 
-// A name that was taken by who was killed is one program's, of many that want it
-// at once, and the others are told that it is taken.
+// Of many programs that want the name of a dead program's sandbox at once, one gets
+// it; the others get ErrAlreadyExists.
 func TestNameOfTheKilledForMany(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove"}} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
-			l := killed(t, tt.step, tt.in)
+			l := openKilled(t, tt.step, tt.in)
 			var all sync.WaitGroup
 			var made atomic.Int32
 			for range 8 {
@@ -265,21 +265,21 @@ func TestNameOfTheKilledForMany(t *testing.T) {
 			}
 			all.Wait()
 			if n := made.Load(); n != 1 {
-				t.Errorf("%d have got the name", n)
+				t.Errorf("%d programs have got the name", n)
 			}
 		})
 	}
 }
 
-// A half engine says of all its sandboxes that they are being made.
-type half struct{ engine }
+// A creatingEngine reports all its sandboxes as being created.
+type creatingEngine struct{ engine }
 
-func (h half) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (h creatingEngine) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := h.engine.Get(ctx, id)
-	return halfSandbox{atoll.SandboxLayer{Sandbox: sb}}, err
+	return creatingSandbox{atoll.SandboxLayer{Sandbox: sb}}, err
 }
 
-func (h half) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+func (h creatingEngine) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	all, err := h.engine.List(ctx, f)
 	for i := range all {
 		all[i].State = atoll.StateCreating
@@ -287,33 +287,33 @@ func (h half) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) 
 	return all, err
 }
 
-type halfSandbox struct{ atoll.SandboxLayer }
+type creatingSandbox struct{ atoll.SandboxLayer }
 
-func (s halfSandbox) Status(ctx context.Context) (atoll.Status, error) {
+func (s creatingSandbox) Status(ctx context.Context) (atoll.Status, error) {
 	st, err := s.SandboxLayer.Status(ctx)
 	st.State = atoll.StateCreating
 	return st, err
 }
 
-// What nobody goes on making is left to the provider for a while, and then
-// removed, also when the clock was put back meanwhile.
+// Reconcile leaves an abandoned creation to the provider for a while, and then
+// removes it, even if the clock was set back.
 func TestHalfMade(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		created time.Duration // from now
 		removed bool
-	}{{"just made", 0, false}, {"old", -time.Hour, true}, {"of tomorrow", 24 * time.Hour, true}} {
+	}{{"just made", 0, false}, {"old", -time.Hour, true}, {"in the future", 24 * time.Hour, true}} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLab(t, registry.Options{})
-			p := registry.New(half{l.engine}, l.store, registry.Options{Server: true})
-			sb := l.create(l.engine, atoll.Spec{})
+			l := newFixture(t, registry.Options{})
+			p := registry.New(creatingEngine{l.engine}, l.store, registry.Options{Server: true})
+			sb := l.mustCreate(l.engine, atoll.Spec{})
 			r := &store.Record{ID: sb.ID(), Scope: p.Info().Name, Spec: atoll.Spec{ID: sb.ID()}, State: store.Creating, Created: time.Now().Add(tt.created)}
 			if _, err := l.store.Insert(t.Context(), r, "", store.Room{}); err != nil {
 				t.Fatal(err)
 			}
 			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
-			if removed := len(sum.Findings) == 1 && sum.Findings[0].Done == registry.DoneRemoved; err != nil || removed != tt.removed || l.has(sb.ID()) == tt.removed {
-				t.Errorf("Reconcile: %+v, %v; it is there: %v", sum, err, l.has(sb.ID()))
+			if removed := len(sum.Findings) == 1 && sum.Findings[0].Done == registry.DoneRemoved; err != nil || removed != tt.removed || l.exists(sb.ID()) == tt.removed {
+				t.Errorf("Reconcile: %+v, %v; sandbox exists: %v", sum, err, l.exists(sb.ID()))
 			}
 		})
 	}

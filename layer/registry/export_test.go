@@ -1,7 +1,7 @@
 package registry
 
-// WithStep has step called after each step of what changes a sandbox.
+// WithStep returns o with step, which the layer calls after each step of an operation.
 func (o Options) WithStep(step func(name string)) Options {
-	o.step = step
+	o.onStep = step
 	return o
 }

@@ -131,20 +131,20 @@ func (b *brokenStore) Alive(ctx context.Context, holder string) (bool, error) {
 	return b.Store.Alive(ctx, holder)
 }
 
-// A mess is one of each that Reconcile finds.
-type mess struct {
-	l                                                *lab
+// A mixedState has one sandbox for each kind of finding.
+type mixedState struct {
+	l                                                *fixture
 	healthy, missing, outdated, orphan, removed, old atoll.Sandbox
 }
 
-func makeMess(t *testing.T) *mess {
+func newMixedState(t *testing.T) *mixedState {
 	t.Helper()
-	l := newLab(t, registry.Options{})
+	l := newFixture(t, registry.Options{})
 	ctx := t.Context()
-	m := &mess{l: l, old: l.create(l.engine, atoll.Spec{Name: "old"})}
-	m.healthy, m.missing = l.create(l, atoll.Spec{Name: "healthy"}), l.create(l, atoll.Spec{Name: "missing"})
-	m.outdated = l.create(l, atoll.Spec{Name: "outdated", Image: image})
-	m.orphan, m.removed = l.create(l, atoll.Spec{Name: "orphan"}), l.create(l, atoll.Spec{Name: "removed"})
+	m := &mixedState{l: l, old: l.mustCreate(l.engine, atoll.Spec{Name: "old"})}
+	m.healthy, m.missing = l.mustCreate(l, atoll.Spec{Name: "healthy"}), l.mustCreate(l, atoll.Spec{Name: "missing"})
+	m.outdated = l.mustCreate(l, atoll.Spec{Name: "outdated", Image: image})
+	m.orphan, m.removed = l.mustCreate(l, atoll.Spec{Name: "orphan"}), l.mustCreate(l, atoll.Spec{Name: "removed"})
 	gone, err := l.engine.Get(ctx, m.missing.ID())
 	if err == nil {
 		err = gone.Remove(ctx)
@@ -152,8 +152,8 @@ func makeMess(t *testing.T) *mess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.release("2")
-	l.lose(m.orphan.ID())
+	l.releaseImage("2")
+	l.deleteRecord(m.orphan.ID())
 	r, err := l.store.Find(ctx, m.removed.ID())
 	if err == nil {
 		r.State, r.Holder = store.Removing, atoll.NewID()
@@ -165,17 +165,17 @@ func makeMess(t *testing.T) *mess {
 	return m
 }
 
-// unharmed checks that nothing is lost that is to be there.
-func (m *mess) unharmed(t *testing.T) {
+// checkUnharmed checks that nothing is lost that should exist.
+func (m *mixedState) checkUnharmed(t *testing.T) {
 	t.Helper()
 	l := m.l
 	for name, sb := range map[string]atoll.Sandbox{"healthy": m.healthy, "old": m.old} {
-		if !l.has(sb.ID()) {
+		if !l.exists(sb.ID()) {
 			t.Errorf("%s is gone", name)
 		}
 	}
-	if !l.has(m.outdated.ID()) && l.written(m.outdated.ID()) != store.Rebuilding {
-		t.Error("outdated is gone, and not written down as to be rebuilt")
+	if !l.exists(m.outdated.ID()) && l.recordState(m.outdated.ID()) != store.Rebuilding {
+		t.Error("outdated is gone, and its record does not say rebuilding")
 	}
 	for name, sb := range map[string]atoll.Sandbox{"healthy": m.healthy, "outdated": m.outdated, "orphan": m.orphan, "removed": m.removed, "old": m.old} {
 		if !l.hasData(sb.ID()) {
@@ -189,40 +189,40 @@ func (m *mess) unharmed(t *testing.T) {
 	}
 }
 
-// settles checks that all is well after two more rounds: one for what was cut
-// short, and one for what it was about.
-func (m *mess) settles(t *testing.T) {
+// checkSettles checks that two more rounds repair everything: one completes
+// interrupted operations, one handles the rest.
+func (m *mixedState) checkSettles(t *testing.T) {
 	t.Helper()
 	for range 2 {
 		if _, err := m.l.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil {
 			t.Errorf("Reconcile: %v", err)
 		}
 	}
-	m.l.reconcile(registry.ReconcileOptions{}, 3, none)
-	m.unharmed(t)
+	m.l.wantReconcile(registry.ReconcileOptions{}, 3, noFindings)
+	m.checkUnharmed(t)
 	for _, sb := range []atoll.Sandbox{m.missing, m.orphan, m.removed} {
-		if m.l.has(sb.ID()) || m.l.written(sb.ID()) != "" {
-			t.Errorf("%s is there: %v, written down as %q", sb.ID(), m.l.has(sb.ID()), m.l.written(sb.ID()))
+		if m.l.exists(sb.ID()) || m.l.recordState(sb.ID()) != "" {
+			t.Errorf("%s exists: %v, its record is %q", sb.ID(), m.l.exists(sb.ID()), m.l.recordState(sb.ID()))
 		}
 	}
 }
 
-// Whatever call of the provider fails, what is to be there is there, and
-// later rounds end what this one has begun.
+// Whatever call of the provider fails, nothing is lost, and later rounds complete
+// the work.
 func TestReconcileWhenTheProviderFails(t *testing.T) {
 	for n := 1; ; n++ {
 		plan := providertest.FailCall(n)
 		t.Run(fmt.Sprintf("call %d", n), func(t *testing.T) {
-			m := makeMess(t)
+			m := newMixedState(t)
 			p := registry.New(providertest.Faulty(m.l.engine, plan), m.l.store, registry.Options{Server: true})
 			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 			if calls := plan.Calls(); plan.Fired() && calls[n-1] == "Provider.List" {
-				if err == nil || len(sum.Findings) > 0 || !m.l.has(m.orphan.ID()) || !m.l.has(m.removed.ID()) || m.l.written(m.missing.ID()) == "" {
-					t.Errorf("although List failed: %+v, %v", sum, err)
+				if err == nil || len(sum.Findings) > 0 || !m.l.exists(m.orphan.ID()) || !m.l.exists(m.removed.ID()) || m.l.recordState(m.missing.ID()) == "" {
+					t.Errorf("after a failed List: %+v, %v", sum, err)
 				}
 			}
-			m.unharmed(t)
-			m.settles(t)
+			m.checkUnharmed(t)
+			m.checkSettles(t)
 		})
 		if !plan.Fired() || t.Failed() {
 			return
@@ -230,21 +230,21 @@ func TestReconcileWhenTheProviderFails(t *testing.T) {
 	}
 }
 
-// And whatever call of the store fails.
+// The same for each call of the store.
 func TestReconcileWhenTheStoreFails(t *testing.T) {
 	for n := 1; ; n++ {
 		made := 0
 		t.Run(fmt.Sprintf("call %d", n), func(t *testing.T) {
-			m := makeMess(t)
+			m := newMixedState(t)
 			s := &brokenStore{Store: m.l.store, nth: n, err: atoll.Errorf("find", "", atoll.ErrUnavailable, "as planned")}
 			p := registry.New(m.l.engine, s, registry.Options{Server: true})
 			_, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
-			if err != nil && (!m.l.has(m.orphan.ID()) || !m.l.has(m.removed.ID())) {
-				t.Errorf("something was removed although there was no telling what there is: %v", err)
+			if err != nil && (!m.l.exists(m.orphan.ID()) || !m.l.exists(m.removed.ID())) {
+				t.Errorf("Reconcile removed a sandbox without knowing the records: %v", err)
 			}
 			made = s.n
-			m.unharmed(t)
-			m.settles(t)
+			m.checkUnharmed(t)
+			m.checkSettles(t)
 		})
 		if made < n || t.Failed() {
 			return
@@ -252,11 +252,11 @@ func TestReconcileWhenTheStoreFails(t *testing.T) {
 	}
 }
 
-// A sandbox is not made when that cannot be written down; and it can always be
-// removed: that may be what makes room on the disk.
+// Create fails if the store cannot record the sandbox. Remove works even then,
+// because it may make room on the disk.
 func TestFullDisk(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	sb := l.create(l, atoll.Spec{Name: "web"})
+	l := newFixture(t, registry.Options{})
+	sb := l.mustCreate(l, atoll.Spec{Name: "web"})
 	s := &brokenStore{Store: l.store, nth: -1, err: atoll.Errorf("update", "", atoll.ErrExhausted, "the disk is full")}
 	p := registry.New(l.engine, s, registry.Options{Server: true})
 	if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted {
@@ -267,23 +267,22 @@ func TestFullDisk(t *testing.T) {
 		err = atoll.Run(t.Context(), again, &atoll.Command{Args: []string{"true"}})
 	}
 	if err != nil {
-		t.Errorf("a sandbox cannot be used: %v", err)
+		t.Errorf("Run in an existing sandbox: %v", err)
 	}
-	if err := again.Remove(t.Context(), atoll.RemoveVolumes()); err != nil || l.has(sb.ID()) || l.hasData(sb.ID()) {
-		t.Errorf("Remove: %v; it is there: %v", err, l.has(sb.ID()))
+	if err := again.Remove(t.Context(), atoll.RemoveVolumes()); err != nil || l.exists(sb.ID()) || l.hasData(sb.ID()) {
+		t.Errorf("Remove: %v; sandbox exists: %v", err, l.exists(sb.ID()))
 	}
-	l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "missing forgotten"})
+	l.wantReconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "missing forgotten"})
 }
 
-// Whatever call fails while sandboxes are made and removed, nothing is left that
-// does not go at the next round.
+// Whatever call fails during Create and Remove, the next Reconcile leaves nothing.
 func TestFaults(t *testing.T) {
 	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
 		dir := t.TempDir()
 		e := openEngine(t, dir)
 		p := registry.New(providertest.Faulty(e, plan), teststore.Open(dir), registry.Options{Server: true})
 		t.Cleanup(func() { p.Close() })
-		for range 2 { // the second time, the name has to be free
+		for range 2 { // the second Create finds the name free
 			sb, err := p.Create(t.Context(), &atoll.Spec{Name: "web"})
 			if err != nil {
 				if atoll.KindOf(err) != atoll.ErrUnavailable {
@@ -293,7 +292,7 @@ func TestFaults(t *testing.T) {
 			}
 			if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 				if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
-					t.Errorf("Remove, tried again: %v", err)
+					t.Errorf("second Remove: %v", err)
 				}
 			}
 		}

@@ -15,10 +15,10 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// tidy settles what is written down of sandboxes that are gone, as those are
-// whose time was over, and of those that killed programs were making or removing:
-// each takes the place of one that could be made.
-func (l *Provider) tidy(ctx context.Context) error {
+// settleStale settles the records of sandboxes that are gone, such as expired ones,
+// and of those that a dead program was creating or removing. Each counts towards
+// the limit.
+func (l *Provider) settleStale(ctx context.Context) error {
 	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
 	if err != nil {
 		return err
@@ -35,68 +35,72 @@ func (l *Provider) tidy(ctx context.Context) error {
 		if known[r.ID] && r.State != store.Removing || r.Scope != l.scope || r.State == store.Rebuilding {
 			continue
 		}
-		err := l.tidyOne(ctx, r.ID)
+		err := l.settleRecord(ctx, r.ID)
 		if err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
-			l.log.Debug("create: settle", "sandbox", r.ID, "err", err) // it keeps its place
+			l.log.Debug("create: settle", "sandbox", r.ID, "err", err) // the record still counts
 		}
 	}
 	return nil
 }
 
-func (l *Provider) tidyOne(ctx context.Context, id string) error {
-	unlock, ok := l.gate.try(id)
+// settleRecord settles a record unless another goroutine works on it or it waits
+// for a rebuild.
+func (l *Provider) settleRecord(ctx context.Context, id string) error {
+	unlock, ok := l.locks.tryLock(id)
 	if !ok {
-		return nil // somebody is at work on it
+		return nil // another goroutine works on it
 	}
 	defer unlock()
-	r, err := l.store.Find(ctx, id) // it may have changed since
+	r, err := l.store.Find(ctx, id) // read again under the lock
 	if err == nil && r.State != store.Rebuilding {
-		_, err = l.settle(ctx, r, false)
+		_, err = l.settleLocked(ctx, r, false)
 	}
-	return notFoundIsFine(err)
+	return ignoreNotFound(err)
 }
 
-// shownHolders is how many sandboxes an error names.
-const shownHolders = 5
+// maxHoldersShown limits the sandboxes that a limit error names.
+const maxHoldersShown = 5
 
-// mayTidy reports whether it is time to: a project that has used up its quota, and
-// asks on and on, is not to keep the store and the provider from others.
-func (l *Provider) mayTidy(r *store.Record, refused error) bool {
+// maySettle reports whether Create may settle stale records after refused. A
+// project at its quota may only do so every settleInterval, so that its retries do
+// not load the store and the provider.
+func (l *Provider) maySettle(r *store.Record, refused error) bool {
 	if !errors.As(refused, new(*store.QuotaError)) {
 		return true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if now.Sub(l.tidied[r.Spec.Project]) < tidyEvery {
+	if now.Sub(l.lastSettled[r.Spec.Project]) < settleInterval {
 		return false
 	}
-	l.tidied[r.Spec.Project] = now
+	l.lastSettled[r.Spec.Project] = now
 	return true
 }
 
-// tidyEvery is how often a project without room is looked at for what has gone by
-// itself.
-const tidyEvery = time.Second
+// settleInterval is the minimum interval between calls of settleStale for one
+// project.
+const settleInterval = time.Second
 
-// full is the error of one more sandbox than there may be.
-func (l *Provider) full(ctx context.Context, r *store.Record, refused error) error {
+// limitError returns the ErrExhausted of a Create that the store refused. It names
+// some of the sandboxes that count.
+func (l *Provider) limitError(ctx context.Context, r *store.Record, refused error) error {
 	records, err := l.store.Records(ctx)
 	if err != nil {
 		return err
 	}
 	var quota *store.QuotaError
-	if errors.As(refused, &quota) { // of whom others are is no matter of this project
+	if errors.As(refused, &quota) { // only the project's own sandboxes count
 		records = slices.DeleteFunc(records, func(other *store.Record) bool { return other.Spec.Project != r.Spec.Project })
 	}
 	var names []string
-	for _, other := range records[:min(len(records), shownHolders)] {
+	for _, other := range records[:min(len(records), maxHoldersShown)] {
 		name := cmp.Or(other.Spec.Name, other.ID)
 		if other.Spec.Project != r.Spec.Project {
-			if auth.AccountFrom(ctx).Bounded() { // nor is what other projects have
+			if auth.AccountFrom(ctx).Bounded() { // may not see other projects
 				continue
 			}
 			name = other.Spec.Project + "/" + name
@@ -108,30 +112,30 @@ func (l *Provider) full(ctx context.Context, r *store.Record, refused error) err
 	}
 	holders := strings.Join(names, ", ")
 	if quota != nil {
-		err = fmt.Errorf("%w: remove some of %s, ask for less, or have quotas.%s.%s raised", quota, cmp.Or(holders, "none"), quota.Project, quota.Quota)
+		err = fmt.Errorf("%w: remove some of %s, ask for less, or raise quotas.%s.%s", quota, cmp.Or(holders, "none"), quota.Project, quota.Quota)
 	} else {
-		err = fmt.Errorf("there are %d sandboxes, and no more than %d may be: remove some of %s, raise max_sandboxes, or run atoll reconcile if they are gone", len(records), l.opts.Most, holders)
+		err = fmt.Errorf("%d sandboxes exist, and the limit is %d: remove some of %s, raise max_sandboxes, or run atoll reconcile if they are gone", len(records), l.opts.Most, holders)
 	}
 	return atoll.E("create", cmp.Or(r.Spec.Name, r.ID), atoll.ErrExhausted, atoll.WithRetryAfter(err, retryAfter(records, time.Now())))
 }
 
-// How long those are told to wait for whom there is no room.
+// The RetryAfter of limit errors.
 const (
-	leastWait = time.Second
-	usualWait = 30 * time.Second // where nothing says when there will be any
-	mostWait  = time.Minute      // somebody may remove one at any time
+	minRetryAfter     = time.Second
+	defaultRetryAfter = 30 * time.Second // if no sandbox has a TTL
+	maxRetryAfter     = time.Minute      // a user may remove one at any time
 )
 
-// retryAfter guesses when the first of these sandboxes has gone: when its time to live
-// is over, if one has such. A fifth more or less keeps those who were refused together
-// from coming back together.
+// retryAfter estimates when the first of these sandboxes will be gone: at the
+// earliest expiry, if any has a TTL. It varies the result by up to a fifth, so that
+// callers refused together do not retry together.
 func retryAfter(records []*store.Record, now time.Time) time.Duration {
-	wait := usualWait
+	wait := defaultRetryAfter
 	for _, r := range records {
 		if ttl := time.Duration(r.Spec.TTL); ttl > 0 {
 			wait = min(wait, r.Created.Add(ttl).Sub(now))
 		}
 	}
-	wait = min(max(wait, leastWait), mostWait)
+	wait = min(max(wait, minRetryAfter), maxRetryAfter)
 	return wait + time.Duration((rand.Float64()-0.5)*0.4*float64(wait))
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// There are never more sandboxes than there may be, whichever program makes
-// them, and the error says who has the places.
+// Several programs together never exceed the limit, and the error names the
+// sandboxes that count.
 func TestMost(t *testing.T) {
 	const most, tries = 3, 12
-	l := newLab(t, registry.Options{Most: most})
-	s := teststore.Open(l.dir) // as another program opens it
+	l := newFixture(t, registry.Options{Most: most})
+	s := teststore.Open(l.dir) // as in another program
 	defer s.Close()
 	other := registry.New(l.engine, s, registry.Options{Most: most, Server: true})
 	var made, refused atomic.Int32
@@ -41,17 +41,17 @@ func TestMost(t *testing.T) {
 	}
 	work.Wait()
 	if made.Load() != most || refused.Load() != tries-most {
-		t.Fatalf("%d were made, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
+		t.Fatalf("%d created, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
 	}
 	all, err := l.List(t.Context(), atoll.Filter{})
 	if err != nil || len(all) != most {
-		t.Fatalf("there are %d, %v", len(all), err)
+		t.Fatalf("List returned %d, %v", len(all), err)
 	}
 	_, err = l.Create(t.Context(), &atoll.Spec{Name: "web"})
 	if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), all[0].ID) || !strings.Contains(err.Error(), "max_sandboxes") {
-		t.Errorf("the error is %v, want who has the places and what to do", err)
+		t.Errorf("got error %v, want the names of sandboxes and what to do", err)
 	}
-	// One that went by itself leaves its place to another, and so does a Create that fails.
+	// A sandbox that is gone does not count, and neither does a failed Create.
 	sb, err := l.engine.Get(t.Context(), all[0].ID)
 	if err == nil {
 		err = sb.Remove(t.Context(), atoll.RemoveVolumes())
@@ -60,42 +60,43 @@ func TestMost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := l.Create(t.Context(), &atoll.Spec{Cmd: []string{"no-such-program"}}); atoll.KindOf(err) == atoll.ErrExhausted || err == nil {
-		t.Fatalf("Create of what cannot be: %v", err)
+		t.Fatalf("Create of a sandbox that cannot start: %v", err)
 	}
-	l.create(l, atoll.Spec{Name: "web"})
+	l.mustCreate(l, atoll.Spec{Name: "web"})
 	if _, err := other.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted {
-		t.Errorf("Create of one too many: %v", err)
+		t.Errorf("Create above the limit: %v", err)
 	}
 }
 
-// What programs left behind that were killed takes no place.
+// Leftovers of dead programs do not count.
 func TestMostOfTheKilled(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove with volumes"}} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
-			l := killed(t, tt.step, tt.in)
-			p := registry.New(l.engine, l.store, registry.Options{Most: 1, Server: true}) // not closed, which l is
+			l := openKilled(t, tt.step, tt.in)
+			p := registry.New(l.engine, l.store, registry.Options{Most: 1, Server: true}) // the fixture closes the store
 			if _, err := p.Create(t.Context(), &atoll.Spec{Name: "other"}); err != nil {
 				t.Errorf("Create: %v", err)
 			}
-			if l.has(killedID) || l.written(killedID) != "" {
-				t.Errorf("the other one is there: %v, written down as %q", l.has(killedID), l.written(killedID))
+			if l.exists(killedID) || l.recordState(killedID) != "" {
+				t.Errorf("old sandbox exists: %v, its record is %q", l.exists(killedID), l.recordState(killedID))
 			}
 			if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted {
 				t.Errorf("Create of one too many: %v, want ErrExhausted", err)
 			}
 		})
 	}
-	t.Run("one that lives keeps its place", func(t *testing.T) {
-		l := killed(t, "made", "create")
+	t.Run("an existing sandbox counts", func(t *testing.T) {
+		l := openKilled(t, "made", "create")
 		p := registry.New(l.engine, l.store, registry.Options{Most: 1, Server: true})
-		if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !l.has(killedID) {
-			t.Errorf("Create: %v, want ErrExhausted; it is there: %v", err, l.has(killedID))
+		if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !l.exists(killedID) {
+			t.Errorf("Create: %v, want ErrExhausted; sandbox exists: %v", err, l.exists(killedID))
 		}
 	})
 }
 
-// A project has no more than its quota, whichever program makes them; others have
-// theirs; and the error says what there is, who has it and when to come back.
+// Several programs together never exceed the quota of a project; other projects
+// have their own. The error says what is used, by which sandboxes, and when to
+// retry.
 func TestQuota(t *testing.T) {
 	const most, tries = 3, 12
 	opts := registry.Options{Quota: func(project string) store.Quota {
@@ -104,8 +105,8 @@ func TestQuota(t *testing.T) {
 		}
 		return store.Quota{Memory: most * atoll.DefaultMemory}
 	}}
-	l := newLab(t, opts)
-	s := teststore.Open(l.dir) // as another program opens it
+	l := newFixture(t, opts)
+	s := teststore.Open(l.dir) // as in another program
 	defer s.Close()
 	opts.Server = true
 	other := registry.New(l.engine, s, opts)
@@ -139,14 +140,14 @@ func TestQuota(t *testing.T) {
 	}
 	work.Wait()
 	if made.Load() != most || refused.Load() != tries-most {
-		t.Fatalf("%d were made, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
+		t.Fatalf("%d created, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
 	}
 	if _, err := l.Create(t.Context(), spec("free")); err != nil {
 		t.Errorf("Create without a quota: %v", err)
 	}
 	all, err := l.List(t.Context(), atoll.Filter{Project: "full"})
 	if err != nil || len(all) != most {
-		t.Fatalf("there are %d, %v", len(all), err)
+		t.Fatalf("List returned %d, %v", len(all), err)
 	}
 	theirs, err := l.List(t.Context(), atoll.Filter{Project: "other"})
 	if err != nil {
@@ -155,16 +156,16 @@ func TestQuota(t *testing.T) {
 	_, err = l.Create(t.Context(), spec("full"))
 	for _, want := range []string{"project full may have 6g memory, of which 6g are used, and this asks for 2g", all[0].ID, "quotas.full.memory"} {
 		if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %v, want %s", err, want)
+			t.Errorf("got error %v, want %s", err, want)
 		}
 	}
 	if strings.Contains(err.Error(), theirs[0].ID) {
-		t.Errorf("the error names another project's: %v", err)
+		t.Errorf("the error names a sandbox of another project: %v", err)
 	}
 	if after, known := atoll.RetryAfter(err); !known || after < 20*time.Second || after > 40*time.Second {
-		t.Errorf("come back after %s, %v", after, known)
+		t.Errorf("retry after %s, %v", after, known)
 	}
-	// One that goes by itself makes room, and who waits gets it.
+	// An expired sandbox makes room for a waiting call.
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
 	sb, err := l.Get(t.Context(), all[0].ID)
@@ -181,14 +182,14 @@ func TestQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		sb, err := l.Create(ctx, spec("full"))
-		if err == nil && ttl < time.Minute { // a busy machine: that one has gone already
+		if err == nil && ttl < time.Minute { // on a busy machine it has expired already
 			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
 		if after, known := atoll.RetryAfter(err); !known || after > ttl+time.Second {
-			t.Errorf("come back after %s, %v: %v; one goes in %s", after, known, err, ttl)
+			t.Errorf("retry after %s, %v: %v; one expires in %s", after, known, err, ttl)
 		}
 		break
 	}
@@ -196,18 +197,18 @@ func TestQuota(t *testing.T) {
 		t.Errorf("CreateInTime: %v", err)
 	}
 	ended, end := context.WithCancel(t.Context())
-	if _, err := atoll.CreateInTime(ended, ending{l, end}, spec("full")); atoll.KindOf(err) != atoll.ErrExhausted {
-		t.Errorf("CreateInTime that nobody waits for: %v", err)
+	if _, err := atoll.CreateInTime(ended, cancelingProvider{l, end}, spec("full")); atoll.KindOf(err) != atoll.ErrExhausted {
+		t.Errorf("CreateInTime with a canceled context: %v", err)
 	}
 }
 
-// ending is a provider whose caller gives up when the answer comes.
-type ending struct {
+// cancelingProvider is a provider whose caller gives up when Create returns.
+type cancelingProvider struct {
 	atoll.Provider
 	end func()
 }
 
-func (e ending) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (e cancelingProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	defer e.end()
 	return e.Provider.Create(ctx, spec)
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// A lost sandbox is one whose rebuild failed after it had been removed, for as
-// long as that is so. Its data volume is there, and what it is to be made from
-// is written down.
-type lost struct {
+// A lostSandbox is a sandbox whose rebuild failed after its removal. It still has
+// its data volume and its record.
+type lostSandbox struct {
 	l  *Provider
 	id string
 }
 
+// isLost reports whether r is the record of a sandbox whose rebuild has not ended.
 func (l *Provider) isLost(r *store.Record) bool {
 	return r.State == store.Rebuilding && r.Scope == l.scope
 }
 
-// found is the sandbox, if it has been made again meanwhile, else ErrStopped.
-func (s *lost) found(ctx context.Context, op string) (atoll.Sandbox, error) {
+// findRebuilt returns the sandbox if another call has rebuilt it, or ErrStopped.
+func (s *lostSandbox) findRebuilt(ctx context.Context, op string) (atoll.Sandbox, error) {
 	sb, err := s.l.ProviderLayer.Get(ctx, s.id)
 	if atoll.KindOf(err) != atoll.ErrNotFound {
 		return sb, err
@@ -36,38 +36,38 @@ func (s *lost) found(ctx context.Context, op string) (atoll.Sandbox, error) {
 	return nil, atoll.Errorf(op, s.id, atoll.ErrStopped, "%s", s.l.lostStatus(ctx, r).Reason)
 }
 
-// lostStatus is that of a lost sandbox. One that a program is just making again is
-// on its way.
+// lostStatus returns the status of a lost sandbox: creating if a live program
+// rebuilds it, otherwise failed.
 func (l *Provider) lostStatus(ctx context.Context, r *store.Record) atoll.Status {
 	st := atoll.Status{ID: r.ID, Provider: r.Provider, Spec: r.Spec, State: atoll.StateFailed, Created: r.Created, Caps: l.Info().Caps}
 	alive := false
 	if r.Reason == "" {
-		alive, _ = l.store.Alive(ctx, r.Holder) // if that is not known, its time will come
+		alive, _ = l.store.Alive(ctx, r.Holder) // if the lookup fails, assume that it is dead
 	}
 	switch {
 	case alive:
-		st.State, st.Reason = atoll.StateCreating, "it is being rebuilt"
+		st.State, st.Reason = atoll.StateCreating, "rebuild in progress"
 	case r.Reason == "":
-		st.Reason = "its rebuild was cut short: start it to go on, its data is kept"
+		st.Reason = "rebuild interrupted; start the sandbox to continue (its data volume is intact)"
 	default:
-		st.Reason = "its rebuild failed: " + r.Reason + ": start it to try again, its data is kept"
+		st.Reason = "rebuild failed: " + r.Reason + "; start the sandbox to retry (its data volume is intact)"
 	}
 	return st
 }
 
-// allLost are the lost sandboxes but for those that are known to be there, and
-// those that have been made again meanwhile.
-func (l *Provider) allLost(ctx context.Context, known map[string]bool) []atoll.Status {
+// listLost returns the statuses of lost sandboxes, except those in known and those
+// rebuilt meanwhile.
+func (l *Provider) listLost(ctx context.Context, known map[string]bool) []atoll.Status {
 	records, err := l.store.InState(ctx, l.scope, store.Rebuilding)
 	if err != nil && ctx.Err() == nil {
-		l.log.Warn("list: sandboxes whose rebuild failed are not known", "err", err)
+		l.log.Warn("list: cannot list sandboxes whose rebuild failed", "err", err)
 	}
 	var all []atoll.Status
 	for _, r := range records {
 		if known[r.ID] {
 			continue
 		}
-		st, err := l.wrap(&lost{l, r.ID}).Status(ctx)
+		st, err := l.wrapSandbox(&lostSandbox{l, r.ID}).Status(ctx)
 		if err == nil {
 			all = append(all, st)
 		}
@@ -76,11 +76,11 @@ func (l *Provider) allLost(ctx context.Context, known map[string]bool) []atoll.S
 }
 
 // ID implements atoll.Sandbox.
-func (s *lost) ID() string { return s.id }
+func (s *lostSandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
-func (s *lost) Status(ctx context.Context) (atoll.Status, error) {
-	sb, err := s.found(ctx, "status")
+func (s *lostSandbox) Status(ctx context.Context) (atoll.Status, error) {
+	sb, err := s.findRebuilt(ctx, "status")
 	if err == nil {
 		return sb.Status(ctx)
 	}
@@ -94,9 +94,9 @@ func (s *lost) Status(ctx context.Context) (atoll.Status, error) {
 	return s.l.lostStatus(ctx, r), nil
 }
 
-// Start implements atoll.Sandbox: it makes the sandbox again.
-func (s *lost) Start(ctx context.Context) error {
-	unlock, err := s.l.gate.lock(ctx, "start", s.id)
+// Start implements atoll.Sandbox: it creates the sandbox again.
+func (s *lostSandbox) Start(ctx context.Context) error {
+	unlock, err := s.l.locks.lockRecord(ctx, "start", s.id)
 	if err != nil {
 		return err
 	}
@@ -105,10 +105,10 @@ func (s *lost) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.l.settle(ctx, r, false); err != nil {
+	if _, err := s.l.settleLocked(ctx, r, false); err != nil {
 		return err
 	}
-	sb, err := s.found(ctx, "start")
+	sb, err := s.findRebuilt(ctx, "start")
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (s *lost) Start(ctx context.Context) error {
 }
 
 // Stop implements atoll.Sandbox.
-func (s *lost) Stop(ctx context.Context, grace time.Duration) error {
-	sb, err := s.found(ctx, "stop")
+func (s *lostSandbox) Stop(ctx context.Context, grace time.Duration) error {
+	sb, err := s.findRebuilt(ctx, "stop")
 	if atoll.KindOf(err) == atoll.ErrStopped {
 		return nil
 	}
@@ -128,8 +128,8 @@ func (s *lost) Stop(ctx context.Context, grace time.Duration) error {
 }
 
 // Exec implements atoll.Sandbox.
-func (s *lost) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	sb, err := s.found(ctx, "exec")
+func (s *lostSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	sb, err := s.findRebuilt(ctx, "exec")
 	if err != nil {
 		return nil, err
 	}
@@ -137,24 +137,24 @@ func (s *lost) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, err
 }
 
 // Process implements atoll.Sandbox.
-func (s *lost) Process(ctx context.Context, id string) (atoll.Process, error) {
-	sb, err := s.found(ctx, "process")
+func (s *lostSandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
+	sb, err := s.findRebuilt(ctx, "process")
 	if err != nil {
 		return nil, err
 	}
 	return sb.Process(ctx, id)
 }
 
-// Remove implements atoll.Sandbox. The layer forgets what is written down.
-func (s *lost) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+// Remove implements atoll.Sandbox. The layer deletes the record.
+func (s *lostSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	sb, err := s.l.ProviderLayer.Get(ctx, s.id)
 	if err == nil {
 		return sb.Remove(ctx, opts...)
 	}
 	if atoll.KindOf(err) != atoll.ErrNotFound || !atoll.RemoveOpts(opts...).Volumes {
-		return notFoundIsFine(err)
+		return ignoreNotFound(err)
 	}
 	return s.l.removeData(ctx, s.id)
 }
 
-var _ atoll.Sandbox = (*lost)(nil)
+var _ atoll.Sandbox = (*lostSandbox)(nil)

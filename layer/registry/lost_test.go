@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
-// listed checks that List has the sandbox as st says, and the replay of Watch too.
-func (l *lab) listed(t *testing.T, st atoll.Status) {
+// checkListed checks that List and the replay of Watch have only the sandbox of st.
+func (l *fixture) checkListed(t *testing.T, st atoll.Status) {
 	t.Helper()
 	for want, f := range map[string]atoll.Filter{
 		"no filter": {}, "its name": {Name: "web"}, "its state": {States: []atoll.State{st.State}}, "its provider": {Provider: st.Provider},
@@ -46,41 +46,41 @@ func (l *lab) listed(t *testing.T, st atoll.Status) {
 	}
 }
 
-// A barren engine can make no sandboxes, as long as it has a reason.
-type barren struct {
+// A failingEngine cannot create sandboxes while it has a reason.
+type failingEngine struct {
 	engine
 	why *atomic.Pointer[string]
 }
 
-func (b barren) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (b failingEngine) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if why := b.why.Load(); why != nil {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "%s", *why)
 	}
 	return b.engine.Create(ctx, spec)
 }
 
-// One that could not be made again says why, in lists too, until it can.
+// A sandbox whose rebuild failed shows why, in lists too, until a rebuild succeeds.
 func TestRebuildFails(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	b := barren{l.engine, &atomic.Pointer[string]{}}
+	l := newFixture(t, registry.Options{})
+	b := failingEngine{l.engine, &atomic.Pointer[string]{}}
 	s := teststore.Open(l.dir)
 	defer s.Close()
-	p := registry.New(b, s, registry.Options{Server: true}) // lives on, as a server does
-	sb := l.create(p, atoll.Spec{Name: "web", Image: image, Labels: map[string]string{"a": "b"}})
+	p := registry.New(b, s, registry.Options{Server: true}) // keeps running, like a server
+	sb := l.mustCreate(p, atoll.Spec{Name: "web", Image: image, Labels: map[string]string{"a": "b"}})
 	if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
 	raw := l.secretOf(sb.ID())
-	l.release("2")
+	l.releaseImage("2")
 	for _, why := range []string{"the engine is out of order", "the engine has no room", "one line; and another"} {
-		told := strings.ReplaceAll(why, "; ", "\n")
-		b.why.Store(&told)
+		text := strings.ReplaceAll(why, "; ", "\n")
+		b.why.Store(&text)
 		sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
-		if err != nil || len(sum.Findings) != 1 || !sum.Findings[0].Failed || !strings.Contains(sum.Findings[0].Reason, told) {
+		if err != nil || len(sum.Findings) != 1 || !sum.Findings[0].Failed || !strings.Contains(sum.Findings[0].Reason, text) {
 			t.Errorf("Reconcile: %+v, %v; want a failure that says %q", sum, err, why)
 		}
 		st, err := sb.Status(t.Context())
-		if atoll.KindOf(err) == atoll.ErrNotFound { // what it is a handle of has gone
+		if atoll.KindOf(err) == atoll.ErrNotFound { // the sandbox of the handle is gone
 			if sb, err = p.Get(t.Context(), sb.ID()); err == nil {
 				st, err = sb.Status(t.Context())
 			}
@@ -88,23 +88,23 @@ func TestRebuildFails(t *testing.T) {
 		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, why) {
 			t.Errorf("Status: %+v, %v; want failed because %q", st, err, why)
 		}
-		l.listed(t, st) // for other programs, too
+		l.checkListed(t, st) // also in other programs
 	}
 	b.why.Store(nil)
 	if err := sb.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.sameAs(sb.ID(), raw, atoll.StateRunning)
+	l.checkSame(sb.ID(), raw, atoll.StateRunning)
 	if all, err := l.List(t.Context(), atoll.Filter{}); err != nil || len(all) != 1 || all[0].State != atoll.StateRunning || all[0].Reason != "" {
 		t.Errorf("List: %+v, %v", all, err)
 	}
 }
 
-// What is just being made again is on its way, not failed.
+// List shows a sandbox as creating, not failed, during its rebuild.
 func TestListWhileRebuilt(t *testing.T) {
-	var l *lab
+	var l *fixture
 	looked := false
-	l = newLab(t, registry.Options{}.WithStep(func(name string) {
+	l = newFixture(t, registry.Options{}.WithStep(func(name string) {
 		if name != "half rebuilt" {
 			return
 		}
@@ -114,51 +114,51 @@ func TestListWhileRebuilt(t *testing.T) {
 		for _, p := range []atoll.Provider{l, registry.New(l.engine, s, registry.Options{})} {
 			all, err := p.List(t.Context(), atoll.Filter{})
 			if err != nil || len(all) != 1 || all[0].State != atoll.StateCreating {
-				t.Errorf("List: %+v, %v; want one that is being made", all, err)
+				t.Errorf("List: %+v, %v; want one in StateCreating", all, err)
 			}
 		}
 	}))
-	l.create(l, atoll.Spec{Image: image})
-	l.release("2")
+	l.mustCreate(l, atoll.Spec{Image: image})
+	l.releaseImage("2")
 	if _, err := l.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil || !looked {
 		t.Errorf("Reconcile: %v; looked: %v", err, looked)
 	}
 }
 
-// A slow engine takes its time to fetch images.
-type slow struct {
+// A slowEngine calls a function while it pulls an image.
+type slowEngine struct {
 	engine
 	during func()
 }
 
-func (s slow) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error {
+func (s slowEngine) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error {
 	s.during()
 	return nil
 }
 
-// While the new image is fetched, commands run as ever, and one that still runs
-// then is not ended.
+// While Reconcile pulls the new image, commands run as usual. A command that still
+// runs afterwards prevents the rebuild.
 func TestExecWhileFetched(t *testing.T) {
 	for _, stays := range []bool{false, true} {
 		t.Run(fmt.Sprintf("one stays: %v", stays), func(t *testing.T) {
-			l := newLab(t, registry.Options{})
-			sb := l.create(l, atoll.Spec{Image: image})
-			l.release("2")
+			l := newFixture(t, registry.Options{})
+			sb := l.mustCreate(l, atoll.Spec{Image: image})
+			l.releaseImage("2")
 			var p *registry.Provider
 			fetched := 0
-			s := slow{l.engine, func() {
+			s := slowEngine{l.engine, func() {
 				fetched++
 				ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 				defer cancel()
-				mine, err := p.Get(ctx, sb.ID())
+				sb, err := p.Get(ctx, sb.ID())
 				if err == nil {
-					err = atoll.Run(ctx, mine, &atoll.Command{Args: []string{"true"}})
+					err = atoll.Run(ctx, sb, &atoll.Command{Args: []string{"true"}})
 				}
 				if err == nil && stays {
-					_, err = mine.Exec(ctx, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+					_, err = sb.Exec(ctx, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 				}
 				if err != nil {
-					t.Errorf("a command while the image is fetched: %v", err)
+					t.Errorf("a command during the pull: %v", err)
 				}
 			}}
 			p = registry.New(s, l.store, registry.Options{Server: true})

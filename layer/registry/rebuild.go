@@ -10,54 +10,53 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// rebuildTime is how long a sandbox may take to be made again, once it has been
-// removed for that.
-const rebuildTime = 5 * time.Minute
+// rebuildTimeout limits the removal and creation of a sandbox in a rebuild.
+const rebuildTimeout = 5 * time.Minute
 
-// busyError says why a sandbox is not rebuilt now.
+// A busyError is the reason for not rebuilding a sandbox now.
 type busyError string
 
 func (e busyError) Error() string { return string(e) }
 
-// rebuild makes a sandbox, whose gate is held, anew: with its id, name, secret
-// and data volume, and what its image's name stands for now. One that did not
-// run is not started. Its error is a busyError when commands run in it, which
-// only force ends.
-func (l *Provider) rebuild(ctx context.Context, r *store.Record, st atoll.Status, force bool) error {
-	if _, _, err := l.ready(ctx, r.ID, st, force); err != nil {
+// rebuildSandbox removes a sandbox and creates it again, with its ID, name, secret
+// and data volume, and the current image. It does not start a sandbox that was
+// stopped. If commands run in the sandbox, it returns a busyError, unless force is
+// set. The caller holds the sandbox's lock.
+func (l *Provider) rebuildSandbox(ctx context.Context, r *store.Record, st atoll.Status, force bool) error {
+	if _, _, err := l.checkRebuild(ctx, r.ID, st, force); err != nil {
 		return err
 	}
 	spec := r.Spec.Clone()
-	if err := atoll.Prepare(ctx, l.ProviderLayer, spec, nil); err != nil { // while it is still there, and used
+	if err := atoll.Prepare(ctx, l.ProviderLayer, spec, nil); err != nil { // pulls the image while the old sandbox is in use
 		return err
 	}
-	open, ok := l.gate.close(r.ID, force)
+	unblock, ok := l.locks.blockCommands(r.ID, force)
 	if !ok {
-		return busyError("a command is being started in it")
+		return busyError("a command is starting in the sandbox")
 	}
-	defer open()
-	sb, state, err := l.ready(ctx, r.ID, st, force)
+	defer unblock()
+	sb, state, err := l.checkRebuild(ctx, r.ID, st, force)
 	if err != nil {
 		return err
 	}
 	spec.NoStart = state == atoll.StateCreated || state == atoll.StateStopped
-	if err := l.take(ctx, r, func(r *store.Record) { r.State, r.Spec = store.Rebuilding, *spec }); err != nil {
+	if err := l.takeRecord(ctx, r, func(r *store.Record) { r.State, r.Spec = store.Rebuilding, *spec }); err != nil {
 		return err
 	}
-	l.opts.step("rebuilding")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildTime)
+	l.opts.onStep("rebuilding")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildTimeout)
 	defer cancel()
 	if err := sb.Remove(ctx); err != nil {
 		return err
 	}
-	l.opts.step("half rebuilt")
-	return l.remake(ctx, r)
+	l.opts.onStep("half rebuilt")
+	return l.recreateSandbox(ctx, r)
 }
 
-// ready returns a sandbox that can be rebuilt, and its state. It is a busyError if
-// commands run in it, unless by force, and an ErrConflict if it is no longer the
-// one that st is of.
-func (l *Provider) ready(ctx context.Context, id string, st atoll.Status, force bool) (atoll.Sandbox, atoll.State, error) {
+// checkRebuild returns a sandbox that can be rebuilt, and its state. The error is a
+// busyError if commands run in it, unless force is set, and ErrConflict if it is no
+// longer the sandbox of st.
+func (l *Provider) checkRebuild(ctx context.Context, id string, st atoll.Status, force bool) (atoll.Sandbox, atoll.State, error) {
 	sb, err := l.ProviderLayer.Get(ctx, id)
 	if err != nil {
 		return nil, "", err
@@ -67,37 +66,38 @@ func (l *Provider) ready(ctx context.Context, id string, st atoll.Status, force 
 	case err != nil:
 		return nil, "", err
 	case !now.Created.Equal(st.Created): // another program has just rebuilt it
-		return nil, "", atoll.E("rebuild", id, atoll.ErrConflict, errElsewhere)
+		return nil, "", atoll.E("rebuild", id, atoll.ErrConflict, errHeldElsewhere)
 	case !force:
-		err = idle(ctx, sb, now.State)
+		err = checkIdle(ctx, sb, now.State)
 	}
 	return sb, now.State, err
 }
 
-// idle is a busyError if a command runs in the sandbox, or that cannot be known.
-func idle(ctx context.Context, sb atoll.Sandbox, state atoll.State) error {
+// checkIdle returns a busyError if a command runs in the sandbox, or if it cannot
+// tell.
+func checkIdle(ctx context.Context, sb atoll.Sandbox, state atoll.State) error {
 	switch state {
 	case atoll.StateRunning:
 	case atoll.StatePaused:
-		return busyError("it is paused")
+		return busyError("sandbox is paused")
 	default:
 		return nil
 	}
 	all, err := atoll.Processes(ctx, sb)
 	if err != nil {
-		return busyError(fmt.Sprintf("whether commands run in it is not known: %v", err))
+		return busyError(fmt.Sprintf("cannot list the commands in the sandbox: %v", err))
 	}
 	for _, p := range all {
 		if p.Exit == nil {
-			return busyError("commands run in it: rebuild it when they have ended, or use force")
+			return busyError("commands are running in the sandbox; wait for them, or use force")
 		}
 	}
 	return nil
 }
 
-// outdated reports whether a sandbox was made from another image than its Spec
-// names now.
-func outdated(spec *atoll.Spec, image, digest string) bool {
+// isOutdated reports whether a sandbox was created from another image than the one
+// its Spec names now.
+func isOutdated(spec *atoll.Spec, image, digest string) bool {
 	if spec.Snapshot != "" || digest == "" || !strings.Contains(image, "sha256:") {
 		return false
 	}

@@ -12,27 +12,28 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// atOnce is how many sandboxes are worked on at the same time.
-const atOnce = 8
+// maxConcurrent limits the sandboxes that Reconcile works on at the same time.
+const maxConcurrent = 8
 
-// halfMade is how long the provider is given to clear away by itself what nobody
-// goes on making: it may know that the data volume was made for it.
-const halfMade = time.Minute
+// creationGrace is the time that a provider has to clean up an abandoned creation
+// itself. Only the provider may know whether the data volume was created with it.
+const creationGrace = time.Minute
 
-// Reconcile implements registry.Reconciler. In one program there is one at a time.
+// Reconcile implements registry.Reconciler. Concurrent calls in one program run one
+// after another.
 func (l *Provider) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error) {
 	select {
-	case l.rounds <- struct{}{}:
+	case l.reconciling <- struct{}{}:
 	case <-ctx.Done():
 		return Reconciliation{}, ctx.Err()
 	}
-	defer func() { <-l.rounds }()
+	defer func() { <-l.reconciling }()
 	id, err := l.store.Identity(ctx)
 	if err != nil {
 		return Reconciliation{}, err
 	}
-	// First what there is, then what is written down: so what is made meanwhile
-	// is written down, for it is before it is made.
+	// List before reading the records: a sandbox has a record before it exists, so
+	// one that is created meanwhile is not taken for an orphan.
 	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
 	if err != nil {
 		return Reconciliation{}, err
@@ -41,8 +42,8 @@ func (l *Provider) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconc
 	if err != nil {
 		return Reconciliation{}, err
 	}
-	r := &round{l: l, opts: opts, identity: id, digests: map[string]string{}}
-	found := r.run(ctx, r.pair(records, there))
+	r := &reconcileRun{l: l, opts: opts, identity: id, digests: map[string]string{}}
+	found := r.checkAll(ctx, r.matchRecords(records, there))
 	if err := ctx.Err(); err != nil {
 		return found, err
 	}
@@ -52,53 +53,53 @@ func (l *Provider) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconc
 	return found, nil
 }
 
-// A round is one Reconcile.
-type round struct {
+// A reconcileRun is one call of Reconcile.
+type reconcileRun struct {
 	l        *Provider
 	opts     ReconcileOptions
 	identity store.Identity
 
 	mu      sync.Mutex
-	digests map[string]string // by what names an image
+	digests map[string]string // by image reference
 }
 
-// A pair is a sandbox that is written down, or there, or both.
-type pair struct {
-	r  *store.Record
-	st *atoll.Status
+// A candidate is a sandbox with a record, a status, or both.
+type candidate struct {
+	record *store.Record
+	status *atoll.Status
 }
 
-// pair puts together what belongs together. Records of another scope count when
-// their sandbox is there: the provider has got another name.
-func (r *round) pair(records []*store.Record, there []atoll.Status) []pair {
+// matchRecords pairs records and statuses by ID. It includes a record of another
+// scope if its sandbox exists: the provider has changed its name.
+func (r *reconcileRun) matchRecords(records []*store.Record, there []atoll.Status) []candidate {
 	statuses := map[string]*atoll.Status{}
 	for i := range there {
 		statuses[there[i].ID] = &there[i]
 	}
-	var all []pair
+	var all []candidate
 	written := map[string]bool{}
 	for _, rec := range records {
 		written[rec.ID] = true
 		if st := statuses[rec.ID]; st != nil || rec.Scope == r.l.scope {
-			all = append(all, pair{rec, st})
+			all = append(all, candidate{rec, st})
 		}
 	}
 	for i := range there {
 		if !written[there[i].ID] {
-			all = append(all, pair{nil, &there[i]})
+			all = append(all, candidate{nil, &there[i]})
 		}
 	}
 	return all
 }
 
-// run looks at each, several at once.
-func (r *round) run(ctx context.Context, all []pair) Reconciliation {
+// checkAll checks all candidates, up to maxConcurrent at once.
+func (r *reconcileRun) checkAll(ctx context.Context, all []candidate) Reconciliation {
 	type result struct {
 		found   *Finding
 		healthy bool
 	}
 	results := make([]result, len(all))
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, maxConcurrent)
 	var work sync.WaitGroup
 	for i, c := range all {
 		slots <- struct{}{}
@@ -107,7 +108,7 @@ func (r *round) run(ctx context.Context, all []pair) Reconciliation {
 		}
 		work.Go(func() {
 			defer func() { <-slots }()
-			results[i].found, results[i].healthy = r.look(ctx, c)
+			results[i].found, results[i].healthy = r.checkOne(ctx, c)
 		})
 	}
 	work.Wait()
@@ -123,30 +124,31 @@ func (r *round) run(ctx context.Context, all []pair) Reconciliation {
 	return sum
 }
 
-// look looks at one; what is neither found nor healthy is not for us to judge.
-func (r *round) look(ctx context.Context, c pair) (found *Finding, healthy bool) {
+// checkOne checks one candidate. It returns nil and false if the sandbox is not
+// this program's to judge.
+func (r *reconcileRun) checkOne(ctx context.Context, c candidate) (found *Finding, healthy bool) {
 	id, spec := "", atoll.Spec{}
-	if c.r != nil {
-		id, spec = c.r.ID, c.r.Spec
+	if c.record != nil {
+		id, spec = c.record.ID, c.record.Spec
 	} else {
-		id, spec = c.st.ID, c.st.Spec
+		id, spec = c.status.ID, c.status.Spec
 	}
 	if r.opts.Except != nil && r.opts.Except(id) {
 		return nil, false
 	}
-	unlock, ok := r.l.gate.try(id)
+	unlock, ok := r.l.locks.tryLock(id)
 	if !ok {
 		return nil, false
 	}
 	defer unlock()
 	var out outcome
 	var err error
-	if c.r != nil {
-		out, err = r.written(ctx, c)
+	if c.record != nil {
+		out, err = r.checkRecorded(ctx, c)
 	} else {
-		out, err = r.unwritten(ctx, c.st)
+		out, err = r.checkUnrecorded(ctx, c.status)
 	}
-	for _, why := range []error{errElsewhere, store.ErrChanged, errNotOurs} {
+	for _, why := range []error{errHeldElsewhere, store.ErrChanged, errNotOurs} {
 		if errors.Is(err, why) {
 			return nil, false
 		}
@@ -163,12 +165,12 @@ func (r *round) look(ctx context.Context, c pair) (found *Finding, healthy bool)
 	return found, false
 }
 
-// errNotOurs says that a sandbox is another's to care for.
-var errNotOurs = errors.New("not ours")
+// errNotOurs reports that another program manages a sandbox.
+var errNotOurs = errors.New("managed elsewhere")
 
-// written looks at a sandbox that is written down.
-func (r *round) written(ctx context.Context, c pair) (outcome, error) {
-	rec, err := r.l.store.Find(ctx, c.r.ID) // it may have changed since
+// checkRecorded checks a sandbox that has a record.
+func (r *reconcileRun) checkRecorded(ctx context.Context, c candidate) (outcome, error) {
+	rec, err := r.l.store.Find(ctx, c.record.ID) // read again under the lock
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return outcome{gone: true}, nil
 	}
@@ -181,23 +183,23 @@ func (r *round) written(ctx context.Context, c pair) (outcome, error) {
 			return outcome{found: FoundUnknown}, err
 		}
 	}
-	if rec.State == store.Creating && c.st != nil && c.st.State == atoll.StateCreating && time.Since(rec.Created).Abs() < halfMade {
+	if rec.State == store.Creating && c.status != nil && c.status.State == atoll.StateCreating && time.Since(rec.Created).Abs() < creationGrace {
 		return outcome{}, errNotOurs
 	}
-	if c.st == nil || rec.State != store.Present {
-		return r.l.settle(ctx, rec, r.opts.DryRun)
+	if c.status == nil || rec.State != store.Present {
+		return r.l.settleLocked(ctx, rec, r.opts.DryRun)
 	}
-	if err := r.l.free(ctx, rec); err != nil {
+	if err := r.l.checkHolder(ctx, rec); err != nil {
 		return outcome{}, err
 	}
-	if c.st.State == atoll.StateFailed {
-		return r.failed(ctx, rec, *c.st)
+	if c.status.State == atoll.StateFailed {
+		return r.checkFailed(ctx, rec, *c.status)
 	}
-	return r.current(ctx, rec, *c.st)
+	return r.checkImage(ctx, rec, *c.status)
 }
 
-// failed looks at a sandbox that has failed.
-func (r *round) failed(ctx context.Context, rec *store.Record, st atoll.Status) (outcome, error) {
+// checkFailed checks a sandbox in StateFailed.
+func (r *reconcileRun) checkFailed(ctx context.Context, rec *store.Record, st atoll.Status) (outcome, error) {
 	if st.Spec.AutoRemove {
 		return outcome{}, nil
 	}
@@ -206,8 +208,8 @@ func (r *round) failed(ctx context.Context, rec *store.Record, st atoll.Status) 
 	case Restart:
 		out.done = DoneRestarted
 	case Rebuild:
-		if st.Spec.TTL > 0 { // it would begin anew
-			out.reason = strings.TrimPrefix(out.reason+"; its time is limited, so it is not rebuilt", "; ")
+		if st.Spec.TTL > 0 { // a rebuild would restart the TTL
+			out.reason = strings.TrimPrefix(out.reason+"; not rebuilt, because it has a ttl", "; ")
 			break
 		}
 		out.done = DoneRebuilt
@@ -216,7 +218,7 @@ func (r *round) failed(ctx context.Context, rec *store.Record, st atoll.Status) 
 	case r.opts.DryRun || out.done == DoneNothing:
 		return out, nil
 	case out.done == DoneRebuilt:
-		return out, r.l.rebuild(ctx, rec, st, true)
+		return out, r.l.rebuildSandbox(ctx, rec, st, true)
 	}
 	sb, err := r.l.ProviderLayer.Get(ctx, rec.ID)
 	if err == nil {
@@ -225,44 +227,45 @@ func (r *round) failed(ctx context.Context, rec *store.Record, st atoll.Status) 
 	return out, err
 }
 
-// current looks at whether a sandbox's image is.
-func (r *round) current(ctx context.Context, rec *store.Record, st atoll.Status) (outcome, error) {
-	if st.Spec.AutoRemove || st.Spec.TTL > 0 || st.State == atoll.StateCreating { // it goes by itself, or comes
+// checkImage checks whether the image of a sandbox is current.
+func (r *reconcileRun) checkImage(ctx context.Context, rec *store.Record, st atoll.Status) (outcome, error) {
+	if st.Spec.AutoRemove || st.Spec.TTL > 0 || st.State == atoll.StateCreating { // it ends by itself, or is not ready
 		return outcome{}, nil
 	}
 	out := outcome{found: FoundOutdated, done: DoneRebuilt}
-	digest, err := r.digest(ctx, rec.Spec.Image)
+	digest, err := r.resolveDigest(ctx, rec.Spec.Image)
 	if err != nil {
 		return out, err
 	}
-	if !outdated(&rec.Spec, st.Image, digest) {
+	if !isOutdated(&rec.Spec, st.Image, digest) {
 		return outcome{}, nil
 	}
-	out.reason = "its image is " + digest + " by now"
+	out.reason = "the image is now " + digest
 	if r.l.opts.Outdated == Keep {
 		out.done = DoneNothing
 		return out, nil
 	}
 	if r.opts.DryRun {
 		if !r.opts.Force {
-			err = r.wouldWait(ctx, rec.ID, st.State)
+			err = r.checkBusy(ctx, rec.ID, st.State)
 		}
 		return out, err
 	}
-	return out, r.l.rebuild(ctx, rec, st, r.opts.Force)
+	return out, r.l.rebuildSandbox(ctx, rec, st, r.opts.Force)
 }
 
-// wouldWait is the busyError that a rebuild would have.
-func (r *round) wouldWait(ctx context.Context, id string, state atoll.State) error {
+// checkBusy returns the busyError that a rebuild would return.
+func (r *reconcileRun) checkBusy(ctx context.Context, id string, state atoll.State) error {
 	sb, err := r.l.ProviderLayer.Get(ctx, id)
 	if err != nil {
 		return err
 	}
-	return idle(ctx, sb, state)
+	return checkIdle(ctx, sb, state)
 }
 
-// digest is that of an image as it is kept here; "" when that is not known.
-func (r *round) digest(ctx context.Context, ref string) (string, error) {
+// resolveDigest returns the digest of the local image that ref names; "" if it is
+// unknown.
+func (r *reconcileRun) resolveDigest(ctx context.Context, ref string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if digest, ok := r.digests[ref]; ok {
@@ -277,12 +280,12 @@ func (r *round) digest(ctx context.Context, ref string) (string, error) {
 	return "", err
 }
 
-// unwritten looks at a sandbox that is not written down.
-func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error) {
-	l, ours := r.l, isOurs(r.identity, st.ID, st.Spec.Env)
-	out := outcome{found: FoundUnknown, done: DoneAdopted, reason: "it is older than what is written down"}
+// checkUnrecorded checks a sandbox without a record.
+func (r *reconcileRun) checkUnrecorded(ctx context.Context, st *atoll.Status) (outcome, error) {
+	l, ours := r.l, madeWithStore(r.identity, st.ID, st.Spec.Env)
+	out := outcome{found: FoundUnknown, done: DoneAdopted, reason: "the sandbox is older than the registry"}
 	if ours {
-		out.found, out.reason = FoundOrphan, "it is not written down"
+		out.found, out.reason = FoundOrphan, "the sandbox has no record"
 	}
 	state, back := store.Present, false
 	var err error
@@ -293,7 +296,7 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	}
 	switch {
 	case back:
-		out.reason = "it had gone, and is back"
+		out.reason = "the sandbox was missing, and is back"
 	case ours && l.opts.Orphans == Remove && l.Info().Caps.Survives:
 		state, out.done, out.gone = store.Removing, DoneRemoved, true
 	}
@@ -305,13 +308,13 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	}
 	sb, err := l.ProviderLayer.Get(ctx, st.ID)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return outcome{}, errNotOurs // it was being removed
+		return outcome{}, errNotOurs // a removal has just ended
 	}
 	if err != nil {
 		return out, err
 	}
 	rec := &store.Record{ID: st.ID, Scope: l.scope, Provider: st.Provider, Spec: st.Spec, State: state, Created: time.Now()}
-	rec.Spec.Env = slices.Clone(unmarked(st.Spec.Env))
+	rec.Spec.Env = slices.Clone(withoutSecretEnv(st.Spec.Env))
 	if state == store.Removing || !st.Caps.Survives {
 		if rec.Holder, err = l.store.Holder(ctx); err != nil {
 			return out, err
@@ -319,7 +322,7 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	}
 	if _, err := l.store.Insert(ctx, rec, "", store.Room{}); err != nil {
 		if _, findErr := l.store.Find(ctx, rec.ID); findErr == nil {
-			return outcome{}, errNotOurs // somebody has written it down meanwhile
+			return outcome{}, errNotOurs // another program has recorded it meanwhile
 		}
 		return out, err
 	}
@@ -329,29 +332,30 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	return out, l.finishRemoval(ctx, rec, sb)
 }
 
-// dropSecrets deletes the secrets of sandboxes of which nothing is left, neither
-// a record nor a data volume.
+// dropSecrets deletes the secrets of sandboxes that have neither a record nor a
+// data volume.
 func (l *Provider) dropSecrets(ctx context.Context) {
 	ids, err := l.store.Abandoned(ctx, l.scope)
 	if err != nil || len(ids) == 0 {
-		l.warn("secrets", err)
+		l.logWarning("secrets", err)
 		return
 	}
 	volumes, err := atoll.Volumes(ctx, l.Provider, "")
-	if err != nil { // there is no telling which are needed
+	if err != nil { // unknown which secrets are needed
 		if atoll.KindOf(err) != atoll.ErrUnsupported {
-			l.warn("secrets", err)
+			l.logWarning("secrets", err)
 		}
 		return
 	}
 	for _, id := range ids {
 		if !slices.ContainsFunc(volumes, func(v atoll.Volume) bool { return v.Sandbox == id }) {
-			l.warn("secrets", l.store.DropSecret(ctx, id))
+			l.logWarning("secrets", l.store.DropSecret(ctx, id))
 		}
 	}
 }
 
-func (l *Provider) warn(what string, err error) {
+// logWarning logs err, unless it is nil.
+func (l *Provider) logWarning(what string, err error) {
 	if err != nil {
 		l.log.Warn(what, "err", err)
 	}

@@ -17,12 +17,12 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// none is what Reconcile finds when all is well.
-var none = map[string]string{}
+// noFindings are the findings when nothing is wrong.
+var noFindings = map[string]string{}
 
 func TestMissing(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	web, other := l.create(l, atoll.Spec{Name: "web"}), l.create(l, atoll.Spec{})
+	l := newFixture(t, registry.Options{})
+	web, other := l.mustCreate(l, atoll.Spec{Name: "web"}), l.mustCreate(l, atoll.Spec{})
 	gone, err := l.engine.Get(t.Context(), web.ID())
 	if err == nil {
 		err = gone.Remove(t.Context())
@@ -34,22 +34,22 @@ func TestMissing(t *testing.T) {
 		t.Errorf("Secret: %v, want ErrNotFound", err)
 	}
 	want := map[string]string{web.ID(): "missing forgotten"}
-	l.reconcile(registry.ReconcileOptions{DryRun: true}, 1, want)
-	l.reconcile(registry.ReconcileOptions{}, 1, want)
-	l.reconcile(registry.ReconcileOptions{}, 1, none)
-	if !l.has(other.ID()) {
+	l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 1, want)
+	l.wantReconcile(registry.ReconcileOptions{}, 1, want)
+	l.wantReconcile(registry.ReconcileOptions{}, 1, noFindings)
+	if !l.exists(other.ID()) {
 		t.Error("another sandbox has been removed")
 	}
-	again := l.create(l, atoll.Spec{Name: "web"})
+	again := l.mustCreate(l, atoll.Spec{Name: "web"})
 	if again.ID() == web.ID() {
-		t.Error("two have the same id")
+		t.Error("two sandboxes have the same id")
 	}
 }
 
-// A name whose sandbox has gone is free at once, without a Reconcile.
+// Without a Reconcile, the name of a sandbox that is gone is free at once.
 func TestNameOfTheMissing(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	web := l.create(l, atoll.Spec{Name: "web"})
+	l := newFixture(t, registry.Options{})
+	web := l.mustCreate(l, atoll.Spec{Name: "web"})
 	gone, err := l.engine.Get(t.Context(), web.ID())
 	if err == nil {
 		err = gone.Remove(t.Context())
@@ -57,8 +57,8 @@ func TestNameOfTheMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.create(l, atoll.Spec{Name: "web"})
-	l.create(l, atoll.Spec{ID: web.ID()})
+	l.mustCreate(l, atoll.Spec{Name: "web"})
+	l.mustCreate(l, atoll.Spec{ID: web.ID()})
 	if _, err := l.Create(t.Context(), &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrAlreadyExists {
 		t.Errorf("Create: %v, want ErrAlreadyExists", err)
 	}
@@ -69,31 +69,31 @@ func TestFailed(t *testing.T) {
 		"": "failed nothing", registry.Keep: "failed nothing", registry.Restart: "failed restarted", registry.Rebuild: "failed rebuilt",
 	} {
 		t.Run(string(policy), func(t *testing.T) {
-			l := newLab(t, registry.Options{Failed: policy})
-			sb := l.failedOnce(atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
+			l := newFixture(t, registry.Options{Failed: policy})
+			sb := l.createFailed(atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
 			raw := l.secretOf(sb.ID())
 			if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
 				t.Fatal(err)
 			}
-			l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, map[string]string{sb.ID(): want})
+			l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 0, map[string]string{sb.ID(): want})
 			if state := l.state(sb); state != atoll.StateFailed {
 				t.Errorf("after a dry run the sandbox is %s", state)
 			}
-			l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): want})
+			l.wantReconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): want})
 			if policy == "" || policy == registry.Keep {
 				return
 			}
-			l.reconcile(registry.ReconcileOptions{}, 1, none)
-			l.sameAs(sb.ID(), raw, atoll.StateRunning)
+			l.wantReconcile(registry.ReconcileOptions{}, 1, noFindings)
+			l.checkSame(sb.ID(), raw, atoll.StateRunning)
 		})
 	}
 }
 
-// failedOnce makes a sandbox of which the main process has failed.
-func (l *lab) failedOnce(spec atoll.Spec) atoll.Sandbox {
+// createFailed creates a sandbox whose main process has failed.
+func (l *fixture) createFailed(spec atoll.Spec) atoll.Sandbox {
 	l.t.Helper()
 	spec.Cmd, spec.OpenStdin = []string{"cat"}, true
-	sb := l.create(l, spec)
+	sb := l.mustCreate(l, spec)
 	main, err := sb.Process(l.t.Context(), atoll.MainProcess)
 	if err == nil {
 		err = main.Signal(l.t.Context(), atoll.SIGINT)
@@ -109,7 +109,7 @@ func (l *lab) failedOnce(spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-func (l *lab) state(sb atoll.Sandbox) atoll.State {
+func (l *fixture) state(sb atoll.Sandbox) atoll.State {
 	l.t.Helper()
 	st, err := sb.Status(l.t.Context())
 	if err != nil {
@@ -118,25 +118,26 @@ func (l *lab) state(sb atoll.Sandbox) atoll.State {
 	return st.State
 }
 
-// One whose time is limited gets no more of it by failing: made again, it would
-// begin anew.
+// A sandbox with a TTL is not rebuilt after a failure, because that would restart
+// its TTL.
 func TestFailedWithLimitedTime(t *testing.T) {
-	l := newLab(t, registry.Options{Failed: registry.Rebuild})
-	sb := l.failedOnce(atoll.Spec{TTL: atoll.Duration(time.Hour)})
+	l := newFixture(t, registry.Options{Failed: registry.Rebuild})
+	sb := l.createFailed(atoll.Spec{TTL: atoll.Duration(time.Hour)})
 	before, err := sb.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{sb.ID(): "failed nothing"}
-	l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, want)
-	l.reconcile(registry.ReconcileOptions{Force: true}, 0, want)
+	l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 0, want)
+	l.wantReconcile(registry.ReconcileOptions{Force: true}, 0, want)
 	if after, err := sb.Status(t.Context()); err != nil || before.Expires.IsZero() || !after.Expires.Equal(before.Expires) {
-		t.Errorf("it expires at %v, %v; want %v", after.Expires, err, before.Expires)
+		t.Errorf("sandbox expires at %v, %v; want %v", after.Expires, err, before.Expires)
 	}
 }
 
-// sameAs checks that the sandbox "web" is there, with its secret and its data.
-func (l *lab) sameAs(id, raw string, state atoll.State) {
+// checkSame checks that the sandbox "web" exists in a state, with its secret and
+// its data.
+func (l *fixture) checkSame(id, raw string, state atoll.State) {
 	l.t.Helper()
 	sb, err := atoll.Resolve(l.t.Context(), l, "", "web")
 	if err != nil || sb.ID() != id {
@@ -144,13 +145,13 @@ func (l *lab) sameAs(id, raw string, state atoll.State) {
 	}
 	st, err := sb.Status(l.t.Context())
 	if err != nil || st.State != state || st.Spec.Labels["a"] != "b" || len(st.Spec.Env) != 0 {
-		l.t.Errorf("the status is %+v, %v", st, err)
+		l.t.Errorf("got status %+v, %v", st, err)
 	}
 	if l.secretOf(id) != raw {
-		l.t.Error("the secret is another one")
+		l.t.Error("the secret has changed")
 	}
-	if state == atoll.StateRunning && !secret.Check(l.inside(sb), raw) {
-		l.t.Error("the hash inside is that of another secret")
+	if state == atoll.StateRunning && !secret.Check(l.hashInside(sb), raw) {
+		l.t.Error("the sandbox has the hash of another secret")
 	}
 	if b, err := atoll.ReadFile(l.t.Context(), sb, "kept"); string(b) != "x" {
 		l.t.Errorf("on the data volume: %q, %v", b, err)
@@ -158,12 +159,12 @@ func (l *lab) sameAs(id, raw string, state atoll.State) {
 }
 
 func TestOutdated(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	idle := l.create(l, atoll.Spec{Name: "web", Image: image, Labels: map[string]string{"a": "b"}})
-	busy := l.create(l, atoll.Spec{Image: image})
-	stopped := l.create(l, atoll.Spec{Image: image})
-	brief := l.create(l, atoll.Spec{Image: image, TTL: atoll.Duration(time.Hour)})
-	plain := l.create(l, atoll.Spec{})
+	l := newFixture(t, registry.Options{})
+	idle := l.mustCreate(l, atoll.Spec{Name: "web", Image: image, Labels: map[string]string{"a": "b"}})
+	busy := l.mustCreate(l, atoll.Spec{Image: image})
+	stopped := l.mustCreate(l, atoll.Spec{Image: image})
+	brief := l.mustCreate(l, atoll.Spec{Image: image, TTL: atoll.Duration(time.Hour)})
+	plain := l.mustCreate(l, atoll.Spec{})
 	if err := atoll.WriteFile(t.Context(), idle, "kept", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -174,42 +175,42 @@ func TestOutdated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, hash := l.secretOf(idle.ID()), l.inside(idle)
-	l.reconcile(registry.ReconcileOptions{}, 5, none)
+	raw, hash := l.secretOf(idle.ID()), l.hashInside(idle)
+	l.wantReconcile(registry.ReconcileOptions{}, 5, noFindings)
 
-	l.release("2")
+	l.releaseImage("2")
 	want := map[string]string{idle.ID(): "outdated rebuilt", busy.ID(): "outdated nothing", stopped.ID(): "outdated rebuilt"}
-	l.reconcile(registry.ReconcileOptions{DryRun: true}, 2, want)
-	if l.inside(idle) != hash {
-		t.Error("a dry run has changed something")
+	l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 2, want)
+	if l.hashInside(idle) != hash {
+		t.Error("a dry run changed a sandbox")
 	}
-	l.reconcile(registry.ReconcileOptions{}, 2, want)
-	l.sameAs(idle.ID(), raw, atoll.StateRunning)
+	l.wantReconcile(registry.ReconcileOptions{}, 2, want)
+	l.checkSame(idle.ID(), raw, atoll.StateRunning)
 	made, err := l.Get(t.Context(), stopped.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if st, err := made.Status(t.Context()); err != nil || st.State != atoll.StateCreated {
-		t.Errorf("the one that was stopped: %+v, %v", st, err)
+		t.Errorf("the stopped sandbox: %+v, %v", st, err)
 	}
 	if err := proc.Signal(t.Context(), atoll.SIGCONT); err != nil {
-		t.Errorf("the command has been ended: %v", err)
+		t.Errorf("the command has ended: %v", err)
 	}
-	l.reconcile(registry.ReconcileOptions{}, 4, map[string]string{busy.ID(): "outdated nothing"})
-	l.reconcile(registry.ReconcileOptions{Force: true}, 4, map[string]string{busy.ID(): "outdated rebuilt"})
-	l.reconcile(registry.ReconcileOptions{}, 5, none)
+	l.wantReconcile(registry.ReconcileOptions{}, 4, map[string]string{busy.ID(): "outdated nothing"})
+	l.wantReconcile(registry.ReconcileOptions{Force: true}, 4, map[string]string{busy.ID(): "outdated rebuilt"})
+	l.wantReconcile(registry.ReconcileOptions{}, 5, noFindings)
 	for _, sb := range []atoll.Sandbox{brief, plain} {
-		if !l.has(sb.ID()) {
-			t.Error("one that was none of this is gone")
+		if !l.exists(sb.ID()) {
+			t.Error("Reconcile removed an unrelated sandbox")
 		}
 	}
 }
 
-// A command that is started while its sandbox is rebuilt waits, and runs.
+// Exec waits during a rebuild, then runs the command.
 func TestExecWhileRebuilt(t *testing.T) {
 	var during sync.WaitGroup
 	var sb atoll.Sandbox
-	l := newLab(t, registry.Options{}.WithStep(func(name string) {
+	l := newFixture(t, registry.Options{}.WithStep(func(name string) {
 		if name != "half rebuilt" {
 			return
 		}
@@ -221,67 +222,67 @@ func TestExecWhileRebuilt(t *testing.T) {
 			})
 		}
 	}))
-	sb = l.create(l, atoll.Spec{Image: image})
-	l.release("2")
-	l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "outdated rebuilt"})
+	sb = l.mustCreate(l, atoll.Spec{Image: image})
+	l.releaseImage("2")
+	l.wantReconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "outdated rebuilt"})
 	during.Wait()
 }
 
-// Of what is not written down, only what was made with this store is removed.
+// Of sandboxes without a record, Reconcile removes only those made with this store.
 func TestOrphans(t *testing.T) {
 	for policy, want := range map[registry.Policy]string{"": "orphan removed", registry.Keep: "orphan adopted"} {
 		t.Run(string(policy), func(t *testing.T) {
-			l := newLab(t, registry.Options{Orphans: policy})
-			before := l.create(l.engine, atoll.Spec{Name: "before"}) // by a program without a store
-			if _, err := l.store.Identity(t.Context()); err != nil { // which is born now
+			l := newFixture(t, registry.Options{Orphans: policy})
+			before := l.mustCreate(l.engine, atoll.Spec{Name: "before"}) // by a program without a store
+			if _, err := l.store.Identity(t.Context()); err != nil {     // creates the identity
 				t.Fatal(err)
 			}
-			time.Sleep(2 * time.Millisecond) // its birth is known to the millisecond
-			after := l.create(l.engine, atoll.Spec{Name: "after"})
+			time.Sleep(2 * time.Millisecond) // the identity's time is in milliseconds
+			after := l.mustCreate(l.engine, atoll.Spec{Name: "after"})
 			there := openOther(t, l)
-			theirs := l.create(there, atoll.Spec{Name: "theirs"}) // by another server
-			healthy, orphan := l.create(l, atoll.Spec{}), l.create(l, atoll.Spec{Name: "orphan"})
+			theirs := l.mustCreate(there, atoll.Spec{Name: "theirs"}) // by another server
+			healthy, orphan := l.mustCreate(l, atoll.Spec{}), l.mustCreate(l, atoll.Spec{Name: "orphan"})
 			if err := atoll.WriteFile(t.Context(), orphan, "kept", []byte("x"), 0); err != nil {
 				t.Fatal(err)
 			}
-			l.lose(orphan.ID())
+			l.deleteRecord(orphan.ID())
 
 			found := map[string]string{before.ID(): "unknown adopted", orphan.ID(): want}
-			l.reconcile(registry.ReconcileOptions{DryRun: true}, 1, found)
-			if l.written(before.ID()) != "" || !l.has(orphan.ID()) {
-				t.Error("a dry run has changed something")
+			l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 1, found)
+			if l.recordState(before.ID()) != "" || !l.exists(orphan.ID()) {
+				t.Error("a dry run changed a sandbox")
 			}
-			l.reconcile(registry.ReconcileOptions{}, 1, found)
+			l.wantReconcile(registry.ReconcileOptions{}, 1, found)
 			for _, sb := range []atoll.Sandbox{before, after, theirs, healthy} {
-				if !l.has(sb.ID()) {
+				if !l.exists(sb.ID()) {
 					t.Errorf("%s, which is no orphan, was removed", sb.ID())
 				}
 			}
-			if l.has(orphan.ID()) != (policy == registry.Keep) || !l.hasData(orphan.ID()) {
-				t.Errorf("the orphan is there: %v, its data: %v", l.has(orphan.ID()), l.hasData(orphan.ID()))
+			if l.exists(orphan.ID()) != (policy == registry.Keep) || !l.hasData(orphan.ID()) {
+				t.Errorf("the orphan exists: %v, its data: %v", l.exists(orphan.ID()), l.hasData(orphan.ID()))
 			}
-			if l.written(before.ID()) != store.Present || l.written(after.ID()) != "" || l.written(theirs.ID()) != "" {
-				t.Error("not what was there before the store, and that alone, was written down")
+			if l.recordState(before.ID()) != store.Present || l.recordState(after.ID()) != "" || l.recordState(theirs.ID()) != "" {
+				t.Error("Reconcile did not adopt exactly the sandbox older than the store")
 			}
 			if _, err := atoll.Secret(t.Context(), l, before.ID()); atoll.KindOf(err) != atoll.ErrNotExist {
-				t.Errorf("Secret of one that has none: %v, want ErrNotExist", err)
+				t.Errorf("Secret of an adopted sandbox: %v, want ErrNotExist", err)
 			}
-			l.reconcile(registry.ReconcileOptions{}, map[registry.Policy]int{"": 2, registry.Keep: 3}[policy], none)
+			l.wantReconcile(registry.ReconcileOptions{}, map[registry.Policy]int{"": 2, registry.Keep: 3}[policy], noFindings)
 			if _, err := there.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil {
 				t.Error(err)
 			}
-			if !l.has(healthy.ID()) || !l.has(theirs.ID()) {
+			if !l.exists(healthy.ID()) || !l.exists(theirs.ID()) {
 				t.Error("another server that shares the engine has removed a sandbox")
 			}
 		})
 	}
 }
 
-// A program that asks another backend, as one with another address of an engine,
-// has none of the sandboxes. Those who ask the right one have all of them.
+// A program with another backend, such as another address of an engine, finds none
+// of the sandboxes. A program with the right one finds all of them.
 func TestAnotherBackend(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	sb := l.create(l, atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
+	l := newFixture(t, registry.Options{})
+	sb := l.mustCreate(l, atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
 	if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -295,30 +296,30 @@ func TestAnotherBackend(t *testing.T) {
 		}
 	}
 	want := map[string]string{sb.ID(): "orphan adopted"}
-	l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, want)
-	l.reconcile(registry.ReconcileOptions{}, 0, want)
-	l.reconcile(registry.ReconcileOptions{}, 1, none)
-	l.sameAs(sb.ID(), raw, atoll.StateRunning)
+	l.wantReconcile(registry.ReconcileOptions{DryRun: true}, 0, want)
+	l.wantReconcile(registry.ReconcileOptions{}, 0, want)
+	l.wantReconcile(registry.ReconcileOptions{}, 1, noFindings)
+	l.checkSame(sb.ID(), raw, atoll.StateRunning)
 }
 
-// Of what goes by itself, as it was meant to, nothing is remembered.
+// The registry remembers nothing of sandboxes that ended as their spec says.
 func TestNothingOfTheExpired(t *testing.T) {
-	l := newLab(t, registry.Options{})
+	l := newFixture(t, registry.Options{})
 	ids := []string{
-		l.create(l, atoll.Spec{TTL: atoll.Duration(time.Millisecond)}).ID(),
-		l.create(l, atoll.Spec{Cmd: []string{"true"}, AutoRemove: true}).ID(),
+		l.mustCreate(l, atoll.Spec{TTL: atoll.Duration(time.Millisecond)}).ID(),
+		l.mustCreate(l, atoll.Spec{Cmd: []string{"true"}, AutoRemove: true}).ID(),
 	}
 	for _, id := range ids {
-		if sb, err := l.engine.Get(t.Context(), id); err == nil { // before its time
+		if sb, err := l.engine.Get(t.Context(), id); err == nil { // not expired yet
 			if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	l.reconcile(registry.ReconcileOptions{}, 0, none)
+	l.wantReconcile(registry.ReconcileOptions{}, 0, noFindings)
 	for _, id := range ids {
-		if is, err := l.store.Forgotten(t.Context(), id); is || err != nil || l.written(id) != "" {
-			t.Errorf("it is written down as %q; its end is remembered: %v, %v", l.written(id), is, err)
+		if is, err := l.store.Forgotten(t.Context(), id); is || err != nil || l.recordState(id) != "" {
+			t.Errorf("record is %q; its end is remembered: %v, %v", l.recordState(id), is, err)
 		}
 		if _, err := l.store.Secret(t.Context(), id); atoll.KindOf(err) != atoll.ErrNotExist {
 			t.Errorf("Secret: %v, want ErrNotExist", err)
@@ -326,16 +327,16 @@ func TestNothingOfTheExpired(t *testing.T) {
 	}
 }
 
-// openOther is the ledger of another server on the engine of l.
-func openOther(t *testing.T, l *lab) *registry.Provider {
+// openOther returns the registry of another server on the engine of l.
+func openOther(t *testing.T, l *fixture) *registry.Provider {
 	t.Helper()
 	s := teststore.Open(t.TempDir())
 	t.Cleanup(func() { s.Close() })
 	return registry.New(l.engine, s, registry.Options{Server: true})
 }
 
-// lose deletes what is written down of a sandbox.
-func (l *lab) lose(id string) {
+// deleteRecord deletes the record of a sandbox.
+func (l *fixture) deleteRecord(id string) {
 	l.t.Helper()
 	r, err := l.store.Find(l.t.Context(), id)
 	if err == nil {
@@ -346,11 +347,11 @@ func (l *lab) lose(id string) {
 	}
 }
 
-// A store that is new or was lost removes nothing.
+// With a new store, Reconcile removes nothing.
 func TestLostStore(t *testing.T) {
 	dir := t.TempDir()
-	l := openLab(t, dir, registry.Options{})
-	sb := l.create(l, atoll.Spec{Name: "web"})
+	l := openFixture(t, dir, registry.Options{})
+	sb := l.mustCreate(l, atoll.Spec{Name: "web"})
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -371,8 +372,8 @@ func TestLostStore(t *testing.T) {
 }
 
 func TestSecretsAreForgotten(t *testing.T) {
-	l := newLab(t, registry.Options{})
-	kept, dropped := l.create(l, atoll.Spec{}), l.create(l, atoll.Spec{})
+	l := newFixture(t, registry.Options{})
+	kept, dropped := l.mustCreate(l, atoll.Spec{}), l.mustCreate(l, atoll.Spec{})
 	for _, sb := range []atoll.Sandbox{kept, dropped} {
 		if err := sb.Remove(t.Context()); err != nil {
 			t.Fatal(err)
@@ -381,29 +382,28 @@ func TestSecretsAreForgotten(t *testing.T) {
 	if err := atoll.RemoveVolume(t.Context(), l, atoll.DefaultProject, "data-"+dropped.ID()); err != nil {
 		t.Fatal(err)
 	}
-	l.reconcile(registry.ReconcileOptions{}, 0, none)
+	l.wantReconcile(registry.ReconcileOptions{}, 0, noFindings)
 	if _, err := l.store.Secret(t.Context(), kept.ID()); err != nil {
-		t.Errorf("the secret of a data volume that is kept: %v", err)
+		t.Errorf("the secret of an existing data volume: %v", err)
 	}
 	if _, err := l.store.Secret(t.Context(), dropped.ID()); atoll.KindOf(err) != atoll.ErrNotExist {
-		t.Errorf("the secret of what has gone altogether: %v", err)
+		t.Errorf("the secret of a removed data volume: %v", err)
 	}
 }
 
-// The secret is in no log and no trace, whatever is done and however much is
-// logged.
+// No log and no trace contains the secret, at any level.
 func TestSecretIsNotLogged(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 4, AddSource: true}))
-	l := newLab(t, registry.Options{Log: logger})
+	l := newFixture(t, registry.Options{Log: logger})
 	p := trace.New(l, trace.Options{Log: logger})
-	sb := l.create(p, atoll.Spec{Name: "web", Image: image})
+	sb := l.mustCreate(p, atoll.Spec{Name: "web", Image: image})
 	raw := l.secretOf(sb.ID())
 	if got, err := atoll.Secret(t.Context(), p, sb.ID()); got != raw || err != nil {
 		t.Errorf("Secret: %v", err)
 	}
-	hash := l.inside(sb)
-	l.release("2")
+	hash := l.hashInside(sb)
+	l.releaseImage("2")
 	sum, err := registry.Reconcile(t.Context(), p, registry.ReconcileOptions{})
 	if err != nil {
 		t.Error(err)
@@ -413,53 +413,53 @@ func TestSecretIsNotLogged(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := p.Create(t.Context(), &atoll.Spec{Name: "web"}); err == nil {
-		t.Error("a name was given twice")
+		t.Error("two sandboxes have the same name")
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
 	}
-	told := log.String() + asJSON(t, sum) + asJSON(t, all)
+	output := log.String() + asJSON(t, sum) + asJSON(t, all)
 	for _, word := range []string{raw, hash} {
-		if strings.Contains(told, word) {
-			t.Errorf("%s is told:\n%s", word, told)
+		if strings.Contains(output, word) {
+			t.Errorf("the output contains %s:\n%s", word, output)
 		}
 	}
-	if !strings.Contains(told, `"op":"secret"`) {
-		t.Error("that a secret was read is not logged")
+	if !strings.Contains(output, `"op":"secret"`) {
+		t.Error("the log does not show that a secret was read")
 	}
 }
 
 func TestFifty(t *testing.T) {
-	l := newLab(t, registry.Options{})
+	l := newFixture(t, registry.Options{})
 	var all sync.WaitGroup
 	for range 50 {
-		all.Go(func() { l.create(l, atoll.Spec{Image: image}) })
+		all.Go(func() { l.mustCreate(l, atoll.Spec{Image: image}) })
 	}
 	all.Wait()
 	begun := time.Now()
-	l.reconcile(registry.ReconcileOptions{}, 50, none)
-	t.Logf("50 healthy ones: %v", time.Since(begun))
-	l.release("2")
+	l.wantReconcile(registry.ReconcileOptions{}, 50, noFindings)
+	t.Logf("50 healthy sandboxes: %v", time.Since(begun))
+	l.releaseImage("2")
 	begun = time.Now()
 	sum, err := l.Reconcile(t.Context(), registry.ReconcileOptions{})
 	if err != nil || len(sum.Findings) != 50 {
 		t.Errorf("Reconcile: %+v, %v", sum, err)
 	}
 	t.Logf("50 rebuilt: %v", time.Since(begun))
-	l.reconcile(registry.ReconcileOptions{}, 50, none)
+	l.wantReconcile(registry.ReconcileOptions{}, 50, noFindings)
 }
 
-// Two servers with one state directory do not do things twice.
+// Two servers with one state directory rebuild each sandbox once.
 func TestTwoReconcile(t *testing.T) {
-	a := newLab(t, registry.Options{})
+	a := newFixture(t, registry.Options{})
 	s := teststore.Open(a.dir)
 	defer s.Close()
 	b := registry.New(a.engine, s, registry.Options{Server: true})
 	var ids []string
 	for range 10 {
-		ids = append(ids, a.create(a, atoll.Spec{Image: image}).ID())
+		ids = append(ids, a.mustCreate(a, atoll.Spec{Image: image}).ID())
 	}
-	a.release("2")
+	a.releaseImage("2")
 	rebuilt := map[string]int{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -480,9 +480,9 @@ func TestTwoReconcile(t *testing.T) {
 	}
 	all.Wait()
 	for _, id := range ids {
-		if rebuilt[id] != 1 || !a.has(id) {
-			t.Errorf("%s was rebuilt %d times; it is there: %v", id, rebuilt[id], a.has(id))
+		if rebuilt[id] != 1 || !a.exists(id) {
+			t.Errorf("%s was rebuilt %d times; it exists: %v", id, rebuilt[id], a.exists(id))
 		}
 	}
-	a.reconcile(registry.ReconcileOptions{}, 10, none)
+	a.wantReconcile(registry.ReconcileOptions{}, 10, noFindings)
 }

@@ -11,12 +11,11 @@ type Reconciler interface {
 	Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error)
 }
 
-// Reconcile compares the sandboxes that there are with those that are written
-// down, and does what has to be done about the difference. It removes nothing
-// because of an error: only what the provider proves not to be there is
-// forgotten. That something could not be done to one sandbox is a Finding that
-// Failed; the error is that of not knowing what there is. Kinds:
-// ErrUnsupported, ErrUnavailable.
+// Reconcile compares the sandboxes of the provider with the records, and repairs
+// the differences. It never removes anything because of an error: it forgets only
+// sandboxes that the provider reports as not found. An action that fails for one
+// sandbox is a Finding with Failed. Reconcile returns an error if it cannot list
+// the sandboxes or the records. Kinds: ErrUnsupported, ErrUnavailable.
 func Reconcile(ctx context.Context, p atoll.Provider, opts ReconcileOptions) (Reconciliation, error) {
 	if r, ok := atoll.As[Reconciler](p); ok {
 		return r.Reconcile(ctx, opts)
@@ -24,55 +23,55 @@ func Reconcile(ctx context.Context, p atoll.Provider, opts ReconcileOptions) (Re
 	return Reconciliation{}, atoll.E("reconcile", p.Info().Name, atoll.ErrUnsupported, nil)
 }
 
-// ReconcileOptions change what Reconcile does.
+// ReconcileOptions configure Reconcile.
 type ReconcileOptions struct {
-	DryRun bool `json:"dry_run,omitempty"` // change nothing: say what would be done
-	Force  bool `json:"force,omitempty"`   // rebuild also what has running processes
-	// Except names, by its id, what a layer around keeps for itself: it is left
-	// alone, and not counted.
+	DryRun bool `json:"dry_run,omitempty"` // change nothing, report what Reconcile would do
+	Force  bool `json:"force,omitempty"`   // rebuild also sandboxes with running processes
+	// Except returns true for the ID of a sandbox that a layer around manages
+	// itself. Reconcile leaves it alone and does not count it.
 	Except func(id string) bool `json:"-"`
 }
 
-// A Reconciliation says what Reconcile found.
+// A Reconciliation is the result of Reconcile.
 type Reconciliation struct {
-	Healthy  int       `json:"healthy"`  // sandboxes that were as they should be
-	Findings []Finding `json:"findings"` // the others
+	Healthy  int       `json:"healthy"`  // number of sandboxes without a finding
+	Findings []Finding `json:"findings"` // of the others
 }
 
-// A Finding is one sandbox that was not as it should be.
+// A Finding is one difference between a record and its sandbox.
 type Finding struct {
 	ID      string `json:"id"`
 	Name    string `json:"name,omitempty"`
 	Project string `json:"project,omitempty"`
 	Found   Found  `json:"found"`
-	Done    Done   `json:"done"`             // with DryRun: what would be
-	Reason  string `json:"reason,omitempty"` // one sentence: why it is so, or why nothing was done
-	Failed  bool   `json:"failed,omitempty"` // what was to be done could not be, as Reason says
+	Done    Done   `json:"done"`             // with DryRun: what Reconcile would do
+	Reason  string `json:"reason,omitempty"` // the cause of the finding, or why Reconcile did nothing
+	Failed  bool   `json:"failed,omitempty"` // the action failed, with the error in Reason
 }
 
-// Found says what is not as it should be.
+// Found is the kind of a finding.
 type Found string
 
-// What can be found.
+// The kinds of findings.
 const (
-	FoundUnfinished Found = "unfinished" // a creation, removal or rebuild that was cut short
-	FoundMissing    Found = "missing"    // it is written down, and the provider has it no longer
-	FoundFailed     Found = "failed"     // it is in StateFailed
-	FoundOutdated   Found = "outdated"   // its image's name stands for another image now
-	FoundOrphan     Found = "orphan"     // it was made here, and is not written down
-	FoundUnknown    Found = "unknown"    // it is older than what is written down
+	FoundUnfinished Found = "unfinished" // an interrupted creation, removal or rebuild
+	FoundMissing    Found = "missing"    // the record exists, the sandbox does not
+	FoundFailed     Found = "failed"     // the sandbox is in StateFailed
+	FoundOutdated   Found = "outdated"   // its image reference now resolves to another image
+	FoundOrphan     Found = "orphan"     // a program with this store created it, and it has no record
+	FoundUnknown    Found = "unknown"    // it is older than the registry
 )
 
-// Done says what became of a finding.
+// Done is the action of Reconcile on a finding.
 type Done string
 
-// What can be done.
+// The actions.
 const (
-	DoneNothing   Done = "nothing"   // it was left as it is
-	DoneFinished  Done = "finished"  // what was cut short was brought to its end
-	DoneForgotten Done = "forgotten" // it is no longer written down, and its name is free
+	DoneNothing   Done = "nothing"   // no change
+	DoneFinished  Done = "finished"  // completed the interrupted operation
+	DoneForgotten Done = "forgotten" // deleted the record, which frees the name
 	DoneRestarted Done = "restarted"
-	DoneRebuilt   Done = "rebuilt" // removed and made again, with its data volume, id, name and secret
-	DoneRemoved   Done = "removed" // but for its data volume
-	DoneAdopted   Done = "adopted" // it is written down from now on
+	DoneRebuilt   Done = "rebuilt" // removed and created again, with its data volume, ID, name and secret
+	DoneRemoved   Done = "removed" // except for its data volume
+	DoneAdopted   Done = "adopted" // recorded
 )

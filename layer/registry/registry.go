@@ -26,40 +26,41 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Options say what Reconcile does about what it finds. The zero value is for
-// programs that come and go.
+// Options select what Reconcile does with its findings. The zero value is for
+// short-lived programs.
 type Options struct {
-	// Orphans: sandboxes that this store's programs made, and that are not written
-	// down. Those that others made are left alone.
-	Orphans Policy // Remove (default), or Keep, which writes them down
+	// Orphans: sandboxes that programs with this store made, and that have no
+	// record. Reconcile never removes those that others made.
+	Orphans Policy // Remove (default), or Keep, which records them
 	Failed  Policy // Keep (default), Restart, or Rebuild those without a TTL
-	// Outdated: sandboxes whose image's name stands for another image by now.
+	// Outdated: sandboxes whose image reference now resolves to another image.
 	Outdated Policy // Rebuild (default) or Keep
 
-	// Most is how many sandboxes may be written down; 0 means any number.
+	// Most limits the recorded sandboxes; 0 means no limit.
 	Most int
-	// Quota is that of a project, of what is written down; nil means that there is none.
+	// Quota returns the quota of a project, which limits its recorded sandboxes;
+	// nil means no quotas.
 	Quota func(project string) store.Quota
 
-	// Server says that the program is there for long. Others do not write down
-	// sandboxes with AutoRemove, which go by themselves and with their command:
-	// those have no secret.
+	// Server declares a long-running program. Other programs do not record
+	// sandboxes with AutoRemove, which end with their command or program; those
+	// have no secret.
 	Server bool
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
-	step func(name string) // for tests: called after each step, with its name
+	onStep func(name string) // for tests: called after each step, with its name
 }
 
-// A Policy says what to do about a sandbox that is not as it should be.
+// A Policy selects what Reconcile does with a finding.
 type Policy string
 
 // The policies.
 const (
 	Keep    Policy = "keep"
 	Restart Policy = "restart"
-	Rebuild Policy = "rebuild" // remove it but for its data volume, and make it again
-	Remove  Policy = "remove"  // but for its data volume
+	Rebuild Policy = "rebuild" // remove it except for its data volume, and create it again
+	Remove  Policy = "remove"  // except for its data volume
 )
 
 // A Provider is the layer.
@@ -68,20 +69,19 @@ type Provider struct {
 	store store.Store
 	opts  Options
 	log   *slog.Logger
-	scope string // of its records: the provider below
-	gate  *gate
+	scope string // the name of the provider below, in each record
+	locks *sandboxLocks
 
-	mu      sync.Mutex
-	loose   map[string]struct{}  // sandboxes that are not written down
-	tidied  map[string]time.Time // when a project was that had used up its quota
-	work    sync.WaitGroup       // removals that go on without their caller
-	rounds  chan struct{}        // full while Reconcile runs; capacity 1
-	closing sync.Once
+	mu          sync.Mutex
+	unrecorded  map[string]struct{}  // sandboxes without a record
+	lastSettled map[string]time.Time // by project: last settleStale because of its quota
+	removals    sync.WaitGroup       // removals that continue without their caller
+	reconciling chan struct{}        // full during Reconcile; capacity 1
+	closeOnce   sync.Once
 }
 
-// New returns p with its sandboxes written down in s, which is this layer's own:
-// others open the same store themselves, as other programs do. It does not open
-// s. Its Close closes p and s.
+// New returns p with its sandboxes recorded in s. The layer owns s; other users of
+// the same store open it themselves. New does not open s. Close closes p and s.
 func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	opts.Orphans = cmp.Or(opts.Orphans, Remove)
 	opts.Failed = cmp.Or(opts.Failed, Keep)
@@ -92,12 +92,12 @@ func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	if opts.step == nil {
-		opts.step = func(string) {}
+	if opts.onStep == nil {
+		opts.onStep = func(string) {}
 	}
 	return &Provider{
 		ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, scope: p.Info().Name,
-		gate: newGate(), loose: map[string]struct{}{}, tidied: map[string]time.Time{}, rounds: make(chan struct{}, 1),
+		locks: newSandboxLocks(), unrecorded: map[string]struct{}{}, lastSettled: map[string]time.Time{}, reconciling: make(chan struct{}, 1),
 	}
 }
 
@@ -106,8 +106,8 @@ func (l *Provider) Info() atoll.Info { return l.ProviderLayer.Provider.Info() }
 
 // Close implements atoll.Provider.
 func (l *Provider) Close() (err error) {
-	l.closing.Do(func() {
-		l.work.Wait()
+	l.closeOnce.Do(func() {
+		l.removals.Wait()
 		err = errors.Join(l.ProviderLayer.Close(), l.store.Close())
 	})
 	return err
@@ -121,66 +121,67 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(spec.Env, isMark) {
-		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: is not for you to set, each sandbox gets one", atoll.SecretVar)
+	if slices.ContainsFunc(spec.Env, isSecretEnv) {
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: reserved for Atoll; remove it", atoll.SecretVar)
 	}
 	if spec.AutoRemove && !l.opts.Server {
-		return l.createLoose(ctx, spec)
+		return l.createUnrecorded(ctx, spec)
 	}
-	s := *spec // nobody changes what it points to
+	s := *spec // a shallow copy: only fields of s change
 	s.ID, _ = atoll.NormalizeID(spec.ID)
 	given := s.ID != ""
 	s.ID, s.Project = cmp.Or(s.ID, atoll.NewID()), cmp.Or(s.Project, atoll.DefaultProject)
-	unlock, err := l.gate.lock(ctx, "create", s.ID)
+	unlock, err := l.locks.lockRecord(ctx, "create", s.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	fresh := !given || l.hasNoData(ctx, &s)
-	r, raw, drawn, err := l.intend(ctx, &s, fresh)
+	r, raw, drawn, err := l.recordIntent(ctx, &s, fresh)
 	if err != nil {
 		return nil, err
 	}
-	l.opts.step("intent")
-	sb, err := l.make(ctx, &s, raw)
+	l.opts.onStep("intent")
+	sb, err := l.createWithSecret(ctx, &s, raw)
 	if err != nil {
 		if err := l.store.Delete(context.WithoutCancel(ctx), r, drawn); err != nil {
-			l.log.Warn("create: undo", "sandbox", r.ID, "err", err) // the next reconcile does it
+			l.log.Warn("create: cannot delete the record of a failed creation", "sandbox", r.ID, "err", err) // the next reconcile does
 		}
 		return nil, err
 	}
-	l.opts.step("made")
-	l.present(ctx, r, sb)
-	return l.wrap(sb), nil
+	l.opts.onStep("made")
+	l.recordPresent(ctx, r, sb)
+	return l.wrapSandbox(sb), nil
 }
 
-// createLoose makes a sandbox that is not written down.
-func (l *Provider) createLoose(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+// createUnrecorded creates a sandbox without a record.
+func (l *Provider) createUnrecorded(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := l.ProviderLayer.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.loose[sb.ID()] = struct{}{}
-	return l.wrap(sb), nil
+	l.unrecorded[sb.ID()] = struct{}{}
+	return l.wrapSandbox(sb), nil
 }
 
-// hasNoData reports whether there is no data volume that another sandbox with the id of s
-// has left to it, as far as that can be known.
+// hasNoData reports whether no data volume of a former sandbox with the ID of s
+// exists. If it cannot tell, it returns false.
 func (l *Provider) hasNoData(ctx context.Context, s *atoll.Spec) bool {
 	all, err := atoll.Volumes(ctx, l.Provider, s.Project)
 	return err == nil && !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Sandbox == s.ID })
 }
 
-// intend writes down that a sandbox is going to be made, and if it is fresh that it has no
-// data volume yet. drawn says that raw, its secret, is new.
-func (l *Provider) intend(ctx context.Context, s *atoll.Spec, fresh bool) (r *store.Record, raw string, drawn bool, err error) {
+// recordIntent inserts the record of a sandbox before its creation. fresh means
+// that the sandbox has no data volume yet. recordIntent returns the record and the
+// sandbox's secret; drawn reports whether the secret is new.
+func (l *Provider) recordIntent(ctx context.Context, s *atoll.Spec, fresh bool) (r *store.Record, raw string, drawn bool, err error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return nil, "", false, err
 	}
-	own, tidied := secret.New(), false
+	own, settled := secret.New(), false
 	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Volumes: fresh, Holder: me, Created: time.Now()}
 	room := store.Room{Most: l.opts.Most, Quota: l.opts.Quota(s.Project)}
 	for {
@@ -189,43 +190,43 @@ func (l *Provider) intend(ctx context.Context, s *atoll.Spec, fresh bool) (r *st
 			return r, raw, raw == own, nil
 		}
 		if errors.Is(err, store.ErrLimit) {
-			if tidied || !l.mayTidy(r, err) {
-				return nil, "", false, l.full(ctx, r, err)
+			if settled || !l.maySettle(r, err) {
+				return nil, "", false, l.limitError(ctx, r, err)
 			}
-			if err := l.tidy(ctx); err != nil {
+			if err := l.settleStale(ctx); err != nil {
 				return nil, "", false, err
 			}
-			tidied = true
+			settled = true
 			continue
 		}
 		if atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			return nil, "", false, err
 		}
-		other, err := l.vacate(ctx, r)
+		other, err := l.settleConflict(ctx, r)
 		if err != nil {
 			return nil, "", false, err
 		}
 		if other != nil {
-			return nil, "", false, taken(r, other)
+			return nil, "", false, conflictError(r, other)
 		}
 	}
 }
 
-// taken says what other has that r was to have.
-func taken(r, other *store.Record) error {
+// conflictError returns the ErrAlreadyExists for r, whose ID or name other has.
+func conflictError(r, other *store.Record) error {
 	switch {
 	case r.ID == other.ID:
-		return atoll.Errorf("create", r.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+		return atoll.Errorf("create", r.ID, atoll.ErrAlreadyExists, "a sandbox with this id exists")
 	case r.Scope != other.Scope:
 		return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists,
-			"the name is that of sandbox %s of the provider %s: if that is gone, atoll reconcile frees the name, where %[2]s is one of providers", other.ID, other.Scope)
+			"name in use by sandbox %s of provider %s; if that is gone, add %[2]s to providers and run atoll reconcile", other.ID, other.Scope)
 	}
-	return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", other.ID)
+	return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists, "name in use by sandbox %s", other.ID)
 }
 
-// vacate settles the record that is in the way of r, which it returns if it
-// stays there: else it is worth another try.
-func (l *Provider) vacate(ctx context.Context, r *store.Record) (other *store.Record, err error) {
+// settleConflict settles the record that conflicts with r. It returns that record
+// if it remains, or nil if the caller may retry.
+func (l *Provider) settleConflict(ctx context.Context, r *store.Record) (other *store.Record, err error) {
 	other, err = l.store.Find(ctx, r.ID)
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 		return nil, err
@@ -233,23 +234,23 @@ func (l *Provider) vacate(ctx context.Context, r *store.Record) (other *store.Re
 	if err != nil {
 		other, err = l.store.Named(ctx, r.Scope, r.Spec.Project, r.Spec.Name)
 		if err != nil {
-			return nil, notFoundIsFine(err)
+			return nil, ignoreNotFound(err)
 		}
-		unlock, ok := l.gate.try(other.ID)
+		unlock, ok := l.locks.tryLock(other.ID)
 		if !ok {
 			return other, nil
 		}
 		defer unlock()
-		if other, err = l.store.Find(ctx, other.ID); err != nil { // it may have changed since
-			return nil, notFoundIsFine(err)
+		if other, err = l.store.Find(ctx, other.ID); err != nil { // read again under the lock
+			return nil, ignoreNotFound(err)
 		}
 	}
 	if other.Scope != l.scope || other.State == store.Rebuilding {
 		return other, nil
 	}
-	out, err := l.settle(ctx, other, false)
+	out, err := l.settleLocked(ctx, other, false)
 	switch {
-	case errors.Is(err, errElsewhere):
+	case errors.Is(err, errHeldElsewhere):
 		return other, nil
 	case errors.Is(err, store.ErrChanged): // another program was faster
 		return nil, nil
@@ -261,50 +262,51 @@ func (l *Provider) vacate(ctx context.Context, r *store.Record) (other *store.Re
 	return other, nil
 }
 
-// make makes the sandbox of a record, with its secret inside.
-func (l *Provider) make(ctx context.Context, s *atoll.Spec, raw string) (atoll.Sandbox, error) {
+// createWithSecret creates the sandbox of a record, with the hash of its secret raw
+// in the environment.
+func (l *Provider) createWithSecret(ctx context.Context, s *atoll.Spec, raw string) (atoll.Sandbox, error) {
 	id, err := l.store.Identity(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c := *s
-	c.Env = append(slices.Clone(s.Env), mark(id, s.ID, raw))
+	c.Env = append(slices.Clone(s.Env), secretEnv(id, s.ID, raw))
 	return l.ProviderLayer.Create(ctx, &c)
 }
 
-// present writes down that the sandbox is there. If that cannot be, the next
+// recordPresent records that the sandbox exists. It logs an error; the next
 // reconcile finds out.
-func (l *Provider) present(ctx context.Context, r *store.Record, sb atoll.Sandbox) {
+func (l *Provider) recordPresent(ctx context.Context, r *store.Record, sb atoll.Sandbox) {
 	ctx = context.WithoutCancel(ctx)
 	r.State, r.Provider, r.Reason, r.Volumes = store.Present, l.scope, "", false
 	if l.Info().Caps.Survives {
 		r.Holder = ""
 	}
 	if err := l.store.Update(ctx, r); err != nil {
-		l.log.Warn("create: not written down as made", "sandbox", r.ID, "err", err)
+		l.log.Warn("create: cannot record the new sandbox", "sandbox", r.ID, "err", err)
 	}
 }
 
-// Get implements atoll.Provider. A sandbox whose rebuild failed is there, too,
-// and has failed.
+// Get implements atoll.Provider. It also returns a sandbox whose rebuild failed, in
+// StateFailed.
 func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := l.ProviderLayer.Get(ctx, id)
 	if err == nil {
-		return l.wrap(sb), nil
+		return l.wrapSandbox(sb), nil
 	}
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		if n, idErr := atoll.NormalizeID(id); idErr == nil && n != "" {
 			if r, findErr := l.store.Find(ctx, n); findErr == nil && l.isLost(r) {
-				return l.wrap(&lost{l, r.ID}), nil
+				return l.wrapSandbox(&lostSandbox{l, r.ID}), nil
 			}
 		}
 	}
 	return nil, err
 }
 
-// Resolve implements atoll.Resolver. What is still written down of a sandbox that
-// is gone and had the name is settled: whoever looks for it may be about to give
-// the name to one of another provider, which has to be free for that.
+// Resolve implements atoll.Resolver. If the sandbox with the name is gone, Resolve
+// settles its record: the caller may want to give the name to a sandbox of another
+// provider, where the record would block it.
 func (l *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	id, err := atoll.ResolveID(ctx, l.Provider, project, name)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
@@ -314,15 +316,15 @@ func (l *Provider) Resolve(ctx context.Context, project, name string) (string, e
 		case l.isLost(r):
 			return r.ID, nil
 		default:
-			if err := l.tidyOne(ctx, r.ID); err != nil {
-				l.log.Debug("resolve: settle", "sandbox", r.ID, "err", err) // it keeps its name
+			if err := l.settleRecord(ctx, r.ID); err != nil {
+				l.log.Debug("resolve: settle", "sandbox", r.ID, "err", err) // the record keeps its name
 			}
 		}
 	}
 	return id, err
 }
 
-// List implements atoll.Provider. Sandboxes whose rebuild failed are there, too.
+// List implements atoll.Provider. It includes sandboxes whose rebuild failed.
 func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	all, err := l.ProviderLayer.List(ctx, f)
 	if err != nil {
@@ -330,10 +332,10 @@ func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	}
 	known := map[string]bool{}
 	for i := range all {
-		all[i].Spec.Env = unmarked(all[i].Spec.Env)
+		all[i].Spec.Env = withoutSecretEnv(all[i].Spec.Env)
 		known[all[i].ID] = true
 	}
-	lost := l.allLost(ctx, known)
+	lost := l.listLost(ctx, known)
 	if len(lost) == 0 {
 		return all, nil
 	}
@@ -346,8 +348,8 @@ func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	return all, nil
 }
 
-// Watch implements atoll.Provider. What List has besides is in the replay; that
-// a rebuild has failed later on is not told, but that the sandbox was removed.
+// Watch implements atoll.Provider. Its replay includes sandboxes whose rebuild
+// failed. If a rebuild fails later, Watch yields only the removal.
 func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		known := map[string]bool{}
@@ -355,7 +357,7 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 		for ev, err := range l.ProviderLayer.Watch(ctx) {
 			if err == nil && ev.Type == atoll.EventSynced && !synced {
 				synced = true
-				for _, st := range l.allLost(ctx, known) {
+				for _, st := range l.listLost(ctx, known) {
 					if !yield(atoll.Event{Type: atoll.EventState, Status: st, Time: ev.Time}, nil) {
 						return
 					}
@@ -365,7 +367,7 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 			if !synced {
 				known[ev.Status.ID] = true
 			}
-			ev.Status.Spec.Env = unmarked(ev.Status.Spec.Env)
+			ev.Status.Spec.Env = withoutSecretEnv(ev.Status.Spec.Env)
 			if !yield(ev, err) {
 				return
 			}
@@ -377,21 +379,21 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	all, err := atoll.Snapshots(ctx, l.Provider)
 	for i := range all {
-		all[i].Spec.Env = unmarked(all[i].Spec.Env)
+		all[i].Spec.Env = withoutSecretEnv(all[i].Spec.Env)
 	}
 	return all, err
 }
 
 // Secret implements atoll.SecretKeeper.
 func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
-	sb, err := l.ProviderLayer.Get(ctx, id) // it may have gone without us
+	sb, err := l.ProviderLayer.Get(ctx, id) // it may be gone without a removal
 	if err != nil {
 		return "", err
 	}
 	return l.store.Secret(ctx, sb.ID())
 }
 
-// RemoveSnapshot forwards.
+// RemoveSnapshot implements atoll.SnapshotStore.
 func (l *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	return atoll.RemoveSnapshot(ctx, l.Provider, id)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// openMock is a ledger over mock, with all that both keep in dir.
+// openMock returns a registry over mock. Both keep their data in dir.
 func openMock(t testing.TB, dir string, opts registry.Options) *registry.Provider {
 	t.Helper()
 	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
@@ -34,8 +34,8 @@ func openLocal(t testing.TB, dir string) *registry.Provider {
 	return registry.New(p, teststore.Open(dir), registry.Options{Server: true})
 }
 
-// makerDir makes the test binary a program that makes a sandbox there, of the
-// provider that makerOf names, and waits to be killed.
+// With makerDir set, the test binary creates a sandbox in that directory, of the
+// provider in makerOf, and waits to be killed.
 const (
 	makerDir = "ATOLL_TEST_MAKER_DIR"
 	makerOf  = "ATOLL_TEST_MAKER_OF"
@@ -75,8 +75,9 @@ func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Opt
 	})
 }
 
-// The ledger records sandboxes, names and secrets, reports lost sandboxes, and lets commands wait while it
-// makes a sandbox again. Over local only crashes differ: its sandboxes outlive their maker.
+// The registry records sandboxes, names and secrets, reports lost sandboxes, and
+// lets commands wait during a rebuild. Over local only crashes differ: its
+// sandboxes outlive their maker.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openMock(t, t.TempDir(), registry.Options{Server: true}) },
@@ -99,7 +100,7 @@ func TestForwards(t *testing.T) {
 	}, "Provider.Secret", "Provider.Reconcile")
 }
 
-// The same with a store that servers share.
+// The same tests with a store that servers share.
 func TestOverPostgres(t *testing.T) {
 	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
 }

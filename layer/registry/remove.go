@@ -9,30 +9,31 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// removeTime is how long a removal may take that its caller no longer waits for.
-const removeTime = 2 * time.Minute
+// removeTimeout limits a removal whose caller no longer waits for it.
+const removeTimeout = 2 * time.Minute
 
-// Remove implements atoll.Sandbox. Once it has begun it goes on without its
-// caller, so that what is written down is soon true.
+// Remove implements atoll.Sandbox. If ctx ends during the removal, the removal
+// continues, so that the record becomes true soon.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	unlock, err := s.l.gate.lock(ctx, "remove", s.ID())
+	unlock, err := s.l.locks.lockRecord(ctx, "remove", s.ID())
 	if err != nil {
 		return err
 	}
-	return s.l.detached(ctx, func(ctx context.Context) error {
+	return s.l.runDetached(ctx, func(ctx context.Context) error {
 		defer unlock()
-		return s.l.remove(ctx, s.Sandbox, atoll.RemoveOpts(opts...))
+		return s.l.removeLocked(ctx, s.Sandbox, atoll.RemoveOpts(opts...))
 	})
 }
 
-// detached runs do, and waits for it as long as ctx lasts. Close waits to the end.
-func (l *Provider) detached(ctx context.Context, do func(context.Context) error) error {
+// runDetached runs do and waits for it until ctx ends. do then continues, and Close
+// waits for it.
+func (l *Provider) runDetached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
-	l.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	l.removals.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		done <- do(ctx)
 	})
@@ -44,13 +45,13 @@ func (l *Provider) detached(ctx context.Context, do func(context.Context) error)
 	}
 }
 
-// remove is Remove by who holds the sandbox's gate.
-func (l *Provider) remove(ctx context.Context, sb atoll.Sandbox, opts atoll.RemoveOptions) error {
-	if l.isLoose(sb.ID()) {
-		return l.removeLoose(ctx, sb, opts)
+// removeLocked removes a sandbox. The caller holds the sandbox's lock.
+func (l *Provider) removeLocked(ctx context.Context, sb atoll.Sandbox, opts atoll.RemoveOptions) error {
+	if l.isUnrecorded(sb.ID()) {
+		return l.removeUnrecorded(ctx, sb, opts)
 	}
 	before := store.Record{}
-	r, err := l.claim(ctx, "remove", sb.ID(), func(r *store.Record) {
+	r, err := l.claimRecord(ctx, "remove", sb.ID(), func(r *store.Record) {
 		before = *r
 		r.Volumes = opts.Volumes || r.State == store.Removing && r.Volumes
 		r.State = store.Removing
@@ -58,49 +59,53 @@ func (l *Provider) remove(ctx context.Context, sb atoll.Sandbox, opts atoll.Remo
 	switch {
 	case atoll.KindOf(err) == atoll.ErrConflict:
 		return err
-	case err != nil: // a full disk must not be in the way of what makes room
-		l.log.Warn("remove: not written down", "sandbox", sb.ID(), "err", err)
+	case err != nil: // a removal must work with a full disk
+		l.log.Warn("remove: cannot record the removal", "sandbox", sb.ID(), "err", err)
 	case r != nil:
 		opts.Volumes = r.Volumes
 	}
-	l.opts.step("removing")
-	if err := sb.Remove(ctx, options(opts)...); err != nil {
-		l.retract(ctx, r, before)
+	l.opts.onStep("removing")
+	if err := sb.Remove(ctx, removeOptions(opts)...); err != nil {
+		l.revertRemoval(ctx, r, before)
 		return err
 	}
-	l.opts.step("removed")
-	l.forget(ctx, r, sb.ID(), opts.Volumes)
+	l.opts.onStep("removed")
+	l.deleteRecord(ctx, r, sb.ID(), opts.Volumes)
 	return nil
 }
 
-func options(opts atoll.RemoveOptions) []atoll.RemoveOption {
+// removeOptions returns opts as options of Sandbox.Remove.
+func removeOptions(opts atoll.RemoveOptions) []atoll.RemoveOption {
 	if opts.Volumes {
 		return []atoll.RemoveOption{atoll.RemoveVolumes()}
 	}
 	return nil
 }
 
-func (l *Provider) isLoose(id string) bool {
+// isUnrecorded reports whether this program created the sandbox without a record.
+func (l *Provider) isUnrecorded(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, ok := l.loose[id]
+	_, ok := l.unrecorded[id]
 	return ok
 }
 
-func (l *Provider) removeLoose(ctx context.Context, sb atoll.Sandbox, opts atoll.RemoveOptions) error {
-	if err := sb.Remove(ctx, options(opts)...); err != nil {
+// removeUnrecorded removes a sandbox without a record.
+func (l *Provider) removeUnrecorded(ctx context.Context, sb atoll.Sandbox, opts atoll.RemoveOptions) error {
+	if err := sb.Remove(ctx, removeOptions(opts)...); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.loose, sb.ID())
+	delete(l.unrecorded, sb.ID())
 	return nil
 }
 
-// claim changes the record of a sandbox, whose gate is held, to what this program
-// does to it, and waits while another program does something. It is nil when the
-// sandbox is not written down. Kinds: ErrConflict.
-func (l *Provider) claim(ctx context.Context, op, id string, change func(*store.Record)) (*store.Record, error) {
+// claimRecord applies change to the record of a sandbox and makes this program its
+// holder. It waits up to lockWait while another program holds the record. It
+// returns nil if there is no record. The caller holds the sandbox's lock. Kinds:
+// ErrConflict.
+func (l *Provider) claimRecord(ctx context.Context, op, id string, change func(*store.Record)) (*store.Record, error) {
 	deadline := time.Now().Add(lockWait)
 	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
 		r, err := l.store.Find(ctx, id)
@@ -108,7 +113,7 @@ func (l *Provider) claim(ctx context.Context, op, id string, change func(*store.
 			return nil, nil
 		}
 		if err == nil {
-			err = l.take(ctx, r, change)
+			err = l.takeRecord(ctx, r, change)
 		}
 		if err == nil {
 			return r, nil
@@ -124,10 +129,10 @@ func (l *Provider) claim(ctx context.Context, op, id string, change func(*store.
 	}
 }
 
-// take changes the record, which is this program's from then on. Kinds:
-// ErrConflict (another one's).
-func (l *Provider) take(ctx context.Context, r *store.Record, change func(*store.Record)) error {
-	if err := l.free(ctx, r); err != nil {
+// takeRecord applies change to r and makes this program its holder. Kinds:
+// ErrConflict (another program holds it).
+func (l *Provider) takeRecord(ctx context.Context, r *store.Record, change func(*store.Record)) error {
+	if err := l.checkHolder(ctx, r); err != nil {
 		return err
 	}
 	me, err := l.store.Holder(ctx)
@@ -139,25 +144,25 @@ func (l *Provider) take(ctx context.Context, r *store.Record, change func(*store
 	return l.store.Update(ctx, r)
 }
 
-// errElsewhere says that a sandbox is not for this program to change now.
-var errElsewhere = errors.New("another program is at work on this sandbox, or it ends with that")
+// errHeldElsewhere reports that another program holds the record of a sandbox.
+var errHeldElsewhere = errors.New("another program manages this sandbox; retry when it has ended")
 
-// free is ErrConflict when another program that runs holds the record.
-func (l *Provider) free(ctx context.Context, r *store.Record) error {
+// checkHolder returns ErrConflict if another running program holds the record.
+func (l *Provider) checkHolder(ctx context.Context, r *store.Record) error {
 	me, err := l.store.Holder(ctx)
 	if err != nil || r.Holder == me {
 		return err
 	}
 	alive, err := l.store.Alive(ctx, r.Holder)
 	if err == nil && alive {
-		err = atoll.E("find", r.ID, atoll.ErrConflict, errElsewhere)
+		err = atoll.E("find", r.ID, atoll.ErrConflict, errHeldElsewhere)
 	}
 	return err
 }
 
-// retract takes back that a sandbox is being removed, if it is still there: who
-// was told that it could not be done may change their mind.
-func (l *Provider) retract(ctx context.Context, r *store.Record, before store.Record) {
+// revertRemoval restores the record before, if the sandbox still exists: after a
+// failed removal the caller may want to use it.
+func (l *Provider) revertRemoval(ctx context.Context, r *store.Record, before store.Record) {
 	if r == nil || before.State == store.Removing {
 		return
 	}
@@ -166,13 +171,13 @@ func (l *Provider) retract(ctx context.Context, r *store.Record, before store.Re
 	}
 	r.State, r.Volumes, r.Holder = before.State, before.Volumes, before.Holder
 	if err := l.store.Update(ctx, r); err != nil {
-		l.log.Warn("remove: the next reconcile will try again", "sandbox", r.ID, "err", err)
+		l.log.Warn("remove: cannot restore the record; the next reconcile removes the sandbox", "sandbox", r.ID, "err", err)
 	}
 }
 
-// forget deletes what is written down of a sandbox that has gone, with volumes
-// its secret too. r is nil when that is all there is.
-func (l *Provider) forget(ctx context.Context, r *store.Record, id string, volumes bool) {
+// deleteRecord deletes the record of a removed sandbox and, with volumes, its
+// secret. r is nil if there is no record.
+func (l *Provider) deleteRecord(ctx context.Context, r *store.Record, id string, volumes bool) {
 	var err error
 	switch {
 	case r != nil:
@@ -181,11 +186,11 @@ func (l *Provider) forget(ctx context.Context, r *store.Record, id string, volum
 		err = l.store.DropSecret(ctx, id)
 	}
 	if err != nil {
-		l.log.Warn("remove: still written down", "sandbox", id, "err", err)
+		l.log.Warn("remove: cannot delete the record", "sandbox", id, "err", err)
 	}
 }
 
-// removeData deletes the data volume of a sandbox that is not there.
+// removeData removes the data volume of a sandbox that does not exist.
 func (l *Provider) removeData(ctx context.Context, id string) error {
 	all, err := atoll.Volumes(ctx, l.Provider, "")
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
@@ -204,18 +209,17 @@ func (l *Provider) removeData(ctx context.Context, id string) error {
 
 // RemoveProject implements atoll.ProjectRemover.
 func (l *Provider) RemoveProject(ctx context.Context, project string) error {
-	if err := l.removeWritten(ctx, project); err != nil {
+	if err := l.removeRecorded(ctx, project); err != nil {
 		return err
 	}
 	return atoll.RemoveProject(ctx, l.Provider, project)
 }
 
-// removeWritten removes the sandboxes of a project, one by one, that are written
-// down.
-func (l *Provider) removeWritten(ctx context.Context, project string) error {
+// removeRecorded removes the recorded sandboxes of a project, one by one.
+func (l *Provider) removeRecorded(ctx context.Context, project string) error {
 	all, err := l.store.Records(ctx)
 	if err != nil {
-		l.log.Warn("remove project: not written down", "project", project, "err", err)
+		l.log.Warn("remove project: cannot read the records", "project", project, "err", err)
 	}
 	for _, r := range all {
 		if r.Scope != l.scope || r.Spec.Project != project {
@@ -225,7 +229,7 @@ func (l *Provider) removeWritten(ctx context.Context, project string) error {
 		if err == nil {
 			err = sb.Remove(ctx, atoll.RemoveVolumes())
 		}
-		if err := notFoundIsFine(err); err != nil {
+		if err := ignoreNotFound(err); err != nil {
 			return err
 		}
 	}

@@ -6,10 +6,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-func (l *Provider) wrap(sb atoll.Sandbox) atoll.Sandbox {
+// wrapSandbox returns sb with this layer around it.
+func (l *Provider) wrapSandbox(sb atoll.Sandbox) atoll.Sandbox {
 	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, l}
 }
 
+// A sandbox hides the secret in the environment, and lets commands wait for a
+// rebuild.
 type sandbox struct {
 	atoll.SandboxLayer
 	l *Provider
@@ -18,24 +21,24 @@ type sandbox struct {
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	st, err := s.SandboxLayer.Status(ctx)
-	st.Spec.Env = unmarked(st.Spec.Env)
+	st.Spec.Env = withoutSecretEnv(st.Spec.Env)
 	return st, err
 }
 
-// Exec implements atoll.Sandbox. While the sandbox is being rebuilt, it waits.
+// Exec implements atoll.Sandbox. It waits while the sandbox is being rebuilt.
 func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	leave, waited, err := s.l.gate.enter(ctx, s.ID())
+	end, waited, err := s.l.locks.beginCommand(ctx, s.ID())
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer end()
 	if !waited {
 		p, err := s.Sandbox.Exec(ctx, cmd)
 		if atoll.KindOf(err) != atoll.ErrNotFound {
 			return p, err
 		}
 	}
-	// What this is a handle of may have been removed, now or before, and made again.
+	// A rebuild may have replaced the sandbox of this handle.
 	sb, err := s.l.ProviderLayer.Get(ctx, s.ID())
 	if err != nil {
 		return nil, err
@@ -46,11 +49,12 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
-	snap.Spec.Env = unmarked(snap.Spec.Env)
+	snap.Spec.Env = withoutSecretEnv(snap.Spec.Env)
 	return snap, err
 }
 
-func notFoundIsFine(err error) error {
+// ignoreNotFound returns nil instead of an ErrNotFound.
+func ignoreNotFound(err error) error {
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return nil
 	}

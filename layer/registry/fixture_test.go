@@ -20,8 +20,8 @@ import (
 )
 
 // An engine is a provider whose sandboxes outlive its programs, as far as the
-// ledger can tell, and whose images change: what it keeps of the latter is in
-// its directory.
+// registry can tell, and whose image can change. It keeps the image versions in its
+// directory.
 type engine struct {
 	atoll.ProviderLayer
 	dir string
@@ -49,8 +49,8 @@ func (e engine) Info() atoll.Info {
 	return info
 }
 
-// release gives the image's name to another image.
-func (e engine) release(version string) error {
+// releaseImage makes the image reference resolve to another image.
+func (e engine) releaseImage(version string) error {
 	return os.WriteFile(filepath.Join(e.dir, "digest"), []byte("sha256:"+version), 0o600)
 }
 
@@ -88,8 +88,8 @@ func (e engine) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error
 	return all, err
 }
 
-// A lab is a ledger over an engine.
-type lab struct {
+// A fixture is a registry over an engine.
+type fixture struct {
 	*registry.Provider
 	t      *testing.T
 	dir    string
@@ -97,9 +97,9 @@ type lab struct {
 	store  teststore.Store
 }
 
-func newLab(t *testing.T, opts registry.Options) *lab {
+func newFixture(t *testing.T, opts registry.Options) *fixture {
 	t.Helper()
-	l := openLab(t, t.TempDir(), opts)
+	l := openFixture(t, t.TempDir(), opts)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -108,14 +108,14 @@ func newLab(t *testing.T, opts registry.Options) *lab {
 	return l
 }
 
-func openLab(t *testing.T, dir string, opts registry.Options) *lab {
+func openFixture(t *testing.T, dir string, opts registry.Options) *fixture {
 	t.Helper()
 	opts.Server = true
 	s, e := teststore.Open(dir), openEngine(t, dir)
-	return &lab{registry.New(e, s, opts), t, dir, e, s}
+	return &fixture{registry.New(e, s, opts), t, dir, e, s}
 }
 
-func (l *lab) create(p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
+func (l *fixture) mustCreate(p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	l.t.Helper()
 	sb, err := p.Create(l.t.Context(), &spec)
 	if err != nil {
@@ -124,7 +124,7 @@ func (l *lab) create(p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-func (l *lab) secretOf(id string) string {
+func (l *fixture) secretOf(id string) string {
 	l.t.Helper()
 	raw, err := atoll.Secret(l.t.Context(), l, id)
 	if err != nil {
@@ -133,8 +133,8 @@ func (l *lab) secretOf(id string) string {
 	return raw
 }
 
-// inside is the hash that programs in the sandbox find.
-func (l *lab) inside(sb atoll.Sandbox) string {
+// hashInside returns the hash of the secret in the sandbox's environment.
+func (l *fixture) hashInside(sb atoll.Sandbox) string {
 	l.t.Helper()
 	out, err := atoll.Output(l.t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", "echo $" + atoll.SecretVar}})
 	if err != nil {
@@ -143,8 +143,8 @@ func (l *lab) inside(sb atoll.Sandbox) string {
 	return strings.TrimSpace(string(out))
 }
 
-// has reports whether the engine has the sandbox.
-func (l *lab) has(id string) bool {
+// exists reports whether the engine has the sandbox.
+func (l *fixture) exists(id string) bool {
 	l.t.Helper()
 	_, err := l.engine.Get(l.t.Context(), id)
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
@@ -154,7 +154,7 @@ func (l *lab) has(id string) bool {
 }
 
 // hasData reports whether the engine has the data volume of the sandbox.
-func (l *lab) hasData(id string) bool {
+func (l *fixture) hasData(id string) bool {
 	l.t.Helper()
 	all, err := atoll.Volumes(l.t.Context(), l.engine, "")
 	if err != nil {
@@ -163,8 +163,8 @@ func (l *lab) hasData(id string) bool {
 	return slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Sandbox == id })
 }
 
-// written is the state that is written down of the sandbox, "" for none.
-func (l *lab) written(id string) store.State {
+// recordState returns the state in the sandbox's record, "" if there is none.
+func (l *fixture) recordState(id string) store.State {
 	l.t.Helper()
 	r, err := l.store.Find(l.t.Context(), id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
@@ -176,8 +176,9 @@ func (l *lab) written(id string) store.State {
 	return r.State
 }
 
-// reconcile checks what is found and done, as "found done" by id.
-func (l *lab) reconcile(opts registry.ReconcileOptions, healthy int, want map[string]string) {
+// wantReconcile checks the findings and actions of Reconcile, as "found done" by
+// ID.
+func (l *fixture) wantReconcile(opts registry.ReconcileOptions, healthy int, want map[string]string) {
 	l.t.Helper()
 	sum, err := registry.Reconcile(l.t.Context(), l, opts)
 	if err != nil {
@@ -190,7 +191,7 @@ func (l *lab) reconcile(opts registry.ReconcileOptions, healthy int, want map[st
 			got[f.ID] += " failed: " + f.Reason
 		}
 		if f.Reason == "" {
-			l.t.Errorf("no reason is given: %+v", f)
+			l.t.Errorf("finding without a reason: %+v", f)
 		}
 	}
 	if sum.Healthy != healthy || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -198,10 +199,10 @@ func (l *lab) reconcile(opts registry.ReconcileOptions, healthy int, want map[st
 	}
 }
 
-// release gives the image's name to another image.
-func (l *lab) release(version string) {
+// releaseImage makes the image reference resolve to another image.
+func (l *fixture) releaseImage(version string) {
 	l.t.Helper()
-	if err := l.engine.release(version); err != nil {
+	if err := l.engine.releaseImage(version); err != nil {
 		l.t.Fatal(err)
 	}
 }
