@@ -135,7 +135,7 @@ func TestMCPIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "The sandbox was gone (it goes when nobody uses it for " + idle + ", and after 4h0m0s): this is a new one, without the files of that. In it: "
+	want := "The sandbox was gone (it ends after " + idle + " without use, or after 4h0m0s): this is a new one, without the files of the old one. In it: "
 	if text := r.Content[0].(*sdk.TextContent).Text; !r.IsError || !strings.Contains(text, want) {
 		t.Errorf("sandbox_fs_read: %s", text)
 	}

@@ -11,7 +11,7 @@ import (
 // ResolveImage implements atoll.ImageResolver: it is the default member's, which
 // makes the sandboxes that name nothing but an image.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	leaf, err := p.members[0].provider()
+	leaf, err := p.members[0].openLeaf()
 	if err != nil {
 		return "", err
 	}
@@ -20,7 +20,7 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 
 // Secret implements atoll.SecretKeeper.
 func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return "", err
 	}
@@ -33,11 +33,11 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m := p.recall(sb.ID())
+	m := p.recallMember(sb.ID())
 	if m == nil {
 		return atoll.Secret(ctx, first, sb.ID())
 	}
-	leaf, err := m.provider()
+	leaf, err := m.openLeaf()
 	if err != nil {
 		return "", err
 	}
@@ -48,10 +48,10 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 // and it fails if all do. Of the sandboxes of one that cannot be asked, nothing
 // is known and nothing done.
 func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
-	there := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
+	there := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
 		return leaf.List(ctx, atoll.Filter{})
 	})
-	answers := make([]answer[[]registry.Finding], len(there))
+	answers := make([]memberAnswer[[]registry.Finding], len(there))
 	healthy := make([]int, len(there))
 	var all sync.WaitGroup
 	for i, t := range there {
@@ -61,7 +61,7 @@ func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions
 			continue
 		}
 		all.Go(func() {
-			leaf, err := t.m.provider()
+			leaf, err := t.m.openLeaf()
 			var sum registry.Reconciliation
 			if err == nil {
 				sum, err = registry.Reconcile(ctx, leaf, opts)
@@ -70,7 +70,7 @@ func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions
 		})
 	}
 	all.Wait()
-	findings, err := joined(ctx, answers)
+	findings, err := joinAnswers(ctx, answers)
 	sum := registry.Reconciliation{Findings: findings}
 	for i, a := range answers {
 		sum.Healthy += healthy[i]

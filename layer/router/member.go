@@ -18,34 +18,34 @@ import (
 type member struct {
 	name  string
 	first bool // the default one
-	alone bool // the only one
+	only bool // the only one
 	open  func() (atoll.Provider, error)
-	mark  string // a file that is there while it has sandboxes; "" for none
+	markFile  string // a file that is there while it has sandboxes; "" for none
 	log   *slog.Logger
 
-	opening sync.Mutex // held while open runs
+	openMu sync.Mutex // held while open runs
 
 	mu      sync.Mutex
 	leaf    atoll.Provider // nil until it is open
 	closed  bool
-	used    bool
+	inUse    bool
 	problem error // why it could not be asked, the last time it was
 }
 
 func newMember(m Member, dir string, log *slog.Logger) *member {
 	one := &member{name: m.Name, open: m.Open, log: log}
 	if dir != "" {
-		one.mark = filepath.Join(dir, m.Name)
-		_, err := os.Lstat(one.mark)
-		one.used = err == nil
+		one.markFile = filepath.Join(dir, m.Name)
+		_, err := os.Lstat(one.markFile)
+		one.inUse = err == nil
 	}
 	return one
 }
 
-// provider opens the member, if it is not open yet.
-func (m *member) provider() (atoll.Provider, error) {
-	m.opening.Lock()
-	defer m.opening.Unlock()
+// openLeaf opens the member, if it is not open yet.
+func (m *member) openLeaf() (atoll.Provider, error) {
+	m.openMu.Lock()
+	defer m.openMu.Unlock()
 	m.mu.Lock()
 	leaf, closed := m.leaf, m.closed
 	m.mu.Unlock()
@@ -60,7 +60,7 @@ func (m *member) provider() (atoll.Provider, error) {
 		err = atoll.E("open", m.name, atoll.ErrUnavailable, err)
 	}
 	if err != nil {
-		m.note(err)
+		m.recordAnswer(err)
 		return nil, err
 	}
 	m.mu.Lock()
@@ -73,10 +73,10 @@ func errClosed(op string) error {
 	return atoll.Errorf(op, "", atoll.ErrUnavailable, "the provider is closed")
 }
 
-// close closes the member for good.
-func (m *member) close() error {
-	m.opening.Lock()
-	defer m.opening.Unlock()
+// closeLeaf closes the member for good.
+func (m *member) closeLeaf() error {
+	m.openMu.Lock()
+	defer m.openMu.Unlock()
 	m.mu.Lock()
 	leaf := m.leaf
 	m.closed = true
@@ -87,15 +87,15 @@ func (m *member) close() error {
 	return leaf.Close()
 }
 
-// describe tells of the member what Members does.
-func (m *member) describe() atoll.Member {
+// memberInfo tells of the member what Members does.
+func (m *member) memberInfo() atoll.Member {
 	d := atoll.Member{Info: atoll.Info{Name: m.name}}
-	if leaf, err := m.provider(); err == nil {
+	if leaf, err := m.openLeaf(); err == nil {
 		d.Info = leaf.Info()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d.InUse = m.first || m.used
+	d.InUse = m.first || m.inUse
 	if m.problem != nil {
 		d.Problem = m.problem.Error()
 	}
@@ -107,68 +107,68 @@ func (m *member) describe() atoll.Member {
 func (m *member) isUsed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.first || m.used
+	return m.first || m.inUse
 }
 
-// use notes that the member has sandboxes.
-func (m *member) use() {
+// markUsed notes that the member has sandboxes.
+func (m *member) markUsed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.used {
-		m.leaveMark()
+	if !m.inUse {
+		m.writeMark()
 	}
 }
 
-// made notes that a sandbox of the member has been made. Other programs, which
+// recordCreation notes that a sandbox of the member has been made. Other programs, which
 // may just have been told that there is none, learn of it.
-func (m *member) made() {
+func (m *member) recordCreation() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leaveMark()
+	m.writeMark()
 }
 
-// leaveMark is use, once more; m.mu is held.
-func (m *member) leaveMark() {
-	m.used = true
-	if m.mark == "" {
+// writeMark is use, once more; m.mu is held.
+func (m *member) writeMark() {
+	m.inUse = true
+	if m.markFile == "" {
 		return
 	}
-	err := os.MkdirAll(filepath.Dir(m.mark), 0o700)
+	err := os.MkdirAll(filepath.Dir(m.markFile), 0o700)
 	if err == nil {
-		err = os.WriteFile(m.mark, nil, 0o600)
+		err = os.WriteFile(m.markFile, nil, 0o600)
 	}
 	if err == nil {
 		now := time.Now() // the kernel's own idea of it is late
-		err = os.Chtimes(m.mark, now, now)
+		err = os.Chtimes(m.markFile, now, now)
 	}
 	if err != nil {
 		m.log.Warn("it cannot be remembered which providers have sandboxes", "err", err)
 	}
 }
 
-// unuse notes that the member had none at the time when it was asked.
-func (m *member) unuse(asked time.Time) {
+// markUnused notes that the member had none at the time when it was asked.
+func (m *member) markUnused(asked time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if info, err := os.Lstat(m.mark); err == nil && info.ModTime().After(asked) {
+	if info, err := os.Lstat(m.markFile); err == nil && info.ModTime().After(asked) {
 		return // somebody has made one since
 	}
-	m.used = false
-	if m.mark == "" {
+	m.inUse = false
+	if m.markFile == "" {
 		return
 	}
-	if err := os.Remove(m.mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(m.markFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		m.log.Warn("it cannot be remembered which providers have sandboxes", "err", err)
 	}
 }
 
-// note takes down whether the member could be asked, and tells when that has
+// recordAnswer takes down whether the member could be asked, and tells when that has
 // changed.
-func (m *member) note(err error) {
+func (m *member) recordAnswer(err error) {
 	m.mu.Lock()
 	before := m.problem
 	m.problem = err
-	loud := m.first || m.used
+	loud := m.first || m.inUse
 	m.mu.Unlock()
 	level := slog.LevelDebug
 	switch {
@@ -187,22 +187,22 @@ func (m *member) note(err error) {
 
 // How long a member may take to answer a question that others answer too.
 const (
-	patience    = 30 * time.Second
-	impatience  = 2 * time.Second // of one that has no sandboxes, as far as is known
-	maxRecalled = 10_000          // ids that are remembered
+	answerTimeout    = 30 * time.Second
+	unusedAnswerTimeout  = 2 * time.Second // of one that has no sandboxes, as far as is known
+	maxLocations = 10_000          // ids that are remembered
 )
 
 // An answer is what a member says.
-type answer[T any] struct {
+type memberAnswer[T any] struct {
 	m   *member
 	val T
 	err error
 }
 
-// ask asks all members at the same time, and returns their answers in order. One
+// askMembers asks all members at the same time, and returns their answers in order. One
 // of several that takes too long has not answered.
-func ask[T any](ctx context.Context, members []*member, f func(context.Context, atoll.Provider) (T, error)) []answer[T] {
-	answers := make([]answer[T], len(members))
+func askMembers[T any](ctx context.Context, members []*member, f func(context.Context, atoll.Provider) (T, error)) []memberAnswer[T] {
+	answers := make([]memberAnswer[T], len(members))
 	var all sync.WaitGroup
 	for i, m := range members {
 		a := &answers[i]
@@ -218,11 +218,11 @@ func ask[T any](ctx context.Context, members []*member, f func(context.Context, 
 }
 
 func askOne[T any](ctx context.Context, m *member, f func(context.Context, atoll.Provider) (T, error)) (val T, err error) {
-	leaf, err := m.provider()
+	leaf, err := m.openLeaf()
 	if err != nil {
 		return val, err // noted
 	}
-	limit := m.patience()
+	limit := m.answerLimit()
 	limited, cancel := context.WithTimeout(m.asideOf(ctx), limit)
 	defer cancel()
 	val, err = f(limited, leaf)
@@ -233,25 +233,25 @@ func askOne[T any](ctx context.Context, m *member, f func(context.Context, atoll
 		err = atoll.Errorf("ask", m.name, atoll.ErrUnavailable, "no answer within %s", limit)
 	}
 	if isProblem(err) {
-		m.note(err)
+		m.recordAnswer(err)
 	} else {
-		m.note(nil)
+		m.recordAnswer(nil)
 	}
 	return val, err
 }
 
-// patience is how long the member may take to answer.
-func (m *member) patience() time.Duration {
+// answerLimit is how long the member may take to answer.
+func (m *member) answerLimit() time.Duration {
 	switch {
-	case m.alone:
+	case m.only:
 		return math.MaxInt64 // nobody waits for others' answers
 	case m.isUsed():
-		return patience
+		return answerTimeout
 	}
-	return impatience
+	return unusedAnswerTimeout
 }
 
-type aside struct{}
+type asideKey struct{}
 
 // asideOf returns the ctx for a question to the member.
 func (m *member) asideOf(ctx context.Context) context.Context {
@@ -264,10 +264,10 @@ func (m *member) asideOf(ctx context.Context) context.Context {
 // Aside reports whether ctx is that of a question to a member other than the
 // default one, in case it has what is looked for. That such a call fails is of
 // little interest: Options.Log is told once, if there is more to it.
-func Aside(ctx context.Context) bool { return ctx.Value(aside{}) != nil }
+func Aside(ctx context.Context) bool { return ctx.Value(asideKey{}) != nil }
 
 // AsideOf returns a ctx for a question whose outcome is of interest to its caller alone.
-func AsideOf(ctx context.Context) context.Context { return context.WithValue(ctx, aside{}, true) }
+func AsideOf(ctx context.Context) context.Context { return context.WithValue(ctx, asideKey{}, true) }
 
 // isMissing reports whether the answer is that there is no such thing.
 func isMissing(err error) bool {
@@ -281,10 +281,10 @@ func isProblem(err error) bool {
 	return err != nil && !isMissing(err) && k != atoll.ErrInvalid && k != atoll.ErrConflict
 }
 
-// absence is the error where no member has said yes: that of one which could not
+// missingError is the error where no member has said yes: that of one which could not
 // be asked and has sandboxes, for nobody knows whether it would have; else that
 // there is no such thing.
-func absence[T any](answers []answer[T]) error {
+func missingError[T any](answers []memberAnswer[T]) error {
 	for _, a := range answers {
 		if !isMissing(a.err) && a.m.isUsed() {
 			return a.err
@@ -298,8 +298,8 @@ func absence[T any](answers []answer[T]) error {
 	return answers[0].err
 }
 
-// joined puts together what members list. It fails if all of them do.
-func joined[T any](ctx context.Context, answers []answer[[]T]) (all []T, err error) {
+// joinAnswers puts together what members list. It fails if all of them do.
+func joinAnswers[T any](ctx context.Context, answers []memberAnswer[[]T]) (all []T, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -312,52 +312,52 @@ func joined[T any](ctx context.Context, answers []answer[[]T]) (all []T, err err
 		all = append(all, a.val...)
 	}
 	if failed == len(answers) {
-		return nil, absence(answers)
+		return nil, missingError(answers)
 	}
 	return all, nil
 }
 
-// remember notes which member has the sandbox. That the default member has one
+// rememberMember notes which member has the sandbox. That the default member has one
 // is soon found out.
-func (p *Provider) remember(id string, m *member) {
-	m.use()
+func (p *Provider) rememberMember(id string, m *member) {
+	m.markUsed()
 	if m.first {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.where) >= maxRecalled {
-		clear(p.where)
+	if len(p.locations) >= maxLocations {
+		clear(p.locations)
 	}
-	p.where[id] = m
+	p.locations[id] = m
 }
 
-// recall returns the member that had the sandbox, nil if it is not known.
-func (p *Provider) recall(id string) *member {
+// recallMember returns the member that had the sandbox, nil if it is not known.
+func (p *Provider) recallMember(id string) *member {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.where[id]
+	return p.locations[id]
 }
 
-func (p *Provider) forget(id string) {
+func (p *Provider) forgetMember(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.where, id)
+	delete(p.locations, id)
 }
 
-// known returns the member that is known to have the sandbox, by whatever means;
+// knownMember returns the member that is known to have the sandbox, by whatever means;
 // nil if it is not known.
-func (p *Provider) known(ctx context.Context, id string) *member {
-	if m := p.recall(id); m != nil || id == "" || p.opts.Known == nil {
+func (p *Provider) knownMember(ctx context.Context, id string) *member {
+	if m := p.recallMember(id); m != nil || id == "" || p.opts.Known == nil {
 		return m
 	}
 	name, err := p.opts.Known(ctx, id)
 	if err != nil {
 		p.log.WarnContext(ctx, "where a sandbox is", "sandbox", id, "err", err)
 	}
-	m := p.member(name)
+	m := p.memberNamed(name)
 	if m != nil {
-		m.use()
+		m.markUsed()
 	}
 	return m
 }

@@ -31,11 +31,11 @@ func (p *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	if err := spec.Validate(); err != nil {
 		return "", err
 	}
-	m, err := p.choose(ctx, spec)
+	m, err := p.chooseMember(ctx, spec)
 	if err != nil {
 		return "", err
 	}
-	leaf, err := m.provider()
+	leaf, err := m.openLeaf()
 	if err != nil {
 		return "", err
 	}

@@ -72,11 +72,11 @@ type Provider struct {
 	members []*member // the default one first
 	info    atoll.Info
 	done    chan struct{} // closed by Close
-	closing sync.Once
+	closeOnce sync.Once
 
 	mu     sync.Mutex
-	where  map[string]*member       // of sandboxes that the default member does not have
-	making map[string]chan struct{} // ids and names that a Create is at; closed when it has ended
+	locations  map[string]*member       // of sandboxes that the default member does not have
+	creations map[string]chan struct{} // ids and names that a Create is at; closed when it has ended
 }
 
 // New returns a provider made of members, and opens the first of them. Close
@@ -86,9 +86,9 @@ func New(members []Member, opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Provider{opts: opts, log: opts.Log, done: make(chan struct{}), where: map[string]*member{}, making: map[string]chan struct{}{}}
+	p := &Provider{opts: opts, log: opts.Log, done: make(chan struct{}), locations: map[string]*member{}, creations: map[string]chan struct{}{}}
 	for _, m := range members {
-		if !atoll.ValidName(m.Name) || p.member(m.Name) != nil {
+		if !atoll.ValidName(m.Name) || p.memberNamed(m.Name) != nil {
 			return nil, atoll.Errorf("open", m.Name, atoll.ErrInvalid, "provider %q: is no name, or is there twice", m.Name)
 		}
 		p.members = append(p.members, newMember(m, opts.Dir, opts.Log))
@@ -97,19 +97,19 @@ func New(members []Member, opts Options) (*Provider, error) {
 		return nil, atoll.Errorf("open", "", atoll.ErrInvalid, "no providers given")
 	}
 	for project, name := range opts.Projects {
-		if p.member(name) == nil {
-			return nil, atoll.Errorf("open", project, atoll.ErrInvalid, "project %s: %w", project, p.unknown(name))
+		if p.memberNamed(name) == nil {
+			return nil, atoll.Errorf("open", project, atoll.ErrInvalid, "project %s: %w", project, p.unknownMemberError(name))
 		}
 	}
-	p.members[0].first, p.members[0].alone = true, len(p.members) == 1
-	first, err := p.members[0].provider()
+	p.members[0].first, p.members[0].only = true, len(p.members) == 1
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return nil, err
 	}
 	p.info = first.Info()
 	for i, m := range p.members {
 		if opts.Eager && (m.isUsed() || members[i].Ahead) {
-			_, _ = m.provider() // it notes why not
+			_, _ = m.openLeaf() // it notes why not
 		}
 	}
 	return p, nil
@@ -125,7 +125,7 @@ func (p *Provider) Members(ctx context.Context) ([]atoll.Member, error) {
 	}
 	all := make([]atoll.Member, len(p.members))
 	for i, m := range p.members {
-		all[i] = m.describe()
+		all[i] = m.memberInfo()
 	}
 	return all, nil
 }
@@ -140,17 +140,17 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	m, err := p.choose(ctx, spec)
+	m, err := p.chooseMember(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := m.provider()
+	leaf, err := m.openLeaf()
 	if err != nil {
 		return nil, err
 	}
 	s := *spec
 	s.Provider = m.name
-	free, err := p.reserve(ctx, m, &s)
+	free, err := p.reserveKeys(ctx, m, &s)
 	if err != nil {
 		return nil, err
 	}
@@ -159,22 +159,22 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	p.remember(sb.ID(), m)
-	m.made()
+	p.rememberMember(sb.ID(), m)
+	m.recordCreation()
 	return sb, nil
 }
 
-// choose returns the member that makes a sandbox of spec: the one it names, else
+// chooseMember returns the member that makes a sandbox of spec: the one it names, else
 // the one that has its snapshot, else its project's, else the default one.
-func (p *Provider) choose(ctx context.Context, spec *atoll.Spec) (*member, error) {
+func (p *Provider) chooseMember(ctx context.Context, spec *atoll.Spec) (*member, error) {
 	project := cmp.Or(spec.Project, atoll.DefaultProject)
 	name := cmp.Or(spec.Provider, p.opts.Projects[project], p.members[0].name)
-	m := p.member(name)
+	m := p.memberNamed(name)
 	if m == nil {
-		return nil, atoll.E("create", spec.Name, atoll.ErrInvalid, p.unknown(name))
+		return nil, atoll.E("create", spec.Name, atoll.ErrInvalid, p.unknownMemberError(name))
 	}
 	if spec.Snapshot != "" && spec.Provider == "" {
-		return p.keeperOf(ctx, spec.Snapshot, m)
+		return p.snapshotOwner(ctx, spec.Snapshot, m)
 	}
 	if spec.Provider == "" && p.opts.Projects[project] == "" && p.opts.Default != nil {
 		return m, p.opts.Default()
@@ -182,9 +182,9 @@ func (p *Provider) choose(ctx context.Context, spec *atoll.Spec) (*member, error
 	return m, nil
 }
 
-// reserve keeps the id and the name of spec, which m is to make, from other
+// reserveKeys keeps the id and the name of spec, which m is to make, from other
 // calls of Create until free is called, if no other member has them.
-func (p *Provider) reserve(ctx context.Context, m *member, spec *atoll.Spec) (free func(), err error) {
+func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec) (free func(), err error) {
 	if len(p.members) == 1 {
 		return func() {}, nil
 	}
@@ -202,21 +202,21 @@ func (p *Provider) reserve(ctx context.Context, m *member, spec *atoll.Spec) (fr
 		owner func(ctx context.Context, id string) *member // as far as it is known
 		find  func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error)
 	}{
-		{id, id, p.known, func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) { return leaf.Get(ctx, id) }},
-		{spec.Name, project + "/" + spec.Name, nowhere, func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) {
+		{id, id, p.knownMember, func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) { return leaf.Get(ctx, id) }},
+		{spec.Name, project + "/" + spec.Name, unknownOwner, func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) {
 			return atoll.Resolve(ctx, leaf, project, spec.Name)
 		}},
 	} {
 		if key.given == "" {
 			continue
 		}
-		f, err := p.turn(ctx, key.key)
+		f, err := p.lockKey(ctx, key.key)
 		if err != nil {
 			free()
 			return nil, err
 		}
 		frees = append(frees, f)
-		if other := p.taken(ctx, m, key.owner(ctx, key.given), key.find); other != nil {
+		if other := p.findConflict(ctx, m, key.owner(ctx, key.given), key.find); other != nil {
 			free()
 			return nil, atoll.Errorf("create", key.given, atoll.ErrAlreadyExists, "the provider %s has a sandbox %q already", other.name, key.given)
 		}
@@ -224,19 +224,19 @@ func (p *Provider) reserve(ctx context.Context, m *member, spec *atoll.Spec) (fr
 	return free, nil
 }
 
-// turn waits until no other call has the key, and has it until free is called.
-func (p *Provider) turn(ctx context.Context, key string) (free func(), err error) {
+// lockKey waits until no other call has the key, and has it until free is called.
+func (p *Provider) lockKey(ctx context.Context, key string) (free func(), err error) {
 	for {
 		p.mu.Lock()
-		busy, taken := p.making[key]
+		busy, taken := p.creations[key]
 		if !taken {
 			mine := make(chan struct{})
-			p.making[key] = mine
+			p.creations[key] = mine
 			p.mu.Unlock()
 			return func() {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				delete(p.making, key)
+				delete(p.creations, key)
 				close(mine)
 			}, nil
 		}
@@ -249,16 +249,16 @@ func (p *Provider) turn(ctx context.Context, key string) (free func(), err error
 	}
 }
 
-// glance is how long a Create waits for what other members say.
-const glance = 500 * time.Millisecond
+// conflictTimeout is how long a Create waits for what other members say.
+const conflictTimeout = 500 * time.Millisecond
 
-// taken returns the member, other than m, at which find finds a sandbox, or which
+// findConflict returns the member, other than m, at which find finds a sandbox, or which
 // is known to be its owner and cannot be asked.
-func (p *Provider) taken(ctx context.Context, m, owner *member, find func(context.Context, atoll.Provider) (atoll.Sandbox, error)) *member {
-	ctx, cancel := context.WithTimeout(ctx, glance)
+func (p *Provider) findConflict(ctx context.Context, m, owner *member, find func(context.Context, atoll.Provider) (atoll.Sandbox, error)) *member {
+	ctx, cancel := context.WithTimeout(ctx, conflictTimeout)
 	defer cancel()
 	others := slices.DeleteFunc(slices.Clone(p.members), func(o *member) bool { return o == m })
-	for _, a := range ask(ctx, others, find) {
+	for _, a := range askMembers(ctx, others, find) {
 		if a.err == nil || a.m == owner && !isMissing(a.err) {
 			return a.m
 		}
@@ -266,8 +266,8 @@ func (p *Provider) taken(ctx context.Context, m, owner *member, find func(contex
 	return nil
 }
 
-// nowhere is where a name is known to be.
-func nowhere(context.Context, string) *member { return nil }
+// unknownOwner is where a name is known to be.
+func unknownOwner(context.Context, string) *member { return nil }
 
 // Get implements atoll.Provider. A sandbox that no member has is ErrNotFound,
 // unless one that has sandboxes cannot be asked: then that is the error.
@@ -277,14 +277,14 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
 	find := func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) { return leaf.Get(ctx, n) }
-	if m := p.recall(n); m != nil {
-		a := ask(ctx, []*member{m}, find)[0]
+	if m := p.recallMember(n); m != nil {
+		a := askMembers(ctx, []*member{m}, find)[0]
 		if !isMissing(a.err) {
 			return a.val, a.err
 		}
-		p.forget(n)
+		p.forgetMember(n)
 	}
-	sb, err := p.find(ctx, n, find)
+	sb, err := p.findSandbox(ctx, n, find)
 	if isMissing(err) {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
@@ -294,7 +294,7 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 // Resolve implements atoll.Resolver, as Get does. The first member that has the
 // name wins.
 func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	sb, err := p.find(ctx, "", func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) {
+	sb, err := p.findSandbox(ctx, "", func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) {
 		return atoll.Resolve(ctx, leaf, project, name)
 	})
 	if err != nil {
@@ -303,77 +303,77 @@ func (p *Provider) Resolve(ctx context.Context, project, name string) (string, e
 	return sb.ID(), nil
 }
 
-// find asks the default member, then the one that is known to have the id, else
+// findSandbox asks the default member, then the one that is known to have the id, else
 // all others at the same time.
-func (p *Provider) find(ctx context.Context, id string, f func(context.Context, atoll.Provider) (atoll.Sandbox, error)) (atoll.Sandbox, error) {
-	answers := ask(ctx, p.members[:1], f)
+func (p *Provider) findSandbox(ctx context.Context, id string, f func(context.Context, atoll.Provider) (atoll.Sandbox, error)) (atoll.Sandbox, error) {
+	answers := askMembers(ctx, p.members[:1], f)
 	if answers[0].err != nil && len(p.members) > 1 && ctx.Err() == nil {
 		others := p.members[1:]
-		if m := p.known(ctx, id); m != nil && m != p.members[0] {
+		if m := p.knownMember(ctx, id); m != nil && m != p.members[0] {
 			others = []*member{m}
 		}
-		answers = append(answers, ask(ctx, others, f)...)
+		answers = append(answers, askMembers(ctx, others, f)...)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	for _, a := range answers {
 		if a.err == nil {
-			p.remember(a.val.ID(), a.m)
+			p.rememberMember(a.val.ID(), a.m)
 			return a.val, nil
 		}
 	}
-	return nil, absence(answers)
+	return nil, missingError(answers)
 }
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	members := p.members
 	if f.Provider != "" {
-		m := p.member(f.Provider)
+		m := p.memberNamed(f.Provider)
 		if m == nil {
-			return nil, atoll.E("list", "", atoll.ErrInvalid, p.unknown(f.Provider))
+			return nil, atoll.E("list", "", atoll.ErrInvalid, p.unknownMemberError(f.Provider))
 		}
 		members = []*member{m}
 	}
 	asked := time.Now()
-	answers := ask(ctx, members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) { return leaf.List(ctx, f) })
-	all, err := joined(ctx, answers)
+	answers := askMembers(ctx, members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) { return leaf.List(ctx, f) })
+	all, err := joinAnswers(ctx, answers)
 	if err != nil {
 		return nil, err
 	}
 	for _, a := range answers {
 		if a.err == nil {
-			p.counted(a.m, asked, a.val, f)
+			p.recordList(a.m, asked, a.val, f)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
 	return all, nil
 }
 
-// counted notes what a List of m found, which was asked for then.
-func (p *Provider) counted(m *member, asked time.Time, list []atoll.Status, f atoll.Filter) {
+// recordList notes what a List of m found, which was asked for then.
+func (p *Provider) recordList(m *member, asked time.Time, list []atoll.Status, f atoll.Filter) {
 	for _, st := range list {
-		p.remember(st.ID, m)
+		p.rememberMember(st.ID, m)
 	}
 	if all := f.Name == "" && f.Project == "" && len(f.Labels) == 0 && len(f.States) == 0; all && len(list) == 0 {
-		m.unuse(asked)
+		m.markUnused(asked)
 	}
 }
 
 // Close implements atoll.Provider: it closes the members that were opened.
 func (p *Provider) Close() (err error) {
-	p.closing.Do(func() {
+	p.closeOnce.Do(func() {
 		close(p.done)
 		for _, m := range p.members {
-			err = errors.Join(err, m.close())
+			err = errors.Join(err, m.closeLeaf())
 		}
 	})
 	return err
 }
 
-// member finds a member by its name; nil if there is none.
-func (p *Provider) member(name string) *member {
+// memberNamed finds a member by its name; nil if there is none.
+func (p *Provider) memberNamed(name string) *member {
 	for _, m := range p.members {
 		if m.name == name {
 			return m
@@ -382,16 +382,16 @@ func (p *Provider) member(name string) *member {
 	return nil
 }
 
-// unknown says that there is no member of that name, and which there are.
-func (p *Provider) unknown(name string) error {
-	verb, names := "are", p.names()
+// unknownMemberError says that there is no member of that name, and which there are.
+func (p *Provider) unknownMemberError(name string) error {
+	verb, names := "are", p.memberNames()
 	if len(names) == 1 {
 		verb = "is"
 	}
 	return fmt.Errorf("provider %q not found: there %s %s", name, verb, strings.Join(names, ", "))
 }
 
-func (p *Provider) names() []string {
+func (p *Provider) memberNames() []string {
 	var names []string
 	for _, m := range p.members {
 		names = append(names, m.name)

@@ -11,7 +11,7 @@ import (
 
 // OpenSession implements session.Manager.
 func (p *Provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return session.Opened{}, err
 	}
@@ -20,7 +20,7 @@ func (p *Provider) OpenSession(ctx context.Context, spec *session.Spec) (session
 
 // Sessions implements session.Manager.
 func (p *Provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (p *Provider) Sessions(ctx context.Context, project string) ([]session.Sess
 
 // CloseSession implements session.Manager.
 func (p *Provider) CloseSession(ctx context.Context, project, key string) error {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // Probe implements atoll.Prober: it is that of the default member, and notes
 // what is wrong with others that have sandboxes.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
-	answers := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) (atoll.Probe, error) {
+	answers := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) (atoll.Probe, error) {
 		return atoll.ProbeProvider(ctx, leaf), nil
 	})
 	probe := answers[0].val
@@ -39,11 +39,11 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	m, err := p.choose(ctx, spec)
+	m, err := p.chooseMember(ctx, spec)
 	if err != nil {
 		return err
 	}
-	leaf, err := m.provider()
+	leaf, err := m.openLeaf()
 	if err != nil {
 		return err
 	}
@@ -55,22 +55,22 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 // RemoveProject implements atoll.ProjectRemover: at all members, past failures.
 // One that cannot be asked and has no sandboxes has nothing of the project.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
-	answers := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
+	answers := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
 		return leaf.List(ctx, atoll.Filter{Project: project})
 	})
-	return each(ctx, answers, func(leaf atoll.Provider) error { return atoll.RemoveProject(ctx, leaf, project) })
+	return forEachAnswer(ctx, answers, func(leaf atoll.Provider) error { return atoll.RemoveProject(ctx, leaf, project) })
 }
 
 // Projects implements atoll.ProjectLister.
 func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
-	all, err := joined(ctx, ask(ctx, p.members, atoll.Projects))
+	all, err := joinAnswers(ctx, askMembers(ctx, p.members, atoll.Projects))
 	slices.SortStableFunc(all, func(a, b atoll.Project) int { return strings.Compare(a.Name, b.Name) })
 	return all, err
 }
 
-// each calls f for every member that has answered, at the same time, and joins
+// forEachAnswer calls f for every member that has answered, at the same time, and joins
 // the errors, those of members that have not and have sandboxes included.
-func each[T any](ctx context.Context, answers []answer[T], f func(leaf atoll.Provider) error) error {
+func forEachAnswer[T any](ctx context.Context, answers []memberAnswer[T], f func(leaf atoll.Provider) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func each[T any](ctx context.Context, answers []answer[T], f func(leaf atoll.Pro
 			continue
 		}
 		all.Go(func() {
-			leaf, err := a.m.provider()
+			leaf, err := a.m.openLeaf()
 			if err == nil {
 				err = f(leaf)
 			}
@@ -97,14 +97,14 @@ func each[T any](ctx context.Context, answers []answer[T], f func(leaf atoll.Pro
 
 // Volumes implements atoll.VolumeStore.
 func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	all, err := joined(ctx, ask(ctx, p.members, volumesOf(project)))
+	all, err := joinAnswers(ctx, askMembers(ctx, p.members, listVolumes(project)))
 	slices.SortStableFunc(all, func(a, b atoll.Volume) int {
 		return cmp.Or(strings.Compare(a.Project, b.Project), strings.Compare(a.Name, b.Name))
 	})
 	return all, err
 }
 
-func volumesOf(project string) func(context.Context, atoll.Provider) ([]atoll.Volume, error) {
+func listVolumes(project string) func(context.Context, atoll.Provider) ([]atoll.Volume, error) {
 	return func(ctx context.Context, leaf atoll.Provider) ([]atoll.Volume, error) {
 		return atoll.Volumes(ctx, leaf, project)
 	}
@@ -112,32 +112,32 @@ func volumesOf(project string) func(context.Context, atoll.Provider) ([]atoll.Vo
 
 // RemoveVolume implements atoll.VolumeStore.
 func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
-	return remove(ctx, p, removal[atoll.Volume]{
-		op: "remove volume", name: name, list: volumesOf(cmp.Or(project, atoll.DefaultProject)),
-		is:     func(v atoll.Volume) bool { return v.Name == name },
+	return removeThing(ctx, p, removal[atoll.Volume]{
+		op: "remove volume", name: name, list: listVolumes(cmp.Or(project, atoll.DefaultProject)),
+		matches:     func(v atoll.Volume) bool { return v.Name == name },
 		remove: func(leaf atoll.Provider, name string) error { return atoll.RemoveVolume(ctx, leaf, project, name) },
 	})
 }
 
 // Images implements atoll.ImageStore.
 func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	all, err := joined(ctx, ask(ctx, p.members, atoll.Images))
+	all, err := joinAnswers(ctx, askMembers(ctx, p.members, atoll.Images))
 	slices.SortStableFunc(all, func(a, b atoll.Image) int { return strings.Compare(a.Ref, b.Ref) })
 	return all, err
 }
 
 // RemoveImage implements atoll.ImageStore.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
-	return remove(ctx, p, removal[atoll.Image]{
+	return removeThing(ctx, p, removal[atoll.Image]{
 		op: "remove image", name: ref, list: atoll.Images,
-		is:     func(img atoll.Image) bool { return isNamed(img, ref) },
+		matches:     func(img atoll.Image) bool { return matchesImage(img, ref) },
 		remove: func(leaf atoll.Provider, ref string) error { return atoll.RemoveImage(ctx, leaf, ref, force) },
 	})
 }
 
-// isNamed reports whether ref is the digest of img, or its name, in full or as
+// matchesImage reports whether ref is the digest of img, or its name, in full or as
 // docker shortens it.
-func isNamed(img atoll.Image, ref string) bool {
+func matchesImage(img atoll.Image, ref string) bool {
 	if ref == img.Digest {
 		return true
 	}
@@ -153,19 +153,19 @@ func isNamed(img atoll.Image, ref string) bool {
 func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	members := p.members
 	if opts.Provider != "" {
-		m := p.member(opts.Provider)
+		m := p.memberNamed(opts.Provider)
 		if m == nil {
-			return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrInvalid, p.unknown(opts.Provider))
+			return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrInvalid, p.unknownMemberError(opts.Provider))
 		}
 		members, opts.Provider = []*member{m}, ""
 	}
-	answers := ask(ctx, members, atoll.Images)
-	if _, err := joined(ctx, answers); err != nil {
+	answers := askMembers(ctx, members, atoll.Images)
+	if _, err := joinAnswers(ctx, answers); err != nil {
 		return atoll.Pruned{}, err
 	}
 	var mu sync.Mutex
 	total := atoll.Pruned{Images: []string{}}
-	err := each(ctx, answers, func(leaf atoll.Provider) error {
+	err := forEachAnswer(ctx, answers, func(leaf atoll.Provider) error {
 		pruned, err := atoll.PruneImages(ctx, leaf, opts)
 		mu.Lock()
 		defer mu.Unlock()
@@ -178,13 +178,13 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 
 // Snapshots implements atoll.SnapshotStore.
 func (p *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	all, err := joined(ctx, ask(ctx, p.members, snapshotsOf))
+	all, err := joinAnswers(ctx, askMembers(ctx, p.members, listSnapshots))
 	slices.SortStableFunc(all, func(a, b atoll.Snapshot) int { return a.Created.Compare(b.Created) })
 	return all, err
 }
 
-// snapshotsOf does not trouble those that have none.
-func snapshotsOf(ctx context.Context, leaf atoll.Provider) ([]atoll.Snapshot, error) {
+// listSnapshots does not trouble those that have none.
+func listSnapshots(ctx context.Context, leaf atoll.Provider) ([]atoll.Snapshot, error) {
 	if !leaf.Info().Caps.Snapshot {
 		return nil, atoll.E("snapshots", leaf.Info().Name, atoll.ErrUnsupported, nil)
 	}
@@ -193,29 +193,29 @@ func snapshotsOf(ctx context.Context, leaf atoll.Provider) ([]atoll.Snapshot, er
 
 // RemoveSnapshot implements atoll.SnapshotStore.
 func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
-	return remove(ctx, p, removal[atoll.Snapshot]{
-		op: "remove snapshot", name: id, list: snapshotsOf, is: isSnapshot(id),
+	return removeThing(ctx, p, removal[atoll.Snapshot]{
+		op: "remove snapshot", name: id, list: listSnapshots, matches: matchesSnapshot(id),
 		remove: func(leaf atoll.Provider, id string) error { return atoll.RemoveSnapshot(ctx, leaf, id) },
 	})
 }
 
-func isSnapshot(id string) func(atoll.Snapshot) bool {
+func matchesSnapshot(id string) func(atoll.Snapshot) bool {
 	n, err := atoll.NormalizeID(id)
 	return func(s atoll.Snapshot) bool { return err == nil && s.ID == n }
 }
 
-// keeperOf returns the member that keeps the snapshot; otherwise, where it is
+// snapshotOwner returns the member that keeps the snapshot; otherwise, where it is
 // known that none does, the given one, which can say so.
-func (p *Provider) keeperOf(ctx context.Context, snapshot string, otherwise *member) (*member, error) {
+func (p *Provider) snapshotOwner(ctx context.Context, snapshot string, otherwise *member) (*member, error) {
 	if len(p.members) == 1 {
 		return otherwise, nil
 	}
-	answers := ask(ctx, p.members, snapshotsOf)
+	answers := askMembers(ctx, p.members, listSnapshots)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	for _, a := range answers {
-		if slices.ContainsFunc(a.val, isSnapshot(snapshot)) {
+		if slices.ContainsFunc(a.val, matchesSnapshot(snapshot)) {
 			return a.m, nil
 		}
 	}
@@ -231,24 +231,24 @@ func (p *Provider) keeperOf(ctx context.Context, snapshot string, otherwise *mem
 type removal[T any] struct {
 	op, name string
 	list     func(ctx context.Context, leaf atoll.Provider) ([]T, error)
-	is       func(T) bool // whether a thing that is listed has the name
+	matches       func(T) bool // whether a thing that is listed has the name
 	remove   func(leaf atoll.Provider, name string) error
 }
 
-// remove finds out who has it. What nobody lists is tried with everybody: the
+// removeThing finds out who has it. What nobody lists is tried with everybody: the
 // names that a member understands are its own matter.
-func remove[T any](ctx context.Context, p *Provider, r removal[T]) error {
+func removeThing[T any](ctx context.Context, p *Provider, r removal[T]) error {
 	m, name := p.members[0], r.name
-	if named, rest := p.qualified(r.name); named != nil {
+	if named, rest := p.splitQualified(r.name); named != nil {
 		m, name = named, rest
 	} else if len(p.members) > 1 {
-		answers := ask(ctx, p.members, r.list)
+		answers := askMembers(ctx, p.members, r.list)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		var found []*member
 		for _, a := range answers {
-			if slices.ContainsFunc(a.val, r.is) {
+			if slices.ContainsFunc(a.val, r.matches) {
 				found = append(found, a.m)
 			}
 		}
@@ -262,7 +262,7 @@ func remove[T any](ctx context.Context, p *Provider, r removal[T]) error {
 				found[0].name, found[1].name, r.name)
 		}
 	}
-	leaf, err := m.provider()
+	leaf, err := m.openLeaf()
 	if err != nil {
 		return err
 	}
@@ -270,13 +270,13 @@ func remove[T any](ctx context.Context, p *Provider, r removal[T]) error {
 }
 
 // removeAnywhere tries the members that have answered one after the other.
-func removeAnywhere[T any](answers []answer[[]T], r removal[T]) error {
+func removeAnywhere[T any](answers []memberAnswer[[]T], r removal[T]) error {
 	for i := range answers {
 		a := &answers[i]
 		if a.err != nil {
 			continue
 		}
-		leaf, err := a.m.provider()
+		leaf, err := a.m.openLeaf()
 		if err == nil {
 			err = r.remove(leaf, r.name)
 		}
@@ -284,13 +284,13 @@ func removeAnywhere[T any](answers []answer[[]T], r removal[T]) error {
 			return err
 		}
 	}
-	return absence(answers)
+	return missingError(answers)
 }
 
-// qualified splits MEMBER=NAME; the member is nil if there is none of that name.
-func (p *Provider) qualified(name string) (*member, string) {
+// splitQualified splits MEMBER=NAME; the member is nil if there is none of that name.
+func (p *Provider) splitQualified(name string) (*member, string) {
 	first, rest, _ := strings.Cut(name, "=")
-	return p.member(first), rest
+	return p.memberNamed(first), rest
 }
 
 var (

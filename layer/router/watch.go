@@ -12,8 +12,8 @@ import (
 
 const (
 	queueLimit = 1024 // changes that a reader may be behind
-	again      = time.Second
-	againMost  = 30 * time.Second // between two looks at a member that cannot be watched
+	minRewatch      = time.Second
+	maxRewatch  = 30 * time.Second // between two looks at a member that cannot be watched
 )
 
 // Watch implements atoll.Provider. What members tell becomes one stream. Its
@@ -32,21 +32,21 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 		}
 		s := &stream{
 			p: p, wake: make(chan struct{}, 1),
-			awaited: len(p.members), failed: map[*member]error{}, replay: map[string]atoll.Status{},
+			pendingReplays: len(p.members), failed: map[*member]error{}, replay: map[string]atoll.Status{},
 		}
-		defer s.work.Wait()
+		defer s.followers.Wait()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		for _, m := range p.members {
-			s.work.Go(func() { s.follow(ctx, m) })
+			s.followers.Go(func() { s.followMember(ctx, m) })
 		}
-		s.read(ctx, yield)
+		s.yieldEvents(ctx, yield)
 	}
 }
 
 // watchOne watches the only member, of which nothing is to be made.
 func (p *Provider) watchOne(ctx context.Context, yield func(atoll.Event, error) bool) {
-	leaf, err := p.members[0].provider()
+	leaf, err := p.members[0].openLeaf()
 	if err != nil {
 		yield(atoll.Event{}, err)
 		return
@@ -58,11 +58,11 @@ func (p *Provider) watchOne(ctx context.Context, yield func(atoll.Event, error) 
 // the caller empties it.
 type stream struct {
 	p    *Provider
-	work sync.WaitGroup
+	followers sync.WaitGroup
 	wake chan struct{} // capacity 1
 
 	mu      sync.Mutex
-	awaited int                     // members that may still replay their sandboxes
+	pendingReplays int                     // members that may still replay their sandboxes
 	failed  map[*member]error       // those that did not
 	order   []string                // the keys of replay, as they came
 	replay  map[string]atoll.Status // what sandboxes are there, until none is awaited
@@ -71,10 +71,10 @@ type stream struct {
 	err     error                   // why it ends
 }
 
-// read yields all that comes, to the end.
-func (s *stream) read(ctx context.Context, yield func(atoll.Event, error) bool) {
+// yieldEvents yields all that comes, to the end.
+func (s *stream) yieldEvents(ctx context.Context, yield func(atoll.Event, error) bool) {
 	for {
-		events, err := s.take()
+		events, err := s.takeEvents()
 		for _, ev := range events {
 			if !yield(ev, nil) {
 				return
@@ -91,19 +91,19 @@ func (s *stream) read(ctx context.Context, yield func(atoll.Event, error) bool) 
 		case <-s.wake:
 		case <-ctx.Done():
 		case <-s.p.done:
-			s.end(errClosed("watch"))
+			s.closeStream(errClosed("watch"))
 		}
 	}
 }
 
-// take returns what is there to read.
-func (s *stream) take() (events []atoll.Event, err error) {
+// takeEvents returns what is there to read.
+func (s *stream) takeEvents() (events []atoll.Event, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return nil, s.err
 	}
-	if s.awaited > 0 {
+	if s.pendingReplays > 0 {
 		return nil, nil
 	}
 	if !s.synced {
@@ -120,20 +120,20 @@ func (s *stream) take() (events []atoll.Event, err error) {
 	return events, nil
 }
 
-// put adds events that belong together. A sandbox that changes before the replay
+// addEvents adds events that belong together. A sandbox that changes before the replay
 // is complete is in it as it is then.
-func (s *stream) put(events ...atoll.Event) {
+func (s *stream) addEvents(events ...atoll.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.err != nil:
 		return
-	case s.awaited == 0 && len(s.queue) >= queueLimit:
-		s.drop(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is more than %d changes behind: watch again", queueLimit))
+	case s.pendingReplays == 0 && len(s.queue) >= queueLimit:
+		s.closeLocked(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is more than %d changes behind: watch again", queueLimit))
 		return
-	case s.awaited == 0:
+	case s.pendingReplays == 0:
 		s.queue = append(s.queue, events...)
-		s.poke()
+		s.wakeReader()
 		return
 	}
 	for _, ev := range events {
@@ -150,64 +150,64 @@ func (s *stream) put(events ...atoll.Event) {
 	}
 }
 
-// settle notes that the replay of m is complete, or why there is none.
-func (s *stream) settle(m *member, err error) {
+// finishReplay notes that the replay of m is complete, or why there is none.
+func (s *stream) finishReplay(m *member, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.awaited--
+	s.pendingReplays--
 	if err != nil {
 		s.failed[m] = err
 	}
 	if len(s.failed) == len(s.p.members) {
-		var answers []answer[struct{}]
+		var answers []memberAnswer[struct{}]
 		for _, m := range s.p.members {
-			answers = append(answers, answer[struct{}]{m: m, err: s.failed[m]})
+			answers = append(answers, memberAnswer[struct{}]{m: m, err: s.failed[m]})
 		}
-		s.drop(absence(answers))
+		s.closeLocked(missingError(answers))
 	}
-	s.poke()
+	s.wakeReader()
 }
 
-func (s *stream) end(err error) {
+func (s *stream) closeStream(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(err)
+	s.closeLocked(err)
 }
 
-// drop ends the stream, for the first reason there is; s.mu is held.
-func (s *stream) drop(err error) {
+// closeLocked ends the stream, for the first reason there is; s.mu is held.
+func (s *stream) closeLocked(err error) {
 	if s.err == nil {
 		s.queue, s.err = nil, err
 	}
-	s.poke()
+	s.wakeReader()
 }
 
-func (s *stream) poke() {
+func (s *stream) wakeReader() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// follow watches m until ctx ends.
-func (s *stream) follow(ctx context.Context, m *member) {
+// followMember watches m until ctx ends.
+func (s *stream) followMember(ctx context.Context, m *member) {
 	var once sync.Once
-	settle := func(err error) { once.Do(func() { s.settle(m, err) }) }
-	limit := m.patience()
+	settle := func(err error) { once.Do(func() { s.finishReplay(m, err) }) }
+	limit := m.answerLimit()
 	late := time.AfterFunc(limit, func() {
 		settle(atoll.Errorf("watch", m.name, atoll.ErrUnavailable, "no answer within %s", limit))
 	})
 	defer late.Stop()
-	f := &follower{s: s, m: m, last: map[string]atoll.Status{}, settle: settle}
-	for pause := again; ; pause = min(2*pause, againMost) {
-		synced, err := f.watch(ctx)
+	f := &memberWatch{s: s, m: m, last: map[string]atoll.Status{}, finishReplay: settle}
+	for pause := minRewatch; ; pause = min(2*pause, maxRewatch) {
+		synced, err := f.watchMember(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		m.note(err)
+		m.recordAnswer(err)
 		settle(err)
 		if synced {
-			pause = again
+			pause = minRewatch
 		}
 		select {
 		case <-time.After(pause):
@@ -218,17 +218,17 @@ func (s *stream) follow(ctx context.Context, m *member) {
 }
 
 // A follower is what a stream knows of one member.
-type follower struct {
+type memberWatch struct {
 	s      *stream
 	m      *member
 	last   map[string]atoll.Status // what was told of each sandbox
-	settle func(error)
+	finishReplay func(error)
 }
 
-// watch watches the member until it breaks off, and reports whether there was a
+// watchMember watches the member until it breaks off, and reports whether there was a
 // replay.
-func (f *follower) watch(ctx context.Context) (synced bool, err error) {
-	leaf, err := f.m.provider()
+func (f *memberWatch) watchMember(ctx context.Context) (synced bool, err error) {
+	leaf, err := f.m.openLeaf()
 	if err != nil {
 		return false, err
 	}
@@ -238,10 +238,10 @@ func (f *follower) watch(ctx context.Context) (synced bool, err error) {
 		case err != nil:
 			return synced, err
 		case ev.Type == atoll.EventSynced:
-			f.replayed(fresh)
+			f.sendReplay(fresh)
 			synced = true
 		case synced:
-			f.changed(ev)
+			f.sendChange(ev)
 		default:
 			fresh = append(fresh, ev.Status)
 		}
@@ -249,8 +249,8 @@ func (f *follower) watch(ctx context.Context) (synced bool, err error) {
 	return synced, atoll.Errorf("watch", f.m.name, atoll.ErrUnavailable, "it ended")
 }
 
-// replayed passes on a replay, and what has gone since the one before it.
-func (f *follower) replayed(fresh []atoll.Status) {
+// sendReplay passes on a replay, and what has gone since the one before it.
+func (f *memberWatch) sendReplay(fresh []atoll.Status) {
 	now := time.Now()
 	gone := f.last
 	f.last = make(map[string]atoll.Status, len(fresh))
@@ -258,28 +258,28 @@ func (f *follower) replayed(fresh []atoll.Status) {
 	for _, st := range fresh {
 		delete(gone, st.ID)
 		f.last[st.ID] = st.Clone()
-		f.s.p.remember(st.ID, f.m)
+		f.s.p.rememberMember(st.ID, f.m)
 		events = append(events, atoll.Event{Type: atoll.EventState, Status: st, Time: now})
 	}
 	for id, st := range gone {
-		f.s.p.forget(id)
+		f.s.p.forgetMember(id)
 		st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
 		events = append(events, atoll.Event{Type: atoll.EventState, Status: st, Time: now})
 	}
-	f.m.note(nil)
-	f.s.put(events...)
-	f.settle(nil)
+	f.m.recordAnswer(nil)
+	f.s.addEvents(events...)
+	f.finishReplay(nil)
 }
 
-// changed passes on one change.
-func (f *follower) changed(ev atoll.Event) {
+// sendChange passes on one change.
+func (f *memberWatch) sendChange(ev atoll.Event) {
 	st := ev.Status
 	if st.State == atoll.StateRemoved {
 		delete(f.last, st.ID)
-		f.s.p.forget(st.ID)
+		f.s.p.forgetMember(st.ID)
 	} else {
 		f.last[st.ID] = st.Clone()
-		f.s.p.remember(st.ID, f.m)
+		f.s.p.rememberMember(st.ID, f.m)
 	}
-	f.s.put(ev)
+	f.s.addEvents(ev)
 }

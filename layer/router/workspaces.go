@@ -12,7 +12,7 @@ import (
 
 // Workspaces implements workspace.Manager.
 func (p *Provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func (p *Provider) Workspaces(ctx context.Context, project string) ([]workspace.
 
 // AddWorkspace implements workspace.Manager.
 func (p *Provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return workspace.Workspace{}, err
 	}
@@ -30,7 +30,7 @@ func (p *Provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progr
 
 // UpdateWorkspace implements workspace.Manager.
 func (p *Provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return workspace.Workspace{}, err
 	}
@@ -39,7 +39,7 @@ func (p *Provider) UpdateWorkspace(ctx context.Context, project, name string, pr
 
 // RemoveWorkspace implements workspace.Manager.
 func (p *Provider) RemoveWorkspace(ctx context.Context, project, name string) error {
-	first, err := p.members[0].provider()
+	first, err := p.members[0].openLeaf()
 	if err != nil {
 		return err
 	}

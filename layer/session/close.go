@@ -11,8 +11,8 @@ import (
 // CloseSession implements session.Manager.
 func (l *Provider) CloseSession(ctx context.Context, project, key string) error {
 	project = cmp.Or(project, atoll.DefaultProject)
-	tried := false // and somebody else has finished it
-	return l.on(ctx, project, key, func() (again bool, err error) {
+	tried := false // if true, a missing record means that another program has closed it
+	return l.withLock(ctx, project, key, func() (again bool, err error) {
 		x, err := l.store.FindSession(ctx, project, key)
 		if atoll.KindOf(err) == atoll.ErrNotExist {
 			if tried {
@@ -24,49 +24,51 @@ func (l *Provider) CloseSession(ctx context.Context, project, key string) error 
 			return false, err
 		}
 		tried = true
-		return l.close(ctx, x)
+		return l.tryClose(ctx, x)
 	})
 }
 
-// close is one attempt; again says that another program is at work.
-func (l *Provider) close(ctx context.Context, x *Record) (again bool, err error) {
+// tryClose is one attempt of CloseSession. again reports that another program works
+// on the session.
+func (l *Provider) tryClose(ctx context.Context, x *Record) (again bool, err error) {
 	other, err := l.heldByOther(ctx, x)
 	if err != nil {
 		return false, err
 	}
 	if other && x.State == StateOpen {
-		return false, atoll.Errorf("close session", x.Spec.Scope.Key(), atoll.ErrConflict, "its sandbox is that of another program, with which it ends")
+		return false, atoll.Errorf("close session", x.Spec.Scope.Key(), atoll.ErrConflict, "the sandbox of the session belongs to another program and ends with it; close the session there")
 	}
 	if other {
 		return true, nil
 	}
-	return false, l.finish(ctx, x, false)
+	return false, l.finishClose(ctx, x, false)
 }
 
-// finish closes x, for which no other program is at work; with remember, that it was
-// there is not forgotten. What fails is written down, and tried again by whoever
-// comes next.
-func (l *Provider) finish(ctx context.Context, x *Record, remember bool) error {
+// finishClose removes the sandbox of x and then its record. With remember, the
+// record stays, in StateGone. If the removal fails, finishClose records the error;
+// the next open, close or check tries again. No other program may hold x.
+func (l *Provider) finishClose(ctx context.Context, x *Record, remember bool) error {
 	x.State = StateClosing
-	if err := l.claim(ctx, x); err != nil {
+	if err := l.claimRecord(ctx, x); err != nil {
 		return err
 	}
-	l.opts.step("closing")
-	err := l.remove(ctx, x.Sandbox)
-	ctx = context.WithoutCancel(ctx) // what is done is written down
+	l.opts.onStep("closing")
+	err := l.removeSandbox(ctx, x.Sandbox)
+	ctx = context.WithoutCancel(ctx) // record the result in any case
 	if err != nil {
 		x.Problem = err.Error()
 		if err := l.store.UpdateSession(ctx, x); err != nil {
-			l.log.Warn("close session: not written down why it failed", "session", x.Spec.Scope.Key(), "err", err)
+			l.log.Warn("close session: cannot record the failure", "session", x.Spec.Scope.Key(), "err", err)
 		}
 		return err
 	}
-	return l.drop(ctx, x, remember)
+	return l.dropRecord(ctx, x, remember)
 }
 
-// drop forgets x, whose sandbox is not there; with remember, its end only.
-func (l *Provider) drop(ctx context.Context, x *Record, remember bool) error {
-	l.uses.forget(x.Sandbox)
+// dropRecord deletes the record of x, whose sandbox does not exist. With remember,
+// it marks the record as gone instead.
+func (l *Provider) dropRecord(ctx context.Context, x *Record, remember bool) error {
+	l.tracker.dropSandbox(x.Sandbox)
 	if !remember {
 		return l.store.DeleteSession(ctx, x)
 	}

@@ -2,14 +2,14 @@ package session
 
 import "time"
 
-// WithLook makes the layer look after sessions so often.
+// WithLook returns o with another interval between checks of all sessions.
 func (o Options) WithLook(every time.Duration) Options {
-	o.look = every
+	o.checkEvery = every
 	return o
 }
 
-// WithStep has step called after each step.
+// WithStep returns o with step, which the layer calls after each step.
 func (o Options) WithStep(step func(name string)) Options {
-	o.step = step
+	o.onStep = step
 	return o
 }

@@ -16,25 +16,25 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// kept is a provider that outlives those around it, as a backend does: its Close
-// does nothing.
-type kept struct{ atoll.ProviderLayer }
+// sharedBackend is a provider that outlives the layers around it: Close does
+// nothing.
+type sharedBackend struct{ atoll.ProviderLayer }
 
-func (kept) Close() error { return nil }
+func (sharedBackend) Close() error { return nil }
 
-// backend is a mock for more than one layer.
-func backend(t *testing.T, o mock.Options) atoll.Provider {
+// openBackend returns a mock for several layers.
+func openBackend(t *testing.T, o mock.Options) atoll.Provider {
 	p := openMock(t, o)
 	t.Cleanup(func() { p.Close() })
-	return kept{atoll.ProviderLayer{Provider: p}}
+	return sharedBackend{atoll.ProviderLayer{Provider: p}}
 }
 
-// quickly is around, for sessions that are looked after more often than anybody needs.
-func quickly(p atoll.Provider, dir string, o session.Options) *session.Provider {
-	return around(p, dir, o.WithLook(50*time.Millisecond))
+// newFastLayer is newLayer with frequent checks.
+func newFastLayer(p atoll.Provider, dir string, o session.Options) *session.Provider {
+	return newLayer(p, dir, o.WithLook(50*time.Millisecond))
 }
 
-func workflow(id string) *session.Spec {
+func workflowSpec(id string) *session.Spec {
 	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}}
 }
 
@@ -47,12 +47,12 @@ func mustOpen(t *testing.T, p atoll.Provider, spec *session.Spec) session.Opened
 	return o
 }
 
-// counts checks how many sessions and sandboxes there are.
-func counts(ctx context.Context, p atoll.Provider, sessions, sandboxes int) error {
+// checkCounts checks the number of sessions and sandboxes.
+func checkCounts(ctx context.Context, p atoll.Provider, sessions, sandboxes int) error {
 	all, err := session.List(ctx, p, "")
 	boxes, listErr := p.List(ctx, atoll.Filter{})
 	if err != nil || listErr != nil || len(all) != sessions || len(boxes) != sandboxes {
-		return fmt.Errorf("there are sessions %+v and sandboxes %+v, want %d and %d: %w", all, boxes, sessions, sandboxes, errors.Join(err, listErr))
+		return fmt.Errorf("got sessions %+v and sandboxes %+v, want %d and %d: %w", all, boxes, sessions, sandboxes, errors.Join(err, listErr))
 	}
 	return nil
 }
@@ -72,15 +72,15 @@ func eventually(t *testing.T, f func() error) {
 	}
 }
 
-// A program that is killed between any two steps leaves a session that the next
-// one opens or closes; a server that finds it finishes it.
+// If a program dies between any two steps, the next one can open or close the
+// session, and a server completes the work.
 func TestKilled(t *testing.T) {
 	for _, step := range []string{"intent", "made", "replacing", "closing"} {
 		for _, next := range []string{"open", "close", "server"} {
 			t.Run(step+", then "+next, func(t *testing.T) {
-				box, dir := backend(t, mock.Options{}), t.TempDir()
-				// It does not look at the session meanwhile: it might come first.
-				killed := around(box, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
+				box, dir := openBackend(t, mock.Options{}), t.TempDir()
+				// It does not check sessions, which could complete the work first.
+				killed := newLayer(box, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
 					if name == step {
 						runtime.Goexit()
 					}
@@ -88,7 +88,7 @@ func TestKilled(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					o, err := killed.OpenSession(t.Context(), workflow("w"))
+					o, err := killed.OpenSession(t.Context(), workflowSpec("w"))
 					if err != nil {
 						t.Errorf("OpenSession: %v", err)
 						return
@@ -97,28 +97,28 @@ func TestKilled(t *testing.T) {
 						if sb, err := box.Get(t.Context(), o.Sandbox); err != nil || sb.Remove(t.Context(), atoll.RemoveVolumes()) != nil {
 							t.Errorf("Remove: %v", err)
 						}
-						_, err = killed.OpenSession(t.Context(), workflow("w"))
+						_, err = killed.OpenSession(t.Context(), workflowSpec("w"))
 					} else {
 						err = killed.CloseSession(t.Context(), "", o.Key)
 					}
-					t.Errorf("not killed: %v", err)
+					t.Errorf("the program was not killed: %v", err)
 				}()
 				<-done
 				if err := killed.Close(); err != nil {
 					t.Fatal(err)
 				}
-				p := quickly(box, dir, session.Options{Server: next == "server"})
+				p := newFastLayer(box, dir, session.Options{Server: next == "server"})
 				defer p.Close()
 				switch next {
 				case "open":
-					o, want := mustOpen(t, p, workflow("w")), session.OpeningMade
-					if step == "replacing" { // whoever opened it before had another one
+					o, want := mustOpen(t, p, workflowSpec("w")), session.OpeningMade
+					if step == "replacing" { // the session had a sandbox before
 						want = session.OpeningReplaced
 					}
 					if o.State != session.StateOpen || o.Opening != want || (o.Note != "") != (want == session.OpeningReplaced) {
-						t.Errorf("opened again it is %+v", o)
+						t.Errorf("second open: %+v", o)
 					}
-					if err := counts(t.Context(), p, 1, 1); err != nil {
+					if err := checkCounts(t.Context(), p, 1, 1); err != nil {
 						t.Error(err)
 					}
 				case "close":
@@ -127,29 +127,29 @@ func TestKilled(t *testing.T) {
 					}
 				}
 				if next != "open" {
-					eventually(t, func() error { return counts(t.Context(), p, 0, 0) })
+					eventually(t, func() error { return checkCounts(t.Context(), p, 0, 0) })
 				}
 			})
 		}
 	}
 }
 
-// While one program makes a session's sandbox, others wait for it.
+// While one program creates a session's sandbox, others wait for it.
 func TestOthersWait(t *testing.T) {
-	box, dir := backend(t, mock.Options{}), t.TempDir()
+	box, dir := openBackend(t, mock.Options{}), t.TempDir()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	first := quickly(box, dir, session.Options{}.WithStep(func(name string) {
+	first := newFastLayer(box, dir, session.Options{}.WithStep(func(name string) {
 		if name == "intent" {
 			close(begun)
 			<-goOn
 		}
 	}))
 	defer first.Close()
-	second := quickly(box, dir, session.Options{Server: true})
+	second := newFastLayer(box, dir, session.Options{Server: true})
 	defer second.Close()
 	opened := make(chan session.Opened, 2)
 	for _, p := range []atoll.Provider{first, second} {
-		go func() { opened <- mustOpen(t, p, workflow("w")) }()
+		go func() { opened <- mustOpen(t, p, workflowSpec("w")) }()
 		<-begun
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -159,81 +159,82 @@ func TestOthersWait(t *testing.T) {
 	}
 	select {
 	case o := <-opened:
-		t.Errorf("%+v was opened before it was made", o)
+		t.Errorf("OpenSession returned before the creation: %+v", o)
 	case <-time.After(200 * time.Millisecond):
 	}
 	close(goOn)
 	if a, b := <-opened, <-opened; a.Sandbox != b.Sandbox || a.Opening == b.Opening {
-		t.Errorf("one has %+v, the other %+v", a, b)
+		t.Errorf("one program got %+v, the other %+v", a, b)
 	}
-	if err := counts(t.Context(), second, 1, 1); err != nil {
+	if err := checkCounts(t.Context(), second, 1, 1); err != nil {
 		t.Error(err)
 	}
 }
 
-// A sandbox that cannot be removed is not forgotten: its session says why, and is
-// closed as soon as that is possible.
+// If the sandbox cannot be removed, its session reports why, and is closed as soon
+// as possible.
 func TestFailedClose(t *testing.T) {
 	var broken atomic.Bool
-	p := quickly(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
+	p := newFastLayer(openBackend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if op == "remove" && broken.Load() {
-			return atoll.Errorf("remove", "", atoll.ErrUnavailable, "the engine is away")
+			return atoll.Errorf("remove", "", atoll.ErrUnavailable, "the engine is down")
 		}
 		return nil
 	}}), t.TempDir(), session.Options{})
 	defer p.Close()
 	broken.Store(true)
-	o := mustOpen(t, p, workflow("w"))
+	o := mustOpen(t, p, workflowSpec("w"))
 	if err := p.CloseSession(t.Context(), "", o.Key); atoll.KindOf(err) != atoll.ErrUnavailable {
 		t.Errorf("CloseSession: %v", err)
 	}
 	all, err := p.Sessions(t.Context(), "")
-	if err != nil || len(all) != 1 || all[0].State != session.StateClosing || !strings.Contains(all[0].Problem, "the engine is away") {
+	if err != nil || len(all) != 1 || all[0].State != session.StateClosing || !strings.Contains(all[0].Problem, "the engine is down") {
 		t.Errorf("Sessions = %+v, %v; want one that is closing", all, err)
 	}
-	if _, err := p.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
-		t.Errorf("OpenSession of one that is closing: %v", err)
+	if _, err := p.OpenSession(t.Context(), workflowSpec("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("OpenSession of a closing session: %v", err)
 	}
 	broken.Store(false)
-	eventually(t, func() error { return counts(t.Context(), p, 0, 0) })
+	eventually(t, func() error { return checkCounts(t.Context(), p, 0, 0) })
 }
 
-// Whoever cannot ask for a sandbox does not take it for gone.
+// An unreachable sandbox does not count as gone.
 func TestNothingIsGoneOnSuspicion(t *testing.T) {
 	var broken atomic.Bool
-	p := quickly(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
+	p := newFastLayer(openBackend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if (op == "get" || op == "status" || op == "start") && broken.Load() {
-			return atoll.Errorf(op, "", atoll.ErrUnavailable, "the engine is away")
+			return atoll.Errorf(op, "", atoll.ErrUnavailable, "the engine is down")
 		}
 		return nil
 	}}), t.TempDir(), session.Options{Server: true})
 	defer p.Close()
-	o := mustOpen(t, p, workflow("w"))
+	o := mustOpen(t, p, workflowSpec("w"))
 	broken.Store(true)
-	if _, err := p.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
+	if _, err := p.OpenSession(t.Context(), workflowSpec("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
 		t.Errorf("OpenSession: %v", err)
 	}
-	time.Sleep(200 * time.Millisecond) // some looks at it
+	time.Sleep(200 * time.Millisecond) // several checks
 	if all, err := p.Sessions(t.Context(), ""); err != nil || len(all) != 1 {
 		t.Errorf("Sessions = %+v, %v", all, err)
 	}
 	broken.Store(false)
-	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox {
-		t.Errorf("it was replaced: %+v", again)
+	if again := mustOpen(t, p, workflowSpec("w")); again.Sandbox != o.Sandbox {
+		t.Errorf("OpenSession replaced the sandbox: %+v", again)
 	}
 }
 
-// The sandbox of a program that runs is its own, where sandboxes end with programs.
+// If sandboxes end with programs, no other program can use the sandbox of a running
+// program.
 func TestSandboxOfAnother(t *testing.T) {
 	dir := t.TempDir()
-	a, b := quickly(openMock(t, mock.Options{}), dir, session.Options{}), quickly(openMock(t, mock.Options{}), dir, session.Options{Server: true})
+	a, b := newFastLayer(openMock(t, mock.Options{}), dir, session.Options{}), newFastLayer(openMock(t, mock.Options{}), dir, session.Options{Server: true})
 	defer b.Close()
-	o := mustOpen(t, a, workflow("w"))
-	if _, err := b.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "atoll serve") {
-		t.Errorf("OpenSession of another's: %v", err)
+	o := mustOpen(t, a, workflowSpec("w"))
+	if _, err := b.OpenSession(t.Context(), workflowSpec("w")); atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "atoll serve") {
+		t.Errorf("OpenSession in another program: %v", err)
 	}
 	if err := b.CloseSession(t.Context(), "", o.Key); atoll.KindOf(err) != atoll.ErrConflict {
-		t.Errorf("CloseSession of another's: %v", err)
+		t.Errorf("CloseSession in another program: %v", err)
 	}
 	if all, err := b.Sessions(t.Context(), ""); err != nil || len(all) != 1 {
 		t.Errorf("Sessions = %+v, %v", all, err)
@@ -241,17 +242,17 @@ func TestSandboxOfAnother(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if again := mustOpen(t, b, workflow("w")); again.Opening != session.OpeningReplaced {
-		t.Errorf("when that has gone: %+v", again)
+	if again := mustOpen(t, b, workflowSpec("w")); again.Opening != session.OpeningReplaced {
+		t.Errorf("after the end of that program: %+v", again)
 	}
 }
 
-// What is in use is not idle: a file that is read, a connection that is open.
+// An open file or connection counts as use.
 func TestInUse(t *testing.T) {
-	idle := testenv.Scale(500 * time.Millisecond) // in which a sandbox is used for the first time
-	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
+	idle := testenv.Scale(500 * time.Millisecond) // long enough for the first use of a sandbox
+	p := newFastLayer(openBackend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
 	defer p.Close()
-	o := mustOpen(t, p, workflow("w"))
+	o := mustOpen(t, p, workflowSpec("w"))
 	sb, err := p.Get(t.Context(), o.Sandbox)
 	if err != nil {
 		t.Fatal(err)
@@ -264,11 +265,11 @@ func TestInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * idle)
-	if err := counts(t.Context(), p, 1, 1); err != nil {
-		t.Errorf("while a file is read: %v", err)
+	if err := checkCounts(t.Context(), p, 1, 1); err != nil {
+		t.Errorf("while a file is open: %v", err)
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, func() error { return counts(t.Context(), p, 0, 0) })
+	eventually(t, func() error { return checkCounts(t.Context(), p, 0, 0) })
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// LabelSession is the label of a session's sandbox that holds its key.
+// LabelSession is the label of a session's sandbox whose value is the session's
+// key.
 const LabelSession = "session"
 
 // OpenSession implements session.Manager.
@@ -25,24 +26,24 @@ func (l *Provider) OpenSession(ctx context.Context, spec *Spec) (Opened, error) 
 	s.Project = cmp.Or(s.Project, atoll.DefaultProject)
 	s.IdleTimeout = cmp.Or(s.IdleTimeout, l.opts.IdleTimeout)
 	s.MaxLifetime = cmp.Or(s.MaxLifetime, l.opts.MaxLifetime)
-	l.care()
+	l.startMaintenance()
 	var o Opened
-	err := l.on(ctx, s.Project, s.Scope.Key(), func() (again bool, err error) {
-		o, again, err = l.open(ctx, &s)
+	err := l.withLock(ctx, s.Project, s.Scope.Key(), func() (again bool, err error) {
+		o, again, err = l.tryOpen(ctx, &s)
 		return again, err
 	})
-	if l.uses.added() {
+	if l.tracker.takeAdded() {
 		select {
-		case l.soon <- struct{}{}:
-		default: // it is known already
+		case l.wake <- struct{}{}:
+		default: // a wake-up is pending already
 		}
 	}
 	return o, err
 }
 
-// on calls do with the session's lock held, and again, after a while, as long as
-// do says that another program is at work on it.
-func (l *Provider) on(ctx context.Context, project, key string, do func() (again bool, err error)) error {
+// withLock calls do while it holds the session's lock. It repeats the call, with a
+// growing pause, as long as do returns again: another program works on the session.
+func (l *Provider) withLock(ctx context.Context, project, key string, do func() (again bool, err error)) error {
 	unlock, err := l.locks.Lock(ctx, project+"/"+key)
 	if err != nil {
 		return err
@@ -64,14 +65,15 @@ func (l *Provider) on(ctx context.Context, project, key string, do func() (again
 	}
 }
 
-// maxPause is how long it may take to see that another program is done.
+// maxPause limits the pause between two attempts of withLock.
 const maxPause = 200 * time.Millisecond
 
-// errRaced is in the chain of an error of who came second.
+// errRaced is wrapped in an error if another program was faster.
 var errRaced = errors.New("another program was faster")
 
-// open is one attempt; again says that another program is at work.
-func (l *Provider) open(ctx context.Context, spec *Spec) (o Opened, again bool, err error) {
+// tryOpen is one attempt of OpenSession. again reports that another program works
+// on the session.
+func (l *Provider) tryOpen(ctx context.Context, spec *Spec) (o Opened, again bool, err error) {
 	x, err := l.store.FindSession(ctx, spec.Project, spec.Scope.Key())
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		o, err = l.openNew(ctx, spec)
@@ -84,14 +86,14 @@ func (l *Provider) open(ctx context.Context, spec *Spec) (o Opened, again bool, 
 	if err != nil {
 		return o, false, err
 	}
-	x.Spec.Workflow = cmp.Or(x.Spec.Workflow, spec.Workflow) // who came first may not have known it
+	x.Spec.Workflow = cmp.Or(x.Spec.Workflow, spec.Workflow) // the first caller may not have set it
 	switch {
 	case other && x.State != StateOpen:
 		return o, true, nil
 	case x.State == StateClosing:
-		return o, true, l.finish(ctx, x, false)
+		return o, true, l.finishClose(ctx, x, false)
 	case x.State == StateOpening:
-		if err := l.claim(ctx, x); err != nil {
+		if err := l.claimRecord(ctx, x); err != nil {
 			return o, false, err
 		}
 	}
@@ -102,19 +104,19 @@ func (l *Provider) open(ctx context.Context, spec *Spec) (o Opened, again bool, 
 	}
 	switch {
 	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == StateOpening:
-		o, err = l.replace(ctx, x, x.Problem) // the id may be that of one that was ready, and goes with its program
+		o, err = l.replaceSandbox(ctx, x, x.Problem) // the sandbox may have been another program's pool stock, removed with that program
 	case atoll.KindOf(err) == atoll.ErrNotFound && other:
 		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict,
-			"its sandbox is that of another program, with which it ends: to share it, run atoll serve, and have both use that")
+			"the sandbox of the session belongs to another program and ends with it; to share it, run atoll serve and connect both programs to it")
 	case atoll.KindOf(err) == atoll.ErrNotFound:
-		o, err = l.replace(ctx, x, "the sandbox was gone"+ends(x)+": "+another(x))
+		o, err = l.replaceSandbox(ctx, x, "the sandbox was gone"+describeExpiry(x)+": "+describeReplacement(x))
 	case err == nil:
-		o, err = l.revive(ctx, x, sb, &st)
+		o, err = l.ensureRunning(ctx, x, sb, &st)
 	}
 	return o, false, err
 }
 
-// openNew makes a session that there is not.
+// openNew creates a session and its sandbox.
 func (l *Provider) openNew(ctx context.Context, spec *Spec) (Opened, error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
@@ -122,7 +124,7 @@ func (l *Provider) openNew(ctx context.Context, spec *Spec) (Opened, error) {
 	}
 	now := time.Now()
 	x := &Record{Spec: *spec, State: StateOpening, Holder: me, Created: now, Opened: now, Used: now}
-	if err := l.choose(ctx, x); err != nil {
+	if err := l.chooseSandbox(ctx, x); err != nil {
 		return Opened{}, err
 	}
 	if err := l.store.InsertSession(ctx, x); err != nil {
@@ -131,20 +133,20 @@ func (l *Provider) openNew(ctx context.Context, spec *Spec) (Opened, error) {
 		}
 		return Opened{}, err
 	}
-	l.opts.step("intent")
-	return l.make(ctx, x)
+	l.opts.onStep("intent")
+	return l.createSandbox(ctx, x)
 }
 
-// choose says which sandbox x is to have: one that is ready, or else one that is going
-// to be made. It does not have it before that is written down.
-func (l *Provider) choose(ctx context.Context, x *Record) error {
-	id, err := atoll.Reserve(ctx, l.Provider, wanted(x))
+// chooseSandbox sets the sandbox ID of x: that of a reserved one, or else a new ID.
+// The caller must record x before it creates the sandbox.
+func (l *Provider) chooseSandbox(ctx context.Context, x *Record) error {
+	id, err := atoll.Reserve(ctx, l.Provider, sandboxSpec(x))
 	x.Sandbox = cmp.Or(id, atoll.NewID())
 	return err
 }
 
-// wanted is what the sandbox of x is made from, whichever id it has.
-func wanted(x *Record) *atoll.Spec {
+// sandboxSpec returns the spec of x's sandbox, without its ID.
+func sandboxSpec(x *Record) *atoll.Spec {
 	spec := x.Spec.Sandbox.Clone()
 	spec.Project = x.Spec.Project
 	if spec.Labels[LabelSession] == "" {
@@ -158,11 +160,12 @@ func wanted(x *Record) *atoll.Spec {
 	return spec
 }
 
-// ends says when sandboxes of x go by themselves.
-func ends(x *Record) string {
+// describeExpiry returns when the sandbox of x ends by itself, in parentheses; ""
+// if it does not.
+func describeExpiry(x *Record) string {
 	var when []string
 	if d := x.Spec.IdleTimeout; d != atoll.Never {
-		when = append(when, "when nobody uses it for "+d.String())
+		when = append(when, "after "+d.String()+" without use")
 	}
 	if d := x.Spec.MaxLifetime; d != atoll.Never {
 		when = append(when, "after "+d.String())
@@ -170,29 +173,29 @@ func ends(x *Record) string {
 	if when == nil {
 		return ""
 	}
-	return " (it goes " + strings.Join(when, ", and ") + ")"
+	return " (it ends " + strings.Join(when, ", or ") + ")"
 }
 
-// another says what is had in place of a sandbox.
-func another(x *Record) string {
-	text := "this is a new one, without the files of that"
+// describeReplacement returns what a new sandbox lacks.
+func describeReplacement(x *Record) string {
+	text := "this is a new one, without the files of the old one"
 	if box := &x.Spec.Sandbox; len(box.Mounts) > 0 || box.Workspace != (atoll.WorkspaceRef{}) {
-		text += " but for what is mounted"
+		text += ", except in mounts"
 	}
 	return text
 }
 
-// making is how the sandbox of x, which is being opened, is come by: made, unless
-// there was another one before.
-func making(x *Record) (how Opening, note string) {
+// describeCreation returns how x, which is being opened, gets its sandbox, and the
+// note for the caller.
+func describeCreation(x *Record) (how Opening, note string) {
 	if x.Problem == "" {
 		return OpeningMade, ""
 	}
 	return OpeningReplaced, x.Problem
 }
 
-// claim makes x this program's to work on.
-func (l *Provider) claim(ctx context.Context, x *Record) error {
+// claimRecord makes this program the holder of x.
+func (l *Provider) claimRecord(ctx context.Context, x *Record) error {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return err
@@ -201,33 +204,33 @@ func (l *Provider) claim(ctx context.Context, x *Record) error {
 	return l.store.UpdateSession(ctx, x)
 }
 
-// make makes the sandbox of x, which says that it is going to be. When that fails,
-// there is no session; that there was one before is remembered.
-func (l *Provider) make(ctx context.Context, x *Record) (Opened, error) {
-	spec := wanted(x)
+// createSandbox creates the sandbox of x, whose record exists. If that fails, it
+// deletes the record, or marks it as gone if the session had a sandbox before.
+func (l *Provider) createSandbox(ctx context.Context, x *Record) (Opened, error) {
+	spec := sandboxSpec(x)
 	spec.ID = x.Sandbox
 	sb, err := l.Provider.Create(ctx, spec)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
-		spec.IdleStop, spec.IdleRemove = 0, false // where the provider cannot tell, the layer does
+		spec.IdleStop, spec.IdleRemove = 0, false // the layer enforces the idle timeout instead
 		sb, err = l.Provider.Create(ctx, spec)
 	}
 	if err != nil {
-		if err := l.drop(context.WithoutCancel(ctx), x, x.Problem != ""); err != nil {
-			l.log.Warn("open session: undo", "session", x.Spec.Scope.Key(), "err", err) // whoever finds it finishes it
+		if err := l.dropRecord(context.WithoutCancel(ctx), x, x.Problem != ""); err != nil {
+			l.log.Warn("open session: cannot delete the record of a failed creation", "session", x.Spec.Scope.Key(), "err", err) // the next open or check does
 		}
 		return Opened{}, err
 	}
-	l.opts.step("made")
+	l.opts.onStep("made")
 	st, err := sb.Status(ctx)
 	if err != nil {
-		return Opened{}, err // it is there, and written down
+		return Opened{}, err // the sandbox exists, and its record: the next open finds it
 	}
-	how, note := making(x)
-	return l.opened(ctx, x, &st, how, note)
+	how, note := describeCreation(x)
+	return l.recordOpen(ctx, x, &st, how, note)
 }
 
-// opened writes down that x is open, with the sandbox of st running.
-func (l *Provider) opened(ctx context.Context, x *Record, st *atoll.Status, how Opening, note string) (Opened, error) {
+// recordOpen records that x is open. st is the status of its running sandbox.
+func (l *Provider) recordOpen(ctx context.Context, x *Record, st *atoll.Status, how Opening, note string) (Opened, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder := ""
 	if !st.Caps.Survives {
@@ -242,66 +245,67 @@ func (l *Provider) opened(ctx context.Context, x *Record, st *atoll.Status, how 
 		return Opened{}, err
 	}
 	if !st.Caps.IdleStop && x.Spec.IdleTimeout != atoll.Never {
-		l.uses.of(x.Sandbox)
+		l.tracker.forSandbox(x.Sandbox)
 	}
-	return Opened{Session: session(x, st), Opening: how, Note: note}, nil
+	return Opened{Session: describeSession(x, st), Opening: how, Note: note}, nil
 }
 
-// revive sees to it that the sandbox, which is there, runs.
-func (l *Provider) revive(ctx context.Context, x *Record, sb atoll.Sandbox, st *atoll.Status) (Opened, error) {
+// ensureRunning opens a session whose sandbox exists: it resumes, starts or, if
+// that fails, replaces it.
+func (l *Provider) ensureRunning(ctx context.Context, x *Record, sb atoll.Sandbox, st *atoll.Status) (Opened, error) {
 	how, note := OpeningFound, ""
 	opening := x.State == StateOpening
 	if opening {
-		how, note = making(x)
+		how, note = describeCreation(x)
 	}
 	var err error
 	switch st.State {
 	case atoll.StateRunning:
-		if err := l.touch(ctx, sb, st); err != nil {
+		if err := l.touchSandbox(ctx, sb, st); err != nil {
 			return Opened{}, err
 		}
-		return l.opened(ctx, x, st, how, note)
+		return l.recordOpen(ctx, x, st, how, note)
 	case atoll.StatePaused:
 		err = atoll.Resume(ctx, sb)
 	case atoll.StateCreating:
-		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict, "its sandbox is being made again: try again in a moment")
+		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict, "the sandbox of the session is being rebuilt; try again in a moment")
 	default:
 		if !opening {
-			how, note = OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", stateOf(st), remains(st.Caps))
+			how, note = OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", describeState(st), describeRestart(st.Caps))
 		}
 		err = sb.Start(ctx)
 	}
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
-	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !opening && passing(kind):
-		return Opened{}, err // that says nothing about the sandbox
-	case opening: // cut short, and nobody has had it
-		return l.replace(ctx, x, note)
+	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !opening && isTransient(kind):
+		return Opened{}, err // the sandbox may be intact
+	case opening: // an interrupted creation, which no caller has used
+		return l.replaceSandbox(ctx, x, note)
 	default:
-		return l.replace(ctx, x, fmt.Sprintf("the sandbox was %s and could not be started again (%v): %s", stateOf(st), err, another(x)))
+		return l.replaceSandbox(ctx, x, fmt.Sprintf("the sandbox was %s and could not be started again (%v): %s", describeState(st), err, describeReplacement(x)))
 	}
 	again, err := sb.Status(ctx)
 	if err != nil {
 		return Opened{}, err
 	}
-	return l.opened(ctx, x, &again, how, note)
+	return l.recordOpen(ctx, x, &again, how, note)
 }
 
-// remains says what of a sandbox is there again after a start.
-func remains(caps atoll.Caps) string {
+// describeRestart returns what a restarted sandbox still has.
+func describeRestart(caps atoll.Caps) string {
 	switch {
 	case caps.Durable != atoll.DurableNone:
-		return "its files are there, what ran in it is not"
+		return "its files are intact, its processes are gone"
 	case caps.Volumes:
-		return "the files of its work directory and volumes are there; all others, and what ran in it, are not"
+		return "the files in its work directory and volumes are intact; all other files and its processes are gone"
 	}
-	return "its files are gone, and what ran in it"
+	return "its files and processes are gone"
 }
 
-// passing reports whether what is in the way of a sandbox may go away by itself, or
-// be put out of it: a disk that is full, a port that another one has. For that,
-// nobody's files are thrown away.
-func passing(kind atoll.Kind) bool {
+// isTransient reports whether an error may go away without a new sandbox, such as
+// that of a full disk or a port in use. The layer does not discard files for such
+// an error.
+func isTransient(kind atoll.Kind) bool {
 	switch kind {
 	case atoll.ErrExhausted, atoll.ErrConflict, atoll.ErrTimeout, atoll.ErrDenied:
 		return true
@@ -309,15 +313,15 @@ func passing(kind atoll.Kind) bool {
 	return false
 }
 
-// touch counts as use of a sandbox that runs, where the provider minds that: to ask
-// for its Status does not. Its error has errRaced when the sandbox has just ended.
-func (l *Provider) touch(ctx context.Context, sb atoll.Sandbox, st *atoll.Status) error {
+// touchSandbox counts as use of a running sandbox if the provider tracks use: a
+// call of Status does not. If the sandbox has just ended, the error wraps errRaced.
+func (l *Provider) touchSandbox(ctx context.Context, sb atoll.Sandbox, st *atoll.Status) error {
 	if !st.Caps.IdleStop {
 		return nil
 	}
-	within, cancel := context.WithTimeout(ctx, touchTime)
+	within, cancel := context.WithTimeout(ctx, touchTimeout)
 	defer cancel()
-	_, _ = atoll.Processes(within, sb) // one that does not answer is there, too
+	_, _ = atoll.Processes(within, sb) // an error does not mean that the sandbox has ended
 	now, err := sb.Status(ctx)
 	if atoll.KindOf(err) == atoll.ErrNotFound || err == nil && now.State != st.State {
 		return atoll.Errorf("open session", sb.ID(), atoll.ErrConflict, "%w", errRaced)
@@ -325,41 +329,42 @@ func (l *Provider) touch(ctx context.Context, sb atoll.Sandbox, st *atoll.Status
 	return err
 }
 
-// touchTime is how long a sandbox may take to answer whoever opens it.
-const touchTime = 5 * time.Second
+// touchTimeout limits the wait for an answer of the sandbox.
+const touchTimeout = 5 * time.Second
 
-// stateOf is the state, and why.
-func stateOf(st *atoll.Status) string {
+// describeState returns the state, with its reason.
+func describeState(st *atoll.Status) string {
 	if st.Reason == "" {
 		return string(st.State)
 	}
 	return fmt.Sprintf("%s (%s)", st.State, st.Reason)
 }
 
-// replace gives the session another sandbox, in the place of one of no use. note
-// is what whoever opens it is told, "" if nobody has had that one.
-func (l *Provider) replace(ctx context.Context, x *Record, note string) (Opened, error) {
-	if err := l.remove(ctx, x.Sandbox); err != nil {
+// replaceSandbox removes the session's sandbox and creates another one. note tells
+// the caller why; "" if no caller has used the old one.
+func (l *Provider) replaceSandbox(ctx context.Context, x *Record, note string) (Opened, error) {
+	if err := l.removeSandbox(ctx, x.Sandbox); err != nil {
 		return Opened{}, err
 	}
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return Opened{}, err
 	}
-	l.uses.forget(x.Sandbox)
+	l.tracker.dropSandbox(x.Sandbox)
 	x.State, x.Holder, x.Problem = StateOpening, me, note
-	if err := l.choose(ctx, x); err != nil {
+	if err := l.chooseSandbox(ctx, x); err != nil {
 		return Opened{}, err
 	}
 	if err := l.store.UpdateSession(ctx, x); err != nil {
 		return Opened{}, err
 	}
-	l.opts.step("replacing")
-	return l.make(ctx, x)
+	l.opts.onStep("replacing")
+	return l.createSandbox(ctx, x)
 }
 
-// remove removes a sandbox, whether or not it is there.
-func (l *Provider) remove(ctx context.Context, id string) error {
+// removeSandbox removes a sandbox and its volumes. It returns nil if the sandbox
+// does not exist.
+func (l *Provider) removeSandbox(ctx context.Context, id string) error {
 	sb, err := l.Provider.Get(ctx, id)
 	if err == nil {
 		err = sb.Remove(ctx, atoll.RemoveVolumes())

@@ -6,18 +6,18 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Whoever has a sandbox that was started again is told what of it is lost.
+// The note for a restarted sandbox says what is lost.
 func TestRemains(t *testing.T) {
 	for _, tt := range []struct {
 		caps atoll.Caps
 		want string
 	}{
-		{atoll.Caps{Durable: atoll.DurableCrash, Volumes: true}, "its files are there, what ran in it is not"},
-		{atoll.Caps{Durable: atoll.DurableStop}, "its files are there, what ran in it is not"},
-		{atoll.Caps{Durable: atoll.DurableNone, Volumes: true}, "the files of its work directory and volumes are there; all others, and what ran in it, are not"},
-		{atoll.Caps{Durable: atoll.DurableNone}, "its files are gone, and what ran in it"},
+		{atoll.Caps{Durable: atoll.DurableCrash, Volumes: true}, "its files are intact, its processes are gone"},
+		{atoll.Caps{Durable: atoll.DurableStop}, "its files are intact, its processes are gone"},
+		{atoll.Caps{Durable: atoll.DurableNone, Volumes: true}, "the files in its work directory and volumes are intact; all other files and its processes are gone"},
+		{atoll.Caps{Durable: atoll.DurableNone}, "its files and processes are gone"},
 	} {
-		if got := remains(tt.caps); got != tt.want {
+		if got := describeRestart(tt.caps); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.caps, got, tt.want)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// withStock is box with one sandbox ready for sessions that live for an hour at most.
+// withStock returns a pool around box with one warm sandbox that matches sessions
+// with the default lifetime.
 func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, stock string) {
 	t.Helper()
 	db := func() teststore.Store { return teststore.Open(filepath.Join(dir, "pool")) }
@@ -27,7 +28,7 @@ func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, 
 	eventually(t, func() error {
 		r, err := p.Pools(t.Context())
 		if err == nil && r.Pools[0].Warm == 0 {
-			err = fmt.Errorf("the pool is %+v", r.Pools[0])
+			err = fmt.Errorf("got pool %+v", r.Pools[0])
 		}
 		if err == nil {
 			stock = r.Pools[0].Stock[0]
@@ -37,40 +38,40 @@ func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, 
 	return p, stock
 }
 
-// A session has a sandbox that is ready, whose id is written down before it has it.
+// A session reserves a warm sandbox, and records its ID before it creates it.
 func TestReady(t *testing.T) {
 	dir := t.TempDir()
-	below, stock := withStock(t, backend(t, mock.Options{}), dir)
-	p := around(below, dir, session.Options{IdleTimeout: atoll.Never})
+	below, stock := withStock(t, openBackend(t, mock.Options{}), dir)
+	p := newLayer(below, dir, session.Options{IdleTimeout: atoll.Never})
 	defer p.Close()
-	o := mustOpen(t, p, workflow("w"))
+	o := mustOpen(t, p, workflowSpec("w"))
 	sb, err := p.Get(t.Context(), o.Sandbox)
 	if err != nil {
 		t.Fatal(err)
 	}
 	st, err := sb.Status(t.Context())
 	if err != nil || o.Sandbox != stock || o.Opening != session.OpeningMade || st.Spec.Labels[session.LabelSession] != o.Key || st.Expires.IsZero() || !o.Expires.Equal(st.Expires) {
-		t.Errorf("opened is %+v, %v; its sandbox is %+v, ready was %s", o, err, st, stock)
+		t.Errorf("got session %+v, %v; its sandbox is %+v, reserved was %s", o, err, st, stock)
 	}
-	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
-		t.Errorf("opened again it is %+v", again)
+	if again := mustOpen(t, p, workflowSpec("w")); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
+		t.Errorf("second open: %+v", again)
 	}
 	if err := p.CloseSession(t.Context(), "", o.Key); err != nil {
 		t.Error(err)
 	}
 	if _, err := p.Get(t.Context(), o.Sandbox); atoll.KindOf(err) != atoll.ErrNotFound {
-		t.Errorf("after the end its sandbox is there: %v", err)
+		t.Errorf("after the end the sandbox exists: %v", err)
 	}
 }
 
-// A program that ends before a session has the sandbox which was ready for it leaves
-// nothing in the way of the next one; after that, the next one has it.
+// If a program dies before the session has the reserved sandbox, the next program
+// can open the session. If it dies afterwards, the session has that sandbox.
 func TestReadyAndCutShort(t *testing.T) {
 	for _, step := range []string{"intent", "made"} {
 		t.Run(step, func(t *testing.T) {
-			box, dir := backend(t, mock.Options{}), t.TempDir()
+			box, dir := openBackend(t, mock.Options{}), t.TempDir()
 			below, stock := withStock(t, box, dir)
-			cut := around(below, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
+			cut := newLayer(below, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
 				if name == step {
 					runtime.Goexit()
 				}
@@ -78,21 +79,21 @@ func TestReadyAndCutShort(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_, err := cut.OpenSession(t.Context(), workflow("w"))
-				t.Errorf("not cut short: %v", err)
+				_, err := cut.OpenSession(t.Context(), workflowSpec("w"))
+				t.Errorf("OpenSession reached its end: %v", err)
 			}()
 			<-done
 			if err := cut.Close(); err != nil {
 				t.Fatal(err)
 			}
 			below, _ = withStock(t, box, dir)
-			p := around(below, dir, session.Options{IdleTimeout: atoll.Never})
+			p := newLayer(below, dir, session.Options{IdleTimeout: atoll.Never})
 			defer p.Close()
-			o := mustOpen(t, p, workflow("w"))
+			o := mustOpen(t, p, workflowSpec("w"))
 			if o.Note != "" || o.Opening == session.OpeningReplaced || (o.Sandbox == stock) != (step == "made") {
-				t.Errorf("opened is %+v, ready was %s", o, stock)
+				t.Errorf("got session %+v, reserved was %s", o, stock)
 			}
-			if err := counts(t.Context(), p, 1, 1); err != nil {
+			if err := checkCounts(t.Context(), p, 1, 1); err != nil {
 				t.Error(err)
 			}
 		})

@@ -6,29 +6,31 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A ScopeKind says what a sandbox is had for.
+// A ScopeKind says what a session belongs to.
 type ScopeKind string
 
 // The kinds of scope.
 const (
-	ScopeWorkflow     ScopeKind = "workflow" // a run of several agents, one after the other or side by side
-	ScopeAgent        ScopeKind = "agent"    // a run of one
-	ScopeSession      ScopeKind = "session"  // whatever a program calls so
+	ScopeWorkflow     ScopeKind = "workflow" // a run of several agents, in sequence or in parallel
+	ScopeAgent        ScopeKind = "agent"    // a run of one agent
+	ScopeSession      ScopeKind = "session"  // defined by the program
 	ScopeConversation ScopeKind = "conversation"
 )
 
-// A Scope is what a session lives and ends with.
+// A Scope is a run, or anything else with an ID, that a session belongs to and ends
+// with.
 type Scope struct {
 	Kind ScopeKind `json:"kind"`
 	ID   string    `json:"id"` // see ValidName
 }
 
-// Key is how a session is named, in its project: "workflow_wf_abc123_sandbox".
+// Key returns the name of the session in its project, such as
+// "workflow_wf_abc123_sandbox".
 func (s Scope) Key() string { return string(s.Kind) + "_" + s.ID + keySuffix }
 
 const keySuffix = "_sandbox"
 
-// Validate reports what is wrong with s, as ErrInvalid.
+// Validate returns the first fault of s, as ErrInvalid.
 func (s Scope) Validate() error {
 	switch s.Kind {
 	case ScopeWorkflow, ScopeAgent, ScopeSession, ScopeConversation:
@@ -36,13 +38,13 @@ func (s Scope) Validate() error {
 		return atoll.Errorf("session", s.ID, atoll.ErrInvalid, "scope %q: use workflow, agent, session or conversation", s.Kind)
 	}
 	if !atoll.ValidName(s.ID) {
-		return atoll.Errorf("session", s.ID, atoll.ErrInvalid, "id %q of the %s: use a letter or digit, then up to 64 letters, digits, '-' or '_'", s.ID, s.Kind)
+		return atoll.Errorf("session", s.ID, atoll.ErrInvalid, "%s id %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", s.Kind, s.ID)
 	}
 	return nil
 }
 
-// ParseScope reads a Scope as people write it, "workflow/wf_abc123", or the Key of
-// one. Kinds: ErrInvalid.
+// ParseScope parses a Scope in the form "workflow/wf_abc123", or its Key. Kinds:
+// ErrInvalid.
 func ParseScope(text string) (Scope, error) {
 	kind, id, ok := strings.Cut(text, "/")
 	if !ok {
@@ -58,17 +60,17 @@ func ParseScope(text string) (Scope, error) {
 	return s, s.Validate()
 }
 
-// An ExecutionContext says for whom a tool is called.
+// An ExecutionContext identifies the caller of a tool.
 type ExecutionContext struct {
-	WorkflowRunID string `json:"workflow_run_id,omitempty"` // of the workflow that the agent runs in, if it does
+	WorkflowRunID string `json:"workflow_run_id,omitempty"` // "" if the agent runs in no workflow
 	AgentRunID    string `json:"agent_run_id,omitempty"`
 	AgentName     string `json:"agent_name,omitempty"`
 	Environment   string `json:"environment,omitempty"` // of the agent's definition: "default", "production"
 }
 
-// Scope is the workflow's if there is one and the agent does not want a session of
-// its own, else the agent's. want is ScopeWorkflow, ScopeAgent or "", which means
-// the workflow's. Kinds: ErrInvalid (there is neither, or an id is none).
+// Scope returns the scope of the workflow run or the agent run. want is
+// ScopeWorkflow, ScopeAgent, or "", which means ScopeWorkflow. Without a workflow
+// run it is the agent's. Kinds: ErrInvalid (both are empty, or an ID is invalid).
 func (c ExecutionContext) Scope(want ScopeKind) (Scope, error) {
 	s := Scope{ScopeWorkflow, c.WorkflowRunID}
 	switch want {
@@ -82,7 +84,7 @@ func (c ExecutionContext) Scope(want ScopeKind) (Scope, error) {
 		s = Scope{ScopeAgent, c.AgentRunID}
 	}
 	if s.ID == "" {
-		return Scope{}, atoll.Errorf("session", "", atoll.ErrInvalid, "the call names neither a workflow run nor an agent run: give it one, whose sandbox it is to use")
+		return Scope{}, atoll.Errorf("session", "", atoll.ErrInvalid, "the call has neither a workflow run nor an agent run; set one of them")
 	}
 	return s, s.Validate()
 }

@@ -1,14 +1,14 @@
-// Package session is a layer that keeps sessions: each binds a scope, such as a
-// workflow's run, to a sandbox of its own, which all who name that scope share, and
-// which ends with it.
+// Package session is a layer with sessions. A session binds a scope, such as a
+// workflow's run, to one sandbox, which all callers with that scope share. It ends
+// with the scope.
 //
-// Which sandbox a session has is in a store, written down before the sandbox is
-// made and until it is removed: however a program ends, the next one finds the
-// session, or finishes its end.
+// A store records the sandbox of each session, from before its creation until after
+// its removal. If a program dies, the next one finds the session, or completes its
+// end.
 //
-// A session's idle timeout and lifetime are those of its sandbox, which the
-// provider knows best, and keeps to without this program. Where a provider cannot
-// tell whether a sandbox is idle, the layer does.
+// The idle timeout and the maximum lifetime of a session are those of its sandbox.
+// The provider enforces them, without this program. If the provider cannot tell
+// whether a sandbox is idle, the layer enforces the idle timeout.
 package session
 
 import (
@@ -25,19 +25,19 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Options are what sessions get that say nothing of it.
+// Options are the defaults of sessions, and the configuration of the layer.
 type Options struct {
 	IdleTimeout atoll.Duration // 0 means session.DefaultIdleTimeout
 	MaxLifetime atoll.Duration // 0 means session.DefaultMaxLifetime
 
-	// Server says that the program is there for long, and looks after sessions
-	// from its start. Others do once they have opened one.
+	// Server declares a long-running program, which maintains sessions from its
+	// start. Other programs begin when they open a session.
 	Server bool
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
-	step func(name string) // for tests: called after each step, with its name
-	look time.Duration     // for tests: how often sessions are looked after
+	onStep     func(name string) // for tests: called after each step, with its name
+	checkEvery time.Duration     // for tests: the interval between checks of all sessions
 }
 
 // A Provider is the layer.
@@ -46,44 +46,45 @@ type Provider struct {
 	store Store
 	opts  Options
 	log   *slog.Logger
-	locks keymutex.Locks // of sessions
+	locks keymutex.Locks // by project and key of a session
 
-	uses uses
-	soon chan struct{} // something is to be looked at sooner; capacity 1
+	tracker useTracker
+	wake    chan struct{} // asks maintenance for an earlier check; capacity 1
 
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	caring  sync.Once
-	closing sync.Once
-	work    sync.WaitGroup
+	ctx          context.Context // ends with Close
+	cancel       context.CancelFunc
+	maintainOnce sync.Once
+	closeOnce    sync.Once
+	background   sync.WaitGroup
 }
 
-// New returns p with sessions, which are written down in s. It does not open s
-// unless it is for a server. Its Close closes p and s; the sessions stay.
+// New returns p with sessions, which it records in s. The layer owns s, and opens
+// it only when needed or with Options.Server. Close closes p and s; it does not end
+// sessions.
 func New(p atoll.Provider, s Store, opts Options) *Provider {
 	opts.IdleTimeout = cmp.Or(opts.IdleTimeout, DefaultIdleTimeout)
 	opts.MaxLifetime = cmp.Or(opts.MaxLifetime, DefaultMaxLifetime)
-	opts.look = cmp.Or(opts.look, time.Minute)
+	opts.checkEvery = cmp.Or(opts.checkEvery, time.Minute)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	if opts.step == nil {
-		opts.step = func(string) {}
+	if opts.onStep == nil {
+		opts.onStep = func(string) {}
 	}
-	l := &Provider{ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, soon: make(chan struct{}, 1)}
+	l := &Provider{ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, wake: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if opts.Server {
-		l.care()
+		l.startMaintenance()
 	}
 	return l
 }
 
 // Close implements atoll.Provider.
 func (l *Provider) Close() (err error) {
-	l.closing.Do(func() {
+	l.closeOnce.Do(func() {
 		l.cancel()
-		l.caring.Do(func() {}) // nobody begins it any more
-		l.work.Wait()
+		l.maintainOnce.Do(func() {}) // from now on it does not start
+		l.background.Wait()
 		err = errors.Join(l.ProviderLayer.Close(), l.store.Close())
 	})
 	return err
@@ -107,15 +108,16 @@ func (l *Provider) Members(ctx context.Context) ([]atoll.Member, error) {
 
 // Create implements atoll.Provider.
 func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	return l.wrap(l.Provider.Create(ctx, spec))
+	return l.wrapSandbox(l.Provider.Create(ctx, spec))
 }
 
 // Get implements atoll.Provider.
 func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	return l.wrap(l.Provider.Get(ctx, id))
+	return l.wrapSandbox(l.Provider.Get(ctx, id))
 }
 
-func (l *Provider) wrap(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
+// wrapSandbox returns sb with this layer around it, or err.
+func (l *Provider) wrapSandbox(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -145,8 +147,8 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 
 // RemoveProject implements atoll.ProjectRemover.
 func (l *Provider) RemoveProject(ctx context.Context, project string) error {
-	if !atoll.ValidName(project) { // "" is all of them
-		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
+	if !atoll.ValidName(project) { // "" would list all projects
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "project %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", project)
 	}
 	all, err := l.store.Sessions(ctx, project)
 	if err != nil {
@@ -180,10 +182,10 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]Session, err
 		switch {
 		case x.State == StateGone && st == nil:
 			continue
-		case x.State == StateGone: // it is back, as its backend is
+		case x.State == StateGone: // the sandbox is back, for example with its engine
 			x.State = StateOpen
 		case x.State == StateOpen && st == nil:
-			gone, err := l.forget(ctx, x)
+			gone, err := l.markGone(ctx, x)
 			if err != nil {
 				return nil, err
 			}
@@ -191,14 +193,14 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]Session, err
 				continue
 			}
 		}
-		all = append(all, session(x, st))
+		all = append(all, describeSession(x, st))
 	}
 	return all, nil
 }
 
-// session is what x says, and what st does of its sandbox, which is nil where that
-// is not known.
-func session(x *Record, st *atoll.Status) Session {
+// describeSession returns the Session of a record and its sandbox's status; st is
+// nil if that is unknown.
+func describeSession(x *Record, st *atoll.Status) Session {
 	s := Session{
 		Key: x.Spec.Scope.Key(), Project: x.Spec.Project, Scope: x.Spec.Scope, Workflow: x.Spec.Workflow,
 		State: x.State, Problem: x.Problem, Sandbox: x.Sandbox, Spec: x.Spec.Sandbox,
@@ -210,11 +212,12 @@ func session(x *Record, st *atoll.Status) Session {
 	return s
 }
 
-// forget writes down that the sandbox of a session is gone: what is proven so.
-func (l *Provider) forget(ctx context.Context, x *Record) (gone bool, err error) {
+// markGone records that the sandbox of a session is gone, if the provider reports
+// ErrNotFound. It returns whether it is gone.
+func (l *Provider) markGone(ctx context.Context, x *Record) (gone bool, err error) {
 	_, err = l.Provider.Get(ctx, x.Sandbox)
 	if atoll.KindOf(err) != atoll.ErrNotFound {
-		return false, nil // it may be in its making, or its provider does not answer
+		return false, nil // in creation, or the provider does not answer
 	}
 	other, err := l.heldByOther(ctx, x)
 	if err != nil || other {
@@ -222,25 +225,25 @@ func (l *Provider) forget(ctx context.Context, x *Record) (gone bool, err error)
 	}
 	for {
 		last := *x
-		err = l.drop(ctx, &last, true)
+		err = l.dropRecord(ctx, &last, true)
 		if !errors.Is(err, store.ErrChanged) {
 			return err == nil, err
 		}
 		now, err := l.store.FindSession(ctx, x.Spec.Project, x.Spec.Scope.Key())
 		switch {
 		case atoll.KindOf(err) == atoll.ErrNotExist:
-			return true, nil // somebody else was faster
+			return true, nil // another program has deleted the record
 		case err != nil || now.Sandbox != x.Sandbox:
 			return false, err
 		case now.State != x.State:
 			return now.State == StateGone, nil
 		}
-		x = now // when it was used was written down
+		x = now // only its time of use has changed
 	}
 }
 
-// heldByOther reports whether another program that runs works on a session, or has
-// its sandbox, which ends with that program.
+// heldByOther reports whether another running program holds the record of a
+// session, or has its sandbox, which ends with that program.
 func (l *Provider) heldByOther(ctx context.Context, x *Record) (bool, error) {
 	if x.Holder == "" {
 		return false, nil

@@ -19,8 +19,8 @@ import (
 
 func openStore(dir string) session.Store { return teststore.Open(dir) }
 
-// around is the layer around p, with its store in dir.
-func around(p atoll.Provider, dir string, o session.Options) *session.Provider {
+// newLayer returns the layer around p, with its store in dir.
+func newLayer(p atoll.Provider, dir string, o session.Options) *session.Provider {
 	return session.New(p, openStore(dir), o)
 }
 
@@ -33,12 +33,13 @@ func openMock(t *testing.T, o mock.Options) atoll.Provider {
 	return p
 }
 
-// The layer records sessions, and the use of sandboxes, for which it wraps processes, files and connections.
-// Over local it is a server, which looks after sessions from its start.
+// The layer records sessions, and the use of sandboxes, for which it wraps
+// processes, files and connections. Over local it is a server, which maintains
+// sessions from its start.
 func TestConformance(t *testing.T) {
 	t.Run("mock over the wire", func(t *testing.T) {
-		providertest.Run(t, overWire, providertest.Only("exec", "output", "time", "files", "volumes", "sessions", "errors", "truth", "dial"), providertest.Wire(),
-			providertest.Beside(4, "sessions")) // most of it waits
+		providertest.Run(t, openOverWire, providertest.Only("exec", "output", "time", "files", "volumes", "sessions", "errors", "truth", "dial"), providertest.Wire(),
+			providertest.Beside(4, "sessions")) // the tests mostly wait
 	})
 	t.Run("local", func(t *testing.T) {
 		if testing.Short() {
@@ -49,15 +50,15 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return around(p, t.TempDir(), session.Options{Server: true})
+			return newLayer(p, t.TempDir(), session.Options{Server: true})
 		}, providertest.Only("sessions"), providertest.Beside(4, "sessions"))
 	})
 }
 
-// overWire is a mock with sessions, seen by a client.
-func overWire(t *testing.T) atoll.Provider {
+// openOverWire returns a client of a server with sessions around a mock.
+func openOverWire(t *testing.T) atoll.Provider {
 	t.Helper()
-	p := around(openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), session.Options{})
+	p := newLayer(openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), session.Options{})
 	h, err := api.NewHandler(p, api.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -74,25 +75,26 @@ func overWire(t *testing.T) atoll.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return wired{c, sync.OnceValue(func() error {
+	return wireClient{c, sync.OnceValue(func() error {
 		cancel()
 		return errors.Join(<-served, p.Close())
 	})}
 }
 
-type wired struct {
+type wireClient struct {
 	*api.Client
 	end func() error
 }
 
-func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
+func (w wireClient) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestForwards(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return around(p, t.TempDir(), session.Options{}) },
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return newLayer(p, t.TempDir(), session.Options{}) },
 		"Provider.OpenSession", "Provider.Sessions", "Provider.CloseSession")
 }
 
-// What a session does not say, the options do, or the defaults.
+// A spec without an idle timeout or lifetime gets those of the options, or the
+// defaults.
 func TestDefaults(t *testing.T) {
 	for _, tt := range []struct {
 		opts     session.Options
@@ -103,13 +105,13 @@ func TestDefaults(t *testing.T) {
 		{session.Options{IdleTimeout: atoll.Duration(time.Hour), MaxLifetime: atoll.Duration(time.Minute)}, atoll.Duration(time.Hour), time.Minute},
 		{session.Options{IdleTimeout: atoll.Never, MaxLifetime: atoll.Never}, atoll.Never, 0},
 	} {
-		p := around(openMock(t, mock.Options{}), t.TempDir(), tt.opts)
-		o := mustOpen(t, p, workflow("w"))
+		p := newLayer(openMock(t, mock.Options{}), t.TempDir(), tt.opts)
+		o := mustOpen(t, p, workflowSpec("w"))
 		if o.IdleTimeout != tt.idle {
 			t.Errorf("with %+v the idle timeout is %s, want %s", tt.opts, o.IdleTimeout, tt.idle)
 		}
 		if left := time.Until(o.Expires); o.Expires.IsZero() != (tt.lifetime == 0) || tt.lifetime > 0 && (left > tt.lifetime || left < tt.lifetime-time.Minute) {
-			t.Errorf("with %+v it expires %s, want in %s", tt.opts, o.Expires, tt.lifetime)
+			t.Errorf("with %+v the session expires at %s, want in %s", tt.opts, o.Expires, tt.lifetime)
 		}
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -117,7 +119,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// The same with a store that servers share.
+// The same tests with a store that servers share.
 func TestOverPostgres(t *testing.T) {
 	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
 }

@@ -9,35 +9,34 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// How long a session lives that says nothing of it.
+// The defaults of IdleTimeout and MaxLifetime.
 const (
 	DefaultIdleTimeout = atoll.Duration(30 * time.Minute)
 	DefaultMaxLifetime = atoll.Duration(4 * time.Hour)
 )
 
-// A Spec says which session is wanted, and what it is made of if it is not
-// there. It is pure data.
+// A Spec selects a session by its scope, and says how to create it if it does not
+// exist. It is pure data.
 type Spec struct {
-	Project string `json:"project,omitempty"` // DefaultProject when empty
+	Project string `json:"project,omitempty"` // DefaultProject if empty
 	Scope   Scope  `json:"scope"`
-	// Workflow is the id of the workflow run with which the session ends, too, as
-	// that of an agent that has a session of its own. The first one that is named
-	// holds, also by who opens it again.
+	// Workflow is the ID of a workflow run that ends the session, too, for example
+	// that of an agent with a session of its own. The first call that sets it
+	// decides, even if the session exists already.
 	Workflow string `json:"workflow,omitempty"`
-	// Sandbox is what the sandbox is made from. Its ID, Project, TTL, IdleStop and
-	// IdleRemove are the session's to say.
+	// Sandbox is the spec of the sandbox. The session sets its ID, Project, TTL,
+	// IdleStop and IdleRemove.
 	Sandbox atoll.Spec `json:"sandbox,omitzero"`
-	// IdleTimeout ends the session when for so long nobody has used its sandbox,
-	// as in atoll.Spec.IdleStop. 0 means DefaultIdleTimeout or what is
-	// configured, and Never lifts it.
+	// IdleTimeout ends the session after this time without use of its sandbox, as
+	// defined by atoll.Spec.IdleStop. 0 means Options.IdleTimeout; Never disables
+	// it.
 	IdleTimeout atoll.Duration `json:"idle_timeout,omitzero"`
-	// MaxLifetime ends it that long after its sandbox was made, whatever goes on
-	// in it. 0 means DefaultMaxLifetime or what is configured, and Never
-	// lifts it.
+	// MaxLifetime ends the session this long after the creation of its sandbox,
+	// even if it is in use. 0 means Options.MaxLifetime; Never disables it.
 	MaxLifetime atoll.Duration `json:"max_lifetime,omitzero"`
 }
 
-// Validate reports the first thing that is wrong with s, as ErrInvalid.
+// Validate returns the first fault of s, as ErrInvalid.
 func (s *Spec) Validate() error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("open session", s.Scope.ID, atoll.ErrInvalid, format, args...)
@@ -52,87 +51,88 @@ func (s *Spec) Validate() error {
 	case s.Workflow != "" && !atoll.ValidName(s.Workflow):
 		return bad("workflow %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", s.Workflow)
 	case box.ID != "" || box.Project != "" || box.TTL != 0 || box.IdleStop != 0 || box.IdleRemove:
-		return bad("the id, project, ttl, idle_stop and idle_remove of the sandbox are for the session to say")
+		return bad("the session sets the id, project, ttl, idle_stop and idle_remove of its sandbox; remove them")
 	case box.AutoRemove || box.NoStart:
-		return bad("the sandbox of a session runs until that ends: auto_remove and no_start are not for it")
+		return bad("auto_remove and no_start are not allowed: the sandbox of a session runs until the session ends")
 	}
-	for what, d := range map[string]atoll.Duration{"idle_timeout": s.IdleTimeout, "max_lifetime": s.MaxLifetime} {
+	for field, d := range map[string]atoll.Duration{"idle_timeout": s.IdleTimeout, "max_lifetime": s.MaxLifetime} {
 		if d < atoll.Never {
-			return bad("%s %s: must not be negative", what, d)
+			return bad("%s %s: must not be negative", field, d)
 		}
 	}
 	return box.Validate()
 }
 
-// A State is where a session is in its life.
+// A State is the state of a session.
 type State string
 
 // The states of sessions.
 const (
 	StateOpening State = "opening"
 	StateOpen    State = "open"
-	StateClosing State = "closing" // Problem says why it still is
+	StateClosing State = "closing" // see Problem
 )
 
 // A Session binds a scope to a sandbox.
 type Session struct {
-	Key      string     `json:"key"` // of Scope; unique in the project
+	Key      string     `json:"key"` // Scope.Key, unique in the project
 	Project  string     `json:"project"`
 	Scope    Scope      `json:"scope"`
 	Workflow string     `json:"workflow,omitempty"`
 	State    State      `json:"state"`
 	Problem  string     `json:"problem,omitempty"` // why the last attempt to close it failed
-	Sandbox  string     `json:"sandbox"`           // its id
-	Spec     atoll.Spec `json:"spec"`              // what the sandbox was made from
-	Created  time.Time  `json:"created"`           // when the session was
-	Opened   time.Time  `json:"opened"`            // the last time
-	Expires  time.Time  `json:"expires,omitzero"`  // when MaxLifetime ends it
+	Sandbox  string     `json:"sandbox"`           // the ID of the sandbox
+	Spec     atoll.Spec `json:"spec"`              // the spec of the sandbox
+	Created  time.Time  `json:"created"`           // the creation of the session
+	Opened   time.Time  `json:"opened"`            // the last OpenSession
+	Expires  time.Time  `json:"expires,omitzero"`  // when MaxLifetime ends the session
 
 	IdleTimeout atoll.Duration `json:"idle_timeout"`
 }
 
-// An Opening says how a session came by its sandbox.
+// An Opening says how a session got its sandbox.
 type Opening string
 
-// The ways.
+// The values of Opening.
 const (
-	OpeningMade      Opening = "made"      // there was none
-	OpeningFound     Opening = "found"     // running
-	OpeningRestarted Opening = "restarted" // it had stopped, or failed: files are there as Caps.Durable says, processes are not
-	OpeningReplaced  Opening = "replaced"  // it was gone, or could not be started again
+	OpeningMade      Opening = "made"      // a new sandbox
+	OpeningFound     Opening = "found"     // it was running
+	OpeningRestarted Opening = "restarted" // it was stopped or failed; its processes are gone, and Caps.Durable says which files remain
+	OpeningReplaced  Opening = "replaced"  // a new sandbox, because the old one was gone or did not start
 )
 
-// An Opened is what Open returns.
+// An Opened is the result of Open.
 type Opened struct {
 	Session
 	Opening Opening `json:"opening"`
-	// Note says, where the sandbox is not the one that the last caller left, what
-	// has become of that.
+	// Note describes what happened to the sandbox since the last caller used it; ""
+	// if nothing did.
 	Note string `json:"note,omitempty"`
 }
 
-// A Manager is a Provider that keeps sessions.
+// A Manager is a Provider that has sessions.
 type Manager interface {
-	// OpenSession returns the session of a scope with its sandbox running: the
-	// same one for all who open it, made by the first, started again if it
-	// stopped. One that has gone, by its idle timeout for example, or that cannot
-	// be started again, is replaced, and that is told for days after it went. A
-	// session that is there, or was, keeps what it was made from. It counts as
-	// use. Kinds, besides those of Create and Start: ErrInvalid.
+	// OpenSession returns the session of a scope, with its sandbox running. All
+	// callers with the same scope get the same session. The first call creates it;
+	// a later call starts a stopped sandbox again. If the sandbox is gone, for
+	// example because of its idle timeout, or does not start, OpenSession replaces
+	// it and says so in Note, for some days after its end. An existing session
+	// keeps its spec. The call counts as use. Kinds, besides those of Create and
+	// Start: ErrInvalid.
 	OpenSession(ctx context.Context, spec *Spec) (Opened, error)
 
-	// Sessions lists those of a project, or with "" of all, oldest first. One
-	// whose sandbox is gone is not listed.
+	// Sessions returns the sessions of a project, or of all projects if project is
+	// "", oldest first. It omits sessions whose sandbox is gone.
 	Sessions(ctx context.Context, project string) ([]Session, error)
 
-	// CloseSession removes the sandbox, data volume included, and forgets the
-	// session. If that fails the session stays, is listed as closing, and is
-	// tried again: by whoever opens or closes it next, and from time to time. ""
-	// means DefaultProject. Kinds: ErrNotExist.
+	// CloseSession removes the sandbox with its data volume, and deletes the
+	// session. If the removal fails, the session remains in StateClosing. The next
+	// open or close tries again, and so does maintenance from time to time. An
+	// empty project means DefaultProject. Kinds: ErrNotExist.
 	CloseSession(ctx context.Context, project, key string) error
 }
 
-// Open returns the session of a scope, and its sandbox, which runs.
+// Open returns the session of a scope, with its sandbox running.
 func Open(ctx context.Context, p atoll.Provider, spec *Spec) (Opened, error) {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.OpenSession(ctx, spec)
@@ -140,7 +140,7 @@ func Open(ctx context.Context, p atoll.Provider, spec *Spec) (Opened, error) {
 	return Opened{}, atoll.E("open session", spec.Scope.ID, atoll.ErrUnsupported, nil)
 }
 
-// List lists the sessions of a project, or with "" of all.
+// List returns the sessions of a project, or of all projects if project is "".
 func List(ctx context.Context, p atoll.Provider, project string) ([]Session, error) {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.Sessions(ctx, project)
@@ -148,7 +148,7 @@ func List(ctx context.Context, p atoll.Provider, project string) ([]Session, err
 	return nil, atoll.E("sessions", project, atoll.ErrUnsupported, nil)
 }
 
-// Close ends a session, and removes its sandbox.
+// Close ends a session and removes its sandbox.
 func Close(ctx context.Context, p atoll.Provider, project, key string) error {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.CloseSession(ctx, project, key)
@@ -156,9 +156,9 @@ func Close(ctx context.Context, p atoll.Provider, project, key string) error {
 	return atoll.E("close session", key, atoll.ErrUnsupported, nil)
 }
 
-// EndScope closes the session of a scope whose run has ended, and those of the
-// agents that were part of a workflow. It returns the keys of those that it has
-// closed: having none to close is no error. All are tried, whichever fail.
+// EndScope closes the session of a scope that has ended and, for a workflow, those
+// of its agents. It returns the keys of the sessions that it closed. It is not an
+// error if there is none. It tries all, even if one fails.
 func EndScope(ctx context.Context, p atoll.Provider, project string, scope Scope) (closed []string, err error) {
 	if err := scope.Validate(); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func EndScope(ctx context.Context, p atoll.Provider, project string, scope Scope
 	if err != nil {
 		return nil, err
 	}
-	keys := []string{scope.Key()} // listed or not: that its sandbox had gone is of no interest any more
+	keys := []string{scope.Key()} // even if it is not listed: its record may remain
 	for _, s := range all {
 		if s.Scope != scope && scope.Kind == ScopeWorkflow && s.Workflow == scope.ID {
 			keys = append(keys, s.Key)
@@ -181,12 +181,12 @@ func EndScope(ctx context.Context, p atoll.Provider, project string, scope Scope
 		switch closeErr := Close(ctx, p, project, key); {
 		case closeErr == nil:
 			closed = append(closed, key)
-		case atoll.KindOf(closeErr) != atoll.ErrNotExist: // else there is none, or somebody else has
+		case atoll.KindOf(closeErr) != atoll.ErrNotExist: // ErrNotExist: no such session, or already closed
 			failed, err = append(failed, key), closeErr
 		}
 	}
 	if len(failed) > 1 {
-		err = fmt.Errorf("%d sessions are still there (%s), the last one: %w", len(failed), strings.Join(failed, ", "), err)
+		err = fmt.Errorf("cannot close %d sessions (%s); the last error: %w", len(failed), strings.Join(failed, ", "), err)
 	}
 	return closed, err
 }

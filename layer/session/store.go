@@ -9,19 +9,20 @@ import (
 
 // A Record is the stored state of one session.
 type Record struct {
-	// Spec is what it is made from, with its project. With its key that names it.
+	// Spec is the spec of the session. Its Project and the key of its Scope name the
+	// record.
 	Spec    Spec
-	Sandbox string // the id, drawn before the sandbox is made
+	Sandbox string // the ID of the sandbox, chosen before its creation
 	State   State
-	Holder  string // the program that opens or closes it
-	// Problem is why it could not be closed; of one that is being opened, what has
-	// become of the sandbox that it had before.
+	Holder  string // the program that opens or closes the session, or owns its sandbox
+	// Problem is the error of the last close. In StateOpening, it describes what
+	// happened to the previous sandbox.
 	Problem string
-	// Created is when the record was, Opened when it was last opened, Used when
-	// its sandbox is last known to have been used: to the millisecond.
+	// Created is the creation of the record, Opened the last OpenSession, and Used the
+	// last known use of the sandbox, in milliseconds.
 	Created, Opened, Used time.Time
 
-	Rev int64 // how often it had been written when it was read; the store's
+	Rev int64 // number of writes before the record was read; set by the store
 }
 
 // StateGone is the state of a session whose sandbox has gone. The record remains for a while, so
@@ -33,18 +34,19 @@ const StateGone State = "gone"
 type Store interface {
 	store.Holders
 
-	// InsertSession adds s. Kinds: ErrAlreadyExists (its project has one of its
-	// key).
+	// InsertSession adds s. Kinds: ErrAlreadyExists (its project has a session with
+	// its key).
 	InsertSession(ctx context.Context, s *Record) error
-	// UpdateSession writes s over what it was read as. Kinds: ErrConflict (it has
-	// been changed or deleted since).
+	// UpdateSession replaces the record that s was read from. Kinds: ErrConflict (the
+	// record was changed or deleted since).
 	UpdateSession(ctx context.Context, s *Record) error
-	// DeleteSession deletes what s was read as. Kinds: ErrConflict (it has been
-	// changed or deleted since).
+	// DeleteSession deletes the record that s was read from. Kinds: ErrConflict (the
+	// record was changed or deleted since).
 	DeleteSession(ctx context.Context, s *Record) error
-	// FindSession reads one. Kinds: ErrNotExist.
+	// FindSession returns one record. Kinds: ErrNotExist.
 	FindSession(ctx context.Context, project, key string) (*Record, error)
-	// Sessions reads those of a project, or with "" all, oldest first.
+	// Sessions returns the records of a project, or of all projects if project is "",
+	// oldest first.
 	Sessions(ctx context.Context, project string) ([]*Record, error)
 
 	// Close releases the store. A second call does nothing.

@@ -10,45 +10,46 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 )
 
-// uses tells when sandboxes were used, of sessions whose provider cannot tell.
-type uses struct {
-	mu    sync.Mutex
-	all   map[string]*idletracker.Use // by sandbox
-	fresh bool                        // one has been added
+// useTracker records when sandboxes were used, if their provider cannot tell.
+type useTracker struct {
+	mu        sync.Mutex
+	bySandbox map[string]*idletracker.Use // by sandbox ID
+	hasNew    bool                        // a sandbox was added since the last takeAdded
 }
 
-// of is the use of a sandbox, which is noted from now on.
-func (u *uses) of(id string) *idletracker.Use {
+// forSandbox returns the use of a sandbox, which it tracks from now on.
+func (u *useTracker) forSandbox(id string) *idletracker.Use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.all == nil {
-		u.all = map[string]*idletracker.Use{}
+	if u.bySandbox == nil {
+		u.bySandbox = map[string]*idletracker.Use{}
 	}
-	if u.all[id] == nil {
-		u.all[id], u.fresh = &idletracker.Use{}, true
+	if u.bySandbox[id] == nil {
+		u.bySandbox[id], u.hasNew = &idletracker.Use{}, true
 	}
-	return u.all[id]
+	return u.bySandbox[id]
 }
 
-// added reports whether one has been added since it was last asked.
-func (u *uses) added() bool {
+// takeAdded reports whether a sandbox was added since the last call.
+func (u *useTracker) takeAdded() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	fresh := u.fresh
-	u.fresh = false
-	return fresh
+	added := u.hasNew
+	u.hasNew = false
+	return added
 }
 
-func (u *uses) forget(id string) {
+// dropSandbox stops tracking a sandbox.
+func (u *useTracker) dropSandbox(id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.all, id)
+	delete(u.bySandbox, id)
 }
 
-// begin notes that the sandbox is used, until the result is called.
-func (u *uses) begin(id string) (end func()) {
+// beginUse records that a tracked sandbox is in use until the caller calls end.
+func (u *useTracker) beginUse(id string) (end func()) {
 	u.mu.Lock()
-	use := u.all[id]
+	use := u.bySandbox[id]
 	u.mu.Unlock()
 	if use == nil {
 		return func() {}
@@ -56,8 +57,8 @@ func (u *uses) begin(id string) (end func()) {
 	return use.Begin()
 }
 
-// A sandbox notes that it is used. Commands that Exec starts in it need no noting:
-// the provider lists them.
+// A sandbox records its use. It does not track commands after Exec: the provider
+// lists them.
 type sandbox struct {
 	atoll.SandboxLayer
 	l *Provider
@@ -72,13 +73,13 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 
 // Exec implements atoll.Sandbox.
 func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	defer s.l.uses.begin(s.ID())()
+	defer s.l.tracker.beginUse(s.ID())()
 	return s.SandboxLayer.Exec(ctx, cmd)
 }
 
 // Process implements atoll.Sandbox.
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
-	defer s.l.uses.begin(s.ID())()
+	defer s.l.tracker.beginUse(s.ID())()
 	p, err := s.SandboxLayer.Process(ctx, id)
 	if err != nil {
 		return nil, err
@@ -86,8 +87,8 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	return &process{atoll.ProcessLayer{Process: p}, s}, nil
 }
 
-// A process notes who is attached to it or waits for it: it may be the main one, which
-// by itself is no use, or have ended.
+// A process records use while a caller is attached to it or waits for it. Without
+// that, neither the main process nor an ended one counts as use.
 type process struct {
 	atoll.ProcessLayer
 	s *sandbox
@@ -95,19 +96,19 @@ type process struct {
 
 // Attach implements atoll.Process.
 func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
-	defer p.s.l.uses.begin(p.s.ID())()
+	defer p.s.l.tracker.beginUse(p.s.ID())()
 	return p.ProcessLayer.Attach(ctx, a)
 }
 
 // Wait implements atoll.Process.
 func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
-	defer p.s.l.uses.begin(p.s.ID())()
+	defer p.s.l.tracker.beginUse(p.s.ID())()
 	return p.ProcessLayer.Wait(ctx)
 }
 
 // Dial implements atoll.Dialer.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	end := s.l.uses.begin(s.ID())
+	end := s.l.tracker.beginUse(s.ID())
 	c, err := atoll.Dial(ctx, s.Sandbox, port)
 	if err != nil {
 		end()
@@ -116,7 +117,7 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return &conn{c, sync.OnceFunc(end)}, nil
 }
 
-// A conn is one to a port of a sandbox in use.
+// A conn is a connection to a port. The sandbox is in use until it is closed.
 type conn struct {
 	net.Conn
 	end func()
@@ -127,7 +128,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite tells the other end that nothing more comes, as the connection can.
+// CloseWrite closes the writing side, if the connection can.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -137,7 +138,7 @@ func (c *conn) CloseWrite() error {
 
 // Files implements atoll.Filer.
 func (s *sandbox) Files() atoll.FS {
-	return lazyfs.TrackUse(atoll.Files(s.Sandbox), func() (end func()) { return s.l.uses.begin(s.ID()) })
+	return lazyfs.TrackUse(atoll.Files(s.Sandbox), func() (end func()) { return s.l.tracker.beginUse(s.ID()) })
 }
 
 var (

@@ -41,7 +41,7 @@ func TestSessionGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, sb := open(session.OpeningRestarted)
-	if after.Sandbox != before.Sandbox || !strings.Contains(after.Note, "the files of its work directory and volumes are there; all others, and what ran in it, are not") {
+	if after.Sandbox != before.Sandbox || !strings.Contains(after.Note, "the files in its work directory and volumes are intact; all other files and its processes are gone") {
 		t.Errorf("it has sandbox %s (%s), and had %s", after.Sandbox, after.Note, before.Sandbox)
 	}
 	if got := says(t, sb, "cat /work/file; cat /file || echo gone"); got != "work\ngone\n" {
