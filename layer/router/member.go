@@ -14,22 +14,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A member is a Member and what is known of it.
+// A member is a Member with its state.
 type member struct {
-	name  string
-	first bool // the default one
-	only bool // the only one
-	open  func() (atoll.Provider, error)
-	markFile  string // a file that is there while it has sandboxes; "" for none
-	log   *slog.Logger
+	name     string
+	first    bool // the default member
+	only     bool // no other member exists
+	open     func() (atoll.Provider, error)
+	markFile string // exists while the member has sandboxes; "" without Options.Dir
+	log      *slog.Logger
 
 	openMu sync.Mutex // held while open runs
 
 	mu      sync.Mutex
-	leaf    atoll.Provider // nil until it is open
+	leaf    atoll.Provider // nil until the member is open
 	closed  bool
-	inUse    bool
-	problem error // why it could not be asked, the last time it was
+	inUse   bool  // the member has sandboxes, as far as known
+	problem error // the error of the last call, if the member was unavailable
 }
 
 func newMember(m Member, dir string, log *slog.Logger) *member {
@@ -42,7 +42,7 @@ func newMember(m Member, dir string, log *slog.Logger) *member {
 	return one
 }
 
-// openLeaf opens the member, if it is not open yet.
+// openLeaf opens the member, unless it is open, and returns its provider.
 func (m *member) openLeaf() (atoll.Provider, error) {
 	m.openMu.Lock()
 	defer m.openMu.Unlock()
@@ -56,7 +56,7 @@ func (m *member) openLeaf() (atoll.Provider, error) {
 		return leaf, nil
 	}
 	leaf, err := m.open()
-	if isMissing(err) { // no sandbox is
+	if isMissing(err) { // must not look like a missing sandbox
 		err = atoll.E("open", m.name, atoll.ErrUnavailable, err)
 	}
 	if err != nil {
@@ -73,7 +73,7 @@ func errClosed(op string) error {
 	return atoll.Errorf(op, "", atoll.ErrUnavailable, "the provider is closed")
 }
 
-// closeLeaf closes the member for good.
+// closeLeaf closes the member. openLeaf then fails.
 func (m *member) closeLeaf() error {
 	m.openMu.Lock()
 	defer m.openMu.Unlock()
@@ -87,7 +87,7 @@ func (m *member) closeLeaf() error {
 	return leaf.Close()
 }
 
-// memberInfo tells of the member what Members does.
+// memberInfo returns the member's entry for Members.
 func (m *member) memberInfo() atoll.Member {
 	d := atoll.Member{Info: atoll.Info{Name: m.name}}
 	if leaf, err := m.openLeaf(); err == nil {
@@ -102,15 +102,14 @@ func (m *member) memberInfo() atoll.Member {
 	return d
 }
 
-// isUsed reports whether its absence would be noticed: it is the default one, or
-// has sandboxes.
+// isUsed reports whether the member is the default one, or has sandboxes.
 func (m *member) isUsed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.first || m.inUse
 }
 
-// markUsed notes that the member has sandboxes.
+// markUsed records that the member has sandboxes.
 func (m *member) markUsed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -119,15 +118,16 @@ func (m *member) markUsed() {
 	}
 }
 
-// recordCreation notes that a sandbox of the member has been made. Other programs, which
-// may just have been told that there is none, learn of it.
+// recordCreation records that the member has created a sandbox. It updates the time
+// of the mark file, so that another program whose List has just found none does not
+// delete it.
 func (m *member) recordCreation() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writeMark()
 }
 
-// writeMark is use, once more; m.mu is held.
+// writeMark sets inUse and writes the mark file. The caller holds m.mu.
 func (m *member) writeMark() {
 	m.inUse = true
 	if m.markFile == "" {
@@ -138,32 +138,32 @@ func (m *member) writeMark() {
 		err = os.WriteFile(m.markFile, nil, 0o600)
 	}
 	if err == nil {
-		now := time.Now() // the kernel's own idea of it is late
+		now := time.Now() // the kernel's file times lag behind
 		err = os.Chtimes(m.markFile, now, now)
 	}
 	if err != nil {
-		m.log.Warn("it cannot be remembered which providers have sandboxes", "err", err)
+		m.log.Warn("cannot record which providers have sandboxes", "err", err)
 	}
 }
 
-// markUnused notes that the member had none at the time when it was asked.
-func (m *member) markUnused(asked time.Time) {
+// markUnused records that the member had no sandboxes at the time start.
+func (m *member) markUnused(start time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if info, err := os.Lstat(m.markFile); err == nil && info.ModTime().After(asked) {
-		return // somebody has made one since
+	if info, err := os.Lstat(m.markFile); err == nil && info.ModTime().After(start) {
+		return // another program has created one since
 	}
 	m.inUse = false
 	if m.markFile == "" {
 		return
 	}
 	if err := os.Remove(m.markFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.log.Warn("it cannot be remembered which providers have sandboxes", "err", err)
+		m.log.Warn("cannot record which providers have sandboxes", "err", err)
 	}
 }
 
-// recordAnswer takes down whether the member could be asked, and tells when that has
-// changed.
+// recordAnswer records whether the member answered; err is nil if it did. It logs a
+// change.
 func (m *member) recordAnswer(err error) {
 	m.mu.Lock()
 	before := m.problem
@@ -176,38 +176,38 @@ func (m *member) recordAnswer(err error) {
 		if loud {
 			level = slog.LevelWarn
 		}
-		m.log.Log(context.Background(), level, "the provider "+m.name+" cannot be asked", "err", err)
+		m.log.Log(context.Background(), level, "provider "+m.name+" is unavailable", "err", err)
 	case err == nil && before != nil:
 		if loud {
 			level = slog.LevelInfo
 		}
-		m.log.Log(context.Background(), level, "the provider "+m.name+" can be asked again")
+		m.log.Log(context.Background(), level, "provider "+m.name+" is available again")
 	}
 }
 
-// How long a member may take to answer a question that others answer too.
+// Limits of the router.
 const (
-	answerTimeout    = 30 * time.Second
-	unusedAnswerTimeout  = 2 * time.Second // of one that has no sandboxes, as far as is known
-	maxLocations = 10_000          // ids that are remembered
+	answerTimeout       = 30 * time.Second // of one member, in a call to several
+	unusedAnswerTimeout = 2 * time.Second  // of a member without sandboxes, as far as known
+	maxLocations        = 10_000           // entries of Provider.locations
 )
 
-// An answer is what a member says.
+// A memberAnswer is the result of a call to one member.
 type memberAnswer[T any] struct {
 	m   *member
 	val T
 	err error
 }
 
-// askMembers asks all members at the same time, and returns their answers in order. One
-// of several that takes too long has not answered.
+// askMembers calls f for all members concurrently, and returns the results in
+// order. If there are several members, a call that exceeds its time limit fails.
 func askMembers[T any](ctx context.Context, members []*member, f func(context.Context, atoll.Provider) (T, error)) []memberAnswer[T] {
 	answers := make([]memberAnswer[T], len(members))
 	var all sync.WaitGroup
 	for i, m := range members {
 		a := &answers[i]
 		a.m = m
-		if i == len(members)-1 { // this goroutine would only wait
+		if i == len(members)-1 { // saves a goroutine
 			a.val, a.err = askOne(ctx, m, f)
 			break
 		}
@@ -217,10 +217,12 @@ func askMembers[T any](ctx context.Context, members []*member, f func(context.Co
 	return answers
 }
 
+// askOne calls f for one member, with a time limit, and records whether the member
+// answered.
 func askOne[T any](ctx context.Context, m *member, f func(context.Context, atoll.Provider) (T, error)) (val T, err error) {
 	leaf, err := m.openLeaf()
 	if err != nil {
-		return val, err // noted
+		return val, err // openLeaf has recorded it
 	}
 	limit := m.answerLimit()
 	limited, cancel := context.WithTimeout(m.asideOf(ctx), limit)
@@ -228,7 +230,7 @@ func askOne[T any](ctx context.Context, m *member, f func(context.Context, atoll
 	val, err = f(limited, leaf)
 	switch {
 	case ctx.Err() != nil:
-		return val, err // which says nothing about m
+		return val, err // the caller gave up; m may be available
 	case limited.Err() != nil && err != nil:
 		err = atoll.Errorf("ask", m.name, atoll.ErrUnavailable, "no answer within %s", limit)
 	}
@@ -240,20 +242,22 @@ func askOne[T any](ctx context.Context, m *member, f func(context.Context, atoll
 	return val, err
 }
 
-// answerLimit is how long the member may take to answer.
+// answerLimit returns the time limit for an answer of the member.
 func (m *member) answerLimit() time.Duration {
 	switch {
 	case m.only:
-		return math.MaxInt64 // nobody waits for others' answers
+		return math.MaxInt64 // the caller's context decides
 	case m.isUsed():
 		return answerTimeout
 	}
 	return unusedAnswerTimeout
 }
 
+// asideKey is the context key of AsideOf.
 type asideKey struct{}
 
-// asideOf returns the ctx for a question to the member.
+// asideOf returns ctx for a call to the member: AsideOf(ctx), unless it is the
+// default one.
 func (m *member) asideOf(ctx context.Context) context.Context {
 	if m.first {
 		return ctx
@@ -261,29 +265,29 @@ func (m *member) asideOf(ctx context.Context) context.Context {
 	return AsideOf(ctx)
 }
 
-// Aside reports whether ctx is that of a question to a member other than the
-// default one, in case it has what is looked for. That such a call fails is of
-// little interest: Options.Log is told once, if there is more to it.
+// Aside reports whether ctx comes from AsideOf: the router calls a member other
+// than the default one, which may not have the sandbox. A failure of such a call is
+// rarely of interest. The router logs it if it matters.
 func Aside(ctx context.Context) bool { return ctx.Value(asideKey{}) != nil }
 
-// AsideOf returns a ctx for a question whose outcome is of interest to its caller alone.
+// AsideOf returns ctx for a call whose failure is of interest to the caller only.
 func AsideOf(ctx context.Context) context.Context { return context.WithValue(ctx, asideKey{}, true) }
 
-// isMissing reports whether the answer is that there is no such thing.
+// isMissing reports whether err means that the member does not have the object.
 func isMissing(err error) bool {
 	k := atoll.KindOf(err)
 	return err != nil && (k == atoll.ErrNotFound || k == atoll.ErrNotExist || k == atoll.ErrUnsupported)
 }
 
-// isProblem reports whether err says that there was no answer.
+// isProblem reports whether err means that the member is unavailable.
 func isProblem(err error) bool {
 	k := atoll.KindOf(err)
 	return err != nil && !isMissing(err) && k != atoll.ErrInvalid && k != atoll.ErrConflict
 }
 
-// missingError is the error where no member has said yes: that of one which could not
-// be asked and has sandboxes, for nobody knows whether it would have; else that
-// there is no such thing.
+// missingError returns the error of a call in which no member found the object. If
+// a member with sandboxes was unavailable, that is its error, because it may have
+// the object. Otherwise it is a not-found error.
 func missingError[T any](answers []memberAnswer[T]) error {
 	for _, a := range answers {
 		if !isMissing(a.err) && a.m.isUsed() {
@@ -298,7 +302,8 @@ func missingError[T any](answers []memberAnswer[T]) error {
 	return answers[0].err
 }
 
-// joinAnswers puts together what members list. It fails if all of them do.
+// joinAnswers concatenates the lists of all members. It fails only if all members
+// failed.
 func joinAnswers[T any](ctx context.Context, answers []memberAnswer[[]T]) (all []T, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -317,8 +322,8 @@ func joinAnswers[T any](ctx context.Context, answers []memberAnswer[[]T]) (all [
 	return all, nil
 }
 
-// rememberMember notes which member has the sandbox. That the default member has one
-// is soon found out.
+// rememberMember records which member has the sandbox. It stores no location for
+// the default member, which findSandbox asks first.
 func (p *Provider) rememberMember(id string, m *member) {
 	m.markUsed()
 	if m.first {
@@ -332,28 +337,29 @@ func (p *Provider) rememberMember(id string, m *member) {
 	p.locations[id] = m
 }
 
-// recallMember returns the member that had the sandbox, nil if it is not known.
+// recallMember returns the member recorded for the sandbox; nil if unknown.
 func (p *Provider) recallMember(id string) *member {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.locations[id]
 }
 
+// forgetMember deletes the location of a sandbox.
 func (p *Provider) forgetMember(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.locations, id)
 }
 
-// knownMember returns the member that is known to have the sandbox, by whatever means;
-// nil if it is not known.
+// knownMember returns the member that has the sandbox, according to the recorded
+// locations or Options.Known; nil if unknown.
 func (p *Provider) knownMember(ctx context.Context, id string) *member {
 	if m := p.recallMember(id); m != nil || id == "" || p.opts.Known == nil {
 		return m
 	}
 	name, err := p.opts.Known(ctx, id)
 	if err != nil {
-		p.log.WarnContext(ctx, "where a sandbox is", "sandbox", id, "err", err)
+		p.log.WarnContext(ctx, "cannot look up the provider of a sandbox", "sandbox", id, "err", err)
 	}
 	m := p.memberNamed(name)
 	if m != nil {

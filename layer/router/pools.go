@@ -7,7 +7,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// Pools implements pool.Reporter. A member that is not open keeps none.
+// Pools implements pool.Reporter. It skips members that are not open.
 func (p *Provider) Pools(ctx context.Context) (pool.Report, error) {
 	var sum pool.Report
 	for _, m := range p.members {
@@ -26,7 +26,8 @@ func (p *Provider) Pools(ctx context.Context) (pool.Report, error) {
 	return sum, nil
 }
 
-// Reserve implements atoll.Reserver: the member that would make the sandbox is asked.
+// Reserve implements atoll.Reserver. It asks the member that would create the
+// sandbox.
 func (p *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
 	if err := spec.Validate(); err != nil {
 		return "", err

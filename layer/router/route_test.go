@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-func create(t *testing.T, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
+func mustCreate(t *testing.T, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := p.Create(t.Context(), &spec)
 	if err != nil {
@@ -41,47 +41,48 @@ func providerOf(t *testing.T, p atoll.Provider, id string) string {
 		t.Fatalf("Status: %v", err)
 	}
 	if st.Provider != st.Spec.Provider {
-		t.Errorf("the status says %s, its spec %s", st.Provider, st.Spec.Provider)
+		t.Errorf("the status has provider %s, its spec %s", st.Provider, st.Spec.Provider)
 	}
 	return st.Provider
 }
 
-func wants(t *testing.T, what string, err error, kind atoll.Kind, text string) {
+func wantError(t *testing.T, what string, err error, kind atoll.Kind, text string) {
 	t.Helper()
 	if atoll.KindOf(err) != kind || !strings.Contains(err.Error(), text) {
-		t.Errorf("%s: %v, want %s that says %q", what, err, kind, text)
+		t.Errorf("%s: %v, want %s with %q", what, err, kind, text)
 	}
 }
 
-// Where nobody says who makes a sandbox the default one is asked for, and for nothing else.
+// The router calls Options.Default if neither spec nor project names a member, and
+// not otherwise.
 func TestDefaultRefuses(t *testing.T) {
-	asked, down := 0, error(atoll.Errorf("create", "", atoll.ErrUnavailable, "none works here"))
-	p := open(t, router.Options{
+	calls, down := 0, error(atoll.Errorf("create", "", atoll.ErrUnavailable, "none works here"))
+	p := newRouter(t, router.Options{
 		Projects: map[string]string{"team": "mock", "own": "local"},
-		Default:  func() error { asked++; return down },
-	}, locals(t), mocks(t))
+		Default:  func() error { calls++; return down },
+	}, localMember(t), mockMember(t))
 	for _, spec := range []atoll.Spec{{Provider: "local"}, {Provider: "mock"}, {Project: "team"}, {Project: "own"}} {
-		create(t, p, spec)
+		mustCreate(t, p, spec)
 	}
 	if all, err := p.List(t.Context(), atoll.Filter{}); len(all) != 4 || err != nil {
 		t.Errorf("List: %d, %v, want 4", len(all), err)
 	}
-	if asked != 0 {
-		t.Errorf("asked %d times, and nothing was left to the default one", asked)
+	if calls != 0 {
+		t.Errorf("%d calls of Default, want none", calls)
 	}
 	_, err := p.Create(t.Context(), &atoll.Spec{})
-	wants(t, "Create", err, atoll.ErrUnavailable, "none works here")
-	wants(t, "Prepare", p.Prepare(t.Context(), &atoll.Spec{}, nil), atoll.ErrUnavailable, "none works here")
+	wantError(t, "Create", err, atoll.ErrUnavailable, "none works here")
+	wantError(t, "Prepare", p.Prepare(t.Context(), &atoll.Spec{}, nil), atoll.ErrUnavailable, "none works here")
 	down = nil
-	if providerOf(t, p, create(t, p, atoll.Spec{}).ID()) != "local" || asked != 3 {
-		t.Errorf("asked %d times, want 3, and then the default one", asked)
+	if providerOf(t, p, mustCreate(t, p, atoll.Spec{}).ID()) != "local" || calls != 3 {
+		t.Errorf("%d calls of Default, want 3, and a sandbox of the default member", calls)
 	}
 }
 
-// The spec says who makes a sandbox, else its project, else it is the default
-// one; and there it is found.
+// The spec selects the member, else its project, else it is the default one. Calls
+// find the sandbox there.
 func TestRouting(t *testing.T) {
-	p := open(t, router.Options{Projects: map[string]string{"team": "mock"}}, locals(t), mocks(t))
+	p := newRouter(t, router.Options{Projects: map[string]string{"team": "mock"}}, localMember(t), mockMember(t))
 	for _, tt := range []struct {
 		spec atoll.Spec
 		want string
@@ -91,9 +92,9 @@ func TestRouting(t *testing.T) {
 		{atoll.Spec{Name: "c", Project: "team"}, "mock"},
 		{atoll.Spec{Name: "d", Project: "team", Provider: "local"}, "local"},
 	} {
-		sb := create(t, p, tt.spec)
+		sb := mustCreate(t, p, tt.spec)
 		if got := providerOf(t, p, sb.ID()); got != tt.want {
-			t.Errorf("%+v is on %s, want %s", tt.spec, got, tt.want)
+			t.Errorf("%+v is at %s, want %s", tt.spec, got, tt.want)
 		}
 		found, err := atoll.Resolve(t.Context(), p, tt.spec.Project, tt.spec.Name)
 		if err != nil || found.ID() != sb.ID() {
@@ -112,12 +113,12 @@ func TestRouting(t *testing.T) {
 	}
 	const there = `provider "vm" not found: there are local, mock`
 	_, err := p.Create(t.Context(), &atoll.Spec{Provider: "vm"})
-	wants(t, "Create", err, atoll.ErrInvalid, there)
-	wants(t, "Prepare", p.Prepare(t.Context(), &atoll.Spec{Provider: "vm"}, nil), atoll.ErrInvalid, there)
+	wantError(t, "Create", err, atoll.ErrInvalid, there)
+	wantError(t, "Prepare", p.Prepare(t.Context(), &atoll.Spec{Provider: "vm"}, nil), atoll.ErrInvalid, there)
 	_, err = p.List(t.Context(), atoll.Filter{Provider: "vm"})
-	wants(t, "List", err, atoll.ErrInvalid, there)
+	wantError(t, "List", err, atoll.ErrInvalid, there)
 	if p.Info().Name != "local" {
-		t.Errorf("Info is that of %s", p.Info().Name)
+		t.Errorf("Info has the name %s", p.Info().Name)
 	}
 }
 
@@ -128,31 +129,31 @@ func TestNew(t *testing.T) {
 		want    string
 	}{
 		"none":              {nil, router.Options{}, "no providers given"},
-		"twice":             {[]router.Member{mocks(t), mocks(t)}, router.Options{}, "is there twice"},
-		"no name":           {[]router.Member{{Name: "a b"}}, router.Options{}, "is no name"},
-		"a project's":       {[]router.Member{mocks(t)}, router.Options{Projects: map[string]string{"p": "x"}}, `project p: provider "x" not found: there is mock`},
-		"the default one's": {[]router.Member{broken("docker"), mocks(t)}, router.Options{}, "the context is bad"},
+		"twice":             {[]router.Member{mockMember(t), mockMember(t)}, router.Options{}, "invalid or duplicate name"},
+		"no name":           {[]router.Member{{Name: "a b"}}, router.Options{}, "invalid or duplicate name"},
+		"a project's":       {[]router.Member{mockMember(t)}, router.Options{Projects: map[string]string{"p": "x"}}, `project p: provider "x" not found: there is mock`},
+		"the default one's": {[]router.Member{brokenMember("docker"), mockMember(t)}, router.Options{}, "the context is bad"},
 	} {
 		_, err := router.New(opts.members, opts.opts)
-		wants(t, what, err, atoll.ErrInvalid, opts.want)
+		wantError(t, what, err, atoll.ErrInvalid, opts.want)
 	}
 }
 
-// Ids and names are unique over all providers, whichever comes first.
+// IDs and names are unique over all members.
 func TestClash(t *testing.T) {
-	p := open(t, router.Options{}, locals(t), mocks(t))
+	p := newRouter(t, router.Options{}, localMember(t), mockMember(t))
 	for _, at := range [][2]string{{"local", "mock"}, {"mock", "local"}} {
-		sb := create(t, p, atoll.Spec{Name: "on-" + at[0], Provider: at[0]})
+		sb := mustCreate(t, p, atoll.Spec{Name: "on-" + at[0], Provider: at[0]})
 		_, err := p.Create(t.Context(), &atoll.Spec{Name: "on-" + at[0], Provider: at[1]})
-		wants(t, "the name", err, atoll.ErrAlreadyExists, "the provider "+at[0]+" has a sandbox")
+		wantError(t, "the name", err, atoll.ErrAlreadyExists, "exists at provider "+at[0])
 		_, err = p.Create(t.Context(), &atoll.Spec{ID: sb.ID(), Provider: at[1]})
-		wants(t, "the id", err, atoll.ErrAlreadyExists, "the provider "+at[0]+" has a sandbox")
-		create(t, p, atoll.Spec{Name: "on-" + at[0], Project: "other", Provider: at[1]})
+		wantError(t, "the id", err, atoll.ErrAlreadyExists, "exists at provider "+at[0])
+		mustCreate(t, p, atoll.Spec{Name: "on-" + at[0], Project: "other", Provider: at[1]})
 	}
 }
 
 func TestClashAtOnce(t *testing.T) {
-	p := open(t, router.Options{}, locals(t), mocks(t))
+	p := newRouter(t, router.Options{}, localMember(t), mockMember(t))
 	var made atomic.Int32
 	var all sync.WaitGroup
 	for i := range 10 {
@@ -177,34 +178,34 @@ func TestClashAtOnce(t *testing.T) {
 	}
 }
 
-// Nobody notices one that is not there and was never used, but who names it.
+// An unavailable member without sandboxes affects only calls that name it.
 func TestNeverUsed(t *testing.T) {
 	var log bytes.Buffer
-	p := open(t, router.Options{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))}, mocks(t), broken("docker"))
-	sb := create(t, p, atoll.Spec{Name: "web"})
+	p := newRouter(t, router.Options{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))}, mockMember(t), brokenMember("docker"))
+	sb := mustCreate(t, p, atoll.Spec{Name: "web"})
 	if _, err := p.Get(t.Context(), sb.ID()); err != nil {
 		t.Errorf("Get: %v", err)
 	}
 	_, err := p.Get(t.Context(), atoll.NewID())
-	wants(t, "Get of none", err, atoll.ErrNotFound, "")
+	wantError(t, "Get of an unknown id", err, atoll.ErrNotFound, "")
 	_, err = atoll.Resolve(t.Context(), p, "", "none")
-	wants(t, "Resolve of none", err, atoll.ErrNotFound, "")
+	wantError(t, "Resolve of an unknown name", err, atoll.ErrNotFound, "")
 	if all, err := p.List(t.Context(), atoll.Filter{}); len(all) != 1 || err != nil {
 		t.Errorf("List: %d, %v", len(all), err)
 	}
 	_, err = p.Create(t.Context(), &atoll.Spec{Provider: "docker"})
-	wants(t, "Create", err, atoll.ErrInvalid, "the context is bad")
-	s := newSick(t)
-	q := open(t, router.Options{Dir: t.TempDir()}, locals(t), s.Member)
-	s.falls(errDown)
+	wantError(t, "Create", err, atoll.ErrInvalid, "the context is bad")
+	s := newFlakyMember(t)
+	q := newRouter(t, router.Options{Dir: t.TempDir()}, localMember(t), s.Member)
+	s.setError(errDown)
 	_, err = q.Create(t.Context(), &atoll.Spec{Provider: "mock"})
-	wants(t, "Create", err, atoll.ErrUnavailable, "the engine is down")
+	wantError(t, "Create", err, atoll.ErrUnavailable, "the engine is down")
 	_, err = q.Get(t.Context(), atoll.NewID())
-	wants(t, "Get after a Create that failed", err, atoll.ErrNotFound, "")
+	wantError(t, "Get after a failed Create", err, atoll.ErrNotFound, "")
 	_, err = p.List(t.Context(), atoll.Filter{Provider: "docker"})
-	wants(t, "List of docker", err, atoll.ErrInvalid, "the context is bad")
+	wantError(t, "List of docker", err, atoll.ErrInvalid, "the context is bad")
 	if log.Len() > 0 {
-		t.Errorf("it was logged: %s", log.String())
+		t.Errorf("unexpected log: %s", log.String())
 	}
 	members, err := p.Members(t.Context())
 	if err != nil || len(members) != 2 || members[1].Name != "docker" || members[1].InUse || !strings.Contains(members[1].Problem, "the context is bad") {
@@ -212,27 +213,27 @@ func TestNeverUsed(t *testing.T) {
 	}
 }
 
-// A sick one is a mock whose calls fail when it is told to be ill.
-type sick struct {
+// A flakyMember is a mock whose calls fail while it has an error.
+type flakyMember struct {
 	router.Member
-	ill   atomic.Pointer[error]
+	err   atomic.Pointer[error]
 	calls atomic.Int32
-	waits atomic.Int64 // for how long, in all, the router is ready to wait for calls that hang
+	waits atomic.Int64 // the sum of the time limits of hanging calls
 }
 
-func newSick(t *testing.T) *sick {
-	s, healthy := &sick{}, mocks(t)
+func newFlakyMember(t *testing.T) *flakyMember {
+	s, healthy := &flakyMember{}, mockMember(t)
 	s.Member = router.Member{Name: "mock", Open: func() (atoll.Provider, error) {
 		p, err := healthy.Open()
-		return &sickProvider{atoll.ProviderLayer{Provider: p}, s}, err
+		return &flakyProvider{atoll.ProviderLayer{Provider: p}, s}, err
 	}}
 	return s
 }
 
-// call is how each call begins.
-func (s *sick) call(ctx context.Context) error {
+// beforeCall returns the error of the next call.
+func (s *flakyMember) beforeCall(ctx context.Context) error {
 	s.calls.Add(1)
-	err := s.ill.Load()
+	err := s.err.Load()
 	switch {
 	case err == nil:
 		return nil
@@ -248,107 +249,107 @@ func (s *sick) call(ctx context.Context) error {
 	return *err
 }
 
-type sickProvider struct {
+type flakyProvider struct {
 	atoll.ProviderLayer
-	s *sick
+	s *flakyMember
 }
 
-func (p *sickProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if err := p.s.call(ctx); err != nil {
+func (p *flakyProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := p.s.beforeCall(ctx); err != nil {
 		return nil, err
 	}
 	return p.Provider.Create(ctx, spec)
 }
 
-func (p *sickProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	if err := p.s.call(ctx); err != nil {
+func (p *flakyProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	if err := p.s.beforeCall(ctx); err != nil {
 		return nil, err
 	}
 	return p.Provider.Get(ctx, id)
 }
 
-func (p *sickProvider) Resolve(ctx context.Context, project, name string) (string, error) {
-	if err := p.s.call(ctx); err != nil {
+func (p *flakyProvider) Resolve(ctx context.Context, project, name string) (string, error) {
+	if err := p.s.beforeCall(ctx); err != nil {
 		return "", err
 	}
 	return atoll.ResolveID(ctx, p.Provider, project, name)
 }
 
-func (p *sickProvider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	if err := p.s.call(ctx); err != nil {
+func (p *flakyProvider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	if err := p.s.beforeCall(ctx); err != nil {
 		return nil, err
 	}
 	return p.Provider.List(ctx, f)
 }
 
-func (p *sickProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
-	if err := p.s.call(ctx); err != nil {
+func (p *flakyProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	if err := p.s.beforeCall(ctx); err != nil {
 		return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, err) }
 	}
 	return p.Provider.Watch(ctx)
 }
 
-var errHangs = errors.New("it hangs")
+var errHangs = errors.New("the call hangs")
 
-func (s *sick) falls(err error) { s.ill.Store(&err) }
-func (s *sick) recovers()       { s.ill.Store(nil) }
+func (s *flakyMember) setError(err error) { s.err.Store(&err) }
+func (s *flakyMember) clearError()        { s.err.Store(nil) }
 
 var errDown = atoll.Errorf("list", "mock", atoll.ErrUnavailable, "the engine is down")
 
-// What is on one that cannot be asked is neither there nor not there, and it is
-// told once, in this program and in the next.
+// Get of an unknown sandbox fails if a member with sandboxes is unavailable. The
+// router logs that once, in this program and in the next.
 func TestUsed(t *testing.T) {
 	var log bytes.Buffer
-	s, dir, here := newSick(t), t.TempDir(), locals(t)
+	s, dir, here := newFlakyMember(t), t.TempDir(), localMember(t)
 	opts := router.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	first := open(t, opts, here, s.Member)
-	create(t, first, atoll.Spec{Name: "mine"})
-	its := create(t, first, atoll.Spec{Name: "its", Provider: "mock"})
-	s.falls(errDown)
-	defer s.recovers()
+	first := newRouter(t, opts, here, s.Member)
+	mustCreate(t, first, atoll.Spec{Name: "mine"})
+	its := mustCreate(t, first, atoll.Spec{Name: "its", Provider: "mock"})
+	s.setError(errDown)
+	defer s.clearError()
 	_, err := first.Get(t.Context(), its.ID())
-	wants(t, "Get of what is known to be there", err, atoll.ErrUnavailable, "the engine is down")
+	wantError(t, "Get of a known sandbox", err, atoll.ErrUnavailable, "the engine is down")
 	_, err = first.Create(t.Context(), &atoll.Spec{ID: its.ID()})
-	wants(t, "Create with its id", err, atoll.ErrAlreadyExists, "")
+	wantError(t, "Create with its id", err, atoll.ErrAlreadyExists, "")
 
-	p := open(t, opts, locals(t), s.Member) // as another program
+	p := newRouter(t, opts, localMember(t), s.Member) // like another program
 	for range 3 {
 		_, err = p.Get(t.Context(), atoll.NewID())
-		wants(t, "Get of none", err, atoll.ErrUnavailable, "the engine is down")
+		wantError(t, "Get of an unknown id", err, atoll.ErrUnavailable, "the engine is down")
 		_, err = atoll.Resolve(t.Context(), p, "", "its")
-		wants(t, "Resolve", err, atoll.ErrUnavailable, "the engine is down")
+		wantError(t, "Resolve", err, atoll.ErrUnavailable, "the engine is down")
 		if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {
 			t.Errorf("List: %v", err)
 		}
 	}
-	if n := strings.Count(log.String(), `level=WARN msg="the provider mock cannot be asked" err="list mock: the engine is down"`); n != 2 {
-		t.Errorf("it was told %d times, want once by each of two:\n%s", n, log.String())
+	if n := strings.Count(log.String(), `level=WARN msg="provider mock is unavailable" err="list mock: the engine is down"`); n != 2 {
+		t.Errorf("%d warnings, want one from each router:\n%s", n, log.String())
 	}
-	s.recovers()
+	s.clearError()
 	if all, err := first.List(t.Context(), atoll.Filter{}); len(all) != 2 || err != nil {
 		t.Errorf("List: %d, %v", len(all), err)
 	}
-	if !strings.Contains(log.String(), "the provider mock can be asked again") {
-		t.Errorf("its recovery was not told:\n%s", log.String())
+	if !strings.Contains(log.String(), "provider mock is available again") {
+		t.Errorf("the log does not show the recovery:\n%s", log.String())
 	}
 	if members, _ := first.Members(t.Context()); !members[1].InUse || members[1].Problem != "" {
 		t.Errorf("Members: %+v", members)
 	}
-	// When it has none any longer, nobody misses it.
+	// Without sandboxes, its absence has no effect.
 	if err := its.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Error(err)
 	}
-	s.falls(errDown)
-	_, err = open(t, opts, locals(t), s.Member).Get(t.Context(), atoll.NewID())
-	wants(t, "Get of none", err, atoll.ErrNotFound, "")
+	s.setError(errDown)
+	_, err = newRouter(t, opts, localMember(t), s.Member).Get(t.Context(), atoll.NewID())
+	wantError(t, "Get of an unknown id", err, atoll.ErrNotFound, "")
 	_, err = first.Get(t.Context(), atoll.NewID())
-	wants(t, "Get of none", err, atoll.ErrNotFound, "")
+	wantError(t, "Get of an unknown id", err, atoll.ErrNotFound, "")
 }
 
-// slowLister has lists that are late: they are what was there before meanwhile.
+// A slowLister calls meanwhile before List returns.
 type slowLister struct {
 	atoll.Provider
 	meanwhile func()
@@ -360,15 +361,15 @@ func (s slowLister) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, e
 	return all, err
 }
 
-// That a program makes the first sandbox of a provider, while another one that
-// lists them is told that there are none, is not forgotten.
+// If a program creates the first sandbox of a member during a List in another
+// program that returns none, the mark file remains.
 func TestUsedMeanwhile(t *testing.T) {
 	dir := t.TempDir()
 	mark := filepath.Join(dir, "local")
-	if err := os.WriteFile(mark, nil, 0o600); err != nil { // it had some
+	if err := os.WriteFile(mark, nil, 0o600); err != nil { // it had sandboxes
 		t.Fatal(err)
 	}
-	maker := open(t, router.Options{Dir: dir}, mocks(t), locals(t))
+	maker := newRouter(t, router.Options{Dir: dir}, mockMember(t), localMember(t))
 	var once sync.Once
 	slow := router.Member{Name: "local", Open: func() (atoll.Provider, error) {
 		p, err := local.New(local.Options{Dir: t.TempDir()})
@@ -380,8 +381,8 @@ func TestUsedMeanwhile(t *testing.T) {
 			})
 		}}, err
 	}}
-	lister := open(t, router.Options{Dir: dir}, mocks(t), slow)
-	for n, want := range []error{nil, fs.ErrNotExist} { // the second list is of what is there for good
+	lister := newRouter(t, router.Options{Dir: dir}, mockMember(t), slow)
+	for n, want := range []error{nil, fs.ErrNotExist} { // the second list is not late
 		if _, err := lister.List(t.Context(), atoll.Filter{}); err != nil {
 			t.Fatal(err)
 		}
@@ -392,16 +393,16 @@ func TestUsedMeanwhile(t *testing.T) {
 }
 
 func TestAllFail(t *testing.T) {
-	s := newSick(t)
-	p := open(t, router.Options{}, s.Member, broken("docker"))
-	s.falls(errDown)
+	s := newFlakyMember(t)
+	p := newRouter(t, router.Options{}, s.Member, brokenMember("docker"))
+	s.setError(errDown)
 	_, err := p.List(t.Context(), atoll.Filter{})
-	wants(t, "List", err, atoll.ErrUnavailable, "the engine is down")
+	wantError(t, "List", err, atoll.ErrUnavailable, "the engine is down")
 	_, err = p.Get(t.Context(), atoll.NewID())
-	wants(t, "Get", err, atoll.ErrUnavailable, "the engine is down")
+	wantError(t, "Get", err, atoll.ErrUnavailable, "the engine is down")
 	for _, err = range p.Watch(t.Context()) {
 	}
-	wants(t, "Watch", err, atoll.ErrUnavailable, "the engine is down")
+	wantError(t, "Watch", err, atoll.ErrUnavailable, "the engine is down")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.List(ctx, atoll.Filter{}); !errors.Is(err, context.Canceled) {
@@ -409,14 +410,14 @@ func TestAllFail(t *testing.T) {
 	}
 }
 
-// One that does not answer holds nobody up for long.
+// A member that does not answer delays others only briefly.
 func TestHangs(t *testing.T) {
-	s := newSick(t)
-	p := open(t, router.Options{}, locals(t), s.Member)
-	s.falls(errHangs)
-	create(t, p, atoll.Spec{Name: "web"})
+	s := newFlakyMember(t)
+	p := newRouter(t, router.Options{}, localMember(t), s.Member)
+	s.setError(errHangs)
+	mustCreate(t, p, atoll.Spec{Name: "web"})
 	if d := time.Duration(s.waits.Load()); d > 1900*time.Millisecond || s.calls.Load() == 0 { // a List gives a member 2 s
-		t.Errorf("Create waits for %v in %d calls", d, s.calls.Load())
+		t.Errorf("Create allows %v for %d calls", d, s.calls.Load())
 	}
 	all, err := p.List(t.Context(), atoll.Filter{})
 	if len(all) != 1 || err != nil {
@@ -427,59 +428,59 @@ func TestHangs(t *testing.T) {
 		t.Errorf("Members: %+v", members)
 	}
 	before := s.calls.Load()
-	create(t, p, atoll.Spec{})
+	mustCreate(t, p, atoll.Spec{})
 	if s.calls.Load() != before {
-		t.Error("it was asked for nothing")
+		t.Error("Create called a member that is unavailable")
 	}
 }
 
-// What others know of where a sandbox is spares asking.
+// Options.Known spares the router calls of other members.
 func TestKnown(t *testing.T) {
-	s, dir := newSick(t), t.TempDir()
+	s, dir := newFlakyMember(t), t.TempDir()
 	made, err := s.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	sb := create(t, made, atoll.Spec{})
+	sb := mustCreate(t, made, atoll.Spec{})
 	made.Close()
-	s.falls(errDown)
-	p := open(t, router.Options{Dir: dir, Known: func(_ context.Context, id string) (string, error) {
+	s.setError(errDown)
+	p := newRouter(t, router.Options{Dir: dir, Known: func(_ context.Context, id string) (string, error) {
 		if id == sb.ID() {
 			return "mock", nil
 		}
 		return "", nil
-	}}, locals(t), s.Member)
+	}}, localMember(t), s.Member)
 	_, err = p.Get(t.Context(), atoll.NewID())
-	wants(t, "Get of none", err, atoll.ErrNotFound, "")
+	wantError(t, "Get of an unknown id", err, atoll.ErrNotFound, "")
 	_, err = p.Get(t.Context(), sb.ID())
-	wants(t, "Get", err, atoll.ErrUnavailable, "the engine is down")
-	s.recovers()
+	wantError(t, "Get", err, atoll.ErrUnavailable, "the engine is down")
+	s.clearError()
 	if got := providerOf(t, p, sb.ID()); got != "mock" {
-		t.Errorf("it is on %s", got)
+		t.Errorf("the sandbox is at %s", got)
 	}
 }
 
 func TestEager(t *testing.T) {
 	dir, opened := t.TempDir(), 0
-	m := mocks(t)
+	m := mockMember(t)
 	counted := router.Member{Name: "mock", Open: func() (atoll.Provider, error) { opened++; return m.Open() }}
-	p := open(t, router.Options{Dir: dir, Eager: true}, locals(t), counted)
+	p := newRouter(t, router.Options{Dir: dir, Eager: true}, localMember(t), counted)
 	if opened != 0 {
-		t.Error("one that has no sandboxes was opened")
+		t.Error("New opened a member without sandboxes")
 	}
-	sb := create(t, p, atoll.Spec{Provider: "mock"})
+	sb := mustCreate(t, p, atoll.Spec{Provider: "mock"})
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	_, err := p.Get(t.Context(), sb.ID())
-	wants(t, "Get after Close", err, atoll.ErrUnavailable, "closed")
+	wantError(t, "Get after Close", err, atoll.ErrUnavailable, "closed")
 	opened = 0
-	open(t, router.Options{Dir: dir}, locals(t), counted)
+	newRouter(t, router.Options{Dir: dir}, localMember(t), counted)
 	if opened != 0 {
-		t.Error("it was opened before it was needed")
+		t.Error("New without Eager opened a member")
 	}
-	open(t, router.Options{Dir: dir, Eager: true}, locals(t), counted)
+	newRouter(t, router.Options{Dir: dir, Eager: true}, localMember(t), counted)
 	if opened != 1 {
-		t.Error("one that has sandboxes was not opened")
+		t.Error("New did not open a member with sandboxes")
 	}
 }

@@ -1,17 +1,17 @@
-// Package router is a provider made of several, each of which makes the
-// sandboxes whose Spec names it. Calls about what is there already find it at
-// whichever it is.
+// Package router is a provider that combines several. Each member creates the
+// sandboxes whose Spec names it. Calls about an existing sandbox find the member
+// that has it.
 //
 //	p, err := router.New([]router.Member{
 //		{Name: "gvisor", Open: func() (atoll.Provider, error) { return gvisor.New(...) }},
 //		{Name: "docker", Open: func() (atoll.Provider, error) { return docker.New(...) }},
 //	}, router.Options{Dir: dir})
 //
-// The first one is the default: of specs that name none, of Info and of Probe.
-// The others are opened when they are first needed, so that one which is not
-// there costs nothing. One that fails does not hide what the others have; when
-// it is asked for by name, or has the sandbox that is asked for, its error is
-// given, and no other stands in for it.
+// The first member is the default: for a Spec without a provider, and for Info and
+// Probe. The router opens the others when it first needs them, so a member that
+// does not work costs nothing until then. A failing member does not hide the
+// sandboxes of the others. If a call names it, or needs one of its sandboxes, the
+// call returns its error; no other member replaces it.
 package router
 
 import (
@@ -28,60 +28,60 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Member is one of the providers.
+// A Member is one of the combined providers.
 type Member struct {
-	// Name is that of the provider's Info.
+	// Name is the name in the provider's Info.
 	Name string
-	// Open makes the provider. It is called until it succeeds, and never twice
-	// at the same time.
+	// Open creates the provider. The router calls it until it succeeds, and never
+	// concurrently.
 	Open func() (atoll.Provider, error)
-	// Ahead says that the provider does something before anybody asks it to: with
-	// Options.Eager it is opened at once.
+	// Ahead means that the provider works before the first call. With Options.Eager
+	// the router opens it at once.
 	Ahead bool
 }
 
-// Options configure a Provider; their zero value will do.
+// Options configure a Provider. The zero value works.
 type Options struct {
-	// Dir remembers, longer than this process, which members have sandboxes: not
-	// to reach one of those is worth a warning, and makes it unknown whether
-	// there is a sandbox that nobody else has. It is made when it is needed.
-	// Empty means that it is not remembered.
+	// Dir is a directory in which the router records which members have sandboxes.
+	// If such a member is unavailable, the router logs a warning, and cannot report
+	// a sandbox as not found. The router creates Dir when it needs it. If it is
+	// empty, the router does not record this beyond its process.
 	Dir string
-	// Projects names the member that makes the sandboxes of a project which name
-	// none.
+	// Projects maps a project to the member that creates its sandboxes, if their
+	// spec names none.
 	Projects map[string]string
-	// Default is asked before the default member makes a sandbox, or prepares one, because
-	// nobody says who is to: its error is that of the call. nil has none.
+	// Default is called before the default member creates or prepares a sandbox for
+	// a spec and a project that name no member. The call returns its error. It may
+	// be nil.
 	Default func() error
-	// Known says which member has the sandbox of an id, "" if it is not known.
-	// It may be asked for every id that the default member does not have. nil
-	// knows none.
+	// Known returns the name of the member that has the sandbox with an ID, "" if
+	// unknown. The router may call it for each ID that the default member does not
+	// have. It may be nil.
 	Known func(ctx context.Context, id string) (member string, err error)
-	// Eager opens the members that have sandboxes at once, for servers: a
-	// provider looks after what is due for as long as it is open.
+	// Eager makes New open the members that have sandboxes. Servers need this,
+	// because an open provider does its own maintenance.
 	Eager bool
-	// Log is told when a member cannot be asked any longer, and when it can
-	// again. nil discards.
+	// Log receives a message when a member becomes unavailable, and when it is
+	// available again. nil discards them.
 	Log *slog.Logger
 }
 
-// A Provider is an atoll.Provider made of others.
+// A Provider is an atoll.Provider that combines others.
 type Provider struct {
-	opts    Options
-	log     *slog.Logger
-	members []*member // the default one first
-	info    atoll.Info
-	done    chan struct{} // closed by Close
+	opts      Options
+	log       *slog.Logger
+	members   []*member // the default one first
+	info      atoll.Info
+	done      chan struct{} // closed by Close
 	closeOnce sync.Once
 
-	mu     sync.Mutex
-	locations  map[string]*member       // of sandboxes that the default member does not have
-	creations map[string]chan struct{} // ids and names that a Create is at; closed when it has ended
+	mu        sync.Mutex
+	locations map[string]*member       // by ID of a sandbox that the default member does not have
+	creations map[string]chan struct{} // IDs and names that a Create has reserved; closed when it ends
 }
 
-// New returns a provider made of members, and opens the first of them. Close
-// closes those that were opened. Kinds: ErrInvalid, and what opening the first
-// one gives.
+// New returns a provider that combines members, and opens the first of them. Close
+// closes the open members. Kinds: ErrInvalid, and those of the first member's Open.
 func New(members []Member, opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -89,7 +89,7 @@ func New(members []Member, opts Options) (*Provider, error) {
 	p := &Provider{opts: opts, log: opts.Log, done: make(chan struct{}), locations: map[string]*member{}, creations: map[string]chan struct{}{}}
 	for _, m := range members {
 		if !atoll.ValidName(m.Name) || p.memberNamed(m.Name) != nil {
-			return nil, atoll.Errorf("open", m.Name, atoll.ErrInvalid, "provider %q: is no name, or is there twice", m.Name)
+			return nil, atoll.Errorf("open", m.Name, atoll.ErrInvalid, "provider %q: invalid or duplicate name", m.Name)
 		}
 		p.members = append(p.members, newMember(m, opts.Dir, opts.Log))
 	}
@@ -109,16 +109,16 @@ func New(members []Member, opts Options) (*Provider, error) {
 	p.info = first.Info()
 	for i, m := range p.members {
 		if opts.Eager && (m.isUsed() || members[i].Ahead) {
-			_, _ = m.openLeaf() // it notes why not
+			_, _ = m.openLeaf() // records its error
 		}
 	}
 	return p, nil
 }
 
-// Info implements atoll.Provider: it is that of the default member.
+// Info implements atoll.Provider. It returns the Info of the default member.
 func (p *Provider) Info() atoll.Info { return p.info }
 
-// Members implements atoll.Combiner. It opens those that are not open yet.
+// Members implements atoll.Combiner. It opens all members.
 func (p *Provider) Members(ctx context.Context) ([]atoll.Member, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -130,9 +130,9 @@ func (p *Provider) Members(ctx context.Context) ([]atoll.Member, error) {
 	return all, nil
 }
 
-// Create implements atoll.Provider. Another member's sandbox of that id or name
-// is ErrAlreadyExists; a member that does not answer at once is taken to have
-// none.
+// Create implements atoll.Provider. It returns ErrAlreadyExists if another member
+// has a sandbox with the ID or name. A member that does not answer at once counts
+// as having none.
 func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -164,8 +164,9 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return sb, nil
 }
 
-// chooseMember returns the member that makes a sandbox of spec: the one it names, else
-// the one that has its snapshot, else its project's, else the default one.
+// chooseMember returns the member that creates a sandbox of spec: the one named by
+// the spec, else the one that has its snapshot, else that of its project, else the
+// default.
 func (p *Provider) chooseMember(ctx context.Context, spec *atoll.Spec) (*member, error) {
 	project := cmp.Or(spec.Project, atoll.DefaultProject)
 	name := cmp.Or(spec.Provider, p.opts.Projects[project], p.members[0].name)
@@ -182,8 +183,9 @@ func (p *Provider) chooseMember(ctx context.Context, spec *atoll.Spec) (*member,
 	return m, nil
 }
 
-// reserveKeys keeps the id and the name of spec, which m is to make, from other
-// calls of Create until free is called, if no other member has them.
+// reserveKeys reserves the ID and the name of spec for member m until the caller
+// calls free; other calls of Create wait. It returns ErrAlreadyExists if another
+// member has one of them.
 func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec) (free func(), err error) {
 	if len(p.members) == 1 {
 		return func() {}, nil
@@ -199,7 +201,7 @@ func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec)
 	for _, key := range []struct {
 		given string
 		key   string
-		owner func(ctx context.Context, id string) *member // as far as it is known
+		owner func(ctx context.Context, id string) *member // nil if unknown
 		find  func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error)
 	}{
 		{id, id, p.knownMember, func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) { return leaf.Get(ctx, id) }},
@@ -218,26 +220,27 @@ func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec)
 		frees = append(frees, f)
 		if other := p.findConflict(ctx, m, key.owner(ctx, key.given), key.find); other != nil {
 			free()
-			return nil, atoll.Errorf("create", key.given, atoll.ErrAlreadyExists, "the provider %s has a sandbox %q already", other.name, key.given)
+			return nil, atoll.Errorf("create", key.given, atoll.ErrAlreadyExists, "sandbox %q exists at provider %s", key.given, other.name)
 		}
 	}
 	return free, nil
 }
 
-// lockKey waits until no other call has the key, and has it until free is called.
+// lockKey blocks until no other call holds the key, and holds it until the caller
+// calls free.
 func (p *Provider) lockKey(ctx context.Context, key string) (free func(), err error) {
 	for {
 		p.mu.Lock()
-		busy, taken := p.creations[key]
-		if !taken {
-			mine := make(chan struct{})
-			p.creations[key] = mine
+		busy, locked := p.creations[key]
+		if !locked {
+			done := make(chan struct{})
+			p.creations[key] = done
 			p.mu.Unlock()
 			return func() {
 				p.mu.Lock()
 				defer p.mu.Unlock()
 				delete(p.creations, key)
-				close(mine)
+				close(done)
 			}, nil
 		}
 		p.mu.Unlock()
@@ -249,11 +252,11 @@ func (p *Provider) lockKey(ctx context.Context, key string) (free func(), err er
 	}
 }
 
-// conflictTimeout is how long a Create waits for what other members say.
+// conflictTimeout limits the wait of Create for the answers of other members.
 const conflictTimeout = 500 * time.Millisecond
 
-// findConflict returns the member, other than m, at which find finds a sandbox, or which
-// is known to be its owner and cannot be asked.
+// findConflict returns the member, other than m, at which find finds a sandbox. It
+// also returns owner, the known owner, if owner does not answer.
 func (p *Provider) findConflict(ctx context.Context, m, owner *member, find func(context.Context, atoll.Provider) (atoll.Sandbox, error)) *member {
 	ctx, cancel := context.WithTimeout(ctx, conflictTimeout)
 	defer cancel()
@@ -266,11 +269,12 @@ func (p *Provider) findConflict(ctx context.Context, m, owner *member, find func
 	return nil
 }
 
-// unknownOwner is where a name is known to be.
+// unknownOwner is the owner of a name, which the router does not track.
 func unknownOwner(context.Context, string) *member { return nil }
 
-// Get implements atoll.Provider. A sandbox that no member has is ErrNotFound,
-// unless one that has sandboxes cannot be asked: then that is the error.
+// Get implements atoll.Provider. If no member has the sandbox, but a member that
+// has sandboxes is unavailable, it returns the error of that member instead of
+// ErrNotFound.
 func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	n, err := atoll.NormalizeID(id)
 	if err != nil || n == "" {
@@ -291,8 +295,8 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	return sb, err
 }
 
-// Resolve implements atoll.Resolver, as Get does. The first member that has the
-// name wins.
+// Resolve implements atoll.Resolver, with the errors of Get. If several members
+// have the name, the first one wins.
 func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	sb, err := p.findSandbox(ctx, "", func(ctx context.Context, leaf atoll.Provider) (atoll.Sandbox, error) {
 		return atoll.Resolve(ctx, leaf, project, name)
@@ -303,8 +307,8 @@ func (p *Provider) Resolve(ctx context.Context, project, name string) (string, e
 	return sb.ID(), nil
 }
 
-// findSandbox asks the default member, then the one that is known to have the id, else
-// all others at the same time.
+// findSandbox asks the default member, then the known owner of the ID, or all
+// others concurrently if that is unknown.
 func (p *Provider) findSandbox(ctx context.Context, id string, f func(context.Context, atoll.Provider) (atoll.Sandbox, error)) (atoll.Sandbox, error) {
 	answers := askMembers(ctx, p.members[:1], f)
 	if answers[0].err != nil && len(p.members) > 1 && ctx.Err() == nil {
@@ -336,7 +340,7 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 		}
 		members = []*member{m}
 	}
-	asked := time.Now()
+	start := time.Now()
 	answers := askMembers(ctx, members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) { return leaf.List(ctx, f) })
 	all, err := joinAnswers(ctx, answers)
 	if err != nil {
@@ -344,24 +348,25 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	}
 	for _, a := range answers {
 		if a.err == nil {
-			p.recordList(a.m, asked, a.val, f)
+			p.recordList(a.m, start, a.val, f)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
 	return all, nil
 }
 
-// recordList notes what a List of m found, which was asked for then.
-func (p *Provider) recordList(m *member, asked time.Time, list []atoll.Status, f atoll.Filter) {
+// recordList records where the sandboxes in list are. If the list is complete and
+// empty, it records that m had none at the time start.
+func (p *Provider) recordList(m *member, start time.Time, list []atoll.Status, f atoll.Filter) {
 	for _, st := range list {
 		p.rememberMember(st.ID, m)
 	}
 	if all := f.Name == "" && f.Project == "" && len(f.Labels) == 0 && len(f.States) == 0; all && len(list) == 0 {
-		m.markUnused(asked)
+		m.markUnused(start)
 	}
 }
 
-// Close implements atoll.Provider: it closes the members that were opened.
+// Close implements atoll.Provider. It closes the open members.
 func (p *Provider) Close() (err error) {
 	p.closeOnce.Do(func() {
 		close(p.done)
@@ -372,7 +377,7 @@ func (p *Provider) Close() (err error) {
 	return err
 }
 
-// memberNamed finds a member by its name; nil if there is none.
+// memberNamed returns the member with a name; nil if there is none.
 func (p *Provider) memberNamed(name string) *member {
 	for _, m := range p.members {
 		if m.name == name {
@@ -382,7 +387,8 @@ func (p *Provider) memberNamed(name string) *member {
 	return nil
 }
 
-// unknownMemberError says that there is no member of that name, and which there are.
+// unknownMemberError returns the error for a name that no member has. It lists the
+// members.
 func (p *Provider) unknownMemberError(name string) error {
 	verb, names := "are", p.memberNames()
 	if len(names) == 1 {
@@ -391,6 +397,7 @@ func (p *Provider) unknownMemberError(name string) error {
 	return fmt.Errorf("provider %q not found: there %s %s", name, verb, strings.Join(names, ", "))
 }
 
+// memberNames returns the names of all members.
 func (p *Provider) memberNames() []string {
 	var names []string
 	for _, m := range p.members {

@@ -10,25 +10,25 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-func mocks(t *testing.T) router.Member {
+func mockMember(t *testing.T) router.Member {
 	dir := t.TempDir()
 	return router.Member{Name: "mock", Open: func() (atoll.Provider, error) { return mock.New(mock.Options{Dir: dir}) }}
 }
 
-func locals(t *testing.T) router.Member {
+func localMember(t *testing.T) router.Member {
 	dir := t.TempDir()
 	return router.Member{Name: "local", Open: func() (atoll.Provider, error) { return local.New(local.Options{Dir: dir}) }}
 }
 
-// broken cannot be opened.
-func broken(name string) router.Member {
+// brokenMember returns a member that cannot be opened.
+func brokenMember(name string) router.Member {
 	return router.Member{Name: name, Open: func() (atoll.Provider, error) {
 		return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "the context is bad")
 	}}
 }
 
-// faulty has calls that fail as planned.
-func faulty(m router.Member, plan *providertest.Plan) router.Member {
+// faultyMember returns m with calls that fail as planned.
+func faultyMember(m router.Member, plan *providertest.Plan) router.Member {
 	return router.Member{Name: m.Name, Open: func() (atoll.Provider, error) {
 		p, err := m.Open()
 		if err != nil {
@@ -38,7 +38,7 @@ func faulty(m router.Member, plan *providertest.Plan) router.Member {
 	}}
 }
 
-func open(t *testing.T, opts router.Options, members ...router.Member) *router.Provider {
+func newRouter(t *testing.T, opts router.Options, members ...router.Member) *router.Provider {
 	t.Helper()
 	p, err := router.New(members, opts)
 	if err != nil {
@@ -58,18 +58,18 @@ func TestConformance(t *testing.T) {
 		groups  []string
 	}{
 		// A single member's watch is passed through, and its caps are the router's.
-		"one": {func(t *testing.T) []router.Member { return []router.Member{mocks(t)} }, []string{"watch", "truth"}},
+		"one": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t)} }, []string{"watch", "truth"}},
 		// The router finds the member of a sandbox, a name, an image or a volume, and joins what
-		// members list and tell. It wraps no sandbox.
-		"two": {func(t *testing.T) []router.Member { return []router.Member{mocks(t), locals(t)} },
+		// members list and watch. It wraps no sandbox.
+		"two": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t), localMember(t)} },
 			[]string{"birth", "volumes", "images", "watch", "errors", "truth"}},
 		// A member that cannot be opened must hide nothing of the others.
-		"one that fails": {func(t *testing.T) []router.Member { return []router.Member{mocks(t), broken("docker")} },
+		"one that fails": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t), brokenMember("docker")} },
 			[]string{"volumes", "watch", "errors", "truth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "two" {
-				t.Skip("-short: two have all")
+				t.Skip("-short: two members suffice")
 			}
 			providertest.Run(t, func(t *testing.T) atoll.Provider {
 				p, err := router.New(tt.members(t), router.Options{Dir: t.TempDir()})

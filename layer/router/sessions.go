@@ -6,8 +6,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// Sessions have sandboxes of all members: a layer around a router keeps them. A
-// router itself has those of its default member.
+// The session layer around a router has the sessions of all members. A router without
+// it forwards these calls to its default member.
 
 // OpenSession implements session.Manager.
 func (p *Provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {

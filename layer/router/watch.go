@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	queueLimit = 1024 // changes that a reader may be behind
-	minRewatch      = time.Second
-	maxRewatch  = 30 * time.Second // between two looks at a member that cannot be watched
+	queueLimit = 1024             // events that a reader may be behind
+	minRewatch = time.Second      // wait before the watch of a member starts again
+	maxRewatch = 30 * time.Second // after repeated failures
 )
 
-// Watch implements atoll.Provider. What members tell becomes one stream. Its
-// replay is that of the members which answer; that none does is its error. A
-// member that breaks off is watched again, and its sandboxes are replayed again,
-// those that have gone meanwhile as removed.
+// Watch implements atoll.Provider. It merges the events of all members. Its replay
+// has the sandboxes of the members that answer; if none does, Watch fails. When the
+// watch of a member ends, Watch starts it again and replays its sandboxes, with
+// removal events for those that are gone.
 func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		if err := ctx.Err(); err != nil {
@@ -44,7 +44,7 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// watchOne watches the only member, of which nothing is to be made.
+// watchOne watches the only member.
 func (p *Provider) watchOne(ctx context.Context, yield func(atoll.Event, error) bool) {
 	leaf, err := p.members[0].openLeaf()
 	if err != nil {
@@ -54,24 +54,24 @@ func (p *Provider) watchOne(ctx context.Context, yield func(atoll.Event, error) 
 	leaf.Watch(ctx)(yield)
 }
 
-// A stream is one Watch: a goroutine for each member fills it, and never waits;
-// the caller empties it.
+// A stream is one call of Watch. One goroutine per member adds events and never
+// blocks on the reader; the caller reads them.
 type stream struct {
-	p    *Provider
+	p         *Provider
 	followers sync.WaitGroup
-	wake chan struct{} // capacity 1
+	wake      chan struct{} // capacity 1
 
-	mu      sync.Mutex
-	pendingReplays int                     // members that may still replay their sandboxes
-	failed  map[*member]error       // those that did not
-	order   []string                // the keys of replay, as they came
-	replay  map[string]atoll.Status // what sandboxes are there, until none is awaited
-	synced  bool                    // the reader has them
-	queue   []atoll.Event           // what came later
-	err     error                   // why it ends
+	mu             sync.Mutex
+	pendingReplays int                     // members whose replay is not complete
+	failed         map[*member]error       // members without a replay
+	order          []string                // keys of replay, in order of arrival
+	replay         map[string]atoll.Status // the sandboxes of the replay, until no replay is pending
+	synced         bool                    // the reader has the replay
+	queue          []atoll.Event           // events after the replay
+	err            error                   // why the stream ended
 }
 
-// yieldEvents yields all that comes, to the end.
+// yieldEvents yields events until the stream, ctx or the caller ends.
 func (s *stream) yieldEvents(ctx context.Context, yield func(atoll.Event, error) bool) {
 	for {
 		events, err := s.takeEvents()
@@ -96,7 +96,7 @@ func (s *stream) yieldEvents(ctx context.Context, yield func(atoll.Event, error)
 	}
 }
 
-// takeEvents returns what is there to read.
+// takeEvents removes and returns the events that are ready.
 func (s *stream) takeEvents() (events []atoll.Event, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *stream) takeEvents() (events []atoll.Event, err error) {
 	return events, nil
 }
 
-// addEvents adds events that belong together. A sandbox that changes before the replay
-// is complete is in it as it is then.
+// addEvents adds events, all at once for the reader. Before the replay is complete,
+// they only update its statuses.
 func (s *stream) addEvents(events ...atoll.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *stream) addEvents(events ...atoll.Event) {
 	case s.err != nil:
 		return
 	case s.pendingReplays == 0 && len(s.queue) >= queueLimit:
-		s.closeLocked(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is more than %d changes behind: watch again", queueLimit))
+		s.closeLocked(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is more than %d changes behind; watch again", queueLimit))
 		return
 	case s.pendingReplays == 0:
 		s.queue = append(s.queue, events...)
@@ -150,7 +150,8 @@ func (s *stream) addEvents(events ...atoll.Event) {
 	}
 }
 
-// finishReplay notes that the replay of m is complete, or why there is none.
+// finishReplay records that the replay of m is complete, or, with err, that it
+// failed.
 func (s *stream) finishReplay(m *member, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,13 +169,14 @@ func (s *stream) finishReplay(m *member, err error) {
 	s.wakeReader()
 }
 
+// closeStream ends the stream with err.
 func (s *stream) closeStream(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeLocked(err)
 }
 
-// closeLocked ends the stream, for the first reason there is; s.mu is held.
+// closeLocked ends the stream with err, unless it has ended. The caller holds s.mu.
 func (s *stream) closeLocked(err error) {
 	if s.err == nil {
 		s.queue, s.err = nil, err
@@ -182,6 +184,7 @@ func (s *stream) closeLocked(err error) {
 	s.wakeReader()
 }
 
+// wakeReader wakes yieldEvents.
 func (s *stream) wakeReader() {
 	select {
 	case s.wake <- struct{}{}:
@@ -189,7 +192,7 @@ func (s *stream) wakeReader() {
 	}
 }
 
-// followMember watches m until ctx ends.
+// followMember watches m, again and again, until ctx ends.
 func (s *stream) followMember(ctx context.Context, m *member) {
 	var once sync.Once
 	settle := func(err error) { once.Do(func() { s.finishReplay(m, err) }) }
@@ -198,9 +201,9 @@ func (s *stream) followMember(ctx context.Context, m *member) {
 		settle(atoll.Errorf("watch", m.name, atoll.ErrUnavailable, "no answer within %s", limit))
 	})
 	defer late.Stop()
-	f := &memberWatch{s: s, m: m, last: map[string]atoll.Status{}, finishReplay: settle}
+	w := &memberWatch{s: s, m: m, last: map[string]atoll.Status{}, finishReplay: settle}
 	for pause := minRewatch; ; pause = min(2*pause, maxRewatch) {
-		synced, err := f.watchMember(ctx)
+		synced, err := w.watchMember(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -217,69 +220,70 @@ func (s *stream) followMember(ctx context.Context, m *member) {
 	}
 }
 
-// A follower is what a stream knows of one member.
+// A memberWatch is the state of a stream for one member.
 type memberWatch struct {
-	s      *stream
-	m      *member
-	last   map[string]atoll.Status // what was told of each sandbox
+	s            *stream
+	m            *member
+	last         map[string]atoll.Status // the last status of each sandbox
 	finishReplay func(error)
 }
 
-// watchMember watches the member until it breaks off, and reports whether there was a
-// replay.
-func (f *memberWatch) watchMember(ctx context.Context) (synced bool, err error) {
-	leaf, err := f.m.openLeaf()
+// watchMember watches the member until the watch ends, and reports whether its
+// replay was complete.
+func (w *memberWatch) watchMember(ctx context.Context) (synced bool, err error) {
+	leaf, err := w.m.openLeaf()
 	if err != nil {
 		return false, err
 	}
 	var fresh []atoll.Status
-	for ev, err := range leaf.Watch(f.m.asideOf(ctx)) {
+	for ev, err := range leaf.Watch(w.m.asideOf(ctx)) {
 		switch {
 		case err != nil:
 			return synced, err
 		case ev.Type == atoll.EventSynced:
-			f.sendReplay(fresh)
+			w.sendReplay(fresh)
 			synced = true
 		case synced:
-			f.sendChange(ev)
+			w.sendChange(ev)
 		default:
 			fresh = append(fresh, ev.Status)
 		}
 	}
-	return synced, atoll.Errorf("watch", f.m.name, atoll.ErrUnavailable, "it ended")
+	return synced, atoll.Errorf("watch", w.m.name, atoll.ErrUnavailable, "the watch ended")
 }
 
-// sendReplay passes on a replay, and what has gone since the one before it.
-func (f *memberWatch) sendReplay(fresh []atoll.Status) {
+// sendReplay adds the statuses of a replay, and removal events for sandboxes that
+// are gone since the last one.
+func (w *memberWatch) sendReplay(fresh []atoll.Status) {
 	now := time.Now()
-	gone := f.last
-	f.last = make(map[string]atoll.Status, len(fresh))
+	gone := w.last
+	w.last = make(map[string]atoll.Status, len(fresh))
 	var events []atoll.Event
 	for _, st := range fresh {
 		delete(gone, st.ID)
-		f.last[st.ID] = st.Clone()
-		f.s.p.rememberMember(st.ID, f.m)
+		w.last[st.ID] = st.Clone()
+		w.s.p.rememberMember(st.ID, w.m)
 		events = append(events, atoll.Event{Type: atoll.EventState, Status: st, Time: now})
 	}
 	for id, st := range gone {
-		f.s.p.forgetMember(id)
+		w.s.p.forgetMember(id)
 		st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
 		events = append(events, atoll.Event{Type: atoll.EventState, Status: st, Time: now})
 	}
-	f.m.recordAnswer(nil)
-	f.s.addEvents(events...)
-	f.finishReplay(nil)
+	w.m.recordAnswer(nil)
+	w.s.addEvents(events...)
+	w.finishReplay(nil)
 }
 
-// sendChange passes on one change.
-func (f *memberWatch) sendChange(ev atoll.Event) {
+// sendChange adds one event.
+func (w *memberWatch) sendChange(ev atoll.Event) {
 	st := ev.Status
 	if st.State == atoll.StateRemoved {
-		delete(f.last, st.ID)
-		f.s.p.forgetMember(st.ID)
+		delete(w.last, st.ID)
+		w.s.p.forgetMember(st.ID)
 	} else {
-		f.last[st.ID] = st.Clone()
-		f.s.p.rememberMember(st.ID, f.m)
+		w.last[st.ID] = st.Clone()
+		w.s.p.rememberMember(st.ID, w.m)
 	}
-	f.s.addEvents(ev)
+	w.s.addEvents(ev)
 }

@@ -12,26 +12,26 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/router"
 )
 
-// A scripted provider is a mock whose watches say what the test has them say.
-type scripted struct {
+// A scriptedProvider is a mock whose watches follow a script.
+type scriptedProvider struct {
 	atoll.ProviderLayer
-	scripts chan []any // one for each Watch: statuses, synced, an error or a func; then it waits for the end of its ctx
+	scripts chan []any // one per Watch: statuses, synced, an error or a func; then Watch waits for the end of its context
 }
 
 const synced = "synced"
 
 func newScripted(t *testing.T, scripts ...[]any) router.Member {
-	healthy, next := mocks(t), make(chan []any, len(scripts))
+	healthy, next := mockMember(t), make(chan []any, len(scripts))
 	for _, s := range scripts {
 		next <- s
 	}
 	return router.Member{Name: "mock", Open: func() (atoll.Provider, error) {
 		p, err := healthy.Open()
-		return &scripted{atoll.ProviderLayer{Provider: p}, next}, err
+		return &scriptedProvider{atoll.ProviderLayer{Provider: p}, next}, err
 	}}
 }
 
-func (s *scripted) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+func (s *scriptedProvider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		var script []any
 		select {
@@ -64,15 +64,15 @@ func status(id string, state atoll.State) atoll.Status {
 	return atoll.Status{ID: id, Provider: "mock", State: state, Spec: atoll.Spec{Labels: map[string]string{"k": "v"}}}
 }
 
-// told is what events say, each in one word.
-func told(ev atoll.Event) string {
+// eventWord returns an event as text.
+func eventWord(ev atoll.Event) string {
 	if ev.Type == atoll.EventSynced {
 		return synced
 	}
 	return ev.Status.ID + " " + string(ev.Status.State)
 }
 
-// A gate is passed when the reader has the whole replay.
+// A gate is closed when the reader has the whole replay.
 type gate chan struct{}
 
 func (g gate) wait(ctx context.Context) {
@@ -82,9 +82,8 @@ func (g gate) wait(ctx context.Context) {
 	}
 }
 
-// watched reads a watch of p until it has told as much as want, and fails the
-// test if that is something else.
-func watched(t *testing.T, p atoll.Provider, g gate, want ...string) {
+// wantEvents reads as many events as want has, and compares them.
+func wantEvents(t *testing.T, p atoll.Provider, g gate, want ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(20*time.Second))
 	defer cancel()
@@ -96,30 +95,31 @@ func watched(t *testing.T, p atoll.Provider, g gate, want ...string) {
 		if ev.Type == atoll.EventSynced && g != nil {
 			close(g)
 		}
-		if got = append(got, told(ev)); len(got) == len(want) {
+		if got = append(got, eventWord(ev)); len(got) == len(want) {
 			break
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("Watch told %q, want %q", got, want)
+		t.Errorf("Watch yielded %q, want %q", got, want)
 	}
 }
 
-// One that breaks off is watched again, and what has gone meanwhile has gone.
+// When the watch of a member ends, the router starts it again, and reports
+// sandboxes that are gone as removed.
 func TestWatchAgain(t *testing.T) {
 	g := make(gate)
-	p := open(t, router.Options{}, locals(t), newScripted(t,
+	p := newRouter(t, router.Options{}, localMember(t), newScripted(t,
 		[]any{status("a", atoll.StateRunning), status("b", atoll.StateRunning), synced, g.wait, status("b", atoll.StateStopped), errDown},
-		[]any{status("b", atoll.StateRunning), errDown}, // half a replay tells nothing
+		[]any{status("b", atoll.StateRunning), errDown}, // an incomplete replay has no effect
 		[]any{status("b", atoll.StateStopped), synced, status("b", atoll.StateRunning)},
 	))
-	watched(t, p, g, "a running", "b running", synced, "b stopped", "b stopped", "a removed", "b running")
+	wantEvents(t, p, g, "a running", "b running", synced, "b stopped", "b stopped", "a removed", "b running")
 }
 
-// The replay has each sandbox once, as it is when the last member has replayed
-// its own.
+// The replay has each sandbox once, in its state when the last member has completed
+// its replay.
 func TestWatchReplaysOnce(t *testing.T) {
-	s, release := newSick(t), make(chan struct{})
+	s, release := newFlakyMember(t), make(chan struct{})
 	here := newScripted(t, []any{
 		status("a", atoll.StateRunning), status("b", atoll.StateRunning), synced,
 		status("a", atoll.StateStopped), status("b", atoll.StateRemoved), status("c", atoll.StateCreated), status("c", atoll.StateRunning),
@@ -129,10 +129,10 @@ func TestWatchReplaysOnce(t *testing.T) {
 		p, err := s.Open()
 		return slowWatch{atoll.ProviderLayer{Provider: p}, release}, err
 	}}
-	watched(t, open(t, router.Options{}, here, there), nil, "a stopped", "c running", synced)
+	wantEvents(t, newRouter(t, router.Options{}, here, there), nil, "a stopped", "c running", synced)
 }
 
-// slowWatch begins to watch when it is released.
+// A slowWatch begins its watch when release is closed.
 type slowWatch struct {
 	atoll.ProviderLayer
 	release chan struct{}
@@ -148,30 +148,30 @@ func (s slowWatch) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// One that fails, or does not answer, holds up nobody's replay for long.
+// A member that fails, or does not answer, does not delay the replay for long.
 func TestWatchWithoutOne(t *testing.T) {
-	for what, other := range map[string]func(*sick){
-		"down":    func(s *sick) { s.falls(errDown) },
-		"hanging": func(s *sick) { s.falls(errHangs) },
+	for what, other := range map[string]func(*flakyMember){
+		"down":    func(s *flakyMember) { s.setError(errDown) },
+		"hanging": func(s *flakyMember) { s.setError(errHangs) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			s := newSick(t)
+			s := newFlakyMember(t)
 			other(s)
-			p := open(t, router.Options{}, locals(t), s.Member)
-			sb := create(t, p, atoll.Spec{})
-			watched(t, p, nil, sb.ID()+" running", synced)
+			p := newRouter(t, router.Options{}, localMember(t), s.Member)
+			sb := mustCreate(t, p, atoll.Spec{})
+			wantEvents(t, p, nil, sb.ID()+" running", synced)
 		})
 	}
 }
 
-// Who does not read is told that something was missed, and holds up nobody.
+// A reader that does not read gets an error, and delays no provider.
 func TestWatchSlowReader(t *testing.T) {
 	g, done := make(gate), make(chan struct{})
 	script := []any{synced, g.wait}
 	for range 3000 {
 		script = append(script, status("a", atoll.StateRunning))
 	}
-	p := open(t, router.Options{}, locals(t), newScripted(t, append(script, func(context.Context) { close(done) })))
+	p := newRouter(t, router.Options{}, localMember(t), newScripted(t, append(script, func(context.Context) { close(done) })))
 	var last error
 	for ev, err := range p.Watch(t.Context()) {
 		if last = err; err == nil && ev.Type == atoll.EventSynced {
@@ -179,17 +179,17 @@ func TestWatchSlowReader(t *testing.T) {
 			select {
 			case <-done:
 			case <-time.After(testenv.Scale(10 * time.Second)):
-				t.Fatal("the reader holds up the provider")
+				t.Fatal("the reader delays the provider")
 			}
 		}
 	}
-	wants(t, "Watch", last, atoll.ErrUnavailable, "changes behind")
+	wantError(t, "Watch", last, atoll.ErrUnavailable, "changes behind")
 }
 
-// What is told belongs to the reader.
+// The reader owns the events.
 func TestWatchSharesNothing(t *testing.T) {
 	g := make(gate)
-	p := open(t, router.Options{}, locals(t), newScripted(t,
+	p := newRouter(t, router.Options{}, localMember(t), newScripted(t,
 		[]any{status("a", atoll.StateRunning), synced, g.wait, errDown},
 		[]any{synced},
 	))
@@ -214,7 +214,7 @@ func TestWatchSharesNothing(t *testing.T) {
 }
 
 func TestWatchClosed(t *testing.T) {
-	p := open(t, router.Options{}, locals(t), mocks(t))
+	p := newRouter(t, router.Options{}, localMember(t), mockMember(t))
 	var last error
 	for ev, err := range p.Watch(t.Context()) {
 		if last = err; ev.Type == atoll.EventSynced {
@@ -223,8 +223,8 @@ func TestWatchClosed(t *testing.T) {
 			}
 		}
 	}
-	wants(t, "Watch", last, atoll.ErrUnavailable, "closed")
+	wantError(t, "Watch", last, atoll.ErrUnavailable, "closed")
 	for _, last = range p.Watch(t.Context()) {
 	}
-	wants(t, "Watch after Close", last, atoll.ErrUnavailable, "closed")
+	wantError(t, "Watch after Close", last, atoll.ErrUnavailable, "closed")
 }

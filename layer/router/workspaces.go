@@ -7,8 +7,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-// Workspaces are what sandboxes of all members work on: a layer around a router
-// keeps them. A router itself has those of its default member.
+// The workspace layer around a router has the workspaces of all members. A router
+// without it forwards these calls to its default member.
 
 // Workspaces implements workspace.Manager.
 func (p *Provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {

@@ -8,8 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
-// ResolveImage implements atoll.ImageResolver: it is the default member's, which
-// makes the sandboxes that name nothing but an image.
+// ResolveImage implements atoll.ImageResolver, with the default member.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
 	leaf, err := p.members[0].openLeaf()
 	if err != nil {
@@ -44,9 +43,8 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 	return atoll.Secret(ctx, leaf, sb.ID())
 }
 
-// Reconcile implements registry.Reconciler: each member that can be asked does it,
-// and it fails if all do. Of the sandboxes of one that cannot be asked, nothing
-// is known and nothing done.
+// Reconcile implements registry.Reconciler. It reconciles each available member,
+// and fails if all fail. It does not touch the sandboxes of an unavailable member.
 func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	there := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
 		return leaf.List(ctx, atoll.Filter{})

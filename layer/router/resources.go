@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Probe implements atoll.Prober: it is that of the default member, and notes
-// what is wrong with others that have sandboxes.
+// Probe implements atoll.Prober. It returns the Probe of the default member, with
+// notes about the problems of others that have sandboxes.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	answers := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) (atoll.Probe, error) {
 		return atoll.ProbeProvider(ctx, leaf), nil
@@ -33,7 +33,7 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	return probe
 }
 
-// Prepare implements atoll.Preparer, by the member that would make a sandbox of
+// Prepare implements atoll.Preparer, with the member that would create a sandbox of
 // spec.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if err := spec.Validate(); err != nil {
@@ -52,8 +52,8 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	return atoll.Prepare(ctx, leaf, &s, progress)
 }
 
-// RemoveProject implements atoll.ProjectRemover: at all members, past failures.
-// One that cannot be asked and has no sandboxes has nothing of the project.
+// RemoveProject implements atoll.ProjectRemover. It continues with other members
+// after a failure. It ignores an unavailable member that has no sandboxes.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	answers := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
 		return leaf.List(ctx, atoll.Filter{Project: project})
@@ -68,8 +68,8 @@ func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	return all, err
 }
 
-// forEachAnswer calls f for every member that has answered, at the same time, and joins
-// the errors, those of members that have not and have sandboxes included.
+// forEachAnswer calls f concurrently for each member that has answered. It joins
+// the errors of f and those of unavailable members that have sandboxes.
 func forEachAnswer[T any](ctx context.Context, answers []memberAnswer[T], f func(leaf atoll.Provider) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -104,6 +104,7 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	return all, err
 }
 
+// listVolumes returns a function that lists the volumes of a project at a provider.
 func listVolumes(project string) func(context.Context, atoll.Provider) ([]atoll.Volume, error) {
 	return func(ctx context.Context, leaf atoll.Provider) ([]atoll.Volume, error) {
 		return atoll.Volumes(ctx, leaf, project)
@@ -114,8 +115,8 @@ func listVolumes(project string) func(context.Context, atoll.Provider) ([]atoll.
 func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
 	return removeThing(ctx, p, removal[atoll.Volume]{
 		op: "remove volume", name: name, list: listVolumes(cmp.Or(project, atoll.DefaultProject)),
-		matches:     func(v atoll.Volume) bool { return v.Name == name },
-		remove: func(leaf atoll.Provider, name string) error { return atoll.RemoveVolume(ctx, leaf, project, name) },
+		matches: func(v atoll.Volume) bool { return v.Name == name },
+		remove:  func(leaf atoll.Provider, name string) error { return atoll.RemoveVolume(ctx, leaf, project, name) },
 	})
 }
 
@@ -130,13 +131,13 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	return removeThing(ctx, p, removal[atoll.Image]{
 		op: "remove image", name: ref, list: atoll.Images,
-		matches:     func(img atoll.Image) bool { return matchesImage(img, ref) },
-		remove: func(leaf atoll.Provider, ref string) error { return atoll.RemoveImage(ctx, leaf, ref, force) },
+		matches: func(img atoll.Image) bool { return matchesImage(img, ref) },
+		remove:  func(leaf atoll.Provider, ref string) error { return atoll.RemoveImage(ctx, leaf, ref, force) },
 	})
 }
 
-// matchesImage reports whether ref is the digest of img, or its name, in full or as
-// docker shortens it.
+// matchesImage reports whether ref is the digest of img, or its name, in full or in
+// docker's short form.
 func matchesImage(img atoll.Image, ref string) bool {
 	if ref == img.Digest {
 		return true
@@ -183,7 +184,8 @@ func (p *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	return all, err
 }
 
-// listSnapshots does not trouble those that have none.
+// listSnapshots lists the snapshots of a provider. It does not call one without
+// Caps.Snapshot.
 func listSnapshots(ctx context.Context, leaf atoll.Provider) ([]atoll.Snapshot, error) {
 	if !leaf.Info().Caps.Snapshot {
 		return nil, atoll.E("snapshots", leaf.Info().Name, atoll.ErrUnsupported, nil)
@@ -199,13 +201,14 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	})
 }
 
+// matchesSnapshot returns a function that reports whether a snapshot has the ID.
 func matchesSnapshot(id string) func(atoll.Snapshot) bool {
 	n, err := atoll.NormalizeID(id)
 	return func(s atoll.Snapshot) bool { return err == nil && s.ID == n }
 }
 
-// snapshotOwner returns the member that keeps the snapshot; otherwise, where it is
-// known that none does, the given one, which can say so.
+// snapshotOwner returns the member that has the snapshot. If no member has it, it
+// returns otherwise, whose Create then fails.
 func (p *Provider) snapshotOwner(ctx context.Context, snapshot string, otherwise *member) (*member, error) {
 	if len(p.members) == 1 {
 		return otherwise, nil
@@ -227,16 +230,16 @@ func (p *Provider) snapshotOwner(ctx context.Context, snapshot string, otherwise
 	return otherwise, nil
 }
 
-// A removal takes something away from the member that has it.
+// A removal is a call that removes an object at the member that has it.
 type removal[T any] struct {
 	op, name string
 	list     func(ctx context.Context, leaf atoll.Provider) ([]T, error)
-	matches       func(T) bool // whether a thing that is listed has the name
+	matches  func(T) bool // reports whether an object in the list has the name
 	remove   func(leaf atoll.Provider, name string) error
 }
 
-// removeThing finds out who has it. What nobody lists is tried with everybody: the
-// names that a member understands are its own matter.
+// removeThing removes an object at the member that lists it. If no member lists it,
+// it tries all: a member may accept other forms of the name.
 func removeThing[T any](ctx context.Context, p *Provider, r removal[T]) error {
 	m, name := p.members[0], r.name
 	if named, rest := p.splitQualified(r.name); named != nil {
@@ -269,7 +272,7 @@ func removeThing[T any](ctx context.Context, p *Provider, r removal[T]) error {
 	return r.remove(leaf, name)
 }
 
-// removeAnywhere tries the members that have answered one after the other.
+// removeAnywhere tries the members that have answered, one after another.
 func removeAnywhere[T any](answers []memberAnswer[[]T], r removal[T]) error {
 	for i := range answers {
 		a := &answers[i]
@@ -287,7 +290,8 @@ func removeAnywhere[T any](answers []memberAnswer[[]T], r removal[T]) error {
 	return missingError(answers)
 }
 
-// splitQualified splits MEMBER=NAME; the member is nil if there is none of that name.
+// splitQualified splits MEMBER=NAME. The member is nil if there is none with that
+// name.
 func (p *Provider) splitQualified(name string) (*member, string) {
 	first, rest, _ := strings.Cut(name, "=")
 	return p.memberNamed(first), rest

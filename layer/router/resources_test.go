@@ -22,17 +22,17 @@ func TestForwards(t *testing.T) {
 			return r
 		}
 	}
-	// What is known of members is told by the router itself, and it asks them
-	// neither for what they cannot have nor for the removal of what is not there.
+	// The router itself describes its members. It does not ask them for objects that
+	// they cannot have, or to remove objects that they do not have.
 	except := []string{"Provider.Members", "Provider.Get", "Provider.Snapshots", "Provider.RemoveProject", "Provider.PruneImages",
 		"Provider.Secret", "Provider.Reconcile"}
 	providertest.Layer(t, wrap(), except...)
-	providertest.Layer(t, wrap(broken("docker")), append(except, "Provider.RemoveVolume", "Provider.RemoveImage", "Provider.RemoveSnapshot")...)
+	providertest.Layer(t, wrap(brokenMember("docker")), append(except, "Provider.RemoveVolume", "Provider.RemoveImage", "Provider.RemoveSnapshot")...)
 }
 
 func TestFaults(t *testing.T) {
 	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
-		p := open(t, router.Options{Dir: t.TempDir()}, mocks(t), faulty(locals(t), plan))
+		p := newRouter(t, router.Options{Dir: t.TempDir()}, mockMember(t), faultyMember(localMember(t), plan))
 		sb, err := p.Create(t.Context(), &atoll.Spec{Name: "web", Provider: "local"})
 		if err != nil {
 			return
@@ -45,15 +45,15 @@ func TestFaults(t *testing.T) {
 		}
 		if err := found.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			if err := found.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
-				t.Errorf("Remove, tried again: %v", err)
+				t.Errorf("second Remove: %v", err)
 			}
 		}
 	})
 }
 
-// Who keeps nothing for projects, or cannot be asked, hides nothing of what others keep.
+// A member without projects, or an unavailable one, hides no project of the others.
 func TestProjects(t *testing.T) {
-	p := open(t, router.Options{}, mocks(t), ledgers(t, "one", nil), ledgers(t, "two", nil), ledgers(t, "three", errDown), broken("docker"))
+	p := newRouter(t, router.Options{}, mockMember(t), registryMember(t, "one", nil), registryMember(t, "two", nil), registryMember(t, "three", errDown), brokenMember("docker"))
 	all, err := p.Projects(t.Context())
 	var got []string
 	for _, one := range all {
@@ -65,7 +65,7 @@ func TestProjects(t *testing.T) {
 }
 
 func TestVolumes(t *testing.T) {
-	p := open(t, router.Options{}, locals(t), mocks(t), broken("docker"))
+	p := newRouter(t, router.Options{}, localMember(t), mockMember(t), brokenMember("docker"))
 	mount := func(name string) []atoll.Mount {
 		return []atoll.Mount{{Type: atoll.MountVolume, Source: name, Target: "/work/" + name}}
 	}
@@ -73,11 +73,11 @@ func TestVolumes(t *testing.T) {
 		{Provider: "local", Mounts: mount("both")}, {Provider: "mock", Mounts: mount("both")},
 		{Provider: "mock", Mounts: mount("one")},
 	} {
-		if err := create(t, p, spec).Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		if err := mustCreate(t, p, spec).Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	has := func(want ...string) {
+	wantVolumes := func(want ...string) {
 		t.Helper()
 		all, err := p.Volumes(t.Context(), "")
 		var got []string
@@ -85,61 +85,61 @@ func TestVolumes(t *testing.T) {
 			got = append(got, v.Provider+"="+v.Name)
 		}
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("the volumes are %v, %v; want %v", got, err, want)
+			t.Errorf("Volumes: %v, %v; want %v", got, err, want)
 		}
 	}
-	has("local=both", "mock=both", "mock=one")
-	wants(t, "both", p.RemoveVolume(t.Context(), "", "both"), atoll.ErrConflict, "both local and mock have it: write local=both or mock=both")
-	wants(t, "none", p.RemoveVolume(t.Context(), "", "none"), atoll.ErrNotExist, "")
-	wants(t, "none of mock", p.RemoveVolume(t.Context(), "", "mock=none"), atoll.ErrNotExist, "")
-	wants(t, "of one that fails", p.RemoveVolume(t.Context(), "", "docker=none"), atoll.ErrInvalid, "the context is bad")
+	wantVolumes("local=both", "mock=both", "mock=one")
+	wantError(t, "both", p.RemoveVolume(t.Context(), "", "both"), atoll.ErrConflict, "both local and mock have it: write local=both or mock=both")
+	wantError(t, "none", p.RemoveVolume(t.Context(), "", "none"), atoll.ErrNotExist, "")
+	wantError(t, "unknown, of mock", p.RemoveVolume(t.Context(), "", "mock=none"), atoll.ErrNotExist, "")
+	wantError(t, "of a failing member", p.RemoveVolume(t.Context(), "", "docker=none"), atoll.ErrInvalid, "the context is bad")
 	for _, name := range []string{"one", "mock=both", "both"} {
 		if err := p.RemoveVolume(t.Context(), "", name); err != nil {
 			t.Errorf("RemoveVolume(%s): %v", name, err)
 		}
 	}
-	has()
+	wantVolumes()
 }
 
-// A renamed provider is a mock under another name, which its images have.
-type renamed struct {
+// A renamedProvider is a mock under another name.
+type renamedProvider struct {
 	atoll.ProviderLayer
 	name string
-	snap string // the id of the one snapshot it keeps
+	snap string // the ID of its only snapshot
 }
 
-func another(t *testing.T, name, snap string) router.Member {
-	m := mocks(t)
+func renamedMember(t *testing.T, name, snap string) router.Member {
+	m := mockMember(t)
 	return router.Member{Name: name, Open: func() (atoll.Provider, error) {
 		p, err := m.Open()
-		return renamed{atoll.ProviderLayer{Provider: p}, name, snap}, err
+		return renamedProvider{atoll.ProviderLayer{Provider: p}, name, snap}, err
 	}}
 }
 
-func (r renamed) Info() atoll.Info {
+func (r renamedProvider) Info() atoll.Info {
 	info := r.Provider.Info()
 	info.Name, info.Caps.Snapshot = r.name, r.snap != ""
 	return info
 }
 
-func (r renamed) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+func (r renamedProvider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	s := *spec
 	s.Provider = ""
 	return atoll.Prepare(ctx, r.Provider, &s, progress)
 }
 
-func (r renamed) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (r renamedProvider) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	return nil, atoll.Errorf("create", spec.Name, atoll.ErrExhausted, "%s was asked for %s", r.name, spec.Snapshot)
 }
 
-func (r renamed) Snapshots(context.Context) ([]atoll.Snapshot, error) {
+func (r renamedProvider) Snapshots(context.Context) ([]atoll.Snapshot, error) {
 	if r.snap == "" {
 		return nil, nil
 	}
 	return []atoll.Snapshot{{ID: r.snap, Provider: r.name}}, nil
 }
 
-func (r renamed) RemoveSnapshot(_ context.Context, id string) error {
+func (r renamedProvider) RemoveSnapshot(_ context.Context, id string) error {
 	if id != r.snap {
 		return atoll.E("remove snapshot", id, atoll.ErrNotExist, nil)
 	}
@@ -147,7 +147,7 @@ func (r renamed) RemoveSnapshot(_ context.Context, id string) error {
 }
 
 func TestImages(t *testing.T) {
-	p := open(t, router.Options{}, another(t, "one", ""), another(t, "two", ""))
+	p := newRouter(t, router.Options{}, renamedMember(t, "one", ""), renamedMember(t, "two", ""))
 	for _, spec := range []atoll.Spec{
 		{Image: "docker.io/library/app:latest"}, {Image: "docker.io/library/app:latest", Provider: "two"},
 		{Image: "a:1"}, {Image: "b:1", Provider: "two"}, {Image: "c:1"}, {Image: "d:1", Provider: "two"},
@@ -156,7 +156,7 @@ func TestImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	has := func(want string) {
+	wantImages := func(want string) {
 		t.Helper()
 		all, err := p.Images(t.Context())
 		var got []string
@@ -164,55 +164,55 @@ func TestImages(t *testing.T) {
 			got = append(got, img.Ref)
 		}
 		if s := strings.Join(got, " "); err != nil || s != want {
-			t.Errorf("the images are %q, %v; want %q", s, err, want)
+			t.Errorf("Images: %q, %v; want %q", s, err, want)
 		}
 	}
-	has("a:1 b:1 c:1 d:1 docker.io/library/app:latest docker.io/library/app:latest")
+	wantImages("a:1 b:1 c:1 d:1 docker.io/library/app:latest docker.io/library/app:latest")
 	for _, ref := range []string{"app", "app:latest", "library/app", "docker.io/library/app:latest"} {
-		wants(t, ref, p.RemoveImage(t.Context(), ref, false), atoll.ErrConflict, "both one and two have it: write one="+ref+" or two="+ref)
+		wantError(t, ref, p.RemoveImage(t.Context(), ref, false), atoll.ErrConflict, "both one and two have it: write one="+ref+" or two="+ref)
 	}
-	wants(t, "none", p.RemoveImage(t.Context(), "none:1", false), atoll.ErrNotExist, "")
+	wantError(t, "none", p.RemoveImage(t.Context(), "none:1", false), atoll.ErrNotExist, "")
 	for _, ref := range []string{"a:1", "b:1", "one=docker.io/library/app:latest"} {
 		if err := p.RemoveImage(t.Context(), ref, false); err != nil {
 			t.Errorf("RemoveImage(%s): %v", ref, err)
 		}
 	}
-	has("c:1 d:1 docker.io/library/app:latest")
+	wantImages("c:1 d:1 docker.io/library/app:latest")
 	_, err := atoll.PruneImages(t.Context(), p, atoll.PruneOptions{All: true, Provider: "three"})
-	wants(t, "PruneImages", err, atoll.ErrInvalid, `provider "three" not found`)
+	wantError(t, "PruneImages", err, atoll.ErrInvalid, `provider "three" not found`)
 	if _, err := atoll.PruneImages(t.Context(), p, atoll.PruneOptions{All: true, Provider: "one"}); err != nil {
 		t.Error(err)
 	}
-	has("d:1 docker.io/library/app:latest")
+	wantImages("d:1 docker.io/library/app:latest")
 	if pruned, err := atoll.PruneImages(t.Context(), p, atoll.PruneOptions{All: true}); err != nil || len(pruned.Images) != 2 {
 		t.Errorf("PruneImages: %+v, %v", pruned, err)
 	}
-	has("")
+	wantImages("")
 }
 
-// A sandbox is made where its snapshot is.
+// The member that has the snapshot creates the sandbox.
 func TestSnapshots(t *testing.T) {
 	id := atoll.NewID()
-	p := open(t, router.Options{}, mocks(t), another(t, "two", id), another(t, "three", atoll.NewID()), broken("docker"))
+	p := newRouter(t, router.Options{}, mockMember(t), renamedMember(t, "two", id), renamedMember(t, "three", atoll.NewID()), brokenMember("docker"))
 	_, err := p.Create(t.Context(), &atoll.Spec{Snapshot: id})
-	wants(t, "Create", err, atoll.ErrExhausted, "two was asked for "+id)
+	wantError(t, "Create", err, atoll.ErrExhausted, "two was asked for "+id)
 	_, err = p.Create(t.Context(), &atoll.Spec{Snapshot: id, Provider: "mock"})
-	wants(t, "Create elsewhere", err, atoll.ErrUnsupported, "snapshots")
+	wantError(t, "Create at another member", err, atoll.ErrUnsupported, "snapshots")
 	_, err = p.Create(t.Context(), &atoll.Spec{Snapshot: atoll.NewID()})
-	wants(t, "Create of none", err, atoll.ErrUnsupported, "snapshots")
+	wantError(t, "Create of an unknown snapshot", err, atoll.ErrUnsupported, "snapshots")
 	if all, err := p.Snapshots(t.Context()); len(all) != 2 || err != nil {
 		t.Errorf("Snapshots: %+v, %v", all, err)
 	}
-	wants(t, "RemoveSnapshot", p.RemoveSnapshot(t.Context(), id), atoll.ErrExhausted, "two was asked")
-	wants(t, "RemoveSnapshot of none", p.RemoveSnapshot(t.Context(), atoll.NewID()), atoll.ErrNotExist, "")
+	wantError(t, "RemoveSnapshot", p.RemoveSnapshot(t.Context(), id), atoll.ErrExhausted, "two was asked")
+	wantError(t, "RemoveSnapshot of an unknown id", p.RemoveSnapshot(t.Context(), atoll.NewID()), atoll.ErrNotExist, "")
 }
 
 func TestProbe(t *testing.T) {
-	p := open(t, router.Options{}, mocks(t), broken("docker"))
+	p := newRouter(t, router.Options{}, mockMember(t), brokenMember("docker"))
 	if probe := p.Probe(t.Context()); !probe.OK || len(probe.Notes) > 0 {
 		t.Errorf("Probe: %+v", probe)
 	}
-	p.Create(t.Context(), &atoll.Spec{Provider: "docker"}) // which does not make it one that has sandboxes
+	p.Create(t.Context(), &atoll.Spec{Provider: "docker"}) // fails, so docker still has no sandboxes
 	if probe := p.Probe(t.Context()); len(probe.Notes) > 0 {
 		t.Errorf("Probe: %+v", probe)
 	}
