@@ -19,7 +19,7 @@ var (
 
 // A new field of Spec must be in one of the lists: no caller may get a sandbox
 // without something in its spec.
-func TestNothingAskedForIsIgnored(t *testing.T) {
+func TestEachSpecFieldIsHandled(t *testing.T) {
 	none := pool.Fingerprint(&atoll.Spec{})
 	typ := reflect.TypeFor[atoll.Spec]()
 	for i := range typ.NumField() {
@@ -54,7 +54,7 @@ func TestNothingAskedForIsIgnored(t *testing.T) {
 }
 
 // Each part of a field changes the fingerprint.
-func TestPartsAreInTheFingerprint(t *testing.T) {
+func TestFingerprintHasParts(t *testing.T) {
 	none := pool.Fingerprint(&atoll.Spec{})
 	for _, name := range []string{"Resources", "Network", "Workspace"} {
 		typ, _ := reflect.TypeFor[atoll.Spec]().FieldByName(name)

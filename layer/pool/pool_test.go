@@ -108,7 +108,7 @@ func TestConformance(t *testing.T) {
 			return waitStocked(t, newPool(t, openLocal(t, t.TempDir()), t.TempDir(), plainOptions(2)))
 		}, providertest.Only("birth"))
 	})
-	t.Run("mock over the wire, without a ledger", func(t *testing.T) { // a ledger knows names and secrets
+	t.Run("mock over the wire, without a registry", func(t *testing.T) { // mock knows names and secrets itself
 		providertest.Run(t, openOverWire, providertest.Only("birth", "watch", "errors", "ledger"))
 	})
 }

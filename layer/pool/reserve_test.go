@@ -72,7 +72,7 @@ func TestReserve(t *testing.T) {
 // Create with a reserved ID returns a sandbox with that ID, even if the specs
 // differ, or the reserved sandbox has stopped or expired. Nobody else gets that
 // sandbox.
-func TestReservedAndNotHad(t *testing.T) {
+func TestCreateReplacesReserved(t *testing.T) {
 	below := openMock(t, mock.Options{})
 	o := plainOptions(1)
 	o.Hasten(5*time.Millisecond, time.Millisecond)
@@ -130,7 +130,7 @@ func TestReservedAndNotHad(t *testing.T) {
 
 // If the removal of a reserved sandbox fails, no other sandbox gets its ID before a
 // retry succeeds.
-func TestReservedAndHardToRemove(t *testing.T) {
+func TestReservedRemovalFails(t *testing.T) {
 	var broken atomic.Bool
 	below := openMock(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if op == "remove" && broken.Load() {

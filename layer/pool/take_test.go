@@ -270,7 +270,7 @@ func TestNames(t *testing.T) {
 }
 
 // Ten concurrent calls get ten sandboxes, and the stock never exceeds Min.
-func TestTenAtOnce(t *testing.T) {
+func TestConcurrentCreate(t *testing.T) {
 	var boots, most atomic.Int32
 	below := openMock(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if op == "create" {
@@ -388,7 +388,7 @@ func (m *silentSandbox) Status(ctx context.Context) (atoll.Status, error) {
 }
 
 // The pool checks stock without calls, too, and replaces unusable sandboxes.
-func TestLook(t *testing.T) {
+func TestStockIsChecked(t *testing.T) {
 	o := plainOptions(2)
 	o.Hasten(5*time.Millisecond, time.Millisecond)
 	below := openMock(t, mock.Options{})
@@ -452,7 +452,7 @@ func TestBackOff(t *testing.T) {
 }
 
 // When there is no room for a new sandbox, the pool removes stock.
-func TestRoom(t *testing.T) {
+func TestStockMakesRoom(t *testing.T) {
 	dir := t.TempDir()
 	p, err := pool.New(registry.New(openMock(t, mock.Options{}), openStore(dir), registry.Options{Server: true, Most: 3}), openStore(dir), plainOptions(3))
 	if err != nil {
@@ -515,7 +515,7 @@ func TestClose(t *testing.T) {
 }
 
 // New refuses invalid entries.
-func TestRefused(t *testing.T) {
+func TestInvalidEntries(t *testing.T) {
 	for want, entries := range map[string][]pool.Entry{
 		"use a letter":        {{Name: "a b"}},
 		"must be positive":    {{Name: "a", Min: -1}},

@@ -164,7 +164,7 @@ func (l *fixture) checkRecovered(t *testing.T, raw string, written bool) {
 
 // Without a Reconcile, too, a name that a dead program used is free if its sandbox
 // does not exist.
-func TestNameOfTheKilled(t *testing.T) {
+func TestKilledName(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{
 		{"intent", "create"}, {"removing", "remove"}, {"removed", "remove"}, {"removed", "remove with volumes"},
 	} {
@@ -244,7 +244,7 @@ func TestLost(t *testing.T) {
 
 // Of many programs that want the name of a dead program's sandbox at once, one gets
 // it; the others get ErrAlreadyExists.
-func TestNameOfTheKilledForMany(t *testing.T) {
+func TestKilledNameForMany(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove"}} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
 			l := openKilled(t, tt.step, tt.in)
@@ -297,7 +297,7 @@ func (s creatingSandbox) Status(ctx context.Context) (atoll.Status, error) {
 
 // Reconcile leaves an abandoned creation to the provider for a while, and then
 // removes it, even if the clock was set back.
-func TestHalfMade(t *testing.T) {
+func TestAbandonedCreation(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		created time.Duration // from now

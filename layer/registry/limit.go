@@ -19,7 +19,7 @@ import (
 // and of those that a dead program was creating or removing. Each counts towards
 // the limit.
 func (l *Provider) settleStale(ctx context.Context) error {
-	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
+	statuses, err := l.ProviderLayer.List(ctx, atoll.Filter{})
 	if err != nil {
 		return err
 	}
@@ -28,8 +28,8 @@ func (l *Provider) settleStale(ctx context.Context) error {
 		return err
 	}
 	known := map[string]bool{}
-	for i := range there {
-		known[there[i].ID] = true
+	for i := range statuses {
+		known[statuses[i].ID] = true
 	}
 	for _, r := range records {
 		if known[r.ID] && r.State != store.Removing || r.Scope != l.scope || r.State == store.Rebuilding {

@@ -69,7 +69,7 @@ func TestMost(t *testing.T) {
 }
 
 // Leftovers of dead programs do not count.
-func TestMostOfTheKilled(t *testing.T) {
+func TestKilledDoesNotCount(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove with volumes"}} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
 			l := openKilled(t, tt.step, tt.in)

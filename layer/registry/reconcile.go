@@ -34,7 +34,7 @@ func (l *Provider) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconc
 	}
 	// List before reading the records: a sandbox has a record before it exists, so
 	// one that is created meanwhile is not taken for an orphan.
-	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
+	statuses, err := l.ProviderLayer.List(ctx, atoll.Filter{})
 	if err != nil {
 		return Reconciliation{}, err
 	}
@@ -43,7 +43,7 @@ func (l *Provider) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconc
 		return Reconciliation{}, err
 	}
 	r := &reconcileRun{l: l, opts: opts, identity: id, digests: map[string]string{}}
-	found := r.checkAll(ctx, r.matchRecords(records, there))
+	found := r.checkAll(ctx, r.matchRecords(records, statuses))
 	if err := ctx.Err(); err != nil {
 		return found, err
 	}
@@ -71,22 +71,22 @@ type candidate struct {
 
 // matchRecords pairs records and statuses by ID. It includes a record of another
 // scope if its sandbox exists: the provider has changed its name.
-func (r *reconcileRun) matchRecords(records []*store.Record, there []atoll.Status) []candidate {
-	statuses := map[string]*atoll.Status{}
-	for i := range there {
-		statuses[there[i].ID] = &there[i]
+func (r *reconcileRun) matchRecords(records []*store.Record, statuses []atoll.Status) []candidate {
+	byID := map[string]*atoll.Status{}
+	for i := range statuses {
+		byID[statuses[i].ID] = &statuses[i]
 	}
 	var all []candidate
-	written := map[string]bool{}
+	recorded := map[string]bool{}
 	for _, rec := range records {
-		written[rec.ID] = true
-		if st := statuses[rec.ID]; st != nil || rec.Scope == r.l.scope {
+		recorded[rec.ID] = true
+		if st := byID[rec.ID]; st != nil || rec.Scope == r.l.scope {
 			all = append(all, candidate{rec, st})
 		}
 	}
-	for i := range there {
-		if !written[there[i].ID] {
-			all = append(all, candidate{nil, &there[i]})
+	for i := range statuses {
+		if !recorded[statuses[i].ID] {
+			all = append(all, candidate{nil, &statuses[i]})
 		}
 	}
 	return all

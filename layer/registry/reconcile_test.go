@@ -47,7 +47,7 @@ func TestMissing(t *testing.T) {
 }
 
 // Without a Reconcile, the name of a sandbox that is gone is free at once.
-func TestNameOfTheMissing(t *testing.T) {
+func TestMissingName(t *testing.T) {
 	l := newFixture(t, registry.Options{})
 	web := l.mustCreate(l, atoll.Spec{Name: "web"})
 	gone, err := l.engine.Get(t.Context(), web.ID())
@@ -303,7 +303,7 @@ func TestAnotherBackend(t *testing.T) {
 }
 
 // The registry remembers nothing of sandboxes that ended as their spec says.
-func TestNothingOfTheExpired(t *testing.T) {
+func TestExpiredIsForgotten(t *testing.T) {
 	l := newFixture(t, registry.Options{})
 	ids := []string{
 		l.mustCreate(l, atoll.Spec{TTL: atoll.Duration(time.Millisecond)}).ID(),

@@ -137,14 +137,14 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	defer unlock()
 	fresh := !given || l.hasNoData(ctx, &s)
-	r, raw, drawn, err := l.recordIntent(ctx, &s, fresh)
+	r, raw, newSecret, err := l.recordIntent(ctx, &s, fresh)
 	if err != nil {
 		return nil, err
 	}
 	l.opts.onStep("intent")
 	sb, err := l.createWithSecret(ctx, &s, raw)
 	if err != nil {
-		if err := l.store.Delete(context.WithoutCancel(ctx), r, drawn); err != nil {
+		if err := l.store.Delete(context.WithoutCancel(ctx), r, newSecret); err != nil {
 			l.log.Warn("create: cannot delete the record of a failed creation", "sandbox", r.ID, "err", err) // the next reconcile does
 		}
 		return nil, err
@@ -175,8 +175,8 @@ func (l *Provider) hasNoData(ctx context.Context, s *atoll.Spec) bool {
 
 // recordIntent inserts the record of a sandbox before its creation. fresh means
 // that the sandbox has no data volume yet. recordIntent returns the record and the
-// sandbox's secret; drawn reports whether the secret is new.
-func (l *Provider) recordIntent(ctx context.Context, s *atoll.Spec, fresh bool) (r *store.Record, raw string, drawn bool, err error) {
+// sandbox's secret; newSecret reports whether the secret is new.
+func (l *Provider) recordIntent(ctx context.Context, s *atoll.Spec, fresh bool) (r *store.Record, raw string, newSecret bool, err error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return nil, "", false, err

@@ -46,23 +46,23 @@ func (l *Provider) settleLocked(ctx context.Context, r *store.Record, dry bool) 
 	return out, l.applyOutcome(ctx, r, sb, out)
 }
 
-// chooseOutcome returns what to do with a record; there reports whether its sandbox
+// chooseOutcome returns what to do with a record; exists reports whether its sandbox
 // exists.
-func (l *Provider) chooseOutcome(r *store.Record, there bool) outcome {
+func (l *Provider) chooseOutcome(r *store.Record, exists bool) outcome {
 	switch {
 	case r.State == store.Removing:
 		return outcome{found: FoundUnfinished, done: DoneFinished, reason: "removal interrupted", gone: true}
-	case r.State == store.Rebuilding && there:
+	case r.State == store.Rebuilding && exists:
 		return outcome{found: FoundUnfinished, done: DoneFinished, reason: "rebuild interrupted"}
 	case r.State == store.Rebuilding && r.Reason != "":
 		return outcome{found: FoundUnfinished, done: DoneRebuilt, reason: "rebuild failed: " + r.Reason}
 	case r.State == store.Rebuilding:
 		return outcome{found: FoundUnfinished, done: DoneRebuilt, reason: "rebuild interrupted"}
-	case r.State == store.Creating && there:
+	case r.State == store.Creating && exists:
 		return outcome{found: FoundUnfinished, done: DoneFinished, reason: "creation interrupted"}
 	case r.State == store.Creating:
 		return outcome{found: FoundUnfinished, done: DoneForgotten, reason: "creation interrupted", gone: true}
-	case there:
+	case exists:
 		return outcome{}
 	case r.Spec.IdleRemove || endedBySpec(r):
 		return outcome{done: DoneForgotten, gone: true}

@@ -39,7 +39,7 @@ func (r *recordReader) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 
 // The record of a sandbox in creation says whether a data volume with its ID would
 // be its own, or that of a former sandbox.
-func TestIntentKnowsOfData(t *testing.T) {
+func TestIntentRecordsVolume(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
 		given, left, mute bool
@@ -77,7 +77,7 @@ func TestIntentKnowsOfData(t *testing.T) {
 
 // Reconcile removes the data volume of an interrupted creation if it is its own,
 // whatever the clocks of machines say.
-func TestDataOfCutShort(t *testing.T) {
+func TestInterruptedCreationData(t *testing.T) {
 	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
 		for _, own := range []bool{true, false} {
 			l := newFixture(t, registry.Options{})

@@ -46,13 +46,13 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 // Reconcile implements registry.Reconciler. It reconciles each available member,
 // and fails if all fail. It does not touch the sandboxes of an unavailable member.
 func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
-	there := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
+	lists := askMembers(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
 		return leaf.List(ctx, atoll.Filter{})
 	})
-	answers := make([]memberAnswer[[]registry.Finding], len(there))
-	healthy := make([]int, len(there))
+	answers := make([]memberAnswer[[]registry.Finding], len(lists))
+	healthy := make([]int, len(lists))
 	var all sync.WaitGroup
-	for i, t := range there {
+	for i, t := range lists {
 		a := &answers[i]
 		a.m, a.err = t.m, t.err
 		if t.err != nil {
@@ -72,7 +72,7 @@ func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions
 	sum := registry.Reconciliation{Findings: findings}
 	for i, a := range answers {
 		sum.Healthy += healthy[i]
-		if a.err != nil && there[i].err == nil && !isMissing(a.err) {
+		if a.err != nil && lists[i].err == nil && !isMissing(a.err) {
 			p.log.WarnContext(ctx, "reconcile", "provider", a.m.name, "err", a.err)
 		}
 	}

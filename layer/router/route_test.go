@@ -363,7 +363,7 @@ func (s slowLister) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, e
 
 // If a program creates the first sandbox of a member during a List in another
 // program that returns none, the mark file remains.
-func TestUsedMeanwhile(t *testing.T) {
+func TestCreateDuringList(t *testing.T) {
 	dir := t.TempDir()
 	mark := filepath.Join(dir, "local")
 	if err := os.WriteFile(mark, nil, 0o600); err != nil { // it had sandboxes

@@ -199,7 +199,7 @@ func TestFailedClose(t *testing.T) {
 }
 
 // An unreachable sandbox does not count as gone.
-func TestNothingIsGoneOnSuspicion(t *testing.T) {
+func TestUnavailableIsNotGone(t *testing.T) {
 	var broken atomic.Bool
 	p := newFastLayer(openBackend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if (op == "get" || op == "status" || op == "start") && broken.Load() {
@@ -225,7 +225,7 @@ func TestNothingIsGoneOnSuspicion(t *testing.T) {
 
 // If sandboxes end with programs, no other program can use the sandbox of a running
 // program.
-func TestSandboxOfAnother(t *testing.T) {
+func TestSandboxOfAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newFastLayer(openMock(t, mock.Options{}), dir, session.Options{}), newFastLayer(openMock(t, mock.Options{}), dir, session.Options{Server: true})
 	defer b.Close()

@@ -45,7 +45,7 @@ func checkReplaced(t *testing.T, p atoll.Provider, before session.Opened) sessio
 
 // OpenSession reports that the sandbox was gone, even if another call has noticed
 // it before.
-func TestGoneIsTold(t *testing.T) {
+func TestGoneIsReported(t *testing.T) {
 	noticed := func(t *testing.T, s session.Store) {
 		eventually(t, func() error {
 			x, err := s.FindSession(t.Context(), atoll.DefaultProject, "workflow_w_sandbox")
@@ -98,7 +98,7 @@ func TestGoneIsTold(t *testing.T) {
 }
 
 // An idle session ends, and the next open reports it.
-func TestIdleIsTold(t *testing.T) {
+func TestIdleIsReported(t *testing.T) {
 	p := newFastLayer(openBackend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(100 * time.Millisecond)})
 	defer p.Close()
 	o := mustOpen(t, p, workflowSpec("w"))
@@ -184,7 +184,7 @@ func (h *hidingProvider) List(ctx context.Context, f atoll.Filter) ([]atoll.Stat
 }
 
 // A session gets its sandbox back when that reappears.
-func TestBack(t *testing.T) {
+func TestSandboxReappears(t *testing.T) {
 	box := &hidingProvider{ProviderLayer: atoll.ProviderLayer{Provider: openBackend(t, mock.Options{})}}
 	p := newLayer(box, t.TempDir(), session.Options{})
 	defer p.Close()
@@ -237,7 +237,7 @@ func TestStartFails(t *testing.T) {
 }
 
 // OpenSession does not replace a sandbox during its rebuild.
-func TestRemaking(t *testing.T) {
+func TestOpenDuringRebuild(t *testing.T) {
 	var remaking atomic.Bool
 	box := openBackend(t, mock.Options{})
 	p := newLayer(statusProvider{box, func(st *atoll.Status) {

@@ -54,22 +54,22 @@ func (l *Provider) checkSessions(ctx context.Context, all []*Record, pause *time
 	for i := range sandboxes {
 		byID[sandboxes[i].ID] = &sandboxes[i]
 	}
-	for _, x := range all {
-		unfinished := x.State == StateOpening || x.State == StateClosing
-		if !unfinished && (listErr != nil || needsNoCheck(x, byID[x.Sandbox])) {
+	for _, rec := range all {
+		unfinished := rec.State == StateOpening || rec.State == StateClosing
+		if !unfinished && (listErr != nil || needsNoCheck(rec, byID[rec.Sandbox])) {
 			continue
 		}
-		key := x.Spec.Scope.Key()
-		unlock, ok := l.locks.Try(x.Spec.Project + "/" + key)
+		key := rec.Spec.Scope.Key()
+		unlock, ok := l.locks.Try(rec.Spec.Project + "/" + key)
 		if !ok {
 			continue // another goroutine works on it
 		}
 		within, cancel := context.WithTimeout(ctx, checkTimeout) // a sandbox that hangs must not delay the others
-		next, err := l.checkSession(within, x)
+		next, err := l.checkSession(within, rec)
 		cancel()
 		unlock()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrChanged) { // ErrChanged: another program has just used it
-			l.log.Warn("sessions: check failed", "session", key, "project", x.Spec.Project, "err", err)
+			l.log.Warn("sessions: check failed", "session", key, "project", rec.Spec.Project, "err", err)
 		}
 		if next > 0 {
 			*pause = min(*pause, next)
@@ -87,69 +87,69 @@ const goneRetention = 7 * 24 * time.Hour
 
 // needsNoCheck reports whether a session needs no check. st is the status of its
 // sandbox; nil if List did not return it.
-func needsNoCheck(x *Record, st *atoll.Status) bool {
+func needsNoCheck(rec *Record, st *atoll.Status) bool {
 	if st == nil {
-		return x.State == StateGone && time.Since(x.Used) < goneRetention
+		return rec.State == StateGone && time.Since(rec.Used) < goneRetention
 	}
-	return x.State == StateOpen && (st.Caps.IdleStop || x.Spec.IdleTimeout == atoll.Never)
+	return rec.State == StateOpen && (st.Caps.IdleStop || rec.Spec.IdleTimeout == atoll.Never)
 }
 
 // checkSession checks one session: it completes an interrupted open or close,
 // closes an idle session, and records that a sandbox is gone. It returns the time
 // until its next check, 0 if it needs none. The caller holds the session's lock.
-func (l *Provider) checkSession(ctx context.Context, x *Record) (next time.Duration, err error) {
-	x, err = l.store.FindSession(ctx, x.Spec.Project, x.Spec.Scope.Key()) // read again under the lock
+func (l *Provider) checkSession(ctx context.Context, rec *Record) (next time.Duration, err error) {
+	rec, err = l.store.FindSession(ctx, rec.Spec.Project, rec.Spec.Scope.Key()) // read again under the lock
 	if err != nil {
 		if atoll.KindOf(err) == atoll.ErrNotExist {
 			err = nil
 		}
 		return 0, err
 	}
-	other, err := l.heldByOther(ctx, x)
+	other, err := l.heldByOther(ctx, rec)
 	if err != nil || other {
 		return 0, err
 	}
-	switch x.State {
+	switch rec.State {
 	case StateOpening: // its program is dead
-		return 0, l.finishClose(ctx, x, x.Problem != "")
+		return 0, l.finishClose(ctx, rec, rec.Problem != "")
 	case StateClosing:
-		return 0, l.finishClose(ctx, x, false)
+		return 0, l.finishClose(ctx, rec, false)
 	}
-	sb, err := l.Provider.Get(ctx, x.Sandbox)
+	sb, err := l.Provider.Get(ctx, rec.Sandbox)
 	var st atoll.Status
 	if err == nil {
 		st, err = sb.Status(ctx)
 	}
 	switch gone := atoll.KindOf(err) == atoll.ErrNotFound; {
-	case gone && x.State != StateGone:
-		_, err = l.markGone(ctx, x)
+	case gone && rec.State != StateGone:
+		_, err = l.markGone(ctx, rec)
 		return 0, err
-	case gone && time.Since(x.Used) >= goneRetention:
-		return 0, l.dropRecord(ctx, x, false)
+	case gone && time.Since(rec.Used) >= goneRetention:
+		return 0, l.dropRecord(ctx, rec, false)
 	case gone:
 		return 0, nil
-	case err == nil && x.State == StateGone: // the sandbox is back, for example with its engine
-		x.State, x.Used = StateOpen, time.Now()
-		err = l.store.UpdateSession(ctx, x)
+	case err == nil && rec.State == StateGone: // the sandbox is back, for example with its engine
+		rec.State, rec.Used = StateOpen, time.Now()
+		err = l.store.UpdateSession(ctx, rec)
 	}
-	if err != nil || st.Caps.IdleStop || x.Spec.IdleTimeout == atoll.Never {
+	if err != nil || st.Caps.IdleStop || rec.Spec.IdleTimeout == atoll.Never {
 		return 0, err
 	}
-	limit := time.Duration(x.Spec.IdleTimeout)
-	last := l.lastUse(ctx, x, sb)
+	limit := time.Duration(rec.Spec.IdleTimeout)
+	last := l.lastUse(ctx, rec, sb)
 	if time.Since(last) >= limit {
-		return 0, l.finishClose(ctx, x, true)
+		return 0, l.finishClose(ctx, rec, true)
 	}
-	if last.Sub(x.Used) >= idletracker.Step(limit) {
-		x.Used = last
-		err = l.store.UpdateSession(ctx, x)
+	if last.Sub(rec.Used) >= idletracker.Step(limit) {
+		rec.Used = last
+		err = l.store.UpdateSession(ctx, rec)
 	}
 	return idletracker.Step(limit), err
 }
 
 // lastUse returns when the sandbox was last used: now, if a command runs in it, or
 // if that is unknown.
-func (l *Provider) lastUse(ctx context.Context, x *Record, sb atoll.Sandbox) time.Time {
+func (l *Provider) lastUse(ctx context.Context, rec *Record, sb atoll.Sandbox) time.Time {
 	all, err := atoll.Processes(ctx, sb)
 	if err != nil && atoll.KindOf(err) != atoll.ErrStopped {
 		return time.Now()
@@ -159,8 +159,8 @@ func (l *Provider) lastUse(ctx context.Context, x *Record, sb atoll.Sandbox) tim
 			return time.Now()
 		}
 	}
-	if last := l.tracker.forSandbox(x.Sandbox).Latest(); last.After(x.Used) {
+	if last := l.tracker.forSandbox(rec.Sandbox).Latest(); last.After(rec.Used) {
 		return last
 	}
-	return x.Used
+	return rec.Used
 }

@@ -74,7 +74,7 @@ var errRaced = errors.New("another program was faster")
 // tryOpen is one attempt of OpenSession. again reports that another program works
 // on the session.
 func (l *Provider) tryOpen(ctx context.Context, spec *Spec) (o Opened, again bool, err error) {
-	x, err := l.store.FindSession(ctx, spec.Project, spec.Scope.Key())
+	rec, err := l.store.FindSession(ctx, spec.Project, spec.Scope.Key())
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		o, err = l.openNew(ctx, spec)
 		return o, false, err
@@ -82,36 +82,36 @@ func (l *Provider) tryOpen(ctx context.Context, spec *Spec) (o Opened, again boo
 	if err != nil {
 		return o, false, err
 	}
-	other, err := l.heldByOther(ctx, x)
+	other, err := l.heldByOther(ctx, rec)
 	if err != nil {
 		return o, false, err
 	}
-	x.Spec.Workflow = cmp.Or(x.Spec.Workflow, spec.Workflow) // the first caller may not have set it
+	rec.Spec.Workflow = cmp.Or(rec.Spec.Workflow, spec.Workflow) // the first caller may not have set it
 	switch {
-	case other && x.State != StateOpen:
+	case other && rec.State != StateOpen:
 		return o, true, nil
-	case x.State == StateClosing:
-		return o, true, l.finishClose(ctx, x, false)
-	case x.State == StateOpening:
-		if err := l.claimRecord(ctx, x); err != nil {
+	case rec.State == StateClosing:
+		return o, true, l.finishClose(ctx, rec, false)
+	case rec.State == StateOpening:
+		if err := l.claimRecord(ctx, rec); err != nil {
 			return o, false, err
 		}
 	}
-	sb, err := l.Provider.Get(ctx, x.Sandbox)
+	sb, err := l.Provider.Get(ctx, rec.Sandbox)
 	var st atoll.Status
 	if err == nil {
 		st, err = sb.Status(ctx)
 	}
 	switch {
-	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == StateOpening:
-		o, err = l.replaceSandbox(ctx, x, x.Problem) // the sandbox may have been another program's pool stock, removed with that program
+	case atoll.KindOf(err) == atoll.ErrNotFound && rec.State == StateOpening:
+		o, err = l.replaceSandbox(ctx, rec, rec.Problem) // the sandbox may have been another program's pool stock, removed with that program
 	case atoll.KindOf(err) == atoll.ErrNotFound && other:
-		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict,
+		err = atoll.Errorf("open session", rec.Spec.Scope.Key(), atoll.ErrConflict,
 			"the sandbox of the session belongs to another program and ends with it; to share it, run atoll serve and connect both programs to it")
 	case atoll.KindOf(err) == atoll.ErrNotFound:
-		o, err = l.replaceSandbox(ctx, x, "the sandbox was gone"+describeExpiry(x)+": "+describeReplacement(x))
+		o, err = l.replaceSandbox(ctx, rec, "the sandbox was gone"+describeExpiry(rec)+": "+describeReplacement(rec))
 	case err == nil:
-		o, err = l.ensureRunning(ctx, x, sb, &st)
+		o, err = l.ensureRunning(ctx, rec, sb, &st)
 	}
 	return o, false, err
 }
@@ -123,51 +123,51 @@ func (l *Provider) openNew(ctx context.Context, spec *Spec) (Opened, error) {
 		return Opened{}, err
 	}
 	now := time.Now()
-	x := &Record{Spec: *spec, State: StateOpening, Holder: me, Created: now, Opened: now, Used: now}
-	if err := l.chooseSandbox(ctx, x); err != nil {
+	rec := &Record{Spec: *spec, State: StateOpening, Holder: me, Created: now, Opened: now, Used: now}
+	if err := l.chooseSandbox(ctx, rec); err != nil {
 		return Opened{}, err
 	}
-	if err := l.store.InsertSession(ctx, x); err != nil {
+	if err := l.store.InsertSession(ctx, rec); err != nil {
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
 			err = atoll.Errorf("open session", spec.Scope.Key(), atoll.ErrAlreadyExists, "%w", errRaced)
 		}
 		return Opened{}, err
 	}
 	l.opts.onStep("intent")
-	return l.createSandbox(ctx, x)
+	return l.createSandbox(ctx, rec)
 }
 
-// chooseSandbox sets the sandbox ID of x: that of a reserved one, or else a new ID.
-// The caller must record x before it creates the sandbox.
-func (l *Provider) chooseSandbox(ctx context.Context, x *Record) error {
-	id, err := atoll.Reserve(ctx, l.Provider, sandboxSpec(x))
-	x.Sandbox = cmp.Or(id, atoll.NewID())
+// chooseSandbox sets the sandbox ID of rec: that of a reserved one, or else a new ID.
+// The caller must record rec before it creates the sandbox.
+func (l *Provider) chooseSandbox(ctx context.Context, rec *Record) error {
+	id, err := atoll.Reserve(ctx, l.Provider, sandboxSpec(rec))
+	rec.Sandbox = cmp.Or(id, atoll.NewID())
 	return err
 }
 
-// sandboxSpec returns the spec of x's sandbox, without its ID.
-func sandboxSpec(x *Record) *atoll.Spec {
-	spec := x.Spec.Sandbox.Clone()
-	spec.Project = x.Spec.Project
+// sandboxSpec returns the spec of rec's sandbox, without its ID.
+func sandboxSpec(rec *Record) *atoll.Spec {
+	spec := rec.Spec.Sandbox.Clone()
+	spec.Project = rec.Spec.Project
 	if spec.Labels[LabelSession] == "" {
 		if spec.Labels == nil {
 			spec.Labels = map[string]string{}
 		}
-		spec.Labels[LabelSession] = x.Spec.Scope.Key()
+		spec.Labels[LabelSession] = rec.Spec.Scope.Key()
 	}
-	spec.TTL = max(x.Spec.MaxLifetime, 0) // Never is -1
-	spec.IdleStop, spec.IdleRemove = x.Spec.IdleTimeout, x.Spec.IdleTimeout != atoll.Never
+	spec.TTL = max(rec.Spec.MaxLifetime, 0) // Never is -1
+	spec.IdleStop, spec.IdleRemove = rec.Spec.IdleTimeout, rec.Spec.IdleTimeout != atoll.Never
 	return spec
 }
 
-// describeExpiry returns when the sandbox of x ends by itself, in parentheses; ""
+// describeExpiry returns when the sandbox of rec ends by itself, in parentheses; ""
 // if it does not.
-func describeExpiry(x *Record) string {
+func describeExpiry(rec *Record) string {
 	var when []string
-	if d := x.Spec.IdleTimeout; d != atoll.Never {
+	if d := rec.Spec.IdleTimeout; d != atoll.Never {
 		when = append(when, "after "+d.String()+" without use")
 	}
-	if d := x.Spec.MaxLifetime; d != atoll.Never {
+	if d := rec.Spec.MaxLifetime; d != atoll.Never {
 		when = append(when, "after "+d.String())
 	}
 	if when == nil {
@@ -177,46 +177,46 @@ func describeExpiry(x *Record) string {
 }
 
 // describeReplacement returns what a new sandbox lacks.
-func describeReplacement(x *Record) string {
+func describeReplacement(rec *Record) string {
 	text := "this is a new one, without the files of the old one"
-	if box := &x.Spec.Sandbox; len(box.Mounts) > 0 || box.Workspace != (atoll.WorkspaceRef{}) {
+	if box := &rec.Spec.Sandbox; len(box.Mounts) > 0 || box.Workspace != (atoll.WorkspaceRef{}) {
 		text += ", except in mounts"
 	}
 	return text
 }
 
-// describeCreation returns how x, which is being opened, gets its sandbox, and the
+// describeCreation returns how rec, which is being opened, gets its sandbox, and the
 // note for the caller.
-func describeCreation(x *Record) (how Opening, note string) {
-	if x.Problem == "" {
+func describeCreation(rec *Record) (opening Opening, note string) {
+	if rec.Problem == "" {
 		return OpeningMade, ""
 	}
-	return OpeningReplaced, x.Problem
+	return OpeningReplaced, rec.Problem
 }
 
-// claimRecord makes this program the holder of x.
-func (l *Provider) claimRecord(ctx context.Context, x *Record) error {
+// claimRecord makes this program the holder of rec.
+func (l *Provider) claimRecord(ctx context.Context, rec *Record) error {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return err
 	}
-	x.Holder = me
-	return l.store.UpdateSession(ctx, x)
+	rec.Holder = me
+	return l.store.UpdateSession(ctx, rec)
 }
 
-// createSandbox creates the sandbox of x, whose record exists. If that fails, it
+// createSandbox creates the sandbox of rec, whose record exists. If that fails, it
 // deletes the record, or marks it as gone if the session had a sandbox before.
-func (l *Provider) createSandbox(ctx context.Context, x *Record) (Opened, error) {
-	spec := sandboxSpec(x)
-	spec.ID = x.Sandbox
+func (l *Provider) createSandbox(ctx context.Context, rec *Record) (Opened, error) {
+	spec := sandboxSpec(rec)
+	spec.ID = rec.Sandbox
 	sb, err := l.Provider.Create(ctx, spec)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		spec.IdleStop, spec.IdleRemove = 0, false // the layer enforces the idle timeout instead
 		sb, err = l.Provider.Create(ctx, spec)
 	}
 	if err != nil {
-		if err := l.dropRecord(context.WithoutCancel(ctx), x, x.Problem != ""); err != nil {
-			l.log.Warn("open session: cannot delete the record of a failed creation", "session", x.Spec.Scope.Key(), "err", err) // the next open or check does
+		if err := l.dropRecord(context.WithoutCancel(ctx), rec, rec.Problem != ""); err != nil {
+			l.log.Warn("open session: cannot delete the record of a failed creation", "session", rec.Spec.Scope.Key(), "err", err) // the next open or check does
 		}
 		return Opened{}, err
 	}
@@ -225,12 +225,12 @@ func (l *Provider) createSandbox(ctx context.Context, x *Record) (Opened, error)
 	if err != nil {
 		return Opened{}, err // the sandbox exists, and its record: the next open finds it
 	}
-	how, note := describeCreation(x)
-	return l.recordOpen(ctx, x, &st, how, note)
+	opening, note := describeCreation(rec)
+	return l.recordOpen(ctx, rec, &st, opening, note)
 }
 
-// recordOpen records that x is open. st is the status of its running sandbox.
-func (l *Provider) recordOpen(ctx context.Context, x *Record, st *atoll.Status, how Opening, note string) (Opened, error) {
+// recordOpen records that rec is open. st is the status of its running sandbox.
+func (l *Provider) recordOpen(ctx context.Context, rec *Record, st *atoll.Status, opening Opening, note string) (Opened, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder := ""
 	if !st.Caps.Survives {
@@ -240,23 +240,23 @@ func (l *Provider) recordOpen(ctx context.Context, x *Record, st *atoll.Status, 
 		}
 	}
 	now := time.Now()
-	x.State, x.Holder, x.Opened, x.Used, x.Problem = StateOpen, holder, now, now, ""
-	if err := l.store.UpdateSession(ctx, x); err != nil {
+	rec.State, rec.Holder, rec.Opened, rec.Used, rec.Problem = StateOpen, holder, now, now, ""
+	if err := l.store.UpdateSession(ctx, rec); err != nil {
 		return Opened{}, err
 	}
-	if !st.Caps.IdleStop && x.Spec.IdleTimeout != atoll.Never {
-		l.tracker.forSandbox(x.Sandbox)
+	if !st.Caps.IdleStop && rec.Spec.IdleTimeout != atoll.Never {
+		l.tracker.forSandbox(rec.Sandbox)
 	}
-	return Opened{Session: describeSession(x, st), Opening: how, Note: note}, nil
+	return Opened{Session: describeSession(rec, st), Opening: opening, Note: note}, nil
 }
 
 // ensureRunning opens a session whose sandbox exists: it resumes, starts or, if
 // that fails, replaces it.
-func (l *Provider) ensureRunning(ctx context.Context, x *Record, sb atoll.Sandbox, st *atoll.Status) (Opened, error) {
-	how, note := OpeningFound, ""
-	opening := x.State == StateOpening
-	if opening {
-		how, note = describeCreation(x)
+func (l *Provider) ensureRunning(ctx context.Context, rec *Record, sb atoll.Sandbox, st *atoll.Status) (Opened, error) {
+	opening, note := OpeningFound, ""
+	wasOpening := rec.State == StateOpening
+	if wasOpening {
+		opening, note = describeCreation(rec)
 	}
 	var err error
 	switch st.State {
@@ -264,31 +264,31 @@ func (l *Provider) ensureRunning(ctx context.Context, x *Record, sb atoll.Sandbo
 		if err := l.touchSandbox(ctx, sb, st); err != nil {
 			return Opened{}, err
 		}
-		return l.recordOpen(ctx, x, st, how, note)
+		return l.recordOpen(ctx, rec, st, opening, note)
 	case atoll.StatePaused:
 		err = atoll.Resume(ctx, sb)
 	case atoll.StateCreating:
-		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict, "the sandbox of the session is being rebuilt; try again in a moment")
+		err = atoll.Errorf("open session", rec.Spec.Scope.Key(), atoll.ErrConflict, "the sandbox of the session is being rebuilt; try again in a moment")
 	default:
-		if !opening {
-			how, note = OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", describeState(st), describeRestart(st.Caps))
+		if !wasOpening {
+			opening, note = OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", describeState(st), describeRestart(st.Caps))
 		}
 		err = sb.Start(ctx)
 	}
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
-	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !opening && isTransient(kind):
+	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !wasOpening && isTransient(kind):
 		return Opened{}, err // the sandbox may be intact
-	case opening: // an interrupted creation, which no caller has used
-		return l.replaceSandbox(ctx, x, note)
+	case wasOpening: // an interrupted creation, which no caller has used
+		return l.replaceSandbox(ctx, rec, note)
 	default:
-		return l.replaceSandbox(ctx, x, fmt.Sprintf("the sandbox was %s and could not be started again (%v): %s", describeState(st), err, describeReplacement(x)))
+		return l.replaceSandbox(ctx, rec, fmt.Sprintf("the sandbox was %s and could not be started again (%v): %s", describeState(st), err, describeReplacement(rec)))
 	}
 	again, err := sb.Status(ctx)
 	if err != nil {
 		return Opened{}, err
 	}
-	return l.recordOpen(ctx, x, &again, how, note)
+	return l.recordOpen(ctx, rec, &again, opening, note)
 }
 
 // describeRestart returns what a restarted sandbox still has.
@@ -342,24 +342,24 @@ func describeState(st *atoll.Status) string {
 
 // replaceSandbox removes the session's sandbox and creates another one. note tells
 // the caller why; "" if no caller has used the old one.
-func (l *Provider) replaceSandbox(ctx context.Context, x *Record, note string) (Opened, error) {
-	if err := l.removeSandbox(ctx, x.Sandbox); err != nil {
+func (l *Provider) replaceSandbox(ctx context.Context, rec *Record, note string) (Opened, error) {
+	if err := l.removeSandbox(ctx, rec.Sandbox); err != nil {
 		return Opened{}, err
 	}
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return Opened{}, err
 	}
-	l.tracker.dropSandbox(x.Sandbox)
-	x.State, x.Holder, x.Problem = StateOpening, me, note
-	if err := l.chooseSandbox(ctx, x); err != nil {
+	l.tracker.dropSandbox(rec.Sandbox)
+	rec.State, rec.Holder, rec.Problem = StateOpening, me, note
+	if err := l.chooseSandbox(ctx, rec); err != nil {
 		return Opened{}, err
 	}
-	if err := l.store.UpdateSession(ctx, x); err != nil {
+	if err := l.store.UpdateSession(ctx, rec); err != nil {
 		return Opened{}, err
 	}
 	l.opts.onStep("replacing")
-	return l.createSandbox(ctx, x)
+	return l.createSandbox(ctx, rec)
 }
 
 // removeSandbox removes a sandbox and its volumes. It returns nil if the sandbox

@@ -39,7 +39,7 @@ func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, 
 }
 
 // A session reserves a warm sandbox, and records its ID before it creates it.
-func TestReady(t *testing.T) {
+func TestReserved(t *testing.T) {
 	dir := t.TempDir()
 	below, stock := withStock(t, openBackend(t, mock.Options{}), dir)
 	p := newLayer(below, dir, session.Options{IdleTimeout: atoll.Never})
@@ -66,7 +66,7 @@ func TestReady(t *testing.T) {
 
 // If a program dies before the session has the reserved sandbox, the next program
 // can open the session. If it dies afterwards, the session has that sandbox.
-func TestReadyAndCutShort(t *testing.T) {
+func TestReservedAndKilled(t *testing.T) {
 	for _, step := range []string{"intent", "made"} {
 		t.Run(step, func(t *testing.T) {
 			box, dir := openBackend(t, mock.Options{}), t.TempDir()

@@ -154,8 +154,8 @@ func (l *Provider) RemoveProject(ctx context.Context, project string) error {
 	if err != nil {
 		return err
 	}
-	for _, x := range all {
-		if err := l.CloseSession(ctx, x.Spec.Project, x.Spec.Scope.Key()); err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
+	for _, rec := range all {
+		if err := l.CloseSession(ctx, rec.Spec.Project, rec.Spec.Scope.Key()); err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 			return err
 		}
 	}
@@ -177,15 +177,15 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]Session, err
 		byID[sandboxes[i].ID] = &sandboxes[i]
 	}
 	var all []Session
-	for _, x := range records {
-		st := byID[x.Sandbox]
+	for _, rec := range records {
+		st := byID[rec.Sandbox]
 		switch {
-		case x.State == StateGone && st == nil:
+		case rec.State == StateGone && st == nil:
 			continue
-		case x.State == StateGone: // the sandbox is back, for example with its engine
-			x.State = StateOpen
-		case x.State == StateOpen && st == nil:
-			gone, err := l.markGone(ctx, x)
+		case rec.State == StateGone: // the sandbox is back, for example with its engine
+			rec.State = StateOpen
+		case rec.State == StateOpen && st == nil:
+			gone, err := l.markGone(ctx, rec)
 			if err != nil {
 				return nil, err
 			}
@@ -193,18 +193,18 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]Session, err
 				continue
 			}
 		}
-		all = append(all, describeSession(x, st))
+		all = append(all, describeSession(rec, st))
 	}
 	return all, nil
 }
 
 // describeSession returns the Session of a record and its sandbox's status; st is
 // nil if that is unknown.
-func describeSession(x *Record, st *atoll.Status) Session {
+func describeSession(rec *Record, st *atoll.Status) Session {
 	s := Session{
-		Key: x.Spec.Scope.Key(), Project: x.Spec.Project, Scope: x.Spec.Scope, Workflow: x.Spec.Workflow,
-		State: x.State, Problem: x.Problem, Sandbox: x.Sandbox, Spec: x.Spec.Sandbox,
-		Created: x.Created, Opened: x.Opened, IdleTimeout: x.Spec.IdleTimeout,
+		Key: rec.Spec.Scope.Key(), Project: rec.Spec.Project, Scope: rec.Spec.Scope, Workflow: rec.Spec.Workflow,
+		State: rec.State, Problem: rec.Problem, Sandbox: rec.Sandbox, Spec: rec.Spec.Sandbox,
+		Created: rec.Created, Opened: rec.Opened, IdleTimeout: rec.Spec.IdleTimeout,
 	}
 	if st != nil {
 		s.Expires = st.Expires
@@ -214,45 +214,45 @@ func describeSession(x *Record, st *atoll.Status) Session {
 
 // markGone records that the sandbox of a session is gone, if the provider reports
 // ErrNotFound. It returns whether it is gone.
-func (l *Provider) markGone(ctx context.Context, x *Record) (gone bool, err error) {
-	_, err = l.Provider.Get(ctx, x.Sandbox)
+func (l *Provider) markGone(ctx context.Context, rec *Record) (gone bool, err error) {
+	_, err = l.Provider.Get(ctx, rec.Sandbox)
 	if atoll.KindOf(err) != atoll.ErrNotFound {
 		return false, nil // in creation, or the provider does not answer
 	}
-	other, err := l.heldByOther(ctx, x)
+	other, err := l.heldByOther(ctx, rec)
 	if err != nil || other {
 		return false, err
 	}
 	for {
-		last := *x
+		last := *rec
 		err = l.dropRecord(ctx, &last, true)
 		if !errors.Is(err, store.ErrChanged) {
 			return err == nil, err
 		}
-		now, err := l.store.FindSession(ctx, x.Spec.Project, x.Spec.Scope.Key())
+		now, err := l.store.FindSession(ctx, rec.Spec.Project, rec.Spec.Scope.Key())
 		switch {
 		case atoll.KindOf(err) == atoll.ErrNotExist:
 			return true, nil // another program has deleted the record
-		case err != nil || now.Sandbox != x.Sandbox:
+		case err != nil || now.Sandbox != rec.Sandbox:
 			return false, err
-		case now.State != x.State:
+		case now.State != rec.State:
 			return now.State == StateGone, nil
 		}
-		x = now // only its time of use has changed
+		rec = now // only its time of use has changed
 	}
 }
 
 // heldByOther reports whether another running program holds the record of a
 // session, or has its sandbox, which ends with that program.
-func (l *Provider) heldByOther(ctx context.Context, x *Record) (bool, error) {
-	if x.Holder == "" {
+func (l *Provider) heldByOther(ctx context.Context, rec *Record) (bool, error) {
+	if rec.Holder == "" {
 		return false, nil
 	}
 	me, err := l.store.Holder(ctx)
-	if err != nil || x.Holder == me {
+	if err != nil || rec.Holder == me {
 		return false, err
 	}
-	return l.store.Alive(ctx, x.Holder)
+	return l.store.Alive(ctx, rec.Holder)
 }
 
 var (
