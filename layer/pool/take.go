@@ -220,7 +220,7 @@ func (l *Provider) checkHealth(ctx context.Context, es *entryState, it stockItem
 // errUnusable reports that a sandbox cannot be given away; another one may do.
 var errUnusable = errors.New("sandbox of the pool is unusable")
 
-// recordClaim records that a popped sandbox belongs to spec. Kinds:
+// recordClaim records the claim of a popped sandbox for spec. Kinds:
 // ErrAlreadyExists (of the name), ErrConflict (it is no longer stock).
 func (l *Provider) recordClaim(ctx context.Context, es *entryState, it stockItem, spec *atoll.Spec) (*store.Warm, error) {
 	me, err := l.store.Holder(ctx)
