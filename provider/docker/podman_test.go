@@ -125,21 +125,12 @@ func startPodman(t *testing.T) *daemon {
 // TestConformancePodman runs the suite with Podman's service. Groups that only use connections
 // to guests do not depend on the engine; they run only if podmanEnv is "all".
 func TestConformancePodman(t *testing.T) {
-<<<<<<< HEAD
-	asked(t)
-	d := podman(t)
-	opts := append(pullableFrom(t, d.Registry(t, podmanRegistry), tiny(t)),
-		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
-		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), sharedWatches,
-		providertest.Except("images/a stopped sandbox can start after its image was removed by force",
-=======
 	needLongTests(t)
 	d := startPodman(t)
 	opts := append(pullableAt(t, d.Registry(t, podmanRegistry), tinyImage(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.Elsewhere(d.makeElsewhere()), providertest.Crash(d.crashSandbox("SIGQUIT")),
 		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), watchesException,
-		providertest.Except("images/the image of a stopped sandbox goes by force, and comes back when it starts",
->>>>>>> 2d053b8b (docker, volume: reword tests and wait for traps)
+		providertest.Except("images/a stopped sandbox can start after its image was removed by force",
 			"by force, Podman removes the sandbox with its image, so that it is refused"))
 	if os.Getenv(podmanEnv) != "all" {
 		opts = append(opts, providertest.Only("volumes", "images", "watch", "limits", "named"))
