@@ -20,122 +20,125 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// The bounds of what agents print.
+// Limits of the output of agents, in bytes.
 const (
-	maxLine     = 8 << 20  // a longer line is cut
-	agentOutput = 16 << 20 // is kept of it, for a program that takes over
-	maxStderr   = 8 << 10  // the end of it, which says why an agent failed
+	maxLine        = 8 << 20  // the length at which a line is truncated
+	maxAgentOutput = 16 << 20 // the recent output that the provider retains, for a program that takes the turn over
+	maxStderr      = 8 << 10  // the end of stderr that an error contains
 )
 
-// setupTime is how long one command of a template's setup may take.
-const setupTime = 10 * time.Minute
+// setupTimeout limits the run of one setup command of a template.
+const setupTimeout = 10 * time.Minute
 
-// prepare runs the template's commands in a sandbox that was made.
-func (b *box) prepare(ctx context.Context) error {
-	for _, cmd := range b.template.Setup() {
+// runSetup runs the template's setup commands in a new sandbox.
+func (sb *sandbox) runSetup(ctx context.Context) error {
+	for _, cmd := range sb.template.Setup() {
 		var out bytes.Buffer
-		cmd.Timeout, cmd.Stdout, cmd.Stderr = atoll.Duration(setupTime), &out, &out
-		if err := atoll.Run(ctx, b.sandbox, cmd); err != nil {
-			return atoll.Errorf("set up", b.record.ID, atoll.KindOf(err), "%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(out.Bytes()))
+		cmd.Timeout, cmd.Stdout, cmd.Stderr = atoll.Duration(setupTimeout), &out, &out
+		if err := atoll.Run(ctx, sb.instance, cmd); err != nil {
+			return atoll.Errorf("set up", sb.record.ID, atoll.KindOf(err), "%s: %w: %s", strings.Join(cmd.Args, " "), err, outputTail(out.Bytes()))
 		}
 	}
 	return nil
 }
 
-// tail is the end of what a command printed.
-func tail(out []byte) string {
+// outputTail returns the end of a command's output, as valid UTF-8.
+func outputTail(out []byte) string {
 	return strings.ToValidUTF8(string(bytes.TrimSpace(out[max(0, len(out)-maxStderr):])), "�")
 }
 
-// command is the agent's, for a prompt.
-func (b *box) command(ctx context.Context, prompt string, again bool) (*atoll.Command, error) {
-	if p := b.template.ContinuePath(); p != "" && again {
-		_, err := atoll.Files(b.sandbox).Stat(ctx, p)
+// agentCommand returns the agent's command for a prompt. If again is set, the agent continues
+// its last session, provided that the sandbox has one.
+func (sb *sandbox) agentCommand(ctx context.Context, prompt string, again bool) (*atoll.Command, error) {
+	if p := sb.template.ContinuePath(); p != "" && again {
+		_, err := atoll.Files(sb.instance).Stat(ctx, p)
 		if again = err == nil; err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 			return nil, err
 		}
 	}
-	cmd, err := b.template.Turn(prompt, again)
+	cmd, err := sb.template.Turn(prompt, again)
 	if err == nil {
-		cmd.OutputLimit = agentOutput
+		cmd.OutputLimit = maxAgentOutput
 	}
 	return cmd, err
 }
 
-// listen reads what the agent prints until it has ended, and sends it to clients. It
-// returns what is to be said of the turn, or why it is not ours any more.
-func (t *turn) listen(box *box, p atoll.Process) (output.Summary, error) {
+// readOutput reads the agent's output until the agent has ended, sends its events to clients and
+// saves its messages. It returns the summary of the turn, or the reason why the turn now belongs
+// to another program.
+func (t *turn) readOutput(sb *sandbox, p atoll.Process) (output.Summary, error) {
 	parser, err := output.New(string(cmp.Or(t.template.Agent.Format, template.FormatText)))
-	if err != nil { // it was checked with the template
+	if err != nil { // cannot happen: the template is checked
 		return output.Summary{}, err
 	}
-	k := &talk{turn: t, box: box, parser: parser, messages: make(chan said, 64)}
+	r := &outputReader{turn: t, sandbox: sb, parser: parser, messages: make(chan printedMessage, 64)}
 	saved := make(chan struct{})
 	go func() {
 		defer close(saved)
-		for m := range k.messages {
-			if left := t.stopped(); left == nil || errors.Is(left, errCancelled) {
-				t.say(box, m.at, m.message)
-			} // else they are for who takes over, and Close does not wait for their hooks
+		for m := range r.messages {
+			if left := t.stopCause(); left == nil || errors.Is(left, errCancelled) {
+				t.saveMessage(sb, m.position, m.message)
+			} // else the program that takes over saves them, and Close does not wait for their hooks
 		}
 	}()
 	defer func() {
-		close(k.messages)
+		close(r.messages)
 		<-saved
 	}()
-	exit, err := k.attach(t.ctx, p)
-	left := t.stopped()
+	exit, err := r.followProcess(t.ctx, p)
+	left := t.stopCause()
 	if left != nil && !errors.Is(left, errCancelled) {
 		return output.Summary{}, left
 	}
 	switch atoll.KindOf(err) {
 	case "", atoll.ErrStopped, atoll.ErrNotFound, atoll.ErrNotExist:
-	default: // nobody reads any more what it does
-		t.put(p)
+	default: // the agent may still run, and nobody reads its output
+		t.killAgent(p)
 	}
-	k.finish(exit, err)
+	r.finishOutput(exit, err)
 	return parser.Summary(), nil
 }
 
-// said is a message, and where it is in what the agent has printed.
-type said struct {
-	at      string
-	message *agent.Message
+// A printedMessage is a message from the agent's output.
+type printedMessage struct {
+	position string // in the output; see messageKey
+	message  *agent.Message
 }
 
-// A talk is what an agent prints, line by line.
-type talk struct {
+// An outputReader parses the agent's output, line by line.
+type outputReader struct {
 	turn     *turn
-	box      *box
+	sandbox  *sandbox
 	parser   output.Parser
-	messages chan said
+	messages chan printedMessage
 
-	line   []byte // what there is of the next one
-	long   bool   // the rest of it is dropped
-	torn   bool   // its beginning is lost
-	offset int64  // of stdout, so far
+	line      []byte // the beginning of the current line
+	truncated bool   // the line is too long, and its rest is dropped
+	partial   bool   // the beginning of the line is lost
+	offset    int64  // of stdout
 
 	mu     sync.Mutex
 	stderr []byte
 }
 
-// outage is how long a sandbox is asked again that cannot be reached: an engine that is
-// restarted is there again then, and so is the agent.
-const outage = 5 * time.Minute
+// reconnectTimeout limits the attempts to reach a sandbox that is unavailable. An engine that
+// restarts is back within it, and so is the agent.
+const reconnectTimeout = 5 * time.Minute
 
-// attach follows the process to its end. A connection that breaks is made again.
-func (k *talk) attach(ctx context.Context, p atoll.Process) (atoll.Exit, error) {
+// followProcess reads the output of the process to its end. It reconnects if the connection
+// breaks.
+func (r *outputReader) followProcess(ctx context.Context, p atoll.Process) (atoll.Exit, error) {
 	errOffset := int64(0)
 	reached := time.Now()
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		from, begun := k.offset, time.Now()
-		stderr := &counted{w: (*lastBytes)(k)}
+		from, begun := r.offset, time.Now()
+		stderr := &countingWriter{w: (*stderrTail)(r)}
 		err := p.Attach(ctx, &atoll.Attachment{
-			Stdout: k, Stderr: stderr, StdoutFrom: from, StderrFrom: errOffset,
+			Stdout: r, Stderr: stderr, StdoutFrom: from, StderrFrom: errOffset,
 			Gap: func(s atoll.Stream, from, to int64) {
 				if s == atoll.Stdout {
-					k.gap(to - from)
-					k.offset = to
+					r.recordGap(to - from)
+					r.offset = to
 				}
 			},
 		})
@@ -147,10 +150,10 @@ func (k *talk) attach(ctx context.Context, p atoll.Process) (atoll.Exit, error) 
 		if atoll.KindOf(err) != atoll.ErrUnavailable || ctx.Err() != nil {
 			return exit, err
 		}
-		if k.offset > from || time.Since(begun) > 20*time.Second { // else it could not even be made
+		if r.offset > from || time.Since(begun) > 20*time.Second { // it was connected
 			pause, reached = 50*time.Millisecond, time.Now()
 		}
-		if time.Since(reached) > outage {
+		if time.Since(reached) > reconnectTimeout {
 			return atoll.Exit{}, err
 		}
 		select {
@@ -161,22 +164,22 @@ func (k *talk) attach(ctx context.Context, p atoll.Process) (atoll.Exit, error) 
 	}
 }
 
-// counted counts what goes through it.
-type counted struct {
+// A countingWriter counts the bytes that it passes on.
+type countingWriter struct {
 	w io.Writer
 	n int64
 }
 
-func (c *counted) Write(b []byte) (int, error) {
+func (c *countingWriter) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
 	c.n += int64(n)
 	return n, err
 }
 
-// lastBytes keeps the end of stderr.
-type lastBytes talk
+// A stderrTail stores the end of stderr.
+type stderrTail outputReader
 
-func (l *lastBytes) Write(b []byte) (int, error) {
+func (l *stderrTail) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stderr = append(l.stderr, b...)
@@ -186,119 +189,122 @@ func (l *lastBytes) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// gap notes that output was dropped before anybody read it.
-func (k *talk) gap(bytes int64) {
-	k.line, k.long, k.torn = nil, false, true
-	k.turn.v.log.Warn("conversation: some of what an agent printed is lost", "turn", k.turn.id, "bytes", bytes)
+// recordGap notes that the provider dropped output before the reader got it.
+func (r *outputReader) recordGap(bytes int64) {
+	r.line, r.truncated, r.partial = nil, false, true
+	r.turn.service.log.Warn("conversation: lost output of an agent", "turn", r.turn.id, "bytes", bytes)
 }
 
-// Write takes what the agent prints on stdout. It waits for clients that are far
-// behind, and so does the agent.
-func (k *talk) Write(b []byte) (n int, err error) {
-	defer func() { // this may be a goroutine of the provider's
+// Write parses the agent's stdout. It blocks while clients are too far behind, which slows the
+// agent down.
+func (r *outputReader) Write(b []byte) (n int, err error) {
+	defer func() { // the provider may call it in a goroutine of its own
 		if p := recover(); p != nil {
-			k.turn.v.log.Error("panic in a turn", "turn", k.turn.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = atoll.Errorf("conversation", k.turn.conversation.ID, atoll.ErrInternal, "panic: %v", p)
+			r.turn.service.log.Error("panic in a turn", "turn", r.turn.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = atoll.Errorf("conversation", r.turn.conversation.ID, atoll.ErrInternal, "panic: %v", p)
 		}
 	}()
-	at := k.offset
-	k.offset += int64(len(b))
+	at := r.offset
+	r.offset += int64(len(b))
 	n = len(b)
 	for {
 		line, rest, whole := bytes.Cut(b, []byte{'\n'})
 		at += int64(len(line)) + 1
-		if room := maxLine - len(k.line); len(line) > room {
-			line, k.long = line[:room], true
+		if room := maxLine - len(r.line); len(line) > room {
+			line, r.truncated = line[:room], true
 		}
-		k.line = append(k.line, line...)
+		r.line = append(r.line, line...)
 		if !whole {
 			return n, nil
 		}
-		k.take(at)
+		r.handleLine(at)
 		b = rest
 	}
 }
 
-// take passes the line on, which ends at an offset.
-func (k *talk) take(at int64) {
-	if k.torn {
-		k.line, k.long, k.torn = k.line[:0], false, false
+// handleLine parses the current line, which ends at the offset at, and publishes its events and
+// messages.
+func (r *outputReader) handleLine(at int64) {
+	if r.partial {
+		r.line, r.truncated, r.partial = r.line[:0], false, false
 		return
 	}
-	line := bytes.TrimSuffix(k.line, []byte{'\r'})
-	if k.long {
-		line = append(slices.Clone(line[:200]), "... (a line of the agent's was too long)"...)
+	line := bytes.TrimSuffix(r.line, []byte{'\r'})
+	if r.truncated {
+		line = append(slices.Clone(line[:200]), "... (line too long, truncated)"...)
 	}
-	if k.turn.raw {
-		k.turn.stream.add(k.turn.ctx, bytes.Clone(line))
+	if r.turn.raw {
+		r.turn.stream.addEvent(r.turn.ctx, bytes.Clone(line))
 	}
-	k.pass(k.parser.Line(line), at)
-	k.line, k.long = k.line[:0], false
-	if cap(k.line) > 1<<20 {
-		k.line = nil
+	r.publishStep(r.parser.Line(line), at)
+	r.line, r.truncated = r.line[:0], false
+	if cap(r.line) > 1<<20 {
+		r.line = nil
 	}
 }
 
-// pass sends events, and has messages saved: those of what was printed until an offset.
-// Of a turn that is taken over the oldest output may be gone, but offsets are the same.
-func (k *talk) pass(step output.Step, at int64) {
-	if !k.turn.raw {
+// publishStep sends the events of a step, and queues its messages. The step's output ends at the
+// offset at. A program that takes the turn over may not get the oldest output, but it sees the
+// same offsets.
+func (r *outputReader) publishStep(step output.Step, at int64) {
+	if !r.turn.raw {
 		for _, e := range step.Events {
-			k.turn.stream.add(k.turn.ctx, encode(e))
+			r.turn.stream.addEvent(r.turn.ctx, encodeEvent(e))
 		}
 	}
 	for i := range step.Messages {
-		k.messages <- said{fmt.Sprintf("%d.%d", at, i), &step.Messages[i]}
+		r.messages <- printedMessage{fmt.Sprintf("%d.%d", at, i), &step.Messages[i]}
 	}
 }
 
-// finish tells how the agent has ended.
-func (k *talk) finish(exit atoll.Exit, err error) {
-	if len(k.line) > 0 {
-		k.take(k.offset)
+// finishOutput publishes the end of the agent's output.
+func (r *outputReader) finishOutput(exit atoll.Exit, err error) {
+	if len(r.line) > 0 {
+		r.handleLine(r.offset)
 	}
-	k.turn.mu.Lock()
-	if k.turn.cancelled {
+	r.turn.mu.Lock()
+	if r.turn.cancelled {
 		err = context.Canceled
 	}
-	k.turn.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	end := k.parser.End(exit, tail(k.stderr), err)
-	k.pass(end, k.offset+1)
-	if k.turn.raw { // the agent has no lines for what went wrong around it
+	r.turn.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	end := r.parser.End(exit, outputTail(r.stderr), err)
+	r.publishStep(end, r.offset+1)
+	if r.turn.raw { // the agent prints no line for an error outside of it
 		for _, e := range end.Events {
 			if e.Type == output.Error {
-				k.turn.stream.add(k.turn.ctx, encode(e))
+				r.turn.stream.addEvent(r.turn.ctx, encodeEvent(e))
 			}
 		}
 	}
 }
 
-// finish is what follows when the agent has ended: the hook for that, the history, and
-// the end of the turn.
-func (t *turn) finish(box *box, sum output.Summary, left error) {
+// finishTurn runs the hook OnStreamFinish after the agent has ended, saves the history and ends
+// the turn. If left is not nil, the turn belongs to another program, which does this instead.
+func (t *turn) finishTurn(sb *sandbox, sum output.Summary, left error) {
 	if left == nil {
-		t.v.opts.step("finishing")
-		sum.Usage = t.used(sum.Usage)
-		data := box.data()
+		t.service.opts.onStep("finishing")
+		sum.Usage = t.turnUsage(sum.Usage)
+		data := sb.hookData()
 		data.TokenUsage = &sum.Usage
-		t.v.opts.Hooks.StreamFinish(context.WithoutCancel(t.ctx), box.template.Hooks, data)
-		t.archive(box, sum)
-		t.v.opts.step("finished")
+		t.service.opts.Hooks.StreamFinish(context.WithoutCancel(t.ctx), sb.template.Hooks, data)
+		t.saveHistory(sb, sum)
+		t.service.opts.onStep("finished")
 	}
-	t.end()
+	t.endTurn()
 }
 
-// used is what a turn has used. Codex counts all turns of its thread: what is known of
-// those before is taken off, unless it counts less, which a new thread does.
-func (t *turn) used(u agent.TokenUsage) agent.TokenUsage {
+// turnUsage returns the tokens of this turn. Codex reports the sum over all turns of its thread,
+// so turnUsage subtracts the tokens of earlier turns. If the sum is smaller than those, Codex
+// has begun a new thread, and nothing is subtracted.
+func (t *turn) turnUsage(u agent.TokenUsage) agent.TokenUsage {
 	if t.template.Agent.Format != template.FormatCodex {
 		return u
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), writing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), storeTimeout)
 	defer cancel()
-	c, err := t.v.store.FindConversation(ctx, t.conversation.Account, t.conversation.ID)
+	c, err := t.service.store.FindConversation(ctx, t.conversation.Account, t.conversation.ID)
 	if err != nil {
 		return u
 	}
@@ -309,66 +315,66 @@ func (t *turn) used(u agent.TokenUsage) agent.TokenUsage {
 	return agent.TokenUsage{Input: u.Input - s.InputTokens, Output: u.Output - s.OutputTokens, Cache: u.Cache - s.CacheTokens}
 }
 
-// resume finishes a turn that another program began, or an earlier run of this one. The
-// agent's output is read from its start: the events are the same, and so are their ids.
-func (t *turn) resume() {
-	defer t.settle(nil)
-	box, p, err := t.find()
-	for pause := 100 * time.Millisecond; err != nil && t.away(err); pause = min(2*pause, 5*time.Second) {
+// resumeTurn finishes a turn that another program began, or an earlier run of this one. It reads
+// the agent's output from its start, so the events and their ids are the same.
+func (t *turn) resumeTurn() {
+	defer t.settleStart(nil)
+	sb, p, err := t.findAgent()
+	for pause := 100 * time.Millisecond; err != nil && t.isTransient(err); pause = min(2*pause, 5*time.Second) {
 		select {
 		case <-time.After(pause):
 		case <-t.ctx.Done():
 		}
-		box, p, err = t.find()
+		sb, p, err = t.findAgent()
 	}
-	if stopped := t.stopped(); stopped != nil && !errors.Is(stopped, errCancelled) {
-		t.end()
+	if stopped := t.stopCause(); stopped != nil && !errors.Is(stopped, errCancelled) {
+		t.endTurn()
 		return
 	}
 	if err != nil {
-		t.v.log.Warn("conversation: a turn that was left cannot be finished", "conversation", t.conversation.ID, "turn", t.id, "err", err)
-		t.begin()
-		t.broken("the server ended while the turn ran: " + err.Error())
-		if t.made = t.conversation.Sandbox == ""; t.made || box == nil || box.sandbox == nil { // it never was more than begun
-			t.end()
+		t.service.log.Warn("conversation: cannot finish a turn of another program", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+		t.sendStart()
+		t.sendFailure("the server ended during the turn: " + err.Error())
+		if t.created = t.conversation.Sandbox == ""; t.created || sb == nil || sb.instance == nil { // the turn never had a sandbox
+			t.endTurn()
 			return
 		}
-		t.recount(box)
-		t.finish(box, output.Summary{}, nil)
+		t.restorePrompt(sb)
+		t.finishTurn(sb, output.Summary{}, nil)
 		return
 	}
-	t.begin()
-	t.recount(box)
+	t.sendStart()
+	t.restorePrompt(sb)
 	t.mu.Lock()
 	t.process = p
 	t.mu.Unlock()
-	sum, left := t.listen(box, p)
-	t.finish(box, sum, left)
+	sum, left := t.readOutput(sb, p)
+	t.finishTurn(sb, sum, left)
 }
 
-// away reports whether err is that something cannot be reached which may be there again:
-// the agent may run on.
-func (t *turn) away(err error) bool {
+// isTransient reports whether findAgent should try again after err, because the agent may still
+// run.
+func (t *turn) isTransient(err error) bool {
 	kind := atoll.KindOf(err)
-	return (kind == atoll.ErrUnavailable || kind == atoll.ErrTimeout) && t.ctx.Err() == nil && time.Since(t.began) < outage
+	return (kind == atoll.ErrUnavailable || kind == atoll.ErrTimeout) && t.ctx.Err() == nil && time.Since(t.startedHere) < reconnectTimeout
 }
 
-// recount has the prompt of a turn that another program began be in its history.
-func (t *turn) recount(box *box) {
-	if m := t.asked(); m != nil {
-		t.keep(box, m)
+// restorePrompt adds the prompt of a resumed turn to its history.
+func (t *turn) restorePrompt(sb *sandbox) {
+	if m := t.findPrompt(); m != nil {
+		t.addToHistory(sb, m)
 	}
 }
 
-// asked is the prompt of a turn that another program began, if that could save it.
-func (t *turn) asked() *agent.Message {
+// findPrompt returns the prompt of a resumed turn, nil if its first program did not save it.
+func (t *turn) findPrompt() *agent.Message {
 	for page := (store.Page{Limit: 10}); ; {
-		some, err := t.v.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
+		some, err := t.service.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
 		if err != nil {
-			t.v.log.Warn("conversation: the prompt of a turn is not in its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+			t.service.log.Warn("conversation: cannot add the prompt of a turn to its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 		}
 		for _, m := range some {
-			if m.Key == messageKey(t.id, atPrompt) {
+			if m.Key == messageKey(t.id, promptPosition) {
 				return m
 			}
 		}
@@ -379,77 +385,78 @@ func (t *turn) asked() *agent.Message {
 	}
 }
 
-// find finds the agent of a turn that was left.
-func (t *turn) find() (*box, atoll.Process, error) {
-	tpl, err := t.v.opts.Templates.Get(t.conversation.Template, t.conversation.Agent)
+// findAgent finds the sandbox and the agent process of a turn that another program left.
+func (t *turn) findAgent() (*sandbox, atoll.Process, error) {
+	tpl, err := t.service.opts.Templates.Get(t.conversation.Template, t.conversation.Agent)
 	if err != nil {
 		return nil, nil, err
 	}
 	t.template = tpl
-	x, err := t.v.store.FindSandbox(t.ctx, t.conversation.Account, t.conversation.Turn.Sandbox)
+	record, err := t.service.store.FindSandbox(t.ctx, t.conversation.Account, t.conversation.Turn.Sandbox)
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := t.v.open(t.ctx, tpl, &t.conversation, x)
+	sb, err := t.service.openSandbox(t.ctx, tpl, &t.conversation, record)
 	if err != nil {
 		return nil, nil, err
 	}
-	b.turn = t.turns
-	p, err := t.findProcess(b)
-	return b, p, err
+	sb.turn = t.number
+	p, err := t.findProcess(sb)
+	return sb, p, err
 }
 
-// findProcess finds the agent's process, also one that was started just before its
-// program died, and could not say so.
-func (t *turn) findProcess(b *box) (p atoll.Process, err error) {
-	if b.record.External == "" {
+// findProcess finds the agent's process. It also finds one that was started just before its
+// program died, and is not in the record.
+func (t *turn) findProcess(sb *sandbox) (p atoll.Process, err error) {
+	if sb.record.External == "" {
 		return nil, errNotStarted
 	}
-	if b.sandbox, err = b.v.provider.Get(t.ctx, b.record.External); err != nil {
+	if sb.instance, err = sb.service.provider.Get(t.ctx, sb.record.External); err != nil {
 		return nil, err
 	}
 	if id := t.conversation.Turn.Process; id != "" {
-		return b.sandbox.Process(t.ctx, id)
+		return sb.instance.Process(t.ctx, id)
 	}
-	all, err := atoll.Processes(t.ctx, b.sandbox)
+	all, err := atoll.Processes(t.ctx, sb.instance)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range all {
 		if p.Started.After(t.conversation.Turn.Started) && len(p.Args) > 0 && p.Args[0] == t.template.Agent.Command[0] {
-			return b.sandbox.Process(t.ctx, p.ID)
+			return sb.instance.Process(t.ctx, p.ID)
 		}
 	}
 	return nil, errNotStarted
 }
 
-// errNotStarted is why there is nothing to finish.
-var errNotStarted = errors.New("the agent had not been started")
+// errNotStarted is the error of findProcess if the agent was never started.
+var errNotStarted = errors.New("the agent was not started")
 
-// The stages of ending an agent whose turn is cancelled, and how long each may take.
-var stages = []atoll.Signal{atoll.SIGINT, atoll.SIGTERM, atoll.SIGKILL}
+// stopSignals are the signals for the agent of a cancelled turn, in this order.
+var stopSignals = []atoll.Signal{atoll.SIGINT, atoll.SIGTERM, atoll.SIGKILL}
 
-const stageTime = 3 * time.Second
+// signalInterval is the time between two stop signals.
+const signalInterval = 3 * time.Second
 
-// Cancel ends the turn that runs, and returns when it has ended: the agent is asked to
-// stop, and killed if it does not. What it has said and done until then is kept. Kinds:
-// ErrNotExist (of the conversation), ErrStopped (no turn runs), ErrUnavailable (another
-// server runs it).
-func (v *Service) Cancel(ctx context.Context, id string) error {
-	c, err := v.find(ctx, id)
+// Cancel ends the running turn, and returns when it has ended. It interrupts the agent, and
+// kills it if it does not exit. The messages and files until then are saved. Kinds:
+// ErrNotExist (no such conversation), ErrStopped (no turn runs), ErrUnavailable (another server
+// runs the turn).
+func (s *Service) Cancel(ctx context.Context, id string) error {
+	c, err := s.findConversation(ctx, id)
 	switch {
 	case err != nil:
 		return err
 	case c.Turn == nil:
 		return atoll.Errorf("cancel", id, atoll.ErrStopped, "no turn runs")
-	case !v.owns(c.Turn.ID):
-		return atoll.Errorf("cancel", id, atoll.ErrUnavailable, "server %s runs it: ask there", c.Turn.Server)
+	case !s.ownsTurn(c.Turn.ID):
+		return atoll.Errorf("cancel", id, atoll.ErrUnavailable, "server %s runs the turn: send the request there", c.Turn.Server)
 	}
-	v.mu.Lock()
-	t := v.turns[key(c.Account, c.ID)]
-	v.mu.Unlock()
+	s.mu.Lock()
+	t := s.turns[accountKey(c.Account, c.ID)]
+	s.mu.Unlock()
 	if t == nil || t.id != c.Turn.ID {
-		return atoll.Errorf("cancel", id, atoll.ErrConflict, "the turn is just beginning: try again")
+		return atoll.Errorf("cancel", id, atoll.ErrConflict, "the turn is starting: try again")
 	}
 	t.mu.Lock()
 	first := !t.cancelled
@@ -458,9 +465,9 @@ func (v *Service) Cancel(ctx context.Context, id string) error {
 	t.mu.Unlock()
 	switch {
 	case first && p == nil:
-		t.cancel(errCancelled) // of making the sandbox
+		t.cancel(errCancelled) // stop the creation of the sandbox
 	case first:
-		v.work.Go(func() { t.kill(p) }) // which waits for it as long as the turn is not done
+		s.goroutines.Go(func() { t.stopAgent(p) }) // Close may wait: the turn is not done
 	}
 	select {
 	case <-t.done:
@@ -470,16 +477,16 @@ func (v *Service) Cancel(ctx context.Context, id string) error {
 	}
 }
 
-// kill ends the agent.
-func (t *turn) kill(p atoll.Process) {
-	for _, sig := range stages {
+// stopAgent sends the agent the stop signals, one after the other, until the turn ends.
+func (t *turn) stopAgent(p atoll.Process) {
+	for _, sig := range stopSignals {
 		if err := p.Signal(t.ctx, sig); err != nil && atoll.KindOf(err) != atoll.ErrStopped {
-			t.v.log.Warn("conversation: an agent could not be told to end", "turn", t.id, "signal", sig, "err", err)
+			t.service.log.Warn("conversation: cannot signal an agent", "turn", t.id, "signal", sig, "err", err)
 		}
 		select {
 		case <-t.done:
 			return
-		case <-time.After(stageTime):
+		case <-time.After(signalInterval):
 		case <-t.ctx.Done():
 			return
 		}

@@ -1,15 +1,15 @@
-// Package conversation is where prompts become an agent's work: each conversation has
-// a sandbox of its own, made from a template, in which the agent runs; what it says is
-// streamed to whoever listens and kept as messages; and what it did to its files is
-// pushed to object storage after each turn, from where a sandbox that takes the place
-// of a lost one gets it.
+// Package conversation runs agents in sandboxes. Each conversation has a sandbox of its own,
+// created from a template. A prompt begins a turn: the agent runs in the sandbox, clients read
+// its events as a stream, and its messages are saved in the store. After each turn, the files
+// of the sandbox are pushed to object storage. If a sandbox is lost, its replacement pulls
+// them from there.
 //
-// A turn belongs to the service, not to the client that began it: it goes on, and is
-// saved, whoever leaves. What must be known to finish it is written down before it is
-// needed, so that the turn of a program that was killed is finished by the next one.
+// A turn belongs to the service, not to the client that began it: it continues, and is saved,
+// when the client disconnects. The service saves the state of a turn before it acts on it, so
+// if its program is killed, the next program finishes the turn.
 //
-// All calls are for the account of their context, see auth.AccountFrom: what is
-// another one's is not there.
+// Each call is for the account of its context, see auth.AccountFrom. Conversations and
+// sandboxes of other accounts do not exist for it.
 package conversation
 
 import (
@@ -31,122 +31,126 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// A Place is where the files and the history of one conversation are kept.
+// A Place is the object storage of one conversation: the versions of its files, and its history.
 type Place struct {
 	Remote *filesync.Remote // versions of its files
 	Bucket objectstore.Bucket
-	Prefix string // of all keys there, without a slash at its end
+	Prefix string // of all keys, without a trailing slash
 }
 
-// Options are what a Service gets. Store, Stale and Log may be left out.
+// Options configure a Service. Store, Stale, Log and Lease are optional.
 type Options struct {
 	Templates *template.Set
-	// Server names this program to others with the same store: no two that run at
-	// once may have the same, and one that takes the place of another one should.
+	// Server is the name of this program among those that share the store. No two programs may
+	// have the same name at the same time. A program that replaces another one should have
+	// its name.
 	Server string
-	// Store is where versions are kept by templates that do not say it, in the forms of
-	// sync.store; "" is nowhere. Open opens a place below it, or below a template's own:
-	// it is good until the Service is closed.
+	// Store is the default object storage of templates, in the forms of sync.store; "" means
+	// none.
 	Store string
-	Open  func(ctx context.Context, at string) (*Place, error)
-	// Stale is how old the state of a directory may be before its versions are asked
-	// again; 0 means filesync.DefaultStale.
+	// Open opens a place below Store, or below the object storage of a template. The place
+	// must be usable until the Service is closed.
+	Open func(ctx context.Context, at string) (*Place, error)
+	// Stale is the age at which a pull looks for a newer version of a directory; 0 means
+	// filesync.DefaultStale.
 	Stale time.Duration
 	// Hooks runs the hooks of templates.
 	Hooks *hooks.Runner
-	// Log is told of what cannot be returned; nil discards.
+	// Log gets the errors that no call returns; nil discards them.
 	Log *slog.Logger
-	// Lease is how long the turn of a server is its own after it last said that it runs, of
-	// which it says it three times; 0 means 30 seconds. Then another one finishes it.
+	// Lease is the time after which another server takes over a turn whose server no longer
+	// renews its lease, which it does three times in that time; 0 means 30 seconds.
 	Lease time.Duration
 
-	step  func(name string) // for tests: called after each step, with its name
-	lease time.Duration     // for tests: Lease
+	onStep    func(name string) // for tests: called after each step with its name
+	testLease time.Duration     // for tests: overrides Lease
 }
 
-// lease is Options.Lease if that is not said.
-const lease = 30 * time.Second
+// defaultLease is the default of Options.Lease.
+const defaultLease = 30 * time.Second
 
-// A Service keeps conversations. All methods may be called at once.
+// A Service manages conversations, and runs their turns. Its methods are safe for concurrent
+// use.
 type Service struct {
-	provider atoll.Provider
-	store    store.Conversations
-	opts     Options
-	log      *slog.Logger
-	locks    keymutex.Locks // of sandboxes
+	provider     atoll.Provider
+	store        store.Conversations
+	opts         Options
+	log          *slog.Logger
+	sandboxLocks keymutex.Locks // by accountKey of the sandbox
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	ctx        context.Context // ends at Close
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
-	turns  map[string]*turn // by account and conversation: those that run here, and the last ones
-	ours   map[string]bool  // ids of turns that run here, or are about to
+	turns  map[string]*turn // by accountKey of the conversation: the running ones, and the last ones
+	owned  map[string]bool  // ids of the turns that this program runs, or is about to run
 }
 
-// New returns a service for conversations that are written down in s, with sandboxes of
-// p. Both stay the caller's, to be closed after it. It finishes the turns that earlier
-// programs of the same name have left, and looks for those of others that have died.
-func New(p atoll.Provider, s store.Conversations, opts Options) *Service {
+// New returns a service that stores conversations in the given store, and creates sandboxes with
+// p. The caller still owns both, and closes them after the service. The service first finishes
+// the turns that earlier programs with the same Server name left, and then watches for turns of
+// servers that have died.
+func New(p atoll.Provider, conversations store.Conversations, opts Options) *Service {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	if opts.step == nil {
-		opts.step = func(string) {}
+	if opts.onStep == nil {
+		opts.onStep = func(string) {}
 	}
-	opts.lease = cmp.Or(opts.lease, opts.Lease, lease)
+	opts.testLease = cmp.Or(opts.testLease, opts.Lease, defaultLease)
 	opts.Stale = cmp.Or(opts.Stale, filesync.DefaultStale)
-	v := &Service{provider: p, store: s, opts: opts, log: opts.Log, turns: map[string]*turn{}, ours: map[string]bool{}}
-	v.ctx, v.cancel = context.WithCancel(context.Background())
-	v.work.Go(v.care)
-	return v
+	s := &Service{provider: p, store: conversations, opts: opts, log: opts.Log, turns: map[string]*turn{}, owned: map[string]bool{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.goroutines.Go(s.watchTurns)
+	return s
 }
 
-// Close ends the streams of clients with ErrUnavailable, and returns when nothing is
-// left that the service has started. Agents go on in their sandboxes, where these
-// outlive the program: the next one finds them, and finishes their turns.
-func (v *Service) Close() error {
-	v.mu.Lock()
-	v.closed = true
-	v.mu.Unlock()
-	v.cancel()
-	v.work.Wait()
+// Close ends the streams of clients with ErrUnavailable, and returns when all goroutines of the
+// service have ended. Agents continue in sandboxes that outlive the program: the next program
+// finds them, and finishes their turns.
+func (s *Service) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.goroutines.Wait()
 	return nil
 }
 
-// errClosing is why a turn is left to another program.
-var errClosing = atoll.Errorf("conversation", "", atoll.ErrUnavailable, "the server is closing: the agent may go on, and GET .../stream on the next server shows what it does")
+// errClosing is the error of a turn that a closing server leaves to another program.
+var errClosing = atoll.Errorf("conversation", "", atoll.ErrUnavailable, "the server is closing: the agent may continue, read GET .../stream on the next server")
 
-// key is that of a conversation, or of a sandbox, in locks and maps.
-func key(account, id string) string { return account + "/" + id }
+// accountKey returns the key of a conversation or a sandbox in locks and maps.
+func accountKey(account, id string) string { return account + "/" + id }
 
-// Conversation returns one. Kinds: ErrNotExist, ErrInvalid.
-func (v *Service) Conversation(ctx context.Context, id string) (agent.Conversation, error) {
-	c, err := v.find(ctx, id)
+// Conversation returns a conversation of the caller. Kinds: ErrNotExist, ErrInvalid.
+func (s *Service) Conversation(ctx context.Context, id string) (agent.Conversation, error) {
+	c, err := s.findConversation(ctx, id)
 	if err != nil {
 		return agent.Conversation{}, err
 	}
 	return c.Conversation, nil
 }
 
-// find reads a conversation of the caller's.
-func (v *Service) find(ctx context.Context, id string) (*store.Conversation, error) {
+// findConversation reads the record of a conversation of the caller.
+func (s *Service) findConversation(ctx context.Context, id string) (*store.Conversation, error) {
 	id, err := agent.ConversationID(id)
 	if err != nil {
 		return nil, err
 	}
-	return v.store.FindConversation(ctx, auth.AccountFrom(ctx).Name, id)
+	return s.store.FindConversation(ctx, auth.AccountFrom(ctx).Name, id)
 }
 
-// The bounds of lists.
+// Limits of lists.
 const (
 	DefaultPage = 100
 	MaxPage     = 1000
 )
 
-// page checks what a list is to have.
-func page(after string, limit int) (store.Page, error) {
+// newPage checks the bounds of a list, and returns its page.
+func newPage(after string, limit int) (store.Page, error) {
 	if limit == 0 {
 		limit = DefaultPage
 	}
@@ -156,14 +160,14 @@ func page(after string, limit int) (store.Page, error) {
 	return store.Page{After: after, Limit: limit}, nil
 }
 
-// Conversations lists those of the account, sorted by id, from the one after the one
-// with the id after. limit 0 means DefaultPage.
-func (v *Service) Conversations(ctx context.Context, after string, limit int) ([]agent.Conversation, error) {
-	p, err := page(after, limit)
+// Conversations lists the conversations of the account, sorted by id. The list starts after the
+// conversation with the id after. limit 0 means DefaultPage.
+func (s *Service) Conversations(ctx context.Context, after string, limit int) ([]agent.Conversation, error) {
+	p, err := newPage(after, limit)
 	if err != nil {
 		return nil, err
 	}
-	list, err := v.store.Conversations(ctx, auth.AccountFrom(ctx).Name, p)
+	list, err := s.store.Conversations(ctx, auth.AccountFrom(ctx).Name, p)
 	if err != nil {
 		return nil, err
 	}
@@ -174,27 +178,27 @@ func (v *Service) Conversations(ctx context.Context, after string, limit int) ([
 	return all, nil
 }
 
-// maxAnswer is how many bytes of messages are read for one answer, about.
-const maxAnswer = 32 << 20
+// maxMessagesBytes limits the size of the messages in one answer, approximately.
+const maxMessagesBytes = 32 << 20
 
-// Messages returns the newest messages of a conversation, the oldest of them first:
-// those before the one with the key before, if that is given. limit 0 means DefaultPage.
-// There are fewer where they are long: none are only where there are no more.
-func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([]*agent.Message, error) {
-	p, err := page(before, limit)
+// Messages returns the newest messages of a conversation, oldest first. If before is not empty,
+// it returns only messages before the one with that key. limit 0 means DefaultPage. It returns
+// fewer messages than limit if they are long, and none only if there are no more.
+func (s *Service) Messages(ctx context.Context, id, before string, limit int) ([]*agent.Message, error) {
+	p, err := newPage(before, limit)
 	if err != nil {
 		return nil, err
 	}
 	limit = p.Limit
-	c, err := v.find(ctx, id)
+	c, err := s.findConversation(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	var all []*agent.Message
 	size := 0
-	for step := 16; len(all) < limit && size < maxAnswer; {
+	for step := 16; len(all) < limit && size < maxMessagesBytes; {
 		p.Limit = min(step, limit-len(all))
-		some, err := v.store.Messages(ctx, c.Account, c.ID, p)
+		some, err := s.store.Messages(ctx, c.Account, c.ID, p)
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +208,7 @@ func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([
 		}
 		before := size
 		for _, m := range some {
-			size += sizeOf(m)
+			size += messageSize(m)
 		}
 		if p.After = some[0].Key; size-before < 1<<20 {
 			step = min(4*step, MaxPage)
@@ -215,8 +219,8 @@ func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([
 	return all, nil
 }
 
-// sizeOf is how long the texts of a message are.
-func sizeOf(m *agent.Message) int {
+// messageSize returns the size of the texts of a message, in bytes.
+func messageSize(m *agent.Message) int {
 	n := len(m.Body)
 	for i := range m.ToolCalls {
 		c := &m.ToolCalls[i]
@@ -225,63 +229,63 @@ func sizeOf(m *agent.Message) int {
 	return n
 }
 
-// DeleteConversation forgets a conversation and its messages, also where they are beside
-// its files, and with terminate deletes its sandbox as DeleteSandbox does, before.
-// Versions of files that were pushed stay. Of one whose template is not there any more
-// only what is known here is forgotten, and that is returned. Kinds: ErrNotExist,
-// ErrConflict (a turn runs).
-func (v *Service) DeleteConversation(ctx context.Context, id string, terminate bool) error {
-	c, err := v.find(ctx, id)
+// DeleteConversation deletes a conversation, its messages and its history in object storage.
+// With terminate, it first deletes its sandbox, as DeleteSandbox does. Pushed versions of files
+// remain. If the conversation's template no longer exists, it deletes only the records in the
+// store, and returns an error that says so. Kinds: ErrNotExist, ErrConflict (a turn runs).
+func (s *Service) DeleteConversation(ctx context.Context, id string, terminate bool) error {
+	c, err := s.findConversation(ctx, id)
 	if err != nil {
 		return err
 	}
-	return v.alone(ctx, c, c.Sandbox, func(ctx context.Context, t *turn) (failed error) {
+	return s.withConversation(ctx, c, c.Sandbox, func(ctx context.Context, t *turn) (failed error) {
 		if c := &t.conversation; c.Sandbox != "" {
-			_, lost := v.opts.Templates.Get(c.Template, c.Agent)
+			_, lost := s.opts.Templates.Get(c.Template, c.Agent)
 			if lost != nil {
-				lost = atoll.Errorf("delete", c.ID, atoll.KindOf(lost), "what is beside its files was not deleted: %w", lost)
-			} else if err := v.erase(ctx, c); err != nil {
+				lost = atoll.Errorf("delete", c.ID, atoll.KindOf(lost), "delete history: %w", lost)
+			} else if err := s.deleteHistory(ctx, c); err != nil {
 				return err
 			}
-			failed = errors.Join(lost, v.part(ctx, c, terminate))
+			failed = errors.Join(lost, s.detachSandbox(ctx, c, terminate))
 		}
-		return errors.Join(failed, t.forget())
+		return errors.Join(failed, t.deleteConversation())
 	})
 }
 
-// part ends what a conversation has to do with its sandbox, or that sandbox.
-func (v *Service) part(ctx context.Context, c *agent.Conversation, terminate bool) error {
+// detachSandbox unlinks the sandbox of a conversation that is about to be deleted. With
+// terminate, it deletes the sandbox instead.
+func (s *Service) detachSandbox(ctx context.Context, c *agent.Conversation, terminate bool) error {
 	if !terminate {
-		return v.unlink(ctx, c, c.Sandbox)
+		return s.unlinkSandbox(ctx, c, c.Sandbox)
 	}
-	x, err := v.store.FindSandbox(ctx, c.Account, c.Sandbox)
-	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && x.Conversation != c.ID {
+	record, err := s.store.FindSandbox(ctx, c.Account, c.Sandbox)
+	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && record.Conversation != c.ID {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return v.with(ctx, "delete", c, x, false, (*box).end)
+	return s.withTemplate(ctx, "delete", c, record, false, (*sandbox).endSandbox)
 }
 
-// unlink frees the sandbox of a conversation.
-func (v *Service) unlink(ctx context.Context, c *agent.Conversation, sandbox string) error {
-	x, err := v.store.FindSandbox(ctx, c.Account, sandbox)
-	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && x.Conversation != c.ID {
+// unlinkSandbox removes the link from a sandbox to the conversation c.
+func (s *Service) unlinkSandbox(ctx context.Context, c *agent.Conversation, sandboxID string) error {
+	record, err := s.store.FindSandbox(ctx, c.Account, sandboxID)
+	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && record.Conversation != c.ID {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return v.changeSandbox(ctx, c.Account, sandbox, func(x *store.AgentSandbox) {
-		if x.Conversation == c.ID {
-			x.Conversation = ""
+	return s.updateSandbox(ctx, c.Account, sandboxID, func(record *store.AgentSandbox) {
+		if record.Conversation == c.ID {
+			record.Conversation = ""
 		}
 	})
 }
 
-// busy is the error of who comes while a turn runs.
-func busy(op string, c *store.Conversation) error {
-	return atoll.Errorf(op, c.ID, atoll.ErrConflict, "turn %s runs since %s on server %s: wait for its end, follow it with GET /conversation/%s/stream, or cancel it",
+// busyError returns the error of a request for a conversation while a turn runs.
+func busyError(op string, c *store.Conversation) error {
+	return atoll.Errorf(op, c.ID, atoll.ErrConflict, "turn %s runs since %s on server %s: wait until it ends, follow it with GET /conversation/%s/stream, or cancel it",
 		c.Turn.ID, c.Turn.Started.UTC().Format(time.RFC3339), c.Turn.Server, c.ID)
 }

@@ -2,14 +2,14 @@ package conversation
 
 import "time"
 
-// WithStep has step called after each step.
+// WithStep returns options with a function that is called after each step.
 func (o Options) WithStep(step func(name string)) Options {
-	o.step = step
+	o.onStep = step
 	return o
 }
 
-// WithLease has a turn be its server's for d.
+// WithLease returns options with the lease d.
 func (o Options) WithLease(d time.Duration) Options {
-	o.lease = d
+	o.testLease = d
 	return o
 }

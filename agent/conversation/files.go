@@ -13,29 +13,29 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// The bounds of files.
+// Limits of lists of files and of their content.
 const (
-	DefaultFiles = 100       // of a page
-	MaxFiles     = 1000      // of a page
-	maxTree      = 10_000    // of a tree
-	MaxContent   = 100 << 20 // of a file that is read, in bytes
+	DefaultFiles = 100       // the usual number of files in a page
+	MaxFiles     = 1000      // the most files in a page
+	maxTreeFiles = 10_000    // the most files in a tree
+	MaxContent   = 100 << 20 // the most bytes of a file that FileContent reads
 )
 
-// Files lists files of a sandbox, a page of them. A page that there is not has none.
-// Kinds: ErrInvalid, ErrNotExist, ErrNotFound (the sandbox is gone), ErrUnsupported
-// (there is no object storage).
-func (v *Service) Files(ctx context.Context, id string, q agent.FileQuery) (p agent.FilePage, err error) {
+// Files lists one page of a sandbox's files. A page after the last one is empty. Kinds:
+// ErrInvalid, ErrNotExist, ErrNotFound (the sandbox is gone), ErrUnsupported (there is no object
+// storage).
+func (s *Service) Files(ctx context.Context, id string, q agent.FileQuery) (p agent.FilePage, err error) {
 	switch {
 	case q.Page < 1:
-		return p, badFiles(id, "page must be at least 1")
+		return p, filesError(id, "page must be at least 1")
 	case q.PerPage < 1 || q.PerPage > MaxFiles:
-		return p, badFiles(id, "per_page must be between 1 and 1000")
+		return p, filesError(id, "per_page must be between 1 and 1000")
 	}
-	w := window{from: math.MaxInt, most: q.PerPage}
+	w := filePager{skip: math.MaxInt, limit: q.PerPage}
 	if q.Page <= math.MaxInt/q.PerPage {
-		w.from = (q.Page - 1) * q.PerPage
+		w.skip = (q.Page - 1) * q.PerPage
 	}
-	if err := v.list(ctx, id, q, &w); err != nil {
+	if err := s.listFiles(ctx, id, q, &w); err != nil {
 		return p, err
 	}
 	p = agent.FilePage{Files: w.files, Total: w.total, Page: q.Page, PerPage: q.PerPage, TotalPages: (w.total + q.PerPage - 1) / q.PerPage}
@@ -45,83 +45,86 @@ func (v *Service) Files(ctx context.Context, id string, q agent.FileQuery) (p ag
 	return p, nil
 }
 
-// A window keeps some of a list's files: there may be a million, with long names.
-type window struct {
-	from, most int
-	files      []agent.File
-	total      int // how many there were
+// A filePager collects one page of a list, which may have a million files.
+type filePager struct {
+	skip, limit int
+	files       []agent.File
+	total       int // the number of files in the list
 }
 
-// add adds the next file of the list.
-func (w *window) add(f agent.File) {
-	if w.total >= w.from && len(w.files) < w.most {
+// addFile adds the next file of the list.
+func (w *filePager) addFile(f agent.File) {
+	if w.total >= w.skip && len(w.files) < w.limit {
 		w.files = append(w.files, f)
 	}
 	w.total++
 }
 
-func badFiles(id, text string) error { return atoll.Errorf("files", id, atoll.ErrInvalid, "%s", text) }
+// filesError returns an error of kind ErrInvalid.
+func filesError(id, text string) error {
+	return atoll.Errorf("files", id, atoll.ErrInvalid, "%s", text)
+}
 
-// filePath is a path in the form in which it is looked for; "." is the directory itself.
-func filePath(id, p string) (string, error) {
+// cleanPath returns a path relative to the synchronized directory; "." is the directory itself.
+func cleanPath(id, p string) (string, error) {
 	for part := range strings.SplitSeq(p, "/") {
 		if part == ".." {
-			return "", badFiles(id, "invalid path: directory traversal not allowed")
+			return "", filesError(id, "invalid path: directory traversal not allowed")
 		}
 	}
 	if strings.ContainsRune(p, 0) {
-		return "", badFiles(id, "invalid path: it has a NUL byte")
+		return "", filesError(id, "invalid path: NUL byte not allowed")
 	}
 	return cmp.Or(strings.TrimPrefix(path.Clean("/"+p), "/"), "."), nil
 }
 
-// sourceOf is where files are to be read.
-func sourceOf(id, source string) (string, error) {
+// fileSource checks the source of files, and returns it or the default.
+func fileSource(id, source string) (string, error) {
 	source = cmp.Or(source, agent.SourceVolume)
 	if source != agent.SourceVolume && source != agent.SourceS3 {
-		return "", badFiles(id, "source must be 'volume' or 's3'")
+		return "", filesError(id, "source must be 'volume' or 's3'")
 	}
 	return source, nil
 }
 
-// list adds all files that are asked for to w, sorted by path.
-func (v *Service) list(ctx context.Context, id string, q agent.FileQuery, w *window) error {
-	dir, err := filePath(id, q.Path)
+// listFiles adds the files that match q to w, sorted by path.
+func (s *Service) listFiles(ctx context.Context, id string, q agent.FileQuery, w *filePager) error {
+	dir, err := cleanPath(id, q.Path)
 	if err != nil {
 		return err
 	}
-	source, err := sourceOf(id, q.Source)
+	source, err := fileSource(id, q.Source)
 	if err != nil {
 		return err
 	}
-	b, err := v.peek(ctx, "files", id)
+	sb, err := s.peekSandbox(ctx, "files", id)
 	if err != nil {
 		return err
 	}
 	if source == agent.SourceS3 {
-		return b.stored(ctx, dir, q.Flat, w)
+		return sb.listVersion(ctx, dir, q.Flat, w)
 	}
-	fs, err := b.files(ctx)
+	fs, err := sb.workFiles(ctx)
 	if err != nil {
 		return err
 	}
-	return inVolume(ctx, fs, dir, q.Flat, w)
+	return listVolume(ctx, fs, dir, q.Flat, w)
 }
 
-// files are those of the sandbox.
-func (b *box) files(ctx context.Context) (atoll.FS, error) {
-	sb, err := b.look(ctx)
+// workFiles returns the file system of the synchronized directory in the instance.
+func (sb *sandbox) workFiles(ctx context.Context) (atoll.FS, error) {
+	instance, err := sb.findInstance(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case sb == nil:
-		return nil, atoll.Errorf("files", b.record.ID, atoll.ErrNotFound, "it is gone: source=s3 has what was pushed")
+	case instance == nil:
+		return nil, atoll.Errorf("files", sb.record.ID, atoll.ErrNotFound, "the sandbox is gone: read the pushed files with source=s3")
 	}
-	return atoll.SubFiles(atoll.Files(sb), b.template.WorkDir()), nil
+	return atoll.SubFiles(atoll.Files(instance), sb.template.WorkDir()), nil
 }
 
-// inVolume lists files in a sandbox.
-func inVolume(ctx context.Context, fs atoll.FS, dir string, flat bool, w *window) error {
+// listVolume adds the files of a sandbox to w.
+func listVolume(ctx context.Context, fs atoll.FS, dir string, flat bool, w *filePager) error {
 	top, err := fs.Stat(ctx, ".")
 	if err != nil {
 		return err
@@ -133,7 +136,7 @@ func inVolume(ctx context.Context, fs atoll.FS, dir string, flat bool, w *window
 	prefix := strings.TrimSuffix(top.Path, "/") + "/"
 	for i := range all {
 		fi := &all[i]
-		w.add(agent.File{
+		w.addFile(agent.File{
 			Name: fi.Name, Path: strings.TrimPrefix(fi.Path, prefix), Size: fi.Size, Modified: fi.Modified.Unix(),
 			Directory: fi.Type == atoll.TypeDirectory, Target: fi.Target,
 		})
@@ -141,14 +144,14 @@ func inVolume(ctx context.Context, fs atoll.FS, dir string, flat bool, w *window
 	return nil
 }
 
-// stored lists files of the latest version.
-func (b *box) stored(ctx context.Context, dir string, flat bool, w *window) error {
-	if b.place == nil {
-		return errNoPlace("files", b.record.ID)
+// listVersion adds the files of the latest version to w.
+func (sb *sandbox) listVersion(ctx context.Context, dir string, flat bool, w *filePager) error {
+	if sb.place == nil {
+		return errNoPlace("files", sb.record.ID)
 	}
 	found := dir == "."
 	below := strings.TrimPrefix(dir+"/", "./")
-	for f, err := range b.place.Remote.Files(ctx, 0) {
+	for f, err := range sb.place.Remote.Files(ctx, 0) {
 		if err != nil {
 			return err
 		}
@@ -164,32 +167,33 @@ func (b *box) stored(ctx context.Context, dir string, flat bool, w *window) erro
 		if f.Type == "" || f.Type == atoll.TypeFile {
 			file.Checksum = f.Checksum.String()
 		}
-		w.add(file)
+		w.addFile(file)
 	}
 	if !found {
-		return atoll.Errorf("files", b.record.ID, atoll.ErrNotExist, "there is no directory %q in the latest version", dir)
+		return atoll.Errorf("files", sb.record.ID, atoll.ErrNotExist, "the latest version has no directory %q", dir)
 	}
 	return nil
 }
 
-// FileTree is all of Files as a tree. Kinds: also ErrExhausted (it has too many files).
-func (v *Service) FileTree(ctx context.Context, id, source, dir string) (*agent.File, error) {
-	w := window{most: maxTree}
-	if err := v.list(ctx, id, agent.FileQuery{Source: source, Path: dir}, &w); err != nil {
+// FileTree returns a directory and all files below it as a tree. Kinds: those of Files,
+// ErrExhausted (the tree has too many files).
+func (s *Service) FileTree(ctx context.Context, id, source, dir string) (*agent.File, error) {
+	w := filePager{limit: maxTreeFiles}
+	if err := s.listFiles(ctx, id, agent.FileQuery{Source: source, Path: dir}, &w); err != nil {
 		return nil, err
 	}
-	if w.total > maxTree {
-		return nil, atoll.Errorf("files", id, atoll.ErrExhausted, "there are %d files, more than the %d of a tree: list them by pages, or a directory below", w.total, maxTree)
+	if w.total > maxTreeFiles {
+		return nil, atoll.Errorf("files", id, atoll.ErrExhausted, "%d files exceed the limit of %d for a tree: list pages, or a directory below", w.total, maxTreeFiles)
 	}
-	top, err := filePath(id, dir)
+	top, err := cleanPath(id, dir)
 	if err != nil {
 		return nil, err
 	}
 	return newTree(top, w.files), nil
 }
 
-// newTree makes a tree of a list. Directories that nobody has listed are made up: state
-// files of other programs have none.
+// newTree builds a tree from a list. It adds directories that are not in the list: versions made
+// by other programs have none.
 func newTree(top string, all []agent.File) *agent.File {
 	known := map[string]bool{top: true}
 	below := map[string][]agent.File{} // by directory
@@ -209,7 +213,7 @@ func newTree(top string, all []agent.File) *agent.File {
 	var grow func(f *agent.File)
 	grow = func(f *agent.File) {
 		f.Children = below[f.Path]
-		slices.SortFunc(f.Children, func(a, b agent.File) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(f.Children, func(a, sb agent.File) int { return cmp.Compare(a.Name, sb.Name) })
 		for i := range f.Children {
 			if f.Children[i].Directory {
 				grow(&f.Children[i])
@@ -220,24 +224,24 @@ func newTree(top string, all []agent.File) *agent.File {
 	return &root
 }
 
-// FileContent reads a file of a sandbox, which may have MaxContent bytes. The caller
-// closes the reader. Kinds: those of Files, ErrExhausted (it is too large).
-func (v *Service) FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, agent.File, error) {
-	p, err := filePath(id, name)
+// FileContent reads a file of a sandbox, up to MaxContent bytes. The caller closes the reader.
+// Kinds: those of Files, ErrExhausted (the file is too large).
+func (s *Service) FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, agent.File, error) {
+	p, err := cleanPath(id, name)
 	if err == nil && p == "." {
-		err = badFiles(id, "file_path is missing")
+		err = filesError(id, "file_path is missing")
 	}
 	if err != nil {
 		return nil, agent.File{}, err
 	}
-	if source, err = sourceOf(id, source); err != nil {
+	if source, err = fileSource(id, source); err != nil {
 		return nil, agent.File{}, err
 	}
-	b, err := v.peek(ctx, "files", id)
+	sb, err := s.peekSandbox(ctx, "files", id)
 	if err != nil {
 		return nil, agent.File{}, err
 	}
-	body, f, err := b.content(ctx, source, p)
+	body, f, err := sb.openFile(ctx, source, p)
 	if err == nil && f.Size > MaxContent {
 		body.Close()
 		return nil, agent.File{}, atoll.Errorf("files", id, atoll.ErrExhausted, "%s has %d bytes, more than %d", name, f.Size, MaxContent)
@@ -245,15 +249,16 @@ func (v *Service) FileContent(ctx context.Context, id, source, name string) (io.
 	return body, f, err
 }
 
-func (b *box) content(ctx context.Context, source, p string) (io.ReadCloser, agent.File, error) {
+// openFile opens a file of the instance or of the latest version.
+func (sb *sandbox) openFile(ctx context.Context, source, p string) (io.ReadCloser, agent.File, error) {
 	if source == agent.SourceS3 {
-		if b.place == nil {
-			return nil, agent.File{}, errNoPlace("files", b.record.ID)
+		if sb.place == nil {
+			return nil, agent.File{}, errNoPlace("files", sb.record.ID)
 		}
-		body, f, err := b.place.Remote.Open(ctx, 0, p, MaxContent)
+		body, f, err := sb.place.Remote.Open(ctx, 0, p, MaxContent)
 		return body, agent.File{Name: path.Base(p), Path: p, Size: f.Size, Modified: f.Modified, Checksum: f.Checksum.String()}, err
 	}
-	fs, err := b.files(ctx)
+	fs, err := sb.workFiles(ctx)
 	if err != nil {
 		return nil, agent.File{}, err
 	}

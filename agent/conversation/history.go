@@ -16,164 +16,164 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// A record of each turn is kept beside the versions of the files, so that a
-// conversation whose store is lost is whole again on another machine.
+// The history of a conversation is in object storage, next to the versions of its files. If
+// the store is lost, another machine restores the messages from it.
 
-// A chapter is what is kept of one turn.
-type chapter struct {
+// A historyFile is the JSON object with the history of one turn, or of a part of one.
+type historyFile struct {
 	Turn         string             `json:"turn"`
 	Number       int64              `json:"number"`
-	Part         int                `json:"part,omitempty"` // of the turn, from 0; the last one has the Usage
+	Part         int                `json:"part,omitempty"` // of the turn, from 0; the last part has the Usage
 	Ended        time.Time          `json:"ended"`
 	Conversation agent.Conversation `json:"conversation"`
 	Usage        agent.TokenUsage   `json:"usage"`
 	Messages     []*agent.Message   `json:"messages"`
 }
 
-// The bounds of chapters, in bytes: JSON may be six times as long as what it is of.
+// Limits of history files, in bytes. JSON may be six times as long as the text in it.
 const (
-	maxSaid    = 16 << 20  // of what was said; what is more begins another one
-	maxChapter = 256 << 20 // of one that is read
+	maxHistoryMessages = 16 << 20  // the texts of messages after which the next file begins
+	maxHistoryFile     = 256 << 20 // the size of a file to read
 )
 
-// historyPrefix is where the chapters of a conversation are, below the prefix of the
-// place: templates may have one place for many conversations, and for many accounts.
+// historyPrefix returns the prefix of the history of a conversation, relative to the prefix of
+// its place. It has the account and the id because templates may share a place between
+// conversations and accounts.
 func historyPrefix(c *agent.Conversation) string { return "history/" + c.Account + "/" + c.ID + "/" }
 
-// archiving is how long writing one down may take.
-const archiving = time.Minute
+// historyTimeout limits the write of a history file.
+const historyTimeout = time.Minute
 
-// atPrompt is where the prompt is in a turn.
-const atPrompt = "0"
+// promptPosition is the position of the prompt in a turn, for messageKey.
+const promptPosition = "0"
 
-// messageKey is that of a message of a turn.
+// messageKey returns the key of the message at a position of a turn.
 func messageKey(turn, at string) string {
 	sum := sha256.Sum256([]byte(turn + "/" + at))
 	return hex.EncodeToString(sum[:16])
 }
 
-// keep notes a message for the history. What is too much for one chapter becomes several,
-// which are the same whoever finishes the turn.
-func (t *turn) keep(b *box, m *agent.Message) {
-	if !b.pushes() {
+// addToHistory adds a message to the turn's history. It starts another file when there are too
+// many messages for one. The files are the same if another program finishes the turn.
+func (t *turn) addToHistory(sb *sandbox, m *agent.Message) {
+	if !sb.pushesFiles() {
 		return
 	}
-	b.said = append(b.said, m)
-	if b.size += sizeOf(m); b.size > maxSaid {
-		t.archive(b, output.Summary{})
+	sb.historyMessages = append(sb.historyMessages, m)
+	if sb.historyBytes += messageSize(m); sb.historyBytes > maxHistoryMessages {
+		t.saveHistory(sb, output.Summary{})
 	}
 }
 
-// archive keeps what was said in the turn since the last time.
-func (t *turn) archive(b *box, sum output.Summary) {
-	if !b.pushes() {
+// saveHistory writes the messages since its last call to object storage.
+func (t *turn) saveHistory(sb *sandbox, sum output.Summary) {
+	if !sb.pushesFiles() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), archiving)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), historyTimeout)
 	defer cancel()
-	c := chapter{Turn: t.id, Number: t.turns, Part: b.part, Ended: time.Now(), Conversation: t.conversation, Usage: sum.Usage, Messages: b.said}
+	c := historyFile{Turn: t.id, Number: t.number, Part: sb.historyFiles, Ended: time.Now(), Conversation: t.conversation, Usage: sum.Usage, Messages: sb.historyMessages}
 	c.Conversation.Turn = nil
-	b.said, b.size, b.part = nil, 0, b.part+1
-	err := c.write(ctx, b.place)
+	sb.historyMessages, sb.historyBytes, sb.historyFiles = nil, 0, sb.historyFiles+1
+	err := c.putFile(ctx, sb.place)
 	if err != nil {
-		t.v.log.Error("conversation: the history of a turn is in the store only", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+		t.service.log.Error("conversation: cannot save the history of a turn", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 	}
 }
 
-// write puts c into the bucket. Chapters sort by their numbers, and by their parts.
-func (c *chapter) write(ctx context.Context, p *Place) error {
+// putFile writes the file to the bucket. The keys sort by the numbers of turns and parts.
+func (c *historyFile) putFile(ctx context.Context, p *Place) error {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	_, err = p.Bucket.Put(ctx, p.key(fmt.Sprintf("%s%012d-%s-%06d.json", historyPrefix(&c.Conversation), c.Number, c.Turn, c.Part)), bytes.NewReader(data), int64(len(data)), objectstore.Condition{})
+	_, err = p.Bucket.Put(ctx, p.objectKey(fmt.Sprintf("%s%012d-%s-%06d.json", historyPrefix(&c.Conversation), c.Number, c.Turn, c.Part)), bytes.NewReader(data), int64(len(data)), objectstore.Condition{})
 	return err
 }
 
-// key is one of the place.
-func (p *Place) key(name string) string {
+// objectKey returns the key of the object with a name below the prefix.
+func (p *Place) objectKey(name string) string {
 	if p.Prefix == "" {
 		return name
 	}
 	return p.Prefix + "/" + name
 }
 
-// remember brings the messages of a conversation back that the store does not have, from
-// where its files are kept.
-func (t *turn) remember(ctx context.Context, b *box) error {
-	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix(&t.conversation))) {
+// restoreHistory copies messages from object storage to the store, which may be new.
+func (t *turn) restoreHistory(ctx context.Context, sb *sandbox) error {
+	for o, err := range sb.place.Bucket.List(ctx, sb.place.objectKey(historyPrefix(&t.conversation))) {
 		if err != nil {
 			return err
 		}
-		c, err := readChapter(ctx, b.place, o.Key)
+		c, err := readHistoryFile(ctx, sb.place, o.Key)
 		if err != nil {
 			return err
 		}
 		if c == nil {
-			t.v.log.Warn("conversation: a turn of its history cannot be read", "conversation", t.conversation.ID, "key", o.Key)
+			t.service.log.Warn("conversation: cannot read a history file", "conversation", t.conversation.ID, "key", o.Key)
 			continue
 		}
-		if err := t.recall(ctx, c); err != nil {
+		if err := t.restoreMessages(ctx, c); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// erase deletes the history of a conversation that has a sandbox.
-func (v *Service) erase(ctx context.Context, c *agent.Conversation) error {
-	tpl, err := v.opts.Templates.Get(c.Template, c.Agent)
+// deleteHistory deletes the history of a conversation that has a sandbox.
+func (s *Service) deleteHistory(ctx context.Context, c *agent.Conversation) error {
+	tpl, err := s.opts.Templates.Get(c.Template, c.Agent)
 	if err != nil {
 		return err
 	}
-	b, err := v.open(ctx, tpl, c, &store.AgentSandbox{Sandbox: agent.Sandbox{ID: c.Sandbox}})
-	if err != nil || b.place == nil {
+	sb, err := s.openSandbox(ctx, tpl, c, &store.AgentSandbox{Sandbox: agent.Sandbox{ID: c.Sandbox}})
+	if err != nil || sb.place == nil {
 		return err
 	}
 	var keys []string
-	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix(c))) {
+	for o, err := range sb.place.Bucket.List(ctx, sb.place.objectKey(historyPrefix(c))) {
 		if err != nil {
 			return err
 		}
 		keys = append(keys, o.Key)
 	}
-	return b.place.Bucket.Delete(ctx, keys...)
+	return sb.place.Bucket.Delete(ctx, keys...)
 }
 
-// readChapter reads one, nil if it is none.
-func readChapter(ctx context.Context, p *Place, key string) (*chapter, error) {
+// readHistoryFile reads a history file. It returns nil if the object is not a history file.
+func readHistoryFile(ctx context.Context, p *Place, key string) (*historyFile, error) {
 	o, _, err := p.Bucket.Get(ctx, key, 0, -1)
 	if err != nil {
 		return nil, err
 	}
 	defer o.Close()
-	data, err := io.ReadAll(io.LimitReader(o, maxChapter))
+	data, err := io.ReadAll(io.LimitReader(o, maxHistoryFile))
 	if err != nil {
 		return nil, err
 	}
-	var c chapter
+	var c historyFile
 	if json.Unmarshal(data, &c) != nil || c.Turn == "" || c.Number < 1 {
 		return nil, nil
 	}
 	return &c, nil
 }
 
-// recall writes a chapter into the store.
-func (t *turn) recall(ctx context.Context, c *chapter) error {
+// restoreMessages adds the messages of a history file to the store.
+func (t *turn) restoreMessages(ctx context.Context, c *historyFile) error {
 	for _, m := range c.Messages {
 		m.Account, m.Conversation, m.Turn = t.conversation.Account, t.conversation.ID, c.Turn
-		if err := t.v.store.AddMessage(ctx, m); err != nil {
+		if err := t.service.store.AddMessage(ctx, m); err != nil {
 			return err
 		}
 	}
-	if c.Usage != (agent.TokenUsage{}) { // tokens of a turn are added once, and only its last part has them
-		if err := t.v.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, c.Number, c.Usage); err != nil {
+	if c.Usage != (agent.TokenUsage{}) { // only the last part of a turn has them, since AddUsage counts a turn once
+		if err := t.service.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, c.Number, c.Usage); err != nil {
 			return err
 		}
 	}
-	if c.Number >= t.turns {
-		t.turns = c.Number + 1
-		return t.update(func(s *store.Conversation) { s.Turns = t.turns })
+	if c.Number >= t.number {
+		t.number = c.Number + 1
+		return t.updateRecord(func(s *store.Conversation) { s.Turns = t.number })
 	}
 	return nil
 }

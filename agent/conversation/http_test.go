@@ -16,15 +16,15 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A site is a service behind HTTP, for two accounts: their tokens are their names.
-type site struct {
+// An apiServer serves a service by HTTP to two accounts, whose tokens are their names.
+type apiServer struct {
 	t   testing.TB
 	url string
 }
 
-func serve(t testing.TB, l *lab, v *conversation.Service) *site {
+func serveAPI(t testing.TB, fx *fixture, v *conversation.Service) *apiServer {
 	t.Helper()
-	h, err := api.NewHandler(l.provider, api.Options{
+	h, err := api.NewHandler(fx.provider, api.Options{
 		Tokens: map[string]auth.Account{"mine": {Name: "mine"}, "other": {Name: "other"}}, Conversations: v,
 	})
 	if err != nil {
@@ -32,11 +32,11 @@ func serve(t testing.TB, l *lab, v *conversation.Service) *site {
 	}
 	server := httptest.NewServer(h)
 	t.Cleanup(func() { server.Close(); h.Close() })
-	return &site{t, server.URL}
+	return &apiServer{t, server.URL}
 }
 
-// do makes a request, and returns the status and the body.
-func (s *site) do(method, path, body string, header ...string) (int, string, http.Header) {
+// sendRequest makes a request, and returns the status, the body and the header.
+func (s *apiServer) sendRequest(method, path, body string, header ...string) (int, string, http.Header) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -62,8 +62,8 @@ func (s *site) do(method, path, body string, header ...string) (int, string, htt
 	return resp.StatusCode, string(b), resp.Header
 }
 
-// sse parses events: the id and the data of each.
-func sse(t testing.TB, text string) (ids, data []string) {
+// parseSSE returns the ids and the data of server-sent events.
+func parseSSE(t testing.TB, text string) (ids, data []string) {
 	t.Helper()
 	lines := bufio.NewScanner(strings.NewReader(text))
 	lines.Buffer(nil, 1<<20)
@@ -79,32 +79,32 @@ func sse(t testing.TB, text string) (ids, data []string) {
 }
 
 func TestRoutes(t *testing.T) {
-	const id = "11111111-2222-4333-8444-555555555555" // sid, as people write it
-	l := newLab(t).withBucket()
-	s := serve(t, l, l.open())
-	status, text, header := s.do("POST", "/conversation/c/sandbox/"+id, `{"prompt": "say <hello> & \"you\"\nrun mkdir d; echo data > 'd/a b'", "agent_id": "a", "provider": "agent"}`)
+	const id = "11111111-2222-4333-8444-555555555555" // testSandbox with hyphens
+	fx := newFixture(t).withBucket()
+	s := serveAPI(t, fx, fx.openService())
+	status, text, header := s.sendRequest("POST", "/conversation/c/sandbox/"+id, `{"prompt": "say <hello> & \"you\"\nrun mkdir d; echo data > 'd/a b'", "agent_id": "a", "provider": "agent"}`)
 	if status != 200 || !strings.HasPrefix(header.Get("Content-Type"), "text/event-stream") {
 		t.Fatalf("%d %v %s", status, header, text)
 	}
-	ids, data := sse(t, text)
-	if len(ids) != len(data) || !strings.Contains(data[0], `"conversationId":"c","sandboxId":"`+sid+`"`) || !strings.Contains(text, `"delta":"<hello> & \"you\""`) {
+	ids, data := parseSSE(t, text)
+	if len(ids) != len(data) || !strings.Contains(data[0], `"conversationId":"c","sandboxId":"`+testSandbox+`"`) || !strings.Contains(text, `"delta":"<hello> & \"you\""`) {
 		t.Errorf("events:\n%s", text)
 	}
 	if last := data[len(data)-1]; !strings.HasPrefix(last, `{"type":"finish","finishReason":"stop","usage":{"inputTokens":`) {
 		t.Errorf("the last event: %s", last)
 	}
-	if _, again, _ := s.do("GET", "/v1/conversation/c/stream", "", "Last-Event-ID", ids[1]); !strings.HasPrefix(again, "id: "+ids[2]) {
+	if _, again, _ := s.sendRequest("GET", "/v1/conversation/c/stream", "", "Last-Event-ID", ids[1]); !strings.HasPrefix(again, "id: "+ids[2]) {
 		t.Errorf("after %s:\n%s", ids[1], again)
 	}
 
-	// What there is to see.
+	// Reading.
 	for path, want := range map[string]string{
 		"/conversation":                              `"id":"c"`,
 		"/conversation?limit=1":                      `"id":"c"`,
 		"/v1/conversation?after=c":                   `"conversations":[]`,
-		"/conversation/c":                            `"agent_id":"a","provider":"agent","sandbox_id":"` + sid + `","stats":{"messages_exchanged":`,
+		"/conversation/c":                            `"agent_id":"a","provider":"agent","sandbox_id":"` + testSandbox + `","stats":{"messages_exchanged":`,
 		"/v1/conversation/c/messages":                `"role":"user"`,
-		"/sandbox":                                   `"external_id":"` + sid + `"`,
+		"/sandbox":                                   `"external_id":"` + testSandbox + `"`,
 		"/v1/sandbox/" + id:                          `"meta_data":{"last_s3_sync":`,
 		"/sandbox/" + id + "/versions":               `"latest":true`,
 		"/sandbox/" + id + "/files":                  `{"name":"a b","path":"d/a b","size":5,`,
@@ -119,12 +119,12 @@ func TestRoutes(t *testing.T) {
 		"/sandbox/" + id + "/files/content?file_path=d/a+b":                 "data\n",
 		"/v1/sandbox/" + id + "/files/content?source=s3&file_path=/d/a%20b": "data\n",
 	} {
-		if status, text, _ := s.do("GET", path, ""); status != 200 || !strings.Contains(text, want) {
+		if status, text, _ := s.sendRequest("GET", path, ""); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("GET %s: %d %s, want %s", path, status, text, want)
 		}
 	}
 
-	// What makes no sense.
+	// Bad requests.
 	for _, test := range []struct {
 		method, path, body string
 		status             int
@@ -139,7 +139,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/conversation/n/sandbox/n", `{"prompt": "x", "provider": "nope"}`, 400, "unsupported provider: nope"},
 		{"POST", "/conversation/a%2Fb/sandbox/n", `{"prompt": "x"}`, 400, "id"},
 		{"POST", "/conversation/c/sandbox/other", `{"prompt": "x"}`, 409, "its sandbox is"},
-		{"POST", "/conversation/d/sandbox/" + id, `{"prompt": "x"}`, 409, "is that of conversation c"},
+		{"POST", "/conversation/d/sandbox/" + id, `{"prompt": "x"}`, 409, "belongs to conversation c"},
 		{"GET", "/conversation/none", "", 404, ""},
 		{"GET", "/conversation?limit=0", "", 400, "limit"},
 		{"GET", "/conversation?limit=x", "", 400, "limit"},
@@ -157,84 +157,84 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/sandbox/" + id + "/restore", `{"version": -1}`, 400, "version"},
 		{"POST", "/sandbox/" + id + "/restore", `{"version": 12}`, 404, "no version 12"},
 		{"POST", "/conversation/c/cancel", "", 409, "no turn runs"},
-		{"POST", "/sandbox", `{"id": "a/b"}`, 400, "names no sandbox"},
-		{"POST", "/sandbox", `{"id": "` + id + `", "provider": "agent"}`, 409, "is that of conversation c"},
+		{"POST", "/sandbox", `{"id": "a/b"}`, 400, "invalid sandbox"},
+		{"POST", "/sandbox", `{"id": "` + id + `", "provider": "agent"}`, 409, "belongs to conversation c"},
 	} {
-		status, text, _ := s.do(test.method, test.path, test.body)
+		status, text, _ := s.sendRequest(test.method, test.path, test.body)
 		if status != test.status || !strings.Contains(text, test.want) {
 			t.Errorf("%s %s %s: %d %s, want %d with %q", test.method, test.path, test.body, status, text, test.status, test.want)
 		}
 	}
-	if status, _, _ := s.do("GET", "/conversation/c", "", "Authorization", "Bearer other"); status != 404 {
+	if status, _, _ := s.sendRequest("GET", "/conversation/c", "", "Authorization", "Bearer other"); status != 404 {
 		t.Errorf("another account's: %d", status)
 	}
-	if status, _, _ := s.do("GET", "/conversation/c", "", "Authorization", ""); status != 401 {
+	if status, _, _ := s.sendRequest("GET", "/conversation/c", "", "Authorization", ""); status != 401 {
 		t.Errorf("nobody's: %d", status)
 	}
 
-	// Its life.
-	if status, text, _ := s.do("POST", "/sandbox/"+id+"/sync", ""); status != 200 || !strings.Contains(text, `"files_uploaded":`) {
+	// Syncing, creating and deleting.
+	if status, text, _ := s.sendRequest("POST", "/sandbox/"+id+"/sync", ""); status != 200 || !strings.Contains(text, `"files_uploaded":`) {
 		t.Errorf("sync: %d %s", status, text)
 	}
-	status, text, _ = s.do("POST", "/sandbox", `{"provider": "agent", "agent_id": "a"}`)
+	status, text, _ = s.sendRequest("POST", "/sandbox", `{"provider": "agent", "agent_id": "a"}`)
 	var made agent.Sandbox
 	if err := json.Unmarshal([]byte(text), &made); status != 201 || err != nil || made.State != atoll.StateRunning {
 		t.Errorf("POST /sandbox: %d %s", status, text)
 	}
 	for _, path := range []string{"/sandbox/" + made.ID, "/v1/sandbox/" + id, "/conversation/c?terminate=true"} {
-		if status, text, _ := s.do("DELETE", path, ""); status != 204 {
+		if status, text, _ := s.sendRequest("DELETE", path, ""); status != 204 {
 			t.Errorf("DELETE %s: %d %s", path, status, text)
 		}
 	}
-	l.none()
-	if status, text, _ := s.do("GET", "/sandbox/"+id+"/files?source=s3", ""); status != 200 || !strings.Contains(text, "d/a b") {
-		t.Errorf("what was pushed: %d %s", status, text)
+	fx.wantNoSandboxes()
+	if status, text, _ := s.sendRequest("GET", "/sandbox/"+id+"/files?source=s3", ""); status != 200 || !strings.Contains(text, "d/a b") {
+		t.Errorf("the pushed files: %d %s", status, text)
 	}
-	if status, _, _ := s.do("GET", "/conversation/c", ""); status != 404 {
-		t.Errorf("what was deleted: %d", status)
+	if status, _, _ := s.sendRequest("GET", "/conversation/c", ""); status != 404 {
+		t.Errorf("the deleted conversation: %d", status)
 	}
 }
 
-// The older endpoint gives the agent's lines as they are.
+// The older endpoint streams the agent's lines unchanged.
 func TestRawStream(t *testing.T) {
-	l := newLab(t)
-	s := serve(t, l, l.open())
-	for i, path := range []string{"/sandboxes/" + sid + "/claude", "/sandbox/" + sid + "/claude", "/v1/sandboxes/" + sid + "/claude"} {
-		status, text, _ := s.do("POST", path, `{"prompt": "say hello", "provider": "agent"}`)
-		_, data := sse(t, text)
+	fx := newFixture(t)
+	s := serveAPI(t, fx, fx.openService())
+	for i, path := range []string{"/sandboxes/" + testSandbox + "/claude", "/sandbox/" + testSandbox + "/claude", "/v1/sandboxes/" + testSandbox + "/claude"} {
+		status, text, _ := s.sendRequest("POST", path, `{"prompt": "say hello", "provider": "agent"}`)
+		_, data := parseSSE(t, text)
 		if status != 200 || len(data) < 3 || data[len(data)-1] != "[DONE]" || !strings.Contains(data[0], `"subtype":"init"`) {
 			t.Fatalf("%s: %d\n%s", path, status, text)
 		}
 		for _, line := range data[:len(data)-1] {
 			if !json.Valid([]byte(line)) {
-				t.Errorf("%s: a line that is not the agent's: %s", path, line)
+				t.Errorf("%s: not a line of the agent: %s", path, line)
 			}
 		}
 		if i > 0 && !strings.Contains(text, "I remember") {
 			t.Errorf("%s: another conversation:\n%s", path, text)
 		}
 	}
-	// It is a conversation like others.
-	if status, text, _ := s.do("GET", "/conversation/"+sid+"/messages", ""); status != 200 || strings.Count(text, `"role":"user"`) != 3 {
+	// It is an ordinary conversation.
+	if status, text, _ := s.sendRequest("GET", "/conversation/"+testSandbox+"/messages", ""); status != 200 || strings.Count(text, `"role":"user"`) != 3 {
 		t.Errorf("messages: %d %s", status, text)
 	}
-	status, text, _ := s.do("POST", "/sandboxes/"+sid+"/claude", `{"prompt": "raw not\rJSON"}`)
-	if _, data := sse(t, text); status != 200 || !strings.Contains(strings.Join(data, "|"), "not|JSON") {
+	status, text, _ := s.sendRequest("POST", "/sandboxes/"+testSandbox+"/claude", `{"prompt": "raw not\rJSON"}`)
+	if _, data := parseSSE(t, text); status != 200 || !strings.Contains(strings.Join(data, "|"), "not|JSON") {
 		t.Errorf("a line with a carriage return: %d %q", status, text)
 	}
-	if status, _, _ := s.do("POST", "/sandboxes/"+sid+"/claude", `{}`); status != 400 {
+	if status, _, _ := s.sendRequest("POST", "/sandboxes/"+testSandbox+"/claude", `{}`); status != 400 {
 		t.Errorf("without a prompt: %d", status)
 	}
 }
 
 func TestNoConversations(t *testing.T) {
-	l := newLab(t)
-	h, err := api.NewHandler(l.provider, api.Options{})
+	fx := newFixture(t)
+	h, err := api.NewHandler(fx.provider, api.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	for _, path := range []string{"/conversation", "/v1/conversation/c", "/sandbox", "/v1/sandbox/" + sid + "/files"} {
+	for _, path := range []string{"/conversation", "/v1/conversation/c", "/sandbox", "/v1/sandbox/" + testSandbox + "/files"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		if w.Code != 501 || !strings.Contains(w.Body.String(), "keeps no conversations") {

@@ -16,21 +16,21 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A turn does what its caller may: its sandbox is in a project of his, and that of
-// another project is not there, though both label it as theirs.
+// A turn has its caller's permissions: its sandbox is in a project of the caller. A sandbox in
+// another project does not exist for it, though the same account labels both.
 func TestProjects(t *testing.T) {
-	l := newLab(t)
-	inner := l.provider
-	l.provider = authz.New(inner, authz.Options{})
-	v := l.open()
+	fx := newFixture(t)
+	inner := fx.provider
+	fx.provider = authz.New(inner, authz.Options{})
+	v := fx.openService()
 	ctx := auth.WithAccount(t.Context(), auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"web"}})
-	events, err := v.Send(ctx, ask("echo hello"))
+	events, err := v.Send(ctx, newPrompt("echo hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := read(t, events)
-	if text := types(all); strings.Contains(text, "error") {
-		t.Fatalf("the turn is %s", text)
+	all := readEvents(t, events)
+	if text := typesOf(all); strings.Contains(text, "error") {
+		t.Fatalf("the events are %s", text)
 	}
 	made, err := inner.List(t.Context(), atoll.Filter{})
 	if err != nil || len(made) != 1 || made[0].Spec.Project != "web" {
@@ -42,50 +42,50 @@ func TestProjects(t *testing.T) {
 	}
 	events, err = v.Send(ctx, agent.Prompt{Conversation: "d", Sandbox: theirs.ID(), Template: "agent", Text: "echo hello"})
 	if err == nil {
-		err = errorOf(t, read(t, events))
+		err = errorOf(t, readEvents(t, events))
 	}
 	if err == nil {
 		t.Error("an agent works in the sandbox of another project")
 	}
 	if st, err := theirs.Status(t.Context()); err != nil || st.State != atoll.StateRunning {
-		t.Errorf("it is %+v, %v", st, err)
+		t.Errorf("its status is %+v, %v", st, err)
 	}
 	procs, err := atoll.Processes(t.Context(), theirs)
 	if err != nil || len(procs) != 0 {
-		t.Errorf("in it ran %+v, %v", procs, err)
+		t.Errorf("its processes are %+v, %v", procs, err)
 	}
 }
 
-// A witness remembers on whose behalf sandboxes were looked for.
-type witness struct {
+// A callerRecorder records the accounts that look for sandboxes.
+type callerRecorder struct {
 	atoll.ProviderLayer
-	mu  sync.Mutex
-	who []string
+	mu      sync.Mutex
+	callers []string
 }
 
-func (w *witness) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (w *callerRecorder) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	w.mu.Lock()
-	w.who = append(w.who, auth.AccountFrom(ctx).Who())
+	w.callers = append(w.callers, auth.AccountFrom(ctx).Who())
 	w.mu.Unlock()
 	return w.ProviderLayer.Get(ctx, id)
 }
 
-// A turn that is taken over may do what the caller of whoever began it may, and no more.
+// A turn that is taken over has the permissions of its first caller, and no more.
 func TestTakenOverInProject(t *testing.T) {
-	l := newLab(t)
-	w := &witness{ProviderLayer: atoll.ProviderLayer{Provider: l.provider}}
-	l.provider = authz.New(w, authz.Options{})
+	fx := newFixture(t)
+	w := &callerRecorder{ProviderLayer: atoll.ProviderLayer{Provider: fx.provider}}
+	fx.provider = authz.New(w, authz.Options{})
 	team := auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"web"}}
 	ctx := auth.WithAccount(t.Context(), team)
-	v, kill := l.killed(l.options())
-	if _, err := v.Send(ctx, ask("say one\nsleep 1s\nsay two")); err != nil {
+	v, kill := fx.openKillable(fx.serviceOptions())
+	if _, err := v.Send(ctx, newPrompt("say one\nsleep 1s\nsay two")); err != nil {
 		t.Fatal(err)
 	}
 	kill()
 	w.mu.Lock()
-	w.who = nil
+	w.callers = nil
 	w.mu.Unlock()
-	next := l.open()
+	next := fx.openService()
 	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		c, err := next.Conversation(ctx, "c")
 		if err == nil && c.Turn == nil {
@@ -97,8 +97,8 @@ func TestTakenOverInProject(t *testing.T) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.who) == 0 || slices.ContainsFunc(w.who, func(who string) bool { return who != team.Who() }) {
-		t.Errorf("sandboxes were looked for on behalf of %q, want %q", w.who, team.Who())
+	if len(w.callers) == 0 || slices.ContainsFunc(w.callers, func(who string) bool { return who != team.Who() }) {
+		t.Errorf("sandboxes were looked for on behalf of %q, want %q", w.callers, team.Who())
 	}
 	all, err := next.Messages(ctx, "c", "", 0)
 	if err != nil || len(all) == 0 || !strings.Contains(all[len(all)-1].Body, "two") {
@@ -106,7 +106,7 @@ func TestTakenOverInProject(t *testing.T) {
 	}
 }
 
-// errorOf is the error that a turn has ended with.
+// errorOf returns the error in the events of a turn.
 func errorOf(t *testing.T, all []event) error {
 	t.Helper()
 	for _, e := range all {

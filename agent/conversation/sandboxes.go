@@ -15,64 +15,64 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// CreateSandbox makes a sandbox from the template that is named, for a conversation that
-// may be linked with it later. Its hook OnColdStart has run when it returns. Of want
-// count ID, Organization, Agent and Template; without an ID one is drawn. Kinds:
-// ErrInvalid, ErrAlreadyExists, and those of making a sandbox and of the hook.
-func (v *Service) CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.Sandbox, error) {
-	id, err := sandboxRef(cmp.Or(want.ID, atoll.NewID()))
+// CreateSandbox creates a sandbox from a template, without a conversation, which can be linked
+// later. It returns after the hook OnColdStart has run. It uses the ID, Organization, Agent and
+// Template of want; an empty ID means a random one. Kinds: ErrInvalid, ErrAlreadyExists, and
+// those of creating a sandbox and of the hook.
+func (s *Service) CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.Sandbox, error) {
+	id, err := normalizeSandbox(cmp.Or(want.ID, atoll.NewID()))
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	if want.Agent, err = agentRef("create", id, want.Agent); err != nil {
+	if want.Agent, err = normalizeAgent("create", id, want.Agent); err != nil {
 		return agent.Sandbox{}, err
 	}
-	c := agent.Conversation{Account: auth.AccountFrom(ctx).Name, Organization: want.Organization, Agent: want.Agent, Template: v.templateName(want.Template)}
-	tpl, err := v.opts.Templates.Get(c.Template, c.Agent)
+	c := agent.Conversation{Account: auth.AccountFrom(ctx).Name, Organization: want.Organization, Agent: want.Agent, Template: s.templateName(want.Template)}
+	tpl, err := s.opts.Templates.Get(c.Template, c.Agent)
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	unlock, err := v.locks.Lock(ctx, key(c.Account, id))
+	unlock, err := s.sandboxLocks.Lock(ctx, accountKey(c.Account, id))
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
 	defer unlock()
-	x, err := v.record(ctx, &c, id)
+	record, err := s.sandboxRecord(ctx, &c, id)
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	if x.Rev != 0 {
-		return agent.Sandbox{}, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "there is a sandbox of this id")
+	if record.Rev != 0 {
+		return agent.Sandbox{}, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "a sandbox with this id exists")
 	}
-	b, err := v.open(ctx, tpl, &c, x)
+	sb, err := s.openSandbox(ctx, tpl, &c, record)
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	if sb, err := b.look(ctx); err != nil || sb != nil {
-		return agent.Sandbox{}, cmp.Or(err, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "there is a sandbox of this id or name"))
+	if sb, err := sb.findInstance(ctx); err != nil || sb != nil {
+		return agent.Sandbox{}, cmp.Or(err, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "a sandbox with this id or name exists"))
 	}
-	if _, err := b.create(ctx); err != nil {
+	if _, err := sb.createInstance(ctx); err != nil {
 		return agent.Sandbox{}, err
 	}
-	return v.described(ctx, x), nil
+	return s.describeSandbox(ctx, record), nil
 }
 
-// templateName is the one that is meant.
-func (v *Service) templateName(name string) string {
-	if t, err := v.opts.Templates.Get(name, ""); err == nil {
-		return t.Name // and not its alias
+// templateName resolves an alias of a template. It returns other names unchanged.
+func (s *Service) templateName(name string) string {
+	if t, err := s.opts.Templates.Get(name, ""); err == nil {
+		return t.Name // name may be an alias
 	}
 	return name
 }
 
-// described is what is known of a sandbox, with its state.
-func (v *Service) described(ctx context.Context, x *store.AgentSandbox) agent.Sandbox {
-	a := x.Sandbox
+// describeSandbox returns the public part of a sandbox's record, with its current state.
+func (s *Service) describeSandbox(ctx context.Context, record *store.AgentSandbox) agent.Sandbox {
+	a := record.Sandbox
 	if !a.Deleted.IsZero() || a.External == "" {
 		a.State = atoll.StateRemoved
 		return a
 	}
-	sb, err := v.provider.Get(ctx, a.External)
+	sb, err := s.provider.Get(ctx, a.External)
 	var st atoll.Status
 	if err == nil {
 		st, err = sb.Status(ctx)
@@ -83,54 +83,54 @@ func (v *Service) described(ctx context.Context, x *store.AgentSandbox) agent.Sa
 	return a
 }
 
-// Sandbox returns what is known of a sandbox. Kinds: ErrNotExist.
-func (v *Service) Sandbox(ctx context.Context, id string) (agent.Sandbox, error) {
-	x, err := v.findSandbox(ctx, id)
+// Sandbox returns a sandbox of the caller. Kinds: ErrNotExist.
+func (s *Service) Sandbox(ctx context.Context, id string) (agent.Sandbox, error) {
+	record, err := s.findSandbox(ctx, id)
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	return v.described(ctx, x), nil
+	return s.describeSandbox(ctx, record), nil
 }
 
-// findSandbox reads the record of a sandbox of the caller's.
-func (v *Service) findSandbox(ctx context.Context, id string) (*store.AgentSandbox, error) {
-	ref, err := sandboxRef(id)
+// findSandbox reads the record of a sandbox of the caller.
+func (s *Service) findSandbox(ctx context.Context, id string) (*store.AgentSandbox, error) {
+	ref, err := normalizeSandbox(id)
 	if err != nil {
 		return nil, err
 	}
-	return v.store.FindSandbox(ctx, auth.AccountFrom(ctx).Name, ref)
+	return s.store.FindSandbox(ctx, auth.AccountFrom(ctx).Name, ref)
 }
 
-// Sandboxes lists those of the account that are not deleted, sorted by id, from the one
-// after the one with the id after. limit 0 means DefaultPage.
-func (v *Service) Sandboxes(ctx context.Context, after string, limit int) ([]agent.Sandbox, error) {
-	p, err := page(after, limit)
+// Sandboxes lists the sandboxes of the account that are not deleted, sorted by id. The list
+// starts after the sandbox with the id after. limit 0 means DefaultPage.
+func (s *Service) Sandboxes(ctx context.Context, after string, limit int) ([]agent.Sandbox, error) {
+	p, err := newPage(after, limit)
 	if err != nil {
 		return nil, err
 	}
-	list, err := v.store.Sandboxes(ctx, auth.AccountFrom(ctx).Name, p)
+	list, err := s.store.Sandboxes(ctx, auth.AccountFrom(ctx).Name, p)
 	if err != nil {
 		return nil, err
 	}
 	all := make([]agent.Sandbox, len(list))
-	for i, x := range list {
-		all[i] = v.described(ctx, x)
+	for i, record := range list {
+		all[i] = s.describeSandbox(ctx, record)
 	}
 	return all, nil
 }
 
-// on calls do with a sandbox of the caller's while no turn runs in it, and none can
-// begin. live says that it has to be there; else b.sandbox may be nil. What has begun is
-// done to its end, also when ctx ends: then on does not wait for it.
-func (v *Service) on(ctx context.Context, op, id string, live bool, do func(b *box, ctx context.Context) error) error {
-	x, c, err := v.linked(ctx, id)
+// withSandbox calls do with a sandbox of the caller. No turn runs in the sandbox meanwhile, and
+// none can begin. If live is set, the instance must exist; else sb.instance may be nil. If ctx
+// ends, withSandbox returns, but do continues to its end.
+func (s *Service) withSandbox(ctx context.Context, op, id string, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+	record, c, err := s.findLinked(ctx, id)
 	if err == nil && c == nil {
-		unlock, err := v.locks.Lock(ctx, key(x.Account, x.ID))
+		unlock, err := s.sandboxLocks.Lock(ctx, accountKey(record.Account, record.ID))
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		if x, c, err = v.linked(ctx, id); err != nil { // a prompt may have been before us
+		if record, c, err = s.findLinked(ctx, id); err != nil { // a prompt may have linked it meanwhile
 			return err
 		}
 	}
@@ -138,156 +138,156 @@ func (v *Service) on(ctx context.Context, op, id string, live bool, do func(b *b
 	case err != nil:
 		return err
 	case c == nil:
-		c := agent.Conversation{ID: x.Conversation, Account: x.Account, Organization: x.Organization, Agent: x.Agent, Template: x.Template}
-		return v.with(context.WithoutCancel(ctx), op, &c, x, live, do)
+		c := agent.Conversation{ID: record.Conversation, Account: record.Account, Organization: record.Organization, Agent: record.Agent, Template: record.Template}
+		return s.withTemplate(context.WithoutCancel(ctx), op, &c, record, live, do)
 	}
-	return v.alone(ctx, c, x.ID, func(ctx context.Context, t *turn) error {
-		x, err := v.store.FindSandbox(ctx, x.Account, x.ID) // as the last turn has left it
+	return s.withConversation(ctx, c, record.ID, func(ctx context.Context, t *turn) error {
+		record, err := s.store.FindSandbox(ctx, record.Account, record.ID) // the last turn may have changed it
 		if err != nil {
 			return err
 		}
-		return v.with(ctx, op, &t.conversation, x, live, do)
+		return s.withTemplate(ctx, op, &t.conversation, record, live, do)
 	})
 }
 
-// linked reads the record of a sandbox of the caller's, and its conversation: nil if there
+// findLinked reads the record of a sandbox of the caller, and of its conversation, nil if there
 // is none.
-func (v *Service) linked(ctx context.Context, id string) (*store.AgentSandbox, *store.Conversation, error) {
-	x, err := v.findSandbox(ctx, id)
-	if err != nil || x.Conversation == "" {
-		return x, nil, err
+func (s *Service) findLinked(ctx context.Context, id string) (*store.AgentSandbox, *store.Conversation, error) {
+	record, err := s.findSandbox(ctx, id)
+	if err != nil || record.Conversation == "" {
+		return record, nil, err
 	}
-	c, err := v.store.FindConversation(ctx, x.Account, x.Conversation)
-	if atoll.KindOf(err) == atoll.ErrNotExist { // it was deleted with its sandbox
-		return x, nil, nil
+	c, err := s.store.FindConversation(ctx, record.Account, record.Conversation)
+	if atoll.KindOf(err) == atoll.ErrNotExist { // the conversation was deleted with its sandbox
+		return record, nil, nil
 	}
-	return x, c, err
+	return record, c, err
 }
 
-// alone calls do as a turn of a conversation, which has no events. When ctx ends it
-// does not wait for it, and do goes on.
-func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox string, do func(context.Context, *turn) error) error {
+// withConversation calls do in a turn without events, so that no other turn can begin. If ctx
+// ends, withConversation returns, but do continues to its end.
+func (s *Service) withConversation(ctx context.Context, c *store.Conversation, sandboxID string, do func(context.Context, *turn) error) error {
 	var failed error
-	t, err := v.claim(ctx, c, agent.Turn{Sandbox: sandbox}, func(t *turn) {
+	t, err := s.claimTurn(ctx, c, agent.Turn{Sandbox: sandboxID}, func(t *turn) {
 		failed = do(context.WithoutCancel(ctx), t)
-		v.mu.Lock()
-		v.show(key(t.conversation.Account, t.conversation.ID), nil)
-		v.mu.Unlock()
-		t.settle(nil)
-		t.end()
+		s.mu.Lock()
+		s.setShownTurn(accountKey(t.conversation.Account, t.conversation.ID), nil)
+		s.mu.Unlock()
+		t.settleStart(nil)
+		t.endTurn()
 	})
 	if err != nil {
 		return err
 	}
 	select {
 	case <-t.done:
-		return cmp.Or(failed, t.refused())
+		return cmp.Or(failed, t.startError())
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// with calls do with a sandbox.
-func (v *Service) with(ctx context.Context, op string, c *agent.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
-	tpl, err := v.opts.Templates.Get(x.Template, x.Agent)
+// withTemplate calls do with a sandbox, even if its template no longer exists.
+func (s *Service) withTemplate(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+	tpl, err := s.opts.Templates.Get(record.Template, record.Agent)
 	if err != nil && live {
 		return err
 	}
-	if err != nil { // it can be deleted all the same
-		lost := atoll.Errorf(op, x.ID, atoll.KindOf(err), "nothing was pushed, no hook ran and its volume is kept: %w", err)
-		tpl = &template.Template{Name: x.Template, Policy: template.PolicyPersistent}
-		return errors.Join(lost, v.use(ctx, op, tpl, c, x, live, do))
+	if err != nil { // it can still be deleted
+		lost := atoll.Errorf(op, record.ID, atoll.KindOf(err), "nothing was pushed, no hook ran and its volume is kept: %w", err)
+		tpl = &template.Template{Name: record.Template, Policy: template.PolicyPersistent}
+		return errors.Join(lost, s.withInstance(ctx, op, tpl, c, record, live, do))
 	}
-	return v.use(ctx, op, tpl, c, x, live, do)
+	return s.withInstance(ctx, op, tpl, c, record, live, do)
 }
 
-// use calls do with a sandbox that was made from a template.
-func (v *Service) use(ctx context.Context, op string, tpl *template.Template, c *agent.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
-	b, err := v.open(ctx, tpl, c, x)
+// withInstance calls do with a sandbox and its instance.
+func (s *Service) withInstance(ctx context.Context, op string, tpl *template.Template, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+	sb, err := s.openSandbox(ctx, tpl, c, record)
 	if err != nil {
 		return err
 	}
-	if b.sandbox, err = b.look(ctx); err != nil {
+	if sb.instance, err = sb.findInstance(ctx); err != nil {
 		return err
 	}
-	if b.sandbox == nil && live {
-		return atoll.Errorf(op, x.ID, atoll.ErrNotFound, "it is gone: the next prompt makes it again")
+	if sb.instance == nil && live {
+		return atoll.Errorf(op, record.ID, atoll.ErrNotFound, "the sandbox is gone: the next prompt creates it again")
 	}
-	return do(b, ctx)
+	return do(sb, ctx)
 }
 
-// errNoPlace is why nothing can be synced.
+// errNoPlace returns the error of a sandbox without object storage.
 func errNoPlace(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrUnsupported, "its files are kept nowhere: set sync.store, or the bucket of its template")
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "no object storage for its files: set sync.store, or the bucket of its template")
 }
 
-// SyncSandbox pushes what is in a sandbox. Kinds: ErrNotExist, ErrNotFound (the sandbox
-// is gone), ErrConflict (a turn runs), ErrUnsupported (there is no object storage).
-func (v *Service) SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error) {
+// SyncSandbox pushes the files of a sandbox. Kinds: ErrNotExist, ErrNotFound (the sandbox is
+// gone), ErrConflict (a turn runs), ErrUnsupported (there is no object storage).
+func (s *Service) SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error) {
 	var out *agent.SyncStats
-	err := v.on(ctx, "sync", id, true, func(b *box, ctx context.Context) (err error) {
-		if b.place == nil {
+	err := s.withSandbox(ctx, "sync", id, true, func(sb *sandbox, ctx context.Context) (err error) {
+		if sb.place == nil {
 			return errNoPlace("sync", id)
 		}
-		out, err = b.Push(ctx)
+		out, err = sb.Push(ctx)
 		return err
 	})
-	if err != nil { // it may go on
+	if err != nil { // the sync may still run, and write to out
 		return nil, err
 	}
 	return out, nil
 }
 
-// RestoreSandbox brings a sandbox to what a version held; what is in it was pushed
-// before, so that nothing is lost. 0 is the version that was the latest then. It is done
-// to its end, also when ctx ends. Kinds: those of SyncSandbox; ErrNotExist (no such
-// version).
-func (v *Service) RestoreSandbox(ctx context.Context, id string, version int64) (*agent.SyncStats, error) {
+// RestoreSandbox makes the files of a sandbox equal to a version. It pushes the current files
+// first, so nothing is lost. Version 0 means the version that is the latest before that push. If
+// ctx ends, the restore still continues to its end. Kinds: those of SyncSandbox; ErrNotExist (no
+// such version).
+func (s *Service) RestoreSandbox(ctx context.Context, id string, version int64) (*agent.SyncStats, error) {
 	var out *agent.SyncStats
-	err := v.on(ctx, "restore", id, true, func(b *box, ctx context.Context) (err error) {
-		if b.place == nil {
+	err := s.withSandbox(ctx, "restore", id, true, func(sb *sandbox, ctx context.Context) (err error) {
+		if sb.place == nil {
 			return errNoPlace("restore", id)
 		}
 		if version == 0 {
-			if version, err = b.latest(ctx); err != nil {
+			if version, err = sb.latestVersion(ctx); err != nil {
 				return err
 			}
 		}
-		if _, err := b.place.Remote.Push(ctx, b.tree(), filesync.PushOptions{}); err != nil {
+		if _, err := sb.place.Remote.Push(ctx, sb.syncedTree(), filesync.PushOptions{}); err != nil {
 			return err
 		}
-		if out, err = b.pull(ctx, version); err != nil {
+		if out, err = sb.pullVersion(ctx, version); err != nil {
 			return err
 		}
-		return b.prepare(ctx)
+		return sb.runSetup(ctx)
 	})
-	if err != nil { // it may go on
+	if err != nil { // the sync may still run, and write to out
 		return nil, err
 	}
 	return out, nil
 }
 
-// latest is the number of the latest version.
-func (b *box) latest(ctx context.Context) (int64, error) {
-	for i, err := range b.place.Remote.Versions(ctx) {
+// latestVersion returns the number of the latest version.
+func (sb *sandbox) latestVersion(ctx context.Context) (int64, error) {
+	for i, err := range sb.place.Remote.Versions(ctx) {
 		if err != nil || i.Latest {
 			return i.Version, err
 		}
 	}
-	return 0, atoll.Errorf("restore", b.record.ID, atoll.ErrNotExist, "there is no version yet")
+	return 0, atoll.Errorf("restore", sb.record.ID, atoll.ErrNotExist, "no version yet: sync the sandbox first")
 }
 
-// Versions lists the versions of a sandbox's files, the oldest first. Kinds: ErrNotExist,
+// Versions lists the versions of a sandbox's files, oldest first. Kinds: ErrNotExist,
 // ErrUnsupported.
-func (v *Service) Versions(ctx context.Context, id string) (all []agent.SandboxVersion, err error) {
-	b, err := v.peek(ctx, "versions", id)
+func (s *Service) Versions(ctx context.Context, id string) (all []agent.SandboxVersion, err error) {
+	sb, err := s.peekSandbox(ctx, "versions", id)
 	if err != nil {
 		return nil, err
 	}
-	if b.place == nil {
+	if sb.place == nil {
 		return nil, errNoPlace("versions", id)
 	}
-	for i, err := range b.place.Remote.Versions(ctx) {
+	for i, err := range sb.place.Remote.Versions(ctx) {
 		if err != nil {
 			return nil, err
 		}
@@ -296,73 +296,75 @@ func (v *Service) Versions(ctx context.Context, id string) (all []agent.SandboxV
 	return all, nil
 }
 
-// peek is with for those who only read, turn or not.
-func (v *Service) peek(ctx context.Context, op, id string) (*box, error) {
-	x, err := v.findSandbox(ctx, id)
+// peekSandbox opens a sandbox of the caller for reading, whether a turn runs or not.
+func (s *Service) peekSandbox(ctx context.Context, op, id string) (*sandbox, error) {
+	record, err := s.findSandbox(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	tpl, err := v.opts.Templates.Get(x.Template, x.Agent)
+	tpl, err := s.opts.Templates.Get(record.Template, record.Agent)
 	if err != nil {
 		return nil, err
 	}
-	return v.open(ctx, tpl, &agent.Conversation{ID: x.Conversation, Account: x.Account, Agent: x.Agent}, x)
+	return s.openSandbox(ctx, tpl, &agent.Conversation{ID: record.Conversation, Account: record.Account, Agent: record.Agent}, record)
 }
 
-// DeleteSandbox pushes what is in a sandbox, if its template's policy is to, runs its hook
-// OnTerminate and removes it, with its data volume unless what is in that is nowhere else.
-// What is known of it stays, as of one that is deleted, also where something fails: that
-// is returned then, files that could not be pushed and a template that is not there any
-// more included. The next prompt to its
-// conversation makes it again. Kinds: ErrNotExist, ErrConflict (a turn runs), those of the
-// push, of the hook and of the removal.
-func (v *Service) DeleteSandbox(ctx context.Context, id string) error {
-	return v.on(ctx, "delete", id, false, (*box).end)
+// DeleteSandbox pushes the files of a sandbox if its template's policy requires it, runs the
+// hook OnTerminate and removes the sandbox. It removes the data volume too, unless that has the
+// only copy of the files. The record remains, marked as deleted, and the next prompt to the
+// conversation creates the sandbox again.
+//
+// If a step fails, the others still run, and their errors are returned together: for example
+// files that were not pushed, or a template that no longer exists. Kinds: ErrNotExist,
+// ErrConflict (a turn runs), those of the push, of the hook and of the removal.
+func (s *Service) DeleteSandbox(ctx context.Context, id string) error {
+	return s.withSandbox(ctx, "delete", id, false, (*sandbox).endSandbox)
 }
 
-// end ends the sandbox, and writes that down.
-func (b *box) end(ctx context.Context) error {
+// endSandbox removes the sandbox, and marks its record as deleted.
+func (sb *sandbox) endSandbox(ctx context.Context) error {
 	var failed []error
-	if b.sandbox != nil {
-		failed = b.terminate(ctx)
+	if sb.instance != nil {
+		failed = sb.terminateInstance(ctx)
 	}
-	err := b.v.changeSandbox(ctx, b.record.Account, b.record.ID, func(x *store.AgentSandbox) { x.Deleted = time.Now() })
+	err := sb.service.updateSandbox(ctx, sb.record.Account, sb.record.ID, func(record *store.AgentSandbox) { record.Deleted = time.Now() })
 	return errors.Join(append(failed, err)...)
 }
 
-// last is the last push of a sandbox, which is started for that if it has stopped.
-func (b *box) last(ctx context.Context) error {
-	stats, err := b.Push(ctx) // some have files also when they do not run
+// pushLast pushes the files of a sandbox before its removal. It starts the sandbox if it has
+// stopped.
+func (sb *sandbox) pushLast(ctx context.Context) error {
+	stats, err := sb.Push(ctx) // some providers have files of stopped sandboxes too
 	if atoll.KindOf(err) == atoll.ErrStopped {
-		if err := b.sandbox.Start(ctx); err != nil {
+		if err := sb.instance.Start(ctx); err != nil {
 			return err
 		}
-		stats, err = b.Push(ctx)
+		stats, err = sb.Push(ctx)
 	}
 	if err == nil && stats.Failed > 0 {
-		err = atoll.Errorf("push", b.record.ID, atoll.ErrUnavailable, "%d files could not be pushed: its volume is kept", stats.Failed)
+		err = atoll.Errorf("push", sb.record.ID, atoll.ErrUnavailable, "%d files were not pushed: its volume is kept", stats.Failed)
 	}
 	return err
 }
 
-// terminate removes the sandbox, whatever fails on the way.
-func (b *box) terminate(ctx context.Context) (failed []error) {
-	data := b.data()
-	safe := b.policy == template.PolicyEphemeral
-	if b.pushes() {
-		err := b.last(ctx)
+// terminateInstance removes the instance, and returns the errors of all steps.
+func (sb *sandbox) terminateInstance(ctx context.Context) (failed []error) {
+	data := sb.hookData()
+	safe := sb.policy == template.PolicyEphemeral
+	if sb.pushesFiles() {
+		err := sb.pushLast(ctx)
 		if safe = err == nil; err != nil {
 			failed = append(failed, err)
 		}
 	}
-	if err := b.v.opts.Hooks.Terminate(ctx, b.template.Hooks, data); err != nil {
+	if err := sb.service.opts.Hooks.Terminate(ctx, sb.template.Hooks, data); err != nil {
 		failed = append(failed, err)
 	}
 	var opts []atoll.RemoveOption
-	if safe && b.policy != template.PolicyPersistent {
+	if safe && sb.policy != template.PolicyPersistent {
 		opts = append(opts, atoll.RemoveVolumes())
 	}
-	if err := b.sandbox.Remove(ctx, opts...); err != nil {
+	if err := sb.instance.Remove(ctx, opts...); err != nil {
 		failed = append(failed, err)
 	}
 	return slices.Clip(failed)

@@ -40,7 +40,7 @@ func openTables(t testing.TB, endpoint string) store.Conversations {
 	return s
 }
 
-// inS3 has the services of a lab keep files in S3.
+// inS3 returns options with the object storage in S3.
 func inS3(t testing.TB, o conversation.Options, endpoint string) conversation.Options {
 	t.Helper()
 	b, err := s3.Open(t.Context(), s3.Options{
@@ -62,42 +62,42 @@ func inS3(t testing.TB, o conversation.Options, endpoint string) conversation.Op
 	return o
 }
 
-// Two machines, with conversations in DynamoDB and files in S3: one is lost, the other
-// goes on.
+// Two machines share conversations in DynamoDB and files in S3. After one is lost, the other
+// continues.
 func TestTwoMachines(t *testing.T) {
 	tables, objects := testenv.DynamoDB(t), tests3.Versity(t)
-	first, second := newLab(t), newLab(t)
-	for _, l := range []*lab{first, second} {
-		l.store = openTables(t, tables)
-		l.agent.ContinueIf = "" // the directory has another path there
-		l.agent.Env = append(l.agent.Env, "TESTAGENT_CONTINUE=new")
+	first, second := newFixture(t), newFixture(t)
+	for _, fx := range []*fixture{first, second} {
+		fx.store = openTables(t, tables)
+		fx.agent.ContinueIf = "" // the path of the directory differs there
+		fx.agent.Env = append(fx.agent.Env, "TESTAGENT_CONTINUE=new")
 	}
 	lease := max(4*time.Second, testenv.Scale(3*time.Second))
-	v, kill := first.killed(inS3(t, first.options(), objects).WithLease(lease))
-	w := second.openWith(withServer(inS3(t, second.options(), objects), "two").WithLease(lease))
-	send(t, v, ask("say one\nrun echo data > file"))
-	if text := messages(t, w); !strings.Contains(text, "assistant: one") {
-		t.Errorf("the other server does not see it: %s", text)
+	v, kill := first.openKillable(inS3(t, first.serviceOptions(), objects).WithLease(lease))
+	w := second.openServiceWith(withServer(inS3(t, second.serviceOptions(), objects), "two").WithLease(lease))
+	sendPrompt(t, v, newPrompt("say one\nrun echo data > file"))
+	if text := messageLines(t, w); !strings.Contains(text, "assistant: one") {
+		t.Errorf("the other server does not see the turn: %s", text)
 	}
-	events, err := v.Send(t.Context(), ask("say begun\nsleep 1h"))
+	events, err := v.Send(t.Context(), newPrompt("say begun\nsleep 1h"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.Send(t.Context(), ask("say no"))
+	_, err = w.Send(t.Context(), newPrompt("say no"))
 	wantKind(t, "a second turn", err, atoll.ErrConflict)
-	hear(t, v, "begun")
-	kill() // and with it its sandboxes, as far as the other one can tell
+	waitForText(t, v, "begun")
+	kill() // the other server cannot reach its sandboxes
 	for _, err := range events {
 		if err != nil {
-			wantKind(t, "the stream of who was killed", err, atoll.ErrUnavailable)
+			wantKind(t, "the stream of the killed server", err, atoll.ErrUnavailable)
 		}
 	}
-	settleHard(t, w)
-	got := send(t, w, ask("say two\nrun cat file"))
-	if !strings.HasSuffix(said(got), "two") {
-		t.Errorf("events: %s", types(got))
+	waitForTakeover(t, w)
+	got := sendPrompt(t, w, newPrompt("say two\nrun cat file"))
+	if !strings.HasSuffix(textOf(got), "two") {
+		t.Errorf("events: %s", typesOf(got))
 	}
-	text := messages(t, w)
+	text := messageLines(t, w)
 	for _, want := range []string{"assistant: one", "user: say begun", "assistant: two", "completed data"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %s", want, text)
@@ -105,35 +105,35 @@ func TestTwoMachines(t *testing.T) {
 	}
 }
 
-// What S3 does not take is told, and the answer is as it would be; the next turn brings
-// both.
+// If a push to S3 fails, the sandbox has the error, and the turn ends normally. The next turn
+// pushes the files of both.
 func TestPushFails(t *testing.T) {
-	l := newLab(t)
+	fx := newFixture(t)
 	proxy := tests3.NewProxy(t, tests3.Versity(t))
-	v := l.openWith(inS3(t, l.options(), proxy.Endpoint))
-	send(t, v, ask("run echo one > file"))
-	before, err := v.Sandbox(t.Context(), sid)
+	v := fx.openServiceWith(inS3(t, fx.serviceOptions(), proxy.Endpoint))
+	sendPrompt(t, v, newPrompt("run echo one > file"))
+	before, err := v.Sandbox(t.Context(), testSandbox)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy.EveryNth(1, 503)
-	got := send(t, v, ask("say fine\nrun echo two > file"))
-	if last := got[len(got)-1]; !strings.HasSuffix(said(got), "fine") || last.FinishReason != "stop" {
-		t.Errorf("events: %s, %+v", types(got), last)
+	got := sendPrompt(t, v, newPrompt("say fine\nrun echo two > file"))
+	if last := got[len(got)-1]; !strings.HasSuffix(textOf(got), "fine") || last.FinishReason != "stop" {
+		t.Errorf("events: %s, %+v", typesOf(got), last)
 	}
-	x, err := v.Sandbox(t.Context(), sid)
+	x, err := v.Sandbox(t.Context(), testSandbox)
 	if err != nil || x.Meta.SyncError == "" || x.Meta.LastSync != before.Meta.LastSync {
 		t.Errorf("the sandbox: %+v, %v", x.Meta, err)
 	}
-	if err := v.DeleteSandbox(t.Context(), sid); err == nil {
+	if err := v.DeleteSandbox(t.Context(), testSandbox); err == nil {
 		t.Error("DeleteSandbox without a push has no error")
 	}
 	proxy.Set(nil)
-	got = send(t, v, ask("run cat file")) // from the volume, which was kept
-	if text := messages(t, v); !strings.Contains(text, "completed two") {
-		t.Errorf("what could not be pushed is lost: %s, %s", types(got), text)
+	got = sendPrompt(t, v, newPrompt("run cat file")) // from the volume, which was retained
+	if text := messageLines(t, v); !strings.Contains(text, "completed two") {
+		t.Errorf("the files of the failed push are lost: %s, %s", typesOf(got), text)
 	}
-	if x, err = v.Sandbox(t.Context(), sid); err != nil || x.Meta.SyncError != "" || x.Meta.LastSync < before.Meta.LastSync {
+	if x, err = v.Sandbox(t.Context(), testSandbox); err != nil || x.Meta.SyncError != "" || x.Meta.LastSync < before.Meta.LastSync {
 		t.Errorf("the sandbox: %+v, %v", x.Meta, err)
 	}
 }

@@ -13,54 +13,54 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// The bounds of a stream.
+// Limits of a stream.
 const (
-	// keptBytes is how much of a turn's events is kept, the latest ones, for those who
-	// come late or come again.
-	keptBytes = 16 << 20
-	// patience is how long a turn waits for a client that is so far behind. Then the
-	// client is cut off, and can come again; the turn goes on.
-	patience = 30 * time.Second
+	// maxStreamBytes limits the events of a turn in memory. The latest ones are retained, for
+	// clients that come late or reconnect.
+	maxStreamBytes = 16 << 20
+	// readerTimeout limits the time for which a turn waits for a client that is that far
+	// behind. Then the client is cut off, and may reconnect; the turn continues.
+	readerTimeout = 30 * time.Second
 )
 
-// A stream is the events of a turn, from which any number of clients read. It has one
-// writer.
+// A stream is the events of a turn. It has one writer, and any number of readers.
 type stream struct {
-	turn     string // the id
-	kept     int    // keptBytes
-	patience time.Duration
+	turn          string // its id
+	maxBytes      int    // of events
+	readerTimeout time.Duration
 
-	mu      sync.Mutex
-	events  [][]byte
-	first   int64 // number of events[0]; the first one ever has 1
-	bytes   int
-	err     error         // why it ended; nil at its end, too
-	ended   bool          //
-	news    chan struct{} // closed when there is more to read
-	readers map[*reader]bool
-	read    chan struct{} // a reader has read on; capacity 1
+	mu       sync.Mutex
+	events   [][]byte
+	first    int64 // number of events[0]; the first event of a turn has 1
+	bytes    int
+	err      error // set at the end; nil if the turn has ended normally
+	ended    bool
+	changed  chan struct{} // closed and replaced when there is more to read
+	readers  map[*reader]bool
+	progress chan struct{} // a reader has read an event or left; capacity 1
 }
 
-// A reader is one client's.
+// A reader is the position of one client in a stream.
 type reader struct {
-	next int64 // number of the event that it reads next
-	lost bool  // it was too slow
+	next int64 // the number of its next event
+	lost bool  // it was too slow, and is cut off
 }
 
+// newStream returns the empty stream of the turn with an id.
 func newStream(turn string) *stream {
 	return &stream{
-		turn: turn, kept: keptBytes, patience: patience, first: 1, news: make(chan struct{}), readers: map[*reader]bool{}, read: make(chan struct{}, 1),
+		turn: turn, maxBytes: maxStreamBytes, readerTimeout: readerTimeout, first: 1, changed: make(chan struct{}), readers: map[*reader]bool{}, progress: make(chan struct{}, 1),
 	}
 }
 
-// add adds an event. It waits for readers that are far behind, but not for long, nor
-// when ctx has ended.
-func (s *stream) add(ctx context.Context, data []byte) {
+// addEvent adds an event. If the stream is full, it waits for readers that have not read the
+// oldest event, but not longer than readerTimeout, and not after ctx has ended.
+func (s *stream) addEvent(ctx context.Context, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.bytes+len(data) > s.kept && len(s.events) > 0 {
-		if s.inTheWay() {
-			s.wait(ctx)
+	for s.bytes+len(data) > s.maxBytes && len(s.events) > 0 {
+		if s.hasSlowReaders() {
+			s.waitForReaders(ctx)
 		}
 		s.bytes -= len(s.events[0])
 		s.events[0] = nil
@@ -69,11 +69,11 @@ func (s *stream) add(ctx context.Context, data []byte) {
 	}
 	s.events = append(s.events, data)
 	s.bytes += len(data)
-	s.tell()
+	s.wakeReaders()
 }
 
-// inTheWay reports whether somebody still is to read the oldest event.
-func (s *stream) inTheWay() bool {
+// hasSlowReaders reports whether a reader has not read the oldest event.
+func (s *stream) hasSlowReaders() bool {
 	for r := range s.readers {
 		if !r.lost && r.next <= s.first {
 			return true
@@ -82,15 +82,16 @@ func (s *stream) inTheWay() bool {
 	return false
 }
 
-// wait waits until nobody is in the way. Whoever is after patience is cut off.
-func (s *stream) wait(ctx context.Context) {
-	timer := time.NewTimer(s.patience)
+// waitForReaders waits until hasSlowReaders returns false. It cuts off the readers that are
+// still slow after readerTimeout.
+func (s *stream) waitForReaders(ctx context.Context) {
+	timer := time.NewTimer(s.readerTimeout)
 	defer timer.Stop()
-	for s.inTheWay() {
+	for s.hasSlowReaders() {
 		s.mu.Unlock()
 		late := false
 		select {
-		case <-s.read:
+		case <-s.progress:
 		case <-timer.C:
 			late = true
 		case <-ctx.Done():
@@ -101,71 +102,71 @@ func (s *stream) wait(ctx context.Context) {
 			for r := range s.readers {
 				r.lost = r.lost || r.next <= s.first
 			}
-			s.tell()
+			s.wakeReaders()
 		}
 	}
 }
 
-// end ends the stream: with an error, whoever reads gets that at its end.
-func (s *stream) end(err error) {
+// endStream ends the stream. Readers get err, unless it is nil, after the last event.
+func (s *stream) endStream(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return
 	}
 	s.ended, s.err = true, err
-	s.tell()
+	s.wakeReaders()
 }
 
-// tell wakes all who wait for more.
-func (s *stream) tell() {
-	close(s.news)
-	s.news = make(chan struct{})
+// wakeReaders wakes the readers that wait for more. The caller holds mu.
+func (s *stream) wakeReaders() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
-// fromOldest is the position before the oldest event that is kept.
-const fromOldest = -1
+// oldestEvent is the position before the oldest event in the stream.
+const oldestEvent = -1
 
-// position reads the id of an event of this stream, "" for fromOldest.
-func (s *stream) position(id string) (int64, error) {
+// parseEventID returns the number of the event with an id; "" means oldestEvent.
+func (s *stream) parseEventID(id string) (int64, error) {
 	if id == "" {
-		return fromOldest, nil
+		return oldestEvent, nil
 	}
 	turn, number, ok := strings.Cut(id, ":")
 	n, err := strconv.ParseInt(number, 10, 64)
 	if !ok || err != nil || n < 0 || turn == "" {
-		return 0, atoll.Errorf("stream", id, atoll.ErrInvalid, "Last-Event-ID %q: is none that an event of ours had", id)
+		return 0, atoll.Errorf("stream", id, atoll.ErrInvalid, "Last-Event-ID %q is not the id of an event", id)
 	}
 	if turn != s.turn {
-		return 0, atoll.Errorf("stream", id, atoll.ErrNotExist, "that turn is over, and another one came after it: what was said is in the messages of the conversation")
+		return 0, atoll.Errorf("stream", id, atoll.ErrNotExist, "the turn of this event has ended: read the messages of the conversation")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n+1 < s.first {
-		return 0, atoll.Errorf("stream", id, atoll.ErrNotExist, "what came after that is no longer kept: the messages of the conversation have it")
+		return 0, atoll.Errorf("stream", id, atoll.ErrNotExist, "the events after this one have expired: read the messages of the conversation")
 	}
-	return n, nil // one that is yet to come is one of a stream that is being made again
+	return n, nil // a future number is from the same stream on a server that died
 }
 
-// follow yields the events after number n, or fromOldest, until the stream ends, which with an error is
-// the last pair, or ctx does.
-func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[agent.TurnEvent, error] {
+// readEvents yields the events after number n, or after oldestEvent, until the stream or ctx
+// ends. If it ends with an error, that is the last pair.
+func (s *stream) readEvents(ctx context.Context, n int64) iter.Seq2[agent.TurnEvent, error] {
 	return func(yield func(agent.TurnEvent, error) bool) {
 		r := &reader{next: n + 1}
 		s.mu.Lock()
-		if n == fromOldest {
+		if n == oldestEvent {
 			r.next = s.first
 		}
 		s.readers[r] = true
 		s.mu.Unlock()
-		defer s.leave(r)
+		defer s.removeReader(r)
 		for {
-			batch, number, news, err := s.take(r)
+			batch, number, news, err := s.nextBatch(r)
 			for i, data := range batch {
 				if !yield(agent.TurnEvent{ID: s.turn + ":" + strconv.FormatInt(number+int64(i), 10), Data: data}, nil) {
 					return
 				}
-				s.advance(r)
+				s.countRead(r)
 			}
 			switch {
 			case err != nil:
@@ -186,15 +187,16 @@ func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[agent.TurnEvent,
 	}
 }
 
-// maxBatch is how many events a reader takes at a time.
+// maxBatch limits the number of events that a reader takes at a time.
 const maxBatch = 64
 
-// take returns what r reads next, else what to wait for; neither is at the end.
-func (s *stream) take(r *reader) (batch [][]byte, number int64, news <-chan struct{}, err error) {
+// nextBatch returns r's next events and the number of the first, or a channel to wait for, or
+// neither at the end of the stream.
+func (s *stream) nextBatch(r *reader) (batch [][]byte, number int64, news <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.lost || r.next < s.first {
-		return nil, 0, nil, atoll.Errorf("stream", s.turn, atoll.ErrUnavailable, "this client was too slow: it may come again with Last-Event-ID %s:%d", s.turn, r.next-1)
+		return nil, 0, nil, atoll.Errorf("stream", s.turn, atoll.ErrUnavailable, "this client was too slow: reconnect with Last-Event-ID %s:%d", s.turn, r.next-1)
 	}
 	if at := r.next - s.first; at < int64(len(s.events)) {
 		return slices.Clone(s.events[at:min(at+maxBatch, int64(len(s.events)))]), r.next, nil, nil
@@ -202,29 +204,29 @@ func (s *stream) take(r *reader) (batch [][]byte, number int64, news <-chan stru
 	if s.ended {
 		return nil, 0, nil, s.err
 	}
-	return nil, 0, s.news, nil
+	return nil, 0, s.changed, nil
 }
 
-// advance notes that r has read one more.
-func (s *stream) advance(r *reader) {
+// countRead advances r by one event.
+func (s *stream) countRead(r *reader) {
 	s.mu.Lock()
 	r.next++
 	s.mu.Unlock()
-	s.nudge()
+	s.wakeWriter()
 }
 
-// leave forgets a reader.
-func (s *stream) leave(r *reader) {
+// removeReader removes a reader.
+func (s *stream) removeReader(r *reader) {
 	s.mu.Lock()
 	delete(s.readers, r)
 	s.mu.Unlock()
-	s.nudge()
+	s.wakeWriter()
 }
 
-// nudge wakes the writer, if it waits.
-func (s *stream) nudge() {
+// wakeWriter wakes the writer if it waits for readers.
+func (s *stream) wakeWriter() {
 	select {
-	case s.read <- struct{}{}:
-	default: // it is awake
+	case s.progress <- struct{}{}:
+	default: // a wake-up is pending
 	}
 }

@@ -17,26 +17,26 @@ import (
 )
 
 func TestTurn(t *testing.T) {
-	l := newLab(t).withBucket()
-	v := l.open()
-	got := send(t, v, ask("think well\nsay hello\nrun echo data > file; echo done\nsay bye"))
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
+	got := sendPrompt(t, v, newPrompt("think well\nsay hello\nrun echo data > file; echo done\nsay bye"))
 	first := got[0]
-	if first.Type != "stream-start" || first.ConversationID != "c" || first.SandboxID != sid || first.TurnID == "" || first.ID != first.TurnID+":1" {
+	if first.Type != "stream-start" || first.ConversationID != "c" || first.SandboxID != testSandbox || first.TurnID == "" || first.ID != first.TurnID+":1" {
 		t.Errorf("the first event: %+v", first)
 	}
 	want := "stream-start reasoning-start reasoning-delta reasoning-end text-start text-delta text-end " +
 		"tool-input-start tool-input-delta tool-input-end tool-call tool-result text-start text-delta text-end finish"
-	if got := types(got); got != want {
+	if got := typesOf(got); got != want {
 		t.Errorf("events: %s\nwant %s", got, want)
 	}
 	last := got[len(got)-1]
 	if last.FinishReason != "stop" || last.Usage.OutputTokens == 0 {
 		t.Errorf("the last event: %+v", last)
 	}
-	if got := l.readFile("file"); got != "data\n" {
+	if got := fx.readFile("file"); got != "data\n" {
 		t.Errorf("the file: %q", got)
 	}
-	text := messages(t, v)
+	text := messageLines(t, v)
 	for i, want := range []string{"user: think well", "assistant: hello", "assistant:  [Bash called", "tool:  [Bash completed", "assistant: bye"} {
 		at := strings.Index(text, want)
 		if at < 0 {
@@ -48,10 +48,10 @@ func TestTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Sandbox != sid || c.Turn != nil || c.Template != "agent" || c.Stats.MessagesExchanged < 4 || c.Stats.OutputTokens != last.Usage.OutputTokens {
+	if c.Sandbox != testSandbox || c.Turn != nil || c.Template != "agent" || c.Stats.MessagesExchanged < 4 || c.Stats.OutputTokens != last.Usage.OutputTokens {
 		t.Errorf("the conversation: %+v", c)
 	}
-	x, err := v.Sandbox(t.Context(), sid)
+	x, err := v.Sandbox(t.Context(), testSandbox)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,21 +59,21 @@ func TestTurn(t *testing.T) {
 		t.Errorf("the sandbox: %+v", x)
 	}
 
-	// The agent goes on where it was, in the same sandbox.
-	got = send(t, v, ask("say more"))
-	if text := said(got); text != "I remember 1 prompts.more" {
+	// The agent continues its session in the same sandbox.
+	got = sendPrompt(t, v, newPrompt("say more"))
+	if text := textOf(got); text != "I remember 1 prompts.more" {
 		t.Errorf("the second turn said %q", text)
 	}
 	again, err := v.Conversation(t.Context(), "c")
 	if err != nil || again.Stats.OutputTokens <= c.Stats.OutputTokens || again.Stats.MessagesExchanged <= c.Stats.MessagesExchanged {
-		t.Errorf("the counts did not add up: %+v, then %+v, %v", c.Stats, again.Stats, err)
+		t.Errorf("the counts do not increase: %+v, then %+v, %v", c.Stats, again.Stats, err)
 	}
 }
 
 func TestBadPrompts(t *testing.T) {
-	l := newLab(t)
-	v := l.open()
-	send(t, v, ask("say hello"))
+	fx := newFixture(t)
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("say hello"))
 	for name, test := range map[string]struct {
 		change func(*agent.Prompt)
 		want   atoll.Kind
@@ -84,15 +84,15 @@ func TestBadPrompts(t *testing.T) {
 		"a long argument":   {func(p *agent.Prompt) { p.Text = strings.Repeat("x", 200<<10) }, atoll.ErrInvalid, "stdin"},
 		"NUL":               {func(p *agent.Prompt) { p.Text = "a\x00b" }, atoll.ErrInvalid, "NUL"},
 		"a bad id":          {func(p *agent.Prompt) { p.Conversation = "../c" }, atoll.ErrInvalid, "id"},
-		"a bad sandbox":     {func(p *agent.Prompt) { p.Sandbox = "a/b" }, atoll.ErrInvalid, "names no sandbox"},
+		"a bad sandbox":     {func(p *agent.Prompt) { p.Sandbox = "a/b" }, atoll.ErrInvalid, "invalid sandbox"},
 		"a bad agent":       {func(p *agent.Prompt) { p.Conversation, p.Agent = "d", "a b" }, atoll.ErrInvalid, "agent_id"},
 		"no such template":  {func(p *agent.Prompt) { p.Conversation, p.Template = "d", "none" }, atoll.ErrInvalid, "unsupported provider: none"},
 		"another template":  {func(p *agent.Prompt) { p.Template = "shell" }, atoll.ErrConflict, "its provider is agent, not shell"},
-		"another agent":     {func(p *agent.Prompt) { p.Agent = "b" }, atoll.ErrConflict, "it is with agent"},
-		"another sandbox":   {func(p *agent.Prompt) { p.Sandbox = "box" }, atoll.ErrConflict, "its sandbox is " + sid},
-		"another's sandbox": {func(p *agent.Prompt) { p.Conversation = "d" }, atoll.ErrConflict, "is that of conversation c"},
+		"another agent":     {func(p *agent.Prompt) { p.Agent = "b" }, atoll.ErrConflict, "its agent is"},
+		"another sandbox":   {func(p *agent.Prompt) { p.Sandbox = "box" }, atoll.ErrConflict, "its sandbox is " + testSandbox},
+		"another's sandbox": {func(p *agent.Prompt) { p.Conversation = "d" }, atoll.ErrConflict, "belongs to conversation c"},
 	} {
-		p := ask("say hello")
+		p := newPrompt("say hello")
 		test.change(&p)
 		_, err := v.Send(t.Context(), p)
 		if atoll.KindOf(err) != test.want || !strings.Contains(err.Error(), test.text) {
@@ -100,38 +100,38 @@ func TestBadPrompts(t *testing.T) {
 		}
 	}
 	if _, err := v.Conversation(t.Context(), "d"); atoll.KindOf(err) != atoll.ErrNotExist {
-		t.Errorf("a prompt that was refused has left a conversation: %v", err)
+		t.Errorf("a rejected prompt created a conversation: %v", err)
 	}
 }
 
 func TestAccounts(t *testing.T) {
-	l := newLab(t).withBucket()
-	v := l.open()
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
 	mine := auth.WithAccount(t.Context(), auth.Account{Name: "mine"})
 	other := auth.WithAccount(t.Context(), auth.Account{Name: "other"})
-	events, err := v.Send(mine, ask("run echo secret > file"))
+	events, err := v.Send(mine, newPrompt("run echo secret > file"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	read(t, events)
+	readEvents(t, events)
 	for what, do := range map[string]func(ctx context.Context) error{
 		"Conversation":       func(ctx context.Context) error { _, err := v.Conversation(ctx, "c"); return err },
 		"Messages":           func(ctx context.Context) error { _, err := v.Messages(ctx, "c", "", 0); return err },
 		"Follow":             func(ctx context.Context) error { _, err := v.Follow(ctx, "c", ""); return err },
 		"Cancel":             func(ctx context.Context) error { return v.Cancel(ctx, "c") },
 		"DeleteConversation": func(ctx context.Context) error { return v.DeleteConversation(ctx, "c", true) },
-		"Sandbox":            func(ctx context.Context) error { _, err := v.Sandbox(ctx, sid); return err },
-		"SyncSandbox":        func(ctx context.Context) error { _, err := v.SyncSandbox(ctx, sid); return err },
-		"RestoreSandbox":     func(ctx context.Context) error { _, err := v.RestoreSandbox(ctx, sid, 0); return err },
-		"Versions":           func(ctx context.Context) error { _, err := v.Versions(ctx, sid); return err },
-		"DeleteSandbox":      func(ctx context.Context) error { return v.DeleteSandbox(ctx, sid) },
+		"Sandbox":            func(ctx context.Context) error { _, err := v.Sandbox(ctx, testSandbox); return err },
+		"SyncSandbox":        func(ctx context.Context) error { _, err := v.SyncSandbox(ctx, testSandbox); return err },
+		"RestoreSandbox":     func(ctx context.Context) error { _, err := v.RestoreSandbox(ctx, testSandbox, 0); return err },
+		"Versions":           func(ctx context.Context) error { _, err := v.Versions(ctx, testSandbox); return err },
+		"DeleteSandbox":      func(ctx context.Context) error { return v.DeleteSandbox(ctx, testSandbox) },
 		"Files": func(ctx context.Context) error {
-			_, err := v.Files(ctx, sid, agent.FileQuery{Page: 1, PerPage: 1})
+			_, err := v.Files(ctx, testSandbox, agent.FileQuery{Page: 1, PerPage: 1})
 			return err
 		},
-		"FileTree":    func(ctx context.Context) error { _, err := v.FileTree(ctx, sid, "", ""); return err },
-		"FileContent": func(ctx context.Context) error { _, _, err := v.FileContent(ctx, sid, "", "file"); return err },
-		"Send":        func(ctx context.Context) error { _, err := v.Send(ctx, ask("run cat file")); return err },
+		"FileTree":    func(ctx context.Context) error { _, err := v.FileTree(ctx, testSandbox, "", ""); return err },
+		"FileContent": func(ctx context.Context) error { _, _, err := v.FileContent(ctx, testSandbox, "", "file"); return err },
+		"Send":        func(ctx context.Context) error { _, err := v.Send(ctx, newPrompt("run cat file")); return err },
 	} {
 		wantKind(t, what+" of another account's", do(other), atoll.ErrNotExist)
 	}
@@ -144,58 +144,58 @@ func TestAccounts(t *testing.T) {
 	if all, err := v.Conversations(mine, "", 0); err != nil || len(all) != 1 {
 		t.Errorf("Conversations: %v, %v", all, err)
 	}
-	// The same id is another conversation's there.
-	p := ask("say other")
+	// The other account's conversation has the same id.
+	p := newPrompt("say other")
 	p.Sandbox = "box"
 	if events, err = v.Send(other, p); err != nil {
 		t.Fatal(err)
 	}
-	read(t, events)
+	readEvents(t, events)
 	if all, err := v.Messages(other, "c", "", 0); err != nil || len(all) != 2 {
 		t.Errorf("Messages: %v, %v", all, err)
 	}
 }
 
 func TestOneTurnAtATime(t *testing.T) {
-	l := newLab(t)
-	v, w := l.open(), l.openWith(withServer(l.options(), "two"))
-	events, err := v.Send(t.Context(), ask("say begun\nsleep 1h"))
+	fx := newFixture(t)
+	v, w := fx.openService(), fx.openServiceWith(withServer(fx.serviceOptions(), "two"))
+	events, err := v.Send(t.Context(), newPrompt("say begun\nsleep 1h"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = v.Send(t.Context(), ask("say no"))
+	_, err = v.Send(t.Context(), newPrompt("say no"))
 	wantKind(t, "a second turn", err, atoll.ErrConflict)
-	_, err = w.Send(t.Context(), ask("say no"))
+	_, err = w.Send(t.Context(), newPrompt("say no"))
 	wantKind(t, "a second turn on another server", err, atoll.ErrConflict)
 	if err == nil || !strings.Contains(err.Error(), "on server one") {
-		t.Errorf("it does not say who runs the turn: %v", err)
+		t.Errorf("the error does not name the server: %v", err)
 	}
 	_, err = w.Follow(t.Context(), "c", "")
 	wantKind(t, "Follow on another server", err, atoll.ErrUnavailable)
 	wantKind(t, "Cancel on another server", w.Cancel(t.Context(), "c"), atoll.ErrUnavailable)
-	wantKind(t, "DeleteSandbox meanwhile", v.DeleteSandbox(t.Context(), sid), atoll.ErrConflict)
+	wantKind(t, "DeleteSandbox meanwhile", v.DeleteSandbox(t.Context(), testSandbox), atoll.ErrConflict)
 	wantKind(t, "DeleteConversation meanwhile", v.DeleteConversation(t.Context(), "c", true), atoll.ErrConflict)
-	_, err = v.SyncSandbox(t.Context(), sid)
+	_, err = v.SyncSandbox(t.Context(), testSandbox)
 	wantKind(t, "SyncSandbox meanwhile", err, atoll.ErrConflict)
-	hear(t, v, "begun")
+	waitForText(t, v, "begun")
 	if err := v.Cancel(t.Context(), "c"); err != nil {
 		t.Errorf("Cancel: %v", err)
 	}
-	got := read(t, events)
+	got := readEvents(t, events)
 	if last := got[len(got)-1]; last.FinishReason != "cancelled" {
 		t.Errorf("the last event: %+v", last)
 	}
-	if text := messages(t, v); !strings.Contains(text, "assistant: begun") {
-		t.Errorf("what was said before is lost: %s", text)
+	if text := messageLines(t, v); !strings.Contains(text, "assistant: begun") {
+		t.Errorf("the messages before the cancellation are lost: %s", text)
 	}
 	wantKind(t, "Cancel without a turn", v.Cancel(t.Context(), "c"), atoll.ErrStopped)
-	if text := said(send(t, w, ask("say hello"))); !strings.HasSuffix(text, "hello") {
-		t.Errorf("the turn after it said %q", text)
+	if text := textOf(sendPrompt(t, w, newPrompt("say hello"))); !strings.HasSuffix(text, "hello") {
+		t.Errorf("the next turn said %q", text)
 	}
 }
 
-// hear waits until the agent of the conversation "c" has said text.
-func hear(t testing.TB, v *conversation.Service, text string) {
+// waitForText waits until the agent of the conversation "c" has said text.
+func waitForText(t testing.TB, v *conversation.Service, text string) {
 	t.Helper()
 	events, err := v.Follow(t.Context(), "c", "")
 	if err != nil {
@@ -212,22 +212,22 @@ func hear(t testing.TB, v *conversation.Service, text string) {
 	t.Fatalf("the agent did not say %q", text)
 }
 
-// withServer is o with another name.
+// withServer returns o with another name of the server.
 func withServer(o conversation.Options, name string) conversation.Options {
 	o.Server = name
 	return o
 }
 
 func TestManyAtOnce(t *testing.T) {
-	l := newLab(t)
-	v := l.open()
+	fx := newFixture(t)
+	v := fx.openService()
 	const many = 20
 	var won, refused int
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for range many {
 		all.Go(func() {
-			_, err := v.Send(t.Context(), ask("say hello\nsleep 300ms"))
+			_, err := v.Send(t.Context(), newPrompt("say hello\nsleep 300ms"))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -244,15 +244,15 @@ func TestManyAtOnce(t *testing.T) {
 	if won != 1 || refused != many-1 {
 		t.Errorf("%d turns began, and %d were refused", won, refused)
 	}
-	settle(t, v)
-	sandboxes, err := l.provider.List(t.Context(), atoll.Filter{})
+	waitForTurn(t, v)
+	sandboxes, err := fx.provider.List(t.Context(), atoll.Filter{})
 	if err != nil || len(sandboxes) != 1 {
 		t.Errorf("there are %d sandboxes, %v", len(sandboxes), err)
 	}
 }
 
-// settle waits until no turn of the conversation "c" runs.
-func settle(t testing.TB, v *conversation.Service) {
+// waitForTurn waits until no turn of the conversation "c" runs.
+func waitForTurn(t testing.TB, v *conversation.Service) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		c, err := v.Conversation(t.Context(), "c")
@@ -265,13 +265,13 @@ func settle(t testing.TB, v *conversation.Service) {
 	}
 }
 
-// The client's leaving ends nothing: the agent goes on, and is saved.
+// If the client disconnects, the agent continues, and its messages and files are saved.
 func TestClientLeaves(t *testing.T) {
-	l := newLab(t).withBucket()
-	v := l.open()
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	events, err := v.Send(ctx, ask("say one\nsleep 300ms\nsay two\nrun echo data > file"))
+	events, err := v.Send(ctx, newPrompt("say one\nsleep 300ms\nsay two\nrun echo data > file"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestClientLeaves(t *testing.T) {
 	for e, err := range events {
 		if err != nil {
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("the stream of who left: %v", err)
+				t.Errorf("the stream of the disconnected client: %v", err)
 			}
 			break
 		}
@@ -292,25 +292,25 @@ func TestClientLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest := read(t, again)
-	if text := said(rest); text != "two" {
+	rest := readEvents(t, again)
+	if text := textOf(rest); text != "two" {
 		t.Errorf("after %s came %q", last, text)
 	}
 	if rest[len(rest)-1].Type != "finish" {
 		t.Errorf("the last event: %+v", rest[len(rest)-1])
 	}
-	if text := messages(t, v); !strings.Contains(text, "two") {
+	if text := messageLines(t, v); !strings.Contains(text, "two") {
 		t.Errorf("messages: %s", text)
 	}
-	if x, err := v.Sandbox(t.Context(), sid); err != nil || x.Meta.LastSync == 0 {
+	if x, err := v.Sandbox(t.Context(), testSandbox); err != nil || x.Meta.LastSync == 0 {
 		t.Errorf("the files were not pushed: %+v, %v", x.Meta, err)
 	}
-	// All of it can be read once more, also with the id of the last one.
+	// The stream can be read again, also after its last event.
 	if again, err = v.Follow(t.Context(), "c", ""); err != nil {
 		t.Fatal(err)
 	}
-	whole := read(t, again)
-	if again, err = v.Follow(t.Context(), "c", whole[len(whole)-1].ID); err != nil || len(read(t, again)) != 0 {
+	whole := readEvents(t, again)
+	if again, err = v.Follow(t.Context(), "c", whole[len(whole)-1].ID); err != nil || len(readEvents(t, again)) != 0 {
 		t.Errorf("after the last event: %v", err)
 	}
 	for id, want := range map[string]atoll.Kind{"nonsense": atoll.ErrInvalid, "abc:1": atoll.ErrNotExist, whole[0].TurnID + ":x": atoll.ErrInvalid} {
@@ -320,21 +320,21 @@ func TestClientLeaves(t *testing.T) {
 }
 
 func TestAgentFails(t *testing.T) {
-	l := newLab(t).withBucket()
+	fx := newFixture(t).withBucket()
 	finished := 0
-	l.hooks.OnStreamFinish = hooks.Then(l.hooks.OnStreamFinish, func(context.Context, *hooks.HookData) error { finished++; return nil })
-	v := l.open()
+	fx.hooks.OnStreamFinish = hooks.Then(fx.hooks.OnStreamFinish, func(context.Context, *hooks.HookData) error { finished++; return nil })
+	v := fx.openService()
 	for i, prompt := range []string{"say a\nfail no credit", "say b\ncrash", "say c\nraw not JSON at all\nfail x"} {
-		got := send(t, v, ask(prompt))
+		got := sendPrompt(t, v, newPrompt(prompt))
 		last := got[len(got)-1]
-		if last.Type != "finish" || last.FinishReason != "error" || !strings.Contains(types(got), "error") {
-			t.Errorf("%q: %s, %+v", prompt, types(got), last)
+		if last.Type != "finish" || last.FinishReason != "error" || !strings.Contains(typesOf(got), "error") {
+			t.Errorf("%q: %s, %+v", prompt, typesOf(got), last)
 		}
 		if finished != i+1 {
 			t.Errorf("%q: OnStreamFinish ran %d times, want %d", prompt, finished, i+1)
 		}
 	}
-	if text := messages(t, v); !strings.Contains(text, "assistant: a") || !strings.Contains(text, "not JSON at all") {
+	if text := messageLines(t, v); !strings.Contains(text, "assistant: a") || !strings.Contains(text, "not JSON at all") {
 		t.Errorf("messages: %s", text)
 	}
 }

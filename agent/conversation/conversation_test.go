@@ -18,17 +18,17 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// Templates may have one place for several conversations, and for several accounts: what
-// was said in one of them is in no other one, and is not deleted with it.
+// Conversations and accounts may share a place. Each has only its own history, and its deletion
+// removes no other.
 func TestSharedPlace(t *testing.T) {
-	l := newLab(t).withBucket()
-	err := l.templates.Register("shared", func(string) (*template.Template, error) {
-		return &template.Template{InitFromS3: true, Agent: l.agent, Hooks: l.hooks, KeyPrefix: "shared"}, nil
+	fx := newFixture(t).withBucket()
+	err := fx.templates.Register("shared", func(string) (*template.Template, error) {
+		return &template.Template{InitFromS3: true, Agent: fx.agent, Hooks: fx.hooks, KeyPrefix: "shared"}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := l.open()
+	v := fx.openService()
 	mine := auth.WithAccount(t.Context(), auth.Account{Name: "mine"})
 	other := auth.WithAccount(t.Context(), auth.Account{Name: "other"})
 	for _, who := range []struct {
@@ -39,44 +39,45 @@ func TestSharedPlace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		read(t, events)
+		readEvents(t, events)
 		all, err := v.Messages(who.ctx, who.conversation, "", 0)
 		if err != nil || len(all) != 2 {
-			t.Errorf("conversation %s in %s has %d messages, %v", who.conversation, who.box, len(all), err)
+			t.Errorf("conversation %s with %s has %d messages, %v", who.conversation, who.box, len(all), err)
 		}
 	}
 	if err := v.DeleteConversation(mine, "d", true); err != nil {
 		t.Fatal(err)
 	}
 	v.Close()
-	there := newLab(t)
-	there.bucket, there.templates = l.bucket, l.templates
-	there.agent = l.agent
-	w := there.open()
+	there := newFixture(t)
+	there.bucket, there.templates = fx.bucket, fx.templates
+	there.agent = fx.agent
+	w := there.openService()
 	events, err := w.Send(mine, agent.Prompt{Conversation: "c", Sandbox: "box1", Template: "shared", Text: "say again"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	read(t, events)
+	readEvents(t, events)
 	all, err := w.Messages(mine, "c", "", 0)
 	if err != nil || len(all) < 3 || all[0].Body != "say box1" || all[1].Body != "box1" || all[2].Body != "say again" {
-		t.Errorf("on another machine there are %d messages, %v", len(all), err)
+		t.Errorf("another machine has %d messages, %v", len(all), err)
 	}
 }
 
-// What the agent left running holds its output open; the turn ends with the agent.
+// A turn ends with its agent, even if a process that the agent left running holds its output
+// open.
 func TestAgentLeavesProcess(t *testing.T) {
-	l := newLab(t)
-	v := l.open()
-	events, err := v.Send(t.Context(), agent.Prompt{Conversation: "c", Sandbox: sid, Template: "shell", Text: "sleep 600 & echo begun"})
+	fx := newFixture(t)
+	v := fx.openService()
+	events, err := v.Send(t.Context(), agent.Prompt{Conversation: "c", Sandbox: testSandbox, Template: "shell", Text: "sleep 600 & echo begun"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan []event, 1)
-	go func() { done <- read(t, events) }()
+	go func() { done <- readEvents(t, events) }()
 	select {
 	case got := <-done:
-		if last := got[len(got)-1]; last.FinishReason != "stop" || !strings.Contains(messages(t, v), "begun") {
+		if last := got[len(got)-1]; last.FinishReason != "stop" || !strings.Contains(messageLines(t, v), "begun") {
 			t.Errorf("the last event: %+v", last)
 		}
 	case <-time.After(testenv.Scale(20 * time.Second)):
@@ -87,16 +88,16 @@ func TestAgentLeavesProcess(t *testing.T) {
 	}
 }
 
-// Messages are read in pieces: no answer takes more memory than it should.
+// Messages are read in pieces, which bounds the memory of an answer.
 func TestManyMessages(t *testing.T) {
-	l := newLab(t)
-	v := l.open()
-	send(t, v, ask("say hello"))
+	fx := newFixture(t)
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("say hello"))
 	add := func(n, size int) {
 		t.Helper()
 		for i := range n {
 			m := &agent.Message{Key: atoll.NewID(), Account: "default", Conversation: "c", Role: agent.RoleTool, Body: fmt.Sprint(i) + strings.Repeat(".", size), Time: time.Now()}
-			if err := l.store.AddMessage(t.Context(), m); err != nil {
+			if err := fx.store.AddMessage(t.Context(), m); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -105,7 +106,7 @@ func TestManyMessages(t *testing.T) {
 	for limit, want := range map[int]int{1: 1, 16: 16, 17: 17, 90: 90, 0: 100, 1000: 102} {
 		all, err := v.Messages(t.Context(), "c", "", limit)
 		if err != nil || len(all) != want {
-			t.Fatalf("of limit %d there are %d messages, %v, want %d", limit, len(all), err, want)
+			t.Fatalf("limit %d: %d messages, %v, want %d", limit, len(all), err, want)
 		}
 		if last := all[len(all)-1]; last.Body != "99" {
 			t.Errorf("the newest message is %q", last.Body)
@@ -127,7 +128,7 @@ func TestManyMessages(t *testing.T) {
 			break
 		}
 		if len(some) == 122 {
-			t.Error("one answer has all messages, which are 80 MiB")
+			t.Error("one answer has all 80 MiB of messages")
 		}
 		n, before = n+len(some), some[0].Key
 	}
@@ -136,11 +137,11 @@ func TestManyMessages(t *testing.T) {
 	}
 }
 
-// A turn with much to say has several chapters, of which none is missing elsewhere.
+// A turn with long messages has several history files, and another machine restores all of them.
 func TestLongHistory(t *testing.T) {
-	l := newLab(t).withBucket()
-	v := l.open()
-	send(t, v, ask("say begin"+strings.Repeat("\nrun head -c 6000000 /dev/zero | tr '\\0' x", 4)+"\nsay end"))
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("say begin"+strings.Repeat("\nrun head -c 6000000 /dev/zero | tr '\\0' x", 4)+"\nsay end"))
 	count := func(v *conversation.Service) (n, bytes int) {
 		t.Helper()
 		before := ""
@@ -166,15 +167,15 @@ func TestLongHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chapters, err := filepath.Glob(filepath.Join(l.bucket, "docs/default/c/history/default/c/*"))
-	if err != nil || len(chapters) < 2 || bytes < 16<<20 {
-		t.Fatalf("%d bytes are in %v, %v", bytes, chapters, err)
+	files, err := filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/history/default/c/*"))
+	if err != nil || len(files) < 2 || bytes < 16<<20 {
+		t.Fatalf("%d bytes are in %v, %v", bytes, files, err)
 	}
 	v.Close()
-	there := newLab(t)
-	there.bucket = l.bucket
-	w := there.open()
-	send(t, w, ask("say more"))
+	there := newFixture(t)
+	there.bucket = fx.bucket
+	w := there.openService()
+	sendPrompt(t, w, newPrompt("say more"))
 	now, err := w.Conversation(t.Context(), "c")
 	if err != nil || now.Stats.OutputTokens < was.Stats.OutputTokens {
 		t.Errorf("the tokens: %+v, were %+v, %v", now.Stats, was.Stats, err)
@@ -186,16 +187,16 @@ func TestLongHistory(t *testing.T) {
 	if err := w.DeleteConversation(t.Context(), "c", false); err != nil {
 		t.Fatal(err)
 	}
-	if chapters, err = filepath.Glob(filepath.Join(l.bucket, "docs/default/c/history/default/c/*.json")); err != nil || len(chapters) > 0 {
-		t.Errorf("after its end there is %v, %v", chapters, err)
+	if files, err = filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/history/default/c/*.json")); err != nil || len(files) > 0 {
+		t.Errorf("the deletion left %v, %v", files, err)
 	}
 }
 
-// A sandbox that was there before is taken by the account that its label names, and one
-// without by the default account: two accounts never have one sandbox.
+// A sandbox without a record belongs to the account in its label, or to the default account. Two
+// accounts never have the same sandbox.
 func TestAdoptOfAccount(t *testing.T) {
-	l := newLab(t)
-	v := l.open()
+	fx := newFixture(t)
+	v := fx.openService()
 	for name, test := range map[string]struct {
 		labels map[string]string
 		taker  string
@@ -208,17 +209,17 @@ func TestAdoptOfAccount(t *testing.T) {
 		"default's":    {map[string]string{"account": auth.DefaultAccount}, "mine", atoll.ErrNotExist},
 		"no default's": {map[string]string{"account": "mine"}, auth.DefaultAccount, atoll.ErrNotExist},
 	} {
-		sb, err := l.provider.Create(t.Context(), &atoll.Spec{Labels: test.labels})
+		sb, err := fx.provider.Create(t.Context(), &atoll.Spec{Labels: test.labels})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx := auth.WithAccount(t.Context(), auth.Account{Name: test.taker})
-		p := ask("say hello")
+		p := newPrompt("say hello")
 		p.Conversation, p.Sandbox = "c"+sb.ID(), sb.ID()
 		events, err := v.Send(ctx, p)
 		wantKind(t, name, err, test.want)
 		if err == nil {
-			read(t, events)
+			readEvents(t, events)
 			continue
 		}
 		_, err = v.Sandbox(ctx, sb.ID())
@@ -226,62 +227,62 @@ func TestAdoptOfAccount(t *testing.T) {
 	}
 }
 
-// Who finishes a turn whose agent is gone has its files pushed, and its prompt be in the
-// history: what was done until then is not lost with the machine.
+// A turn that is taken over after its agent has died still pushes its files, and its prompt is
+// in the history.
 func TestTakenOverWithoutAgent(t *testing.T) {
-	l := newLab(t).withBucket()
+	fx := newFixture(t).withBucket()
 	var finished atomic.Int64
-	l.hooks.OnStreamFinish = hooks.Then(l.hooks.OnStreamFinish, func(context.Context, *hooks.HookData) error {
+	fx.hooks.OnStreamFinish = hooks.Then(fx.hooks.OnStreamFinish, func(context.Context, *hooks.HookData) error {
 		finished.Add(1)
 		return nil
 	})
-	v, kill := l.killed(l.options())
-	send(t, v, ask("say hello"))
-	if _, err := v.Send(t.Context(), ask("run echo data > file\nsay one\nsleep 1h")); err != nil {
+	v, kill := fx.openKillable(fx.serviceOptions())
+	sendPrompt(t, v, newPrompt("say hello"))
+	if _, err := v.Send(t.Context(), newPrompt("run echo data > file\nsay one\nsleep 1h")); err != nil {
 		t.Fatal(err)
 	}
-	hear(t, v, "one")
+	waitForText(t, v, "one")
 	kill()
-	l.sandbox(func(sb atoll.Sandbox) error { // as after a loss of power
+	fx.withSandbox(func(sb atoll.Sandbox) error { // as after a power failure
 		if err := sb.Stop(t.Context(), 0); err != nil {
 			return err
 		}
 		return sb.Start(t.Context())
 	})
 	before := finished.Load()
-	w := l.open()
-	settle(t, w)
+	w := fx.openService()
+	waitForTurn(t, w)
 	if n := finished.Load() - before; n != 1 {
 		t.Errorf("OnStreamFinish ran %d times", n)
 	}
-	if all, err := w.Versions(t.Context(), sid); err != nil || len(all) != 2 {
+	if all, err := w.Versions(t.Context(), testSandbox); err != nil || len(all) != 2 {
 		t.Errorf("Versions: %v, %v", all, err)
 	}
 	w.Close()
-	there := newLab(t)
-	there.bucket = l.bucket
-	x := there.open()
-	send(t, x, ask("say hello"))
-	if text, file := messages(t, x), there.readFile("file"); !strings.Contains(text, "user: run echo data") || file != "data\n" {
-		t.Errorf("on another machine the file is %q, and the messages: %s", file, text)
+	there := newFixture(t)
+	there.bucket = fx.bucket
+	x := there.openService()
+	sendPrompt(t, x, newPrompt("say hello"))
+	if text, file := messageLines(t, x), there.readFile("file"); !strings.Contains(text, "user: run echo data") || file != "data\n" {
+		t.Errorf("another machine has the file %q and the messages %s", file, text)
 	}
 }
 
-// The events of a turn that is taken over are those that its client asked for.
+// A turn that is taken over still streams raw lines if its client asked for them.
 func TestTakenOverRaw(t *testing.T) {
-	l := newLab(t)
-	v, kill := l.killed(l.options())
-	p := ask("say one\nsleep 1s\nsay two")
+	fx := newFixture(t)
+	v, kill := fx.openKillable(fx.serviceOptions())
+	p := newPrompt("say one\nsleep 1s\nsay two")
 	p.Raw = true
 	if _, err := v.Send(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	kill()
-	w := l.open()
+	w := fx.openService()
 	var text string
 	for end := time.Now().Add(testenv.Scale(10 * time.Second)); text == ""; time.Sleep(10 * time.Millisecond) {
 		events, err := w.Follow(t.Context(), "c", "")
-		if atoll.KindOf(err) == atoll.ErrUnavailable && time.Now().Before(end) { // not yet taken over
+		if atoll.KindOf(err) == atoll.ErrUnavailable && time.Now().Before(end) { // the turn is not yet taken over
 			continue
 		}
 		if err != nil || events == nil {
@@ -299,26 +300,26 @@ func TestTakenOverRaw(t *testing.T) {
 	}
 }
 
-// What was made from a template that is not there any more can be deleted, and its data,
-// which could not be pushed, is kept.
+// A sandbox whose template no longer exists can be deleted. Its volume is retained, since
+// nothing was pushed.
 func TestDeleteWithoutTemplate(t *testing.T) {
-	l := newLab(t).withBucket()
-	v := l.open()
-	send(t, v, ask("run echo data > file"))
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("run echo data > file"))
 	v.Close()
-	l.templates = template.NewSet()
-	w := l.open()
+	fx.templates = template.NewSet()
+	w := fx.openService()
 	err := w.DeleteConversation(t.Context(), "c", true)
 	if err == nil || !strings.Contains(err.Error(), "unsupported provider: agent") || !strings.Contains(err.Error(), "volume is kept") {
 		t.Errorf("DeleteConversation: %v", err)
 	}
 	_, err = w.Conversation(t.Context(), "c")
 	wantKind(t, "Conversation", err, atoll.ErrNotExist)
-	l.none()
-	if _, err := l.provider.Create(t.Context(), &atoll.Spec{ID: sid}); err != nil {
+	fx.wantNoSandboxes()
+	if _, err := fx.provider.Create(t.Context(), &atoll.Spec{ID: testSandbox}); err != nil {
 		t.Fatal(err)
 	}
-	if text := l.readFile("file"); text != "data\n" {
-		t.Errorf("its volume has %q", text)
+	if text := fx.readFile("file"); text != "data\n" {
+		t.Errorf("the volume has %q", text)
 	}
 }

@@ -16,53 +16,53 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Whatever has gone, the next prompt goes on: the sandbox, its volume, or the machine
-// with the store.
+// The next prompt works after the loss of the sandbox, of its volume, or of the machine with the
+// store.
 func TestComesBack(t *testing.T) {
-	for name, lose := range map[string]func(l *lab) *lab{
-		"stopped": func(l *lab) *lab {
-			l.sandbox(func(sb atoll.Sandbox) error { return sb.Stop(l.t.Context(), 0) })
-			return l
+	for name, lose := range map[string]func(fx *fixture) *fixture{
+		"stopped": func(fx *fixture) *fixture {
+			fx.withSandbox(func(sb atoll.Sandbox) error { return sb.Stop(fx.t.Context(), 0) })
+			return fx
 		},
-		"removed": func(l *lab) *lab {
-			l.sandbox(func(sb atoll.Sandbox) error { return sb.Remove(l.t.Context()) })
-			return l
+		"removed": func(fx *fixture) *fixture {
+			fx.withSandbox(func(sb atoll.Sandbox) error { return sb.Remove(fx.t.Context()) })
+			return fx
 		},
-		"removed with its volume": func(l *lab) *lab {
-			l.sandbox(func(sb atoll.Sandbox) error { return sb.Remove(l.t.Context(), atoll.RemoveVolumes()) })
-			return l
+		"removed with its volume": func(fx *fixture) *fixture {
+			fx.withSandbox(func(sb atoll.Sandbox) error { return sb.Remove(fx.t.Context(), atoll.RemoveVolumes()) })
+			return fx
 		},
-		"another machine": func(l *lab) *lab {
-			there := newLab(l.t)
-			there.bucket = l.bucket
-			there.agent.ContinueIf = "" // its memory goes by the directory, which is another one there
+		"another machine": func(fx *fixture) *fixture {
+			there := newFixture(fx.t)
+			there.bucket = fx.bucket
+			there.agent.ContinueIf = "" // the agent finds its memory by the directory, which differs there
 			there.agent.Env = append(there.agent.Env, "TESTAGENT_CONTINUE=new")
 			return there
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLab(t).withBucket()
-			v := l.open()
-			send(t, v, ask("say one\nrun mkdir -p d && echo data > 'd/a file' && ln -s 'd/a file' link && chmod 751 d"))
-			before := messages(t, v)
+			fx := newFixture(t).withBucket()
+			v := fx.openService()
+			sendPrompt(t, v, newPrompt("say one\nrun mkdir -p d && echo data > 'd/a file' && ln -s 'd/a file' link && chmod 751 d"))
+			before := messageLines(t, v)
 			was, err := v.Conversation(t.Context(), "c")
 			if err != nil {
 				t.Fatal(err)
 			}
 			v.Close()
 
-			l = lose(l)
-			v = l.open()
-			text := said(send(t, v, ask("run cat link; stat -c %a d")))
+			fx = lose(fx)
+			v = fx.openService()
+			text := textOf(sendPrompt(t, v, newPrompt("run cat link; stat -c %a d")))
 			if name != "another machine" && !strings.HasPrefix(text, "I remember 1 prompts.") {
 				t.Errorf("the agent does not remember: %q", text)
 			}
-			after := messages(t, v)
+			after := messageLines(t, v)
 			if !strings.HasPrefix(after, before) {
-				t.Errorf("the messages are not those from before:\n%s\nwere\n%s", after, before)
+				t.Errorf("the messages are\n%s\nwant those from before first:\n%s", after, before)
 			}
 			if !strings.Contains(after, "completed data\n751") {
-				t.Errorf("the files are not back:\n%s", after)
+				t.Errorf("the files were not restored:\n%s", after)
 			}
 			c, err := v.Conversation(t.Context(), "c")
 			if err != nil || c.Stats.OutputTokens <= was.Stats.OutputTokens || c.Stats.MessagesExchanged <= was.Stats.MessagesExchanged {
@@ -72,63 +72,63 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// sandbox does something with the sandbox.
-func (l *lab) sandbox(do func(sb atoll.Sandbox) error) {
-	l.t.Helper()
-	sb, err := l.provider.Get(l.t.Context(), sid)
+// withSandbox calls do with the sandbox.
+func (fx *fixture) withSandbox(do func(sb atoll.Sandbox) error) {
+	fx.t.Helper()
+	sb, err := fx.provider.Get(fx.t.Context(), testSandbox)
 	if err == nil {
 		err = do(sb)
 	}
 	if err != nil {
-		l.t.Fatal(err)
+		fx.t.Fatal(err)
 	}
 }
 
-// A creation that fails leaves nothing: no sandbox, no record, no conversation.
+// A failed creation leaves nothing: no sandbox, no record, no conversation.
 func TestColdStartFails(t *testing.T) {
-	l := newLab(t).withBucket()
+	fx := newFixture(t).withBucket()
 	failing := errors.New("no luck")
-	l.hooks.OnColdStart = func(context.Context, *hooks.HookData) error { return failing }
-	v := l.open()
+	fx.hooks.OnColdStart = func(context.Context, *hooks.HookData) error { return failing }
+	v := fx.openService()
 	nothing := func(what string) {
 		t.Helper()
-		l.none()
+		fx.wantNoSandboxes()
 		if _, err := v.Conversation(t.Context(), "c"); atoll.KindOf(err) != atoll.ErrNotExist {
 			t.Errorf("%s: the conversation: %v", what, err)
 		}
-		if _, err := v.Sandbox(t.Context(), sid); atoll.KindOf(err) != atoll.ErrNotExist {
+		if _, err := v.Sandbox(t.Context(), testSandbox); atoll.KindOf(err) != atoll.ErrNotExist {
 			t.Errorf("%s: the sandbox: %v", what, err)
 		}
-		if volumes, err := atoll.Volumes(t.Context(), l.provider, ""); err != nil || len(volumes) > 0 {
+		if volumes, err := atoll.Volumes(t.Context(), fx.provider, ""); err != nil || len(volumes) > 0 {
 			t.Errorf("%s: volumes: %v, %v", what, volumes, err)
 		}
 	}
-	if _, err := v.Send(t.Context(), ask("say hello")); !errors.Is(err, failing) {
+	if _, err := v.Send(t.Context(), newPrompt("say hello")); !errors.Is(err, failing) {
 		t.Errorf("Send: %v", err)
 	}
 	nothing("a hook that fails")
-	if _, err := v.CreateSandbox(t.Context(), agent.Sandbox{ID: sid, Template: "agent"}); !errors.Is(err, failing) {
+	if _, err := v.CreateSandbox(t.Context(), agent.Sandbox{ID: testSandbox, Template: "agent"}); !errors.Is(err, failing) {
 		t.Errorf("CreateSandbox: %v", err)
 	}
 	nothing("CreateSandbox")
-	l.hooks.OnColdStart = func(context.Context, *hooks.HookData) error { panic("oh") }
-	_, err := v.Send(t.Context(), ask("say hello"))
+	fx.hooks.OnColdStart = func(context.Context, *hooks.HookData) error { panic("oh") }
+	_, err := v.Send(t.Context(), newPrompt("say hello"))
 	wantKind(t, "Send with a hook that panics", err, atoll.ErrInternal)
 	nothing("a hook that panics")
-	l.hooks.OnColdStart = hooks.DefaultOnColdStart
-	l.agent.Setup = [][]string{{"sh", "-c", "echo it is broken >&2; exit 3"}}
-	if _, err = v.Send(t.Context(), ask("say hello")); err == nil || !strings.Contains(err.Error(), "it is broken") {
+	fx.hooks.OnColdStart = hooks.DefaultOnColdStart
+	fx.agent.Setup = [][]string{{"sh", "-c", "echo it is broken >&2; exit 3"}}
+	if _, err = v.Send(t.Context(), newPrompt("say hello")); err == nil || !strings.Contains(err.Error(), "it is broken") {
 		t.Errorf("Send with a setup that fails: %v", err)
 	}
 	nothing("a setup that fails")
-	l.agent.Setup = nil
-	l.agent.Secrets = map[string]template.Secret{"KEY": secretOf(t, "env:ATOLL_TEST_NO_SUCH_KEY")}
-	_, err = v.Send(t.Context(), ask("say hello"))
+	fx.agent.Setup = nil
+	fx.agent.Secrets = map[string]template.Secret{"KEY": secretOf(t, "env:ATOLL_TEST_NO_SUCH_KEY")}
+	_, err = v.Send(t.Context(), newPrompt("say hello"))
 	wantKind(t, "Send without the agent's key", err, atoll.ErrUnavailable)
 	nothing("an agent without its key")
-	l.agent.Secrets = nil
-	if text := said(send(t, v, ask("say hello"))); text != "hello" {
-		t.Errorf("the turn after it said %q", text)
+	fx.agent.Secrets = nil
+	if text := textOf(sendPrompt(t, v, newPrompt("say hello"))); text != "hello" {
+		t.Errorf("the next turn said %q", text)
 	}
 }
 
@@ -141,23 +141,23 @@ func secretOf(t testing.TB, ref string) template.Secret {
 	return s
 }
 
-// What fails behind the stream does not touch it.
+// Hooks that fail after the start do not disturb the stream.
 func TestHooksFail(t *testing.T) {
-	l := newLab(t).withBucket()
+	fx := newFixture(t).withBucket()
 	boom := func(context.Context, *hooks.HookData) error { panic("boom") }
-	l.hooks.OnMessage, l.hooks.OnStreamFinish = boom, boom
-	v := l.open()
-	got := send(t, v, ask("say hello"))
-	if said(got) != "hello" || got[len(got)-1].FinishReason != "stop" {
+	fx.hooks.OnMessage, fx.hooks.OnStreamFinish = boom, boom
+	v := fx.openService()
+	got := sendPrompt(t, v, newPrompt("say hello"))
+	if textOf(got) != "hello" || got[len(got)-1].FinishReason != "stop" {
 		t.Errorf("events: %+v", got)
 	}
 	terminated := 0
-	l.hooks.OnTerminate = func(context.Context, *hooks.HookData) error { terminated++; return errors.New("not so fast") }
-	if err := v.DeleteSandbox(t.Context(), sid); err == nil || !strings.Contains(err.Error(), "not so fast") {
+	fx.hooks.OnTerminate = func(context.Context, *hooks.HookData) error { terminated++; return errors.New("not so fast") }
+	if err := v.DeleteSandbox(t.Context(), testSandbox); err == nil || !strings.Contains(err.Error(), "not so fast") {
 		t.Errorf("DeleteSandbox: %v", err)
 	}
-	l.none()
-	if x, err := v.Sandbox(t.Context(), sid); terminated != 1 || err != nil || x.Deleted.IsZero() || x.State != atoll.StateRemoved {
+	fx.wantNoSandboxes()
+	if x, err := v.Sandbox(t.Context(), testSandbox); terminated != 1 || err != nil || x.Deleted.IsZero() || x.State != atoll.StateRemoved {
 		t.Errorf("after it: %d, %+v, %v", terminated, x, err)
 	}
 	if all, err := v.Sandboxes(t.Context(), "", 0); err != nil || len(all) != 0 {
@@ -165,24 +165,24 @@ func TestHooksFail(t *testing.T) {
 	}
 }
 
-// Wherever the program is killed, the next one finishes the turn, and nothing is said
-// or counted twice.
+// If the program is killed at any step, the next one finishes the turn, and no message or token
+// is saved twice.
 func TestKilled(t *testing.T) {
 	lease := max(3*time.Second, testenv.Scale(2*time.Second))
 	for _, step := range []string{"creating", "created", "cold start", "starting", "started", "listening", "finishing", "finished"} {
 		for _, name := range []string{"one", "two"} {
 			if name == "two" && step != "created" && step != "listening" {
-				continue // which waits for the lease to end
+				continue // another server waits until the lease expires
 			}
 			t.Run(strings.ReplaceAll(step, " ", "_")+"/server_"+name, func(t *testing.T) {
-				l := newLab(t).withBucket()
+				fx := newFixture(t).withBucket()
 				g := newGate(step)
-				v, kill := l.killed(l.options().WithStep(g.step).WithLease(lease))
+				v, kill := fx.openKillable(fx.serviceOptions().WithStep(g.step).WithLease(lease))
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
-				go func() { _, _ = v.Send(ctx, ask("say one\nsleep 200ms\nrun echo data > file\nsay two")) }()
+				go func() { _, _ = v.Send(ctx, newPrompt("say one\nsleep 200ms\nrun echo data > file\nsay two")) }()
 				if step == "listening" {
-					for end := time.Now().Add(testenv.Scale(30 * time.Second)); !strings.Contains(strings.Join(agents(l), " "), "claude"); time.Sleep(5 * time.Millisecond) {
+					for end := time.Now().Add(testenv.Scale(30 * time.Second)); !strings.Contains(strings.Join(processCommands(fx), " "), "claude"); time.Sleep(5 * time.Millisecond) {
 						if time.Now().After(end) {
 							t.Fatal("the agent does not run")
 						}
@@ -191,7 +191,7 @@ func TestKilled(t *testing.T) {
 					select {
 					case <-g.reached:
 					case <-time.After(testenv.Scale(30 * time.Second)):
-						t.Fatalf("the turn does not come to %q", step)
+						t.Fatalf("the turn does not reach %q", step)
 					}
 				}
 				leave()
@@ -201,19 +201,19 @@ func TestKilled(t *testing.T) {
 				close(g.open)
 				<-done
 
-				w := l.openWith(withServer(l.options(), name).WithLease(lease))
-				settleHard(t, w)
+				w := fx.openServiceWith(withServer(fx.serviceOptions(), name).WithLease(lease))
+				waitForTakeover(t, w)
 				if _, err := w.Conversation(t.Context(), "c"); atoll.KindOf(err) == atoll.ErrNotExist {
-					t.Log(types(send(t, w, ask("say one\nsleep 200ms\nrun echo data > file\nsay two"))))
-				} else if text := messages(t, w); !strings.Contains(text, "assistant: two") {
-					// The agent had not been started, or nobody knew that it was.
-					send(t, w, ask("say one\nrun echo data > file\nsay two"))
+					t.Log(typesOf(sendPrompt(t, w, newPrompt("say one\nsleep 200ms\nrun echo data > file\nsay two"))))
+				} else if text := messageLines(t, w); !strings.Contains(text, "assistant: two") {
+					// The agent was not started, or its start was not recorded.
+					sendPrompt(t, w, newPrompt("say one\nrun echo data > file\nsay two"))
 				}
-				text := messages(t, w)
+				text := messageLines(t, w)
 				if !strings.Contains(text, "assistant: two") {
-					t.Errorf("the agent did not end: %s", text)
+					t.Errorf("the agent did not finish: %s", text)
 				}
-				if got := l.readFile("file"); got != "data\n" {
+				if got := fx.readFile("file"); got != "data\n" {
 					t.Errorf("the file: %q", got)
 				}
 				c, err := w.Conversation(t.Context(), "c")
@@ -221,9 +221,9 @@ func TestKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := strings.Count(text, "\n") + 1; int(c.Stats.MessagesExchanged) < n/2 {
-					t.Errorf("%d messages are counted, there are %d lines of them", c.Stats.MessagesExchanged, n)
+					t.Errorf("%d messages are counted, want at least half of %d lines", c.Stats.MessagesExchanged, n)
 				}
-				x, err := w.Sandbox(t.Context(), sid)
+				x, err := w.Sandbox(t.Context(), testSandbox)
 				if err != nil || x.Meta.LastSync == 0 {
 					t.Errorf("the files were not pushed: %+v, %v", x.Meta, err)
 				}
@@ -232,9 +232,9 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// agents are the processes of the sandbox, if there is one.
-func agents(l *lab) (all []string) {
-	sb, err := l.provider.Get(context.Background(), sid)
+// processCommands returns the commands of all processes in the sandbox, if there is one.
+func processCommands(fx *fixture) (all []string) {
+	sb, err := fx.provider.Get(context.Background(), testSandbox)
 	if err != nil {
 		return nil
 	}
@@ -248,8 +248,8 @@ func agents(l *lab) (all []string) {
 	return all
 }
 
-// settleHard waits until no turn is left that nobody runs.
-func settleHard(t testing.TB, v interface {
+// waitForTakeover waits until another program has finished the turn of the conversation "c".
+func waitForTakeover(t testing.TB, v interface {
 	Conversation(ctx context.Context, id string) (agent.Conversation, error)
 }) {
 	t.Helper()
@@ -264,30 +264,30 @@ func settleHard(t testing.TB, v interface {
 	}
 }
 
-// A conversation can be begun for a sandbox that is there.
+// A conversation can begin with an existing sandbox.
 func TestAdopt(t *testing.T) {
-	l := newLab(t).withBucket()
-	sb, err := l.provider.Create(t.Context(), &atoll.Spec{ID: sid})
+	fx := newFixture(t).withBucket()
+	sb, err := fx.provider.Create(t.Context(), &atoll.Spec{ID: testSandbox})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := atoll.WriteFile(t.Context(), sb, "mine", []byte("kept"), 0); err != nil {
 		t.Fatal(err)
 	}
-	v := l.open()
-	send(t, v, ask("run cat mine"))
-	if text := messages(t, v); !strings.Contains(text, "completed kept") {
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("run cat mine"))
+	if text := messageLines(t, v); !strings.Contains(text, "completed kept") {
 		t.Errorf("messages: %s", text)
 	}
-	// One that was made from a template is linked by the first prompt, which need not
-	// name the template.
+	// The first prompt links a sandbox that was created from a template, and need not name
+	// the template.
 	x, err := v.CreateSandbox(t.Context(), agent.Sandbox{ID: "box", Template: "agent"})
 	if err != nil || x.State != atoll.StateRunning || x.Conversation != "" {
 		t.Fatalf("CreateSandbox: %+v, %v", x, err)
 	}
 	_, err = v.CreateSandbox(t.Context(), agent.Sandbox{ID: "box", Template: "agent"})
 	wantKind(t, "CreateSandbox once more", err, atoll.ErrAlreadyExists)
-	if got := send(t, v, agent.Prompt{Conversation: "d", Sandbox: "box", Text: "say hello"}); said(got) != "hello" {
+	if got := sendPrompt(t, v, agent.Prompt{Conversation: "d", Sandbox: "box", Text: "say hello"}); textOf(got) != "hello" {
 		t.Errorf("events: %+v", got)
 	}
 	if err := v.DeleteConversation(t.Context(), "d", false); err != nil {
@@ -296,7 +296,7 @@ func TestAdopt(t *testing.T) {
 	if x, err = v.Sandbox(t.Context(), "box"); err != nil || x.Conversation != "" {
 		t.Errorf("the sandbox after that: %+v, %v", x, err)
 	}
-	if got := send(t, v, agent.Prompt{Conversation: "e", Sandbox: "box", Text: "say again"}); !strings.HasSuffix(said(got), "again") {
+	if got := sendPrompt(t, v, agent.Prompt{Conversation: "e", Sandbox: "box", Text: "say again"}); !strings.HasSuffix(textOf(got), "again") {
 		t.Errorf("events: %+v", got)
 	}
 	if err := v.DeleteConversation(t.Context(), "e", true); err != nil {
@@ -307,7 +307,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// What can be kept nowhere else is not removed.
+// The deletion of a sandbox retains its volume if that has the only copy of the files.
 func TestDeleteKeepsWhatIsNotPushed(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy template.Policy
@@ -322,15 +322,15 @@ func TestDeleteKeepsWhatIsNotPushed(t *testing.T) {
 		"ephemeral":          {template.PolicyEphemeral, true, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLab(t)
+			fx := newFixture(t)
 			if test.bucket {
-				l.withBucket()
+				fx.withBucket()
 			}
-			l.policy = test.policy
-			v := l.open()
-			send(t, v, ask("run echo data > file"))
+			fx.policy = test.policy
+			v := fx.openService()
+			sendPrompt(t, v, newPrompt("run echo data > file"))
 			if test.broken {
-				latest, err := filepath.Glob(filepath.Join(l.bucket, "docs/default/c/latest*"))
+				latest, err := filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/latest*"))
 				if err != nil || len(latest) != 1 {
 					t.Fatal(latest, err)
 				}
@@ -338,16 +338,16 @@ func TestDeleteKeepsWhatIsNotPushed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := v.DeleteSandbox(t.Context(), sid)
+			err := v.DeleteSandbox(t.Context(), testSandbox)
 			if (err != nil) != test.broken {
 				t.Errorf("DeleteSandbox: %v", err)
 			}
-			l.none()
-			volumes, err := atoll.Volumes(t.Context(), l.provider, "")
+			fx.wantNoSandboxes()
+			volumes, err := atoll.Volumes(t.Context(), fx.provider, "")
 			if err != nil || (len(volumes) == 1) != test.kept {
 				t.Errorf("volumes: %+v, %v", volumes, err)
 			}
-			stored, err := filepath.Glob(filepath.Join(l.bucket, "docs/default/c/latest*"))
+			stored, err := filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/latest*"))
 			if pushed := test.bucket && test.policy == template.PolicySynced; err != nil || (len(stored) > 0) != pushed {
 				t.Errorf("in object storage: %v, %v", stored, err)
 			}
@@ -355,37 +355,37 @@ func TestDeleteKeepsWhatIsNotPushed(t *testing.T) {
 	}
 }
 
-// Versions can be listed and brought back; what was there is a version, too.
+// Versions can be listed and restored. A restore makes a version of the files before it.
 func TestRestore(t *testing.T) {
-	l := newLab(t).withBucket()
-	v := l.open()
-	send(t, v, ask("run echo one > file"))
-	send(t, v, ask("run echo two > file"))
-	l.sandbox(func(sb atoll.Sandbox) error {
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("run echo one > file"))
+	sendPrompt(t, v, newPrompt("run echo two > file"))
+	fx.withSandbox(func(sb atoll.Sandbox) error {
 		return atoll.WriteFile(t.Context(), sb, "file", []byte("three"), 0)
 	})
-	all, err := v.Versions(t.Context(), sid)
+	all, err := v.Versions(t.Context(), testSandbox)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("Versions: %+v, %v", all, err)
 	}
-	if _, err := v.RestoreSandbox(t.Context(), sid, all[0].Version); err != nil {
+	if _, err := v.RestoreSandbox(t.Context(), testSandbox, all[0].Version); err != nil {
 		t.Fatalf("RestoreSandbox: %v", err)
 	}
-	if got := l.readFile("file"); got != "one\n" {
+	if got := fx.readFile("file"); got != "one\n" {
 		t.Errorf("the file: %q", got)
 	}
-	if all, err = v.Versions(t.Context(), sid); err != nil || len(all) != 3 {
+	if all, err = v.Versions(t.Context(), testSandbox); err != nil || len(all) != 3 {
 		t.Errorf("Versions: %+v, %v", all, err)
 	}
-	st, err := v.SyncSandbox(t.Context(), sid)
+	st, err := v.SyncSandbox(t.Context(), testSandbox)
 	if err != nil || st.FilesUploaded == 0 && st.Version == all[2].Version {
 		t.Errorf("SyncSandbox: %+v, %v", st, err)
 	}
-	_, err = v.RestoreSandbox(t.Context(), sid, 5)
+	_, err = v.RestoreSandbox(t.Context(), testSandbox, 5)
 	wantKind(t, "RestoreSandbox of no version", err, atoll.ErrNotExist)
-	none := newLab(t)
-	w := none.open()
-	send(t, w, ask("say hello"))
-	_, err = w.SyncSandbox(t.Context(), sid)
+	none := newFixture(t)
+	w := none.openService()
+	sendPrompt(t, w, newPrompt("say hello"))
+	_, err = w.SyncSandbox(t.Context(), testSandbox)
 	wantKind(t, "SyncSandbox without object storage", err, atoll.ErrUnsupported)
 }
