@@ -76,6 +76,7 @@ type Service struct {
 	store        store.Conversations
 	opts         Options
 	log          *slog.Logger
+	leaseTime    time.Duration  // of turns
 	sandboxLocks keymutex.Locks // by accountKey of the sandbox
 
 	ctx        context.Context // ends at Close
@@ -99,9 +100,8 @@ func New(p atoll.Provider, conversations store.Conversations, opts Options) *Ser
 	if opts.onStep == nil {
 		opts.onStep = func(string) {}
 	}
-	opts.testLease = cmp.Or(opts.testLease, opts.Lease, defaultLease)
 	opts.Stale = cmp.Or(opts.Stale, filesync.DefaultStale)
-	s := &Service{provider: p, store: conversations, opts: opts, log: opts.Log, turns: map[string]*turn{}, owned: map[string]bool{}}
+	s := &Service{provider: p, store: conversations, opts: opts, log: opts.Log, leaseTime: cmp.Or(opts.testLease, opts.Lease, defaultLease), turns: map[string]*turn{}, owned: map[string]bool{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.goroutines.Go(s.watchTurns)
 	return s
@@ -266,26 +266,4 @@ func (s *Service) detachSandbox(ctx context.Context, c *agent.Conversation, term
 		return err
 	}
 	return s.withTemplate(ctx, "delete", c, record, false, (*sandbox).endSandbox)
-}
-
-// unlinkSandbox removes the link from a sandbox to the conversation c.
-func (s *Service) unlinkSandbox(ctx context.Context, c *agent.Conversation, sandboxID string) error {
-	record, err := s.store.FindSandbox(ctx, c.Account, sandboxID)
-	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && record.Conversation != c.ID {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.updateSandbox(ctx, c.Account, sandboxID, func(record *store.AgentSandbox) {
-		if record.Conversation == c.ID {
-			record.Conversation = ""
-		}
-	})
-}
-
-// busyError returns the error of a request for a conversation while a turn runs.
-func busyError(op string, c *store.Conversation) error {
-	return atoll.Errorf(op, c.ID, atoll.ErrConflict, "turn %s runs since %s on server %s: wait until it ends, follow it with GET /conversation/%s/stream, or cancel it",
-		c.Turn.ID, c.Turn.Started.UTC().Format(time.RFC3339), c.Turn.Server, c.ID)
 }

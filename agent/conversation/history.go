@@ -8,10 +8,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/seed46cd37a8/atoll/agent"
-	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -53,41 +53,65 @@ func messageKey(turn, at string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// addToHistory adds a message to the turn's history. It starts another file when there are too
-// many messages for one. The files are the same if another program finishes the turn.
-func (t *turn) addToHistory(sb *sandbox, m *agent.Message) {
-	if !sb.pushesFiles() {
+// A history collects the messages of one turn, and writes them to object storage.
+type history struct {
+	place        *Place // nil if the turn has no history
+	log          *slog.Logger
+	conversation agent.Conversation // as of the start of the turn
+	turn         string             // its id
+	number       int64              // of the turn
+
+	messages []*agent.Message // not yet in a file
+	size     int              // of messages, in bytes
+	files    int              // the number of files of the turn
+}
+
+// newHistory returns the history of a turn in a sandbox. The turn has none if the files of the
+// sandbox are not pushed.
+func (t *turn) newHistory(sb *sandbox) *history {
+	h := &history{log: t.service.log, conversation: t.conversation, turn: t.id, number: t.number}
+	h.conversation.Turn = nil
+	if sb.pushesFiles() {
+		h.place = sb.place
+	}
+	return h
+}
+
+// addMessage adds a message. It starts another file when there are too many messages for one.
+// The files are the same if another program finishes the turn.
+func (h *history) addMessage(ctx context.Context, m *agent.Message) {
+	if h.place == nil {
 		return
 	}
-	sb.historyMessages = append(sb.historyMessages, m)
-	if sb.historyBytes += messageSize(m); sb.historyBytes > maxHistoryMessages {
-		t.saveHistory(sb, output.Summary{})
+	h.messages = append(h.messages, m)
+	if h.size += messageSize(m); h.size > maxHistoryMessages {
+		h.writeMessages(ctx, agent.TokenUsage{})
 	}
 }
 
-// saveHistory writes the messages since its last call to object storage.
-func (t *turn) saveHistory(sb *sandbox, sum output.Summary) {
-	if !sb.pushesFiles() {
+// writeMessages writes the messages since its last call to object storage, also after ctx has
+// ended. The last call for a turn has its usage.
+func (h *history) writeMessages(ctx context.Context, usage agent.TokenUsage) {
+	if h.place == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), historyTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), historyTimeout)
 	defer cancel()
-	c := historyFile{Turn: t.id, Number: t.number, Part: sb.historyFiles, Ended: time.Now(), Conversation: t.conversation, Usage: sum.Usage, Messages: sb.historyMessages}
-	c.Conversation.Turn = nil
-	sb.historyMessages, sb.historyBytes, sb.historyFiles = nil, 0, sb.historyFiles+1
-	err := c.putFile(ctx, sb.place)
-	if err != nil {
-		t.service.log.Error("conversation: cannot save the history of a turn", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+	f := historyFile{Turn: h.turn, Number: h.number, Part: h.files, Ended: time.Now(), Conversation: h.conversation, Usage: usage, Messages: h.messages}
+	h.messages, h.size, h.files = nil, 0, h.files+1
+	if err := f.putFile(ctx, h.place); err != nil {
+		h.log.Error("conversation: cannot save the history of a turn", "conversation", h.conversation.ID, "turn", h.turn, "err", err)
 	}
 }
 
 // putFile writes the file to the bucket. The keys sort by the numbers of turns and parts.
-func (c *historyFile) putFile(ctx context.Context, p *Place) error {
-	data, err := json.Marshal(c)
+func (f *historyFile) putFile(ctx context.Context, p *Place) error {
+	data, err := json.Marshal(f)
 	if err != nil {
 		return err
 	}
-	_, err = p.Bucket.Put(ctx, p.objectKey(fmt.Sprintf("%s%012d-%s-%06d.json", historyPrefix(&c.Conversation), c.Number, c.Turn, c.Part)), bytes.NewReader(data), int64(len(data)), objectstore.Condition{})
+	name := fmt.Sprintf("%s%012d-%s-%06d.json", historyPrefix(&f.Conversation), f.Number, f.Turn, f.Part)
+	_, err = p.Bucket.Put(ctx, p.objectKey(name), bytes.NewReader(data), int64(len(data)), objectstore.Condition{})
 	return err
 }
 
@@ -105,15 +129,15 @@ func (t *turn) restoreHistory(ctx context.Context, sb *sandbox) error {
 		if err != nil {
 			return err
 		}
-		c, err := readHistoryFile(ctx, sb.place, o.Key)
+		f, err := readHistoryFile(ctx, sb.place, o.Key)
 		if err != nil {
 			return err
 		}
-		if c == nil {
+		if f == nil {
 			t.service.log.Warn("conversation: cannot read a history file", "conversation", t.conversation.ID, "key", o.Key)
 			continue
 		}
-		if err := t.restoreMessages(ctx, c); err != nil {
+		if err := t.restoreMessages(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -151,29 +175,30 @@ func readHistoryFile(ctx context.Context, p *Place, key string) (*historyFile, e
 	if err != nil {
 		return nil, err
 	}
-	var c historyFile
-	if json.Unmarshal(data, &c) != nil || c.Turn == "" || c.Number < 1 {
+	var f historyFile
+	if json.Unmarshal(data, &f) != nil || f.Turn == "" || f.Number < 1 {
 		return nil, nil
 	}
-	return &c, nil
+	return &f, nil
 }
 
-// restoreMessages adds the messages of a history file to the store.
-func (t *turn) restoreMessages(ctx context.Context, c *historyFile) error {
-	for _, m := range c.Messages {
-		m.Account, m.Conversation, m.Turn = t.conversation.Account, t.conversation.ID, c.Turn
+// restoreMessages adds the messages of a history file to the store, and its tokens. The number of
+// the turn becomes greater than that of the file.
+func (t *turn) restoreMessages(ctx context.Context, f *historyFile) error {
+	for _, m := range f.Messages {
+		m.Account, m.Conversation, m.Turn = t.conversation.Account, t.conversation.ID, f.Turn
 		if err := t.service.store.AddMessage(ctx, m); err != nil {
 			return err
 		}
 	}
-	if c.Usage != (agent.TokenUsage{}) { // only the last part of a turn has them, since AddUsage counts a turn once
-		if err := t.service.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, c.Number, c.Usage); err != nil {
+	if f.Usage != (agent.TokenUsage{}) { // only the last part of a turn has them, since AddUsage counts a turn once
+		if err := t.service.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, f.Number, f.Usage); err != nil {
 			return err
 		}
 	}
-	if c.Number >= t.number {
-		t.number = c.Number + 1
-		return t.updateRecord(func(s *store.Conversation) { s.Turns = t.number })
+	if f.Number >= t.number {
+		t.number = f.Number + 1
+		return t.lease.updateRecord(t.ctx, func(c *store.Conversation) { c.Turns = t.number })
 	}
 	return nil
 }

@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
-	"github.com/seed46cd37a8/atoll/server/auth"
-	"github.com/seed46cd37a8/atoll/storage/filesync"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -27,11 +25,7 @@ type sandbox struct {
 	place        *Place        // nil without object storage
 	policy       template.Policy
 
-	turn            int64            // the number of the running turn
-	historyMessages []*agent.Message // of the turn, not yet in a history file
-	historyBytes    int              // the size of historyMessages
-	historyFiles    int              // the number of history files of the turn
-
+	turn int64  // the number of the running turn
 	undo func() // takes back the creation or the link of the sandbox
 }
 
@@ -90,77 +84,105 @@ func (sb *sandbox) hookData() *hooks.HookData {
 	return d
 }
 
-// syncedTree returns the directory that is synchronized with object storage.
-func (sb *sandbox) syncedTree() filesync.Tree {
-	return filesync.Tree{FS: atoll.Files(sb.instance), Dir: sb.template.WorkDir()}
-}
-
-// Pull implements hooks.Files: it makes the sandbox's directory equal to the latest version. It
-// does nothing if the directory was synchronized recently.
-func (sb *sandbox) Pull(ctx context.Context) (*agent.SyncStats, error) { return sb.pullVersion(ctx, 0) }
-
-// pullVersion pulls a version; 0 means the latest.
-func (sb *sandbox) pullVersion(ctx context.Context, version int64) (*agent.SyncStats, error) {
-	o := filesync.PullOptions{Version: version}
-	if version == 0 {
-		o.IfStale = sb.service.opts.Stale
-	}
-	st, err := sb.place.Remote.Pull(ctx, sb.syncedTree(), o)
-	return sb.recordSync(ctx, st, err)
-}
-
-// Push implements hooks.Files: it makes a version of the sandbox's directory, and removes the
-// old versions that the template does not retain.
-func (sb *sandbox) Push(ctx context.Context) (*agent.SyncStats, error) {
-	st, err := sb.place.Remote.Push(ctx, sb.syncedTree(), filesync.PushOptions{})
-	out, err := sb.recordSync(ctx, st, err)
-	keep := filesync.Keep{Last: sb.template.KeepVersions, Within: time.Duration(sb.template.KeepDays) * 24 * time.Hour}
-	if err == nil && keep != (filesync.Keep{}) {
-		if _, err := sb.place.Remote.Prune(ctx, keep); err != nil {
-			sb.service.log.Warn("conversation: cannot remove old versions", "at", sb.place.Remote.String(), "err", err)
+// withSandbox calls do with a sandbox of the caller. No turn runs in the sandbox meanwhile, and
+// none can begin. If live is set, the instance must exist; else sb.instance may be nil. If ctx
+// ends, withSandbox returns, but do continues to its end.
+func (s *Service) withSandbox(ctx context.Context, op, id string, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+	record, c, err := s.findLinked(ctx, id)
+	if err == nil && c == nil {
+		unlock, err := s.sandboxLocks.Lock(ctx, accountKey(record.Account, record.ID))
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if record, c, err = s.findLinked(ctx, id); err != nil { // a prompt may have linked it meanwhile
+			return err
 		}
 	}
-	return out, err
-}
-
-// recordSync records the result of a push or a pull in the sandbox's record.
-func (sb *sandbox) recordSync(ctx context.Context, st *filesync.Stats, err error) (*agent.SyncStats, error) {
-	var out *agent.SyncStats
-	if st != nil {
-		out = &agent.SyncStats{
-			Version: st.Version, FilesDownloaded: st.FilesDownloaded, FilesUploaded: st.FilesUploaded, FilesDeleted: st.FilesDeleted,
-			FilesSkipped: st.FilesSkipped, BytesTransferred: st.BytesTransferred, Duration: st.Duration.Milliseconds(),
-			Conflicts: len(st.Conflicts), Failed: st.Failed,
+	switch {
+	case err != nil:
+		return err
+	case c == nil:
+		c := agent.Conversation{ID: record.Conversation, Account: record.Account, Organization: record.Organization, Agent: record.Agent, Template: record.Template}
+		return s.withTemplate(context.WithoutCancel(ctx), op, &c, record, live, do)
+	}
+	return s.withConversation(ctx, c, record.ID, func(ctx context.Context, t *turn) error {
+		record, err := s.store.FindSandbox(ctx, record.Account, record.ID) // the last turn may have changed it
+		if err != nil {
+			return err
 		}
-	}
-	meta := sb.record.Meta
-	if meta.SyncError = ""; err != nil {
-		meta.SyncError = errorText(err)
-	} else {
-		meta.LastSync, meta.SyncStats = time.Now().Unix(), out
-	}
-	sb.record.Meta = meta
-	if !sb.record.Deleted.IsZero() { // the creation saves the record at its end
-		return out, err
-	}
-	writeErr := sb.service.updateSandbox(context.WithoutCancel(ctx), sb.record.Account, sb.record.ID, func(record *store.AgentSandbox) { record.Meta = meta })
-	if writeErr != nil {
-		sb.service.log.Warn("conversation: cannot record a sync", "sandbox", sb.record.ID, "err", writeErr)
-	}
-	return out, err
+		return s.withTemplate(ctx, op, &t.conversation, record, live, do)
+	})
 }
 
-// errorText returns the text of an error for a record: valid UTF-8, and not too long.
-func errorText(err error) string {
-	text := strings.ToValidUTF8(err.Error(), "�")
-	if len(text) > maxSyncError {
-		text = strings.ToValidUTF8(text[:maxSyncError], "") + "..."
+// findLinked reads the record of a sandbox of the caller, and of its conversation, nil if there
+// is none.
+func (s *Service) findLinked(ctx context.Context, id string) (*store.AgentSandbox, *store.Conversation, error) {
+	record, err := s.findSandbox(ctx, id)
+	if err != nil || record.Conversation == "" {
+		return record, nil, err
 	}
-	return text
+	c, err := s.store.FindConversation(ctx, record.Account, record.Conversation)
+	if atoll.KindOf(err) == atoll.ErrNotExist { // the conversation was deleted with its sandbox
+		return record, nil, nil
+	}
+	return record, c, err
 }
 
-// maxSyncError limits the text of an error in a record, in bytes.
-const maxSyncError = 4 << 10
+// withConversation calls do in a turn without events, so that no other turn can begin. If ctx
+// ends, withConversation returns, but do continues to its end.
+func (s *Service) withConversation(ctx context.Context, c *store.Conversation, sandboxID string, do func(context.Context, *turn) error) error {
+	var failed error
+	t, err := s.claimTurn(ctx, c, agent.Turn{Sandbox: sandboxID}, func(t *turn) {
+		failed = do(context.WithoutCancel(ctx), t)
+		s.hideTurn(&t.conversation)
+		t.settleStart(nil)
+		t.endTurn()
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-t.done:
+		return cmp.Or(failed, t.startError())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// withTemplate calls do with a sandbox, even if its template no longer exists.
+func (s *Service) withTemplate(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+	tpl, err := s.opts.Templates.Get(record.Template, record.Agent)
+	if err != nil && live {
+		return err
+	}
+	if err != nil { // it can still be deleted
+		lost := atoll.Errorf(op, record.ID, atoll.KindOf(err), "nothing was pushed, no hook ran and its volume is kept: %w", err)
+		tpl = &template.Template{Name: record.Template, Policy: template.PolicyPersistent}
+		return errors.Join(lost, s.withInstance(ctx, op, tpl, c, record, live, do))
+	}
+	return s.withInstance(ctx, op, tpl, c, record, live, do)
+}
+
+// withInstance calls do with a sandbox and its instance.
+func (s *Service) withInstance(ctx context.Context, op string, tpl *template.Template, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+	sb, err := s.openSandbox(ctx, tpl, c, record)
+	if err != nil {
+		return err
+	}
+	if sb.instance, err = sb.findInstance(ctx); err != nil {
+		return err
+	}
+	if sb.instance == nil && live {
+		return atoll.Errorf(op, record.ID, atoll.ErrNotFound, "the sandbox is gone: the next prompt creates it again")
+	}
+	return do(sb, ctx)
+}
+
+// errNoPlace returns the error of a sandbox without object storage.
+func errNoPlace(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "no object storage for its files: set sync.store, or the bucket of its template")
+}
 
 // updateSandbox changes a sandbox's record. It calls change again if somebody else has changed
 // the record in the meantime.
@@ -177,265 +199,67 @@ func (s *Service) updateSandbox(ctx context.Context, account, id string, change 
 	}
 }
 
-// ensureSandbox returns the sandbox of a turn, running. It starts or recreates a linked sandbox
-// if necessary, or creates a new one. If it fails, it leaves nothing that did not exist before.
-func (s *Service) ensureSandbox(ctx context.Context, t *turn) (sb *sandbox, err error) {
-	ref := t.conversation.Turn.Sandbox
-	unlock, err := s.sandboxLocks.Lock(ctx, accountKey(t.conversation.Account, ref))
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	record, err := s.sandboxRecord(ctx, &t.conversation, ref)
-	if err != nil {
-		return nil, err
-	}
-	if sb, err = s.openSandbox(ctx, t.template, &t.conversation, record); err != nil {
-		return nil, err
-	}
-	if t.conversation.Sandbox == "" && sb.place != nil { // the store may be newer than the conversation
-		if err := t.restoreHistory(ctx, sb); err != nil {
-			return nil, err
-		}
-	}
-	sb.turn = t.number
-	if sb.undo, err = sb.startOrCreate(ctx); err != nil {
-		return nil, err
-	}
-	if err := t.updateRecord(func(c *store.Conversation) { c.Sandbox = record.ID }); err != nil {
-		sb.undo()
-		return nil, err
-	}
-	return sb, nil
-}
-
-// sandboxRecord returns the record of the sandbox ref for the conversation c. A record without
-// Rev is new.
-func (s *Service) sandboxRecord(ctx context.Context, c *agent.Conversation, ref string) (*store.AgentSandbox, error) {
-	record, err := s.store.FindSandbox(ctx, c.Account, ref)
-	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return &store.AgentSandbox{Sandbox: agent.Sandbox{
-			ID: ref, Account: c.Account, Organization: c.Organization, Agent: c.Agent, Template: c.Template, Conversation: c.ID, Created: time.Now(),
-		}}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	taken := record.Conversation != "" && record.Conversation != c.ID
-	if taken && record.External == "" { // another server may be creating it
-		if taken, err = s.isBeingCreated(ctx, record); err != nil {
-			return nil, err
-		}
-	}
-	switch {
-	case taken:
-		return nil, atoll.Errorf("send", c.ID, atoll.ErrConflict, "sandbox %s belongs to conversation %s", ref, record.Conversation)
-	case record.External == "": // it was never created
-		record.Template = c.Template
-	case record.Template != c.Template:
-		return nil, atoll.Errorf("send", c.ID, atoll.ErrConflict, "sandbox %s was created with provider %s, not %s", ref, record.Template, c.Template)
-	}
-	if record.Conversation != c.ID {
-		record.Conversation, record.Agent, record.Organization = c.ID, c.Agent, c.Organization
-	}
-	return record, nil
-}
-
-// isBeingCreated reports whether a turn of the record's conversation is creating the sandbox.
-func (s *Service) isBeingCreated(ctx context.Context, record *store.AgentSandbox) (bool, error) {
-	c, err := s.store.FindConversation(ctx, record.Account, record.Conversation)
-	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return false, nil
-	}
-	return err == nil && c.Turn != nil && c.Turn.Sandbox == record.ID, err
-}
-
-// Labels of the sandboxes that this package creates.
-const (
-	LabelAccount  = "account"
-	LabelTemplate = "template"
-)
-
-// startOrCreate makes the sandbox run, and saves its record. undo takes that back.
-func (sb *sandbox) startOrCreate(ctx context.Context) (undo func(), err error) {
-	instance, err := sb.findInstance(ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case instance == nil:
-		return sb.createInstance(ctx)
-	}
-	status, err := instance.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	owner, ours := status.Spec.Labels[LabelAccount]
-	if cmp.Or(owner, auth.DefaultAccount) != sb.conversation.Account { // only the label names the owner
-		return nil, atoll.Errorf("send", sb.record.ID, atoll.ErrNotExist, "this account has no such sandbox: a sandbox that was not created for a conversation needs the label %s=%s", LabelAccount, sb.conversation.Account)
-	}
-	if ours && sb.record.Rev != 0 && !sb.record.Deleted.IsZero() { // its creator died before it was ready
-		return sb.recreateInstance(ctx, instance, sb.record.External == "")
-	}
-	sb.instance = instance
-	err = startInstance(ctx, instance, status.State)
-	switch atoll.KindOf(err) {
-	case "":
-		return sb.linkConversation(ctx)
-	case atoll.ErrUnsupported, atoll.ErrNotFound: // the instance cannot start again
-		return sb.recreateInstance(ctx, instance, false)
-	}
-	return nil, err
-}
-
-// linkConversation links an existing sandbox with the conversation. undo removes a record that
-// is new.
-func (sb *sandbox) linkConversation(ctx context.Context) (undo func(), err error) {
-	undo = func() {}
-	if sb.record.Rev == 0 {
-		undo = func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-			defer cancel()
-			if err := sb.service.store.DeleteSandbox(ctx, sb.record); err != nil {
-				sb.service.log.Error("conversation: cannot delete the record of a turn that failed to start", "sandbox", sb.record.ID, "err", err)
-			}
-		}
-	}
-	return undo, sb.saveRecord(ctx)
-}
-
-// recreateInstance removes the instance, and creates it again. The data volume is retained
-// unless the instance is empty, which means that it never became ready.
-func (sb *sandbox) recreateInstance(ctx context.Context, instance atoll.Sandbox, empty bool) (undo func(), err error) {
-	var opts []atoll.RemoveOption
-	if empty {
-		opts = append(opts, atoll.RemoveVolumes())
-	} else {
-		sb.record.External = instance.ID()
-	}
-	if err := instance.Remove(ctx, opts...); err != nil {
-		return nil, err
-	}
-	return sb.createInstance(ctx)
-}
-
-// findInstance returns the instance at the provider, nil if there is none.
-func (sb *sandbox) findInstance(ctx context.Context) (instance atoll.Sandbox, err error) {
-	if sb.record.External != "" {
-		instance, err = sb.service.provider.Get(ctx, sb.record.External)
-	} else {
-		instance, err = atoll.Resolve(ctx, sb.service.provider, sb.template.Spec.Project, sb.record.ID)
-	}
-	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return nil, nil
-	}
-	return instance, err
-}
-
-// startInstance starts an instance that is not running.
-func startInstance(ctx context.Context, instance atoll.Sandbox, state atoll.State) error {
-	switch state {
-	case atoll.StateRunning:
+// unlinkSandbox removes the link from a sandbox to the conversation c.
+func (s *Service) unlinkSandbox(ctx context.Context, c *agent.Conversation, sandboxID string) error {
+	record, err := s.store.FindSandbox(ctx, c.Account, sandboxID)
+	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && record.Conversation != c.ID {
 		return nil
-	case atoll.StatePaused:
-		return atoll.Resume(ctx, instance)
-	}
-	return instance.Start(ctx)
-}
-
-// createInstance creates the instance. It saves the record twice: as deleted before the
-// creation, and as usable when the instance is ready.
-func (sb *sandbox) createInstance(ctx context.Context) (_ func(), err error) {
-	record := sb.record
-	again := record.External != ""
-	var undos []func(context.Context) error
-	undo := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		if now, err := sb.service.store.FindSandbox(ctx, record.Account, record.ID); err == nil && now.Conversation != record.Conversation {
-			return // another server now creates it for another conversation
-		}
-		for i := len(undos) - 1; i >= 0; i-- {
-			if err := undos[i](ctx); err != nil {
-				sb.service.log.Error("conversation: cannot take back a failed creation", "sandbox", record.ID, "err", err)
-			}
-		}
-	}
-	defer func() {
-		if err != nil {
-			undo()
-		}
-	}()
-	spec, err := sb.instanceSpec(ctx)
-	if err != nil {
-		return nil, err
-	}
-	record.Deleted = time.Now()
-	if record.Rev == 0 {
-		err = sb.service.store.InsertSandbox(ctx, record)
-	} else {
-		err = sb.service.store.UpdateSandbox(ctx, record)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !again {
-		undos = append(undos, func(ctx context.Context) error { return sb.service.store.DeleteSandbox(ctx, record) })
-	}
-	sb.service.opts.onStep("creating")
-	if sb.instance, err = sb.service.provider.Create(auth.Vouch(ctx), spec); err != nil {
-		return nil, err
-	}
-	undos = append(undos, func(ctx context.Context) error {
-		if again { // the volume is older than this creation
-			return sb.instance.Remove(ctx)
+	return s.updateSandbox(ctx, c.Account, sandboxID, func(record *store.AgentSandbox) {
+		if record.Conversation == c.ID {
+			record.Conversation = ""
 		}
-		return sb.instance.Remove(ctx, atoll.RemoveVolumes())
 	})
-	sb.service.opts.onStep("created")
-	if err := sb.service.opts.Hooks.ColdStart(ctx, sb.template.Hooks, sb.hookData()); err != nil {
-		return nil, err
-	}
-	sb.service.opts.onStep("cold start")
-	if err := sb.runSetup(ctx); err != nil {
-		return nil, err
-	}
-	return undo, sb.saveRecord(ctx)
 }
 
-// undoTimeout limits the time to take back a failed creation.
-const undoTimeout = time.Minute
-
-// saveRecord saves the record with the id of the instance.
-func (sb *sandbox) saveRecord(ctx context.Context) error {
-	record := sb.record
-	record.External, record.Deleted = sb.instance.ID(), time.Time{}
-	if record.Rev == 0 { // an existing sandbox without a record
-		return sb.service.store.InsertSandbox(ctx, record)
+// endSandbox removes the sandbox, and marks its record as deleted.
+func (sb *sandbox) endSandbox(ctx context.Context) error {
+	var failed []error
+	if sb.instance != nil {
+		failed = sb.terminateInstance(ctx)
 	}
-	return sb.service.store.UpdateSandbox(ctx, record)
+	err := sb.service.updateSandbox(ctx, sb.record.Account, sb.record.ID, func(record *store.AgentSandbox) { record.Deleted = time.Now() })
+	return errors.Join(append(failed, err)...)
 }
 
-// instanceSpec returns the spec of the instance. Its id or its name is that of the record, so
-// findInstance finds the instance at any later time.
-func (sb *sandbox) instanceSpec(ctx context.Context) (*atoll.Spec, error) {
-	spec, err := sb.template.SpecFor(sb.templateNames())
-	if err != nil {
-		return nil, err
-	}
-	if spec.Labels == nil {
-		spec.Labels = map[string]string{}
-	}
-	spec.Labels[LabelAccount], spec.Labels[LabelTemplate] = sb.conversation.Account, sb.template.Name
-	spec.ID = sb.record.External
-	if id, err := atoll.NormalizeID(sb.record.ID); spec.ID == "" && err == nil { // a warm sandbox of a pool has its own id
-		ready, err := atoll.Reserve(auth.Vouch(ctx), sb.service.provider, spec)
-		if err != nil {
-			return nil, err
+// pushLast pushes the files of a sandbox before its removal. It starts the sandbox if it has
+// stopped.
+func (sb *sandbox) pushLast(ctx context.Context) error {
+	stats, err := sb.Push(ctx) // some providers have files of stopped sandboxes too
+	if atoll.KindOf(err) == atoll.ErrStopped {
+		if err := sb.instance.Start(ctx); err != nil {
+			return err
 		}
-		spec.ID = cmp.Or(ready, id)
+		stats, err = sb.Push(ctx)
 	}
-	if spec.ID != sb.record.ID {
-		spec.Name = sb.record.ID
+	if err == nil && stats.Failed > 0 {
+		err = atoll.Errorf("push", sb.record.ID, atoll.ErrUnavailable, "%d files were not pushed: its volume is kept", stats.Failed)
 	}
-	return spec, nil
+	return err
+}
+
+// terminateInstance removes the instance, and returns the errors of all steps.
+func (sb *sandbox) terminateInstance(ctx context.Context) (failed []error) {
+	data := sb.hookData()
+	safe := sb.policy == template.PolicyEphemeral
+	if sb.pushesFiles() {
+		err := sb.pushLast(ctx)
+		if safe = err == nil; err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if err := sb.service.opts.Hooks.Terminate(ctx, sb.template.Hooks, data); err != nil {
+		failed = append(failed, err)
+	}
+	var opts []atoll.RemoveOption
+	if safe && sb.policy != template.PolicyPersistent {
+		opts = append(opts, atoll.RemoveVolumes())
+	}
+	if err := sb.instance.Remove(ctx, opts...); err != nil {
+		failed = append(failed, err)
+	}
+	return slices.Clip(failed)
 }

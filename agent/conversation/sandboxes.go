@@ -3,13 +3,9 @@ package conversation
 import (
 	"cmp"
 	"context"
-	"errors"
-	"slices"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
-	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 	"github.com/seed46cd37a8/atoll/storage/store"
@@ -119,108 +115,6 @@ func (s *Service) Sandboxes(ctx context.Context, after string, limit int) ([]age
 	return all, nil
 }
 
-// withSandbox calls do with a sandbox of the caller. No turn runs in the sandbox meanwhile, and
-// none can begin. If live is set, the instance must exist; else sb.instance may be nil. If ctx
-// ends, withSandbox returns, but do continues to its end.
-func (s *Service) withSandbox(ctx context.Context, op, id string, live bool, do func(sb *sandbox, ctx context.Context) error) error {
-	record, c, err := s.findLinked(ctx, id)
-	if err == nil && c == nil {
-		unlock, err := s.sandboxLocks.Lock(ctx, accountKey(record.Account, record.ID))
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		if record, c, err = s.findLinked(ctx, id); err != nil { // a prompt may have linked it meanwhile
-			return err
-		}
-	}
-	switch {
-	case err != nil:
-		return err
-	case c == nil:
-		c := agent.Conversation{ID: record.Conversation, Account: record.Account, Organization: record.Organization, Agent: record.Agent, Template: record.Template}
-		return s.withTemplate(context.WithoutCancel(ctx), op, &c, record, live, do)
-	}
-	return s.withConversation(ctx, c, record.ID, func(ctx context.Context, t *turn) error {
-		record, err := s.store.FindSandbox(ctx, record.Account, record.ID) // the last turn may have changed it
-		if err != nil {
-			return err
-		}
-		return s.withTemplate(ctx, op, &t.conversation, record, live, do)
-	})
-}
-
-// findLinked reads the record of a sandbox of the caller, and of its conversation, nil if there
-// is none.
-func (s *Service) findLinked(ctx context.Context, id string) (*store.AgentSandbox, *store.Conversation, error) {
-	record, err := s.findSandbox(ctx, id)
-	if err != nil || record.Conversation == "" {
-		return record, nil, err
-	}
-	c, err := s.store.FindConversation(ctx, record.Account, record.Conversation)
-	if atoll.KindOf(err) == atoll.ErrNotExist { // the conversation was deleted with its sandbox
-		return record, nil, nil
-	}
-	return record, c, err
-}
-
-// withConversation calls do in a turn without events, so that no other turn can begin. If ctx
-// ends, withConversation returns, but do continues to its end.
-func (s *Service) withConversation(ctx context.Context, c *store.Conversation, sandboxID string, do func(context.Context, *turn) error) error {
-	var failed error
-	t, err := s.claimTurn(ctx, c, agent.Turn{Sandbox: sandboxID}, func(t *turn) {
-		failed = do(context.WithoutCancel(ctx), t)
-		s.mu.Lock()
-		s.setShownTurn(accountKey(t.conversation.Account, t.conversation.ID), nil)
-		s.mu.Unlock()
-		t.settleStart(nil)
-		t.endTurn()
-	})
-	if err != nil {
-		return err
-	}
-	select {
-	case <-t.done:
-		return cmp.Or(failed, t.startError())
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// withTemplate calls do with a sandbox, even if its template no longer exists.
-func (s *Service) withTemplate(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
-	tpl, err := s.opts.Templates.Get(record.Template, record.Agent)
-	if err != nil && live {
-		return err
-	}
-	if err != nil { // it can still be deleted
-		lost := atoll.Errorf(op, record.ID, atoll.KindOf(err), "nothing was pushed, no hook ran and its volume is kept: %w", err)
-		tpl = &template.Template{Name: record.Template, Policy: template.PolicyPersistent}
-		return errors.Join(lost, s.withInstance(ctx, op, tpl, c, record, live, do))
-	}
-	return s.withInstance(ctx, op, tpl, c, record, live, do)
-}
-
-// withInstance calls do with a sandbox and its instance.
-func (s *Service) withInstance(ctx context.Context, op string, tpl *template.Template, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
-	sb, err := s.openSandbox(ctx, tpl, c, record)
-	if err != nil {
-		return err
-	}
-	if sb.instance, err = sb.findInstance(ctx); err != nil {
-		return err
-	}
-	if sb.instance == nil && live {
-		return atoll.Errorf(op, record.ID, atoll.ErrNotFound, "the sandbox is gone: the next prompt creates it again")
-	}
-	return do(sb, ctx)
-}
-
-// errNoPlace returns the error of a sandbox without object storage.
-func errNoPlace(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrUnsupported, "no object storage for its files: set sync.store, or the bucket of its template")
-}
-
 // SyncSandbox pushes the files of a sandbox. Kinds: ErrNotExist, ErrNotFound (the sandbox is
 // gone), ErrConflict (a turn runs), ErrUnsupported (there is no object storage).
 func (s *Service) SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error) {
@@ -319,53 +213,4 @@ func (s *Service) peekSandbox(ctx context.Context, op, id string) (*sandbox, err
 // ErrConflict (a turn runs), those of the push, of the hook and of the removal.
 func (s *Service) DeleteSandbox(ctx context.Context, id string) error {
 	return s.withSandbox(ctx, "delete", id, false, (*sandbox).endSandbox)
-}
-
-// endSandbox removes the sandbox, and marks its record as deleted.
-func (sb *sandbox) endSandbox(ctx context.Context) error {
-	var failed []error
-	if sb.instance != nil {
-		failed = sb.terminateInstance(ctx)
-	}
-	err := sb.service.updateSandbox(ctx, sb.record.Account, sb.record.ID, func(record *store.AgentSandbox) { record.Deleted = time.Now() })
-	return errors.Join(append(failed, err)...)
-}
-
-// pushLast pushes the files of a sandbox before its removal. It starts the sandbox if it has
-// stopped.
-func (sb *sandbox) pushLast(ctx context.Context) error {
-	stats, err := sb.Push(ctx) // some providers have files of stopped sandboxes too
-	if atoll.KindOf(err) == atoll.ErrStopped {
-		if err := sb.instance.Start(ctx); err != nil {
-			return err
-		}
-		stats, err = sb.Push(ctx)
-	}
-	if err == nil && stats.Failed > 0 {
-		err = atoll.Errorf("push", sb.record.ID, atoll.ErrUnavailable, "%d files were not pushed: its volume is kept", stats.Failed)
-	}
-	return err
-}
-
-// terminateInstance removes the instance, and returns the errors of all steps.
-func (sb *sandbox) terminateInstance(ctx context.Context) (failed []error) {
-	data := sb.hookData()
-	safe := sb.policy == template.PolicyEphemeral
-	if sb.pushesFiles() {
-		err := sb.pushLast(ctx)
-		if safe = err == nil; err != nil {
-			failed = append(failed, err)
-		}
-	}
-	if err := sb.service.opts.Hooks.Terminate(ctx, sb.template.Hooks, data); err != nil {
-		failed = append(failed, err)
-	}
-	var opts []atoll.RemoveOption
-	if safe && sb.policy != template.PolicyPersistent {
-		opts = append(opts, atoll.RemoveVolumes())
-	}
-	if err := sb.instance.Remove(ctx, opts...); err != nil {
-		failed = append(failed, err)
-	}
-	return slices.Clip(failed)
 }

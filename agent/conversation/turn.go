@@ -1,13 +1,10 @@
 package conversation
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"iter"
-	"strings"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -21,16 +18,20 @@ import (
 
 // A turn is a turn that this program runs, or ran last.
 type turn struct {
-	service      *Service
-	id           string
-	conversation agent.Conversation // as of the start of the turn
-	number       int64              // of the turn in its conversation, from 1
-	created      bool               // whether the turn created the conversation
-	prompt       string
-	template     *template.Template
-	stream       *stream
-	raw          bool      // whether the stream has the agent's own lines
-	startedHere  time.Time // when this program began or resumed it
+	service         *Service
+	id              string
+	conversation    agent.Conversation // as of the start of the turn
+	newConversation bool               // whether the conversation has no other turns, and is deleted if this one does not start
+	number          int64              // of the turn in its conversation, from 1
+	prompt          string
+	template        *template.Template
+	raw             bool      // whether the stream has the agent's own lines
+	startedHere     time.Time // when this program began or resumed it
+
+	lease   *lease
+	stream  *stream
+	sandbox *sandbox // nil until it is ready
+	history *history // nil until the sandbox is ready
 
 	ctx    context.Context // ends with the turn, or when another program owns it
 	cancel context.CancelCauseFunc
@@ -42,86 +43,99 @@ type turn struct {
 	replaced   chan struct{} // closed when another turn takes its place in Service.turns
 
 	mu        sync.Mutex
-	record    *store.Conversation // the last one that was read or written
-	process   atoll.Process       // the agent; nil before its start
+	process   atoll.Process // the agent; nil before its start
 	cancelled bool
 }
 
 // errCancelled is the cause of the end of a turn that a client cancelled.
 var errCancelled = errors.New("the turn was cancelled")
 
-// startWait limits the time for which Send waits for the agent to start. An error within it is
-// the error of Send; a later one is an event.
-const startWait = 15 * time.Second
+// eventsTTL is the time for which the events of a turn can be read after its end.
+const eventsTTL = 5 * time.Minute
 
-// maxPrompt limits the size of a prompt, in bytes.
-const maxPrompt = 1 << 20
-
-// Send begins a turn: it gives a prompt to the agent of a conversation. It creates the
-// conversation and its sandbox if they do not exist. It returns the events of the turn, which
-// end after the last work of the turn, such as the push of files. The turn continues if nobody
-// reads its events, and if ctx ends.
-//
-// Kinds: ErrInvalid; ErrConflict (a turn runs, or the conversation or the sandbox is linked
-// otherwise); ErrNotExist (the sandbox belongs to another account); those of creating a sandbox
-// and of the hook OnColdStart. After an error, the conversation and the sandbox do not exist if
-// they did not exist before.
-func (s *Service) Send(ctx context.Context, p agent.Prompt) (iter.Seq2[agent.TurnEvent, error], error) {
-	c, err := s.checkPrompt(ctx, &p)
-	if err != nil {
-		return nil, err
+// startTurn calls run with the turn of c in a goroutine, and renews its lease meanwhile. The
+// turn has the permissions of the caller in ctx.
+func (s *Service) startTurn(ctx context.Context, c *store.Conversation, newConversation bool, run func(*turn)) (*turn, error) {
+	t := &turn{
+		service: s, id: c.Turn.ID, raw: c.Turn.Raw, conversation: c.Conversation, number: c.Turns, newConversation: newConversation, startedHere: time.Now(),
+		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}), replaced: make(chan struct{}),
 	}
-	tpl, err := s.opts.Templates.Get(c.Template, c.Agent)
-	if err != nil {
-		return nil, err
+	caller := auth.WithOrigin(auth.WithAccount(s.ctx, auth.AccountFrom(ctx)), auth.OriginFrom(ctx))
+	t.ctx, t.cancel = context.WithCancelCause(caller)
+	t.lease = s.newLease(c, func() { t.cancel(errLost) })
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.setShownTurn(accountKey(c.Account, c.ID), t)
+		s.goroutines.Go(func() { t.lease.renewUntil(t.ctx, t.done) })
+		s.goroutines.Go(func() {
+			t.callRecovered(run)
+			close(t.done)
+			t.cancel(nil) // release the resources of t.ctx
+			s.setOwned(t.id, false)
+			t.expireEvents()
+		})
 	}
-	if err := tpl.Agent.CheckPrompt(p.Text); err != nil {
-		return nil, err
+	s.mu.Unlock()
+	if closed {
+		t.lease.expireNow(t.ctx)
+		return nil, errClosing
 	}
-	t, err := s.claimTurn(ctx, c, agent.Turn{Sandbox: p.Sandbox, Raw: p.Raw}, func(t *turn) {
-		t.prompt, t.template = p.Text, tpl
-		t.runAgent()
-	})
-	if err != nil {
-		return nil, err
-	}
-	timer := time.NewTimer(startWait)
-	defer timer.Stop()
-	select {
-	case <-t.ready:
-	case <-timer.C:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if err := t.startError(); err != nil {
-		return nil, err
-	}
-	return t.stream.readEvents(ctx, 0), nil
+	return t, nil
 }
 
-// Follow returns the events of the running turn, or of the last one if it ended a short while
-// ago: those after the event with the id after, or all. It returns nil if there is no such turn.
-// Kinds: ErrNotExist (no such conversation, or the turn or the event has expired), ErrInvalid,
-// ErrUnavailable (another server runs the turn).
-func (s *Service) Follow(ctx context.Context, id, after string) (iter.Seq2[agent.TurnEvent, error], error) {
-	c, err := s.findConversation(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	t := s.turns[accountKey(c.Account, c.ID)]
-	s.mu.Unlock()
-	if c.Turn != nil && (t == nil || t.id != c.Turn.ID) {
-		return nil, atoll.Errorf("stream", id, atoll.ErrUnavailable, "server %s runs turn %s: send the request there, or try again later", c.Turn.Server, c.Turn.ID)
+// setShownTurn sets the turn whose events clients of a conversation read; nil means none. The
+// caller holds mu.
+func (s *Service) setShownTurn(key string, t *turn) {
+	if previous := s.turns[key]; previous != nil {
+		close(previous.replaced)
 	}
 	if t == nil {
-		return nil, nil
+		delete(s.turns, key)
+	} else {
+		s.turns[key] = t
 	}
-	n, err := t.stream.parseEventID(after)
-	if err != nil {
-		return nil, err
-	}
-	return t.stream.readEvents(ctx, n), nil
+}
+
+// hideTurn removes the turn whose events clients of a conversation read.
+func (s *Service) hideTurn(c *agent.Conversation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setShownTurn(accountKey(c.Account, c.ID), nil)
+}
+
+// shownTurn returns the turn whose events clients of a conversation read, nil if there is none.
+func (s *Service) shownTurn(c *agent.Conversation) *turn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.turns[accountKey(c.Account, c.ID)]
+}
+
+// callRecovered calls run. A panic in it ends only this turn and its agent.
+func (t *turn) callRecovered(run func(*turn)) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		t.service.log.Error("panic in a turn", "conversation", t.conversation.ID, "turn", t.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		if t.process != nil {
+			t.killAgent(t.process)
+		}
+		t.sendFailure("internal error: see the log of the server")
+		t.settleStart(atoll.Errorf("conversation", t.conversation.ID, atoll.ErrInternal, "panic: %v", p))
+		t.endTurn()
+	}()
+	run(t)
+}
+
+// settleStart reports the result of the start to Send: nil if the agent runs. Only the first
+// call counts.
+func (t *turn) settleStart(err error) {
+	t.settleOnce.Do(func() {
+		t.startErr = err
+		close(t.ready)
+	})
 }
 
 // startError returns the reason why the agent was not started, nil if it was started or may
@@ -135,96 +149,31 @@ func (t *turn) startError() error {
 	}
 }
 
-// checkPrompt checks and normalizes a prompt, and returns its conversation. A conversation
-// without Rev does not exist yet.
-func (s *Service) checkPrompt(ctx context.Context, p *agent.Prompt) (*store.Conversation, error) {
-	const op = "send"
-	bad := func(format string, args ...any) error {
-		return atoll.Errorf(op, p.Conversation, atoll.ErrInvalid, format, args...)
+// expireEvents waits until the turn's events expire, and removes them. It returns early if
+// another turn replaces this one, or if the service closes.
+func (t *turn) expireEvents() {
+	timer := time.NewTimer(eventsTTL)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.replaced: // nobody can read its events any more
+	case <-t.service.ctx.Done():
 	}
-	id, err := agent.ConversationID(p.Conversation)
-	if err != nil {
-		return nil, err
+	t.service.mu.Lock()
+	defer t.service.mu.Unlock()
+	if k := accountKey(t.conversation.Account, t.conversation.ID); t.service.turns[k] == t {
+		delete(t.service.turns, k)
 	}
-	if p.Sandbox, err = normalizeSandbox(p.Sandbox); err != nil {
-		return nil, err
-	}
-	switch {
-	case strings.TrimSpace(p.Text) == "":
-		return nil, bad("the prompt is missing")
-	case len(p.Text) > maxPrompt:
-		return nil, bad("the prompt has %d bytes, more than %d: put long text into a file of the sandbox", len(p.Text), maxPrompt)
-	}
-	if p.Agent, err = normalizeAgent(op, id, p.Agent); err != nil {
-		return nil, err
-	}
-	account := auth.AccountFrom(ctx).Name
-	c, err := s.store.FindConversation(ctx, account, id)
-	if atoll.KindOf(err) == atoll.ErrNotExist {
-		record, err := s.store.FindSandbox(ctx, account, p.Sandbox)
-		switch {
-		case err == nil: // an existing sandbox has a template and an agent
-			p.Template, p.Agent = cmp.Or(p.Template, record.Template), cmp.Or(p.Agent, record.Agent)
-		case atoll.KindOf(err) != atoll.ErrNotExist:
-			return nil, err
-		}
-		now := time.Now()
-		return &store.Conversation{Conversation: agent.Conversation{
-			ID: id, Account: account, Organization: p.Organization, Agent: p.Agent, Template: s.templateName(p.Template), Created: now, Updated: now,
-		}}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case p.Template != "" && s.templateName(p.Template) != c.Template:
-		return nil, atoll.Errorf(op, id, atoll.ErrConflict, "its provider is %s, not %s: start another conversation", c.Template, p.Template)
-	case p.Agent != "" && p.Agent != c.Agent:
-		return nil, atoll.Errorf(op, id, atoll.ErrConflict, "its agent is %q, not %q: start another conversation", c.Agent, p.Agent)
-	case c.Sandbox != "" && c.Sandbox != p.Sandbox:
-		return nil, atoll.Errorf(op, id, atoll.ErrConflict, "its sandbox is %s, not %s", c.Sandbox, p.Sandbox)
-	}
-	return c, nil
 }
 
-// normalizeAgent returns the canonical form of an agent id; "" means no agent.
-func normalizeAgent(op, id, name string) (string, error) {
-	if name == "" {
-		return "", nil
-	}
-	plain, err := agent.ConversationID(name) // ids of agents have the same form
-	if err != nil {
-		return "", atoll.Errorf(op, id, atoll.ErrInvalid, "agent_id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", name)
-	}
-	return plain, nil
-}
-
-// normalizeSandbox returns the canonical form of a sandbox's id, or its name.
-func normalizeSandbox(ref string) (string, error) {
-	if id, err := atoll.NormalizeID(ref); err == nil && id != "" {
-		return id, nil
-	}
-	if !atoll.ValidName(ref) {
-		return "", atoll.Errorf("sandbox", ref, atoll.ErrInvalid, "invalid sandbox %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", ref)
-	}
-	return ref, nil
-}
-
-// stopCause returns the reason why the turn's context ended, nil if it has not.
-func (t *turn) stopCause() error {
-	if t.ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(t.ctx)
-}
-
-// runAgent runs the whole turn: it starts the sandbox and the agent, reads its output and ends
+// runTurn runs the whole turn: it starts the sandbox and the agent, reads its output and ends
 // the turn.
-func (t *turn) runAgent() {
+func (t *turn) runTurn() {
 	t.sendStart()
 	sb, err := t.service.ensureSandbox(t.ctx, t)
 	if err == nil {
-		if err = t.startAgent(sb); err != nil && t.isDiscarded() {
+		t.setSandbox(sb)
+		if err = t.startAgent(); err != nil && t.isDiscarded() {
 			sb.undo()
 		}
 	}
@@ -233,61 +182,55 @@ func (t *turn) runAgent() {
 		return
 	}
 	t.settleStart(nil)
-	sum, left := t.readOutput(sb, t.process)
-	t.finishTurn(sb, sum, left)
+	t.followAgent()
 }
 
-// isDiscarded reports whether the turn's conversation is about to be deleted, since its first
-// turn failed to start. Then its sandbox is removed too.
-func (t *turn) isDiscarded() bool {
-	stopped := t.stopCause()
-	return t.created && t.process == nil && (stopped == nil || errors.Is(stopped, errCancelled))
+// setSandbox sets the sandbox in which the agent runs.
+func (t *turn) setSandbox(sb *sandbox) {
+	t.sandbox, t.history = sb, t.newHistory(sb)
 }
 
-// An event is an event from this package; those from the agent's output are output.Event.
-type event struct {
-	Type         string   `json:"type"`
-	Conversation string   `json:"conversationId,omitempty"`
-	Sandbox      string   `json:"sandboxId,omitempty"`
-	Turn         string   `json:"turnId,omitempty"`
-	Warnings     []string `json:"warnings,omitzero"`
-	Error        string   `json:"error,omitempty"`
-	FinishReason string   `json:"finishReason,omitempty"`
-	Usage        *usage   `json:"usage,omitempty"`
-}
-
-type usage = output.Usage
-
-// sendStart sends the first event.
-func (t *turn) sendStart() {
-	t.sendEvent(event{
-		Type: "stream-start", Conversation: t.conversation.ID, Sandbox: t.conversation.Turn.Sandbox, Turn: t.id, Warnings: []string{},
-	})
-}
-
-// sendFailure sends the last events of a turn without an agent. Clients of raw streams get the
-// error too: they have no other sign of it.
-func (t *turn) sendFailure(text string) {
-	t.stream.addEvent(t.ctx, encodeEvent(event{Type: "error", Error: text}))
-	t.sendEvent(event{Type: "finish", FinishReason: "error", Usage: &usage{}})
-}
-
-// sendEvent sends an event, unless the stream has only the agent's raw lines.
-func (t *turn) sendEvent(e event) {
-	if !t.raw {
-		t.stream.addEvent(t.ctx, encodeEvent(e))
+// followAgent reads the agent's output to its end, and ends the turn.
+func (t *turn) followAgent() {
+	summary, err := t.readOutput(t.process)
+	if err != nil { // another program finishes the turn
+		t.endTurn()
+		return
 	}
+	t.finishTurn(summary)
 }
 
-// encodeEvent encodes an event as one line of JSON, without escapes for HTML.
-func encodeEvent(e any) []byte {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
-		panic(err) // all events can be encoded
+// finishTurn runs the hook OnStreamFinish after the agent has ended, saves the history and ends
+// the turn.
+func (t *turn) finishTurn(summary output.Summary) {
+	t.service.opts.onStep("finishing")
+	summary.Usage = t.turnUsage(summary.Usage)
+	data := t.sandbox.hookData()
+	data.TokenUsage = &summary.Usage
+	t.service.opts.Hooks.StreamFinish(context.WithoutCancel(t.ctx), t.sandbox.template.Hooks, data)
+	t.history.writeMessages(t.ctx, summary.Usage)
+	t.service.opts.onStep("finished")
+	t.endTurn()
+}
+
+// turnUsage returns the tokens of this turn. Codex reports the sum over all turns of its thread,
+// so turnUsage subtracts the tokens of earlier turns. If the sum is smaller than those, Codex
+// has begun a new thread, and nothing is subtracted.
+func (t *turn) turnUsage(u agent.TokenUsage) agent.TokenUsage {
+	if t.template.Agent.Format != template.FormatCodex {
+		return u
 	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'})
+	ctx, cancel := withStoreTimeout(t.ctx)
+	defer cancel()
+	c, err := t.service.store.FindConversation(ctx, t.conversation.Account, t.conversation.ID)
+	if err != nil {
+		return u
+	}
+	s := c.Stats
+	if u.Input < s.InputTokens || u.Output < s.OutputTokens || u.Cache < s.CacheTokens {
+		return u
+	}
+	return agent.TokenUsage{Input: u.Input - s.InputTokens, Output: u.Output - s.OutputTokens, Cache: u.Cache - s.CacheTokens}
 }
 
 // failStart ends a turn whose agent was not started.
@@ -304,51 +247,144 @@ func (t *turn) failStart(err error) {
 	t.settleStart(err)
 }
 
-// startAgent saves the prompt, and starts the agent in the sandbox.
-func (t *turn) startAgent(sb *sandbox) error {
-	t.saveMessage(sb, promptPosition, &agent.Message{Role: agent.RoleUser, Body: t.prompt})
-	cmd, err := sb.agentCommand(t.ctx, t.prompt, t.number > 1)
-	if err != nil {
-		return err
+// resumeTurn finishes a turn that another program began, or an earlier run of this one. It reads
+// the agent's output from its start, so the events and their ids are the same.
+func (t *turn) resumeTurn() {
+	defer t.settleStart(nil)
+	sb, p, err := t.findAgent()
+	for pause := 100 * time.Millisecond; err != nil && t.isTransient(err); pause = min(2*pause, 5*time.Second) {
+		select {
+		case <-time.After(pause):
+		case <-t.ctx.Done():
+		}
+		sb, p, err = t.findAgent()
 	}
-	t.service.opts.onStep("starting")
-	p, err := sb.instance.Exec(t.ctx, cmd)
-	if err != nil {
-		return err
+	if t.leaveCause() != nil {
+		t.endTurn()
+		return
 	}
-	t.service.opts.onStep("started")
+	t.sendStart()
+	if err != nil {
+		t.service.log.Warn("conversation: cannot finish a turn of another program", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+		t.sendFailure("the server ended during the turn: " + err.Error())
+		t.newConversation = t.conversation.Sandbox == ""
+		if t.newConversation || sb == nil || sb.instance == nil { // the turn never had a sandbox
+			t.endTurn()
+			return
+		}
+		t.setSandbox(sb)
+		t.restorePrompt()
+		t.finishTurn(output.Summary{})
+		return
+	}
+	t.setSandbox(sb)
+	t.restorePrompt()
 	t.mu.Lock()
 	t.process = p
-	cancelled := t.cancelled
 	t.mu.Unlock()
-	if cancelled {
-		t.killAgent(p)
-		return errCancelled
-	}
-	err = t.updateRecord(func(c *store.Conversation) { c.Turn.Process = p.ID() })
-	if err != nil && t.stopCause() == nil { // else another program finds the process, and finishes the turn
-		t.killAgent(p)
-	}
-	return err
+	t.followAgent()
 }
 
-// killAgent kills the process of an agent that this program does not wait for.
-func (t *turn) killAgent(p atoll.Process) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), storeTimeout)
-	defer cancel()
-	if err := p.Signal(ctx, atoll.SIGKILL); err != nil && atoll.KindOf(err) != atoll.ErrStopped {
-		t.service.log.Warn("conversation: cannot kill an agent", "conversation", t.conversation.ID, "turn", t.id, "err", err)
-	}
+// isTransient reports whether findAgent should try again after err, because the agent may still
+// run.
+func (t *turn) isTransient(err error) bool {
+	kind := atoll.KindOf(err)
+	return (kind == atoll.ErrUnavailable || kind == atoll.ErrTimeout) && t.ctx.Err() == nil && time.Since(t.startedHere) < reconnectTimeout
 }
 
 // saveMessage saves a message of this turn with the hook OnMessage. The message's key derives
 // from the turn and from its position in the agent's output, so a program that takes the turn
 // over saves no message twice.
-func (t *turn) saveMessage(sb *sandbox, at string, m *agent.Message) {
-	m.Key, m.Conversation, m.Account, m.Turn = messageKey(t.id, at), t.conversation.ID, t.conversation.Account, t.id
+func (t *turn) saveMessage(position string, m *agent.Message) {
+	m.Key, m.Conversation, m.Account, m.Turn = messageKey(t.id, position), t.conversation.ID, t.conversation.Account, t.id
 	m.Time = time.Now()
-	t.addToHistory(sb, m)
-	data := sb.hookData()
+	t.history.addMessage(t.ctx, m)
+	data := t.sandbox.hookData()
 	data.Message = m
-	t.service.opts.Hooks.Message(context.WithoutCancel(t.ctx), sb.template.Hooks, data)
+	t.service.opts.Hooks.Message(context.WithoutCancel(t.ctx), t.sandbox.template.Hooks, data)
+}
+
+// restorePrompt adds the prompt of a resumed turn to its history.
+func (t *turn) restorePrompt() {
+	if m := t.findPrompt(); m != nil {
+		t.history.addMessage(t.ctx, m)
+	}
+}
+
+// findPrompt returns the prompt of a resumed turn, nil if its first program did not save it.
+func (t *turn) findPrompt() *agent.Message {
+	for page := (store.Page{Limit: 10}); ; {
+		some, err := t.service.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
+		if err != nil {
+			t.service.log.Warn("conversation: cannot add the prompt of a turn to its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+		}
+		for _, m := range some {
+			if m.Key == messageKey(t.id, promptPosition) {
+				return m
+			}
+		}
+		if len(some) == 0 || some[0].Turn != t.id {
+			return nil
+		}
+		page.After = some[0].Key
+	}
+}
+
+// stopCause returns the reason why the turn's context ended, nil if it has not.
+func (t *turn) stopCause() error {
+	if t.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(t.ctx)
+}
+
+// leaveCause returns the reason why another program has to finish the turn, nil if this one does.
+func (t *turn) leaveCause() error {
+	cause := t.stopCause()
+	if errors.Is(cause, errCancelled) {
+		return nil
+	}
+	return cause
+}
+
+// isDiscarded reports whether the end of the turn deletes its conversation, since its first turn
+// failed to start. Then its sandbox is removed too.
+func (t *turn) isDiscarded() bool {
+	return t.newConversation && t.process == nil && t.leaveCause() == nil
+}
+
+// endTurn releases the conversation for the next turn, and ends the stream. If another program
+// has to finish the turn, it releases the turn instead.
+func (t *turn) endTurn() {
+	if cause := t.leaveCause(); cause != nil {
+		t.lease.expireNow(t.ctx)
+		t.stream.endStream(cause)
+		return
+	}
+	var err error
+	if t.isDiscarded() {
+		err = t.deleteConversation()
+		t.unlinkSandbox()
+	} else {
+		err = t.lease.endTurn(t.ctx)
+	}
+	if err != nil { // the conversation is busy until the lease expires
+		t.service.log.Error("conversation: cannot record the end of a turn", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+	}
+	t.stream.endStream(nil)
+}
+
+// deleteConversation deletes the turn's conversation.
+func (t *turn) deleteConversation() error {
+	t.service.hideTurn(&t.conversation)
+	return t.lease.deleteConversation(t.ctx)
+}
+
+// unlinkSandbox unlinks the sandbox that a deleted conversation asked for.
+func (t *turn) unlinkSandbox() {
+	ctx, cancel := withStoreTimeout(t.ctx)
+	defer cancel()
+	if err := t.service.unlinkSandbox(ctx, &t.conversation, t.conversation.Turn.Sandbox); err != nil {
+		t.service.log.Warn("conversation: cannot unlink the sandbox of a turn that failed to start", "conversation", t.conversation.ID, "sandbox", t.conversation.Turn.Sandbox, "err", err)
+	}
 }
