@@ -23,17 +23,14 @@ func (t *turn) startAgent() error {
 		return err
 	}
 	t.service.opts.onStep("started")
-	t.mu.Lock()
 	t.process = p
-	cancelled := t.cancelled
-	t.mu.Unlock()
-	if cancelled {
-		t.killAgent(p)
+	if state, _ := t.changeState(agentStarted); state.isCancelled() {
+		t.killAgent()
 		return errCancelled
 	}
 	err = t.lease.updateRecord(t.ctx, func(c *store.Conversation) { c.Turn.Process = p.ID() })
 	if err != nil && t.stopCause() == nil { // else another program finds the process, and finishes the turn
-		t.killAgent(p)
+		t.killAgent()
 	}
 	return err
 }
@@ -107,19 +104,19 @@ var stopSignals = []atoll.Signal{atoll.SIGINT, atoll.SIGTERM, atoll.SIGKILL}
 // signalInterval is the time between two stop signals.
 const signalInterval = 3 * time.Second
 
-// killAgent kills the process of an agent that this program does not wait for.
-func (t *turn) killAgent(p atoll.Process) {
+// killAgent kills an agent that this program does not wait for.
+func (t *turn) killAgent() {
 	ctx, cancel := withStoreTimeout(t.ctx)
 	defer cancel()
-	if err := p.Signal(ctx, atoll.SIGKILL); err != nil && atoll.KindOf(err) != atoll.ErrStopped {
+	if err := t.process.Signal(ctx, atoll.SIGKILL); err != nil && atoll.KindOf(err) != atoll.ErrStopped {
 		t.service.log.Warn("conversation: cannot kill an agent", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 	}
 }
 
 // stopAgent sends the agent the stop signals, one after the other, until the turn ends.
-func (t *turn) stopAgent(p atoll.Process) {
+func (t *turn) stopAgent() {
 	for _, sig := range stopSignals {
-		if err := p.Signal(t.ctx, sig); err != nil && atoll.KindOf(err) != atoll.ErrStopped {
+		if err := t.process.Signal(t.ctx, sig); err != nil && atoll.KindOf(err) != atoll.ErrStopped {
 			t.service.log.Warn("conversation: cannot signal an agent", "turn", t.id, "signal", sig, "err", err)
 		}
 		select {

@@ -202,3 +202,29 @@ func (t *turn) restoreMessages(ctx context.Context, f *historyFile) error {
 	}
 	return nil
 }
+
+// restorePrompt adds the prompt of a resumed turn to its history.
+func (t *turn) restorePrompt() {
+	if m := t.findPrompt(); m != nil {
+		t.history.addMessage(t.ctx, m)
+	}
+}
+
+// findPrompt returns the prompt of a resumed turn, nil if its first program did not save it.
+func (t *turn) findPrompt() *agent.Message {
+	for page := (store.Page{Limit: 10}); ; {
+		some, err := t.service.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
+		if err != nil {
+			t.service.log.Warn("conversation: cannot add the prompt of a turn to its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+		}
+		for _, m := range some {
+			if m.Key == messageKey(t.id, promptPosition) {
+				return m
+			}
+		}
+		if len(some) == 0 || some[0].Turn != t.id {
+			return nil
+		}
+		page.After = some[0].Key
+	}
+}

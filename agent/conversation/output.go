@@ -28,7 +28,7 @@ const (
 // readOutput reads the agent's output until the agent has ended, sends its events to clients and
 // saves its messages. It returns the summary of the turn, or the reason why the turn now belongs
 // to another program.
-func (t *turn) readOutput(p atoll.Process) (output.Summary, error) {
+func (t *turn) readOutput() (output.Summary, error) {
 	parser, err := output.New(string(cmp.Or(t.template.Agent.Format, template.FormatText)))
 	if err != nil { // cannot happen: the template is checked
 		return output.Summary{}, err
@@ -47,14 +47,14 @@ func (t *turn) readOutput(p atoll.Process) (output.Summary, error) {
 		close(r.messages)
 		<-saved
 	}()
-	exit, err := r.followProcess(t.ctx, p)
+	exit, err := r.followProcess(t.ctx, t.process)
 	if cause := t.leaveCause(); cause != nil {
 		return output.Summary{}, cause
 	}
 	switch atoll.KindOf(err) {
 	case "", atoll.ErrStopped, atoll.ErrNotFound, atoll.ErrNotExist:
 	default: // the agent may still run, and nobody reads its output
-		t.killAgent(p)
+		t.killAgent()
 	}
 	r.finishOutput(exit, err)
 	return parser.Summary(), nil
@@ -222,11 +222,9 @@ func (r *outputReader) finishOutput(exit atoll.Exit, err error) {
 	if len(r.line) > 0 {
 		r.handleLine(r.offset)
 	}
-	r.turn.mu.Lock()
-	if r.turn.cancelled {
+	if r.turn.currentState().isCancelled() {
 		err = context.Canceled
 	}
-	r.turn.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	end := r.parser.End(exit, outputTail(r.stderr), err)

@@ -103,16 +103,11 @@ func (s *Service) Cancel(ctx context.Context, id string) error {
 	if t == nil || t.id != c.Turn.ID {
 		return atoll.Errorf("cancel", id, atoll.ErrConflict, "the turn is starting: try again")
 	}
-	t.mu.Lock()
-	first := !t.cancelled
-	t.cancelled = true
-	p := t.process
-	t.mu.Unlock()
-	switch {
-	case first && p == nil:
+	switch state, ok := t.changeState(cancelRequested); {
+	case ok && state == turnAborting:
 		t.cancel(errCancelled) // stop the creation of the sandbox
-	case first:
-		s.goroutines.Go(func() { t.stopAgent(p) }) // Close may wait: the turn is not done
+	case ok && state == turnStopping:
+		s.goroutines.Go(t.stopAgent) // Close waits for the turn anyway
 	}
 	select {
 	case <-t.done:

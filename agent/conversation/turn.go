@@ -42,9 +42,10 @@ type turn struct {
 	done       chan struct{} // closed at the end of the turn
 	replaced   chan struct{} // closed when another turn takes its place in Service.turns
 
-	mu        sync.Mutex
-	process   atoll.Process // the agent; nil before its start
-	cancelled bool
+	process atoll.Process // the agent; set before the change agentStarted
+
+	mu    sync.Mutex
+	state turnState
 }
 
 // errCancelled is the cause of the end of a turn that a client cancelled.
@@ -70,6 +71,7 @@ func (s *Service) startTurn(ctx context.Context, c *store.Conversation, newConve
 		s.goroutines.Go(func() { t.lease.renewUntil(t.ctx, t.done) })
 		s.goroutines.Go(func() {
 			t.callRecovered(run)
+			t.changeState(workDone)
 			close(t.done)
 			t.cancel(nil) // release the resources of t.ctx
 			s.setOwned(t.id, false)
@@ -119,8 +121,8 @@ func (t *turn) callRecovered(run func(*turn)) {
 			return
 		}
 		t.service.log.Error("panic in a turn", "conversation", t.conversation.ID, "turn", t.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-		if t.process != nil {
-			t.killAgent(t.process)
+		if t.currentState().hasAgent() {
+			t.killAgent()
 		}
 		t.sendFailure("internal error: see the log of the server")
 		t.settleStart(atoll.Errorf("conversation", t.conversation.ID, atoll.ErrInternal, "panic: %v", p))
@@ -192,7 +194,7 @@ func (t *turn) setSandbox(sb *sandbox) {
 
 // followAgent reads the agent's output to its end, and ends the turn.
 func (t *turn) followAgent() {
-	summary, err := t.readOutput(t.process)
+	summary, err := t.readOutput()
 	if err != nil { // another program finishes the turn
 		t.endTurn()
 		return
@@ -279,9 +281,8 @@ func (t *turn) resumeTurn() {
 	}
 	t.setSandbox(sb)
 	t.restorePrompt()
-	t.mu.Lock()
 	t.process = p
-	t.mu.Unlock()
+	t.changeState(agentStarted)
 	t.followAgent()
 }
 
@@ -304,32 +305,6 @@ func (t *turn) saveMessage(position string, m *agent.Message) {
 	t.service.opts.Hooks.Message(context.WithoutCancel(t.ctx), t.sandbox.template.Hooks, data)
 }
 
-// restorePrompt adds the prompt of a resumed turn to its history.
-func (t *turn) restorePrompt() {
-	if m := t.findPrompt(); m != nil {
-		t.history.addMessage(t.ctx, m)
-	}
-}
-
-// findPrompt returns the prompt of a resumed turn, nil if its first program did not save it.
-func (t *turn) findPrompt() *agent.Message {
-	for page := (store.Page{Limit: 10}); ; {
-		some, err := t.service.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
-		if err != nil {
-			t.service.log.Warn("conversation: cannot add the prompt of a turn to its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
-		}
-		for _, m := range some {
-			if m.Key == messageKey(t.id, promptPosition) {
-				return m
-			}
-		}
-		if len(some) == 0 || some[0].Turn != t.id {
-			return nil
-		}
-		page.After = some[0].Key
-	}
-}
-
 // stopCause returns the reason why the turn's context ended, nil if it has not.
 func (t *turn) stopCause() error {
 	if t.ctx.Err() == nil {
@@ -350,7 +325,7 @@ func (t *turn) leaveCause() error {
 // isDiscarded reports whether the end of the turn deletes its conversation, since its first turn
 // failed to start. Then its sandbox is removed too.
 func (t *turn) isDiscarded() bool {
-	return t.newConversation && t.process == nil && t.leaveCause() == nil
+	return t.newConversation && !t.currentState().hasAgent() && t.leaveCause() == nil
 }
 
 // endTurn releases the conversation for the next turn, and ends the stream. If another program
