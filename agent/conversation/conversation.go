@@ -265,5 +265,5 @@ func (s *Service) detachSandbox(ctx context.Context, c *agent.Conversation, term
 	if err != nil {
 		return err
 	}
-	return s.withTemplate(ctx, "delete", c, record, false, (*sandbox).endSandbox)
+	return s.useSandbox(ctx, "delete", c, record, removeAccess, func(ctx context.Context, sb *sandbox) error { return sb.endSandbox(ctx) })
 }

@@ -15,27 +15,22 @@ import (
 
 // ensureSandbox returns the sandbox of a turn, running. It starts or recreates a linked sandbox
 // if necessary, or creates a new one. If it fails, it leaves nothing that did not exist before.
-func (s *Service) ensureSandbox(ctx context.Context, t *turn) (sb *sandbox, err error) {
-	ref := t.conversation.Turn.Sandbox
-	unlock, err := s.sandboxLocks.Lock(ctx, accountKey(t.conversation.Account, ref))
+func (t *turn) ensureSandbox() (sb *sandbox, err error) {
+	record, unlock, err := t.service.lockRecord(t.ctx, &t.conversation, t.conversation.Turn.Sandbox)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	record, err := s.sandboxRecord(ctx, &t.conversation, ref)
-	if err != nil {
-		return nil, err
-	}
-	if sb, err = s.openSandbox(ctx, t.template, &t.conversation, record); err != nil {
+	if sb, err = t.service.openSandbox(t.ctx, t.template, &t.conversation, record); err != nil {
 		return nil, err
 	}
 	if t.conversation.Sandbox == "" && sb.place != nil { // the store may be newer than the conversation
-		if err := t.restoreHistory(ctx, sb); err != nil {
+		if err := t.restoreHistory(t.ctx, sb); err != nil {
 			return nil, err
 		}
 	}
 	sb.turn = t.number
-	if sb.undo, err = sb.startOrCreate(ctx); err != nil {
+	if sb.undo, err = sb.startOrCreate(t.ctx); err != nil {
 		return nil, err
 	}
 	if err := t.lease.updateRecord(t.ctx, func(c *store.Conversation) { c.Sandbox = record.ID }); err != nil {
@@ -43,6 +38,20 @@ func (s *Service) ensureSandbox(ctx context.Context, t *turn) (sb *sandbox, err 
 		return nil, err
 	}
 	return sb, nil
+}
+
+// lockRecord locks the sandbox ref against creation and changes of its link, and returns its
+// record as sandboxRecord does. The caller calls unlock.
+func (s *Service) lockRecord(ctx context.Context, c *agent.Conversation, ref string) (record *store.AgentSandbox, unlock func(), err error) {
+	unlock, err = s.sandboxLocks.Lock(ctx, accountKey(c.Account, ref))
+	if err != nil {
+		return nil, nil, err
+	}
+	if record, err = s.sandboxRecord(ctx, c, ref); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return record, unlock, nil
 }
 
 // sandboxRecord returns the record of the sandbox ref for the conversation c. A record without

@@ -97,18 +97,16 @@ func (s *Service) listFiles(ctx context.Context, id string, q agent.FileQuery, w
 	if err != nil {
 		return err
 	}
-	sb, err := s.peekSandbox(ctx, "files", id)
-	if err != nil {
-		return err
-	}
-	if source == agent.SourceS3 {
-		return sb.listVersion(ctx, dir, q.Flat, w)
-	}
-	fs, err := sb.workFiles(ctx)
-	if err != nil {
-		return err
-	}
-	return listVolume(ctx, fs, dir, q.Flat, w)
+	return s.withSandbox(ctx, "files", id, readAccess, func(ctx context.Context, sb *sandbox) error {
+		if source == agent.SourceS3 {
+			return sb.listVersion(ctx, dir, q.Flat, w)
+		}
+		fs, err := sb.workFiles(ctx)
+		if err != nil {
+			return err
+		}
+		return listVolume(ctx, fs, dir, q.Flat, w)
+	})
 }
 
 // workFiles returns the file system of the synchronized directory in the instance.
@@ -213,7 +211,7 @@ func newTree(top string, all []agent.File) *agent.File {
 	var grow func(f *agent.File)
 	grow = func(f *agent.File) {
 		f.Children = below[f.Path]
-		slices.SortFunc(f.Children, func(a, sb agent.File) int { return cmp.Compare(a.Name, sb.Name) })
+		slices.SortFunc(f.Children, func(a, b agent.File) int { return cmp.Compare(a.Name, b.Name) })
 		for i := range f.Children {
 			if f.Children[i].Directory {
 				grow(&f.Children[i])
@@ -237,11 +235,12 @@ func (s *Service) FileContent(ctx context.Context, id, source, name string) (io.
 	if source, err = fileSource(id, source); err != nil {
 		return nil, agent.File{}, err
 	}
-	sb, err := s.peekSandbox(ctx, "files", id)
-	if err != nil {
-		return nil, agent.File{}, err
-	}
-	body, f, err := sb.openFile(ctx, source, p)
+	var body io.ReadCloser
+	var f agent.File
+	err = s.withSandbox(ctx, "files", id, readAccess, func(ctx context.Context, sb *sandbox) (err error) {
+		body, f, err = sb.openFile(ctx, source, p)
+		return err
+	})
 	if err == nil && f.Size > MaxContent {
 		body.Close()
 		return nil, agent.File{}, atoll.Errorf("files", id, atoll.ErrExhausted, "%s has %d bytes, more than %d", name, f.Size, MaxContent)

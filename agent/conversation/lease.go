@@ -1,6 +1,7 @@
 package conversation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -168,6 +169,27 @@ func (s *Service) claimTurn(ctx context.Context, c *store.Conversation, want age
 		return nil, s.conflictError(ctx, c)
 	}
 	return nil, err
+}
+
+// withConversation calls do in a turn without events, so that no other turn can begin. If ctx
+// ends, withConversation returns, but do continues to its end.
+func (s *Service) withConversation(ctx context.Context, c *store.Conversation, sandboxID string, do func(context.Context, *turn) error) error {
+	var failed error
+	t, err := s.claimTurn(ctx, c, agent.Turn{Sandbox: sandboxID}, func(t *turn) {
+		failed = do(context.WithoutCancel(ctx), t)
+		s.hideTurn(&t.conversation)
+		t.settleStart(nil)
+		t.endTurn()
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-t.done:
+		return cmp.Or(failed, t.startError())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // setOwned records whether this program runs a turn.

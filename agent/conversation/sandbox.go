@@ -37,8 +37,8 @@ type turnStore struct {
 }
 
 // AddUsage implements hooks.Messages.
-func (sb turnStore) AddUsage(ctx context.Context, account, conversation string, u agent.TokenUsage) error {
-	return sb.Conversations.AddUsage(ctx, account, conversation, sb.turn, u)
+func (t turnStore) AddUsage(ctx context.Context, account, conversation string, u agent.TokenUsage) error {
+	return t.Conversations.AddUsage(ctx, account, conversation, t.turn, u)
 }
 
 // openSandbox opens the sandbox of a record, without its instance. c is the conversation that
@@ -63,11 +63,8 @@ func (sb *sandbox) pushesFiles() bool { return sb.place != nil && sb.policy == t
 // templateNames returns the values for a template's patterns. A sandbox without a conversation
 // uses its own id in place of the conversation's.
 func (sb *sandbox) templateNames() template.Names {
-	of := sb.conversation.ID
-	if of == "" {
-		of = sb.record.ID
-	}
-	return template.Names{Account: sb.conversation.Account, Agent: sb.conversation.Agent, Conversation: of, Sandbox: sb.record.ID}
+	conversation := cmp.Or(sb.conversation.ID, sb.record.ID)
+	return template.Names{Account: sb.conversation.Account, Agent: sb.conversation.Agent, Conversation: conversation, Sandbox: sb.record.ID}
 }
 
 // hookData returns the input of hooks.
@@ -84,12 +81,68 @@ func (sb *sandbox) hookData() *hooks.HookData {
 	return d
 }
 
-// withSandbox calls do with a sandbox of the caller. No turn runs in the sandbox meanwhile, and
-// none can begin. If live is set, the instance must exist; else sb.instance may be nil. If ctx
-// ends, withSandbox returns, but do continues to its end.
-func (s *Service) withSandbox(ctx context.Context, op, id string, live bool, do func(sb *sandbox, ctx context.Context) error) error {
+// An access is the way in which an operation uses a sandbox.
+type access int
+
+const (
+	readAccess   access = iota // the record and the object storage; turns may run meanwhile
+	liveAccess                 // also the instance, which must exist; no turn runs meanwhile
+	removeAccess               // also the instance, if it exists, even without its template; no turn runs meanwhile
+)
+
+// withSandbox runs an operation on a sandbox of the caller: it opens the sandbox for the access,
+// and calls do. Except for readAccess, it first claims the sandbox, and do runs to its end even
+// if ctx ends.
+func (s *Service) withSandbox(ctx context.Context, op, id string, a access, do func(ctx context.Context, sb *sandbox) error) error {
+	if a == readAccess {
+		record, err := s.findSandbox(ctx, id)
+		if err != nil {
+			return err
+		}
+		return s.useSandbox(ctx, op, conversationOf(record), record, a, do)
+	}
+	return s.claimSandbox(ctx, id, func(ctx context.Context, c *agent.Conversation, record *store.AgentSandbox) error {
+		return s.useSandbox(ctx, op, c, record, a, do)
+	})
+}
+
+// useSandbox opens a sandbox for the access, and calls do. Its caller has claimed the sandbox, or
+// needs only readAccess. c is the conversation that the sandbox is linked with.
+func (s *Service) useSandbox(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, a access, do func(ctx context.Context, sb *sandbox) error) (err error) {
+	tpl, lost := s.opts.Templates.Get(record.Template, record.Agent)
+	if lost != nil {
+		if a != removeAccess {
+			return lost
+		}
+		lost = atoll.Errorf(op, record.ID, atoll.KindOf(lost), "nothing was pushed, no hook ran and its volume is kept: %w", lost)
+		defer func() { err = errors.Join(lost, err) }()
+		tpl = &template.Template{Name: record.Template, Policy: template.PolicyPersistent}
+	}
+	sb, err := s.openSandbox(ctx, tpl, c, record)
+	if err != nil {
+		return err
+	}
+	if a != readAccess {
+		if sb.instance, err = sb.findInstance(ctx); err != nil {
+			return err
+		}
+	}
+	if a == liveAccess && sb.instance == nil {
+		return atoll.Errorf(op, record.ID, atoll.ErrNotFound, "the sandbox is gone: the next prompt creates it again")
+	}
+	return do(ctx, sb)
+}
+
+// claimSandbox calls do with the record of a sandbox of the caller. No turn runs in the sandbox
+// meanwhile, and none can begin: a sandbox with a conversation is claimed by a turn, and any
+// other by its lock. If ctx ends, do continues to its end; claimSandbox waits for that only if
+// the sandbox has no conversation.
+func (s *Service) claimSandbox(ctx context.Context, id string, do func(ctx context.Context, c *agent.Conversation, record *store.AgentSandbox) error) error {
 	record, c, err := s.findLinked(ctx, id)
-	if err == nil && c == nil {
+	if err != nil {
+		return err
+	}
+	if c == nil {
 		unlock, err := s.sandboxLocks.Lock(ctx, accountKey(record.Account, record.ID))
 		if err != nil {
 			return err
@@ -99,20 +152,21 @@ func (s *Service) withSandbox(ctx context.Context, op, id string, live bool, do 
 			return err
 		}
 	}
-	switch {
-	case err != nil:
-		return err
-	case c == nil:
-		c := agent.Conversation{ID: record.Conversation, Account: record.Account, Organization: record.Organization, Agent: record.Agent, Template: record.Template}
-		return s.withTemplate(context.WithoutCancel(ctx), op, &c, record, live, do)
+	if c == nil {
+		return do(context.WithoutCancel(ctx), conversationOf(record), record)
 	}
 	return s.withConversation(ctx, c, record.ID, func(ctx context.Context, t *turn) error {
 		record, err := s.store.FindSandbox(ctx, record.Account, record.ID) // the last turn may have changed it
 		if err != nil {
 			return err
 		}
-		return s.withTemplate(ctx, op, &t.conversation, record, live, do)
+		return do(ctx, &t.conversation, record)
 	})
+}
+
+// conversationOf returns the conversation of a sandbox, as far as the sandbox's record knows it.
+func conversationOf(record *store.AgentSandbox) *agent.Conversation {
+	return &agent.Conversation{ID: record.Conversation, Account: record.Account, Organization: record.Organization, Agent: record.Agent, Template: record.Template}
 }
 
 // findLinked reads the record of a sandbox of the caller, and of its conversation, nil if there
@@ -127,56 +181,6 @@ func (s *Service) findLinked(ctx context.Context, id string) (*store.AgentSandbo
 		return record, nil, nil
 	}
 	return record, c, err
-}
-
-// withConversation calls do in a turn without events, so that no other turn can begin. If ctx
-// ends, withConversation returns, but do continues to its end.
-func (s *Service) withConversation(ctx context.Context, c *store.Conversation, sandboxID string, do func(context.Context, *turn) error) error {
-	var failed error
-	t, err := s.claimTurn(ctx, c, agent.Turn{Sandbox: sandboxID}, func(t *turn) {
-		failed = do(context.WithoutCancel(ctx), t)
-		s.hideTurn(&t.conversation)
-		t.settleStart(nil)
-		t.endTurn()
-	})
-	if err != nil {
-		return err
-	}
-	select {
-	case <-t.done:
-		return cmp.Or(failed, t.startError())
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// withTemplate calls do with a sandbox, even if its template no longer exists.
-func (s *Service) withTemplate(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
-	tpl, err := s.opts.Templates.Get(record.Template, record.Agent)
-	if err != nil && live {
-		return err
-	}
-	if err != nil { // it can still be deleted
-		lost := atoll.Errorf(op, record.ID, atoll.KindOf(err), "nothing was pushed, no hook ran and its volume is kept: %w", err)
-		tpl = &template.Template{Name: record.Template, Policy: template.PolicyPersistent}
-		return errors.Join(lost, s.withInstance(ctx, op, tpl, c, record, live, do))
-	}
-	return s.withInstance(ctx, op, tpl, c, record, live, do)
-}
-
-// withInstance calls do with a sandbox and its instance.
-func (s *Service) withInstance(ctx context.Context, op string, tpl *template.Template, c *agent.Conversation, record *store.AgentSandbox, live bool, do func(sb *sandbox, ctx context.Context) error) error {
-	sb, err := s.openSandbox(ctx, tpl, c, record)
-	if err != nil {
-		return err
-	}
-	if sb.instance, err = sb.findInstance(ctx); err != nil {
-		return err
-	}
-	if sb.instance == nil && live {
-		return atoll.Errorf(op, record.ID, atoll.ErrNotFound, "the sandbox is gone: the next prompt creates it again")
-	}
-	return do(sb, ctx)
 }
 
 // errNoPlace returns the error of a sandbox without object storage.

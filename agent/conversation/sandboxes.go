@@ -28,15 +28,11 @@ func (s *Service) CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	unlock, err := s.sandboxLocks.Lock(ctx, accountKey(c.Account, id))
+	record, unlock, err := s.lockRecord(ctx, &c, id)
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
 	defer unlock()
-	record, err := s.sandboxRecord(ctx, &c, id)
-	if err != nil {
-		return agent.Sandbox{}, err
-	}
 	if record.Rev != 0 {
 		return agent.Sandbox{}, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "a sandbox with this id exists")
 	}
@@ -44,7 +40,7 @@ func (s *Service) CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.
 	if err != nil {
 		return agent.Sandbox{}, err
 	}
-	if sb, err := sb.findInstance(ctx); err != nil || sb != nil {
+	if instance, err := sb.findInstance(ctx); err != nil || instance != nil {
 		return agent.Sandbox{}, cmp.Or(err, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "a sandbox with this id or name exists"))
 	}
 	if _, err := sb.createInstance(ctx); err != nil {
@@ -119,14 +115,14 @@ func (s *Service) Sandboxes(ctx context.Context, after string, limit int) ([]age
 // gone), ErrConflict (a turn runs), ErrUnsupported (there is no object storage).
 func (s *Service) SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error) {
 	var out *agent.SyncStats
-	err := s.withSandbox(ctx, "sync", id, true, func(sb *sandbox, ctx context.Context) (err error) {
+	err := s.withSandbox(ctx, "sync", id, liveAccess, func(ctx context.Context, sb *sandbox) (err error) {
 		if sb.place == nil {
 			return errNoPlace("sync", id)
 		}
 		out, err = sb.Push(ctx)
 		return err
 	})
-	if err != nil { // the sync may still run, and write to out
+	if err != nil { // the operation may still run, and write to out
 		return nil, err
 	}
 	return out, nil
@@ -138,7 +134,7 @@ func (s *Service) SyncSandbox(ctx context.Context, id string) (*agent.SyncStats,
 // such version).
 func (s *Service) RestoreSandbox(ctx context.Context, id string, version int64) (*agent.SyncStats, error) {
 	var out *agent.SyncStats
-	err := s.withSandbox(ctx, "restore", id, true, func(sb *sandbox, ctx context.Context) (err error) {
+	err := s.withSandbox(ctx, "restore", id, liveAccess, func(ctx context.Context, sb *sandbox) (err error) {
 		if sb.place == nil {
 			return errNoPlace("restore", id)
 		}
@@ -155,7 +151,7 @@ func (s *Service) RestoreSandbox(ctx context.Context, id string, version int64) 
 		}
 		return sb.runSetup(ctx)
 	})
-	if err != nil { // the sync may still run, and write to out
+	if err != nil { // the operation may still run, and write to out
 		return nil, err
 	}
 	return out, nil
@@ -174,33 +170,22 @@ func (sb *sandbox) latestVersion(ctx context.Context) (int64, error) {
 // Versions lists the versions of a sandbox's files, oldest first. Kinds: ErrNotExist,
 // ErrUnsupported.
 func (s *Service) Versions(ctx context.Context, id string) (all []agent.SandboxVersion, err error) {
-	sb, err := s.peekSandbox(ctx, "versions", id)
+	err = s.withSandbox(ctx, "versions", id, readAccess, func(ctx context.Context, sb *sandbox) error {
+		if sb.place == nil {
+			return errNoPlace("versions", id)
+		}
+		for i, err := range sb.place.Remote.Versions(ctx) {
+			if err != nil {
+				return err
+			}
+			all = append(all, agent.SandboxVersion{Version: i.Version, Latest: i.Latest, Pushed: i.Pushed})
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	if sb.place == nil {
-		return nil, errNoPlace("versions", id)
-	}
-	for i, err := range sb.place.Remote.Versions(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, agent.SandboxVersion{Version: i.Version, Latest: i.Latest, Pushed: i.Pushed})
 	}
 	return all, nil
-}
-
-// peekSandbox opens a sandbox of the caller for reading, whether a turn runs or not.
-func (s *Service) peekSandbox(ctx context.Context, op, id string) (*sandbox, error) {
-	record, err := s.findSandbox(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	tpl, err := s.opts.Templates.Get(record.Template, record.Agent)
-	if err != nil {
-		return nil, err
-	}
-	return s.openSandbox(ctx, tpl, &agent.Conversation{ID: record.Conversation, Account: record.Account, Agent: record.Agent}, record)
 }
 
 // DeleteSandbox pushes the files of a sandbox if its template's policy requires it, runs the
@@ -212,5 +197,5 @@ func (s *Service) peekSandbox(ctx context.Context, op, id string) (*sandbox, err
 // files that were not pushed, or a template that no longer exists. Kinds: ErrNotExist,
 // ErrConflict (a turn runs), those of the push, of the hook and of the removal.
 func (s *Service) DeleteSandbox(ctx context.Context, id string) error {
-	return s.withSandbox(ctx, "delete", id, false, (*sandbox).endSandbox)
+	return s.withSandbox(ctx, "delete", id, removeAccess, func(ctx context.Context, sb *sandbox) error { return sb.endSandbox(ctx) })
 }

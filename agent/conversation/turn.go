@@ -172,7 +172,7 @@ func (t *turn) expireEvents() {
 // the turn.
 func (t *turn) runTurn() {
 	t.sendStart()
-	sb, err := t.service.ensureSandbox(t.ctx, t)
+	sb, err := t.ensureSandbox()
 	if err == nil {
 		t.setSandbox(sb)
 		if err = t.startAgent(); err != nil && t.isDiscarded() {
