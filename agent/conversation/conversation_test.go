@@ -194,7 +194,7 @@ func TestLongHistory(t *testing.T) {
 
 // A sandbox without a record belongs to the account in its label, or to the default account. Two
 // accounts never have the same sandbox.
-func TestAdoptOfAccount(t *testing.T) {
+func TestAdoptByAccount(t *testing.T) {
 	fx := newFixture(t)
 	v := fx.openService()
 	for name, test := range map[string]struct {
@@ -229,7 +229,7 @@ func TestAdoptOfAccount(t *testing.T) {
 
 // A turn that is taken over after its agent has died still pushes its files, and its prompt is
 // in the history.
-func TestTakenOverWithoutAgent(t *testing.T) {
+func TestTakeOverWithoutAgent(t *testing.T) {
 	fx := newFixture(t).withBucket()
 	var finished atomic.Int64
 	fx.hooks.OnStreamFinish = hooks.Then(fx.hooks.OnStreamFinish, func(context.Context, *hooks.HookData) error {
@@ -269,7 +269,7 @@ func TestTakenOverWithoutAgent(t *testing.T) {
 }
 
 // A turn that is taken over still streams raw lines if its client asked for them.
-func TestTakenOverRaw(t *testing.T) {
+func TestTakeOverRaw(t *testing.T) {
 	fx := newFixture(t)
 	v, kill := fx.openKillable(fx.serviceOptions())
 	p := newPrompt("say one\nsleep 1s\nsay two")

@@ -7,19 +7,18 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/output"
 )
 
-// An event is an event from this package; those from the agent's output are output.Event.
+// An event is an event that the service itself sends. Those from the agent's output are
+// output.Event.
 type event struct {
-	Type         string   `json:"type"`
-	Conversation string   `json:"conversationId,omitempty"`
-	Sandbox      string   `json:"sandboxId,omitempty"`
-	Turn         string   `json:"turnId,omitempty"`
-	Warnings     []string `json:"warnings,omitzero"`
-	Error        string   `json:"error,omitempty"`
-	FinishReason string   `json:"finishReason,omitempty"`
-	Usage        *usage   `json:"usage,omitempty"`
+	Type         string        `json:"type"`
+	Conversation string        `json:"conversationId,omitempty"`
+	Sandbox      string        `json:"sandboxId,omitempty"`
+	Turn         string        `json:"turnId,omitempty"`
+	Warnings     []string      `json:"warnings,omitzero"`
+	Error        string        `json:"error,omitempty"`
+	FinishReason string        `json:"finishReason,omitempty"`
+	Usage        *output.Usage `json:"usage,omitempty"`
 }
-
-type usage = output.Usage
 
 // sendStart sends the first event.
 func (t *turn) sendStart() {
@@ -32,7 +31,7 @@ func (t *turn) sendStart() {
 // error too: they have no other sign of it.
 func (t *turn) sendFailure(text string) {
 	t.stream.addEvent(t.ctx, encodeEvent(event{Type: "error", Error: text}))
-	t.sendEvent(event{Type: "finish", FinishReason: "error", Usage: &usage{}})
+	t.sendEvent(event{Type: "finish", FinishReason: "error", Usage: &output.Usage{}})
 }
 
 // sendEvent sends an event, unless the stream has only the agent's raw lines.

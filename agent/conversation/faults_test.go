@@ -81,7 +81,7 @@ func (fx *fixture) injectFaults() *faultyProvider {
 
 // A turn is taken over even if the provider is unavailable for a moment, because its agent still
 // runs.
-func TestTakenOverWhileAway(t *testing.T) {
+func TestTakeOverWhileUnavailable(t *testing.T) {
 	fx := newFixture(t).withBucket()
 	p := fx.injectFaults()
 	g := newGate("started")
@@ -115,7 +115,7 @@ func (r rejectingStore) UpdateConversation(ctx context.Context, c *store.Convers
 }
 
 // The agent of a turn that failed to start is killed.
-func TestNotWrittenDown(t *testing.T) {
+func TestProcessNotRecorded(t *testing.T) {
 	fx := newFixture(t)
 	fx.store = rejectingStore{fx.store}
 	v := fx.openService()
@@ -146,7 +146,7 @@ func TestNotWrittenDown(t *testing.T) {
 }
 
 // A cancelled turn belongs to its server until it has ended.
-func TestCancelIsNotTheEnd(t *testing.T) {
+func TestLeaseUntilTurnEnds(t *testing.T) {
 	lease := testenv.Scale(2 * time.Second)
 	fx := newFixture(t)
 	begun := make(chan struct{})
@@ -182,7 +182,7 @@ func (w *watchedStore) UpdateConversation(ctx context.Context, c *store.Conversa
 
 // While a sandbox is being created for one conversation, another one on another server cannot
 // take it.
-func TestTwoMakeOneSandbox(t *testing.T) {
+func TestConcurrentCreation(t *testing.T) {
 	for _, step := range []string{"creating", "created"} {
 		t.Run(step, func(t *testing.T) {
 			fx := newFixture(t)
@@ -299,7 +299,7 @@ func TestDeleteStopped(t *testing.T) {
 }
 
 // If a file cannot be pushed, the deletion retains the volume.
-func TestDeleteKeepsWhatCannotBePushed(t *testing.T) {
+func TestDeleteAfterFailedPush(t *testing.T) {
 	fx := newFixture(t).withBucket()
 	p := fx.injectFaults()
 	v := fx.openService()
@@ -375,7 +375,7 @@ func TestPanicInDelete(t *testing.T) {
 }
 
 // A raw stream has an event if the agent fails without a line.
-func TestRawTellsErrors(t *testing.T) {
+func TestRawStreamError(t *testing.T) {
 	fx := newFixture(t)
 	fx.agent.Continue, fx.agent.ContinueIf = nil, ""
 	fx.agent.Command = []string{"sh", "-c", "echo no luck >&2; exit 3", "{prompt}"}
@@ -399,7 +399,7 @@ func TestRawTellsErrors(t *testing.T) {
 }
 
 // A sandbox belongs to the agent of the conversation that it is linked with.
-func TestAgentOfSandbox(t *testing.T) {
+func TestSandboxAgent(t *testing.T) {
 	fx := newFixture(t).withBucket()
 	err := fx.templates.Register("mine", func(string) (*template.Template, error) {
 		return &template.Template{InitFromS3: true, Agent: fx.agent, Hooks: fx.hooks, KeyPrefix: "agents/{account}/{agent}"}, nil

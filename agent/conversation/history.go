@@ -16,10 +16,9 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// The history of a conversation is in object storage, next to the versions of its files. If
-// the store is lost, another machine restores the messages from it.
-
-// A historyFile is the JSON object with the history of one turn, or of a part of one.
+// A historyFile is the JSON object with the history of one turn, or of a part of one. It is in
+// object storage, next to the versions of the files: if the store is lost, another machine
+// restores the messages of the conversation from it.
 type historyFile struct {
 	Turn         string             `json:"turn"`
 	Number       int64              `json:"number"`

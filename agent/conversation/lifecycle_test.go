@@ -18,7 +18,7 @@ import (
 
 // The next prompt works after the loss of the sandbox, of its volume, or of the machine with the
 // store.
-func TestComesBack(t *testing.T) {
+func TestRecoverAfterLoss(t *testing.T) {
 	for name, lose := range map[string]func(fx *fixture) *fixture{
 		"stopped": func(fx *fixture) *fixture {
 			fx.withSandbox(func(sb atoll.Sandbox) error { return sb.Stop(fx.t.Context(), 0) })
@@ -167,7 +167,7 @@ func TestHooksFail(t *testing.T) {
 
 // If the program is killed at any step, the next one finishes the turn, and no message or token
 // is saved twice.
-func TestKilled(t *testing.T) {
+func TestProgramKilled(t *testing.T) {
 	lease := max(3*time.Second, testenv.Scale(2*time.Second))
 	for _, step := range []string{"creating", "created", "cold start", "starting", "started", "listening", "finishing", "finished"} {
 		for _, name := range []string{"one", "two"} {
@@ -308,7 +308,7 @@ func TestAdopt(t *testing.T) {
 }
 
 // The deletion of a sandbox retains its volume if that has the only copy of the files.
-func TestDeleteKeepsWhatIsNotPushed(t *testing.T) {
+func TestDeleteRetainsVolume(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy template.Policy
 		bucket bool

@@ -71,7 +71,7 @@ func (w *callerRecorder) Get(ctx context.Context, id string) (atoll.Sandbox, err
 }
 
 // A turn that is taken over has the permissions of its first caller, and no more.
-func TestTakenOverInProject(t *testing.T) {
+func TestTakeOverInProject(t *testing.T) {
 	fx := newFixture(t)
 	w := &callerRecorder{ProviderLayer: atoll.ProviderLayer{Provider: fx.provider}}
 	fx.provider = authz.New(w, authz.Options{})

@@ -25,7 +25,7 @@ type sandbox struct {
 	place        *Place        // nil without object storage
 	policy       template.Policy
 
-	turn int64  // the number of the running turn
+	turn int64  // the number of the running turn; 0 if none runs
 	undo func() // takes back the creation or the link of the sandbox
 }
 

@@ -1,7 +1,6 @@
 package conversation
 
-// A turnState is the state of a turn on the server that runs it. turnTransitions has the
-// changes of it.
+// A turnState is the state of a turn on the server that runs it.
 type turnState int
 
 const (
@@ -12,11 +11,11 @@ const (
 	turnEnded                     // all work of the turn is done
 )
 
-// A turnChange is an occurrence that changes the state of a turn.
+// A turnChange changes the state of a turn.
 type turnChange int
 
 const (
-	agentStarted turnChange = iota
+	agentStarted turnChange = iota // turn.process is set
 	cancelRequested
 	workDone
 )
@@ -48,7 +47,7 @@ func (t *turn) changeState(change turnChange) (turnState, bool) {
 	return t.state, ok
 }
 
-// currentState returns the state.
+// currentState returns the state of the turn.
 func (t *turn) currentState() turnState {
 	t.mu.Lock()
 	defer t.mu.Unlock()

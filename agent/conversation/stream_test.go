@@ -66,7 +66,7 @@ func TestStream(t *testing.T) {
 }
 
 // A stream retains only the latest events, up to its limit.
-func TestStreamForgets(t *testing.T) {
+func TestStreamLimit(t *testing.T) {
 	s := newStream("turn")
 	s.maxBytes = 1000
 	for i := range 500 {
@@ -107,7 +107,7 @@ func TestStreamForgets(t *testing.T) {
 
 // A slow client slows the agent down, and loses nothing. A client that does not read at all is
 // cut off, and the agent continues.
-func TestStreamWaits(t *testing.T) {
+func TestSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStream("turn")
 		s.maxBytes = 100

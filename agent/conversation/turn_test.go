@@ -218,7 +218,7 @@ func withServer(o conversation.Options, name string) conversation.Options {
 	return o
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestConcurrentPrompts(t *testing.T) {
 	fx := newFixture(t)
 	v := fx.openService()
 	const many = 20
