@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // AgentSandbox selects whether the controller of kubernetes-sigs/agent-sandbox creates the pods
@@ -144,7 +145,7 @@ func (a *agentMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 	if err := a.clearRemains(ctx, r); err != nil {
 		return nil, err
 	}
-	if a.warm != nil && r.note.State == atoll.StateCreating && a.warm.fitsPod(pod) {
+	if a.warm != nil && r.Note.State == atoll.StateCreating && a.warm.fitsPod(pod) {
 		if taken, err := a.warm.takePod(ctx, r); taken != nil || err != nil {
 			return taken, err
 		}
@@ -161,7 +162,7 @@ func (a *agentMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 		return nil, err
 	}
 	var made *unstructured.Unstructured
-	err = runToEnd(ctx, func(ctx context.Context) (err error) {
+	err = remote.RunToEnd(ctx, func(ctx context.Context) (err error) {
 		made, err = a.sandboxes.Namespace(pod.Namespace).Create(ctx, &unstructured.Unstructured{Object: fields}, createOptions)
 		return err
 	})
@@ -172,11 +173,11 @@ func (a *agentMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 		return nil, atoll.E("start", r.ID, atoll.ErrUnavailable, err)
 	}
 	if err != nil {
-		return nil, a.p.podError(r, err)
+		return nil, a.p.podError(r.ID, err)
 	}
 	started, err := a.awaitPod(ctx, r, made.GetUID())
 	if err != nil {
-		return nil, errors.Join(err, runCleanup(func(ctx context.Context) error {
+		return nil, errors.Join(err, remote.RunCleanup(func(ctx context.Context) error {
 			return ignoreGone(a.sandboxes.Namespace(pod.Namespace).Delete(ctx, pod.Name, deleteNow(made.GetUID())))
 		}))
 	}
@@ -247,7 +248,7 @@ func (a *agentMaker) ungatePod(ctx context.Context, pod *corev1.Pod) (let *corev
 	if err != nil {
 		return nil, err
 	}
-	err = runToEnd(ctx, func(ctx context.Context) error {
+	err = remote.RunToEnd(ctx, func(ctx context.Context) error {
 		let, err = a.p.api.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, patchOptions)
 		return err
 	})
@@ -295,7 +296,7 @@ func (a *agentMaker) retirePod(ctx context.Context, pod *corev1.Pod) error {
 
 // deletePods implements podMaker.
 func (a *agentMaker) deletePods(ctx context.Context, r *record) error {
-	if err := ignoreGone(a.sandboxes.Namespace(r.object.Namespace).Delete(ctx, a.p.names.sandboxName(r.ID), deleteNow(""))); err != nil {
+	if err := ignoreGone(a.sandboxes.Namespace(r.Object.record.Namespace).Delete(ctx, a.p.names.sandboxName(r.ID), deleteNow(""))); err != nil {
 		return err
 	}
 	if a.warm != nil {

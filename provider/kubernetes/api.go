@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -17,8 +16,6 @@ import (
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
 // An api has the clients of the API server.
@@ -110,12 +107,6 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// hasKind reports whether an error already is an atoll.Error with a kind.
-func hasKind(err error) bool {
-	var known *atoll.Error
-	return errors.As(err, &known)
 }
 
 // isQuota reports whether the API server refused to create an object because of a quota.

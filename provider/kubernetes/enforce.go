@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // Enforces reports whether the cluster's network enforces NetworkPolicies. The first call tries
@@ -79,15 +80,15 @@ func (p *Provider) canReachAPI(ctx context.Context, shut bool) (bool, error) {
 	c.Lifecycle, c.Command = nil, []string{guestProgram, "reach", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}
 	pods := p.api.core.Pods(p.opts.Namespace)
 	var made *corev1.Pod
-	err := runToEnd(ctx, func(ctx context.Context) (err error) {
+	err := remote.RunToEnd(ctx, func(ctx context.Context) (err error) {
 		made, err = pods.Create(ctx, pod, createOptions)
 		return err
 	})
 	if err != nil {
-		return false, p.wrapError(ctx, "probe", "", p.podError(&record{}, err))
+		return false, p.wrapError(ctx, "probe", "", p.podError("", err))
 	}
 	defer func() {
-		if err := runCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) }); err != nil {
+		if err := remote.RunCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) }); err != nil {
 			p.opts.Log.Warn("probe", "pod", made.Name, "err", err)
 		}
 	}()
@@ -105,7 +106,7 @@ func (p *Provider) canReachAPI(ctx context.Context, shut bool) (bool, error) {
 			return false, p.wrapError(ctx, "probe", "", err)
 		}
 		defer func() { // if nothing collects the garbage of a deleted pod
-			_ = runCleanup(func(ctx context.Context) error {
+			_ = remote.RunCleanup(func(ctx context.Context) error {
 				return ignoreGone(p.api.net.NetworkPolicies(p.opts.Namespace).Delete(ctx, made.Name, deleteNow("")))
 			})
 		}()

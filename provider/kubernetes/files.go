@@ -4,51 +4,19 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
-	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
-// caretakerIdleStop is the time after which an unused caretaker ends.
-const caretakerIdleStop = 30 * time.Second
-
-func caretakerKey(id string) string { return "caretaker-" + id }
-
-// reachCaretaker returns the volumes of a stopped sandbox, served by a caretaker: a guest in a
-// pod with nothing else of the sandbox. The caretaker ends by itself when unused, and the next
-// sweep deletes its pod.
-func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
-	release, err := p.locks.Lock(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	r, err := p.findRecord(ctx, op, id)
-	if err != nil {
-		return nil, err
-	}
-	if r.State == atoll.StateRunning {
-		return p.reachGuest(ctx, op, id) // it was started meanwhile
-	}
-	if !r.note.Volume {
-		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
-	}
-	if err := guestproc.AtRest(op, id, &r.Spec, names); err != nil {
-		return nil, err
-	}
-	return p.visits.Reach(ctx, op, caretakerKey(id), p.opts.Patience+connectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
-		return p.connectCaretaker(ctx, op, r)
-	})
-}
-
-// connectCaretaker connects to the caretaker of the sandbox. It starts one unless another
-// program has.
-func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+// ConnectCaretaker implements remote.Runs. The caretaker is a pod; when it has ended, the next
+// sweep deletes it.
+func (b backend) ConnectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+	p := b.Provider
 	for _, pod := range p.view.podsWithRole(r.ID, roleCaretaker) {
 		if !podEnded(pod) && !isRunning(pod) { // another program has just created it
 			continue
@@ -63,10 +31,7 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 		}
 	}
 	of := *r
-	spec := *r.note.Spec.Clone()
-	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerIdleStop)
-	spec.Resources.GPUs = ""
-	of.note.Spec = spec
+	of.Note.Spec = *remote.CaretakerSpec(&r.Note.Spec)
 	pod, err := p.buildPod(&of)
 	if err != nil {
 		return nil, err
@@ -77,7 +42,7 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 		made, err = p.api.core.Pods(pod.Namespace).Get(ctx, pod.Name, getOptions)
 	}
 	if err != nil {
-		return nil, p.wrapError(ctx, op, r.ID, p.podError(r, err))
+		return nil, p.wrapError(ctx, op, r.ID, p.podError(r.ID, err))
 	}
 	patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
@@ -106,6 +71,11 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 			err = p.blockerError(r.ID, now, h)
 		}
 	}
-	_ = runCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) })
+	_ = remote.RunCleanup(func(ctx context.Context) error { return p.deletePod(ctx, made) })
 	return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "cannot reach its volumes: %w", cmp.Or(err, errEnded))
+}
+
+// EndCaretaker implements remote.Runs.
+func (b backend) EndCaretaker(ctx context.Context, r *record) error {
+	return ignoreGone(b.api.core.Pods(r.Object.record.Namespace).Delete(ctx, b.names.caretakerName(r.ID), deleteNow("")))
 }

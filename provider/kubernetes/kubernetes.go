@@ -13,16 +13,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/keymutex"
-	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
-	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 )
 
@@ -116,21 +113,19 @@ const (
 
 // A Provider is an atoll.Provider.
 type Provider struct {
-	opts    Options
-	names   names
-	api     *api
-	view    *view
-	visits  *guestconn.Visits
-	events  *events
-	sweeper *sweeper.Sweeper
-	locks   keymutex.Locks // serialize this program's changes to a sandbox; against other programs, the API server has names and revisions
-	maker   podMaker       // set when the view is opened
+	remote.Provider[objects]
 
-	work sync.WaitGroup // calls that outlast their callers
-
-	mu     sync.Mutex
-	closed bool
+	engine *remote.Engine[objects]
+	opts   Options
+	names  names
+	api    *api
+	view   *view
+	events *events
+	maker  podMaker // set when the view is opened
 }
+
+// A creation is the creation of one sandbox.
+type creation = remote.Creation[objects]
 
 // New returns a provider of a cluster's sandboxes. It does not connect. Kinds: ErrInvalid.
 func New(opts Options) (*Provider, error) {
@@ -166,10 +161,15 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "kubernetes", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, names: names(opts.Prefix), api: client, visits: guestconn.New(), sweeper: sweeper.New()}
+	p := &Provider{opts: opts, names: names(opts.Prefix), api: client}
 	p.view = newView(p)
 	p.events = newEvents(p)
-	p.sweeper.Start(p.sweepSandboxes)
+	p.engine = remote.New(backend{p}, func(s *remote.Sandbox[objects]) atoll.Sandbox { return &sandbox{s, p} }, remote.Config{
+		Name: "kubernetes", Ephemeral: opts.Ephemeral, Caches: true, Patience: opts.Patience, ReachTimeout: reachTimeout,
+		AnswerTimeout: answerTimeout, LeaseTTL: leaseTTL, Log: opts.Log, Step: opts.step,
+	})
+	p.Provider = p.engine.Provider()
+	p.engine.StartSweeps()
 	return p, nil
 }
 
@@ -249,58 +249,17 @@ func (p *Provider) namespaceOf(project string) string {
 	return p.opts.Namespace + "-" + hashWords(project)
 }
 
+// leaseTTL is the time after which a creation or a start counts as abandoned, unless its program
+// renews the lease.
+const leaseTTL = 30 * time.Second
+
 // Close implements atoll.Provider.
 func (p *Provider) Close() error {
-	p.mu.Lock()
-	closed := p.closed
-	p.closed = true
-	p.mu.Unlock()
-	if closed {
-		return nil
+	if p.engine.Shut(p.events.close) {
+		p.view.close()
+		p.api.close()
 	}
-	p.sweeper.Close()
-	p.events.close()
-	p.work.Wait()
-	p.visits.Close()
-	p.view.close()
-	p.api.close()
 	return nil
-}
-
-// Get implements atoll.Provider.
-func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	n, err := atoll.NormalizeID(id)
-	if err != nil || n == "" {
-		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
-	}
-	if _, err := p.findRecord(ctx, "get", n); err != nil {
-		return nil, err
-	}
-	return p.newHandle(n), nil
-}
-
-// List implements atoll.Provider.
-func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	if err := p.view.open(ctx, "list"); err != nil {
-		return nil, err
-	}
-	var list []atoll.Status
-	for _, object := range p.view.allRecords() {
-		if r := p.decodeRecord(object); f.Match(r.Status) {
-			list = append(list, r.Status)
-		}
-	}
-	slices.SortStableFunc(list, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
-	return list, nil
-}
-
-// Resolve implements atoll.Resolver.
-func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	object, err := p.api.core.ConfigMaps(p.namespaceOf(project)).Get(ctx, p.names.nameRecordName(project, name), getOptions)
-	if err != nil {
-		return "", p.wrapError(ctx, "get", name, err)
-	}
-	return object.Labels[labelSession], nil
 }
 
 // wrapError wraps an error of the API server with its kind.
@@ -310,7 +269,7 @@ func (p *Provider) wrapError(ctx context.Context, op, id string, err error) erro
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case hasKind(err):
+	case remote.HasKind(err):
 		return err
 	}
 	return atoll.E(op, id, kindOf(err), err)

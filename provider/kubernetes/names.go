@@ -106,7 +106,7 @@ func (n names) selectOwn(with ...string) metav1.ListOptions {
 // ownedBy returns the references with which Kubernetes deletes an object when its sandbox's
 // record is deleted.
 func ownedBy(r *record) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: r.object.Name, UID: r.object.UID}}
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: r.Object.record.Name, UID: r.Object.record.UID}}
 }
 
 // sessionOf returns the id of the sandbox with a pod of that name; "" if no sandbox has one.

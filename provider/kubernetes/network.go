@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // blockedByDefault lists what NetworkOn blocks: addresses of the cluster, of the networks
@@ -25,19 +26,19 @@ var blockedByDefault = []string{
 func (p *Provider) createPolicy(ctx context.Context, r *record) error {
 	policy := &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: p.names.sandboxName(r.ID), Labels: p.names.sandboxLabels(roleSandbox, &r.note.Spec), OwnerReferences: ownedBy(r),
+			Name: p.names.sandboxName(r.ID), Labels: p.names.sandboxLabels(roleSandbox, &r.Note.Spec), OwnerReferences: ownedBy(r),
 		},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelOwner: string(p.names), labelSession: r.ID}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
-			Egress:      egressRules(r.note.Spec.Network),
+			Egress:      egressRules(r.Note.Spec.Network),
 		},
 	}
-	return runToEnd(ctx, func(ctx context.Context) error {
-		_, err := p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, createOptions)
+	return remote.RunToEnd(ctx, func(ctx context.Context) error {
+		_, err := p.api.net.NetworkPolicies(r.Object.record.Namespace).Create(ctx, policy, createOptions)
 		if apierrors.IsAlreadyExists(err) { // of a sandbox with this id that is just being removed
-			if err = ignoreGone(p.api.net.NetworkPolicies(r.object.Namespace).Delete(ctx, policy.Name, deleteNow(""))); err == nil {
-				_, err = p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, createOptions)
+			if err = ignoreGone(p.api.net.NetworkPolicies(r.Object.record.Namespace).Delete(ctx, policy.Name, deleteNow(""))); err == nil {
+				_, err = p.api.net.NetworkPolicies(r.Object.record.Namespace).Create(ctx, policy, createOptions)
 			}
 		}
 		return err

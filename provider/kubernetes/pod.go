@@ -43,14 +43,14 @@ const dataPath = "work"
 
 // buildPod returns the pod that runs a sandbox.
 func (p *Provider) buildPod(r *record) (*corev1.Pod, error) {
-	spec := &r.note.Spec
+	spec := &r.Note.Spec
 	config, err := p.guestConfig(spec)
 	if err != nil {
 		return nil, err
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: p.names.sandboxName(spec.ID), Namespace: r.object.Namespace,
+			Name: p.names.sandboxName(spec.ID), Namespace: r.Object.record.Namespace,
 			Labels: p.names.sandboxLabels(roleSandbox, spec), OwnerReferences: ownedBy(r),
 		},
 		Spec: p.podSpec(spec),

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // A podMaker creates and deletes the pods of sandboxes, one for each run.
@@ -33,7 +34,7 @@ func (d directMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 		}
 	}
 	var made *corev1.Pod
-	err := runToEnd(ctx, func(ctx context.Context) (err error) {
+	err := remote.RunToEnd(ctx, func(ctx context.Context) (err error) {
 		made, err = d.p.api.core.Pods(pod.Namespace).Create(ctx, pod, createOptions)
 		return err
 	})
@@ -41,7 +42,7 @@ func (d directMaker) createPod(ctx context.Context, r *record, pod *corev1.Pod) 
 		return nil, d.podConflict(ctx, r, pod)
 	}
 	if err != nil {
-		return nil, d.p.podError(r, err)
+		return nil, d.p.podError(r.ID, err)
 	}
 	return made, nil
 }
@@ -69,7 +70,7 @@ func (d directMaker) deletePods(ctx context.Context, r *record) error {
 			return err
 		}
 	}
-	return ignoreGone(d.p.api.core.Pods(r.object.Namespace).Delete(ctx, d.p.names.sandboxName(r.ID), deleteNow(""))) // the view may not have it yet
+	return ignoreGone(d.p.api.core.Pods(r.Object.record.Namespace).Delete(ctx, d.p.names.sandboxName(r.ID), deleteNow(""))) // the view may not have it yet
 }
 
 // deletePod deletes a pod without waiting for its node. Its name is free then.

@@ -35,11 +35,11 @@ func podEnded(pod *corev1.Pod) bool {
 }
 
 // endOfPod returns how a pod ended; nil if it has not ended.
-func endOfPod(pod *corev1.Pod, limits atoll.Resources) *sandboxEnd {
+func endOfPod(pod *corev1.Pod, limits atoll.Resources) *podEnd {
 	if !podEnded(pod) {
 		return nil
 	}
-	e := &sandboxEnd{exit: atoll.Exit{Code: 137}, at: lastTransition(pod)}
+	e := &podEnd{exit: atoll.Exit{Code: 137}, at: lastTransition(pod)}
 	if c := mainStatus(pod); c != nil && c.State.Terminated != nil {
 		t := c.State.Terminated
 		e.at, e.exit.Code = t.FinishedAt.Time, int(t.ExitCode)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,32 +12,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
-// A note is the stored state of a sandbox, in its record.
-type note struct {
-	Spec atoll.Spec `json:"spec"`
-	// State is StateCreating, StateCreated, the state in which the sandbox ended, or
-	// StateRunning: then the pod tells its actual state.
-	State        atoll.State `json:"state"`
-	Pod          types.UID   `json:"pod,omitempty"`     // of the last run
-	Starter      string      `json:"starter,omitempty"` // a random id of the program's start that holds the lease
-	LeaseExpires time.Time   `json:"until,omitzero"`    // expiry of the lease of a creation or a start
-	Removing     bool        `json:"over,omitempty"`    // it has expired and is being removed: no program may extend it
-	Expires      time.Time   `json:"expires,omitzero"`  // its expiry
-	Image        string      `json:"image,omitempty"`   // of the last run, with its digest
-	Started      time.Time   `json:"started,omitzero"`  // when the last run began
-	Stopped      time.Time   `json:"stopped,omitzero"`  // when it ended, if it has
-	Exit         *atoll.Exit `json:"exit,omitempty"`    // of the main process
-	Reason       string      `json:"reason,omitempty"`  // why it ended
-	Idle         bool        `json:"idle,omitempty"`    // it was stopped because it was idle
-	Volume       bool        `json:"volume,omitempty"`  // it has a data volume
-	Stdout       int64       `json:"stdout,omitempty"`  // bytes that the main process had written when it ended
-	Stderr       int64       `json:"stderr,omitempty"`  // the record has the last of them
+// A record is the state of a sandbox; the run of a note is the uid of a pod.
+type (
+	record = remote.Record[objects]
+	note   = remote.Note
+)
+
+// The objects are what the API server has of a sandbox.
+type objects struct {
+	record *corev1.ConfigMap
+	pod    *corev1.Pod // nil if there is none
 }
 
 // The keys of a record.
@@ -46,12 +37,40 @@ const (
 	keyStderr = "stderr"
 )
 
-// A record is the state of a sandbox, as far as it is known.
-type record struct {
-	atoll.Status
-	note   note
-	object *corev1.ConfigMap
-	pod    *corev1.Pod // nil if there is none
+// A backend implements remote.Backend.
+type backend struct{ *Provider }
+
+// Open implements remote.Backend.
+func (b backend) Open(ctx context.Context, op string) error { return b.view.open(ctx, op) }
+
+// WrapError implements remote.Backend.
+func (b backend) WrapError(ctx context.Context, op, id string, err error) error {
+	return b.wrapError(ctx, op, id, err)
+}
+
+// Find implements remote.Records.
+func (b backend) Find(ctx context.Context, op, id string, as remote.Freshness) (*record, error) {
+	if as == remote.Known {
+		return b.findRecord(ctx, op, id)
+	}
+	return b.findLatestRecord(ctx, op, id)
+}
+
+// List implements remote.Records.
+func (b backend) List(ctx context.Context, op string) ([]*record, error) {
+	if err := b.view.open(ctx, op); err != nil {
+		return nil, err
+	}
+	return b.knownRecords(), nil
+}
+
+// knownRecords returns the records of all sandboxes that the view has.
+func (p *Provider) knownRecords() []*record {
+	var list []*record
+	for _, object := range p.view.allRecords() {
+		list = append(list, p.decodeRecord(object))
+	}
+	return list
 }
 
 // findRecord finds a sandbox. If the view does not have it, it asks the API server: another
@@ -84,32 +103,33 @@ func (p *Provider) findLatestRecord(ctx context.Context, op, id string) (*record
 	if err != nil {
 		return nil, err
 	}
-	object, err := p.api.core.ConfigMaps(r.object.Namespace).Get(ctx, r.object.Name, getOptions)
+	object, err := p.api.core.ConfigMaps(r.Object.record.Namespace).Get(ctx, r.Object.record.Name, getOptions)
 	if err != nil {
 		return nil, p.wrapError(ctx, op, id, err)
 	}
 	if r, err = p.awaitFound(ctx, op, id, object); err != nil {
 		return nil, err
 	}
-	seen := func() bool {
-		pod := p.view.podOf(id)
-		return pod != nil && pod.UID == r.note.Pod
-	}
-	if r.note.State != atoll.StateRunning || seen() {
+	seen := func() bool { return isRunOf(p.view.podOf(id), r) }
+	if r.Note.State != atoll.StateRunning || seen() {
 		return r, nil
 	}
-	pods, err := p.api.core.Pods(r.object.Namespace).List(ctx, p.names.selectOwn(labelRole, roleSandbox, labelSession, id))
+	pods, err := p.api.core.Pods(r.Object.record.Namespace).List(ctx, p.names.selectOwn(labelRole, roleSandbox, labelSession, id))
 	if err != nil {
 		return nil, p.wrapError(ctx, op, id, err)
 	}
-	there := func(pod corev1.Pod) bool { return pod.UID == r.note.Pod }
-	if !slices.ContainsFunc(pods.Items, there) {
+	if !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return isRunOf(&pod, r) }) {
 		return r, nil
 	}
 	wait, cancel := context.WithTimeout(ctx, endTimeout) // the pod may be deleted meanwhile
 	defer cancel()
 	_ = p.view.waitUntil(wait, id, seen)
 	return p.findRecord(ctx, op, id)
+}
+
+// isRunOf reports whether a pod, which may be nil, is the run that the note of a sandbox has.
+func isRunOf(pod *corev1.Pod, r *record) bool {
+	return pod != nil && string(pod.UID) == r.Note.Run
 }
 
 // searchNamespaces finds a sandbox in any namespace.
@@ -141,43 +161,35 @@ func (p *Provider) awaitFound(ctx context.Context, op, id string, object *corev1
 // decodeRecord returns the record in an object, completed by the pod that the view has.
 func (p *Provider) decodeRecord(object *corev1.ConfigMap) *record {
 	id := object.Labels[labelSession]
-	r := &record{object: object, pod: p.view.podOf(id)}
-	st := &r.Status
-	st.ID, st.Provider, st.Caps, st.Created = id, "kubernetes", p.opts.caps(), object.CreationTimestamp.Time
-	if err := json.Unmarshal([]byte(object.Data[keyNote]), &r.note); err != nil {
-		st.Spec = atoll.Spec{ID: id, Provider: "kubernetes", Project: object.Labels[labelProject]}
-		st.State, st.Reason = atoll.StateFailed, "its record is damaged: remove it"
+	r := &record{Object: objects{object, p.view.podOf(id)}}
+	r.ID = id
+	if err := json.Unmarshal([]byte(object.Data[keyNote]), &r.Note); err != nil {
+		r.Note = note{
+			Spec: atoll.Spec{ID: id, Provider: "kubernetes", Project: object.Labels[labelProject]}, Created: object.CreationTimestamp.Time,
+			State: atoll.StateFailed, Reason: "its record is damaged: remove it",
+		}
+	}
+	r.FillStatus("kubernetes", p.opts.caps())
+	if r.Note.State != atoll.StateRunning {
 		return r
 	}
-	n := &r.note
-	st.Spec, st.State, st.Image, st.Expires = n.Spec, n.State, n.Image, n.Expires
-	st.Started, st.Stopped, st.Exit, st.Reason = n.Started, n.Stopped, n.Exit, n.Reason
-	if at, err := time.Parse(time.RFC3339Nano, object.Annotations[annotationCreated]); err == nil {
-		st.Created = at // a time stamp of Kubernetes has whole seconds
+	if isRunOf(r.Object.pod, r) {
+		ref := cmp.Or(r.Spec.Image, p.opts.Image)
+		r.Image = cmp.Or(imageOf(r.Object.pod, ref), r.Image, ref) // the node reports the digest a moment later
 	}
-	if n.State != atoll.StateRunning {
-		return r
-	}
-	if r.pod != nil && r.pod.UID == n.Pod {
-		ref := cmp.Or(n.Spec.Image, p.opts.Image)
-		st.Image = cmp.Or(imageOf(r.pod, ref), st.Image, ref) // the node reports the digest a moment later
-	}
-	r.fillRunning()
+	fillRunning(r)
 	return r
 }
 
-// annotationCreated has the time of a sandbox's creation.
-const annotationCreated = "atoll/created"
-
 // fillRunning sets the status of a sandbox that was running when its record was written.
-func (r *record) fillRunning() {
-	st, pod := &r.Status, r.pod
-	if pod == nil || pod.UID != r.note.Pod {
+func fillRunning(r *record) {
+	st, pod := &r.Status, r.Object.pod
+	if !isRunOf(pod, r) {
 		st.State, st.Reason = atoll.StateFailed, "its pod was deleted by somebody else: start it again"
 		return
 	}
 	if end := endOfPod(pod, st.Spec.Resources); end != nil {
-		r.fillEnd(end)
+		fillEnd(r, end)
 		return
 	}
 	if isLost(pod, time.Now()) {
@@ -191,10 +203,10 @@ func (r *record) fillRunning() {
 }
 
 // fillEnd sets the status of a sandbox that has ended.
-func (r *record) fillEnd(e *sandboxEnd) {
+func fillEnd(r *record, e *podEnd) {
 	st := &r.Status
 	st.State, st.Stopped, st.Reason = e.exit.State(), e.at, e.report.Reason
-	r.note.Idle = e.report.Idle
+	r.Note.Idle = e.report.Idle
 	exit := e.exit
 	if e.report.Main != nil {
 		exit = *e.report.Main
@@ -209,6 +221,9 @@ func (r *record) fillEnd(e *sandboxEnd) {
 			st.State = exit.State()
 		}
 	}
+	if r.Note.Stopping {
+		st.State, st.Reason = atoll.StateStopped, ""
+	}
 	if st.State == atoll.StateFailed && st.Reason == "" {
 		st.Reason = e.exit.Reason
 	}
@@ -217,16 +232,13 @@ func (r *record) fillEnd(e *sandboxEnd) {
 	}
 }
 
-// isStarting reports whether a program holds the lease of a start.
-func (n *note) isStarting(now time.Time) bool { return n.Starter != "" && now.Before(n.LeaseExpires) }
-
 // hasEnded reports whether a sandbox has ended that was running when its record was written.
-func (r *record) hasEnded() bool {
-	return r.note.State == atoll.StateRunning && (r.State == atoll.StateStopped || r.State == atoll.StateFailed)
+func hasEnded(r *record) bool {
+	return r.Note.State == atoll.StateRunning && (r.State == atoll.StateStopped || r.State == atoll.StateFailed)
 }
 
-// encodeInto stores a note in its object.
-func (n *note) encodeInto(object *corev1.ConfigMap) error {
+// encodeNote stores a note in its object.
+func encodeNote(n *note, object *corev1.ConfigMap) error {
 	text, err := json.Marshal(n)
 	if object.Data == nil {
 		object.Data = map[string]string{}
@@ -235,54 +247,155 @@ func (n *note) encodeInto(object *corev1.ConfigMap) error {
 	return err
 }
 
-// updateRecord calls fn to change the note of a sandbox, stores the result, and waits until the
-// view has it. If fn returns an error, nothing changes. updateRecord calls fn again if another
-// program has written meanwhile. Kinds: ErrNotFound (the sandbox does not exist, or another one
-// has its id), and those of fn.
-func (p *Provider) updateRecord(ctx context.Context, r *record, fn func(object *corev1.ConfigMap, n *note) error) error {
-	object := r.object.DeepCopy()
-	maps := p.api.core.ConfigMaps(object.Namespace)
+// Insert implements remote.Records.
+func (b backend) Insert(ctx context.Context, r *record) error {
+	spec := &r.Note.Spec
+	if err := b.ensureNamespace(ctx, spec.Project); err != nil {
+		return err
+	}
+	if _, err := b.findRecord(ctx, "create", r.ID); err == nil {
+		return remote.ErrDoneElsewhere
+	} else if atoll.KindOf(err) != atoll.ErrNotFound {
+		return err
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: b.names.sandboxName(r.ID), Labels: b.names.sandboxLabels(roleSandbox, spec)}}
+	if err := encodeNote(&r.Note, object); err != nil {
+		return err
+	}
+	maps := b.api.core.ConfigMaps(b.namespaceOf(spec.Project))
+	written, err := maps.Create(ctx, object, createOptions)
+	if apierrors.IsAlreadyExists(err) {
+		return remote.ErrDoneElsewhere
+	}
+	if err != nil {
+		return b.createError(spec, err)
+	}
+	r.Object.record = written
+	if err := b.view.awaitRecordSeen(ctx, written); err != nil {
+		return errors.Join(err, remote.RunCleanup(func(ctx context.Context) error {
+			return ignoreGone(maps.Delete(ctx, written.Name, deleteNow(written.UID)))
+		}))
+	}
+	return nil
+}
+
+// Update implements remote.Records. It returns when the view has the change.
+func (b backend) Update(ctx context.Context, r *record, fn func(n *note) error) error {
+	object := r.Object.record.DeepCopy()
+	maps := b.api.core.ConfigMaps(object.Namespace)
 	for {
 		var n note
 		if err := json.Unmarshal([]byte(object.Data[keyNote]), &n); err != nil {
 			return atoll.Errorf("write", r.ID, atoll.ErrInternal, "its record is damaged: %w", err)
 		}
-		if err := fn(object, &n); err != nil {
+		if err := fn(&n); err != nil {
 			return err
 		}
-		if err := n.encodeInto(object); err != nil {
+		if err := encodeNote(&n, object); err != nil {
+			return err
+		}
+		if err := storeOutput(n.Printed, object); err != nil {
 			return err
 		}
 		written, err := maps.Update(ctx, object, updateOptions)
 		if err == nil {
-			r.object, r.note = written, n
-			return p.view.awaitRecordSeen(ctx, written)
+			n.Printed = nil
+			r.Object.record, r.Note = written, n
+			return b.view.awaitRecordSeen(ctx, written)
 		}
-		if !apierrors.IsConflict(err) {
-			return err
+		if apierrors.IsConflict(err) {
+			object, err = maps.Get(ctx, object.Name, getOptions)
 		}
-		if object, err = maps.Get(ctx, object.Name, getOptions); err != nil {
-			return err
-		}
-		if object.UID != r.object.UID {
+		if apierrors.IsNotFound(err) || err == nil && object.UID != r.Object.record.UID {
 			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
 		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
-// requireRunning returns the error of a call that needs a running sandbox; nil if it runs.
-func requireRunning(op string, st *atoll.Status) error {
-	switch st.State {
-	case atoll.StateRunning:
+// Delete implements remote.Records.
+func (b backend) Delete(ctx context.Context, r *record) error {
+	object := r.Object.record
+	if err := ignoreGone(b.api.core.ConfigMaps(object.Namespace).Delete(ctx, object.Name, deleteNow(object.UID))); err != nil {
+		return err
+	}
+	return b.view.awaitRecordGone(ctx, object)
+}
+
+// AwaitChange implements remote.Records.
+func (b backend) AwaitChange(ctx context.Context, r *record) error {
+	wait, cancel := context.WithDeadline(ctx, r.Note.LeaseExpires)
+	defer cancel()
+	_ = b.view.waitUntil(wait, r.ID, func() bool {
+		object := b.view.recordOf(r.ID)
+		return object == nil || object.ResourceVersion != r.Object.record.ResourceVersion
+	})
+	return ctx.Err()
+}
+
+// ClaimName implements remote.Records.
+func (b backend) ClaimName(ctx context.Context, r *record) (holder string, err error) {
+	spec := &r.Note.Spec
+	maps := b.api.core.ConfigMaps(r.Object.record.Namespace)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: b.names.nameRecordName(spec.Project, spec.Name), Labels: b.names.sandboxLabels(roleName, spec), OwnerReferences: ownedBy(r),
+	}}
+	for range 3 {
+		err := remote.RunToEnd(ctx, func(ctx context.Context) error {
+			_, err := maps.Create(ctx, object, createOptions)
+			return err
+		})
+		if !apierrors.IsAlreadyExists(err) {
+			return "", err
+		}
+		held, err := maps.Get(ctx, object.Name, getOptions)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		owner := held.Labels[labelSession]
+		of, err := b.findRecord(ctx, "create", owner)
+		if err == nil && len(held.OwnerReferences) == 1 && held.OwnerReferences[0].UID == of.Object.record.UID && !of.Note.IsAbandoned(time.Now()) {
+			return owner, nil
+		}
+		if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+			return "", err
+		}
+		if err := ignoreGone(maps.Delete(ctx, held.Name, deleteNow(held.UID))); err != nil { // its sandbox no longer exists
+			return "", err
+		}
+	}
+	return "", atoll.Errorf("create", spec.Name, atoll.ErrAlreadyExists, "other programs take the name, too: try again")
+}
+
+// ReleaseName implements remote.Records.
+func (b backend) ReleaseName(ctx context.Context, r *record) error {
+	maps := b.api.core.ConfigMaps(r.Object.record.Namespace)
+	held, err := maps.Get(ctx, b.names.nameRecordName(r.Note.Spec.Project, r.Note.Spec.Name), getOptions)
+	if apierrors.IsNotFound(err) || err == nil && held.Labels[labelSession] != r.ID {
 		return nil
-	case atoll.StateFailed:
-		return atoll.Errorf(op, st.ID, atoll.ErrStopped, "sandbox has failed: %s", st.Reason)
 	}
-	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
+	if err != nil {
+		return err
+	}
+	return ignoreGone(maps.Delete(ctx, held.Name, deleteNow(held.UID)))
 }
 
-// A sandboxEnd describes how a sandbox's pod ended.
-type sandboxEnd struct {
+// Resolve implements remote.Records.
+func (b backend) Resolve(ctx context.Context, project, name string) (string, error) {
+	object, err := b.api.core.ConfigMaps(b.namespaceOf(project)).Get(ctx, b.names.nameRecordName(project, name), getOptions)
+	if err != nil {
+		return "", err
+	}
+	return object.Labels[labelSession], nil
+}
+
+// A podEnd describes how a sandbox's pod ended.
+type podEnd struct {
 	exit   atoll.Exit // of the container; Reason tells of causes other than the main process
 	report guest.Report
 	at     time.Time

@@ -84,9 +84,9 @@ func TestLostNode(t *testing.T) {
 			at := metav1.NewTime(time.Now().Add(-deleted))
 			pod.DeletionTimestamp = &at
 		}
-		r := &record{note: note{State: atoll.StateRunning, Pod: "a"}, pod: pod}
+		r := &record{Note: note{State: atoll.StateRunning, Run: "a"}, Object: objects{pod: pod}}
 		r.State = atoll.StateRunning
-		r.fillRunning()
+		fillRunning(r)
 		return r
 	}
 	for _, tt := range []struct {
@@ -100,8 +100,8 @@ func TestLostNode(t *testing.T) {
 		{"was deleted long ago", r(time.Hour, metav1.Now(), ""), atoll.StateFailed, true},
 		{"takes long to end on a node that answers", r(time.Hour, metav1.Now(), "ContainersNotReady"), atoll.StateRunning, false},
 	} {
-		if tt.r.State != tt.state || tt.r.hasEnded() != tt.ended {
-			t.Errorf("%s: it is %s (%s), ended %v", tt.what, tt.r.State, tt.r.Reason, tt.r.hasEnded())
+		if tt.r.State != tt.state || hasEnded(tt.r) != tt.ended {
+			t.Errorf("%s: it is %s (%s), ended %v", tt.what, tt.r.State, tt.r.Reason, hasEnded(tt.r))
 		}
 	}
 }
@@ -133,11 +133,11 @@ func TestStray(t *testing.T) {
 		{"of a starting program", note{State: atoll.StateStopped, Starter: "x", LeaseExpires: soon}, running, false},
 		{"without a starter", note{State: atoll.StateFailed}, running, true},
 		{"of a creation", note{State: atoll.StateCreating, LeaseExpires: past}, running, false},
-		{"its own", note{State: atoll.StateRunning, Pod: "b"}, running, false},
+		{"its own", note{State: atoll.StateRunning, Run: "b"}, running, false},
 		{"of a failed run", note{State: atoll.StateFailed}, over, false},
 	} {
-		r := &record{note: tt.n, pod: tt.pod}
-		if got := r.strayPod() != nil; got != tt.want {
+		r := &record{Note: tt.n, Object: objects{pod: tt.pod}}
+		if got := strayPod(r) != nil; got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.what, got, tt.want)
 		}
 	}

@@ -3,8 +3,6 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,69 +11,105 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
 // errEnded reports that a pod ended before it was of use.
 var errEnded = errors.New("its pod has ended")
 
-// createClaim creates a volume, unless it exists.
-func (c *creation) createClaim(ctx context.Context, name string, labels map[string]string, volume string) error {
-	claims := c.p.api.core.PersistentVolumeClaims(c.r.object.Namespace)
+// createDataVolume creates the data volume of a sandbox, unless it exists.
+func (p *Provider) createDataVolume(ctx context.Context, c *creation) error {
+	if p.opts.Ephemeral {
+		return nil
+	}
+	for _, left := range objectsOf[*corev1.PersistentVolumeClaim](p.view.claimCache, c.Spec.ID) {
+		if project := claimAnnotation(left, annotationProject); project != c.Spec.Project && left.DeletionTimestamp == nil {
+			return otherProjectError(c.Spec.ID, project) // even if that project has a namespace of its own: an id has one data volume
+		}
+	}
+	return p.createClaim(ctx, c, p.names.dataVolumeName(c.Spec.ID), p.names.sandboxLabels(roleVolume, c.Spec), "")
+}
+
+// createVolumes creates the named volumes of a sandbox that do not exist.
+func (p *Provider) createVolumes(ctx context.Context, c *creation) error {
+	for _, m := range c.Spec.Mounts {
+		if m.Type != atoll.MountVolume {
+			continue
+		}
+		l := p.names.projectLabels(roleVolume, c.Spec.Project)
+		l[labelVolume] = labelValue(m.Source)
+		if err := p.createClaim(ctx, c, p.names.volumeName(c.Spec.Project, m.Source), l, m.Source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createClaim creates a volume, unless it exists. If the creation fails, it is deleted, unless
+// another sandbox uses it then.
+func (p *Provider) createClaim(ctx context.Context, c *creation, name string, labels map[string]string, volume string) error {
+	namespace := c.Record.Object.record.Namespace
+	claims := p.api.core.PersistentVolumeClaims(namespace)
 	found, err := claims.Get(ctx, name, getOptions)
 	if err == nil && found.DeletionTimestamp != nil {
-		c.awaitDeletion(ctx, found)
+		p.awaitDeletion(ctx, found)
 		found, err = claims.Get(ctx, name, getOptions)
 	}
 	if err == nil && found.DeletionTimestamp != nil {
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "a volume of this name is being deleted, and something still uses it: kubectl describe pvc %s", name)
+		return atoll.Errorf("create", c.Spec.ID, atoll.ErrConflict, "a volume of this name is being deleted, and something still uses it: kubectl describe pvc %s", name)
 	}
-	if of := claimAnnotation(found, annotationProject); err == nil && of != c.spec.Project {
-		return c.otherProjectError(of)
+	if of := claimAnnotation(found, annotationProject); err == nil && of != c.Spec.Project {
+		return otherProjectError(c.Spec.ID, of)
 	}
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
 	mode := corev1.ReadWriteOnce
-	if volume != "" && c.p.opts.SharedVolumes {
+	if volume != "" && p.opts.SharedVolumes {
 		mode = corev1.ReadWriteMany
 	}
 	made := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{annotationProject: c.spec.Project, annotationVolume: volume}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{annotationProject: c.Spec.Project, annotationVolume: volume}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{mode},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(int64(c.p.opts.VolumeSize), resource.BinarySI)}},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(int64(p.opts.VolumeSize), resource.BinarySI)}},
 		},
 	}
-	if class := c.p.opts.StorageClass; class != "" {
+	if class := p.opts.StorageClass; class != "" {
 		made.Spec.StorageClassName = &class
 	}
-	return runToEnd(ctx, func(ctx context.Context) error {
+	return remote.RunToEnd(ctx, func(ctx context.Context) error {
 		claim, err := claims.Create(ctx, made, createOptions)
 		if apierrors.IsAlreadyExists(err) {
 			return nil // another sandbox of the project has just created it
 		}
 		if err != nil {
-			return c.createError(err)
+			return p.createError(c.Spec, err)
 		}
-		c.claims = append(c.claims, name)
-		return c.p.view.awaitClaim(ctx, claim, true)
+		c.OnUndo(func(ctx context.Context) error {
+			if volume != "" && p.isMounted(namespace, name) {
+				return nil
+			}
+			return p.dropClaim(ctx, claim)
+		})
+		return p.view.awaitClaim(ctx, claim, true)
 	})
 }
 
 // otherProjectError returns the error for a data volume of another project.
-func (c *creation) otherProjectError(project string) error {
-	return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", project)
+func otherProjectError(id, project string) error {
+	return atoll.Errorf("create", id, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", project)
 }
 
 // volumeDeleteTimeout bounds the wait for a deleted volume whose last user has not gone yet.
 const volumeDeleteTimeout = 20 * time.Second
 
 // awaitDeletion waits a while for the deletion of a volume.
-func (c *creation) awaitDeletion(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+func (p *Provider) awaitDeletion(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	ctx, cancel := context.WithTimeout(ctx, volumeDeleteTimeout)
 	defer cancel()
-	_ = c.p.view.waitUntil(ctx, claim.Labels[labelSession], func() bool { return !c.p.view.hasClaim(claim) })
+	_ = p.view.waitUntil(ctx, claim.Labels[labelSession], func() bool { return !p.view.hasClaim(claim) })
 }
 
 func claimAnnotation(object *corev1.PersistentVolumeClaim, key string) string {
@@ -85,25 +119,22 @@ func claimAnnotation(object *corev1.PersistentVolumeClaim, key string) string {
 	return object.Annotations[key]
 }
 
-// checkDataVolume returns an error if a sandbox's data volume was deleted: an empty volume in
-// its place would hide the loss.
-func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
-	if !r.note.Volume {
-		return nil
-	}
-	claim, err := p.api.core.PersistentVolumeClaims(r.object.Namespace).Get(ctx, p.names.dataVolumeName(r.ID), getOptions)
+// CheckDataVolume implements remote.Volumes.
+func (b backend) CheckDataVolume(ctx context.Context, r *record) error {
+	name := b.names.dataVolumeName(r.ID)
+	claim, err := b.api.core.PersistentVolumeClaims(r.Object.record.Namespace).Get(ctx, name, getOptions)
 	if apierrors.IsNotFound(err) || err == nil && claim.DeletionTimestamp != nil {
-		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: its files are lost; remove the sandbox and create it again", p.names.dataVolumeName(r.ID))
+		return remote.LostVolumeError(r.ID, name)
 	}
 	return err
 }
 
-// dropDataVolume deletes the data volume of a removed sandbox; r is its last record, or nil.
-func (p *Provider) dropDataVolume(ctx context.Context, id string, r *record) error {
-	ns := p.opts.Namespace
+// DropDataVolume implements remote.Volumes.
+func (b backend) DropDataVolume(ctx context.Context, id string, r *record) error {
+	p, ns := b.Provider, b.opts.Namespace
 	switch {
 	case r != nil:
-		ns = r.object.Namespace
+		ns = r.Object.record.Namespace
 	case p.opts.PerProject: // it may be in any namespace
 		ns = metav1.NamespaceAll
 	}
@@ -129,81 +160,49 @@ func (p *Provider) dropClaim(ctx context.Context, claim *corev1.PersistentVolume
 	return p.view.awaitClaim(ctx, claim, false)
 }
 
-// isMounted reports whether a sandbox, running or stopped, has the volume.
+// DropVolumesOf implements remote.Volumes. An object does not tell which creation has made it,
+// so the volumes stay.
+func (b backend) DropVolumesOf(context.Context, *record) error { return nil }
+
+// isMounted reports whether a sandbox, running or stopped, has the named volume.
 func (p *Provider) isMounted(namespace, claim string) bool {
-	return p.usedVolumes()[namespace+"/"+claim]
-}
-
-// usedVolumes returns the volumes of all sandboxes, running or stopped, by namespace and name.
-func (p *Provider) usedVolumes() map[string]bool {
-	used := map[string]bool{}
-	for _, object := range p.view.allRecords() {
-		r := p.decodeRecord(object)
-		if r.note.Volume {
-			used[object.Namespace+"/"+p.names.dataVolumeName(r.ID)] = true
-		}
-		for _, m := range r.Spec.Mounts {
-			if m.Type == atoll.MountVolume {
-				used[object.Namespace+"/"+p.names.volumeName(r.Spec.Project, m.Source)] = true
-			}
+	for key := range remote.UsedVolumes(p.knownRecords()) {
+		if p.namespaceOf(key.Project) == namespace && p.names.volumeName(key.Project, key.Name) == claim {
+			return true
 		}
 	}
-	return used
+	return false
 }
 
-// Volumes implements atoll.VolumeStore.
-func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	if p.opts.Ephemeral {
-		return nil, atoll.E("volumes", "kubernetes", atoll.ErrUnsupported, nil)
-	}
-	if err := p.view.open(ctx, "volumes"); err != nil {
-		return nil, err
-	}
-	used := p.usedVolumes()
+// ListVolumes implements remote.Volumes.
+func (b backend) ListVolumes(context.Context) ([]atoll.Volume, error) {
 	var list []atoll.Volume
-	for _, c := range p.view.allClaims() {
-		v := atoll.Volume{
-			Provider: "kubernetes", Project: c.Annotations[annotationProject], Name: c.Annotations[annotationVolume],
-			InUse: used[c.Namespace+"/"+c.Name], Created: c.CreationTimestamp.Time,
-		}
+	for _, c := range b.view.allClaims() {
+		v := atoll.Volume{Project: c.Annotations[annotationProject], Name: c.Annotations[annotationVolume], Created: c.CreationTimestamp.Time}
 		if id := c.Labels[labelSession]; id != "" {
 			v.Name, v.Sandbox = volume.DataName(id), id
 		}
-		if c.DeletionTimestamp == nil && v.Name != "" && (project == "" || v.Project == project) {
+		if c.DeletionTimestamp == nil && v.Name != "" {
 			list = append(list, v)
 		}
 	}
-	slices.SortFunc(list, func(a, b atoll.Volume) int { return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name) })
 	return list, nil
 }
 
-// RemoveVolume implements atoll.VolumeStore.
-func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
-	if p.opts.Ephemeral {
-		return atoll.E("remove volume", name, atoll.ErrUnsupported, nil)
+// DeleteVolume implements remote.Volumes.
+func (b backend) DeleteVolume(ctx context.Context, project, name string) error {
+	own := b.names.volumeName(project, name)
+	if id := remote.SandboxOfVolume(name); id != "" {
+		own = b.names.dataVolumeName(id)
 	}
-	if project == "" {
-		project = atoll.DefaultProject
-	}
-	if err := p.view.open(ctx, "remove volume"); err != nil {
-		return err
-	}
-	own := p.names.volumeName(project, name)
-	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
-		own = p.names.dataVolumeName(id)
-	}
-	claims := p.api.core.PersistentVolumeClaims(p.namespaceOf(project))
-	found, err := claims.Get(ctx, own, getOptions)
+	found, err := b.api.core.PersistentVolumeClaims(b.namespaceOf(project)).Get(ctx, own, getOptions)
 	if apierrors.IsNotFound(err) || err == nil && (found.Annotations[annotationProject] != project || found.DeletionTimestamp != nil) {
-		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+		return remote.NoVolumeError(project, name)
 	}
 	if err != nil {
-		return p.wrapError(ctx, "remove volume", name, err)
+		return err
 	}
-	if p.isMounted(found.Namespace, own) {
-		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
-	}
-	return p.wrapError(ctx, "remove volume", name, p.dropClaim(ctx, found))
+	return b.dropClaim(ctx, found)
 }
 
 // RemoveProject implements atoll.ProjectRemover. It removes the sandboxes, the volumes and the

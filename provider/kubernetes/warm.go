@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // The API of agent-sandbox that keeps pods warm. Its older version is not used, because that
@@ -46,8 +47,8 @@ func newWarmPool(p *Provider, client dynamic.Interface) (*warmPool, error) {
 		return client.Resource(schema.GroupVersionResource{Group: warmGroup, Version: warmVersion, Resource: kind}).Namespace(p.opts.Namespace)
 	}
 	w := &warmPool{p: p, claims: of(warmKinds[0]), templates: of(warmKinds[1]), pools: of(warmKinds[2])}
-	plain := &record{object: &corev1.ConfigMap{}}
-	plain.note.Spec = atoll.Spec{ID: atoll.NewID(), Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir, Resources: p.opts.WarmResources}
+	plain := &record{Object: objects{record: &corev1.ConfigMap{}}}
+	plain.Note.Spec = atoll.Spec{ID: atoll.NewID(), Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir, Resources: p.opts.WarmResources}
 	pod, err := p.buildPod(plain)
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ type warmClaim struct {
 // takePod takes a warm pod and configures its guest. It returns nil if there is no warm pod;
 // nothing is left of the attempt then.
 func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err error) {
-	config, err := w.p.guestConfig(&r.note.Spec)
+	config, err := w.p.guestConfig(&r.Note.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +135,9 @@ func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err
 		"spec": map[string]any{"warmPoolRef": map[string]any{"name": w.p.names.warmPoolName()}},
 	}}
 	claim.SetName(w.p.names.warmClaimName(r.ID))
-	claim.SetLabels(w.p.names.sandboxLabels(roleSandbox, &r.note.Spec))
+	claim.SetLabels(w.p.names.sandboxLabels(roleSandbox, &r.Note.Spec))
 	claim.SetOwnerReferences(ownedBy(r))
-	err = runToEnd(ctx, func(ctx context.Context) (err error) {
+	err = remote.RunToEnd(ctx, func(ctx context.Context) (err error) {
 		claim, err = w.claims.Create(ctx, claim, createOptions)
 		return err
 	})
@@ -156,7 +157,7 @@ func (w *warmPool) takePod(ctx context.Context, r *record) (pod *corev1.Pod, err
 	if err == nil {
 		return pod, nil
 	}
-	left := runCleanup(func(ctx context.Context) error { return w.returnPod(ctx, pod, claim) })
+	left := remote.RunCleanup(func(ctx context.Context) error { return w.returnPod(ctx, pod, claim) })
 	if !told && wait.Err() != nil && ctx.Err() == nil || errors.Is(err, errNoWarmPod) {
 		return nil, left
 	}
@@ -185,11 +186,11 @@ func (w *warmPool) awaitPod(ctx context.Context, r *record, claim *unstructured.
 	if name == claim.GetName() { // the controller creates the pod only now
 		return nil, errNoWarmPod
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": w.p.names.sandboxLabels(roleSandbox, &r.note.Spec)}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": w.p.names.sandboxLabels(roleSandbox, &r.Note.Spec)}})
 	if err != nil {
 		return nil, err
 	}
-	pod, err := w.p.api.core.Pods(r.object.Namespace).Patch(ctx, name, types.MergePatchType, patch, patchOptions)
+	pod, err := w.p.api.core.Pods(r.Object.record.Namespace).Patch(ctx, name, types.MergePatchType, patch, patchOptions)
 	if apierrors.IsNotFound(err) {
 		return nil, errNoWarmPod // the controller is replacing the pod
 	}
@@ -218,7 +219,7 @@ func (w *warmPool) dropClaim(ctx context.Context, id string) error {
 
 // configureGuest sends the configuration of a sandbox to the waiting guest of a pod.
 func (p *Provider) configureGuest(ctx context.Context, pod *corev1.Pod, config string) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, remote.ConnectTimeout)
 	defer cancel()
 	conn, err := p.execGuest(ctx, pod, "tell")
 	if err != nil {

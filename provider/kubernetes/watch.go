@@ -55,8 +55,8 @@ func (e *events) publishChange(id string) {
 		return
 	}
 	r := e.p.decodeRecord(object)
-	if r.hasEnded() || r.strayPod() != nil || !r.dueTime().IsZero() {
-		e.p.sweeper.Rouse()
+	if hasEnded(r) || strayPod(r) != nil || !r.DueTime().IsZero() {
+		e.p.engine.Sweeper.Rouse()
 	}
 	switch {
 	case r.State == atoll.StateCreating:

@@ -20,11 +20,11 @@ func lived(t *testing.T, p *Provider, notes ...note) (all []atoll.Sandbox) {
 	t.Helper()
 	for _, n := range notes {
 		id := atoll.NewID()
-		n.Spec.ID, n.Spec.Project, n.CreationID, n.Instance, n.State = id, atoll.DefaultProject, id, "sb-"+id, atoll.StateRunning
+		n.Spec.ID, n.Spec.Project, n.CreationID, n.Run, n.State = id, atoll.DefaultProject, id, "sb-"+id, atoll.StateRunning
 		if _, err := p.store.writeNext(t.Context(), kindSandbox, id, nil, &n); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, p.newHandle(id))
+		all = append(all, p.engine.NewHandle(id))
 	}
 	return all
 }
@@ -54,7 +54,7 @@ func TestStoppingIsWhy(t *testing.T) {
 func TestLogsAreAway(t *testing.T) {
 	server, _ := stores(t)
 	p := accountAt(t, server, Options{Ephemeral: true})
-	p.sweeper.Close() // only the test looks
+	p.engine.Sweeper.Close() // only the test looks
 	all := lived(t, p, note{}, note{}, note{})
 	var asked sync.WaitGroup
 	asked.Add(len(all))
@@ -105,10 +105,10 @@ func TestLogsAreAway(t *testing.T) {
 func TestNoCaretakerBesideAStart(t *testing.T) {
 	server, _ := stores(t)
 	p := accountAt(t, server, Options{})
-	p.sweeper.Close()
-	sb := p.newHandle(atoll.NewID())
-	n := note{Spec: atoll.Spec{ID: sb.id, Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir}, State: atoll.StateStopped, Volume: true, Starter: "other", LeaseExpires: time.Now().Add(time.Hour)}
-	if _, err := p.store.writeNext(t.Context(), kindSandbox, sb.id, nil, &n); err != nil {
+	p.engine.Sweeper.Close()
+	sb := p.engine.NewHandle(atoll.NewID())
+	n := note{Spec: atoll.Spec{ID: sb.ID(), Project: atoll.DefaultProject, Workdir: atoll.DefaultWorkdir}, State: atoll.StateStopped, Volume: true, Starter: "other", LeaseExpires: time.Now().Add(time.Hour)}
+	if _, err := p.store.writeNext(t.Context(), kindSandbox, sb.ID(), nil, &n); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := atoll.ReadFile(t.Context(), sb, "file"); !errors.Is(err, atoll.ErrStopped) {

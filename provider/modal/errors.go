@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // wrapError wraps an error of the service with its kind.
@@ -20,7 +21,7 @@ func (p *Provider) wrapError(ctx context.Context, op, id string, err error) erro
 		return nil
 	case contextEnded(ctx, err):
 		return ctx.Err()
-	case hasKind(err):
+	case remote.HasKind(err):
 		return err
 	}
 	return atoll.E(op, id, kindOf(err), plainError(err))
@@ -38,11 +39,6 @@ func contextEnded(ctx context.Context, err error) bool {
 		<-ctx.Done()
 	}
 	return ctx.Err() != nil
-}
-
-func hasKind(err error) bool {
-	var known *atoll.Error
-	return errors.As(err, &known)
 }
 
 // plainError returns an error with the service's own text.

@@ -253,7 +253,7 @@ func broken(t *testing.T, p atoll.Provider, id, step string) {
 func TestMakerIsKilled(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Making(o, brokenFor) })
 	var ids []string
-	for _, step := range []string{"record", "name", "volumes", "life", "made", "SandboxTagsSet"} {
+	for _, step := range []string{"record", "name", "volumes", "start", "made", "SandboxTagsSet"} {
 		id := atoll.NewID()
 		ids = append(ids, id)
 		broken(t, p, id, step)

@@ -31,7 +31,7 @@ func (p *Provider) readOutput(ctx context.Context, r *record) (*guest.Printed, e
 	defer cancel()
 	comes, stop := context.WithCancelCause(within)
 	defer stop(nil)
-	log := &logReader{ctx: comes, stalls: time.AfterFunc(logStallTimeout, func() { stop(errLogStalled) }), service: p.service, id: r.note.Instance}
+	log := &logReader{ctx: comes, stalls: time.AfterFunc(logStallTimeout, func() { stop(errLogStalled) }), service: p.service, id: r.Note.Run}
 	defer log.stalls.Stop()
 	out, err := guest.ReadPrinted(guest.FromLines(log))
 	switch {
@@ -159,9 +159,9 @@ func isUnavailable(err error) bool {
 }
 
 // storeOutput stores the output of a main process in a Dict, which forgets it when nobody has
-// read it for a week.
+// read it for a week. It does nothing if out is nil.
 func (p *Provider) storeOutput(ctx context.Context, r *record, out *guest.Printed) error {
-	if len(r.note.Spec.Cmd) == 0 {
+	if len(r.Note.Spec.Cmd) == 0 || out == nil {
 		return nil
 	}
 	stdout, err := out.Stdout.Pack(0)
@@ -177,25 +177,25 @@ func (p *Provider) storeOutput(ctx context.Context, r *record, out *guest.Printe
 }
 
 func outputKey(r *record, name string) []byte {
-	return []byte(r.ID + "/" + r.note.CreationID + "/" + name)
+	return []byte(r.ID + "/" + r.Note.CreationID + "/" + name)
 }
 
-// storedOutput returns the stored output of an ended sandbox.
-func (p *Provider) storedOutput(ctx context.Context, r *record) (*guest.Printed, error) {
-	stdout, err := p.outputs.readEntry(ctx, outputKey(r, "stdout"))
+// Output implements remote.Runs.
+func (b backend) Output(ctx context.Context, r *record) (*guest.Printed, error) {
+	stdout, err := b.outputs.readEntry(ctx, outputKey(r, "stdout"))
 	if err != nil {
 		return nil, err
 	}
-	stderr, err := p.outputs.readEntry(ctx, outputKey(r, "stderr"))
+	stderr, err := b.outputs.readEntry(ctx, outputKey(r, "stderr"))
 	if err != nil {
 		return nil, err
 	}
-	return &guest.Printed{Stdout: guest.UnpackTail(r.note.Stdout, stdout), Stderr: guest.UnpackTail(r.note.Stderr, stderr)}, nil
+	return &guest.Printed{Stdout: guest.UnpackTail(r.Note.Stdout, stdout), Stderr: guest.UnpackTail(r.Note.Stderr, stderr)}, nil
 }
 
 // dropOutput deletes the stored output of a sandbox.
 func (p *Provider) dropOutput(ctx context.Context, r *record) error {
-	if len(r.note.Spec.Cmd) == 0 {
+	if len(r.Note.Spec.Cmd) == 0 {
 		return nil
 	}
 	return errors.Join(p.outputs.deleteEntry(ctx, outputKey(r, "stdout")), p.outputs.deleteEntry(ctx, outputKey(r, "stderr")))

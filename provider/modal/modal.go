@@ -19,14 +19,13 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sdk "github.com/modal-labs/libmodal/modal-go"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/keymutex"
-	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
-	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
@@ -109,8 +108,15 @@ const (
 	DefaultPatience  = settings.DefaultPatience
 )
 
+// leaseTTL is the time after which a creation or a start counts as abandoned, unless its program
+// renews the lease.
+const leaseTTL = 30 * time.Second
+
 // A Provider is an atoll.Provider.
 type Provider struct {
+	remote.Provider[*revision]
+
+	engine     *remote.Engine[*revision]
 	opts       Options
 	names      names
 	service    *service
@@ -119,18 +125,12 @@ type Provider struct {
 	images     cache[*builtImage] // by reference
 	apps       cache[*sdk.App]    // by name
 	guests     cache[*sdk.Volume] // by digest
-	visits     *guestconn.Visits
 	events     *events
-	sweeper    *sweeper.Sweeper
-	unreadLogs unreadLogs     // instances whose log could not be read
-	locks      keymutex.Locks // serialize this program's changes to a sandbox; against other programs, the store has revisions
+	unreadLogs unreadLogs // instances whose log could not be read
 
-	work           sync.WaitGroup // calls that outlast their callers
 	closingStreams sync.WaitGroup // streams to programs at Modal that are being closed
 
-	mu     sync.Mutex
-	closed bool
-	used   bool // a call has opened the account successfully
+	used atomic.Bool // a call has opened the account successfully
 }
 
 var validPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
@@ -163,10 +163,15 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "modal", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, names: names(opts.Prefix), service: service, visits: guestconn.New(), sweeper: sweeper.New()}
+	p := &Provider{opts: opts, names: names(opts.Prefix), service: service}
 	p.store, p.outputs = newStore(service, p.names.dictName()), newStore(service, p.names.outputDictName())
 	p.events = newEvents(p)
-	p.sweeper.Start(p.sweepSandboxes)
+	p.engine = remote.New(backend{p}, func(s *remote.Sandbox[*revision]) atoll.Sandbox { return &sandbox{s, p} }, remote.Config{
+		Name: "modal", Ephemeral: opts.Ephemeral, Patience: opts.Patience, ReachTimeout: reachTimeout,
+		AnswerTimeout: endTimeout, LeaseTTL: opts.leaseTTL, Log: opts.Log, Step: opts.step,
+	})
+	p.Provider = p.engine.Provider()
+	p.engine.StartSweeps()
 	return p, nil
 }
 
@@ -253,19 +258,10 @@ func (o *Options) caps() atoll.Caps {
 
 // Close implements atoll.Provider.
 func (p *Provider) Close() error {
-	p.mu.Lock()
-	closed := p.closed
-	p.closed = true
-	p.mu.Unlock()
-	if closed {
-		return nil
+	if p.engine.Shut(p.events.close) {
+		p.awaitStreams()
+		p.service.close()
 	}
-	p.sweeper.Close()
-	p.events.close()
-	p.work.Wait()
-	p.visits.Close()
-	p.awaitStreams()
-	p.service.close()
 	return nil
 }
 
@@ -290,49 +286,10 @@ func (p *Provider) open(ctx context.Context, op string) error {
 	if err := p.service.open(ctx); err != nil {
 		return p.wrapError(ctx, op, "", err)
 	}
-	p.mu.Lock()
-	first := !p.used && !p.closed
-	p.used = true
-	p.mu.Unlock()
-	if first {
-		p.sweeper.Rouse()
+	if !p.used.Swap(true) {
+		p.engine.Sweeper.Rouse()
 	}
 	return nil
-}
-
-// isUsed reports whether a call has opened the account successfully.
-func (p *Provider) isUsed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.used && !p.closed
-}
-
-// Get implements atoll.Provider.
-func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	n, err := atoll.NormalizeID(id)
-	if err != nil || n == "" {
-		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
-	}
-	if _, err := p.findRecord(ctx, "get", n); err != nil {
-		return nil, err
-	}
-	return p.newHandle(n), nil
-}
-
-// List implements atoll.Provider.
-func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	all, err := p.allRecords(ctx, "list")
-	if err != nil {
-		return nil, err
-	}
-	var list []atoll.Status
-	for _, r := range all {
-		if f.Match(r.Status) {
-			list = append(list, r.Status)
-		}
-	}
-	slices.SortStableFunc(list, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
-	return list, nil
 }
 
 var _ atoll.Provider = (*Provider)(nil)

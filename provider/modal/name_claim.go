@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // A nameClaim is the value of a name: the sandbox that has it.
@@ -28,44 +29,56 @@ func (p *Provider) findNameHolder(ctx context.Context, at *revision) (string, er
 	if of == nil || of.Deleted || err != nil {
 		return "", err
 	}
-	if r := p.decodeRecord(held.Sandbox, of); r.note.CreationID != held.CreationID || r.isAbandoned(time.Now()) {
+	if r := p.decodeRecord(held.Sandbox, of); r.Note.CreationID != held.CreationID || r.Note.IsAbandoned(time.Now()) {
 		return "", nil
 	}
 	return held.Sandbox, nil
 }
 
-// releaseName releases a sandbox's name, if the sandbox has it.
-func (p *Provider) releaseName(ctx context.Context, r *record) error {
-	spec := &r.note.Spec
-	if spec.Name == "" {
-		return nil
+// ClaimName implements remote.Records.
+func (b backend) ClaimName(ctx context.Context, r *record) (holder string, err error) {
+	key := nameKey(r.Note.Spec.Project, r.Note.Spec.Name)
+	for {
+		before, err := b.store.readLatest(ctx, subjectKey(kindName, key))
+		if err != nil {
+			return "", err
+		}
+		if holder, err := b.findNameHolder(ctx, before); holder != "" || err != nil {
+			return holder, err
+		}
+		err = remote.RunToEnd(ctx, func(ctx context.Context) error {
+			_, err := b.store.writeNext(ctx, kindName, key, before, &nameClaim{Sandbox: r.ID, CreationID: r.Note.CreationID})
+			return err
+		})
+		if !errors.Is(err, errWrittenElsewhere) {
+			return "", err
+		}
 	}
-	key := nameKey(spec.Project, spec.Name)
+}
+
+// ReleaseName implements remote.Records.
+func (b backend) ReleaseName(ctx context.Context, r *record) error {
+	key := nameKey(r.Note.Spec.Project, r.Note.Spec.Name)
 	var held nameClaim
-	at, err := p.store.readValue(ctx, kindName, key, &held)
-	if at == nil || err != nil || held.Sandbox != r.ID || held.CreationID != r.note.CreationID {
+	at, err := b.store.readValue(ctx, kindName, key, &held)
+	if at == nil || err != nil || held.Sandbox != r.ID || held.CreationID != r.Note.CreationID {
 		return err
 	}
-	if _, err = p.store.writeNext(ctx, kindName, key, at, nil); errors.Is(err, errWrittenElsewhere) {
+	if _, err = b.store.writeNext(ctx, kindName, key, at, nil); errors.Is(err, errWrittenElsewhere) {
 		return nil // another sandbox has it now
 	}
 	return err
 }
 
-// Resolve implements atoll.Resolver.
-func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	if err := p.open(ctx, "get"); err != nil {
+// Resolve implements remote.Records.
+func (b backend) Resolve(ctx context.Context, project, name string) (string, error) {
+	at, err := b.store.readLatest(ctx, subjectKey(kindName, nameKey(project, name)))
+	if err != nil {
 		return "", err
 	}
-	at, err := p.store.readLatest(ctx, subjectKey(kindName, nameKey(project, name)))
-	if err != nil {
-		return "", p.wrapError(ctx, "get", name, err)
-	}
-	id, err := p.findNameHolder(ctx, at)
+	id, err := b.findNameHolder(ctx, at)
 	if id == "" && err == nil {
 		err = atoll.E("get", name, atoll.ErrNotFound, nil)
 	}
-	return id, p.wrapError(ctx, "get", name, err)
+	return id, err
 }
-
-var _ atoll.Resolver = (*Provider)(nil)

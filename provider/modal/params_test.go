@@ -266,7 +266,7 @@ func TestDamagedRecord(t *testing.T) {
 	if at, err = p.store.readLatest(t.Context(), subjectKey(kindSandbox, sb.ID())); err != nil {
 		t.Fatal(err)
 	}
-	if !p.decodeRecord(sb.ID(), at).ownsInstance("sb-1", &pb.SandboxInfo{}) {
+	if !ownsInstance(p.decodeRecord(sb.ID(), at), "sb-1", &pb.SandboxInfo{}) {
 		t.Error("a life that may be its is nobody's")
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {

@@ -13,44 +13,48 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
-// A note is the stored state of a sandbox.
-type note struct {
-	Spec       atoll.Spec `json:"spec"`
-	CreationID string     `json:"made"` // random id of the creation; another sandbox may have the same id later
-	Created    time.Time  `json:"created"`
-	// State is StateCreating, StateCreated, the state in which the sandbox ended, or
-	// StateRunning: then Modal tells the actual state of the instance.
-	State        atoll.State           `json:"state"`
-	Instance     string                `json:"life,omitempty"`     // Modal's id of the last instance
-	LeaseExpires time.Time             `json:"until,omitzero"`     // expiry of the lease of a creation or a start
-	Starter      string                `json:"starter,omitempty"`  // a random id of the program's start that holds the lease
-	Stopping     bool                  `json:"stopping,omitempty"` // a call is stopping it, which explains the end of its instance to every program
-	Expires      time.Time             `json:"expires,omitzero"`   // its expiry
-	Image        string                `json:"image,omitempty"`    // of the last run
-	Started      time.Time             `json:"started,omitzero"`   // when the last run began
-	Stopped      time.Time             `json:"stopped,omitzero"`   // when it ended, if it has
-	Exit         *atoll.Exit           `json:"exit,omitempty"`     // of the main process
-	Reason       string                `json:"reason,omitempty"`   // why it ended
-	Idle         bool                  `json:"idle,omitempty"`     // it was stopped because it was idle
-	Volume       bool                  `json:"volume,omitempty"`   // it has a data volume
-	Ports        []atoll.PublishedPort `json:"ports,omitempty"`    // its tunnels
-	Stdout       int64                 `json:"stdout,omitempty"`   // bytes that the main process had written when it ended
-	Stderr       int64                 `json:"stderr,omitempty"`   // the last of them are stored for a while
+// A record is the state of a sandbox; the run of a note is the id of an instance.
+type (
+	record = remote.Record[*revision]
+	note   = remote.Note
+)
+
+// A backend implements remote.Backend.
+type backend struct{ *Provider }
+
+// Open implements remote.Backend.
+func (b backend) Open(ctx context.Context, op string) error { return b.open(ctx, op) }
+
+// WrapError implements remote.Backend.
+func (b backend) WrapError(ctx context.Context, op, id string, err error) error {
+	return b.wrapError(ctx, op, id, err)
 }
 
-// A record is the state of a sandbox, as far as it is known.
-type record struct {
-	atoll.Status
-	note     note
-	revision *revision // which has the note
-
-	damaged bool // the note cannot be decoded, so nothing is known of the sandbox
+// Find implements remote.Records.
+func (b backend) Find(ctx context.Context, op, id string, as remote.Freshness) (*record, error) {
+	r, err := b.readRecord(ctx, op, id)
+	if err != nil || as == remote.Stored {
+		return r, err
+	}
+	if r.Note.State == atoll.StateRunning {
+		if err := b.recordIfEnded(ctx, r); err != nil {
+			return nil, b.wrapError(ctx, op, id, err)
+		}
+	}
+	return b.fillStatus(r), nil
 }
 
-// findRecord finds a sandbox. Kinds: ErrNotFound, ErrUnavailable, ErrDenied.
+// findRecord finds a sandbox, with its state now. Kinds: ErrNotFound, ErrUnavailable, ErrDenied.
 func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, error) {
+	return backend{p}.Find(ctx, op, id, remote.Latest)
+}
+
+// readRecord returns the record of a sandbox as the store has it. Kinds: ErrNotFound,
+// ErrUnavailable, ErrDenied.
+func (p *Provider) readRecord(ctx context.Context, op, id string) (*record, error) {
 	if err := p.open(ctx, op); err != nil {
 		return nil, err
 	}
@@ -61,20 +65,18 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	if at == nil || at.Deleted {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 	}
-	r := p.decodeRecord(id, at)
-	if r.note.State != atoll.StateRunning {
-		return p.fillStatus(r), nil
-	}
-	if err := p.recordIfEnded(ctx, r); err != nil {
-		return nil, p.wrapError(ctx, op, id, err)
-	}
-	return p.fillStatus(r), nil
+	return p.fillStatus(p.decodeRecord(id, at)), nil
+}
+
+// List implements remote.Records.
+func (b backend) List(ctx context.Context, op string) ([]*record, error) {
+	return b.allRecords(ctx, op)
 }
 
 // recordIfEnded records the end of a sandbox's run if it has ended. The first program that sees
 // the end does so.
 func (p *Provider) recordIfEnded(ctx context.Context, r *record) error {
-	result, err := p.service.awaitResult(ctx, r.note.Instance, 0)
+	result, err := p.service.awaitResult(ctx, r.Note.Run, 0)
 	if result == nil || err != nil {
 		return err
 	}
@@ -116,7 +118,7 @@ func (p *Provider) takeSurvey(ctx context.Context, op string) (s survey, err err
 		}
 		r := p.decodeRecord(id, at)
 		s.records = append(s.records, r)
-		if r.note.State == atoll.StateRunning && s.running[r.note.Instance] == nil && !p.unreadLogs.has(r.note.Instance) {
+		if r.Note.State == atoll.StateRunning && s.running[r.Note.Run] == nil && !p.unreadLogs.has(r.Note.Run) {
 			work.Go(func() { // concurrently: a log may take long, or not come at all
 				places <- struct{}{}
 				defer func() { <-places }()
@@ -128,7 +130,7 @@ func (p *Provider) takeSurvey(ctx context.Context, op string) (s survey, err err
 	if ctx.Err() != nil {
 		return s, p.wrapError(ctx, op, "", ctx.Err())
 	}
-	s.records = slices.DeleteFunc(s.records, func(r *record) bool { return r.revision == nil })
+	s.records = slices.DeleteFunc(s.records, func(r *record) bool { return r.Object == nil })
 	for _, r := range s.records {
 		p.fillStatus(r)
 	}
@@ -140,13 +142,13 @@ func (p *Provider) takeSurvey(ctx context.Context, op string) (s survey, err err
 const maxConcurrentEnds = 16
 
 // recordEndLogged is recordIfEnded for one of many: it logs errors, so that one sandbox does
-// not affect the others. It clears r.revision if the sandbox was removed meanwhile.
+// not affect the others. It clears r.Object if the sandbox was removed meanwhile.
 func (p *Provider) recordEndLogged(ctx context.Context, r *record) {
 	err := p.recordIfEnded(ctx, r)
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case atoll.KindOf(err) == atoll.ErrNotFound:
-		r.revision = nil
+		r.Object = nil
 	default:
 		p.opts.Log.Warn("cannot find out yet how it ended", "sandbox", r.ID, "err", err)
 	}
@@ -154,73 +156,116 @@ func (p *Provider) recordEndLogged(ctx context.Context, r *record) {
 
 // decodeRecord returns the record in a revision.
 func (p *Provider) decodeRecord(id string, at *revision) *record {
-	r := &record{revision: at}
+	r := &record{Object: at}
 	r.ID = id
-	if at.Value == nil || json.Unmarshal(at.Value, &r.note) != nil {
-		r.note = note{Spec: atoll.Spec{ID: id, Provider: "modal"}, State: atoll.StateFailed, Reason: "its record is damaged: remove it"}
-		r.damaged = true
+	if isDamaged(at) {
+		r.Note = note{Spec: atoll.Spec{ID: id, Provider: "modal"}, State: atoll.StateFailed, Reason: "its record is damaged: remove it"}
+		return r
 	}
+	_ = json.Unmarshal(at.Value, &r.Note) // isDamaged has tried
 	return r
+}
+
+// isDamaged reports whether the note in a revision cannot be decoded, so that nothing is known of
+// the sandbox.
+func isDamaged(at *revision) bool {
+	return at.Value == nil || json.Unmarshal(at.Value, &note{}) != nil
 }
 
 // fillStatus sets the status of a record.
 func (p *Provider) fillStatus(r *record) *record {
-	st, n := &r.Status, &r.note
-	st.Provider, st.Caps, st.Created = "modal", p.opts.caps(), n.Created
-	st.Spec, st.State, st.Image, st.Expires = n.Spec, n.State, n.Image, n.Expires
-	st.Started, st.Stopped, st.Exit, st.Reason = n.Started, n.Stopped, n.Exit, n.Reason
-	if n.State != atoll.StateRunning {
+	r.FillStatus("modal", p.opts.caps())
+	if r.Note.State != atoll.StateRunning {
 		return r
 	}
-	st.Ready, st.Ports = true, n.Ports
-	for _, port := range n.Ports {
+	r.Ready, r.Ports = true, r.Note.Ports
+	for _, port := range r.Note.Ports {
 		if port.Port == atoll.AgentPort {
-			st.Address = cmp.Or(map[Tunnels]string{TunnelsTLS: "https://"}[p.opts.Tunnels], "http://") + port.Address
+			r.Address = cmp.Or(map[Tunnels]string{TunnelsTLS: "https://"}[p.opts.Tunnels], "http://") + port.Address
 		}
 	}
 	return r
 }
 
-// updateRecord calls fn to change the note of a sandbox, and stores the result. If fn returns
-// an error, nothing changes. updateRecord calls fn again if another program has written
-// meanwhile. Kinds: ErrNotFound (the sandbox does not exist, or another one has its id), and
-// those of fn.
-func (p *Provider) updateRecord(ctx context.Context, r *record, fn func(n *note) error) error {
-	at, n := r.revision, r.note
+// Insert implements remote.Records.
+func (b backend) Insert(ctx context.Context, r *record) error {
+	before, err := b.store.readLatest(ctx, subjectKey(kindSandbox, r.ID))
+	if err != nil {
+		return err
+	}
+	if before != nil && !before.Deleted {
+		return remote.ErrDoneElsewhere
+	}
+	r.Object, err = b.store.writeNext(ctx, kindSandbox, r.ID, before, &r.Note)
+	if errors.Is(err, errWrittenElsewhere) {
+		return remote.ErrDoneElsewhere
+	}
+	return err
+}
+
+// Update implements remote.Records. It publishes the change.
+func (b backend) Update(ctx context.Context, r *record, fn func(n *note) error) error {
+	at := r.Object
 	for {
+		n := b.decodeRecord(r.ID, at).Note
+		if n.CreationID != r.Note.CreationID {
+			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
+		}
 		if err := fn(&n); err != nil {
 			return err
 		}
-		written, err := p.store.writeNext(ctx, kindSandbox, r.ID, at, &n)
+		if err := b.storeOutput(ctx, r, n.Printed); err != nil {
+			return err
+		}
+		written, err := b.store.writeNext(ctx, kindSandbox, r.ID, at, &n)
 		if err == nil {
-			r.revision, r.note = written, n
-			p.events.publishChange(r.ID, p.fillStatus(r))
+			n.Printed = nil
+			r.Object, r.Note = written, n
+			b.events.publishChange(r.ID, b.fillStatus(r))
 			return nil
 		}
 		if !errors.Is(err, errWrittenElsewhere) {
 			return err
 		}
-		if at, err = p.store.readLatest(ctx, subjectKey(kindSandbox, r.ID)); err != nil {
+		if at, err = b.store.readLatest(ctx, subjectKey(kindSandbox, r.ID)); err != nil {
 			return err
 		}
 		if at == nil || at.Deleted {
 			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
 		}
-		now := p.decodeRecord(r.ID, at)
-		if now.note.CreationID != r.note.CreationID {
-			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
-		}
-		n = now.note
 	}
 }
 
-// requireRunning returns the error of a call that needs a running sandbox; nil if it runs.
-func requireRunning(op string, st *atoll.Status) error {
-	switch st.State {
-	case atoll.StateRunning:
-		return nil
-	case atoll.StateFailed:
-		return atoll.Errorf(op, st.ID, atoll.ErrStopped, "sandbox has failed: %s", st.Reason)
+// Delete implements remote.Records.
+func (b backend) Delete(ctx context.Context, r *record) error {
+	if err := b.dropOutput(ctx, r); err != nil {
+		return err
 	}
-	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
+	for {
+		_, err := b.store.writeNext(ctx, kindSandbox, r.ID, r.Object, nil)
+		if !errors.Is(err, errWrittenElsewhere) {
+			if err == nil {
+				b.events.publishChange(r.ID, nil)
+			}
+			return err
+		}
+		at, err := b.store.readLatest(ctx, subjectKey(kindSandbox, r.ID))
+		if at == nil || at.Deleted || err != nil {
+			return err
+		}
+		if b.decodeRecord(r.ID, at).Note.CreationID != r.Note.CreationID {
+			return nil // another sandbox has the id now
+		}
+		r.Object = at
+	}
+}
+
+// AwaitChange implements remote.Records. Modal sends no events, so it waits a little.
+func (b backend) AwaitChange(ctx context.Context, _ *record) error {
+	select {
+	case <-time.After(b.opts.leaseTTL / 30):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

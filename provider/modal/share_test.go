@@ -3,10 +3,14 @@
 package modal
 
 import (
+	"context"
 	"errors"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // A volume that another sandbox has found stays when the creation that made it fails, whether
@@ -19,8 +23,8 @@ func TestSharedVolumeStays(t *testing.T) {
 	}{
 		{"its maker takes it back", func(t *testing.T, p *Provider, spec *atoll.Spec, meanwhile func()) {
 			planned := errors.New("as planned")
-			p.opts.step = func(name string) error {
-				if name != "life" {
+			p.engine.Step = func(name string) error {
+				if name != "start" {
 					return nil
 				}
 				meanwhile()
@@ -31,30 +35,36 @@ func TestSharedVolumeStays(t *testing.T) {
 			}
 		}},
 		{"its maker is killed", func(t *testing.T, p *Provider, spec *atoll.Spec, meanwhile func()) {
-			made, err := spec.MadeBy("modal")
-			if err != nil {
-				t.Fatal(err)
+			p.engine.Step = func(name string) error {
+				if name == "start" {
+					meanwhile()
+					runtime.Goexit() // undoes nothing, and ends the context that renews the lease
+				}
+				return nil
 			}
-			c := &creation{p: p, spec: made}
-			if err := errors.Join(c.writeRecord(t.Context()), c.createVolumes(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-			meanwhile()
-			if err := errors.Join(p.dropSandbox(t.Context(), c.r), p.deleteVolumesOf(t.Context(), c.r)); err != nil {
-				t.Error(err)
-			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer stop()
+				_, _ = p.Create(ctx, spec)
+			}()
+			<-done
 		}},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			p := account(t, Options{})
+			p := account(t, Options{leaseTTL: time.Second})
 			other, err := New(p.opts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer other.Close()
 			spec := &atoll.Spec{NoStart: true, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/cache"}}}
-			there := func() (names []string) {
+			there := func(want int) (names []string) {
 				t.Helper()
+				for end := time.Now().Add(testenv.Scale(time.Minute)); isLeft(t, p, want) && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+					p.engine.Sweeper.Rouse()
+				}
 				all, err := other.Volumes(t.Context(), "")
 				if err != nil {
 					t.Fatal(err)
@@ -68,7 +78,7 @@ func TestSharedVolumeStays(t *testing.T) {
 				return names
 			}
 			tt.fails(t, p, spec, func() {})
-			if names := there(); len(names) > 0 {
+			if names := there(0); len(names) > 0 {
 				t.Errorf("%q are left that nobody else has found", names)
 			}
 			tt.fails(t, p, spec, func() {
@@ -81,9 +91,23 @@ func TestSharedVolumeStays(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if names := there(); len(names) != 1 || names[0] != "cache" {
+			if names := there(1); len(names) != 1 || names[0] != "cache" {
 				t.Errorf("there are %q, want that which another sandbox has had", names)
 			}
 		})
 	}
+}
+
+// isLeft reports whether a sandbox is left, or more volumes than wanted.
+func isLeft(t *testing.T, p *Provider, volumes int) bool {
+	t.Helper()
+	sandboxes, err := p.List(t.Context(), atoll.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := p.Volumes(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(sandboxes) > 0 || len(all) > volumes
 }

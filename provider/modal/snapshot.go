@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // A snapshotNote is the stored state of a snapshot, which is an image at Modal.
@@ -29,12 +30,12 @@ const snapshotTimeout = 55 * time.Second
 
 // Snapshot implements atoll.Snapshotter. It copies the files, but no processes.
 func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
-	err = s.withLockedRecord(ctx, "snapshot", func(r *record) error {
-		if err := requireRunning("snapshot", &r.Status); err != nil {
+	err = s.WithLockedRecord(ctx, "snapshot", func(r *record) error {
+		if err := remote.RequireRunning("snapshot", &r.Status); err != nil {
 			return err
 		}
 		var taken atoll.Snapshot
-		err := guestproc.Detached(ctx, &s.p.work, snapshotTimeout+cleanupTimeout, func(whole context.Context) (err error) {
+		err := guestproc.Detached(ctx, &s.p.engine.Work, snapshotTimeout+remote.CleanupTimeout, func(whole context.Context) (err error) {
 			taken, err = s.takeSnapshot(whole, ctx, r)
 			return err
 		})
@@ -49,18 +50,18 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 // takeSnapshot takes a snapshot, and deletes it if waits ends meanwhile: Modal finishes a copy
 // that it has begun, and only its answer names the image to delete.
 func (s *sandbox) takeSnapshot(ctx, waits context.Context, r *record) (atoll.Snapshot, error) {
-	image, err := s.p.service.snapshotFiles(ctx, r.note.Instance)
+	image, err := s.p.service.snapshotFiles(ctx, r.Note.Run)
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}
-	n := snapshotNote{ImageID: image, Sandbox: s.id, Spec: r.note.Spec, Created: time.Now().UTC()}
+	n := snapshotNote{ImageID: image, Sandbox: s.ID(), Spec: r.Note.Spec, Created: time.Now().UTC()}
 	id := atoll.NewID()
-	err = runToEnd(waits, func(ctx context.Context) error {
+	err = remote.RunToEnd(waits, func(ctx context.Context) error {
 		_, err := s.p.store.writeNext(ctx, kindSnapshot, id, nil, &n)
 		return err
 	})
 	if err != nil {
-		return atoll.Snapshot{}, errors.Join(err, runCleanup(func(ctx context.Context) error { return s.p.service.dropImage(ctx, image) }))
+		return atoll.Snapshot{}, errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return s.p.service.dropImage(ctx, image) }))
 	}
 	return n.toSnapshot(id), nil
 }
@@ -123,7 +124,7 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	if at == nil {
 		return atoll.Errorf("remove snapshot", id, atoll.ErrNotExist, "no snapshot %q", id)
 	}
-	return p.wrapError(ctx, "remove snapshot", id, runToEnd(ctx, func(ctx context.Context) error {
+	return p.wrapError(ctx, "remove snapshot", id, remote.RunToEnd(ctx, func(ctx context.Context) error {
 		if err := p.service.dropImage(ctx, n.ImageID); err != nil {
 			return err
 		}

@@ -99,7 +99,7 @@ func TestStartWhileOthersLook(t *testing.T) {
 // does, nothing of the start goes on.
 func TestStarterIsKilled(t *testing.T) {
 	p := provider(t, func(o *modal.Options) { modal.Making(o, brokenFor) })
-	for _, step := range []string{"life", "SandboxTagsSet", "SandboxGetTaskId"} {
+	for _, step := range []string{"start", "SandboxTagsSet", "SandboxGetTaskId"} {
 		t.Run(step, func(t *testing.T) {
 			sb := created(t, p, atoll.Spec{NoStart: true})
 			defer sb.Remove(t.Context())
@@ -115,7 +115,7 @@ func TestStarterIsKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			broken(t, p, sb.ID(), step)
-			if step != "life" && len(lives(t, p)) == 0 {
+			if step != "start" && len(lives(t, p)) == 0 {
 				t.Error("no life was left to be swept")
 			}
 			if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {

@@ -13,42 +13,28 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// sweepSandboxes removes expired sandboxes and the remains of abandoned creations, records the
-// ends of others, and refreshes the store. Every provider of the environment sweeps; if two do
-// the same work, the second finds it done. It makes no call to Modal before another call of the
-// provider has. It returns the time of the next sweep.
-func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
-	if !p.isUsed() {
-		return due
+// Survey implements remote.Runs. It also refreshes the store.
+func (b backend) Survey(ctx context.Context) (records []*record, due time.Time, err error) {
+	if !b.used.Load() {
+		return nil, due, nil
 	}
-	all, err := p.takeSurvey(ctx, "sweep") // it also records the ends of sandboxes
+	all, err := b.takeSurvey(ctx, "sweep") // it also records the ends of sandboxes
 	if err != nil {
-		if ctx.Err() == nil {
-			p.opts.Log.Warn("sweep", "err", err)
-		}
-		return due
+		return nil, due, err
 	}
 	for _, r := range all.records {
-		t := r.dueTime()
-		if t.IsZero() || time.Now().Before(t) {
-			if due = sweeper.Sooner(due, t); r.isRemovedAtEnd() {
-				due = sweeper.Sooner(due, time.Now().Add(removalPollInterval))
-			}
-			continue
-		}
-		if err := p.removeExpired(ctx, r.ID); err != nil && ctx.Err() == nil {
-			p.opts.Log.Warn("sweep", "sandbox", r.ID, "err", err)
-			due = sweeper.Sooner(due, time.Now().Add(time.Second))
+		if isRemovedAtEnd(r) {
+			due = sweeper.Sooner(due, time.Now().Add(removalPollInterval))
 		}
 	}
-	if err := p.endStrays(ctx, all); err != nil && ctx.Err() == nil {
-		p.opts.Log.Warn("sweep: end strays", "err", err)
+	if err := b.endStrays(ctx, all); err != nil && ctx.Err() == nil {
+		b.opts.Log.Warn("sweep: end strays", "err", err)
 		due = sweeper.Sooner(due, time.Now().Add(time.Second))
 	}
-	if err := p.store.refreshAll(ctx, all.revisions); err != nil && ctx.Err() == nil {
-		p.opts.Log.Warn("sweep: refresh records", "err", err)
+	if err := b.store.refreshAll(ctx, all.revisions); err != nil && ctx.Err() == nil {
+		b.opts.Log.Warn("sweep: refresh records", "err", err)
 	}
-	return due
+	return all.records, due, nil
 }
 
 // endStrays ends the instances that belong to no sandbox. A program writes the record before it
@@ -63,11 +49,11 @@ func (p *Provider) endStrays(ctx context.Context, all survey) (err error) {
 	err = p.addUntagged(ctx, instances)
 	for instanceID, info := range instances {
 		id := cmp.Or(tagValue(info, tagSession), p.names.sandboxOf(info.GetName()))
-		if r := records[id]; id == "" || r != nil && r.ownsInstance(instanceID, info) {
+		if r := records[id]; id == "" || r != nil && ownsInstance(r, instanceID, info) {
 			continue
 		}
 		at, lookErr := p.store.readLatest(ctx, subjectKey(kindSandbox, id)) // the record in the survey may be older than the list of instances
-		if lookErr == nil && (at == nil || at.Deleted || !p.decodeRecord(id, at).ownsInstance(instanceID, info)) {
+		if lookErr == nil && (at == nil || at.Deleted || !ownsInstance(p.decodeRecord(id, at), instanceID, info)) {
 			lookErr = p.service.terminateInstance(ctx, instanceID)
 		}
 		err = errors.Join(err, lookErr)
@@ -92,16 +78,16 @@ func (p *Provider) addUntagged(ctx context.Context, instances map[string]*pb.San
 }
 
 // ownsInstance reports whether an instance may belong to the sandbox or to its caretaker.
-func (r *record) ownsInstance(instanceID string, info *pb.SandboxInfo) bool {
+func ownsInstance(r *record, instanceID string, info *pb.SandboxInfo) bool {
 	switch {
 	case tagValue(info, tagRole) == roleCaretaker: // it ends by itself
 		return true
-	case r.damaged: // unknown
+	case isDamaged(r.Object): // unknown
 		return true
-	case r.note.State == atoll.StateRunning:
-		return r.note.Instance == instanceID
+	case r.Note.State == atoll.StateRunning:
+		return r.Note.Run == instanceID
 	}
-	return r.isStarting()
+	return r.Note.IsStarting(time.Now())
 }
 
 func tagValue(info *pb.SandboxInfo, name string) string {
@@ -118,49 +104,6 @@ func tagValue(info *pb.SandboxInfo, name string) string {
 const removalPollInterval = 10 * time.Second
 
 // isRemovedAtEnd reports whether the sandbox is removed soon after it has ended.
-func (r *record) isRemovedAtEnd() bool {
+func isRemovedAtEnd(r *record) bool {
 	return r.State == atoll.StateRunning && (r.Spec.AutoRemove || r.Spec.IdleRemove)
-}
-
-// dueTime returns the expiry of the sandbox; zero means that it is not known.
-func (r *record) dueTime() time.Time {
-	if !r.note.LeaseExpires.IsZero() {
-		return r.note.LeaseExpires.Add(time.Second)
-	}
-	return sweeper.Due(&r.Status, r.note.Idle)
-}
-
-// removeExpired removes a sandbox with its data volume, if it still is expired: another program
-// may have started it. If a program died while it started the sandbox, removeExpired only
-// undoes that start.
-func (p *Provider) removeExpired(ctx context.Context, id string) error {
-	release, err := p.locks.Lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	r, err := p.findRecord(ctx, "remove", id)
-	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if t := r.dueTime(); t.IsZero() || time.Now().Before(t) {
-		return nil
-	}
-	if r.note.Starter != "" {
-		starter, err := p.claimStart(ctx, r) // it prevents that start from continuing
-		if starter == "" || err != nil {
-			return err
-		}
-		return p.releaseStart(r, starter)
-	}
-	if r.note.State != atoll.StateCreating {
-		return p.removeSandbox(ctx, id, atoll.RemoveOptions{Volumes: true})
-	}
-	if err := p.dropSandbox(ctx, r); err != nil { // its data volume may belong to an earlier sandbox with its id
-		return err
-	}
-	return p.deleteVolumesOf(ctx, r)
 }

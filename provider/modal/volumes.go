@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
@@ -35,18 +35,18 @@ func volumeKey(project, name string) string { return "volume-" + hashWords(proje
 func (n names) volumeName(key string) string { return string(n) + "-" + key }
 
 // createVolumes creates the volumes of a sandbox that do not exist.
-func (c *creation) createVolumes(ctx context.Context) error {
-	if c.p.opts.Ephemeral {
+func (p *Provider) createVolumes(ctx context.Context, c *creation) error {
+	if p.opts.Ephemeral {
 		return nil
 	}
-	if err := c.createVolume(ctx, dataKey(c.spec.ID), volumeNote{Name: volume.DataName(c.spec.ID), Sandbox: c.spec.ID}); err != nil {
+	if err := p.createVolume(ctx, c, dataKey(c.Spec.ID), volumeNote{Name: volume.DataName(c.Spec.ID), Sandbox: c.Spec.ID}); err != nil {
 		return err
 	}
-	for _, m := range c.spec.Mounts {
+	for _, m := range c.Spec.Mounts {
 		if m.Type != atoll.MountVolume {
 			continue
 		}
-		if err := c.createVolume(ctx, volumeKey(c.spec.Project, m.Source), volumeNote{Name: m.Source}); err != nil {
+		if err := p.createVolume(ctx, c, volumeKey(c.Spec.Project, m.Source), volumeNote{Name: m.Source}); err != nil {
 			return err
 		}
 	}
@@ -54,17 +54,17 @@ func (c *creation) createVolumes(ctx context.Context) error {
 }
 
 // createVolume creates a volume, unless it exists.
-func (c *creation) createVolume(ctx context.Context, key string, n volumeNote) error {
-	n.Project, n.CreationID, n.Created = c.spec.Project, c.r.note.CreationID, time.Now().UTC()
+func (p *Provider) createVolume(ctx context.Context, c *creation, key string, n volumeNote) error {
+	n.Project, n.CreationID, n.Created = c.Spec.Project, c.Record.Note.CreationID, time.Now().UTC()
 	for {
-		before, err := c.p.store.readLatest(ctx, subjectKey(kindVolume, key))
+		before, err := p.store.readLatest(ctx, subjectKey(kindVolume, key))
 		if err != nil {
 			return err
 		}
 		if before != nil && !before.Deleted {
-			err = c.shareVolume(ctx, key, before)
+			err = p.shareVolume(ctx, c, key, before)
 		} else {
-			err = runToEnd(ctx, func(ctx context.Context) error { return c.makeVolume(ctx, key, before, n) })
+			err = remote.RunToEnd(ctx, func(ctx context.Context) error { return p.recordVolume(ctx, c, key, before, n) })
 		}
 		if !errors.Is(err, errWrittenElsewhere) { // otherwise another sandbox of the project has just created or used it
 			return err
@@ -74,35 +74,35 @@ func (c *creation) createVolume(ctx context.Context, key string, n volumeNote) e
 
 // shareVolume marks an existing volume so that it stays if the creation that made it fails:
 // this sandbox may store files in it from now on.
-func (c *creation) shareVolume(ctx context.Context, key string, before *revision) error {
+func (p *Provider) shareVolume(ctx context.Context, c *creation, key string, before *revision) error {
 	var have volumeNote
 	if err := json.Unmarshal(before.Value, &have); err != nil {
 		return err
 	}
-	if have.Project != c.spec.Project {
-		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", have.Project)
+	if have.Project != c.Spec.Project {
+		return atoll.Errorf("create", c.Spec.ID, atoll.ErrConflict, "the data volume of this id belongs to project %s: remove that, or use another id", have.Project)
 	}
-	if have.CreationID == "" || have.CreationID == c.r.note.CreationID {
+	if have.CreationID == "" || have.CreationID == c.Record.Note.CreationID {
 		return nil
 	}
 	have.CreationID = ""
-	_, err := c.p.store.writeNext(ctx, kindVolume, key, before, &have)
+	_, err := p.store.writeNext(ctx, kindVolume, key, before, &have)
 	return err
 }
 
-// makeVolume creates a volume, and stores n as the revision after before. Errors:
-// errWrittenElsewhere.
-func (c *creation) makeVolume(ctx context.Context, key string, before *revision, n volumeNote) error {
-	id, made, err := c.p.makeVolume(ctx, key)
+// recordVolume creates a volume, and stores n as the revision after before. If the creation fails,
+// the volume is deleted. Errors: errWrittenElsewhere.
+func (p *Provider) recordVolume(ctx context.Context, c *creation, key string, before *revision, n volumeNote) error {
+	id, made, err := p.makeVolume(ctx, key)
 	if err != nil {
 		return err
 	}
 	if n.Volume = id; !made {
 		n.CreationID = ""
 	}
-	_, err = c.p.store.writeNext(ctx, kindVolume, key, before, &n)
+	_, err = p.store.writeNext(ctx, kindVolume, key, before, &n)
 	if made && !errors.Is(err, errWrittenElsewhere) {
-		c.made = append(c.made, madeVolume{key, id})
+		c.OnUndo(func(ctx context.Context) error { return p.undoVolume(ctx, key, id, n.CreationID) })
 	}
 	return err
 }
@@ -161,53 +161,47 @@ func (p *Provider) volumeMounts(ctx context.Context, spec *atoll.Spec) (map[stri
 	return all, nil
 }
 
-// checkDataVolume returns an error if a sandbox's data volume was deleted: an empty volume in
-// its place would hide the loss.
-func (p *Provider) checkDataVolume(ctx context.Context, r *record) error {
-	if !r.note.Volume {
-		return nil
-	}
+// CheckDataVolume implements remote.Volumes.
+func (b backend) CheckDataVolume(ctx context.Context, r *record) error {
 	var notFound sdk.NotFoundError
-	_, err := p.findVolume(ctx, dataKey(r.ID))
+	_, err := b.findVolume(ctx, dataKey(r.ID))
 	if errors.As(err, &notFound) {
-		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: its files are lost; remove the sandbox and create it again", p.names.volumeName(dataKey(r.ID)))
+		return remote.LostVolumeError(r.ID, b.names.volumeName(dataKey(r.ID)))
 	}
 	return err
 }
 
-// deleteVolumesOf deletes the volumes that an abandoned creation has made.
-func (p *Provider) deleteVolumesOf(ctx context.Context, r *record) error {
-	revisions, err := p.store.readAllLatest(ctx)
+// DropVolumesOf implements remote.Volumes.
+func (b backend) DropVolumesOf(ctx context.Context, r *record) error {
+	revisions, err := b.store.readAllLatest(ctx)
 	for of, at := range revisions {
 		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
-		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil && n.CreationID != "" && n.CreationID == r.note.CreationID {
-			err = errors.Join(err, p.deleteVolume(ctx, key, r.note.CreationID))
+		if ok && !at.Deleted && json.Unmarshal(at.Value, &n) == nil && n.CreationID != "" && n.CreationID == r.Note.CreationID {
+			err = errors.Join(err, b.deleteVolume(ctx, key, r.Note.CreationID))
 		}
 	}
 	return err
 }
 
-// dropDataVolume deletes the data volume of a sandbox.
-func (p *Provider) dropDataVolume(ctx context.Context, id string) error {
-	return p.deleteVolume(ctx, dataKey(id), "")
+// DropDataVolume implements remote.Volumes.
+func (b backend) DropDataVolume(ctx context.Context, id string, _ *record) error {
+	return b.deleteVolume(ctx, dataKey(id), "")
 }
 
-// A madeVolume is a volume that a creation has made, by its key in the store and Modal's id.
-type madeVolume struct{ key, id string }
-
-// undoCreate deletes the volume, even if it was not recorded, unless another sandbox has used
-// it since. made is the id of the creation.
-func (v madeVolume) undoCreate(ctx context.Context, p *Provider, made string) error {
+// undoVolume deletes the volume that a creation has made, by its key in the store and Modal's id,
+// even if it was not recorded, unless another sandbox has used it since. made is the id of the
+// creation.
+func (p *Provider) undoVolume(ctx context.Context, key, id, made string) error {
 	var n volumeNote
-	at, err := p.store.readValue(ctx, kindVolume, v.key, &n)
+	at, err := p.store.readValue(ctx, kindVolume, key, &n)
 	if err != nil {
 		return err
 	}
 	if at == nil {
-		return p.service.dropVolume(ctx, v.id)
+		return p.service.dropVolume(ctx, id)
 	}
-	return p.deleteVolume(ctx, v.key, made)
+	return p.deleteVolume(ctx, key, made)
 }
 
 // deleteVolume deletes a volume, unless a sandbox has it. If made is not "", it deletes only a
@@ -220,7 +214,7 @@ func (p *Provider) deleteVolume(ctx context.Context, key, made string) error {
 	}
 	if n.Sandbox == "" {
 		used, err := p.usedVolumes(ctx)
-		if used[key] || err != nil {
+		if err != nil || used[remote.VolumeKey{Project: n.Project, Name: n.Name}] {
 			return err
 		}
 	}
@@ -247,88 +241,49 @@ func (s *service) dropVolume(ctx context.Context, id string) error {
 	return err
 }
 
-// usedVolumes returns the keys of the volumes of all sandboxes, running or stopped.
-func (p *Provider) usedVolumes(ctx context.Context) (map[string]bool, error) {
+// usedVolumes returns the volumes of all sandboxes, running or stopped.
+func (p *Provider) usedVolumes(ctx context.Context) (map[remote.VolumeKey]bool, error) {
 	revisions, err := p.store.readAllLatest(ctx)
-	used := map[string]bool{}
+	var records []*record
 	for of, at := range revisions {
-		id, ok := strings.CutPrefix(of, kindSandbox+"/")
-		if !ok || at.Deleted {
-			continue
-		}
-		r := p.decodeRecord(id, at)
-		if r.note.Volume {
-			used[dataKey(id)] = true
-		}
-		for _, m := range r.note.Spec.Mounts {
-			if m.Type == atoll.MountVolume {
-				used[volumeKey(r.note.Spec.Project, m.Source)] = true
-			}
+		if id, ok := strings.CutPrefix(of, kindSandbox+"/"); ok && !at.Deleted {
+			records = append(records, p.decodeRecord(id, at))
 		}
 	}
-	return used, err
+	return remote.UsedVolumes(records), err
 }
 
-// Volumes implements atoll.VolumeStore.
-func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	if p.opts.Ephemeral {
-		return nil, atoll.E("volumes", "modal", atoll.ErrUnsupported, nil)
-	}
-	if err := p.open(ctx, "volumes"); err != nil {
+// ListVolumes implements remote.Volumes.
+func (b backend) ListVolumes(ctx context.Context) ([]atoll.Volume, error) {
+	revisions, err := b.store.readAllLatest(ctx)
+	if err != nil {
 		return nil, err
-	}
-	used, err := p.usedVolumes(ctx)
-	if err != nil {
-		return nil, p.wrapError(ctx, "volumes", project, err)
-	}
-	revisions, err := p.store.readAllLatest(ctx)
-	if err != nil {
-		return nil, p.wrapError(ctx, "volumes", project, err)
 	}
 	var list []atoll.Volume
 	for of, at := range revisions {
-		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
-		if !ok || at.Deleted || json.Unmarshal(at.Value, &n) != nil || project != "" && n.Project != project {
-			continue
+		if strings.HasPrefix(of, kindVolume+"/") && !at.Deleted && json.Unmarshal(at.Value, &n) == nil {
+			list = append(list, atoll.Volume{Project: n.Project, Name: n.Name, Sandbox: n.Sandbox, Created: n.Created})
 		}
-		list = append(list, atoll.Volume{Provider: "modal", Project: n.Project, Name: n.Name, Sandbox: n.Sandbox, InUse: used[key], Created: n.Created})
 	}
-	slices.SortFunc(list, func(a, b atoll.Volume) int { return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name) })
 	return list, nil
 }
 
-// RemoveVolume implements atoll.VolumeStore.
-func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
-	if p.opts.Ephemeral {
-		return atoll.E("remove volume", name, atoll.ErrUnsupported, nil)
-	}
-	if project == "" {
-		project = atoll.DefaultProject
-	}
-	if err := p.open(ctx, "remove volume"); err != nil {
-		return err
-	}
+// DeleteVolume implements remote.Volumes.
+func (b backend) DeleteVolume(ctx context.Context, project, name string) error {
 	key := volumeKey(project, name)
-	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
+	if id := remote.SandboxOfVolume(name); id != "" {
 		key = dataKey(id)
 	}
 	var n volumeNote
-	at, err := p.store.readValue(ctx, kindVolume, key, &n)
+	at, err := b.store.readValue(ctx, kindVolume, key, &n)
 	if err != nil {
-		return p.wrapError(ctx, "remove volume", name, err)
+		return err
 	}
 	if at == nil || n.Project != project {
-		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+		return remote.NoVolumeError(project, name)
 	}
-	used, err := p.usedVolumes(ctx)
-	if err != nil {
-		return p.wrapError(ctx, "remove volume", name, err)
-	}
-	if used[key] {
-		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
-	}
-	return p.wrapError(ctx, "remove volume", name, p.deleteVolume(ctx, key, ""))
+	return b.deleteVolume(ctx, key, "")
 }
 
 // RemoveProject implements atoll.ProjectRemover. It removes the sandboxes and volumes of the

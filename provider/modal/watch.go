@@ -138,9 +138,9 @@ func (e *events) publishRecord(r *record) {
 	last, known := e.published[r.ID]
 	switch {
 	case r.State == atoll.StateCreating:
-	case known && last.revision > r.revision.Number: // a newer state is published
+	case known && last.revision > r.Object.Number: // a newer state is published
 	case !known || last.State != r.State || !last.Started.Equal(r.Started) || last.Ready != r.Ready:
-		e.published[r.ID] = publishedStatus{r.Status, r.revision.Number}
+		e.published[r.ID] = publishedStatus{r.Status, r.Object.Number}
 		e.hub.Publish(r.Status)
 	}
 }

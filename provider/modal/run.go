@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
-	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
-	"github.com/seed46cd37a8/atoll/provider/internal/steps"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
 // An instance is a sandbox of Modal. It starts once and ends once; a sandbox of Atoll has one
@@ -25,24 +25,20 @@ type instance struct {
 	shared bool // another program may have created it
 }
 
-// launchSandbox creates an instance for a sandbox, and returns when its guest answers or its
-// main process has run and ended. It sets the instance in r. If it fails, no instance is left.
-func (p *Provider) launchSandbox(ctx context.Context, r *record) error {
-	if err := p.dismissCaretaker(ctx, r); err != nil {
-		return err
-	}
-	p.visits.Abandon(r.ID) // the connection to the last run
-	l, image, err := p.makeInstance(ctx, &r.note.Spec, p.names.sandboxName(r.ID), roleSandbox)
+// Launch implements remote.Runs. It creates an instance.
+func (b backend) Launch(ctx context.Context, r *record) error {
+	p := b.Provider
+	l, image, err := p.makeInstance(ctx, &r.Note.Spec, p.names.sandboxName(r.ID), roleSandbox)
 	if err != nil {
 		return err
 	}
-	r.note.Instance, r.note.Image = l.id, image.ref
+	r.Note.Run, r.Note.Image = l.id, image.ref
 	if err = p.awaitGuest(ctx, r.ID, l); err == nil {
-		r.note.Ports, err = p.publishedPorts(ctx, &r.note.Spec, l)
+		r.Note.Ports, err = p.publishedPorts(ctx, &r.Note.Spec, l)
 	}
 	if err != nil {
-		p.visits.Abandon(r.ID)
-		return errors.Join(err, runCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
+		p.engine.Guests.Abandon(r.ID)
+		return errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return b.EndRun(ctx, r) }))
 	}
 	return nil
 }
@@ -80,7 +76,7 @@ func (p *Provider) createInstance(ctx context.Context, spec *atoll.Spec, params 
 		return nil, err
 	}
 	var l *instance
-	err = runToEnd(ctx, func(ctx context.Context) error {
+	err = remote.RunToEnd(ctx, func(ctx context.Context) error {
 		box, err := client.Sandboxes.Create(ctx, app, image.Image, params)
 		others := false
 		var taken sdk.AlreadyExistsError
@@ -101,12 +97,12 @@ func (p *Provider) createInstance(ctx context.Context, spec *atoll.Spec, params 
 		}
 		l = &instance{id: box.SandboxID, box: box, shared: others}
 		if err := box.SetTags(ctx, p.instanceTags(spec, role)); err != nil && !others { // the creator of the other one sets them, too
-			return errors.Join(err, runCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
+			return errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
 		}
 		return nil
 	})
 	if (errors.Is(err, context.DeadlineExceeded) || isCode(err, codes.DeadlineExceeded)) && ctx.Err() == nil {
-		err = atoll.Errorf("start", spec.ID, atoll.ErrUnavailable, "Modal did not create it within %s: try again", cleanupTimeout)
+		err = atoll.Errorf("start", spec.ID, atoll.ErrUnavailable, "Modal did not create it within %s: try again", remote.CleanupTimeout)
 	}
 	return l, err
 }
@@ -158,7 +154,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 	}
 	g, err := p.connectPlacedGuest(patience, id, l)
 	if err == nil {
-		p.visits.Settle(id, g) // also for calls that have just failed because the sandbox did not run
+		p.engine.Guests.Settle(id, g) // also for calls that have just failed because the sandbox did not run
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -172,7 +168,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 
 // connectPlacedGuest connects to the guest of an instance that was just placed.
 func (p *Provider) connectPlacedGuest(ctx context.Context, id string, l *instance) (guestconn.Inside, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, remote.ConnectTimeout)
 	defer cancel()
 	return p.guestConnector(l.id, id)(ctx)
 }
@@ -180,7 +176,7 @@ func (p *Provider) connectPlacedGuest(ctx context.Context, id string, l *instanc
 // startFailure returns why an ended instance never began to run; nil if it ran, even if only
 // for a moment.
 func (p *Provider) startFailure(ctx context.Context, id string, l *instance, result *pb.GenericResult) error {
-	r := &record{note: note{Instance: l.id}}
+	r := &record{Note: note{Run: l.id}}
 	r.ID = id
 	out, err := p.readOutput(ctx, r)
 	if err != nil {
@@ -195,22 +191,6 @@ func (p *Provider) startFailure(ctx context.Context, id string, l *instance, res
 		return atoll.Errorf("start", id, atoll.ErrUnavailable, "Modal cannot start it: %s", result.GetException())
 	}
 	return atoll.Errorf("start", id, atoll.ErrUnavailable, "it ended before its guest started (%s): %s", result.GetStatus(), result.GetException())
-}
-
-// cleanupTimeout bounds work that must be done even if the caller has gone.
-const cleanupTimeout = 30 * time.Second
-
-// runToEnd calls do with a ctx that outlasts the caller's: the service may do what its client
-// no longer waits for, and then nobody would know of it.
-func runToEnd(ctx context.Context, do func(context.Context) error) error {
-	return steps.Settle(ctx, cleanupTimeout, do)
-}
-
-// runCleanup calls do with a context of its own, even if the caller has gone.
-func runCleanup(do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-	defer cancel()
-	return do(ctx)
 }
 
 // listRunning returns the running instances with those tags, by id. If app is not "", it
@@ -304,147 +284,39 @@ func (s *service) terminateNamed(ctx context.Context, app, name string) error {
 	return s.terminateInstance(ctx, resp.GetSandboxId())
 }
 
-// Stop implements atoll.Sandbox.
-func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	if grace < 0 {
-		grace = atoll.DefaultStopGrace
-	}
-	return s.withLockedRecord(ctx, "stop", func(r *record) error {
-		if r.State != atoll.StateRunning {
-			return nil
-		}
-		defer s.p.sweeper.Rouse()
-		err := s.p.markStopping(ctx, r)
-		if errors.Is(err, errDoneElsewhere) {
-			return nil
-		}
-		if err == nil {
-			err = s.p.stopProcesses(ctx, r, grace)
-		}
-		if err == nil {
-			err = runToEnd(ctx, func(ctx context.Context) error { return s.p.service.terminateInstance(ctx, r.note.Instance) })
-		}
-		if err != nil {
-			return err
-		}
-		defer s.p.visits.Abandon(s.id)
-		out, err := s.p.readOutput(ctx, r)
-		if err != nil {
-			return err // the sandbox has ended, and the next call that finds it records that
-		}
-		err = runToEnd(ctx, func(ctx context.Context) error { return s.p.writeEnd(ctx, r, stoppedEnd(&r.Spec, out), out) })
-		if errors.Is(err, errDoneElsewhere) {
-			return nil
-		}
-		return err
-	})
-}
-
-// markStopping records that a sandbox is being stopped, before any process ends: another
-// program may see the end sooner than the one that stops it. Errors: errDoneElsewhere, and
-// those of updateRecord.
-func (p *Provider) markStopping(ctx context.Context, r *record) error {
-	instanceID := r.note.Instance
-	return p.updateRecord(ctx, r, func(n *note) error {
-		if n.State != atoll.StateRunning || n.Instance != instanceID {
-			return errDoneElsewhere
-		}
-		n.Stopping = true
-		return nil
-	})
-}
-
-// stopProcesses ends all processes of a sandbox, after a grace period in which they may end by
-// themselves. If its guest does not answer, Modal ends them.
-func (p *Provider) stopProcesses(ctx context.Context, r *record, grace time.Duration) error {
-	reach, cancel := context.WithTimeout(ctx, reachTimeout)
-	inside, err := p.reachGuest(reach, "stop", r.ID)
-	cancel()
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, grace+reachTimeout)
-		defer cancel()
-		err = inside.Stop(ctx, grace)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil && atoll.KindOf(err) != atoll.ErrStopped {
-		p.opts.Log.Warn("stop: its guest does not answer", "sandbox", r.ID, "err", err)
-	}
-	return nil
-}
-
-// reachTimeout bounds the check whether a guest answers.
+// reachTimeout bounds the check whether a guest can be reached.
 const reachTimeout = 10 * time.Second
 
-// Remove implements atoll.Sandbox.
-func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	if err := s.p.open(ctx, "remove"); err != nil {
-		return err
+// FinishRun implements remote.Runs. Modal ends what the guest has not.
+func (b backend) FinishRun(ctx context.Context, r *record, _ time.Duration, _ bool) (*guest.Printed, error) {
+	if err := remote.RunToEnd(ctx, func(ctx context.Context) error { return b.EndRun(ctx, r) }); err != nil {
+		return nil, err
 	}
-	release, err := s.p.locks.Lock(ctx, s.id)
-	if err != nil {
-		return err
-	}
-	return guestproc.Detached(ctx, &s.p.work, cleanupTimeout, func(ctx context.Context) error {
-		defer release()
-		return s.p.wrapError(ctx, "remove", s.id, s.p.removeSandbox(ctx, s.id, atoll.RemoveOpts(opts...)))
-	})
+	return b.readOutput(ctx, r)
 }
 
-// removeSandbox removes a sandbox whose lock the caller holds.
-func (p *Provider) removeSandbox(ctx context.Context, id string, opts atoll.RemoveOptions) error {
-	at, err := p.store.readLatest(ctx, subjectKey(kindSandbox, id))
-	if err != nil {
-		return err
-	}
-	if at != nil && !at.Deleted {
-		if err := p.dropSandbox(ctx, p.decodeRecord(id, at)); err != nil {
-			return err
-		}
-	}
-	if !opts.Volumes {
-		return nil
-	}
-	return p.dropDataVolume(ctx, id)
+// RecordEnd implements remote.Runs. Find has recorded the end.
+func (b backend) RecordEnd(context.Context, *record) error { return nil }
+
+// RetireRun implements remote.Runs. Modal has nothing of an ended instance that costs anything.
+func (b backend) RetireRun(context.Context, *record) error { return nil }
+
+// EndRun implements remote.Runs.
+func (b backend) EndRun(ctx context.Context, r *record) error {
+	return b.service.terminateInstance(ctx, r.Note.Run)
 }
 
-// dropSandbox deletes everything of a sandbox but its volumes. It deletes the record last: as
-// long as anything is left, List has the sandbox, and Remove can remove it.
-func (p *Provider) dropSandbox(ctx context.Context, r *record) error {
-	p.visits.Abandon(r.ID)
-	if err := p.dismissCaretaker(ctx, r); err != nil {
-		return err
-	}
-	if r.note.Instance != "" { // it may be in an app of earlier settings
-		if err := p.service.terminateInstance(ctx, r.note.Instance); err != nil {
+// EndStrays implements remote.Runs.
+func (b backend) EndStrays(ctx context.Context, r *record) error {
+	return b.service.terminateNamed(ctx, b.opts.appName(r.Note.Spec.Project), b.names.sandboxName(r.ID))
+}
+
+// DropRuns implements remote.Runs.
+func (b backend) DropRuns(ctx context.Context, r *record) error {
+	if r.Note.Run != "" { // it may be in an app of earlier settings
+		if err := b.EndRun(ctx, r); err != nil {
 			return err
 		}
 	}
-	if err := p.service.terminateNamed(ctx, p.opts.appName(r.note.Spec.Project), p.names.sandboxName(r.ID)); err != nil {
-		return err
-	}
-	if err := p.dropOutput(ctx, r); err != nil {
-		return err
-	}
-	if err := p.releaseName(ctx, r); err != nil {
-		return err
-	}
-	for {
-		_, err := p.store.writeNext(ctx, kindSandbox, r.ID, r.revision, nil)
-		if !errors.Is(err, errWrittenElsewhere) {
-			if err == nil {
-				p.events.publishChange(r.ID, nil)
-			}
-			return err
-		}
-		at, err := p.store.readLatest(ctx, subjectKey(kindSandbox, r.ID))
-		if at == nil || at.Deleted || err != nil {
-			return err
-		}
-		if now := p.decodeRecord(r.ID, at); now.note.CreationID != r.note.CreationID {
-			return nil // another sandbox has the id now
-		}
-		r.revision = at
-	}
+	return b.EndStrays(ctx, r)
 }

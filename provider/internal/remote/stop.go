@@ -1,0 +1,135 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
+)
+
+// Stop implements atoll.Sandbox.
+func (s *Sandbox[O]) Stop(ctx context.Context, grace time.Duration) error {
+	if grace < 0 {
+		grace = atoll.DefaultStopGrace
+	}
+	return s.WithLockedRecord(ctx, "stop", func(r *Record[O]) error {
+		if r.State != atoll.StateRunning {
+			return nil
+		}
+		defer s.e.Sweeper.Rouse()
+		err := s.e.stopSandbox(ctx, r, grace)
+		if errors.Is(err, ErrDoneElsewhere) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (e *Engine[O]) stopSandbox(ctx context.Context, r *Record[O], grace time.Duration) error {
+	if err := e.markStopping(ctx, r); err != nil {
+		return err
+	}
+	answered, err := e.stopProcesses(ctx, r, grace)
+	if err != nil {
+		return err
+	}
+	defer e.Guests.Abandon(r.ID)
+	of := *r
+	out, err := e.backend.FinishRun(ctx, r, grace, answered)
+	if err != nil {
+		return err // if the run has ended, the next call that finds it records that
+	}
+	return RunToEnd(ctx, func(ctx context.Context) error {
+		if err := e.WriteEnd(ctx, r, StoppedEnd(&r.Note.Spec, out), out); err != nil {
+			return err
+		}
+		return e.backend.RetireRun(ctx, &of)
+	})
+}
+
+// markStopping records that a sandbox is being stopped, before any process ends: another
+// program may see the end sooner than the one that stops it. Errors: ErrDoneElsewhere, and
+// those of Update.
+func (e *Engine[O]) markStopping(ctx context.Context, r *Record[O]) error {
+	run := r.Note.Run
+	return e.backend.Update(ctx, r, func(n *Note) error {
+		if n.State != atoll.StateRunning || n.Run != run {
+			return ErrDoneElsewhere
+		}
+		n.Stopping = true
+		return nil
+	})
+}
+
+// stopProcesses ends all processes of a sandbox through its guest, after a grace period in
+// which they may end by themselves. It reports whether the guest has done so.
+func (e *Engine[O]) stopProcesses(ctx context.Context, r *Record[O], grace time.Duration) (answered bool, err error) {
+	reach, cancel := context.WithTimeout(ctx, e.ReachTimeout)
+	inside, err := e.ReachGuest(reach, "stop", r.ID)
+	cancel()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, grace+e.ReachTimeout)
+		defer cancel()
+		err = inside.Stop(ctx, grace)
+	}
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if err == nil || atoll.KindOf(err) == atoll.ErrStopped {
+		return true, nil
+	}
+	e.Log.Warn("stop: its guest does not answer", "sandbox", r.ID, "err", err)
+	return false, nil
+}
+
+// Remove implements atoll.Sandbox.
+func (s *Sandbox[O]) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if err := s.e.backend.Open(ctx, "remove"); err != nil {
+		return err
+	}
+	release, err := s.e.locks.Lock(ctx, s.id)
+	if err != nil {
+		return err
+	}
+	return guestproc.Detached(ctx, &s.e.Work, CleanupTimeout, func(ctx context.Context) error {
+		defer release()
+		return s.e.backend.WrapError(ctx, "remove", s.id, s.e.removeSandbox(ctx, s.id, atoll.RemoveOpts(opts...)))
+	})
+}
+
+// removeSandbox removes a sandbox whose lock the caller holds.
+func (e *Engine[O]) removeSandbox(ctx context.Context, id string, opts atoll.RemoveOptions) error {
+	r, err := e.backend.Find(ctx, "remove", id, Stored)
+	switch {
+	case err == nil:
+		if err := e.dropSandbox(ctx, r); err != nil {
+			return err
+		}
+	case atoll.KindOf(err) != atoll.ErrNotFound:
+		return err
+	}
+	if !opts.Volumes {
+		return nil
+	}
+	return e.backend.DropDataVolume(ctx, id, r)
+}
+
+// dropSandbox deletes everything of a sandbox but its volumes. It deletes the record last: as
+// long as anything is left, List has the sandbox, and Remove can remove it.
+func (e *Engine[O]) dropSandbox(ctx context.Context, r *Record[O]) error {
+	if err := e.dismissCaretaker(ctx, r); err != nil {
+		return err
+	}
+	if err := e.backend.DropRuns(ctx, r); err != nil {
+		return err
+	}
+	e.Guests.Abandon(r.ID)
+	if r.Note.Spec.Name != "" {
+		if err := e.backend.ReleaseName(ctx, r); err != nil {
+			return err
+		}
+	}
+	return e.backend.Delete(ctx, r)
+}

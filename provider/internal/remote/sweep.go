@@ -1,0 +1,87 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
+)
+
+// sweepSandboxes removes expired sandboxes and what dead programs have left. Every program that
+// shares the service sweeps; if two do the same work, the second finds it done. It returns the
+// time of the next sweep.
+func (e *Engine[O]) sweepSandboxes(ctx context.Context) (due time.Time) {
+	records, due, err := e.backend.Survey(ctx)
+	if err != nil && ctx.Err() == nil {
+		e.Log.Warn("sweep", "err", err)
+	}
+	for _, r := range records {
+		t := r.DueTime()
+		if t.IsZero() || time.Now().Before(t) {
+			due = sweeper.Sooner(due, t)
+			continue
+		}
+		if err := e.removeExpired(ctx, r.ID); err != nil && ctx.Err() == nil {
+			e.Log.Warn("sweep", "sandbox", r.ID, "err", err)
+			due = sweeper.Sooner(due, time.Now().Add(time.Second))
+		}
+	}
+	return due
+}
+
+// removeExpired removes a sandbox with its data volume, if it still is expired: another program
+// may have started or extended it. If a program died while it started the sandbox,
+// removeExpired only undoes that start.
+func (e *Engine[O]) removeExpired(ctx context.Context, id string) error {
+	release, err := e.locks.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := e.backend.Find(ctx, "remove", id, Latest)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if t := r.DueTime(); t.IsZero() || time.Now().Before(t) {
+		return nil
+	}
+	if r.Note.Starter != "" && !r.Note.Removing {
+		starter, err := e.claimStart(ctx, r) // it prevents that start from continuing
+		if starter == "" || err != nil {
+			return err
+		}
+		return e.releaseStart(r, starter)
+	}
+	err = e.markRemoving(ctx, r)
+	if errors.Is(err, ErrDoneElsewhere) || atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if r.Note.State != atoll.StateCreating {
+		return e.removeSandbox(ctx, id, atoll.RemoveOptions{Volumes: true})
+	}
+	if err := e.dropSandbox(ctx, r); err != nil { // its data volume may belong to an earlier sandbox with its id
+		return err
+	}
+	return e.backend.DropVolumesOf(ctx, r)
+}
+
+// markRemoving records that an expired sandbox is being removed, which keeps other programs from
+// starting or extending it. Errors: ErrDoneElsewhere if the note has changed since r was read.
+func (e *Engine[O]) markRemoving(ctx context.Context, r *Record[O]) error {
+	was := r.Note
+	return e.backend.Update(ctx, r, func(n *Note) error {
+		if n.State != was.State || n.Run != was.Run || n.Starter != was.Starter || !n.LeaseExpires.Equal(was.LeaseExpires) || !n.Expires.Equal(was.Expires) {
+			return ErrDoneElsewhere
+		}
+		n.Removing = true
+		return nil
+	})
+}
