@@ -1,17 +1,15 @@
-// Package local is a provider of sandboxes that are none: their processes are
-// plain processes of this machine, with all the rights of the calling program.
-// It is for development only, for trusted commands, and for use inside of what
-// is a sandbox already.
+// Package local is a provider without isolation: the processes of its sandboxes are plain processes of
+// this machine, with all rights of the calling program. Use it only for development, for trusted
+// commands, and inside another sandbox.
 //
-// A sandbox's work directory is its data volume, {Dir}/volumes/{project}/data-{id}.
-// To a caller it is called /work, also in Files; its processes see the
-// machine's own paths and begin there. A named volume can be mounted below the
-// work directory only, where it is a symbolic link.
+// A sandbox's work directory is its data volume, {Dir}/volumes/{project}/data-{id}. Callers and Files
+// call it /work. Its processes see the machine's own paths and start in that directory. A named volume
+// can be mounted only below the work directory, where it is a symbolic link.
 //
-// The processes of a sandbox are found by a variable in their environment, so
-// that also one that left its parent, its group and its session ends with its
-// sandbox. They end with the program that made them, too; when that is killed,
-// New ends what it left.
+// Each process of a sandbox has a variable in its environment by which the provider finds it. So a
+// process ends with its sandbox even if it left its parent, its group and its session. Processes also
+// end with the program that created them; if that program is killed, New ends the processes that it
+// left.
 package local
 
 import (
@@ -25,13 +23,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
-// Options say where and how. Dir is required.
+// Options configure a Provider. Dir is required.
 type Options struct {
-	// Dir is for this provider alone: records and volumes. Programs may share
-	// it; each answers for the sandboxes that it made, and the volumes of these
-	// are in use to all.
+	// Dir holds records and volumes, for this provider alone. Programs may share it: each
+	// owns the sandboxes that it created, and none can remove a volume that another uses.
 	Dir string
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
 	step func(name string) error // for tests: see inprocess.Options
@@ -40,7 +37,7 @@ type Options struct {
 // A Provider is an atoll.Provider.
 type Provider struct{ *inprocess.Provider }
 
-// Warning is what everyone who uses this provider is told.
+// Warning is the warning that New logs and Probe returns.
 const Warning = "no isolation: commands run as you, on this machine, with your files and network; for development only"
 
 var info = atoll.Info{
@@ -58,21 +55,20 @@ var info = atoll.Info{
 	},
 }
 
-// New returns a provider over opts.Dir, which is made if missing, with the
-// sandboxes of earlier programs. Kinds: ErrInvalid, ErrDenied, ErrUnavailable
-// (not on this system).
+// New returns a provider over opts.Dir, which it creates if missing, with the sandboxes of earlier
+// programs. Kinds: ErrInvalid, ErrDenied, ErrUnavailable (not on this system).
 func New(opts Options) (*Provider, error) {
 	if opts.Dir == "" {
-		return nil, atoll.Errorf("open", "local", atoll.ErrInvalid, "no directory given")
+		return nil, atoll.Errorf("open", "local", atoll.ErrInvalid, "Options.Dir is required")
 	}
-	if probe := probe(); !probe.OK {
+	if probe := probeSystem(); !probe.OK {
 		return nil, atoll.Errorf("open", "local", atoll.ErrUnavailable, "%s", probe.Reason)
 	}
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {
 		return nil, atoll.E("open", "local", atoll.ErrInvalid, err)
 	}
-	p, err := inprocess.New(inprocess.Options{Info: info, Image: "host", Backend: backend{realmOf(dir)}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
+	p, err := inprocess.New(inprocess.Options{Info: info, Image: "host", Backend: backend{realmName(dir)}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
 	if err != nil {
 		return nil, err
 	}
@@ -83,15 +79,14 @@ func New(opts Options) (*Provider, error) {
 }
 
 // Probe implements atoll.Prober.
-func (p *Provider) Probe(ctx context.Context) atoll.Probe { return probe() }
+func (p *Provider) Probe(ctx context.Context) atoll.Probe { return probeSystem() }
 
-// backend runs processes of this machine. Their marks have the realm besides the id of
-// the sandbox: callers choose ids, and may choose the same for sandboxes of several
-// directories.
+// A backend runs processes of this machine. It marks them with the realm and the id of their sandbox.
+// The realm differs between directories, whose sandboxes may have the same ids.
 type backend struct{ realm string }
 
-// realmOf tells directories apart.
-func realmOf(dir string) string {
+// realmName returns the realm of a directory.
+func realmName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:8])
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// crashDir makes the test binary a program that makes a sandbox there, as
-// described on its standard input, and waits to be killed.
+// crashDir is an environment variable. If it is set, the test binary creates a sandbox in that
+// directory, as described on its standard input, and waits until it is killed.
 const crashDir = "ATOLL_TEST_CRASH_DIR"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// maker is that program.
-func maker(dir string) *exec.Cmd {
+// makerCommand returns the command that runs the test binary that way.
+func makerCommand(dir string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), crashDir+"="+dir)
 	return cmd
@@ -63,7 +63,7 @@ func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) },
 		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 			dir := t.TempDir()
-			return maker(dir), func() atoll.Provider { return newLocal(t, dir) }
+			return makerCommand(dir), func() atoll.Provider { return newLocal(t, dir) }
 		}),
 		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
 			p, err := local.New(local.Options{Dir: t.TempDir()}.WithStep(step))
@@ -100,8 +100,8 @@ func status(t *testing.T, p atoll.Provider, id string) atoll.Status {
 	return st
 }
 
-// dead waits until no process has the pid, or only a zombie.
-func dead(t *testing.T, pid int) {
+// awaitDead waits until the process has ended or is a zombie.
+func awaitDead(t *testing.T, pid int) {
 	t.Helper()
 	deadline := time.Now().Add(testenv.Scale(10 * time.Second))
 	for {
@@ -110,14 +110,14 @@ func dead(t *testing.T, pid int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("process %d still lives", pid)
+			t.Fatalf("process %d still runs", pid)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// escapee is a script whose grandchild leaves its parent, its group and its
-// session, and prints its pid.
+// escapee is a script whose grandchild leaves its parent, its group and its session, and prints its
+// pid.
 const escapee = `setsid sh -c 'echo $$; exec sleep 1000' & sleep 1000`
 
 func TestKillFindsWhoLeftTheSession(t *testing.T) {
@@ -151,14 +151,14 @@ func TestKillFindsWhoLeftTheSession(t *testing.T) {
 				t.Errorf("Wait: %v, %v", exit, err)
 			}
 			w.Close()
-			dead(t, pid)
+			awaitDead(t, pid)
 		})
 	}
 }
 
 func TestAfterACrash(t *testing.T) {
 	dir := t.TempDir()
-	cmd := maker(dir)
+	cmd := makerCommand(dir)
 	spec, err := json.Marshal(atoll.Spec{Name: "web", Cmd: []string{"sh", "-c", escapee}})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	beside := newLocal(t, dir) // while the other lives, its sandbox is not ours
+	beside := newLocal(t, dir) // while the maker runs, it owns the sandbox
 	if _, err := beside.Get(t.Context(), id); !errors.Is(err, atoll.ErrNotFound) {
 		t.Errorf("Get: %v, want ErrNotFound", err)
 	}
@@ -197,7 +197,7 @@ func TestAfterACrash(t *testing.T) {
 	_ = cmd.Wait()
 	p := newLocal(t, dir)
 	defer p.Close()
-	dead(t, pid)
+	awaitDead(t, pid)
 	if st := status(t, p, id); st.State != atoll.StateFailed || st.Reason == "" || st.Spec.Name != "web" || st.Stopped.IsZero() {
 		t.Errorf("after the crash: %+v", st)
 	}
@@ -276,7 +276,7 @@ func TestAfterARestart(t *testing.T) {
 	}
 }
 
-// backdate lets a sandbox's time be over.
+// backdate sets a sandbox's expiry to a time in the past.
 func backdate(t *testing.T, dir, id string) {
 	t.Helper()
 	name := filepath.Join(dir, "sandboxes", id+".json")
@@ -297,7 +297,7 @@ func backdate(t *testing.T, dir, id string) {
 	}
 }
 
-// halfMade leaves what a program does that was killed in the middle of Create.
+// halfMade writes the files of a program that was killed during Create.
 func halfMade(t *testing.T, dir string) (id string) {
 	t.Helper()
 	spec := (&atoll.Spec{}).WithDefaults()

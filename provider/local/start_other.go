@@ -11,14 +11,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
-func probe() atoll.Probe {
+func probeSystem() atoll.Probe {
 	return atoll.Probe{
 		Reason: "local is only available on Unix systems, current platform: " + runtime.GOOS,
 		Fix:    "use docker (--provider docker)",
 	}
 }
 
-// The rest is never called: New refuses.
+// The methods below are never called, since New fails.
 
 func (backend) OwnUser(string) bool                           { return false }
 func (backend) Shell(*inprocess.Place, *atoll.Command) string { return "" }

@@ -16,12 +16,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
-func probe() atoll.Probe { return atoll.Probe{OK: true, Notes: []string{Warning}} }
+func probeSystem() atoll.Probe { return atoll.Probe{OK: true, Notes: []string{Warning}} }
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// whoami is the user that all processes have.
-var whoami = sync.OnceValue(func() *user.User {
+// currentUser returns the user that all processes run as.
+var currentUser = sync.OnceValue(func() *user.User {
 	if u, err := user.Current(); err == nil {
 		return u
 	}
@@ -31,14 +31,13 @@ var whoami = sync.OnceValue(func() *user.User {
 
 // OwnUser implements inprocess.Backend.
 func (backend) OwnUser(name string) bool {
-	u := whoami()
+	u := currentUser()
 	return slices.Contains([]string{"", u.Username, u.Uid, u.Uid + ":" + u.Gid}, name)
 }
 
-// environ is what a process finds in its environment: little, and nothing of
-// the caller's.
-func environ(pl *inprocess.Place, cmd *atoll.Command) []string {
-	env := []string{"PATH=" + defaultPath, "HOME=" + pl.Dir, "USER=" + whoami().Username, "LOGNAME=" + whoami().Username}
+// buildEnv returns the environment of a process. It contains nothing of this program's environment.
+func buildEnv(pl *inprocess.Place, cmd *atoll.Command) []string {
+	env := []string{"PATH=" + defaultPath, "HOME=" + pl.Dir, "USER=" + currentUser().Username, "LOGNAME=" + currentUser().Username}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
@@ -47,7 +46,7 @@ func environ(pl *inprocess.Place, cmd *atoll.Command) []string {
 
 // Shell implements inprocess.Backend.
 func (backend) Shell(pl *inprocess.Place, cmd *atoll.Command) string {
-	if shell := process.Lookup(environ(pl, cmd), "SHELL"); shell != "" && shell != "/bin/false" {
+	if shell := process.Lookup(buildEnv(pl, cmd), "SHELL"); shell != "" && shell != "/bin/false" {
 		return shell
 	}
 	if procgroup.Executable("/bin/bash") == nil {
@@ -63,7 +62,7 @@ func (b backend) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Comm
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
 	p, err := procgroup.Start(&procgroup.Program{
-		Mark: procgroup.NewMark(b.realm, pl.ID), Args: cmd.Args, Env: environ(pl, cmd), Dir: dir, TTY: cmd.TTY != nil,
+		Mark: procgroup.NewMark(b.realm, pl.ID), Args: cmd.Args, Env: buildEnv(pl, cmd), Dir: dir, TTY: cmd.TTY != nil,
 	}, io)
 	if err != nil {
 		return nil, err

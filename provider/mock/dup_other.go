@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// dup is not supported: commands cannot be run on this system.
-func dup(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }
+// duplicateFile fails: commands cannot run on this system.
+func duplicateFile(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// dup returns another descriptor for what f is, on which a Read that waits
-// ends when it is closed.
-func dup(f *os.File) (*os.File, error) {
+// duplicateFile returns another descriptor for the same open file. Close of the returned file ends a
+// Read that waits.
+func duplicateFile(f *os.File) (*os.File, error) {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return nil, err

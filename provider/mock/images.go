@@ -17,20 +17,20 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// images are those that were asked for, in a file. There is every image whose
-// name can be one, and nothing in it.
-type images struct {
-	path string
+// An imageStore records the images that were requested, in a file. Every valid image name exists,
+// without content.
+type imageStore struct {
+	path string // of the JSON file
 
-	mu   sync.Mutex
-	kept map[string]atoll.Image // by Ref
+	mu    sync.Mutex
+	byRef map[string]atoll.Image // by Ref
 }
 
-func openImages(dir string) (*images, error) {
-	im := &images{path: filepath.Join(dir, "images.json"), kept: map[string]atoll.Image{}}
+func openImages(dir string) (*imageStore, error) {
+	im := &imageStore{path: filepath.Join(dir, "images.json"), byRef: map[string]atoll.Image{}}
 	b, err := os.ReadFile(im.path)
 	if err == nil {
-		err = json.Unmarshal(b, &im.kept)
+		err = json.Unmarshal(b, &im.byRef)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.E("open", im.path, atoll.ErrInternal, err)
@@ -38,14 +38,14 @@ func openImages(dir string) (*images, error) {
 	return im, nil
 }
 
-// change changes what is kept, and writes it down.
-func (im *images) change(f func(kept map[string]atoll.Image) error) error {
+// updateImages lets f change the images and writes them to the file.
+func (im *imageStore) updateImages(f func(byRef map[string]atoll.Image) error) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	if err := f(im.kept); err != nil {
+	if err := f(im.byRef); err != nil {
 		return err
 	}
-	b, err := json.Marshal(im.kept)
+	b, err := json.Marshal(im.byRef)
 	if err == nil {
 		err = os.WriteFile(im.path+".new", b, 0o600)
 	}
@@ -58,19 +58,19 @@ func (im *images) change(f func(kept map[string]atoll.Image) error) error {
 	return nil
 }
 
-// fetch makes the image be there.
-func (im *images) fetch(ref string) error {
+// addImage adds an image, or updates its time of use.
+func (im *imageStore) addImage(ref string) error {
 	if !validRef(ref) {
-		return atoll.Errorf("image", ref, atoll.ErrInvalid, "not the name of an image: write it like python:3.11-slim")
+		return atoll.Errorf("image", ref, atoll.ErrInvalid, "invalid image name; use a name like python:3.11-slim")
 	}
-	return im.change(func(kept map[string]atoll.Image) error {
-		img, ok := kept[ref]
+	return im.updateImages(func(byRef map[string]atoll.Image) error {
+		img, ok := byRef[ref]
 		if !ok {
 			digest := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref)))
 			img = atoll.Image{Ref: ref, Digest: digest, Platform: "linux/mock", Fetched: time.Now()}
 		}
 		img.Used = time.Now()
-		kept[ref] = img
+		byRef[ref] = img
 		return nil
 	})
 }
@@ -99,7 +99,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if progress != nil {
 		progress(atoll.Progress{Phase: "pull", Item: spec.Image})
 	}
-	return p.images.fetch(spec.Image)
+	return p.images.addImage(spec.Image)
 }
 
 // Images implements atoll.ImageStore.
@@ -111,7 +111,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	p.images.mu.Lock()
 	defer p.images.mu.Unlock()
 	var list []atoll.Image
-	for ref, img := range p.images.kept {
+	for ref, img := range p.images.byRef {
 		_, img.InUse = used[ref]
 		img.Provider = p.Info().Name
 		list = append(list, img)
@@ -126,19 +126,19 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 		return "", ctx.Err()
 	}
 	if !validRef(ref) {
-		return "", atoll.Errorf("resolve image", ref, atoll.ErrInvalid, "not the name of an image")
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrInvalid, "invalid image name; use a name like python:3.11-slim")
 	}
 	p.images.mu.Lock()
 	defer p.images.mu.Unlock()
-	img, ok := p.images.kept[ref]
+	img, ok := p.images.byRef[ref]
 	if !ok {
-		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "no such image was fetched")
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "image was not pulled")
 	}
 	return img.Digest, nil
 }
 
-// usedImages names the images that sandboxes were made from, and whether one of
-// those runs.
+// usedImages returns the images that sandboxes use. The value of an image is true if one of these
+// sandboxes is running.
 func (p *Provider) usedImages(ctx context.Context) (running map[string]bool, err error) {
 	all, err := p.Provider.List(ctx, atoll.Filter{})
 	if err != nil {
@@ -154,28 +154,29 @@ func (p *Provider) usedImages(ctx context.Context) (running map[string]bool, err
 // RemoveImage implements atoll.ImageStore.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	if !validRef(ref) {
-		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "not the name of an image")
+		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "invalid image name; use a name like python:3.11-slim")
 	}
 	used, err := p.usedImages(ctx)
 	if err != nil {
 		return err
 	}
-	return p.images.change(func(kept map[string]atoll.Image) error {
-		for _, img := range kept {
+	return p.images.updateImages(func(byRef map[string]atoll.Image) error {
+		for _, img := range byRef {
 			if img.Ref != ref && img.Digest != ref {
 				continue
 			}
 			if running, made := used[img.Ref]; running || made && !force {
-				return atoll.Errorf("remove image", ref, atoll.ErrConflict, "a sandbox was made from it: remove that first")
+				return atoll.Errorf("remove image", ref, atoll.ErrConflict, "a sandbox uses the image; remove the sandbox first")
 			}
-			delete(kept, img.Ref)
+			delete(byRef, img.Ref)
 			return nil
 		}
 		return atoll.E("remove image", ref, atoll.ErrNotExist, nil)
 	})
 }
 
-// PruneImages implements atoll.ImageStore. Every image has a name.
+// PruneImages implements atoll.ImageStore. Every image has a name, so it removes images only with
+// opts.All.
 func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	pruned := atoll.Pruned{Images: []string{}}
 	used, err := p.usedImages(ctx)
@@ -183,11 +184,11 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 		return pruned, err
 	}
 	before := time.Now().Add(-time.Duration(opts.UnusedFor))
-	err = p.images.change(func(kept map[string]atoll.Image) error {
-		for ref, img := range kept {
+	err = p.images.updateImages(func(byRef map[string]atoll.Image) error {
+		for ref, img := range byRef {
 			if _, made := used[ref]; !made && img.Used.Before(before) {
 				pruned.Images = append(pruned.Images, img.Digest)
-				delete(kept, ref)
+				delete(byRef, ref)
 			}
 		}
 		return nil

@@ -1,11 +1,9 @@
-// Package mock is a provider of sandboxes in which nothing is real but the
-// files, for tests of what uses a provider. Commands are Go functions: a small
-// set of programs, to which Options.Programs adds, and a shell that knows no
-// more than echo and exit. Images are names. Everything else, from states and streams to
-// terminals and signals, behaves as the contract of package atoll says.
+// Package mock is a provider for tests of programs that use a provider. Only the files of its
+// sandboxes are real. Commands are Go functions: a small set of programs, to which Options.Programs
+// adds, and a shell with simple commands only. Images are names without content. Everything else, such
+// as states, streams, terminals and signals, behaves as the contract of package atoll says.
 //
-// Any call can be made to fail or to take its time (Options.Before) or be
-// replaced (Options.Funcs).
+// A test can let each call fail or take time (Options.Before), or replace it (Options.Funcs).
 package mock
 
 import (
@@ -21,32 +19,30 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
-// Address is the base URL that every running sandbox has in its Status. Nobody
-// answers there.
+// Address is the base URL in the Status of every running sandbox. Nothing listens there.
 const Address = "http://mock:3002"
 
-// Options change what a Provider does; the zero value is good.
+// Options configure a Provider. The zero value is usable.
 type Options struct {
-	// Dir keeps volumes and records. Empty means a temporary directory that
-	// Close removes.
+	// Dir holds volumes and records. If it is empty, New makes a temporary directory and
+	// Close removes it.
 	Dir string
-	// Programs are commands by name, in addition to those that are there, or in
-	// their place.
+	// Programs are commands by name. They add to the built-in programs, or replace them.
 	Programs map[string]Program
-	// Before is called before each call of a Provider or a Sandbox with the
-	// call's verb ("create", "exec", ...) and its number, counted from 1 over
-	// all verbs. It may take its time; an error that it returns is the call's.
+	// Before, if not nil, is called before each call of a Provider or a Sandbox with the
+	// call's verb ("create", "exec", ...) and its number, counted from 1 over all verbs. It may
+	// block. If it returns an error, the call returns that error.
 	Before func(ctx context.Context, op string, n int) error
 	// Funcs replace calls.
 	Funcs Funcs
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger
 
 	step func(name string) error // for tests: see inprocess.Options
 }
 
-// Funcs replace the calls of a Provider and its Sandboxes, which are named by
-// id. A nil one leaves its call as it is.
+// Funcs replace the calls of a Provider and of its Sandboxes, which get the sandbox's id. A nil
+// function does not replace its call.
 type Funcs struct {
 	Create func(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error)
 	Get    func(ctx context.Context, id string) (atoll.Sandbox, error)
@@ -64,10 +60,10 @@ type Funcs struct {
 // A Provider is an atoll.Provider.
 type Provider struct {
 	atoll.ProviderLayer
-	opts    Options
-	images  *images
-	calls   atomic.Int64
-	dispose func() error
+	opts          Options
+	images        *imageStore
+	calls         atomic.Int64
+	removeTempDir func() error // does nothing if the caller chose Dir
 }
 
 var info = atoll.Info{
@@ -88,8 +84,7 @@ var info = atoll.Info{
 	},
 }
 
-// New returns a provider without sandboxes, or with those of an earlier one in
-// opts.Dir.
+// New returns a provider with the sandboxes that an earlier one recorded in opts.Dir, if any.
 func New(opts Options) (*Provider, error) {
 	dispose := func() error { return nil }
 	if opts.Dir == "" {
@@ -100,7 +95,7 @@ func New(opts Options) (*Provider, error) {
 		opts.Dir, dispose = dir, func() error { return os.RemoveAll(dir) }
 	}
 	leaf, err := inprocess.New(inprocess.Options{
-		Info: info, Image: defaultImage, Backend: newWorld(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log, Step: opts.step,
+		Info: info, Image: defaultImage, Backend: newBackend(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log, Step: opts.step,
 	})
 	if err != nil {
 		return nil, errors.Join(err, dispose())
@@ -109,17 +104,17 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, errors.Join(err, leaf.Close(), dispose())
 	}
-	return &Provider{ProviderLayer: atoll.ProviderLayer{Provider: leaf}, opts: opts, images: images, dispose: dispose}, nil
+	return &Provider{ProviderLayer: atoll.ProviderLayer{Provider: leaf}, opts: opts, images: images, removeTempDir: dispose}, nil
 }
 
-// defaultImage is what sandboxes are made of that name no image.
+// defaultImage is the image of sandboxes whose spec names none.
 const defaultImage = "mock:latest"
 
-// Calls is how many calls there were.
+// Calls returns the number of calls so far.
 func (p *Provider) Calls() int { return int(p.calls.Load()) }
 
-// before counts a call.
-func (p *Provider) before(ctx context.Context, op string) error {
+// beginCall counts a call and calls Options.Before.
+func (p *Provider) beginCall(ctx context.Context, op string) error {
 	n := int(p.calls.Add(1))
 	if p.opts.Before == nil {
 		return nil
@@ -129,7 +124,7 @@ func (p *Provider) before(ctx context.Context, op string) error {
 
 // Create implements atoll.Provider.
 func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if err := p.before(ctx, "create"); err != nil {
+	if err := p.beginCall(ctx, "create"); err != nil {
 		return nil, err
 	}
 	if f := p.opts.Funcs.Create; f != nil {
@@ -138,23 +133,23 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := p.Prepare(ctx, spec, nil); err != nil {
 		return nil, err
 	}
-	return p.wrap(p.Provider.Create(ctx, spec))
+	return p.wrapSandbox(p.Provider.Create(ctx, spec))
 }
 
 // Get implements atoll.Provider.
 func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	if err := p.before(ctx, "get"); err != nil {
+	if err := p.beginCall(ctx, "get"); err != nil {
 		return nil, err
 	}
 	if f := p.opts.Funcs.Get; f != nil {
 		return f(ctx, id)
 	}
-	return p.wrap(p.Provider.Get(ctx, id))
+	return p.wrapSandbox(p.Provider.Get(ctx, id))
 }
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, filter atoll.Filter) ([]atoll.Status, error) {
-	if err := p.before(ctx, "list"); err != nil {
+	if err := p.beginCall(ctx, "list"); err != nil {
 		return nil, err
 	}
 	if f := p.opts.Funcs.List; f != nil {
@@ -166,7 +161,7 @@ func (p *Provider) List(ctx context.Context, filter atoll.Filter) ([]atoll.Statu
 // Watch implements atoll.Provider.
 func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		if err := p.before(ctx, "watch"); err != nil {
+		if err := p.beginCall(ctx, "watch"); err != nil {
 			yield(atoll.Event{}, err)
 			return
 		}
@@ -179,9 +174,9 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 }
 
 // Close implements atoll.Provider.
-func (p *Provider) Close() error { return errors.Join(p.Provider.Close(), p.dispose()) }
+func (p *Provider) Close() error { return errors.Join(p.Provider.Close(), p.removeTempDir()) }
 
-func (p *Provider) wrap(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
+func (p *Provider) wrapSandbox(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +189,7 @@ type sandbox struct {
 }
 
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	if err := s.p.before(ctx, "status"); err != nil {
+	if err := s.p.beginCall(ctx, "status"); err != nil {
 		return atoll.Status{}, err
 	}
 	if f := s.p.opts.Funcs.Status; f != nil {
@@ -204,7 +199,7 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 }
 
 func (s *sandbox) Start(ctx context.Context) error {
-	if err := s.p.before(ctx, "start"); err != nil {
+	if err := s.p.beginCall(ctx, "start"); err != nil {
 		return err
 	}
 	if f := s.p.opts.Funcs.Start; f != nil {
@@ -214,7 +209,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 }
 
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	if err := s.p.before(ctx, "stop"); err != nil {
+	if err := s.p.beginCall(ctx, "stop"); err != nil {
 		return err
 	}
 	if f := s.p.opts.Funcs.Stop; f != nil {
@@ -224,7 +219,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 }
 
 func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	if err := s.p.before(ctx, "exec"); err != nil {
+	if err := s.p.beginCall(ctx, "exec"); err != nil {
 		return nil, err
 	}
 	if f := s.p.opts.Funcs.Exec; f != nil {
@@ -234,7 +229,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 }
 
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
-	if err := s.p.before(ctx, "process"); err != nil {
+	if err := s.p.beginCall(ctx, "process"); err != nil {
 		return nil, err
 	}
 	if f := s.p.opts.Funcs.Process; f != nil {
@@ -244,7 +239,7 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 }
 
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	if err := s.p.before(ctx, "remove"); err != nil {
+	if err := s.p.beginCall(ctx, "remove"); err != nil {
 		return err
 	}
 	if f := s.p.opts.Funcs.Remove; f != nil {

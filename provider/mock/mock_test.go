@@ -26,8 +26,8 @@ func newMock(t *testing.T, opts mock.Options) *mock.Provider {
 	return p
 }
 
-// crashDir makes the test binary a program that makes a sandbox there and waits
-// to be killed.
+// crashDir is an environment variable. If it is set, the test binary creates a sandbox in that
+// directory and waits until it is killed.
 const crashDir = "ATOLL_TEST_CRASH_DIR"
 
 func TestMain(m *testing.M) {
@@ -92,7 +92,7 @@ func TestPrograms(t *testing.T) {
 		{[]string{"/usr/bin/true"}, "", "", 1},
 		{[]string{"sh", "-c", `echo "hello $WHO" '$WHO'; exit 3; echo no`}, "hello world $WHO\n", "", 3},
 		{[]string{"sh", "-c", "nope"}, "", "sh: nope: not found\n", 127},
-		{[]string{"sh", "script"}, "", "sh: only -c SCRIPT, or a terminal\n", 2},
+		{[]string{"sh", "script"}, "", "sh: only -c SCRIPT or a terminal is supported\n", 2},
 		{[]string{"printf", `a\nb`}, "a\nb", "", 0},
 	} {
 		res, err := atoll.Capture(t.Context(), sb, &atoll.Command{Args: tt.args, Stdin: strings.NewReader("input")}, 0)
@@ -131,19 +131,19 @@ func TestBefore(t *testing.T) {
 }
 
 func TestFuncs(t *testing.T) {
-	told := errors.New("injected")
+	injected := errors.New("injected")
 	p := newMock(t, mock.Options{Funcs: mock.Funcs{
-		Get:  func(context.Context, string) (atoll.Sandbox, error) { return nil, told },
-		List: func(context.Context, atoll.Filter) ([]atoll.Status, error) { return nil, told },
+		Get:  func(context.Context, string) (atoll.Sandbox, error) { return nil, injected },
+		List: func(context.Context, atoll.Filter) ([]atoll.Status, error) { return nil, injected },
 		Watch: func(context.Context) iter.Seq2[atoll.Event, error] {
-			return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, told) }
+			return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, injected) }
 		},
-		Status:  func(context.Context, string) (atoll.Status, error) { return atoll.Status{}, told },
-		Start:   func(context.Context, string) error { return told },
-		Stop:    func(context.Context, string, time.Duration) error { return told },
-		Exec:    func(context.Context, string, *atoll.Command) (atoll.Process, error) { return nil, told },
-		Process: func(context.Context, string, string) (atoll.Process, error) { return nil, told },
-		Remove:  func(context.Context, string, atoll.RemoveOptions) error { return told },
+		Status:  func(context.Context, string) (atoll.Status, error) { return atoll.Status{}, injected },
+		Start:   func(context.Context, string) error { return injected },
+		Stop:    func(context.Context, string, time.Duration) error { return injected },
+		Exec:    func(context.Context, string, *atoll.Command) (atoll.Process, error) { return nil, injected },
+		Process: func(context.Context, string, string) (atoll.Process, error) { return nil, injected },
+		Remove:  func(context.Context, string, atoll.RemoveOptions) error { return injected },
 	}})
 	defer p.Close()
 	ctx := t.Context()
@@ -160,15 +160,15 @@ func TestFuncs(t *testing.T) {
 	for _, results["Watch"] = range p.Watch(ctx) {
 	}
 	for call, err := range results {
-		if err != told {
+		if err != injected {
 			t.Errorf("%s: %v, want the injected error", call, err)
 		}
 	}
 	refusing := newMock(t, mock.Options{Funcs: mock.Funcs{
-		Create: func(context.Context, *atoll.Spec) (atoll.Sandbox, error) { return nil, told },
+		Create: func(context.Context, *atoll.Spec) (atoll.Sandbox, error) { return nil, injected },
 	}})
 	defer refusing.Close()
-	if _, err := refusing.Create(ctx, &atoll.Spec{}); err != told {
+	if _, err := refusing.Create(ctx, &atoll.Spec{}); err != injected {
 		t.Errorf("Create: %v, want the injected error", err)
 	}
 }

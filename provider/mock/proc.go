@@ -11,15 +11,14 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// A Program acts out a command and returns its exit code. It ends soon after
-// p.Context does.
+// A Program implements a command and returns its exit code. It must return soon after p.Context ends.
 type Program func(p *Proc) int
 
-// A Proc is a process as its Program sees it.
+// A Proc is a process, as seen by its Program.
 type Proc struct {
 	Args []string
 	Env  []string
-	Dir  string // working directory, as named inside
+	Dir  string // working directory, as the sandbox names it
 	UID  int
 	GID  int
 	PID  int
@@ -27,26 +26,26 @@ type Proc struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
-	world   *world
-	box     string // id of its sandbox
-	place   string // what the sandbox calls the directory dir
-	dir     string
-	tty     bool
-	files   [3]*os.File
-	ctx     context.Context
-	cancel  context.CancelFunc
-	done    chan struct{} // closed when the Program has returned
-	mu      sync.Mutex
-	exit    *atoll.Exit
-	signals map[atoll.Signal]chan atoll.Signal
-	kids    []*Proc
+	backend   *backend
+	sandboxID string // id of its sandbox
+	prefix    string // what the sandbox calls the directory dir
+	dir       string
+	tty       bool
+	files     [3]*os.File
+	ctx       context.Context
+	cancel    context.CancelFunc
+	done      chan struct{} // closed when the Program has returned
+	mu        sync.Mutex
+	exit      *atoll.Exit
+	signals   map[atoll.Signal]chan atoll.Signal
+	children  []*Proc
 }
 
-// Context ends when the process is killed.
+// Context returns a context that ends when the process ends.
 func (p *Proc) Context() context.Context { return p.ctx }
 
-// Notify makes sigs arrive on the channel that it returns instead of doing
-// what they do by default. One who never reads the channel ignores them.
+// Notify sends sigs to the returned channel, instead of their default action. To ignore signals, do
+// not read the channel.
 func (p *Proc) Notify(sigs ...atoll.Signal) <-chan atoll.Signal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,37 +56,37 @@ func (p *Proc) Notify(sigs ...atoll.Signal) <-chan atoll.Signal {
 	return c
 }
 
-// Signal sends the process a signal.
+// Signal sends a signal to the process. It never fails.
 func (p *Proc) Signal(sig atoll.Signal) error {
 	p.mu.Lock()
 	c := p.signals[sig]
 	p.mu.Unlock()
 	switch {
 	case sig == atoll.SIGKILL:
-		p.die(killed(sig))
+		p.endProcess(killedExit(sig))
 	case c != nil:
 		select {
 		case c <- sig:
-		default: // like the kernel, which does not queue them either
+		default: // like the kernel, do not queue them
 		}
-	case slices.Contains([]atoll.Signal{17, 18, 19, 20, 21, 22, 23, 28}, sig): // ignored, or would only stop it
+	case slices.Contains([]atoll.Signal{17, 18, 19, 20, 21, 22, 23, 28}, sig): // ignored by default, or stop signals
 	default:
-		p.die(killed(sig))
+		p.endProcess(killedExit(sig))
 	}
 	return nil
 }
 
-func killed(sig atoll.Signal) atoll.Exit { return atoll.Exit{Code: 128 + int(sig), Signal: sig} }
+func killedExit(sig atoll.Signal) atoll.Exit { return atoll.Exit{Code: 128 + int(sig), Signal: sig} }
 
-// run runs the Program.
-func (p *Proc) run(program Program) {
+// runProgram runs the Program and ends the process with its exit code.
+func (p *Proc) runProgram(program Program) {
 	defer close(p.done)
 	code := program(p)
-	p.die(atoll.Exit{Code: code & 255})
+	p.endProcess(atoll.Exit{Code: code & 255})
 }
 
-// die gives the process its exit, unless it has one, and closes its streams.
-func (p *Proc) die(exit atoll.Exit) {
+// endProcess sets the exit of the process, unless it has one, and closes its streams.
+func (p *Proc) endProcess(exit atoll.Exit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.exit != nil {
@@ -100,32 +99,32 @@ func (p *Proc) die(exit atoll.Exit) {
 			_ = f.Close()
 		}
 	}
-	p.world.gone(p)
+	p.backend.deleteProc(p)
 }
 
-// fork starts a child that has the process's stdout and stderr.
-func (p *Proc) fork(program Program) (*Proc, error) {
-	stdout, err := dup(p.files[1])
+// startChild starts a child with the process's stdout and stderr.
+func (p *Proc) startChild(program Program) (*Proc, error) {
+	stdout, err := duplicateFile(p.files[1])
 	if err != nil {
 		return nil, err
 	}
-	stderr, err := dup(p.files[2])
+	stderr, err := duplicateFile(p.files[2])
 	if err != nil {
 		stdout.Close()
 		return nil, err
 	}
-	kid := p.world.newProc(p, [3]*os.File{nil, stdout, stderr})
+	child := p.backend.newProc(p, [3]*os.File{nil, stdout, stderr})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.exit != nil && p.exit.Signal == atoll.SIGKILL {
-		kid.die(killed(atoll.SIGKILL))
+		child.endProcess(killedExit(atoll.SIGKILL))
 	}
-	p.kids = append(p.kids, kid)
-	go kid.run(program)
-	return kid, nil
+	p.children = append(p.children, child)
+	go child.runProgram(program)
+	return child, nil
 }
 
-// handle is a Proc as the process table sees it.
+// A handle is the process.Handle of a Proc.
 type handle struct{ *Proc }
 
 // PID implements process.Handle.
@@ -139,40 +138,41 @@ func (h handle) Wait() atoll.Exit {
 	return *h.exit
 }
 
-// Signal implements process.Handle. A terminal that is hung up on tells what it
-// has in the foreground as well, which is all of it.
+// Signal implements process.Handle. A hangup of the terminal goes to the foreground processes as well,
+// which are all children.
 func (h handle) Signal(sig atoll.Signal) error {
-	var kids []*Proc
+	var children []*Proc
 	if h.tty && sig == atoll.SIGHUP {
 		h.mu.Lock()
-		kids = h.kids
+		children = h.children
 		h.mu.Unlock()
 	}
-	err := h.Proc.Signal(sig) // first: it may wait for one of the others
-	for _, kid := range kids {
-		_ = kid.Signal(sig)
+	err := h.Proc.Signal(sig) // before its children: it may wait for one of them
+	for _, child := range children {
+		_ = child.Signal(sig)
 	}
 	return err
 }
 
 // Kill implements process.Handle.
 func (h handle) Kill() error {
-	h.Proc.kill()
+	h.Proc.killTree()
 	return nil
 }
 
-func (p *Proc) kill() {
-	p.die(killed(atoll.SIGKILL))
+// killTree kills the process and its descendants.
+func (p *Proc) killTree() {
+	p.endProcess(killedExit(atoll.SIGKILL))
 	p.mu.Lock()
-	kids := p.kids
+	children := p.children
 	p.mu.Unlock()
-	for _, kid := range kids {
-		kid.kill()
+	for _, child := range children {
+		child.killTree()
 	}
 }
 
-// Input implements process.Terminal: no process of the kernel's has the
-// terminal, so that it signals none.
+// Input implements process.Terminal. The terminal belongs to no kernel process, so Input sends the
+// signals of control characters itself.
 func (h handle) Input(master *os.File, b []byte) error {
 	for _, c := range b {
 		switch c {

@@ -17,45 +17,48 @@ import (
 var builtins = map[string]Program{
 	"true":   func(*Proc) int { return 0 },
 	"false":  func(*Proc) int { return 1 },
-	"echo":   func(p *Proc) int { return p.print(strings.Join(p.Args[1:], " ") + "\n") },
-	"printf": func(p *Proc) int { return p.print(strings.ReplaceAll(strings.Join(p.Args[1:], " "), `\n`, "\n")) },
-	"pwd":    func(p *Proc) int { return p.print(p.Dir + "\n") },
-	"env":    func(p *Proc) int { return p.print(strings.Join(p.Env, "\n") + "\n") },
-	"cat":    cat,
-	"sleep":  sleep,
-	"yes":    yes,
-	"id":     id,
-	"ls":     ls,
-	"stty":   stty,
-	"sh":     sh,
+	"echo":   func(p *Proc) int { return p.printText(strings.Join(p.Args[1:], " ") + "\n") },
+	"printf": func(p *Proc) int { return p.printText(strings.ReplaceAll(strings.Join(p.Args[1:], " "), `\n`, "\n")) },
+	"pwd":    func(p *Proc) int { return p.printText(p.Dir + "\n") },
+	"env":    func(p *Proc) int { return p.printText(strings.Join(p.Env, "\n") + "\n") },
+	"cat":    runCat,
+	"sleep":  runSleep,
+	"yes":    runYes,
+	"id":     runID,
+	"ls":     runLs,
+	"stty":   runStty,
+	"sh":     runShell,
 }
 
-func (p *Proc) print(s string) int {
+// printText writes s to stdout and returns an exit code.
+func (p *Proc) printText(s string) int {
 	if _, err := io.WriteString(p.Stdout, s); err != nil {
 		return 1
 	}
 	return 0
 }
 
-// fail prints what went wrong.
-func (p *Proc) fail(err error) int {
+// printError writes err to stderr and returns exit code 1.
+func (p *Proc) printError(err error) int {
 	fmt.Fprintf(p.Stderr, "%s: %v\n", p.Args[0], err)
 	return 1
 }
 
-func (p *Proc) arg(i int) string {
+// argAt returns argument i, or "" if there is none.
+func (p *Proc) argAt(i int) string {
 	if i < len(p.Args) {
 		return p.Args[i]
 	}
 	return ""
 }
 
-func (p *Proc) number(i int) int {
-	n, _ := strconv.Atoi(p.arg(i)) // what is no number is 0, as in a shell
+// intArg returns argument i as a number.
+func (p *Proc) intArg(i int) int {
+	n, _ := strconv.Atoi(p.argAt(i)) // invalid numbers are 0, as in a shell
 	return n
 }
 
-func cat(p *Proc) int {
+func runCat(p *Proc) int {
 	if len(p.Args) < 2 {
 		if _, err := io.Copy(p.Stdout, p.Stdin); err != nil {
 			return 1
@@ -65,27 +68,27 @@ func cat(p *Proc) int {
 	for _, name := range p.Args[1:] {
 		f, err := p.Open(name)
 		if err != nil {
-			return p.fail(err)
+			return p.printError(err)
 		}
 		_, err = io.Copy(p.Stdout, f)
 		f.Close()
 		if err != nil {
-			return p.fail(err)
+			return p.printError(err)
 		}
 	}
 	return 0
 }
 
-func sleep(p *Proc) int {
-	seconds, err := strconv.ParseFloat(p.arg(1), 64)
+func runSleep(p *Proc) int {
+	seconds, err := strconv.ParseFloat(p.argAt(1), 64)
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
-	return p.pause(time.Duration(seconds * float64(time.Second)))
+	return p.sleepFor(time.Duration(seconds * float64(time.Second)))
 }
 
-// pause waits, but not longer than the process lives.
-func (p *Proc) pause(d time.Duration) int {
+// sleepFor waits for d, or until the process ends, and returns an exit code.
+func (p *Proc) sleepFor(d time.Duration) int {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -96,7 +99,7 @@ func (p *Proc) pause(d time.Duration) int {
 	}
 }
 
-func yes(p *Proc) int {
+func runYes(p *Proc) int {
 	w := bufio.NewWriter(p.Stdout)
 	for {
 		if _, err := w.WriteString("y\n"); err != nil {
@@ -105,32 +108,32 @@ func yes(p *Proc) int {
 	}
 }
 
-func id(p *Proc) int {
-	if p.arg(1) == "-g" {
-		return p.print(strconv.Itoa(p.GID) + "\n")
+func runID(p *Proc) int {
+	if p.argAt(1) == "-g" {
+		return p.printText(strconv.Itoa(p.GID) + "\n")
 	}
-	return p.print(strconv.Itoa(p.UID) + "\n")
+	return p.printText(strconv.Itoa(p.UID) + "\n")
 }
 
-func ls(p *Proc) int {
-	_, host, ok := p.host(p.arg(1))
+func runLs(p *Proc) int {
+	_, host, ok := p.hostPath(p.argAt(1))
 	if !ok {
 		return 0
 	}
 	entries, err := os.ReadDir(host)
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") {
-			p.print(e.Name() + "\n")
+			p.printText(e.Name() + "\n")
 		}
 	}
 	return 0
 }
 
-func stty(p *Proc) int {
-	if p.arg(1) != "size" {
+func runStty(p *Proc) int {
+	if p.argAt(1) != "size" {
 		return 1
 	}
 	return p.printSize()
@@ -138,18 +141,18 @@ func stty(p *Proc) int {
 
 func (p *Proc) printSize() int {
 	if !p.tty {
-		return p.fail(os.ErrInvalid)
+		return p.printError(os.ErrInvalid)
 	}
 	size, err := process.TerminalSize(p.files[1])
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
-	return p.print(fmt.Sprintf("%d %d\n", size.Rows, size.Cols))
+	return p.printText(fmt.Sprintf("%d %d\n", size.Rows, size.Cols))
 }
 
-// isDir reports whether a name is that of a directory on the data volume.
+// isDir reports whether name is a directory.
 func (p *Proc) isDir(name string) bool {
-	_, host, ok := p.host(name)
+	_, host, ok := p.hostPath(name)
 	if !ok {
 		return slices.Contains([]string{"/", "/bin", "/tmp"}, filepath.Clean(name))
 	}

@@ -13,15 +13,14 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// sh is what there is of a shell: simple commands with ';' between them, from
-// -c or line by line from stdin. A script that begins with ": WORD;" does what
-// that word of the conformance suite's vocabulary says.
-func sh(p *Proc) int {
+// runShell implements a minimal shell: simple commands separated by ';', from -c or line by line from
+// stdin. If a script begins with ": WORD;", runShell runs that word of the conformance suite instead.
+func runShell(p *Proc) int {
 	if len(p.Args) < 2 {
-		return interactive(p)
+		return runInteractive(p)
 	}
 	if p.Args[1] != "-c" || len(p.Args) < 3 {
-		fmt.Fprintf(p.Stderr, "sh: only -c SCRIPT, or a terminal\n")
+		fmt.Fprintf(p.Stderr, "sh: only -c SCRIPT or a terminal is supported\n")
 		return 2
 	}
 	script, args := p.Args[2], p.Args[min(4, len(p.Args)):]
@@ -32,45 +31,46 @@ func sh(p *Proc) int {
 			return word(p)
 		}
 	}
-	code, _ := p.script(script)
+	code, _ := p.runScript(script)
 	return code
 }
 
-// onStdin is the word of atoll.ExecuteCode.
-func onStdin(p *Proc) int {
+// runStdinScript runs a script from stdin, as atoll.ExecuteCode sends it.
+func runStdinScript(p *Proc) int {
 	script, err := io.ReadAll(p.Stdin)
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
-	code, _ := p.script(string(script))
+	code, _ := p.runScript(string(script))
 	return code
 }
 
-// script runs simple commands; exited says that one of them was exit.
-func (p *Proc) script(script string) (code int, exited bool) {
+// runScript runs simple commands and returns the code of the last one. exited reports whether the
+// script called exit.
+func (p *Proc) runScript(script string) (code int, exited bool) {
 	for command := range strings.SplitSeq(script, ";") {
-		args := p.split(command)
+		args := p.splitWords(command)
 		if len(args) == 0 {
 			continue
 		}
 		if args[0] == "exit" {
 			p.Args = args
 			if len(args) > 1 {
-				code = p.number(1)
+				code = p.intArg(1)
 			}
 			return code, true
 		}
-		code = p.command(args)
+		code = p.runCommand(args)
 	}
 	return code, false
 }
 
-// command runs a program in the place of a child.
-func (p *Proc) command(args []string) int {
+// runCommand runs a program in this process instead of in a child.
+func (p *Proc) runCommand(args []string) int {
 	if args[0] == ":" {
 		return 0
 	}
-	program, ok := p.world.programs[args[0]]
+	program, ok := p.backend.programs[args[0]]
 	if !ok {
 		fmt.Fprintf(p.Stderr, "sh: %s: not found\n", args[0])
 		return 127
@@ -79,9 +79,8 @@ func (p *Proc) command(args []string) int {
 	return program(p)
 }
 
-// split makes words of a command: quotes group, and outside of single ones
-// $NAME is replaced.
-func (p *Proc) split(command string) []string {
+// splitWords splits a command into words. Quotes group, and $NAME is replaced except in single quotes.
+func (p *Proc) splitWords(command string) []string {
 	var args []string
 	var word strings.Builder
 	in, quote := false, rune(0)
@@ -98,7 +97,7 @@ func (p *Proc) split(command string) []string {
 			word.Reset()
 			in = false
 		case c == '$' && quote == '\'':
-			word.WriteRune('\x00') // for now, so that it is not replaced
+			word.WriteRune('\x00') // a placeholder, so that os.Expand does not replace it
 		default:
 			word.WriteRune(c)
 			in = true
@@ -114,18 +113,17 @@ func (p *Proc) split(command string) []string {
 	return args
 }
 
-// interactive is the shell of a terminal. It has jobs as far as a sleep can be
-// interrupted and stopped.
-func interactive(p *Proc) int {
+// runInteractive implements the shell of a terminal. Its only job control is that signals end a sleep.
+func runInteractive(p *Proc) int {
 	sigs := p.Notify(atoll.SIGINT, atoll.SIGTSTP, atoll.SIGQUIT, atoll.SIGTERM)
 	in, code, exited := bufio.NewScanner(p.Stdin), 0, false
-	for p.print("$ "); in.Scan(); p.print("$ ") {
+	for p.printText("$ "); in.Scan(); p.printText("$ ") {
 		for command := range strings.SplitSeq(in.Text(), ";") {
-			if args := p.split(command); len(args) > 1 && args[0] == "sleep" {
-				code = p.job(args[1], sigs)
+			if args := p.splitWords(command); len(args) > 1 && args[0] == "sleep" {
+				code = p.runForegroundSleep(args[1], sigs)
 				continue
 			}
-			if code, exited = p.script(command); exited {
+			if code, exited = p.runScript(command); exited {
 				return code
 			}
 		}
@@ -133,20 +131,20 @@ func interactive(p *Proc) int {
 	return code
 }
 
-// job is a sleep in the foreground.
-func (p *Proc) job(seconds string, sigs <-chan atoll.Signal) int {
+// runForegroundSleep sleeps until the time is over, a signal arrives or the process ends.
+func (p *Proc) runForegroundSleep(seconds string, sigs <-chan atoll.Signal) int {
 	n, err := strconv.ParseFloat(seconds, 64)
 	if err != nil {
 		return 1
 	}
 	for len(sigs) > 0 {
-		<-sigs // those before it were not for it
+		<-sigs // drop signals from before the sleep
 	}
 	t := time.NewTimer(time.Duration(n * float64(time.Second)))
 	defer t.Stop()
 	select {
 	case sig := <-sigs:
-		p.print("\n")
+		p.printText("\n")
 		return 128 + int(sig)
 	case <-t.C:
 	case <-p.ctx.Done():

@@ -16,24 +16,24 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// words are the conformance suite's: see package providertest. Args[0] is the
+// words are the programs of the conformance suite's words; see package providertest. Args[0] is the
 // word itself.
 var words = map[string]Program{
-	"code": onStdin,
-	"exit": func(p *Proc) int { return p.number(1) },
+	"code": runStdinScript,
+	"exit": func(p *Proc) int { return p.intArg(1) },
 	"both": func(p *Proc) int {
-		code := p.print(p.arg(1) + "\n")
-		fmt.Fprintln(p.Stderr, p.arg(2))
+		code := p.printText(p.argAt(1) + "\n")
+		fmt.Fprintln(p.Stderr, p.argAt(2))
 		return code
 	},
 	"ready": func(p *Proc) int {
-		p.print("ready\n")
-		return p.pause(1000 * time.Second)
+		p.printText("ready\n")
+		return p.sleepFor(1000 * time.Second)
 	},
 	"deaf": func(p *Proc) int {
 		p.Notify(atoll.SIGTERM)
-		p.print("ready\n")
-		return p.pause(1000 * time.Second)
+		p.printText("ready\n")
+		return p.sleepFor(1000 * time.Second)
 	},
 	"istty": func(p *Proc) int {
 		if p.tty {
@@ -43,27 +43,27 @@ var words = map[string]Program{
 	},
 	"eat":     func(p *Proc) int { return 0 },
 	"signal":  signalSelf,
-	"zeros":   zeros,
-	"lines":   lines,
-	"drip":    drip,
-	"trap":    trap,
-	"family":  family,
-	"stay":    stay,
-	"spin":    sleeper, // who could tell
-	"hit":     hit,
-	"orphan":  orphan,
-	"spawn":   spawn,
-	"alive":   alive,
-	"store":   store,
-	"fill":    fill,
-	"flip":    flip,
-	"winch":   winch,
-	"serve":   serve,
-	"web":     web,
-	"connect": connect,
-	"resolve": func(*Proc) int { return 0 }, // no name is known here
+	"zeros":   printZeros,
+	"lines":   printLines,
+	"drip":    printSlowly,
+	"trap":    trapSignal,
+	"family":  waitForChild,
+	"stay":    appendAndWait,
+	"spin":    sleepLong, // no test can tell the difference
+	"hit":     killOther,
+	"orphan":  leaveOrphan,
+	"spawn":   spawnChildren,
+	"alive":   checkAlive,
+	"store":   storeText,
+	"fill":    fillFile,
+	"flip":    flipSymlink,
+	"winch":   printSizeChanges,
+	"serve":   serveEcho,
+	"web":     serveWeb,
+	"connect": tryConnect,
+	"resolve": func(*Proc) int { return 0 }, // no name resolves here
 	"mounted": func(p *Proc) int {
-		if p.isDir(p.arg(1)) {
+		if p.isDir(p.argAt(1)) {
 			return 0
 		}
 		return 1
@@ -71,16 +71,16 @@ var words = map[string]Program{
 }
 
 func signalSelf(p *Proc) int {
-	sig, err := atoll.ParseSignal(p.arg(1))
+	sig, err := atoll.ParseSignal(p.argAt(1))
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
 	_ = p.Signal(sig) // never fails
-	return p.pause(5 * time.Second)
+	return p.sleepFor(5 * time.Second)
 }
 
-func zeros(p *Proc) int {
-	_, err := io.CopyN(p.Stdout, zeroReader{}, int64(p.number(1)))
+func printZeros(p *Proc) int {
+	_, err := io.CopyN(p.Stdout, zeroReader{}, int64(p.intArg(1)))
 	if err != nil {
 		return 1
 	}
@@ -94,10 +94,10 @@ func (zeroReader) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func lines(p *Proc) int {
+func printLines(p *Proc) int {
 	w := bufio.NewWriter(p.Stdout)
-	for i := range p.number(1) {
-		w.WriteString(strconv.Itoa(i+1) + "\n") // Flush tells
+	for i := range p.intArg(1) {
+		w.WriteString(strconv.Itoa(i+1) + "\n") // Flush returns the error
 	}
 	if w.Flush() != nil {
 		return 1
@@ -105,117 +105,117 @@ func lines(p *Proc) int {
 	return 0
 }
 
-func drip(p *Proc) int {
-	for i := 1; p.print(strconv.Itoa(i)+"\n") == 0 && p.pause(20*time.Millisecond) == 0; i++ {
+func printSlowly(p *Proc) int {
+	for i := 1; p.printText(strconv.Itoa(i)+"\n") == 0 && p.sleepFor(20*time.Millisecond) == 0; i++ {
 	}
 	return 1
 }
 
-func trap(p *Proc) int {
-	sig, err := atoll.ParseSignal(p.arg(1))
+func trapSignal(p *Proc) int {
+	sig, err := atoll.ParseSignal(p.argAt(1))
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
 	sigs := p.Notify(sig)
-	p.print("ready\n")
+	p.printText("ready\n")
 	select {
 	case <-sigs:
-		p.print("caught\n")
+		p.printText("caught\n")
 		return 42
 	case <-p.ctx.Done():
 		return 1
 	}
 }
 
-func sleeper(p *Proc) int { return p.pause(1000 * time.Second) }
+func sleepLong(p *Proc) int { return p.sleepFor(1000 * time.Second) }
 
-func family(p *Proc) int {
-	kid, err := p.fork(sleeper)
+func waitForChild(p *Proc) int {
+	child, err := p.startChild(sleepLong)
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
-	p.print(strconv.Itoa(kid.PID) + "\n")
+	p.printText(strconv.Itoa(child.PID) + "\n")
 	select {
-	case <-kid.done:
+	case <-child.done:
 	case <-p.ctx.Done():
 	}
 	return 0
 }
 
-func stay(p *Proc) int {
+func appendAndWait(p *Proc) int {
 	for _, name := range p.Args[min(2, len(p.Args)):] {
 		text, err := p.ReadFile(name)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			err = p.WriteFile(name, append(text, p.arg(1)+"\n"...))
+			err = p.WriteFile(name, append(text, p.argAt(1)+"\n"...))
 		}
 		if err != nil {
-			return p.fail(err)
+			return p.printError(err)
 		}
 	}
-	return family(p)
+	return waitForChild(p)
 }
 
-func orphan(p *Proc) int {
-	kid, err := p.fork(sleeper)
+func leaveOrphan(p *Proc) int {
+	child, err := p.startChild(sleepLong)
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
-	return p.print(strconv.Itoa(kid.PID) + "\n")
+	return p.printText(strconv.Itoa(child.PID) + "\n")
 }
 
-func spawn(p *Proc) int {
-	for range p.number(1) {
-		if _, err := p.fork(func(p *Proc) int { return p.pause(5 * time.Second) }); err != nil {
-			return p.fail(err)
+func spawnChildren(p *Proc) int {
+	for range p.intArg(1) {
+		if _, err := p.startChild(func(p *Proc) int { return p.sleepFor(5 * time.Second) }); err != nil {
+			return p.printError(err)
 		}
 	}
-	return p.print("all\n")
+	return p.printText("all\n")
 }
 
-func alive(p *Proc) int {
-	if p.world.alive(p.box, p.number(1)) {
+func checkAlive(p *Proc) int {
+	if p.backend.hasProcess(p.sandboxID, p.intArg(1)) {
 		return 0
 	}
 	return 1
 }
 
-func hit(p *Proc) int {
-	if p.world.hit(p.box, p.number(1)) {
+func killOther(p *Proc) int {
+	if p.backend.killProcess(p.sandboxID, p.intArg(1)) {
 		return 0
 	}
 	return 1
 }
 
-func store(p *Proc) int {
-	if err := p.WriteFile(p.arg(1), []byte(p.arg(2)+"\n")); err != nil {
-		return p.fail(err)
+func storeText(p *Proc) int {
+	if err := p.WriteFile(p.argAt(1), []byte(p.argAt(2)+"\n")); err != nil {
+		return p.printError(err)
 	}
 	return 0
 }
 
-func fill(p *Proc) int {
-	if err := p.WriteFile(p.arg(1), make([]byte, p.number(2)<<20)); err != nil {
-		return p.fail(err)
+func fillFile(p *Proc) int {
+	if err := p.WriteFile(p.argAt(1), make([]byte, p.intArg(2)<<20)); err != nil {
+		return p.printError(err)
 	}
 	return 0
 }
 
-func flip(p *Proc) int {
-	_, name, ok := p.host(p.arg(1))
+func flipSymlink(p *Proc) int {
+	_, name, ok := p.hostPath(p.argAt(1))
 	if !ok {
-		return p.fail(fs.ErrInvalid)
+		return p.printError(fs.ErrInvalid)
 	}
-	p.print("ready\n")
+	p.printText("ready\n")
 	for was := name + ".was"; p.ctx.Err() == nil; {
 		_ = os.Rename(name, was)
-		_ = os.Symlink(p.arg(2), name)
+		_ = os.Symlink(p.argAt(2), name)
 		_ = os.RemoveAll(name)
 		_ = os.Rename(was, name)
 	}
 	return 1
 }
 
-func winch(p *Proc) int {
+func printSizeChanges(p *Proc) int {
 	sigs := p.Notify(atoll.SIGWINCH)
 	for p.printSize() == 0 {
 		select {
@@ -227,10 +227,10 @@ func winch(p *Proc) int {
 	return 1
 }
 
-func serve(p *Proc) int {
-	l, err := net.Listen("tcp", "127.0.0.1:"+p.arg(1))
+func serveEcho(p *Proc) int {
+	l, err := net.Listen("tcp", "127.0.0.1:"+p.argAt(1))
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
 	defer l.Close()
 	defer afterDone(p, l)()
@@ -240,17 +240,17 @@ func serve(p *Proc) int {
 			return 1
 		}
 		stop := afterDone(p, c)
-		// Hidden, because a copy between sockets keeps a pipe for later ones.
-		io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // the client knows what it got
+		// Hide ReadFrom and WriteTo: a copy between sockets keeps a pipe for later copies.
+		io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // the client notices an error itself
 		c.Close()
 		stop()
 	}
 }
 
-func web(p *Proc) int {
-	l, err := net.Listen("tcp", "127.0.0.1:"+p.arg(1))
+func serveWeb(p *Proc) int {
+	l, err := net.Listen("tcp", "127.0.0.1:"+p.argAt(1))
 	if err != nil {
-		return p.fail(err)
+		return p.printError(err)
 	}
 	defer afterDone(p, l)()
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -261,11 +261,11 @@ func web(p *Proc) int {
 		fmt.Fprint(w, r.Host, " ", r.URL.Path)
 	})}
 	defer srv.Close()
-	_ = srv.Serve(l) // until it is killed
+	_ = srv.Serve(l) // until the process is killed
 	return 1
 }
 
-// afterDone closes c when the process is killed before stop is called.
+// afterDone closes c if the process ends before the caller calls stop.
 func afterDone(p *Proc, c io.Closer) (stop func()) {
 	stopped := make(chan struct{})
 	closed := make(chan struct{})
@@ -280,8 +280,8 @@ func afterDone(p *Proc, c io.Closer) (stop func()) {
 	return func() { close(stopped); <-closed }
 }
 
-func connect(p *Proc) int {
-	c, err := net.DialTimeout("tcp", net.JoinHostPort(strings.Trim(p.arg(1), "[]"), p.arg(2)), 3*time.Second)
+func tryConnect(p *Proc) int {
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(strings.Trim(p.argAt(1), "[]"), p.argAt(2)), 3*time.Second)
 	if err != nil {
 		return 1
 	}

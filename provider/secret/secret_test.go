@@ -26,7 +26,7 @@ func TestHash(t *testing.T) {
 	if strings.Contains(hash, raw) || Hash(raw) == hash {
 		t.Errorf("the hash %q holds the secret, or is the same each time", hash)
 	}
-	// Written out, for those who check it in another language.
+	// A fixed value, for implementations in other languages.
 	if got, want := HashWith([16]byte{15: 1}, strings.Repeat("ab", 32)),
 		"00000000000000000000000000000001:"+sumOf("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01"+strings.Repeat("ab", 32)); got != want {
 		t.Errorf("HashWith = %q, want %q", got, want)

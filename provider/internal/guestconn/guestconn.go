@@ -9,193 +9,194 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Inside is a running sandbox as who is inside serves it.
+// An Inside is a connection to the guest of a running sandbox.
 type Inside interface {
+	// Sandbox returns the sandbox as its guest serves it.
 	Sandbox() atoll.Sandbox
-	// Closed reports whether it is of no use any more.
+	// Closed reports whether the connection can no longer be used.
 	Closed() bool
 	// Close ends the connection.
 	Close() error
 }
 
-// Visits are the connections of a provider. Its methods may be called at the same time.
+// Visits holds the connections of a provider, one per key. Its methods may be called concurrently.
 type Visits struct {
-	ctx  context.Context // ends when they are closed
+	ctx  context.Context // ends with Close
 	quit context.CancelFunc
 
-	mu   sync.Mutex
-	made map[string]*visit // by whom they are to
+	mu          sync.Mutex
+	connections map[string]*connection // by key
 }
 
-// A visit is a connection to an inside, or the attempt to make one.
-type visit struct {
+// A connection is a connection to a guest, or the attempt to make one.
+type connection struct {
 	done   chan struct{} // closed when inside or err is set
 	cancel context.CancelFunc
 	inside Inside
 	err    error
 }
 
-// New returns none yet.
+// New returns Visits without a connection.
 func New() *Visits {
-	v := &Visits{made: map[string]*visit{}}
+	v := &Visits{connections: map[string]*connection{}}
 	v.ctx, v.quit = context.WithCancel(context.Background())
 	return v
 }
 
-// Reach returns the sandbox to whose inside connect connects. One connection
-// serves all who ask for the same who; when it is closed, or has failed, the next to
-// ask makes a new one. The context of connect ends after limit, or when v is closed,
-// but not with the first caller's, who may give up; a limit of 0 is none. Errors are
-// those of connect, and ErrUnavailable once v is closed.
-func (v *Visits) Reach(ctx context.Context, op, who string, limit time.Duration, connect func(context.Context) (Inside, error)) (atoll.Sandbox, error) {
+// Reach returns the sandbox of the connection for key. If there is none, or it is closed or has
+// failed, Reach calls connect to make one, which all concurrent callers share. The context of connect
+// does not end with that of a caller. It ends after limit, if that is not 0, and when Abandon or Close
+// is called. Reach blocks until the connection is made or ctx ends. Errors: those of connect and ctx,
+// and ErrUnavailable after Close.
+func (v *Visits) Reach(ctx context.Context, op, key string, limit time.Duration, connect func(context.Context) (Inside, error)) (atoll.Sandbox, error) {
 	var attempt context.Context
 	v.mu.Lock()
-	to := v.made[who]
-	fresh := to == nil || to.over()
+	conn := v.connections[key]
+	fresh := conn == nil || conn.isStale()
 	if fresh {
 		if v.ctx.Err() != nil {
 			v.mu.Unlock()
-			return nil, errClosed(op, who)
+			return nil, errClosed(op, key)
 		}
-		to = &visit{done: make(chan struct{})}
-		attempt, to.cancel = context.WithCancel(v.ctx)
-		v.made[who] = to
+		conn = &connection{done: make(chan struct{})}
+		attempt, conn.cancel = context.WithCancel(v.ctx)
+		v.connections[key] = conn
 	}
 	v.mu.Unlock()
 	if fresh {
-		go to.connect(attempt, limit, connect)
+		go conn.connectGuest(attempt, limit, connect)
 	}
 	select {
-	case <-to.done:
+	case <-conn.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if to.err != nil && v.ctx.Err() != nil {
-		return nil, errClosed(op, who)
+	if conn.err != nil && v.ctx.Err() != nil {
+		return nil, errClosed(op, key)
 	}
-	if to.err != nil {
-		return nil, to.err
+	if conn.err != nil {
+		return nil, conn.err
 	}
-	return to.inside.Sandbox(), nil
+	return conn.inside.Sandbox(), nil
 }
 
-func errClosed(op, who string) error {
-	return atoll.Errorf(op, who, atoll.ErrUnavailable, "the provider is closed")
+func errClosed(op, key string) error {
+	return atoll.Errorf(op, key, atoll.ErrUnavailable, "the provider is closed")
 }
 
-// Settle makes in, which v owns from then on, the inside of who for all calls to
-// come. One that there was before is closed.
-func (v *Visits) Settle(who string, in Inside) {
-	to := &visit{done: make(chan struct{}), inside: in}
-	close(to.done)
+// Settle sets the connection for key to in, which v owns from then on, and closes the previous
+// connection. After Close, Settle closes in.
+func (v *Visits) Settle(key string, in Inside) {
+	conn := &connection{done: make(chan struct{}), inside: in}
+	close(conn.done)
 	v.mu.Lock()
-	before := v.made[who]
+	before := v.connections[key]
 	closed := v.ctx.Err() != nil
 	if !closed {
-		v.made[who] = to
+		v.connections[key] = conn
 	}
 	v.mu.Unlock()
 	if before != nil {
-		before.close()
+		before.closeWhenDone()
 	}
 	if closed {
-		to.close()
+		conn.closeWhenDone()
 	}
 }
 
-// Last is the inside of who that was connected to last, whether it is closed or not;
-// nil if there is none. It waits for the attempt to connect that is being made.
-func (v *Visits) Last(who string) Inside {
+// Last returns the latest connection for key, which may be closed, or nil. It waits for an attempt to
+// connect that is in progress.
+func (v *Visits) Last(key string) Inside {
 	v.mu.Lock()
-	to := v.made[who]
+	conn := v.connections[key]
 	v.mu.Unlock()
-	if to == nil {
+	if conn == nil {
 		return nil
 	}
-	<-to.done
-	return to.inside
+	<-conn.done
+	return conn.inside
 }
 
-// Open is the inside of who that there is a connection to; nil if there is none, or one is
-// only being made. It does not wait.
-func (v *Visits) Open(who string) Inside {
+// Open returns the open connection for key, or nil. It does not wait for an attempt to connect.
+func (v *Visits) Open(key string) Inside {
 	v.mu.Lock()
-	to := v.made[who]
+	conn := v.connections[key]
 	v.mu.Unlock()
-	if to == nil {
+	if conn == nil {
 		return nil
 	}
 	select {
-	case <-to.done:
+	case <-conn.done:
 	default:
 		return nil
 	}
-	if to.inside == nil || to.inside.Closed() {
+	if conn.inside == nil || conn.inside.Closed() {
 		return nil
 	}
-	return to.inside
+	return conn.inside
 }
 
-// Abandon is Leave that gives up the attempt to connect that is being made: whoever waits
-// for it gets the error of an ended context.
-func (v *Visits) Abandon(who string) {
+// Abandon is Leave, but cancels an attempt to connect that is in progress: Reach returns its error,
+// context.Canceled.
+func (v *Visits) Abandon(key string) {
 	v.mu.Lock()
-	to := v.made[who]
+	conn := v.connections[key]
 	v.mu.Unlock()
-	if to != nil && to.cancel != nil {
-		to.cancel()
+	if conn != nil && conn.cancel != nil {
+		conn.cancel()
 	}
-	v.Leave(who)
+	v.Leave(key)
 }
 
-// Leave ends the connection to who, if there is one. An attempt to make one comes to
-// its end first.
-func (v *Visits) Leave(who string) {
+// Leave closes the connection for key, if there is one. It waits for an attempt to connect that is in
+// progress.
+func (v *Visits) Leave(key string) {
 	v.mu.Lock()
-	to := v.made[who]
-	delete(v.made, who)
+	conn := v.connections[key]
+	delete(v.connections, key)
 	v.mu.Unlock()
-	if to != nil {
-		to.close()
+	if conn != nil {
+		conn.closeWhenDone()
 	}
 }
 
-// Close ends all connections, and the attempts to make some. No more are made.
+// Close cancels attempts to connect, and closes all connections. Later calls of Reach fail.
 func (v *Visits) Close() {
 	v.mu.Lock()
 	v.quit()
-	all := v.made
-	v.made = map[string]*visit{}
+	all := v.connections
+	v.connections = map[string]*connection{}
 	v.mu.Unlock()
-	for _, to := range all {
-		to.close()
+	for _, conn := range all {
+		conn.closeWhenDone()
 	}
 }
 
-// connect makes the connection.
-func (to *visit) connect(ctx context.Context, limit time.Duration, connect func(context.Context) (Inside, error)) {
-	defer close(to.done)
-	defer to.cancel()
+// connectGuest makes the connection and sets inside or err.
+func (conn *connection) connectGuest(ctx context.Context, limit time.Duration, connect func(context.Context) (Inside, error)) {
+	defer close(conn.done)
+	defer conn.cancel()
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	to.inside, to.err = connect(ctx)
+	conn.inside, conn.err = connect(ctx)
 }
 
-func (to *visit) close() {
-	<-to.done
-	if to.inside != nil {
-		_ = to.inside.Close()
+// closeWhenDone waits for the attempt to connect and closes its result.
+func (conn *connection) closeWhenDone() {
+	<-conn.done
+	if conn.inside != nil {
+		_ = conn.inside.Close()
 	}
 }
 
-// over reports whether the visit is of no use any more.
-func (to *visit) over() bool {
+// isStale reports whether the connection has failed or is closed.
+func (conn *connection) isStale() bool {
 	select {
-	case <-to.done:
-		return to.err != nil || to.inside.Closed()
+	case <-conn.done:
+		return conn.err != nil || conn.inside.Closed()
 	default:
 		return false
 	}

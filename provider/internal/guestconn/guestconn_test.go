@@ -11,27 +11,27 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A room is an Inside that is only closed.
-type room struct {
+// A fakeInside is an Inside that only records Close.
+type fakeInside struct {
 	sandbox
 	closed atomic.Bool
 }
 
 type sandbox struct{ atoll.Sandbox }
 
-func (r *room) Sandbox() atoll.Sandbox { return &r.sandbox }
-func (r *room) Closed() bool           { return r.closed.Load() }
-func (r *room) Close() error           { r.closed.Store(true); return nil }
+func (r *fakeInside) Sandbox() atoll.Sandbox { return &r.sandbox }
+func (r *fakeInside) Closed() bool           { return r.closed.Load() }
+func (r *fakeInside) Close() error           { r.closed.Store(true); return nil }
 
-// A house counts the connections to it.
-type house struct {
+// A fakeGuest counts the connections to it.
+type fakeGuest struct {
 	made atomic.Int32
-	last atomic.Pointer[room]
+	last atomic.Pointer[fakeInside]
 }
 
-func (h *house) connect(context.Context) (Inside, error) {
+func (h *fakeGuest) connect(context.Context) (Inside, error) {
 	h.made.Add(1)
-	r := &room{}
+	r := &fakeInside{}
 	h.last.Store(r)
 	return r, nil
 }
@@ -39,7 +39,7 @@ func (h *house) connect(context.Context) (Inside, error) {
 func TestReach(t *testing.T) {
 	v := New()
 	defer v.Close()
-	var h house
+	var h fakeGuest
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
@@ -50,14 +50,14 @@ func TestReach(t *testing.T) {
 	}
 	all.Wait()
 	if n := h.made.Load(); n != 1 {
-		t.Errorf("for callers at once there are %d connections, want 1", n)
+		t.Errorf("concurrent callers made %d connections, want 1", n)
 	}
 	if _, err := v.Reach(t.Context(), "exec", "b", time.Minute, h.connect); err != nil || h.made.Load() != 2 {
-		t.Errorf("another: %v, %d connections, want 2", err, h.made.Load())
+		t.Errorf("another key: %v, %d connections, want 2", err, h.made.Load())
 	}
 	h.last.Load().closed.Store(true)
 	if _, err := v.Reach(t.Context(), "exec", "b", time.Minute, h.connect); err != nil || h.made.Load() != 3 {
-		t.Errorf("one that was closed: %v, %d connections, want 3", err, h.made.Load())
+		t.Errorf("after the connection was closed: %v, %d connections, want 3", err, h.made.Load())
 	}
 	b := h.last.Load()
 	if v.Open("b") != b {
@@ -65,12 +65,12 @@ func TestReach(t *testing.T) {
 	}
 	b.closed.Store(true)
 	if v.Open("b") != nil || v.Open("c") != nil {
-		t.Error("one that is closed, or was never made, is open")
+		t.Error("Open returns a connection that is closed, or was never made")
 	}
 	v.Leave("b")
 	v.Leave("b")
 	if !b.Closed() || v.Last("b") != nil || v.Open("b") != nil {
-		t.Error("after Leave the connection is still there")
+		t.Error("after Leave, the connection still exists")
 	}
 }
 
@@ -83,9 +83,9 @@ func TestReachFails(t *testing.T) {
 		t.Errorf("Reach: %v, want %v", err, broken)
 	}
 	if in := v.Last("a"); in != nil {
-		t.Errorf("after a failure Last is %v", in)
+		t.Errorf("after a failure, Last = %v", in)
 	}
-	var h house
+	var h fakeGuest
 	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil {
 		t.Errorf("after a failure: %v", err)
 	}
@@ -98,11 +98,11 @@ func TestReachFails(t *testing.T) {
 	}
 }
 
-// Who gives up does not take the connection from others.
+// A caller that gives up does not take the connection from others.
 func TestReachWithoutItsFirst(t *testing.T) {
 	v := New()
 	defer v.Close()
-	var h house
+	var h fakeGuest
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	slow := func(ctx context.Context) (Inside, error) {
 		close(begun)
@@ -121,39 +121,39 @@ func TestReachWithoutItsFirst(t *testing.T) {
 	<-begun
 	giveUp()
 	if err := <-first; !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up: %v", err)
+		t.Errorf("the caller that gave up got %v", err)
 	}
 	close(goOn)
 	if _, err := v.Reach(t.Context(), "exec", "a", time.Minute, h.connect); err != nil || h.made.Load() != 1 {
-		t.Errorf("the next: %v, %d connections, want 1", err, h.made.Load())
+		t.Errorf("the next caller: %v, %d connections, want 1", err, h.made.Load())
 	}
 }
 
 func TestSettle(t *testing.T) {
 	v := New()
 	defer v.Close()
-	var h house
+	var h fakeGuest
 	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil {
 		t.Fatal(err)
 	}
-	mine := &room{}
+	mine := &fakeInside{}
 	v.Settle("a", mine)
 	if !h.last.Load().Closed() || v.Last("a") != Inside(mine) {
-		t.Error("the one before is still there")
+		t.Error("Settle did not replace the previous connection")
 	}
 	if sb, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil || sb != mine.Sandbox() {
 		t.Errorf("Reach: %v, %v", sb, err)
 	}
 	v.Close()
-	late := &room{}
+	late := &fakeInside{}
 	if v.Settle("a", late); !late.Closed() {
-		t.Error("settled after Close, it is not closed")
+		t.Error("Settle after Close did not close the connection")
 	}
 }
 
 func TestClose(t *testing.T) {
 	v := New()
-	var h house
+	var h fakeGuest
 	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil {
 		t.Fatal(err)
 	}
@@ -171,17 +171,17 @@ func TestClose(t *testing.T) {
 	v.Close()
 	v.Close()
 	if err := <-waiting; !errors.Is(err, atoll.ErrUnavailable) {
-		t.Errorf("who waited: %v, want unavailable", err)
+		t.Errorf("the waiting caller got %v, want ErrUnavailable", err)
 	}
 	if !h.last.Load().Closed() {
 		t.Error("a connection is not closed")
 	}
 	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); !errors.Is(err, atoll.ErrUnavailable) {
-		t.Errorf("after Close: %v, want unavailable", err)
+		t.Errorf("after Close: %v, want ErrUnavailable", err)
 	}
 }
 
-// An attempt that takes too long is given up.
+// Abandon cancels an attempt to connect.
 func TestAbandon(t *testing.T) {
 	v := New()
 	defer v.Close()
@@ -197,7 +197,7 @@ func TestAbandon(t *testing.T) {
 	<-begun
 	v.Abandon("a")
 	if err := <-got; !errors.Is(err, context.Canceled) {
-		t.Errorf("who waited got %v", err)
+		t.Errorf("the waiting caller got %v, want context.Canceled", err)
 	}
 	v.Abandon("nobody")
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Detached runs do, which goes on without its caller once it is begun, for limit at most,
-// and returns its error; or that of ctx, when that ends first. work counts it meanwhile.
+// Detached runs do in a goroutine that work counts, and returns its error. If ctx ends first, Detached
+// returns the error of ctx, while do continues. The context of do ends after limit, not with ctx.
 func Detached(ctx context.Context, work *sync.WaitGroup, limit time.Duration, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	work.Go(func() {
@@ -23,8 +23,8 @@ func Detached(ctx context.Context, work *sync.WaitGroup, limit time.Duration, do
 	}
 }
 
-// Every does do whenever that long has passed, until ctx ends or stop is called, which ends
-// what is being done, and waits for it.
+// Every calls do each time the interval long has passed, until ctx ends or stop is called. stop
+// cancels the context of a running do and waits for do to return.
 func Every(ctx context.Context, long time.Duration, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -11,13 +11,13 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// What is begun goes on when its caller has gone, until its own time is over.
+// Detached continues after its caller has gone, until its own limit.
 func TestDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var work sync.WaitGroup
 		failed := errors.New("failed")
 		if err := guestproc.Detached(t.Context(), &work, time.Hour, func(context.Context) error { return failed }); err != failed {
-			t.Errorf("who waits is told %v", err)
+			t.Errorf("the waiting caller got %v, want %v", err, failed)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -28,16 +28,16 @@ func TestDetached(t *testing.T) {
 			return ctx.Err()
 		})
 		if waited := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || waited != time.Second {
-			t.Errorf("who has gone is told %v after %v", err, waited)
+			t.Errorf("the caller with a deadline got %v after %v", err, waited)
 		}
 		work.Wait()
 		if ended != time.Hour {
-			t.Errorf("it went on for %v", ended)
+			t.Errorf("do ran for %v, want 1h", ended)
 		}
 	})
 }
 
-// What is done from time to time is done until it is told to stop, which ends it.
+// Every repeats do until stop is called, which cancels a running do.
 func TestEvery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		times, ended := 0, false
@@ -49,8 +49,8 @@ func TestEvery(t *testing.T) {
 		})
 		time.Sleep(time.Hour)
 		if stop(); times != 3 || !ended {
-			t.Errorf("it was done %d times, and the last one was ended: %v", times, ended)
+			t.Errorf("do ran %d times, and stop ended the last one: %v", times, ended)
 		}
-		stop() // once more is nothing
+		stop() // a second call does nothing
 	})
 }

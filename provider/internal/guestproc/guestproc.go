@@ -8,14 +8,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Process is one that its guest knows, until it is gone with it.
+// A Process is a process in a guest. After its guest has ended, it serves the recorded exit and output
+// of the main process.
 type Process struct {
 	atoll.ProcessLayer
-	// Explain turns the error of a guest that went away into what it means: ErrStopped,
-	// if the sandbox has come to its end. Other errors, and nil, it gives back.
+	// Explain replaces the error of a guest that went away: it returns ErrStopped if the
+	// sandbox has stopped. It returns nil and other errors unchanged.
 	Explain func(ctx context.Context, op string, err error) error
-	// Ended is the main process of a sandbox that has come to its end. Kinds:
-	// ErrNotExist (there was none, or it runs).
+	// Ended returns the main process of a sandbox that has stopped. Kinds: ErrNotExist
+	// (there was none, or it runs).
 	Ended func(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error)
 }
 
@@ -35,14 +36,14 @@ func (p *Process) Signal(ctx context.Context, sig atoll.Signal) error {
 	return p.Explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
 }
 
-// Attach implements atoll.Process. What the guest could not deliver any more comes
-// from whoever remembers it, from where the guest broke off.
+// Attach implements atoll.Process. If the guest goes away, Attach continues with the recorded output,
+// from the offset that the guest reached.
 func (p *Process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	if p.ID() != atoll.MainProcess {
 		return p.Explain(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
 	}
 	with := *a
-	stdout, stderr := &counter{w: a.Stdout}, &counter{w: a.Stderr}
+	stdout, stderr := &countingWriter{w: a.Stdout}, &countingWriter{w: a.Stderr}
 	if a.Stdout != nil {
 		with.Stdout = stdout
 	}
@@ -57,22 +58,22 @@ func (p *Process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	if endErr != nil {
 		return err
 	}
-	rest := *a // from where its guest broke off
+	rest := *a // from the offset that the guest reached
 	rest.StdoutFrom, rest.StderrFrom = a.StdoutFrom+stdout.n, a.StderrFrom+stderr.n
 	endErr = main.Attach(ctx, &rest)
 	if atoll.KindOf(endErr) == atoll.ErrInvalid {
-		return err // the guest was killed before all of it was where it is remembered
+		return err // the guest was killed before it recorded all that it delivered
 	}
 	return endErr
 }
 
-// A counter counts what is written.
-type counter struct {
+// A countingWriter counts the bytes written to w.
+type countingWriter struct {
 	w io.Writer
 	n int64
 }
 
-func (c *counter) Write(b []byte) (int, error) {
+func (c *countingWriter) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
 	c.n += int64(n)
 	return n, err

@@ -5,22 +5,23 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// An Output is what is kept of a stream that a main process has written.
+// An Output is the recorded part of an output stream of a main process.
 type Output interface {
 	Status() atoll.StreamStatus
 	Kept() []byte
 }
 
-// MainEnded reports whether a sandbox has a main process that has ended. Kinds: ErrNotExist
-// (there was none, or it runs).
+// MainEnded returns nil if the sandbox has a main process that has ended. Kinds: ErrNotExist (there
+// was none, or it runs).
 func MainEnded(st *atoll.Status) error {
 	if st.Exit == nil {
-		return atoll.Errorf("process", st.ID, atoll.ErrNotExist, "it has no main process that has ended")
+		return atoll.Errorf("process", st.ID, atoll.ErrNotExist, "sandbox has no ended main process")
 	}
 	return nil
 }
 
-// Main is the main process of a sandbox, for which MainEnded is nil, as it is remembered.
+// Main returns the ended main process of a sandbox, with the recorded output. The caller has checked
+// st with MainEnded.
 func Main(st *atoll.Status, stdout, stderr Output) (atoll.Process, atoll.ProcessStatus, error) {
 	exit := *st.Exit
 	exit.Duration = atoll.Duration(st.Stopped.Sub(st.Started))

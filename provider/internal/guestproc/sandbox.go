@@ -12,18 +12,18 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// A Sandbox is what a guest serves of one while it runs, with what is known of its main
-// process, and of its volumes, when it has come to its end. Providers embed it into theirs.
+// A Sandbox implements the calls of atoll.Sandbox that a guest serves, and serves the recorded main
+// process and the files of volumes while the sandbox is stopped. Providers embed it.
 type Sandbox struct {
-	// Inside is the sandbox as its guest serves it. Kinds: ErrStopped, and others.
+	// Inside returns the sandbox as its guest serves it. Kinds: ErrStopped, and others.
 	Inside func(ctx context.Context, op string) (atoll.Sandbox, error)
-	// Caretaker serves the files of these names while the sandbox is stopped. Kinds:
-	// ErrStopped (one of them is not at rest: see AtRest), and others.
+	// Caretaker returns a sandbox that serves the files with these names while this one is
+	// stopped. Kinds: ErrStopped (a name is outside the volumes: see AtRest), and others.
 	Caretaker func(ctx context.Context, op string, names []string) (atoll.Sandbox, error)
-	// Ends waits a moment for a sandbox whose guest has gone to come to its end, and says
-	// what that means for op. Kinds: ErrStopped, ErrNotFound, and others; nil if it runs on.
+	// Ends waits briefly for a sandbox whose guest went away to stop, and returns the error
+	// for op: ErrStopped, ErrNotFound, or others; nil if the sandbox still runs.
 	Ends func(ctx context.Context, op string) error
-	// Ended is that of Process.
+	// Ended is for Process.Ended.
 	Ended func(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error)
 }
 
@@ -38,13 +38,13 @@ func (s *Sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	}
 	p, err := inside.Exec(ctx, cmd)
 	if err != nil {
-		return nil, s.explain(ctx, "exec", err)
+		return nil, s.explainError(ctx, "exec", err)
 	}
-	return s.process(p), nil
+	return s.wrapProcess(p), nil
 }
 
-func (s *Sandbox) process(p atoll.Process) atoll.Process {
-	return &Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explain, Ended: s.Ended}
+func (s *Sandbox) wrapProcess(p atoll.Process) atoll.Process {
+	return &Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explainError, Ended: s.Ended}
 }
 
 // Process implements atoll.Sandbox.
@@ -53,9 +53,9 @@ func (s *Sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	if err == nil {
 		var p atoll.Process
 		if p, err = inside.Process(ctx, id); err == nil {
-			return s.process(p), nil
+			return s.wrapProcess(p), nil
 		}
-		err = s.explain(ctx, "process", err)
+		err = s.explainError(ctx, "process", err)
 	}
 	if id == atoll.MainProcess && errors.Is(err, atoll.ErrStopped) {
 		if ended, _, endErr := s.Ended(ctx); endErr == nil {
@@ -73,7 +73,7 @@ func (s *Sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) 
 		if list, err = atoll.Processes(ctx, inside); err == nil {
 			return list, nil
 		}
-		err = s.explain(ctx, "processes", err)
+		err = s.explainError(ctx, "processes", err)
 	}
 	if errors.Is(err, atoll.ErrStopped) {
 		if _, st, endErr := s.Ended(ctx); endErr == nil {
@@ -90,11 +90,11 @@ func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, err
 	}
 	conn, err := atoll.Dial(ctx, inside, port)
-	return conn, s.explain(ctx, "dial", err)
+	return conn, s.explainError(ctx, "dial", err)
 }
 
-// Files implements atoll.Filer: they are served by the guest, and while the sandbox is
-// stopped by its caretaker.
+// Files implements atoll.Filer. The guest serves the files, or the caretaker while the sandbox is
+// stopped.
 func (s *Sandbox) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error {
 		inside, err := s.Inside(ctx, op)
@@ -104,12 +104,12 @@ func (s *Sandbox) Files() atoll.FS {
 		if err != nil {
 			return err
 		}
-		return s.explain(ctx, op, fn(ctx, atoll.Files(inside)))
+		return s.explainError(ctx, op, fn(ctx, atoll.Files(inside)))
 	})
 }
 
-// AtRest reports for op whether files of these names can be had of a sandbox that is
-// stopped: they are on volumes, of which the work directory is one. Kinds: ErrStopped.
+// AtRest returns nil if all names are on volumes, the data volume included, whose files are available
+// while the sandbox is stopped. Kinds: ErrStopped.
 func AtRest(op, id string, spec *atoll.Spec, names []string) error {
 	dirs := volume.Dirs(spec)
 	if slices.ContainsFunc(names, func(name string) bool { return !dirfs.Within(dirs, spec.Workdir, name) }) {
@@ -118,8 +118,8 @@ func AtRest(op, id string, spec *atoll.Spec, names []string) error {
 	return nil
 }
 
-// explain turns the error of a guest that went away into what it means.
-func (s *Sandbox) explain(ctx context.Context, op string, err error) error {
+// explainError replaces the error of a guest that went away, as described for Process.Explain.
+func (s *Sandbox) explainError(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || ctx.Err() != nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound {
 		return err
 	}

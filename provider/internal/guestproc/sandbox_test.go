@@ -10,25 +10,25 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
-// A shelf is a sandbox with one file.
-type shelf struct {
+// A fakeSandbox is a sandbox with one file.
+type fakeSandbox struct {
 	atoll.Sandbox
-	err error // what asking for it comes to
+	err error // returned by Stat
 }
 
-func (s shelf) Files() atoll.FS { return one{err: s.err} }
+func (s fakeSandbox) Files() atoll.FS { return fakeFS{err: s.err} }
 
-type one struct {
+type fakeFS struct {
 	atoll.FS
 	err error
 }
 
-func (f one) Stat(context.Context, string) (atoll.FileInfo, error) {
+func (f fakeFS) Stat(context.Context, string) (atoll.FileInfo, error) {
 	return atoll.FileInfo{Name: "it"}, f.err
 }
 
-// Files are those of the guest, of the caretaker while there is none, and of nobody who
-// has gone meanwhile.
+// The guest serves files, or the caretaker while the sandbox is stopped. If the guest goes away during
+// a call, the call returns the error of Ends.
 func TestFiles(t *testing.T) {
 	stopped := atoll.Errorf("", "", atoll.ErrStopped, "stopped")
 	gone := atoll.Errorf("", "", atoll.ErrUnavailable, "gone")
@@ -48,10 +48,10 @@ func TestFiles(t *testing.T) {
 	} {
 		var asked []string
 		s := guestproc.Sandbox{
-			Inside: func(context.Context, string) (atoll.Sandbox, error) { return shelf{err: tt.guest}, tt.inside },
+			Inside: func(context.Context, string) (atoll.Sandbox, error) { return fakeSandbox{err: tt.guest}, tt.inside },
 			Caretaker: func(_ context.Context, _ string, names []string) (atoll.Sandbox, error) {
 				asked = names
-				return shelf{}, tt.caretaker
+				return fakeSandbox{}, tt.caretaker
 			},
 			Ends: func(context.Context, string) error { return tt.ends },
 		}
@@ -60,7 +60,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", tt.name, info, err, tt.want)
 		}
 		if tt.asked != slices.Equal(asked, []string{"/work/it"}) {
-			t.Errorf("%s: the caretaker is asked for %q", tt.name, asked)
+			t.Errorf("%s: the caretaker got %q", tt.name, asked)
 		}
 	}
 }

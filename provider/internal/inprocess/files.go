@@ -7,49 +7,49 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 )
 
-// Files implements atoll.Filer. They can be reached while the box is stopped,
-// and are opened for each call, so that a handle holds no resources. A call that meets a
-// removal waits for its end: it says that the sandbox is gone, and not that a file is.
-func (b *box) Files() atoll.FS {
+// Files implements atoll.Filer. Files are available while the sandbox is stopped. Each call opens them
+// anew, so that the returned FS holds no resources. A call during a removal waits for its end, so that
+// it returns ErrNotFound for the sandbox instead of ErrNotExist for a file.
+func (s *sandbox) Files() atoll.FS {
 	return lazyfs.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
-		if err := b.awaitRemoval(ctx); err != nil {
+		if err := s.awaitRemoval(ctx); err != nil {
 			return err
 		}
-		if !b.visible() {
-			return atoll.E(op, b.id, atoll.ErrNotFound, nil)
+		if !s.isVisible() {
+			return atoll.E(op, s.id, atoll.ErrNotFound, nil)
 		}
-		err := b.useFiles(ctx, op, fn)
+		err := s.useFiles(ctx, op, fn)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if err := b.awaitRemoval(ctx); err != nil {
+		if err := s.awaitRemoval(ctx); err != nil {
 			return err
 		}
-		if !b.visible() {
-			return atoll.E(op, b.id, atoll.ErrNotFound, nil)
+		if !s.isVisible() {
+			return atoll.E(op, s.id, atoll.ErrNotFound, nil)
 		}
 		return err
 	})
 }
 
-// useFiles calls fn with the files as they are now.
-func (b *box) useFiles(ctx context.Context, op string, fn func(context.Context, atoll.FS) error) error {
-	open, closeAll, err := b.place.open(b.p.volumes)
+// useFiles opens the files for the duration of fn.
+func (s *sandbox) useFiles(ctx context.Context, op string, fn func(context.Context, atoll.FS) error) error {
+	open, closeAll, err := s.place.openFiles(s.p.volumes)
 	if err != nil {
-		return known(op, b.id, err)
+		return wrapError(op, s.id, err)
 	}
 	defer closeAll()
 	return fn(ctx, open)
 }
 
-// awaitRemoval waits until a removal that is on has ended, well or not.
-func (b *box) awaitRemoval(ctx context.Context) error {
-	if !b.removing.Load() {
+// awaitRemoval waits for the end of a removal that is in progress, successful or not.
+func (s *sandbox) awaitRemoval(ctx context.Context) error {
+	if !s.removing.Load() {
 		return nil
 	}
 	select {
-	case b.busy <- struct{}{}:
-		b.release()
+	case s.busy <- struct{}{}:
+		s.endOperation()
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

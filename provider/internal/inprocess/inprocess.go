@@ -1,6 +1,6 @@
-// Package inprocess implements a provider whose sandboxes are directories and processes of
-// this program: ids and names, states, the main process, expiry, volumes, files and the
-// records by which another program finds them again. A Backend starts the processes.
+// Package inprocess implements a provider whose sandboxes are directories and processes of this
+// program. It provides ids and names, states, the main process, expiry, volumes, files, and the
+// records with which a later program finds the sandboxes. A Backend starts the processes.
 package inprocess
 
 import (
@@ -22,34 +22,33 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// A Backend runs the processes of sandboxes. All methods may be called at once
-// from many goroutines.
+// A Backend runs the processes of sandboxes. Its methods may be called concurrently.
 type Backend interface {
-	// Start starts cmd, whose Args are not empty, with io as its stdio; see
-	// process.Table.Start. Kinds: ErrCommandNotFound, ErrExecFailed.
+	// Start starts cmd with io as its stdio; see process.Table.Start. cmd.Args is not empty.
+	// Kinds: ErrCommandNotFound, ErrExecFailed.
 	Start(ctx context.Context, place *Place, cmd *atoll.Command, io process.Stdio) (process.Handle, error)
-	// Shell is the shell of a terminal for which no command was given.
+	// Shell returns the shell to run in a terminal if the caller gave no command.
 	Shell(place *Place, cmd *atoll.Command) string
-	// Sweep ends all that still runs of a sandbox, also what a program that
-	// crashed left running.
+	// Sweep ends every process of a sandbox, including those that a crashed program left
+	// running.
 	Sweep(id string) error
-	// Removed is told that a sandbox is gone.
+	// Removed releases what the backend holds for a sandbox that has been removed.
 	Removed(id string)
-	// OwnUser reports whether user is the one that all processes have.
+	// OwnUser reports whether user names the user that all processes run as.
 	OwnUser(user string) bool
 }
 
-// Options are what a provider is made of.
+// Options configure a Provider.
 type Options struct {
 	Info    atoll.Info
-	Image   string // of sandboxes that name none; without Caps.Images the only one there is
+	Image   string // the default image; the only image without Caps.Images
 	Backend Backend
-	Dir     string       // of this provider alone; made if missing
+	Dir     string       // for this provider alone; created if missing
 	Address string       // Status.Address of every running sandbox
 	Log     *slog.Logger // nil discards
 
-	// Step, when not nil, is asked before each step of making and of starting a
-	// sandbox, and fails it with its error: for tests.
+	// Step, if not nil, is called before each step of creating and starting a sandbox. If it
+	// returns an error, the step fails with that error. Tests use it to inject faults.
 	Step func(name string) error
 }
 
@@ -59,22 +58,22 @@ type Provider struct {
 	log     *slog.Logger
 	volumes volume.Store
 	hub     *watchhub.Hub
-	work    sync.WaitGroup
+	work    sync.WaitGroup // goroutines that Close waits for
 
-	mu     sync.Mutex
-	closed bool
-	boxes  map[string]*box
-	names  map[name]string // to ids
+	mu        sync.Mutex
+	closed    bool
+	sandboxes map[string]*sandbox
+	idsByName map[qualifiedName]string
 }
 
-// A name is unique in its project.
-type name struct{ project, name string }
+// A qualifiedName is a name of a sandbox or a volume, which is unique in its project.
+type qualifiedName struct{ project, name string }
 
-// New finds the sandboxes of earlier programs in opts.Dir. Those that were
-// running when their program died are failed; what it left running is ended.
-// Those of a program that still lives are left alone.
+// New opens a provider with the sandboxes that earlier programs recorded in opts.Dir. If a program
+// died while its sandboxes ran, New ends their processes and marks them as failed. It does not touch
+// the sandboxes of programs that still run.
 func New(opts Options) (*Provider, error) {
-	p := &Provider{opts: opts, log: opts.Log, boxes: map[string]*box{}, names: map[name]string{}}
+	p := &Provider{opts: opts, log: opts.Log, sandboxes: map[string]*sandbox{}, idsByName: map[qualifiedName]string{}}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -92,8 +91,8 @@ func New(opts Options) (*Provider, error) {
 	if err := os.MkdirAll(p.recordDir(), 0o700); err != nil {
 		return nil, atoll.E("open", dir, atoll.KindOf(err), err)
 	}
-	p.hub = watchhub.New(func() ([]atoll.Status, error) { return p.list(atoll.Filter{}), nil })
-	if err := p.load(); err != nil {
+	p.hub = watchhub.New(func() ([]atoll.Status, error) { return p.listStatuses(atoll.Filter{}), nil })
+	if err := p.adoptAll(); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -114,65 +113,66 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if err := p.refuse(spec); err != nil {
+	if err := p.checkSupported(spec); err != nil {
 		return nil, err
 	}
-	b, err := p.reserve(spec)
+	s, err := p.reserveID(spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.make(ctx); err != nil {
-		p.forget(b)
+	if err := s.createSandbox(ctx); err != nil {
+		p.releaseID(s)
 		return nil, err
 	}
-	return b, nil
+	return s, nil
 }
 
-// step is where a test lets something fail.
-func (p *Provider) step(name string) error {
+// checkStep calls Options.Step, so that a test can fail the step.
+func (p *Provider) checkStep(name string) error {
 	if p.opts.Step == nil {
 		return nil
 	}
 	return p.opts.Step(name)
 }
 
-// reserve takes the id and name of spec.
-func (p *Provider) reserve(spec *atoll.Spec) (*box, error) {
+// reserveID adds a sandbox with the id and the name of spec, unless one of them is taken. The
+// sandbox's busy is held.
+func (p *Provider) reserveID(spec *atoll.Spec) (*sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "the provider is closed")
 	}
-	if _, taken := p.boxes[spec.ID]; taken {
-		return nil, atoll.Errorf("create", spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+	if _, taken := p.sandboxes[spec.ID]; taken {
+		return nil, atoll.Errorf("create", spec.ID, atoll.ErrAlreadyExists, "sandbox already exists")
 	}
-	if id, taken := p.names[name{spec.Project, spec.Name}]; taken {
-		return nil, atoll.Errorf("create", spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", id)
+	if id, taken := p.idsByName[qualifiedName{spec.Project, spec.Name}]; taken {
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrAlreadyExists, "name is already used by sandbox %s", id)
 	}
-	b := newBox(p, spec)
-	p.enter(b)
-	return b, nil
+	s := newSandbox(p, spec)
+	p.addLocked(s)
+	return s, nil
 }
 
-// enter makes b known; p.mu is held.
-func (p *Provider) enter(b *box) {
-	p.boxes[b.id] = b
-	if b.place.Spec.Name != "" {
-		p.names[name{b.place.Spec.Project, b.place.Spec.Name}] = b.id
+// addLocked adds s to the provider's maps. The caller holds p.mu.
+func (p *Provider) addLocked(s *sandbox) {
+	p.sandboxes[s.id] = s
+	if s.place.Spec.Name != "" {
+		p.idsByName[qualifiedName{s.place.Spec.Project, s.place.Spec.Name}] = s.id
 	}
 }
 
-// forget takes back reserve.
-func (p *Provider) forget(b *box) {
+// releaseID reverts reserveID.
+func (p *Provider) releaseID(s *sandbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leave(b)
+	p.deleteLocked(s)
 }
 
-// leave takes back enter; p.mu is held.
-func (p *Provider) leave(b *box) {
-	delete(p.boxes, b.id)
-	delete(p.names, name{b.place.Spec.Project, b.place.Spec.Name})
+// deleteLocked reverts addLocked. The caller holds p.mu.
+func (p *Provider) deleteLocked(s *sandbox) {
+	delete(p.sandboxes, s.id)
+	delete(p.idsByName, qualifiedName{s.place.Spec.Project, s.place.Spec.Name})
 }
 
 // Get implements atoll.Provider.
@@ -185,23 +185,23 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, err)
 	}
 	p.mu.Lock()
-	b := p.boxes[n]
+	s := p.sandboxes[n]
 	p.mu.Unlock()
-	if b == nil || !b.visible() {
+	if s == nil || !s.isVisible() {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	return b, nil
+	return s, nil
 }
 
 // Resolve implements atoll.Resolver.
 func (p *Provider) Resolve(ctx context.Context, project, ref string) (string, error) {
 	p.mu.Lock()
-	b := p.boxes[p.names[name{project, ref}]]
+	s := p.sandboxes[p.idsByName[qualifiedName{project, ref}]]
 	p.mu.Unlock()
-	if b == nil || !b.visible() {
+	if s == nil || !s.isVisible() {
 		return "", atoll.E("get", ref, atoll.ErrNotFound, nil)
 	}
-	return b.id, nil
+	return s.id, nil
 }
 
 // List implements atoll.Provider.
@@ -209,13 +209,13 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return p.list(f), nil
+	return p.listStatuses(f), nil
 }
 
-func (p *Provider) list(f atoll.Filter) []atoll.Status {
+func (p *Provider) listStatuses(f atoll.Filter) []atoll.Status {
 	list := []atoll.Status{}
-	for _, b := range p.all() {
-		if st, ok := b.status(); ok && f.Match(st) {
+	for _, s := range p.allSandboxes() {
+		if st, ok := s.currentStatus(); ok && f.Match(st) {
 			list = append(list, st)
 		}
 	}
@@ -225,12 +225,12 @@ func (p *Provider) list(f atoll.Filter) []atoll.Status {
 	return list
 }
 
-func (p *Provider) all() []*box {
+func (p *Provider) allSandboxes() []*sandbox {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	boxes := make([]*box, 0, len(p.boxes))
-	for _, b := range p.boxes {
-		boxes = append(boxes, b)
+	boxes := make([]*sandbox, 0, len(p.sandboxes))
+	for _, s := range p.sandboxes {
+		boxes = append(boxes, s)
 	}
 	return boxes
 }
@@ -238,8 +238,8 @@ func (p *Provider) all() []*box {
 // Watch implements atoll.Provider.
 func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] { return p.hub.Watch(ctx) }
 
-// Close implements atoll.Provider. Processes cannot outlive this program: they
-// are ended, and their sandboxes are stopped.
+// Close implements atoll.Provider. Processes cannot outlive this program, so Close ends them and stops
+// their sandboxes.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	closed := p.closed
@@ -250,8 +250,8 @@ func (p *Provider) Close() error {
 	}
 	p.hub.Close()
 	var all sync.WaitGroup
-	for _, b := range p.all() {
-		all.Go(b.close)
+	for _, s := range p.allSandboxes() {
+		all.Go(s.shutDown)
 	}
 	all.Wait()
 	p.work.Wait()
@@ -264,9 +264,8 @@ func (p *Provider) isClosed() bool {
 	return p.closed
 }
 
-// spawn runs f in a goroutine that Close waits for, unless the provider is
-// closed.
-func (p *Provider) spawn(f func()) {
+// runTracked runs f in a goroutine that Close waits for. It does nothing if the provider is closed.
+func (p *Provider) runTracked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
@@ -274,13 +273,13 @@ func (p *Provider) spawn(f func()) {
 	}
 }
 
-// after calls f, as spawn does, when d is over.
-func (p *Provider) after(d time.Duration, f func()) *time.Timer {
-	return time.AfterFunc(max(d, 0), func() { p.spawn(f) })
+// scheduleTracked calls f after d, in a goroutine that Close waits for.
+func (p *Provider) scheduleTracked(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(max(d, 0), func() { p.runTracked(f) })
 }
 
-// dial connects to the loopback address that all processes share.
-func dial(ctx context.Context, id string, port int) (net.Conn, error) {
+// dialLoopback connects to port on the loopback address, which the processes of all sandboxes share.
+func dialLoopback(ctx context.Context, id string, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, atoll.Errorf("dial", id, atoll.ErrInvalid, "port %d: must be within 1..65535", port)
 	}

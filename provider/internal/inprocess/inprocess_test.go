@@ -20,27 +20,26 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A crew is a Backend whose processes are only pretended. "exit" ends at once,
-// "fail" with code 3, "broken" cannot be started, and all else runs until it is
-// killed.
-type crew struct {
-	mu      sync.Mutex
-	running map[*worker]string // sandbox by process
-	swept   []string
-	removed []string
-	sweep   error // of Sweep
-	leave   func()
+// A fakeBackend is a Backend without real processes. "exit" ends at once with code 0, "fail" with code
+// 3, "broken" cannot be started, and every other command runs until it is killed.
+type fakeBackend struct {
+	mu        sync.Mutex
+	running   map[*fakeProcess]string // sandbox id by process
+	swept     []string
+	removed   []string
+	sweep     error // returned by Sweep
+	onRemoved func()
 }
 
-type worker struct {
-	crew *crew
-	done chan struct{}
-	end  func(atoll.Exit)
-	exit atoll.Exit
+type fakeProcess struct {
+	backend *fakeBackend
+	done    chan struct{}
+	end     func(atoll.Exit)
+	exit    atoll.Exit
 }
 
-func (c *crew) Start(_ context.Context, pl *Place, cmd *atoll.Command, _ process.Stdio) (process.Handle, error) {
-	w := &worker{crew: c, done: make(chan struct{})}
+func (c *fakeBackend) Start(_ context.Context, pl *Place, cmd *atoll.Command, _ process.Stdio) (process.Handle, error) {
+	w := &fakeProcess{backend: c, done: make(chan struct{})}
 	var once sync.Once
 	w.end = func(exit atoll.Exit) {
 		once.Do(func() {
@@ -66,62 +65,62 @@ func (c *crew) Start(_ context.Context, pl *Place, cmd *atoll.Command, _ process
 	return w, nil
 }
 
-func (c *crew) Shell(*Place, *atoll.Command) string { return "shell" }
-func (c *crew) OwnUser(user string) bool            { return user == "" || user == "me" }
+func (c *fakeBackend) Shell(*Place, *atoll.Command) string { return "shell" }
+func (c *fakeBackend) OwnUser(user string) bool            { return user == "" || user == "me" }
 
-func (c *crew) Sweep(id string) error {
+func (c *fakeBackend) Sweep(id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.swept = append(c.swept, id)
 	return c.sweep
 }
 
-func (c *crew) Removed(id string) {
-	if c.leave != nil {
-		c.leave()
+func (c *fakeBackend) Removed(id string) {
+	if c.onRemoved != nil {
+		c.onRemoved()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removed = append(c.removed, id)
 }
 
-// of counts the processes of a sandbox.
-func (c *crew) of(id string) (n int) {
+// countProcesses returns the number of running processes of a sandbox.
+func (c *fakeBackend) countProcesses(id string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, box := range c.running {
-		if box == id {
+	for _, sandboxID := range c.running {
+		if sandboxID == id {
 			n++
 		}
 	}
 	return n
 }
 
-func (w *worker) PID() int         { return 0 }
-func (w *worker) Wait() atoll.Exit { <-w.done; return w.exit }
-func (w *worker) Kill() error      { w.end(atoll.Exit{Signal: atoll.SIGKILL, Code: 137}); return nil }
+func (w *fakeProcess) PID() int         { return 0 }
+func (w *fakeProcess) Wait() atoll.Exit { <-w.done; return w.exit }
+func (w *fakeProcess) Kill() error      { w.end(atoll.Exit{Signal: atoll.SIGKILL, Code: 137}); return nil }
 
-func (w *worker) Signal(sig atoll.Signal) error {
+func (w *fakeProcess) Signal(sig atoll.Signal) error {
 	w.end(atoll.Exit{Signal: sig, Code: 128 + int(sig)})
 	return nil
 }
 
-// A lab is a provider with its crew.
-type lab struct {
+// A testProvider is a Provider with a fakeBackend.
+type testProvider struct {
 	*Provider
-	crew *crew
-	dir  string
+	backend *fakeBackend
+	dir     string
 }
 
-func newLab(t *testing.T, dir string) *lab {
+func newTestProvider(t *testing.T, dir string) *testProvider {
 	t.Helper()
-	return newSteppedLab(t, dir, nil)
+	return newProviderWithStep(t, dir, nil)
 }
 
-// newSteppedLab is newLab with Options.Step.
-func newSteppedLab(t *testing.T, dir string, step func(name string) error) *lab {
+// newProviderWithStep is newTestProvider with Options.Step.
+func newProviderWithStep(t *testing.T, dir string, step func(name string) error) *testProvider {
 	t.Helper()
-	c := &crew{running: map[*worker]string{}}
+	c := &fakeBackend{running: map[*fakeProcess]string{}}
 	p, err := New(Options{
 		Info:    atoll.Info{Name: "pretended", Caps: atoll.Caps{Volumes: true, Files: true}},
 		Backend: c, Dir: dir, Image: "none", Address: "127.0.0.1", Step: step,
@@ -130,18 +129,18 @@ func newSteppedLab(t *testing.T, dir string, step func(name string) error) *lab 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	return &lab{p, c, dir}
+	return &testProvider{p, c, dir}
 }
 
-func (l *lab) create(t *testing.T, spec atoll.Spec) atoll.Sandbox {
+func (l *testProvider) create(t *testing.T, spec atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := l.Create(t.Context(), &spec)
 	must(t, "create", err)
 	return sb
 }
 
-// left lists what is on disk: records, locks and volumes.
-func (l *lab) left(t *testing.T) string {
+// listFiles returns the records, locks and volumes on disk.
+func (l *testProvider) listFiles(t *testing.T) string {
 	t.Helper()
 	var all []string
 	err := filepath.WalkDir(l.dir, func(path string, e fs.DirEntry, err error) error {
@@ -169,15 +168,14 @@ func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
 	}
 }
 
-func state(t *testing.T, sb atoll.Sandbox) atoll.Status {
+func statusOf(t *testing.T, sb atoll.Sandbox) atoll.Status {
 	t.Helper()
 	st, err := sb.Status(t.Context())
 	must(t, "status", err)
 	return st
 }
 
-// A Create that fails, at whatever step, leaves nothing, but for a volume that
-// was there before.
+// A Create that fails at any step leaves nothing behind, except a volume that existed before.
 func TestCreateThatFails(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -200,7 +198,7 @@ func TestCreateThatFails(t *testing.T) {
 		"read-only volume": {t.Context(), atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/work/x", ReadOnly: true}}}, atoll.ErrUnsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLab(t, t.TempDir())
+			l := newTestProvider(t, t.TempDir())
 			if tt.spec.ID == "" {
 				tt.spec.ID, tt.spec.Name = atoll.NewID(), "web"
 			}
@@ -209,28 +207,28 @@ func TestCreateThatFails(t *testing.T) {
 			if sb != nil {
 				t.Errorf("a sandbox with an error: %v", sb)
 			}
-			if left := l.left(t); left != "" {
+			if left := l.listFiles(t); left != "" {
 				t.Errorf("left: %s", left)
 			}
-			l.create(t, atoll.Spec{ID: map[bool]string{true: tt.spec.ID}[name != "invalid"], Name: "web"}) // both are free
+			l.create(t, atoll.Spec{ID: map[bool]string{true: tt.spec.ID}[name != "invalid"], Name: "web"}) // id and name are free
 		})
 	}
-	t.Run("volume of before", func(t *testing.T) {
-		l := newLab(t, t.TempDir())
+	t.Run("existing volume", func(t *testing.T) {
+		l := newTestProvider(t, t.TempDir())
 		sb := l.create(t, atoll.Spec{})
 		must(t, "remove", sb.Remove(t.Context()))
-		before := l.left(t)
+		before := l.listFiles(t)
 		_, err := l.Create(t.Context(), &atoll.Spec{ID: sb.ID(), Cmd: []string{"broken"}})
 		wantKind(t, "create", err, atoll.ErrCommandNotFound)
-		if left := l.left(t); left != before || before == "" {
+		if left := l.listFiles(t); left != before || before == "" {
 			t.Errorf("left: %s, want %s", left, before)
 		}
 	})
 }
 
-// An id is that of one sandbox, and a name too, in its project.
+// An id belongs to one sandbox, and so does a name in its project.
 func TestTaken(t *testing.T) {
-	l := newLab(t, t.TempDir())
+	l := newTestProvider(t, t.TempDir())
 	sb := l.create(t, atoll.Spec{Name: "web"})
 	_, err := l.Create(t.Context(), &atoll.Spec{ID: sb.ID()})
 	wantKind(t, "the id again", err, atoll.ErrAlreadyExists)
@@ -244,7 +242,7 @@ func TestTaken(t *testing.T) {
 	}
 	must(t, "remove", sb.Remove(t.Context()))
 	_, err = l.Resolve(t.Context(), "", "web")
-	wantKind(t, "resolve what was removed", err, atoll.ErrNotFound)
+	wantKind(t, "resolve a removed sandbox", err, atoll.ErrNotFound)
 	l.create(t, atoll.Spec{ID: sb.ID(), Name: "web"})
 
 	id := atoll.NewID()
@@ -259,15 +257,15 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// The end of the main process is that of the sandbox, and of all else in it.
+// When the main process ends, the sandbox stops, and with it all other processes.
 func TestMainProcess(t *testing.T) {
 	for args, want := range map[string]struct {
 		state atoll.State
 		code  int
 	}{"exit": {atoll.StateStopped, 0}, "fail": {atoll.StateFailed, 3}} {
-		l := newLab(t, t.TempDir())
+		l := newTestProvider(t, t.TempDir())
 		sb := l.create(t, atoll.Spec{Cmd: []string{args}})
-		st := becomes(t, sb, want.state)
+		st := awaitState(t, sb, want.state)
 		if st.Exit == nil || st.Exit.Code != want.code || st.Ready || st.Stopped.IsZero() || st.Address != "" {
 			t.Errorf("%s: %+v", args, st)
 		}
@@ -278,11 +276,11 @@ func TestMainProcess(t *testing.T) {
 		}
 		_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"run"}})
 		wantKind(t, "exec", err, atoll.ErrStopped)
-		must(t, "start", sb.Start(t.Context())) // runs it once more
-		becomes(t, sb, want.state)
+		must(t, "start", sb.Start(t.Context())) // runs the main process again
+		awaitState(t, sb, want.state)
 	}
 
-	l := newLab(t, t.TempDir())
+	l := newTestProvider(t, t.TempDir())
 	sb := l.create(t, atoll.Spec{Cmd: []string{"run"}})
 	for range 3 {
 		_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"run"}})
@@ -290,33 +288,32 @@ func TestMainProcess(t *testing.T) {
 	}
 	p, err := sb.Process(t.Context(), atoll.MainProcess)
 	must(t, "process", err)
-	if n := l.crew.of(sb.ID()); n != 4 {
+	if n := l.backend.countProcesses(sb.ID()); n != 4 {
 		t.Fatalf("%d processes", n)
 	}
 	must(t, "kill", p.Signal(t.Context(), atoll.SIGKILL))
-	becomes(t, sb, atoll.StateStopped)
-	if n := l.crew.of(sb.ID()); n != 0 {
+	awaitState(t, sb, atoll.StateStopped)
+	if n := l.backend.countProcesses(sb.ID()); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
 }
 
-// What a main process printed outlives the program that ran it, until it is run
-// again.
+// The output of a main process outlives the program that ran it, until the next start.
 func TestMainProcessOfAnEarlierProgram(t *testing.T) {
 	dir := t.TempDir()
-	l := newLab(t, dir)
+	l := newTestProvider(t, dir)
 	ended := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
-	becomes(t, ended, atoll.StateFailed)
+	awaitState(t, ended, atoll.StateFailed)
 	stopped := l.create(t, atoll.Spec{Cmd: []string{"run"}})
 	must(t, "stop", stopped.Stop(t.Context(), 0))
-	running := l.create(t, atoll.Spec{Cmd: []string{"run"}}) // until Close ends it
+	running := l.create(t, atoll.Spec{Cmd: []string{"run"}}) // Close ends it
 	never := l.create(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
 	idle := l.create(t, atoll.Spec{})
 	short := l.create(t, atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true})
-	becomes(t, short, atoll.StateStopped)
+	awaitState(t, short, atoll.StateStopped)
 	must(t, "close", l.Close())
 
-	l = newLab(t, dir)
+	l = newTestProvider(t, dir)
 	for sb, code := range map[atoll.Sandbox]int{ended: 3, stopped: 137, running: 137} {
 		sb := l.get(t, sb.ID())
 		p, err := sb.Process(t.Context(), atoll.MainProcess)
@@ -340,19 +337,19 @@ func TestMainProcessOfAnEarlierProgram(t *testing.T) {
 	}
 	again := l.get(t, stopped.ID())
 	must(t, "start", again.Start(t.Context()))
-	if files := l.left(t); strings.Contains(files, again.ID()+".ended") || !strings.Contains(files, ended.ID()+".ended") {
+	if files := l.listFiles(t); strings.Contains(files, again.ID()+".ended") || !strings.Contains(files, ended.ID()+".ended") {
 		t.Errorf("after a start: %s", files)
 	}
 	must(t, "remove", l.get(t, ended.ID()).Remove(t.Context()))
-	if files := l.left(t); strings.Contains(files, ended.ID()+".ended") {
+	if files := l.listFiles(t); strings.Contains(files, ended.ID()+".ended") {
 		t.Errorf("after a removal: %s", files)
 	}
 }
 
-func becomes(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
+func awaitState(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 	t.Helper()
 	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(time.Millisecond) {
-		st := state(t, sb)
+		st := statusOf(t, sb)
 		if st.State == want {
 			return st
 		}
@@ -363,15 +360,15 @@ func becomes(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 }
 
 func TestStopAndStart(t *testing.T) {
-	l := newLab(t, t.TempDir())
+	l := newTestProvider(t, t.TempDir())
 	sb := l.create(t, atoll.Spec{NoStart: true})
-	if st := state(t, sb); st.State != atoll.StateCreated || st.Ready {
+	if st := statusOf(t, sb); st.State != atoll.StateCreated || st.Ready {
 		t.Errorf("created: %+v", st)
 	}
 	for range 2 {
 		must(t, "start", sb.Start(t.Context()))
 		must(t, "start again", sb.Start(t.Context()))
-		if st := state(t, sb); st.State != atoll.StateRunning || !st.Ready || st.Address == "" || st.Started.IsZero() {
+		if st := statusOf(t, sb); st.State != atoll.StateRunning || !st.Ready || st.Address == "" || st.Started.IsZero() {
 			t.Errorf("started: %+v", st)
 		}
 		p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"run"}})
@@ -388,26 +385,26 @@ func TestStopAndStart(t *testing.T) {
 	}
 }
 
-// A start that fails late leaves what the main process of the run before printed,
-// and its exit, to this program and to the next.
+// If a start fails late, this program and the next one still have the exit and output of the main
+// process of the previous run.
 func TestStartThatFails(t *testing.T) {
 	dir := t.TempDir()
 	var fail atomic.Pointer[error]
-	l := newSteppedLab(t, dir, func(name string) error {
+	l := newProviderWithStep(t, dir, func(name string) error {
 		if err := fail.Load(); err != nil && name == "record" {
 			return *err
 		}
 		return nil
 	})
 	ended := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
-	becomes(t, ended, atoll.StateFailed)
+	awaitState(t, ended, atoll.StateFailed)
 	stopped := l.create(t, atoll.Spec{Cmd: []string{"run"}})
 	must(t, "stop", stopped.Stop(t.Context(), 0))
 	created := l.create(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
 	exits := map[string]int{ended.ID(): 3, stopped.ID(): 137}
 	same := func(sb atoll.Sandbox, want atoll.Status) {
 		t.Helper()
-		if got := state(t, sb); got.State != want.State || got.Reason != want.Reason || got.Ready || !got.Stopped.Equal(want.Stopped) || (got.Exit == nil) != (want.Exit == nil) {
+		if got := statusOf(t, sb); got.State != want.State || got.Reason != want.Reason || got.Ready || !got.Stopped.Equal(want.Stopped) || (got.Exit == nil) != (want.Exit == nil) {
 			t.Errorf("after a start that failed: %+v, want %+v", got, want)
 		}
 		p, err := sb.Process(t.Context(), atoll.MainProcess)
@@ -418,14 +415,14 @@ func TestStartThatFails(t *testing.T) {
 		} else if exit, err := p.Wait(t.Context()); exit.Code != code || err != nil {
 			t.Errorf("wait: %+v, %v, want code %d", exit, err, code)
 		}
-		if n := l.crew.of(sb.ID()); n != 0 {
+		if n := l.backend.countProcesses(sb.ID()); n != 0 {
 			t.Errorf("%d processes are left", n)
 		}
 	}
 	no, before := errors.New("no"), map[string]atoll.Status{}
 	fail.Store(&no)
 	for _, sb := range []atoll.Sandbox{ended, stopped, created} {
-		before[sb.ID()] = state(t, sb)
+		before[sb.ID()] = statusOf(t, sb)
 		if err := sb.Start(t.Context()); !errors.Is(err, no) {
 			t.Errorf("start: %v, want %v", err, no)
 		}
@@ -433,35 +430,35 @@ func TestStartThatFails(t *testing.T) {
 	}
 	fail.Store(nil)
 	must(t, "close", l.Close())
-	l = newLab(t, dir)
+	l = newTestProvider(t, dir)
 	for id, st := range before {
 		same(l.get(t, id), st)
 		must(t, "start", l.get(t, id).Start(t.Context()))
 	}
 }
 
-// What could not be removed can be tried again, and is there until then.
+// A sandbox whose removal failed still exists, and its removal can be tried again.
 func TestRemoveThatFails(t *testing.T) {
-	l := newLab(t, t.TempDir())
+	l := newTestProvider(t, t.TempDir())
 	sb := l.create(t, atoll.Spec{Cmd: []string{"run"}, Name: "web"})
-	l.crew.sweep = errors.New("a process cannot be killed")
-	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); !errors.Is(err, l.crew.sweep) {
+	l.backend.sweep = errors.New("a process cannot be killed")
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); !errors.Is(err, l.backend.sweep) {
 		t.Errorf("remove: %v", err)
 	}
-	if st := state(t, sb); st.State != atoll.StateStopped {
+	if st := statusOf(t, sb); st.State != atoll.StateStopped {
 		t.Errorf("state %s", st.State)
 	}
 	if id, err := l.Resolve(t.Context(), atoll.DefaultProject, "web"); id != sb.ID() || err != nil {
 		t.Errorf("its name: %s, %v", id, err)
 	}
-	l.crew.sweep = nil
+	l.backend.sweep = nil
 	must(t, "remove", sb.Remove(t.Context(), atoll.RemoveVolumes()))
 	must(t, "remove again", sb.Remove(t.Context(), atoll.RemoveVolumes()))
-	if left := l.left(t); left != "" {
+	if left := l.listFiles(t); left != "" {
 		t.Errorf("left: %s", left)
 	}
-	if got := strings.Join(l.crew.removed, " "); got != sb.ID() {
-		t.Errorf("the backend was told of %s", got)
+	if got := strings.Join(l.backend.removed, " "); got != sb.ID() {
+		t.Errorf("the backend removed %q, want %q", got, sb.ID())
 	}
 	_, err := sb.Status(t.Context())
 	wantKind(t, "status", err, atoll.ErrNotFound)
@@ -469,21 +466,21 @@ func TestRemoveThatFails(t *testing.T) {
 	wantKind(t, "read", err, atoll.ErrNotFound)
 }
 
-// A file of a sandbox that is being removed is not said to be missing: the sandbox is.
+// During a removal, Files reports that the sandbox does not exist, and not that a file is missing.
 func TestFilesDuringRemoval(t *testing.T) {
-	l := newLab(t, t.TempDir())
+	l := newTestProvider(t, t.TempDir())
 	sb := l.create(t, atoll.Spec{Name: "web"})
 	must(t, "write", atoll.WriteFile(t.Context(), sb, "x", []byte("x"), 0))
 	read := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	l.crew.leave = func() { // its files are gone, and it is there
+	l.backend.onRemoved = func() { // its files are gone, but the sandbox still exists
 		go func() {
 			_, err := atoll.Files(sb).Stat(t.Context(), "x")
 			read <- err
 		}()
 		if _, err := atoll.Files(sb).Stat(ctx, "x"); err != context.Canceled {
-			t.Errorf("Stat of a caller that has gone: %v", err)
+			t.Errorf("Stat with an ended context: %v", err)
 		}
 		select {
 		case err := <-read:
@@ -495,8 +492,8 @@ func TestFilesDuringRemoval(t *testing.T) {
 	wantKind(t, "stat", <-read, atoll.ErrNotFound)
 }
 
-// A sandbox's time is over when it says, and one that goes with its main process
-// lingers for its output to be read.
+// A sandbox is removed at its expiry. A sandbox with AutoRemove lingers after its main process, so
+// that callers can read its output.
 func TestTime(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec atoll.Spec
@@ -509,17 +506,17 @@ func TestTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
-				l := newLab(t, dir)
+				l := newTestProvider(t, dir)
 				sb := l.create(t, tt.spec)
 				time.Sleep(tt.ends - time.Millisecond)
 				synctest.Wait()
-				state(t, sb)
+				statusOf(t, sb)
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()
 				_, err := sb.Status(t.Context())
 				wantKind(t, "status", err, atoll.ErrNotFound)
 				must(t, "close", l.Close())
-				if left := l.left(t); left != "" {
+				if left := l.listFiles(t); left != "" {
 					t.Errorf("left: %s", left)
 				}
 			})
@@ -527,28 +524,28 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// One that goes with its main process does so however that ended.
+// A sandbox with AutoRemove is removed for whatever reason its main process ended.
 func TestAutoRemove(t *testing.T) {
 	spec := atoll.Spec{Cmd: []string{"run"}, AutoRemove: true}
-	for name, ended := range map[string]func(t *testing.T, dir string) (*lab, string){
-		"stopped": func(t *testing.T, dir string) (*lab, string) {
-			l := newLab(t, dir)
+	for name, ended := range map[string]func(t *testing.T, dir string) (*testProvider, string){
+		"stopped": func(t *testing.T, dir string) (*testProvider, string) {
+			l := newTestProvider(t, dir)
 			sb := l.create(t, spec)
 			must(t, "stop", sb.Stop(t.Context(), 0))
 			return l, sb.ID()
 		},
-		"its program was killed": func(t *testing.T, dir string) (*lab, string) {
-			id := forge(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd, st.Spec.AutoRemove = spec.Cmd, true })
-			return newLab(t, dir), id
+		"its program was killed": func(t *testing.T, dir string) (*testProvider, string) {
+			id := writeRecord(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd, st.Spec.AutoRemove = spec.Cmd, true })
+			return newTestProvider(t, dir), id
 		},
-		"its program was killed, the next one saw it": func(t *testing.T, dir string) (*lab, string) {
-			id := forge(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd, st.Spec.AutoRemove = spec.Cmd, true })
-			must(t, "close", newLab(t, dir).Close())
-			return newLab(t, dir), id
+		"its program was killed, the next one saw it": func(t *testing.T, dir string) (*testProvider, string) {
+			id := writeRecord(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd, st.Spec.AutoRemove = spec.Cmd, true })
+			must(t, "close", newTestProvider(t, dir).Close())
+			return newTestProvider(t, dir), id
 		},
-		"it did not start again": func(t *testing.T, dir string) (*lab, string) {
+		"it did not start again": func(t *testing.T, dir string) (*testProvider, string) {
 			var no error
-			l := newSteppedLab(t, dir, func(name string) error { return no })
+			l := newProviderWithStep(t, dir, func(name string) error { return no })
 			sb := l.create(t, spec)
 			must(t, "stop", sb.Stop(t.Context(), 0))
 			no = errors.New("no")
@@ -564,13 +561,13 @@ func TestAutoRemove(t *testing.T) {
 				l, id := ended(t, dir)
 				time.Sleep(atoll.AutoRemoveLinger - time.Millisecond)
 				synctest.Wait()
-				state(t, l.get(t, id))
+				statusOf(t, l.get(t, id))
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()
 				_, err := l.Get(t.Context(), id)
 				wantKind(t, "get", err, atoll.ErrNotFound)
 				must(t, "close", l.Close())
-				if left := l.left(t); left != "" {
+				if left := l.listFiles(t); left != "" {
 					t.Errorf("left: %s", left)
 				}
 			})
@@ -578,16 +575,16 @@ func TestAutoRemove(t *testing.T) {
 	}
 }
 
-// Close ends what runs and waits for it; the sandboxes are found again.
+// Close ends the running processes and waits for them. The next program finds the sandboxes.
 func TestClose(t *testing.T) {
 	dir := t.TempDir()
-	l := newLab(t, dir)
+	l := newTestProvider(t, dir)
 	sb := l.create(t, atoll.Spec{Cmd: []string{"run"}, Name: "web"})
 	_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"run"}})
 	must(t, "exec", err)
 	must(t, "close", l.Close())
 	must(t, "close again", l.Close())
-	if n := l.crew.of(sb.ID()); n != 0 {
+	if n := l.backend.countProcesses(sb.ID()); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
 	for what, err := range map[string]error{"start": sb.Start(t.Context()), "stop": sb.Stop(t.Context(), 0), "remove": sb.Remove(t.Context())} {
@@ -596,20 +593,20 @@ func TestClose(t *testing.T) {
 	_, err = l.Create(t.Context(), &atoll.Spec{})
 	wantKind(t, "create after close", err, atoll.ErrUnavailable)
 
-	again := newLab(t, dir)
+	again := newTestProvider(t, dir)
 	id, err := again.Resolve(t.Context(), atoll.DefaultProject, "web")
 	must(t, "resolve", err)
 	sb, err = again.Get(t.Context(), id)
 	must(t, "get", err)
-	if st := state(t, sb); st.State != atoll.StateStopped || st.Reason == "" {
+	if st := statusOf(t, sb); st.State != atoll.StateStopped || st.Reason == "" {
 		t.Errorf("after close: %+v", st)
 	}
 	must(t, "start", sb.Start(t.Context()))
 }
 
-// Many at once get in each other's way and do no harm.
+// Concurrent calls may fail because of each other, but they leave nothing behind.
 func TestAtOnce(t *testing.T) {
-	l := newLab(t, t.TempDir())
+	l := newTestProvider(t, t.TempDir())
 	id := atoll.NewID()
 	var work sync.WaitGroup
 	for i := range 8 {
@@ -634,7 +631,7 @@ func TestAtOnce(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if left := l.left(t); left != "" || l.crew.of(id) != 0 {
-		t.Errorf("left: %s, %d processes", left, l.crew.of(id))
+	if left := l.listFiles(t); left != "" || l.backend.countProcesses(id) != 0 {
+		t.Errorf("left: %s, %d processes", left, l.backend.countProcesses(id))
 	}
 }

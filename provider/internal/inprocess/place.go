@@ -12,12 +12,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// A Place is where a sandbox's processes find themselves. They see the
-// machine's own directories: what is Prefix to a caller is Dir to them.
+// A Place describes the files of a sandbox to its processes. They see the machine's own directories:
+// the directory that callers call Prefix is Dir to processes.
 type Place struct {
 	ID     string
-	Spec   *atoll.Spec // with its defaults; not to be changed
-	Prefix string      // DefaultWorkdir, or Spec.Workdir where that is not below it
+	Spec   *atoll.Spec // with defaults; read-only
+	Prefix string      // DefaultWorkdir, or Spec.Workdir if that is not below DefaultWorkdir
 	Dir    string      // the data volume
 }
 
@@ -29,8 +29,8 @@ func newPlace(spec *atoll.Spec, store volume.Store) Place {
 	return Place{spec.ID, spec, prefix, store.Path(spec.Project, volume.DataName(spec.ID))}
 }
 
-// HostPath is the machine's name for a directory named by a caller: empty is
-// the work directory, and relative below it.
+// HostPath returns the machine's path of a directory as a caller names it. A relative directory is
+// below the work directory; the empty one is the work directory itself.
 func (pl *Place) HostPath(dir string) string {
 	if !path.IsAbs(dir) {
 		dir = path.Join(pl.Spec.Workdir, dir)
@@ -42,8 +42,8 @@ func (pl *Place) HostPath(dir string) string {
 	return dir
 }
 
-// missing names the volumes that prepare would make, but for the data volume.
-func (pl *Place) missing(store volume.Store) []string {
+// missingVolumes returns the names of mounted volumes that do not exist.
+func (pl *Place) missingVolumes(store volume.Store) []string {
 	var names []string
 	for _, m := range pl.Spec.Mounts {
 		if !store.Has(pl.Spec.Project, m.Source) {
@@ -53,9 +53,9 @@ func (pl *Place) missing(store volume.Store) []string {
 	return names
 }
 
-// prepare makes the data volume, the work directory and the volumes that the
-// sandbox mounts, as far as they are missing, and calls step before each.
-func (pl *Place) prepare(store volume.Store, step func(name string) error) error {
+// prepareVolumes creates the data volume, the work directory and the mounted volumes, unless they
+// exist. It calls step before each.
+func (pl *Place) prepareVolumes(store volume.Store, step func(name string) error) error {
 	if err := step("data volume"); err != nil {
 		return err
 	}
@@ -76,16 +76,16 @@ func (pl *Place) prepare(store volume.Store, step func(name string) error) error
 		}
 	}
 	for _, m := range pl.Spec.Mounts {
-		if err := pl.mount(root, store, m, step); err != nil {
+		if err := pl.linkVolume(root, store, m, step); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// mount puts a link to a volume where it is to be seen: there is no privilege
-// and no namespace to mount it with.
-func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount, step func(name string) error) error {
+// linkVolume creates a symbolic link to a volume at its mount target. A program without privileges or
+// a mount namespace cannot mount it.
+func (pl *Place) linkVolume(root *os.Root, store volume.Store, m atoll.Mount, step func(name string) error) error {
 	if err := step("volume"); err != nil {
 		return err
 	}
@@ -101,12 +101,12 @@ func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount, step fu
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return err
-	case info.Mode()&fs.ModeSymlink != 0: // of an earlier sandbox of this id
+	case info.Mode()&fs.ModeSymlink != 0: // left by an earlier sandbox with this id
 		if err := root.Remove(rel); err != nil {
 			return err
 		}
 	default:
-		return atoll.Errorf("create", pl.ID, atoll.ErrInvalid, "mount target %q: there is something on the data volume", m.Target)
+		return atoll.Errorf("create", pl.ID, atoll.ErrInvalid, "mount target %q already exists on the data volume", m.Target)
 	}
 	if err := step("mount"); err != nil {
 		return err
@@ -114,27 +114,27 @@ func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount, step fu
 	return root.Symlink(store.Path(pl.Spec.Project, m.Source), rel)
 }
 
-// unmount removes the links that mount made from a data volume that is kept.
-func (pl *Place) unmount() {
+// unlinkVolumes removes the links that linkVolume created, from a data volume that may be kept.
+func (pl *Place) unlinkVolumes() {
 	root, err := os.OpenRoot(pl.Dir)
 	if err != nil {
-		return // it is gone, and the links with it
+		return // the data volume is gone, and the links with it
 	}
 	defer root.Close()
 	for _, m := range pl.Spec.Mounts {
 		rel, _ := dirfs.Below(pl.Prefix, path.Clean(m.Target))
 		if info, err := root.Lstat(rel); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			_ = root.Remove(rel) // a dangling link does no harm
+			_ = root.Remove(rel) // a dangling link is harmless
 		}
 	}
 }
 
-// open returns the sandbox's files; closing it afterwards is the caller's.
-func (pl *Place) open(store volume.Store) (files atoll.FS, closeAll func(), err error) {
+// openFiles returns the sandbox's files. The caller must call closeAll afterwards.
+func (pl *Place) openFiles(store volume.Store) (files atoll.FS, closeAll func(), err error) {
 	var open []*dirfs.FS
 	closeAll = func() {
 		for _, f := range open {
-			_ = f.Close() // it was only read from
+			_ = f.Close() // a directory handle; nothing to flush
 		}
 	}
 	add := func(prefix, dir string) error {

@@ -9,8 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// Below the work directory names are those of the data volume; all others are
-// the machine's.
+// Names below the work directory are on the data volume; all other names are the machine's.
 func TestHostPath(t *testing.T) {
 	store, err := volume.Open(t.TempDir())
 	if err != nil {

@@ -15,14 +15,13 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// A sandbox's record is its Status as JSON in {dir}/sandboxes/{id}.json. The
-// program that answers for it holds a lock on {id}.lock, which the kernel
-// releases however that program ends: no PID has to be trusted. {id}.ended is
-// what was left of the main process of its latest run.
-
+// A record is a sandbox's Status as JSON in {dir}/sandboxes/{id}.json. The program that owns
+// the sandbox holds a lock on {id}.lock. The kernel releases the lock however that program
+// ends, so that nobody has to rely on a PID. {id}.ended holds the exit and output of the main
+// process of the latest run.
 type record struct {
 	atoll.Status
-	Fresh bool `json:"fresh,omitempty"` // the data volume was made for it
+	Fresh bool `json:"fresh,omitempty"` // Create made the data volume
 }
 
 func (p *Provider) recordDir() string           { return filepath.Join(p.opts.Dir, "sandboxes") }
@@ -30,93 +29,93 @@ func (p *Provider) recordPath(id string) string { return filepath.Join(p.recordD
 func (p *Provider) lockPath(id string) string   { return filepath.Join(p.recordDir(), id+".lock") }
 func (p *Provider) mainPath(id string) string   { return filepath.Join(p.recordDir(), id+".ended") }
 
-// free fails when there is a record of another program's sandbox.
-func (p *Provider) free(id string) error {
+// checkNoRecord fails if there is a record of a sandbox with this id. Kinds: ErrAlreadyExists.
+func (p *Provider) checkNoRecord(id string) error {
 	_, err := os.Lstat(p.recordPath(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		err = atoll.Errorf("create", id, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+		err = atoll.Errorf("create", id, atoll.ErrAlreadyExists, "sandbox already exists")
 	}
 	return err
 }
 
-// lock takes the lock of a sandbox that this program is to answer for. Kinds:
-// ErrAlreadyExists (another one does).
-func (p *Provider) lock(id string) (*fsutil.Lock, error) {
+// lockSandbox takes the lock of a sandbox that this program is to own. Kinds: ErrAlreadyExists
+// (another program holds it).
+func (p *Provider) lockSandbox(id string) (*fsutil.Lock, error) {
 	l, err := fsutil.TryLock(p.lockPath(id))
 	if errors.Is(err, fsutil.ErrLocked) {
-		return nil, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "another program has a sandbox with this id")
+		return nil, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "another program uses this sandbox id")
 	}
 	return l, err
 }
 
-// save writes the record, at once and as a whole.
-func (p *Provider) save(r record) error {
-	if err := p.step("record"); err != nil {
+// saveRecord writes the record atomically.
+func (p *Provider) saveRecord(r record) error {
+	if err := p.checkStep("record"); err != nil {
 		return err
 	}
 	return fsutil.WriteJSON(p.recordPath(r.ID), r)
 }
 
-// saveMain keeps the main process of a run that has ended for later programs.
-func (b *box) saveMain() {
-	if len(b.place.Spec.Cmd) == 0 || b.place.Spec.AutoRemove {
+// saveMain saves the exit and output of the main process, after its run, for later programs.
+func (s *sandbox) saveMain() {
+	if len(s.place.Spec.Cmd) == 0 || s.place.Spec.AutoRemove {
 		return
 	}
-	if err := b.table.Save(b.p.mainPath(b.id), atoll.MainProcess); err != nil {
-		b.p.log.Warn("the output of the main process is lost", "sandbox", b.id, "err", err)
+	if err := s.table.Save(s.p.mainPath(s.id), atoll.MainProcess); err != nil {
+		s.p.log.Warn("the output of the main process is lost", "sandbox", s.id, "err", err)
 	}
 }
 
-// dropMain forgets the main process of the run before one that is recorded.
-func (b *box) dropMain() {
-	if err := os.Remove(b.p.mainPath(b.id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		b.p.log.Warn("the main process of an earlier run is still known", "sandbox", b.id, "err", err)
+// deleteSavedMain deletes the saved main process of an earlier run.
+func (s *sandbox) deleteSavedMain() {
+	if err := os.Remove(s.p.mainPath(s.id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.p.log.Warn("the main process of an earlier run is still known", "sandbox", s.id, "err", err)
 	}
 }
 
-// loadMain finds the main process of the run that an earlier program made.
-func (b *box) loadMain() {
-	table, err := process.Load(b.p.mainPath(b.id))
+// loadSavedMain loads the main process that an earlier program saved.
+func (s *sandbox) loadSavedMain() {
+	table, err := process.Load(s.p.mainPath(s.id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	if err != nil {
-		b.p.log.Warn("the output of the main process is lost", "sandbox", b.id, "err", err)
+		s.p.log.Warn("the output of the main process is lost", "sandbox", s.id, "err", err)
 		return
 	}
-	b.table = table
+	s.table = table
 }
 
-// erase removes the record and releases the lock.
-func (p *Provider) erase(b *box) {
-	main, record := p.mainPath(b.id), p.recordPath(b.id)
+// eraseRecord removes the record and releases the lock.
+func (p *Provider) eraseRecord(s *sandbox) {
+	main, record := p.mainPath(s.id), p.recordPath(s.id)
 	for _, name := range []string{main + fsutil.Temporary, main, record + fsutil.Temporary, record} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			p.log.Warn("erase", "sandbox", b.id, "err", err)
+			p.log.Warn("erase", "sandbox", s.id, "err", err)
 		}
 	}
-	_ = b.lock.Remove() // a file that is left does no harm
+	_ = s.lock.Remove() // a remaining lock file is harmless
 }
 
-// load adopts the sandboxes of programs that have ended.
-func (p *Provider) load() error {
-	ids, err := p.recorded()
+// adoptAll adopts the recorded sandboxes of programs that have ended.
+func (p *Provider) adoptAll() error {
+	ids, err := p.listRecordIDs()
 	if err != nil {
 		return atoll.E("open", p.opts.Dir, atoll.KindOf(err), err)
 	}
 	for _, id := range ids {
-		if err := p.adopt(id); err != nil {
+		if err := p.adoptSandbox(id); err != nil {
 			p.log.Error("adopt", "sandbox", id, "err", err)
 		}
 	}
 	return nil
 }
 
-// recorded lists the sandboxes that have a record, whoever answers for them.
-func (p *Provider) recorded() ([]string, error) {
+// listRecordIDs returns the ids of all sandboxes with a record, whichever program owns them.
+func (p *Provider) listRecordIDs() ([]string, error) {
 	entries, err := os.ReadDir(p.recordDir())
 	if err != nil {
 		return nil, err
@@ -131,68 +130,70 @@ func (p *Provider) recorded() ([]string, error) {
 	return ids, nil
 }
 
-// adopt takes over one sandbox.
-func (p *Provider) adopt(id string) error {
-	held, err := p.lock(id)
+// adoptSandbox takes over one sandbox, unless a running program owns it.
+func (p *Provider) adoptSandbox(id string) error {
+	held, err := p.lockSandbox(id)
 	if errors.Is(err, atoll.ErrAlreadyExists) {
-		return nil // of a program that lives
+		return nil // a running program owns it
 	}
 	if err != nil {
 		return err
 	}
-	r, err := p.read(id)
+	r, err := p.readRecord(id)
 	if err != nil {
 		held.Release()
 		return err
 	}
-	b := newBox(p, &r.Spec)
-	defer b.release()
-	b.st, b.lock, b.fresh = r.Status, held, r.Fresh
-	b.dirty.Store(true)
-	b.st.Provider, b.st.Spec.Provider, b.st.Caps = p.opts.Info.Name, p.opts.Info.Name, p.opts.Info.Caps
+	s := newSandbox(p, &r.Spec)
+	defer s.endOperation()
+	s.st, s.lock, s.newDataVolume = r.Status, held, r.Fresh
+	s.needsSweep.Store(true)
+	s.st.Provider, s.st.Spec.Provider, s.st.Caps = p.opts.Info.Name, p.opts.Info.Name, p.opts.Info.Caps
 	if r.State == atoll.StateCreating {
-		b.undo()
+		s.undoCreate()
 		return nil
 	}
-	if err := b.sweep(); err != nil {
+	if err := s.sweepProcesses(); err != nil {
 		p.log.Warn("sweep", "sandbox", id, "err", err)
 	}
 	if r.State == atoll.StateRunning {
-		b.dropMain() // its program may have been killed before it did
+		s.deleteSavedMain() // its program may have been killed before deleting it
 	} else {
-		b.loadMain()
+		s.loadSavedMain()
 	}
-	b.made = true
+	s.created = true
 	p.mu.Lock()
-	p.enter(b)
+	p.addLocked(s)
 	p.mu.Unlock()
 	if r.State == atoll.StateRunning {
-		b.settle(func(st *atoll.Status) {
+		s.updateStatusOrLog(func(st *atoll.Status) {
 			st.State, st.Reason, st.Stopped = atoll.StateFailed, "the program that ran it died", time.Now()
 		})
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.arm()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setTimers()
 	return nil
 }
 
-// errDamaged is why a record says nothing.
-var errDamaged = errors.New("the record is damaged")
+// errDamagedRecord marks the error of a record that cannot be decoded or is inconsistent.
+var errDamagedRecord = errors.New("record is damaged")
 
-func (p *Provider) read(id string) (r record, err error) {
-	b, err := os.ReadFile(p.recordPath(id))
+// readRecord reads the record of a sandbox. With errDamagedRecord, it also returns the fields that it
+// could decode.
+func (p *Provider) readRecord(id string) (r record, err error) {
+	data, err := os.ReadFile(p.recordPath(id))
 	if err != nil {
 		return r, err
 	}
-	if err = json.Unmarshal(b, &r); err == nil {
+	if err = json.Unmarshal(data, &r); err == nil {
 		err = r.Spec.Validate()
 	}
 	if err == nil && (r.ID != id || r.Spec.ID != id) {
-		err = errors.New("it is that of another sandbox")
+		err = errors.New("record belongs to another sandbox")
 	}
 	if err != nil {
-		return r, fmt.Errorf("%w: %w", errDamaged, err)
+		return r, fmt.Errorf("%w: %w", errDamagedRecord, err)
 	}
 	return r, nil
 }

@@ -12,99 +12,99 @@ import (
 )
 
 // ID implements atoll.Sandbox.
-func (b *box) ID() string { return b.id }
+func (s *sandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
-func (b *box) Status(ctx context.Context) (atoll.Status, error) {
+func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	if err := ctx.Err(); err != nil {
 		return atoll.Status{}, err
 	}
-	st, ok := b.status()
+	st, ok := s.currentStatus()
 	if !ok {
-		return atoll.Status{}, atoll.E("status", b.id, atoll.ErrNotFound, nil)
+		return atoll.Status{}, atoll.E("status", s.id, atoll.ErrNotFound, nil)
 	}
 	return st, nil
 }
 
 // Start implements atoll.Sandbox.
-func (b *box) Start(ctx context.Context) error {
-	if err := b.acquire(ctx, "start"); err != nil {
+func (s *sandbox) Start(ctx context.Context) error {
+	if err := s.beginOperation(ctx, "start"); err != nil {
 		return err
 	}
-	defer b.release()
-	if st, _ := b.status(); st.State == atoll.StateRunning {
+	defer s.endOperation()
+	if st, _ := s.currentStatus(); st.State == atoll.StateRunning {
 		return nil
 	}
-	return b.start(ctx)
+	return s.startRun(ctx)
 }
 
 // Stop implements atoll.Sandbox.
-func (b *box) Stop(ctx context.Context, grace time.Duration) error {
-	if err := b.acquire(ctx, "stop"); err != nil {
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	if err := s.beginOperation(ctx, "stop"); err != nil {
 		return err
 	}
-	defer b.release()
-	if st, _ := b.status(); st.State != atoll.StateRunning {
+	defer s.endOperation()
+	if st, _ := s.currentStatus(); st.State != atoll.StateRunning {
 		return nil
 	}
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
 	}
-	if err := b.table.Stop(ctx, grace); err != nil {
+	if err := s.table.Stop(ctx, grace); err != nil {
 		return err
 	}
-	b.end(func(st *atoll.Status) { st.State = atoll.StateStopped })
+	s.endRun(func(st *atoll.Status) { st.State = atoll.StateStopped })
 	return nil
 }
 
 // Exec implements atoll.Sandbox.
-func (b *box) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	caps := b.p.opts.Info.Caps
+	caps := s.p.opts.Info.Caps
 	if cmd.TTY != nil && !caps.TTY {
-		return nil, atoll.Errorf("exec", b.id, atoll.ErrUnsupported, "provider %s has no terminals", b.p.opts.Info.Name)
+		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "provider %s has no terminals", s.p.opts.Info.Name)
 	}
-	if !caps.Users && !b.p.opts.Backend.OwnUser(cmd.User) {
-		return nil, atoll.Errorf("exec", b.id, atoll.ErrUnsupported, "provider %s has no users other than its own", b.p.opts.Info.Name)
+	if !caps.Users && !s.p.opts.Backend.OwnUser(cmd.User) {
+		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "provider %s has no users other than its own", s.p.opts.Info.Name)
 	}
-	table, err := b.running("exec")
+	table, err := s.runningTable("exec")
 	if err != nil {
 		return nil, err
 	}
-	return b.exec(ctx, table, "", cmd)
+	return s.startProcess(ctx, table, "", cmd)
 }
 
-// running returns the table of a box that runs.
-func (b *box) running(op string) (*process.Table, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// runningTable returns the process table of a running sandbox. Kinds: ErrNotFound, ErrStopped.
+func (s *sandbox) runningTable(op string) (*process.Table, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
-	case b.st.State == atoll.StateRemoved:
-		return nil, atoll.E(op, b.id, atoll.ErrNotFound, nil)
-	case b.st.State != atoll.StateRunning:
-		return nil, atoll.E(op, b.id, atoll.ErrStopped, nil)
+	case s.st.State == atoll.StateRemoved:
+		return nil, atoll.E(op, s.id, atoll.ErrNotFound, nil)
+	case s.st.State != atoll.StateRunning:
+		return nil, atoll.E(op, s.id, atoll.ErrStopped, nil)
 	}
-	return b.table, nil
+	return s.table, nil
 }
 
-// latest returns the table of a box that runs or, along with ErrStopped, that of
-// its latest run, if there was one.
-func (b *box) latest(op string) (*process.Table, error) {
-	table, err := b.running(op)
+// latestTable returns the process table of a running sandbox. If the sandbox is stopped, latestTable
+// returns ErrStopped together with the table of its latest run, which may be nil.
+func (s *sandbox) latestTable(op string) (*process.Table, error) {
+	table, err := s.runningTable(op)
 	if atoll.KindOf(err) == atoll.ErrStopped {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		table = b.table
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		table = s.table
 	}
 	return table, err
 }
 
-// Process implements atoll.Sandbox. Those of the latest run can be found until
-// the next one, after the program has ended only its main process.
-func (b *box) Process(ctx context.Context, id string) (atoll.Process, error) {
-	table, err := b.latest("process")
+// Process implements atoll.Sandbox. While the sandbox is stopped, Process finds the processes of the
+// latest run. A later program finds only its main process.
+func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
+	table, err := s.latestTable("process")
 	if table == nil {
 		return nil, err
 	}
@@ -115,9 +115,9 @@ func (b *box) Process(ctx context.Context, id string) (atoll.Process, error) {
 	return p, nil
 }
 
-// Processes implements atoll.ProcessLister: it lists those that Process finds.
-func (b *box) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
-	table, err := b.latest("processes")
+// Processes implements atoll.ProcessLister. It lists the processes that Process finds.
+func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	table, err := s.latestTable("processes")
 	if table == nil {
 		return nil, err
 	}
@@ -129,69 +129,70 @@ func (b *box) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 }
 
 // Dial implements atoll.Dialer.
-func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
-	if _, err := b.running("dial"); err != nil {
+func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if _, err := s.runningTable("dial"); err != nil {
 		return nil, err
 	}
-	return dial(ctx, b.id, port)
+	return dialLoopback(ctx, s.id, port)
 }
 
 // Remove implements atoll.Sandbox.
-func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	err := b.acquire(ctx, "remove")
+func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	err := s.beginOperation(ctx, "remove")
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return b.removeLeft(opts...)
+		return s.removeDataVolume(opts...)
 	}
 	if err != nil {
 		return err
 	}
-	defer b.release()
-	return b.remove(atoll.RemoveOpts(opts...))
+	defer s.endOperation()
+	return s.removeSandbox(atoll.RemoveOpts(opts...))
 }
 
-// remove is Remove of a box that is acquired.
-func (b *box) remove(opts atoll.RemoveOptions) error {
-	if st, _ := b.status(); st.State == atoll.StateRunning {
-		b.end(func(st *atoll.Status) { st.State = atoll.StateStopped })
+// removeSandbox removes the sandbox. The caller holds s.busy.
+func (s *sandbox) removeSandbox(opts atoll.RemoveOptions) error {
+	if st, _ := s.currentStatus(); st.State == atoll.StateRunning {
+		s.endRun(func(st *atoll.Status) { st.State = atoll.StateStopped })
 	}
-	if err := b.sweep(); err != nil {
-		return known("remove", b.id, err)
+	if err := s.sweepProcesses(); err != nil {
+		return wrapError("remove", s.id, err)
 	}
-	b.removing.Store(true)
-	defer b.removing.Store(false)
-	b.place.unmount()
+	s.removing.Store(true)
+	defer s.removing.Store(false)
+	s.place.unlinkVolumes()
 	if opts.Volumes {
-		err := b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
+		err := s.p.volumes.Remove(s.place.Spec.Project, volume.DataName(s.id), nil)
 		if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 			return err
 		}
 	}
-	b.disarm()
-	b.p.erase(b)
-	b.p.opts.Backend.Removed(b.id)
-	b.vanish()
+	s.stopTimers()
+	s.p.eraseRecord(s)
+	s.p.opts.Backend.Removed(s.id)
+	s.markRemoved()
 	return nil
 }
 
-// vanish lets nobody find the box any longer, by its id, its name or a handle:
-// all at once, so that whom one of them says that it is gone can make it anew.
-func (b *box) vanish() {
-	b.p.mu.Lock()
-	defer b.p.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.p.leave(b)
-	b.st.State, b.st.Ready, b.st.Address = atoll.StateRemoved, false, ""
-	b.p.hub.Publish(b.st)
+// markRemoved removes the sandbox from the provider and publishes its removal. It holds both locks
+// throughout, so that a caller who gets ErrNotFound for the id, the name or a handle can use the same
+// id and name for a new sandbox.
+func (s *sandbox) markRemoved() {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.p.deleteLocked(s)
+	s.st.State, s.st.Ready, s.st.Address = atoll.StateRemoved, false, ""
+	s.p.hub.Publish(s.st)
 }
 
-// removeLeft deletes the data volume that a removed box has left, if that is
-// wanted and no other box has it now.
-func (b *box) removeLeft(opts ...atoll.RemoveOption) error {
+// removeDataVolume deletes the data volume that a removed sandbox left behind, if opts ask for it and
+// no sandbox uses the volume.
+func (s *sandbox) removeDataVolume(opts ...atoll.RemoveOption) error {
 	if !atoll.RemoveOpts(opts...).Volumes {
 		return nil
 	}
-	err := b.p.removeVolume(b.place.Spec.Project, volume.DataName(b.id), "")
+	err := s.p.removeVolume(s.place.Spec.Project, volume.DataName(s.id), "")
 	if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrConflict {
 		return nil
 	}
@@ -199,8 +200,8 @@ func (b *box) removeLeft(opts ...atoll.RemoveOption) error {
 }
 
 var (
-	_ atoll.Sandbox       = (*box)(nil)
-	_ atoll.Filer         = (*box)(nil)
-	_ atoll.Dialer        = (*box)(nil)
-	_ atoll.ProcessLister = (*box)(nil)
+	_ atoll.Sandbox       = (*sandbox)(nil)
+	_ atoll.Filer         = (*sandbox)(nil)
+	_ atoll.Dialer        = (*sandbox)(nil)
+	_ atoll.ProcessLister = (*sandbox)(nil)
 )

@@ -18,35 +18,35 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err != nil {
 		return nil, err
 	}
-	used, err := p.used("")
+	used, err := p.usedVolumes("")
 	if err != nil {
 		return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
 	}
 	for i, v := range list {
-		list[i].Provider, list[i].InUse = p.opts.Info.Name, used[name{v.Project, v.Name}]
+		list[i].Provider, list[i].InUse = p.opts.Info.Name, used[qualifiedName{v.Project, v.Name}]
 	}
 	return list, nil
 }
 
-// used names the volumes that sandboxes have, those of other programs too, but
-// for one's. It goes by the records: one is written before a volume is made.
-func (p *Provider) used(but string) (map[name]bool, error) {
-	ids, err := p.recorded()
+// usedVolumes returns the volumes that sandboxes of any program use, except those of the sandbox with
+// id except. It reads the records, each of which is written before a volume is created.
+func (p *Provider) usedVolumes(except string) (map[qualifiedName]bool, error) {
+	ids, err := p.listRecordIDs()
 	if err != nil {
 		return nil, err
 	}
-	used := map[name]bool{}
+	used := map[qualifiedName]bool{}
 	for _, id := range ids {
-		r, err := p.read(id)
-		if id == but || errors.Is(err, fs.ErrNotExist) { // just removed
+		r, err := p.readRecord(id)
+		if id == except || errors.Is(err, fs.ErrNotExist) { // just removed
 			continue
 		}
-		if err != nil && !errors.Is(err, errDamaged) { // that says what it can
+		if err != nil && !errors.Is(err, errDamagedRecord) { // a damaged record still names some volumes
 			return nil, err
 		}
-		used[name{r.Spec.Project, volume.DataName(id)}] = true
+		used[qualifiedName{r.Spec.Project, volume.DataName(id)}] = true
 		for _, m := range r.Spec.Mounts {
-			used[name{r.Spec.Project, m.Source}] = true
+			used[qualifiedName{r.Spec.Project, m.Source}] = true
 		}
 	}
 	return used, nil
@@ -63,16 +63,16 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, vol string) error 
 	return p.removeVolume(project, vol, "")
 }
 
-// removeVolume deletes a volume that no sandbox uses, but for one.
-func (p *Provider) removeVolume(project, vol, but string) error {
+// removeVolume deletes a volume, unless a sandbox other than the one with id except uses it.
+func (p *Provider) removeVolume(project, vol, except string) error {
 	return p.volumes.Remove(project, vol, func() (bool, error) {
-		used, err := p.used(but)
-		return used[name{project, vol}], err
+		used, err := p.usedVolumes(except)
+		return used[qualifiedName{project, vol}], err
 	})
 }
 
-// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes. Kinds:
-// ErrConflict (another program has sandboxes in the project, whose volumes stay).
+// RemoveProject implements atoll.ProjectRemover. It removes the project's sandboxes and volumes.
+// Kinds: ErrConflict (another program has sandboxes in the project, whose volumes remain).
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return volume.RemoveProject(ctx, p, project)
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// cached is a sandbox with the volume "cache".
-var cached = atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}}
+// specWithCache is the spec of a sandbox with the volume "cache".
+var specWithCache = atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}}
 
-// The volumes of a sandbox are in use, whichever program's it is.
+// The volumes of a sandbox are in use, whichever program owns it.
 func TestVolumesOfAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
-	theirs, ours := newLab(t, dir), newLab(t, dir)
-	sb := theirs.create(t, cached)
+	theirs, ours := newTestProvider(t, dir), newTestProvider(t, dir)
+	sb := theirs.create(t, specWithCache)
 	must(t, "write", atoll.WriteFile(t.Context(), sb, "cache/file", nil, 0o644))
 	list, err := ours.Volumes(t.Context(), "")
 	must(t, "volumes", err)
@@ -38,20 +38,20 @@ func TestVolumesOfAnotherProgram(t *testing.T) {
 	must(t, "remove the project", ours.RemoveProject(t.Context(), atoll.DefaultProject))
 }
 
-// A Create that fails leaves the volume that it made if another program's
-// sandbox has it by then.
+// A Create that fails does not remove a volume that it created if another program's sandbox uses it by
+// then.
 func TestUndoneBesideAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
-	theirs := newLab(t, dir)
+	theirs := newTestProvider(t, dir)
 	fail := errors.New("no")
-	ours := newSteppedLab(t, dir, func(name string) error {
-		if name != "mount" { // the volume is made
+	ours := newProviderWithStep(t, dir, func(name string) error {
+		if name != "mount" { // before this step, the volume was created
 			return nil
 		}
-		theirs.create(t, cached)
+		theirs.create(t, specWithCache)
 		return fail
 	})
-	spec := cached
+	spec := specWithCache
 	if _, err := ours.Create(t.Context(), &spec); !errors.Is(err, fail) {
 		t.Errorf("create: %v, want %v", err, fail)
 	}
@@ -60,11 +60,11 @@ func TestUndoneBesideAnotherProgram(t *testing.T) {
 	}
 }
 
-// What a removed sandbox has left goes with its handle, unless another program
-// has a sandbox of its id again.
+// Remove on the handle of a removed sandbox deletes its data volume, unless another program has
+// created a sandbox with the same id.
 func TestLeftToAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
-	theirs, ours := newLab(t, dir), newLab(t, dir)
+	theirs, ours := newTestProvider(t, dir), newTestProvider(t, dir)
 	old := ours.create(t, atoll.Spec{})
 	must(t, "remove", old.Remove(t.Context()))
 	sb := theirs.create(t, atoll.Spec{ID: old.ID()})
@@ -75,8 +75,8 @@ func TestLeftToAnotherProgram(t *testing.T) {
 	}
 }
 
-// A sandbox that is made has its volume as long as it is there, however eagerly
-// other programs remove it.
+// A sandbox has its volume while it exists, even if other programs try to remove the volume all the
+// time.
 func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	dir := t.TempDir()
 	done := make(chan struct{})
@@ -84,7 +84,7 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	defer removers.Wait()
 	defer close(done)
 	for range 2 {
-		beside := newLab(t, dir)
+		beside := newTestProvider(t, dir)
 		removers.Go(func() {
 			for {
 				select {
@@ -99,9 +99,9 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 			}
 		})
 	}
-	l := newLab(t, dir)
+	l := newTestProvider(t, dir)
 	for range 100 {
-		sb := l.create(t, cached)
+		sb := l.create(t, specWithCache)
 		must(t, "write", atoll.WriteFile(t.Context(), sb, "cache/file", nil, 0o644))
 		if _, err := os.Stat(filepath.Join(dir, "volumes/default/cache/file")); err != nil {
 			t.Errorf("on the volume: %v", err)
@@ -110,14 +110,14 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	}
 }
 
-// A record of which not all makes sense still says which volumes are in use, and
-// one that says nothing keeps nobody from his.
+// A record that does not validate still names the volumes in use. One that cannot be decoded blocks no
+// removal.
 func TestVolumesOfDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
-	l := newLab(t, dir)
+	l := newTestProvider(t, dir)
 	must(t, "make", l.volumes.Make(atoll.DefaultProject, "cache"))
 	must(t, "make", l.volumes.Make(atoll.DefaultProject, "other"))
-	forge(t, dir, atoll.StateRunning, true, func(st *atoll.Status) {
+	writeRecord(t, dir, atoll.StateRunning, true, func(st *atoll.Status) {
 		st.Spec.Mounts = []atoll.Mount{{Type: "of tomorrow", Source: "cache", Target: "/work/cache"}}
 	})
 	must(t, "write", os.WriteFile(filepath.Join(dir, "sandboxes", atoll.NewID()+".json"), []byte("{"), 0o600))
@@ -125,14 +125,13 @@ func TestVolumesOfDamagedRecords(t *testing.T) {
 	must(t, "remove other", l.RemoveVolume(t.Context(), "", "other"))
 }
 
-// A sandbox that was made when it could still have another's data volume starts
-// again.
+// A sandbox that mounts another one's data volume, which an earlier version allowed, can be started.
 func TestMountOfADataVolume(t *testing.T) {
 	dir := t.TempDir()
-	other := forge(t, dir, atoll.StateStopped, true, nil)
-	id := forge(t, dir, atoll.StateStopped, true, func(st *atoll.Status) {
+	other := writeRecord(t, dir, atoll.StateStopped, true, nil)
+	id := writeRecord(t, dir, atoll.StateStopped, true, func(st *atoll.Status) {
 		st.Spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "data-" + other, Target: "/work/other"}}
 	})
-	l := newLab(t, dir)
+	l := newTestProvider(t, dir)
 	must(t, "start", l.get(t, id).Start(t.Context()))
 }

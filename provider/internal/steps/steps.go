@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// A Step is one of them.
+// A Step is one named step.
 type Step struct {
 	Name string // for people
 	Do   func(ctx context.Context) error
 }
 
-// Take takes steps until one fails, or ctx ends, and returns that error. ask, which may be nil,
-// is asked before each, by its name: its error is that of the step, which is not taken then.
+// Take runs steps in order until one fails or ctx ends, and returns that error. If ask is not nil,
+// Take calls it with the name of each step first. If ask returns an error, Take returns it and does
+// not run the step.
 func Take(ctx context.Context, ask func(name string) error, steps ...Step) error {
 	for _, step := range steps {
 		if ask != nil {
@@ -31,9 +32,9 @@ func Take(ctx context.Context, ask func(name string) error, steps ...Step) error
 	return nil
 }
 
-// Settle calls do, unless ctx has ended, with one that does not end with it but after limit: a
-// service may have done what its client has stopped waiting for, and then nobody would know
-// of it.
+// Settle calls do with a context that ends after limit and not with ctx. It does not call do if ctx
+// has ended. A service may finish a request after its client has stopped waiting; Settle keeps the
+// client waiting, so that it learns the result.
 func Settle(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

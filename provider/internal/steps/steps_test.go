@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Steps are taken in their order, up to the one that fails, is not to be taken, or sees the
-// end of its caller.
+// Take runs steps in order until one fails, ask refuses one, or ctx ends.
 func TestTake(t *testing.T) {
 	failed := errors.New("failed")
 	for _, tt := range []struct {
@@ -19,9 +18,9 @@ func TestTake(t *testing.T) {
 	}{
 		{what: "all", taken: "a b c"},
 		{what: "one fails", fail: "b", taken: "a b", err: failed},
-		{what: "one is not to be taken", deny: "b", taken: "a", err: failed},
-		{what: "the caller has gone", end: "b", taken: "a b", err: context.Canceled},
-		{what: "the caller has gone in the last one", end: "c", taken: "a b c", err: context.Canceled},
+		{what: "ask refuses one", deny: "b", taken: "a", err: failed},
+		{what: "ctx ends", end: "b", taken: "a b", err: context.Canceled},
+		{what: "ctx ends in the last one", end: "c", taken: "a b c", err: context.Canceled},
 	} {
 		ctx, end := context.WithCancel(t.Context())
 		var taken []string
@@ -48,30 +47,30 @@ func TestTake(t *testing.T) {
 		}
 		err := Take(ctx, ask, step("a"), step("b"), step("c"))
 		if got := strings.Join(taken, " "); got != tt.taken || !errors.Is(err, tt.err) {
-			t.Errorf("%s: %q were taken, %v; want %q, %v", tt.what, got, err, tt.taken, tt.err)
+			t.Errorf("%s: took %q, %v; want %q, %v", tt.what, got, err, tt.taken, tt.err)
 		}
 		end()
 	}
 }
 
-// What is begun goes on without its caller, for so long; what is not begun by then is not.
+// Settle continues without its caller, for limited time. It does not begin after ctx has ended.
 func TestSettle(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	err := Settle(ctx, time.Hour, func(inner context.Context) error {
 		end()
 		if deadline, ok := inner.Deadline(); !ok || time.Until(deadline) < time.Minute {
-			t.Errorf("it has until %v", deadline)
+			t.Errorf("deadline %v, want one hour from now", deadline)
 		}
 		return inner.Err()
 	})
 	if err != nil {
-		t.Errorf("it has ended with its caller: %v", err)
+		t.Errorf("Settle ended with its caller: %v", err)
 	}
 	err = Settle(ctx, time.Hour, func(context.Context) error {
-		t.Error("it was begun for who had gone")
+		t.Error("Settle called do after ctx ended")
 		return nil
 	})
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("it says %v", err)
+		t.Errorf("Settle: %v, want context.Canceled", err)
 	}
 }

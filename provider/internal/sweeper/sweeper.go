@@ -1,5 +1,4 @@
-// Package sweeper removes expired sandboxes, and what other programs left unfinished, in
-// the background.
+// Package sweeper removes expired sandboxes, and unfinished work of other programs, in the background.
 package sweeper
 
 import (
@@ -11,35 +10,35 @@ import (
 )
 
 const (
-	// every is how often there is a sweep if nothing is known to be due before that.
-	every = time.Minute
-	// least is the least time between two sweeps that nobody asked for: what is due may
-	// wait for somebody else.
-	least = 100 * time.Millisecond
+	// maxInterval is the time between two sweeps if nothing falls due earlier.
+	maxInterval = time.Minute
+	// minInterval is the shortest time between two sweeps without a call of Rouse. Something
+	// that is due may have to wait for another program.
+	minInterval = 100 * time.Millisecond
 )
 
-// A Sweeper sweeps at once, then whenever it is roused, when something falls due, and
-// each minute.
+// A Sweeper calls a function at once, when Rouse is called, when something falls due, and at least
+// once a minute.
 type Sweeper struct {
-	wake chan struct{}
-	quit context.CancelFunc
-	runs sync.WaitGroup
+	wake    chan struct{}
+	quit    context.CancelFunc
+	running sync.WaitGroup
 }
 
-// New makes a Sweeper that does nothing until it is started.
+// New returns a Sweeper that does nothing until Start is called.
 func New() *Sweeper { return &Sweeper{wake: make(chan struct{}, 1)} }
 
-// Start begins to sweep, in the background. sweep does what is due, until its ctx ends,
-// and returns when to come again; zero means that it does not know. The caller has to
-// Close it.
+// Start begins to call sweep in the background. sweep does what is due, until its ctx ends, and
+// returns the time at which something falls due next, or zero if it does not know. The caller must
+// call Close.
 func (s *Sweeper) Start(sweep func(ctx context.Context) (due time.Time)) {
 	ctx, quit := context.WithCancel(context.Background())
 	s.quit = quit
-	s.runs.Go(func() {
+	s.running.Go(func() {
 		for ctx.Err() == nil {
-			pause := every
+			pause := maxInterval
 			if due := sweep(ctx); !due.IsZero() {
-				pause = min(every, max(least, time.Until(due)))
+				pause = min(maxInterval, max(minInterval, time.Until(due)))
 			}
 			select {
 			case <-ctx.Done():
@@ -50,8 +49,7 @@ func (s *Sweeper) Start(sweep func(ctx context.Context) (due time.Time)) {
 	})
 }
 
-// Rouse has it sweep soon: there is something whose time it does not know yet. It does
-// not block.
+// Rouse requests a sweep soon, because there may be something new that falls due. It does not block.
 func (s *Sweeper) Rouse() {
 	select {
 	case s.wake <- struct{}{}:
@@ -59,15 +57,14 @@ func (s *Sweeper) Rouse() {
 	}
 }
 
-// Close returns when the sweep that is on, if any, has ended, whose ctx it ends. There is
-// none afterwards.
+// Close cancels the context of a running sweep and waits for it. No sweep follows.
 func (s *Sweeper) Close() {
 	s.quit()
-	s.runs.Wait()
+	s.running.Wait()
 }
 
-// Due is when a sandbox's time is over, as its status and its Spec say; zero means that
-// it is not known. idle says that it was stopped because nobody used it.
+// Due returns the time at which a sandbox falls due for removal, from its status and its Spec, or zero
+// if that is unknown. idle reports whether the sandbox was stopped because it was idle.
 func Due(st *atoll.Status, idle bool) time.Time {
 	due := st.Expires
 	switch {
@@ -81,7 +78,7 @@ func Due(st *atoll.Status, idle bool) time.Time {
 	return due
 }
 
-// Sooner is the earlier of two times, of which zero is never.
+// Sooner returns the earlier of two times. A zero time means never.
 func Sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

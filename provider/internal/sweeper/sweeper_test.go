@@ -20,7 +20,7 @@ func TestSweeps(t *testing.T) {
 		s.Start(func(context.Context) time.Time {
 			switch n.Add(1) {
 			case 2:
-				due = func() time.Time { return begin } // and nobody does what is due
+				due = func() time.Time { return begin } // and remains due
 			case 4:
 				due = func() time.Time { return time.Time{} }
 			}
@@ -33,11 +33,11 @@ func TestSweeps(t *testing.T) {
 		}{
 			{"at once", 0, 1},
 			{"nothing is due", 4 * time.Second, 1},
-			{"something is", 1050 * time.Millisecond, 2},
-			{"what is overdue waits for somebody", 50*time.Millisecond + time.Nanosecond, 3},
-			{"and is not asked for without a pause", 100 * time.Millisecond, 4},
+			{"something is due", 1050 * time.Millisecond, 2},
+			{"it is overdue and waits for another program", 50*time.Millisecond + time.Nanosecond, 3},
+			{"it is overdue, after a pause", 100 * time.Millisecond, 4},
 			{"nothing is known", 59 * time.Second, 4},
-			{"a minute", time.Second, 5},
+			{"a minute has passed", time.Second, 5},
 		} {
 			time.Sleep(step.wait)
 			synctest.Wait()
@@ -48,7 +48,7 @@ func TestSweeps(t *testing.T) {
 		s.Rouse()
 		synctest.Wait()
 		if got := n.Load(); got != 6 {
-			t.Errorf("%d sweeps after it was roused, want 6", got)
+			t.Errorf("%d sweeps after Rouse, want 6", got)
 		}
 		s.Close()
 		s.Rouse()
@@ -59,7 +59,7 @@ func TestSweeps(t *testing.T) {
 	})
 }
 
-// Close ends the sweep that is on, and waits for its end.
+// Close ends a running sweep and waits for it.
 func TestClose(t *testing.T) {
 	began, ended := make(chan struct{}), false
 	s := sweeper.New()
@@ -73,7 +73,7 @@ func TestClose(t *testing.T) {
 	<-began
 	s.Close()
 	if !ended {
-		t.Error("Close has not waited")
+		t.Error("Close did not wait")
 	}
 }
 
@@ -87,13 +87,13 @@ func TestDue(t *testing.T) {
 		want time.Time
 	}{
 		{"never", atoll.Status{}, false, time.Time{}},
-		{"its TTL", atoll.Status{Expires: at(1)}, false, at(1)},
-		{"it runs", atoll.Status{Spec: atoll.Spec{AutoRemove: true}}, false, time.Time{}},
-		{"it has ended", atoll.Status{Stopped: stop, Spec: atoll.Spec{AutoRemove: true}}, false, at(atoll.AutoRemoveLinger)},
-		{"its TTL is over sooner", atoll.Status{Stopped: stop, Expires: at(1), Spec: atoll.Spec{AutoRemove: true}}, false, at(1)},
-		{"nobody used it", atoll.Status{Stopped: stop, Spec: atoll.Spec{IdleRemove: true}}, true, stop},
-		{"its TTL was over before", atoll.Status{Stopped: stop, Expires: at(-1), Spec: atoll.Spec{IdleRemove: true}}, true, at(-1)},
-		{"it was stopped by somebody", atoll.Status{Stopped: stop, Spec: atoll.Spec{IdleRemove: true}}, false, time.Time{}},
+		{"it has a TTL", atoll.Status{Expires: at(1)}, false, at(1)},
+		{"it is running", atoll.Status{Spec: atoll.Spec{AutoRemove: true}}, false, time.Time{}},
+		{"it has stopped", atoll.Status{Stopped: stop, Spec: atoll.Spec{AutoRemove: true}}, false, at(atoll.AutoRemoveLinger)},
+		{"its TTL ends earlier", atoll.Status{Stopped: stop, Expires: at(1), Spec: atoll.Spec{AutoRemove: true}}, false, at(1)},
+		{"it was idle", atoll.Status{Stopped: stop, Spec: atoll.Spec{IdleRemove: true}}, true, stop},
+		{"its TTL ended earlier", atoll.Status{Stopped: stop, Expires: at(-1), Spec: atoll.Spec{IdleRemove: true}}, true, at(-1)},
+		{"a caller stopped it", atoll.Status{Stopped: stop, Spec: atoll.Spec{IdleRemove: true}}, false, time.Time{}},
 		{"it stays", atoll.Status{Stopped: stop}, true, time.Time{}},
 	} {
 		if got := sweeper.Due(&test.st, test.idle); !got.Equal(test.want) {

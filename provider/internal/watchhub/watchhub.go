@@ -16,11 +16,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// queueLimit is how many changes a reader may be behind.
+// queueLimit is the number of changes that wait for one reader; a slower one is dropped.
 const queueLimit = 1024
 
-// A Hub passes changes of state on to watchers. All methods may be called at
-// once from many goroutines.
+// A Hub distributes changes of state to watchers. Its methods may be called concurrently.
 type Hub struct {
 	list func() ([]atoll.Status, error)
 
@@ -34,20 +33,18 @@ type watcher struct {
 
 	// Guarded by Hub.mu.
 	queue []atoll.Event
-	err   error // why it ends
+	err   error // the reason why the watch ends
 }
 
-// New returns a Hub. list returns the current state of every sandbox; it is
-// called for each new watcher, without a lock of the Hub's held. When it fails,
-// that is what the watcher gets, and nothing else: half a list looks as if all
-// others had been removed.
+// New returns a Hub. list returns the current state of every sandbox. The Hub calls it for each new
+// watcher, without holding a lock. If list fails, the watcher gets its error and no state, since an
+// incomplete list looks as if the missing sandboxes had been removed.
 func New(list func() ([]atoll.Status, error)) *Hub {
 	return &Hub{list: list, watchers: map[*watcher]struct{}{}}
 }
 
-// Publish tells all watchers of a change. It never blocks, and may be called
-// with locks held that list needs. The changes of one sandbox must be
-// published in the order in which they happen.
+// Publish sends a change to all watchers. It never blocks, and may be called with locks held that list
+// needs. The caller must publish the changes of one sandbox in the order in which they happen.
 func (h *Hub) Publish(st atoll.Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,28 +54,28 @@ func (h *Hub) Publish(st atoll.Status) {
 	ev := atoll.Event{Type: atoll.EventState, Status: st.Clone(), Time: time.Now()}
 	for w := range h.watchers {
 		if len(w.queue) == queueLimit {
-			h.drop(w, atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is more than %d changes behind: watch again", queueLimit))
+			h.dropWatcher(w, atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is more than %d changes behind: watch again", queueLimit))
 			continue
 		}
 		w.queue = append(w.queue, ev)
-		w.poke()
+		w.wakeReader()
 	}
 }
 
-// Watch is atoll.Provider's.
+// Watch implements the Watch method of atoll.Provider.
 func (h *Hub) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		w := &watcher{wake: make(chan struct{}, 1)}
-		if err := h.add(w); err != nil {
+		if err := h.addWatcher(w); err != nil {
 			yield(atoll.Event{}, err)
 			return
 		}
-		defer h.remove(w)
-		if !h.replay(w, yield) {
+		defer h.removeWatcher(w)
+		if !h.replayStates(w, yield) {
 			return
 		}
 		for {
-			events, err := h.take(w)
+			events, err := h.takeEvents(w)
 			for _, ev := range events {
 				ev.Status = ev.Status.Clone()
 				if !yield(ev, nil) {
@@ -100,16 +97,16 @@ func (h *Hub) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// replay yields the current states. A change that was published while they
-// were being listed may be older or newer than what the list says; taking its
-// state instead, and nothing before it, keeps each sandbox's states in order.
-func (h *Hub) replay(w *watcher, yield func(atoll.Event, error) bool) bool {
+// replayStates yields the current states. A change that is published during the call of list may be
+// older or newer than the listed state. replayStates yields the state of the change instead, and so
+// yields each sandbox's states in order.
+func (h *Hub) replayStates(w *watcher, yield func(atoll.Event, error) bool) bool {
 	states, err := h.list()
 	if err != nil {
 		yield(atoll.Event{}, err)
 		return false
 	}
-	events, _ := h.take(w)
+	events, _ := h.takeEvents(w)
 	for _, ev := range events {
 		i := slices.IndexFunc(states, func(st atoll.Status) bool { return st.ID == ev.Status.ID })
 		switch removed := ev.Status.State == atoll.StateRemoved; {
@@ -130,25 +127,24 @@ func (h *Hub) replay(w *watcher, yield func(atoll.Event, error) bool) bool {
 	return yield(atoll.Event{Type: atoll.EventSynced, Time: now}, nil)
 }
 
-// Interrupt ends all watches that there are, because changes may have been
-// missed. The error is ErrUnavailable and says err: who watches again gets the
-// states as they are then.
+// Interrupt ends all current watches, because changes may have been missed. Their error is
+// ErrUnavailable and wraps err. A new watch begins with the current states.
 func (h *Hub) Interrupt(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.watchers {
-		h.drop(w, atoll.Errorf("watch", "", atoll.ErrUnavailable, "changes may have been missed: watch again (%w)", err))
+		h.dropWatcher(w, atoll.Errorf("watch", "", atoll.ErrUnavailable, "changes may have been missed: watch again (%w)", err))
 	}
 }
 
-// Close ends all watches with ErrUnavailable, those to come as well. A second
-// Close does nothing.
+// Close ends all watches, and those that begin later, with ErrUnavailable. A second Close does
+// nothing.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
 	for w := range h.watchers {
-		h.drop(w, errClosed())
+		h.dropWatcher(w, errClosed())
 	}
 }
 
@@ -156,7 +152,7 @@ func errClosed() error {
 	return atoll.Errorf("watch", "", atoll.ErrUnavailable, "the provider is closed")
 }
 
-func (h *Hub) add(w *watcher) error {
+func (h *Hub) addWatcher(w *watcher) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -166,20 +162,20 @@ func (h *Hub) add(w *watcher) error {
 	return nil
 }
 
-func (h *Hub) remove(w *watcher) {
+func (h *Hub) removeWatcher(w *watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.watchers, w)
 }
 
-// drop ends a watcher; h.mu is held.
-func (h *Hub) drop(w *watcher, err error) {
+// dropWatcher ends a watcher with err. The caller holds h.mu.
+func (h *Hub) dropWatcher(w *watcher, err error) {
 	delete(h.watchers, w)
 	w.queue, w.err = nil, err
-	w.poke()
+	w.wakeReader()
 }
 
-func (h *Hub) take(w *watcher) ([]atoll.Event, error) {
+func (h *Hub) takeEvents(w *watcher) ([]atoll.Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	events := w.queue
@@ -187,7 +183,7 @@ func (h *Hub) take(w *watcher) ([]atoll.Event, error) {
 	return events, w.err
 }
 
-func (w *watcher) poke() {
+func (w *watcher) wakeReader() {
 	select {
 	case w.wake <- struct{}{}:
 	default:

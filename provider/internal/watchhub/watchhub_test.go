@@ -14,12 +14,12 @@ import (
 
 func status(id string, state atoll.State) atoll.Status { return atoll.Status{ID: id, State: state} }
 
-// listing lists the same states each time.
+// listing returns a list function that always returns states.
 func listing(states ...atoll.Status) func() ([]atoll.Status, error) {
 	return func() ([]atoll.Status, error) { return states, nil }
 }
 
-func word(ev atoll.Event) string {
+func eventString(ev atoll.Event) string {
 	if ev.Type == atoll.EventSynced {
 		return "synced"
 	}
@@ -38,7 +38,7 @@ func TestReplayThenSyncedThenLive(t *testing.T) {
 			defer close(done)
 			for ev, err := range h.Watch(ctx) {
 				if last = err; err == nil {
-					got = append(got, word(ev))
+					got = append(got, eventString(ev))
 				}
 			}
 		}()
@@ -74,7 +74,7 @@ func TestChangesDuringTheReplayStayInOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, word(ev))
+		got = append(got, eventString(ev))
 		if ev.Type == atoll.EventSynced {
 			break
 		}
@@ -87,14 +87,14 @@ func TestChangesDuringTheReplayStayInOrder(t *testing.T) {
 	}
 }
 
-// What cannot be listed is not nothing.
+// If list fails, a watcher gets its error and no states.
 func TestListFails(t *testing.T) {
 	failure := atoll.Errorf("list", "", atoll.ErrInternal, "disk on fire")
 	h := New(func() ([]atoll.Status, error) { return []atoll.Status{status("a", atoll.StateRunning)}, failure })
 	n := 0
 	for ev, err := range h.Watch(t.Context()) {
 		if n++; n > 1 || !errors.Is(err, failure) {
-			t.Errorf("%d: %v, %v, want one error: that of the list", n, word(ev), err)
+			t.Errorf("%d: %v, %v, want only the error of list", n, eventString(ev), err)
 		}
 	}
 	if len(h.watchers) != 0 {

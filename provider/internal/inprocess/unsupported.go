@@ -8,12 +8,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// refuse says no to what spec asks for and the provider cannot do.
-func (p *Provider) refuse(spec *atoll.Spec) error {
+// checkSupported returns ErrUnsupported if spec asks for something that the provider cannot do.
+func (p *Provider) checkSupported(spec *atoll.Spec) error {
 	caps, r := p.opts.Info.Caps, spec.Resources
-	for _, wish := range []struct {
-		asked, can bool
-		what       string
+	for _, feature := range []struct {
+		asked, supported bool
+		name             string
 	}{
 		{spec.Image != "" && spec.Image != p.opts.Image, caps.Images, "images other than " + p.opts.Image},
 		{spec.Snapshot != "", caps.Snapshot, "snapshots"},
@@ -33,14 +33,15 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		{spec.Cache, caps.Cache, "cache"},
 		{r.GPUs != "", caps.GPU, "GPUs"},
 	} {
-		if wish.asked && !wish.can {
-			return p.unsupported(spec, wish.what)
+		if feature.asked && !feature.supported {
+			return p.unsupportedError(spec, feature.name)
 		}
 	}
-	return p.refuseMounts(spec)
+	return p.checkMounts(spec)
 }
 
-func (p *Provider) refuseMounts(spec *atoll.Spec) error {
+// checkMounts returns ErrUnsupported if the provider cannot mount the volumes of spec.
+func (p *Provider) checkMounts(spec *atoll.Spec) error {
 	if err := volume.Mountable(spec); err != nil {
 		return err
 	}
@@ -49,16 +50,16 @@ func (p *Provider) refuseMounts(spec *atoll.Spec) error {
 		rel, ok := dirfs.Below(pl.Prefix, path.Clean(m.Target))
 		switch {
 		case m.Type != atoll.MountVolume:
-			return p.unsupported(spec, "mounts of type "+string(m.Type))
+			return p.unsupportedError(spec, "mounts of type "+string(m.Type))
 		case m.ReadOnly:
-			return p.unsupported(spec, "read-only mounts")
+			return p.unsupportedError(spec, "read-only mounts")
 		case !ok || rel == ".":
-			return p.unsupported(spec, "mount targets that are not below "+pl.Prefix)
+			return p.unsupportedError(spec, "mount targets that are not below "+pl.Prefix)
 		}
 	}
 	return nil
 }
 
-func (p *Provider) unsupported(spec *atoll.Spec, what string) error {
+func (p *Provider) unsupportedError(spec *atoll.Spec, what string) error {
 	return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "provider %s has no %s", p.opts.Info.Name, what)
 }

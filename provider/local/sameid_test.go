@@ -9,9 +9,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-// Sandboxes of one id, in two directories, have nothing to do with each other.
+// Sandsandboxes with the same id in two directories are independent.
 func TestSameIDTwice(t *testing.T) {
-	var boxes []atoll.Sandbox
+	var sandboxes []atoll.Sandbox
 	for range 2 {
 		p, err := local.New(local.Options{Dir: t.TempDir()})
 		if err != nil {
@@ -22,13 +22,13 @@ func TestSameIDTwice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		boxes = append(boxes, sb)
+		sandboxes = append(sandboxes, sb)
 	}
-	p, err := boxes[1].Exec(t.Context(), &atoll.Command{Args: []string{"sleep", "600"}})
+	p, err := sandboxes[1].Exec(t.Context(), &atoll.Command{Args: []string{"sleep", "600"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := boxes[0].Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+	if err := sandboxes[0].Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Errorf("Remove of the first: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

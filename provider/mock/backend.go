@@ -20,32 +20,32 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
-// A world is the backend: the processes of all sandboxes, and what they wrote
-// outside of their work directories, which is kept in memory.
-type world struct {
+// A backend is an inprocess.Backend. It has the processes of all sandboxes and, in memory, the files
+// that they wrote outside their work directories.
+type backend struct {
 	programs map[string]Program
 
 	mu    sync.Mutex
 	pid   int
 	procs map[int]*Proc
-	roots map[string]map[string][]byte // files by sandbox and name
+	roots map[string]map[string][]byte // files by sandbox id and absolute name
 }
 
-func newWorld(programs map[string]Program) *world {
-	w := &world{programs: maps.Clone(builtins), pid: 100, procs: map[int]*Proc{}, roots: map[string]map[string][]byte{}}
+func newBackend(programs map[string]Program) *backend {
+	w := &backend{programs: maps.Clone(builtins), pid: 100, procs: map[int]*Proc{}, roots: map[string]map[string][]byte{}}
 	maps.Copy(w.programs, programs)
 	return w
 }
 
 // OwnUser implements inprocess.Backend.
-func (w *world) OwnUser(user string) bool { return user == "" }
+func (w *backend) OwnUser(user string) bool { return user == "" }
 
 // Shell implements inprocess.Backend.
-func (w *world) Shell(pl *inprocess.Place, cmd *atoll.Command) string { return "/bin/sh" }
+func (w *backend) Shell(pl *inprocess.Place, cmd *atoll.Command) string { return "/bin/sh" }
 
 // Start implements inprocess.Backend.
-func (w *world) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Command, stdio process.Stdio) (process.Handle, error) {
-	program, err := w.find(pl, cmd.Args[0])
+func (w *backend) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Command, stdio process.Stdio) (process.Handle, error) {
+	program, err := w.findProgram(pl, cmd.Args[0])
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +56,13 @@ func (w *world) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Comma
 	if info, err := os.Stat(pl.HostPath(dir)); dir != "/" && (pl.HostPath(dir) == dir || err != nil || !info.IsDir()) {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
-	uid, gid, err := identify(cmd.User, pl.Spec.User)
+	uid, gid, err := resolveUser(cmd.User, pl.Spec.User)
 	if err != nil {
 		return nil, atoll.E("exec", pl.ID, atoll.ErrExecFailed, err)
 	}
 	var files [3]*os.File
 	for i, f := range []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
-		if files[i], err = dup(f); err != nil {
+		if files[i], err = duplicateFile(f); err != nil {
 			for _, f := range files[:i] {
 				f.Close()
 			}
@@ -75,17 +75,17 @@ func (w *world) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Comma
 	}
 	p := w.newProc(&Proc{
 		Args: slices.Clone(cmd.Args), Env: process.Environ(base, pl.Spec.Env, cmd.Env), Dir: path.Clean(dir), UID: uid, GID: gid,
-		box: pl.ID, place: pl.Prefix, dir: pl.Dir, tty: cmd.TTY != nil,
+		sandboxID: pl.ID, prefix: pl.Prefix, dir: pl.Dir, tty: cmd.TTY != nil,
 	}, files)
-	go p.run(program)
+	go p.runProgram(program)
 	return handle{p}, nil
 }
 
-// newProc enters a process like another one in the table.
-func (w *world) newProc(like *Proc, files [3]*os.File) *Proc {
+// newProc adds a process to the table, with the arguments and environment of like.
+func (w *backend) newProc(like *Proc, files [3]*os.File) *Proc {
 	p := &Proc{
 		Args: like.Args, Env: like.Env, Dir: like.Dir, UID: like.UID, GID: like.GID,
-		world: w, box: like.box, place: like.place, dir: like.dir, tty: like.tty,
+		backend: w, sandboxID: like.sandboxID, prefix: like.prefix, dir: like.dir, tty: like.tty,
 		Stdin: strings.NewReader(""), Stdout: files[1], Stderr: files[2],
 		files: files, done: make(chan struct{}), signals: map[atoll.Signal]chan atoll.Signal{},
 	}
@@ -101,14 +101,14 @@ func (w *world) newProc(like *Proc, files [3]*os.File) *Proc {
 	return p
 }
 
-func (w *world) gone(p *Proc) {
+func (w *backend) deleteProc(p *Proc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.procs, p.PID)
 }
 
-// find looks a program up.
-func (w *world) find(pl *inprocess.Place, name string) (Program, error) {
+// findProgram returns the program with this name. Kinds: ErrExecFailed, ErrCommandNotFound.
+func (w *backend) findProgram(pl *inprocess.Place, name string) (Program, error) {
 	base, dir := path.Base(name), path.Dir(name)
 	known := !strings.Contains(name, "/") || slices.Contains([]string{"/bin", "/usr/bin"}, dir)
 	if program, ok := w.programs[base]; ok && known {
@@ -123,8 +123,8 @@ func (w *world) find(pl *inprocess.Place, name string) (Program, error) {
 	return nil, atoll.Errorf("exec", pl.ID, atoll.ErrCommandNotFound, "%q: no such command", name)
 }
 
-// identify is who a process is: the command's user, else the spec's, else root.
-func identify(users ...string) (uid, gid int, err error) {
+// resolveUser returns the ids of the first user that is not empty, or those of root.
+func resolveUser(users ...string) (uid, gid int, err error) {
 	for _, u := range users {
 		switch user, group, both := strings.Cut(u, ":"); {
 		case u == "":
@@ -145,75 +145,76 @@ func identify(users ...string) (uid, gid int, err error) {
 }
 
 // Sweep implements inprocess.Backend.
-func (w *world) Sweep(id string) error {
+func (w *backend) Sweep(id string) error {
 	w.mu.Lock()
 	var left []*Proc
 	for _, p := range w.procs {
-		if p.box == id {
+		if p.sandboxID == id {
 			left = append(left, p)
 		}
 	}
 	w.mu.Unlock()
 	for _, p := range left {
-		p.kill()
+		p.killTree()
 		<-p.done
 	}
 	return nil
 }
 
 // Removed implements inprocess.Backend.
-func (w *world) Removed(id string) {
+func (w *backend) Removed(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.roots, id)
 }
 
-// alive reports whether a sandbox has such a process.
-func (w *world) alive(box string, pid int) bool {
+// hasProcess reports whether a sandbox has a process with this pid.
+func (w *backend) hasProcess(sandboxID string, pid int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.procs[pid]
-	return p != nil && p.box == box
+	return p != nil && p.sandboxID == sandboxID
 }
 
-// hit kills a process of a sandbox, if it has such a one.
-func (w *world) hit(box string, pid int) bool {
+// killProcess kills a process of a sandbox. It returns false if the sandbox has no such process.
+func (w *backend) killProcess(sandboxID string, pid int) bool {
 	w.mu.Lock()
 	p := w.procs[pid]
 	w.mu.Unlock()
-	if p == nil || p.box != box {
+	if p == nil || p.sandboxID != sandboxID {
 		return false
 	}
 	_ = p.Signal(atoll.SIGKILL) // never fails
 	return true
 }
 
-// host is the real file for a name in the work directory.
-func (p *Proc) host(name string) (abs, host string, ok bool) {
+// hostPath returns the absolute name of a file and, if ok, its path on the machine. ok is false
+// outside the work directory.
+func (p *Proc) hostPath(name string) (abs, host string, ok bool) {
 	if !path.IsAbs(name) {
 		name = path.Join(p.Dir, name)
 	}
 	name = path.Clean(name)
-	rel, ok := strings.CutPrefix(name+"/", p.place+"/")
+	rel, ok := strings.CutPrefix(name+"/", p.prefix+"/")
 	return name, filepath.Join(p.dir, rel), ok
 }
 
-// Open opens a file of the sandbox for reading.
+// Open opens a file of the sandbox for reading. The caller must close it.
 func (p *Proc) Open(name string) (io.ReadCloser, error) {
-	abs, host, ok := p.host(name)
+	abs, host, ok := p.hostPath(name)
 	if ok {
 		return os.Open(host)
 	}
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	content, ok := p.world.roots[p.box][abs]
+	p.backend.mu.Lock()
+	defer p.backend.mu.Unlock()
+	content, ok := p.backend.roots[p.sandboxID][abs]
 	if !ok {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
 	return io.NopCloser(bytes.NewReader(content)), nil
 }
 
-// ReadFile returns what a file of the sandbox holds.
+// ReadFile returns the content of a file of the sandbox.
 func (p *Proc) ReadFile(name string) ([]byte, error) {
 	f, err := p.Open(name)
 	if err != nil {
@@ -223,19 +224,19 @@ func (p *Proc) ReadFile(name string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// WriteFile stores a file in the sandbox.
+// WriteFile creates or replaces a file of the sandbox.
 func (p *Proc) WriteFile(name string, content []byte) error {
-	abs, host, ok := p.host(name)
+	abs, host, ok := p.hostPath(name)
 	if ok {
 		return os.WriteFile(host, content, 0o644)
 	}
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	if p.world.roots[p.box] == nil {
-		p.world.roots[p.box] = map[string][]byte{}
+	p.backend.mu.Lock()
+	defer p.backend.mu.Unlock()
+	if p.backend.roots[p.sandboxID] == nil {
+		p.backend.roots[p.sandboxID] = map[string][]byte{}
 	}
-	p.world.roots[p.box][abs] = content
+	p.backend.roots[p.sandboxID][abs] = content
 	return nil
 }
 
-var _ inprocess.Backend = (*world)(nil)
+var _ inprocess.Backend = (*backend)(nil)
