@@ -120,7 +120,7 @@ func TestRealClaude(t *testing.T) {
 			if asked := r.model.Asked(); !strings.Contains(asked[len(asked)-1], "Make a file, please.") {
 				t.Error("with -c: the model was not told of the first prompt")
 			}
-			if _, over := r.runAgent(t, slices.Concat(args, []string{"-p", "More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "the script is over") {
+			if _, over := r.runAgent(t, slices.Concat(args, []string{"-p", "More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "no reply left") {
 				t.Errorf("an error of the API: got %+v", over)
 			}
 		})
@@ -156,7 +156,7 @@ func TestRealCodex(t *testing.T) {
 	if next.Usage.Input != 400 {
 		t.Errorf("resumed: got %+v, want the tokens of both turns", next.Usage)
 	}
-	if _, over := r.runAgent(t, slices.Concat([]string{"exec"}, flags, []string{"More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "the script is over") {
+	if _, over := r.runAgent(t, slices.Concat([]string{"exec"}, flags, []string{"More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "no reply left") {
 		t.Errorf("an error of the API: got %+v", over)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// AppGetOrCreate finds an app by its name.
+// AppGetOrCreate returns the app with a name, or creates it.
 func (s *Server) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,7 +24,7 @@ func (s *Server) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateRequest
 	return pb.AppGetOrCreateResponse_builder{AppId: app.id}.Build(), nil
 }
 
-// SetSecret puts a secret with a name into an environment; "" means the default one.
+// SetSecret creates or replaces a named secret in an environment; "" is the default environment.
 func (s *Server) SetSecret(environment, name string, env map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Server) SetSecret(environment, name string, env map[string]string) erro
 	return err
 }
 
-// SecretGetOrCreate finds a secret by its name, or makes one of the variables given.
+// SecretGetOrCreate returns the secret with a name, or creates one with the given variables.
 func (s *Server) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *Server) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateR
 	}.Build(), nil
 }
 
-// SecretDelete forgets a secret.
+// SecretDelete deletes a secret.
 func (s *Server) SecretDelete(_ context.Context, req *pb.SecretDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +74,8 @@ func (s *Server) SecretDelete(_ context.Context, req *pb.SecretDeleteRequest) (*
 	return &emptypb.Empty{}, nil
 }
 
-// secretEnv is the environment of those secrets, as "KEY=value" in the order of the
-// keys; of two with one key the later one counts. Callers hold mu.
+// secretEnv returns the variables of secrets as "KEY=value", sorted by key. Later secrets override
+// earlier ones. The caller holds mu.
 func (s *Server) secretEnv(secretIDs []string) ([]string, error) {
 	all := map[string]string{}
 	for _, id := range secretIDs {

@@ -17,18 +17,18 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// tokenTime is how long a token of AuthTokenGet is good for.
-const tokenTime = 20 * time.Minute
+// tokenTTL is the lifetime of a token of AuthTokenGet.
+const tokenTTL = 20 * time.Minute
 
-// tokens are those that were given out, and until when they are good.
+// tokens holds the issued tokens and their expiry.
 type tokens struct {
-	mu    sync.Mutex
-	until map[string]time.Time
+	mu     sync.Mutex
+	expiry map[string]time.Time
 }
 
-// AuthTokenGet gives out a token, which has the shape of a JWT.
+// AuthTokenGet issues a token in the form of a JWT.
 func (s *Server) AuthTokenGet(context.Context, *pb.AuthTokenGetRequest) (*pb.AuthTokenGetResponse, error) {
-	until := time.Now().Add(tokenTime)
+	until := time.Now().Add(tokenTTL)
 	claims, err := json.Marshal(map[string]any{"exp": until.Unix(), "jti": rand.Text()})
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -37,19 +37,20 @@ func (s *Server) AuthTokenGet(context.Context, *pb.AuthTokenGetRequest) (*pb.Aut
 	token := strings.Join([]string{encode([]byte(`{"alg":"none","typ":"JWT"}`)), encode(claims), encode([]byte(rand.Text()))}, ".")
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()
-	if s.tokens.until == nil {
-		s.tokens.until = map[string]time.Time{}
+	if s.tokens.expiry == nil {
+		s.tokens.expiry = map[string]time.Time{}
 	}
-	s.tokens.until[token] = until
+	s.tokens.expiry[token] = until
 	return pb.AuthTokenGetResponse_builder{Token: token}.Build(), nil
 }
 
-// WorkspaceNameLookup names the one workspace that there is.
+// WorkspaceNameLookup returns the name of the only workspace.
 func (s *Server) WorkspaceNameLookup(context.Context, *emptypb.Empty) (*pb.WorkspaceNameLookupResponse, error) {
 	return pb.WorkspaceNameLookupResponse_builder{Username: "atoll-test"}.Build(), nil
 }
 
-// checkTokens refuses who does not show the right tokens. Streams have none of AuthTokenGet.
+// checkTokens returns Unauthenticated if the caller does not send the right tokens. Streams do not
+// send a token of AuthTokenGet.
 func (s *Server) checkTokens(ctx context.Context, withAuthToken bool) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	one := func(key string) string { return strings.Join(md.Get(key), "") }
@@ -70,10 +71,10 @@ func (s *Server) checkTokens(ctx context.Context, withAuthToken bool) error {
 func (t *tokens) isValid(token string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return time.Now().Before(t.until[token])
+	return time.Now().Before(t.expiry[token])
 }
 
-// interceptUnary stands before each call with one answer.
+// interceptUnary wraps each unary call: it injects faults and checks tokens.
 func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	method := methodName(info.FullMethod)
 	if err := s.faults.countCall(method); err != nil {
@@ -82,15 +83,15 @@ func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnarySe
 	if err := s.checkTokens(ctx, method != "AuthTokenGet"); err != nil {
 		return nil, err
 	}
-	s.asked.noteEnvironment(req)
+	s.environments.noteEnvironment(req)
 	resp, err := handle(ctx, req)
 	if s.faults.losesAnswer(method) {
 		return nil, errCut
 	}
-	return resp, asStatus(err)
+	return resp, toStatus(err)
 }
 
-// interceptStream stands before each call with many answers.
+// interceptStream wraps each streaming call: it injects faults and checks tokens.
 func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	method := methodName(info.FullMethod)
 	if err := s.faults.countCall(method); err != nil {
@@ -101,16 +102,16 @@ func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Strea
 	}
 	cut := s.faults.cutFor(method, ss)
 	if cut == nil {
-		return asStatus(handle(srv, ss))
+		return toStatus(handle(srv, ss))
 	}
 	return cut.endError(handle(srv, cut))
 }
 
-// methodName is the last part of "/modal.client.ModalClient/SandboxCreate".
+// methodName returns the last part of a name like "/modal.client.ModalClient/SandboxCreate".
 func methodName(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
 
-// asStatus gives an error that has none the code of what ended its context, or Internal.
-func asStatus(err error) error {
+// toStatus adds a code to an error without one: that of the end of its context, or Internal.
+func toStatus(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}

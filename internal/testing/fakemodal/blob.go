@@ -18,21 +18,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxBlob is the largest blob that is uploaded in one part.
+// maxBlob is the size limit of a blob, which clients upload in one part.
 const maxBlob = 1 << 30
 
-// A blobStore takes uploads over HTTP, as an object store does.
+// A blobStore accepts uploads over HTTP, like an object store.
 type blobStore struct {
 	*webServer
 	dir string
 
-	mu      sync.Mutex
-	awaited map[string]*pb.BlobCreateRequest // by id: what is to come
-	there   map[string]bool
+	mu        sync.Mutex
+	announced map[string]*pb.BlobCreateRequest // uploads that may come, by id
+	uploaded  map[string]bool
 }
 
 func newBlobStore(dir string) (*blobStore, error) {
-	b := &blobStore{dir: dir, awaited: map[string]*pb.BlobCreateRequest{}, there: map[string]bool{}}
+	b := &blobStore{dir: dir, announced: map[string]*pb.BlobCreateRequest{}, uploaded: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /{id}", b.serveUpload)
 	mux.HandleFunc("GET /{id}", b.serveDownload)
@@ -44,11 +44,11 @@ func newBlobStore(dir string) (*blobStore, error) {
 func (b *blobStore) blobURL(id string) string  { return "http://" + b.address + "/" + id }
 func (b *blobStore) blobPath(id string) string { return filepath.Join(b.dir, id) }
 
-// serveUpload takes one upload, if it is what was announced.
+// serveUpload accepts one upload if it matches its announcement.
 func (b *blobStore) serveUpload(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	b.mu.Lock()
-	want := b.awaited[id]
+	want := b.announced[id]
 	b.mu.Unlock()
 	if want == nil {
 		http.Error(w, "AccessDenied", http.StatusForbidden)
@@ -69,15 +69,15 @@ func (b *blobStore) serveUpload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-var errBadDigest = errors.New("the content is not what was announced")
+var errBadDigest = errors.New("content does not match its announcement")
 
-// writeBlob writes what comes, and checks it.
+// writeBlob writes the body to a file, and checks its length and hashes.
 func (b *blobStore) writeBlob(id string, want *pb.BlobCreateRequest, body io.Reader) (etag string, err error) {
 	f, err := os.CreateTemp(b.dir, "upload-")
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(f.Name()) // gone when it was renamed
+	defer os.Remove(f.Name()) // fails after the rename
 	defer f.Close()
 	md, sha := md5.New(), sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, md, sha), body)
@@ -96,7 +96,7 @@ func (b *blobStore) writeBlob(id string, want *pb.BlobCreateRequest, body io.Rea
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.there[id] = true
+	b.uploaded[id] = true
 	return hex.EncodeToString(md.Sum(nil)), nil
 }
 
@@ -111,12 +111,12 @@ func (b *blobStore) serveDownload(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, f) // the client may have gone
 }
 
-// openBlob opens a blob that is there.
+// openBlob opens an uploaded blob.
 func (b *blobStore) openBlob(id string) (*os.File, error) {
 	b.mu.Lock()
-	there := b.there[id]
+	uploaded := b.uploaded[id]
 	b.mu.Unlock()
-	if !there {
+	if !uploaded {
 		return nil, status.Errorf(codes.NotFound, "Blob '%s' not found", id)
 	}
 	return os.Open(b.blobPath(id))
@@ -133,18 +133,18 @@ func (s *Server) BlobCreate(_ context.Context, req *pb.BlobCreateRequest) (*pb.B
 	id := newID("bl-")
 	s.blobs.mu.Lock()
 	defer s.blobs.mu.Unlock()
-	s.blobs.awaited[id] = req
+	s.blobs.announced[id] = req
 	url := s.blobs.blobURL(id)
 	return pb.BlobCreateResponse_builder{BlobId: id, UploadUrl: &url}.Build(), nil
 }
 
-// isHash reports whether text is so many bytes in base64.
+// isHash reports whether text is the base64 form of size bytes.
 func isHash(text string, size int) bool {
 	b, err := base64.StdEncoding.DecodeString(text)
 	return err == nil && len(b) == size
 }
 
-// BlobGet says where a blob is downloaded from.
+// BlobGet returns the URL from which a client can download a blob.
 func (s *Server) BlobGet(_ context.Context, req *pb.BlobGetRequest) (*pb.BlobGetResponse, error) {
 	f, err := s.blobs.openBlob(req.GetBlobId())
 	if err != nil {

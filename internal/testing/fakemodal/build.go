@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// registryAuth are those that a recipe names for its registry. Callers hold mu.
+// registryAuth returns the registry credentials that a recipe names. The caller holds mu.
 func (s *Server) registryAuth(config *pb.ImageRegistryConfig) (authn.AuthConfig, error) {
 	if config.GetSecretId() == "" {
 		return authn.AuthConfig{}, nil
@@ -36,24 +36,24 @@ func (s *Server) registryAuth(config *pb.ImageRegistryConfig) (authn.AuthConfig,
 	case pb.RegistryAuthType_REGISTRY_AUTH_TYPE_GCP:
 		return authn.AuthConfig{Username: "_json_key", Password: secret.value["SERVICE_ACCOUNT_JSON"]}, nil
 	}
-	return authn.AuthConfig{}, status.Errorf(codes.Unimplemented, "credentials of type %s are not known here", config.GetRegistryAuthType())
+	return authn.AuthConfig{}, status.Errorf(codes.Unimplemented, "this test server does not support credentials of type %s", config.GetRegistryAuthType())
 }
 
-// A builder makes one image.
+// A builder builds one image.
 type builder struct {
 	s       *Server
 	im      *image
 	steps   []instruction
-	bases   map[string]*image // by what FROM calls them
-	secrets []string          // "KEY=value", for RUN
+	bases   map[string]*image // by their name in FROM
+	secrets []string          // "KEY=value", the environment of RUN
 	auth    authn.AuthConfig
 
-	image  v1.Image // as it is so far, but for config
+	image  v1.Image // the image so far, without config
 	config v1.Config
 	work   string
 }
 
-// runBuild builds the image, and says how that ended.
+// runBuild builds the image and records the result.
 func (b *builder) runBuild() {
 	err := b.buildImage(b.s.ctx)
 	b.s.mu.Lock()
@@ -66,7 +66,7 @@ func (b *builder) runBuild() {
 	default:
 		b.im.result, b.im.image, b.im.config, b.im.work = successResult(), b.image, b.config, b.work
 	}
-	b.im.log.close()
+	b.im.log.closeRecording()
 	close(b.im.built)
 }
 
@@ -83,7 +83,7 @@ func (b *builder) buildImage(ctx context.Context) error {
 	return b.saveImage(ctx, b.im.id)
 }
 
-// runInstruction does one instruction.
+// runInstruction applies one instruction of the Dockerfile.
 func (b *builder) runInstruction(ctx context.Context, in instruction) error {
 	switch {
 	case in.verb == "FROM":
@@ -95,12 +95,12 @@ func (b *builder) runInstruction(ctx context.Context, in instruction) error {
 	}
 	known, err := applyConfig(&b.config, in)
 	if err == nil && !known {
-		err = fmt.Errorf("%s is not known to this test server", in.verb)
+		err = fmt.Errorf("this test server does not support %s", in.verb)
 	}
 	return err
 }
 
-// useBase begins with another image.
+// useBase starts from another image.
 func (b *builder) useBase(ctx context.Context, args string) error {
 	ref, _, _ := strings.Cut(args, " ")
 	if base := b.bases[ref]; base != nil {
@@ -119,7 +119,7 @@ func (b *builder) useBase(ctx context.Context, args string) error {
 	return nil
 }
 
-// saveImage keeps what there is so far under a name.
+// saveImage pushes the image so far to the registry, as id.
 func (b *builder) saveImage(ctx context.Context, id string) (err error) {
 	if b.image, err = mutate.Config(b.image, b.config); err != nil {
 		return err
@@ -127,8 +127,7 @@ func (b *builder) saveImage(ctx context.Context, id string) (err error) {
 	return b.s.registry.pushImage(ctx, id, b.image)
 }
 
-// runCommand runs a command in a sandbox of the backend. What its file system is
-// afterwards is the new image.
+// runCommand runs a command in a sandbox of the backend and captures its file system as the new image.
 func (b *builder) runCommand(ctx context.Context, args string) error {
 	id := newID("stage-")
 	if err := b.saveImage(ctx, id); err != nil {
@@ -138,7 +137,7 @@ func (b *builder) runCommand(ctx context.Context, args string) error {
 		Image: b.s.registry.imageRef(id), User: "0:0", IdleStop: atoll.Never,
 		Network: atoll.Network{Mode: atoll.NetworkOn}, Labels: map[string]string{"image": b.im.id},
 	}
-	box, err := b.s.makeBox(ctx, spec, nil, b.work)
+	box, err := b.s.createBox(ctx, spec, nil, b.work)
 	if err != nil {
 		return err
 	}
@@ -161,7 +160,7 @@ func (b *builder) runCommand(ctx context.Context, args string) error {
 	return b.captureBox(ctx, box)
 }
 
-// captureBox makes what a sandbox is now the image.
+// captureBox replaces the image by the file system of a sandbox.
 func (b *builder) captureBox(ctx context.Context, box atoll.Sandbox) error {
 	shot, err := b.s.captureFiles(ctx, box, nil)
 	if err != nil {
@@ -171,7 +170,7 @@ func (b *builder) captureBox(ctx context.Context, box atoll.Sandbox) error {
 	return nil
 }
 
-// lastText is the end of what was recorded, of a build that failed.
+// lastText returns the end of the recorded text, for the error of a failed build.
 func (r *recording) lastText() string {
 	const most = 4 << 10
 	var all []byte
@@ -187,16 +186,16 @@ func (r *recording) lastText() string {
 	}
 }
 
-// makeBox makes a sandbox of the backend, which has what an image keeps for the
-// directory that backends mount a volume over. sb, which may be nil, is what it is for.
-func (s *Server) makeBox(ctx context.Context, spec *atoll.Spec, sb *sandbox, work string) (atoll.Sandbox, error) {
+// createBox creates a sandbox of the backend, for sb if that is not nil. It restores the image's files
+// in the work directory, over which backends mount a volume.
+func (s *Server) createBox(ctx context.Context, spec *atoll.Spec, sb *sandbox, work string) (atoll.Sandbox, error) {
 	spec.ID = atoll.NewID()
 	s.mu.Lock()
 	s.boxes[spec.ID] = sb
 	s.mu.Unlock()
 	box, err := s.opts.Backend.Create(ctx, spec)
 	if err != nil {
-		s.forgetBox(spec.ID)
+		s.untrackBox(spec.ID)
 		return nil, err
 	}
 	if work == "" || hasMount(spec, atoll.DefaultWorkdir) {
@@ -209,18 +208,18 @@ func (s *Server) makeBox(ctx context.Context, spec *atoll.Spec, sb *sandbox, wor
 	return box, nil
 }
 
-// removeBox removes a sandbox of the backend, whoever has given up waiting.
+// removeBox removes a sandbox of the backend, even if the caller has gone.
 func (s *Server) removeBox(box atoll.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanupTime)
 	defer cancel()
 	if err := box.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 		s.log.Error("remove", "sandbox", box.ID(), "err", err)
-		return // Close tries again, and tells
+		return // Close tries again and returns the error
 	}
-	s.forgetBox(box.ID())
+	s.untrackBox(box.ID())
 }
 
-func (s *Server) forgetBox(id string) {
+func (s *Server) untrackBox(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.boxes, id)

@@ -21,24 +21,24 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A shot is the root file system of a sandbox as it was once.
+// A fileSnapshot is the root file system of a sandbox at one time.
 type fileSnapshot struct {
 	image v1.Image // without a configuration
-	work  string   // file with what was in atoll.DefaultWorkdir, as a tar stream; "" if nothing was
+	work  string   // tar file with the content of atoll.DefaultWorkdir; "" if that was empty
 }
 
-// kernel are the directories that show no files of the sandbox.
-var kernel = []string{"/proc", "/sys", "/dev"}
+// kernelDirs are the directories that the kernel provides, without files of the sandbox.
+var kernelDirs = []string{"/proc", "/sys", "/dev"}
 
-// captureFiles makes an image of the root file system of a sandbox, without what is mounted
-// at those places.
+// captureFiles returns an image of the root file system of a sandbox, without the content of the
+// mounted directories.
 func (s *Server) captureFiles(ctx context.Context, box atoll.Sandbox, mounted []string) (*fileSnapshot, error) {
 	id := newID("shot-")
-	c := &tarCapture{skip: slices.Concat(kernel, mounted)}
+	c := &tarCapture{skip: slices.Concat(kernelDirs, mounted)}
 	work := s.filePath("layers", id+".work.tar")
 	err := c.createFiles(s.filePath("layers", id+".tar"), work)
 	if err == nil {
-		err = errors.Join(c.writeAll(ctx, atoll.Files(box)), c.close())
+		err = errors.Join(c.writeAll(ctx, atoll.Files(box)), c.closeFiles())
 	}
 	if err != nil {
 		return nil, err
@@ -60,9 +60,9 @@ func (s *Server) captureFiles(ctx context.Context, box atoll.Sandbox, mounted []
 	return &fileSnapshot{img, work}, nil
 }
 
-// A capturing writes tar streams of a file system.
+// A tarCapture writes a file system to tar files.
 type tarCapture struct {
-	skip    []string // directories, of which nothing is written that is in them
+	skip    []string // directories whose content is left out
 	files   []*os.File
 	root    *tar.Writer
 	work    *tar.Writer
@@ -73,7 +73,7 @@ func (c *tarCapture) createFiles(paths ...string) error {
 	for _, path := range paths {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
-			return errors.Join(err, c.close())
+			return errors.Join(err, c.closeFiles())
 		}
 		c.files = append(c.files, f)
 	}
@@ -81,7 +81,7 @@ func (c *tarCapture) createFiles(paths ...string) error {
 	return nil
 }
 
-func (c *tarCapture) close() (err error) {
+func (c *tarCapture) closeFiles() (err error) {
 	for _, w := range []*tar.Writer{c.root, c.work} {
 		if w != nil {
 			err = errors.Join(err, w.Close())
@@ -93,8 +93,8 @@ func (c *tarCapture) close() (err error) {
 	return err
 }
 
-// writeAll writes everything, one directory of the root after the other: streams of the root
-// itself would hold what the kernel shows.
+// writeAll writes everything, one directory of the root after the other, because a stream of the root
+// itself would include the files of the kernel.
 func (c *tarCapture) writeAll(ctx context.Context, fs atoll.FS) error {
 	list, err := fs.List(ctx, "/", false)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *tarCapture) writeAll(ctx context.Context, fs atoll.FS) error {
 	return nil
 }
 
-// writeTree writes what has that name, and all that is in it.
+// writeTree writes name and everything below it.
 func (c *tarCapture) writeTree(ctx context.Context, fs atoll.FS, name string) error {
 	r, w := io.Pipe()
 	done := make(chan error, 1)
@@ -128,13 +128,13 @@ func (c *tarCapture) writeTree(ctx context.Context, fs atoll.FS, name string) er
 	}()
 	err := c.copyEntries(tar.NewReader(r), name)
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // padding after the end
+		_, err = io.Copy(io.Discard, r) // the padding after the end
 	}
 	r.CloseWithError(err)
 	return errors.Join(err, <-done)
 }
 
-// copyEntries passes on a stream of what has that name.
+// copyEntries copies the entries of a tar stream of name.
 func (c *tarCapture) copyEntries(from *tar.Reader, name string) error {
 	for {
 		h, err := from.Next()
@@ -167,7 +167,7 @@ func (c *tarCapture) copyEntries(from *tar.Reader, name string) error {
 	}
 }
 
-// writeEntry writes one entry to each stream, with its header there.
+// writeEntry writes one entry to each stream, with that stream's header.
 func writeEntry(to []*tar.Writer, headers []*tar.Header, data io.Reader) error {
 	writers := make([]io.Writer, len(to))
 	for i, w := range to {
@@ -180,7 +180,7 @@ func writeEntry(to []*tar.Writer, headers []*tar.Header, data io.Reader) error {
 	return err
 }
 
-// unpackWork puts the files of a stream into the directory that they were in.
+// unpackWork restores the files of the work directory from a tar file.
 func unpackWork(ctx context.Context, box atoll.Sandbox, work string) error {
 	f, err := os.Open(work)
 	if err != nil {
@@ -190,7 +190,7 @@ func unpackWork(ctx context.Context, box atoll.Sandbox, work string) error {
 	return atoll.Files(box).ReadTar(ctx, atoll.DefaultWorkdir, f)
 }
 
-// hasMount reports whether a spec mounts something at that place.
+// hasMount reports whether a spec mounts something at target.
 func hasMount(spec *atoll.Spec, target string) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return path.Clean(m.Target) == target })
 }

@@ -11,37 +11,37 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// defaultEnvironment is the one of calls that name none.
+// defaultEnvironment is the environment of calls that name none.
 const defaultEnvironment = "main"
 
-// pageSize is how many objects a list has at most.
+// pageSize is the largest number of objects on one page of a list.
 const pageSize = 100
 
 // An object is an app, a secret, a volume or a dict.
 type object[T any] struct {
 	id          string
-	name        string // "" for one that has none
+	name        string // "" if it has none
 	environment string
 	created     time.Time
 	value       T
 }
 
-// A place is where a name stands for an object.
+// An objectName is the key of a name: names are unique in an environment.
 type objectName struct{ environment, name string }
 
-// A catalog has all objects of one sort.
+// A catalog holds all objects of one type.
 type catalog[T any] struct {
-	sort   string // "Volume"
-	prefix string // "vo-"
-	byID   map[string]*object[T]
-	names  map[objectName]*object[T]
+	typeName string // "Volume"
+	prefix   string // "vo-"
+	byID     map[string]*object[T]
+	names    map[objectName]*object[T]
 }
 
 func newCatalog[T any](sort, prefix string) catalog[T] {
-	return catalog[T]{sort: sort, prefix: prefix, byID: map[string]*object[T]{}, names: map[objectName]*object[T]{}}
+	return catalog[T]{typeName: sort, prefix: prefix, byID: map[string]*object[T]{}, names: map[objectName]*object[T]{}}
 }
 
-// A wish is what a GetOrCreate asks for.
+// An objectRequest has the fields that all GetOrCreate requests share.
 type objectRequest struct {
 	name, environment string
 	creation          pb.ObjectCreationType
@@ -49,7 +49,8 @@ type objectRequest struct {
 
 var nameForm = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
 
-// getOrCreate finds the object, or makes it with the value of fill, as the wish says.
+// getOrCreate returns the object with the requested name, or creates it with the value of fill,
+// depending on the creation type.
 func (c *catalog[T]) getOrCreate(now time.Time, w objectRequest, fill func(id string) (T, error)) (*object[T], error) {
 	switch w.creation {
 	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
@@ -57,16 +58,16 @@ func (c *catalog[T]) getOrCreate(now time.Time, w objectRequest, fill func(id st
 		return c.createObject(now, w, fill)
 	}
 	if !nameForm.MatchString(w.name) {
-		return nil, status.Errorf(codes.InvalidArgument, "Invalid %s name: '%s'. Names may contain only alphanumeric characters, dashes, periods, and underscores, and must be 64 characters or less.", c.sort, w.name)
+		return nil, status.Errorf(codes.InvalidArgument, "Invalid %s name: '%s'. Names may contain only alphanumeric characters, dashes, periods, and underscores, and must be 64 characters or less.", c.typeName, w.name)
 	}
 	o := c.names[objectName{cmp.Or(w.environment, defaultEnvironment), w.name}]
 	switch {
 	case o == nil && w.creation == pb.ObjectCreationType_OBJECT_CREATION_TYPE_UNSPECIFIED:
-		return nil, status.Errorf(codes.NotFound, "%s '%s' not found in environment '%s'", c.sort, w.name, cmp.Or(w.environment, defaultEnvironment))
+		return nil, status.Errorf(codes.NotFound, "%s '%s' not found in environment '%s'", c.typeName, w.name, cmp.Or(w.environment, defaultEnvironment))
 	case o == nil:
 		return c.createObject(now, w, fill)
 	case w.creation == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
-		return nil, status.Errorf(codes.AlreadyExists, "%s '%s' already exists", c.sort, w.name)
+		return nil, status.Errorf(codes.AlreadyExists, "%s '%s' already exists", c.typeName, w.name)
 	case w.creation == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS:
 		return c.createObject(now, w, fill)
 	}
@@ -86,16 +87,16 @@ func (c *catalog[T]) createObject(now time.Time, w objectRequest, fill func(id s
 	return o, nil
 }
 
-// getObject finds an object by its id.
+// getObject returns the object with an id.
 func (c *catalog[T]) getObject(id string) (*object[T], error) {
 	o := c.byID[id]
 	if o == nil {
-		return nil, status.Errorf(codes.NotFound, "%s '%s' not found", c.sort, id)
+		return nil, status.Errorf(codes.NotFound, "%s '%s' not found", c.typeName, id)
 	}
 	return o, nil
 }
 
-// removeObject forgets an object.
+// removeObject removes an object and its name.
 func (c *catalog[T]) removeObject(id string) (*object[T], error) {
 	o, err := c.getObject(id)
 	if err != nil {
@@ -108,7 +109,7 @@ func (c *catalog[T]) removeObject(id string) (*object[T], error) {
 	return o, nil
 }
 
-// listPage is those that have a name in an environment, the newest first.
+// listPage returns the named objects of an environment, newest first.
 func (c *catalog[T]) listPage(environment string, p *pb.ListPagination) (page []*object[T]) {
 	for at, o := range c.names {
 		before := p.GetCreatedBefore()
@@ -124,7 +125,7 @@ func (c *catalog[T]) listPage(environment string, p *pb.ListPagination) (page []
 	return page[:min(most, len(page))]
 }
 
-// creationInfo is what the metadata of an object say.
+// creationInfo returns the creation info of the object's metadata.
 func (o *object[T]) creationInfo() *pb.CreationInfo {
 	return pb.CreationInfo_builder{CreatedAt: unixSeconds(o.created), CreatedBy: "tests"}.Build()
 }

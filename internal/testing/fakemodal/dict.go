@@ -13,10 +13,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// maxUpdates is how many entries one DictUpdate may have.
+// maxUpdates is the largest number of entries of one DictUpdate.
 const maxUpdates = 10_000
 
-// A dict has values under keys.
+// A dict maps keys to values.
 type dict struct {
 	mu      sync.Mutex
 	entries map[string][]byte
@@ -28,7 +28,8 @@ func newDict(data []*pb.DictEntry) *dict {
 	return d
 }
 
-// putEntries puts entries in, and reports whether one of them is new.
+// putEntries adds entries and reports whether one of the keys is new. With ifNotExists, it does not
+// replace values.
 func (d *dict) putEntries(entries []*pb.DictEntry, ifNotExists bool) (created bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,7 +43,7 @@ func (d *dict) putEntries(entries []*pb.DictEntry, ifNotExists bool) (created bo
 	return created
 }
 
-// DictGetOrCreate finds a dict by its name, or makes one.
+// DictGetOrCreate returns the dict with a name, or creates one.
 func (s *Server) DictGetOrCreate(_ context.Context, req *pb.DictGetOrCreateRequest) (*pb.DictGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +59,7 @@ func dictMetadata(d *object[*dict]) *pb.DictMetadata {
 	return pb.DictMetadata_builder{Name: d.name, CreationInfo: d.creationInfo()}.Build()
 }
 
-// DictHeartbeat keeps a dict without a name.
+// DictHeartbeat checks that the dict exists. Dicts without a name do not expire.
 func (s *Server) DictHeartbeat(_ context.Context, req *pb.DictHeartbeatRequest) (*emptypb.Empty, error) {
 	if _, err := s.findDict(req.GetDictId()); err != nil {
 		return nil, err
@@ -76,8 +77,8 @@ func (s *Server) findDict(id string) (*dict, error) {
 	return d.value, nil
 }
 
-// inDict has do look at the entries of a dict, or change them, while nobody else does.
-func (s *Server) inDict(id string, do func(entries map[string][]byte)) error {
+// withDict calls do with the entries of a dict, which are locked meanwhile.
+func (s *Server) withDict(id string, do func(entries map[string][]byte)) error {
 	d, err := s.findDict(id)
 	if err != nil {
 		return err
@@ -88,8 +89,7 @@ func (s *Server) inDict(id string, do func(entries map[string][]byte)) error {
 	return nil
 }
 
-// DictUpdate puts entries into a dict; with IfNotExists only under keys that it does
-// not have.
+// DictUpdate adds entries to a dict. With IfNotExists, it does not replace values.
 func (s *Server) DictUpdate(_ context.Context, req *pb.DictUpdateRequest) (*pb.DictUpdateResponse, error) {
 	d, err := s.findDict(req.GetDictId())
 	if err != nil {
@@ -101,10 +101,10 @@ func (s *Server) DictUpdate(_ context.Context, req *pb.DictUpdateRequest) (*pb.D
 	return pb.DictUpdateResponse_builder{Created: d.putEntries(req.GetUpdates(), req.GetIfNotExists())}.Build(), nil
 }
 
-// DictGet reads a value.
+// DictGet returns a value.
 func (s *Server) DictGet(_ context.Context, req *pb.DictGetRequest) (*pb.DictGetResponse, error) {
 	resp := &pb.DictGetResponse{}
-	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) {
+	return resp, s.withDict(req.GetDictId(), func(entries map[string][]byte) {
 		value, found := entries[string(req.GetKey())]
 		if resp.SetFound(found); found {
 			resp.SetValue(value)
@@ -112,10 +112,10 @@ func (s *Server) DictGet(_ context.Context, req *pb.DictGetRequest) (*pb.DictGet
 	})
 }
 
-// DictPop takes a value out.
+// DictPop removes a key and returns its value.
 func (s *Server) DictPop(_ context.Context, req *pb.DictPopRequest) (*pb.DictPopResponse, error) {
 	resp := &pb.DictPopResponse{}
-	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) {
+	return resp, s.withDict(req.GetDictId(), func(entries map[string][]byte) {
 		value, found := entries[string(req.GetKey())]
 		delete(entries, string(req.GetKey()))
 		if resp.SetFound(found); found {
@@ -124,22 +124,22 @@ func (s *Server) DictPop(_ context.Context, req *pb.DictPopRequest) (*pb.DictPop
 	})
 }
 
-// DictContains reports whether a key is there.
+// DictContains reports whether a dict has a key.
 func (s *Server) DictContains(_ context.Context, req *pb.DictContainsRequest) (*pb.DictContainsResponse, error) {
 	resp := &pb.DictContainsResponse{}
-	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) {
+	return resp, s.withDict(req.GetDictId(), func(entries map[string][]byte) {
 		_, found := entries[string(req.GetKey())]
 		resp.SetFound(found)
 	})
 }
 
-// DictLen counts the keys.
+// DictLen returns the number of keys.
 func (s *Server) DictLen(_ context.Context, req *pb.DictLenRequest) (*pb.DictLenResponse, error) {
 	resp := &pb.DictLenResponse{}
-	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) { resp.SetLen(int32(len(entries))) })
+	return resp, s.withDict(req.GetDictId(), func(entries map[string][]byte) { resp.SetLen(int32(len(entries))) })
 }
 
-// DictContents streams keys, values or both, as they are when it is called.
+// DictContents streams keys, values or both, as they are at the time of the call.
 func (s *Server) DictContents(req *pb.DictContentsRequest, stream grpc.ServerStreamingServer[pb.DictEntry]) error {
 	d, err := s.findDict(req.GetDictId())
 	if err != nil {
@@ -163,12 +163,12 @@ func (s *Server) DictContents(req *pb.DictContentsRequest, stream grpc.ServerStr
 	return nil
 }
 
-// DictClear takes all out.
+// DictClear removes all entries.
 func (s *Server) DictClear(_ context.Context, req *pb.DictClearRequest) (*emptypb.Empty, error) {
-	return &emptypb.Empty{}, s.inDict(req.GetDictId(), func(entries map[string][]byte) { clear(entries) })
+	return &emptypb.Empty{}, s.withDict(req.GetDictId(), func(entries map[string][]byte) { clear(entries) })
 }
 
-// DictDelete forgets a dict.
+// DictDelete deletes a dict.
 func (s *Server) DictDelete(_ context.Context, req *pb.DictDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Server) DictDelete(_ context.Context, req *pb.DictDeleteRequest) (*empt
 	return &emptypb.Empty{}, nil
 }
 
-// DictList lists those that have a name, the newest first.
+// DictList lists the named dicts, newest first.
 func (s *Server) DictList(_ context.Context, req *pb.DictListRequest) (*pb.DictListResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

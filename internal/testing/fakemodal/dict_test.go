@@ -92,7 +92,7 @@ func TestDicts(t *testing.T) {
 }
 
 // contents streams a dict, sorted by keys.
-func (l *lab) contents(id string, keys, values bool) (list []string) {
+func (l *testLab) contents(id string, keys, values bool) (list []string) {
 	l.t.Helper()
 	stream, err := l.raw.DictContents(l.ctx(), pb.DictContentsRequest_builder{DictId: id, Keys: keys, Values: values}.Build())
 	l.must("contents", err)

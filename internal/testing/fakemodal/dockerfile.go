@@ -10,10 +10,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// An instruction is one of a Dockerfile.
+// An instruction is an instruction of a Dockerfile.
 type instruction struct{ verb, args string }
 
-// parseDockerfile reads the commands of an image, which are lines of a Dockerfile.
+// parseDockerfile parses the lines of a Dockerfile.
 func parseDockerfile(commands []string) (list []instruction) {
 	var line string
 	for text := range strings.SplitSeq(strings.Join(commands, "\n"), "\n") {
@@ -34,8 +34,8 @@ func parseDockerfile(commands []string) (list []instruction) {
 	return list
 }
 
-// applyConfig applies an instruction that changes nothing but the configuration of an
-// image, and reports whether it is one.
+// applyConfig applies an instruction that changes only the configuration of an image. It returns false
+// for other instructions.
 func applyConfig(c *v1.Config, in instruction) (bool, error) {
 	args := os.Expand(in.args, func(key string) string { return lookUpEnv(c.Env, key) })
 	switch in.verb {
@@ -65,7 +65,7 @@ func applyConfig(c *v1.Config, in instruction) (bool, error) {
 	return true, nil
 }
 
-// commandLine reads both forms of a command: a list in JSON, or a line for a shell.
+// commandLine parses both forms of a command: a list in JSON, or a line for a shell.
 func commandLine(args string) []string {
 	var list []string
 	if err := json.Unmarshal([]byte(args), &list); err == nil {
@@ -74,7 +74,7 @@ func commandLine(args string) []string {
 	return []string{"/bin/sh", "-c", args}
 }
 
-// setPairs reads "KEY=value KEY2='another value'", or "KEY value".
+// setPairs parses "KEY=value KEY2='another value'", or "KEY value", and calls set for each pair.
 func setPairs(args string, set func(key, value string)) error {
 	words, err := splitWords(args)
 	if err != nil {
@@ -95,7 +95,7 @@ func setPairs(args string, set func(key, value string)) error {
 	return nil
 }
 
-// splitWords splits at blanks that are not quoted, and takes quotes and backslashes away.
+// splitWords splits text at unquoted blanks, and removes quotes and backslashes.
 func splitWords(text string) (words []string, err error) {
 	var word strings.Builder
 	var quote rune

@@ -10,8 +10,8 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 )
 
-// EnvironmentGetOrCreate finds an environment by its name, and the default one without a
-// name. All are there.
+// EnvironmentGetOrCreate returns the environment with a name, or the default one. Every environment
+// exists.
 func (s *Server) EnvironmentGetOrCreate(_ context.Context, req *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
 	name := cmp.Or(req.GetDeploymentName(), defaultEnvironment)
 	return pb.EnvironmentGetOrCreateResponse_builder{
@@ -19,17 +19,17 @@ func (s *Server) EnvironmentGetOrCreate(_ context.Context, req *pb.EnvironmentGe
 	}.Build(), nil
 }
 
-// environmentLog are the environments of calls.
+// An environmentLog records the environments that calls name.
 type environmentLog struct {
 	mu    sync.Mutex
 	names map[string]bool
 }
 
-// noteEnvironment notes which one a call is for, if it is for one.
+// noteEnvironment records the environment of a request, if it names one.
 func (a *environmentLog) noteEnvironment(req any) {
 	switch req.(type) {
 	case *pb.SandboxCreateRequest, *pb.SandboxTagsSetRequest, *pb.VolumeDeleteRequest:
-		return // it is that of an app, a sandbox or a volume
+		return // the environment follows from an app, a sandbox or a volume
 	}
 	call, ok := req.(interface{ GetEnvironmentName() string })
 	if !ok {
@@ -43,9 +43,9 @@ func (a *environmentLog) noteEnvironment(req any) {
 	a.names[cmp.Or(call.GetEnvironmentName(), defaultEnvironment)] = true
 }
 
-// Environments returns the names of those that calls have been for.
+// Environments returns the names of the environments of all calls so far.
 func (s *Server) Environments() []string {
-	s.asked.mu.Lock()
-	defer s.asked.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.asked.names))
+	s.environments.mu.Lock()
+	defer s.environments.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.environments.names))
 }

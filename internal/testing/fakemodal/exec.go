@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// exitNotStarted is the code of a command that could not be started: that of the
+	// exitNotStarted is the exit code of a command that could not be started, as in the
 	// service's runtime.
 	exitNotStarted = 128
-	// exitKilled is that of one that was killed, also by its time limit.
+	// exitKilled is the exit code of a command that was killed, or reached its time limit.
 	exitKilled = 137
 )
 
@@ -29,11 +29,11 @@ type execution struct {
 	sb             *sandbox
 	stdin          *input
 	stdout, stderr *recording
-	done           chan struct{} // closed when it has ended
-	code           int32         // then
+	done           chan struct{} // closed when the command has ended
+	code           int32         // valid after done
 }
 
-// findTask finds the sandbox with a task id, which runs.
+// findTask returns the running sandbox with a task id, and its sandbox of the backend.
 func (s *Server) findTask(taskID string) (*sandbox, atoll.Sandbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,12 +79,12 @@ func (s *Server) ContainerExec(ctx context.Context, req *pb.ContainerExecRequest
 	s.mu.Unlock()
 	s.tasks.Go(func() {
 		defer free()
-		e.setExit(e.exitOf(proc, err))
+		e.finishExec(e.exitOf(proc, err))
 	})
 	return pb.ContainerExecResponse_builder{ExecId: e.id}.Build(), nil
 }
 
-// backendCommand is what the backend is asked to run.
+// backendCommand returns the command that the backend runs.
 func (s *Server) backendCommand(e *execution, req *pb.ContainerExecRequest) (*atoll.Command, error) {
 	s.mu.Lock()
 	env, err := s.secretEnv(req.GetSecretIds())
@@ -107,43 +107,42 @@ func (s *Server) backendCommand(e *execution, req *pb.ContainerExecRequest) (*at
 	return cmd, nil
 }
 
-// exitOf waits for a process, if it was started, and returns its code.
+// exitOf waits for a process and returns its exit code. err is the error of starting it.
 func (e *execution) exitOf(proc atoll.Process, err error) int32 {
 	if err != nil {
 		fmt.Fprintf(e.stderr, "error starting the command: %v\n", err)
 		return exitNotStarted
 	}
-	exit, err := proc.Wait(e.sb.gone)
+	exit, err := proc.Wait(e.sb.stoppedCtx)
 	if err != nil || exit.TimedOut {
 		return exitKilled
 	}
 	return int32(exit.Code)
 }
 
-// setExit says that the command has ended.
-func (e *execution) setExit(code int32) {
+// finishExec records the exit code and closes the streams.
+func (e *execution) finishExec(code int32) {
 	e.code = code
 	close(e.done)
-	e.stdin.close()
-	e.stdout.close()
-	e.stderr.close()
+	e.stdin.closeInput()
+	e.stdout.closeRecording()
+	e.stderr.closeRecording()
 }
 
-// muteExecs lets the commands of a sandbox end, whoever reads what they print. Callers
-// hold mu.
+// muteExecs unblocks the commands of a sandbox that write to slow readers. The caller holds mu.
 func (s *Server) muteExecs(sb *sandbox) {
 	for _, e := range s.execs {
 		if e.sb == sb {
 			e.stdout.muteWriters()
 			e.stderr.muteWriters()
-			e.stdin.close()
+			e.stdin.closeInput()
 		}
 	}
 }
 
-// forgetExecs forgets the commands of a sandbox that has finished. Who reads their
-// output reads on to its end. Callers hold mu.
-func (s *Server) forgetExecs(sb *sandbox) {
+// deleteExecs deletes the commands and open files of a finished sandbox. Callers that already read
+// output can read to its end. The caller holds mu.
+func (s *Server) deleteExecs(sb *sandbox) {
 	for id, e := range s.execs {
 		if e.sb == sb {
 			delete(s.execs, id)
@@ -187,8 +186,8 @@ func (s *Server) ContainerExecPutInput(ctx context.Context, req *pb.ContainerExe
 	return &emptypb.Empty{}, nil
 }
 
-// ContainerExecGetOutput streams one output of a command, and at the end its exit code,
-// if that comes within the timeout.
+// ContainerExecGetOutput streams one output of a command, and its exit code if the command ends within
+// the timeout.
 func (s *Server) ContainerExecGetOutput(req *pb.ContainerExecGetOutputRequest, stream grpc.ServerStreamingServer[pb.RuntimeOutputBatch]) error {
 	e, err := s.findExec(req.GetExecId())
 	if err != nil {
@@ -226,7 +225,7 @@ func outputMessages(batch []chunk, fd pb.FileDescriptor, raw bool) (list []*pb.R
 	return list
 }
 
-// ContainerExecWait waits until a command has ended, for so long.
+// ContainerExecWait waits for a command to end, up to the timeout.
 func (s *Server) ContainerExecWait(ctx context.Context, req *pb.ContainerExecWaitRequest) (*pb.ContainerExecWaitResponse, error) {
 	e, err := s.findExec(req.GetExecId())
 	if err != nil {

@@ -23,15 +23,15 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-func (l *lab) taskID(sb *modal.Sandbox) string {
+func (l *testLab) taskID(sb *modal.Sandbox) string {
 	l.t.Helper()
 	resp, err := l.raw.SandboxGetTaskId(l.ctx(), pb.SandboxGetTaskIdRequest_builder{SandboxId: sb.SandboxID}.Build())
 	l.must("task id", err)
 	return resp.GetTaskId()
 }
 
-// Messages are passed on in the order of their numbers, each once, and a reader goes on
-// where another has ended.
+// Input arrives in the order of its numbers, each message once, and a reader can continue where
+// another one ended.
 func TestExecProtocol(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(nil)
@@ -73,7 +73,7 @@ func TestExecProtocol(t *testing.T) {
 	}
 	var first string
 	var last uint64
-	for deadline := time.Now().Add(patience); first != "ab" && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testTimeout); first != "ab" && time.Now().Before(deadline); {
 		var text string
 		text, last, _ = read(last, 0.1)
 		first += text
@@ -103,7 +103,7 @@ func TestExecEnds(t *testing.T) {
 	p, err := sb.Exec(l.ctx(), []string{"no-such-program"}, nil)
 	l.must("exec", err)
 	if _, errs, code := l.finish(p); code != 128 || !strings.Contains(errs, "no-such-program") {
-		t.Errorf("program that is not there: %q, %d", errs, code)
+		t.Errorf("missing program: %q, %d", errs, code)
 	}
 	p, err = sb.Exec(l.ctx(), []string{"sleep", "60"}, &modal.SandboxExecParams{Timeout: time.Second})
 	l.must("exec", err)
@@ -123,7 +123,7 @@ func TestExecEnds(t *testing.T) {
 	task := l.taskID(sb)
 	l.must("terminate", sb.Terminate(l.ctx()))
 	if _, err := p.Wait(l.ctx()); err != nil && status.Code(err) != codes.NotFound {
-		t.Errorf("wait for what was killed: %v", err)
+		t.Errorf("wait for a killed command: %v", err)
 	}
 	l.result(sb.SandboxID)
 	_, err = l.raw.ContainerExec(l.ctx(), pb.ContainerExecRequest_builder{TaskId: task, Command: []string{"true"}}.Build())
@@ -190,8 +190,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// fileOperation does an operation, and returns its output, or error.
-func (l *lab) fileOperation(req *pb.ContainerFilesystemExecRequest) (text string) {
+// fileOperation runs an operation and returns its output or error.
+func (l *testLab) fileOperation(req *pb.ContainerFilesystemExecRequest) (text string) {
 	l.t.Helper()
 	resp, err := l.raw.ContainerFilesystemExec(l.ctx(), req)
 	l.must("file operation", err)
@@ -220,13 +220,13 @@ func TestTunnels(t *testing.T) {
 		UnencryptedPorts: []int{7000}, EncryptedPorts: []int{7001}, IdleTimeout: max(2*time.Second, testenv.Scale(1500*time.Millisecond).Round(time.Second)),
 		Command: []string{"sh", "-c", "for port in 7000 7001; do python3 -c '' 127.0.0.1 $port serve & done; wait"},
 	})
-	tunnels, err := sb.Tunnels(l.ctx(), patience)
+	tunnels, err := sb.Tunnels(l.ctx(), testTimeout)
 	l.must("tunnels", err)
 	host, port, err := tunnels[7000].TCPSocket()
 	l.must("socket", err)
 	echo := func(dial func() (net.Conn, error)) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
 			line, err := echoed(dial)
 			if line == "hello\n" {
 				return
@@ -249,7 +249,7 @@ func TestTunnels(t *testing.T) {
 	}
 	if conn, err := net.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
 		conn.Close()
-		t.Error("a tunnel is open after the end")
+		t.Error("a tunnel is open after the sandbox has finished")
 	}
 }
 
@@ -259,7 +259,7 @@ func echoed(dial func() (net.Conn, error)) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		return "", err
 	}
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {

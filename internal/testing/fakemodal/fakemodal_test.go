@@ -28,12 +28,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// patience is how long a test waits for what is bound to happen.
-var patience = testenv.Scale(30 * time.Second)
+// testTimeout limits the time that a test waits for an event.
+var testTimeout = testenv.Scale(30 * time.Second)
 
-// A lab is a server with a client, and an image, with the steps that tests are made
-// of. Each step fails the test when it does not succeed.
-type lab struct {
+// A testLab is a server with a client and an image. Its methods fail the test if a step fails.
+type testLab struct {
 	*modal.Client
 	t       *testing.T
 	server  *fakemodal.Server
@@ -44,15 +43,15 @@ type lab struct {
 	app     *modal.App
 }
 
-// newLab starts a server. What is left of it in the end is an error.
-func newLab(t *testing.T) *lab {
+// newLab starts a server. The test fails if the server leaves something behind.
+func newLab(t *testing.T) *testLab {
 	t.Helper()
 	providertest.CheckLeaks(t)
-	return openLab(t)
+	return openTestLab(t)
 }
 
-// openLab is newLab for a test that leaves something of its own.
-func openLab(t *testing.T) *lab {
+// openTestLab is newLab for a test that leaves something behind itself.
+func openTestLab(t *testing.T) *testLab {
 	t.Helper()
 	if err := gvisor.Static("/proc/self/exe"); err != nil {
 		t.Skipf("gVisor needs a static program: %v", err)
@@ -75,7 +74,7 @@ func openLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, server: server, backend: backend, images: images, busybox: images.Push("busybox:1", testimage.Busybox(t))}
+	l := &testLab{t: t, server: server, backend: backend, images: images, busybox: images.Push("busybox:1", testimage.Busybox(t))}
 	t.Cleanup(l.close)
 	l.connect()
 	l.app, err = l.Apps.FromName(l.ctx(), "tests", &modal.AppFromNameParams{CreateIfMissing: true})
@@ -83,9 +82,9 @@ func openLab(t *testing.T) *lab {
 	return l
 }
 
-// connect makes the clients. The SDK never closes its connection: it is given one of
-// the test's.
-func (l *lab) connect() {
+// connect creates the clients. The SDK never closes its connection, so it gets one that the test
+// closes.
+func (l *testLab) connect() {
 	l.t.Helper()
 	l.t.Setenv("HOME", l.t.TempDir())
 	l.t.Setenv("MODAL_SERVER_URL", l.server.URL())
@@ -111,50 +110,50 @@ func (l *lab) connect() {
 	l.t.Cleanup(l.Client.Close)
 }
 
-// close ends the server, after which the backend has no sandboxes.
-func (l *lab) close() {
+// close closes the server and checks that the backend has no sandboxes left.
+func (l *testLab) close() {
 	l.must("close", l.server.Close())
 	left, err := l.backend.List(context.Background(), atoll.Filter{})
 	l.must("list", err)
 	for _, st := range left {
-		l.t.Errorf("sandbox %s (%v) is left", st.ID, st.Spec.Labels)
+		l.t.Errorf("Close left sandbox %s (%v)", st.ID, st.Spec.Labels)
 	}
 }
 
-// ctx ends with the test, or when it takes too long.
-func (l *lab) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(l.t.Context(), 4*patience)
+// ctx returns a context that ends with the test, or after testTimeout.
+func (l *testLab) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(l.t.Context(), 4*testTimeout)
 	l.t.Cleanup(cancel)
 	return ctx
 }
 
-func (l *lab) must(what string, err error) {
+func (l *testLab) must(what string, err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatalf("%s: %v", what, err)
 	}
 }
 
-// create makes a sandbox of busybox.
-func (l *lab) create(params *modal.SandboxCreateParams) *modal.Sandbox {
+// create creates a sandbox of busybox.
+func (l *testLab) create(params *modal.SandboxCreateParams) *modal.Sandbox {
 	l.t.Helper()
 	sb, err := l.Sandboxes.Create(l.ctx(), l.app, l.Images.FromRegistry(l.busybox, nil), params)
 	l.must("create", err)
 	return sb
 }
 
-// result waits until a sandbox has finished.
-func (l *lab) result(id string) *pb.GenericResult {
+// result waits until a sandbox has finished and returns its result.
+func (l *testLab) result(id string) *pb.GenericResult {
 	l.t.Helper()
-	resp, err := l.raw.SandboxWait(l.ctx(), pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: float32(patience.Seconds())}.Build())
+	resp, err := l.raw.SandboxWait(l.ctx(), pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: float32(testTimeout.Seconds())}.Build())
 	l.must("wait", err)
 	if resp.GetResult() == nil {
-		l.t.Fatalf("sandbox %s has not finished", id)
+		l.t.Fatalf("sandbox %s did not finish", id)
 	}
 	return resp.GetResult()
 }
 
-// wantCode checks the code of an error, and that it says what it is about.
+// wantCode checks the code of an error and that its message contains says.
 func wantCode(t *testing.T, what string, err error, want codes.Code, says string) {
 	t.Helper()
 	if status.Code(err) != want || !strings.Contains(status.Convert(err).Message(), says) {
@@ -162,15 +161,15 @@ func wantCode(t *testing.T, what string, err error, want codes.Code, says string
 	}
 }
 
-// sh runs a script in a sandbox, and returns all that it printed, and its code.
-func (l *lab) sh(sb *modal.Sandbox, script string) (stdout, stderr string, code int) {
+// sh runs a script in a sandbox and returns its outputs and its code.
+func (l *testLab) sh(sb *modal.Sandbox, script string) (stdout, stderr string, code int) {
 	l.t.Helper()
 	p, err := sb.Exec(l.ctx(), []string{"sh", "-c", script}, nil)
 	l.must("exec", err)
 	return l.finish(p)
 }
 
-func (l *lab) finish(p *modal.ContainerProcess) (stdout, stderr string, code int) {
+func (l *testLab) finish(p *modal.ContainerProcess) (stdout, stderr string, code int) {
 	l.t.Helper()
 	out, err := io.ReadAll(p.Stdout)
 	l.must("stdout", err)
@@ -205,9 +204,9 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// What the SDK does itself works, too: tokens, headers, a connection that it keeps.
+// The SDK works with tokens, metadata and its own connection.
 func TestSDK(t *testing.T) {
-	l := openLab(t)
+	l := openTestLab(t)
 	client, err := modal.NewClientWithOptions(&modal.ClientParams{TokenID: l.server.TokenID(), TokenSecret: l.server.TokenSecret()})
 	l.must("client", err)
 	defer client.Close()
@@ -217,7 +216,7 @@ func TestSDK(t *testing.T) {
 		t.Errorf("app %s, want %s", app.AppID, l.app.AppID)
 	}
 	if _, err := client.Apps.FromName(l.ctx(), "none", nil); !errors.As(err, &modal.NotFoundError{}) {
-		t.Errorf("app that is not there: %v", err)
+		t.Errorf("missing app: %v", err)
 	}
 	if _, err := client.Apps.FromName(l.ctx(), "tests", &modal.AppFromNameParams{Environment: "other"}); !errors.As(err, &modal.NotFoundError{}) {
 		t.Errorf("app in another environment: %v", err)
@@ -236,11 +235,11 @@ func TestSecrets(t *testing.T) {
 	l := newLab(t)
 	l.must("set", l.server.SetSecret("", "named", map[string]string{"a": "1", "b": "2"}))
 	if _, err := l.Secrets.FromName(l.ctx(), "none", nil); err == nil || !strings.Contains(err.Error(), "Secret 'none' not found") {
-		t.Errorf("secret that is not there: %v", err)
+		t.Errorf("missing secret: %v", err)
 	}
 	_, err := l.Secrets.FromName(l.ctx(), "named", &modal.SecretFromNameParams{RequiredKeys: []string{"a", "c"}})
 	if err == nil || !strings.Contains(err.Error(), "Secret is missing key(s): c") {
-		t.Errorf("key that is not there: %v", err)
+		t.Errorf("missing key: %v", err)
 	}
 	named, err := l.Secrets.FromName(l.ctx(), "named", &modal.SecretFromNameParams{RequiredKeys: []string{"a"}})
 	l.must("named", err)

@@ -8,26 +8,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// faults are what tests have in mind for calls.
+// faults are the errors that tests inject into calls.
 type faults struct {
 	mu        sync.Mutex
 	intercept func(method string) error
 	calls     map[string]int
 	cuts      map[string][]int
-	lost      map[string]int // how many answers are to be lost
+	lost      map[string]int // number of answers to drop, by method
 }
 
-// Intercept has f asked before each call, by the name of its method ("SandboxCreate").
-// An error of f, which should have a status, is the answer, and nothing is done. f may
-// take its time. nil takes it away.
+// Intercept makes the server call f before each call, with the name of its method ("SandboxCreate").
+// If f returns an error, which should have a status, the call fails with it. f may block. A nil f
+// removes the hook.
 func (s *Server) Intercept(f func(method string) error) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	s.faults.intercept = f
 }
 
-// Cut has the next stream of that method end with codes.Unavailable after so many
-// messages. Further ones wait for the streams after it.
+// Cut makes the next stream of a method fail with codes.Unavailable after so many messages. Further
+// cuts apply to the streams after it.
 func (s *Server) Cut(method string, after int) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
@@ -37,8 +37,8 @@ func (s *Server) Cut(method string, after int) {
 	s.faults.cuts[method] = append(s.faults.cuts[method], after)
 }
 
-// Lose has the next call of that method, which has one answer, be done and answered with
-// codes.Unavailable. SDKs call again then: what they do twice is done twice.
+// Lose makes the server run the next unary call of a method, but answer it with codes.Unavailable.
+// SDKs repeat the call then, so that it may have its effect twice.
 func (s *Server) Lose(method string) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
@@ -48,14 +48,14 @@ func (s *Server) Lose(method string) {
 	s.faults.lost[method]++
 }
 
-// Calls is how often the method was called, also when that was refused.
+// Calls returns the number of calls of a method, including rejected ones.
 func (s *Server) Calls(method string) int {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	return s.faults.calls[method]
 }
 
-// countCall counts a call, and returns the error that it is to end with.
+// countCall counts a call and returns the error to fail it with, or nil.
 func (f *faults) countCall(method string) error {
 	f.mu.Lock()
 	if f.calls == nil {
@@ -67,10 +67,10 @@ func (f *faults) countCall(method string) error {
 	if intercept == nil {
 		return nil
 	}
-	return asStatus(intercept(method))
+	return toStatus(intercept(method))
 }
 
-// losesAnswer reports whether the answer to a call is to be lost.
+// losesAnswer reports whether to drop the answer to this call.
 func (f *faults) losesAnswer(method string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +81,7 @@ func (f *faults) losesAnswer(method string) bool {
 	return true
 }
 
-// cutFor returns the stream that ends early, if this one is to; else nil.
+// cutFor returns a stream that fails early, if Cut asked for one, or nil.
 func (f *faults) cutFor(method string, ss grpc.ServerStream) *cutStream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,16 +93,16 @@ func (f *faults) cutFor(method string, ss grpc.ServerStream) *cutStream {
 	return &cutStream{ServerStream: ss, left: left}
 }
 
-// A cutStream ends after some messages.
+// A cutStream fails after some messages.
 type cutStream struct {
 	grpc.ServerStream
-	left int // until it ends
+	left int // remaining messages
 	done bool
 }
 
 var errCut = status.Error(codes.Unavailable, "connection lost")
 
-// SendMsg sends a message, and fails with the last that may be sent.
+// SendMsg sends a message, and fails after the last allowed one.
 func (c *cutStream) SendMsg(m any) error {
 	if c.left <= 0 {
 		c.done = true
@@ -118,10 +118,10 @@ func (c *cutStream) SendMsg(m any) error {
 	return nil
 }
 
-// endError is the error of the stream whose handler returned err.
+// endError returns the error of a stream whose handler returned err.
 func (c *cutStream) endError(err error) error {
 	if c.done {
 		return errCut
 	}
-	return asStatus(err)
+	return toStatus(err)
 }

@@ -37,7 +37,7 @@ func TestFaults(t *testing.T) {
 	_, err = l.Sandboxes.Create(l.ctx(), l.app, l.Images.FromRegistry(l.busybox, nil), nil)
 	wantCode(t, "create", err, codes.Unavailable, "")
 	if n := len(l.server.Sandboxes()) - len(lost); n != 1 {
-		t.Errorf("%d sandboxes are made by a call whose answer is lost, want 1", n)
+		t.Errorf("a call whose answer is lost created %d sandboxes, want 1", n)
 	}
 
 	// The SDK reads on where a stream was cut.
@@ -63,7 +63,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Clients connect again when connections break, and read on.
+// Clients reconnect after Disconnect and continue to read.
 func TestDisconnect(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(nil)
@@ -113,7 +113,7 @@ func TestTokens(t *testing.T) {
 	wantCode(t, "stream", err, codes.Unauthenticated, "Token missing")
 }
 
-// Close ends what waits, and what runs.
+// Close ends waiting calls and running sandboxes.
 func TestClose(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(nil)
@@ -123,16 +123,16 @@ func TestClose(t *testing.T) {
 		_, err := l.raw.SandboxWait(context.Background(), pb.SandboxWaitRequest_builder{SandboxId: sb.SandboxID, Timeout: 600}.Build())
 		waited <- err
 	}()
-	for deadline := time.Now().Add(patience); l.server.Calls("SandboxWait") == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); l.server.Calls("SandboxWait") == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the call does not come")
+			t.Fatal("the call did not arrive")
 		}
 	}
 	l.must("close", l.server.Close())
 	if err := <-waited; err == nil {
-		t.Error("a call goes on after Close")
+		t.Error("a call continues after Close")
 	}
 	if left := l.server.Sandboxes(); len(left) > 0 {
-		t.Errorf("sandboxes %q are there", left)
+		t.Errorf("Close left sandboxes %q", left)
 	}
 }

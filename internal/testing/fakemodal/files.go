@@ -17,18 +17,17 @@ import (
 const (
 	maxFileRead  = 100 << 20 // of one read
 	maxFileWrite = 16 << 20  // of one write
-	maxFileSize  = 1 << 30   // of what is written through a handle
+	maxFileSize  = 1 << 30   // of a file written through a handle
 )
 
-// A fileExec is an operation on files, which has ended: what it says is got by another
-// call.
+// A fileExec is a finished operation on files. ContainerFilesystemExecGetOutput returns its result.
 type fileExec struct {
 	sb     *sandbox
 	output []byte
 	err    *pb.SystemErrorMessage
 }
 
-// A fileError is why an operation failed, as systems number it.
+// A fileError is the reason why an operation failed, as an error number of the system.
 type fileError struct {
 	code pb.SystemErrorCode
 	text string
@@ -48,8 +47,8 @@ var (
 	errBadFile = fileError{pb.SystemErrorCode_SYSTEM_ERROR_CODE_INVAL, "Bad file descriptor"}
 )
 
-// asFileError is what an error of the backend's files is for programs.
-func asFileError(err error) fileError {
+// toFileError converts an error of the backend's files.
+func toFileError(err error) fileError {
 	if e, ok := err.(fileError); ok {
 		return e
 	}
@@ -68,8 +67,8 @@ func asFileError(err error) fileError {
 	return fileError{pb.SystemErrorCode_SYSTEM_ERROR_CODE_IO, err.Error()}
 }
 
-// ContainerFilesystemExec does something with files. Whether that went well is told by
-// ContainerFilesystemExecGetOutput.
+// ContainerFilesystemExec runs an operation on files. ContainerFilesystemExecGetOutput returns its
+// result.
 func (s *Server) ContainerFilesystemExec(ctx context.Context, req *pb.ContainerFilesystemExecRequest) (*pb.ContainerFilesystemExecResponse, error) {
 	sb, box, err := s.findTask(req.GetTaskId())
 	if err != nil {
@@ -90,7 +89,7 @@ func (s *Server) ContainerFilesystemExec(ctx context.Context, req *pb.ContainerF
 	}
 	done := &fileExec{sb: sb, output: output}
 	if err != nil {
-		e := asFileError(err)
+		e := toFileError(err)
 		done.err = pb.SystemErrorMessage_builder{ErrorCode: e.code, ErrorMessage: e.text}.Build()
 	}
 	s.mu.Lock()
@@ -99,18 +98,18 @@ func (s *Server) ContainerFilesystemExec(ctx context.Context, req *pb.ContainerF
 	return resp, nil
 }
 
-// A fileTask is where files are.
+// A fileTask is the sandbox that an operation runs in, with its files.
 type fileTask struct {
 	sb *sandbox
 	fs atoll.FS
 }
 
-// fileOperation does one operation, and returns what it puts out.
+// fileOperation runs one operation and returns its output.
 func (s *Server) fileOperation(ctx context.Context, in *fileTask, req *pb.ContainerFilesystemExecRequest, resp *pb.ContainerFilesystemExecResponse) ([]byte, error) {
 	switch req.WhichFileExecRequestOneof() {
 	case pb.ContainerFilesystemExecRequest_FileOpenRequest_case:
 		fd := newID("fd-")
-		resp.SetFileDescriptor(fd) // also of one that cannot be opened
+		resp.SetFileDescriptor(fd) // even if the file cannot be opened
 		h, err := in.openFile(ctx, req.GetFileOpenRequest().GetPath(), req.GetFileOpenRequest().GetMode())
 		if err != nil {
 			return nil, err
@@ -129,7 +128,7 @@ func (s *Server) fileOperation(ctx context.Context, in *fileTask, req *pb.Contai
 	return s.handleOperation(ctx, in, req)
 }
 
-// handleOperation does one on a file that is open.
+// handleOperation runs one operation on an open file.
 func (s *Server) handleOperation(ctx context.Context, in *fileTask, req *pb.ContainerFilesystemExecRequest) ([]byte, error) {
 	switch req.WhichFileExecRequestOneof() {
 	case pb.ContainerFilesystemExecRequest_FileReadRequest_case:
@@ -138,32 +137,32 @@ func (s *Server) handleOperation(ctx context.Context, in *fileTask, req *pb.Cont
 		if r.HasN() {
 			n = int64(r.GetN())
 		}
-		return s.withHandle(in, r.GetFileDescriptor(), func(h *handle) ([]byte, error) { return h.read(ctx, in.fs, n) })
+		return s.withHandle(in, r.GetFileDescriptor(), func(h *handle) ([]byte, error) { return h.readBytes(ctx, in.fs, n) })
 	case pb.ContainerFilesystemExecRequest_FileReadLineRequest_case:
 		return s.withHandle(in, req.GetFileReadLineRequest().GetFileDescriptor(), func(h *handle) ([]byte, error) { return h.readLine(ctx, in.fs) })
 	case pb.ContainerFilesystemExecRequest_FileWriteRequest_case:
 		r := req.GetFileWriteRequest()
-		return s.withHandle(in, r.GetFileDescriptor(), func(h *handle) ([]byte, error) { return nil, h.write(r.GetData()) })
+		return s.withHandle(in, r.GetFileDescriptor(), func(h *handle) ([]byte, error) { return nil, h.writeBytes(r.GetData()) })
 	case pb.ContainerFilesystemExecRequest_FileSeekRequest_case:
 		r := req.GetFileSeekRequest()
 		return s.withHandle(in, r.GetFileDescriptor(), func(h *handle) ([]byte, error) {
-			return nil, h.seek(ctx, in.fs, int64(r.GetOffset()), r.GetWhence())
+			return nil, h.seekTo(ctx, in.fs, int64(r.GetOffset()), r.GetWhence())
 		})
 	case pb.ContainerFilesystemExecRequest_FileFlushRequest_case:
-		return s.withHandle(in, req.GetFileFlushRequest().GetFileDescriptor(), func(h *handle) ([]byte, error) { return nil, h.flush(ctx, in.fs) })
+		return s.withHandle(in, req.GetFileFlushRequest().GetFileDescriptor(), func(h *handle) ([]byte, error) { return nil, h.flushData(ctx, in.fs) })
 	case pb.ContainerFilesystemExecRequest_FileCloseRequest_case:
 		fd := req.GetFileCloseRequest().GetFileDescriptor()
 		return s.withHandle(in, fd, func(h *handle) ([]byte, error) {
 			s.mu.Lock()
 			delete(s.handles, fd)
 			s.mu.Unlock()
-			return nil, h.flush(ctx, in.fs)
+			return nil, h.flushData(ctx, in.fs)
 		})
 	}
-	return nil, status.Errorf(codes.Unimplemented, "this test server does not know the operation %v", req.WhichFileExecRequestOneof())
+	return nil, status.Errorf(codes.Unimplemented, "this test server does not support the operation %v", req.WhichFileExecRequestOneof())
 }
 
-// withHandle does something with a file that is open.
+// withHandle calls do with an open file, which is locked meanwhile.
 func (s *Server) withHandle(in *fileTask, fd string, do func(*handle) ([]byte, error)) ([]byte, error) {
 	s.mu.Lock()
 	h := s.handles[fd]
@@ -176,7 +175,7 @@ func (s *Server) withHandle(in *fileTask, fd string, do func(*handle) ([]byte, e
 	return do(h)
 }
 
-// listDir is what a directory has, as JSON.
+// listDir returns the names in a directory, as JSON.
 func (in *fileTask) listDir(ctx context.Context, dir string) ([]byte, error) {
 	info, err := in.fs.Stat(ctx, dir)
 	if err == nil && info.Type != atoll.TypeDirectory && info.Type != atoll.TypeSymlink {
@@ -208,7 +207,7 @@ func (in *fileTask) makeDir(ctx context.Context, req *pb.ContainerFileMkdirReque
 	return in.fs.Mkdir(ctx, req.GetPath(), 0o755)
 }
 
-// ContainerFilesystemExecGetOutput says how an operation on files went.
+// ContainerFilesystemExecGetOutput streams the output and error of an operation on files.
 func (s *Server) ContainerFilesystemExecGetOutput(req *pb.ContainerFilesystemExecGetOutputRequest, stream grpc.ServerStreamingServer[pb.FilesystemRuntimeOutputBatch]) error {
 	s.mu.Lock()
 	e := s.fileExecs[req.GetExecId()]

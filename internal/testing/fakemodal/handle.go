@@ -13,23 +13,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A handle is a file that is open. What is written is in the file when it is flushed or
-// closed.
+// A handle is an open file. Written data reaches the file on flush or close.
 type handle struct {
 	sb                 *sandbox
 	path               string
 	readable, writable bool
-	atEnd              bool // each write goes to the end
+	atEnd              bool // append: each write goes to the end
 
 	mu    sync.Mutex
 	at    int64
-	data  []byte // of one that is writable: what the file has, or will have
-	dirty bool   // will have
+	data  []byte // the content of a writable file
+	dirty bool   // data differs from the file
 }
 
-// openFile opens a file, with a mode as Python's.
+// openFile opens a file with a mode like that of Python's open.
 func (in *fileTask) openFile(ctx context.Context, name, mode string) (*handle, error) {
-	verb, err := verbOf(mode)
+	verb, err := parseMode(mode)
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +53,8 @@ func (in *fileTask) openFile(ctx context.Context, name, mode string) (*handle, e
 	return h, nil
 }
 
-// verbOf checks a mode, and returns which of r, w, a and x it has.
-func verbOf(mode string) (verb byte, err error) {
+// parseMode validates a mode and returns which of r, w, a and x it has.
+func parseMode(mode string) (verb byte, err error) {
 	for i := range len(mode) {
 		switch c := mode[i]; {
 		case strings.Count(mode, string(c)) > 1, !strings.ContainsRune("rwaxbt+", rune(c)):
@@ -72,9 +71,9 @@ func verbOf(mode string) (verb byte, err error) {
 	return verb, nil
 }
 
-// readContent reads a file, or only whether it is one that can be read.
+// readContent checks that a file can be read, and returns its content if all is true.
 func (in *fileTask) readContent(ctx context.Context, name string, all bool) ([]byte, error) {
-	if err := in.refuseDir(ctx, name); err != nil {
+	if err := in.rejectDir(ctx, name); err != nil {
 		return nil, err
 	}
 	r, info, err := in.fs.Read(ctx, name, 0)
@@ -91,8 +90,8 @@ func (in *fileTask) readContent(ctx context.Context, name string, all bool) ([]b
 	return io.ReadAll(r)
 }
 
-// refuseDir refuses a directory.
-func (in *fileTask) refuseDir(ctx context.Context, name string) error {
+// rejectDir returns errIsDir if name is a directory.
+func (in *fileTask) rejectDir(ctx context.Context, name string) error {
 	info, err := in.fs.Stat(ctx, name)
 	if err == nil && info.Type == atoll.TypeDirectory {
 		return errIsDir
@@ -100,7 +99,8 @@ func (in *fileTask) refuseDir(ctx context.Context, name string) error {
 	return err
 }
 
-// checkParent checks that a file can be made: the backend would make its directory as well.
+// checkParent returns an error if the parent directory is missing, because the backend would create
+// it.
 func (in *fileTask) checkParent(ctx context.Context, name string) error {
 	info, err := in.fs.Stat(ctx, path.Dir(name))
 	if err == nil && info.Type != atoll.TypeDirectory && info.Type != atoll.TypeSymlink {
@@ -109,8 +109,8 @@ func (in *fileTask) checkParent(ctx context.Context, name string) error {
 	return err
 }
 
-// read reads so many bytes, or with n < 0 all that is left.
-func (h *handle) read(ctx context.Context, fs atoll.FS, n int64) ([]byte, error) {
+// readBytes reads up to n bytes, or all remaining bytes if n < 0.
+func (h *handle) readBytes(ctx context.Context, fs atoll.FS, n int64) ([]byte, error) {
 	if !h.readable {
 		return nil, errBadFile
 	}
@@ -121,7 +121,7 @@ func (h *handle) read(ctx context.Context, fs atoll.FS, n int64) ([]byte, error)
 	if n < 0 {
 		limit = maxFileRead + 1
 	}
-	b, err := h.peek(ctx, fs, limit)
+	b, err := h.peekBytes(ctx, fs, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -132,12 +132,12 @@ func (h *handle) read(ctx context.Context, fs atoll.FS, n int64) ([]byte, error)
 	return b, nil
 }
 
-// readLine reads to the end of the line.
+// readLine reads up to the end of the line.
 func (h *handle) readLine(ctx context.Context, fs atoll.FS) ([]byte, error) {
 	if !h.readable {
 		return nil, errBadFile
 	}
-	b, err := h.peek(ctx, fs, maxFileRead)
+	b, err := h.peekBytes(ctx, fs, maxFileRead)
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +148,8 @@ func (h *handle) readLine(ctx context.Context, fs atoll.FS) ([]byte, error) {
 	return b, nil
 }
 
-// peek reads up to n bytes from where the handle is.
-func (h *handle) peek(ctx context.Context, fs atoll.FS, n int64) ([]byte, error) {
+// peekBytes returns up to n bytes at the current position, without moving it.
+func (h *handle) peekBytes(ctx context.Context, fs atoll.FS, n int64) ([]byte, error) {
 	if h.writable {
 		rest := h.data[min(h.at, int64(len(h.data))):]
 		return bytes.Clone(rest[:min(n, int64(len(rest)))]), nil
@@ -158,7 +158,7 @@ func (h *handle) peek(ctx context.Context, fs atoll.FS, n int64) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	if h.at > 0 { // an offset after the end is refused
+	if h.at > 0 { // the backend rejects an offset after the end
 		r.Close()
 		if r, _, err = fs.Read(ctx, h.path, min(h.at, info.Size)); err != nil {
 			return nil, err
@@ -168,8 +168,8 @@ func (h *handle) peek(ctx context.Context, fs atoll.FS, n int64) ([]byte, error)
 	return io.ReadAll(io.LimitReader(r, n))
 }
 
-// write writes where the handle is, or at the end.
-func (h *handle) write(data []byte) error {
+// writeBytes writes at the current position, or at the end.
+func (h *handle) writeBytes(data []byte) error {
 	if !h.writable {
 		return errBadFile
 	}
@@ -188,7 +188,7 @@ func (h *handle) write(data []byte) error {
 	return nil
 }
 
-func (h *handle) seek(ctx context.Context, fs atoll.FS, offset int64, whence pb.SeekWhence) error {
+func (h *handle) seekTo(ctx context.Context, fs atoll.FS, offset int64, whence pb.SeekWhence) error {
 	switch whence {
 	case pb.SeekWhence_SEEK_CUR:
 		offset += h.at
@@ -211,8 +211,8 @@ func (h *handle) seek(ctx context.Context, fs atoll.FS, offset int64, whence pb.
 	return nil
 }
 
-// flush writes the file, if it has changed.
-func (h *handle) flush(ctx context.Context, fs atoll.FS) error {
+// flushData writes the data to the file if it has changed.
+func (h *handle) flushData(ctx context.Context, fs atoll.FS) error {
 	if !h.dirty {
 		return nil
 	}

@@ -18,22 +18,22 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// An image is one that was built, or is being built.
+// An image is an image that has been built, or is being built.
 type image struct {
 	id     string
 	recipe string
-	log    *recording    // what its build says; closed at the end
-	built  chan struct{} // closed at the end
+	log    *recording    // output of the build; closed at its end
+	built  chan struct{} // closed at the end of the build
 
-	// Known at the end; of one that failed only the result.
+	// Valid after built. A failed build sets only result.
 	result *pb.GenericResult
 	image  v1.Image
 	config v1.Config
-	work   string // file with what is in atoll.DefaultWorkdir, as a tar stream; "" if nothing is
+	work   string // tar file with the content of atoll.DefaultWorkdir; "" if that is empty
 }
 
-// ImageGetOrCreate finds the image of a recipe, and begins to build it if there is
-// none, or if that failed.
+// ImageGetOrCreate returns the image of a recipe. It starts a build if there is none, or if the last
+// build failed.
 func (s *Server) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +76,8 @@ func (s *Server) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateReq
 	return pb.ImageGetOrCreateResponse_builder{ImageId: im.id, Result: im.resultNow(), Metadata: im.imageMetadata()}.Build(), nil
 }
 
-// recipeOf tells recipes apart. Of secrets it is their content that counts: each
-// client has ids of its own for the same.
+// recipeOf returns a hash of a recipe. It includes the content of secrets instead of their ids, which
+// differ between clients.
 func recipeOf(environment string, def *pb.Image, secrets []string, credentials any) (string, error) {
 	plain := proto.CloneOf(def)
 	plain.SetSecretIds(secrets)
@@ -112,7 +112,7 @@ func (im *image) hasFailed() bool {
 	return im.hasEnded() && im.result.GetStatus() != pb.GenericResult_GENERIC_STATUS_SUCCESS
 }
 
-// imageMetadata are those of an image that is built.
+// imageMetadata returns the metadata of a built image, or nil.
 func (im *image) imageMetadata() *pb.ImageMetadata {
 	if !im.hasEnded() || im.hasFailed() {
 		return nil
@@ -124,7 +124,7 @@ func (im *image) imageMetadata() *pb.ImageMetadata {
 	return m
 }
 
-// anyImage finds an image by its id. Callers hold mu.
+// anyImage returns the image with an id. The caller holds mu.
 func (s *Server) anyImage(id string) (*image, error) {
 	im := s.images[id]
 	if im == nil {
@@ -133,7 +133,7 @@ func (s *Server) anyImage(id string) (*image, error) {
 	return im, nil
 }
 
-// builtImage finds one that something can be made from. Callers hold mu.
+// builtImage returns the image with an id if its build succeeded. The caller holds mu.
 func (s *Server) builtImage(id string) (*image, error) {
 	im, err := s.anyImage(id)
 	switch {
@@ -147,7 +147,7 @@ func (s *Server) builtImage(id string) (*image, error) {
 	return im, nil
 }
 
-// ImageFromId says whether there is an image.
+// ImageFromId returns an image if it exists.
 func (s *Server) ImageFromId(_ context.Context, req *pb.ImageFromIdRequest) (*pb.ImageFromIdResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *Server) ImageFromId(_ context.Context, req *pb.ImageFromIdRequest) (*pb
 	return pb.ImageFromIdResponse_builder{ImageId: im.id, Metadata: im.imageMetadata()}.Build(), nil
 }
 
-// ImageDelete forgets an image. Sandboxes that were made from it go on.
+// ImageDelete deletes an image. It does not affect sandboxes of the image.
 func (s *Server) ImageDelete(_ context.Context, req *pb.ImageDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *Server) ImageDelete(_ context.Context, req *pb.ImageDeleteRequest) (*em
 	return &emptypb.Empty{}, nil
 }
 
-// ImageJoinStreaming streams what a build says, and then its result.
+// ImageJoinStreaming streams the output of a build, and then its result.
 func (s *Server) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
 	s.mu.Lock()
 	im, err := s.anyImage(req.GetImageId())
@@ -192,8 +192,8 @@ func (s *Server) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream gr
 	return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: im.result, Metadata: im.imageMetadata(), Eof: true}.Build())
 }
 
-// entryIndex reads the id of an entry of logs, "12-0"; what is none stands for the
-// beginning.
+// entryIndex parses the id of a log entry, such as "12-0". It returns 0, the beginning, for other
+// text.
 func entryIndex(id string) uint64 {
 	n, _, _ := strings.Cut(id, "-")
 	index, err := strconv.ParseUint(n, 10, 64)
@@ -203,12 +203,12 @@ func entryIndex(id string) uint64 {
 	return index
 }
 
-// entryID is that of the last of a batch.
+// entryID returns the id of the last entry of a batch.
 func entryID(batch []chunk) string {
 	return strconv.FormatUint(batch[len(batch)-1].index, 10) + "-0"
 }
 
-// taskLogs are a batch as the protocol has logs.
+// taskLogs converts a batch to the form of the protocol.
 func taskLogs(batch []chunk, fd pb.FileDescriptor) (logs []*pb.TaskLogs) {
 	for _, c := range batch {
 		logs = append(logs, pb.TaskLogs_builder{
@@ -219,15 +219,15 @@ func taskLogs(batch []chunk, fd pb.FileDescriptor) (logs []*pb.TaskLogs) {
 	return logs
 }
 
-// successResult is the result of what went well.
+// successResult returns a result without an error.
 func successResult() *pb.GenericResult {
 	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_SUCCESS}.Build()
 }
 
-// failureResult is the result of what did not.
+// failureResult returns a result with a status and an error.
 func failureResult(st pb.GenericResult_GenericStatus, err error) *pb.GenericResult {
 	return pb.GenericResult_builder{Status: st, Exception: err.Error()}.Build()
 }
 
-// errClosed is why things end when the server does.
+// errClosed is the error of builds and sandboxes that end because the server closes.
 var errClosed = errors.New("the server is shutting down")

@@ -43,7 +43,7 @@ func TestImages(t *testing.T) {
 	}
 	l.must("delete", l.Images.Delete(l.ctx(), image.ImageID, nil))
 	if _, err := l.Images.FromID(l.ctx(), image.ImageID); !errors.As(err, &modal.NotFoundError{}) {
-		t.Errorf("image that was deleted: %v", err)
+		t.Errorf("deleted image: %v", err)
 	}
 	another, err := make(false).Build(l.ctx(), l.app)
 	l.must("build after delete", err)
@@ -54,7 +54,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// owner is whom a file in an image belongs to, in sandboxes of who may not say so.
+// owner returns the expected owner of a file in a sandbox: ids for a root user, and root otherwise,
+// since other users cannot create files of several owners.
 func owner(ids string) string {
 	if os.Geteuid() != 0 {
 		return "0 0"
@@ -69,7 +70,7 @@ func TestImageFailures(t *testing.T) {
 		"image pull failed for " + missing: l.Images.FromRegistry(missing, nil),
 		"went wrong":                       l.Images.FromRegistry(l.busybox, nil).DockerfileCommands([]string{"RUN echo it went wrong; exit 3"}, nil),
 		"exited with code 3":               l.Images.FromRegistry(l.busybox, nil).DockerfileCommands([]string{"RUN exit 3"}, nil),
-		"HEALTHCHECK is not known":         l.Images.FromRegistry(l.busybox, nil).DockerfileCommands([]string{"HEALTHCHECK NONE"}, nil),
+		"does not support HEALTHCHECK":     l.Images.FromRegistry(l.busybox, nil).DockerfileCommands([]string{"HEALTHCHECK NONE"}, nil),
 	} {
 		_, err := image.Build(l.ctx(), l.app)
 		if !errors.As(err, &modal.RemoteError{}) || !strings.Contains(err.Error(), says) {
@@ -89,7 +90,7 @@ func TestImageFailures(t *testing.T) {
 	wantCode(t, "image that is not there", err, codes.NotFound, "im-none")
 }
 
-// What a build says is streamed, and can be had again when it has ended.
+// The output of a build is streamed, and is available again after the build.
 func TestImageLogs(t *testing.T) {
 	l := newLab(t)
 	made, err := l.raw.ImageGetOrCreate(l.ctx(), pb.ImageGetOrCreateRequest_builder{
@@ -97,7 +98,7 @@ func TestImageLogs(t *testing.T) {
 	}.Build())
 	l.must("image", err)
 	if made.GetResult() != nil {
-		t.Errorf("at once its result is %v", made.GetResult())
+		t.Errorf("the result at the start is %v, want none", made.GetResult())
 	}
 	for range 2 {
 		stream, err := l.raw.ImageJoinStreaming(l.ctx(), pb.ImageJoinStreamingRequest_builder{ImageId: made.GetImageId(), Timeout: 55, IncludeLogsForFinished: true}.Build())
@@ -121,7 +122,7 @@ func TestImageLogs(t *testing.T) {
 	}
 }
 
-// A snapshot has all but what is mounted.
+// A snapshot has all files except those of mounts.
 func TestSnapshot(t *testing.T) {
 	l := newLab(t)
 	volume, err := l.Volumes.Ephemeral(l.ctx(), nil)
@@ -129,7 +130,7 @@ func TestSnapshot(t *testing.T) {
 	defer volume.CloseEphemeral()
 	sb := l.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/mnt/data": volume}})
 	l.sh(sb, `echo hidden > /mnt/data/file; mkdir -p /srv/a; echo text > /srv/a/file; chown 1000:7 /srv/a/file; ln /srv/a/file /srv/hard; ln -s a /srv/link; rm /etc/group; echo w > /work/w`)
-	image, err := sb.SnapshotFilesystem(l.ctx(), patience)
+	image, err := sb.SnapshotFilesystem(l.ctx(), testTimeout)
 	l.must("snapshot", err)
 	l.must("terminate", sb.Terminate(l.ctx()))
 	next, err := l.Sandboxes.Create(l.ctx(), l.app, image, &modal.SandboxCreateParams{
@@ -141,7 +142,7 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
 	l.result(sb.SandboxID)
-	if _, err := sb.SnapshotFilesystem(l.ctx(), patience); err == nil {
-		t.Error("snapshot of one that has finished succeeded")
+	if _, err := sb.SnapshotFilesystem(l.ctx(), testTimeout); err == nil {
+		t.Error("snapshot of a finished sandbox succeeded")
 	}
 }

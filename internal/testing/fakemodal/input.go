@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// inputLimit is how much input waits for a process to read it.
+// inputLimit is the number of unread bytes at which putMessage blocks.
 const inputLimit = 4 << 20
 
-// An input is what is sent to a process, in numbered messages, which are passed on in
-// the order of their numbers, and once. It is what the process reads.
+// An input is the stdin of a process. Clients send numbered messages; the process reads each of them
+// once, in the order of the numbers.
 type input struct {
 	mu      sync.Mutex
-	next    uint64             // the number that is to come
-	early   map[uint64]message // those that came before their turn
-	data    []byte             // for the process
+	next    uint64             // number of the next message
+	early   map[uint64]message // messages that arrived before their predecessors
+	data    []byte             // unread data
 	eof     bool               // after data
-	closed  bool               // nobody reads any longer
+	closed  bool               // the process has ended
 	changed chan struct{}      // closed at each change
 }
 
@@ -31,10 +31,10 @@ func newInput() *input {
 	return &input{next: 1, early: map[uint64]message{}, changed: make(chan struct{})}
 }
 
-// errInputClosed says that the process has ended.
+// errInputClosed reports that the process has ended.
 var errInputClosed = errors.New("the process has ended")
 
-// putMessage takes a message. It waits while the process has much to read.
+// putMessage adds a message. It blocks while the process has inputLimit bytes to read.
 func (in *input) putMessage(ctx context.Context, number uint64, m message) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -54,7 +54,7 @@ func (in *input) putMessage(ctx context.Context, number uint64, m message) error
 		return errInputClosed
 	}
 	if number < in.next {
-		return nil // it came before
+		return nil // a repeated message
 	}
 	in.early[number] = m
 	for {
@@ -73,13 +73,13 @@ func (in *input) putMessage(ctx context.Context, number uint64, m message) error
 	return nil
 }
 
-// notifyReaders wakes all who wait. Callers hold mu.
+// notifyReaders wakes all waiting calls. The caller holds mu.
 func (in *input) notifyReaders() {
 	close(in.changed)
 	in.changed = make(chan struct{})
 }
 
-// Read gives the process what has come.
+// Read implements io.Reader for the process. It blocks until there is data or the end.
 func (in *input) Read(p []byte) (int, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -98,8 +98,8 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close says that nobody reads any longer.
-func (in *input) close() {
+// closeInput ends Read and putMessage, because the process has ended.
+func (in *input) closeInput() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true

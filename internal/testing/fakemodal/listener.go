@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// A trackingListener knows the connections that it has accepted.
+// A trackingListener tracks the connections that it has accepted.
 type trackingListener struct {
 	net.Listener
 
@@ -39,12 +39,12 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Disconnect breaks every connection of clients. What they have called goes on where it
-// does not look at that; they can connect again.
+// Disconnect breaks all connections of clients, which can connect again. Calls in progress may
+// continue.
 func (s *Server) Disconnect() {
 	s.listener.mu.Lock()
 	defer s.listener.mu.Unlock()
 	for c := range s.listener.conns {
-		_ = c.Conn.Close() // its server sees it
+		_ = c.Conn.Close() // the HTTP server handles the broken connection
 	}
 }

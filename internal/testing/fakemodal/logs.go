@@ -11,8 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// logs record one output of a sandbox as text. The bytes of a character that has not
-// come as a whole yet wait for the rest.
+// logs record one output of a sandbox as text. The bytes of an incomplete character wait for the rest.
 type logs struct {
 	*recording
 	mu   sync.Mutex
@@ -32,7 +31,7 @@ func (l *logs) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// partialLen is how many bytes at the end are the beginning of a character.
+// partialLen returns the number of bytes at the end of b that begin an incomplete character.
 func partialLen(b []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
 		tail := b[len(b)-n:]
@@ -46,16 +45,15 @@ func partialLen(b []byte) int {
 	return 0
 }
 
-func (l *logs) close() {
+func (l *logs) closeLogs() {
 	l.mu.Lock()
 	_, _ = l.recording.Write(l.part) // never fails
 	l.part = nil
 	l.mu.Unlock()
-	l.recording.close()
+	l.recording.closeRecording()
 }
 
-// SandboxGetLogs streams one output of the main process, to its end if that comes within
-// the timeout.
+// SandboxGetLogs streams one output of the main process until its end, or until the timeout.
 func (s *Server) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc.ServerStreamingServer[pb.TaskLogsBatch]) error {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
@@ -96,7 +94,7 @@ func (s *Server) SandboxStdinWrite(ctx context.Context, req *pb.SandboxStdinWrit
 	return &pb.SandboxStdinWriteResponse{}, nil
 }
 
-// putError is what an input that is not taken is answered with.
+// putError returns the status for an error of putMessage.
 func putError(err error, what, id string) error {
 	if err == errInputClosed {
 		return status.Errorf(codes.FailedPrecondition, "%s '%s' has already finished", what, id)

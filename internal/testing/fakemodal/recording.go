@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// recordingLimit is how much of a stream is kept.
+	// recordingLimit is the number of bytes of a stream that a recording holds.
 	recordingLimit = 64 << 20
-	// batchLimit is how much of it one message has, about.
+	// batchLimit is the approximate size of one message, in bytes.
 	batchLimit = 1 << 20
 )
 
@@ -21,17 +21,17 @@ type chunk struct {
 	time  time.Time
 }
 
-// A recording is what a process has printed, for readers that come when they like. As
-// long as somebody reads, a writer waits for the slowest reader when there is too much;
-// with nobody there the oldest parts are dropped.
+// A recording is the output of a process, for readers that may come later. While there are readers, a
+// writer waits for the slowest one if the recording is full. Without readers, it drops the oldest
+// chunks.
 type recording struct {
 	mu      sync.Mutex
 	chunks  []chunk
 	next    uint64 // index of the next chunk
 	size    int
-	closed  bool             // nothing more will come
+	closed  bool             // there is no more output
 	muted   bool             // writers never wait
-	readers map[*uint64]bool // where each is: the index of the last chunk that it has
+	readers map[*uint64]bool // by pointer to the index of the last chunk that the reader has
 	changed chan struct{}    // closed at each change
 }
 
@@ -39,7 +39,7 @@ func newRecording() *recording {
 	return &recording{next: 1, readers: map[*uint64]bool{}, changed: make(chan struct{})}
 }
 
-// notifyReaders wakes all who wait. Callers hold mu.
+// notifyReaders wakes all waiting calls. The caller holds mu.
 func (r *recording) notifyReaders() {
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -73,7 +73,7 @@ func (r *recording) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// isNeeded reports whether a reader has not had that chunk yet.
+// isNeeded reports whether a reader has not yet read the chunk.
 func (r *recording) isNeeded(index uint64) bool {
 	for at := range r.readers {
 		if *at < index {
@@ -83,8 +83,7 @@ func (r *recording) isNeeded(index uint64) bool {
 	return false
 }
 
-// muteWriters has writers wait for nobody any longer: the oldest parts are dropped, whoever
-// reads.
+// muteWriters stops writers from waiting for readers: the recording drops the oldest chunks instead.
 func (r *recording) muteWriters() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,16 +91,16 @@ func (r *recording) muteWriters() {
 	r.notifyReaders()
 }
 
-// close says that this was all.
-func (r *recording) close() {
+// closeRecording marks the end of the output.
+func (r *recording) closeRecording() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
 	r.notifyReaders()
 }
 
-// batchAfter returns a batch of what comes after that chunk; if there is nothing, whether
-// there never will be, and what is closed when that changes.
+// batchAfter returns the chunks after index, up to batchLimit. end reports whether the recording is
+// closed. changed is closed at the next change.
 func (r *recording) batchAfter(index uint64) (batch []chunk, end bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,15 +117,15 @@ func (r *recording) batchAfter(index uint64) (batch []chunk, end bool, changed <
 	return batch, r.closed, r.changed
 }
 
-// lastIndex is the index of the last chunk.
+// lastIndex returns the index of the last chunk.
 func (r *recording) lastIndex() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next - 1
 }
 
-// streamChunks sends what comes after that chunk, until the end of all, which it reports, or
-// for so many seconds.
+// streamChunks sends the chunks after index, until the end of the recording or for timeout seconds.
+// end reports whether it has sent all.
 func (r *recording) streamChunks(ctx context.Context, index uint64, timeout float32, send func([]chunk) error) (end bool, err error) {
 	at := index
 	r.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// all is what a recording has kept.
+// all returns the text of a recording and the index of its first chunk.
 func all(r *recording) (text string, first uint64) {
 	for index := uint64(0); ; {
 		batch, _, _ := r.batchAfter(index)
@@ -27,7 +27,7 @@ func all(r *recording) (text string, first uint64) {
 	}
 }
 
-// With nobody there the oldest parts are dropped.
+// Without readers, a recording drops the oldest chunks.
 func TestRecordingDrops(t *testing.T) {
 	r := newRecording()
 	big := make([]byte, recordingLimit/4)
@@ -40,7 +40,7 @@ func TestRecordingDrops(t *testing.T) {
 	}
 }
 
-// A writer waits for the slowest reader, until that has gone or nobody waits any longer.
+// A writer waits for the slowest reader, until that one ends or writers are muted.
 func TestRecordingWaits(t *testing.T) {
 	for name, release := range map[string]func(r *recording, leave context.CancelFunc){
 		"the reader leaves": func(_ *recording, leave context.CancelFunc) { leave() },
@@ -79,7 +79,7 @@ func TestRecordingWaits(t *testing.T) {
 	}
 }
 
-// A stream ends when its time is over, and another goes on where it was.
+// A stream ends at its timeout, and the next one continues where it ended.
 func TestRecordingStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecording()
@@ -98,12 +98,12 @@ func TestRecordingStreams(t *testing.T) {
 		}
 		fmt.Fprint(r, "one")
 		if read(0) {
-			t.Error("the stream has ended")
+			t.Error("the stream ended early")
 		}
 		fmt.Fprint(r, "two")
-		r.close()
+		r.closeRecording()
 		if !read(1) {
-			t.Error("the stream has not ended")
+			t.Error("the stream did not end")
 		}
 		if text := strings.Join(got, ", "); text != "1 one, 2 two" {
 			t.Errorf("got %s", text)
@@ -111,7 +111,7 @@ func TestRecordingStreams(t *testing.T) {
 	})
 }
 
-// Logs are whole characters, however they were written.
+// Logs consist of complete characters, however they were written.
 func TestLogsAreText(t *testing.T) {
 	l := newLogs()
 	for _, part := range []string{"a\xe2", "\x82", "\xac \xff\xf0\x9f"} {
@@ -119,7 +119,7 @@ func TestLogsAreText(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l.close()
+	l.closeLogs()
 	var text string
 	for batch, index := []chunk(nil), uint64(0); ; {
 		if batch, _, _ = l.batchAfter(index); len(batch) == 0 {
@@ -135,7 +135,7 @@ func TestLogsAreText(t *testing.T) {
 	}
 }
 
-// Messages are passed on in the order of their numbers, once; who sends too much waits.
+// Messages arrive in the order of their numbers, once; a client that sends too much waits.
 func TestInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newInput()
@@ -154,14 +154,14 @@ func TestInput(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if err := <-waited; !errors.Is(err, context.Canceled) {
-			t.Errorf("put while there is much: %v", err)
+			t.Errorf("put to a full input: %v", err)
 		}
 		go put(4, "d", true)
 		b, err := io.ReadAll(in)
 		if want := "a" + strings.Repeat("b", inputLimit) + "cd"; string(b) != want || err != nil {
 			t.Errorf("got %d bytes, %v, want %d", len(b), err, len(want))
 		}
-		in.close()
+		in.closeInput()
 		if err := in.putMessage(t.Context(), 5, message{}); !errors.Is(err, errInputClosed) {
 			t.Errorf("put after the end: %v", err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// A registry keeps the images that were built, for the backend to pull.
+// A registry stores the built images, for the backend to pull.
 type registry struct {
 	*webServer
 	transport *http.Transport
@@ -27,14 +27,14 @@ func newRegistry(dir string) (*registry, error) {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true // nothing of it is left, whoever serves
+	transport.DisableKeepAlives = true // no connection remains open, not even to another registry
 	return &registry{w, transport}, nil
 }
 
-// imageRef is the reference of an image that is kept here.
+// imageRef returns the reference of an image of this registry.
 func (r *registry) imageRef(id string) string { return r.address + "/image:" + id }
 
-// pushImage keeps an image.
+// pushImage stores an image.
 func (r *registry) pushImage(ctx context.Context, id string, img v1.Image) error {
 	ref, err := name.ParseReference(r.imageRef(id))
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *registry) pushImage(ctx context.Context, id string, img v1.Image) error
 	return remote.Write(ref, img, remote.WithContext(ctx), remote.WithTransport(r.transport))
 }
 
-// pullImage gets an image from any registry. Its layers are read when they are wanted.
+// pullImage returns an image of any registry. It reads the layers later, on demand.
 func (r *registry) pullImage(ctx context.Context, reference string, auth authn.Authenticator) (v1.Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {

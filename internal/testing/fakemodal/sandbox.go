@@ -15,11 +15,11 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// sandboxPage is how many sandboxes a list has at most.
+// sandboxPage is the largest number of sandboxes on one page of a list.
 const sandboxPage = 50
 
-// A sandbox is one of the service. It waits until it has started, runs, and is there on
-// when it has finished, with its logs.
+// A sandbox is a sandbox of the service. It is waiting to start, running or finished; a finished one
+// remains, with its logs.
 type sandbox struct {
 	s           *Server
 	id, taskID  string
@@ -27,7 +27,7 @@ type sandbox struct {
 	appID       string
 	environment string
 	def         *pb.Sandbox
-	env         []string // of the secrets
+	env         []string // variables of the secrets
 	image       *image
 	mounts      []atoll.Mount
 	created     time.Time
@@ -35,26 +35,26 @@ type sandbox struct {
 	stdin          *input
 	stdout, stderr *logs
 
-	ctx     context.Context // ends when the sandbox is to
-	cancel  context.CancelCauseFunc
-	gone    context.Context // ends when nothing runs in it any longer
-	goes    context.CancelFunc
-	running chan struct{} // closed when it runs; not if it never does
-	ended   chan struct{} // closed when it has finished
-	use     *usage
+	ctx         context.Context // canceled to end the sandbox
+	cancel      context.CancelCauseFunc
+	stoppedCtx  context.Context // ends when no process is left
+	markStopped context.CancelFunc
+	running     chan struct{} // closed when the sandbox runs; never closed if it fails to start
+	ended       chan struct{} // closed when the sandbox has finished
+	use         *usage
 
 	// Guarded by s.mu.
 	tags              map[string]string
-	box               atoll.Sandbox // once it runs
+	box               atoll.Sandbox // of the backend; nil unless running
 	tunnels           []*tunnel
 	started, finished time.Time
-	result            *pb.GenericResult // once it has finished
+	result            *pb.GenericResult // nil until finished
 }
 
-// SandboxCreate makes a sandbox, which is started when it has answered.
+// SandboxCreate creates a sandbox, which starts in the background.
 func (s *Server) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
 	def := req.GetDefinition()
-	if err := validSandbox(def); err != nil {
+	if err := checkSandbox(def); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -84,13 +84,13 @@ func (s *Server) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) 
 		stdin: newInput(), stdout: newLogs(), stderr: newLogs(), running: make(chan struct{}), ended: make(chan struct{}), use: newUsage(),
 	}
 	sb.ctx, sb.cancel = context.WithCancelCause(s.ctx)
-	sb.gone, sb.goes = context.WithCancel(context.WithoutCancel(s.ctx))
+	sb.stoppedCtx, sb.markStopped = context.WithCancel(context.WithoutCancel(s.ctx))
 	s.sandboxes[sb.id] = sb
-	s.tasks.Go(sb.runLife)
+	s.tasks.Go(sb.runSandbox)
 	return pb.SandboxCreateResponse_builder{SandboxId: sb.id}.Build(), nil
 }
 
-// volumeMounts are those of a sandbox. Callers hold mu.
+// volumeMounts returns the volume mounts of a sandbox. The caller holds mu.
 func (s *Server) volumeMounts(list []*pb.VolumeMount) (mounts []atoll.Mount, err error) {
 	for _, m := range list {
 		v, err := s.volumes.getObject(m.GetVolumeId())
@@ -102,8 +102,7 @@ func (s *Server) volumeMounts(list []*pb.VolumeMount) (mounts []atoll.Mount, err
 	return mounts, nil
 }
 
-// findNamed finds the sandbox of an app that has a name and has not finished. Callers hold
-// mu.
+// findNamed returns the unfinished sandbox of an app with a name, or nil. The caller holds mu.
 func (s *Server) findNamed(appID, name string) *sandbox {
 	for _, sb := range s.sandboxes {
 		if sb.appID == appID && sb.name == name && sb.result == nil {
@@ -113,7 +112,7 @@ func (s *Server) findNamed(appID, name string) *sandbox {
 	return nil
 }
 
-// findSandbox finds one by its id.
+// findSandbox returns the sandbox with an id.
 func (s *Server) findSandbox(id string) (*sandbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,14 +123,14 @@ func (s *Server) findSandbox(id string) (*sandbox, error) {
 	return sb, nil
 }
 
-// resultNow is the result of a sandbox that has finished, else nil.
+// resultNow returns the result of a finished sandbox, or nil.
 func (sb *sandbox) resultNow() *pb.GenericResult {
 	sb.s.mu.Lock()
 	defer sb.s.mu.Unlock()
 	return sb.result
 }
 
-// SandboxGetTaskId waits until a sandbox runs, or has finished.
+// SandboxGetTaskId waits until a sandbox runs or has finished, up to the timeout.
 func (s *Server) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
@@ -154,7 +153,7 @@ func (s *Server) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdR
 	return pb.SandboxGetTaskIdResponse_builder{TaskId: &sb.taskID, TaskResult: sb.resultNow()}.Build(), nil
 }
 
-// SandboxWait waits until a sandbox has finished, for so long.
+// SandboxWait waits until a sandbox has finished, up to the timeout.
 func (s *Server) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
@@ -171,18 +170,18 @@ func (s *Server) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (*
 	return pb.SandboxWaitResponse_builder{Result: sb.resultNow()}.Build(), nil
 }
 
-// SandboxTerminate ends a sandbox, and does not wait for that: SandboxWait does.
+// SandboxTerminate ends a sandbox without waiting for its end, as SandboxWait does.
 func (s *Server) SandboxTerminate(_ context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	sb.cancel(ending{pb.GenericResult_GENERIC_STATUS_TERMINATED, ""})
+	sb.cancel(endCause{pb.GenericResult_GENERIC_STATUS_TERMINATED, ""})
 	return pb.SandboxTerminateResponse_builder{ExistingResult: sb.resultNow()}.Build(), nil
 }
 
-// Preempt ends a sandbox as the service does by itself when it loses what that runs on:
-// with the status INTERNAL_FAILURE and such a text.
+// Preempt ends a sandbox as the service does if it loses the worker: with the status INTERNAL_FAILURE
+// and a text about that.
 func (s *Server) Preempt(sandboxID string) error {
 	return s.Kill(sandboxID, pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "Sandbox was preempted: its worker is gone")
 }
@@ -193,11 +192,11 @@ func (s *Server) Kill(sandboxID string, st pb.GenericResult_GenericStatus, excep
 	if err != nil {
 		return err
 	}
-	sb.cancel(ending{st, exception})
+	sb.cancel(endCause{st, exception})
 	return nil
 }
 
-// SandboxGetFromName finds the sandbox with a name that has not finished.
+// SandboxGetFromName returns the unfinished sandbox with a name.
 func (s *Server) SandboxGetFromName(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +211,7 @@ func (s *Server) SandboxGetFromName(_ context.Context, req *pb.SandboxGetFromNam
 	return pb.SandboxGetFromNameResponse_builder{SandboxId: sb.id}.Build(), nil
 }
 
-// SandboxList lists sandboxes of an app, or of an environment, the newest first.
+// SandboxList lists the sandboxes of an app or of an environment, newest first.
 func (s *Server) SandboxList(_ context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +234,7 @@ func (s *Server) SandboxList(_ context.Context, req *pb.SandboxListRequest) (*pb
 	return pb.SandboxListResponse_builder{Sandboxes: infos}.Build(), nil
 }
 
-// matchesList reports whether a list is to have the sandbox. Callers hold mu.
+// matchesList reports whether the requested list includes the sandbox. The caller holds mu.
 func (sb *sandbox) matchesList(req *pb.SandboxListRequest) bool {
 	if req.GetAppId() != "" && sb.appID != req.GetAppId() {
 		return false
@@ -254,7 +253,7 @@ func (sb *sandbox) matchesList(req *pb.SandboxListRequest) bool {
 	return req.GetBeforeTimestamp() == 0 || unixSeconds(sb.created) < req.GetBeforeTimestamp()
 }
 
-// listInfo is what lists say. Callers hold mu.
+// listInfo returns the sandbox's entry in lists. The caller holds mu.
 func (sb *sandbox) listInfo() *pb.SandboxInfo {
 	return pb.SandboxInfo_builder{
 		Id: sb.id, CreatedAt: unixSeconds(sb.created), AppId: sb.appID, Tags: sb.tagList(), Name: sb.name,
@@ -272,7 +271,7 @@ func (sb *sandbox) tagList() (tags []*pb.SandboxTag) {
 	return tags
 }
 
-// SandboxTagsSet replaces all tags of a sandbox that has not finished.
+// SandboxTagsSet replaces all tags of an unfinished sandbox.
 func (s *Server) SandboxTagsSet(_ context.Context, req *pb.SandboxTagsSetRequest) (*emptypb.Empty, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
@@ -294,7 +293,7 @@ func (s *Server) SandboxTagsSet(_ context.Context, req *pb.SandboxTagsSetRequest
 	return &emptypb.Empty{}, nil
 }
 
-// SandboxTagsGet says what tags a sandbox has, or had when it finished.
+// SandboxTagsGet returns the tags of a sandbox, even after it has finished.
 func (s *Server) SandboxTagsGet(_ context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {

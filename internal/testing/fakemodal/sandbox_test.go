@@ -7,7 +7,7 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 )
 
-// Lists come in pages, which go on before the last of the one before.
+// Lists come in pages, each of which starts after the last entry of the previous one.
 func TestPages(t *testing.T) {
 	const n = 2*sandboxPage + 7
 	s := &Server{sandboxes: map[string]*sandbox{}}

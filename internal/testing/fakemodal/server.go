@@ -1,12 +1,12 @@
-// Package fakemodal is Modal for tests: a server of the protocol that Modal's SDKs
-// speak, made from their own definitions of it, whose sandboxes are real ones of
-// another provider. Images are built, commands run, volumes keep files, names are
-// taken and time limits hold; what the service refuses is refused with the same codes,
-// as far as its SDKs and its documentation tell.
+// Package fakemodal is a fake of Modal for tests: a server of the protocol that Modal's SDKs use,
+// generated from their own definitions. Its sandboxes are real sandboxes of another provider. It
+// builds images, runs commands, stores files in volumes, and enforces unique names and time limits. It
+// rejects what the service rejects, with the same codes, as far as the SDKs and the documentation show
+// them.
 //
-// It is kinder than the service with volumes: what a sandbox writes is there at once, also
-// for others that have the volume mounted, and whatever ends the sandbox. In the service
-// it is there when the sandbox terminates, and others see it when they mount it anew.
+// Volumes differ from the service's: other sandboxes see at once what a sandbox writes, and it
+// survives however the sandbox ends. With the service, writes arrive in the volume when the sandbox
+// terminates, and others see them after they mount the volume again.
 //
 //	server, err := fakemodal.New(fakemodal.Options{Backend: provider, Dir: t.TempDir()})
 //	...
@@ -35,61 +35,61 @@ import (
 
 // Options configure a server. Backend and Dir are required.
 type Options struct {
-	// Backend makes the sandboxes. It must pull images over plain HTTP from the
-	// loopback interface, mount directories of this machine, and reach files and ports
-	// of its sandboxes.
+	// Backend creates the sandboxes. It must pull images over plain HTTP from the loopback
+	// interface, mount directories of this machine, and give access to files and ports of its
+	// sandboxes.
 	Backend atoll.Provider
-	// Dir keeps volumes, blobs and the layers of images. It is made when missing, and
-	// stays when the server is closed.
+	// Dir holds volumes, blobs and the layers of images. New creates it if missing; Close
+	// does not remove it.
 	Dir string
-	// TokenID and TokenSecret are those that are accepted. Default: random ones.
+	// TokenID and TokenSecret are the accepted tokens. Default: random ones.
 	TokenID, TokenSecret string
-	// Log receives what the server has to say. Default: nowhere.
+	// Log receives errors that no call can return. Default: discarded.
 	Log *slog.Logger
 }
 
 // maxMessage is the longest message of the protocol.
 const maxMessage = 100 << 20
 
-// cleanupTime is how long what is left behind may take to be removed.
+// cleanupTime limits the removal of what a call or the server leaves behind.
 var cleanupTime = testenv.Scale(time.Minute)
 
-// A Server is the service. All methods may be called at once from many goroutines.
+// A Server is a fake of the service. Its methods may be called concurrently.
 type Server struct {
 	pb.UnimplementedModalClientServer
 
-	opts     Options
-	log      *slog.Logger
-	ctx      context.Context // of what goes on without a call
-	stop     context.CancelFunc
-	tasks    sync.WaitGroup // of the same
-	listener *trackingListener
-	grpc     *grpc.Server
-	blobs    *blobStore
-	registry *registry
-	tls      *certificate
-	faults   faults
-	tokens   tokens
-	asked    environmentLog
-	closers  []func() error // of listen
-	closed   sync.Once
+	opts         Options
+	log          *slog.Logger
+	ctx          context.Context // for work outside a call; ends with Close
+	stop         context.CancelFunc
+	tasks        sync.WaitGroup // work outside a call
+	listener     *trackingListener
+	grpc         *grpc.Server
+	blobs        *blobStore
+	registry     *registry
+	tls          *certificate
+	faults       faults
+	tokens       tokens
+	environments environmentLog
+	closers      []func() error // added by startListeners
+	closed       sync.Once
 
 	mu        sync.Mutex
-	last      time.Time // of the clock
+	last      time.Time // the latest result of nextTime
 	apps      catalog[struct{}]
 	secrets   catalog[map[string]string]
 	volumes   catalog[*volume]
 	dicts     catalog[*dict]
 	images    map[string]*image   // by id
-	recipes   map[string]*image   // by what they are made of: the latest of each
-	sandboxes map[string]*sandbox // by id, also those that have finished
-	boxes     map[string]*sandbox // by the backend's id
+	recipes   map[string]*image   // by recipe: the latest image of each
+	sandboxes map[string]*sandbox // by id, including finished ones
+	boxes     map[string]*sandbox // by the backend's sandbox id
 	execs     map[string]*execution
-	handles   map[string]*handle // files that are open
+	handles   map[string]*handle // open files, by descriptor
 	fileExecs map[string]*fileExec
 }
 
-// New starts a server on the loopback interface, which ends with Close.
+// New starts a server on the loopback interface. The caller must call Close.
 func New(opts Options) (*Server, error) {
 	s := &Server{
 		opts: opts, log: opts.Log,
@@ -112,12 +112,12 @@ func New(opts Options) (*Server, error) {
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream))
 	pb.RegisterModalClientServer(s.grpc, s)
-	s.tasks.Go(func() { _ = s.grpc.Serve(s.listener) }) // it ends with Stop
+	s.tasks.Go(func() { _ = s.grpc.Serve(s.listener) }) // returns after Stop
 	s.tasks.Go(s.watchBoxes)
 	return s, nil
 }
 
-// startListeners makes what has to be closed.
+// startListeners creates the directories and starts the listeners.
 func (s *Server) startListeners() (err error) {
 	for _, dir := range []string{"volumes", "blobs", "files", "layers"} {
 		if err := os.MkdirAll(s.filePath(dir), 0o700); err != nil {
@@ -133,7 +133,7 @@ func (s *Server) startListeners() (err error) {
 	}
 	s.listener = &trackingListener{Listener: l, conns: map[*trackedConn]bool{}}
 	s.closers = append(s.closers, func() error {
-		if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) { // so it is when it was served
+		if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) { // grpc has closed it
 			return err
 		}
 		return nil
@@ -141,15 +141,15 @@ func (s *Server) startListeners() (err error) {
 	if s.blobs, err = newBlobStore(s.filePath("blobs")); err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.blobs.close)
+	s.closers = append(s.closers, s.blobs.stopServing)
 	if s.registry, err = newRegistry(s.filePath("layers")); err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.registry.close)
+	s.closers = append(s.closers, s.registry.stopServing)
 	return nil
 }
 
-// closeListeners closes what listen has made.
+// closeListeners closes what startListeners started.
 func (s *Server) closeListeners() (err error) {
 	for _, f := range s.closers {
 		err = errors.Join(err, f())
@@ -157,8 +157,7 @@ func (s *Server) closeListeners() (err error) {
 	return err
 }
 
-// Close ends every call, and every sandbox that the server has made, and returns when
-// nothing of them is left. A second Close does nothing.
+// Close ends every call and every sandbox, and waits for them. A second Close does nothing.
 func (s *Server) Close() (err error) {
 	s.closed.Do(func() {
 		s.stop()
@@ -169,7 +168,7 @@ func (s *Server) Close() (err error) {
 	return err
 }
 
-// removeLeftovers removes sandboxes that could not be removed when they ended.
+// removeLeftovers removes backend sandboxes whose removal failed earlier.
 func (s *Server) removeLeftovers() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 	defer cancel()
@@ -187,17 +186,16 @@ func (s *Server) removeLeftovers() (err error) {
 	return err
 }
 
-// URL is that of the service, as the variable MODAL_SERVER_URL has it.
+// URL returns the value for the variable MODAL_SERVER_URL.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
-// TokenID is what clients show, with TokenSecret.
+// TokenID returns the token id that clients must send.
 func (s *Server) TokenID() string { return s.opts.TokenID }
 
-// TokenSecret is what belongs to TokenID.
+// TokenSecret returns the token secret that clients must send.
 func (s *Server) TokenSecret() string { return s.opts.TokenSecret }
 
-// Sandboxes returns those that are there: that wait, run, or are being ended. Their names
-// are by their ids.
+// Sandboxes returns the names of unfinished sandboxes, by their ids.
 func (s *Server) Sandboxes() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +212,8 @@ func (s *Server) filePath(elem ...string) string {
 	return filepath.Join(append([]string{s.opts.Dir}, elem...)...)
 }
 
-// nextTime is the time, later at each call: lists go on before a time. Callers hold mu.
+// nextTime returns the current time, but a later one for each call, since lists use times as their
+// page positions. The caller holds mu.
 func (s *Server) nextTime() time.Time {
 	now := time.Now()
 	if next := s.last.Add(time.Millisecond); now.Before(next) {
@@ -224,7 +223,7 @@ func (s *Server) nextTime() time.Time {
 	return now
 }
 
-// unixSeconds is a time as the protocol has it.
+// unixSeconds returns t in the form of the protocol. It returns 0 for the zero time.
 func unixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -232,10 +231,10 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.UnixMicro()) / 1e6
 }
 
-// newID is an id with 22 letters and digits, as the service's have.
+// newID returns an id with 22 random letters and digits, like those of the service.
 func newID(prefix string) string { return prefix + rand.Text()[:22] }
 
-// timeoutChan is a channel for a timeout of the protocol, in seconds.
+// timeoutChan returns a channel that fires after secs, and a function that stops it.
 func timeoutChan(secs float32) (<-chan time.Time, func()) {
 	t := time.NewTimer(time.Duration(float64(max(0, secs)) * float64(time.Second)))
 	return t.C, func() { t.Stop() }

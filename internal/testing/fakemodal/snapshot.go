@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// SandboxSnapshotFs makes an image of the root file system of a sandbox as it is now,
-// without what is mounted in it, also for somebody who does not wait for it any more.
+// SandboxSnapshotFs makes an image of the root file system of a running sandbox, without the mounted
+// directories. It continues if the caller goes away.
 func (s *Server) SandboxSnapshotFs(ctx context.Context, req *pb.SandboxSnapshotFsRequest) (*pb.SandboxSnapshotFsResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Server) takeSnapshot(ctx context.Context, sb *sandbox, box atoll.Sandbo
 	if err := s.registry.pushImage(ctx, im.id, im.image); err != nil {
 		return nil, err
 	}
-	im.log.close()
+	im.log.closeRecording()
 	close(im.built)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *Server) takeSnapshot(ctx context.Context, sb *sandbox, box atoll.Sandbo
 	return im, nil
 }
 
-// SandboxGetResourceUsage says what a sandbox has used since it started.
+// SandboxGetResourceUsage returns the resources that a sandbox has used since its start.
 func (s *Server) SandboxGetResourceUsage(ctx context.Context, req *pb.SandboxGetResourceUsageRequest) (*pb.SandboxGetResourceUsageResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A certificate is the one of all tunnels.
+// A certificate is the TLS certificate of all tunnels.
 type certificate struct {
 	config *tls.Config
 	pool   *x509.CertPool
@@ -48,26 +48,25 @@ func newCertificate() (*certificate, error) {
 	return &certificate{&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool}, nil
 }
 
-// Certificates are what clients of encrypted tunnels trust: the service's are signed by
-// an authority that everybody knows.
+// Certificates returns the certificates that clients of encrypted tunnels must trust. Those of the
+// service have a public authority.
 func (s *Server) Certificates() *x509.CertPool { return s.tls.pool }
 
-// A tunnel leads to a port of a sandbox.
+// A tunnel forwards connections to a port of a sandbox.
 type tunnel struct {
 	port      uint32
 	encrypted net.Listener
-	plain     net.Listener // nil for one that is encrypted only
+	plain     net.Listener // nil if the tunnel is encrypted only
 	conns     sync.WaitGroup
 	stop      context.CancelFunc
 }
 
-// openTunnels opens those that are asked for. All lead through TLS, and some also
-// without.
+// openTunnels opens the requested tunnels. Each has an encrypted listener; some also have a plain one.
 func (sb *sandbox) openTunnels(box atoll.Sandbox) (list []*tunnel, err error) {
 	defer func() {
 		if err != nil {
 			for _, t := range list {
-				t.close()
+				t.closeTunnel()
 			}
 		}
 	}()
@@ -94,7 +93,7 @@ func (sb *sandbox) openTunnels(box atoll.Sandbox) (list []*tunnel, err error) {
 	return list, nil
 }
 
-// acceptConns passes on what comes, until the listener is closed.
+// acceptConns accepts and forwards connections until the listener is closed.
 func (t *tunnel) acceptConns(ctx context.Context, sb *sandbox, box atoll.Sandbox, l net.Listener, config *tls.Config) {
 	t.conns.Go(func() {
 		for {
@@ -104,14 +103,14 @@ func (t *tunnel) acceptConns(ctx context.Context, sb *sandbox, box atoll.Sandbox
 			}
 			t.conns.Go(func() {
 				defer sb.use.beginUse()()
-				t.passConn(ctx, box, conn, config)
+				t.forwardConn(ctx, box, conn, config)
 			})
 		}
 	})
 }
 
-// passConn connects one connection with the sandbox, until both directions have ended.
-func (t *tunnel) passConn(ctx context.Context, box atoll.Sandbox, conn net.Conn, config *tls.Config) {
+// forwardConn copies data between one connection and the sandbox, until both directions have ended.
+func (t *tunnel) forwardConn(ctx context.Context, box atoll.Sandbox, conn net.Conn, config *tls.Config) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if config != nil {
@@ -119,7 +118,7 @@ func (t *tunnel) passConn(ctx context.Context, box atoll.Sandbox, conn net.Conn,
 	}
 	inside, err := atoll.Dial(ctx, box, int(t.port))
 	if err != nil {
-		return // nobody listens there: the connection is closed
+		return // nobody listens on the port
 	}
 	defer inside.Close()
 	defer context.AfterFunc(ctx, func() { inside.Close() })()
@@ -129,7 +128,7 @@ func (t *tunnel) passConn(ctx context.Context, box atoll.Sandbox, conn net.Conn,
 	both.Wait()
 }
 
-// copyHalf copies one direction, and passes on its end.
+// copyHalf copies one direction and forwards its end.
 func copyHalf(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
@@ -141,8 +140,8 @@ func copyHalf(to, from net.Conn) {
 	}
 }
 
-// close ends the tunnel and its connections.
-func (t *tunnel) close() {
+// closeTunnel closes the tunnel and its connections, and waits for them.
+func (t *tunnel) closeTunnel() {
 	t.stop()
 	for _, l := range []net.Listener{t.encrypted, t.plain} {
 		if l != nil {
@@ -161,7 +160,7 @@ func (t *tunnel) tunnelData() *pb.TunnelData {
 	return d
 }
 
-// SandboxGetTunnels says where the ports of a sandbox are reached, once it runs.
+// SandboxGetTunnels waits until a sandbox runs and returns the addresses of its tunnels.
 func (s *Server) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
 	sb, err := s.findSandbox(req.GetSandboxId())
 	if err != nil {
@@ -173,7 +172,7 @@ func (s *Server) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnel
 	case <-sb.running:
 	case <-sb.ended:
 	case <-over:
-		return pb.SandboxGetTunnelsResponse_builder{Result: ending{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "Sandbox has not started"}.endResult()}.Build(), nil
+		return pb.SandboxGetTunnelsResponse_builder{Result: endCause{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "Sandbox has not started"}.toResult()}.Build(), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

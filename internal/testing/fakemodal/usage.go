@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// usage knows when a sandbox was last in use: a command runs in it, something is
-// written to its stdin, or a connection to one of its tunnels is open.
+// usage tracks when a sandbox was last in use: a command runs, a caller writes to its stdin, or a
+// connection to one of its tunnels is open.
 type usage struct {
 	mu      sync.Mutex
 	users   int
 	last    time.Time
-	changed chan struct{} // has one element after a change
+	changed chan struct{} // capacity 1; has an element after a change
 }
 
 func newUsage() *usage { return &usage{last: time.Now(), changed: make(chan struct{}, 1)} }
 
-// beginUse notes that somebody uses the sandbox, until what it returns is called.
+// beginUse marks the sandbox as in use until the caller calls end.
 func (u *usage) beginUse() (end func()) {
 	u.addUsers(1)
 	return sync.OnceFunc(func() { u.addUsers(-1) })
 }
 
-// markUse notes a use that is over at once.
+// markUse records a use of no duration.
 func (u *usage) markUse() { u.addUsers(0) }
 
 func (u *usage) addUsers(n int) {
@@ -37,9 +37,9 @@ func (u *usage) addUsers(n int) {
 	}
 }
 
-// waitIdle returns true when there was no use for so long, or false when ctx ends.
+// waitIdle returns true after the sandbox has been idle for limit, or false when ctx ends.
 func (u *usage) waitIdle(ctx context.Context, limit time.Duration) bool {
-	u.markUse() // it begins now
+	u.markUse() // the idle time begins now
 	for {
 		u.mu.Lock()
 		left := time.Until(u.last.Add(limit))

@@ -14,14 +14,14 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A volume is a directory, which sandboxes mount.
+// A volume is a directory that sandboxes mount.
 type volume struct{ dir string }
 
-// VolumeGetOrCreate finds a volume by its name, or makes one. One without a name is
-// there until the server ends, whether or not its heart beats.
+// VolumeGetOrCreate returns the volume with a name, or creates one. Volumes without a name exist until
+// the server is closed, even without heartbeats.
 func (s *Server) VolumeGetOrCreate(_ context.Context, req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
 	if req.GetVersion() == pb.VolumeFsVersion_VOLUME_FS_VERSION_V2 {
-		return nil, status.Error(codes.Unimplemented, "volumes of version 2 are not made here")
+		return nil, status.Error(codes.Unimplemented, "this test server has no volumes of version 2")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func volumeMetadata(v *object[*volume]) *pb.VolumeMetadata {
 	return pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.name, CreationInfo: v.creationInfo()}.Build()
 }
 
-// VolumeHeartbeat keeps a volume without a name.
+// VolumeHeartbeat checks that the volume exists.
 func (s *Server) VolumeHeartbeat(_ context.Context, req *pb.VolumeHeartbeatRequest) (*emptypb.Empty, error) {
 	if _, err := s.findVolume(req.GetVolumeId()); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *Server) findVolume(id string) (*volume, error) {
 	return v.value, nil
 }
 
-// VolumeList lists those that have a name, the newest first.
+// VolumeList lists the named volumes, newest first.
 func (s *Server) VolumeList(_ context.Context, req *pb.VolumeListRequest) (*pb.VolumeListResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +71,8 @@ func (s *Server) VolumeList(_ context.Context, req *pb.VolumeListRequest) (*pb.V
 	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: req.GetEnvironmentName()}.Build(), nil
 }
 
-// VolumeDelete deletes a volume with all in it. A sandbox that has it mounted finds
-// nothing there any longer.
+// VolumeDelete deletes a volume with its content. A sandbox that has mounted it finds an empty
+// directory.
 func (s *Server) VolumeDelete(_ context.Context, req *pb.VolumeDeleteRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	v, err := s.volumes.removeObject(req.GetVolumeId())
@@ -83,19 +83,19 @@ func (s *Server) VolumeDelete(_ context.Context, req *pb.VolumeDeleteRequest) (*
 	return &emptypb.Empty{}, fsutil.RemoveAll(v.value.dir)
 }
 
-// VolumeCommit does nothing: what a sandbox writes is in the volume at once.
+// VolumeCommit does nothing, because writes of a sandbox are in the volume at once.
 func (s *Server) VolumeCommit(_ context.Context, req *pb.VolumeCommitRequest) (*pb.VolumeCommitResponse, error) {
 	_, err := s.findVolume(req.GetVolumeId())
 	return &pb.VolumeCommitResponse{}, err
 }
 
-// VolumeReload does nothing, as VolumeCommit.
+// VolumeReload does nothing, like VolumeCommit.
 func (s *Server) VolumeReload(_ context.Context, req *pb.VolumeReloadRequest) (*emptypb.Empty, error) {
 	_, err := s.findVolume(req.GetVolumeId())
 	return &emptypb.Empty{}, err
 }
 
-// VolumePutFiles puts files that were uploaded before into a volume.
+// VolumePutFiles writes uploaded files into a volume.
 func (s *Server) VolumePutFiles(_ context.Context, req *pb.VolumePutFilesRequest) (*emptypb.Empty, error) {
 	v, err := s.findVolume(req.GetVolumeId())
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Server) VolumePutFiles(_ context.Context, req *pb.VolumePutFilesRequest
 		return nil, err
 	}
 	defer root.Close()
-	for _, f := range req.GetFiles() { // all are checked before one is written
+	for _, f := range req.GetFiles() { // check all files before the first write
 		if _, err := inVolume(f.GetFilename()); err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (s *Server) VolumePutFiles(_ context.Context, req *pb.VolumePutFilesRequest
 	return &emptypb.Empty{}, nil
 }
 
-// inVolume is the name of a file relative to the volume.
+// inVolume returns the name of a file relative to the volume.
 func inVolume(name string) (string, error) {
 	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if clean == "" || strings.HasSuffix(name, "/") || strings.ContainsRune(name, 0) || clean != strings.TrimPrefix(path.Clean(name), "/") {
@@ -131,7 +131,7 @@ func inVolume(name string) (string, error) {
 	return clean, nil
 }
 
-// putFile writes one file, which replaces one that is there as a whole.
+// putFile writes one file atomically.
 func (s *Server) putFile(root *os.Root, f *pb.MountFile, overwrite bool) error {
 	name, err := inVolume(f.GetFilename())
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// put uploads content, and returns what stands for it.
-func (l *lab) put(content []byte) string {
+// put uploads content and returns its hash.
+func (l *testLab) put(content []byte) string {
 	l.t.Helper()
 	sum := sha256.Sum256(content)
 	sha := hex.EncodeToString(sum[:])
@@ -36,8 +36,8 @@ func (l *lab) put(content []byte) string {
 	return sha
 }
 
-// upload announces content, and sends what may be something else.
-func (l *lab) upload(content, sent []byte, want int) (blob string) {
+// upload announces content and sends body, which may differ.
+func (l *testLab) upload(content, sent []byte, want int) (blob string) {
 	l.t.Helper()
 	md, sha := md5.Sum(content), sha256.Sum256(content)
 	encode := base64.StdEncoding.EncodeToString
@@ -85,10 +85,10 @@ func TestVolumes(t *testing.T) {
 	}
 	l.sh(first, "ln -s / /data/out; echo more >> /data/new")
 	if out, _, _ := l.sh(second, "cat /else/where/new"); out != "from first\nmore\n" {
-		t.Errorf("at once it has %q", out)
+		t.Errorf("the volume has %q", out)
 	}
 	if err := put(pb.MountFile_builder{Filename: "out/escaped", Sha256Hex: files[0].GetSha256Hex()}.Build()); err == nil {
-		t.Error("a file was put through a link that leads out")
+		t.Error("a file was written through a link out of the volume")
 	}
 }
 
@@ -117,7 +117,7 @@ func TestVolumeObjects(t *testing.T) {
 	_, err = l.raw.VolumeDelete(l.ctx(), pb.VolumeDeleteRequest_builder{VolumeId: ids[0]}.Build())
 	wantCode(t, "delete again", err, codes.NotFound, ids[0])
 	if _, err := l.Volumes.FromName(l.ctx(), "a", nil); err == nil {
-		t.Error("a volume that was deleted is found")
+		t.Error("a deleted volume is found")
 	}
 	if _, err := l.Volumes.FromName(l.ctx(), "b", &modal.VolumeFromNameParams{Environment: "other"}); err == nil {
 		t.Error("a volume is found in another environment")
@@ -133,11 +133,11 @@ func TestUploads(t *testing.T) {
 	_, err := l.raw.MountPutFile(l.ctx(), pb.MountPutFileRequest_builder{Sha256Hex: sha, DataBlobId: &blob}.Build())
 	wantCode(t, "blob that has not come", err, codes.NotFound, blob)
 	_, err = l.raw.MountPutFile(l.ctx(), pb.MountPutFileRequest_builder{Sha256Hex: sha, Data: []byte("another")}.Build())
-	wantCode(t, "wrong hash", err, codes.InvalidArgument, "not that of the content")
+	wantCode(t, "wrong hash", err, codes.InvalidArgument, "does not match the content")
 	_, err = l.raw.MountPutFile(l.ctx(), pb.MountPutFileRequest_builder{Sha256Hex: sha, Data: make([]byte, 4<<20+1)}.Build())
-	wantCode(t, "too much at once", err, codes.InvalidArgument, "uploaded as a blob")
+	wantCode(t, "too much at once", err, codes.InvalidArgument, "as a blob")
 	resp, err := l.raw.MountPutFile(l.ctx(), pb.MountPutFileRequest_builder{Sha256Hex: sha}.Build())
 	if err != nil || resp.GetExists() {
-		t.Errorf("question for a file that is not there: %v, %v", resp, err)
+		t.Errorf("query for a missing file: %v, %v", resp, err)
 	}
 }

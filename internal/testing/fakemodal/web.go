@@ -13,8 +13,8 @@ type webServer struct {
 	ended   chan struct{}
 }
 
-// serveHTTP starts a server. No connection is kept open for further requests: whoever
-// made one has nothing to close.
+// serveHTTP starts a server. It closes each connection after one request, so that clients have nothing
+// to close.
 func serveHTTP(h http.Handler) (*webServer, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -24,12 +24,12 @@ func serveHTTP(h http.Handler) (*webServer, error) {
 	w.server.SetKeepAlivesEnabled(false)
 	go func() {
 		defer close(w.ended)
-		_ = w.server.Serve(l) // it ends with Close
+		_ = w.server.Serve(l) // returns after Close
 	}()
 	return w, nil
 }
 
-func (w *webServer) close() error {
+func (w *webServer) stopServing() error {
 	err := w.server.Close()
 	<-w.ended
 	return err

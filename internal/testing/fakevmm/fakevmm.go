@@ -1,10 +1,9 @@
 //go:build unix
 
-// Package fakevmm has hypervisors for tests where they cannot be: Firecracker with its
-// jailer, and vfkit. Their command lines, services and sockets are like those of the real
-// ones. Who is behind the sockets is either a guest without a machine, which does what a
-// script says, or one in a machine of QEMU's (Machine), in which the real kernel boots with
-// the real disks.
+// Package fakevmm has fake hypervisors for tests on machines that cannot run the real ones:
+// Firecracker with its jailer, and vfkit. Their command lines, services and sockets are like those of
+// the real ones. Behind the sockets is either a guest in the fake's own process, which follows a
+// script, or a guest in a QEMU machine (Machine), which boots the real kernel with the real disks.
 //
 //	func TestMain(m *testing.M) {
 //		if filepath.Base(os.Args[0]) == "firecracker" {
@@ -21,16 +20,17 @@ import (
 	"sync"
 )
 
-// A Machine says what QEMU the machine of a fake runs on.
+// A Machine describes the QEMU machine that a fake runs.
 type Machine struct {
-	Program string // an absolute path: the fake has no environment
+	Program string // absolute path, since the fake has no environment
 	Accel   string // "kvm" or "tcg"
 }
 
-// GuestPort is where a guest without a machine serves files, as the real one does.
+// GuestPort is the port on which a guest without a machine serves files, like the real guest.
 const GuestPort = 52
 
-// joinConns pours each connection into the other, of which in reads one.
+// joinConns copies data between two connections, until both directions have ended. It reads conn
+// through in.
 func joinConns(conn net.Conn, in *bufio.Reader, inner net.Conn) {
 	defer inner.Close()
 	var both sync.WaitGroup
@@ -39,7 +39,7 @@ func joinConns(conn net.Conn, in *bufio.Reader, inner net.Conn) {
 	both.Wait()
 }
 
-// copyHalf copies what comes from in, which reads src, to its end, and says so to dst.
+// copyHalf copies in, which reads src, to dst, and then closes dst for writing.
 func copyHalf(dst net.Conn, in io.Reader, src net.Conn) {
 	_, err := io.Copy(dst, in)
 	half, ok := dst.(interface{ CloseWrite() error })

@@ -21,28 +21,28 @@ import (
 	"time"
 )
 
-// A Script is what a fake does otherwise than it should, or with what. Write puts it
-// beside the program, where that finds it, and in the jail.
+// A Script tells a fake to misbehave, or what to run. Write stores it next to the program, where the
+// program and the jailer find it.
 type Script struct {
-	Die     string            // the request at which it ends: a path, an action, or "begin"
-	Slow    map[string]int    // how many milliseconds requests take, by path
-	Fault   map[string]string // what it answers instead, by path
-	Garbage string            // the path to which it answers what is no JSON
-	Boot    int               // how many milliseconds the guest takes to listen
-	Silent  bool              // the vsock takes connections, and says nothing
-	Answer  string            // and what it says instead of OK
-	Deaf    bool              // the guest does not take Ctrl+Alt+Del for anything
-	Panic   int               // the hypervisor dies so many milliseconds after it is on
-	Crash   int               // the guest's kernel panics, and the machine ends as if it had powered off
-	Mute    bool              // there is no keyboard
+	Die     string            // the fake exits at this request: a path, an action, or "begin"
+	Slow    map[string]int    // delay of requests in milliseconds, by path
+	Fault   map[string]string // error messages of requests, by path
+	Garbage string            // the path whose answers are not JSON
+	Boot    int               // milliseconds until the guest listens
+	Silent  bool              // the vsock accepts connections, and sends nothing
+	Answer  string            // the answer of the vsock instead of OK
+	Deaf    bool              // the guest ignores Ctrl+Alt+Del
+	Panic   int               // milliseconds until the hypervisor dies
+	Crash   int               // milliseconds until the guest's kernel panics and the machine powers off
+	Mute    bool              // the machine has no keyboard
 	Version string
 
-	Machine *Machine // what the guest is in; nil for nothing
+	Machine *Machine // the guest's machine; nil for a guest in the fake's process
 }
 
 const scriptFile = "script.json"
 
-// Write has the fakes in dir that are started from now on follow s.
+// Write stores s for fakes in dir that start later.
 func (s Script) Write(dir string) error {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -51,34 +51,35 @@ func (s Script) Write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, scriptFile), text, 0o644)
 }
 
-// A computer is what the hypervisor turns on.
+// A computer is the machine that the fake hypervisor runs.
 type computer interface {
-	// powerOn turns it on. The fake ends when the computer does.
-	powerOn(f *fake) error
-	// portServer returns what serves a port, nil if nothing listens there.
+	// powerOn boots the computer. When the computer powers off, the fake exits.
+	powerOn(f *fakeFirecracker) error
+	// portServer returns the function that serves a port, or nil if nothing listens there.
 	portServer(port uint32) func(conn net.Conn, in *bufio.Reader)
-	// setPaused stops it, and lets it go on.
+	// setPaused pauses or resumes the computer.
 	setPaused(bool) error
-	// pressCtrlAltDel is Ctrl+Alt+Del.
+	// pressCtrlAltDel sends Ctrl+Alt+Del to the guest.
 	pressCtrlAltDel()
-	// readMemory is what it remembers, for snapshots, and remember what it begins with.
+	// readMemory returns the content of the memory, for a snapshot.
 	readMemory() (string, error)
+	// setMemory sets the content of the memory before powerOn.
 	setMemory(string)
 }
 
-// A fake is one process of it.
-type fake struct {
+// A fakeFirecracker is one process of the fake.
+type fakeFirecracker struct {
 	script Script
 	id     string
 
-	mu     sync.Mutex // a request
+	mu     sync.Mutex // held during a request
 	state  string
 	boot   *bootSource
 	config machineConfig
 	drives []drive
 	vsock  *vsock
 	listen net.Listener
-	ready  bool // something that is not for a new process has been configured
+	ready  bool // a request has configured boot-specific resources
 
 	computer computer
 }
@@ -103,7 +104,7 @@ type (
 		CID  uint32 `json:"guest_cid"`
 		Path string `json:"uds_path"`
 	}
-	saved struct {
+	savedState struct {
 		Version string
 		Config  machineConfig
 		Drives  []drive
@@ -111,9 +112,9 @@ type (
 	}
 )
 
-// Firecracker is the program.
+// Firecracker runs the fake with a whole command line and returns its exit code.
 func Firecracker(args []string) int {
-	f := &fake{state: "Not started", config: machineConfig{1, 128}}
+	f := &fakeFirecracker{state: "Not started", config: machineConfig{1, 128}}
 	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), scriptFile)); err == nil {
 		if err := json.Unmarshal(text, &f.script); err != nil {
 			panic(err)
@@ -122,9 +123,9 @@ func Firecracker(args []string) int {
 	if f.script.Version == "" {
 		f.script.Version = "1.13.1"
 	}
-	f.computer = &inside{script: &f.script}
+	f.computer = &inProcessGuest{script: &f.script}
 	if f.script.Machine != nil {
-		f.computer = &emulated{machine: f.script.Machine}
+		f.computer = &qemuComputer{machine: f.script.Machine}
 	}
 	flags := flag.NewFlagSet("firecracker", flag.ContinueOnError)
 	socket := flags.String("api-sock", "/run/firecracker.socket", "")
@@ -157,14 +158,14 @@ func Firecracker(args []string) int {
 	panic((&http.Server{Handler: f}).Serve(l))
 }
 
-func (f *fake) maybeDie(at string) {
+func (f *fakeFirecracker) maybeDie(at string) {
 	if f.script.Die == at {
 		fmt.Fprintln(os.Stderr, "told to die at", at)
-		os.Exit(148) // as for a system call that is not allowed
+		os.Exit(148) // like a seccomp violation
 	}
 }
 
-func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *fakeFirecracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	path := r.URL.Path
@@ -196,8 +197,8 @@ const (
 	postBoot = "The requested operation is not supported after starting the microVM."
 )
 
-// handleRequest does what it says, or returns why not.
-func (f *fake) handleRequest(method, path string, text []byte) (answer any, message string) {
+// handleRequest handles a request and returns an answer or a fault message.
+func (f *fakeFirecracker) handleRequest(method, path string, text []byte) (answer any, message string) {
 	if method == http.MethodGet && path == "/" {
 		return map[string]string{"id": f.id, "state": f.state, "vmm_version": f.script.Version, "app_name": "Firecracker"}, ""
 	}
@@ -255,7 +256,7 @@ func (f *fake) handleRequest(method, path string, text []byte) (answer any, mess
 			message = "Load snapshot error: Loading a microVM snapshot not allowed after configuring boot-specific resources."
 		default:
 			if message = f.loadSnapshot(s.State, s.Memory.Path, s.Resume); message != "" {
-				go func() { time.Sleep(20 * time.Millisecond); os.Exit(1) }() // as the real one does
+				go func() { time.Sleep(20 * time.Millisecond); os.Exit(1) }() // like the real one
 			}
 		}
 	case method == http.MethodPut && on:
@@ -273,7 +274,7 @@ func (f *fake) handleRequest(method, path string, text []byte) (answer any, mess
 	return nil, message
 }
 
-func (f *fake) setConfig(path string, decode func(any) bool) string {
+func (f *fakeFirecracker) setConfig(path string, decode func(any) bool) string {
 	id, isDrive := strings.CutPrefix(path, "/drives/")
 	switch {
 	case path == "/machine-config":
@@ -358,17 +359,17 @@ func openDrive(d drive) string {
 	return ""
 }
 
-func (f *fake) listenVsock(v *vsock) string {
+func (f *fakeFirecracker) listenVsock(v *vsock) string {
 	l, err := net.Listen("unix", v.Path)
 	if err != nil {
 		return "Vsock config error: Cannot create backend for vsock device: UnixBind(" + osError(err) + ")"
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // it leaves its sockets
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // Firecracker leaves its sockets
 	f.vsock, f.listen = v, l
 	return ""
 }
 
-func (f *fake) runAction(name string, on bool) string {
+func (f *fakeFirecracker) runAction(name string, on bool) string {
 	f.maybeDie(name)
 	switch {
 	case name == "InstanceStart" && on:
@@ -396,8 +397,8 @@ func (f *fake) runAction(name string, on bool) string {
 	return ""
 }
 
-// startComputer turns the computer on.
-func (f *fake) startComputer() error {
+// startComputer boots the computer and serves the vsock.
+func (f *fakeFirecracker) startComputer() error {
 	f.state = "Running"
 	if err := f.computer.powerOn(f); err != nil {
 		return err
@@ -419,8 +420,8 @@ func (f *fake) startComputer() error {
 	return nil
 }
 
-// serveConn is what happens to a connection to the vsock's socket.
-func (f *fake) serveConn(conn net.Conn) {
+// serveConn serves a connection to the vsock's socket.
+func (f *fakeFirecracker) serveConn(conn net.Conn) {
 	defer conn.Close()
 	if f.script.Silent {
 		io.Copy(io.Discard, conn)
@@ -442,11 +443,11 @@ func (f *fake) serveConn(conn net.Conn) {
 		io.Copy(io.Discard, conn)
 		return
 	}
-	fmt.Fprintf(conn, "OK %d\n", 1<<30+port) // as the real one: the port at the host's end
+	fmt.Fprintf(conn, "OK %d\n", 1<<30+port) // like the real one: the port of the host
 	serve(conn, in)
 }
 
-func (f *fake) setState(want string, on bool) string {
+func (f *fakeFirecracker) setState(want string, on bool) string {
 	var err error
 	switch {
 	case !on:
@@ -468,7 +469,7 @@ func (f *fake) setState(want string, on bool) string {
 	return ""
 }
 
-func (f *fake) saveSnapshot(state, memory string) string {
+func (f *fakeFirecracker) saveSnapshot(state, memory string) string {
 	if f.state != "Paused" {
 		return "Create snapshot error: Cannot save the microVM state: the microVM is not paused"
 	}
@@ -476,7 +477,7 @@ func (f *fake) saveSnapshot(state, memory string) string {
 	if err != nil {
 		return "Create snapshot error: " + err.Error()
 	}
-	text, err := json.Marshal(saved{f.script.Version, f.config, f.drives, f.vsock})
+	text, err := json.Marshal(savedState{f.script.Version, f.config, f.drives, f.vsock})
 	if err == nil {
 		err = os.WriteFile(state, text, 0o600)
 	}
@@ -489,13 +490,13 @@ func (f *fake) saveSnapshot(state, memory string) string {
 	return ""
 }
 
-func (f *fake) loadSnapshot(state, memory string, resume bool) string {
+func (f *fakeFirecracker) loadSnapshot(state, memory string, resume bool) string {
 	const failed = "Load snapshot error: Failed to restore from snapshot: "
 	text, err := os.ReadFile(state)
 	if err != nil {
 		return failed + "Failed to get snapshot state from file: " + osError(err)
 	}
-	var s saved
+	var s savedState
 	if err := json.Unmarshal(text, &s); err != nil {
 		return failed + "Failed to load snapshot state from file: " + err.Error()
 	}

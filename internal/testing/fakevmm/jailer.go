@@ -12,9 +12,10 @@ import (
 	"syscall"
 )
 
-// Jailer is a jailer that makes no devices and no cgroups, but for that does what
-// the real one does: it makes the jail, copies the program, changes root and user, and
-// becomes it. The root stays where machines are QEMU's, which is not in the jail.
+// Jailer runs a fake jailer with a whole command line and returns its exit code. Like the real one, it
+// makes the jail, copies the program into it, changes root and user, and executes the program. It
+// makes no devices and no cgroups. It does not change root for QEMU machines, which need files outside
+// the jail.
 func Jailer(args []string) int {
 	flags := flag.NewFlagSet("jailer", flag.ContinueOnError)
 	id := flags.String("id", "", "")

@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
 )
 
-// bootMachine starts a machine, whose console is a pipe that it makes at h.Console and passes on,
-// and calls ended when the machine has.
+// bootMachine boots a QEMU machine and calls ended when it has ended. It creates a pipe at h.Console
+// and copies its output to console.
 func (m *Machine) bootMachine(h *vm.Hardware, console io.Writer, ended func(error)) (vm.Machine, error) {
 	d, err := qemu.New(context.Background(), qemu.Options{Program: m.Program, Accel: m.Accel})
 	if err != nil {

@@ -10,5 +10,5 @@ import (
 )
 
 func (m *Machine) bootMachine(*vm.Hardware, io.Writer, func(error)) (vm.Machine, error) {
-	return nil, errors.New("there are machines of QEMU's on Linux only")
+	return nil, errors.New("QEMU machines are available only on Linux")
 }

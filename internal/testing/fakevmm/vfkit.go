@@ -27,24 +27,23 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
-// A VFKitScript is what a fake vfkit does otherwise than it should, or with what. Write
-// puts it beside the program.
+// A VFKitScript tells a fake vfkit to misbehave, or what to run. Write stores it next to the program.
 type VFKitScript struct {
-	Die      string // when it ends: "begin", "running", or a state that is asked for
-	Say      string // and what it says then
-	Starting int    // how many milliseconds the machine takes to be on
-	Broken   bool   // it never is
-	Boot     int    // how many milliseconds the guest takes to listen
-	Button   string // what the power button answers; "" is that the guest ends
-	Deaf     bool   // nothing listens on the port to power off
-	Fault    string // what pausing answers
+	Die      string // the fake exits at "begin", "running", or this requested state
+	Say      string // the message of that exit
+	Starting int    // milliseconds until the machine is running
+	Broken   bool   // the machine never runs
+	Boot     int    // milliseconds until the guest listens
+	Button   string // error of the power button; "" powers the guest off
+	Deaf     bool   // nothing listens on the port for power off
+	Fault    string // error of a pause
 
-	Machine *Machine // what the guest is in; nil for nothing
+	Machine *Machine // the guest's machine; nil for a guest in the fake's process
 }
 
 const vfkitFile = "vfkit.json"
 
-// Write has the fakes in dir that are started from now on follow s.
+// Write stores s for fakes in dir that start later.
 func (s VFKitScript) Write(dir string) error {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -53,15 +52,15 @@ func (s VFKitScript) Write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, vfkitFile), text, 0o600)
 }
 
-// Other ports of a guest without a machine.
+// Ports of a guest without a machine, besides GuestPort.
 const (
 	EchoPort     = 7
-	GreetPort    = 8 // says something first
-	EmptyPort    = 9 // nothing listens
+	GreetPort    = 8 // sends a greeting
+	EmptyPort    = 9 // nothing listens there
 	vfkitOffPort = 50
 )
 
-// A machine as vfkit's command line has it.
+// A vfkitMachine is a machine as described by vfkit's command line.
 type vfkitMachine struct {
 	script                  VFKitScript
 	cpus, memory            int
@@ -74,17 +73,17 @@ type vfkitMachine struct {
 	mac                     net.HardwareAddr
 	console                 *os.File
 
-	machine vm.Machine // of QEMU's; nil if there is none
-	up      atomic.Bool
+	machine vm.Machine // QEMU machine, or nil
+	guestUp atomic.Bool
 
 	mu     sync.Mutex
 	state  string
 	booted time.Time
-	guest  sync.RWMutex // held while it is paused
+	guest  sync.RWMutex // held for writing while the machine is paused
 	ending sync.Once
 }
 
-// VFKit is the program.
+// VFKit runs the fake with a whole command line and returns its exit code.
 func VFKit(args []string) int {
 	v := &vfkitMachine{cpus: 1, memory: 512, state: "VirtualMachineStateStarting", shares: map[string]string{}, ports: map[uint32]string{}}
 	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), vfkitFile)); err == nil {
@@ -116,13 +115,13 @@ func VFKit(args []string) int {
 	}
 	v.mu.Unlock()
 	if v.script.Machine != nil {
-		if err := v.turnOn(); err != nil {
+		if err := v.bootQEMU(); err != nil {
 			fmt.Fprintln(os.Stderr, "Error:", err)
 			return 1
 		}
 	}
 	fmt.Fprintf(v.console, "[    0.000000] Command line: %s\n", v.cmdline)
-	time.Sleep(30 * time.Millisecond) // sockets come after that
+	time.Sleep(30 * time.Millisecond) // vfkit opens the sockets later
 	for port, path := range v.ports {
 		l, err := net.Listen("unix", (&url.URL{Path: path}).EscapedPath())
 		if err != nil {
@@ -144,7 +143,7 @@ func (v *vfkitMachine) maybeDie(at string) {
 	}
 }
 
-// splitOptions is how vfkit reads what follows --bootloader.
+// splitOptions splits the value of --bootloader like vfkit.
 func splitOptions(text string) (parts []string, err error) {
 	quoted, part := false, ""
 	for _, c := range text {
@@ -163,7 +162,7 @@ func splitOptions(text string) (parts []string, err error) {
 	return append(parts, part), nil
 }
 
-// parseArgs reads what v0.6.1 reads, and nothing else.
+// parseArgs parses the flags that the tests use, like vfkit v0.6.1, and rejects all others.
 func (v *vfkitMachine) parseArgs(args []string) (err error) {
 	for ; len(args) >= 2 && err == nil; args = args[2:] {
 		switch value := args[1]; args[0] {
@@ -240,7 +239,7 @@ func (v *vfkitMachine) parseDevice(value string) (err error) {
 	case "virtio-rng":
 		return known()
 	case "virtio-serial":
-		v.console, err = os.OpenFile(options["logFilePath"], os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644) // as the framework does
+		v.console, err = os.OpenFile(options["logFilePath"], os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644) // like Apple's framework
 		return errors.Join(err, known("logFilePath"))
 	case "virtio-blk":
 		mode := os.O_RDWR
@@ -279,7 +278,7 @@ func (v *vfkitMachine) parseDevice(value string) (err error) {
 	return fmt.Errorf("unknown device type: %s", parts[0])
 }
 
-// ServeHTTP is the REST service.
+// ServeHTTP implements the REST service.
 func (v *vfkitMachine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	fail := func(code int, message string) {
@@ -304,7 +303,7 @@ func (v *vfkitMachine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.maybeDie(s.State)
 	var err error
 	switch {
-	case s.State == "Stop" && v.machine != nil: // there is no such button
+	case s.State == "Stop" && v.machine != nil: // QEMU machines have no power button
 	case s.State == "Stop" && v.script.Button != "":
 		fail(http.StatusInternalServerError, v.script.Button)
 		return
@@ -336,7 +335,7 @@ func (v *vfkitMachine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// powerOff is a guest that powers off.
+// powerOff ends the fake like a guest that powers off.
 func (v *vfkitMachine) powerOff() {
 	v.ending.Do(func() {
 		time.Sleep(30 * time.Millisecond)
@@ -345,7 +344,7 @@ func (v *vfkitMachine) powerOff() {
 	})
 }
 
-// exposePort takes connections, and only then asks the guest for its port.
+// exposePort accepts connections on a socket before it knows whether the guest listens, like vfkit.
 func (v *vfkitMachine) exposePort(l net.Listener, port uint32) {
 	for {
 		conn, err := l.Accept()
@@ -355,10 +354,10 @@ func (v *vfkitMachine) exposePort(l net.Listener, port uint32) {
 		go func() {
 			defer conn.Close()
 			if v.machine != nil {
-				v.passConn(conn, port)
+				v.forwardConn(conn, port)
 				return
 			}
-			v.guest.RLock() // a paused machine says nothing
+			v.guest.RLock() // blocks while the machine is paused
 			booting := time.Since(v.booted) < time.Duration(v.script.Boot)*time.Millisecond
 			v.guest.RUnlock()
 			if booting {
@@ -367,7 +366,7 @@ func (v *vfkitMachine) exposePort(l net.Listener, port uint32) {
 			switch {
 			case port == GuestPort:
 				dir := filepath.Join(filepath.Dir(v.rest), "inside")
-				_ = os.Mkdir(dir, 0o700) // it may be there
+				_ = os.Mkdir(dir, 0o700) // it may exist
 				if err := guest.Serve(conn, dirfs.Options{Workdir: dir, UID: -1, GID: -1}); err != nil {
 					fmt.Fprintln(os.Stderr, "guest:", err)
 				}
@@ -392,15 +391,15 @@ func (v *vfkitMachine) exposePort(l net.Listener, port uint32) {
 	}
 }
 
-// turnOn boots a machine of QEMU's with what the command line says.
-func (v *vfkitMachine) turnOn() (err error) {
+// bootQEMU boots a QEMU machine as described by the command line.
+func (v *vfkitMachine) bootQEMU() (err error) {
 	dir := filepath.Dir(v.rest)
 	h := &vm.Hardware{
 		ID: filepath.Base(filepath.Dir(filepath.Dir(dir))), Dir: dir, Console: filepath.Join(dir, "qemu"), CPUs: v.cpus, Memory: atoll.Bytes(v.memory) << 20,
 		Kernel: v.kernel, Initrd: v.initrd, Network: v.network, MAC: v.mac,
 	}
 	for word := range strings.FieldsSeq(v.cmdline) {
-		if word != "console=hvc0" { // which QEMU has not
+		if word != "console=hvc0" { // QEMU does not have this console
 			h.Cmdline = append(h.Cmdline, word)
 		}
 	}
@@ -421,17 +420,17 @@ func (v *vfkitMachine) turnOn() (err error) {
 	return err
 }
 
-// How long a guest in a machine may take to say whether it listens. While it boots vfkit
-// hangs up at once.
+// Limits of a connection to a port of a guest in a machine. While the guest boots, vfkit closes
+// connections at once.
 const (
 	bootingTime = 300 * time.Millisecond
-	askingTime  = 30 * time.Second // on a machine that is not slow
+	askingTime  = 30 * time.Second // before testenv.Scale
 )
 
-// passConn joins a connection to a port of the guest in the machine.
-func (v *vfkitMachine) passConn(conn net.Conn, port uint32) {
+// forwardConn connects conn to a port of the guest in the machine.
+func (v *vfkitMachine) forwardConn(conn net.Conn, port uint32) {
 	wait := bootingTime
-	if v.up.Load() {
+	if v.guestUp.Load() {
 		wait = testenv.Scale(askingTime)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
@@ -440,11 +439,11 @@ func (v *vfkitMachine) passConn(conn net.Conn, port uint32) {
 	if err != nil {
 		return
 	}
-	v.up.Store(true)
+	v.guestUp.Store(true)
 	joinConns(conn, bufio.NewReader(conn), inner)
 }
 
-// answerFrames sends each frame back to where it is from.
+// answerFrames sends each Ethernet frame back to its source.
 func (v *vfkitMachine) answerFrames() {
 	b := make([]byte, 2048)
 	for {

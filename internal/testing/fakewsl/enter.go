@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initVerb has the program be the first process of a distribution.
-const initVerb = "--fake-init"
+// initFlag is the argument that makes the program the first process of a distribution.
+const initFlag = "--fake-init"
 
-// namespaces are those that a distribution has of its own.
+// namespaces are the clone flags of the namespaces of a distribution.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// wakeDistribution is a distribution with its first process, which is started if it does not run, and
-// ends if this one does before it is written down.
-func (w *wsl) wakeDistribution(name string) (d Distribution, err error) {
+// startDistribution starts the first process of a distribution, unless it runs. If this program ends
+// before it has recorded the process, the process ends as well.
+func (w *wsl) startDistribution(name string) (d Distribution, err error) {
 	noted, note, err := os.Pipe()
 	if err != nil {
 		return d, err
@@ -34,7 +34,7 @@ func (w *wsl) wakeDistribution(name string) (d Distribution, err error) {
 	defer noted.Close()
 	defer note.Close()
 	err = w.withDistribution(name, func(i int) error {
-		defer func() { d = w.all[i] }()
+		defer func() { d = w.distributions[i] }()
 		if w.isRunning(i) {
 			return nil
 		}
@@ -44,12 +44,12 @@ func (w *wsl) wakeDistribution(name string) (d Distribution, err error) {
 		}
 		defer ready.Close()
 		defer says.Close()
-		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], initVerb, w.all[i].Root()}, ExtraFiles: []*os.File{says, noted}}
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], initFlag, w.distributions[i].Root()}, ExtraFiles: []*os.File{says, noted}}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true}
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		w.all[i].PID = cmd.Process.Pid
+		w.distributions[i].PID = cmd.Process.Pid
 		says.Close()
 		problem, err := io.ReadAll(ready)
 		if len(problem) > 0 {
@@ -63,9 +63,9 @@ func (w *wsl) wakeDistribution(name string) (d Distribution, err error) {
 	return d, err
 }
 
-// runProgram is --distribution NAME --user root --cd / --exec PROGRAM...
+// runProgram implements --distribution NAME --user root --cd / --exec PROGRAM...
 func (w *wsl) runProgram(name string, args []string) error {
-	d, err := w.wakeDistribution(name)
+	d, err := w.startDistribution(name)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (w *wsl) runProgram(name string, args []string) error {
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // to the end: nobody else is to have this thread
+	runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
 	if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(first, namespaces)); err != nil {
 		return err
 	}
@@ -94,17 +94,17 @@ func (w *wsl) runProgram(name string, args []string) error {
 	}()
 	err = cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return exitCode(max(exit.ExitCode(), 1)) // what was terminated has none
+		return exitCode(max(exit.ExitCode(), 1)) // a killed program has exit code -1
 	}
 	return err
 }
 
-// A relay is one of the program's outputs, which another process does not get itself: it
-// sees when the program ends, and not the other way round.
+// A relay is an output of the program. The other process gets a pipe instead of the file itself, so
+// that it sees the end of this program, and not the other way round.
 type relay struct{ io.Writer }
 
-// runInit is the first process of a distribution. It says on its third descriptor, by closing
-// it, that all is there, else what went wrong, and goes on when it gets a byte on the fourth.
+// runInit is the first process of a distribution. It closes descriptor 3 when the root file system is
+// mounted, or writes an error to it. It continues when it reads a byte from descriptor 4.
 func runInit(root string) int {
 	says, noted := os.NewFile(3, "says"), os.NewFile(4, "noted")
 	unix.CloseOnExec(3)
@@ -122,8 +122,9 @@ func runInit(root string) int {
 	return 0
 }
 
-// mountRoot makes root the root, with what WSL mounts there: the kernel's file systems, its
-// modules, and a directory that all distributions share. There is a file "there" in these.
+// mountRoot makes root the root directory and mounts the same things as WSL: the kernel's file
+// systems, the kernel modules, and a directory that all distributions share. The latter two contain a
+// file "there".
 func mountRoot(root string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -159,17 +160,16 @@ func mountRoot(root string) error {
 	return os.Chdir("/")
 }
 
-// What is mounted in a distribution besides.
+// Directories that WSL mounts in a distribution besides the kernel's file systems.
 const (
 	modulesDir = "lib/modules"
 	sharedDir  = "mnt/wsl"
 )
 
-// idleTime is how long a distribution stays in which nothing runs.
+// idleTime is the time after which a distribution without other processes ends.
 const idleTime = time.Second
 
-// reapProcesses waits for processes that nobody else does, and returns when there has been none
-// for a while.
+// reapProcesses waits for orphaned processes. It returns after idleTime without other processes.
 func reapProcesses() {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -187,11 +187,11 @@ func reapProcesses() {
 	}
 }
 
-// hasOthers reports whether there is a process besides the first.
+// hasOthers reports whether there is a process other than the first.
 func hasOthers() bool {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return false // it was removed
+		return false // the root directory was removed
 	}
 	for _, e := range entries {
 		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {

@@ -1,10 +1,10 @@
 //go:build linux
 
-// Package fakewsl is the Windows Subsystem for Linux for tests on Linux, as root: a
-// program with the command line, output and codes of wsl.exe, whose distributions are
-// real. Each has a root file system of its own, and runs in namespaces for mounts,
-// processes, host names and IPC, in which terminating it ends all; network, devices and
-// kernel are those of the machine, as all distributions have them in common.
+// Package fakewsl is a fake Windows Subsystem for Linux for tests on Linux, as root: a program with
+// the command line, output and exit codes of wsl.exe, whose distributions are real. Each has its own
+// root file system, and its own namespaces for mounts, processes, host names and IPC. Terminating it
+// ends all its processes. Network, devices and kernel are those of the machine, as all distributions
+// share them.
 //
 //	func TestMain(m *testing.M) {
 //		if filepath.Base(os.Args[0]) == fakewsl.Name {
@@ -12,7 +12,7 @@
 //		}
 //		...
 //
-// What there is of distributions is in the directory that the program is in.
+// The directory of the program holds its distributions.
 package fakewsl
 
 import (
@@ -35,11 +35,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Name is that of the program.
+// Name is the file name of the program.
 const Name = "wsl.exe"
 
-// Install puts the program, which is this one, into a directory, and returns its path.
-// Who is done with it calls Remove.
+// Install links this program into a directory as wsl.exe and returns its path. The caller must call
+// Remove afterwards.
 func Install(dir string) (program string, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -53,7 +53,7 @@ func Install(dir string) (program string, err error) {
 func Remove(dir string) error {
 	w := &wsl{home: dir}
 	return w.updateState(func() error {
-		for len(w.all) > 0 {
+		for len(w.distributions) > 0 {
 			if err := w.removeDistribution(0); err != nil {
 				return err
 			}
@@ -62,21 +62,21 @@ func Remove(dir string) error {
 	})
 }
 
-// A Distribution is one that the program knows.
+// A Distribution is a distribution registered with the program.
 type Distribution struct {
 	Name string
 	Dir  string // with the disk
-	PID  int    // of its first process, when it runs
+	PID  int    // of its first process; 0 if it does not run
 }
 
-// Root is where the root file system is.
+// Root returns the path of the root file system.
 func (d Distribution) Root() string { return filepath.Join(d.Dir, diskName) }
 
 // List returns the distributions of the program in a directory.
 func List(dir string) (all []Distribution, err error) {
 	w := &wsl{home: dir}
 	err = w.updateState(func() error {
-		all = w.all
+		all = w.distributions
 		for i := range all {
 			if !w.isRunning(i) {
 				all[i].PID = 0
@@ -87,10 +87,10 @@ func List(dir string) (all []Distribution, err error) {
 	return all, err
 }
 
-// Main is the program, with its whole command line; it returns its code.
+// Main runs the program with its whole command line and returns its exit code.
 func Main(args []string) int {
 	w := &wsl{home: filepath.Dir(args[0])}
-	if len(args) == 3 && args[1] == initVerb {
+	if len(args) == 3 && args[1] == initFlag {
 		return runInit(args[2])
 	}
 	err := w.runCommand(args[1:])
@@ -106,30 +106,31 @@ func Main(args []string) int {
 	default:
 		w.printLine("%v\n", err)
 	}
-	return 255 // -1, of which Unix has one byte
+	return 255 // -1 as a byte
 }
 
 const (
 	registryName = "registry.json"
-	diskName     = "ext4.vhdx" // which is a directory here
+	diskName     = "ext4.vhdx" // a directory in this fake
 )
 
-// A wslError is the code of an error of WSL's own.
+// A wslError is an error code of WSL itself.
 type wslError string
 
 func (e wslError) Error() string { return string(e) }
 
-// An exitCode is that of a program in a distribution, or of one that was said all of.
+// An exitCode is the exit code of a program in a distribution, or of a command that has printed its
+// error.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 type wsl struct {
-	home string
-	all  []Distribution // what change has read
+	home          string
+	distributions []Distribution // read by updateState
 }
 
-// printLine prints as wsl.exe does.
+// printLine prints text like wsl.exe: with CRLF, in UTF-16 unless WSL_UTF8=1.
 func (w *wsl) printLine(format string, args ...any) {
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "\r\n")
 	if os.Getenv("WSL_UTF8") == "1" {
@@ -141,8 +142,7 @@ func (w *wsl) printLine(format string, args ...any) {
 	}
 }
 
-// updateState calls do with what there is of distributions, and writes down what it has made of
-// it, alone.
+// updateState reads the distributions, calls do and writes them, while it holds a lock.
 func (w *wsl) updateState(do func() error) error {
 	path := filepath.Join(w.home, registryName)
 	lock, err := fsutil.WaitLock(path + ".lock")
@@ -150,19 +150,19 @@ func (w *wsl) updateState(do func() error) error {
 		return err
 	}
 	defer lock.Release()
-	w.all = nil
+	w.distributions = nil
 	text, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(text, &w.all)
+		err = json.Unmarshal(text, &w.distributions)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	err = do()
-	return errors.Join(err, fsutil.WriteJSON(path, w.all)) // what was done of it is
+	return errors.Join(err, fsutil.WriteJSON(path, w.distributions)) // do may have changed something before it failed
 }
 
-// withDistribution calls do with a distribution, by its name.
+// withDistribution calls do with the index of a distribution, in updateState.
 func (w *wsl) withDistribution(name string, do func(i int) error) error {
 	return w.updateState(func() error {
 		i := w.findIndex(name)
@@ -174,7 +174,7 @@ func (w *wsl) withDistribution(name string, do func(i int) error) error {
 }
 
 func (w *wsl) findIndex(name string) int {
-	return slices.IndexFunc(w.all, func(d Distribution) bool { return strings.EqualFold(d.Name, name) })
+	return slices.IndexFunc(w.distributions, func(d Distribution) bool { return strings.EqualFold(d.Name, name) })
 }
 
 func (w *wsl) runCommand(args []string) error {
@@ -206,29 +206,29 @@ func (w *wsl) runCommand(args []string) error {
 }
 
 func (w *wsl) printList() error {
-	if len(w.all) == 0 {
+	if len(w.distributions) == 0 {
 		w.printLine("Windows Subsystem for Linux has no installed distributions.\n")
 		return exitCode(255)
 	}
-	for _, d := range w.all {
+	for _, d := range w.distributions {
 		w.printLine("%s\n", d.Name)
 	}
 	return nil
 }
 
-// addDistribution notes a distribution that is not there yet.
+// addDistribution adds a distribution with a new name.
 func (w *wsl) addDistribution(d Distribution) error {
 	return w.updateState(func() error {
 		if w.findIndex(d.Name) >= 0 {
 			return wslError("ERROR_ALREADY_EXISTS")
 		}
-		w.all = append(w.all, d)
+		w.distributions = append(w.distributions, d)
 		return nil
 	})
 }
 
-// importArchive is --import. The distribution is known from the beginning, and forgotten when the
-// archive turns out to be none; but not when this process is killed.
+// importArchive implements --import. It registers the distribution first, and removes it if the
+// archive cannot be unpacked, but not if this process is killed.
 func (w *wsl) importArchive(name, dir string) error {
 	d := Distribution{Name: name, Dir: dir}
 	if _, err := os.Stat(d.Root()); err == nil {
@@ -250,7 +250,7 @@ func (w *wsl) importArchive(name, dir string) error {
 	return nil
 }
 
-// importInPlace is --import-in-place.
+// importInPlace implements --import-in-place.
 func (w *wsl) importInPlace(name, path string) error {
 	if _, err := os.Stat(path); err != nil || filepath.Base(path) != diskName {
 		return wslError("ERROR_FILE_NOT_FOUND")
@@ -258,46 +258,46 @@ func (w *wsl) importInPlace(name, path string) error {
 	return w.addDistribution(Distribution{Name: name, Dir: filepath.Dir(path)})
 }
 
-// isRunning reports whether the first process of a distribution is there.
+// isRunning reports whether the first process of a distribution runs.
 func (w *wsl) isRunning(i int) bool {
-	d := w.all[i]
+	d := w.distributions[i]
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.PID))
-	return err == nil && d.PID > 0 && strings.HasSuffix(string(text), "\x00"+initVerb+"\x00"+d.Root()+"\x00")
+	return err == nil && d.PID > 0 && strings.HasSuffix(string(text), "\x00"+initFlag+"\x00"+d.Root()+"\x00")
 }
 
-// endTime is the time in which the kernel must end all processes of a distribution.
+// endTime limits the time in which the kernel ends all processes of a distribution.
 var endTime = testenv.Scale(30 * time.Second)
 
 func (w *wsl) endProcesses(i int) error {
-	first, err := unix.PidfdOpen(w.all[i].PID, 0)
+	first, err := unix.PidfdOpen(w.distributions[i].PID, 0)
 	if err == nil && w.isRunning(i) {
 		defer unix.Close(first)
 		_ = unix.PidfdSendSignal(first, unix.SIGKILL, nil, 0) // it may have ended
 		ended := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}}
-		if n, _ := unix.Poll(ended, int(endTime.Milliseconds())); n == 0 { // the last of all that run in it
+		if n, _ := unix.Poll(ended, int(endTime.Milliseconds())); n == 0 { // the first process ends after all others
 			return wslError("E_UNEXPECTED")
 		}
 	}
-	w.all[i].PID = 0
+	w.distributions[i].PID = 0
 	return nil
 }
 
-// removals is how often the removal of a root file system is tried again.
+// removals is the number of attempts to remove a root file system.
 var removals = int(500 * testenv.Slowness())
 
 func (w *wsl) removeDistribution(i int) error {
 	if err := w.endProcesses(i); err != nil {
 		return err
 	}
-	err := os.RemoveAll(w.all[i].Root())
-	for try := 0; err != nil && try < removals; try++ { // what was about to begin in it may not have ended
+	err := os.RemoveAll(w.distributions[i].Root())
+	for try := 0; err != nil && try < removals; try++ { // a process that was starting may still write to it
 		time.Sleep(20 * time.Millisecond)
-		err = os.RemoveAll(w.all[i].Root())
+		err = os.RemoveAll(w.distributions[i].Root())
 	}
 	if err != nil {
 		return err
 	}
-	_ = os.Remove(w.all[i].Dir) // what else is in it stays
-	w.all = slices.Delete(w.all, i, i+1)
+	_ = os.Remove(w.distributions[i].Dir) // fails if other files are in it
+	w.distributions = slices.Delete(w.distributions, i, i+1)
 	return nil
 }

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attackFiles looks for a way to the marker: over "..", by what /proc shows of
-// processes, out of a root directory of its own, and by the marker's file handle,
-// which is args[0] as "TYPE:HEX".
+// attackFiles tries to reach the marker: with "..", through the directories and descriptors of
+// processes in /proc, from a chroot, and by the marker's file handle, which is args[0] as "TYPE:HEX".
 func attackFiles(marker, text string, args []string) {
 	routes := []string{strings.Repeat("../", 50) + marker}
 	for _, pattern := range []string{
@@ -42,7 +41,7 @@ func attackFiles(marker, text string, args []string) {
 	}
 }
 
-// tamperFile reads the marker by that name, and writes it.
+// tamperFile tries to read and to write the marker by this name.
 func tamperFile(name, text string) {
 	if canRead(name, text) {
 		reportEscape("%s can be read", name)
@@ -55,11 +54,11 @@ func tamperFile(name, text string) {
 	}
 }
 
-// openHandle opens the marker by its handle, below each mount that there is.
+// openHandle tries to open the marker by its file handle, relative to each mount.
 func openHandle(text, handle string) {
 	kind, raw, ok := strings.Cut(handle, ":")
 	if !ok {
-		return // the marker's file system has none
+		return // the marker's file system has no file handles
 	}
 	n, err := strconv.Atoi(kind)
 	if err != nil {
@@ -97,8 +96,8 @@ func openHandle(text, handle string) {
 	}
 }
 
-// attackDevices looks for devices of the host: those that are there, and those that it
-// makes, of the numbers args, as "TYPE:MAJOR:MINOR".
+// attackDevices tries to open devices of the host: those in /dev, and those that it makes itself with
+// the numbers args, each "TYPE:MAJOR:MINOR".
 func attackDevices(_, _ string, args []string) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -120,7 +119,7 @@ func attackDevices(_, _ string, args []string) {
 			if unix.Mknod(name, mode|0o666, int(unix.Mkdev(major, minor))) != nil {
 				continue
 			}
-			// With O_NONBLOCK, as some wait; without reading, as some act.
+			// With O_NONBLOCK, since some devices block; without reading, since some act on it.
 			if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 				unix.Close(fd)
 				reportEscape("device %s can be made and opened in %s", arg, at)
@@ -130,7 +129,7 @@ func attackDevices(_, _ string, args []string) {
 	}
 	_ = filepath.WalkDir("/dev", func(name string, d os.DirEntry, err error) error {
 		if err != nil {
-			return nil // what cannot be looked into
+			return nil // skip unreadable directories
 		}
 		secret := map[string]bool{"mem": true, "kmem": true, "port": true, "kmsg": true, "kvm": true, "vsock": true, "loop-control": true, "hpet": true, "vhost-vsock": true, "vhost-net": true, "uinput": true, "cuse": true, "mapper": true, "btrfs-control": true, "snapshot": true}
 		if d.Type()&os.ModeDevice != 0 && (d.Type()&os.ModeCharDevice == 0 || secret[d.Name()]) {
@@ -164,7 +163,7 @@ func readSome(name string) (int, error) {
 	return unix.Read(fd, make([]byte, 64))
 }
 
-// attackSettings opens for writing what the kernel is told by. It writes nothing.
+// attackSettings tries to open settings of the kernel for writing. It writes nothing.
 func attackSettings(_, _ string, _ []string) {
 	open := func(name string) {
 		if fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
@@ -185,7 +184,7 @@ func attackSettings(_, _ string, _ []string) {
 			case err != nil || ierr != nil || found > 20000:
 				return nil
 			case dir == "/proc/sys" && strings.HasPrefix(name, "/proc/sys/net/"):
-				return nil // of the sandbox's own network
+				return nil // settings of the sandbox's own network
 			case info.Mode().IsRegular() && info.Mode().Perm()&0o222 != 0:
 				found++
 				open(name)
@@ -193,7 +192,7 @@ func attackSettings(_, _ string, _ []string) {
 			return nil
 		})
 	}
-	// Who lowers it has another killed when memory is short.
+	// A process with a lower score makes the kernel kill others when memory is short.
 	if f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0); err == nil {
 		if _, err := f.WriteString("-1000"); err == nil {
 			reportEscape("oom_score_adj can be lowered")

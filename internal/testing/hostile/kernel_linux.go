@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemCall makes a system call whose arguments mean nothing to a kernel that looks at
-// them: who may make it learns of that.
+// systemCall returns a function that makes a system call with invalid arguments. A process that may
+// make the call gets an error about them.
 func systemCall(number uintptr, args ...uintptr) func() error {
 	a := make([]uintptr, 6)
 	copy(a, args)
@@ -30,7 +30,7 @@ func systemCall(number uintptr, args ...uintptr) func() error {
 	}
 }
 
-// attackKernel makes calls that only who rules a machine may make.
+// attackKernel tries calls that only an administrator may make.
 func attackKernel(_, _ string, _ []string) {
 	never := ^uintptr(0)
 	empty, dot := []byte{0}, []byte(".\x00")
@@ -112,9 +112,8 @@ func attackKernel(_, _ string, _ []string) {
 	})
 }
 
-// attackDoors are calls that everybody may make on a machine of his own, and that lead
-// around the walls of one who has none: sockets that no namespace holds, or that reach
-// into parts of the kernel which others need not.
+// attackDoors tries calls that any user of a machine may make, but that bypass the isolation of a
+// sandbox: sockets outside all namespaces, and parts of the kernel that sandboxes do not need.
 func attackDoors(_, _ string, _ []string) {
 	never := ^uintptr(0)
 	tryAll([]attempt{
@@ -127,7 +126,7 @@ func attackDoors(_, _ string, _ []string) {
 	})
 }
 
-// noFamily is how a kernel says that it has no such sockets.
+// noFamily are the errors of a kernel without such sockets.
 var noFamily = []error{unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT, unix.EPROTONOSUPPORT}
 
 func openSocket(family, kind, protocol int) func() error {
@@ -151,7 +150,7 @@ func enterNamespace(name string, kind int) func() error {
 	}
 }
 
-// attackNamespaces starts itself in new namespaces.
+// attackNamespaces tries to start this program in new namespaces.
 func attackNamespaces(marker, text string, _ []string) {
 	for name, flag := range map[string]uintptr{
 		"users": unix.CLONE_NEWUSER, "mounts": unix.CLONE_NEWNS, "PIDs": unix.CLONE_NEWPID, "the network": unix.CLONE_NEWNET,
@@ -166,12 +165,12 @@ func attackNamespaces(marker, text string, _ []string) {
 	}
 }
 
-// attackProcesses attacks the processes args of the host, and then all that it sees, its own
-// sandbox's too, but for itself. It goes on until it is killed.
+// attackProcesses attacks the processes args of the host, and then all other processes that it sees,
+// including those of its own sandbox. It runs until it is killed.
 func attackProcesses(_, _ string, args []string) {
 	_ = unix.Setpgid(0, 0)
 	reportBegun()
-	_, _ = io.Copy(io.Discard, os.Stdin) // whoever carries the word that it has begun is attacked, too
+	_, _ = io.Copy(io.Discard, os.Stdin) // wait until the caller has read "begun", since the attack hits the process that forwards it
 	var pids []int
 	for _, arg := range args {
 		var pid int
@@ -189,12 +188,12 @@ func attackProcesses(_, _ string, args []string) {
 		}
 	}
 	for ; ; time.Sleep(10 * time.Millisecond) {
-		_ = unix.Kill(-1, unix.SIGSTOP) // which spares who sends it
+		_ = unix.Kill(-1, unix.SIGSTOP) // does not stop the sender
 		_ = unix.Kill(-1, unix.SIGKILL)
 	}
 }
 
-// attackProcess does to a process what can be done to one.
+// attackProcess tries to limit, trace and kill a process.
 func attackProcess(pid int) {
 	for _, option := range []uintptr{unix.RLIMIT_NOFILE, unix.RLIMIT_FSIZE} {
 		limit := unix.Rlimit{}
@@ -203,7 +202,7 @@ func attackProcess(pid int) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, pid, 19)
 	_ = systemCall(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_EXITKILL)()
 	if f, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0); err == nil {
-		defer f.Close() // it is killed first
+		defer f.Close() // after the kill
 	}
 	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
@@ -213,7 +212,7 @@ func attackProcess(pid int) {
 	_ = unix.Kill(-pid, unix.SIGKILL)
 }
 
-// dialSockets dials the addresses args, each a network and an address, all at once.
+// dialSockets dials the addresses args concurrently. Each address is a network and an address.
 func dialSockets(_, _ string, args []string) {
 	answers := make(chan string)
 	for i := 0; i+1 < len(args); i += 2 {
@@ -234,16 +233,17 @@ func dialSockets(_, _ string, args []string) {
 	}
 }
 
-// attackGuest tries to be heard by the guest of its sandbox, which is process 1 there, or to
-// have what that has: args are its program, the name of its socket, and what a host
-// says first, itself and by way of descriptors that it lends, in hex. Whoever answers takes the program for a host.
+// attackGuest tries to talk to the guest of its sandbox, which is process 1, and to access what
+// belongs to the guest. args are the guest's program, the name of its socket, and in hex the first
+// messages of a host: one for the connection itself, and one for descriptors that it sends. If the
+// guest answers, it takes this program for the host.
 func attackGuest(marker, text string, args []string) {
 	program, name := args[0], args[1]
 	direct, err := hex.DecodeString(args[2])
 	if err != nil {
 		panic(err)
 	}
-	lent, err := hex.DecodeString(args[3])
+	sent, err := hex.DecodeString(args[3])
 	if err != nil {
 		panic(err)
 	}
@@ -260,12 +260,12 @@ func attackGuest(marker, text string, args []string) {
 			reportEscape("%s: the guest answers", how)
 		}
 	}
-	if len(args) > 4 { // from a process of another kind
+	if len(args) > 4 { // a child, started below
 		hello(args[4], direct, nil)
 		return
 	}
 	hello("a program", direct, nil)
-	for _, n := range []int{1, 2, 3, 200} { // descriptors to serve on
+	for _, n := range []int{1, 2, 3, 200} { // numbers of descriptors to send
 		in, out := make([]int, 2), make([]int, 2)
 		if err := errors.Join(unix.Pipe(in), unix.Pipe(out)); err != nil {
 			panic(err)
@@ -275,10 +275,10 @@ func attackGuest(marker, text string, args []string) {
 			fds = append(fds, in[0])
 		}
 		_, _ = unix.Write(in[1], direct[1:])
-		hello("a program that lends", lent, unix.UnixRights(fds[:n]...))
+		hello("a program that sends descriptors", sent, unix.UnixRights(fds[:n]...))
 		_ = unix.SetNonblock(out[0], true)
 		if got, _ := unix.Read(out[0], make([]byte, 1)); got > 0 {
-			reportEscape("the guest answers on what it was lent")
+			reportEscape("the guest answers on descriptors that it received")
 		}
 		for _, fd := range []int{in[0], in[1], out[0], out[1]} {
 			unix.Close(fd)
@@ -295,16 +295,16 @@ func attackGuest(marker, text string, args []string) {
 		cmd.SysProcAttr, cmd.Stdout = attr, os.Stdout
 		_ = cmd.Run()
 	}
-	time.Sleep(100 * time.Millisecond) // of a child that is its parent's now nobody hears
+	time.Sleep(100 * time.Millisecond) // for the child with CLONE_PARENT, which this process cannot wait for
 	held := []net.Conn{}
-	for range 300 { // who waits for them waits in vain
+	for range 300 { // connections that send nothing
 		if c, err := net.Dial("unix", name); err == nil {
 			held = append(held, c)
 		}
 	}
 	if l, err := net.Listen("unix", name); err == nil {
 		l.Close()
-		reportEscape("the guest's socket can be had by another")
+		reportEscape("another program can listen on the guest's socket")
 	}
 	tryAll([]attempt{
 		{"ptrace of the guest", systemCall(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0, 0), nil},

@@ -1,16 +1,15 @@
-// Command hostile is what the conformance suite runs in a sandbox to try its
-// walls: a program that wants out. It is for tests only.
+// Command hostile is a program that tries to escape from a sandbox. The conformance suite runs it in a
+// sandbox to test its isolation. It is for tests only.
 //
 //	hostile MARKER TEXT ATTACK [ARG...]
 //
-// MARKER is a file of the host which holds TEXT. Whoever can simply read it is in
-// no sandbox: then the program says so and does nothing else. Else it prints one
-// line for each thing that it should not have been able to do, "escaped: WHAT",
-// and in the end "done". Attacks that go on until they are killed print "begun"
-// first.
+// MARKER is a file of the host with the content TEXT. A program that can simply read it is not in a
+// sandbox; then hostile reports that and does nothing else. Otherwise it prints a line "escaped: WHAT"
+// for each thing that it could do but must not be able to do, and finally "done". Attacks that run
+// until they are killed print "begun" first.
 //
-// Nothing that it tries would do harm where it succeeds, but for what overwrites
-// MARKER, and for attacks on the sandbox's own resources and processes.
+// A successful attack does no harm, with two exceptions: it may overwrite MARKER, and it may exhaust
+// the resources and kill the processes of its own sandbox.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attacks are those that there are, by name; marker and text as above.
+// attacks are the attacks by name. Their arguments are described above.
 var attacks = map[string]func(marker, text string, args []string){
 	"files":   attackFiles,
 	"devices": attackDevices,
@@ -63,17 +62,17 @@ func main() {
 
 func reportEscape(format string, args ...any) { fmt.Printf("escaped: "+format+"\n", args...) }
 
-// reportBegun says that an attack has begun that goes on.
+// reportBegun reports that an attack has begun that runs until it is killed.
 func reportBegun() { fmt.Println("begun") }
 
-// canRead reports whether name is a file that holds text.
+// canRead reports whether name is a file with the content text.
 func canRead(name, text string) bool {
 	got, err := os.ReadFile(name)
 	return err == nil && bytes.Equal(got, []byte(text))
 }
 
-// isDenied reports whether err is how a kernel refuses a call to who may not make it,
-// or says that it has no such thing.
+// isDenied reports whether err means that the kernel denies a call to this user, or does not have the
+// call.
 func isDenied(err error, more ...error) bool {
 	for _, no := range append(more, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EROFS) {
 		if errors.Is(err, no) {
@@ -83,14 +82,14 @@ func isDenied(err error, more ...error) bool {
 	return false
 }
 
-// An attempt is one call that must be denied.
+// An attempt is one call that the kernel must deny.
 type attempt struct {
 	what  string
 	try   func() error
-	other []error // how else it may be denied
+	other []error // further errors that count as denied
 }
 
-// tryAll makes the attempts, in order, each on a thread of its own, which ends.
+// tryAll makes the attempts in order, each on its own thread, which ends afterwards.
 func tryAll(all []attempt) {
 	for _, a := range all {
 		ended := make(chan error)
@@ -104,7 +103,7 @@ func tryAll(all []attempt) {
 	}
 }
 
-// reportUser tells a user who came by a set-user-ID program whether it made him another.
+// reportUser reports whether a set-user-ID program has changed the user.
 func reportUser(_, _ string, _ []string) {
 	if unix.Geteuid() != unix.Getuid() || unix.Getegid() != unix.Getgid() {
 		reportEscape("user %d:%d has become %d:%d", unix.Getuid(), unix.Getgid(), unix.Geteuid(), unix.Getegid())

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flipLinks makes the name args[0] by turns a directory and a link to each of the
-// other arguments, until it is killed.
+// flipLinks makes the name args[0] alternately a directory and a link to one of the other arguments,
+// until it is killed.
 func flipLinks(_, _ string, args []string) {
 	name, targets := args[0], args[1:]
 	reportBegun()
 	for i := 0; ; i = (i + 1) % len(targets) {
-		// Others may have removed either, or made the name anew.
+		// Another process may have removed either, or created the name.
 		dir, link := name+".dir", name+".link"
 		_ = os.Mkdir(dir, 0o755)
 		_ = os.Remove(link)
@@ -37,10 +37,10 @@ func flipLinks(_, _ string, args []string) {
 	}
 }
 
-// bombForks has shells multiply. They end when they cannot, and others take their places.
+// bombForks runs shells that multiply. When they fail, it starts new ones.
 func bombForks(_, _ string, _ []string) {
 	var ready, done sync.WaitGroup
-	for range 8 { // threads for this program, which dies when it needs one and there is none
+	for range 8 { // start threads now, since this program dies if it needs one later and gets none
 		ready.Add(1)
 		done.Go(func() {
 			runtime.LockOSThread()
@@ -61,7 +61,7 @@ func bombForks(_, _ string, _ []string) {
 	}
 }
 
-// takeMemory takes what there is, again and again.
+// takeMemory allocates as much memory as possible, repeatedly.
 func takeMemory(marker, text string, _ []string) {
 	reportBegun()
 	for {
@@ -92,8 +92,7 @@ func eatMemory(_, _ string, _ []string) {
 	fmt.Println(len(all))
 }
 
-// fillDisk fills the directories args[1:], each until there is no more room, or there
-// are args[0] bytes in all of them.
+// fillDisk fills the directories args[1:], each until it is full or all have args[0] bytes together.
 func fillDisk(_, _ string, args []string) {
 	limit, err := strconv.ParseInt(args[0], 10, 64)
 	if err != nil {
@@ -116,7 +115,7 @@ func fillDisk(_, _ string, args []string) {
 	}
 }
 
-// floodOutput prints as fast as it can, on both sides.
+// floodOutput writes to stdout and stderr as fast as it can.
 func floodOutput(_, _ string, _ []string) {
 	reportBegun()
 	b := []byte(strings.Repeat("flood\n", 10<<10))
@@ -130,25 +129,25 @@ func floodOutput(_, _ string, _ []string) {
 	}
 }
 
-// enough is how many of what an attack takes are worth a look at the others. It goes on
-// until there are no more, or so many that a machine without limits could suffer.
+// An attack that takes resources reports "begun" when it has minTaken of them. It continues until
+// there are no more, or it has maxTaken, so that a machine without limits does not suffer.
 const (
-	enough = 2000
-	most   = 10 * enough
+	minTaken = 2000
+	maxTaken = 10 * minTaken
 )
 
-// holdForever keeps what there is until the program is killed.
+// holdForever blocks until the program is killed.
 func holdForever() {
 	for {
 		time.Sleep(time.Hour)
 	}
 }
 
-// terminals is how many of them a process takes. The containers of an engine share those of
-// its machine, a few thousand, which no engine has a limit for: other tests need some.
-const terminals = 200
+// maxTerminals is the number of terminals that a process takes. The containers of an engine share a
+// few thousand terminals of its machine, for which no engine has a limit, and other tests need some.
+const maxTerminals = 200
 
-// takeDescriptors takes descriptors of all sorts, by several processes.
+// takeDescriptors takes descriptors of many types, in several processes.
 func takeDescriptors(marker, text string, args []string) {
 	if len(args) == 0 {
 		for range 4 {
@@ -160,7 +159,7 @@ func takeDescriptors(marker, text string, args []string) {
 	ptys := 0
 	for all := 0; ; {
 		n := 0
-		if ptys < terminals {
+		if ptys < maxTerminals {
 			if _, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0); err == nil {
 				ptys++
 				n++
@@ -183,16 +182,16 @@ func takeDescriptors(marker, text string, args []string) {
 				n++
 			}
 		}
-		if all < enough && (all+n >= enough || n == 0) {
+		if all < minTaken && (all+n >= minTaken || n == 0) {
 			reportBegun()
 		}
-		if all += n; n == 0 || all > most {
+		if all += n; n == 0 || all > maxTaken {
 			holdForever()
 		}
 	}
 }
 
-// takeWatches takes all that there is to watch files with.
+// takeWatches takes inotify instances and watches.
 func takeWatches(_, _ string, _ []string) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -200,20 +199,20 @@ func takeWatches(_, _ string, _ []string) {
 	}
 	for n := 0; ; n++ {
 		fd, err := unix.InotifyInit1(0)
-		if n == enough || n < enough && err != nil {
+		if n == minTaken || n < minTaken && err != nil {
 			reportBegun()
 		}
-		if err != nil || n > most {
+		if err != nil || n > maxTaken {
 			holdForever()
 		}
 		_, _ = unix.InotifyAddWatch(fd, dir, unix.IN_ALL_EVENTS)
 	}
 }
 
-// kept are connections that are to stay open.
-var kept []net.Conn
+// openConns are connections that remain open.
+var openConns []net.Conn
 
-// acceptSilently accepts connections to the port args[0] and keeps them, without a word.
+// acceptSilently accepts connections to the port args[0] and never sends anything.
 func acceptSilently(_, _ string, args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:"+args[0])
 	if err != nil {
@@ -226,13 +225,13 @@ func acceptSilently(_, _ string, args []string) {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		kept = append(kept, c)
+		openConns = append(openConns, c)
 	}
 }
 
-// makeDeepTree makes in args[0] directories so deep that no name leads to the last, of the
-// longest names that there are, with as long ones of files; with args[2] there are
-// some that nobody may enter.
+// makeDeepTree makes args[1] nested directories in args[0], with the longest possible names, so that
+// no path reaches the last one, and with files of unusual names. With args[2], some directories deny
+// access.
 func makeDeepTree(_, _ string, args []string) {
 	if err := os.Chdir(args[0]); err != nil {
 		panic(err)
@@ -267,8 +266,7 @@ func makeDeepTree(_, _ string, args []string) {
 	}
 }
 
-// dialOut connects to the address args[0] again and again, over TCP and UDP, and keeps
-// what it gets.
+// dialOut connects to the address args[0] repeatedly, over TCP and UDP, and holds the connections.
 func dialOut(_, _ string, args []string) {
 	for failed, said := 0, false; ; {
 		for _, network := range []string{"tcp", "udp"} {
@@ -278,12 +276,12 @@ func dialOut(_, _ string, args []string) {
 				continue
 			}
 			_, _ = c.Write([]byte("x"))
-			kept = append(kept, c)
+			openConns = append(openConns, c)
 		}
-		if len(kept) > most {
+		if len(openConns) > maxTaken {
 			holdForever()
 		}
-		if !said && (len(kept) >= enough || failed >= 3) {
+		if !said && (len(openConns) >= minTaken || failed >= 3) {
 			said = true
 			reportBegun()
 		}
@@ -293,7 +291,7 @@ func dialOut(_, _ string, args []string) {
 	}
 }
 
-// stopProcesses stops all others.
+// stopProcesses stops all other processes.
 func stopProcesses(_, _ string, _ []string) {
 	for i := 0; ; i++ {
 		_ = unix.Kill(-1, unix.SIGSTOP)

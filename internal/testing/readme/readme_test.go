@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package readme_test checks that README.md is true: its table of providers is
-// what they say of themselves, and its program is one that runs.
+// Package readme_test checks README.md: its table of providers matches the providers, and its programs
+// and commands work.
 //
 //	go test ./internal/testing/readme -update
 //
-// writes the table anew.
+// updates the table.
 package readme_test
 
 import (
@@ -37,8 +37,8 @@ const (
 
 var update = flag.Bool("update", false, "write the table of providers into README.md")
 
-// infoVar makes the test binary print the Info of the provider it names, so
-// that it can be asked as another user.
+// infoVar is a variable with the name of a provider. If it is set, the test binary prints the
+// provider's Info, so that a test can get it as another user.
 const infoVar = "ATOLL_README_INFO"
 
 func TestMain(m *testing.M) {
@@ -58,7 +58,7 @@ func printInfo(name string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if name == "kubernetes" { // which is asked of no cluster: its network is one that keeps policies
+	if name == "kubernetes" { // without a cluster: assume a network that enforces policies
 		return json.NewEncoder(os.Stdout).Encode((&kubernetes.Options{Enforced: true}).Info())
 	}
 	p, err := config.Open(&config.Config{StateDir: dir, Provider: name}, config.Options{})
@@ -69,7 +69,7 @@ func printInfo(name string) error {
 	return json.NewEncoder(os.Stdout).Encode(p.Info())
 }
 
-// infoOf asks a provider as the user with that id.
+// infoOf returns the Info of a provider for a user.
 func infoOf(t *testing.T, name string, uid uint32) atoll.Info {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -87,13 +87,13 @@ func infoOf(t *testing.T, name string, uid uint32) atoll.Info {
 	return info
 }
 
-// A column of the table.
+// A column is one column of the table.
 type column struct {
 	title string
 	info  atoll.Info
 }
 
-// rows are what the table says of a provider.
+// rows are the rows of the table.
 var rows = []struct {
 	what string
 	of   func(i atoll.Info) any
@@ -141,7 +141,7 @@ var durable = map[atoll.Durability]string{
 	atoll.DurableNone: "gone", atoll.DurableStop: "kept", atoll.DurableCrash: "kept, after a crash too",
 }
 
-func markdown(columns []column) string {
+func renderTable(columns []column) string {
 	var b strings.Builder
 	b.WriteString("| |")
 	for _, c := range columns {
@@ -165,11 +165,11 @@ func markdown(columns []column) string {
 	return b.String()
 }
 
-// What a provider can do depends on who asks, and on the machine: the table is
-// that of a machine where all of it can be had.
+// The table of providers matches the providers. Their caps depend on the user and the machine, so the
+// test needs a machine on which all of them are available.
 func TestProviderTable(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.Cgroups)
-	testenv.Plugins(t, "modal") // kubernetes wants a cluster, and is asked here
+	testenv.Plugins(t, "modal") // kubernetes needs a cluster, so this program answers for it
 	const nobody = 65534
 	var columns []column
 	for _, e := range config.Providers() {
@@ -178,27 +178,27 @@ func TestProviderTable(t *testing.T) {
 			columns = append(columns, column{e.Name + ", not as root", infoOf(t, e.Name, nobody)})
 		}
 	}
-	text := read(t, readme)
+	text := readFile(t, readme)
 	before, rest, ok := strings.Cut(text, begin)
 	got, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
 		t.Fatalf("README.md: no %q and %q", begin, end)
 	}
-	want := markdown(columns)
+	want := renderTable(columns)
 	if got == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("README.md: the table of providers is not what they say; go test ./internal/testing/readme -update\ngot\n%s\nwant\n%s", got, want)
+		t.Fatalf("README.md: the table of providers is outdated; run go test ./internal/testing/readme -update\ngot\n%s\nwant\n%s", got, want)
 	}
 	if err := os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// shell returns what makes a command, which finds Atoll nowhere but in bin, and
-// no settings or sandboxes: the variables named stand for an empty directory.
-func shell(t *testing.T, variables ...string) func(command string) *exec.Cmd {
+// newShell returns a function that makes shell commands. They find Atoll only in bin, and no settings
+// or sandboxes: each of variables names an empty directory.
+func newShell(t *testing.T, variables ...string) func(command string) *exec.Cmd {
 	t.Helper()
 	empty, err := os.MkdirTemp("", "atoll")
 	if err != nil {
@@ -223,24 +223,24 @@ func shell(t *testing.T, variables ...string) func(command string) *exec.Cmd {
 	}
 }
 
-// firstCommand is the one that builds Atoll, and runs it.
+// firstCommand returns the command in README.md that builds and runs Atoll.
 func firstCommand(t *testing.T) string {
 	t.Helper()
-	_, rest, ok := strings.Cut(read(t, readme), "```sh\n")
+	_, rest, ok := strings.Cut(readFile(t, readme), "```sh\n")
 	command, _, _ := strings.Cut(rest, "\n```")
 	if !ok || strings.Contains(command, "\n") || !strings.Contains(command, " && bin/atoll run ") {
-		t.Fatalf("README.md begins with %q, which is not one line that builds and runs", command)
+		t.Fatalf("README.md begins with %q, want one line that builds and runs Atoll", command)
 	}
 	return command
 }
 
-// The first command builds Atoll and does what is said of it.
+// The first command builds Atoll and has the documented result.
 func TestFirstCommand(t *testing.T) {
-	command, sh := firstCommand(t), shell(t, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
+	command, sh := firstCommand(t), newShell(t, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 	var stdout, stderr strings.Builder
 	cmd := sh(command)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	_ = cmd.Run() // its exit code is looked at
+	_ = cmd.Run() // the test checks the exit code
 	if cmd.ProcessState.ExitCode() == 125 {
 		if why, err := sh("bin/atoll doctor").CombinedOutput(); err != nil {
 			t.Skipf("gVisor does not work here: %s", why)
@@ -251,12 +251,12 @@ func TestFirstCommand(t *testing.T) {
 	}
 }
 
-// The lines about the server work for somebody who pastes them, where there was
-// none before. They are run as they stand, but for the port if that is taken.
+// The commands about the server work unchanged on a machine without one, except for the port if it is
+// in use.
 func TestServe(t *testing.T) {
 	testenv.Need(t, testenv.Program("curl", "curl"))
 	const address = "127.0.0.1:7070"
-	_, rest, ok := strings.Cut(read(t, readme), "```sh\natoll serve ")
+	_, rest, ok := strings.Cut(readFile(t, readme), "```sh\natoll serve ")
 	lines, _, _ := strings.Cut(rest, "\n```")
 	if !ok || !strings.Contains(lines, address) {
 		t.Fatalf("README.md does not show atoll serve on %s", address)
@@ -270,14 +270,14 @@ func TestServe(t *testing.T) {
 			t.Fatal(err)
 		}
 		free.Close()
-		t.Logf("somebody listens on %s, this runs on %s", address, free.Addr())
+		t.Logf("%s is in use; using %s", address, free.Addr())
 		lines = strings.ReplaceAll(lines, address, free.Addr().String())
 	}
 	build, _, _ := strings.Cut(firstCommand(t), " && ")
-	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+	if out, err := newShell(t)(build).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", build, err, out)
 	}
-	sh := shell(t, "HOME")
+	sh := newShell(t, "HOME")
 	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
 		t.Skipf("gVisor does not work here: %s", why)
 	}
@@ -303,10 +303,10 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// block returns the first block of code of a kind after a text, without its fences.
-func block(t *testing.T, after, kind string) string {
+// codeBlock returns the first code block of a kind after a text, without its fences.
+func codeBlock(t *testing.T, after, kind string) string {
 	t.Helper()
-	_, rest, ok := strings.Cut(read(t, readme), after)
+	_, rest, ok := strings.Cut(readFile(t, readme), after)
 	_, rest, begun := strings.Cut(rest, "```"+kind+"\n")
 	lines, _, ended := strings.Cut(rest, "\n```")
 	if !ok || !begun || !ended {
@@ -315,16 +315,16 @@ func block(t *testing.T, after, kind string) string {
 	return lines
 }
 
-// The lines about versions work as they stand, for a directory and for a service.
+// The commands about versions work unchanged, for a directory and for a service.
 func TestSync(t *testing.T) {
 	build, _, _ := strings.Cut(firstCommand(t), " && ")
-	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+	if out, err := newShell(t)(build).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", build, err, out)
 	}
 	const title = "## Keep the files of a sandbox"
 	t.Run("directory", func(t *testing.T) {
-		sh, dir := shell(t, "HOME"), t.TempDir()
-		lines := "cd " + dir + "\n" + block(t, title, "sh") + "\ncat project/file copy/file"
+		sh, dir := newShell(t, "HOME"), t.TempDir()
+		lines := "cd " + dir + "\n" + codeBlock(t, title, "sh") + "\ncat project/file copy/file"
 		out, err := sh(lines).Output()
 		if err != nil || !strings.HasSuffix(string(out), "\ntwo\none\n") || !strings.Contains(string(out), "\nM file\n") {
 			t.Errorf("%s\n%v, %s", lines, err, out)
@@ -332,7 +332,7 @@ func TestSync(t *testing.T) {
 	})
 	t.Run("service", func(t *testing.T) {
 		endpoint := tests3.Versity(t)
-		config := block(t, title, "yaml")
+		config := codeBlock(t, title, "yaml")
 		for from, to := range map[string]string{"my-bucket": tests3.Bucket, "https://s3.example.org": endpoint} {
 			if !strings.Contains(config, from) {
 				t.Fatalf("README.md does not show %s", from)
@@ -348,23 +348,23 @@ func TestSync(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		lines := strings.ReplaceAll(block(t, "S3_SECRET_KEY", "sh"), "web:/work", "web")
+		lines := strings.ReplaceAll(codeBlock(t, "S3_SECRET_KEY", "sh"), "web:/work", "web")
 		lines = fmt.Sprintf("set -e\ncd %s\nexport ATOLL_CONFIG=%[1]s/config.yaml S3_ACCESS_KEY=%s S3_SECRET_KEY=%s\n%s\nrm web/file\natoll sync pull web\ncat web/file",
 			dir, tests3.AccessKey, tests3.SecretKey, lines)
-		if out, err := shell(t, "HOME")(lines).CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "\nkept\n") {
+		if out, err := newShell(t, "HOME")(lines).CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "\nkept\n") {
 			t.Errorf("%s\n%v, %s", lines, err, out)
 		}
 	})
 }
 
-// The pools are filled, and one of their sandboxes is given away.
+// The pools fill, and a claim takes one of their sandboxes.
 func TestPool(t *testing.T) {
 	const title = "## Have sandboxes ready"
 	build, _, _ := strings.Cut(firstCommand(t), " && ")
-	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+	if out, err := newShell(t)(build).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", build, err, out)
 	}
-	sh := shell(t, "HOME")
+	sh := newShell(t, "HOME")
 	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
 		t.Skipf("gVisor does not work here: %s", why)
 	}
@@ -374,11 +374,11 @@ func TestPool(t *testing.T) {
 		}
 	})
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte(block(t, title, "yaml")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(codeBlock(t, title, "yaml")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	cmd := sh("export ATOLL_CONFIG=" + file + "\n" + block(t, title, "sh") + "\nkill $!\nwait")
+	cmd := sh("export ATOLL_CONFIG=" + file + "\n" + codeBlock(t, title, "sh") + "\nkill $!\nwait")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -391,18 +391,18 @@ func TestPool(t *testing.T) {
 		t.Errorf("%v:\n%s", err, out.String())
 	}
 	if left, err := sh("atoll ls -q").CombinedOutput(); err != nil || len(strings.Fields(string(left))) != 2 {
-		t.Errorf("when the server has gone there are %s, %v; want two", left, err)
+		t.Errorf("after the server has ended: %s, %v; want two sandboxes", left, err)
 	}
 }
 
-// The Go program in README.md is examples/library, word for word.
+// The Go program in README.md equals examples/library.
 func TestLibraryProgram(t *testing.T) {
-	program := read(t, "../../../examples/library/main.go")
+	program := readFile(t, "../../../examples/library/main.go")
 	_, body, ok := strings.Cut(program, "func run(")
 	if !ok {
-		t.Fatal("examples/library: no function run")
+		t.Fatal("examples/library has no function run")
 	}
-	if want := "func run(" + body; !strings.Contains(read(t, readme), "```go\n"+want+"```\n") {
+	if want := "func run(" + body; !strings.Contains(readFile(t, readme), "```go\n"+want+"```\n") {
 		t.Errorf("README.md does not show\n%s", want)
 	}
 }
@@ -416,7 +416,7 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, document := range append(documents, docs...) {
-		for _, part := range strings.Split(read(t, document), "](")[1:] {
+		for _, part := range strings.Split(readFile(t, document), "](")[1:] {
 			target, _, _ := strings.Cut(part, ")")
 			target, _, _ = strings.Cut(target, "#")
 			if target == "" || strings.Contains(target, "://") {
@@ -429,10 +429,10 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// The index of the decisions has all of them.
+// The index of decisions lists all decisions.
 func TestDecisions(t *testing.T) {
 	const dir = "../../../docs/adr/"
-	index := read(t, dir+"README.md")
+	index := readFile(t, dir+"README.md")
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -444,7 +444,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, path string) string {
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {

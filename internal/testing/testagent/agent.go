@@ -12,29 +12,29 @@ import (
 
 type object map[string]any
 
-// What each message uses and costs.
+// Tokens and USD of each message.
 const (
-	inputTokens   = 100
-	readTokens    = 20
-	writtenTokens = 10
-	cost          = 0.001
+	inputTokens      = 100
+	cacheReadTokens  = 20
+	cacheWriteTokens = 10
+	cost             = 0.001
 )
 
-// An agent is one run.
+// An agent is one run of the agent.
 type agent struct {
-	session *session
-	out     *bufio.Writer
-	quiet   bool // prints the last text only
-	held    bool // does not flush
-	began   time.Time
-	calls   int
-	sent    int    // messages
-	given   int    // tokens
-	last    string // text
-	err     error  // the first of writing
+	session      *session
+	out          *bufio.Writer
+	quiet        bool // prints only the last text
+	buffered     bool // printRaw does not flush
+	started      time.Time
+	calls        int
+	messages     int    // messages
+	outputTokens int    // tokens
+	lastText     string // text
+	err          error  // the first write error
 }
 
-// printLine prints one line, at once.
+// printLine prints one line of JSON.
 func (a *agent) printLine(line object) {
 	if a.quiet || a.err != nil {
 		return
@@ -47,12 +47,12 @@ func (a *agent) printLine(line object) {
 	a.printRaw(string(data) + "\n")
 }
 
-// printRaw prints what it is given.
+// printRaw prints text, and flushes it unless buffered is set.
 func (a *agent) printRaw(text string) {
 	if _, err := a.out.WriteString(text); err != nil {
 		a.err = err
 	}
-	if a.held {
+	if a.buffered {
 		return
 	}
 	if err := a.out.Flush(); err != nil {
@@ -60,38 +60,38 @@ func (a *agent) printRaw(text string) {
 	}
 }
 
-// recordLine writes a line into the session's file.
+// recordLine appends a line to the session's file.
 func (a *agent) recordLine(line object) {
 	if err := a.session.writeLine(line); err != nil && a.err == nil {
 		a.err = err
 	}
 }
 
-func (a *agent) init() {
-	dir, _ := os.Getwd() // "" where there is none
+func (a *agent) printInit() {
+	dir, _ := os.Getwd() // "" if it was removed
 	a.printLine(object{
 		"type": "system", "subtype": "init", "cwd": dir, "model": "testagent", "tools": []string{"Bash"},
 		"mcp_servers": []string{}, "permissionMode": "bypassPermissions", "apiKeySource": "none",
 	})
 }
 
-// usageOf is that of a message which gives so many tokens.
+// usageOf returns the usage of a message with so many output tokens.
 func usageOf(given int) object {
 	return object{
-		"input_tokens": inputTokens, "cache_read_input_tokens": readTokens,
-		"cache_creation_input_tokens": writtenTokens, "output_tokens": given,
+		"input_tokens": inputTokens, "cache_read_input_tokens": cacheReadTokens,
+		"cache_creation_input_tokens": cacheWriteTokens, "output_tokens": given,
 	}
 }
 
-// nextMessage counts a message, and returns its id and the tokens that it gives.
+// nextMessage counts a message and returns its id and its output tokens.
 func (a *agent) nextMessage(text string) (id string, given int) {
-	a.sent++
+	a.messages++
 	given = (len(text) + 3) / 4
-	a.given += given
-	return fmt.Sprintf("msg_%s_%d", a.session.id[:8], a.session.messages+a.sent), given
+	a.outputTokens += given
+	return fmt.Sprintf("msg_%s_%d", a.session.id[:8], a.session.messages+a.messages), given
 }
 
-// sendMessage prints a message of one block, and keeps it.
+// sendMessage prints and records a message with one block.
 func (a *agent) sendMessage(block object, text string) {
 	id, given := a.nextMessage(text)
 	a.printMessage(id, block, given)
@@ -107,13 +107,13 @@ func (a *agent) printMessage(id string, block object, given int) {
 }
 
 func (a *agent) sayText(text string) {
-	a.last = text
+	a.lastText = text
 	a.sendMessage(object{"type": "text", "text": text}, text)
 }
 
-// sayPartial says a text in pieces, and then as a whole, as claude does.
+// sayPartial prints a text in pieces and then as a whole, like claude.
 func (a *agent) sayPartial(text string) {
-	a.last = text
+	a.lastText = text
 	id, given := a.nextMessage(text)
 	event := func(e object) {
 		a.printLine(object{"type": "stream_event", "parent_tool_use_id": nil, "event": e})
@@ -134,24 +134,24 @@ func (a *agent) sayPartial(text string) {
 	event(object{"type": "message_stop"})
 }
 
-// floodTexts says n texts, and does not keep them.
+// floodTexts prints n texts without recording them.
 func (a *agent) floodTexts(ctx context.Context, n int) {
-	a.held = true
+	a.buffered = true
 	for i := range n {
 		if ctx.Err() != nil || a.err != nil {
 			break
 		}
-		a.last = fmt.Sprintf("flood %d", i+1)
-		id, given := a.nextMessage(a.last)
+		a.lastText = fmt.Sprintf("flood %d", i+1)
+		id, given := a.nextMessage(a.lastText)
 		a.printLine(object{"type": "assistant", "parent_tool_use_id": nil, "message": object{
-			"id": id, "role": "assistant", "content": []object{{"type": "text", "text": a.last}}, "usage": usageOf(given),
+			"id": id, "role": "assistant", "content": []object{{"type": "text", "text": a.lastText}}, "usage": usageOf(given),
 		}})
 	}
-	a.held = false
+	a.buffered = false
 	a.printRaw("")
 }
 
-// failTurn ends the turn as after an error of the API, and returns the exit code.
+// failTurn ends the turn like an API error, and returns the exit code.
 func (a *agent) failTurn(message string) int {
 	a.sayText("API Error: " + message)
 	a.printResult("API Error: " + message)
@@ -161,19 +161,19 @@ func (a *agent) failTurn(message string) int {
 // printResult prints the last line.
 func (a *agent) printResult(failure string) {
 	if a.quiet {
-		a.printRaw(a.last + "\n")
+		a.printRaw(a.lastText + "\n")
 		return
 	}
-	text := a.last
+	text := a.lastText
 	if failure != "" {
 		text = failure
 	}
 	a.printLine(object{
 		"type": "result", "subtype": "success", "is_error": failure != "", "result": text, "stop_reason": "end_turn",
-		"duration_ms": time.Since(a.began).Milliseconds(), "duration_api_ms": 0, "num_turns": a.sent,
-		"total_cost_usd": cost * float64(a.sent), "permission_denials": []object{}, "usage": object{
-			"input_tokens": inputTokens * a.sent, "cache_read_input_tokens": readTokens * a.sent,
-			"cache_creation_input_tokens": writtenTokens * a.sent, "output_tokens": a.given,
+		"duration_ms": time.Since(a.started).Milliseconds(), "duration_api_ms": 0, "num_turns": a.messages,
+		"total_cost_usd": cost * float64(a.messages), "permission_denials": []object{}, "usage": object{
+			"input_tokens": inputTokens * a.messages, "cache_read_input_tokens": cacheReadTokens * a.messages,
+			"cache_creation_input_tokens": cacheWriteTokens * a.messages, "output_tokens": a.outputTokens,
 		},
 	})
 }

@@ -1,34 +1,34 @@
-// Command testagent is an agent for tests: it speaks Claude Code's stream-json, takes
-// its flags, keeps its memory where that does, and runs real commands; but what it does
-// is what the prompt says, line by line, and no model is asked.
+// Command testagent is an agent for tests. It prints Claude Code's stream-json, takes its flags,
+// stores its sessions in the same place and runs real commands. It uses no model: the prompt is a
+// script, which it follows line by line.
 //
 //	testagent --dangerously-skip-permissions --verbose --output-format stream-json [-c] -p PROMPT
 //
-// Without PROMPT it is read from stdin. The lines:
+// Without PROMPT, testagent reads it from stdin. The lines:
 //
-//	say TEXT        says it
-//	think TEXT      thinks it
-//	partial TEXT    says it in pieces of at most 8 bytes, as --include-partial-messages does
-//	run COMMAND     runs it with sh -c, as the tool Bash; a command that fails is a result too
-//	env NAME        says NAME=VALUE, or "NAME is not set"
-//	sleep DURATION  like 100ms
-//	flood N         says N texts, as fast as it can
-//	raw TEXT        prints it as it is, which is not JSON
-//	fail MESSAGE    ends as after an error of the API, with exit code 1
-//	crash           breaks off within a line, with exit code 70
+//	say TEXT        print TEXT as a message
+//	think TEXT      print TEXT as a thought
+//	partial TEXT    print TEXT in pieces of at most 8 bytes, like --include-partial-messages
+//	run COMMAND     run COMMAND with sh -c, as the tool Bash; a failed command is a result too
+//	env NAME        say NAME=VALUE, or "NAME is not set"
+//	sleep DURATION  wait, for example 100ms
+//	flood N         print N messages as fast as possible
+//	raw TEXT        print TEXT as a line that is not JSON
+//	fail MESSAGE    end like an API error, with exit code 1
+//	crash           stop in the middle of a line, with exit code 70
 //
-// To any other line it says "You said: LINE". At the end comes the line of the type
-// result, whose text is the last that was said.
+// It answers any other line with "You said: LINE". The last line of output has the type result; its
+// text is the last message.
 //
-// A prompt and what was said are kept in $CLAUDE_CONFIG_DIR (~/.claude), in
-// projects/DIR/SESSION.jsonl, where DIR is the working directory with a '-' for whatever
-// is no letter or digit. With -c the newest session of the directory goes on, and the
-// agent first says "I remember N prompts." Without one it fails with "No conversation
-// found to continue" and exit code 1, as claude did for long; since 2.1 that begins a new
-// session instead, and so does this one with TESTAGENT_CONTINUE=new.
+// The prompt and the messages are stored in $CLAUDE_CONFIG_DIR (~/.claude), in
+// projects/DIR/SESSION.jsonl, where DIR is the working directory with a '-' for each character that is
+// not a letter or digit. With -c, testagent continues the newest session of the directory and first
+// says "I remember N prompts." If there is no session, it fails with "No conversation found to
+// continue" and exit code 1, as claude did before 2.1. With TESTAGENT_CONTINUE=new it begins a new
+// session instead, as claude does since 2.1.
 //
-// Each message uses 100 tokens, 20 that were read from the cache, 10 that were written to
-// it, and gives one for each 4 bytes; it costs 0.001 USD.
+// Each message uses 100 input tokens, reads 20 tokens from the cache, writes 10 to it, and has one
+// output token for each 4 bytes. It costs 0.001 USD.
 package main
 
 import (
@@ -53,23 +53,23 @@ func main() {
 	os.Exit(runAgent(ctx, os.Args[1:]))
 }
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
-	prompt   string
-	format   string
-	verbose  bool
-	goesOn   bool
-	promptIn bool // on stdin
+	prompt          string
+	format          string
+	verbose         bool
+	resume          bool
+	promptFromStdin bool // on stdin
 }
 
-// runAgent is the program; it returns its exit code.
+// runAgent runs the program and returns its exit code.
 func runAgent(ctx context.Context, args []string) int {
 	o, err := parseFlags(args)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
 	}
-	if o.promptIn {
+	if o.promptFromStdin {
 		data, err := io.ReadAll(os.Stdin)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "Error:", err)
@@ -81,32 +81,32 @@ func runAgent(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "Error: Input must be provided either through stdin or as a prompt argument when using --print")
 		return 1
 	}
-	s, err := openSession(o.goesOn)
+	s, err := openSession(o.resume)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	a := &agent{session: s, out: bufio.NewWriter(os.Stdout), quiet: o.format == "text", began: time.Now()}
+	a := &agent{session: s, out: bufio.NewWriter(os.Stdout), quiet: o.format == "text", started: time.Now()}
 	code := a.runTurn(ctx, o)
-	if err := errors.Join(a.err, a.out.Flush(), s.close()); err != nil {
+	if err := errors.Join(a.err, a.out.Flush(), s.closeFile()); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
 	}
 	return code
 }
 
-// cliError is an error in claude's own words.
+// A cliError is an error with the text of claude's.
 type cliError string
 
 func (s cliError) Error() string { return string(s) }
 
-// parseFlags reads the flags, which may come before and after the prompt.
+// parseFlags parses the flags, which may come before and after the prompt.
 func parseFlags(args []string) (o options, err error) {
 	set := flag.NewFlagSet("testagent", flag.ContinueOnError)
 	print := set.Bool("p", false, "")
 	set.BoolVar(print, "print", false, "")
-	set.BoolVar(&o.goesOn, "c", false, "")
-	set.BoolVar(&o.goesOn, "continue", false, "")
+	set.BoolVar(&o.resume, "c", false, "")
+	set.BoolVar(&o.resume, "continue", false, "")
 	set.BoolVar(&o.verbose, "verbose", false, "")
 	set.StringVar(&o.format, "output-format", "text", "")
 	set.Bool("dangerously-skip-permissions", false, "")
@@ -121,10 +121,10 @@ func parseFlags(args []string) (o options, err error) {
 		}
 		words, args = append(words, set.Arg(0)), set.Args()[1:]
 	}
-	o.prompt, o.promptIn = strings.Join(words, " "), len(words) == 0
+	o.prompt, o.promptFromStdin = strings.Join(words, " "), len(words) == 0
 	switch {
 	case !*print:
-		return o, errors.New("testagent knows only --print")
+		return o, errors.New("testagent supports only --print")
 	case o.format != "text" && o.format != "stream-json":
 		return o, fmt.Errorf("--output-format %s: use text or stream-json", o.format)
 	case o.format == "stream-json" && !o.verbose:
@@ -133,10 +133,10 @@ func parseFlags(args []string) (o options, err error) {
 	return o, nil
 }
 
-// runTurn does what the prompt says.
+// runTurn follows the prompt and returns the exit code.
 func (a *agent) runTurn(ctx context.Context, o options) int {
-	a.init()
-	if a.session.old {
+	a.printInit()
+	if a.session.resumed {
 		a.sayText(fmt.Sprintf("I remember %d prompts.", a.session.prompts))
 	}
 	a.recordLine(object{"type": "user", "message": object{"role": "user", "content": o.prompt}})
@@ -157,7 +157,7 @@ func (a *agent) runTurn(ctx context.Context, o options) int {
 	return 0
 }
 
-// runLine does what one line says. It reports whether that was the last, and the exit code.
+// runLine follows one line. If over is true, the turn ends with code.
 func (a *agent) runLine(ctx context.Context, line string) (code int, over bool) {
 	verb, rest, _ := strings.Cut(strings.TrimLeft(line, " \t"), " ")
 	switch verb {
@@ -204,7 +204,7 @@ func (a *agent) runLine(ctx context.Context, line string) (code int, over bool) 
 	return 0, false
 }
 
-// runBash runs a command as the tool of that name.
+// runBash runs a command like the tool Bash.
 func (a *agent) runBash(ctx context.Context, command string) {
 	a.calls++
 	id := fmt.Sprintf("toolu_%s_%d", a.session.id[:8], a.session.messages+a.calls)

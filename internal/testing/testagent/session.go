@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// A session is a file with the memory of the agent.
+// A session is a file with the history of a conversation.
 type session struct {
 	id       string
-	old      bool // goes on
-	prompts  int  // in it so far
+	resumed  bool // continues an earlier session
+	prompts  int  // number in the file
 	messages int
 	file     *os.File
 }
 
-// openSession begins a session, or goes on with the newest one of the working directory.
-func openSession(goesOn bool) (*session, error) {
+// openSession creates a session. If resume is true, it opens the newest one of the working directory.
+func openSession(resume bool) (*session, error) {
 	dir, err := sessionsDir()
 	if err != nil {
 		return nil, err
 	}
 	s := &session{}
-	if goesOn {
+	if resume {
 		if s.id, err = newestSession(dir); err != nil {
 			return nil, err
 		}
@@ -37,7 +37,7 @@ func openSession(goesOn bool) (*session, error) {
 		}
 	}
 	if s.id != "" {
-		s.old = true
+		s.resumed = true
 		if err := s.countPrompts(filepath.Join(dir, s.id+".jsonl")); err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func openSession(goesOn bool) (*session, error) {
 	return s, err
 }
 
-// sessionsDir is the directory with those of the working directory.
+// sessionsDir returns the directory with the sessions of the working directory.
 func sessionsDir() (string, error) {
 	config := os.Getenv("CLAUDE_CONFIG_DIR")
 	if config == "" {
@@ -74,7 +74,7 @@ func sessionsDir() (string, error) {
 	return filepath.Join(config, "projects", name), nil
 }
 
-// newestSession returns the id of the session that was written last; "" if there is none.
+// newestSession returns the id of the most recently written session, or "".
 func newestSession(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -101,7 +101,7 @@ func newestSession(dir string) (string, error) {
 	return id, nil
 }
 
-// countPrompts counts what is in the file.
+// countPrompts counts the prompts and messages in the file.
 func (s *session) countPrompts(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -137,9 +137,9 @@ func (s *session) writeLine(line object) error {
 	return err
 }
 
-func (s *session) close() error { return s.file.Close() }
+func (s *session) closeFile() error { return s.file.Close() }
 
-// newID is a random UUID.
+// newID returns a random UUID.
 func newID() string {
 	b := make([]byte, 16)
 	_, _ = rand.Read(b) // never fails

@@ -17,25 +17,25 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testagent/agenttest"
 )
 
-// A bench is where the agent works.
-type bench struct {
+// An agentEnv is the environment of an agent: its program, directories and variables.
+type agentEnv struct {
 	program, dir, config string
 	env                  []string
 }
 
-func newBench(t *testing.T) *bench {
-	return &bench{program: agenttest.Path(t), dir: t.TempDir(), config: t.TempDir()}
+func newAgentEnv(t *testing.T) *agentEnv {
+	return &agentEnv{program: agenttest.Path(t), dir: t.TempDir(), config: t.TempDir()}
 }
 
-func (b *bench) command(t *testing.T, args ...string) *exec.Cmd {
+func (b *agentEnv) command(t *testing.T, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), b.program, args...)
 	cmd.Dir = b.dir
 	cmd.Env = slices.Concat([]string{"PATH=" + os.Getenv("PATH"), "CLAUDE_CONFIG_DIR=" + b.config}, b.env)
 	return cmd
 }
 
-// ask runs the agent and has its dialect read.
-func (b *bench) ask(t *testing.T, prompt string, flags ...string) ([]output.Event, []agent.Message, output.Summary) {
+// runAgent runs the agent and parses its output.
+func (b *agentEnv) runAgent(t *testing.T, prompt string, flags ...string) ([]output.Event, []agent.Message, output.Summary) {
 	t.Helper()
 	args := slices.Concat([]string{"--dangerously-skip-permissions", "--verbose", "--output-format", "stream-json"}, flags, []string{"-p", prompt})
 	cmd := b.command(t, args...)
@@ -63,9 +63,9 @@ func (b *bench) ask(t *testing.T, prompt string, flags ...string) ([]output.Even
 }
 
 func TestScript(t *testing.T) {
-	b := newBench(t)
+	b := newAgentEnv(t)
 	b.env = []string{"FRUIT=pear"}
-	_, messages, sum := b.ask(t, "think hm\nsay hello\nrun echo made > made.txt; cat made.txt\nrun echo no >&2; exit 3\npartial in several pieces, süß\nenv FRUIT\nenv NUT\nraw not JSON\nsleep 1ms\nwhat?")
+	_, messages, sum := b.runAgent(t, "think hm\nsay hello\nrun echo made > made.txt; cat made.txt\nrun echo no >&2; exit 3\npartial in several pieces, süß\nenv FRUIT\nenv NUT\nraw not JSON\nsleep 1ms\nwhat?")
 	var got []string
 	for _, m := range messages {
 		got = append(got, strings.TrimSpace(string(m.Role)+" "+m.Body))
@@ -81,7 +81,7 @@ func TestScript(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
-	// 8 messages, of which the thought is not kept; and a token for each 4 bytes.
+	// 8 messages, of which the thought is dropped; and a token for each 4 bytes.
 	if u := sum.Usage; u.Input != 800 || u.Cache != 240 || u.Output != 1+2+9+5+6+3+4+4 || sum.CostUSD != 0.008 || sum.FinishReason != output.FinishStop {
 		t.Errorf("got %+v", sum)
 	}
@@ -91,20 +91,20 @@ func TestScript(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	b := newBench(t)
-	_, _, sum := b.ask(t, "say hello", "-c")
+	b := newAgentEnv(t)
+	_, _, sum := b.runAgent(t, "say hello", "-c")
 	if sum.FinishReason != output.FinishError || sum.Error != "exited with code 1: No conversation found to continue" {
 		t.Errorf("-c with nothing: got %+v", sum)
 	}
-	_, _, first := b.ask(t, "say one")
-	_, messages, second := b.ask(t, "say two", "-c")
+	_, _, first := b.runAgent(t, "say one")
+	_, messages, second := b.runAgent(t, "say two", "-c")
 	if len(messages) != 2 || messages[0].Body != "I remember 1 prompts." || second.SessionID != first.SessionID || len(first.SessionID) != 36 {
 		t.Errorf("got %+v, session %q after %q", messages, second.SessionID, first.SessionID)
 	}
-	if _, messages, _ = b.ask(t, "say three", "-c"); messages[0].Body != "I remember 2 prompts." {
+	if _, messages, _ = b.runAgent(t, "say three", "-c"); messages[0].Body != "I remember 2 prompts." {
 		t.Errorf("got %+v", messages)
 	}
-	if _, messages, sum = b.ask(t, "say new"); len(messages) != 1 || sum.SessionID == first.SessionID {
+	if _, messages, sum = b.runAgent(t, "say new"); len(messages) != 1 || sum.SessionID == first.SessionID {
 		t.Errorf("without -c: got %+v, session %q", messages, sum.SessionID)
 	}
 	files, err := filepath.Glob(filepath.Join(b.config, "projects", "*", first.SessionID+".jsonl"))
@@ -112,7 +112,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("got %q, %v", files, err)
 	}
 	b.config, b.env = t.TempDir(), []string{"TESTAGENT_CONTINUE=new"}
-	if _, messages, sum = b.ask(t, "say hello", "-c"); len(messages) != 1 || sum.FinishReason != output.FinishStop {
+	if _, messages, sum = b.runAgent(t, "say hello", "-c"); len(messages) != 1 || sum.FinishReason != output.FinishStop {
 		t.Errorf("-c with nothing, since 2.1: got %+v %+v", messages, sum)
 	}
 }
@@ -124,16 +124,16 @@ func TestFailures(t *testing.T) {
 		{"sleep long", `API Error: time: invalid duration "long"`},
 		{"flood much", `API Error: strconv.Atoi: parsing "much": invalid syntax`},
 	}
-	b := newBench(t)
+	b := newAgentEnv(t)
 	for _, test := range tests {
 		t.Run(test.prompt, func(t *testing.T) {
-			events, messages, sum := b.ask(t, test.prompt)
+			events, messages, sum := b.runAgent(t, test.prompt)
 			if sum.Error != test.want || sum.FinishReason != output.FinishError || events[len(events)-1].Type != output.Finish {
 				t.Errorf("got %+v, want %q", sum, test.want)
 			}
 			for _, m := range messages {
 				if m.Body == "b" {
-					t.Error("it went on")
+					t.Error("the agent continued after the failure")
 				}
 			}
 		})
@@ -141,7 +141,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestFlood(t *testing.T) {
-	_, messages, sum := newBench(t).ask(t, "flood 5000")
+	_, messages, sum := newAgentEnv(t).runAgent(t, "flood 5000")
 	if len(messages) != 5000 || sum.Text != "flood 5000" || sum.Usage.Input != 500000 {
 		t.Errorf("got %d messages, %+v", len(messages), sum)
 	}
@@ -161,12 +161,12 @@ func TestFlags(t *testing.T) {
 		{"not -p", "", "", []string{"say a"}, 1},
 		{"unknown", "", "", []string{"-p", "--frobnicate", "say a"}, 1},
 	}
-	b := newBench(t)
+	b := newAgentEnv(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := b.command(t, test.args...)
 			cmd.Stdin = strings.NewReader(test.stdin)
-			out, _ := cmd.Output() // the exit code tells
+			out, _ := cmd.Output() // the test checks the exit code
 			if got := string(out); got != test.want || cmd.ProcessState.ExitCode() != test.code {
 				t.Errorf("got %q and code %d, want %q and %d", got, cmd.ProcessState.ExitCode(), test.want, test.code)
 			}
@@ -174,9 +174,9 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// It ends at once when it is asked to, and takes its command along.
+// A signal ends the agent at once, together with its command.
 func TestSignal(t *testing.T) {
-	b := newBench(t)
+	b := newAgentEnv(t)
 	cmd := b.command(t, "--verbose", "--output-format", "stream-json", "-p", "run exec sleep 1000")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -196,7 +196,7 @@ func TestSignal(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // the exit code tells
+	_ = cmd.Wait() // the test checks the exit code
 	if code := cmd.ProcessState.ExitCode(); code != 143 {
 		t.Errorf("got code %d", code)
 	}

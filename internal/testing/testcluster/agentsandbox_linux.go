@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// An AgentSandbox is kubernetes-sigs/agent-sandbox in a cluster: its CRDs, and its
-// controller, which runs on the cluster's machine.
+// An AgentSandbox is an installation of kubernetes-sigs/agent-sandbox in a cluster: its CRDs, and its
+// controller, which runs on the cluster's node.
 type AgentSandbox struct {
 	c       *Cluster
 	program string
@@ -22,8 +22,8 @@ type AgentSandbox struct {
 	ended   chan struct{}
 }
 
-// agentService is where the API server finds who converts between the versions of its
-// objects: the controller, at the machine's address.
+// agentService tells the API server where to convert between the versions of agent-sandbox objects: at
+// the controller, which listens on the node's address.
 const agentService = `apiVersion: v1
 kind: Namespace
 metadata: {name: agent-sandbox-system}
@@ -41,7 +41,7 @@ endpoints: [{addresses: ["` + Address + `"]}]
 ports: [{name: webhook, port: 9443, protocol: TCP}]
 `
 
-// AgentSandbox installs it until the end of the test, and starts its controller.
+// AgentSandbox installs agent-sandbox until the end of the test, and starts its controller.
 func (c *Cluster) AgentSandbox(t testing.TB) *AgentSandbox {
 	t.Helper()
 	dir := testenv.AgentSandbox(t)
@@ -56,13 +56,13 @@ func (c *Cluster) AgentSandbox(t testing.TB) *AgentSandbox {
 		c.Kubectl(t, "delete", "--ignore-not-found", "--wait=false", "--filename", service)
 		c.Kubectl(t, "delete", "--ignore-not-found", "--timeout="+testenv.Scale(4*time.Minute).String(), "--filename", crds)
 	})
-	c.Kubectl(t, "create", "--filename", crds, "--filename", service) // apply would keep a copy, for which they are too large
+	c.Kubectl(t, "create", "--filename", crds, "--filename", service) // apply would add a copy, for which the CRDs are too large
 	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout="+testenv.Scale(4*time.Minute).String(), "--filename", crds)
 	a.Start(t)
 	return a
 }
 
-// Start starts its controller, and waits until it converts.
+// Start starts the controller and waits until it serves conversions.
 func (a *AgentSandbox) Start(t testing.TB) {
 	t.Helper()
 	a.cmd = exec.Command(a.program, "--extensions", "--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0",
@@ -77,11 +77,11 @@ func (a *AgentSandbox) Start(t testing.TB) {
 	a.ended = make(chan struct{})
 	started := make(chan error, 2)
 	go func() {
-		started <- a.c.Inside(func() error { // on a thread with which it ends, so until it does
+		started <- a.c.Inside(func() error { // the controller ends with its thread, so wait for it here
 			err := a.cmd.Start()
 			started <- err
 			if err == nil {
-				_ = a.cmd.Wait() // it is killed
+				_ = a.cmd.Wait() // Stop kills it
 				close(a.ended)
 			}
 			return nil
@@ -100,21 +100,21 @@ func (a *AgentSandbox) Start(t testing.TB) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatal(a.c.explainError(fmt.Errorf("agent-sandbox does not answer: %w", err)))
+			t.Fatal(a.c.explainError(fmt.Errorf("agent-sandbox does not listen: %w", err)))
 		case <-a.ended:
-			t.Fatal(a.c.explainError(fmt.Errorf("agent-sandbox has ended: %s", a.cmd.ProcessState)))
+			t.Fatal(a.c.explainError(fmt.Errorf("agent-sandbox ended: %s", a.cmd.ProcessState)))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// Stop kills its controller, if it runs.
+// Stop kills the controller, if it runs.
 func (a *AgentSandbox) Stop(t testing.TB) {
 	t.Helper()
 	if a.cmd == nil || a.cmd.Process == nil {
 		return
 	}
-	_ = a.cmd.Process.Kill() // it has ended otherwise
+	_ = a.cmd.Process.Kill() // fails if it has ended
 	<-a.ended
 	a.cmd = nil
 }

@@ -1,5 +1,5 @@
-// Package testcluster has a Kubernetes cluster of one machine for tests: real programs,
-// in namespaces of their own that end with the test program, whatever becomes of it.
+// Package testcluster runs a Kubernetes cluster of one node for tests: real programs, in their own
+// namespaces, which end with the test program however that ends.
 package testcluster
 
 import (
@@ -33,35 +33,34 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// The cluster's networks. They are in a namespace of their own, and nobody else's.
+// The cluster's networks, in their own network namespace.
 const (
-	Address  = "10.87.0.2" // of its machine, where the API server is at port 6443
+	Address  = "10.87.0.2" // of the node; the API server listens on port 6443
 	pods     = "10.88.0.0/16"
 	services = "10.89.0.0/16"
 )
 
-// A Cluster runs until Stop.
+// A Cluster is a running cluster.
 type Cluster struct {
-	Token string // of who may do everything
+	Token string // of the administrator
 
 	dir    string
 	cmd    *exec.Cmd
-	ended  context.Context // when cmd has
+	ended  context.Context // ends when cmd has ended
 	client *http.Client
 
 	outside net.Listener
-	quit    context.CancelFunc // ends what this program does for it
+	quit    context.CancelFunc // ends the goroutines that serve the cluster
 }
 
-// shared is the cluster of a test program: to start one takes seconds.
+// shared is the cluster of a test program, since a start takes seconds.
 var shared struct {
 	once sync.Once
 	*Cluster
 	err error
 }
 
-// Need returns the cluster of the test program, which is started for the first one
-// that needs it, and which Stop stops.
+// Need returns the cluster of the test program. The first call starts it; Stop stops it.
 func Need(t testing.TB) *Cluster {
 	t.Helper()
 	needParts(t)
@@ -72,8 +71,8 @@ func Need(t testing.TB) *Cluster {
 	return shared.Cluster
 }
 
-// Own returns a cluster that is stopped at the end of the test. There can be one in a test
-// program at a time.
+// Own returns a cluster that is stopped at the end of the test. A test program can have only one at a
+// time.
 func Own(t testing.TB) *Cluster {
 	t.Helper()
 	needParts(t)
@@ -95,8 +94,7 @@ func needParts(t testing.TB) {
 		testenv.Program("containerd", "docker.io"), testenv.Program("runc", "docker.io"), testenv.Program("nft", "nftables"), testenv.File("/usr/lib/cni/bridge", "containernetworking-plugins"))
 }
 
-// Stop stops the cluster of the test program, if it was started: TestMain calls it at the
-// end.
+// Stop stops the cluster of the test program, if it was started. TestMain must call it at the end.
 func Stop() error {
 	if shared.Cluster == nil {
 		return nil
@@ -104,7 +102,7 @@ func Stop() error {
 	return shared.Cluster.stopCluster()
 }
 
-// startCluster starts a cluster, and waits until pods can be made.
+// startCluster starts a cluster and waits until it can run pods.
 func startCluster(t testing.TB) (_ *Cluster, err error) {
 	dir, err := os.MkdirTemp("", "atoll-cluster-")
 	if err != nil {
@@ -133,7 +131,7 @@ func startCluster(t testing.TB) (_ *Cluster, err error) {
 	defer out.Close()
 	c.cmd = exec.Command(testenv.Kube(t, "kube"), "node", c.filePath("config.json"))
 	c.cmd.Stdout, c.cmd.Stderr = out, out
-	c.cmd.Env = append(os.Environ(), "GOGC=400") // memory is there, CPUs are not: a third of an API server's work is its collector's
+	c.cmd.Env = append(os.Environ(), "GOGC=400") // trade memory for CPU: the collector is a third of an API server's work
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 		Setpgid:    true,
@@ -143,8 +141,8 @@ func startCluster(t testing.TB) (_ *Cluster, err error) {
 	}
 	ended, end := context.WithCancelCause(context.Background())
 	c.ended = ended
-	go func() { end(fmt.Errorf("it has ended: %w", c.cmd.Wait())) }()
-	c.client = &http.Client{Transport: &http.Transport{DialContext: c.Dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // in a namespace of its own
+	go func() { end(fmt.Errorf("cluster ended: %w", c.cmd.Wait())) }()
+	c.client = &http.Client{Transport: &http.Transport{DialContext: c.Dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // in the cluster's own network namespace
 	ctx, cancel := context.WithTimeout(c.ended, startTime)
 	defer cancel()
 	if err := c.loadImage(ctx, "localhost/pause:1", pauseImage(t)); err != nil {
@@ -161,11 +159,11 @@ func startCluster(t testing.TB) (_ *Cluster, err error) {
 	return c, c.provideVolumes(work)
 }
 
-// startTime is how long a cluster may take to start, which takes seconds on an idle machine.
+// startTime limits the start of a cluster, which takes seconds on an idle machine.
 var startTime = testenv.Scale(4 * time.Minute)
 
-// startChild starts a program that ends when this one does, which the kernel sees to while
-// the thread that has started it lives.
+// startChild starts a program that the kernel kills when this one ends. This needs the thread that
+// started the program to exist, so startChild dedicates one to it.
 func startChild(cmd *exec.Cmd) error {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	done := make(chan error)
@@ -174,19 +172,19 @@ func startChild(cmd *exec.Cmd) error {
 		err := cmd.Start()
 		done <- err
 		if err == nil {
-			select {} // the thread is the program's now
+			select {} // retain the thread
 		}
 		runtime.UnlockOSThread()
 	}()
 	return <-done
 }
 
-// filePath is the path of one of its files.
+// filePath returns the path of one of the cluster's files.
 func (c *Cluster) filePath(name ...string) string {
 	return filepath.Join(append([]string{c.dir}, name...)...)
 }
 
-// pauseImage is the image of what holds the namespaces of each pod.
+// pauseImage returns the image of the container that holds the namespaces of a pod.
 func pauseImage(t testing.TB) v1.Image {
 	img, err := mutate.Config(testimage.Busybox(t), v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2000000000"}})
 	if err != nil {
@@ -195,7 +193,7 @@ func pauseImage(t testing.TB) v1.Image {
 	return img
 }
 
-// Load gives its machine an image under a name.
+// Load loads an image into the node under a name.
 func (c *Cluster) Load(t testing.TB, ref string, img v1.Image) {
 	t.Helper()
 	if err := c.loadImage(t.Context(), ref, img); err != nil {
@@ -203,7 +201,7 @@ func (c *Cluster) Load(t testing.TB, ref string, img v1.Image) {
 	}
 }
 
-// loadImage gives its machine an image under a name, as soon as its containerd answers.
+// loadImage loads an image into the node under a name, as soon as its containerd answers.
 func (c *Cluster) loadImage(ctx context.Context, ref string, img v1.Image) error {
 	packed, err := testimage.Archive(ref, img)
 	if err != nil {
@@ -224,8 +222,7 @@ func (c *Cluster) loadImage(ctx context.Context, ref string, img v1.Image) error
 	}
 }
 
-// waitReady waits until pods can be made: there is the machine, and the account that they
-// have.
+// waitReady waits until the cluster can run pods: the node is ready, and their service account exists.
 func (c *Cluster) waitReady(ctx context.Context) error {
 	for {
 		var node struct {
@@ -235,7 +232,7 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 		}
 		err := c.getObject(ctx, "/api/v1/nodes/node1", &node)
 		if err == nil && !slices.Contains(node.Status.Conditions, struct{ Type, Status string }{"Ready", "True"}) {
-			err = errors.New("the machine is not ready")
+			err = errors.New("node is not ready")
 		}
 		if err == nil {
 			err = c.getObject(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
@@ -251,7 +248,7 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 	}
 }
 
-// getObject asks the API server.
+// getObject gets an object from the API server.
 func (c *Cluster) getObject(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+path, nil)
 	if err != nil {
@@ -273,7 +270,7 @@ func (c *Cluster) getObject(ctx context.Context, path string, into any) error {
 	return err
 }
 
-// explainError adds to an error how the logs end.
+// explainError adds the last lines of the logs to an error.
 func (c *Cluster) explainError(err error) error {
 	if err == nil {
 		return nil
@@ -287,14 +284,13 @@ func (c *Cluster) explainError(err error) error {
 	return err
 }
 
-// URL is that of the API server.
+// URL returns the URL of the API server.
 func (c *Cluster) URL() string { return "https://" + net.JoinHostPort(Address, "6443") }
 
-// Kubeconfig is the path of a file by which programs in its network reach it, as who may
-// do everything.
+// Kubeconfig returns the path of the administrator's kubeconfig for programs in the cluster's network.
 func (c *Cluster) Kubeconfig() string { return c.filePath("pki", "admin.kubeconfig") }
 
-// Dial connects to an address in its network: of the API server, a pod or a service.
+// Dial connects to an address in the cluster's network: of the API server, a pod or a service.
 func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = c.Inside(func() (err error) {
 		var d net.Dialer
@@ -304,14 +300,14 @@ func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.C
 	return conn, err
 }
 
-// init keeps the main thread for the main goroutine: one that ends on it in another
-// namespace would leave it there, and it is what /proc shows of this process.
+// init locks the main goroutine to the main thread. A goroutine that ends on the main thread in
+// another namespace would leave the thread there, and /proc shows the main thread for this process.
 func init() { runtime.LockOSThread() }
 
-// Inside calls fn in its network.
+// Inside calls fn in the cluster's network namespace.
 func (c *Cluster) Inside(fn func() error) error { return testenv.InNetwork(c.cmd.Process.Pid, fn) }
 
-// Kubectl runs kubectl, and returns what it prints.
+// Kubectl runs kubectl as the administrator and returns its output.
 func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), testenv.Kube(t, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
@@ -328,7 +324,7 @@ func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// Registry starts a registry for the test that the cluster's machine can reach.
+// Registry starts a registry, until the end of the test, that the node can reach.
 func (c *Cluster) Registry(t testing.TB) *testimage.Registry {
 	t.Helper()
 	var l net.Listener
@@ -342,8 +338,8 @@ func (c *Cluster) Registry(t testing.TB) *testimage.Registry {
 	return testimage.ServeOn(t, l, c.Dial)
 }
 
-// Hold kills one of its programs, like "kubelet", and keeps it from being started again
-// until Release or the end of the test.
+// Hold kills a program of the cluster, such as "kubelet", and prevents its restart until Release or
+// the end of the test.
 func (c *Cluster) Hold(t testing.TB, program string) {
 	t.Helper()
 	if err := os.WriteFile(c.filePath("hold", program), nil, 0o600); err != nil {
@@ -353,7 +349,7 @@ func (c *Cluster) Hold(t testing.TB, program string) {
 	c.waitProgram(t, program, false)
 }
 
-// Release lets a program be started that is held, and waits until pods can be made.
+// Release allows the restart of a program after Hold, and waits until the cluster can run pods.
 func (c *Cluster) Release(t testing.TB, program string) {
 	t.Helper()
 	if err := os.Remove(c.filePath("hold", program)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -367,7 +363,7 @@ func (c *Cluster) Release(t testing.TB, program string) {
 	}
 }
 
-// waitProgram waits until a program runs, or does not.
+// waitProgram waits until a program runs, or does not run.
 func (c *Cluster) waitProgram(t testing.TB, program string, runs bool) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -375,10 +371,10 @@ func (c *Cluster) waitProgram(t testing.TB, program string, runs bool) {
 			return
 		}
 	}
-	t.Fatalf("%s runs is still %v", program, !runs)
+	t.Fatalf("%s runs: %v, want %v", program, !runs, runs)
 }
 
-// stopCluster ends the cluster and removes all that it had.
+// stopCluster stops the cluster and removes its files.
 func (c *Cluster) stopCluster() error {
 	if c.quit != nil {
 		c.quit()
@@ -388,7 +384,7 @@ func (c *Cluster) stopCluster() error {
 	}
 	if c.ended != nil {
 		_ = c.cmd.Process.Kill()
-		<-c.ended.Done() // the kernel has ended all in its namespaces then
+		<-c.ended.Done() // by then the kernel has ended all processes in its namespaces
 	}
 	if c.client != nil {
 		c.client.CloseIdleConnections()

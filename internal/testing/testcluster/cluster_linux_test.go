@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A pod runs an image of a test's registry, and prints; its machine is lost and found.
+// A pod runs an image of a test's registry and prints; the node becomes unready and ready again.
 func TestCluster(t *testing.T) {
 	c := testcluster.Need(t)
 	ref := c.Registry(t).Push("busybox:1", testimage.Busybox(t))
@@ -37,6 +37,6 @@ func TestCluster(t *testing.T) {
 	c.Hold(t, "kube-apiserver")
 	c.Release(t, "kube-apiserver")
 	if out := c.Kubectl(t, "get", "nodes", "--no-headers"); !strings.Contains(out, " Ready ") {
-		t.Errorf("the machine is not ready: %s", out)
+		t.Errorf("the node is not ready: %s", out)
 	}
 }

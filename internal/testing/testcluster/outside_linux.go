@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// forwardOutside has the API server answer on an address of this machine's loopback, too, for
-// those who are not in the cluster's network.
+// forwardOutside forwards an address on this machine's loopback to the API server, for programs
+// outside the cluster's network.
 func (c *Cluster) forwardOutside() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -24,7 +24,7 @@ func (c *Cluster) forwardOutside() error {
 			if err != nil {
 				return
 			}
-			go c.passConn(conn)
+			go c.forwardConn(conn)
 		}
 	}()
 	text := fmt.Sprintf(`apiVersion: v1
@@ -37,8 +37,8 @@ current-context: test
 	return os.WriteFile(c.OutsideKubeconfig(), []byte(text), 0o600)
 }
 
-// passConn carries one connection.
-func (c *Cluster) passConn(conn net.Conn) {
+// forwardConn forwards one connection.
+func (c *Cluster) forwardConn(conn net.Conn) {
 	defer conn.Close()
 	to, err := c.Dial(context.Background(), "tcp", net.JoinHostPort(Address, "6443"))
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Cluster) passConn(conn net.Conn) {
 	defer to.Close()
 	done := make(chan struct{}, 2)
 	carry := func(w, r net.Conn) {
-		_, _ = io.Copy(struct{ io.Writer }{w}, struct{ io.Reader }{r}) // no splice, whose pipes stay
+		_, _ = io.Copy(struct{ io.Writer }{w}, struct{ io.Reader }{r}) // hide ReadFrom: splice would leave pipes behind
 		_ = w.(*net.TCPConn).CloseWrite()
 		done <- struct{}{}
 	}
@@ -57,17 +57,17 @@ func (c *Cluster) passConn(conn net.Conn) {
 	<-done
 }
 
-// OutsideKubeconfig is the path of a file by which programs that are not in the
-// cluster's network reach it, as who may do everything.
+// OutsideKubeconfig returns the path of the administrator's kubeconfig for programs outside the
+// cluster's network.
 func (c *Cluster) OutsideKubeconfig() string { return c.filePath("outside.kubeconfig") }
 
-// ConfigOf reaches the cluster whose API server is at url, with a token, as often as is
-// asked: the usual 5 requests a second would have tests wait for a minute.
+// ConfigOf returns a client configuration for the API server at url, with a token. It has no rate
+// limit, since tests would wait for a minute with the default of 5 requests a second.
 func ConfigOf(url, token string) *rest.Config {
 	return &rest.Config{Host: url, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 }
 
-// Config reaches the cluster from this program, as who may do everything.
+// Config returns the administrator's client configuration for this program.
 func (c *Cluster) Config() *rest.Config {
 	return ConfigOf("https://"+c.outside.Addr().String(), c.Token)
 }

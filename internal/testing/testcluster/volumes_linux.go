@@ -16,12 +16,11 @@ import (
 	storagev1client "k8s.io/client-go/kubernetes/typed/storage/v1"
 )
 
-// Class is the cluster's default StorageClass: each of its volumes is a directory, made as
-// soon as a pod wants it.
+// Class is the cluster's default StorageClass. Each of its volumes is a directory, created when a pod
+// needs it.
 const Class = "directories"
 
-// provideVolumes makes what the volumes are of that somebody claims, until ctx ends, and
-// deletes it when the claim is gone.
+// provideVolumes creates the volumes of claims, until ctx ends, and deletes them after their claims.
 func (c *Cluster) provideVolumes(ctx context.Context) error {
 	core, err := corev1client.NewForConfig(c.Config())
 	if err != nil {
@@ -31,7 +30,7 @@ func (c *Cluster) provideVolumes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	late := storagev1.VolumeBindingWaitForFirstConsumer // as clouds have it: pods are not scheduled in vain before
+	late := storagev1.VolumeBindingWaitForFirstConsumer // as in clouds
 	_, err = storage.StorageClasses().Create(ctx, &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: Class, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
 		Provisioner: "example.com/directories", VolumeBindingMode: &late,
@@ -41,7 +40,7 @@ func (c *Cluster) provideVolumes(ctx context.Context) error {
 	}
 	go func() {
 		for ctx.Err() == nil {
-			_ = c.serveClaims(ctx, core) // it breaks off while there is no API server
+			_ = c.serveClaims(ctx, core) // fails while there is no API server
 			select {
 			case <-ctx.Done():
 			case <-time.After(100 * time.Millisecond):
@@ -66,7 +65,7 @@ func (c *Cluster) serveClaims(ctx context.Context, core corev1client.CoreV1Inter
 		select {
 		case ev, ok := <-claims.ResultChan():
 			if !ok {
-				return errors.New("the watch has ended")
+				return errors.New("watch ended")
 			}
 			claim, ok := ev.Object.(*corev1.PersistentVolumeClaim)
 			if ok && claim.Status.Phase == corev1.ClaimPending && claim.Annotations[selectedNode] != "" && claim.DeletionTimestamp == nil {
@@ -76,14 +75,14 @@ func (c *Cluster) serveClaims(ctx context.Context, core corev1client.CoreV1Inter
 			}
 		case ev, ok := <-volumes.ResultChan():
 			if !ok {
-				return errors.New("the watch has ended")
+				return errors.New("watch ended")
 			}
 			v, ok := ev.Object.(*corev1.PersistentVolume)
 			if ok && v.Spec.Local != nil && v.Status.Phase == corev1.VolumeReleased && v.DeletionTimestamp == nil {
 				if err := core.PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 					return err
 				}
-				if out, err := exec.CommandContext(ctx, "rm", "-rf", v.Spec.Local.Path).CombinedOutput(); err != nil { // however deep it is
+				if out, err := exec.CommandContext(ctx, "rm", "-rf", v.Spec.Local.Path).CombinedOutput(); err != nil { // rm can remove trees of any depth
 					return fmt.Errorf("%w: %s", err, out)
 				}
 			}
@@ -91,7 +90,7 @@ func (c *Cluster) serveClaims(ctx context.Context, core corev1client.CoreV1Inter
 	}
 }
 
-// selectedNode is on a claim whose pod has been scheduled.
+// selectedNode is an annotation of a claim whose pod has been scheduled.
 const selectedNode = "volume.kubernetes.io/selected-node"
 
 func (c *Cluster) makeVolume(ctx context.Context, core corev1client.CoreV1Interface, claim *corev1.PersistentVolumeClaim) error {

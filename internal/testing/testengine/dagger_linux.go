@@ -11,12 +11,12 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// DaggerGateway is where the containers of an engine of Dagger's reach its machine.
+// DaggerGateway is the address of the machine for the containers of a Dagger engine.
 const DaggerGateway = "10.87.0.1"
 
-// Dagger needs an engine of Dagger's, its CLI, and what they use, and returns an engine
-// that ends with the test. Its containers reach DaggerGateway, and nothing further. It
-// pulls from the registry at its machine's loopback address, by plain HTTP.
+// Dagger needs a Dagger engine, its CLI and their dependencies, and returns an engine that ends with
+// the test. Its containers reach only DaggerGateway. It pulls over plain HTTP from the registry at its
+// machine's loopback address.
 func Dagger(t testing.TB, registry string) *Engine {
 	t.Helper()
 	program := testenv.Dagger(t, "engine")
@@ -29,7 +29,7 @@ func Dagger(t testing.TB, registry string) *Engine {
 	e.Host = "unix://" + e.At("dagger.sock")
 	t.Cleanup(func() {
 		if err := e.End(); err != nil {
-			t.Errorf("dagger's engine: %v", err)
+			t.Errorf("Dagger engine: %v", err)
 		}
 	})
 	if err := e.startDagger(program, testenv.Dagger(t, "dnsname"), registry); err != nil {
@@ -38,16 +38,15 @@ func Dagger(t testing.TB, registry string) *Engine {
 	return e
 }
 
-// apart makes of the new namespaces what the engine expects to be alone with: it writes
-// into /etc and /run, counts the traffic of its containers by what /sys has of their
-// devices, and installs certificates.
-const apart = `mkdir "$0/mem" && mount -t tmpfs -o mode=711 engine "$0/mem" &&
+// prepareNamespaces is a shell script that gives the engine its own directories, because it writes
+// into /etc and /run, reads the traffic of its containers from /sys, and installs certificates.
+const prepareNamespaces = `mkdir "$0/mem" && mount -t tmpfs -o mode=711 engine "$0/mem" &&
 	mkdir -p "$0/mem/etc" "$0/mem/work" "$0/mem/run" "$0/mem/tmp" "$0/mem/cgroup" &&
 	mount -t overlay -o "lowerdir=/etc,upperdir=$0/mem/etc,workdir=$0/mem/work" etc /etc && mount --bind "$0/mem/run" /run &&
 	mount --rbind /sys/fs/cgroup "$0/mem/cgroup" && mount -t sysfs sys /sys && mount --rbind "$0/mem/cgroup" /sys/fs/cgroup || exit
 	export TMPDIR="$0/mem/tmp" PATH="$0/bin:$PATH"`
 
-// startDagger starts an engine, and waits until it listens.
+// startDagger starts a Dagger engine and waits until it listens.
 func (e *Engine) startDagger(program, dnsname, registry string) error {
 	links := map[string]string{"bin/update-ca-certificates": "/bin/true", "bin/c_rehash": "/bin/true", "cni/dnsname": dnsname}
 	for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback"} {
@@ -65,12 +64,12 @@ func (e *Engine) startDagger(program, dnsname, registry string) error {
 	if err := os.WriteFile(e.At("engine.toml"), []byte(config), 0o600); err != nil {
 		return err
 	}
-	return e.startEngine(e.checkListening, apart, "sh", "-c", `echo $$ >"$0"; exec "$@"`, e.At("pid"),
+	return e.startEngine(e.checkListening, prepareNamespaces, "sh", "-c", `echo $$ >"$0"; exec "$@"`, e.At("pid"),
 		program, "--config", e.At("engine.toml"), "--root", e.At("mem/state"), "--addr", e.Host, "--oci-cni-binary-dir", e.At("cni"),
 		"--network-name", "dagger", "--network-cidr", "10.87.0.0/16")
 }
 
-// checkListening waits until somebody does at its socket.
+// checkListening waits until the engine listens on its socket.
 func (e *Engine) checkListening() error {
 	for end := time.Now().Add(startTime); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("unix", e.Host[len("unix://"):])

@@ -1,5 +1,4 @@
-// Package testengine has container engines for tests, in namespaces of their own that end
-// with them.
+// Package testengine runs container engines for tests, in their own namespaces, which end with them.
 package testengine
 
 import (
@@ -25,20 +24,20 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// An Engine is in namespaces of its own, and keeps all that it has in Dir.
+// An Engine runs in its own namespaces. All its files are in Dir.
 type Engine struct {
 	Dir  string
-	Host string // its socket's URL
-	Pid  int    // of the shell that starts it, in whose namespaces it is
+	Host string // URL of its socket
+	Pid  int    // of the shell that starts it, in the same namespaces
 
 	cmd    *exec.Cmd
-	tether *os.File // it ends when this is closed
+	tether *os.File // the engine ends when this is closed
 
 	tcp  net.Listener
-	work sync.WaitGroup // of what tcp has accepted
+	work sync.WaitGroup // connections of tcp
 }
 
-// New makes an engine's directory. Whoever calls it has to End it.
+// New creates the directory of an engine. The caller must call End.
 func New() (*Engine, error) {
 	dir, err := os.MkdirTemp("", "atoll-engine-")
 	if err != nil {
@@ -66,16 +65,16 @@ func Docker(t testing.TB) *Engine {
 	return e
 }
 
-// At is the path of one of its files.
+// At returns the path of one of the engine's files.
 func (e *Engine) At(name string) string { return filepath.Join(e.Dir, name) }
 
-// Dockerd starts it as a Docker Engine, and waits until that answers.
+// Dockerd starts a Docker Engine and waits until it answers.
 func (e *Engine) Dockerd(args ...string) error {
 	if err := os.WriteFile(e.At("none.json"), []byte("{}"), 0o600); err != nil {
 		return err
 	}
-	// In memory: a hundred containers at once make thousands of files durable, which a
-	// busy disk would hold up.
+	// In memory: a hundred concurrent containers sync thousands of files, which is slow on a
+	// busy disk.
 	return e.Start(`mkdir -p "$0/data" && mount -t tmpfs -o mode=711 engine "$0/data" || exit`, append([]string{
 		"dockerd", "--host", e.Host, "--data-root", e.At("data"), "--exec-root", e.At("exec"), "--pidfile", e.At("pid"),
 		"--config-file", e.At("none.json"), "--cgroup-parent", "/" + filepath.Base(e.Dir),
@@ -83,14 +82,14 @@ func (e *Engine) Dockerd(args ...string) error {
 	}, args...)...)
 }
 
-// Start starts a program that writes its number to the file pid, in namespaces of its
-// own that prepare, a shell's line, changes first. It waits until an engine answers. The
-// program is started again when it ends before it is meant to.
+// Start starts an engine in its own namespaces and waits until it answers. First it runs prepare, a
+// line of shell, in the namespaces. The program must write its PID to the file pid. If it ends before
+// End, Start runs it again.
 func (e *Engine) Start(prepare string, program ...string) error {
 	return e.startEngine(e.Await, prepare, program...)
 }
 
-// startEngine is Start for any engine, whose answer await waits for.
+// startEngine is Start for any engine; await waits for its first answer.
 func (e *Engine) startEngine(await func() error, prepare string, program ...string) error {
 	e.cmd = exec.Command("sh", append([]string{
 		"-c", `mount --make-rprivate / && mount -t proc proc /proc && busybox ip link set lo up || exit
@@ -111,7 +110,7 @@ func (e *Engine) startEngine(await func() error, prepare string, program ...stri
 	}
 	defer tether.Close()
 	e.tether = ours
-	e.cmd.Env = append(os.Environ(), "TMPDIR="+e.Dir) // for what it leaves when it is killed
+	e.cmd.Env = append(os.Environ(), "TMPDIR="+e.Dir) // for files that it leaves if it is killed
 	e.cmd.ExtraFiles = []*os.File{tether}
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Setpgid: true,
@@ -127,10 +126,10 @@ func (e *Engine) startEngine(await func() error, prepare string, program ...stri
 	return nil
 }
 
-// startTime is how long an engine may take to answer.
+// startTime limits the start of an engine.
 var startTime = testenv.Scale(4 * time.Minute)
 
-// Await waits until it answers.
+// Await waits until the Docker Engine answers.
 func (e *Engine) Await() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()
@@ -149,7 +148,7 @@ func (e *Engine) Await() error {
 	})
 }
 
-// withClient calls fn with a client.
+// withClient calls fn with a Docker client.
 func (e *Engine) withClient(fn func(*client.Client) error) error {
 	c, err := client.New(client.WithHost(e.Host))
 	if err != nil {
@@ -159,7 +158,7 @@ func (e *Engine) withClient(fn func(*client.Client) error) error {
 	return fn(c)
 }
 
-// Load gives it an image under a name.
+// Load loads an image into the engine under a name.
 func (e *Engine) Load(ref string, img v1.Image) error {
 	packed, err := testimage.Archive(ref, img)
 	if err != nil {
@@ -176,7 +175,8 @@ func (e *Engine) Load(ref string, img v1.Image) error {
 	})
 }
 
-// Held is what it has of sandboxes: containers and volumes, but for those that all share.
+// Held returns the containers and volumes of sandboxes in the engine, without those that all sandboxes
+// share.
 func (e *Engine) Held(t *testing.T) (all []string) {
 	t.Helper()
 	err := e.withClient(func(c *client.Client) error {
@@ -186,7 +186,7 @@ func (e *Engine) Held(t *testing.T) (all []string) {
 		}
 		for _, x := range containers.Items {
 			if x.Labels["atoll.installs"] != "" {
-				continue // of whoever was killed while he gave it the guest: others remove it minutes later
+				continue // left by a program that was killed while it installed the guest; others remove it later
 			}
 			all = append(all, "container "+strings.Join(x.Names, ","))
 		}
@@ -207,10 +207,10 @@ func (e *Engine) Held(t *testing.T) (all []string) {
 	return all
 }
 
-// Inside calls fn in its network namespace, where its loopback is.
+// Inside calls fn in the engine's network namespace.
 func (e *Engine) Inside(fn func() error) error { return testenv.InNetwork(e.Pid, fn) }
 
-// Dial connects to an address of its machine.
+// Dial connects to an address of the engine's machine.
 func (e *Engine) Dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	err = e.Inside(func() (err error) {
 		var to net.Dialer
@@ -220,7 +220,7 @@ func (e *Engine) Dial(ctx context.Context, address string) (conn net.Conn, err e
 	return conn, err
 }
 
-// Registry starts a registry for the test at an address of its machine.
+// Registry starts a registry, until the end of the test, at an address of the engine's machine.
 func (e *Engine) Registry(t testing.TB, address string) *testimage.Registry {
 	t.Helper()
 	var l net.Listener
@@ -234,7 +234,7 @@ func (e *Engine) Registry(t testing.TB, address string) *testimage.Registry {
 	return testimage.ServeOn(t, l, func(ctx context.Context, _, addr string) (net.Conn, error) { return e.Dial(ctx, addr) })
 }
 
-// TCP is its URL in the network of the tests, at which it answers from now on.
+// TCP makes the engine listen on TCP in the network of the tests, and returns its URL.
 func (e *Engine) TCP(t testing.TB) string {
 	t.Helper()
 	var err error
@@ -245,7 +245,7 @@ func (e *Engine) TCP(t testing.TB) string {
 	return "tcp://" + e.tcp.Addr().String()
 }
 
-// forwardSocket carries connections from TCP to its socket.
+// forwardSocket forwards connections from TCP to the engine's socket.
 func (e *Engine) forwardSocket() {
 	for {
 		conn, err := e.tcp.Accept()
@@ -271,11 +271,11 @@ func (e *Engine) forwardSocket() {
 	}
 }
 
-// endTime is how long an engine may take to end.
+// endTime limits the end of an engine.
 var endTime = testenv.Scale(2 * time.Minute)
 
-// End ends it, as far as it was started, and removes all that it had. One that does not end
-// in time is killed, with all that is in its namespaces, and that is an error.
+// End ends the engine, if it was started, and removes its files. If the engine does not end in time,
+// End kills all processes in its namespaces and returns an error.
 func (e *Engine) End() error {
 	if e.tether != nil {
 		e.tether.Close()
@@ -283,10 +283,10 @@ func (e *Engine) End() error {
 	var late error
 	if e.cmd != nil && e.cmd.Process != nil {
 		kill := time.AfterFunc(endTime, func() { _ = e.cmd.Process.Kill() })
-		_ = e.cmd.Wait() // with the signal
+		_ = e.cmd.Wait() // the shell ends by a signal
 		if !kill.Stop() {
 			text, _ := os.ReadFile(e.At("log"))
-			late = fmt.Errorf("it has not ended within %s, and is killed\n%s", endTime, text)
+			late = fmt.Errorf("engine did not end within %s and was killed\n%s", endTime, text)
 		}
 	}
 	if e.tcp != nil {

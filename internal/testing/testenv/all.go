@@ -2,9 +2,9 @@ package testenv
 
 import "os"
 
-// allVar asks for all tests.
+// allVar is the variable that enables all tests.
 const allVar = "CHECK_ALL"
 
-// All reports whether the variable CHECK_ALL is set to 1, which asks for the tests
-// that take too long for every run, as make test-all does.
+// All reports whether CHECK_ALL is 1, as in make test-all. Then tests run that take too long for every
+// run.
 func All() bool { return os.Getenv(allVar) == "1" }

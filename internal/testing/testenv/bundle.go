@@ -7,15 +7,14 @@ import (
 	"testing"
 )
 
-// VMBundle is what scripts/bundle builds.
+// VMBundle is the bundle that scripts/bundle builds.
 var VMBundle = Part{what: "a bundle that virtual machines boot", install: "apt mmdebstrap squashfs-tools, and run scripts/bundle", missing: func() error {
 	_, err := bundleStore()
 	return err
 }}
 
-// BundleStore needs VMBundle and returns the directory of the store that has it, as
-// "debian", one with a Docker Engine, as "docker", and a root archive with that, as
-// "docker-wsl".
+// BundleStore needs VMBundle and returns the directory of its store. The store has three bundles:
+// "debian"; "docker", with a Docker Engine; and "docker-wsl", a root archive of the latter.
 func BundleStore(t testing.TB) string {
 	t.Helper()
 	Need(t, VMBundle)
@@ -34,7 +33,7 @@ func bundleStore() (string, error) {
 	path := filepath.Join(dir, "atoll-test", "vm", "bundles")
 	made, err := filepath.Glob(filepath.Join(path, "bundles", "*", "root.squashfs"))
 	if err == nil && len(made) == 0 {
-		err = fmt.Errorf("there is none in %s", path)
+		err = fmt.Errorf("no bundle in %s", path)
 	}
 	return path, err
 }

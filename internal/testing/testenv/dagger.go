@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// DaggerPrograms are what scripts/dagger builds.
+// DaggerPrograms are the programs that scripts/dagger builds.
 var DaggerPrograms = Part{what: "Dagger's engine", script: "scripts/dagger", missing: func() error {
 	_, err := daggerProgram("engine")
 	return err
 }}
 
-// Dagger needs DaggerPrograms and returns the path of one of them: engine, dagger, which
-// is the CLI, or dnsname, a CNI plugin.
+// Dagger needs DaggerPrograms and returns the path of one of them: engine; dagger, the CLI; or
+// dnsname, a CNI plugin.
 func Dagger(t testing.TB, program string) string {
 	t.Helper()
 	Need(t, DaggerPrograms)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// DynamoDB needs DynamoDBServer, starts it on the loopback interface until the test
-// ends, and returns its endpoint. It keeps all in memory, and looks at no signatures.
+// DynamoDB needs DynamoDBServer, runs it on the loopback interface until the test ends, and returns
+// its endpoint. The server stores data in memory and does not check signatures.
 func DynamoDB(t testing.TB) string {
 	t.Helper()
 	Need(t, DynamoDBServer)
@@ -20,7 +20,7 @@ func DynamoDB(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const tries = 3 // somebody else may get the port first
+	const tries = 3 // another program may take the port first
 	for try := 1; ; try++ {
 		endpoint, err := startDynalite(t, node, program)
 		if err == nil {
@@ -32,7 +32,7 @@ func DynamoDB(t testing.TB) string {
 	}
 }
 
-// dynalitePrograms is the program and the node that it runs on.
+// dynalitePrograms returns the paths of node and of dynalite, which runs on it.
 func dynalitePrograms() (node, program string, err error) {
 	bin, err := mcpPrograms()
 	if err != nil {
@@ -64,7 +64,7 @@ func startDynalite(t testing.TB, node, program string) (endpoint string, err err
 		return "", err
 	}
 	defer log.Close()
-	const changes = "10" // milliseconds, as tables take a while
+	const changes = "10" // milliseconds that changes of tables take
 	cmd := exec.Command(node, program, "--host", "127.0.0.1", "--port", port, "--createTableMs", changes, "--deleteTableMs", changes)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -73,10 +73,10 @@ func startDynalite(t testing.TB, node, program string) (endpoint string, err err
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // fails if it has ended
 		<-ended
 	})
-	said := func() string {
+	logText := func() string {
 		text, _ := os.ReadFile(log.Name())
 		return string(text)
 	}
@@ -84,12 +84,12 @@ func startDynalite(t testing.TB, node, program string) (endpoint string, err err
 		select {
 		case err := <-ended:
 			ended <- err
-			return "", fmt.Errorf("%v\n%s", err, said())
+			return "", fmt.Errorf("%v\n%s", err, logText())
 		case <-time.After(10 * time.Millisecond):
 		}
-		if strings.Contains(said(), "listening at") {
+		if strings.Contains(logText(), "listening at") {
 			return "http://" + address, nil
 		}
 	}
-	return "", fmt.Errorf("does not answer at %s\n%s", address, said())
+	return "", fmt.Errorf("does not answer at %s\n%s", address, logText())
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Guest returns the guest's program as it is now, which is built once in a test program.
+// Guest builds the guest's program from the current source, once in a test program, and returns it.
 var Guest = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "atoll-guest-")
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// KubePrograms are what scripts/kube builds.
+// KubePrograms are the programs that scripts/kube builds.
 var KubePrograms = Part{what: "the programs of a Kubernetes cluster", script: "scripts/kube", missing: func() error {
 	_, err := kubeProgram("kube")
 	return err
 }}
 
-// Kube needs KubePrograms and returns the path of one of them, like "kubectl".
+// Kube needs KubePrograms and returns the path of one of them, such as "kubectl".
 func Kube(t testing.TB, program string) string {
 	t.Helper()
 	Need(t, KubePrograms)
@@ -33,14 +33,14 @@ func kubeProgram(program string) (string, error) {
 	return path, err
 }
 
-// AgentSandboxPrograms are what scripts/agent-sandbox builds.
+// AgentSandboxPrograms are the programs that scripts/agent-sandbox builds.
 var AgentSandboxPrograms = Part{what: "the controller of agent-sandbox", script: "scripts/agent-sandbox", missing: func() error {
 	_, err := agentSandbox()
 	return err
 }}
 
 // AgentSandbox needs AgentSandboxPrograms and returns the directory with the program
-// agent-sandbox-controller, and crds, what it knows of.
+// agent-sandbox-controller and its CRDs in crds.
 func AgentSandbox(t testing.TB) string {
 	t.Helper()
 	Need(t, AgentSandboxPrograms)
@@ -61,7 +61,7 @@ func agentSandbox() (string, error) {
 	return path, err
 }
 
-// File is the part of having a file that the Debian package pkg brings.
+// File returns the part of a file that the Debian package pkg installs.
 func File(path, pkg string) Part {
 	return Part{what: path, install: pkg, missing: func() error {
 		_, err := os.Stat(path)

@@ -17,7 +17,7 @@ import (
 func InNetwork(pid int, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 		if err == nil {
 			defer ns.Close()
@@ -31,8 +31,8 @@ func InNetwork(pid int, fn func() error) error {
 	return <-done
 }
 
-// DropCgroups removes the control groups of that name, with those in them, of all
-// hierarchies. It goes on for so long while what was in them is still leaving.
+// DropCgroups removes the control groups with this name, and those below them, from all hierarchies.
+// It retries for the time within, while processes are still leaving the groups.
 func DropCgroups(name string, within time.Duration) error {
 	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
 	if err != nil {
@@ -50,7 +50,7 @@ func DropCgroups(name string, within time.Duration) error {
 	}
 }
 
-// dropCgroup removes one, if it is there, with those in it.
+// dropCgroup removes one control group and those below it, if it exists.
 func dropCgroup(group string) error {
 	var dirs []string
 	_ = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {

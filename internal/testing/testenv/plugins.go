@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// Plugins builds the programs atoll-NAME as they are now, and puts them first into PATH for
-// the test, in which programs are started that look for them there.
+// Plugins builds the programs atoll-NAME from the current source and puts them first into PATH for the
+// test.
 func Plugins(t testing.TB, names ...string) {
 	t.Helper()
 	t.Setenv("PATH", OnlyPlugins(t, names...)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// OnlyPlugins builds the programs atoll-NAME as they are now, and returns the directory in
-// which they are alone.
+// OnlyPlugins builds the programs atoll-NAME from the current source and returns a directory with only
+// these programs.
 func OnlyPlugins(t testing.TB, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-// PostgreSQL are the programs of a server of PostgreSQL.
+// PostgreSQL is the programs of a PostgreSQL server.
 var PostgreSQL = Part{what: "a server of PostgreSQL", install: "postgresql", missing: func() error {
 	_, err := postgresDir()
 	return err
 }}
 
-// postgresDir is where the programs of the server are.
+// postgresDir returns the directory of the server's programs.
 func postgresDir() (string, error) {
 	var dirs []string
 	if path, err := exec.LookPath("postgres"); err == nil {
 		dirs = append(dirs, filepath.Dir(path))
 	}
-	debian, err := filepath.Glob("/usr/lib/postgresql/*/bin") // by version, and not in PATH
+	debian, err := filepath.Glob("/usr/lib/postgresql/*/bin") // by version; not in PATH
 	dirs = append(dirs, debian...)
 	for i := len(dirs) - 1; i >= 0; i-- {
 		if _, missing := os.Stat(filepath.Join(dirs[i], "initdb")); missing == nil {
@@ -29,7 +29,7 @@ func postgresDir() (string, error) {
 		}
 	}
 	if err == nil {
-		err = fmt.Errorf("there is no initdb in /usr/lib/postgresql or PATH")
+		err = fmt.Errorf("no initdb in /usr/lib/postgresql or PATH")
 	}
 	return "", err
 }
@@ -39,8 +39,8 @@ var postgres struct {
 	server *PostgresServer
 }
 
-// Postgres needs PostgreSQL and returns the server of this test program, which is started
-// when it is first needed. StopPostgres ends it.
+// Postgres needs PostgreSQL and returns the server of this test program. The first call starts it;
+// StopPostgres stops it.
 func Postgres(t testing.TB) *PostgresServer {
 	t.Helper()
 	Need(t, PostgreSQL)
@@ -56,19 +56,17 @@ func Postgres(t testing.TB) *PostgresServer {
 	return postgres.server
 }
 
-// StopPostgres ends the server, if there is one, and removes its files. It is for
-// TestMain.
+// StopPostgres stops the server, if it runs, and removes its files. TestMain must call it.
 func StopPostgres() {
 	postgres.Lock()
 	defer postgres.Unlock()
 	if postgres.server != nil {
-		postgres.server.removeFiles()
+		postgres.server.stopAndRemove()
 		postgres.server = nil
 	}
 }
 
-// OwnPostgres needs PostgreSQL and returns a server that ends with the test, for those
-// that kill it.
+// OwnPostgres needs PostgreSQL and returns a server that ends with the test, for tests that kill it.
 func OwnPostgres(t testing.TB) *PostgresServer {
 	t.Helper()
 	Need(t, PostgreSQL)
@@ -76,18 +74,18 @@ func OwnPostgres(t testing.TB) *PostgresServer {
 	if err != nil {
 		t.Fatalf("PostgreSQL: %v", err)
 	}
-	t.Cleanup(s.removeFiles)
+	t.Cleanup(s.stopAndRemove)
 	return s
 }
 
-// Socket is the directory of its socket.
+// Socket returns the directory of the server's socket.
 func (s *PostgresServer) Socket() string { return s.dir }
 
-// URL is that of a schema of its own for each name. Its user may do everything, and needs
-// no password; that of the user locked is LockedPassword.
+// URL returns the URL of a schema. Its user is an administrator without a password. The user "locked"
+// has the password LockedPassword.
 func (s *PostgresServer) URL(schema string) string {
 	return "postgres://atoll@/atoll?host=" + s.dir + "&search_path=" + schema
 }
 
-// LockedPassword is the password of a user who needs one.
+// LockedPassword is the password of the user "locked".
 const LockedPassword = "open sesame"

@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// A PostgresServer is a server on a socket in a directory of its own.
+// A PostgresServer is a server on a socket in its own directory.
 type PostgresServer struct {
 	dir, programs string
-	as            *syscall.Credential // nil: as this process; the server refuses root
+	credential    *syscall.Credential // nil for the user of this process; the server refuses root
 
 	pid   int
 	ended chan struct{}
 }
 
-// newPostgres makes and starts a server.
+// newPostgres creates and starts a server.
 func newPostgres() (_ *PostgresServer, err error) {
 	programs, err := postgresDir()
 	if err != nil {
@@ -37,11 +37,11 @@ func newPostgres() (_ *PostgresServer, err error) {
 	s := &PostgresServer{dir: dir, programs: programs}
 	defer func() {
 		if err != nil {
-			s.removeFiles()
+			s.stopAndRemove()
 		}
 	}()
 	if os.Geteuid() == 0 {
-		if err := s.asAnother(); err != nil {
+		if err := s.useOtherUser(); err != nil {
 			return nil, err
 		}
 	}
@@ -65,8 +65,8 @@ func newPostgres() (_ *PostgresServer, err error) {
 	return s, s.startServer()
 }
 
-// asAnother has the server run as another user than root.
-func (s *PostgresServer) asAnother() error {
+// useOtherUser makes the server run as a user other than root.
+func (s *PostgresServer) useOtherUser() error {
 	name := "postgres"
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -83,25 +83,25 @@ func (s *PostgresServer) asAnother() error {
 	if err != nil {
 		return err
 	}
-	s.as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	s.credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	return os.Chown(s.dir, uid, gid)
 }
 
-// inputFile is a file with a text, as a program's stdin.
+// inputFile returns a file with a text, for the stdin of a program.
 func inputFile(text string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	_, err = w.WriteString(text) // less than a pipe holds
+	_, err = w.WriteString(text) // fits into a pipe
 	return r, errors.Join(err, w.Close())
 }
 
 func (s *PostgresServer) serverCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.programs, name), args...)
 	cmd.Dir = s.dir
-	// It ends with the test program, however that ends.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as, Pdeathsig: syscall.SIGQUIT}
+	// The kernel ends the server when the test program ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential, Pdeathsig: syscall.SIGQUIT}
 	return cmd
 }
 
@@ -125,16 +125,16 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 	defer log.Close()
 	cmd := s.serverCommand("postgres", "-D", filepath.Join(s.dir, "data"), "-k", s.dir, "-c", "listen_addresses=",
 		"-c", "max_connections=300", "-c", "shared_buffers=16MB", "-c", "max_wal_size=128MB",
-		"-c", "dynamic_shared_memory_type=mmap") // in its directory: what it left in /dev/shm when it was killed would stay there
+		"-c", "dynamic_shared_memory_type=mmap") // in its directory: a killed server would leave files in /dev/shm
 	cmd.Stdout, cmd.Stderr = log, log
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // which the signal of its death is of
+		runtime.LockOSThread() // Pdeathsig refers to this thread
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // it is killed
+			_ = cmd.Wait() // a signal ends it
 		}
 		close(ended)
 	}()
@@ -149,44 +149,44 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("it has ended: %s", said)
+			return fmt.Errorf("server ended: %s", said)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	s.signalServer(syscall.SIGQUIT)
-	return fmt.Errorf("it does not answer")
+	return fmt.Errorf("server does not answer")
 }
 
-// signalServer sends the server a signal and waits for its end. Where that was before, its pid may be
-// another one's.
+// signalServer sends the server a signal and waits for its end. It does nothing if the server has
+// ended, since another process may have its pid.
 func (s *PostgresServer) signalServer(how syscall.Signal) {
 	select {
 	case <-s.ended:
 		return
 	default:
 	}
-	_ = syscall.Kill(s.pid, how) // it may end just now
+	_ = syscall.Kill(s.pid, how) // fails if it ends now
 	<-s.ended
 }
 
-// Kill kills the server: no connection is told, and nothing is written.
+// Kill kills the server and its children. The server cannot close connections or write data.
 func (s *PostgresServer) Kill() {
 	select {
 	case <-s.ended:
 		return
 	default:
 	}
-	_ = syscall.Kill(s.pid, syscall.SIGSTOP) // it begins no other process now
+	_ = syscall.Kill(s.pid, syscall.SIGSTOP) // so that it starts no more processes
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.pid))
 	s.signalServer(syscall.SIGKILL)
-	for _, child := range strings.Fields(string(children)) { // they would answer until they notice
+	for _, child := range strings.Fields(string(children)) { // children would answer until they notice
 		if pid, err := strconv.Atoi(child); err == nil {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }
 
-// Start starts a server that was killed.
+// Start restarts a killed server.
 func (s *PostgresServer) Start(t testing.TB) {
 	t.Helper()
 	if err := s.startServer(); err != nil {
@@ -194,11 +194,11 @@ func (s *PostgresServer) Start(t testing.TB) {
 	}
 }
 
-func (s *PostgresServer) removeFiles() {
+func (s *PostgresServer) stopAndRemove() {
 	if s.ended != nil {
 		s.signalServer(syscall.SIGQUIT)
 	}
-	for end := time.Now().Add(Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // those that served its connections may write still
+	for end := time.Now().Add(Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // its children may still write
 		if os.RemoveAll(s.dir) == nil {
 			return
 		}

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// A PostgresServer is a server on a socket in a directory of its own. Tests start one on
-// Linux alone.
+// A PostgresServer is a server on a socket in its own directory. It is available only on Linux.
 type PostgresServer struct{ dir string }
 
 func newPostgres() (*PostgresServer, error) { return nil, errors.ErrUnsupported }
@@ -16,7 +15,7 @@ func newPostgres() (*PostgresServer, error) { return nil, errors.ErrUnsupported 
 // Kill kills the server.
 func (s *PostgresServer) Kill() {}
 
-// Start starts a server that was killed.
+// Start restarts a killed server.
 func (s *PostgresServer) Start(t testing.TB) {}
 
-func (s *PostgresServer) removeFiles() {}
+func (s *PostgresServer) stopAndRemove() {}

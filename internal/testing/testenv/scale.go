@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// slowVar names the variable with the factor by which this machine is slower than the one that the limits of
-// the tests were written for: a decimal number, at least 1. `make test` measures it. Unset, it is 1.
+// slowVar is the variable with the factor by which this machine is slower than the one that the limits
+// of the tests were chosen for: a decimal number, at least 1. `make test` measures it. The default is
+// 1.
 const slowVar = "CHECK_SLOWNESS"
 
 // slowness reads slowVar once.
@@ -25,7 +26,7 @@ var slowness = sync.OnceValue(func() float64 {
 	return factor
 })
 
-// parseSlowness returns the factor in text.
+// parseSlowness parses the factor.
 func parseSlowness(text string) (float64, error) {
 	factor, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(factor >= 1) || factor > maxSlowness { // NaN is not at least 1
@@ -34,19 +35,17 @@ func parseSlowness(text string) (float64, error) {
 	return factor, nil
 }
 
-// maxSlowness is the largest factor: with more, limits would no longer fit into a Duration.
+// maxSlowness is the largest factor. With more, limits would not fit into a Duration.
 const maxSlowness = 1000
 
-// Slowness returns the factor by which Scale multiplies, at least 1. Slowness panics when
-// CHECK_SLOWNESS holds no such factor.
+// Slowness returns the factor by which Scale multiplies, at least 1. It panics if CHECK_SLOWNESS is
+// invalid.
 func Slowness() float64 { return slowness() }
 
-// Scale returns a limit of time for this machine: limit times the factor in
-// CHECK_SLOWNESS, which `make test` measures, and limit itself where that is unset.
-// A test passes its upper bounds through Scale, so that on a slow machine it is slow
-// and does not fail. Scale is not for times that are themselves under test, such as a
-// TTL, nor for a pause that only costs time. Scale panics when CHECK_SLOWNESS holds no
-// factor.
+// Scale returns a time limit for this machine: limit times the factor in CHECK_SLOWNESS, which `make
+// test` measures, or limit itself without the variable. Tests pass their upper bounds through Scale,
+// so that they are slow on a slow machine instead of failing. Do not scale times that are under test
+// themselves, such as a TTL, nor pauses. Scale panics if CHECK_SLOWNESS is invalid.
 func Scale(limit time.Duration) time.Duration {
 	return time.Duration(float64(limit) * slowness())
 }

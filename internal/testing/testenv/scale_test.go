@@ -30,11 +30,11 @@ func TestParseSlowness(t *testing.T) {
 // scaledVar makes this program print the result of Scale for a second.
 const scaledVar = "ATOLL_TEST_SCALED"
 
-// TestScale starts this program anew, since a program reads the factor once.
+// TestScale runs this program again, since a program reads the factor only once.
 func TestScale(t *testing.T) {
 	if os.Getenv(scaledVar) != "" {
 		if got, want := Scale(time.Second), time.Duration(Slowness()*float64(time.Second)); got != want {
-			t.Errorf("Scale says %v, Slowness %v", got, want)
+			t.Errorf("Scale = %v, want %v by Slowness", got, want)
 		}
 		t.Logf("a second is %v", Scale(time.Second))
 		return

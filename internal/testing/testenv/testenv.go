@@ -1,11 +1,10 @@
-// Package testenv says what a test needs of the machine, and what becomes of
-// the test where that is missing.
+// Package testenv declares the parts that tests need on a machine, and skips or fails a test if a part
+// is missing.
 //
-// There are two sorts of part. What can be installed is missing by mistake: the
-// test is skipped on a developer's machine, and fails where CI=true, since
-// make test installs it. A part that the kernel or the caller's privileges do not
-// give is a fact of the machine: the test is skipped everywhere. Either way the
-// reason is printed, and make test lists it.
+// There are two kinds of parts. An installable part is missing by mistake: the test is skipped on a
+// developer's machine and fails with CI=true, since make test installs the part. Other parts depend on
+// the kernel or on the caller's privileges: without them, the test is skipped everywhere. In both
+// cases the reason is printed, and make test lists it.
 //
 //	func TestOwners(t *testing.T) {
 //		testenv.Need(t, testenv.Root)
@@ -26,51 +25,50 @@ import (
 // A Part is something that a test needs and that not every machine has.
 type Part struct {
 	what    string
-	install string       // the Debian package that brings it; "" when nothing does
-	script  string       // that makes it, where no package does
-	missing func() error // nil when it is there
+	install string       // the Debian package that has it; "" if there is none
+	script  string       // the script that builds it, if no package has it
+	missing func() error // returns nil if the part exists
 }
 
-// The parts.
+// Parts of a machine.
 var (
-	// Root is the privilege to change owners, mount and make namespaces.
+	// Root is the privilege to change owners, mount and create namespaces.
 	Root = Part{what: "root", missing: func() error {
 		if uid := os.Geteuid(); uid != 0 {
-			return fmt.Errorf("this is uid %d", uid)
+			return fmt.Errorf("running as uid %d", uid)
 		}
 		return nil
 	}}
-	// Cgroups is the right to make cgroups that limit memory.
+	// Cgroups is the right to create cgroups that limit memory.
 	Cgroups = Part{what: "a writable cgroup with the memory controller", missing: checkCgroups}
-	// DebianTree is what scripts/debian makes, which needs root.
+	// DebianTree is the archive that scripts/debian builds. The script needs root.
 	DebianTree = Part{what: "a Debian tree", install: "debootstrap, and run scripts/debian", missing: func() error {
 		_, err := debianPath()
 		return err
 	}}
-	// MCPPrograms are what scripts/node installs, which needs npm.
+	// MCPPrograms are the programs that scripts/node installs. The script needs npm.
 	MCPPrograms = Part{what: "the programs that check MCP servers", install: "npm, and run scripts/node", missing: func() error {
 		_, err := mcpPrograms()
 		return err
 	}}
-	// S3Servers are what scripts/s3 builds.
+	// S3Servers are the servers that scripts/s3 builds.
 	S3Servers = Part{what: "servers that speak S3", script: "scripts/s3", missing: func() error {
 		_, err := s3Server("versitygw")
 		return err
 	}}
-	// DynamoDBServer is what scripts/node installs, which needs npm.
+	// DynamoDBServer is the server that scripts/node installs. The script needs npm.
 	DynamoDBServer = Part{what: "a server that speaks like DynamoDB", install: "npm, and run scripts/node", missing: func() error {
 		_, _, err := dynalitePrograms()
 		return err
 	}}
-	// StaticBusybox is a busybox that runs where there are no libraries.
+	// StaticBusybox is a busybox that needs no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
 		_, err := busyboxPath()
 		return err
 	}}
 )
 
-// Program is the part of having a program in PATH that the Debian package pkg
-// brings.
+// Program returns the part of a program in PATH that the Debian package pkg installs.
 func Program(name, pkg string) Part {
 	return Part{what: name, install: pkg, missing: func() error {
 		_, err := exec.LookPath(name)
@@ -78,16 +76,16 @@ func Program(name, pkg string) Part {
 	}}
 }
 
-// Agent is the part of having the program of an agent in PATH, like claude. Nothing
-// installs it: it is its user's, under a licence of its own.
+// Agent returns the part of an agent's program in PATH, such as claude. Nothing installs it, since the
+// user has to accept its licence.
 func Agent(name string) Part {
-	return Part{what: name + " in PATH, which is the user's to install", missing: func() error {
+	return Part{what: name + " in PATH, which the user has to install", missing: func() error {
 		_, err := exec.LookPath(name)
 		return err
 	}}
 }
 
-// Need goes on only where all parts are there.
+// Need skips or fails the test unless all parts exist.
 func Need(t testing.TB, parts ...Part) {
 	t.Helper()
 	for _, p := range parts {
@@ -104,7 +102,7 @@ func Need(t testing.TB, parts ...Part) {
 	}
 }
 
-// installHint is what brings the part; "" when nothing does.
+// installHint returns the command that installs the part, or "".
 func (p Part) installHint() string {
 	switch {
 	case p.script != "":
@@ -133,11 +131,11 @@ func busyboxPath() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("there is none in /bin or /usr/bin")
+	return "", fmt.Errorf("no static busybox in /bin or /usr/bin")
 }
 
-// Debian needs DebianTree and returns its path: a tar archive with the root file
-// system of a Debian that has python3.
+// Debian needs DebianTree and returns its path: a tar archive with the root file system of a Debian
+// with python3.
 func Debian(t testing.TB) string {
 	t.Helper()
 	Need(t, DebianTree)
@@ -158,8 +156,8 @@ func debianPath() (string, error) {
 	return path, err
 }
 
-// NodePrograms needs MCPPrograms and returns the directory that they are in: node,
-// conformance and mcp-inspector.
+// NodePrograms needs MCPPrograms and returns their directory, with node, conformance and
+// mcp-inspector.
 func NodePrograms(t testing.TB) string {
 	t.Helper()
 	Need(t, MCPPrograms)
@@ -180,8 +178,8 @@ func mcpPrograms() (string, error) {
 	return path, err
 }
 
-// S3Server needs S3Servers and returns the path of one: versitygw, which keeps what
-// S3 promises, or gofakes3, which does not.
+// S3Server needs S3Servers and returns the path of one: versitygw, which implements the guarantees of
+// S3, or gofakes3, which does not.
 func S3Server(t testing.TB, name string) string {
 	t.Helper()
 	Need(t, S3Servers)
@@ -202,13 +200,13 @@ func s3Server(name string) (string, error) {
 	return path, err
 }
 
-// isStatic reports whether a program needs no libraries: one that does names
-// their loader.
+// isStatic reports whether a program needs no libraries. One that does contains the name of their
+// loader.
 func isStatic(program []byte) bool {
 	return !bytes.Contains(program, []byte("/ld-linux")) && !bytes.Contains(program, []byte("/ld-musl"))
 }
 
-// checkCgroups makes and removes a group, which alone tells: a file system mounted
+// checkCgroups creates and removes a group. There is no other way to know: a file system mounted
 // read-only looks writable to root.
 func checkCgroups() error {
 	root := "/sys/fs/cgroup"
@@ -217,7 +215,7 @@ func checkCgroups() error {
 	case err != nil:
 		root = filepath.Join(root, "memory") // v1
 	case !slices.Contains(strings.Fields(string(controllers)), "memory"):
-		return fmt.Errorf("%s: there is no memory controller", root)
+		return fmt.Errorf("%s: no memory controller", root)
 	}
 	dir, err := os.MkdirTemp(root, "atoll-testenv-")
 	if err != nil {

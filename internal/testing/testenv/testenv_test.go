@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// recorder is a testing.TB that remembers how it ended.
+// A recorder is a testing.TB that records how the test ended.
 type recorder struct {
 	testing.TB
 	end string
@@ -68,7 +68,7 @@ func TestBusyboxIsStatic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(program) < 100<<10 || !isStatic(program) {
-		t.Errorf("%d bytes, static %v: not what it says", len(program), isStatic(program))
+		t.Errorf("%d bytes, static: %v; want a static program", len(program), isStatic(program))
 	}
 }
 

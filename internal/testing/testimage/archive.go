@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Archive is an image under a name, as docker save packs it and engines load it.
+// Archive returns an image under a name in the format of docker save and docker load.
 func Archive(ref string, img v1.Image) ([]byte, error) {
 	tag, err := name.NewTag(ref)
 	if err != nil {

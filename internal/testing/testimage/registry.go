@@ -17,14 +17,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// A Registry serves images on the loopback interface, over plain HTTP, until
-// the test ends.
+// A Registry serves images on the loopback interface, over plain HTTP, until the test ends.
 type Registry struct {
-	// Host is its "host:port".
+	// Host is the "host:port" of the registry.
 	Host string
 
 	t         testing.TB
-	transport *http.Transport // to push with
+	transport *http.Transport // for Push
 
 	mu    sync.Mutex
 	fault func(http.Handler) http.Handler // nil: none
@@ -41,7 +40,7 @@ func Serve(t testing.TB) *Registry {
 	return ServeOn(t, l, nil)
 }
 
-// ServeOn is Serve on a listener, which dial reaches; nil means as every other.
+// ServeOn is Serve on a listener. Push uses dial to reach it; nil means the default.
 func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *Registry {
 	t.Helper()
 	r := &Registry{t: t}
@@ -58,9 +57,9 @@ func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, networ
 		r.mu.Unlock()
 		h.ServeHTTP(w, req)
 	}))
-	_ = server.Listener.Close() // of its own
+	_ = server.Listener.Close() // replace the default listener
 	server.Listener = l
-	server.Config.SetKeepAlivesEnabled(false) // whoever pulls from it is not to leave anything in this process
+	server.Config.SetKeepAlivesEnabled(false) // leave no connections of clients in this process
 	server.Start()
 	r.transport = server.Client().Transport.(*http.Transport).Clone()
 	r.transport.DialContext = dial
@@ -72,7 +71,7 @@ func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, networ
 	return r
 }
 
-// requestedObject says which manifest or blob a request is for.
+// requestedObject returns the manifest or blob that a request gets, or "".
 func requestedObject(req *http.Request) string {
 	if req.Method != http.MethodGet {
 		return ""
@@ -85,8 +84,7 @@ func requestedObject(req *http.Request) string {
 	return ""
 }
 
-// Push stores img under a name such as "team/app:1" and returns the reference
-// by which it is pulled.
+// Push stores img under a name such as "team/app:1" and returns the reference to pull it by.
 func (r *Registry) Push(repoTag string, img v1.Image) string {
 	r.t.Helper()
 	ref, err := name.ParseReference(r.Host + "/" + repoTag)
@@ -120,16 +118,14 @@ func (r *Registry) forgetGets() {
 	r.gets = nil
 }
 
-// Fault puts a handler in front of the registry, which may pass requests on to
-// it. nil takes it away.
+// Fault wraps the registry with a handler, which may forward requests to it. nil removes the wrapper.
 func (r *Registry) Fault(wrap func(registry http.Handler) http.Handler) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fault = wrap
 }
 
-// Gets returns what was asked for since the last Push: "manifests/TAG",
-// "blobs/DIGEST".
+// Gets returns the objects requested since the last Push: "manifests/TAG", "blobs/DIGEST".
 func (r *Registry) Gets() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package testimage builds small images for tests, and serves them from a
-// registry in the test's own process.
+// Package testimage builds small images for tests and serves them from a registry in the test's
+// process.
 package testimage
 
 import (
@@ -22,30 +22,29 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// An Entry is one entry of a layer, exactly as it is written: names may be
-// hostile. A zero Mode means 0644, or 0755 for a directory; the Size is that of
-// Body.
+// An Entry is one entry of a layer, written unchanged: names may be hostile. A zero Mode means 0644,
+// or 0755 for a directory. Size is set to the length of Body.
 type Entry struct {
 	tar.Header
 	Body []byte
 }
 
-// File is an entry for a regular file.
+// File returns an entry for a regular file.
 func File(name string, mode int64, body string) Entry {
 	return Entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, []byte(body)}
 }
 
-// Dir is an entry for a directory.
+// Dir returns an entry for a directory.
 func Dir(name string, mode int64) Entry {
 	return Entry{tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: mode}, nil}
 }
 
-// Symlink is an entry for a symbolic link.
+// Symlink returns an entry for a symbolic link.
 func Symlink(name, target string) Entry {
 	return Entry{tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}, nil}
 }
 
-// Link is an entry for a hard link.
+// Link returns an entry for a hard link.
 func Link(name, target string) Entry {
 	return Entry{tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o644}, nil}
 }
@@ -83,8 +82,7 @@ func Layer(t testing.TB, entries ...Entry) v1.Layer {
 	return LayerOf(t, Tar(t, entries...))
 }
 
-// LayerOf returns a layer made of a tar stream, gzipped unless it is compressed
-// already.
+// LayerOf returns a layer with the content of a tar stream, gzipped unless it is already compressed.
 func LayerOf(t testing.TB, stream []byte) v1.Layer {
 	t.Helper()
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream)), nil })
@@ -94,7 +92,7 @@ func LayerOf(t testing.TB, stream []byte) v1.Layer {
 	return l
 }
 
-// New returns an image for this machine with that configuration and layers.
+// New returns an image for this machine with a configuration and layers.
 func New(t testing.TB, config v1.Config, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	return NewFor(t, v1.Platform{OS: "linux", Architecture: runtime.GOARCH}, config, layers...)
@@ -116,9 +114,8 @@ func NewFor(t testing.TB, platform v1.Platform, config v1.Config, layers ...v1.L
 	return img
 }
 
-// Busybox returns an image with busybox, a link to it for each of its applets,
-// the users root and user (1000), and the usual empty directories. Its command
-// is sh.
+// Busybox returns an image with busybox, a link to it for each applet, the users root and user (1000),
+// and the usual empty directories. Its command is sh.
 func Busybox(t testing.TB) v1.Image {
 	t.Helper()
 	path := testenv.Busybox(t)
@@ -141,15 +138,14 @@ func Busybox(t testing.TB) v1.Image {
 	for _, applet := range bytes.Fields(list) {
 		if name := string(applet); name != "busybox" {
 			link := Link("bin/"+name, "bin/busybox")
-			link.Mode = 0o755 // docker gives it to the file
+			link.Mode = 0o755 // Docker sets the file's mode to that of the link
 			entries = append(entries, link)
 		}
 	}
 	return New(t, v1.Config{Env: []string{"PATH=/usr/bin:/bin"}, Cmd: []string{"sh"}}, Layer(t, entries...))
 }
 
-// Debian returns an image with Debian and python3: what most users' images are
-// made from.
+// Debian returns an image with Debian and python3, the base of most users' images.
 func Debian(t testing.TB) v1.Image {
 	t.Helper()
 	layer, err := tarball.LayerFromFile(testenv.Debian(t), tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
@@ -159,8 +155,8 @@ func Debian(t testing.TB) v1.Image {
 	return New(t, v1.Config{Cmd: []string{"bash"}}, layer)
 }
 
-// Program returns an image from scratch that holds one static Go program,
-// /program, made of the source text of its main package. It is its entrypoint.
+// Program returns an image from scratch with one static Go program, /program, built from the source
+// text of its main package. The program is the entrypoint.
 func Program(t testing.TB, source string) v1.Image {
 	t.Helper()
 	dir := t.TempDir()
@@ -183,16 +179,15 @@ func Program(t testing.TB, source string) v1.Image {
 		Layer(t, Dir("tmp", 0o1777), Entry{tar.Header{Typeflag: tar.TypeReg, Name: "program", Mode: 0o755}, program}))
 }
 
-// WithSockets is Busybox with what the conformance suite needs to serve a port
-// and to connect to one, as Debian's busybox cannot: a program that takes the place
-// of the python3 which the suite looks for.
+// WithSockets returns Busybox with a program in place of python3, which the conformance suite uses to
+// listen on ports and to connect to them. Debian's busybox cannot do that.
 func WithSockets(t testing.TB) v1.Image {
 	t.Helper()
 	layers, err := Program(t, sockets).Layers()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// With its directories: a rootless dockerd 20.10 makes those that are missing so that none but capabilities open them.
+	// Include the directories: a rootless dockerd 20.10 creates missing ones with modes that only capabilities can bypass.
 	layers = append(layers, Layer(t, Dir("usr", 0o755), Dir("usr/bin", 0o755), Symlink("usr/bin/python3", "/program"), Dir("var/tmp", 0o1777)))
 	img, err := mutate.AppendLayers(Busybox(t), layers...)
 	if err != nil {
@@ -201,10 +196,9 @@ func WithSockets(t testing.TB) v1.Image {
 	return img
 }
 
-// sockets is called as "python3 -c SCRIPT HOST PORT", to tell by its exit code
-// whether that one can be reached. One more argument says what else to do: "pour"
-// sends until the other side takes no more; "serve" listens there and echoes what
-// comes; "web SCRIPT" listens there, too, and has the shell script answer.
+// sockets is called as "python3 -c SCRIPT HOST PORT" and reports by its exit code whether it can
+// connect. With one more argument, it does something else: "pour" sends until the peer stops reading;
+// "serve" listens and echoes; "web SCRIPT" listens and runs the shell script for each connection.
 const sockets = `package main
 
 import (

@@ -38,7 +38,7 @@ func TestBusybox(t *testing.T) {
 	}
 }
 
-// names lists what the layers of img hold.
+// names returns the names of all entries in the layers of img.
 func names(t *testing.T, img v1.Image) []string {
 	t.Helper()
 	layers, err := img.Layers()

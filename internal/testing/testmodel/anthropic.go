@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// serveMessages answers as Anthropic's Messages API does.
+// serveMessages answers like Anthropic's Messages API.
 func serveMessages(w http.ResponseWriter, req *request, reply Reply, id int) {
 	blocks, stop, err := blocksOf(req, reply, id)
 	if err != nil {
@@ -36,7 +36,7 @@ func serveMessages(w http.ResponseWriter, req *request, reply Reply, id int) {
 	s.sendEvent("message_stop", object{})
 }
 
-// usageOf is the same for the same reply.
+// usageOf returns the usage of a reply, which depends only on the reply.
 func usageOf(reply Reply) object {
 	return object{
 		"input_tokens": 100, "output_tokens": countTokens(reply.Think + reply.Text + reply.Run),
@@ -44,7 +44,7 @@ func usageOf(reply Reply) object {
 	}
 }
 
-// blocksOf is the content of a reply, and why it ends.
+// blocksOf returns the content blocks of a reply and its stop reason.
 func blocksOf(req *request, reply Reply, id int) (blocks []object, stop string, err error) {
 	if reply.Think != "" {
 		blocks = append(blocks, object{"type": "thinking", "thinking": reply.Think, "signature": "c2lnbmVk"})

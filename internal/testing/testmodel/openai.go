@@ -6,8 +6,8 @@ import (
 	"net/http"
 )
 
-// serveResponses answers as OpenAI's Responses API does, always in a stream: codex asks
-// for nothing else.
+// serveResponses answers like OpenAI's Responses API. It always streams, since codex requests nothing
+// else.
 func serveResponses(w http.ResponseWriter, req *request, reply Reply, id int) {
 	items, err := itemsOf(req, reply, id)
 	if err != nil {
@@ -33,14 +33,14 @@ func serveResponses(w http.ResponseWriter, req *request, reply Reply, id int) {
 	}}})
 }
 
-// sendNumbered sends one event with its number.
+// sendNumbered sends one event with its sequence number.
 func (s *stream) sendNumbered(kind string, fields object) {
 	fields["sequence_number"] = s.n
 	s.n++
 	s.sendEvent(kind, fields)
 }
 
-// itemsOf is the output of a reply.
+// itemsOf returns the output items of a reply.
 func itemsOf(req *request, reply Reply, id int) (items []object, err error) {
 	if reply.Think != "" {
 		items = append(items, object{
@@ -57,7 +57,7 @@ func itemsOf(req *request, reply Reply, id int) (items []object, err error) {
 	if reply.Run == "" {
 		return items, nil
 	}
-	// What the tool is called depends on the version, and on the model it takes this for.
+	// The tool's name depends on codex's version and on the model that it asks for.
 	name := req.findTool("exec_command", "shell_command", "shell")
 	arguments := object{}
 	switch name {

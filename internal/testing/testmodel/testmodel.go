@@ -1,6 +1,6 @@
-// Package testmodel plays the API of a model for the programs of agents: Anthropic's
-// Messages and OpenAI's Responses, as far as claude and codex use them. What the model
-// says is a script. So a real agent runs real commands, and no model is asked.
+// Package testmodel is a fake model API for the programs of agents: Anthropic's Messages and OpenAI's
+// Responses, as far as claude and codex use them. The model follows a script, so that a real agent
+// runs real commands without a real model.
 //
 //	model := testmodel.New(testmodel.Reply{Text: "Let me look.", Run: "uname"}, testmodel.Reply{Text: "It is Linux."})
 //	server := httptest.NewServer(model)
@@ -18,43 +18,43 @@ import (
 	"sync"
 )
 
-// Key is the only one that the model takes.
+// Key is the only API key that the model accepts.
 const Key = "sk-ant-test-0123456789"
 
-// maxBody is far more than any request of an agent has.
+// maxBody limits the size of a request; requests of agents are far smaller.
 const maxBody = 32 << 20
 
-// A Reply is one answer of the model. With a command in Run it stops to have it run.
+// A Reply is one answer of the model. If Run is set, the answer ends with a call of the agent's shell
+// tool.
 type Reply struct {
 	Think string
 	Text  string
 	Run   string // a shell command, for the agent's own tool
-	Error string // the answer is this error instead
+	Error string // if set, the answer is this error
 }
 
-// A Model is a script, and what was asked of it. It is an http.Handler.
+// A Model is an http.Handler that follows a script and records requests.
 type Model struct {
-	mu      sync.Mutex
-	replies []Reply
-	asked   []string
-	ids     int
+	mu       sync.Mutex
+	replies  []Reply
+	requests []string
+	ids      int
 }
 
-// New returns a model that gives each reply once, in order, to requests which offer it
-// tools. To others, which agents make besides, it says "ok". When no reply is left, it
-// answers that the request is wrong.
+// New returns a model that gives each reply once, in order, to requests that offer tools. It answers
+// "ok" to all other requests. When no reply is left, it answers with an error.
 func New(replies ...Reply) *Model {
 	return &Model{replies: slices.Clone(replies)}
 }
 
-// Asked returns the bodies of the requests that were given a reply.
+// Asked returns the bodies of the requests that got a reply.
 func (m *Model) Asked() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.asked)
+	return slices.Clone(m.requests)
 }
 
-// Left is how many replies were not given.
+// Left returns the number of remaining replies.
 func (m *Model) Left() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +65,7 @@ func (m *Model) Left() int {
 func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "HEAD /", "GET /":
-		return // agents look whether there is anybody
+		return // agents check whether the server exists
 	case "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/responses":
 	default:
 		writeError(w, http.StatusNotFound, "not_found_error", "testmodel: no "+r.Method+" "+r.URL.Path)
@@ -94,7 +94,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 	case reply.Error != "":
-		// Not a status that agents try again for minutes.
+		// Agents retry after other statuses, for minutes.
 		writeError(w, http.StatusBadRequest, "invalid_request_error", reply.Error)
 	case r.URL.Path == "/v1/messages":
 		serveMessages(w, &req, reply, id)
@@ -103,7 +103,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A request is what both APIs have in common, as far as it is looked at.
+// A request has the fields that this package reads of both APIs.
 type request struct {
 	Model  string `json:"model"`
 	Stream bool   `json:"stream"`
@@ -113,7 +113,7 @@ type request struct {
 	} `json:"tools"`
 }
 
-// findTool returns the first of names that the agent offers.
+// findTool returns the first of names that the agent offers, or "".
 func (r *request) findTool(names ...string) string {
 	for _, name := range names {
 		for _, t := range r.Tools {
@@ -125,7 +125,7 @@ func (r *request) findTool(names ...string) string {
 	return ""
 }
 
-// nextReply returns the reply for a request, and a number of its own.
+// nextReply returns the reply to a request, and a unique number.
 func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,25 +133,25 @@ func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 	if len(req.Tools) == 0 {
 		return Reply{Text: "ok"}, m.ids, nil
 	}
-	m.asked = append(m.asked, body)
+	m.requests = append(m.requests, body)
 	if len(m.replies) == 0 {
-		return Reply{}, 0, fmt.Errorf("testmodel: the script is over, and this is request %d", len(m.asked))
+		return Reply{}, 0, fmt.Errorf("testmodel: no reply left for request %d", len(m.requests))
 	}
 	reply := m.replies[0]
 	m.replies = m.replies[1:]
 	return reply, m.ids, nil
 }
 
-// countTokens is what a text counts for.
+// countTokens returns the number of tokens of a text: one for each 4 bytes.
 func countTokens(text string) int { return (len(text) + 3) / 4 }
 
-// splitChunks cuts a text as a model streams it.
+// splitChunks splits a text into the chunks of a stream.
 func splitChunks(text string) []string {
 	var all []string
 	for text != "" {
 		n := min(12, len(text))
 		for n < len(text) && text[n]&0xC0 == 0x80 {
-			n++ // not within a character
+			n++ // do not split a character
 		}
 		all, text = append(all, text[:n]), text[n:]
 	}
@@ -161,10 +161,10 @@ func splitChunks(text string) []string {
 // writeJSON sends v as JSON.
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // the agent may have gone
+	_ = json.NewEncoder(w).Encode(v) // fails if the agent has gone
 }
 
-// writeError sends an error as both APIs have it.
+// writeError sends an error in the form of both APIs.
 func writeError(w http.ResponseWriter, status int, kind, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -173,7 +173,7 @@ func writeError(w http.ResponseWriter, status int, kind, message string) {
 
 type object map[string]any
 
-// A stream sends events as both APIs do.
+// A stream sends events in the form of both APIs.
 type stream struct {
 	w http.ResponseWriter
 	n int
@@ -184,7 +184,7 @@ func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w}
 }
 
-// sendEvent sends one event at once.
+// sendEvent sends one event and flushes it.
 func (s *stream) sendEvent(kind string, fields object) {
 	fields["type"] = kind
 	data, err := json.Marshal(fields)

@@ -12,7 +12,7 @@ import (
 
 const claudeTools = `"tools":[{"name":"Read"},{"name":"Bash"}]`
 
-// post asks a model, and returns the status and what it answered.
+// post sends a request to a model and returns the status and the body of its answer.
 func post(t *testing.T, m *Model, path, body string) (int, string) {
 	t.Helper()
 	server := httptest.NewServer(m)
@@ -34,7 +34,7 @@ func post(t *testing.T, m *Model, path, body string) (int, string) {
 	return res.StatusCode, string(data)
 }
 
-// events returns the events of a stream: their types, and the pieces of what they say.
+// events returns the types of the events in a stream, and the concatenated text of their deltas.
 func events(t *testing.T, stream string) (types []string, pieces string) {
 	t.Helper()
 	for lines := bufio.NewScanner(strings.NewReader(stream)); lines.Scan(); {
@@ -118,7 +118,7 @@ func TestRefusals(t *testing.T) {
 		status           int
 		want             string
 	}{
-		{"over", "/v1/messages", "{" + claudeTools + "}", nil, http.StatusBadRequest, "the script is over, and this is request 1"},
+		{"over", "/v1/messages", "{" + claudeTools + "}", nil, http.StatusBadRequest, "no reply left for request 1"},
 		{"error", "/v1/messages", "{" + claudeTools + "}", []Reply{{Error: "too long"}}, http.StatusBadRequest, "too long"},
 		{"no tool", "/v1/messages", `{"tools":[{"name":"Read"}]}`, []Reply{{Run: "ls"}}, http.StatusBadRequest, "offers no tool"},
 		{"no tool of codex", "/v1/responses", `{"tools":[{"name":"view_image"}]}`, []Reply{{Run: "ls"}}, http.StatusBadRequest, "offers no tool"},

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// A Fault is what a proxy does with a request. The zero Fault passes it on.
+// A Fault tells a proxy how to treat a request. With the zero Fault it forwards the request.
 type Fault struct {
-	Status     int           // answers so, and does not ask
-	Code       string        // of S3, with it
-	CutRequest int64         // breaks the connection after so many bytes of the request
-	CutAnswer  int64         // or of the answer, whose header is passed on
-	Lose       bool          // asks, and breaks the connection without an answer
-	Stall      bool          // does nothing more where it would break it
-	Delay      time.Duration // before it does anything
+	Status     int           // the proxy answers with it, and does not forward the request
+	Code       string        // S3 error code of that answer
+	CutRequest int64         // the connection breaks after so many bytes of the request
+	CutAnswer  int64         // or after so many bytes of the answer's body
+	Lose       bool          // the server gets the request, and the connection breaks before the answer
+	Stall      bool          // the connection stalls instead of breaking
+	Delay      time.Duration // before anything else
 	Slow       time.Duration // between pieces of the answer
-	Then       func()        // called where it breaks
+	Then       func()        // called before the connection breaks
 	Header     func(http.Header)
 }
 
-// A Proxy stands before a server and does to its clients what networks do.
+// A Proxy forwards requests to a server and simulates faults of a network.
 type Proxy struct {
 	Endpoint string // of the proxy
 	Target   *url.URL
@@ -34,12 +34,11 @@ type Proxy struct {
 
 	mu    sync.Mutex
 	plan  func(r *http.Request, n int) Fault
-	count int // of requests since there is a plan
+	count int // requests since Set
 	done  chan struct{}
 }
 
-// NewProxy stands before the server at target until the test ends, and does nothing to
-// its clients so far.
+// NewProxy returns a proxy for the server at target, without faults. It runs until the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -59,14 +58,14 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Set has the n-th request from now on, counted from 1, get what plan says.
+// Set makes the proxy call plan for each request from now on. n counts them from 1.
 func (p *Proxy) Set(plan func(r *http.Request, n int) Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.plan, p.count = plan, 0
 }
 
-// First gives the first n requests of a method a fault.
+// First sets the fault of the first n requests with a method.
 func (p *Proxy) First(n int, method string, f Fault) {
 	seen := 0
 	p.Set(func(r *http.Request, _ int) Fault {
@@ -78,7 +77,7 @@ func (p *Proxy) First(n int, method string, f Fault) {
 	})
 }
 
-// EveryNth has each n-th request answered with a status.
+// EveryNth makes the proxy answer each n-th request with a status.
 func (p *Proxy) EveryNth(n, status int) {
 	p.Set(func(_ *http.Request, i int) Fault {
 		if i%n == 0 {
@@ -88,7 +87,7 @@ func (p *Proxy) EveryNth(n, status int) {
 	})
 }
 
-// Requests is how many there were since a plan was set.
+// Requests returns the number of requests since the last Set.
 func (p *Proxy) Requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +166,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// breakConn breaks the connection, or leaves it as it is.
+// breakConn breaks the connection, or stalls it until the client gives up.
 func (p *Proxy) breakConn(w http.ResponseWriter, r *http.Request, f Fault) {
 	if f.Then != nil {
 		f.Then()
@@ -179,7 +178,7 @@ func (p *Proxy) breakConn(w http.ResponseWriter, r *http.Request, f Fault) {
 		}
 	}
 	if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
-		_ = c.(*net.TCPConn).SetLinger(0) // a reset, and no end
+		_ = c.(*net.TCPConn).SetLinger(0) // send a reset
 		c.Close()
 		return
 	}

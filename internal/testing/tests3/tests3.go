@@ -1,5 +1,5 @@
-// Package tests3 has servers that speak S3 for tests, each with an empty bucket, and a
-// proxy that does to their clients what networks do.
+// Package tests3 runs servers that speak S3 for tests, each with an empty bucket, and a proxy that
+// simulates faults of a network.
 package tests3
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// What every server has, and wants to be told.
+// The bucket of every server, and its credentials.
 const (
 	Bucket    = "atoll-test"
 	AccessKey = "testak"
 	SecretKey = "testsecret1"
 )
 
-// Isolate hides from this process what its machine has for AWS.
+// Isolate hides the machine's AWS settings from this process.
 func Isolate() {
 	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
 		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
@@ -31,8 +31,8 @@ func Isolate() {
 	os.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
 }
 
-// Versity starts a server that keeps what S3 promises, in a directory, until the test
-// ends, and returns its endpoint. It needs testenv.S3Servers.
+// Versity runs a server that implements the guarantees of S3, until the test ends, and returns its
+// endpoint. It needs testenv.S3Servers.
 func Versity(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,7 +44,8 @@ func Versity(t testing.TB) string {
 	})
 }
 
-// Fake starts one that checks no signatures, and no conditions of objects in parts.
+// Fake runs a server that checks no signatures, and no conditions of multipart uploads, until the test
+// ends, and returns its endpoint. It needs testenv.S3Servers.
 func Fake(t testing.TB) string {
 	t.Helper()
 	return startServer(t, "gofakes3", nil, func(address string) []string {
@@ -52,7 +53,7 @@ func Fake(t testing.TB) string {
 	})
 }
 
-// startServer starts a server until the test ends, and returns its endpoint.
+// startServer runs a server until the test ends, and returns its endpoint.
 func startServer(t testing.TB, program string, env []string, args func(address string) []string) string {
 	t.Helper()
 	path := testenv.S3Server(t, program)
@@ -93,7 +94,7 @@ func startServer(t testing.TB, program string, env []string, args func(address s
 	}
 }
 
-// FreeAddress is one of this machine at which nobody listens.
+// FreeAddress returns a loopback address on which nobody listens.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,4 +1,4 @@
-// Package testsession has sandboxes with sessions for tests of what is built on them.
+// Package testsession provides sandboxes with sessions for tests of packages that use sessions.
 package testsession
 
 import (
@@ -11,8 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// Open returns a provider of host processes with sessions, which is closed when the
-// test ends.
+// Open returns a provider of host processes with sessions, which is closed when the test ends.
 func Open(t testing.TB) atoll.Provider {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,5 +1,4 @@
-// Package teststore has tests of what is written down run over each store: in SQLite, and
-// once more in PostgreSQL.
+// Package teststore runs tests of stored data with each store: with SQLite, and again with PostgreSQL.
 package teststore
 
 import (
@@ -19,30 +18,29 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// urlVar holds the URL of the database, without the schema, in a test program that is to
-// use one.
+// urlVar is a variable with the URL of the database, without the schema, for a test program that uses
+// PostgreSQL.
 const urlVar = "ATOLL_TEST_STORE"
 
-// A Store is one that keeps all.
+// A Store implements all store interfaces.
 type Store interface {
 	store.Store
 	session.Store
 	store.Conversations
 }
 
-// Lease is the time after which PostgreSQL stores take a killed program for ended.
+// Lease is the time after which PostgreSQL stores consider a killed program ended.
 var Lease = max(10*time.Second, testenv.Scale(5*time.Second))
 
-// ShortLease is Lease for programs that are killed at once. A busy machine may keep a program
-// that runs from renewing so short a lease.
+// ShortLease is a lease for programs that are killed at once. On a busy machine, a running program may
+// fail to renew so short a lease.
 const ShortLease = postgres.MinLease
 
-// Open opens the store that belongs to a directory: atoll.db in it, or tables of its own
-// in the database of OverPostgres. Programs that are started with our environment open the
-// same.
+// Open opens the store of a directory: atoll.db in it, or its own schema in the database of
+// OverPostgres. Child processes with this environment open the same store.
 func Open(dir string) Store { return OpenFor(dir, Lease) }
 
-// OpenFor is Open with another lease than Lease.
+// OpenFor is Open with another lease.
 func OpenFor(dir string, lease time.Duration) Store {
 	url := os.Getenv(urlVar)
 	if url == "" {
@@ -51,21 +49,21 @@ func OpenFor(dir string, lease time.Duration) Store {
 	sum := sha256.Sum256([]byte(dir))
 	server, err := postgres.New(postgres.Options{URL: url + "t" + hex.EncodeToString(sum[:8]), Lease: lease})
 	if err != nil {
-		panic(err) // the URL is ours
+		panic(err) // OverPostgres made the URL
 	}
 	return server.Store()
 }
 
-// InPostgres reports whether Open opens tables of a database: there, whoever was killed
-// counts as alive until his lease ends.
+// InPostgres reports whether Open uses PostgreSQL. There, a killed program counts as running until its
+// lease expires.
 func InPostgres() bool { return os.Getenv(urlVar) != "" }
 
-// OverPostgres runs tests of this program once more, with Open in PostgreSQL: those that
-// match run, and not skip.
+// OverPostgres runs tests of this program again, with Open in PostgreSQL: those that match run but not
+// skip.
 func OverPostgres(t *testing.T, run, skip string) {
 	t.Helper()
 	if InPostgres() {
-		t.Skip("this is it")
+		t.Skip("running over PostgreSQL")
 	}
 	if testing.Short() {
 		t.Skip("-short: one store only")
@@ -75,7 +73,7 @@ func OverPostgres(t *testing.T, run, skip string) {
 	if skip != "" {
 		not += "|" + skip
 	}
-	args := []string{"-test.v", "-test.count=1", "-test.run=" + run, "-test.skip=" + not, "-test.parallel=8"} // those wait for leases to end
+	args := []string{"-test.v", "-test.count=1", "-test.run=" + run, "-test.skip=" + not, "-test.parallel=8"} // some tests wait for leases to expire
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), urlVar+"="+on.URL(""))
 	out, err := cmd.CombinedOutput()
@@ -83,18 +81,18 @@ func OverPostgres(t *testing.T, run, skip string) {
 		t.Errorf("over PostgreSQL: %v\n%s", err, out)
 	}
 	if !strings.Contains(string(out), "--- PASS: ") {
-		t.Errorf("over PostgreSQL no test has run:\n%s", out)
+		t.Errorf("over PostgreSQL: no test ran:\n%s", out)
 	}
 }
 
-// AfterKill waits until a program that was killed, and used a store with that lease, does not
-// count as one that runs any longer.
+// AfterKill waits until a killed program that used a store with this lease no longer counts as
+// running.
 func AfterKill(lease time.Duration) {
 	if InPostgres() {
-		time.Sleep(max(lease, time.Until(began.Add(Lease))) + 200*time.Millisecond)
+		time.Sleep(max(lease, time.Until(programStart.Add(Lease))) + 200*time.Millisecond)
 	}
 }
 
-// began is when the server had been started already, which gives whoever there was before as
-// long as whoever asks would have.
-var began = time.Now()
+// programStart is the start of this program, before which the PostgreSQL server was started. After its
+// start, a server waits for a lease before it considers earlier programs ended.
+var programStart = time.Now()

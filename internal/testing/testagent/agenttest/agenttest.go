@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// program is the package of the test agent.
+// program is the import path of the test agent.
 const program = "github.com/seed46cd37a8/atoll/internal/testing/testagent"
 
-// build builds it, once.
+// build builds the test agent once.
 var build = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "atoll-testagent")
 	if err != nil {
@@ -32,14 +32,14 @@ var build = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(file)
 })
 
-// Program returns the test agent: a static program for this machine, to be put into
-// sandboxes. It is built once, which takes seconds, and must not be changed. Without a go
-// command the test is skipped.
+// Program returns the test agent, a static program for this machine, to run in sandboxes. The first
+// call takes seconds to build it. The caller must not change the slice. Without a go command, Program
+// skips the test.
 func Program(t testing.TB) []byte {
 	t.Helper()
 	data, err := build()
 	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip("there is no go command to build the test agent with")
+		t.Skip("building the test agent needs the go command")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -47,15 +47,14 @@ func Program(t testing.TB) []byte {
 	return data
 }
 
-// Path returns the path of the test agent on this machine. The file is called claude, is
-// alone in its directory, so that this can be put in PATH, and is removed when the test
-// ends.
+// Path returns the path of the test agent on this machine. The file is called claude and is alone in
+// its directory, which can be added to PATH. It is removed when the test ends.
 func Path(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "claude")
 	data := Program(t)
-	// A process that another test starts now would inherit the file, open for writing,
-	// and nobody could run it for that time.
+	// A process that another test starts meanwhile would inherit the open file, and Exec
+	// would fail with ETXTBSY until that process has closed it.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, data, 0o755); err != nil {

@@ -8,7 +8,7 @@ import (
 	"encoding/pem"
 )
 
-// accountKey is what tokens of service accounts are signed with.
+// accountKey returns a new key for signing the tokens of service accounts.
 func accountKey() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command kube is the programs of a Kubernetes cluster in one: the name that it is run by says
-// which one it is, or else its first argument. Together they take a third of the room
-// that they take apart, and are linked once. "kube node" runs a cluster of them all.
+// Command kube contains the programs of a Kubernetes cluster. Its own file name selects the program,
+// or else its first argument. Together the programs take a third of the space of separate files, and
+// one link. "kube node" runs a cluster of them all.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs are those of Kubernetes itself; etcd reads its arguments on its own.
+// programs are the programs of Kubernetes. etcd parses its arguments itself.
 var programs = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllers.NewControllerManagerCommand,
@@ -42,17 +42,17 @@ func main() {
 		}
 		name, os.Args = os.Args[1], os.Args[1:]
 	}
-	os.Exit(run(name))
+	os.Exit(runProgram(name))
 }
 
-func run(name string) int {
+func runProgram(name string) int {
 	switch name {
 	case "node":
 		if len(os.Args) != 2 {
 			fmt.Fprintln(os.Stderr, "usage: kube node FILE")
 			return 2
 		}
-		part := node
+		part := runNode
 		if os.Getpid() == 1 {
 			part = initNode
 		}
@@ -66,13 +66,13 @@ func run(name string) int {
 		return 0
 	case "kubectl":
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-			util.CheckErr(err) // which ends the program
+			util.CheckErr(err) // exits
 		}
 		return 0
 	}
 	program, ok := programs[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "kube: there is no program %q in it\n", name)
+		fmt.Fprintf(os.Stderr, "kube: unknown program %q\n", name)
 		return 2
 	}
 	return cli.Run(program())

@@ -17,20 +17,20 @@ import (
 	"time"
 )
 
-// A nodeConfig says what a cluster of one machine is. It keeps all that it has in Dir.
+// A nodeConfig describes a cluster of one node. All its files are in Dir.
 type nodeConfig struct {
 	Dir                                                    string // at most 60 bytes, for the paths of sockets
-	Cgroup                                                 string // the name of the control group that all pods are in
-	Address                                                string // of the machine
-	Pods                                                   string // their network
-	Services                                               string // theirs
-	Busybox                                                string // its program
-	Token                                                  string // of who may do everything
+	Cgroup                                                 string // the name of the control group of all pods
+	Address                                                string // of the node
+	Pods                                                   string // network of the pods
+	Services                                               string // network of the services
+	Busybox                                                string // path of a static busybox
+	Token                                                  string // of the administrator
 	NodeToken, ControllerToken, SchedulerToken, ProxyToken string
 }
 
-// initNode is the first process of namespaces of mounts, processes, networks, names and
-// memory, which end with it: it runs node, and waits for whoever has no parent any more.
+// initNode is the first process of the namespaces for mounts, processes, networks, names and memory,
+// which end with it. It runs runNode in a child and waits for orphaned processes.
 func initNode(config string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -47,13 +47,13 @@ func initNode(config string) error {
 			return err
 		}
 		if pid == child.Pid {
-			return errors.New("the node has ended")
+			return errors.New("node ended")
 		}
 	}
 }
 
-// node runs a cluster of one machine.
-func node(config string) error {
+// runNode runs a cluster of one node.
+func runNode(config string) error {
 	text, err := os.ReadFile(config)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func node(config string) error {
 	if err := json.Unmarshal(text, &n); err != nil {
 		return fmt.Errorf("%s: %w", config, err)
 	}
-	for _, step := range []func() error{n.mount, n.network, n.cgroups, n.write} {
+	for _, step := range []func() error{n.mountDirs, n.setUpNetwork, n.makeCgroups, n.writeConfig} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -71,18 +71,18 @@ func node(config string) error {
 	return nil
 }
 
-// at is the path of one of its files.
-func (n *nodeConfig) at(name ...string) string {
+// filePath returns the path of one of the node's files.
+func (n *nodeConfig) filePath(name ...string) string {
 	return filepath.Join(append([]string{n.Dir}, name...)...)
 }
 
-// wanted is what the kubelet sets for the whole machine: here it finds it set, in files
-// that stand before those of the kernel.
-var wanted = map[string]string{"kernel/panic": "10", "kernel/panic_on_oops": "1", "vm/overcommit_memory": "1"}
+// sysctls are the settings that the kubelet wants for the whole machine. They are mounted over the
+// kernel's files, so that the kubelet finds them set.
+var sysctls = map[string]string{"kernel/panic": "10", "kernel/panic_on_oops": "1", "vm/overcommit_memory": "1"}
 
-// mount gives it directories that programs have no setting for.
-func (n *nodeConfig) mount() error {
-	for _, how := range []uintptr{syscall.MS_PRIVATE, syscall.MS_SHARED} { // what it mounts is its own, and its containers'
+// mountDirs mounts directories whose paths the programs cannot change.
+func (n *nodeConfig) mountDirs() error {
+	for _, how := range []uintptr{syscall.MS_PRIVATE, syscall.MS_SHARED} { // share mounts with containers, and not with the machine
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|how, ""); err != nil {
 			return fmt.Errorf("mount /: %w", err)
 		}
@@ -95,13 +95,13 @@ func (n *nodeConfig) mount() error {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
 	}
-	for _, dir := range []string{"/run/wanted", "/var/log/containers"} {
+	for _, dir := range []string{"/run/sysctls", "/var/log/containers"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	for name, value := range wanted {
-		file := filepath.Join("/run/wanted", strings.ReplaceAll(name, "/", "."))
+	for name, value := range sysctls {
+		file := filepath.Join("/run/sysctls", strings.ReplaceAll(name, "/", "."))
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
 			return err
 		}
@@ -112,17 +112,17 @@ func (n *nodeConfig) mount() error {
 	return nil
 }
 
-// network gives it an interface that leads nowhere, with its address.
-func (n *nodeConfig) network() error {
+// setUpNetwork creates an interface without a peer, with the node's address.
+func (n *nodeConfig) setUpNetwork() error {
 	if err := syscall.Sethostname([]byte(nodeName)); err != nil {
 		return err
 	}
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"},
-		{"link", "add", "eth0", "type", "bridge"}, // which every kernel has that can have pods
+		{"link", "add", "eth0", "type", "bridge"}, // every kernel that supports pods has bridges
 		{"addr", "add", n.Address + "/24", "dev", "eth0"},
 		{"link", "set", "eth0", "up"},
-		{"route", "add", "default", "dev", "eth0"}, // the kubelet looks for one
+		{"route", "add", "default", "dev", "eth0"}, // the kubelet needs a default route
 	} {
 		if out, err := exec.Command(n.Busybox, append([]string{"ip"}, args...)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
@@ -131,9 +131,9 @@ func (n *nodeConfig) network() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
 }
 
-// cgroups makes its control group in each hierarchy: two kubelets in one would take each
-// other's pods for lost.
-func (n *nodeConfig) cgroups() error {
+// makeCgroups creates the cluster's control group in each hierarchy. Two kubelets in one group would
+// each remove the pods of the other.
+func (n *nodeConfig) makeCgroups() error {
 	const top = "/sys/fs/cgroup"
 	parents := []string{top}
 	if _, err := os.Stat(filepath.Join(top, "cgroup.controllers")); err != nil { // version 1
@@ -147,7 +147,7 @@ func (n *nodeConfig) cgroups() error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // in version 1 nobody hands them down
+		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // version 1 does not inherit them
 			value, err := os.ReadFile(filepath.Join(parent, name))
 			if errors.Is(err, fs.ErrNotExist) || len(strings.TrimSpace(string(value))) == 0 {
 				continue
@@ -160,14 +160,14 @@ func (n *nodeConfig) cgroups() error {
 	return nil
 }
 
-// runAll runs its programs, each again when it ends, and holds those back for which there
-// is a file in the directory hold.
+// runAll runs the programs and restarts those that end, except programs with a file in the directory
+// hold.
 func (n *nodeConfig) runAll() {
 	var all sync.WaitGroup
-	for _, p := range n.programs() {
+	for _, p := range n.listPrograms() {
 		all.Go(func() {
 			for {
-				n.run(p)
+				n.runOnce(p)
 				time.Sleep(pause)
 			}
 		})
@@ -177,18 +177,18 @@ func (n *nodeConfig) runAll() {
 
 const pause = 50 * time.Millisecond
 
-// run runs a program until it ends or is to be held back. While it runs there is a file
-// with its name in the directory run.
-func (n *nodeConfig) run(p program) {
+// runOnce runs a program until it ends or is held. While it runs, the directory run has a file with
+// its name.
+func (n *nodeConfig) runOnce(p program) {
 	name := p.args[0]
 	held := func() bool {
-		_, err := os.Stat(n.at("hold", name))
+		_, err := os.Stat(n.filePath("hold", name))
 		return err == nil
 	}
 	if held() {
 		return
 	}
-	log, err := os.OpenFile(n.at("log", name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(n.filePath("log", name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return
@@ -202,7 +202,7 @@ func (n *nodeConfig) run(p program) {
 		fmt.Fprintln(log, err)
 		return
 	}
-	running := n.at("run", name)
+	running := n.filePath("run", name)
 	_ = os.WriteFile(running, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
 	ended := make(chan struct{})
 	go func() {
@@ -222,11 +222,11 @@ func (n *nodeConfig) run(p program) {
 	}
 }
 
-// programDir is where this program is, with its other names beside it.
+// programDir returns the directory of this program, which has links with the other programs' names.
 func programDir() string {
 	self, err := os.Executable()
 	if err != nil {
-		panic(err) // there is no /proc
+		panic(err) // without /proc
 	}
 	return filepath.Dir(self)
 }

@@ -9,44 +9,43 @@ import (
 	"text/template"
 )
 
-// nodeName is what the cluster calls its one machine.
+// nodeName is the name of the node in the cluster.
 const nodeName = "node1"
 
-// A program is one of a node's: what it is run by, and its arguments, the first of which
-// is its name.
+// A program is a program of the node with its arguments, the first of which is its name.
 type program struct {
-	path string // empty means that it is one of this program's names
+	path string // "" for a program of this file
 	args []string
 }
 
-// programs are all of a node's. Each is started again until it finds what it needs: the
-// order does not matter.
-func (n *nodeConfig) programs() []program {
+// listPrograms returns the programs of the node in any order: each is restarted until it finds what it
+// needs.
+func (n *nodeConfig) listPrograms() []program {
 	server := "https://" + n.Address + ":6443"
-	account, auth := n.at("pki", "account.key"), n.at("pki", "tokens.csv")
-	kubeconfig := func(user string) string { return "--kubeconfig=" + n.at("pki", user+".kubeconfig") }
+	account, auth := n.filePath("pki", "account.key"), n.filePath("pki", "tokens.csv")
+	kubeconfig := func(user string) string { return "--kubeconfig=" + n.filePath("pki", user+".kubeconfig") }
 	return []program{
-		{path: "/usr/bin/containerd", args: []string{"containerd", "--config", n.at("containerd.toml")}},
+		{path: "/usr/bin/containerd", args: []string{"containerd", "--config", n.filePath("containerd.toml")}},
 		{args: []string{
-			"etcd", "--data-dir", n.at("etcd"), "--unsafe-no-fsync", "--log-level=warn", "--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
+			"etcd", "--data-dir", n.filePath("etcd"), "--unsafe-no-fsync", "--log-level=warn", "--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 			"--listen-peer-urls=http://127.0.0.1:2380",
 		}},
 		{args: []string{
 			"kube-apiserver", "--etcd-servers=" + etcdURL, "--bind-address=" + n.Address, "--advertise-address=" + n.Address, "--secure-port=6443",
-			"--cert-dir=" + n.at("pki"), "--service-cluster-ip-range=" + n.Services, "--token-auth-file=" + auth, "--authorization-mode=Node,RBAC",
+			"--cert-dir=" + n.filePath("pki"), "--service-cluster-ip-range=" + n.Services, "--token-auth-file=" + auth, "--authorization-mode=Node,RBAC",
 			"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true", "--service-account-issuer=https://kubernetes.default.svc",
 			"--service-account-key-file=" + account, "--service-account-signing-key-file=" + account,
-			"--kubelet-preferred-address-types=InternalIP", // its name leads nowhere
+			"--kubelet-preferred-address-types=InternalIP", // the name of the node does not resolve
 			"--profiling=false", "--v=1",
 		}},
 		{args: []string{
 			"kube-controller-manager", kubeconfig("controllers"), "--master=" + server, "--leader-elect=false", "--secure-port=0", "--v=1",
-			"--service-account-private-key-file=" + account, "--root-ca-file=" + n.at("pki", "apiserver.crt"),
-			"--flex-volume-plugin-dir=" + n.at("kubelet", "plugins"), "--node-monitor-grace-period=40s", // ten times what a kubelet that is well lets pass
+			"--service-account-private-key-file=" + account, "--root-ca-file=" + n.filePath("pki", "apiserver.crt"),
+			"--flex-volume-plugin-dir=" + n.filePath("kubelet", "plugins"), "--node-monitor-grace-period=40s", // ten times the usual interval of a kubelet
 		}},
 		{args: []string{"kube-scheduler", kubeconfig("scheduler"), "--leader-elect=false", "--secure-port=0", "--v=1"}},
 		{args: []string{
-			"kubelet", kubeconfig("node"), "--config=" + n.at("kubelet.yaml"), "--root-dir=" + n.at("kubelet"), "--cert-dir=" + n.at("pki", "kubelet"),
+			"kubelet", kubeconfig("node"), "--config=" + n.filePath("kubelet.yaml"), "--root-dir=" + n.filePath("kubelet"), "--cert-dir=" + n.filePath("pki", "kubelet"),
 			"--hostname-override=" + nodeName, "--node-ip=" + n.Address, "--v=2",
 		}},
 		{args: []string{
@@ -59,10 +58,10 @@ func (n *nodeConfig) programs() []program {
 
 const etcdURL = "http://127.0.0.1:2379"
 
-// write writes what its programs read.
-func (n *nodeConfig) write() error {
+// writeConfig writes the configuration of the programs.
+func (n *nodeConfig) writeConfig() error {
 	for _, dir := range []string{"log", "run", "hold", "pki", "pods", "kubelet", "cni", "etcd"} {
-		if err := os.MkdirAll(n.at(dir), 0o700); err != nil {
+		if err := os.MkdirAll(n.filePath(dir), 0o700); err != nil {
 			return err
 		}
 	}
@@ -85,7 +84,7 @@ func (n *nodeConfig) write() error {
 			fmt.Fprintf(&tokens, ",%q", u.group)
 		}
 		fmt.Fprintln(&tokens)
-		config, err := n.kubeconfig(u.token)
+		config, err := n.makeKubeconfig(u.token)
 		if err != nil {
 			return err
 		}
@@ -104,17 +103,17 @@ func (n *nodeConfig) write() error {
 		files[name] = out.Bytes()
 	}
 	for name, data := range files {
-		if err := os.WriteFile(n.at(filepath.FromSlash(name)), data, 0o600); err != nil {
+		if err := os.WriteFile(n.filePath(filepath.FromSlash(name)), data, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// kubeconfig is how one reaches the API server, whose certificate it makes itself.
-func (n *nodeConfig) kubeconfig(token string) ([]byte, error) {
+// makeKubeconfig returns a kubeconfig for a user, which does not verify the API server's certificate.
+func (n *nodeConfig) makeKubeconfig(token string) ([]byte, error) {
 	named := func(what string, value any) []any { return []any{map[string]any{"name": "x", what: value}} }
-	return json.Marshal(map[string]any{ // which is YAML
+	return json.Marshal(map[string]any{ // JSON is YAML
 		"apiVersion": "v1", "kind": "Config", "current-context": "x",
 		"clusters": named("cluster", map[string]any{"server": "https://" + n.Address + ":6443", "insecure-skip-tls-verify": true}),
 		"users":    named("user", map[string]any{"token": token}),
@@ -154,8 +153,8 @@ const cniList = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
 ]}
 `
 
-// Images come from tests' own registries, and what was pulled stays. Nothing is evicted for
-// want of room: the machine is shared.
+// Images come from registries of the tests, and are never removed. Pods are not evicted for lack of
+// disk space, since other programs use the disk too.
 const kubeletYaml = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: {{.Address}}

@@ -1,18 +1,17 @@
-// Package distconsts says where Dagger's engine finds what is around it, and stands for
-// the package of that path, which is not to be had by itself: here that is what testengine
-// starts the engine in, and there are no SDKs in it for modules.
+// Package distconsts replaces the package of this name in Dagger's engine, which is not published as a
+// module. It has the paths that testengine sets up for the engine, and no SDKs for Dagger modules.
 package distconsts
 
-// What the engine uses.
+// Paths and names that the engine uses.
 const (
 	RuncPath                         = "runc" // in PATH
-	DaggerInitPath                   = ""     // there is none: programs are started with NoInit
+	DaggerInitPath                   = ""     // none: tests start programs with NoInit
 	EngineDefaultStateDir            = "state"
 	EngineContainerBuiltinContentDir = "content"
 	EngineContainerName              = "dagger-engine"
 )
 
-// What modules of Dagger's are made with, which no test has.
+// Constants for Dagger modules, which no test uses.
 const (
 	AlpineImage                        = "alpine"
 	AlpineVersion                      = "3"

@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// apartVar holds the name of the test that a process was started for.
+// apartVar is a variable with the name of the test that a process was started for.
 const apartVar = "ATOLL_TEST_APART"
 
-// Apart is for a test that mounts something, which others would take for their own
-// leak: it runs the test once more in a process of its own, whose mounts nobody else
-// sees, and there it returns true. Where it returns false, that is done.
+// Apart is for tests that mount something, which other tests would take for a leak. It runs the test
+// again in a process with its own mount namespace, and returns true there. In the first process it
+// returns false afterwards, and the test must return.
 func Apart(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(apartVar) == t.Name() {
@@ -31,13 +31,13 @@ func Apart(t *testing.T) bool {
 	out, err := cmd.CombinedOutput()
 	switch {
 	case errors.Is(err, syscall.EPERM):
-		t.Skipf("no mounts of its own can be had: %v", err)
+		t.Skipf("needs a new mount namespace: %v", err)
 	case err != nil:
 		t.Errorf("in a process of its own: %v\n%s", err, out)
 	case bytes.Contains(out, []byte("--- SKIP: "+t.Name())):
 		t.Skipf("in a process of its own:\n%s", out)
 	case !bytes.Contains(out, []byte("--- PASS: "+t.Name())):
-		t.Errorf("it did not run in a process of its own:\n%s", out)
+		t.Errorf("the test did not run in a process of its own:\n%s", out)
 	}
 	return false
 }

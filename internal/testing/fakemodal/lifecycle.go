@@ -15,49 +15,49 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// An ending is why a sandbox is ended, and what its result will say.
-type ending struct {
+// An endCause is the reason why a sandbox was ended, for its result.
+type endCause struct {
 	status    pb.GenericResult_GenericStatus
 	exception string
 }
 
-func (e ending) Error() string { return e.status.String() + ": " + e.exception }
+func (e endCause) Error() string { return e.status.String() + ": " + e.exception }
 
-func (e ending) endResult() *pb.GenericResult {
+func (e endCause) toResult() *pb.GenericResult {
 	return pb.GenericResult_builder{Status: e.status, Exception: e.exception}.Build()
 }
 
-// resultOf is the result of a sandbox that did not start, or was ended, because of err.
-func (sb *sandbox) resultOf(err error) *pb.GenericResult {
+// resultFor returns the result of a sandbox that failed to start with err, or was ended.
+func (sb *sandbox) resultFor(err error) *pb.GenericResult {
 	if sb.ctx.Err() == nil {
 		return failureResult(pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, err)
 	}
-	if e, ok := errors.AsType[ending](context.Cause(sb.ctx)); ok {
-		return e.endResult()
+	if e, ok := errors.AsType[endCause](context.Cause(sb.ctx)); ok {
+		return e.toResult()
 	}
 	return failureResult(pb.GenericResult_GENERIC_STATUS_TERMINATED, errClosed)
 }
 
-// runLife is the life of a sandbox.
-func (sb *sandbox) runLife() {
-	result := sb.startAndEnd()
-	sb.goes()
-	sb.stdin.close()
-	sb.stdout.close()
-	sb.stderr.close()
+// runSandbox runs a sandbox from its start to its removal.
+func (sb *sandbox) runSandbox() {
+	result := sb.runAndRemove()
+	sb.markStopped()
+	sb.stdin.closeInput()
+	sb.stdout.closeLogs()
+	sb.stderr.closeLogs()
 	sb.s.mu.Lock()
 	sb.finished, sb.result = sb.s.nextTime(), result
-	sb.s.forgetExecs(sb)
+	sb.s.deleteExecs(sb)
 	sb.s.mu.Unlock()
 	sb.cancel(nil)
 	close(sb.ended)
 }
 
-// startAndEnd returns when nothing of the sandbox is left.
-func (sb *sandbox) startAndEnd() *pb.GenericResult {
-	box, err := sb.s.makeBox(sb.ctx, sb.boxSpec(), sb, sb.image.work)
+// runAndRemove creates the sandbox of the backend, waits until it ends and removes it.
+func (sb *sandbox) runAndRemove() *pb.GenericResult {
+	box, err := sb.s.createBox(sb.ctx, sb.boxSpec(), sb, sb.image.work)
 	if err != nil {
-		return sb.resultOf(err)
+		return sb.resultFor(err)
 	}
 	var main atoll.Process
 	defer func() {
@@ -65,84 +65,82 @@ func (sb *sandbox) startAndEnd() *pb.GenericResult {
 		drainOutput(main)
 	}()
 	if main, err = sb.startMain(box); err != nil {
-		return sb.resultOf(err)
+		return sb.resultFor(err)
 	}
 	tunnels, err := sb.openTunnels(box)
 	if err != nil {
-		return sb.resultOf(err)
+		return sb.resultFor(err)
 	}
 	sb.s.mu.Lock()
 	sb.box, sb.tunnels, sb.started = box, tunnels, sb.s.nextTime()
 	sb.s.mu.Unlock()
 	close(sb.running)
-	defer sb.stopRest()
-	return sb.untilEnd(main)
+	defer sb.stopTasks()
+	return sb.awaitEnd(main)
 }
 
-// drainOutput waits until all has been delivered that a process has printed before it was
-// killed.
+// drainOutput waits until the output of a killed process has been delivered.
 func drainOutput(main atoll.Process) {
 	if main == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
-	_, _ = main.Wait(ctx) // it says that it is gone
+	_, _ = main.Wait(ctx) // the process is gone, so Wait fails
 }
 
-// drainTime is how long that may take.
+// drainTime limits the time that drainOutput waits.
 var drainTime = testenv.Scale(5 * time.Second)
 
-// stopRest ends what belongs to a sandbox that runs.
-func (sb *sandbox) stopRest() {
+// stopTasks closes the tunnels of a sandbox and unblocks its commands.
+func (sb *sandbox) stopTasks() {
 	sb.s.mu.Lock()
 	tunnels := sb.tunnels
 	sb.box, sb.tunnels = nil, nil
 	sb.s.muteExecs(sb)
 	sb.s.mu.Unlock()
 	for _, t := range tunnels {
-		t.close()
+		t.closeTunnel()
 	}
 	sb.stdout.muteWriters()
 	sb.stderr.muteWriters()
 }
 
-// untilEnd waits until the main process has ended, if there is one, or a limit is
-// reached, or somebody ends the sandbox.
-func (sb *sandbox) untilEnd(main atoll.Process) *pb.GenericResult {
+// awaitEnd waits until the main process ends, a time limit is reached or a caller ends the sandbox.
+func (sb *sandbox) awaitEnd(main atoll.Process) *pb.GenericResult {
 	limit := sb.timeLimit()
 	timer := time.AfterFunc(limit, func() {
-		sb.cancel(ending{pb.GenericResult_GENERIC_STATUS_TIMEOUT, fmt.Sprintf("Sandbox has reached its timeout of %s", limit)})
+		sb.cancel(endCause{pb.GenericResult_GENERIC_STATUS_TIMEOUT, fmt.Sprintf("Sandbox has reached its timeout of %s", limit)})
 	})
 	defer timer.Stop()
 	if sb.def.HasIdleTimeoutSecs() && sb.def.GetIdleTimeoutSecs() > 0 {
 		idle := time.Duration(sb.def.GetIdleTimeoutSecs()) * time.Second
 		sb.s.tasks.Go(func() {
 			if sb.use.waitIdle(sb.ctx, idle) {
-				sb.cancel(ending{pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, fmt.Sprintf("Sandbox was idle for %s", idle)})
+				sb.cancel(endCause{pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, fmt.Sprintf("Sandbox was idle for %s", idle)})
 			}
 		})
 	}
 	if main == nil {
 		<-sb.ctx.Done()
-		return sb.resultOf(nil)
+		return sb.resultFor(nil)
 	}
 	exit, err := main.Wait(sb.ctx)
 	switch {
 	case sb.ctx.Err() != nil:
-		return sb.resultOf(nil)
+		return sb.resultFor(nil)
 	case err != nil:
-		return lostEnding(err).endResult()
+		return lostCause(err).toResult()
 	}
-	return exitResult(exit)
+	return resultOfExit(exit)
 }
 
-// lostEnding is how a sandbox ends whose box has gone.
-func lostEnding(err error) ending {
-	return ending{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "Sandbox was lost: " + err.Error()}
+// lostCause returns the cause of a sandbox whose sandbox of the backend has gone.
+func lostCause(err error) endCause {
+	return endCause{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "Sandbox was lost: " + err.Error()}
 }
 
-func exitResult(exit atoll.Exit) *pb.GenericResult {
+func resultOfExit(exit atoll.Exit) *pb.GenericResult {
 	if exit.Success() {
 		return successResult()
 	}
@@ -156,9 +154,9 @@ func (sb *sandbox) timeLimit() time.Duration {
 	return defaultTimeoutSecs * time.Second
 }
 
-// boxSpec is what the backend is asked for. Its user is root, who reads all files; whom
-// processes belong to they are told themselves. They are also told where they start:
-// backends refuse the root directory.
+// boxSpec returns the spec of the backend's sandbox. Its user is root, so that the server can read all
+// files. Each process gets its own user, and its directory, because backends do not accept the root
+// directory as the work directory.
 func (sb *sandbox) boxSpec() *atoll.Spec {
 	r := sb.def.GetResources()
 	spec := &atoll.Spec{
@@ -175,12 +173,12 @@ func (sb *sandbox) boxSpec() *atoll.Spec {
 	return spec
 }
 
-// workDir is where processes start.
+// workDir returns the directory in which processes start.
 func (sb *sandbox) workDir() string {
 	return cmp.Or(sb.def.GetWorkdir(), sb.image.config.WorkingDir, "/")
 }
 
-// processUser is whom processes belong to.
+// processUser returns the user that processes run as.
 func (sb *sandbox) processUser() string {
 	return cmp.Or(sb.image.config.User, "0:0")
 }
@@ -196,7 +194,7 @@ func (sb *sandbox) networkSpec() atoll.Network {
 	return atoll.Network{Mode: atoll.NetworkOn}
 }
 
-// startMain starts the process whose end is that of the sandbox; nil if there is none.
+// startMain starts the main process. It returns nil if the sandbox has none.
 func (sb *sandbox) startMain(box atoll.Sandbox) (atoll.Process, error) {
 	if len(sb.def.GetEntrypointArgs()) == 0 {
 		return nil, nil
@@ -209,7 +207,7 @@ func (sb *sandbox) startMain(box atoll.Sandbox) (atoll.Process, error) {
 	return box.Exec(sb.ctx, cmd)
 }
 
-// setTerminal gives a command the terminal that is asked for.
+// setTerminal adds the requested terminal to a command.
 func setTerminal(cmd *atoll.Command, info *pb.PTYInfo) {
 	if !info.GetEnabled() {
 		return
@@ -222,7 +220,7 @@ func setTerminal(cmd *atoll.Command, info *pb.PTYInfo) {
 	}
 }
 
-// watchBoxes ends sandboxes whose boxes have gone by themselves.
+// watchBoxes ends sandboxes whose sandbox of the backend stops by itself.
 func (s *Server) watchBoxes() {
 	for s.ctx.Err() == nil {
 		for event, err := range s.opts.Backend.Watch(s.ctx) {
@@ -233,7 +231,7 @@ func (s *Server) watchBoxes() {
 		}
 		select {
 		case <-s.ctx.Done():
-		case <-time.After(100 * time.Millisecond): // it was too slow, or the backend is closed
+		case <-time.After(100 * time.Millisecond): // the watch was too slow, or the backend is closed
 		}
 	}
 }
@@ -250,6 +248,6 @@ func (s *Server) handleEvent(event atoll.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sb := s.boxes[event.Status.ID]; sb != nil && sb.box != nil {
-		sb.cancel(lostEnding(errors.New(string(event.Status.State) + " " + strconv.Quote(event.Status.Reason))))
+		sb.cancel(lostCause(errors.New(string(event.Status.State) + " " + strconv.Quote(event.Status.Reason))))
 	}
 }

@@ -17,21 +17,21 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// The other ports of a guest without a machine.
+// Ports of a guest without a machine, besides GuestPort.
 const (
-	offPort    = 50 // has it end
-	MemoryPort = 60 // says what is in memory, and changes it
+	offPort    = 50 // powers the guest off
+	MemoryPort = 60 // serves a Memory
 )
 
-// inside is a guest without a machine: it is in the hypervisor's process.
-type inside struct {
+// An inProcessGuest is a guest without a machine, in the hypervisor's process.
+type inProcessGuest struct {
 	script *Script
 	Memory
 
 	booted time.Time
 }
 
-func (g *inside) powerOn(f *fake) error {
+func (g *inProcessGuest) powerOn(f *fakeFirecracker) error {
 	g.booted = time.Now()
 	if f.boot != nil {
 		fmt.Printf("[    0.000000] Command line: %s\n", f.boot.Args)
@@ -45,7 +45,7 @@ func (g *inside) powerOn(f *fake) error {
 	return nil
 }
 
-func (g *inside) portServer(port uint32) func(net.Conn, *bufio.Reader) {
+func (g *inProcessGuest) portServer(port uint32) func(net.Conn, *bufio.Reader) {
 	switch {
 	case time.Since(g.booted) < time.Duration(g.script.Boot)*time.Millisecond:
 		return nil
@@ -75,7 +75,7 @@ func serveFiles(conn net.Conn, _ *bufio.Reader) {
 	}
 }
 
-func (g *inside) setPaused(paused bool) error {
+func (g *inProcessGuest) setPaused(paused bool) error {
 	if paused {
 		g.mu.Lock()
 	} else {
@@ -84,7 +84,7 @@ func (g *inside) setPaused(paused bool) error {
 	return nil
 }
 
-func (g *inside) pressCtrlAltDel() {
+func (g *inProcessGuest) pressCtrlAltDel() {
 	if !g.script.Deaf && !g.script.Mute {
 		time.AfterFunc(30*time.Millisecond, restartMachine)
 	}
@@ -95,16 +95,17 @@ func restartMachine() {
 	os.Exit(0)
 }
 
-func (g *inside) readMemory() (string, error) { return g.text, nil }
-func (g *inside) setMemory(text string)       { g.text = text }
+func (g *inProcessGuest) readMemory() (string, error) { return g.text, nil }
+func (g *inProcessGuest) setMemory(text string)       { g.text = text }
 
-// A Memory is what a guest remembers.
+// A Memory is the memory of a guest: one line of text.
 type Memory struct {
 	mu   sync.Mutex // held while the machine is paused
 	text string
 }
 
-// Serve answers each line with what was said before, and an empty one at the end.
+// Serve stores each line that it reads and answers with the previous one. It answers "bye" at the end
+// of in.
 func (m *Memory) Serve(conn io.Writer, in *bufio.Reader) {
 	for {
 		text, err := in.ReadString('\n')

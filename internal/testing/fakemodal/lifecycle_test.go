@@ -22,8 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// The main process gets its stdin, what it prints is in the logs, as text, and its exit
-// is the end.
+// The main process gets its stdin, its output is in the logs as text, and the sandbox ends with it.
 func TestMainProcess(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(&modal.SandboxCreateParams{
@@ -103,12 +102,12 @@ func TestResults(t *testing.T) {
 		}
 	}
 	if left := l.server.Sandboxes(); len(left) > 0 {
-		t.Errorf("sandboxes %q are there", left)
+		t.Errorf("unfinished sandboxes: %q", left)
 	}
 }
 
 // lose removes a sandbox behind the server's back, once it runs.
-func (l *lab) lose(sb *modal.Sandbox) error {
+func (l *testLab) lose(sb *modal.Sandbox) error {
 	if _, err := l.raw.SandboxGetTaskId(l.ctx(), pb.SandboxGetTaskIdRequest_builder{SandboxId: sb.SandboxID}.Build()); err != nil {
 		return err
 	}
@@ -123,7 +122,7 @@ func (l *lab) lose(sb *modal.Sandbox) error {
 	return box.Remove(l.ctx(), atoll.RemoveVolumes())
 }
 
-// A command that runs, and input, are no idleness.
+// A sandbox with a running command or with input is not idle.
 func TestNotIdle(t *testing.T) {
 	l := newLab(t)
 	idle := testenv.Scale(time.Second).Round(time.Second) // a command must begin before it is over
@@ -141,7 +140,7 @@ func TestNamesTagsAndLists(t *testing.T) {
 	one := l.create(&modal.SandboxCreateParams{Name: "one.1_a-B"})
 	_, err := l.Sandboxes.Create(l.ctx(), l.app, l.Images.FromRegistry(l.busybox, nil), &modal.SandboxCreateParams{Name: "one.1_a-B"})
 	if !errors.As(err, &modal.AlreadyExistsError{}) {
-		t.Errorf("name that is taken: %v", err)
+		t.Errorf("used name: %v", err)
 	}
 	for _, name := range []string{strings.Repeat("x", 64), "a/b", "ä"} {
 		_, err := l.Sandboxes.Create(l.ctx(), l.app, l.Images.FromRegistry(l.busybox, nil), &modal.SandboxCreateParams{Name: name})
@@ -169,7 +168,7 @@ func TestNamesTagsAndLists(t *testing.T) {
 	l.result(one.SandboxID)
 	l.wantList(modal.SandboxListParams{}, two)
 	if _, err := l.Sandboxes.FromName(l.ctx(), "tests", "one.1_a-B", nil); !errors.As(err, &modal.NotFoundError{}) {
-		t.Errorf("name of one that has finished: %v", err)
+		t.Errorf("name of a finished sandbox: %v", err)
 	}
 	again := l.create(&modal.SandboxCreateParams{Name: "one.1_a-B"})
 	all, err := l.raw.SandboxList(l.ctx(), pb.SandboxListRequest_builder{IncludeFinished: true}.Build())
@@ -184,8 +183,8 @@ func TestNamesTagsAndLists(t *testing.T) {
 	}
 }
 
-// wantList checks what is listed, the newest first.
-func (l *lab) wantList(params modal.SandboxListParams, want ...*modal.Sandbox) {
+// wantList checks the listed sandboxes, newest first.
+func (l *testLab) wantList(params modal.SandboxListParams, want ...*modal.Sandbox) {
 	l.t.Helper()
 	list, err := l.Sandboxes.List(l.ctx(), &params)
 	l.must("list", err)
@@ -225,7 +224,7 @@ func TestRefusals(t *testing.T) {
 	}
 	_, err = l.Sandboxes.FromID(l.ctx(), "sb-none")
 	if !errors.As(err, &modal.NotFoundError{}) {
-		t.Errorf("sandbox that is not there: %v", err)
+		t.Errorf("missing sandbox: %v", err)
 	}
 	_, err = l.raw.ContainerExec(l.ctx(), pb.ContainerExecRequest_builder{TaskId: "ta-none", Command: []string{"true"}}.Build())
 	wantCode(t, "task that is not there", err, codes.NotFound, "ta-none")
@@ -233,7 +232,7 @@ func TestRefusals(t *testing.T) {
 	wantCode(t, "what is not served", err, codes.Unimplemented, "")
 }
 
-// Limits, and what the network reaches, are the backend's to keep.
+// The server passes resource limits and network access to the backend.
 func TestLimits(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	l := newLab(t)
@@ -257,7 +256,7 @@ func TestLimits(t *testing.T) {
 	if out, err := io.ReadAll(sb.Stdout); string(out) != "/made/here\n" || err != nil {
 		t.Errorf("workdir %q, %v", out, err)
 	}
-	ctx, cancel := context.WithTimeout(l.ctx(), patience)
+	ctx, cancel := context.WithTimeout(l.ctx(), testTimeout)
 	defer cancel()
 	if code, err := sb.Wait(ctx); code != 0 || err != nil {
 		t.Errorf("wait: %d, %v", code, err)

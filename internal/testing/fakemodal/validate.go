@@ -23,8 +23,8 @@ var (
 	regionForm  = regexp.MustCompile(`^(us|eu|ap|uk|ca|me|sa|af|mx|jp|au)(-[a-z]+)*(-?[0-9])?$`)
 )
 
-// validSandbox refuses what makes no sense, and what there is not here.
-func validSandbox(def *pb.Sandbox) error {
+// checkSandbox rejects invalid definitions, and features that this server does not have.
+func checkSandbox(def *pb.Sandbox) error {
 	bad := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
 	switch {
 	case def.GetTimeoutSecs() > maxTimeoutSecs:
@@ -43,15 +43,15 @@ func validSandbox(def *pb.Sandbox) error {
 			return bad("Invalid region: %s", region)
 		}
 	}
-	for _, check := range []func(*pb.Sandbox, func(string, ...any) error) error{validResources, validNetwork, validPorts, validMounts} {
+	for _, check := range []func(*pb.Sandbox, func(string, ...any) error) error{checkResources, checkNetwork, checkPorts, checkMounts} {
 		if err := check(def, bad); err != nil {
 			return err
 		}
 	}
-	return checkMissing(def)
+	return checkImplemented(def)
 }
 
-func validResources(def *pb.Sandbox, bad func(string, ...any) error) error {
+func checkResources(def *pb.Sandbox, bad func(string, ...any) error) error {
 	r := def.GetResources()
 	switch {
 	case r.GetMilliCpuMax() > 0 && r.GetMilliCpuMax() < r.GetMilliCpu():
@@ -62,7 +62,7 @@ func validResources(def *pb.Sandbox, bad func(string, ...any) error) error {
 	return nil
 }
 
-func validNetwork(def *pb.Sandbox, bad func(string, ...any) error) error {
+func checkNetwork(def *pb.Sandbox, bad func(string, ...any) error) error {
 	for _, cidr := range def.GetNetworkAccess().GetAllowedCidrs() {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			return bad("Invalid CIDR: %s", cidr)
@@ -74,7 +74,7 @@ func validNetwork(def *pb.Sandbox, bad func(string, ...any) error) error {
 	return nil
 }
 
-func validPorts(def *pb.Sandbox, bad func(string, ...any) error) error {
+func checkPorts(def *pb.Sandbox, bad func(string, ...any) error) error {
 	seen := map[uint32]bool{}
 	for _, p := range def.GetOpenPorts().GetPorts() {
 		if p.GetPort() < 1 || p.GetPort() > 65535 {
@@ -88,7 +88,7 @@ func validPorts(def *pb.Sandbox, bad func(string, ...any) error) error {
 	return nil
 }
 
-func validMounts(def *pb.Sandbox, bad func(string, ...any) error) error {
+func checkMounts(def *pb.Sandbox, bad func(string, ...any) error) error {
 	targets, volumes := map[string]bool{}, map[string]bool{}
 	for _, m := range def.GetVolumeMounts() {
 		target := path.Clean(m.GetMountPath())
@@ -107,8 +107,8 @@ func validMounts(def *pb.Sandbox, bad func(string, ...any) error) error {
 	return nil
 }
 
-// checkMissing names what the service has and this one does not.
-func checkMissing(def *pb.Sandbox) error {
+// checkImplemented rejects features of the service that this server does not have.
+func checkImplemented(def *pb.Sandbox) error {
 	var what []string
 	for name, asked := range map[string]bool{
 		"GPUs":                 def.GetResources().GetGpuConfig().GetCount() > 0,
