@@ -188,7 +188,7 @@ func TestAfterACrash(t *testing.T) {
 		t.Error(err)
 	}
 	if err := syscall.Kill(pid, 0); err != nil {
-		t.Errorf("the other program's process is gone: %v", err)
+		t.Errorf("the other program's process has ended: %v", err)
 	}
 
 	if err := cmd.Process.Kill(); err != nil {
@@ -241,10 +241,10 @@ func TestAfterARestart(t *testing.T) {
 		t.Errorf("the log says %s", &log)
 	}
 	if st := status(t, p, running.ID()); st.State != atoll.StateStopped || st.Reason == "" || st.Spec.Labels["k"] != "v" {
-		t.Errorf("the one that ran: %+v", st)
+		t.Errorf("the sandbox that ran: %+v", st)
 	}
 	if st := status(t, p, created.ID()); st.State != atoll.StateCreated {
-		t.Errorf("the one that never ran: %+v", st)
+		t.Errorf("the sandbox that never ran: %+v", st)
 	}
 	if _, err := p.Create(t.Context(), &atoll.Spec{Name: "web"}); !errors.Is(err, atoll.ErrAlreadyExists) {
 		t.Errorf("Create of its name: %v, want ErrAlreadyExists", err)
@@ -362,7 +362,7 @@ func TestMounts(t *testing.T) {
 		t.Errorf("Create with a mount over a file: %v, want ErrInvalid", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "volumes/default/data-"+sb.ID(), "deep/m")); err != nil {
-		t.Errorf("a Create that failed removed the data volume that was kept: %v", err)
+		t.Errorf("a failed Create removed an existing data volume: %v", err)
 	}
 }
 

@@ -28,8 +28,8 @@ type Proc struct {
 
 	backend   *backend
 	sandboxID string // id of its sandbox
-	prefix    string // what the sandbox calls the directory dir
-	dir       string
+	prefix    string // the sandbox's name for dir
+	dir       string // the data volume on the machine
 	tty       bool
 	files     [3]*os.File
 	ctx       context.Context

@@ -31,8 +31,8 @@ type objectName struct{ environment, name string }
 
 // A catalog holds all objects of one type.
 type catalog[T any] struct {
-	typeName string // "Volume"
-	prefix   string // "vo-"
+	typeName string // such as "Volume"
+	prefix   string // of ids, such as "vo-"
 	byID     map[string]*object[T]
 	names    map[objectName]*object[T]
 }

@@ -49,7 +49,7 @@ func TestDicts(t *testing.T) {
 	}
 	all.Wait()
 	if won.Load() != 1 {
-		t.Errorf("%d have made one key", won.Load())
+		t.Errorf("%d calls created the same key, want 1", won.Load())
 	}
 	update("lock", "other", false)
 	update("b", "2", false)
@@ -91,7 +91,7 @@ func TestDicts(t *testing.T) {
 	wantCode(t, "get after delete", err, codes.NotFound, id)
 }
 
-// contents streams a dict, sorted by keys.
+// contents returns the streamed entries of a dict, sorted by key.
 func (l *testLab) contents(id string, keys, values bool) (list []string) {
 	l.t.Helper()
 	stream, err := l.raw.DictContents(l.ctx(), pb.DictContentsRequest_builder{DictId: id, Keys: keys, Values: values}.Build())

@@ -83,7 +83,7 @@ func TestExecProtocol(t *testing.T) {
 	}
 	wait, err := l.raw.ContainerExecWait(l.ctx(), pb.ContainerExecWaitRequest_builder{ExecId: id}.Build())
 	if err != nil || wait.GetCompleted() {
-		t.Errorf("wait: %v, %v, want it to run", wait, err)
+		t.Errorf("wait: %v, %v, want a running command", wait, err)
 	}
 	put(4, "", true)
 	put(3, "c", false)
@@ -213,7 +213,7 @@ func (l *testLab) fileOperation(req *pb.ContainerFilesystemExecRequest) (text st
 }
 
 func TestTunnels(t *testing.T) {
-	image := testimage.WithSockets(t) // while go finds its cache in the home directory
+	image := testimage.WithSockets(t) // before newLab changes HOME, where go has its cache
 	l := newLab(t)
 	l.busybox = l.images.Push("sockets:1", image)
 	sb := l.create(&modal.SandboxCreateParams{

@@ -37,7 +37,7 @@ type testLab struct {
 	t       *testing.T
 	server  *fakemodal.Server
 	backend atoll.Provider
-	raw     pb.ModalClientClient // without what the SDK does besides
+	raw     pb.ModalClientClient // without the SDK
 	images  *testimage.Registry
 	busybox string
 	app     *modal.App

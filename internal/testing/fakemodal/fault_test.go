@@ -40,7 +40,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("a call whose answer is lost created %d sandboxes, want 1", n)
 	}
 
-	// The SDK reads on where a stream was cut.
+	// The SDK resumes reading after a cut.
 	l.server.Cut("ContainerExecGetOutput", 1)
 	l.server.Cut("ContainerExecGetOutput", 0)
 	l.server.Cut("ContainerExecGetOutput", 2)
@@ -75,7 +75,7 @@ func TestDisconnect(t *testing.T) {
 	}
 	l.server.Disconnect()
 	ctx := l.ctx()
-	for { // the SDK tries calls again, and the connection of this test does not
+	for { // the SDK repeats calls, but the connection of this test does not
 		if _, err = io.WriteString(p.Stdin, "this\n"); status.Code(err) != codes.Unavailable || ctx.Err() != nil {
 			break
 		}

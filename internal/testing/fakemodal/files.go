@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	maxFileRead  = 100 << 20 // of one read
-	maxFileWrite = 16 << 20  // of one write
-	maxFileSize  = 1 << 30   // of a file written through a handle
+	maxFileRead  = 100 << 20 // bytes of one read
+	maxFileWrite = 16 << 20  // bytes of one write
+	maxFileSize  = 1 << 30   // bytes of a file written through a handle
 )
 
 // A fileExec is a finished operation on files. ContainerFilesystemExecGetOutput returns its result.

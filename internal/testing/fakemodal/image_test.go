@@ -54,8 +54,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// owner returns the expected owner of a file in a sandbox: ids for a root user, and root otherwise,
-// since other users cannot create files of several owners.
+// owner returns the expected owner of a file in an image. If this program is not root, its sandboxes
+// have only one user, and all files belong to root.
 func owner(ids string) string {
 	if os.Geteuid() != 0 {
 		return "0 0"
@@ -77,7 +77,7 @@ func TestImageFailures(t *testing.T) {
 			t.Errorf("build: %v, want it to say %q", err, says)
 		}
 	}
-	// One that has failed is built again.
+	// A failed image is built again.
 	other := l.images.Push("other:1", testimage.Busybox(t))
 	l.images.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 	if _, err := l.Images.FromRegistry(other, nil).Build(l.ctx(), l.app); err == nil {

@@ -17,7 +17,7 @@ type input struct {
 	next    uint64             // number of the next message
 	early   map[uint64]message // messages that arrived before their predecessors
 	data    []byte             // unread data
-	eof     bool               // after data
+	eof     bool               // data is followed by the end
 	closed  bool               // the process has ended
 	changed chan struct{}      // closed at each change
 }
@@ -32,7 +32,7 @@ func newInput() *input {
 }
 
 // errInputClosed reports that the process has ended.
-var errInputClosed = errors.New("the process has ended")
+var errInputClosed = errors.New("process has ended")
 
 // putMessage adds a message. It blocks while the process has inputLimit bytes to read.
 func (in *input) putMessage(ctx context.Context, number uint64, m message) error {

@@ -106,7 +106,7 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// lose removes a sandbox behind the server's back, once it runs.
+// lose waits until a sandbox runs and removes its sandbox of the backend without the server.
 func (l *testLab) lose(sb *modal.Sandbox) error {
 	if _, err := l.raw.SandboxGetTaskId(l.ctx(), pb.SandboxGetTaskIdRequest_builder{SandboxId: sb.SandboxID}.Build()); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (l *testLab) lose(sb *modal.Sandbox) error {
 // A sandbox with a running command or with input is not idle.
 func TestNotIdle(t *testing.T) {
 	l := newLab(t)
-	idle := testenv.Scale(time.Second).Round(time.Second) // a command must begin before it is over
+	idle := testenv.Scale(time.Second).Round(time.Second) // a command must start within this time
 	sb := l.create(&modal.SandboxCreateParams{IdleTimeout: idle})
 	if out, _, code := l.sh(sb, fmt.Sprintf("sleep %.1f; echo done", 2.5*idle.Seconds())); out != "done\n" || code != 0 {
 		t.Errorf("got %q, %d", out, code)
@@ -179,7 +179,7 @@ func TestNamesTagsAndLists(t *testing.T) {
 	}
 	task := infos[2].GetTaskInfo()
 	if infos[2].GetName() != "one.1_a-B" || len(infos[2].GetTags()) != 2 || task.GetFinishedAt() < infos[2].GetCreatedAt() || task.GetResult().GetStatus() != pb.GenericResult_GENERIC_STATUS_TERMINATED {
-		t.Errorf("finished one: %v", infos[2])
+		t.Errorf("finished sandbox: %v", infos[2])
 	}
 }
 

@@ -55,7 +55,7 @@ func TestRecordingWaits(t *testing.T) {
 				_, err := r.streamChunks(ctx, 0, 3600, func([]chunk) error { <-ctx.Done(); return ctx.Err() })
 				read <- err
 			}()
-			synctest.Wait() // it is there
+			synctest.Wait() // the reader waits
 			written := make(chan bool)
 			go func() {
 				for range 6 {

@@ -112,7 +112,7 @@ func (m *Memory) Serve(conn io.Writer, in *bufio.Reader) {
 		m.mu.Lock()
 		if err != nil {
 			m.mu.Unlock()
-			fmt.Fprint(conn, "bye\n") // the other direction is still open
+			fmt.Fprint(conn, "bye\n") // the client still reads
 			return
 		}
 		was := m.text

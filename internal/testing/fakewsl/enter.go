@@ -89,7 +89,7 @@ func (w *wsl) runProgram(name string, args []string) error {
 		return exitCode(1)
 	}
 	go func() {
-		_, _ = io.Copy(in, os.Stdin) // until the program has ended
+		_, _ = io.Copy(in, os.Stdin) // ends with the program
 		_ = in.Close()
 	}()
 	err = cmd.Wait()

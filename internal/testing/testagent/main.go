@@ -59,7 +59,7 @@ type options struct {
 	format          string
 	verbose         bool
 	resume          bool
-	promptFromStdin bool // on stdin
+	promptFromStdin bool
 }
 
 // runAgent runs the program and returns its exit code.

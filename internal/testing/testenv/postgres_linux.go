@@ -107,7 +107,7 @@ func (s *PostgresServer) serverCommand(name string, args ...string) *exec.Cmd {
 
 // startServer starts the server and waits until it answers.
 func (s *PostgresServer) startServer() error {
-	long := Scale(4 * time.Minute) // it may have to recover from a kill
+	long := Scale(4 * time.Minute) // the server may have to recover from a kill
 	var err error
 	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = s.tryStart(time.Until(deadline)); err == nil {

@@ -29,8 +29,8 @@ var slowness = sync.OnceValue(func() float64 {
 // parseSlowness parses the factor.
 func parseSlowness(text string) (float64, error) {
 	factor, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(factor >= 1) || factor > maxSlowness { // NaN is not at least 1
-		return 0, fmt.Errorf("testenv: %s=%q: it must be a decimal number from 1 to %d, like 2.5", slowVar, text, maxSlowness)
+	if err != nil || !(factor >= 1) || factor > maxSlowness { // !(factor >= 1) includes NaN
+		return 0, fmt.Errorf("testenv: %s=%q: must be a decimal number from 1 to %d, such as 2.5", slowVar, text, maxSlowness)
 	}
 	return factor, nil
 }

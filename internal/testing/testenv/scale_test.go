@@ -27,7 +27,7 @@ func TestParseSlowness(t *testing.T) {
 	}
 }
 
-// scaledVar makes this program print the result of Scale for a second.
+// scaledVar is a variable that makes the test binary print the result of Scale for a second.
 const scaledVar = "ATOLL_TEST_SCALED"
 
 // TestScale runs this program again, since a program reads the factor only once.
@@ -41,15 +41,15 @@ func TestScale(t *testing.T) {
 	}
 	tests := map[string]struct {
 		env  []string
-		want string // in what the program prints
+		want string // substring of the output
 		fail bool
 	}{
 		"unset":     {nil, "a second is 1s", false},
 		"one":       {[]string{slowVar + "=1"}, "a second is 1s", false},
 		"a factor":  {[]string{slowVar + "=2.5"}, "a second is 2.5s", false},
-		"malformed": {[]string{slowVar + "=fast"}, `panic: testenv: CHECK_SLOWNESS="fast": it must be a decimal number`, true},
-		"below 1":   {[]string{slowVar + "=0.5"}, `panic: testenv: CHECK_SLOWNESS="0.5": it must be a decimal number`, true},
-		"empty":     {[]string{slowVar + "="}, `panic: testenv: CHECK_SLOWNESS="": it must be a decimal number`, true},
+		"malformed": {[]string{slowVar + "=fast"}, `panic: testenv: CHECK_SLOWNESS="fast": must be a decimal number`, true},
+		"below 1":   {[]string{slowVar + "=0.5"}, `panic: testenv: CHECK_SLOWNESS="0.5": must be a decimal number`, true},
+		"empty":     {[]string{slowVar + "="}, `panic: testenv: CHECK_SLOWNESS="": must be a decimal number`, true},
 	}
 	exe, err := os.Executable()
 	if err != nil {

@@ -26,7 +26,7 @@ type Registry struct {
 	transport *http.Transport // for Push
 
 	mu    sync.Mutex
-	fault func(http.Handler) http.Handler // nil: none
+	fault func(http.Handler) http.Handler // nil for none
 	gets  []string                        // "manifests/TAG", "blobs/DIGEST"
 }
 

@@ -187,7 +187,8 @@ func WithSockets(t testing.TB) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Include the directories: a rootless dockerd 20.10 creates missing ones with modes that only capabilities can bypass.
+	// Include the directories: a rootless dockerd 20.10 creates missing ones with modes that only
+	// capabilities can bypass.
 	layers = append(layers, Layer(t, Dir("usr", 0o755), Dir("usr/bin", 0o755), Symlink("usr/bin/python3", "/program"), Dir("var/tmp", 0o1777)))
 	img, err := mutate.AppendLayers(Busybox(t), layers...)
 	if err != nil {

@@ -79,7 +79,7 @@ func (s *stream) sendBlock(i int, block object) {
 	case "tool_use":
 		input, err := json.Marshal(block["input"])
 		if err != nil {
-			panic(err) // strings
+			panic(err) // impossible for strings
 		}
 		kind, field, whole, start["input"] = "input_json_delta", "partial_json", string(input), object{}
 	}

@@ -29,7 +29,7 @@ const maxBody = 32 << 20
 type Reply struct {
 	Think string
 	Text  string
-	Run   string // a shell command, for the agent's own tool
+	Run   string // a shell command for the agent's tool
 	Error string // if set, the answer is this error
 }
 
@@ -189,7 +189,7 @@ func (s *stream) sendEvent(kind string, fields object) {
 	fields["type"] = kind
 	data, err := json.Marshal(fields)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // impossible for strings and numbers
 	}
 	fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", kind, data)
 	_ = http.NewResponseController(s.w).Flush()

@@ -56,7 +56,7 @@ func events(t *testing.T, stream string) (types []string, pieces string) {
 			JSON string `json:"partial_json"`
 		}
 		if json.Unmarshal(e.Delta, &text) != nil {
-			_ = json.Unmarshal(e.Delta, &delta) // a delta of another kind has neither
+			_ = json.Unmarshal(e.Delta, &delta) // fails for other kinds of delta
 		}
 		pieces += text + delta.Text + delta.JSON
 	}

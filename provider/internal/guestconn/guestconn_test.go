@@ -181,7 +181,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Abandon cancels an attempt to connect.
+// Abandon cancels an attempt to connect that is in progress.
 func TestAbandon(t *testing.T) {
 	v := New()
 	defer v.Close()

@@ -1,4 +1,4 @@
-// Package guestproc keeps a process's exit and output available after its guest has ended.
+// Package guestproc serves the exit and output of a process after its guest has ended.
 package guestproc
 
 import (

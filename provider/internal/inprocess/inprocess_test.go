@@ -253,7 +253,7 @@ func TestTaken(t *testing.T) {
 	}
 	work.Wait()
 	if n := len(slices.DeleteFunc(errs, func(err error) bool { return err != nil })); n != 1 {
-		t.Errorf("%d sandboxes have one id", n)
+		t.Errorf("%d sandboxes have the same id, want 1", n)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestMainProcess(t *testing.T) {
 	must(t, "kill", p.Signal(t.Context(), atoll.SIGKILL))
 	awaitState(t, sb, atoll.StateStopped)
 	if n := l.backend.countProcesses(sb.ID()); n != 0 {
-		t.Errorf("%d processes are left", n)
+		t.Errorf("%d processes still run", n)
 	}
 }
 
@@ -416,7 +416,7 @@ func TestStartThatFails(t *testing.T) {
 			t.Errorf("wait: %+v, %v, want code %d", exit, err, code)
 		}
 		if n := l.backend.countProcesses(sb.ID()); n != 0 {
-			t.Errorf("%d processes are left", n)
+			t.Errorf("%d processes still run", n)
 		}
 	}
 	no, before := errors.New("no"), map[string]atoll.Status{}
@@ -585,7 +585,7 @@ func TestClose(t *testing.T) {
 	must(t, "close", l.Close())
 	must(t, "close again", l.Close())
 	if n := l.backend.countProcesses(sb.ID()); n != 0 {
-		t.Errorf("%d processes are left", n)
+		t.Errorf("%d processes still run", n)
 	}
 	for what, err := range map[string]error{"start": sb.Start(t.Context()), "stop": sb.Stop(t.Context(), 0), "remove": sb.Remove(t.Context())} {
 		wantKind(t, what+" after close", err, atoll.ErrUnavailable)

@@ -25,7 +25,7 @@ type sandbox struct {
 	newDataVolume   bool         // Create made the data volume
 	newMountVolumes []string     // volumes of mounts that did not exist before Create
 
-	needsSweep atomic.Bool // processes were started since the last sweep
+	needsSweep atomic.Bool // a process was started since the last sweep
 	removing   atomic.Bool // the operation that holds busy removes the sandbox
 
 	mu              sync.Mutex
@@ -53,8 +53,8 @@ func newSandbox(p *Provider, spec *atoll.Spec) *sandbox {
 	return s
 }
 
-// createSandbox creates a new sandbox, and starts it unless Spec.NoStart is set. If createSandbox fails, it removes
-// all that it created.
+// createSandbox creates the files of a new sandbox, and starts it unless Spec.NoStart is set. If it
+// fails, it removes everything that it created.
 func (s *sandbox) createSandbox(ctx context.Context) (err error) {
 	defer s.endOperation()
 	if err = s.p.checkStep("lock"); err == nil {
@@ -68,7 +68,8 @@ func (s *sandbox) createSandbox(ctx context.Context) (err error) {
 		return wrapError("create", s.id, err)
 	}
 	s.newDataVolume = !s.p.volumes.Has(s.place.Spec.Project, volume.DataName(s.id))
-	if err = s.updateStatus(func(*atoll.Status) {}); err == nil { // the record, so that New finds the sandbox after a crash, and its volumes are in use
+	// Write the record first: New finds the sandbox after a crash, and its volumes are in use.
+	if err = s.updateStatus(func(*atoll.Status) {}); err == nil {
 		s.newMountVolumes = s.place.missingVolumes(s.p.volumes)
 		err = s.place.prepareVolumes(s.p.volumes, s.p.checkStep)
 	}
@@ -90,7 +91,7 @@ func (s *sandbox) undoCreate() {
 		_ = s.p.volumes.Remove(s.place.Spec.Project, volume.DataName(s.id), nil)
 	}
 	for _, vol := range s.newMountVolumes {
-		_ = s.p.removeVolume(s.place.Spec.Project, vol, s.id) // unless another sandbox uses it by now
+		_ = s.p.removeVolume(s.place.Spec.Project, vol, s.id) // fails if another sandbox uses the volume
 	}
 	s.p.eraseRecord(s)
 }

@@ -38,7 +38,7 @@ func (p *Provider) usedVolumes(except string) (map[qualifiedName]bool, error) {
 	used := map[qualifiedName]bool{}
 	for _, id := range ids {
 		r, err := p.readRecord(id)
-		if id == except || errors.Is(err, fs.ErrNotExist) { // just removed
+		if id == except || errors.Is(err, fs.ErrNotExist) { // the record was just removed
 			continue
 		}
 		if err != nil && !errors.Is(err, errDamagedRecord) { // a damaged record still names some volumes
