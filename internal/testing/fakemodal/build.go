@@ -137,18 +137,18 @@ func (b *builder) runCommand(ctx context.Context, args string) error {
 		Image: b.s.registry.imageRef(id), User: "0:0", IdleStop: atoll.Never,
 		Network: atoll.Network{Mode: atoll.NetworkOn}, Labels: map[string]string{"image": b.im.id},
 	}
-	box, err := b.s.createBox(ctx, spec, nil, b.work)
+	inner, err := b.s.createInner(ctx, spec, nil, b.work)
 	if err != nil {
 		return err
 	}
-	defer b.s.removeBox(box)
+	defer b.s.removeInner(inner)
 	dir := b.config.WorkingDir
 	if dir != "" && dir != "/" {
-		if err := atoll.Files(box).Mkdir(ctx, dir, 0o755); err != nil {
+		if err := atoll.Files(inner).Mkdir(ctx, dir, 0o755); err != nil {
 			return err
 		}
 	}
-	err = atoll.Run(ctx, box, &atoll.Command{
+	err = atoll.Run(ctx, inner, &atoll.Command{
 		Args: commandLine(args), Env: b.secrets, Dir: cmp.Or(dir, "/"), User: b.config.User, Stdout: b.im.log, Stderr: b.im.log,
 	})
 	if exit, ok := errors.AsType[*atoll.ExitError](err); ok {
@@ -157,12 +157,12 @@ func (b *builder) runCommand(ctx context.Context, args string) error {
 	if err != nil {
 		return err
 	}
-	return b.captureBox(ctx, box)
+	return b.captureInner(ctx, inner)
 }
 
-// captureBox replaces the image by the file system of a sandbox.
-func (b *builder) captureBox(ctx context.Context, box atoll.Sandbox) error {
-	shot, err := b.s.captureFiles(ctx, box, nil)
+// captureInner replaces the image by the file system of a sandbox.
+func (b *builder) captureInner(ctx context.Context, inner atoll.Sandbox) error {
+	shot, err := b.s.captureFiles(ctx, inner, nil)
 	if err != nil {
 		return err
 	}
@@ -186,41 +186,41 @@ func (r *recording) lastText() string {
 	}
 }
 
-// createBox creates a sandbox of the backend, for sb if that is not nil. It restores the image's files
+// createInner creates a sandbox of the backend, for sb if that is not nil. It restores the image's files
 // in the work directory, over which backends mount a volume.
-func (s *Server) createBox(ctx context.Context, spec *atoll.Spec, sb *sandbox, work string) (atoll.Sandbox, error) {
+func (s *Server) createInner(ctx context.Context, spec *atoll.Spec, sb *sandbox, work string) (atoll.Sandbox, error) {
 	spec.ID = atoll.NewID()
 	s.mu.Lock()
-	s.boxes[spec.ID] = sb
+	s.byInnerID[spec.ID] = sb
 	s.mu.Unlock()
-	box, err := s.opts.Backend.Create(ctx, spec)
+	inner, err := s.opts.Backend.Create(ctx, spec)
 	if err != nil {
-		s.untrackBox(spec.ID)
+		s.untrackInner(spec.ID)
 		return nil, err
 	}
 	if work == "" || hasMount(spec, atoll.DefaultWorkdir) {
-		return box, nil
+		return inner, nil
 	}
-	if err := unpackWork(ctx, box, work); err != nil {
-		s.removeBox(box)
+	if err := unpackWork(ctx, inner, work); err != nil {
+		s.removeInner(inner)
 		return nil, err
 	}
-	return box, nil
+	return inner, nil
 }
 
-// removeBox removes a sandbox of the backend, even if the caller has gone.
-func (s *Server) removeBox(box atoll.Sandbox) {
+// removeInner removes a sandbox of the backend, even if the caller has gone.
+func (s *Server) removeInner(inner atoll.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanupTime)
 	defer cancel()
-	if err := box.Remove(ctx, atoll.RemoveVolumes()); err != nil {
-		s.log.Error("remove", "sandbox", box.ID(), "err", err)
+	if err := inner.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		s.log.Error("remove", "sandbox", inner.ID(), "err", err)
 		return // Close tries again and returns the error
 	}
-	s.untrackBox(box.ID())
+	s.untrackInner(inner.ID())
 }
 
-func (s *Server) untrackBox(id string) {
+func (s *Server) untrackInner(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.boxes, id)
+	delete(s.byInnerID, id)
 }

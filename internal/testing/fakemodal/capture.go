@@ -32,13 +32,13 @@ var kernelDirs = []string{"/proc", "/sys", "/dev"}
 
 // captureFiles returns an image of the root file system of a sandbox, without the content of the
 // mounted directories.
-func (s *Server) captureFiles(ctx context.Context, box atoll.Sandbox, mounted []string) (*fileSnapshot, error) {
+func (s *Server) captureFiles(ctx context.Context, inner atoll.Sandbox, mounted []string) (*fileSnapshot, error) {
 	id := newID("shot-")
 	c := &tarCapture{skip: slices.Concat(kernelDirs, mounted)}
 	work := s.filePath("layers", id+".work.tar")
 	err := c.createFiles(s.filePath("layers", id+".tar"), work)
 	if err == nil {
-		err = errors.Join(c.writeAll(ctx, atoll.Files(box)), c.closeFiles())
+		err = errors.Join(c.writeAll(ctx, atoll.Files(inner)), c.closeFiles())
 	}
 	if err != nil {
 		return nil, err
@@ -181,13 +181,13 @@ func writeEntry(to []*tar.Writer, headers []*tar.Header, data io.Reader) error {
 }
 
 // unpackWork restores the files of the work directory from a tar file.
-func unpackWork(ctx context.Context, box atoll.Sandbox, work string) error {
+func unpackWork(ctx context.Context, inner atoll.Sandbox, work string) error {
 	f, err := os.Open(work)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return atoll.Files(box).ReadTar(ctx, atoll.DefaultWorkdir, f)
+	return atoll.Files(inner).ReadTar(ctx, atoll.DefaultWorkdir, f)
 }
 
 // hasMount reports whether a spec mounts something at target.

@@ -40,10 +40,10 @@ func (s *Server) findTask(taskID string) (*sandbox, atoll.Sandbox, error) {
 	for _, sb := range s.sandboxes {
 		switch {
 		case sb.taskID != taskID:
-		case sb.box == nil || sb.ctx.Err() != nil:
+		case sb.inner == nil || sb.ctx.Err() != nil:
 			return nil, nil, status.Errorf(codes.FailedPrecondition, "Container '%s' is not running", taskID)
 		default:
-			return sb, sb.box, nil
+			return sb, sb.inner, nil
 		}
 	}
 	return nil, nil, status.Errorf(codes.NotFound, "Container '%s' not found", taskID)
@@ -51,7 +51,7 @@ func (s *Server) findTask(taskID string) (*sandbox, atoll.Sandbox, error) {
 
 // ContainerExec starts a command.
 func (s *Server) ContainerExec(ctx context.Context, req *pb.ContainerExecRequest) (*pb.ContainerExecResponse, error) {
-	sb, box, err := s.findTask(req.GetTaskId())
+	sb, inner, err := s.findTask(req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *Server) ContainerExec(ctx context.Context, req *pb.ContainerExecRequest
 		return nil, err
 	}
 	free := sb.use.beginUse()
-	proc, err := box.Exec(ctx, cmd)
+	proc, err := inner.Exec(ctx, cmd)
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
 	case ctx.Err() != nil:

@@ -70,7 +70,7 @@ func toFileError(err error) fileError {
 // ContainerFilesystemExec runs an operation on files. ContainerFilesystemExecGetOutput returns its
 // result.
 func (s *Server) ContainerFilesystemExec(ctx context.Context, req *pb.ContainerFilesystemExecRequest) (*pb.ContainerFilesystemExecResponse, error) {
-	sb, box, err := s.findTask(req.GetTaskId())
+	sb, inner, err := s.findTask(req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (s *Server) ContainerFilesystemExec(ctx context.Context, req *pb.ContainerF
 		return nil, status.Errorf(codes.InvalidArgument, "write request exceeds %d bytes", maxFileWrite)
 	}
 	resp := pb.ContainerFilesystemExecResponse_builder{ExecId: newID("fe-")}.Build()
-	output, err := s.fileOperation(ctx, &fileTask{sb, atoll.Files(box)}, req, resp)
+	output, err := s.fileOperation(ctx, &fileTask{sb, atoll.Files(inner)}, req, resp)
 	switch kind := atoll.KindOf(err); {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

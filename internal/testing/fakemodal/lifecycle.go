@@ -55,24 +55,24 @@ func (sb *sandbox) runSandbox() {
 
 // runAndRemove creates the sandbox of the backend, waits until it ends and removes it.
 func (sb *sandbox) runAndRemove() *pb.GenericResult {
-	box, err := sb.s.createBox(sb.ctx, sb.boxSpec(), sb, sb.image.work)
+	inner, err := sb.s.createInner(sb.ctx, sb.innerSpec(), sb, sb.image.work)
 	if err != nil {
 		return sb.resultFor(err)
 	}
 	var main atoll.Process
 	defer func() {
-		sb.s.removeBox(box)
+		sb.s.removeInner(inner)
 		drainOutput(main)
 	}()
-	if main, err = sb.startMain(box); err != nil {
+	if main, err = sb.startMain(inner); err != nil {
 		return sb.resultFor(err)
 	}
-	tunnels, err := sb.openTunnels(box)
+	tunnels, err := sb.openTunnels(inner)
 	if err != nil {
 		return sb.resultFor(err)
 	}
 	sb.s.mu.Lock()
-	sb.box, sb.tunnels, sb.started = box, tunnels, sb.s.nextTime()
+	sb.inner, sb.tunnels, sb.started = inner, tunnels, sb.s.nextTime()
 	sb.s.mu.Unlock()
 	close(sb.running)
 	defer sb.stopTasks()
@@ -96,7 +96,7 @@ var drainTime = testenv.Scale(5 * time.Second)
 func (sb *sandbox) stopTasks() {
 	sb.s.mu.Lock()
 	tunnels := sb.tunnels
-	sb.box, sb.tunnels = nil, nil
+	sb.inner, sb.tunnels = nil, nil
 	sb.s.muteExecs(sb)
 	sb.s.mu.Unlock()
 	for _, t := range tunnels {
@@ -154,10 +154,10 @@ func (sb *sandbox) timeLimit() time.Duration {
 	return defaultTimeoutSecs * time.Second
 }
 
-// boxSpec returns the spec of the backend's sandbox. Its user is root, so that the server can read all
+// innerSpec returns the spec of the backend's sandbox. Its user is root, so that the server can read all
 // files. Each process gets its own user, and its directory, because backends do not accept the root
 // directory as the work directory.
-func (sb *sandbox) boxSpec() *atoll.Spec {
+func (sb *sandbox) innerSpec() *atoll.Spec {
 	r := sb.def.GetResources()
 	spec := &atoll.Spec{
 		Image: sb.s.registry.imageRef(sb.image.id), User: "0:0", IdleStop: atoll.Never, Mounts: sb.mounts, Network: sb.networkSpec(),
@@ -195,7 +195,7 @@ func (sb *sandbox) networkSpec() atoll.Network {
 }
 
 // startMain starts the main process. It returns nil if the sandbox has none.
-func (sb *sandbox) startMain(box atoll.Sandbox) (atoll.Process, error) {
+func (sb *sandbox) startMain(inner atoll.Sandbox) (atoll.Process, error) {
 	if len(sb.def.GetEntrypointArgs()) == 0 {
 		return nil, nil
 	}
@@ -204,7 +204,7 @@ func (sb *sandbox) startMain(box atoll.Sandbox) (atoll.Process, error) {
 		Stdin: sb.stdin, Stdout: sb.stdout, Stderr: sb.stderr,
 	}
 	setTerminal(cmd, sb.def.GetPtyInfo())
-	return box.Exec(sb.ctx, cmd)
+	return inner.Exec(sb.ctx, cmd)
 }
 
 // setTerminal adds the requested terminal to a command.
@@ -220,8 +220,8 @@ func setTerminal(cmd *atoll.Command, info *pb.PTYInfo) {
 	}
 }
 
-// watchBoxes ends sandboxes whose sandbox of the backend stops by itself.
-func (s *Server) watchBoxes() {
+// watchBackend ends sandboxes whose sandbox of the backend stops by itself.
+func (s *Server) watchBackend() {
 	for s.ctx.Err() == nil {
 		for event, err := range s.opts.Backend.Watch(s.ctx) {
 			if err != nil {
@@ -247,7 +247,7 @@ func (s *Server) handleEvent(event atoll.Event) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sb := s.boxes[event.Status.ID]; sb != nil && sb.box != nil {
+	if sb := s.byInnerID[event.Status.ID]; sb != nil && sb.inner != nil {
 		sb.cancel(lostCause(errors.New(string(event.Status.State) + " " + strconv.Quote(event.Status.Reason))))
 	}
 }

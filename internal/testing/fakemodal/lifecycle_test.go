@@ -115,11 +115,11 @@ func (l *testLab) lose(sb *modal.Sandbox) error {
 	if err != nil || len(all) != 1 {
 		return fmt.Errorf("%d sandboxes, %v", len(all), err)
 	}
-	box, err := l.backend.Get(l.ctx(), all[0].ID)
+	inner, err := l.backend.Get(l.ctx(), all[0].ID)
 	if err != nil {
 		return err
 	}
-	return box.Remove(l.ctx(), atoll.RemoveVolumes())
+	return inner.Remove(l.ctx(), atoll.RemoveVolumes())
 }
 
 // A sandbox with a running command or with input is not idle.

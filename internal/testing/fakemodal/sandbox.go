@@ -45,7 +45,7 @@ type sandbox struct {
 
 	// Guarded by s.mu.
 	tags              map[string]string
-	box               atoll.Sandbox // of the backend; nil unless running
+	inner             atoll.Sandbox // of the backend; nil unless running
 	tunnels           []*tunnel
 	started, finished time.Time
 	result            *pb.GenericResult // nil until finished

@@ -83,7 +83,7 @@ type Server struct {
 	images    map[string]*image   // by id
 	recipes   map[string]*image   // by recipe: the latest image of each
 	sandboxes map[string]*sandbox // by id, including finished ones
-	boxes     map[string]*sandbox // by the backend's sandbox id
+	byInnerID map[string]*sandbox // by the backend's sandbox id
 	execs     map[string]*execution
 	handles   map[string]*handle // open files, by descriptor
 	fileExecs map[string]*fileExec
@@ -96,7 +96,7 @@ func New(opts Options) (*Server, error) {
 		apps: newCatalog[struct{}]("App", "ap-"), secrets: newCatalog[map[string]string]("Secret", "st-"),
 		volumes: newCatalog[*volume]("Volume", "vo-"), dicts: newCatalog[*dict]("Dict", "di-"),
 		images: map[string]*image{}, recipes: map[string]*image{},
-		sandboxes: map[string]*sandbox{}, boxes: map[string]*sandbox{},
+		sandboxes: map[string]*sandbox{}, byInnerID: map[string]*sandbox{},
 		execs: map[string]*execution{}, handles: map[string]*handle{}, fileExecs: map[string]*fileExec{},
 	}
 	s.opts.TokenID = cmp.Or(opts.TokenID, newID("ak-"))
@@ -113,7 +113,7 @@ func New(opts Options) (*Server, error) {
 		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream))
 	pb.RegisterModalClientServer(s.grpc, s)
 	s.tasks.Go(func() { _ = s.grpc.Serve(s.listener) }) // returns after Stop
-	s.tasks.Go(s.watchBoxes)
+	s.tasks.Go(s.watchBackend)
 	return s, nil
 }
 
@@ -174,10 +174,10 @@ func (s *Server) removeLeftovers() (err error) {
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.boxes {
-		box, getErr := s.opts.Backend.Get(ctx, id)
+	for id := range s.byInnerID {
+		inner, getErr := s.opts.Backend.Get(ctx, id)
 		if getErr == nil {
-			getErr = box.Remove(ctx, atoll.RemoveVolumes())
+			getErr = inner.Remove(ctx, atoll.RemoveVolumes())
 		}
 		if getErr != nil && atoll.KindOf(getErr) != atoll.ErrNotFound {
 			err = errors.Join(err, getErr)

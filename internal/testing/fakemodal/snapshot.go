@@ -19,7 +19,7 @@ func (s *Server) SandboxSnapshotFs(ctx context.Context, req *pb.SandboxSnapshotF
 	if err != nil {
 		return nil, err
 	}
-	_, box, err := s.findTask(sb.taskID)
+	_, inner, err := s.findTask(sb.taskID)
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "Sandbox '%s' is not running", sb.id)
 	}
@@ -29,7 +29,7 @@ func (s *Server) SandboxSnapshotFs(ctx context.Context, req *pb.SandboxSnapshotF
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(float64(t)*float64(time.Second)))
 		defer cancel()
 	}
-	im, err := s.takeSnapshot(ctx, sb, box)
+	im, err := s.takeSnapshot(ctx, sb, inner)
 	if ctx.Err() == context.DeadlineExceeded {
 		return pb.SandboxSnapshotFsResponse_builder{Result: failureResult(pb.GenericResult_GENERIC_STATUS_TIMEOUT, ctx.Err())}.Build(), nil
 	}
@@ -39,12 +39,12 @@ func (s *Server) SandboxSnapshotFs(ctx context.Context, req *pb.SandboxSnapshotF
 	return pb.SandboxSnapshotFsResponse_builder{ImageId: im.id, Result: successResult(), ImageMetadata: im.imageMetadata()}.Build(), nil
 }
 
-func (s *Server) takeSnapshot(ctx context.Context, sb *sandbox, box atoll.Sandbox) (*image, error) {
+func (s *Server) takeSnapshot(ctx context.Context, sb *sandbox, inner atoll.Sandbox) (*image, error) {
 	var mounted []string
 	for _, m := range sb.mounts {
 		mounted = append(mounted, m.Target)
 	}
-	shot, err := s.captureFiles(ctx, box, mounted)
+	shot, err := s.captureFiles(ctx, inner, mounted)
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +69,11 @@ func (s *Server) SandboxGetResourceUsage(ctx context.Context, req *pb.SandboxGet
 	if err != nil {
 		return nil, err
 	}
-	_, box, err := s.findTask(sb.taskID)
+	_, inner, err := s.findTask(sb.taskID)
 	if err != nil {
 		return nil, err
 	}
-	u, err := atoll.UsageOf(ctx, box)
+	u, err := atoll.UsageOf(ctx, inner)
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "Sandbox '%s': %v", sb.id, err)
 	}

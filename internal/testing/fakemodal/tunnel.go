@@ -62,7 +62,7 @@ type tunnel struct {
 }
 
 // openTunnels opens the requested tunnels. Each has an encrypted listener; some also have a plain one.
-func (sb *sandbox) openTunnels(box atoll.Sandbox) (list []*tunnel, err error) {
+func (sb *sandbox) openTunnels(inner atoll.Sandbox) (list []*tunnel, err error) {
 	defer func() {
 		if err != nil {
 			for _, t := range list {
@@ -81,20 +81,20 @@ func (sb *sandbox) openTunnels(box atoll.Sandbox) (list []*tunnel, err error) {
 		if t.encrypted, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return list, err
 		}
-		t.acceptConns(ctx, sb, box, t.encrypted, config)
+		t.acceptConns(ctx, sb, inner, t.encrypted, config)
 		if !spec.GetUnencrypted() {
 			continue
 		}
 		if t.plain, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return list, err
 		}
-		t.acceptConns(ctx, sb, box, t.plain, nil)
+		t.acceptConns(ctx, sb, inner, t.plain, nil)
 	}
 	return list, nil
 }
 
 // acceptConns accepts and forwards connections until the listener is closed.
-func (t *tunnel) acceptConns(ctx context.Context, sb *sandbox, box atoll.Sandbox, l net.Listener, config *tls.Config) {
+func (t *tunnel) acceptConns(ctx context.Context, sb *sandbox, inner atoll.Sandbox, l net.Listener, config *tls.Config) {
 	t.conns.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -103,20 +103,20 @@ func (t *tunnel) acceptConns(ctx context.Context, sb *sandbox, box atoll.Sandbox
 			}
 			t.conns.Go(func() {
 				defer sb.use.beginUse()()
-				t.forwardConn(ctx, box, conn, config)
+				t.forwardConn(ctx, inner, conn, config)
 			})
 		}
 	})
 }
 
 // forwardConn copies data between one connection and the sandbox, until both directions have ended.
-func (t *tunnel) forwardConn(ctx context.Context, box atoll.Sandbox, conn net.Conn, config *tls.Config) {
+func (t *tunnel) forwardConn(ctx context.Context, inner atoll.Sandbox, conn net.Conn, config *tls.Config) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if config != nil {
 		conn = tls.Server(conn, config)
 	}
-	inside, err := atoll.Dial(ctx, box, int(t.port))
+	inside, err := atoll.Dial(ctx, inner, int(t.port))
 	if err != nil {
 		return // nobody listens on the port
 	}
