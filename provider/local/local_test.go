@@ -78,7 +78,7 @@ func BenchmarkProvider(b *testing.B) {
 	providertest.Bench(b, func(b *testing.B) atoll.Provider { return newLocal(b, b.TempDir()) })
 }
 
-func create(t *testing.T, p atoll.Provider, spec *atoll.Spec) atoll.Sandbox {
+func createSandbox(t *testing.T, p atoll.Provider, spec *atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := p.Create(t.Context(), spec)
 	if err != nil {
@@ -87,7 +87,7 @@ func create(t *testing.T, p atoll.Provider, spec *atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-func status(t *testing.T, p atoll.Provider, id string) atoll.Status {
+func statusOf(t *testing.T, p atoll.Provider, id string) atoll.Status {
 	t.Helper()
 	sb, err := p.Get(t.Context(), id)
 	if err != nil {
@@ -123,7 +123,7 @@ const escapee = `setsid sh -c 'echo $$; exec sleep 1000' & sleep 1000`
 func TestKillFindsWhoLeftTheSession(t *testing.T) {
 	p := newLocal(t, t.TempDir())
 	defer p.Close()
-	sb := create(t, p, &atoll.Spec{})
+	sb := createSandbox(t, p, &atoll.Spec{})
 	for name, script := range map[string]string{
 		"child":              escapee,
 		"orphan":             `(` + escapee + `) & wait`,
@@ -198,7 +198,7 @@ func TestAfterACrash(t *testing.T) {
 	p := newLocal(t, dir)
 	defer p.Close()
 	awaitDead(t, pid)
-	if st := status(t, p, id); st.State != atoll.StateFailed || st.Reason == "" || st.Spec.Name != "web" || st.Stopped.IsZero() {
+	if st := statusOf(t, p, id); st.State != atoll.StateFailed || st.Reason == "" || st.Spec.Name != "web" || st.Stopped.IsZero() {
 		t.Errorf("after the crash: %+v", st)
 	}
 	sb, err := p.Get(t.Context(), id)
@@ -216,17 +216,17 @@ func TestAfterACrash(t *testing.T) {
 func TestAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	p := newLocal(t, dir)
-	running := create(t, p, &atoll.Spec{Name: "web", Labels: map[string]string{"k": "v"}})
-	created := create(t, p, &atoll.Spec{NoStart: true})
-	expired := create(t, p, &atoll.Spec{TTL: atoll.Duration(time.Hour)})
+	running := createSandbox(t, p, &atoll.Spec{Name: "web", Labels: map[string]string{"k": "v"}})
+	created := createSandbox(t, p, &atoll.Spec{NoStart: true})
+	expired := createSandbox(t, p, &atoll.Spec{TTL: atoll.Duration(time.Hour)})
 	if err := atoll.WriteFile(t.Context(), running, "file", []byte("kept"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	backdate(t, dir, expired.ID())
-	half := halfMade(t, dir)
+	setExpired(t, dir, expired.ID())
+	half := writeUnfinished(t, dir)
 	if err := os.WriteFile(filepath.Join(dir, "sandboxes", atoll.NewID()+".json"), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -240,10 +240,10 @@ func TestAfterARestart(t *testing.T) {
 	if !strings.Contains(log.String(), "no isolation") || !strings.Contains(log.String(), "level=ERROR msg=adopt") {
 		t.Errorf("the log says %s", &log)
 	}
-	if st := status(t, p, running.ID()); st.State != atoll.StateStopped || st.Reason == "" || st.Spec.Labels["k"] != "v" {
+	if st := statusOf(t, p, running.ID()); st.State != atoll.StateStopped || st.Reason == "" || st.Spec.Labels["k"] != "v" {
 		t.Errorf("the sandbox that ran: %+v", st)
 	}
-	if st := status(t, p, created.ID()); st.State != atoll.StateCreated {
+	if st := statusOf(t, p, created.ID()); st.State != atoll.StateCreated {
 		t.Errorf("the sandbox that never ran: %+v", st)
 	}
 	if _, err := p.Create(t.Context(), &atoll.Spec{Name: "web"}); !errors.Is(err, atoll.ErrAlreadyExists) {
@@ -276,8 +276,8 @@ func TestAfterARestart(t *testing.T) {
 	}
 }
 
-// backdate sets a sandbox's expiry to a time in the past.
-func backdate(t *testing.T, dir, id string) {
+// setExpired sets a sandbox's expiry to a time in the past.
+func setExpired(t *testing.T, dir, id string) {
 	t.Helper()
 	name := filepath.Join(dir, "sandboxes", id+".json")
 	b, err := os.ReadFile(name)
@@ -297,8 +297,8 @@ func backdate(t *testing.T, dir, id string) {
 	}
 }
 
-// halfMade writes the files of a program that was killed during Create.
-func halfMade(t *testing.T, dir string) (id string) {
+// writeUnfinished writes the files of a program that was killed during Create.
+func writeUnfinished(t *testing.T, dir string) (id string) {
 	t.Helper()
 	spec := (&atoll.Spec{}).WithDefaults()
 	b, err := json.Marshal(struct {
@@ -331,7 +331,7 @@ func TestMounts(t *testing.T) {
 			t.Errorf("Create with %+v: %v, want ErrUnsupported", m, err)
 		}
 	}
-	sb := create(t, p, &atoll.Spec{Mounts: []atoll.Mount{mount("/work/deep/m")}})
+	sb := createSandbox(t, p, &atoll.Spec{Mounts: []atoll.Mount{mount("/work/deep/m")}})
 	if err := atoll.WriteFile(t.Context(), sb, "deep/m/f", []byte("x"), 0); err != nil {
 		t.Error(err)
 	}
@@ -351,7 +351,7 @@ func TestMounts(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(dir, "volumes/default/data-"+sb.ID(), "deep/m")); !os.IsNotExist(err) {
 		t.Errorf("the link to the volume is left on the data volume: %v", err)
 	}
-	again := create(t, p, &atoll.Spec{ID: sb.ID()})
+	again := createSandbox(t, p, &atoll.Spec{ID: sb.ID()})
 	if err := atoll.WriteFile(t.Context(), again, "deep/m", nil, 0); err != nil {
 		t.Error(err)
 	}
@@ -369,7 +369,7 @@ func TestMounts(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	p := newLocal(t, t.TempDir())
 	defer p.Close()
-	sb := create(t, p, &atoll.Spec{Env: []string{"PATH=/bin:relative"}})
+	sb := createSandbox(t, p, &atoll.Spec{Env: []string{"PATH=/bin:relative"}})
 	script := func(name, text string, mode uint32) {
 		if err := atoll.WriteFile(t.Context(), sb, name, []byte(text), mode); err != nil {
 			t.Fatal(err)

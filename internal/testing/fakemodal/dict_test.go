@@ -56,10 +56,10 @@ func TestDicts(t *testing.T) {
 	if got := []string{get("lock"), get("b"), get("c")}; !slices.Equal(got, []string{"other", "2", "none"}) {
 		t.Errorf("values %q", got)
 	}
-	if got, want := l.contents(id, true, false), []string{"b=", "lock="}; !slices.Equal(got, want) {
+	if got, want := l.dictContents(id, true, false), []string{"b=", "lock="}; !slices.Equal(got, want) {
 		t.Errorf("keys %q, want %q", got, want)
 	}
-	if got, want := l.contents(id, true, true), []string{"b=2", "lock=other"}; !slices.Equal(got, want) {
+	if got, want := l.dictContents(id, true, true), []string{"b=2", "lock=other"}; !slices.Equal(got, want) {
 		t.Errorf("contents %q, want %q", got, want)
 	}
 	pop, err := l.raw.DictPop(l.ctx(), pb.DictPopRequest_builder{DictId: id, Key: []byte("b")}.Build())
@@ -78,7 +78,7 @@ func TestDicts(t *testing.T) {
 	l.must("heartbeat", err)
 	_, err = l.raw.DictClear(l.ctx(), pb.DictClearRequest_builder{DictId: id}.Build())
 	l.must("clear", err)
-	if left := l.contents(id, true, true); len(left) > 0 {
+	if left := l.dictContents(id, true, true); len(left) > 0 {
 		t.Errorf("after clear: %q", left)
 	}
 	list, err := l.raw.DictList(l.ctx(), &pb.DictListRequest{})
@@ -91,8 +91,8 @@ func TestDicts(t *testing.T) {
 	wantCode(t, "get after delete", err, codes.NotFound, id)
 }
 
-// contents returns the streamed entries of a dict, sorted by key.
-func (l *testLab) contents(id string, keys, values bool) (list []string) {
+// dictContents returns the streamed entries of a dict, sorted by key.
+func (l *testLab) dictContents(id string, keys, values bool) (list []string) {
 	l.t.Helper()
 	stream, err := l.raw.DictContents(l.ctx(), pb.DictContentsRequest_builder{DictId: id, Keys: keys, Values: values}.Build())
 	l.must("contents", err)

@@ -102,17 +102,17 @@ func TestExecEnds(t *testing.T) {
 	sb := l.create(nil)
 	p, err := sb.Exec(l.ctx(), []string{"no-such-program"}, nil)
 	l.must("exec", err)
-	if _, errs, code := l.finish(p); code != 128 || !strings.Contains(errs, "no-such-program") {
+	if _, errs, code := l.awaitExit(p); code != 128 || !strings.Contains(errs, "no-such-program") {
 		t.Errorf("missing program: %q, %d", errs, code)
 	}
 	p, err = sb.Exec(l.ctx(), []string{"sleep", "60"}, &modal.SandboxExecParams{Timeout: time.Second})
 	l.must("exec", err)
-	if _, _, code := l.finish(p); code != 137 {
+	if _, _, code := l.awaitExit(p); code != 137 {
 		t.Errorf("time limit: %d, want 137", code)
 	}
 	p, err = sb.Exec(l.ctx(), []string{"sh", "-c", "stty size; test -t 2 && echo terminal; echo $TERM"}, &modal.SandboxExecParams{PTY: true})
 	l.must("exec", err)
-	if out, _, code := l.finish(p); out != "24 80\r\nterminal\r\nxterm-256color\r\n" || code != 0 {
+	if out, _, code := l.awaitExit(p); out != "24 80\r\nterminal\r\nxterm-256color\r\n" || code != 0 {
 		t.Errorf("terminal: %q, %d", out, code)
 	}
 	p, err = sb.Exec(l.ctx(), []string{"sh", "-c", "head -c 5000000 /dev/zero; sleep 60"}, nil)
@@ -125,7 +125,7 @@ func TestExecEnds(t *testing.T) {
 	if _, err := p.Wait(l.ctx()); err != nil && status.Code(err) != codes.NotFound {
 		t.Errorf("wait for a killed command: %v", err)
 	}
-	l.result(sb.SandboxID)
+	l.awaitResult(sb.SandboxID)
 	_, err = l.raw.ContainerExec(l.ctx(), pb.ContainerExecRequest_builder{TaskId: task, Command: []string{"true"}}.Build())
 	wantCode(t, "exec after the end", err, codes.FailedPrecondition, "not running")
 }
@@ -149,7 +149,7 @@ func TestFiles(t *testing.T) {
 	write(f, "one ")
 	write(f, "two")
 	l.must("flush", f.Flush())
-	if out, _, _ := l.sh(sb, "cat /tmp/file"); out != "one two" {
+	if out, _, _ := l.runScript(sb, "cat /tmp/file"); out != "one two" {
 		t.Errorf("after a flush: %q", out)
 	}
 	l.must("close", f.Close())
@@ -227,7 +227,7 @@ func TestTunnels(t *testing.T) {
 	echo := func(dial func() (net.Conn, error)) {
 		t.Helper()
 		for deadline := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
-			line, err := echoed(dial)
+			line, err := echoLine(dial)
 			if line == "hello\n" {
 				return
 			}
@@ -244,7 +244,7 @@ func TestTunnels(t *testing.T) {
 	if _, _, err := tunnels[7001].TCPSocket(); err == nil {
 		t.Error("an encrypted port has a plain socket")
 	}
-	if r := l.result(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT {
+	if r := l.awaitResult(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT {
 		t.Errorf("result %v", r)
 	}
 	if conn, err := net.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
@@ -253,7 +253,7 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-func echoed(dial func() (net.Conn, error)) (string, error) {
+func echoLine(dial func() (net.Conn, error)) (string, error) {
 	conn, err := dial()
 	if err != nil {
 		return "", err

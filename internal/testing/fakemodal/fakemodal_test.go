@@ -75,7 +75,7 @@ func openTestLab(t *testing.T) *testLab {
 		t.Fatal(err)
 	}
 	l := &testLab{t: t, server: server, backend: backend, images: images, busybox: images.Push("busybox:1", testimage.Busybox(t))}
-	t.Cleanup(l.close)
+	t.Cleanup(l.closeServer)
 	l.connect()
 	l.app, err = l.Apps.FromName(l.ctx(), "tests", &modal.AppFromNameParams{CreateIfMissing: true})
 	l.must("app", err)
@@ -110,8 +110,8 @@ func (l *testLab) connect() {
 	l.t.Cleanup(l.Client.Close)
 }
 
-// close closes the server and checks that the backend has no sandboxes left.
-func (l *testLab) close() {
+// closeServer closes the server and checks that the backend has no sandboxes left.
+func (l *testLab) closeServer() {
 	l.must("close", l.server.Close())
 	left, err := l.backend.List(context.Background(), atoll.Filter{})
 	l.must("list", err)
@@ -142,8 +142,8 @@ func (l *testLab) create(params *modal.SandboxCreateParams) *modal.Sandbox {
 	return sb
 }
 
-// result waits until a sandbox has finished and returns its result.
-func (l *testLab) result(id string) *pb.GenericResult {
+// awaitResult waits until a sandbox has finished and returns its result.
+func (l *testLab) awaitResult(id string) *pb.GenericResult {
 	l.t.Helper()
 	resp, err := l.raw.SandboxWait(l.ctx(), pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: float32(testTimeout.Seconds())}.Build())
 	l.must("wait", err)
@@ -161,15 +161,15 @@ func wantCode(t *testing.T, what string, err error, want codes.Code, says string
 	}
 }
 
-// sh runs a script in a sandbox and returns its outputs and its code.
-func (l *testLab) sh(sb *modal.Sandbox, script string) (stdout, stderr string, code int) {
+// runScript runs a script in a sandbox and returns its outputs and its code.
+func (l *testLab) runScript(sb *modal.Sandbox, script string) (stdout, stderr string, code int) {
 	l.t.Helper()
 	p, err := sb.Exec(l.ctx(), []string{"sh", "-c", script}, nil)
 	l.must("exec", err)
-	return l.finish(p)
+	return l.awaitExit(p)
 }
 
-func (l *testLab) finish(p *modal.ContainerProcess) (stdout, stderr string, code int) {
+func (l *testLab) awaitExit(p *modal.ContainerProcess) (stdout, stderr string, code int) {
 	l.t.Helper()
 	out, err := io.ReadAll(p.Stdout)
 	l.must("stdout", err)
@@ -193,7 +193,7 @@ func TestExec(t *testing.T) {
 		}
 	}
 	l.must("close stdin", p.Stdin.Close())
-	out, errs, code := l.finish(p)
+	out, errs, code := l.awaitExit(p)
 	if out != "first second\n/tmp\n" || errs != "all one\n" || code != 7 {
 		t.Errorf("got %q, %q, %d", out, errs, code)
 	}

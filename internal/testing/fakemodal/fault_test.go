@@ -44,7 +44,7 @@ func TestFaults(t *testing.T) {
 	l.server.Cut("ContainerExecGetOutput", 1)
 	l.server.Cut("ContainerExecGetOutput", 0)
 	l.server.Cut("ContainerExecGetOutput", 2)
-	out, errs, code := l.sh(sb, "for i in 1 2 3 4 5; do echo $i; echo e$i >&2; sleep 0.1; done; exit 9")
+	out, errs, code := l.runScript(sb, "for i in 1 2 3 4 5; do echo $i; echo e$i >&2; sleep 0.1; done; exit 9")
 	if out != "1\n2\n3\n4\n5\n" || errs != "e1\ne2\ne3\ne4\ne5\n" || code != 9 {
 		t.Errorf("got %q, %q, %d", out, errs, code)
 	}

@@ -37,7 +37,7 @@ func TestImages(t *testing.T) {
 	})
 	l.must("create", err)
 	out, err := io.ReadAll(sb.Stdout)
-	want := "/srv\nhello you, /usr/bin:/bin, psst\n" + owner("5 6") + " 640\nhello you\nkept\n1777\n/bin/sh\n"
+	want := "/srv\nhello you, /usr/bin:/bin, psst\n" + wantOwner("5 6") + " 640\nhello you\nkept\n1777\n/bin/sh\n"
 	if string(out) != want || err != nil {
 		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
@@ -54,9 +54,9 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// owner returns the expected owner of a file in an image. If this program is not root, its sandboxes
+// wantOwner returns the expected owner of a file in an image. If this program is not root, its sandboxes
 // have only one user, and all files belong to root.
-func owner(ids string) string {
+func wantOwner(ids string) string {
 	if os.Geteuid() != 0 {
 		return "0 0"
 	}
@@ -129,7 +129,7 @@ func TestSnapshot(t *testing.T) {
 	l.must("volume", err)
 	defer volume.CloseEphemeral()
 	sb := l.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/mnt/data": volume}})
-	l.sh(sb, `echo hidden > /mnt/data/file; mkdir -p /srv/a; echo text > /srv/a/file; chown 1000:7 /srv/a/file; ln /srv/a/file /srv/hard; ln -s a /srv/link; rm /etc/group; echo w > /work/w`)
+	l.runScript(sb, `echo hidden > /mnt/data/file; mkdir -p /srv/a; echo text > /srv/a/file; chown 1000:7 /srv/a/file; ln /srv/a/file /srv/hard; ln -s a /srv/link; rm /etc/group; echo w > /work/w`)
 	image, err := sb.SnapshotFilesystem(l.ctx(), testTimeout)
 	l.must("snapshot", err)
 	l.must("terminate", sb.Terminate(l.ctx()))
@@ -138,10 +138,10 @@ func TestSnapshot(t *testing.T) {
 	})
 	l.must("create", err)
 	out, err := io.ReadAll(next.Stdout)
-	if want := "text\n" + owner("1000 7") + " 2\n/mnt/data:\nw\n"; string(out) != want || err != nil {
+	if want := "text\n" + wantOwner("1000 7") + " 2\n/mnt/data:\nw\n"; string(out) != want || err != nil {
 		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
-	l.result(sb.SandboxID)
+	l.awaitResult(sb.SandboxID)
 	if _, err := sb.SnapshotFilesystem(l.ctx(), testTimeout); err == nil {
 		t.Error("snapshot of a finished sandbox succeeded")
 	}

@@ -42,7 +42,7 @@ func TestMainProcess(t *testing.T) {
 	if code, err := sb.Wait(l.ctx()); code != 42 || err != nil {
 		t.Errorf("wait: %d, %v, want 42", code, err)
 	}
-	if r := l.result(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_FAILURE {
+	if r := l.awaitResult(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_FAILURE {
 		t.Errorf("result %v, want FAILURE", r)
 	}
 	again, err := l.Sandboxes.FromID(l.ctx(), sb.SandboxID)
@@ -86,13 +86,13 @@ func TestResults(t *testing.T) {
 		"preempted": {modal.SandboxCreateParams{}, func(sb *modal.Sandbox) error { return l.server.Preempt(sb.SandboxID) },
 			pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "worker is gone"},
 		"not started": {modal.SandboxCreateParams{Command: []string{"/no/such"}}, nil, pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, "/no/such"},
-		"lost":        {modal.SandboxCreateParams{}, l.lose, pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "was lost"},
+		"lost":        {modal.SandboxCreateParams{}, l.loseInner, pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "was lost"},
 	} {
 		sb := l.create(&c.params)
 		if c.end != nil {
 			l.must(name, c.end(sb))
 		}
-		r := l.result(sb.SandboxID)
+		r := l.awaitResult(sb.SandboxID)
 		if r.GetStatus() != c.want || !strings.Contains(r.GetException(), c.says) {
 			t.Errorf("%s: %v, want %s: %s", name, r, c.want, c.says)
 		}
@@ -106,8 +106,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// lose waits until a sandbox runs and removes its sandbox of the backend without the server.
-func (l *testLab) lose(sb *modal.Sandbox) error {
+// loseInner waits until a sandbox runs and removes its sandbox of the backend without the server.
+func (l *testLab) loseInner(sb *modal.Sandbox) error {
 	if _, err := l.raw.SandboxGetTaskId(l.ctx(), pb.SandboxGetTaskIdRequest_builder{SandboxId: sb.SandboxID}.Build()); err != nil {
 		return err
 	}
@@ -127,10 +127,10 @@ func TestNotIdle(t *testing.T) {
 	l := newLab(t)
 	idle := testenv.Scale(time.Second).Round(time.Second) // a command must start within this time
 	sb := l.create(&modal.SandboxCreateParams{IdleTimeout: idle})
-	if out, _, code := l.sh(sb, fmt.Sprintf("sleep %.1f; echo done", 2.5*idle.Seconds())); out != "done\n" || code != 0 {
+	if out, _, code := l.runScript(sb, fmt.Sprintf("sleep %.1f; echo done", 2.5*idle.Seconds())); out != "done\n" || code != 0 {
 		t.Errorf("got %q, %d", out, code)
 	}
-	if r := l.result(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT {
+	if r := l.awaitResult(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT {
 		t.Errorf("result %v", r)
 	}
 }
@@ -165,7 +165,7 @@ func TestNamesTagsAndLists(t *testing.T) {
 	l.wantList(modal.SandboxListParams{Environment: "other"})
 
 	l.must("terminate", one.Terminate(l.ctx()))
-	l.result(one.SandboxID)
+	l.awaitResult(one.SandboxID)
 	l.wantList(modal.SandboxListParams{}, two)
 	if _, err := l.Sandboxes.FromName(l.ctx(), "tests", "one.1_a-B", nil); !errors.As(err, &modal.NotFoundError{}) {
 		t.Errorf("name of a finished sandbox: %v", err)

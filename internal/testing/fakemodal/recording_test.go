@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// all returns the text of a recording and the index of its first chunk.
-func all(r *recording) (text string, first uint64) {
+// recordedText returns the text of a recording and the index of its first chunk.
+func recordedText(r *recording) (text string, first uint64) {
 	for index := uint64(0); ; {
 		batch, _, _ := r.batchAfter(index)
 		if len(batch) == 0 {
@@ -35,7 +35,7 @@ func TestRecordingDrops(t *testing.T) {
 		big[0] = byte('a' + i)
 		fmt.Fprintf(r, "%s", big)
 	}
-	if text, first := all(r); text != "cdef" || first != 3 {
+	if text, first := recordedText(r); text != "cdef" || first != 3 {
 		t.Errorf("kept %q from %d, want cdef from 3", text, first)
 	}
 }

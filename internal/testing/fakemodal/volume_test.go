@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// put uploads content and returns its hash.
-func (l *testLab) put(content []byte) string {
+// putFile uploads content and returns its hash.
+func (l *testLab) putFile(content []byte) string {
 	l.t.Helper()
 	sum := sha256.Sum256(content)
 	sha := hex.EncodeToString(sum[:])
@@ -61,8 +61,8 @@ func TestVolumes(t *testing.T) {
 	mode := uint32(0o751)
 	big := bytes.Repeat([]byte("0123456789abcdef"), 320<<10)
 	files := []*pb.MountFile{
-		pb.MountFile_builder{Filename: "/bin/script", Sha256Hex: l.put([]byte("#!/bin/sh\necho ran\n")), Mode: &mode}.Build(),
-		pb.MountFile_builder{Filename: "big", Sha256Hex: l.put(big)}.Build(),
+		pb.MountFile_builder{Filename: "/bin/script", Sha256Hex: l.putFile([]byte("#!/bin/sh\necho ran\n")), Mode: &mode}.Build(),
+		pb.MountFile_builder{Filename: "big", Sha256Hex: l.putFile(big)}.Build(),
 	}
 	put := func(files ...*pb.MountFile) error {
 		_, err := l.raw.VolumePutFiles(l.ctx(), pb.VolumePutFilesRequest_builder{VolumeId: volume.VolumeID, Files: files, DisallowOverwriteExistingFiles: true}.Build())
@@ -74,17 +74,17 @@ func TestVolumes(t *testing.T) {
 	wantCode(t, "put nothing", put(pb.MountFile_builder{Filename: "x", Sha256Hex: strings.Repeat("0", 64)}.Build()), codes.NotFound, "not uploaded")
 
 	first := l.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/data": volume}})
-	out, _, _ := l.sh(first, "/data/bin/script; stat -c %a /data/bin/script; sha256sum /data/big; echo from first > /data/new")
+	out, _, _ := l.runScript(first, "/data/bin/script; stat -c %a /data/bin/script; sha256sum /data/big; echo from first > /data/new")
 	if want := fmt.Sprintf("ran\n751\n%x  /data/big\n", sha256.Sum256(big)); out != want {
 		t.Errorf("got %q, want %q", out, want)
 	}
 	second := l.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/else/where": volume.ReadOnly()}})
-	out, errs, code := l.sh(second, "cat /else/where/new; echo x > /else/where/no")
+	out, errs, code := l.runScript(second, "cat /else/where/new; echo x > /else/where/no")
 	if out != "from first\n" || code == 0 || !strings.Contains(errs, "Read-only file system") {
 		t.Errorf("got %q, %q, %d", out, errs, code)
 	}
-	l.sh(first, "ln -s / /data/out; echo more >> /data/new")
-	if out, _, _ := l.sh(second, "cat /else/where/new"); out != "from first\nmore\n" {
+	l.runScript(first, "ln -s / /data/out; echo more >> /data/new")
+	if out, _, _ := l.runScript(second, "cat /else/where/new"); out != "from first\nmore\n" {
 		t.Errorf("the volume has %q", out)
 	}
 	if err := put(pb.MountFile_builder{Filename: "out/escaped", Sha256Hex: files[0].GetSha256Hex()}.Build()); err == nil {

@@ -24,7 +24,7 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := names(t, pulled); !slices.Contains(got, "program") {
+	if got := entryNames(t, pulled); !slices.Contains(got, "program") {
 		t.Errorf("image holds %q, want program among them", got)
 	}
 	if gets := r.Gets(); !slices.Contains(gets, "manifests/1") {
@@ -33,13 +33,13 @@ func TestServe(t *testing.T) {
 }
 
 func TestBusybox(t *testing.T) {
-	if got := names(t, testimage.Busybox(t)); !slices.Contains(got, "bin/sh") {
+	if got := entryNames(t, testimage.Busybox(t)); !slices.Contains(got, "bin/sh") {
 		t.Errorf("image holds %q, want bin/sh among them", got)
 	}
 }
 
-// names returns the names of all entries in the layers of img.
-func names(t *testing.T, img v1.Image) []string {
+// entryNames returns the names of all entries in the layers of img.
+func entryNames(t *testing.T, img v1.Image) []string {
 	t.Helper()
 	layers, err := img.Layers()
 	if err != nil {

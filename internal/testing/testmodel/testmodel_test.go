@@ -12,8 +12,8 @@ import (
 
 const claudeTools = `"tools":[{"name":"Read"},{"name":"Bash"}]`
 
-// post sends a request to a model and returns the status and the body of its answer.
-func post(t *testing.T, m *Model, path, body string) (int, string) {
+// postRequest sends a request to a model and returns the status and the body of its answer.
+func postRequest(t *testing.T, m *Model, path, body string) (int, string) {
 	t.Helper()
 	server := httptest.NewServer(m)
 	defer server.Close()
@@ -34,8 +34,8 @@ func post(t *testing.T, m *Model, path, body string) (int, string) {
 	return res.StatusCode, string(data)
 }
 
-// events returns the types of the events in a stream, and the concatenated text of their deltas.
-func events(t *testing.T, stream string) (types []string, pieces string) {
+// readEvents returns the types of the events in a stream, and the concatenated text of their deltas.
+func readEvents(t *testing.T, stream string) (types []string, pieces string) {
 	t.Helper()
 	for lines := bufio.NewScanner(strings.NewReader(stream)); lines.Scan(); {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
@@ -65,7 +65,7 @@ func events(t *testing.T, stream string) (types []string, pieces string) {
 
 func TestMessages(t *testing.T) {
 	m := New(Reply{Think: "Hm.", Text: "Let me look, Jürgen.", Run: "ls"}, Reply{Text: "Done."})
-	status, body := post(t, m, "/v1/messages", `{"model":"m",`+claudeTools+`}`)
+	status, body := postRequest(t, m, "/v1/messages", `{"model":"m",`+claudeTools+`}`)
 	var got struct {
 		Content []map[string]any `json:"content"`
 		Stop    string           `json:"stop_reason"`
@@ -73,8 +73,8 @@ func TestMessages(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil || status != http.StatusOK || got.Stop != "tool_use" || len(got.Content) != 3 || got.Content[2]["name"] != "Bash" {
 		t.Errorf("got %d %s, %v", status, body, err)
 	}
-	status, body = post(t, m, "/v1/messages", `{"model":"m","stream":true,`+claudeTools+`}`)
-	types, text := events(t, body)
+	status, body = postRequest(t, m, "/v1/messages", `{"model":"m","stream":true,`+claudeTools+`}`)
+	types, text := readEvents(t, body)
 	want := "message_start content_block_start content_block_delta content_block_stop message_delta message_stop"
 	if status != http.StatusOK || strings.Join(types, " ") != want || text != "Done." {
 		t.Errorf("got %d %q %q", status, types, text)
@@ -86,8 +86,8 @@ func TestMessages(t *testing.T) {
 
 func TestStreamedCall(t *testing.T) {
 	m := New(Reply{Think: "Hm.", Run: "echo 'a long command that comes in pieces'"})
-	_, body := post(t, m, "/v1/messages", `{"stream":true,`+claudeTools+`}`)
-	types, input := events(t, body)
+	_, body := postRequest(t, m, "/v1/messages", `{"stream":true,`+claudeTools+`}`)
+	types, input := readEvents(t, body)
 	if !strings.Contains(input, `"command":"echo 'a long command that comes in pieces'"`) || !json.Valid([]byte(input)) {
 		t.Errorf("got the input %q in %q", input, types)
 	}
@@ -102,8 +102,8 @@ func TestResponses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.tool, func(t *testing.T) {
 			m := New(Reply{Think: "Hm.", Text: "Let me look, Jürgen.", Run: "ls"})
-			status, body := post(t, m, "/v1/responses", `{"stream":true,"tools":[{"type":"function","name":"`+test.tool+`"}]}`)
-			types, text := events(t, body)
+			status, body := postRequest(t, m, "/v1/responses", `{"stream":true,"tools":[{"type":"function","name":"`+test.tool+`"}]}`)
+			types, text := readEvents(t, body)
 			if status != http.StatusOK || text != "Let me look, Jürgen." || !strings.Contains(body, test.want) || types[len(types)-1] != "response.completed" {
 				t.Errorf("got %d %s", status, body)
 			}
@@ -129,7 +129,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			status, body := post(t, New(test.replies...), test.path, test.body)
+			status, body := postRequest(t, New(test.replies...), test.path, test.body)
 			if status != test.status || !strings.Contains(body, test.want) {
 				t.Errorf("got %d %s, want %d %s", status, body, test.status, test.want)
 			}

@@ -132,7 +132,7 @@ func newProviderWithStep(t *testing.T, dir string, step func(name string) error)
 	return &testProvider{p, c, dir}
 }
 
-func (l *testProvider) create(t *testing.T, spec atoll.Spec) atoll.Sandbox {
+func (l *testProvider) createSandbox(t *testing.T, spec atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := l.Create(t.Context(), &spec)
 	must(t, "create", err)
@@ -210,12 +210,12 @@ func TestCreateThatFails(t *testing.T) {
 			if left := l.listFiles(t); left != "" {
 				t.Errorf("left: %s", left)
 			}
-			l.create(t, atoll.Spec{ID: map[bool]string{true: tt.spec.ID}[name != "invalid"], Name: "web"}) // id and name are free
+			l.createSandbox(t, atoll.Spec{ID: map[bool]string{true: tt.spec.ID}[name != "invalid"], Name: "web"}) // id and name are free
 		})
 	}
 	t.Run("existing volume", func(t *testing.T) {
 		l := newTestProvider(t, t.TempDir())
-		sb := l.create(t, atoll.Spec{})
+		sb := l.createSandbox(t, atoll.Spec{})
 		must(t, "remove", sb.Remove(t.Context()))
 		before := l.listFiles(t)
 		_, err := l.Create(t.Context(), &atoll.Spec{ID: sb.ID(), Cmd: []string{"broken"}})
@@ -229,12 +229,12 @@ func TestCreateThatFails(t *testing.T) {
 // An id belongs to one sandbox, and so does a name in its project.
 func TestTaken(t *testing.T) {
 	l := newTestProvider(t, t.TempDir())
-	sb := l.create(t, atoll.Spec{Name: "web"})
+	sb := l.createSandbox(t, atoll.Spec{Name: "web"})
 	_, err := l.Create(t.Context(), &atoll.Spec{ID: sb.ID()})
 	wantKind(t, "the id again", err, atoll.ErrAlreadyExists)
 	_, err = l.Create(t.Context(), &atoll.Spec{Name: "web"})
 	wantKind(t, "the name again", err, atoll.ErrAlreadyExists)
-	other := l.create(t, atoll.Spec{Name: "web", Project: "other"})
+	other := l.createSandbox(t, atoll.Spec{Name: "web", Project: "other"})
 	for project, want := range map[string]string{atoll.DefaultProject: sb.ID(), "other": other.ID()} {
 		if got, err := l.Resolve(t.Context(), project, "web"); got != want || err != nil {
 			t.Errorf("web of %s is %s, %v, want %s", project, got, err, want)
@@ -243,7 +243,7 @@ func TestTaken(t *testing.T) {
 	must(t, "remove", sb.Remove(t.Context()))
 	_, err = l.Resolve(t.Context(), "", "web")
 	wantKind(t, "resolve a removed sandbox", err, atoll.ErrNotFound)
-	l.create(t, atoll.Spec{ID: sb.ID(), Name: "web"})
+	l.createSandbox(t, atoll.Spec{ID: sb.ID(), Name: "web"})
 
 	id := atoll.NewID()
 	var work sync.WaitGroup
@@ -264,7 +264,7 @@ func TestMainProcess(t *testing.T) {
 		code  int
 	}{"exit": {atoll.StateStopped, 0}, "fail": {atoll.StateFailed, 3}} {
 		l := newTestProvider(t, t.TempDir())
-		sb := l.create(t, atoll.Spec{Cmd: []string{args}})
+		sb := l.createSandbox(t, atoll.Spec{Cmd: []string{args}})
 		st := awaitState(t, sb, want.state)
 		if st.Exit == nil || st.Exit.Code != want.code || st.Ready || st.Stopped.IsZero() || st.Address != "" {
 			t.Errorf("%s: %+v", args, st)
@@ -281,7 +281,7 @@ func TestMainProcess(t *testing.T) {
 	}
 
 	l := newTestProvider(t, t.TempDir())
-	sb := l.create(t, atoll.Spec{Cmd: []string{"run"}})
+	sb := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}})
 	for range 3 {
 		_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"run"}})
 		must(t, "exec", err)
@@ -302,20 +302,20 @@ func TestMainProcess(t *testing.T) {
 func TestMainProcessOfAnEarlierProgram(t *testing.T) {
 	dir := t.TempDir()
 	l := newTestProvider(t, dir)
-	ended := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
+	ended := l.createSandbox(t, atoll.Spec{Cmd: []string{"fail"}})
 	awaitState(t, ended, atoll.StateFailed)
-	stopped := l.create(t, atoll.Spec{Cmd: []string{"run"}})
+	stopped := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}})
 	must(t, "stop", stopped.Stop(t.Context(), 0))
-	running := l.create(t, atoll.Spec{Cmd: []string{"run"}}) // Close ends it
-	never := l.create(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
-	idle := l.create(t, atoll.Spec{})
-	short := l.create(t, atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true})
+	running := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}}) // Close ends it
+	never := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
+	idle := l.createSandbox(t, atoll.Spec{})
+	short := l.createSandbox(t, atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true})
 	awaitState(t, short, atoll.StateStopped)
 	must(t, "close", l.Close())
 
 	l = newTestProvider(t, dir)
 	for sb, code := range map[atoll.Sandbox]int{ended: 3, stopped: 137, running: 137} {
-		sb := l.get(t, sb.ID())
+		sb := l.getSandbox(t, sb.ID())
 		p, err := sb.Process(t.Context(), atoll.MainProcess)
 		must(t, "process", err)
 		if exit, err := p.Wait(t.Context()); exit.Code != code || err != nil {
@@ -329,18 +329,18 @@ func TestMainProcessOfAnEarlierProgram(t *testing.T) {
 		wantKind(t, "another process", err, atoll.ErrStopped)
 	}
 	for _, sb := range []atoll.Sandbox{never, idle, short} {
-		sb := l.get(t, sb.ID())
+		sb := l.getSandbox(t, sb.ID())
 		_, err := sb.Process(t.Context(), atoll.MainProcess)
 		wantKind(t, "process", err, atoll.ErrStopped)
 		_, err = atoll.Processes(t.Context(), sb)
 		wantKind(t, "list", err, atoll.ErrStopped)
 	}
-	again := l.get(t, stopped.ID())
+	again := l.getSandbox(t, stopped.ID())
 	must(t, "start", again.Start(t.Context()))
 	if files := l.listFiles(t); strings.Contains(files, again.ID()+".ended") || !strings.Contains(files, ended.ID()+".ended") {
 		t.Errorf("after a start: %s", files)
 	}
-	must(t, "remove", l.get(t, ended.ID()).Remove(t.Context()))
+	must(t, "remove", l.getSandbox(t, ended.ID()).Remove(t.Context()))
 	if files := l.listFiles(t); strings.Contains(files, ended.ID()+".ended") {
 		t.Errorf("after a removal: %s", files)
 	}
@@ -361,7 +361,7 @@ func awaitState(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 
 func TestStopAndStart(t *testing.T) {
 	l := newTestProvider(t, t.TempDir())
-	sb := l.create(t, atoll.Spec{NoStart: true})
+	sb := l.createSandbox(t, atoll.Spec{NoStart: true})
 	if st := statusOf(t, sb); st.State != atoll.StateCreated || st.Ready {
 		t.Errorf("created: %+v", st)
 	}
@@ -396,11 +396,11 @@ func TestStartThatFails(t *testing.T) {
 		}
 		return nil
 	})
-	ended := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
+	ended := l.createSandbox(t, atoll.Spec{Cmd: []string{"fail"}})
 	awaitState(t, ended, atoll.StateFailed)
-	stopped := l.create(t, atoll.Spec{Cmd: []string{"run"}})
+	stopped := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}})
 	must(t, "stop", stopped.Stop(t.Context(), 0))
-	created := l.create(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
+	created := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
 	exits := map[string]int{ended.ID(): 3, stopped.ID(): 137}
 	same := func(sb atoll.Sandbox, want atoll.Status) {
 		t.Helper()
@@ -432,15 +432,15 @@ func TestStartThatFails(t *testing.T) {
 	must(t, "close", l.Close())
 	l = newTestProvider(t, dir)
 	for id, st := range before {
-		same(l.get(t, id), st)
-		must(t, "start", l.get(t, id).Start(t.Context()))
+		same(l.getSandbox(t, id), st)
+		must(t, "start", l.getSandbox(t, id).Start(t.Context()))
 	}
 }
 
 // A sandbox whose removal failed still exists, and its removal can be tried again.
 func TestRemoveThatFails(t *testing.T) {
 	l := newTestProvider(t, t.TempDir())
-	sb := l.create(t, atoll.Spec{Cmd: []string{"run"}, Name: "web"})
+	sb := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}, Name: "web"})
 	l.backend.sweep = errors.New("a process cannot be killed")
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); !errors.Is(err, l.backend.sweep) {
 		t.Errorf("remove: %v", err)
@@ -469,7 +469,7 @@ func TestRemoveThatFails(t *testing.T) {
 // During a removal, Files reports that the sandbox does not exist, and not that a file is missing.
 func TestFilesDuringRemoval(t *testing.T) {
 	l := newTestProvider(t, t.TempDir())
-	sb := l.create(t, atoll.Spec{Name: "web"})
+	sb := l.createSandbox(t, atoll.Spec{Name: "web"})
 	must(t, "write", atoll.WriteFile(t.Context(), sb, "x", []byte("x"), 0))
 	read := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -507,7 +507,7 @@ func TestTime(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
 				l := newTestProvider(t, dir)
-				sb := l.create(t, tt.spec)
+				sb := l.createSandbox(t, tt.spec)
 				time.Sleep(tt.ends - time.Millisecond)
 				synctest.Wait()
 				statusOf(t, sb)
@@ -530,7 +530,7 @@ func TestAutoRemove(t *testing.T) {
 	for name, ended := range map[string]func(t *testing.T, dir string) (*testProvider, string){
 		"stopped": func(t *testing.T, dir string) (*testProvider, string) {
 			l := newTestProvider(t, dir)
-			sb := l.create(t, spec)
+			sb := l.createSandbox(t, spec)
 			must(t, "stop", sb.Stop(t.Context(), 0))
 			return l, sb.ID()
 		},
@@ -546,7 +546,7 @@ func TestAutoRemove(t *testing.T) {
 		"it did not start again": func(t *testing.T, dir string) (*testProvider, string) {
 			var no error
 			l := newProviderWithStep(t, dir, func(name string) error { return no })
-			sb := l.create(t, spec)
+			sb := l.createSandbox(t, spec)
 			must(t, "stop", sb.Stop(t.Context(), 0))
 			no = errors.New("no")
 			if err := sb.Start(t.Context()); !errors.Is(err, no) {
@@ -561,7 +561,7 @@ func TestAutoRemove(t *testing.T) {
 				l, id := ended(t, dir)
 				time.Sleep(atoll.AutoRemoveLinger - time.Millisecond)
 				synctest.Wait()
-				statusOf(t, l.get(t, id))
+				statusOf(t, l.getSandbox(t, id))
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()
 				_, err := l.Get(t.Context(), id)
@@ -579,7 +579,7 @@ func TestAutoRemove(t *testing.T) {
 func TestClose(t *testing.T) {
 	dir := t.TempDir()
 	l := newTestProvider(t, dir)
-	sb := l.create(t, atoll.Spec{Cmd: []string{"run"}, Name: "web"})
+	sb := l.createSandbox(t, atoll.Spec{Cmd: []string{"run"}, Name: "web"})
 	_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"run"}})
 	must(t, "exec", err)
 	must(t, "close", l.Close())

@@ -59,7 +59,7 @@ func TestAdoption(t *testing.T) {
 			if tt.want == "" {
 				l.awaitRemoved(t, id)
 				must(t, "close", l.Close())
-			} else if st := statusOf(t, l.get(t, id)); st.State != tt.want || st.Provider != "pretended" || tt.want == atoll.StateFailed && st.Reason == "" {
+			} else if st := statusOf(t, l.getSandbox(t, id)); st.State != tt.want || st.Provider != "pretended" || tt.want == atoll.StateFailed && st.Reason == "" {
 				t.Errorf("found: %+v", st)
 			}
 			if got := strings.Contains(l.listFiles(t), "data-"+id); got != tt.volume {
@@ -80,7 +80,7 @@ func TestAdoption(t *testing.T) {
 func TestMainProcessOfTheRunBefore(t *testing.T) {
 	dir := t.TempDir()
 	l := newTestProvider(t, dir)
-	sb := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
+	sb := l.createSandbox(t, atoll.Spec{Cmd: []string{"fail"}})
 	awaitState(t, sb, atoll.StateFailed)
 	ended := filepath.Join(dir, "sandboxes", sb.ID()+".ended")
 	kept, err := os.ReadFile(ended)
@@ -90,7 +90,7 @@ func TestMainProcessOfTheRunBefore(t *testing.T) {
 	must(t, "write", os.WriteFile(filepath.Join(dir, "sandboxes", id+".ended"), kept, 0o600))
 	for range 2 { // the second one finds it in StateFailed
 		l := newTestProvider(t, dir)
-		_, err := l.get(t, id).Process(t.Context(), atoll.MainProcess)
+		_, err := l.getSandbox(t, id).Process(t.Context(), atoll.MainProcess)
 		wantKind(t, "process", err, atoll.ErrStopped)
 		must(t, "close", l.Close())
 	}
@@ -100,7 +100,7 @@ func TestMainProcessOfTheRunBefore(t *testing.T) {
 func TestOfAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
 	theirs := newTestProvider(t, dir)
-	sb := theirs.create(t, atoll.Spec{Cmd: []string{"run"}})
+	sb := theirs.createSandbox(t, atoll.Spec{Cmd: []string{"run"}})
 	ours := newTestProvider(t, dir)
 	if _, err := ours.Get(t.Context(), sb.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
 		t.Errorf("get: %v", err)
@@ -113,12 +113,12 @@ func TestOfAnotherProgram(t *testing.T) {
 	must(t, "close", theirs.Close())
 	_, err = ours.Create(t.Context(), &atoll.Spec{ID: sb.ID()}) // the record exists, though ours did not adopt it
 	wantKind(t, "create", err, atoll.ErrAlreadyExists)
-	if st := statusOf(t, newTestProvider(t, dir).get(t, sb.ID())); st.State != atoll.StateStopped {
+	if st := statusOf(t, newTestProvider(t, dir).getSandbox(t, sb.ID())); st.State != atoll.StateStopped {
 		t.Errorf("state %s", st.State)
 	}
 }
 
-func (l *testProvider) get(t *testing.T, id string) atoll.Sandbox {
+func (l *testProvider) getSandbox(t *testing.T, id string) atoll.Sandbox {
 	t.Helper()
 	sb, err := l.Get(t.Context(), id)
 	must(t, "get", err)

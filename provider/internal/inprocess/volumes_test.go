@@ -20,7 +20,7 @@ var specWithCache = atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, S
 func TestVolumesOfAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
 	theirs, ours := newTestProvider(t, dir), newTestProvider(t, dir)
-	sb := theirs.create(t, specWithCache)
+	sb := theirs.createSandbox(t, specWithCache)
 	must(t, "write", atoll.WriteFile(t.Context(), sb, "cache/file", nil, 0o644))
 	list, err := ours.Volumes(t.Context(), "")
 	must(t, "volumes", err)
@@ -48,7 +48,7 @@ func TestUndoneBesideAnotherProgram(t *testing.T) {
 		if name != "mount" { // before this step, the volume was created
 			return nil
 		}
-		theirs.create(t, specWithCache)
+		theirs.createSandbox(t, specWithCache)
 		return fail
 	})
 	spec := specWithCache
@@ -65,9 +65,9 @@ func TestUndoneBesideAnotherProgram(t *testing.T) {
 func TestLeftToAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
 	theirs, ours := newTestProvider(t, dir), newTestProvider(t, dir)
-	old := ours.create(t, atoll.Spec{})
+	old := ours.createSandbox(t, atoll.Spec{})
 	must(t, "remove", old.Remove(t.Context()))
-	sb := theirs.create(t, atoll.Spec{ID: old.ID()})
+	sb := theirs.createSandbox(t, atoll.Spec{ID: old.ID()})
 	must(t, "write", atoll.WriteFile(t.Context(), sb, "file", nil, 0o644))
 	must(t, "remove", old.Remove(t.Context(), atoll.RemoveVolumes()))
 	if _, err := atoll.ReadFile(t.Context(), sb, "file"); err != nil {
@@ -101,7 +101,7 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	}
 	l := newTestProvider(t, dir)
 	for range 100 {
-		sb := l.create(t, specWithCache)
+		sb := l.createSandbox(t, specWithCache)
 		must(t, "write", atoll.WriteFile(t.Context(), sb, "cache/file", nil, 0o644))
 		if _, err := os.Stat(filepath.Join(dir, "volumes/default/cache/file")); err != nil {
 			t.Errorf("on the volume: %v", err)
@@ -133,5 +133,5 @@ func TestMountOfADataVolume(t *testing.T) {
 		st.Spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "data-" + other, Target: "/work/other"}}
 	})
 	l := newTestProvider(t, dir)
-	must(t, "start", l.get(t, id).Start(t.Context()))
+	must(t, "start", l.getSandbox(t, id).Start(t.Context()))
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-func status(id string, state atoll.State) atoll.Status { return atoll.Status{ID: id, State: state} }
+func newStatus(id string, state atoll.State) atoll.Status { return atoll.Status{ID: id, State: state} }
 
-// listing returns a list function that always returns states.
-func listing(states ...atoll.Status) func() ([]atoll.Status, error) {
+// listOf returns a list function that always returns states.
+func listOf(states ...atoll.Status) func() ([]atoll.Status, error) {
 	return func() ([]atoll.Status, error) { return states, nil }
 }
 
@@ -28,8 +28,8 @@ func eventString(ev atoll.Event) string {
 
 func TestReplayThenSyncedThenLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := New(listing(status("a", atoll.StateRunning)))
-		h.Publish(status("b", atoll.StateRunning)) // before anyone watches
+		h := New(listOf(newStatus("a", atoll.StateRunning)))
+		h.Publish(newStatus("b", atoll.StateRunning)) // before anyone watches
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
 		var last error
@@ -43,8 +43,8 @@ func TestReplayThenSyncedThenLive(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		h.Publish(status("a", atoll.StateStopped))
-		h.Publish(status("a", atoll.StateRemoved))
+		h.Publish(newStatus("a", atoll.StateStopped))
+		h.Publish(newStatus("a", atoll.StateRemoved))
 		synctest.Wait()
 		cancel()
 		<-done
@@ -63,11 +63,11 @@ func TestReplayThenSyncedThenLive(t *testing.T) {
 func TestChangesDuringTheReplayStayInOrder(t *testing.T) {
 	var h *Hub
 	h = New(func() ([]atoll.Status, error) {
-		h.Publish(status("a", atoll.StateRunning))
-		h.Publish(status("a", atoll.StateStopped))
-		h.Publish(status("b", atoll.StateRemoved))
-		h.Publish(status("c", atoll.StateRunning))
-		return []atoll.Status{status("a", atoll.StateCreated), status("b", atoll.StateRunning), status("d", atoll.StateRunning)}, nil
+		h.Publish(newStatus("a", atoll.StateRunning))
+		h.Publish(newStatus("a", atoll.StateStopped))
+		h.Publish(newStatus("b", atoll.StateRemoved))
+		h.Publish(newStatus("c", atoll.StateRunning))
+		return []atoll.Status{newStatus("a", atoll.StateCreated), newStatus("b", atoll.StateRunning), newStatus("d", atoll.StateRunning)}, nil
 	})
 	var got []string
 	for ev, err := range h.Watch(t.Context()) {
@@ -90,7 +90,7 @@ func TestChangesDuringTheReplayStayInOrder(t *testing.T) {
 // If list fails, a watcher gets its error and no states.
 func TestListFails(t *testing.T) {
 	failure := atoll.Errorf("list", "", atoll.ErrInternal, "disk on fire")
-	h := New(func() ([]atoll.Status, error) { return []atoll.Status{status("a", atoll.StateRunning)}, failure })
+	h := New(func() ([]atoll.Status, error) { return []atoll.Status{newStatus("a", atoll.StateRunning)}, failure })
 	n := 0
 	for ev, err := range h.Watch(t.Context()) {
 		if n++; n > 1 || !errors.Is(err, failure) {
@@ -103,7 +103,7 @@ func TestListFails(t *testing.T) {
 }
 
 func TestInterrupt(t *testing.T) {
-	h := New(listing())
+	h := New(listOf())
 	cause := errors.New("events were lost")
 	h.Interrupt(cause) // nobody watches
 	for range 2 {
@@ -120,7 +120,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestSlowReaderIsDropped(t *testing.T) {
-	h := New(listing())
+	h := New(listOf())
 	events := 0
 	var last error
 	for ev, err := range h.Watch(t.Context()) {
@@ -131,7 +131,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 		events++
 		if ev.Type == atoll.EventSynced {
 			for i := range queueLimit + 1 {
-				h.Publish(status(fmt.Sprint(i), atoll.StateRunning))
+				h.Publish(newStatus(fmt.Sprint(i), atoll.StateRunning))
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	h := New(listing())
+	h := New(listOf())
 	var last error
 	for _, err := range h.Watch(t.Context()) {
 		last = err
@@ -156,13 +156,13 @@ func TestClose(t *testing.T) {
 			t.Errorf("a watch after Close yields %v, %v; want ErrUnavailable", ev, err)
 		}
 	}
-	h.Publish(status("a", atoll.StateRunning))
+	h.Publish(newStatus("a", atoll.StateRunning))
 }
 
 func TestReadersShareNothing(t *testing.T) {
-	st := status("a", atoll.StateRunning)
+	st := newStatus("a", atoll.StateRunning)
 	st.Spec.Labels = map[string]string{"k": "v"}
-	h := New(listing(st))
+	h := New(listOf(st))
 	for ev := range h.Watch(t.Context()) {
 		ev.Status.Spec.Labels["k"] = "changed"
 		break
@@ -173,7 +173,7 @@ func TestReadersShareNothing(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	h := New(listing())
+	h := New(listOf())
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
@@ -191,11 +191,11 @@ func TestManyAtOnce(t *testing.T) {
 		})
 		all.Go(func() {
 			for range 50 {
-				h.Publish(status("x", atoll.StateRunning))
+				h.Publish(newStatus("x", atoll.StateRunning))
 			}
 		})
 	}
-	h.Publish(status("x", atoll.StateStopped))
+	h.Publish(newStatus("x", atoll.StateStopped))
 	h.Close()
 	all.Wait()
 }
