@@ -136,7 +136,7 @@ var rooms = map[string]map[string]string{
 	},
 	"machine/vm/qemu": {
 		"machine/vm/internal/child": "its processes end with it",
-		"internal/fsutil":           "what was found out is written down",
+		"internal/fsutil":           "atomic writes of probe results",
 		"internal/mux":              "one serial port carries all connections",
 		"internal/socket":           "the ends of which QEMU is given one",
 		"machine/vm":                "whose machines they are",
@@ -147,7 +147,7 @@ var rooms = map[string]map[string]string{
 		"machine/vm/internal/child": "the process of a machine, and its console",
 	},
 	"machine/vm/wsl2": {
-		"internal/fsutil":           "who has a directory that stays, and what is in it",
+		"internal/fsutil":           "the owners and the content of persistent directories",
 		"internal/mux":              "its guest is reached over one stream",
 		"machine/vm":                "whose driver it is",
 		"machine/vm/internal/child": "the process of that stream",
@@ -351,7 +351,7 @@ var rooms = map[string]map[string]string{
 	},
 	"server/sshd": {
 		"server/auth":       "accounts and keys",
-		"internal/fsutil":   "the host key, and who may change the authorized ones",
+		"internal/fsutil":   "the host key, and the permissions of authorized keys",
 		"internal/terminal": "what becomes of a terminal without a client",
 	},
 	"server/openapi": {
@@ -369,7 +369,7 @@ var rooms = map[string]map[string]string{
 		"internal/mux":         "one connection carries many requests",
 		"internal/userdb":      "users of that system",
 		"internal/process":     "its processes",
-		"internal/socket":      "who connects to it, and what a process inherits",
+		"internal/socket":      "the peer's user, and inherited sockets",
 		"internal/procgroup":   "how they are started, and ended",
 		"internal/tartree":     "programs of a machine that stays are replaced",
 		"internal/lazyfs":      "its files are served by another process",
@@ -484,7 +484,7 @@ var rooms = map[string]map[string]string{
 		"provider/kubernetes/settings": "the settings of a program of its own",
 		"provider/modal/settings":      "the settings of a program of its own",
 		"server/api":                   "which URLs of servers a client takes",
-		"layer/audit":                  "around that, and who has done what",
+		"layer/audit":                  "the caller of each operation",
 		"layer/authz":                  "around all, and the keys of callers",
 		"agent/conversation":           "what a server keeps of agents",
 		"agent/hooks":                  "what runs hooks",
@@ -493,7 +493,7 @@ var rooms = map[string]map[string]string{
 		"agent/frontmatter":            "what the images stand for that agents name",
 		"machine/image":                "the options of its store",
 		"machine/image/bundle":         "what virtual machines boot",
-		"layer/registry":               "what is written down of sandboxes",
+		"layer/registry":               "records of sandboxes",
 		"provider/docker":              "config alone knows all providers",
 		"provider/gvisor":              "config alone knows all providers",
 		"provider/local":               "config alone knows all providers",
@@ -506,7 +506,7 @@ var rooms = map[string]map[string]string{
 		"storage/store":                "where ledger and sessions write",
 		"agent/template":               "the directory of templates",
 		"storage/store/dynamo":         "where conversations can be",
-		"storage/store/postgres":       "where all can be that is written down",
+		"storage/store/postgres":       "a backend of the store",
 		"layer/router":                 "one provider of all that are configured",
 		"agent/tools":                  "the options of the tools of agents",
 		"layer/trace":                  "the layer around every provider",
@@ -622,7 +622,7 @@ var guests = map[string]struct {
 	"github.com/pierrec/lz4":                  {"kernels in lz4's first format", []string{"machine/image/bundle"}},
 	"github.com/jackc/pgx":                    {"PostgreSQL, without libpq", []string{"storage/store/postgres"}},
 	"github.com/miekg/dns":                    {"the DNS server of a sandbox's network", []string{"internal/usernet"}},
-	"github.com/opencontainers/runtime-spec":  {"the language gVisor is told in", []string{"provider/gvisor/internal/sentry"}},
+	"github.com/opencontainers/runtime-spec":  {"the format of containers for gVisor", []string{"provider/gvisor/internal/sentry"}},
 	"github.com/pkg/sftp":                     {"files over SSH", []string{"server/sshd"}},
 	"github.com/pelletier/go-toml":            {"Modal's own settings, as its programs write them", []string{"provider/modal"}},
 	"github.com/prometheus/client_golang":     {"/metrics", []string{"layer/trace"}},
@@ -759,7 +759,7 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// The root package is a dictionary: whoever imports it gets nothing else.
+// The root package defines interfaces only, so that its users depend on nothing else.
 func TestRootImportsOnlyTheStandardLibrary(t *testing.T) {
 	for _, path := range imports(t)["."] {
 		if !standard(path) {

@@ -1,16 +1,16 @@
-// Package atoll gives every agent a computer of its own, on any machine.
+// Package atoll defines the types and interfaces of isolated sandboxes for AI agents.
 //
-// It is the dictionary of the project: the types that describe isolated
-// sandboxes and the small interfaces that every provider of them, every layer
-// around a provider, the HTTP server and its client implement alike. It
-// imports only the standard library.
+// Every provider of sandboxes, every layer around a provider, the HTTP server and its client
+// implement the same small interfaces. The package imports only the standard library.
 //
-// A [Provider] makes sandboxes (gVisor, Docker, a microVM, ...). A [Sandbox]
-// is one isolated environment with an id. A [Process] is one command that runs
-// in it; a process with a terminal is a terminal. Abilities that not every
-// provider has are small optional interfaces ([Filer], [Dialer], [Pauser],
-// ...); never assert one of them, call its helper ([Files], [Dial], [Pause],
-// ...), which answers for those that lack it.
+// A [Provider] creates sandboxes (gVisor, Docker, a microVM, ...). A [Sandbox] is one isolated
+// environment with an id. A [Process] is one command that runs in a sandbox, with or without a
+// terminal.
+//
+// Some providers can do more than others. Each optional ability is a small interface ([Filer],
+// [Dialer], [Pauser], ...) with a helper function ([Files], [Dial], [Pause], ...). Call the
+// helper instead of asserting the interface: it finds the ability behind layers, and returns an
+// error of kind [ErrUnsupported] if the provider lacks it.
 //
 //	sb, err := provider.Create(ctx, &atoll.Spec{Name: "web"})
 //	if err != nil {
@@ -27,7 +27,7 @@ import (
 	"strings"
 )
 
-// ValidName reports whether s can name a sandbox, project, provider, volume or scope: a
+// ValidName reports whether s is a valid name of a sandbox, project, provider, volume or scope: a
 // letter or digit, then up to 64 letters, digits, '-' or '_'.
 func ValidName(s string) bool {
 	for i, c := range []byte(s) {
@@ -39,7 +39,7 @@ func ValidName(s string) bool {
 	return len(s) >= 1 && len(s) <= 65
 }
 
-// validID reports whether s is an id in its canonical form.
+// validID reports whether s is an id in canonical form.
 func validID(s string) bool {
 	for _, c := range []byte(s) {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
@@ -58,12 +58,13 @@ func NewID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// TempName returns a random name for a file that is written in the place where another
-// one will have it, and IsTempName reports whether a name is one. Where the writer was
-// killed such a file may stay: it is nobody's, and can be removed when it is old.
+// TempName returns a random name for a temporary file, which the writer renames to its final name
+// when it is complete. A killed writer may leave such a file behind. IsTempName recognizes these
+// names, so that a cleanup can delete old ones.
 func TempName() string { return tempPrefix + strings.ToLower(rand.Text()[:tempRandom]) }
 
-// IsTempName reports whether name, without a directory, is one of TempName.
+// IsTempName reports whether name, without a directory, has the form of the names that TempName
+// returns.
 func IsTempName(name string) bool {
 	text, ok := strings.CutPrefix(name, tempPrefix)
 	return ok && len(text) == tempRandom && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz234567") == ""
@@ -74,8 +75,8 @@ const (
 	tempRandom = 16 // letters and digits
 )
 
-// NormalizeID returns the canonical form of a sandbox id, which is a UUID with
-// or without hyphens. The empty id is returned as it is.
+// NormalizeID returns the canonical form of a sandbox id, which is a UUID with or without
+// hyphens. It returns the empty id unchanged.
 func NormalizeID(id string) (string, error) {
 	n := strings.ToLower(id)
 	if len(n) == 36 && n[8] == '-' && n[13] == '-' && n[18] == '-' && n[23] == '-' {

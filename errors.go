@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// A Kind classifies an error. Kinds are few and stable: they are what travels
-// over the wire, what metrics are labelled with, and what callers compare with
-// errors.Is. The leaf, which alone knows its backend, names the kind.
+// A Kind classifies an error. The set of kinds is small and stable: the HTTP API transmits the
+// kind, metrics use it as a label, and callers compare it with [errors.Is]. The provider that
+// talks to the backend chooses the kind.
 //
-// A Kind is itself an error, and matches the standard library's sentinel of
-// the same meaning where there is one.
+// A Kind is itself an error. It matches the sentinel of the standard library with the same
+// meaning, if there is one.
 type Kind string
 
-// The kinds.
+// The kinds of error.
 const (
-	ErrInvalid         Kind = "invalid"           // the request makes no sense as it stands; matches fs.ErrInvalid
-	ErrDenied          Kind = "denied"            // not allowed to this caller; matches fs.ErrPermission
-	ErrNotFound        Kind = "not found"         // no such sandbox
-	ErrNotExist        Kind = "not exist"         // the sandbox exists, the file, process, image or volume named does not; matches fs.ErrNotExist
+	ErrInvalid         Kind = "invalid"           // the request is malformed or contradicts itself; matches fs.ErrInvalid
+	ErrDenied          Kind = "denied"            // the caller lacks permission; matches fs.ErrPermission
+	ErrNotFound        Kind = "not found"         // the sandbox does not exist
+	ErrNotExist        Kind = "not exist"         // the sandbox exists, but the named file, process, image or volume does not; matches fs.ErrNotExist
 	ErrAlreadyExists   Kind = "already exists"    // the id, name or file is taken; matches fs.ErrExist
-	ErrConflict        Kind = "conflict"          // another operation on the same sandbox is in the way
+	ErrConflict        Kind = "conflict"          // another operation on the same sandbox prevents this one
 	ErrStopped         Kind = "stopped"           // the sandbox is not running, or the process has ended; matches os.ErrProcessDone
-	ErrExecFailed      Kind = "exec failed"       // the command could not be started
-	ErrCommandNotFound Kind = "command not found" // the command could not be started because it is not there; matches ErrExecFailed too
+	ErrExecFailed      Kind = "exec failed"       // the command failed to start
+	ErrCommandNotFound Kind = "command not found" // the command failed to start because it does not exist; also matches ErrExecFailed
 	ErrExhausted       Kind = "exhausted"         // a limit, a quota or the disk is used up
 	ErrInternal        Kind = "internal"          // a fault of Atoll or its backend
 	ErrUnsupported     Kind = "unsupported"       // the provider cannot do this; matches errors.ErrUnsupported
-	ErrUnavailable     Kind = "unavailable"       // the backend cannot be reached or does not work here; the only kind worth a retry
-	ErrTimeout         Kind = "timeout"           // took longer than its limit; matches os.ErrDeadlineExceeded
+	ErrUnavailable     Kind = "unavailable"       // the backend is unreachable or does not work on this machine; the only kind worth a retry
+	ErrTimeout         Kind = "timeout"           // the operation exceeded its time limit; matches os.ErrDeadlineExceeded
 )
 
-// Kinds lists every kind, for those who must map all of them.
+// Kinds returns all kinds, for code that maps each of them to something else.
 func Kinds() []Kind {
 	return []Kind{
 		ErrInvalid, ErrDenied, ErrNotFound, ErrNotExist, ErrAlreadyExists, ErrConflict, ErrStopped,
@@ -44,7 +44,7 @@ func Kinds() []Kind {
 	}
 }
 
-// Error is the sentence printed when nothing more is known.
+// Error returns a short message for an error without a cause.
 func (k Kind) Error() string {
 	switch k {
 	case ErrNotFound:
@@ -61,7 +61,7 @@ func (k Kind) Error() string {
 	return string(k)
 }
 
-// Is reports whether k means the same as target.
+// Is reports whether k matches target, a Kind or a sentinel of the standard library.
 func (k Kind) Is(target error) bool {
 	switch target {
 	case ErrExecFailed:
@@ -84,17 +84,17 @@ func (k Kind) Is(target error) bool {
 	return false
 }
 
-// An Error is what every method of this package's interfaces returns: what was
-// being done, to which sandbox, the kind of failure, and its cause.
+// An Error describes a failed operation. The methods of this package's interfaces return errors
+// of this type.
 type Error struct {
-	Op   string // the verb: "create", "exec", "read"
-	ID   string // the sandbox's id or name, or what else was acted on; may be empty
+	Op   string // the operation, as a verb: "create", "exec", "read"
+	ID   string // the id or name of the sandbox, or of another object of the operation; may be empty
 	Kind Kind
-	Err  error // the cause; nil when the kind says it all
+	Err  error // the cause; nil if the kind says everything
 }
 
-// E builds an *Error. When err is an *Error that already says the same op and
-// id it is returned as it is, so that no failure is wrapped twice.
+// E returns an *Error. If err already is an *Error with the same op, id and kind, E returns err
+// unchanged, so that no failure is wrapped twice.
 func E(op, id string, kind Kind, err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Op == op && e.ID == id && e.Kind == kind {
@@ -103,12 +103,12 @@ func E(op, id string, kind Kind, err error) error {
 	return &Error{Op: op, ID: id, Kind: kind, Err: err}
 }
 
-// Errorf is E with a formatted cause.
+// Errorf returns an *Error whose cause is formatted as by [fmt.Errorf].
 func Errorf(op, id string, kind Kind, format string, args ...any) error {
 	return &Error{Op: op, ID: id, Kind: kind, Err: fmt.Errorf(format, args...)}
 }
 
-// Error reads from left to right, outside in: `exec web: sandbox is stopped`.
+// Error returns the operation, its object and the cause, as in `exec web: sandbox is stopped`.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -127,7 +127,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the kind and the cause, so that errors.Is finds either.
+// Unwrap returns the kind and the cause, so that [errors.Is] finds both.
 func (e *Error) Unwrap() []error {
 	if e.Err == nil {
 		return []error{e.Kind}
@@ -135,9 +135,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// KindOf returns the kind of err: the outermost one named in its chain, else
-// the one that a standard sentinel stands for, else ErrInternal. The kind of
-// nil is "".
+// KindOf returns the kind of err: the outermost Kind in its chain, or else the kind that matches
+// a sentinel of the standard library, or else ErrInternal. KindOf(nil) returns "".
 func KindOf(err error) Kind {
 	if err == nil {
 		return ""
@@ -169,29 +168,30 @@ func KindOf(err error) Kind {
 	return ErrInternal
 }
 
-// A waiting error knows when it may be worth trying again.
-type waiting interface{ RetryAfter() time.Duration }
+// A retryable error knows how long to wait before the next attempt.
+type retryable interface{ RetryAfter() time.Duration }
 
-// A later is an error that may be gone later.
-type later struct {
+// A retryAfterError adds a waiting time to an error.
+type retryAfterError struct {
 	error
 	after time.Duration
 }
 
-func (l later) RetryAfter() time.Duration { return l.after }
+func (l retryAfterError) RetryAfter() time.Duration { return l.after }
 
-func (l later) Unwrap() error { return l.error }
+func (l retryAfterError) Unwrap() error { return l.error }
 
-// WithRetryAfter returns err, as the cause of an ErrExhausted, with the time after
-// which it may be worth trying again.
-func WithRetryAfter(err error, after time.Duration) error { return later{err, after} }
+// WithRetryAfter adds to err the time to wait before the next attempt. Use the result as the
+// cause of an ErrExhausted.
+func WithRetryAfter(err error, after time.Duration) error { return retryAfterError{err, after} }
 
-// RetryAfter is how long to wait before what failed with err is tried again, if that
-// is known: a guess, of whoever refused it.
+// RetryAfter returns how long to wait before retrying the operation that failed with err. The
+// time is an estimate by the code that refused the operation. known is false if err carries no
+// such time.
 func RetryAfter(err error) (after time.Duration, known bool) {
-	var w waiting
-	if !errors.As(err, &w) {
+	var r retryable
+	if !errors.As(err, &r) {
 		return 0, false
 	}
-	return w.RetryAfter(), true
+	return r.RetryAfter(), true
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// Any provider will do; package gvisor's is the one that isolates.
+// Use any provider; that of package gvisor isolates.
 func Example() {
 	ctx := context.Background()
 	p, err := mock.New(mock.Options{})

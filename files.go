@@ -7,74 +7,72 @@ import (
 	"time"
 )
 
-// An FS is the file system of a running sandbox, as its default user sees it
-// from inside; with Caps.Volumes the work directory can also be reached while
-// the sandbox is stopped. Names are absolute, or relative to the work
-// directory. They are resolved inside the sandbox: neither "..", nor an
-// absolute name, nor a symbolic link leads out of it.
+// An FS is the file system of a running sandbox, as the sandbox's default user sees it from
+// inside. With Caps.Volumes, the work directory is also accessible while the sandbox is stopped.
+// Names are absolute, or relative to the work directory. An FS resolves them inside the sandbox:
+// neither "..", nor an absolute name, nor a symbolic link leads out of it.
 //
-// Kinds, for all: ErrNotExist, ErrAlreadyExists, ErrDenied, ErrInvalid,
+// All methods return these kinds of error: ErrNotExist, ErrAlreadyExists, ErrDenied, ErrInvalid,
 // ErrStopped, ErrNotFound, ErrExhausted (disk full), ErrUnsupported.
 type FS interface {
-	// Read opens the file for reading from offset; the caller closes it. Links
-	// are followed.
+	// Read opens the file for reading from offset. It follows links. The caller must close the
+	// reader.
 	Read(ctx context.Context, name string, offset int64) (io.ReadCloser, FileInfo, error)
 
-	// Write stores r under name, making missing parent directories, and
-	// replacing a file that is there at once and as a whole: a reader never
-	// sees half of it, and when r fails the old file stays.
+	// Write stores r under name. It creates missing parent directories, and replaces an existing
+	// file atomically: a reader never sees a part of the new file, and the old file stays if
+	// reading r fails.
 	Write(ctx context.Context, name string, r io.Reader, opts WriteOptions) (FileInfo, error)
 
-	// Stat describes name itself: a link is not followed.
+	// Stat describes name. It does not follow a link.
 	Stat(ctx context.Context, name string) (FileInfo, error)
 
-	// List describes what is in the directory, sorted by path; with recursive
-	// also what is in the directories below it. Links are not followed. Hundreds
-	// of thousands of entries, or many long paths, may be ErrExhausted; WriteTar
-	// brings more.
+	// List describes the entries of the directory, sorted by path. With recursive, it includes
+	// the entries of all directories below. It does not follow links. A listing of hundreds of
+	// thousands of entries, or of many long paths, may fail with ErrExhausted; WriteTar has no
+	// such limit.
 	List(ctx context.Context, name string, recursive bool) ([]FileInfo, error)
 
-	// Mkdir makes the directory and its missing parents. One that is there is
-	// no error.
+	// Mkdir creates the directory and its missing parents. It does nothing if the directory
+	// exists.
 	Mkdir(ctx context.Context, name string, mode uint32) error
 
-	// Rename moves a file or directory, replacing a file that is there.
+	// Rename moves a file or directory. It replaces an existing file.
 	Rename(ctx context.Context, from, to string) error
 
-	// Remove deletes a file, a link or an empty directory; with recursive, a
-	// directory and all in it.
+	// Remove deletes a file, a link or an empty directory. With recursive, it deletes a directory
+	// and everything in it.
 	Remove(ctx context.Context, name string, recursive bool) error
 
-	// WriteTar packs the file or directory into w as a tar stream, names
-	// relative to it ("." for itself).
+	// WriteTar writes the file or directory to w as a tar stream. Names in the stream are
+	// relative to name, which itself is ".".
 	WriteTar(ctx context.Context, name string, w io.Writer) error
 
-	// ReadTar unpacks the tar stream r into the directory, which is made if
-	// missing. An entry that would land outside of it is ErrInvalid, and
-	// nothing after it is unpacked.
+	// ReadTar unpacks the tar stream r into the directory, and creates the directory if
+	// necessary. An entry that would land outside of the directory is ErrInvalid; ReadTar unpacks
+	// nothing after it.
 	ReadTar(ctx context.Context, name string, r io.Reader) error
 
-	// Watch yields changes below the directory as they happen, first one
-	// FileSynced once it is listening, until the caller breaks off, ctx ends or
-	// an error, which is the last pair.
+	// Watch yields the changes below the directory as they happen. The first event is FileSynced,
+	// when the watch has begun. The sequence ends when the caller breaks out of the loop, when
+	// ctx ends, or with an error as its last pair.
 	Watch(ctx context.Context, name string, recursive bool) iter.Seq2[FileEvent, error]
 }
 
-// WriteOptions change what FS.Write does.
+// WriteOptions are the options of FS.Write.
 type WriteOptions struct {
-	Mode      uint32 `json:"mode,omitempty"`       // permission bits; 0 means those of the file replaced, else 0644
-	NoClobber bool   `json:"no_clobber,omitempty"` // ErrAlreadyExists when the file is there
-	// Sync has Write return only when the file, and its name in its directory, are on
-	// disk: a machine that loses power then has the old file or the new one, whole. What
-	// is not on disk anyway, such as a sandbox's root file system that is kept in memory,
-	// is not the safer for it.
+	Mode      uint32 `json:"mode,omitempty"`       // permission bits; 0 means those of the replaced file, or 0644 for a new one
+	NoClobber bool   `json:"no_clobber,omitempty"` // fail with ErrAlreadyExists if the file exists
+	// Sync makes Write wait until the file and its directory entry are on disk. After a power
+	// failure, the machine then has either the old file or the new one, complete. Sync has no
+	// effect on a file system in memory, such as the root file system of some sandboxes.
 	Sync bool `json:"sync,omitempty"`
 }
 
-// FileType says what a file is.
+// FileType is the type of a file.
 type FileType string
 
-// The types of file.
+// The types of files.
 const (
 	TypeFile      FileType = "file"
 	TypeDirectory FileType = "directory"
@@ -87,12 +85,12 @@ type FileInfo struct {
 	Name     string    `json:"name"` // base name
 	Path     string    `json:"path"` // absolute, inside the sandbox
 	Type     FileType  `json:"type"`
-	Size     int64     `json:"size"` // bytes, of regular files
+	Size     int64     `json:"size"` // in bytes; regular files only
 	Mode     uint32    `json:"mode"` // permission bits, 0..07777
 	UID      int       `json:"uid"`
 	GID      int       `json:"gid"`
 	Modified time.Time `json:"modified"`
-	Target   string    `json:"target,omitempty"` // of a link
+	Target   string    `json:"target,omitempty"` // of a symbolic link
 }
 
 // FileEvent is one change seen by FS.Watch.
@@ -101,71 +99,69 @@ type FileEvent struct {
 	Path string        `json:"path,omitempty"` // absolute
 }
 
-// FileEventType says what happened.
+// FileEventType is the type of a FileEvent.
 type FileEventType string
 
-// The types of file event.
+// The types of file events.
 const (
-	FileSynced  FileEventType = "synced"
+	FileSynced  FileEventType = "synced" // the watch has begun
 	FileCreated FileEventType = "created"
 	FileWritten FileEventType = "written"
-	FileRemoved FileEventType = "removed" // or renamed away
-	FileChanged FileEventType = "changed" // mode or owner
+	FileRemoved FileEventType = "removed" // removed, or renamed to another name
+	FileChanged FileEventType = "changed" // the mode or the owner changed
 )
 
-// noFS is the FS of a sandbox that has none.
+// noFS is the FS of a sandbox without file access. All methods fail with ErrUnsupported.
 type noFS struct{ id string }
 
-func (n noFS) err(op string) error { return E(op, n.id, ErrUnsupported, nil) }
+func (n noFS) unsupportedError(op string) error { return E(op, n.id, ErrUnsupported, nil) }
 
 func (n noFS) Read(context.Context, string, int64) (io.ReadCloser, FileInfo, error) {
-	return nil, FileInfo{}, n.err("read")
+	return nil, FileInfo{}, n.unsupportedError("read")
 }
 func (n noFS) Write(context.Context, string, io.Reader, WriteOptions) (FileInfo, error) {
-	return FileInfo{}, n.err("write")
+	return FileInfo{}, n.unsupportedError("write")
 }
-func (n noFS) Stat(context.Context, string) (FileInfo, error) { return FileInfo{}, n.err("stat") }
+func (n noFS) Stat(context.Context, string) (FileInfo, error) { return FileInfo{}, n.unsupportedError("stat") }
 func (n noFS) List(context.Context, string, bool) ([]FileInfo, error) {
-	return nil, n.err("list")
+	return nil, n.unsupportedError("list")
 }
-func (n noFS) Mkdir(context.Context, string, uint32) error       { return n.err("mkdir") }
-func (n noFS) Rename(context.Context, string, string) error      { return n.err("rename") }
-func (n noFS) Remove(context.Context, string, bool) error        { return n.err("remove") }
-func (n noFS) WriteTar(context.Context, string, io.Writer) error { return n.err("read") }
-func (n noFS) ReadTar(context.Context, string, io.Reader) error  { return n.err("write") }
+func (n noFS) Mkdir(context.Context, string, uint32) error       { return n.unsupportedError("mkdir") }
+func (n noFS) Rename(context.Context, string, string) error      { return n.unsupportedError("rename") }
+func (n noFS) Remove(context.Context, string, bool) error        { return n.unsupportedError("remove") }
+func (n noFS) WriteTar(context.Context, string, io.Writer) error { return n.unsupportedError("read") }
+func (n noFS) ReadTar(context.Context, string, io.Reader) error  { return n.unsupportedError("write") }
 func (n noFS) Watch(context.Context, string, bool) iter.Seq2[FileEvent, error] {
-	return func(yield func(FileEvent, error) bool) { yield(FileEvent{}, n.err("watch")) }
+	return func(yield func(FileEvent, error) bool) { yield(FileEvent{}, n.unsupportedError("watch")) }
 }
 
-// SubFiles returns fs confined to what is below dir, for callers that have to
-// stay there although the names they are given, or the processes inside, are
-// not to be trusted. The result holds no resources between calls, and needs no
-// closing.
+// SubFiles returns an FS confined to the directory dir of fs. It is for callers that must stay
+// below dir although they trust neither the names that they receive nor the processes in the
+// sandbox. The result holds no resources between calls and needs no closing.
 //
-// dir is absolute or relative to what fs's own names are relative to. It is
-// found anew at each call, by following links; from then on the call works on
-// that directory, whatever takes its name. It need not be there before: a call
-// that does not find it is ErrNotExist, one that finds no directory ErrInvalid.
-// No call makes it, moves it or removes it.
+// dir is absolute, or relative to the base of fs's own names. Each call looks dir up again and
+// follows links. The call then works on that directory, even if something else takes its name.
+// dir need not exist when SubFiles is called. A call fails with ErrNotExist if dir does not
+// exist, and with ErrInvalid if it is not a directory. No call creates, moves or removes dir
+// itself.
 //
-// Relative names are relative to dir. Absolute ones must be dir, as it is named
-// here, or below it. FileInfo.Path and FileEvent.Path are absolute, as ever.
+// Relative names are relative to dir. Absolute names must be dir, as passed here, or below it.
+// FileInfo.Path and FileEvent.Path are absolute, as in any FS.
 //
-// A name that leads out of dir is ErrDenied, for every method, before anything
-// is read, made or changed, and without a word of what is there: by "..", as an
-// absolute name, or by a symbolic link, be it the last element where links are
-// followed, one on the way, one to nothing, or the first of a chain. A relative
-// link that leads out leads out, even if it comes back. An absolute link to dir
-// or below it is followed. Stat, Rename and Remove do not follow a link that is
-// the last element: that one may lead anywhere. So may links that ReadTar makes.
+// All methods fail with ErrDenied if a name leads out of dir, by "..", as an absolute name, or by
+// a symbolic link. This applies to a link as the last element where the method follows links, to
+// a link on the way, to a dangling link and to the first of a chain of links. The method fails
+// before it reads, creates or changes anything, and its error does not tell what exists outside.
+// A relative link that leads out is denied even if it leads back in. An absolute link to dir or
+// below it is followed. Stat, Rename and Remove do not follow a link that is the last element, so
+// that one may lead anywhere. Links that ReadTar creates may lead anywhere, too.
 //
-// This is no check that comes before: nothing outside of dir is read, created or
-// changed, whatever a process does at the same moment, such as putting links
-// where directories were. What is below dir is what can be found there; that is
-// a hard link to a file elsewhere, too, a mount, or a directory that is moved
-// out while a call is at work in it.
+// The confinement is not a check before the access: nothing outside of dir is read, created or
+// changed even if a process replaces directories by links at the same moment. Everything
+// reachable below dir counts as inside. This includes hard links to files elsewhere, mounts, and
+// a directory that a process moves out while a call works in it.
 //
-// Each method of the result is ErrUnsupported where fs is no SubFS.
+// If fs is not a SubFS, all methods of the result fail with ErrUnsupported.
 func SubFiles(fs FS, dir string) FS {
 	if s, ok := fs.(SubFS); ok {
 		return s.Sub(dir)
@@ -173,7 +169,7 @@ func SubFiles(fs FS, dir string) FS {
 	return noFS{dir}
 }
 
-// Sub implements SubFS: there is still none.
+// Sub implements SubFS. The result fails as n does.
 func (n noFS) Sub(string) FS { return n }
 
 var _ SubFS = noFS{}

@@ -1,28 +1,29 @@
 package atoll
 
-// A ProviderLayer is embedded by a layer, which overrides the methods that it changes. It
-// forwards the methods of Provider, and As finds the optional abilities of the wrapped
-// provider behind it. Sandboxes that the layer returns should embed SandboxLayer.
+// A ProviderLayer is the base of a layer, which embeds it and overrides the methods that it
+// changes. ProviderLayer forwards all methods of Provider, and lets As find the optional
+// abilities of the wrapped provider. Sandboxes that the layer returns should embed SandboxLayer.
 type ProviderLayer struct{ Provider }
 
 // Unwrap returns the wrapped provider.
 func (l ProviderLayer) Unwrap() Provider { return l.Provider }
 
-// A SandboxLayer is to a Sandbox what ProviderLayer is to a Provider.
+// A SandboxLayer is the base of a layer around a Sandbox; see ProviderLayer.
 type SandboxLayer struct{ Sandbox }
 
 // Unwrap returns the wrapped sandbox.
 func (l SandboxLayer) Unwrap() Sandbox { return l.Sandbox }
 
-// A ProcessLayer is to a Process what ProviderLayer is to a Provider.
+// A ProcessLayer is the base of a layer around a Process; see ProviderLayer.
 type ProcessLayer struct{ Process }
 
 // Unwrap returns the wrapped process.
 func (l ProcessLayer) Unwrap() Process { return l.Process }
 
-// As finds an optional ability of a Provider, Sandbox or Process: the outermost of x and the
-// values that it wraps that has the type T. A layer that must see the calls of an ability
-// implements it. X is one of the three interfaces, not the type of an implementation.
+// As finds the optional ability T of a Provider, Sandbox or Process. It returns the outermost
+// value that implements T among x and the values that x wraps. A layer that must see the calls of
+// an ability implements that ability. X is one of the three interfaces, not the type of an
+// implementation.
 func As[T, X any](x X) (T, bool) {
 	for {
 		if t, ok := any(x).(T); ok {

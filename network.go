@@ -5,61 +5,60 @@ import (
 	"slices"
 )
 
-// NetworkMode says how far a sandbox can reach.
+// NetworkMode is the reach of a sandbox's network.
 type NetworkMode string
 
-// The modes of network.
+// The network modes.
 const (
 	NetworkNone   NetworkMode = "none"   // loopback only; the default
-	NetworkOn     NetworkMode = "on"     // outwards, never to the host, its networks or metadata services
-	NetworkEgress NetworkMode = "egress" // only to what Allow lists
-	NetworkNamed  NetworkMode = "named"  // whatever the backend's network Name reaches
+	NetworkOn     NetworkMode = "on"     // the internet, but not the host, its networks or metadata services
+	NetworkEgress NetworkMode = "egress" // only the destinations in Allow
+	NetworkNamed  NetworkMode = "named"  // everything that the backend's network Name reaches
 )
 
 // Network is a sandbox's network policy.
 type Network struct {
-	// Mode is NetworkNone when empty.
+	// Mode is the reach of the network. Empty means NetworkNone.
 	Mode NetworkMode `json:"mode,omitempty"`
-	// Name is that of a network which the backend has already, for NetworkNamed:
-	// one of docker's, for instance. The sandbox reaches what that network
-	// reaches, which may be the host and all around it: what NetworkOn promises
-	// does not hold. The host's own network is refused.
+	// Name is the name of an existing network of the backend, such as a Docker network, for
+	// NetworkNamed. The sandbox reaches everything that this network reaches, which may include
+	// the host and its networks; the guarantees of NetworkOn do not apply. Validate rejects the
+	// host's own network.
 	Name string `json:"name,omitempty"`
-	// Allow lists host names ("example.com", "*.example.com") and networks
-	// ("10.1.0.0/16", "192.0.2.7"). With NetworkEgress nothing else can be
-	// reached; with NetworkOn it opens what is refused by default.
+	// Allow lists host names ("example.com", "*.example.com") and networks ("10.1.0.0/16",
+	// "192.0.2.7"). With NetworkEgress, the sandbox reaches nothing else. With NetworkOn, it
+	// reaches these destinations although the default policy denies them.
 	Allow []string `json:"allow,omitempty"`
 }
 
-// A Port of a sandbox that its maker declares. Declared or not, every TCP port
-// can be reached with Dial.
+// A Port is a declared TCP port of a sandbox. Dial reaches every TCP port, declared or not.
 type Port struct {
 	Name string `json:"name,omitempty"`
 	Port int    `json:"port"` // 1..65535
-	// Publish makes the port reachable on 127.0.0.1 of the backend's machine, and
-	// on no other address, for those who cannot Dial. The sandbox needs a network.
+	// Publish makes the port reachable on 127.0.0.1 of the backend's machine, and on no other
+	// address, for clients that cannot use Dial. The sandbox needs a network.
 	Publish bool `json:"publish,omitempty"`
-	// HostPort is the port's number there. 0 means any that is free, which may be
-	// another one after each start: Status.Ports tells.
+	// HostPort is the number of the published port on the backend's machine. 0 means any free
+	// port, which may change with each start; Status.Ports has the current one.
 	HostPort int `json:"host_port,omitempty"`
 }
 
-// A PublishedPort is where a port of a running sandbox is published.
+// A PublishedPort is the address of a published port of a running sandbox.
 type PublishedPort struct {
-	Port    int    `json:"port"`    // inside
+	Port    int    `json:"port"`    // inside the sandbox
 	Address string `json:"address"` // on the backend's machine: "127.0.0.1:49153"
 }
 
-// AgentPort is the port that the agent in a sandbox listens on, which
-// Status.Address is about.
+// AgentPort is the port on which the agent in a sandbox listens. Status.Address is its published
+// address.
 const AgentPort = 3002
 
-// Publishes reports whether a port of s is to be published.
+// Publishes reports whether s publishes a port.
 func (s *Spec) Publishes() bool {
 	return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Publish })
 }
 
-func (s *Spec) validNetwork() error {
+func (s *Spec) validateNetwork() error {
 	n := s.Network
 	switch n.Mode {
 	case "", NetworkNone, NetworkNamed:
@@ -74,13 +73,13 @@ func (s *Spec) validNetwork() error {
 		return fmt.Errorf("network name %q: needs mode named", n.Name)
 	}
 	if n.Mode == NetworkNamed && !validNetworkName(n.Name) {
-		return fmt.Errorf("network name %q: use that of a network which the backend has, and not the host's own", n.Name)
+		return fmt.Errorf("network name %q: use the name of an existing network of the backend other than the host's own", n.Name)
 	}
-	return s.validPorts()
+	return s.validatePorts()
 }
 
-// validNetworkName reports whether s can name a network. Words that stand for
-// something else with the backends are none.
+// validNetworkName reports whether s is a valid name of a network. It rejects names with a
+// special meaning for the backends.
 func validNetworkName(s string) bool {
 	for i, c := range []byte(s) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
@@ -91,7 +90,7 @@ func validNetworkName(s string) bool {
 	return s != "" && !slices.Contains([]string{"host", "none", "default", "container"}, s)
 }
 
-func (s *Spec) validPorts() error {
+func (s *Spec) validatePorts() error {
 	taken := map[int]bool{}
 	for _, p := range s.Ports {
 		switch {
@@ -102,7 +101,7 @@ func (s *Spec) validPorts() error {
 		case p.HostPort != 0 && !p.Publish:
 			return fmt.Errorf("host port %d: needs publish", p.HostPort)
 		case p.Publish && (s.Network.Mode == "" || s.Network.Mode == NetworkNone):
-			return fmt.Errorf("port %d: what is published needs a network: use mode on or named", p.Port)
+			return fmt.Errorf("port %d: a published port needs a network; use mode on or named", p.Port)
 		case taken[p.HostPort]:
 			return fmt.Errorf("host port %d: given twice", p.HostPort)
 		}

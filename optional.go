@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// The optional interfaces. Never assert one: call its helper below, which finds it behind layers
-// with As and answers for values that lack it.
+// The optional interfaces. Call the helper of an interface instead of asserting it: the helper finds
+// it behind layers with As, and handles values without it.
 
-// A Resolver is a Provider that finds the id for a name without a List.
+// A Resolver is a Provider that finds the id of a name without a List.
 type Resolver interface {
 	Resolve(ctx context.Context, project, name string) (id string, err error)
 }
 
-// A Combiner is a Provider made of several, each of which has a name and makes
-// the sandboxes whose Spec names it.
+// A Combiner is a Provider that combines several named providers. Spec.Provider selects the one
+// that creates a sandbox.
 type Combiner interface {
-	// Members describes them, the default one first, by what is known: it asks
-	// none of them.
+	// Members describes the providers, the default one first. It returns recorded information and
+	// calls no provider.
 	Members(ctx context.Context) ([]Member, error)
 }
 
-// A Member is one of the providers that a Provider is made of.
+// A Member describes one of the providers of a Combiner.
 type Member struct {
-	Info           // only its Name where it could not be opened
-	InUse   bool   `json:"in_use"`            // it had sandboxes when it was last asked
-	Problem string `json:"problem,omitempty"` // why it could not be asked, the last time it was
+	Info           // only the Name is set if the provider did not open
+	InUse   bool   `json:"in_use"`            // the provider had sandboxes at the last check
+	Problem string `json:"problem,omitempty"` // why the last check failed
 }
 
-// Members describes the providers that p is made of, the default one first. A
-// Provider that is no Combiner is the only one.
+// Members describes the providers that p combines, the default one first. If p is not a Combiner,
+// Members describes p.
 func Members(ctx context.Context, p Provider) ([]Member, error) {
 	if c, ok := As[Combiner](p); ok {
 		return c.Members(ctx)
@@ -39,20 +39,21 @@ func Members(ctx context.Context, p Provider) ([]Member, error) {
 	return []Member{{Info: p.Info(), InUse: true}}, nil
 }
 
-// A Prober is a Provider that can say whether it works on this machine.
+// A Prober is a Provider that can check whether it works on this machine.
 type Prober interface {
 	Probe(ctx context.Context) Probe
 }
 
-// A Probe says whether a provider works here, and if not what to do.
+// A Probe is the result of a check of a provider.
 type Probe struct {
 	OK     bool     `json:"ok"`
-	Reason string   `json:"reason,omitempty"` // why not
-	Fix    string   `json:"fix,omitempty"`    // what to do, as a command where possible
-	Notes  []string `json:"notes,omitempty"`  // what works less well than it could, and why
+	Reason string   `json:"reason,omitempty"` // why the provider does not work
+	Fix    string   `json:"fix,omitempty"`    // how to fix it, as a command if possible
+	Notes  []string `json:"notes,omitempty"`  // limitations on this machine, with their reasons
 }
 
-// ProbeProvider asks p. A Provider that is no Prober is OK.
+// ProbeProvider checks whether p works on this machine. It reports a Provider that is not a
+// Prober as OK.
 func ProbeProvider(ctx context.Context, p Provider) Probe {
 	if pr, ok := As[Prober](p); ok {
 		return pr.Probe(ctx)
@@ -60,25 +61,24 @@ func ProbeProvider(ctx context.Context, p Provider) Probe {
 	return Probe{OK: true}
 }
 
-// A Preparer is a Provider that can do slow work, such as pulling an image,
-// before it is needed.
+// A Preparer is a Provider that can do slow work, such as pulling an image, ahead of time.
 type Preparer interface {
-	// Prepare returns when Create with spec would not have to fetch anything; where
-	// there is no Caps.ImageStore it may do nothing.
-	// progress may be nil; it is called from one goroutine at a time.
+	// Prepare returns when Create with spec would not need to fetch anything. Without
+	// Caps.ImageStore it may do nothing. progress may be nil; Prepare calls it from one goroutine
+	// at a time.
 	Prepare(ctx context.Context, spec *Spec, progress func(Progress)) error
 }
 
-// Progress is one report on long work.
+// Progress is one report about a long operation.
 type Progress struct {
 	Phase string `json:"phase"`           // "pull", "unpack"
-	Item  string `json:"item,omitempty"`  // what it is about
+	Item  string `json:"item,omitempty"`  // such as the name of an image
 	Done  int64  `json:"done,omitempty"`  // bytes
-	Total int64  `json:"total,omitempty"` // bytes; 0 when not known
+	Total int64  `json:"total,omitempty"` // in bytes; 0 if unknown
 }
 
-// Prepare does now what Create with spec would have to fetch. A Provider that
-// is no Preparer has nothing to do.
+// Prepare fetches what Create with spec would need to fetch. It does nothing if p is not a
+// Preparer.
 func Prepare(ctx context.Context, p Provider, spec *Spec, progress func(Progress)) error {
 	if pr, ok := As[Preparer](p); ok {
 		return pr.Prepare(ctx, spec, progress)
@@ -86,14 +86,14 @@ func Prepare(ctx context.Context, p Provider, spec *Spec, progress func(Progress
 	return nil
 }
 
-// A ProjectRemover is a Provider that can remove a project with all that
-// belongs to it: sandboxes, volumes, machines.
+// A ProjectRemover is a Provider that can remove a project with its sandboxes, volumes and
+// machines.
 type ProjectRemover interface {
 	RemoveProject(ctx context.Context, project string) error
 }
 
-// RemoveProject removes all that belongs to project. Where p is no
-// ProjectRemover, that is its sandboxes with their data volumes.
+// RemoveProject removes everything that belongs to project. If p is not a ProjectRemover, it
+// removes the sandboxes of the project with their data volumes.
 func RemoveProject(ctx context.Context, p Provider, project string) error {
 	if pr, ok := As[ProjectRemover](p); ok {
 		return pr.RemoveProject(ctx, project)
@@ -114,26 +114,25 @@ func RemoveProject(ctx context.Context, p Provider, project string) error {
 	return nil
 }
 
-// A ProjectLister is a Provider that keeps something for a whole project, which its
-// sandboxes share: a machine, a disk.
+// A ProjectLister is a Provider that has resources which all sandboxes of a project share, such
+// as a machine or a disk.
 type ProjectLister interface {
-	// Projects lists the projects for which it keeps something, sorted by name.
-	// Nothing is started for it.
+	// Projects lists the projects with such resources, sorted by name. It starts nothing.
 	Projects(ctx context.Context) ([]Project, error)
 }
 
-// A Project is what a provider keeps for one.
+// A Project describes the resources that a provider has for one project.
 type Project struct {
 	Name     string `json:"name"`
-	Provider string `json:"provider"` // that keeps it
-	// Machine is the state of the project's machine, "" while there is none.
+	Provider string `json:"provider"` // the provider that has the resources
+	// Machine is the state of the project's machine, "" if there is none.
 	Machine   State `json:"machine,omitempty"`
-	Sandboxes int   `json:"sandboxes"` // in whatever state, those of pools included
-	Disk      Bytes `json:"disk"`      // what its disk takes up where the provider is, not how large it may become
+	Sandboxes int   `json:"sandboxes"` // in any state, including those of pools
+	Disk      Bytes `json:"disk"`      // space that the project's disk uses on the provider's machine, which may be less than its maximum
 }
 
-// Projects lists the projects for which p keeps something that their sandboxes share,
-// sorted by name. Where p is no ProjectLister, there is none.
+// Projects lists the projects with resources that their sandboxes share, sorted by name. It
+// returns none if p is not a ProjectLister.
 func Projects(ctx context.Context, p Provider) ([]Project, error) {
 	if l, ok := As[ProjectLister](p); ok {
 		return l.Projects(ctx)
@@ -141,29 +140,29 @@ func Projects(ctx context.Context, p Provider) ([]Project, error) {
 	return nil, nil
 }
 
-// A VolumeStore is a Provider with Caps.Volumes: it keeps data volumes of
-// sandboxes and named volumes of projects. Where it is made of several
-// providers, "NAME=VOLUME" is the volume that the one called NAME keeps.
+// A VolumeStore is a Provider with Caps.Volumes. It stores data volumes of sandboxes and named
+// volumes of projects. If the Provider is a Combiner, "NAME=VOLUME" denotes the volume of its
+// member NAME.
 type VolumeStore interface {
-	// Volumes lists the volumes of a project, or of all when it is "".
+	// Volumes lists the volumes of a project, or of all projects if project is "".
 	Volumes(ctx context.Context, project string) ([]Volume, error)
-	// RemoveVolume deletes one. Kinds: ErrNotExist, ErrConflict (in use, or
-	// several providers keep one of this name).
+	// RemoveVolume deletes a volume. Kinds: ErrNotExist, ErrConflict (in use, or several members
+	// have a volume of this name).
 	RemoveVolume(ctx context.Context, project, name string) error
 }
 
 // A Volume is a directory that outlives sandboxes.
 type Volume struct {
-	Name     string    `json:"name"` // "data-" and the id for a sandbox's own, CacheVolume for the project's cache
+	Name     string    `json:"name"` // "data-" and the id for a sandbox's data volume, CacheVolume for the project's cache
 	Project  string    `json:"project"`
-	Provider string    `json:"provider"`          // that keeps it
-	Sandbox  string    `json:"sandbox,omitempty"` // id of the sandbox whose data volume it is
-	Cache    bool      `json:"cache,omitempty"`   // it is the cache of its project
+	Provider string    `json:"provider"`          // the provider that stores it
+	Sandbox  string    `json:"sandbox,omitempty"` // the id of the sandbox, for a data volume
+	Cache    bool      `json:"cache,omitempty"`   // the volume is the cache of its project
 	InUse    bool      `json:"in_use"`            // a sandbox mounts it
 	Created  time.Time `json:"created"`
 }
 
-// Volumes lists the volumes of a project, or of all when it is "".
+// Volumes lists the volumes of a project, or of all projects if project is "".
 func Volumes(ctx context.Context, p Provider, project string) ([]Volume, error) {
 	if v, ok := As[VolumeStore](p); ok {
 		return v.Volumes(ctx, project)
@@ -179,56 +178,53 @@ func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
 	return E("remove volume", name, ErrUnsupported, nil)
 }
 
-// An Image is one that a provider keeps.
+// An Image describes an image in the image store of a provider.
 type Image struct {
-	Ref      string    `json:"ref"`                // its name in full, or its digest when it has none
-	Provider string    `json:"provider"`           // that keeps it
-	Digest   string    `json:"digest"`             // of what it consists of
+	Ref      string    `json:"ref"`                // the full name, or the digest of an image without a name
+	Provider string    `json:"provider"`           // the provider that stores it
+	Digest   string    `json:"digest"`             // of the image's content
 	Platform string    `json:"platform,omitempty"` // "linux/amd64"
 	Size     Bytes     `json:"size"`               // of its files
-	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was made from it
+	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was created from it
 	Fetched  time.Time `json:"fetched"`
-	Used     time.Time `json:"used"` // when it was last asked for, or a sandbox started on it
+	Used     time.Time `json:"used"` // last request for it, or last start of a sandbox from it
 }
 
-// PruneOptions say which of the images that nobody uses PruneImages deletes.
-// The zero value means those without a name, which another image has taken.
+// PruneOptions select which unused images PruneImages deletes. The zero value selects images
+// without a name, such as those whose name moved to a newer image.
 type PruneOptions struct {
-	All       bool     `json:"all,omitempty"`       // those with a name, too
-	Provider  string   `json:"provider,omitempty"`  // only those that it keeps
-	UnusedFor Duration `json:"unused_for,omitzero"` // only those that were not used for so long
+	All       bool     `json:"all,omitempty"`       // also images with a name
+	Provider  string   `json:"provider,omitempty"`  // only images of this provider
+	UnusedFor Duration `json:"unused_for,omitzero"` // only images unused for at least this long
 }
 
-// Pruned says what PruneImages deleted.
+// Pruned lists what PruneImages deleted.
 type Pruned struct {
 	Images []string `json:"images"` // digests, sorted
-	Size   Bytes    `json:"size"`   // that there is room for now
+	Size   Bytes    `json:"size"`   // the disk space freed
 }
 
-// An ImageStore is a Provider with Caps.ImageStore: it keeps the images that Create
-// and Prepare have fetched. Where it is made of several providers, "NAME=REF" is
-// the image that the one called NAME keeps.
+// An ImageStore is a Provider with Caps.ImageStore. It stores the images that Create and Prepare
+// fetched. If the Provider is a Combiner, "NAME=REF" denotes the image of its member NAME.
 type ImageStore interface {
-	// Images lists the images that are kept, one for each name that they have,
-	// sorted by name.
+	// Images lists the stored images, one entry for each of their names, sorted by name.
 	Images(ctx context.Context) ([]Image, error)
 
-	// RemoveImage takes the name ref from its image, and deletes the image when
-	// it has no other; a digest deletes the image with all its names. One that
-	// a sandbox or a snapshot was made from is deleted with force only, and is
-	// fetched again when that starts; one that a running sandbox uses is not
-	// deleted even then. Kinds: ErrInvalid (not the name of an image),
-	// ErrNotExist, ErrConflict (in use, or several providers keep it; then
-	// nothing is changed).
+	// RemoveImage removes the name ref from its image, and deletes the image if it has no other
+	// name. If ref is a digest, RemoveImage deletes the image with all its names. RemoveImage
+	// deletes an image from which a sandbox or a snapshot was created only with force; the
+	// provider fetches it again when that sandbox starts. It never deletes an image that a
+	// running sandbox uses. Kinds: ErrInvalid (not the name of an image), ErrNotExist,
+	// ErrConflict (in use, or several members have it; nothing has changed then).
 	RemoveImage(ctx context.Context, ref string, force bool) error
 
-	// PruneImages deletes images that no sandbox, running or not, and no
-	// snapshot was made from, and what else was fetched and is of no use. It
-	// goes on after a failure, and returns the first. Kinds: ErrInvalid.
+	// PruneImages deletes images from which no sandbox, running or stopped, and no snapshot was
+	// created, together with other fetched data that nothing uses. It continues after a failure
+	// and returns the first error. Kinds: ErrInvalid.
 	PruneImages(ctx context.Context, opts PruneOptions) (Pruned, error)
 }
 
-// Images lists the images that p keeps.
+// Images lists the images that p stores.
 func Images(ctx context.Context, p Provider) ([]Image, error) {
 	if s, ok := As[ImageStore](p); ok {
 		return s.Images(ctx)
@@ -244,7 +240,7 @@ func RemoveImage(ctx context.Context, p Provider, ref string, force bool) error 
 	return E("remove image", ref, ErrUnsupported, nil)
 }
 
-// PruneImages deletes images that nobody uses.
+// PruneImages deletes unused images.
 func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, error) {
 	if opts.UnusedFor < 0 {
 		return Pruned{}, Errorf("prune images", "", ErrInvalid, "unused for %s: must not be negative", opts.UnusedFor)
@@ -264,16 +260,16 @@ func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, er
 	return Pruned{}, E("prune images", p.Info().Name, ErrUnsupported, nil)
 }
 
-// An ImageResolver is a Provider with Caps.Images that can tell what a name
-// stands for without fetching it.
+// An ImageResolver is a Provider with Caps.Images that can resolve the name of an image without
+// fetching it.
 type ImageResolver interface {
 	ResolveImage(ctx context.Context, ref string) (digest string, err error)
 }
 
-// ResolveImage is the digest of the image that Create with ref as Spec.Image
-// would use now, as Status.Image ends with it, if nothing had to be fetched; ""
-// for images that have none, such as the host's. Kinds: ErrUnsupported,
-// ErrInvalid, ErrNotExist (it is not kept here).
+// ResolveImage returns the digest of the image that Create would use now for the Spec.Image ref
+// without fetching anything. Status.Image ends with the same digest. The result is "" for images
+// without a digest, such as "host". Kinds: ErrUnsupported, ErrInvalid, ErrNotExist (the image is
+// not stored).
 func ResolveImage(ctx context.Context, p Provider, ref string) (digest string, err error) {
 	if r, ok := As[ImageResolver](p); ok {
 		return r.ResolveImage(ctx, ref)
@@ -281,20 +277,20 @@ func ResolveImage(ctx context.Context, p Provider, ref string) (digest string, e
 	return "", E("resolve image", ref, ErrUnsupported, nil)
 }
 
-// A SecretKeeper is a Provider whose sandboxes have a secret each.
+// A SecretKeeper is a Provider that gives each sandbox a secret.
 type SecretKeeper interface {
 	Secret(ctx context.Context, id string) (string, error)
 }
 
-// SecretVar is the environment variable in which every process of a sandbox
-// finds the salted hash of its secret. No Spec can set it.
+// SecretVar is the environment variable that holds the salted hash of the sandbox's secret, in
+// every process of the sandbox. A Spec cannot set it.
 const SecretVar = "ATOLL_SECRET"
 
-// Secret returns the secret of the sandbox, by which programs inside know who
-// may talk to them: they have its hash only; see package secret. It is nowhere
-// else to be read. A sandbox keeps its secret through stops and restarts, and so
-// does one that is made again with the id and the data volume of a removed one.
-// Kinds: ErrUnsupported, ErrNotFound, ErrNotExist (it was made without one).
+// Secret returns the secret of the sandbox. Programs in the sandbox know only its hash, and use
+// it to authenticate clients; see package secret. No other call reveals the secret. A sandbox has
+// the same secret after a stop and a start, and so has a new sandbox with the id and the data
+// volume of a removed one. Kinds: ErrUnsupported, ErrNotFound, ErrNotExist (created without a
+// secret).
 func Secret(ctx context.Context, p Provider, id string) (string, error) {
 	if k, ok := As[SecretKeeper](p); ok {
 		return k.Secret(ctx, id)
@@ -302,19 +298,20 @@ func Secret(ctx context.Context, p Provider, id string) (string, error) {
 	return "", E("secret", id, ErrUnsupported, nil)
 }
 
-// A Reserver is a Provider that may have sandboxes ready for who has to know an id
-// before the sandbox is theirs.
+// A Reserver is a Provider that can reserve a warm sandbox, so that the caller knows its id
+// before Create.
 type Reserver interface {
 	Reserve(ctx context.Context, spec *Spec) (id string, err error)
 }
 
-// Reserve sets aside a sandbox that is ready for spec, which has no ID, for who
-// writes down what it is going to make before it does. It returns the id for which
-// Create, with spec and this ID, gives that sandbox at once; "" if none is ready,
-// as where p is no Reserver. The id is the caller's alone from then on, and
-// the sandbox is in no List before Create. What nobody has come for in
-// ReserveTime, or before the program ends that keeps it ready, is removed: then
-// Create makes one of that id. Kinds: those of Create with spec.
+// Reserve reserves a warm sandbox that matches spec, which has no ID, and returns its id. Callers
+// use it to record the id before they create the sandbox. Create with spec and this ID then
+// returns the reserved sandbox at once.
+//
+// Reserve returns "" if no sandbox is warm, or if p is not a Reserver. The id belongs to the
+// caller, and List does not include the sandbox before Create. If the caller does not create it
+// within ReserveTime, or the program that holds the reservation ends, the sandbox is removed;
+// Create with the id then creates a new one. Kinds: those of Create with spec.
 func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error) {
 	if r, ok := As[Reserver](p); ok {
 		return r.Reserve(ctx, spec)
@@ -322,32 +319,32 @@ func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error)
 	return "", nil
 }
 
-// ReserveTime is how long a sandbox is kept for who has reserved it, at least.
+// ReserveTime is the minimum lifetime of a reservation.
 const ReserveTime = time.Minute
 
-// A SnapshotStore is a Provider with Caps.Snapshot: it keeps snapshots, which
-// outlive the sandbox they were taken of. Create starts from one when
-// Spec.Snapshot names it, as often as wanted.
+// A SnapshotStore is a Provider with Caps.Snapshot. It stores snapshots, which outlive their
+// sandboxes. Create starts a sandbox from the snapshot that Spec.Snapshot names, any number of
+// times.
 type SnapshotStore interface {
 	Snapshots(ctx context.Context) ([]Snapshot, error)
-	// RemoveSnapshot deletes one. Kinds: ErrNotExist.
+	// RemoveSnapshot deletes a snapshot. Kinds: ErrNotExist.
 	RemoveSnapshot(ctx context.Context, id string) error
 }
 
-// A Snapshot is a sandbox frozen at one moment, without its volumes. Its files
-// are as they were; processes that Exec started, and what they started, end
-// when it is restored where the backend cannot connect them anew (gVisor).
+// A Snapshot is a sandbox frozen at one moment, without its volumes. A sandbox restored from it
+// has the files of that moment. Processes that Exec started, and their descendants, end during
+// the restore if the backend cannot reconnect them (gVisor).
 type Snapshot struct {
 	ID       string    `json:"id"`
-	Provider string    `json:"provider"` // that keeps it
-	Sandbox  string    `json:"sandbox"`  // id of the sandbox it was taken of
-	Spec     Spec      `json:"spec"`     // of that sandbox
-	Version  string    `json:"version"`  // of the backend that can restore it
+	Provider string    `json:"provider"` // the provider that stores it
+	Sandbox  string    `json:"sandbox"`  // the id of the sandbox
+	Spec     Spec      `json:"spec"`     // of the sandbox
+	Version  string    `json:"version"`  // the backend version that can restore it
 	Size     Bytes     `json:"size"`     // on disk
 	Created  time.Time `json:"created"`
 }
 
-// Snapshots lists the snapshots that p keeps.
+// Snapshots lists the snapshots that p stores.
 func Snapshots(ctx context.Context, p Provider) ([]Snapshot, error) {
 	if s, ok := As[SnapshotStore](p); ok {
 		return s.Snapshots(ctx)
@@ -368,8 +365,8 @@ type Filer interface {
 	Files() FS
 }
 
-// Files returns the sandbox's file system. That of a Sandbox which is no Filer
-// answers every call with ErrUnsupported.
+// Files returns the file system of the sandbox. If sb is not a Filer, all methods of the result
+// fail with ErrUnsupported.
 func Files(sb Sandbox) FS {
 	if f, ok := As[Filer](sb); ok {
 		return f.Files()
@@ -382,10 +379,9 @@ type Dialer interface {
 	Dial(ctx context.Context, port int) (net.Conn, error)
 }
 
-// Dial connects to a TCP port that a process inside listens on, on loopback or
-// any other address. The connection supports half-close (CloseWrite). ctx
-// bounds the dialling only. Kinds: ErrUnsupported, ErrStopped, ErrInvalid,
-// ErrUnavailable (nobody listens there).
+// Dial connects to a TCP port in the sandbox, on loopback or any other address of the sandbox.
+// The connection supports half-close (CloseWrite). ctx bounds only the dialing. Kinds:
+// ErrUnsupported, ErrStopped, ErrInvalid, ErrUnavailable (nothing listens on the port).
 func Dial(ctx context.Context, sb Sandbox, port int) (net.Conn, error) {
 	if d, ok := As[Dialer](sb); ok {
 		return d.Dial(ctx, port)
@@ -399,9 +395,8 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
-// Pause freezes every process: they use no CPU and answer nothing until
-// Resume. Pausing a paused sandbox does nothing. Kinds: ErrUnsupported,
-// ErrStopped.
+// Pause freezes all processes of the sandbox until Resume: they use no CPU and do not respond.
+// Pausing a paused sandbox does nothing. Kinds: ErrUnsupported, ErrStopped.
 func Pause(ctx context.Context, sb Sandbox) error {
 	if p, ok := As[Pauser](sb); ok {
 		return p.Pause(ctx)
@@ -423,10 +418,10 @@ type Extender interface {
 	Extend(ctx context.Context, ttl Duration) error
 }
 
-// Extend has the sandbox removed ttl from now, not when its time would have been
-// over, sooner or later than that; with Never it is not removed any more. It
-// changes Status.Expires, not Spec.TTL. Kinds: ErrUnsupported, ErrNotFound,
-// ErrInvalid (ttl is not positive, or the sandbox's time is not limited).
+// Extend sets the expiry of the sandbox to ttl from now, whether that is sooner or later than
+// before. With Never, the sandbox no longer expires. Extend changes Status.Expires, not Spec.TTL.
+// Kinds: ErrUnsupported, ErrNotFound, ErrInvalid (ttl is not positive, or the sandbox has no
+// expiry).
 func Extend(ctx context.Context, sb Sandbox, ttl Duration) error {
 	if ttl <= 0 && ttl != Never {
 		return Errorf("extend", sb.ID(), ErrInvalid, "%s: must be positive, or never", ttl)
@@ -442,8 +437,8 @@ type Snapshotter interface {
 	Snapshot(ctx context.Context) (Snapshot, error)
 }
 
-// TakeSnapshot freezes the running sandbox for a moment and keeps a copy of
-// it; it then runs on. Kinds: ErrUnsupported, ErrStopped, ErrExhausted.
+// TakeSnapshot briefly freezes the running sandbox and stores a copy of it. Kinds:
+// ErrUnsupported, ErrStopped, ErrExhausted.
 func TakeSnapshot(ctx context.Context, sb Sandbox) (Snapshot, error) {
 	if s, ok := As[Snapshotter](sb); ok {
 		return s.Snapshot(ctx)
@@ -456,14 +451,14 @@ type Meter interface {
 	Usage(ctx context.Context) (Usage, error)
 }
 
-// Usage is what a sandbox uses now.
+// Usage is the current resource usage of a sandbox.
 type Usage struct {
-	Memory    Bytes    `json:"memory"`    // resident
-	CPU       Duration `json:"cpu"`       // CPU time since it started
-	Processes int      `json:"processes"` // running inside
+	Memory    Bytes    `json:"memory"`    // resident memory
+	CPU       Duration `json:"cpu"`       // CPU time since the start
+	Processes int      `json:"processes"` // number of running processes
 }
 
-// UsageOf measures what the sandbox uses. Kinds: ErrUnsupported, ErrStopped.
+// UsageOf measures the resource usage of the sandbox. Kinds: ErrUnsupported, ErrStopped.
 func UsageOf(ctx context.Context, sb Sandbox) (Usage, error) {
 	if m, ok := As[Meter](sb); ok {
 		return m.Usage(ctx)
@@ -471,14 +466,14 @@ func UsageOf(ctx context.Context, sb Sandbox) (Usage, error) {
 	return Usage{}, E("usage", sb.ID(), ErrUnsupported, nil)
 }
 
-// A ProcessLister is a Sandbox that can list what Exec started.
+// A ProcessLister is a Sandbox that can list the processes that Exec started.
 type ProcessLister interface {
 	Processes(ctx context.Context) ([]ProcessStatus, error)
 }
 
-// Processes lists the processes that Exec started in the sandbox, running and
-// ended, oldest first; of one that has stopped, those that Sandbox.Process still
-// finds. Kinds: ErrUnsupported, ErrStopped (there are none of those either).
+// Processes lists the processes that Exec started in the sandbox, running and ended, oldest
+// first. For a stopped sandbox it lists those that Sandbox.Process still finds. Kinds:
+// ErrUnsupported, ErrStopped (stopped, and Sandbox.Process finds none).
 func Processes(ctx context.Context, sb Sandbox) ([]ProcessStatus, error) {
 	if l, ok := As[ProcessLister](sb); ok {
 		return l.Processes(ctx)
@@ -491,8 +486,8 @@ type Resizer interface {
 	Resize(ctx context.Context, size Size) error
 }
 
-// Resize changes the size of the process's terminal; the process is told by
-// SIGWINCH. Kinds: ErrUnsupported, ErrInvalid (it has no terminal), ErrStopped.
+// Resize changes the size of the process's terminal. The process receives SIGWINCH. Kinds:
+// ErrUnsupported, ErrInvalid (the process has no terminal), ErrStopped.
 func Resize(ctx context.Context, p Process, size Size) error {
 	if r, ok := As[Resizer](p); ok {
 		return r.Resize(ctx, size)
@@ -500,9 +495,9 @@ func Resize(ctx context.Context, p Process, size Size) error {
 	return E("resize", p.ID(), ErrUnsupported, nil)
 }
 
-// A SubFS is an FS that can confine itself to a directory. The FS of a sandbox
-// with Caps.Files is one, and so is what its Sub returns.
+// A SubFS is an FS that can confine itself to a directory. The FS of a sandbox with Caps.Files
+// implements it, and so does the result of Sub.
 type SubFS interface {
-	// Sub is SubFiles of this FS.
+	// Sub implements SubFiles for this FS.
 	Sub(dir string) FS
 }

@@ -7,83 +7,80 @@ import (
 	"time"
 )
 
-// A Provider makes sandboxes. It may be a leaf (gVisor, Docker), a layer
-// around another provider (a pool, tracing) or a client of a remote one; its
-// user cannot tell. All methods may be called at once from many goroutines.
+// A Provider creates sandboxes. It may be a leaf (gVisor, Docker), a layer around another
+// provider (a pool, tracing), or a client of a remote provider; its users need not know which.
+// All methods are safe for concurrent use.
 type Provider interface {
-	// Info describes the provider. It never blocks and never changes.
+	// Info describes the provider. It does not block, and its result never changes.
 	Info() Info
 
-	// Create makes a sandbox and starts it, unless spec.NoStart: it is running,
-	// and Exec works, when Create returns. It does not keep or change spec.
-	// ctx bounds the call only. When Create fails, nothing is left behind.
-	// Kinds: ErrInvalid, ErrAlreadyExists (id or name taken), ErrNotExist
-	// (image, mount source, network, snapshot or workspace), ErrConflict (a host
-	// port is taken), ErrUnsupported, ErrExhausted, ErrUnavailable, ErrExecFailed
-	// (spec.Cmd).
+	// Create creates a sandbox. Unless spec.NoStart is set, Create starts it: the sandbox is
+	// running, and Exec works, when Create returns. Create neither retains nor changes spec. ctx
+	// bounds only the call. A failed Create leaves nothing behind. Kinds: ErrInvalid,
+	// ErrAlreadyExists (id or name taken), ErrNotExist (image, mount source, network, snapshot or
+	// workspace), ErrConflict (host port taken), ErrUnsupported, ErrExhausted, ErrUnavailable,
+	// ErrExecFailed (spec.Cmd).
 	Create(ctx context.Context, spec *Spec) (Sandbox, error)
 
-	// Get finds a sandbox by id, also one that was made before a restart.
-	// Hyphenated ids are accepted. Kinds: ErrNotFound.
+	// Get finds a sandbox by its id, with or without hyphens, even if it was created before a
+	// restart of this program. Kinds: ErrNotFound.
 	Get(ctx context.Context, id string) (Sandbox, error)
 
-	// List returns the sandboxes that this provider made and f matches, oldest
-	// first. Of several providers, one that cannot be asked is left out, unless
-	// f names it or no other answers; Members tells.
+	// List returns the sandboxes of this provider that match f, oldest first. A Combiner omits
+	// members that it cannot reach, unless f names the member or all members are unreachable;
+	// Members reports them.
 	List(ctx context.Context, f Filter) ([]Status, error)
 
-	// Watch replays the current state of every sandbox as EventState, then
-	// yields one EventSynced, then every change as it happens, in order for
-	// each sandbox. It ends when the caller breaks off or with one last error:
-	// ctx's when ctx ends, List's when there is no telling what there is,
-	// ErrUnavailable when the reader was too slow to keep up, changes may have
-	// been missed or the provider was closed. A slow reader never blocks the
-	// provider.
+	// Watch replays the current state of every sandbox as EventState, then yields one
+	// EventSynced, then yields every change as it happens, in order for each sandbox. A slow
+	// reader never blocks the provider. The sequence ends when the caller breaks out of the loop,
+	// or with one error: that of ctx when ctx ends, that of List if listing fails, or
+	// ErrUnavailable if the reader was too slow, if changes may be missing, or if the provider
+	// was closed.
 	Watch(ctx context.Context) iter.Seq2[Event, error]
 
-	// Close releases what this value holds. Sandboxes live on where the
-	// provider can outlive its process. A second Close does nothing.
+	// Close releases the resources of this value. Sandboxes survive if the provider has
+	// Caps.Survives. A second Close does nothing.
 	Close() error
 }
 
 // Info describes a provider.
 type Info struct {
 	Name      string    `json:"name"`              // "gvisor", "docker", ...
-	Isolation Isolation `json:"isolation"`         // what stands between a sandbox and its host
+	Isolation Isolation `json:"isolation"`         // the boundary between a sandbox and its host
 	Version   string    `json:"version,omitempty"` // of the backend
 	Caps      Caps      `json:"caps"`
 }
 
-// Isolation names what stands between a sandbox and its host.
+// Isolation is the kind of boundary between a sandbox and its host.
 type Isolation string
 
-// The classes of isolation, weakest first.
+// The kinds of isolation, weakest first.
 const (
-	IsolationNone      Isolation = "none"      // a host process: development only
+	IsolationNone      Isolation = "none"      // a process of the host; for development only
 	IsolationContainer Isolation = "container" // namespaces and seccomp on the host's kernel
 	IsolationKernel    Isolation = "kernel"    // an application kernel of its own (gVisor)
 	IsolationVM        Isolation = "vm"        // a hypervisor
 )
 
-// Durability says what of a sandbox's root file system is there again when it
-// starts after it stopped. Its work directory and volumes always are, where
-// Caps.Volumes.
+// Durability is the lifetime of files in a sandbox's root file system. The work directory and
+// volumes survive every stop if the provider has Caps.Volumes.
 type Durability string
 
 // The degrees of durability.
 const (
-	DurableNone  Durability = "none"  // nothing: it is as the image has it, if there is a start at all (Caps.Restart)
-	DurableStop  Durability = "stop"  // a clean Stop and Start keeps files
-	DurableCrash Durability = "crash" // the files of a killed sandbox survive too
+	DurableNone  Durability = "none"  // a start begins with the files of the image, if a second start is possible at all (Caps.Restart)
+	DurableStop  Durability = "stop"  // files survive a clean Stop and Start
+	DurableCrash Durability = "crash" // files also survive a kill of the sandbox
 )
 
-// Caps says what a provider's sandboxes can do. It tells the truth: the
-// conformance suite fails when a true one does not work or a false one does.
+// Caps lists what the sandboxes of a provider can do. The conformance suite fails if a true field
+// does not work, or if a false one does.
 type Caps struct {
-	Restart      bool       `json:"restart"`        // a stopped sandbox can start again; what it finds of its root file system Durable tells
+	Restart      bool       `json:"restart"`        // a stopped sandbox can start again; Durable describes the files it then has
 	Durable      Durability `json:"durable"`        // "none" without Restart
-	Survives     bool       `json:"survives"`       // sandboxes outlive the process that made them
-	Reattach     bool       `json:"reattach"`       // after that, Process finds what Exec has started, and time limits hold
+	Survives     bool       `json:"survives"`       // sandboxes outlive the process that created them
+	Reattach     bool       `json:"reattach"`       // after that, Process finds earlier processes of Exec, and time limits still apply
 	ExitSignal   bool       `json:"exit_signal"`    // Exit.Signal
 	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
 	Extend       bool       `json:"extend"`         // Extender
@@ -94,7 +91,7 @@ type Caps struct {
 	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
 	Usage        bool       `json:"usage"`          // Meter
 	Images       bool       `json:"images"`         // Spec.Image names an OCI image
-	ImageStore   bool       `json:"image_store"`    // ImageStore: what was fetched can be listed, and removed
+	ImageStore   bool       `json:"image_store"`    // ImageStore: fetched images can be listed and removed
 	Users        bool       `json:"users"`          // users other than the default one
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
@@ -106,63 +103,62 @@ type Caps struct {
 	CPULimit     bool       `json:"cpu_limit"`      // Resources.CPUs
 	ProcessLimit bool       `json:"process_limit"`  // Resources.Processes
 	DiskLimit    bool       `json:"disk_limit"`     // Resources.Disk
-	NetworkNone  bool       `json:"network_none"`   // no network is enforced, not just unset
+	NetworkNone  bool       `json:"network_none"`   // the provider enforces the absence of a network
 	NetworkOn    bool       `json:"network_on"`
 	Egress       bool       `json:"egress"`        // NetworkEgress
-	NetworkNamed bool       `json:"network_named"` // networks of the backend's own
+	NetworkNamed bool       `json:"network_named"` // networks of the backend
 	Publish      bool       `json:"publish"`       // Port.Publish
 	Cache        bool       `json:"cache"`         // Spec.Cache
-	GPU          bool       `json:"gpu"`           // Resources.GPUs, where the machine has any
+	GPU          bool       `json:"gpu"`           // Resources.GPUs, if the machine has GPUs
 }
 
-// State is where a sandbox is in its life:
+// State is the state of a sandbox. The transitions are:
 //
 //	creating → created → running ⇄ paused
 //	running → stopped → running        (Stop, Start)
-//	any → failed → running             (Start, from what survived)
+//	any → failed → running             (Start, from the surviving files)
 //	any → removed                      (terminal)
 type State string
 
-// The states.
+// The states of a sandbox.
 const (
 	StateCreating State = "creating"
-	StateCreated  State = "created" // made, never started
+	StateCreated  State = "created" // never started
 	StateRunning  State = "running"
 	StatePaused   State = "paused"
-	StateStopped  State = "stopped" // by Stop, or its main process exited 0, 137 or 143
-	StateFailed   State = "failed"  // Reason says why
+	StateStopped  State = "stopped" // by Stop, or because its main process exited with 0, 137 or 143
+	StateFailed   State = "failed"  // see Status.Reason
 	StateRemoved  State = "removed" // only in events
 )
 
-// Status is what is known of a sandbox at one moment. It is pure data.
+// Status describes a sandbox at one moment. It is pure data.
 type Status struct {
 	ID       string    `json:"id"`
 	Provider string    `json:"provider"`
-	Spec     Spec      `json:"spec"` // as asked for, defaults filled in
+	Spec     Spec      `json:"spec"` // as requested, with defaults filled in
 	State    State     `json:"state"`
-	Reason   string    `json:"reason,omitempty"`  // one sentence: why it failed or stopped
+	Reason   string    `json:"reason,omitempty"`  // one sentence: why the sandbox failed or stopped
 	Exit     *Exit     `json:"exit,omitempty"`    // of the main process
-	Ready    bool      `json:"ready"`             // running and answering
-	Address  string    `json:"address,omitempty"` // base URL of what listens on AgentPort, where that is published: "http://127.0.0.1:49153"
-	Image    string    `json:"image,omitempty"`   // the image in use, by its digest unless it came from a path
+	Ready    bool      `json:"ready"`             // the sandbox runs and responds
+	Address  string    `json:"address,omitempty"` // the published base URL of AgentPort: "http://127.0.0.1:49153"; empty if not published
+	Image    string    `json:"image,omitempty"`   // the image in use, with its digest unless it came from a path
 	Created  time.Time `json:"created"`
 	Started  time.Time `json:"started,omitzero"`
 	Stopped  time.Time `json:"stopped,omitzero"`
-	Expires  time.Time `json:"expires,omitzero"` // when Spec.TTL, or what it was extended to, ends
-	Caps     Caps      `json:"caps"`             // of this sandbox; a router mixes providers
+	Expires  time.Time `json:"expires,omitzero"` // the end of Spec.TTL, or the expiry that Extend set
+	Caps     Caps      `json:"caps"`             // of this sandbox; the members of a Combiner differ
 
-	// Ports are those that are published now, by number; none of a sandbox that
-	// does not run.
+	// Ports lists the published ports, sorted by number. It is empty unless the sandbox runs.
 	Ports []PublishedPort `json:"ports,omitempty"`
 }
 
-// A Filter selects sandboxes; its zero value selects all. All fields that are
-// set must match.
+// A Filter selects sandboxes that match all of its non-zero fields. The zero Filter selects all
+// sandboxes.
 type Filter struct {
 	Name     string            `json:"name,omitempty"`
 	Project  string            `json:"project,omitempty"`
-	Provider string            `json:"provider,omitempty"` // as in Status; of several, no other is asked
-	Labels   map[string]string `json:"labels,omitempty"`   // each key with this value
+	Provider string            `json:"provider,omitempty"` // as in Status; a Combiner calls only this member
+	Labels   map[string]string `json:"labels,omitempty"`   // each key must have this value
 	States   []State           `json:"states,omitempty"`   // any of these
 }
 
@@ -179,23 +175,23 @@ func (f Filter) Match(st Status) bool {
 	return len(f.States) == 0 || slices.Contains(f.States, st.State)
 }
 
-// An Event is one step of a Watch.
+// An Event is one element of Provider.Watch.
 type Event struct {
 	Type   EventType `json:"type"`
 	Status Status    `json:"status,omitzero"` // for EventState
 	Time   time.Time `json:"time"`
 }
 
-// EventType says what an Event is about.
+// EventType is the type of an Event.
 type EventType string
 
-// The types of event.
+// The types of events.
 const (
-	EventState  EventType = "state"  // Status is the sandbox's new state
+	EventState  EventType = "state"  // Status is the new state of the sandbox
 	EventSynced EventType = "synced" // the replay of current states is complete
 )
 
-// Clone returns a copy of st that shares nothing with it.
+// Clone returns a deep copy of st.
 func (st Status) Clone() Status {
 	st.Spec = *st.Spec.Clone()
 	st.Ports = slices.Clone(st.Ports)
@@ -206,20 +202,20 @@ func (st Status) Clone() Status {
 	return st
 }
 
-// Resolve finds a sandbox by id or by its name in a project ("" means
-// DefaultProject, or the first of its own to an account that may not use that). Ids win over names. A name that is an id is found by all forms of
-// that. Kinds: ErrNotFound.
+// Resolve finds a sandbox by its id, or by its name in project. If project is "", Resolve uses
+// the project of WithDefaultProject, or else DefaultProject. Ids take precedence over names. If a
+// name has the form of an id, all spellings of that id find it. Kinds: ErrNotFound.
 func Resolve(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
 	id, err := NormalizeID(ref)
 	if err != nil || id == "" {
-		return named(ctx, p, project, ref)
+		return findByName(ctx, p, project, ref)
 	}
 	sb, err := p.Get(ctx, id)
 	if KindOf(err) == ErrNotFound && id != ref {
-		sb, err = named(ctx, p, project, id)
+		sb, err = findByName(ctx, p, project, id)
 	}
 	if KindOf(err) == ErrNotFound {
-		sb, err = named(ctx, p, project, ref)
+		sb, err = findByName(ctx, p, project, ref)
 	}
 	return sb, err
 }
@@ -235,13 +231,13 @@ func ResolveID(ctx context.Context, p Provider, project, ref string) (string, er
 
 type projectKey struct{}
 
-// WithDefaultProject returns a context in which Resolve looks for a name in project,
-// instead of in DefaultProject, if its caller names no project.
+// WithDefaultProject returns a context in which Resolve looks for names in project, instead of
+// DefaultProject, if its caller passes no project.
 func WithDefaultProject(ctx context.Context, project string) context.Context {
 	return context.WithValue(ctx, projectKey{}, project)
 }
 
-// defaultProject returns the project of names in a context.
+// defaultProject returns the project in which Resolve looks for names by default.
 func defaultProject(ctx context.Context) string {
 	if project, ok := ctx.Value(projectKey{}).(string); ok {
 		return project
@@ -249,8 +245,8 @@ func defaultProject(ctx context.Context) string {
 	return DefaultProject
 }
 
-// named finds a sandbox by its name in a project.
-func named(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
+// findByName finds a sandbox by its name in a project.
+func findByName(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
 	if !ValidName(ref) {
 		return nil, E("get", ref, ErrNotFound, nil)
 	}

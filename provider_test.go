@@ -43,7 +43,7 @@ func TestStatusClone(t *testing.T) {
 	}
 }
 
-// shelf is a Provider that has sandboxes and nothing else.
+// shelf is a Provider without optional abilities.
 type shelf struct {
 	Provider
 	boxes []*fake
@@ -112,8 +112,8 @@ func TestRemoveProject(t *testing.T) {
 	}
 }
 
-// TestHelpersAnswer holds every helper to answer for those that lack its
-// ability, bare and behind a layer.
+// TestHelpersAnswer checks that every helper handles values without its ability, bare and behind
+// a layer.
 func TestHelpersAnswer(t *testing.T) {
 	ctx := t.Context()
 	var bare Sandbox = &plain{}
@@ -185,8 +185,7 @@ type plain struct{ Sandbox }
 
 func (*plain) ID() string { return "plain" }
 
-// able is a Sandbox with all abilities, each of which answers with an error of
-// its own.
+// able is a Sandbox with all abilities, each of which fails with an error of its own.
 type able struct {
 	Sandbox
 	FS

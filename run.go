@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Run runs cmd in the sandbox and waits for it. When ctx ends first, the
-// process and its descendants are killed, waited for as long as that can take,
-// and ctx's error is returned. A non-zero exit is an *ExitError.
+// Run runs cmd in the sandbox and waits for it. A non-zero exit is an *ExitError. If ctx ends
+// first, Run kills the process and its descendants, waits for their end for up to
+// DefaultStopGrace, and returns ctx's error.
 func Run(ctx context.Context, sb Sandbox, cmd *Command) error {
 	exit, err := runToExit(ctx, sb, cmd)
 	if err != nil {
@@ -27,7 +27,7 @@ func Run(ctx context.Context, sb Sandbox, cmd *Command) error {
 	return nil
 }
 
-// runToExit is Run, but a non-zero exit is no error.
+// runToExit is like Run, but returns a non-zero exit as an Exit.
 func runToExit(ctx context.Context, sb Sandbox, cmd *Command) (Exit, error) {
 	p, err := sb.Exec(ctx, cmd)
 	if err != nil {
@@ -37,20 +37,20 @@ func runToExit(ctx context.Context, sb Sandbox, cmd *Command) (Exit, error) {
 	if ctx.Err() != nil {
 		kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultStopGrace)
 		defer cancel()
-		_ = p.Signal(kill, SIGKILL) // it may just have ended
-		_, _ = p.Wait(kill)         // cmd's writers are the caller's again
+		_ = p.Signal(kill, SIGKILL) // fails if the process has just ended
+		_, _ = p.Wait(kill)         // then nothing writes to cmd's writers
 		return Exit{}, ctx.Err()
 	}
 	return exit, err
 }
 
-// An ExitError says that a command ran and did not succeed.
+// An ExitError reports an unsuccessful exit of a command.
 type ExitError struct {
 	Exit   Exit
-	Stderr []byte // what Output saw of it, at most 32 KiB
+	Stderr []byte // the end of stderr, at most 32 KiB, if Output ran the command
 }
 
-// Error prints the exit, and the last line of stderr when there is one.
+// Error returns the exit and the last line of Stderr, if there is one.
 func (e *ExitError) Error() string {
 	lines := strings.Split(strings.TrimSpace(string(e.Stderr)), "\n")
 	if last := lines[len(lines)-1]; last != "" {
@@ -59,39 +59,38 @@ func (e *ExitError) Error() string {
 	return e.Exit.String()
 }
 
-// Output runs cmd as Run does and returns what it printed on stdout, however
-// much that is.
+// Output runs cmd like Run and returns its stdout, which is not limited in size.
 func Output(ctx context.Context, sb Sandbox, cmd *Command) ([]byte, error) {
 	var stdout bytes.Buffer
 	stderr := Tail{Limit: 32 << 10}
-	out, errs := &loan{w: &stdout}, &loan{w: &stderr}
+	out, errs := &closableWriter{w: &stdout}, &closableWriter{w: &stderr}
 	c := *cmd
 	c.Stdout = out
 	if c.Stderr == nil {
 		c.Stderr = errs
 	}
 	err := Run(ctx, sb, &c)
-	out.end()
-	errs.end()
+	out.closeWriter()
+	errs.closeWriter()
 	if exit, ok := err.(*ExitError); ok {
 		exit.Stderr = stderr.Bytes()
 	}
 	return stdout.Bytes(), err
 }
 
-// A Result is what Capture saw of a command.
+// A Result is the exit and the output of a command that Capture ran.
 type Result struct {
 	Exit
 	Stdout, Stderr                   []byte
-	StdoutTruncated, StderrTruncated bool // more was printed than the limit
+	StdoutTruncated, StderrTruncated bool // the command printed more than the limit
 }
 
-// String prints how the command ended and how each stream begins.
+// String returns the exit and the beginning of each stream.
 func (r Result) String() string {
-	return fmt.Sprintf("%s, stdout %s, stderr %s", r.Exit, excerpt(r.Stdout, r.StdoutTruncated), excerpt(r.Stderr, r.StderrTruncated))
+	return fmt.Sprintf("%s, stdout %s, stderr %s", r.Exit, quotePrefix(r.Stdout, r.StdoutTruncated), quotePrefix(r.Stderr, r.StderrTruncated))
 }
 
-func excerpt(b []byte, truncated bool) string {
+func quotePrefix(b []byte, truncated bool) string {
 	const most = 200
 	if len(b) > most {
 		b, truncated = b[:most], true
@@ -102,19 +101,19 @@ func excerpt(b []byte, truncated bool) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// Capture runs cmd and keeps the first limit bytes of each stream. Unlike Run
-// it returns a non-zero exit in the Result. limit 0 means DefaultOutputLimit.
+// Capture runs cmd and returns its exit and the first limit bytes of each stream. Unlike Run, it
+// returns a non-zero exit in the Result. limit 0 means DefaultOutputLimit.
 func Capture(ctx context.Context, sb Sandbox, cmd *Command, limit int64) (Result, error) {
 	if limit <= 0 {
 		limit = DefaultOutputLimit
 	}
 	stdout, stderr := Head{Limit: limit}, Head{Limit: limit}
-	out, errs := &loan{w: &stdout}, &loan{w: &stderr}
+	out, errs := &closableWriter{w: &stdout}, &closableWriter{w: &stderr}
 	c := *cmd
 	c.Stdout, c.Stderr = out, errs
 	exit, err := runToExit(ctx, sb, &c)
-	out.end()
-	errs.end()
+	out.closeWriter()
+	errs.closeWriter()
 	return Result{
 		Exit:   exit,
 		Stdout: stdout.Bytes(), StdoutTruncated: stdout.Truncated(),
@@ -122,38 +121,38 @@ func Capture(ctx context.Context, sb Sandbox, cmd *Command, limit int64) (Result
 	}, err
 }
 
-// A loan is a writer that is lent to a process until its end: when a Wait
-// failed, what the process still prints comes too late.
-type loan struct {
+// A closableWriter is a writer that a process uses until close. If Wait fails, the process may
+// still write later; close then protects w, which belongs to the caller again.
+type closableWriter struct {
 	mu    sync.Mutex
 	w     io.Writer
-	ended bool
+	closed bool
 }
 
-func (l *loan) Write(p []byte) (int, error) {
+func (l *closableWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended {
+	if l.closed {
 		return 0, io.ErrClosedPipe
 	}
 	return l.w.Write(p)
 }
 
-// end returns when nothing is written any longer.
-func (l *loan) end() {
+// closeWriter makes all later writes fail. When it returns, no write is in progress.
+func (l *closableWriter) closeWriter() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ended = true
+	l.closed = true
 }
 
-// Head is a writer that keeps the first Limit bytes.
+// Head is a writer that retains the first Limit bytes.
 type Head struct {
 	Limit     int64
 	buf       []byte
 	truncated bool
 }
 
-// Write never fails.
+// Write always succeeds.
 func (h *Head) Write(p []byte) (int, error) {
 	keep := max(0, min(int64(len(p)), h.Limit-int64(len(h.buf))))
 	h.buf = append(h.buf, p[:keep]...)
@@ -161,19 +160,19 @@ func (h *Head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bytes returns what is kept; it is valid until the next Write.
+// Bytes returns the retained bytes. The result is valid until the next Write.
 func (h *Head) Bytes() []byte { return h.buf }
 
-// Truncated reports whether more was written than is kept.
+// Truncated reports whether Write dropped bytes.
 func (h *Head) Truncated() bool { return h.truncated }
 
-// Tail is a writer that keeps the last Limit bytes.
+// Tail is a writer that retains the last Limit bytes.
 type Tail struct {
 	Limit int
 	buf   []byte
 }
 
-// Write never fails.
+// Write always succeeds.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.buf = append(t.buf, p...)
 	if over := len(t.buf) - t.Limit; over > 0 {
@@ -182,7 +181,7 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bytes returns what is kept; it is valid until the next Write.
+// Bytes returns the retained bytes. The result is valid until the next Write.
 func (t *Tail) Bytes() []byte { return t.buf }
 
 // ReadFile returns the content of a file in the sandbox.
@@ -195,24 +194,25 @@ func ReadFile(ctx context.Context, sb Sandbox, name string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// WriteFile stores data in a file in the sandbox, making its parent
-// directories. mode 0 means that of the file replaced, else 0644.
+// WriteFile stores data in a file in the sandbox and creates missing parent directories. mode 0
+// means the mode of the replaced file, or 0644 for a new one.
 func WriteFile(ctx context.Context, sb Sandbox, name string, data []byte, mode uint32) error {
 	_, err := Files(sb).Write(ctx, name, bytes.NewReader(data), WriteOptions{Mode: mode})
 	return err
 }
 
-// Bounds on what DetectShell takes of a sandbox that may be hostile.
+// Limits for the commands of DetectShell, which may run in a hostile sandbox.
 const (
 	shellTimeout = 5 * time.Second // for each command
 	shellOutput  = 4 << 10
 )
 
-// DetectShell finds the shell for a terminal of the given user ("" for the
-// default one): $SHELL unless empty or /bin/false, else /bin/bash, else
-// /bin/sh. It fails only when the sandbox cannot run anything. To find out it
-// runs one or two commands there, by Exec. One that takes longer than 5 seconds
-// is killed; that, or more output than a line, is no answer.
+// DetectShell returns the shell for a terminal of user ("" means the default user). It returns
+// $SHELL unless that is empty or /bin/false, or else /bin/bash if that works, or else /bin/sh.
+//
+// To find out, DetectShell runs one or two commands in the sandbox, and kills each after 5
+// seconds. It ignores a command that times out or prints more than one line. It fails only if the
+// sandbox cannot run anything.
 func DetectShell(ctx context.Context, sb Sandbox, user string, env []string) (string, error) {
 	shell, err := shellVariable(ctx, sb, user, env)
 	if err != nil {
@@ -233,8 +233,8 @@ func DetectShell(ctx context.Context, sb Sandbox, user string, env []string) (st
 	return "/bin/sh", nil
 }
 
-// shellVariable is $SHELL as a shell sees it, "" when there is no telling. It
-// fails when the sandbox cannot run anything.
+// shellVariable returns $SHELL in the sandbox, or "" if it is unknown. It fails only if the
+// sandbox cannot run anything.
 func shellVariable(ctx context.Context, sb Sandbox, user string, env []string) (string, error) {
 	within, cancel := context.WithTimeout(ctx, shellTimeout)
 	defer cancel()
@@ -254,14 +254,13 @@ func shellVariable(ctx context.Context, sb Sandbox, user string, env []string) (
 	return shell, nil
 }
 
-// HTTPClient returns a client whose every request goes to a TCP port inside the
-// sandbox, by Dial, whatever host its URL names: "http://localhost/health" will
-// do. Redirects do not lead out of the sandbox either, and no proxy is used.
+// HTTPClient returns a client that sends every request to a TCP port in the sandbox, by Dial. The
+// host in the URL does not matter: use "http://localhost/health". The client follows redirects
+// inside the sandbox only, and uses no proxy.
 //
-// Each request has a connection of its own, which ends with its body: nothing is
-// left behind, and the client needs no closing. No time limits a request, because
-// a stream of events has no end: its context does. The error of a request has
-// Dial's kind where that failed.
+// Each request has its own connection, which ends with the response body; the client needs no
+// closing. The client has no timeout, because event streams do not end; use the request's
+// context. If Dial fails, the error of the request has the kind of Dial's error.
 func HTTPClient(sb Sandbox, port int) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, sb, port) },
@@ -271,35 +270,35 @@ func HTTPClient(sb Sandbox, port int) *http.Client {
 
 var _ error = (*ExitError)(nil)
 
-// Code is a program, for ExecuteCode.
+// Code is a program that ExecuteCode runs.
 type Code struct {
-	// Language is python (or python3), node (javascript, js), bash or sh, in capitals
-	// or not.
+	// Language is python (or python3), node (or javascript, js), bash or sh, in upper or lower
+	// case.
 	Language string `json:"language"`
-	// Code is the program's text, of up to MaxCode bytes, without NUL bytes.
+	// Code is the text of the program: at most MaxCode bytes, without NUL bytes.
 	Code string `json:"code"`
-	// Env, Dir, User and Timeout are those of a Command.
+	// Env, Dir, User and Timeout have the same meaning as in Command.
 	Env     []string `json:"env,omitempty"`
 	Dir     string   `json:"dir,omitempty"`
 	User    string   `json:"user,omitempty"`
 	Timeout Duration `json:"timeout,omitzero"`
 }
 
-// MaxCode is how long the text of a Code may be.
+// MaxCode is the maximum length of Code.Code in bytes.
 const MaxCode = 10 << 20
 
-// ExecuteCode runs a program, which reads the end of file from stdin, and waits for it
-// as Capture does, which keeps the first DefaultOutputLimit bytes of what it prints. A
-// language that is none of Code's is no error: it gives exit code -1 and says so on
-// stderr. Kinds: as Sandbox.Exec has them, ErrCommandNotFound where the sandbox has
-// nothing that runs the language; ErrInvalid.
+// ExecuteCode runs a program in the sandbox and waits for it. The program's stdin is empty. The
+// Result has the first DefaultOutputLimit bytes of each stream, as with Capture. If the language
+// is unknown, the Result has exit code -1 and a message on stderr, and the error is nil. Kinds:
+// those of Sandbox.Exec, with ErrCommandNotFound if the sandbox has no interpreter for the
+// language; ErrInvalid.
 func ExecuteCode(ctx context.Context, sb Sandbox, c *Code) (Result, error) {
 	i, ok := interpreters[strings.ToLower(c.Language)]
 	switch {
 	case !ok:
 		return Result{Exit: Exit{Code: -1}, Stderr: []byte("unsupported language: " + c.Language)}, nil
 	case len(c.Code) > MaxCode:
-		return Result{}, Errorf("execute code", sb.ID(), ErrInvalid, "the code has %d bytes: it may have %d", len(c.Code), MaxCode)
+		return Result{}, Errorf("execute code", sb.ID(), ErrInvalid, "code of %d bytes exceeds the limit of %d bytes", len(c.Code), MaxCode)
 	case strings.ContainsRune(c.Code, 0):
 		return Result{}, Errorf("execute code", sb.ID(), ErrInvalid, "the code contains a NUL byte")
 	}
@@ -312,32 +311,34 @@ func ExecuteCode(ctx context.Context, sb Sandbox, c *Code) (Result, error) {
 	return Capture(ctx, sb, cmd, 0)
 }
 
-// maxCodeArgument is up to which size code is an argument. Linux takes 128 KiB in one;
-// a provider may have to quote it for a shell.
+// maxCodeArgument is the maximum size in bytes of code that is passed as an argument. Linux
+// accepts 128 KiB in one argument, and a provider may need to quote it for a shell.
 const maxCodeArgument = 64 << 10
 
-// An interpreter is what runs a language: with the code as one more argument, or on stdin.
+// An interpreter holds two command lines for a language: one to which the code is appended as an
+// argument, and one that reads the code from stdin.
 type interpreter struct{ argument, stdin []string }
 
 var (
-	python = interpreter{[]string{"python3", "-c"}, []string{"python3", "-"}}
-	node   = interpreter{[]string{"node", "-e"}, []string{"node", "-"}}
+	pythonInterpreter = interpreter{[]string{"python3", "-c"}, []string{"python3", "-"}}
+	nodeInterpreter   = interpreter{[]string{"node", "-e"}, []string{"node", "-"}}
 
 	interpreters = map[string]interpreter{
-		"python": python, "python3": python,
-		"node": node, "javascript": node, "js": node,
+		"python": pythonInterpreter, "python3": pythonInterpreter,
+		"node": nodeInterpreter, "javascript": nodeInterpreter, "js": nodeInterpreter,
 		"bash": {[]string{"bash", "-c"}, []string{"bash", "-c", codeOnStdin}},
 		"sh":   {[]string{"sh", "-c"}, []string{"sh", "-c", codeOnStdin}},
 	}
 )
 
-// codeOnStdin is for shells, which read scripts piece by piece: what such a script runs
-// would read the rest of it. It begins with its name, which tells who lists processes.
+// codeOnStdin makes a shell read the complete script before it runs it. Shells read a script
+// piece by piece from stdin, so that a command of the script could read the rest of it. The text
+// begins with ": code", which makes it recognizable in lists of processes.
 const codeOnStdin = `: code; atoll_code=$(cat) || exit; eval "unset atoll_code; $atoll_code"`
 
-// CreateInTime is Create, tried again as long as there is no room for the sandbox,
-// each time after what RetryAfter says. When ctx ends first, the error is that of the
-// last try.
+// CreateInTime is like Provider.Create, but retries while Create fails with ErrExhausted and a
+// RetryAfter time, which it waits for between attempts. When ctx ends, it returns the error of
+// the last attempt.
 func CreateInTime(ctx context.Context, p Provider, spec *Spec) (Sandbox, error) {
 	for {
 		sb, err := p.Create(ctx, spec)

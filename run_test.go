@@ -272,8 +272,7 @@ func TestDetectShell(t *testing.T) {
 	}
 }
 
-// TestDetectShellIsNotHeldUp is about sandboxes whose sh is not what it should
-// be.
+// TestDetectShellIsNotHeldUp checks sandboxes whose sh misbehaves.
 func TestDetectShellIsNotHeldUp(t *testing.T) {
 	hang := func(_ *Command, killed <-chan struct{}) (Exit, error) {
 		<-killed

@@ -9,61 +9,59 @@ import (
 	"time"
 )
 
-// A Sandbox is one isolated environment. The value is a handle: it holds no
-// resources, needs no closing, and stays valid, answering ErrNotFound, after
-// the sandbox was removed. All methods may be called at once from many
-// goroutines, and many handles may stand for one sandbox.
+// A Sandbox is one isolated environment. The value is a handle: it holds no resources and needs
+// no closing. After the sandbox was removed, the methods of its handles fail with ErrNotFound.
+// Many handles may refer to one sandbox. All methods are safe for concurrent use.
 type Sandbox interface {
-	// ID is 32 lower-case hex digits and never changes.
+	// ID returns the id, 32 lower-case hex digits. It never changes.
 	ID() string
 
-	// Status asks the provider afresh. Kinds: ErrNotFound, once removed.
+	// Status returns the current state from the provider. Kinds: ErrNotFound.
 	Status(ctx context.Context) (Status, error)
 
-	// Start brings a created, stopped or failed sandbox to running. Starting a
-	// running one does nothing. Kinds: ErrNotFound, ErrUnsupported (it was
-	// started before, and there is no Caps.Restart), ErrConflict (paused),
-	// ErrUnavailable.
+	// Start starts a created, stopped or failed sandbox. Starting a running sandbox does nothing.
+	// Kinds: ErrNotFound, ErrUnsupported (it was started before, and the provider lacks
+	// Caps.Restart), ErrConflict (paused), ErrUnavailable.
 	Start(ctx context.Context) error
 
-	// Stop asks every process to end (SIGTERM), kills what is left after grace,
-	// and keeps the sandbox and, as Caps.Durable says, its files. grace 0 kills
-	// at once; a negative grace means DefaultStopGrace. A Stop that cannot keep
-	// the files fails, and the sandbox goes on. Stopping a stopped one does
-	// nothing. Kinds: ErrNotFound, ErrExhausted (no space for the files).
+	// Stop sends SIGTERM to every process, and SIGKILL to the remaining ones after grace. The
+	// sandbox remains, with the files that Caps.Durable promises. grace 0 kills at once; a
+	// negative grace means DefaultStopGrace. If Stop cannot save the files, it fails and the
+	// sandbox keeps running. Stopping a stopped sandbox does nothing. Kinds: ErrNotFound,
+	// ErrExhausted (no space for the files).
 	Stop(ctx context.Context, grace time.Duration) error
 
-	// Exec starts a command. ctx bounds the start, not the process, which lives
-	// on after its client has gone. The streams of cmd are attached from the
-	// first byte, as by Process.Attach. Exec does not keep or change cmd, but
-	// for its streams. Kinds: ErrNotFound, ErrStopped (not running), ErrInvalid,
-	// ErrCommandNotFound, ErrExecFailed, ErrExhausted.
+	// Exec starts a command. ctx bounds the start, not the process, which keeps running when its
+	// client goes away. Exec attaches the streams of cmd from the first byte, as Process.Attach
+	// does. It neither retains nor changes cmd, apart from using its streams. Kinds: ErrNotFound,
+	// ErrStopped (not running), ErrInvalid, ErrCommandNotFound, ErrExecFailed, ErrExhausted.
 	Exec(ctx context.Context, cmd *Command) (Process, error)
 
-	// Process finds a process that Exec started, with Caps.Reattach also from
-	// before a restart of the server, running or ended. Ended ones are kept as long as the sandbox
-	// runs, the latest 100 at least; what the oldest of them printed may have
-	// been dropped. MainProcess is the one of Spec.Cmd, which stays, with its
-	// output and its exit, when the sandbox has stopped or failed, until it is
-	// started again; but not when that was a crash of the provider's own
-	// processes, nor longer than AutoRemoveLinger with Spec.AutoRemove.
+	// Process finds a process that Exec started, running or ended. With Caps.Reattach, it also
+	// finds processes from before a restart of the server. A running sandbox remembers at least
+	// the latest 100 ended processes, but may drop the output of the oldest.
+	//
+	// MainProcess is the id of the process of Spec.Cmd. Its output and exit remain available
+	// after the sandbox stopped or failed, until the next start. Exceptions are a crash of the
+	// provider's own processes, and a sandbox with Spec.AutoRemove, which is removed after
+	// AutoRemoveLinger.
+	//
 	// Kinds: ErrNotFound, ErrStopped, ErrNotExist (no such process).
 	Process(ctx context.Context, id string) (Process, error)
 
-	// Remove ends and deletes the sandbox. Its data volume stays for another
-	// sandbox of the same id, unless RemoveVolumes is given; named volumes of
-	// the project always stay. Removing twice does nothing, unless the second
-	// time is to delete the data volume that the first has kept; a removal that
-	// fails can be tried again.
+	// Remove stops and deletes the sandbox. Its data volume remains for another sandbox with the
+	// same id, unless RemoveVolumes is given. Named volumes of the project always remain. A
+	// second Remove does nothing, unless it deletes the data volume that the first one left. A
+	// failed Remove can be retried.
 	Remove(ctx context.Context, opts ...RemoveOption) error
 }
 
-// Extended returns st with an expiry that Extend has changed at the time now. It
-// is for providers. Kinds: ErrNotFound (it is being removed), ErrInvalid (its time is not limited).
+// Extended returns st with the expiry that Extend with ttl sets at the time now. Providers use
+// it. Kinds: ErrNotFound (the sandbox has expired), ErrInvalid (the sandbox has no expiry).
 func (st Status) Extended(ttl Duration, now time.Time) (Status, error) {
 	switch {
 	case st.Expires.IsZero():
-		return st, Errorf("extend", st.ID, ErrInvalid, "its time is not limited")
+		return st, Errorf("extend", st.ID, ErrInvalid, "the sandbox has no expiry")
 	case !now.Before(st.Expires):
 		return st, E("extend", st.ID, ErrNotFound, nil)
 	case ttl == Never:
@@ -77,19 +75,18 @@ func (st Status) Extended(ttl Duration, now time.Time) (Status, error) {
 // MainProcess is the id of the process that runs Spec.Cmd.
 const MainProcess = "main"
 
-// RemoveOptions is what RemoveOptions options set; providers read it with
-// RemoveOpts.
+// RemoveOptions holds the settings of RemoveOption values. Providers obtain it from RemoveOpts.
 type RemoveOptions struct {
-	Volumes bool `json:"volumes,omitempty"` // the data volume too
+	Volumes bool `json:"volumes,omitempty"` // also delete the data volume
 }
 
-// A RemoveOption changes what Remove does.
+// A RemoveOption changes what Sandbox.Remove does.
 type RemoveOption func(*RemoveOptions)
 
-// RemoveVolumes makes Remove delete the sandbox's data volume as well.
+// RemoveVolumes makes Remove also delete the sandbox's data volume.
 func RemoveVolumes() RemoveOption { return func(o *RemoveOptions) { o.Volumes = true } }
 
-// RemoveOpts collects opts.
+// RemoveOpts applies opts and returns the resulting settings.
 func RemoveOpts(opts ...RemoveOption) RemoveOptions {
 	var o RemoveOptions
 	for _, opt := range opts {
@@ -98,46 +95,45 @@ func RemoveOpts(opts ...RemoveOption) RemoveOptions {
 	return o
 }
 
-// A Command says what to run in a sandbox; it has the shape of os/exec's Cmd.
+// A Command describes a command to run in a sandbox, like [os/exec.Cmd].
 type Command struct {
-	// Args is the program and its arguments; no shell is involved. The program
-	// is looked up in PATH when it has no slash. With a TTY, Args may be empty:
-	// the shell that DetectShell finds is run.
+	// Args is the program and its arguments; no shell is involved. A program without a slash is
+	// searched in PATH. With a TTY, Args may be empty: Exec then runs the shell that DetectShell
+	// returns.
 	Args []string `json:"args,omitempty"`
-	// Env holds "KEY=value" pairs added to those of the Spec; the last one wins.
+	// Env adds "KEY=value" pairs to those of the Spec. The last value of a key wins.
 	Env []string `json:"env,omitempty"`
-	// Dir is the working directory; empty means the Spec's, relative means below it.
+	// Dir is the working directory. Empty means Spec.Workdir; a relative Dir is below it.
 	Dir string `json:"dir,omitempty"`
-	// User is a name, a numeric UID or UID:GID; empty means the Spec's.
+	// User is a name, a numeric UID or UID:GID. Empty means Spec.User.
 	User string `json:"user,omitempty"`
-	// TTY gives the process a terminal of this size: stdout carries everything
-	// it prints, and stderr stays empty.
+	// TTY gives the process a terminal of this size. stdout then carries all output, and stderr
+	// stays empty.
 	TTY *Size `json:"tty,omitempty"`
-	// Timeout kills the process and all its descendants after so long; Exit
-	// then has TimedOut and code 124. 0 means never. A descendant that has left
-	// its parents, its session and its environment behind may not be found.
+	// Timeout is the time after which the process and all its descendants are killed. Exit then
+	// has TimedOut and code 124. 0 means no limit. A descendant that has left its parents, its
+	// session and its environment may escape.
 	Timeout Duration `json:"timeout,omitzero"`
-	// OpenStdin keeps stdin open for a later Attach although Stdin is nil.
-	// Otherwise a process without Stdin reads end of file.
+	// OpenStdin leaves stdin open for a later Attach if Stdin is nil. Otherwise a process without
+	// Stdin reads end of file.
 	OpenStdin bool `json:"open_stdin,omitempty"`
-	// OutputLimit is how many bytes of each stream are kept for those who
-	// attach late; 0 means DefaultOutputLimit, the most is MaxOutputLimit.
+	// OutputLimit is the number of bytes of each stream that the sandbox retains for later
+	// attachments. 0 means DefaultOutputLimit; the maximum is MaxOutputLimit.
 	OutputLimit Bytes `json:"output_limit,omitzero"`
 
-	// Stdin is copied to the process until it ends, which closes the process's
-	// stdin. Wait does not wait for Stdin to end.
+	// Stdin is copied to the process. The end of Stdin closes the process's stdin. Wait does not
+	// wait for Stdin to end.
 	Stdin io.Reader `json:"-"`
-	// Stdout and Stderr receive the output as it comes; each is written by one
-	// goroutine, and both by the same one when they are equal. A slow writer
-	// slows the process down. A nil one leaves its stream unattached: the
-	// process never blocks on it, and it can be attached later.
+	// Stdout and Stderr receive the output as the process writes it. One goroutine writes to
+	// each, and only one to both if they are equal. A slow writer slows the process down. nil
+	// leaves the stream unattached: the process never blocks on it, and Attach can read it later.
 	Stdout, Stderr io.Writer `json:"-"`
 }
 
 // MaxOutputLimit is the largest Command.OutputLimit.
 const MaxOutputLimit = 64 << 20
 
-// Validate reports what no provider could make sense of, as ErrInvalid.
+// Validate returns an ErrInvalid if no provider can run c.
 func (c *Command) Validate() error {
 	bad := func(format string, args ...any) error { return Errorf("exec", "", ErrInvalid, format, args...) }
 	if len(c.Args) == 0 && c.TTY == nil {
@@ -151,10 +147,10 @@ func (c *Command) Validate() error {
 			return bad("argument %q: contains a NUL byte", a)
 		}
 	}
-	if err := validEnv(c.Env); err != nil {
+	if err := validateEnv(c.Env); err != nil {
 		return bad("%w", err)
 	}
-	if err := validUser(c.User); err != nil {
+	if err := validateUser(c.User); err != nil {
 		return bad("%w", err)
 	}
 	if strings.ContainsRune(c.Dir, 0) {
@@ -169,117 +165,118 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// A Process is one command running, or ended, in a sandbox. Like a Sandbox it
-// is a handle. All methods may be called at once from many goroutines.
+// A Process is one command in a sandbox, running or ended. Like a Sandbox it is a handle. All
+// methods are safe for concurrent use.
 type Process interface {
-	// ID is unique in the sandbox.
+	// ID returns the id, which is unique in the sandbox.
 	ID() string
 
-	// Wait returns when the process has ended and the streams given to Exec,
-	// if this handle came from there, have been delivered. It waits for the end
-	// of the output too, but no longer than a bounded drain (DrainTimeout) when
-	// a grandchild holds it open. A non-zero exit is an Exit, not an error;
-	// ended before, it returns at once; many may wait. When ctx ends, Wait
-	// returns its error and the process lives on. Kinds: ErrStopped (the
-	// sandbox stopped before an exit was seen), ErrNotFound (it was removed).
+	// Wait waits for the process to end. If this handle came from Exec, it also waits until the
+	// streams of the Command have received the output. If a descendant holds the output open,
+	// Wait returns after DrainTimeout. A non-zero exit is an Exit, not an error. If the process
+	// has already ended, Wait returns at once. Several callers may wait. When ctx ends, Wait
+	// returns its error and the process keeps running. Kinds: ErrStopped (the sandbox stopped
+	// before the exit was known), ErrNotFound (the sandbox was removed).
 	Wait(ctx context.Context) (Exit, error)
 
-	// Signal sends sig to the process; SIGKILL goes to all its descendants as
-	// well, as far as Timeout finds them. Kinds: ErrStopped, once ended.
+	// Signal sends sig to the process. SIGKILL also goes to all its descendants, with the
+	// exception described at Command.Timeout. Kinds: ErrStopped (the process has ended).
 	Signal(ctx context.Context, sig Signal) error
 
-	// Attach copies output from the offsets in a, stdin to the process, and
-	// returns nil when the output has been delivered to its end; with Stdin
-	// alone, when that has been passed on or the process has ended. When ctx ends
-	// it detaches, returns ctx's error, and the process lives on. While anyone
-	// is attached to a stream, its slowest reader holds the process back; with
-	// nobody attached the oldest bytes beyond Command.OutputLimit are dropped.
+	// Attach copies output from the offsets in a, and copies stdin to the process. It returns nil
+	// when all output has been delivered. With only Stdin, it returns nil when all input has been
+	// passed on or the process has ended. When ctx ends, Attach detaches and returns ctx's error;
+	// the process keeps running.
+	//
+	// While a stream has attachments, the slowest of them blocks the process. While it has none,
+	// the sandbox drops the oldest bytes beyond Command.OutputLimit.
 	Attach(ctx context.Context, a *Attachment) error
 }
 
-// DrainTimeout is how long Wait goes on reading output that a descendant holds
-// open after the process itself has ended.
+// DrainTimeout limits how long Wait continues to read output that a descendant holds open after
+// the process itself has ended.
 const DrainTimeout = 500 * time.Millisecond
 
-// Stream names one of a process's outputs.
+// Stream is an output stream of a process.
 type Stream string
 
-// The streams.
+// The output streams.
 const (
 	Stdout Stream = "stdout"
 	Stderr Stream = "stderr"
 )
 
-// FromNow, as an offset of an Attachment, skips what was written before.
+// FromNow, as an offset in an Attachment, skips all earlier output.
 const FromNow int64 = -1
 
-// An Attachment connects a caller to a process.
+// An Attachment describes a connection to the streams of a process.
 type Attachment struct {
-	Stdin          io.Reader // nil leaves stdin alone; its end closes the process's stdin (terminals excepted)
+	Stdin          io.Reader // nil leaves stdin alone; the end of Stdin closes the process's stdin, except for terminals
 	Stdout, Stderr io.Writer // nil leaves the stream alone
 
-	// StdoutFrom and StderrFrom are the offsets to read from: 0 is the first
-	// byte ever written, FromNow the next one.
+	// StdoutFrom and StderrFrom are the byte offsets to read from. 0 is the first byte ever
+	// written; FromNow is the next one.
 	StdoutFrom, StderrFrom int64
-	// NoFollow returns as soon as what has been written so far is delivered.
+	// NoFollow makes Attach return as soon as it has delivered the existing output.
 	NoFollow bool
-	// Gap, when not nil, is told before anything is written to the stream's
-	// writer that bytes [from, to) were dropped.
+	// Gap, if not nil, is called when the bytes [from, to) of a stream were dropped, before the
+	// next write to the stream's writer.
 	Gap func(s Stream, from, to int64)
-	// Name identifies the caller over several connections; it has at most 64 bytes and may be
-	// empty. An attachment takes the place of an earlier one of the same name: what the process
-	// holds back for the earlier one it holds for the new one, and the earlier one, if it has not
-	// ended, returns ErrConflict.
+	// Name identifies the caller over several connections. It has at most MaxAttachmentName bytes
+	// and may be empty. An attachment replaces an earlier one with the same name: it inherits the
+	// output that the process holds for the earlier one. If the earlier Attach has not ended, it
+	// returns ErrConflict.
 	Name string
 }
 
-// ExecAttachment is the Name of the attachment that Exec makes of a Command's Stdout and Stderr.
+// ExecAttachment is the name of the attachment that Exec creates for Stdout and Stderr of a
+// Command.
 const ExecAttachment = "exec"
 
-// MaxAttachmentName is the length in bytes of the longest Attachment.Name.
+// MaxAttachmentName is the maximum length of Attachment.Name in bytes.
 const MaxAttachmentName = 64
 
-// ProcessStatus is what is known of a process. It is pure data.
+// ProcessStatus describes a process at one moment. It is pure data.
 type ProcessStatus struct {
 	ID      string       `json:"id"`
 	Args    []string     `json:"args"`
 	Dir     string       `json:"dir,omitempty"`
 	User    string       `json:"user,omitempty"`
 	TTY     bool         `json:"tty,omitempty"`
-	PID     int          `json:"pid,omitempty"` // inside the sandbox, where known
+	PID     int          `json:"pid,omitempty"` // inside the sandbox; 0 if unknown
 	Started time.Time    `json:"started"`
-	Exit    *Exit        `json:"exit,omitempty"`  // nil while it runs
-	Stdin   int64        `json:"stdin,omitempty"` // bytes of input that were passed on to it, where known
+	Exit    *Exit        `json:"exit,omitempty"`  // nil while the process runs
+	Stdin   int64        `json:"stdin,omitempty"` // bytes of input passed to the process, if known
 	Stdout  StreamStatus `json:"stdout"`
 	Stderr  StreamStatus `json:"stderr"`
 }
 
-// StreamStatus counts the bytes of a stream.
+// StreamStatus describes the output of a stream in bytes.
 type StreamStatus struct {
-	Written int64 `json:"written"` // by the process, so far
-	Kept    int64 `json:"kept"`    // the offset of the oldest byte that can still be read
+	Written int64 `json:"written"` // bytes that the process has written
+	Kept    int64 `json:"kept"`    // offset of the oldest readable byte
 }
 
-// An Exit says how a process ended.
+// An Exit describes how a process ended.
 type Exit struct {
-	// Code is the exit code; 128 plus the signal's number for a process that
-	// was killed by one; 124 when TimedOut.
+	// Code is the exit code; 128 plus the number of the signal that killed the process; 124 if
+	// TimedOut.
 	Code     int    `json:"code"`
-	Signal   Signal `json:"signal,omitzero"` // 0 unless a signal killed it, and without Caps.ExitSignal
+	Signal   Signal `json:"signal,omitzero"` // 0 if no signal killed the process, or without Caps.ExitSignal
 	TimedOut bool   `json:"timed_out,omitempty"`
-	// Reason is one sentence when there is more to say: "out of memory".
+	// Reason is one sentence that explains an unusual exit, such as "out of memory".
 	Reason string `json:"reason,omitempty"`
-	// Duration is from start to exit.
+	// Duration is the time from the start to the exit.
 	Duration Duration `json:"duration,omitzero"`
 }
 
-// ExitTimedOut is the exit code of a process that ran into its time limit.
+// ExitTimedOut is the exit code of a process that exceeded its time limit.
 const ExitTimedOut = 124
 
 // Success reports whether the process exited with code 0.
 func (e Exit) Success() bool { return e.Code == 0 }
 
-// String prints e as a short phrase.
+// String returns a short phrase, such as "exited with code 1".
 func (e Exit) String() string {
 	switch {
 	case e.Reason != "":
@@ -292,8 +289,8 @@ func (e Exit) String() string {
 	return "exited with code " + strconv.Itoa(e.Code)
 }
 
-// State is what a sandbox becomes when its main process exits with e: stopped
-// for 0, SIGKILL and SIGTERM, else failed.
+// State returns the state of a sandbox whose main process exited with e: StateStopped for code 0,
+// SIGKILL and SIGTERM, or else StateFailed.
 func (e Exit) State() State {
 	if e.Reason == "" && (e.Code == 0 || e.Code == 137 || e.Code == 143) {
 		return StateStopped
@@ -301,11 +298,11 @@ func (e Exit) State() State {
 	return StateFailed
 }
 
-// A Signal is a Linux signal number, whatever the machine this runs on. In
-// JSON it is its name; a number is read as well.
+// A Signal is a Linux signal number on every operating system. In JSON it is a name; numbers are
+// accepted, too.
 type Signal int
 
-// The signals that have a use here; any number from 1 to 64 is accepted.
+// Common signals. Any number from 1 to 64 is valid.
 const (
 	SIGHUP   Signal = 1
 	SIGINT   Signal = 2
@@ -327,7 +324,7 @@ var signalNames = map[Signal]string{
 	24: "SIGXCPU", 25: "SIGXFSZ", 28: "SIGWINCH", 31: "SIGSYS",
 }
 
-// ParseSignal reads "SIGTERM", "term" or "15".
+// ParseSignal parses a signal such as "SIGTERM", "term" or "15".
 func ParseSignal(s string) (Signal, error) {
 	if n, err := strconv.Atoi(s); err == nil {
 		if n < 1 || n > 64 {
@@ -347,7 +344,7 @@ func ParseSignal(s string) (Signal, error) {
 	return 0, fmt.Errorf("signal %q: unknown", s)
 }
 
-// String prints the signal's name.
+// String returns the name of the signal.
 func (s Signal) String() string {
 	if name, ok := signalNames[s]; ok {
 		return name
@@ -355,7 +352,7 @@ func (s Signal) String() string {
 	return "signal " + strconv.Itoa(int(s))
 }
 
-// MarshalText prints the signal's name, or its number when it has none.
+// MarshalText returns the name of the signal, or its number if it has no name.
 func (s Signal) MarshalText() ([]byte, error) {
 	if name, ok := signalNames[s]; ok {
 		return []byte(name), nil
@@ -363,7 +360,8 @@ func (s Signal) MarshalText() ([]byte, error) {
 	return strconv.AppendInt(nil, int64(s), 10), nil
 }
 
-// UnmarshalText accepts what ParseSignal accepts, and "" or "0" for none.
+// UnmarshalText accepts what ParseSignal accepts. It also accepts "" and "0", which mean no
+// signal.
 func (s *Signal) UnmarshalText(b []byte) error {
 	if len(b) == 0 || string(b) == "0" {
 		*s = 0

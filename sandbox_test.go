@@ -115,8 +115,8 @@ func TestRemoveOpts(t *testing.T) {
 	}
 }
 
-// What cannot confine itself does nothing at all, whichever way it is asked.
-func TestSubFilesOfWhatCannot(t *testing.T) {
+// SubFiles of an FS that is not a SubFS fails with ErrUnsupported.
+func TestSubFilesUnsupported(t *testing.T) {
 	bare := &plain{}
 	for what, f := range map[string]FS{
 		"another FS":  SubFiles(struct{ FS }{noFS{"x"}}, "/work"),

@@ -15,63 +15,64 @@ import (
 	"unicode/utf8"
 )
 
-// Defaults that hold for every provider.
+// Defaults of all providers.
 const (
 	DefaultWorkdir     = "/work"
-	DefaultOutputLimit = 1 << 20 // bytes kept of each output stream of a process, for those who attach late
+	DefaultOutputLimit = 1 << 20 // bytes of each output stream of a process that are retained for later attachments
 	DefaultStopGrace   = 10 * time.Second
-	AutoRemoveLinger   = 10 * time.Second // how long an AutoRemove sandbox outlives its main process, so that its last output can be read
+	AutoRemoveLinger   = 10 * time.Second // time between the end of the main process and the removal of an AutoRemove sandbox, for reading the last output
 )
 
-// A Spec says what a caller asks for when a sandbox is made. It is pure data,
-// JSON both ways; every string in it is UTF-8 without a NUL byte. The zero Spec
-// is valid: an idle sandbox of the provider's default image with no network.
+// A Spec is the request for a sandbox. It is pure data and converts to and from JSON. All strings
+// in it are UTF-8 without NUL bytes. The zero Spec is valid: an idle sandbox with the provider's
+// default image and without a network.
 //
-// A provider refuses with ErrUnsupported what its Caps say it cannot do and
-// the Spec asks for; it never ignores a wish silently.
+// A provider rejects a Spec with ErrUnsupported if the Spec asks for something that the
+// provider's Caps exclude. It never ignores a part of a Spec silently.
 type Spec struct {
-	// ID is a UUID, with or without hyphens; kept as 32 lower-case hex digits.
-	// Empty means a random one. Making a sandbox with the id of a removed one
-	// gives it the data volume that was kept.
+	// ID is a UUID, with or without hyphens; providers store it as 32 lower-case hex digits.
+	// Empty means a random id. A sandbox with the id of a removed one gets the data volume that
+	// the removed one left.
 	ID string `json:"id,omitempty"`
-	// Name is unique in its project; see ValidName. Empty means none.
+	// Name is unique in its project; see ValidName. Empty means no name.
 	Name string `json:"name,omitempty"`
-	// Project is the isolation and sharing group. Empty means DefaultProject.
+	// Project is the group of sandboxes, volumes and workspaces to which the sandbox belongs.
+	// Empty means DefaultProject.
 	Project string `json:"project,omitempty"`
-	// Labels are the caller's own; keys that begin with "atoll" are refused.
+	// Labels belong to the caller. Validate rejects keys that begin with "atoll".
 	Labels map[string]string `json:"labels,omitempty"`
-	// Provider names the one of several providers that makes the sandbox, and
-	// has it ever after. Empty means the default one.
+	// Provider selects the member of a Combiner that creates the sandbox. A sandbox never moves
+	// to another provider. Empty means the default provider.
 	Provider string `json:"provider,omitempty"`
 
-	// Image names the root file system. Empty means the provider's default;
-	// gVisor's is "host". Of an image's own settings its environment and user
-	// count; what it would run, and where, is Cmd's and Workdir's to say.
+	// Image is the source of the root file system. Empty means the provider's default image; that
+	// of gVisor is "host". The sandbox uses the environment and the user of the image's
+	// configuration, but neither its command nor its working directory; see Cmd and Workdir.
 	Image string `json:"image,omitempty"`
-	// Cmd is the main process, found again under the id MainProcess. Its exit
-	// stops the sandbox. Empty means an idle init that never exits.
+	// Cmd is the main process, whose id is MainProcess. The sandbox stops when it exits. Empty
+	// means an idle process that never exits.
 	Cmd []string `json:"cmd,omitempty"`
-	// Env holds "KEY=value" pairs for every process. The caller's own
-	// environment is never inherited.
+	// Env holds "KEY=value" pairs for all processes. Processes never inherit the environment of
+	// the caller.
 	Env []string `json:"env,omitempty"`
-	// Workdir is the directory that processes start in, made if missing. Empty
-	// means DefaultWorkdir, which is where the sandbox's data volume is mounted.
+	// Workdir is the directory in which processes start; it is created if missing. Empty means
+	// DefaultWorkdir, where the sandbox's data volume is mounted.
 	Workdir string `json:"workdir,omitempty"`
-	// User is a name, a numeric "UID" or "UID:GID". Empty means the image's,
-	// else root.
+	// User is a name, a numeric "UID" or "UID:GID". Empty means the user of the image, or else
+	// root.
 	User string `json:"user,omitempty"`
 	// TTY gives the main process a terminal of this size.
 	TTY *Size `json:"tty,omitempty"`
-	// OpenStdin keeps the main process's stdin open for those who attach;
-	// otherwise it reads end of file.
+	// OpenStdin leaves the main process's stdin open for later attachments. Otherwise the main
+	// process reads end of file.
 	OpenStdin bool `json:"open_stdin,omitempty"`
 
-	// Workspace is what the sandbox works on. A directory that is used in place
-	// is mounted at WorkspaceDir, which then is the default of Workdir. A
-	// repository is checked out into DefaultWorkdir before the sandbox first
-	// starts, unless its data volume is one that was kept and has files. In the
-	// environment ATOLL_WORKSPACE says where it is, ATOLL_WORKSPACE_NAME,
-	// _SOURCE and _COMMIT what it is.
+	// Workspace is the workspace that the sandbox works on. A directory used in place is mounted
+	// at WorkspaceDir, which then becomes the default of Workdir. A repository is checked out
+	// into DefaultWorkdir before the first start of the sandbox, unless the data volume remained
+	// from an earlier sandbox and has files. The environment variable ATOLL_WORKSPACE holds the
+	// path of the workspace in the sandbox; ATOLL_WORKSPACE_NAME, ATOLL_WORKSPACE_SOURCE and
+	// ATOLL_WORKSPACE_COMMIT describe it.
 	Workspace WorkspaceRef `json:"workspace,omitzero"`
 
 	Mounts       []Mount   `json:"mounts,omitempty"`
@@ -80,78 +81,78 @@ type Spec struct {
 	Ports        []Port    `json:"ports,omitempty"`
 	ReadOnlyRoot bool      `json:"read_only_root,omitempty"`
 
-	// Cache makes the cache directories in the home directory of User lead to
-	// the project's cache volume, which all its sandboxes with a Cache share, each
-	// with those of the same user; see CacheDirs. What is in such a directory
-	// before the sandbox starts is left alone. One sandbox uses what another has
-	// left there: the project is the wall.
+	// Cache redirects the cache directories in the home directory of User to the project's cache
+	// volume; see CacheDirs. Sandboxes of the project with Cache and the same user share these
+	// directories. A directory that already has files when the sandbox starts is not redirected.
+	// Sandboxes can use files that other sandboxes of the project cached: the project is the
+	// security boundary.
 	Cache bool `json:"cache,omitempty"`
-	// CachePaths are more directories to treat so, relative to the home
-	// directory.
+	// CachePaths are additional cache directories, relative to the home directory.
 	CachePaths []string `json:"cache_paths,omitempty"`
 
-	// TTL removes the sandbox that long after it was made, whatever it does,
-	// data volume included, unless Extend gives it more. 0 means never.
+	// TTL is the time from creation to removal of the sandbox, including its data volume and even
+	// if it is in use. Extend changes the expiry. 0 means no expiry.
 	TTL Duration `json:"ttl,omitzero"`
-	// IdleStop stops the sandbox, as Stop does, when for so long nobody has used
-	// it: no process ran in it, and no call was made to it. 0 means
-	// DefaultIdleStop where Caps.IdleStop, and Never lifts it.
+	// IdleStop is the idle time after which the sandbox is stopped, as by Stop. A sandbox is idle
+	// while no process runs in it and no call uses it. 0 means DefaultIdleStop if the provider
+	// has Caps.IdleStop; Never disables it.
 	IdleStop Duration `json:"idle_stop,omitzero"`
-	// IdleRemove removes it then, data volume included, instead of stopping it.
+	// IdleRemove makes IdleStop remove the sandbox, including its data volume, instead of
+	// stopping it.
 	IdleRemove bool `json:"idle_remove,omitempty"`
-	// AutoRemove removes the sandbox, data volume included, AutoRemoveLinger
-	// after its main process ended. The main process's output is kept from its
-	// first byte for whoever attaches within AutoRemoveLinger of its start.
+	// AutoRemove removes the sandbox, including its data volume, AutoRemoveLinger after the end
+	// of its main process. All output of the main process is retained for clients that attach
+	// within AutoRemoveLinger of its start.
 	AutoRemove bool `json:"auto_remove,omitempty"`
-	// NoStart leaves the sandbox in StateCreated.
+	// NoStart creates the sandbox without starting it, in StateCreated.
 	NoStart bool `json:"no_start,omitempty"`
-	// Snapshot is the id of a snapshot to start from, instead of an image.
+	// Snapshot is the id of a snapshot from which the sandbox starts, instead of an image.
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// DefaultProject is the project of a Spec that names none.
+// DefaultProject is the project of a Spec with an empty Project.
 const DefaultProject = "default"
 
-// A Size is that of a terminal, in character cells.
+// A Size is the size of a terminal in character cells.
 type Size struct {
 	Rows uint16 `json:"rows"`
 	Cols uint16 `json:"cols"`
 }
 
-// MountType says what is mounted.
+// MountType is the type of a Mount.
 type MountType string
 
-// The types of mount.
+// The types of mounts.
 const (
 	MountBind   MountType = "bind"   // a directory or file of the machine that runs the provider
-	MountVolume MountType = "volume" // a named volume of the project, no sandbox's own; made when missing, kept by Remove
-	MountTmpfs  MountType = "tmpfs"  // memory, gone with the sandbox
+	MountVolume MountType = "volume" // a named volume of the project; created if missing, not deleted by Remove
+	MountTmpfs  MountType = "tmpfs"  // memory; its files disappear with the sandbox
 )
 
-// A Mount adds something to a sandbox's file system.
+// A Mount adds a directory or a file to a sandbox's file system.
 type Mount struct {
 	Type     MountType `json:"type"`
 	Source   string    `json:"source,omitempty"` // bind: absolute path; volume: its name; tmpfs: empty
-	Target   string    `json:"target"`           // absolute path inside
+	Target   string    `json:"target"`           // absolute path in the sandbox
 	ReadOnly bool      `json:"read_only,omitempty"`
 	Size     Bytes     `json:"size,omitzero"` // tmpfs only; 0 means 64 MiB
 }
 
-// Resources are upper limits, and the GPUs that a sandbox has. Zero means the
-// provider's default, which always is a limit where the provider can enforce
-// one; Unlimited lifts it.
+// Resources are the limits of a sandbox, and its GPUs. The zero value of a limit means the
+// provider's default, which is a real limit if the provider can enforce one. Unlimited disables a
+// limit.
 type Resources struct {
 	Memory    Bytes   `json:"memory,omitzero"`    // default 2 GiB
-	CPUs      float64 `json:"cpus,omitempty"`     // default: all of the machine's
+	CPUs      float64 `json:"cpus,omitempty"`     // default: all CPUs of the machine
 	Processes int     `json:"processes,omitzero"` // default 1024
-	Disk      Bytes   `json:"disk,omitzero"`      // of what is written outside of volumes; default 4 GiB
+	Disk      Bytes   `json:"disk,omitzero"`      // for files outside of volumes; default 4 GiB
 	GPUs      GPUs    `json:"gpus,omitempty"`     // default none
 }
 
-// Unlimited lifts a limit of Resources.
+// Unlimited disables a limit of Resources.
 const Unlimited = -1
 
-// Default limits, for providers that can enforce them.
+// Default limits of providers that can enforce them.
 const (
 	DefaultMemory    Bytes = 2 << 30
 	DefaultProcesses       = 1024
@@ -172,7 +173,7 @@ func (r Resources) WithDefaults() Resources {
 	return r
 }
 
-// Clone returns a copy of s that shares nothing with it.
+// Clone returns a deep copy of s.
 func (s *Spec) Clone() *Spec {
 	c := *s
 	c.Labels = maps.Clone(s.Labels)
@@ -189,9 +190,8 @@ func (s *Spec) Clone() *Spec {
 	return &c
 }
 
-// WithDefaults returns a clone of s in which the defaults that do not depend on
-// the provider are filled in and the id is normalised or drawn. Call Validate
-// first.
+// WithDefaults returns a clone of s with the defaults that do not depend on the provider. It
+// normalizes the id, or generates one. Call Validate first.
 func (s *Spec) WithDefaults() *Spec {
 	c := s.Clone()
 	if id, err := NormalizeID(c.ID); err == nil {
@@ -212,19 +212,19 @@ func (s *Spec) WithDefaults() *Spec {
 	return c
 }
 
-// MadeBy is WithDefaults for the provider called name, which the result names.
-// Kinds: ErrInvalid (s names another one).
+// MadeBy returns WithDefaults with name, the name of the calling provider, as the Provider.
+// Kinds: ErrInvalid (s names another provider).
 func (s *Spec) MadeBy(name string) (*Spec, error) {
 	if s.Provider != "" && s.Provider != name {
-		return nil, Errorf("create", s.Name, ErrInvalid, "provider %q not found: there is %s", s.Provider, name)
+		return nil, Errorf("create", s.Name, ErrInvalid, "provider %q not found; the only provider is %s", s.Provider, name)
 	}
 	c := s.WithDefaults()
 	c.Provider = name
 	return c, nil
 }
 
-// Validate reports the first thing in s that no provider could make sense of,
-// as an ErrInvalid that says what to write instead.
+// Validate returns an ErrInvalid for the first field of s that no provider can accept. The
+// message says how to fix it.
 func (s *Spec) Validate() error {
 	bad := func(format string, args ...any) error {
 		return Errorf("create", s.Name, ErrInvalid, format, args...)
@@ -244,7 +244,7 @@ func (s *Spec) Validate() error {
 			return bad("label %q: keys must not be empty or begin with \"atoll\"", k)
 		}
 	}
-	if err := validEnv(s.Env); err != nil {
+	if err := validateEnv(s.Env); err != nil {
 		return bad("%w", err)
 	}
 	if len(s.Cmd) > 0 && s.Cmd[0] == "" {
@@ -253,22 +253,22 @@ func (s *Spec) Validate() error {
 	if s.Workdir != "" && (!path.IsAbs(s.Workdir) || path.Clean(s.Workdir) == "/") {
 		return bad("workdir %q: must be an absolute path other than /", s.Workdir)
 	}
-	if err := validUser(s.User); err != nil {
+	if err := validateUser(s.User); err != nil {
 		return bad("%w", err)
 	}
-	if err := s.validMounts(); err != nil {
+	if err := s.validateMounts(); err != nil {
 		return bad("%w", err)
 	}
-	if err := s.Workspace.valid(); err != nil {
+	if err := s.Workspace.checkFields(); err != nil {
 		return bad("%w", err)
 	}
-	if err := s.Resources.valid(); err != nil {
+	if err := s.Resources.checkLimits(); err != nil {
 		return bad("%w", err)
 	}
-	if err := s.validNetwork(); err != nil {
+	if err := s.validateNetwork(); err != nil {
 		return bad("%w", err)
 	}
-	if err := s.validCache(); err != nil {
+	if err := s.validateCache(); err != nil {
 		return bad("%w", err)
 	}
 	if s.TTL < 0 {
@@ -278,22 +278,22 @@ func (s *Spec) Validate() error {
 		return bad("idle_stop %s: must not be negative", s.IdleStop)
 	}
 	if s.IdleRemove && s.IdleStop == Never {
-		return bad("idle_remove needs an idle_stop to end")
+		return bad("idle_remove needs an idle_stop other than never")
 	}
 	if s.AutoRemove && len(s.Cmd) == 0 {
-		return bad("auto_remove needs a cmd whose end it can wait for")
+		return bad("auto_remove needs a cmd")
 	}
 	if s.Snapshot != "" && s.Image != "" {
-		return bad("snapshot %s brings its own image: leave image empty", s.Snapshot)
+		return bad("snapshot %s has its own image; leave image empty", s.Snapshot)
 	}
-	if err := s.validText(); err != nil {
+	if err := s.validateText(); err != nil {
 		return bad("%w", err)
 	}
 	return nil
 }
 
-// validText refuses strings that do not survive JSON, or a system call.
-func (s *Spec) validText() (first error) {
+// validateText rejects strings that JSON or a system call cannot represent.
+func (s *Spec) validateText() (first error) {
 	check := func(what string, texts ...string) {
 		for _, text := range texts {
 			switch {
@@ -312,7 +312,7 @@ func (s *Spec) validText() (first error) {
 	check("argument", s.Cmd...)
 	for _, kv := range s.Env {
 		if k, _, _ := strings.Cut(kv, "="); first == nil && !utf8.ValidString(kv) {
-			first = fmt.Errorf("environment %q: must be UTF-8", k) // without its value, as in validEnv
+			first = fmt.Errorf("environment %q: must be UTF-8", k) // omit the value, as validateEnv does
 		}
 	}
 	check("workdir", s.Workdir)
@@ -332,8 +332,8 @@ func (s *Spec) validText() (first error) {
 	return first
 }
 
-// valid names the first limit that is none.
-func (r Resources) valid() error {
+// checkLimits returns an error for the first invalid limit.
+func (r Resources) checkLimits() error {
 	for _, l := range []struct {
 		name string
 		n    float64
@@ -348,7 +348,7 @@ func (r Resources) valid() error {
 	return err
 }
 
-func (s *Spec) validMounts() error {
+func (s *Spec) validateMounts() error {
 	seen := map[string]bool{}
 	for _, m := range s.Mounts {
 		target := path.Clean(m.Target)
@@ -356,7 +356,7 @@ func (s *Spec) validMounts() error {
 			return fmt.Errorf("mount target %q: must be an absolute path other than /", m.Target)
 		}
 		if seen[target] {
-			return fmt.Errorf("mount target %q: named twice", m.Target)
+			return fmt.Errorf("mount target %q: used twice", m.Target)
 		}
 		seen[target] = true
 		switch {
@@ -375,8 +375,9 @@ func (s *Spec) validMounts() error {
 	return nil
 }
 
-// validEnv shows no value, which may be a secret, and errors are kept.
-func validEnv(env []string) error {
+// validateEnv checks the form of env. Its errors contain no values, which may be secrets and must
+// not reach logs.
+func validateEnv(env []string) error {
 	for i, kv := range env {
 		switch k, _, ok := strings.Cut(kv, "="); {
 		case !ok || k == "":
@@ -388,21 +389,21 @@ func validEnv(env []string) error {
 	return nil
 }
 
-func validUser(user string) error {
+func validateUser(user string) error {
 	if strings.ContainsAny(user, "\x00/ \n") || strings.HasPrefix(user, ":") || strings.HasSuffix(user, ":") {
 		return fmt.Errorf("user %q: use a name, UID or UID:GID", user)
 	}
 	return nil
 }
 
-// CacheVolume is the name of each project's cache volume, which no other volume
-// can have. It is made with the first sandbox that has a Spec.Cache, and
-// RemoveVolume empties the cache, by removing it, when no such sandbox is left.
+// CacheVolume is the name of the cache volume of each project. No other volume can have this
+// name. The first sandbox of the project with Spec.Cache creates it. RemoveVolume deletes it, and
+// thereby empties the cache, if no such sandbox exists.
 const CacheVolume = ".cache"
 
-// CacheDirs lists the directories, relative to a user's home directory, that
-// lead to the cache of a sandbox with Spec.Cache: those in which package
-// managers, compilers and editors keep what they can fetch again.
+// CacheDirs returns the directories, relative to a user's home directory, that Spec.Cache
+// redirects to the cache volume: those in which package managers, compilers and editors store
+// data that they can fetch again.
 func CacheDirs() []string { return slices.Clone(cacheDirs) }
 
 var cacheDirs = []string{
@@ -411,14 +412,13 @@ var cacheDirs = []string{
 	".nuget/packages", ".pnpm-store", ".vscode-server", ".yarn", ".zed_server", "go/pkg/mod",
 }
 
-// ValidCachePath reports whether path can be one of Spec.CachePaths: relative,
-// with slashes, below the directory that it is relative to, and without "." or
-// "..".
+// ValidCachePath reports whether path is a valid element of Spec.CachePaths: relative, with
+// slashes, without "." and "..", and not the home directory itself.
 func ValidCachePath(path string) bool { return fs.ValidPath(path) && path != "." }
 
-func (s *Spec) validCache() error {
+func (s *Spec) validateCache() error {
 	if len(s.CachePaths) > 0 && !s.Cache {
-		return fmt.Errorf("cache paths need cache")
+		return fmt.Errorf("cache_paths need cache")
 	}
 	for _, p := range s.CachePaths {
 		if !ValidCachePath(p) {
@@ -428,27 +428,27 @@ func (s *Spec) validCache() error {
 	return nil
 }
 
-// A WorkspaceRef says which workspace a sandbox works on.
+// A WorkspaceRef selects the workspace of a sandbox.
 type WorkspaceRef struct {
-	// Name is that of a workspace of the sandbox's project.
+	// Name is the name of a workspace of the sandbox's project.
 	Name string `json:"name,omitempty"`
-	// Source, in place of Name, is that of a workspace that is added if there is
-	// none; see WorkspaceSpec. A Status has its name.
+	// Source, instead of Name, is the source of a workspace, which Create adds if the project has
+	// none with this source; see WorkspaceSpec. A Status has Name instead.
 	Source string `json:"source,omitempty"`
-	// Commit is one that the workspace's history has, all of its digits. Empty
-	// means the one that the workspace is at.
+	// Commit is a commit in the history of the workspace, with all its digits. Empty means the
+	// current commit of the workspace.
 	Commit string `json:"commit,omitempty"`
-	// ReadOnly keeps the sandbox from writing to what is used in place.
+	// ReadOnly prevents the sandbox from writing to a directory that is used in place.
 	ReadOnly bool `json:"read_only,omitempty"`
 }
 
-// valid reports what is wrong with r.
-func (r WorkspaceRef) valid() error {
+// checkFields returns an error if r is inconsistent.
+func (r WorkspaceRef) checkFields() error {
 	switch {
 	case r == (WorkspaceRef{}):
 		return nil
 	case (r.Name == "") == (r.Source == ""):
-		return fmt.Errorf("workspace: give either its name or a source")
+		return fmt.Errorf("workspace: set either name or source")
 	case r.Source != "":
 		if err := CheckSource(r.Source); err != nil {
 			return err
@@ -457,19 +457,19 @@ func (r WorkspaceRef) valid() error {
 		return fmt.Errorf("workspace %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", r.Name)
 	}
 	if r.Commit != "" && !commitID.MatchString(r.Commit) {
-		return fmt.Errorf("workspace commit %q: write all of its digits, in lower case", r.Commit)
+		return fmt.Errorf("workspace commit %q: use the full commit id, in lower case", r.Commit)
 	}
 	return nil
 }
 
 var (
 	commitID = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	// scpSource is ssh's short form, in which no colon follows a slash.
+	// scpSource matches the short form of ssh, in which no slash precedes the colon.
 	scpSource = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9_.-]*:[^:]`)
 )
 
-// CheckSource returns what is wrong with the source of a workspace. The error doesn't repeat the
-// source where that may hold a password.
+// CheckSource returns an error if s is not a valid source of a workspace. The error omits a
+// source that may contain a password.
 func CheckSource(s string) error {
 	form := "write it like /path/of/a/directory, https://host/repository.git or user@host:repository"
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
@@ -486,15 +486,15 @@ func CheckSource(s string) error {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		return fmt.Errorf("source: no URL: %s", form)
+		return fmt.Errorf("source: invalid URL: %s", form)
 	}
 	if _, password := u.User.Password(); password || u.User != nil && u.Scheme != "ssh" || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("source: no user, password or query may be in it: have git know them, by a credential helper or an SSH agent")
+		return fmt.Errorf("source: must not contain a user, password or query; use a git credential helper or an SSH agent")
 	}
 	switch u.Scheme {
 	case "https", "http", "ssh", "git":
 		if u.Hostname() == "" || strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User.Username(), "-") {
-			return fmt.Errorf("source %q: there is no host in it: %s", s, form)
+			return fmt.Errorf("source %q: missing host: %s", s, form)
 		}
 	case "file":
 		if u.Host != "" || !path.IsAbs(u.Path) {

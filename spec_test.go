@@ -46,7 +46,7 @@ func TestSpecValidate(t *testing.T) {
 		{"half a user", Spec{User: "1:"}, "user"},
 		{"mount target", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "x"}}}, "mount target"},
 		{"mount over root", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "/"}}}, "mount target"},
-		{"mount twice", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "/x"}, {Type: MountTmpfs, Target: "/y/../x"}}}, "named twice"},
+		{"mount twice", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "/x"}, {Type: MountTmpfs, Target: "/y/../x"}}}, "used twice"},
 		{"bind source", Spec{Mounts: []Mount{{Type: MountBind, Source: "x", Target: "/x"}}}, "mount source"},
 		{"volume name", Spec{Mounts: []Mount{{Type: MountVolume, Source: "/x", Target: "/x"}}}, "volume name"},
 		{"tmpfs source", Spec{Mounts: []Mount{{Type: MountTmpfs, Source: "x", Target: "/x"}}}, "no source"},
@@ -70,7 +70,7 @@ func TestSpecValidate(t *testing.T) {
 		{"name of no network", Spec{Network: Network{Mode: NetworkOn, Name: "x"}}, "needs mode named"},
 		{"allow of a named network", Spec{Network: Network{Mode: NetworkNamed, Name: "x", Allow: []string{"y"}}}, "allow"},
 		{"port", Spec{Ports: []Port{{Port: 0}}}, "port 0"},
-		{"publish without network", Spec{Ports: []Port{{Port: 80, Publish: true}}}, "port 80: what is published needs a network"},
+		{"publish without network", Spec{Ports: []Port{{Port: 80, Publish: true}}}, "port 80: a published port needs a network"},
 		{"host port without publish", Spec{Ports: []Port{{Port: 80, HostPort: 80}}}, "host port 80: needs publish"},
 		{"host port", Spec{Network: Network{Mode: NetworkOn}, Ports: []Port{{Port: 80, Publish: true, HostPort: 65536}}}, "host port 65536"},
 		{"host port twice", Spec{Network: Network{Mode: NetworkOn}, Ports: []Port{{Port: 80, Publish: true, HostPort: 80}, {Port: 81, Publish: true, HostPort: 80}}}, "host port 80: given twice"},
@@ -106,7 +106,7 @@ func TestSpecValidate(t *testing.T) {
 	}
 }
 
-// TestSpecIsText holds every string of a Spec, wherever it is, to be text.
+// TestSpecIsText checks that Validate rejects invalid text in every string of a Spec.
 func TestSpecIsText(t *testing.T) {
 	full := func() *Spec {
 		return &Spec{
@@ -208,12 +208,12 @@ func TestSpecMadeBy(t *testing.T) {
 		}
 	}
 	_, err := (&Spec{Name: "web", Provider: "there"}).MadeBy("here")
-	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `provider "there" not found: there is here`) {
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `provider "there" not found; the only provider is here`) {
 		t.Errorf("a spec of another provider, made here: %v", err)
 	}
 }
 
-// TestSpecJSON holds the Spec to go over the wire and come back.
+// TestSpecJSON checks that a Spec survives conversion to JSON and back.
 func TestSpecJSON(t *testing.T) {
 	s := Spec{
 		ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// A Duration is a time.Duration that reads and prints as text ("90s", "1h30m",
-// "never") in JSON, YAML and flags; a number is read as seconds.
+// A Duration is a time.Duration whose form in JSON, YAML and flags is text ("90s", "1h30m",
+// "never"). A number means seconds.
 type Duration time.Duration
 
-// Durations with a meaning.
+// Special durations.
 const (
-	Never           Duration = -1                  // lifts a limit
-	DefaultIdleStop          = Duration(time.Hour) // where Caps.IdleStop
+	Never           Duration = -1                  // disables a limit
+	DefaultIdleStop          = Duration(time.Hour) // the default of Spec.IdleStop with Caps.IdleStop
 )
 
-// String prints d as time.Duration does, and Never as "never".
+// String returns "never" for Never, or else what time.Duration.String returns.
 func (d Duration) String() string {
 	if d == Never {
 		return "never"
@@ -29,11 +29,10 @@ func (d Duration) String() string {
 	return time.Duration(d).String()
 }
 
-// MarshalText prints d as String does.
+// MarshalText returns the result of String.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText accepts what time.ParseDuration accepts, a bare number as
-// seconds, and "never".
+// UnmarshalText accepts "never", the forms of [time.ParseDuration], and a number of seconds.
 func (d *Duration) UnmarshalText(b []byte) error {
 	s := string(b)
 	if s == Never.String() {
@@ -53,8 +52,7 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Bytes is a size. In JSON it is a number of bytes; ParseBytes reads the units
-// that people write.
+// Bytes is a size. In JSON it is a number of bytes. ParseBytes accepts units.
 type Bytes int64
 
 var byteUnits = map[string]int64{
@@ -65,8 +63,8 @@ var byteUnits = map[string]int64{
 	"t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,
 }
 
-// ParseBytes reads "512m", "2GiB", "1.5g", "1048576"; units are powers of
-// 1024, as docker's are. "unlimited" and "-1" are Unlimited.
+// ParseBytes parses a size such as "512m", "2GiB", "1.5g" or "1048576". Units are powers of 1024,
+// as in Docker. "unlimited" and "-1" mean Unlimited.
 func ParseBytes(s string) (Bytes, error) {
 	t := strings.ToLower(strings.TrimSpace(s))
 	if t == "unlimited" || t == "-1" {
@@ -84,7 +82,7 @@ func ParseBytes(s string) (Bytes, error) {
 	return Bytes(n * float64(unit)), nil
 }
 
-// String prints b in the largest unit that divides it.
+// String returns b in the largest unit that divides it.
 func (b Bytes) String() string {
 	if b == Unlimited {
 		return "unlimited"
@@ -100,13 +98,12 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// GPUs says which GPUs of its machine a sandbox has: none (""), "all", so many
-// of them ("2"), or certain ones by their driver's ids ("device=0,GPU-3a23c669").
-// It is what docker's --gpus takes.
+// GPUs selects GPUs of the machine, in the format of Docker's --gpus: "" for none, "all", a
+// number ("2"), or ids of the driver ("device=0,GPU-3a23c669").
 type GPUs string
 
-// Devices returns how many GPUs are asked for, -1 being all, or else the ids of
-// those that are. It fails when g is none of the forms.
+// Devices returns the number of requested GPUs, where -1 means all, or the ids of specific ones.
+// It fails if g has none of these forms.
 func (g GPUs) Devices() (count int, ids []string, err error) {
 	switch g {
 	case "":
@@ -118,29 +115,28 @@ func (g GPUs) Devices() (count int, ids []string, err error) {
 		ids = strings.Split(list, ",")
 		for _, id := range ids {
 			if id == "" || strings.Trim(id, gpuChars) != "" {
-				return 0, nil, fmt.Errorf("gpus %q: write the ids of devices like device=0,1", g)
+				return 0, nil, fmt.Errorf("gpus %q: write device ids like device=0,1", g)
 			}
 		}
 		return 0, ids, nil
 	}
 	n, err := strconv.ParseUint(string(g), 10, 16)
 	if err != nil || n == 0 {
-		return 0, nil, fmt.Errorf("gpus %q: write all, how many, or which, like device=0,1", g)
+		return 0, nil, fmt.Errorf("gpus %q: use all, a number, or ids like device=0,1", g)
 	}
 	return int(n), nil, nil
 }
 
-// gpuChars are those of drivers' ids, as of "MIG-GPU-3a23c669/0/0".
+// gpuChars are the characters in GPU ids of drivers, such as "MIG-GPU-3a23c669/0/0".
 const gpuChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:"
 
-// UnmarshalJSON accepts a string, of what UnmarshalText accepts, and a number of
-// seconds.
+// UnmarshalJSON accepts the strings that UnmarshalText accepts, and a number of seconds.
 func (d *Duration) UnmarshalJSON(b []byte) error { return textFromJSON(b, d) }
 
-// UnmarshalJSON accepts a string, of what UnmarshalText accepts, and a number.
+// UnmarshalJSON accepts the strings that UnmarshalText accepts, and a number.
 func (s *Signal) UnmarshalJSON(b []byte) error { return textFromJSON(b, s) }
 
-// textFromJSON lets v be written as a string or as a number.
+// textFromJSON unmarshals a JSON string or number into v.
 func textFromJSON(b []byte, v encoding.TextUnmarshaler) error {
 	if len(b) > 0 && (b[0] == '-' || '0' <= b[0] && b[0] <= '9') {
 		return v.UnmarshalText(b)
@@ -152,7 +148,7 @@ func textFromJSON(b []byte, v encoding.TextUnmarshaler) error {
 		}
 		return err
 	}
-	if s == nil { // null says nothing
+	if s == nil { // null leaves v unchanged
 		return nil
 	}
 	return v.UnmarshalText([]byte(*s))

@@ -42,7 +42,7 @@ func TestCode(t *testing.T) {
 	}{
 		{"a program", "sh", "echo hello; exit 3", 200, "", 3, "hello\n", "", false},
 		{"a large one", "SH", "echo hello; : " + strings.Repeat("\n", most-len("echo hello; : ; exit 4")) + "; exit 4", 200, "", 4, "hello\n", "", false},
-		{"one that is too large", "sh", strings.Repeat("x", most+1), 400, "the code has 10485761 bytes: it may have 10485760", 0, "", "", false},
+		{"one that is too large", "sh", strings.Repeat("x", most+1), 400, "code of 10485761 bytes exceeds the limit of 10485760 bytes", 0, "", "", false},
 		{"a NUL byte", "sh", "echo \x00", 400, "the code contains a NUL byte", 0, "", "", false},
 		{"long output", "sh", "echo " + wide, 200, "", 0, wide[:1<<20-1], "", true},
 		{"a language that is none", "COBOL", "STOP RUN.", 200, "", -1, "", "unsupported language: COBOL", false},
