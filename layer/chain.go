@@ -1,4 +1,4 @@
-// Package layer has the order in which layers wrap providers. The layers are the packages
+// Package layer defines the order in which layers wrap providers. The layers are the packages
 // below it; package config wraps them around the configured providers.
 package layer
 
@@ -9,35 +9,35 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Link is one place in a chain of layers.
+// A Link is a layer in a chain.
 type Link struct {
 	Name string
-	Why  string // it has this place
+	Why  string // the reason for its place in the chain
 }
 
-// Each is the chain around each provider, the innermost layer first.
+// Each is the chain around each provider, innermost layer first.
 var Each = []Link{
-	{"registry", "records what is about to happen right before the provider is asked"},
-	{"pool", "keeps warm sandboxes, which the registry records like all others"},
-	{"limit", "completes a spec before a pool looks for its like"},
-	{"trace", "measures the provider together with what Atoll does for it"},
+	{"registry", "records the intention directly before it calls the provider"},
+	{"pool", "creates warm sandboxes, which the registry records like all others"},
+	{"limit", "completes a spec before a pool looks for a matching sandbox"},
+	{"trace", "measures the provider together with the layers around it"},
 }
 
-// All is the chain around the router over all providers, the innermost layer first.
+// All is the chain around the router over all providers, innermost layer first.
 var All = []Link{
-	{"workspace", "turns a workspace into mounts and files, whichever provider makes the sandbox"},
-	{"trace workspaces", "measures calls about workspaces, which no provider sees"},
-	{"session", "makes sandboxes that may have a workspace"},
-	{"trace sessions", "measures calls about sessions, which no provider sees"},
-	{"authz", "hides other projects from a caller before anything else sees the call"},
-	{"audit", "records what authz refuses, too"},
+	{"workspace", "turns a workspace into mounts and files for any provider"},
+	{"trace workspaces", "measures workspace calls, which do not reach a provider"},
+	{"session", "creates sandboxes that may have a workspace"},
+	{"trace sessions", "measures session calls, which do not reach a provider"},
+	{"authz", "hides other projects from a caller before another layer sees the call"},
+	{"audit", "also records calls that authz denies"},
 }
 
-// A Wrapper wraps a layer around a provider, whose Close then closes both.
+// A Wrapper wraps a layer around a provider. Close of the result must close the provider.
 type Wrapper func(atoll.Provider) (atoll.Provider, error)
 
-// Wrap wraps the layers of a chain around p in their order. It leaves out those without a
-// wrapper. If a wrapper fails, Wrap closes what it has wrapped, p included.
+// Wrap wraps the layers of a chain around p, in order. It omits layers without a wrapper. If a
+// wrapper fails, Wrap closes everything that it has wrapped, including p.
 func Wrap(p atoll.Provider, chain []Link, wrappers map[string]Wrapper) (atoll.Provider, error) {
 	used := 0
 	for _, link := range chain {
@@ -58,7 +58,7 @@ func Wrap(p atoll.Provider, chain []Link, wrappers map[string]Wrapper) (atoll.Pr
 	return p, nil
 }
 
-// Always is a Wrapper that doesn't fail.
+// Always returns a Wrapper that never fails.
 func Always(wrap func(atoll.Provider) atoll.Provider) Wrapper {
 	return func(p atoll.Provider) (atoll.Provider, error) { return wrap(p), nil }
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// recorded are the calls that the layer records, by the names that they have in the log.
-var recorded = map[string]string{
+// recordedOps are the calls that the layer records, with their names in the log.
+var recordedOps = map[string]string{
 	"Provider.Create": "create", "Provider.OpenSession": "open session", "Provider.CloseSession": "close session",
 	"Provider.RemoveProject": "remove project", "Provider.RemoveVolume": "remove volume", "Provider.AddWorkspace": "add workspace",
 	"Provider.UpdateWorkspace": "update workspace", "Provider.RemoveWorkspace": "remove workspace", "Provider.RemoveImage": "remove image",
@@ -25,7 +25,7 @@ var recorded = map[string]string{
 
 // recordsCall reports whether the layer records the calls on a provider with this name in the log.
 func recordsCall(name string) bool {
-	for op, recorded := range recorded {
+	for op, recorded := range recordedOps {
 		if recorded == name && strings.HasPrefix(op, "Provider.") {
 			return true
 		}
@@ -41,7 +41,7 @@ type recorder struct {
 	projects map[string]string // of sandboxes, by id
 }
 
-// New returns a layer around p, which closes with it; the log stays the caller's.
+// New returns a layer around p, which Close closes. The caller closes the log.
 func New(p atoll.Provider, log *Log) atoll.Provider {
 	r := &recorder{log: log, projects: map[string]string{}}
 	return intercept.New(p, intercept.Sandboxes, r.recordCall)
@@ -49,13 +49,13 @@ func New(p atoll.Provider, log *Log) atoll.Provider {
 
 // recordCall is an intercept.Func that records a call once it has ended.
 func (r *recorder) recordCall(ctx context.Context, c *intercept.Call, next intercept.Next) error {
-	op, ok := recorded[c.Op]
+	op, ok := recordedOps[c.Op]
 	if !ok {
 		return next(ctx)
 	}
 	e := store.AuditEvent{Op: op, Project: c.Project, Sandbox: c.Sandbox, Target: c.Name}
 	if op == "remove" {
-		e.Project = r.findProject(ctx, c.On) // which nobody knows afterwards
+		e.Project = r.findProject(ctx, c.On) // unknown after the removal
 	}
 	err := next(ctx)
 	switch {
@@ -71,27 +71,28 @@ func (r *recorder) recordCall(ctx context.Context, c *intercept.Call, next inter
 		}
 	case op == "open session" && err == nil:
 		o := c.Result.(session.Opened)
-		if o.Opening == session.OpeningFound { // nothing was done
+		if o.Opening == session.OpeningFound { // the session existed
 			return nil
 		}
 		e.Project, e.Sandbox, e.Target = o.Project, o.Sandbox, o.Key+" ("+string(o.Opening)+")"
-	case op == "close session" && atoll.KindOf(err) == atoll.ErrNotExist: // as it mostly is, of scopes that end
+	case op == "close session" && atoll.KindOf(err) == atoll.ErrNotExist: // most scopes end without a session
 		return err
-	case op == "reconcile" && auth.OriginFrom(ctx) == (auth.Origin{}): // the server does it by itself, again and again
+	case op == "reconcile" && auth.OriginFrom(ctx) == (auth.Origin{}): // the server's own, periodic reconciliation
 		return err
 	}
 	if cmd, ok := c.Arg.(*atoll.Command); ok {
 		e.Command = cmd.Args
 	}
 	// The log writes commands together with others soon after, and everything else at once.
-	r.log.Note(ctx, outcome(e, err), op != "exec")
+	r.log.Note(ctx, withOutcome(e, err), op != "exec")
 	return err
 }
 
 // maxProjects is the number of sandboxes whose project a recorder remembers.
 const maxProjects = 10_000
 
-// findProject returns the project of a sandbox, which it asks once; "" if it doesn't answer.
+// findProject returns the project of a sandbox. It calls Status once for each sandbox, and
+// returns "" if that fails.
 func (r *recorder) findProject(ctx context.Context, sb atoll.Sandbox) string {
 	r.mu.Lock()
 	project, ok := r.projects[sb.ID()]
@@ -112,7 +113,7 @@ func (r *recorder) findProject(ctx context.Context, sb atoll.Sandbox) string {
 	return st.Spec.Project
 }
 
-// forgetProject makes findProject ask the sandbox again.
+// forgetProject makes findProject call Status again.
 func (r *recorder) forgetProject(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,10 +32,10 @@ func TestLayer(t *testing.T) {
 	log := NewLog(nil, Options{})
 	defer log.Close()
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return New(p, log) },
-		"Provider.Create", "Sandbox.Start", "Sandbox.Stop", "Sandbox.Remove", "Sandbox.Exec", "Sandbox.Pause", "Sandbox.Resume", "Sandbox.Snapshot") // ask for the project as well
+		"Provider.Create", "Sandbox.Start", "Sandbox.Stop", "Sandbox.Remove", "Sandbox.Exec", "Sandbox.Pause", "Sandbox.Resume", "Sandbox.Snapshot") // these call Status for the project
 }
 
-// A lab is a stack with a log, of which a program may be started again.
+// A lab is a provider with a log.
 type lab struct {
 	atoll.Provider
 	log  *Log
@@ -62,8 +62,8 @@ func newLab(t *testing.T, opts Options) *lab {
 	return l
 }
 
-// told is what the log has, in short.
-func told(t *testing.T, path string) []string {
+// readLog returns the events in the log as short lines.
+func readLog(t *testing.T, path string) []string {
 	t.Helper()
 	s := sqlite.New(path)
 	defer s.Close()
@@ -81,14 +81,14 @@ func told(t *testing.T, path string) []string {
 	return lines
 }
 
-// Package audit asks for the project before or after each call that changes something. It can break the
-// ends of sandboxes, errors, and the abilities of a provider.
+// Package audit calls Status for the project before or after each call that changes something. It
+// can break the ends of sandboxes, errors, and the abilities of a provider.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLab(t, Options{}).Provider },
 		providertest.Only("death", "errors", "truth"))
 }
 
-// Who has done what is there when the program has gone, and what was denied.
+// The log outlives the program. It has operations with their callers, and denied calls.
 func TestWhat(t *testing.T) {
 	l := newLab(t, Options{})
 	ctx := auth.WithAccount(t.Context(), auth.Account{Name: "ann", Role: auth.RoleProject, Projects: []string{"web"}, Key: "k", KeyName: "ci"})
@@ -143,41 +143,41 @@ func TestWhat(t *testing.T) {
 		"ann open session web session_s_sandbox (made) ",
 		"ann close session web session_s_sandbox ",
 	}
-	if got := told(t, l.path); !reflect.DeepEqual(got, want) {
+	if got := readLog(t, l.path); !reflect.DeepEqual(got, want) {
 		t.Errorf("the log is\n%q, want\n%q", got, want)
 	}
 	s := sqlite.New(l.path)
 	defer s.Close()
 	all, err := s.Events(t.Context(), store.AuditQuery{Account: "ann", Limit: 1})
 	if err != nil || len(all) != 1 || all[0].Key != "k" || all[0].KeyName != "ci" || all[0].Role != auth.RoleProject || all[0].Address != "192.0.2.1:7" || all[0].Via != "http" {
-		t.Errorf("who it was: %+v, %v", all, err)
+		t.Errorf("caller: %+v, %v", all, err)
 	}
-	if data := strings.Join(told(t, l.path), "\n"); strings.Contains(data, "hunter2") || strings.Contains(data, "in-the-") {
+	if data := strings.Join(readLog(t, l.path), "\n"); strings.Contains(data, "hunter2") || strings.Contains(data, "in-the-") {
 		t.Errorf("a secret is in the log: %s", data)
 	}
 }
 
-// What waits is written when the call returns; what does not, soon after.
+// The log writes some events before the call returns, and others soon after.
 func TestWhenItIsWritten(t *testing.T) {
-	l := newLab(t, Options{every: 20 * time.Millisecond})
+	l := newLab(t, Options{interval: 20 * time.Millisecond})
 	sb, err := l.Create(t.Context(), &atoll.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := told(t, l.path); len(got) != 1 {
+	if got := readLog(t, l.path); len(got) != 1 {
 		t.Errorf("when Create has returned the log is %q", got)
 	}
 	if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"echo"}}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(told(t, l.path)) < 2; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(readLog(t, l.path)) < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the command is not written")
 		}
 	}
 }
 
-// broken is a store that cannot be written to, until it is mended.
+// broken is a store that fails until mended is set.
 type broken struct {
 	*sqlite.Store
 	mended atomic.Bool
@@ -190,8 +190,8 @@ func (b *broken) AddEvents(ctx context.Context, events []store.AuditEvent) error
 	return b.Store.AddEvents(ctx, events)
 }
 
-// What cannot be written is kept for a while, and what there is no room for is counted
-// and told of. No call fails.
+// While the store fails, the log retains events up to its limit, and counts and reports the rest.
+// No call fails.
 func TestBroken(t *testing.T) {
 	var said bytes.Buffer
 	var mu sync.Mutex
@@ -199,7 +199,7 @@ func TestBroken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	b := &broken{Store: sqlite.New(path)}
 	log := NewLog(b, Options{
-		Server: "here", every: time.Millisecond, most: 5, Lost: func(n int) { lost.Add(int64(n)) },
+		Server: "here", interval: time.Millisecond, maxPending: 5, Lost: func(n int) { lost.Add(int64(n)) },
 		Log: slog.New(slog.NewTextHandler(locked{&mu, &said}, nil)),
 	})
 	for range 8 {
@@ -209,9 +209,9 @@ func TestBroken(t *testing.T) {
 		t.Errorf("%d are lost, want 3", lost.Load())
 	}
 	b.mended.Store(true)
-	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(told(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(readLog(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the log has %q", told(t, path))
+			t.Fatalf("the log has %q", readLog(t, path))
 		}
 	}
 	b.mended.Store(false)
@@ -232,7 +232,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// What an error says is kept as commands are.
+// The log redacts secrets in error messages, too.
 func TestMessages(t *testing.T) {
 	var lines bytes.Buffer
 	log := NewLog(nil, Options{Lines: slog.New(slog.NewJSONHandler(&lines, nil))})
@@ -242,14 +242,14 @@ func TestMessages(t *testing.T) {
 		(&atoll.Spec{Env: []string{"API_KEY=hunter2\x00"}}).Validate(),
 		(&atoll.Command{Args: []string{"a"}, Env: []string{"hunter2"}}).Validate(),
 	} {
-		log.Note(t.Context(), outcome(store.AuditEvent{Op: "exec"}, err), true)
+		log.Note(t.Context(), withOutcome(store.AuditEvent{Op: "exec"}, err), true)
 	}
 	if text := lines.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "API_KEY") || !strings.Contains(text, "NUL byte") {
 		t.Errorf("the log says %s", text)
 	}
 }
 
-// A dead store says that it is after a while, which nobody has for each of many events.
+// A dead store always fails.
 type dead struct {
 	*sqlite.Store
 	asked atomic.Int64
@@ -260,12 +260,12 @@ func (d *dead) AddEvents(context.Context, []store.AuditEvent) error {
 	return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no answer")
 }
 
-// A log that closes tries once what cannot be written, and counts all of it as lost.
+// Close tries a failing store once and counts all events as lost.
 func TestCloseOfMany(t *testing.T) {
-	const many = 3*mostAtOnce + 1
+	const many = 3*maxBatch + 1
 	var lost atomic.Int64
 	d := &dead{Store: sqlite.New(filepath.Join(t.TempDir(), "atoll.db"))}
-	log := NewLog(d, Options{every: time.Hour, Lost: func(n int) { lost.Add(int64(n)) }})
+	log := NewLog(d, Options{interval: time.Hour, Lost: func(n int) { lost.Add(int64(n)) }})
 	for range many {
 		log.Note(t.Context(), store.AuditEvent{Op: "exec"}, false)
 	}
@@ -277,7 +277,7 @@ func TestCloseOfMany(t *testing.T) {
 	}
 }
 
-// Old events go bit by bit, until there are none.
+// The log deletes all old events in small batches.
 func TestOldEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	s := sqlite.New(path)
@@ -290,7 +290,7 @@ func TestOldEvents(t *testing.T) {
 	if err := s.AddEvents(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
-	log := NewLog(sqlite.New(path), Options{every: time.Millisecond, Keep: time.Hour, dropped: 2})
+	log := NewLog(sqlite.New(path), Options{interval: time.Millisecond, Keep: time.Hour, maxDropped: 2})
 	defer log.Close()
 	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		all, err := s.Events(t.Context(), store.AuditQuery{})
@@ -314,7 +314,7 @@ func (l locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// Many at once are all written, each once, and as lines too.
+// Many concurrent events are each written once to the store and to Lines.
 func TestMany(t *testing.T) {
 	var lines bytes.Buffer
 	var mu sync.Mutex
@@ -344,20 +344,20 @@ func TestRedacted(t *testing.T) {
 	for _, tt := range []struct{ args, want []string }{
 		{nil, nil},
 		{[]string{"ls", "-l", "/work"}, []string{"ls", "-l", "/work"}},
-		{[]string{"x", "--token", "s3cr3t", "y"}, []string{"x", "--token", hidden, "y"}},
-		{[]string{"x", "--password=s3cr3t"}, []string{"x", "--password=" + hidden}},
+		{[]string{"x", "--token", "s3cr3t", "y"}, []string{"x", "--token", mask, "y"}},
+		{[]string{"x", "--password=s3cr3t"}, []string{"x", "--password=" + mask}},
 		{[]string{"x", "--token", "--verbose"}, []string{"x", "--token", "--verbose"}},
 		{[]string{"sh", "-c", `export AWS_SECRET_ACCESS_KEY=abc; API_TOKEN="a b" run --api-key abc next`},
-			[]string{"sh", "-c", "export AWS_SECRET_ACCESS_KEY=" + hidden + "; API_TOKEN=" + hidden + " run --api-key " + hidden + " next"}},
-		{[]string{"curl", "-H", "Authorization: Bearer abcdefgh", "https://me:word@host/"}, []string{"curl", "-H", "Authorization: Bearer " + hidden, "https://me:" + hidden + "@host/"}},
-		{[]string{"echo", authz.SecretPrefix + strings.Repeat("0", 16) + "_" + strings.Repeat("a", 64), "ghp_abcdefghijklmnop"}, []string{"echo", hidden, hidden}},
-		{[]string{strings.Repeat("é", mostText)}, []string{strings.Repeat("é", mostText/2) + "..."}},
+			[]string{"sh", "-c", "export AWS_SECRET_ACCESS_KEY=" + mask + "; API_TOKEN=" + mask + " run --api-key " + mask + " next"}},
+		{[]string{"curl", "-H", "Authorization: Bearer abcdefgh", "https://me:word@host/"}, []string{"curl", "-H", "Authorization: Bearer " + mask, "https://me:" + mask + "@host/"}},
+		{[]string{"echo", authz.SecretPrefix + strings.Repeat("0", 16) + "_" + strings.Repeat("a", 64), "ghp_abcdefghijklmnop"}, []string{"echo", mask, mask}},
+		{[]string{strings.Repeat("é", maxText)}, []string{strings.Repeat("é", maxText/2) + "..."}},
 	} {
-		if got := redacted(tt.args); !reflect.DeepEqual(got, tt.want) {
+		if got := redactCommand(tt.args); !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%.200q is %.200q, want %.200q", tt.args, got, tt.want)
 		}
 	}
-	if got := redacted(make([]string, mostArgs+5)); len(got) != mostArgs+1 || got[mostArgs] != "..." {
+	if got := redactCommand(make([]string, maxArgs+5)); len(got) != maxArgs+1 || got[maxArgs] != "..." {
 		t.Errorf("many arguments become %d", len(got))
 	}
 }

@@ -1,17 +1,16 @@
-// Package audit is a layer that writes down who has done what to which sandbox, and
-// what came of it, in a log that outlives the program.
+// Package audit is a layer that records operations on sandboxes in a persistent log: the caller,
+// the operation and its result.
 //
 //	log := audit.NewLog(s, audit.Options{Server: "a"})
 //	p = audit.New(p, log)
 //
-// Who it was is in the context of a call. What is done to the life of a sandbox, and to
-// what outlives it, is written before the call returns; commands are written together,
-// within Every of their start: that much of them is lost with a program that is killed.
-// What goes on inside a sandbox otherwise, files and connections to ports, is not
-// written, nor what a sandbox does by itself, as when its time is over.
+// The context of a call names the caller. The log stores operations on sandboxes, volumes and
+// other lasting objects before the call returns. It stores commands in batches, within Every
+// after their start, so that a program that is killed loses those of the last moment. The log has
+// no other activity inside a sandbox, such as file access and connections to ports, and no events
+// without a caller, such as an expiry.
 //
-// A call never fails because the log cannot be written to: what is lost then is
-// counted, and told of.
+// A call never fails because the log cannot be written. The log counts and reports lost events.
 package audit
 
 import (
@@ -26,46 +25,46 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Options configure a Log. The zero value is fine.
+// Options configure a Log. The zero value keeps all events and discards log lines.
 type Options struct {
-	Server string // the name of this one
-	// Lines gets each event at Info, as it happens; nil discards.
+	Server string // the name of this server
+	// Lines receives each event at level Info, at once; nil discards them.
 	Lines *slog.Logger
-	// Keep is how long events stay in the store; 0 means for good.
+	// Keep is the age at which events are deleted from the store; 0 keeps them forever.
 	Keep time.Duration
-	// Log is told of what could not be written; nil discards. Lost is told how many
-	// events those were, and may be nil.
+	// Log receives errors; nil discards them. Lost is called with the number of lost events; it
+	// may be nil.
 	Log  *slog.Logger
 	Lost func(n int)
 
-	every   time.Duration // for tests; 0 means Every
-	most    int           // for tests; 0 means mostPending
-	dropped int           // for tests; 0 means mostDropped
+	interval   time.Duration // for tests; 0 means Every
+	maxPending int           // for tests; 0 means mostPending
+	maxDropped int           // for tests; 0 means mostDropped
 }
 
 const (
-	// Every is how often what does not wait is written.
+	// Every is the interval at which the log writes pending events.
 	Every = time.Second
-	// patience is how long a call waits for its event to be written.
-	patience = 5 * time.Second
-	// mostPending is how many events wait to be written, and mostAtOnce of them are
-	// written together.
-	mostPending, mostAtOnce = 10_000, 500
-	// dropEvery is how often old events are looked for; mostDropped of them are deleted
-	// together, each time that others are written, as nobody writes meanwhile.
-	dropEvery, mostDropped = time.Hour, 5000
+	// writeTimeout limits how long a call waits for its event to be written.
+	writeTimeout = 5 * time.Second
+	// maxPending is the maximum number of pending events. maxBatch is the maximum number of
+	// events in one write.
+	maxPending, maxBatch = 10_000, 500
+	// dropInterval is the interval at which the log deletes old events. maxDropped limits each
+	// deletion, because it blocks other writers.
+	dropInterval, maxDropped = time.Hour, 5000
 )
 
-// A Log writes events down.
+// A Log writes events to a store.
 type Log struct {
-	store store.Audit // nil for none
+	store store.Audit // may be nil
 	opts  Options
 	log   *slog.Logger
 
 	mu      sync.Mutex
 	pending []store.AuditEvent
-	written chan struct{} // closed when what is pending now has been tried
-	lost    int           // that nobody has been told of
+	written chan struct{} // closed after the attempt to write all pending events
+	lost    int           // lost events that the log has not reported yet
 	closed  bool
 
 	wake chan struct{} // capacity 1
@@ -73,7 +72,8 @@ type Log struct {
 	done chan struct{}
 }
 
-// NewLog returns a log in s, nil for one of Lines only, which it closes with itself.
+// NewLog returns a Log that writes to s, which Close closes. If s is nil, the log writes only to
+// Options.Lines.
 func NewLog(s store.Audit, opts Options) *Log {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -84,16 +84,16 @@ func NewLog(s store.Audit, opts Options) *Log {
 	if opts.Lines == nil {
 		opts.Lines = slog.New(slog.DiscardHandler)
 	}
-	if opts.every == 0 {
-		opts.every = Every
+	if opts.interval == 0 {
+		opts.interval = Every
 	}
-	opts.most, opts.dropped = cmp.Or(opts.most, mostPending), cmp.Or(opts.dropped, mostDropped)
+	opts.maxPending, opts.maxDropped = cmp.Or(opts.maxPending, maxPending), cmp.Or(opts.maxDropped, maxDropped)
 	l := &Log{store: s, opts: opts, log: opts.Log, written: make(chan struct{}), wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
-	go l.work()
+	go l.runWriter()
 	return l
 }
 
-// Close writes what is pending, and closes the store.
+// Close writes the pending events and closes the store.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	again := l.closed
@@ -109,39 +109,41 @@ func (l *Log) Close() error {
 	return l.store.Close()
 }
 
-// Note adds e, with who it was by as ctx says. With wait it returns when e is written,
-// or could not be; not because ctx ends, but after a few seconds.
+// Note adds e with the caller in ctx. If wait is true, Note returns when the event has been
+// written or the write has failed, or after a few seconds. It does not return early when ctx
+// ends.
 func (l *Log) Note(ctx context.Context, e store.AuditEvent, wait bool) {
 	a := auth.AccountFrom(ctx)
 	e.Time, e.Server, e.Origin = time.Now().UTC(), l.opts.Server, auth.OriginFrom(ctx)
 	e.Account, e.Role, e.Key, e.KeyName = a.Name, a.Role, a.Key, a.KeyName
-	e.Command = redacted(e.Command)
-	e.Message = cut(withoutSecrets(e.Message), mostText)
+	e.Command = redactCommand(e.Command)
+	e.Message = truncateText(redactText(e.Message), maxText)
 	l.opts.Lines.LogAttrs(ctx, slog.LevelInfo, e.Op, slog.Any("event", e))
 	if l.store == nil {
 		return
 	}
-	written, ok := l.add(e)
+	written, ok := l.enqueueEvent(e)
 	if !ok || !wait {
 		return
 	}
 	select {
 	case l.wake <- struct{}{}:
-	default: // somebody else has
+	default: // already requested
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(writeTimeout)
 	defer timer.Stop()
 	select {
 	case <-written:
-	case <-timer.C: // it is written later, or counted as lost
+	case <-timer.C: // the writer writes it later, or counts it as lost
 	}
 }
 
-// add has e wait to be written.
-func (l *Log) add(e store.AuditEvent) (written chan struct{}, ok bool) {
+// enqueueEvent adds e to the pending events. The result is closed after the attempt to write e.
+// ok is false if e is lost.
+func (l *Log) enqueueEvent(e store.AuditEvent) (written chan struct{}, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.pending) >= l.opts.most {
+	if l.closed || len(l.pending) >= l.opts.maxPending {
 		l.lost++
 		l.opts.Lost(1)
 		return nil, false
@@ -150,60 +152,60 @@ func (l *Log) add(e store.AuditEvent) (written chan struct{}, ok bool) {
 	return l.written, true
 }
 
-// work writes until Close.
-func (l *Log) work() {
+// runWriter writes events until Close.
+func (l *Log) runWriter() {
 	defer close(l.done)
-	tick := time.NewTicker(l.opts.every)
+	tick := time.NewTicker(l.opts.interval)
 	defer tick.Stop()
-	next := time.Now() // when old events are deleted
+	next := time.Now() // next deletion of old events
 	for {
 		ticked := false
 		select {
 		case <-l.quit:
-			l.flush()
+			l.flushPending()
 			return
 		case <-tick.C:
 			ticked = true
 		case <-l.wake:
 		}
-		l.flush()
-		if ticked && l.store != nil && l.opts.Keep > 0 && time.Now().After(next) && !l.drop() {
-			next = time.Now().Add(dropEvery)
+		l.flushPending()
+		if ticked && l.store != nil && l.opts.Keep > 0 && time.Now().After(next) && !l.dropOldEvents() {
+			next = time.Now().Add(dropInterval)
 		}
 	}
 }
 
-// drop deletes some old events, and reports whether there may be more.
-func (l *Log) drop() (more bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+// dropOldEvents deletes some old events, and reports whether more may remain.
+func (l *Log) dropOldEvents() (more bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*writeTimeout)
 	defer cancel()
-	n, err := l.store.DropEvents(ctx, time.Now().Add(-l.opts.Keep), l.opts.dropped)
+	n, err := l.store.DropEvents(ctx, time.Now().Add(-l.opts.Keep), l.opts.maxDropped)
 	if err != nil {
-		l.log.Warn("audit: old events are still there", "err", err)
+		l.log.Warn("audit: cannot delete old events", "err", err)
 	}
-	return err == nil && n == int64(l.opts.dropped)
+	return err == nil && n == int64(l.opts.maxDropped)
 }
 
-// flush writes what is pending. What cannot be written is tried again, as long as
-// there is room for it, but not when the log closes: then all that is left is lost.
-func (l *Log) flush() {
+// flushPending writes the pending events. If a write fails, it leaves them for the next attempt;
+// after Close it counts them as lost.
+func (l *Log) flushPending() {
 	for {
 		l.mu.Lock()
-		some := l.pending[:min(len(l.pending), mostAtOnce):min(len(l.pending), mostAtOnce)]
+		some := l.pending[:min(len(l.pending), maxBatch):min(len(l.pending), maxBatch)]
 		written, lost := l.written, l.lost
 		last := len(some) == len(l.pending)
-		if last { // who comes from now on waits for the next time
+		if last { // later events wait for the next flush
 			l.written = make(chan struct{})
 		}
 		l.lost = 0
 		quitting := l.closed
 		l.mu.Unlock()
 		if lost > 0 {
-			l.log.Error("audit: events are lost: there was no room for more that could not be written yet", "events", lost)
+			l.log.Error("audit: events are lost: too many are pending", "events", lost)
 		}
 		var err error
 		if len(some) > 0 {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*writeTimeout)
 			err = l.store.AddEvents(ctx, some)
 			cancel()
 		}
@@ -212,7 +214,7 @@ func (l *Log) flush() {
 		switch {
 		case err == nil:
 			l.pending = l.pending[n:]
-		case quitting: // the rest would take as long, again and again
+		case quitting: // each retry would take as long
 			n, l.pending = len(l.pending), nil
 			if !last {
 				last, l.written = true, make(chan struct{})
@@ -234,41 +236,41 @@ func (l *Log) flush() {
 	}
 }
 
-// Denied notes what was refused that is no event otherwise: looking at what is another
-// project's. It is Options.Denied of package authz.
+// Denied records a denied call that the layer does not record, such as an access to another
+// project. Use it as Options.Denied of package authz.
 func (l *Log) Denied(ctx context.Context, op, project, id string) {
 	if recordsCall(op) {
-		return // with its error, by the layer
+		return // the layer records the error
 	}
 	l.Note(ctx, store.AuditEvent{Op: op, Project: project, Target: id, Kind: atoll.ErrDenied}, false)
 }
 
-// Refused notes what was refused before a provider was asked.
+// Refused records a request that was denied before it reached a provider.
 func (l *Log) Refused(ctx context.Context, what string) {
 	l.Note(ctx, store.AuditEvent{Op: what, Kind: atoll.ErrDenied}, false)
 }
 
-// Key notes what was done to an API key.
+// Key records an operation on an API key.
 func (l *Log) Key(ctx context.Context, op string, key auth.Key, err error) {
 	e := store.AuditEvent{Op: op, Target: key.Name}
 	if key.ID != "" {
 		e.Target += " (" + key.ID + ")"
 	}
-	l.Note(ctx, outcome(e, err), true)
+	l.Note(ctx, withOutcome(e, err), true)
 }
 
-// outcome is e with what came of it.
-func outcome(e store.AuditEvent, err error) store.AuditEvent {
+// withOutcome returns e with the kind and the message of err.
+func withOutcome(e store.AuditEvent, err error) store.AuditEvent {
 	if err != nil {
 		e.Kind, e.Message = atoll.KindOf(err), err.Error()
 	}
 	return e
 }
 
-// Events reads the log. Kinds: ErrUnsupported (it is not in a store).
+// Events reads the log. Kinds: ErrUnsupported (the log has no store).
 func (l *Log) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
 	if l.store == nil {
-		return nil, atoll.Errorf("audit", "", atoll.ErrUnsupported, "the audit log is not kept where it could be read: set audit.keep")
+		return nil, atoll.Errorf("audit", "", atoll.ErrUnsupported, "the audit log has no store; set audit.keep")
 	}
 	return l.store.Events(ctx, q)
 }

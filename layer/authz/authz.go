@@ -1,16 +1,16 @@
-// Package authz is a layer that limits callers to their projects. An account with
-// auth.RoleProject finds the sandboxes of its projects and everything that belongs to
-// them. It can't even learn that those of other projects exist.
+// Package authz is a layer that restricts callers to their projects. An account with
+// auth.RoleProject sees the sandboxes of its projects and everything that belongs to them. It
+// cannot find out whether sandboxes of other projects exist.
 //
 //	p = authz.New(p, authz.Options{})
 //	sb, err := p.Get(auth.WithAccount(ctx, account), id)
 //
-// The context names the caller: front-ends store the account of a token or a key in it.
-// A context without an account is the program's own, which may do everything.
+// The context names the caller: front-ends store the account of a token or a key in it. A context
+// without an account belongs to the program itself, which may do everything.
 //
-// What belongs to another project is not found. The layer returns ErrDenied if a caller
-// names another project, or asks for something that concerns all projects: images, new
-// workspaces, reconciliation.
+// Objects of other projects are not found. The layer returns ErrDenied if a caller names another
+// project, or asks for something that concerns all projects: images, new workspaces,
+// reconciliation.
 //
 // A Ring manages the API keys of callers.
 package authz
@@ -27,14 +27,13 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// Options configure the layer. The zero value is fine.
+// Options configure the layer. The zero value allows every spec.
 type Options struct {
-	// Refuse says why those who are bound to projects may not have a sandbox like
-	// this made, whose project is filled in; nil means that they may.
+	// Refuse returns an error if accounts with auth.RoleProject may not create a sandbox from
+	// spec, whose project is filled in. nil allows all specs.
 	Refuse func(ctx context.Context, spec *atoll.Spec) error
-	// Denied is told of each call that is refused, or answered as if there were
-	// nothing: what was to be done, in which project and to what, each as far as it is
-	// known.
+	// Denied is called for each call that the layer denies or answers with "not found", with the
+	// operation, the project and the object, as far as they are known.
 	Denied func(ctx context.Context, op, project, id string)
 }
 
@@ -43,7 +42,7 @@ type provider struct {
 	opts Options
 }
 
-// New returns a layer around p, which closes with it.
+// New returns a layer around p, which Close closes.
 func New(p atoll.Provider, opts Options) atoll.Provider {
 	if opts.Refuse == nil {
 		opts.Refuse = func(context.Context, *atoll.Spec) error { return nil }
@@ -57,35 +56,37 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 // Info implements atoll.Provider.
 func (p *provider) Info() atoll.Info { return p.Provider.Info() }
 
-// bound is the caller's account, if it is bound to projects.
-func bound(ctx context.Context) (a auth.Account, ok bool) {
+// boundedAccount returns the account of the caller if it is restricted to projects.
+func boundedAccount(ctx context.Context) (a auth.Account, ok bool) {
 	a = auth.AccountFrom(ctx)
 	return a, a.Bounded()
 }
 
-// deny is the error of who may not do op.
-func (p *provider) deny(ctx context.Context, op, project, id, format string, args ...any) error {
+// denyCall reports the call to Options.Denied and returns an ErrDenied.
+func (p *provider) denyCall(ctx context.Context, op, project, id, format string, args ...any) error {
 	p.opts.Denied(ctx, op, project, id)
 	return atoll.Errorf(op, id, atoll.ErrDenied, format, args...)
 }
 
-// hide is the error of what is another project's: that of what is not there.
-func (p *provider) hide(ctx context.Context, op, project, id string, kind atoll.Kind) error {
+// hideObject reports the call to Options.Denied and returns the error for an object that does not
+// exist.
+func (p *provider) hideObject(ctx context.Context, op, project, id string, kind atoll.Kind) error {
 	p.opts.Denied(ctx, op, project, id)
 	return atoll.E(op, id, kind, nil)
 }
 
-// forAdmins refuses what concerns all projects to who is bound to some.
-func (p *provider) forAdmins(ctx context.Context, op, id, why string) error {
-	if _, ok := bound(ctx); !ok {
+// requireAdmin returns an error if the caller is restricted to projects.
+func (p *provider) requireAdmin(ctx context.Context, op, id, why string) error {
+	if _, ok := boundedAccount(ctx); !ok {
 		return nil
 	}
-	return p.deny(ctx, op, "", id, "%s: it takes the role %s", why, auth.RoleAdmin)
+	return p.denyCall(ctx, op, "", id, "%s (requires role %s)", why, auth.RoleAdmin)
 }
 
-// project is the one that a caller means who names it, or none.
-func (p *provider) project(ctx context.Context, op, named, id string) (string, error) {
-	a, ok := bound(ctx)
+// checkProject returns the project that a call concerns: named, or the caller's default project
+// if named is "". It returns an error if the caller may not use the project.
+func (p *provider) checkProject(ctx context.Context, op, named, id string) (string, error) {
+	a, ok := boundedAccount(ctx)
 	if !ok {
 		return named, nil
 	}
@@ -93,15 +94,15 @@ func (p *provider) project(ctx context.Context, op, named, id string) (string, e
 		named = a.ProjectOr(atoll.DefaultProject)
 	}
 	if !a.May(named) {
-		return "", p.deny(ctx, op, named, id, "project %q is none of yours: name one of %s", named, strings.Join(a.Projects, ", "))
+		return "", p.denyCall(ctx, op, named, id, "project %q not allowed; use one of %s", named, strings.Join(a.Projects, ", "))
 	}
 	return named, nil
 }
 
-// listed is the project of a list, "" for that of all, and which entries are the
-// caller's.
-func (p *provider) listed(ctx context.Context, op, named string) (project string, own func(project string) bool, err error) {
-	a, ok := bound(ctx)
+// listScope returns the project to list, or "" for all, and a function that reports whether the
+// caller may see an entry of a project.
+func (p *provider) listScope(ctx context.Context, op, named string) (project string, own func(project string) bool, err error) {
+	a, ok := boundedAccount(ctx)
 	switch {
 	case !ok:
 		return named, a.May, nil
@@ -110,18 +111,18 @@ func (p *provider) listed(ctx context.Context, op, named string) (project string
 	case named == "":
 		return "", a.May, nil
 	}
-	project, err = p.project(ctx, op, named, "")
+	project, err = p.checkProject(ctx, op, named, "")
 	return project, a.May, err
 }
 
-// only is the entries whose project is the caller's.
-func only[T any](all []T, project func(T) string, own func(string) bool) []T {
+// filterOwned removes the entries of projects that the caller may not see.
+func filterOwned[T any](all []T, project func(T) string, own func(string) bool) []T {
 	return slices.DeleteFunc(all, func(x T) bool { return !own(project(x)) })
 }
 
 // Create implements atoll.Provider.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	spec, err := p.bounded(ctx, "create", spec)
+	spec, err := p.checkSpec(ctx, "create", spec)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 
 // Reserve implements atoll.Reserver.
 func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
-	spec, err := p.bounded(ctx, "reserve", spec)
+	spec, err := p.checkSpec(ctx, "reserve", spec)
 	if err != nil {
 		return "", err
 	}
@@ -139,23 +140,23 @@ func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 
 // Prepare implements atoll.Preparer.
 func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	spec, err := p.bounded(ctx, "prepare", spec)
+	spec, err := p.checkSpec(ctx, "prepare", spec)
 	if err != nil {
 		return err
 	}
 	return atoll.Prepare(ctx, p.Provider, spec, progress)
 }
 
-// Get implements atoll.Provider. For those who are bound to projects the sandbox is
-// asked for its status.
+// Get implements atoll.Provider. For a caller restricted to projects it calls Status of the
+// sandbox.
 func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := p.Provider.Get(ctx, id)
-	return p.own(ctx, "get", id, sb, err)
+	return p.checkSandbox(ctx, "get", id, sb, err)
 }
 
-// own is what a caller gets who has asked for sb by ref.
-func (p *provider) own(ctx context.Context, op, ref string, sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
-	a, ok := bound(ctx)
+// checkSandbox returns sb, which the caller requested as ref, if the caller may use it.
+func (p *provider) checkSandbox(ctx context.Context, op, ref string, sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
+	a, ok := boundedAccount(ctx)
 	if !ok {
 		return sb, err
 	}
@@ -164,27 +165,27 @@ func (p *provider) own(ctx context.Context, op, ref string, sb atoll.Sandbox, er
 		st, err = sb.Status(ctx)
 	}
 	switch {
-	case atoll.KindOf(err) == atoll.ErrNotFound: // in the same words, whether it is there or not
+	case atoll.KindOf(err) == atoll.ErrNotFound: // the same error whether the sandbox exists or not
 		return nil, atoll.E(op, ref, atoll.ErrNotFound, nil)
 	case err != nil:
 		return nil, err
 	case !a.May(st.Spec.Project):
-		return nil, p.hide(ctx, op, st.Spec.Project, ref, atoll.ErrNotFound)
+		return nil, p.hideObject(ctx, op, st.Spec.Project, ref, atoll.ErrNotFound)
 	}
 	return sb, nil
 }
 
 // Resolve implements atoll.Resolver.
 func (p *provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	if _, ok := bound(ctx); !ok {
+	if _, ok := boundedAccount(ctx); !ok {
 		return atoll.ResolveID(ctx, p.Provider, project, name)
 	}
-	project, err := p.project(ctx, "get", project, name)
+	project, err := p.checkProject(ctx, "get", project, name)
 	if err != nil {
 		return "", err
 	}
 	sb, err := atoll.Resolve(ctx, p.Provider, project, name)
-	if sb, err = p.own(ctx, "get", name, sb, err); err != nil {
+	if sb, err = p.checkSandbox(ctx, "get", name, sb, err); err != nil {
 		return "", err
 	}
 	return sb.ID(), nil
@@ -192,18 +193,18 @@ func (p *provider) Resolve(ctx context.Context, project, name string) (string, e
 
 // List implements atoll.Provider.
 func (p *provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	project, own, err := p.listed(ctx, "list", f.Project)
+	project, own, err := p.listScope(ctx, "list", f.Project)
 	if err != nil {
 		return nil, err
 	}
 	f.Project = project
 	all, err := p.Provider.List(ctx, f)
-	return only(all, func(st atoll.Status) string { return st.Spec.Project }, own), err
+	return filterOwned(all, func(st atoll.Status) string { return st.Spec.Project }, own), err
 }
 
 // Watch implements atoll.Provider.
 func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
-	a, ok := bound(ctx)
+	a, ok := boundedAccount(ctx)
 	if !ok {
 		return p.Provider.Watch(ctx)
 	}
@@ -221,7 +222,7 @@ func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 
 // Secret implements atoll.SecretKeeper.
 func (p *provider) Secret(ctx context.Context, id string) (string, error) {
-	if _, ok := bound(ctx); ok {
+	if _, ok := boundedAccount(ctx); ok {
 		if _, err := p.Get(ctx, id); err != nil {
 			return "", err
 		}
@@ -231,8 +232,8 @@ func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 
 // RemoveProject implements atoll.ProjectRemover.
 func (p *provider) RemoveProject(ctx context.Context, project string) error {
-	if a, ok := bound(ctx); ok && !a.May(project) {
-		return p.deny(ctx, "remove project", project, project, "it is none of yours")
+	if a, ok := boundedAccount(ctx); ok && !a.May(project) {
+		return p.denyCall(ctx, "remove project", project, project, "project not allowed")
 	}
 	return atoll.RemoveProject(ctx, p.Provider, project)
 }
@@ -240,22 +241,22 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 // Projects implements atoll.ProjectLister.
 func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	all, err := atoll.Projects(ctx, p.Provider)
-	return only(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).May), err
+	return filterOwned(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).May), err
 }
 
 // Reconcile implements registry.Reconciler.
 func (p *provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
-	if err := p.forAdmins(ctx, "reconcile", "", "it is about the sandboxes of all projects"); err != nil {
+	if err := p.requireAdmin(ctx, "reconcile", "", "a reconciliation covers all projects"); err != nil {
 		return registry.Reconciliation{}, err
 	}
 	return registry.Reconcile(ctx, p.Provider, opts)
 }
 
-// Pools implements pool.Reporter. To those who are bound to projects it counts
-// what is theirs.
+// Pools implements pool.Reporter. For a caller restricted to projects it counts only the pools of
+// these.
 func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
 	report, err := pool.ReportOf(ctx, p.Provider)
-	a, ok := bound(ctx)
+	a, ok := boundedAccount(ctx)
 	if !ok {
 		return report, err
 	}
@@ -268,15 +269,15 @@ func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
 	return mine, err
 }
 
-// Members implements atoll.Combiner. Why one could not be asked is for admins: it
-// may tell of machines of other projects.
+// Members implements atoll.Combiner. Only admins see why a member failed, because the reason may
+// reveal machines of other projects.
 func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
 	all, err := atoll.Members(ctx, p.Provider)
-	if _, ok := bound(ctx); ok {
+	if _, ok := boundedAccount(ctx); ok {
 		all = slices.Clone(all)
 		for i := range all {
 			if all[i].Problem != "" {
-				all[i].Problem = "it does not work: the server's log says why"
+				all[i].Problem = "unavailable; see the server's log"
 			}
 		}
 	}

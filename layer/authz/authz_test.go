@@ -33,7 +33,7 @@ func newMock(t testing.TB, dir string) atoll.Provider {
 	return p
 }
 
-// served is p as the account sees it, over the wire. Its Close closes p.
+// served returns a client of p with the account. Its Close closes p.
 func served(t testing.TB, p atoll.Provider, account auth.Account) atoll.Provider {
 	t.Helper()
 	h, err := api.NewHandler(p, api.Options{Tokens: map[string]auth.Account{"token": account}})
@@ -61,8 +61,8 @@ type wired struct {
 
 func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
-// Whose projects they are keeps all promises of a provider, but for what all
-// projects share. Package authz changes specs and hides other projects. It wraps no sandbox, no process
+// A caller with auth.RoleProject gets all promises of a provider, except those that concern all
+// projects. Package authz changes specs and hides other projects. It wraps no sandbox, no process
 // and no file, so the suite leaves those groups out.
 func TestConformance(t *testing.T) {
 	of := auth.Account{Name: "team", Role: auth.RoleProject, Projects: suiteProjects}
@@ -85,14 +85,14 @@ func TestConformance(t *testing.T) {
 	providertest.Run(t, open, opts...)
 }
 
-// suiteProjects are those that the suite makes sandboxes in.
+// suiteProjects are the projects in which the suite creates sandboxes.
 var suiteProjects = []string{atoll.DefaultProject, "one", "two", "other", "mine", "wishes", "project-1", "third"}
 
 func TestLayer(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return authz.New(p, authz.Options{}) })
 }
 
-// as is ctx of an account that is bound to projects.
+// as returns a context of an account restricted to projects.
 func as(t testing.TB, projects ...string) context.Context {
 	return auth.WithAccount(t.Context(), auth.Account{Name: "team", Role: auth.RoleProject, Projects: projects})
 }
@@ -104,8 +104,8 @@ func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
 	}
 }
 
-// What is another project's is not there, in the very words of what is not; who
-// names another project is denied.
+// Objects of another project are not found, with the same error as objects that do not exist.
+// Naming another project is denied.
 func TestOthers(t *testing.T) {
 	var denied []string
 	p := authz.New(newMock(t, t.TempDir()), authz.Options{Denied: func(_ context.Context, op, project, id string) {
@@ -122,7 +122,7 @@ func TestOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := ours.Status(ctx); err != nil || st.Spec.Project != "ours" {
-		t.Errorf("who names no project gets one in %q, %v, want the first of theirs", st.Spec.Project, err)
+		t.Errorf("without a project the caller gets one in %q, %v, want the first of theirs", st.Spec.Project, err)
 	}
 	nobody := atoll.NewID()
 	_, foreign := p.Get(ctx, theirs.ID())
@@ -181,8 +181,8 @@ func TestOthers(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// What leads out of a project is for admins, and for what they have vouched for.
-func TestWhatLeadsOut(t *testing.T) {
+// Specs that reach beyond a project require an admin, or auth.Vouch.
+func TestEscapes(t *testing.T) {
 	p := authz.New(newMock(t, t.TempDir()), authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
 		if spec.Provider == "local" {
 			return atoll.Errorf("create", "", atoll.ErrDenied, "local has no walls")

@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// A clock is moved by hand.
+// A clock is a clock that tests set.
 type clock struct {
 	mu sync.Mutex
 	at time.Time
@@ -34,7 +34,7 @@ func (c *clock) pass(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// flaky is a store that fails when it is told to, and counts who reads keys.
+// flaky is a store that fails on demand and counts reads of keys.
 type flaky struct {
 	*sqlite.Store
 	mu    sync.Mutex
@@ -67,7 +67,7 @@ func (f *flaky) fail(err error) {
 	f.fails = err
 }
 
-// rings are n of servers that share a store.
+// rings returns the rings of n servers that share a store.
 func rings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "atoll.db")
@@ -116,7 +116,7 @@ func bad(t *testing.T, what string, r *Ring, secret string) {
 func TestKey(t *testing.T) {
 	all, _, _ := rings(t, 2)
 	made := newKey(t, all[0], auth.KeySpec{Name: "ci", Projects: []string{"web", "api", "web"}})
-	if !secretForm.MatchString(made.Secret) || made.Account != "project_api_web" {
+	if !secretPattern.MatchString(made.Secret) || made.Account != "project_api_web" {
 		t.Errorf("the key is %+v", made)
 	}
 	a := good(t, "on another server", all[1], made.Secret)
@@ -166,8 +166,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 	}
 }
 
-// A key goes by the account that it was made with, as long as that is not configured as one
-// that may do something else.
+// A key keeps its account until the configuration uses the account's name for other permissions.
 func TestKeyWhoseAccountIsTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	with := func(taken ...auth.Account) *Ring {
@@ -196,7 +195,7 @@ func TestKeyWhoseAccountIsTaken(t *testing.T) {
 	}
 }
 
-// What has been done to a key holds on this server at once, and on others after Fresh.
+// A change of a key applies on this server at once, and on others after Fresh.
 func TestKeysChange(t *testing.T) {
 	all, c, _ := rings(t, 2)
 	here, there := all[0], all[1]
@@ -243,8 +242,7 @@ func TestKeysChange(t *testing.T) {
 	}
 }
 
-// A store that does not answer is waited for as long as it may be; then nobody is let
-// in, and told why.
+// Without its store, a Ring uses cached keys until Stale, and then fails with ErrUnavailable.
 func TestKeysWithoutTheirStore(t *testing.T) {
 	all, c, stores := rings(t, 1)
 	r := all[0]
@@ -263,7 +261,7 @@ func TestKeysWithoutTheirStore(t *testing.T) {
 	good(t, "again", r, made.Secret)
 }
 
-// A request costs no look at the store, and no write.
+// A request with a cached key neither reads nor writes the store.
 func TestKeysAreRemembered(t *testing.T) {
 	all, c, stores := rings(t, 1)
 	r := all[0]
@@ -288,13 +286,13 @@ func TestKeysAreRemembered(t *testing.T) {
 		t.Errorf("the store was asked %d times for a key that there is not", n)
 	}
 	c.pass(Fresh)
-	for i := range 2*mostUnknown + 1 {
+	for i := range 2*maxUnknown + 1 {
 		bad(t, "made up", r, newSecret(fmt.Sprintf("%016x", i)))
 	}
-	if n := len(r.unknown); n > mostUnknown {
+	if n := len(r.unknown); n > maxUnknown {
 		t.Errorf("%d that there are not are remembered", n)
 	}
-	c.pass(usedEvery)
+	c.pass(usageInterval)
 	good(t, "later", r, made.Secret)
 	r.work.Wait()
 	if stores[0].uses != 2 {

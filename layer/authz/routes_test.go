@@ -93,17 +93,15 @@ func (w *walk) theirs(name string) (atoll.Sandbox, string) {
 	return sb, p.ID()
 }
 
-// A visit is how one route is asked about what the other project has, and what who may
-// not is told.
-type visit struct {
+// A routeCase is a request for an object of another project, and the status of the answer.
+type routeCase struct {
 	query, body string
 	status      int
 	stays       bool // the answer is a stream
 }
 
-// named are the routes that name what they are about in no {id}. A route that is not
-// here fails the test: say what those get whom it does not concern.
-var named = map[string]visit{
+// routeCases are the routes without an {id}. The test fails for routes that are missing here.
+var routeCases = map[string]routeCase{
 	"health": {status: 200}, "ready": {status: 200}, "apiHealth": {status: 200}, "info": {status: 200}, "listProviders": {status: 200}, "probe": {status: 200},
 	"listProjects": {status: 200}, "pools": {status: 200}, "list": {status: 200}, "listVolumes": {status: 200}, "listWorkspaces": {status: 200},
 	"listSessions": {status: 200}, "listSnapshots": {status: 501}, "watch": {status: 200, stays: true},
@@ -111,24 +109,23 @@ var named = map[string]visit{
 	"removeProject":   {status: 403},
 	"create":          {body: `{"project":"theirs"}`, status: 403},
 	"reserve":         {body: `{"project":"theirs"}`, status: 403},
-	"prepare":         {body: `{"project":"theirs"}`, status: 200}, // an event says it
+	"prepare":         {body: `{"project":"theirs"}`, status: 200}, // the error is in an event
 	"removeVolume":    {query: "project=theirs", status: 403},
-	"addWorkspace":    {body: `{"project":"theirs","name":"x","source":"/etc"}`, status: 200}, // an event says it
-	"updateWorkspace": {query: "project=theirs", status: 200},                                 // an event says it
+	"addWorkspace":    {body: `{"project":"theirs","name":"x","source":"/etc"}`, status: 200}, // the error is in an event
+	"updateWorkspace": {query: "project=theirs", status: 200},                                 // the error is in an event
 	"removeWorkspace": {query: "project=theirs", status: 403},
 	"openSession":     {body: `{"project":"theirs","scope":{"kind":"session","id":"s1"}}`, status: 403},
 	"closeSession":    {query: "project=theirs", status: 403},
 	"endScope":        {query: "project=theirs", status: 403},
-	"removeSnapshot":  {status: 501}, // mock keeps none
+	"removeSnapshot":  {status: 501}, // mock has no snapshots
 	"listImages":      {status: 403}, "removeImage": {query: "ref=x", status: 403}, "pruneImages": {body: "{}", status: 403}, "resolveImage": {status: 403},
 	"reconcile": {body: "{}", status: 403},
 	"listKeys":  {status: 403}, "createKey": {body: `{"name":"x","role":"admin"}`, status: 403}, "rotateKey": {body: "{}", status: 403}, "revokeKey": {status: 403},
 	"audit":     {status: 403},
-	"listTools": {status: 501}, "callTool": {body: "{}", status: 501}, // they hold the same provider
+	"listTools": {status: 501}, "callTool": {body: "{}", status: 501}, // tools use the same provider
 }
 
-// bodies and queries are those of routes with an {id}, so that they are asked what
-// makes sense.
+// bodies and queries make valid requests for the routes with an {id}.
 var bodies = map[string]string{
 	"exec": `{"args":["echo","x"]}`, "startProcess": `{"args":["echo","x"]}`, "executeCode": `{"language":"sh","code":"echo"}`, "signalProcess": `{"signal":"TERM"}`,
 	"resizeProcess": `{"rows":20,"cols":80}`, "extend": `{"ttl":"1h"}`,
@@ -152,14 +149,14 @@ func TestRoutes(t *testing.T) {
 	if _, err := w.inner.Create(t.Context(), &atoll.Spec{Project: "ours"}); err != nil {
 		t.Fatal(err)
 	}
-	before := w.state()
+	before := w.listState()
 	for _, route := range api.Routes() {
 		t.Run(route.Name, func(t *testing.T) {
 			w := *w
 			w.t = t
 			switch {
 			case strings.Contains(route.Path, "{sandboxId}") || route.Tag == "conversations" || strings.HasSuffix(route.Path, "/sandbox"):
-				t.Skip("conversations are those of accounts: package conversation has the test")
+				t.Skip("package conversation tests the separation of accounts")
 			case strings.HasPrefix(route.Path, "/v1/sandboxes/{id}"):
 				w.byID(route)
 			default:
@@ -167,16 +164,16 @@ func TestRoutes(t *testing.T) {
 			}
 		})
 	}
-	if status, body := w.ask(w.secrets[auth.RoleProject], "GET", "/metrics", ""); status != 403 || strings.Contains(body, mark) {
+	if status, body := w.sendRequest(w.secrets[auth.RoleProject], "GET", "/metrics", ""); status != 403 || strings.Contains(body, mark) {
 		t.Errorf("/metrics: %d %s", status, body)
 	}
-	if after := w.state(); after != before {
+	if after := w.listState(); after != before {
 		t.Errorf("it was changed:\n%s\nit was:\n%s", after, before)
 	}
 }
 
-// state is what there is of the other project's.
-func (w *walk) state() string {
+// listState lists everything in the other project.
+func (w *walk) listState() string {
 	ctx := w.t.Context()
 	c := client(w.t, w.server.URL, w.secrets[auth.RoleAdmin])
 	defer c.Close()
@@ -224,8 +221,8 @@ func client(t testing.TB, url, secret string) *api.Client {
 	return c
 }
 
-// ask makes a request, and returns the answer; of a watch what there is, which comes first.
-func (w *walk) ask(secret, method, path, body string) (int, string) {
+// sendRequest sends a request and returns the answer; of a watch, the part until synced.
+func (w *walk) sendRequest(secret, method, path, body string) (int, string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), testenv.Scale(2*time.Minute))
 	defer cancel()
@@ -253,7 +250,7 @@ func (w *walk) ask(secret, method, path, body string) (int, string) {
 		line, err = body.ReadString('\n')
 		data.WriteString(line)
 		if line == "event: synced\n" {
-			err = io.EOF // it goes on with what changes
+			err = io.EOF // changes follow
 		}
 	}
 	if err != io.EOF {
@@ -262,8 +259,8 @@ func (w *walk) ask(secret, method, path, body string) (int, string) {
 	return resp.StatusCode, data.String()
 }
 
-// path is that of a route, about a sandbox.
-func path(route api.Route, id, process string) string {
+// routePath returns the path of a route for a sandbox.
+func routePath(route api.Route, id, process string) string {
 	p := strings.NewReplacer("{id}", id, "{pid}", process, "{port}", "80", "{path...}", "x", "{name}", mark, "{project}", "theirs", "{key}", "admin",
 		"{kind}", "session", "{scope}", "s1").Replace(route.Path)
 	query, ok := queries[route.Name]
@@ -280,16 +277,16 @@ func path(route api.Route, id, process string) string {
 	return p
 }
 
-// byID asks about a sandbox of the other project, and about one that there is not: the
-// answers are the same. Who may is not told that it is not there.
+// byID checks that a route gives the same answer for a sandbox of another project and for one
+// that does not exist. An admin gets another answer.
 func (w *walk) byID(route api.Route) {
 	method := route.Method
 	if method == "" {
 		method = "GET"
 	}
 	ours, nobody := w.secrets[auth.RoleProject], atoll.NewID()
-	status, body := w.ask(ours, method, path(route, w.sandbox.ID(), w.process), bodies[route.Name])
-	missing, text := w.ask(ours, method, path(route, nobody, w.process), bodies[route.Name])
+	status, body := w.sendRequest(ours, method, routePath(route, w.sandbox.ID(), w.process), bodies[route.Name])
+	missing, text := w.sendRequest(ours, method, routePath(route, nobody, w.process), bodies[route.Name])
 	if status != http.StatusNotFound || status != missing || strings.ReplaceAll(body, w.sandbox.ID(), "ID") != strings.ReplaceAll(text, nobody, "ID") {
 		w.t.Errorf("%d %s, but of one that is not there %d %s", status, body, missing, text)
 	}
@@ -297,26 +294,26 @@ func (w *walk) byID(route api.Route) {
 		return
 	}
 	sb, process := w.theirs("")
-	if status, body := w.ask(w.secrets[auth.RoleAdmin], method, path(route, sb.ID(), process), bodies[route.Name]); status == http.StatusNotFound || status == http.StatusBadRequest {
-		w.t.Errorf("an admin gets %d %s: what was asked makes no sense", status, body)
+	if status, body := w.sendRequest(w.secrets[auth.RoleAdmin], method, routePath(route, sb.ID(), process), bodies[route.Name]); status == http.StatusNotFound || status == http.StatusBadRequest {
+		w.t.Errorf("an admin gets %d %s: the request is invalid", status, body)
 	}
 	if err := sb.Remove(w.t.Context(), atoll.RemoveVolumes()); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// byName asks a route that names something of the other project, or nothing.
+// byName checks a route whose query or body names an object of another project.
 func (w *walk) byName(route api.Route) {
-	v, ok := named[route.Name]
+	v, ok := routeCases[route.Name]
 	if !ok {
-		w.t.Fatalf("%s %s is new: say what those get whom it does not concern", route.Method, route.Path)
+		w.t.Fatalf("%s %s is new: add a routeCase", route.Method, route.Path)
 	}
-	p := strings.Split(path(route, "x", "x"), "?")[0]
+	p := strings.Split(routePath(route, "x", "x"), "?")[0]
 	if v.query != "" {
 		p += "?" + v.query
 	}
-	status, body := w.ask(w.secrets[auth.RoleProject], route.Method, p, v.body)
-	own := strings.ReplaceAll(body, `"id":"`+mark+`"`, "") // what was asked for is named in errors
+	status, body := w.sendRequest(w.secrets[auth.RoleProject], route.Method, p, v.body)
+	own := strings.ReplaceAll(body, `"id":"`+mark+`"`, "") // errors repeat the request
 	own = strings.ReplaceAll(own, "POST /v1/tools/"+mark, "")
 	if status != v.status || strings.Contains(own, mark) || strings.Contains(own, w.sandbox.ID()) {
 		w.t.Errorf("%d %s, want %d, and nothing of another project", status, body, v.status)
@@ -326,8 +323,7 @@ func (w *walk) byName(route api.Route) {
 	}
 }
 
-// What is listed is there for those whose it is, and for admins: else the walk would
-// find nothing either way.
+// Owners and admins see the objects, so the absence in TestRoutes is significant.
 func TestRoutesShowTheirs(t *testing.T) {
 	w := newWalk(t)
 	w.sandbox, w.process = w.theirs(mark)
@@ -340,17 +336,17 @@ func TestRoutesShowTheirs(t *testing.T) {
 			"/v1/sandboxes", "/v1/volumes", "/v1/watch", "/v1/sandboxes/" + w.sandbox.ID(), "/v1/sandboxes/" + w.sandbox.ID() + "/files?path=" + mark,
 			"/v1/sandboxes/" + w.sandbox.ID() + "/processes/" + w.process + "/output",
 		} {
-			if status, body := w.ask(secret, "GET", p, ""); status != 200 || !strings.Contains(body, mark) {
+			if status, body := w.sendRequest(secret, "GET", p, ""); status != 200 || !strings.Contains(body, mark) {
 				t.Errorf("%s: %d %s", p, status, body)
 			}
 		}
 	}
 }
 
-// A request that goes on ends when its key is revoked, on a server that did not do it.
+// A running request ends when another server revokes its key.
 func TestRevokedMeanwhile(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: it takes as long as keys are looked at again")
+		t.Skip("-short: waits until the server reads the key again")
 	}
 	w := newWalk(t)
 	c := client(t, w.server.URL, w.secrets[auth.RoleProject])

@@ -11,81 +11,81 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// bounded is what is asked for in place of spec: its project is one of the caller's,
-// and nothing in it leads out of that.
-func (p *provider) bounded(ctx context.Context, op string, spec *atoll.Spec) (*atoll.Spec, error) {
-	a, ok := bound(ctx)
+// checkSpec returns a copy of spec with the caller's project. It returns an error if the caller
+// may not use the project, or if the spec gives access to anything outside of it.
+func (p *provider) checkSpec(ctx context.Context, op string, spec *atoll.Spec) (*atoll.Spec, error) {
+	a, ok := boundedAccount(ctx)
 	if !ok {
 		return spec, nil
 	}
-	project, err := p.project(ctx, op, spec.Project, spec.Name)
+	project, err := p.checkProject(ctx, op, spec.Project, spec.Name)
 	if err != nil {
 		return nil, err
 	}
 	c := *spec
 	c.Project = project
 	if !auth.Vouched(ctx) {
-		if why := leadsOut(&c); why != "" {
-			return nil, p.deny(ctx, op, project, c.Name, "%s: it takes the role %s", why, auth.RoleAdmin)
+		if why := describeEscape(&c); why != "" {
+			return nil, p.denyCall(ctx, op, project, c.Name, "%s (requires role %s)", why, auth.RoleAdmin)
 		}
 	}
 	if err := p.opts.Refuse(ctx, &c); err != nil {
 		p.opts.Denied(ctx, op, project, c.Name)
 		return nil, err
 	}
-	if err := p.sources(ctx, a, op, &c); err != nil {
+	if err := p.checkSources(ctx, a, op, &c); err != nil {
 		return nil, err
 	}
 	return &c, nil
 }
 
-// leadsOut says what in s reaches beyond its project, "" for nothing. A sandbox that
-// has some of the machine, or of its networks, has what is other projects'.
-func leadsOut(s *atoll.Spec) string {
+// describeEscape describes the first part of s that reaches beyond its project, or returns "". A
+// sandbox with access to the server's machine or its networks has access to other projects.
+func describeEscape(s *atoll.Spec) string {
 	for _, m := range s.Mounts {
 		if m.Type == atoll.MountBind {
-			return "mount " + m.Target + ": a directory of the server's machine is not the project's"
+			return "mount " + m.Target + ": directories of the server's machine are not part of a project"
 		}
 	}
 	scheme, _, _ := strings.Cut(s.Image, ":")
 	if strings.HasPrefix(s.Image, "/") || strings.HasPrefix(s.Image, ".") || slices.Contains([]string{"oci", "docker-archive", "dir", "file"}, scheme) {
-		return "image " + s.Image + ": a file of the server's machine is not the project's"
+		return "image " + s.Image + ": files of the server's machine are not part of a project"
 	}
 	for _, port := range s.Ports {
 		if port.HostPort != 0 {
-			return fmt.Sprintf("host port %d: it is one of the machine, which others may use; publish %d without one", port.HostPort, port.Port)
+			return fmt.Sprintf("host port %d: ports of the machine are shared by all projects; publish %d without a host port", port.HostPort, port.Port)
 		}
 	}
 	if s.Workspace.Source != "" {
-		return "workspace: what is cloned is what the server may read; name one that is there"
+		return "workspace: a source may be anything that the server can read; use the name of an existing workspace"
 	}
 	switch n := s.Network; {
 	case n.Mode == atoll.NetworkNamed:
-		return "network " + n.Name + ": it is not the project's"
+		return "network " + n.Name + ": the network is not part of a project"
 	case n.Mode == atoll.NetworkOn && len(n.Allow) > 0:
-		return "network: what allow opens is around the server"
+		return "network: with mode on, allow opens the networks of the server"
 	default:
-		for _, to := range n.Allow { // only a wildcard opens nothing but public addresses
+		for _, to := range n.Allow { // a wildcard opens only public addresses
 			if !strings.HasPrefix(to, "*.") {
-				return "network: allow " + to + " can be an address around the server; *." + to + " cannot"
+				return "network: allow " + to + " may resolve to the server's networks; use *." + to
 			}
 		}
 	}
 	return ""
 }
 
-// sources hides what is other projects' and that s is to be made from. That the data
-// volume of another project goes to nobody is for providers to see to.
-func (p *provider) sources(ctx context.Context, a auth.Account, op string, s *atoll.Spec) error {
+// checkSources returns an error if s starts from a snapshot of another project. Providers ensure
+// that a sandbox does not get the data volume of another project.
+func (p *provider) checkSources(ctx context.Context, a auth.Account, op string, s *atoll.Spec) error {
 	if s.Snapshot == "" {
 		return nil
 	}
-	_, err := p.snapshot(ctx, a, op, s.Snapshot)
+	_, err := p.findSnapshot(ctx, a, op, s.Snapshot)
 	return err
 }
 
-// snapshot finds one of the caller's.
-func (p *provider) snapshot(ctx context.Context, a auth.Account, op, id string) (atoll.Snapshot, error) {
+// findSnapshot returns a snapshot that the caller may use.
+func (p *provider) findSnapshot(ctx context.Context, a auth.Account, op, id string) (atoll.Snapshot, error) {
 	want := id
 	if n, err := atoll.NormalizeID(id); err == nil {
 		want = n
@@ -99,7 +99,7 @@ func (p *provider) snapshot(ctx context.Context, a auth.Account, op, id string) 
 	case i < 0:
 		return atoll.Snapshot{}, atoll.E(op, id, atoll.ErrNotExist, nil)
 	case !a.May(all[i].Spec.Project):
-		return atoll.Snapshot{}, p.hide(ctx, op, all[i].Spec.Project, id, atoll.ErrNotExist)
+		return atoll.Snapshot{}, p.hideObject(ctx, op, all[i].Spec.Project, id, atoll.ErrNotExist)
 	}
 	return all[i], nil
 }
@@ -107,13 +107,13 @@ func (p *provider) snapshot(ctx context.Context, a auth.Account, op, id string) 
 // Snapshots implements atoll.SnapshotStore.
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	all, err := atoll.Snapshots(ctx, p.Provider)
-	return only(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, auth.AccountFrom(ctx).May), err
+	return filterOwned(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, auth.AccountFrom(ctx).May), err
 }
 
 // RemoveSnapshot implements atoll.SnapshotStore.
 func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
-	if a, ok := bound(ctx); ok {
-		if _, err := p.snapshot(ctx, a, "remove snapshot", id); err != nil {
+	if a, ok := boundedAccount(ctx); ok {
+		if _, err := p.findSnapshot(ctx, a, "remove snapshot", id); err != nil {
 			return err
 		}
 	}

@@ -10,17 +10,17 @@ import (
 
 // Volumes implements atoll.VolumeStore.
 func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	project, own, err := p.listed(ctx, "volumes", project)
+	project, own, err := p.listScope(ctx, "volumes", project)
 	if err != nil {
 		return nil, err
 	}
 	all, err := atoll.Volumes(ctx, p.Provider, project)
-	return only(all, func(v atoll.Volume) string { return v.Project }, own), err
+	return filterOwned(all, func(v atoll.Volume) string { return v.Project }, own), err
 }
 
 // RemoveVolume implements atoll.VolumeStore.
 func (p *provider) RemoveVolume(ctx context.Context, project, name string) error {
-	project, err := p.project(ctx, "remove volume", project, name)
+	project, err := p.checkProject(ctx, "remove volume", project, name)
 	if err != nil {
 		return err
 	}
@@ -29,23 +29,22 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 
 // Workspaces implements workspace.Manager.
 func (p *provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
-	project, own, err := p.listed(ctx, "workspaces", project)
+	project, own, err := p.listScope(ctx, "workspaces", project)
 	if err != nil {
 		return nil, err
 	}
 	all, err := workspace.List(ctx, p.Provider, project)
-	return only(all, func(w workspace.Workspace) string { return w.Project }, own), err
+	return filterOwned(all, func(w workspace.Workspace) string { return w.Project }, own), err
 }
 
-// AddWorkspace implements workspace.Manager. It is for admins: the server reads
-// the source as itself, a directory of its machine or a repository that it has the
-// credentials for.
+// AddWorkspace implements workspace.Manager. It requires auth.RoleAdmin, because the server reads
+// the source with its own permissions and credentials.
 func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	const op = "add workspace"
-	if _, err := p.project(ctx, op, spec.Project, spec.Name); err != nil {
+	if _, err := p.checkProject(ctx, op, spec.Project, spec.Name); err != nil {
 		return workspace.Workspace{}, err
 	}
-	if err := p.forAdmins(ctx, op, spec.Name, "what is cloned is what the server may read"); err != nil {
+	if err := p.requireAdmin(ctx, op, spec.Name, "a source may be anything that the server can read"); err != nil {
 		return workspace.Workspace{}, err
 	}
 	return workspace.Add(ctx, p.Provider, spec, progress)
@@ -53,7 +52,7 @@ func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progr
 
 // UpdateWorkspace implements workspace.Manager.
 func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	project, err := p.project(ctx, "update workspace", project, name)
+	project, err := p.checkProject(ctx, "update workspace", project, name)
 	if err != nil {
 		return workspace.Workspace{}, err
 	}
@@ -62,7 +61,7 @@ func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, pr
 
 // RemoveWorkspace implements workspace.Manager.
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
-	project, err := p.project(ctx, "remove workspace", project, name)
+	project, err := p.checkProject(ctx, "remove workspace", project, name)
 	if err != nil {
 		return err
 	}
@@ -71,20 +70,20 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 
 // OpenSession implements session.Manager.
 func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
-	if _, ok := bound(ctx); !ok {
+	if _, ok := boundedAccount(ctx); !ok {
 		return session.Open(ctx, p.Provider, spec)
 	}
 	const op = "open session"
-	project, err := p.project(ctx, op, spec.Project, spec.Scope.ID)
+	project, err := p.checkProject(ctx, op, spec.Project, spec.Scope.ID)
 	if err != nil {
 		return session.Opened{}, err
 	}
-	if err := spec.Validate(); err != nil { // the sandbox names no project of its own
+	if err := spec.Validate(); err != nil { // the sandbox has no project of its own
 		return session.Opened{}, err
 	}
 	box := spec.Sandbox
 	box.Project = project
-	made, err := p.bounded(ctx, op, &box)
+	made, err := p.checkSpec(ctx, op, &box)
 	if err != nil {
 		return session.Opened{}, err
 	}
@@ -96,30 +95,30 @@ func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session
 
 // Sessions implements session.Manager.
 func (p *provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
-	project, own, err := p.listed(ctx, "sessions", project)
+	project, own, err := p.listScope(ctx, "sessions", project)
 	if err != nil {
 		return nil, err
 	}
 	all, err := session.List(ctx, p.Provider, project)
-	return only(all, func(s session.Session) string { return s.Project }, own), err
+	return filterOwned(all, func(s session.Session) string { return s.Project }, own), err
 }
 
 // CloseSession implements session.Manager.
 func (p *provider) CloseSession(ctx context.Context, project, key string) error {
-	project, err := p.project(ctx, "close session", project, key)
+	project, err := p.checkProject(ctx, "close session", project, key)
 	if err != nil {
 		return err
 	}
 	return session.Close(ctx, p.Provider, project, key)
 }
 
-// The images that a server has fetched are for all of its projects: which there are
-// tells what others use, and one that is deleted they have to fetch again.
-const imagesOfAll = "the images are those of all projects"
+// All projects share the images of a server. A list of them would reveal what other projects use,
+// and other projects would need to fetch a deleted image again.
+const imagesShared = "images are shared by all projects"
 
 // Images implements atoll.ImageStore.
 func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	if err := p.forAdmins(ctx, "images", "", imagesOfAll); err != nil {
+	if err := p.requireAdmin(ctx, "images", "", imagesShared); err != nil {
 		return nil, err
 	}
 	return atoll.Images(ctx, p.Provider)
@@ -127,7 +126,7 @@ func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
 
 // RemoveImage implements atoll.ImageStore.
 func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) error {
-	if err := p.forAdmins(ctx, "remove image", ref, imagesOfAll); err != nil {
+	if err := p.requireAdmin(ctx, "remove image", ref, imagesShared); err != nil {
 		return err
 	}
 	return atoll.RemoveImage(ctx, p.Provider, ref, force)
@@ -135,7 +134,7 @@ func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 
 // PruneImages implements atoll.ImageStore.
 func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
-	if err := p.forAdmins(ctx, "prune images", "", imagesOfAll); err != nil {
+	if err := p.requireAdmin(ctx, "prune images", "", imagesShared); err != nil {
 		return atoll.Pruned{}, err
 	}
 	return atoll.PruneImages(ctx, p.Provider, opts)
@@ -143,7 +142,7 @@ func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 
 // ResolveImage implements atoll.ImageResolver.
 func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	if err := p.forAdmins(ctx, "resolve image", ref, imagesOfAll); err != nil {
+	if err := p.requireAdmin(ctx, "resolve image", ref, imagesShared); err != nil {
 		return "", err
 	}
 	return atoll.ResolveImage(ctx, p.Provider, ref)

@@ -13,12 +13,12 @@ type files struct {
 	fs      atoll.FS
 	sandbox *sandbox
 	below   []string
-	err     error // of the Sub that made it; each call returns it
+	err     error // of the Func for the Sub that created f; nil if allowed
 }
 
-// start makes a call on the files.
-func (f *files) start(ctx context.Context, op, name string, arg any, next Next) error {
-	return f.intercept(ctx, f.newCall(op, name, arg), next)
+// invokeCall passes a call on the files to the Func.
+func (f *files) invokeCall(ctx context.Context, op, name string, arg any, next Next) error {
+	return f.callFunc(ctx, f.newCall(op, name, arg), next)
 }
 
 // newCall returns a call on the files.
@@ -28,18 +28,18 @@ func (f *files) newCall(op, name string, arg any) *Call {
 	return c
 }
 
-// intercept is a Func that refuses calls below a directory that was refused.
-func (f *files) intercept(ctx context.Context, c *Call, next Next) error {
+// callFunc calls the Func, unless it refused the Sub that created f.
+func (f *files) callFunc(ctx context.Context, c *Call, next Next) error {
 	if f.err != nil {
 		return f.err
 	}
 	return f.sandbox.f(ctx, c, next)
 }
 
-// Sub implements atoll.SubFS. If the Func refuses it, so are all calls of what it returns.
+// Sub implements atoll.SubFS. If the Func refuses the call, all calls on the result fail.
 func (f *files) Sub(dir string) atoll.FS {
 	sub := &files{sandbox: f.sandbox, below: append(slices.Clip(f.below), dir)}
-	sub.err = f.start(context.Background(), "FS.Sub", dir, nil, func(context.Context) error { return nil })
+	sub.err = f.invokeCall(context.Background(), "FS.Sub", dir, nil, func(context.Context) error { return nil })
 	sub.fs = atoll.SubFiles(f.fs, dir)
 	return sub
 }
@@ -47,7 +47,7 @@ func (f *files) Sub(dir string) atoll.FS {
 // Read implements atoll.FS. The call ends when the file is open.
 func (f *files) Read(ctx context.Context, name string, offset int64) (r io.ReadCloser, info atoll.FileInfo, err error) {
 	c := f.newCall("FS.Read", name, offset)
-	err = f.intercept(ctx, c, func(ctx context.Context) (err error) {
+	err = f.callFunc(ctx, c, func(ctx context.Context) (err error) {
 		r, info, err = f.fs.Read(ctx, name, offset)
 		c.Result = info
 		return err
@@ -57,53 +57,53 @@ func (f *files) Read(ctx context.Context, name string, offset int64) (r io.ReadC
 
 // Write implements atoll.FS.
 func (f *files) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
-	return invoke(ctx, f.intercept, f.newCall("FS.Write", name, opts), func(ctx context.Context) (atoll.FileInfo, error) {
+	return invokeFunc(ctx, f.callFunc, f.newCall("FS.Write", name, opts), func(ctx context.Context) (atoll.FileInfo, error) {
 		return f.fs.Write(ctx, name, r, opts)
 	})
 }
 
 // Stat implements atoll.FS.
 func (f *files) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
-	return invoke(ctx, f.intercept, f.newCall("FS.Stat", name, nil), func(ctx context.Context) (atoll.FileInfo, error) {
+	return invokeFunc(ctx, f.callFunc, f.newCall("FS.Stat", name, nil), func(ctx context.Context) (atoll.FileInfo, error) {
 		return f.fs.Stat(ctx, name)
 	})
 }
 
 // List implements atoll.FS.
 func (f *files) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
-	return invoke(ctx, f.intercept, f.newCall("FS.List", name, recursive), func(ctx context.Context) ([]atoll.FileInfo, error) {
+	return invokeFunc(ctx, f.callFunc, f.newCall("FS.List", name, recursive), func(ctx context.Context) ([]atoll.FileInfo, error) {
 		return f.fs.List(ctx, name, recursive)
 	})
 }
 
 // Mkdir implements atoll.FS.
 func (f *files) Mkdir(ctx context.Context, name string, mode uint32) error {
-	return f.start(ctx, "FS.Mkdir", name, mode, func(ctx context.Context) error { return f.fs.Mkdir(ctx, name, mode) })
+	return f.invokeCall(ctx, "FS.Mkdir", name, mode, func(ctx context.Context) error { return f.fs.Mkdir(ctx, name, mode) })
 }
 
 // Rename implements atoll.FS. The call's Arg is the new name.
 func (f *files) Rename(ctx context.Context, from, to string) error {
-	return f.start(ctx, "FS.Rename", from, to, func(ctx context.Context) error { return f.fs.Rename(ctx, from, to) })
+	return f.invokeCall(ctx, "FS.Rename", from, to, func(ctx context.Context) error { return f.fs.Rename(ctx, from, to) })
 }
 
 // Remove implements atoll.FS.
 func (f *files) Remove(ctx context.Context, name string, recursive bool) error {
-	return f.start(ctx, "FS.Remove", name, recursive, func(ctx context.Context) error { return f.fs.Remove(ctx, name, recursive) })
+	return f.invokeCall(ctx, "FS.Remove", name, recursive, func(ctx context.Context) error { return f.fs.Remove(ctx, name, recursive) })
 }
 
 // WriteTar implements atoll.FS.
 func (f *files) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	return f.start(ctx, "FS.WriteTar", name, nil, func(ctx context.Context) error { return f.fs.WriteTar(ctx, name, w) })
+	return f.invokeCall(ctx, "FS.WriteTar", name, nil, func(ctx context.Context) error { return f.fs.WriteTar(ctx, name, w) })
 }
 
 // ReadTar implements atoll.FS.
 func (f *files) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	return f.start(ctx, "FS.ReadTar", name, nil, func(ctx context.Context) error { return f.fs.ReadTar(ctx, name, r) })
+	return f.invokeCall(ctx, "FS.ReadTar", name, nil, func(ctx context.Context) error { return f.fs.ReadTar(ctx, name, r) })
 }
 
 // Watch implements atoll.FS.
 func (f *files) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
-	return stream(ctx, f.intercept, f.newCall("FS.Watch", name, recursive), func(ctx context.Context) iter.Seq2[atoll.FileEvent, error] {
+	return streamFunc(ctx, f.callFunc, f.newCall("FS.Watch", name, recursive), func(ctx context.Context) iter.Seq2[atoll.FileEvent, error] {
 		return f.fs.Watch(ctx, name, recursive)
 	})
 }

@@ -1,6 +1,6 @@
-// Package intercept turns every call on a provider, its sandboxes, their processes and files
-// into a value that one function sees. The function may refuse the call, change its context,
-// or look at the result.
+// Package intercept passes every call on a provider, its sandboxes, their processes and files to
+// one function as a value. The function may refuse the call, change its context, or look at the
+// result.
 //
 //	p = intercept.New(p, intercept.All, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
 //		begin := time.Now()
@@ -9,8 +9,8 @@
 //		return err
 //	})
 //
-// The provider that New returns has all optional abilities; the helpers of those answer for
-// abilities that p lacks.
+// The provider that New returns implements all optional abilities. Calls of abilities that p
+// lacks fail as the helper functions of package atoll do.
 package intercept
 
 import (
@@ -20,57 +20,59 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Call is one call of a method.
+// A Call describes one call of a method.
 type Call struct {
 	// Op is the object and the method: "Provider.Create", "Sandbox.Exec", "Process.Wait", "FS.Read".
 	Op string
-	// Sandbox and Process are the ids of the objects; after a Create or an Exec that succeeded,
-	// those of the new ones.
+	// Sandbox and Process are the ids of the objects. After a successful Create or Exec, they are
+	// those of the new object.
 	Sandbox, Process string
-	// Project and Name are the project and the name, id, key or path that the caller gave.
+	// Project and Name are the arguments that name a project, and an object by name, id, key or
+	// path.
 	Project, Name string
-	// Below are the directories that an FS is confined to.
+	// Below are the directories to which SubFiles confined the FS, outermost first.
 	Below []string
-	// Arg is the argument that says more, if there is one: a *atoll.Spec, a *atoll.Command, a time.Duration.
+	// Arg is the most significant other argument, if there is one: a *atoll.Spec, a
+	// *atoll.Command, a time.Duration.
 	Arg any
-	// Result is what the method returned besides an error, once next has returned: a
-	// []atoll.Status, an atoll.Exit. It is nil for methods that return an error only.
+	// Result is the method's result, such as a []atoll.Status or an atoll.Exit, after next has
+	// returned. It is nil for methods that return only an error.
 	Result any
-	// On is the sandbox that the call is made on, as the layer below has it; nil for calls on a provider.
+	// On is the wrapped sandbox of the call; nil for calls on a provider.
 	On atoll.Sandbox
 }
 
-// Next makes the call. Its error is the method's.
+// Next makes the call and returns the error of the method.
 type Next func(ctx context.Context) error
 
-// A Func sees the calls. The caller gets the error that it returns, with the result if it has called
-// next. It calls next once at most, and concurrently for concurrent calls. A call that streams,
-// such as Watch and Attach, lasts until the stream ends.
+// A Func handles calls. The caller gets the error that Func returns, and the result of the method
+// if Func has called next. Func may call next at most once. Concurrent calls run concurrently. A
+// streaming call, such as Watch or Attach, lasts until the stream ends.
 type Func func(ctx context.Context, c *Call, next Next) error
 
-// A Depth says on which objects calls are intercepted.
+// A Depth selects the objects whose calls a Func sees.
 type Depth int
 
-// The depths; each includes those before it.
+// The depths. Each includes the previous ones.
 const (
 	Providers Depth = iota
 	Sandboxes
 	All // processes and files, too
 )
 
-// New returns a layer around p whose calls f sees. Info and Close aren't among them.
+// New returns a layer around p that passes calls to f, except Info and Close.
 func New(p atoll.Provider, depth Depth, f Func) atoll.Provider {
 	return &provider{atoll.ProviderLayer{Provider: p}, layer{depth, f}}
 }
 
-// A layer is what the objects of one New share.
+// A layer holds the arguments of New, for all wrapped objects.
 type layer struct {
 	depth Depth
 	f     Func
 }
 
-// invoke makes a call that returns a value.
-func invoke[T any](ctx context.Context, f Func, c *Call, do func(ctx context.Context) (T, error)) (T, error) {
+// invokeFunc passes a call that returns a value to f.
+func invokeFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context.Context) (T, error)) (T, error) {
 	var result T
 	err := f(ctx, c, func(ctx context.Context) error {
 		var err error
@@ -81,8 +83,9 @@ func invoke[T any](ctx context.Context, f Func, c *Call, do func(ctx context.Con
 	return result, err
 }
 
-// stream makes a call that returns a sequence. The call begins when the sequence is read.
-func stream[T any](ctx context.Context, f Func, c *Call, do func(ctx context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
+// streamFunc passes a call that returns a sequence to f. The call begins when the caller reads
+// the sequence.
+func streamFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		called := false
 		err := f(ctx, c, func(ctx context.Context) error {

@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 		providertest.Only("birth", "exec", "files"))
 }
 
-// A Func sees what a call is about before it is made, and what came of it afterwards.
+// A Func sees the arguments before the call and the results after it.
 func TestCalls(t *testing.T) {
 	var before, after []string
 	p := intercept.New(open(t), intercept.All, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
@@ -82,7 +82,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// What a Func refuses never reaches the provider, whatever the depth.
+// A call that a Func refuses does not reach the provider, at any depth.
 func TestRefused(t *testing.T) {
 	refused := errors.New("refused")
 	leaf := open(t)

@@ -27,7 +27,7 @@ func (l layer) wrapSandbox(sb atoll.Sandbox) atoll.Sandbox {
 // Create implements atoll.Provider.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	c := &Call{Op: "Provider.Create", Sandbox: spec.ID, Project: spec.Project, Name: spec.Name, Arg: spec}
-	sb, err := invoke(ctx, p.f, c, func(ctx context.Context) (atoll.Sandbox, error) {
+	sb, err := invokeFunc(ctx, p.f, c, func(ctx context.Context) (atoll.Sandbox, error) {
 		sb, err := p.Provider.Create(ctx, spec)
 		if err == nil {
 			c.Sandbox = sb.ID()
@@ -42,7 +42,7 @@ func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 
 // Get implements atoll.Provider.
 func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	sb, err := invoke(ctx, p.f, &Call{Op: "Provider.Get", Sandbox: id, Name: id}, func(ctx context.Context) (atoll.Sandbox, error) {
+	sb, err := invokeFunc(ctx, p.f, &Call{Op: "Provider.Get", Sandbox: id, Name: id}, func(ctx context.Context) (atoll.Sandbox, error) {
 		return p.Provider.Get(ctx, id)
 	})
 	if err != nil {
@@ -53,20 +53,20 @@ func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 
 // List implements atoll.Provider.
 func (p *provider) List(ctx context.Context, filter atoll.Filter) ([]atoll.Status, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.List", Project: filter.Project, Arg: filter}, func(ctx context.Context) ([]atoll.Status, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.List", Project: filter.Project, Arg: filter}, func(ctx context.Context) ([]atoll.Status, error) {
 		return p.Provider.List(ctx, filter)
 	})
 }
 
 // Watch implements atoll.Provider.
 func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
-	return stream(ctx, p.f, &Call{Op: "Provider.Watch"}, p.Provider.Watch)
+	return streamFunc(ctx, p.f, &Call{Op: "Provider.Watch"}, p.Provider.Watch)
 }
 
 // Resolve implements atoll.Resolver.
 func (p *provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	c := &Call{Op: "Provider.Resolve", Project: project, Name: name}
-	return invoke(ctx, p.f, c, func(ctx context.Context) (string, error) {
+	return invokeFunc(ctx, p.f, c, func(ctx context.Context) (string, error) {
 		id, err := atoll.ResolveID(ctx, p.Provider, project, name)
 		c.Sandbox = id
 		return id, err
@@ -75,14 +75,14 @@ func (p *provider) Resolve(ctx context.Context, project, name string) (string, e
 
 // Members implements atoll.Combiner.
 func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Members"}, func(ctx context.Context) ([]atoll.Member, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Members"}, func(ctx context.Context) ([]atoll.Member, error) {
 		return atoll.Members(ctx, p.Provider)
 	})
 }
 
 // Probe implements atoll.Prober. An error of the Func is the reason of a Probe that isn't OK.
 func (p *provider) Probe(ctx context.Context) atoll.Probe {
-	probe, err := invoke(ctx, p.f, &Call{Op: "Provider.Probe"}, func(ctx context.Context) (atoll.Probe, error) {
+	probe, err := invokeFunc(ctx, p.f, &Call{Op: "Provider.Probe"}, func(ctx context.Context) (atoll.Probe, error) {
 		return atoll.ProbeProvider(ctx, p.Provider), nil
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 
 // Projects implements atoll.ProjectLister.
 func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Projects"}, func(ctx context.Context) ([]atoll.Project, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Projects"}, func(ctx context.Context) ([]atoll.Project, error) {
 		return atoll.Projects(ctx, p.Provider)
 	})
 }
@@ -114,7 +114,7 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 
 // Volumes implements atoll.VolumeStore.
 func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Volumes", Project: project}, func(ctx context.Context) ([]atoll.Volume, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Volumes", Project: project}, func(ctx context.Context) ([]atoll.Volume, error) {
 		return atoll.Volumes(ctx, p.Provider, project)
 	})
 }
@@ -128,7 +128,7 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 
 // Images implements atoll.ImageStore.
 func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Images"}, func(ctx context.Context) ([]atoll.Image, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Images"}, func(ctx context.Context) ([]atoll.Image, error) {
 		return atoll.Images(ctx, p.Provider)
 	})
 }
@@ -142,35 +142,35 @@ func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 
 // PruneImages implements atoll.ImageStore.
 func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.PruneImages", Arg: opts}, func(ctx context.Context) (atoll.Pruned, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.PruneImages", Arg: opts}, func(ctx context.Context) (atoll.Pruned, error) {
 		return atoll.PruneImages(ctx, p.Provider, opts)
 	})
 }
 
 // ResolveImage implements atoll.ImageResolver.
 func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.ResolveImage", Name: ref}, func(ctx context.Context) (string, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.ResolveImage", Name: ref}, func(ctx context.Context) (string, error) {
 		return atoll.ResolveImage(ctx, p.Provider, ref)
 	})
 }
 
 // Secret implements atoll.SecretKeeper.
 func (p *provider) Secret(ctx context.Context, id string) (string, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Secret", Sandbox: id}, func(ctx context.Context) (string, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Secret", Sandbox: id}, func(ctx context.Context) (string, error) {
 		return atoll.Secret(ctx, p.Provider, id)
 	})
 }
 
 // Reserve implements atoll.Reserver.
 func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Reserve", Project: spec.Project, Arg: spec}, func(ctx context.Context) (string, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Reserve", Project: spec.Project, Arg: spec}, func(ctx context.Context) (string, error) {
 		return atoll.Reserve(ctx, p.Provider, spec)
 	})
 }
 
 // Snapshots implements atoll.SnapshotStore.
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Snapshots"}, func(ctx context.Context) ([]atoll.Snapshot, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Snapshots"}, func(ctx context.Context) ([]atoll.Snapshot, error) {
 		return atoll.Snapshots(ctx, p.Provider)
 	})
 }
@@ -184,21 +184,21 @@ func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 
 // Workspaces implements workspace.Manager.
 func (p *provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Workspaces", Project: project}, func(ctx context.Context) ([]workspace.Workspace, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Workspaces", Project: project}, func(ctx context.Context) ([]workspace.Workspace, error) {
 		return workspace.List(ctx, p.Provider, project)
 	})
 }
 
 // AddWorkspace implements workspace.Manager.
 func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.AddWorkspace", Project: spec.Project, Name: spec.Name, Arg: spec}, func(ctx context.Context) (workspace.Workspace, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.AddWorkspace", Project: spec.Project, Name: spec.Name, Arg: spec}, func(ctx context.Context) (workspace.Workspace, error) {
 		return workspace.Add(ctx, p.Provider, spec, progress)
 	})
 }
 
 // UpdateWorkspace implements workspace.Manager.
 func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.UpdateWorkspace", Project: project, Name: name}, func(ctx context.Context) (workspace.Workspace, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.UpdateWorkspace", Project: project, Name: name}, func(ctx context.Context) (workspace.Workspace, error) {
 		return workspace.Update(ctx, p.Provider, project, name, progress)
 	})
 }
@@ -212,14 +212,14 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 
 // OpenSession implements session.Manager.
 func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.OpenSession", Project: spec.Project, Name: spec.Scope.Key(), Arg: spec}, func(ctx context.Context) (session.Opened, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.OpenSession", Project: spec.Project, Name: spec.Scope.Key(), Arg: spec}, func(ctx context.Context) (session.Opened, error) {
 		return session.Open(ctx, p.Provider, spec)
 	})
 }
 
 // Sessions implements session.Manager.
 func (p *provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Sessions", Project: project}, func(ctx context.Context) ([]session.Session, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Sessions", Project: project}, func(ctx context.Context) ([]session.Session, error) {
 		return session.List(ctx, p.Provider, project)
 	})
 }
@@ -233,14 +233,14 @@ func (p *provider) CloseSession(ctx context.Context, project, key string) error 
 
 // Reconcile implements registry.Reconciler.
 func (p *provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Reconcile", Arg: opts}, func(ctx context.Context) (registry.Reconciliation, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Reconcile", Arg: opts}, func(ctx context.Context) (registry.Reconciliation, error) {
 		return registry.Reconcile(ctx, p.Provider, opts)
 	})
 }
 
 // Pools implements pool.Reporter.
 func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
-	return invoke(ctx, p.f, &Call{Op: "Provider.Pools"}, func(ctx context.Context) (pool.Report, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Pools"}, func(ctx context.Context) (pool.Report, error) {
 		return pool.ReportOf(ctx, p.Provider)
 	})
 }

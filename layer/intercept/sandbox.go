@@ -28,7 +28,7 @@ func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	return invoke(ctx, s.f, s.newCall("Sandbox.Status", nil), s.Sandbox.Status)
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Status", nil), s.Sandbox.Status)
 }
 
 // Start implements atoll.Sandbox.
@@ -49,7 +49,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 // Exec implements atoll.Sandbox.
 func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	c := s.newCall("Sandbox.Exec", cmd)
-	p, err := invoke(ctx, s.f, c, func(ctx context.Context) (atoll.Process, error) {
+	p, err := invokeFunc(ctx, s.f, c, func(ctx context.Context) (atoll.Process, error) {
 		p, err := s.Sandbox.Exec(ctx, cmd)
 		if err == nil {
 			c.Process = p.ID()
@@ -66,7 +66,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
 	c := s.newCall("Sandbox.Process", nil)
 	c.Process = id
-	p, err := invoke(ctx, s.f, c, func(ctx context.Context) (atoll.Process, error) { return s.Sandbox.Process(ctx, id) })
+	p, err := invokeFunc(ctx, s.f, c, func(ctx context.Context) (atoll.Process, error) { return s.Sandbox.Process(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func (s *sandbox) Files() atoll.FS {
 	return &files{fs: fs, sandbox: s}
 }
 
-// Dial implements atoll.Dialer. The call ends when the connection is there.
+// Dial implements atoll.Dialer. The call ends when the connection is established.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	return invoke(ctx, s.f, s.newCall("Sandbox.Dial", port), func(ctx context.Context) (net.Conn, error) { return atoll.Dial(ctx, s.Sandbox, port) })
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Dial", port), func(ctx context.Context) (net.Conn, error) { return atoll.Dial(ctx, s.Sandbox, port) })
 }
 
 // Pause implements atoll.Pauser.
@@ -104,17 +104,17 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	return invoke(ctx, s.f, s.newCall("Sandbox.Snapshot", nil), func(ctx context.Context) (atoll.Snapshot, error) { return atoll.TakeSnapshot(ctx, s.Sandbox) })
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Snapshot", nil), func(ctx context.Context) (atoll.Snapshot, error) { return atoll.TakeSnapshot(ctx, s.Sandbox) })
 }
 
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
-	return invoke(ctx, s.f, s.newCall("Sandbox.Usage", nil), func(ctx context.Context) (atoll.Usage, error) { return atoll.UsageOf(ctx, s.Sandbox) })
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Usage", nil), func(ctx context.Context) (atoll.Usage, error) { return atoll.UsageOf(ctx, s.Sandbox) })
 }
 
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
-	return invoke(ctx, s.f, s.newCall("Sandbox.Processes", nil), func(ctx context.Context) ([]atoll.ProcessStatus, error) { return atoll.Processes(ctx, s.Sandbox) })
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Processes", nil), func(ctx context.Context) ([]atoll.ProcessStatus, error) { return atoll.Processes(ctx, s.Sandbox) })
 }
 
 type process struct {
@@ -131,7 +131,7 @@ func (p *process) newCall(op string, arg any) *Call {
 
 // Wait implements atoll.Process.
 func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
-	return invoke(ctx, p.sandbox.f, p.newCall("Process.Wait", nil), p.Process.Wait)
+	return invokeFunc(ctx, p.sandbox.f, p.newCall("Process.Wait", nil), p.Process.Wait)
 }
 
 // Signal implements atoll.Process.

@@ -1,5 +1,5 @@
-// Package limit is a layer that gives the sandboxes which name no limits those of
-// a configuration, and none of them more time than it allows.
+// Package limit is a layer that applies configured default limits to sandboxes, and restricts
+// their lifetime.
 package limit
 
 import (
@@ -11,18 +11,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Options are what sandboxes get. What is zero is left to the provider.
+// Options are the limits. Zero values leave a limit to the provider.
 type Options struct {
-	// Resources are the limits of sandboxes that name none, where the provider
-	// can enforce them.
+	// Resources are the default limits, as far as the provider can enforce them.
 	Resources atoll.Resources
-	// IdleStop is that of sandboxes that say nothing of it, where the provider
-	// has idle stop; IdleRemove is for these too.
+	// IdleStop is the default of Spec.IdleStop if the provider has Caps.IdleStop. IdleRemove
+	// applies only to sandboxes that get this default.
 	IdleStop   atoll.Duration
 	IdleRemove bool
-	// CachePaths are more of them for the sandboxes that have a Spec.Cache.
+	// CachePaths are additional cache paths for sandboxes with Spec.Cache.
 	CachePaths []string
-	// Lifetime is how long any sandbox may live, and those do whose TTL is 0.
+	// Lifetime is the maximum lifetime of a sandbox, and the default of Spec.TTL.
 	Lifetime atoll.Duration
 }
 
@@ -32,44 +31,43 @@ type provider struct {
 	caps atoll.Caps
 }
 
-// New returns a layer around p, which closes with it. The caps of p hold for all
-// of its sandboxes: around providers that differ there is one layer for each.
+// New returns a layer around p, which Close closes. All sandboxes of p must have the same Caps:
+// wrap each member of a Combiner separately.
 func New(p atoll.Provider, opts Options) atoll.Provider {
 	return &provider{atoll.ProviderLayer{Provider: p}, opts, p.Info().Caps}
 }
 
-// Create implements atoll.Provider. Kinds, besides those of the provider:
-// ErrInvalid (a TTL of more than the lifetime).
+// Create implements atoll.Provider. In addition to the provider's kinds it returns ErrInvalid if
+// the TTL exceeds the Lifetime.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	c, err := p.limited(spec)
+	c, err := p.applyLimits(spec)
 	if err != nil {
 		return nil, err
 	}
 	sb, err := p.Provider.Create(ctx, c)
-	return p.sandbox(sb), err
+	return p.wrapSandbox(sb), err
 }
 
 // Reserve implements atoll.Reserver.
 func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
-	c, err := p.limited(spec)
+	c, err := p.applyLimits(spec)
 	if err != nil {
 		return "", err
 	}
 	return atoll.Reserve(ctx, p.Provider, c)
 }
 
-// limited is what is asked for in place of spec.
-func (p *provider) limited(spec *atoll.Spec) (*atoll.Spec, error) {
+// applyLimits returns a copy of spec with the limits applied.
+func (p *provider) applyLimits(spec *atoll.Spec) (*atoll.Spec, error) {
 	c := *spec
 	p.opts.Fill(&c, p.caps)
 	if most := p.opts.Lifetime; most > 0 && c.TTL > most {
-		return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: no sandbox may live for more than %s here", c.TTL, most)
+		return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: exceeds the maximum lifetime of %s", c.TTL, most)
 	}
 	return &c, nil
 }
 
-// Fill fills in what spec leaves open and a provider with these caps can do, as
-// the layer does.
+// Fill sets the defaults in spec that a provider with caps supports, as the layer does.
 func (o *Options) Fill(spec *atoll.Spec, caps atoll.Caps) {
 	r, defaults := &spec.Resources, &o.Resources
 	if r.Memory == 0 && caps.MemoryLimit {
@@ -87,7 +85,7 @@ func (o *Options) Fill(spec *atoll.Spec, caps atoll.Caps) {
 	if spec.Cache && caps.Cache {
 		spec.CachePaths = slices.Clone(spec.CachePaths)
 		for _, path := range o.CachePaths {
-			if !slices.Contains(spec.CachePaths, path) { // as of a sandbox that is made again
+			if !slices.Contains(spec.CachePaths, path) { // a recreated sandbox has them already
 				spec.CachePaths = append(spec.CachePaths, path)
 			}
 		}
@@ -104,10 +102,10 @@ func (o *Options) Fill(spec *atoll.Spec, caps atoll.Caps) {
 // Get implements atoll.Provider.
 func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := p.Provider.Get(ctx, id)
-	return p.sandbox(sb), err
+	return p.wrapSandbox(sb), err
 }
 
-func (p *provider) sandbox(sb atoll.Sandbox) atoll.Sandbox {
+func (p *provider) wrapSandbox(sb atoll.Sandbox) atoll.Sandbox {
 	if sb == nil || p.opts.Lifetime <= 0 {
 		return sb
 	}
@@ -127,7 +125,7 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	}
 	most := st.Created.Add(time.Duration(s.lifetime))
 	if ttl == atoll.Never || time.Now().Add(time.Duration(ttl)).After(most) {
-		return atoll.Errorf("extend", s.ID(), atoll.ErrInvalid, "no sandbox may live for more than %s here: this one until %s at most",
+		return atoll.Errorf("extend", s.ID(), atoll.ErrInvalid, "exceeds the maximum lifetime of %s, which ends at %s",
 			s.lifetime, most.Format(time.RFC3339))
 	}
 	return atoll.Extend(ctx, s.Sandbox, ttl)

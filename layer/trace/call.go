@@ -21,8 +21,9 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-// events are the calls that change more than a process or a file: their records have the level Info.
-var events = map[string]bool{
+// infoOps are the calls with records of level Info: those that change more than a process or a
+// file.
+var infoOps = map[string]bool{
 	"create": true, "start": true, "stop": true, "remove": true, "pause": true, "resume": true, "extend": true, "snapshot": true,
 	"remove_project": true, "remove_volume": true, "add_workspace": true, "update_workspace": true, "remove_workspace": true,
 	"open_session": true, "close_session": true, "remove_image": true, "prune_images": true, "secret": true, "reconcile": true,
@@ -34,12 +35,12 @@ func (t *tracer) traceCall(ctx context.Context, c *intercept.Call, next intercep
 	if c.Op == "FS.Sub" {
 		return next(ctx)
 	}
-	op := verb(c.Op)
+	op := opName(c.Op)
 	ctx, span := t.otel.Start(ctx, "atoll."+op, oteltrace.WithAttributes(attribute.String("atoll.provider", t.name)))
 	defer span.End()
 	begin := time.Now()
 	err := next(ctx)
-	dur, kind := time.Since(begin), kindOf(err)
+	dur, kind := time.Since(begin), kindLabel(err)
 
 	ctx = context.WithoutCancel(ctx) // the record outlives the call
 	provider, label := attribute.String("provider", t.name), attribute.String("op", op)
@@ -64,28 +65,28 @@ func (t *tracer) traceCall(ctx context.Context, c *intercept.Call, next intercep
 	}
 	attrs = append(attrs, slog.Duration("dur", dur))
 	level := slog.LevelDebug
-	if events[op] {
+	if infoOps[op] {
 		level = slog.LevelInfo
 	}
 	if err != nil {
-		level = severity(err, level)
+		level = logLevel(err, level)
 		attrs = append(attrs, slog.String("kind", kind), slog.Any("err", err))
 		span.SetAttributes(attribute.String("atoll.kind", kind))
-		span.SetStatus(codes.Error, kind) // an error's text may hold names of files
+		span.SetStatus(codes.Error, kind) // the text of an error may contain names of files
 	}
 	if t.quiet(ctx) {
 		level = slog.LevelDebug
 	}
 	if t.log.Enabled(ctx, slog.LevelDebug) {
-		attrs = append(attrs, details(c)...)
+		attrs = append(attrs, debugAttrs(c)...)
 	}
 	t.log.LogAttrs(ctx, level, op, attrs...)
 	return err
 }
 
-// verb returns the name of a call in logs and metrics: "add_workspace" for "Provider.AddWorkspace",
-// "files.write_tar" for "FS.WriteTar".
-func verb(op string) string {
+// opName returns the name of a call in logs and metrics: "add_workspace" for
+// "Provider.AddWorkspace", "files.write_tar" for "FS.WriteTar".
+func opName(op string) string {
 	object, method, _ := strings.Cut(op, ".")
 	var b strings.Builder
 	if object == "FS" {
@@ -100,8 +101,8 @@ func verb(op string) string {
 	return b.String()
 }
 
-// details returns what records of level Debug have besides.
-func details(c *intercept.Call) []slog.Attr {
+// debugAttrs returns the additional attributes of records if the level Debug is enabled.
+func debugAttrs(c *intercept.Call) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(attr ...slog.Attr) { attrs = append(attrs, attr...) }
 	name, project := slog.String("name", c.Name), slog.String("project", c.Project)

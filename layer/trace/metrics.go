@@ -15,16 +15,16 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// Metrics collects metrics and serves them in Prometheus's format. It is the
-// MeterProvider of Options and the http.Handler of /metrics.
+// Metrics collects metrics and serves them in the format of Prometheus. Use it as the
+// MeterProvider of Options and as the http.Handler of /metrics.
 type Metrics struct {
 	metric.MeterProvider
 	handler http.Handler
 	close   func() error
 }
 
-// NewMetrics makes an empty collection, with the Go runtime's and the process's
-// own metrics added. The caller closes it.
+// NewMetrics returns a collection with the metrics of the Go runtime and of this process. The
+// caller must close it.
 func NewMetrics() (*Metrics, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -47,16 +47,16 @@ func NewMetrics() (*Metrics, error) {
 	}, nil
 }
 
-// Counter returns what adds to a counter of that name.
+// Counter returns a function that adds n to the counter with this name.
 func (m *Metrics) Counter(name, doc string) func(n int) {
 	counter, err := m.Meter(scope).Int64Counter(name, metric.WithDescription(doc))
-	if err != nil { // the meter provider's own; its instruments work all the same
+	if err != nil { // from the meter provider; its instruments work nevertheless
 		otel.Handle(err)
 	}
 	return func(n int) { counter.Add(context.Background(), int64(n)) }
 }
 
-// ServeHTTP answers with all metrics as they are now.
+// ServeHTTP writes the current metrics.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.ServeHTTP(w, r) }
 
 // Close stops collecting. A second Close does nothing.

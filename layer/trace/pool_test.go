@@ -10,10 +10,10 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
-// A keeper has two pools.
-type keeper struct{ atoll.ProviderLayer }
+// A poolProvider has two pools.
+type poolProvider struct{ atoll.ProviderLayer }
 
-func (keeper) Pools(context.Context) (pool.Report, error) {
+func (poolProvider) Pools(context.Context) (pool.Report, error) {
 	return pool.Report{Pools: []pool.Pool{
 		{Name: "small", Provider: "mock", Warm: 3, Stats: pool.Stats{WarmHits: 7, ColdMisses: 2, Created: 11, Destroyed: 1}},
 		{Name: "big", Provider: "mock"},
@@ -22,7 +22,7 @@ func (keeper) Pools(context.Context) (pool.Report, error) {
 
 func TestMetricsOfPools(t *testing.T) {
 	metrics := newMetrics(t)
-	p := trace.New(keeper{atoll.ProviderLayer{Provider: leaf(t)}}, trace.Options{MeterProvider: metrics})
+	p := trace.New(poolProvider{atoll.ProviderLayer{Provider: leaf(t)}}, trace.Options{MeterProvider: metrics})
 	text := scrape(t, metrics)
 	for _, want := range []string{
 		`atoll_pool_sandboxes{pool="small",provider="mock"} 3`,

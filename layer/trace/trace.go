@@ -1,6 +1,5 @@
-// Package trace is a layer that tells what a provider does: structured logs,
-// OpenTelemetry spans and metrics. It is the only package that knows
-// OpenTelemetry.
+// Package trace is a layer that reports the calls on a provider as structured logs, OpenTelemetry
+// spans and metrics. It is the only package that uses OpenTelemetry.
 //
 //	metrics, err := trace.NewMetrics()
 //	...
@@ -8,23 +7,21 @@
 //	p = trace.New(p, trace.Options{Log: log, TracerProvider: traces, MeterProvider: metrics})
 //	mux.Handle("GET /metrics", metrics)
 //
-// Each call is one log record with the verb as its message, one span
-// ("atoll.create"), and one count in
+// Each call is one log record with the verb as its message, one span ("atoll.create"), and one
+// count in
 //
-//	atoll_calls_total{provider,op,kind}   kind is "ok" when there was no error
+//	atoll_calls_total{provider,op,kind}   kind is "ok" for a call without an error
 //	atoll_call_seconds{provider,op}
-//	atoll_sandboxes{provider,state}       counted when they are asked for
-//	atoll_pool_sandboxes{provider,pool}   those that run ahead of need, likewise
+//	atoll_sandboxes{provider,state}       counted at each scrape
+//	atoll_pool_sandboxes{provider,pool}   warm sandboxes, counted at each scrape
 //	atoll_pool_total{provider,pool,event} hit, miss, created, destroyed
 //
-// A trace goes on from program to program where the hooks of package api are
-// Extract and Inject: the spans of a server are children of its client's.
+// A trace continues from program to program if the hooks of package api are Extract and Inject:
+// the spans of a server are children of its client's.
 //
-// Ids are in logs and spans, never in the labels of metrics. What is typed,
-// printed or stored in a sandbox and the values of environment variables are
-// in none of them; the arguments of commands and the names of files are in
-// logs only: of level Debug, and in the text of an error that has to do with
-// them.
+// Logs and spans have ids; labels of metrics do not. None of them has input, output or content of
+// files in a sandbox, or values of environment variables. Only logs of level Debug and texts of
+// errors have arguments of commands and names of files.
 package trace
 
 import (
@@ -44,43 +41,43 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// Options say where to tell it; what is nil is not told.
+// Options are the destinations of reports. A nil destination gets none.
 type Options struct {
-	// Log gets a record per call: Info for what changes a sandbox's life, Debug
-	// for everything else, Warn for failures that may pass, Error for faults of
-	// Atoll or its backend.
+	// Log receives a record for each call. The level is Info for changes in the life of a
+	// sandbox, Debug for other calls, Warn for failures that may be temporary, and Error for
+	// faults of Atoll or its backend.
 	Log *slog.Logger
-	// Attrs says what else is known, by its ctx, of a call: each record has it.
+	// Attrs returns additional attributes for the record of a call, from its ctx.
 	Attrs func(ctx context.Context) []slog.Attr
-	// Quiet says, by its ctx, that the outcome of a call is of no interest: its
-	// record is of level Debug, whatever became of it.
+	// Quiet reports, from its ctx, whether to record a call at level Debug whatever its result.
 	Quiet          func(ctx context.Context) bool
 	TracerProvider oteltrace.TracerProvider
 	MeterProvider  metric.MeterProvider
 }
 
-// scope names this package to OpenTelemetry.
+// scope is the name of this package in OpenTelemetry.
 const scope = "github.com/seed46cd37a8/atoll/layer/trace"
 
-// New returns p with every call traced. Its Close closes p.
+// New returns a layer around p that traces every call. Its Close closes p.
 func New(p atoll.Provider, opts Options) atoll.Provider {
 	t, meter := newTracer(p.Info().Name, opts)
-	t.gauge(meter, p)
+	t.registerGauges(meter, p)
 	return &provider{atoll.ProviderLayer{Provider: intercept.New(p, intercept.All, t.traceCall)}, t}
 }
 
-// Workspaces returns p with its calls about workspaces traced, under the name "workspace" in place
-// of a provider's: for a layer around providers that are traced themselves. Its Close closes p.
+// Workspaces returns a layer around p that traces the calls of workspace.Manager, with
+// "workspace" as the name of the provider. Use it around layers whose providers are already
+// traced. Its Close closes p.
 func Workspaces(p atoll.Provider, opts Options) atoll.Provider {
 	return traceOnly(p, "workspace", opts)
 }
 
-// Sessions does for sessions what Workspaces does for workspaces, under the name "session".
+// Sessions is like Workspaces for the calls of session.Manager, with the name "session".
 func Sessions(p atoll.Provider, opts Options) atoll.Provider {
 	return traceOnly(p, "session", opts)
 }
 
-// traceOnly traces the provider's methods with object in their names.
+// traceOnly traces the provider's methods whose names contain object.
 func traceOnly(p atoll.Provider, object string, opts Options) atoll.Provider {
 	t, _ := newTracer(object, opts)
 	return intercept.New(p, intercept.Providers, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
@@ -115,11 +112,11 @@ func newTracer(name string, opts Options) (*tracer, metric.Meter) {
 		otel:  opts.TracerProvider.Tracer(scope),
 	}
 	meter := opts.MeterProvider.Meter(scope)
-	t.meters(meter)
+	t.createMeters(meter)
 	return t, meter
 }
 
-// A tracer tells of calls.
+// A tracer reports calls.
 type tracer struct {
 	name  string // of the provider
 	log   *slog.Logger
@@ -135,19 +132,19 @@ type tracer struct {
 // buckets suit calls that take from a tenth of a millisecond to minutes.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
-// meters makes the instruments. The names are valid, so that an error is one
-// of the meter provider's own, whose instruments work all the same.
-func (t *tracer) meters(m metric.Meter) {
+// createMeters creates the instruments. Their names are valid, so that an error can only come
+// from the meter provider, whose instruments work nevertheless.
+func (t *tracer) createMeters(m metric.Meter) {
 	var err, errs error
 	t.calls, err = m.Int64Counter("atoll_calls", metric.WithDescription("Calls of the provider, by verb and kind of error."))
 	errs = errors.Join(errs, err)
-	t.seconds, err = m.Float64Histogram("atoll_call_seconds", metric.WithDescription("How long calls took."),
+	t.seconds, err = m.Float64Histogram("atoll_call_seconds", metric.WithDescription("Duration of calls in seconds."),
 		metric.WithExplicitBucketBoundaries(buckets...))
-	t.faulty(errors.Join(errs, err))
+	t.logError(errors.Join(errs, err))
 }
 
-// gauge counts the sandboxes of p.
-func (t *tracer) gauge(m metric.Meter, p atoll.Provider) {
+// registerGauges registers the gauges and counters of the sandboxes and pools of p.
+func (t *tracer) registerGauges(m metric.Meter, p atoll.Provider) {
 	sandboxes, errs := m.Int64ObservableGauge("atoll_sandboxes", metric.WithDescription("Sandboxes that exist, by state."))
 	reg, err := m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		return countSandboxes(ctx, p, func(n int64, attrs ...attribute.KeyValue) {
@@ -155,9 +152,9 @@ func (t *tracer) gauge(m metric.Meter, p atoll.Provider) {
 		})
 	}, sandboxes)
 	errs = errors.Join(errs, err)
-	pools, err := m.Int64ObservableGauge("atoll_pool_sandboxes", metric.WithDescription("Sandboxes that run ahead of need."))
+	pools, err := m.Int64ObservableGauge("atoll_pool_sandboxes", metric.WithDescription("Warm sandboxes in pools."))
 	errs = errors.Join(errs, err)
-	events, err := m.Int64ObservableCounter("atoll_pool", metric.WithDescription("What became of the sandboxes of pools, and of creations that could have had one."))
+	events, err := m.Int64ObservableCounter("atoll_pool", metric.WithDescription("Events of pools: hits, misses, created and destroyed sandboxes."))
 	errs = errors.Join(errs, err)
 	poolReg, err := m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		report, err := pool.ReportOf(ctx, p)
@@ -170,20 +167,20 @@ func (t *tracer) gauge(m metric.Meter, p atoll.Provider) {
 		}
 		return err
 	}, pools, events)
-	t.faulty(errors.Join(errs, err))
+	t.logError(errors.Join(errs, err))
 	t.unregister = func() error { return nil }
 	if reg != nil && poolReg != nil {
 		t.unregister = func() error { return errors.Join(reg.Unregister(), poolReg.Unregister()) }
 	}
 }
 
-func (t *tracer) faulty(err error) {
+func (t *tracer) logError(err error) {
 	if err != nil {
 		t.log.Warn("metrics", "err", err)
 	}
 }
 
-// countSandboxes reports how many sandboxes are in each state, by provider.
+// countSandboxes reports the number of sandboxes in each state, by provider.
 func countSandboxes(ctx context.Context, p atoll.Provider, report func(n int64, attrs ...attribute.KeyValue)) error {
 	all, err := p.List(ctx, atoll.Filter{})
 	if err != nil {
@@ -203,8 +200,8 @@ func countSandboxes(ctx context.Context, p atoll.Provider, report func(n int64, 
 	return nil
 }
 
-// kindOf is the error's kind as a label.
-func kindOf(err error) string {
+// kindLabel returns the kind of err as the value of a label.
+func kindLabel(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
@@ -214,9 +211,9 @@ func kindOf(err error) string {
 	return string(atoll.KindOf(err))
 }
 
-// severity is how loud a failure is. That callers ask for what is not there or
-// give up waiting is part of life.
-func severity(err error, level slog.Level) slog.Level {
+// logLevel returns the level for a failed call whose usual level is level. Errors of the caller,
+// such as a missing object or a canceled context, do not raise it.
+func logLevel(err error, level slog.Level) slog.Level {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return level
 	}
@@ -229,7 +226,7 @@ func severity(err error, level slog.Level) slog.Level {
 	return level
 }
 
-// A provider ends the metrics with its provider.
+// A provider unregisters its gauges when it closes.
 type provider struct {
 	atoll.ProviderLayer
 	t *tracer

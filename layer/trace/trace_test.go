@@ -83,9 +83,9 @@ func newMetrics(t *testing.T) *trace.Metrics {
 	return metrics
 }
 
-// life does some of everything, and returns the id of the sandbox and of a
-// process. The words that must not be told have "secret" in them.
-func life(t *testing.T, p atoll.Provider) (sandbox, process string) {
+// useEverything calls many methods, and returns the ids of the sandbox and of a process. Values
+// that must not appear in reports contain "secret".
+func useEverything(t *testing.T, p atoll.Provider) (sandbox, process string) {
 	t.Helper()
 	ctx := t.Context()
 	sb, err := p.Create(ctx, &atoll.Spec{Name: "web", Env: []string{"TOKEN=secret-env"}})
@@ -122,7 +122,7 @@ func TestLog(t *testing.T) {
 			log := slog.New(slog.NewJSONHandler(&buf, &slog.HandlerOptions{Level: level}))
 			p := trace.New(leaf(t), trace.Options{Log: log})
 			defer p.Close()
-			sandbox, process := life(t, p)
+			sandbox, process := useEverything(t, p)
 			if strings.Contains(buf.String(), "secret") {
 				t.Errorf("the log tells a secret:\n%s", &buf)
 			}
@@ -239,7 +239,7 @@ func parse(t *testing.T, buf *bytes.Buffer) []map[string]any {
 func TestMetrics(t *testing.T) {
 	metrics := newMetrics(t)
 	p := trace.New(leaf(t), trace.Options{MeterProvider: metrics})
-	sandbox, process := life(t, p)
+	sandbox, process := useEverything(t, p)
 	sb, err := p.Create(t.Context(), &atoll.Spec{NoStart: true})
 	if err != nil {
 		t.Fatalf("Create: %v", err)
@@ -282,7 +282,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("Close: %v", err)
 	}
 	if text := scrape(t, metrics); !strings.Contains(text, "atoll_calls_total") {
-		t.Error("the metrics cannot be had after Close")
+		t.Error("cannot read the metrics after Close")
 	}
 }
 
@@ -339,7 +339,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// What nobody is interested in is told to those only who want to know all.
+// Quiet calls appear only at level Debug.
 func TestQuiet(t *testing.T) {
 	var buf bytes.Buffer
 	type aside struct{}

@@ -20,43 +20,42 @@ import (
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 )
 
-// carrier is how a trace goes from process to process: W3C's headers.
-var carrier = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+// propagator transmits traces between processes in the headers of W3C.
+var propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 
-// Extract returns a ctx that goes on with the trace that the headers of a
-// request name, if they do. It is the Extract of api.Options.
+// Extract returns a context with the trace in the headers of a request, if they contain one. Use
+// it as Extract of api.Options.
 func Extract(ctx context.Context, h http.Header) context.Context {
-	return carrier.Extract(ctx, propagation.HeaderCarrier(h))
+	return propagator.Extract(ctx, propagation.HeaderCarrier(h))
 }
 
-// Inject names the trace that ctx belongs to, if it does, in the headers of a
-// request. It is the Inject of api.ClientOptions.
+// Inject adds the trace of ctx to the headers of a request, if ctx has one. Use it as Inject of
+// api.ClientOptions.
 func Inject(ctx context.Context, h http.Header) {
-	carrier.Inject(ctx, propagation.HeaderCarrier(h))
+	propagator.Inject(ctx, propagation.HeaderCarrier(h))
 }
 
-// Traces are the spans of one program. It is the TracerProvider of Options.
+// Traces sends the spans of this program. Use it as the TracerProvider of Options.
 type Traces struct {
 	oteltrace.TracerProvider
-	close func() error // nil when there is nothing to close
+	close func() error // nil if there is nothing to close
 }
 
-// TracesOptions describe a program to those who look at its spans.
+// TracesOptions describe this program in its spans.
 type TracesOptions struct {
 	Version string
-	Log     *slog.Logger // told of spans that could not be sent; nil discards
+	Log     *slog.Logger // receives spans that cannot be sent; nil discards them
 }
 
-// NewTraces sends spans to where OpenTelemetry's variables in the environment
-// say, OTEL_EXPORTER_OTLP_ENDPOINT first of all, by OTLP over HTTP. Where they
-// name no place, or one that cannot be used, which Log is told, no spans are
-// made; traces that others have begun are carried on all the same. The caller
-// closes it. It connects to nothing yet.
+// NewTraces returns Traces that send spans by OTLP over HTTP to the collector in the environment
+// variables of OpenTelemetry, such as OTEL_EXPORTER_OTLP_ENDPOINT. Without a usable collector it
+// creates no spans, but still passes on the traces of other programs; it logs an unusable one.
+// NewTraces does not connect. The caller must close the result.
 func NewTraces(ctx context.Context, opts TracesOptions) *Traces {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	traces, err := exported(ctx, opts)
+	traces, err := newExporter(ctx, opts)
 	if err != nil {
 		opts.Log.Warn("traces", "err", err)
 	}
@@ -66,8 +65,8 @@ func NewTraces(ctx context.Context, opts TracesOptions) *Traces {
 	return traces
 }
 
-// exported makes spans that are sent; nil where nobody wants them.
-func exported(ctx context.Context, opts TracesOptions) (*Traces, error) {
+// newExporter returns Traces that send spans, or nil if the environment names no collector.
+func newExporter(ctx context.Context, opts TracesOptions) (*Traces, error) {
 	endpoint := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 	kind := cmp.Or(os.Getenv("OTEL_TRACES_EXPORTER"), "otlp")
 	if endpoint == "" || kind != "otlp" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
@@ -75,7 +74,7 @@ func exported(ctx context.Context, opts TracesOptions) (*Traces, error) {
 	}
 	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
 	if !strings.HasPrefix(protocol, "http/") {
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %s: use http/protobuf", protocol)
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %s: use http/protobuf", protocol)
 	}
 	about, err := resource.New(ctx,
 		resource.WithTelemetrySDK(),
@@ -92,33 +91,32 @@ func exported(ctx context.Context, opts TracesOptions) (*Traces, error) {
 	s := sender{SpanExporter: exporter, log: opts.Log}
 	s.ctx, s.giveUp = context.WithCancel(context.Background())
 	spans := sdktrace.NewTracerProvider(sdktrace.WithBatcher(s), sdktrace.WithResource(about))
-	return &Traces{spans, func() error { return s.flush(spans.Shutdown) }}, nil
+	return &Traces{spans, func() error { return s.shutDown(spans.Shutdown) }}, nil
 }
 
-// Command begins the span of a whole command. When the environment names a
-// trace (TRACEPARENT, TRACESTATE, BAGGAGE) it is part of that, else the
-// beginning of one. The caller calls end.
+// Command starts the span of a command of the program. If env has a trace (TRACEPARENT,
+// TRACESTATE, BAGGAGE), the span continues it, or else starts a new one. The caller must call
+// end.
 func (t *Traces) Command(ctx context.Context, name string, env []string) (_ context.Context, end func(error)) {
 	from := propagation.MapCarrier{}
 	for _, kv := range env {
 		key, value, _ := strings.Cut(kv, "=")
 		from[strings.ToLower(key)] = value
 	}
-	ctx, span := t.Tracer(scope).Start(carrier.Extract(ctx, from), name)
+	ctx, span := t.Tracer(scope).Start(propagator.Extract(ctx, from), name)
 	return ctx, func(err error) {
 		if err != nil {
-			span.SetAttributes(attribute.String("atoll.kind", kindOf(err)))
+			span.SetAttributes(attribute.String("atoll.kind", kindLabel(err)))
 			span.SetStatus(codes.Error, err.Error())
 		}
 		span.End()
 	}
 }
 
-// flushTime is how long Close tries to send the last spans.
-const flushTime = 2 * time.Second
+// flushTimeout limits how long Close tries to send the last spans.
+const flushTimeout = 2 * time.Second
 
-// Close sends what has not been sent yet, within a few seconds. A second Close
-// does nothing.
+// Close sends the remaining spans, within a few seconds. A second Close does nothing.
 func (t *Traces) Close() error {
 	if t.close == nil {
 		return nil
@@ -126,19 +124,18 @@ func (t *Traces) Close() error {
 	return t.close()
 }
 
-// A sender tells our log, not OpenTelemetry's global one, what it cannot send.
+// A sender sends spans, and reports failures to log instead of the global log of OpenTelemetry.
 type sender struct {
 	sdktrace.SpanExporter
 	log    *slog.Logger
-	ctx    context.Context // of all that is sent
+	ctx    context.Context // bounds all requests
 	giveUp context.CancelFunc
 }
 
-// flush shuts down, which sends what is left, and gives up when that takes too
-// long.
-func (s sender) flush(shutdown func(context.Context) error) error {
+// shutDown calls shutdown, which sends the remaining spans, and cancels it after flushTimeout.
+func (s sender) shutDown(shutdown func(context.Context) error) error {
 	defer s.giveUp()
-	defer time.AfterFunc(flushTime, s.giveUp).Stop()
+	defer time.AfterFunc(flushTimeout, s.giveUp).Stop()
 	return shutdown(context.Background())
 }
 

@@ -33,13 +33,13 @@ const (
 	traceparent = "00-" + traceID + "-" + spanID + "-01"
 )
 
-// recorded returns the spans of one program, and where they can be seen.
-func recorded() (*trace.Traces, *tracetest.InMemoryExporter) {
+// newRecordedTraces returns Traces of one program, and the recorder of their spans.
+func newRecordedTraces() (*trace.Traces, *tracetest.InMemoryExporter) {
 	spans := tracetest.NewInMemoryExporter()
 	return &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}, spans
 }
 
-// serve puts p behind HTTP and returns its client.
+// serve serves p over HTTP and returns its client.
 func serve(t *testing.T, p atoll.Provider) atoll.Provider {
 	t.Helper()
 	h, err := api.NewHandler(p, api.Options{Extract: trace.Extract})
@@ -67,7 +67,7 @@ func tracedLeaf(t *testing.T, traces *trace.Traces) atoll.Provider {
 	return p
 }
 
-// use makes a sandbox, runs a command with streams in it, and removes it.
+// use creates a sandbox, runs a command with streams in it, and removes it.
 func use(t *testing.T, ctx context.Context, p atoll.Provider) {
 	t.Helper()
 	sb, err := p.Create(ctx, &atoll.Spec{})
@@ -85,8 +85,8 @@ func use(t *testing.T, ctx context.Context, p atoll.Provider) {
 // The spans of a server are children of its client's, over plain requests and
 // WebSockets.
 func TestOneTraceAcrossHTTP(t *testing.T) {
-	cli, cliSpans := recorded()
-	server, serverSpans := recorded()
+	cli, cliSpans := newRecordedTraces()
+	server, serverSpans := newRecordedTraces()
 	ctx, end := cli.Command(t.Context(), "atoll run", []string{"HOME=/root"})
 	use(t, ctx, serve(t, tracedLeaf(t, server)))
 	end(nil)
@@ -110,10 +110,10 @@ func TestOneTraceAcrossHTTP(t *testing.T) {
 	}
 }
 
-// A server whose provider is another server hands the trace on.
+// A server whose provider is another server passes the trace on.
 func TestOneTraceAcrossTwoHops(t *testing.T) {
-	front, frontSpans := recorded()
-	back, backSpans := recorded()
+	front, frontSpans := newRecordedTraces()
+	back, backSpans := newRecordedTraces()
 	middle := trace.New(serve(t, tracedLeaf(t, back)), trace.Options{TracerProvider: front})
 	cli := trace.NewTraces(t.Context(), trace.TracesOptions{})
 	ctx, end := cli.Command(t.Context(), "atoll run", []string{"TRACEPARENT=" + traceparent})
@@ -145,7 +145,7 @@ func TestOneTraceAcrossTwoHops(t *testing.T) {
 }
 
 func TestNoTraceIsNone(t *testing.T) {
-	server, spans := recorded()
+	server, spans := newRecordedTraces()
 	use(t, t.Context(), serve(t, tracedLeaf(t, server)))
 	for _, s := range spans.GetSpans() {
 		if s.Parent.IsValid() {
@@ -175,7 +175,7 @@ func TestLogNamesTheTrace(t *testing.T) {
 }
 
 func TestCommandFails(t *testing.T) {
-	cli, spans := recorded()
+	cli, spans := newRecordedTraces()
 	_, end := cli.Command(t.Context(), "atoll rm", nil)
 	end(atoll.E("remove", "web", atoll.ErrNotFound, nil))
 	s := spans.GetSpans()[0]
@@ -184,7 +184,7 @@ func TestCommandFails(t *testing.T) {
 	}
 }
 
-// A collector takes spans over HTTP, or refuses them.
+// A collector accepts spans over HTTP, or rejects them.
 type collector struct {
 	*httptest.Server
 	answer func(http.ResponseWriter, *http.Request)
@@ -214,7 +214,7 @@ func (c *collector) got(text string) bool {
 	return bytes.Contains(c.body, []byte(text))
 }
 
-// otelEnv sets the variables of OpenTelemetry, and no others of them.
+// otelEnv sets these variables of OpenTelemetry and unsets all others.
 func otelEnv(t *testing.T, env map[string]string) {
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "OTEL_") {
@@ -266,7 +266,7 @@ func TestNewTraces(t *testing.T) {
 	}
 }
 
-// Spans that cannot be sent are told, and hold nobody up for long.
+// Failures to send spans are logged, and do not block the program for long.
 func TestCollectorThatDoesNotWork(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// small makes a repository with two files, and its address.
+// small creates a repository with two files, and returns it with its address.
 func small(t testing.TB) (*repo, string) {
 	t.Helper()
 	r := newRepo(t)
@@ -24,7 +24,7 @@ func small(t testing.TB) (*repo, string) {
 	return r, "file://" + r.dir
 }
 
-// The main process finds its work.
+// The main process finds the check-out.
 func TestMainProcess(t *testing.T) {
 	_, url := small(t)
 	p := onLocal(t, workspace.Options{})
@@ -42,7 +42,7 @@ func TestMainProcess(t *testing.T) {
 	}
 }
 
-// Whichever call fails on the way to a sandbox with a check-out, nothing is left.
+// If any call during the creation fails, nothing remains.
 func TestCreateFails(t *testing.T) {
 	_, url := small(t)
 	m, err := mock.New(mock.Options{Dir: t.TempDir()})
@@ -66,7 +66,7 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
-// A Create whose main process cannot be started leaves a volume that was there.
+// A failed Create does not remove a volume that existed before.
 func TestCreateFailsWithKeptVolume(t *testing.T) {
 	_, url := small(t)
 	p := onLocal(t, workspace.Options{})
@@ -94,8 +94,7 @@ func TestCreateFailsWithKeptVolume(t *testing.T) {
 	}
 }
 
-// A check-out that a crash has cut short is finished by the first start: whatever
-// stage it was in.
+// The first start finishes a check-out that a crash interrupted at any stage.
 func TestRepair(t *testing.T) {
 	_, url := small(t)
 	p := onMock(t, workspace.Options{})
@@ -145,7 +144,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// A sandbox that has been started is left as its programs made it.
+// A sandbox that has been started is not changed.
 func TestStartedIsLeftAlone(t *testing.T) {
 	_, url := small(t)
 	p := onMock(t, workspace.Options{})

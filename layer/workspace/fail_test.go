@@ -66,7 +66,7 @@ func TestOverHTTP(t *testing.T) {
 	}
 }
 
-// Many who want the same clone get one, over several providers too.
+// Concurrent users of a workspace share one clone, over several providers too.
 func TestCloneOnce(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")
@@ -116,7 +116,7 @@ func TestErrors(t *testing.T) {
 	}{
 		"no such repository":         {"file://" + r.dir + "-none", "", atoll.ErrNotExist, "does not"},
 		"no such repository by HTTP": {elsewhere + "-none", "", atoll.ErrNotExist, "not found"},
-		"no such branch":             {"file://" + r.dir, "nonsuch", atoll.ErrNotExist, "neither a branch nor a tag"},
+		"no such branch":             {"file://" + r.dir, "nonsuch", atoll.ErrNotExist, "no branch or tag"},
 		"no such commit":             {"file://" + r.dir, strings.Repeat("ab", 20), atoll.ErrNotExist, "abab"},
 		"no commit at all":           {"file://" + empty.dir, "", atoll.ErrInvalid, "no commit"},
 		"credentials needed":         {auth + "/x.git", "", atoll.ErrDenied, "git"},
@@ -158,8 +158,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What a configuration makes of an address is not told.
-func TestSecretsAreNotTold(t *testing.T) {
+// Errors omit the credentials that git's configuration adds to an address.
+func TestErrorsOmitSecrets(t *testing.T) {
 	r := newRepo(t)
 	global := filepath.Join(t.TempDir(), "gitconfig")
 	if err := os.WriteFile(global, []byte("[url \"http://me:hunter2@127.0.0.1:1/\"]\ninsteadOf = https://example.com/\n"), 0o600); err != nil {
@@ -210,8 +210,8 @@ func TestLimits(t *testing.T) {
 	wantKind(t, "AddWorkspace of what is too large", err, atoll.ErrExhausted)
 }
 
-// The trees of a small repository name one file very often: neither is all of that
-// read into memory here, nor put into a sandbox.
+// The trees of a small repository list one file many times. The layer neither reads them into
+// memory nor copies them into a sandbox.
 func TestLimitOfCheckOut(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")
@@ -242,7 +242,7 @@ func TestLimitOfCheckOut(t *testing.T) {
 	add(t, p, workspace.Spec{Name: "large", Source: source, Revision: "large"})
 }
 
-// cloneUntilKilled is a process that clones, and is killed meanwhile.
+// cloneUntilKilled runs in a process of its own, which the test kills during the clone.
 func cloneUntilKilled(dir string) {
 	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
 	if err == nil {
@@ -269,8 +269,8 @@ func cloning(t *testing.T, dir string) bool {
 	return false
 }
 
-// A clone whose process was killed half way is seen as what it is, and done again
-// by who needs it; nothing of the first attempt stays.
+// A clone whose process was killed is reported correctly and repeated by the next user. Nothing
+// of the first attempt remains.
 func TestKilled(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")

@@ -19,12 +19,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// gitSettings keep whatever a repository or the user's own configuration says
-// from running anything here but what it takes to reach the repository.
+// gitSettings prevent the repository and the user's configuration from running other programs on
+// this machine, except those that git needs to reach the repository.
 var gitSettings = []string{
 	"-c", "core.hooksPath=" + os.DevNull,
 	"-c", "core.fsmonitor=false",
-	"-c", "core.logAllRefUpdates=false", // with the name and the address of the user here
+	"-c", "core.logAllRefUpdates=false", // the log would contain the local user's name and email
 	"-c", "http.followRedirects=false",
 	"-c", "transfer.bundleURI=false",
 	"-c", "fetch.uriProtocols=",
@@ -33,20 +33,20 @@ var gitSettings = []string{
 	"-c", "maintenance.auto=false",
 }
 
-// ofAnother are the variables that tell git of a repository, not of its user.
-var ofAnother = map[string]bool{
+// repositoryVars are the environment variables that point git to a repository.
+var repositoryVars = map[string]bool{
 	"GIT_ALTERNATE_OBJECT_DIRECTORIES": true, "GIT_COMMON_DIR": true, "GIT_CONFIG": true, "GIT_CONFIG_COUNT": true,
 	"GIT_CONFIG_PARAMETERS": true, "GIT_DIR": true, "GIT_GRAFT_FILE": true, "GIT_IMPLICIT_WORK_TREE": true, "GIT_INDEX_FILE": true,
 	"GIT_NAMESPACE": true, "GIT_OBJECT_DIRECTORY": true, "GIT_PREFIX": true, "GIT_REPLACE_REF_BASE": true,
 	"GIT_SHALLOW_FILE": true, "GIT_WORK_TREE": true,
 }
 
-// git is a command of the git program that asks nobody anything. It ends with
-// ctx, and all that it has started with it.
-func git(ctx context.Context, args ...string) *exec.Cmd {
+// gitCommand returns a non-interactive git command. When ctx ends, the command and all its
+// descendants are killed.
+func gitCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "git", append(gitSettings[:len(gitSettings):len(gitSettings)], args...)...)
 	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); !ofAnother[name] {
+		if name, _, _ := strings.Cut(kv, "="); !repositoryVars[name] {
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
@@ -55,59 +55,59 @@ func git(ctx context.Context, args ...string) *exec.Cmd {
 		"GIT_ALLOW_PROTOCOL=file:git:http:https:ssh", "GIT_NO_REPLACE_OBJECTS=1",
 	)
 	cmd.WaitDelay = 2 * time.Second
-	alone(cmd)
+	isolateCommand(cmd)
 	return cmd
 }
 
-// run runs cmd, and tells of its progress. The error is what git says.
-func run(cmd *exec.Cmd, progress func(string)) error {
-	l := &listener{progress: progress}
+// runGit runs cmd and reports its progress. Its error contains the messages of git.
+func runGit(cmd *exec.Cmd, progress func(string)) error {
+	l := &outputParser{progress: progress}
 	cmd.Stderr = l
-	defer bound(cmd)()
+	defer killWithParent(cmd)()
 	err := cmd.Run()
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		return fail(atoll.ErrUnavailable, "there is no git program on the machine that keeps workspaces: install git")
+		return newError(atoll.ErrUnavailable, "git not found; install git on the machine that stores the workspaces")
 	case err != nil:
-		l.end()
-		return explain(l.said, err)
+		l.endLine()
+		return explainFailure(l.message, err)
 	}
 	return nil
 }
 
-// fail is an error that whoever knows what it is about wraps.
-func fail(kind atoll.Kind, format string, args ...any) error {
+// newError returns an error without an operation, which callers add.
+func newError(kind atoll.Kind, format string, args ...any) error {
 	return &atoll.Error{Kind: kind, Err: fmt.Errorf(format, args...)}
 }
 
-// A listener hears what git says, in lines. What is not text is left out: it may
-// come from a stranger, and goes to a terminal.
-type listener struct {
+// An outputParser splits the output of git into progress and messages. It drops unprintable
+// characters, because the output may come from a hostile server and end up on a terminal.
+type outputParser struct {
 	progress func(string) // may be nil
 	line     []byte
-	said     string // the last of it that is not progress
+	message  string // the last lines that are not progress
 }
 
-// maxSaid is how much is kept of what git says, and of one line, in bytes.
-const maxSaid = 2000
+// maxMessage is the maximum length of the message, and of one line, in bytes.
+const maxMessage = 2000
 
-// progressLine is what git says of its progress.
+// progressLine matches a line of git's progress.
 var progressLine = regexp.MustCompile(`^(remote: )?[A-Z][a-z]+ [a-z]+: +[0-9]+`)
 
-func (l *listener) Write(b []byte) (int, error) {
+func (l *outputParser) Write(b []byte) (int, error) {
 	for _, c := range b {
 		switch {
-		case c == '\r' || c == '\n': // git begins a line anew to change it
-			l.end()
-		case len(l.line) < maxSaid:
+		case c == '\r' || c == '\n': // git ends a line of progress with a carriage return
+			l.endLine()
+		case len(l.line) < maxMessage:
 			l.line = append(l.line, c)
 		}
 	}
 	return len(b), nil
 }
 
-// end is that of a line.
-func (l *listener) end() {
+// endLine handles a complete line.
+func (l *outputParser) endLine() {
 	line := strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return -1
@@ -122,16 +122,16 @@ func (l *listener) end() {
 			l.progress(strings.TrimPrefix(line, "remote: "))
 		}
 	default:
-		l.said = strings.TrimPrefix(l.said+"; "+line, "; ")
-		l.said = strings.ToValidUTF8(l.said[max(0, len(l.said)-maxSaid):], "")
+		l.message = strings.TrimPrefix(l.message+"; "+line, "; ")
+		l.message = strings.ToValidUTF8(l.message[max(0, len(l.message)-maxMessage):], "")
 	}
 }
 
-// secrets are in addresses that the user's configuration makes of others.
-var secrets = regexp.MustCompile(`://[^/@\s']+@`)
+// credentialPattern matches credentials in URLs, which the user's git configuration may add.
+var credentialPattern = regexp.MustCompile(`://[^/@\s']+@`)
 
-// sayings are parts of what git says, and what they mean. The first one counts.
-var sayings = []struct {
+// gitFailures maps parts of git's messages to kinds. The first match applies.
+var gitFailures = []struct {
 	kind atoll.Kind
 	text []string
 }{
@@ -146,29 +146,29 @@ var sayings = []struct {
 	{atoll.ErrInvalid, []string{"invalid path", "fsck"}},
 }
 
-// explain makes an error of what git said.
-func explain(said string, err error) error {
-	said = secrets.ReplaceAllString(said, "://")
-	for _, s := range sayings {
+// explainFailure returns an error for the messages of git, with the kind that gitFailures gives.
+func explainFailure(said string, err error) error {
+	said = credentialPattern.ReplaceAllString(said, "://")
+	for _, s := range gitFailures {
 		for _, text := range s.text {
 			if strings.Contains(said, text) {
-				return fail(s.kind, "git: %s", said)
+				return newError(s.kind, "git: %s", said)
 			}
 		}
 	}
 	if said == "" {
 		said = err.Error()
 	}
-	return fail(atoll.ErrUnavailable, "git: %s", said)
+	return newError(atoll.ErrUnavailable, "git: %s", said)
 }
 
-// fetch clones the workspace's source into dir, within its limits, and returns
-// the commit that it stands at.
-func (s *store) fetch(ctx context.Context, k *kept, dir string, progress func(string)) (commit string, err error) {
+// fetchSource clones the source of the workspace into dir, within the limits of the Options. It
+// returns the current commit.
+func (s *store) fetchSource(ctx context.Context, k *record, dir string, progress func(string)) (commit string, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timer := time.AfterFunc(s.Timeout, func() {
-		cancel(fail(atoll.ErrTimeout, "the clone was not done after %s", s.Timeout))
+		cancel(newError(atoll.ErrTimeout, "clone took longer than %s", s.Timeout))
 	})
 	defer timer.Stop()
 	watched := make(chan struct{})
@@ -178,17 +178,17 @@ func (s *store) fetch(ctx context.Context, k *kept, dir string, progress func(st
 	}()
 	defer func() { <-watched }()
 	defer cancel(nil)
-	commit, err = k.fetch(ctx, dir, s.Limit, progress)
+	commit, err = k.cloneInto(ctx, dir, s.Limit, progress)
 	if cause := context.Cause(ctx); cause != nil {
 		return "", cause
 	}
 	if err == nil {
-		err = s.fits(dir)
+		err = s.checkSize(dir)
 	}
 	return commit, err
 }
 
-// watchSize ends a clone that becomes too large.
+// watchSize cancels a clone that becomes too large.
 func (s *store) watchSize(ctx context.Context, dir string, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -198,16 +198,16 @@ func (s *store) watchSize(ctx context.Context, dir string, cancel context.Cancel
 			return
 		case <-tick.C:
 		}
-		if err := s.fits(dir); err != nil {
+		if err := s.checkSize(dir); err != nil {
 			cancel(err)
 		}
 	}
 }
 
-// fits says that a clone is too large, if it is.
-func (s *store) fits(dir string) error {
+// checkSize returns an error if the clone in dir is too large.
+func (s *store) checkSize(dir string) error {
 	if sizeOf(dir) > s.Limit {
-		return fail(atoll.ErrExhausted, "the clone is larger than %s", s.Limit)
+		return newError(atoll.ErrExhausted, "clone is larger than %s", s.Limit)
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func (s *store) fits(dir string) error {
 func sizeOf(dir string) (size atoll.Bytes) {
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it changes while we look
+			return nil // dir changes during the walk
 		}
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 			size += atoll.Bytes(info.Size())
@@ -225,12 +225,12 @@ func sizeOf(dir string) (size atoll.Bytes) {
 	return size
 }
 
-// fullCommit is a revision that can be no branch.
+// fullCommit matches a full commit id, which is not a branch.
 var fullCommit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// fetch clones into dir without a check-out, and puts HEAD and the index where
-// they would be after one, which is not to be larger than limit.
-func (k *kept) fetch(ctx context.Context, dir string, limit atoll.Bytes, progress func(string)) (commit string, err error) {
+// cloneInto clones into dir without a check-out, and sets HEAD and the index as a check-out
+// would. The check-out may not be larger than limit.
+func (k *record) cloneInto(ctx context.Context, dir string, limit atoll.Bytes, progress func(string)) (commit string, err error) {
 	args := []string{"clone", "--no-checkout", "--no-local", "--template=", "--progress", "--origin=origin"}
 	exact := fullCommit.MatchString(k.Revision)
 	if k.Revision != "" && !exact {
@@ -239,59 +239,59 @@ func (k *kept) fetch(ctx context.Context, dir string, limit atoll.Bytes, progres
 	if k.Clone != "" {
 		args = append(args, "--reference-if-able="+filepath.Join(k.dir, k.Clone), "--dissociate")
 	}
-	if err := run(git(ctx, append(args, "--", k.Source, dir)...), progress); err != nil {
-		return "", k.hint(err)
+	if err := runGit(gitCommand(ctx, append(args, "--", k.Source, dir)...), progress); err != nil {
+		return "", k.explainRevision(err)
 	}
 	gitDir := filepath.Join(dir, ".git")
 	if exact {
-		if !has(ctx, gitDir, k.Revision) {
+		if !hasCommit(ctx, gitDir, k.Revision) {
 			return "", noCommit(k.Revision)
 		}
-		if _, err := output(git(ctx, "--git-dir="+gitDir, "update-ref", "--no-deref", "HEAD", k.Revision)); err != nil {
+		if _, err := gitOutput(gitCommand(ctx, "--git-dir="+gitDir, "update-ref", "--no-deref", "HEAD", k.Revision)); err != nil {
 			return "", err
 		}
 	}
-	if commit, err = output(git(ctx, "--git-dir="+gitDir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")); err != nil {
-		return "", fail(atoll.ErrInvalid, "the repository has no commit that HEAD names: make one, or name a revision")
+	if commit, err = gitOutput(gitCommand(ctx, "--git-dir="+gitDir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")); err != nil {
+		return "", newError(atoll.ErrInvalid, "the repository has no commit at HEAD; make one, or set a revision")
 	}
-	if err := weigh(ctx, gitDir, commit, limit); err != nil {
+	if err := checkTreeSize(ctx, gitDir, commit, limit); err != nil {
 		return "", err
 	}
-	_, err = output(git(ctx, "--git-dir="+gitDir, "read-tree", commit))
+	_, err = gitOutput(gitCommand(ctx, "--git-dir="+gitDir, "read-tree", commit))
 	return commit, err
 }
 
-// weigh says that a check-out of the commit is larger than limit, if it is: the
-// trees of a small repository can name a file any number of times, and git reads
-// all of the names into memory.
-func weigh(ctx context.Context, gitDir, commit string, limit atoll.Bytes) error {
-	cmd := git(ctx, "--git-dir="+gitDir, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
-	s := &scale{left: int64(limit)}
+// checkTreeSize returns an error if a check-out of the commit would be larger than limit. The
+// trees of a small repository can list a file many times, and git reads all the names into
+// memory.
+func checkTreeSize(ctx context.Context, gitDir, commit string, limit atoll.Bytes) error {
+	cmd := gitCommand(ctx, "--git-dir="+gitDir, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
+	s := &sizeCounter{left: int64(limit)}
 	cmd.Stdout = s
-	err := run(cmd, nil)
+	err := runGit(cmd, nil)
 	if s.left < 0 {
-		return fail(atoll.ErrExhausted, "a check-out of the commit is larger than %s", limit)
+		return newError(atoll.ErrExhausted, "check-out of the commit is larger than %s", limit)
 	}
 	return err
 }
 
-// A scale reads what ls-tree -l -z prints, until that is too much.
-type scale struct {
+// A sizeCounter parses the output of ls-tree -l -z. Its Write fails when the files exceed left.
+type sizeCounter struct {
 	left   int64  // bytes
-	head   []byte // of an entry: what is before its name, its size last
+	head   []byte // of an entry: the fields before the name, with the size last
 	inName bool
 }
 
-// leastSize is what any file takes: about that on a disk, and some of it in the
-// memory of git.
-const leastSize = 4 << 10
+// minFileSize is the least size that a file counts for: about one disk block, and some memory in
+// git.
+const minFileSize = 4 << 10
 
-func (s *scale) Write(b []byte) (int, error) {
+func (s *sizeCounter) Write(b []byte) (int, error) {
 	for _, c := range b {
 		switch {
 		case c == 0:
-			size, _ := strconv.ParseInt(string(s.head[bytes.LastIndexByte(s.head, ' ')+1:]), 10, 64) // a submodule has none
-			if s.left -= max(size, leastSize); s.left < 0 {
+			size, _ := strconv.ParseInt(string(s.head[bytes.LastIndexByte(s.head, ' ')+1:]), 10, 64) // 0 for a submodule
+			if s.left -= max(size, minFileSize); s.left < 0 {
 				return 0, errTooLarge
 			}
 			s.head, s.inName = s.head[:0], false
@@ -306,45 +306,45 @@ func (s *scale) Write(b []byte) (int, error) {
 
 var errTooLarge = errors.New("too large")
 
-// hint adds to the error of a clone what may be meant.
-func (k *kept) hint(err error) error {
+// explainRevision replaces git's error about a missing branch by a clearer one.
+func (k *record) explainRevision(err error) error {
 	if strings.Contains(err.Error(), "Remote branch "+k.Revision+" not found") {
-		return fail(atoll.ErrNotExist, "there is neither a branch nor a tag %q, and a commit is named by all of its digits", k.Revision)
+		return newError(atoll.ErrNotExist, "no branch or tag %q; for a commit use its full id", k.Revision)
 	}
 	return err
 }
 
 func noCommit(id string) error {
-	return fail(atoll.ErrNotExist, "no branch or tag leads to a commit %s", id)
+	return newError(atoll.ErrNotExist, "commit %s not found in any branch or tag", id)
 }
 
-// has reports whether a repository has a commit.
-func has(ctx context.Context, gitDir, commit string) bool {
-	_, err := output(git(ctx, "--git-dir="+gitDir, "cat-file", "-e", commit+"^{commit}"))
+// hasCommit reports whether the repository has the commit.
+func hasCommit(ctx context.Context, gitDir, commit string) bool {
+	_, err := gitOutput(gitCommand(ctx, "--git-dir="+gitDir, "cat-file", "-e", commit+"^{commit}"))
 	return err == nil
 }
 
-// output runs cmd and returns what it prints, without the last line's end.
-func output(cmd *exec.Cmd) (string, error) {
+// gitOutput runs cmd and returns its stdout without the final newline.
+func gitOutput(cmd *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	err := run(cmd, nil)
+	err := runGit(cmd, nil)
 	return strings.TrimSuffix(out.String(), "\n"), err
 }
 
-// commit returns the commit that a sandbox gets which wants this one: "" means
-// that at which the workspace stands. Kinds: ErrNotExist, ErrExhausted.
-func (k *kept) commit(ctx context.Context, wanted string, limit atoll.Bytes) (string, error) {
+// resolveCommit returns the commit for a sandbox that asks for wanted, where "" means the current
+// commit of the workspace. Kinds: ErrNotExist, ErrExhausted.
+func (k *record) resolveCommit(ctx context.Context, wanted string, limit atoll.Bytes) (string, error) {
 	if wanted == "" || wanted == k.Commit {
 		return k.Commit, nil
 	}
-	if !has(ctx, k.gitDir(), wanted) {
+	if !hasCommit(ctx, k.gitDir(), wanted) {
 		if err := ctx.Err(); err != nil {
 			return "", err
 		}
 		return "", noCommit(wanted)
 	}
-	return wanted, weigh(ctx, k.gitDir(), wanted, limit)
+	return wanted, checkTreeSize(ctx, k.gitDir(), wanted, limit)
 }
 
-func (k *kept) gitDir() string { return filepath.Join(k.dir, k.Clone) }
+func (k *record) gitDir() string { return filepath.Join(k.dir, k.Clone) }

@@ -12,10 +12,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// tryLock takes the lock of a workspace whose directory is there, or with make, is
-// made.
-func (s *store) tryLock(at key, make bool) (*fsutil.Lock, error) {
-	dir := s.dir(at)
+// tryLock takes the lock of a workspace. With make, it creates the directory if necessary.
+func (s *store) tryLock(at workspaceKey, make bool) (*fsutil.Lock, error) {
+	dir := s.workspaceDir(at)
 	for {
 		if make {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -29,29 +28,29 @@ func (s *store) tryLock(at key, make bool) (*fsutil.Lock, error) {
 	}
 }
 
-// vacant takes the lock of a workspace that is not there, or was never ready.
-func (s *store) vacant(ctx context.Context, at key) (*fsutil.Lock, error) {
-	taken := atoll.Errorf("add workspace", at.name, atoll.ErrAlreadyExists, "project %s has a workspace of that name", at.project)
+// lockNew takes the lock of a workspace that does not exist or was never ready.
+func (s *store) lockNew(ctx context.Context, at workspaceKey) (*fsutil.Lock, error) {
+	taken := atoll.Errorf("add workspace", at.name, atoll.ErrAlreadyExists, "project %s already has this workspace", at.project)
 	for {
 		lock, lockErr := s.tryLock(at, true)
-		old, err := s.read(at)
+		old, err := s.readRecord(at)
 		switch {
-		case err == nil && (old.made() || errors.Is(lockErr, fsutil.ErrLocked)):
+		case err == nil && (old.wasReady() || errors.Is(lockErr, fsutil.ErrLocked)):
 			lock.Release()
 			return nil, taken
 		case !errors.Is(lockErr, fsutil.ErrLocked):
 			return lock, lockErr
 		}
-		if err := sleep(ctx, time.Millisecond); err != nil { // who has it is about to write the record
+		if err := sleepContext(ctx, time.Millisecond); err != nil { // the holder is about to write the record
 			return nil, err
 		}
 	}
 }
 
-// lockCopy lets one at a time put a tree into the sandbox with that id, and start
-// it. The function that it returns gives the lock back.
+// lockCopy lets one program at a time copy a tree into the sandbox with this id and start it. The
+// caller must call unlock.
 func (s *store) lockCopy(ctx context.Context, id string) (unlock func(), err error) {
-	dir := filepath.Join(s.Dir, ".copies") // no project is called so
+	dir := filepath.Join(s.Dir, ".copies") // not a valid name of a project
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -59,11 +58,11 @@ func (s *store) lockCopy(ctx context.Context, id string) (unlock func(), err err
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = lock.Remove() }, nil // one that stays does no harm
+	return func() { _ = lock.Remove() }, nil // a remaining file does no harm
 }
 
-// waitLock takes the lock at path when it is free. It calls meanwhile, if that is
-// not nil, each time that it is not.
+// waitLock waits for the lock at path. If meanwhile is not nil, waitLock calls it after each
+// failed attempt.
 func waitLock(ctx context.Context, path string, meanwhile func()) (*fsutil.Lock, error) {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		lock, err := fsutil.TryLock(path)
@@ -73,14 +72,14 @@ func waitLock(ctx context.Context, path string, meanwhile func()) (*fsutil.Lock,
 		if meanwhile != nil {
 			meanwhile()
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := sleepContext(ctx, wait); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// sleep waits for d, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleepContext waits for d or the end of ctx.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -78,8 +78,8 @@ func (r *repo) commit() string {
 	return r.git("rev-parse", "HEAD")
 }
 
-// serve serves the repository over HTTP, as git's own server does, or by plain
-// files; it counts the times that one begins to clone it.
+// serve serves the repository over HTTP, with git's own server or as plain files. It calls count
+// at the beginning of each clone.
 func (r *repo) serve(plain bool, count func()) (url string) {
 	r.t.Helper()
 	var files http.Handler = http.FileServer(http.Dir(filepath.Dir(r.dir)))
@@ -106,7 +106,7 @@ func (r *repo) listen(h http.HandlerFunc) (url string) {
 	return s.URL
 }
 
-// layered is a provider with workspaces in dir.
+// layered returns a provider with workspaces in dir.
 func layered(t testing.TB, p atoll.Provider, err error, opts workspace.Options) atoll.Provider {
 	t.Helper()
 	if err != nil {
@@ -162,7 +162,7 @@ func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-// holds checks what a file of the sandbox has in it.
+// holds checks the content of a file in the sandbox.
 func holds(t testing.TB, sb atoll.Sandbox, name, want string) {
 	t.Helper()
 	got, err := atoll.ReadFile(t.Context(), sb, name)
@@ -178,7 +178,7 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind) {
 	}
 }
 
-// nothing checks that there is neither a sandbox nor a volume.
+// nothing checks that p has neither sandboxes nor volumes.
 func nothing(t testing.TB, p atoll.Provider) {
 	t.Helper()
 	all, err := p.List(t.Context(), atoll.Filter{})
@@ -188,8 +188,8 @@ func nothing(t testing.TB, p atoll.Provider) {
 	}
 }
 
-// output runs a command in a sandbox of provider local.
-func output(t testing.TB, sb atoll.Sandbox, args ...string) string {
+// gitOutput runs a command in a sandbox of provider local.
+func gitOutput(t testing.TB, sb atoll.Sandbox, args ...string) string {
 	t.Helper()
 	out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: args, Env: []string{"PATH=" + os.Getenv("PATH")}})
 	if err != nil {

@@ -12,70 +12,67 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Manager is a Provider with Caps.Workspaces: it keeps what the
-// sandboxes of a project work on, which Spec.Workspace names.
+// A Manager is a Provider with Caps.Workspaces. It manages the workspaces that Spec.Workspace
+// names.
 type Manager interface {
-	// Workspaces lists the workspaces of a project, or of all when it is "",
-	// sorted by project and name.
+	// Workspaces lists the workspaces of a project, or of all projects if project is "", sorted
+	// by project and name.
 	Workspaces(ctx context.Context, project string) ([]Workspace, error)
 
-	// AddWorkspace makes a workspace, and returns when it is ready. ctx bounds
-	// the call, and the cloning with it. One that fails stays, in the state
-	// StateError, until it is removed or added again. progress may be nil;
-	// it is called from one goroutine at a time. Kinds: ErrInvalid,
-	// ErrAlreadyExists, ErrNotExist (source or revision), ErrDenied (credentials
-	// are missing or wrong), ErrUnavailable, ErrExhausted, ErrTimeout.
+	// AddWorkspace adds a workspace, and returns when it is ready. ctx bounds the call, including
+	// the clone. A workspace whose clone failed remains in StateError until it is removed or
+	// added again. progress may be nil; AddWorkspace calls it from one goroutine at a time.
+	// Kinds: ErrInvalid, ErrAlreadyExists, ErrNotExist (source or revision), ErrDenied (missing
+	// or wrong credentials), ErrUnavailable, ErrExhausted, ErrTimeout.
 	AddWorkspace(ctx context.Context, spec *Spec, progress func(atoll.Progress)) (Workspace, error)
 
-	// UpdateWorkspace brings a workspace to the commit that its revision names
-	// by now, for sandboxes that are made from then on. When it fails the
-	// workspace stays as it is. Kinds: those of AddWorkspace.
+	// UpdateWorkspace fetches the commit that the revision of a workspace names now, for
+	// sandboxes created from then on. If it fails, the workspace does not change. Kinds: those of
+	// AddWorkspace.
 	UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (Workspace, error)
 
-	// RemoveWorkspace forgets a workspace, and deletes its clone. A directory
-	// that is used in place is not touched. Kinds: ErrNotExist, ErrConflict (a
-	// sandbox was made with it, or it is being cloned).
+	// RemoveWorkspace removes a workspace and deletes its clone. It does not touch a directory
+	// used in place. Kinds: ErrNotExist, ErrConflict (in use by a sandbox, or being cloned).
 	RemoveWorkspace(ctx context.Context, project, name string) error
 }
 
-// Dir is where sandboxes find a workspace that is used in place.
+// Dir is the directory in a sandbox at which a workspace used in place is mounted.
 const Dir = "/.workspace"
 
-// The environment variables in which every process of a sandbox that has a workspace
-// finds where that is, what it is a copy of, or is itself, and the commit of a copy.
+// Environment variables in every process of a sandbox with a workspace: the directory of the
+// workspace in the sandbox, its source, and the commit of a git workspace.
 const (
 	Var       = "ATOLL_WORKSPACE"
 	SourceVar = "ATOLL_WORKSPACE_SOURCE"
 	CommitVar = "ATOLL_WORKSPACE_COMMIT"
 )
 
-// A Spec says what a workspace is made of.
+// A Spec describes a workspace.
 type Spec struct {
 	Project string `json:"project,omitempty"` // DefaultProject when empty
 	Name    string `json:"name"`              // unique in its project; see ValidName
-	// Source is the absolute path of a directory of the machine that keeps the
-	// workspace, used in place; or the address of a git repository, which is
-	// cloned: https, http, ssh, git or file, or host:path for ssh. With a
-	// Revision a path is that of a repository, too. There are no passwords in
-	// it: they are for git to know on that machine.
+	// Source is the absolute path of a directory on the machine of the provider, which sandboxes
+	// use in place; or the address of a git repository, which is cloned: https, http, ssh, git or
+	// file, or host:path for ssh. With a Revision, a path denotes a repository, too. Source must
+	// not contain a password; configure git on that machine instead.
 	Source string `json:"source"`
-	// Revision is a branch, a tag, or all digits of a commit. Empty means the
-	// branch that the repository presents.
+	// Revision is a branch, a tag, or a full commit id. Empty means the default branch of the
+	// repository.
 	Revision string `json:"revision,omitempty"`
-	// ReadOnly keeps sandboxes from writing to what is used in place.
+	// ReadOnly prevents sandboxes from writing to a directory used in place.
 	ReadOnly bool `json:"read_only,omitempty"`
 }
 
-// A Type says how sandboxes get a workspace.
+// A Type is the way in which sandboxes get a workspace.
 type Type string
 
-// The types of workspace.
+// The types of workspaces.
 const (
-	TypeLocal Type = "local" // a directory that is used in place, mounted at Dir
-	TypeGit   Type = "git"   // a repository, of which each sandbox has a check-out in its work directory
+	TypeLocal Type = "local" // a directory used in place, mounted at Dir
+	TypeGit   Type = "git"   // a repository; each sandbox has a check-out in its work directory
 )
 
-// Type is local for an absolute path without a revision.
+// Type returns TypeLocal for an absolute path without a revision, or else TypeGit.
 func (s *Spec) Type() Type {
 	if path.IsAbs(s.Source) && s.Revision == "" {
 		return TypeLocal
@@ -83,18 +80,18 @@ func (s *Spec) Type() Type {
 	return TypeGit
 }
 
-// A State is where a workspace is on its way.
+// A State is the state of a workspace.
 type State string
 
 // The states of workspaces.
 const (
-	StateInitializing State = "initializing" // not cloned yet; the next use does it
+	StateInitializing State = "initializing" // not cloned yet; the next use clones it
 	StateCloning      State = "cloning"
 	StateReady        State = "ready"
-	StateError        State = "error" // Error says why; the next use tries again
+	StateError        State = "error" // see Workspace.Error; the next use tries again
 )
 
-// A Workspace is what sandboxes of a project work on.
+// A Workspace is a directory or a repository that sandboxes of a project work on.
 type Workspace struct {
 	Project  string    `json:"project"`
 	Name     string    `json:"name"`
@@ -103,15 +100,15 @@ type Workspace struct {
 	Revision string    `json:"revision,omitempty"`
 	ReadOnly bool      `json:"read_only,omitempty"`
 	State    State     `json:"state"`
-	Commit   string    `json:"commit,omitempty"`   // that new sandboxes get; only of a git one
-	Error    string    `json:"error,omitempty"`    // of the last attempt to clone or update it
-	Progress string    `json:"progress,omitempty"` // of cloning or updating it
-	InUse    bool      `json:"in_use"`             // a sandbox was made with it
+	Commit   string    `json:"commit,omitempty"`   // the commit that new sandboxes get; only for TypeGit
+	Error    string    `json:"error,omitempty"`    // of the last failed clone or update
+	Progress string    `json:"progress,omitempty"` // of a clone or update
+	InUse    bool      `json:"in_use"`             // a sandbox with this workspace exists
 	Created  time.Time `json:"created"`
-	Updated  time.Time `json:"updated,omitzero"` // when it came to its commit
+	Updated  time.Time `json:"updated,omitzero"` // when Commit last changed
 }
 
-// List lists the workspaces of a project, or of all when it is "".
+// List lists the workspaces of a project, or of all projects if project is "".
 func List(ctx context.Context, p atoll.Provider, project string) ([]Workspace, error) {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.Workspaces(ctx, project)
@@ -119,7 +116,7 @@ func List(ctx context.Context, p atoll.Provider, project string) ([]Workspace, e
 	return nil, atoll.E("workspaces", p.Info().Name, atoll.ErrUnsupported, nil)
 }
 
-// Add makes a workspace.
+// Add adds a workspace; see Manager.AddWorkspace.
 func Add(ctx context.Context, p atoll.Provider, spec *Spec, progress func(atoll.Progress)) (Workspace, error) {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.AddWorkspace(ctx, spec, progress)
@@ -127,7 +124,7 @@ func Add(ctx context.Context, p atoll.Provider, spec *Spec, progress func(atoll.
 	return Workspace{}, atoll.E("add workspace", spec.Name, atoll.ErrUnsupported, nil)
 }
 
-// Update brings a workspace up to date.
+// Update updates a workspace; see Manager.UpdateWorkspace.
 func Update(ctx context.Context, p atoll.Provider, project, name string, progress func(atoll.Progress)) (Workspace, error) {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.UpdateWorkspace(ctx, project, name, progress)
@@ -135,7 +132,7 @@ func Update(ctx context.Context, p atoll.Provider, project, name string, progres
 	return Workspace{}, atoll.E("update workspace", name, atoll.ErrUnsupported, nil)
 }
 
-// Remove forgets a workspace of a project.
+// Remove removes a workspace; see Manager.RemoveWorkspace.
 func Remove(ctx context.Context, p atoll.Provider, project, name string) error {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.RemoveWorkspace(ctx, project, name)
@@ -143,8 +140,8 @@ func Remove(ctx context.Context, p atoll.Provider, project, name string) error {
 	return atoll.E("remove workspace", name, atoll.ErrUnsupported, nil)
 }
 
-// Validate reports the first thing in s that makes no sense, as an ErrInvalid
-// that says what to write instead.
+// Validate returns an ErrInvalid for the first invalid field of s. The message says how to fix
+// it.
 func (s *Spec) Validate() error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("add workspace", s.Name, atoll.ErrInvalid, format, args...)
@@ -162,18 +159,18 @@ func (s *Spec) Validate() error {
 		return bad("%w", err)
 	}
 	if s.ReadOnly && s.Type() == TypeGit {
-		return bad("read_only: each sandbox has a copy of a git repository, which is its own")
+		return bad("read_only: not available for git repositories, of which each sandbox has its own copy")
 	}
 	return nil
 }
 
-// checkRevision refuses what git has another meaning for than a name.
+// checkRevision rejects revisions that git would not take as a name.
 func checkRevision(s string) error {
 	if strings.HasPrefix(s, "-") || strings.Contains(s, "..") || strings.Contains(s, "@{") || !utf8.ValidString(s) ||
 		strings.ContainsFunc(s, func(r rune) bool {
 			return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune(`~^:?*[\`, r)
 		}) {
-		return fmt.Errorf("revision %q: write a branch, a tag or all digits of a commit", s)
+		return fmt.Errorf("revision %q: use a branch, a tag or a full commit id", s)
 	}
 	return nil
 }

@@ -19,49 +19,53 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A key names a workspace.
-type key struct{ project, name string }
+// A workspaceKey identifies a workspace.
+type workspaceKey struct{ project, name string }
 
-// A store keeps workspaces: for each a directory with its record, a lock that is
-// held as long as it is being made, updated or removed, and the clone, which does
-// not change once it is there. All who use Dir are equal.
+// A store stores workspaces in a directory tree that several programs may share. Each workspace
+// has a directory with its record, its clone, and a lock that a program holds while it adds,
+// updates or removes the workspace. A clone does not change once it exists.
 type store struct{ Options }
 
 // The files in the directory of a workspace.
 const (
 	recordFile   = "workspace.json"
 	lockFile     = "lock"
-	progressFile = "progress" // there while somebody clones, or was killed doing so
+	progressFile = "progress" // exists during a clone, and after a crash in one
 	clonePrefix  = "clone-"
 )
 
-// kept is what is remembered of a workspace.
-type kept struct {
+// A record is the stored state of a workspace.
+type record struct {
 	Spec
 	Created time.Time `json:"created"`
 
-	Clone   string    `json:"clone,omitempty"` // the directory that has it; "" if there is none
+	Clone   string    `json:"clone,omitempty"` // name of the clone's directory; "" if there is none
 	Commit  string    `json:"commit,omitempty"`
 	Updated time.Time `json:"updated,omitzero"`
 
-	Failed time.Time  `json:"failed,omitzero"` // the last attempt, unless one has succeeded since
+	Failed time.Time  `json:"failed,omitzero"` // time of the last attempt, if it failed
 	Error  string     `json:"error,omitempty"`
 	Kind   atoll.Kind `json:"kind,omitempty"`
 
-	dir string // its own
+	dir string // the directory of the workspace
 }
 
-func (k *kept) failure(op string) error { return atoll.Errorf(op, k.Name, k.Kind, "%s", k.Error) }
+func (k *record) failureError(op string) error {
+	return atoll.Errorf(op, k.Name, k.Kind, "%s", k.Error)
+}
 
-func (s *store) dir(at key) string { return filepath.Join(s.Dir, at.project, at.name) }
+func (s *store) workspaceDir(at workspaceKey) string {
+	return filepath.Join(s.Dir, at.project, at.name)
+}
 
-// read returns what is remembered. Kinds: ErrNotExist.
-func (s *store) read(at key) (*kept, error) {
-	none := atoll.Errorf("workspace", at.name, atoll.ErrNotExist, "project %s has no workspace of that name", at.project)
+// readRecord reads the record of a workspace. Kinds: ErrNotExist.
+func (s *store) readRecord(at workspaceKey) (*record, error) {
+	none := atoll.Errorf("workspace", at.name, atoll.ErrNotExist, "workspace not found in project %s", at.project)
 	if !atoll.ValidName(at.project) || !atoll.ValidName(at.name) {
 		return nil, none
 	}
-	k := &kept{dir: s.dir(at)}
+	k := &record{dir: s.workspaceDir(at)}
 	data, err := os.ReadFile(filepath.Join(k.dir, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, none
@@ -72,80 +76,80 @@ func (s *store) read(at key) (*kept, error) {
 	return k, err
 }
 
-func (k *kept) write() error { return fsutil.SyncJSON(filepath.Join(k.dir, recordFile), k) }
+func (k *record) writeRecord() error { return fsutil.SyncJSON(filepath.Join(k.dir, recordFile), k) }
 
-// add makes a workspace. One that is there and was never ready is replaced.
-func (s *store) add(ctx context.Context, spec *Spec, progress func(atoll.Progress)) (*kept, error) {
+// addWorkspace adds a workspace. It replaces one that was never ready.
+func (s *store) addWorkspace(ctx context.Context, spec *Spec, progress func(atoll.Progress)) (*record, error) {
 	const op = "add workspace"
-	at := key{spec.Project, spec.Name}
-	k := &kept{Spec: *spec, Created: time.Now(), dir: s.dir(at)}
+	at := workspaceKey{spec.Project, spec.Name}
+	k := &record{Spec: *spec, Created: time.Now(), dir: s.workspaceDir(at)}
 	if k.Type() == TypeLocal {
-		if err := usable(op, k); err != nil {
+		if err := checkDirectory(op, k); err != nil {
 			return nil, err
 		}
 	}
-	lock, err := s.vacant(ctx, at)
+	lock, err := s.lockNew(ctx, at)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Release()
-	if err := k.write(); err != nil {
+	if err := k.writeRecord(); err != nil {
 		return nil, err
 	}
 	if k.Type() == TypeGit {
-		err = s.clone(ctx, op, k, progress)
+		err = s.cloneWorkspace(ctx, op, k, progress)
 	}
 	return k, err
 }
 
-// made reports whether it has been ready.
-func (k *kept) made() bool { return k.Type() == TypeLocal || k.Clone != "" }
+// wasReady reports whether the workspace has ever been ready.
+func (k *record) wasReady() bool { return k.Type() == TypeLocal || k.Clone != "" }
 
-// ready returns the workspace when it can be used. One that is not cloned yet is
-// cloned, by one for all who wait.
-func (s *store) ready(ctx context.Context, at key, progress func(atoll.Progress)) (*kept, error) {
+// awaitReady returns the workspace when it is ready. If several callers need a clone, one of them
+// clones and the others wait.
+func (s *store) awaitReady(ctx context.Context, at workspaceKey, progress func(atoll.Progress)) (*record, error) {
 	const op = "workspace"
 	begun := time.Now()
 	for {
-		k, err := s.read(at)
+		k, err := s.readRecord(at)
 		switch {
 		case err != nil:
 			return nil, err
 		case k.Type() == TypeLocal:
-			return k, usable(op, k)
+			return k, checkDirectory(op, k)
 		case k.Clone != "":
 			return k, nil
 		case k.Failed.After(begun):
-			return nil, k.failure(op)
+			return nil, k.failureError(op)
 		}
-		lock, err := waitLock(ctx, filepath.Join(k.dir, lockFile), s.echo(k, progress))
+		lock, err := waitLock(ctx, filepath.Join(k.dir, lockFile), s.echoProgress(k, progress))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		if now, err := s.read(at); err == nil && now.Clone == "" && !now.Failed.After(begun) {
-			k, err = now, s.clone(ctx, op, now, progress)
+		if now, err := s.readRecord(at); err == nil && now.Clone == "" && !now.Failed.After(begun) {
+			k, err = now, s.cloneWorkspace(ctx, op, now, progress)
 			lock.Release()
 			return k, err
 		}
-		lock.Release() // another one was faster
+		lock.Release() // another program has cloned it
 	}
 }
 
-// echo returns what passes on the progress of another one who clones.
-func (s *store) echo(k *kept, progress func(atoll.Progress)) func() {
+// echoProgress returns a function that reports the progress of a clone by another program.
+func (s *store) echoProgress(k *record, progress func(atoll.Progress)) func() {
 	last := ""
 	return func() {
-		if now := k.progress(); progress != nil && now != "" && now != last {
+		if now := k.readProgress(); progress != nil && now != "" && now != last {
 			last = now
 			progress(atoll.Progress{Phase: "clone", Item: k.Name + ": " + now})
 		}
 	}
 }
 
-func (k *kept) progress() string {
+func (k *record) readProgress() string {
 	data, err := os.ReadFile(filepath.Join(k.dir, progressFile))
 	if err != nil {
 		return ""
@@ -153,40 +157,41 @@ func (k *kept) progress() string {
 	return string(data)
 }
 
-// update clones a workspace once more. What is there is used until that is done.
-func (s *store) update(ctx context.Context, at key, progress func(atoll.Progress)) (*kept, error) {
+// updateWorkspace clones a workspace again. The old clone remains in use until the new one is
+// complete.
+func (s *store) updateWorkspace(ctx context.Context, at workspaceKey, progress func(atoll.Progress)) (*record, error) {
 	const op = "update workspace"
-	k, err := s.read(at)
+	k, err := s.readRecord(at)
 	if err != nil {
 		return nil, err
 	}
 	if k.Type() == TypeLocal {
-		return nil, atoll.Errorf(op, at.name, atoll.ErrInvalid, "it is a directory that is used in place: there is nothing to update")
+		return nil, atoll.Errorf(op, at.name, atoll.ErrInvalid, "a directory used in place needs no update")
 	}
-	lock, err := waitLock(ctx, filepath.Join(k.dir, lockFile), s.echo(k, progress))
+	lock, err := waitLock(ctx, filepath.Join(k.dir, lockFile), s.echoProgress(k, progress))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	defer lock.Release()
-	if k, err = s.read(at); err != nil {
+	if k, err = s.readRecord(at); err != nil {
 		return nil, err
 	}
-	return k, s.clone(ctx, op, k, progress)
+	return k, s.cloneWorkspace(ctx, op, k, progress)
 }
 
-// clone makes a new clone of a workspace, and remembers how that went, unless it
-// is the caller who gives up. The caller has the lock.
-func (s *store) clone(ctx context.Context, op string, k *kept, progress func(atoll.Progress)) error {
-	s.tidy(k)
+// cloneWorkspace creates a new clone of a workspace and records the result, unless ctx ended. The
+// caller must hold the lock.
+func (s *store) cloneWorkspace(ctx context.Context, op string, k *record, progress func(atoll.Progress)) error {
+	s.removeOldClones(k)
 	name := clonePrefix + atoll.NewID()[:8]
 	temp := filepath.Join(k.dir, name+fsutil.Temporary)
-	note := s.note(k, progress)
+	note := s.reportProgress(k, progress)
 	note("")
 	defer func() {
-		_ = os.Remove(filepath.Join(k.dir, progressFile)) // nobody believes it without the lock
-		_ = fsutil.RemoveAll(temp)                        // the next one does it else
+		_ = os.Remove(filepath.Join(k.dir, progressFile)) // ignored without the lock
+		_ = fsutil.RemoveAll(temp)                        // or the next clone removes it
 	}()
-	commit, err := s.fetch(ctx, k, temp, note)
+	commit, err := s.fetchSource(ctx, k, temp, note)
 	if err == nil {
 		err = os.Rename(filepath.Join(temp, ".git"), filepath.Join(k.dir, name))
 	}
@@ -194,46 +199,47 @@ func (s *store) clone(ctx context.Context, op string, k *kept, progress func(ato
 		return ctx.Err()
 	}
 	if err != nil {
-		cause := cause(err)
+		cause := rootCause(err)
 		k.Failed, k.Kind, k.Error = time.Now(), kindOf(err), cause.Error()
-		_ = k.write() // the first error counts
+		_ = k.writeRecord() // return the first error
 		return atoll.E(op, k.Name, k.Kind, cause)
 	}
 	k.Clone, k.Commit, k.Updated = name, commit, time.Now()
 	k.Failed, k.Kind, k.Error = time.Time{}, "", ""
-	if err := k.write(); err != nil {
+	if err := k.writeRecord(); err != nil {
 		return err
 	}
-	s.tidy(k)
+	s.removeOldClones(k)
 	return nil
 }
 
-// cause is err without what it is about.
-func cause(err error) error {
+// rootCause returns the innermost error of err without operations and names.
+func rootCause(err error) error {
 	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil {
-		return cause(e.Err)
+		return rootCause(e.Err)
 	}
 	return err
 }
 
-// note returns what tells everybody of progress, a few times a second.
-func (s *store) note(k *kept, progress func(atoll.Progress)) func(string) {
+// reportProgress returns a function that writes the progress for other programs and passes it to
+// progress, at most five times a second.
+func (s *store) reportProgress(k *record, progress func(atoll.Progress)) func(string) {
 	var last time.Time
 	return func(text string) {
 		if time.Since(last) < 200*time.Millisecond {
 			return
 		}
 		last = time.Now()
-		_ = fsutil.WriteFile(filepath.Join(k.dir, progressFile), []byte(text)) // the clone matters more
+		_ = fsutil.WriteFile(filepath.Join(k.dir, progressFile), []byte(text)) // not worth failing the clone
 		if progress != nil {
 			progress(atoll.Progress{Phase: "clone", Item: strings.TrimSuffix(k.Name+": "+text, ": ")})
 		}
 	}
 }
 
-// tidy removes clones that are not that of the record, finished or not, unless
-// somebody still reads them: the next one does it then.
-func (s *store) tidy(k *kept) {
+// removeOldClones removes complete and partial clones other than that of the record, except those
+// that are in use. The next call removes those.
+func (s *store) removeOldClones(k *record) {
 	entries, _ := os.ReadDir(k.dir)
 	for _, e := range entries {
 		path := filepath.Join(k.dir, e.Name())
@@ -243,15 +249,15 @@ func (s *store) tidy(k *kept) {
 	}
 }
 
-// remove forgets a workspace, if check lets it.
-func (s *store) remove(ctx context.Context, at key, check func() error) error {
+// removeWorkspace removes a workspace if check returns nil.
+func (s *store) removeWorkspace(ctx context.Context, at workspaceKey, check func() error) error {
 	const op = "remove workspace"
-	if _, err := s.read(at); err != nil {
+	if _, err := s.readRecord(at); err != nil {
 		return err
 	}
 	lock, err := s.tryLock(at, false)
 	if errors.Is(err, fsutil.ErrLocked) {
-		return atoll.Errorf(op, at.name, atoll.ErrConflict, "it is being cloned")
+		return atoll.Errorf(op, at.name, atoll.ErrConflict, "a clone is in progress")
 	}
 	if err != nil {
 		return err
@@ -260,48 +266,47 @@ func (s *store) remove(ctx context.Context, at key, check func() error) error {
 	if err := cmp.Or(check(), ctx.Err()); err != nil {
 		return err
 	}
-	return s.erase(s.dir(at))
+	return s.deleteWorkspace(s.workspaceDir(at))
 }
 
-// erase deletes the directory of a workspace, the record first. The caller has the
-// lock.
-func (s *store) erase(dir string) error {
+// deleteWorkspace deletes the directory of a workspace, beginning with the record. The caller
+// must hold the lock.
+func (s *store) deleteWorkspace(dir string) error {
 	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return fsutil.RemoveAll(dir)
 }
 
-// removeProject forgets all workspaces of a project.
+// removeProject removes all workspaces of a project.
 func (s *store) removeProject(ctx context.Context, project string) error {
 	if !atoll.ValidName(project) {
-		return nil // it has none
+		return nil // no workspaces
 	}
-	names, err := s.names(s.Dir, project)
+	names, err := s.listNames(s.Dir, project)
 	if err != nil || len(names) == 0 {
 		return err
 	}
 	for _, name := range names {
-		dir := s.dir(key{project, name})
+		dir := s.workspaceDir(workspaceKey{project, name})
 		lock, err := waitLock(ctx, filepath.Join(dir, lockFile), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
-			err = s.erase(dir)
+			err = s.deleteWorkspace(dir)
 			lock.Release()
 		}
 		if err != nil {
 			return err
 		}
 	}
-	_ = os.Remove(filepath.Join(s.Dir, project)) // unless somebody has just added one
+	_ = os.Remove(filepath.Join(s.Dir, project)) // fails if it has a new workspace
 	return nil
 }
 
-// names lists the directories below dir that have the name of a workspace or a
-// project.
-func (s *store) names(elem ...string) ([]string, error) {
+// listNames lists the directories in elem whose names are valid for workspaces and projects.
+func (s *store) listNames(elem ...string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(elem...))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -315,9 +320,9 @@ func (s *store) names(elem ...string) ([]string, error) {
 	return names, nil
 }
 
-// list describes the workspaces of a project, or of all.
-func (s *store) list(ctx context.Context, project string) ([]Workspace, error) {
-	projects, err := s.names(s.Dir)
+// listWorkspaces describes the workspaces of a project, or of all projects if project is "".
+func (s *store) listWorkspaces(ctx context.Context, project string) ([]Workspace, error) {
+	projects, err := s.listNames(s.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -326,20 +331,20 @@ func (s *store) list(ctx context.Context, project string) ([]Workspace, error) {
 		if project != "" && of != project {
 			continue
 		}
-		names, err := s.names(s.Dir, of)
+		names, err := s.listNames(s.Dir, of)
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			k, err := s.read(key{of, name})
+			k, err := s.readRecord(workspaceKey{of, name})
 			if atoll.KindOf(err) == atoll.ErrNotExist {
-				s.bury(key{of, name})
+				s.removeRemains(workspaceKey{of, name})
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, s.describe(k))
+			all = append(all, s.describeWorkspace(k))
 		}
 	}
 	slices.SortFunc(all, func(a, b Workspace) int {
@@ -348,33 +353,34 @@ func (s *store) list(ctx context.Context, project string) ([]Workspace, error) {
 	return all, nil
 }
 
-// bury removes what one who was killed has left of a workspace without a record.
-func (s *store) bury(at key) {
+// removeRemains removes the directory of a workspace without a record, which a killed program
+// left.
+func (s *store) removeRemains(at workspaceKey) {
 	lock, err := s.tryLock(at, false)
 	if err != nil {
 		return
 	}
 	defer lock.Release()
-	if _, err := s.read(at); atoll.KindOf(err) == atoll.ErrNotExist {
-		_ = fsutil.RemoveAll(s.dir(at)) // the next one goes on
+	if _, err := s.readRecord(at); atoll.KindOf(err) == atoll.ErrNotExist {
+		_ = fsutil.RemoveAll(s.workspaceDir(at)) // the next call retries
 	}
 }
 
-// describe says how it is with a workspace.
-func (s *store) describe(k *kept) Workspace {
+// describeWorkspace returns the current state of a workspace.
+func (s *store) describeWorkspace(k *record) Workspace {
 	w := Workspace{
 		Project: k.Project, Name: k.Name, Type: k.Type(), Source: k.Source, Revision: k.Revision, ReadOnly: k.ReadOnly,
 		State: StateReady, Commit: k.Commit, Error: k.Error, Created: k.Created, Updated: k.Updated,
 	}
 	if w.Type == TypeLocal {
-		if err := usable("workspace", k); err != nil {
-			w.State, w.Error = StateError, cause(err).Error()
+		if err := checkDirectory("workspace", k); err != nil {
+			w.State, w.Error = StateError, rootCause(err).Error()
 		}
 		return w
 	}
-	cloning := s.cloning(k)
+	cloning := s.isCloning(k)
 	if cloning {
-		w.Progress = k.progress()
+		w.Progress = k.readProgress()
 	}
 	switch {
 	case k.Clone != "":
@@ -388,9 +394,9 @@ func (s *store) describe(k *kept) Workspace {
 	return w
 }
 
-// cloning reports whether somebody does. The progress of one who was killed says
-// nothing: he has lost the lock.
-func (s *store) cloning(k *kept) bool {
+// isCloning reports whether a program is cloning the workspace. A killed program may leave its
+// progress file, but not its lock.
+func (s *store) isCloning(k *record) bool {
 	if _, err := os.Stat(filepath.Join(k.dir, progressFile)); err != nil {
 		return false
 	}
@@ -401,12 +407,12 @@ func (s *store) cloning(k *kept) bool {
 	return errors.Is(err, fsutil.ErrLocked)
 }
 
-// usable says what is wrong with a directory that is to be used in place. An
-// empty one is a mistyped path more often than a project that is yet to begin.
-func usable(op string, k *kept) error {
-	info, err := os.Stat(k.Source) // to open what it has become may take for ever
+// checkDirectory returns an error if the source of k is not usable in place. It rejects empty
+// directories, which are usually mistyped paths.
+func checkDirectory(op string, k *record) error {
+	info, err := os.Stat(k.Source) // opening a pipe could block
 	if err == nil && !info.IsDir() {
-		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "%s is no directory", k.Source)
+		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "%s is not a directory", k.Source)
 	}
 	var dir *os.File
 	if err == nil {
@@ -420,7 +426,7 @@ func usable(op string, k *kept) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return atoll.E(op, k.Name, kindOf(err), err)
 		}
-		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "directory %s is empty: put something into it, for instance by git init", k.Source)
+		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "directory %s is empty; add a file, or run git init in it", k.Source)
 	}
 	return nil
 }
@@ -432,7 +438,7 @@ func kindOf(err error) atoll.Kind {
 	return atoll.KindOf(err)
 }
 
-// nameOf is the name of the workspace of a source that was not given one.
+// nameOf returns the name of a workspace that was added by its source.
 func nameOf(source string) string {
 	base := strings.TrimRight(strings.TrimSuffix(strings.TrimRight(source, "/"), ".git"), "/")
 	base = base[strings.LastIndexAny(base, "/:")+1:]

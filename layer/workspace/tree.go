@@ -18,13 +18,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// pour gives take a tar stream of a check-out of the commit: the repository,
-// which begins with the mark that it is unfinished, and the tree. Nothing of the
-// tree is looked at, or written here.
-func (k *kept) pour(ctx context.Context, commit string, take func(io.Reader) error) error {
-	release, err := hold(k.gitDir())
+// streamTree passes a tar stream of a check-out of the commit to take. The stream has
+// unfinishedMark first, then the repository, then the tree. streamTree neither interprets the
+// files nor writes them to the local disk.
+func (k *record) streamTree(ctx context.Context, commit string, take func(io.Reader) error) error {
+	release, err := holdClone(k.gitDir())
 	if err != nil {
-		return atoll.Errorf("workspace", k.Name, atoll.ErrUnavailable, "it was updated or removed meanwhile: %w", err)
+		return atoll.Errorf("workspace", k.Name, atoll.ErrUnavailable, "the workspace was updated or removed meanwhile: %w", err)
 	}
 	defer release()
 	ctx, cancel := context.WithCancel(ctx)
@@ -32,40 +32,40 @@ func (k *kept) pour(ctx context.Context, commit string, take func(io.Reader) err
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := k.pack(ctx, w, commit)
+		err := k.writeTree(ctx, w, commit)
 		_ = w.CloseWithError(err) // always nil
 		packed <- err
 	}()
 	err = take(r)
-	_ = r.CloseWithError(errTaken) // always nil
+	_ = r.CloseWithError(errReaderDone) // always nil
 	cancel()
-	if packErr := <-packed; packErr != nil && !errors.Is(packErr, errTaken) && !errors.Is(packErr, context.Canceled) {
-		return packErr // what it led to is in err
+	if packErr := <-packed; packErr != nil && !errors.Is(packErr, errReaderDone) && !errors.Is(packErr, context.Canceled) {
+		return packErr // the cause of err
 	}
 	return err
 }
 
-// errTaken ends a stream whose reader has what it wants, or gave up.
-var errTaken = errors.New("nobody reads on")
+// errReaderDone ends a stream whose reader returned.
+var errReaderDone = errors.New("reader is done")
 
-// A packer writes a check-out into a tar stream.
-type packer struct {
+// A treeWriter writes a check-out to a tar stream.
+type treeWriter struct {
 	*tar.Writer
 	time time.Time
 }
 
-func (k *kept) pack(ctx context.Context, w io.Writer, commit string) error {
+func (k *record) writeTree(ctx context.Context, w io.Writer, commit string) error {
 	buf := bufio.NewWriterSize(w, 256<<10)
-	p := packer{tar.NewWriter(buf), time.Now()}
-	err := p.text(unfinished, commit)
+	p := treeWriter{tar.NewWriter(buf), time.Now()}
+	err := p.writeText(unfinishedMark, commit)
 	if err == nil {
-		err = p.repository(k.gitDir(), commit != k.Commit)
+		err = p.writeRepository(k.gitDir(), commit != k.Commit)
 	}
 	if err == nil && commit != k.Commit {
-		err = p.standAt(ctx, k.gitDir(), commit)
+		err = p.writeHead(ctx, k.gitDir(), commit)
 	}
 	if err == nil {
-		err = p.tree(ctx, k.gitDir(), commit)
+		err = p.writeFiles(ctx, k.gitDir(), commit)
 	}
 	if err == nil {
 		err = p.Close()
@@ -76,21 +76,21 @@ func (k *kept) pack(ctx context.Context, w io.Writer, commit string) error {
 	return err
 }
 
-func (p *packer) text(name, text string) error {
-	if err := p.header(tar.TypeReg, name, 0o644, int64(len(text)), ""); err != nil {
+func (p *treeWriter) writeText(name, text string) error {
+	if err := p.writeHeader(tar.TypeReg, name, 0o644, int64(len(text)), ""); err != nil {
 		return err
 	}
 	_, err := io.WriteString(p, text)
 	return err
 }
 
-func (p *packer) header(typ byte, name string, mode fs.FileMode, size int64, link string) error {
+func (p *treeWriter) writeHeader(typ byte, name string, mode fs.FileMode, size int64, link string) error {
 	return p.WriteHeader(&tar.Header{Typeflag: typ, Name: name, Mode: int64(mode.Perm()), Size: size, Linkname: link, ModTime: p.time})
 }
 
-// repository packs what git has made in dir as .git: for a check-out of another
-// commit, without what says where it stands.
-func (p *packer) repository(dir string, other bool) error {
+// writeRepository writes the repository in dir as .git. If other is true, it omits HEAD and the
+// index, which writeHead writes for another commit.
+func (p *treeWriter) writeRepository(dir string, other bool) error {
 	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -106,31 +106,31 @@ func (p *packer) repository(dir string, other bool) error {
 		name := path.Join(".git", filepath.ToSlash(rel))
 		switch {
 		case info.IsDir():
-			return p.header(tar.TypeDir, name, 0o755, 0, "")
+			return p.writeHeader(tar.TypeDir, name, 0o755, 0, "")
 		case info.Mode().IsRegular():
-			return p.file(name, file, info)
+			return p.writeFile(name, file, info)
 		}
-		return fmt.Errorf("%s: git has made what is neither a file nor a directory", file)
+		return fmt.Errorf("%s: neither a file nor a directory", file)
 	})
 }
 
-func (p *packer) file(name, file string, info fs.FileInfo) error {
+func (p *treeWriter) writeFile(name, file string, info fs.FileInfo) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	mode := info.Mode() | 0o444 // whoever cloned it may have a umask
-	if err := p.header(tar.TypeReg, name, mode, info.Size(), ""); err != nil {
+	mode := info.Mode() | 0o444 // readable despite the umask of the clone
+	if err := p.writeHeader(tar.TypeReg, name, mode, info.Size(), ""); err != nil {
 		return err
 	}
 	_, err = io.Copy(p, f)
 	return err
 }
 
-// standAt packs what says that the check-out is one of that commit.
-func (p *packer) standAt(ctx context.Context, gitDir, commit string) error {
-	if err := p.text(".git/HEAD", commit+"\n"); err != nil {
+// writeHead writes HEAD and an index for the commit.
+func (p *treeWriter) writeHead(ctx context.Context, gitDir, commit string) error {
+	if err := p.writeText(".git/HEAD", commit+"\n"); err != nil {
 		return err
 	}
 	temp, err := os.MkdirTemp("", "atoll-index-")
@@ -139,25 +139,25 @@ func (p *packer) standAt(ctx context.Context, gitDir, commit string) error {
 	}
 	defer os.RemoveAll(temp)
 	index := filepath.Join(temp, "index")
-	cmd := git(ctx, "--git-dir="+gitDir, "read-tree", commit)
+	cmd := gitCommand(ctx, "--git-dir="+gitDir, "read-tree", commit)
 	cmd.Env = append(cmd.Env, "GIT_INDEX_FILE="+index)
-	if _, err := output(cmd); err != nil {
+	if _, err := gitOutput(cmd); err != nil {
 		return err
 	}
 	info, err := os.Stat(index)
 	if err != nil {
 		return err
 	}
-	return p.file(".git/index", index, info)
+	return p.writeFile(".git/index", index, info)
 }
 
-// tree packs all files of the commit. What would say how to convert or to fetch
-// them is not asked.
-func (p *packer) tree(ctx context.Context, gitDir, commit string) error {
+// writeFiles writes all files of the commit as they are in the repository, without the
+// conversions and filters of git attributes.
+func (p *treeWriter) writeFiles(ctx context.Context, gitDir, commit string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	list := git(ctx, "--git-dir="+gitDir, "ls-tree", "-r", "-z", "--full-tree", commit)
-	blobs := git(ctx, "--git-dir="+gitDir, "cat-file", "--batch")
+	list := gitCommand(ctx, "--git-dir="+gitDir, "ls-tree", "-r", "-z", "--full-tree", commit)
+	blobs := gitCommand(ctx, "--git-dir="+gitDir, "cat-file", "--batch")
 	names, err1 := list.StdoutPipe()
 	contents, err2 := blobs.StdoutPipe()
 	ask, err3 := blobs.StdinPipe()
@@ -171,11 +171,11 @@ func (p *packer) tree(ctx context.Context, gitDir, commit string) error {
 		cancel()
 		return errors.Join(err, list.Wait())
 	}
-	err := p.entries(bufio.NewReader(names), blobReader{ask, bufio.NewReaderSize(contents, 256<<10)})
+	err := p.writeEntries(bufio.NewReader(names), blobReader{ask, bufio.NewReaderSize(contents, 256<<10)})
 	if err != nil {
 		cancel()
 	}
-	_ = ask.Close() // it ends by that
+	_ = ask.Close() // ends cat-file
 	listErr, blobErr := list.Wait(), blobs.Wait()
 	if err == nil {
 		err = errors.Join(listErr, blobErr)
@@ -183,8 +183,8 @@ func (p *packer) tree(ctx context.Context, gitDir, commit string) error {
 	return err
 }
 
-// entries packs each entry of a list as ls-tree -z prints it.
-func (p *packer) entries(names *bufio.Reader, blobs blobReader) error {
+// writeEntries writes the files of a list in the format of ls-tree -z.
+func (p *treeWriter) writeEntries(names *bufio.Reader, blobs blobReader) error {
 	for {
 		line, err := names.ReadString(0)
 		if err == io.EOF && line == "" {
@@ -198,18 +198,17 @@ func (p *packer) entries(names *bufio.Reader, blobs blobReader) error {
 		if !ok || len(fields) != 3 {
 			return fmt.Errorf("git ls-tree printed %q", line)
 		}
-		if !harmless(name) {
-			return atoll.Errorf("workspace", "", atoll.ErrInvalid, "the repository has a file that git would not check out: %q", name)
+		if !isSafePath(name) {
+			return atoll.Errorf("workspace", "", atoll.ErrInvalid, "the repository has a file name that git rejects: %q", name)
 		}
-		if err := p.entry(fields[0], fields[2], name, blobs); err != nil {
+		if err := p.writeEntry(fields[0], fields[2], name, blobs); err != nil {
 			return err
 		}
 	}
 }
 
-// harmless reports whether no part of a name could be taken for the way out of
-// the tree, or into the repository.
-func harmless(name string) bool {
+// isSafePath reports whether name stays inside the tree and outside of .git.
+func isSafePath(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") {
 			return false
@@ -218,58 +217,58 @@ func harmless(name string) bool {
 	return true
 }
 
-// maxLink is how long the target of a symbolic link may be.
+// maxLink is the maximum length of a symbolic link's target in bytes.
 const maxLink = 4096
 
-func (p *packer) entry(mode, id, name string, blobs blobReader) error {
-	if mode == "160000" { // a submodule, which is not fetched
-		return p.header(tar.TypeDir, name, 0o755, 0, "")
+func (p *treeWriter) writeEntry(mode, id, name string, blobs blobReader) error {
+	if mode == "160000" { // a submodule, which the layer does not fetch
+		return p.writeHeader(tar.TypeDir, name, 0o755, 0, "")
 	}
-	blob, size, err := blobs.open(id)
+	blob, size, err := blobs.openBlob(id)
 	if err != nil {
 		return err
 	}
 	switch mode {
 	case "120000":
 		if size > maxLink {
-			return atoll.Errorf("workspace", "", atoll.ErrInvalid, "link %q of the repository leads to a name of %d bytes", name, size)
+			return atoll.Errorf("workspace", "", atoll.ErrInvalid, "the target of link %q has %d bytes, more than 4096", name, size)
 		}
 		target, readErr := io.ReadAll(blob)
 		if err = readErr; err == nil {
-			err = p.header(tar.TypeSymlink, name, 0o777, 0, string(target))
+			err = p.writeHeader(tar.TypeSymlink, name, 0o777, 0, string(target))
 		}
 	case "100755":
-		err = p.blob(name, 0o755, size, blob)
+		err = p.writeBlob(name, 0o755, size, blob)
 	default:
-		err = p.blob(name, 0o644, size, blob)
+		err = p.writeBlob(name, 0o644, size, blob)
 	}
 	if err != nil {
 		return err
 	}
-	return blobs.close()
+	return blobs.closeBlob()
 }
 
-func (p *packer) blob(name string, mode fs.FileMode, size int64, blob io.Reader) error {
-	if err := p.header(tar.TypeReg, name, mode, size, ""); err != nil {
+func (p *treeWriter) writeBlob(name string, mode fs.FileMode, size int64, blob io.Reader) error {
+	if err := p.writeHeader(tar.TypeReg, name, mode, size, ""); err != nil {
 		return err
 	}
 	_, err := io.Copy(p, blob)
 	return err
 }
 
-// A blobReader asks git cat-file --batch for one object after the other.
+// A blobReader reads objects from git cat-file --batch, one at a time.
 type blobReader struct {
-	ask io.Writer
-	r   *bufio.Reader
+	stdin  io.Writer
+	stdout *bufio.Reader
 }
 
-// open returns what is in the object, which must be read to its end before it is
-// closed.
-func (b blobReader) open(id string) (io.Reader, int64, error) {
-	if _, err := io.WriteString(b.ask, id+"\n"); err != nil {
+// openBlob returns the content and the size of a blob. The caller must read the content to its
+// end before closeBlob.
+func (b blobReader) openBlob(id string) (io.Reader, int64, error) {
+	if _, err := io.WriteString(b.stdin, id+"\n"); err != nil {
 		return nil, 0, err
 	}
-	line, err := b.r.ReadString('\n')
+	line, err := b.stdout.ReadString('\n')
 	if err != nil {
 		return nil, 0, fmt.Errorf("git cat-file: %w", err)
 	}
@@ -278,11 +277,11 @@ func (b blobReader) open(id string) (io.Reader, int64, error) {
 		return nil, 0, fmt.Errorf("git cat-file: %q", strings.TrimSpace(line))
 	}
 	size, err := strconv.ParseInt(fields[2], 10, 64)
-	return io.LimitReader(b.r, size), size, err
+	return io.LimitReader(b.stdout, size), size, err
 }
 
-// close reads what stands between two objects.
-func (b blobReader) close() error {
-	_, err := b.r.Discard(1)
+// closeBlob skips the separator between two objects.
+func (b blobReader) closeBlob() error {
+	_, err := b.stdout.Discard(1)
 	return err
 }

@@ -1,16 +1,15 @@
-// Package workspace is a layer that keeps what the sandboxes of a project work
-// on: directories that are used in place, and clones of git repositories, of
-// which each sandbox gets a check-out of its own.
+// Package workspace is a layer that manages the workspaces of a project: directories that
+// sandboxes use in place, and clones of git repositories, of which each sandbox gets its own
+// check-out.
 //
-// A workspace that is used in place is one more bind mount of a sandbox. A
-// clone's tree is put into a sandbox's data volume, by its file system, before it
-// first starts; so it works wherever the sandbox is. Which workspace a sandbox
-// has is in its environment, where the provider keeps it, and its programs find
-// it: the layer itself remembers workspaces only.
+// The layer mounts a directory used in place into the sandbox. It copies the tree of a clone into
+// the data volume of a sandbox before the first start, through the sandbox's file system, so this
+// works wherever the sandbox is. The environment of the sandbox records its workspace, for its
+// programs and for the layer; the layer itself stores only workspaces.
 //
-// What a repository holds is data here. It is never checked out on the machine
-// that keeps the clone: no hook, filter, submodule or link of it means anything
-// before it is inside a sandbox.
+// The layer treats the content of a repository as data. It never checks a repository out on the
+// machine that stores the clone, so that hooks, filters, submodules and links have no effect
+// outside of sandboxes.
 package workspace
 
 import (
@@ -25,30 +24,30 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Options say where workspaces are kept, and what a clone may cost.
+// Options configure where clones are stored and how large they may be.
 type Options struct {
-	// Dir holds the clones, for all programs that use it at once. It is made
-	// when it is needed.
+	// Dir is the directory of the clones, which several programs may share. It is created when
+	// needed.
 	Dir string
-	// Timeout is how long a clone may take; 0 means DefaultTimeout.
+	// Timeout limits the duration of a clone; 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Limit is how large one may become, give or take what arrives in a second,
-	// and a check-out of it, in which a file counts for 4 KiB at least; 0 means
-	// DefaultLimit.
+	// Limit is the maximum size of a clone, which may exceed it for up to a second, and of a
+	// check-out, in which each file counts for at least 4 KiB. 0 means DefaultLimit.
 	Limit atoll.Bytes
 }
 
-// What a clone may cost, unless the Options say otherwise.
+// Defaults of the Options.
 const (
 	DefaultTimeout             = 30 * time.Minute
 	DefaultLimit   atoll.Bytes = 16 << 30
 )
 
-// The environment of a sandbox that has a workspace, besides what its programs may know.
+// The environment variables of a sandbox that record its workspace, in addition to the exported
+// ones.
 const (
-	envPrefix = Var
-	envName   = envPrefix + "_NAME"
-	envAsleep = envPrefix + "_ASLEEP" // of a clone: that Create was not to start it
+	envPrefix  = Var
+	envName    = envPrefix + "_NAME"
+	envNoStart = envPrefix + "_ASLEEP" // for a clone: Create had NoStart set
 )
 
 type provider struct {
@@ -57,8 +56,8 @@ type provider struct {
 	info  atoll.Info
 }
 
-// New returns a layer around p, which closes with it. The sandboxes of p can have
-// workspaces where p can mount directories, or has both files and volumes.
+// New returns a layer around p, which Close closes. Sandboxes of p can have workspaces if p can
+// mount directories, or has both files and volumes.
 func New(p atoll.Provider, opts Options) atoll.Provider {
 	if opts.Timeout == 0 {
 		opts.Timeout = DefaultTimeout
@@ -67,56 +66,56 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 		opts.Limit = DefaultLimit
 	}
 	info := p.Info()
-	info.Caps = caps(info.Caps)
+	info.Caps = withWorkspaces(info.Caps)
 	return &provider{atoll.ProviderLayer{Provider: p}, store{opts}, info}
 }
 
-// caps are those of a provider or a sandbox with the layer around it.
-func caps(c atoll.Caps) atoll.Caps {
-	c.Workspaces = c.BindMounts || copies(c)
+// withWorkspaces returns c with Workspaces set as the layer provides it.
+func withWorkspaces(c atoll.Caps) atoll.Caps {
+	c.Workspaces = c.BindMounts || canCopy(c)
 	return c
 }
 
-// copies reports whether a tree can be put into a sandbox before it starts.
-func copies(c atoll.Caps) bool { return c.Files && c.Volumes }
+// canCopy reports whether the layer can copy a tree into a sandbox before it starts.
+func canCopy(c atoll.Caps) bool { return c.Files && c.Volumes }
 
 // Info implements atoll.Provider.
 func (p *provider) Info() atoll.Info { return p.info }
 
 // Create implements atoll.Provider.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if i := slices.IndexFunc(spec.Env, isOurs); i >= 0 && p.info.Caps.Workspaces {
+	if i := slices.IndexFunc(spec.Env, isWorkspaceVar); i >= 0 && p.info.Caps.Workspaces {
 		name, _, _ := strings.Cut(spec.Env[i], "=")
-		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: what begins so is set by the workspace", name)
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: variables with the prefix %s are reserved", name, envPrefix)
 	}
 	if spec.Workspace == (atoll.WorkspaceRef{}) || !p.info.Caps.Workspaces {
-		return p.wrap(p.Provider.Create(ctx, spec))
+		return p.wrapSandbox(p.Provider.Create(ctx, spec))
 	}
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	k, err := p.use(ctx, spec, nil)
+	k, err := p.findWorkspace(ctx, spec, nil)
 	if err != nil {
 		return nil, err
 	}
 	if k.Type() == TypeLocal {
-		return p.wrap(p.createInPlace(ctx, spec, k))
+		return p.wrapSandbox(p.createInPlace(ctx, spec, k))
 	}
-	return p.wrap(p.createCopy(ctx, spec, k))
+	return p.wrapSandbox(p.createCopy(ctx, spec, k))
 }
 
-// use finds the workspace that spec names, or adds that of its source, and sees
-// to it that it is ready.
-func (p *provider) use(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) (*kept, error) {
-	ref, at := spec.Workspace, key{projectOf(spec.Project), spec.Workspace.Name}
+// findWorkspace returns the workspace that spec names, ready for use. It adds one if spec has a
+// source instead of a name.
+func (p *provider) findWorkspace(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) (*record, error) {
+	ref, at := spec.Workspace, workspaceKey{projectOf(spec.Project), spec.Workspace.Name}
 	if ref.Source != "" {
 		at.name = nameOf(ref.Source)
-		_, err := p.store.add(ctx, &Spec{Project: at.project, Name: at.name, Source: ref.Source}, progress)
+		_, err := p.store.addWorkspace(ctx, &Spec{Project: at.project, Name: at.name, Source: ref.Source}, progress)
 		if err != nil && atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			return nil, err
 		}
 	}
-	k, err := p.store.ready(ctx, at, progress)
+	k, err := p.store.awaitReady(ctx, at, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -125,18 +124,18 @@ func (p *provider) use(ctx context.Context, spec *atoll.Spec, progress func(atol
 	}
 	switch {
 	case ref.Source != "" && (k.Source != ref.Source || k.Revision != ""):
-		return nil, bad(atoll.ErrConflict, "workspace %s has another source: name the workspace that you mean", at.name)
+		return nil, bad(atoll.ErrConflict, "workspace %s has another source or a revision; use its name instead of a source", at.name)
 	case k.Type() == TypeLocal && ref.Commit != "":
-		return nil, bad(atoll.ErrInvalid, "workspace %s is a directory that is used in place: it has no commits", at.name)
+		return nil, bad(atoll.ErrInvalid, "workspace %s is a directory used in place, without commits", at.name)
 	case k.Type() == TypeGit && ref.ReadOnly:
-		return nil, bad(atoll.ErrInvalid, "workspace %s is copied into each sandbox, which may write to it", at.name)
+		return nil, bad(atoll.ErrInvalid, "workspace %s is a git repository and cannot be read-only: each sandbox has its own copy", at.name)
 	}
 	return k, nil
 }
 
-// createInPlace makes a sandbox to which the directory is mounted.
-func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept) (atoll.Sandbox, error) {
-	c := with(spec, k, Dir, "")
+// createInPlace creates a sandbox with the directory mounted at Dir.
+func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *record) (atoll.Sandbox, error) {
+	c := workspaceSpec(spec, k, Dir, "")
 	c.Mounts = append(c.Mounts, atoll.Mount{
 		Type: atoll.MountBind, Source: k.Source, Target: Dir, ReadOnly: k.ReadOnly || spec.Workspace.ReadOnly,
 	})
@@ -146,14 +145,15 @@ func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept)
 	sb, err := p.Provider.Create(ctx, c)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported,
-			"%w (workspace %s is a directory that is used in place: where that cannot be mounted, a git repository is copied, if you add it as file://%s)",
-			cause(err), k.Name, k.Source)
+			"%w (workspace %s is a directory used in place; if it is a git repository, add it as file://%s to have it copied instead)",
+			rootCause(err), k.Name, k.Source)
 	}
 	return sb, err
 }
 
-// with is spec for a sandbox that finds the workspace in dir.
-func with(spec *atoll.Spec, k *kept, dir, commit string) *atoll.Spec {
+// workspaceSpec returns spec for the wrapped provider, with the workspace at dir recorded in its
+// environment.
+func workspaceSpec(spec *atoll.Spec, k *record, dir, commit string) *atoll.Spec {
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
 	c.Env = append(c.Env, Var+"="+dir, envName+"="+k.Name, SourceVar+"="+k.Source)
@@ -163,18 +163,18 @@ func with(spec *atoll.Spec, k *kept, dir, commit string) *atoll.Spec {
 	return c
 }
 
-func isOurs(kv string) bool { return strings.HasPrefix(kv, envPrefix) }
+func isWorkspaceVar(kv string) bool { return strings.HasPrefix(kv, envPrefix) }
 
-// reveal shows in spec, which the provider has, the workspace that it was made
-// with, in place of what that was turned into.
-func reveal(spec *atoll.Spec) {
-	name := variable(spec.Env, envName)
+// restoreSpec replaces the mount and the environment variables that the layer added to spec by
+// the workspace.
+func restoreSpec(spec *atoll.Spec) {
+	name := lookupEnv(spec.Env, envName)
 	if name == "" {
 		return
 	}
-	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: variable(spec.Env, CommitVar)}
+	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: lookupEnv(spec.Env, CommitVar)}
 	if spec.Workspace.Commit != "" {
-		spec.NoStart = variable(spec.Env, envAsleep) != ""
+		spec.NoStart = lookupEnv(spec.Env, envNoStart) != ""
 	}
 	var mounts []atoll.Mount
 	for _, m := range spec.Mounts {
@@ -186,15 +186,15 @@ func reveal(spec *atoll.Spec) {
 	}
 	var env []string
 	for _, kv := range spec.Env {
-		if !isOurs(kv) {
+		if !isWorkspaceVar(kv) {
 			env = append(env, kv)
 		}
 	}
 	spec.Mounts, spec.Env = mounts, env
 }
 
-// variable is the value of a variable in env; "" if it is not there.
-func variable(env []string, name string) string {
+// lookupEnv returns the value of a variable in env, or "".
+func lookupEnv(env []string, name string) string {
 	for _, kv := range env {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {
 			return value
@@ -203,9 +203,9 @@ func variable(env []string, name string) string {
 	return ""
 }
 
-func shown(st atoll.Status) atoll.Status {
-	reveal(&st.Spec)
-	st.Caps = caps(st.Caps)
+func restoreStatus(st atoll.Status) atoll.Status {
+	restoreSpec(&st.Spec)
+	st.Caps = withWorkspaces(st.Caps)
 	return st
 }
 
@@ -213,17 +213,17 @@ func shown(st atoll.Status) atoll.Status {
 func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
 	all, err := atoll.Members(ctx, p.Provider)
 	for i := range all {
-		all[i].Caps = caps(all[i].Caps)
+		all[i].Caps = withWorkspaces(all[i].Caps)
 	}
 	return all, err
 }
 
 // Get implements atoll.Provider.
 func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	return p.wrap(p.Provider.Get(ctx, id))
+	return p.wrapSandbox(p.Provider.Get(ctx, id))
 }
 
-func (p *provider) wrap(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
+func (p *provider) wrapSandbox(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (p *provider) wrap(sb atoll.Sandbox, err error) (atoll.Sandbox, error) {
 func (p *provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	all, err := p.Provider.List(ctx, f)
 	for i := range all {
-		all[i] = shown(all[i])
+		all[i] = restoreStatus(all[i])
 	}
 	return all, err
 }
@@ -244,7 +244,7 @@ func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
 		for ev, err := range p.Provider.Watch(ctx) {
 			if ev.Type == atoll.EventState {
-				ev.Status = shown(ev.Status.Clone())
+				ev.Status = restoreStatus(ev.Status.Clone())
 			}
 			if !yield(ev, err) {
 				return
@@ -257,12 +257,12 @@ func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	all, err := atoll.Snapshots(ctx, p.Provider)
 	for i := range all {
-		reveal(&all[i].Spec)
+		restoreSpec(&all[i].Spec)
 	}
 	return all, err
 }
 
-// Prepare implements atoll.Preparer: it clones what Create would have to.
+// Prepare implements atoll.Preparer. It clones the repository of the spec's workspace, too.
 func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if spec.Workspace == (atoll.WorkspaceRef{}) || !p.info.Caps.Workspaces {
 		return atoll.Prepare(ctx, p.Provider, spec, progress)
@@ -270,7 +270,7 @@ func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	if _, err := p.use(ctx, spec, progress); err != nil {
+	if _, err := p.findWorkspace(ctx, spec, progress); err != nil {
 		return err
 	}
 	c := spec.Clone()
@@ -281,14 +281,14 @@ func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 // Probe implements atoll.Prober.
 func (p *provider) Probe(ctx context.Context) atoll.Probe {
 	probe := atoll.ProbeProvider(ctx, p.Provider)
-	if _, err := exec.LookPath("git"); err != nil && probe.OK && copies(p.info.Caps) {
-		probe.Notes = append(probe.Notes, "git repositories cannot be workspaces: there is no git program (install git)")
+	if _, err := exec.LookPath("git"); err != nil && probe.OK && canCopy(p.info.Caps) {
+		probe.Notes = append(probe.Notes, "workspaces cannot be git repositories: git not found; install git")
 	}
 	return probe
 }
 
-// RemoveProject implements atoll.ProjectRemover: the workspaces go after the
-// sandboxes. A directory that is used in place stays.
+// RemoveProject implements atoll.ProjectRemover. It removes the workspaces after the sandboxes,
+// but does not touch directories used in place.
 func (p *provider) RemoveProject(ctx context.Context, project string) error {
 	if err := atoll.RemoveProject(ctx, p.Provider, project); err != nil || !p.info.Caps.Workspaces {
 		return err
@@ -301,26 +301,26 @@ func (p *provider) Workspaces(ctx context.Context, project string) ([]Workspace,
 	if !p.info.Caps.Workspaces {
 		return List(ctx, p.Provider, project)
 	}
-	used, err := p.used(ctx, project)
+	used, err := p.usedWorkspaces(ctx, project)
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.store.list(ctx, project)
+	all, err := p.store.listWorkspaces(ctx, project)
 	for i, w := range all {
-		all[i].InUse = used[key{w.Project, w.Name}]
+		all[i].InUse = used[workspaceKey{w.Project, w.Name}]
 	}
 	return all, err
 }
 
-// used is the set of workspaces that sandboxes were made with.
-func (p *provider) used(ctx context.Context, project string) (map[key]bool, error) {
+// usedWorkspaces returns the workspaces of existing sandboxes.
+func (p *provider) usedWorkspaces(ctx context.Context, project string) (map[workspaceKey]bool, error) {
 	all, err := p.Provider.List(ctx, atoll.Filter{Project: project})
 	if err != nil {
 		return nil, err
 	}
-	used := map[key]bool{}
+	used := map[workspaceKey]bool{}
 	for _, st := range all {
-		used[key{st.Spec.Project, variable(st.Spec.Env, envName)}] = true
+		used[workspaceKey{st.Spec.Project, lookupEnv(st.Spec.Env, envName)}] = true
 	}
 	return used, nil
 }
@@ -335,11 +335,11 @@ func (p *provider) AddWorkspace(ctx context.Context, spec *Spec, progress func(a
 	}
 	c := *spec
 	c.Project = projectOf(c.Project)
-	k, err := p.store.add(ctx, &c, progress)
+	k, err := p.store.addWorkspace(ctx, &c, progress)
 	if err != nil {
 		return Workspace{}, err
 	}
-	return p.store.describe(k), nil
+	return p.store.describeWorkspace(k), nil
 }
 
 // UpdateWorkspace implements workspace.Manager.
@@ -347,13 +347,13 @@ func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, pr
 	if !p.info.Caps.Workspaces {
 		return Update(ctx, p.Provider, project, name, progress)
 	}
-	k, err := p.store.update(ctx, key{projectOf(project), name}, progress)
+	k, err := p.store.updateWorkspace(ctx, workspaceKey{projectOf(project), name}, progress)
 	if err != nil {
 		return Workspace{}, err
 	}
-	w := p.store.describe(k)
-	used, err := p.used(ctx, w.Project)
-	w.InUse = used[key{w.Project, w.Name}]
+	w := p.store.describeWorkspace(k)
+	used, err := p.usedWorkspaces(ctx, w.Project)
+	w.InUse = used[workspaceKey{w.Project, w.Name}]
 	return w, err
 }
 
@@ -362,11 +362,11 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 	if !p.info.Caps.Workspaces {
 		return Remove(ctx, p.Provider, project, name)
 	}
-	at := key{projectOf(project), name}
-	return p.store.remove(ctx, at, func() error {
-		used, err := p.used(ctx, at.project)
+	at := workspaceKey{projectOf(project), name}
+	return p.store.removeWorkspace(ctx, at, func() error {
+		used, err := p.usedWorkspaces(ctx, at.project)
 		if err == nil && used[at] {
-			err = atoll.Errorf("remove workspace", name, atoll.ErrConflict, "a sandbox was made with it: remove that first")
+			err = atoll.Errorf("remove workspace", name, atoll.ErrConflict, "in use by a sandbox; remove the sandbox first")
 		}
 		return err
 	})
@@ -379,13 +379,13 @@ func projectOf(project string) string {
 	return project
 }
 
-// below reports whether a mount's target is dir or in it.
-func below(dir, target string) bool {
+// isBelow reports whether target is dir or below it.
+func isBelow(dir, target string) bool {
 	target = path.Clean(target)
 	return target == dir || strings.HasPrefix(target, dir+"/")
 }
 
-// RemoveSnapshot forwards.
+// RemoveSnapshot implements atoll.SnapshotStore.
 func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 	return atoll.RemoveSnapshot(ctx, p.Provider, id)
 }

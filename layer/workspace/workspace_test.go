@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// overWire is a mock with workspaces, seen by a client.
+// overWire returns a client of a mock with workspaces.
 func overWire(t testing.TB, opts workspace.Options) atoll.Provider {
 	t.Helper()
 	p := onMock(t, opts)
@@ -79,8 +79,7 @@ func TestLayer(t *testing.T) {
 		"Sandbox.Start") // asks for the state before
 }
 
-// A check-out is what git would have made, whatever the files are called, and
-// work in it goes on from the commit.
+// A check-out equals that of git for all file names, and is a working repository at the commit.
 func TestCheckOut(t *testing.T) {
 	r := newRepo(t)
 	large := strings.Repeat("0123456789abcdef", 1<<20)
@@ -112,7 +111,7 @@ func TestCheckOut(t *testing.T) {
 		holds(t, sb, name, "in "+name)
 	}
 	holds(t, sb, "large", large)
-	if got := output(t, sb, "./script"); got != "ran" {
+	if got := gitOutput(t, sb, "./script"); got != "ran" {
 		t.Errorf("the script printed %q", got)
 	}
 	for name, want := range map[string]string{"link": "plain", "absolute": outside, "up": "../../../../outside", "dangling": "none"} {
@@ -121,14 +120,14 @@ func TestCheckOut(t *testing.T) {
 			t.Errorf("%s is %+v, %v, want a link to %s", name, info, err, want)
 		}
 	}
-	if got := output(t, sb, "git", "status", "--porcelain", "--branch"); got != "## main...origin/main" {
+	if got := gitOutput(t, sb, "git", "status", "--porcelain", "--branch"); got != "## main...origin/main" {
 		t.Errorf("git status printed %q", got)
 	}
-	output(t, sb, "sh", "-c", "echo more >> plain && git -c user.name=a -c user.email=a@b commit -qam agent")
-	if got := output(t, sb, "git", "rev-parse", "HEAD^"); got != commit {
+	gitOutput(t, sb, "sh", "-c", "echo more >> plain && git -c user.name=a -c user.email=a@b commit -qam agent")
+	if got := gitOutput(t, sb, "git", "rev-parse", "HEAD^"); got != commit {
 		t.Errorf("the new commit is on %s, want %s", got, commit)
 	}
-	if got := output(t, sb, "sh", "-c", "echo $ATOLL_WORKSPACE $ATOLL_WORKSPACE_NAME $ATOLL_WORKSPACE_SOURCE $ATOLL_WORKSPACE_COMMIT"); got != "/work w file://"+r.dir+" "+commit {
+	if got := gitOutput(t, sb, "sh", "-c", "echo $ATOLL_WORKSPACE $ATOLL_WORKSPACE_NAME $ATOLL_WORKSPACE_SOURCE $ATOLL_WORKSPACE_COMMIT"); got != "/work w file://"+r.dir+" "+commit {
 		t.Errorf("the environment is %q", got)
 	}
 	st := status(t, sb)
@@ -147,7 +146,7 @@ func TestCheckOut(t *testing.T) {
 	}
 }
 
-// Sandboxes do not learn who their user is outside.
+// A clone does not reveal the local user to sandboxes.
 func TestCloneNamesNobody(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")
@@ -157,16 +156,16 @@ func TestCloneNamesNobody(t *testing.T) {
 	p := onLocal(t, workspace.Options{})
 	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	sb := create(t, p, use("w"))
-	if got := output(t, sb, "sh", "-c", "grep -rl nobody .git || true"); got != "" {
+	if got := gitOutput(t, sb, "sh", "-c", "grep -rl nobody .git || true"); got != "" {
 		t.Errorf("it says in %q who has cloned it", got)
 	}
-	output(t, sb, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "agent")
-	if got := output(t, sb, "git", "reflog"); !strings.Contains(got, "agent") {
+	gitOutput(t, sb, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "agent")
+	if got := gitOutput(t, sb, "git", "reflog"); !strings.Contains(got, "agent") {
 		t.Errorf("the log of the sandbox's own commits is %q", got)
 	}
 }
 
-// What has a hook, a filter or a submodule in it is cloned, and runs nothing.
+// A clone of a repository with hooks, filters and submodules runs none of them.
 func TestNothingRuns(t *testing.T) {
 	sub := newRepo(t)
 	sub.write("inside", "x")
@@ -212,7 +211,7 @@ func TestNothingRuns(t *testing.T) {
 	}
 }
 
-// A tree that git would not check out is refused when it is cloned.
+// A clone rejects a tree that git would not check out.
 func TestHostileTree(t *testing.T) {
 	for _, name := range []string{".git", ".GIT", "..", "."} {
 		r := newRepo(t)
@@ -227,8 +226,8 @@ func TestHostileTree(t *testing.T) {
 	}
 }
 
-// Sandboxes get the commit that the first use has found, until the workspace is
-// told to update; those that are there keep theirs.
+// Sandboxes get the commit of the first use until the workspace is updated. Existing sandboxes
+// keep theirs.
 func TestSameCommit(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "one")
@@ -290,21 +289,21 @@ func TestRevisions(t *testing.T) {
 			t.Errorf("%s: the workspace is %+v, want commit %s", tt.revision, w, tt.commit)
 		}
 		sb := create(t, p, use(name))
-		if got := output(t, sb, "git", "rev-parse", "HEAD", "--abbrev-ref", "HEAD"); got != tt.commit+"\n"+tt.branch {
+		if got := gitOutput(t, sb, "git", "rev-parse", "HEAD", "--abbrev-ref", "HEAD"); got != tt.commit+"\n"+tt.branch {
 			t.Errorf("%s: the check-out is at %q, want %s on %s", tt.revision, got, tt.commit, tt.branch)
 		}
-		if got := output(t, sb, "git", "status", "--porcelain"); got != "" {
+		if got := gitOutput(t, sb, "git", "status", "--porcelain"); got != "" {
 			t.Errorf("%s: git status printed %q", tt.revision, got)
 		}
 		// Another commit of its history.
 		sb = create(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name, Commit: one}})
-		if got := output(t, sb, "sh", "-c", "git rev-parse HEAD; git status --porcelain; cat f"); got != one+"\none" {
+		if got := gitOutput(t, sb, "sh", "-c", "git rev-parse HEAD; git status --porcelain; cat f"); got != one+"\none" {
 			t.Errorf("%s: of the first commit there is %q", tt.revision, got)
 		}
 	}
 }
 
-// A workspace that is used in place is a mount, where the provider has them.
+// A directory used in place is mounted if the provider has bind mounts.
 func TestInPlace(t *testing.T) {
 	dir := t.TempDir()
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
@@ -376,8 +375,8 @@ func TestRefused(t *testing.T) {
 	nothing(t, p)
 }
 
-// A workspace that is in use stays; the project takes all of its own with it, but
-// no directory that was used in place.
+// A workspace in use cannot be removed. Removing a project removes its workspaces, but no
+// directories used in place.
 func TestRemove(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")
@@ -426,7 +425,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// A source in place of a name is a workspace that is made by the way, once.
+// A source instead of a name adds a workspace, once.
 func TestSource(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "one")

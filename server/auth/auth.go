@@ -1,5 +1,5 @@
-// Package auth identifies the callers of a server: accounts, their roles and projects, the
-// API keys by which they come, and where a call came from. The context of a call carries them.
+// Package auth identifies the callers of a server: accounts with roles and projects, API keys,
+// and the origin of calls. The context of a call carries them.
 package auth
 
 import (
@@ -11,34 +11,34 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Account is on whose behalf a call is made.
+// An Account is the identity of a caller.
 type Account struct {
 	Name string `json:"name"` // empty means DefaultAccount
 	Role string `json:"role"` // empty means DefaultRole
 
-	// Projects are those that an account with RoleProject may use, at least one;
-	// of others there are none.
+	// Projects are the projects that an account with RoleProject may use, at least one. Other
+	// roles have no Projects.
 	Projects []string `json:"projects,omitempty"`
-	// Key and KeyName are the id and the name of the API key by which the account
-	// has come; empty where that was something else.
+	// Key and KeyName are the id and the name of the caller's API key; empty if the caller did
+	// not use one.
 	Key     string `json:"key,omitempty"`
 	KeyName string `json:"key_name,omitempty"`
 }
 
-// The roles that mean something. Every other one that is configured may do what
-// RoleAdmin may.
+// The roles with a meaning. A configuration may name other roles, which have the permissions of
+// RoleAdmin.
 const (
 	RoleAdmin   = "admin"   // may do everything
-	RoleProject = "project" // may use what is in its projects, and sees nothing else
+	RoleProject = "project" // may use its projects, and sees nothing else
 )
 
-// What an Account is when nothing is said.
+// The defaults of an Account.
 const (
 	DefaultAccount = "default"
 	DefaultRole    = RoleAdmin
 )
 
-// WithDefaults returns a with what is empty filled in.
+// WithDefaults returns a with its empty fields filled in.
 func (a Account) WithDefaults() Account {
 	if a.Name == "" {
 		a.Name = DefaultAccount
@@ -49,16 +49,16 @@ func (a Account) WithDefaults() Account {
 	return a
 }
 
-// Bounded reports whether a may use its projects only.
+// Bounded reports whether a may use only its Projects.
 func (a Account) Bounded() bool { return a.Role == RoleProject }
 
-// May reports whether a may use a project.
+// May reports whether a may use the project.
 func (a Account) May(project string) bool {
 	return !a.Bounded() || slices.Contains(a.Projects, project)
 }
 
-// ProjectOr is the project that a means who names none: usual, or if a may not use
-// that the first of its own.
+// ProjectOr returns the default project of a: usual if a may use it, or else the first of its
+// Projects.
 func (a Account) ProjectOr(usual string) string {
 	if a.May(usual) || len(a.Projects) == 0 {
 		return usual
@@ -66,8 +66,7 @@ func (a Account) ProjectOr(usual string) string {
 	return a.Projects[0]
 }
 
-// Who tells accounts apart that may do different things: it is the same for two
-// that may do the same, under the same name.
+// Who returns a string that is equal for accounts with the same name and the same permissions.
 func (a Account) Who() string {
 	a = a.WithDefaults()
 	if !a.Bounded() {
@@ -76,7 +75,7 @@ func (a Account) Who() string {
 	return a.Name + ":" + a.Role + ":" + strings.Join(slices.Sorted(slices.Values(a.Projects)), "+")
 }
 
-// ParseAccount reads an account as people write it: "NAME", "NAME:ROLE" or
+// ParseAccount parses an account in the form "NAME", "NAME:ROLE" or
 // "NAME:project:PROJECT+PROJECT". Kinds: ErrInvalid.
 func ParseAccount(text string) (Account, error) {
 	bad := func() (Account, error) {
@@ -101,50 +100,48 @@ func ParseAccount(text string) (Account, error) {
 
 type accountKey struct{}
 
-// AccountFrom returns the account of the call that ctx belongs to; that of a
-// ctx that belongs to none is the default one. Front-ends let every account do
-// everything: who may do what is for a layer to decide, see package authz.
+// AccountFrom returns the account in ctx, or the default account. Front-ends allow every account
+// everything; a layer checks permissions, see package authz.
 func AccountFrom(ctx context.Context) Account {
 	a, _ := ctx.Value(accountKey{}).(Account)
 	return a.WithDefaults()
 }
 
-// WithAccount returns a context of which AccountFrom returns a. Names that its caller
-// gives without a project are those of a's project.
+// WithAccount returns a context with the account a. Calls with this context that name no project
+// use the default project of a.
 func WithAccount(ctx context.Context, a Account) context.Context {
 	ctx = atoll.WithDefaultProject(ctx, a.WithDefaults().ProjectOr(atoll.DefaultProject))
 	return context.WithValue(ctx, accountKey{}, a)
 }
 
-// An Origin is where a call has come from.
+// An Origin describes where a call came from.
 type Origin struct {
-	Via     string `json:"via,omitempty"`     // how: "http", "ssh"
-	Address string `json:"address,omitempty"` // of the other end, "192.0.2.7:40112"; empty for a socket of this machine
-	Request string `json:"request,omitempty"` // id of the request, as in logs
+	Via     string `json:"via,omitempty"`     // the protocol: "http", "ssh"
+	Address string `json:"address,omitempty"` // of the client, "192.0.2.7:40112"; empty for a socket of this machine
+	Request string `json:"request,omitempty"` // request id, as in the server's log
 }
 
 type originKey struct{}
 
-// OriginFrom returns where the call that ctx belongs to has come from; nothing is
-// known of one that nobody else has made.
+// OriginFrom returns the origin in ctx. It is zero for calls of the program itself.
 func OriginFrom(ctx context.Context) Origin {
 	o, _ := ctx.Value(originKey{}).(Origin)
 	return o
 }
 
-// WithOrigin returns a ctx of which OriginFrom returns o.
+// WithOrigin returns a context with the origin o.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
 type vouchedKey struct{}
 
-// Vouch returns a ctx whose calls ask for what was written by whoever runs this
-// program, as in a template: who is bound to projects may have it though it has
-// what such callers may not ask for, but in their projects only.
+// Vouch returns a context for calls whose specs come from the operator of this program, such as
+// those of a template. An account with RoleProject may then use specs that it could not use by
+// itself, in its own projects only.
 func Vouch(ctx context.Context) context.Context { return context.WithValue(ctx, vouchedKey{}, true) }
 
-// Vouched reports whether ctx is one that Vouch has returned, or descends from it.
+// Vouched reports whether ctx descends from a context that Vouch returned.
 func Vouched(ctx context.Context) bool {
 	ok, _ := ctx.Value(vouchedKey{}).(bool)
 	return ok

@@ -37,7 +37,7 @@ func TestParseAccount(t *testing.T) {
 	}
 }
 
-func TestWhatAnAccountMay(t *testing.T) {
+func TestPermissions(t *testing.T) {
 	bounded := auth.Account{Name: "ann", Role: auth.RoleProject, Projects: []string{"web", "api"}}
 	lost := auth.Account{Name: "ann", Role: auth.RoleProject}
 	for _, tt := range []struct {
@@ -58,7 +58,7 @@ func TestWhatAnAccountMay(t *testing.T) {
 		}
 	}
 	if ctx := auth.WithAccount(context.Background(), bounded); auth.Vouched(ctx) || !auth.Vouched(auth.Vouch(ctx)) {
-		t.Error("what is vouched for, and what is not")
+		t.Error("Vouched does not reflect Vouch")
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// alone leaves cmd as it is.
-func alone(*exec.Cmd) {}
+// isolateCommand does nothing on this platform.
+func isolateCommand(*exec.Cmd) {}
 
-// hold only looks: directories cannot be locked here.
-func hold(dir string) (release func(), err error) {
+// holdClone only checks that dir exists, because this platform cannot lock directories.
+func holdClone(dir string) (release func(), err error) {
 	_, err = os.Stat(dir)
 	return func() {}, err
 }

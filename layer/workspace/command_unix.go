@@ -10,15 +10,15 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// alone gives cmd a session of its own: there is no terminal to ask at, and what
-// it starts ends with it.
-func alone(cmd *exec.Cmd) {
+// isolateCommand gives cmd a session of its own, so that it has no terminal for prompts, and so
+// that its descendants are killed with it.
+func isolateCommand(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }
 
-// hold keeps a clone from being removed by tidy until release.
-func hold(dir string) (release func(), err error) {
+// holdClone prevents removeOldClones from removing a clone until release.
+func holdClone(dir string) (release func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func hold(dir string) (release func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// removeUnheld removes a clone that nobody holds.
+// removeUnheld removes a clone unless it is in use.
 func removeUnheld(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
