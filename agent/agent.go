@@ -1,6 +1,6 @@
-// Package agent has the vocabulary of agents and their conversations: conversations,
-// messages, turns, sandboxes of agents and their files. It is pure data, which the HTTP API,
-// stores and package conversation share.
+// Package agent defines the data types of agents and their conversations: conversations,
+// messages, turns, sandboxes of agents and their files. The HTTP API, stores and package
+// conversation share them.
 package agent
 
 import (
@@ -11,23 +11,23 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Conversation is messages and token counts, tied to one sandbox. Its id is the
-// client's to choose; with its account that names it.
+// A Conversation is a sequence of messages, linked with one sandbox. The client chooses its ID,
+// which is unique in its Account.
 type Conversation struct {
 	ID           string    `json:"id"` // see ConversationID
 	Account      string    `json:"account"`
 	Organization string    `json:"organization,omitempty"`
-	Agent        string    `json:"agent_id,omitempty"`   // that it is with; see ValidName
-	Template     string    `json:"provider"`             // the name of the template of its sandbox
-	Sandbox      string    `json:"sandbox_id,omitempty"` // that it is linked with
+	Agent        string    `json:"agent_id,omitempty"`   // the agent of the conversation; see ValidName
+	Template     string    `json:"provider"`             // name of the template of its sandbox
+	Sandbox      string    `json:"sandbox_id,omitempty"` // the linked sandbox
 	Stats        Stats     `json:"stats"`
-	Turn         *Turn     `json:"turn,omitempty"` // that runs now
+	Turn         *Turn     `json:"turn,omitempty"` // the running turn, if any
 	Created      time.Time `json:"created"`
-	Updated      time.Time `json:"updated"` // when its last message was saved, or its link was changed
+	Updated      time.Time `json:"updated"` // last new message, or last change of the link
 }
 
-// ConversationID returns the id of a conversation in the form in which it is kept: a
-// UUID as 32 lower-case hex digits, any other name as it is. Kinds: ErrInvalid.
+// ConversationID returns the canonical form of the id of a conversation: a UUID as 32 lower-case
+// hex digits, and any other name unchanged. Kinds: ErrInvalid.
 func ConversationID(id string) (string, error) {
 	if len(id) == 36 && strings.Count(id, "-") == 4 {
 		if plain, err := atoll.NormalizeID(id); err == nil {
@@ -40,7 +40,7 @@ func ConversationID(id string) (string, error) {
 	return id, nil
 }
 
-// Stats add up over the messages of a conversation.
+// Stats are totals over the messages of a conversation.
 type Stats struct {
 	MessagesExchanged int64 `json:"messages_exchanged"`
 	InputTokens       int64 `json:"total_input_tokens"`
@@ -48,11 +48,11 @@ type Stats struct {
 	CacheTokens       int64 `json:"total_cache_tokens"`
 }
 
-// TokenUsage is what models were given and gave, in tokens.
+// TokenUsage counts the input and output of models in tokens.
 type TokenUsage struct {
 	Input  int64 `json:"input_tokens"`
 	Output int64 `json:"output_tokens"`
-	Cache  int64 `json:"cache_tokens"` // of what was given, those that were read from a cache, or written to it; not part of Input
+	Cache  int64 `json:"cache_tokens"` // input that was read from a cache or written to it; not part of Input
 }
 
 // Add adds v to u.
@@ -62,14 +62,14 @@ func (u *TokenUsage) Add(v TokenUsage) {
 	u.Cache += v.Cache
 }
 
-// A Role is whose a message is.
+// A Role is the role of a message's author.
 type Role string
 
 // The roles.
 const (
 	RoleUser      Role = "user"
 	RoleAssistant Role = "assistant"
-	RoleTool      Role = "tool" // what tools gave that the assistant has called
+	RoleTool      Role = "tool" // results of tools that the assistant called
 )
 
 // A Message is one message of a conversation.
@@ -77,108 +77,107 @@ type Message struct {
 	Key          string     `json:"key"` // unique; a UUID
 	Conversation string     `json:"conversation_id"`
 	Account      string     `json:"-"`
-	Turn         string     `json:"turn_id,omitempty"` // that it was part of
+	Turn         string     `json:"turn_id,omitempty"` // the turn of the message
 	Role         Role       `json:"role"`
 	Body         string     `json:"body"`
-	Time         time.Time  `json:"timestamp"` // to the microsecond; that of each is after the one before it
+	Time         time.Time  `json:"timestamp"` // to the microsecond; later than that of the previous message
 	Tokens       TokenUsage `json:"tokens,omitzero"`
 	ToolCalls    []ToolCall `json:"tool_calls,omitempty"`
 }
 
-// A ToolCall is a tool's call in a message of the assistant, or what it gave in
-// one of a tool.
+// A ToolCall is a call of a tool in a message of the assistant, or its result in a message of a
+// tool.
 type ToolCall struct {
 	ID     string          `json:"id"`
 	Type   string          `json:"type"` // "function"
 	Name   string          `json:"name"`
 	Input  json.RawMessage `json:"input,omitempty"`  // JSON
 	Output string          `json:"output,omitempty"` // text, or JSON
-	Status string          `json:"status,omitempty"` // see below
+	Status string          `json:"status,omitempty"` // ToolCalled, ToolCompleted or ToolFailed
 	Error  string          `json:"error,omitempty"`
 }
 
-// The Status of a ToolCall.
+// The values of ToolCall.Status.
 const (
 	ToolCalled    = "called"
 	ToolCompleted = "completed"
 	ToolFailed    = "failed"
 )
 
-// A Turn is a prompt and what an agent does about it. A conversation has one at a
-// time.
+// A Turn is one prompt and the agent's answer. A conversation has at most one Turn at a time.
 type Turn struct {
 	ID      string    `json:"id"`
-	Server  string    `json:"server"`               // that runs it
-	Sandbox string    `json:"sandbox_id,omitempty"` // in which the agent runs
-	Process string    `json:"process_id,omitempty"` // the agent's, once it was started
-	Raw     bool      `json:"raw,omitempty"`        // its events are the agent's own lines
+	Server  string    `json:"server"`               // the server that runs it
+	Sandbox string    `json:"sandbox_id,omitempty"` // the sandbox of the agent
+	Process string    `json:"process_id,omitempty"` // the process of the agent, once it has started
+	Raw     bool      `json:"raw,omitempty"`        // the events are the agent's own lines
 	Started time.Time `json:"started"`
 }
 
-// A Prompt begins a turn.
+// A Prompt starts a turn.
 type Prompt struct {
-	Conversation string // its id; one that is not there is made
-	Sandbox      string // id or name of the sandbox; one that is not there is made
-	Agent        string // of a conversation that is made; "" is none
-	Organization string // of a conversation that is made; "" is none
-	Template     string // of a conversation that is made; "" is the default one
+	Conversation string // its id; created if missing
+	Sandbox      string // its id or name; created if missing
+	Agent        string // of a new conversation; may be ""
+	Organization string // of a new conversation; may be ""
+	Template     string // of a new conversation; "" means the default template
 	Text         string
 	Raw          bool // the events are the agent's own lines
 }
 
 // A TurnEvent is one event of a turn.
 type TurnEvent struct {
-	ID   string // "TURN:NUMBER"; whoever gives it back is told what came after
-	Data []byte // JSON in one line; of a raw one, the line
+	ID   string // "TURN:NUMBER"; a client that sends it back gets the later events
+	Data []byte // one line of JSON; in a raw turn, the line of the agent
 }
 
-// A Sandbox is what is known of a sandbox that was made from a template, or that
-// a conversation was linked with, whether it is there or not.
+// A Sandbox is the record of a sandbox that was created from a template or linked with a
+// conversation. The record outlives the sandbox.
 type Sandbox struct {
-	ID           string      `json:"id"` // of the sandbox, also of one that takes its place
+	ID           string      `json:"id"` // id of the sandbox, and of its replacement
 	Account      string      `json:"account"`
 	Organization string      `json:"organization,omitempty"`
 	Agent        string      `json:"agent_id,omitempty"`
-	Template     string      `json:"provider"`                  // the name of its template
-	External     string      `json:"external_id"`               // what its provider knows it by
-	Conversation string      `json:"conversation_id,omitempty"` // that it is linked with
+	Template     string      `json:"provider"`                  // name of its template
+	External     string      `json:"external_id"`               // the id that its provider uses
+	Conversation string      `json:"conversation_id,omitempty"` // the linked conversation
 	Meta         SandboxMeta `json:"meta_data"`
 	Created      time.Time   `json:"created"`
-	Deleted      time.Time   `json:"deleted,omitzero"` // when it was; what is known of it is kept
-	State        atoll.State `json:"state,omitempty"`  // when it was asked for; StateRemoved when it is gone. It is not kept
+	Deleted      time.Time   `json:"deleted,omitzero"` // time of the removal; the record remains
+	State        atoll.State `json:"state,omitempty"`  // state at the time of the query, not stored; StateRemoved if the sandbox does not exist
 }
 
-// SandboxMeta says how the files of a sandbox were last synced.
+// SandboxMeta describes the last sync of the files of a sandbox.
 type SandboxMeta struct {
-	LastSync  int64      `json:"last_s3_sync,omitempty"` // in seconds since 1970; 0 is never
+	LastSync  int64      `json:"last_s3_sync,omitempty"` // in seconds since 1970; 0 means never
 	SyncStats *SyncStats `json:"sync_stats,omitempty"`
-	SyncError string     `json:"sync_error,omitempty"` // why the last attempt failed; "" if it did not
+	SyncError string     `json:"sync_error,omitempty"` // error of the last attempt, if it failed
 }
 
-// SyncStats say what a push to object storage did, or a pull from it.
+// SyncStats are the results of a push to object storage or a pull from it.
 type SyncStats struct {
-	Version          int64 `json:"version,omitempty"` // that there is now; 0 if there is none
+	Version          int64 `json:"version,omitempty"` // the current version; 0 if there is none
 	FilesDownloaded  int   `json:"files_downloaded"`
 	FilesUploaded    int   `json:"files_uploaded"`
 	FilesDeleted     int   `json:"files_deleted"`
 	FilesSkipped     int   `json:"files_skipped"`
 	BytesTransferred int64 `json:"bytes_transferred"`
 	Duration         int64 `json:"duration_ms"`
-	Conflicts        int   `json:"conflicts,omitempty"` // files that both sides had changed
-	Failed           int   `json:"failed,omitempty"`    // files that could not be read or written
+	Conflicts        int   `json:"conflicts,omitempty"` // files that changed on both sides
+	Failed           int   `json:"failed,omitempty"`    // files that failed to be read or written
 }
 
-// Where files of a Sandbox are read.
+// The sources of files of a Sandbox.
 const (
 	SourceVolume = "volume" // the sandbox itself
-	SourceS3     = "s3"     // the latest version in object storage, whether the sandbox is there or not
+	SourceS3     = "s3"     // the latest version in object storage, whether or not the sandbox exists
 )
 
-// A FileQuery says which files are wanted.
+// A FileQuery selects files.
 type FileQuery struct {
 	Source  string // SourceVolume or SourceS3
-	Path    string // relative to the directory that is synced; "" is that
-	Flat    bool   // not what is in directories below
+	Path    string // relative to the synced directory; "" means that directory
+	Flat    bool   // omit files in directories below
 	Page    int    // from 1
 	PerPage int    // 1..1000
 }
@@ -186,16 +185,16 @@ type FileQuery struct {
 // A File is a file of a Sandbox.
 type File struct {
 	Name      string `json:"name"`
-	Path      string `json:"path"` // relative to the directory that is synced
+	Path      string `json:"path"` // relative to the synced directory
 	Size      int64  `json:"size"`
 	Modified  int64  `json:"modified_at"` // in seconds since 1970
 	Directory bool   `json:"is_directory"`
-	Checksum  string `json:"checksum,omitempty"` // MD5 in hex, of one in object storage
-	Target    string `json:"target,omitempty"`   // of a link
-	Children  []File `json:"children,omitempty"` // in a tree only
+	Checksum  string `json:"checksum,omitempty"` // hex MD5, for files in object storage
+	Target    string `json:"target,omitempty"`   // of a symbolic link
+	Children  []File `json:"children,omitempty"` // only in a tree
 }
 
-// A FilePage is a part of a list of files, sorted by path.
+// A FilePage is a page of a list of files, sorted by path.
 type FilePage struct {
 	Files      []File `json:"files"`
 	Total      int    `json:"total_count"`

@@ -29,7 +29,7 @@ type reader struct {
 	more int // beyond maxErrors
 }
 
-func (r *reader) reportf(n *yaml.Node, format string, args ...any) {
+func (r *reader) addErrorf(n *yaml.Node, format string, args ...any) {
 	if len(r.errs) == maxErrors {
 		r.more++
 		return
@@ -52,12 +52,12 @@ func (r *reader) readAgent(top *yaml.Node, a *Agent) {
 		switch {
 		case k.Kind != yaml.ScalarNode:
 		case k.Value == "sandbox" && sandbox != nil:
-			r.reportf(k, "sandbox is set twice, first in line %d: keep one", sandbox.Line)
+			r.addErrorf(k, "sandbox is set twice, first in line %d: keep one", sandbox.Line)
 		case k.Value == "sandbox":
 			sandbox = k
 			a.Sandbox = r.readSandbox(v)
 		case k.ShortTag() == "!!merge" && mergesKey(v, "sandbox"):
-			r.reportf(k, "sandbox: not supported in <<: write it into the front matter itself")
+			r.addErrorf(k, "sandbox: not supported in <<: write it into the front matter itself")
 		case k.Value == "metadata":
 			if n := childOf(v, "name"); n != nil && n.Kind == yaml.ScalarNode && !isNull(n) && strings.TrimSpace(n.Value) != "" {
 				a.Name = strings.TrimSpace(n.Value)
@@ -96,7 +96,7 @@ func (r *reader) readSandbox(n *yaml.Node) *Sandbox {
 	case n.Kind == yaml.ScalarNode:
 		r.readRuntime("sandbox", n, &s.Runtime)
 	case n.Kind != yaml.MappingNode:
-		r.reportf(n, "sandbox: a list: write a runtime like python, or keys like runtime and mode")
+		r.addErrorf(n, "sandbox: a list: write a runtime like python, or keys like runtime and mode")
 	default:
 		r.readTable("sandbox", n, map[string]func(string, *yaml.Node){
 			"runtime":       func(at string, v *yaml.Node) { r.readRuntime(at, v, &s.Runtime) },
@@ -114,7 +114,7 @@ func (r *reader) readSandbox(n *yaml.Node) *Sandbox {
 
 func (r *reader) readLimits(at string, n *yaml.Node, l *Limits) {
 	if n.Kind != yaml.MappingNode {
-		r.reportf(n, "%s: %s: write keys like timeout_seconds below it", at, describeNode(n))
+		r.addErrorf(n, "%s: %s: write keys like timeout_seconds below it", at, describeNode(n))
 		return
 	}
 	r.readTable(at, n, map[string]func(string, *yaml.Node){
@@ -143,18 +143,18 @@ func (r *reader) readTable(at string, n *yaml.Node, keys map[string]func(at stri
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := resolveAlias(n.Content[i]), resolveAlias(n.Content[i+1])
 		if k.Kind != yaml.ScalarNode {
-			r.reportf(k, "%s: a key must be a word", at)
+			r.addErrorf(k, "%s: a key must be a word", at)
 			continue
 		}
 		if line, twice := first[k.Value]; twice {
-			r.reportf(k, "%s.%.60s is set twice, first in line %d: keep one", at, k.Value, line)
+			r.addErrorf(k, "%s.%.60s is set twice, first in line %d: keep one", at, k.Value, line)
 			continue
 		}
 		first[k.Value] = k.Line
 		take, known := keys[k.Value]
 		switch {
 		case !known:
-			r.reportf(k, "%s: unknown key %.60q: %s", at, k.Value, keyHint(at, k, slices.Sorted(maps.Keys(keys))))
+			r.addErrorf(k, "%s: unknown key %.60q: %s", at, k.Value, keyHint(at, k, slices.Sorted(maps.Keys(keys))))
 		case !isNull(v):
 			take(at+"."+k.Value, v)
 		}
@@ -178,7 +178,7 @@ func keyHint(at string, k *yaml.Node, known []string) string {
 // readText reads a string; want describes it in errors. It returns false without one.
 func (r *reader) readText(at string, v *yaml.Node, want string) (string, bool) {
 	if v.Kind != yaml.ScalarNode || v.ShortTag() != "!!str" {
-		r.reportf(v, "%s: %s: write %s", at, describeNode(v), want)
+		r.addErrorf(v, "%s: %s: write %s", at, describeNode(v), want)
 		return "", false
 	}
 	return v.Value, v.Value != ""
@@ -192,14 +192,14 @@ func (r *reader) readRuntime(at string, v *yaml.Node, p *string) {
 	}
 	switch strings.ToLower(text) {
 	case string(ModeCompute), string(ModeCode):
-		r.reportf(v, "%s: %q is a mode: write \"mode: %s\" below sandbox", at, text, strings.ToLower(text))
+		r.addErrorf(v, "%s: %q is a mode: write \"mode: %s\" below sandbox", at, text, strings.ToLower(text))
 		return
 	case "true", "false", "yes", "no", "on", "off", "none", "null":
-		r.reportf(v, "%s: %q: write %s; for no sandbox leave the key sandbox out", at, text, want)
+		r.addErrorf(v, "%s: %q: write %s; for no sandbox leave the key sandbox out", at, text, want)
 		return
 	}
 	if err := checkReference(text); err != nil {
-		r.reportf(v, "%s: %.60q: %w", at, text, err)
+		r.addErrorf(v, "%s: %.60q: %w", at, text, err)
 		return
 	}
 	*p = text
@@ -211,7 +211,7 @@ func readChoice[T ~string](r *reader, at string, v *yaml.Node, p *T, one, other 
 	switch {
 	case !ok:
 	case T(text) != one && T(text) != other:
-		r.reportf(v, "%s: %.60q: write %s", at, text, want)
+		r.addErrorf(v, "%s: %.60q: write %s", at, text, want)
 	default:
 		*p = T(text)
 	}
@@ -220,7 +220,7 @@ func readChoice[T ~string](r *reader, at string, v *yaml.Node, p *T, one, other 
 func (r *reader) readFlag(at string, v *yaml.Node, p *bool) {
 	b, err := strconv.ParseBool(v.Value)
 	if err != nil || v.ShortTag() != "!!bool" {
-		r.reportf(v, "%s: %s: write true or false, without quotes", at, describeNode(v))
+		r.addErrorf(v, "%s: %s: write true or false, without quotes", at, describeNode(v))
 		return
 	}
 	*p = b
@@ -232,7 +232,7 @@ func (r *reader) readNumber(at string, v *yaml.Node, most int64) (int64, bool) {
 	n, err := strconv.ParseInt(v.Value, 10, 64)
 	plain := err == nil && v.ShortTag() == "!!int" && strconv.FormatInt(n, 10) == v.Value
 	if !plain || n < 1 || n > most {
-		r.reportf(v, "%s: %s: write a whole number from 1 to %d, without unit or quotes", at, describeNode(v), most)
+		r.addErrorf(v, "%s: %s: write a whole number from 1 to %d, without unit or quotes", at, describeNode(v), most)
 		return 0, false
 	}
 	return n, true
@@ -240,17 +240,17 @@ func (r *reader) readNumber(at string, v *yaml.Node, most int64) (int64, bool) {
 
 func (r *reader) readPackages(at string, n *yaml.Node, p *[]string) {
 	if n.Kind != yaml.SequenceNode {
-		r.reportf(n, "%s: %s: write a list, like [first, second]", at, describeNode(n))
+		r.addErrorf(n, "%s: %s: write a list, like [first, second]", at, describeNode(n))
 		return
 	}
 	if len(n.Content) > maxPackages {
-		r.reportf(n, "%s: %d packages: at most %d; make an image that has them", at, len(n.Content), maxPackages)
+		r.addErrorf(n, "%s: %d packages: at most %d; make an image that has them", at, len(n.Content), maxPackages)
 		return
 	}
 	for i, c := range n.Content {
 		at, c := fmt.Sprintf("%s[%d]", at, i), resolveAlias(c)
 		if c.Kind != yaml.ScalarNode || c.ShortTag() != "!!str" || !validPackage(c.Value) {
-			r.reportf(c, "%s: %s: write the name of a package, in quotes if need be; options are not allowed", at, describeNode(c))
+			r.addErrorf(c, "%s: %s: write the name of a package, in quotes if need be; options are not allowed", at, describeNode(c))
 			continue
 		}
 		*p = append(*p, c.Value)

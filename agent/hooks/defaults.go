@@ -97,7 +97,7 @@ func Push(ctx context.Context, data *HookData) error {
 	}
 	stats, err := data.Files.Push(ctx)
 	if err == nil && stats != nil && stats.Failed > 0 {
-		data.logger().Warn("some files were not pushed, since they could not be read", "n", stats.Failed)
+		data.loggerOrDiscard().Warn("some files were not pushed, since they could not be read", "n", stats.Failed)
 	}
 	data.recordSync(stats, err)
 	return err

@@ -95,8 +95,8 @@ type Messages interface {
 	AddUsage(ctx context.Context, account, conversation string, u agent.TokenUsage) error
 }
 
-// clone returns a copy that shares no data with d, only its services.
-func (d *HookData) clone() *HookData {
+// cloneData returns a copy that shares no data with d, only its services.
+func (d *HookData) cloneData() *HookData {
 	c := *d
 	if d.SandboxInfo != nil {
 		info := *d.SandboxInfo
@@ -132,8 +132,8 @@ func (d *HookData) sandboxID() string {
 	return ""
 }
 
-// logger returns d.Log, or a logger that discards.
-func (d *HookData) logger() *slog.Logger {
+// loggerOrDiscard returns d.Log, or a logger that discards.
+func (d *HookData) loggerOrDiscard() *slog.Logger {
 	if d.Log == nil {
 		return slog.New(slog.DiscardHandler)
 	}

@@ -124,7 +124,7 @@ func (r *Runner) runHook(ctx context.Context, name string, hook HookFunc, data *
 	}
 	within, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	own := data.clone()
+	own := data.cloneData()
 	own.Hook = name
 	if own.Log == nil {
 		own.Log = log
@@ -177,7 +177,7 @@ func (r *Runner) awaitResult(ctx context.Context, result <-chan error) (error, b
 func callHook(ctx context.Context, hook HookFunc, data *HookData) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			data.logger().Error("panic in a hook", "hook", data.Hook, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			data.loggerOrDiscard().Error("panic in a hook", "hook", data.Hook, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = atoll.Errorf("", "", atoll.ErrInternal, "panic: %v", p)
 		}
 	}()

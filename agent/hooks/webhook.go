@@ -103,7 +103,7 @@ func Webhook(to string, opts WebhookOptions) (HookFunc, error) {
 	opts.Tries = cmp.Or(opts.Tries, DefaultWebhookTries)
 	opts.Backoff = cmp.Or(opts.Backoff, DefaultWebhookBackoff)
 	w := &webhook{url: u, opts: opts, client: &http.Client{Transport: opts.Transport, CheckRedirect: checkRedirect}}
-	return w.deliver, nil
+	return w.deliverHook, nil
 }
 
 func isLoopback(host string) bool {
@@ -131,7 +131,7 @@ type webhook struct {
 	client *http.Client
 }
 
-func (w *webhook) deliver(ctx context.Context, data *HookData) error {
+func (w *webhook) deliverHook(ctx context.Context, data *HookData) error {
 	d := Delivery{
 		ID: atoll.NewID(), Hook: data.Hook, Time: time.Now().UTC(),
 		Conversation: data.ConversationID, Account: data.Account, Agent: data.Agent,
@@ -146,7 +146,7 @@ func (w *webhook) deliver(ctx context.Context, data *HookData) error {
 		if err == nil || !again || try >= w.opts.Tries || ctx.Err() != nil {
 			return err
 		}
-		data.logger().Debug("retrying webhook", "host", w.url.Host, "try", try, "err", err)
+		data.loggerOrDiscard().Debug("retrying webhook", "host", w.url.Host, "try", try, "err", err)
 		if waitBackoff(ctx, w.opts.Backoff, try) != nil {
 			return err // more specific than the end of ctx
 		}

@@ -93,11 +93,11 @@ func (c *claude) Line(b []byte) Step {
 
 func (c *claude) readLine(l *claudeLine, whole []byte) {
 	if l.Session != "" {
-		c.session = cutHead(scrub(l.Session), maxID)
+		c.session = cutHead(cleanText(l.Session), maxID)
 	}
 	parent := ""
 	if l.Parent != nil {
-		parent = cutHead(scrub(*l.Parent), maxID)
+		parent = cutHead(cleanText(*l.Parent), maxID)
 	}
 	switch l.Type {
 	case "assistant":
@@ -358,16 +358,16 @@ func (e *claudeEnd) endReason(stop string) (reason FinishReason, failure string)
 	if e.Subtype == "success" && !e.IsError || e.Subtype == "" && !e.IsError {
 		return cmp.Or(claudeReason(stop), FinishStop), ""
 	}
-	said := scrub(strings.TrimSpace(strings.Join(e.Errors, "; ")))
+	said := cleanText(strings.TrimSpace(strings.Join(e.Errors, "; ")))
 	switch e.Subtype {
 	case "error_max_turns":
 		return FinishLength, cmp.Or(said, "the agent had no more turns left")
 	case "error_max_budget_usd":
 		return FinishLength, cmp.Or(said, "the agent had no more money left")
 	case "success", "":
-		return FinishError, cutHead(cmp.Or(scrub(strings.TrimSpace(e.Result)), said, "the agent failed"), maxError)
+		return FinishError, cutHead(cmp.Or(cleanText(strings.TrimSpace(e.Result)), said, "the agent failed"), maxError)
 	}
-	return FinishError, cutHead(cmp.Or(said, scrub(strings.TrimSpace(e.Result)), "the agent failed: "+scrub(e.Subtype)), maxError)
+	return FinishError, cutHead(cmp.Or(said, cleanText(strings.TrimSpace(e.Result)), "the agent failed: "+cleanText(e.Subtype)), maxError)
 }
 
 // claudeReason maps a model's stop reason; "" if it has given none.

@@ -137,7 +137,7 @@ func (c *claude) appendDelta(b *streamedBlock, e *claudeEvent) {
 
 // showText emits a piece of text, and adds it to the message if messages keep it.
 func (c *claude) showText(b *streamedBlock, s string) {
-	s = scrub(s)
+	s = cleanText(s)
 	b.shown += len(s)
 	if b.kind == ReasoningStart {
 		c.emitDelta(ReasoningDelta, b.id, b.parent, s)
@@ -207,7 +207,7 @@ func (c *claude) confirmBlock(l *thread, whole *claudeBlock) bool {
 		kind = ToolInputStart
 	}
 	for _, b := range l.blocks {
-		if b.confirmed || b.kind != kind || kind == ToolInputStart && b.id != cutHead(scrub(whole.ID), maxID) {
+		if b.confirmed || b.kind != kind || kind == ToolInputStart && b.id != cutHead(cleanText(whole.ID), maxID) {
 			continue
 		}
 		b.confirmed = true
@@ -218,7 +218,7 @@ func (c *claude) confirmBlock(l *thread, whole *claudeBlock) bool {
 			c.takeInput(b)
 			c.endCall(b.id, b.name, b.parent, inputOf(whole.Input))
 		default:
-			c.showText(b, unshown(b, scrub(whole.Text+whole.Thinking)))
+			c.showText(b, unshownText(b, cleanText(whole.Text+whole.Thinking)))
 			c.closeBlock(b)
 		}
 		return true
@@ -226,10 +226,10 @@ func (c *claude) confirmBlock(l *thread, whole *claudeBlock) bool {
 	return false
 }
 
-// unshown returns the part of a text that was not streamed.
-func unshown(b *streamedBlock, text string) string {
+// unshownText returns the part of a text that was not streamed.
+func unshownText(b *streamedBlock, text string) string {
 	if b.shown >= len(text) {
 		return ""
 	}
-	return scrub(text[b.shown:])
+	return cleanText(text[b.shown:])
 }

@@ -9,19 +9,19 @@ import (
 // trimObject returns the JSON object in a line, without escape sequences of a terminal
 // around it; nil if there is none. It doesn't check the syntax.
 func trimObject(line []byte) []byte {
-	line = bytes.TrimSpace(unescape(line))
+	line = bytes.TrimSpace(trimEscapes(line))
 	if len(line) == 0 || line[0] != '{' {
 		return nil
 	}
 	end := bytes.LastIndexByte(line, '}')
-	if end < 0 || len(bytes.TrimSpace(unescape(line[end+1:]))) > 0 {
+	if end < 0 || len(bytes.TrimSpace(trimEscapes(line[end+1:]))) > 0 {
 		return nil
 	}
 	return line[:end+1]
 }
 
-// unescape cuts escape sequences, space and control characters off the front.
-func unescape(b []byte) []byte {
+// trimEscapes cuts escape sequences, space and control characters off the front.
+func trimEscapes(b []byte) []byte {
 	for len(b) > 0 {
 		if n := escapeLen(b); n > 0 {
 			b = b[n:]
@@ -102,9 +102,9 @@ func plainText(b []byte) string {
 	}, out.String())
 }
 
-// scrub replaces invalid UTF-8 and control characters, except tab and line ends, so
+// cleanText replaces invalid UTF-8 and control characters, except tab and line ends, so
 // that the text is safe to print on a terminal.
-func scrub(s string) string {
+func cleanText(s string) string {
 	if isClean(s) {
 		return s
 	}

@@ -90,7 +90,7 @@ func (c *codex) Line(b []byte) Step {
 func (c *codex) readLine(l *codexLine) {
 	switch l.Type {
 	case "thread.started":
-		c.session = cutHead(scrub(l.Thread), maxID)
+		c.session = cutHead(cleanText(l.Thread), maxID)
 	case "turn.started":
 		c.reason, c.failure = "", ""
 	case "item.started", "item.updated":
@@ -109,22 +109,22 @@ func (c *codex) readLine(l *codexLine) {
 		c.closeTexts()
 		c.flushMessage()
 		c.reason = ""
-		c.failure = cutHead(cmp.Or(scrub(l.Error.Message), c.lastError, "the agent failed"), maxError)
+		c.failure = cutHead(cmp.Or(cleanText(l.Error.Message), c.lastError, "the agent failed"), maxError)
 	case "error": // also for errors it recovers from
-		c.lastError = cutHead(scrub(l.Message), maxError)
+		c.lastError = cutHead(cleanText(l.Message), maxError)
 	}
 }
 
 // readItem reads the current state of an item.
 func (c *codex) readItem(i *codexItem, ended bool) {
-	i.ID = cutHead(scrub(i.ID), maxID)
+	i.ID = cutHead(cleanText(i.ID), maxID)
 	switch i.Type {
 	case "agent_message", "plan":
 		c.readText(i, TextStart, ended)
 	case "reasoning":
 		c.readText(i, ReasoningStart, ended)
 	case "error": // a warning
-		c.lastError = cutHead(scrub(i.Message), maxError)
+		c.lastError = cutHead(cleanText(i.Message), maxError)
 		if ended {
 			c.emitThought("", i.Message)
 		}
@@ -137,7 +137,7 @@ func (c *codex) readItem(i *codexItem, ended bool) {
 // continued, it is emitted again.
 func (c *codex) readText(i *codexItem, kind EventType, ended bool) {
 	at := slices.IndexFunc(c.items, func(t *codexText) bool { return t.item == i.ID && t.kind == kind })
-	text := scrub(i.Text)
+	text := cleanText(i.Text)
 	if at < 0 && ended {
 		if kind == TextStart {
 			c.emitText("", text)
@@ -250,14 +250,14 @@ func (i *codexItem) toolResult() result {
 	case "command_execution":
 		r := result{output: plainText([]byte(i.Output))}
 		if bad || i.Exit != nil && *i.Exit != 0 {
-			r.failed = cmp.Or(strings.TrimSpace(r.output), scrub(i.Status))
+			r.failed = cmp.Or(strings.TrimSpace(r.output), cleanText(i.Status))
 			if i.Exit != nil {
 				r.failed = strings.TrimSpace("exited with code " + strconv.Itoa(*i.Exit) + "\n" + r.output)
 			}
 		}
 		return r
 	case "mcp_tool_call":
-		if message := scrub(i.Error.Message); message != "" || bad {
+		if message := cleanText(i.Error.Message); message != "" || bad {
 			return result{failed: cmp.Or(message, "failed")}
 		}
 		return claudeResult(&claudeBlock{Content: i.Result.Content}) // both use the blocks of MCP
@@ -265,9 +265,9 @@ func (i *codexItem) toolResult() result {
 		return result{output: inputOf(i.Items), value: json.RawMessage(inputOf(i.Items))}
 	}
 	if bad {
-		return result{failed: cmp.Or(scrub(i.Error.Message), i.Status)}
+		return result{failed: cmp.Or(cleanText(i.Error.Message), i.Status)}
 	}
-	return result{output: cmp.Or(scrub(cutHead(i.Status, maxID)), agent.ToolCompleted)}
+	return result{output: cmp.Or(cleanText(cutHead(i.Status, maxID)), agent.ToolCompleted)}
 }
 
 // End implements Parser.

@@ -131,7 +131,7 @@ func (r *run) emitDelta(kind EventType, id, parent, s string) {
 
 // emitText emits a complete text.
 func (r *run) emitText(parent, s string) {
-	if s = scrub(s); s == "" {
+	if s = cleanText(s); s == "" {
 		return
 	}
 	id := r.beginText(TextStart, parent)
@@ -145,7 +145,7 @@ func (r *run) emitText(parent, s string) {
 // emitThought emits a complete thought, which messages don't keep.
 func (r *run) emitThought(parent, s string) {
 	id := r.beginText(ReasoningStart, parent)
-	r.emitDelta(ReasoningDelta, id, parent, scrub(s))
+	r.emitDelta(ReasoningDelta, id, parent, cleanText(s))
 	r.emitEvent(Event{Type: ReasoningEnd, ID: id, ParentToolCallID: parent})
 	r.separateText(parent)
 }
@@ -194,7 +194,7 @@ func (r *run) closeRaw() {
 
 // callID returns the cleaned id of a call, or a new one if it has none.
 func (r *run) callID(id string) string {
-	if id = cutHead(scrub(id), maxID); id != "" {
+	if id = cutHead(cleanText(id), maxID); id != "" {
 		return id
 	}
 	r.calls++
@@ -268,7 +268,7 @@ func (r *run) emitResult(parent string, res result) agent.ToolCall {
 	c := agent.ToolCall{ID: res.id, Type: "function", Name: name, Output: res.output, Status: agent.ToolCompleted}
 	switch {
 	case res.failed != "":
-		e.Type, e.Error, e.Result = ToolError, scrub(res.failed), nil
+		e.Type, e.Error, e.Result = ToolError, cleanText(res.failed), nil
 		c.Status, c.Error = agent.ToolFailed, cutHead(e.Error, maxError)
 	case e.Result == nil:
 		e.Result = json.RawMessage(quoteJSON(res.output))
@@ -349,7 +349,7 @@ func (r *run) endReason(exit atoll.Exit, stderr string, err error) (FinishReason
 	case errors.Is(err, context.Canceled):
 		return FinishCancelled, ""
 	case err != nil:
-		return FinishError, scrub(err.Error())
+		return FinishError, cleanText(err.Error())
 	case r.failure != "" && r.reason != "":
 		return r.reason, r.failure
 	case r.failure != "":
@@ -430,7 +430,7 @@ func quoteJSON(s string) string {
 
 // toolName returns a cleaned name.
 func toolName(name string) string {
-	if name = cutHead(scrub(name), maxID); name != "" {
+	if name = cutHead(cleanText(name), maxID); name != "" {
 		return name
 	}
 	return "unknown"

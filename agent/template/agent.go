@@ -116,7 +116,7 @@ func (t *Template) Turn(prompt string, continued bool) (*atoll.Command, error) {
 	if err := a.CheckPrompt(prompt); err != nil {
 		return nil, err
 	}
-	env, err := t.environment()
+	env, err := t.agentEnv()
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +130,8 @@ func (t *Template) Turn(prompt string, continued bool) (*atoll.Command, error) {
 	return cmd, nil
 }
 
-// environment returns the agent's environment, including its secrets.
-func (t *Template) environment() ([]string, error) {
+// agentEnv returns the agent's environment, including its secrets.
+func (t *Template) agentEnv() ([]string, error) {
 	var env []string
 	for _, kv := range t.Agent.Env {
 		env = append(env, t.expandWords(kv))
@@ -175,8 +175,8 @@ func (t *Template) expandWords(text string) string {
 	return strings.NewReplacer("{dir}", t.WorkDir(), "{user}", t.Agent.User).Replace(text)
 }
 
-// validate returns the first invalid setting, with advice.
-func (a *Agent) validate() error {
+// checkSettings returns the first invalid setting, with advice.
+func (a *Agent) checkSettings() error {
 	if err := a.checkCommand(); err != nil {
 		return err
 	}

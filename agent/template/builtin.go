@@ -14,8 +14,8 @@ const (
 	Shell      = "shell"
 )
 
-// builtins returns the functions that make the built-in templates, by name.
-func builtins() map[string]func(agentID string) (*Template, error) {
+// builtinTemplates returns the functions that make the built-in templates, by name.
+func builtinTemplates() map[string]func(agentID string) (*Template, error) {
 	all := map[string]func(string) (*Template, error){}
 	for _, t := range []func() *Template{newClaudeCode, newCodex, newShell} {
 		all[t().Name] = func(string) (*Template, error) { return t(), nil }

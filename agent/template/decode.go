@@ -28,7 +28,7 @@ type decoder struct {
 	more int // beyond maxErrors
 }
 
-func (d *decoder) reportf(n *yaml.Node, format string, args ...any) {
+func (d *decoder) addErrorf(n *yaml.Node, format string, args ...any) {
 	if len(d.errs) == maxErrors {
 		d.more++
 		return
@@ -56,7 +56,7 @@ func (d *decoder) reportUnknown(at string, n *yaml.Node, name, what, near string
 	if at != "" {
 		at += ": "
 	}
-	d.reportf(n, "%sunknown %s %.60q: %s", at, what, name, hint)
+	d.addErrorf(n, "%sunknown %s %.60q: %s", at, what, name, hint)
 }
 
 // A nodeReader reads its own part of a file.
@@ -81,7 +81,7 @@ func (d *decoder) readText(at string, n *yaml.Node, p *string) {
 func (d *decoder) readValue(at string, n *yaml.Node, v reflect.Value) {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		d.reportf(n, "%s: write it out: & and * are not supported", at)
+		d.addErrorf(n, "%s: write it out: & and * are not supported", at)
 		return
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
 		return
@@ -103,7 +103,7 @@ func (d *decoder) readValue(at string, n *yaml.Node, v reflect.Value) {
 		d.readEntries(at, n, v)
 	case reflect.Slice:
 		if n.Kind != yaml.SequenceNode {
-			d.reportf(n, "%s: write a list, like [a, b]", at)
+			d.addErrorf(n, "%s: write a list, like [a, b]", at)
 			return
 		}
 		list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
@@ -113,9 +113,9 @@ func (d *decoder) readValue(at string, n *yaml.Node, v reflect.Value) {
 		v.Set(list)
 	default:
 		if n.Kind != yaml.ScalarNode {
-			d.reportf(n, "%s: want one value, not a list or table", at)
+			d.addErrorf(n, "%s: want one value, not a list or table", at)
 		} else if err := parseScalar(n.Value, v); err != nil {
-			d.reportf(n, "%s: %w", at, err)
+			d.addErrorf(n, "%s: %w", at, err)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (d *decoder) readValue(at string, n *yaml.Node, v reflect.Value) {
 // eachKey passes each key of a table and its value to take. It reports repeated keys.
 func (d *decoder) eachKey(at string, n *yaml.Node, take func(k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		d.reportf(n, "%s: write keys and values below it", at)
+		d.addErrorf(n, "%s: write keys and values below it", at)
 		return
 	}
 	first := map[string]int{}
@@ -132,9 +132,9 @@ func (d *decoder) eachKey(at string, n *yaml.Node, take func(k, v *yaml.Node)) {
 		line, twice := first[k.Value]
 		switch {
 		case k.Kind != yaml.ScalarNode || k.ShortTag() == "!!merge":
-			d.reportf(k, "%s: a key must be a word", cmp.Or(at, "the file"))
+			d.addErrorf(k, "%s: a key must be a word", cmp.Or(at, "the file"))
 		case twice:
-			d.reportf(k, "%q is set twice, first in line %d", joinPath(at, k.Value), line)
+			d.addErrorf(k, "%q is set twice, first in line %d", joinPath(at, k.Value), line)
 		default:
 			first[k.Value] = k.Line
 			take(k, v)
@@ -154,7 +154,7 @@ func (d *decoder) readFields(at string, n *yaml.Node, v reflect.Value) {
 		}
 		if at == "" {
 			if in := parentOf(k.Value); in != "" {
-				d.reportf(k, "unknown key %q: it belongs below %s", k.Value, in)
+				d.addErrorf(k, "unknown key %q: it belongs below %s", k.Value, in)
 				return
 			}
 		}
@@ -272,7 +272,7 @@ func (s *Secret) readNode(d *decoder, at string, n *yaml.Node) {
 	}
 	secret, err := NewSecret(f.From, f.Optional)
 	if err != nil {
-		d.reportf(n, "%s: %w", at, err)
+		d.addErrorf(n, "%s: %w", at, err)
 	}
 	*s = secret
 }

@@ -211,6 +211,6 @@ func (f *source) makeTemplate(e *entry, all map[string]*entry, known map[string]
 	form := form{Template: t}
 	d.readTop(f.top, &form)
 	t.Name = f.name
-	form.Hooks.apply(d, t, known)
+	form.Hooks.applyHooks(d, t, known)
 	return t, d.joinErrors()
 }

@@ -68,8 +68,8 @@ func (l *hookList) readNode(d *decoder, at string, n *yaml.Node) {
 	}
 }
 
-// apply sets the hooks of t. named holds hooks registered by the program.
-func (f *hooksForm) apply(d *decoder, t *Template, named map[string]hooks.HookFunc) {
+// applyHooks sets the hooks of t. named holds hooks registered by the program.
+func (f *hooksForm) applyHooks(d *decoder, t *Template, named map[string]hooks.HookFunc) {
 	usual := hooks.Default()
 	for _, m := range []struct {
 		key   string
@@ -126,34 +126,34 @@ func (i *hookItem) newHook(d *decoder, at string, t *Template, known map[string]
 		}
 		return hook
 	case len(i.Run) > 0 && i.Webhook != "":
-		d.reportf(i.node, "%s: run and webhook: write each as a hook of its own", at)
+		d.addErrorf(i.node, "%s: run and webhook: write each as a hook of its own", at)
 	case len(i.Run) > 0:
 		return i.newCommand(d, at, t)
 	case i.Webhook != "":
 		return i.newWebhook(d, at)
 	default:
-		d.reportf(i.node, "%s: write the name of a hook, or a table with run or webhook", at)
+		d.addErrorf(i.node, "%s: write the name of a hook, or a table with run or webhook", at)
 	}
 	return nil
 }
 
 func (i *hookItem) newCommand(d *decoder, at string, t *Template) hooks.HookFunc {
 	if !i.Token.IsZero() || !i.Secret.IsZero() || i.Tries != 0 || i.PlainHTTP {
-		d.reportf(i.node, "%s: token, secret, tries and plain_http are for webhooks", at)
+		d.addErrorf(i.node, "%s: token, secret, tries and plain_http are for webhooks", at)
 	}
 	dir := cmp.Or(i.Dir, t.WorkDir())
 	if err := (&atoll.Command{Args: i.Run, User: i.User, Dir: dir, Env: i.Env, Timeout: i.Timeout}).Validate(); err != nil {
-		d.reportf(i.node, "%s: %w", at, err)
+		d.addErrorf(i.node, "%s: %w", at, err)
 	}
 	return hooks.Command(i.Run, hooks.CommandOptions{User: i.User, Dir: dir, Env: i.Env, Timeout: time.Duration(i.Timeout)})
 }
 
 func (i *hookItem) newWebhook(d *decoder, at string) hooks.HookFunc {
 	if i.User != "" || i.Dir != "" || len(i.Env) > 0 {
-		d.reportf(i.node, "%s: user, dir and env are for commands", at)
+		d.addErrorf(i.node, "%s: user, dir and env are for commands", at)
 	}
 	if i.Token.optional || i.Secret.optional {
-		d.reportf(i.node, "%s: the token and the secret of a webhook cannot be optional: leave them out, or provide them", at)
+		d.addErrorf(i.node, "%s: the token and the secret of a webhook cannot be optional: leave them out, or provide them", at)
 	}
 	opts := hooks.WebhookOptions{Timeout: time.Duration(i.Timeout), Tries: i.Tries, PlainHTTP: i.PlainHTTP}
 	if !i.Token.IsZero() {
@@ -164,7 +164,7 @@ func (i *hookItem) newWebhook(d *decoder, at string) hooks.HookFunc {
 	}
 	hook, err := hooks.Webhook(i.Webhook, opts)
 	if err != nil {
-		d.reportf(i.node, "%s: %w", at, err)
+		d.addErrorf(i.node, "%s: %w", at, err)
 	}
 	return hook
 }

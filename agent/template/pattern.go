@@ -26,8 +26,8 @@ var words = []string{"account", "agent", "conversation", "sandbox"}
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
-// placeholders returns the words in a pattern.
-func placeholders(pattern string) []string {
+// findPlaceholders returns the words in a pattern.
+func findPlaceholders(pattern string) []string {
 	var all []string
 	for _, p := range placeholder.FindAllString(pattern, -1) {
 		all = append(all, strings.Trim(p, "{}"))
@@ -37,7 +37,7 @@ func placeholders(pattern string) []string {
 
 // checkPattern returns an error for unknown words, and for braces without a word.
 func checkPattern(key, pattern string) error {
-	for _, word := range placeholders(pattern) {
+	for _, word := range findPlaceholders(pattern) {
 		if !slices.Contains(words, word) {
 			return fmt.Errorf("%s: unknown word {%s}: use {%s}", key, word, strings.Join(words, "}, {"))
 		}
@@ -52,7 +52,7 @@ func checkPattern(key, pattern string) error {
 // path: "{account}-{agent}" is the same for a-b and c as for a and b-c.
 func checkParts(key, pattern string) error {
 	for segment := range strings.SplitSeq(pattern, "/") {
-		if len(placeholders(segment)) > 1 {
+		if len(findPlaceholders(segment)) > 1 {
 			return fmt.Errorf("%s %q: put a / into %s, so that different names give different paths", key, pattern, segment)
 		}
 	}
@@ -82,7 +82,7 @@ func keyRune(r rune) bool {
 // checkOwner returns an error for patterns in which another account can use the same
 // names: accounts choose the names of their agents, conversations and sandboxes.
 func checkOwner(key, pattern string) error {
-	used := placeholders(pattern)
+	used := findPlaceholders(pattern)
 	if len(used) > 0 && !slices.Contains(used, "account") {
 		return fmt.Errorf("%s: {%s} needs {account} too: other accounts may use the same name", key, used[0])
 	}
@@ -118,7 +118,7 @@ func volumeName(pattern string, n Names) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if used := placeholders(pattern); len(used) > 1 || len(used) == 1 && len(name) > maxName {
+	if used := findPlaceholders(pattern); len(used) > 1 || len(used) == 1 && len(name) > maxName {
 		h := sha256.New()
 		for _, word := range used {
 			h.Write([]byte(n.lookUp(word) + "\x00"))

@@ -32,7 +32,7 @@ type entry struct {
 // and is the default.
 func NewSet() *Set {
 	s := &Set{entries: map[string]*entry{}, hooks: map[string]hooks.HookFunc{}, defaultName: ClaudeCode}
-	for name, make := range builtins() {
+	for name, make := range builtinTemplates() {
 		s.entries[name] = &entry{make: make}
 	}
 	return s

@@ -95,7 +95,7 @@ const (
 func (t *Template) PolicyFor(stored bool) (Policy, error) {
 	switch {
 	case t.Policy == PolicySynced && !stored:
-		return "", t.invalid("policy synced: no store for versions: set the template's bucket or sync.store")
+		return "", t.invalidErrorf("policy synced: no store for versions: set the template's bucket or sync.store")
 	case t.Policy != "":
 		return t.Policy, nil
 	case stored:
@@ -119,7 +119,7 @@ func (t *Template) SpecFor(n Names) (*atoll.Spec, error) {
 	}
 	volume, err := volumeName(t.Volume, n)
 	if err != nil {
-		return nil, t.invalid("volume: %w", err)
+		return nil, t.invalidErrorf("volume: %w", err)
 	}
 	spec.Mounts = append(spec.Mounts, atoll.Mount{Type: atoll.MountVolume, Source: volume, Target: t.WorkDir()})
 	return spec, nil
@@ -132,11 +132,11 @@ func (t *Template) SpecFor(n Names) (*atoll.Spec, error) {
 func (t *Template) Place(n Names, store string) (string, error) {
 	bucket, err := expandPattern(t.Bucket, n)
 	if err != nil {
-		return "", t.invalid("bucket: %w", err)
+		return "", t.invalidErrorf("bucket: %w", err)
 	}
 	prefix, err := expandPattern(strings.Trim(cmp.Or(t.KeyPrefix, DefaultKeyPrefix), "/"), n)
 	if err != nil {
-		return "", t.invalid("key_prefix: %w", err)
+		return "", t.invalidErrorf("key_prefix: %w", err)
 	}
 	if bucket = cmp.Or(bucket, store); bucket == "" {
 		return "", nil
@@ -144,38 +144,38 @@ func (t *Template) Place(n Names, store string) (string, error) {
 	return strings.TrimRight(bucket, "/") + "/" + prefix, nil
 }
 
-// invalid returns an ErrInvalid about this template.
-func (t *Template) invalid(format string, args ...any) error {
+// invalidErrorf returns an ErrInvalid about this template.
+func (t *Template) invalidErrorf(format string, args ...any) error {
 	return atoll.Errorf("template", t.Name, atoll.ErrInvalid, format, args...)
 }
 
 // Validate returns the first invalid setting as an ErrInvalid with advice.
 func (t *Template) Validate() error {
 	if !atoll.ValidName(t.Name) {
-		return t.invalid("name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", t.Name)
+		return t.invalidErrorf("name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", t.Name)
 	}
 	if t.Provider != "" && !atoll.ValidName(t.Provider) {
-		return t.invalid("provider %q: use the name of one, like gvisor", t.Provider)
+		return t.invalidErrorf("provider %q: use the name of one, like gvisor", t.Provider)
 	}
 	if err := t.checkSpec(); err != nil {
 		return err
 	}
 	if t.Dir != "" && (!path.IsAbs(t.Dir) || path.Clean(t.Dir) == "/" || strings.ContainsRune(t.Dir, 0)) {
-		return t.invalid("dir %q: must be an absolute path other than /", t.Dir)
+		return t.invalidErrorf("dir %q: must be an absolute path other than /", t.Dir)
 	}
 	if err := t.checkPatterns(); err != nil {
-		return t.invalid("%w", err)
+		return t.invalidErrorf("%w", err)
 	}
 	switch t.Policy {
 	case "", PolicyEphemeral, PolicyPersistent, PolicySynced:
 	default:
-		return t.invalid("policy %q: use ephemeral, persistent or synced", t.Policy)
+		return t.invalidErrorf("policy %q: use ephemeral, persistent or synced", t.Policy)
 	}
 	if t.KeepVersions < 0 || t.KeepDays < 0 {
-		return t.invalid("keep_versions and keep_days must be positive, or 0 for all")
+		return t.invalidErrorf("keep_versions and keep_days must be positive, or 0 for all")
 	}
-	if err := t.Agent.validate(); err != nil {
-		return t.invalid("agent: %w", err)
+	if err := t.Agent.checkSettings(); err != nil {
+		return t.invalidErrorf("agent: %w", err)
 	}
 	return nil
 }
@@ -195,15 +195,15 @@ func (t *Template) checkSpec() error {
 		{"auto_remove", s.AutoRemove, "a sandbox outlives its turns"},
 	} {
 		if own.set {
-			return t.invalid("spec.%s: leave it out: %s", own.key, own.why)
+			return t.invalidErrorf("spec.%s: leave it out: %s", own.key, own.why)
 		}
 	}
 	if err := s.Validate(); err != nil {
-		return t.invalid("spec: %w", err)
+		return t.invalidErrorf("spec: %w", err)
 	}
 	mounted := func(m atoll.Mount) bool { return path.Clean(m.Target) == t.WorkDir() }
 	if t.Volume != "" && slices.ContainsFunc(s.Mounts, mounted) {
-		return t.invalid("volume: %s has another mount", t.WorkDir())
+		return t.invalidErrorf("volume: %s has another mount", t.WorkDir())
 	}
 	return nil
 }

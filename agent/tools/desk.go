@@ -188,7 +188,7 @@ func (c *call) withSandbox(ctx context.Context, do func(d *sandboxState) error) 
 		return "", err
 	}
 	if err = do(d); err != nil && o.Note != "" {
-		err = refusef(atoll.KindOf(err), "%s In it: %w", o.Note, err)
+		err = refusalErrorf(atoll.KindOf(err), "%s In it: %w", o.Note, err)
 	}
 	return o.Note, err
 }
@@ -225,7 +225,7 @@ func (d *sandboxState) startCommand(ctx context.Context, line string, cmd *atoll
 		d.mu.Unlock()
 		return err
 	}
-	return refusef(atoll.ErrCommandNotFound, "the image has no shell (%s): open a sandbox with another image", strings.Join(shells, ", "))
+	return refusalErrorf(atoll.ErrCommandNotFound, "the image has no shell (%s): open a sandbox with another image", strings.Join(shells, ", "))
 }
 
 // A note is part of the output of many tools.

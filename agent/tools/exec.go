@@ -61,7 +61,7 @@ const maxTimeout = 86400
 // timeLimit returns the time limit of a call that asks for this many seconds.
 func (k *Kit) timeLimit(seconds, byDefault int) (time.Duration, error) {
 	if seconds < 0 || seconds > maxTimeout {
-		return 0, refusef(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", seconds, int(k.limits.Timeout/time.Second))
+		return 0, refusalErrorf(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", seconds, int(k.limits.Timeout/time.Second))
 	}
 	if seconds == 0 {
 		seconds = byDefault
@@ -71,7 +71,7 @@ func (k *Kit) timeLimit(seconds, byDefault int) (time.Duration, error) {
 
 func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, err error) {
 	if strings.TrimSpace(in.Command) == "" {
-		return out, refusef(atoll.ErrInvalid, "command is empty: set a command line")
+		return out, refusalErrorf(atoll.ErrInvalid, "command is empty: set a command line")
 	}
 	limit, err := c.k.timeLimit(in.TimeoutSeconds, defaultTimeout)
 	if err != nil {
@@ -108,7 +108,7 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 func makeEnv(env map[string]string) (list []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(env[name], 0) {
-			return nil, refusef(atoll.ErrInvalid, "env %q: names must not be empty or contain =, and no NUL bytes are allowed", name)
+			return nil, refusalErrorf(atoll.ErrInvalid, "env %q: names must not be empty or contain =, and no NUL bytes are allowed", name)
 		}
 		list = append(list, name+"="+env[name])
 	}

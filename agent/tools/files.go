@@ -30,10 +30,10 @@ type fileRef struct {
 // the roots; the FS follows links within the root.
 func (c *call) resolvePath(d *sandboxState, name string) (fileRef, error) {
 	if name == "" {
-		return fileRef{}, refusef(atoll.ErrInvalid, "path is empty: name a file, like src/main.py")
+		return fileRef{}, refusalErrorf(atoll.ErrInvalid, "path is empty: name a file, like src/main.py")
 	}
 	if strings.ContainsRune(name, 0) {
-		return fileRef{}, refusef(atoll.ErrInvalid, "path %q: contains a NUL byte", name)
+		return fileRef{}, refusalErrorf(atoll.ErrInvalid, "path %q: contains a NUL byte", name)
 	}
 	abs := name
 	if !path.IsAbs(abs) {
@@ -42,19 +42,19 @@ func (c *call) resolvePath(d *sandboxState, name string) (fileRef, error) {
 	abs = path.Clean(abs)
 	for _, b := range c.k.opts.Blocked {
 		if isBelow(b, abs) {
-			return fileRef{}, refusef(atoll.ErrDenied, "%s is blocked: the file tools do not touch %s", abs, path.Clean(b))
+			return fileRef{}, refusalErrorf(atoll.ErrDenied, "%s is blocked: the file tools do not touch %s", abs, path.Clean(b))
 		}
 	}
 	roots := c.k.fileRoots(d.workdir)
 	for _, root := range roots {
 		if isBelow(root, abs) {
 			if b := c.k.blockedIn(root); b != "" { // another program has made the sandbox
-				return fileRef{}, refusef(atoll.ErrDenied, "%s has %s in it, which is blocked: the file tools do not work there, use sandbox_exec", root, b)
+				return fileRef{}, refusalErrorf(atoll.ErrDenied, "%s has %s in it, which is blocked: the file tools do not work there, use sandbox_exec", root, b)
 			}
 			return fileRef{atoll.SubFiles(atoll.Files(d.sandbox), root), root, abs}, nil
 		}
 	}
-	return fileRef{}, refusef(atoll.ErrDenied, "%s is outside of %s, where the file tools work: use sandbox_exec for other places", abs, strings.Join(roots, ", "))
+	return fileRef{}, refusalErrorf(atoll.ErrDenied, "%s is outside of %s, where the file tools work: use sandbox_exec for other places", abs, strings.Join(roots, ", "))
 }
 
 // fileRoots returns the roots of the file tools, in a sandbox with that work directory.
@@ -89,17 +89,17 @@ func (p fileRef) explainError(err error) error {
 	}
 	switch atoll.KindOf(err) {
 	case atoll.ErrInvalid:
-		return refusef(atoll.ErrInvalid, "%s: %v: use sandbox_fs_list to see existing files", p.path, errorCause(err))
+		return refusalErrorf(atoll.ErrInvalid, "%s: %v: use sandbox_fs_list to see existing files", p.path, errorCause(err))
 	case atoll.ErrExhausted:
 		if ok && e.Op == "list" { // not a full disk
-			return refusef(atoll.ErrExhausted, "%s: %v", p.path, errorCause(err))
+			return refusalErrorf(atoll.ErrExhausted, "%s: %v", p.path, errorCause(err))
 		}
 	case atoll.ErrDenied:
-		return refusef(atoll.ErrDenied, "%s cannot be used by the file tools: it leads out of %s, or its owner does not let you (%v)", p.path, p.root, errorCause(err))
+		return refusalErrorf(atoll.ErrDenied, "%s cannot be used by the file tools: it leads out of %s, or its owner does not let you (%v)", p.path, p.root, errorCause(err))
 	case atoll.ErrNotExist:
-		return refusef(atoll.ErrNotExist, "%s does not exist: use sandbox_fs_list to see existing files", p.path)
+		return refusalErrorf(atoll.ErrNotExist, "%s does not exist: use sandbox_fs_list to see existing files", p.path)
 	case atoll.ErrUnsupported:
-		return refusef(atoll.ErrUnsupported, "this sandbox has no file tools: use sandbox_exec")
+		return refusalErrorf(atoll.ErrUnsupported, "this sandbox has no file tools: use sandbox_exec")
 	}
 	return err
 }
@@ -243,7 +243,7 @@ func checkEncoding(encoding string) error {
 	if encoding == "" || encoding == encodingText || encoding == encodingBase64 {
 		return nil
 	}
-	return refusef(atoll.ErrInvalid, "encoding %q: use text or base64", encoding)
+	return refusalErrorf(atoll.ErrInvalid, "encoding %q: use text or base64", encoding)
 }
 
 func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput, err error) {
@@ -253,14 +253,14 @@ func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput,
 	data := []byte(in.Content)
 	if in.Encoding == encodingBase64 {
 		if data, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
-			return out, refusef(atoll.ErrInvalid, "content is not valid base64: %w", err)
+			return out, refusalErrorf(atoll.ErrInvalid, "content is not valid base64: %w", err)
 		}
 	}
 	var mode uint32
 	if in.Mode != "" {
 		bits, err := strconv.ParseUint(strings.TrimPrefix(in.Mode, "0o"), 8, 32)
 		if err != nil || bits == 0 || bits > 0o777 {
-			return out, refusef(atoll.ErrInvalid, "mode %q: write it in octal, like 0644 or 0755", in.Mode)
+			return out, refusalErrorf(atoll.ErrInvalid, "mode %q: write it in octal, like 0644 or 0755", in.Mode)
 		}
 		mode = uint32(bits)
 	}
@@ -293,7 +293,7 @@ func (c *call) writeLimited(ctx context.Context, d *sandboxState, p fileRef, dat
 }
 
 func tooLarge(size, most int64) error {
-	return refusef(atoll.ErrInvalid, "the content is %d bytes: a file may have %d at most; write it in parts by sandbox_exec", size, most)
+	return refusalErrorf(atoll.ErrInvalid, "the content is %d bytes: a file may have %d at most; write it in parts by sandbox_exec", size, most)
 }
 
 // reserveFile counts a file against the limit of written files; done tells whether it
@@ -305,7 +305,7 @@ func (d *sandboxState) reserveFile(name string, most int) (done func(written boo
 		return func(bool) {}, nil
 	}
 	if len(d.written) >= most {
-		return nil, refusef(atoll.ErrExhausted, "%d files were written with this tool already, which is the limit: delete some by sandbox_fs_delete, or have sandbox_exec make what is missing", most)
+		return nil, refusalErrorf(atoll.ErrExhausted, "%d files were written with this tool already, which is the limit: delete some by sandbox_fs_delete, or have sandbox_exec make what is missing", most)
 	}
 	d.written[name] = struct{}{}
 	return func(written bool) {
@@ -333,7 +333,7 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		return out, err
 	}
 	if in.Offset < 0 || in.MaxBytes < 0 {
-		return out, refusef(atoll.ErrInvalid, "offset and max_bytes must not be negative")
+		return out, refusalErrorf(atoll.ErrInvalid, "offset and max_bytes must not be negative")
 	}
 	most := c.k.limits.MaxFileSize
 	if in.MaxBytes > 0 {
@@ -423,7 +423,7 @@ func entryOf(dir string, f atoll.FileInfo) listEntry {
 func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput, err error) {
 	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
 		if isBelow(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
-			return refusef(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
+			return refusalErrorf(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
 		}
 		err := p.removeFile(ctx, in.Recursive)
 		if err == nil || atoll.KindOf(err) == atoll.ErrNotExist { // a command may have been faster
@@ -444,7 +444,7 @@ func (p fileRef) removeFile(ctx context.Context, recursive bool) error {
 			return err
 		}
 		if info.Type == atoll.TypeDirectory {
-			return refusef(atoll.ErrInvalid, "%s is a directory: set recursive to delete it with all in it", p.path)
+			return refusalErrorf(atoll.ErrInvalid, "%s is a directory: set recursive to delete it with all in it", p.path)
 		}
 	}
 	return p.Remove(ctx, p.path, recursive)
@@ -452,7 +452,7 @@ func (p fileRef) removeFile(ctx context.Context, recursive bool) error {
 
 func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err error) {
 	if in.OldText == "" {
-		return out, refusef(atoll.ErrInvalid, "old_text is empty: set the text to replace, or write the file with sandbox_fs_write")
+		return out, refusalErrorf(atoll.ErrInvalid, "old_text is empty: set the text to replace, or write the file with sandbox_fs_write")
 	}
 	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
 		unlock, err := d.editLocks.Lock(ctx, p.path) // otherwise one of two concurrent edits would be lost
@@ -466,15 +466,15 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 			return err
 		}
 		if int64(len(data)) > most {
-			return refusef(atoll.ErrInvalid, "%s is larger than the %d bytes that the file tools work on: use sandbox_exec", p.path, most)
+			return refusalErrorf(atoll.ErrInvalid, "%s is larger than the %d bytes that the file tools work on: use sandbox_exec", p.path, most)
 		}
 		old := []byte(in.OldText)
 		n := bytes.Count(data, old)
 		switch {
 		case n == 0:
-			return refusef(atoll.ErrInvalid, "%s does not have that old_text: read it, and give what stands there, with spaces and line ends", p.path)
+			return refusalErrorf(atoll.ErrInvalid, "%s does not have that old_text: read it, and give what stands there, with spaces and line ends", p.path)
 		case n > 1 && !in.ReplaceAll:
-			return refusef(atoll.ErrInvalid, "%s has that old_text %d times: give more of what is around it, or set replace_all", p.path, n)
+			return refusalErrorf(atoll.ErrInvalid, "%s has that old_text %d times: give more of what is around it, or set replace_all", p.path, n)
 		}
 		if size := int64(len(data)) + int64(n)*int64(len(in.NewText)-len(old)); size > most { // before allocating it
 			return tooLarge(size, most)

@@ -29,7 +29,7 @@ func portTools() []*Tool {
 
 func showPort(ctx context.Context, c *call, in portInput) (out portOutput, err error) {
 	if in.Port < 1 || in.Port > 65535 {
-		return out, refusef(atoll.ErrInvalid, "port %d: must be from 1 to 65535", in.Port)
+		return out, refusalErrorf(atoll.ErrInvalid, "port %d: must be from 1 to 65535", in.Port)
 	}
 	out.Port = in.Port
 	var after string

@@ -131,9 +131,9 @@ func (c *call) noProcessError(ctx context.Context, d *sandboxState, id string) e
 		}
 	}
 	if len(ids) == 0 {
-		return refusef(atoll.ErrNotExist, "there is no process %q, and no other: start one by sandbox_exec with background", id)
+		return refusalErrorf(atoll.ErrNotExist, "there is no process %q, and no other: start one by sandbox_exec with background", id)
 	}
-	return refusef(atoll.ErrNotExist, "there is no process %q: there are %s", id, strings.Join(ids, ", "))
+	return refusalErrorf(atoll.ErrNotExist, "there is no process %q: there are %s", id, strings.Join(ids, ", "))
 }
 
 func readProcess(ctx context.Context, c *call, in processInput) (out processOutput, err error) {
@@ -145,14 +145,14 @@ func readProcess(ctx context.Context, c *call, in processInput) (out processOutp
 // readOutput reads p's output from the offsets of in.
 func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process, in processInput, out *processOutput) error {
 	if in.StdoutOffset < 0 || in.StderrOffset < 0 {
-		return refusef(atoll.ErrInvalid, "an offset is negative: use what the last answer gave, or 0")
+		return refusalErrorf(atoll.ErrInvalid, "an offset is negative: use what the last answer gave, or 0")
 	}
 	st, err := statusOf(ctx, d, p.ID()) // before the output, so that an ended process's output is complete
 	if err != nil {
 		return err
 	}
 	if in.StdoutOffset > st.Stdout.Written || in.StderrOffset > st.Stderr.Written {
-		return refusef(atoll.ErrInvalid, "process %s has printed %d bytes on stdout and %d on stderr so far: use the offsets that the last answer gave, or 0",
+		return refusalErrorf(atoll.ErrInvalid, "process %s has printed %d bytes on stdout and %d on stderr so far: use the offsets that the last answer gave, or 0",
 			p.ID(), st.Stdout.Written, st.Stderr.Written)
 	}
 	out.ProcessID, out.Running = p.ID(), st.Exit == nil
@@ -201,7 +201,7 @@ func statusOf(ctx context.Context, d *sandboxState, id string) (atoll.ProcessSta
 			return p, nil
 		}
 	}
-	return atoll.ProcessStatus{}, refusef(atoll.ErrNotExist, "process %q has ended, and its record was removed", id)
+	return atoll.ProcessStatus{}, refusalErrorf(atoll.ErrNotExist, "process %q has ended, and its record was removed", id)
 }
 
 func waitProcess(ctx context.Context, c *call, in waitInput) (out processOutput, err error) {
@@ -231,7 +231,7 @@ func writeProcess(ctx context.Context, c *call, in writeInput) (out writeOutput,
 			return err
 		}
 		if st.Exit != nil {
-			return refusef(atoll.ErrConflict, "process %s has ended with code %d: nobody reads what you write", p.ID(), st.Exit.Code)
+			return refusalErrorf(atoll.ErrConflict, "process %s has ended with code %d: nobody reads what you write", p.ID(), st.Exit.Code)
 		}
 		out = writeOutput{ProcessID: p.ID(), Written: len(in.Input)}
 		taken, err := c.k.sendInput(ctx, d, p, in.Input, in.Close)
@@ -261,7 +261,7 @@ func (k *Kit) sendInput(ctx context.Context, d *sandboxState, p atoll.Process, t
 	select {
 	case w.turn <- struct{}{}:
 	case <-late:
-		return false, refusef(atoll.ErrConflict, "process %s has not read yet what was sent to it before, and gets no more until it does", p.ID())
+		return false, refusalErrorf(atoll.ErrConflict, "process %s has not read yet what was sent to it before, and gets no more until it does", p.ID())
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -285,7 +285,7 @@ func (k *Kit) sendInput(ctx context.Context, d *sandboxState, p atoll.Process, t
 		if st, err := statusOf(ctx, d, p.ID()); err == nil && st.Exit != nil {
 			return true, nil // it exited without reading the rest
 		}
-		return false, refusef(atoll.ErrConflict, "the stdin of process %s is closed", p.ID())
+		return false, refusalErrorf(atoll.ErrConflict, "the stdin of process %s is closed", p.ID())
 	case <-late:
 		return false, nil
 	case <-ctx.Done():
@@ -347,13 +347,13 @@ func killProcess(ctx context.Context, c *call, in killInput) (out killOutput, er
 	sig := atoll.SIGTERM
 	if in.Signal != "" {
 		if sig, err = atoll.ParseSignal(in.Signal); err != nil {
-			return out, refusef(atoll.ErrInvalid, "%w: use TERM, KILL, INT, HUP, USR1 or USR2", err)
+			return out, refusalErrorf(atoll.ErrInvalid, "%w: use TERM, KILL, INT, HUP, USR1 or USR2", err)
 		}
 	}
 	_, err = c.withProcess(ctx, in.ProcessID, func(d *sandboxState, p atoll.Process) error {
 		err := p.Signal(ctx, sig)
 		if atoll.KindOf(err) == atoll.ErrStopped && !c.isLost(ctx, d, err) {
-			return refusef(atoll.ErrConflict, "process %s has ended already", p.ID())
+			return refusalErrorf(atoll.ErrConflict, "process %s has ended already", p.ID())
 		}
 		return err
 	})

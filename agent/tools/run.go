@@ -95,7 +95,7 @@ func runTools(k *Kit) []*Tool {
 func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	out := runOutput{Runtime: in.Runtime, ExitCode: -1, Limits: runLimits{MaxStdoutBytes: c.k.opts.MaxOutput}}
 	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > maxRunTimeout {
-		return out, refusef(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
+		return out, refusalErrorf(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
 	}
 	limit, err := c.k.timeLimit(in.TimeoutSeconds, runTimeout)
 	if err != nil {
@@ -232,21 +232,21 @@ const maxArtifacts = 10 << 20
 // work directory, or in the place of the code.
 func (c *call) checkFiles(in runInput, code string) error {
 	if len(in.Files)+1 > c.k.limits.MaxFiles {
-		return refusef(atoll.ErrInvalid, "%d files are too many: at most %d are allowed, including the code", len(in.Files), c.k.limits.MaxFiles)
+		return refusalErrorf(atoll.ErrInvalid, "%d files are too many: at most %d are allowed, including the code", len(in.Files), c.k.limits.MaxFiles)
 	}
 	if len(in.Code) > int(c.k.limits.MaxFileSize) {
-		return refusef(atoll.ErrInvalid, "the code has %d bytes: at most %d are allowed", len(in.Code), c.k.limits.MaxFileSize)
+		return refusalErrorf(atoll.ErrInvalid, "the code has %d bytes: at most %d are allowed", len(in.Code), c.k.limits.MaxFileSize)
 	}
 	for name, content := range in.Files {
 		clean := path.Clean(name)
 		if name == "" || path.IsAbs(name) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsRune(name, 0) {
-			return refusef(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
+			return refusalErrorf(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
 		}
 		if clean == code {
-			return refusef(atoll.ErrInvalid, "file %q has the name of the code's file: use another name", name)
+			return refusalErrorf(atoll.ErrInvalid, "file %q has the name of the code's file: use another name", name)
 		}
 		if int64(len(content)) > c.k.limits.MaxFileSize {
-			return refusef(atoll.ErrInvalid, "file %s has %d bytes: at most %d are allowed", name, len(content), c.k.limits.MaxFileSize)
+			return refusalErrorf(atoll.ErrInvalid, "file %s has %d bytes: at most %d are allowed", name, len(content), c.k.limits.MaxFileSize)
 		}
 	}
 	return nil

@@ -60,7 +60,7 @@ const searchTime = time.Minute
 func searchTools() []*Tool {
 	return []*Tool{newTool(Tool{
 		Name: "sandbox_fs_search", Title: "Search files", ReadOnly: true, Idempotent: true,
-		Description: "Find files of the sandbox by name, by the lines that they hold, or both. What is in .git is left out, and what is no text.",
+		Description: "Find files of the sandbox by name, by lines that they contain, or both. The search skips .git and files that are not text.",
 	}, searchFiles).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["max_results"].Minimum, p["max_results"].Maximum, p["max_results"].Default = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(mostResults)), []byte("100")
 	})}
@@ -80,14 +80,14 @@ func (in searchInput) parseQuery() (w query, err error) {
 		w.most = defaultResults
 	}
 	if w.most < 1 || w.most > mostResults {
-		return w, refusef(atoll.ErrInvalid, "max_results %d: must be from 1 to %d", w.most, mostResults)
+		return w, refusalErrorf(atoll.ErrInvalid, "max_results %d: must be from 1 to %d", w.most, mostResults)
 	}
 	if in.Name == "" && in.Content == "" {
-		return w, refusef(atoll.ErrInvalid, "set what to look for: a name like *.go, a regular expression for content, or both")
+		return w, refusalErrorf(atoll.ErrInvalid, "set what to look for: a name like *.go, a regular expression for content, or both")
 	}
 	for part := range strings.SplitSeq(in.Name, "/") {
 		if _, err := path.Match(part, ""); err != nil {
-			return w, refusef(atoll.ErrInvalid, "name %q is not a valid pattern: use *, **, ? and [a-z]", in.Name)
+			return w, refusalErrorf(atoll.ErrInvalid, "name %q is not a valid pattern: use *, **, ? and [a-z]", in.Name)
 		}
 	}
 	if in.Content == "" {
@@ -105,15 +105,15 @@ func (in searchInput) parseQuery() (w query, err error) {
 // Matching takes time proportional to these times the bytes of a line.
 func compileRegexp(expr string) (re *regexp.Regexp, instructions int, err error) {
 	if len(expr) > maxExpr {
-		return nil, 0, refusef(atoll.ErrInvalid, "content: the regular expression has %d bytes: at most %d are allowed", len(expr), maxExpr)
+		return nil, 0, refusalErrorf(atoll.ErrInvalid, "content: the regular expression has %d bytes: at most %d are allowed", len(expr), maxExpr)
 	}
 	parsed, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
-		return nil, 0, refusef(atoll.ErrInvalid, "content: not a regular expression of RE2: %w", err)
+		return nil, 0, refusalErrorf(atoll.ErrInvalid, "content: not a regular expression of RE2: %w", err)
 	}
 	program, err := syntax.Compile(parsed.Simplify())
 	if err != nil || len(program.Inst) > maxProgram {
-		return nil, 0, refusef(atoll.ErrInvalid, "content: the regular expression repeats too much: use smaller numbers in {}, or * and +")
+		return nil, 0, refusalErrorf(atoll.ErrInvalid, "content: the regular expression repeats too much: use smaller numbers in {}, or * and +")
 	}
 	re, err = regexp.Compile(expr)
 	return re, len(program.Inst), err

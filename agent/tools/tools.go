@@ -295,6 +295,6 @@ func isBelow(dir, name string) bool {
 	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
-func refusef(kind atoll.Kind, format string, args ...any) error {
+func refusalErrorf(kind atoll.Kind, format string, args ...any) error {
 	return atoll.Errorf("", "", kind, format, args...)
 }

@@ -15,12 +15,12 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), filepath.Join(os.TempDir(), "atoll-library")); err != nil {
+	if err := runCommand(context.Background(), filepath.Join(os.TempDir(), "atoll-library")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, dir string) error {
+func runCommand(ctx context.Context, dir string) error {
 	p, err := gvisor.New(gvisor.Options{Dir: dir})
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Command workflow has three agents work on one program, one after the other, in the
-// sandbox of their workflow: one writes it, one tests it, one mends it. Each is a
-// client of its own by the Model Context Protocol, as any agent is that starts
-// atoll mcp; what a model would decide is written down here.
+// Command workflow runs three agents on one program, one after the other, in the sandbox of their
+// workflow: the first writes the program, the second tests it, the third fixes it. Each agent is
+// a client of the Model Context Protocol that starts atoll mcp. A real agent would ask a model
+// for its actions; here they are constants.
 //
 //	go run ./examples/workflow -atoll bin/atoll
 package main
@@ -24,13 +24,13 @@ func main() {
 	atoll := flag.String("atoll", "atoll", "path of the atoll command")
 	flag.Parse()
 	id := fmt.Sprintf("wf_%x", time.Now().UnixNano())
-	if err := run(context.Background(), *atoll, id, os.Stdout); err != nil {
+	if err := runWorkflow(context.Background(), *atoll, id, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run is the workflow. At its end, its sandbox goes.
-func run(ctx context.Context, atoll, id string, out io.Writer) error {
+// runWorkflow runs the agents, and then ends the workflow, which removes its sandbox.
+func runWorkflow(ctx context.Context, atoll, id string, out io.Writer) error {
 	defer func() {
 		end := exec.CommandContext(context.WithoutCancel(ctx), atoll, "session", "end", "workflow/"+id)
 		end.Stdout, end.Stderr = out, os.Stderr
@@ -41,12 +41,12 @@ func run(ctx context.Context, atoll, id string, out io.Writer) error {
 	for _, step := range []struct {
 		name string
 		do   func(a *agent)
-	}{{"writer", write}, {"tester", test}, {"debugger", debug}} {
-		a, err := start(ctx, atoll, id, step.name, out)
+	}{{"writer", writeProgram}, {"tester", testProgram}, {"debugger", debugProgram}} {
+		a, err := startAgent(ctx, atoll, id, step.name, out)
 		if err != nil {
 			return err
 		}
-		a.call("sandbox_open", nil)
+		a.callTool("sandbox_open", nil)
 		fmt.Fprintf(out, "%s: %s\n", step.name, a.result["session_id"])
 		step.do(a)
 		a.client.Close()
@@ -57,38 +57,38 @@ func run(ctx context.Context, atoll, id string, out io.Writer) error {
 	return nil
 }
 
-func write(a *agent) {
-	a.call("sandbox_fs_write", input{"path": "add.sh", "content": "echo $(($1-$2))\n"})
-	a.call("sandbox_fs_write", input{"path": "test.sh", "content": "got=$(sh add.sh 40 2)\n[ \"$got\" = 42 ] || { echo \"40 and 2 are $got, not 42\"; exit 1; }\n"})
+func writeProgram(a *agent) {
+	a.callTool("sandbox_fs_write", input{"path": "add.sh", "content": "echo $(($1-$2))\n"})
+	a.callTool("sandbox_fs_write", input{"path": "test.sh", "content": "got=$(sh add.sh 40 2)\n[ \"$got\" = 42 ] || { echo \"40 and 2 are $got, not 42\"; exit 1; }\n"})
 }
 
-func test(a *agent) {
-	a.call("sandbox_exec", input{"command": "sh test.sh > report"})
+func testProgram(a *agent) {
+	a.callTool("sandbox_exec", input{"command": "sh test.sh > report"})
 	fmt.Fprintf(a.out, "%s: exit code %v\n", a.name, a.result["exit_code"])
 }
 
-func debug(a *agent) {
-	a.call("sandbox_fs_read", input{"path": "report"})
+func debugProgram(a *agent) {
+	a.callTool("sandbox_fs_read", input{"path": "report"})
 	fmt.Fprintf(a.out, "%s: the report says: %s", a.name, a.result["content"])
-	a.call("sandbox_fs_edit", input{"path": "add.sh", "old_text": "-", "new_text": "+"})
-	a.call("sandbox_exec", input{"command": "sh test.sh && sh add.sh 40 2"})
+	a.callTool("sandbox_fs_edit", input{"path": "add.sh", "old_text": "-", "new_text": "+"})
+	a.callTool("sandbox_exec", input{"command": "sh test.sh && sh add.sh 40 2"})
 	fmt.Fprintf(a.out, "%s: exit code %v, %s", a.name, a.result["exit_code"], a.result["stdout"])
 }
 
-// An agent is one MCP client. After an error its calls do nothing.
+// An agent is one MCP client. After an error, its calls do nothing.
 type agent struct {
 	ctx    context.Context
 	client *mcp.ClientSession
 	name   string
 	out    io.Writer
-	result map[string]any // of the last call
-	err    error          // the first one
+	result map[string]any // result of the last call
+	err    error          // the first error
 }
 
 type input map[string]any
 
-// start starts the tools of an agent in the workflow.
-func start(ctx context.Context, atoll, workflow, name string, out io.Writer) (*agent, error) {
+// startAgent connects an agent to the tools of the workflow.
+func startAgent(ctx context.Context, atoll, workflow, name string, out io.Writer) (*agent, error) {
 	tools := exec.CommandContext(ctx, atoll, "mcp", "--workflow", workflow, "--agent-run", workflow+"_"+name)
 	tools.Stderr = os.Stderr
 	client, err := mcp.NewClient(&mcp.Implementation{Name: name}, nil).Connect(ctx, &mcp.CommandTransport{Command: tools}, nil)
@@ -98,8 +98,8 @@ func start(ctx context.Context, atoll, workflow, name string, out io.Writer) (*a
 	return &agent{ctx: ctx, client: client, name: name, out: out}, nil
 }
 
-// call calls a tool.
-func (a *agent) call(tool string, in input) {
+// callTool calls a tool and stores its result in a.result.
+func (a *agent) callTool(tool string, in input) {
 	if a.err != nil {
 		return
 	}

@@ -43,7 +43,7 @@ func TestWorkflow(t *testing.T) {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), program, "wf_abc123", &out); err != nil {
+	if err := runWorkflow(t.Context(), program, "wf_abc123", &out); err != nil {
 		t.Fatalf("%v after\n%s", err, out.String())
 	}
 	want := `writer: workflow_wf_abc123_sandbox

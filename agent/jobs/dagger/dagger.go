@@ -131,11 +131,11 @@ func (b *Backend) Run(ctx context.Context, job *jobs.Job) (*jobs.Result, error) 
 
 // runJob runs a job in a session of its own.
 func (b *Backend) runJob(ctx context.Context, program string, job *jobs.Job) (*guest.Outcome, error) {
-	s, err := b.connect(ctx)
+	s, err := b.connectEngine(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.closeClient()
 	return s.runJob(ctx, program, filepath.Join(b.opts.Dir, jobsDir), job)
 }
 
@@ -238,15 +238,15 @@ func (b *Backend) checkSpec(s *atoll.Spec) error {
 	switch mode := s.Network.Mode; {
 	case mode == "" || mode == atoll.NetworkNone:
 	case mode != atoll.NetworkOn || len(s.Network.Allow) > 0:
-		return unsupportedf("network %s not supported: Dagger's containers have network none or on", mode)
+		return unsupportedErrorf("network %s not supported: Dagger's containers have network none or on", mode)
 	case !b.opts.OpenNetwork:
-		return unsupportedf("a program with a network reaches everything that the engine's containers reach, possibly its host: set dagger.open_network to allow that")
+		return unsupportedErrorf("a program with a network reaches everything that the engine's containers reach, possibly its host: set dagger.open_network to allow that")
 	}
 	if s.Image == "" {
-		return unsupportedf("Dagger has no default image: set one")
+		return unsupportedErrorf("Dagger has no default image: set one")
 	}
 	if frontmatter.OfMachine(s.Image) {
-		return unsupportedf("image %s only exists on this machine, and the engine pulls from registries: use an image of a registry, for example with tools.images", s.Image)
+		return unsupportedErrorf("image %s only exists on this machine, and the engine pulls from registries: use an image of a registry, for example with tools.images", s.Image)
 	}
 	rest := *s
 	rest.Name, rest.Project, rest.Provider, rest.Labels, rest.TTL = "", "", "", nil, 0
@@ -260,12 +260,12 @@ func (b *Backend) checkSpec(s *atoll.Spec) error {
 		return err
 	}
 	if len(left) > 0 {
-		return unsupportedf("%s: not supported by Dagger's containers", strings.Join(slices.Sorted(maps.Keys(left)), ", "))
+		return unsupportedErrorf("%s: not supported by Dagger's containers", strings.Join(slices.Sorted(maps.Keys(left)), ", "))
 	}
 	return nil
 }
 
-func unsupportedf(format string, args ...any) error {
+func unsupportedErrorf(format string, args ...any) error {
 	return atoll.Errorf("run", "", atoll.ErrUnsupported, "dagger: "+format, args...)
 }
 
@@ -288,16 +288,16 @@ func (b *Backend) Probe(ctx context.Context) atoll.Probe {
 		p.Reason = fmt.Sprintf("not checked, since dagger.engine names no running engine: for the first program %s starts a privileged one with docker or similar, from an image that it pulls, which takes minutes", cli)
 		p.Fix = "set dagger.engine to the address of a running engine, or run a program"
 	} else {
-		s, err := b.connect(ctx)
+		s, err := b.connectEngine(ctx)
 		if err != nil {
 			return b.failedProbe(err)
 		}
-		defer s.close()
+		defer s.closeClient()
 		ctx, cancel := context.WithTimeout(ctx, b.opts.Patience)
 		defer cancel()
 		version, err := s.client.Version(ctx)
 		if err != nil {
-			return b.failedProbe(unavailablef("the engine does not answer: %v", err))
+			return b.failedProbe(unavailableErrorf("the engine does not answer: %v", err))
 		}
 		p.Notes = append(p.Notes, fmt.Sprintf("engine %s, by %s", version, s.connName))
 	}

@@ -32,7 +32,7 @@ type session struct {
 	cliError func() error // the errors that the CLI has printed, nil if none
 }
 
-func (s *session) close() { _ = s.client.Close() } // its jobs have ended
+func (s *session) closeClient() { _ = s.client.Close() } // its jobs have ended
 
 // Environment variables that Dagger's programs share.
 const (
@@ -42,14 +42,14 @@ const (
 	engineVar = "_EXPERIMENTAL_DAGGER_RUNNER_HOST"
 )
 
-// connect opens a session. It blocks until the engine answers. Kinds: ErrUnavailable.
-func (b *Backend) connect(ctx context.Context) (*session, error) {
+// connectEngine opens a session. It blocks until the engine answers. Kinds: ErrUnavailable.
+func (b *Backend) connectEngine(ctx context.Context) (*session, error) {
 	s, err := b.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.checkPlatform(ctx, b.opts.Patience); err != nil {
-		s.close()
+		s.closeClient()
 		return nil, err
 	}
 	return s, nil
@@ -65,10 +65,10 @@ func (s *session) checkPlatform(ctx context.Context, patience time.Duration) err
 		if ctx.Err() == nil && patient.Err() != nil { // our limit, not the caller's
 			err = fmt.Errorf("timed out after %s", patience)
 		}
-		return unavailablef("the engine does not answer: %w", withOutput(err, s.cliError()))
+		return unavailableErrorf("the engine does not answer: %w", withOutput(err, s.cliError()))
 	}
 	if !strings.HasPrefix(string(is)+"/", string(platform)+"/") { // a variant may follow
-		return unavailablef("the engine runs on %s, and the guest's program is for %s: use an engine on the platform of this machine", is, platform)
+		return unavailableErrorf("the engine runs on %s, and the guest's program is for %s: use an engine on the platform of this machine", is, platform)
 	}
 	return nil
 }
@@ -123,13 +123,13 @@ func (b *Backend) canStart() error {
 			return nil
 		}
 	}
-	return unavailablef("dagger.engine names no running engine, and PATH has no program to start one with, such as docker")
+	return unavailableErrorf("dagger.engine names no running engine, and PATH has no program to start one with, such as docker")
 }
 
 func newSession(ctx context.Context, c engineconn.EngineConn, by string, said func() error) (*session, error) {
 	client, err := dagger.Connect(ctx, dagger.WithConn(c))
 	if err != nil {
-		return nil, errors.Join(unavailablef("%w", err), c.Close())
+		return nil, errors.Join(unavailableErrorf("%w", err), c.Close())
 	}
 	return &session{client, by, said}, nil
 }
@@ -142,12 +142,12 @@ func (b *Backend) findCLI() (string, error) {
 		return path, nil
 	}
 	if name != "dagger" {
-		return "", unavailablef("no CLI: %w", err)
+		return "", unavailableErrorf("no CLI: %w", err)
 	}
-	return "", unavailablef("no session (%s) and no CLI: install Dagger's CLI, or set dagger.cli to its path", portVar)
+	return "", unavailableErrorf("no session (%s) and no CLI: install Dagger's CLI, or set dagger.cli to its path", portVar)
 }
 
-func unavailablef(format string, args ...any) error {
+func unavailableErrorf(format string, args ...any) error {
 	return atoll.Errorf("run", "", atoll.ErrUnavailable, "dagger: "+format, args...)
 }
 
@@ -168,11 +168,11 @@ func newConn(params engineconn.ConnectParams) *conn {
 func outerSession() (*conn, error) {
 	port, err := strconv.ParseUint(os.Getenv(portVar), 10, 16)
 	if err != nil {
-		return nil, unavailablef("%s: %w", portVar, err)
+		return nil, unavailableErrorf("%s: %w", portVar, err)
 	}
 	token := os.Getenv(tokenVar)
 	if token == "" {
-		return nil, unavailablef("%s is set, but %s is not: set both, as dagger run does, or none", portVar, tokenVar)
+		return nil, unavailableErrorf("%s is set, but %s is not: set both, as dagger run does, or none", portVar, tokenVar)
 	}
 	return newConn(engineconn.ConnectParams{Port: int(port), SessionToken: token}), nil
 }
@@ -227,7 +227,7 @@ func startCLI(ctx context.Context, cli, engine string, patience time.Duration) (
 	started := make(chan error)
 	go c.runCLI(started)
 	if err := <-started; err != nil {
-		return nil, unavailablef("%w", err)
+		return nil, unavailableErrorf("%w", err)
 	}
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -237,7 +237,7 @@ func startCLI(ctx context.Context, cli, engine string, patience time.Duration) (
 		if ctx.Err() == nil && patient.Err() != nil { // our limit, not the caller's
 			err = fmt.Errorf("not connected after %s", patience)
 		}
-		return nil, unavailablef("%s opened no session: %w", cli, withOutput(err, c.stderr.outputError()))
+		return nil, unavailableErrorf("%s opened no session: %w", cli, withOutput(err, c.stderr.outputError()))
 	}
 	c.conn = newConn(params)
 	return c, nil
