@@ -16,51 +16,51 @@ import (
 
 const module = "github.com/seed46cd37a8/atoll"
 
-// rooms says which packages of this repository each of its packages may import
-// besides the root, and why. A package that is not listed fails the test, and
-// so does an import that is allowed and not used.
-var rooms = map[string]map[string]string{
+// allowedImports lists the packages of this repository that each of its packages may import, with
+// the reasons. All packages may import the root. The test fails for a package that is not listed, and
+// for an allowed import that is not used.
+var allowedImports = map[string]map[string]string{
 	".": {},
 
 	"internal/awsclient":       {},
 	"provider/internal/cgroup": {},
 	"provider/internal/supervised": {
-		"provider/internal/sweeper":               "what falls due",
-		"server/api":                              "it is the client of its supervisors",
+		"provider/internal/sweeper":               "sweeping of expired sandboxes",
+		"server/api":                              "the client of supervisors",
 		"provider/internal/cgroup":                "limits that the host enforces",
 		"internal/fsutil":                         "records of snapshots, the lock of a creation",
-		"provider/internal/watchhub":              "its Watch",
+		"provider/internal/watchhub":              "Watch",
 		"provider/internal/supervised/files":      "the work directory of a stopped sandbox",
-		"provider/internal/supervised/supervisor": "what it starts, and the jobs it gives",
-		"provider/internal/supervised/statedir":   "where state lives",
-		"internal/userdb":                         "which users are root",
-		"internal/lazyfs":                         "the use of files is noted",
-		"provider/internal/volume":                "which volumes can be mounted",
+		"provider/internal/supervised/supervisor": "supervisors and their jobs",
+		"provider/internal/supervised/statedir":   "the state directory",
+		"internal/userdb":                         "users of a sandbox",
+		"internal/lazyfs":                         "tracking the use of files",
+		"provider/internal/volume":                "checking of volumes",
 	},
 	"provider/internal/supervised/files": {"internal/dirfs": "directories of the host"},
 	"provider/internal/supervised/supervisor": {
-		"server/api":                            "a supervisor serves the API of its sandbox",
-		"provider/internal/cgroup":              "usage, and what ran out of memory",
-		"internal/idletracker":                  "when it was last used",
+		"server/api":                            "the API that supervisors serve",
+		"provider/internal/cgroup":              "usage, and out-of-memory kills",
+		"internal/idletracker":                  "idle tracking",
 		"provider/internal/supervised/statedir": "its sandbox's record and locks",
-		"internal/process":                      "main processes that have ended",
-		"internal/socket":                       "on which it gets its job, and the one it serves",
+		"internal/process":                      "ended main processes",
+		"internal/socket":                       "the sockets of a supervisor",
 	},
 	"provider/internal/supervised/statedir": {
 		"internal/fsutil":          "records, locks, removals",
 		"provider/internal/volume": "volumes",
 	},
-	"internal/process":           {"internal/fsutil": "files of processes that have ended"},
-	"internal/dirfs":             {"internal/lazyfs": "a directory is opened for each call that is confined to it"},
+	"internal/process":           {"internal/fsutil": "output of ended processes"},
+	"internal/dirfs":             {"internal/lazyfs": "opening a directory for each confined call"},
 	"internal/fsutil":            {},
 	"provider/internal/watchhub": {},
 	"internal/idletracker":       {},
 	"internal/keymutex":          {},
 	"provider/internal/guestproc": {
-		"internal/dirfs":           "what is on volumes",
-		"internal/process":         "main processes that have ended",
-		"internal/lazyfs":          "files that are reached through the guest",
-		"provider/internal/volume": "volumes, of which a caretaker has the files",
+		"internal/dirfs":           "files on volumes",
+		"internal/process":         "ended main processes",
+		"internal/lazyfs":          "files behind the guest",
+		"provider/internal/volume": "volumes behind a caretaker",
 	},
 	"internal/mux":                {},
 	"internal/suggest":            {},
@@ -70,36 +70,36 @@ var rooms = map[string]map[string]string{
 	"internal/userdb":             {},
 	"internal/lazyfs":             {},
 	"provider/internal/guestconn": {},
-	"internal/procgroup":          {"internal/process": "processes of this machine are its processes"},
-	"provider/internal/volume":    {"internal/fsutil": "locks, and the removal of what programs made"},
+	"internal/procgroup":          {"internal/process": "processes of this machine"},
+	"provider/internal/volume":    {"internal/fsutil": "locks, removal of sandbox files"},
 	"internal/reservedip":         {},
 	"internal/terminal":           {},
-	"internal/usernet":            {"internal/reservedip": "addresses that are not what they look like"},
+	"internal/usernet":            {"internal/reservedip": "reserved addresses in disguise"},
 	"internal/testing/check":      {},
 	"internal/testing/testmodel":  {},
 	"internal/testing/testsession": {
-		"storage/store/sqlite": "where records are on one machine",
-		"provider/local":       "whose sandboxes they are",
-		"layer/session":        "whose sessions",
+		"storage/store/sqlite": "the store on one machine",
+		"provider/local":       "sandboxes for tests",
+		"layer/session":        "sessions",
 	},
 	"internal/testing/testagent": {},
 	"internal/testing/testenv":   {},
 	"internal/testing/teststore": {
 		"layer/session":            "sessions and scopes",
-		"storage/store/sqlite":     "where records are on one machine",
-		"internal/testing/testenv": "where the server of PostgreSQL is",
-		"storage/store":            "what tests run over",
-		"storage/store/postgres":   "and what they run over once more",
+		"storage/store/sqlite":     "the store on one machine",
+		"internal/testing/testenv": "the PostgreSQL server for tests",
+		"storage/store":            "stores for tests",
+		"storage/store/postgres":   "a second store for tests",
 	},
-	"internal/testing/tests3":    {"internal/testing/testenv": "where the servers are"},
+	"internal/testing/tests3":    {"internal/testing/testenv": "servers for tests"},
 	"internal/testing/hostile":   {},
 	"internal/testing/testimage": {"internal/testing/testenv": "a static busybox to put into images"},
 	"provider/internal/inprocess": {
-		"internal/dirfs":             "files of a sandbox that is a directory",
+		"internal/dirfs":             "the files of a sandbox",
 		"internal/fsutil":            "its records and their locks",
-		"provider/internal/watchhub": "its Watch",
+		"provider/internal/watchhub": "Watch",
 		"internal/process":           "its processes",
-		"internal/lazyfs":            "files are opened for each call",
+		"internal/lazyfs":            "opening files for each call",
 		"provider/internal/volume":   "its volumes",
 	},
 	"internal/testing/testagent/agenttest": {},
@@ -107,63 +107,63 @@ var rooms = map[string]map[string]string{
 	"internal/tartree": {},
 
 	"machine/image": {
-		"internal/tartree":    "images are saved as archives",
+		"internal/tartree":    "saving images as archives",
 		"internal/fsutil":     "the removal of root file systems",
-		"internal/reservedip": "what no registry may send it to",
+		"internal/reservedip": "addresses that a registry must not redirect to",
 	},
 	"machine/image/bundle": {
-		"internal/fsutil":  "locks, files replaced as a whole, removals",
-		"internal/tartree": "the files of an image become a disk",
+		"internal/fsutil":  "locks, atomic writes, removals",
+		"internal/tartree": "disks from images",
 		"machine/vm":       "the commands that guests run",
 	},
-	"storage/objectstore": {"internal/fsutil": "locks between programs, and what a full disk says"},
+	"storage/objectstore": {"internal/fsutil": "locks between programs, errors of full disks"},
 	"storage/objectstore/s3": {
-		"storage/objectstore": "whose promises it keeps",
-		"internal/awsclient":  "how it asks a service",
+		"storage/objectstore": "the interface that it implements",
+		"internal/awsclient":  "HTTP clients for AWS",
 	},
-	"storage/filesync": {"storage/objectstore": "where versions are"},
+	"storage/filesync": {"storage/objectstore": "versions in object storage"},
 	"storage/objectstore/objectstoretest": {
-		"storage/objectstore":      "whose promises it checks",
-		"internal/testing/testenv": "how slow the machine is",
+		"storage/objectstore":      "the interface that it checks",
+		"internal/testing/testenv": "timeouts for slow machines",
 	},
 
-	"machine/vm": {"internal/fsutil": "locks, and files replaced as a whole"},
+	"machine/vm": {"internal/fsutil": "locks, atomic writes"},
 	"machine/vm/vmtest": {
-		"server/api":               "the guest's sandbox is asked",
-		"machine/guest":            "what is in the machines",
-		"internal/testing/testenv": "how slow the machine is",
-		"machine/vm":               "whose promises it checks",
+		"server/api":               "the API of the guest",
+		"machine/guest":            "the guest in machines",
+		"internal/testing/testenv": "timeouts for slow machines",
+		"machine/vm":               "the interface that it checks",
 	},
 	"machine/vm/qemu": {
-		"machine/vm/internal/child": "its processes end with it",
+		"machine/vm/internal/child": "the processes of machines",
 		"internal/fsutil":           "atomic writes of probe results",
-		"internal/mux":              "one serial port carries all connections",
-		"internal/socket":           "the ends of which QEMU is given one",
-		"machine/vm":                "whose machines they are",
+		"internal/mux":              "multiplexing of a serial port",
+		"internal/socket":           "socket pairs for QEMU",
+		"machine/vm":                "the machines",
 	},
-	"machine/vm/internal/child": {"machine/vm": "where consoles are"},
+	"machine/vm/internal/child": {"machine/vm": "console logs"},
 	"machine/vm/vz": {
-		"machine/vm":                "whose driver it is",
+		"machine/vm":                "the driver interface",
 		"machine/vm/internal/child": "the process of a machine, and its console",
 	},
 	"machine/vm/wsl2": {
 		"internal/fsutil":           "the owners and the content of persistent directories",
-		"internal/mux":              "its guest is reached over one stream",
-		"machine/vm":                "whose driver it is",
-		"machine/vm/internal/child": "the process of that stream",
+		"internal/mux":              "multiplexing to the guest",
+		"machine/vm":                "the driver interface",
+		"machine/vm/internal/child": "the process of the stream",
 	},
 	"internal/testing/testcluster": {
-		"internal/testing/testenv":   "what it is made of",
+		"internal/testing/testenv":   "programs for tests",
 		"internal/testing/testimage": "the images of its pods",
 	},
 	"internal/testing/testcluster/kube":             {},
 	"internal/testing/testengine/dagger/distconsts": {},
 	"internal/testing/testengine": {
-		"internal/testing/testenv":   "what it is made of",
+		"internal/testing/testenv":   "programs for tests",
 		"internal/testing/testimage": "the images of its containers",
 	},
 	"provider/plugin": {
-		"server/api":         "what its programs speak",
+		"server/api":         "the wire protocol",
 		"internal/secretref": "settings that are secrets",
 	},
 	"internal/secretref":           {},
@@ -172,60 +172,60 @@ var rooms = map[string]map[string]string{
 	"provider/modal/settings":      {"internal/secretref": "the token"},
 	"agent/jobs/dagger/settings":   {},
 	"agent/jobs/remote": {
-		"server/api": "errors as that has them on the wire",
-		"agent/jobs": "whose backend it carries",
+		"server/api": "errors of the wire format",
+		"agent/jobs": "the backend",
 	},
 	"provider/kubernetes": {
-		"provider/plugin":              "it is a program of its own",
-		"provider/kubernetes/settings": "what a configuration says",
-		"machine/guest":                "what is in its pods",
-		"provider/internal/watchhub":   "its Watch",
-		"internal/keymutex":            "one at a time works on a sandbox",
-		"provider/internal/guestproc":  "processes and files whose guest has gone",
-		"provider/internal/steps":      "what a creation takes, one after the other",
-		"provider/internal/sweeper":    "what falls due",
-		"provider/internal/guestconn":  "one connection to a guest for all",
+		"provider/plugin":              "running as a plugin",
+		"provider/kubernetes/settings": "the settings",
+		"machine/guest":                "the guest in pods",
+		"provider/internal/watchhub":   "Watch",
+		"internal/keymutex":            "a mutex for each sandbox",
+		"provider/internal/guestproc":  "processes and files without a guest",
+		"provider/internal/steps":      "steps of a creation",
+		"provider/internal/sweeper":    "sweeping of expired sandboxes",
+		"provider/internal/guestconn":  "a shared connection to the guest",
 		"provider/internal/volume":     "names of data volumes, and the removal of projects",
 	},
 	"provider/modal": {
-		"internal/secretref":          "files that people write are bounded",
-		"internal/guestprogram":       "the program of its sandboxes",
-		"provider/plugin":             "it is a program of its own",
-		"provider/modal/settings":     "what a configuration says",
-		"machine/guest":               "what is in its sandboxes",
-		"provider/internal/watchhub":  "its Watch",
-		"internal/keymutex":           "one at a time works on a sandbox",
-		"provider/internal/guestproc": "processes and files whose guest has gone",
-		"provider/internal/steps":     "what a creation takes, one after the other",
-		"provider/internal/sweeper":   "what falls due",
-		"provider/internal/guestconn": "one connection to a guest for all",
+		"internal/secretref":          "reading of small files",
+		"internal/guestprogram":       "the guest program",
+		"provider/plugin":             "running as a plugin",
+		"provider/modal/settings":     "the settings",
+		"machine/guest":               "the guest in sandboxes",
+		"provider/internal/watchhub":  "Watch",
+		"internal/keymutex":           "a mutex for each sandbox",
+		"provider/internal/guestproc": "processes and files without a guest",
+		"provider/internal/steps":     "steps of a creation",
+		"provider/internal/sweeper":   "sweeping of expired sandboxes",
+		"provider/internal/guestconn": "a shared connection to the guest",
 		"provider/internal/volume":    "names of data volumes, and the removal of projects",
 	},
 	"internal/testing/fakewsl": {
-		"internal/fsutil":          "its distributions, written down as a whole",
-		"internal/testing/testenv": "how slow the machine is",
+		"internal/fsutil":          "atomic writes of records",
+		"internal/testing/testenv": "timeouts for slow machines",
 	},
 	"internal/testing/fakemodal": {
-		"internal/fsutil":          "the removal of what programs made in volumes",
-		"internal/testing/testenv": "how slow the machine is",
+		"internal/fsutil":          "removal of files in volumes",
+		"internal/testing/testenv": "timeouts for slow machines",
 	},
 	"internal/testing/fakevmm": {
-		"internal/testing/testenv": "how slow the machine is",
-		"machine/guest":            "which its sockets lead to where there is no machine",
-		"internal/dirfs":           "the files that it serves then",
-		"machine/vm":               "what machines are",
-		"machine/vm/qemu":          "which makes its machines where there are any",
+		"internal/testing/testenv": "timeouts for slow machines",
+		"machine/guest":            "sockets without a machine",
+		"internal/dirfs":           "files of a stopped sandbox",
+		"machine/vm":               "virtual machines",
+		"machine/vm/qemu":          "machines for containers",
 	},
 	"machine/vm/firecracker": {
-		"internal/mux":              "how a port is asked for on its vsock",
-		"machine/vm":                "whose driver it is",
+		"internal/mux":              "the vsock protocol",
+		"machine/vm":                "the driver interface",
 		"machine/vm/internal/child": "its process",
 	},
 	"agent/output": {
-		"agent": "the words of conversations",
+		"agent": "types of conversations",
 	},
 	"layer/trace": {
-		"layer/intercept": "it sees all calls",
+		"layer/intercept": "interception of calls",
 		"layer/workspace": "workspaces",
 		"layer/session":   "sessions and scopes",
 		"layer/registry":  "reconciliation",
@@ -238,13 +238,13 @@ var rooms = map[string]map[string]string{
 		"layer/registry":  "reconciliation",
 		"layer/pool":      "reports on pools",
 		"server/auth":     "accounts and keys",
-		"storage/store":   "where keys are",
+		"storage/store":   "the store of keys",
 	},
 	"layer/audit": {
-		"layer/intercept": "it sees all calls",
+		"layer/intercept": "interception of calls",
 		"layer/session":   "sessions and scopes",
 		"server/auth":     "accounts and keys",
-		"storage/store":   "where events are",
+		"storage/store":   "the store of events",
 	},
 	"layer/router": {
 		"layer/workspace": "workspaces",
@@ -256,332 +256,332 @@ var rooms = map[string]map[string]string{
 	"provider/secret":   {},
 	"agent/frontmatter": {},
 	"agent/hooks": {
-		"agent": "the words of conversations",
+		"agent": "types of conversations",
 	},
 	"agent/template": {
 		"internal/suggest": "suggestions for misspelt keys and names of templates",
-		"agent/hooks":      "what is done in its sandboxes when",
+		"agent/hooks":      "hooks",
 	},
 	"agent/conversation": {
 		"server/auth":         "accounts and keys",
-		"agent":               "the words of conversations",
-		"storage/objectstore": "the history of turns is beside the versions of files",
-		"agent/output":        "what agents print",
-		"internal/keymutex":   "one at a time works on a sandbox",
+		"agent":               "types of conversations",
+		"storage/objectstore": "the history of turns, next to versions of files",
+		"agent/output":        "parsing of agents' output",
+		"internal/keymutex":   "a mutex for each sandbox",
 		"agent/hooks":         "the hooks of templates",
 		"storage/filesync":    "versions of files",
-		"storage/store":       "where it writes",
-		"agent/template":      "what sandboxes and agents are made from",
+		"storage/store":       "its store",
+		"agent/template":      "templates",
 	},
 	"layer/pool": {
 		"layer/registry":    "reconciliation",
-		"internal/keymutex": "one at a time gives a name away",
-		"storage/store":     "where it writes",
+		"internal/keymutex": "a mutex for each name",
+		"storage/store":     "its store",
 	},
 	"layer/session": {
-		"internal/idletracker": "when a sandbox was last used",
-		"internal/keymutex":    "one at a time works on a session",
-		"internal/lazyfs":      "the use of files is noted",
-		"storage/store":        "where it writes",
+		"internal/idletracker": "idle tracking",
+		"internal/keymutex":    "a mutex for each session",
+		"internal/lazyfs":      "tracking the use of files",
+		"storage/store":        "its store",
 	},
 	"agent/jobs": {},
 	"agent/jobs/jobstest": {
-		"agent/jobs":               "whose promises it checks",
-		"internal/testing/testenv": "how slow the machine is",
+		"agent/jobs":               "the interface that it checks",
+		"internal/testing/testenv": "timeouts for slow machines",
 	},
 	"agent/jobs/dagger": {
-		"agent/jobs/dagger/settings": "what a configuration says",
-		"agent/jobs/remote":          "how it is reached",
-		"internal/guestprogram":      "what its containers run",
-		"provider/plugin":            "it is a program of its own",
-		"agent/jobs":                 "whose backend it is",
-		"agent/frontmatter":          "which images no engine can pull",
-		"machine/guest":              "what its containers run",
-		"internal/fsutil":            "the guest's program, replaced as a whole, and locks of jobs",
+		"agent/jobs/dagger/settings": "the settings",
+		"agent/jobs/remote":          "its address",
+		"internal/guestprogram":      "the guest in containers",
+		"provider/plugin":            "running as a plugin",
+		"agent/jobs":                 "the backend interface",
+		"agent/frontmatter":          "names of local images",
+		"machine/guest":              "the guest in containers",
+		"internal/fsutil":            "atomic writes of the guest, locks of jobs",
 	},
 	"agent/tools": {
 		"layer/session":     "sessions and scopes",
 		"server/auth":       "accounts and keys",
-		"agent/jobs":        "what runs the programs of sandbox_run",
-		"agent/frontmatter": "what the agent's file says",
-		"internal/keymutex": "one at a time changes a file",
+		"agent/jobs":        "job runners of sandbox_run",
+		"agent/frontmatter": "agent files",
+		"internal/keymutex": "a mutex for each file",
 	},
 	"server/mcp": {
 		"layer/session": "sessions and scopes",
 		"server/auth":   "accounts and keys",
-		"agent/tools":   "what it shows",
+		"agent/tools":   "the tools",
 	},
 	"layer/registry": {
 		"server/auth":       "accounts and keys",
-		"internal/keymutex": "one at a time works on a record",
-		"provider/secret":   "what it keeps for each sandbox",
-		"storage/store":     "where it writes",
+		"internal/keymutex": "a mutex for each record",
+		"provider/secret":   "secrets of sandboxes",
+		"storage/store":     "its store",
 	},
 	"storage/store": {
 		"server/auth": "accounts and keys",
-		"agent":       "the words of conversations",
+		"agent":       "types of conversations",
 	},
 	"storage/store/storetest": {
 		"layer/session":            "sessions and scopes",
 		"server/auth":              "accounts and keys",
-		"agent":                    "the words of conversations",
-		"storage/store":            "whose promises it checks",
-		"internal/testing/testenv": "how slow the machine is",
+		"agent":                    "types of conversations",
+		"storage/store":            "the interface that it checks",
+		"internal/testing/testenv": "timeouts for slow machines",
 	},
 	"storage/store/dynamo": {
-		"agent":              "the words of conversations",
-		"internal/awsclient": "how it asks a service",
-		"storage/store":      "whose promises it keeps",
+		"agent":              "types of conversations",
+		"internal/awsclient": "HTTP clients for AWS",
+		"storage/store":      "the interface that it implements",
 	},
 	"storage/store/postgres": {
 		"storage/store/sqlstore": "the queries of its tables",
-		"storage/store":          "whose tables it has",
+		"storage/store":          "table definitions",
 	},
 	"server/api": {
 		"layer/workspace":   "workspaces",
 		"layer/session":     "sessions and scopes",
 		"layer/registry":    "reconciliation",
 		"layer/pool":        "reports on pools",
-		"storage/store":     "the records and their interfaces",
+		"storage/store":     "records and interfaces",
 		"server/auth":       "accounts and keys",
-		"agent":             "the words of conversations",
-		"internal/fsutil":   "the token in a file",
+		"agent":             "types of conversations",
+		"internal/fsutil":   "reading the token file",
 		"internal/socket":   "sockets with long paths",
-		"internal/terminal": "what becomes of a terminal without a client",
+		"internal/terminal": "terminals without a client",
 	},
 	"server/sshd": {
 		"server/auth":       "accounts and keys",
 		"internal/fsutil":   "the host key, and the permissions of authorized keys",
-		"internal/terminal": "what becomes of a terminal without a client",
+		"internal/terminal": "terminals without a client",
 	},
 	"server/openapi": {
 		"layer/workspace": "workspaces",
 		"layer/session":   "sessions and scopes",
 		"layer/pool":      "reports on pools",
-		"agent":           "the words of conversations",
-		"server/api":      "what it describes",
+		"agent":           "types of conversations",
+		"server/api":      "the routes",
 	},
 	"machine/guest": {
-		"agent/jobs":           "what it does with a job",
-		"server/api":           "what a guest serves is the API",
+		"agent/jobs":           "job runners",
+		"server/api":           "the API of the guest",
 		"internal/dirfs":       "files of the system it runs in",
-		"internal/idletracker": "when it was last used",
-		"internal/mux":         "one connection carries many requests",
+		"internal/idletracker": "idle tracking",
+		"internal/mux":         "multiplexing of requests",
 		"internal/userdb":      "users of that system",
 		"internal/process":     "its processes",
 		"internal/socket":      "the peer's user, and inherited sockets",
-		"internal/procgroup":   "how they are started, and ended",
-		"internal/tartree":     "programs of a machine that stays are replaced",
-		"internal/lazyfs":      "its files are served by another process",
+		"internal/procgroup":   "starting and stopping engines",
+		"internal/tartree":     "replacing programs in running machines",
+		"internal/lazyfs":      "access to files in another process",
 		"machine/vm":           "ports of virtual machines",
 	},
 
 	"provider/local": {
 		"provider/internal/inprocess": "the life of sandboxes, shared with mock",
-		"internal/process":            "host processes are its processes",
-		"internal/procgroup":          "how they are started, and ended",
+		"internal/process":            "host processes",
+		"internal/procgroup":          "starting and stopping engines",
 	},
 	"provider/mock": {
 		"provider/internal/inprocess": "the life of sandboxes, shared with local",
-		"internal/process":            "scripted processes are its processes",
+		"internal/process":            "scripted processes",
 	},
 	"provider/docker": {
-		"machine/guest":               "what runs in its containers",
-		"internal/dirfs":              "which names are on volumes",
+		"machine/guest":               "the guest in containers",
+		"internal/dirfs":              "names on volumes",
 		"internal/fsutil":             "locks, and records of images",
-		"provider/internal/watchhub":  "its Watch",
-		"provider/internal/guestproc": "main processes are known when their guest has gone",
-		"internal/userdb":             "whose the work directory is where there is no guest",
-		"internal/process":            "main processes that have ended, and all processes where there is no guest",
-		"internal/procgroup":          "marks of processes, by which descendants are found",
-		"internal/socket":             "which process the engine is",
-		"provider/internal/steps":     "what a creation takes, one after the other",
-		"provider/internal/sweeper":   "what falls due",
-		"internal/lazyfs":             "files are served by guests",
-		"provider/internal/guestconn": "one connection to a guest serves all calls",
+		"provider/internal/watchhub":  "Watch",
+		"provider/internal/guestproc": "records of main processes",
+		"internal/userdb":             "owners of the work directory",
+		"internal/process":            "ended main processes, processes without a guest",
+		"internal/procgroup":          "marks for finding descendants",
+		"internal/socket":             "the engine's process",
+		"provider/internal/steps":     "steps of a creation",
+		"provider/internal/sweeper":   "sweeping of expired sandboxes",
+		"internal/lazyfs":             "access to files through guests",
+		"provider/internal/guestconn": "a shared connection to the guest",
 		"provider/internal/volume":    "names of volumes",
 	},
 	"provider/vmdocker": {
-		"internal/fsutil":            "notes of sandboxes, replaced as a whole, and the removal of a project's",
-		"provider/internal/watchhub": "its Watch",
-		"internal/keymutex":          "one at a time starts the machine of a project",
-		"internal/lazyfs":            "files are reached through a machine that is started for them",
+		"internal/fsutil":            "atomic writes of notes, removal of projects",
+		"provider/internal/watchhub": "Watch",
+		"internal/keymutex":          "a mutex for each project",
+		"internal/lazyfs":            "access to files through a helper machine",
 		"provider/docker":            "the engines in its machines",
-		"machine/vm":                 "how large machines are, and the port of an engine",
+		"machine/vm":                 "machine sizes, the engine's port",
 	},
 	"provider/gvisor": {
-		"machine/image":                           "images become root file systems",
+		"machine/image":                           "root file systems from images",
 		"provider/internal/cgroup":                "limits that the host enforces",
-		"provider/internal/supervised":            "its sandboxes have supervisors",
-		"provider/internal/supervised/supervisor": "the jobs it completes",
-		"provider/internal/supervised/statedir":   "what a record says of an image",
-		"internal/userdb":                         "which users are root",
-		"provider/gvisor/internal/runsc":          "so that every importer can serve as sentry and gofer",
-		"provider/gvisor/internal/sentry":         "what is gVisor's in its supervisors",
+		"provider/internal/supervised":            "supervisors of sandboxes",
+		"provider/internal/supervised/supervisor": "job options",
+		"provider/internal/supervised/statedir":   "records of images",
+		"internal/userdb":                         "users of a sandbox",
+		"provider/gvisor/internal/runsc":          "the main function of sentry and gofer",
+		"provider/gvisor/internal/sentry":         "the supervisor of a sentry",
 	},
 	"provider/gvisor/internal/sentry": {
-		"machine/guest":                           "reaches the files that only the sandbox sees",
-		"internal/dirfs":                          "what the guest shows",
-		"provider/internal/supervised/files":      "the files that only the sandbox sees, by name",
-		"provider/internal/supervised/supervisor": "whose engine it is",
-		"provider/internal/supervised/statedir":   "where the data volume is",
+		"machine/guest":                           "access to files behind the guest",
+		"internal/dirfs":                          "files behind the guest",
+		"provider/internal/supervised/files":      "names of files behind the guest",
+		"provider/internal/supervised/supervisor": "the engine interface",
+		"provider/internal/supervised/statedir":   "paths of data volumes",
 		"internal/userdb":                         "users of the sandbox",
 		"internal/process":                        "its processes",
-		"internal/socket":                         "what its guest inherits",
-		"internal/usernet":                        "its network",
-		"provider/gvisor/internal/overlay":        "what a stop keeps of the root file system",
+		"internal/socket":                         "inherited sockets",
+		"internal/usernet":                        "the network",
+		"provider/gvisor/internal/overlay":        "the root file system after a stop",
 	},
 	"provider/gvisor/internal/runsc":   {},
 	"provider/gvisor/internal/overlay": {},
 
 	"provider/providertest": {
-		"layer/intercept":          "it sees all calls",
+		"layer/intercept":          "interception of calls",
 		"layer/workspace":          "workspaces",
 		"layer/session":            "sessions and scopes",
 		"layer/registry":           "reconciliation",
 		"layer/pool":               "reports on pools",
-		"provider/secret":          "what a sandbox has of its secret is checked",
-		"internal/testing/testenv": "how slow the machine is",
+		"provider/secret":          "the hash of a secret",
+		"internal/testing/testenv": "timeouts for slow machines",
 	},
 
 	"provider/microvm": {
-		"machine/image/bundle":                    "what machines boot",
+		"machine/image/bundle":                    "boot bundles",
 		"provider/internal/cgroup":                "limits that the host enforces",
-		"provider/internal/supervised":            "its sandboxes have supervisors",
-		"provider/internal/supervised/supervisor": "the jobs it completes",
-		"provider/internal/supervised/statedir":   "what a record says of an image",
-		"provider/microvm/internal/vmengine":      "what is a machine's in its supervisors",
-		"machine/vm":                              "how large machines can be",
-		"machine/vm/firecracker":                  "how its machines are jailed",
+		"provider/internal/supervised":            "supervisors of sandboxes",
+		"provider/internal/supervised/supervisor": "job options",
+		"provider/internal/supervised/statedir":   "records of images",
+		"provider/microvm/internal/vmengine":      "the supervisor of a machine",
+		"machine/vm":                              "machine sizes",
+		"machine/vm/firecracker":                  "the jailer",
 	},
 	"provider/microvm/internal/vmengine": {
 		"layer/workspace":      "workspaces",
-		"server/api":           "what the guest serves is the API",
+		"server/api":           "the API of the guest",
 		"machine/guest":        "its configuration",
-		"machine/image/bundle": "where a root archive has the guest",
-		"internal/fsutil":      "the removal of what machines keep",
-		"provider/internal/supervised/supervisor": "whose engine it is",
-		"internal/process":                        "what is left of the main process",
-		"internal/socket":                         "the ends of its network",
-		"internal/usernet":                        "its network",
-		"internal/lazyfs":                         "files are served by the guest",
-		"machine/vm":                              "what machines are",
-		"machine/vm/firecracker":                  "what runs them",
-		"machine/vm/qemu":                         "or this",
-		"machine/vm/vz":                           "or this, on macOS",
-		"machine/vm/wsl2":                         "or this, on Windows",
+		"machine/image/bundle": "the guest's path in a root archive",
+		"internal/fsutil":      "removal of machine files",
+		"provider/internal/supervised/supervisor": "the engine interface",
+		"internal/process":                        "output of the main process",
+		"internal/socket":                         "the network's connections",
+		"internal/usernet":                        "the network",
+		"internal/lazyfs":                         "access to files through the guest",
+		"machine/vm":                              "virtual machines",
+		"machine/vm/firecracker":                  "a driver",
+		"machine/vm/qemu":                         "another driver",
+		"machine/vm/vz":                           "the driver on macOS",
+		"machine/vm/wsl2":                         "the driver on Windows",
 	},
 	"config": {
-		"layer":                        "layers embed it",
+		"layer":                        "types of its methods",
 		"server/auth":                  "accounts and keys",
-		"storage/store/sqlite":         "where records are on one machine",
-		"agent/jobs":                   "what is behind sandbox_run",
-		"agent/jobs/dagger/settings":   "the settings of a program of its own",
-		"agent/jobs/remote":            "the one that is no provider",
-		"internal/guestprogram":        "what providers put into sandboxes",
+		"storage/store/sqlite":         "the store on one machine",
+		"agent/jobs":                   "job runners",
+		"agent/jobs/dagger/settings":   "the plugin's settings",
+		"agent/jobs/remote":            "the remote job runner",
+		"internal/guestprogram":        "the guest program",
 		"internal/secretref":           "settings that are secrets",
-		"provider/plugin":              "providers that are programs of their own",
-		"provider/kubernetes/settings": "the settings of a program of its own",
-		"provider/modal/settings":      "the settings of a program of its own",
-		"server/api":                   "which URLs of servers a client takes",
+		"provider/plugin":              "providers in plugins",
+		"provider/kubernetes/settings": "the plugin's settings",
+		"provider/modal/settings":      "the plugin's settings",
+		"server/api":                   "checking of server URLs",
 		"layer/audit":                  "the caller of each operation",
-		"layer/authz":                  "around all, and the keys of callers",
-		"agent/conversation":           "what a server keeps of agents",
-		"agent/hooks":                  "what runs hooks",
-		"storage/objectstore":          "directories that are object storage",
-		"storage/objectstore/s3":       "and services that are",
-		"agent/frontmatter":            "what the images stand for that agents name",
-		"machine/image":                "the options of its store",
-		"machine/image/bundle":         "what virtual machines boot",
+		"layer/authz":                  "the outermost layer, and API keys",
+		"agent/conversation":           "conversations",
+		"agent/hooks":                  "hooks",
+		"storage/objectstore":          "directories as object storage",
+		"storage/objectstore/s3":       "service backends of jobs",
+		"agent/frontmatter":            "images by name",
+		"machine/image":                "options of the store",
+		"machine/image/bundle":         "boot bundles",
 		"layer/registry":               "records of sandboxes",
-		"provider/docker":              "config alone knows all providers",
-		"provider/gvisor":              "config alone knows all providers",
-		"provider/local":               "config alone knows all providers",
-		"provider/microvm":             "config alone knows all providers",
-		"provider/mock":                "config alone knows all providers",
-		"layer/limit":                  "around each provider",
-		"layer/pool":                   "around each provider",
-		"layer/session":                "around all providers",
-		"storage/filesync":             "where versions of directories are kept",
-		"storage/store":                "where ledger and sessions write",
+		"provider/docker":              "constructors of all providers",
+		"provider/gvisor":              "constructors of all providers",
+		"provider/local":               "constructors of all providers",
+		"provider/microvm":             "constructors of all providers",
+		"provider/mock":                "constructors of all providers",
+		"layer/limit":                  "the layer around each provider",
+		"layer/pool":                   "the layer around each provider",
+		"layer/session":                "the layer around all providers",
+		"storage/filesync":             "versions in object storage",
+		"storage/store":                "the store of records and sessions",
 		"agent/template":               "the directory of templates",
-		"storage/store/dynamo":         "where conversations can be",
+		"storage/store/dynamo":         "a store of conversations",
 		"storage/store/postgres":       "a backend of the store",
-		"layer/router":                 "one provider of all that are configured",
+		"layer/router":                 "combining the configured providers",
 		"agent/tools":                  "the options of the tools of agents",
 		"layer/trace":                  "the layer around every provider",
-		"machine/vm/firecracker":       "whether its machines work here, and how they are jailed",
-		"machine/vm/qemu":              "whether its machines work here",
-		"machine/vm/vz":                "whether its machines work here",
-		"machine/vm/wsl2":              "whether its machines work here",
-		"layer/workspace":              "around all providers",
-		"provider/vmdocker":            "config alone knows all providers",
-		"machine/vm":                   "how large machines of projects are",
+		"machine/vm/firecracker":       "checking for KVM, the jailer",
+		"machine/vm/qemu":              "checking for KVM",
+		"machine/vm/vz":                "checking for KVM",
+		"machine/vm/wsl2":              "checking for KVM",
+		"layer/workspace":              "the layer around all providers",
+		"provider/vmdocker":            "constructors of all providers",
+		"machine/vm":                   "sizes of project machines",
 
-		"internal/fsutil":  "the note that the default provider works, the id of a state directory",
+		"internal/fsutil":  "atomic writes of notes",
 		"internal/suggest": "suggestions for misspelt keys",
 	},
 	"agent/genkit": {
 		"layer/session":     "sessions and scopes",
 		"agent/frontmatter": "agent files",
-		"agent/tools":       "what it shows",
+		"agent/tools":       "the tools",
 	},
 	"cmd/atoll": {
 		"layer/workspace":      "workspaces",
 		"layer/session":        "sessions and scopes",
 		"layer/registry":       "reconciliation",
 		"layer/pool":           "reports on pools",
-		"storage/store":        "the records and their interfaces",
+		"storage/store":        "records and interfaces",
 		"server/auth":          "accounts and keys",
-		"server/openapi":       "the pages that serve shows",
-		"server/api":           "the CLI is a client, and the server",
-		"config":               "what it runs on",
-		"agent/frontmatter":    "the file of the agent that atoll mcp serves",
+		"server/openapi":       "API documentation of serve",
+		"server/api":           "client and server",
+		"config":               "the configuration",
+		"agent/frontmatter":    "agent files of atoll mcp",
 		"machine/image/bundle": "atoll image build and pull",
 		"internal/dirfs":       "the local side of cp",
-		"provider/plugin":      "what doctor says of a program that is missing",
+		"provider/plugin":      "advice on missing programs",
 		"server/mcp":           "atoll mcp, and /mcp of serve",
-		"server/sshd":          "serve answers SSH too",
-		"storage/filesync":     "what sync does",
-		"agent/tools":          "what mcp shows",
-		"layer/trace":          "the metrics that serve shows",
+		"server/sshd":          "the SSH server",
+		"storage/filesync":     "file sync",
+		"agent/tools":          "the tools of mcp",
+		"layer/trace":          "metrics of serve",
 	},
 	"packaging/compress": {},
 	"packaging/image":    {},
 	"cmd/atoll-kubernetes": {
-		"provider/plugin":     "what its main function is",
-		"provider/kubernetes": "what it serves",
+		"provider/plugin":     "its main function",
+		"provider/kubernetes": "the provider of the plugin",
 	},
 	"cmd/atoll-provider-test": {
-		"provider/plugin":       "what it tests",
-		"provider/providertest": "the suite",
+		"provider/plugin":       "the tested package",
+		"provider/providertest": "the conformance suite",
 	},
 	"cmd/atoll-modal": {
-		"provider/plugin": "what its main function is",
-		"provider/modal":  "what it serves",
+		"provider/plugin": "its main function",
+		"provider/modal":  "the provider of the plugin",
 	},
 	"cmd/atoll-dagger": {
-		"agent/jobs/dagger": "what it serves",
-		"provider/plugin":   "what its main function is",
+		"agent/jobs/dagger": "the job runner of the plugin",
+		"provider/plugin":   "its main function",
 	},
-	"cmd/atoll-guest": {"machine/guest": "it is the program of that"},
+	"cmd/atoll-guest": {"machine/guest": "the supervisor's program"},
 	"bench": {
 		"layer/registry": "reconciliation",
 		"layer/pool":     "reports on pools",
-		"server/api":     "what is measured goes through the API", "storage/objectstore/s3": "memory is measured inside", "internal/dirfs": "memory is measured inside",
-		"storage/filesync": "memory is measured inside", "machine/image/bundle": "what a bare machine boots", "internal/mux": "its guest is greeted",
+		"server/api":     "benchmarks of the API", "storage/objectstore/s3": "measured code", "internal/dirfs": "measured code",
+		"storage/filesync": "measured code", "machine/image/bundle": "the boot bundle", "internal/mux": "the handshake with the guest",
 	},
 	"bench/runsc":       {},
-	"examples/library":  {"provider/gvisor": "what it shows"},
+	"examples/library":  {"provider/gvisor": "the provider of the example"},
 	"examples/workflow": {},
 	"storage/store/sqlstore": {
 		"layer/session": "sessions and scopes",
-		"agent":         "the words of conversations",
-		"storage/store": "the records and their interfaces",
+		"agent":         "types of conversations",
+		"storage/store": "records and interfaces",
 	},
 	"storage/store/sqlite": {
 		"storage/store/sqlstore": "the queries of its tables",
-		"storage/store":          "the records and their interfaces",
+		"storage/store":          "records and interfaces",
 		"internal/fsutil":        "locks of files",
 	},
 	"agent":       {},
@@ -595,26 +595,26 @@ var rooms = map[string]map[string]string{
 	},
 }
 
-// guests says why each module of others is here, and which packages may use it;
-// nil means all but the root. Tests may use more.
-var guests = map[string]struct {
+// dependencies lists the modules that this one depends on, with the reasons and the packages that may
+// import them; nil means all except the root. Tests may import more.
+var dependencies = map[string]struct {
 	why string
 	in  []string
 }{
-	"github.com/aws/aws-sdk-go-v2":            {"how AWS's services are asked, and where their credentials are", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
+	"github.com/aws/aws-sdk-go-v2":            {"clients of AWS, and their credentials", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
 	"github.com/aws/smithy-go":                {"errors of those clients", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
-	"github.com/coder/websocket":              {"streams over HTTP, and over that of Kubernetes", []string{"server/api", "provider/kubernetes"}},
+	"github.com/coder/websocket":              {"WebSocket streams, also to Kubernetes", []string{"server/api", "provider/kubernetes"}},
 	"dagger.io/dagger":                        {"Dagger's own SDK", []string{"agent/jobs/dagger"}},
-	"github.com/danielgtaylor/huma":           {"OpenAPI made from the code", []string{"server/openapi"}},
-	"github.com/containerd/errdefs":           {"kinds of the engine's errors", []string{"provider/docker"}},
-	"github.com/distribution/reference":       {"names of images as the engine spells them", []string{"provider/docker"}},
-	"github.com/modelcontextprotocol/go-sdk":  {"the protocol, on streams and HTTP", []string{"bench", "examples/workflow", "server/mcp"}},
+	"github.com/danielgtaylor/huma":           {"OpenAPI from the code", []string{"server/openapi"}},
+	"github.com/containerd/errdefs":           {"kinds of engine errors", []string{"provider/docker"}},
+	"github.com/distribution/reference":       {"names of images in the engine's form", []string{"provider/docker"}},
+	"github.com/modelcontextprotocol/go-sdk":  {"MCP over streams and HTTP", []string{"bench", "examples/workflow", "server/mcp"}},
 	"github.com/moby/moby":                    {"the official client of Docker Engines", []string{"internal/testing/testengine", "provider/docker"}},
 	"github.com/creack/pty":                   {"terminals on every Unix", []string{"internal/process", "internal/procgroup"}},
 	"github.com/firebase/genkit/go":           {"agents on Genkit; a module of its own keeps it out of this one", []string{"agent/genkit"}},
 	"github.com/fsnotify/fsnotify":            {"one watch on a directory sees all changes of records", []string{"provider/internal/supervised", "provider/vmdocker"}},
 	"github.com/go-git/go-git":                {"rules in the syntax of gitignore", []string{"storage/filesync"}},
-	"github.com/google/jsonschema-go":         {"schemas of what tools take and give, as MCP has them", []string{"agent/genkit", "agent/tools"}},
+	"github.com/google/jsonschema-go":         {"schemas of tools for MCP", []string{"agent/genkit", "agent/tools"}},
 	"github.com/google/go-containerregistry":  {"OCI images and registries", []string{"machine/image", "internal/testing/fakemodal", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testimage", "packaging/image", "provider/docker", "provider/modal"}},
 	"github.com/hashicorp/yamux":              {"many connections over one stream", []string{"internal/mux"}},
 	"github.com/klauspost/compress":           {"layers and the embedded guest in zstd, gzip twice as fast", []string{"machine/image", "machine/image/bundle", "internal/guestprogram", "packaging/compress"}},
@@ -624,29 +624,29 @@ var guests = map[string]struct {
 	"github.com/miekg/dns":                    {"the DNS server of a sandbox's network", []string{"internal/usernet"}},
 	"github.com/opencontainers/runtime-spec":  {"the format of containers for gVisor", []string{"provider/gvisor/internal/sentry"}},
 	"github.com/pkg/sftp":                     {"files over SSH", []string{"server/sshd"}},
-	"github.com/pelletier/go-toml":            {"Modal's own settings, as its programs write them", []string{"provider/modal"}},
+	"github.com/pelletier/go-toml":            {"Modal's settings file", []string{"provider/modal"}},
 	"github.com/prometheus/client_golang":     {"/metrics", []string{"layer/trace"}},
 	"github.com/modal-labs/libmodal/modal-go": {"Modal's protocol, from its own SDK", []string{"internal/testing/fakemodal", "provider/modal"}},
-	"google.golang.org/grpc":                  {"what that is spoken over", []string{"internal/testing/fakemodal", "provider/modal"}},
-	"google.golang.org/protobuf":              {"and what its messages are", []string{"internal/testing/fakemodal", "provider/modal"}},
+	"google.golang.org/grpc":                  {"the transport of Modal's protocol", []string{"internal/testing/fakemodal", "provider/modal"}},
+	"google.golang.org/protobuf":              {"the messages of Modal's protocol", []string{"internal/testing/fakemodal", "provider/modal"}},
 	"github.com/spf13/cobra":                  {"commands, help, completion; those of Kubernetes's programs", []string{"cmd/atoll", "internal/testing/testcluster/kube"}},
 	"github.com/spf13/pflag":                  {"cobra's flags", []string{"cmd/atoll"}},
 	"github.com/vishvananda/netlink":          {"interfaces and routes in a namespace", []string{"internal/usernet", "machine/guest"}},
 	"github.com/mdlayher/vsock":               {"sockets between a virtual machine and its host", []string{"machine/guest", "machine/vm/qemu"}},
 	"go.opentelemetry.io/otel":                {"traces and metrics", []string{"layer/trace"}},
-	"go.uber.org/goleak":                      {"no goroutine is left", []string{"storage/objectstore/objectstoretest", "provider/providertest"}},
+	"go.uber.org/goleak":                      {"detection of leaked goroutines", []string{"storage/objectstore/objectstoretest", "provider/providertest"}},
 	"go.yaml.in/yaml":                         {"the configuration file, front matter, and templates", []string{"config", "agent/frontmatter", "agent/template"}},
 	"golang.org/x/crypto":                     {"SSH", []string{"server/sshd"}},
-	"golang.org/x/crypto/x509roots/fallback":  {"roots of trust where the system has none, as in an image from scratch", []string{"cmd/atoll"}},
-	"golang.org/x/net":                        {"host names as DNS spells them", []string{"internal/usernet"}},
-	"golang.org/x/sync":                       {"what is done side by side, and ends together", []string{"machine/image", "provider/kubernetes", "storage/filesync"}},
-	"golang.org/x/term":                       {"raw mode, and its undoing", []string{"cmd/atoll"}},
+	"golang.org/x/crypto/x509roots/fallback":  {"root certificates for systems without any, such as images from scratch", []string{"cmd/atoll"}},
+	"golang.org/x/net":                        {"host names in DNS form", []string{"internal/usernet"}},
+	"golang.org/x/sync":                       {"groups of goroutines", []string{"machine/image", "provider/kubernetes", "storage/filesync"}},
+	"golang.org/x/term":                       {"raw mode of terminals", []string{"cmd/atoll"}},
 	"golang.org/x/sys":                        {"system calls that package syscall lacks", nil},
 	"go.etcd.io/etcd":                         {"the database of a cluster for tests, in a module of its own", []string{"internal/testing/testcluster/kube"}},
-	"k8s.io/api":                              {"what Kubernetes's objects are", []string{"internal/testing/testcluster", "provider/kubernetes"}},
-	"k8s.io/apimachinery":                     {"what they have in common", []string{"internal/testing/testcluster", "provider/kubernetes"}},
+	"k8s.io/api":                              {"types of Kubernetes", []string{"internal/testing/testcluster", "provider/kubernetes"}},
+	"k8s.io/apimachinery":                     {"common types of Kubernetes", []string{"internal/testing/testcluster", "provider/kubernetes"}},
 	"k8s.io/client-go":                        {"the official client of Kubernetes", []string{"internal/testing/testcluster", "provider/kubernetes"}},
-	"k8s.io/component-base":                   {"how Kubernetes's programs are run, in that module", []string{"internal/testing/testcluster/kube"}},
+	"k8s.io/component-base":                   {"running Kubernetes's programs, in that module", []string{"internal/testing/testcluster/kube"}},
 	"k8s.io/kubectl":                          {"kubectl, in that module", []string{"internal/testing/testcluster/kube"}},
 	"k8s.io/kubernetes":                       {"a cluster's other programs, in that module", []string{"internal/testing/testcluster/kube"}},
 	"modernc.org/sqlite":                      {"a database in one file, without cgo", []string{"storage/store/sqlite"}},
@@ -657,11 +657,10 @@ var guests = map[string]struct {
 	"github.com/aws/aws-sdk-go-v2/service/s3":       {"the client of services that speak S3", []string{"storage/objectstore/s3"}},
 }
 
-// testSupport lists the packages that are made for tests and may therefore
-// import package testing.
+// testSupport lists the packages for tests, which may import package testing.
 var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore"}
 
-// A source is one Go file of this repository, whichever of its modules it is in.
+// A source is one Go file of this repository, in any of its modules.
 type source struct {
 	pkg  string // path below the module, "." for the root
 	file string
@@ -669,7 +668,7 @@ type source struct {
 	ast  *ast.File
 }
 
-// sources parses every Go file, whatever system it is for.
+// sources parses all Go files, for all operating systems.
 func sources(t *testing.T, set *token.FileSet, mode parser.Mode) []source {
 	t.Helper()
 	var all []source
@@ -695,7 +694,7 @@ func sources(t *testing.T, set *token.FileSet, mode parser.Mode) []source {
 	return all
 }
 
-// imports returns what the product's part of each package imports.
+// imports returns the imports of each package without those of its tests.
 func imports(t *testing.T) map[string][]string {
 	t.Helper()
 	m := map[string][]string{}
@@ -729,12 +728,12 @@ func inModule(path string) (string, bool) {
 	return strings.CutPrefix(path, module+"/")
 }
 
-func TestArrows(t *testing.T) {
+func TestImports(t *testing.T) {
 	have := imports(t)
 	for pkg, list := range have {
-		allowed, ok := rooms[pkg]
+		allowed, ok := allowedImports[pkg]
 		if !ok {
-			t.Errorf("%s: a new package: say in rooms what it may import, and why", pkg)
+			t.Errorf("%s: a new package: add its imports to allowedImports, with reasons", pkg)
 			continue
 		}
 		for _, path := range list {
@@ -743,18 +742,18 @@ func TestArrows(t *testing.T) {
 				continue
 			}
 			if _, ok := allowed[to]; !ok {
-				t.Errorf("%s imports %s: not allowed; if it must be, say in rooms why", pkg, to)
+				t.Errorf("%s imports %s: not allowed; if necessary, add it to allowedImports with a reason", pkg, to)
 			}
 		}
 		for to := range allowed {
 			if !slices.Contains(list, module+"/"+to) {
-				t.Errorf("%s no longer imports %s: take it out of rooms", pkg, to)
+				t.Errorf("%s no longer imports %s: remove it from allowedImports", pkg, to)
 			}
 		}
 	}
-	for pkg := range rooms {
+	for pkg := range allowedImports {
 		if _, ok := have[pkg]; !ok {
-			t.Errorf("%s is in rooms and does not exist", pkg)
+			t.Errorf("%s is in allowedImports, but does not exist", pkg)
 		}
 	}
 }
@@ -775,36 +774,35 @@ func TestOtherModulesHaveAReason(t *testing.T) {
 			if _, ours := inModule(path); ours || standard(path) {
 				continue
 			}
-			guest := ""
-			for prefix := range guests {
-				if (path == prefix || strings.HasPrefix(path, prefix+"/")) && len(prefix) > len(guest) {
-					guest = prefix
+			dependency := ""
+			for prefix := range dependencies {
+				if (path == prefix || strings.HasPrefix(path, prefix+"/")) && len(prefix) > len(dependency) {
+					dependency = prefix
 				}
 			}
-			if guest == "" {
-				t.Errorf("%s imports %s: a new dependency: say in guests why", pkg, path)
+			if dependency == "" {
+				t.Errorf("%s imports %s: a new dependency: add it to dependencies with a reason", pkg, path)
 				continue
 			}
-			used[guest+" "+pkg] = true
-			if in := guests[guest].in; in != nil && !slices.Contains(in, pkg) {
-				t.Errorf("%s imports %s, which is for %s only", pkg, path, strings.Join(guests[guest].in, ", "))
+			used[dependency+" "+pkg] = true
+			if in := dependencies[dependency].in; in != nil && !slices.Contains(in, pkg) {
+				t.Errorf("%s imports %s, which is for %s only", pkg, path, strings.Join(dependencies[dependency].in, ", "))
 			}
 		}
 	}
-	for prefix, guest := range guests {
-		for _, pkg := range guest.in {
+	for prefix, dependency := range dependencies {
+		for _, pkg := range dependency.in {
 			if !used[prefix+" "+pkg] {
-				t.Errorf("%s no longer imports %s: take it out of guests", pkg, prefix)
+				t.Errorf("%s no longer imports %s: remove it from dependencies", pkg, prefix)
 			}
 		}
 	}
 }
 
-// suite is the program that is a test.
+// suite is the program of the conformance suite.
 const suite = "cmd/atoll-provider-test"
 
-// Test code does not belong into the binary: not ours, and not package
-// testing, which registers flags.
+// The binaries contain no test code: neither this module's nor package testing, which registers flags.
 func TestNoTestCodeInTheProduct(t *testing.T) {
 	for pkg, list := range imports(t) {
 		if slices.Contains(list, "testing") && !slices.Contains(testSupport, pkg) && pkg != suite {
@@ -833,8 +831,8 @@ func TestNoTestCodeInTheProduct(t *testing.T) {
 	}
 }
 
-// A layer hides what it wraps from a type assertion, so optional interfaces
-// are asserted in the root's helpers and nowhere else.
+// A layer hides the wrapped value from a type assertion, so only the helpers of the root assert
+// optional interfaces.
 func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
 	set := token.NewFileSet()
 	all := sources(t, set, parser.SkipObjectResolution)
@@ -867,8 +865,8 @@ func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
 	}
 }
 
-// As passes a layer by that has only some of the methods of an optional interface, so a
-// layer has all of them or none.
+// As skips a layer with only some of the methods of an optional interface, so a layer has all of them
+// or none.
 func TestLayersImplementWholeInterfaces(t *testing.T) {
 	all := sources(t, token.NewFileSet(), parser.SkipObjectResolution)
 	abilities := abilityMethods(all)
@@ -893,7 +891,7 @@ func TestLayersImplementWholeInterfaces(t *testing.T) {
 			}
 		}
 	}
-	// inspect returns the methods of a type but for those of the root's layers, and whether it is a layer.
+	// inspect returns the methods of a type, except those of the root's layers, and whether it is a layer.
 	var inspect func(typ string) (has []string, layer bool)
 	inspect = func(typ string) (has []string, layer bool) {
 		has = methods[typ]
@@ -926,7 +924,7 @@ func TestLayersImplementWholeInterfaces(t *testing.T) {
 	}
 }
 
-// The suite's Layer checks that a layer hides no ability, so it has to know all of them.
+// Layer of the conformance suite checks that a layer hides no ability, so it must know all abilities.
 func TestLayerKnowsEveryAbility(t *testing.T) {
 	text, err := os.ReadFile("provider/providertest/layer.go")
 	if err != nil {
@@ -944,7 +942,7 @@ var abilityFiles = []string{
 	"optional.go", "layer/pool/report.go", "layer/registry/reconciliation.go", "layer/session/spec.go", "layer/workspace/spec.go",
 }
 
-// abilityMethods returns the methods of the optional interfaces, by the qualified names of these:
+// abilityMethods returns the methods of the optional interfaces, by their qualified names:
 // "atoll.Pauser", "session.Manager".
 func abilityMethods(all []source) map[string][]string {
 	abilities := map[string][]string{}
@@ -967,14 +965,14 @@ func abilityMethods(all []source) map[string][]string {
 	return abilities
 }
 
-// ofSandboxes are the abilities of sandboxes, processes and files.
-var ofSandboxes = []string{
+// sandboxAbilities are the abilities of sandboxes, processes and files.
+var sandboxAbilities = []string{
 	"atoll.Filer", "atoll.Dialer", "atoll.Pauser", "atoll.Extender", "atoll.Snapshotter", "atoll.Meter", "atoll.ProcessLister", "atoll.Resizer", "atoll.SubFS",
 }
 
-// As walks past a layer that lacks an ability, so the layers that must see all calls on a provider
-// have all abilities of providers.
-func TestNothingPassesTheGuards(t *testing.T) {
+// As skips a layer that lacks an ability, so the layers that must see all calls on a provider
+// implement all abilities of providers.
+func TestGuardsImplementAllAbilities(t *testing.T) {
 	all := sources(t, token.NewFileSet(), parser.SkipObjectResolution)
 	has := map[string][]string{}
 	for _, s := range all {
@@ -985,22 +983,22 @@ func TestNothingPassesTheGuards(t *testing.T) {
 			}
 		}
 	}
-	harmless := map[string]string{"atoll.Prober": "it says whether the provider works here, and nothing of projects"}
+	harmless := map[string]string{"atoll.Prober": "a Probe reveals nothing about projects"}
 	for ability, methods := range abilityMethods(all) {
-		if slices.Contains(ofSandboxes, ability) {
+		if slices.Contains(sandboxAbilities, ability) {
 			continue
 		}
 		for _, guard := range []string{"layer/authz provider", "layer/intercept provider"} {
 			for _, name := range methods {
 				if !slices.Contains(has[guard], name) && (guard == "layer/intercept provider" || harmless[ability] == "") {
-					t.Errorf("%s lacks %s of %s, which callers then reach unseen", guard, name, ability)
+					t.Errorf("%s lacks %s of %s, so callers bypass the layer", guard, name, ability)
 				}
 			}
 		}
 	}
 }
 
-// typeName returns the name of a type of the package, "" if it is another's.
+// typeName returns the name of a type of the same package, or "".
 func typeName(typ ast.Expr) string {
 	switch typ := typ.(type) {
 	case *ast.StarExpr:
@@ -1013,7 +1011,7 @@ func typeName(typ ast.Expr) string {
 	return ""
 }
 
-// embeddedIn returns the types that a struct embeds: those of pkg as methods are listed, the root's as
+// embeddedIn returns the types that a struct embeds: those of pkg as "pkg Name", those of the root as
 // "atoll.Name".
 func embeddedIn(pkg string, typ ast.Expr) (types []string) {
 	st, ok := typ.(*ast.StructType)
@@ -1033,8 +1031,8 @@ func embeddedIn(pkg string, typ ast.Expr) (types []string) {
 	return types
 }
 
-// optionalName returns what typ is called if it is an optional interface, by
-// name or written out; else "".
+// optionalName returns the name of typ, or a description of it, if it is an optional interface, or
+// else "".
 func optionalName(typ ast.Expr, optional map[string][]string) string {
 	switch typ := typ.(type) {
 	case *ast.SelectorExpr:
@@ -1053,7 +1051,7 @@ func optionalName(typ ast.Expr, optional map[string][]string) string {
 	return ""
 }
 
-// The documentation of a package begins in one place.
+// The documentation of a package is in one file.
 func TestPackageDocIsInOneFile(t *testing.T) {
 	docs := map[string][]string{}
 	for _, s := range sources(t, token.NewFileSet(), parser.PackageClauseOnly|parser.ParseComments) {
@@ -1079,22 +1077,22 @@ func TestPackageDocIsInOneFile(t *testing.T) {
 	}
 }
 
-// The repository has sources only: no program, and nothing else of that size.
+// The repository has no binaries and no other large files.
 func TestNoLargeFiles(t *testing.T) {
 	out, err := exec.Command("git", "ls-files", "-z").Output()
 	if err != nil {
-		t.Skipf("this is no clone: %v", err)
+		t.Skipf("not a git clone: %v", err)
 	}
 	const most = 256 << 10
 	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		info, err := os.Lstat(name)
 		if os.IsNotExist(err) {
-			continue // it is about to be removed
+			continue // deleted, but not committed
 		}
 		if err != nil {
 			t.Error(err)
 		} else if info.Size() > most {
-			t.Errorf("%s has %d bytes: what is built belongs into .gitignore", name, info.Size())
+			t.Errorf("%s has %d bytes: add build results to .gitignore", name, info.Size())
 		}
 	}
 }

@@ -31,8 +31,8 @@ func Example() {
 	// Output: hello
 }
 
-// A command that ran and failed is an *ExitError; all else that goes wrong is
-// an *Error with a kind.
+// A command that exits with a non-zero code is an *ExitError. Other failures are an *Error with a
+// kind.
 func ExampleRun() {
 	ctx := context.Background()
 	p, err := mock.New(mock.Options{})

@@ -122,7 +122,9 @@ func (n noFS) Read(context.Context, string, int64) (io.ReadCloser, FileInfo, err
 func (n noFS) Write(context.Context, string, io.Reader, WriteOptions) (FileInfo, error) {
 	return FileInfo{}, n.unsupportedError("write")
 }
-func (n noFS) Stat(context.Context, string) (FileInfo, error) { return FileInfo{}, n.unsupportedError("stat") }
+func (n noFS) Stat(context.Context, string) (FileInfo, error) {
+	return FileInfo{}, n.unsupportedError("stat")
+}
 func (n noFS) List(context.Context, string, bool) ([]FileInfo, error) {
 	return nil, n.unsupportedError("list")
 }

@@ -95,8 +95,8 @@ type Caps struct {
 	Users        bool       `json:"users"`          // users other than the default one
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
-	Workspaces   bool       `json:"workspaces"`     // Spec.Workspace, WorkspaceStore
-	Sessions     bool       `json:"sessions"`       // SessionStore
+	Workspaces   bool       `json:"workspaces"`     // Spec.Workspace; see package layer/workspace
+	Sessions     bool       `json:"sessions"`       // sessions; see package layer/session
 	Tmpfs        bool       `json:"tmpfs"`          // Mount of type tmpfs
 	ReadOnlyRoot bool       `json:"read_only_root"` // Spec.ReadOnlyRoot
 	MemoryLimit  bool       `json:"memory_limit"`   // Resources.Memory

@@ -43,16 +43,16 @@ func TestStatusClone(t *testing.T) {
 	}
 }
 
-// shelf is a Provider without optional abilities.
-type shelf struct {
+// listProvider is a Provider without optional abilities.
+type listProvider struct {
 	Provider
-	boxes []*fake
+	boxes []*fakeSandbox
 	fail  error
 }
 
-func (s *shelf) Info() Info { return Info{Name: "shelf"} }
+func (s *listProvider) Info() Info { return Info{Name: "shelf"} }
 
-func (s *shelf) Get(ctx context.Context, id string) (Sandbox, error) {
+func (s *listProvider) Get(ctx context.Context, id string) (Sandbox, error) {
 	for _, b := range s.boxes {
 		if b.id == id {
 			return b, s.fail
@@ -61,7 +61,7 @@ func (s *shelf) Get(ctx context.Context, id string) (Sandbox, error) {
 	return nil, E("get", id, ErrNotFound, s.fail)
 }
 
-func (s *shelf) List(ctx context.Context, f Filter) (list []Status, err error) {
+func (s *listProvider) List(ctx context.Context, f Filter) (list []Status, err error) {
 	for _, b := range s.boxes {
 		if st := (Status{ID: b.id, Spec: Spec{Name: b.name, Project: b.project}}); !b.removed && f.Match(st) {
 			list = append(list, st)
@@ -71,13 +71,13 @@ func (s *shelf) List(ctx context.Context, f Filter) (list []Status, err error) {
 }
 
 func TestResolve(t *testing.T) {
-	a, b := &fake{id: NewID(), name: "web", project: DefaultProject}, &fake{id: NewID(), name: "web", project: "other"}
-	named := &fake{id: NewID(), name: a.id, project: DefaultProject} // its name is the id of another
-	uuid := &fake{id: NewID(), name: "11111111222243338444555555555555", project: DefaultProject}
-	s := &shelf{boxes: []*fake{a, b, named, uuid}}
+	a, b := &fakeSandbox{id: NewID(), name: "web", project: DefaultProject}, &fakeSandbox{id: NewID(), name: "web", project: "other"}
+	named := &fakeSandbox{id: NewID(), name: a.id, project: DefaultProject} // its name is another sandbox's id
+	uuid := &fakeSandbox{id: NewID(), name: "11111111222243338444555555555555", project: DefaultProject}
+	s := &listProvider{boxes: []*fakeSandbox{a, b, named, uuid}}
 	for _, tt := range []struct {
 		project, ref string
-		want         *fake
+		want         *fakeSandbox
 	}{
 		{"", "web", a}, {"default", "web", a}, {"other", "web", b}, {"", b.id, b}, {"", a.id, a},
 		{"", uuid.name, uuid}, {"", "11111111-2222-4333-8444-555555555555", uuid},
@@ -101,8 +101,8 @@ func TestResolve(t *testing.T) {
 }
 
 func TestRemoveProject(t *testing.T) {
-	boxes := []*fake{{id: NewID(), project: "a"}, {id: NewID(), project: "b"}, {id: NewID(), project: "a"}}
-	if err := RemoveProject(t.Context(), ProviderLayer{&shelf{boxes: boxes}}, "a"); err != nil {
+	boxes := []*fakeSandbox{{id: NewID(), project: "a"}, {id: NewID(), project: "b"}, {id: NewID(), project: "a"}}
+	if err := RemoveProject(t.Context(), ProviderLayer{&listProvider{boxes: boxes}}, "a"); err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range boxes {
@@ -116,7 +116,7 @@ func TestRemoveProject(t *testing.T) {
 // a layer.
 func TestHelpersAnswer(t *testing.T) {
 	ctx := t.Context()
-	var bare Sandbox = &plain{}
+	var bare Sandbox = &plainSandbox{}
 	for _, sb := range []Sandbox{bare, SandboxLayer{bare}} {
 		_, dial := Dial(ctx, sb, 80)
 		_, snapshot := TakeSnapshot(ctx, sb)
@@ -142,7 +142,7 @@ func TestHelpersAnswer(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []Provider{&shelf{}, ProviderLayer{&shelf{}}} {
+	for _, p := range []Provider{&listProvider{}, ProviderLayer{&listProvider{}}} {
 		_, volumes := Volumes(ctx, p, "")
 		_, snapshots := Snapshots(ctx, p)
 		_, images := Images(ctx, p)
@@ -180,32 +180,32 @@ func TestHelpersAnswer(t *testing.T) {
 	}
 }
 
-// plain is a Sandbox without any optional ability.
-type plain struct{ Sandbox }
+// plainSandbox is a Sandbox without any optional ability.
+type plainSandbox struct{ Sandbox }
 
-func (*plain) ID() string { return "plain" }
+func (*plainSandbox) ID() string { return "plain" }
 
-// able is a Sandbox with all abilities, each of which fails with an error of its own.
-type able struct {
+// fullSandbox is a Sandbox with all abilities, each of which fails with an error of its own.
+type fullSandbox struct {
 	Sandbox
 	FS
 	err error
 }
 
-func (a *able) ID() string                                          { return "able" }
-func (a *able) Files() FS                                           { return a.FS }
-func (a *able) Pause(context.Context) error                         { return a.err }
-func (a *able) Resume(context.Context) error                        { return a.err }
-func (a *able) Extend(context.Context, Duration) error              { return a.err }
-func (a *able) Snapshot(context.Context) (Snapshot, error)          { return Snapshot{}, a.err }
-func (a *able) Usage(context.Context) (Usage, error)                { return Usage{}, a.err }
-func (a *able) Processes(context.Context) ([]ProcessStatus, error)  { return nil, a.err }
-func (a *able) Start(context.Context) error                         { return a.err }
-func (a *able) Stop(context.Context, time.Duration) error           { return a.err }
-func (a *able) Remove(ctx context.Context, _ ...RemoveOption) error { return a.err }
+func (a *fullSandbox) ID() string                                          { return "able" }
+func (a *fullSandbox) Files() FS                                           { return a.FS }
+func (a *fullSandbox) Pause(context.Context) error                         { return a.err }
+func (a *fullSandbox) Resume(context.Context) error                        { return a.err }
+func (a *fullSandbox) Extend(context.Context, Duration) error              { return a.err }
+func (a *fullSandbox) Snapshot(context.Context) (Snapshot, error)          { return Snapshot{}, a.err }
+func (a *fullSandbox) Usage(context.Context) (Usage, error)                { return Usage{}, a.err }
+func (a *fullSandbox) Processes(context.Context) ([]ProcessStatus, error)  { return nil, a.err }
+func (a *fullSandbox) Start(context.Context) error                         { return a.err }
+func (a *fullSandbox) Stop(context.Context, time.Duration) error           { return a.err }
+func (a *fullSandbox) Remove(ctx context.Context, _ ...RemoveOption) error { return a.err }
 
 func TestLayersOfLayersReachTheLeaf(t *testing.T) {
-	a := &able{err: io.ErrNoProgress, FS: noFS{"able"}}
+	a := &fullSandbox{err: io.ErrNoProgress, FS: noFS{"able"}}
 	var sb Sandbox = SandboxLayer{SandboxLayer{a}}
 	_, snapshot := TakeSnapshot(t.Context(), sb)
 	_, usage := UsageOf(t.Context(), sb)

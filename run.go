@@ -124,8 +124,8 @@ func Capture(ctx context.Context, sb Sandbox, cmd *Command, limit int64) (Result
 // A closableWriter is a writer that a process uses until close. If Wait fails, the process may
 // still write later; close then protects w, which belongs to the caller again.
 type closableWriter struct {
-	mu    sync.Mutex
-	w     io.Writer
+	mu     sync.Mutex
+	w      io.Writer
 	closed bool
 }
 

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// fake is a Sandbox whose commands are functions.
-type fake struct {
+// fakeSandbox is a Sandbox whose commands are functions.
+type fakeSandbox struct {
 	Sandbox
 	id, name, project string
 	run               func(cmd *Command, killed <-chan struct{}) (Exit, error)
@@ -25,14 +25,14 @@ type fake struct {
 	execs                   []*Command
 }
 
-func (f *fake) ID() string { return f.id }
+func (f *fakeSandbox) ID() string { return f.id }
 
-func (f *fake) Remove(_ context.Context, opts ...RemoveOption) error {
+func (f *fakeSandbox) Remove(_ context.Context, opts ...RemoveOption) error {
 	f.removed, f.volumesRemoved = true, RemoveOpts(opts...).Volumes
 	return nil
 }
 
-func (f *fake) Exec(ctx context.Context, cmd *Command) (Process, error) {
+func (f *fakeSandbox) Exec(ctx context.Context, cmd *Command) (Process, error) {
 	f.execs = append(f.execs, cmd)
 	if strings.HasPrefix(cmd.Args[0], "/no") {
 		return nil, E("exec", f.id, ErrCommandNotFound, nil)
@@ -71,8 +71,8 @@ func (p *fakeProcess) Signal(_ context.Context, sig Signal) error {
 	return nil
 }
 
-// says prints on both streams and exits.
-func says(stdout, stderr string, exit Exit) func(*Command, <-chan struct{}) (Exit, error) {
+// printOutput returns a command that prints on both streams and exits.
+func printOutput(stdout, stderr string, exit Exit) func(*Command, <-chan struct{}) (Exit, error) {
 	return func(cmd *Command, _ <-chan struct{}) (Exit, error) {
 		for w, text := range map[io.Writer]string{cmd.Stdout: stdout, cmd.Stderr: stderr} {
 			if w != nil {
@@ -85,18 +85,18 @@ func says(stdout, stderr string, exit Exit) func(*Command, <-chan struct{}) (Exi
 
 func TestRun(t *testing.T) {
 	cmd := &Command{Args: []string{"x"}}
-	if err := Run(t.Context(), &fake{run: says("", "", Exit{})}, cmd); err != nil {
+	if err := Run(t.Context(), &fakeSandbox{run: printOutput("", "", Exit{})}, cmd); err != nil {
 		t.Errorf("exit 0: %v", err)
 	}
 	var exit *ExitError
-	if err := Run(t.Context(), &fake{run: says("", "", Exit{Code: 3})}, cmd); !errors.As(err, &exit) || exit.Exit.Code != 3 || err.Error() != "exited with code 3" {
+	if err := Run(t.Context(), &fakeSandbox{run: printOutput("", "", Exit{Code: 3})}, cmd); !errors.As(err, &exit) || exit.Exit.Code != 3 || err.Error() != "exited with code 3" {
 		t.Errorf("exit 3: %v", err)
 	}
 	lost := E("wait", "", ErrStopped, nil)
-	if err := Run(t.Context(), &fake{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, lost }}, cmd); err != lost {
+	if err := Run(t.Context(), &fakeSandbox{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, lost }}, cmd); err != lost {
 		t.Errorf("a Wait that fails: %v", err)
 	}
-	if err := Run(t.Context(), &fake{}, &Command{Args: []string{"/no"}}); KindOf(err) != ErrCommandNotFound {
+	if err := Run(t.Context(), &fakeSandbox{}, &Command{Args: []string{"/no"}}); KindOf(err) != ErrCommandNotFound {
 		t.Errorf("an Exec that fails: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestRun(t *testing.T) {
 func TestRunKillsWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := false
-	sb := &fake{run: func(_ *Command, killed <-chan struct{}) (Exit, error) {
+	sb := &fakeSandbox{run: func(_ *Command, killed <-chan struct{}) (Exit, error) {
 		cancel()
 		<-killed
 		ended = true
@@ -120,26 +120,26 @@ func TestRunKillsWhenItsContextEnds(t *testing.T) {
 
 func TestOutput(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	out, err := Output(t.Context(), &fake{run: says(long, "warning\n", Exit{})}, &Command{Args: []string{"x"}})
+	out, err := Output(t.Context(), &fakeSandbox{run: printOutput(long, "warning\n", Exit{})}, &Command{Args: []string{"x"}})
 	if err != nil || string(out) != long {
 		t.Errorf("%d bytes, %v", len(out), err)
 	}
-	out, err = Output(t.Context(), &fake{run: says("some", long+"\nlast line\n", Exit{Code: 1})}, &Command{Args: []string{"x"}})
+	out, err = Output(t.Context(), &fakeSandbox{run: printOutput("some", long+"\nlast line\n", Exit{Code: 1})}, &Command{Args: []string{"x"}})
 	var exit *ExitError
 	if !errors.As(err, &exit) || string(out) != "some" || len(exit.Stderr) != 32<<10 || err.Error() != "exited with code 1: last line" {
 		t.Errorf("%q, %d bytes of stderr, %v", out, len(exit.Stderr), err)
 	}
 	var stderr bytes.Buffer
 	cmd := &Command{Args: []string{"x"}, Stderr: &stderr}
-	if _, err := Output(t.Context(), &fake{run: says("", "to the caller", Exit{})}, cmd); err != nil || stderr.String() != "to the caller" || cmd.Stdout != nil {
+	if _, err := Output(t.Context(), &fakeSandbox{run: printOutput("", "to the caller", Exit{})}, cmd); err != nil || stderr.String() != "to the caller" || cmd.Stdout != nil {
 		t.Errorf("stderr %q, the command %+v, %v", &stderr, cmd, err)
 	}
 }
 
 func TestOutputOwnsItsBuffers(t *testing.T) {
-	// Wait fails while the process goes on writing; the race detector watches.
+	// Wait fails while the process continues to write; the race detector checks the writes.
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	sb := &fake{run: func(cmd *Command, _ <-chan struct{}) (Exit, error) {
+	sb := &fakeSandbox{run: func(cmd *Command, _ <-chan struct{}) (Exit, error) {
 		io.WriteString(cmd.Stdout, "early")
 		go func() {
 			defer close(stopped)
@@ -178,14 +178,14 @@ func TestCapture(t *testing.T) {
 		{2, "01", "ab", true, true},
 	} {
 		exit := Exit{Code: 5, Duration: 7}
-		res, err := Capture(t.Context(), &fake{run: says("0123456789", "abc", exit)}, &Command{Args: []string{"x"}}, tt.limit)
+		res, err := Capture(t.Context(), &fakeSandbox{run: printOutput("0123456789", "abc", exit)}, &Command{Args: []string{"x"}}, tt.limit)
 		if err != nil || res.Exit != exit || string(res.Stdout) != tt.stdout || string(res.Stderr) != tt.stderr ||
 			res.StdoutTruncated != tt.cutStdout || res.StderrTruncated != tt.cutStderr {
 			t.Errorf("limit %d: %+v, %v", tt.limit, res, err)
 		}
 	}
 	for _, exit := range []Exit{{Duration: 7}, {Code: 137, Signal: SIGKILL, Reason: "out of memory", Duration: 7}} {
-		res, err := Capture(t.Context(), &fake{run: says("", "", exit)}, &Command{Args: []string{"x"}}, 0)
+		res, err := Capture(t.Context(), &fakeSandbox{run: printOutput("", "", exit)}, &Command{Args: []string{"x"}}, 0)
 		if err != nil || res.Exit != exit {
 			t.Errorf("the exit is %+v, %v; want %+v", res.Exit, err, exit)
 		}
@@ -251,11 +251,11 @@ func TestDetectShell(t *testing.T) {
 		{"a NUL byte", "/bin/z\x00sh\n", Exit{}, 0, "/bin/bash"},
 		{"more than a path", strings.Repeat("x", 1<<20), Exit{}, 0, "/bin/bash"},
 	} {
-		sb := &fake{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
+		sb := &fakeSandbox{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
 			if cmd.Args[0] == "/bin/bash" {
 				return Exit{Code: tt.bash}, nil
 			}
-			return says(tt.says, "", tt.exit)(cmd, killed)
+			return printOutput(tt.says, "", tt.exit)(cmd, killed)
 		}}
 		if got, err := DetectShell(t.Context(), sb, "root", nil); got != tt.want || err != nil {
 			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
@@ -266,7 +266,7 @@ func TestDetectShell(t *testing.T) {
 			}
 		}
 	}
-	sb := &fake{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, E("wait", "", ErrStopped, nil) }}
+	sb := &fakeSandbox{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, E("wait", "", ErrStopped, nil) }}
 	if got, err := DetectShell(t.Context(), sb, "", nil); KindOf(err) != ErrStopped {
 		t.Errorf("in a stopped sandbox: %q, %v", got, err)
 	}
@@ -288,7 +288,7 @@ func TestDetectShellIsNotHeldUp(t *testing.T) {
 			}
 		}
 	}
-	quick := says("", "", Exit{})
+	quick := printOutput("", "", Exit{})
 	for _, tt := range []struct {
 		name     string
 		sh, bash func(*Command, <-chan struct{}) (Exit, error)
@@ -299,7 +299,7 @@ func TestDetectShellIsNotHeldUp(t *testing.T) {
 		{"bash hangs too", hang, hang, "/bin/sh"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			sb := &fake{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
+			sb := &fakeSandbox{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
 				if cmd.Args[0] == "/bin/bash" {
 					return tt.bash(cmd, killed)
 				}
@@ -319,30 +319,30 @@ func TestDetectShellIsNotHeldUp(t *testing.T) {
 	}
 }
 
-// memory is a file system of one file.
-type memory struct {
+// memoryFS is a file system of one file.
+type memoryFS struct {
 	noFS
 	name    string
 	content []byte
 	mode    uint32
 }
 
-func (m *memory) Read(_ context.Context, name string, offset int64) (io.ReadCloser, FileInfo, error) {
+func (m *memoryFS) Read(_ context.Context, name string, offset int64) (io.ReadCloser, FileInfo, error) {
 	if name != m.name {
 		return nil, FileInfo{}, E("read", name, ErrNotExist, nil)
 	}
 	return io.NopCloser(bytes.NewReader(m.content[offset:])), FileInfo{}, nil
 }
 
-func (m *memory) Write(_ context.Context, name string, r io.Reader, opts WriteOptions) (FileInfo, error) {
+func (m *memoryFS) Write(_ context.Context, name string, r io.Reader, opts WriteOptions) (FileInfo, error) {
 	b, err := io.ReadAll(r)
 	m.name, m.content, m.mode = name, b, opts.Mode
 	return FileInfo{}, err
 }
 
 func TestReadFileWriteFile(t *testing.T) {
-	m := &memory{}
-	sb := &able{FS: m}
+	m := &memoryFS{}
+	sb := &fullSandbox{FS: m}
 	if err := WriteFile(t.Context(), sb, "f", []byte("content"), 0o600); err != nil || m.mode != 0o600 {
 		t.Errorf("WriteFile: mode %o, %v", m.mode, err)
 	}
@@ -354,15 +354,15 @@ func TestReadFileWriteFile(t *testing.T) {
 	}
 }
 
-// wired is a Sandbox in which a server listens.
-type wired struct {
+// serverSandbox is a Sandbox with a listening server.
+type serverSandbox struct {
 	Sandbox
 	dial func(port int) (net.Conn, error)
 }
 
-func (w *wired) Dial(_ context.Context, port int) (net.Conn, error) { return w.dial(port) }
+func (w *serverSandbox) Dial(_ context.Context, port int) (net.Conn, error) { return w.dial(port) }
 
-// Whatever the URL says, the sandbox is asked: also where a redirect leads to.
+// All requests go to the sandbox, whatever the host in the URL or in a redirect.
 func TestHTTPClient(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -388,7 +388,7 @@ func TestHTTPClient(t *testing.T) {
 	go srv.Serve(l)
 	defer srv.Close()
 	var ports []int
-	c := HTTPClient(&wired{dial: func(port int) (net.Conn, error) {
+	c := HTTPClient(&serverSandbox{dial: func(port int) (net.Conn, error) {
 		ports = append(ports, port)
 		return net.Dial("tcp", l.Addr().String())
 	}}, 3002)
@@ -416,9 +416,9 @@ func TestHTTPClient(t *testing.T) {
 	}
 }
 
-// A request fails as Dial does.
+// A request fails with the error of Dial.
 func TestHTTPClientErrors(t *testing.T) {
-	c := HTTPClient(&wired{dial: func(int) (net.Conn, error) { return nil, E("dial", "x", ErrUnavailable, nil) }}, 80)
+	c := HTTPClient(&serverSandbox{dial: func(int) (net.Conn, error) { return nil, E("dial", "x", ErrUnavailable, nil) }}, 80)
 	if _, err := c.Get("http://localhost/"); KindOf(err) != ErrUnavailable {
 		t.Errorf("Get: %v, want %q", err, ErrUnavailable)
 	}
@@ -432,7 +432,7 @@ func TestExecuteCode(t *testing.T) {
 		"node": {[]string{"node", "-e"}, []string{"node", "-"}}, "JavaScript": {[]string{"node", "-e"}, []string{"node", "-"}}, "JS": {[]string{"node", "-e"}, []string{"node", "-"}},
 		"bash": {[]string{"bash", "-c"}, append([]string{"bash", "-c"}, byStdin...)}, "sh": {[]string{"sh", "-c"}, append([]string{"sh", "-c"}, byStdin...)},
 	} {
-		sb := &fake{run: says("out", "err", Exit{Code: 3})}
+		sb := &fakeSandbox{run: printOutput("out", "err", Exit{Code: 3})}
 		for _, text := range []string{small, large} {
 			res, err := ExecuteCode(t.Context(), sb, &Code{Language: language, Code: text, Env: []string{"A=b"}, Dir: "d", User: "u", Timeout: 7})
 			if err != nil || res.Code != 3 || string(res.Stdout) != "out" || string(res.Stderr) != "err" {
@@ -452,11 +452,11 @@ func TestExecuteCode(t *testing.T) {
 			t.Errorf("%s: %d bytes on stdin, %v", language, len(text), err)
 		}
 	}
-	if res, err := ExecuteCode(t.Context(), &fake{}, &Code{Language: "Basic", Code: "10"}); err != nil || res.Code != -1 || string(res.Stderr) != "unsupported language: Basic" {
+	if res, err := ExecuteCode(t.Context(), &fakeSandbox{}, &Code{Language: "Basic", Code: "10"}); err != nil || res.Code != -1 || string(res.Stderr) != "unsupported language: Basic" {
 		t.Errorf("no language: %v, %v", res, err)
 	}
 	for _, text := range []string{"a\x00b", strings.Repeat("x", MaxCode+1)} {
-		if _, err := ExecuteCode(t.Context(), &fake{}, &Code{Language: "sh", Code: text}); KindOf(err) != ErrInvalid {
+		if _, err := ExecuteCode(t.Context(), &fakeSandbox{}, &Code{Language: "sh", Code: text}); KindOf(err) != ErrInvalid {
 			t.Errorf("%d bytes: %v", len(text), err)
 		}
 	}

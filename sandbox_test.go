@@ -117,7 +117,7 @@ func TestRemoveOpts(t *testing.T) {
 
 // SubFiles of an FS that is not a SubFS fails with ErrUnsupported.
 func TestSubFilesUnsupported(t *testing.T) {
-	bare := &plain{}
+	bare := &plainSandbox{}
 	for what, f := range map[string]FS{
 		"another FS":  SubFiles(struct{ FS }{noFS{"x"}}, "/work"),
 		"no FS":       SubFiles(Files(bare), "/work"),

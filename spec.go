@@ -68,7 +68,7 @@ type Spec struct {
 	OpenStdin bool `json:"open_stdin,omitempty"`
 
 	// Workspace is the workspace that the sandbox works on. A directory used in place is mounted
-	// at WorkspaceDir, which then becomes the default of Workdir. A repository is checked out
+	// at /.workspace, which then becomes the default of Workdir. A repository is checked out
 	// into DefaultWorkdir before the first start of the sandbox, unless the data volume remained
 	// from an earlier sandbox and has files. The environment variable ATOLL_WORKSPACE holds the
 	// path of the workspace in the sandbox; ATOLL_WORKSPACE_NAME, ATOLL_WORKSPACE_SOURCE and
@@ -433,7 +433,7 @@ type WorkspaceRef struct {
 	// Name is the name of a workspace of the sandbox's project.
 	Name string `json:"name,omitempty"`
 	// Source, instead of Name, is the source of a workspace, which Create adds if the project has
-	// none with this source; see WorkspaceSpec. A Status has Name instead.
+	// none with this source; see package layer/workspace. A Status has Name instead.
 	Source string `json:"source,omitempty"`
 	// Commit is a commit in the history of the workspace, with all its digits. Empty means the
 	// current commit of the workspace.

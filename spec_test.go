@@ -142,7 +142,7 @@ func TestSpecIsText(t *testing.T) {
 	}
 }
 
-// nthString finds a string in v that is not empty, but for those in maps.
+// nthString finds the n-th non-empty string in v, except those in maps.
 func nthString(v reflect.Value, n *int) reflect.Value {
 	switch v.Kind() {
 	case reflect.String:
@@ -204,7 +204,7 @@ func TestSpecMadeBy(t *testing.T) {
 		asked := &Spec{Provider: name}
 		s, err := asked.MadeBy("here")
 		if err != nil || s.Provider != "here" || s.ID == "" || s.Project != DefaultProject || asked.Provider != name {
-			t.Errorf("a spec with the provider %q, made here: %+v, %v", name, s, err)
+			t.Errorf("MadeBy with provider %q: %+v, %v", name, s, err)
 		}
 	}
 	_, err := (&Spec{Name: "web", Provider: "there"}).MadeBy("here")
@@ -245,16 +245,16 @@ func TestResourcesWithDefaults(t *testing.T) {
 	}
 	set := Resources{Unlimited, 2, 3, 4, "all"}
 	if got := set.WithDefaults(); got != set {
-		t.Errorf("what was set became %+v", got)
+		t.Errorf("the settings became %+v", got)
 	}
 }
 
-// A directory of the cache below another would be a link in what a link leads to.
+// No cache directory is below another, which would be a link inside the target of a link.
 func TestCacheDirs(t *testing.T) {
 	dirs := CacheDirs()
 	for _, a := range dirs {
 		if !ValidCachePath(a) {
-			t.Errorf("%q is no cache path", a)
+			t.Errorf("%q is not a valid cache path", a)
 		}
 		for _, b := range dirs {
 			if strings.HasPrefix(b, a+"/") {
@@ -264,7 +264,7 @@ func TestCacheDirs(t *testing.T) {
 	}
 	dirs[0] = "changed"
 	if CacheDirs()[0] == "changed" {
-		t.Error("a change of the list changed it for all")
+		t.Error("a change of the result changed later results")
 	}
 }
 

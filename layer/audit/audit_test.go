@@ -120,7 +120,7 @@ func TestWhat(t *testing.T) {
 	}
 	o, err := session.Open(ctx, l.Provider, &session.Spec{Scope: session.Scope{Kind: session.ScopeSession, ID: "s"}})
 	if err == nil {
-		_, err = session.Open(ctx, l.Provider, &session.Spec{Scope: o.Scope}) // which does nothing
+		_, err = session.Open(ctx, l.Provider, &session.Spec{Scope: o.Scope}) // finds the session
 	}
 	if err == nil {
 		err = session.Close(ctx, l.Provider, "web", o.Key)
@@ -165,14 +165,14 @@ func TestWhenItIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := readLog(t, l.path); len(got) != 1 {
-		t.Errorf("when Create has returned the log is %q", got)
+		t.Errorf("the log after Create: %q", got)
 	}
 	if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"echo"}}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(readLog(t, l.path)) < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the command is not written")
+			t.Fatal("the command is not in the log")
 		}
 	}
 }
@@ -206,7 +206,7 @@ func TestBroken(t *testing.T) {
 		log.Note(t.Context(), store.AuditEvent{Op: "create"}, true)
 	}
 	if lost.Load() != 3 {
-		t.Errorf("%d are lost, want 3", lost.Load())
+		t.Errorf("%d events are lost, want 3", lost.Load())
 	}
 	b.mended.Store(true)
 	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(readLog(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
@@ -220,7 +220,7 @@ func TestBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lost.Load() != 4 {
-		t.Errorf("%d are lost, want 4", lost.Load())
+		t.Errorf("%d events are lost, want 4", lost.Load())
 	}
 	log.Note(t.Context(), store.AuditEvent{Op: "late"}, true)
 	mu.Lock()
@@ -245,7 +245,7 @@ func TestMessages(t *testing.T) {
 		log.Note(t.Context(), withOutcome(store.AuditEvent{Op: "exec"}, err), true)
 	}
 	if text := lines.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "API_KEY") || !strings.Contains(text, "NUL byte") {
-		t.Errorf("the log says %s", text)
+		t.Errorf("the log has %s", text)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestCloseOfMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lost.Load() != many || d.asked.Load() != 1 {
-		t.Errorf("%d are lost, of %d, and the store was asked %d times", lost.Load(), many, d.asked.Load())
+		t.Errorf("%d of %d events are lost after %d writes", lost.Load(), many, d.asked.Load())
 	}
 }
 
@@ -358,6 +358,6 @@ func TestRedacted(t *testing.T) {
 		}
 	}
 	if got := redactCommand(make([]string, maxArgs+5)); len(got) != maxArgs+1 || got[maxArgs] != "..." {
-		t.Errorf("many arguments become %d", len(got))
+		t.Errorf("redactCommand returned %d arguments", len(got))
 	}
 }

@@ -38,8 +38,8 @@ type Options struct {
 	Lost func(n int)
 
 	interval   time.Duration // for tests; 0 means Every
-	maxPending int           // for tests; 0 means mostPending
-	maxDropped int           // for tests; 0 means mostDropped
+	maxPending int           // for tests; 0 means maxPending
+	maxDropped int           // for tests; 0 means maxDropped
 }
 
 const (

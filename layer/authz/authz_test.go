@@ -33,8 +33,8 @@ func newMock(t testing.TB, dir string) atoll.Provider {
 	return p
 }
 
-// served returns a client of p with the account. Its Close closes p.
-func served(t testing.TB, p atoll.Provider, account auth.Account) atoll.Provider {
+// newServed returns a client of p with the account. Its Close closes p.
+func newServed(t testing.TB, p atoll.Provider, account auth.Account) atoll.Provider {
 	t.Helper()
 	h, err := api.NewHandler(p, api.Options{Tokens: map[string]auth.Account{"token": account}})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestConformance(t *testing.T) {
 		file := filepath.Join(dir, "atoll.db")
 		var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), sqlite.New(file), registry.Options{Server: true})
 		p = session.New(p, sqlite.New(file), session.Options{})
-		return served(t, authz.New(p, authz.Options{}), of)
+		return newServed(t, authz.New(p, authz.Options{}), of)
 	}
 	const admins = "is about all projects, or leads out of one: it is for admins"
 	opts := []providertest.Option{providertest.Only("birth", "volumes", "images", "watch", "errors", "truth")}
@@ -92,8 +92,8 @@ func TestLayer(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return authz.New(p, authz.Options{}) })
 }
 
-// as returns a context of an account restricted to projects.
-func as(t testing.TB, projects ...string) context.Context {
+// withProjects returns a context of an account restricted to projects.
+func withProjects(t testing.TB, projects ...string) context.Context {
 	return auth.WithAccount(t.Context(), auth.Account{Name: "team", Role: auth.RoleProject, Projects: projects})
 }
 
@@ -116,7 +116,7 @@ func TestOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := as(t, "ours", "also")
+	ctx := withProjects(t, "ours", "also")
 	ours, err := p.Create(ctx, &atoll.Spec{Name: "web"})
 	if err != nil {
 		t.Fatal(err)
@@ -132,24 +132,24 @@ func TestOthers(t *testing.T) {
 		t.Errorf("another project's: %v; one that is not there: %v", foreign, missing)
 	}
 	for what, err := range map[string]error{
-		"Create in another project": second(p.Create(ctx, &atoll.Spec{Project: "theirs"})),
-		"List of another project":   second(p.List(ctx, atoll.Filter{Project: "theirs"})),
-		"Resolve in another":        second(atoll.Resolve(ctx, p, "theirs", "web")),
+		"Create in another project": errorOf(p.Create(ctx, &atoll.Spec{Project: "theirs"})),
+		"List of another project":   errorOf(p.List(ctx, atoll.Filter{Project: "theirs"})),
+		"Resolve in another":        errorOf(atoll.Resolve(ctx, p, "theirs", "web")),
 		"RemoveProject of another":  atoll.RemoveProject(ctx, p, "theirs"),
-		"Volumes of another":        second(atoll.Volumes(ctx, p, "theirs")),
+		"Volumes of another":        errorOf(atoll.Volumes(ctx, p, "theirs")),
 		"RemoveVolume of another":   atoll.RemoveVolume(ctx, p, "theirs", "data-"+theirs.ID()),
-		"Workspaces of another":     second(workspace.List(ctx, p, "theirs")),
-		"AddWorkspace":              second(workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: "/"}, nil)),
-		"Sessions of another":       second(session.List(ctx, p, "theirs")),
+		"Workspaces of another":     errorOf(workspace.List(ctx, p, "theirs")),
+		"AddWorkspace":              errorOf(workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: "/"}, nil)),
+		"Sessions of another":       errorOf(session.List(ctx, p, "theirs")),
 		"CloseSession of another":   session.Close(ctx, p, "theirs", "session_x_sandbox"),
-		"Images":                    second(atoll.Images(ctx, p)),
+		"Images":                    errorOf(atoll.Images(ctx, p)),
 		"RemoveImage":               atoll.RemoveImage(ctx, p, "x", false),
-		"PruneImages":               second(atoll.PruneImages(ctx, p, atoll.PruneOptions{})),
-		"Reconcile":                 second(registry.Reconcile(ctx, p, registry.ReconcileOptions{})),
+		"PruneImages":               errorOf(atoll.PruneImages(ctx, p, atoll.PruneOptions{})),
+		"Reconcile":                 errorOf(registry.Reconcile(ctx, p, registry.ReconcileOptions{})),
 	} {
 		wantKind(t, what, err, atoll.ErrDenied)
 	}
-	// By name, in one's own project and by the beginning of nothing.
+	// By name, only in the caller's own project.
 	sb, err := atoll.Resolve(ctx, p, "", "web")
 	if err != nil || sb.ID() != ours.ID() {
 		t.Errorf("a name that two projects have: %v, %v, want our own", sb, err)
@@ -169,9 +169,9 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	if !slices.Contains(denied, "get theirs "+theirs.ID()) || !slices.Contains(denied, "create theirs ") {
-		t.Errorf("what was denied: %q", denied)
+		t.Errorf("denied calls: %q", denied)
 	}
-	if sb, err := p.Get(as(t, "theirs"), theirs.ID()); err != nil || sb.ID() != theirs.ID() {
+	if sb, err := p.Get(withProjects(t, "theirs"), theirs.ID()); err != nil || sb.ID() != theirs.ID() {
 		t.Errorf("whose it is: %v", err)
 	}
 	if err := atoll.RemoveProject(ctx, p, "ours"); err != nil {
@@ -179,7 +179,7 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // Specs that reach beyond a project require an admin, or auth.Vouch.
 func TestEscapes(t *testing.T) {
@@ -190,7 +190,7 @@ func TestEscapes(t *testing.T) {
 		return nil
 	}})
 	defer p.Close()
-	ctx := as(t, "ours")
+	ctx := withProjects(t, "ours")
 	network := func(mode atoll.NetworkMode, name string, allow ...string) atoll.Spec {
 		return atoll.Spec{Network: atoll.Network{Mode: mode, Name: name, Allow: allow}}
 	}

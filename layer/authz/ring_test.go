@@ -28,7 +28,7 @@ func (c *clock) now() time.Time {
 	return c.at
 }
 
-func (c *clock) pass(d time.Duration) {
+func (c *clock) advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = c.at.Add(d)
@@ -61,14 +61,14 @@ func (f *flaky) UseKey(ctx context.Context, id string, now time.Time) error {
 	return f.Store.UseKey(ctx, id, now)
 }
 
-func (f *flaky) fail(err error) {
+func (f *flaky) setError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fails = err
 }
 
-// rings returns the rings of n servers that share a store.
-func rings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
+// newRings returns the rings of n servers that share a store.
+func newRings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	c := &clock{at: time.Now()}
@@ -96,7 +96,7 @@ func newKey(t *testing.T, r *Ring, spec auth.KeySpec) auth.NewKey {
 	return made
 }
 
-func good(t *testing.T, what string, r *Ring, secret string) auth.Account {
+func wantAccount(t *testing.T, what string, r *Ring, secret string) auth.Account {
 	t.Helper()
 	a, err := r.Verify(t.Context(), secret)
 	if err != nil {
@@ -105,7 +105,7 @@ func good(t *testing.T, what string, r *Ring, secret string) auth.Account {
 	return a
 }
 
-func bad(t *testing.T, what string, r *Ring, secret string) {
+func wantDenied(t *testing.T, what string, r *Ring, secret string) {
 	t.Helper()
 	_, err := r.Verify(t.Context(), secret)
 	if atoll.KindOf(err) != atoll.ErrDenied || err.Error() != errUnknown.Error() {
@@ -114,17 +114,17 @@ func bad(t *testing.T, what string, r *Ring, secret string) {
 }
 
 func TestKey(t *testing.T) {
-	all, _, _ := rings(t, 2)
+	all, _, _ := newRings(t, 2)
 	made := newKey(t, all[0], auth.KeySpec{Name: "ci", Projects: []string{"web", "api", "web"}})
 	if !secretPattern.MatchString(made.Secret) || made.Account != "project_api_web" {
 		t.Errorf("the key is %+v", made)
 	}
-	a := good(t, "on another server", all[1], made.Secret)
+	a := wantAccount(t, "on another server", all[1], made.Secret)
 	if !a.Bounded() || !a.May("web") || !a.May("api") || a.May("default") || a.Key != made.ID || a.KeyName != "ci" || a.ProjectOr("default") != "web" {
-		t.Errorf("whose it is: %+v", a)
+		t.Errorf("account: %+v", a)
 	}
 	admin := newKey(t, all[1], auth.KeySpec{Name: "ops", Role: auth.RoleAdmin})
-	if a := good(t, "an admin's", all[0], admin.Secret); a.Bounded() || a.Name != auth.DefaultAccount {
+	if a := wantAccount(t, "an admin's", all[0], admin.Secret); a.Bounded() || a.Name != auth.DefaultAccount {
 		t.Errorf("an admin is %+v", a)
 	}
 	last := made.Secret[len(made.Secret)-1]
@@ -133,7 +133,7 @@ func TestKey(t *testing.T) {
 		"nothing": "", "a word": "sesame", "only the id": SecretPrefix + made.ID, "another secret": other, "in capitals": strings.ToUpper(made.Secret),
 		"no such key": newSecret("0123456789abcdef"), "of another key": strings.Replace(made.Secret, made.ID, admin.ID, 1), "with more": made.Secret + "0", "in lines": made.Secret + "\n",
 	} {
-		bad(t, what, all[0], secret)
+		wantDenied(t, what, all[0], secret)
 	}
 	keys, err := all[0].Keys(t.Context())
 	if err != nil || len(keys) != 2 {
@@ -142,7 +142,7 @@ func TestKey(t *testing.T) {
 }
 
 func TestKeysThatAreRefused(t *testing.T) {
-	all, _, _ := rings(t, 1)
+	all, _, _ := newRings(t, 1)
 	newKey(t, all[0], auth.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
 	for what, tt := range map[string]struct {
 		spec auth.KeySpec
@@ -197,36 +197,36 @@ func TestKeyWhoseAccountIsTaken(t *testing.T) {
 
 // A change of a key applies on this server at once, and on others after Fresh.
 func TestKeysChange(t *testing.T) {
-	all, c, _ := rings(t, 2)
+	all, c, _ := newRings(t, 2)
 	here, there := all[0], all[1]
 	first := newKey(t, here, auth.KeySpec{Name: "ci", Projects: []string{"web"}})
-	good(t, "there", there, first.Secret)
+	wantAccount(t, "there", there, first.Secret)
 	second, err := here.RotateKey(t.Context(), "ci", -1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	good(t, "the new one, here", here, second.Secret)
-	good(t, "the old one, here", here, first.Secret)
-	c.pass(Fresh)
-	good(t, "the new one, there", there, second.Secret)
-	good(t, "the old one, there", there, first.Secret)
-	c.pass(time.Duration(auth.DefaultRotateGrace) - Fresh)
-	bad(t, "the old one, after its grace", here, first.Secret)
-	bad(t, "the old one, after its grace, there", there, first.Secret)
+	wantAccount(t, "the new one, here", here, second.Secret)
+	wantAccount(t, "the old one, here", here, first.Secret)
+	c.advance(Fresh)
+	wantAccount(t, "the new one, there", there, second.Secret)
+	wantAccount(t, "the old one, there", there, first.Secret)
+	c.advance(time.Duration(auth.DefaultRotateGrace) - Fresh)
+	wantDenied(t, "the old one, after its grace", here, first.Secret)
+	wantDenied(t, "the old one, after its grace, there", there, first.Secret)
 	third, err := there.RotateKey(t.Context(), second.ID, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad(t, "the old one, without a grace", there, second.Secret)
-	c.pass(Fresh)
-	bad(t, "the old one, without a grace, here", here, second.Secret)
-	good(t, "the third", here, third.Secret)
+	wantDenied(t, "the old one, without a grace", there, second.Secret)
+	c.advance(Fresh)
+	wantDenied(t, "the old one, without a grace, here", here, second.Secret)
+	wantAccount(t, "the third", here, third.Secret)
 	if err := there.RevokeKey(t.Context(), "ci"); err != nil {
 		t.Fatal(err)
 	}
-	bad(t, "one that is revoked", there, third.Secret)
-	c.pass(Fresh)
-	bad(t, "one that is revoked, here", here, third.Secret)
+	wantDenied(t, "one that is revoked", there, third.Secret)
+	c.advance(Fresh)
+	wantDenied(t, "one that is revoked, here", here, third.Secret)
 	if _, err := here.RotateKey(t.Context(), "ci", 0); atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("RotateKey of one that is revoked: %v", err)
 	}
@@ -234,9 +234,9 @@ func TestKeysChange(t *testing.T) {
 		t.Errorf("RevokeKey of one that is revoked: %v", err)
 	}
 	short := newKey(t, here, auth.KeySpec{Name: "ci", Projects: []string{"web"}, TTL: atoll.Duration(time.Minute)})
-	good(t, "one that expires", here, short.Secret)
-	c.pass(time.Minute)
-	bad(t, "one that has expired", here, short.Secret)
+	wantAccount(t, "one that expires", here, short.Secret)
+	c.advance(time.Minute)
+	wantDenied(t, "one that has expired", here, short.Secret)
 	if _, err := here.RotateKey(t.Context(), "ci", 0); atoll.KindOf(err) != atoll.ErrConflict {
 		t.Errorf("RotateKey of one that has expired: %v", err)
 	}
@@ -244,33 +244,33 @@ func TestKeysChange(t *testing.T) {
 
 // Without its store, a Ring uses cached keys until Stale, and then fails with ErrUnavailable.
 func TestKeysWithoutTheirStore(t *testing.T) {
-	all, c, stores := rings(t, 1)
+	all, c, stores := newRings(t, 1)
 	r := all[0]
 	made := newKey(t, r, auth.KeySpec{Name: "ci", Projects: []string{"web"}})
-	good(t, "at first", r, made.Secret)
-	stores[0].fail(atoll.Errorf("find key", "", atoll.ErrUnavailable, "no answer"))
-	c.pass(Fresh)
-	good(t, "for a while", r, made.Secret)
-	c.pass(Stale - Fresh)
+	wantAccount(t, "at first", r, made.Secret)
+	stores[0].setError(atoll.Errorf("find key", "", atoll.ErrUnavailable, "no answer"))
+	c.advance(Fresh)
+	wantAccount(t, "for a while", r, made.Secret)
+	c.advance(Stale - Fresh)
 	for what, secret := range map[string]string{"after that": made.Secret, "one that nobody knows": newSecret("0123456789abcdef")} {
 		if _, err := r.Verify(t.Context(), secret); !errors.Is(err, atoll.ErrUnavailable) {
 			t.Errorf("%s: %v, want %q", what, err, atoll.ErrUnavailable)
 		}
 	}
-	stores[0].fail(nil)
-	good(t, "again", r, made.Secret)
+	stores[0].setError(nil)
+	wantAccount(t, "again", r, made.Secret)
 }
 
 // A request with a cached key neither reads nor writes the store.
 func TestKeysAreRemembered(t *testing.T) {
-	all, c, stores := rings(t, 1)
+	all, c, stores := newRings(t, 1)
 	r := all[0]
 	made := newKey(t, r, auth.KeySpec{Name: "ci", Projects: []string{"web"}})
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
 			for range 100 {
-				good(t, "at once", r, made.Secret)
+				wantAccount(t, "at once", r, made.Secret)
 			}
 		})
 	}
@@ -280,20 +280,20 @@ func TestKeysAreRemembered(t *testing.T) {
 		t.Errorf("the store was read %d times", reads)
 	}
 	for range 100 {
-		bad(t, "no such key", r, newSecret("0123456789abcdef"))
+		wantDenied(t, "no such key", r, newSecret("0123456789abcdef"))
 	}
 	if n := stores[0].reads - reads; n != 1 {
-		t.Errorf("the store was asked %d times for a key that there is not", n)
+		t.Errorf("the store was read %d times for an unknown key", n)
 	}
-	c.pass(Fresh)
+	c.advance(Fresh)
 	for i := range 2*maxUnknown + 1 {
-		bad(t, "made up", r, newSecret(fmt.Sprintf("%016x", i)))
+		wantDenied(t, "made up", r, newSecret(fmt.Sprintf("%016x", i)))
 	}
 	if n := len(r.unknown); n > maxUnknown {
-		t.Errorf("%d that there are not are remembered", n)
+		t.Errorf("%d unknown ids are remembered", n)
 	}
-	c.pass(usageInterval)
-	good(t, "later", r, made.Secret)
+	c.advance(usageInterval)
+	wantAccount(t, "later", r, made.Secret)
 	r.work.Wait()
 	if stores[0].uses != 2 {
 		t.Errorf("its use was written %d times, want 2", stores[0].uses)

@@ -24,10 +24,10 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// mark is in all that belongs to the other project, and can be read of it.
+// mark is a part of all names and texts of the other project.
 const mark = "mark-of-theirs"
 
-// A walk has a server for two projects, and what one of them has there.
+// A walk has a server with two projects, and the objects of one of them.
 type walk struct {
 	t       *testing.T
 	server  *httptest.Server
@@ -71,8 +71,8 @@ func newWalk(t *testing.T) *walk {
 	return w
 }
 
-// theirs makes what the other project has.
-func (w *walk) theirs(name string) (atoll.Sandbox, string) {
+// createTheirs creates a sandbox and a process in the other project.
+func (w *walk) createTheirs(name string) (atoll.Sandbox, string) {
 	ctx := w.t.Context()
 	sb, err := w.inner.Create(ctx, &atoll.Spec{
 		Name: name, Project: "theirs", TTL: atoll.Duration(time.Hour), Labels: map[string]string{"l": mark}, Env: []string{"E=" + mark}, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: mark, Target: "/work/v"}},
@@ -135,7 +135,7 @@ var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "dial": 
 
 func TestRoutes(t *testing.T) {
 	w := newWalk(t)
-	w.sandbox, w.process = w.theirs(mark)
+	w.sandbox, w.process = w.createTheirs(mark)
 	source := t.TempDir()
 	if err := os.WriteFile(filepath.Join(source, "x"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -168,14 +168,14 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("/metrics: %d %s", status, body)
 	}
 	if after := w.listState(); after != before {
-		t.Errorf("it was changed:\n%s\nit was:\n%s", after, before)
+		t.Errorf("the other project changed:\n%s\nbefore:\n%s", after, before)
 	}
 }
 
 // listState lists everything in the other project.
 func (w *walk) listState() string {
 	ctx := w.t.Context()
-	c := client(w.t, w.server.URL, w.secrets[auth.RoleAdmin])
+	c := newClient(w.t, w.server.URL, w.secrets[auth.RoleAdmin])
 	defer c.Close()
 	var text []string
 	all, err := c.List(ctx, atoll.Filter{Project: "theirs"})
@@ -212,7 +212,7 @@ func (w *walk) listState() string {
 	return strings.Join(text, "\n")
 }
 
-func client(t testing.TB, url, secret string) *api.Client {
+func newClient(t testing.TB, url, secret string) *api.Client {
 	t.Helper()
 	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Token: secret})
 	if err != nil {
@@ -288,12 +288,12 @@ func (w *walk) byID(route api.Route) {
 	status, body := w.sendRequest(ours, method, routePath(route, w.sandbox.ID(), w.process), bodies[route.Name])
 	missing, text := w.sendRequest(ours, method, routePath(route, nobody, w.process), bodies[route.Name])
 	if status != http.StatusNotFound || status != missing || strings.ReplaceAll(body, w.sandbox.ID(), "ID") != strings.ReplaceAll(text, nobody, "ID") {
-		w.t.Errorf("%d %s, but of one that is not there %d %s", status, body, missing, text)
+		w.t.Errorf("%d %s, but for a missing sandbox %d %s", status, body, missing, text)
 	}
 	if route.Status == http.StatusSwitchingProtocols || route.Name == "resizeProcess" { // it has no terminal
 		return
 	}
-	sb, process := w.theirs("")
+	sb, process := w.createTheirs("")
 	if status, body := w.sendRequest(w.secrets[auth.RoleAdmin], method, routePath(route, sb.ID(), process), bodies[route.Name]); status == http.StatusNotFound || status == http.StatusBadRequest {
 		w.t.Errorf("an admin gets %d %s: the request is invalid", status, body)
 	}
@@ -326,7 +326,7 @@ func (w *walk) byName(route api.Route) {
 // Owners and admins see the objects, so the absence in TestRoutes is significant.
 func TestRoutesShowTheirs(t *testing.T) {
 	w := newWalk(t)
-	w.sandbox, w.process = w.theirs(mark)
+	w.sandbox, w.process = w.createTheirs(mark)
 	made, err := w.ring.CreateKey(t.Context(), auth.KeySpec{Name: "theirs", Projects: []string{"theirs"}})
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +349,7 @@ func TestRevokedMeanwhile(t *testing.T) {
 		t.Skip("-short: waits until the server reads the key again")
 	}
 	w := newWalk(t)
-	c := client(t, w.server.URL, w.secrets[auth.RoleProject])
+	c := newClient(t, w.server.URL, w.secrets[auth.RoleProject])
 	defer c.Close()
 	began, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -371,7 +371,7 @@ func TestRevokedMeanwhile(t *testing.T) {
 	case err := <-ended:
 		t.Log(err)
 	case <-time.After(testenv.Scale(20 * time.Second)):
-		t.Error("it goes on")
+		t.Error("the request continues")
 	}
 	if _, err := c.List(t.Context(), atoll.Filter{}); atoll.KindOf(err) != atoll.ErrDenied {
 		t.Errorf("List: %v", err)

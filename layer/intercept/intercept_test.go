@@ -14,10 +14,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-func pass(ctx context.Context, _ *intercept.Call, next intercept.Next) error { return next(ctx) }
+func passCall(ctx context.Context, _ *intercept.Call, next intercept.Next) error { return next(ctx) }
 
 func TestLayer(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return intercept.New(p, intercept.All, pass) })
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return intercept.New(p, intercept.All, passCall) })
 }
 
 func open(t *testing.T) atoll.Provider {
@@ -31,7 +31,7 @@ func open(t *testing.T) atoll.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return intercept.New(open(t), intercept.All, pass) },
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return intercept.New(open(t), intercept.All, passCall) },
 		providertest.Only("birth", "exec", "files"))
 }
 

@@ -21,10 +21,9 @@ const (
 	hour   = atoll.Duration(time.Hour)
 )
 
-// A recorder is a provider with the caps it is given, and no more than the Spec
-// that Create was called with.
+// A recorder is a provider with these caps. It records the Spec of Create and creates nothing.
 type recorder struct {
-	atoll.Provider // nil: nothing else is called
+	atoll.Provider // nil: the tests call nothing else
 	caps           atoll.Caps
 	spec           atoll.Spec
 }
@@ -36,8 +35,7 @@ func (r *recorder) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	return nil, nil
 }
 
-// Sandboxes that name no limits get those of the options, where the provider can
-// enforce them; others keep their own.
+// Fill sets the limits that a Spec lacks and the provider can enforce. It does not change other limits.
 func TestFill(t *testing.T) {
 	all := atoll.Caps{MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true, IdleStop: true, Cache: true}
 	given := atoll.Resources{Memory: 1 << 30, CPUs: 2, Processes: 99, Disk: 5 << 30}
@@ -80,7 +78,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-func open(t *testing.T, lifetime atoll.Duration) atoll.Provider {
+func newProvider(t *testing.T, lifetime atoll.Duration) atoll.Provider {
 	t.Helper()
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
 	if err != nil {
@@ -90,7 +88,7 @@ func open(t *testing.T, lifetime atoll.Duration) atoll.Provider {
 }
 
 func TestLifetime(t *testing.T) {
-	p, ctx := open(t, hour), t.Context()
+	p, ctx := newProvider(t, hour), t.Context()
 	defer p.Close()
 	if _, err := p.Create(ctx, &atoll.Spec{TTL: hour + 1}); atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("Create with more than the lifetime: %v", err)
@@ -115,13 +113,13 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// limit changes specs only, and must fill in nothing that a provider cannot do.
+// Package limit changes specs only, and must set nothing that a provider does not support.
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, 0) }, providertest.Only("birth", "errors", "truth"))
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newProvider(t, 0) }, providertest.Only("birth", "errors", "truth"))
 }
 
 func TestForwards(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{}) })
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{Lifetime: hour}) },
-		"Sandbox.Extend") // it asks when the sandbox was created
+		"Sandbox.Extend") // calls Status for the time of creation
 }

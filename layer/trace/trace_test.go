@@ -124,14 +124,14 @@ func TestLog(t *testing.T) {
 			defer p.Close()
 			sandbox, process := useEverything(t, p)
 			if strings.Contains(buf.String(), "secret") {
-				t.Errorf("the log tells a secret:\n%s", &buf)
+				t.Errorf("the log contains a secret:\n%s", &buf)
 			}
 			for _, word := range []string{"args-at-debug-only", "name-at-debug-only"} {
 				if got, want := strings.Contains(buf.String(), word), level == slog.LevelDebug; got != want {
 					t.Errorf("level %v: the log has %q: %v, want %v", level, word, got, want)
 				}
 			}
-			records := parse(t, &buf)
+			records := parseLog(t, &buf)
 			want := map[string][]string{ // level and message of each verb
 				"create": {"INFO", "ok"}, "exec": {"DEBUG", "ok"}, "wait": {"DEBUG", "ok"}, "remove": {"INFO", "ok"},
 				"files.write": {"DEBUG", "ok"}, "files.read": {"DEBUG", "not exist"},
@@ -184,13 +184,13 @@ func TestLogAttrs(t *testing.T) {
 	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
 	}
-	records := parse(t, &buf)
+	records := parseLog(t, &buf)
 	if len(records) != 2 {
 		t.Errorf("there are %d records, want 2", len(records))
 	}
 	for _, r := range records {
 		if r["who"] != "me" {
-			t.Errorf("%v does not say who", r)
+			t.Errorf("%v lacks the account", r)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func TestLogLevels(t *testing.T) {
 		if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != kind {
 			t.Errorf("Create: %v, want kind %q", err, kind)
 		}
-		if r := parse(t, &buf); len(r) != 1 || r[0]["level"] != want || r[0]["kind"] != string(kind) {
+		if r := parseLog(t, &buf); len(r) != 1 || r[0]["level"] != want || r[0]["kind"] != string(kind) {
 			t.Errorf("a create that fails as %q is logged as %v, want level %s", kind, r, want)
 		}
 	}
@@ -222,7 +222,7 @@ func (b broken) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
 	return nil, atoll.E("create", "", b.kind, nil)
 }
 
-func parse(t *testing.T, buf *bytes.Buffer) []map[string]any {
+func parseLog(t *testing.T, buf *bytes.Buffer) []map[string]any {
 	t.Helper()
 	var records []map[string]any
 	for d := json.NewDecoder(buf); ; {
@@ -268,7 +268,7 @@ func TestMetrics(t *testing.T) {
 	for _, m := range labels.FindAllStringSubmatch(text, -1) {
 		for kv := range strings.SplitSeq(m[1], ",") {
 			if k, _, _ := strings.Cut(kv, "="); !slices.Contains([]string{"provider", "op", "kind", "state", "le"}, k) {
-				t.Errorf("the label %q is none of ours: %s", k, m[0])
+				t.Errorf("unexpected label %q: %s", k, m[0])
 			}
 		}
 	}

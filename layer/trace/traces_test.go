@@ -39,8 +39,8 @@ func newRecordedTraces() (*trace.Traces, *tracetest.InMemoryExporter) {
 	return &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}, spans
 }
 
-// serve serves p over HTTP and returns its client.
-func serve(t *testing.T, p atoll.Provider) atoll.Provider {
+// serveHTTP serves p over HTTP and returns its client.
+func serveHTTP(t *testing.T, p atoll.Provider) atoll.Provider {
 	t.Helper()
 	h, err := api.NewHandler(p, api.Options{Extract: trace.Extract})
 	if err != nil {
@@ -67,8 +67,8 @@ func tracedLeaf(t *testing.T, traces *trace.Traces) atoll.Provider {
 	return p
 }
 
-// use creates a sandbox, runs a command with streams in it, and removes it.
-func use(t *testing.T, ctx context.Context, p atoll.Provider) {
+// useSandbox creates a sandbox, runs a command with streams in it, and removes it.
+func useSandbox(t *testing.T, ctx context.Context, p atoll.Provider) {
 	t.Helper()
 	sb, err := p.Create(ctx, &atoll.Spec{})
 	if err != nil {
@@ -88,7 +88,7 @@ func TestOneTraceAcrossHTTP(t *testing.T) {
 	cli, cliSpans := newRecordedTraces()
 	server, serverSpans := newRecordedTraces()
 	ctx, end := cli.Command(t.Context(), "atoll run", []string{"HOME=/root"})
-	use(t, ctx, serve(t, tracedLeaf(t, server)))
+	useSandbox(t, ctx, serveHTTP(t, tracedLeaf(t, server)))
 	end(nil)
 
 	root := cliSpans.GetSpans()
@@ -114,10 +114,10 @@ func TestOneTraceAcrossHTTP(t *testing.T) {
 func TestOneTraceAcrossTwoHops(t *testing.T) {
 	front, frontSpans := newRecordedTraces()
 	back, backSpans := newRecordedTraces()
-	middle := trace.New(serve(t, tracedLeaf(t, back)), trace.Options{TracerProvider: front})
+	middle := trace.New(serveHTTP(t, tracedLeaf(t, back)), trace.Options{TracerProvider: front})
 	cli := trace.NewTraces(t.Context(), trace.TracesOptions{})
 	ctx, end := cli.Command(t.Context(), "atoll run", []string{"TRACEPARENT=" + traceparent})
-	use(t, ctx, serve(t, middle))
+	useSandbox(t, ctx, serveHTTP(t, middle))
 	end(nil)
 	if err := cli.Close(); err != nil {
 		t.Error(err)
@@ -146,10 +146,10 @@ func TestOneTraceAcrossTwoHops(t *testing.T) {
 
 func TestNoTraceIsNone(t *testing.T) {
 	server, spans := newRecordedTraces()
-	use(t, t.Context(), serve(t, tracedLeaf(t, server)))
+	useSandbox(t, t.Context(), serveHTTP(t, tracedLeaf(t, server)))
 	for _, s := range spans.GetSpans() {
 		if s.Parent.IsValid() {
-			t.Errorf("%s has a parent that nobody named", s.Name)
+			t.Errorf("%s has an unexpected parent", s.Name)
 		}
 	}
 	h := http.Header{}
@@ -163,12 +163,12 @@ func TestLogNamesTheTrace(t *testing.T) {
 	var log bytes.Buffer
 	p := trace.New(leaf(t), trace.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	defer p.Close()
-	use(t, t.Context(), p)
+	useSandbox(t, t.Context(), p)
 	if strings.Contains(log.String(), "trace=") {
-		t.Errorf("a trace where there is none:\n%s", &log)
+		t.Errorf("unexpected trace:\n%s", &log)
 	}
 	log.Reset()
-	use(t, trace.Extract(t.Context(), http.Header{"Traceparent": {traceparent}}), p)
+	useSandbox(t, trace.Extract(t.Context(), http.Header{"Traceparent": {traceparent}}), p)
 	if n := strings.Count(log.String(), "trace="+traceID); n != strings.Count(log.String(), "\n") || n == 0 {
 		t.Errorf("%d records name the trace:\n%s", n, &log)
 	}
@@ -208,7 +208,7 @@ func newCollector(t *testing.T, answer func(http.ResponseWriter, *http.Request))
 	return c
 }
 
-func (c *collector) got(text string) bool {
+func (c *collector) received(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return bytes.Contains(c.body, []byte(text))
@@ -256,8 +256,8 @@ func TestNewTraces(t *testing.T) {
 					t.Errorf("Close: %v", err)
 				}
 			}
-			if to.got("atoll run") != tt.sent || to.got("service.version") != tt.sent {
-				t.Errorf("sent: %v, want %v", to.got("atoll run"), tt.sent)
+			if to.received("atoll run") != tt.sent || to.received("service.version") != tt.sent {
+				t.Errorf("sent: %v, want %v", to.received("atoll run"), tt.sent)
 			}
 			if tt.warn == "" && log.Len() > 0 || !strings.Contains(log.String(), tt.warn) {
 				t.Errorf("log %q, want %q", &log, tt.warn)

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// small creates a repository with two files, and returns it with its address.
-func small(t testing.TB) (*repo, string) {
+// newSmallRepo creates a repository with two files, and returns it with its address.
+func newSmallRepo(t testing.TB) (*repo, string) {
 	t.Helper()
 	r := newRepo(t)
 	r.write("f", "text")
@@ -26,9 +26,9 @@ func small(t testing.TB) (*repo, string) {
 
 // The main process finds the check-out.
 func TestMainProcess(t *testing.T) {
-	_, url := small(t)
-	p := onLocal(t, workspace.Options{})
-	sb := create(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}, Workdir: "/work/dir", Cmd: []string{"cat", "g"}, AutoRemove: true})
+	_, url := newSmallRepo(t)
+	p := newOnLocal(t, workspace.Options{})
+	sb := createSandbox(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}, Workdir: "/work/dir", Cmd: []string{"cat", "g"}, AutoRemove: true})
 	proc, err := sb.Process(t.Context(), atoll.MainProcess)
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +44,12 @@ func TestMainProcess(t *testing.T) {
 
 // If any call during the creation fails, nothing remains.
 func TestCreateFails(t *testing.T) {
-	_, url := small(t)
+	_, url := newSmallRepo(t)
 	m, err := mock.New(mock.Options{Dir: t.TempDir()})
 	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
-	p := layered(t, m, err, opts)
-	add(t, p, workspace.Spec{Name: "w", Source: url})
-	spec := use("w")
+	p := newLayer(t, m, err, opts)
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: url})
+	spec := useWorkspace("w")
 	for n := 1; ; n++ {
 		plan := providertest.FailCall(n)
 		_, err := workspace.New(providertest.Faulty(m, plan), opts).Create(t.Context(), &spec)
@@ -60,20 +60,20 @@ func TestCreateFails(t *testing.T) {
 			return
 		}
 		if err == nil {
-			t.Errorf("call %d failed: %q, and Create did not", n, plan.Calls())
+			t.Errorf("call %d failed: %q, but Create succeeded", n, plan.Calls())
 		}
-		nothing(t, p)
+		checkEmpty(t, p)
 	}
 }
 
 // A failed Create does not remove a volume that existed before.
 func TestCreateFailsWithKeptVolume(t *testing.T) {
-	_, url := small(t)
-	p := onLocal(t, workspace.Options{})
-	add(t, p, workspace.Spec{Name: "w", Source: url})
-	spec := use("w")
+	_, url := newSmallRepo(t)
+	p := newOnLocal(t, workspace.Options{})
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: url})
+	spec := useWorkspace("w")
 	spec.ID = atoll.NewID()
-	sb := create(t, p, spec)
+	sb := createSandbox(t, p, spec)
 	if err := atoll.WriteFile(t.Context(), sb, "mine", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +84,8 @@ func TestCreateFailsWithKeptVolume(t *testing.T) {
 	bad.Cmd = []string{"/no/such/program"}
 	_, err := p.Create(t.Context(), &bad)
 	wantKind(t, "Create", err, atoll.ErrCommandNotFound)
-	sb = create(t, p, spec)
-	holds(t, sb, "mine", "x")
+	sb = createSandbox(t, p, spec)
+	checkFile(t, sb, "mine", "x")
 	bad.ID = ""
 	_, err = p.Create(t.Context(), &bad)
 	wantKind(t, "Create", err, atoll.ErrCommandNotFound)
@@ -96,9 +96,9 @@ func TestCreateFailsWithKeptVolume(t *testing.T) {
 
 // The first start finishes a check-out that a crash interrupted at any stage.
 func TestRepair(t *testing.T) {
-	_, url := small(t)
-	p := onMock(t, workspace.Options{})
-	add(t, p, workspace.Spec{Name: "w", Source: url})
+	_, url := newSmallRepo(t)
+	p := newOnMock(t, workspace.Options{})
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: url})
 	for name, cut := range map[string]func(atoll.FS) error{
 		"before it began": func(files atoll.FS) error {
 			var errs []error
@@ -115,9 +115,9 @@ func TestRepair(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec := use("w")
+			spec := useWorkspace("w")
 			spec.NoStart = true
-			sb := create(t, p, spec)
+			sb := createSandbox(t, p, spec)
 			if err := cut(atoll.Files(sb)); err != nil {
 				t.Fatal(err)
 			}
@@ -130,8 +130,8 @@ func TestRepair(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			holds(t, sb, "f", "text")
-			holds(t, sb, "dir/g", "more")
+			checkFile(t, sb, "f", "text")
+			checkFile(t, sb, "dir/g", "more")
 			for _, name := range []string{"stale", ".git/atoll-unfinished"} {
 				if _, err := atoll.Files(sb).Stat(t.Context(), name); atoll.KindOf(err) != atoll.ErrNotExist {
 					t.Errorf("%s is there: %v", name, err)
@@ -146,9 +146,9 @@ func TestRepair(t *testing.T) {
 
 // A sandbox that has been started is not changed.
 func TestStartedIsLeftAlone(t *testing.T) {
-	_, url := small(t)
-	p := onMock(t, workspace.Options{})
-	sb := create(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}})
+	_, url := newSmallRepo(t)
+	p := newOnMock(t, workspace.Options{})
+	sb := createSandbox(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}})
 	for _, name := range []string{".git", "dir", "f"} {
 		if err := atoll.Files(sb).Remove(t.Context(), name, true); err != nil {
 			t.Fatal(err)

@@ -33,7 +33,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// gitIn is git with a standard input.
+// gitIn runs git with this stdin.
 func (r *repo) gitIn(stdin string, args ...string) string {
 	r.t.Helper()
 	cmd := exec.Command("git", args...)
@@ -52,7 +52,7 @@ func TestOverHTTP(t *testing.T) {
 	}
 	commit := r.commit()
 	for _, plain := range []bool{false, true} {
-		p := onMock(t, workspace.Options{})
+		p := newOnMock(t, workspace.Options{})
 		var said []string
 		spec := workspace.Spec{Name: "w", Source: r.serve(plain, nil)}
 		w, err := workspace.Add(t.Context(), p, &spec, func(p atoll.Progress) { said = append(said, p.Item) })
@@ -60,9 +60,9 @@ func TestOverHTTP(t *testing.T) {
 			t.Fatalf("plain %v: AddWorkspace = %+v, %v, want commit %s", plain, w, err, commit)
 		}
 		if len(said) == 0 {
-			t.Errorf("plain %v: nothing was said of the progress", plain)
+			t.Errorf("plain %v: no progress was reported", plain)
 		}
-		holds(t, create(t, p, use("w")), "f7", strings.Repeat("7", 1000))
+		checkFile(t, createSandbox(t, p, useWorkspace("w")), "f7", strings.Repeat("7", 1000))
 	}
 }
 
@@ -74,7 +74,7 @@ func TestCloneOnce(t *testing.T) {
 	var clones atomic.Int32
 	url := r.serve(false, func() { clones.Add(1) })
 	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
-	providers := []atoll.Provider{onMock(t, opts), onMock(t, opts), onMock(t, opts)}
+	providers := []atoll.Provider{newOnMock(t, opts), newOnMock(t, opts), newOnMock(t, opts)}
 	var wg sync.WaitGroup
 	for i := range 12 {
 		wg.Go(func() {
@@ -90,7 +90,7 @@ func TestCloneOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if n := clones.Load(); n != 1 {
-		t.Errorf("it was cloned %d times", n)
+		t.Errorf("%d clones, want 1", n)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestErrors(t *testing.T) {
 		"a range":                    {r.dir, "a..b", atoll.ErrInvalid, "revision"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := onMock(t, workspace.Options{})
+			p := newOnMock(t, workspace.Options{})
 			spec := workspace.Spec{Name: "w", Source: tt.source, Revision: tt.revision}
 			_, err := workspace.Add(t.Context(), p, &spec, nil)
 			wantKind(t, "AddWorkspace", err, tt.kind)
@@ -151,8 +151,8 @@ func TestErrors(t *testing.T) {
 				t.Errorf("Workspaces = %+v, %v, want the error %q", all, listErr, err)
 			}
 			// It can be corrected.
-			if w := add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir}); w.State != workspace.StateReady || w.Error != "" {
-				t.Errorf("added again it is %+v", w)
+			if w := addWorkspace(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir}); w.State != workspace.StateReady || w.Error != "" {
+				t.Errorf("after a second AddWorkspace: %+v", w)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestErrorsOmitSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("GIT_CONFIG_GLOBAL", global)
-	p := onMock(t, workspace.Options{})
+	p := newOnMock(t, workspace.Options{})
 	_, err := workspace.Add(r.t.(*testing.T).Context(), p, &workspace.Spec{Name: "w", Source: "https://example.com/x.git"}, nil)
 	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "127.0.0.1") {
 		t.Errorf("the error is %v", err)
@@ -185,14 +185,14 @@ func TestLimits(t *testing.T) {
 		case <-req.Context().Done():
 		}
 	})
-	p := onMock(t, workspace.Options{Timeout: 300 * time.Millisecond})
+	p := newOnMock(t, workspace.Options{Timeout: 300 * time.Millisecond})
 	_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "slow", Source: url + "/x.git"}, nil)
 	wantKind(t, "AddWorkspace that takes too long", err, atoll.ErrTimeout)
 
-	// Whoever gives up leaves no error behind, and the next one clones.
+	// A caller that gives up records no error, and the next one clones.
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
-	p = onMock(t, workspace.Options{})
+	p = newOnMock(t, workspace.Options{})
 	_, err = workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: url + "/x.git"}, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("AddWorkspace that is given up: %v", err)
@@ -205,7 +205,7 @@ func TestLimits(t *testing.T) {
 	rand.Read(noise) // never fails
 	r.write("noise", string(noise))
 	r.commit()
-	p = onMock(t, workspace.Options{Limit: 1 << 20})
+	p = newOnMock(t, workspace.Options{Limit: 1 << 20})
 	_, err = workspace.Add(t.Context(), p, &workspace.Spec{Name: "large", Source: "file://" + r.dir}, nil)
 	wantKind(t, "AddWorkspace of what is too large", err, atoll.ErrExhausted)
 }
@@ -228,18 +228,18 @@ func TestLimitOfCheckOut(t *testing.T) {
 	r.git("update-ref", "refs/heads/large", large)
 	source := "file://" + r.dir
 
-	p := onMock(t, workspace.Options{Limit: 30 << 20})
+	p := newOnMock(t, workspace.Options{Limit: 30 << 20})
 	_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "large", Source: source, Revision: "large"}, nil)
 	wantKind(t, "AddWorkspace of a tree with 10000 files", err, atoll.ErrExhausted)
-	add(t, p, workspace.Spec{Name: "w", Source: source})
-	spec := use("w")
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: source})
+	spec := useWorkspace("w")
 	spec.Workspace.Commit = large
 	_, err = p.Create(t.Context(), &spec)
 	wantKind(t, "Create with that commit", err, atoll.ErrExhausted)
-	nothing(t, p)
+	checkEmpty(t, p)
 
-	p = onMock(t, workspace.Options{Limit: 64 << 20})
-	add(t, p, workspace.Spec{Name: "large", Source: source, Revision: "large"})
+	p = newOnMock(t, workspace.Options{Limit: 64 << 20})
+	addWorkspace(t, p, workspace.Spec{Name: "large", Source: source, Revision: "large"})
 }
 
 // cloneUntilKilled runs in a process of its own, which the test kills during the clone.
@@ -253,15 +253,15 @@ func cloneUntilKilled(dir string) {
 	os.Exit(1)
 }
 
-// cloning reports whether a git clones into dir.
-func cloning(t *testing.T, dir string) bool {
+// isCloning reports whether git is cloning into dir.
+func isCloning(t *testing.T, dir string) bool {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range all {
-		line, _ := os.ReadFile(name) // it may just have ended
+		line, _ := os.ReadFile(name) // fails if the process has just ended
 		if strings.HasPrefix(string(line), "git\x00") && strings.Contains(string(line), dir) {
 			return true
 		}
@@ -312,7 +312,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	p := onMock(t, workspace.Options{Dir: filepath.Join(dir, "w")})
+	p := newOnMock(t, workspace.Options{Dir: filepath.Join(dir, "w")})
 	state := func() workspace.State {
 		t.Helper()
 		all, err := workspace.List(t.Context(), p, "")
@@ -322,7 +322,7 @@ func TestKilled(t *testing.T) {
 		return all[0].State
 	}
 	if got := state(); got != workspace.StateCloning {
-		t.Errorf("while it is cloned its state is %s", got)
+		t.Errorf("state during the clone: %s", got)
 	}
 	wantKind(t, "RemoveWorkspace while it is cloned", workspace.Remove(t.Context(), p, "", "w"), atoll.ErrConflict)
 	_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "w", Source: "file://" + r.dir}, nil)
@@ -330,17 +330,17 @@ func TestKilled(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // killed
 	if got := state(); got != workspace.StateInitializing {
-		t.Errorf("after its process was killed its state is %s", got)
+		t.Errorf("state after a killed clone: %s", got)
 	}
-	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); runtime.GOOS == "linux" && cloning(t, dir); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); runtime.GOOS == "linux" && isCloning(t, dir); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("git goes on, with nobody who looks at its limits")
+			t.Fatal("git continues without its parent")
 		}
 	}
 	whole.Store(true)
-	holds(t, create(t, p, use("w")), "f", "x")
+	checkFile(t, createSandbox(t, p, useWorkspace("w")), "f", "x")
 	entries, err := os.ReadDir(filepath.Join(dir, "w", "default", "w"))
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// What tests make is the same whatever the machine's configuration says.
+	// Ignore the git configuration of the machine.
 	os.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	os.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 	if dir := os.Getenv("ATOLL_TEST_WORKSPACES"); dir != "" {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// A repo is a real repository of the git program.
+// A repo is a git repository.
 type repo struct {
 	t   testing.TB
 	dir string
@@ -41,11 +41,11 @@ func newRepo(t testing.TB) *repo {
 	t.Helper()
 	testenv.Need(t, testenv.Program("git", "git"))
 	r := &repo{t, filepath.Join(t.TempDir(), "project")}
-	r.run("", "init", "-q", "-b", "main", r.dir)
+	r.runGit("", "init", "-q", "-b", "main", r.dir)
 	return r
 }
 
-func (r *repo) run(dir string, args ...string) string {
+func (r *repo) runGit(dir string, args ...string) string {
 	r.t.Helper()
 	cmd := exec.Command("git", append([]string{"-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always"}, args...)...)
 	cmd.Dir = dir
@@ -56,9 +56,9 @@ func (r *repo) run(dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (r *repo) git(args ...string) string { r.t.Helper(); return r.run(r.dir, args...) }
+func (r *repo) git(args ...string) string { r.t.Helper(); return r.runGit(r.dir, args...) }
 
-// write stores a file of the tree.
+// write writes a file in the work tree.
 func (r *repo) write(name, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.dir, name)
@@ -70,7 +70,7 @@ func (r *repo) write(name, text string) {
 	}
 }
 
-// commit commits all that is there, and returns the commit's id.
+// commit commits all files and returns the commit id.
 func (r *repo) commit() string {
 	r.t.Helper()
 	r.git("add", "-A")
@@ -87,7 +87,7 @@ func (r *repo) serve(plain bool, count func()) (url string) {
 		r.git("update-server-info")
 	} else {
 		files = &cgi.Handler{
-			Path:   filepath.Join(r.run("", "--exec-path"), "git-http-backend"),
+			Path:   filepath.Join(r.runGit("", "--exec-path"), "git-http-backend"),
 			Stderr: io.Discard,
 			Env:    []string{"GIT_PROJECT_ROOT=" + filepath.Dir(r.dir), "GIT_HTTP_EXPORT_ALL=1", "PATH=" + os.Getenv("PATH")},
 		}
@@ -106,8 +106,8 @@ func (r *repo) listen(h http.HandlerFunc) (url string) {
 	return s.URL
 }
 
-// layered returns a provider with workspaces in dir.
-func layered(t testing.TB, p atoll.Provider, err error, opts workspace.Options) atoll.Provider {
+// newLayer returns a provider with workspaces in dir.
+func newLayer(t testing.TB, p atoll.Provider, err error, opts workspace.Options) atoll.Provider {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -120,19 +120,19 @@ func layered(t testing.TB, p atoll.Provider, err error, opts workspace.Options) 
 	return w
 }
 
-func onMock(t testing.TB, opts workspace.Options) atoll.Provider {
+func newOnMock(t testing.TB, opts workspace.Options) atoll.Provider {
 	t.Helper()
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
-	return layered(t, p, err, opts)
+	return newLayer(t, p, err, opts)
 }
 
-func onLocal(t testing.TB, opts workspace.Options) atoll.Provider {
+func newOnLocal(t testing.TB, opts workspace.Options) atoll.Provider {
 	t.Helper()
 	p, err := local.New(local.Options{Dir: t.TempDir()})
-	return layered(t, p, err, opts)
+	return newLayer(t, p, err, opts)
 }
 
-func add(t testing.TB, p atoll.Provider, spec workspace.Spec) workspace.Workspace {
+func addWorkspace(t testing.TB, p atoll.Provider, spec workspace.Spec) workspace.Workspace {
 	t.Helper()
 	w, err := workspace.Add(t.Context(), p, &spec, nil)
 	if err != nil {
@@ -141,7 +141,7 @@ func add(t testing.TB, p atoll.Provider, spec workspace.Spec) workspace.Workspac
 	return w
 }
 
-func create(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
+func createSandbox(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	t.Helper()
 	sb, err := p.Create(t.Context(), &spec)
 	if err != nil {
@@ -151,9 +151,9 @@ func create(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-func use(name string) atoll.Spec { return atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name}} }
+func useWorkspace(name string) atoll.Spec { return atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name}} }
 
-func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
+func getStatus(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	t.Helper()
 	st, err := sb.Status(t.Context())
 	if err != nil {
@@ -162,8 +162,8 @@ func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-// holds checks the content of a file in the sandbox.
-func holds(t testing.TB, sb atoll.Sandbox, name, want string) {
+// checkFile checks the content of a file in the sandbox.
+func checkFile(t testing.TB, sb atoll.Sandbox, name, want string) {
 	t.Helper()
 	got, err := atoll.ReadFile(t.Context(), sb, name)
 	if err != nil || string(got) != want {
@@ -178,13 +178,13 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind) {
 	}
 }
 
-// nothing checks that p has neither sandboxes nor volumes.
-func nothing(t testing.TB, p atoll.Provider) {
+// checkEmpty checks that p has neither sandboxes nor volumes.
+func checkEmpty(t testing.TB, p atoll.Provider) {
 	t.Helper()
 	all, err := p.List(t.Context(), atoll.Filter{})
 	volumes, err2 := atoll.Volumes(t.Context(), p, "")
 	if err != nil || err2 != nil || len(all)+len(volumes) != 0 {
-		t.Errorf("there are sandboxes %+v, %v and volumes %+v, %v", all, err, volumes, err2)
+		t.Errorf("remaining sandboxes %+v, %v and volumes %+v, %v", all, err, volumes, err2)
 	}
 }
 

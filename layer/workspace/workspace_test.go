@@ -25,8 +25,8 @@ func TestConformance(t *testing.T) {
 		open   func(testing.TB, workspace.Options) atoll.Provider
 		groups []string
 	}{
-		"mock over the wire": {overWire, []string{"birth", "volumes", "workspaces", "images", "memory", "watch", "errors", "truth"}},
-		"local":              {onLocal, []string{"workspaces", "memory", "truth"}},
+		"mock over the wire": {newClient, []string{"birth", "volumes", "workspaces", "images", "memory", "watch", "errors", "truth"}},
+		"local":              {newOnLocal, []string{"workspaces", "memory", "truth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name == "local" {
@@ -41,10 +41,10 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// overWire returns a client of a mock with workspaces.
-func overWire(t testing.TB, opts workspace.Options) atoll.Provider {
+// newClient returns a client of a mock with workspaces.
+func newClient(t testing.TB, opts workspace.Options) atoll.Provider {
 	t.Helper()
-	p := onMock(t, opts)
+	p := newOnMock(t, opts)
 	h, err := api.NewHandler(p, api.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestLayer(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return workspace.New(p, workspace.Options{Dir: t.TempDir()}) },
-		"Sandbox.Start") // asks for the state before
+		"Sandbox.Start") // calls Status first
 }
 
 // A check-out equals that of git for all file names, and is a working repository at the commit.
@@ -101,16 +101,16 @@ func TestCheckOut(t *testing.T) {
 		}
 	}
 	commit := r.commit()
-	p := onLocal(t, workspace.Options{})
-	w := add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
+	p := newOnLocal(t, workspace.Options{})
+	w := addWorkspace(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	if w.State != workspace.StateReady || w.Commit != commit || w.Type != workspace.TypeGit || w.Updated.IsZero() || w.Created.IsZero() || w.InUse {
 		t.Errorf("the workspace is %+v, want it ready at %s", w, commit)
 	}
-	sb := create(t, p, use("w"))
+	sb := createSandbox(t, p, useWorkspace("w"))
 	for _, name := range names {
-		holds(t, sb, name, "in "+name)
+		checkFile(t, sb, name, "in "+name)
 	}
-	holds(t, sb, "large", large)
+	checkFile(t, sb, "large", large)
 	if got := gitOutput(t, sb, "./script"); got != "ran" {
 		t.Errorf("the script printed %q", got)
 	}
@@ -130,7 +130,7 @@ func TestCheckOut(t *testing.T) {
 	if got := gitOutput(t, sb, "sh", "-c", "echo $ATOLL_WORKSPACE $ATOLL_WORKSPACE_NAME $ATOLL_WORKSPACE_SOURCE $ATOLL_WORKSPACE_COMMIT"); got != "/work w file://"+r.dir+" "+commit {
 		t.Errorf("the environment is %q", got)
 	}
-	st := status(t, sb)
+	st := getStatus(t, sb)
 	if want := (atoll.WorkspaceRef{Name: "w", Commit: commit}); st.Spec.Workspace != want || len(st.Spec.Env) > 0 || !st.Caps.Workspaces {
 		t.Errorf("the sandbox has workspace %+v, env %q, caps %+v, want %+v", st.Spec.Workspace, st.Spec.Env, st.Caps, want)
 	}
@@ -153,11 +153,11 @@ func TestCloneNamesNobody(t *testing.T) {
 	r.commit()
 	t.Setenv("GIT_COMMITTER_NAME", "nobody to know")
 	t.Setenv("GIT_COMMITTER_EMAIL", "nobody@example.com")
-	p := onLocal(t, workspace.Options{})
-	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
-	sb := create(t, p, use("w"))
+	p := newOnLocal(t, workspace.Options{})
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
+	sb := createSandbox(t, p, useWorkspace("w"))
 	if got := gitOutput(t, sb, "sh", "-c", "grep -rl nobody .git || true"); got != "" {
-		t.Errorf("it says in %q who has cloned it", got)
+		t.Errorf("%q reveals the local user", got)
 	}
 	gitOutput(t, sb, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "agent")
 	if got := gitOutput(t, sb, "git", "reflog"); !strings.Contains(got, "agent") {
@@ -183,7 +183,7 @@ func TestNothingRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The user's own configuration, which git would follow.
+	// A user's configuration, which must have no effect.
 	global := filepath.Join(t.TempDir(), "gitconfig")
 	hooks := filepath.Join(r.dir, ".git/hooks")
 	text := "[filter \"trap\"]\nsmudge = " + hooks + "/update\nclean = " + hooks + "/update\nrequired = true\n[core]\nhooksPath = " + hooks +
@@ -192,14 +192,14 @@ func TestNothingRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("GIT_CONFIG_GLOBAL", global)
-	t.Setenv("GIT_DIR", filepath.Join(t.TempDir(), "elsewhere")) // as a hook has it that runs us
-	p := onMock(t, workspace.Options{})
-	add(t, p, workspace.Spec{Name: "w", Source: r.dir, Revision: "main"})
+	t.Setenv("GIT_DIR", filepath.Join(t.TempDir(), "elsewhere")) // as in a git hook that runs this program
+	p := newOnMock(t, workspace.Options{})
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: r.dir, Revision: "main"})
 	if _, err := workspace.Update(t.Context(), p, "", "w", nil); err != nil {
 		t.Errorf("UpdateWorkspace: %v", err)
 	}
-	sb := create(t, p, use("w"))
-	holds(t, sb, "file", "text\n")
+	sb := createSandbox(t, p, useWorkspace("w"))
+	checkFile(t, sb, "file", "text\n")
 	if info, err := atoll.Files(sb).Stat(t.Context(), "module"); err != nil || info.Type != atoll.TypeDirectory {
 		t.Errorf("the submodule is %+v, %v, want an empty directory", info, err)
 	}
@@ -207,7 +207,7 @@ func TestNothingRuns(t *testing.T) {
 		t.Errorf(".git holds %+v, %v, want no hooks", list, err)
 	}
 	if _, err := os.Stat(trap); err == nil {
-		t.Error("something of the repository was run")
+		t.Error("a program of the repository ran")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestHostileTree(t *testing.T) {
 		blob := r.git("rev-parse", "HEAD:x")
 		tree := r.gitIn("100644 "+name+"\x00"+string(unhex(t, blob)), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")
 		r.git("update-ref", "refs/heads/main", r.gitIn("", "-c", "user.name=t", "-c", "user.email=t@t", "commit-tree", "-m", "x", tree))
-		p := onMock(t, workspace.Options{})
+		p := newOnMock(t, workspace.Options{})
 		_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "w", Source: "file://" + r.dir}, nil)
 		wantKind(t, "AddWorkspace of a tree with "+name, err, atoll.ErrInvalid)
 	}
@@ -232,32 +232,32 @@ func TestSameCommit(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "one")
 	one := r.commit()
-	p := onMock(t, workspace.Options{})
-	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
+	p := newOnMock(t, workspace.Options{})
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	r.write("f", "two")
 	r.write("g", "new")
 	two := r.commit()
-	first := create(t, p, use("w"))
-	holds(t, first, "f", "one")
+	first := createSandbox(t, p, useWorkspace("w"))
+	checkFile(t, first, "f", "one")
 	if w, err := workspace.Update(t.Context(), p, "", "w", nil); err != nil || w.Commit != two || !w.InUse {
 		t.Errorf("UpdateWorkspace = %+v, %v, want %s, in use", w, err, two)
 	}
-	second := create(t, p, use("w"))
-	holds(t, second, "f", "two")
-	holds(t, first, "f", "one")
+	second := createSandbox(t, p, useWorkspace("w"))
+	checkFile(t, second, "f", "two")
+	checkFile(t, first, "f", "one")
 
-	// A spec that names the commit it was made with gives the same again.
-	spec := status(t, first).Spec
+	// The spec of a Status creates the same sandbox again.
+	spec := getStatus(t, first).Spec
 	spec.ID = ""
-	third := create(t, p, spec)
-	holds(t, third, "f", "one")
-	if got := status(t, third).Spec.Workspace.Commit; got != one {
+	third := createSandbox(t, p, spec)
+	checkFile(t, third, "f", "one")
+	if got := getStatus(t, third).Spec.Workspace.Commit; got != one {
 		t.Errorf("the commit is %s, want %s", got, one)
 	}
 	_, err := p.Create(t.Context(), &atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w", Commit: strings.Repeat("ab", 20)}})
 	wantKind(t, "Create with a commit that there is not", err, atoll.ErrNotExist)
 
-	// An update that fails leaves what there is.
+	// A failed update changes nothing.
 	if err := os.Rename(r.dir, r.dir+"-moved"); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestSameCommit(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].State != workspace.StateReady || all[0].Commit != two || all[0].Error == "" {
 		t.Errorf("Workspaces = %+v, %v, want one that is ready, and the error", all, err)
 	}
-	holds(t, create(t, p, use("w")), "f", "two")
+	checkFile(t, createSandbox(t, p, useWorkspace("w")), "f", "two")
 }
 
 func TestRevisions(t *testing.T) {
@@ -281,14 +281,14 @@ func TestRevisions(t *testing.T) {
 	r.git("switch", "-q", "main")
 	r.write("f", "two")
 	r.commit()
-	p := onLocal(t, workspace.Options{})
+	p := newOnLocal(t, workspace.Options{})
 	for i, tt := range []struct{ revision, commit, branch string }{{"v1", one, "HEAD"}, {"side/line", side, "side/line"}, {one, one, "HEAD"}} {
 		name := "w" + string(rune('0'+i))
 		// With a revision the path of a repository is cloned.
-		if w := add(t, p, workspace.Spec{Name: name, Source: r.dir, Revision: tt.revision}); w.Commit != tt.commit || w.Type != workspace.TypeGit {
+		if w := addWorkspace(t, p, workspace.Spec{Name: name, Source: r.dir, Revision: tt.revision}); w.Commit != tt.commit || w.Type != workspace.TypeGit {
 			t.Errorf("%s: the workspace is %+v, want commit %s", tt.revision, w, tt.commit)
 		}
-		sb := create(t, p, use(name))
+		sb := createSandbox(t, p, useWorkspace(name))
 		if got := gitOutput(t, sb, "git", "rev-parse", "HEAD", "--abbrev-ref", "HEAD"); got != tt.commit+"\n"+tt.branch {
 			t.Errorf("%s: the check-out is at %q, want %s on %s", tt.revision, got, tt.commit, tt.branch)
 		}
@@ -296,9 +296,9 @@ func TestRevisions(t *testing.T) {
 			t.Errorf("%s: git status printed %q", tt.revision, got)
 		}
 		// Another commit of its history.
-		sb = create(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name, Commit: one}})
+		sb = createSandbox(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name, Commit: one}})
 		if got := gitOutput(t, sb, "sh", "-c", "git rev-parse HEAD; git status --porcelain; cat f"); got != one+"\none" {
-			t.Errorf("%s: of the first commit there is %q", tt.revision, got)
+			t.Errorf("%s: the first commit has %q", tt.revision, got)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestRevisions(t *testing.T) {
 func TestInPlace(t *testing.T) {
 	dir := t.TempDir()
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
-	w := layered(t, p, err, workspace.Options{})
+	w := newLayer(t, p, err, workspace.Options{})
 	add := func(name, source string, readOnly bool) error {
 		_, err := workspace.Add(t.Context(), w, &workspace.Spec{Name: name, Source: source, ReadOnly: readOnly}, nil)
 		return err
@@ -319,7 +319,7 @@ func TestInPlace(t *testing.T) {
 	}
 	wantKind(t, "AddWorkspace of a file", add("w", dir+"/f", false), atoll.ErrInvalid)
 	if all, err := workspace.List(t.Context(), w, ""); err != nil || len(all) != 0 {
-		t.Errorf("after failures there are %+v, %v", all, err)
+		t.Errorf("after failures: %+v, %v", all, err)
 	}
 	if err := add("w", dir, false); err != nil {
 		t.Fatalf("AddWorkspace: %v", err)
@@ -329,19 +329,19 @@ func TestInPlace(t *testing.T) {
 	wantKind(t, "UpdateWorkspace", err, atoll.ErrInvalid)
 	_, err = w.Create(t.Context(), &atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w", Commit: strings.Repeat("a", 40)}})
 	wantKind(t, "Create with a commit", err, atoll.ErrInvalid)
-	spec := use("w")
+	spec := useWorkspace("w")
 	_, err = w.Create(t.Context(), &spec)
 	wantKind(t, "Create where there are no bind mounts", err, atoll.ErrUnsupported)
 	if err == nil || !strings.Contains(err.Error(), "file://"+dir) {
 		t.Errorf("the error %v does not say what to do", err)
 	}
-	nothing(t, w)
+	checkEmpty(t, w)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	_, err = w.Create(t.Context(), &spec)
 	wantKind(t, "Create with a directory that is gone", err, atoll.ErrNotExist)
-	if err := exec.Command("mkfifo", dir).Run(); err != nil { // as a sandbox can that works on the directory above
+	if err := exec.Command("mkfifo", dir).Run(); err != nil { // as a sandbox with the parent directory can
 		t.Fatal(err)
 	}
 	_, err = w.Create(t.Context(), &spec)
@@ -355,8 +355,8 @@ func TestRefused(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")
 	r.commit()
-	p := onMock(t, workspace.Options{})
-	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
+	p := newOnMock(t, workspace.Options{})
+	addWorkspace(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	for name, spec := range map[string]atoll.Spec{
 		"its environment":     {Env: []string{"ATOLL_WORKSPACE_NAME=w"}},
 		"another workdir":     {Workdir: "/elsewhere", Workspace: atoll.WorkspaceRef{Name: "w"}},
@@ -368,11 +368,11 @@ func TestRefused(t *testing.T) {
 		_, err := p.Create(t.Context(), &spec)
 		wantKind(t, name, err, atoll.ErrInvalid)
 	}
-	spec := use("none")
+	spec := useWorkspace("none")
 	_, err := p.Create(t.Context(), &spec)
 	wantKind(t, "a workspace that is not there", err, atoll.ErrNotExist)
 	wantKind(t, "RemoveWorkspace of a path", workspace.Remove(t.Context(), p, "..", "x"), atoll.ErrNotExist)
-	nothing(t, p)
+	checkEmpty(t, p)
 }
 
 // A workspace in use cannot be removed. Removing a project removes its workspaces, but no
@@ -386,15 +386,15 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
-	p := onMock(t, opts)
+	p := newOnMock(t, opts)
 	for _, name := range []string{"one", "two"} {
-		add(t, p, workspace.Spec{Project: "p", Name: name, Source: "file://" + r.dir})
+		addWorkspace(t, p, workspace.Spec{Project: "p", Name: name, Source: "file://" + r.dir})
 	}
-	add(t, p, workspace.Spec{Project: "p", Name: "here", Source: dir})
-	add(t, p, workspace.Spec{Project: "q", Name: "one", Source: "file://" + r.dir})
-	spec := use("one")
+	addWorkspace(t, p, workspace.Spec{Project: "p", Name: "here", Source: dir})
+	addWorkspace(t, p, workspace.Spec{Project: "q", Name: "one", Source: "file://" + r.dir})
+	spec := useWorkspace("one")
 	spec.Project = "p"
-	sb := create(t, p, spec)
+	sb := createSandbox(t, p, spec)
 	wantKind(t, "RemoveWorkspace in use", workspace.Remove(t.Context(), p, "p", "one"), atoll.ErrConflict)
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
@@ -405,10 +405,10 @@ func TestRemove(t *testing.T) {
 	}
 	wantKind(t, "RemoveWorkspace again", workspace.Remove(t.Context(), p, "p", "two"), atoll.ErrNotExist)
 	for _, none := range []string{"", "..", ".", "p/one", "other"} {
-		_ = atoll.RemoveProject(t.Context(), p, none) // whatever the provider says
+		_ = atoll.RemoveProject(t.Context(), p, none) // independent of the provider
 	}
 	if all, err := workspace.List(t.Context(), p, ""); err != nil || len(all) != 3 {
-		t.Fatalf("after RemoveProject of what is no project there are %+v, %v", all, err)
+		t.Fatalf("after RemoveProject of an invalid name: %+v, %v", all, err)
 	}
 	if err := atoll.RemoveProject(t.Context(), p, "p"); err != nil {
 		t.Errorf("RemoveProject: %v", err)
@@ -418,7 +418,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("after RemoveProject there are %+v, %v, want that of the other project", all, err)
 	}
 	if entries, err := os.ReadDir(opts.Dir); err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "p" }) {
-		t.Errorf("the directory holds %v, %v", entries, err)
+		t.Errorf("the directory has %v, %v", entries, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "mine")); err != nil {
 		t.Errorf("the directory that was used in place: %v", err)
@@ -430,17 +430,17 @@ func TestSource(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "one")
 	r.commit()
-	p := onMock(t, workspace.Options{})
+	p := newOnMock(t, workspace.Options{})
 	spec := atoll.Spec{Workspace: atoll.WorkspaceRef{Source: "file://" + r.dir}}
 	if err := atoll.Prepare(t.Context(), p, &spec, nil); err != nil {
 		t.Fatalf("Prepare: %v", err)
 	}
 	r.write("f", "two")
 	r.commit()
-	first, second := create(t, p, spec), create(t, p, spec)
-	holds(t, first, "f", "one")
-	holds(t, second, "f", "one")
-	ref := status(t, second).Spec.Workspace
+	first, second := createSandbox(t, p, spec), createSandbox(t, p, spec)
+	checkFile(t, first, "f", "one")
+	checkFile(t, second, "f", "one")
+	ref := getStatus(t, second).Spec.Workspace
 	if !strings.HasPrefix(ref.Name, "project-") || ref.Source != "" {
 		t.Errorf("the sandbox has %+v, want the name of its workspace", ref)
 	}
