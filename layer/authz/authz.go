@@ -260,13 +260,13 @@ func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
 	if !ok {
 		return report, err
 	}
-	mine := pool.Report{}
+	visible := pool.Report{}
 	for _, pool := range report.Pools {
 		if a.May(pool.Spec.Project) {
-			mine.Pools, mine.Total = append(mine.Pools, pool), mine.Total.Add(pool.Stats)
+			visible.Pools, visible.Total = append(visible.Pools, pool), visible.Total.Add(pool.Stats)
 		}
 	}
-	return mine, err
+	return visible, err
 }
 
 // Members implements atoll.Combiner. Only admins see why a member failed, because the reason may

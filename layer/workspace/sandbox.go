@@ -58,8 +58,8 @@ func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *record) 
 	if err == nil {
 		return sb, nil
 	}
-	if left := p.undoCreate(ctx, sb, c, before); left != nil {
-		err = errors.Join(err, left)
+	if undoErr := p.undoCreate(ctx, sb, c, before); undoErr != nil {
+		err = errors.Join(err, undoErr)
 	}
 	return nil, err
 }
@@ -143,25 +143,25 @@ func (p *provider) copyTree(ctx context.Context, sb atoll.Sandbox, k *record, co
 // directory, if that is below.
 func isUntouched(ctx context.Context, files atoll.FS, workdir string) (bool, error) {
 	for dir := atoll.DefaultWorkdir; ; {
-		there, err := files.List(ctx, dir, false)
-		if err != nil || len(there) == 0 {
+		entries, err := files.List(ctx, dir, false)
+		if err != nil || len(entries) == 0 {
 			return err == nil, err
 		}
-		if only := there[0]; len(there) > 1 || only.Type != atoll.TypeDirectory || !isBelow(only.Path, workdir) {
+		if only := entries[0]; len(entries) > 1 || only.Type != atoll.TypeDirectory || !isBelow(only.Path, workdir) {
 			return false, nil
 		}
-		dir = there[0].Path
+		dir = entries[0].Path
 	}
 }
 
 // clearAttempt removes everything except the repository, which holds the mark, and whose files
 // copyTree replaces.
 func clearAttempt(ctx context.Context, files atoll.FS, workdir string) error {
-	there, err := files.List(ctx, atoll.DefaultWorkdir, false)
+	entries, err := files.List(ctx, atoll.DefaultWorkdir, false)
 	if err != nil {
 		return err
 	}
-	for _, f := range there {
+	for _, f := range entries {
 		if f.Name == ".git" {
 			continue
 		}
