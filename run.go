@@ -91,9 +91,9 @@ func (r Result) String() string {
 }
 
 func quotePrefix(b []byte, truncated bool) string {
-	const most = 200
-	if len(b) > most {
-		b, truncated = b[:most], true
+	const maxLen = 200
+	if len(b) > maxLen {
+		b, truncated = b[:maxLen], true
 	}
 	if truncated {
 		return fmt.Sprintf("%q...", b)

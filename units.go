@@ -39,8 +39,8 @@ func (d *Duration) UnmarshalText(b []byte) error {
 		*d = Never
 		return nil
 	}
-	const most = float64(1<<63-1) / float64(time.Second)
-	if n, err := strconv.ParseFloat(s, 64); err == nil && n > -most && n < most {
+	const limit = float64(1<<63-1) / float64(time.Second)
+	if n, err := strconv.ParseFloat(s, 64); err == nil && n > -limit && n < limit {
 		*d = Duration(n * float64(time.Second))
 		return nil
 	}

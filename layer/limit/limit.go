@@ -61,8 +61,8 @@ func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 func (p *provider) applyLimits(spec *atoll.Spec) (*atoll.Spec, error) {
 	c := *spec
 	p.opts.Fill(&c, p.caps)
-	if most := p.opts.Lifetime; most > 0 && c.TTL > most {
-		return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: exceeds the maximum lifetime of %s", c.TTL, most)
+	if limit := p.opts.Lifetime; limit > 0 && c.TTL > limit {
+		return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: exceeds the maximum lifetime of %s", c.TTL, limit)
 	}
 	return &c, nil
 }
@@ -123,10 +123,10 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	if err != nil {
 		return err
 	}
-	most := st.Created.Add(time.Duration(s.lifetime))
-	if ttl == atoll.Never || time.Now().Add(time.Duration(ttl)).After(most) {
+	latest := st.Created.Add(time.Duration(s.lifetime))
+	if ttl == atoll.Never || time.Now().Add(time.Duration(ttl)).After(latest) {
 		return atoll.Errorf("extend", s.ID(), atoll.ErrInvalid, "exceeds the maximum lifetime of %s, which ends at %s",
-			s.lifetime, most.Format(time.RFC3339))
+			s.lifetime, latest.Format(time.RFC3339))
 	}
 	return atoll.Extend(ctx, s.Sandbox, ttl)
 }
