@@ -517,15 +517,15 @@ func TestClose(t *testing.T) {
 // New refuses invalid entries.
 func TestInvalidEntries(t *testing.T) {
 	for want, entries := range map[string][]pool.Entry{
-		"use a letter":       {{Name: "a b"}},
-		"must be positive":   {{Name: "a", Min: -1}},
-		"cmd: cannot":        {{Name: "a", Spec: atoll.Spec{Cmd: []string{"x"}}}},
-		"id: cannot":         {{Name: "a", Spec: atoll.Spec{ID: atoll.NewID()}}},
-		"name and labels":    {{Name: "a", Spec: atoll.Spec{Name: "x"}}},
-		"the same as pool a": {{Name: "a"}, {Name: "b"}},
-		"two of this name":   {{Name: "a"}, {Name: "a", Spec: atoll.Spec{User: "0"}}},
-		"provider is mock":   {{Name: "a", Spec: atoll.Spec{Provider: "other"}}},
-		"workdir":            {{Name: "a", Spec: atoll.Spec{Workdir: "x"}}},
+		"use a letter":        {{Name: "a b"}},
+		"must be positive":    {{Name: "a", Min: -1}},
+		"cmd: not allowed":    {{Name: "a", Spec: atoll.Spec{Cmd: []string{"x"}}}},
+		"id: not allowed":     {{Name: "a", Spec: atoll.Spec{ID: atoll.NewID()}}},
+		"name and labels":     {{Name: "a", Spec: atoll.Spec{Name: "x"}}},
+		"same spec as pool a": {{Name: "a"}, {Name: "b"}},
+		"duplicate name":      {{Name: "a"}, {Name: "a", Spec: atoll.Spec{User: "0"}}},
+		"provider is mock":    {{Name: "a", Spec: atoll.Spec{Provider: "other"}}},
+		"workdir":             {{Name: "a", Spec: atoll.Spec{Workdir: "x"}}},
 	} {
 		below := openMock(t, mock.Options{})
 		_, err := pool.New(below, openStore(t.TempDir()), pool.Options{Entries: entries})
