@@ -18,7 +18,7 @@ func TestStoreSettings(t *testing.T) {
 		{"url: \"postgres://atoll@/atoll?host=/run/postgresql&search_path=staging\"", ""},
 		{"url: postgres://atoll:hunter2@db.example.com/atoll", "config.yaml:1: store.url: has a password: refer to it with store.password"},
 		{"url: \"postgres://atoll@db.example.com/atoll?password=hunter2\"", "store.url: has a password"},
-		{"url: mysql://atoll@db.example.com/atoll", "config.yaml:1: store.url: is not postgres://"},
+		{"url: mysql://atoll@db.example.com/atoll", "config.yaml:1: store.url: not a URL of the form postgres://"},
 		{"url: postgres://atoll@db.example.com:x/atoll", "config.yaml:1: store.url: "},
 		{"password: env:A", "config.yaml:1: store.password: goes with store.url"},
 		{"url: postgres://atoll@db.example.com/atoll, password: hunter2", "store.password: write a reference"},
@@ -88,7 +88,7 @@ func TestSharedDatabase(t *testing.T) {
 		t.Errorf("a server is called %q and then %q, %v", first, again, err)
 	}
 	_, err = Open(other, Options{})
-	if atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "reach the same sandboxes") {
+	if atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "must reach the same sandboxes") {
 		t.Errorf("Open of who has other sandboxes: %v, want ErrConflict", err)
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {

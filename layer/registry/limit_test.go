@@ -154,7 +154,7 @@ func TestQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Create(t.Context(), spec("full"))
-	for _, want := range []string{"project full may have 6g memory, of which 6g are used, and this asks for 2g", all[0].ID, "quotas.full.memory"} {
+	for _, want := range []string{"project full exceeds its quota of memory: requested 2g, used 6g of 6g", all[0].ID, "quotas.full.memory"} {
 		if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v, want %s", err, want)
 		}

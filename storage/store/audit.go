@@ -8,55 +8,53 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// An AuditEvent is one line of an audit log: who has done what to what, and what came
-// of it.
+// An AuditEvent is one entry of an audit log: an operation, its caller, its target and its result.
 type AuditEvent struct {
-	ID     int64     `json:"id"` // its place in the log, ascending; 0 where it is in none
+	ID     int64     `json:"id"` // position in the log, ascending; 0 if the event is in no log
 	Time   time.Time `json:"time"`
-	Server string    `json:"server"` // which one it was done by
+	Server string    `json:"server"` // the server that did the operation
 
 	Account string `json:"account"`
 	Role    string `json:"role"`
-	Key     string `json:"key,omitempty"`      // id of the API key, where one was shown
-	KeyName string `json:"key_name,omitempty"` // and its name
+	Key     string `json:"key,omitempty"`      // id of the API key; empty for other credentials
+	KeyName string `json:"key_name,omitempty"` // name of the API key
 	auth.Origin
 
 	Op      string     `json:"op"`                // "create", "exec", "remove", "create key", ...
-	Project string     `json:"project,omitempty"` // as far as it is known
-	Sandbox string     `json:"sandbox,omitempty"` // its id
-	Target  string     `json:"target,omitempty"`  // what else it was done to: a name, a key, a volume
-	Command []string   `json:"command,omitempty"` // that was run, without what looks like a secret
-	Kind    atoll.Kind `json:"kind,omitempty"`    // of the error; empty where it was done
+	Project string     `json:"project,omitempty"` // empty if unknown
+	Sandbox string     `json:"sandbox,omitempty"` // id of the sandbox
+	Target  string     `json:"target,omitempty"`  // other target of the operation: a name, a key, a volume
+	Command []string   `json:"command,omitempty"` // the command that ran, with likely secrets removed
+	Kind    atoll.Kind `json:"kind,omitempty"`    // kind of the error; empty on success
 	Message string     `json:"message,omitempty"` // of the error
 }
 
-// An AuditQuery selects events; its zero value selects the newest ones.
+// An AuditQuery selects events. The zero value selects the newest ones.
 type AuditQuery struct {
-	Project string    // only of this one
-	Sandbox string    // only of this one
-	Account string    // only of this one
-	Since   time.Time // only from then on
-	// After and Before are IDs, between which events are; with After the oldest of
-	// these are returned, else the newest. 0 is no bound.
+	Project string    // only events of this project
+	Sandbox string    // only events of this sandbox
+	Account string    // only events of this account
+	Since   time.Time // only events at or after this time
+	// After and Before are exclusive bounds of the event IDs; 0 means no bound. With After set, a query returns the
+	// oldest matching events, otherwise the newest.
 	After, Before int64
-	Limit         int // how many at most; 0 means 100
+	Limit         int // maximum number of events; 0 means 100
 }
 
-// MaxAuditEvents is how many events one query returns at most.
+// MaxAuditEvents is the maximum number of events that one query returns.
 const MaxAuditEvents = 1000
 
-// Audit keeps an audit log. All methods may be called at once from many goroutines and
-// many programs. Kinds, of all methods: those of a Store. What only reads makes no store
-// where there is none. Times are kept to the millisecond.
+// Audit stores an audit log. All methods are safe for concurrent use by goroutines and programs. All methods return
+// the error kinds of a Store. Read methods do not create a missing store. Times have millisecond precision.
 type Audit interface {
-	// AddEvents adds events, all or none, in their order. Who reads on after one that
-	// is there misses none.
+	// AddEvents adds all of events in their order, or none. A reader that continues after the last event it has read
+	// misses no event.
 	AddEvents(ctx context.Context, events []AuditEvent) error
-	// Events reads those that q selects, in the order of the log.
+	// Events returns the events that q selects, in the order of the log.
 	Events(ctx context.Context, q AuditQuery) ([]AuditEvent, error)
-	// DropEvents deletes those from before a time, the oldest ones and most of them at
-	// once, and says how many: fewer if no others are left that nobody else deletes.
+	// DropEvents deletes events older than before, the oldest first and at most most of them, and returns the number
+	// of deleted events. The number is below most only if no older events remain, or another caller deletes them.
 	DropEvents(ctx context.Context, before time.Time, most int) (int64, error)
-	// Close gives up what is held. A second one does nothing.
+	// Close releases the resources of the log. A second call does nothing.
 	Close() error
 }

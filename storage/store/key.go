@@ -7,33 +7,30 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A Key is what is kept of an API key: of its secrets, only hashes.
+// A Key is a stored API key, with hashes of its secrets.
 type Key struct {
 	auth.Key
-	Hash    string // of its secret
-	OldHash string // of the one before, "" for none, good until OldUntil
+	Hash    string // of the secret
+	OldHash string // of the previous secret, valid until OldUntil; "" for none
 }
 
-// Keys keeps those. All methods may be called at once from many goroutines and many
-// programs. Kinds, of all methods: those of a Store. What only reads makes no store
-// where there is none. Times are kept to the millisecond.
+// Keys stores API keys. All methods are safe for concurrent use by goroutines and programs. All methods return the
+// error kinds of a Store. Read methods do not create a missing store. Times have millisecond precision.
 type Keys interface {
-	// InsertKey adds k. Kinds: ErrAlreadyExists (one that is not revoked has the
-	// name), ErrConflict (a key of the account, revoked or not, has another role or
-	// other projects: what the account owns would be those of both).
+	// InsertKey adds k. Kinds: ErrAlreadyExists (a key with this name is not revoked), ErrConflict (a key of the
+	// account, revoked or not, has another role or other projects; both keys would own what the account owns).
 	InsertKey(ctx context.Context, k *Key) error
-	// FindKey reads one. Kinds: ErrNotExist.
+	// FindKey returns one key. Kinds: ErrNotExist.
 	FindKey(ctx context.Context, id string) (*Key, error)
-	// Keys reads all, revoked ones too, oldest first.
+	// Keys returns all keys, including revoked ones, oldest first.
 	Keys(ctx context.Context) ([]*Key, error)
-	// RotateKey gives one another secret, by its hash; the one that it has is good
-	// until then, and one before that no longer. Kinds: ErrNotExist (there is none,
-	// or it is revoked).
+	// RotateKey replaces the secret of a key by another one, given by its hash. The current secret remains valid
+	// until until; an earlier one expires at once. Kinds: ErrNotExist (no such key, or it is revoked).
 	RotateKey(ctx context.Context, id, hash string, now, until time.Time) (*Key, error)
-	// RevokeKey ends one. Kinds: ErrNotExist (there is none, or it is revoked).
+	// RevokeKey revokes a key. Kinds: ErrNotExist (no such key, or it is revoked).
 	RevokeKey(ctx context.Context, id string, now time.Time) error
-	// UseKey writes down that one was used, unless it was later.
+	// UseKey records now as the time of the last use, unless a later use is on record.
 	UseKey(ctx context.Context, id string, now time.Time) error
-	// Close gives up what is held. A second one does nothing.
+	// Close releases the resources of the store. A second call does nothing.
 	Close() error
 }

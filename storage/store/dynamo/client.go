@@ -14,16 +14,15 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/awsclient"
 )
 
-// grace is how long it may take to finish, or to undo, what was begun for somebody who
-// has given up.
-const grace = 30 * time.Second
+// cleanupTimeout bounds the work that goes on after the caller's context has ended.
+const cleanupTimeout = 30 * time.Second
 
-// detached is for that.
-func detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), grace)
+// detachContext returns a context for work that must be completed or undone although ctx ends.
+func detachContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 }
 
-// refuseClosed has a closed store ask nothing any more.
+// refuseClosed makes all requests of a closed store fail.
 func (s *Store) refuseClosed(stack *middleware.Stack) error {
 	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("refuseClosed", func(
 		ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler,
@@ -37,14 +36,14 @@ func (s *Store) refuseClosed(stack *middleware.Stack) error {
 
 func errClosed() error { return atoll.Errorf("", "", atoll.ErrUnavailable, "the store is closed") }
 
-// keyOf is the key of an item.
+// keyOf returns the key of an item.
 func keyOf(table, hash, sort string) item {
 	l := layouts[table]
 	return item{l.hash.name: textOf(hash), l.sort.name: textOf(sort)}
 }
 
-// get reads an item, as the last write left it: nil if it is not there.
-func (s *Store) get(ctx context.Context, table, hash, sort string) (item, error) {
+// getItem returns an item with all previous writes, or nil if it does not exist.
+func (s *Store) getItem(ctx context.Context, table, hash, sort string) (item, error) {
 	out, err := s.client.GetItem(ctx, &dynamodb.GetItemInput{
 		TableName: aws.String(s.prefix + table), Key: keyOf(table, hash, sort), ConsistentRead: aws.Bool(true),
 	})
@@ -54,21 +53,21 @@ func (s *Store) get(ctx context.Context, table, hash, sort string) (item, error)
 	return out.Item, nil
 }
 
-// put writes an item whole, if there is none of its key.
-func (s *Store) put(ctx context.Context, table string, it item) error {
+// putItem writes a whole item if no item has its key.
+func (s *Store) putItem(ctx context.Context, table string, it item) error {
 	var e expr
-	e.absent(layouts[table].hash.name)
+	e.requireAbsent(layouts[table].hash.name)
 	_, err := s.client.PutItem(ctx, &dynamodb.PutItemInput{
-		TableName: aws.String(s.prefix + table), Item: without(it), ConditionExpression: e.condition(), ExpressionAttributeNames: e.names,
+		TableName: aws.String(s.prefix + table), Item: dropNil(it), ConditionExpression: e.conditionText(), ExpressionAttributeNames: e.names,
 	})
 	return err
 }
 
-// update changes an item as e says, and returns what it was.
-func (s *Store) update(ctx context.Context, table, hash, sort string, e *expr) (item, error) {
+// updateItem applies e to an item and returns the previous attributes.
+func (s *Store) updateItem(ctx context.Context, table, hash, sort string, e *expr) (item, error) {
 	out, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
 		TableName: aws.String(s.prefix + table), Key: keyOf(table, hash, sort),
-		UpdateExpression: aws.String(e.update()), ConditionExpression: e.condition(),
+		UpdateExpression: aws.String(e.updateText()), ConditionExpression: e.conditionText(),
 		ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values, ReturnValues: types.ReturnValueAllOld,
 	})
 	if err != nil {
@@ -77,14 +76,13 @@ func (s *Store) update(ctx context.Context, table, hash, sort string, e *expr) (
 	return out.Attributes, nil
 }
 
-// remove removes an item of which an attribute has that value. One that is not there,
-// or has another, is left as it is.
-func (s *Store) remove(ctx context.Context, table, hash, sort, attribute, value string) error {
+// removeItem removes an item if the attribute has that value. Otherwise it does nothing.
+func (s *Store) removeItem(ctx context.Context, table, hash, sort, attribute, value string) error {
 	var e expr
-	e.equals(textOf(value), attribute)
+	e.requireEqual(textOf(value), attribute)
 	_, err := s.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{
 		TableName: aws.String(s.prefix + table), Key: keyOf(table, hash, sort),
-		ConditionExpression: e.condition(), ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values,
+		ConditionExpression: e.conditionText(), ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values,
 	})
 	if isRefused(err) {
 		return nil
@@ -92,21 +90,21 @@ func (s *Store) remove(ctx context.Context, table, hash, sort, attribute, value 
 	return err
 }
 
-// A selection is what a query is about. The condition of e is on keys.
+// A selection describes a query. The condition of e is on keys.
 type selection struct {
 	table, index string // "" is the table itself
 	e            expr
-	filter       string // with names of e
-	fields       string // that are read; "" is all
-	newest       bool   // backwards
-	limit        int    // 0 is all
+	filter       string // uses the names of e
+	fields       string // attributes to read; "" for all
+	newest       bool   // in descending order
+	limit        int    // 0 for no limit
 }
 
-// query calls each with what is selected, in order, as the last writes left it.
-func (s *Store) query(ctx context.Context, q selection, each func(item) error) error {
+// queryItems calls each with the selected items, in order and with all previous writes.
+func (s *Store) queryItems(ctx context.Context, q selection, each func(item) error) error {
 	in := &dynamodb.QueryInput{
 		TableName: aws.String(s.prefix + q.table), IndexName: orNil(q.index), ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!q.newest),
-		KeyConditionExpression: q.e.condition(), FilterExpression: orNil(q.filter), ProjectionExpression: orNil(q.fields),
+		KeyConditionExpression: q.e.conditionText(), FilterExpression: orNil(q.filter), ProjectionExpression: orNil(q.fields),
 		ExpressionAttributeNames: q.e.names, ExpressionAttributeValues: q.e.values,
 	}
 	for n := 0; ; {
@@ -137,14 +135,14 @@ func orNil(s string) *string {
 	return &s
 }
 
-// batch is how many items one request may remove.
-const batch = 25
+// maxBatch is the maximum number of items that one request removes.
+const maxBatch = 25
 
-// removeAll removes items of one hash, there or not.
-func (s *Store) removeAll(ctx context.Context, table, hash string, sorts []string) error {
+// removeItems removes items with the same hash key, whether they exist or not.
+func (s *Store) removeItems(ctx context.Context, table, hash string, sorts []string) error {
 	name := s.prefix + table
 	for len(sorts) > 0 {
-		n := min(batch, len(sorts))
+		n := min(maxBatch, len(sorts))
 		var left []types.WriteRequest
 		for _, sort := range sorts[:n] {
 			left = append(left, types.WriteRequest{DeleteRequest: &types.DeleteRequest{Key: keyOf(table, hash, sort)}})
@@ -159,7 +157,7 @@ func (s *Store) removeAll(ctx context.Context, table, hash string, sorts []strin
 				break
 			}
 			if attempt >= s.opts.Attempts {
-				return &types.ProvisionedThroughputExceededException{Message: aws.String("items are left that could not be removed")}
+				return &types.ProvisionedThroughputExceededException{Message: aws.String("some items were not removed")}
 			}
 			select {
 			case <-ctx.Done():
@@ -171,7 +169,7 @@ func (s *Store) removeAll(ctx context.Context, table, hash string, sorts []strin
 	return nil
 }
 
-// isRefused reports whether a write was not done because its condition does not hold.
+// isRefused reports whether a write failed because its condition does not hold.
 func isRefused(err error) bool {
 	var e *types.ConditionalCheckFailedException
 	return errors.As(err, &e)

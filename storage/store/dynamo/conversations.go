@@ -21,19 +21,18 @@ const (
 	attrTurns   = "turns"
 	attrUpdated = "updated"
 	attrStats   = "stats"
-	attrSaved   = "saved" // the time of the newest message
-	// attrBirth tells a conversation from others that have had its id: their messages are
-	// not its own.
+	attrSaved   = "saved" // time of the newest message
+	// attrBirth distinguishes a conversation from earlier ones of the same id, whose messages it does not have.
 	attrBirth = "birth"
-	// attrLast is the newest time that a message was given, and attrPending which messages
-	// are about to be added, with the time of each.
+	// attrLast is the newest time that was given to a message. attrPending has the messages that are about to be
+	// added, with their times.
 	attrLast    = "last"
 	attrPending = "pending"
-	attrCounted = "counted" // the number of the last turn whose tokens are
-	attrRunning = "running" // while there is a turn; for the index
+	attrCounted = "counted" // number of the last turn whose tokens are counted
+	attrRunning = "running" // set while a turn runs; key of the index
 )
 
-// Attributes of its stats, of turns and of tokens.
+// Attributes of stats, turns and tokens.
 const (
 	attrMessages     = "messages_exchanged"
 	attrTotalInput   = "total_input_tokens"
@@ -49,9 +48,9 @@ const (
 	attrCacheTokens  = "cache_tokens"
 )
 
-func refOf(account, id string) ref { return ref{conversationsTable, account, id} }
+func conversationRef(account, id string) ref { return ref{conversationsTable, account, id} }
 
-// conversationItem is what an update writes, too: of a conversation all but its stats.
+// conversationItem returns the attributes that an update writes: all but the stats.
 func conversationItem(c *store.Conversation) item {
 	it := item{
 		attrOrganization: textOf(c.Organization), attrAgent: textOf(c.Agent), attrTemplate: textOf(c.Template), attrSandbox: textOf(c.Sandbox),
@@ -69,26 +68,26 @@ func conversationItem(c *store.Conversation) item {
 }
 
 func readConversation(f fields) (*store.Conversation, error) {
-	stats := f.sub(attrStats)
+	stats := f.subFields(attrStats)
 	c := &store.Conversation{
 		Conversation: agent.Conversation{
-			ID: f.text(attrID), Account: f.text(attrAccount), Organization: f.text(attrOrganization), Agent: f.text(attrAgent),
-			Template: f.text(attrTemplate), Sandbox: f.text(attrSandbox),
+			ID: f.textField(attrID), Account: f.textField(attrAccount), Organization: f.textField(attrOrganization), Agent: f.textField(attrAgent),
+			Template: f.textField(attrTemplate), Sandbox: f.textField(attrSandbox),
 			Stats: agent.Stats{
-				MessagesExchanged: stats.number(attrMessages), InputTokens: stats.number(attrTotalInput),
-				OutputTokens: stats.number(attrTotalOutput), CacheTokens: stats.number(attrTotalCache),
+				MessagesExchanged: stats.numberField(attrMessages), InputTokens: stats.numberField(attrTotalInput),
+				OutputTokens: stats.numberField(attrTotalOutput), CacheTokens: stats.numberField(attrTotalCache),
 			},
-			Created: f.time(attrCreated), Updated: f.time(attrUpdated),
+			Created: f.timeField(attrCreated), Updated: f.timeField(attrUpdated),
 		},
-		Until: f.time(attrUntil), Turns: f.number(attrTurns), Rev: f.number(attrRev),
+		Until: f.timeField(attrUntil), Turns: f.numberField(attrTurns), Rev: f.numberField(attrRev),
 	}
-	if saved := f.time(attrSaved); saved.After(c.Updated) {
+	if saved := f.timeField(attrSaved); saved.After(c.Updated) {
 		c.Updated = saved
 	}
-	if f.has(attrTurn) {
-		t := f.sub(attrTurn)
-		c.Turn = &agent.Turn{ID: t.text(attrID), Server: t.text(attrServer), Sandbox: t.text(attrSandbox), Process: t.text(attrProcess), Raw: t.flag(attrRaw), Started: t.time(attrStarted)}
-		c.Caller = t.text(attrCaller)
+	if f.hasField(attrTurn) {
+		t := f.subFields(attrTurn)
+		c.Turn = &agent.Turn{ID: t.textField(attrID), Server: t.textField(attrServer), Sandbox: t.textField(attrSandbox), Process: t.textField(attrProcess), Raw: t.boolField(attrRaw), Started: t.timeField(attrStarted)}
+		c.Caller = t.textField(attrCaller)
 	}
 	return c, *f.err
 }
@@ -106,9 +105,9 @@ func (s *Store) InsertConversation(ctx context.Context, c *store.Conversation) e
 		attrMessages: numberOf(c.Stats.MessagesExchanged), attrTotalInput: numberOf(c.Stats.InputTokens),
 		attrTotalOutput: numberOf(c.Stats.OutputTokens), attrTotalCache: numberOf(c.Stats.CacheTokens),
 	})
-	rev, err := s.insert(ctx, refOf(c.Account, c.ID), it)
+	rev, err := s.insertRecord(ctx, conversationRef(c.Account, c.ID), it)
 	if err != nil {
-		return s.fail(ctx, op, c.ID, err)
+		return s.wrapError(ctx, op, c.ID, err)
 	}
 	c.Rev = rev
 	return nil
@@ -121,38 +120,37 @@ func (s *Store) UpdateConversation(ctx context.Context, c *store.Conversation) e
 		return err
 	}
 	var e expr
-	e.setAll(conversationItem(c))
-	if err := s.change(ctx, refOf(c.Account, c.ID), c.Rev, &e); err != nil {
-		return s.fail(ctx, op, c.ID, err)
+	e.setFields(conversationItem(c))
+	if err := s.changeRecord(ctx, conversationRef(c.Account, c.ID), c.Rev, &e); err != nil {
+		return s.wrapError(ctx, op, c.ID, err)
 	}
 	c.Rev++
 	return nil
 }
 
-// DeleteConversation implements store.Conversations. The conversation is gone at once,
-// its messages are removed then. Who is cut short and asks again is told ErrConflict,
-// and has the rest removed.
+// DeleteConversation implements store.Conversations. The conversation disappears at once; its messages are removed
+// afterwards. If the call is interrupted, a second call returns ErrConflict and removes the rest.
 func (s *Store) DeleteConversation(ctx context.Context, c *store.Conversation) error {
-	err := s.erase(ctx, refOf(c.Account, c.ID), c.Rev, attrRunning)
-	return s.fail(ctx, "delete conversation", c.ID, err)
+	err := s.deleteRecord(ctx, conversationRef(c.Account, c.ID), c.Rev, attrRunning)
+	return s.wrapError(ctx, "delete conversation", c.ID, err)
 }
 
 // FindConversation implements store.Conversations.
 func (s *Store) FindConversation(ctx context.Context, account, id string) (*store.Conversation, error) {
 	const op = "find conversation"
-	it, err := s.find(ctx, refOf(account, id))
+	it, err := s.findRecord(ctx, conversationRef(account, id))
 	if err == nil && it == nil {
 		err = errNoConversation()
 	}
 	if err != nil {
-		return nil, s.fail(ctx, op, id, err)
+		return nil, s.wrapError(ctx, op, id, err)
 	}
 	c, err := readConversation(fieldsOf(it))
-	return c, s.fail(ctx, op, id, err)
+	return c, s.wrapError(ctx, op, id, err)
 }
 
 func errNoConversation() error {
-	return atoll.Errorf("", "", atoll.ErrNotExist, "there is no such conversation")
+	return atoll.Errorf("", "", atoll.ErrNotExist, "no such conversation")
 }
 
 // Conversations implements store.Conversations.
@@ -161,19 +159,19 @@ func (s *Store) Conversations(ctx context.Context, account string, page store.Pa
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
-	err = s.list(ctx, conversationsTable, "", account, page, func(f fields) error {
+	err = s.listRecords(ctx, conversationsTable, "", account, page, func(f fields) error {
 		c, err := readConversation(f)
 		all = append(all, c)
 		return err
 	})
 	if err != nil {
-		return nil, s.fail(ctx, op, "", err)
+		return nil, s.wrapError(ctx, op, "", err)
 	}
 	return all, nil
 }
 
-// RunningTurns implements store.Conversations. It asks an index that is a moment late:
-// it may miss a turn that has just begun.
+// RunningTurns implements store.Conversations. Its index is updated with a delay, so it may miss a turn that has just
+// begun.
 func (s *Store) RunningTurns(ctx context.Context) ([]*store.Conversation, error) {
 	const op = "conversations"
 	var all []*store.Conversation
@@ -181,11 +179,11 @@ func (s *Store) RunningTurns(ctx context.Context) ([]*store.Conversation, error)
 	for {
 		out, err := s.client.Scan(ctx, in)
 		if err != nil {
-			return nil, s.fail(ctx, op, "", err)
+			return nil, s.wrapError(ctx, op, "", err)
 		}
 		for _, it := range out.Items {
 			f := fieldsOf(it)
-			c, err := s.FindConversation(ctx, f.text(attrAccount), f.text(attrID))
+			c, err := s.FindConversation(ctx, f.textField(attrAccount), f.textField(attrID))
 			switch {
 			case atoll.KindOf(err) == atoll.ErrNotExist:
 			case err != nil:
@@ -202,32 +200,32 @@ func (s *Store) RunningTurns(ctx context.Context) ([]*store.Conversation, error)
 	slices.SortFunc(all, func(a, b *store.Conversation) int {
 		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.ID, b.ID))
 	})
-	// The index may have had one twice, while its turn ended and another began.
+	// The index may have had a conversation twice, if a turn ended and another one began meanwhile.
 	return slices.CompactFunc(all, func(a, b *store.Conversation) bool { return a.Account == b.Account && a.ID == b.ID }), nil
 }
 
 // AddUsage implements store.Conversations.
 func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u agent.TokenUsage) error {
-	return s.fail(ctx, "add usage", conversation, s.addUsage(ctx, refOf(account, conversation), turn, u))
+	return s.wrapError(ctx, "add usage", conversation, s.addUsage(ctx, conversationRef(account, conversation), turn, u))
 }
 
 func (s *Store) addUsage(ctx context.Context, r ref, turn int64, u agent.TokenUsage) error {
-	if !r.valid() {
-		return cmp.Or(s.ask(ctx), errNoConversation())
+	if !r.isValid() {
+		return cmp.Or(s.checkUsable(ctx), errNoConversation())
 	}
 	var e expr
-	e.absent(attrGone)
-	e.conds = append(e.conds, e.name(attrCounted)+" < "+e.value(numberOf(turn)))
-	e.add(u.Input, attrStats, attrTotalInput)
-	e.add(u.Output, attrStats, attrTotalOutput)
-	e.add(u.Cache, attrStats, attrTotalCache)
-	e.set(numberOf(turn), attrCounted)
-	if _, err := s.update(ctx, r.table, r.account, r.id, &e); !isRefused(err) {
+	e.requireAbsent(attrGone)
+	e.conds = append(e.conds, e.namePlaceholder(attrCounted)+" < "+e.valuePlaceholder(numberOf(turn)))
+	e.addNumber(u.Input, attrStats, attrTotalInput)
+	e.addNumber(u.Output, attrStats, attrTotalOutput)
+	e.addNumber(u.Cache, attrStats, attrTotalCache)
+	e.setField(numberOf(turn), attrCounted)
+	if _, err := s.updateItem(ctx, r.table, r.account, r.id, &e); !isRefused(err) {
 		return err
 	}
-	it, err := s.find(ctx, r)
+	it, err := s.findRecord(ctx, r)
 	if err == nil && it == nil {
 		err = errNoConversation()
 	}
-	return err // nil if they have been added, here too when the answer was lost
+	return err // nil if the tokens have been added, also if the answer was lost
 }

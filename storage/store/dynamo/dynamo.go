@@ -1,5 +1,4 @@
-// Package dynamo keeps conversations in DynamoDB, or in a service that speaks like it,
-// for servers on many machines.
+// Package dynamo stores conversations in DynamoDB or a compatible service, for servers on many machines.
 //
 // There are three tables, whose names begin with a prefix:
 //
@@ -7,18 +6,16 @@
 //	messages       by conversation and key; by time in the index "newest"
 //	sandboxes      by account and id; those that are not deleted in the index "live"
 //
-// The indexes of messages and sandboxes are local ones, which can be read consistently:
-// what was written is read at once. In return the messages of one conversation, and the
-// sandboxes of one account, may be 10 GB. The index of turns is global, and a moment late.
+// The indexes of messages and sandboxes are local ones, which support consistent reads. In return, the messages of
+// one conversation, and the sandboxes of one account, are limited to 10 GB. The index of turns is global, and updated
+// with a delay.
 //
-// An item of DynamoDB has room for 400 KB, of which an index takes half. The texts of a
-// larger message are in items of their own beside it, which no index has; they are
-// written before it, and read with it.
+// An item of DynamoDB has room for 400 KB, of which an index takes half. The texts of a larger message are in parts:
+// items of their own, which are in no index. They are written before the message, and read with it.
 //
-// No transactions are used. A conversation writes down which messages are about to be
-// added to it, and with which times; then the message is put, if there is none of its
-// key; then it is counted, and no longer written down. Who is cut short in between leaves
-// a message that is not counted, until it is added again.
+// The package uses no transactions. AddMessage first records in the conversation that a message is about to be added,
+// and its time. Then it puts the message, unless one with the key exists. Then it counts the message and clears the
+// record. If the program is killed in between, the message remains uncounted until it is added again.
 //
 //	s, err := dynamo.Open(ctx, dynamo.Options{Region: "eu-central-1"})
 //	...
@@ -41,54 +38,52 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// DefaultPrefix is what the names of tables begin with unless told.
+// DefaultPrefix is the default prefix of table names.
 const DefaultPrefix = "atoll-"
 
-// Options say where tables are. What is left out is found as the tools of AWS find it:
-// in the environment, its configuration files, and the machine's role.
+// Options describe where the tables are. Missing values come from the places that AWS tools use: the environment,
+// configuration files, and the role of the machine.
 type Options struct {
-	Prefix   string // what the names of tables begin with; DefaultPrefix
-	Endpoint string // "https://host:port" of the service; "" is AWS
-	Region   string // where it is; with an endpoint, us-east-1 unless told
-	// PlainHTTP allows an endpoint on another machine without TLS: who is on the way
-	// reads all that is stored, and answers what he likes. Those on the loopback
-	// interface always may be.
+	Prefix   string // prefix of table names; default DefaultPrefix
+	Endpoint string // "https://host:port" of the service; "" means AWS
+	Region   string // region of the service; default us-east-1 if Endpoint is set
+	// PlainHTTP allows an endpoint on another machine without TLS. Anybody on the network path can then read and
+	// forge everything. Endpoints on the loopback interface never need TLS.
 	PlainHTTP bool
-	// CA is a file with certificates in PEM, one of which has signed the service's;
-	// "" is those of the system.
+	// CA is a PEM file with the certificates that may have signed the service's; "" means those of the system.
 	CA string
-	// Credentials returns what to sign requests with, and is asked again every few
-	// minutes. Nil is what AWS's tools would use.
+	// Credentials returns the keys that sign requests. The store calls it every few minutes. Nil means the
+	// credentials that AWS tools would use.
 	Credentials func(context.Context) (Credentials, error)
 
-	Attempts int           // of each request, while the service is busy or cannot be reached; 6
-	Backoff  time.Duration // the longest wait between two; 10 s
-	Stall    time.Duration // a connection on which nothing moves for so long is given up; 30 s
-	Log      *slog.Logger  // nil means nowhere
+	Attempts int           // attempts per request while the service is busy or unreachable; default 6
+	Backoff  time.Duration // longest wait between two attempts; default 10 s
+	Stall    time.Duration // time without data after which a connection is closed; default 30 s
+	Log      *slog.Logger  // nil discards log lines
 }
 
 // Credentials sign requests.
 type Credentials struct {
 	AccessKey, SecretKey string
-	SessionToken         string // of temporary ones
+	SessionToken         string // of temporary credentials
 }
 
-// A Store is the tables of one prefix. It may be used from many machines at once.
+// A Store is the tables with one prefix. Programs on many machines may use it at once.
 type Store struct {
 	prefix   string
 	client   *dynamodb.Client
 	http     *http.Client
-	endpoint string // "" is AWS
+	endpoint string // "" means AWS
 	opts     Options
 	closed   atomic.Bool
 }
 
-// tablePrefix is what a prefix consists of; maxPrefix leaves room for the rest of a name.
+// tablePrefix matches valid prefixes; maxPrefix leaves room for the rest of a table name.
 var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
 const maxPrefix = 200
 
-// CheckPrefix says whether names of tables may begin with prefix. Kinds: ErrInvalid.
+// CheckPrefix returns an error if prefix is not valid in table names. Kinds: ErrInvalid.
 func CheckPrefix(prefix string) error {
 	if len(prefix) > maxPrefix || !tablePrefix.MatchString(prefix) {
 		return atoll.Errorf("", "", atoll.ErrInvalid, "%q: use up to %d letters, digits, '-', '_' or '.'", prefix, maxPrefix)
@@ -96,8 +91,8 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// CheckEndpoint says whether a service may be asked at endpoint; plain is PlainHTTP.
-// Kinds: ErrInvalid.
+// CheckEndpoint returns an error if endpoint is not a valid URL of a service. plain is Options.PlainHTTP. Kinds:
+// ErrInvalid.
 func CheckEndpoint(endpoint string, plain bool) error {
 	if err := awsclient.CheckEndpoint(endpoint, plain); err != nil {
 		return atoll.E("", "", atoll.ErrInvalid, err)
@@ -105,17 +100,16 @@ func CheckEndpoint(endpoint string, plain bool) error {
 	return nil
 }
 
-// Open makes a Store. It reads configuration, and does not ask the service anything.
-// Close it. Kinds: ErrInvalid.
+// Open returns a Store, which must be closed. It reads configuration, but sends no request. Kinds: ErrInvalid.
 func Open(ctx context.Context, opts Options) (*Store, error) {
-	opts.defaults()
+	opts.setDefaults()
 	invalid := func(format string, args ...any) (*Store, error) {
 		return nil, atoll.Errorf("open store", "dynamodb", atoll.ErrInvalid, format, args...)
 	}
 	if err := CheckPrefix(opts.Prefix); err != nil {
-		return invalid("prefix of tables: %w", err)
+		return invalid("table prefix: %w", err)
 	}
-	cfg, client, err := awsclient.Load(ctx, opts.client())
+	cfg, client, err := awsclient.Load(ctx, opts.clientOptions())
 	if err != nil {
 		return invalid("%w", err)
 	}
@@ -137,12 +131,13 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		}
 	}
 	if o.Region == "" {
-		return invalid("no region: set it, or AWS_REGION, to that of the tables")
+		return invalid("no region: set region or AWS_REGION to the region of the tables")
 	}
 	return s, nil
 }
 
-func (o *Options) defaults() {
+// setDefaults replaces zero values by defaults.
+func (o *Options) setDefaults() {
 	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
 	if o.Attempts <= 0 {
 		o.Attempts = 6
@@ -158,8 +153,8 @@ func (o *Options) defaults() {
 	}
 }
 
-// client is how the service is asked.
-func (o *Options) client() awsclient.Options {
+// clientOptions returns the options of the HTTP client.
+func (o *Options) clientOptions() awsclient.Options {
 	c := awsclient.Options{Region: o.Region, CA: o.CA, Attempts: o.Attempts, Backoff: o.Backoff, Stall: o.Stall, Log: o.Log}
 	if o.Credentials != nil {
 		c.Credentials = func(ctx context.Context) (awsclient.Credentials, error) {
@@ -170,7 +165,7 @@ func (o *Options) client() awsclient.Options {
 	return c
 }
 
-// Close closes connections that nobody uses.
+// Close closes idle connections and makes later requests fail.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	s.http.CloseIdleConnections()

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Whatever this machine has for AWS is not for tests.
+	// Tests must not use the AWS settings of this machine.
 	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB",
 		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
 		os.Unsetenv(name)
@@ -31,12 +31,12 @@ func keys(context.Context) (Credentials, error) {
 	return Credentials{AccessKey: "testak", SecretKey: "testsecret1"}, nil
 }
 
-// to is how tests open a store at endpoint.
-func to(endpoint string) Options {
+// optionsFor returns the options of tests for the service at endpoint.
+func optionsFor(endpoint string) Options {
 	return Options{Endpoint: endpoint, Credentials: keys, Backoff: 10 * time.Millisecond}
 }
 
-// open opens a store, without its tables.
+// open opens a store without creating its tables. It closes the store when the test ends.
 func open(t testing.TB, opts Options) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), opts)
@@ -47,8 +47,8 @@ func open(t testing.TB, opts Options) *Store {
 	return s
 }
 
-// ready opens a store with its tables.
-func ready(t testing.TB, opts Options) *Store {
+// openReady opens a store and creates its tables.
+func openReady(t testing.TB, opts Options) *Store {
 	t.Helper()
 	s := open(t, opts)
 	if err := s.EnsureTables(context.Background()); err != nil {
@@ -57,8 +57,8 @@ func ready(t testing.TB, opts Options) *Store {
 	return s
 }
 
-// named is a prefix of tables for each test and name.
-func named(t testing.TB, name string) string {
+// tablePrefixOf returns a table prefix for a test and a name.
+func tablePrefixOf(t testing.TB, name string) string {
 	sum := sha256.Sum256([]byte(t.Name() + "/" + name))
 	return hex.EncodeToString(sum[:8]) + "-"
 }
@@ -66,8 +66,8 @@ func named(t testing.TB, name string) string {
 func TestConversations(t *testing.T) {
 	endpoint := testenv.DynamoDB(t)
 	storetest.RunConversations(t, func(t *testing.T, name string) store.Conversations {
-		opts := to(endpoint)
-		opts.Prefix = named(t, name)
-		return ready(t, opts)
+		opts := optionsFor(endpoint)
+		opts.Prefix = tablePrefixOf(t, name)
+		return openReady(t, opts)
 	})
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// fake is a service that answers as f does.
+// fake returns a store of a service with handler f.
 func fake(t *testing.T, f http.HandlerFunc) *Store {
 	t.Helper()
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
-	opts := to(server.URL)
+	opts := optionsFor(server.URL)
 	opts.Attempts = 2
 	return open(t, opts)
 }
@@ -42,7 +42,7 @@ func TestErrors(t *testing.T) {
 		{400, "ItemCollectionSizeLimitExceededException", atoll.ErrExhausted, "10 GB"},
 		{400, "LimitExceededException", atoll.ErrExhausted, "as planned"},
 		{400, "ValidationException", atoll.ErrInternal, "as planned"},
-		{400, "UnknownOperationException", atoll.ErrUnsupported, "cannot do this"},
+		{400, "UnknownOperationException", atoll.ErrUnsupported, "does not support"},
 		{400, "ThrottlingException", atoll.ErrUnavailable, "try again later"},
 		{400, "ProvisionedThroughputExceededException", atoll.ErrUnavailable, "try again later"},
 		{400, "RequestLimitExceeded", atoll.ErrUnavailable, "try again later"},
@@ -54,7 +54,7 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(tt.code, func(t *testing.T) {
 			s := fake(t, func(w http.ResponseWriter, r *http.Request) { refuse(w, tt.status, tt.code) })
-			for what, err := range all(t.Context(), s, func() {}) {
+			for what, err := range callEach(t.Context(), s, func() {}) {
 				wantKind(t, what, err, tt.want)
 				if err != nil && !strings.Contains(err.Error(), tt.says) {
 					t.Errorf("%s: %v, want something with %q", what, err, tt.says)
@@ -69,7 +69,7 @@ func TestErrors(t *testing.T) {
 	wantKind(t, "an item that is too large", s.InsertConversation(t.Context(), conversation("x")), atoll.ErrExhausted)
 }
 
-// What is no DynamoDB, or not reached, is said to be.
+// Errors distinguish endpoints that are not DynamoDB from unreachable ones.
 func TestEndpointsThatAreNone(t *testing.T) {
 	web := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -80,9 +80,9 @@ func TestEndpointsThatAreNone(t *testing.T) {
 		}
 	}
 	for what, handler := range map[string]http.HandlerFunc{
-		"a web site": web(200), "one without such a page": web(404), "one that has moved": web(301), "one of text": http.NotFound,
+		"a web site": web(200), "a web site with 404": web(404), "a redirect": web(301), "a text site": http.NotFound,
 	} {
-		for method, err := range all(t.Context(), fake(t, handler), func() {}) {
+		for method, err := range callEach(t.Context(), fake(t, handler), func() {}) {
 			wantKind(t, method+" at "+what, err, atoll.ErrUnavailable)
 			if err != nil && !strings.Contains(err.Error(), "correct the endpoint") {
 				t.Errorf("%s at %s: %v", method, what, err)
@@ -95,9 +95,9 @@ func TestEndpointsThatAreNone(t *testing.T) {
 		gone.URL: "does not answer", "https://host.invalid": "not found",
 		"https" + strings.TrimPrefix(testenv.DynamoDB(t), "http"): "does not speak TLS",
 	} {
-		opts := to(endpoint)
+		opts := optionsFor(endpoint)
 		opts.Attempts = 2
-		for method, err := range all(t.Context(), open(t, opts), func() {}) {
+		for method, err := range callEach(t.Context(), open(t, opts), func() {}) {
 			wantKind(t, method+" at "+endpoint, err, atoll.ErrUnavailable)
 			if err != nil && !strings.Contains(err.Error(), says) {
 				t.Errorf("%s at %s: %v, want something with %q", method, endpoint, err, says)
@@ -141,15 +141,15 @@ func TestOptions(t *testing.T) {
 	}
 	t.Setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://db.example.org")
 	_, err := Open(t.Context(), Options{Region: "eu-west-1"})
-	wantKind(t, "plain, of the environment", err, atoll.ErrInvalid)
+	wantKind(t, "plain HTTP from the environment", err, atoll.ErrInvalid)
 }
 
 func TestCredentials(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	ready(t, to(p.target))
-	opts := to(p.endpoint)
+	openReady(t, optionsFor(p.target))
+	opts := optionsFor(p.endpoint)
 	opts.Credentials = nil
-	for method, err := range all(t.Context(), open(t, opts), func() {}) {
+	for method, err := range callEach(t.Context(), open(t, opts), func() {}) {
 		wantKind(t, method+" without credentials", err, atoll.ErrDenied)
 		if err != nil && !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
 			t.Errorf("%s: %v", method, err)
@@ -161,7 +161,7 @@ func TestCredentials(t *testing.T) {
 	if !errors.Is(err, lost) || atoll.KindOf(err) != atoll.ErrDenied {
 		t.Errorf("FindConversation with credentials that cannot be read: %v", err)
 	}
-	if asked := p.asked(); len(asked) > 0 {
+	if asked := p.operations(); len(asked) > 0 {
 		t.Errorf("asked %q without credentials", asked)
 	}
 	opts.Credentials = nil
@@ -170,11 +170,11 @@ func TestCredentials(t *testing.T) {
 	insert(t, open(t, opts), "one")
 }
 
-// Nobody else's certificate will do.
+// A certificate from an unknown authority is refused.
 func TestTLS(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "{}") }))
 	defer server.Close()
-	opts := to(server.URL)
+	opts := optionsFor(server.URL)
 	_, err := open(t, opts).FindConversation(t.Context(), "acme", "one")
 	wantKind(t, "FindConversation", err, atoll.ErrUnavailable)
 	if err == nil || !strings.Contains(err.Error(), "CA") {
@@ -186,20 +186,20 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = open(t, opts).FindConversation(t.Context(), "acme", "one")
-	wantKind(t, "FindConversation of what is not there", err, atoll.ErrNotExist)
+	wantKind(t, "FindConversation of a missing one", err, atoll.ErrNotExist)
 }
 
-// What is not as it was written is damage, and nothing else.
+// Attributes of an unexpected type are reported as damage.
 func TestDamage(t *testing.T) {
-	s := ready(t, to(testenv.DynamoDB(t)))
+	s := openReady(t, optionsFor(testenv.DynamoDB(t)))
 	insert(t, s, "one")
 	for name, v := range (item{
 		attrTurns: textOf("one"), attrTurn: textOf("turn"), attrOrganization: numberOf(1), attrStats: numberOf(1),
 	}) {
 		c := insert(t, s, "damaged-"+strings.ReplaceAll(name, "_", "-"))
 		var e expr
-		e.set(v, name)
-		if _, err := s.update(t.Context(), conversationsTable, "acme", c.ID, &e); err != nil {
+		e.setField(v, name)
+		if _, err := s.updateItem(t.Context(), conversationsTable, "acme", c.ID, &e); err != nil {
 			t.Fatal(err)
 		}
 		_, err := s.FindConversation(t.Context(), "acme", c.ID)
@@ -214,15 +214,15 @@ func TestDamage(t *testing.T) {
 	}
 	for _, key := range leftovers(t, s) {
 		if strings.HasSuffix(key, "1") {
-			it, err := s.get(t.Context(), conversationsTable, "acme", "one")
+			it, err := s.getItem(t.Context(), conversationsTable, "acme", "one")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.removeAll(t.Context(), messagesTable, collection("acme", "one", fieldsOf(it).text(attrBirth)), []string{key}); err != nil {
+			if err := s.removeItems(t.Context(), messagesTable, collectionKey("acme", "one", fieldsOf(it).textField(attrBirth)), []string{key}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	_, err := s.Messages(t.Context(), "acme", "one", store.Page{Limit: 1})
-	wantKind(t, "Messages with a part that is missing", err, atoll.ErrInternal)
+	wantKind(t, "Messages with a missing part", err, atoll.ErrInternal)
 }

@@ -43,7 +43,7 @@ func insert(t testing.TB, s *Store, id string) *store.Conversation {
 	return c
 }
 
-// bodies are those of all messages, each as one rune and its length.
+// bodies returns the bodies of all messages, each as its first rune and its length.
 func bodies(t testing.TB, s *Store) string {
 	t.Helper()
 	all, err := s.Messages(context.Background(), "acme", "one", store.Page{Limit: 100})
@@ -57,27 +57,26 @@ func bodies(t testing.TB, s *Store) string {
 	return strings.Join(text, " ")
 }
 
-// wantState checks messages, and that as many are counted, and that nothing is about to
-// be added.
+// wantState checks the messages and their count, and that no message is about to be added.
 func wantState(t testing.TB, s *Store, want string) {
 	t.Helper()
 	if got := bodies(t, s); got != want {
 		t.Errorf("the messages are %q, want %q", got, want)
 	}
-	it, err := s.get(context.Background(), conversationsTable, "acme", "one")
+	it, err := s.getItem(context.Background(), conversationsTable, "acme", "one")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := fieldsOf(it)
-	if got, want := f.sub(attrStats).number(attrMessages), int64(len(strings.Fields(want))); got != want {
+	if got, want := f.subFields(attrStats).numberField(attrMessages), int64(len(strings.Fields(want))); got != want {
 		t.Errorf("%d messages are counted, want %d", got, want)
 	}
-	if pending := f.sub(attrPending); len(pending.m) > 0 {
+	if pending := f.subFields(attrPending); len(pending.m) > 0 {
 		t.Errorf("about to be added: %v", pending.m)
 	}
 }
 
-// leftovers are the keys of all messages and parts, also those that nobody sees.
+// leftovers returns the keys of all messages and parts, including invisible ones.
 func leftovers(t testing.TB, s *Store) []string {
 	t.Helper()
 	var all []string
@@ -88,7 +87,7 @@ func leftovers(t testing.TB, s *Store) []string {
 			t.Fatal(err)
 		}
 		for _, it := range out.Items {
-			all = append(all, fieldsOf(it).text(attrKey))
+			all = append(all, fieldsOf(it).textField(attrKey))
 		}
 		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
 			return all
@@ -96,10 +95,10 @@ func leftovers(t testing.TB, s *Store) []string {
 	}
 }
 
-var large = strings.Repeat("L", inItem+partSize)
+var large = strings.Repeat("L", maxInlineTexts+partSize)
 
-// life calls every method, and sees that each did what it should.
-func life(t *testing.T, s *Store) {
+// callAllMethods calls every method and checks the results.
+func callAllMethods(t *testing.T, s *Store) {
 	ctx := t.Context()
 	check := func(what string, err error) {
 		t.Helper()
@@ -110,9 +109,9 @@ func life(t *testing.T, s *Store) {
 	c := conversation("one")
 	check("InsertConversation", s.InsertConversation(ctx, c))
 	check("AddMessage", s.AddMessage(ctx, message("a", "a")))
-	check("AddMessage of a large one", s.AddMessage(ctx, message("L", large)))
+	check("AddMessage of a large message", s.AddMessage(ctx, message("L", large)))
 	check("AddMessage again", s.AddMessage(ctx, message("a", "again")))
-	check("AddMessage of a large one again", s.AddMessage(ctx, message("L", large)))
+	check("AddMessage of a large message again", s.AddMessage(ctx, message("L", large)))
 	late := message("b", "b")
 	late.Time = late.Time.Add(time.Hour)
 	check("AddMessage", s.AddMessage(ctx, late))
@@ -150,13 +149,13 @@ func life(t *testing.T, s *Store) {
 	wantKind(t, "DeleteSandbox again", wantChanged, atoll.ErrConflict)
 }
 
-// Whichever request fails at first, and however, all is done, and done once.
+// If any one request fails in any way, each operation is still done exactly once.
 func TestFaultsAreGotOver(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	s := ready(t, to(p.endpoint))
+	s := openReady(t, optionsFor(p.endpoint))
 	p.set(nil)
-	life(t, s)
-	total := len(p.asked())
+	callAllMethods(t, s)
+	total := len(p.operations())
 	for i, tt := range []struct {
 		name string
 		fault
@@ -172,60 +171,59 @@ func TestFaultsAreGotOver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			step := 7
 			if tt.lose && !testing.Short() {
-				step = 1 // what was done and is not known is the hardest
+				step = 1 // an unknown outcome is the hardest case
 			}
 			for n := 1 + i%step; n <= total; n += step {
 				p.nth(n, n, tt.fault)
-				life(t, s)
+				callAllMethods(t, s)
 				if t.Failed() {
-					t.Fatalf("with a fault at request %d, %s", n, p.asked()[n-1])
+					t.Fatalf("with a fault at request %d, %s", n, p.operations()[n-1])
 				}
 			}
 			p.nth(1, 3, tt.fault)
-			life(t, s)
+			callAllMethods(t, s)
 		})
 	}
 }
 
-// What was written is read at once: all is read so, but the index of turns, which cannot
-// be.
+// All reads are consistent, except for the index of turns, which does not support that.
 func TestReadsAreConsistent(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	s := ready(t, to(p.endpoint))
+	s := openReady(t, optionsFor(p.endpoint))
 	p.set(func(op string, body []byte, _ int) fault {
 		if (op == "GetItem" || op == "Query") && !strings.Contains(string(body), `"ConsistentRead":true`) {
 			t.Errorf("%s: %s", op, body)
 		}
 		return fault{}
 	})
-	life(t, s)
+	callAllMethods(t, s)
 	for _, op := range []string{"GetItem", "Query"} {
-		if !slices.Contains(p.asked(), op) {
-			t.Errorf("%s was never asked", op)
+		if !slices.Contains(p.operations(), op) {
+			t.Errorf("there was no %s request", op)
 		}
 	}
 }
 
 func TestBusyForever(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	opts := to(p.endpoint)
+	opts := optionsFor(p.endpoint)
 	opts.Attempts = 3
-	s := ready(t, opts)
+	s := openReady(t, opts)
 	for _, f := range []fault{
 		{status: 400, code: "ThrottlingException"}, {status: 400, code: "ProvisionedThroughputExceededException"},
 		{status: 500, code: "InternalServerError"}, {status: 503, code: ""}, {cut: true}, {lose: true},
 	} {
-		for what, err := range all(t.Context(), s, func() { p.nth(1, 1<<30, f) }) {
+		for what, err := range callEach(t.Context(), s, func() { p.nth(1, 1<<30, f) }) {
 			wantKind(t, what, err, atoll.ErrUnavailable)
 		}
-		if n := len(p.asked()); n != 3 {
-			t.Errorf("%+v: asked %d times, want 3", f, n)
+		if n := len(p.operations()); n != 3 {
+			t.Errorf("%+v: %d requests, want 3", f, n)
 		}
 	}
 }
 
-// all calls every method, each after before.
-func all(ctx context.Context, s *Store, before func()) map[string]error {
+// callEach calls before and then one method, for every method.
+func callEach(ctx context.Context, s *Store, before func()) map[string]error {
 	errs := map[string]error{}
 	x := &store.AgentSandbox{Sandbox: agent.Sandbox{ID: "box", Account: "acme"}}
 	for what, try := range map[string]func() error{
@@ -251,28 +249,27 @@ func all(ctx context.Context, s *Store, before func()) map[string]error {
 	return errs
 }
 
-// A service that does not answer is waited for as long as the context lasts, or as long
-// as a connection may stall.
+// A call waits for a silent service until its context ends, or its connection has been silent for Options.Stall.
 func TestSlow(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	s := ready(t, to(p.endpoint))
+	s := openReady(t, optionsFor(p.endpoint))
 	p.nth(1, 1<<30, fault{stall: true})
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	for what, err := range all(ctx, s, func() {}) {
+	for what, err := range callEach(ctx, s, func() {}) {
 		if !errors.Is(err, context.DeadlineExceeded) || atoll.KindOf(err) != atoll.ErrTimeout {
-			t.Errorf("%s whose time is over: %v", what, err)
+			t.Errorf("%s with a deadline: %v", what, err)
 		}
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
-	for what, err := range all(ctx, s, func() {}) {
+	for what, err := range callEach(ctx, s, func() {}) {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s that is cancelled: %v", what, err)
+			t.Errorf("%s with a cancelled context: %v", what, err)
 		}
 	}
-	opts := to(p.endpoint)
+	opts := optionsFor(p.endpoint)
 	opts.Stall, opts.Attempts = testenv.Scale(500*time.Millisecond), 2
 	s = open(t, opts)
 	wantKind(t, "AddMessage that stalls", s.AddMessage(t.Context(), message("k", "x")), atoll.ErrUnavailable)
@@ -285,17 +282,17 @@ func TestSlow(t *testing.T) {
 	defer cancel()
 	_, err = open(t, opts).FindConversation(ctx, "acme", "one")
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("FindConversation whose time is over while it waits: %v", err)
+		t.Errorf("FindConversation with a deadline during a backoff: %v", err)
 	}
 	if took := time.Since(start); took > testenv.Scale(20*time.Second) {
-		t.Errorf("all of it took %v", took)
+		t.Errorf("the calls took %v", took)
 	}
 }
 
-// A message that is there is counted, though who added it has given up since.
+// AddMessage counts a stored message even if its context has ended meanwhile.
 func TestAddMessageIsNotBrokenOff(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	s := ready(t, to(p.endpoint))
+	s := openReady(t, optionsFor(p.endpoint))
 	insert(t, s, "one")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -313,12 +310,12 @@ func TestAddMessageIsNotBrokenOff(t *testing.T) {
 	wantState(t, s, "x1")
 }
 
-// What a service leaves to be done is asked for again.
+// The store repeats requests for items that the service left unprocessed.
 func TestUnprocessed(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	opts := to(p.endpoint)
+	opts := optionsFor(p.endpoint)
 	opts.Attempts = 4
-	s := ready(t, opts)
+	s := openReady(t, opts)
 	fill := func() *store.Conversation {
 		c := insert(t, s, "one")
 		for i := range 5 {
@@ -359,9 +356,9 @@ func TestUnprocessed(t *testing.T) {
 	}
 }
 
-// More than an answer has room for, which is 1 MB.
+// Results that exceed one answer of DynamoDB, which is limited to 1 MB, are complete.
 func TestManyPages(t *testing.T) {
-	s := ready(t, to(testenv.DynamoDB(t)))
+	s := openReady(t, optionsFor(testenv.DynamoDB(t)))
 	c := insert(t, s, "one")
 	const size = 120_000
 	var want []string

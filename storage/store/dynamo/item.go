@@ -12,10 +12,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An item is one of a table.
+// An item is the attributes of a row of a table.
 type item = map[string]types.AttributeValue
 
-// textOf is a text as an attribute: nil, which is none, if it is empty.
+// textOf returns s as an attribute, or nil if s is empty. A nil attribute is not stored.
 func textOf(s string) types.AttributeValue {
 	if s == "" {
 		return nil
@@ -23,11 +23,12 @@ func textOf(s string) types.AttributeValue {
 	return &types.AttributeValueMemberS{Value: s}
 }
 
+// numberOf returns n as an attribute.
 func numberOf(n int64) types.AttributeValue {
 	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
 }
 
-// flagOf is nil, which is none, if it is false.
+// flagOf returns true as an attribute, or nil if b is false.
 func flagOf(b bool) types.AttributeValue {
 	if !b {
 		return nil
@@ -35,7 +36,7 @@ func flagOf(b bool) types.AttributeValue {
 	return &types.AttributeValueMemberBOOL{Value: true}
 }
 
-// timeOf is a time in microseconds since 1970: nil, which is none, if it is zero.
+// timeOf returns t as an attribute in microseconds since 1970, or nil if t is zero.
 func timeOf(t time.Time) types.AttributeValue {
 	if t.IsZero() {
 		return nil
@@ -43,19 +44,19 @@ func timeOf(t time.Time) types.AttributeValue {
 	return numberOf(t.UnixMicro())
 }
 
+// fromMicro returns the time of t microseconds since 1970, in UTC.
 func fromMicro(t int64) time.Time { return time.UnixMicro(t).UTC() }
 
-// mapOf is an item in an item, without what is nil.
-func mapOf(m item) types.AttributeValue { return &types.AttributeValueMemberM{Value: without(m)} }
+// mapOf returns m as an attribute, without nil attributes.
+func mapOf(m item) types.AttributeValue { return &types.AttributeValueMemberM{Value: dropNil(m)} }
 
-// without drops what is nil.
-func without(m item) item {
+// dropNil removes nil attributes from m and returns it.
+func dropNil(m item) item {
 	maps.DeleteFunc(m, func(_ string, v types.AttributeValue) bool { return v == nil })
 	return m
 }
 
-// fields reads the attributes of an item, of which each may be missing. What is not as
-// it was written is noted.
+// fields reads the attributes of an item. Each attribute may be missing. An attribute of an unexpected type sets err.
 type fields struct {
 	m   item
 	err *error
@@ -63,95 +64,96 @@ type fields struct {
 
 func fieldsOf(m item) fields { return fields{m, new(error)} }
 
-func (f fields) bad(name string) {
+// reportDamage sets the error, unless there is one.
+func (f fields) reportDamage(name string) {
 	if *f.err == nil {
-		*f.err = atoll.Errorf("", "", atoll.ErrInternal, "what is kept is damaged: its attribute %q is not what was written", name)
+		*f.err = atoll.Errorf("", "", atoll.ErrInternal, "the record is damaged: attribute %q has an unexpected type or value", name)
 	}
 }
 
-func (f fields) has(name string) bool { return f.m[name] != nil }
+func (f fields) hasField(name string) bool { return f.m[name] != nil }
 
-func (f fields) text(name string) string {
+func (f fields) textField(name string) string {
 	switch v := f.m[name].(type) {
 	case nil:
 	case *types.AttributeValueMemberS:
 		return v.Value
 	default:
-		f.bad(name)
+		f.reportDamage(name)
 	}
 	return ""
 }
 
-func (f fields) number(name string) int64 {
+func (f fields) numberField(name string) int64 {
 	switch v := f.m[name].(type) {
 	case nil:
 	case *types.AttributeValueMemberN:
 		n, err := strconv.ParseInt(v.Value, 10, 64)
 		if err != nil {
-			f.bad(name)
+			f.reportDamage(name)
 		}
 		return n
 	default:
-		f.bad(name)
+		f.reportDamage(name)
 	}
 	return 0
 }
 
-// flag reports whether there is an attribute, which is only where it is true.
-func (f fields) flag(name string) bool {
+// boolField returns a boolean attribute, false if it is missing.
+func (f fields) boolField(name string) bool {
 	switch v := f.m[name].(type) {
 	case nil:
 	case *types.AttributeValueMemberBOOL:
 		return v.Value
 	default:
-		f.bad(name)
+		f.reportDamage(name)
 	}
 	return false
 }
 
-func (f fields) time(name string) time.Time {
-	if !f.has(name) {
+func (f fields) timeField(name string) time.Time {
+	if !f.hasField(name) {
 		return time.Time{}
 	}
-	return fromMicro(f.number(name))
+	return fromMicro(f.numberField(name))
 }
 
-func (f fields) bytes(name string) []byte {
+func (f fields) bytesField(name string) []byte {
 	v, ok := f.m[name].(*types.AttributeValueMemberB)
 	if !ok {
-		f.bad(name)
+		f.reportDamage(name)
 		return nil
 	}
 	return v.Value
 }
 
-// sub reads an item in the item.
-func (f fields) sub(name string) fields {
+// subFields reads a nested item.
+func (f fields) subFields(name string) fields {
 	switch v := f.m[name].(type) {
 	case nil:
 	case *types.AttributeValueMemberM:
 		return fields{v.Value, f.err}
 	default:
-		f.bad(name)
+		f.reportDamage(name)
 	}
 	return fields{nil, f.err}
 }
 
-// list reads a list of items in the item.
-func (f fields) list(name string) []fields {
-	if !f.has(name) {
+// listFields reads a list of nested items.
+func (f fields) listFields(name string) []fields {
+	if !f.hasField(name) {
 		return nil
 	}
 	v, ok := f.m[name].(*types.AttributeValueMemberL)
 	if !ok {
-		f.bad(name)
+		f.reportDamage(name)
 		return nil
 	}
 	var all []fields
 	for _, x := range v.Value {
 		m, ok := x.(*types.AttributeValueMemberM)
 		if !ok {
-			f.bad(name)
+			f.reportDamage(name)
 			return nil
 		}
 		all = append(all, fields{m.Value, f.err})
@@ -159,8 +161,7 @@ func (f fields) list(name string) []fields {
 	return all
 }
 
-// An expr is what a request says of attributes: what is to be changed, and on which
-// condition.
+// An expr is the expressions of a request: its updates and its conditions.
 type expr struct {
 	names         map[string]string // by placeholder
 	values        item
@@ -168,22 +169,22 @@ type expr struct {
 	conds         []string
 }
 
-// name is the placeholder of an attribute, or of one in another.
-func (e *expr) name(path ...string) string {
+// namePlaceholder returns the placeholder of an attribute, or of a nested one.
+func (e *expr) namePlaceholder(path ...string) string {
 	if e.names == nil {
 		e.names = map[string]string{}
 	}
 	var all []string
 	for _, name := range path {
-		p := placeholder(name, e.names)
+		p := findPlaceholder(name, e.names)
 		e.names[p] = name
 		all = append(all, p)
 	}
 	return strings.Join(all, ".")
 }
 
-// placeholder is the one that a name has already, or else a new one.
-func placeholder(name string, names map[string]string) string {
+// findPlaceholder returns the placeholder of a name in names, or an unused one.
+func findPlaceholder(name string, names map[string]string) string {
 	for p, n := range names {
 		if n == name {
 			return p
@@ -192,8 +193,8 @@ func placeholder(name string, names map[string]string) string {
 	return fmt.Sprint("#n", len(names))
 }
 
-// value is the placeholder of a value.
-func (e *expr) value(v types.AttributeValue) string {
+// valuePlaceholder returns a placeholder for v.
+func (e *expr) valuePlaceholder(v types.AttributeValue) string {
 	if e.values == nil {
 		e.values = item{}
 	}
@@ -202,49 +203,49 @@ func (e *expr) value(v types.AttributeValue) string {
 	return p
 }
 
-// set sets an attribute, or removes it if v is nil.
-func (e *expr) set(v types.AttributeValue, path ...string) {
+// setField sets an attribute, or removes it if v is nil.
+func (e *expr) setField(v types.AttributeValue, path ...string) {
 	if v == nil {
-		e.remove(path...)
+		e.removeField(path...)
 		return
 	}
-	e.setTo(e.value(v), path...)
+	e.setToExpr(e.valuePlaceholder(v), path...)
 }
 
-// setAll sets attributes, or removes those that are nil.
-func (e *expr) setAll(it item) {
+// setFields sets attributes, and removes those that are nil.
+func (e *expr) setFields(it item) {
 	for name, v := range it {
-		e.set(v, name)
+		e.setField(v, name)
 	}
 }
 
-// setTo sets an attribute to what an expression says.
-func (e *expr) setTo(text string, path ...string) {
-	e.sets = append(e.sets, e.name(path...)+" = "+text)
+// setToExpr sets an attribute to the value of an expression.
+func (e *expr) setToExpr(text string, path ...string) {
+	e.sets = append(e.sets, e.namePlaceholder(path...)+" = "+text)
 }
 
-// add adds n to a number that is there.
-func (e *expr) add(n int64, path ...string) {
-	e.setTo(e.name(path...)+" + "+e.value(numberOf(n)), path...)
+// addNumber adds n to a number that exists.
+func (e *expr) addNumber(n int64, path ...string) {
+	e.setToExpr(e.namePlaceholder(path...)+" + "+e.valuePlaceholder(numberOf(n)), path...)
 }
 
-func (e *expr) remove(path ...string) { e.removes = append(e.removes, e.name(path...)) }
+func (e *expr) removeField(path ...string) { e.removes = append(e.removes, e.namePlaceholder(path...)) }
 
-// exists, absent and equals are conditions; all have to hold.
-func (e *expr) exists(path ...string) {
-	e.conds = append(e.conds, "attribute_exists("+e.name(path...)+")")
+// requireExists, requireAbsent and requireEqual add conditions, all of which must hold.
+func (e *expr) requireExists(path ...string) {
+	e.conds = append(e.conds, "attribute_exists("+e.namePlaceholder(path...)+")")
 }
 
-func (e *expr) absent(path ...string) {
-	e.conds = append(e.conds, "attribute_not_exists("+e.name(path...)+")")
+func (e *expr) requireAbsent(path ...string) {
+	e.conds = append(e.conds, "attribute_not_exists("+e.namePlaceholder(path...)+")")
 }
 
-func (e *expr) equals(v types.AttributeValue, path ...string) {
-	e.conds = append(e.conds, e.name(path...)+" = "+e.value(v))
+func (e *expr) requireEqual(v types.AttributeValue, path ...string) {
+	e.conds = append(e.conds, e.namePlaceholder(path...)+" = "+e.valuePlaceholder(v))
 }
 
-// update is what is to be changed.
-func (e *expr) update() string {
+// updateText returns the update expression.
+func (e *expr) updateText() string {
 	var all []string
 	if len(e.sets) > 0 {
 		all = append(all, "SET "+strings.Join(e.sets, ", "))
@@ -255,8 +256,8 @@ func (e *expr) update() string {
 	return strings.Join(all, " ")
 }
 
-// condition is all conditions, nil if there are none.
-func (e *expr) condition() *string {
+// conditionText returns the condition expression, or nil if there are no conditions.
+func (e *expr) conditionText() *string {
 	if len(e.conds) == 0 {
 		return nil
 	}

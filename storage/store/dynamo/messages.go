@@ -16,20 +16,20 @@ import (
 
 // Attributes of a message.
 const (
-	attrConversation   = "conversation" // see collection
+	attrConversation   = "conversation" // see collectionKey
 	attrKey            = "key"
 	attrConversationID = "conversation_id"
-	attrTimestamp      = "timestamp" // in microseconds
+	attrTimestamp      = "timestamp" // microseconds since 1970
 	attrTurnID         = "turn_id"
 	attrRole           = "role"
 	attrBody           = "body"
 	attrTokens         = "tokens"
 	attrToolCalls      = "tool_calls"
-	attrParts          = "parts" // how many there are; their keys begin with that of the message, and its attrWrite
-	attrData           = "data"  // of a part
+	attrParts          = "parts" // number of parts; the key of a part begins with that of the message and its attrWrite
+	attrData           = "data"  // content of a part
 )
 
-// Attributes of a tool's call.
+// Attributes of a tool call.
 const (
 	attrType   = "type"
 	attrName   = "name"
@@ -41,13 +41,13 @@ const (
 
 var roles = map[agent.Role]int64{agent.RoleUser: 1, agent.RoleAssistant: 2, agent.RoleTool: 3}
 
-// collection is what all messages of a conversation have in common. Names have no slash.
-func collection(account, id, birth string) string { return account + "/" + id + "/" + birth }
+// collectionKey returns the hash key of all messages of a conversation. Names have no slash.
+func collectionKey(account, id, birth string) string { return account + "/" + id + "/" + birth }
 
-// messageItem is a message without its texts.
+// messageItem returns a message without its texts.
 func messageItem(m *agent.Message, c claim, mark string) item {
 	return item{
-		attrConversation: textOf(collection(m.Account, m.Conversation, c.birth)), attrKey: textOf(m.Key), attrTimestamp: numberOf(c.time.UnixMicro()),
+		attrConversation: textOf(collectionKey(m.Account, m.Conversation, c.birth)), attrKey: textOf(m.Key), attrTimestamp: numberOf(c.time.UnixMicro()),
 		attrAccount: textOf(m.Account), attrConversationID: textOf(m.Conversation), attrTurnID: textOf(m.Turn), attrRole: numberOf(roles[m.Role]),
 		attrTokens: mapOf(item{
 			attrInputTokens: numberOf(m.Tokens.Input), attrOutputTokens: numberOf(m.Tokens.Output), attrCacheTokens: numberOf(m.Tokens.Cache),
@@ -56,7 +56,7 @@ func messageItem(m *agent.Message, c claim, mark string) item {
 	}
 }
 
-// setTexts adds the texts, for which there has to be room.
+// setTexts adds the texts, which must fit into the item.
 func setTexts(it item, m *agent.Message) {
 	it[attrBody] = textOf(m.Body)
 	if len(m.ToolCalls) == 0 {
@@ -72,29 +72,29 @@ func setTexts(it item, m *agent.Message) {
 	it[attrToolCalls] = &calls
 }
 
-// readMessage reads a message, without those texts that are in parts.
+// readMessage reads a message, without texts that are in parts.
 func readMessage(f fields) (*agent.Message, error) {
-	tokens := f.sub(attrTokens)
+	tokens := f.subFields(attrTokens)
 	m := &agent.Message{
-		Key: f.text(attrKey), Conversation: f.text(attrConversationID), Account: f.text(attrAccount), Turn: f.text(attrTurnID),
-		Body: f.text(attrBody), Time: f.time(attrTimestamp),
-		Tokens: agent.TokenUsage{Input: tokens.number(attrInputTokens), Output: tokens.number(attrOutputTokens), Cache: tokens.number(attrCacheTokens)},
+		Key: f.textField(attrKey), Conversation: f.textField(attrConversationID), Account: f.textField(attrAccount), Turn: f.textField(attrTurnID),
+		Body: f.textField(attrBody), Time: f.timeField(attrTimestamp),
+		Tokens: agent.TokenUsage{Input: tokens.numberField(attrInputTokens), Output: tokens.numberField(attrOutputTokens), Cache: tokens.numberField(attrCacheTokens)},
 	}
-	n := f.number(attrRole)
+	n := f.numberField(attrRole)
 	for role, number := range roles {
 		if number == n {
 			m.Role = role
 		}
 	}
 	if m.Role == "" {
-		f.bad(attrRole)
+		f.reportDamage(attrRole)
 	}
-	for _, c := range f.list(attrToolCalls) {
+	for _, c := range f.listFields(attrToolCalls) {
 		call := agent.ToolCall{
-			ID: c.text(attrID), Type: c.text(attrType), Name: c.text(attrName), Output: c.text(attrOutput), Status: c.text(attrStatus), Error: c.text(attrError),
+			ID: c.textField(attrID), Type: c.textField(attrType), Name: c.textField(attrName), Output: c.textField(attrOutput), Status: c.textField(attrStatus), Error: c.textField(attrError),
 		}
-		if c.has(attrInput) {
-			call.Input = json.RawMessage(c.text(attrInput))
+		if c.hasField(attrInput) {
+			call.Input = json.RawMessage(c.textField(attrInput))
 		}
 		m.ToolCalls = append(m.ToolCalls, call)
 	}
@@ -109,17 +109,17 @@ func (s *Store) AddMessage(ctx context.Context, m *agent.Message) error {
 	}
 	at, err := s.addMessage(ctx, m)
 	if err != nil {
-		return s.fail(ctx, op, m.Key, err)
+		return s.wrapError(ctx, op, m.Key, err)
 	}
 	m.Time = at
 	return nil
 }
 
-// addMessage returns the time with which the message is kept.
+// addMessage returns the time that the message is stored with.
 func (s *Store) addMessage(ctx context.Context, m *agent.Message) (time.Time, error) {
-	r := refOf(m.Account, m.Conversation)
-	if !r.valid() {
-		return time.Time{}, cmp.Or(s.ask(ctx), errNoConversation())
+	r := conversationRef(m.Account, m.Conversation)
+	if !r.isValid() {
+		return time.Time{}, cmp.Or(s.checkUsable(ctx), errNoConversation())
 	}
 	c, err := s.claimTime(ctx, r, m.Key, m.Time)
 	if err != nil {
@@ -130,17 +130,17 @@ func (s *Store) addMessage(ctx context.Context, m *agent.Message) (time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	// It is there: what is still to do is not broken off.
-	ctx, cancel := detached(ctx)
+	// The message is stored: complete the work even if ctx ends.
+	ctx, cancel := detachContext(ctx)
 	defer cancel()
 	if !kept.Equal(c.time) {
-		return kept, s.unclaim(ctx, r, m.Key, c)
+		return kept, s.releaseClaim(ctx, r, m.Key, c)
 	}
-	there, err := s.count(ctx, r, m.Key, c)
+	there, err := s.countMessage(ctx, r, m.Key, c)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if !there { // it was deleted, and this came too late for that
+	if !there { // the conversation was deleted without this message
 		if err := s.dropMessage(ctx, m, c, mark); err != nil {
 			return time.Time{}, err
 		}
@@ -149,59 +149,58 @@ func (s *Store) addMessage(ctx context.Context, m *agent.Message) (time.Time, er
 	return c.time, nil
 }
 
-// putMessage puts a message, unless there is one with its key, and returns the time of
-// the one that is there then.
+// putMessage puts a message, unless one with its key exists, and returns the time of the stored one.
 func (s *Store) putMessage(ctx context.Context, m *agent.Message, c claim, mark string) (kept time.Time, err error) {
 	it := messageItem(m, c, mark)
 	parts, err := s.putTexts(ctx, it, m, c, mark)
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = s.put(ctx, messagesTable, it)
+	err = s.putItem(ctx, messagesTable, it)
 	if err == nil {
 		return c.time, nil
 	}
 	if !isRefused(err) {
-		return time.Time{}, err // it may be there, and so may its parts: they are the conversation's
+		return time.Time{}, err // the message may be stored, and so may its parts: they belong to the conversation
 	}
-	old, err := s.get(ctx, messagesTable, collection(m.Account, m.Conversation, c.birth), m.Key)
+	old, err := s.getItem(ctx, messagesTable, collectionKey(m.Account, m.Conversation, c.birth), m.Key)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if old == nil { // it has been removed since, with the conversation; who counts finds out
+	if old == nil { // it was deleted with the conversation; countMessage will find out
 		return c.time, nil
 	}
 	f := fieldsOf(old)
-	kept = f.time(attrTimestamp)
-	if f.text(attrWrite) != mark {
+	kept = f.timeField(attrTimestamp)
+	if f.textField(attrWrite) != mark {
 		err = s.dropParts(ctx, m, c, parts)
 	}
 	return kept, cmp.Or(err, *f.err)
 }
 
-// dropMessage removes a message that was put with mark.
+// dropMessage removes the message that was put with mark.
 func (s *Store) dropMessage(ctx context.Context, m *agent.Message, c claim, mark string) error {
-	if err := s.remove(ctx, messagesTable, collection(m.Account, m.Conversation, c.birth), m.Key, attrWrite, mark); err != nil {
+	if err := s.removeItem(ctx, messagesTable, collectionKey(m.Account, m.Conversation, c.birth), m.Key, attrWrite, mark); err != nil {
 		return err
 	}
 	return s.dropParts(ctx, m, c, partKeys(m, mark))
 }
 
-// sweep removes all messages of a conversation, and their parts.
-func (s *Store) sweep(ctx context.Context, collection string) error {
+// removeMessages removes all messages of a conversation and their parts.
+func (s *Store) removeMessages(ctx context.Context, collection string) error {
 	var q selection
 	q.table = messagesTable
-	q.e.equals(textOf(collection), attrConversation)
-	q.fields = q.e.name(attrKey)
+	q.e.requireEqual(textOf(collection), attrConversation)
+	q.fields = q.e.namePlaceholder(attrKey)
 	var keys []string
 	flush := func() error {
 		all := keys
 		keys = nil
-		return s.removeAll(ctx, messagesTable, collection, all)
+		return s.removeItems(ctx, messagesTable, collection, all)
 	}
-	err := s.query(ctx, q, func(it item) error {
-		keys = append(keys, fieldsOf(it).text(attrKey))
-		if len(keys) < batch {
+	err := s.queryItems(ctx, q, func(it item) error {
+		keys = append(keys, fieldsOf(it).textField(attrKey))
+		if len(keys) < maxBatch {
 			return nil
 		}
 		return flush()
@@ -218,39 +217,39 @@ func (s *Store) Messages(ctx context.Context, account, conversation string, page
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
-	all, err := s.messages(ctx, refOf(account, conversation), page)
+	all, err := s.readMessages(ctx, conversationRef(account, conversation), page)
 	if err != nil {
-		return nil, s.fail(ctx, op, conversation, err)
+		return nil, s.wrapError(ctx, op, conversation, err)
 	}
 	return all, nil
 }
 
-func (s *Store) messages(ctx context.Context, r ref, page store.Page) ([]*agent.Message, error) {
-	it, err := s.find(ctx, r)
+func (s *Store) readMessages(ctx context.Context, r ref, page store.Page) ([]*agent.Message, error) {
+	it, err := s.findRecord(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	if it == nil {
 		return nil, errNoConversation()
 	}
-	hash := collection(r.account, r.id, fieldsOf(it).text(attrBirth))
+	hash := collectionKey(r.account, r.id, fieldsOf(it).textField(attrBirth))
 	q := selection{table: messagesTable, index: newestIndex, newest: true, limit: page.Limit}
-	q.e.equals(textOf(hash), attrConversation)
+	q.e.requireEqual(textOf(hash), attrConversation)
 	if page.After != "" {
-		after, err := s.get(ctx, messagesTable, hash, page.After)
+		after, err := s.getItem(ctx, messagesTable, hash, page.After)
 		if err != nil {
 			return nil, err
 		}
 		if after == nil {
-			return nil, atoll.Errorf("", "", atoll.ErrNotExist, "there is no message %q", page.After)
+			return nil, atoll.Errorf("", "", atoll.ErrNotExist, "no message %q", page.After)
 		}
-		q.e.conds = append(q.e.conds, q.e.name(attrTimestamp)+" < "+q.e.value(after[attrTimestamp]))
+		q.e.conds = append(q.e.conds, q.e.namePlaceholder(attrTimestamp)+" < "+q.e.valuePlaceholder(after[attrTimestamp]))
 	}
 	var all []*agent.Message
-	err = s.query(ctx, q, func(it item) error {
+	err = s.queryItems(ctx, q, func(it item) error {
 		f := fieldsOf(it)
 		m, err := readMessage(f)
-		if err == nil && f.has(attrParts) {
+		if err == nil && f.hasField(attrParts) {
 			err = s.readTexts(ctx, hash, f, m)
 		}
 		all = append(all, m)

@@ -11,41 +11,40 @@ import (
 )
 
 const (
-	// inItem is how large the texts of a message may be that has them in its item, which
-	// may have 400 KB, twice over with its index.
-	inItem = 128 << 10
-	// perCall is what a tool's call takes besides its texts: names of attributes, and what
-	// DynamoDB adds.
-	perCall = 64
-	// partSize is that of the others' parts.
+	// maxInlineTexts is the maximum size of texts within the item of a message. An item may have 400 KB, including
+	// its copy in the index.
+	maxInlineTexts = 128 << 10
+	// callOverhead is the size of a tool call besides its texts: attribute names, and the overhead of DynamoDB.
+	callOverhead = 64
+	// partSize is the maximum size of a part.
 	partSize = 256 << 10
 )
 
-// A wholeText is all texts of a message that has them in parts.
-type wholeText struct {
-	Body  string      `json:"body"`
-	Calls []wholeCall `json:"calls,omitempty"`
+// A storedTexts is the JSON form of all texts of a message, stored in parts.
+type storedTexts struct {
+	Body  string       `json:"body"`
+	Calls []storedCall `json:"calls,omitempty"`
 }
 
-// A wholeCall has the input to the byte, which JSON in JSON is not.
-type wholeCall struct {
+// A storedCall is the JSON form of a tool call. The input is a string, since JSON within JSON would not be retained
+// byte for byte.
+type storedCall struct {
 	agent.ToolCall
 	Input string `json:"input,omitempty"`
 }
 
-// textSize is how large the texts of a message are in its item.
+// textSize returns the size of the texts of a message within its item.
 func textSize(m *agent.Message) int {
 	n := len(m.Body)
 	for _, c := range m.ToolCalls {
-		n += perCall + len(c.ID) + len(c.Type) + len(c.Name) + len(c.Input) + len(c.Output) + len(c.Status) + len(c.Error)
+		n += callOverhead + len(c.ID) + len(c.Type) + len(c.Name) + len(c.Input) + len(c.Output) + len(c.Status) + len(c.Error)
 	}
 	return n
 }
 
-// putTexts adds the texts to the item of a message, or puts them into parts, of which
-// it returns the keys.
+// putTexts adds the texts to the item of a message, or stores them in parts and returns the keys of those.
 func (s *Store) putTexts(ctx context.Context, it item, m *agent.Message, c claim, mark string) (keys []string, err error) {
-	if textSize(m) <= inItem {
+	if textSize(m) <= maxInlineTexts {
 		setTexts(it, m)
 		return nil, nil
 	}
@@ -57,12 +56,12 @@ func (s *Store) putTexts(ctx context.Context, it item, m *agent.Message, c claim
 		n := min(partSize, len(text))
 		key := partKey(m.Key, mark, len(keys))
 		keys = append(keys, key)
-		err := s.put(ctx, messagesTable, item{
+		err := s.putItem(ctx, messagesTable, item{
 			attrConversation: it[attrConversation], attrKey: textOf(key), attrData: &types.AttributeValueMemberB{Value: text[:n]},
 		})
-		// One that is there already is this one: the answer was lost.
+		// An existing part is this one: the answer was lost.
 		if err != nil && !isRefused(err) {
-			ctx, cancel := detached(ctx)
+			ctx, cancel := detachContext(ctx)
 			defer cancel()
 			_ = s.dropParts(ctx, m, c, keys) // the first error counts
 			return nil, err
@@ -74,24 +73,24 @@ func (s *Store) putTexts(ctx context.Context, it item, m *agent.Message, c claim
 }
 
 func encodeTexts(m *agent.Message) ([]byte, error) {
-	whole := wholeText{Body: m.Body}
+	whole := storedTexts{Body: m.Body}
 	for _, c := range m.ToolCalls {
-		whole.Calls = append(whole.Calls, wholeCall{c, string(c.Input)})
+		whole.Calls = append(whole.Calls, storedCall{c, string(c.Input)})
 	}
 	return json.Marshal(whole)
 }
 
-// partKey is below the key of a message: no message has such a key.
+// partKey returns the key of part n. No message has such a key, since names have no slash.
 func partKey(key, mark string, n int) string { return fmt.Sprintf("%s/%s/%06d", key, mark, n) }
 
-// partKeys are those of the parts of a message that was put with mark.
+// partKeys returns the keys of the parts of the message that was put with mark.
 func partKeys(m *agent.Message, mark string) []string {
-	if textSize(m) <= inItem {
+	if textSize(m) <= maxInlineTexts {
 		return nil
 	}
 	text, err := encodeTexts(m)
 	if err != nil {
-		return nil // then there are none
+		return nil // then there are no parts
 	}
 	var keys []string
 	for n := 0; n*partSize < len(text); n++ {
@@ -100,31 +99,31 @@ func partKeys(m *agent.Message, mark string) []string {
 	return keys
 }
 
-// dropParts removes the parts of a message that is not there.
+// dropParts removes the parts of a message that does not exist.
 func (s *Store) dropParts(ctx context.Context, m *agent.Message, c claim, keys []string) error {
-	return s.removeAll(ctx, messagesTable, collection(m.Account, m.Conversation, c.birth), keys)
+	return s.removeItems(ctx, messagesTable, collectionKey(m.Account, m.Conversation, c.birth), keys)
 }
 
-// readTexts reads the texts of a message that has them in parts.
+// readTexts reads the texts of a message from its parts.
 func (s *Store) readTexts(ctx context.Context, hash string, f fields, m *agent.Message) error {
 	var q selection
 	q.table = messagesTable
-	q.e.equals(textOf(hash), attrConversation)
-	q.e.conds = append(q.e.conds, fmt.Sprintf("begins_with(%s, %s)", q.e.name(attrKey), q.e.value(textOf(m.Key+"/"+f.text(attrWrite)+"/"))))
+	q.e.requireEqual(textOf(hash), attrConversation)
+	q.e.conds = append(q.e.conds, fmt.Sprintf("begins_with(%s, %s)", q.e.namePlaceholder(attrKey), q.e.valuePlaceholder(textOf(m.Key+"/"+f.textField(attrWrite)+"/"))))
 	var text []byte
 	n := int64(0)
-	err := s.query(ctx, q, func(it item) error {
+	err := s.queryItems(ctx, q, func(it item) error {
 		part := fieldsOf(it)
-		text = append(text, part.bytes(attrData)...)
+		text = append(text, part.bytesField(attrData)...)
 		n++
 		return *part.err
 	})
 	if err != nil {
 		return err
 	}
-	var whole wholeText
-	if n != f.number(attrParts) || json.Unmarshal(text, &whole) != nil {
-		f.bad(attrParts)
+	var whole storedTexts
+	if n != f.numberField(attrParts) || json.Unmarshal(text, &whole) != nil {
+		f.reportDamage(attrParts)
 		return *f.err
 	}
 	m.Body = whole.Body

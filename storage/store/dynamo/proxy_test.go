@@ -12,19 +12,19 @@ import (
 	"testing"
 )
 
-// A fault is what a proxy does with a request. The zero fault passes it on.
+// A fault is the treatment of a request. The zero fault forwards it.
 type fault struct {
-	status    int    // answers so, and does not ask
-	code      string // of DynamoDB, with it
-	body      string // answers so, and does not ask
-	cut       bool   // breaks the connection, and does not ask
-	lose      bool   // asks, and breaks the connection without an answer
-	cutAnswer bool   // or with half of it
-	stall     bool   // does nothing until the client gives up, and does not ask
-	before    func() // called before anything else
+	status    int    // answers with this status, without forwarding
+	code      string // error code of DynamoDB, with status
+	body      string // answers with this body, without forwarding
+	cut       bool   // breaks the connection, without forwarding
+	lose      bool   // forwards, and breaks the connection instead of the answer
+	cutAnswer bool   // forwards, and breaks the connection within the answer
+	stall     bool   // waits until the client gives up, without forwarding
+	before    func() // called first
 }
 
-// A proxy stands before a server and does to its clients what networks do.
+// A proxy stands before a server and injects network faults.
 type proxy struct {
 	endpoint string
 	target   string
@@ -32,8 +32,8 @@ type proxy struct {
 
 	mu   sync.Mutex
 	plan func(op string, body []byte, n int) fault
-	n    int      // of requests since there is a plan
-	ops  []string // of these
+	n    int      // number of requests since the last call of set
+	ops  []string // their operations
 	done chan struct{}
 }
 
@@ -52,15 +52,14 @@ func newProxy(t testing.TB, target string) *proxy {
 	return p
 }
 
-// set has the n-th request from now on, counted from 1, get what plan says. op is that of
-// DynamoDB, as "PutItem".
+// set makes plan choose the fault of each later request. n counts from 1. op is the operation, such as "PutItem".
 func (p *proxy) set(plan func(op string, body []byte, n int) fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.plan, p.n, p.ops = plan, 0, nil
 }
 
-// nth gives f to the requests with the numbers from first to last.
+// nth gives f to the requests first to last.
 func (p *proxy) nth(first, last int, f fault) {
 	p.set(func(_ string, _ []byte, n int) fault {
 		if n < first || n > last {
@@ -70,8 +69,8 @@ func (p *proxy) nth(first, last int, f fault) {
 	})
 }
 
-// asked are the operations since there is a plan.
-func (p *proxy) asked() []string {
+// operations returns the operations of the requests since the last call of set.
+func (p *proxy) operations() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ops
@@ -147,7 +146,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// refuse answers as DynamoDB does.
+// refuse answers with an error of DynamoDB.
 func refuse(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.WriteHeader(status)

@@ -12,12 +12,11 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Whoever is killed while a message is added can add it again, and then it is there once,
-// and counted once.
+// A program that is killed while it adds a message can add it again; the message exists and counts once.
 func TestAddMessageCutShort(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	direct := ready(t, to(p.target))
-	opts := to(p.endpoint)
+	direct := openReady(t, optionsFor(p.target))
+	opts := optionsFor(p.endpoint)
 	opts.Attempts = 1
 	for _, body := range []string{"a", large} {
 		want := fmt.Sprintf("f1 %.1s%d", body, len(body))
@@ -32,7 +31,7 @@ func TestAddMessageCutShort(t *testing.T) {
 			if err != nil {
 				wantKind(t, "AddMessage", err, atoll.ErrUnavailable)
 			}
-			asked := len(p.asked())
+			asked := len(p.operations())
 			if err := direct.AddMessage(t.Context(), m); err != nil {
 				t.Fatalf("AddMessage again: %v", err)
 			}
@@ -50,18 +49,18 @@ func TestAddMessageCutShort(t *testing.T) {
 				break
 			}
 			if asked < n {
-				t.Fatalf("AddMessage asks %d times, and fails with none: %v", asked, err)
+				t.Fatalf("AddMessage sent %d requests and failed without a fault: %v", asked, err)
 			}
 		}
 	}
 }
 
-// Whoever is killed while a conversation is deleted has deleted it, or not, and what is
-// left of it is nobody's.
+// If a program is killed while it deletes a conversation, the conversation either exists or is deleted, and no other
+// conversation gets its messages.
 func TestDeleteCutShort(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	direct := ready(t, to(p.target))
-	opts := to(p.endpoint)
+	direct := openReady(t, optionsFor(p.target))
+	opts := optionsFor(p.endpoint)
 	opts.Attempts = 1
 	for again, check := range map[string]func(c *store.Conversation){
 		"deleted again": func(c *store.Conversation) {
@@ -72,7 +71,7 @@ func TestDeleteCutShort(t *testing.T) {
 				t.Errorf("left: %q", left)
 			}
 		},
-		"made again": func(c *store.Conversation) {
+		"inserted again": func(c *store.Conversation) {
 			if _, err := direct.FindConversation(t.Context(), "acme", "one"); err == nil {
 				if err := direct.DeleteConversation(t.Context(), c); err != nil {
 					t.Errorf("DeleteConversation: %v", err)
@@ -82,7 +81,7 @@ func TestDeleteCutShort(t *testing.T) {
 	} {
 		for n := 1; ; n++ {
 			c := insert(t, direct, "one")
-			for i := range 2 * batch {
+			for i := range 2 * maxBatch {
 				if err := direct.AddMessage(t.Context(), message(fmt.Sprint("k", i), "x")); err != nil {
 					t.Fatal(err)
 				}
@@ -92,7 +91,7 @@ func TestDeleteCutShort(t *testing.T) {
 			_, found := direct.FindConversation(t.Context(), "acme", "one")
 			listed, listing := direct.Conversations(t.Context(), "acme", store.Page{Limit: 2})
 			if listing != nil || (len(listed) == 1) != (found == nil) {
-				t.Errorf("FindConversation: %v, and %d are listed, %v", found, len(listed), listing)
+				t.Errorf("FindConversation: %v; Conversations: %d, %v", found, len(listed), listing)
 			}
 			check(c)
 			next := insert(t, direct, "one")
@@ -114,12 +113,12 @@ func TestDeleteCutShort(t *testing.T) {
 	}
 }
 
-// A message that arrives when its conversation has just been deleted, or is deleted, or
-// was made again, goes with the one that it was for.
+// A message that arrives during or after the deletion of its conversation is deleted with it, even if another
+// conversation has its id.
 func TestAddMessageTooLate(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	direct := ready(t, to(p.target))
-	s := open(t, to(p.endpoint))
+	direct := openReady(t, optionsFor(p.target))
+	s := open(t, optionsFor(p.endpoint))
 	for _, body := range []string{"x", large} {
 		for _, now := range []string{"gone", "going", "new"} {
 			c := insert(t, direct, "one")
@@ -128,10 +127,10 @@ func TestAddMessageTooLate(t *testing.T) {
 					return fault{}
 				}
 				return fault{before: func() {
-					if now == "going" { // who deletes it was killed
+					if now == "going" { // the deleting program was killed
 						var e expr
-						e.set(textOf("mark"), attrGone)
-						if err := direct.change(context.Background(), refOf("acme", "one"), c.Rev, &e); err != nil {
+						e.setField(textOf("mark"), attrGone)
+						if err := direct.changeRecord(context.Background(), conversationRef("acme", "one"), c.Rev, &e); err != nil {
 							t.Errorf("change: %v", err)
 						}
 						return
@@ -165,15 +164,14 @@ func TestAddMessageTooLate(t *testing.T) {
 	}
 }
 
-// Two who add one message, of whom one waits before each of its requests until the other
-// is done.
+// Two callers add the same message. One of them waits before one of its requests until the other is done.
 func TestSameMessageInterleaved(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	direct := ready(t, to(p.target))
-	s := open(t, to(p.endpoint))
+	direct := openReady(t, optionsFor(p.target))
+	s := open(t, optionsFor(p.endpoint))
 	for _, tt := range []struct {
 		body   string
-		offset time.Duration // of the other's time
+		offset time.Duration // of the time of the other call
 	}{{"x", 0}, {large, 0}, {"x", time.Minute}, {large, -time.Minute}} {
 		body, offset := tt.body, tt.offset
 		for n := 1; ; n++ {
@@ -199,7 +197,7 @@ func TestSameMessageInterleaved(t *testing.T) {
 			if err := s.AddMessage(t.Context(), m); err != nil {
 				t.Errorf("AddMessage: %v", err)
 			}
-			asked := len(p.asked())
+			asked := len(p.operations())
 			kept := bodies(t, direct)
 			if asked < n {
 				wantState(t, direct, fmt.Sprintf("%.1s%d", body, len(body)))
@@ -211,7 +209,7 @@ func TestSameMessageInterleaved(t *testing.T) {
 			}
 			parts := strings.Count(kept, "L") * 2
 			if keys, want := leftovers(t, direct), len(strings.Fields(kept))+parts; len(keys) != want {
-				t.Errorf("of %q there are %q, want %d", kept, keys, want)
+				t.Errorf("messages %q have keys %q, want %d", kept, keys, want)
 			}
 			if err := direct.DeleteConversation(t.Context(), c); err != nil {
 				t.Fatal(err)

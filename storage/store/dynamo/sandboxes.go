@@ -13,10 +13,10 @@ const (
 	attrExternal = "external_id"
 	attrMeta     = "meta_data"
 	attrDeleted  = "deleted"
-	attrLive     = "live" // its id, while it is not deleted; for the index
+	attrLive     = "live" // the id, unless the sandbox is deleted; key of the index
 )
 
-// Attributes of its meta.
+// Attributes of attrMeta.
 const (
 	attrLastSync         = "last_s3_sync"
 	attrSyncStats        = "sync_stats"
@@ -54,23 +54,23 @@ func sandboxItem(x *store.AgentSandbox) item {
 }
 
 func readSandbox(f fields) (*store.AgentSandbox, error) {
-	meta := f.sub(attrMeta)
+	meta := f.subFields(attrMeta)
 	x := &store.AgentSandbox{
 		Sandbox: agent.Sandbox{
-			ID: f.text(attrID), Account: f.text(attrAccount), Organization: f.text(attrOrganization), Agent: f.text(attrAgent), Template: f.text(attrTemplate),
-			External: f.text(attrExternal), Conversation: f.text(attrConversationID),
-			Meta:    agent.SandboxMeta{LastSync: meta.number(attrLastSync), SyncError: meta.text(attrSyncError)},
-			Created: f.time(attrCreated), Deleted: f.time(attrDeleted),
+			ID: f.textField(attrID), Account: f.textField(attrAccount), Organization: f.textField(attrOrganization), Agent: f.textField(attrAgent), Template: f.textField(attrTemplate),
+			External: f.textField(attrExternal), Conversation: f.textField(attrConversationID),
+			Meta:    agent.SandboxMeta{LastSync: meta.numberField(attrLastSync), SyncError: meta.textField(attrSyncError)},
+			Created: f.timeField(attrCreated), Deleted: f.timeField(attrDeleted),
 		},
-		Rev: f.number(attrRev),
+		Rev: f.numberField(attrRev),
 	}
-	if meta.has(attrSyncStats) {
-		s := meta.sub(attrSyncStats)
-		count := func(name string) int { return int(s.number(name)) }
+	if meta.hasField(attrSyncStats) {
+		s := meta.subFields(attrSyncStats)
+		count := func(name string) int { return int(s.numberField(name)) }
 		x.Meta.SyncStats = &agent.SyncStats{
-			Version: s.number(attrVersion), FilesDownloaded: count(attrFilesDownloaded), FilesUploaded: count(attrFilesUploaded),
-			FilesDeleted: count(attrFilesDeleted), FilesSkipped: count(attrFilesSkipped), BytesTransferred: s.number(attrBytesTransferred),
-			Duration: s.number(attrDuration), Conflicts: count(attrConflicts), Failed: count(attrFailed),
+			Version: s.numberField(attrVersion), FilesDownloaded: count(attrFilesDownloaded), FilesUploaded: count(attrFilesUploaded),
+			FilesDeleted: count(attrFilesDeleted), FilesSkipped: count(attrFilesSkipped), BytesTransferred: s.numberField(attrBytesTransferred),
+			Duration: s.numberField(attrDuration), Conflicts: count(attrConflicts), Failed: count(attrFailed),
 		}
 	}
 	return x, *f.err
@@ -82,9 +82,9 @@ func (s *Store) InsertSandbox(ctx context.Context, x *store.AgentSandbox) error 
 	if err := store.CheckSandbox(op, x); err != nil {
 		return err
 	}
-	rev, err := s.insert(ctx, sandboxRef(x.Account, x.ID), sandboxItem(x))
+	rev, err := s.insertRecord(ctx, sandboxRef(x.Account, x.ID), sandboxItem(x))
 	if err != nil {
-		return s.fail(ctx, op, x.ID, err)
+		return s.wrapError(ctx, op, x.ID, err)
 	}
 	x.Rev = rev
 	return nil
@@ -97,9 +97,9 @@ func (s *Store) UpdateSandbox(ctx context.Context, x *store.AgentSandbox) error 
 		return err
 	}
 	var e expr
-	e.setAll(sandboxItem(x))
-	if err := s.change(ctx, sandboxRef(x.Account, x.ID), x.Rev, &e); err != nil {
-		return s.fail(ctx, op, x.ID, err)
+	e.setFields(sandboxItem(x))
+	if err := s.changeRecord(ctx, sandboxRef(x.Account, x.ID), x.Rev, &e); err != nil {
+		return s.wrapError(ctx, op, x.ID, err)
 	}
 	x.Rev++
 	return nil
@@ -107,21 +107,21 @@ func (s *Store) UpdateSandbox(ctx context.Context, x *store.AgentSandbox) error 
 
 // DeleteSandbox implements store.Conversations.
 func (s *Store) DeleteSandbox(ctx context.Context, x *store.AgentSandbox) error {
-	return s.fail(ctx, "delete sandbox", x.ID, s.erase(ctx, sandboxRef(x.Account, x.ID), x.Rev, attrLive))
+	return s.wrapError(ctx, "delete sandbox", x.ID, s.deleteRecord(ctx, sandboxRef(x.Account, x.ID), x.Rev, attrLive))
 }
 
 // FindSandbox implements store.Conversations.
 func (s *Store) FindSandbox(ctx context.Context, account, id string) (*store.AgentSandbox, error) {
 	const op = "find sandbox"
-	it, err := s.find(ctx, sandboxRef(account, id))
+	it, err := s.findRecord(ctx, sandboxRef(account, id))
 	if err == nil && it == nil {
-		err = atoll.Errorf("", "", atoll.ErrNotExist, "no such sandbox is written down")
+		err = atoll.Errorf("", "", atoll.ErrNotExist, "no such sandbox")
 	}
 	if err != nil {
-		return nil, s.fail(ctx, op, id, err)
+		return nil, s.wrapError(ctx, op, id, err)
 	}
 	x, err := readSandbox(fieldsOf(it))
-	return x, s.fail(ctx, op, id, err)
+	return x, s.wrapError(ctx, op, id, err)
 }
 
 // Sandboxes implements store.Conversations.
@@ -130,13 +130,13 @@ func (s *Store) Sandboxes(ctx context.Context, account string, page store.Page) 
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
-	err = s.list(ctx, sandboxesTable, liveIndex, account, page, func(f fields) error {
+	err = s.listRecords(ctx, sandboxesTable, liveIndex, account, page, func(f fields) error {
 		x, err := readSandbox(f)
 		all = append(all, x)
 		return err
 	})
 	if err != nil {
-		return nil, s.fail(ctx, op, "", err)
+		return nil, s.wrapError(ctx, op, "", err)
 	}
 	return all, nil
 }

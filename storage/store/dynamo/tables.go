@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/awsclient"
 )
 
-// The tables, without their prefix.
+// The names of tables, without their prefix.
 const (
 	conversationsTable = "conversations"
 	messagesTable      = "messages"
@@ -27,17 +27,17 @@ const (
 	liveIndex    = "live"    // of sandboxes
 )
 
-// A column is an attribute that is part of a key.
+// A column is a key attribute.
 type column struct {
 	name string
 	kind types.ScalarAttributeType
 }
 
-// A layout is that of a table with its index.
+// A layout is the schema of a table and its index.
 type layout struct {
 	hash, sort column
 	index      string
-	indexed    column // by which the index is sorted; of a global one, its hash
+	indexed    column // sort key of the index; of a global index, its hash key
 	global     bool
 }
 
@@ -56,44 +56,42 @@ var layouts = map[string]layout{
 	},
 }
 
-// firstLook and lastLook are how often a table is looked at that is being made: at
-// first, and in the end.
+// minPoll and maxPoll are the first and the longest interval of checks of a table that is being created.
 const (
-	firstLook = 20 * time.Millisecond
-	lastLook  = 2 * time.Second
+	minPoll = 20 * time.Millisecond
+	maxPoll = 2 * time.Second
 )
 
-// EnsureTables makes the tables that are not there, which are paid for by the request,
-// and waits until all can be used. It may be called by many at once. Kinds: ErrInvalid
-// (a table of that name is another's), and those of all methods.
+// EnsureTables creates missing tables, with billing per request, and waits until all are usable. Concurrent calls are
+// safe. Kinds: ErrInvalid (an existing table has another layout), and those of all methods.
 func (s *Store) EnsureTables(ctx context.Context) error {
 	const op = "make tables"
 	var wait []string
 	for name, l := range layouts {
-		ready, err := s.look(ctx, name, l)
+		ready, err := s.checkTable(ctx, name, l)
 		if isMissing(err) {
 			s.opts.Log.Info("make table", "table", s.prefix+name)
-			if _, err = s.client.CreateTable(ctx, s.creation(name, l)); isInUse(err) {
-				err = nil // somebody else makes it
+			if _, err = s.client.CreateTable(ctx, s.createTableInput(name, l)); isInUse(err) {
+				err = nil // another program creates it
 			}
 		}
 		if err != nil {
-			return s.fail(ctx, op, s.prefix+name, err)
+			return s.wrapError(ctx, op, s.prefix+name, err)
 		}
 		if !ready {
 			wait = append(wait, name)
 		}
 	}
 	for _, name := range wait {
-		if err := s.await(ctx, name, layouts[name]); err != nil {
-			return s.fail(ctx, op, s.prefix+name, err)
+		if err := s.awaitTable(ctx, name, layouts[name]); err != nil {
+			return s.wrapError(ctx, op, s.prefix+name, err)
 		}
 	}
 	return nil
 }
 
-// look reports whether a table can be used.
-func (s *Store) look(ctx context.Context, name string, l layout) (ready bool, err error) {
+// checkTable reports whether a table is usable.
+func (s *Store) checkTable(ctx context.Context, name string, l layout) (ready bool, err error) {
 	out, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: aws.String(s.prefix + name)})
 	if err != nil {
 		return false, err
@@ -101,8 +99,8 @@ func (s *Store) look(ctx context.Context, name string, l layout) (ready bool, er
 	if out.Table == nil {
 		return false, errNotDynamo
 	}
-	if !l.fits(out.Table) {
-		return false, atoll.Errorf("", "", atoll.ErrInvalid, "there is a table of this name that is not ours: choose another prefix")
+	if !l.matchesTable(out.Table) {
+		return false, atoll.Errorf("", "", atoll.ErrInvalid, "a table with this name and another layout exists: choose another prefix")
 	}
 	switch out.Table.TableStatus {
 	case types.TableStatusActive, types.TableStatusUpdating:
@@ -113,11 +111,11 @@ func (s *Store) look(ctx context.Context, name string, l layout) (ready bool, er
 	return false, atoll.Errorf("", "", atoll.ErrUnavailable, "the table is %s", out.Table.TableStatus)
 }
 
-// await waits until a table can be used.
-func (s *Store) await(ctx context.Context, name string, l layout) error {
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
-		// One that is being made may not be seen at first.
-		if ready, err := s.look(ctx, name, l); ready || err != nil && !isMissing(err) {
+// awaitTable waits until a table is usable.
+func (s *Store) awaitTable(ctx context.Context, name string, l layout) error {
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
+		// A table that is being created may be invisible at first.
+		if ready, err := s.checkTable(ctx, name, l); ready || err != nil && !isMissing(err) {
 			return err
 		}
 		select {
@@ -128,27 +126,27 @@ func (s *Store) await(ctx context.Context, name string, l layout) error {
 	}
 }
 
-// creation is how a table is asked for.
-func (s *Store) creation(name string, l layout) *dynamodb.CreateTableInput {
+// createTableInput returns the request that creates a table.
+func (s *Store) createTableInput(name string, l layout) *dynamodb.CreateTableInput {
 	in := &dynamodb.CreateTableInput{
-		TableName: aws.String(s.prefix + name), BillingMode: types.BillingModePayPerRequest, KeySchema: schema(l.hash, l.sort),
+		TableName: aws.String(s.prefix + name), BillingMode: types.BillingModePayPerRequest, KeySchema: keySchema(l.hash, l.sort),
 	}
 	for _, c := range []column{l.hash, l.sort, l.indexed} {
 		in.AttributeDefinitions = append(in.AttributeDefinitions, types.AttributeDefinition{AttributeName: aws.String(c.name), AttributeType: c.kind})
 	}
 	if l.global {
 		in.GlobalSecondaryIndexes = []types.GlobalSecondaryIndex{{
-			IndexName: &l.index, KeySchema: schema(l.indexed), Projection: &types.Projection{ProjectionType: types.ProjectionTypeKeysOnly},
+			IndexName: &l.index, KeySchema: keySchema(l.indexed), Projection: &types.Projection{ProjectionType: types.ProjectionTypeKeysOnly},
 		}}
 		return in
 	}
 	in.LocalSecondaryIndexes = []types.LocalSecondaryIndex{{
-		IndexName: &l.index, KeySchema: schema(l.hash, l.indexed), Projection: &types.Projection{ProjectionType: types.ProjectionTypeAll},
+		IndexName: &l.index, KeySchema: keySchema(l.hash, l.indexed), Projection: &types.Projection{ProjectionType: types.ProjectionTypeAll},
 	}}
 	return in
 }
 
-func schema(columns ...column) []types.KeySchemaElement {
+func keySchema(columns ...column) []types.KeySchemaElement {
 	kinds := []types.KeyType{types.KeyTypeHash, types.KeyTypeRange}
 	var all []types.KeySchemaElement
 	for i, c := range columns {
@@ -157,8 +155,8 @@ func schema(columns ...column) []types.KeySchemaElement {
 	return all
 }
 
-// fits reports whether a table has that layout.
-func (l layout) fits(t *types.TableDescription) bool {
+// matchesTable reports whether a table has the layout.
+func (l layout) matchesTable(t *types.TableDescription) bool {
 	if !isSchema(t.KeySchema, l.hash, l.sort) {
 		return false
 	}
@@ -176,7 +174,7 @@ func (l layout) fits(t *types.TableDescription) bool {
 }
 
 func isSchema(got []types.KeySchemaElement, columns ...column) bool {
-	want := schema(columns...)
+	want := keySchema(columns...)
 	if len(got) != len(want) {
 		return false
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Tables are made once, whoever asks, and only ours are used.
+// Concurrent calls create the tables once. Tables with another layout are refused.
 func TestEnsureTables(t *testing.T) {
 	p := newProxy(t, testenv.DynamoDB(t))
-	opts := to(p.endpoint)
+	opts := optionsFor(p.endpoint)
 	opts.Prefix = "many-"
 	errs := make(chan error)
 	const n = 10
@@ -31,8 +31,8 @@ func TestEnsureTables(t *testing.T) {
 	}
 	insert(t, open(t, opts), "one")
 	p.set(nil)
-	if err := open(t, opts).EnsureTables(t.Context()); err != nil || slices.Contains(p.asked(), "CreateTable") {
-		t.Errorf("EnsureTables of what is there: %v, asked %q", err, p.asked())
+	if err := open(t, opts).EnsureTables(t.Context()); err != nil || slices.Contains(p.operations(), "CreateTable") {
+		t.Errorf("EnsureTables with existing tables: %v, requests %q", err, p.operations())
 	}
 
 	opts.Prefix = "none-"
@@ -46,13 +46,13 @@ func TestEnsureTables(t *testing.T) {
 	opts.Prefix = "other-"
 	s = open(t, opts)
 	l := layouts[messagesTable]
-	in := s.creation(messagesTable, l)
+	in := s.createTableInput(messagesTable, l)
 	in.LocalSecondaryIndexes, in.AttributeDefinitions = nil, in.AttributeDefinitions[:2]
 	if _, err := s.client.CreateTable(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	err = s.EnsureTables(t.Context())
-	wantKind(t, "EnsureTables with one that is not ours", err, atoll.ErrInvalid)
+	wantKind(t, "EnsureTables with another layout", err, atoll.ErrInvalid)
 
 	opts.Prefix = "slow-"
 	s = open(t, opts)
@@ -65,6 +65,6 @@ func TestEnsureTables(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if err := s.EnsureTables(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("EnsureTables that takes too long: %v", err)
+		t.Errorf("EnsureTables with a deadline: %v", err)
 	}
 }

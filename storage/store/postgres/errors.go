@@ -15,7 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Codes of PostgreSQL, and the first two characters of those of a class.
+// Error codes (SQLSTATE) of PostgreSQL, and the first two characters of the codes of a class.
 const (
 	uniqueViolation  = "23505"
 	serialization    = "40001"
@@ -40,8 +40,8 @@ const (
 	corruptedClass  = "XX"
 )
 
-// code is that of an error of the server, "" of others.
-func code(err error) string {
+// sqlState returns the code of an error of the server, or "" for other errors.
+func sqlState(err error) string {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
 		return e.Code
@@ -49,24 +49,24 @@ func code(err error) string {
 	return ""
 }
 
-// isRetried reports whether what failed so may be done again, and may succeed then.
+// isRetried reports whether an operation that failed with err may be repeated, and may succeed then.
 func isRetried(err error) bool {
 	var known *atoll.Error
 	if err == nil || errors.As(err, &known) {
 		return false
 	}
-	c := code(err)
+	c := sqlState(err)
 	return c == serialization || c == deadlock || isBroken(err)
 }
 
-// isBroken reports whether a connection broke that there was. One that could not be made
-// is none.
+// isBroken reports whether err means that an established connection broke. It is false if no connection could be
+// established.
 func isBroken(err error) bool {
 	var connect *pgconn.ConnectError
 	var network *net.OpError
 	var system *os.SyscallError
-	var made *notMade
-	switch c := code(err); {
+	var made *notCommitted
+	switch c := sqlState(err); {
 	case errors.As(err, &connect), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case c == adminShutdown, c == crashShutdown, strings.HasPrefix(c, connectionClass):
@@ -79,56 +79,56 @@ func isBroken(err error) bool {
 		errors.As(err, &network) || errors.As(err, &system) || errors.As(err, &made)
 }
 
-// Failed implements store.Database.
+// Failed implements sqlstore.Database.
 func (t tables) Failed(op, id string, err error) error {
 	var known *atoll.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &known) && known.Op == "":
-		return atoll.Errorf(op, id, known.Kind, "store %s: %w", t.server.where, known.Err)
+		return atoll.Errorf(op, id, known.Kind, "store %s: %w", t.server.location, known.Err)
 	case errors.As(err, &known), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
-	kind, advice := explain(err)
-	return atoll.Errorf(op, id, kind, "store %s: %s: %w", t.server.where, advice, err)
+	kind, advice := classifyError(err)
+	return atoll.Errorf(op, id, kind, "store %s: %s: %w", t.server.location, advice, err)
 }
 
-// explain is the kind of an error of the database, and what to do about it.
-func explain(err error) (atoll.Kind, string) {
+// classifyError returns the kind of an error of the database, and advice.
+func classifyError(err error) (atoll.Kind, string) {
 	var connect *pgconn.ConnectError
-	switch c := code(err); {
+	switch c := sqlState(err); {
 	case c == noDatabase:
-		return atoll.ErrUnavailable, "make the database"
+		return atoll.ErrUnavailable, "the database does not exist: create it"
 	case c == noTable, c == noSchema:
-		return atoll.ErrUnavailable, "somebody has removed its tables"
+		return atoll.ErrUnavailable, "its tables have been removed"
 	case c == cannotConnectNow, c == adminShutdown, c == crashShutdown:
-		return atoll.ErrUnavailable, "the server starts, or ends"
+		return atoll.ErrUnavailable, "the server is starting or shutting down"
 	case c == queryCanceled, c == lockNotAvailable, c == serialization, c == deadlock:
-		return atoll.ErrUnavailable, "others have been in the way for too long"
+		return atoll.ErrUnavailable, "blocked by other clients for too long"
 	case c == readOnly:
-		return atoll.ErrUnavailable, "it is a copy that cannot be written to: add target_session_attrs=read-write if there are several hosts"
+		return atoll.ErrUnavailable, "the server is a read-only replica: add target_session_attrs=read-write if there are several hosts"
 	case c == diskFull:
 		return atoll.ErrExhausted, "the server's disk is full"
 	case c == noPrivilege:
-		return atoll.ErrDenied, "the user may not do this: grant it, or let another one make the schema"
+		return atoll.ErrDenied, "the user lacks a privilege: grant it, or create the schema as another user"
 	case c == notInEncoding:
-		return atoll.ErrInvalid, "there is a character that has no place in it"
+		return atoll.ErrInvalid, "a text has a character that the database cannot store"
 	case strings.HasPrefix(c, authClass):
-		return atoll.ErrDenied, "look at the user and the password"
+		return atoll.ErrDenied, "check the user and the password"
 	case strings.HasPrefix(c, resourcesClass):
-		return atoll.ErrUnavailable, "the server has too much to do"
+		return atoll.ErrUnavailable, "the server is overloaded"
 	case strings.HasPrefix(c, corruptedClass):
-		return atoll.ErrInternal, "it is damaged"
+		return atoll.ErrInternal, "the database is damaged"
 	case c != "" && !strings.HasPrefix(c, connectionClass):
-		return atoll.ErrInternal, "it cannot be used"
+		return atoll.ErrInternal, "unexpected error"
 	case errors.As(err, &connect):
-		return atoll.ErrUnavailable, "it cannot be reached"
+		return atoll.ErrUnavailable, "cannot connect"
 	case isBroken(err):
 		return atoll.ErrUnavailable, "the connection broke"
 	}
-	return atoll.KindOf(err), "it cannot be used"
+	return atoll.KindOf(err), "unexpected error"
 }
 
-// Taken implements store.Database.
-func (t tables) Taken(err error) bool { return code(err) == uniqueViolation }
+// Taken implements sqlstore.Database.
+func (t tables) Taken(err error) bool { return sqlState(err) == uniqueViolation }

@@ -20,8 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
-// made makes the tables that a test has, and returns their schema: some tests are in more of
-// a hurry than that.
+// made creates the tables of a test and returns their schema, for tests whose timeout is too short for that.
 func made(t testing.TB, on *testenv.PostgresServer) string {
 	t.Helper()
 	name := schema(t, "")
@@ -31,7 +30,7 @@ func made(t testing.TB, on *testenv.PostgresServer) string {
 	return name
 }
 
-// at opens the store at a URL.
+// at opens the store at a URL. It closes the store when the test ends.
 func at(t testing.TB, url string, change ...func(*Server)) *Store {
 	t.Helper()
 	server, err := New(Options{URL: url})
@@ -46,7 +45,7 @@ func at(t testing.TB, url string, change ...func(*Server)) *Store {
 	return s
 }
 
-// sqlAt asks the server itself.
+// sqlAt connects to the server without a Store.
 func sqlAt(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	server, err := New(Options{URL: url})
@@ -78,19 +77,19 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind, texts ...st
 	}
 	for _, text := range texts {
 		if !strings.Contains(fmt.Sprint(err), text) {
-			t.Errorf("%s: %v, want one that says %q", what, err, text)
+			t.Errorf("%s: %v, want an error with %q", what, err, text)
 		}
 	}
 }
 
-// hasty has no patience, for what is not to be. On a busy machine that may be too little for
-// what is to be, which other stores are for.
-func hasty(s *Server) { s.patience = haste }
+// hasty sets a short timeout, for calls that should fail. On a busy machine it may be too short for calls that should
+// succeed; use other stores for those.
+func hasty(s *Server) { s.callTimeout = haste }
 
 // haste is shorter than the server's own limits, so that it ends first.
-var haste = min(testenv.Scale(time.Second), patience/2)
+var haste = min(testenv.Scale(time.Second), callTimeout/2)
 
-// connected has a hasty store connect, however often it takes.
+// connected makes a hasty store connect, however many attempts that takes.
 func connected(t testing.TB, s *Store) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(time.Minute)); ; {
@@ -113,7 +112,7 @@ func count(t testing.TB, s *Store) int {
 	return len(all)
 }
 
-// Whichever message a connection breaks at, what is asked for is done, and once.
+// Wherever a connection breaks, each operation is done exactly once.
 func TestBroken(t *testing.T) {
 	on := testenv.Postgres(t)
 	for name, how := range map[string]fault{"before it arrives": cut, "before the answer": lose} {
@@ -125,7 +124,7 @@ func TestBroken(t *testing.T) {
 				seen := 0
 				p.set(func(kind byte, _ string) fault {
 					if how == lose && !strings.ContainsRune("\x00QS", rune(kind)) {
-						return pass // it has no answer
+						return pass // the message has no answer
 					}
 					if seen++; seen == n {
 						return how
@@ -146,7 +145,7 @@ func TestBroken(t *testing.T) {
 					t.Errorf("Find after a break at message %d: %+v, %v", n, found, err)
 				}
 				if seen < n {
-					break // it was done without
+					break // it was done without this message
 				}
 			}
 			p.set(func(byte, string) fault { return pass })
@@ -154,7 +153,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// A change whose commit had no answer is known to have been made, or is made.
+// The store finds out whether a commit without an answer was made, and repeats it if not.
 func TestCommitWithoutAnswer(t *testing.T) {
 	on := testenv.Postgres(t)
 	for name, how := range map[string]fault{"not made": cut, "made": lose} {
@@ -185,7 +184,7 @@ func TestCommitWithoutAnswer(t *testing.T) {
 	}
 }
 
-// So it is where all connections are in use whose commits had no answer.
+// The store finds out the same if all connections lose the answers of their commits.
 func TestManyCommitsWithoutAnswer(t *testing.T) {
 	p := newProxy(t, testenv.Postgres(t))
 	s := at(t, p.url(schema(t, "")))
@@ -193,7 +192,7 @@ func TestManyCommitsWithoutAnswer(t *testing.T) {
 	commits := 0
 	p.set(func(kind byte, text string) fault {
 		if kind == 'Q' && strings.HasSuffix(text, "COMMIT\x00") {
-			if commits++; commits <= connections {
+			if commits++; commits <= maxConnections {
 				return lose
 			}
 		}
@@ -201,10 +200,10 @@ func TestManyCommitsWithoutAnswer(t *testing.T) {
 	})
 	var all sync.WaitGroup
 	var met atomic.Int32
-	for n := range 2 * connections {
+	for n := range 2 * maxConnections {
 		all.Go(func() {
 			err := tables{s}.Write(t.Context(), func(ctx context.Context, tx sqlstore.Tx) error {
-				for met.Add(1); met.Load() < connections && ctx.Err() == nil; {
+				for met.Add(1); met.Load() < maxConnections && ctx.Err() == nil; {
 					time.Sleep(time.Millisecond)
 				}
 				_, err := tx.ExecContext(ctx, "INSERT INTO places (scope, place) VALUES (?, '')", fmt.Sprint(n))
@@ -220,12 +219,12 @@ func TestManyCommitsWithoutAnswer(t *testing.T) {
 	err := tables{s}.Read(t.Context(), func(ctx context.Context, db sqlstore.Querier) error {
 		return db.QueryRowContext(ctx, "SELECT count(*) FROM places").Scan(&n)
 	})
-	if err != nil || n != 2*connections {
-		t.Errorf("%d were written, %v; want %d", n, err, 2*connections)
+	if err != nil || n != 2*maxConnections {
+		t.Errorf("%d were written, %v; want %d", n, err, 2*maxConnections)
 	}
 }
 
-// Where nobody can say what became of a commit, the caller is told that.
+// If the outcome of a commit cannot be found out, the error says so.
 func TestCommitThatNobodyKnowsOf(t *testing.T) {
 	on := testenv.Postgres(t)
 	p, name := newProxy(t, on), made(t, on)
@@ -244,29 +243,29 @@ func TestCommitThatNobodyKnowsOf(t *testing.T) {
 		return pass
 	})
 	var err error
-	for end := time.Now().Add(testenv.Scale(time.Minute)); !lost.Load() && time.Now().Before(end); { // patience may end before the commit
+	for end := time.Now().Add(testenv.Scale(time.Minute)); !lost.Load() && time.Now().Before(end); { // the timeout may end before the commit
 		_, err = s.Insert(t.Context(), record(), "", store.Room{})
 	}
-	wantKind(t, "Insert", err, atoll.ErrUnavailable, "not known")
+	wantKind(t, "Insert", err, atoll.ErrUnavailable, "unknown whether")
 	p.set(func(byte, string) fault { return pass })
 	if n := count(t, other); n != 2 {
 		t.Errorf("there are %d records", n)
 	}
 }
 
-// A server that is killed loses nothing of what it has said; calls fail while it is not
-// there, and work when it is.
+// A killed server loses nothing that a call reported as written. Calls fail while the server is down, and work
+// afterwards.
 func TestServerKilled(t *testing.T) {
 	on := testenv.OwnPostgres(t)
 	url := on.URL("atoll")
-	s := at(t, url, func(s *Server) { s.lease = term(10 * time.Minute) })
+	s := at(t, url, func(s *Server) { s.leaseTerm = term(10 * time.Minute) })
 	insert(t, s)
 	holder, err := s.Holder(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	var told, refused []string
+	var written, refused []string
 	var end atomic.Bool
 	var work sync.WaitGroup
 	for range 4 {
@@ -278,10 +277,10 @@ func TestServerKilled(t *testing.T) {
 				mu.Lock()
 				switch {
 				case err == nil:
-					told = append(told, r.ID)
+					written = append(written, r.ID)
 				case atoll.KindOf(err) != atoll.ErrUnavailable:
 					t.Errorf("Insert: %v (%v), want ErrUnavailable", err, atoll.KindOf(err))
-				case !strings.Contains(err.Error(), "not known"):
+				case !strings.Contains(err.Error(), "unknown whether"):
 					refused = append(refused, r.ID)
 				}
 				mu.Unlock()
@@ -294,10 +293,10 @@ func TestServerKilled(t *testing.T) {
 	enough := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(told) >= 10 && len(refused) >= 3
+		return len(written) >= 10 && len(refused) >= 3
 	}
 	for n := 0; n < 3 || n < 50 && !enough(); n++ {
-		time.Sleep(200 * time.Millisecond) // in the middle of something
+		time.Sleep(200 * time.Millisecond) // in the middle of an operation
 		on.Kill()
 		_, err := s.Records(t.Context())
 		wantKind(t, "Records without a server", err, atoll.ErrUnavailable, on.Socket())
@@ -305,38 +304,37 @@ func TestServerKilled(t *testing.T) {
 		wantKind(t, "Insert without a server", err, atoll.ErrUnavailable)
 		on.Start(t)
 		if _, err := s.Records(t.Context()); err != nil {
-			t.Errorf("Records, when it is there again: %v", err)
+			t.Errorf("Records after the restart: %v", err)
 		}
 		if ok, err := at(t, url).Alive(t.Context(), holder); !ok || err != nil {
-			t.Errorf("whoever was there when the server was killed is alive: %v, %v", ok, err)
+			t.Errorf("Alive of a holder from before the restart: %v, %v", ok, err)
 		}
 	}
 	time.Sleep(200 * time.Millisecond)
 	end.Store(true)
 	work.Wait()
 	if !enough() {
-		t.Errorf("%d were written and %d refused, want some", len(told), len(refused))
+		t.Errorf("%d were written and %d refused, want some", len(written), len(refused))
 	}
-	for _, id := range told {
+	for _, id := range written {
 		if raw, err := s.Secret(t.Context(), id); raw != id || err != nil {
-			t.Fatalf("of one that was written, the secret is %q, %v", raw, err)
+			t.Fatalf("Secret of a written record: %q, %v", raw, err)
 		}
 	}
 	for _, id := range refused {
 		if _, err := s.Find(t.Context(), id); atoll.KindOf(err) != atoll.ErrNotFound {
-			t.Errorf("one that was refused: %v", err)
+			t.Errorf("Find of a refused record: %v, want ErrNotFound", err)
 		}
 	}
-	t.Logf("%d written, %d refused", len(told), len(refused))
+	t.Logf("%d written, %d refused", len(written), len(refused))
 }
 
-// Who gives up is not kept waiting, and what he wanted is not done later. Who does not
-// give up is told in time.
+// A call whose context ends returns at once, and its change is not made later. Other calls fail after the timeout.
 func TestOthersInTheWay(t *testing.T) {
 	on := testenv.Postgres(t)
 	url := on.URL(made(t, on))
-	limit := testenv.Scale(time.Minute) // which a call that does not give up exceeds
-	s := at(t, url+"&statement_timeout=0", func(s *Server) { s.patience = 2 * limit })
+	limit := testenv.Scale(time.Minute) // a call that ignores its context takes longer
+	s := at(t, url+"&statement_timeout=0", func(s *Server) { s.callTimeout = 2 * limit })
 	hurried := at(t, url, hasty)
 	insert(t, s)
 	other, err := sqlAt(t, url+"&idle_in_transaction_session_timeout=0").Begin()
@@ -350,13 +348,13 @@ func TestOthersInTheWay(t *testing.T) {
 	defer cancel()
 	begun := time.Now()
 	if _, err := s.Insert(ctx, record(), "", store.Room{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Insert of who waits a while: %v", err)
+		t.Errorf("Insert with a deadline: %v", err)
 	}
 	if _, err := s.Records(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Records of who waits a while: %v", err)
+		t.Errorf("Records with a deadline: %v", err)
 	}
 	if took := time.Since(begun); took > limit {
-		t.Errorf("who gave up waited %s", took)
+		t.Errorf("calls with a deadline took %s", took)
 	}
 	_, err = hurried.Insert(t.Context(), record(), "", store.Room{})
 	wantKind(t, "Insert", err, atoll.ErrUnavailable, haste.String())
@@ -370,7 +368,7 @@ func TestOthersInTheWay(t *testing.T) {
 	}
 }
 
-// A server that says nothing any longer is not waited for without end.
+// A call fails if the server goes silent.
 func TestSilence(t *testing.T) {
 	on := testenv.Postgres(t)
 	p, name := newProxy(t, on), made(t, on)
@@ -389,7 +387,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Two who wait for each other both get what they want.
+// In a deadlock, both transactions succeed in the end.
 func TestDeadlock(t *testing.T) {
 	on := testenv.Postgres(t)
 	var begun, met atomic.Int32
@@ -419,11 +417,11 @@ func TestDeadlock(t *testing.T) {
 	}
 	all.Wait()
 	if begun.Load() < 3 {
-		t.Errorf("begun %d times: nobody was in the way", begun.Load())
+		t.Errorf("%d transactions began, want a retry after the deadlock", begun.Load())
 	}
 }
 
-// What others are always in the way of is given up some time.
+// An operation that always fails with a serialization error is given up at some time.
 func TestRetriesEnd(t *testing.T) {
 	s := open(t, testenv.Postgres(t), "")
 	n := 0
@@ -431,8 +429,8 @@ func TestRetriesEnd(t *testing.T) {
 		n++
 		return &pgconn.PgError{Code: serialization}
 	})
-	wantKind(t, "Write", tables{s}.Failed("write", "", err), atoll.ErrUnavailable, "in the way")
-	if n != tries {
-		t.Errorf("tried %d times, want %d", n, tries)
+	wantKind(t, "Write", tables{s}.Failed("write", "", err), atoll.ErrUnavailable, "blocked by other clients")
+	if n != maxTries {
+		t.Errorf("tried %d times, want %d", n, maxTries)
 	}
 }

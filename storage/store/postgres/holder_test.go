@@ -16,12 +16,11 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// writerURL makes the test binary a program that writes to the store at that URL until it
-// is killed. It prints the name of its holder, and the id of each record that it has
-// written.
+// writerURL names a variable that turns the test binary into a program that writes to the store at that URL until it
+// is killed. The program prints the name of its holder, and the id of each record that it has written.
 const writerURL = "ATOLL_TEST_WRITER_URL"
 
-// calmLease is for what is not to end, though the machine may have much else to do.
+// calmLease is for leases that must not expire, even on a busy machine.
 var calmLease = term(max(4*time.Second, testenv.Scale(3*time.Second)))
 
 func writeForever(url string) error {
@@ -29,7 +28,7 @@ func writeForever(url string) error {
 	if err != nil {
 		return err
 	}
-	server.lease = calmLease
+	server.leaseTerm = calmLease
 	s, ctx := server.Store(), context.Background()
 	name, err := s.Holder(ctx)
 	if err != nil {
@@ -55,22 +54,21 @@ func isAlive(t testing.TB, s *Store, name string) bool {
 	return is
 }
 
-func calm(s *Server) { s.lease = calmLease }
+func calm(s *Server) { s.leaseTerm = calmLease }
 
-// Killed at any moment, a program has lost nothing of what it was told that is written,
-// also where many begin at once with a database that has no tables; and it is not taken
-// for alive for long.
+// A killed program loses nothing that a call reported as written, even if many programs start at once on a database
+// without tables. It does not count as alive for long.
 func TestKill(t *testing.T) {
 	url := testenv.Postgres(t).URL(schema(t, ""))
 	s, db := at(t, url, calm), sqlAt(t, url)
 	until := func(holder string) (end time.Time) {
 		if err := db.QueryRowContext(t.Context(), "SELECT until FROM holders WHERE id = $1", holder).Scan(&end); err != nil {
-			t.Errorf("the lease of one that runs: %v", err)
+			t.Errorf("lease of a running program: %v", err)
 		}
 		return end
 	}
 	var mu sync.Mutex
-	var told, holders []string
+	var written, holders []string
 	var all sync.WaitGroup
 	for range 4 {
 		cmd := exec.Command(os.Args[0])
@@ -83,21 +81,21 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		all.Go(func() {
-			lines, mine, killed := bufio.NewScanner(out), "", false
+			lines, holder, killed := bufio.NewScanner(out), "", false
 			var first time.Time
 			for n := 0; lines.Scan(); n++ {
 				mu.Lock()
 				if n == 0 {
-					mine = lines.Text()
-					first = until(mine)
-					holders = append(holders, mine)
+					holder = lines.Text()
+					first = until(holder)
+					holders = append(holders, holder)
 				} else {
-					told = append(told, lines.Text())
+					written = append(written, lines.Text())
 				}
 				mu.Unlock()
-				if n > 20 && !killed && !until(mine).Equal(first) { // it has renewed its lease, or cannot
-					if is, err := s.Alive(t.Context(), mine); !is || err != nil {
-						t.Errorf("one that runs is alive: %v, %v", is, err)
+				if n > 20 && !killed && !until(holder).Equal(first) { // the program has renewed its lease, or cannot
+					if is, err := s.Alive(t.Context(), holder); !is || err != nil {
+						t.Errorf("Alive of a running program: %v, %v", is, err)
 					}
 					killed = true
 					cmd.Process.Kill()
@@ -107,25 +105,25 @@ func TestKill(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if len(holders) != 4 || len(told) < 80 {
-		t.Fatalf("%d programs have written %d", len(holders), len(told))
+	if len(holders) != 4 || len(written) < 80 {
+		t.Fatalf("%d programs wrote %d records", len(holders), len(written))
 	}
 	time.Sleep(time.Duration(calmLease) + 100*time.Millisecond)
 	for _, name := range holders {
 		for range 2 {
 			if isAlive(t, s, name) {
-				t.Errorf("%s was killed, and is alive", name)
+				t.Errorf("holder %s was killed, but is alive", name)
 			}
 		}
 	}
-	for _, id := range told {
+	for _, id := range written {
 		if raw, err := s.Secret(t.Context(), id); raw != id || err != nil {
-			t.Fatalf("of one that was written, the secret is %q, %v", raw, err)
+			t.Fatalf("Secret of a written record: %q, %v", raw, err)
 		}
 	}
 }
 
-// A lease is renewed as long as its program runs, and survives a break that is shorter.
+// A running program renews its lease, even if connections break for a shorter time.
 func TestRenewed(t *testing.T) {
 	p := newProxy(t, testenv.Postgres(t))
 	s, other := at(t, p.url(schema(t, "")), calm), at(t, testenv.Postgres(t).URL(schema(t, "")), calm)
@@ -137,7 +135,7 @@ func TestRenewed(t *testing.T) {
 		time.Sleep(time.Duration(calmLease) / 4)
 		p.breakAll()
 		if !isAlive(t, other, name) {
-			t.Error("it is not alive")
+			t.Error("the holder is not alive")
 		}
 	}
 	if again, err := s.Holder(t.Context()); again != name || err != nil {
@@ -145,7 +143,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// held is the holder of a hasty store, however often it takes.
+// held returns the holder of a hasty store, however many attempts that takes.
 func held(t testing.TB, s *Store) string {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(time.Minute)); ; {
@@ -159,8 +157,8 @@ func held(t testing.TB, s *Store) string {
 	}
 }
 
-// Who cannot renew does not go on believing, and is not again what others have been told
-// is over.
+// A program that cannot renew its lease stops using it. After others have seen it expire, the lease never counts as
+// alive again.
 func TestLost(t *testing.T) {
 	on := testenv.Postgres(t)
 	p, name := newProxy(t, on), made(t, on)
@@ -170,33 +168,33 @@ func TestLost(t *testing.T) {
 	p.breakAll()
 	for gone := time.Now(); isAlive(t, other, name); time.Sleep(20 * time.Millisecond) {
 		if time.Since(gone) > testenv.Scale(time.Minute) {
-			t.Fatal("it is alive for ever")
+			t.Fatal("the lease does not expire")
 		}
 	}
 	_, err := s.Holder(t.Context())
-	wantKind(t, "Holder of who is cut off", err, atoll.ErrUnavailable)
+	wantKind(t, "Holder without a connection", err, atoll.ErrUnavailable)
 	p.set(func(byte, string) fault { return pass })
 	again := held(t, s)
 	if again == name {
-		t.Errorf("Holder, when it is connected, is %q as before", again)
+		t.Errorf("Holder after the reconnection is %q as before", again)
 	}
 	if isAlive(t, other, name) || !isAlive(t, other, again) {
-		t.Errorf("alive are %v and %v", isAlive(t, other, name), isAlive(t, other, again))
+		t.Errorf("old lease alive: %v, new one: %v; want only the new one", isAlive(t, other, name), isAlive(t, other, again))
 	}
 	if err := s.Close(); err != nil || isAlive(t, other, again) {
-		t.Errorf("Close: %v, and it is alive: %v", err, isAlive(t, other, again))
+		t.Errorf("Close: %v; lease alive afterwards: %v", err, isAlive(t, other, again))
 	}
 }
 
-// The clock of the machine that went to sleep stood still; that on the wall did not.
+// While a machine sleeps, its monotonic clock may stand still, but the wall clock goes on.
 func TestSlept(t *testing.T) {
 	l := &lease{until: time.Now().Add(time.Minute)}
-	if !l.sure() {
-		t.Error("a new lease is not sure")
+	if !l.isValid() {
+		t.Error("a new lease is not valid")
 	}
 	l.until = time.Now().Round(0).Add(-time.Second)
-	if l.sure() {
-		t.Error("one that ended is sure")
+	if l.isValid() {
+		t.Error("an expired lease is valid")
 	}
 }
 
@@ -205,9 +203,9 @@ func TestMessagesHaveNoPassword(t *testing.T) {
 	locked := "postgres://locked:%s@/atoll?host=" + on.Socket() + "&search_path=" + schema(t, "")
 	wrong := at(t, fmt.Sprintf(locked, "guess"))
 	_, err := wrong.Records(t.Context())
-	wantKind(t, "Records with a wrong password", err, atoll.ErrDenied, "look at the user and the password")
+	wantKind(t, "Records with a wrong password", err, atoll.ErrDenied, "check the user and the password")
 	if strings.Contains(fmt.Sprintf("%v %+v %q", err, err, err), "guess") {
-		t.Errorf("the password is told: %v", err)
+		t.Errorf("the error has the password: %v", err)
 	}
 	server, err := New(Options{URL: fmt.Sprintf(locked, "ignored"), Password: func() (string, error) { return testenv.LockedPassword, nil }})
 	if err != nil {

@@ -11,23 +11,22 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
-// Each change of the schema is a file, in order. One that was released is never
-// changed. Programs that do not know it go on with what it makes: it only adds, and what
-// it adds has a default. What nobody uses any longer is removed a release later, by a
-// file that says in migrations.oldest which one a program has to know at least.
+// migrations has a file for each change of the schema, in order. A released file never changes. Older programs must
+// be able to use the new schema: a file only adds, and all that it adds has defaults. A later release removes what is
+// no longer used, in a file that sets migrations.oldest to the version that programs need at least.
 //
 //go:embed migrations/*.sql
 var migrations embed.FS
 
 const (
-	needed    = 130000           // the least server_version_num
-	migrating = 10 * time.Minute // how long the schema may be worked on
+	minServerVersion = 130000           // lowest accepted server_version_num
+	migrationTimeout = 10 * time.Minute // time limit of a migration
 )
 
-// prepared returns the connections to a database that has the tables. Those are made, or
-// changed, for as long as ctx lasts; all else is done as long as within does.
-func (t tables) prepared(ctx, within context.Context) (*sql.DB, error) {
-	db, err := t.database(ctx)
+// openMigrated returns the connections to a database with the schema of this program. A migration runs until ctx
+// ends; the rest is bounded by within.
+func (t tables) openMigrated(ctx, within context.Context) (*sql.DB, error) {
+	db, err := t.openDB(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +35,8 @@ func (t tables) prepared(ctx, within context.Context) (*sql.DB, error) {
 		return db, nil
 	}
 	select {
-	case s.opening <- struct{}{}:
-		defer func() { <-s.opening }()
+	case s.preparing <- struct{}{}:
+		defer func() { <-s.preparing }()
 	case <-within.Done():
 		return nil, within.Err()
 	}
@@ -49,12 +48,12 @@ func (t tables) prepared(ctx, within context.Context) (*sql.DB, error) {
 		return nil, err
 	}
 	have := 0
-	err = again(within, func() error {
-		have, err = s.version(within, db, len(files))
+	err = retryTransient(within, func() error {
+		have, err = s.schemaVersion(within, db, len(files))
 		return err
 	})
 	if err == nil && have < len(files) {
-		err = again(ctx, func() error { return s.migrate(ctx, db, files) })
+		err = retryTransient(ctx, func() error { return s.migrateSchema(ctx, db, files) })
 	}
 	if err != nil {
 		return nil, err
@@ -65,27 +64,28 @@ func (t tables) prepared(ctx, within context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
+// isReady reports whether the schema is known to be current.
 func (s *Server) isReady() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ready
 }
 
-// migrate makes the schema the one that this program knows. Of many programs that begin
-// at once, one does.
-func (s *Server) migrate(ctx context.Context, db *sql.DB, files []string) error {
-	ctx, cancel := context.WithTimeout(ctx, migrating)
+// migrateSchema brings the schema to the version of this program. If many programs start at once, one of them does
+// it.
+func (s *Server) migrateSchema(ctx context.Context, db *sql.DB, files []string) error {
+	ctx, cancel := context.WithTimeout(ctx, migrationTimeout)
 	defer cancel()
-	return s.transact(ctx, ctx, db, func(ctx context.Context, t sqlstore.Tx) error {
+	return s.runTransaction(ctx, ctx, db, func(ctx context.Context, t sqlstore.Tx) error {
 		if _, err := t.ExecContext(ctx, "SET LOCAL statement_timeout = 0"); err != nil {
 			return err
 		}
 		if err := t.Lock(ctx, "migrate"); err != nil {
 			return err
 		}
-		have, err := s.version(ctx, t, len(files))
+		have, err := s.schemaVersion(ctx, t, len(files))
 		if err == nil && have == 0 {
-			err = s.first(ctx, t)
+			err = s.createSchema(ctx, t)
 		}
 		if err != nil {
 			return err
@@ -95,7 +95,7 @@ func (s *Server) migrate(ctx context.Context, db *sql.DB, files []string) error 
 			if err != nil {
 				return err
 			}
-			if _, err := raw(ctx, t.(tx).conn, string(text)); err != nil {
+			if _, err := execRaw(ctx, t.(tx).conn, string(text)); err != nil {
 				return err
 			}
 		}
@@ -104,9 +104,9 @@ func (s *Server) migrate(ctx context.Context, db *sql.DB, files []string) error 
 	})
 }
 
-// version is the number of the last change of the schema, 0 if there is none. Kinds:
-// ErrUnavailable (this program knows fewer than it has to).
-func (s *Server) version(ctx context.Context, db interface {
+// schemaVersion returns the number of the last change of the schema, or 0 if there is none. Kinds: ErrUnavailable
+// (this program does not support the schema any longer).
+func (s *Server) schemaVersion(ctx context.Context, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }, known int) (version int, err error) {
 	there, oldest := false, 0
@@ -116,13 +116,13 @@ func (s *Server) version(ctx context.Context, db interface {
 	}
 	if err == nil && oldest > known {
 		err = atoll.Errorf("", "", atoll.ErrUnavailable,
-			"a newer Atoll has written it (schema %d, for those that know %d; this one knows %d): use that one", version, oldest, known)
+			"a newer Atoll wrote this database (schema %d, needs a program that supports %d, this one supports %d): upgrade", version, oldest, known)
 	}
 	return version, err
 }
 
-// first makes the schema, if the database's owner has not, and what counts its changes.
-func (s *Server) first(ctx context.Context, t sqlstore.Tx) error {
+// createSchema creates the schema, unless the owner of the database has done so, and the table migrations.
+func (s *Server) createSchema(ctx context.Context, t sqlstore.Tx) error {
 	var have int
 	var encoding string
 	var there bool
@@ -131,10 +131,10 @@ func (s *Server) first(ctx context.Context, t sqlstore.Tx) error {
 	switch {
 	case err != nil:
 		return err
-	case have < needed:
-		return atoll.Errorf("", "", atoll.ErrUnavailable, "its server is of PostgreSQL %d: %d or later is needed", have/10000, needed/10000)
+	case have < minServerVersion:
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "the server runs PostgreSQL %d: %d or later is required", have/10000, minServerVersion/10000)
 	case encoding != "UTF8":
-		return atoll.Errorf("", "", atoll.ErrUnavailable, "it is in %s: make a database with ENCODING 'UTF8'", encoding)
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "the database has encoding %s: create one with ENCODING 'UTF8'", encoding)
 	case !there:
 		if _, err := t.ExecContext(ctx, "CREATE SCHEMA "+s.schema); err != nil {
 			return err

@@ -22,8 +22,8 @@ func execAt(t testing.TB, url string, statements ...string) {
 	}
 }
 
-// A newer program may have added something: this one goes on, also with what it has open.
-// Only where it has to know what was changed, it refuses.
+// A newer program may have added to the schema. This program goes on, even with an open store, unless the schema
+// requires a newer program.
 func TestNewer(t *testing.T) {
 	url := testenv.Postgres(t).URL(schema(t, ""))
 	running := at(t, url)
@@ -47,11 +47,11 @@ func TestNewer(t *testing.T) {
 	}
 	execAt(t, url, fmt.Sprintf("UPDATE migrations SET oldest = 0, version = %d", len(files)))
 	if n := count(t, s); n != 3 {
-		t.Errorf("when that was put right there are %d records", n)
+		t.Errorf("%d records after the repair, want 3", n)
 	}
 }
 
-// Migrations only add, unless they say whom they leave behind.
+// Migrations only add, unless they set the oldest version that programs need.
 func TestMigrationsAdd(t *testing.T) {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil || len(files) == 0 {
@@ -67,13 +67,13 @@ func TestMigrationsAdd(t *testing.T) {
 		}
 		for _, word := range []string{"DROP ", "RENAME ", "ALTER COLUMN"} {
 			if strings.Contains(string(text), word) && !strings.Contains(string(text), "UPDATE migrations SET oldest") {
-				t.Errorf("%s has %q, and says not which programs have to know it", file, word)
+				t.Errorf("%s has %q, but does not set migrations.oldest", file, word)
 			}
 		}
 	}
 }
 
-// What cannot be opened says why; it is tried again each time.
+// A store that cannot be opened says why. Each call tries again.
 func TestCannotBeOpened(t *testing.T) {
 	on := testenv.Postgres(t)
 	name := schema(t, "")
@@ -88,8 +88,8 @@ func TestCannotBeOpened(t *testing.T) {
 		text string
 	}{
 		"no server":         {"postgres://atoll@/atoll?host=/nowhere", atoll.ErrUnavailable, "/nowhere"},
-		"no database":       {as("atoll", "none"), atoll.ErrUnavailable, "make the database"},
-		"no such user":      {as("nobody", "atoll"), atoll.ErrDenied, "look at the user"},
+		"no database":       {as("atoll", "none"), atoll.ErrUnavailable, "create it"},
+		"no such user":      {as("nobody", "atoll"), atoll.ErrDenied, "check the user"},
 		"may make no table": {as(user, "atoll"), atoll.ErrDenied, "grant"},
 		"another encoding":  {as("atoll", latin), atoll.ErrUnavailable, "UTF8"},
 	} {
@@ -104,20 +104,20 @@ func TestCannotBeOpened(t *testing.T) {
 	wantKind(t, "Records", err, atoll.ErrDenied)
 	execAt(t, on.URL("public"), "CREATE SCHEMA "+name+" AUTHORIZATION "+user)
 	if _, err := guest.Records(t.Context()); err != nil {
-		t.Errorf("in a schema that somebody made for it: %v", err)
+		t.Errorf("Records in a schema with the user as owner: %v", err)
 	}
 }
 
-// What is gone under a program that runs is said, and made again by the next one.
+// If the tables disappear, a running program reports it, and the next program creates them.
 func TestRemovedBehindOurBack(t *testing.T) {
 	url := testenv.Postgres(t).URL(schema(t, ""))
 	s := at(t, url)
 	insert(t, s)
 	execAt(t, url, "DROP SCHEMA "+schema(t, "")+" CASCADE")
 	_, err := s.Records(t.Context())
-	wantKind(t, "Records", err, atoll.ErrUnavailable, "removed its tables")
+	wantKind(t, "Records", err, atoll.ErrUnavailable, "tables have been removed")
 	if n := count(t, at(t, url)); n != 0 {
-		t.Errorf("a new one has %d records", n)
+		t.Errorf("the new store has %d records", n)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestURL(t *testing.T) {
 	} {
 		err := CheckURL(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v, want one that says %q", text, err, want)
+			t.Errorf("%s: %v, want an error with %q", text, err, want)
 		}
 	}
 	for text, want := range map[string]bool{
@@ -145,7 +145,7 @@ func TestURL(t *testing.T) {
 		"postgresql://a@db.example.com/c?sslmode=require":            true,
 		"postgres://a@db.example.com/c?target_session_attrs=primary": true,
 	} {
-		config, err := parse(text)
+		config, err := parseURL(text)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -154,11 +154,11 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: with TLS: %v, want %v", text, got, want)
 		}
 		if !strings.Contains(text, "sslmode") && want && (config.TLSConfig.InsecureSkipVerify || config.TLSConfig.ServerName == "" && !strings.Contains(text, ",")) {
-			t.Errorf("%s: whoever answers is believed", text)
+			t.Errorf("%s: the name of the host is not verified", text)
 		}
 		for _, f := range config.Fallbacks {
 			if want && f.TLSConfig == nil {
-				t.Errorf("%s: %s is asked without TLS", text, f.Host)
+				t.Errorf("%s: no TLS for %s", text, f.Host)
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// Stores of one server share its connections, and each of them ends alone.
+// The stores of a server share its connections. Closing one store does not affect the others.
 func TestShared(t *testing.T) {
 	server, err := New(Options{URL: testenv.Postgres(t).URL(schema(t, ""))})
 	if err != nil {
@@ -187,9 +187,9 @@ func TestShared(t *testing.T) {
 		}
 	}
 	_, err = a.Find(t.Context(), r.ID)
-	wantKind(t, "Find of one that is closed", err, atoll.ErrUnavailable, "closed")
+	wantKind(t, "Find of a closed store", err, atoll.ErrUnavailable, "closed")
 	if _, err := b.Find(t.Context(), r.ID); err != nil {
-		t.Errorf("Find, when another one was closed: %v", err)
+		t.Errorf("Find after another store was closed: %v", err)
 	}
 	if err := b.Close(); err != nil {
 		t.Errorf("Close: %v", err)
@@ -197,14 +197,14 @@ func TestShared(t *testing.T) {
 	again := server.Store()
 	defer again.Close()
 	if isAlive(t, again, name) {
-		t.Error("the holder of one that was closed is alive")
+		t.Error("the holder of a closed store is alive")
 	}
 	if _, err := again.Find(t.Context(), r.ID); err != nil {
-		t.Errorf("Find, when all were closed: %v", err)
+		t.Errorf("Find after all stores were closed: %v", err)
 	}
 }
 
-// Who drops a secret waits for who is about to make the sandbox that keeps it.
+// DropSecret waits for a transaction that creates the sandbox of the secret.
 func TestDropSecretOfWhatIsBeingMade(t *testing.T) {
 	on := testenv.Postgres(t)
 	a, b := open(t, on, ""), open(t, on, "")
@@ -214,7 +214,7 @@ func TestDropSecretOfWhatIsBeingMade(t *testing.T) {
 	}
 	dropped := make(chan error, 1)
 	err := tables{a}.Write(t.Context(), func(ctx context.Context, tx sqlstore.Tx) error {
-		// As Insert does.
+		// Insert runs the same statements.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (id, scope, provider, project, name, spec, state, volumes, holder, reason, created, rev)
 			VALUES (?, '', '', '', '', '{}', '', false, '', '', 0, 1)`, r.ID); err != nil {
 			return err
@@ -232,11 +232,11 @@ func TestDropSecretOfWhatIsBeingMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if raw, err := a.Secret(t.Context(), r.ID); raw != "first" || err != nil {
-		t.Errorf("the secret of what was made meanwhile is %q, %v", raw, err)
+		t.Errorf("Secret of the new sandbox: %q, %v", raw, err)
 	}
 }
 
-// waiting waits until somebody waits for this transaction.
+// waiting returns when another transaction waits for this one.
 func waiting(ctx context.Context, tx sqlstore.Tx) error {
 	for n := 0; n == 0; {
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))").Scan(&n); err != nil {

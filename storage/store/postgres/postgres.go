@@ -1,5 +1,5 @@
-// Package postgres keeps what package store keeps in a database of PostgreSQL, for
-// servers on many machines. It needs PostgreSQL 13 or later.
+// Package postgres implements package store in a PostgreSQL database, for servers on many machines. It needs
+// PostgreSQL 13 or later.
 //
 //	server, err := postgres.New(postgres.Options{URL: "postgres://atoll@db.example.com/atoll"})
 //	if err != nil {
@@ -32,118 +32,117 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
-// Options say which database.
+// Options configure a Server.
 type Options struct {
-	// URL is where it is: postgres://user@host:port/database, with the parameters that
-	// PostgreSQL's own programs know. What it lacks they would have from their variables
-	// and files (PGHOST, PGPASSWORD, ~/.pgpass) is from there. The tables are in the schema
-	// of search_path, or atoll. A host that is not this one is asked with TLS, and has to
-	// prove that it is the one of that name, unless sslmode says otherwise.
+	// URL is the address of the database: postgres://user@host:port/database, with the parameters of libpq. Missing
+	// parts come from the variables and files of libpq (PGHOST, PGPASSWORD, ~/.pgpass). The tables are in the schema
+	// of search_path, or in DefaultSchema. For a host other than this machine, the connection uses TLS and verifies
+	// the host's name, unless sslmode says otherwise.
 	URL string
-	// Password returns the password, for each connection; nil means that it is in URL, or
-	// where PostgreSQL's own programs have it.
+	// Password returns the password for each connection. nil means that the password is in URL, or where libpq finds
+	// it.
 	Password func() (string, error)
-	// Lease is how long a program that was killed counts as one that runs; 0 means
-	// DefaultLease. It is renewed three times in that time.
+	// Lease is the time for which a killed program still counts as running; 0 means DefaultLease. A running program
+	// renews its lease three times in that time.
 	Lease time.Duration
 }
 
-// DefaultLease is Options.Lease if that is not said, MinLease the shortest there may be.
+// DefaultLease is the default of Options.Lease, and MinLease its minimum.
 const (
 	DefaultLease = 30 * time.Second
 	MinLease     = 2 * time.Second
 )
 
-// DefaultSchema is where tables are if URL does not say.
+// DefaultSchema is the schema of the tables if the URL has no search_path.
 const DefaultSchema = "atoll"
 
 const (
-	// patience is how long a call may take, with all that is waited for in it.
-	patience = 10 * time.Second
-	// connections is how many there may be of a Server. They are closed when nobody has
-	// used them for idle.
-	connections = 8
-	idle        = time.Minute
+	// callTimeout bounds a call, with all its waits and retries.
+	callTimeout = 10 * time.Second
+	// maxConnections is the maximum number of connections of a Server. Connections that are unused for idleTimeout
+	// are closed.
+	maxConnections = 8
+	idleTimeout    = time.Minute
 )
 
-// A Server is a database, to which its Stores share connections.
+// A Server is a database with a pool of connections for its Stores.
 type Server struct {
-	config   *pgx.ConnConfig
-	schema   string
-	where    string // for sentences; it has no secrets
-	password func() (string, error)
-	patience time.Duration
-	lease    term // of holders
+	config      *pgx.ConnConfig
+	schema      string
+	location    string // host, port and database, for messages; has no secrets
+	password    func() (string, error)
+	callTimeout time.Duration
+	leaseTerm   term // of holders
 
-	opening chan struct{} // holds one value while somebody opens it
+	preparing chan struct{} // semaphore of one: the caller that prepares the schema
 
 	mu    sync.Mutex
-	users int     // stores that have it open
-	db    *sql.DB // nil while there are none
-	ready bool    // its tables are those that this program knows
+	users int     // number of open stores
+	db    *sql.DB // nil if users is 0
+	ready bool    // the schema is current
 }
 
-// CheckURL says what is wrong with a URL.
+// CheckURL returns an error if text is not the URL of a database. The error has no password.
 func CheckURL(text string) error {
-	_, err := parse(text)
+	_, err := parseURL(text)
 	return err
 }
 
-// HasPassword reports whether a URL has one.
+// HasPassword reports whether a URL has a password.
 func HasPassword(text string) bool {
 	u, err := url.Parse(text)
 	if err != nil {
-		return true // perhaps
+		return true // it may have one
 	}
 	_, has := u.User.Password()
 	return has || u.Query().Has("password")
 }
 
-// New returns the server that opts name. It touches nothing: what cannot be is said by the
-// first call that needs it. Kinds: ErrInvalid.
+// New returns the server that opts describe. It does not connect: the first call that needs the database reports
+// connection errors. Kinds: ErrInvalid.
 func New(opts Options) (*Server, error) {
-	config, err := parse(opts.URL)
+	config, err := parseURL(opts.URL)
 	if err != nil {
 		return nil, atoll.E("open", "", atoll.ErrInvalid, err)
 	}
-	s := &Server{config: config, schema: DefaultSchema, password: opts.Password, patience: patience, lease: term(cmp.Or(opts.Lease, DefaultLease)), opening: make(chan struct{}, 1)}
-	s.where = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))) + "/" + config.Database
-	if given := config.RuntimeParams["search_path"]; given != "" {
-		s.schema = given
+	s := &Server{config: config, schema: DefaultSchema, password: opts.Password, callTimeout: callTimeout, leaseTerm: term(cmp.Or(opts.Lease, DefaultLease)), preparing: make(chan struct{}, 1)}
+	s.location = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))) + "/" + config.Database
+	if path := config.RuntimeParams["search_path"]; path != "" {
+		s.schema = path
 	}
 	for name, value := range map[string]string{
 		"search_path":      s.schema,
 		"application_name": "atoll",
-		// Who is not heard of in the middle of a transaction holds up nobody for long.
-		"idle_in_transaction_session_timeout": strconv.FormatInt(2*patience.Milliseconds(), 10),
-		"statement_timeout":                   strconv.FormatInt(patience.Milliseconds(), 10),
+		// A client that goes silent within a transaction must not block others for long.
+		"idle_in_transaction_session_timeout": strconv.FormatInt(2*callTimeout.Milliseconds(), 10),
+		"statement_timeout":                   strconv.FormatInt(callTimeout.Milliseconds(), 10),
 	} {
 		if config.RuntimeParams[name] == "" {
 			config.RuntimeParams[name] = value
 		}
 	}
 	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = patience / 2
+		config.ConnectTimeout = callTimeout / 2
 	}
 	return s, nil
 }
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// parse is what a URL says, with TLS where it says nothing of that.
-func parse(text string) (*pgx.ConnConfig, error) {
+// parseURL parses a URL and adds verified TLS if it has no sslmode.
+func parseURL(text string) (*pgx.ConnConfig, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		return nil, errors.New("is not postgres://user@host:port/database") // without text, which may have a password
+		return nil, errors.New("not a URL of the form postgres://user@host:port/database") // without text, which may have a password
 	}
 	config, err := pgx.ParseConfig(text)
 	if err != nil {
-		return nil, err // which has no password
+		return nil, err // has no password
 	}
 	if name := config.RuntimeParams["search_path"]; name != "" && !schemaName.MatchString(name) {
-		return nil, errors.New("search_path: is the name of one schema, of lower-case letters, digits and _")
+		return nil, errors.New("search_path: use the name of one schema, of lower-case letters, digits and _")
 	}
-	if u.Query().Has("sslmode") || os.Getenv("PGSSLMODE") != "" || near(config) {
+	if u.Query().Has("sslmode") || os.Getenv("PGSSLMODE") != "" || isLocal(config) {
 		return config, nil
 	}
 	q := u.Query()
@@ -152,8 +151,8 @@ func parse(text string) (*pgx.ConnConfig, error) {
 	return pgx.ParseConfig(u.String())
 }
 
-// near reports whether nobody is on the way to any of the hosts.
-func near(config *pgx.ConnConfig) bool {
+// isLocal reports whether all hosts of config are this machine.
+func isLocal(config *pgx.ConnConfig) bool {
 	hosts := []string{config.Host}
 	for _, f := range config.Fallbacks {
 		hosts = append(hosts, f.Host)
@@ -164,36 +163,35 @@ func near(config *pgx.ConnConfig) bool {
 	})
 }
 
-// Where names the database, without a secret.
-func (s *Server) Where() string { return s.where }
+// Where returns the host, port and name of the database, without a secret.
+func (s *Server) Where() string { return s.location }
 
-// Store returns what is in the database. It is opened when it is first needed.
+// Store returns a store in the database. It connects at the first call that needs the database.
 func (s *Server) Store() *Store {
 	x := &Store{server: s}
 	x.Store = sqlstore.New(tables{x})
 	return x
 }
 
-// Store is a store.Store, and a store.Conversations, in a database of PostgreSQL.
+// A Store implements the interfaces of package store in a PostgreSQL database.
 type Store struct {
 	sqlstore.Store
 	server *Server
 
 	mu     sync.Mutex
 	closed bool
-	open   bool // it is one of the users of server
+	open   bool // it counts in server.users
 
-	taking sync.Mutex
-	lease  *lease // by which its program is known to run; nil as long as nobody asked
+	leaseMu sync.Mutex // guards lease
+	lease   *lease     // lease of this program; nil before the first call of Holder
 }
 
-// Exists is true: somebody has made the database. Its tables are made when they are first
-// needed.
+// Exists returns true: the database must exist. The first call that needs the tables creates them.
 func (x *Store) Exists() bool { return true }
 
-// Settle says that the sandboxes of a scope are those that a place has. Programs that reach
-// others must not look for them there, as they would find none. Kinds: ErrConflict (they
-// are those of another place), and those of store.Store.
+// Settle records that the sandboxes of a scope are those of place, such as a Docker Engine. It fails if the store has
+// sandboxes of another place, since this program would not find them. Kinds: ErrConflict (another place is on
+// record), and those of store.Store.
 func (x *Store) Settle(ctx context.Context, scope, place string) error {
 	t := tables{x}
 	return t.Failed("open", scope, t.Write(ctx, func(ctx context.Context, tx sqlstore.Tx) error {
@@ -201,8 +199,8 @@ func (x *Store) Settle(ctx context.Context, scope, place string) error {
 		err := tx.QueryRowContext(ctx, `INSERT INTO places (scope, place) VALUES (?, ?)
 			ON CONFLICT (scope) DO UPDATE SET place = places.place RETURNING place`, scope, place).Scan(&have)
 		if err == nil && have != place {
-			err = atoll.Errorf("", "", atoll.ErrConflict, "the sandboxes of %s in it are those of %s, and here are those of %s: "+
-				"servers that share a store reach the same sandboxes, or have search_paths of their own", scope, have, place)
+			err = atoll.Errorf("", "", atoll.ErrConflict, "the store has the sandboxes that %s created in %s, but this program uses %s: "+
+				"servers that share a store must reach the same sandboxes; otherwise give each its own search_path", scope, have, place)
 		}
 		return err
 	}))
@@ -221,29 +219,30 @@ func (x *Store) Close() error {
 	if !open {
 		return nil
 	}
-	x.taking.Lock()
-	defer x.taking.Unlock()
+	x.leaseMu.Lock()
+	defer x.leaseMu.Unlock()
 	if x.lease != nil {
-		x.lease.giveUp(x.server.db)
+		x.lease.releaseLease(x.server.db)
 	}
-	return x.server.leave()
+	return x.server.removeUser()
 }
 
-// database returns the connections, which are made if there are none yet.
-func (x *Store) database(ctx context.Context) (*sql.DB, error) {
+// openDB returns the connections, and opens them at the first call. Kinds: ErrUnavailable (the store is closed).
+func (x *Store) openDB(ctx context.Context) (*sql.DB, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
-		return nil, atoll.Errorf("open", x.server.where, atoll.ErrUnavailable, "the store is closed")
+		return nil, atoll.Errorf("open", x.server.location, atoll.ErrUnavailable, "the store is closed")
 	}
 	if !x.open {
-		x.server.enter()
+		x.server.addUser()
 		x.open = true
 	}
 	return x.server.db, nil
 }
 
-func (s *Server) enter() {
+// addUser counts an open store, and opens the connections for the first one.
+func (s *Server) addUser() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users++; s.users > 1 {
@@ -257,12 +256,13 @@ func (s *Server) enter() {
 		c.Password = password
 		return err
 	}))
-	s.db.SetMaxOpenConns(connections)
-	s.db.SetMaxIdleConns(connections)
-	s.db.SetConnMaxIdleTime(idle)
+	s.db.SetMaxOpenConns(maxConnections)
+	s.db.SetMaxIdleConns(maxConnections)
+	s.db.SetConnMaxIdleTime(idleTimeout)
 }
 
-func (s *Server) leave() error {
+// removeUser discounts an open store, and closes the connections after the last one.
+func (s *Server) removeUser() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users--; s.users > 0 {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, writeForever(url))
 		os.Exit(1)
 	}
-	// What this machine has for PostgreSQL is not for tests.
+	// Tests must not use the PostgreSQL settings of this machine.
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PG") {
 			os.Unsetenv(name)
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(stopping{m})
 }
 
-// stopping ends the server of all tests when these have.
+// stopping stops the server of all tests after the tests.
 type stopping struct{ m *testing.M }
 
 func (s stopping) Run() int {
@@ -37,10 +37,10 @@ func (s stopping) Run() int {
 	return s.m.Run()
 }
 
-// schemas are those of tests that run.
+// schemas has the schemas of running tests, by test and name.
 var schemas sync.Map
 
-// schema is one for each test and name.
+// schema returns the schema of a test and a name.
 func schema(t testing.TB, name string) string {
 	key := t.Name() + "/" + name
 	drawn, there := schemas.LoadOrStore(key, "t"+atoll.NewID())
@@ -50,7 +50,7 @@ func schema(t testing.TB, name string) string {
 	return drawn.(string)
 }
 
-// open opens the store of that name, as another program would.
+// open opens the store with a name, as another program would.
 func open(t testing.TB, on *testenv.PostgresServer, name string) *Store {
 	t.Helper()
 	server, err := New(Options{URL: on.URL(schema(t, name))})

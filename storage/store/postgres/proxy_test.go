@@ -13,17 +13,17 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A fault is what a proxy does with a message to the server. The zero fault passes it on.
+// A fault is the treatment of a message to the server. The zero fault forwards it.
 type fault int
 
 const (
 	pass  fault = iota
-	cut         // breaks the connection, and does not pass it on
-	lose        // passes it on, and breaks the connection instead of answering
-	stall       // passes nothing on any longer
+	cut         // breaks the connection, and does not forward the message
+	lose        // forwards the message, and breaks the connection instead of the answer
+	stall       // forwards nothing from now on
 )
 
-// A proxy stands before a server and does to its clients what networks do.
+// A proxy stands before a server and injects network faults.
 type proxy struct {
 	dir    string // of its socket
 	target string
@@ -34,7 +34,7 @@ type proxy struct {
 	all   sync.WaitGroup
 }
 
-// newProxy stands before a server until the test ends.
+// newProxy starts a proxy before a server. It ends with the test.
 func newProxy(t testing.TB, on *testenv.PostgresServer) *proxy {
 	t.Helper()
 	const socket = ".s.PGSQL.5432"
@@ -66,13 +66,13 @@ func newProxy(t testing.TB, on *testenv.PostgresServer) *proxy {
 	return p
 }
 
-// url is that of a schema of the server behind it.
+// url returns the URL of a schema of the server, through the proxy.
 func (p *proxy) url(schema string) string {
 	return "postgres://atoll@/atoll?host=" + p.dir + "&search_path=" + schema
 }
 
-// set has each message from now on get what plan says: of the kind that it has in the
-// protocol, 0 of the first one of a connection. Calls of plan come one by one.
+// set makes plan choose the fault of each later message. kind is the message type of the protocol, or 0 for the first
+// message of a connection. Calls of plan do not overlap.
 func (p *proxy) set(plan func(kind byte, text string) fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *proxy) decide(kind byte, text string) fault {
 	return p.plan(kind, text)
 }
 
-// breakAll breaks the connections that there are.
+// breakAll breaks all open connections.
 func (p *proxy) breakAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *proxy) serve(client net.Conn) {
 	defer p.hold(client, false)
 	server, err := net.Dial("unix", p.target)
 	if err != nil {
-		return // of a server that is not there
+		return // the server is down
 	}
 	defer server.Close()
 	var mu sync.Mutex
@@ -148,7 +148,7 @@ func (p *proxy) serve(client net.Conn) {
 			mu.Unlock()
 		}
 		if how == stall {
-			_, _ = io.Copy(io.Discard, client) // until it gives up
+			_, _ = io.Copy(io.Discard, client) // until the client gives up
 			return
 		}
 		if _, err := server.Write(message); err != nil {
@@ -164,7 +164,7 @@ func (p *proxy) serve(client net.Conn) {
 	}
 }
 
-// next reads a message of a client, with its header. The first one has no kind.
+// next reads a message of a client, including its header. The first message has no type.
 func next(r io.Reader, first bool) (kind byte, message []byte, err error) {
 	head := make([]byte, 5)
 	if first {

@@ -19,56 +19,55 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
-// tries is how often something is begun that others or broken connections were in the way
-// of; the last connections that are broken are found out one by one.
-const tries = connections + 2
+// maxTries is the number of attempts of an operation that other clients or broken connections prevent. It allows for
+// all connections of the pool to be broken.
+const maxTries = maxConnections + 2
 
-// tables is a Store as the Database of its tables.
+// tables implements sqlstore.Database for a Store.
 type tables struct{ *Store }
 
-// Read implements store.Database.
+// Read implements sqlstore.Database.
 func (t tables) Read(ctx context.Context, f func(context.Context, sqlstore.Querier) error) error {
-	within, cancel := context.WithTimeout(ctx, t.server.patience)
+	within, cancel := context.WithTimeout(ctx, t.server.callTimeout)
 	defer cancel()
-	db, err := t.prepared(ctx, within)
+	db, err := t.openMigrated(ctx, within)
 	if err == nil {
-		err = again(within, func() error { return f(within, querier{db}) })
+		err = retryTransient(within, func() error { return f(within, querier{db}) })
 	}
-	return t.server.inTime(ctx, within, err)
+	return t.server.timeoutError(ctx, within, err)
 }
 
-// Write implements store.Database.
+// Write implements sqlstore.Database.
 func (t tables) Write(ctx context.Context, f func(context.Context, sqlstore.Tx) error) error {
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.server.patience)
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.server.callTimeout)
 	defer cancel()
-	db, err := t.prepared(ctx, within)
+	db, err := t.openMigrated(ctx, within)
 	if err == nil {
-		err = again(within, func() error { return t.server.transact(ctx, within, db, f) })
+		err = retryTransient(within, func() error { return t.server.runTransaction(ctx, within, db, f) })
 	}
-	return t.server.inTime(ctx, within, err)
+	return t.server.timeoutError(ctx, within, err)
 }
 
-// again does what others, or a connection that broke, were in the way of, and what can be
-// done again, until it is done.
-func again(ctx context.Context, do func() error) error {
+// retryTransient calls do until it succeeds, fails for good, has failed maxTries times, or ctx ends.
+func retryTransient(ctx context.Context, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
-		if try == tries || ctx.Err() != nil || !isRetried(err) {
+		if try == maxTries || ctx.Err() != nil || !isRetried(err) {
 			return err
 		}
 		if isBroken(err) {
 			continue
 		}
-		select { // whoever was in the way is given time to go
+		select { // give other clients time to finish
 		case <-ctx.Done():
 		case <-time.After(rand.N(time.Duration(try) * 10 * time.Millisecond)):
 		}
 	}
 }
 
-// inTime is the error of whoever has given up, or of a server that does not answer, which
-// is not to be taken for that.
-func (s *Server) inTime(ctx, within context.Context, err error) error {
+// timeoutError returns the error of ctx if ctx has ended, and ErrUnavailable if only within has: the server did not
+// answer in time. Otherwise it returns err.
+func (s *Server) timeoutError(ctx, within context.Context, err error) error {
 	var known *atoll.Error
 	switch {
 	case err == nil || errors.As(err, &known):
@@ -76,31 +75,30 @@ func (s *Server) inTime(ctx, within context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case within.Err() != nil:
-		return atoll.Errorf("", "", atoll.ErrUnavailable, "it does not answer, or others are in the way, for more than %s: %v", s.patience, err)
-	case errors.Is(err, context.DeadlineExceeded): // that of a connection
-		return atoll.Errorf("", "", atoll.ErrUnavailable, "it does not answer: %v", err)
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "the server does not answer, or other clients block the call, for more than %s: %v", s.callTimeout, err)
+	case errors.Is(err, context.DeadlineExceeded): // the deadline of a connection
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "the server does not answer: %v", err)
 	}
 	return err
 }
 
-// A querier asks a database, or a connection, with arguments that are numbered, as
-// PostgreSQL wants them.
-type querier struct{ to sqlstore.Querier }
+// A querier runs queries with ? placeholders, which it turns into the numbered ones of PostgreSQL.
+type querier struct{ db sqlstore.Querier }
 
 func (q querier) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return q.to.ExecContext(ctx, numbered(query), given(args)...)
+	return q.db.ExecContext(ctx, numberPlaceholders(query), convertArgs(args)...)
 }
 
 func (q querier) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return q.to.QueryContext(ctx, numbered(query), given(args)...)
+	return q.db.QueryContext(ctx, numberPlaceholders(query), convertArgs(args)...)
 }
 
 func (q querier) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return q.to.QueryRowContext(ctx, numbered(query), given(args)...)
+	return q.db.QueryRowContext(ctx, numberPlaceholders(query), convertArgs(args)...)
 }
 
-// numbered is query with $1, $2 and so on in the places of ?.
-func numbered(query string) string {
+// numberPlaceholders returns query with $1, $2 and so on instead of each ?.
+func numberPlaceholders(query string) string {
 	var b strings.Builder
 	for n := 1; ; n++ {
 		before, after, found := strings.Cut(query, "?")
@@ -113,8 +111,8 @@ func numbered(query string) string {
 	}
 }
 
-// given are arguments as their columns want them.
-func given(args []any) []any {
+// convertArgs converts arguments to the types of their columns, in place.
+func convertArgs(args []any) []any {
 	for i, arg := range args {
 		if text, ok := arg.(sqlstore.Text); ok {
 			args[i] = []byte(text)
@@ -123,132 +121,132 @@ func given(args []any) []any {
 	return args
 }
 
-// A tx is a transaction on a connection that nobody else has meanwhile.
+// A tx is a transaction on a connection of its own.
 type tx struct {
 	querier
 	conn   *sql.Conn
 	schema string
 }
 
-// Lock implements store.Tx.
+// Lock implements sqlstore.Tx.
 func (t tx) Lock(ctx context.Context, name string) error {
 	sum := sha256.Sum256([]byte(t.schema + "/" + name))
 	_, err := t.conn.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(binary.BigEndian.Uint64(sum[:])))
 	return err
 }
 
-// ForUpdate implements store.Tx.
+// ForUpdate implements sqlstore.Tx.
 func (tx) ForUpdate() string { return " FOR UPDATE" }
 
-// transact runs f in one transaction. Each statement sees what was committed before it
-// (READ COMMITTED): what has to be alone locks what it is about. Whoever waits for ctx can
-// give up until f has ended; then it is committed, as long as within lasts. That it was is
-// written down, but for the one that makes the table for that.
-func (s *Server) transact(ctx, within context.Context, db *sql.DB, f func(context.Context, sqlstore.Tx) error) error {
+// runTransaction runs f in one transaction. Each statement sees what was committed before it (READ COMMITTED), so
+// conflicting transactions have to lock rows or names. The end of ctx aborts the transaction while f runs. Afterwards
+// only within bounds the commit. The transaction also inserts a row into commits, so that its outcome can be queried;
+// before the schema is ready, that table may be missing and there is no row.
+func (s *Server) runTransaction(ctx, within context.Context, db *sql.DB, f func(context.Context, sqlstore.Tx) error) error {
 	within, cancel := context.WithCancel(within)
 	defer cancel()
-	hold := context.AfterFunc(ctx, cancel)
-	defer hold()
+	stopCancel := context.AfterFunc(ctx, cancel)
+	defer stopCancel()
 	conn, err := db.Conn(within)
 	if err != nil {
 		return err
 	}
-	defer conn.Close() // one that is in a transaction still is not used again
+	defer conn.Close() // closes a connection that is still in a transaction
 	word := ""
 	if s.isReady() {
 		word = atoll.NewID()
 	}
-	id, err := begin(within, conn, word)
+	id, err := beginTransaction(within, conn, word)
 	if err != nil {
 		return err
 	}
 	err = f(within, tx{querier{conn}, conn, s.schema})
-	if err == nil && !hold() {
+	if err == nil && !stopCancel() {
 		err = ctx.Err()
 	}
 	if err != nil {
 		if within.Err() == nil {
-			_, _ = raw(within, conn, "ROLLBACK") // the first error counts
+			_, _ = execRaw(within, conn, "ROLLBACK") // the first error counts
 		}
 		return err
 	}
-	answers, err := raw(within, conn, "COMMIT")
+	results, err := execRaw(within, conn, "COMMIT")
 	switch {
-	case err == nil && answers[0].CommandTag.String() != "COMMIT":
-		return errors.New("the transaction was not made")
+	case err == nil && results[0].CommandTag.String() != "COMMIT":
+		return errors.New("the server rolled back the transaction")
 	case err != nil && (isBroken(err) || within.Err() != nil):
-		conn.Close() // whoever asks takes another one, of which there may be no more
-		return s.outcome(db, id, word, err)
+		conn.Close() // findOutcome needs a connection, and the pool may have no other
+		return s.findOutcome(db, id, word, err)
 	}
 	return err
 }
 
-// begin begins a transaction, which leaves a word if it is made, and returns its id.
-func begin(ctx context.Context, conn *sql.Conn, word string) (id string, err error) {
+// beginTransaction begins a transaction that inserts word into commits, and returns the id of the transaction.
+func beginTransaction(ctx context.Context, conn *sql.Conn, word string) (id string, err error) {
 	statements := "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_current_xact_id()"
 	if word != "" {
 		statements += "; INSERT INTO commits (word) VALUES ('" + word + "')"
 	}
-	answers, err := raw(ctx, conn, statements)
+	results, err := execRaw(ctx, conn, statements)
 	if err != nil {
 		return "", err
 	}
-	return string(answers[1].Rows[0][0]), nil
+	return string(results[1].Rows[0][0]), nil
 }
 
-// raw sends statements at once.
-func raw(ctx context.Context, conn *sql.Conn, statements string) (answers []*pgconn.Result, err error) {
+// execRaw sends statements in one message.
+func execRaw(ctx context.Context, conn *sql.Conn, statements string) (results []*pgconn.Result, err error) {
 	err = conn.Raw(func(c any) error {
-		answers, err = c.(*stdlib.Conn).Conn().PgConn().Exec(ctx, statements).ReadAll()
+		results, err = c.(*stdlib.Conn).Conn().PgConn().Exec(ctx, statements).ReadAll()
 		return err
 	})
-	return answers, err
+	return results, err
 }
 
-// outcome asks what became of a transaction whose COMMIT had no answer: nil if it was
-// made, and an error that can be tried again if it was not. word is what it has left then,
-// "" if nothing: it can be tried again in any case.
-func (s *Server) outcome(db *sql.DB, id, word string, cause error) error {
+// findOutcome determines whether a transaction was committed whose COMMIT had no answer. It returns nil if so, and a
+// retryable error if not. word is the row of the transaction in commits; "" means that there is none, and that the
+// transaction can be repeated in any case.
+func (s *Server) findOutcome(db *sql.DB, id, word string, cause error) error {
 	if word == "" {
-		return &notMade{cause}
+		return &notCommitted{cause}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), s.callTimeout)
 	defer cancel()
 	for {
-		made, err := isMade(ctx, db, id, word)
+		committed, err := isCommitted(ctx, db, id, word)
 		switch {
-		case err == nil && made:
+		case err == nil && committed:
 			return nil
 		case err == nil:
-			return &notMade{cause}
+			return &notCommitted{cause}
 		}
 		select {
 		case <-ctx.Done():
-			return atoll.Errorf("", "", atoll.ErrUnavailable, "it is not known whether the change was made: %w", cause)
+			return atoll.Errorf("", "", atoll.ErrUnavailable, "unknown whether the change was made: %w", cause)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// isMade reports whether a transaction was made; an error says that it may be still, or
-// that nobody knows.
-func isMade(ctx context.Context, db *sql.DB, id, word string) (made bool, err error) {
+// isCommitted reports whether a transaction was committed. An error means that the transaction may be still in
+// progress, or that the outcome is unknown.
+func isCommitted(ctx context.Context, db *sql.DB, id, word string) (committed bool, err error) {
 	var status sql.NullString
 	err = db.QueryRowContext(ctx, "SELECT pg_xact_status($1::text::xid8)", id).Scan(&status)
 	switch {
-	case code(err) == invalidParameter: // the server has lost it, and has not given its id away yet
+	case sqlState(err) == invalidParameter: // the server no longer has the status, and has not reused the id
 	case err != nil:
 		return false, err
 	case status.String == "in progress":
-		return false, errors.New("it goes on")
+		return false, errors.New("the transaction is in progress")
 	}
-	// Another one has the id by now, unless it has left the word.
-	err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM commits WHERE word = $1)", word).Scan(&made)
-	return made, err
+	// The id may have been reused, so only the row proves the commit.
+	err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM commits WHERE word = $1)", word).Scan(&committed)
+	return committed, err
 }
 
-// notMade says that a transaction is known not to have been made.
-type notMade struct{ err error }
+// notCommitted is the error of a transaction that was certainly not committed.
+type notCommitted struct{ err error }
 
-func (e *notMade) Error() string { return fmt.Sprintf("the change was not made: %v", e.err) }
-func (e *notMade) Unwrap() error { return e.err }
+func (e *notCommitted) Error() string { return fmt.Sprintf("the change was not made: %v", e.err) }
+func (e *notCommitted) Unwrap() error { return e.err }

@@ -3,15 +3,15 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A holder is a file that its program has locked. The kernel releases the lock however the
-// program ends.
+// Each program that holds records locks a file of its own. The kernel releases the lock however the program ends.
 
 func (s *Store) holderPath(name string) string { return filepath.Join(s.path+".holders", name) }
 
@@ -23,32 +23,32 @@ func (s *Store) Holder(ctx context.Context) (string, error) {
 		return "", atoll.Errorf("open", s.path, atoll.ErrUnavailable, "the store is closed")
 	}
 	if s.holder != nil {
-		return s.name, nil
+		return s.holderName, nil
 	}
 	name := atoll.NewID()
 	path := s.holderPath(name)
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		s.sweep(filepath.Dir(path))
-		s.holder, err = fsutil.WaitLock(path) // somebody may just be looking at it
+		s.removeDeadHolders(filepath.Dir(path))
+		s.holder, err = fsutil.WaitLock(path) // another program may be checking it
 	}
 	if err != nil {
 		s.holder = nil
-		return "", s.failed("open", "", err)
+		return "", s.wrapError("open", "", err)
 	}
-	s.name = name
+	s.holderName = name
 	return name, nil
 }
 
-// sweep removes the files of holders that were killed.
-func (s *Store) sweep(dir string) {
+// removeDeadHolders removes the files of programs that were killed.
+func (s *Store) removeDeadHolders(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // what is left does no harm
+		return // leftover files do no harm
 	}
 	for _, e := range entries {
 		if lock, err := fsutil.TryShareExisting(filepath.Join(dir, e.Name())); err == nil {
-			_ = lock.Remove() // as above
+			_ = lock.Remove() // a failure does no harm
 		}
 	}
 }
@@ -65,13 +65,13 @@ func (s *Store) Alive(ctx context.Context, holder string) (bool, error) {
 	case errors.Is(err, fsutil.ErrLocked):
 		return true, nil
 	case err != nil:
-		return false, s.failed("open", "", err)
+		return false, s.wrapError("open", "", err)
 	}
-	_ = lock.Remove() // of one that was killed; the next one will do it, else
+	_ = lock.Remove() // killed program; if this fails, the next call retries
 	return false, nil
 }
 
-// isHolder reports whether name can be that of one: it becomes part of a path.
+// isHolder reports whether name can be the name of a holder. It guards the path that name becomes part of.
 func isHolder(name string) bool {
 	id, err := atoll.NormalizeID(name)
 	return err == nil && id != "" && id == name

@@ -1,4 +1,4 @@
-// Package sqlite is the store in a file, for the programs of one machine.
+// Package sqlite implements package store in a file, for the programs of one machine.
 package sqlite
 
 import (
@@ -23,38 +23,35 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
-// Each change of the schema is a file, in order. One that was released is never
-// changed.
+// migrations has a file for each change of the schema, in order. A released file never changes.
 //
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// SQLite is a Store, and a Conversations, in one file, which it opens when it is first
-// needed.
+// A Store is a store in one SQLite file. It opens the file at the first call that needs it.
 type Store struct {
 	sqlstore.Store
 	path string
 
-	mu     sync.Mutex
-	closed bool
-	db     *sql.DB // nil until it is needed
-	holder *fsutil.Lock
-	name   string // of holder
+	mu         sync.Mutex
+	closed     bool
+	db         *sql.DB // nil before the first use
+	holder     *fsutil.Lock
+	holderName string // name of holder; valid if holder is not nil
 }
 
-// New returns the store in the file at path. It touches nothing: the file
-// is made, for this user only, by the first call that needs it, which fails if
-// that cannot be.
+// New returns the store in the file at path. It does not access the file. The first call that needs the file creates
+// it, readable only by this user, or fails.
 func New(path string) *Store {
 	s := &Store{path: path}
-	s.Store = sqlstore.New(inFile{s})
+	s.Store = sqlstore.New(database{s})
 	return s
 }
 
-// Path is that of the file.
+// Path returns the path of the file.
 func (s *Store) Path() string { return s.path }
 
-// Exists reports whether the file is there, without opening it.
+// Exists reports whether the file exists, without opening it.
 func (s *Store) Exists() bool {
 	_, err := os.Lstat(s.path)
 	return err == nil
@@ -71,14 +68,14 @@ func (s *Store) Close() error {
 		s.db = nil
 	}
 	if s.holder != nil {
-		_ = s.holder.Remove() // a file that nobody locks says that its holder has gone
+		_ = s.holder.Remove() // an unlocked file means that its holder has ended
 		s.holder = nil
 	}
 	return err
 }
 
-// open returns the database, which is opened if it is not yet.
-func (s *Store) open(ctx context.Context) (*sql.DB, error) {
+// openDB returns the database, and opens it at the first call.
+func (s *Store) openDB(ctx context.Context) (*sql.DB, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -87,63 +84,63 @@ func (s *Store) open(ctx context.Context) (*sql.DB, error) {
 	if s.db != nil {
 		return s.db, nil
 	}
-	db, err := s.connect(ctx)
+	db, err := s.connectDB(ctx)
 	if err != nil {
-		return nil, s.failed("open", "", err)
+		return nil, s.wrapError("open", "", err)
 	}
 	s.db = db
 	return db, nil
 }
 
-// pragmas: a writer waits for another one, at most so long; readers never do.
-// What is committed is on the disk, not in a buffer of the kernel's.
+// pragmas make a writer wait for another one for up to 10 seconds. Readers never wait. Commits reach the disk, not
+// only the kernel's buffers.
 const pragmas = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate"
 
-func (s *Store) connect(ctx context.Context) (*sql.DB, error) {
+// connectDB opens the database, creates it if it is missing, and migrates its schema.
+func (s *Store) connectDB(ctx context.Context) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return nil, err
 	}
-	// SQLite would make it for all to read; its other files get the same mode.
+	// SQLite would create a file that everybody can read; its other files get the mode of this one.
 	f, err := os.OpenFile(s.path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	f.Close()
-	// Two cannot turn a new file into a database at once, busy_timeout or not.
-	lock, err := openingLock(ctx, s.path+".lock")
+	// Two programs cannot turn a new file into a database at once, not even with a busy_timeout.
+	lock, err := waitOpenLock(ctx, s.path+".lock")
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Release()
-	ctx = context.WithoutCancel(ctx) // one who gives up does not spoil it for the others
+	ctx = context.WithoutCancel(ctx) // other callers share the connection
 	file := url.URL{Scheme: "file", Path: s.path}
 	db, err := sql.Open("sqlite", file.String()+pragmas)
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(1) // one writer is all there can be, and what is read is small
-	if err := migrate(ctx, db); err != nil {
+	db.SetMaxOpenConns(1) // SQLite has one writer at a time, and reads are small
+	if err := migrateSchema(ctx, db); err != nil {
 		db.Close()
 		return nil, err
 	}
 	return db, nil
 }
 
-// openingLock waits for the lock, but not for a program that was stopped while it
-// had it.
-func openingLock(ctx context.Context, path string) (*fsutil.Lock, error) {
+// waitOpenLock waits for the lock, but at most 30 seconds: its owner may be a stopped program.
+func waitOpenLock(ctx context.Context, path string) (*fsutil.Lock, error) {
 	const patience = 30 * time.Second
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	lock, err := fsutil.AwaitLock(within, path)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		err = atoll.Errorf("", "", atoll.ErrUnavailable, "another program has been opening it for more than %s: look for one that was stopped", patience)
+		err = atoll.Errorf("", "", atoll.ErrUnavailable, "another program has been opening the file for more than %s: look for a stopped program", patience)
 	}
 	return lock, err
 }
 
-// migrate makes the schema the one that this program knows.
-func migrate(ctx context.Context, db *sql.DB) error {
+// migrateSchema brings the schema to the version of this program. Kinds: ErrUnavailable (the schema is newer).
+func migrateSchema(ctx context.Context, db *sql.DB) error {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
 		return err
@@ -154,14 +151,14 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	}
 	if have > len(files) {
 		return atoll.Errorf("", "", atoll.ErrUnavailable,
-			"a newer Atoll has written it (schema %d, this one knows %d): use that one, or another state_dir", have, len(files))
+			"a newer Atoll wrote this file (schema %d, this program supports %d): upgrade, or use another state_dir", have, len(files))
 	}
 	for n := have + 1; n <= len(files); n++ {
 		text, err := migrations.ReadFile(files[n-1])
 		if err != nil {
 			return err
 		}
-		err = within(ctx, db, func(tx *sql.Tx) error {
+		err = inTransaction(ctx, db, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, fmt.Sprintf("%s; PRAGMA user_version = %d", text, n))
 			return err
 		})
@@ -172,8 +169,8 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// within runs f in a transaction, which is begun as one that writes.
-func within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+// inTransaction runs f in a transaction, which locks the file for writing from the start.
+func inTransaction(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -185,8 +182,8 @@ func within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// failed gives an error of the database its kind, and says what to do.
-func (s *Store) failed(op, id string, err error) error {
+// wrapError gives an error of the database its kind and adds advice. It returns nil for nil.
+func (s *Store) wrapError(op, id string, err error) error {
 	var known *atoll.Error
 	var e *sqlite.Error
 	switch {
@@ -201,59 +198,59 @@ func (s *Store) failed(op, id string, err error) error {
 	case !errors.As(err, &e):
 		return atoll.Errorf(op, id, atoll.KindOf(err), "store %s: %w", s.path, err)
 	}
-	kind, advice := atoll.ErrInternal, "it cannot be used"
-	switch e.Code() & 0xff { // the rest is a detail
+	kind, advice := atoll.ErrInternal, "unexpected error"
+	switch e.Code() & 0xff { // higher bits are details
 	case sqlite3.SQLITE_FULL:
 		kind, advice = atoll.ErrExhausted, "the disk is full"
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		kind, advice = atoll.ErrUnavailable, "another program has been writing to it for too long"
+		kind, advice = atoll.ErrUnavailable, "another program has locked the file for too long"
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
-		kind, advice = atoll.ErrDenied, "it cannot be written to"
+		kind, advice = atoll.ErrDenied, "no permission to write the file"
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR:
-		kind = atoll.ErrUnavailable
+		kind, advice = atoll.ErrUnavailable, "cannot read or write the file"
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		advice = "it is damaged: move it away, and a new one takes over the sandboxes that are there"
+		advice = "the file is damaged: move it away; a new store adopts the existing sandboxes"
 	}
 	return atoll.Errorf(op, id, kind, "store %s: %s: %w", s.path, advice, err)
 }
 
-// inFile is a SQLite as the Database of its tables.
-type inFile struct{ *Store }
+// database implements sqlstore.Database for a Store.
+type database struct{ *Store }
 
 // Read implements Database.
-func (f inFile) Read(ctx context.Context, do func(context.Context, sqlstore.Querier) error) error {
-	db, err := f.open(ctx)
+func (f database) Read(ctx context.Context, do func(context.Context, sqlstore.Querier) error) error {
+	db, err := f.openDB(ctx)
 	if err != nil {
 		return err
 	}
 	return do(ctx, db)
 }
 
-// Write implements Database. Once begun, it is not broken off at all.
-func (f inFile) Write(ctx context.Context, do func(context.Context, sqlstore.Tx) error) error {
+// Write implements Database. It ignores the end of ctx.
+func (f database) Write(ctx context.Context, do func(context.Context, sqlstore.Tx) error) error {
 	ctx = context.WithoutCancel(ctx)
-	db, err := f.open(ctx)
+	db, err := f.openDB(ctx)
 	if err != nil {
 		return err
 	}
-	return within(ctx, db, func(tx *sql.Tx) error { return do(ctx, onlyTx{tx}) })
+	return inTransaction(ctx, db, func(tx *sql.Tx) error { return do(ctx, transaction{tx}) })
 }
 
 // Failed implements Database.
-func (f inFile) Failed(op, id string, err error) error { return f.failed(op, id, err) }
+func (f database) Failed(op, id string, err error) error { return f.wrapError(op, id, err) }
 
 // Taken implements Database.
-func (f inFile) Taken(err error) bool {
+func (f database) Taken(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
 }
 
-// onlyTx is a transaction of SQLite, which is the only one that writes.
-type onlyTx struct{ *sql.Tx }
+// transaction implements sqlstore.Tx. SQLite has one write transaction at a time, so locks are not needed.
+type transaction struct{ *sql.Tx }
 
-func (onlyTx) Lock(context.Context, string) error { return nil }
+func (transaction) Lock(context.Context, string) error { return nil }
 
-func (onlyTx) ForUpdate() string { return "" }
+func (transaction) ForUpdate() string { return "" }
 
 var (
 	_ store.Store         = (*Store)(nil)

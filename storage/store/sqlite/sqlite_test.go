@@ -23,8 +23,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/storetest"
 )
 
-// writerFile makes the test binary a program that writes to the store in that
-// file until it is killed, and prints the id of each record that it has written.
+// writerFile names a variable that turns the test binary into a program that writes to the store in that file until
+// it is killed. The program prints the id of each record that it has written.
 const writerFile = "ATOLL_TEST_WRITER_FILE"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func writeForever(path string) error {
 }
 
 func TestStore(t *testing.T) {
-	dirs := map[string]string{} // by subtest: all openings of one have the same
+	dirs := map[string]string{} // by subtest; all stores of a subtest share a directory
 	storetest.Run(t, func(t *testing.T, name string) storetest.Store {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
@@ -86,12 +86,12 @@ func TestAudit(t *testing.T) {
 	})
 }
 
-// Killed at any moment, a program has lost nothing of what it was told that is
-// written, also while others write and open the file for the first time.
+// A killed program loses nothing that a call reported as written, even if other programs write and open the file for
+// the first time.
 func TestKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "atoll.db")
 	var mu sync.Mutex
-	var told []string
+	var written []string
 	var all sync.WaitGroup
 	for round := range 3 {
 		for writer := range 3 {
@@ -108,7 +108,7 @@ func TestKill(t *testing.T) {
 				lines := bufio.NewScanner(out)
 				for n := 0; lines.Scan(); n++ {
 					mu.Lock()
-					told = append(told, lines.Text())
+					written = append(written, lines.Text())
 					mu.Unlock()
 					if n == 5+7*round+3*writer {
 						cmd.Process.Kill()
@@ -121,25 +121,25 @@ func TestKill(t *testing.T) {
 	}
 	s := sqlite.New(path)
 	defer s.Close()
-	if len(told) < 50 {
-		t.Errorf("only %d were written", len(told))
+	if len(written) < 50 {
+		t.Errorf("only %d records were written", len(written))
 	}
-	for _, id := range told {
+	for _, id := range written {
 		if r, err := s.Find(t.Context(), id); err != nil || r.State != store.Creating {
-			t.Fatalf("what was written is %v, %v", r, err)
+			t.Fatalf("Find of a written record: %v, %v", r, err)
 		}
 		if raw, err := s.Secret(t.Context(), id); raw != id || err != nil {
-			t.Fatalf("the secret is %q, %v", raw, err)
+			t.Fatalf("Secret of a written record: %q, %v", raw, err)
 		}
 	}
 }
 
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "a b?c#d%e", "atoll.db") // characters that mean something in a URI
+	path := filepath.Join(dir, "a b?c#d%e", "atoll.db") // characters with a meaning in URIs
 	s := sqlite.New(path)
 	if _, err := os.Stat(filepath.Dir(path)); !os.IsNotExist(err) {
-		t.Errorf("opened before it was needed: %v", err)
+		t.Errorf("the store opened its file before it was needed: %v", err)
 	}
 	if _, err := s.Identity(t.Context()); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// What cannot be opened says why, and what to do; it is tried again each time.
+// A store that cannot be opened says why and what to do. Each call tries again.
 func TestCannotBeOpened(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -199,7 +199,7 @@ func TestCannotBeOpened(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := s.Records(t.Context()); err != nil {
-				t.Errorf("when that was put right: %v", err)
+				t.Errorf("Records after the repair: %v", err)
 			}
 		})
 	}
@@ -226,8 +226,7 @@ func execSQL(t *testing.T, path, query string) {
 	}
 }
 
-// What an older program has written is there for this one: also two of one name,
-// which it let two scopes have.
+// This program reads the data of older programs, even two records of one name, which they allowed in two scopes.
 func TestOlder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	schema, err := os.ReadFile("migrations/0001_sandboxes.sql")
@@ -254,11 +253,11 @@ func TestOlder(t *testing.T) {
 		err = s.Delete(t.Context(), r, true)
 	}
 	if err != nil {
-		t.Errorf("the second one cannot be removed: %v", err)
+		t.Errorf("cannot remove the second record: %v", err)
 	}
 }
 
-// What has gone is not remembered for ever, and its secret is not kept.
+// The store remembers forgotten sandboxes for a limited time, and drops their secrets afterwards.
 func TestLongForgotten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	s := sqlite.New(path)
@@ -285,7 +284,7 @@ func TestLongForgotten(t *testing.T) {
 	}
 	forget()
 	if n := countRows(t, path, "gone"); n != 1 {
-		t.Errorf("%d are remembered, want the one that has just gone", n)
+		t.Errorf("the store remembers %d sandboxes, want only the last one", n)
 	}
 }
 
@@ -302,8 +301,7 @@ func countRows(t *testing.T, path, table string) (n int) {
 	return n
 }
 
-// A writer that holds the file for long is waited for, and then told of; who
-// reads does not wait.
+// A write waits for another writer; a read does not wait.
 func TestAnotherProgramWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	s := sqlite.New(path)
@@ -328,7 +326,7 @@ func TestAnotherProgramWrites(t *testing.T) {
 	other := sqlite.New(path)
 	defer other.Close()
 	if _, err := other.Records(t.Context()); err != nil {
-		t.Errorf("Records while another writes: %v", err)
+		t.Errorf("Records while another program writes: %v", err)
 	}
 	select {
 	case err := <-done:
@@ -343,7 +341,7 @@ func TestAnotherProgramWrites(t *testing.T) {
 	}
 }
 
-// A holder that was killed is alive for nobody, however many ask at once.
+// A killed holder is never alive, however many callers ask at once.
 func TestDeadHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	dir := path + ".holders"
@@ -353,7 +351,7 @@ func TestDeadHolder(t *testing.T) {
 	var names []string
 	for range 300 {
 		names = append(names, atoll.NewID())
-		writeFile(t, filepath.Join(dir, names[len(names)-1]), "") // which nobody locks
+		writeFile(t, filepath.Join(dir, names[len(names)-1]), "") // no program locks it
 	}
 	var all sync.WaitGroup
 	var alive atomic.Int32
@@ -373,15 +371,15 @@ func TestDeadHolder(t *testing.T) {
 	}
 	all.Wait()
 	if n := alive.Load(); n > 0 {
-		t.Errorf("%d times one was alive", n)
+		t.Errorf("%d calls reported a dead holder as alive", n)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("%d files are left, %v", len(left), err)
+		t.Errorf("%d files remain, %v", len(left), err)
 	}
 }
 
-// A program that was stopped while it opened the store is waited for, but not for
-// ever, and not longer than the caller does.
+// A call waits for a program that was stopped while it opened the store, but neither forever nor longer than its
+// context lasts.
 func TestStuckOpening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	lock, err := fsutil.TryLock(path + ".lock")
@@ -394,7 +392,7 @@ func TestStuckOpening(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := s.Records(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Records of who waits for a second: %v", err)
+			t.Errorf("Records with a timeout of a second: %v", err)
 		}
 		if _, err := s.Records(t.Context()); atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(fmt.Sprint(err), path) {
 			t.Errorf("Records: %v, want ErrUnavailable that names the store", err)
@@ -404,6 +402,6 @@ func TestStuckOpening(t *testing.T) {
 	s := sqlite.New(path)
 	defer s.Close()
 	if _, err := s.Records(t.Context()); err != nil {
-		t.Errorf("Records, when it goes on: %v", err)
+		t.Errorf("Records after the lock was released: %v", err)
 	}
 }

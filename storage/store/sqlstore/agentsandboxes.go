@@ -4,13 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"time"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/store"
-	"time"
 )
 
-// agentSandboxColumns are those of an AgentSandbox, in the order in which
-// scanAgentSandbox reads them.
+// agentSandboxColumns lists the columns in the order in which scanAgentSandbox reads them.
 const agentSandboxColumns = "account, id, organization, agent, template, external, conversation, meta, created, deleted, rev"
 
 // scanAgentSandbox reads one row.
@@ -33,8 +33,8 @@ func scanAgentSandbox(row row) (*store.AgentSandbox, error) {
 	return &x, nil
 }
 
-// orNull is t, or NULL if it is zero.
-func orNull(t time.Time) sql.NullInt64 {
+// nullMicro returns t in microseconds since 1970, or NULL if t is zero.
+func nullMicro(t time.Time) sql.NullInt64 {
 	return sql.NullInt64{Int64: t.UnixMicro(), Valid: !t.IsZero()}
 }
 
@@ -49,11 +49,11 @@ func (s *Store) InsertSandbox(ctx context.Context, x *store.AgentSandbox) error 
 		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
 	}
 	rev := store.FirstRev()
-	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO agent_sandboxes ("+agentSandboxColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			x.Account, x.ID, Text(x.Organization), Text(x.Agent), Text(x.Template), Text(x.External), Text(x.Conversation), string(meta), x.Created.UnixMicro(), orNull(x.Deleted), rev)
+			x.Account, x.ID, Text(x.Organization), Text(x.Agent), Text(x.Template), Text(x.External), Text(x.Conversation), string(meta), x.Created.UnixMicro(), nullMicro(x.Deleted), rev)
 		if s.db.Taken(err) {
-			return atoll.Errorf(op, x.ID, atoll.ErrAlreadyExists, "a sandbox with this id is written down already")
+			return atoll.Errorf(op, x.ID, atoll.ErrAlreadyExists, "a sandbox with this id already exists")
 		}
 		return err
 	})
@@ -73,13 +73,13 @@ func (s *Store) UpdateSandbox(ctx context.Context, x *store.AgentSandbox) error 
 	if err != nil {
 		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE agent_sandboxes SET organization = ?, agent = ?, template = ?, external = ?, conversation = ?,
 				meta = ?, created = ?, deleted = ?, rev = rev + 1
 			WHERE account = ? AND id = ? AND rev = ?`,
 			Text(x.Organization), Text(x.Agent), Text(x.Template), Text(x.External), Text(x.Conversation),
-			string(meta), x.Created.UnixMicro(), orNull(x.Deleted), x.Account, x.ID, x.Rev)
-		return changed(res, err, op, x.ID)
+			string(meta), x.Created.UnixMicro(), nullMicro(x.Deleted), x.Account, x.ID, x.Rev)
+		return checkChanged(res, err, op, x.ID)
 	})
 	if err == nil {
 		x.Rev++
@@ -90,17 +90,17 @@ func (s *Store) UpdateSandbox(ctx context.Context, x *store.AgentSandbox) error 
 // DeleteSandbox implements Conversations.
 func (s *Store) DeleteSandbox(ctx context.Context, x *store.AgentSandbox) error {
 	const op = "delete sandbox"
-	return s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
+	return s.writeTables(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM agent_sandboxes WHERE account = ? AND id = ? AND rev = ?", x.Account, x.ID, x.Rev)
-		return changed(res, err, op, x.ID)
+		return checkChanged(res, err, op, x.ID)
 	})
 }
 
 // FindSandbox implements Conversations.
 func (s *Store) FindSandbox(ctx context.Context, account, id string) (*store.AgentSandbox, error) {
 	const op = "find sandbox"
-	none := atoll.Errorf(op, id, atoll.ErrNotExist, "no such sandbox is written down")
-	return one(ctx, s, op, id, none, scanAgentSandbox, "SELECT "+agentSandboxColumns+" FROM agent_sandboxes WHERE account = ? AND id = ?", account, id)
+	none := atoll.Errorf(op, id, atoll.ErrNotExist, "no such sandbox")
+	return queryOne(ctx, s, op, id, none, scanAgentSandbox, "SELECT "+agentSandboxColumns+" FROM agent_sandboxes WHERE account = ? AND id = ?", account, id)
 }
 
 // Sandboxes implements Conversations.
@@ -109,6 +109,6 @@ func (s *Store) Sandboxes(ctx context.Context, account string, page store.Page) 
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
-	return list(ctx, s, op, scanAgentSandbox, "SELECT "+agentSandboxColumns+` FROM agent_sandboxes
+	return queryAll(ctx, s, op, scanAgentSandbox, "SELECT "+agentSandboxColumns+` FROM agent_sandboxes
 		WHERE account = ? AND id > ? AND deleted IS NULL ORDER BY id LIMIT ?`, account, page.After, page.Limit)
 }

@@ -12,8 +12,8 @@ import (
 
 // AddEvents implements Audit.
 func (s *Store) AddEvents(ctx context.Context, events []store.AuditEvent) error {
-	return s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
-		// So that ids are given in the order of commits.
+	return s.writeTables(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
+		// The lock makes the ids ascend in the order of commits.
 		if err := tx.Lock(ctx, "audit"); err != nil {
 			return err
 		}
@@ -24,7 +24,7 @@ func (s *Store) AddEvents(ctx context.Context, events []store.AuditEvent) error 
 				return err
 			}
 			_, err = tx.ExecContext(ctx, "INSERT INTO audit (time, account, project, sandbox, event) VALUES (?, ?, ?, ?, ?)",
-				e.Time.UnixMilli(), plain(e.Account), plain(e.Project), plain(e.Sandbox), Text(text))
+				e.Time.UnixMilli(), replaceUnstorable(e.Account), replaceUnstorable(e.Project), replaceUnstorable(e.Sandbox), Text(text))
 			if err != nil {
 				return err
 			}
@@ -33,8 +33,10 @@ func (s *Store) AddEvents(ctx context.Context, events []store.AuditEvent) error 
 	})
 }
 
-// plain is text without what some databases have no place for.
-func plain(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?") }
+// replaceUnstorable replaces the characters of s that some databases cannot store.
+func replaceUnstorable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
+}
 
 // Events implements Audit.
 func (s *Store) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
@@ -65,7 +67,7 @@ func (s *Store) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEv
 	if query += " ORDER BY id"; q.After <= 0 {
 		query += " DESC"
 	}
-	all, err := list(ctx, s, "audit", scanEvent, query+" LIMIT ?", append(args, min(limit, store.MaxAuditEvents))...)
+	all, err := queryAll(ctx, s, "audit", scanEvent, query+" LIMIT ?", append(args, min(limit, store.MaxAuditEvents))...)
 	if q.After <= 0 {
 		slices.Reverse(all)
 	}
@@ -87,7 +89,7 @@ func (s *Store) DropEvents(ctx context.Context, before time.Time, most int) (n i
 	if !s.db.Exists() {
 		return 0, nil
 	}
-	err = s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE time < ? ORDER BY time, id LIMIT ?)", before.UnixMilli(), most)
 		if err == nil {
 			n, err = res.RowsAffected()

@@ -10,8 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// conversationColumns are those of a Conversation, in the order in which
-// scanConversation reads them.
+// conversationColumns lists the columns in the order in which scanConversation reads them.
 const conversationColumns = `account, id, organization, agent, template, sandbox, messages, input, output, cache,
 	turn, until, turns, created, CASE WHEN updated > saved THEN updated ELSE saved END, rev`
 
@@ -24,7 +23,7 @@ func scanConversation(row row) (*store.Conversation, error) {
 		&c.Stats.MessagesExchanged, &c.Stats.InputTokens, &c.Stats.OutputTokens, &c.Stats.CacheTokens,
 		&turn, &until, &c.Turns, &created, &updated, &c.Rev)
 	if err == nil && turn != nil {
-		var kept keptTurn
+		var kept storedTurn
 		err = json.Unmarshal(turn, &kept)
 		c.Turn, c.Caller = &kept.Turn, kept.Caller
 	}
@@ -35,21 +34,21 @@ func scanConversation(row row) (*store.Conversation, error) {
 	return &c, nil
 }
 
-// fromMicro is the time that UnixMicro is from, to the microsecond.
+// fromMicro returns the time of t microseconds since 1970, in UTC.
 func fromMicro(t int64) time.Time { return time.UnixMicro(t).UTC() }
 
-// A keptTurn is a turn as it is kept.
-type keptTurn struct {
+// A storedTurn is the JSON form of a turn.
+type storedTurn struct {
 	agent.Turn
 	Caller string `json:"caller,omitempty"`
 }
 
-// turnJSON is how the turn of c is kept: nil if there is none.
+// turnJSON returns the JSON form of the turn of c, or nil if there is none.
 func turnJSON(c *store.Conversation) (any, error) {
 	if c.Turn == nil {
 		return nil, nil
 	}
-	kept := keptTurn{*c.Turn, c.Caller}
+	kept := storedTurn{*c.Turn, c.Caller}
 	kept.Started = fromMicro(kept.Started.UnixMicro())
 	text, err := json.Marshal(kept)
 	return string(text), err
@@ -66,7 +65,7 @@ func (s *Store) InsertConversation(ctx context.Context, c *store.Conversation) e
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
 	rev := store.FirstRev()
-	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO conversations (account, id, organization, agent, template, sandbox,
 				messages, input, output, cache, turn, until, turns, created, updated, saved, rev)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -74,7 +73,7 @@ func (s *Store) InsertConversation(ctx context.Context, c *store.Conversation) e
 			c.Stats.MessagesExchanged, c.Stats.InputTokens, c.Stats.OutputTokens, c.Stats.CacheTokens,
 			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), time.Time{}.UnixMicro(), rev)
 		if s.db.Taken(err) {
-			return atoll.Errorf(op, c.ID, atoll.ErrAlreadyExists, "there is a conversation with this id already")
+			return atoll.Errorf(op, c.ID, atoll.ErrAlreadyExists, "a conversation with this id already exists")
 		}
 		return err
 	})
@@ -94,13 +93,13 @@ func (s *Store) UpdateConversation(ctx context.Context, c *store.Conversation) e
 	if err != nil {
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE conversations SET organization = ?, agent = ?, template = ?, sandbox = ?,
 				turn = ?, until = ?, turns = ?, created = ?, updated = ?, rev = rev + 1
 			WHERE account = ? AND id = ? AND rev = ?`,
 			Text(c.Organization), Text(c.Agent), Text(c.Template), Text(c.Sandbox),
 			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), c.Account, c.ID, c.Rev)
-		return changed(res, err, op, c.ID)
+		return checkChanged(res, err, op, c.ID)
 	})
 	if err == nil {
 		c.Rev++
@@ -111,9 +110,9 @@ func (s *Store) UpdateConversation(ctx context.Context, c *store.Conversation) e
 // DeleteConversation implements Conversations.
 func (s *Store) DeleteConversation(ctx context.Context, c *store.Conversation) error {
 	const op = "delete conversation"
-	return s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
+	return s.writeTables(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM conversations WHERE account = ? AND id = ? AND rev = ?", c.Account, c.ID, c.Rev)
-		if err := changed(res, err, op, c.ID); err != nil {
+		if err := checkChanged(res, err, op, c.ID); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "DELETE FROM messages WHERE account = ? AND conversation = ?", c.Account, c.ID)
@@ -124,11 +123,11 @@ func (s *Store) DeleteConversation(ctx context.Context, c *store.Conversation) e
 // FindConversation implements Conversations.
 func (s *Store) FindConversation(ctx context.Context, account, id string) (*store.Conversation, error) {
 	const op = "find conversation"
-	return one(ctx, s, op, id, noConversation(op, id), scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id = ?", account, id)
+	return queryOne(ctx, s, op, id, noConversation(op, id), scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id = ?", account, id)
 }
 
 func noConversation(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrNotExist, "there is no such conversation")
+	return atoll.Errorf(op, id, atoll.ErrNotExist, "no such conversation")
 }
 
 // Conversations implements Conversations.
@@ -137,11 +136,11 @@ func (s *Store) Conversations(ctx context.Context, account string, page store.Pa
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
-	return list(ctx, s, op, scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id > ? ORDER BY id LIMIT ?",
+	return queryAll(ctx, s, op, scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id > ? ORDER BY id LIMIT ?",
 		account, page.After, page.Limit)
 }
 
-// RunningTurns implements Conversations. It misses none.
+// RunningTurns implements Conversations. It returns all running turns.
 func (s *Store) RunningTurns(ctx context.Context) ([]*store.Conversation, error) {
-	return list(ctx, s, "conversations", scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE turn IS NOT NULL ORDER BY account, id")
+	return queryAll(ctx, s, "conversations", scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE turn IS NOT NULL ORDER BY account, id")
 }

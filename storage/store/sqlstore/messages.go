@@ -13,8 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// messageColumns are those of a Message, in the order in which scanMessage reads
-// them.
+// messageColumns lists the columns in the order in which scanMessage reads them.
 const messageColumns = "account, conversation, key, time, turn, role, body, input, output, cache, tool_calls"
 
 // scanMessage reads one row.
@@ -33,9 +32,9 @@ func scanMessage(row row) (*agent.Message, error) {
 	return &m, nil
 }
 
-// A toolCall is how a MessageToolCall is kept: its input to the byte, which JSON in
-// JSON is not.
-type toolCall struct {
+// A storedToolCall is the JSON form of a tool call. The input is a string, since JSON within JSON would not be
+// retained byte for byte.
+type storedToolCall struct {
 	agent.ToolCall
 	Input string `json:"input,omitempty"`
 }
@@ -44,16 +43,16 @@ func toolCallsJSON(calls []agent.ToolCall) (string, error) {
 	if len(calls) == 0 {
 		return "", nil
 	}
-	kept := make([]toolCall, len(calls))
+	kept := make([]storedToolCall, len(calls))
 	for i, c := range calls {
-		kept[i] = toolCall{c, string(c.Input)}
+		kept[i] = storedToolCall{c, string(c.Input)}
 	}
 	text, err := json.Marshal(kept)
 	return string(text), err
 }
 
 func parseToolCalls(text []byte) ([]agent.ToolCall, error) {
-	var kept []toolCall
+	var kept []storedToolCall
 	if err := json.Unmarshal(text, &kept); err != nil {
 		return nil, err
 	}
@@ -78,13 +77,13 @@ func (s *Store) AddMessage(ctx context.Context, m *agent.Message) error {
 		return atoll.E(op, m.Key, atoll.ErrInvalid, err)
 	}
 	kept := m.Time.UnixMicro()
-	err = s.write(ctx, op, m.Key, func(ctx context.Context, tx Tx) error {
-		if err := thereIs(ctx, tx, tx.ForUpdate(), op, m.Account, m.Conversation); err != nil {
+	err = s.writeTables(ctx, op, m.Key, func(ctx context.Context, tx Tx) error {
+		if err := checkConversation(ctx, tx, tx.ForUpdate(), op, m.Account, m.Conversation); err != nil {
 			return err
 		}
 		err := tx.QueryRowContext(ctx, "SELECT time FROM messages WHERE account = ? AND conversation = ? AND key = ?", m.Account, m.Conversation, m.Key).Scan(&kept)
 		if !errors.Is(err, sql.ErrNoRows) {
-			return err // nil if it is there already
+			return err // nil if the message exists
 		}
 		if kept, err = insertMessage(ctx, tx, m, calls); err != nil {
 			return err
@@ -98,7 +97,7 @@ func (s *Store) AddMessage(ctx context.Context, m *agent.Message) error {
 	return err
 }
 
-// insertMessage adds m after all others, and returns the time that it is kept with.
+// insertMessage adds m after all other messages and returns its stored time.
 func insertMessage(ctx context.Context, tx Tx, m *agent.Message, calls string) (kept int64, err error) {
 	var next sql.NullInt64
 	err = tx.QueryRowContext(ctx, "SELECT max(time) + 1 FROM messages WHERE account = ? AND conversation = ?", m.Account, m.Conversation).Scan(&next)
@@ -114,10 +113,10 @@ func insertMessage(ctx context.Context, tx Tx, m *agent.Message, calls string) (
 	return kept, err
 }
 
-// thereIs is ErrNotExist when there is no such conversation. end is that of the query.
-func thereIs(ctx context.Context, db Querier, end, op, account, id string) error {
+// checkConversation returns ErrNotExist if there is no such conversation. suffix is appended to the query.
+func checkConversation(ctx context.Context, db Querier, suffix, op, account, id string) error {
 	var rev int64
-	err := db.QueryRowContext(ctx, "SELECT rev FROM conversations WHERE account = ? AND id = ?"+end, account, id).Scan(&rev)
+	err := db.QueryRowContext(ctx, "SELECT rev FROM conversations WHERE account = ? AND id = ?"+suffix, account, id).Scan(&rev)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = noConversation(op, id)
 	}
@@ -131,20 +130,20 @@ func (s *Store) Messages(ctx context.Context, account, conversation string, page
 		return nil, err
 	}
 	before := int64(math.MaxInt64)
-	err := s.read(ctx, op, conversation, func(ctx context.Context, db Querier) error {
-		if err := thereIs(ctx, db, "", op, account, conversation); err != nil || page.After == "" {
+	err := s.readTables(ctx, op, conversation, func(ctx context.Context, db Querier) error {
+		if err := checkConversation(ctx, db, "", op, account, conversation); err != nil || page.After == "" {
 			return err
 		}
 		err := db.QueryRowContext(ctx, "SELECT time FROM messages WHERE account = ? AND conversation = ? AND key = ?", account, conversation, page.After).Scan(&before)
 		if errors.Is(err, sql.ErrNoRows) {
-			err = atoll.Errorf(op, conversation, atoll.ErrNotExist, "there is no message %q", page.After)
+			err = atoll.Errorf(op, conversation, atoll.ErrNotExist, "no message %q", page.After)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	all, err := list(ctx, s, op, scanMessage, "SELECT "+messageColumns+" FROM messages WHERE account = ? AND conversation = ? AND time < ? ORDER BY time DESC LIMIT ?",
+	all, err := queryAll(ctx, s, op, scanMessage, "SELECT "+messageColumns+" FROM messages WHERE account = ? AND conversation = ? AND time < ? ORDER BY time DESC LIMIT ?",
 		account, conversation, before, page.Limit)
 	slices.Reverse(all)
 	return all, err
@@ -153,7 +152,7 @@ func (s *Store) Messages(ctx context.Context, account, conversation string, page
 // AddUsage implements Conversations.
 func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u agent.TokenUsage) error {
 	const op = "add usage"
-	return s.write(ctx, op, conversation, func(ctx context.Context, tx Tx) error {
+	return s.writeTables(ctx, op, conversation, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ?, counted = ?
 			WHERE account = ? AND id = ? AND counted < ?`, u.Input, u.Output, u.Cache, turn, account, conversation, turn)
 		if err != nil {
@@ -161,7 +160,7 @@ func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn
 		}
 		n, err := res.RowsAffected()
 		if err == nil && n == 0 {
-			err = thereIs(ctx, tx, "", op, account, conversation)
+			err = checkConversation(ctx, tx, "", op, account, conversation)
 		}
 		return err
 	})

@@ -4,16 +4,17 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"time"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/store"
-	"time"
 )
 
-// columns are those of a Record, in the order in which scan reads them.
-const columns = "id, scope, provider, spec, state, volumes, holder, reason, created, rev"
+// recordColumns lists the columns in the order in which scanRecord reads them.
+const recordColumns = "id, scope, provider, spec, state, volumes, holder, reason, created, rev"
 
-// scan reads one row.
-func scan(row row) (*store.Record, error) {
+// scanRecord reads one row.
+func scanRecord(row row) (*store.Record, error) {
 	var r store.Record
 	var spec []byte
 	var created int64
@@ -34,23 +35,23 @@ func (s *Store) Insert(ctx context.Context, r *store.Record, secret string, room
 	if err != nil {
 		return "", atoll.E("create", r.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "create", r.ID, func(ctx context.Context, tx Tx) error {
-		if err := free(ctx, tx, r); err != nil {
+	err = s.writeTables(ctx, "create", r.ID, func(ctx context.Context, tx Tx) error {
+		if err := reserveName(ctx, tx, r); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (id, scope, provider, project, name, spec, state, volumes, holder, reason, created, rev)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
 			r.ID, r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, Text(r.Reason), r.Created.UnixMilli())
 		if s.db.Taken(err) {
-			return taken("create", r)
+			return recordExistsError("create", r)
 		}
 		if err != nil {
 			return err
 		}
-		if err := roomFor(ctx, tx, room.Most); err != nil {
+		if err := checkRecordLimit(ctx, tx, room.Most); err != nil {
 			return err
 		}
-		if err := roomIn(ctx, tx, r, room.Quota); err != nil {
+		if err := checkQuota(ctx, tx, r, room.Quota); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM gone WHERE id = ?", r.ID); err != nil {
@@ -59,7 +60,7 @@ func (s *Store) Insert(ctx context.Context, r *store.Record, secret string, room
 		if secret == "" {
 			return nil
 		}
-		kept, err = keep(ctx, tx, r.Scope, r.ID, secret)
+		kept, err = insertSecret(ctx, tx, r.Scope, r.ID, secret)
 		return err
 	})
 	if err != nil {
@@ -69,10 +70,9 @@ func (s *Store) Insert(ctx context.Context, r *store.Record, secret string, room
 	return kept, nil
 }
 
-// free is ErrAlreadyExists when r is about to be made with the name of another,
-// of whatever scope; nobody else gives the name away until the transaction ends. Of
-// one scope an index sees to it.
-func free(ctx context.Context, tx Tx, r *store.Record) error {
+// reserveName returns ErrAlreadyExists if r is about to be created with the name of a record of any scope. Until the
+// transaction ends, no other one can take the name. Within a scope, a unique index protects the name.
+func reserveName(ctx context.Context, tx Tx, r *store.Record) error {
 	if r.Spec.Name == "" || r.State != store.Creating {
 		return nil
 	}
@@ -82,17 +82,17 @@ func free(ctx context.Context, tx Tx, r *store.Record) error {
 	var n int
 	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sandboxes WHERE project = ? AND name = ? AND name <> ''", r.Spec.Project, r.Spec.Name).Scan(&n)
 	if err == nil && n > 0 {
-		err = taken("create", r)
+		err = recordExistsError("create", r)
 	}
 	return err
 }
 
-// roomFor is ErrExhausted when there are more than most records, if that is not 0.
-func roomFor(ctx context.Context, tx Tx, most int) error {
+// checkRecordLimit returns ErrExhausted if there are more than most records. 0 is no limit.
+func checkRecordLimit(ctx context.Context, tx Tx, most int) error {
 	if most <= 0 {
 		return nil
 	}
-	// What another one has inserted does not count before it is committed.
+	// Inserts of other transactions do not count before they are committed, so wait for those.
 	if err := tx.Lock(ctx, "room"); err != nil {
 		return err
 	}
@@ -101,20 +101,20 @@ func roomFor(ctx context.Context, tx Tx, most int) error {
 		return err
 	}
 	if n > most {
-		return atoll.Errorf("create", "", atoll.ErrExhausted, "%d sandboxes are written down already: %w", n-1, store.ErrLimit)
+		return atoll.Errorf("create", "", atoll.ErrExhausted, "the store has %d sandboxes: %w", n-1, store.ErrLimit)
 	}
 	return nil
 }
 
-// keep is KeepSecret within a transaction.
-func keep(ctx context.Context, tx Tx, scope, id, secret string) (kept string, err error) {
+// insertSecret is KeepSecret within a transaction.
+func insertSecret(ctx context.Context, tx Tx, scope, id, secret string) (kept string, err error) {
 	err = tx.QueryRowContext(ctx, `INSERT INTO secrets (id, scope, raw) VALUES (?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET raw = secrets.raw RETURNING raw`, id, scope, secret).Scan(&kept)
 	return kept, err
 }
 
-func taken(op string, r *store.Record) error {
-	return atoll.Errorf(op, r.ID, atoll.ErrAlreadyExists, "a sandbox with this id or name is written down already")
+func recordExistsError(op string, r *store.Record) error {
+	return atoll.Errorf(op, r.ID, atoll.ErrAlreadyExists, "a sandbox with this id or name already exists")
 }
 
 // Update implements Sandboxes.
@@ -123,14 +123,14 @@ func (s *Store) Update(ctx context.Context, r *store.Record) error {
 	if err != nil {
 		return atoll.E("update", r.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "update", r.ID, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, "update", r.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET scope = ?, provider = ?, project = ?, name = ?, spec = ?, state = ?, volumes = ?, holder = ?, reason = ?, rev = rev + 1
 			WHERE id = ? AND rev = ?`,
 			r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, Text(r.Reason), r.ID, r.Rev)
 		if s.db.Taken(err) {
-			return taken("update", r)
+			return recordExistsError("update", r)
 		}
-		if err := changed(res, err, "update", r.ID); err != nil {
+		if err := checkChanged(res, err, "update", r.ID); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE secrets SET scope = ? WHERE id = ? AND scope <> ?", r.Scope, r.ID, r.Scope)
@@ -144,9 +144,9 @@ func (s *Store) Update(ctx context.Context, r *store.Record) error {
 
 // Delete implements Sandboxes.
 func (s *Store) Delete(ctx context.Context, r *store.Record, secret bool) error {
-	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx Tx) error {
+	return s.writeTables(ctx, "delete", r.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
-		if err := changed(res, err, "delete", r.ID); err != nil || !secret {
+		if err := checkChanged(res, err, "delete", r.ID); err != nil || !secret {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", r.ID)
@@ -154,21 +154,20 @@ func (s *Store) Delete(ctx context.Context, r *store.Record, secret bool) error 
 	})
 }
 
-// remembered is how long it is known that a sandbox was there which has gone
-// without us.
-const remembered = 30 * 24 * time.Hour
+// forgottenTTL is the time for which the store remembers sandboxes that disappeared from their provider.
+const forgottenTTL = 30 * 24 * time.Hour
 
-// since is the time from which on that is remembered.
-func since() int64 { return time.Now().Add(-remembered).UnixMilli() }
+// forgottenCutoff returns the time before which the store forgets such sandboxes, in milliseconds since 1970.
+func forgottenCutoff() int64 { return time.Now().Add(-forgottenTTL).UnixMilli() }
 
 // Forget implements Sandboxes.
 func (s *Store) Forget(ctx context.Context, r *store.Record) error {
-	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx Tx) error {
+	return s.writeTables(ctx, "delete", r.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
-		if err := changed(res, err, "delete", r.ID); err != nil {
+		if err := checkChanged(res, err, "delete", r.ID); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM gone WHERE since < ?", since()); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM gone WHERE since < ?", forgottenCutoff()); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO gone (id, since) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET since = excluded.since", r.ID, time.Now().UnixMilli())
@@ -178,28 +177,28 @@ func (s *Store) Forget(ctx context.Context, r *store.Record) error {
 
 // Forgotten implements Sandboxes.
 func (s *Store) Forgotten(ctx context.Context, id string) (bool, error) {
-	n, err := one(ctx, s, "find", id, nil, scanned[int], "SELECT count(*) FROM gone WHERE id = ? AND since >= ?", id, since())
+	n, err := queryOne(ctx, s, "find", id, nil, scanColumn[int], "SELECT count(*) FROM gone WHERE id = ? AND since >= ?", id, forgottenCutoff())
 	return n > 0, err
 }
 
 // Find implements Sandboxes.
 func (s *Store) Find(ctx context.Context, id string) (*store.Record, error) {
-	return s.one(ctx, id, "SELECT "+columns+" FROM sandboxes WHERE id = ?", id)
+	return s.findRecord(ctx, id, "SELECT "+recordColumns+" FROM sandboxes WHERE id = ?", id)
 }
 
 // Named implements Sandboxes.
 func (s *Store) Named(ctx context.Context, scope, project, name string) (*store.Record, error) {
-	return s.one(ctx, name, "SELECT "+columns+" FROM sandboxes WHERE project = ? AND name = ? AND name <> '' ORDER BY scope <> ?, created, id LIMIT 1",
+	return s.findRecord(ctx, name, "SELECT "+recordColumns+" FROM sandboxes WHERE project = ? AND name = ? AND name <> '' ORDER BY scope <> ?, created, id LIMIT 1",
 		project, name, scope)
 }
 
-func (s *Store) one(ctx context.Context, what, query string, args ...any) (*store.Record, error) {
-	return one(ctx, s, "find", what, atoll.E("find", what, atoll.ErrNotFound, nil), scan, query, args...)
+func (s *Store) findRecord(ctx context.Context, what, query string, args ...any) (*store.Record, error) {
+	return queryOne(ctx, s, "find", what, atoll.E("find", what, atoll.ErrNotFound, nil), scanRecord, query, args...)
 }
 
 // Records implements Sandboxes.
 func (s *Store) Records(ctx context.Context) ([]*store.Record, error) {
-	return list(ctx, s, "list", scan, "SELECT "+columns+" FROM sandboxes ORDER BY created, id")
+	return queryAll(ctx, s, "list", scanRecord, "SELECT "+recordColumns+" FROM sandboxes ORDER BY created, id")
 }
 
 // InState implements Sandboxes.
@@ -207,12 +206,12 @@ func (s *Store) InState(ctx context.Context, scope string, state store.State) ([
 	if !s.db.Exists() {
 		return nil, nil
 	}
-	return list(ctx, s, "list", scan, "SELECT "+columns+" FROM sandboxes WHERE scope = ? AND state = ? ORDER BY created, id", scope, state)
+	return queryAll(ctx, s, "list", scanRecord, "SELECT "+recordColumns+" FROM sandboxes WHERE scope = ? AND state = ? ORDER BY created, id", scope, state)
 }
 
 // Provider implements Sandboxes.
 func (s *Store) Provider(ctx context.Context, id string) (name string, found bool, err error) {
-	name, err = one(ctx, s, "find", id, nil, scanned[string], "SELECT provider FROM sandboxes WHERE id = ? AND provider <> ''", id)
+	name, err = queryOne(ctx, s, "find", id, nil, scanColumn[string], "SELECT provider FROM sandboxes WHERE id = ? AND provider <> ''", id)
 	return name, name != "", err
 }
 
@@ -224,5 +223,5 @@ func (s *Store) Identity(ctx context.Context) (store.Identity, error) {
 		i.Born = time.UnixMilli(born)
 		return i, err
 	}
-	return one(ctx, s, "open", "", sql.ErrNoRows, scan, "SELECT id, born FROM identity")
+	return queryOne(ctx, s, "open", "", sql.ErrNoRows, scan, "SELECT id, born FROM identity")
 }

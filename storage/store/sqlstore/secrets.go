@@ -4,13 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+
 	"github.com/seed46cd37a8/atoll"
 )
 
 // KeepSecret implements Secrets.
 func (s *Store) KeepSecret(ctx context.Context, scope, id, secret string) (kept string, err error) {
-	err = s.write(ctx, "secret", id, func(ctx context.Context, tx Tx) error {
-		kept, err = keep(ctx, tx, scope, id, secret)
+	err = s.writeTables(ctx, "secret", id, func(ctx context.Context, tx Tx) error {
+		kept, err = insertSecret(ctx, tx, scope, id, secret)
 		return err
 	})
 	return kept, err
@@ -18,14 +19,14 @@ func (s *Store) KeepSecret(ctx context.Context, scope, id, secret string) (kept 
 
 // Secret implements Secrets.
 func (s *Store) Secret(ctx context.Context, id string) (raw string, err error) {
-	none := atoll.Errorf("secret", id, atoll.ErrNotExist, "it was made without a secret")
-	return one(ctx, s, "secret", id, none, scanned[string], "SELECT raw FROM secrets WHERE id = ?", id)
+	none := atoll.Errorf("secret", id, atoll.ErrNotExist, "the sandbox has no secret")
+	return queryOne(ctx, s, "secret", id, none, scanColumn[string], "SELECT raw FROM secrets WHERE id = ?", id)
 }
 
 // DropSecret implements Secrets.
 func (s *Store) DropSecret(ctx context.Context, id string) error {
-	return s.write(ctx, "remove", id, func(ctx context.Context, tx Tx) error {
-		// Whoever is about to add a record, and to keep this secret for it, is waited for.
+	return s.writeTables(ctx, "remove", id, func(ctx context.Context, tx Tx) error {
+		// Wait for a transaction that adds a record and retains this secret for it.
 		var raw string
 		err := tx.QueryRowContext(ctx, "SELECT raw FROM secrets WHERE id = ?"+tx.ForUpdate(), id).Scan(&raw)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -41,6 +42,6 @@ func (s *Store) DropSecret(ctx context.Context, id string) error {
 
 // Abandoned implements Secrets.
 func (s *Store) Abandoned(ctx context.Context, scope string) ([]string, error) {
-	return list(ctx, s, "list", scanned[string], `SELECT id FROM secrets WHERE scope = ? AND id NOT IN (SELECT id FROM sandboxes)
-		AND id NOT IN (SELECT id FROM gone WHERE since >= ?) ORDER BY id`, scope, since())
+	return queryAll(ctx, s, "list", scanColumn[string], `SELECT id FROM secrets WHERE scope = ? AND id NOT IN (SELECT id FROM sandboxes)
+		AND id NOT IN (SELECT id FROM gone WHERE since >= ?) ORDER BY id`, scope, forgottenCutoff())
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// sessionColumns are those of a Session, in the order in which scanSession reads
-// them.
+// sessionColumns lists the columns in the order in which scanSession reads them.
 const sessionColumns = "spec, sandbox, state, holder, problem, created, opened, used, rev"
 
 // scanSession reads one row.
@@ -36,12 +35,12 @@ func (s *Store) InsertSession(ctx context.Context, x *session.Record) error {
 	if err != nil {
 		return atoll.E("open session", key, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "open session", key, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, "open session", key, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO sessions (project, key, spec, sandbox, state, holder, problem, created, opened, used, rev)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
 			x.Spec.Project, key, string(spec), x.Sandbox, x.State, x.Holder, Text(x.Problem), x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli())
 		if s.db.Taken(err) {
-			return atoll.Errorf("open session", key, atoll.ErrAlreadyExists, "a session with this key is written down already")
+			return atoll.Errorf("open session", key, atoll.ErrAlreadyExists, "a session with this key already exists")
 		}
 		return err
 	})
@@ -58,11 +57,11 @@ func (s *Store) UpdateSession(ctx context.Context, x *session.Record) error {
 	if err != nil {
 		return atoll.E("update session", key, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "update session", key, func(ctx context.Context, tx Tx) error {
+	err = s.writeTables(ctx, "update session", key, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE sessions SET spec = ?, sandbox = ?, state = ?, holder = ?, problem = ?, created = ?, opened = ?, used = ?, rev = rev + 1
 			WHERE project = ? AND key = ? AND rev = ?`,
 			string(spec), x.Sandbox, x.State, x.Holder, Text(x.Problem), x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli(), x.Spec.Project, key, x.Rev)
-		return changed(res, err, "update session", key)
+		return checkChanged(res, err, "update session", key)
 	})
 	if err == nil {
 		x.Rev++
@@ -73,19 +72,19 @@ func (s *Store) UpdateSession(ctx context.Context, x *session.Record) error {
 // DeleteSession implements Sessions.
 func (s *Store) DeleteSession(ctx context.Context, x *session.Record) error {
 	key := x.Spec.Scope.Key()
-	return s.write(ctx, "close session", key, func(ctx context.Context, tx Tx) error {
+	return s.writeTables(ctx, "close session", key, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE project = ? AND key = ? AND rev = ?", x.Spec.Project, key, x.Rev)
-		return changed(res, err, "close session", key)
+		return checkChanged(res, err, "close session", key)
 	})
 }
 
 // FindSession implements Sessions.
 func (s *Store) FindSession(ctx context.Context, project, key string) (*session.Record, error) {
 	none := atoll.Errorf("find", key, atoll.ErrNotExist, "project %s has no such session", project)
-	return one(ctx, s, "find", key, none, scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key)
+	return queryOne(ctx, s, "find", key, none, scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key)
 }
 
 // Sessions implements Sessions.
 func (s *Store) Sessions(ctx context.Context, project string) ([]*session.Record, error) {
-	return list(ctx, s, "sessions", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
+	return queryAll(ctx, s, "sessions", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
 }

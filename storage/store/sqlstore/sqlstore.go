@@ -1,11 +1,12 @@
-// Package sqlstore implements store.Store and its neighbours over the tables of a SQL
-// database. Packages sqlite and postgres supply the database.
+// Package sqlstore implements the interfaces of package store over the tables of a SQL database. Packages sqlite and
+// postgres supply the database.
 package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"errors"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -17,26 +18,24 @@ type Store struct{ db Database }
 // New returns the store in the tables of db.
 func New(db Database) Store { return Store{db} }
 
-// A Database holds the tables of a Store. Queries are in what SQLite and PostgreSQL
-// have in common, with ? for each argument.
+// A Database holds the tables of a Store. Queries use the SQL that SQLite and PostgreSQL have in common, with ? for
+// each argument.
 type Database interface {
-	// Exists reports whether the database is there; one that is not is made by the first
-	// call that needs it.
+	// Exists reports whether the database exists. The first call that needs a missing database creates it.
 	Exists() bool
-	// Read runs f, which reads, and again where a connection broke.
+	// Read runs f, which only reads, and repeats it if a connection broke.
 	Read(ctx context.Context, f func(ctx context.Context, db Querier) error) error
-	// Write runs f in a transaction, and again in another one if that could not be
-	// because of what others did meanwhile. Each statement sees what was committed before
-	// it. A transaction that f has ended without an error is not broken off: whoever gave up
-	// would not know whether it was made.
+	// Write runs f in a transaction, and repeats it in another transaction if concurrent changes prevented the
+	// commit. Each statement sees what was committed before it. Once f has returned nil, Write finishes the commit
+	// even if ctx ends: otherwise the caller would not know whether the change was made.
 	Write(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
-	// Failed gives an error of the database its kind, and says what to do. nil is nil.
+	// Failed gives an error of the database its kind and adds advice. It returns nil for nil.
 	Failed(op, id string, err error) error
-	// Taken reports whether err says that a row is there already.
+	// Taken reports whether err is a violation of a unique index.
 	Taken(err error) bool
 }
 
-// A Querier answers queries, and makes changes.
+// A Querier runs queries and statements.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -46,35 +45,35 @@ type Querier interface {
 // A Tx is a transaction.
 type Tx interface {
 	Querier
-	// Lock waits until no other transaction has locked name. The lock ends with this one.
+	// Lock waits until no other transaction holds the lock name. The lock ends with this transaction.
 	Lock(ctx context.Context, name string) error
-	// ForUpdate is the end of a SELECT of rows that no other transaction changes until
-	// this one ends; those that are about to be changed are waited for.
+	// ForUpdate returns the suffix of a SELECT that locks its rows until this transaction ends. The SELECT waits for
+	// transactions that are changing them.
 	ForUpdate() string
 }
 
-// A Text may have every character, also NUL, which is no character of TEXT in PostgreSQL.
+// A Text may contain any character, including NUL, which a TEXT column of PostgreSQL cannot store.
 type Text string
 
-// read runs f.
-func (s *Store) read(ctx context.Context, op, id string, f func(ctx context.Context, db Querier) error) error {
+// readTables runs f with the database.
+func (s *Store) readTables(ctx context.Context, op, id string, f func(ctx context.Context, db Querier) error) error {
 	return s.db.Failed(op, id, s.db.Read(ctx, f))
 }
 
-// write runs f in a transaction.
-func (s *Store) write(ctx context.Context, op, id string, f func(ctx context.Context, tx Tx) error) error {
+// writeTables runs f in a transaction.
+func (s *Store) writeTables(ctx context.Context, op, id string, f func(ctx context.Context, tx Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	return s.db.Failed(op, id, s.db.Write(ctx, f))
 }
 
-// A row is one of a table, or the only one of a query.
+// A row is a row of a result: *sql.Row or *sql.Rows.
 type row interface{ Scan(...any) error }
 
-// one reads the row of a query; none is the error when there is none.
-func one[T any](ctx context.Context, s *Store, op, id string, none error, scan func(row) (T, error), query string, args ...any) (x T, err error) {
-	err = s.read(ctx, op, id, func(ctx context.Context, db Querier) (err error) {
+// queryOne returns the row of a query, or the error none if there is no row.
+func queryOne[T any](ctx context.Context, s *Store, op, id string, none error, scan func(row) (T, error), query string, args ...any) (x T, err error) {
+	err = s.readTables(ctx, op, id, func(ctx context.Context, db Querier) (err error) {
 		x, err = scan(db.QueryRowContext(ctx, query, args...))
 		if errors.Is(err, sql.ErrNoRows) {
 			err = none
@@ -84,9 +83,9 @@ func one[T any](ctx context.Context, s *Store, op, id string, none error, scan f
 	return x, err
 }
 
-// list reads all rows of a query.
-func list[T any](ctx context.Context, s *Store, op string, scan func(row) (T, error), query string, args ...any) (all []T, err error) {
-	err = s.read(ctx, op, "", func(ctx context.Context, db Querier) error {
+// queryAll returns all rows of a query.
+func queryAll[T any](ctx context.Context, s *Store, op string, scan func(row) (T, error), query string, args ...any) (all []T, err error) {
+	err = s.readTables(ctx, op, "", func(ctx context.Context, db Querier) error {
 		all = nil
 		rows, err := db.QueryContext(ctx, query, args...)
 		if err != nil {
@@ -105,14 +104,14 @@ func list[T any](ctx context.Context, s *Store, op string, scan func(row) (T, er
 	return all, err
 }
 
-// scanned reads a row of one column.
-func scanned[T any](row row) (x T, err error) {
+// scanColumn reads a row of one column.
+func scanColumn[T any](row row) (x T, err error) {
 	err = row.Scan(&x)
 	return x, err
 }
 
-// changed is ErrConflict if nothing was.
-func changed(res sql.Result, err error, op, id string) error {
+// checkChanged returns err, or ErrConflict if the statement changed no row.
+func checkChanged(res sql.Result, err error, op, id string) error {
 	if err != nil {
 		return err
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// agentSandbox is one that says of everything something.
+// agentSandbox returns a sandbox with a value in each field.
 func agentSandbox(account, id string) *store.AgentSandbox {
-	at := now()
+	at := storedNow()
 	return &store.AgentSandbox{Sandbox: agent.Sandbox{
-		ID: id, Account: account, Organization: "o " + odd, Agent: "a " + odd, Template: "t " + odd, External: "x " + odd, Conversation: "c " + odd,
+		ID: id, Account: account, Organization: "o " + oddText, Agent: "a " + oddText, Template: "t " + oddText, External: "x " + oddText, Conversation: "c " + oddText,
 		Meta: agent.SandboxMeta{
-			LastSync: 1 << 40, SyncError: "e " + odd,
+			LastSync: 1 << 40, SyncError: "e " + oddText,
 			SyncStats: &agent.SyncStats{
 				Version: 1 << 40, FilesDownloaded: 1, FilesUploaded: 2, FilesDeleted: 3, FilesSkipped: 4, BytesTransferred: 1 << 60, Duration: 5, Conflicts: 6, Failed: 7,
 			},
@@ -40,20 +40,20 @@ func wantSandbox(t *testing.T, what string, s store.Conversations, want *store.A
 		t.Errorf("FindSandbox of %s: %v", what, err)
 		return
 	}
-	equal(t, "FindSandbox of "+what, got, want)
+	wantEqual(t, "FindSandbox of "+what, got, want)
 }
 
-func agentSandboxes(t *testing.T, open func(string) store.Conversations) {
+func checkAgentSandboxes(t *testing.T, open func(string) store.Conversations) {
 	a, b := open("a"), open("a")
 	_, err := a.FindSandbox(t.Context(), "acme", "box")
-	wantKind(t, "FindSandbox of none", err, atoll.ErrNotExist)
+	wantKind(t, "FindSandbox of a missing one", err, atoll.ErrNotExist)
 	x := insertSandbox(t, a, agentSandbox("acme", "box"))
 	if x.Rev == 0 {
 		t.Error("InsertSandbox has not set Rev")
 	}
 	wantKind(t, "InsertSandbox again", b.InsertSandbox(t.Context(), agentSandbox("acme", "box")), atoll.ErrAlreadyExists)
-	wantSandbox(t, "one", b, x)
-	wantSandbox(t, "a bare one", a, insertSandbox(t, b, &store.AgentSandbox{Sandbox: agent.Sandbox{ID: "bare", Account: "acme"}}))
+	wantSandbox(t, "a full sandbox", b, x)
+	wantSandbox(t, "a sandbox with few fields", a, insertSandbox(t, b, &store.AgentSandbox{Sandbox: agent.Sandbox{ID: "bare", Account: "acme"}}))
 	stale := *x
 	for _, change := range []func(){
 		func() { x.Organization, x.Agent, x.Template, x.External, x.Conversation = "o2", "a2", "t2", "x2", "c2" },
@@ -69,24 +69,24 @@ func agentSandboxes(t *testing.T, open func(string) store.Conversations) {
 		if x.Rev == rev {
 			t.Error("UpdateSandbox has not raised Rev")
 		}
-		wantSandbox(t, "what was updated", a, x)
+		wantSandbox(t, "an updated sandbox", a, x)
 	}
-	wantChanged(t, "UpdateSandbox of what has changed", a.UpdateSandbox(t.Context(), &stale))
-	wantChanged(t, "DeleteSandbox of what has changed", a.DeleteSandbox(t.Context(), &stale))
+	wantChanged(t, "UpdateSandbox of an old revision", a.UpdateSandbox(t.Context(), &stale))
+	wantChanged(t, "DeleteSandbox of an old revision", a.DeleteSandbox(t.Context(), &stale))
 	if err := a.DeleteSandbox(t.Context(), x); err != nil {
 		t.Fatalf("DeleteSandbox: %v", err)
 	}
 	_, err = b.FindSandbox(t.Context(), "acme", "box")
-	wantKind(t, "FindSandbox of what was deleted", err, atoll.ErrNotExist)
-	wantChanged(t, "UpdateSandbox of what was deleted", b.UpdateSandbox(t.Context(), x))
-	wantChanged(t, "DeleteSandbox of what was deleted", b.DeleteSandbox(t.Context(), x))
+	wantKind(t, "FindSandbox of a deleted sandbox", err, atoll.ErrNotExist)
+	wantChanged(t, "UpdateSandbox of a deleted sandbox", b.UpdateSandbox(t.Context(), x))
+	wantChanged(t, "DeleteSandbox of a deleted sandbox", b.DeleteSandbox(t.Context(), x))
 	next := insertSandbox(t, b, agentSandbox("acme", "box"))
-	wantChanged(t, "UpdateSandbox of one that was before", a.UpdateSandbox(t.Context(), &stale))
-	wantChanged(t, "DeleteSandbox of one that was before", a.DeleteSandbox(t.Context(), &stale))
-	wantSandbox(t, "one that is new", a, next)
+	wantChanged(t, "UpdateSandbox of a predecessor", a.UpdateSandbox(t.Context(), &stale))
+	wantChanged(t, "DeleteSandbox of a predecessor", a.DeleteSandbox(t.Context(), &stale))
+	wantSandbox(t, "a new sandbox", a, next)
 }
 
-func agentSandboxPages(t *testing.T, open func(string) store.Conversations) {
+func checkAgentSandboxPages(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
 	ids := []string{"0", "1a", "A", "a", "a-", "aa", "b"}
 	for i := range ids {
@@ -101,7 +101,7 @@ func agentSandboxPages(t *testing.T, open func(string) store.Conversations) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone.Deleted = now()
+	gone.Deleted = storedNow()
 	if err := s.UpdateSandbox(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func agentSandboxPages(t *testing.T, open func(string) store.Conversations) {
 			for _, x := range page {
 				after = x.ID
 				got = append(got, after)
-				wantSandbox(t, "one of a list", s, x)
+				wantSandbox(t, "a listed sandbox", s, x)
 			}
 			if len(page) < limit {
 				break

@@ -12,18 +12,17 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// RunAudit checks the implementations of store.Audit that open makes, as Run does
-// stores.
+// RunAudit checks implementations of store.Audit. See Run for the meaning of open.
 func RunAudit(t *testing.T, open func(t *testing.T, name string) store.Audit) {
 	for _, tt := range []struct {
 		name  string
 		check func(t *testing.T, open func(name string) store.Audit)
 	}{
-		{"an event is read as it was written", auditWritten},
-		{"events are selected, in pages", auditPages},
-		{"who reads on misses none of many who write at once", auditFollowed},
-		{"old events are dropped", auditDropped},
-		{"where there is nothing there are no events", auditNone},
+		{"an event is read back unchanged", checkAuditRoundTrip},
+		{"events are selected, in pages", checkAuditPages},
+		{"a reader that continues misses no event of concurrent writers", checkAuditFollow},
+		{"old events are dropped", checkAuditDrop},
+		{"a missing store has no events", checkAuditEmpty},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.check(t, func(name string) store.Audit {
@@ -39,7 +38,7 @@ func RunAudit(t *testing.T, open func(t *testing.T, name string) store.Audit) {
 	}
 }
 
-func event(at time.Time, project, sandbox string) store.AuditEvent {
+func newEvent(at time.Time, project, sandbox string) store.AuditEvent {
 	return store.AuditEvent{
 		Time: at.UTC().Truncate(time.Millisecond), Server: "s", Account: "a " + project, Role: auth.RoleAdmin, Key: "k", KeyName: "n",
 		Origin: auth.Origin{Via: "http", Address: "192.0.2.1:7", Request: "r"}, Op: "exec", Project: project, Sandbox: sandbox, Target: "t",
@@ -54,7 +53,7 @@ func addEvents(t *testing.T, s store.Audit, events ...store.AuditEvent) {
 	}
 }
 
-func events(t *testing.T, s store.Audit, q store.AuditQuery) []store.AuditEvent {
+func readEvents(t *testing.T, s store.Audit, q store.AuditQuery) []store.AuditEvent {
 	t.Helper()
 	all, err := s.Events(t.Context(), q)
 	if err != nil {
@@ -63,17 +62,17 @@ func events(t *testing.T, s store.Audit, q store.AuditQuery) []store.AuditEvent 
 	return all
 }
 
-func auditWritten(t *testing.T, open func(string) store.Audit) {
+func checkAuditRoundTrip(t *testing.T, open func(string) store.Audit) {
 	a, b := open("a"), open("a")
-	want := []store.AuditEvent{event(now(), "web", "x"), {Time: now().Truncate(time.Millisecond), Op: "reconcile"}}
+	want := []store.AuditEvent{newEvent(storedNow(), "web", "x"), {Time: storedNow().Truncate(time.Millisecond), Op: "reconcile"}}
 	addEvents(t, a, want...)
-	got := events(t, b, store.AuditQuery{})
+	got := readEvents(t, b, store.AuditQuery{})
 	if len(got) != 2 || got[0].ID <= 0 || got[1].ID <= got[0].ID {
 		t.Fatalf("%+v", got)
 	}
 	for i := range got {
 		if !got[i].Time.Equal(want[i].Time) {
-			t.Errorf("it was %v, want %v", got[i].Time, want[i].Time)
+			t.Errorf("time %v, want %v", got[i].Time, want[i].Time)
 		}
 		got[i].ID, got[i].Time = 0, want[i].Time
 		if !reflect.DeepEqual(got[i], want[i]) {
@@ -82,13 +81,13 @@ func auditWritten(t *testing.T, open func(string) store.Audit) {
 	}
 }
 
-func auditPages(t *testing.T, open func(string) store.Audit) {
+func checkAuditPages(t *testing.T, open func(string) store.Audit) {
 	s := open("a")
-	begin := now().Truncate(time.Millisecond)
+	begin := storedNow().Truncate(time.Millisecond)
 	for i := range 10 {
-		addEvents(t, s, event(begin.Add(time.Duration(i)*time.Second), []string{"web", "api"}[i%2], fmt.Sprint("s", i%3)))
+		addEvents(t, s, newEvent(begin.Add(time.Duration(i)*time.Second), []string{"web", "api"}[i%2], fmt.Sprint("s", i%3)))
 	}
-	all := events(t, s, store.AuditQuery{})
+	all := readEvents(t, s, store.AuditQuery{})
 	if len(all) != 10 {
 		t.Fatalf("%d events", len(all))
 	}
@@ -109,7 +108,7 @@ func auditPages(t *testing.T, open func(string) store.Audit) {
 		"all of it twice": {store.AuditQuery{Project: "api", Sandbox: "s0", Since: begin}, []int{3, 9}},
 	} {
 		var got, want []int64
-		for _, e := range events(t, s, tt.q) {
+		for _, e := range readEvents(t, s, tt.q) {
 			got = append(got, e.ID)
 		}
 		for _, i := range tt.want {
@@ -121,16 +120,16 @@ func auditPages(t *testing.T, open func(string) store.Audit) {
 	}
 }
 
-func auditFollowed(t *testing.T, open func(string) store.Audit) {
+func checkAuditFollow(t *testing.T, open func(string) store.Audit) {
 	const writers, each = 4, 15
 	reader := open("a")
-	addEvents(t, reader, event(now(), "first", ""))
+	addEvents(t, reader, newEvent(storedNow(), "first", ""))
 	var work sync.WaitGroup
 	for i := range writers {
 		s := open("a")
 		work.Go(func() {
 			for n := range each {
-				if err := s.AddEvents(t.Context(), []store.AuditEvent{event(now(), fmt.Sprint(i), fmt.Sprint(n)), event(now(), fmt.Sprint(i), fmt.Sprint(n))}); err != nil {
+				if err := s.AddEvents(t.Context(), []store.AuditEvent{newEvent(storedNow(), fmt.Sprint(i), fmt.Sprint(n)), newEvent(storedNow(), fmt.Sprint(i), fmt.Sprint(n))}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -141,9 +140,9 @@ func auditFollowed(t *testing.T, open func(string) store.Audit) {
 		work.Wait()
 		close(ended)
 	}()
-	last, seen := events(t, reader, store.AuditQuery{})[0].ID, 0
+	last, seen := readEvents(t, reader, store.AuditQuery{})[0].ID, 0
 	for over := false; ; {
-		some := events(t, reader, store.AuditQuery{After: last, Limit: 7})
+		some := readEvents(t, reader, store.AuditQuery{After: last, Limit: 7})
 		seen += len(some)
 		if len(some) > 0 {
 			last = some[len(some)-1].ID
@@ -159,42 +158,42 @@ func auditFollowed(t *testing.T, open func(string) store.Audit) {
 		}
 	}
 	if seen != 2*writers*each {
-		t.Errorf("%d were seen, of %d", seen, 2*writers*each)
+		t.Errorf("the reader saw %d events, want %d", seen, 2*writers*each)
 	}
 }
 
-func auditDropped(t *testing.T, open func(string) store.Audit) {
+func checkAuditDrop(t *testing.T, open func(string) store.Audit) {
 	s := open("a")
-	begin := now()
-	addEvents(t, s, event(begin.Add(-time.Hour), "old", ""), event(begin.Add(-3*time.Hour), "oldest", ""), event(begin.Add(-2*time.Hour), "older", ""), event(begin, "new", ""))
+	begin := storedNow()
+	addEvents(t, s, newEvent(begin.Add(-time.Hour), "old", ""), newEvent(begin.Add(-3*time.Hour), "oldest", ""), newEvent(begin.Add(-2*time.Hour), "older", ""), newEvent(begin, "new", ""))
 	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 2 || err != nil {
 		t.Errorf("DropEvents of two: %d, %v", n, err)
 	}
-	if left := events(t, s, store.AuditQuery{}); len(left) != 2 || left[0].Project != "old" {
-		t.Errorf("without the two oldest ones there are %+v", left)
+	if left := readEvents(t, s, store.AuditQuery{}); len(left) != 2 || left[0].Project != "old" {
+		t.Errorf("events without the two oldest ones: %+v", left)
 	}
 	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 1 || err != nil {
-		t.Errorf("DropEvents of those that are left: %d, %v", n, err)
+		t.Errorf("DropEvents of the rest: %d, %v", n, err)
 	}
-	left := events(t, s, store.AuditQuery{})
+	left := readEvents(t, s, store.AuditQuery{})
 	if len(left) != 1 || left[0].Project != "new" {
-		t.Errorf("left is %+v", left)
+		t.Errorf("remaining events: %+v", left)
 	}
 	if _, err := s.DropEvents(t.Context(), begin.Add(time.Hour), 2); err != nil {
 		t.Fatal(err)
 	}
-	addEvents(t, s, event(begin, "next", ""))
-	if all := events(t, s, store.AuditQuery{}); len(all) != 1 || all[0].ID <= left[0].ID {
-		t.Errorf("after the last was dropped: %+v, which is not after %d", all, left[0].ID)
+	addEvents(t, s, newEvent(begin, "next", ""))
+	if all := readEvents(t, s, store.AuditQuery{}); len(all) != 1 || all[0].ID <= left[0].ID {
+		t.Errorf("new event after the last one was dropped: %+v, want an id above %d", all, left[0].ID)
 	}
 }
 
-func auditNone(t *testing.T, open func(string) store.Audit) {
+func checkAuditEmpty(t *testing.T, open func(string) store.Audit) {
 	s := open("a")
-	if all := events(t, s, store.AuditQuery{}); len(all) != 0 {
+	if all := readEvents(t, s, store.AuditQuery{}); len(all) != 0 {
 		t.Errorf("Events: %+v", all)
 	}
-	if n, err := s.DropEvents(t.Context(), now(), 2); n != 0 || err != nil {
+	if n, err := s.DropEvents(t.Context(), storedNow(), 2); n != 0 || err != nil {
 		t.Errorf("DropEvents: %d, %v", n, err)
 	}
 }

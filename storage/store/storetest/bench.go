@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Benchmark measures the stores that open makes: those of one number are one store.
+// Benchmark measures a store. Each call of open with the same number opens the same store.
 func Benchmark(b *testing.B, open func(n int) Store) {
 	n := 0
 	identify := func(b *testing.B) {
@@ -48,17 +48,17 @@ func Benchmark(b *testing.B, open func(n int) Store) {
 			}
 		}
 	})
-	b.Run("life", func(b *testing.B) {
+	b.Run("lifecycle", func(b *testing.B) {
 		n++
 		s := open(n)
 		defer s.Close()
 		for b.Loop() {
-			if err := life(b, s); err != nil {
+			if err := runLifecycle(b, s); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	b.Run("lives", func(b *testing.B) {
+	b.Run("lifecycles", func(b *testing.B) {
 		n++
 		s := open(n)
 		defer s.Close()
@@ -66,7 +66,7 @@ func Benchmark(b *testing.B, open func(n int) Store) {
 		b.SetParallelism(8)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				if err := life(b, s); err != nil {
+				if err := runLifecycle(b, s); err != nil {
 					failed.Store(&err)
 				}
 			}
@@ -77,8 +77,8 @@ func Benchmark(b *testing.B, open func(n int) Store) {
 	})
 }
 
-// life is that of a sandbox: four transactions.
-func life(b *testing.B, s Store) error {
+// runLifecycle runs the transactions of a sandbox's life, of which there are four.
+func runLifecycle(b *testing.B, s Store) error {
 	r := &store.Record{ID: atoll.NewID(), Scope: "mock", State: store.Creating, Created: time.Now()}
 	if _, err := s.Insert(b.Context(), r, "raw", store.Room{Most: 1000}); err != nil {
 		return err

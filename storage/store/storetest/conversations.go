@@ -15,33 +15,32 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// RunConversations checks the implementations of store.Conversations that open makes,
-// as Run does stores.
+// RunConversations checks implementations of store.Conversations. See Run for the meaning of open.
 func RunConversations(t *testing.T, open func(t *testing.T, name string) store.Conversations) {
 	for _, tt := range []struct {
 		name  string
 		check func(t *testing.T, open func(name string) store.Conversations)
 	}{
-		{"a conversation is read as it was written", conversations},
-		{"what has changed since it was read is not written over, a conversation neither", conversationChanged},
-		{"of many who claim a turn at once, one does", claimedTurn},
-		{"turns that run are found", runningTurns},
-		{"conversations are listed by id, in pages", conversationPages},
-		{"a message is read as it was written", messages},
-		{"a large message is read as it was written", largeMessages},
-		{"a message that is there already is left as it is", messageTwice},
-		{"of many who add one message at once, one does", messageRaced},
-		{"messages have an order, whatever their times", messageOrder},
-		{"many can add messages and usage at once, and all are counted", messagesCrowded},
-		{"messages are read in pages, the newest first", messagePages},
-		{"messages and usage leave the rest of a conversation as it is", besides},
-		{"a conversation that is deleted takes its messages along", conversationDeleted},
-		{"what is added while a conversation is deleted goes with it", conversationDeletedMeanwhile},
-		{"a sandbox is read as it was written", agentSandboxes},
-		{"sandboxes that are not deleted are listed by id, in pages", agentSandboxPages},
-		{"what another account has is not there", accounts},
-		{"what cannot be kept is refused", refused},
-		{"what is closed refuses all", conversationsClosed},
+		{"a conversation is read back unchanged", checkConversationRoundTrip},
+		{"a conversation that changed since it was read is not overwritten", checkConversationChanged},
+		{"of concurrent claims of a turn, one succeeds", checkTurnRaced},
+		{"running turns are found", checkRunningTurns},
+		{"conversations are listed by id, in pages", checkConversationPages},
+		{"a message is read back unchanged", checkMessageRoundTrip},
+		{"a large message is read back unchanged", checkLargeMessages},
+		{"a message with an existing key changes nothing", checkMessageTwice},
+		{"of concurrent additions of a message, one succeeds", checkMessageRaced},
+		{"messages are in the order of their addition, whatever their times", checkMessageOrder},
+		{"concurrent messages and usage are all counted", checkConcurrentMessages},
+		{"messages are read in pages, newest first", checkMessagePages},
+		{"messages and usage leave the rest of a conversation unchanged", checkMessagesLeaveRest},
+		{"the messages of a deleted conversation are deleted", checkConversationDeleted},
+		{"messages added during the deletion of a conversation are deleted", checkDeletedMeanwhile},
+		{"a sandbox is read back unchanged", checkAgentSandboxes},
+		{"sandboxes that are not deleted are listed by id, in pages", checkAgentSandboxPages},
+		{"the records of another account are invisible", checkAccountIsolation},
+		{"invalid arguments are refused", checkInvalidArguments},
+		{"a closed store refuses all calls", checkConversationsClosed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.check(t, func(name string) store.Conversations {
@@ -59,26 +58,26 @@ func RunConversations(t *testing.T, open func(t *testing.T, name string) store.C
 	}
 }
 
-// odd is text that takes care to keep, and oddName what could be looked for.
+// oddText has characters that are hard to store, and oddName those of them that may occur in a query.
 const (
-	odd     = oddName + "\x00"
+	oddText = oddName + "\x00"
 	oddName = "ü 語 🏝 \u2028 \"'`\\ <b>&amp;</b> \t\r\n\x01\x7f \ufeff\ufffd $x :y #z %s ; DROP TABLE messages; --"
 )
 
-// now is the time as stores keep it.
-func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+// storedNow returns the time with the precision of stores.
+func storedNow() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// conversation is one that says of everything something.
-func conversation(account, id string) *store.Conversation {
-	at := now()
+// newConversation returns a conversation with a value in each field.
+func newConversation(account, id string) *store.Conversation {
+	at := storedNow()
 	return &store.Conversation{
 		Conversation: agent.Conversation{
-			ID: id, Account: account, Organization: "o " + odd, Agent: "a " + odd, Template: "t " + odd, Sandbox: "s " + odd,
+			ID: id, Account: account, Organization: "o " + oddText, Agent: "a " + oddText, Template: "t " + oddText, Sandbox: "s " + oddText,
 			Stats:   agent.Stats{MessagesExchanged: 1, InputTokens: 2, OutputTokens: 3, CacheTokens: 1 << 60},
-			Turn:    &agent.Turn{ID: "i " + odd, Server: "v " + odd, Sandbox: "x " + odd, Process: "p " + odd, Raw: true, Started: at.Add(-time.Hour)},
+			Turn:    &agent.Turn{ID: "i " + oddText, Server: "v " + oddText, Sandbox: "x " + oddText, Process: "p " + oddText, Raw: true, Started: at.Add(-time.Hour)},
 			Created: at.Add(-time.Minute), Updated: at.Add(-time.Second),
 		},
-		Until: at.Add(time.Hour), Caller: "c " + odd, Turns: 1 << 50,
+		Until: at.Add(time.Hour), Caller: "c " + oddText, Turns: 1 << 50,
 	}
 }
 
@@ -99,8 +98,8 @@ func findConversation(t *testing.T, s store.Conversations, account, id string) *
 	return c
 }
 
-// equal compares what was read with what was written: times are in UTC.
-func equal(t *testing.T, what string, got, want any) {
+// wantEqual compares a record that was read with the written one. Times must be in UTC.
+func wantEqual(t *testing.T, what string, got, want any) {
 	t.Helper()
 	if reflect.DeepEqual(got, want) {
 		return
@@ -118,20 +117,20 @@ func wantChanged(t *testing.T, what string, err error) {
 	}
 }
 
-func conversations(t *testing.T, open func(string) store.Conversations) {
+func checkConversationRoundTrip(t *testing.T, open func(string) store.Conversations) {
 	a, b := open("a"), open("a")
 	_, err := a.FindConversation(t.Context(), "acme", "one")
-	wantKind(t, "FindConversation of none", err, atoll.ErrNotExist)
-	full := insertConversation(t, a, conversation("acme", "one"))
+	wantKind(t, "FindConversation of a missing one", err, atoll.ErrNotExist)
+	full := insertConversation(t, a, newConversation("acme", "one"))
 	if full.Rev == 0 {
 		t.Error("InsertConversation has not set Rev")
 	}
-	wantKind(t, "InsertConversation again", b.InsertConversation(t.Context(), conversation("acme", "one")), atoll.ErrAlreadyExists)
-	equal(t, "FindConversation", findConversation(t, b, "acme", "one"), full)
+	wantKind(t, "InsertConversation again", b.InsertConversation(t.Context(), newConversation("acme", "one")), atoll.ErrAlreadyExists)
+	wantEqual(t, "FindConversation", findConversation(t, b, "acme", "one"), full)
 	bare := insertConversation(t, b, &store.Conversation{Conversation: agent.Conversation{ID: "bare", Account: "acme"}})
-	equal(t, "FindConversation of a bare one", findConversation(t, a, "acme", "bare"), bare)
+	wantEqual(t, "FindConversation with few fields", findConversation(t, a, "acme", "bare"), bare)
 
-	other := conversation("acme", "one")
+	other := newConversation("acme", "one")
 	other.Organization, other.Agent, other.Template, other.Sandbox, other.Turn.Process, other.Turns = "o2", "a2", "t2", "", "", 7
 	other.Created, other.Updated, other.Until = other.Created.Add(time.Hour), other.Updated.Add(time.Microsecond), other.Until.Add(time.Hour)
 	other.Rev = full.Rev
@@ -141,15 +140,15 @@ func conversations(t *testing.T, open func(string) store.Conversations) {
 	if other.Rev == full.Rev {
 		t.Error("UpdateConversation has not raised Rev")
 	}
-	equal(t, "FindConversation of what was updated", findConversation(t, a, "acme", "one"), other)
+	wantEqual(t, "FindConversation after an update", findConversation(t, a, "acme", "one"), other)
 	bare.Rev = other.Rev
 	*other = store.Conversation{Conversation: agent.Conversation{ID: "one", Account: "acme", Stats: other.Stats}, Rev: other.Rev}
 	if err := b.UpdateConversation(t.Context(), other); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
-	equal(t, "FindConversation of what was emptied", findConversation(t, a, "acme", "one"), other)
+	wantEqual(t, "FindConversation after an update to zero values", findConversation(t, a, "acme", "one"), other)
 
-	precise := conversation("acme", "precise")
+	precise := newConversation("acme", "precise")
 	precise.Created = time.Date(2026, 1, 2, 3, 4, 5, 678_901_234, time.FixedZone("", 3600))
 	insertConversation(t, a, precise)
 	if got, want := findConversation(t, a, "acme", "precise").Created, time.Date(2026, 1, 2, 2, 4, 5, 678_901_000, time.UTC); got != want {
@@ -157,43 +156,43 @@ func conversations(t *testing.T, open func(string) store.Conversations) {
 	}
 }
 
-func conversationChanged(t *testing.T, open func(string) store.Conversations) {
+func checkConversationChanged(t *testing.T, open func(string) store.Conversations) {
 	a, b := open("a"), open("a")
-	c := insertConversation(t, a, conversation("acme", "one"))
+	c := insertConversation(t, a, newConversation("acme", "one"))
 	stale := findConversation(t, b, "acme", "one")
 	c.Agent = "changed"
 	if err := a.UpdateConversation(t.Context(), c); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
 	rev := stale.Rev
-	wantChanged(t, "UpdateConversation of what has changed", b.UpdateConversation(t.Context(), stale))
-	wantChanged(t, "DeleteConversation of what has changed", b.DeleteConversation(t.Context(), stale))
+	wantChanged(t, "UpdateConversation of an old revision", b.UpdateConversation(t.Context(), stale))
+	wantChanged(t, "DeleteConversation of an old revision", b.DeleteConversation(t.Context(), stale))
 	if stale.Rev != rev {
-		t.Error("a write that failed has changed Rev")
+		t.Error("a failed write changed Rev")
 	}
-	equal(t, "FindConversation", findConversation(t, b, "acme", "one"), c)
+	wantEqual(t, "FindConversation", findConversation(t, b, "acme", "one"), c)
 	if err := b.DeleteConversation(t.Context(), c); err != nil {
 		t.Fatalf("DeleteConversation: %v", err)
 	}
-	wantChanged(t, "UpdateConversation of what was deleted", a.UpdateConversation(t.Context(), c))
-	wantChanged(t, "DeleteConversation of what was deleted", a.DeleteConversation(t.Context(), c))
+	wantChanged(t, "UpdateConversation of a deleted one", a.UpdateConversation(t.Context(), c))
+	wantChanged(t, "DeleteConversation of a deleted one", a.DeleteConversation(t.Context(), c))
 	_, err := a.FindConversation(t.Context(), "acme", "one")
-	wantKind(t, "FindConversation of what was deleted", err, atoll.ErrNotExist)
-	// Written as often as the one before.
-	next := insertConversation(t, b, conversation("acme", "one"))
-	wantChanged(t, "UpdateConversation of one that was before", a.UpdateConversation(t.Context(), stale))
+	wantKind(t, "FindConversation of a deleted one", err, atoll.ErrNotExist)
+	// The next conversation has as many writes as the deleted one.
+	next := insertConversation(t, b, newConversation("acme", "one"))
+	wantChanged(t, "UpdateConversation of a predecessor", a.UpdateConversation(t.Context(), stale))
 	if err := b.UpdateConversation(t.Context(), next); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
-	wantChanged(t, "UpdateConversation of one that was before", a.UpdateConversation(t.Context(), c))
-	wantChanged(t, "DeleteConversation of one that was before", a.DeleteConversation(t.Context(), c))
-	equal(t, "FindConversation", findConversation(t, a, "acme", "one"), next)
+	wantChanged(t, "UpdateConversation of a predecessor", a.UpdateConversation(t.Context(), c))
+	wantChanged(t, "DeleteConversation of a predecessor", a.DeleteConversation(t.Context(), c))
+	wantEqual(t, "FindConversation", findConversation(t, a, "acme", "one"), next)
 }
 
-// claimedTurn has 50 want one turn, as servers do that a prompt has reached.
-func claimedTurn(t *testing.T, open func(string) store.Conversations) {
+// checkTurnRaced makes 50 callers claim one turn, like servers that got the same prompt.
+func checkTurnRaced(t *testing.T, open func(string) store.Conversations) {
 	stores := []store.Conversations{open("a"), open("a"), open("a")}
-	c := conversation("acme", "one")
+	c := newConversation("acme", "one")
 	c.Turn, c.Turns = nil, 0
 	insertConversation(t, stores[0], c)
 	var won atomic.Pointer[string]
@@ -203,7 +202,7 @@ func claimedTurn(t *testing.T, open func(string) store.Conversations) {
 		claims = append(claims, func() error {
 			c, err := s.FindConversation(t.Context(), "acme", "one")
 			if err == nil && c.Turn != nil {
-				return store.ErrChanged // too late already
+				return store.ErrChanged // another caller was faster
 			}
 			if err != nil {
 				return err
@@ -219,16 +218,16 @@ func claimedTurn(t *testing.T, open func(string) store.Conversations) {
 	oneWins(t, claims, store.ErrChanged)
 	got := findConversation(t, stores[1], "acme", "one")
 	if server := won.Load(); server == nil || got.Turn == nil || got.Turn.Server != *server || got.Turns != 1 {
-		t.Errorf("what is kept is %+v, %d turns", got.Turn, got.Turns)
+		t.Errorf("the turn is %+v, with %d turns", got.Turn, got.Turns)
 	}
 }
 
-func runningTurns(t *testing.T, open func(string) store.Conversations) {
+func checkRunningTurns(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
 	wantRunning := func(when string, want ...*store.Conversation) {
 		t.Helper()
 		var got []*store.Conversation
-		// One that has just begun may be missing for a while.
+		// A turn that has just begun may be missing for a while.
 		for deadline := time.Now().Add(testenv.Scale(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 			var err error
 			if got, err = s.RunningTurns(t.Context()); err != nil {
@@ -243,15 +242,15 @@ func runningTurns(t *testing.T, open func(string) store.Conversations) {
 			return
 		}
 		for i := range want {
-			equal(t, when+": RunningTurns", got[i], want[i])
+			wantEqual(t, when+": RunningTurns", got[i], want[i])
 		}
 	}
 	wantRunning("at first")
-	idle := conversation("acme", "idle")
+	idle := newConversation("acme", "idle")
 	idle.Turn = nil
 	insertConversation(t, s, idle)
-	two := insertConversation(t, s, conversation("beta", "two"))
-	one := insertConversation(t, s, conversation("acme", "one"))
+	two := insertConversation(t, s, newConversation("beta", "two"))
+	one := insertConversation(t, s, newConversation("acme", "one"))
 	wantRunning("with two", one, two)
 	idle.Turn = &agent.Turn{ID: "x"}
 	if err := s.UpdateConversation(t.Context(), idle); err != nil {
@@ -269,11 +268,11 @@ func runningTurns(t *testing.T, open func(string) store.Conversations) {
 	wantRunning("when one was deleted", idle)
 }
 
-func conversationPages(t *testing.T, open func(string) store.Conversations) {
+func checkConversationPages(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	ids := []string{"7", "B", "a", "a-", "a0", "a_", "aa", "b"} // by bytes
+	ids := []string{"7", "B", "a", "a-", "a0", "a_", "aa", "b"} // in byte order
 	for i := range ids {
-		insertConversation(t, s, conversation("acme", ids[(i*5)%len(ids)]))
+		insertConversation(t, s, newConversation("acme", ids[(i*5)%len(ids)]))
 	}
 	for limit := 1; limit <= len(ids)+1; limit++ {
 		var got []string
@@ -294,24 +293,24 @@ func conversationPages(t *testing.T, open func(string) store.Conversations) {
 			t.Errorf("in pages of %d: %q, want %q", limit, got, ids)
 		}
 	}
-	page, err := s.Conversations(t.Context(), "acme", store.Page{After: "a1", Limit: 1}) // none has that id
+	page, err := s.Conversations(t.Context(), "acme", store.Page{After: "a1", Limit: 1}) // no conversation has that id
 	if err != nil || len(page) != 1 || page[0].ID != "a_" {
 		t.Errorf("Conversations after a1: %+v, %v", page, err)
 		return
 	}
-	equal(t, "Conversations", page[0], findConversation(t, s, "acme", "a_"))
+	wantEqual(t, "Conversations", page[0], findConversation(t, s, "acme", "a_"))
 }
 
-func accounts(t *testing.T, open func(string) store.Conversations) {
+func checkAccountIsolation(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	c, x, m := conversation("acme", "one"), agentSandbox("acme", "box"), message("acme", "one")
+	c, x, m := newConversation("acme", "one"), agentSandbox("acme", "box"), newMessage("acme", "one")
 	insertConversation(t, s, c)
 	insertSandbox(t, s, x)
 	addMessage(t, s, m)
 	_, find := s.FindConversation(t.Context(), "beta", "one")
 	_, findSandbox := s.FindSandbox(t.Context(), "beta", "box")
 	_, read := s.Messages(t.Context(), "beta", "one", store.Page{Limit: 1})
-	foreign := message("beta", "one")
+	foreign := newMessage("beta", "one")
 	for what, err := range map[string]error{
 		"FindConversation": find, "FindSandbox": findSandbox, "Messages": read, "AddMessage": s.AddMessage(t.Context(), foreign),
 		"AddUsage": s.AddUsage(t.Context(), "beta", "one", 1, agent.TokenUsage{Input: 1}),
@@ -329,11 +328,12 @@ func accounts(t *testing.T, open func(string) store.Conversations) {
 	if len(all) > 0 || len(boxes) > 0 || err != nil || err2 != nil {
 		t.Errorf("another account has %d conversations and %d sandboxes, %v, %v", len(all), len(boxes), err, err2)
 	}
-	// The same ids, and the same key: each has its own. Ids that run together do not.
-	insertConversation(t, s, conversation("beta", "one"))
-	insertConversation(t, s, conversation("acm", "eone"))
+	// The accounts may use the same ids and keys. An account and an id that concatenate to the same text are
+	// different, too.
+	insertConversation(t, s, newConversation("beta", "one"))
+	insertConversation(t, s, newConversation("acm", "eone"))
 	insertSandbox(t, s, agentSandbox("beta", "box"))
-	foreign = message("beta", "one")
+	foreign = newMessage("beta", "one")
 	foreign.Key, foreign.Body = m.Key, "foreign"
 	addMessage(t, s, foreign)
 	wantMessages(t, s, "acme", "one", m)
@@ -346,43 +346,43 @@ func accounts(t *testing.T, open func(string) store.Conversations) {
 	wantMessages(t, s, "acme", "one", m)
 }
 
-func refused(t *testing.T, open func(string) store.Conversations) {
+func checkInvalidArguments(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	insertConversation(t, s, conversation("acme", "one"))
+	insertConversation(t, s, newConversation("acme", "one"))
 	for what, change := range map[string]func(*store.Conversation){
-		"no account":        func(c *store.Conversation) { c.Account = "" },
-		"an odd account":    func(c *store.Conversation) { c.Account = "a/b" },
-		"no id":             func(c *store.Conversation) { c.ID = "" },
-		"an odd id":         func(c *store.Conversation) { c.ID = "a/b" },
-		"a UUID as it was":  func(c *store.Conversation) { c.ID = "6BA7B810-9DAD-11D1-80B4-00C04FD430C8" },
-		"bytes":             func(c *store.Conversation) { c.Agent = "\xff" },
-		"bytes in a turn":   func(c *store.Conversation) { c.Turn.Server = "\xff" },
-		"bytes in a caller": func(c *store.Conversation) { c.Caller = "\xff" },
-		"too much text":     func(c *store.Conversation) { c.Agent = string(make([]byte, store.MaxRecord)) },
+		"no account":                func(c *store.Conversation) { c.Account = "" },
+		"a bad account":             func(c *store.Conversation) { c.Account = "a/b" },
+		"no id":                     func(c *store.Conversation) { c.ID = "" },
+		"a bad id":                  func(c *store.Conversation) { c.ID = "a/b" },
+		"a UUID in upper case":      func(c *store.Conversation) { c.ID = "6BA7B810-9DAD-11D1-80B4-00C04FD430C8" },
+		"invalid UTF-8":             func(c *store.Conversation) { c.Agent = "\xff" },
+		"invalid UTF-8 in a turn":   func(c *store.Conversation) { c.Turn.Server = "\xff" },
+		"invalid UTF-8 in a caller": func(c *store.Conversation) { c.Caller = "\xff" },
+		"too much text":             func(c *store.Conversation) { c.Agent = string(make([]byte, store.MaxRecord)) },
 	} {
-		c := conversation("acme", "two")
+		c := newConversation("acme", "two")
 		change(c)
 		wantKind(t, "InsertConversation with "+what, s.InsertConversation(t.Context(), c), atoll.ErrInvalid)
 		wantKind(t, "UpdateConversation with "+what, s.UpdateConversation(t.Context(), c), atoll.ErrInvalid)
 	}
 	for what, change := range map[string]func(*agent.Message){
-		"no key":                 func(m *agent.Message) { m.Key = "" },
-		"an odd key":             func(m *agent.Message) { m.Key = "a/b" },
-		"no role":                func(m *agent.Message) { m.Role = "" },
-		"no time":                func(m *agent.Message) { m.Time = time.Time{} },
-		"bytes":                  func(m *agent.Message) { m.Body = "\xff" },
-		"bytes in a tool's call": func(m *agent.Message) { m.ToolCalls[0].Output = "\xff" },
-		"no JSON":                func(m *agent.Message) { m.ToolCalls[0].Input = json.RawMessage("{") },
-		"too much text":          func(m *agent.Message) { m.Body = string(make([]byte, store.MaxMessage)) },
+		"no key":                       func(m *agent.Message) { m.Key = "" },
+		"a bad key":                    func(m *agent.Message) { m.Key = "a/b" },
+		"no role":                      func(m *agent.Message) { m.Role = "" },
+		"no time":                      func(m *agent.Message) { m.Time = time.Time{} },
+		"invalid UTF-8":                func(m *agent.Message) { m.Body = "\xff" },
+		"invalid UTF-8 in a tool call": func(m *agent.Message) { m.ToolCalls[0].Output = "\xff" },
+		"an input that is not JSON":    func(m *agent.Message) { m.ToolCalls[0].Input = json.RawMessage("{") },
+		"too much text":                func(m *agent.Message) { m.Body = string(make([]byte, store.MaxMessage)) },
 	} {
-		m := message("acme", "one")
+		m := newMessage("acme", "one")
 		change(m)
 		wantKind(t, "AddMessage with "+what, s.AddMessage(t.Context(), m), atoll.ErrInvalid)
 	}
 	for what, change := range map[string]func(*store.AgentSandbox){
 		"no account":    func(x *store.AgentSandbox) { x.Account = "" },
-		"an odd id":     func(x *store.AgentSandbox) { x.ID = "a/b" },
-		"bytes":         func(x *store.AgentSandbox) { x.Meta.SyncError = "\xff" },
+		"a bad id":      func(x *store.AgentSandbox) { x.ID = "a/b" },
+		"invalid UTF-8": func(x *store.AgentSandbox) { x.Meta.SyncError = "\xff" },
 		"too much text": func(x *store.AgentSandbox) { x.Meta.SyncError = string(make([]byte, store.MaxRecord)) },
 	} {
 		x := agentSandbox("acme", "two")
@@ -399,33 +399,33 @@ func refused(t *testing.T, open func(string) store.Conversations) {
 		}
 	}
 	wantMessages(t, s, "acme", "one")
-	for _, id := range []string{"", "a/b", oddName} { // names of nothing
+	for _, id := range []string{"", "a/b", oddName} { // ids that no record has
 		for _, account := range []string{"acme", ""} {
 			_, err := s.FindConversation(t.Context(), account, id)
 			_, err2 := s.FindSandbox(t.Context(), account, id)
 			_, err3 := s.Messages(t.Context(), account, id, store.Page{Limit: 1})
-			m := message(account, id)
+			m := newMessage(account, id)
 			for _, err := range []error{err, err2, err3, s.AddMessage(t.Context(), m), s.AddUsage(t.Context(), account, id, 1, agent.TokenUsage{})} {
-				wantKind(t, fmt.Sprintf("what has the id %q", id), err, atoll.ErrNotExist)
+				wantKind(t, fmt.Sprintf("a call with the id %q", id), err, atoll.ErrNotExist)
 			}
-			x, c := agentSandbox(account, id), conversation(account, id)
+			x, c := agentSandbox(account, id), newConversation(account, id)
 			wantChanged(t, "DeleteSandbox", s.DeleteSandbox(t.Context(), x))
 			wantChanged(t, "DeleteConversation", s.DeleteConversation(t.Context(), c))
 		}
 	}
 }
 
-func conversationsClosed(t *testing.T, open func(string) store.Conversations) {
+func checkConversationsClosed(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	c, x := insertConversation(t, s, conversation("acme", "one")), agentSandbox("acme", "box")
+	c, x := insertConversation(t, s, newConversation("acme", "one")), agentSandbox("acme", "box")
 	insertSandbox(t, s, x)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	errs := map[string]error{
 		"UpdateConversation": s.UpdateConversation(t.Context(), c), "DeleteConversation": s.DeleteConversation(t.Context(), c),
-		"InsertConversation": s.InsertConversation(t.Context(), conversation("acme", "two")),
-		"AddMessage":         s.AddMessage(t.Context(), message("acme", "one")), "AddUsage": s.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{}),
+		"InsertConversation": s.InsertConversation(t.Context(), newConversation("acme", "two")),
+		"AddMessage":         s.AddMessage(t.Context(), newMessage("acme", "one")), "AddUsage": s.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{}),
 		"InsertSandbox": s.InsertSandbox(t.Context(), agentSandbox("acme", "two")), "UpdateSandbox": s.UpdateSandbox(t.Context(), x),
 		"DeleteSandbox": s.DeleteSandbox(t.Context(), x),
 	}

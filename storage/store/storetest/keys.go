@@ -12,23 +12,22 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// RunKeys checks the implementations of store.Keys that open makes, as Run does
-// stores.
+// RunKeys checks implementations of store.Keys. See Run for the meaning of open.
 func RunKeys(t *testing.T, open func(t *testing.T, name string) store.Keys) {
 	for _, tt := range []struct {
 		name  string
 		check func(t *testing.T, open func(name string) store.Keys)
 	}{
-		{"a key is read as it was written", keys},
-		{"a name is that of one key which is not revoked", keyNames},
-		{"of many who insert keys of one name at once, one does", keyNamedOnce},
-		{"keys of one account have one role and the same projects", keyAccounts},
-		{"a key that is rotated keeps its last secret for a while", keyRotated},
-		{"of many who rotate a key at once, each knows what it has made", keyRotatedAtOnce},
-		{"a key that is revoked stays so", keyRevoked},
-		{"when a key was used never goes back", keyUsed},
-		{"where there is nothing there are no keys", noKeys},
-		{"what is closed has no keys", keysClosed},
+		{"a key is read back unchanged", checkKeyRoundTrip},
+		{"of keys that are not revoked, one has a name", checkKeyNames},
+		{"of concurrent inserts of keys with one name, one succeeds", checkKeyNameRaced},
+		{"all keys of an account have the same role and projects", checkKeyAccounts},
+		{"after a rotation, the previous secret remains valid for a while", checkKeyRotated},
+		{"concurrent rotations of a key each return their own result", checkKeyRotationRaced},
+		{"a revoked key remains revoked", checkKeyRevoked},
+		{"the time of the last use never goes back", checkKeyUsed},
+		{"a missing store has no keys", checkNoKeys},
+		{"a closed store refuses all calls", checkKeysClosed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.check(t, func(name string) store.Keys {
@@ -46,10 +45,10 @@ func RunKeys(t *testing.T, open func(t *testing.T, name string) store.Keys) {
 	}
 }
 
-// apiKey is one that may use projects, or with none everything.
+// apiKey returns a key for projects, or an administrator's key if there are none.
 func apiKey(name string, projects ...string) *store.Key {
 	k := &store.Key{Key: auth.Key{
-		ID: atoll.NewID()[:16], Name: name, Account: auth.DefaultAccount, Role: auth.RoleAdmin, Projects: projects, Created: now().Truncate(time.Millisecond),
+		ID: atoll.NewID()[:16], Name: name, Account: auth.DefaultAccount, Role: auth.RoleAdmin, Projects: projects, Created: storedNow().Truncate(time.Millisecond),
 	}, Hash: "hash of " + name}
 	if len(projects) > 0 {
 		k.Role, k.Account = auth.RoleProject, "of_"+name
@@ -65,7 +64,7 @@ func insertKey(t *testing.T, s store.Keys, k *store.Key) *store.Key {
 	return k
 }
 
-// wantKey reads a key, which is to be like want.
+// wantKey checks that the stored key equals want.
 func wantKey(t *testing.T, what string, s store.Keys, want *store.Key) {
 	t.Helper()
 	got, err := s.FindKey(t.Context(), want.ID)
@@ -73,10 +72,10 @@ func wantKey(t *testing.T, what string, s store.Keys, want *store.Key) {
 		t.Errorf("%s: %v", what, err)
 		return
 	}
-	sameKey(t, what, got, want)
+	wantSameKey(t, what, got, want)
 }
 
-func sameKey(t *testing.T, what string, got, want *store.Key) {
+func wantSameKey(t *testing.T, what string, got, want *store.Key) {
 	t.Helper()
 	plain := func(k store.Key) (store.Key, []int64) {
 		var at []int64
@@ -96,7 +95,7 @@ func sameKey(t *testing.T, what string, got, want *store.Key) {
 	}
 }
 
-func keys(t *testing.T, open func(string) store.Keys) {
+func checkKeyRoundTrip(t *testing.T, open func(string) store.Keys) {
 	a, b := open("a"), open("a")
 	first := insertKey(t, a, apiKey("first"))
 	second := apiKey("second", "web", "api")
@@ -104,32 +103,32 @@ func keys(t *testing.T, open func(string) store.Keys) {
 	second.Expires, second.Used = second.Created.Add(time.Hour), second.Created.Add(time.Minute)
 	second.OldHash, second.OldUntil, second.Rotated = "an old hash", second.Created.Add(time.Second), second.Created.Add(time.Millisecond)
 	insertKey(t, b, second)
-	wantKey(t, "an admin's", b, first)
-	wantKey(t, "a project's", a, second)
+	wantKey(t, "an administrator's key", b, first)
+	wantKey(t, "a project's key", a, second)
 	all, err := a.Keys(t.Context())
 	if err != nil || len(all) != 2 {
 		t.Fatalf("Keys: %v, %v", all, err)
 	}
-	sameKey(t, "the first of the list", all[0], first)
-	sameKey(t, "the second of the list", all[1], second)
+	wantSameKey(t, "the first of the list", all[0], first)
+	wantSameKey(t, "the second of the list", all[1], second)
 	_, err = a.FindKey(t.Context(), "0123456789abcdef")
-	wantKind(t, "one that is not there", err, atoll.ErrNotExist)
+	wantKind(t, "FindKey of a missing key", err, atoll.ErrNotExist)
 }
 
-func keyNames(t *testing.T, open func(string) store.Keys) {
+func checkKeyNames(t *testing.T, open func(string) store.Keys) {
 	s := open("a")
 	old := insertKey(t, s, apiKey("ci"))
-	wantKind(t, "a second one of the name", s.InsertKey(t.Context(), apiKey("ci")), atoll.ErrAlreadyExists)
-	if err := s.RevokeKey(t.Context(), old.ID, now()); err != nil {
+	wantKind(t, "InsertKey with a used name", s.InsertKey(t.Context(), apiKey("ci")), atoll.ErrAlreadyExists)
+	if err := s.RevokeKey(t.Context(), old.ID, storedNow()); err != nil {
 		t.Fatal(err)
 	}
 	insertKey(t, s, apiKey("ci"))
 	twin := apiKey("other")
 	twin.ID = old.ID
-	wantKind(t, "a second one of the id", s.InsertKey(t.Context(), twin), atoll.ErrAlreadyExists)
+	wantKind(t, "InsertKey with a used id", s.InsertKey(t.Context(), twin), atoll.ErrAlreadyExists)
 }
 
-func keyNamedOnce(t *testing.T, open func(string) store.Keys) {
+func checkKeyNameRaced(t *testing.T, open func(string) store.Keys) {
 	var claims []func() error
 	for range 8 {
 		s := open("a")
@@ -138,7 +137,7 @@ func keyNamedOnce(t *testing.T, open func(string) store.Keys) {
 	oneWins(t, claims, atoll.ErrAlreadyExists)
 }
 
-func keyAccounts(t *testing.T, open func(string) store.Keys) {
+func checkKeyAccounts(t *testing.T, open func(string) store.Keys) {
 	s := open("a")
 	first := insertKey(t, s, apiKey("first", "web"))
 	for what, change := range map[string]func(k *store.Key){
@@ -151,41 +150,41 @@ func keyAccounts(t *testing.T, open func(string) store.Keys) {
 		change(k)
 		wantKind(t, what, s.InsertKey(t.Context(), k), atoll.ErrConflict)
 	}
-	if err := s.RevokeKey(t.Context(), first.ID, now()); err != nil {
+	if err := s.RevokeKey(t.Context(), first.ID, storedNow()); err != nil {
 		t.Fatal(err)
 	}
 	k := apiKey("next", "api")
 	k.Account = first.Account
-	wantKind(t, "other projects than those of a revoked one", s.InsertKey(t.Context(), k), atoll.ErrConflict)
+	wantKind(t, "other projects than those of a revoked key", s.InsertKey(t.Context(), k), atoll.ErrConflict)
 	k.Projects = first.Projects
 	insertKey(t, s, k)
 }
 
-func keyRotated(t *testing.T, open func(string) store.Keys) {
+func checkKeyRotated(t *testing.T, open func(string) store.Keys) {
 	a, b := open("a"), open("a")
 	k := insertKey(t, a, apiKey("ci"))
-	at := now().Truncate(time.Millisecond)
+	at := storedNow().Truncate(time.Millisecond)
 	for i, hash := range []string{"two", "three"} {
 		k.OldHash, k.Hash, k.Rotated, k.OldUntil = k.Hash, hash, at.Add(time.Duration(i)*time.Second), at.Add(time.Hour)
 		got, err := b.RotateKey(t.Context(), k.ID, hash, k.Rotated, k.OldUntil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sameKey(t, "what RotateKey returns", got, k)
-		wantKey(t, "what another one reads", a, k)
+		wantSameKey(t, "RotateKey", got, k)
+		wantKey(t, "FindKey in another program", a, k)
 	}
 	_, err := a.RotateKey(t.Context(), "0123456789abcdef", "x", at, at)
-	wantKind(t, "one that is not there", err, atoll.ErrNotExist)
+	wantKind(t, "RotateKey of a missing key", err, atoll.ErrNotExist)
 }
 
-func keyRotatedAtOnce(t *testing.T, open func(string) store.Keys) {
+func checkKeyRotationRaced(t *testing.T, open func(string) store.Keys) {
 	k := insertKey(t, open("a"), apiKey("ci"))
 	const many = 8
 	results := make(chan *store.Key, many)
 	for i := range many {
 		s := open("a")
 		go func() {
-			got, err := s.RotateKey(t.Context(), k.ID, string(rune('a'+i)), now(), now().Add(time.Hour))
+			got, err := s.RotateKey(t.Context(), k.ID, string(rune('a'+i)), storedNow(), storedNow().Add(time.Hour))
 			if err != nil {
 				t.Error(err)
 				got = &store.Key{}
@@ -197,43 +196,43 @@ func keyRotatedAtOnce(t *testing.T, open func(string) store.Keys) {
 	for range many {
 		got := <-results
 		if got.OldHash == got.Hash || before[got.OldHash] {
-			t.Errorf("%q took the place of %q, as another one did", got.Hash, got.OldHash)
+			t.Errorf("%q replaced %q, as another rotation did", got.Hash, got.OldHash)
 		}
 		before[got.OldHash] = true
 	}
 }
 
-func keyRevoked(t *testing.T, open func(string) store.Keys) {
+func checkKeyRevoked(t *testing.T, open func(string) store.Keys) {
 	a, b := open("a"), open("a")
 	k := insertKey(t, a, apiKey("ci"))
-	k.Revoked = now().Truncate(time.Millisecond)
+	k.Revoked = storedNow().Truncate(time.Millisecond)
 	if err := a.RevokeKey(t.Context(), k.ID, k.Revoked); err != nil {
 		t.Fatal(err)
 	}
-	wantKey(t, "revoked", b, k)
-	wantKind(t, "a second time", b.RevokeKey(t.Context(), k.ID, now()), atoll.ErrNotExist)
-	_, err := b.RotateKey(t.Context(), k.ID, "x", now(), now())
-	wantKind(t, "rotated", err, atoll.ErrNotExist)
-	wantKey(t, "afterwards", a, k)
-	wantKind(t, "one that is not there", a.RevokeKey(t.Context(), "0123456789abcdef", now()), atoll.ErrNotExist)
+	wantKey(t, "a revoked key", b, k)
+	wantKind(t, "RevokeKey again", b.RevokeKey(t.Context(), k.ID, storedNow()), atoll.ErrNotExist)
+	_, err := b.RotateKey(t.Context(), k.ID, "x", storedNow(), storedNow())
+	wantKind(t, "RotateKey of a revoked key", err, atoll.ErrNotExist)
+	wantKey(t, "the key afterwards", a, k)
+	wantKind(t, "RevokeKey of a missing key", a.RevokeKey(t.Context(), "0123456789abcdef", storedNow()), atoll.ErrNotExist)
 }
 
-func keyUsed(t *testing.T, open func(string) store.Keys) {
+func checkKeyUsed(t *testing.T, open func(string) store.Keys) {
 	s := open("a")
 	k := insertKey(t, s, apiKey("ci"))
-	k.Used = now().Truncate(time.Millisecond)
+	k.Used = storedNow().Truncate(time.Millisecond)
 	for _, at := range []time.Time{k.Used, k.Used.Add(-time.Hour)} {
 		if err := s.UseKey(t.Context(), k.ID, at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantKey(t, "used", s, k)
+	wantKey(t, "a used key", s, k)
 	if err := s.UseKey(t.Context(), "0123456789abcdef", k.Used); err != nil {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("UseKey of a missing key: %v", err)
 	}
 }
 
-func noKeys(t *testing.T, open func(string) store.Keys) {
+func checkNoKeys(t *testing.T, open func(string) store.Keys) {
 	s := open("a")
 	if all, err := s.Keys(t.Context()); len(all) != 0 || err != nil {
 		t.Errorf("Keys: %v, %v", all, err)
@@ -242,7 +241,7 @@ func noKeys(t *testing.T, open func(string) store.Keys) {
 	wantKind(t, "FindKey", err, atoll.ErrNotExist)
 }
 
-func keysClosed(t *testing.T, open func(string) store.Keys) {
+func checkKeysClosed(t *testing.T, open func(string) store.Keys) {
 	s := open("a")
 	k := insertKey(t, s, apiKey("ci"))
 	if err := s.Close(); err != nil {
@@ -250,10 +249,10 @@ func keysClosed(t *testing.T, open func(string) store.Keys) {
 	}
 	_, find := s.FindKey(t.Context(), k.ID)
 	_, list := s.Keys(t.Context())
-	_, rotate := s.RotateKey(t.Context(), k.ID, "x", now(), now())
+	_, rotate := s.RotateKey(t.Context(), k.ID, "x", storedNow(), storedNow())
 	for what, err := range map[string]error{
 		"FindKey": find, "Keys": list, "RotateKey": rotate, "InsertKey": s.InsertKey(t.Context(), apiKey("x")),
-		"RevokeKey": s.RevokeKey(t.Context(), k.ID, now()), "UseKey": s.UseKey(t.Context(), k.ID, now()),
+		"RevokeKey": s.RevokeKey(t.Context(), k.ID, storedNow()), "UseKey": s.UseKey(t.Context(), k.ID, storedNow()),
 	} {
 		if !errors.Is(err, atoll.ErrUnavailable) {
 			t.Errorf("%s: %v, want %q", what, err, atoll.ErrUnavailable)

@@ -14,15 +14,15 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// message is one that says of everything something.
-func message(account, conversation string) *agent.Message {
+// newMessage returns a message with a value in each field.
+func newMessage(account, conversation string) *agent.Message {
 	return &agent.Message{
-		Key: atoll.NewID(), Conversation: conversation, Account: account, Turn: "t " + odd, Role: agent.RoleAssistant, Body: "b " + odd, Time: now(),
+		Key: atoll.NewID(), Conversation: conversation, Account: account, Turn: "t " + oddText, Role: agent.RoleAssistant, Body: "b " + oddText, Time: storedNow(),
 		Tokens: agent.TokenUsage{Input: 1, Output: 2, Cache: 1 << 60},
 		ToolCalls: []agent.ToolCall{
 			{
-				ID: "i " + odd, Type: "function", Name: "n " + odd, Input: json.RawMessage(`{ "b" : 1.0, "a": "<\u00fc>", "a": 12345678901234567890 }`),
-				Output: "o " + odd, Status: agent.ToolFailed, Error: "e " + odd,
+				ID: "i " + oddText, Type: "function", Name: "n " + oddText, Input: json.RawMessage(`{ "b" : 1.0, "a": "<\u00fc>", "a": 12345678901234567890 }`),
+				Output: "o " + oddText, Status: agent.ToolFailed, Error: "e " + oddText,
 			},
 			{},
 			{ID: "2", Input: json.RawMessage(`null`)},
@@ -30,9 +30,9 @@ func message(account, conversation string) *agent.Message {
 	}
 }
 
-// text is a message of a user.
-func text(body string) *agent.Message {
-	m := message("acme", "one")
+// textMessage returns a user's message with a text only.
+func textMessage(body string) *agent.Message {
+	m := newMessage("acme", "one")
 	m.Role, m.Body, m.ToolCalls, m.Tokens, m.Turn = agent.RoleUser, body, nil, agent.TokenUsage{}, ""
 	return m
 }
@@ -66,12 +66,12 @@ func wantMessages(t *testing.T, s store.Conversations, account, conversation str
 		return
 	}
 	for i := range want {
-		equal(t, "a message", got[i], want[i])
+		wantEqual(t, "a message", got[i], want[i])
 	}
 }
 
-// wantCount checks how many messages a conversation says that it has, besides the one
-// of conversation.
+// wantCount checks the number of messages that a conversation has counted, without the one that newConversation
+// starts with.
 func wantCount(t *testing.T, s store.Conversations, want int64) {
 	t.Helper()
 	if got := findConversation(t, s, "acme", "one").Stats.MessagesExchanged - 1; got != want {
@@ -79,54 +79,54 @@ func wantCount(t *testing.T, s store.Conversations, want int64) {
 	}
 }
 
-func messages(t *testing.T, open func(string) store.Conversations) {
+func checkMessageRoundTrip(t *testing.T, open func(string) store.Conversations) {
 	a, b := open("a"), open("a")
-	wantKind(t, "AddMessage to none", a.AddMessage(t.Context(), message("acme", "one")), atoll.ErrNotExist)
+	wantKind(t, "AddMessage to a missing conversation", a.AddMessage(t.Context(), newMessage("acme", "one")), atoll.ErrNotExist)
 	_, err := a.Messages(t.Context(), "acme", "one", store.Page{Limit: 1})
-	wantKind(t, "Messages of none", err, atoll.ErrNotExist)
-	insertConversation(t, a, conversation("acme", "one"))
+	wantKind(t, "Messages of a missing conversation", err, atoll.ErrNotExist)
+	insertConversation(t, a, newConversation("acme", "one"))
 	wantMessages(t, a, "acme", "one")
-	given := message("acme", "one")
+	given := newMessage("acme", "one")
 	full := *given
 	addMessage(t, a, &full)
-	equal(t, "what was given", &full, given)
-	bare := addMessage(t, b, &agent.Message{Key: "bare", Account: "acme", Conversation: "one", Role: agent.RoleUser, Time: now()})
-	tool := text("")
+	wantEqual(t, "the argument of AddMessage", &full, given)
+	bare := addMessage(t, b, &agent.Message{Key: "bare", Account: "acme", Conversation: "one", Role: agent.RoleUser, Time: storedNow()})
+	tool := textMessage("")
 	tool.Role = agent.RoleTool
 	addMessage(t, a, tool)
 	wantMessages(t, b, "acme", "one", &full, bare, tool)
 	wantCount(t, b, 3)
 
-	precise := text("precise")
+	precise := textMessage("precise")
 	precise.Time = time.Date(2126, 1, 2, 3, 4, 5, 678_901_234, time.FixedZone("", 3600))
 	addMessage(t, a, precise)
 	want := time.Date(2126, 1, 2, 2, 4, 5, 678_901_000, time.UTC)
 	if got := readMessages(t, b, "acme", "one", "", 1)[0].Time; got != want || precise.Time != want {
-		t.Errorf("its time is %v, and was set to %v; want %v", got, precise.Time, want)
+		t.Errorf("the stored time is %v, the one of the argument %v; want %v", got, precise.Time, want)
 	}
 }
 
-// largeMessages are larger than some services have room for in one record.
-func largeMessages(t *testing.T, open func(string) store.Conversations) {
+// checkLargeMessages stores messages that exceed what some services can store in one record.
+func checkLargeMessages(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	insertConversation(t, s, conversation("acme", "one"))
+	insertConversation(t, s, newConversation("acme", "one"))
 	var want []*agent.Message
 	for _, size := range []int{100_000, 131_000, 200_000, 300_000, 399_000, 410_000, 1 << 20, 5_000_001} {
-		m := text(strings.Repeat("ü", size/2)) // more bytes in other ways to write it
-		m.ToolCalls = message("", "").ToolCalls
+		m := textMessage(strings.Repeat("ü", size/2)) // other encodings may need more bytes
+		m.ToolCalls = newMessage("", "").ToolCalls
 		want = append(want, addMessage(t, s, m))
 	}
-	calls := text("calls")
+	calls := textMessage("calls")
 	for i := range 1000 {
 		calls.ToolCalls = append(calls.ToolCalls, agent.ToolCall{
 			ID: fmt.Sprint(i), Type: "function", Name: "write", Input: json.RawMessage(`{"text": "` + strings.Repeat("\\n", 500) + `"}`), Output: strings.Repeat("\n", 500),
 		})
 	}
-	want = append(want, addMessage(t, s, calls), addMessage(t, s, text("small")))
+	want = append(want, addMessage(t, s, calls), addMessage(t, s, textMessage("small")))
 	wantMessages(t, s, "acme", "one", want...)
 	wantCount(t, s, int64(len(want)))
 	got := readMessages(t, s, "acme", "one", want[7].Key, 1)
-	equal(t, "the one before", got[0], want[6])
+	wantEqual(t, "the message before", got[0], want[6])
 	again := *want[6]
 	again.Body = "another"
 	addMessage(t, s, &again)
@@ -140,35 +140,35 @@ func largeMessages(t *testing.T, open func(string) store.Conversations) {
 	}
 }
 
-func messageTwice(t *testing.T, open func(string) store.Conversations) {
+func checkMessageTwice(t *testing.T, open func(string) store.Conversations) {
 	a, b := open("a"), open("a")
-	insertConversation(t, a, conversation("acme", "one"))
-	m := addMessage(t, a, text("first"))
-	n := addMessage(t, a, text("second"))
+	insertConversation(t, a, newConversation("acme", "one"))
+	m := addMessage(t, a, textMessage("first"))
+	n := addMessage(t, a, textMessage("second"))
 	before := findConversation(t, a, "acme", "one")
 	again := *m
 	again.Body, again.Role, again.Time = "changed", agent.RoleTool, m.Time.Add(time.Hour)
 	addMessage(t, b, &again)
 	if again.Time != m.Time {
-		t.Errorf("its time was set to %v, want %v", again.Time, m.Time)
+		t.Errorf("AddMessage set the time to %v, want %v", again.Time, m.Time)
 	}
 	wantMessages(t, b, "acme", "one", m, n)
-	equal(t, "the conversation", findConversation(t, b, "acme", "one"), before)
-	third := text("third")
+	wantEqual(t, "the conversation", findConversation(t, b, "acme", "one"), before)
+	third := textMessage("third")
 	given := third.Time
 	addMessage(t, b, third)
 	if third.Time != given {
-		t.Errorf("the next one is kept with %v, want %v", third.Time, given)
+		t.Errorf("the next message has time %v, want %v", third.Time, given)
 	}
 	wantMessages(t, b, "acme", "one", m, n, third)
 }
 
-func messageRaced(t *testing.T, open func(string) store.Conversations) {
+func checkMessageRaced(t *testing.T, open func(string) store.Conversations) {
 	stores := []store.Conversations{open("a"), open("a"), open("a")}
-	insertConversation(t, stores[0], conversation("acme", "one"))
+	insertConversation(t, stores[0], newConversation("acme", "one"))
 	for _, size := range []int{10, 300_000} {
 		before := findConversation(t, stores[0], "acme", "one").Stats.MessagesExchanged - 1
-		same := text(strings.Repeat("x", size))
+		same := textMessage(strings.Repeat("x", size))
 		times := make([]time.Time, 20)
 		var all sync.WaitGroup
 		for i := range times {
@@ -189,22 +189,22 @@ func messageRaced(t *testing.T, open func(string) store.Conversations) {
 		}
 		last := got[len(got)-1]
 		same.Time = last.Time
-		equal(t, "the message", last, same)
+		wantEqual(t, "the message", last, same)
 		for _, at := range times {
 			if at != last.Time {
-				t.Errorf("one was told that its time is %v, it is %v", at, last.Time)
+				t.Errorf("AddMessage set the time to %v, the stored one is %v", at, last.Time)
 			}
 		}
 	}
 }
 
-func messageOrder(t *testing.T, open func(string) store.Conversations) {
+func checkMessageOrder(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	insertConversation(t, s, conversation("acme", "one"))
-	at := now()
+	insertConversation(t, s, newConversation("acme", "one"))
+	at := storedNow()
 	var want []*agent.Message
 	for i, offset := range []time.Duration{0, 0, 0, -time.Hour, 1, 999, time.Microsecond, time.Millisecond, 0, time.Second, -1} {
-		m := text(fmt.Sprint(i))
+		m := textMessage(fmt.Sprint(i))
 		m.Time = at.Add(offset)
 		want = append(want, addMessage(t, s, m))
 	}
@@ -214,13 +214,13 @@ func messageOrder(t *testing.T, open func(string) store.Conversations) {
 			t.Errorf("%v comes after %v", want[i].Time, want[i-1].Time)
 		}
 	}
-	// The second one is the microsecond after the first, and so on; what is later stays as it is.
+	// The second message is a microsecond after the first, and so on; later times remain as they are.
 	for i, offset := range map[int]time.Duration{
 		0: 0, 1: time.Microsecond, 2: 2 * time.Microsecond, 3: 3 * time.Microsecond, 7: time.Millisecond,
 		8: time.Millisecond + time.Microsecond, 9: time.Second, 10: time.Second + time.Microsecond,
 	} {
 		if got, want := want[i].Time, at.Add(offset); got != want {
-			t.Errorf("message %d is kept with %v, want %v", i, got, want)
+			t.Errorf("message %d has time %v, want %v", i, got, want)
 		}
 	}
 	if got := findConversation(t, s, "acme", "one").Updated; got != want[len(want)-1].Time {
@@ -228,17 +228,17 @@ func messageOrder(t *testing.T, open func(string) store.Conversations) {
 	}
 }
 
-func messagesCrowded(t *testing.T, open func(string) store.Conversations) {
+func checkConcurrentMessages(t *testing.T, open func(string) store.Conversations) {
 	stores := []store.Conversations{open("a"), open("a"), open("a")}
-	c := insertConversation(t, stores[0], conversation("acme", "one"))
+	c := insertConversation(t, stores[0], newConversation("acme", "one"))
 	const writers, each = 8, 6
-	at := now()
+	at := storedNow()
 	var all sync.WaitGroup
 	for i := range writers {
 		s := stores[i%len(stores)]
 		all.Go(func() {
 			for j := range each {
-				m := text(fmt.Sprint(i, " ", j))
+				m := textMessage(fmt.Sprint(i, " ", j))
 				m.Time = at
 				if err := s.AddMessage(t.Context(), m); err != nil {
 					t.Errorf("AddMessage: %v", err)
@@ -261,26 +261,26 @@ func messagesCrowded(t *testing.T, open func(string) store.Conversations) {
 		}
 		var writer, n int
 		if _, err := fmt.Sscan(m.Body, &writer, &n); err != nil || n != next[writer] {
-			t.Errorf("message %q of a writer comes where its %d is due, %v", m.Body, next[writer], err)
+			t.Errorf("message %q instead of message %d of the writer, %v", m.Body, next[writer], err)
 		}
 		next[writer]++
 	}
 	want := c.Stats
 	want.MessagesExchanged += writers * each
-	want.InputTokens++ // all of them counted the same turn
+	want.InputTokens++ // all calls counted the same turn
 	want.OutputTokens += 10
 	want.CacheTokens += 100
 	if got := findConversation(t, stores[1], "acme", "one").Stats; got != want {
-		t.Errorf("its stats are %+v, want %+v", got, want)
+		t.Errorf("the stats are %+v, want %+v", got, want)
 	}
 }
 
-func messagePages(t *testing.T, open func(string) store.Conversations) {
+func checkMessagePages(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	insertConversation(t, s, conversation("acme", "one"))
+	insertConversation(t, s, newConversation("acme", "one"))
 	var want []string
 	for i := range 11 {
-		want = append(want, addMessage(t, s, text(fmt.Sprint(i))).Key)
+		want = append(want, addMessage(t, s, textMessage(fmt.Sprint(i))).Key)
 	}
 	for limit := 1; limit <= len(want)+1; limit++ {
 		var got []string
@@ -300,15 +300,15 @@ func messagePages(t *testing.T, open func(string) store.Conversations) {
 		}
 	}
 	_, err := s.Messages(t.Context(), "acme", "one", store.Page{After: atoll.NewID(), Limit: 1})
-	wantKind(t, "Messages before one that is not there", err, atoll.ErrNotExist)
+	wantKind(t, "Messages before a missing one", err, atoll.ErrNotExist)
 }
 
-// besides sees that who runs a turn is not disturbed.
-func besides(t *testing.T, open func(string) store.Conversations) {
+// checkMessagesLeaveRest checks that messages and usage do not disturb the program that runs a turn.
+func checkMessagesLeaveRest(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
-	c := insertConversation(t, s, conversation("acme", "one"))
+	c := insertConversation(t, s, newConversation("acme", "one"))
 	want := *c
-	m := addMessage(t, s, text("hello"))
+	m := addMessage(t, s, textMessage("hello"))
 	for _, turn := range []int64{2, 3, 3, 2, 1} {
 		if err := s.AddUsage(t.Context(), "acme", "one", turn, agent.TokenUsage{Input: 2, Output: 3, Cache: -4}); err != nil {
 			t.Fatalf("AddUsage: %v", err)
@@ -316,31 +316,31 @@ func besides(t *testing.T, open func(string) store.Conversations) {
 	}
 	want.Stats = agent.Stats{MessagesExchanged: 2, InputTokens: 6, OutputTokens: 9, CacheTokens: 1<<60 - 8}
 	want.Updated = m.Time
-	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
-	// It was read before, and is written now.
+	wantEqual(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
+	// c was read before the messages, and is written after them.
 	c.Turn, c.Until = nil, time.Time{}
 	if err := s.UpdateConversation(t.Context(), c); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
 	want.Turn, want.Caller, want.Until, want.Rev = nil, "", time.Time{}, c.Rev
-	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
+	wantEqual(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
 	c.Updated = m.Time.Add(time.Minute)
 	if err := s.UpdateConversation(t.Context(), c); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
 	want.Updated, want.Rev = c.Updated, c.Rev
-	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
-	wantKind(t, "AddUsage of none", s.AddUsage(t.Context(), "acme", "two", 1, agent.TokenUsage{}), atoll.ErrNotExist)
+	wantEqual(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
+	wantKind(t, "AddUsage of a missing conversation", s.AddUsage(t.Context(), "acme", "two", 1, agent.TokenUsage{}), atoll.ErrNotExist)
 }
 
-func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
+func checkConversationDeleted(t *testing.T, open func(string) store.Conversations) {
 	a, b := open("a"), open("a")
 	for range 2 {
-		c := insertConversation(t, a, conversation("acme", "one"))
+		c := insertConversation(t, a, newConversation("acme", "one"))
 		wantMessages(t, a, "acme", "one")
 		var first *agent.Message
 		for i := range 60 {
-			if m := addMessage(t, a, text(fmt.Sprint(i))); first == nil {
+			if m := addMessage(t, a, textMessage(fmt.Sprint(i))); first == nil {
 				first = m
 			}
 		}
@@ -348,9 +348,9 @@ func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
 			t.Fatalf("DeleteConversation: %v", err)
 		}
 		_, err := a.Messages(t.Context(), "acme", "one", store.Page{Limit: 1})
-		wantKind(t, "Messages of what was deleted", err, atoll.ErrNotExist)
-		wantKind(t, "AddMessage to what was deleted", a.AddMessage(t.Context(), first), atoll.ErrNotExist)
-		wantKind(t, "AddUsage of what was deleted", a.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{}), atoll.ErrNotExist)
+		wantKind(t, "Messages of a deleted conversation", err, atoll.ErrNotExist)
+		wantKind(t, "AddMessage to a deleted conversation", a.AddMessage(t.Context(), first), atoll.ErrNotExist)
+		wantKind(t, "AddUsage of a deleted conversation", a.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{}), atoll.ErrNotExist)
 		all, err := a.Conversations(t.Context(), "acme", store.Page{Limit: 1})
 		if len(all) > 0 || err != nil {
 			t.Errorf("Conversations: %+v, %v", all, err)
@@ -358,16 +358,16 @@ func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
 	}
 }
 
-func conversationDeletedMeanwhile(t *testing.T, open func(string) store.Conversations) {
+func checkDeletedMeanwhile(t *testing.T, open func(string) store.Conversations) {
 	stores := []store.Conversations{open("a"), open("a"), open("a")}
-	c := insertConversation(t, stores[0], conversation("acme", "one"))
+	c := insertConversation(t, stores[0], newConversation("acme", "one"))
 	var all sync.WaitGroup
 	added := make(chan struct{}, 1)
 	for i := range 6 {
 		s := stores[i%len(stores)]
 		all.Go(func() {
 			for {
-				err := s.AddMessage(t.Context(), text("late"))
+				err := s.AddMessage(t.Context(), textMessage("late"))
 				if atoll.KindOf(err) == atoll.ErrNotExist {
 					return
 				}
@@ -387,7 +387,7 @@ func conversationDeletedMeanwhile(t *testing.T, open func(string) store.Conversa
 		t.Errorf("DeleteConversation: %v", err)
 	}
 	all.Wait()
-	insertConversation(t, stores[0], conversation("acme", "one"))
+	insertConversation(t, stores[0], newConversation("acme", "one"))
 	wantMessages(t, stores[1], "acme", "one")
 	wantCount(t, stores[1], 0)
 }

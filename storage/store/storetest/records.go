@@ -13,13 +13,13 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-func written(t *testing.T, open func(string) Store) {
+func checkRecordRoundTrip(t *testing.T, open func(string) Store) {
 	s := open("a")
-	r := record("scope", "web")
+	r := newRecord("scope", "web")
 	r.Spec.Labels = map[string]string{"odd 'key\"": "ü\n"}
 	r.Spec.Env = []string{"A=b"}
 	r.Spec.TTL = atoll.Duration(time.Hour)
-	insert(t, s, r, "")
+	insertRecord(t, s, r, "")
 	r.State, r.Provider, r.Volumes, r.Holder, r.Scope = store.Present, "maker", true, "", "other"
 	r.Reason = "no image"
 	if err := s.Update(t.Context(), r); err != nil {
@@ -30,11 +30,11 @@ func written(t *testing.T, open func(string) Store) {
 	if err != nil {
 		t.Fatalf("Find: %v", err)
 	}
-	same(t, "Find", got, r)
+	wantSameRecord(t, "Find", got, r)
 	if got, err = again.Named(t.Context(), "other", r.Spec.Project, "web"); err != nil {
 		t.Fatalf("Named: %v", err)
 	}
-	same(t, "Named", got, r)
+	wantSameRecord(t, "Named", got, r)
 	if name, found, err := again.Provider(t.Context(), r.ID); name != "maker" || !found || err != nil {
 		t.Errorf("Provider: %q, %v, %v", name, found, err)
 	}
@@ -42,46 +42,46 @@ func written(t *testing.T, open func(string) Store) {
 		t.Errorf("Delete: %v", err)
 	}
 	_, err = s.Find(t.Context(), r.ID)
-	wantKind(t, "Find of what was deleted", err, atoll.ErrNotFound)
+	wantKind(t, "Find of a deleted record", err, atoll.ErrNotFound)
 	_, err = s.Named(t.Context(), "other", r.Spec.Project, "web")
-	wantKind(t, "Named of what was deleted", err, atoll.ErrNotFound)
+	wantKind(t, "Named of a deleted record", err, atoll.ErrNotFound)
 	if name, found, err := s.Provider(t.Context(), r.ID); name != "" || found || err != nil {
-		t.Errorf("Provider of what was deleted: %q, %v, %v", name, found, err)
+		t.Errorf("Provider of a deleted record: %q, %v, %v", name, found, err)
 	}
 }
 
-func unique(t *testing.T, open func(string) Store) {
+func checkRecordUnique(t *testing.T, open func(string) Store) {
 	s := open("a")
-	r := record("scope", "web")
-	insert(t, s, r, "")
-	twin := record("scope", "db")
+	r := newRecord("scope", "web")
+	insertRecord(t, s, r, "")
+	twin := newRecord("scope", "db")
 	twin.ID = r.ID
 	_, err := s.Insert(t.Context(), twin, "secret", store.Room{})
-	wantKind(t, "Insert of an id that is taken", err, atoll.ErrAlreadyExists)
-	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", store.Room{})
-	wantKind(t, "Insert of a name that is taken", err, atoll.ErrAlreadyExists)
-	other := record("scope", "web")
+	wantKind(t, "Insert of a used id", err, atoll.ErrAlreadyExists)
+	_, err = s.Insert(t.Context(), newRecord("scope", "web"), "secret", store.Room{})
+	wantKind(t, "Insert of a used name", err, atoll.ErrAlreadyExists)
+	other := newRecord("scope", "web")
 	other.Spec.Project = "other"
-	for _, r := range []*store.Record{other, record("scope", ""), record("scope", "")} {
-		insert(t, s, r, "")
+	for _, r := range []*store.Record{other, newRecord("scope", ""), newRecord("scope", "")} {
+		insertRecord(t, s, r, "")
 	}
 	other.Spec.Project = atoll.DefaultProject
-	wantKind(t, "Update to a name that is taken", s.Update(t.Context(), other), atoll.ErrAlreadyExists)
+	wantKind(t, "Update to a used name", s.Update(t.Context(), other), atoll.ErrAlreadyExists)
 	if err := s.Delete(t.Context(), r, false); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, s, record("scope", "web"), "")
+	insertRecord(t, s, newRecord("scope", "web"), "")
 	_, err = s.Named(t.Context(), "scope", atoll.DefaultProject, "")
 	wantKind(t, "Named of no name", err, atoll.ErrNotFound)
 }
 
-// apart inserts a name into two scopes. What is there already has it, of whatever
-// scope.
-func apart(t *testing.T, open func(string) Store) {
+// checkNameAcrossScopes inserts a name into two scopes. A new sandbox cannot have the name of one in another scope;
+// an existing sandbox can.
+func checkNameAcrossScopes(t *testing.T, open func(string) Store) {
 	s := open("a")
-	first := record("scope", "web")
-	insert(t, s, first, "")
-	_, err := s.Insert(t.Context(), record("elsewhere", "web"), "secret", store.Room{})
+	first := newRecord("scope", "web")
+	insertRecord(t, s, first, "")
+	_, err := s.Insert(t.Context(), newRecord("elsewhere", "web"), "secret", store.Room{})
 	wantKind(t, "Insert of a name that another scope has", err, atoll.ErrAlreadyExists)
 	named := func(scope string, want *store.Record) {
 		t.Helper()
@@ -91,27 +91,27 @@ func apart(t *testing.T, open func(string) Store) {
 		}
 	}
 	named("elsewhere", first)
-	there := record("elsewhere", "web")
+	there := newRecord("elsewhere", "web")
 	there.State = store.Present
-	insert(t, s, there, "")
+	insertRecord(t, s, there, "")
 	named("scope", first)
 	named("elsewhere", there)
 	there.State = store.Removing
 	if err := s.Update(t.Context(), there); err != nil {
-		t.Errorf("Update of one whose name another scope has, too: %v", err)
+		t.Errorf("Update of a record whose name another scope has: %v", err)
 	}
 	if err := s.Delete(t.Context(), first, false); err != nil {
 		t.Fatal(err)
 	}
 	named("scope", there)
-	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", store.Room{})
+	_, err = s.Insert(t.Context(), newRecord("scope", "web"), "secret", store.Room{})
 	wantKind(t, "Insert of a name that only another scope has", err, atoll.ErrAlreadyExists)
 }
 
-func changed(t *testing.T, open func(string) Store) {
+func checkRecordChanged(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
-	r := record("scope", "")
-	insert(t, a, r, "")
+	r := newRecord("scope", "")
+	insertRecord(t, a, r, "")
 	stale, err := b.Find(t.Context(), r.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func changed(t *testing.T, open func(string) Store) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{"Update": b.Update(t.Context(), stale), "Delete": b.Delete(t.Context(), stale, true)} {
-		wantKind(t, what+" of what has changed", err, atoll.ErrConflict)
+		wantKind(t, what+" of an old revision", err, atoll.ErrConflict)
 		if !errors.Is(err, store.ErrChanged) {
 			t.Errorf("%s: %v, want ErrChanged", what, err)
 		}
@@ -129,32 +129,32 @@ func changed(t *testing.T, open func(string) Store) {
 	if err := a.Delete(t.Context(), r, false); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, "Update of what was deleted", a.Update(t.Context(), r), atoll.ErrConflict)
-	wantKind(t, "Delete of what was deleted", a.Delete(t.Context(), r, false), atoll.ErrConflict)
+	wantKind(t, "Update of a deleted record", a.Update(t.Context(), r), atoll.ErrConflict)
+	wantKind(t, "Delete of a deleted record", a.Delete(t.Context(), r, false), atoll.ErrConflict)
 }
 
-func raced(t *testing.T, open func(string) Store) {
-	r := record("scope", "")
-	insert(t, open("a"), r, "")
+func checkRecordRaced(t *testing.T, open func(string) Store) {
+	r := newRecord("scope", "")
+	insertRecord(t, open("a"), r, "")
 	var claims []func() error
 	for range 4 {
 		s := open("a")
 		for range 4 {
-			mine := *r
-			claims = append(claims, func() error { return s.Update(t.Context(), &mine) })
+			own := *r
+			claims = append(claims, func() error { return s.Update(t.Context(), &own) })
 		}
 	}
 	oneWins(t, claims, atoll.ErrConflict)
 }
 
-// crowded lets the first openings of a store happen at once, too.
-func crowded(t *testing.T, open func(string) Store) {
+// checkConcurrentWrites also opens a new store many times at once.
+func checkConcurrentWrites(t *testing.T, open func(string) Store) {
 	var all sync.WaitGroup
 	for i := range 6 {
 		s := open("a")
 		all.Go(func() {
 			for n := range 20 {
-				r := record("scope", fmt.Sprintf("n-%d-%d", i, n))
+				r := newRecord("scope", fmt.Sprintf("n-%d-%d", i, n))
 				if _, err := s.Insert(t.Context(), r, "x", store.Room{}); err != nil {
 					t.Errorf("Insert: %v", err)
 					return
@@ -173,27 +173,27 @@ func crowded(t *testing.T, open func(string) Store) {
 	}
 }
 
-func claimed(t *testing.T, open func(string) Store) {
+func checkNameRaced(t *testing.T, open func(string) Store) {
 	var claims []func() error
 	for i := range 8 {
 		s := open("a")
 		claims = append(claims, func() error {
-			_, err := s.Insert(t.Context(), record(fmt.Sprint("scope", i%2), "web"), "x", store.Room{})
+			_, err := s.Insert(t.Context(), newRecord(fmt.Sprint("scope", i%2), "web"), "x", store.Room{})
 			return err
 		})
 	}
 	oneWins(t, claims, atoll.ErrAlreadyExists)
 }
 
-// limited inserts more records than there may be, through two openings.
-func limited(t *testing.T, open func(name string) Store) {
+// checkRecordLimit inserts more records than allowed, through two openings.
+func checkRecordLimit(t *testing.T, open func(name string) Store) {
 	const most, tries = 5, 20
 	stores := []Store{open("a"), open("a")}
 	var made, refused atomic.Int32
 	var work sync.WaitGroup
 	for i := range tries {
 		work.Go(func() {
-			_, err := stores[i%2].Insert(t.Context(), record("scope", ""), "x", store.Room{Most: most})
+			_, err := stores[i%2].Insert(t.Context(), newRecord("scope", ""), "x", store.Room{Most: most})
 			switch {
 			case err == nil:
 				made.Add(1)
@@ -206,7 +206,7 @@ func limited(t *testing.T, open func(name string) Store) {
 	}
 	work.Wait()
 	if made.Load() != most || refused.Load() != tries-most {
-		t.Errorf("%d were inserted, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
+		t.Errorf("%d inserts succeeded, %d failed; want %d and %d", made.Load(), refused.Load(), most, tries-most)
 	}
 	all, err := stores[0].Records(t.Context())
 	if err != nil || len(all) != most {
@@ -215,21 +215,21 @@ func limited(t *testing.T, open func(name string) Store) {
 	if err := stores[1].Delete(t.Context(), all[0], true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stores[0].Insert(t.Context(), record("scope", ""), "x", store.Room{Most: most}); err != nil {
-		t.Errorf("Insert where there is room: %v", err)
+	if _, err := stores[0].Insert(t.Context(), newRecord("scope", ""), "x", store.Room{Most: most}); err != nil {
+		t.Errorf("Insert below the limit: %v", err)
 	}
 }
 
-func listed(t *testing.T, open func(string) Store) {
+func checkRecordOrder(t *testing.T, open func(string) Store) {
 	s := open("a")
 	if all, err := s.Records(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("a new store has %v, %v", all, err)
+		t.Errorf("Records of a new store: %v, %v", all, err)
 	}
 	var want []string
 	for i := range 5 {
-		r := record("scope", "")
+		r := newRecord("scope", "")
 		r.Created = r.Created.Add(time.Duration(-i) * time.Minute)
-		insert(t, s, r, "")
+		insertRecord(t, s, r, "")
 		want = slices.Insert(want, 0, r.ID)
 	}
 	all, err := s.Records(t.Context())
@@ -245,22 +245,22 @@ func listed(t *testing.T, open func(string) Store) {
 	}
 }
 
-func stated(t *testing.T, open func(string) Store) {
+func checkRecordsInState(t *testing.T, open func(string) Store) {
 	s := open("a")
 	if all, err := s.InState(t.Context(), "scope", store.Present); err != nil || len(all) != 0 {
-		t.Errorf("a store that nobody has made has %v, %v", all, err)
+		t.Errorf("InState of a missing store: %v, %v", all, err)
 	}
 	var want []string
 	for i := range 3 {
-		r := record("scope", "")
+		r := newRecord("scope", "")
 		r.Created, r.State, r.Reason = r.Created.Add(time.Duration(-i)*time.Minute), store.Rebuilding, "no image"
-		insert(t, s, r, "")
+		insertRecord(t, s, r, "")
 		want = slices.Insert(want, 0, r.ID)
 	}
-	elsewhere := record("elsewhere", "")
+	elsewhere := newRecord("elsewhere", "")
 	elsewhere.State = store.Rebuilding
-	insert(t, s, elsewhere, "")
-	insert(t, s, record("scope", ""), "")
+	insertRecord(t, s, elsewhere, "")
+	insertRecord(t, s, newRecord("scope", ""), "")
 	all, err := s.InState(t.Context(), "scope", store.Rebuilding)
 	if err != nil {
 		t.Fatal(err)
@@ -277,24 +277,24 @@ func stated(t *testing.T, open func(string) Store) {
 	}
 }
 
-func forgotten(t *testing.T, open func(string) Store) {
+func checkRecordForgotten(t *testing.T, open func(string) Store) {
 	s := open("a")
-	r, other := record("scope", "web"), record("scope", "")
-	insert(t, s, r, "secret")
-	insert(t, s, other, "secret")
+	r, other := newRecord("scope", "web"), newRecord("scope", "")
+	insertRecord(t, s, r, "secret")
+	insertRecord(t, s, other, "secret")
 	stale := *r
 	r.State = store.Present
 	if err := s.Update(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, "Forget of what has changed", s.Forget(t.Context(), &stale), atoll.ErrConflict)
+	wantKind(t, "Forget of an old revision", s.Forget(t.Context(), &stale), atoll.ErrConflict)
 	remembers := func(when, id string, want bool) {
 		t.Helper()
 		if got, err := open("a").Forgotten(t.Context(), id); got != want || err != nil {
 			t.Errorf("%s: Forgotten: %v, %v; want %v", when, got, err, want)
 		}
 	}
-	remembers("while it is there", r.ID, false)
+	remembers("before Forget", r.ID, false)
 	if err := s.Forget(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -302,18 +302,18 @@ func forgotten(t *testing.T, open func(string) Store) {
 		t.Fatal(err)
 	}
 	_, err := s.Find(t.Context(), r.ID)
-	wantKind(t, "Find of what was forgotten", err, atoll.ErrNotFound)
-	remembers("when it was forgotten", r.ID, true)
-	remembers("when it was deleted", other.ID, false)
+	wantKind(t, "Find of a forgotten record", err, atoll.ErrNotFound)
+	remembers("after Forget", r.ID, true)
+	remembers("after Delete", other.ID, false)
 	if all, err := s.Abandoned(t.Context(), "scope"); !slices.Equal(all, []string{other.ID}) || err != nil {
 		t.Errorf("Abandoned: %q, %v; want %s", all, err, other.ID)
 	}
-	if kept := insert(t, s, record("scope", "web"), "x"); kept != "x" { // its name is free
-		t.Errorf("Insert keeps %q", kept)
+	if kept := insertRecord(t, s, newRecord("scope", "web"), "x"); kept != "x" { // its name is free
+		t.Errorf("Insert returned the secret %q", kept)
 	}
 	r.Spec.Name = ""
-	if kept := insert(t, s, r, "another"); kept != "secret" {
-		t.Errorf("Insert keeps %q", kept)
+	if kept := insertRecord(t, s, r, "another"); kept != "secret" {
+		t.Errorf("Insert returned the secret %q", kept)
 	}
-	remembers("when it is there again", r.ID, false)
+	remembers("after another Insert", r.ID, false)
 }

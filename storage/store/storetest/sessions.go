@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// bound is a session of a workflow.
-func bound(project, id string) *session.Record {
+// newSession returns a session of a workflow.
+func newSession(project, id string) *session.Record {
 	now := time.Now().Truncate(time.Millisecond)
 	return &session.Record{
 		Spec:    session.Spec{Project: project, Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}},
@@ -27,7 +27,7 @@ func insertSession(t *testing.T, s Store, x *session.Record) {
 	}
 }
 
-func sameSession(t *testing.T, what string, got, want *session.Record) {
+func wantSameSession(t *testing.T, what string, got, want *session.Record) {
 	t.Helper()
 	if got == nil || !got.Created.Equal(want.Created) || !got.Opened.Equal(want.Opened) || !got.Used.Equal(want.Used) {
 		t.Errorf("%s: %+v, want %+v", what, got, want)
@@ -40,33 +40,33 @@ func sameSession(t *testing.T, what string, got, want *session.Record) {
 	}
 }
 
-func sessions(t *testing.T, open func(string) Store) {
+func checkSessionLifecycle(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
-	x := bound("p", "one")
+	x := newSession("p", "one")
 	x.Spec.Sandbox = atoll.Spec{Image: "i", Labels: map[string]string{"k": "ü\n"}}
 	x.Spec.Workflow, x.Spec.IdleTimeout, x.Spec.MaxLifetime = "w", atoll.Never, atoll.Duration(time.Hour)
 	key := x.Spec.Scope.Key()
 	_, err := a.FindSession(t.Context(), "p", key)
-	wantKind(t, "FindSession of none", err, atoll.ErrNotExist)
+	wantKind(t, "FindSession of a missing one", err, atoll.ErrNotExist)
 	insertSession(t, a, x)
-	wantKind(t, "InsertSession again", b.InsertSession(t.Context(), bound("p", "one")), atoll.ErrAlreadyExists)
+	wantKind(t, "InsertSession again", b.InsertSession(t.Context(), newSession("p", "one")), atoll.ErrAlreadyExists)
 	stale, err := b.FindSession(t.Context(), "p", key)
 	if err != nil {
 		t.Fatalf("FindSession: %v", err)
 	}
-	sameSession(t, "FindSession", stale, x)
+	wantSameSession(t, "FindSession", stale, x)
 	x.Sandbox, x.State, x.Holder, x.Problem = atoll.NewID(), session.StateClosing, "", "why"
 	x.Opened, x.Used = x.Opened.Add(time.Minute), x.Used.Add(time.Hour)
 	if err := a.UpdateSession(t.Context(), x); err != nil {
 		t.Fatalf("UpdateSession: %v", err)
 	}
 	for what, err := range map[string]error{"UpdateSession": b.UpdateSession(t.Context(), stale), "DeleteSession": b.DeleteSession(t.Context(), stale)} {
-		wantKind(t, what+" of what has changed", err, atoll.ErrConflict)
+		wantKind(t, what+" of an old revision", err, atoll.ErrConflict)
 		if !errors.Is(err, store.ErrChanged) {
 			t.Errorf("%s: %v, want ErrChanged", what, err)
 		}
 	}
-	other, late := bound("other", "one"), bound("p", "two")
+	other, late := newSession("other", "one"), newSession("p", "two")
 	late.Created = late.Created.Add(time.Minute)
 	insertSession(t, b, late)
 	insertSession(t, b, other)
@@ -76,7 +76,7 @@ func sessions(t *testing.T, open func(string) Store) {
 			t.Fatalf("Sessions of %s: %+v, %v; want %+v", project, all, err, want)
 		}
 		for i := range want {
-			sameSession(t, "Sessions", all[i], want[i])
+			wantSameSession(t, "Sessions", all[i], want[i])
 		}
 	}
 	if all, err := a.Sessions(t.Context(), ""); err != nil || len(all) != 3 {
@@ -87,15 +87,15 @@ func sessions(t *testing.T, open func(string) Store) {
 	}
 	wantKind(t, "DeleteSession again", a.DeleteSession(t.Context(), x), atoll.ErrConflict)
 	_, err = a.FindSession(t.Context(), "p", key)
-	wantKind(t, "FindSession of what was deleted", err, atoll.ErrNotExist)
+	wantKind(t, "FindSession of a deleted session", err, atoll.ErrNotExist)
 }
 
-// boundOnce opens one session many times at once.
-func boundOnce(t *testing.T, open func(string) Store) {
+// checkSessionRaced opens one session many times at once.
+func checkSessionRaced(t *testing.T, open func(string) Store) {
 	var claims []func() error
 	for range 8 {
 		s := open("a")
-		claims = append(claims, func() error { return s.InsertSession(t.Context(), bound("p", "one")) })
+		claims = append(claims, func() error { return s.InsertSession(t.Context(), newSession("p", "one")) })
 	}
 	oneWins(t, claims, atoll.ErrAlreadyExists)
 }

@@ -1,5 +1,4 @@
-// Package storetest holds implementations of store.Store, session.Store and store.Conversations to
-// their promises.
+// Package storetest tests implementations of the interfaces of package store and of session.Store.
 package storetest
 
 import (
@@ -15,41 +14,40 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// A Store stores everything that the suite checks.
+// A Store stores everything that Run checks.
 type Store interface {
 	store.Store
 	session.Store
 }
 
-// Run checks the stores that open makes. Each call of open with the same name
-// opens the same store, as another program would; those with another name in the
-// same subtest, and in another one, are others. The suite closes what it opened.
+// Run checks the stores that open returns. Each call of open with the same name in a subtest opens the same store, as
+// another program would. Another name or subtest means another store. Run closes the stores.
 func Run(t *testing.T, open func(t *testing.T, name string) Store) {
 	for _, tt := range []struct {
 		name  string
 		check func(t *testing.T, open func(name string) Store)
 	}{
-		{"a record is read as it was written", written},
-		{"an id has one record, and so has a name in its scope and project", unique},
-		{"what has changed since it was read is not written over", changed},
-		{"of many who change a record at once, one does", raced},
-		{"many can write at once, through many openings", crowded},
-		{"of many who insert one name at once, for whichever scope, one does", claimed},
-		{"who is about to make a sandbox gets no name that one of another scope has", apart},
-		{"there are no more records than there may be, however many insert at once", limited},
-		{"a project has no more than its quota, however many insert at once, and keeps no other from its own", quotas},
-		{"a quota counts what sandboxes ask for, and says what there is", quotaCounts},
-		{"records are listed oldest first", listed},
-		{"those of a scope in a state are listed", stated},
-		{"what has gone is remembered with its secret, until it is there again", forgotten},
-		{"the first secret of an id is kept until it is dropped", secrets},
-		{"a session is kept as it was written, and not written over by who has not read it", sessions},
-		{"of many who insert one session at once, one does", boundOnce},
-		{"stock is claimed once, by its holder, and dropped for good", stock},
-		{"of many who claim one name at once, for stock or a record, one does", claimedOnce},
-		{"a holder lives as long as its store is open", holders},
-		{"a store has an identity, which no other has", identity},
-		{"what is closed refuses", closed},
+		{"a record is read back unchanged", checkRecordRoundTrip},
+		{"an id has one record, and so has a name within scope and project", checkRecordUnique},
+		{"a record that changed since it was read is not overwritten", checkRecordChanged},
+		{"of concurrent updates of a record, one succeeds", checkRecordRaced},
+		{"many programs can write at once", checkConcurrentWrites},
+		{"of concurrent inserts of a name in any scope, one succeeds", checkNameRaced},
+		{"a new sandbox cannot have the name of a sandbox in another scope", checkNameAcrossScopes},
+		{"concurrent inserts do not exceed the limit of records", checkRecordLimit},
+		{"concurrent inserts do not exceed the quota of a project, nor affect other projects", checkQuotaEnforced},
+		{"a quota counts the requests of sandboxes, and its error has the amounts", checkQuotaCounts},
+		{"records are listed oldest first", checkRecordOrder},
+		{"the records of a scope in a state are listed", checkRecordsInState},
+		{"a forgotten sandbox is remembered with its secret until it is inserted again", checkRecordForgotten},
+		{"the first secret of an id remains until it is dropped", checkSecretLifecycle},
+		{"a session is read back unchanged, and not overwritten from an old revision", checkSessionLifecycle},
+		{"of concurrent inserts of a session, one succeeds", checkSessionRaced},
+		{"a warm sandbox is claimed once, by its holder, and dropped for good", checkWarmLifecycle},
+		{"of concurrent claims of a name by warm sandboxes and records, one succeeds", checkWarmNameRaced},
+		{"a holder is alive while its store is open", checkHolderLifecycle},
+		{"a store has a unique identity", checkStoreIdentity},
+		{"a closed store refuses calls", checkStoreClosed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.check(t, func(name string) Store {
@@ -67,8 +65,8 @@ func Run(t *testing.T, open func(t *testing.T, name string) Store) {
 	}
 }
 
-// record is one with a name, or without.
-func record(scope, name string) *store.Record {
+// newRecord returns a record with a name, or without one if name is "".
+func newRecord(scope, name string) *store.Record {
 	id := atoll.NewID()
 	return &store.Record{
 		ID: id, Scope: scope, State: store.Creating, Holder: "somebody", Created: time.Now().Truncate(time.Millisecond),
@@ -76,7 +74,7 @@ func record(scope, name string) *store.Record {
 	}
 }
 
-func insert(t *testing.T, s Store, r *store.Record, secret string) string {
+func insertRecord(t *testing.T, s Store, r *store.Record, secret string) string {
 	t.Helper()
 	kept, err := s.Insert(t.Context(), r, secret, store.Room{})
 	if err != nil {
@@ -85,8 +83,7 @@ func insert(t *testing.T, s Store, r *store.Record, secret string) string {
 	return kept
 }
 
-// oneWins makes all claims at the same time: one has what all want, and the others get
-// the error refused.
+// oneWins runs all claims at the same time. One must succeed, and the others must fail with refused.
 func oneWins(t *testing.T, claims []func() error, refused error) {
 	t.Helper()
 	var won atomic.Int32
@@ -97,13 +94,13 @@ func oneWins(t *testing.T, claims []func() error, refused error) {
 			case err == nil:
 				won.Add(1)
 			case !errors.Is(err, refused):
-				t.Errorf("who came too late: %v, want %v", err, refused)
+				t.Errorf("a losing claim: %v, want %v", err, refused)
 			}
 		})
 	}
 	all.Wait()
 	if n := won.Load(); n != 1 {
-		t.Errorf("%d of %d have it", n, len(claims))
+		t.Errorf("%d of %d claims succeeded, want 1", n, len(claims))
 	}
 }
 
@@ -114,7 +111,7 @@ func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
 	}
 }
 
-func same(t *testing.T, what string, got, want *store.Record) {
+func wantSameRecord(t *testing.T, what string, got, want *store.Record) {
 	t.Helper()
 	if got == nil || !got.Created.Equal(want.Created) {
 		t.Errorf("%s: %+v, want %+v", what, got, want)
@@ -127,7 +124,7 @@ func same(t *testing.T, what string, got, want *store.Record) {
 	}
 }
 
-func holders(t *testing.T, open func(string) Store) {
+func checkHolderLifecycle(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
 	name, err := a.Holder(t.Context())
 	if err != nil || name == "" {
@@ -137,7 +134,7 @@ func holders(t *testing.T, open func(string) Store) {
 		t.Errorf("Holder is %q and then %q, %v", name, again, err)
 	}
 	if other, err := b.Holder(t.Context()); other == name || err != nil {
-		t.Errorf("two holders are called %q, %v", other, err)
+		t.Errorf("two holders have the name %q, %v", other, err)
 	}
 	alive := func(name string) bool {
 		t.Helper()
@@ -148,7 +145,7 @@ func holders(t *testing.T, open func(string) Store) {
 		return ok
 	}
 	if !alive(name) {
-		t.Error("one that has the store open is not alive")
+		t.Error("the holder of an open store is not alive")
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
@@ -160,7 +157,7 @@ func holders(t *testing.T, open func(string) Store) {
 	}
 }
 
-func identity(t *testing.T, open func(string) Store) {
+func checkStoreIdentity(t *testing.T, open func(string) Store) {
 	before := time.Now().Truncate(time.Millisecond)
 	a, err := open("a").Identity(t.Context())
 	if err != nil {
@@ -177,10 +174,10 @@ func identity(t *testing.T, open func(string) Store) {
 	}
 }
 
-func closed(t *testing.T, open func(string) Store) {
+func checkStoreClosed(t *testing.T, open func(string) Store) {
 	s := open("a")
-	r := record("scope", "")
-	insert(t, s, r, "")
+	r := newRecord("scope", "")
+	insertRecord(t, s, r, "")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// spare is stock of somebody.
-func spare(scope string) *store.Warm {
+// newWarm returns a warm sandbox in stock.
+func newWarm(scope string) *store.Warm {
 	return &store.Warm{
 		ID: atoll.NewID(), Project: atoll.DefaultProject, Scope: scope, Pool: "small", Holder: "somebody", Made: time.Now().Truncate(time.Millisecond),
 	}
@@ -24,7 +24,7 @@ func insertWarm(t *testing.T, s Store, w *store.Warm) {
 	}
 }
 
-func sameWarm(t *testing.T, what string, got, want *store.Warm) {
+func wantSameWarm(t *testing.T, what string, got, want *store.Warm) {
 	t.Helper()
 	if got == nil || !got.Made.Equal(want.Made) || !got.Claimed.Equal(want.Claimed) {
 		t.Errorf("%s: %+v, want %+v", what, got, want)
@@ -37,16 +37,16 @@ func sameWarm(t *testing.T, what string, got, want *store.Warm) {
 	}
 }
 
-func stock(t *testing.T, open func(string) Store) {
+func checkWarmLifecycle(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
-	w := spare("p")
+	w := newWarm("p")
 	_, err := a.FindWarm(t.Context(), w.ID)
-	wantKind(t, "FindWarm of none", err, atoll.ErrNotExist)
+	wantKind(t, "FindWarm of a missing one", err, atoll.ErrNotExist)
 	if all, err := a.Warm(t.Context(), "p"); err != nil || len(all) > 0 {
-		t.Errorf("Warm of none: %+v, %v", all, err)
+		t.Errorf("Warm of a missing store: %+v, %v", all, err)
 	}
 	if err := a.DropWarm(t.Context(), w.ID); err != nil {
-		t.Errorf("DropWarm of none: %v", err)
+		t.Errorf("DropWarm of a missing one: %v", err)
 	}
 	insertWarm(t, a, w)
 	wantKind(t, "InsertWarm again", b.InsertWarm(t.Context(), w), atoll.ErrAlreadyExists)
@@ -54,14 +54,14 @@ func stock(t *testing.T, open func(string) Store) {
 	if err != nil {
 		t.Fatalf("FindWarm: %v", err)
 	}
-	sameWarm(t, "FindWarm", found, w)
+	wantSameWarm(t, "FindWarm", found, w)
 
 	c := *w
 	c.Name, c.Labels, c.TTL, c.Claimed = "web", map[string]string{"k": "ü\n"}, atoll.Duration(time.Hour), w.Made.Add(time.Second)
 	stranger := c
 	stranger.Holder = "somebody else"
 	refused := b.ClaimWarm(t.Context(), &stranger)
-	wantKind(t, "ClaimWarm of the stock of others", refused, atoll.ErrConflict)
+	wantKind(t, "ClaimWarm of another holder's stock", refused, atoll.ErrConflict)
 	if !errors.Is(refused, store.ErrChanged) {
 		t.Errorf("ClaimWarm: %v, want ErrChanged", refused)
 	}
@@ -74,13 +74,13 @@ func stock(t *testing.T, open func(string) Store) {
 	if err != nil {
 		t.Fatalf("WarmNamed: %v", err)
 	}
-	sameWarm(t, "WarmNamed", named, &c)
+	wantSameWarm(t, "WarmNamed", named, &c)
 	for _, at := range [][2]string{{"other", "web"}, {c.Project, "none"}, {c.Project, ""}} {
 		_, err := a.WarmNamed(t.Context(), at[0], at[1])
-		wantKind(t, "WarmNamed of none", err, atoll.ErrNotExist)
+		wantKind(t, "WarmNamed of a missing one", err, atoll.ErrNotExist)
 	}
 
-	late, other := spare("p"), spare("q")
+	late, other := newWarm("p"), newWarm("q")
 	late.Made = late.Made.Add(time.Minute)
 	insertWarm(t, b, late)
 	insertWarm(t, a, other)
@@ -90,33 +90,33 @@ func stock(t *testing.T, open func(string) Store) {
 			t.Fatalf("Warm of %s: %+v, %v; want %+v", scope, all, err, want)
 		}
 		for i := range want {
-			sameWarm(t, "Warm", all[i], want[i])
+			wantSameWarm(t, "Warm", all[i], want[i])
 		}
 	}
 	next := *late
 	next.Name, next.Claimed = "web", late.Made
-	wantKind(t, "ClaimWarm with a name that is taken", a.ClaimWarm(t.Context(), &next), atoll.ErrAlreadyExists)
+	wantKind(t, "ClaimWarm with a used name", a.ClaimWarm(t.Context(), &next), atoll.ErrAlreadyExists)
 	if err := a.DropWarm(t.Context(), c.ID); err != nil {
 		t.Errorf("DropWarm: %v", err)
 	}
 	_, err = b.FindWarm(t.Context(), c.ID)
-	wantKind(t, "FindWarm of what was dropped", err, atoll.ErrNotExist)
+	wantKind(t, "FindWarm of a dropped one", err, atoll.ErrNotExist)
 	if err := a.ClaimWarm(t.Context(), &next); err != nil {
-		t.Errorf("ClaimWarm with a name that is free again: %v", err)
+		t.Errorf("ClaimWarm with a free name: %v", err)
 	}
 }
 
-// claimedOnce gives one name to stock and to records of another scope at once.
-func claimedOnce(t *testing.T, open func(string) Store) {
-	insert(t, open("a"), record("scope", "box"), "")
-	taken := spare("p")
+// checkWarmNameRaced claims one name for warm sandboxes and records at once.
+func checkWarmNameRaced(t *testing.T, open func(string) Store) {
+	insertRecord(t, open("a"), newRecord("scope", "box"), "")
+	taken := newWarm("p")
 	insertWarm(t, open("a"), taken)
 	taken.Name, taken.Claimed = "box", taken.Made
 	wantKind(t, "ClaimWarm with the name of a record", open("a").ClaimWarm(t.Context(), taken), atoll.ErrAlreadyExists)
 
 	var claims []func() error
 	for range 8 {
-		s, w := open("a"), spare("p")
+		s, w := open("a"), newWarm("p")
 		insertWarm(t, s, w)
 		w.Name, w.Claimed = "web", w.Made
 		claims = append(claims, func() error { return s.ClaimWarm(t.Context(), w) })
