@@ -8,15 +8,13 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// An Account is who may use the server over TCP, besides whoever has the
-// server's own token.
+// An Account may use the server over TCP with a token of its own, besides the server's token.
 type Account struct {
 	auth.Account
 	Token Secret
 }
 
-// parseAccount reads "NAME[:ROLE[:PROJECTS]]=REFERENCE", where the reference is that of
-// the account's token.
+// parseAccount parses "NAME[:ROLE[:PROJECTS]]=REFERENCE". REFERENCE refers to the account's token.
 func parseAccount(text, home string) (Account, error) {
 	who, ref, ok := strings.Cut(text, "=")
 	account, err := auth.ParseAccount(who)
@@ -30,10 +28,10 @@ func parseAccount(text, home string) (Account, error) {
 	return a, nil
 }
 
-// accounts are those that c names. As conversations belong to a name, two that may do
-// different things do not have one name.
-func (c *Config) accounts() ([]Account, error) {
-	all := []Account{{}} // whoever has the server's own token, or its socket
+// parseAccounts returns the accounts of the configuration. Conversations belong to the name of an account, so two
+// accounts with different rights must not have the same name.
+func (c *Config) parseAccounts() ([]Account, error) {
+	all := []Account{{}} // the caller with the server's own token or socket
 	for _, text := range c.Accounts {
 		a, err := parseAccount(text, homeDir(nil))
 		if err != nil {
@@ -41,7 +39,7 @@ func (c *Config) accounts() ([]Account, error) {
 		}
 		for _, other := range all {
 			if other.WithDefaults().Name == a.Name && other.Who() != a.Who() {
-				return nil, fmt.Errorf("%s: is the account of others, too, who may do something else, and would share conversations with it: name it otherwise", a.Name)
+				return nil, fmt.Errorf("%s: another account with other rights has this name, and would share its conversations: use another name", a.Name)
 			}
 		}
 		all = append(all, a)
@@ -49,10 +47,9 @@ func (c *Config) accounts() ([]Account, error) {
 	return all[1:], nil
 }
 
-// Tokens reveals the tokens of the accounts, and whose they are. One that two
-// have is ErrInvalid.
+// Tokens returns the accounts by token. Kinds: ErrInvalid (a token cannot be read, or two accounts have the same).
 func (c *Config) Tokens() (map[string]Account, error) {
-	all, err := c.accounts()
+	all, err := c.parseAccounts()
 	if err != nil {
 		return nil, atoll.E("config", "accounts", atoll.ErrInvalid, err)
 	}

@@ -25,15 +25,15 @@ func TestAccounts(t *testing.T) {
 	}
 	t.Setenv("TOKEN_OF_CI", "sesame")
 	if _, err := cfg.Tokens(); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "the same token") || strings.Contains(err.Error(), "sesame") {
-		t.Errorf("one token for two: %v", err)
+		t.Errorf("Tokens with one token for two accounts: %v", err)
 	}
 	t.Setenv("TOKEN_OF_CI", "")
 	if _, err := cfg.Tokens(); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "TOKEN_OF_CI") {
-		t.Errorf("no token: %v", err)
+		t.Errorf("Tokens without a token: %v", err)
 	}
 }
 
-func TestAccountsThatAreWrong(t *testing.T) {
+func TestInvalidAccounts(t *testing.T) {
 	for text, want := range map[string]string{
 		"alice":                "write it like",
 		"=env:X":               "write it like",
@@ -49,9 +49,9 @@ func TestAccountsThatAreWrong(t *testing.T) {
 	}
 }
 
-// Conversations belong to a name, so who has one may do what all others of that name may.
+// All accounts with one name must have the same rights, since they share conversations.
 func TestAccountsOfOneName(t *testing.T) {
-	for text, fine := range map[string]bool{
+	for text, valid := range map[string]bool{
 		"['ann:project:web=env:A', 'ann:project:web=env:B']":         true,
 		"['ann:project:web+api=env:A', 'ann:project:api+web=env:B']": true,
 		"['ann=env:A', 'ann:user=env:B', 'default:admin=env:C']":     true,
@@ -60,13 +60,13 @@ func TestAccountsOfOneName(t *testing.T) {
 		"['default:project:web=env:A']":                              false,
 	} {
 		_, err := load(t, "accounts: "+text+"\n", nil, nil)
-		if fine && err != nil || !fine && (err == nil || !strings.Contains(err.Error(), "share conversations")) {
-			t.Errorf("%s: %v, want it to be fine: %v", text, err, fine)
+		if valid && err != nil || !valid && (err == nil || !strings.Contains(err.Error(), "share its conversations")) {
+			t.Errorf("%s: %v, want it to be valid: %v", text, err, valid)
 		}
 	}
 }
 
-// Accounts with the role project are bound to theirs, and cannot make what has no walls.
+// An account with the role project can only use its projects, and cannot use a provider without isolation.
 func TestAccountOfProjects(t *testing.T) {
 	t.Setenv("TOKEN_OF_ALICE", "sesame")
 	cfg, err := load(t, "provider: local\naccounts: ['alice:project:web+api=env:TOKEN_OF_ALICE']\n", nil, nil)
@@ -95,13 +95,13 @@ func TestAccountOfProjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := p.Get(ctx, sb.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
-		t.Errorf("Get of another project's: %v", err)
+		t.Errorf("Get of a sandbox in another project: %v", err)
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := load(t, "accounts: ['alice:project=env:TOKEN_OF_ALICE']\n", nil, nil); err == nil {
-		t.Error("an account without projects is fine")
+		t.Error("an account with the role project but without projects is valid")
 	}
 }
 
@@ -110,11 +110,11 @@ func TestQuotas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := cfg.quota("api"), (store.Quota{Sandboxes: 3, Memory: 4 << 30}); got != want {
-		t.Errorf("that of a project without its own is %+v, want %+v", got, want)
+	if got, want := cfg.quotaOf("api"), (store.Quota{Sandboxes: 3, Memory: 4 << 30}); got != want {
+		t.Errorf("quota of a project without its own: %+v, want %+v", got, want)
 	}
-	if got, want := cfg.quota("web"), (store.Quota{CPUs: 1.5}); got != want {
-		t.Errorf("that of web is %+v, want %+v", got, want)
+	if got, want := cfg.quotaOf("web"), (store.Quota{CPUs: 1.5}); got != want {
+		t.Errorf("quota of web: %+v, want %+v", got, want)
 	}
 	for text, want := range map[string]string{
 		"quota: {cpus: -1}\n":             "quota.cpus",

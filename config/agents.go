@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
-// Conversations makes the service of conversations with agents in sandboxes of p, which
-// stays the caller's. Whoever is done with it calls end, and then closes p.
+// Conversations returns the service of conversations with agents in sandboxes of p. The caller must call end and then
+// close p.
 func (c *Config) Conversations(ctx context.Context, p atoll.Provider, opts Options) (v *conversation.Service, end func() error, err error) {
 	templates, err := c.Templates()
 	if err != nil {
@@ -29,8 +29,8 @@ func (c *Config) Conversations(ctx context.Context, p atoll.Provider, opts Optio
 	buckets := c.newBuckets(opts.Log)
 	v = conversation.New(p, kept, conversation.Options{
 		Templates: templates, Server: server, Store: c.Sync.Store, Stale: time.Duration(c.Sync.Stale), Log: opts.Log,
-		Hooks: hooks.New(hooks.Options{Log: opts.Log, Observe: trace.Hooks(opts.traced())}),
-		Open:  buckets.place, Lease: time.Duration(c.Store.Lease),
+		Hooks: hooks.New(hooks.Options{Log: opts.Log, Observe: trace.Hooks(opts.traceOptions())}),
+		Open:  buckets.openPlace, Lease: time.Duration(c.Store.Lease),
 	})
-	return v, func() error { return errors.Join(v.Close(), kept.Close(), buckets.close()) }, nil
+	return v, func() error { return errors.Join(v.Close(), kept.Close(), buckets.closeAll()) }, nil
 }

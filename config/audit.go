@@ -15,28 +15,28 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Audit says where a server writes down who has done what.
+// Audit configures the audit log of a server.
 type Audit struct {
-	Keep atoll.Duration `yaml:"keep" doc:"how long it is kept, where all else is written down, who has done what on a server, like 2160h; 0 for not at all"`
-	File string         `yaml:"file" form:"path" doc:"file that gets a line of JSON for each of these events, too; /dev/stderr for the server's log"`
+	Keep atoll.Duration `yaml:"keep" doc:"how long a server retains its audit log, like 2160h; it is in the store, see store.url; 0 turns it off"`
+	File string         `yaml:"file" form:"path" doc:"file to which each event is also written as a line of JSON; /dev/stderr for the server's log"`
 }
 
 func defaultAudit() Audit { return Audit{Keep: atoll.Duration(90 * 24 * time.Hour)} }
 
-// check calls bad with the key of each value that makes no sense.
-func (a Audit) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (a Audit) checkValues(bad func(key string, err error)) {
 	if a.Keep < 0 {
 		bad("audit.keep", fmt.Errorf("%s: must be positive, or 0 for not at all", a.Keep))
 	}
 }
 
-// An AuditLog is who has done what on this server, as the configuration wants it.
+// An AuditLog is the open audit log of a program.
 type AuditLog struct {
 	*audit.Log
-	file io.Closer // nil for none
+	file io.Closer // audit.file; nil if not set
 }
 
-// Close writes what is pending.
+// Close writes pending events and closes the log.
 func (a *AuditLog) Close() error {
 	err := a.Log.Close()
 	if a.file != nil {
@@ -45,9 +45,8 @@ func (a *AuditLog) Close() error {
 	return err
 }
 
-// OpenAudit opens the audit log. Where the program is no server it opens no store
-// before there is something to write or to read, and no file. Whoever is done with it
-// closes it.
+// OpenAudit opens the audit log, which the caller must close. Programs other than servers open the store at the first
+// use, and no file.
 func (c *Config) OpenAudit(ctx context.Context, opts Options) (*AuditLog, error) {
 	o := audit.Options{Log: opts.Log}
 	var err error

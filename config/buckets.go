@@ -11,21 +11,21 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 )
 
-// buckets are those that a program uses again and again: each is opened once.
+// buckets opens each bucket once, for programs that use the same ones repeatedly.
 type buckets struct {
 	cfg *Config
 	log *slog.Logger
 
-	mu   sync.Mutex
-	open map[string]keptBucket // by URL, without what comes before keys
+	mu     sync.Mutex
+	opened map[string]openedBucket // by URL without the key prefix
 }
 
 func (c *Config) newBuckets(log *slog.Logger) *buckets {
-	return &buckets{cfg: c, log: log, open: map[string]keptBucket{}}
+	return &buckets{cfg: c, log: log, opened: map[string]openedBucket{}}
 }
 
-// place opens a place for versions, in the forms of sync.store. It is good until close.
-func (b *buckets) place(ctx context.Context, at string) (*conversation.Place, error) {
+// openPlace opens the place of versions at a URL in a form of sync.store. The place is usable until closeAll.
+func (b *buckets) openPlace(ctx context.Context, at string) (*conversation.Place, error) {
 	name, prefix := at, ""
 	u, _, err := parseStore(at)
 	if err != nil {
@@ -35,42 +35,43 @@ func (b *buckets) place(ctx context.Context, at string) (*conversation.Place, er
 	switch {
 	case u.Scheme == "s3":
 		name, prefix = "s3://"+u.Host, strings.Trim(u.Path, "/")
-	case ours && b.cfg.Sync.Store != "": // one directory is enough for all
+	case ours && b.cfg.Sync.Store != "": // places below sync.store share its bucket
 		name, prefix = b.cfg.Sync.Store, strings.Trim(below, "/")
 	}
-	in, err := b.bucket(ctx, name)
+	in, err := b.openBucket(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.cfg.versions(in, prefix, b.log)
+	r, err := b.cfg.newRemote(in, prefix, b.log)
 	return &conversation.Place{Remote: r, Bucket: in, Prefix: prefix}, err
 }
 
-// bucket opens the one with a name.
-func (b *buckets) bucket(ctx context.Context, name string) (keptBucket, error) {
+// openBucket opens a bucket, or returns the open one.
+func (b *buckets) openBucket(ctx context.Context, name string) (openedBucket, error) {
 	u, _, err := parseStore(name)
 	if err != nil {
 		return nil, atoll.E("sync", "", atoll.ErrInvalid, err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if kept := b.open[name]; kept != nil {
+	if kept := b.opened[name]; kept != nil {
 		return kept, nil
 	}
 	kept, err := b.cfg.openBucket(ctx, u)
 	if err == nil {
-		b.open[name] = kept
+		b.opened[name] = kept
 	}
 	return kept, err
 }
 
-func (b *buckets) close() error {
+// closeAll closes all buckets.
+func (b *buckets) closeAll() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
-	for _, kept := range b.open {
+	for _, kept := range b.opened {
 		errs = append(errs, kept.Close())
 	}
-	clear(b.open)
+	clear(b.opened)
 	return errors.Join(errs...)
 }

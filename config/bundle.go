@@ -8,10 +8,10 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
-// BundleDir is where Bundles keeps them.
+// BundleDir returns the directory of the bundles.
 func (c *Config) BundleDir() string { return filepath.Join(c.StateDir, "bundles") }
 
-// Bundles opens the store of what virtual machines boot, for who closes it.
+// Bundles opens the store of bundles. The caller must close it.
 func (c *Config) Bundles(log *slog.Logger) (*bundle.Store, error) {
 	return bundle.Open(c.BundleDir(), bundle.Options{
 		Log:   log,

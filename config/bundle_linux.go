@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
-// imageTree gives images to bundles, out of the store that the provider gvisor has
-// them in.
+// imageTree returns a function that gives images to the builder of bundles, from the store that the provider gvisor
+// uses.
 func imageTree(c *Config, log *slog.Logger) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
 	return func(ctx context.Context, ref string, progress func(atoll.Progress)) (*bundle.Tree, error) {
 		opts := imageOptions(c.Image)

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
-// imageTree is nil: images are unpacked on Linux only.
+// imageTree returns nil: only Linux can unpack images.
 func imageTree(*Config, *slog.Logger) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
 	return nil
 }

@@ -22,20 +22,21 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A weak process is this test's, where gVisor cannot work: what it finds out it prints.
+// weakVar makes the test binary a process in which gVisor cannot work. It writes its findings to a file.
 const weakVar = "ATOLL_CODE_TEST_WEAK"
 
+// found has the findings of look.
 type found struct {
 	Provider string   // Info's
-	Members  []string // that sandboxes are looked for at
-	Before   string   // the log, before a sandbox is made
+	Members  []string // names of atoll.Members
+	Before   string   // log before the creation of a sandbox
 	After    string
-	Err      string // of that
+	Err      string // of the creation
 	Kind     atoll.Kind
-	Noted    bool // that gVisor works
+	Noted    bool // the note that gVisor works exists
 }
 
-// look opens the stack that nobody names a provider of, and tries to make a sandbox.
+// look opens a stack without a configured provider, and tries to create a sandbox.
 func look(t *testing.T, state string) (f found) {
 	t.Helper()
 	cfg, err := Load(Source{File: os.DevNull, Env: []string{"HOME=" + state, "ATOLL_STATE_DIR=" + state, "ATOLL_DOCKER_PLAIN=true", "ATOLL_DOCKER_HOST=unix://" + filepath.Join(state, "engine")}})
@@ -68,7 +69,7 @@ func look(t *testing.T, state string) (f found) {
 	return f
 }
 
-// Where gVisor works it is the default one, and that is tried once in each boot of the machine.
+// If gVisor works, it is the default provider. It is probed once per boot of the machine.
 func TestGVisorIsTheDefault(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	state := t.TempDir()
@@ -76,7 +77,7 @@ func TestGVisorIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, _ := cfg.try(t.Context(), "gvisor"); !p.OK {
+	if p, _ := cfg.tryProvider(t.Context(), "gvisor"); !p.OK {
 		t.Skipf("gVisor does not work here: %s; %s", p.Reason, p.Fix)
 	}
 	for range 2 {
@@ -84,21 +85,21 @@ func TestGVisorIsTheDefault(t *testing.T) {
 			t.Errorf("Choose: %+v", got)
 		}
 	}
-	note, text := cfg.proof("gvisor")
+	note, text := cfg.proofFile("gvisor")
 	if got, err := os.ReadFile(note); err != nil || string(got) != text {
-		t.Errorf("the note says %q, %v, want %q", got, err, text)
+		t.Errorf("the note is %q, %v, want %q", got, err, text)
 	}
 	if err := os.WriteFile(note, []byte("of another boot 0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Choose(t.Context())
 	if got, err := os.ReadFile(note); err != nil || string(got) != text {
-		t.Errorf("after another boot the note says %q, %v, want %q", got, err, text)
+		t.Errorf("the note after another boot is %q, %v, want %q", got, err, text)
 	}
 }
 
-// Where gVisor cannot work an engine that answers stands in for it; without one a sandbox is
-// refused, with what to do for both. Other sandboxes are found in either case.
+// If gVisor cannot work, an engine that answers replaces it. Without an engine, Create fails with advice for both.
+// List works in both cases.
 func TestWhereGVisorCannotWork(t *testing.T) {
 	if state := os.Getenv(weakVar); state != "" {
 		text, err := json.Marshal(look(t, state))
@@ -127,18 +128,18 @@ func TestWhereGVisorCannotWork(t *testing.T) {
 		if f.Members[0] != want.Provider || !slices.Contains(f.Members, "gvisor") || !slices.Contains(f.Members, "microvm") {
 			t.Errorf("engine %v: the providers are %q", engine, f.Members)
 		}
-		if told := strings.Count(f.After, "are made by docker"); strings.Contains(f.Before, "made by") || (told == 1) != engine {
-			t.Errorf("engine %v: the log has\n%s and then\n%s", engine, f.Before, f.After)
+		if warnings := strings.Count(f.After, "are created by docker"); strings.Contains(f.Before, "created by") || (warnings == 1) != engine {
+			t.Errorf("engine %v: the log is\n%s and then\n%s", engine, f.Before, f.After)
 		}
 		for _, what := range []string{"gvisor: ", "docker: no Docker Engine", "DOCKER_HOST", "--provider"} {
 			if strings.Contains(f.Err, what) == engine {
-				t.Errorf("engine %v: the error is %q, of %q", engine, f.Err, what)
+				t.Errorf("engine %v: the error is %q, which must have %q only without an engine", engine, f.Err, what)
 			}
 		}
 	}
 }
 
-// weakly runs look as root that may not make namespaces.
+// weakly runs look in a process whose root user cannot create namespaces.
 func weakly(t *testing.T, state string) (f found) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestWhereGVisorCannotWork$")
@@ -146,7 +147,7 @@ func weakly(t *testing.T, state string) (f found) {
 	ended := make(chan error)
 	var out []byte
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with what it may no longer do
+		runtime.LockOSThread() // for good: the thread ends without the capability
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0)
 		if err == nil {
 			out, err = cmd.CombinedOutput()
@@ -166,7 +167,7 @@ func weakly(t *testing.T, state string) (f found) {
 	return f
 }
 
-// serveEngine answers on a socket what an engine does that has nothing and makes nothing.
+// serveEngine serves an empty engine on a socket, which cannot create anything.
 func serveEngine(t *testing.T, socket string) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)

@@ -9,18 +9,18 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-// Clone says what the clone of a workspace may cost.
+// Clone limits the clone of a workspace.
 type Clone struct {
-	Timeout atoll.Duration `yaml:"timeout" doc:"how long a git repository may take to be cloned, like 30m"`
-	Limit   atoll.Bytes    `yaml:"limit" doc:"how large a clone may become, like 16g"`
+	Timeout atoll.Duration `yaml:"timeout" doc:"time limit for cloning a git repository, like 30m"`
+	Limit   atoll.Bytes    `yaml:"limit" doc:"size limit of a clone, like 16g"`
 }
 
 func defaultClone() Clone {
 	return Clone{Timeout: atoll.Duration(workspace.DefaultTimeout), Limit: workspace.DefaultLimit}
 }
 
-// check calls bad with the key of each value that makes no sense.
-func (c Clone) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (c Clone) checkValues(bad func(key string, err error)) {
 	if c.Timeout <= 0 {
 		bad("clone.timeout", fmt.Errorf("%s: must be positive", c.Timeout))
 	}
@@ -29,8 +29,8 @@ func (c Clone) check(bad func(key string, err error)) {
 	}
 }
 
-// workspaces is where workspaces are kept, and what they may cost.
-func (c *Config) workspaces() workspace.Options {
+// workspaceOptions returns the options of the workspace layer.
+func (c *Config) workspaceOptions() workspace.Options {
 	return workspace.Options{
 		Dir: filepath.Join(c.StateDir, "workspaces"), Timeout: time.Duration(c.Clone.Timeout), Limit: c.Clone.Limit,
 	}

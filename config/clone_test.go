@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 )
 
-// What a clone may cost has defaults, and cannot be nothing; what a sandbox with
-// a workspace has in its environment is no setting.
+// The limits of clones have defaults and must be positive. Variables that sandboxes with a workspace have are not
+// settings.
 func TestClone(t *testing.T) {
 	home := "HOME=" + t.TempDir()
 	cfg, err := config.Load(config.Source{Env: []string{home, "ATOLL_WORKSPACE=/work", "ATOLL_WORKSPACE_NAME=w", "ATOLL_CLONE_LIMIT=1g"}})
@@ -19,6 +19,6 @@ func TestClone(t *testing.T) {
 	}
 	_, err = config.Load(config.Source{Env: []string{home, "ATOLL_CLONE_TIMEOUT=0", "ATOLL_CLONE_LIMIT=-1"}})
 	if err == nil || !strings.Contains(err.Error(), "ATOLL_CLONE_TIMEOUT") || !strings.Contains(err.Error(), "ATOLL_CLONE_LIMIT") {
-		t.Errorf("Load with limits of nothing: %v", err)
+		t.Errorf("Load with limits of 0 and below: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func TestCompute(t *testing.T) {
-	t.Setenv("PATH", testenv.OnlyPlugins(t, "dagger")) // where there is no CLI of Dagger's
+	t.Setenv("PATH", testenv.OnlyPlugins(t, "dagger")) // without Dagger's CLI
 	home := "HOME=" + t.TempDir()
 	load := func(env ...string) (*config.Config, error) { return config.Load(config.Source{Env: append(env, home)}) }
 	cfg, err := load()
@@ -18,20 +18,20 @@ func TestCompute(t *testing.T) {
 		t.Fatal(err)
 	}
 	if opts, err := cfg.ToolOptions("gvisor"); err != nil || opts.Compute != nil || !opts.OwnPrograms {
-		t.Errorf("by default programs run on %v, own programs: %v, %v", opts.Compute, opts.OwnPrograms, err)
+		t.Errorf("default backend %v, own programs: %v, %v", opts.Compute, opts.OwnPrograms, err)
 	}
 	if name, used, p := cfg.ProbeCompute(t.Context()); name != "dagger" || used || p.OK || !strings.Contains(p.Reason, "compute.backend is sandbox") || !strings.Contains(p.Fix, "dagger.engine") {
-		t.Errorf("by default the probe says %q, %v, %+v", name, used, p)
+		t.Errorf("ProbeCompute with the default: %q, %v, %+v", name, used, p)
 	}
 	if cfg, err = load("ATOLL_COMPUTE_BACKEND=dagger", "ATOLL_DAGGER_ENGINE=unix:///run/dagger.sock"); err != nil {
 		t.Fatal(err)
 	}
-	// The machine's own programs are in no image.
+	// No image has the machine's own programs.
 	if opts, err := cfg.ToolOptions("gvisor"); err != nil || opts.Compute == nil || opts.OwnPrograms {
-		t.Errorf("with dagger programs run on %v, own programs: %v, %v", opts.Compute, opts.OwnPrograms, err)
+		t.Errorf("backend %v with dagger, own programs: %v, %v", opts.Compute, opts.OwnPrograms, err)
 	}
 	if name, used, p := cfg.ProbeCompute(t.Context()); name != "dagger" || !used || p.OK || !strings.Contains(p.Fix, "dagger.cli") {
-		t.Errorf("with dagger the probe says %q, %v, %+v", name, used, p)
+		t.Errorf("ProbeCompute with dagger: %q, %v, %+v", name, used, p)
 	}
 	for _, wrong := range []string{"ATOLL_COMPUTE_BACKEND=docker", "ATOLL_DAGGER_PATIENCE=0s"} {
 		name, _, _ := strings.Cut(wrong, "=")

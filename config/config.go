@@ -1,10 +1,8 @@
-// Package config turns one YAML file into a stack of providers. It is the only
-// package that imports all of them.
+// Package config turns one YAML file into a stack of providers. It is the only package that imports all of them.
 //
-// A setting is taken from the first of these that has it: a flag, the
-// environment (ATOLL_ and its key in capitals, "log.level" being
-// ATOLL_LOG_LEVEL), the file, its default. A key that nobody knows is an error
-// wherever it stands. [Config.Values] tells where every value came from.
+// A setting has the value of the first of these sources that has one: a flag, the environment (ATOLL_ and the key in
+// capitals, such as ATOLL_LOG_LEVEL for "log.level"), the file, the default. An unknown key is an error in every
+// source. [Config.Values] returns the source of each value.
 //
 //	cfg, err := config.Load(config.Source{Env: os.Environ()})
 //	if err != nil {
@@ -32,33 +30,33 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 )
 
-// Config is all that can be set. Load makes one; a zero one must have at least
-// StateDir and Provider set before Open.
+// Config is the whole configuration. Load returns one. A zero Config needs at least StateDir and Provider before
+// Open.
 type Config struct {
 	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, microvm, vmdocker, kubernetes, modal, local or mock; unless it is set, docker stands in where the default does not work, if providers has it: see atoll doctor"`
-	Providers []string `yaml:"providers" doc:"what sandboxes can be made by when they name it, and are found on; that of provider always is one of them"`
+	Provider  string   `yaml:"provider" doc:"provider of sandboxes that name none: gvisor, docker, microvm, vmdocker, kubernetes, modal, local or mock; if it is not set and the default does not work, docker is used instead, provided that it is in providers: see atoll doctor"`
+	Providers []string `yaml:"providers" doc:"providers that sandboxes can name, and whose sandboxes are listed; the one of provider is always among them"`
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
-	// ProjectProviders are "PROJECT=PROVIDER".
-	ProjectProviders []string    `yaml:"project_providers" doc:"what makes the sandboxes of a project that name no provider: PROJECT=PROVIDER"`
-	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; several that share a store with commas between them"`
+	// ProjectProviders has entries of the form "PROJECT=PROVIDER".
+	ProjectProviders []string    `yaml:"project_providers" doc:"providers of the sandboxes of a project that name none: PROJECT=PROVIDER"`
+	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; for several that share a store, a list separated by commas"`
 	Token            Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
-	Listen           []string    `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
-	Accounts         []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path; with the role project, which may use some projects only: NAME:project:PROJECT+PROJECT=file:/path"`
-	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
+	Listen           []string    `yaml:"listen" doc:"addresses on which serve listens besides the socket in the state directory: unix:///path or host:port"`
+	Accounts         []string    `yaml:"accounts" doc:"other accounts that may use serve on TCP, each with its token: NAME=env:VARIABLE or NAME:ROLE=file:/path; with the role project, for some projects only: NAME:project:PROJECT+PROJECT=file:/path"`
+	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve accepts, like 16g; -1 for no limit"`
 	SSH              SSH         `yaml:"ssh"`
 	Log              Log         `yaml:"log"`
 	Resources        Resources   `yaml:"resources"`
-	// MaxSandboxes counts those that stay, not those of atoll run.
-	MaxSandboxes int `yaml:"max_sandboxes" doc:"how many sandboxes there may be, besides those of atoll run; 0 for any number"`
-	// Quota is that of each project, unless Quotas has one for it, which takes its place.
+	// MaxSandboxes does not count the temporary sandboxes of atoll run.
+	MaxSandboxes int `yaml:"max_sandboxes" doc:"most sandboxes at a time, without those of atoll run; 0 for any number"`
+	// Quota applies to each project that has none in Quotas.
 	Quota  Quota             `yaml:"quota"`
 	Quotas map[string]*Quota `yaml:"quotas"`
-	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
-	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
-	IdleRemove bool           `yaml:"idle_remove" doc:"remove it then, with its data volume, instead of stopping it"`
-	Lifetime   atoll.Duration `yaml:"lifetime" doc:"how long a sandbox may live at most, whatever it does, like 24h; 0 for no limit"`
-	CachePaths []string       `yaml:"cache_paths" doc:"directories below the home directory that sandboxes with a cache keep in it besides the usual ones, like .tool/cache"`
+	// IdleStop applies to sandboxes that do not set it; 0 means never.
+	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that has been idle for so long, like 30m; 0 for never"`
+	IdleRemove bool           `yaml:"idle_remove" doc:"remove such a sandbox with its data volume, instead of stopping it"`
+	Lifetime   atoll.Duration `yaml:"lifetime" doc:"maximum lifetime of a sandbox, like 24h; 0 for no limit"`
+	CachePaths []string       `yaml:"cache_paths" doc:"directories below the home directory that are in the cache of sandboxes with one, besides the usual ones, like .tool/cache"`
 
 	Store     Store     `yaml:"store"`
 	Image     Image     `yaml:"image"`
@@ -68,17 +66,16 @@ type Config struct {
 	Sync      Sync      `yaml:"sync"`
 	Template  Template  `yaml:"template"`
 	Audit     Audit     `yaml:"audit"`
-	// Conversation is where conversations are kept.
+	// Conversation configures the store of conversations.
 	Conversation Conversation `yaml:"conversation"`
 	Tools        Tools        `yaml:"tools"`
 	Compute      Compute      `yaml:"compute"`
-	// Pools are in the file alone.
+	// Pools can be set in the file only.
 	Pools map[string]*Pool `yaml:"pool"`
-	// Plugins are in the file alone.
+	// Plugins can be set in the file only.
 	Plugins map[string]*Plugin `yaml:"plugin"`
 
-	// One table for each provider, under its name, for what makes the machines of some, and
-	// for a backend of Compute.
+	// One table for each provider under its name, for some drivers, and for a backend of Compute.
 	GVisor      GVisor      `yaml:"gvisor"`
 	Docker      Docker      `yaml:"docker"`
 	MicroVM     MicroVM     `yaml:"microvm"`
@@ -90,39 +87,38 @@ type Config struct {
 	Local       Local       `yaml:"local"`
 	Mock        Mock        `yaml:"mock"`
 
-	server   *postgres.Server // nil where the store is a file
+	server   *postgres.Server // nil if the store is a file
 	file     string
 	values   []Value
 	warnings []string
 }
 
-// Log says what is logged, and how.
+// Log configures the log.
 type Log struct {
-	Level  string `yaml:"level" form:"auto debug info warn error" doc:"least level that is logged; auto is info for serve, else warnings in short lines for people"`
+	Level  string `yaml:"level" form:"auto debug info warn error" doc:"lowest level that is logged; auto means info for serve, and short warnings for people in other commands"`
 	Format string `yaml:"format" form:"text json" doc:"text or json"`
 }
 
-// Resources are the limits of sandboxes that name none, where the provider can
-// enforce them; zero leaves it to the provider's own.
+// Resources are the limits of sandboxes that set none, if the provider can enforce them. Zero means the default of
+// the provider.
 type Resources struct {
 	Memory    atoll.Bytes `yaml:"memory" doc:"like 2g"`
 	CPUs      float64     `yaml:"cpus" doc:"like 1.5"`
 	Processes int         `yaml:"processes" doc:"like 1024"`
-	Disk      atoll.Bytes `yaml:"disk" doc:"what may be written outside of volumes, like 4g"`
+	Disk      atoll.Bytes `yaml:"disk" doc:"limit of files written outside of volumes, like 4g"`
 }
 
-// A Source is what Load reads. Its zero value gives the defaults and the file
-// at its usual place.
+// A Source has the inputs of Load. The zero value means the defaults, and the file at its default path.
 type Source struct {
-	File  string            // the YAML file; "" means ATOLL_CONFIG, else the usual place, where it may be missing
-	Env   []string          // as os.Environ gives it
+	File  string            // path of the YAML file; "" means ATOLL_CONFIG, or else the default path, which may be missing
+	Env   []string          // as returned by os.Environ
 	Flags map[string]string // by key; lists are separated by commas
 }
 
 // A Value is one setting in effect.
 type Value struct {
 	Key   string `json:"key"`
-	Value string `json:"value"` // secrets as their reference, or masked
+	Value string `json:"value"` // secrets as references, or masked
 	From  string `json:"from"`  // "default", "file:line", "ATOLL_KEY" or "--flag"
 	Doc   string `json:"doc"`
 }
@@ -130,39 +126,37 @@ type Value struct {
 // FileVar names the environment variable that holds the path of the file.
 const FileVar = "ATOLL_CONFIG"
 
-// Load reads the file, the environment and the flags of src. It reports all
-// that is wrong with them at once, as ErrInvalid.
+// Load reads the file, the environment and the flags of src. It reports all mistakes at once. Kinds: ErrInvalid.
 func Load(src Source) (*Config, error) {
-	env := environ(src.Env)
-	cfg := defaults(env)
+	env := parseEnv(src.Env)
+	cfg := defaultConfig(env)
 	s := schemaOf(cfg, homeDir(env))
 	file, named := cmp.Or(src.File, env[FileVar]), true
 	if file == "" {
-		file, named = usualFile(env), false
+		file, named = defaultFile(env), false
 	}
-	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.check(s))
+	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.checkValues(s))
 	if err != nil {
 		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
 	}
 	if cfg.server, err = cfg.newServer(); err != nil {
 		return nil, err
 	}
-	cfg.file, cfg.values, cfg.warnings = file, s.values(), s.warnings
+	cfg.file, cfg.values, cfg.warnings = file, s.listValues(), s.warnings
 	return cfg, nil
 }
 
-// File is the path of the file that was read, or would have been were it there.
+// File returns the path of the file, whether it exists or not.
 func (c *Config) File() string { return c.file }
 
-// Warnings say which values were not used, and what is instead. Load returns an error
-// for all but those of variables that other programs ignore when they make no sense.
+// Warnings reports values that were ignored, and the values used instead. These are invalid values of variables that
+// are shared with other programs; for other invalid values, Load returns an error.
 func (c *Config) Warnings() []string { return c.warnings }
 
-// Values lists every setting with where it came from, in the order of the
-// documentation.
+// Values returns every setting and its source, in the order of the documentation.
 func (c *Config) Values() []Value { return c.values }
 
-// Origin says where the value of key came from, as Values does.
+// Origin returns the source of the value of key: Value.From.
 func (c *Config) Origin(key string) string {
 	for _, v := range c.values {
 		if v.Key == key {
@@ -172,19 +166,19 @@ func (c *Config) Origin(key string) string {
 	return ""
 }
 
-// IsSet reports whether the value of key is anything else than the default.
+// IsSet reports whether key has a value from another source than the default.
 func (c *Config) IsSet(key string) bool {
 	from := c.Origin(key)
 	return from != "" && from != "default"
 }
 
-// Socket is the path of the socket that a server for c's state directory
-// listens on.
+// Socket returns the path of the socket that a server of c's state directory listens on.
 func (c *Config) Socket() string { return filepath.Join(c.StateDir, "atoll.sock") }
 
-func defaults(env map[string]string) *Config {
+// defaultConfig returns the defaults for an environment.
+func defaultConfig(env map[string]string) *Config {
 	state := env["XDG_STATE_HOME"]
-	if !filepath.IsAbs(state) { // the XDG rules: a relative one is ignored
+	if !filepath.IsAbs(state) { // the XDG specification ignores relative paths
 		state = ""
 		if home := homeDir(env); home != "" {
 			state = filepath.Join(home, ".local", "state")
@@ -224,20 +218,19 @@ func defaults(env map[string]string) *Config {
 	}
 }
 
-// defaultMaxSandboxes is what one machine has room for.
+// defaultMaxSandboxes suits one machine.
 const defaultMaxSandboxes = 100
 
-// check finds what is wrong with values that are well formed on their own, and
-// says where each came from.
-func (c *Config) check(s *schema) error {
+// checkValues checks the valid values for contradictions and limits, and reports the source of each invalid one.
+func (c *Config) checkValues(s *schema) error {
 	var errs errorList
 	bad := func(key string, err error) {
-		switch l := s.leaf(key); {
+		switch l := s.findSetting(key); {
 		case err == nil:
 		case l.lenient && l.from == l.alias:
-			s.forgive(l, err)
+			s.ignoreAlias(l, err)
 		default:
-			errs.addf("%s: %w", origin(l.from, key), err)
+			errs.addErrorf("%s: %w", describeOrigin(l.from, key), err)
 		}
 	}
 	if c.StateDir == "" {
@@ -246,24 +239,24 @@ func (c *Config) check(s *schema) error {
 	if !atoll.ValidName(c.Project) {
 		bad("project", fmt.Errorf("%q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", c.Project))
 	}
-	_, err := c.find(c.Provider)
+	_, err := c.findProvider(c.Provider)
 	bad("provider", err)
 	for _, name := range c.Providers {
-		_, err := c.find(name)
+		_, err := c.findProvider(name)
 		bad("providers", err)
 	}
-	_, err = c.projects()
+	_, err = c.parseProjectProviders()
 	bad("project_providers", err)
 	bad("url", checkURL(c.URL))
 	for _, listen := range c.Listen {
 		bad("listen", checkListen(listen))
 	}
 	if c.SSH.Listen != "" {
-		bad("ssh.listen", c.SSH.check())
+		bad("ssh.listen", c.SSH.checkValues())
 	}
-	_, err = c.accounts()
+	_, err = c.parseAccounts()
 	bad("accounts", err)
-	c.Store.check(bad)
+	c.Store.checkValues(bad)
 	if c.MaxUpload <= 0 && c.MaxUpload != atoll.Unlimited {
 		bad("max_upload", fmt.Errorf("%s: must be positive, or -1 for no limit", c.MaxUpload))
 	}
@@ -284,7 +277,7 @@ func (c *Config) check(s *schema) error {
 		}
 	}
 	c.checkQuotas(bad)
-	c.Audit.check(bad)
+	c.Audit.checkValues(bad)
 	if c.MaxSandboxes < 0 {
 		bad("max_sandboxes", fmt.Errorf("%d: must be positive, or 0 for any number", c.MaxSandboxes))
 	}
@@ -293,19 +286,19 @@ func (c *Config) check(s *schema) error {
 			bad("cache_paths", fmt.Errorf("%q: must be relative to the home directory, without \"..\"", path))
 		}
 	}
-	c.Image.check(bad)
-	c.Firecracker.check(bad)
+	c.Image.checkValues(bad)
+	c.Firecracker.checkValues(bad)
 	c.Kubernetes.Check(bad)
 	c.Modal.Check(bad)
 	if c.Reconcile.Every < 0 {
 		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
 	}
-	c.Clone.check(bad)
-	c.Session.check(bad)
-	c.Sync.check(bad)
-	c.Template.check(bad)
-	c.Conversation.check(bad)
-	c.Tools.check(bad)
+	c.Clone.checkValues(bad)
+	c.Session.checkValues(bad)
+	c.Sync.checkValues(bad)
+	c.Template.checkValues(bad)
+	c.Conversation.checkValues(bad)
+	c.Tools.checkValues(bad)
 	c.Dagger.Check(bad)
 	c.checkPools(bad)
 	c.checkPlugins(bad)
@@ -314,10 +307,10 @@ func (c *Config) check(s *schema) error {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))
 		}
 	}
-	return errs.join()
+	return errs.joinErrors()
 }
 
-// checkURL checks the URL of a server, or those of several with commas between them.
+// checkURL checks the URL of a server, or several URLs separated by commas.
 func checkURL(s string) error {
 	if s == "" {
 		return nil
@@ -338,8 +331,8 @@ func checkServer(s string) error {
 		return nil
 	case fit && u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
 		return nil
-	case strings.Contains(s, "@"): // behind a password, perhaps, which is not repeated
-		return errors.New("write it like http://host:port or unix:///path, without user or password: the token goes into token, or ATOLL_TOKEN")
+	case strings.Contains(s, "@"): // do not repeat what may be a password
+		return errors.New("write it like http://host:port or unix:///path, without user or password: set token or ATOLL_TOKEN instead")
 	}
 	return fmt.Errorf("%q: write it like http://host:port or unix:///path", s)
 }
@@ -354,9 +347,8 @@ func checkListen(s string) error {
 	return fmt.Errorf("%q: write it like 127.0.0.1:7070 or unix:///path", s)
 }
 
-// usualFile is where the file is looked for when nobody names one; "" when
-// there is no home directory.
-func usualFile(env map[string]string) string {
+// defaultFile returns the path of the file if none is named, or "" if there is no home directory.
+func defaultFile(env map[string]string) string {
 	dir := env["XDG_CONFIG_HOME"]
 	if !filepath.IsAbs(dir) {
 		home := homeDir(env)
@@ -379,7 +371,8 @@ func homeDir(env map[string]string) string {
 	return home
 }
 
-func environ(env []string) map[string]string {
+// parseEnv returns the variables of env as a map.
+func parseEnv(env []string) map[string]string {
 	m := make(map[string]string, len(env))
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")

@@ -15,8 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 )
 
-// load reads a file with the given text, if any, in a home directory of its
-// own, in which it stands at the usual place.
+// load loads the file text, if any, from its default path in a new home directory.
 func load(t *testing.T, text string, env []string, flags map[string]string) (*Config, error) {
 	t.Helper()
 	home := t.TempDir()
@@ -83,7 +82,7 @@ func TestXDG(t *testing.T) {
 	}
 }
 
-// Every kind of value, from every place, and the one that wins.
+// Values of every type come from every source, in the right order of precedence.
 func TestPrecedence(t *testing.T) {
 	file := `# a comment
 project: filed
@@ -151,7 +150,7 @@ func TestErrors(t *testing.T) {
 		file  string
 		env   []string
 		flags map[string]string
-		want  []string // lines of the error, each a part of it
+		want  []string // substrings of the error
 	}{
 		{name: "misspelt key", file: "\nprovdier: local\n", want: []string{at + `:2: unknown key "provdier": the nearest known one is provider`}},
 		{name: "misspelt key in a table", file: "log:\n  levle: debug\n", want: []string{at + `:2: unknown key "log.levle": the nearest known one is log.level`}},
@@ -162,7 +161,7 @@ func TestErrors(t *testing.T) {
 		{name: "unknown flag key", flags: map[string]string{"nope": "x"}, want: []string{`unknown key "nope"`}},
 		{name: "like no key", file: "colour: red\n", want: []string{at + `:1: unknown key "colour": atoll config --docs lists the known ones`}},
 		{name: "unknown provider in the file", file: "provider: dokcer\n", want: []string{at + `:1: provider: "dokcer": use one of`}},
-		{name: "values that are wrong beside ones that cannot be read", file: "resources: {cpus: -3, disk: lots}\n", want: []string{"resources.cpus: -3: must be positive", `"lots"`}},
+		{name: "invalid values beside unreadable ones", file: "resources: {cpus: -3, disk: lots}\n", want: []string{"resources.cpus: -3: must be positive", `"lots"`}},
 		{name: "all at once", file: "a: 1\nurll: 2\n", env: []string{"ATOLL_B=1"}, want: []string{at + ":1: ", at + ":2: ", "ATOLL_B"}},
 		{name: "twice", file: "url: http://a\nurl: http://b\n", want: []string{at + `:2: "url" is set twice, first in line 1`}},
 		{name: "table for value", file: "project: {a: b}\n", want: []string{at + ":1: project: want a value, not a table"}},
@@ -184,7 +183,7 @@ func TestErrors(t *testing.T) {
 		{name: "relative host path", file: "gvisor: {host_paths: [usr]}\n", want: []string{`"usr": must be an absolute path`}},
 		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": use one of gvisor, docker, `}},
 		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: "a b": use a letter`}},
-		{name: "password in the url", env: []string{"ATOLL_URL=http://user:hunter2@h/"}, want: []string{"ATOLL_URL: write it like", "the token goes into token"}},
+		{name: "password in the url", env: []string{"ATOLL_URL=http://user:hunter2@h/"}, want: []string{"ATOLL_URL: write it like", "set token or ATOLL_TOKEN instead"}},
 		{name: "password in a bad url", env: []string{"ATOLL_URL=http://user:hunter2%zz@h/"}, want: []string{"ATOLL_URL: write it like"}},
 		{name: "password without scheme", file: "url: user:hunter2@h\n", want: []string{at + ":1: url: write it like"}},
 		{name: "password for a socket", env: []string{"ATOLL_URL=unix://user:hunter2@/path"}, want: []string{"write it like"}},
@@ -227,7 +226,7 @@ func TestEmptyFiles(t *testing.T) {
 	}
 }
 
-// Only the environment may hold a secret itself, whatever a file is called.
+// Only the environment may have a secret itself, whatever the name of a file.
 func TestSecretInAFileNamedLikeAVariable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ATOLL_c.yaml")
 	writeFile(t, path, "token: hunter2\n")
@@ -245,7 +244,7 @@ func TestFileTooLarge(t *testing.T) {
 	}
 }
 
-// No secret is shown, however a Config is printed.
+// No format of a Config shows a secret.
 func TestSecretNeverPrints(t *testing.T) {
 	cfg := &Config{Token: secretref.New("hunter2")}
 	j, err := json.Marshal(cfg)
@@ -267,7 +266,7 @@ func TestDefaultProvider(t *testing.T) {
 	}
 	_, err := Open(&Config{}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "use one of gvisor, docker, ") {
-		t.Errorf("Open without a provider: %v, want what there is", err)
+		t.Errorf("Open without a provider: %v, want the names of providers", err)
 	}
 }
 

@@ -9,21 +9,21 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/dynamo"
 )
 
-// Where conversations can be kept.
+// Values of conversation.store.
 const (
 	inSQLite   = "sqlite"
 	inDynamoDB = "dynamodb"
 )
 
-// Conversation says where conversations are kept.
+// Conversation configures the store of conversations.
 type Conversation struct {
-	Store       string `yaml:"store" form:"sqlite dynamodb" doc:"where conversations are kept: where all else is written down (sqlite: a file in state_dir, or the database of store.url), or in DynamoDB, for servers on many machines"`
-	TablePrefix string `yaml:"table_prefix" doc:"what the names of tables in DynamoDB begin with; those that are missing are made"`
-	Endpoint    string `yaml:"endpoint" doc:"service with the tables, if that is not AWS: https://host:port"`
-	Region      string `yaml:"region" doc:"region of the tables; that of AWS's own configuration if empty"`
-	PlainHTTP   bool   `yaml:"plain_http" doc:"allow an endpoint on another machine without TLS: all who are on the way can read along"`
-	CA          string `yaml:"ca" form:"path" doc:"certificates in PEM that sign the service's, besides the system's"`
-	AccessKey   Secret `yaml:"access_key" doc:"access key of the service, with secret_key; without, what AWS's own tools use"`
+	Store       string `yaml:"store" form:"sqlite dynamodb" doc:"store of conversations: sqlite for that of all other records (a file in state_dir, or the database of store.url), or dynamodb for DynamoDB, for servers on many machines"`
+	TablePrefix string `yaml:"table_prefix" doc:"prefix of the names of tables in DynamoDB; missing tables are created"`
+	Endpoint    string `yaml:"endpoint" doc:"service with the tables, if not AWS: https://host:port"`
+	Region      string `yaml:"region" doc:"region of the tables; empty means that of AWS's own configuration"`
+	PlainHTTP   bool   `yaml:"plain_http" doc:"allow an endpoint on another machine without TLS: everybody on the network path can read the data"`
+	CA          string `yaml:"ca" form:"path" doc:"PEM file with certificates that may have signed the service's, besides the system's"`
+	AccessKey   Secret `yaml:"access_key" doc:"access key of the service, with secret_key; if empty, the credentials of AWS's own tools are used"`
 	SecretKey   Secret `yaml:"secret_key" doc:"secret key of the service"`
 }
 
@@ -31,14 +31,14 @@ func defaultConversation() Conversation {
 	return Conversation{Store: inSQLite, TablePrefix: dynamo.DefaultPrefix}
 }
 
-// check calls bad with the key of each value that makes no sense.
-func (c Conversation) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (c Conversation) checkValues(bad func(key string, err error)) {
 	bad("conversation.table_prefix", dynamo.CheckPrefix(c.TablePrefix))
 	if c.Endpoint != "" {
 		bad("conversation.endpoint", dynamo.CheckEndpoint(c.Endpoint, c.PlainHTTP))
 	}
 	if c.AccessKey.IsZero() != c.SecretKey.IsZero() {
-		bad("conversation.access_key", errors.New("goes with conversation.secret_key"))
+		bad("conversation.access_key", errors.New("requires conversation.secret_key, and the other way round"))
 	}
 	if c.Store == inDynamoDB {
 		return
@@ -47,13 +47,13 @@ func (c Conversation) check(bad func(key string, err error)) {
 		"endpoint": c.Endpoint != "", "region": c.Region != "", "plain_http": c.PlainHTTP, "ca": c.CA != "", "access_key": !c.AccessKey.IsZero(),
 	} {
 		if set {
-			bad("conversation."+key, errors.New("is for DynamoDB only: set conversation.store to dynamodb"))
+			bad("conversation."+key, errors.New("only valid for DynamoDB: set conversation.store to dynamodb"))
 		}
 	}
 }
 
-// OpenConversations opens what keeps conversations. In DynamoDB it makes the tables that
-// are missing, and waits for them. Whoever is done with it closes it.
+// OpenConversations opens the store of conversations, which the caller must close. In DynamoDB it creates missing
+// tables and waits for them.
 func (c *Config) OpenConversations(ctx context.Context, log *slog.Logger) (store.Conversations, error) {
 	if c.Conversation.Store != inDynamoDB {
 		return openStore(c), nil

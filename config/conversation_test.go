@@ -27,15 +27,15 @@ func TestConversationSettings(t *testing.T) {
 		{"store: dynamodb, table_prefix: a/b", "config.yaml:1: conversation.table_prefix: \"a/b\": use up to 200 letters"},
 		{"store: dynamodb, endpoint: http://db.example.org", "config.yaml:1: conversation.endpoint: endpoint http://db.example.org: without TLS"},
 		{"store: dynamodb, endpoint: db.example.org", "write it like https://host:port"},
-		{"store: dynamodb, access_key: env:A", "config.yaml:1: conversation.access_key: goes with conversation.secret_key"},
+		{"store: dynamodb, access_key: env:A", "config.yaml:1: conversation.access_key: requires conversation.secret_key"},
 		{"store: dynamodb, access_key: AKIA1, secret_key: env:B", "write a reference"},
-		{"endpoint: https://db.example.org", "conversation.endpoint: is for DynamoDB only"},
-		{"region: eu-west-1", "conversation.region: is for DynamoDB only"},
-		{keys, "conversation.access_key: is for DynamoDB only"},
+		{"endpoint: https://db.example.org", "conversation.endpoint: only valid for DynamoDB"},
+		{"region: eu-west-1", "conversation.region: only valid for DynamoDB"},
+		{keys, "conversation.access_key: only valid for DynamoDB"},
 	} {
 		_, err := load(t, "conversation: {"+tt.text+"}", nil, nil)
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
-			t.Errorf("{%s}: %v, want something with %q", tt.text, err, tt.says)
+			t.Errorf("{%s}: %v, want an error with %q", tt.text, err, tt.says)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func TestOpenConversations(t *testing.T) {
 				t.Fatal(err)
 			}
 			var log bytes.Buffer
-			for round := range 2 { // the second time all is there
+			for round := range 2 { // the second time, the tables exist
 				s, err := cfg.OpenConversations(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
 				if err != nil {
 					t.Fatalf("OpenConversations: %v", err)
@@ -69,10 +69,10 @@ func TestOpenConversations(t *testing.T) {
 			}
 			_, err = os.Stat(filepath.Join(cfg.StateDir, "atoll.db"))
 			if got, want := err == nil, name == "sqlite"; got != want {
-				t.Errorf("atoll.db is there: %v, want %v", got, want)
+				t.Errorf("atoll.db exists: %v, want %v", got, want)
 			}
 			if got, want := strings.Count(log.String(), "make table"), map[string]int{"dynamodb": 3}[name]; got != want {
-				t.Errorf("it told of %d tables that were made, want %d:\n%s", got, want, log.String())
+				t.Errorf("the log has %d created tables, want %d:\n%s", got, want, log.String())
 			}
 		})
 	}
@@ -85,6 +85,6 @@ func TestOpenConversationsFails(t *testing.T) {
 	}
 	_, err = cfg.OpenConversations(t.Context(), nil)
 	if atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "CONVERSATION_NONE") {
-		t.Errorf("with a secret that is not there: %v", err)
+		t.Errorf("OpenConversations with a missing secret: %v", err)
 	}
 }

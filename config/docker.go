@@ -11,12 +11,12 @@ import (
 
 // Docker are the settings of the provider docker.
 type Docker struct {
-	Host    string `yaml:"host" doc:"address of the Docker Engine; DOCKER_HOST, or docker's current context, when empty"`
-	Prefix  string `yaml:"prefix" doc:"begins the names of what is made in the engine: servers that share one have different ones"`
+	Host    string `yaml:"host" doc:"address of the Docker Engine; empty means DOCKER_HOST, or docker's current context"`
+	Prefix  string `yaml:"prefix" doc:"prefix of the names of containers, volumes and networks in the engine: servers that share an engine need different prefixes"`
 	Image   string `yaml:"image" doc:"image of sandboxes that name none"`
-	Runtime string `yaml:"runtime" doc:"the engine's runtime to use, like runsc or kata; its default when empty"`
-	Plain   bool   `yaml:"plain" doc:"do without Atoll's program in containers, where it cannot run: sandboxes can do less then, see atoll doctor"`
-	Guest   string `yaml:"guest" form:"path" doc:"Atoll's program for containers; when empty the one in this binary or beside it, or built from source where that is"`
+	Runtime string `yaml:"runtime" doc:"runtime of the engine, like runsc or kata; empty means its default"`
+	Plain   bool   `yaml:"plain" doc:"do not use Atoll's program in containers, for engines in which it cannot run: sandboxes then have fewer features, see atoll doctor"`
+	Guest   string `yaml:"guest" form:"path" doc:"path of Atoll's program for containers; empty means the one in this binary or beside it, or a build from source if that is present"`
 }
 
 func defaultDocker() Docker { return Docker{Prefix: "atoll", Image: docker.DefaultImage} }

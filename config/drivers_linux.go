@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
 )
 
-// probeQEMU tries KVM with the kernel that sandboxes have, where that is there.
+// probeQEMU tries KVM with the kernel of sandboxes, if the bundle exists.
 func probeQEMU(ctx context.Context, cfg *Config) atoll.Probe {
 	opts := qemu.Options{Program: cfg.MicroVM.QEMU, Accel: strings.TrimPrefix(cfg.MicroVM.Accel, "auto"), Cache: filepath.Join(cfg.StateDir, "microvm", "accel")}
 	bundles, err := cfg.Bundles(slog.New(slog.DiscardHandler))

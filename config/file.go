@@ -13,8 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 )
 
-// readFile takes the settings in the YAML file. One that is missing is an
-// error only when it was named.
+// readFile reads the settings of the YAML file. A missing file is an error only if it was named.
 func (s *schema) readFile(path string, named bool) error {
 	if path == "" {
 		return nil
@@ -37,22 +36,23 @@ func (s *schema) readFile(path string, named bool) error {
 		return fmt.Errorf("%s: more than one document: keep the first", path)
 	}
 	r := &reader{schema: s, path: path}
-	r.table("", doc.Content[0])
-	return r.errs.join()
+	r.readTable("", doc.Content[0])
+	return r.errs.joinErrors()
 }
 
-// A reader walks the tree of one file.
+// A reader walks through the YAML tree of a file.
 type reader struct {
 	*schema
 	path string
 	errs errorList
 }
 
-func (r *reader) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.path, n.Line) }
+// formatPosition returns the file and line of n.
+func (r *reader) formatPosition(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.path, n.Line) }
 
-// table takes the keys of the mapping n, which stands at prefix.
-func (r *reader) table(prefix string, n *yaml.Node) {
-	n = follow(n)
+// readTable reads the keys of the mapping n. prefix is the key of the mapping and a dot.
+func (r *reader) readTable(prefix string, n *yaml.Node) {
+	n = resolveAlias(n)
 	if isNull(n) {
 		return
 	}
@@ -61,7 +61,7 @@ func (r *reader) table(prefix string, n *yaml.Node) {
 		if prefix != "" {
 			what = strings.TrimSuffix(prefix, ".")
 		}
-		r.errs.addf("%s: %s: want a table of keys", r.at(n), what)
+		r.errs.addErrorf("%s: %s: want a table of keys", r.formatPosition(n), what)
 		return
 	}
 	first := map[string]int{}
@@ -69,42 +69,43 @@ func (r *reader) table(prefix string, n *yaml.Node) {
 		k, v := n.Content[i], n.Content[i+1]
 		key := prefix + k.Value
 		if line, twice := first[key]; twice {
-			r.errs.addf("%s: %q is set twice, first in line %d", r.at(k), key, line)
+			r.errs.addErrorf("%s: %q is set twice, first in line %d", r.formatPosition(k), key, line)
 			continue
 		}
 		first[key] = k.Line
-		r.key(key, k, v)
+		r.readKey(key, k, v)
 	}
 }
 
-func (r *reader) key(key string, k, v *yaml.Node) {
-	if err := r.grow(key); err != nil {
-		r.errs.addf("%s: %w", r.at(k), err)
+// readKey reads the key k with the value v. key is its full name.
+func (r *reader) readKey(key string, k, v *yaml.Node) {
+	if err := r.addNamedTable(key); err != nil {
+		r.errs.addErrorf("%s: %w", r.formatPosition(k), err)
 		return
 	}
 	if r.isTable(key) {
-		r.table(key+".", v)
+		r.readTable(key+".", v)
 		return
 	}
-	l := r.leaf(key)
+	l := r.findSetting(key)
 	if l == nil {
-		r.errs.addf("%s: unknown key %q: %s", r.at(k), key, instead(key, r.keys()))
+		r.errs.addErrorf("%s: unknown key %q: %s", r.formatPosition(k), key, suggestKey(key, r.listKeys()))
 		return
 	}
-	v = follow(v)
+	v = resolveAlias(v)
 	if isNull(v) {
 		return
 	}
-	texts, ok := scalars(v)
+	texts, ok := scalarTexts(v)
 	if !ok {
-		r.errs.addf("%s: %s: want a value, not a table", r.at(v), key)
+		r.errs.addErrorf("%s: %s: want a value, not a table", r.formatPosition(v), key)
 		return
 	}
-	r.errs.add(l.set(texts, r.at(k), r.home))
+	r.errs.addError(l.setValue(texts, r.formatPosition(k), r.home))
 }
 
-// scalars gives the text of a value, or those of a list of values.
-func scalars(n *yaml.Node) ([]string, bool) {
+// scalarTexts returns the text of a value, or the texts of a list of values. It returns false for other values.
+func scalarTexts(n *yaml.Node) ([]string, bool) {
 	if n.Kind == yaml.ScalarNode {
 		return []string{n.Value}, true
 	}
@@ -113,7 +114,7 @@ func scalars(n *yaml.Node) ([]string, bool) {
 	}
 	texts := []string{}
 	for _, c := range n.Content {
-		c = follow(c)
+		c = resolveAlias(c)
 		if c.Kind != yaml.ScalarNode {
 			return nil, false
 		}
@@ -122,7 +123,8 @@ func scalars(n *yaml.Node) ([]string, bool) {
 	return texts, true
 }
 
-func follow(n *yaml.Node) *yaml.Node {
+// resolveAlias returns the node that n is an alias of, or n itself.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
 	}

@@ -1,6 +1,6 @@
 //go:build !fuzz
 
-// The fuzzer adds to functions of gVisor more than their stacks may hold.
+// The instrumentation of the fuzzer makes functions of gVisor exceed their stack limits.
 
 package config
 

@@ -4,8 +4,7 @@ package config
 
 import "github.com/seed46cd37a8/atoll"
 
-// openGVisor is for where there is no gVisor: systems on which Entry.Open asks nobody, and
-// the fuzzer.
+// openGVisor fails. It is only called by the fuzzer: Entry.Open refuses systems without gVisor.
 func openGVisor(*Config, Options) (atoll.Provider, error) {
-	return nil, atoll.Errorf("open", "gvisor", atoll.ErrUnavailable, "it is not in this binary")
+	return nil, atoll.Errorf("open", "gvisor", atoll.ErrUnavailable, "this binary does not include gvisor")
 }

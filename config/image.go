@@ -8,21 +8,21 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Image says how images are fetched, by providers that do so themselves.
+// Image configures how images are pulled, for providers that pull them themselves.
 type Image struct {
-	Insecure []string       `yaml:"insecure" doc:"registries that need no TLS: host or host:port; those on this machine never do"`
-	Pull     string         `yaml:"pull" form:"missing always never" doc:"when a registry is asked for the image that a tag names"`
-	Timeout  atoll.Duration `yaml:"timeout" doc:"how long one may take to be fetched and unpacked, like 10m; -1 for no limit"`
-	Prune    atoll.Duration `yaml:"prune" doc:"serve removes images whose name a newer one has taken, and that nobody used for so long; 0 for never"`
-	Limit    atoll.Bytes    `yaml:"limit" doc:"what one may unpack to, like 64g; -1 for no limit"`
+	Insecure []string       `yaml:"insecure" doc:"registries without TLS: host or host:port; registries on this machine never need TLS"`
+	Pull     string         `yaml:"pull" form:"missing always never" doc:"when to ask a registry for the image of a tag"`
+	Timeout  atoll.Duration `yaml:"timeout" doc:"time limit for pulling and unpacking an image, like 10m; -1 for no limit"`
+	Prune    atoll.Duration `yaml:"prune" doc:"serve removes images that have been unused for so long, and whose tag names a newer image; 0 for never"`
+	Limit    atoll.Bytes    `yaml:"limit" doc:"size limit of an unpacked image, like 64g; -1 for no limit"`
 }
 
 func defaultImage() Image {
 	return Image{Pull: "missing", Timeout: atoll.Duration(5 * time.Minute), Prune: atoll.Duration(24 * time.Hour), Limit: 32 << 30}
 }
 
-// check calls bad with the key of each value that makes no sense.
-func (i Image) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (i Image) checkValues(bad func(key string, err error)) {
 	for _, host := range i.Insecure {
 		if u, err := url.Parse("//" + host); err != nil || u.Host != host || u.Hostname() == "" {
 			bad("image.insecure", fmt.Errorf("%q: write it like registry.example.com or 10.0.0.1:5000", host))

@@ -8,7 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image"
 )
 
-// The defaults that are shown are those that hold.
+// The defaults in the configuration are those of package image.
 func TestImageDefaults(t *testing.T) {
 	want := Image{Pull: string(image.PullMissing), Timeout: atoll.Duration(image.DefaultTimeout), Limit: image.DefaultLimit}
 	if got := defaultImage(); got.Pull != want.Pull || got.Timeout != want.Timeout || got.Limit != want.Limit || got.Insecure != nil {
@@ -16,7 +16,7 @@ func TestImageDefaults(t *testing.T) {
 	}
 }
 
-// What is set reaches the store of images.
+// The settings reach the image store.
 func TestImageOptions(t *testing.T) {
 	cfg := Image{Insecure: []string{"a"}, Pull: "never", Timeout: atoll.Duration(time.Minute), Limit: 5}
 	got := imageOptions(cfg)

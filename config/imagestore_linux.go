@@ -10,8 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image"
 )
 
-// An imageStore is the store that the provider gvisor has its images in, opened when it is
-// first needed.
+// An imageStore is the image store of the provider gvisor. It is opened at the first use.
 type imageStore struct {
 	cfg  *Config
 	opts Options
@@ -20,9 +19,9 @@ type imageStore struct {
 	store *image.Store
 }
 
-// save returns an image as an archive, by the name as. It is pulled when it is missing.
-func (s *imageStore) save(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
-	store, err := s.open()
+// saveImage returns the image ref as an archive, with the name as. It pulls a missing image.
+func (s *imageStore) saveImage(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+	store, err := s.openImages()
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +32,8 @@ func (s *imageStore) save(ctx context.Context, ref, as string, progress func(ato
 	return store.Save(ctx, im, as)
 }
 
-func (s *imageStore) open() (*image.Store, error) {
+// openImages returns the store, and opens it at the first call.
+func (s *imageStore) openImages() (*image.Store, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.store != nil {
@@ -48,7 +48,8 @@ func (s *imageStore) open() (*image.Store, error) {
 	return store, err
 }
 
-func (s *imageStore) close() error {
+// closeImages closes the store if it is open.
+func (s *imageStore) closeImages() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.store == nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An imageStore has no images but on Linux, where they can be unpacked: elsewhere the engines
-// in machines pull theirs.
+// An imageStore has no images except on Linux, which can unpack them. On other systems, the engines in the machines
+// pull images.
 type imageStore struct {
 	cfg  *Config
 	opts Options
 }
 
-func (s *imageStore) save(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
-	return nil, atoll.Errorf("image", ref, atoll.ErrUnsupported, "it is not in a Docker Engine of this machine, and images are unpacked on Linux only")
+func (s *imageStore) saveImage(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
+	return nil, atoll.Errorf("image", ref, atoll.ErrUnsupported, "no Docker Engine on this machine has the image, and only Linux can unpack images")
 }
 
-func (s *imageStore) close() error { return nil }
+func (s *imageStore) closeImages() error { return nil }

@@ -7,7 +7,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-// Local are the settings of the provider local; there are none yet.
+// Local has the settings of the provider local; there are none yet.
 type Local struct{}
 
 func openLocal(cfg *Config, opts Options) (atoll.Provider, error) {

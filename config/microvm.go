@@ -8,43 +8,42 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
 )
 
-// MicroVM are the settings of the provider microvm. They can be set on every operating
-// system, so that machines can share a file.
+// MicroVM has the settings of the provider microvm. They are valid on every operating system, so that machines can
+// share a file.
 type MicroVM struct {
-	Bundle string `yaml:"bundle" doc:"what sandboxes boot that name no image: see atoll image build; the one called debian is built when it is not there"`
-	Driver string `yaml:"driver" form:"auto qemu firecracker vz" doc:"what makes the machines, see atoll doctor: auto is qemu on Linux, vz on macOS; with firecracker sandboxes have neither a network nor volumes"`
-	QEMU   string `yaml:"qemu" doc:"QEMU's program; that of this machine's architecture when empty"`
-	Accel  string `yaml:"accel" form:"auto kvm tcg" doc:"what machines of QEMU run on: auto is kvm where that works, else tcg, which is emulation"`
-	VFKit  string `yaml:"vfkit" doc:"vfkit's program, by which vz makes machines; the one in PATH when empty"`
-	Debug  bool   `yaml:"debug" doc:"have kernels say on their consoles all that they do"`
+	Bundle string `yaml:"bundle" doc:"bundle that sandboxes without an image boot, see atoll image build; a missing bundle debian is built"`
+	Driver string `yaml:"driver" form:"auto qemu firecracker vz" doc:"driver of the machines, see atoll doctor: auto means qemu on Linux and vz on macOS; with firecracker, sandboxes have neither a network nor volumes"`
+	QEMU   string `yaml:"qemu" doc:"path of QEMU; empty means the program for the architecture of this machine"`
+	Accel  string `yaml:"accel" form:"auto kvm tcg" doc:"accelerator of QEMU: auto means kvm if it works, otherwise tcg, which is emulation"`
+	VFKit  string `yaml:"vfkit" doc:"path of vfkit, which the driver vz uses; empty means the one in PATH"`
+	Debug  bool   `yaml:"debug" doc:"make kernels log everything to their consoles"`
 }
 
 func defaultMicroVM() MicroVM { return MicroVM{Bundle: "debian", Driver: auto, Accel: auto} }
 
-// auto is what the provider finds out itself.
+// auto leaves a setting to the provider.
 const auto = "auto"
 
-// Firecracker are the settings of what makes the machines of microvm where that is
-// firecracker.
+// Firecracker has the settings of the driver firecracker.
 type Firecracker struct {
-	Program       string   `yaml:"program" doc:"Firecracker's program; the one in PATH when empty"`
-	Jail          bool     `yaml:"jail" doc:"confine each machine with jailer, which needs root"`
-	Jailer        string   `yaml:"jailer" doc:"jailer's program; the one in PATH when empty"`
-	UID           int      `yaml:"uid" doc:"whom jailed machines run as; nobody else's"`
-	GID           int      `yaml:"gid" doc:"and with what group"`
-	Cgroups       []string `yaml:"cgroups" doc:"what jailer writes into a cgroup of the machine's own, like memory.max=536870912"`
-	CgroupVersion int      `yaml:"cgroup_version" doc:"of those: 1 or 2"`
+	Program       string   `yaml:"program" doc:"path of Firecracker; empty means the one in PATH"`
+	Jail          bool     `yaml:"jail" doc:"confine each machine with jailer, which requires root"`
+	Jailer        string   `yaml:"jailer" doc:"path of jailer; empty means the one in PATH"`
+	UID           int      `yaml:"uid" doc:"user of jailed machines; nothing else should run as this user"`
+	GID           int      `yaml:"gid" doc:"group of jailed machines"`
+	Cgroups       []string `yaml:"cgroups" doc:"values that jailer writes to the cgroup of a machine, like memory.max=536870912"`
+	CgroupVersion int      `yaml:"cgroup_version" doc:"version of the cgroups: 1 or 2"`
 }
 
 func defaultFirecracker() Firecracker { return Firecracker{CgroupVersion: 2} }
 
-// check calls bad with the key of each value that makes no sense.
-func (f Firecracker) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (f Firecracker) checkValues(bad func(key string, err error)) {
 	if f.Jail && f.UID <= 0 {
-		bad("firecracker.uid", fmt.Errorf("%d: a jail needs a user that is not root", f.UID))
+		bad("firecracker.uid", fmt.Errorf("%d: jail requires a user other than root", f.UID))
 	}
 	if f.Jail && f.GID <= 0 {
-		bad("firecracker.gid", fmt.Errorf("%d: a jail needs a group that is not root's", f.GID))
+		bad("firecracker.gid", fmt.Errorf("%d: jail requires a group other than root's", f.GID))
 	}
 	if f.CgroupVersion != 1 && f.CgroupVersion != 2 {
 		bad("firecracker.cgroup_version", fmt.Errorf("%d: use 1 or 2", f.CgroupVersion))
@@ -56,8 +55,8 @@ func (f Firecracker) check(bad func(key string, err error)) {
 	}
 }
 
-// options are those of the driver.
-func (f Firecracker) options() firecracker.Options {
+// driverOptions returns the options of the driver.
+func (f Firecracker) driverOptions() firecracker.Options {
 	opts := firecracker.Options{Program: f.Program}
 	if f.Jail {
 		opts.Jail = &firecracker.Jail{Jailer: f.Jailer, UID: f.UID, GID: f.GID, Cgroups: f.Cgroups, CgroupVersion: f.CgroupVersion}

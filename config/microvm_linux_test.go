@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 )
 
-// Machines are made by the driver that was named, with what it needs.
+// Machines use the configured driver with its options.
 func TestMachineOptions(t *testing.T) {
 	for file, want := range map[string]microvm.Options{
 		"microvm: {qemu: /q, accel: auto}":                      {Driver: "qemu", Program: "/q"},
@@ -38,7 +38,7 @@ func TestMachineOptions(t *testing.T) {
 		"firecracker: {jail: true, uid: 7}":          "firecracker.gid",
 		"firecracker: {cgroup_version: 3}":           "use 1 or 2",
 		"firecracker: {cgroups: [memory.max]}":       "write it like",
-		"firecracker: {jail: true, uid: -1, gid: 8}": "not root",
+		"firecracker: {jail: true, uid: -1, gid: 8}": "other than root",
 	} {
 		if _, err := load(t, file, nil, nil); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", file, err, says)

@@ -26,23 +26,23 @@ func openMicroVM(cfg *Config, opts Options) (atoll.Provider, error) {
 	return &withBundles{atoll.ProviderLayer{Provider: p}, bundles.Close}, nil
 }
 
-// machineOptions are those of machines that a driver makes.
+// machineOptions returns the options of machines of a driver.
 func machineOptions(cfg *Config, driver string, opts Options) microvm.Options {
 	o := microvm.Options{Driver: cmp.Or(strings.TrimPrefix(driver, auto), microvm.DefaultDriver()), Debug: cfg.MicroVM.Debug, Log: opts.Log}
 	switch o.Driver {
 	case "firecracker":
-		f := cfg.Firecracker.options()
+		f := cfg.Firecracker.driverOptions()
 		o.Program, o.Jail = f.Program, f.Jail
 	case "vz":
 		o.Program = cfg.MicroVM.VFKit
-	case "wsl2": // wsl.exe is where Windows has it
+	case "wsl2": // Windows knows the path of wsl.exe
 	default:
 		o.Program, o.Accel = cfg.MicroVM.QEMU, strings.TrimPrefix(cfg.MicroVM.Accel, auto)
 	}
 	return o
 }
 
-// withBundles closes them after the provider that uses them.
+// withBundles closes the bundles after the provider that uses them.
 type withBundles struct {
 	atoll.ProviderLayer
 	after func() error

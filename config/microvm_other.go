@@ -4,7 +4,7 @@ package config
 
 import "github.com/seed46cd37a8/atoll"
 
-// openMicroVM is not called: Entry.Open knows that there is none.
+// openMicroVM is never called: Entry.Open refuses this system.
 func openMicroVM(*Config, Options) (atoll.Provider, error) {
-	return nil, atoll.Errorf("open", "microvm", atoll.ErrUnavailable, "it is not in this binary")
+	return nil, atoll.Errorf("open", "microvm", atoll.ErrUnavailable, "this binary does not include microvm")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// Mock are the settings of the provider mock; there are none yet.
+// Mock has the settings of the provider mock; there are none yet.
 type Mock struct{}
 
 func openMock(cfg *Config, opts Options) (atoll.Provider, error) {

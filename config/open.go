@@ -19,15 +19,15 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-// Options are what a stack is given by the program around it.
+// Options configure a stack.
 type Options struct {
-	Log     *slog.Logger                          // what providers have to say; nil means nowhere
-	Calls   *slog.Logger                          // a record for each call; nil means nowhere
+	Log     *slog.Logger                          // log of the providers; nil discards it
+	Calls   *slog.Logger                          // gets a record for each call; nil discards it
 	Attrs   func(ctx context.Context) []slog.Attr // as in trace.Options
-	Metrics *trace.Metrics                        // nil means that nothing is counted
-	Traces  *trace.Traces                         // nil means that there are no spans
-	Audit   *AuditLog                             // who has done what is written there; nil means nowhere
-	Server  bool                                  // the program serves others for long: it may prepare for the next sandbox
+	Metrics *trace.Metrics                        // nil means no metrics
+	Traces  *trace.Traces                         // nil means no spans
+	Audit   *AuditLog                             // gets the events of the audit log; nil discards them
+	Server  bool                                  // the program serves others for a long time, so it may prepare sandboxes ahead of need
 }
 
 // Open builds the stack that cfg describes: each provider with the layers of layer.Each, a router
@@ -39,40 +39,40 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	choice := cfg.Choose(context.Background())
-	cfg = cfg.chosen(choice)
-	projects, err := cfg.projects()
+	cfg = cfg.withChoice(choice)
+	projects, err := cfg.parseProjectProviders()
 	if err != nil {
 		return nil, atoll.E("open", "project_providers", atoll.ErrInvalid, err)
 	}
-	var all []stock // others have gone before anybody asks
+	var all []poolEntry // other programs end too soon to fill pools
 	if opts.Server {
-		if all, err = cfg.stocks(); err != nil {
+		if all, err = cfg.poolEntries(); err != nil {
 			return nil, err
 		}
 	}
 	var members []router.Member
 	for _, name := range cfg.ProviderNames() {
-		entry, err := cfg.find(name)
+		entry, err := cfg.findProvider(name)
 		if err != nil {
 			return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
 		}
 		members = append(members, router.Member{
 			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts, all) },
-			Ahead: opts.Server && (slices.ContainsFunc(all, func(s stock) bool { return s.provider == name }) || hasStock(cfg, name)),
+			Ahead: opts.Server && (slices.ContainsFunc(all, func(s poolEntry) bool { return s.provider == name }) || hasStock(cfg, name)),
 		})
 	}
 	p, err := router.New(members, router.Options{
 		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Known: makerOf(cfg), Eager: opts.Server, Log: opts.Log,
-		Default: choice.tell(opts.Log, opts.Server),
+		Default: choice.reportChoice(opts.Log, opts.Server),
 	})
 	if err != nil {
 		return nil, err
 	}
 	wrappers := map[string]layer.Wrapper{
-		"workspace":        layer.Always(func(p atoll.Provider) atoll.Provider { return workspace.New(p, cfg.workspaces()) }),
-		"trace workspaces": layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, opts.traced()) }),
+		"workspace":        layer.Always(func(p atoll.Provider) atoll.Provider { return workspace.New(p, cfg.workspaceOptions()) }),
+		"trace workspaces": layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, opts.traceOptions()) }),
 		"session":          layer.Always(func(p atoll.Provider) atoll.Provider { return newSessions(p, cfg, opts) }),
-		"trace sessions":   layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, opts.traced()) }),
+		"trace sessions":   layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, opts.traceOptions()) }),
 		"authz":            layer.Always(func(p atoll.Provider) atoll.Provider { return cfg.newAuthz(p, projects, opts.Audit) }),
 	}
 	if opts.Audit != nil {
@@ -81,8 +81,8 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	return layer.Wrap(p, layer.All, wrappers)
 }
 
-// traced is how calls are told.
-func (o Options) traced() trace.Options {
+// traceOptions returns the options of the trace layer.
+func (o Options) traceOptions() trace.Options {
 	t := trace.Options{Log: o.Calls, Attrs: o.Attrs, Quiet: router.Aside}
 	if o.Metrics != nil {
 		t.MeterProvider = o.Metrics
@@ -93,24 +93,25 @@ func (o Options) traced() trace.Options {
 	return t
 }
 
-func openMember(entry Entry, cfg *Config, opts Options, all []stock) (atoll.Provider, error) {
+// openMember opens a provider and its layers. all has the entries of all pools.
+func openMember(entry Entry, cfg *Config, opts Options, all []poolEntry) (atoll.Provider, error) {
 	p, err := entry.Open(cfg, opts)
 	if err != nil {
 		return nil, err
 	}
-	if err := cfg.settle(context.Background(), entry.Name, p); err != nil {
+	if err := cfg.settlePlace(context.Background(), entry.Name, p); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return layer.Wrap(p, layer.Each, map[string]layer.Wrapper{
 		"registry": layer.Always(func(p atoll.Provider) atoll.Provider { return newRegistry(p, openStore(cfg), cfg, opts) }),
 		"pool":     func(p atoll.Provider) (atoll.Provider, error) { return newPool(p, cfg, opts, all) },
-		"limit":    layer.Always(func(p atoll.Provider) atoll.Provider { return limit.New(p, cfg.limits()) }),
-		"trace":    layer.Always(func(p atoll.Provider) atoll.Provider { return trace.New(p, opts.traced()) }),
+		"limit":    layer.Always(func(p atoll.Provider) atoll.Provider { return limit.New(p, cfg.limitOptions()) }),
+		"trace":    layer.Always(func(p atoll.Provider) atoll.Provider { return trace.New(p, opts.traceOptions()) }),
 	})
 }
 
-// find returns the provider called name: one of Atoll's, or that of a plugin.
-func (c *Config) find(name string) (Entry, error) {
+// findProvider returns the built-in provider or the plugin called name.
+func (c *Config) findProvider(name string) (Entry, error) {
 	if e, ok := builtIn(name); ok {
 		return e, nil
 	}
@@ -124,7 +125,7 @@ func (c *Config) find(name string) (Entry, error) {
 	return Entry{}, fmt.Errorf("%q: use one of %s, or install the program atoll-%s beside atoll or in PATH", name, strings.Join(names, ", "), name)
 }
 
-// builtIn returns the provider of Atoll's that is called name.
+// builtIn returns the built-in provider called name.
 func builtIn(name string) (Entry, bool) {
 	for _, e := range Providers() {
 		if e.Name == name {
@@ -134,8 +135,8 @@ func builtIn(name string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// limits are what the configuration gives the sandboxes of a provider.
-func (c *Config) limits() limit.Options {
+// limitOptions returns the options of the limit layer.
+func (c *Config) limitOptions() limit.Options {
 	r := c.Resources
 	return limit.Options{
 		Resources:  atoll.Resources{Memory: r.Memory, CPUs: r.CPUs, Processes: r.Processes, Disk: r.Disk},

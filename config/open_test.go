@@ -57,7 +57,7 @@ func TestOpenMetrics(t *testing.T) {
 		t.Errorf("the second Close: %v", err)
 	}
 	if !strings.Contains(log.String(), "msg=create provider=mock") {
-		t.Errorf("the log does not tell of the sandbox:\n%s", log.String())
+		t.Errorf("the log does not have the sandbox:\n%s", log.String())
 	}
 }
 
@@ -84,8 +84,8 @@ func TestOpenTraces(t *testing.T) {
 	}
 }
 
-// What is done with workspaces, which are kept above the providers, is told too.
-func TestWorkspacesAreTold(t *testing.T) {
+// Calls of the workspace layer, which is above the providers, are logged and traced.
+func TestWorkspacesAreTraced(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
 	traces := &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}
 	var log bytes.Buffer
@@ -153,16 +153,16 @@ func TestProviders(t *testing.T) {
 			}
 			defer p.Close()
 			if got := p.Info().Name; got != e.Name {
-				t.Errorf("the provider is called %q, want %q", got, e.Name)
+				t.Errorf("the name of the provider is %q, want %q", got, e.Name)
 			}
 			if made, _ := filepath.Glob(filepath.Join(dir, "*")); len(made) > 0 {
-				t.Errorf("it made %q in the home directory", made)
+				t.Errorf("Open created %q in the home directory", made)
 			}
 		})
 	}
 }
 
-// kubeconfig is the path of a file that names a cluster, which is not there.
+// kubeconfig returns the path of a file that names a missing cluster.
 func kubeconfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

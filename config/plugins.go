@@ -17,23 +17,23 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// Secret is a reference to a secret.
+// A Secret is a reference to a secret.
 type Secret = secretref.Ref
 
-// Kubernetes are the settings of the provider kubernetes.
+// Kubernetes has the settings of the provider kubernetes.
 type Kubernetes = kubernetes.Settings
 
-// Modal are the settings of the provider modal.
+// Modal has the settings of the provider modal.
 type Modal = modal.Settings
 
-// A Plugin is the provider of a program that is not Atoll's.
+// A Plugin configures the provider of a program that is not Atoll's.
 type Plugin struct {
-	Program  string   `yaml:"program" form:"path" doc:"its program; atoll-NAME beside atoll or in PATH when empty"`
-	Settings []string `yaml:"settings" doc:"settings that the program gets: KEY=VALUE"`
+	Program  string   `yaml:"program" form:"path" doc:"path of the plugin's program; empty means atoll-NAME beside atoll or in PATH"`
+	Settings []string `yaml:"settings" doc:"settings that are passed to the program: KEY=VALUE"`
 }
 
-// pluginTime limits the time until a plugin's program has opened its provider.
-const pluginTime = 3 * time.Minute
+// pluginTimeout is the time that a plugin's program may take to open its provider.
+const pluginTimeout = 3 * time.Minute
 
 // ownPlugin returns the provider of Atoll's program atoll-NAME. table returns its settings.
 func ownPlugin(name string, table func(cfg *Config) any) Entry {
@@ -46,18 +46,18 @@ func ownPlugin(name string, table func(cfg *Config) any) Entry {
 	}}
 }
 
-// Suite returns the settings of the conformance suite for the plugin called name. Kinds:
-// ErrInvalid (no plugin has that name, or its settings make no sense).
+// Suite returns the settings of the conformance suite for the plugin called name. Kinds: ErrInvalid (no plugin has
+// that name, or its settings are invalid).
 func (c *Config) Suite(name string) (plugin.Suite, error) {
 	s := plugin.Suite{Name: name, Guest: c.Docker.Guest}
-	e, err := c.find(name)
+	e, err := c.findProvider(name)
 	_, own := builtIn(name)
 	switch {
 	case err != nil:
 	case e.table != nil:
 		s.Settings, err = plugin.EncodeSettings(e.table(c))
 	case own:
-		err = errors.New("it is a part of atoll, and tested with it; plugins can be tested")
+		err = errors.New("the provider is built into atoll, and tested with it: name a plugin")
 	default:
 		p := cmp.Or(c.Plugins[name], &Plugin{})
 		s.Program = p.Program
@@ -71,7 +71,7 @@ func (c *Config) Suite(name string) (plugin.Suite, error) {
 
 // startPlugin opens the provider of the program at path, or of atoll-NAME if that is empty.
 func (c *Config) startPlugin(name, path string, settings json.RawMessage, opts Options) (atoll.Provider, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), pluginTime)
+	ctx, cancel := context.WithTimeout(context.Background(), pluginTimeout)
 	defer cancel()
 	return plugin.Open(ctx, plugin.Options{
 		Name: name, Path: path, StateDir: c.StateDir, Settings: settings, Guest: c.Docker.Guest, Log: opts.Log,
@@ -81,11 +81,11 @@ func (c *Config) startPlugin(name, path string, settings json.RawMessage, opts O
 	})
 }
 
-// notPlugins are the names of programs beside atoll that are no providers.
+// notPlugins are the names of programs beside atoll that are not providers.
 var notPlugins = []string{"guest", "dagger", "provider-test"}
 
-// pluginEntry returns the provider of the plugin called name, if the configuration has it or
-// its program is there.
+// pluginEntry returns the provider of the plugin called name, if the configuration names the plugin or its program
+// exists.
 func (c *Config) pluginEntry(name string) (Entry, bool) {
 	if !atoll.ValidName(name) || slices.Contains(notPlugins, name) {
 		return Entry{}, false
@@ -119,20 +119,20 @@ func (p *Plugin) parseSettings() (json.RawMessage, error) {
 			return nil, fmt.Errorf("%q: write it like KEY=VALUE", text)
 		}
 		if _, twice := all[key]; twice {
-			return nil, fmt.Errorf("%q: %s is set already", text, key)
+			return nil, fmt.Errorf("%q: %s is already set", text, key)
 		}
 		all[key] = value
 	}
 	return json.Marshal(all)
 }
 
-// checkPlugins calls bad with the key of each value that makes no sense.
+// checkPlugins calls bad with the key of each invalid value.
 func (c *Config) checkPlugins(bad func(key string, err error)) {
 	for name, p := range c.Plugins {
 		_, err := p.parseSettings()
 		bad("plugin."+name+".settings", err)
 		if _, own := builtIn(name); own || slices.Contains(notPlugins, name) {
-			bad("plugin."+name+".settings", fmt.Errorf("%s is a name of Atoll's own: give the plugin another one", name))
+			bad("plugin."+name+".settings", fmt.Errorf("the name %s is reserved: use another name for the plugin", name))
 		}
 	}
 }

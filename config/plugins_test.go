@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// moon is a program whose provider does not open, and says what it was told.
+// moon is a plugin whose provider fails to open, with the received settings in its error.
 const moon = `#!/bin/sh
 read -r line
 settings=$(printf %s "$line" | sed 's/.*"settings"://; s/}.*/}/; s/"//g')
@@ -18,7 +18,7 @@ printf '{"protocol":1,"error":{"kind":"denied","message":"it got %s"}}\n' "$sett
 cat >/dev/null
 `
 
-// A program that is not Atoll's is a provider, by its place or by its name.
+// A program that is not Atoll's is found in PATH or at its configured path.
 func TestOtherPlugins(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "atoll-moon"), []byte(moon), 0o755); err != nil {
@@ -37,16 +37,16 @@ func TestOtherPlugins(t *testing.T) {
 			}
 			others := cfg.OtherProviders()
 			if len(others) != 1 || others[0].Name != "moon" || slices.Contains(cfg.ProviderNames(), "kubernetes") && cfg.Provider == "moon" {
-				t.Errorf("the others are %+v of %q", others, cfg.ProviderNames())
+				t.Errorf("OtherProviders is %+v, ProviderNames %q", others, cfg.ProviderNames())
 			}
-			e, err := cfg.find("moon")
+			e, err := cfg.findProvider("moon")
 			if err != nil {
 				t.Fatal(err)
 			}
 			p, err := e.Open(cfg, Options{})
 			if err == nil {
 				p.Close()
-				t.Fatal("it opened")
+				t.Fatal("Open succeeded, want an error")
 			}
 			if atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
@@ -55,13 +55,13 @@ func TestOtherPlugins(t *testing.T) {
 	}
 }
 
-// What cannot be a plugin is refused where it is written.
+// Invalid plugins are refused with their position in the file.
 func TestPluginsAreChecked(t *testing.T) {
 	for file, want := range map[string]string{
-		"plugin: {docker: {program: /bin/true}}\n":           "docker is a name of Atoll's own",
-		"plugin: {dagger: {program: /bin/true}}\n":           "dagger is a name of Atoll's own",
+		"plugin: {docker: {program: /bin/true}}\n":           "the name docker is reserved",
+		"plugin: {dagger: {program: /bin/true}}\n":           "the name dagger is reserved",
 		"plugin: {moon: {settings: [x]}}\n":                  `plugin.moon.settings: "x": write it like KEY=VALUE`,
-		"plugin: {moon: {settings: [x=1, x=2]}}\n":           "x is set already",
+		"plugin: {moon: {settings: [x=1, x=2]}}\n":           "x is already set",
 		"plugin: {moon: {program: bin/moon}}\n":              "must be an absolute path",
 		"plugin: {moon: {colour: blue}}\n":                   `unknown key "plugin.moon.colour"`,
 		"provider: moon\n":                                   "install the program atoll-moon beside atoll or in PATH",

@@ -16,15 +16,14 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// A Pool says which sandboxes a server keeps running ahead of need. Who is to get
-// one must ask for the same: what is left open here, and by whoever asks, is filled
-// in for both from the same settings.
+// A Pool configures warm sandboxes of a server. A request must have the spec of the pool to get one. The same
+// settings fill the empty fields of both.
 type Pool struct {
-	Size      int            `yaml:"size" doc:"how many sandboxes are kept running until somebody asks for them"`
-	For       string         `yaml:"for" form:"create run session" doc:"who is to get them: who creates sandboxes (create), runs a command in one of its own with atoll run (run), or opens a session, as atoll mcp does (session)"`
-	Template  string         `yaml:"template" doc:"template of agents whose sandboxes they are: it says all that is not said of the size"`
-	Provider  string         `yaml:"provider" doc:"what makes them; without, the provider of those who name none"`
-	Project   string         `yaml:"project" doc:"project that they are for; without, that of those who name none"`
+	Size      int            `yaml:"size" doc:"number of warm sandboxes"`
+	For       string         `yaml:"for" form:"create run session" doc:"requests that get the sandboxes: of a new sandbox (create), of a command with atoll run (run), or of a session, such as those of atoll mcp (session)"`
+	Template  string         `yaml:"template" doc:"template of agents whose sandboxes the pool has; with it, only size can be set"`
+	Provider  string         `yaml:"provider" doc:"provider of the sandboxes; empty means the default provider"`
+	Project   string         `yaml:"project" doc:"project of the sandboxes; empty means the default project"`
 	Image     string         `yaml:"image" doc:"as in atoll create --image"`
 	Workdir   string         `yaml:"workdir" doc:"as in atoll create --workdir"`
 	User      string         `yaml:"user" doc:"as in atoll create --user"`
@@ -36,25 +35,25 @@ type Pool struct {
 	Network   string         `yaml:"network" doc:"none, on, egress, or named:NAME"`
 	Allow     []string       `yaml:"allow" doc:"as in atoll create --allow"`
 	Cache     bool           `yaml:"cache" doc:"as in atoll create --cache"`
-	TTL       atoll.Duration `yaml:"ttl" doc:"any, like 1h, for sandboxes of those who ask for a time to live; each gets its own"`
-	IdleStop  atoll.Duration `yaml:"idle_stop" doc:"as in atoll create --idle-stop; without, that of those who say nothing of it"`
+	TTL       atoll.Duration `yaml:"ttl" doc:"any value, like 1h, if requests have a time to live; each sandbox gets that of its request"`
+	IdleStop  atoll.Duration `yaml:"idle_stop" doc:"as in atoll create --idle-stop; empty means the default"`
 }
 
-// Whom a Pool is for.
+// Values of Pool.For.
 const (
 	forCreate  = "create"
 	forRun     = "run"
 	forSession = "session"
 )
 
-// RunIdle is when a sandbox goes that was ready for atoll run, should that be killed
-// before it has removed it: when for so long nothing runs in it.
+// RunIdle is the time after which an idle sandbox of a pool for atoll run is removed, in case atoll run is killed
+// before it can do so.
 const RunIdle = atoll.Duration(time.Minute)
 
 func (p *Pool) setDefaults() { p.Size, p.For = pool.DefaultMin, forCreate }
 
-// spec is what its sandboxes are made from.
-func (p *Pool) spec(cfg *Config) (*atoll.Spec, error) {
+// sandboxSpec returns the spec of the pool's sandboxes.
+func (p *Pool) sandboxSpec(cfg *Config) (*atoll.Spec, error) {
 	s := &atoll.Spec{
 		Project: cmp.Or(p.Project, cfg.Project), Image: p.Image, Workdir: p.Workdir, User: p.User, Env: slices.Clone(p.Env),
 		Resources: atoll.Resources{Memory: p.Memory, CPUs: p.CPUs, Processes: p.Processes, Disk: p.Disk},
@@ -82,28 +81,28 @@ func (p *Pool) spec(cfg *Config) (*atoll.Spec, error) {
 	return s, s.Validate()
 }
 
-// ofTemplate is the spec of a pool of a template's sandboxes. What conversations ask for
-// is in no project unless the template says in which.
-func (p *Pool) ofTemplate(t *template.Template) (*atoll.Spec, error) {
+// templateSpec returns the spec of a pool of a template's sandboxes. It has no project unless the template sets one,
+// like the requests of conversations.
+func (p *Pool) templateSpec(t *template.Template) (*atoll.Spec, error) {
 	if t.Volume != "" {
-		return nil, fmt.Errorf("template %s: each of its sandboxes has a volume that is named after it, so none can be there before", t.Name)
+		return nil, fmt.Errorf("template %s: its sandboxes have volumes with names of their own, so a pool is not possible", t.Name)
 	}
 	return t.SpecFor(template.Names{})
 }
 
-// providerOf is what makes the sandboxes of a spec.
+// providerOf returns the provider that creates the sandboxes of a spec.
 func (c *Config) providerOf(given string, s *atoll.Spec) string {
-	projects, _ := c.projects() // checked by Load
+	projects, _ := c.parseProjectProviders() // Load has checked them
 	return cmp.Or(given, projects[cmp.Or(s.Project, atoll.DefaultProject)], c.Provider)
 }
 
-// checkPools calls bad with the key of each value that makes no sense.
+// checkPools calls bad with the key of each invalid value.
 func (c *Config) checkPools(bad func(key string, err error)) {
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
 		p := c.Pools[name]
 		key := "pool." + name
 		if p.Size <= 0 {
-			bad(key+".size", fmt.Errorf("%d: must be positive: without a pool there are none", p.Size))
+			bad(key+".size", fmt.Errorf("%d: must be positive: to have no warm sandboxes, remove the pool", p.Size))
 		}
 		if p.Provider != "" && !slices.Contains(c.ProviderNames(), p.Provider) {
 			bad(key+".provider", fmt.Errorf("%q: the providers are %s: add it to providers", p.Provider, strings.Join(c.ProviderNames(), ", ")))
@@ -111,35 +110,35 @@ func (c *Config) checkPools(bad func(key string, err error)) {
 		if p.Template != "" {
 			bare := &Pool{Size: p.Size, For: forCreate, Template: p.Template}
 			if !reflect.DeepEqual(p, bare) {
-				bad(key+".template", fmt.Errorf("%s says what its sandboxes are like: leave out all besides it but size", p.Template))
+				bad(key+".template", fmt.Errorf("the template %s has all settings of the sandboxes: set only size besides", p.Template))
 			}
 			continue
 		}
-		if _, err := p.spec(c); err != nil {
+		if _, err := p.sandboxSpec(c); err != nil {
 			var e *atoll.Error
 			if errors.As(err, &e) && e.Err != nil {
 				err = e.Err
 			}
-			bad(key+".size", fmt.Errorf("the pool cannot be: %w", err))
+			bad(key+".size", fmt.Errorf("invalid pool: %w", err))
 		}
 	}
 }
 
-// A stock is a Pool of which all is known.
-type stock struct {
+// A poolEntry is a complete pool and its provider.
+type poolEntry struct {
 	provider string
 	entry    pool.Entry
 }
 
-// stocks are those of all pools, by name.
-func (c *Config) stocks() (all []stock, err error) {
+// poolEntries returns the entries of all pools, sorted by name.
+func (c *Config) poolEntries() (all []poolEntry, err error) {
 	var templates *template.Set
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
 		p := c.Pools[name]
 		var s *atoll.Spec
 		given := p.Provider
 		if p.Template == "" {
-			s, err = p.spec(c)
+			s, err = p.sandboxSpec(c)
 		} else {
 			if templates == nil {
 				if templates, err = c.Templates(); err != nil {
@@ -149,33 +148,33 @@ func (c *Config) stocks() (all []stock, err error) {
 			var t *template.Template
 			if t, err = templates.Get(p.Template, ""); err == nil {
 				given = t.Provider
-				s, err = p.ofTemplate(t)
+				s, err = p.templateSpec(t)
 			}
 		}
 		if err != nil {
-			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s: %w", origin(c.Origin("pool."+name+".size"), "pool."+name), err)
+			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s: %w", describeOrigin(c.Origin("pool."+name+".size"), "pool."+name), err)
 		}
 		maker := c.providerOf(given, s)
 		if !slices.Contains(c.ProviderNames(), maker) {
-			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "pool %s: the provider is %q, and there are %s: add it to providers", name, maker, strings.Join(c.ProviderNames(), ", "))
+			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "pool %s: the provider %q is not among %s: add it to providers", name, maker, strings.Join(c.ProviderNames(), ", "))
 		}
 		s.Provider = ""
-		all = append(all, stock{maker, pool.Entry{Name: name, Spec: *s, Min: p.Size}})
+		all = append(all, poolEntry{maker, pool.Entry{Name: name, Spec: *s, Min: p.Size}})
 	}
 	return all, nil
 }
 
-// hasStock reports whether stock of a provider, or a claim, is written down: who was
-// killed may have left it.
+// hasStock reports whether the store has warm or claimed sandboxes of a provider. A program that was killed may have
+// left them.
 func hasStock(cfg *Config, provider string) bool {
 	s := openStore(cfg)
 	all, err := s.Warm(context.Background(), provider)
-	_ = s.Close() // what is wrong with it, who writes to it is told
+	_ = s.Close() // later writes report errors of the store
 	return err != nil || len(all) > 0
 }
 
-// ownImage is what a provider calls the image of sandboxes that name none, as the tools
-// of agents do: theirs are in no other pool than those of who says nothing.
+// ownImage returns the provider's name for the image of sandboxes that name none. The tools of agents use it in their
+// requests, which should get sandboxes of the same pools as requests without an image.
 func (c *Config) ownImage(provider string) string {
 	switch provider {
 	case "gvisor", "local":
@@ -194,18 +193,17 @@ func (c *Config) ownImage(provider string) string {
 	return ""
 }
 
-// newPool puts pools around p: a server's are filled, and all programs know what
-// was claimed.
-func newPool(p atoll.Provider, cfg *Config, opts Options, all []stock) (atoll.Provider, error) {
+// newPool wraps the pool layer around p. A server fills its pools; other programs only know claimed sandboxes.
+func newPool(p atoll.Provider, cfg *Config, opts Options, all []poolEntry) (atoll.Provider, error) {
 	info := p.Info()
 	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: cfg.ownImage(info.Name)}
-	limits := cfg.limits()
+	limits := cfg.limitOptions()
 	for _, s := range all {
 		if s.provider != info.Name {
 			continue
 		}
 		if s.entry.Spec.IdleRemove && !info.Caps.IdleStop {
-			return nil, atoll.Errorf("open", s.entry.Name, atoll.ErrInvalid, "pool %s: the provider %s cannot tell when nobody uses a sandbox, and so none is ready for %s", s.entry.Name, info.Name, cfg.Pools[s.entry.Name].For)
+			return nil, atoll.Errorf("open", s.entry.Name, atoll.ErrInvalid, "pool %s: the provider %s does not detect idle sandboxes, which a pool for %s requires", s.entry.Name, info.Name, cfg.Pools[s.entry.Name].For)
 		}
 		limits.Fill(&s.entry.Spec, info.Caps)
 		o.Entries = append(o.Entries, s.entry)

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// A virtual machine that has booted is had as any other sandbox, at once, and none is
-// left when the server ends but those that somebody has.
+// A booted virtual machine of a pool is claimed at once, like any other sandbox. When the server ends, only claimed
+// machines remain.
 func TestPoolOfMachines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: no machine is booted")
@@ -49,7 +49,7 @@ func TestPoolOfMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &atoll.Spec{Name: "web", IdleStop: RunIdle, IdleRemove: true}
-	begun := time.Now()
+	start := time.Now()
 	id, err := atoll.Reserve(ctx, p, spec)
 	if err != nil || id == "" {
 		t.Fatalf("reserved is %q: %v", id, err)
@@ -59,7 +59,7 @@ func TestPoolOfMachines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := time.Since(begun)
+	took := time.Since(start)
 	out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"uname", "-a"}})
 	if err != nil || !strings.HasPrefix(string(out), "Linux ") {
 		t.Errorf("uname -a: %q, %v", out, err)
@@ -67,8 +67,8 @@ func TestPoolOfMachines(t *testing.T) {
 	if r, err := pool.ReportOf(ctx, p); err != nil || sb.ID() != id || r.Total.WarmHits != 1 || r.Total.Created != 1 {
 		t.Errorf("%s after %s; the report is %+v, %v", sb.ID(), took, r, err)
 	}
-	t.Logf("had after %s", took)
-	if err := end(); err != nil { // while the next one boots, too
+	t.Logf("claimed after %s", took)
+	if err := end(); err != nil { // while the next machine boots
 		t.Errorf("Close: %v", err)
 	}
 	next, err := Open(cfg, Options{})
@@ -76,10 +76,10 @@ func TestPoolOfMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	books := openStore(cfg)
-	defer books.Close()
-	if left, err := books.Warm(ctx, "microvm"); err != nil || len(left) != 1 || left[0].ID != id { // what is not in the books is listed below
-		t.Errorf("when the server has ended there are %+v, %v", left, err)
+	records := openStore(cfg)
+	defer records.Close()
+	if left, err := records.Warm(ctx, "microvm"); err != nil || len(left) != 1 || left[0].ID != id { // the list below finds machines without a record
+		t.Errorf("warm sandboxes after the end of the server: %+v, %v", left, err)
 	}
 	found, err := atoll.Resolve(ctx, next, "", "web")
 	if err == nil {
@@ -89,11 +89,11 @@ func TestPoolOfMachines(t *testing.T) {
 		t.Errorf("Remove: %v", err)
 	}
 	if all, err := next.List(ctx, atoll.Filter{}); err != nil || len(all) > 0 {
-		t.Errorf("listed are %+v, %v", all, err)
+		t.Errorf("List: %+v, %v", all, err)
 	}
 }
 
-// full waits until the first pool has what it is to have.
+// full waits until the first pool has its minimum of warm sandboxes.
 func full(ctx context.Context, p atoll.Provider) error {
 	for {
 		r, err := pool.ReportOf(ctx, p)
@@ -103,7 +103,7 @@ func full(ctx context.Context, p atoll.Provider) error {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("the pool is %+v", r.Pools[0])
+			return fmt.Errorf("the pool is not full: %+v", r.Pools[0])
 		}
 	}
 }

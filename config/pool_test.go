@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// loadPools loads a file with pools.
+// loadPools loads a configuration file with pools.
 func loadPools(t *testing.T, text string, env ...string) (*Config, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,33 +39,33 @@ pool:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cfg.Pools) != 2 || cfg.Pools["plain"].Size != 3 { // nothing has to be said of one
-		t.Errorf("there are %v", cfg.Pools)
+	if len(cfg.Pools) != 2 || cfg.Pools["plain"].Size != 3 { // the defaults suffice
+		t.Errorf("the pools are %v", cfg.Pools)
 	}
-	s, err := cfg.Pools["big"].spec(cfg)
+	s, err := cfg.Pools["big"].sandboxSpec(cfg)
 	if err != nil || s.Project != "default" || s.Resources.Memory != 4<<30 || len(s.Env) != 2 || s.Network.Mode != atoll.NetworkEgress || s.IdleStop != atoll.Never {
 		t.Errorf("the spec is %+v, %v", s, err)
 	}
 	if cfg.Pools["big"].Size != 5 || !strings.HasSuffix(cfg.Origin("pool.big.size"), "config.yaml:6") {
-		t.Errorf("the size is %d, of %s", cfg.Pools["big"].Size, cfg.Origin("pool.big.size"))
+		t.Errorf("the size is %d from %s", cfg.Pools["big"].Size, cfg.Origin("pool.big.size"))
 	}
 }
 
-func TestPoolsThatMakeNoSense(t *testing.T) {
+func TestInvalidPools(t *testing.T) {
 	for text, want := range map[string]string{
-		"pool: {'a b': {size: 1}}":               "config.yaml:1: pool: \"a b\" is no name",
+		"pool: {'a b': {size: 1}}":               "config.yaml:1: pool: invalid name \"a b\"",
 		"pool: {a: {size: 0}}":                   "pool.a.size: 0: must be positive",
 		"pool: {a: {sise: 1}}":                   "unknown key \"pool.a.sise\"",
 		"pool: {a: {b: {c: 1}}}":                 "unknown key \"pool.a.b\"",
 		"pool: 3":                                "want a table of keys",
 		"pool: {a: 3}":                           "want a table of keys",
 		"pool: {a: {provider: docker}}":          "the providers are mock",
-		"pool: {a: {workdir: x}}":                "the pool cannot be: workdir \"x\"",
-		"pool: {a: {network: what}}":             "the pool cannot be",
+		"pool: {a: {workdir: x}}":                "invalid pool: workdir \"x\"",
+		"pool: {a: {network: what}}":             "invalid pool",
 		"pool: {a: {network: 'what:x'}}":         "use none, on, egress, or named:NAME",
-		"pool: {a: {project: 'what ever'}}":      "the pool cannot be: project",
+		"pool: {a: {project: 'what ever'}}":      "invalid pool: project",
 		"pool: {a: {for: who}}":                  "use one of create, run, session",
-		"pool: {a: {template: shell, image: x}}": "leave out all besides it but size",
+		"pool: {a: {template: shell, image: x}}": "set only size besides",
 	} {
 		_, err := loadPools(t, "provider: mock\nproviders: [mock]\n"+text)
 		if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(strings.Replace(err.Error(), ":3:", ":1:", 1), want) {
@@ -73,11 +73,11 @@ func TestPoolsThatMakeNoSense(t *testing.T) {
 		}
 	}
 	if _, err := loadPools(t, "provider: mock", "ATOLL_POOL_A_SIZE=3"); atoll.KindOf(err) != atoll.ErrInvalid {
-		t.Errorf("a pool of the environment: %v", err)
+		t.Errorf("Load with a pool in the environment: %v", err)
 	}
 }
 
-// What is kept ready for those who ask for more than a sandbox is just what they ask for.
+// Pools for commands, sessions and templates have exactly the specs of those.
 func TestPoolsForOthers(t *testing.T) {
 	cfg, err := loadPools(t, `
 provider: mock
@@ -103,46 +103,46 @@ pool:
 			t.Fatal(err)
 		}
 	}
-	_, err = cfg.stocks()
+	_, err = cfg.poolEntries()
 	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "there") {
-		t.Errorf("without the template: %v", err)
+		t.Errorf("pools without the template: %v", err)
 	}
 	write("spec: {image: app, env: [A=1]}\nvolume: '{account}'\nagent: {command: [x, '{prompt}']}\n")
-	if _, err = cfg.stocks(); err == nil || !strings.Contains(err.Error(), "has a volume that is named after it") {
-		t.Errorf("of a template with a volume: %v", err)
+	if _, err = cfg.poolEntries(); err == nil || !strings.Contains(err.Error(), "have volumes with names of their own") {
+		t.Errorf("pools of a template with a volume: %v", err)
 	}
 	write("provider: other\nagent: {command: [x, '{prompt}']}\n")
-	if _, err = cfg.stocks(); err == nil || !strings.Contains(err.Error(), `the provider is "other"`) {
-		t.Errorf("of a template of another provider: %v", err)
+	if _, err = cfg.poolEntries(); err == nil || !strings.Contains(err.Error(), `the provider "other"`) {
+		t.Errorf("pools of a template of another provider: %v", err)
 	}
 	write("provider: local\nspec: {image: app, env: [A=1]}\nagent: {command: [x, '{prompt}']}\n")
-	all, err := cfg.stocks()
+	all, err := cfg.poolEntries()
 	if err != nil || len(all) != 4 {
-		t.Fatalf("there are %+v, %v", all, err)
+		t.Fatalf("the pools are %+v, %v", all, err)
 	}
 	if s := all[0]; s.provider != "local" || s.entry.Min != 7 || s.entry.Spec.Image != "app" || len(s.entry.Spec.Env) != 1 {
-		t.Errorf("of a template there is %+v", s)
+		t.Errorf("the pool of a template is %+v", s)
 	}
 	if s := all[1]; s.provider != "local" || s.entry.Spec.IdleStop != RunIdle || !s.entry.Spec.IdleRemove || s.entry.Spec.TTL != 0 {
-		t.Errorf("for commands there is %+v", s)
+		t.Errorf("the pool for commands is %+v", s)
 	}
 	if s := all[2].entry.Spec; s.IdleStop != atoll.Duration(10*time.Minute) || !s.IdleRemove || s.TTL != atoll.Duration(time.Hour) {
-		t.Errorf("for sessions there is %+v", s)
+		t.Errorf("the pool for sessions is %+v", s)
 	}
 	if s := all[3].entry.Spec; s.IdleStop != atoll.Never || s.IdleRemove {
-		t.Errorf("for sessions that do not end there is %+v", s)
+		t.Errorf("the pool for endless sessions is %+v", s)
 	}
 	p, err := Open(cfg, Options{Server: true})
 	if err == nil {
 		p.Close()
 	}
-	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "pool sessions: the provider mock cannot tell when nobody uses a sandbox") {
+	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "pool sessions: the provider mock does not detect idle sandboxes") {
 		t.Errorf("Open: %v", err)
 	}
 }
 
-// A server fills its pools, with what the settings say of all sandboxes; another
-// program does not, and knows what was claimed.
+// A server fills its pools, and applies the settings of all sandboxes. Another program fills none, but knows claimed
+// sandboxes.
 func TestPoolsAreFilled(t *testing.T) {
 	cfg, err := loadPools(t, "provider: mock\nproviders: [mock]\nlifetime: 1h\nidle_stop: 20m\npool: {a: {size: 2}, other: {size: 1, project: other}}")
 	if err != nil {

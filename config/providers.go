@@ -8,8 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// ProviderNames are those of the providers that there are, the default one
-// first.
+// ProviderNames returns the names of the configured providers, the default one first.
 func (c *Config) ProviderNames() []string {
 	names := []string{c.Provider}
 	for _, name := range c.Providers {
@@ -20,15 +19,14 @@ func (c *Config) ProviderNames() []string {
 	return names
 }
 
-// ProviderOf is the provider that new sandboxes of a project are to name: the
-// one that a flag or the environment gives, else the project's, else the one
-// that the file gives; "" leaves it to whoever makes them.
+// ProviderOf returns the provider that new sandboxes of a project should name: the one of a flag or the environment,
+// otherwise the one of the project, otherwise the one of the file. "" leaves the choice to the stack.
 func (c *Config) ProviderOf(project string) string {
 	from := c.Origin("provider")
 	if strings.HasPrefix(from, "--") || isVariable(from) {
 		return c.Provider
 	}
-	projects, _ := c.projects() // checked by Load
+	projects, _ := c.parseProjectProviders() // Load has checked them
 	if name := projects[project]; name != "" {
 		return name
 	}
@@ -38,8 +36,8 @@ func (c *Config) ProviderOf(project string) string {
 	return ""
 }
 
-// projects reads ProjectProviders.
-func (c *Config) projects() (map[string]string, error) {
+// parseProjectProviders returns the providers of projects.
+func (c *Config) parseProjectProviders() (map[string]string, error) {
 	projects := map[string]string{}
 	for _, text := range c.ProjectProviders {
 		project, name, ok := strings.Cut(text, "=")
@@ -49,7 +47,7 @@ func (c *Config) projects() (map[string]string, error) {
 		case !slices.Contains(c.ProviderNames(), name):
 			return nil, fmt.Errorf("%q: the providers are %s: add it to providers", text, strings.Join(c.ProviderNames(), ", "))
 		case twice:
-			return nil, fmt.Errorf("%q: the project has a provider already", text)
+			return nil, fmt.Errorf("%q: the project already has a provider", text)
 		}
 		projects[project] = name
 	}

@@ -32,7 +32,7 @@ func TestProviderNames(t *testing.T) {
 	}
 }
 
-// What is nearest to the command counts; nothing leaves it to the server.
+// The most specific setting wins. Without a setting, the choice is left to the server.
 func TestProviderOf(t *testing.T) {
 	const team = "project_providers: [team=mock]\nproviders: [gvisor, mock, local]\n"
 	for _, tt := range []struct {
@@ -57,13 +57,13 @@ func TestProviderOf(t *testing.T) {
 	}
 }
 
-func TestProvidersThatAreWrong(t *testing.T) {
+func TestInvalidProviders(t *testing.T) {
 	for file, want := range map[string]string{
 		"providers: [gvisor, dokcer]\n":                         `providers: "dokcer": use one of gvisor, docker`,
 		"project_providers: [team]\n":                           `project_providers: "team": write it like PROJECT=PROVIDER`,
 		"project_providers: [\"a team=docker\"]\n":              `"a team=docker": write it like`,
 		"project_providers: [team=mock]\nproviders: [gvisor]\n": `"team=mock": the providers are gvisor: add it to providers`,
-		"project_providers: [t=gvisor, t=gvisor]\n":             `"t=gvisor": the project has a provider already`,
+		"project_providers: [t=gvisor, t=gvisor]\n":             `"t=gvisor": the project already has a provider`,
 		"project_providers: [t=docker]\nproviders: [gvisor]\n":  `"t=docker": the providers are gvisor`,
 	} {
 		if _, err := load(t, file, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -72,7 +72,7 @@ func TestProvidersThatAreWrong(t *testing.T) {
 	}
 }
 
-// Each provider has its own limits, and its own name in metrics.
+// Each provider has its own limits, and its own label in metrics.
 func TestOpenSeveral(t *testing.T) {
 	metrics, err := trace.NewMetrics()
 	if err != nil {

@@ -7,18 +7,18 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Quota is how much the sandboxes of one project may ask for together, running or not,
-// besides those of atoll run; zero is no quota.
+// Quota is the most that the sandboxes of one project may ask for together, running or not, without those of atoll
+// run. A zero field is no quota.
 type Quota struct {
-	Sandboxes int         `yaml:"sandboxes" doc:"how many there may be of each project; 0 for any number"`
-	Memory    atoll.Bytes `yaml:"memory" doc:"their limits of memory together, like 16g; 0 for no quota"`
-	CPUs      float64     `yaml:"cpus" doc:"their limits of CPUs together, like 8; 0 for no quota"`
-	Processes int         `yaml:"processes" doc:"their limits of processes together; 0 for no quota"`
-	Disk      atoll.Bytes `yaml:"disk" doc:"their limits of what is written outside of volumes together, like 40g; 0 for no quota"`
+	Sandboxes int         `yaml:"sandboxes" doc:"most sandboxes of a project; 0 for any number"`
+	Memory    atoll.Bytes `yaml:"memory" doc:"total of their memory limits, like 16g; 0 for no quota"`
+	CPUs      float64     `yaml:"cpus" doc:"total of their CPU limits, like 8; 0 for no quota"`
+	Processes int         `yaml:"processes" doc:"total of their process limits; 0 for no quota"`
+	Disk      atoll.Bytes `yaml:"disk" doc:"total of their limits of files written outside of volumes, like 40g; 0 for no quota"`
 }
 
-// quota is that of a project.
-func (c *Config) quota(project string) store.Quota {
+// quotaOf returns the quota of a project.
+func (c *Config) quotaOf(project string) store.Quota {
 	q := c.Quota
 	if own := c.Quotas[project]; own != nil {
 		q = *own
@@ -26,7 +26,7 @@ func (c *Config) quota(project string) store.Quota {
 	return store.Quota(q)
 }
 
-// checkQuotas calls bad with the key of each value that makes no sense.
+// checkQuotas calls bad with the key of each invalid value.
 func (c *Config) checkQuotas(bad func(key string, err error)) {
 	check := func(table string, q Quota) {
 		for key, n := range map[string]float64{

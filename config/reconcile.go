@@ -12,12 +12,12 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// Reconcile says what is done about sandboxes that are not as they should be.
+// Reconcile configures the repair of sandboxes that differ from the desired state.
 type Reconcile struct {
-	Every    atoll.Duration `yaml:"every" doc:"how often serve looks, besides at its start, like 10m; 0 for at its start only"`
-	Orphans  string         `yaml:"orphans" form:"remove keep" doc:"sandboxes made with this state_dir that are not written down in it; their data volumes are kept"`
-	Failed   string         `yaml:"failed" form:"keep restart rebuild" doc:"sandboxes that have failed"`
-	Outdated string         `yaml:"outdated" form:"rebuild keep" doc:"sandboxes whose image's name stands for another image by now; those in which commands run are kept"`
+	Every    atoll.Duration `yaml:"every" doc:"interval of reconciliation by serve, like 10m; 0 means only at its start"`
+	Orphans  string         `yaml:"orphans" form:"remove keep" doc:"what to do with sandboxes of this state_dir without a record; their data volumes are retained"`
+	Failed   string         `yaml:"failed" form:"keep restart rebuild" doc:"what to do with failed sandboxes"`
+	Outdated string         `yaml:"outdated" form:"rebuild keep" doc:"what to do with sandboxes whose image name stands for a newer image; sandboxes in which commands run are retained"`
 }
 
 func defaultReconcile() Reconcile {
@@ -33,15 +33,14 @@ func newRegistry(p atoll.Provider, s store.Store, cfg *Config, opts Options) ato
 		Failed:   registry.Policy(cfg.Reconcile.Failed),
 		Outdated: registry.Policy(cfg.Reconcile.Outdated),
 		Most:     cfg.MaxSandboxes,
-		Quota:    cfg.quota,
+		Quota:    cfg.quotaOf,
 		Server:   opts.Server,
 		Log:      opts.Log,
 	})
 }
 
-// makerOf returns a function that says which provider made a sandbox, as far as
-// that is written down. It is for the few ids of which nobody else knows: each
-// call opens the store.
+// makerOf returns a function that returns the provider on record for a sandbox, or "". It opens the store in each
+// call, since it is only used for ids that no provider knows.
 func makerOf(cfg *Config) func(ctx context.Context, id string) (string, error) {
 	return func(ctx context.Context, id string) (name string, err error) {
 		s := openStore(cfg)
@@ -54,8 +53,8 @@ func makerOf(cfg *Config) func(ctx context.Context, id string) (string, error) {
 	}
 }
 
-// ProbeStore says whether what is written down of sandboxes can be read. A file is
-// not made if it is not there yet; the tables of a database are.
+// ProbeStore reports whether the records of sandboxes can be read. It creates the tables of a database, but not a
+// missing file.
 func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
 	s := openStore(cfg)
 	if !s.Exists() {
@@ -71,26 +70,26 @@ func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
 	return atoll.Probe{OK: true}
 }
 
-// Ready returns why a server of the stack p should get no requests for now: what is written
-// down of sandboxes cannot be read, or the default provider does not answer.
+// Ready returns why a server of the stack p should get no requests for now: the store cannot be read, or the default
+// provider does not answer.
 func Ready(ctx context.Context, cfg *Config, p atoll.Provider) (err error) {
 	if s := openStore(cfg); s.Exists() {
-		_, _, err = s.Provider(ctx, nobody)
+		_, _, err = s.Provider(ctx, unusedName)
 		if err := errors.Join(err, s.Close()); err != nil {
 			return err
 		}
 	}
-	_, err = p.List(router.AsideOf(ctx), atoll.Filter{Provider: p.Info().Name, Name: nobody})
+	_, err = p.List(router.AsideOf(ctx), atoll.Filter{Provider: p.Info().Name, Name: unusedName})
 	return err
 }
 
-// nobody is a name and an id that no sandbox has.
-const nobody = "00000000000000000000000000000000"
+// unusedName is a name and an id that no sandbox has.
+const unusedName = "00000000000000000000000000000000"
 
-// serverID names the server of this state directory to others that share a store with
-// it: no two have the same, and one that is started again has the same as before.
+// serverID returns the name of this server among those that share its store. The name is unique, and the same after a
+// restart.
 func (c *Config) serverID(ctx context.Context) (string, error) {
-	id, err := c.ownID(ctx)
+	id, err := c.storeID(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -101,9 +100,9 @@ func (c *Config) serverID(ctx context.Context) (string, error) {
 	return host + "-" + id[:16], nil
 }
 
-// ownID is that of the store in the state directory, or of that itself where the store is
+// storeID returns the identity of the store in the state directory, or the id of that directory if the store is
 // elsewhere.
-func (c *Config) ownID(ctx context.Context) (string, error) {
+func (c *Config) storeID(ctx context.Context) (string, error) {
 	if c.server != nil {
 		return c.stateID()
 	}

@@ -15,46 +15,47 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 )
 
-// envPrefix begins every environment variable of ours.
+// envPrefix is the prefix of all environment variables of Atoll.
 const envPrefix = "ATOLL_"
 
-// passThrough begin those that are not settings but meant for the tools inside a
-// sandbox.
+// passThrough has the prefixes of variables that are not settings: tools inside sandboxes use them.
 var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE"}
 
-// A schema is what the fields of a Config say about its keys.
+// A schema has the keys of a Config, from the tags of its fields.
 type schema struct {
-	leaves []*leaf
-	tables []string
-	named  map[string]reflect.Value // tables of tables, whose keys are names: maps of pointers to structs
-	home   string                   // for ~ in paths
+	settings []*setting
+	tables   []string
+	named    map[string]reflect.Value // tables by name, such as pools: maps of pointers to structs
+	home     string                   // for ~ in paths
 
 	warnings []string
 }
 
-// A leaf is one key and the field that holds its value.
-type leaf struct {
+// A setting is one key and the field of its value.
+type setting struct {
 	key   string
 	doc   string
-	form  string // "path", or the words to choose from, or ""
-	alias string // an environment variable of another program that says the same; "" for none
+	form  string // "path", or the allowed words, or ""
+	alias string // an environment variable of another program for the same setting; "" for none
 	field reflect.Value
 	from  string
 
-	// lenient says that a value of alias which makes no sense is no error: what would
-	// count without it, before, counts then.
-	lenient bool
-	before  reflect.Value // and where it came from
-	origin  string
+	// lenient means that an invalid value of alias is not an error. The setting then has the value and source that it
+	// has without alias.
+	lenient    bool
+	before     reflect.Value // value without alias
+	beforeFrom string
 }
 
+// schemaOf returns the schema of the fields of cfg.
 func schemaOf(cfg *Config, home string) *schema {
 	s := &schema{home: home, named: map[string]reflect.Value{}}
-	s.add("", reflect.ValueOf(cfg).Elem())
+	s.addFields("", reflect.ValueOf(cfg).Elem())
 	return s
 }
 
-func (s *schema) add(prefix string, v reflect.Value) {
+// addFields adds the settings of the fields of v, with a prefix of their keys.
+func (s *schema) addFields(prefix string, v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		name := f.Tag.Get("yaml")
@@ -64,7 +65,7 @@ func (s *schema) add(prefix string, v reflect.Value) {
 		key, field := prefix+name, v.Field(i)
 		if _, text := field.Addr().Interface().(encoding.TextUnmarshaler); field.Kind() == reflect.Struct && !text {
 			s.tables = append(s.tables, key)
-			s.add(key+".", field)
+			s.addFields(key+".", field)
 			continue
 		}
 		if field.Kind() == reflect.Map {
@@ -72,12 +73,13 @@ func (s *schema) add(prefix string, v reflect.Value) {
 			s.named[key] = field
 			continue
 		}
-		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), alias: f.Tag.Get("alias"), lenient: f.Tag.Get("lenient") == "true", field: field, from: "default"})
+		s.settings = append(s.settings, &setting{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), alias: f.Tag.Get("alias"), lenient: f.Tag.Get("lenient") == "true", field: field, from: "default"})
 	}
 }
 
-func (s *schema) leaf(key string) *leaf {
-	for _, l := range s.leaves {
+// findSetting returns the setting of key, or nil.
+func (s *schema) findSetting(key string) *setting {
+	for _, l := range s.settings {
 		if l.key == key {
 			return l
 		}
@@ -85,16 +87,16 @@ func (s *schema) leaf(key string) *leaf {
 	return nil
 }
 
-// grow makes the table of a key that is a name in a table of tables, with what it is
-// by default, if there is none yet.
-func (s *schema) grow(key string) error {
+// addNamedTable adds the table of a key such as "pool.small" with its defaults, unless it exists or key is another
+// one.
+func (s *schema) addNamedTable(key string) error {
 	table, name, _ := strings.Cut(key, ".")
 	all, ok := s.named[table]
 	if !ok || name == "" || strings.Contains(name, ".") || s.isTable(key) {
 		return nil
 	}
 	if !atoll.ValidName(name) {
-		return fmt.Errorf("%s: %q is no name: use a letter or digit, then up to 64 letters, digits, '-' or '_'", table, name)
+		return fmt.Errorf("%s: invalid name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", table, name)
 	}
 	if all.IsNil() {
 		all.Set(reflect.MakeMap(all.Type()))
@@ -105,33 +107,32 @@ func (s *schema) grow(key string) error {
 		d.setDefaults()
 	}
 	s.tables = append(s.tables, key)
-	s.add(key+".", one.Elem())
+	s.addFields(key+".", one.Elem())
 	return nil
 }
 
 func (s *schema) isTable(key string) bool { return slices.Contains(s.tables, key) }
 
-func (s *schema) values() []Value {
-	all := make([]Value, 0, len(s.leaves))
-	for _, l := range s.leaves {
-		all = append(all, Value{Key: l.key, Value: l.text(), From: l.from, Doc: l.doc})
+func (s *schema) listValues() []Value {
+	all := make([]Value, 0, len(s.settings))
+	for _, l := range s.settings {
+		all = append(all, Value{Key: l.key, Value: l.formatValue(), From: l.from, Doc: l.doc})
 	}
 	return all
 }
 
-// readEnv takes every ATOLL_ variable, and aliases of those that are not set; an
-// empty one counts as not set.
+// readEnv reads the ATOLL_ variables, and the aliases of settings without one. Empty variables count as unset.
 func (s *schema) readEnv(env []string) error {
-	known := map[string]*leaf{FileVar: nil, atoll.SecretVar: nil} // the latter is there inside of a sandbox
+	known := map[string]*setting{FileVar: nil, atoll.SecretVar: nil} // SecretVar is set inside of sandboxes
 	var errs errorList
-	vars := environ(env)
-	for _, l := range s.leaves {
+	vars := parseEnv(env)
+	for _, l := range s.settings {
 		if strings.Count(l.key, ".") > 1 {
-			continue // what has a name of its own is in the file alone
+			continue // settings of named tables are in the file only
 		}
-		known[l.env()] = l
-		if value := vars[l.alias]; l.alias != "" && value != "" && vars[l.env()] == "" {
-			errs.add(s.setAlias(l, value))
+		known[l.envName()] = l
+		if value := vars[l.alias]; l.alias != "" && value != "" && vars[l.envName()] == "" {
+			errs.addError(s.setAlias(l, value))
 		}
 	}
 	for _, kv := range env {
@@ -142,101 +143,104 @@ func (s *schema) readEnv(env []string) error {
 		l, ok := known[name]
 		switch {
 		case !ok:
-			errs.addf("environment: unknown variable %s: %s", name, instead(name, slices.Sorted(maps.Keys(known))))
+			errs.addErrorf("environment: unknown variable %s: %s", name, suggestKey(name, slices.Sorted(maps.Keys(known))))
 		case l != nil && value != "":
-			errs.add(l.set(l.split(value), name, s.home))
+			errs.addError(l.setValue(l.splitList(value), name, s.home))
 		}
 	}
-	return errs.join()
+	return errs.joinErrors()
 }
 
-// setAlias stores the value of a leaf's alias.
-func (s *schema) setAlias(l *leaf, value string) error {
+// setAlias sets a setting from its alias.
+func (s *schema) setAlias(l *setting, value string) error {
 	if !l.lenient {
-		return l.set(l.split(value), l.alias, s.home)
+		return l.setValue(l.splitList(value), l.alias, s.home)
 	}
-	l.before, l.origin = reflect.ValueOf(l.field.Interface()), l.from
-	if err := l.parse(l.split(value), l.alias, s.home); err != nil {
-		s.forgive(l, err)
+	l.before, l.beforeFrom = reflect.ValueOf(l.field.Interface()), l.from
+	if err := l.parseTexts(l.splitList(value), l.alias, s.home); err != nil {
+		s.ignoreAlias(l, err)
 		return nil
 	}
 	l.from = l.alias
 	return nil
 }
 
-// forgive has a leaf keep what it had without its alias, and notes why.
-func (s *schema) forgive(l *leaf, err error) {
+// ignoreAlias restores the value that the setting has without its alias, and adds a warning.
+func (s *schema) ignoreAlias(l *setting, err error) {
 	l.field.Set(l.before)
-	l.from = l.origin
-	s.warnings = append(s.warnings, fmt.Sprintf("%s: %v; until then %s is %s", l.alias, err, l.key, l.text()))
+	l.from = l.beforeFrom
+	s.warnings = append(s.warnings, fmt.Sprintf("%s: %v; %s remains %s", l.alias, err, l.key, l.formatValue()))
 }
 
+// readFlags reads the settings in flags, by key.
 func (s *schema) readFlags(flags map[string]string) error {
 	var errs errorList
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
-		l := s.leaf(key)
+		l := s.findSetting(key)
 		if l == nil {
-			errs.addf("flag: unknown key %q: %s", key, instead(key, s.keys()))
+			errs.addErrorf("flag: unknown key %q: %s", key, suggestKey(key, s.listKeys()))
 			continue
 		}
-		errs.add(l.set(l.split(flags[key]), l.flag(), s.home))
+		errs.addError(l.setValue(l.splitList(flags[key]), l.flagName(), s.home))
 	}
-	return errs.join()
+	return errs.joinErrors()
 }
 
-// keys are those of leaves and tables.
-func (s *schema) keys() []string {
+// listKeys returns the keys of all settings and tables.
+func (s *schema) listKeys() []string {
 	keys := slices.Clone(s.tables)
-	for _, l := range s.leaves {
+	for _, l := range s.settings {
 		keys = append(keys, l.key)
 	}
 	return keys
 }
 
-func (l *leaf) env() string {
+// envName returns the environment variable of the setting.
+func (l *setting) envName() string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
 }
 
-func (l *leaf) flag() string {
+// flagName returns the flag of the setting.
+func (l *setting) flagName() string {
 	return "--" + strings.NewReplacer(".", "-", "_", "-").Replace(l.key)
 }
 
-// split is how a list is written where there is only text.
-func (l *leaf) split(text string) []string {
+// splitList splits the text of a list in a variable or flag. Other settings have one text.
+func (l *setting) splitList(text string) []string {
 	if l.field.Kind() != reflect.Slice {
 		return []string{text}
 	}
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
-// set stores the value that texts spell; home is what ~ stands for. The error
-// begins with from.
-func (l *leaf) set(texts []string, from, home string) error {
-	if err := l.parse(texts, from, home); err != nil {
-		return fmt.Errorf("%s: %w", origin(from, l.key), err)
+// setValue parses texts and sets the value. home replaces ~. Errors begin with from.
+func (l *setting) setValue(texts []string, from, home string) error {
+	if err := l.parseTexts(texts, from, home); err != nil {
+		return fmt.Errorf("%s: %w", describeOrigin(from, l.key), err)
 	}
 	l.from = from
 	return nil
 }
 
-// origin names key and where its value came from, none of them twice.
-func origin(from, key string) string {
+// describeOrigin returns the source of a value and its key, without repeating the key.
+func describeOrigin(from, key string) string {
 	switch {
 	case from == "default":
 		return key
 	case strings.HasPrefix(from, "--"), isVariable(from):
-		return from // it is the key, spelt otherwise
+		return from // a spelling of the key
 	}
 	return from + ": " + key
 }
 
-// isVariable reports whether what a value came from is the environment: a file
-// is named with a line, whatever its name begins with.
+// isVariable reports whether a source is an environment variable. Files are named with a line, even if their names
+// begin like a variable.
 func isVariable(from string) bool {
 	return strings.HasPrefix(from, envPrefix) && !strings.Contains(from, ":")
 }
 
-func (l *leaf) parse(texts []string, from, home string) error {
+// parseTexts parses texts into the field, without a change of from.
+func (l *setting) parseTexts(texts []string, from, home string) error {
 	if l.field.Kind() == reflect.Slice {
 		l.field.Set(reflect.ValueOf(slices.Clone(texts)))
 		return nil
@@ -280,7 +284,7 @@ func (l *leaf) parse(texts []string, from, home string) error {
 	return nil
 }
 
-func (l *leaf) parseString(p *string, text, home string) error {
+func (l *setting) parseString(p *string, text, home string) error {
 	switch {
 	case l.form == "path":
 		text = secretref.ExpandHome(text, home)
@@ -295,8 +299,8 @@ func (l *leaf) parseString(p *string, text, home string) error {
 	return nil
 }
 
-// text prints the value as it could be written in the file.
-func (l *leaf) text() string {
+// formatValue returns the value as it can be written in the file.
+func (l *setting) formatValue() string {
 	switch v := l.field.Interface().(type) {
 	case Secret:
 		return v.Reference()

@@ -8,12 +8,12 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// Variables of other programs that say the same count where ours do not.
+// Variables of other programs apply if those of Atoll are not set.
 func TestSessionTimes(t *testing.T) {
 	for _, tt := range []struct {
 		env            []string
 		idle, lifetime time.Duration
-		from           string // of the idle timeout
+		from           string // source of the idle timeout
 	}{
 		{nil, 30 * time.Minute, 4 * time.Hour, "default"},
 		{[]string{"SANDBOX_SESSION_IDLE_TIMEOUT=10m", "SANDBOX_SESSION_MAX_LIFETIME=1h"}, 10 * time.Minute, time.Hour, "SANDBOX_SESSION_IDLE_TIMEOUT"},
@@ -36,7 +36,7 @@ func TestSessionTimes(t *testing.T) {
 	}
 }
 
-// No session is promised more time than a sandbox may live.
+// No session lasts longer than its sandbox may.
 func TestSessionLifetime(t *testing.T) {
 	cfg, err := load(t, "lifetime: 1h\nprovider: mock\n", nil, nil)
 	if err != nil {
@@ -52,6 +52,6 @@ func TestSessionLifetime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := time.Until(o.Expires); left > time.Hour || left < 50*time.Minute {
-		t.Errorf("it expires in %s, want an hour", left)
+		t.Errorf("the session expires in %s, want an hour", left)
 	}
 }

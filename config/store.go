@@ -18,32 +18,32 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// Store says where it is written down which sandboxes there are meant to be, what is being
-// done to them, their secrets, sessions, stock, and conversations.
+// Store configures the store of the desired state, changes in progress, secrets, sessions, warm sandboxes, keys, the
+// audit log and conversations.
 type Store struct {
-	URL      string         `yaml:"url" doc:"database of PostgreSQL that servers share, in place of a file in state_dir: postgres://user@host/database"`
-	Password Secret         `yaml:"password" doc:"password of its user; without, what PostgreSQL's own programs use"`
-	Lease    atoll.Duration `yaml:"lease" doc:"how long a server that was killed counts as one that runs, and others leave what it was doing, like 30s"`
+	URL      string         `yaml:"url" doc:"PostgreSQL database that servers share, instead of a file in state_dir: postgres://user@host/database"`
+	Password Secret         `yaml:"password" doc:"password of the database user; if empty, the one that libpq finds"`
+	Lease    atoll.Duration `yaml:"lease" doc:"time for which a killed server still counts as running, so that others do not continue its work, like 30s"`
 }
 
 func defaultStore() Store { return Store{Lease: atoll.Duration(postgres.DefaultLease)} }
 
-// check calls bad with the key of each value that makes no sense.
-func (s Store) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (s Store) checkValues(bad func(key string, err error)) {
 	if s.Lease < atoll.Duration(postgres.MinLease) {
-		bad("store.lease", fmt.Errorf("%s: must be %s at least", s.Lease, postgres.MinLease))
+		bad("store.lease", fmt.Errorf("%s: must be at least %s", s.Lease, postgres.MinLease))
 	}
 	switch {
 	case s.URL == "" && !s.Password.IsZero():
-		bad("store.password", errors.New("goes with store.url"))
+		bad("store.password", errors.New("requires store.url"))
 	case s.URL != "" && postgres.HasPassword(s.URL):
-		bad("store.url", errors.New("has a password: refer to it with store.password"))
+		bad("store.url", errors.New("contains a password: use store.password instead"))
 	case s.URL != "":
 		bad("store.url", postgres.CheckURL(s.URL))
 	}
 }
 
-// A database is where all is written down.
+// A database stores all records.
 type database interface {
 	store.Store
 	session.Store
@@ -53,7 +53,7 @@ type database interface {
 	Exists() bool
 }
 
-// openStore opens nothing yet.
+// openStore returns the configured store, which connects at its first use.
 func openStore(cfg *Config) database {
 	if cfg.server == nil {
 		return sqlite.New(filepath.Join(cfg.StateDir, "atoll.db"))
@@ -61,8 +61,8 @@ func openStore(cfg *Config) database {
 	return cfg.server.Store()
 }
 
-// newServer is the server of the database that the configuration names, nil if it is in a
-// file. All that is opened of it shares its connections.
+// newServer returns the configured database server, or nil if the store is a file. All stores of the server share its
+// connections.
 func (c *Config) newServer() (*postgres.Server, error) {
 	if c.Store.URL == "" {
 		return nil, nil
@@ -74,10 +74,9 @@ func (c *Config) newServer() (*postgres.Server, error) {
 	return postgres.New(opts)
 }
 
-// settle sees to it that the sandboxes of a provider that are written down in a database
-// are those that this machine has. Kinds: ErrConflict (they are another one's), and those
-// of a store.
-func (c *Config) settle(ctx context.Context, name string, p atoll.Provider) error {
+// settlePlace records in a shared database which sandboxes the provider reaches, or compares them with the record.
+// Kinds: ErrConflict (other servers reach other sandboxes), and those of a store.
+func (c *Config) settlePlace(ctx context.Context, name string, p atoll.Provider) error {
 	if c.server == nil {
 		return nil
 	}
@@ -90,10 +89,10 @@ func (c *Config) settle(ctx context.Context, name string, p atoll.Provider) erro
 	return errors.Join(err, s.Close())
 }
 
-// isUnix reports whether the address of an engine is that of a socket of this machine.
+// isUnix reports whether the address of an engine is a Unix socket of this machine.
 func isUnix(host string) bool { return strings.HasPrefix(host, "unix:") }
 
-// stateID is drawn when a state directory has none yet.
+// stateID returns the id of the state directory. The first call creates it.
 func (c *Config) stateID() (string, error) {
 	path := filepath.Join(c.StateDir, "id")
 	read := func() (string, error) {
@@ -112,7 +111,7 @@ func (c *Config) stateID() (string, error) {
 		return "", err
 	}
 	defer lock.Release()
-	if id, err := read(); !errors.Is(err, fs.ErrNotExist) { // somebody was faster
+	if id, err := read(); !errors.Is(err, fs.ErrNotExist) { // another program was faster
 		return id, err
 	}
 	id = atoll.NewID()

@@ -15,33 +15,33 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore/s3"
 )
 
-// Sync says where versions of directories are kept, and how far they may go.
+// Sync configures the store of versions of directories, and their limits.
 type Sync struct {
-	Store     string         `yaml:"store" alias:"S3_BUCKET_AGENT_DOCS" doc:"where versions of directories are kept unless a command says it: s3://bucket/prefix, file:///directory, or the name of a bucket"`
-	Endpoint  string         `yaml:"endpoint" doc:"service with the buckets of s3, if that is not AWS: https://host:port"`
-	Region    string         `yaml:"region" doc:"region of the buckets of s3; that of AWS's own configuration if empty"`
-	PathStyle bool           `yaml:"path_style" doc:"put the name of a bucket into paths, as services want it that one runs oneself"`
-	PlainHTTP bool           `yaml:"plain_http" doc:"allow an endpoint on another machine without TLS: all who are on the way can read along"`
-	CA        string         `yaml:"ca" form:"path" doc:"certificates in PEM that sign the service's, in place of the system's"`
-	AccessKey Secret         `yaml:"access_key" doc:"access key of the service, with secret_key; without, what AWS's own tools use"`
+	Store     string         `yaml:"store" alias:"S3_BUCKET_AGENT_DOCS" doc:"default store of versions of directories: s3://bucket/prefix, file:///directory, or the name of a bucket"`
+	Endpoint  string         `yaml:"endpoint" doc:"S3 service with the buckets, if not AWS: https://host:port"`
+	Region    string         `yaml:"region" doc:"region of the buckets; empty means that of AWS's own configuration"`
+	PathStyle bool           `yaml:"path_style" doc:"put the name of a bucket into paths, as most self-hosted services require"`
+	PlainHTTP bool           `yaml:"plain_http" doc:"allow an endpoint on another machine without TLS: everybody on the network path can read the data"`
+	CA        string         `yaml:"ca" form:"path" doc:"PEM file with certificates that may have signed the service's, instead of the system's"`
+	AccessKey Secret         `yaml:"access_key" doc:"access key of the service, with secret_key; if empty, the credentials of AWS's own tools are used"`
 	SecretKey Secret         `yaml:"secret_key" doc:"secret key of the service"`
-	Stale     atoll.Duration `yaml:"stale_threshold" alias:"SANDBOX_SYNC_STALE_THRESHOLD" lenient:"true" doc:"how old the state of a directory may be before its versions are asked again, like 1h"`
-	MaxFiles  int            `yaml:"max_files" doc:"how many files a version may have"`
-	MaxBytes  atoll.Bytes    `yaml:"max_bytes" doc:"how large all files of a version may be, like 100g"`
+	Stale     atoll.Duration `yaml:"stale_threshold" alias:"SANDBOX_SYNC_STALE_THRESHOLD" lenient:"true" doc:"age of a directory's state after which the store is asked again, like 1h"`
+	MaxFiles  int            `yaml:"max_files" doc:"most files of a version"`
+	MaxBytes  atoll.Bytes    `yaml:"max_bytes" doc:"total size limit of a version, like 100g"`
 }
 
 func defaultSync() Sync {
 	return Sync{Stale: atoll.Duration(filesync.DefaultStale), MaxFiles: filesync.DefaultMaxFiles, MaxBytes: filesync.DefaultMaxBytes}
 }
 
-// check calls bad with the key of each value that makes no sense.
-func (s Sync) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (s Sync) checkValues(bad func(key string, err error)) {
 	if s.Store != "" {
 		_, _, err := parseStore(s.Store)
 		bad("sync.store", err)
 	}
 	if s.AccessKey.IsZero() != s.SecretKey.IsZero() {
-		bad("sync.access_key", fmt.Errorf("goes with sync.secret_key"))
+		bad("sync.access_key", fmt.Errorf("requires sync.secret_key, and the other way round"))
 	}
 	if s.Stale < 0 {
 		bad("sync.stale_threshold", fmt.Errorf("%s: must be positive", s.Stale))
@@ -54,8 +54,7 @@ func (s Sync) check(bad func(key string, err error)) {
 	}
 }
 
-// parseStore reads the URL of a place in a bucket: the directory of one that is a
-// directory, or the name of one of a service, and what comes before keys.
+// parseStore parses the URL of a place in a bucket: a directory, or a bucket of S3 and a key prefix.
 func parseStore(text string) (u *url.URL, prefix string, err error) {
 	if !strings.Contains(text, "://") {
 		text = "s3://" + text
@@ -65,7 +64,7 @@ func parseStore(text string) (u *url.URL, prefix string, err error) {
 	case err != nil:
 		return nil, "", err
 	case u.RawQuery != "" || u.Fragment != "" || u.User != nil:
-		return nil, "", fmt.Errorf("%q: has no user, no ? and no #", text)
+		return nil, "", fmt.Errorf("%q: must not have a user, a query or a fragment", text)
 	case u.Scheme == "s3" && u.Host != "":
 		return u, strings.Trim(u.Path, "/"), nil
 	case u.Scheme == "file" && u.Host == "" && filepath.IsAbs(filepath.FromSlash(u.Path)):
@@ -74,12 +73,11 @@ func parseStore(text string) (u *url.URL, prefix string, err error) {
 	return nil, "", fmt.Errorf("%q: write s3://bucket/prefix or file:///directory", text)
 }
 
-// OpenStore opens a place for versions: the one that is named, or else that of
-// sync.store. Whoever is done with it calls end.
+// OpenStore opens a place of versions: at, or sync.store if at is "". The caller must call end.
 func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r *filesync.Remote, end func() error, err error) {
 	at = cmp.Or(at, c.Sync.Store)
 	if at == "" {
-		return nil, nil, atoll.Errorf("sync", "", atoll.ErrInvalid, "no place for versions: name one, like s3://bucket/prefix, or set sync.store")
+		return nil, nil, atoll.Errorf("sync", "", atoll.ErrInvalid, "no store of versions: name one, like s3://bucket/prefix, or set sync.store")
 	}
 	u, prefix, err := parseStore(at)
 	if err != nil {
@@ -89,24 +87,25 @@ func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r 
 	if err != nil {
 		return nil, nil, err
 	}
-	if r, err = c.versions(b, prefix, log); err != nil {
+	if r, err = c.newRemote(b, prefix, log); err != nil {
 		b.Close()
 		return nil, nil, err
 	}
 	return r, b.Close, nil
 }
 
-func (c *Config) versions(b objectstore.Bucket, prefix string, log *slog.Logger) (*filesync.Remote, error) {
+// newRemote returns the place of versions at prefix in b.
+func (c *Config) newRemote(b objectstore.Bucket, prefix string, log *slog.Logger) (*filesync.Remote, error) {
 	return filesync.New(b, prefix, filesync.Options{MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
 }
 
-// A keptBucket is one that is open.
-type keptBucket interface {
+// An openedBucket is an open bucket.
+type openedBucket interface {
 	objectstore.Bucket
 	Close() error
 }
 
-func (c *Config) openBucket(ctx context.Context, u *url.URL) (keptBucket, error) {
+func (c *Config) openBucket(ctx context.Context, u *url.URL) (openedBucket, error) {
 	if u.Scheme == "file" {
 		return objectstore.OpenDir(filepath.FromSlash(u.Path))
 	}

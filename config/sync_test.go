@@ -8,13 +8,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A threshold that makes no sense is an error but in the variable of other programs,
-// which never minded.
+// An invalid threshold is an error, except in the variable that other programs share, which ignore it.
 func TestStaleThreshold(t *testing.T) {
 	for _, tt := range []struct {
-		file, env, flag string // values; "" is none
+		file, env, flag string // values; "" for none
 		want            time.Duration
-		from            string // the end of it
+		from            string // suffix of the source
 		warned          bool
 	}{
 		{"", "", "", time.Hour, "default", false},
@@ -64,18 +63,18 @@ func TestStaleThreshold(t *testing.T) {
 			"flag":     func() (*Config, error) { return load(t, "", nil, map[string]string{"sync.stale_threshold": bad}) },
 		} {
 			if _, err := load(); err == nil || !strings.Contains(err.Error(), "stale") && !strings.Contains(err.Error(), "STALE") {
-				t.Errorf("%s with %s: %v, want an error that names it", what, bad, err)
+				t.Errorf("%s with %s: %v, want an error with the name", what, bad, err)
 			}
 		}
 	}
 }
 
-func TestSyncThatIsWrong(t *testing.T) {
+func TestInvalidSync(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"store: ftp://x/y", "write s3://bucket/prefix or file:///directory"},
 		{"store: file://host/dir", "write s3://bucket/prefix"},
-		{"store: s3://bucket/p?x=1", "no user, no ?"},
-		{"access_key: env:KEY", "goes with sync.secret_key"},
+		{"store: s3://bucket/p?x=1", "must not have a user, a query or a fragment"},
+		{"access_key: env:KEY", "requires sync.secret_key"},
 		{"max_files: 0", "must be positive"},
 		{"max_bytes: -1", "must be positive"},
 	} {
@@ -89,7 +88,7 @@ func TestSyncThatIsWrong(t *testing.T) {
 func TestStores(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct {
-		at, want string // URL of the place, or else of the error
+		at, want string // URL of the place, or part of the error
 		kind     error
 	}{
 		{"s3://bucket/a/b/", "s3://bucket/a/b", nil},

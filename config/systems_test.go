@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// What each operating system can have, and what is used there unless something is said.
+// Each operating system has the expected providers and defaults.
 func TestSystems(t *testing.T) {
 	tests := []struct {
 		goos     string
 		has, not []string
-		normal   []string // the first is the default
+		normal   []string // the defaults; the first is DefaultProvider
 	}{
 		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
 		{"darwin", []string{"docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "microvm"}},
@@ -31,13 +31,13 @@ func TestSystems(t *testing.T) {
 				}
 			}
 			if got := DefaultProviders(tt.goos); !slices.Equal(got, tt.normal) || DefaultProvider(tt.goos) != got[0] {
-				t.Errorf("by default: %q, %q first; want %q", got, DefaultProvider(tt.goos), tt.normal)
+				t.Errorf("defaults %q, first %q; want %q", got, DefaultProvider(tt.goos), tt.normal)
 			}
 		})
 	}
 }
 
-// Each driver says why it does not work, or what it is.
+// Each driver reports why it does not work, or notes about itself.
 func TestDrivers(t *testing.T) {
 	cfg, err := Load(Source{Env: []string{"HOME=" + t.TempDir()}})
 	if err != nil {
@@ -48,20 +48,20 @@ func TestDrivers(t *testing.T) {
 		p := d.Probe(t.Context(), cfg)
 		switch {
 		case home[d.Name] == "":
-			t.Errorf("%s: nobody knows where it works", d.Name)
+			t.Errorf("%s: unknown operating system", d.Name)
 		case p.OK && len(p.Notes) == 0, !p.OK && (p.Reason == "" || p.Fix == ""):
 			t.Errorf("%s: %+v", d.Name, p)
 		case home[d.Name] != runtime.GOOS && (p.OK || !strings.HasSuffix(p.Reason, "current platform: "+runtime.GOOS)):
 			t.Errorf("%s: %+v on %s", d.Name, p, runtime.GOOS)
 		}
 		for _, name := range d.Users {
-			if _, err := (&Config{}).find(name); err != nil {
+			if _, err := (&Config{}).findProvider(name); err != nil {
 				t.Errorf("%s: %v", d.Name, err)
 			}
 		}
 		delete(home, d.Name)
 	}
 	if len(home) > 0 {
-		t.Errorf("not listed: %v", home)
+		t.Errorf("missing drivers: %v", home)
 	}
 }

@@ -11,24 +11,23 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/template"
 )
 
-// Template says which templates there are.
+// Template configures the templates.
 type Template struct {
-	Dir     string `yaml:"dir" form:"path" doc:"directory of templates, a .yaml for each; without, that called templates beside this file, if it is there"`
-	Default string `yaml:"default" doc:"template of those who name none"`
+	Dir     string `yaml:"dir" form:"path" doc:"directory of templates, one .yaml file each; empty means the directory templates beside this file, if it exists"`
+	Default string `yaml:"default" doc:"template of agents that name none"`
 }
 
 func defaultTemplate() Template { return Template{Default: template.ClaudeCode} }
 
-// check calls bad with the key of each value that makes no sense.
-func (t Template) check(bad func(key string, err error)) {
+// checkValues calls bad with the key of each invalid value.
+func (t Template) checkValues(bad func(key string, err error)) {
 	if !atoll.ValidName(t.Default) {
 		bad("template.default", fmt.Errorf("%q: use the name of a template, like %s", t.Default, template.ClaudeCode))
 	}
 }
 
-// Templates reads the templates: those that are always there, and those of template.dir,
-// which must be there if it was set. Kinds: ErrInvalid and ErrAlreadyExists, with all
-// that is wrong; ErrNotExist; those of reading files.
+// Templates reads the built-in templates and those in template.dir, which must exist if it is set. Kinds: ErrInvalid
+// and ErrAlreadyExists, with all mistakes; ErrNotExist; those of reading files.
 func (c *Config) Templates() (*template.Set, error) {
 	set := template.NewSet()
 	if dir := c.templateDir(); dir != "" {
@@ -38,14 +37,13 @@ func (c *Config) Templates() (*template.Set, error) {
 	}
 	if c.Template.Default != "" {
 		if err := set.SetDefault(c.Template.Default); err != nil {
-			return nil, atoll.Errorf("template", "", atoll.ErrInvalid, "%s: %w", origin(c.Origin("template.default"), "template.default"), err)
+			return nil, atoll.Errorf("template", "", atoll.ErrInvalid, "%s: %w", describeOrigin(c.Origin("template.default"), "template.default"), err)
 		}
 	}
 	return set, nil
 }
 
-// templateDir is where templates are; "" if nobody has said where, and there are none at
-// the usual place.
+// templateDir returns the directory of templates, or "" if none is set and the default one does not exist.
 func (c *Config) templateDir() string {
 	if c.Template.Dir != "" || c.file == "" {
 		return c.Template.Dir

@@ -40,13 +40,13 @@ func TestTemplates(t *testing.T) {
 		config string
 		names  []string
 		normal string
-		bad    string // in the error
+		bad    string // part of the error
 	}{
 		{name: "none", names: own, normal: "claude-code"},
 		{name: "another default", config: "template: {default: shell}", names: own, normal: "shell"},
 		{name: "no such default", config: "template: {default: shel}", bad: "config.yaml:1: template.default: unsupported provider: shel: known are claude-code, codex, shell; the nearest is shell"},
 		{name: "no default", config: "template: {default: 'a b'}", bad: "template.default: \"a b\": use the name of a template"},
-		{name: "a directory that is not there", config: "template: {dir: " + other + "}", bad: "no such file"},
+		{name: "a missing directory", config: "template: {dir: " + other + "}", bad: "no such file"},
 		{name: "beside the file", make: map[string]string{beside + "/mine.yaml": "extends: shell"}, config: "template: {default: mine}", names: []string{"claude-code", "codex", "mine", "shell"}, normal: "mine"},
 		{name: "elsewhere", make: map[string]string{other + "/theirs.yaml": "extends: shell"}, config: "template: {dir: " + other + "}", names: []string{"claude-code", "codex", "shell", "theirs"}, normal: "claude-code"},
 		{name: "a mistake", make: map[string]string{beside + "/mine.yaml": "extends: shell\ndco: x"}, bad: "mine.yaml:2: unknown key \"dco\""},
@@ -63,7 +63,7 @@ func TestTemplates(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a link to nothing", func(t *testing.T) {
+	t.Run("a broken link", func(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(beside), os.Mkdir(beside, 0o755), os.Symlink("nowhere", filepath.Join(beside, "a.yaml"))); err != nil {
 			t.Skip(err)
 		}
@@ -72,6 +72,6 @@ func TestTemplates(t *testing.T) {
 		}
 	})
 	if set, err := (&Config{}).Templates(); err != nil || !slices.Equal(set.Names(), own) {
-		t.Errorf("of no configuration: %v", err)
+		t.Errorf("Templates of a zero Config: %v", err)
 	}
 }

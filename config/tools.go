@@ -11,21 +11,21 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 )
 
-// Tools say what the tools of agents may do.
+// Tools configures the tools of agents.
 type Tools struct {
-	Enabled bool `yaml:"enabled" alias:"STATION_SANDBOX_CODE_MODE_ENABLED" doc:"whether there are tools for agents: atoll mcp, and /mcp and /v1/tools of serve"`
-	// Images are "NAME=IMAGE"; an empty name is the image of who names none.
-	Images       []string `yaml:"images" doc:"images that agents have a short name for, in place of the usual ones and besides them: NAME=IMAGE, as in python=python:3.13"`
-	AllowImages  []string `yaml:"allow_images" doc:"images that agents may use, as they are or by what they begin with: python:3.11-slim, ghcr.io/acme/*; empty for any"`
-	Roots        []string `yaml:"roots" doc:"directories of a sandbox that the file tools work in; empty for the work directory"`
-	BlockedPaths []string `yaml:"blocked_paths" doc:"files and directories of a sandbox that the file tools do not touch"`
+	Enabled bool `yaml:"enabled" alias:"STATION_SANDBOX_CODE_MODE_ENABLED" doc:"offer tools for agents: atoll mcp, and /mcp and /v1/tools of serve"`
+	// Images are "NAME=IMAGE"; an empty name stands for the default image.
+	Images       []string `yaml:"images" doc:"short names of images for agents, which replace or extend the usual ones: NAME=IMAGE, as in python=python:3.13"`
+	AllowImages  []string `yaml:"allow_images" doc:"images that agents may use, as full names or prefixes: python:3.11-slim, ghcr.io/acme/*; empty allows any"`
+	Roots        []string `yaml:"roots" doc:"directories of a sandbox that the file tools may use; empty means the work directory"`
+	BlockedPaths []string `yaml:"blocked_paths" doc:"files and directories of a sandbox that the file tools never use"`
 }
 
 func defaultTools() Tools { return Tools{Enabled: true, BlockedPaths: tools.DefaultBlocked()} }
 
-// check calls bad with the key of each value that makes no sense.
-func (t Tools) check(bad func(key string, err error)) {
-	shortcuts, err := t.shortcuts()
+// checkValues calls bad with the key of each invalid value.
+func (t Tools) checkValues(bad func(key string, err error)) {
+	shortcuts, err := t.imageShortcuts()
 	bad("tools.images", err)
 	bad("tools.images", frontmatter.Images{Shortcuts: shortcuts}.Check())
 	bad("tools.allow_images", frontmatter.Images{Allow: t.AllowImages}.Check())
@@ -38,8 +38,8 @@ func (t Tools) check(bad func(key string, err error)) {
 	}
 }
 
-// shortcuts reads Images.
-func (t Tools) shortcuts() (map[string]string, error) {
+// imageShortcuts returns the images by short name.
+func (t Tools) imageShortcuts() (map[string]string, error) {
 	all := map[string]string{}
 	for _, text := range t.Images {
 		name, image, ok := strings.Cut(text, "=")
@@ -47,20 +47,20 @@ func (t Tools) shortcuts() (map[string]string, error) {
 		case !ok || image == "" || strings.ContainsAny(name, " \t"):
 			return nil, fmt.Errorf("%q: write it like NAME=IMAGE", text)
 		case twice:
-			return nil, fmt.Errorf("%q: %s stands for an image already", text, name)
+			return nil, fmt.Errorf("%q: the name %s already stands for an image", text, name)
 		}
 		all[name] = image
 	}
 	return all, nil
 }
 
-// ToolOptions are what the configuration gives the tools of agents, whose sandboxes
-// the provider makes that is named. Kinds: ErrUnsupported (there are to be none).
+// ToolOptions returns the options of the tools of agents in sandboxes of the provider. Kinds: ErrUnsupported
+// (tools.enabled is false).
 func (c *Config) ToolOptions(provider string) (tools.Options, error) {
 	if !c.Tools.Enabled {
 		return tools.Options{}, atoll.Errorf("", "", atoll.ErrUnsupported, "sandbox service is not enabled (by %s)", c.Origin("tools.enabled"))
 	}
-	given, err := c.Tools.shortcuts()
+	given, err := c.Tools.imageShortcuts()
 	if err != nil {
 		return tools.Options{}, atoll.E("tools", "", atoll.ErrInvalid, err)
 	}
@@ -68,21 +68,21 @@ func (c *Config) ToolOptions(provider string) (tools.Options, error) {
 	if _, ok := given[""]; !ok {
 		switch provider {
 		case "gvisor":
-			images.Shortcuts[""] = "host" // is there at once
-		case "local", "mock": // theirs is the only one
+			images.Shortcuts[""] = "host" // available at once
+		case "local", "mock": // they have one image only
 		default:
 			images.Shortcuts[""], err = frontmatter.Images{Shortcuts: given}.Resolve("linux")
 		}
 	}
-	// What the machine has itself is there at once, and needs no registry.
+	// The programs of the machine itself are available at once and need no registry.
 	own := images.Shortcuts[""] == "host" || provider == "local" || provider == "mock"
-	backend := c.compute()
+	backend := c.computeBackend()
 	own = own && backend == nil
-	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
+	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: nonNil(c.Tools.BlockedPaths)}, err
 }
 
-// orNone makes what lists nothing mean that.
-func orNone(paths []string) []string {
+// nonNil returns paths, or an empty list instead of nil, which would mean the default.
+func nonNil(paths []string) []string {
 	if paths == nil {
 		return []string{}
 	}

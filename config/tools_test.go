@@ -15,7 +15,7 @@ func TestTools(t *testing.T) {
 	for _, tt := range []struct {
 		provider string
 		env      []string
-		want     string // the image of who names none; "" is the provider's
+		want     string // the default image; "" is the provider's
 	}{
 		{"gvisor", nil, "host"},
 		{"docker", nil, "ubuntu:22.04"},
@@ -57,7 +57,7 @@ func TestTools(t *testing.T) {
 	}
 	opts, err := cfg.ToolOptions("docker")
 	if got := fmt.Sprintf("%v %v %v", opts.Roots, opts.Blocked, opts.Images.Allow); err != nil || got != "[/work /srv] [/srv/secret] [ghcr.io/acme/*]" {
-		t.Errorf("what is set: %s, %v", got, err)
+		t.Errorf("the options are %s, %v", got, err)
 	}
 	for _, wrong := range []string{
 		"ATOLL_TOOLS_IMAGES=python", "ATOLL_TOOLS_IMAGES=a=b:1,a=c:1", "ATOLL_TOOLS_IMAGES=a=Not An Image", "ATOLL_TOOLS_ALLOW_IMAGES=a*b",

@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
-// An image that only this machine's Docker Engine has comes into the machine of a project.
+// A machine of a project can use an image that only this machine's Docker Engine has.
 func TestImagesOfTheEngineReachMachines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a machine is booted")
@@ -58,14 +58,14 @@ func TestImagesOfTheEngineReachMachines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("made in %d ms", time.Since(begin).Milliseconds())
+	t.Logf("created in %d ms", time.Since(begin).Milliseconds())
 	out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"echo", "here"}})
 	if err != nil || string(out) != "here\n" {
 		t.Errorf("echo: %q, %v", out, err)
 	}
 }
 
-// dockerd starts a Docker Engine that keeps all that it has in dir, and returns its socket.
+// dockerd starts a Docker Engine with all its data in dir, and returns its socket.
 func dockerd(t *testing.T, dir string) string {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -80,7 +80,7 @@ func dockerd(t *testing.T, dir string) string {
 	cmd := exec.Command("dockerd", "--host", "unix://"+at("sock"), "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("pid"),
 		"--config-file", at("none.json"), "--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Setpgid: true} // what it mounts ends with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Setpgid: true} // its mounts end with it
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func dockerd(t *testing.T, dir string) string {
 	}
 }
 
-// loadBusybox gives an engine busybox as an image of that name.
+// loadBusybox loads busybox into an engine as image.
 func loadBusybox(t *testing.T, socket, image string) {
 	t.Helper()
 	tag, err := name.NewTag(image)

@@ -40,11 +40,11 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 		return nil, errors.Join(err, bundles.Close())
 	}
 	images := &imageSource{cfg: cfg, opts: opts, store: &imageStore{cfg: cfg, opts: opts}}
-	closeAll := func() error { return errors.Join(images.store.close(), m.Close(), bundles.Close()) }
+	closeAll := func() error { return errors.Join(images.store.closeImages(), m.Close(), bundles.Close()) }
 	p, err := vmdocker.New(vmdocker.Options{
 		Dir: dir, Machines: m, Bundle: o.Default, Forget: m.Forget, Config: machines, Disk: c.Disk, Slow: m.Slow,
 		Guest: sync.OnceValues(func() ([]byte, error) { return guestprogram.Load(cfg.Docker.Guest, cfg.StateDir) }),
-		Image: c.Image, Fetch: images.fetch, Log: opts.Log,
+		Image: c.Image, Fetch: images.fetchImage, Log: opts.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, closeAll())
@@ -52,26 +52,25 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	return &withBundles{atoll.ProviderLayer{Provider: p}, closeAll}, nil
 }
 
-// An imageSource gives images to the machines of projects: those that this machine's
-// Docker Engine has, if there is one, else those of the store that the provider gvisor has
-// them in, which pulls what is missing.
+// An imageSource gives images to the machines of projects: those of this machine's Docker Engine, if there is one,
+// otherwise those of the provider gvisor's store, which pulls missing ones.
 type imageSource struct {
 	cfg   *Config
 	opts  Options
 	store *imageStore
 }
 
-func (s *imageSource) fetch(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
-	if ref == as { // an engine saves no image by its digest
+// fetchImage returns the image ref as an archive, with the name as.
+func (s *imageSource) fetchImage(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+	if ref == as { // an engine cannot save an image by digest
 		if archive, err := s.fromEngine(ctx, ref); err == nil {
 			return archive, nil
 		}
 	}
-	return s.store.save(ctx, ref, as, progress)
+	return s.store.saveImage(ctx, ref, as, progress)
 }
 
-// fromEngine is an image of this machine's Docker Engine. Its error is of no interest:
-// there may be no engine.
+// fromEngine returns an image of this machine's Docker Engine. Callers can ignore its error: there may be no engine.
 func (s *imageSource) fromEngine(ctx context.Context, ref string) (io.ReadCloser, error) {
 	p, err := openDocker(s.cfg, s.opts)
 	if err != nil {
@@ -84,7 +83,7 @@ func (s *imageSource) fromEngine(ctx context.Context, ref string) (io.ReadCloser
 	return &withEngine{archive, p.Close}, nil
 }
 
-// withEngine closes the provider after what is read from it.
+// withEngine closes the provider after the archive that is read from it.
 type withEngine struct {
 	io.ReadCloser
 	after func() error

@@ -4,7 +4,7 @@ package config
 
 import "github.com/seed46cd37a8/atoll"
 
-// openVMDocker is not called: Entry.Open knows that there is none.
+// openVMDocker is never called: Entry.Open refuses this system.
 func openVMDocker(*Config, Options) (atoll.Provider, error) {
-	return nil, atoll.Errorf("open", "vmdocker", atoll.ErrUnavailable, "it is not in this binary")
+	return nil, atoll.Errorf("open", "vmdocker", atoll.ErrUnavailable, "this binary does not include vmdocker")
 }

@@ -37,7 +37,7 @@ func TestProviderTest(t *testing.T) {
 		t.Errorf("what is broken is\n%s", out)
 	}
 	for name, want := range map[string]string{
-		"docker": "it is a part of atoll, and tested with it",
+		"docker": "the provider is built into atoll, and tested with it",
 		"moon":   "install the program atoll-moon beside atoll or in PATH",
 	} {
 		if out := atoll(125, name); !strings.Contains(out, want) {

@@ -24,7 +24,7 @@ type cursor struct {
 // newCursor returns a cursor at the first entry.
 func newCursor(head State, next func() (File, error)) *cursor {
 	c := &cursor{head: head, next: next}
-	c.advance()
+	c.readNext()
 	return c
 }
 
@@ -33,7 +33,7 @@ func emptyCursor() *cursor {
 	return newCursor(State{}, func() (File, error) { return File{}, io.EOF })
 }
 
-func (c *cursor) advance() {
+func (c *cursor) readNext() {
 	c.file = nil
 	for {
 		f, err := c.next()
@@ -56,13 +56,13 @@ func (c *cursor) takeEntry(path string, passed func(*File)) *File {
 		if passed != nil {
 			passed(c.file)
 		}
-		c.advance()
+		c.readNext()
 	}
 	if c.file == nil || c.file.Path != path {
 		return nil
 	}
 	f := c.file
-	c.advance()
+	c.readNext()
 	return f
 }
 
@@ -72,7 +72,7 @@ func (c *cursor) skipRest(passed func(*File)) {
 		if passed != nil {
 			passed(c.file)
 		}
-		c.advance()
+		c.readNext()
 	}
 }
 

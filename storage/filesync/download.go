@@ -174,8 +174,8 @@ func (l *loader) releaseObject(o *object) {
 	o.spool = nil
 }
 
-// close cancels all downloads and removes their files.
-func (l *loader) close() {
+// closeDownloads cancels all downloads and removes their files.
+func (l *loader) closeDownloads() {
 	l.cancel()
 	for _, o := range l.order[:l.next] {
 		<-o.ready

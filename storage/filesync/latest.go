@@ -331,8 +331,8 @@ func (c *lease) beginAttempt() error {
 	return nil
 }
 
-// release ends the lease, if it hasn't ended, and waits until renewal has stopped.
-func (c *lease) release() {
+// releaseLease ends the lease, if it hasn't ended, and waits until renewal has stopped.
+func (c *lease) releaseLease() {
 	c.mu.Lock()
 	cause := context.Cause(c.ctx)
 	if !errors.Is(cause, errEnded) && !errors.Is(cause, ErrLost) {

@@ -37,7 +37,7 @@ func (r *Remote) Prune(ctx context.Context, keep Keep) (p Pruned, err error) {
 	if err != nil {
 		return p, err
 	}
-	defer c.release()
+	defer c.releaseLease()
 	p, err = r.pruneVersions(c, keep)
 	if cause := context.Cause(c.ctx); err != nil && errors.Is(cause, ErrLost) {
 		err = cause
@@ -152,7 +152,7 @@ func (r *Remote) dropNeeded(ctx context.Context, n int64, objects map[string]int
 	if err != nil {
 		return err // without the list of needed objects nothing may be removed
 	}
-	defer v.close()
+	defer v.closeSpool()
 	if len(v.bad) > 0 {
 		return r.damagedError(n, v.bad[0])
 	}
@@ -160,7 +160,7 @@ func (r *Remote) dropNeeded(ctx context.Context, n int64, objects map[string]int
 	if err != nil {
 		return err
 	}
-	for ; c.file != nil; c.advance() {
+	for ; c.file != nil; c.readNext() {
 		if c.file.Object != "" {
 			delete(objects, r.objectKey(c.file.Object))
 		}

@@ -76,7 +76,7 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 	if err != nil {
 		return nil, err
 	}
-	defer v.close()
+	defer v.closeSpool()
 	p.number, p.version, p.stats.Version = n, v, n
 	if err := p.fs.Mkdir(ctx, ".", 0o755); err != nil && atoll.KindOf(err) != atoll.ErrNotExist && atoll.KindOf(err) != atoll.ErrDenied {
 		return nil, err
@@ -199,7 +199,7 @@ func (p *pull) planActions() error {
 		}
 		return nil, nil
 	}
-	for ; remote.file != nil; remote.advance() {
+	for ; remote.file != nil; remote.readNext() {
 		f := remote.file
 		fi, err := here(f.Path, false)
 		if err != nil {

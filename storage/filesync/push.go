@@ -68,7 +68,7 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 	if err != nil {
 		return nil, err
 	}
-	defer c.release()
+	defer c.releaseLease()
 	p := &push{r: r, ctx: c.ctx, fs: fs, scan: s, opts: o, stats: &Stats{}, id: atoll.NewID(), large: map[SHA256]location{}}
 	st, err = p.runPush(c)
 	if cause := context.Cause(c.ctx); err != nil && errors.Is(cause, ErrLost) {
@@ -77,13 +77,13 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 	if err != nil {
 		return nil, err
 	}
-	c.release() // other programs need not wait for the directory
+	c.releaseLease() // other programs need not wait for the directory
 	return st, p.writeLocalState(ctx)
 }
 
 // checkBounds returns ErrExhausted for a directory that is too large for a version.
 func (r *Remote) checkBounds(s *scan) error {
-	bytes := s.totals().TotalBytes
+	bytes := s.sumFiles().TotalBytes
 	if len(s.files) > r.opts.MaxFiles || bytes > r.opts.MaxBytes {
 		return r.newError("push", atoll.ErrExhausted, "the directory has %d files of %d bytes, more than the limits of %d files and %d bytes: exclude files in %s",
 			len(s.files), bytes, r.opts.MaxFiles, r.opts.MaxBytes, IgnoreName)
@@ -196,7 +196,7 @@ func (p *push) runPush(c *lease) (st *Stats, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer remote.close()
+	defer remote.closeVersion()
 	if p.state, err = p.r.newSpool(); err != nil {
 		return nil, err
 	}
@@ -245,9 +245,9 @@ type base struct {
 	version *version
 }
 
-func (b *base) close() {
+func (b *base) closeVersion() {
 	if b.version != nil {
-		b.version.close()
+		b.version.closeSpool()
 	}
 }
 
@@ -274,7 +274,7 @@ func (p *push) openLatest(now *latestRecord) (*base, error) {
 	}
 	c, err := v.openCursor()
 	if err != nil {
-		v.close()
+		v.closeSpool()
 		return nil, err
 	}
 	return &base{c, v}, nil
@@ -300,7 +300,7 @@ func (p *push) writeState(remote *base) error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	p.packer = newPacker(ctx, p)
-	defer p.packer.close()
+	defer p.packer.discardObject()
 	work, ctx := errgroup.WithContext(p.packer.ctx)
 	slots, jobs := make(chan *pendingEntry, maxPending), make(chan *pendingEntry)
 	work.Go(func() error {
@@ -419,7 +419,7 @@ func (f *File) copyContent(g *File) {
 // writeEntries writes the entries in order.
 func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) error {
 	out := newStateWriter(p.state, State{Push: p.id, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
-	done := p.scan.totals()
+	done := p.scan.sumFiles()
 	for s := range slots {
 		if s.ready != nil {
 			select {
@@ -447,7 +447,7 @@ func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) err
 			p.opts.Progress(done)
 		}
 	}
-	return out.close()
+	return out.finishState()
 }
 
 // sumState returns the checksum and size of the finished state file.

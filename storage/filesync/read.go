@@ -22,13 +22,13 @@ func (r *Remote) Files(ctx context.Context, version int64) iter.Seq2[File, error
 			}
 			return
 		}
-		defer v.close()
+		defer v.closeSpool()
 		c, err := v.openCursor()
 		if err != nil {
 			yield(File{}, err)
 			return
 		}
-		for ; c.file != nil; c.advance() {
+		for ; c.file != nil; c.readNext() {
 			if err := ctx.Err(); err != nil {
 				yield(File{}, err)
 				return
@@ -70,7 +70,7 @@ func (r *Remote) Open(ctx context.Context, version int64, path string, most int6
 	if v == nil {
 		return nil, File{}, r.newError("read", atoll.ErrNotExist, "no version has been pushed")
 	}
-	defer v.close()
+	defer v.closeSpool()
 	c, err := v.openCursor()
 	if err != nil {
 		return nil, File{}, err

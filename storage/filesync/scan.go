@@ -39,8 +39,8 @@ type unread struct {
 // relPath returns a file's path relative to the directory.
 func (s *scan) relPath(fi *atoll.FileInfo) string { return fi.Path[s.prefix:] }
 
-// totals returns the number and bytes of the files.
-func (s *scan) totals() Progress {
+// sumFiles returns the number and bytes of the files.
+func (s *scan) sumFiles() Progress {
 	p := Progress{TotalFiles: int64(len(s.files))}
 	for i := range s.files {
 		p.TotalBytes = addSizes(p.TotalBytes, s.files[i].Size)

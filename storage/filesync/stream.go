@@ -329,8 +329,8 @@ func (s *stateWriter) writeEntry(f *File) error {
 	return s.err
 }
 
-// close writes the end and flushes the buffer.
-func (s *stateWriter) close() error {
+// finishState writes the end and flushes the buffer.
+func (s *stateWriter) finishState() error {
 	s.writeText("\n]}\n")
 	if s.err == nil {
 		s.err = s.w.Flush()
@@ -355,7 +355,7 @@ func (s *State) WriteTo(w io.Writer) (int64, error) {
 			return n.n, err
 		}
 	}
-	return n.n, out.close()
+	return n.n, out.finishState()
 }
 
 // A counter counts the bytes written through it.

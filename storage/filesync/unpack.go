@@ -47,7 +47,7 @@ func (p *pull) skipRefused(at string, why error, all bool) error {
 	}
 	dir, packed := path.Dir(at), p.packed
 	p.objects = map[string]*object{}
-	for ; remote.file != nil; remote.advance() {
+	for ; remote.file != nil; remote.readNext() {
 		f := remote.file
 		if f.Path < at || p.actions[f.Path] != writeFile {
 			continue
@@ -98,8 +98,8 @@ func (p *pull) packFiles(ctx context.Context, w *tar.Writer) error {
 		return err
 	}
 	l := p.newLoader(ctx)
-	defer l.close()
-	for ; remote.file != nil; remote.advance() {
+	defer l.closeDownloads()
+	for ; remote.file != nil; remote.readNext() {
 		f := remote.file
 		if p.actions[f.Path] != writeFile || f.Path <= p.after {
 			continue
@@ -192,14 +192,14 @@ func (p *pull) writeState() error {
 	defer state.Close()
 	push := p.version.head.Push
 	out := newStateWriter(state, State{Push: push, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
-	for ; remote.file != nil; remote.advance() {
+	for ; remote.file != nil; remote.readNext() {
 		f := *remote.file
 		p.setModified(&f)
 		if err := out.writeEntry(&f); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(remote.err, out.close()); err != nil {
+	if err := errors.Join(remote.err, out.finishState()); err != nil {
 		return err
 	}
 	if _, err := state.Seek(0, io.SeekStart); err != nil {

@@ -277,8 +277,8 @@ func (k *packer) startUpload() {
 	})
 }
 
-// close removes an object that was not uploaded.
-func (k *packer) close() {
+// discardObject removes an object that was not uploaded.
+func (k *packer) discardObject() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.file != nil {

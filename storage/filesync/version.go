@@ -81,7 +81,7 @@ type version struct {
 	each  func(*File) // called with each entry while it is checked, unless nil
 }
 
-func (v *version) close() { v.spool.Close() }
+func (v *version) closeSpool() { v.spool.Close() }
 
 // openCursor returns a cursor at the first entry. Only one cursor can be in use at a
 // time.
@@ -114,7 +114,7 @@ func (r *Remote) fetchState(ctx context.Context, n int64, sum string, each func(
 	}
 	v := &version{spool: file, each: each}
 	if err := r.fillVersion(v, n, sum, body); err != nil {
-		v.close()
+		v.closeSpool()
 		return nil, err
 	}
 	return v, nil

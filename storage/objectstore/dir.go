@@ -76,9 +76,9 @@ func (d *Dir) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, 
 	if err != nil {
 		return Object{}, d.wrapError("put", key, kindOf(err), err)
 	}
-	defer temp.discard()
+	defer temp.discardFile()
 	o := Object{Key: key, Size: size, Tag: newTag()}
-	if err := temp.write(ctx, r, o); err != nil {
+	if err := temp.writeObject(ctx, r, o); err != nil {
 		return Object{}, d.wrapError("put", key, kindOf(err), err)
 	}
 	info, err := temp.file.Stat()

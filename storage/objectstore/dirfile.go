@@ -79,8 +79,8 @@ func (d *Dir) newTempFile() (*tempFile, error) {
 	}
 }
 
-// write writes the foot and o.Size bytes of r, which must not have more.
-func (t *tempFile) write(ctx context.Context, r io.Reader, o Object) error {
+// writeObject writes the foot and o.Size bytes of r, which must not have more.
+func (t *tempFile) writeObject(ctx context.Context, r io.Reader, o Object) error {
 	in := &ctxReader{ctx: ctx, r: r}
 	n, err := io.Copy(t.file, io.LimitReader(in, o.Size))
 	if err != nil {
@@ -112,8 +112,8 @@ func ErrSize(has, said int64) error {
 	return atoll.Errorf("", "", atoll.ErrInvalid, "the reader has %d bytes instead of the declared %d", has, said)
 }
 
-// discard closes the file and removes it, unless it has become an object.
-func (t *tempFile) discard() {
+// discardFile closes the file and removes it, unless it has become an object.
+func (t *tempFile) discardFile() {
 	if t.name != "" {
 		_ = t.dir.root.Remove(t.name) // if this fails, tidy removes it
 	}

@@ -112,14 +112,14 @@ func (r *reader) Read(p []byte) (int, error) {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			r.failed = r.reconnect(err)
+			r.failed = r.resumeRead(err)
 		}
 	}
 }
 
-// reconnect requests the rest of the object after err. It returns nil, or the error
+// resumeRead requests the rest of the object after err. It returns nil, or the error
 // that ends the read.
-func (r *reader) reconnect(err error) error {
+func (r *reader) resumeRead(err error) error {
 	r.body.Close()
 	r.body = http.NoBody
 	key := r.object.Key

@@ -33,12 +33,12 @@ func (b *Bucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int6
 	if err != nil {
 		return objectstore.Object{}, b.wrapError(ctx, "put", key, err)
 	}
-	defer src.close()
+	defer src.closeReader()
 	mark := atoll.NewID()
 	var tag string
 	send, parts := b.putWhole, size > b.opts.PartSize || b.inParts && size > 0
 	if parts {
-		if err := b.precheck(ctx, key, when); err != nil {
+		if err := b.checkCondition(ctx, key, when); err != nil {
 			return objectstore.Object{}, b.wrapError(ctx, "put", key, err)
 		}
 		send = b.putParts
@@ -83,9 +83,9 @@ func (b *Bucket) putWhole(ctx context.Context, key string, src *source, when obj
 	return tagOf(out.ETag), nil
 }
 
-// precheck spares the upload of an object whose condition doesn't hold already. If it
+// checkCondition spares the upload of an object whose condition doesn't hold already. If it
 // cannot tell, the service decides.
-func (b *Bucket) precheck(ctx context.Context, key string, when objectstore.Condition) error {
+func (b *Bucket) checkCondition(ctx context.Context, key string, when objectstore.Condition) error {
 	if when == (objectstore.Condition{}) {
 		return nil
 	}
@@ -206,8 +206,8 @@ func (s *source) readAt(p []byte, offset int64) (int, error) {
 	return 0, err
 }
 
-// close makes further reads of requests that are still ending fail.
-func (s *source) close() {
+// closeReader makes further reads of requests that are still ending fail.
+func (s *source) closeReader() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.r = nil

@@ -32,8 +32,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// A stack that makes no sandbox, or one that goes with its command, opens no
-// store.
+// A stack that creates no sandbox, or only one that ends with its command, opens no store.
 func TestStoreIsOpenedWhenNeeded(t *testing.T) {
 	cfg := &Config{StateDir: t.TempDir(), Provider: "mock"}
 	p, err := Open(cfg, Options{})
@@ -58,7 +57,7 @@ func TestStoreIsOpenedWhenNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if made, _ := filepath.Glob(filepath.Join(cfg.StateDir, "atoll.db*")); len(made) > 0 {
-		t.Errorf("there are %q", made)
+		t.Errorf("store files exist: %q", made)
 	}
 	if probe := ProbeStore(t.Context(), cfg); !probe.OK {
 		t.Errorf("ProbeStore: %+v", probe)
@@ -77,8 +76,8 @@ func TestStoreIsOpenedWhenNeeded(t *testing.T) {
 	}
 }
 
-// Of two programs without a server that give one name at the same moment, each at
-// another provider, one does, and the other is told who has it.
+// If two programs without a server create a sandbox of one name at once, with different providers, one succeeds. The
+// error of the other names the provider.
 func TestNameAtTwoProviders(t *testing.T) {
 	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}}
 	for range 20 {
@@ -102,7 +101,7 @@ func TestNameAtTwoProviders(t *testing.T) {
 		close(begin)
 		all.Wait()
 		if (made[0] == nil) == (made[1] == nil) {
-			t.Fatalf("not one has the name: %v", made)
+			t.Fatalf("want one sandbox with the name, got %v", made)
 		}
 		for _, sb := range made {
 			if sb == nil {
@@ -115,8 +114,7 @@ func TestNameAtTwoProviders(t *testing.T) {
 	}
 }
 
-// The name of one whose time is over is free at all providers, though nobody has
-// reconciled.
+// The name of an expired sandbox is free for all providers, even before reconciliation.
 func TestNameOfTheExpired(t *testing.T) {
 	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}}
 	p, err := Open(cfg, Options{Server: true})
@@ -148,16 +146,15 @@ func TestNameOfTheExpired(t *testing.T) {
 	}
 }
 
-// What is written down says which provider made a sandbox, when it cannot be
-// asked itself.
+// The store says which provider created a sandbox if that cannot be asked itself.
 func TestMakerOf(t *testing.T) {
 	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}}
-	who := makerOf(cfg)
-	if name, err := who(t.Context(), atoll.NewID()); name != "" || err != nil {
-		t.Errorf("before anything is written down: %q, %v", name, err)
+	maker := makerOf(cfg)
+	if name, err := maker(t.Context(), atoll.NewID()); name != "" || err != nil {
+		t.Errorf("makerOf without a store: %q, %v", name, err)
 	}
 	if openStore(cfg).Exists() {
-		t.Error("asking has made the store")
+		t.Error("makerOf created the store")
 	}
 	p, err := Open(cfg, Options{})
 	if err != nil {
@@ -169,14 +166,14 @@ func TestMakerOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name, err := who(t.Context(), sb.ID()); name != want || err != nil {
-			t.Errorf("who made one of %s: %q, %v", want, name, err)
+		if name, err := maker(t.Context(), sb.ID()); name != want || err != nil {
+			t.Errorf("makerOf a sandbox of %s: %q, %v", want, name, err)
 		}
 		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Fatal(err)
 		}
-		if name, err := who(t.Context(), sb.ID()); name != "" || err != nil {
-			t.Errorf("who made one that is removed: %q, %v", name, err)
+		if name, err := maker(t.Context(), sb.ID()); name != "" || err != nil {
+			t.Errorf("makerOf a removed sandbox: %q, %v", name, err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (c *Config) newAuthz(p atoll.Provider, projects map[string]string, log *Aud
 			return nil
 		}
 		return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
-			"sandboxes of the provider local are processes of the server's machine, with all that is on it: it takes the role %s", auth.RoleAdmin)
+			"the provider local runs processes on the server's machine without isolation: requires role %s", auth.RoleAdmin)
 	}}
 	if log != nil {
 		opts.Denied = log.Denied
@@ -26,14 +26,14 @@ func (c *Config) newAuthz(p atoll.Provider, projects map[string]string, log *Aud
 	return authz.New(p, opts)
 }
 
-// Keys opens the API keys that are written down where all else is. It opens no store
-// before it is needed. What is done to them is noted. Whoever is done with it closes it.
+// Keys opens the store of API keys at the first use. Changes of keys are written to the audit log noted. The caller
+// must close the result.
 func (c *Config) Keys(log *slog.Logger, noted *AuditLog) (*authz.Ring, error) {
-	accounts, err := c.accounts()
+	accounts, err := c.parseAccounts()
 	if err != nil {
 		return nil, atoll.E("config", "accounts", atoll.ErrInvalid, err)
 	}
-	taken := []auth.Account{{}} // whoever has the server's own token, or its socket
+	taken := []auth.Account{{}} // the caller with the server's own token or socket
 	for _, a := range accounts {
 		taken = append(taken, a.Account)
 	}
