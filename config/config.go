@@ -221,7 +221,7 @@ func defaultConfig(env map[string]string) *Config {
 // defaultMaxSandboxes suits one machine.
 const defaultMaxSandboxes = 100
 
-// checkValues checks the valid values for contradictions and limits, and reports the source of each invalid one.
+// checkValues checks values that could be parsed, and reports the source of each invalid one.
 func (c *Config) checkValues(s *schema) error {
 	var errs errorList
 	bad := func(key string, err error) {

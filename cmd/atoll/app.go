@@ -26,21 +26,21 @@ import (
 type app struct {
 	stdin, stdout, stderr *os.File
 	env                   []string
-	raw                   atomic.Bool // the terminal passes on all bytes, and ends no lines for us
+	rawTerminal           atomic.Bool // the terminal is in raw mode: it forwards all bytes and needs \r\n
 
-	configFile string
-	flags      map[string]string // settings given as flags, by their key
-	cfg        *config.Config
-	long       bool // the command goes on for long, as a server does
+	configFile  string
+	flags       map[string]string // settings given as flags, by key
+	cfg         *config.Config
+	longRunning bool // the command runs for long, like a server
 
-	noSuch error // of a command that is not there, found while its help was wanted
+	unknownErr error // error for an unknown command, found while its help was requested
 
-	traces   *trace.Traces // nil when the command has no span
+	traces   *trace.Traces // nil if the command has no span
 	endTrace func(error)
 }
 
-// config reads the configuration, once.
-func (a *app) config() (*config.Config, error) {
+// loadConfig loads the configuration at the first call.
+func (a *app) loadConfig() (*config.Config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil
 	}
@@ -49,29 +49,28 @@ func (a *app) config() (*config.Config, error) {
 		return nil, err
 	}
 	a.cfg = cfg
-	log := a.notes(cfg)
+	log := a.newNoteLogger(cfg)
 	for _, text := range cfg.Warnings() {
 		log.Warn(text)
 	}
 	return cfg, nil
 }
 
-// project is the project that the user has named, by whatever means, for
-// commands that are about all projects otherwise; "" when there is none.
-func (a *app) project() (string, error) {
-	cfg, err := a.config()
+// namedProject returns the project that the user has set, or "" if none is set. It is for commands that otherwise
+// work on all projects.
+func (a *app) namedProject() (string, error) {
+	cfg, err := a.loadConfig()
 	if err != nil || !cfg.IsSet("project") {
 		return "", err
 	}
 	return cfg.Project, nil
 }
 
-// log writes to stderr what cfg wants to see; auto is the level that "auto"
-// stands for.
-func (a *app) log(cfg *config.Config, auto slog.Level) *slog.Logger {
+// newLogger returns a logger to stderr as configured. auto is the level that "auto" stands for.
+func (a *app) newLogger(cfg *config.Config, auto slog.Level) *slog.Logger {
 	level := auto
 	if cfg.Log.Level != "auto" {
-		_ = level.UnmarshalText([]byte(cfg.Log.Level)) // config lets only known words pass
+		_ = level.UnmarshalText([]byte(cfg.Log.Level)) // config accepts known levels only
 	}
 	opts := &slog.HandlerOptions{Level: level}
 	if cfg.Log.Format == "json" {
@@ -80,23 +79,23 @@ func (a *app) log(cfg *config.Config, auto slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.stderr, opts))
 }
 
-// with runs f with a connection, and ends what f waits for on SIGINT, SIGTERM
-// and SIGHUP. It is how commands that run nothing in a sandbox work.
-func (a *app) with(cmd *cobra.Command, f func(ctx context.Context, c *connection) error) error {
-	ctx, stop := interruptible(cmd.Context())
+// withConnection runs f with a connection. SIGINT, SIGTERM and SIGHUP end the context of f. It is for commands that
+// run nothing in a sandbox.
+func (a *app) withConnection(cmd *cobra.Command, f func(ctx context.Context, c *connection) error) error {
+	ctx, stop := interruptContext(cmd.Context())
 	defer stop()
-	c, err := a.connect(ctx)
+	c, err := a.openConnection(ctx)
 	if err != nil {
-		return interrupted(ctx, err)
+		return preferSignal(ctx, err)
 	}
 	err = f(ctx, c)
-	return interrupted(ctx, errors.Join(err, c.Close()))
+	return preferSignal(ctx, errors.Join(err, c.Close()))
 }
 
-// withSandbox is with for commands on one sandbox.
+// withSandbox is withConnection for commands on one sandbox.
 func (a *app) withSandbox(cmd *cobra.Command, ref string, f func(ctx context.Context, c *connection, sb atoll.Sandbox) error) error {
-	return a.with(cmd, func(ctx context.Context, c *connection) error {
-		sb, err := c.find(ctx, ref)
+	return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+		sb, err := c.findSandbox(ctx, ref)
 		if err != nil {
 			return err
 		}
@@ -104,18 +103,18 @@ func (a *app) withSandbox(cmd *cobra.Command, ref string, f func(ctx context.Con
 	})
 }
 
-// atOnce is how many sandboxes are worked on at the same time.
-const atOnce = 8
+// maxConcurrent is the number of sandboxes that eachSandbox works on at a time.
+const maxConcurrent = 8
 
-// errNothing says that nothing had to be done: no name is printed.
+// errNothing means that there was nothing to do, so eachSandbox does not print the name.
 var errNothing = errors.New("nothing to do")
 
-// eachSandbox runs f on every sandbox named, several at once, prints the name
-// of each that is done, in order, and goes on past failures.
+// eachSandbox runs f on every named sandbox, several at a time, and prints the name of each finished one in order. It
+// continues after errors.
 func (a *app) eachSandbox(cmd *cobra.Command, refs []string, f func(ctx context.Context, sb atoll.Sandbox) error) error {
-	return a.with(cmd, func(ctx context.Context, c *connection) error {
-		return a.each(refs, func(ref string) error {
-			sb, err := c.find(ctx, ref)
+	return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+		return a.forEach(refs, func(ref string) error {
+			sb, err := c.findSandbox(ctx, ref)
 			if err != nil {
 				return err
 			}
@@ -124,10 +123,11 @@ func (a *app) eachSandbox(cmd *cobra.Command, refs []string, f func(ctx context.
 	})
 }
 
-func (a *app) each(names []string, f func(name string) error) error {
+// forEach runs f on every name, as eachSandbox does.
+func (a *app) forEach(names []string, f func(name string) error) error {
 	errs := make([]error, len(names))
 	done := make([]chan struct{}, len(names))
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, maxConcurrent)
 	var all sync.WaitGroup
 	for i, name := range names {
 		done[i] = make(chan struct{})
@@ -151,7 +151,7 @@ func (a *app) each(names []string, f func(name string) error) error {
 	return errors.Join(errs...)
 }
 
-// printJSON prints v for scripts, indented on a terminal.
+// printJSON prints v as JSON, indented on a terminal.
 func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
@@ -161,13 +161,13 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// printTable prints rows for people. The first row is the head.
+// printTable prints rows as a table. The first row is the header.
 func (a *app) printTable(rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 3, ' ', 0)
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = printable(cell, "")
+			cells[i] = escapeControls(cell, "")
 		}
 		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
 			return err
@@ -176,10 +176,9 @@ func (a *app) printTable(rows [][]string) error {
 	return w.Flush()
 }
 
-// printable shows the control characters of s, but those in keep, instead of
-// having a terminal obey them: names and messages can come from inside a
-// sandbox.
-func printable(s, keep string) string {
+// escapeControls escapes the control characters of s, except for those in keep, so that a terminal does not execute
+// them: names and messages may come from inside a sandbox.
+func escapeControls(s, keep string) string {
 	if !strings.ContainsFunc(s, unicode.IsControl) {
 		return s
 	}
@@ -194,7 +193,7 @@ func printable(s, keep string) string {
 	return b.String()
 }
 
-// orEmpty makes a nil slice print as [].
+// orEmpty returns s, or an empty slice instead of nil, so that it prints as [].
 func orEmpty[T any](s []T) []T {
 	if s == nil {
 		return []T{}
@@ -204,7 +203,7 @@ func orEmpty[T any](s []T) []T {
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// shownName is how people call a sandbox.
+// shownName returns the name of a sandbox in output for people.
 func shownName(st atoll.Status) string {
 	if st.Spec.Name != "" && (st.Spec.Project == "" || st.Spec.Project == atoll.DefaultProject) {
 		return st.Spec.Name
@@ -214,11 +213,11 @@ func shownName(st atoll.Status) string {
 
 func shortID(id string) string { return id[:min(12, len(id))] }
 
-// printEvent prints v as one line of JSON, also on a terminal.
+// printEvent prints v as one line of JSON, even on a terminal.
 func (a *app) printEvent(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
 
-// interrupted prefers the signal that ended ctx to the failures that followed.
-func interrupted(ctx context.Context, err error) error {
+// preferSignal returns the signal that ended ctx, if any, instead of the errors that followed.
+func preferSignal(ctx context.Context, err error) error {
 	var sig signalError
 	if err != nil && errors.As(context.Cause(ctx), &sig) {
 		return sig

@@ -18,12 +18,12 @@ func newAttach(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach [flags] SANDBOX [PROCESS]",
 		Short: "Connect to a process that runs in a sandbox",
-		Long: `Attach connects our terminal, or our streams, to a process: the main one, or one
-that atoll ps lists. It ends with the process and its exit code. The detach keys
-leave the process to itself; without a terminal, so does ^C.
+		Long: `Attach connects your terminal, or your streams, to a process: the main process, or
+one that atoll ps lists. It ends with the process and its exit code. The detach
+keys end it but leave the process running; without a terminal, so does ^C.
 
-It shows what the process prints from now on, or with --from 0 all that it has
-printed, as far as that is kept.`,
+It shows what the process prints from now on, or with --from 0 all output that is
+still retained.`,
 		Example: `  atoll attach web
   atoll attach --from 0 web 3f2a`,
 		Args:              cobra.RangeArgs(1, 2),
@@ -37,12 +37,12 @@ printed, as far as that is kept.`,
 			if err != nil {
 				return err
 			}
-			return a.attach(cmd, args[0], processArg(args), offset, detach, !noStdin)
+			return a.attachProcess(cmd, args[0], processArg(args), offset, detach, !noStdin)
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "now", "`offset` in the output to begin at, or now")
-	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "`keys` that leave the process to itself; \"\" for none")
-	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "only look on")
+	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "`keys` that end attach but not the process; \"\" for none")
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not send input")
 	return cmd
 }
 
@@ -53,23 +53,22 @@ func processArg(args []string) string {
 	return atoll.MainProcess
 }
 
-// processOf finds a process, to do op with it, of the sandbox that the user
-// calls ref.
+// processOf returns a process of the sandbox that the user calls ref. op is for the error.
 func processOf(ctx context.Context, sb atoll.Sandbox, op, ref, id string) (atoll.Process, error) {
 	p, err := sb.Process(ctx, id)
 	switch atoll.KindOf(err) {
 	case atoll.ErrStopped:
-		return nil, atoll.Errorf(op, ref, atoll.ErrStopped, "%w: its processes are gone, and what they printed with them", causeOf(err))
+		return nil, atoll.Errorf(op, ref, atoll.ErrStopped, "%w: its processes and their output are gone", causeOf(err))
 	case atoll.ErrNotExist:
 		if id == atoll.MainProcess {
-			return nil, atoll.Errorf(op, ref, atoll.ErrNotExist, "it was made without a command: name a process that atoll ps %s lists", ref)
+			return nil, atoll.Errorf(op, ref, atoll.ErrNotExist, "the sandbox has no main process: name one that atoll ps %s lists", ref)
 		}
-		return nil, atoll.Errorf(op, ref, atoll.ErrNotExist, "%w: atoll ps %s lists those there are", causeOf(err), ref)
+		return nil, atoll.Errorf(op, ref, atoll.ErrNotExist, "%w: atoll ps %s lists the processes", causeOf(err), ref)
 	}
 	return p, err
 }
 
-// causeOf is what err says besides what was done, and to which sandbox.
+// causeOf returns err without its operation and its sandbox.
 func causeOf(err error) error {
 	var e *atoll.Error
 	if !errors.As(err, &e) {
@@ -78,25 +77,25 @@ func causeOf(err error) error {
 	return cmp.Or(e.Err, error(e.Kind))
 }
 
-// parseOffset reads an offset of an attachment.
+// parseOffset parses the offset of an attachment.
 func parseOffset(s string) (int64, error) {
 	if s == "now" {
 		return atoll.FromNow, nil
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
-		return 0, usagef("offset %q: write a number of bytes, or now", s)
+		return 0, usageErrorf("offset %q: write a number of bytes, or now", s)
 	}
 	return n, nil
 }
 
-func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []byte, stdin bool) error {
-	// Whether there is a terminal is known only when the process is.
-	ctx, stop := interruptible(cmd.Context())
-	c, sb, err := a.open(ctx, ref)
+func (a *app) attachProcess(cmd *cobra.Command, ref, id string, from int64, detach []byte, stdin bool) error {
+	// Whether a terminal is needed is only known once the process is.
+	ctx, stop := interruptContext(cmd.Context())
+	c, sb, err := a.openSandbox(ctx, ref)
 	if err != nil {
 		stop()
-		return interrupted(ctx, err)
+		return preferSignal(ctx, err)
 	}
 	p, err := processOf(ctx, sb, "attach", ref, id)
 	var st atoll.ProcessStatus
@@ -105,21 +104,21 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 	}
 	stop()
 	if err != nil {
-		return errors.Join(interrupted(ctx, err), c.Close())
+		return errors.Join(preferSignal(ctx, err), c.Close())
 	}
 	if st.Exit != nil && from == atoll.FromNow {
-		a.say("the process has ended; atoll logs shows what it printed")
+		a.printMessage("the process has ended; atoll logs shows what it printed")
 	}
-	s, err := a.newConsole(cmd.Context(), consoleOptions{stdin: stdin && (!st.TTY || isTerminal(a.stdin)), tty: st.TTY, detach: detach, looksOn: true})
+	s, err := a.newConsole(cmd.Context(), consoleOptions{stdin: stdin && (!st.TTY || isTerminal(a.stdin)), tty: st.TTY, detach: detach, observeOnly: true})
 	if err != nil {
 		return errors.Join(err, c.Close())
 	}
-	defer s.end()
-	exit, err := a.attached(s, p, startAt(from, st.Stdout), startAt(from, st.Stderr))
+	defer s.closeConsole()
+	exit, err := a.followAttached(s, p, startAt(from, st.Stdout), startAt(from, st.Stderr))
 	err = errors.Join(err, c.Close())
-	s.end()
+	s.closeConsole()
 	if errors.Is(err, errDetached) {
-		a.say("detached")
+		a.printMessage("detached")
 		return nil
 	}
 	if err != nil {
@@ -128,8 +127,7 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 	return asExit(exit)
 }
 
-// startAt is the offset from, or the end of a stream that has not come so far:
-// one offset is given for two streams.
+// startAt returns the offset from, or the end of a stream that is shorter: one offset is given for two streams.
 func startAt(from int64, st atoll.StreamStatus) int64 {
 	if from < 0 {
 		return from // from now on
@@ -137,46 +135,46 @@ func startAt(from int64, st atoll.StreamStatus) int64 {
 	return min(from, st.Written)
 }
 
-func (a *app) attached(s *console, p atoll.Process, stdout, stderr int64) (atoll.Exit, error) {
+// followAttached attaches to p and waits for its end.
+func (a *app) followAttached(s *console, p atoll.Process, stdout, stderr int64) (atoll.Exit, error) {
 	if err := s.takeTerminal(); err != nil {
 		return atoll.Exit{}, err
 	}
 	if s.size != nil {
-		a.redraw(s, p)
+		a.redrawScreen(s, p)
 	}
-	return s.follow(p, func(ctx context.Context) error {
+	return s.followProcess(p, func(ctx context.Context) error {
 		return p.Attach(ctx, &atoll.Attachment{
-			Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, StdoutFrom: stdout, StderrFrom: stderr, Gap: s.gap,
+			Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, StdoutFrom: stdout, StderrFrom: stderr, Gap: s.reportGap,
 		})
 	})
 }
 
-// redraw gives the process our size, by way of another one, so that it draws
-// its screen anew even when the size was the same.
-func (a *app) redraw(s *console, p atoll.Process) {
+// redrawScreen sets another size and then ours, so that the process redraws its screen even if the size is the same.
+func (a *app) redrawScreen(s *console, p atoll.Process) {
 	size := *s.size
 	size.Rows++
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
 	if atoll.Resize(ctx, p, size) == nil {
-		_ = atoll.Resize(ctx, p, *s.size) // a wrong size is no reason to end
+		_ = atoll.Resize(ctx, p, *s.size) // continue with a wrong size
 	}
 }
 
-// open connects and finds one sandbox.
-func (a *app) open(ctx context.Context, ref string) (*connection, atoll.Sandbox, error) {
-	c, err := a.connect(ctx)
+// openSandbox connects and finds a sandbox.
+func (a *app) openSandbox(ctx context.Context, ref string) (*connection, atoll.Sandbox, error) {
+	c, err := a.openConnection(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	sb, err := c.find(ctx, ref)
+	sb, err := c.findSandbox(ctx, ref)
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
 	return c, sb, nil
 }
 
-// statusOf is what is known of p.
+// statusOf returns the status of p, or a zero one if p is unknown.
 func statusOf(ctx context.Context, sb atoll.Sandbox, p atoll.Process) (atoll.ProcessStatus, error) {
 	all, err := atoll.Processes(ctx, sb)
 	if err != nil {
@@ -196,10 +194,10 @@ func newLogs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [PROCESS]",
 		Short: "Print the output of a process",
-		Long: `Logs prints what the main process, or one that atoll ps lists, has printed so far:
-its stdout to ours, its stderr to ours. The last MiB of each is kept: that of the
-main process until the sandbox is started again, that of others for as long as
-it runs.`,
+		Long: `Logs prints the output of the main process, or of one that atoll ps lists: its
+stdout to stdout, its stderr to stderr. The last MiB of each is retained: that of
+the main process until the next start of the sandbox, that of others while they
+run.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -217,7 +215,7 @@ it runs.`,
 					return err
 				}
 				gap := func(s atoll.Stream, from, to int64) {
-					a.say("%s of %s is no longer kept", byteCount(to-from), s)
+					a.printMessage("%s of %s is no longer retained", byteCount(to-from), s)
 				}
 				return p.Attach(ctx, &atoll.Attachment{
 					Stdout: io.Writer(a.stdout), Stderr: io.Writer(a.stderr),
@@ -226,7 +224,7 @@ it runs.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the process ends")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the process ends")
 	cmd.Flags().StringVar(&from, "from", "0", "`offset` in the output to begin at, or now")
 	return cmd
 }

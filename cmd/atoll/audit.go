@@ -17,44 +17,47 @@ func newAudit(a *app) *cobra.Command {
 	var asJSON, follow bool
 	cmd := &cobra.Command{
 		Use:   "audit [flags]",
-		Short: "Print who has done what to which sandbox on servers",
-		Long: `Audit prints what was done on the servers that share a store, and by whom: sandboxes
-made, started, stopped, removed, commands run, keys made, rotated, removed, and what
-was denied. Commands are without what looks like a secret; their environment and input
-are not kept, nor which files were read and written. What commands of this program
-do without a server is not among it, but for keys.
+		Short: "Print the audit log of servers",
+		Long: `Audit prints the operations on the servers that share a store, and their accounts:
+sandboxes created, started, stopped or removed, commands run, keys created, rotated
+or removed, and denied calls. Commands are without likely secrets; their
+environment and input are not in the log, nor are the names of files that were read
+or written. Commands of this program without a server are not in the log, except
+for those on keys.
 
-With --project it is about that project. Events are kept for audit.keep.`,
+With --project it prints the events of that project. Events are retained for
+audit.keep.`,
 		Example: `  atoll audit --project web --since 24h
   atoll audit --follow --json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Limit < 1 || q.Limit > store.MaxAuditEvents {
-				return usagef("limit %d: must be within 1..%d", q.Limit, store.MaxAuditEvents)
+				return usageErrorf("limit %d: must be within 1..%d", q.Limit, store.MaxAuditEvents)
 			}
 			if since > 0 {
 				q.Since = time.Now().Add(-since)
 			}
 			var err error
-			if q.Project, err = a.project(); err != nil {
+			if q.Project, err = a.namedProject(); err != nil {
 				return err
 			}
-			return a.with(cmd, func(ctx context.Context, c *connection) error { return a.showEvents(ctx, c, q, follow, asJSON) })
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error { return a.showEvents(ctx, c, q, follow, asJSON) })
 		},
 	}
-	cmd.Flags().StringVar(&q.Sandbox, "sandbox", "", "only what was done to the sandbox of this `id`")
-	cmd.Flags().StringVar(&q.Account, "account", "", "only what was done by the account of this `name`")
-	cmd.Flags().DurationVar(&since, "since", 0, "only what was done in this `time`, like 24h")
-	cmd.Flags().IntVar(&q.Limit, "limit", 100, "how `many` at most, the newest")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is done from now on")
+	cmd.Flags().StringVar(&q.Sandbox, "sandbox", "", "only events of the sandbox with this `id`")
+	cmd.Flags().StringVar(&q.Account, "account", "", "only events of the account with this `name`")
+	cmd.Flags().DurationVar(&since, "since", 0, "only events of the last `time`, like 24h")
+	cmd.Flags().IntVar(&q.Limit, "limit", 100, "maximum `number` of events, the newest")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object on each line")
 	return cmd
 }
 
-// followEvery is how often it is asked for new events.
-const followEvery = time.Second
+// followInterval is the interval of requests for new events.
+const followInterval = time.Second
 
+// showEvents prints the events that q selects, and with follow also later ones.
 func (a *app) showEvents(ctx context.Context, c *connection, q store.AuditQuery, follow, asJSON bool) error {
 	events, err := c.client.Events(ctx, q)
 	if err == nil {
@@ -72,7 +75,7 @@ func (a *app) showEvents(ctx context.Context, c *connection, q store.AuditQuery,
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(followEvery):
+			case <-time.After(followInterval):
 			}
 		}
 		if events, err = c.client.Events(ctx, q); err != nil {
@@ -98,7 +101,7 @@ func (a *app) printEvents(events []store.AuditEvent, asJSON, head bool) error {
 		}
 		what := cmp.Or(strings.Join(e.Command, " "), e.Target)
 		rows = append(rows, []string{
-			e.Time.Local().Format(time.DateTime), e.Account, e.KeyName, e.Op, e.Project, shortID(e.Sandbox), clip(what), cmp.Or(string(e.Kind), "ok"),
+			e.Time.Local().Format(time.DateTime), e.Account, e.KeyName, e.Op, e.Project, shortID(e.Sandbox), clipLine(what), cmp.Or(string(e.Kind), "ok"),
 		})
 	}
 	if asJSON || len(rows) == 0 {
@@ -107,8 +110,8 @@ func (a *app) printEvents(events []store.AuditEvent, asJSON, head bool) error {
 	return a.printTable(rows)
 }
 
-// clip is the beginning of what does not fit a line.
-func clip(s string) string {
+// clipLine shortens s to a column of a table.
+func clipLine(s string) string {
 	const most = 60
 	if r := []rune(s); len(r) > most {
 		return string(r[:most-3]) + "..."

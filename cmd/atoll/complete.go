@@ -10,12 +10,12 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 )
 
-// A completion offers words to the shell.
+// A completion returns completions for the shell.
 type completion = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// completeSandboxes offers the sandboxes that are not named yet.
+// completeSandboxes completes sandboxes that are not among args yet.
 func (a *app) completeSandboxes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
 		all, err := c.List(ctx, atoll.Filter{})
 		for _, st := range all {
 			names = append(names, shownName(st))
@@ -24,7 +24,7 @@ func (a *app) completeSandboxes(cmd *cobra.Command, args []string, _ string) ([]
 	})
 }
 
-// completeSandbox offers sandboxes for the first word, and nothing after it.
+// completeSandbox completes a sandbox as the first argument.
 func (a *app) completeSandbox(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -32,14 +32,13 @@ func (a *app) completeSandbox(cmd *cobra.Command, args []string, typed string) (
 	return a.completeSandboxes(cmd, args, typed)
 }
 
-// completeProcess offers sandboxes for the first word, and then the processes
-// of that one.
+// completeProcess completes a sandbox as the first argument, and then its processes.
 func (a *app) completeProcess(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return a.completeSandbox(cmd, args, typed)
 	}
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (ids []string, err error) {
-		sb, err := c.find(ctx, args[0])
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (ids []string, err error) {
+		sb, err := c.findSandbox(ctx, args[0])
 		if err != nil {
 			return nil, err
 		}
@@ -51,9 +50,9 @@ func (a *app) completeProcess(cmd *cobra.Command, args []string, typed string) (
 	})
 }
 
-// completeVolumes offers the volumes of the project.
+// completeVolumes completes the volumes of the project.
 func (a *app) completeVolumes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
 		all, err := atoll.Volumes(ctx, c.Provider, c.project)
 		for _, v := range all {
 			names = append(names, v.Name)
@@ -62,9 +61,9 @@ func (a *app) completeVolumes(cmd *cobra.Command, args []string, _ string) ([]st
 	})
 }
 
-// completeSnapshots offers the ids of snapshots.
+// completeSnapshots completes the ids of snapshots.
 func (a *app) completeSnapshots(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (ids []string, err error) {
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (ids []string, err error) {
 		all, err := atoll.Snapshots(ctx, c.Provider)
 		for _, s := range all {
 			ids = append(ids, s.ID)
@@ -73,11 +72,11 @@ func (a *app) completeSnapshots(cmd *cobra.Command, args []string, _ string) ([]
 	})
 }
 
-// complete offers what list finds, but for what is written already.
-func (a *app) complete(cmd *cobra.Command, args []string, list func(ctx context.Context, c *connection) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+// completeWith completes the words that list returns, except for those in args.
+func (a *app) completeWith(cmd *cobra.Command, args []string, list func(ctx context.Context, c *connection) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	a.takeSettings(cmd.Flags())
 	var words []string
-	err := a.with(cmd, func(ctx context.Context, c *connection) (err error) {
+	err := a.withConnection(cmd, func(ctx context.Context, c *connection) (err error) {
 		words, err = list(ctx, c)
 		return err
 	})
@@ -88,7 +87,7 @@ func (a *app) complete(cmd *cobra.Command, args []string, list func(ctx context.
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeCommands offers the commands below the one that args name.
+// completeCommands completes the commands below the one in args.
 func completeCommands(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	about, _, err := cmd.Root().Find(args)
 	if err != nil {
@@ -103,29 +102,29 @@ func completeCommands(cmd *cobra.Command, args []string, _ string) ([]string, co
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// words offers always the same ones.
-func words(list ...string) completion {
+// fixedWords returns a completion of fixed words.
+func fixedWords(list ...string) completion {
 	return cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// completeFlags offers the words that flags of many commands choose from.
+// completeFlags registers completions of flags that many commands have.
 func completeFlags(root *cobra.Command) {
 	var providers []string
 	for _, e := range config.Providers() {
 		providers = append(providers, e.Name)
 	}
 	fixed := map[string]completion{
-		"provider":   words(providers...),
-		"log-level":  words("auto", "debug", "info", "warn", "error"),
-		"log-format": words("text", "json"),
-		"network":    words(string(atoll.NetworkNone), string(atoll.NetworkOn), string(atoll.NetworkEgress)),
-		"signal":     words("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP"),
+		"provider":   fixedWords(providers...),
+		"log-level":  fixedWords("auto", "debug", "info", "warn", "error"),
+		"log-format": fixedWords("text", "json"),
+		"network":    fixedWords(string(atoll.NetworkNone), string(atoll.NetworkOn), string(atoll.NetworkEgress)),
+		"signal":     fixedWords("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP"),
 	}
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
 		for name, complete := range fixed {
 			if cmd.LocalFlags().Lookup(name) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(name, complete) // fails for flags that are not there only
+				_ = cmd.RegisterFlagCompletionFunc(name, complete) // fails for missing flags only
 			}
 		}
 		for _, c := range cmd.Commands() {

@@ -9,17 +9,17 @@ func newConfig(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print the settings in effect and where each came from",
-		Long: `Config prints every setting with its value and where that came from. A setting is
-taken from a flag, else from the environment (ATOLL_ and the key in capitals,
-with _ for each dot), else from the file ($XDG_CONFIG_HOME/atoll/config.yaml, or
-what --config or ATOLL_CONFIG names), else it is the default. Of secrets only
-the reference is shown.`,
+		Long: `Config prints every setting with its value and the source of the value. A setting
+has the value of the first of these sources that has one: a flag, the environment
+(ATOLL_ and the key in capitals, with _ for each dot), the file
+($XDG_CONFIG_HOME/atoll/config.yaml, or the one of --config or ATOLL_CONFIG), the
+default. Of secrets only the reference is shown.`,
 		Example: `  atoll config
   ATOLL_LOG_LEVEL=debug atoll config --json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
-			cfg, err := a.config()
+			cfg, err := a.loadConfig()
 			if err != nil {
 				return err
 			}
@@ -41,6 +41,6 @@ the reference is shown.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	cmd.Flags().BoolVar(&docs, "docs", false, "say what each setting means")
+	cmd.Flags().BoolVar(&docs, "docs", false, "print the meaning of each setting")
 	return cmd
 }

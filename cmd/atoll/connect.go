@@ -18,26 +18,25 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// dialTimeout is how long a server may take to answer at all.
+// dialTimeout is the time that a server may take for its first answer.
 const dialTimeout = 10 * time.Second
 
-// serverPatience is how long what a server was asked is asked again, here or of another
-// one, that has gone: long enough for what it was doing to be another one's.
-const serverPatience = 45 * time.Second
+// retryTimeout is the time for which the client repeats requests if a server disappears, at that server or another
+// one. It exceeds the time after which another server takes over its work.
+const retryTimeout = 45 * time.Second
 
-// A connection is the provider that a command uses: the client of a server
-// that runs, or of one that lives inside this process for as long as the
-// command. The command cannot tell, but for what becomes of its sandboxes.
+// A connection is the provider that a command uses: the client of a running server, or of one in this process that
+// ends with the command. Both behave the same, except for the life of sandboxes.
 type connection struct {
 	atoll.Provider
-	client  *api.Client // the same, for what is the server's and no provider's
-	project string
-	maker   string       // the provider that new sandboxes name; "" for the default one
-	lives   bool         // they live on when this process ends
-	close   func() error // nil where the server is not our own
+	client   *api.Client // the same client, for calls that are not part of atoll.Provider
+	project  string
+	maker    string       // provider that new sandboxes name; "" for the default one
+	survives bool         // sandboxes survive the end of this process
+	close    func() error // closes the server in this process; nil for other servers
 }
 
-// Close ends the connection, and the server where it is our own.
+// Close closes the connection, and the server if it is in this process.
 func (c *connection) Close() error {
 	err := c.Provider.Close()
 	if c.close != nil {
@@ -46,10 +45,10 @@ func (c *connection) Close() error {
 	return err
 }
 
-// connect finds the server that the configuration names, else the one that
-// runs for the state directory, else becomes one.
-func (a *app) connect(ctx context.Context) (*connection, error) {
-	cfg, err := a.config()
+// openConnection connects to the configured server, otherwise to the one of the state directory, otherwise to a new
+// one in this process.
+func (a *app) openConnection(ctx context.Context) (*connection, error) {
+	cfg, err := a.loadConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +62,9 @@ func (a *app) connect(ctx context.Context) (*connection, error) {
 
 func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, error) {
 	if cfg.URL != "" {
-		return a.dial(ctx, cfg, cfg.URL)
+		return a.dialServer(ctx, cfg, cfg.URL)
 	}
-	client, err := running(ctx, cfg)
+	client, err := runningServer(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -74,47 +73,48 @@ func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, e
 	}
 	has, err := hasProvider(ctx, client, cfg)
 	if has {
-		return &connection{Provider: client, client: client, lives: true}, nil
+		return &connection{Provider: client, client: client, survives: true}, nil
 	}
-	// Another provider was asked for than those that the server has.
+	// The user wants a provider that the server does not have.
 	if err := errors.Join(err, client.Close()); err != nil {
 		return nil, err
 	}
 	return a.serveSelf(ctx, cfg)
 }
 
-func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connection, error) {
+// dialServer connects to the server at url.
+func (a *app) dialServer(ctx context.Context, cfg *config.Config, url string) (*connection, error) {
 	token, err := cfg.Token.Reveal()
 	if err != nil {
 		return nil, err
 	}
-	client, err := newClient(ctx, api.ClientOptions{URL: url, Token: token, Patience: serverPatience, Inject: trace.Inject})
+	client, err := newClient(ctx, api.ClientOptions{URL: url, Token: token, Patience: retryTimeout, Inject: trace.Inject})
 	if err != nil {
-		return nil, refused(cfg, url, err)
+		return nil, connectError(cfg, url, err)
 	}
 	has, err := hasProvider(ctx, client, cfg)
 	if err == nil && !has {
-		err = usagef("the server at %s has no provider %s", url, cfg.Provider)
+		err = usageErrorf("the server at %s has no provider %s", url, cfg.Provider)
 	}
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
-	return &connection{Provider: client, client: client, lives: true}, nil
+	return &connection{Provider: client, client: client, survives: true}, nil
 }
 
-// hasProvider reports whether the server has the provider that is set, if one is.
+// hasProvider reports whether the server has the configured provider. It is true if none is configured.
 func hasProvider(ctx context.Context, client *api.Client, cfg *config.Config) (bool, error) {
 	if !cfg.IsSet("provider") || client.Info().Name == cfg.Provider {
 		return true, nil
 	}
-	_, ok, err := member(ctx, client, cfg.Provider)
+	_, ok, err := findMember(ctx, client, cfg.Provider)
 	return ok, err
 }
 
-// member finds the one of several providers that has the name.
-func member(ctx context.Context, p atoll.Provider, name string) (m atoll.Member, ok bool, err error) {
+// findMember returns the provider with a name among those of p.
+func findMember(ctx context.Context, p atoll.Provider, name string) (m atoll.Member, ok bool, err error) {
 	if name == p.Info().Name {
-		return atoll.Member{Info: p.Info(), InUse: true}, true, nil // as it mostly is, and nobody has to be asked
+		return atoll.Member{Info: p.Info(), InUse: true}, true, nil // the usual case, without a request
 	}
 	all, err := atoll.Members(ctx, p)
 	for _, m := range all {
@@ -125,7 +125,7 @@ func member(ctx context.Context, p atoll.Provider, name string) (m atoll.Member,
 	return m, false, err
 }
 
-// newClient is api.NewClient with a limit to its time.
+// newClient is api.NewClient with a timeout.
 func newClient(ctx context.Context, opts api.ClientOptions) (*api.Client, error) {
 	limited, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -136,25 +136,23 @@ func newClient(ctx context.Context, opts api.ClientOptions) (*api.Client, error)
 	return client, err
 }
 
-// refused says what to do when the server at url, which the user has named, is
-// not there or does not want us.
-func refused(cfg *config.Config, url string, err error) error {
+// connectError adds advice to the error of connecting to the configured server at url.
+func connectError(cfg *config.Config, url string, err error) error {
 	from := cfg.Origin("url")
 	switch kind := atoll.KindOf(err); {
 	case kind == atoll.ErrUnavailable:
-		return atoll.Errorf("connect", "", kind, "%w (the address is that of %s)", causeOf(err), from)
+		return atoll.Errorf("connect", "", kind, "%w (address set by %s)", causeOf(err), from)
 	case kind == atoll.ErrDenied && cfg.Token.IsZero():
 		return atoll.Errorf("connect", "", kind, "server at %s: a token is needed: set ATOLL_TOKEN, or --token to env:NAME or file:/path", url)
 	case kind == atoll.ErrDenied:
-		return atoll.Errorf("connect", "", kind, "server at %s: %w (it is that of %s)", url, causeOf(err), cfg.Origin("token"))
+		return atoll.Errorf("connect", "", kind, "server at %s: %w (token set by %s)", url, causeOf(err), cfg.Origin("token"))
 	}
-	return atoll.Errorf("connect", "", atoll.KindOf(err), "server at %s: %w: is it one of Atoll?", url, causeOf(err))
+	return atoll.Errorf("connect", "", atoll.KindOf(err), "server at %s: %w: is it an Atoll server?", url, causeOf(err))
 }
 
-// running returns a client of the server that answers on the socket of the
-// state directory, nil when there is none. A socket that was left behind by a
-// server that died counts as none.
-func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
+// runningServer returns a client of the server on the socket of the state directory, or nil if none runs. A socket
+// that a dead server left behind does not count.
+func runningServer(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 	socket := cfg.Socket()
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
@@ -172,15 +170,15 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 	return nil, err
 }
 
-// serveSelf builds the stack and talks to it as to any server.
+// serveSelf opens the stack and serves it to a client in this process.
 func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	opts := config.Options{Log: a.notes(cfg), Traces: a.traces, Server: a.long}
+	opts := config.Options{Log: a.newNoteLogger(cfg), Traces: a.traces, Server: a.longRunning}
 	if cfg.IsSet("log.level") {
-		opts.Calls = opts.Log // else the command reports what fails, and nobody asked for more
+		opts.Calls = opts.Log // otherwise the command reports errors, and nobody has asked for more
 	}
 	stack, err := config.Open(cfg, opts)
 	if err != nil {
-		return nil, unusable(cfg, err)
+		return nil, stateDirError(cfg, err)
 	}
 	audit, err := cfg.OpenAudit(ctx, config.Options{Log: opts.Log})
 	if err != nil {
@@ -203,7 +201,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 		return errors.Join(<-served, keys.Close(), audit.Close(), stack.Close())
 	}
 	info := stack.Info()
-	maker, _, err := member(ctx, stack, cmp.Or(cfg.ProviderOf(cfg.Project), info.Name))
+	maker, _, err := findMember(ctx, stack, cmp.Or(cfg.ProviderOf(cfg.Project), info.Name))
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
@@ -211,34 +209,33 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
-	lives := maker.Caps.Survives || maker.Problem != "" // Create will say what that is
-	return &connection{Provider: client, client: client, lives: lives, close: end}, nil
+	lives := maker.Caps.Survives || maker.Problem != "" // Create reports the problem
+	return &connection{Provider: client, client: client, survives: lives, close: end}, nil
 }
 
-// unusable prefers, to an error of opening what cfg describes, that the state
-// directory is of no use.
-func unusable(cfg *config.Config, err error) error {
+// stateDirError returns an error about the state directory if it is unusable, and err otherwise.
+func stateDirError(cfg *config.Config, err error) error {
 	if probe := probeDir(cfg.StateDir); !probe.OK {
 		return atoll.Errorf("", "", atoll.KindOf(err), "state_dir %s cannot be used: %s: %s", cfg.StateDir, probe.Reason, probe.Fix)
 	}
 	return err
 }
 
-// mustLive refuses to make a sandbox that would be gone at once.
-func (c *connection) mustLive() error {
-	if c.lives {
+// requireSurvival returns an error if sandboxes end with this process.
+func (c *connection) requireSurvival() error {
+	if c.survives {
 		return nil
 	}
-	return usagef("sandboxes of the provider %s end with this command: start a server first, with atoll serve --provider %[1]s", cmp.Or(c.maker, c.Info().Name))
+	return usageErrorf("sandboxes of the provider %s end with this command: start a server first, with atoll serve --provider %[1]s", cmp.Or(c.maker, c.Info().Name))
 }
 
-// isPrefix reports whether s can be the beginning of an id.
+// isPrefix reports whether s can be a prefix of an id.
 func isPrefix(s string) bool {
 	return len(s) >= 4 && len(s) < 32 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// find resolves the id, name or unique beginning of an id of a sandbox.
-func (c *connection) find(ctx context.Context, ref string) (atoll.Sandbox, error) {
+// findSandbox returns the sandbox with an id, a name, or a unique prefix of an id.
+func (c *connection) findSandbox(ctx context.Context, ref string) (atoll.Sandbox, error) {
 	sb, err := atoll.Resolve(ctx, c.Provider, c.project, ref)
 	prefix := strings.ToLower(ref)
 	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !isPrefix(prefix) {
@@ -259,5 +256,5 @@ func (c *connection) find(ctx context.Context, ref string) (atoll.Sandbox, error
 	for _, st := range all {
 		ids = append(ids, st.ID)
 	}
-	return nil, atoll.E("get", ref, atoll.ErrInvalid, fmt.Errorf("more than one sandbox begins so: %s", strings.Join(ids, ", ")))
+	return nil, atoll.E("get", ref, atoll.ErrInvalid, fmt.Errorf("more than one id has this prefix: %s", strings.Join(ids, ", ")))
 }

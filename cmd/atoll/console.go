@@ -16,28 +16,27 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// errDetached says that the user left the command to itself.
+// errDetached means that the user has detached from the command, which continues.
 var errDetached = errors.New("detached")
 
-// A console connects a command in a sandbox to this process: its terminal, its
-// signals and its streams. Begin it before the command is started, so that no
-// signal is lost; end it, and the terminal is as it was.
+// A console connects a command in a sandbox to this process: its terminal, its signals and its streams. Create it
+// before the command starts, so that no signal is lost. closeConsole restores the terminal.
 type console struct {
 	app    *app
-	ctx    context.Context // ends with the cause why nobody should wait any longer
+	ctx    context.Context // ends with the reason to stop waiting as its cause
 	cancel context.CancelCauseFunc
 
-	stdin          io.Reader // nil unless asked for
+	stdin          io.Reader // nil if not wanted
 	stdout, stderr io.Writer
-	size           *atoll.Size // nil unless there is a terminal
-	detach         []byte      // keys that leave the command to itself
-	looksOn        bool
+	size           *atoll.Size // nil without a terminal
+	detach         []byte      // keys that detach from the command
+	observeOnly    bool
 
-	wantsRaw bool   // the terminal must pass on all bytes
-	restore  func() // undoes it
+	wantsRaw bool   // takeTerminal sets raw mode
+	restore  func() // leaves raw mode
 
-	out     *output // what stdout writes to
-	errs    *output // and stderr
+	out     *output // target of stdout
+	errs    *output // target of stderr
 	signals chan os.Signal
 	resized chan os.Signal
 	started chan atoll.Process
@@ -47,19 +46,20 @@ type console struct {
 	timedOut atomic.Bool
 }
 
-// consoleOptions say what of this process is lent to the command.
+// consoleOptions select what the console connects to the command.
 type consoleOptions struct {
 	stdin  bool
 	tty    bool
-	detach []byte // keys that end the console and leave the command to itself
+	detach []byte // keys that detach from the command
 
-	// looksOn says that the command is not ours: a signal only detaches us.
-	looksOn bool
+	// observeOnly means that another program started the command: signals only detach.
+	observeOnly bool
 }
 
+// newConsole returns a console that handles signals from now on.
 func (a *app) newConsole(ctx context.Context, opts consoleOptions) (*console, error) {
 	s := &console{
-		app: a, out: newOutput(a.stdout), errs: newOutput(a.stderr), looksOn: opts.looksOn,
+		app: a, out: newOutput(a.stdout), errs: newOutput(a.stderr), observeOnly: opts.observeOnly,
 		signals: make(chan os.Signal, 8), resized: make(chan os.Signal, 1),
 		started: make(chan atoll.Process, 1), done: make(chan struct{}), restore: func() {},
 	}
@@ -74,21 +74,20 @@ func (a *app) newConsole(ctx context.Context, opts consoleOptions) (*console, er
 	}
 	if opts.tty && opts.stdin {
 		if !isTerminal(a.stdin) {
-			return nil, usagef("stdin is not a terminal: leave out -t, or -i")
+			return nil, usageErrorf("stdin is not a terminal: leave out -t, or -i")
 		}
 		s.wantsRaw, s.detach = true, opts.detach
 	}
-	notify(s.signals, slices.Collect(maps.Keys(passedOn))...)
+	notifySignals(s.signals, slices.Collect(maps.Keys(forwardedSignals))...)
 	if opts.tty {
 		notifyResize(s.resized)
 	}
-	s.all.Go(s.watch)
+	s.all.Go(s.watchEvents)
 	return s, nil
 }
 
-// takeTerminal makes the terminal pass on all bytes, if the console wants it
-// so. Until then ^C is a signal, which breaks off what takes long before the
-// command starts.
+// takeTerminal sets the terminal to raw mode, if wanted. Before that, ^C is a signal that interrupts slow steps
+// before the start of the command.
 func (s *console) takeTerminal() error {
 	if !s.wantsRaw {
 		return nil
@@ -97,10 +96,10 @@ func (s *console) takeTerminal() error {
 	if err != nil {
 		return err
 	}
-	s.app.raw.Store(true)
+	s.app.rawTerminal.Store(true)
 	s.restore = func() {
 		restore()
-		s.app.raw.Store(false)
+		s.app.rawTerminal.Store(false)
 	}
 	if len(s.detach) > 0 {
 		s.stdin = &detachReader{r: s.stdin, keys: s.detach, detached: func() { s.cancel(errDetached) }}
@@ -108,8 +107,8 @@ func (s *console) takeTerminal() error {
 	return nil
 }
 
-// end gives the terminal and the signals back. The second time does nothing.
-func (s *console) end() {
+// closeConsole restores the terminal and the handling of signals. A second call does nothing.
+func (s *console) closeConsole() {
 	if s.signals == nil {
 		return
 	}
@@ -122,9 +121,9 @@ func (s *console) end() {
 	s.signals = nil
 }
 
-// follow connects the console to p, waits until it has ended, and returns how.
-// attach, when not nil, delivers p's streams.
-func (s *console) follow(p atoll.Process, attach func(ctx context.Context) error) (atoll.Exit, error) {
+// followProcess connects the console to p, waits for its end, and returns its exit. attach, unless nil, transfers the
+// streams of p.
+func (s *console) followProcess(p atoll.Process, attach func(ctx context.Context) error) (atoll.Exit, error) {
 	s.started <- p
 	var err error
 	if attach != nil {
@@ -138,42 +137,43 @@ func (s *console) follow(p atoll.Process, attach func(ctx context.Context) error
 		exit.Code, exit.TimedOut, err = exitTimeout, true, nil
 	}
 	if err != nil {
-		return exit, s.why(err)
+		return exit, s.breakCause(err)
 	}
-	return exit, cmp.Or(s.out.failed(), s.errs.failed())
+	return exit, cmp.Or(s.out.writeError(), s.errs.writeError())
 }
 
-// why prefers the reason why the console was broken off to the failures that
-// followed from it.
-func (s *console) why(err error) error {
+// breakCause returns the cause of the console's end, if any, instead of the errors that followed.
+func (s *console) breakCause(err error) error {
 	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err
 }
 
-// limit kills the command after d; 0 is never.
-func (s *console) limit(p atoll.Process, d time.Duration) (stop func()) {
+// limitTime kills the command after d; 0 means never.
+func (s *console) limitTime(p atoll.Process, d time.Duration) (stop func()) {
 	if d <= 0 {
 		return func() {}
 	}
 	t := time.AfterFunc(d, func() {
 		s.timedOut.Store(true)
-		s.kill(p)
+		s.killProcess(p)
 	})
 	return func() { t.Stop() }
 }
 
-// patience is how long a command that was killed may take to be gone.
-const patience = 5 * time.Second
+// killTimeout is the time that a killed command may take to end.
+const killTimeout = 5 * time.Second
 
-func (s *console) kill(p atoll.Process) {
-	s.send(p, atoll.SIGKILL)
-	time.AfterFunc(patience, func() { s.cancel(signalError{atoll.SIGKILL}) })
+// killProcess kills p, and ends the console if p does not end.
+func (s *console) killProcess(p atoll.Process) {
+	s.sendSignal(p, atoll.SIGKILL)
+	time.AfterFunc(killTimeout, func() { s.cancel(signalError{atoll.SIGKILL}) })
 }
 
-func (s *console) send(p atoll.Process, sig atoll.Signal) {
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+// sendSignal sends a signal to p and reports errors.
+func (s *console) sendSignal(p atoll.Process, sig atoll.Signal) {
+	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
 	err := p.Signal(ctx, sig)
 	if err == nil || s.ctx.Err() != nil {
@@ -181,13 +181,13 @@ func (s *console) send(p atoll.Process, sig atoll.Signal) {
 	}
 	switch atoll.KindOf(err) {
 	case atoll.ErrStopped, atoll.ErrNotFound, atoll.ErrUnavailable:
-		return // it ended at the same moment; Wait knows more
+		return // it ended at the same time; Wait returns the reason
 	}
-	s.app.say("%v", err)
+	s.app.printMessage("%v", err)
 }
 
-// watch passes signals and sizes on until the console ends.
-func (s *console) watch() {
+// watchEvents forwards signals and sizes until the console ends.
+func (s *console) watchEvents() {
 	defer s.restoreOnPanic()
 	var p atoll.Process
 	var insist insistence
@@ -200,9 +200,9 @@ func (s *console) watch() {
 		case <-s.done:
 			return
 		case p = <-s.started:
-			s.resize(p, &size)
+			s.resizeTerminal(p, &size)
 		case <-s.resized:
-			s.resize(p, &size)
+			s.resizeTerminal(p, &size)
 		case <-s.out.broken:
 			s.out.broken = nil
 			s.brokenPipe(p)
@@ -210,40 +210,40 @@ func (s *console) watch() {
 			s.errs.broken = nil
 			s.brokenPipe(p)
 		case sig := <-s.signals:
-			s.signal(p, passedOn[sig], &insist)
+			s.handleSignal(p, forwardedSignals[sig], &insist)
 		}
 	}
 }
 
-// signal does with sig what the user means by it. The command gets it; whoever
-// sends three within a short time wants it gone. While there is no command yet
-// the console is broken off. In a raw terminal, where ^C is a byte, a signal
-// comes from somebody who wants us gone: to the command, its terminal hangs up.
-func (s *console) signal(p atoll.Process, sig atoll.Signal, insist *insistence) {
+// handleSignal forwards sig to the command. Three signals within a short time kill it. Before the command starts, sig
+// ends the console. In raw mode ^C is a byte, so a signal comes from another program: the console hangs up the
+// command's terminal and ends.
+func (s *console) handleSignal(p atoll.Process, sig atoll.Signal, insist *insistence) {
 	ends := sig == atoll.SIGINT || sig == atoll.SIGTERM || sig == atoll.SIGHUP || sig == atoll.SIGQUIT
 	switch {
-	case ends && s.looksOn:
+	case ends && s.observeOnly:
 		s.cancel(errDetached)
 	case ends && p == nil:
 		s.cancel(signalError{sig})
 	case p == nil:
-	case ends && s.app.raw.Load():
-		s.send(p, atoll.SIGHUP)
+	case ends && s.app.rawTerminal.Load():
+		s.sendSignal(p, atoll.SIGHUP)
 		s.cancel(signalError{sig})
-	case ends && insist.again(time.Now()):
-		s.kill(p)
+	case ends && insist.countSignal(time.Now()):
+		s.killProcess(p)
 	default:
-		s.send(p, sig)
+		s.sendSignal(p, sig)
 	}
 }
 
-// An insistence counts signals that follow each other closely.
+// An insistence counts signals in quick succession.
 type insistence struct {
 	n    int
 	last time.Time
 }
 
-func (i *insistence) again(now time.Time) bool {
+// countSignal reports whether now is the third signal in quick succession.
+func (i *insistence) countSignal(now time.Time) bool {
 	if now.Sub(i.last) > 2*time.Second {
 		i.n = 0
 	}
@@ -251,21 +251,20 @@ func (i *insistence) again(now time.Time) bool {
 	return i.n >= 3
 }
 
-// brokenPipe does to the command what its own broken pipe would have done, and
-// kills it when it does not mind.
+// brokenPipe sends SIGPIPE to the command, as a broken pipe of its own would, and kills it if it survives.
 func (s *console) brokenPipe(p atoll.Process) {
 	if p == nil {
 		return
 	}
-	s.send(p, sigPipe)
-	time.AfterFunc(time.Second, func() { s.kill(p) })
+	s.sendSignal(p, sigPipe)
+	time.AfterFunc(time.Second, func() { s.killProcess(p) })
 }
 
 // sigPipe is SIGPIPE.
 const sigPipe atoll.Signal = 13
 
-// resize tells p the size of the terminal when that is not have.
-func (s *console) resize(p atoll.Process, have *atoll.Size) {
+// resizeTerminal sets the size of p's terminal, unless it is have.
+func (s *console) resizeTerminal(p atoll.Process, have *atoll.Size) {
 	if s.size == nil || p == nil {
 		return
 	}
@@ -274,12 +273,12 @@ func (s *console) resize(p atoll.Process, have *atoll.Size) {
 		return
 	}
 	*have = size
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
-	_ = atoll.Resize(ctx, p, size) // a wrong size is no reason to end
+	_ = atoll.Resize(ctx, p, size) // continue with a wrong size
 }
 
-// restoreOnPanic gives the terminal back before the program crashes.
+// restoreOnPanic restores the terminal before the program crashes.
 func (s *console) restoreOnPanic() {
 	if v := recover(); v != nil {
 		s.restore()

@@ -18,61 +18,61 @@ func newCp(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp SOURCE TARGET",
 		Short: "Copy files and directories into, out of and between sandboxes",
-		Long: `Cp copies a file, or a directory with all in it. A place in a sandbox is written
-SANDBOX:PATH; a relative path there is one below the work directory. A local
-file with a colon in its name is written with a slash before, as in ./a:b.
+		Long: `Cp copies a file, or a directory with its contents. A path in a sandbox is written
+SANDBOX:PATH; a relative one starts at the work directory. Write a local file with
+a colon in its name with a slash before, as in ./a:b.
 
-As with docker's: into a directory that is there, the source is copied under its
-own name; a target that is not there becomes the copy, if the directory around
-it is there. A source directory that ends with /. stands for what is in it. With
-- as the source a tar stream is read from stdin and unpacked into the target
-directory; with - as the target the source is written to stdout as one. A source
-that is a link is copied as what it points to; links below it stay links. In a
-target directory nothing is written through a link: a file takes its place.`,
+The rules are those of docker cp: into an existing directory, the source is copied
+under its own name; a missing target becomes the copy, if its parent directory
+exists. A source directory that ends with /. stands for its contents. With - as the
+source, a tar stream is read from stdin and unpacked into the target directory;
+with - as the target, the source is written to stdout as a tar stream. A source
+that is a link is copied as its target; links below it remain links. Nothing is
+written through a link in a target directory: a file replaces it.`,
 		Example: `  atoll cp . web:/work
   atoll cp web:/work/report.html .
   atoll cp web:/work - | gzip > work.tar.gz`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				from, err := a.place(ctx, c, args[0])
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				from, err := a.openLocation(ctx, c, args[0])
 				if err != nil {
 					return err
 				}
-				defer from.close()
-				to, err := a.place(ctx, c, args[1])
+				defer from.closeFS()
+				to, err := a.openLocation(ctx, c, args[1])
 				if err != nil {
 					return err
 				}
-				defer to.close()
-				return a.copy(ctx, from, to)
+				defer to.closeFS()
+				return a.copyFiles(ctx, from, to)
 			})
 		},
 	}
 }
 
-// A place is one end of a copy: a path in a file system, or a stream when
-// there is none.
-type place struct {
+// A location is one end of a copy: a path in a file system, or a stream if fs is nil.
+type location struct {
 	fs       atoll.FS
-	name     string // in fs; links at its end are followed
-	base     string // the name that was written
-	contents bool   // "/." was written: what is in the directory
-	slash    bool   // "/" was written: it must be a directory
+	name     string // path in fs; resolveInfo follows links at its end
+	base     string // last element of the path as given
+	contents bool   // the path ends with "/.": the contents of the directory
+	slash    bool   // the path ends with "/": it must be a directory
 	info     *atoll.FileInfo
-	isLink   bool // in a target directory; never followed, it may have come from a sandbox
+	isLink   bool // a link in a target directory; never followed, since it may have come from a sandbox
 	closer   io.Closer
 }
 
-func (p *place) close() {
+func (p *location) closeFS() {
 	if p.closer != nil {
 		p.closer.Close()
 	}
 }
 
-func (a *app) place(ctx context.Context, c *connection, arg string) (*place, error) {
+// openLocation returns the location of an argument. The caller must call closeFS.
+func (a *app) openLocation(ctx context.Context, c *connection, arg string) (*location, error) {
 	if arg == "-" {
-		return &place{}, nil
+		return &location{}, nil
 	}
 	ref, name, inside := strings.Cut(arg, ":")
 	inside = inside && ref != "" && !strings.ContainsAny(ref, `/\.`)
@@ -80,28 +80,28 @@ func (a *app) place(ctx context.Context, c *connection, arg string) (*place, err
 		name = arg
 	}
 	if name == "" {
-		return nil, usagef("%q: name a path after the colon", arg)
+		return nil, usageErrorf("%q: name a path after the colon", arg)
 	}
-	p := &place{base: path.Base(path.Clean(filepath.ToSlash(name)))}
+	p := &location{base: path.Base(path.Clean(filepath.ToSlash(name)))}
 	p.contents = name == "." || strings.HasSuffix(name, "/.")
 	p.slash = strings.HasSuffix(name, "/")
 	if !inside {
-		if err := p.local(name); err != nil {
+		if err := p.openLocal(name); err != nil {
 			return nil, err
 		}
-		return p, p.look(ctx)
+		return p, p.resolveInfo(ctx)
 	}
-	sb, err := c.find(ctx, ref)
+	sb, err := c.findSandbox(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	p.fs, p.name = atoll.Files(sb), path.Clean(name)
-	return p, p.look(ctx)
+	return p, p.resolveInfo(ctx)
 }
 
-// local makes p a place on this machine. The file system it is given is that
-// of the directory around it, so that nothing unpacked there leads elsewhere.
-func (p *place) local(name string) error {
+// openLocal opens a location on this machine. Its file system is the parent directory, so that nothing that is
+// unpacked can lead out of it.
+func (p *location) openLocal(name string) error {
 	abs, err := filepath.Abs(name)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (p *place) local(name string) error {
 		abs = real
 	}
 	dir := filepath.Dir(abs)
-	prefix := "/" + strings.TrimPrefix(filepath.ToSlash(dir), "/") // names are those the user knows
+	prefix := "/" + strings.TrimPrefix(filepath.ToSlash(dir), "/") // use the names that the user knows
 	fsys, err := dirfs.New(prefix, dir, dirfs.Options{UID: -1, GID: -1})
 	if err != nil {
 		return err
@@ -125,13 +125,12 @@ func (p *place) local(name string) error {
 	return nil
 }
 
-// mostLinks is how many links may follow each other.
-const mostLinks = 40
+// maxLinks is the maximum length of a chain of links.
+const maxLinks = 40
 
-// look fills in info, which stays nil when there is nothing, and puts what a
-// link points to in its place.
-func (p *place) look(ctx context.Context) error {
-	for range mostLinks {
+// resolveInfo follows links and sets info, which remains nil for a missing file.
+func (p *location) resolveInfo(ctx context.Context) error {
+	for range maxLinks {
 		info, err := p.fs.Stat(ctx, p.name)
 		if errors.Is(err, atoll.ErrNotExist) {
 			return nil
@@ -152,14 +151,15 @@ func (p *place) look(ctx context.Context) error {
 	return atoll.Errorf("copy", "", atoll.ErrInvalid, "%s: too many links", p.base)
 }
 
-func (p *place) isDir() bool { return p.info != nil && p.info.Type == atoll.TypeDirectory }
+func (p *location) isDir() bool { return p.info != nil && p.info.Type == atoll.TypeDirectory }
 
-func (a *app) copy(ctx context.Context, from, to *place) error {
+// copyFiles copies from one location to another.
+func (a *app) copyFiles(ctx context.Context, from, to *location) error {
 	switch {
 	case from.fs == nil && to.fs == nil:
-		return usagef("only one of the source and the target can be -")
+		return usageErrorf("only one of the source and the target can be -")
 	case from.fs == nil && !to.isDir():
-		return atoll.Errorf("copy", "", atoll.ErrInvalid, "%s: must be a directory that is there", to.name)
+		return atoll.Errorf("copy", "", atoll.ErrInvalid, "%s: must be an existing directory", to.name)
 	case from.fs == nil:
 		return to.fs.ReadTar(ctx, to.name, a.stdin)
 	case from.info == nil:
@@ -169,7 +169,7 @@ func (a *app) copy(ctx context.Context, from, to *place) error {
 	case to.fs == nil:
 		return from.writeTar(ctx, a.stdout)
 	}
-	if err := to.receive(ctx, from); err != nil {
+	if err := to.completeTarget(ctx, from); err != nil {
 		return err
 	}
 	if from.isDir() {
@@ -178,11 +178,11 @@ func (a *app) copy(ctx context.Context, from, to *place) error {
 	return copyFile(ctx, from, to)
 }
 
-// receive completes the name of a target, by docker's rules.
-func (p *place) receive(ctx context.Context, from *place) error {
+// completeTarget completes the path of a target by the rules of docker cp.
+func (p *location) completeTarget(ctx context.Context, from *location) error {
 	if p.info == nil {
-		around := &place{fs: p.fs, name: path.Dir(p.name), base: p.base}
-		if err := around.look(ctx); err != nil {
+		around := &location{fs: p.fs, name: path.Dir(p.name), base: p.base}
+		if err := around.resolveInfo(ctx); err != nil {
 			return err
 		}
 		if !around.isDir() {
@@ -207,7 +207,7 @@ func (p *place) receive(ctx context.Context, from *place) error {
 	return nil
 }
 
-func copyFile(ctx context.Context, from, to *place) error {
+func copyFile(ctx context.Context, from, to *location) error {
 	r, info, err := from.fs.Read(ctx, from.name, 0)
 	if err != nil {
 		return err
@@ -222,29 +222,27 @@ func copyFile(ctx context.Context, from, to *place) error {
 	return err
 }
 
-// copyTree copies a directory with all in it.
-func copyTree(ctx context.Context, from, to *place) error {
-	return pipe(
+// copyTree copies a directory with its contents.
+func copyTree(ctx context.Context, from, to *location) error {
+	return runPipe(
 		func(w io.Writer) error { return from.fs.WriteTar(ctx, from.name, w) },
 		func(r io.Reader) error { return to.fs.ReadTar(ctx, to.name, r) },
 	)
 }
 
-// writeTar packs p into w under its own name, or for "/." what is in it under
-// the name ".".
-func (p *place) writeTar(ctx context.Context, w io.Writer) error {
+// writeTar writes a tar stream of p under its own name, or for "/." of its contents.
+func (p *location) writeTar(ctx context.Context, w io.Writer) error {
 	if p.contents || p.name == "/" {
 		return p.fs.WriteTar(ctx, p.name, w)
 	}
-	return pipe(
+	return runPipe(
 		func(w io.Writer) error { return p.fs.WriteTar(ctx, p.name, w) },
 		func(r io.Reader) error { return renameTar(w, r, p.base) },
 	)
 }
 
-// pipe runs write and read at once, the one's output being the other's input,
-// and returns the error of the one that failed first.
-func pipe(write func(io.Writer) error, read func(io.Reader) error) error {
+// runPipe runs write and read at once, connected by a pipe, and returns the error of the one that failed first.
+func runPipe(write func(io.Writer) error, read func(io.Reader) error) error {
 	r, w := io.Pipe()
 	written := make(chan error, 1)
 	go func() {
@@ -254,10 +252,10 @@ func pipe(write func(io.Writer) error, read func(io.Reader) error) error {
 	}()
 	err := read(r)
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // what follows the end of a tar stream
+		_, err = io.Copy(io.Discard, r) // the rest after the end of the tar stream
 	}
 	select {
-	case werr := <-written: // before the reader was done
+	case werr := <-written: // write ended before read
 		if werr != nil {
 			return werr
 		}

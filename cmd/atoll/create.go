@@ -14,15 +14,15 @@ func newCreate(a *app) *cobra.Command {
 	var noStart, stdin, tty bool
 	cmd := &cobra.Command{
 		Use:   "create [flags] [--] [COMMAND [ARG...]]",
-		Short: "Make a sandbox and print its id",
-		Long: `Create makes a sandbox, starts it, and prints its id. With a command, the
-command is its main process, whose end stops the sandbox; without one it stays
-idle until it is stopped: what an image would run by itself is not run. The
-sandbox lives on when this program has ended.`,
+		Short: "Create a sandbox and print its id",
+		Long: `Create creates a sandbox, starts it, and prints its id. With a command, the command
+is the main process, whose end stops the sandbox; without one the sandbox remains
+idle until it is stopped, and the command of the image does not run. The sandbox
+survives the end of this program.`,
 		Example: `  atoll create --name web
   atoll create --name cache -v data:/data --memory 1g --image redis -- redis-server --dir /data`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			spec, err := f.build(a, args)
+			spec, err := f.buildSpec(a, args)
 			if err != nil {
 				return err
 			}
@@ -31,24 +31,24 @@ sandbox lives on when this program has ended.`,
 				size := a.terminalSize()
 				spec.TTY = &size
 			}
-			return a.create(cmd, spec, f.quiet)
+			return a.createSandbox(cmd, spec, f.quiet)
 		},
 	}
-	f.register(cmd.Flags())
-	cmd.Flags().BoolVar(&noStart, "no-start", false, "only make it; atoll start starts it")
+	f.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the sandbox; atoll start does")
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "keep the command's stdin open for atoll attach")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
 	stopAtCommand(cmd)
 	return cmd
 }
 
-// create makes a sandbox that lives on, and prints its id.
-func (a *app) create(cmd *cobra.Command, spec *atoll.Spec, quiet bool) error {
-	return a.with(cmd, func(ctx context.Context, c *connection) error {
-		if err := c.mustLive(); err != nil {
+// createSandbox creates a sandbox that survives this process, and prints its id.
+func (a *app) createSandbox(cmd *cobra.Command, spec *atoll.Spec, quiet bool) error {
+	return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+		if err := c.requireSurvival(); err != nil {
 			return err
 		}
-		if err := a.prepare(ctx, c, spec, quiet); err != nil {
+		if err := a.prepareSandbox(ctx, c, spec, quiet); err != nil {
 			return err
 		}
 		sb, err := c.Create(ctx, spec)

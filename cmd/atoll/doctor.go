@@ -17,21 +17,21 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// A diagnosis is what doctor finds.
+// A diagnosis has the findings of doctor.
 type diagnosis struct {
 	System    string      `json:"system"` // operating system and architecture
 	Config    string      `json:"config"` // path of the file
 	StateDir  string      `json:"state_dir"`
-	State     atoll.Probe `json:"state"`            // whether the state directory can be used
-	Store     atoll.Probe `json:"store"`            // and what is written down of sandboxes in it
-	Server    string      `json:"server,omitempty"` // what answers, or why nothing does
-	URL       string      `json:"url,omitempty"`    // of the server that is to be used
+	State     atoll.Probe `json:"state"`            // whether the state directory is usable
+	Store     atoll.Probe `json:"store"`            // whether the records of sandboxes are readable
+	Server    string      `json:"server,omitempty"` // the providers of the server, or why none answers
+	URL       string      `json:"url,omitempty"`    // URL of the configured server
 	urlOK     bool
-	Provider  string              `json:"provider,omitempty"` // what makes sandboxes that name none here
-	Why       string              `json:"why,omitempty"`      // it is that one
+	Provider  string              `json:"provider,omitempty"` // default provider
+	Why       string              `json:"why,omitempty"`      // reason for the default provider
 	Providers []providerDiagnosis `json:"providers"`
 	Drivers   []driverDiagnosis   `json:"drivers"`
-	Compute   computeDiagnosis    `json:"compute"` // what runs programs of sandbox_run, if it is used: else sandboxes do
+	Compute   computeDiagnosis    `json:"compute"` // compute backend; sandboxes run the programs of sandbox_run if it is not used
 }
 
 type computeDiagnosis struct {
@@ -43,16 +43,16 @@ type computeDiagnosis struct {
 type providerDiagnosis struct {
 	Name      string          `json:"name"`
 	Isolation atoll.Isolation `json:"isolation,omitempty"`
-	Default   bool            `json:"default"` // the one in use here, where none is named
-	Listed    bool            `json:"listed"`  // one of those that can be named
+	Default   bool            `json:"default"` // the default provider on this machine
+	Listed    bool            `json:"listed"`  // in providers
 	atoll.Probe
 	Caps *atoll.Caps `json:"caps,omitempty"`
 }
 
 type driverDiagnosis struct {
 	Name  string   `json:"name"`
-	Users []string `json:"users"` // the providers whose machines it makes
-	// Setting is with which they do, "" by default.
+	Users []string `json:"users"` // the providers that can use it
+	// Setting is the setting that selects the driver; "" if it is the default.
 	Setting string `json:"setting,omitempty"`
 	atoll.Probe
 }
@@ -61,29 +61,28 @@ func newDoctor(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say which providers work on this machine, and what to do about those that do not",
-		Long: `Doctor tries every provider, and every driver of virtual machines, and says which
-provider makes the sandboxes that name none, and why that one. Its exit code is
-0 when the provider in use works here, and what runs programs of sandbox_run
-(compute.backend) does or was not tried, as Dagger's CLI would have to start it,
-else 1; where url names a server, what counts is whether that can be used. Those
-that providers does not list are used only when --provider names them, and then
-by this program alone.`,
+		Short: "Check which providers work on this machine, and how to fix the others",
+		Long: `Doctor tests every provider, and every driver of virtual machines, and prints the
+default provider and the reason for it. The exit code is 0 if the default provider
+works here, and the compute backend (compute.backend) works or was not tested, as a
+test would have to start Dagger; otherwise it is 1. If url names a server, only
+that server counts. Providers that are not in providers are only used if --provider
+names them, and only by this program.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := interruptible(cmd.Context())
+			ctx, stop := interruptContext(cmd.Context())
 			defer stop()
-			d, err := a.diagnose(ctx)
+			d, err := a.runDiagnosis(ctx)
 			if err != nil {
-				return interrupted(ctx, err)
+				return preferSignal(ctx, err)
 			}
 			if asJSON {
 				err = a.printJSON(d)
 			} else {
 				err = a.printDiagnosis(d)
 			}
-			if err == nil && !d.ok() {
+			if err == nil && !d.isHealthy() {
 				err = exitError(1)
 			}
 			return err
@@ -93,14 +92,15 @@ by this program alone.`,
 	return cmd
 }
 
-func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
-	cfg, err := a.config()
+// runDiagnosis tests everything.
+func (a *app) runDiagnosis(ctx context.Context) (*diagnosis, error) {
+	cfg, err := a.loadConfig()
 	if err != nil {
 		return nil, err
 	}
 	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir), URL: cfg.URL}
 	d.Store = config.ProbeStore(ctx, cfg)
-	if d.Server, err = a.answers(ctx, cfg); err != nil {
+	if d.Server, err = a.describeServer(ctx, cfg); err != nil {
 		d.Server = causeOf(err).Error()
 	}
 	d.urlOK = err == nil
@@ -109,7 +109,7 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 		d.Provider, d.Why = choice.Provider, whyThat(choice, cfg.Origin("provider"))
 	}
 	for _, e := range append(config.Providers(), cfg.OtherProviders()...) {
-		d.Providers = append(d.Providers, a.examine(ctx, cfg, e, d.Provider))
+		d.Providers = append(d.Providers, a.diagnoseProvider(ctx, cfg, e, d.Provider))
 	}
 	for _, e := range config.Drivers() {
 		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Setting, e.Probe(ctx, cfg)})
@@ -119,17 +119,17 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 	return d, nil
 }
 
-// answers says which server commands would use, "" if none.
-func (a *app) answers(ctx context.Context, cfg *config.Config) (string, error) {
+// describeServer describes the server that commands would use; "" means none.
+func (a *app) describeServer(ctx context.Context, cfg *config.Config) (string, error) {
 	if cfg.URL != "" {
-		c, err := a.dial(ctx, cfg, cfg.URL)
+		c, err := a.dialServer(ctx, cfg, cfg.URL)
 		if err != nil {
 			return "", err
 		}
 		names, err := providerNames(ctx, c)
 		return names + " at " + cfg.URL, errors.Join(err, c.Close())
 	}
-	client, err := running(ctx, cfg)
+	client, err := runningServer(ctx, cfg)
 	if err != nil || client == nil {
 		return "", err
 	}
@@ -137,7 +137,7 @@ func (a *app) answers(ctx context.Context, cfg *config.Config) (string, error) {
 	return names + " on " + cfg.Socket(), errors.Join(err, client.Close())
 }
 
-// providerNames are those of a server, the default one first.
+// providerNames lists the providers of a server, the default one first.
 func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
 	all, err := atoll.Members(ctx, p)
 	var names []string
@@ -151,12 +151,11 @@ func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
 	return strings.Join(names, ", ") + verb, err
 }
 
-// whyThat says why the provider of who names none is that one. from is where the setting
-// comes from.
+// whyThat returns the reason for the default provider. from is the source of the setting.
 func whyThat(choice config.Choice, from string) string {
 	switch {
 	case choice.Err != nil:
-		return "nothing stands in for it"
+		return "nothing can replace it"
 	case choice.Reason != "":
 		return choice.Reason
 	case from == "default":
@@ -165,14 +164,15 @@ func whyThat(choice config.Choice, from string) string {
 	return "set by " + from
 }
 
-func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry, used string) providerDiagnosis {
+// diagnoseProvider tests a provider. used is the name of the default one.
+func (a *app) diagnoseProvider(ctx context.Context, cfg *config.Config, e config.Entry, used string) providerDiagnosis {
 	d := providerDiagnosis{Name: e.Name, Default: e.Name == used, Listed: slices.Contains(cfg.ProviderNames(), e.Name)}
 	if d.Probe = e.On(runtime.GOOS); !d.OK {
 		return d
 	}
 	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		d.Probe = atoll.Probe{Reason: causeOf(err).Error(), Fix: "fix what it names: atoll config shows what is set, and where"}
+		d.Probe = atoll.Probe{Reason: causeOf(err).Error(), Fix: "correct the setting: atoll config shows all settings and their sources"}
 		if missing, ok := errors.AsType[plugin.MissingError](err); ok {
 			d.Probe = atoll.Probe{Reason: missing.Error(), Fix: missing.Fix()}
 		}
@@ -186,7 +186,7 @@ func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry, u
 	return d
 }
 
-// probeDir tries to make a file in the directory.
+// probeDir tests whether the directory is writable.
 func probeDir(dir string) atoll.Probe {
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
@@ -202,7 +202,8 @@ func probeDir(dir string) atoll.Probe {
 	return atoll.Probe{OK: true}
 }
 
-func (d *diagnosis) ok() bool {
+// isHealthy reports whether commands can work.
+func (d *diagnosis) isHealthy() bool {
 	if d.URL != "" {
 		return d.urlOK
 	}
@@ -232,7 +233,7 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 		if p.Isolation == atoll.IsolationNone {
 			uses += ", does not isolate: for development only"
 		}
-		fmt.Fprintf(&b, "\n%s  %s%s\n", p.Name, verdict(p.Probe), uses)
+		fmt.Fprintf(&b, "\n%s  %s%s\n", p.Name, describeProbe(p.Probe), uses)
 		printProbe(&b, "", p.Probe)
 	}
 	for _, d := range d.Drivers {
@@ -243,12 +244,12 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 				uses += ", with " + d.Setting
 			}
 		}
-		fmt.Fprintf(&b, "\n%s  %s, %s\n", d.Name, verdict(d.Probe), uses)
+		fmt.Fprintf(&b, "\n%s  %s, %s\n", d.Name, describeProbe(d.Probe), uses)
 		printProbe(&b, "", d.Probe)
 	}
 	uses := "not used: sandboxes run the programs of sandbox_run"
 	if d.Compute.Used {
-		uses = verdict(d.Compute.Probe) + ", runs the programs of sandbox_run"
+		uses = describeProbe(d.Compute.Probe) + ", runs the programs of sandbox_run"
 	}
 	fmt.Fprintf(&b, "\n%s  %s (compute.backend)\n", d.Compute.Backend, uses)
 	printProbe(&b, "", d.Compute.Probe)
@@ -256,11 +257,12 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 	return err
 }
 
-func verdict(p atoll.Probe) string {
+// describeProbe describes the result of a probe.
+func describeProbe(p atoll.Probe) string {
 	switch {
 	case !p.OK:
 		return "does not work here"
-	case p.Reason != "": // why that is not known
+	case p.Reason != "": // not known whether it works
 		return "not tried"
 	}
 	return "works"
@@ -278,6 +280,7 @@ func printProbe(b *strings.Builder, what string, p atoll.Probe) {
 	}
 }
 
+// orNone returns s, or a text for no server.
 func orNone(s string) string {
 	if s == "" {
 		return "none runs"

@@ -21,10 +21,10 @@ func newExec(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] [COMMAND [ARG...]]",
 		Short: "Run a command in a running sandbox",
-		Long: `Exec runs a command in a sandbox that is running. With -t the command may be
-left out: it is then the user's shell. Streams, signals and exit codes are those
-of atoll run. The command lives on when this program is killed: atoll ps finds
-it, and atoll attach connects to it again.`,
+		Long: `Exec runs a command in a running sandbox. With -t the command may be omitted; it is
+then the user's shell. Streams, signals and exit codes are those of atoll run. If
+this program is killed, the command continues: atoll ps lists it, and atoll attach
+connects to it again.`,
 		Example: `  atoll exec web -- uname -a
   atoll exec -it web
   tar c . | atoll exec -i -w /work web -- tar x`,
@@ -32,66 +32,66 @@ it, and atoll attach connects to it again.`,
 		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.cmd.Args = withoutDashes(args[1:])
-			return f.run(a, cmd, args[0])
+			return f.runCommand(a, cmd, args[0])
 		},
 	}
-	f.streamFlags.register(cmd.Flags())
-	f.env.register(cmd.Flags())
+	f.streamFlags.addFlags(cmd.Flags())
+	f.env.addFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&f.cmd.Dir, "workdir", "w", "", "`directory` to start in (default the sandbox's)")
 	cmd.Flags().StringVarP(&f.cmd.User, "user", "u", "", "`user`: name, UID or UID:GID (default the sandbox's)")
 	cmd.Flags().Var((*durationValue)(&f.cmd.Timeout), "timeout", "kill the command after so long, like 5m")
-	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the process and let it run on")
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the process and leave it running")
 	stopAtCommand(cmd)
 	return cmd
 }
 
-func (f *execFlags) run(a *app, cmd *cobra.Command, ref string) error {
+func (f *execFlags) runCommand(a *app, cmd *cobra.Command, ref string) error {
 	var err error
-	if f.cmd.Env, err = f.env.list(a.env); err != nil {
+	if f.cmd.Env, err = f.env.listVars(a.env); err != nil {
 		return err
 	}
 	if f.detach && (f.json || f.stdin) {
-		return usagef("-d does not go with -i or --json: nobody is there to attend to them")
+		return usageErrorf("-d cannot be combined with -i or --json")
 	}
-	s, err := f.console(cmd.Context(), a)
+	s, err := f.newConsole(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
-	defer s.end()
+	defer s.closeConsole()
 	f.cmd.TTY = s.size
 	if len(f.cmd.Args) == 0 && !f.tty {
-		return usagef("no command given: name one, or give -t for a shell")
+		return usageErrorf("no command given: name one, or use -t for a shell")
 	}
 	if err := f.cmd.Validate(); err != nil {
 		return err
 	}
-	c, err := a.connect(s.ctx)
+	c, err := a.openConnection(s.ctx)
 	if err != nil {
-		return s.why(err)
+		return s.breakCause(err)
 	}
-	id, exit, err := f.attended(s, c, ref)
+	id, exit, err := f.runAttended(s, c, ref)
 	err = errors.Join(err, c.Close())
-	s.end()
+	s.closeConsole()
 	switch {
 	case errors.Is(err, errDetached):
-		a.say("detached: atoll attach %s %s connects again", ref, id)
+		a.printMessage("detached: run atoll attach %s %s to reconnect", ref, id)
 		return nil
 	case err != nil || f.detach:
 		return err
 	}
-	return f.finish(a, s, id, exit)
+	return f.finishCommand(a, s, id, exit)
 }
 
-// attended runs the command and attends to it to the end.
-func (f *execFlags) attended(s *console, c *connection, ref string) (id string, exit atoll.Exit, err error) {
-	sb, err := c.find(s.ctx, ref)
+// runAttended runs the command and waits for its end, unless it is detached.
+func (f *execFlags) runAttended(s *console, c *connection, ref string) (id string, exit atoll.Exit, err error) {
+	sb, err := c.findSandbox(s.ctx, ref)
 	if err != nil {
-		return "", exit, s.why(err)
+		return "", exit, s.breakCause(err)
 	}
 	if f.detach {
 		p, err := sb.Exec(s.ctx, &f.cmd)
 		if err != nil {
-			return "", exit, s.why(err)
+			return "", exit, s.breakCause(err)
 		}
 		_, err = fmt.Fprintln(s.app.stdout, p.ID())
 		return p.ID(), exit, err
@@ -102,9 +102,9 @@ func (f *execFlags) attended(s *console, c *connection, ref string) (id string, 
 	f.cmd.Stdin, f.cmd.Stdout, f.cmd.Stderr = s.stdin, s.stdout, s.stderr
 	p, err := sb.Exec(s.ctx, &f.cmd)
 	if err != nil {
-		return "", exit, s.why(err)
+		return "", exit, s.breakCause(err)
 	}
-	exit, err = s.follow(p, nil)
+	exit, err = s.followProcess(p, nil)
 	if errors.Is(err, errDetached) {
 		return p.ID(), exit, err
 	}

@@ -8,26 +8,25 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The exit codes that are not the command's own, as docker has them.
+// Exit codes besides those of commands; they are docker's.
 const (
-	exitTimeout  = atoll.ExitTimedOut // the command ran into its time limit
-	exitOwn      = 125                // Atoll itself failed, whatever the command line
-	exitCannot   = 126                // the command is there but could not be started
-	exitNotThere = 127                // the command is not there
+	exitTimeout  = atoll.ExitTimedOut // the command reached its time limit
+	exitOwn      = 125                // Atoll itself failed, or the command line is wrong
+	exitCannot   = 126                // the command exists but could not be started
+	exitNotThere = 127                // the command does not exist
 )
 
-// An exitError ends the program with a code and says nothing: the command has
-// said it already.
+// An exitError ends the program with a code and without a message: the command has printed its own.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// A signalError says that a signal ended us.
+// A signalError means that a signal ended the program.
 type signalError struct{ sig atoll.Signal }
 
 func (e signalError) Error() string { return "ended by " + e.sig.String() }
 
-// asExit turns the exit of a command into our own.
+// asExit converts the exit of a command to an error of this program.
 func asExit(e atoll.Exit) error {
 	if e.Code == 0 {
 		return nil
@@ -35,6 +34,7 @@ func asExit(e atoll.Exit) error {
 	return exitError(e.Code)
 }
 
+// exitCode returns the exit code of this program for err.
 func exitCode(err error) int {
 	var code exitError
 	var sig signalError
@@ -53,29 +53,28 @@ func exitCode(err error) int {
 	return exitOwn
 }
 
-// report prints err for people, on stderr, each line with our name.
-func (a *app) report(err error) {
+// reportError prints err on stderr, with the name of the program on each line.
+func (a *app) reportError(err error) {
 	var code exitError
 	var sig signalError
 	if err == nil || errors.As(err, &code) || errors.As(err, &sig) {
-		return // who sent the signal knows
+		return // the sender of the signal knows
 	}
 	for line := range strings.Lines(oneLine(err.Error())) {
-		a.say("%s", strings.TrimSuffix(line, "\n"))
+		a.printMessage("%s", strings.TrimSuffix(line, "\n"))
 	}
 }
 
-// say prints a message of ours, which never goes to stdout: that is the
-// command's.
-func (a *app) say(format string, args ...any) {
+// printMessage prints a message of this program on stderr. Stdout belongs to the command.
+func (a *app) printMessage(format string, args ...any) {
 	end := "\n"
-	if a.raw.Load() && isTerminal(a.stderr) {
+	if a.rawTerminal.Load() && isTerminal(a.stderr) {
 		end = "\r\n"
 	}
-	fmt.Fprint(a.stderr, "atoll: "+printable(fmt.Sprintf(format, args...), "\n")+end)
+	fmt.Fprint(a.stderr, "atoll: "+escapeControls(fmt.Sprintf(format, args...), "\n")+end)
 }
 
-// usagef is a mistake on the command line.
-func usagef(format string, args ...any) error {
+// usageErrorf returns the error for a mistake on the command line.
+func usageErrorf(format string, args ...any) error {
 	return atoll.Errorf("", "", atoll.ErrInvalid, format, args...)
 }

@@ -20,10 +20,10 @@ func newPortForward(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port-forward [flags] SANDBOX [LOCAL:]PORT...",
 		Short: "Forward local TCP ports to ports inside a sandbox",
-		Long: `Port-forward listens on local ports and connects whoever comes to ports inside
-the sandbox, on loopback there, until it is interrupted. Without LOCAL the ports
-have the same number; a LOCAL of 0 is any free one. Each is printed once it
-listens. No network of the sandbox is needed.`,
+		Long: `Port-forward listens on local ports and forwards connections to loopback ports
+inside the sandbox, until it is interrupted. Without LOCAL both ports have the same
+number; a LOCAL of 0 means any free port. Each address is printed when it is ready.
+The sandbox needs no network.`,
 		Example: `  atoll port-forward web 8080:80
   atoll port-forward web 0:80`,
 		Args:              cobra.MinimumNArgs(2),
@@ -41,7 +41,7 @@ listens. No network of the sandbox is needed.`,
 				if st.State != atoll.StateRunning && st.State != atoll.StatePaused {
 					return atoll.E("port-forward", args[0], atoll.ErrStopped, nil)
 				}
-				return a.forward(ctx, sb, address, ports)
+				return a.forwardPorts(ctx, sb, address, ports)
 			})
 		},
 	}
@@ -49,13 +49,13 @@ listens. No network of the sandbox is needed.`,
 	return cmd
 }
 
-// A forwarding connects a local port to one inside.
+// A forwarding is a local port and a port inside the sandbox.
 type forwarding struct{ local, inside int }
 
 func parseForwards(args []string) ([]forwarding, error) {
 	var all []forwarding
 	for _, arg := range args {
-		bad := usagef("port %q: write it like 80, 8080:80 or 0:80", arg)
+		bad := usageErrorf("port %q: write it like 80, 8080:80 or 0:80", arg)
 		local, inside, both := strings.Cut(arg, ":")
 		if !both {
 			inside = local
@@ -85,8 +85,8 @@ func parsePort(s string) (int, error) {
 	return int(n), err
 }
 
-// forward serves until ctx ends, which is how it is meant to end.
-func (a *app) forward(ctx context.Context, sb atoll.Sandbox, address string, ports []forwarding) error {
+// forwardPorts forwards ports until ctx ends, and then returns nil.
+func (a *app) forwardPorts(ctx context.Context, sb atoll.Sandbox, address string, ports []forwarding) error {
 	var listeners []net.Listener
 	var serving sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
@@ -106,20 +106,21 @@ func (a *app) forward(ctx context.Context, sb atoll.Sandbox, address string, por
 		if _, err := fmt.Fprintf(a.stdout, "%s -> %d\n", l.Addr(), f.inside); err != nil {
 			return err
 		}
-		serving.Go(func() { a.accept(ctx, l, sb, f.inside) })
+		serving.Go(func() { a.acceptConns(ctx, l, sb, f.inside) })
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func (a *app) accept(ctx context.Context, l net.Listener, sb atoll.Sandbox, port int) {
+// acceptConns forwards the connections of a listener until it is closed.
+func (a *app) acceptConns(ctx context.Context, l net.Listener, sb atoll.Sandbox, port int) {
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	for {
 		local, err := l.Accept()
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-				a.say("%v", err)
+				a.printMessage("%v", err)
 			}
 			return
 		}
@@ -128,18 +129,18 @@ func (a *app) accept(ctx context.Context, l net.Listener, sb atoll.Sandbox, port
 			inside, err := atoll.Dial(ctx, sb, port)
 			if err != nil {
 				if ctx.Err() == nil {
-					a.say("%v", err)
+					a.printMessage("%v", err)
 				}
 				return
 			}
 			defer inside.Close()
-			splice(ctx, local, inside)
+			spliceConns(ctx, local, inside)
 		})
 	}
 }
 
-// splice copies both ways until both have ended, or ctx.
-func splice(ctx context.Context, a, b net.Conn) {
+// spliceConns copies in both directions until both ends are closed, or ctx ends.
+func spliceConns(ctx context.Context, a, b net.Conn) {
 	stop := context.AfterFunc(ctx, func() {
 		a.Close()
 		b.Close()
@@ -151,7 +152,7 @@ func splice(ctx context.Context, a, b net.Conn) {
 	both.Wait()
 }
 
-// oneWay copies until from ends, and lets to know.
+// oneWay copies until from ends, and then closes to for writing.
 func oneWay(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

@@ -15,20 +15,21 @@ import (
 func newImage(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "List and remove images, build and pull what virtual machines boot",
-		Long: `Images are fetched by atoll pull, or when a sandbox is made from one, and kept:
-as they came, and unpacked, which all sandboxes made from one share.
+		Short: "List and remove images, build and pull bundles of virtual machines",
+		Long: `Images are pulled by atoll pull, or when a sandbox is created from one. They are
+stored both packed and unpacked; all sandboxes of an image share the unpacked
+files.
 
 Virtual machines boot bundles: a kernel, an initrd and a root disk, or for WSL a
-root archive. They are built on Linux, from an image or from Debian's packages, or pulled. In lists they are
-called bundle:NAME.`,
+root archive. They are built on Linux, from an image or from Debian's packages, or
+pulled. Lists show them as bundle:NAME.`,
 	}
 	cmd.AddCommand(newImageLs(a), newImageRm(a), newImagePrune(a), newImageBuild(a), newImagePull(a))
 	return cmd
 }
 
 func newImageLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -36,8 +37,8 @@ func newImageLs(a *app) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				all, err := a.images(ctx, c)
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				all, err := a.listImages(ctx, c)
 				if err != nil {
 					return err
 				}
@@ -45,12 +46,12 @@ func newImageLs(a *app) *cobra.Command {
 					[]string{"IMAGE", "PROVIDER", "DIGEST", "SIZE", "IN USE", "FETCHED", "USED"},
 					func(img atoll.Image) []string {
 						return []string{img.Ref, img.Provider, shortDigest(img.Digest), byteCount(int64(img.Size)), yesNo(img.InUse),
-							ago(time.Since(img.Fetched)), ago(time.Since(img.Used))}
+							formatAgo(time.Since(img.Fetched)), formatAgo(time.Since(img.Used))}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print names only, or the digests of those that have none")
+	l.addFlags(cmd, "print names only, or digests of images without a name")
 	return cmd
 }
 
@@ -63,29 +64,29 @@ func newImageRm(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm [flags] IMAGE...",
-		Short: "Remove images that no sandbox was made from",
-		Long: `Rm takes the name from an image, and removes the image when it has no other; a
-digest, sha256:..., removes the image with all its names.
+		Short: "Remove images that no sandbox uses",
+		Long: `Rm removes a name from an image, and the image if it has no other name; a digest,
+sha256:..., removes the image with all its names.
 
-A sandbox needs its image as long as it is there. With --force the image goes
-even if sandboxes that do not run were made from it; to start one of them then
-fetches it again. Where several providers keep it, --provider says which.
+A sandbox needs its image while it exists. With --force, rm also removes images of
+sandboxes that do not run; to start one of those pulls its image again. If several
+providers have the image, --provider selects one.
 
-A bundle is named bundle:NAME; machines that run keep what they have of it.`,
+A bundle is named bundle:NAME; running machines retain their files.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(ref string) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(ref string) error {
 					if name, ok := strings.CutPrefix(ref, bundlePrefix); ok {
 						return a.withBundles(func(s *bundle.Store) error { return s.Remove(name, nil) })
 					}
-					return atoll.RemoveImage(ctx, c.Provider, a.qualified(ref), force)
+					return atoll.RemoveImage(ctx, c.Provider, a.qualifyName(ref), force)
 				})
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also images of sandboxes and snapshots, unless they run")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove images of stopped sandboxes and of snapshots")
 	return cmd
 }
 
@@ -94,19 +95,19 @@ func newImagePrune(a *app) *cobra.Command {
 	var quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "prune [flags]",
-		Short: "Remove all images that nobody uses",
-		Long: `Prune removes images, and what else was fetched and is of no use. Images that a
-sandbox, running or not, or a snapshot was made from always stay. Of the others
-it removes those without a name, which a newer image has taken: with --all also
-those with a name, with --unused-for all that were not used for so long; with
---provider only what that provider keeps.`,
+		Short: "Remove unused images",
+		Long: `Prune removes images, and other downloads that are no longer needed. It never
+removes images of sandboxes, running or not, or of snapshots. Of the others it
+removes those without a name, which a newer image has taken: with --all also those
+with a name, with --unused-for all that have been unused for so long; with
+--provider only those of that provider.`,
 		Example: `  atoll image prune --all
   atoll image prune --unused-for 720h`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.All, opts.Provider = opts.All || opts.UnusedFor != 0, a.flags["provider"]
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				pruned, err := atoll.PruneImages(ctx, c.Provider, opts)
 				if err != nil {
 					return err
@@ -119,23 +120,23 @@ those with a name, with --unused-for all that were not used for so long; with
 					fmt.Fprintln(a.stdout, digest)
 				}
 				if !quiet {
-					a.say("%d removed, %s freed", len(pruned.Images), byteCount(int64(pruned.Size)))
+					a.printMessage("%d removed, %s freed", len(pruned.Images), byteCount(int64(pruned.Size)))
 				}
 				return nil
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&opts.All, "all", "a", false, "also images that have a name")
-	cmd.Flags().Var((*durationValue)(&opts.UnusedFor), "unused-for", "all images that were not used for so long, like 720h")
+	cmd.Flags().BoolVarP(&opts.All, "all", "a", false, "also remove images with a name")
+	cmd.Flags().Var((*durationValue)(&opts.UnusedFor), "unused-for", "remove all images that have been unused for so long, like 720h")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print digests only")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }
 
-// completeImages offers the names of images.
+// completeImages completes the names of images.
 func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (refs []string, err error) {
-		all, err := a.images(ctx, c)
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (refs []string, err error) {
+		all, err := a.listImages(ctx, c)
 		for _, img := range all {
 			refs = append(refs, img.Ref)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// inspect runs the Inspector, a client that is not ours, and returns what it prints.
+// inspect runs the Inspector, a client by another project, and returns its output.
 func inspect(t *testing.T, env []string, server []string, args ...string) string {
 	t.Helper()
 	node := testenv.NodePrograms(t)
@@ -43,12 +43,12 @@ func inspect(t *testing.T, env []string, server []string, args ...string) string
 	return string(out)
 }
 
-// The Inspector lists and calls every tool, on streams and over HTTP.
+// The Inspector lists and calls every tool, over streams and HTTP.
 func TestInspector(t *testing.T) {
 	testenv.Need(t, testenv.MCPPrograms)
 	env := mcpEnv(t)
 	address, token := serveTCP(t, env)
-	// A program that is atoll, whatever it is called as.
+	// The name of the program must not matter.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestInspector(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdio := []string{"--transport", "stdio"}
-	for _, kv := range env { // what a program has that it starts, is said to it
+	for _, kv := range env { // the Inspector passes only explicit variables to the programs that it starts
 		if strings.HasPrefix(kv, "ATOLL_") || strings.HasPrefix(kv, "XDG_") {
 			stdio = append(stdio, "-e", kv)
 		}
@@ -87,7 +87,7 @@ func inspectAll(t *testing.T, env []string, server []string) {
 		left[x.Name] = true
 	}
 	if len(left) != 15 {
-		t.Errorf("the tools are %v", left)
+		t.Errorf("missing tools: %v", left)
 	}
 	call := func(name string, args ...string) map[string]any {
 		t.Helper()
@@ -134,13 +134,12 @@ func inspectAll(t *testing.T, env []string, server []string) {
 	call("sandbox_fs_delete", "path=f")
 	call("sandbox_close")
 	if len(left) > 0 {
-		t.Errorf("not called: %v", left)
+		t.Errorf("tools not called: %v", left)
 	}
 }
 
-// The scenarios of the conformance suite that ask for nothing but what every server
-// has, on the product as it is; the others are those of package mcp's test. The suite
-// has no token: a proxy adds it.
+// The product passes the scenarios of the conformance suite that apply to every server; the test of package mcp runs
+// the others. The suite has no token, so a proxy adds it.
 func TestServeConformance(t *testing.T) {
 	node := testenv.NodePrograms(t)
 	env := mcpEnv(t)

@@ -17,11 +17,11 @@ import (
 func newKey(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
-		Short: "API keys of a server, each for some projects or for all",
-		Long: `An API key is a bearer token for who comes by TCP: atoll --url URL --token env:KEY.
-One with the role project uses what is in its projects, and finds nothing else; one
-with the role admin may do everything, as the server's own token may. Only a hash of
-it is kept. Servers that share a store know the same keys.`,
+		Short: "Manage the API keys of a server",
+		Long: `An API key is a bearer token for TCP clients: atoll --url URL --token env:KEY. A
+key with the role project can use its projects only, and sees nothing else; a key
+with the role admin can do everything, like the server's own token. Only a hash of
+the secret is stored. Servers that share a store share its keys.`,
 	}
 	cmd.AddCommand(newKeyCreate(a), newKeyLs(a), newKeyRotate(a), newKeyRm(a))
 	return cmd
@@ -33,13 +33,13 @@ func newKeyCreate(a *app) *cobra.Command {
 	var ttl time.Duration
 	cmd := &cobra.Command{
 		Use:   "create NAME [flags]",
-		Short: "Make a key, and print its secret, this once",
-		Long: `Create makes a key, and prints its secret: nobody can show it again. The first of
-several projects is that of sandboxes which name none.
+		Short: "Create a key, and print its secret, only once",
+		Long: `Create creates a key and prints its secret, which cannot be shown again. The first
+of several projects is the default project of new sandboxes.
 
-Conversations belong to accounts: keys of one account share them, and so have one
-role and the same projects. Without --account it is one that is named after the
-projects, or default for an admin.`,
+Conversations belong to accounts: keys of one account share them, so they have the
+same role and projects. Without --account, the account is named after the projects,
+or default for an admin.`,
 		Example: `  atoll key create ci --for web
   atoll key create team --for web --for api --ttl 720h
   atoll key create ops --admin`,
@@ -47,13 +47,13 @@ projects, or default for an admin.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if admin == (len(spec.Projects) > 0) {
-				return usagef("name the projects with --for, or give --admin for all")
+				return usageErrorf("name the projects with --for, or use --admin for all")
 			}
 			spec.Name, spec.Role, spec.TTL = args[0], auth.RoleProject, atoll.Duration(ttl)
 			if admin {
 				spec.Role = auth.RoleAdmin
 			}
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				made, err := c.client.CreateKey(ctx, spec)
 				if err != nil {
 					return err
@@ -62,15 +62,15 @@ projects, or default for an admin.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&spec.Projects, "for", nil, "`project` that the key may use; may be given more than once")
+	cmd.Flags().StringArrayVar(&spec.Projects, "for", nil, "`project` that the key may use; can be repeated")
 	cmd.Flags().BoolVar(&admin, "admin", false, "the key may do everything")
-	cmd.Flags().StringVar(&spec.Account, "account", "", "`name` of the account whose conversations it has")
-	cmd.Flags().DurationVar(&ttl, "ttl", 0, "`time` that it is good for, like 720h (default until it is removed)")
+	cmd.Flags().StringVar(&spec.Account, "account", "", "`name` of the account that owns its conversations")
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "`time` until the key expires, like 720h (default never)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }
 
-// printSecret prints the secret of a key, or all that is known of it.
+// printSecret prints the secret of a key, or the whole key as JSON.
 func (a *app) printSecret(made auth.NewKey, asJSON bool) error {
 	if asJSON {
 		return a.printJSON(made)
@@ -80,18 +80,18 @@ func (a *app) printSecret(made auth.NewKey, asJSON bool) error {
 }
 
 func newKeyLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List keys",
-		Long: `Ls lists the keys that can be used, oldest first; with --all also those that were
-removed or have expired. USED is exact to ten minutes.`,
+		Long: `Ls lists the valid keys, oldest first; with --all also removed and expired ones.
+USED is accurate to ten minutes.`,
 		Aliases:           []string{"list"},
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				keys, err := c.client.Keys(ctx)
 				if err != nil {
 					return err
@@ -104,26 +104,26 @@ removed or have expired. USED is exact to ten minutes.`,
 					[]string{"ID", "NAME", "ROLE", "PROJECTS", "ACCOUNT", "CREATED", "USED", "STATE"},
 					func(k auth.Key) []string {
 						return []string{
-							k.ID, k.Name, k.Role, cmp.Or(strings.Join(k.Projects, ","), "all"), k.Account, age(now, k.Created), age(now, k.Used), keyState(k, now),
+							k.ID, k.Name, k.Role, cmp.Or(strings.Join(k.Projects, ","), "all"), k.Account, formatAge(now, k.Created), formatAge(now, k.Used), keyState(k, now),
 						}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print ids only")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "those that cannot be used any more, too")
+	l.addFlags(cmd, "print ids only")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list removed and expired keys")
 	return cmd
 }
 
-// age is how long ago something was, "never" if it was not.
-func age(now, at time.Time) string {
+// formatAge returns the time since at, or "never" if at is zero.
+func formatAge(now, at time.Time) string {
 	if at.IsZero() {
 		return "never"
 	}
-	return ago(now.Sub(at))
+	return formatAgo(now.Sub(at))
 }
 
-// keyState says what becomes of a key.
+// keyState describes the validity of a key.
 func keyState(k auth.Key, now time.Time) string {
 	switch {
 	case !k.Revoked.IsZero():
@@ -141,20 +141,20 @@ func newKeyRotate(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rotate KEY [flags]",
-		Short: "Give a key another secret, and print that, this once",
-		Long: `Rotate gives a key, by its name or id, another secret, and prints it. The one that
-it has stays good for a while, in which all who use it get the new one; the one
-before that does not. No server is restarted: all that share a store go by it within
-five seconds.`,
+		Short: "Replace the secret of a key, and print the new one, only once",
+		Long: `Rotate gives a key, by name or id, another secret, and prints it. The current
+secret remains valid for the time of --grace, so that clients can switch; an
+earlier one expires at once. No server needs a restart: all servers that share the
+store accept the new secret within five seconds.`,
 		Example: `  atoll key rotate ci
   atoll key rotate ci --grace 0s    # it was published`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 {
-				return usagef("grace %s: must not be negative", grace)
+				return usageErrorf("grace %s: must not be negative", grace)
 			}
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				made, err := c.client.RotateKey(ctx, args[0], atoll.Duration(grace))
 				if err != nil {
 					return err
@@ -163,7 +163,7 @@ five seconds.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&grace, "grace", time.Duration(auth.DefaultRotateGrace), "`time` that the old secret stays good, 0s for none")
+	cmd.Flags().DurationVar(&grace, "grace", time.Duration(auth.DefaultRotateGrace), "`time` for which the old secret remains valid, 0s for none")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }
@@ -171,16 +171,16 @@ five seconds.`,
 func newKeyRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm KEY...",
-		Short: "Revoke keys, for good",
-		Long: `Rm revokes keys, by their names or ids: all servers that share a store refuse them
-within five seconds, and break off what goes on by them within fifteen. What was
-made with them stays.`,
+		Short: "Revoke keys permanently",
+		Long: `Rm revokes keys, by name or id: all servers that share the store refuse them within
+five seconds, and end their running calls within fifteen. Their sandboxes
+and conversations remain.`,
 		Example:           `  atoll key rm ci`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(ref string) error { return c.client.RevokeKey(ctx, ref) })
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(ref string) error { return c.client.RevokeKey(ctx, ref) })
 			})
 		},
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// newVerb is a command that does one thing to each of the sandboxes named.
+// newVerb returns a command that does one thing to each named sandbox.
 func (a *app) newVerb(use, short string, f func(ctx context.Context, sb atoll.Sandbox) error) *cobra.Command {
 	return &cobra.Command{
 		Use:               use + " SANDBOX...",
@@ -28,9 +28,9 @@ func newStart(a *app) *cobra.Command {
 
 func newStop(a *app) *cobra.Command {
 	grace := atoll.Duration(atoll.DefaultStopGrace)
-	cmd := a.newVerb("stop [flags]", "Stop sandboxes and keep their files",
+	cmd := a.newVerb("stop [flags]", "Stop sandboxes and retain their files",
 		func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, time.Duration(grace)) })
-	cmd.Flags().VarP((*durationValue)(&grace), "time", "t", "how long processes may take to end before they are killed")
+	cmd.Flags().VarP((*durationValue)(&grace), "time", "t", "time that processes have to end before they are killed")
 	return cmd
 }
 
@@ -40,16 +40,16 @@ func newPause(a *app) *cobra.Command {
 }
 
 func newResume(a *app) *cobra.Command {
-	return a.newVerb("resume", "Let the processes of paused sandboxes go on",
+	return a.newVerb("resume", "Resume the processes of paused sandboxes",
 		func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Resume(ctx, sb) })
 }
 
 func newExtend(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "extend SANDBOX DURATION",
-		Short: "Give a sandbox that expires more time, or less",
-		Long: `Extend has a sandbox that was made with --ttl removed so long from now, and not
-when its time would have been over; with never it stays.`,
+		Short: "Change the expiry of a sandbox",
+		Long: `Extend sets the expiry of a sandbox that was created with --ttl to so long from
+now; never means that it does not expire.`,
 		Example: `  atoll extend web 2h
   atoll extend web never`,
 		Args:              cobra.ExactArgs(2),
@@ -57,7 +57,7 @@ when its time would have been over; with never it stays.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var ttl atoll.Duration
 			if err := ttl.UnmarshalText([]byte(args[1])); err != nil {
-				return usagef("%v", err)
+				return usageErrorf("%v", err)
 			}
 			return a.eachSandbox(cmd, args[:1], func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Extend(ctx, sb, ttl) })
 		},
@@ -70,25 +70,25 @@ func newRm(a *app) *cobra.Command {
 		Use:   "rm [flags] SANDBOX...",
 		Short: "Remove sandboxes, running or not",
 		Long: `Rm ends and removes sandboxes. The data volume of each, which holds its work
-directory, is kept for another sandbox of the same id, unless -v is given;
-volumes that have a name are always kept.`,
+directory, is retained for another sandbox of the same id, unless -v is given;
+named volumes are always retained.`,
 		Example: `  atoll rm web
   atoll rm --all --volumes`,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usagef("name the sandboxes to remove, or give --all, not both")
+				return usageErrorf("name the sandboxes to remove, or use --all, not both")
 			}
 			var opts []atoll.RemoveOption
 			if volumes {
 				opts = append(opts, atoll.RemoveVolumes())
 			}
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				if all {
 					return a.removeAll(ctx, c, opts)
 				}
-				return a.each(args, func(ref string) error {
-					sb, err := c.find(ctx, ref)
+				return a.forEach(args, func(ref string) error {
+					sb, err := c.findSandbox(ctx, ref)
 					if force && errors.Is(err, atoll.ErrNotFound) {
 						return errNothing
 					}
@@ -102,12 +102,12 @@ volumes that have a name are always kept.`,
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove every sandbox, or with --project all of that project")
 	cmd.Flags().BoolVarP(&volumes, "volumes", "v", false, "remove their data volumes as well")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "say nothing of sandboxes that are not there")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "ignore missing sandboxes")
 	return cmd
 }
 
 func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveOption) error {
-	project, err := a.project()
+	project, err := a.namedProject()
 	if err != nil {
 		return err
 	}
@@ -119,10 +119,10 @@ func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveO
 	for _, st := range all {
 		ids = append(ids, st.ID)
 	}
-	return a.each(ids, func(id string) error {
+	return a.forEach(ids, func(id string) error {
 		sb, err := c.Get(ctx, id)
 		if errors.Is(err, atoll.ErrNotFound) {
-			return nil // somebody else was faster
+			return nil // another program was faster
 		}
 		if err != nil {
 			return err

@@ -6,18 +6,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A listing is how a list is printed: as a table, as JSON, or by names alone.
-type listing struct{ quiet, asJSON bool }
+// listFlags has the flags of a list: a table, JSON, or names only.
+type listFlags struct{ quiet, asJSON bool }
 
-// register adds the flags; quiet says what -q prints.
-func (l *listing) register(cmd *cobra.Command, quiet string) {
+// addFlags adds the flags. quiet is the help of -q.
+func (l *listFlags) addFlags(cmd *cobra.Command, quiet string) {
 	cmd.Flags().BoolVarP(&l.quiet, "quiet", "q", false, quiet)
 	cmd.Flags().BoolVar(&l.asJSON, "json", false, "print a JSON array")
 }
 
-// printList prints all: in a table below header, a row for each; or what name
-// says of each.
-func printList[T any](a *app, l listing, all []T, name func(T) string, header []string, row func(T) []string) error {
+// printList prints all: as JSON, as the name of each, or as a table with header and the row of each.
+func printList[T any](a *app, l listFlags, all []T, name func(T) string, header []string, row func(T) []string) error {
 	if l.asJSON {
 		return a.printJSON(orEmpty(all))
 	}

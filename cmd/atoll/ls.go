@@ -30,12 +30,12 @@ func newLs(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := a.project()
+			p, err := a.namedProject()
 			if err != nil {
 				return err
 			}
 			f.Project = cmp.Or(p, f.Project)
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				all, err := c.List(ctx, f)
 				if err == nil {
 					err = a.sayMissing(ctx, c)
@@ -54,12 +54,11 @@ func newLs(a *app) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	cmd.Flags().StringArrayVarP(&filters, "filter", "f", nil, "show only what a `filter` selects: name=, project=, provider=, state= or label=KEY=value; all must hold, but any of several states")
+	cmd.Flags().StringArrayVarP(&filters, "filter", "f", nil, "list only sandboxes that match a `filter`: name=, project=, provider=, state= or label=KEY=value; all must match, but any of several states")
 	return cmd
 }
 
-// sayMissing warns of providers of the server whose sandboxes are not listed. Our
-// own tells by itself.
+// sayMissing warns of providers of the server whose sandboxes are not listed. A server in this process warns itself.
 func (a *app) sayMissing(ctx context.Context, c *connection) error {
 	if c.close != nil {
 		return nil
@@ -67,7 +66,7 @@ func (a *app) sayMissing(ctx context.Context, c *connection) error {
 	all, err := atoll.Members(ctx, c.Provider)
 	for _, m := range all {
 		if m.InUse && m.Problem != "" {
-			a.say("warning: the provider %s cannot be asked: %s", m.Name, m.Problem)
+			a.printMessage("warning: the provider %s does not answer: %s", m.Name, m.Problem)
 		}
 	}
 	return err
@@ -79,7 +78,7 @@ func parseFilter(filters []string) (atoll.Filter, error) {
 		k, v, ok := strings.Cut(s, "=")
 		switch {
 		case !ok:
-			return f, usagef("filter %q: write it like name=web, project=p, provider=docker, state=running or label=KEY=value", s)
+			return f, usageErrorf("filter %q: write it like name=web, project=p, provider=docker, state=running or label=KEY=value", s)
 		case k == "name":
 			f.Name = v
 		case k == "project":
@@ -89,7 +88,7 @@ func parseFilter(filters []string) (atoll.Filter, error) {
 		case k == "state" && slices.Contains(states, atoll.State(v)):
 			f.States = append(f.States, atoll.State(v))
 		case k == "state":
-			return f, usagef("filter %q: use one of %s", s, joinStates())
+			return f, usageErrorf("filter %q: use one of %s", s, joinStates())
 		case k == "label":
 			if f.Labels == nil {
 				f.Labels = map[string]string{}
@@ -97,13 +96,13 @@ func parseFilter(filters []string) (atoll.Filter, error) {
 			lk, lv, _ := strings.Cut(v, "=")
 			f.Labels[lk] = lv
 		default:
-			return f, usagef("filter %q: use name, project, provider, state or label", s)
+			return f, usageErrorf("filter %q: use name, project, provider, state or label", s)
 		}
 	}
 	return f, nil
 }
 
-// states are those that a sandbox in a list can be in.
+// states are the states of sandboxes in lists.
 var states = []atoll.State{
 	atoll.StateCreating, atoll.StateCreated, atoll.StateRunning, atoll.StatePaused, atoll.StateStopped, atoll.StateFailed,
 }
@@ -136,7 +135,7 @@ func sandboxTable(all []atoll.Status, now time.Time) [][]string {
 	rows := [][]string{row("PROJECT", "ID", "NAME", "PROVIDER", "STATE", "IMAGE", "CREATED", "COMMAND")}
 	for _, st := range all {
 		rows = append(rows, row(st.Spec.Project, shortID(st.ID), orDash(st.Spec.Name), st.Provider, shownState(st), orDash(shownImage(st)),
-			ago(now.Sub(st.Created)), orDash(shownCommand(st.Spec.Cmd))))
+			formatAgo(now.Sub(st.Created)), orDash(shownCommand(st.Spec.Cmd))))
 	}
 	return rows
 }
@@ -155,7 +154,7 @@ func shownImage(st atoll.Status) string {
 	if st.Spec.Image != "" {
 		return st.Spec.Image
 	}
-	name, _, _ := strings.Cut(st.Image, "@") // the digest is in atoll inspect
+	name, _, _ := strings.Cut(st.Image, "@") // atoll inspect has the digest
 	return name
 }
 
@@ -175,8 +174,8 @@ func orDash(s string) string {
 	return s
 }
 
-// ago prints how long something is past, roughly.
-func ago(d time.Duration) string {
+// formatAgo formats a past duration roughly.
+func formatAgo(d time.Duration) string {
 	switch {
 	case d < time.Second:
 		return "now"
@@ -193,14 +192,14 @@ func ago(d time.Duration) string {
 func newInspect(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "inspect SANDBOX...",
-		Short:             "Print all that is known of sandboxes as a JSON array",
+		Short:             "Print the full status of sandboxes as a JSON array",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				all, errs := []atoll.Status{}, []error(nil)
 				for _, ref := range args {
-					st, err := c.status(ctx, ref)
+					st, err := c.sandboxStatus(ctx, ref)
 					if err != nil {
 						errs = append(errs, err)
 						continue
@@ -213,8 +212,8 @@ func newInspect(a *app) *cobra.Command {
 	}
 }
 
-func (c *connection) status(ctx context.Context, ref string) (atoll.Status, error) {
-	sb, err := c.find(ctx, ref)
+func (c *connection) sandboxStatus(ctx context.Context, ref string) (atoll.Status, error) {
+	sb, err := c.findSandbox(ctx, ref)
 	if err != nil {
 		return atoll.Status{}, err
 	}

@@ -1,5 +1,4 @@
-// Command atoll makes sandboxes and works with them: the command line, the
-// server and its client in one.
+// Command atoll creates sandboxes and works with them. It is the command line, the server and its client.
 package main
 
 import (
@@ -9,21 +8,21 @@ import (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:]))
+	os.Exit(runMain(os.Args[1:]))
 }
 
-// run is all of main but the exit, so that what it deferred is done.
-func run(args []string) int {
+// runMain runs the program and returns the exit code, so that deferred calls run before main exits.
+func runMain(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
 	surviveBrokenPipes()
 	trustFallbackRoots()
 	root := newRoot(a)
 	root.SetArgs(args)
-	err := cmp.Or(root.ExecuteContext(context.Background()), a.noSuch)
+	err := cmp.Or(root.ExecuteContext(context.Background()), a.unknownErr)
 	a.endSpan(err)
 	if a.readerGone(err) {
-		err = signalError{sigPipe} // which has ended any other program by now
+		err = signalError{sigPipe} // by now it has ended any other program
 	}
-	a.report(err)
+	a.reportError(err)
 	return exitCode(err)
 }

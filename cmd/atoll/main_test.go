@@ -23,12 +23,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// deadline is how long tests wait: what takes longer will never happen.
+// deadline is the time that tests wait for a condition.
 var deadline = testenv.Scale(2 * time.Minute)
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// The test binary is atoll itself when it is called so.
+// The test binary runs atoll itself if it has that name.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"atoll":       main,
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) { runScripts(t, "testdata/script", "local") }
 
-// The commands of the README, on the provider that they are for.
+// The commands of the README work with their providers.
 func TestGVisorScripts(t *testing.T) {
 	needGVisor(t)
 	runScripts(t, "testdata/gvisor", "gvisor")
@@ -80,7 +80,7 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
-			// A directory of its own: the path of a socket must be short.
+			// a directory of its own: the path of a socket must be short
 			state, err := os.MkdirTemp("", "atoll")
 			if err != nil {
 				return err
@@ -92,8 +92,8 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 			env.Setenv("STATE", filepath.Join(state, "atoll"))
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
 			env.Setenv("ATOLL_PROVIDER", provider)
-			env.Setenv("ATOLL_PROVIDERS", provider) // and nothing else that this machine may have
-			env.Setenv("ATOLL_LOG_LEVEL", "error")  // the provider local warns of itself
+			env.Setenv("ATOLL_PROVIDERS", provider) // no other provider of this machine
+			env.Setenv("ATOLL_LOG_LEVEL", "error")  // the provider local logs warnings
 			for _, s := range settings {
 				name, value, _ := strings.Cut(s, "=")
 				env.Setenv(name, value)
@@ -107,8 +107,8 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 	})
 }
 
-// waitServer waits until a server answers on the socket, by default that of
-// the state directory; "!" until none does.
+// waitServer waits until a server answers on the socket, by default that of the state directory; with "!" until none
+// does.
 func waitServer(ts *testscript.TestScript, neg bool, args []string) {
 	socket := filepath.Join(ts.Getenv("STATE"), "atoll.sock")
 	if len(args) > 0 {
@@ -123,11 +123,11 @@ func waitServer(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("%s: the server did not come (or go)", socket)
+	ts.Fatalf("%s: the server did not start (or end)", socket)
 }
 
-// eventually runs a command until it succeeds, "!" until it fails. With
-// "-out text" its stdout must contain text, too.
+// eventually repeats a command until it succeeds, with "!" until it fails. With "-out text", its stdout must also
+// contain text.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	want := ""
 	if len(args) > 2 && args[0] == "-out" {
@@ -139,10 +139,10 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("%q: never came out as wanted", args)
+	ts.Fatalf("%q: never had the wanted result", args)
 }
 
-// The help of every command is part of the product.
+// The golden files have the help of every command.
 func TestHelp(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -175,7 +175,7 @@ func helpOf(t *testing.T, cmd *cobra.Command) string {
 	return b.String()
 }
 
-// golden compares got with a file, or with -update writes it.
+// golden compares got with a file, or writes the file with -update.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
@@ -193,7 +193,7 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// panicInTerminal is atoll crashing with a raw terminal.
+// panicInTerminal is atoll crashing with a terminal in raw mode.
 func panicInTerminal() {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	s, err := a.newConsole(context.Background(), consoleOptions{stdin: true, tty: true})
@@ -204,11 +204,11 @@ func panicInTerminal() {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	defer s.end()
+	defer s.closeConsole()
 	panic("as the test wants")
 }
 
-// printFreePort prints the number of a TCP port that nobody listens on.
+// printFreePort prints the number of a free TCP port.
 func printFreePort() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -218,7 +218,7 @@ func printFreePort() {
 	fmt.Println(l.Addr().(*net.TCPAddr).Port)
 }
 
-// leaveDeadSocket leaves a socket behind as a server does that was killed.
+// leaveDeadSocket leaves a socket behind, like a killed server.
 func leaveDeadSocket() {
 	path := os.Args[1]
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
-// An mcpCommand is what atoll mcp was asked for.
+// An mcpCommand has the flags of atoll mcp.
 type mcpCommand struct {
 	spec      specFlags
 	agentFile string
@@ -34,38 +34,39 @@ func newMCP(a *app) *cobra.Command {
 	var m mcpCommand
 	cmd := &cobra.Command{
 		Use:   "mcp [flags]",
-		Short: "Give a coding agent a sandbox, by the Model Context Protocol",
-		Long: `Mcp serves tools to the agent that has started it, on stdin and stdout: a sandbox
-to run commands in, files in it to read and change, and its ports. The sandbox is
-made when it is first used, and removed when the agent ends, unless --workflow,
---agent-run or --session names whose it is: then whoever names the same shares it,
-until atoll session end. One that no tool has used for --idle-timeout is removed, too:
-the agent is told when it has another one then, without the files of that.
+		Short: "Give a coding agent a sandbox over the Model Context Protocol",
+		Long: `Mcp serves tools to the agent that started it, on stdin and stdout: a sandbox to
+run commands in, its files to read and change, and its ports. The sandbox is
+created at the first use, and removed when the agent ends, unless --workflow,
+--agent-run or --session names its session: all callers with that session share the
+sandbox until atoll session end. A sandbox that no tool has used for --idle-timeout
+is removed, too; the agent then gets a new one without the old files, and a note
+about it.
 
-With --agent there are the tools that the agent's file asks for: sandbox_run in mode
-compute, those of a sandbox that stays in mode code. Variables named ATOLL_CODE_X
-are X in the sandbox. A port that the agent shows is forwarded from 127.0.0.1 as
-long as this runs.`,
+With --agent, the agent's file selects the tools: sandbox_run in mode compute,
+those of a lasting sandbox in mode code. Variables named ATOLL_CODE_X are X in the
+sandbox. Ports that the agent shows are forwarded from 127.0.0.1 while this program
+runs.`,
 		Example: `  claude mcp add atoll -- atoll mcp
   atoll mcp --workspace . --network on
   atoll mcp --agent agents/code-developer.md --workflow wf_abc123`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := m.read(); err != nil {
+			if err := m.readFlags(); err != nil {
 				return err
 			}
 			return a.serveMCP(cmd, &m)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&m.agentFile, "agent", "", "`file` of the agent, whose front matter says which tools it has, and of what its sandbox is")
-	flags.StringVar(&m.caller.WorkflowRunID, "workflow", "", "`id` of the workflow run whose sandbox this is")
-	flags.StringVar(&m.caller.AgentRunID, "agent-run", "", "`id` of the agent's run, whose sandbox this is if its file or no --workflow says so")
-	flags.StringVar(&m.session, "session", "", "`scope` of the session whose sandbox this is, KIND/ID")
+	flags.StringVar(&m.agentFile, "agent", "", "`file` of the agent, whose front matter selects its tools and its sandbox")
+	flags.StringVar(&m.caller.WorkflowRunID, "workflow", "", "`id` of the workflow run that shares the sandbox")
+	flags.StringVar(&m.caller.AgentRunID, "agent-run", "", "`id` of the agent's run, which shares the sandbox if its file says so or --workflow is not set")
+	flags.StringVar(&m.session, "session", "", "`scope` of the session that shares the sandbox, KIND/ID")
 	sessionTimes(flags, &m.idleTimeout, &m.maxLifetime)
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	m.spec.register(all)
+	m.spec.addFlags(all)
 	all.VisitAll(func(flag *pflag.Flag) {
 		if !slices.Contains(sessionsOwn, flag.Name) && !slices.Contains(noneOfTools, flag.Name) {
 			flags.AddFlag(flag)
@@ -75,15 +76,14 @@ long as this runs.`,
 	return cmd
 }
 
-// noneOfTools are the flags of a sandbox that make no sense for one of many, or
-// that an image is instead of.
+// noneOfTools are the flags of a sandbox that do not apply to tools.
 var noneOfTools = []string{"name", "snapshot", "quiet"}
 
-// read checks what the flags say of the agent.
-func (m *mcpCommand) read() (err error) {
+// readFlags checks the flags and loads the agent's file.
+func (m *mcpCommand) readFlags() (err error) {
 	if m.session != "" {
 		if m.caller.WorkflowRunID != "" || m.caller.AgentRunID != "" {
-			return usagef("--session says whose the sandbox is: leave out --workflow and --agent-run")
+			return usageErrorf("--session cannot be combined with --workflow or --agent-run")
 		}
 		if m.caller.Scope, err = session.ParseScope(m.session); err != nil {
 			return err
@@ -91,7 +91,7 @@ func (m *mcpCommand) read() (err error) {
 	}
 	for _, id := range []string{m.caller.WorkflowRunID, m.caller.AgentRunID} {
 		if id != "" && !atoll.ValidName(id) {
-			return usagef("id %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", id)
+			return usageErrorf("id %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", id)
 		}
 	}
 	if m.agentFile == "" {
@@ -102,47 +102,46 @@ func (m *mcpCommand) read() (err error) {
 		return err
 	}
 	if agent.Sandbox == nil {
-		return usagef("%s asks for no sandbox: write \"sandbox: python\" in its front matter, or leave out --agent to have all tools", m.agentFile)
+		return usageErrorf("%s requests no sandbox: write \"sandbox: python\" in its front matter, or leave out --agent to have all tools", m.agentFile)
 	}
 	m.agent, m.caller.AgentName = agent.Sandbox, agent.Name
 	return nil
 }
 
-// serveMCP serves on stdin and stdout until the agent hangs up. Whatever else there
-// is to say goes to stderr.
+// serveMCP serves on stdin and stdout until the agent hangs up. All messages go to stderr.
 func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
-	cfg, err := a.config()
+	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
 	if _, err := cfg.ToolOptions(""); err != nil {
-		return err // before anything is started
+		return err // fail before anything starts
 	}
-	spec, err := m.spec.build(a, nil)
+	spec, err := m.spec.buildSpec(a, nil)
 	if err != nil {
 		return err
 	}
 	spec.Project = ""
-	a.long = true
+	a.longRunning = true
 	if isTerminal(a.stdin) {
-		a.say("this talks to an agent, which is to start it: see atoll mcp --help")
+		a.printMessage("an agent must start this command: see atoll mcp --help")
 	}
-	return a.with(cmd, func(ctx context.Context, c *connection) (err error) {
+	return a.withConnection(cmd, func(ctx context.Context, c *connection) (err error) {
 		maker := cmp.Or(c.maker, c.Info().Name)
-		if given := m.caller.Scope != (session.Scope{}) || m.caller.WorkflowRunID != "" || m.caller.AgentRunID != ""; given && !c.lives {
-			a.say("sandboxes of the provider %s end with this command: to share one, start a server first, with atoll serve --provider %[1]s", maker)
+		if given := m.caller.Scope != (session.Scope{}) || m.caller.WorkflowRunID != "" || m.caller.AgentRunID != ""; given && !c.survives {
+			a.printMessage("sandboxes of the provider %s end with this command: to share one, start a server first, with atoll serve --provider %[1]s", maker)
 		}
-		door := &doorway{a: a}
+		door := &portForwarder{a: a}
 		door.ctx, door.cancel = context.WithCancel(ctx)
-		defer door.close()
-		kit, err := a.newKit(cfg, toolbench{
-			provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.url, log: a.notes(cfg),
+		defer door.closeForwards()
+		kit, err := a.newKit(cfg, kitOptions{
+			provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.forwardURL, log: a.newNoteLogger(cfg),
 			idleTimeout: m.idleTimeout, maxLifetime: m.maxLifetime,
 		})
 		if err != nil {
 			return err
 		}
-		server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, Caller: m.caller, Log: a.notes(cfg)})
+		server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, Caller: m.caller, Log: a.newNoteLogger(cfg)})
 		if err != nil {
 			return errors.Join(err, kit.Close())
 		}
@@ -151,60 +150,60 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 	})
 }
 
-// A doorway forwards ports of this machine into sandboxes.
-type doorway struct {
+// A portForwarder forwards ports of this machine into sandboxes.
+type portForwarder struct {
 	a      *app
-	ctx    context.Context // ends with it
+	ctx    context.Context // ends with the forwarder
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu   sync.Mutex
-	open map[doorTo]net.Listener
+	mu        sync.Mutex
+	listeners map[forwardKey]net.Listener
 }
 
-type doorTo struct {
+type forwardKey struct {
 	sandbox string
 	port    int
 }
 
-// maxDoors is how many ports of a sandbox are forwarded.
-const maxDoors = 100
+// maxForwards is the maximum number of forwarded ports.
+const maxForwards = 100
 
-// url listens for a port of a sandbox, once, and no more for one that was there
-// before it: whoever has started us has one at a time.
-func (d *doorway) url(_ context.Context, sb atoll.Sandbox, port int) (string, error) {
+// forwardURL forwards a port of a sandbox and returns its local URL. It ends the forwards of other sandboxes: the
+// agent has one sandbox at a time.
+func (d *portForwarder) forwardURL(_ context.Context, sb atoll.Sandbox, port int) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	to := doorTo{sb.ID(), port}
-	for old, l := range d.open {
+	to := forwardKey{sb.ID(), port}
+	for old, l := range d.listeners {
 		if old.sandbox != to.sandbox {
 			l.Close()
-			delete(d.open, old)
+			delete(d.listeners, old)
 		}
 	}
-	l := d.open[to]
-	if l == nil && len(d.open) >= maxDoors {
-		return "", atoll.Errorf("", "", atoll.ErrExhausted, "%d ports of the sandbox are shown already: have one server pass requests on to the others", maxDoors)
+	l := d.listeners[to]
+	if l == nil && len(d.listeners) >= maxForwards {
+		return "", atoll.Errorf("", "", atoll.ErrExhausted, "%d ports of the sandbox are already forwarded: forward one port of a proxy instead", maxForwards)
 	}
 	if l == nil {
 		var err error
 		if l, err = (&net.ListenConfig{}).Listen(d.ctx, "tcp", net.JoinHostPort("127.0.0.1", "0")); err != nil {
 			return "", atoll.E("listen", "", atoll.ErrUnavailable, err)
 		}
-		if d.open == nil {
-			d.open = map[doorTo]net.Listener{}
+		if d.listeners == nil {
+			d.listeners = map[forwardKey]net.Listener{}
 		}
-		d.open[to] = l
-		d.work.Go(func() { d.a.accept(d.ctx, l, sb, port) })
+		d.listeners[to] = l
+		d.work.Go(func() { d.a.acceptConns(d.ctx, l, sb, port) })
 	}
 	return "http://127.0.0.1:" + strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
 }
 
-// close ends what is forwarded.
-func (d *doorway) close() {
+// closeForwards ends all forwards and waits for their connections.
+func (d *portForwarder) closeForwards() {
 	d.cancel()
 	d.mu.Lock()
-	for _, l := range d.open {
+	for _, l := range d.listeners {
 		l.Close()
 	}
 	d.mu.Unlock()

@@ -67,7 +67,7 @@ func mcpCall(t *testing.T, c *sdk.ClientSession, name string, input map[string]a
 	return out
 }
 
-// hangUp is what an agent does at its end. What was written to stderr is returned.
+// hangUp ends the session as an agent does, and returns the output on stderr.
 func (c *mcpClient) hangUp() string {
 	c.t.Helper()
 	if err := c.ClientSession.Close(); err != nil {
@@ -87,8 +87,7 @@ func (c *mcpClient) names() (names []string) {
 	return names
 }
 
-// mcpEnv has host's programs for what agents call linux and python: the provider
-// local has nothing else.
+// mcpEnv uses the programs of this machine for the images linux and python, since the provider local has no images.
 func mcpEnv(t *testing.T, more ...string) []string {
 	return slices.Concat(atEnv(t), []string{"ATOLL_TOOLS_IMAGES=linux=host,python=host", "ATOLL_PROVIDERS=local"}, more)
 }
@@ -105,9 +104,9 @@ func atollOut(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// Whoever comes back after the idle timeout has another sandbox, and is told.
+// An agent that returns after the idle timeout gets another sandbox, and a note about it.
 func TestMCPIdle(t *testing.T) {
-	idle := testenv.Scale(3 * time.Second).Round(time.Second).String() // longer than it takes to open one and to write
+	idle := testenv.Scale(3 * time.Second).Round(time.Second).String() // longer than opening and writing take
 	env := mcpEnv(t)
 	c := startMCP(t, env, "--idle-timeout", idle)
 	first := c.call("sandbox_open", nil)["sandbox_id"]
@@ -115,7 +114,7 @@ func TestMCPIdle(t *testing.T) {
 	there := func() (found bool) {
 		for _, kv := range env {
 			if dir, ok := strings.CutPrefix(kv, "XDG_STATE_HOME="); ok {
-				_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, _ error) error { // it may go meanwhile
+				_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, _ error) error { // it may disappear meanwhile
 					found = found || filepath.Base(path) == "of-the-first"
 					return nil
 				})
@@ -124,11 +123,11 @@ func TestMCPIdle(t *testing.T) {
 		return found
 	}
 	if !there() {
-		t.Fatal("the file of the sandbox is not where it was looked for")
+		t.Fatal("cannot find the file of the sandbox")
 	}
-	for end := time.Now().Add(testenv.Scale(time.Minute)); there(); time.Sleep(50 * time.Millisecond) { // a call before it has gone would extend its life
+	for end := time.Now().Add(testenv.Scale(time.Minute)); there(); time.Sleep(50 * time.Millisecond) { // a call before the removal would extend the life of the sandbox
 		if time.Now().After(end) {
-			t.Fatalf("the sandbox has not gone a minute after %s", idle)
+			t.Fatalf("the sandbox still exists a minute after %s", idle)
 		}
 	}
 	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: map[string]any{"path": "of-the-first"}})
@@ -145,8 +144,7 @@ func TestMCPIdle(t *testing.T) {
 	c.hangUp()
 }
 
-// The image of the agent's sandbox is that of programs on Dagger, too, unless no engine
-// could pull it.
+// The image of the agent's sandbox also applies to programs on Dagger, unless no engine could pull it.
 func TestMCPDagger(t *testing.T) {
 	dir := t.TempDir()
 	cli := filepath.Join(dir, "cli")
@@ -171,21 +169,21 @@ func TestMCPDagger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The engine was asked: what it cannot pull is refused before that.
+		// The backend was called: images that it cannot pull are refused before that.
 		if text := r.Content[0].(*sdk.TextContent).Text; !strings.Contains(text, "there is no engine") {
 			t.Errorf("%q: %s", args, text)
 		}
 		c.hangUp()
 	}
-	// An agent with a sandbox has it of that image all the same.
+	// An agent with a sandbox uses the image nevertheless.
 	c := startMCP(t, env, "--image", "host", "--agent", filepath.Join(dir, "code.md"))
 	if out := c.call("sandbox_exec", map[string]any{"command": "echo here"}); out["stdout"] != "here\n" {
-		t.Errorf("it gives %v", out)
+		t.Errorf("the result is %v", out)
 	}
 	c.hangUp()
 }
 
-// Nothing but MCP is on stdout, however much there is to log; and nothing is left.
+// Stdout has MCP messages only, even with much logging. The sandbox is removed at the end.
 func TestMCP(t *testing.T) {
 	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue", "ATOLL_CODE_SHAPE=round", "ATOLL_LOG_LEVEL=debug")
 	c := startMCP(t, env, "--env", "SIZE=xl")
@@ -199,7 +197,7 @@ func TestMCP(t *testing.T) {
 		t.Errorf("resources: %+v, %v", r, err)
 	}
 	if log := c.hangUp(); !strings.Contains(log, "sandbox") {
-		t.Errorf("nothing is logged: %q", log)
+		t.Errorf("the log is empty: %q", log)
 	}
 	if left := atollOut(t, env, "session", "ls", "-q") + atollOut(t, env, "ls", "-q"); left != "" {
 		t.Errorf("left: %s", left)
@@ -229,9 +227,9 @@ func TestMCPAgents(t *testing.T) {
 		args  []string
 	}{
 		{"sandbox service is not enabled", "STATION_SANDBOX_CODE_MODE_ENABLED=false", nil},
-		{"asks for no sandbox", "", []string{"--agent", plain}},
+		{"requests no sandbox", "", []string{"--agent", plain}},
 		{"no such file", "", []string{"--agent", plain + ".no"}},
-		{"leave out --workflow", "", []string{"--session", "session/x", "--workflow", "y"}},
+		{"cannot be combined with --workflow", "", []string{"--session", "session/x", "--workflow", "y"}},
 		{"scope", "", []string{"--session", "x"}},
 		{`id "a b"`, "", []string{"--workflow", "a b"}},
 		{"unknown flag", "", []string{"--ttl", "1h"}},
@@ -245,35 +243,34 @@ func TestMCPAgents(t *testing.T) {
 	}
 }
 
-// Who asks for ports does not get all of this machine's, and those of a sandbox that
-// was closed are closed.
+// The number of forwarded ports is limited, and the ports of a closed sandbox are closed.
 func TestDoorway(t *testing.T) {
 	p, err := mock.New(mock.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	d := &doorway{a: &app{}}
+	d := &portForwarder{a: &app{}}
 	d.ctx, d.cancel = context.WithCancel(t.Context())
-	defer d.close()
+	defer d.closeForwards()
 	var first string
 	for range 2 {
 		sb, err := p.Create(t.Context(), &atoll.Spec{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for port := range maxDoors {
-			url, err := d.url(t.Context(), sb, port+1)
+		for port := range maxForwards {
+			url, err := d.forwardURL(t.Context(), sb, port+1)
 			if err != nil {
 				t.Fatal(err)
 			}
 			first = cmp.Or(first, url)
 		}
-		if url, err := d.url(t.Context(), sb, maxDoors+1); atoll.KindOf(err) != atoll.ErrExhausted {
-			t.Errorf("one more: %s, %v", url, err)
+		if url, err := d.forwardURL(t.Context(), sb, maxForwards+1); atoll.KindOf(err) != atoll.ErrExhausted {
+			t.Errorf("forwardURL above the limit: %s, %v", url, err)
 		}
-		if _, err := d.url(t.Context(), sb, 1); err != nil {
-			t.Errorf("one that is open: %v", err)
+		if _, err := d.forwardURL(t.Context(), sb, 1); err != nil {
+			t.Errorf("forwardURL of an open port: %v", err)
 		}
 	}
 	if c, err := net.Dial("tcp", strings.TrimPrefix(first, "http://")); err == nil {
@@ -282,10 +279,10 @@ func TestDoorway(t *testing.T) {
 	}
 }
 
-// The port of a server inside is there for as long as the agent is.
+// The port of a server inside is forwarded until the agent ends.
 func TestMCPPort(t *testing.T) {
 	c := startMCP(t, mcpEnv(t))
-	l, err := net.Listen("tcp", "127.0.0.1:0") // the provider local has our ports
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the provider local shares our ports
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,16 +301,16 @@ func TestMCPPort(t *testing.T) {
 	}
 	var body bytes.Buffer
 	if _, err := body.ReadFrom(resp.Body); err != nil || body.String() != "from inside" {
-		t.Errorf("it answers %q, %v", body.String(), err)
+		t.Errorf("the answer is %q, %v", body.String(), err)
 	}
 	resp.Body.Close()
 	c.hangUp()
 	if _, err := client.Get(url); err == nil {
-		t.Error("it still answers")
+		t.Error("the port still answers")
 	}
 }
 
-// With a server, those who name the same workflow share its sandbox, which stays.
+// With a server, agents that name the same workflow share its sandbox, which outlives them.
 func TestMCPWorkflow(t *testing.T) {
 	env := mcpEnv(t)
 	startServer(t, env)
@@ -330,11 +327,11 @@ func TestMCPWorkflow(t *testing.T) {
 	reader.hangUp()
 	other.hangUp()
 	if got := atollOut(t, env, "session", "end", "workflow/wf1"); got != "workflow_wf1_sandbox\n" {
-		t.Errorf("the workflow's end closes %q", got)
+		t.Errorf("session end closes %q", got)
 	}
 }
 
-// A program that needs a sandbox for itself has one that a pool has ready.
+// A program that needs a sandbox of its own gets a warm one from a pool.
 func TestMCPRunsInOneOfAPool(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("pool:\n  programs: {size: 1, ttl: 1h, image: host}\n"), 0o600); err != nil {
@@ -349,11 +346,11 @@ func TestMCPRunsInOneOfAPool(t *testing.T) {
 	}
 	c := startMCP(t, env)
 	if got := c.call("sandbox_run", map[string]any{"runtime": "bash", "code": "echo hi"}); got["stdout"] != "hi\n" {
-		t.Errorf("sandbox_run gives %v", got)
+		t.Errorf("sandbox_run returns %v", got)
 	}
 	c.hangUp()
 	if got := atollOut(t, env, "pool", "stats"); !regexp.MustCompile(`(?m)^programs +1 +0 `).MatchString(got) {
-		t.Errorf("it was not that of the pool:\n%s", got)
+		t.Errorf("the sandbox is not from the pool:\n%s", got)
 	}
 	if left := atollOut(t, env, "ls", "-q"); left != "" {
 		t.Errorf("left: %s", left)
@@ -387,7 +384,7 @@ func startServer(t *testing.T, env []string, args ...string) {
 	}
 }
 
-// serveTCP has startServer listen on TCP, too, and returns where, and its token.
+// serveTCP starts a server that also listens on TCP, and returns its address and token.
 func serveTCP(t *testing.T, env []string) (address, token string) {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -404,14 +401,14 @@ func serveTCP(t *testing.T, env []string) (address, token string) {
 	return address, strings.TrimSpace(string(text))
 }
 
-// socketClient is one of the server of the state directory.
+// socketClient returns a client of the server of the state directory.
 func socketClient(env []string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(stateOf(env), "atoll.sock"))
 	}}}
 }
 
-// stateOf is the state directory.
+// stateOf returns the state directory.
 func stateOf(env []string) (dir string) {
 	for _, kv := range env {
 		if home, ok := strings.CutPrefix(kv, "XDG_STATE_HOME="); ok {
@@ -421,7 +418,7 @@ func stateOf(env []string) (dir string) {
 	return dir
 }
 
-// bearer brings a token.
+// bearer adds a token to requests.
 type bearer string
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -430,7 +427,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// A server has the same tools, for those who bring its token.
+// A server has the same tools for clients with its token.
 func TestServeMCP(t *testing.T) {
 	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue")
 	address, token := serveTCP(t, env)
@@ -481,7 +478,7 @@ func TestServeMCP(t *testing.T) {
 	defer unix.CloseIdleConnections()
 	for path, method := range map[string]string{"/mcp": "POST", "/v1/tools": "GET"} {
 		if status, body := fetch(t, unix, method, "http://atoll"+path, ""); status != 501 || !strings.Contains(body, "sandbox service is not enabled") {
-			t.Errorf("%s where there are to be no tools: %d %s", path, status, body)
+			t.Errorf("%s with disabled tools: %d %s", path, status, body)
 		}
 	}
 }
@@ -504,7 +501,7 @@ func fetch(t *testing.T, client *http.Client, method, url, body string) (int, st
 	return resp.StatusCode, text.String()
 }
 
-// A directory that is worked on in place is where all tools work, but sandbox_run.
+// All tools except sandbox_run work in a directory that the sandbox uses in place.
 func TestMCPWorkspace(t *testing.T) {
 	needGVisor(t)
 	dir := t.TempDir()
@@ -514,7 +511,7 @@ func TestMCPWorkspace(t *testing.T) {
 	env := append(atEnv(t), "ATOLL_PROVIDER=gvisor", "ATOLL_PROVIDERS=gvisor", "ATOLL_TOOLS_IMAGES=linux=host")
 	c := startMCP(t, env, "--workspace", dir)
 	if got := c.call("sandbox_open", nil); got["workdir"] != "/.workspace" || got["image"] != "host" {
-		t.Errorf("it is open as %v", got)
+		t.Errorf("the sandbox is %v", got)
 	}
 	c.call("sandbox_fs_edit", map[string]any{"path": "mine", "old_text": "mine", "new_text": "ours"})
 	if got := c.call("sandbox_exec", map[string]any{"command": "cat mine; touch made; uname -r"})["stdout"]; !strings.HasPrefix(fmt.Sprint(got), "ours\n") || !strings.Contains(fmt.Sprint(got), "gvisor") {
@@ -525,7 +522,7 @@ func TestMCPWorkspace(t *testing.T) {
 		t.Errorf("resources: %+v, %v", r, err)
 	}
 	if got := c.call("sandbox_run", map[string]any{"runtime": "bash", "code": "ls; touch ran"}); got["stdout"] != "main.sh\n" {
-		t.Errorf("sandbox_run gives %v", got)
+		t.Errorf("sandbox_run returns %v", got)
 	}
 	c.hangUp()
 	var names []string
@@ -541,7 +538,7 @@ func TestMCPWorkspace(t *testing.T) {
 	}
 }
 
-// What the README has agents configured with is what there is.
+// The configurations of agents in the README have existing commands.
 func TestReadmeConfigurations(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// The whole life of sandboxes on Modal, as far as its protocol goes.
+// Sandboxes on Modal have their whole lifecycle, as far as the fake implements the protocol.
 func TestModalScripts(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.Cgroups)
 	if err := gvisor.Static("/proc/self/exe"); err != nil {
@@ -23,7 +23,7 @@ func TestModalScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { backend.Close() }) // the scripts run beside one another, and after this
+	t.Cleanup(func() { backend.Close() }) // after the scripts, which run in parallel
 	server, err := fakemodal.New(fakemodal.Options{
 		Backend: backend, Dir: filepath.Join(dir, "modal"), TokenID: "ak-test", TokenSecret: "as-test",
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),

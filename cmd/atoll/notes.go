@@ -10,25 +10,24 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 )
 
-// notes is the log of commands other than serve: where nobody has asked for
-// records, what providers have to warn of is a short line for people.
-func (a *app) notes(cfg *config.Config) *slog.Logger {
+// newNoteLogger returns the logger of commands other than serve. Unless the user has configured the log, it prints
+// warnings as short lines for people.
+func (a *app) newNoteLogger(cfg *config.Config) *slog.Logger {
 	if cfg.IsSet("log.level") || cfg.IsSet("log.format") {
-		return a.log(cfg, defaultLogLevel)
+		return a.newLogger(cfg, defaultLogLevel)
 	}
-	return slog.New(&noteHandler{say: a.say})
+	return slog.New(&noteHandler{printMessage: a.printMessage})
 }
 
-// A noteHandler is a slog.Handler that says warnings and errors in one short
-// line each. The attributes "sandbox", "reason" and "err" are part of the
-// sentence, others follow it.
+// A noteHandler is a slog.Handler that prints each warning or error as one short line. The attributes "sandbox",
+// "reason" and "err" are part of the sentence, others follow it.
 type noteHandler struct {
-	say   func(format string, args ...any)
-	attrs []slog.Attr
+	printMessage func(format string, args ...any)
+	attrs        []slog.Attr
 }
 
-// mostNote is how many characters of a note are shown.
-const mostNote = 240
+// maxNote is the maximum length of a note in characters.
+const maxNote = 240
 
 // Enabled implements slog.Handler.
 func (h *noteHandler) Enabled(_ context.Context, level slog.Level) bool {
@@ -37,10 +36,10 @@ func (h *noteHandler) Enabled(_ context.Context, level slog.Level) bool {
 
 // WithAttrs implements slog.Handler.
 func (h *noteHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &noteHandler{h.say, slices.Concat(h.attrs, attrs)}
+	return &noteHandler{h.printMessage, slices.Concat(h.attrs, attrs)}
 }
 
-// WithGroup implements slog.Handler. People need no groups.
+// WithGroup implements slog.Handler. It ignores groups.
 func (h *noteHandler) WithGroup(string) slog.Handler { return h }
 
 // Handle implements slog.Handler.
@@ -54,12 +53,12 @@ func (h *noteHandler) Handle(_ context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelError {
 		word = "error"
 	}
-	h.say("%s: %s", word, shorten(note(r.Message, attrs)))
+	h.printMessage("%s: %s", word, shortenNote(formatNote(r.Message, attrs)))
 	return nil
 }
 
-// note joins a message and its attributes to a sentence.
-func note(msg string, attrs []slog.Attr) string {
+// formatNote joins a message and its attributes to a sentence.
+func formatNote(msg string, attrs []slog.Attr) string {
 	var where string
 	var rest []string
 	for _, a := range attrs {
@@ -78,11 +77,11 @@ func note(msg string, attrs []slog.Attr) string {
 	return where + msg
 }
 
-// shorten cuts off the end of a long note, which can be had.
-func shorten(s string) string {
+// shortenNote shortens a long note and says how to get the whole text.
+func shortenNote(s string) string {
 	r := []rune(s)
-	if len(r) <= mostNote {
+	if len(r) <= maxNote {
 		return s
 	}
-	return string(r[:mostNote]) + "… (all of it: --log-level warn)"
+	return string(r[:maxNote]) + "… (all of it: --log-level warn)"
 }

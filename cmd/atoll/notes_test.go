@@ -32,7 +32,7 @@ func TestNotes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := ""
-		tt.log(slog.New(&noteHandler{say: func(format string, args ...any) { got += fmt.Sprintf(format, args...) }}))
+		tt.log(slog.New(&noteHandler{printMessage: func(format string, args ...any) { got += fmt.Sprintf(format, args...) }}))
 		if got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
@@ -41,9 +41,9 @@ func TestNotes(t *testing.T) {
 
 func TestNotesAreShort(t *testing.T) {
 	got := ""
-	log := slog.New(&noteHandler{say: func(format string, args ...any) { got = fmt.Sprintf(format, args...) }})
+	log := slog.New(&noteHandler{printMessage: func(format string, args ...any) { got = fmt.Sprintf(format, args...) }})
 	log.Warn("stop", "err", errors.New(strings.Repeat("ä", 1000)))
-	if n := utf8.RuneCountInString(got); n > mostNote+50 || !strings.HasSuffix(got, "--log-level warn)") || !utf8.ValidString(got) {
+	if n := utf8.RuneCountInString(got); n > maxNote+50 || !strings.HasSuffix(got, "--log-level warn)") || !utf8.ValidString(got) {
 		t.Errorf("%d characters: %q, want it cut off, and how to see the rest", n, got)
 	}
 }

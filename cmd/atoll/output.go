@@ -8,9 +8,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An output is our stdout, or stderr, as the command sees it. When nobody reads
-// it any longer the rest is dropped and broken is closed; so it is after any
-// other failure, which failed then returns.
+// An output is our stdout or stderr as the target of a command's output. After a write error it closes broken and
+// discards the rest. writeError returns the error.
 type output struct {
 	w      io.Writer
 	broken chan struct{}
@@ -34,9 +33,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// failed returns why not all output could be written, unless its reader had
-// seen enough.
-func (o *output) failed() error {
+// writeError returns the write error, or nil if there is none or the reader has closed the pipe.
+func (o *output) writeError() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if errors.Is(o.err, errBrokenPipe) {

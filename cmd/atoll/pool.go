@@ -13,30 +13,29 @@ import (
 func newPool(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pool",
-		Short: "Sandboxes that a server keeps running ahead of need",
-		Long: `A server keeps sandboxes running for those who will ask for one like them: each
-table below pool in the configuration file is a pool. Whoever creates a sandbox that
-is the same but for name, labels and time to live gets one of them at once. As none
-can be told later how to end, pool.NAME.for says whom they are for: who creates a
-sandbox, runs a command in one with atoll run, or opens a session.`,
+		Short: "Show the pools of warm sandboxes of a server",
+		Long: `A server keeps warm sandboxes in pools: each table below pool in the configuration
+file is a pool. A request for a sandbox that is the same but for name, labels and
+time to live gets a warm one at once. How a sandbox ends is fixed at its creation,
+so pool.NAME.for sets the requests that a pool is for: those of atoll create, of
+commands with atoll run, or of sessions.`,
 	}
 	cmd.AddCommand(newPoolLs(a), newPoolStats(a))
 	return cmd
 }
 
 func newPoolLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
-		Short: "List pools, and how many sandboxes each has",
-		Long: `Ls lists pools. WARM says how many sandboxes run for nobody yet, and how many there
-are to be. They are in no other list, and cannot be used by their ids, which --json
-shows.`,
+		Short: "List pools and their sandboxes",
+		Long: `Ls lists pools. WARM is the number of warm sandboxes, and how many there should be.
+No other list has them, and their ids, which --json shows, cannot be used.`,
 		Aliases:           []string{"list"},
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				report, err := pool.ReportOf(ctx, c.Provider)
 				if err != nil {
 					return err
@@ -49,7 +48,7 @@ shows.`,
 			})
 		},
 	}
-	l.register(cmd, "print names only")
+	l.addFlags(cmd, "print names only")
 	return cmd
 }
 
@@ -57,15 +56,15 @@ func newPoolStats(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "stats [flags]",
-		Short: "Print what use pools were since the server began",
+		Short: "Print statistics of pools since the start of the server",
 		Long: `Stats prints for each pool, and for all, how many creations got a sandbox of it
-(HITS) or found it empty (MISSES), how many were made for it, and how many of those
-went without being asked for. Creations that asked for what no pool has are counted
-as UNMATCHED.`,
+(HITS) or found it empty (MISSES), how many were created for it (MADE), and how
+many of those were removed unused (UNUSED). Creations that match no pool count as
+UNMATCHED.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				report, err := pool.ReportOf(ctx, c.Provider)
 				if err != nil {
 					return err

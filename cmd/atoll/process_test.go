@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A child is atoll at work, its output being read line by line.
+// A child is a running atoll whose output is read line by line.
 type child struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -56,7 +56,7 @@ func (r *child) signal(sig syscall.Signal) {
 	}
 }
 
-// hasEnded reports whether the program has ended, and waits for nothing.
+// hasEnded reports whether the program has ended, without waiting.
 func (r *child) hasEnded() bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *child) hasEnded() bool {
 	return strings.HasPrefix(rest, "Z")
 }
 
-// exit waits for the end, kills what does not end, and returns the exit code.
+// exit waits for the end, kills a program that does not end, and returns the exit code.
 func (r *child) exit() int {
 	r.t.Helper()
 	timer := time.AfterFunc(deadline, func() { r.cmd.Process.Kill() })
@@ -76,7 +76,7 @@ func (r *child) exit() int {
 	return codeOf(r.t, r.cmd.Wait())
 }
 
-// Signals reach the command, whose exit code tells what it did.
+// Signals reach the command, and its exit code is that of atoll.
 func TestSignals(t *testing.T) {
 	const asks = `trap 'echo got TERM; exit 3' TERM; trap 'echo got INT; exit 4' INT; trap 'echo got USR1; exit 5' USR1; trap 'exit 6' HUP; echo ready; while :; do sleep 0.05; done`
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 3, syscall.SIGINT: 4, syscall.SIGUSR1: 5, syscall.SIGHUP: 6} {
@@ -91,7 +91,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// A signal that the command has no handler for ends it, and that shows.
+// A signal without a handler in the command ends it, and the exit code says so.
 func TestSignalEnds(t *testing.T) {
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGQUIT: 131} {
 		r := startChild(t, atEnv(t), "run", "--", "sh", "-c", "echo ready; exec sleep 60")
@@ -103,7 +103,7 @@ func TestSignalEnds(t *testing.T) {
 	}
 }
 
-// Three in a row kill a command that does not listen.
+// Three signals in quick succession kill a command that ignores them.
 func TestSignalsEscalate(t *testing.T) {
 	r := startChild(t, atEnv(t), "run", "--", "sh", "-c", "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done")
 	r.expect("ready")
@@ -117,7 +117,7 @@ func TestSignalsEscalate(t *testing.T) {
 	}
 }
 
-// All that a command prints arrives, however much it is and whoever reads.
+// The whole output of a command arrives, however large it is and however slow its reader.
 func TestOutputIsComplete(t *testing.T) {
 	const size = 40 << 20
 	cmd := atollCmd(atEnv(t), "atoll", "exec", "web", "head", "-c", fmt.Sprint(size), "/dev/zero")
@@ -139,8 +139,7 @@ func TestOutputIsComplete(t *testing.T) {
 	}
 }
 
-// When the server is killed in the middle of an exec, its client says so, and
-// a new server finds the sandbox and what is on its disk.
+// If the server is killed during an exec, its client reports that. A new server finds the sandbox and its files.
 func TestServerKilled(t *testing.T) {
 	env := atEnv(t)
 	server := runServer(t, env)
@@ -164,7 +163,7 @@ func TestServerKilled(t *testing.T) {
 }
 
 func TestPortForward(t *testing.T) {
-	inside, err := net.Listen("tcp", "127.0.0.1:0") // the provider local has no network of its own
+	inside, err := net.Listen("tcp", "127.0.0.1:0") // the provider local shares our network
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +174,7 @@ func TestPortForward(t *testing.T) {
 			if err != nil {
 				return
 			}
-			go func() { // answer when the other side has said all
+			go func() { // answer when the client has finished
 				defer c.Close()
 				all, _ := io.ReadAll(c)
 				fmt.Fprintf(c, "heard %s", all)
@@ -206,6 +205,6 @@ func TestPortForward(t *testing.T) {
 	}
 	r.signal(syscall.SIGINT)
 	if code := r.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0: being interrupted is how it ends; stderr:\n%s", code, r.stderr.String())
+		t.Errorf("exit code %d, want 0: an interrupt is its normal end; stderr:\n%s", code, r.stderr.String())
 	}
 }

@@ -12,27 +12,27 @@ import (
 )
 
 func newProject(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "project", Short: "List what is kept for projects, and remove them with all that they have"}
+	cmd := &cobra.Command{Use: "project", Short: "List projects, and remove them with everything they have"}
 	cmd.AddCommand(newProjectLs(a), newProjectRm(a))
 	return cmd
 }
 
 func newProjectLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
-		Short: "List the projects that have a machine or a disk",
-		Long: `Ls lists the projects that have a virtual machine or a disk of their own, as the
-provider vmdocker makes them: the state of the machine, how many sandboxes there
-are, and how much of this machine's disk theirs takes up. No machine is started
-for it. A machine that stopped because nothing ran in it starts with the next use.`,
+		Short: "List projects with a machine or a disk",
+		Long: `Ls lists the projects that have a virtual machine or a disk of their own, as with
+the provider vmdocker: the state of the machine, the number of sandboxes, and the
+space that the disk takes on this machine. It starts no machine. A machine that
+stopped because nothing ran in it starts at the next use.`,
 		Example: `  atoll project ls
   atoll project ls -q`,
 		Aliases:           []string{"list"},
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				all, err := atoll.Projects(ctx, c.Provider)
 				if err != nil {
 					return err
@@ -45,32 +45,32 @@ for it. A machine that stopped because nothing ran in it starts with the next us
 			})
 		},
 	}
-	l.register(cmd, "print names only")
+	l.addFlags(cmd, "print names only")
 	return cmd
 }
 
 func newProjectRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm PROJECT...",
-		Short: "Remove projects with all that they have",
+		Short: "Remove projects with everything they have",
 		Long: `Rm removes all sandboxes of a project, running or not, with all its volumes,
-workspaces and sessions, and where it has a virtual machine of its own that, with
-its disk. It is no error if a project has nothing.`,
+workspaces and sessions, and its virtual machine with the disk, if it has one. An
+empty project is no error.`,
 		Example: `  atoll project rm p1
   atoll rm --all -v --project p1    # its sandboxes only`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeProjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(name string) error { return atoll.RemoveProject(ctx, c.Provider, name) })
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(name string) error { return atoll.RemoveProject(ctx, c.Provider, name) })
 			})
 		},
 	}
 }
 
-// completeProjects offers the projects that have sandboxes, volumes, machines or disks.
+// completeProjects completes projects that have sandboxes, volumes, machines or disks.
 func (a *app) completeProjects(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
 		all, err := c.List(ctx, atoll.Filter{})
 		if err != nil {
 			return nil, err

@@ -12,7 +12,7 @@ import (
 )
 
 func newProvider(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "provider", Short: "Test providers that are programs of their own"}
+	cmd := &cobra.Command{Use: "provider", Short: "Test providers that are plugins"}
 	cmd.AddCommand(newProviderTest(a))
 	return cmd
 }
@@ -24,12 +24,12 @@ func newProviderTest(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test [flags] NAME",
 		Short: "Run the conformance suite against a plugin",
-		Long: `Test runs the suite that all of atoll's own providers pass against the provider of
-the program atoll-NAME, and exits with 1 if the provider breaks a promise. What the
-provider says that it cannot do is not tested.
+		Long: `Test runs the conformance suite, which all built-in providers pass, against the
+provider of the program atoll-NAME. The exit code is 1 if the provider breaks a
+promise. Features that the provider does not claim are not tested.
 
 The suite opens the provider many times, each time as a program with a state
-directory of its own. It makes and removes sandboxes: do not run it where others
+directory of its own. It creates and removes sandboxes: do not run it where others
 work.`,
 		Example: `  atoll provider test sample
   atoll provider test sample --group exec,output -v
@@ -37,7 +37,7 @@ work.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.config()
+			cfg, err := a.loadConfig()
 			if err != nil {
 				return err
 			}
@@ -57,11 +57,11 @@ work.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.Image, "image", "", "image of the sandboxes; the provider's default if it is empty")
+	f.StringVar(&s.Image, "image", "", "image of the sandboxes; empty for the provider's default")
 	f.StringSliceVar(&s.Groups, "group", nil, "test these groups of promises only, like exec,files")
 	f.StringVar(&run, "run", "", "test the promises that match GROUP/PROMISE, two regular expressions")
-	f.Float64Var(&s.Slow, "slow", 0, "multiply the deadlines by this, where sandboxes are slow to make")
-	f.BoolVarP(&verbose, "verbose", "v", false, "print each promise as it is tested")
+	f.Float64Var(&s.Slow, "slow", 0, "multiply the deadlines by this factor, if sandboxes are slow to create")
+	f.BoolVarP(&verbose, "verbose", "v", false, "print each promise during its test")
 	return cmd
 }
 

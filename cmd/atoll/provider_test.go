@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// The suite passes a plugin, and says which promise another one breaks.
+// The suite passes a good plugin, and names the broken promise of another one.
 func TestProviderTest(t *testing.T) {
 	testenv.Plugins(t, "provider-test")
 	env := append(os.Environ(), "HOME="+t.TempDir(), "XDG_STATE_HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
@@ -34,7 +34,7 @@ func TestProviderTest(t *testing.T) {
 	}
 	env = append(env, "ATOLL_CONFIG="+config)
 	if out := atoll(1, "sample", "--group", "birth"); !strings.Contains(out, "--- FAIL: sample/birth/") {
-		t.Errorf("what is broken is\n%s", out)
+		t.Errorf("the broken promises are\n%s", out)
 	}
 	for name, want := range map[string]string{
 		"docker": "the provider is built into atoll, and tested with it",

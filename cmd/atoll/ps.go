@@ -15,7 +15,7 @@ func newPs(a *app) *cobra.Command {
 	var quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:               "ps [flags] SANDBOX",
-		Short:             "List the processes that were started in a sandbox",
+		Short:             "List the processes of a sandbox",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +51,7 @@ func processTable(all []atoll.ProcessStatus, now time.Time) [][]string {
 		if p.Exit != nil {
 			state = p.Exit.String()
 		}
-		rows = append(rows, []string{p.ID, pid, state, ago(now.Sub(p.Started)), orDash(shownCommand(p.Args))})
+		rows = append(rows, []string{p.ID, pid, state, formatAgo(now.Sub(p.Started)), orDash(shownCommand(p.Args))})
 	}
 	return rows
 }
@@ -67,7 +67,7 @@ func newKill(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sig, err := atoll.ParseSignal(name)
 			if err != nil {
-				return usagef("%w", err)
+				return usageErrorf("%w", err)
 			}
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
 				p, err := processOf(ctx, sb, "kill", args[0], processArg(args))

@@ -16,15 +16,15 @@ func newPull(a *app) *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "pull [flags] IMAGE",
-		Short: "Fetch an image before it is needed",
+		Short: "Pull an image ahead of need",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			image, err := absImage(args[0])
 			if err != nil {
 				return err
 			}
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.fetch(ctx, c, &atoll.Spec{Image: image, Project: c.project, Provider: c.maker}, quiet)
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.fetchImage(ctx, c, &atoll.Spec{Image: image, Project: c.project, Provider: c.maker}, quiet)
 			})
 		},
 	}
@@ -33,35 +33,36 @@ func newPull(a *app) *cobra.Command {
 }
 
 func registerQuiet(fs *pflag.FlagSet, quiet *bool) {
-	fs.BoolVarP(quiet, "quiet", "q", false, "do not show the progress of what has to be fetched")
+	fs.BoolVarP(quiet, "quiet", "q", false, "do not show progress")
 }
 
-// hostImage is the image that there is nothing to fetch of.
+// hostImage is the image that needs no pull.
 const hostImage = "host"
 
-// prepare shows people what Create would leave them waiting for, and what must
+// prepareSandbox pulls images and clones workspaces with a progress bar, before Create would do so. That time must
 // not count against the sandbox's time to live.
-func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
+func (a *app) prepareSandbox(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
 	image := spec.Image != "" && spec.Image != hostImage
 	if !image && spec.Workspace == (atoll.WorkspaceRef{}) {
 		return nil
 	}
 	if spec.TTL == 0 && (quiet || !isTerminal(a.stderr)) {
-		return nil // Create fetches what is missing
+		return nil // Create does it
 	}
-	return a.fetch(ctx, c, spec, quiet)
+	return a.fetchImage(ctx, c, spec, quiet)
 }
 
-func (a *app) fetch(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
+// fetchImage prepares a spec, with a progress bar on a terminal.
+func (a *app) fetchImage(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
 	if quiet || !isTerminal(a.stderr) {
 		return atoll.Prepare(ctx, c.Provider, spec, nil)
 	}
 	bar := &progressBar{app: a}
-	defer bar.clear()
-	return atoll.Prepare(ctx, c.Provider, spec, bar.show)
+	defer bar.clearLine()
+	return atoll.Prepare(ctx, c.Provider, spec, bar.showProgress)
 }
 
-// A progressBar keeps one line of a terminal up to date.
+// A progressBar updates one line of a terminal.
 type progressBar struct {
 	app   *app
 	last  time.Time
@@ -69,7 +70,7 @@ type progressBar struct {
 	shown bool
 }
 
-func (b *progressBar) show(p atoll.Progress) {
+func (b *progressBar) showProgress(p atoll.Progress) {
 	if p.Phase == b.phase && time.Since(b.last) < 100*time.Millisecond {
 		return
 	}
@@ -78,7 +79,7 @@ func (b *progressBar) show(p atoll.Progress) {
 	fmt.Fprintf(b.app.stderr, "\r\x1b[K%s", progressLine(p, cols-1))
 }
 
-func (b *progressBar) clear() {
+func (b *progressBar) clearLine() {
 	if b.shown {
 		fmt.Fprint(b.app.stderr, "\r\x1b[K")
 	}

@@ -19,23 +19,22 @@ func newReconcile(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "reconcile [flags]",
-		Short: "Compare the sandboxes there are with those there are meant to be",
-		Long: `Reconcile finishes what a crash cut short, forgets what is gone, and looks after
-the rest: sandboxes that have failed (reconcile.failed: keep, restart, rebuild),
-those whose image has a newer version here (reconcile.outdated: rebuild, keep),
-and those made with this state directory that are not written down in it
-(reconcile.orphans: remove, keep). Data volumes are kept. A running server does
-this by itself.
+		Short: "Compare sandboxes with the desired state and repair differences",
+		Long: `Reconcile completes interrupted work, forgets sandboxes that disappeared, and
+repairs the rest: failed sandboxes (reconcile.failed: keep, restart, rebuild),
+those whose image has a newer version here (reconcile.outdated: rebuild, keep), and
+those of this state directory without a record (reconcile.orphans: remove, keep).
+Data volumes are retained. A running server does this by itself.
 
-One in which commands run is not rebuilt, unless by --force, which ends them.
-It prints what was found and what was done about it, and nothing if all is well.
-The exit code is 1 when something could not be done.`,
+A sandbox in which commands run is only rebuilt with --force, which ends them.
+Reconcile prints its findings and actions, and nothing if all is well. The exit
+code is 1 if an action failed.`,
 		Example: `  atoll reconcile --dry-run
   atoll reconcile --force`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				sum, err := registry.Reconcile(ctx, c.Provider, opts)
 				if err != nil {
 					return err
@@ -53,8 +52,8 @@ The exit code is 1 when something could not be done.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&opts.DryRun, "dry-run", "n", false, "change nothing, and print what would be done")
-	cmd.Flags().BoolVarP(&opts.Force, "force", "f", false, "rebuild also sandboxes in which commands run")
+	cmd.Flags().BoolVarP(&opts.DryRun, "dry-run", "n", false, "change nothing, and print the planned actions")
+	cmd.Flags().BoolVarP(&opts.Force, "force", "f", false, "also rebuild sandboxes in which commands run")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }
@@ -86,10 +85,10 @@ func (a *app) printFindings(sum registry.Reconciliation) error {
 func newSecret(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "secret SANDBOX",
-		Short: "Print the secret that programs in a sandbox know callers by",
-		Long: `Secret prints what to send as the bearer token to a program in the sandbox that
-asks for it. Inside there is only a salted hash, in the variable ATOLL_SECRET:
-SALT:SUM, where SUM is the SHA-256 of the salt's bytes and the secret's text.`,
+		Short: "Print the secret by which programs in a sandbox authenticate callers",
+		Long: `Secret prints the bearer token for a program in the sandbox that requires one.
+Inside, the variable ATOLL_SECRET has a salted hash of it: SALT:SUM, where SUM is
+the SHA-256 of the salt's bytes and the secret's text.`,
 		Example:           `  curl -H "Authorization: Bearer $(atoll secret web)" 127.0.0.1:8080/`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSandbox,
@@ -105,38 +104,37 @@ SALT:SUM, where SUM is the SHA-256 of the salt's bytes and the secret's text.`,
 	}
 }
 
-// firstRound is how long a server that starts waits for its first round: until
-// then, callers wait to be answered, and most find all settled.
-const firstRound = 5 * time.Second
+// firstRoundTimeout is the time that a starting server waits for its first round of reconciliation. Callers wait
+// meanwhile, and most of them then find all repaired.
+const firstRoundTimeout = 5 * time.Second
 
-// keepReconciled reconciles now and from time to time. It returns when the first
-// round is over, or takes too long to wait for; the function that it returns
-// waits for the last one, when ctx has ended.
+// keepReconciled reconciles now and periodically. It returns after the first round, or after firstRoundTimeout. The
+// returned function waits for the last round, once ctx has ended.
 func (a *app) keepReconciled(ctx context.Context, p atoll.Provider, cfg *config.Config, log *slog.Logger) (wait func()) {
 	first, last := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(last)
-		reconcile(ctx, p, cfg, log)
+		reconcileOnce(ctx, p, cfg, log)
 		close(first)
 		for every := time.Duration(cfg.Reconcile.Every); every > 0; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(every):
-				reconcile(ctx, p, cfg, log)
+				reconcileOnce(ctx, p, cfg, log)
 			}
 		}
 	}()
 	select {
 	case <-first:
-	case <-time.After(firstRound):
-		log.Warn("reconcile: takes long, and goes on while sandboxes are served")
+	case <-time.After(firstRoundTimeout):
+		log.Warn("reconcile: takes long, and continues in the background")
 	}
 	return func() { <-last }
 }
 
-// reconcile is one round of a server.
-func reconcile(ctx context.Context, p atoll.Provider, cfg *config.Config, log *slog.Logger) {
+// reconcileOnce runs one round of a server.
+func reconcileOnce(ctx context.Context, p atoll.Provider, cfg *config.Config, log *slog.Logger) {
 	sum, err := registry.Reconcile(ctx, p, registry.ReconcileOptions{})
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, atoll.ErrUnsupported) {
 		log.Error("reconcile", "err", err)

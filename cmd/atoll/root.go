@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// defaultLogLevel is what commands log unless they are told otherwise.
+// defaultLogLevel is the log level of commands if none is configured.
 const defaultLogLevel = slog.LevelWarn
 
-// The groups that the help lists commands in.
+// The groups of commands in the help.
 const (
 	groupRun    = "run"
 	groupLife   = "life"
@@ -54,7 +54,7 @@ server for as long as it runs.`,
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run commands:"},
 		&cobra.Group{ID: groupLife, Title: "Sandboxes:"},
-		&cobra.Group{ID: groupKeep, Title: "What outlives them:"},
+		&cobra.Group{ID: groupKeep, Title: "Resources that outlive sandboxes:"},
 		&cobra.Group{ID: groupSystem, Title: "This program:"},
 	)
 	add := func(group string, cmds ...*cobra.Command) {
@@ -79,12 +79,11 @@ server for as long as it runs.`,
 	return root
 }
 
-// shortenHelp shows the flags that every command has in the help of root only,
-// and no help to who asked for a command that there is not.
+// shortenHelp shows the flags of all commands in the help of root only, and no help for an unknown command.
 func shortenHelp(a *app, root *cobra.Command) {
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		if a.noSuch = unknownCommand(cmd); a.noSuch != nil {
+		if a.unknownErr = unknownCommand(cmd); a.unknownErr != nil {
 			return
 		}
 		global := root.PersistentFlags()
@@ -97,8 +96,7 @@ func shortenHelp(a *app, root *cobra.Command) {
 	})
 }
 
-// newHelp is cobra's command help, but that it fails when there is nothing to
-// tell.
+// newHelp returns cobra's command help, but with an error for unknown commands.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:               "help [COMMAND]",
@@ -107,27 +105,27 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("unknown command %q: atoll --help lists the known ones", strings.Join(args, " "))
+				return usageErrorf("unknown command %q: atoll --help lists the known ones", strings.Join(args, " "))
 			}
 			return about.Help()
 		},
 	}
 }
 
-// settings are those that every command has a flag for.
+// settings are the settings with a flag of every command.
 var settings = []struct{ key, doc string }{
-	{"provider", "`name` of what makes new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (where those do not work), microvm, local or mock"},
+	{"provider", "`name` of the provider of new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (if those do not work), microvm, local or mock"},
 	{"project", "`project` of the sandboxes (default default)"},
 	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
 	{"url", "`url` of the server to use: http://host:port or unix:///path"},
 	{"token", "`reference` to the bearer token for --url: env:NAME or file:/path"},
-	{"log.level", "log all from this `level` on: debug, info, warn or error (default auto: what must be known, in short)"},
+	{"log.level", "lowest `level` to log: debug, info, warn or error (default auto: short warnings)"},
 	{"log.format", "`format` of the log: text or json (default text)"},
 }
 
 func flagName(key string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(key) }
 
-// takeSettings notes the settings that were given as flags.
+// takeSettings stores the settings that were given as flags.
 func (a *app) takeSettings(flags *pflag.FlagSet) {
 	for _, s := range settings {
 		if f := flags.Lookup(flagName(s.key)); f != nil && f.Changed {

@@ -35,6 +35,6 @@ func TestHasSystemRoots(t *testing.T) {
 
 func TestFallbackRoots(t *testing.T) {
 	if fallbackRoots().Equal(x509.NewCertPool()) {
-		t.Error("there is no root to fall back to")
+		t.Error("there are no fallback roots")
 	}
 }

@@ -21,154 +21,154 @@ type runFlags struct {
 	rm      bool
 	timeout atoll.Duration
 
-	kept    bool   // as keep wants it
-	process string // the id of the command's, if it is not the main one
+	kept    bool   // the sandbox was stopped instead of removed
+	process string // id of the command's process, unless it is the main process
 }
 
 func newRun(a *app) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] COMMAND [ARG...]",
-		Short: "Run a command in a new sandbox, which is removed when the command ends",
-		Long: `Run makes a sandbox, runs the command in it, and removes the sandbox with all
-its files when the command ends. A server may have one that is ready: see atoll pool.
+		Short: "Run a command in a new sandbox, and remove the sandbox afterwards",
+		Long: `Run creates a sandbox, runs the command in it, and removes the sandbox with all its
+files when the command ends. It uses a warm sandbox if a server has one: see atoll
+pool.
 
-The command's output is passed on as it is; what Atoll itself has to say goes to
-stderr. Without -i the command reads an empty stdin. Signals are passed on to
-the command; whoever presses ^C three times within a short time has it killed,
-unless the command has a terminal (-t): there ^C is its own matter.
+The output of the command is forwarded unchanged; messages of Atoll go to stderr.
+Without -i the command reads an empty stdin. Signals are forwarded to the command;
+three ^C in quick succession kill it, unless it has a terminal (-t), which handles
+^C itself.
 
-The exit code is the command's. Besides that it is 124 when --timeout was
-reached, 125 when Atoll failed, 126 when the command could not be started and
-127 when it was not found.`,
+The exit code is that of the command, or 124 if --timeout was reached, 125 if Atoll
+failed, 126 if the command could not be started, and 127 if it was not found.`,
 		Example: `  atoll run -- sh -c 'echo $((6*7)); exit 3'
   echo hi | atoll run -i -- cat
   atoll run -it -- bash
   atoll run -v .:/work --network on --timeout 5m -- make test`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(a, cmd, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return f.runCommand(a, cmd, args) },
 	}
-	f.specFlags.register(cmd.Flags())
-	f.streamFlags.register(cmd.Flags())
-	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the sandbox and let the command run on")
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the sandbox, stopped, when the command ends")
+	f.specFlags.addFlags(cmd.Flags())
+	f.streamFlags.addFlags(cmd.Flags())
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the sandbox and leave the command running")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "stop the sandbox when the command ends, instead of removing it")
 	cmd.Flags().BoolVar(&f.rm, "rm", true, "remove the sandbox when the command ends; --rm=false is --keep")
 	cmd.Flags().Var((*durationValue)(&f.timeout), "timeout", "kill the command after so long, like 5m")
 	stopAtCommand(cmd)
 	return cmd
 }
 
-func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
-	spec, err := f.build(a, args)
+func (f *runFlags) runCommand(a *app, cmd *cobra.Command, args []string) error {
+	spec, err := f.buildSpec(a, args)
 	if err != nil {
 		return err
 	}
 	f.keep = f.keep || !f.rm
 	spec.AutoRemove, spec.OpenStdin = !f.keep, f.stdin && !f.keep
 	if f.timeout < 0 {
-		return usagef("timeout %s: must not be negative", f.timeout)
+		return usageErrorf("timeout %s: must not be negative", f.timeout)
 	}
 	if f.detach {
 		return f.runDetached(a, cmd, spec)
 	}
-	s, err := f.console(cmd.Context(), a)
+	s, err := f.newConsole(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
-	defer s.end()
-	c, err := a.connect(s.ctx)
+	defer s.closeConsole()
+	c, err := a.openConnection(s.ctx)
 	if err != nil {
-		return s.why(err)
+		return s.breakCause(err)
 	}
-	if !c.lives {
-		s.detach = nil // there would be nobody to leave the command to
+	if !c.survives {
+		s.detach = nil // after the end of this process nothing would remain to detach from
 	}
-	exit, id, err := f.attended(s, c, spec)
+	exit, id, err := f.runAttended(s, c, spec)
 	err = errors.Join(err, c.Close())
-	s.end()
+	s.closeConsole()
 	if errors.Is(err, errDetached) {
-		a.say("detached: atoll attach %s connects again", strings.TrimSpace(shortID(id)+" "+f.process))
+		a.printMessage("detached: run atoll attach %s to reconnect", strings.TrimSpace(shortID(id)+" "+f.process))
 		return nil
 	}
 	if f.kept {
-		a.say("kept, stopped, as %s", id)
+		a.printMessage("stopped sandbox %s", id)
 	}
 	if errors.Is(err, atoll.ErrCommandNotFound) && spec.Image == "" && cmd.ArgsLenAtDash() < 0 {
-		return errors.Join(err, fmt.Errorf("was it meant to be an image? Then write: atoll run --image %s -- COMMAND", args[0]))
+		return errors.Join(err, fmt.Errorf("if it is an image, write: atoll run --image %s -- COMMAND", args[0]))
 	}
 	if err != nil {
 		return err
 	}
-	return f.finish(a, s, id, exit)
+	return f.finishCommand(a, s, id, exit)
 }
 
-// runDetached leaves the command to itself.
+// runDetached runs the command without waiting for it.
 func (f *runFlags) runDetached(a *app, cmd *cobra.Command, spec *atoll.Spec) error {
 	if f.stdin || f.json || f.timeout != 0 {
-		return usagef("-d does not go with -i, --json or --timeout: nobody is there to attend to them")
+		return usageErrorf("-d cannot be combined with -i, --json or --timeout")
 	}
 	if f.tty {
 		size := a.terminalSize()
 		spec.TTY = &size
 	}
-	return a.create(cmd, spec, f.quiet)
+	return a.createSandbox(cmd, spec, f.quiet)
 }
 
-// attended makes the sandbox, attends to its command to the end, and removes
-// it, or with --keep stops it, whatever happens.
-func (f *runFlags) attended(s *console, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
-	if err := s.app.prepare(s.ctx, c, spec, f.quiet); err != nil {
-		return exit, "", s.why(err)
+// runAttended creates the sandbox and waits for the end of its command. Then it removes the sandbox, or with --keep
+// stops it, in any case.
+func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
+	if err := s.app.prepareSandbox(s.ctx, c, spec, f.quiet); err != nil {
+		return exit, "", s.breakCause(err)
 	}
 	args := spec.Cmd
-	idle, err := f.idle(s.ctx, c, spec)
+	idle, err := f.idleSpec(s.ctx, c, spec)
 	if err != nil {
-		return exit, "", s.why(err)
+		return exit, "", s.breakCause(err)
 	}
 	if idle != nil {
 		spec = idle
 	} else {
 		spec.TTY = s.size
 		if f.timeout > 0 && spec.TTL == 0 {
-			spec.TTL = f.timeout + atoll.Duration(time.Minute) // should this process be killed before
+			spec.TTL = f.timeout + atoll.Duration(time.Minute) // in case this process is killed before
 		}
 	}
 	sb, err := c.Create(s.ctx, spec)
 	if err != nil {
-		return exit, "", s.why(err)
+		return exit, "", s.breakCause(err)
 	}
 	defer func() {
 		if errors.Is(err, errDetached) {
 			return
 		}
-		left := f.leave(s, sb)
+		left := f.leaveSandbox(s, sb)
 		f.kept = f.keep && left == nil
 		gone := atoll.KindOf(err) == atoll.ErrUnavailable && atoll.KindOf(left) == atoll.ErrUnavailable
-		if left != nil && !gone { // else err says that the server has gone
-			s.app.say("%v", left)
+		if left != nil && !gone { // otherwise err reports that the server is gone
+			s.app.printMessage("%v", left)
 		}
 	}()
 	if err := s.takeTerminal(); err != nil {
 		return exit, sb.ID(), err
 	}
 	if idle != nil {
-		exit, err = f.other(s, sb, args)
+		exit, err = f.execCommand(s, sb, args)
 	} else {
-		exit, err = f.main(s, sb)
+		exit, err = f.followMain(s, sb)
 	}
 	return exit, sb.ID(), err
 }
 
-// idle is what the sandbox is made from if the command is not to be its main process:
-// with --keep, as that cannot be read any longer once its end has stopped the sandbox,
-// or because there is one that is ready. nil means that it is to be.
-func (f *runFlags) idle(ctx context.Context, c *connection, spec *atoll.Spec) (*atoll.Spec, error) {
+// idleSpec returns the spec of an idle sandbox if the command should not be the main process: with --keep, since the
+// output of a main process is lost when its end stops the sandbox, or if a warm sandbox is reserved. It returns nil
+// otherwise.
+func (f *runFlags) idleSpec(ctx context.Context, c *connection, spec *atoll.Spec) (*atoll.Spec, error) {
 	idle := spec.Clone()
 	idle.Cmd, idle.AutoRemove, idle.OpenStdin = nil, false, false
 	if f.keep {
 		return idle, nil
 	}
-	if idle.IdleStop == 0 { // should this process be killed before it has removed it
+	if idle.IdleStop == 0 { // in case this process is killed before it removes the sandbox
 		idle.IdleStop, idle.IdleRemove = config.RunIdle, true
 	}
 	id, err := atoll.Reserve(ctx, c.Provider, idle)
@@ -179,32 +179,32 @@ func (f *runFlags) idle(ctx context.Context, c *connection, spec *atoll.Spec) (*
 	return idle, nil
 }
 
-// main attends to the sandbox's main process.
-func (f *runFlags) main(s *console, sb atoll.Sandbox) (atoll.Exit, error) {
+// followMain waits for the main process.
+func (f *runFlags) followMain(s *console, sb atoll.Sandbox) (atoll.Exit, error) {
 	p, err := sb.Process(s.ctx, atoll.MainProcess)
 	if err != nil {
-		return atoll.Exit{}, s.why(err)
+		return atoll.Exit{}, s.breakCause(err)
 	}
-	defer s.limit(p, time.Duration(f.timeout))()
-	return s.follow(p, func(ctx context.Context) error {
-		return p.Attach(ctx, &atoll.Attachment{Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, Gap: s.gap})
+	defer s.limitTime(p, time.Duration(f.timeout))()
+	return s.followProcess(p, func(ctx context.Context) error {
+		return p.Attach(ctx, &atoll.Attachment{Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, Gap: s.reportGap})
 	})
 }
 
-// other runs the command besides an idle main process.
-func (f *runFlags) other(s *console, sb atoll.Sandbox, args []string) (atoll.Exit, error) {
+// execCommand runs the command beside an idle main process.
+func (f *runFlags) execCommand(s *console, sb atoll.Sandbox, args []string) (atoll.Exit, error) {
 	p, err := sb.Exec(s.ctx, &atoll.Command{
 		Args: args, TTY: s.size, Timeout: f.timeout, Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr,
 	})
 	if err != nil {
-		return atoll.Exit{}, s.why(err)
+		return atoll.Exit{}, s.breakCause(err)
 	}
 	f.process = p.ID()
-	return s.follow(p, nil)
+	return s.followProcess(p, nil)
 }
 
-// leave removes the sandbox, or stops it when it is to be kept.
-func (f *runFlags) leave(s *console, sb atoll.Sandbox) error {
+// leaveSandbox removes the sandbox, or stops it with --keep.
+func (f *runFlags) leaveSandbox(s *console, sb atoll.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 2*atoll.DefaultStopGrace)
 	defer cancel()
 	if f.keep {

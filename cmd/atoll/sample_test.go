@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// A sample is a provider of somebody else's.
+// A sample is a provider in a plugin.
 type sample struct{ atoll.ProviderLayer }
 
 func (s sample) Info() atoll.Info {
@@ -18,15 +18,14 @@ func (s sample) Info() atoll.Info {
 	return info
 }
 
-// A forgetful is a sample that finds no sandbox by its name.
+// A forgetful is a sample that cannot find sandboxes by name.
 type forgetful struct{ sample }
 
 func (forgetful) Resolve(context.Context, string, string) (string, error) {
 	return "", atoll.E("resolve", "", atoll.ErrNotFound, nil)
 }
 
-// serveSample is the main function of the program atoll-sample, which breaks a promise if its
-// setting says so.
+// serveSample is the main function of the program atoll-sample. It breaks a promise if its setting says so.
 func serveSample() {
 	os.Exit(plugin.ServeProvider("sample", func(_ context.Context, r plugin.Request) (atoll.Provider, error) {
 		var settings struct {

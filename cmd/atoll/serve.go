@@ -30,36 +30,40 @@ func newServe(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Serve sandboxes to others over HTTP",
-		Long: `Serve answers the HTTP API on a socket in the state directory, which only the
-same user can use and where all other commands find it, and on what --listen
-names besides. Who comes by TCP must bring a bearer token: that of the setting
-token, else one that is made the first time, kept in the state directory and
-shown once; one of accounts; or an API key, see atoll key.
+		Long: `Serve answers the HTTP API on a socket in the state directory, which only the same
+user can use and which all other commands find, and on the addresses of --listen.
+TCP clients need a bearer token: that of the setting token, or else one that is
+created at the first start, stored in the state directory and shown once; one of
+accounts; or an API key, see atoll key.
 
-With --ssh-listen it answers SSH as well, to those whose keys are in the file of
+With --ssh-listen it also serves SSH, for the keys in the file of
 --ssh-authorized-keys: ssh NAME@host is a shell in the sandbox NAME of the server's
-project, ssh PROJECT.NAME@host one of another; scp, sftp and ssh -L work too.
+project, ssh PROJECT.NAME@host one of another project; scp, sftp and ssh -L work
+too.
 
-Agents find their tools at /mcp, by the Model Context Protocol, and at /v1/tools:
+Agents find their tools at /mcp, over the Model Context Protocol, and at /v1/tools:
 those of atoll mcp. The headers Atoll-Workflow, Atoll-Agent-Run and Atoll-Session
-say whose sandbox a request is about; without them each MCP session has its own.
+select the session of a request; without them each MCP session has a sandbox of its
+own.
 
-Conversations with agents are below /v1/conversation and /v1/sandbox: prompts are
-answered with what an agent does in a sandbox of its own, as server-sent events.
-Templates (template.dir) say which agent, and sync.store where its files are kept.
+Conversations with agents are below /v1/conversation and /v1/sandbox: the answer to
+a prompt is a stream of server-sent events of an agent in a sandbox of its own.
+Templates (template.dir) select the agent, and sync.store the place of its files.
 
 /metrics is for Prometheus. With OTEL_EXPORTER_OTLP_ENDPOINT set, a span for each
 call is sent there, as part of the caller's trace.
 
-At its start, and every 10 minutes (reconcile.every), it does what atoll reconcile
-does, and then removes old images (image.prune).
+At its start, and every 10 minutes (reconcile.every), it reconciles sandboxes as
+atoll reconcile does, and then removes old images (image.prune).
 
-/health says that it answers, and /readyz whether requests should be sent to it.
+/health reports whether the server answers, and /readyz whether requests should be
+sent to it.
 
-SIGINT and SIGTERM end it: it is not ready any more, refuses what comes, sends
-clients of streams to other servers of the same store, and lets calls end for a
-few seconds; a second one ends it at once. Sandboxes live on, where the provider can do that, unless
---destroy-on-exit is given, which servers that share a store (store.url) refuse.`,
+SIGINT and SIGTERM end the server: it is no longer ready, refuses new requests,
+sends clients of streams to other servers of the same store, and lets calls end for
+a few seconds; a second signal ends it at once. Sandboxes survive, if the provider
+supports that, unless --destroy-on-exit is given, which servers that share a store
+(store.url) refuse.`,
 		Example: `  atoll serve
   atoll serve --listen 127.0.0.1:7070
   atoll serve --ssh-listen 127.0.0.1:2222 --ssh-authorized-keys ~/.ssh/authorized_keys`,
@@ -73,32 +77,32 @@ few seconds; a second one ends it at once. Sandboxes live on, where the provider
 					a.flags[key] = value
 				}
 			}
-			return a.serve(cmd.Context(), destroy)
+			return a.runServer(cmd.Context(), destroy)
 		},
 	}
-	cmd.Flags().StringArrayVar(&listen, "listen", nil, "`address` to listen on, unix:///path or host:port, besides the state directory's socket")
+	cmd.Flags().StringArrayVar(&listen, "listen", nil, "additional `address` to listen on: unix:///path or host:port")
 	cmd.Flags().StringVar(&sshListen, "ssh-listen", "", "`address` to listen on for SSH, host:port")
 	cmd.Flags().StringVar(&sshKeys, "ssh-authorized-keys", "", "`file` of the public keys that may log in by SSH")
-	cmd.Flags().BoolVar(&destroy, "destroy-on-exit", false, "at the end, remove all sandboxes with their data volumes")
+	cmd.Flags().BoolVar(&destroy, "destroy-on-exit", false, "remove all sandboxes with their data volumes at the end")
 	return cmd
 }
 
-func (a *app) serve(ctx context.Context, destroy bool) error {
-	cfg, err := a.config()
+func (a *app) runServer(ctx context.Context, destroy bool) error {
+	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
 	if destroy && cfg.Store.URL != "" {
-		return usagef("--destroy-on-exit: would remove the sandboxes of all servers that share the store (store.url): leave it out, and remove with atoll rm")
+		return usageErrorf("--destroy-on-exit: would remove the sandboxes of all servers that share the store (store.url): leave it out, and use atoll rm")
 	}
-	ctx, stop := interruptible(ctx)
+	ctx, stop := interruptContext(ctx)
 	defer stop()
-	log := a.log(cfg, slog.LevelInfo)
-	ls, err := a.listen(ctx, cfg)
+	log := a.newLogger(cfg, slog.LevelInfo)
+	ls, err := a.openListeners(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer ls.close()
+	defer ls.closeListeners()
 	metrics, err := trace.NewMetrics()
 	if err != nil {
 		return err
@@ -108,12 +112,12 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	defer traces.Close()
 	stackOpts := config.Options{Log: log, Calls: log, Attrs: requestAttrs, Metrics: metrics, Traces: traces, Server: true}
 	if stackOpts.Audit, err = cfg.OpenAudit(ctx, stackOpts); err != nil {
-		return unusable(cfg, err)
+		return stateDirError(cfg, err)
 	}
 	audit := stackOpts.Audit
 	stack, err := config.Open(cfg, stackOpts)
 	if err != nil {
-		return errors.Join(unusable(cfg, err), audit.Close())
+		return errors.Join(stateDirError(cfg, err), audit.Close())
 	}
 	stack = closingAfter{atoll.ProviderLayer{Provider: stack}, audit}
 	door, err := a.openSSH(cfg, stack, log, ls)
@@ -126,23 +130,23 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	}
 	talks, endTalks, err := cfg.Conversations(ctx, stack, config.Options{Log: log, Metrics: metrics})
 	if err != nil {
-		if ctx.Err() != nil { // it is to end before it has begun, which is no failure
+		if ctx.Err() != nil { // the server should end before it has started, which is no error
 			err = nil
 		}
-		return errors.Join(err, tools.close(), stack.Close())
+		return errors.Join(err, tools.closeTools(), stack.Close())
 	}
 	keys, err := cfg.Keys(log, audit)
 	if err != nil {
-		return errors.Join(err, endTalks(), tools.close(), stack.Close())
+		return errors.Join(err, endTalks(), tools.closeTools(), stack.Close())
 	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
 	opts := api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	}
 	opts.Ready = func(ctx context.Context) error { return config.Ready(ctx, cfg, stack) }
-	tools.show(&opts)
+	tools.addToAPI(&opts)
 	opts.Conversations, opts.Keys, opts.Audit, opts.Denied = talks, keys, audit, audit.Refused
-	err = errors.Join(a.serveOn(ctx, stack, ls, door, keys.Verify, opts), endTalks(), tools.close(), keys.Close())
+	err = errors.Join(a.serveOn(ctx, stack, ls, door, keys.Verify, opts), endTalks(), tools.closeTools(), keys.Close())
 	settled()
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
@@ -150,7 +154,7 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	return errors.Join(err, stack.Close())
 }
 
-// A closingAfter is a provider whose Close closes something else, too.
+// A closingAfter is a provider whose Close also closes after.
 type closingAfter struct {
 	atoll.ProviderLayer
 	after io.Closer
@@ -159,7 +163,7 @@ type closingAfter struct {
 // Close implements atoll.Provider.
 func (c closingAfter) Close() error { return errors.Join(c.ProviderLayer.Close(), c.after.Close()) }
 
-// requestAttrs name the request that ctx belongs to as its answer does.
+// requestAttrs returns the id of the request of ctx, which its answer has, too.
 func requestAttrs(ctx context.Context) []slog.Attr {
 	id := api.RequestID(ctx)
 	if id == "" {
@@ -168,18 +172,17 @@ func requestAttrs(ctx context.Context) []slog.Attr {
 	return []slog.Attr{slog.String("request", id)}
 }
 
-// A verifier knows whose a token is.
+// A verifier returns the account of a token.
 type verifier = func(ctx context.Context, token string) (auth.Account, error)
 
-// serveOn serves until ctx ends, which is how it is meant to end, or until a
-// listener fails.
+// serveOn serves until ctx ends, in which case it returns nil, or until a listener fails.
 func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, door *sshd.Server, verify verifier, opts api.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all sync.WaitGroup
 	var errs [3]error
 	serve := func(err *error, opts api.Options, listeners []net.Listener) {
-		defer cancel() // of the other one, too
+		defer cancel() // also end the other servers
 		handler, failed := api.NewHandler(stack, opts)
 		if failed == nil {
 			failed = api.Serve(ctx, handler, listeners...)
@@ -187,7 +190,7 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 		*err = failed
 	}
 	for _, l := range slices.Concat(ls.own, ls.public) {
-		a.say("listening on %s", shownAddr(l.Addr()))
+		a.printMessage("listening on %s", shownAddr(l.Addr()))
 	}
 	all.Go(func() { serve(&errs[0], opts, ls.own) })
 	if len(ls.public) > 0 {
@@ -196,28 +199,27 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 		all.Go(func() { serve(&errs[1], guarded, ls.public) })
 	}
 	if door != nil {
-		a.say("listening on ssh://%s, with the host key %s", ls.ssh.Addr(), door.HostKey())
+		a.printMessage("listening on ssh://%s, with the host key %s", ls.ssh.Addr(), door.HostKey())
 		all.Go(func() {
 			defer cancel()
 			errs[2] = door.Serve(ctx, ls.ssh)
 		})
 	}
 	<-ctx.Done()
-	a.say("shutting down")
+	a.printMessage("shutting down")
 	all.Wait()
 	return errors.Join(errs[:]...)
 }
 
-// listeners are where a server can be reached: on sockets by its own user
-// alone, on TCP by those who bring the token.
+// listeners are the listeners of a server: sockets for its own user, and TCP for clients with a token.
 type listeners struct {
 	own    []net.Listener
 	public []net.Listener
-	ssh    net.Listener            // nil unless it is asked for
-	tokens map[string]auth.Account // for public
+	ssh    net.Listener            // nil unless configured
+	tokens map[string]auth.Account // accepted tokens of public
 }
 
-func (ls *listeners) close() {
+func (ls *listeners) closeListeners() {
 	for _, l := range slices.Concat(ls.own, ls.public) {
 		l.Close()
 	}
@@ -226,12 +228,12 @@ func (ls *listeners) close() {
 	}
 }
 
-// listen opens the socket of the state directory and what cfg names besides.
-func (a *app) listen(ctx context.Context, cfg *config.Config) (*listeners, error) {
+// openListeners listens on the socket of the state directory and on the configured addresses.
+func (a *app) openListeners(ctx context.Context, cfg *config.Config) (*listeners, error) {
 	ls := &listeners{}
 	err := a.listenAll(ctx, cfg, ls)
 	if err != nil {
-		ls.close()
+		ls.closeListeners()
 		return nil, err
 	}
 	return ls, nil
@@ -239,7 +241,7 @@ func (a *app) listen(ctx context.Context, cfg *config.Config) (*listeners, error
 
 func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) (err error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return unusable(cfg, err)
+		return stateDirError(cfg, err)
 	}
 	for _, addr := range append([]string{"unix://" + cfg.Socket()}, cfg.Listen...) {
 		own := strings.HasPrefix(addr, "unix://")
@@ -267,8 +269,7 @@ func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) 
 	return err
 }
 
-// openSSH makes the server for those who come by SSH, nil when it is not asked
-// for.
+// openSSH returns the SSH server, or nil if none is configured.
 func (a *app) openSSH(cfg *config.Config, stack atoll.Provider, log *slog.Logger, ls *listeners) (*sshd.Server, error) {
 	if ls.ssh == nil {
 		return nil, nil
@@ -279,8 +280,7 @@ func (a *app) openSSH(cfg *config.Config, stack atoll.Provider, log *slog.Logger
 	})
 }
 
-// serverTokens are the tokens that those who come by TCP may bring: the
-// server's own, and those of the accounts that are set.
+// serverTokens returns the tokens of TCP clients: the server's own, and those of the configured accounts.
 func (a *app) serverTokens(cfg *config.Config) (map[string]auth.Account, error) {
 	own, err := a.serverToken(cfg)
 	if err != nil {
@@ -293,15 +293,15 @@ func (a *app) serverTokens(cfg *config.Config) (map[string]auth.Account, error) 
 	}
 	for token, account := range accounts {
 		if token == own {
-			return nil, usagef("accounts: %s has the server's own token", account.Name)
+			return nil, usageErrorf("accounts: %s has the server's own token", account.Name)
 		}
 		tokens[token] = account.Account
 	}
 	return tokens, nil
 }
 
-// serverToken is the server's own token: the one that is set, else the one in
-// the state directory, else a new one, which is shown.
+// serverToken returns the server's own token: the configured one, otherwise the one in the state directory, otherwise
+// a new one, which it prints.
 func (a *app) serverToken(cfg *config.Config) (string, error) {
 	if !cfg.Token.IsZero() {
 		return cfg.Token.Reveal()
@@ -312,9 +312,9 @@ func (a *app) serverToken(cfg *config.Config) (string, error) {
 	case err != nil:
 		return "", err
 	case made:
-		a.say("the token, kept in %s and shown this once: %s", path, token)
+		a.printMessage("the token, stored in %s and shown only once: %s", path, token)
 	default:
-		a.say("the token is in %s", path)
+		a.printMessage("the token is in %s", path)
 	}
 	return token, nil
 }
@@ -326,6 +326,7 @@ func shownAddr(addr net.Addr) string {
 	return "http://" + addr.String()
 }
 
+// destroyAll removes all sandboxes with their data volumes.
 func destroyAll(ctx context.Context, p atoll.Provider) error {
 	all, err := p.List(ctx, atoll.Filter{})
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
-// A server is killed while sandboxes are made and removed: what was asked for by name is
-// done by the other one, and of the rest nothing is left.
+// If a server is killed while it creates and removes sandboxes, the other server completes named requests and undoes
+// the others.
 func TestServerKilledAmidCreations(t *testing.T) {
 	f := newFleet(t, 2)
 	ctx := t.Context()
@@ -34,7 +34,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 	}
 	var work sync.WaitGroup
 	cut := make(chan error, 3)
-	for i := range 3 { // whoever is not patient is told
+	for i := range 3 { // impatient clients get an error
 		work.Go(func() {
 			_, err := first.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("cut%d", i)})
 			cut <- err
@@ -45,7 +45,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 		work.Go(func() {
 			sb, err := c.Create(ctx, &atoll.Spec{ID: id})
 			if atoll.KindOf(err) == atoll.ErrAlreadyExists && strings.Contains(err.Error(), "when the connection was lost") {
-				if sb, err = c.Get(ctx, id); err == nil { // it was made, and who made it could not say so
+				if sb, err = c.Get(ctx, id); err == nil { // it was created, but the response was lost
 					err = sb.Start(ctx)
 				}
 			}
@@ -53,7 +53,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 				err = atoll.Run(ctx, sb, &atoll.Command{Args: []string{"true"}})
 			}
 			if err != nil {
-				t.Errorf("Create of an id: %v", err)
+				t.Errorf("Create with an id: %v", err)
 			}
 		})
 	}
@@ -70,16 +70,16 @@ func TestServerKilledAmidCreations(t *testing.T) {
 	close(cut)
 	for err := range cut {
 		if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
-			t.Errorf("a Create whose server was killed: %v, want it made, or unavailable", err)
+			t.Errorf("Create on a killed server: %v, want success or ErrUnavailable", err)
 		}
 	}
 	for _, id := range old {
 		if _, err := b.Get(ctx, id); atoll.KindOf(err) != atoll.ErrNotFound {
-			t.Errorf("a sandbox whose removal was cut short: %v, want ErrNotFound", err)
+			t.Errorf("a sandbox whose removal was interrupted: %v, want ErrNotFound", err)
 		}
 	}
 	var all []atoll.Status
-	f.awaitFor(testenv.Scale(5*time.Minute), "what was cut short is finished", func() bool { // the servers give a half-made sandbox a minute
+	f.awaitFor(testenv.Scale(5*time.Minute), "interrupted work is finished", func() bool { // the servers wait a minute for a half-created sandbox
 		sum, err := b.Reconcile(ctx, registry.ReconcileOptions{DryRun: true})
 		if err == nil {
 			all, err = b.List(ctx, atoll.Filter{})
@@ -91,14 +91,14 @@ func TestServerKilledAmidCreations(t *testing.T) {
 			t.Errorf("sandbox %s %s: %v", st.ID, st.Spec.Name, err)
 		}
 	}
-	for i := range 3 { // names are free, or their sandboxes are there
+	for i := range 3 { // each name is free or has its sandbox
 		if sb, err := b.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("cut%d", i)}); err != nil && atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			t.Errorf("Create: %v, %v", sb, err)
 		}
 	}
 }
 
-// Sandboxes that are ready go with their server, and the other one has its own.
+// Warm sandboxes end with their server; the other server retains its own.
 func TestServerKilledAmidStock(t *testing.T) {
 	f := newFleet(t, 1, "ATOLL_CONFIG="+poolConfig(t, 3))
 	f.all[0].kill()
@@ -110,7 +110,7 @@ func TestServerKilledAmidStock(t *testing.T) {
 			return err == nil && len(report.Pools) == 1 && report.Pools[0].Warm == 2 && len(f.containers()) == containers
 		}
 	}
-	f.await("there is the stock of the server that lives, and no other", stocked(2))
+	f.await("only the stock of the living server remains", stocked(2))
 	sb := f.create(c, atoll.Spec{Name: "web"})
 	if err := atoll.Run(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
 		t.Error(err)
@@ -127,7 +127,7 @@ func poolConfig(t *testing.T, size int) string {
 	return path
 }
 
-// containers are those that the engine has.
+// containers lists the containers of the engine.
 func (f *fleet) containers() (all []string) {
 	for _, name := range f.engine.Held(f.t) {
 		if strings.HasPrefix(name, "container ") {
@@ -137,8 +137,8 @@ func (f *fleet) containers() (all []string) {
 	return all
 }
 
-// A server is killed amid the turn of an agent: the other one shows the same events from
-// where they were read, and what was said is kept once.
+// If a server is killed during the turn of an agent, the other server resumes the events where the client stopped,
+// and stores the answer once.
 func TestServerKilledAmidTurn(t *testing.T) {
 	f := newFleet(t, 2)
 	a, b := f.all[0], f.all[1]
@@ -154,7 +154,7 @@ func TestServerKilledAmidTurn(t *testing.T) {
 		}
 	}
 	a.kill()
-	for range events { // it breaks off
+	for range events { // until the stream breaks
 	}
 	f.await("the other server has the turn", func() bool {
 		req, _ := http.NewRequest("GET", "http://"+b.addr+"/v1/conversation/talk/stream", nil)
@@ -180,14 +180,14 @@ func TestServerKilledAmidTurn(t *testing.T) {
 	}
 	messages := b.get(t, "/v1/conversation/talk/messages")
 	if n := strings.Count(messages, fmt.Sprintf("text %d.", lines)); n != 1 {
-		t.Errorf("the answer was kept %d times: %s", n, messages)
+		t.Errorf("the answer was stored %d times: %s", n, messages)
 	}
 }
 
 // A told is an event of a turn.
 type told struct{ id, data string }
 
-// turn makes a request whose answer is events, and yields them until it breaks off.
+// turn sends a request whose response is events, and yields them until the stream breaks.
 func (s *server) turn(t *testing.T, method, path, after, body string) <-chan told {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -254,8 +254,7 @@ func (s *server) get(t *testing.T, path string) string {
 	return string(text)
 }
 
-// A server that is told to end sends its clients to the other one, which sees it gone at
-// once.
+// A server that ends sends its clients to the other one, which takes over at once.
 func TestServerEnds(t *testing.T) {
 	f := newFleet(t, 2, "ATOLL_STORE_LEASE=10m")
 	ctx := t.Context()
@@ -269,11 +268,11 @@ func TestServerEnds(t *testing.T) {
 	events := f.watch(c)
 	ending := make(chan struct{})
 	var work sync.WaitGroup
-	for range 4 { // requests, all the time
+	for range 4 { // requests without a pause
 		work.Go(func() {
 			for {
 				if err := atoll.Run(ctx, sb, &atoll.Command{Args: []string{"true"}}); err != nil {
-					t.Errorf("a command while a server ends: %v", err)
+					t.Errorf("a command during the end of a server: %v", err)
 				}
 				select {
 				case <-ending:
@@ -299,11 +298,11 @@ func TestServerEnds(t *testing.T) {
 		t.Errorf("%d lines of output", n)
 	}
 	f.create(c, atoll.Spec{Name: "after"})
-	f.await("the watch goes on", func() bool { return events.count("running") >= 2 })
+	f.await("the watch continues", func() bool { return events.count("running") >= 2 })
 }
 
-// The database is started again under both. Commands go on; what has to be written down is
-// refused meanwhile; nothing is lost.
+// The database restarts under both servers. Running commands continue; calls that need the database fail meanwhile;
+// nothing is lost.
 func TestServersWithoutStore(t *testing.T) {
 	f := newFleet(t, 2)
 	ctx := t.Context()
@@ -319,7 +318,7 @@ func TestServersWithoutStore(t *testing.T) {
 			t.Errorf("a command without the store: %v", err)
 		}
 		if _, err := c.Create(ctx, &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrUnavailable {
-			t.Errorf("Create without the store: %v, want it to be unavailable", err)
+			t.Errorf("Create without the store: %v, want ErrUnavailable", err)
 		}
 	}
 	for _, s := range f.all {
@@ -333,7 +332,7 @@ func TestServersWithoutStore(t *testing.T) {
 		f.await("the server is ready again", func() bool { return s.answers("/readyz") == http.StatusOK })
 	}
 	if _, err := b.Create(ctx, &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrAlreadyExists {
-		t.Errorf("the name of a sandbox from before: %v, want ErrAlreadyExists", err)
+		t.Errorf("Create with a used name: %v, want ErrAlreadyExists", err)
 	}
 	f.create(b, atoll.Spec{Name: "more"})
 	if err := atoll.Run(ctx, sb, &atoll.Command{Args: []string{"true"}}); err != nil {
@@ -341,9 +340,8 @@ func TestServersWithoutStore(t *testing.T) {
 	}
 }
 
-// A server is cut off from the database for longer than its lease, while it makes
-// sandboxes: the other one takes over what it had begun, and when it is back it does not
-// go on with that.
+// A server loses the database for longer than its lease while it creates sandboxes. The other server takes over the
+// unfinished ones, and the first one does not continue them afterwards.
 func TestServerCutOff(t *testing.T) {
 	f := newFleet(t, 1)
 	ctx := t.Context()
@@ -357,14 +355,14 @@ func TestServerCutOff(t *testing.T) {
 		work.Go(func() {
 			_, err := a.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("n%d", i)})
 			if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable && atoll.KindOf(err) != atoll.ErrConflict {
-				t.Errorf("Create of who is cut off: %v", err)
+				t.Errorf("Create without the database: %v", err)
 			}
 		})
 	}
 	time.Sleep(100 * time.Millisecond)
 	line.cut()
 	if err := atoll.Run(ctx, sb, &atoll.Command{Args: []string{"true"}}); err != nil {
-		t.Errorf("a command at who is cut off: %v", err)
+		t.Errorf("a command without the database: %v", err)
 	}
 	time.Sleep(fleetLease + 2*time.Second)
 	for i := range 4 { // each name has one owner
@@ -374,8 +372,8 @@ func TestServerCutOff(t *testing.T) {
 	}
 	work.Wait()
 	line.mend(t)
-	f.await("it is ready again", func() bool { return cutOff.answers("/readyz") == http.StatusOK })
-	f.await("both have the same, and one of each name", func() bool {
+	f.await("the server is ready again", func() bool { return cutOff.answers("/readyz") == http.StatusOK })
+	f.await("both servers have the same sandboxes, one of each name", func() bool {
 		one, err := a.List(ctx, atoll.Filter{})
 		other, err2 := b.List(ctx, atoll.Filter{})
 		names := map[string]int{}
@@ -386,7 +384,7 @@ func TestServerCutOff(t *testing.T) {
 	})
 }
 
-// A line is a way to the database that can be cut.
+// A line is a connection to the database that can be cut.
 type line struct {
 	dir, socket string
 	work        sync.WaitGroup
@@ -413,7 +411,7 @@ func newLine(t *testing.T, f *fleet) *line {
 	return l
 }
 
-// mend lets connections through.
+// mend lets new connections through.
 func (l *line) mend(t *testing.T) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(l.dir, ".s.PGSQL.5432"))
@@ -462,7 +460,7 @@ func (l *line) pass(conn net.Conn) {
 	l.mu.Unlock()
 }
 
-// cut breaks all connections, and lets no other ones through.
+// cut breaks all connections, and refuses new ones.
 func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

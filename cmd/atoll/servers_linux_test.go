@@ -29,21 +29,21 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A fleet is servers of machines of their own, as far as they know, that share a store and
-// what makes their sandboxes: a Docker Engine in the network, or a cluster.
+// A fleet is a number of servers, each as on a machine of its own, that share a store and a Docker Engine or a
+// cluster.
 type fleet struct {
 	t      *testing.T
 	engine *testengine.Engine // nil with a cluster
-	maker  []string           // settings of what makes sandboxes
-	held   func() []string    // what there is of sandboxes
+	maker  []string           // settings of the provider
+	held   func() []string    // lists the remaining resources of sandboxes
 	dir    string
 	front  *front
 	all    []*server
 
-	killed time.Time // the last of them that was
+	killed time.Time // when the last server was killed
 
 	postgres *testenv.PostgresServer
-	db       string // the store's URL
+	db       string // URL of the store
 }
 
 const (
@@ -51,7 +51,7 @@ const (
 	fleetImage = "atoll-local/busybox:1"
 )
 
-// fleetLease is long enough for a busy machine, which may keep a server from renewing it for a while.
+// fleetLease suits a busy machine, on which renewals may be late.
 var fleetLease = max(10*time.Second, testenv.Scale(5*time.Second)).Round(time.Second)
 
 // A server is one atoll serve.
@@ -67,16 +67,16 @@ type server struct {
 	overrides []string
 }
 
-// newFleet starts n servers. Settings are given as variables, like ATOLL_MAX_SANDBOXES=2.
+// newFleet starts n servers. Settings are variables, like ATOLL_MAX_SANDBOXES=2.
 func newFleet(t *testing.T, n int, settings ...string) *fleet {
 	t.Helper()
 	return newFleetOn(t, onDocker, n, settings...)
 }
 
-// fleetsOn are the ways to have sandboxes made that servers can share.
+// fleetsOn has the providers whose sandboxes servers can share.
 var fleetsOn = map[string]func(*fleet){"docker": onDocker, "kubernetes": onKubernetes}
 
-// newFleetOn is newFleet with sandboxes that are made as on says.
+// newFleetOn is newFleet with a provider.
 func newFleetOn(t *testing.T, on func(*fleet), n int, settings ...string) *fleet {
 	t.Helper()
 	testenv.Need(t, testenv.PostgreSQL)
@@ -89,7 +89,7 @@ func newFleetOn(t *testing.T, on func(*fleet), n int, settings ...string) *fleet
 	t.Cleanup(func() { os.RemoveAll(f.dir) })
 	on(f)
 	f.front = newFront(t)
-	for i := range n { // all at once, with tables that nobody has made
+	for i := range n { // all at once, with a database without tables
 		f.launch(string(rune('a'+i)), settings...)
 	}
 	t.Cleanup(f.nothingIsLeft)
@@ -100,7 +100,7 @@ func newFleetOn(t *testing.T, on func(*fleet), n int, settings ...string) *fleet
 	return f
 }
 
-// onDocker has sandboxes made by a Docker Engine.
+// onDocker makes the fleet use a Docker Engine.
 func onDocker(f *fleet) {
 	f.t.Helper()
 	f.engine = testengine.Docker(f.t)
@@ -121,7 +121,7 @@ func onDocker(f *fleet) {
 	f.held = func() []string { return f.engine.Held(f.t) }
 }
 
-// onKubernetes has them made by a cluster.
+// onKubernetes makes the fleet use a cluster.
 func onKubernetes(f *fleet) {
 	f.t.Helper()
 	c, settings := cluster(f.t)
@@ -131,7 +131,7 @@ func onKubernetes(f *fleet) {
 	}
 }
 
-// cluster is one of the test's own, with the settings of who has sandboxes made by it.
+// cluster starts a cluster for the test and returns the settings of a provider that uses it.
 func cluster(t *testing.T) (*testcluster.Cluster, []string) {
 	t.Helper()
 	c := testcluster.Own(t)
@@ -148,7 +148,7 @@ func cluster(t *testing.T) (*testcluster.Cluster, []string) {
 	}
 }
 
-// The whole life of sandboxes on a cluster, as kubectl sees it.
+// Sandboxes on a cluster have their whole lifecycle, as seen by kubectl.
 func TestKubernetesScripts(t *testing.T) {
 	c, settings := cluster(t)
 	runScripts(t, "testdata/kubernetes", "kubernetes", append(settings, "KUBECTL="+testenv.Kube(t, "kubectl"), "KUBECONFIG="+c.OutsideKubeconfig())...)
@@ -171,7 +171,7 @@ func (f *fleet) launch(name string, settings ...string) *server {
 	return s
 }
 
-// run starts the server's program, on a port that nobody else has just now.
+// run starts the server's program on a port that is free at the moment.
 func (s *server) run() {
 	t := s.f.t
 	t.Helper()
@@ -201,14 +201,14 @@ func (s *server) run() {
 	}()
 }
 
-// awaitReady waits until it takes requests.
+// awaitReady waits until the server accepts requests.
 func (s *server) awaitReady() {
 	t := s.f.t
 	t.Helper()
 	s.f.await("server "+s.name+" is ready", func() bool {
 		select {
 		case <-s.ended:
-			if strings.Contains(s.said(), "address already in use") { // by who was given the port since
+			if strings.Contains(s.said(), "address already in use") { // another program has taken the port since
 				s.log.Close()
 				s.run()
 				return false
@@ -220,7 +220,7 @@ func (s *server) awaitReady() {
 	})
 }
 
-// answers is the status of a GET, 0 without an answer.
+// answers returns the status of a GET, or 0 without an answer.
 func (s *server) answers(path string) int {
 	resp, err := http.Get("http://" + s.addr + path)
 	if err != nil {
@@ -248,14 +248,14 @@ func (s *server) signal(sig syscall.Signal) {
 	s.log.Close()
 }
 
-// kill kills it, as the power does.
+// kill kills the server, like a power failure.
 func (s *server) kill() {
 	s.signal(syscall.SIGKILL)
 	s.f.killed = time.Now()
 }
 
-// nothingIsLeft removes all sandboxes by way of the last server, has that look for what is
-// not as it should be, and ends all.
+// nothingIsLeft removes all sandboxes on the last server, reconciles it, ends all servers, and checks that no
+// resources remain.
 func (f *fleet) nothingIsLeft() {
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(5*time.Minute))
 	defer cancel()
@@ -276,19 +276,19 @@ func (f *fleet) nothingIsLeft() {
 			s.signal(syscall.SIGTERM)
 		}
 	}
-	time.Sleep(time.Until(f.killed.Add(fleetLease + time.Second))) // until then, what it was doing is its own
-	f.await("all is as it should be", func() bool {
+	time.Sleep(time.Until(f.killed.Add(fleetLease + time.Second))) // before that, its unfinished work still belongs to it
+	f.await("there is nothing to reconcile", func() bool {
 		sum, err := c.Reconcile(ctx, registry.ReconcileOptions{})
 		return err == nil && len(sum.Findings) == 0 && sum.Healthy == 0
 	})
 	c.Close()
 	last.signal(syscall.SIGTERM)
 	left := f.held()
-	for end := time.Now().Add(deadline); len(left) > 0 && time.Now().Before(end); left = f.held() { // a cluster's volumes go a moment later
+	for end := time.Now().Add(deadline); len(left) > 0 && time.Now().Before(end); left = f.held() { // a cluster removes volumes a moment later
 		time.Sleep(100 * time.Millisecond)
 	}
 	if len(left) > 0 {
-		f.t.Errorf("there is left: %q", left)
+		f.t.Errorf("remaining resources: %q", left)
 	}
 	if f.t.Failed() {
 		for _, s := range f.all {
@@ -310,16 +310,16 @@ func (f *fleet) awaitFor(d time.Duration, what string, ok func() bool) {
 			return
 		}
 	}
-	f.t.Fatalf("it never came about that %s", what)
+	f.t.Fatalf("condition never met: %s", what)
 }
 
-// client is one of a server alone, which is not patient.
+// client returns an impatient client of one server.
 func (f *fleet) client(s *server) *api.Client {
 	f.t.Helper()
 	return f.open(api.ClientOptions{URL: "http://" + s.addr})
 }
 
-// patient is a client of the address that all are behind.
+// patient returns a client of the common address of all servers.
 func (f *fleet) patient() *api.Client {
 	f.t.Helper()
 	return f.open(api.ClientOptions{URL: f.front.url(), Patience: deadline})
@@ -336,7 +336,7 @@ func (f *fleet) open(opts api.ClientOptions) *api.Client {
 	return c
 }
 
-// create makes a sandbox.
+// create creates a sandbox.
 func (f *fleet) create(c *api.Client, spec atoll.Spec) atoll.Sandbox {
 	f.t.Helper()
 	sb, err := c.Create(f.t.Context(), &spec)
@@ -346,8 +346,7 @@ func (f *fleet) create(c *api.Client, spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-// A front is the address of servers: it passes each new connection on to the first of them
-// that takes it.
+// A front is the common address of servers: it forwards each new connection to the first server that accepts it.
 type front struct {
 	net.Listener
 	work sync.WaitGroup
@@ -407,7 +406,7 @@ func (f *front) pass(conn net.Conn) {
 		var back sync.WaitGroup
 		back.Go(func() {
 			_, _ = io.Copy(conn, far)
-			conn.Close() // what is behind has gone
+			conn.Close() // the server is gone
 		})
 		_, _ = io.Copy(far, conn)
 		_ = far.(*net.TCPConn).CloseWrite()
@@ -417,7 +416,7 @@ func (f *front) pass(conn net.Conn) {
 	}
 }
 
-// A paper is a buffer that is read while it is written.
+// A paper is a buffer that can be read while it is written.
 type paper struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -435,7 +434,7 @@ func (p *paper) String() string {
 	return p.b.String()
 }
 
-// Whatever one server has made, the other one has, too.
+// The other server sees everything that one server has created.
 func TestServersShareAll(t *testing.T) {
 	for name, on := range fleetsOn {
 		t.Run(name, func(t *testing.T) { shareAll(t, newFleetOn(t, on, 2, "ATOLL_MAX_SANDBOXES=4")) })
@@ -468,17 +467,17 @@ func shareAll(t *testing.T, f *fleet) {
 		t.Errorf("Stop: %v", err)
 	}
 	if st, err := sb.Status(ctx); err != nil || st.State != atoll.StateStopped {
-		t.Errorf("what the other one has stopped is %s, %v", st.State, err)
+		t.Errorf("the state after Stop on the other server is %s, %v", st.State, err)
 	}
 	if err := there.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
 	if _, err := sb.Status(ctx); atoll.KindOf(err) != atoll.ErrNotFound {
-		t.Errorf("what the other one has removed: %v, want ErrNotFound", err)
+		t.Errorf("a sandbox removed on the other server: %v, want ErrNotFound", err)
 	}
 }
 
-// atOnce opens one session at both, many times at once.
+// atOnce opens one session on both servers, many times at once.
 func (f *fleet) atOnce(clients ...*api.Client) {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -502,14 +501,14 @@ func (f *fleet) atOnce(clients ...*api.Client) {
 	}
 	all.Wait()
 	if len(ids) != 1 || made != 1 {
-		f.t.Errorf("ten opened a session: %d sandboxes, %d were told that theirs was made; want 1 and 1", len(ids), made)
+		f.t.Errorf("ten concurrent opens of a session: %d sandboxes, %d reported as created; want 1 and 1", len(ids), made)
 	}
 	if closed, err := session.EndScope(ctx, clients[1], "", session.Scope{Kind: session.ScopeWorkflow, ID: "w"}); err != nil || len(closed) != 1 {
 		f.t.Errorf("EndScope at the other server: %v, %v", closed, err)
 	}
 }
 
-// limits makes more sandboxes than there may be, at both at once.
+// limits creates more sandboxes than allowed, on both servers at once.
 func (f *fleet) limits(clients ...*api.Client) {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -525,13 +524,13 @@ func (f *fleet) limits(clients ...*api.Client) {
 			case err == nil:
 				made = append(made, sb.ID())
 			case atoll.KindOf(err) != atoll.ErrExhausted:
-				f.t.Errorf("Create: %v, want it made or ErrExhausted", err)
+				f.t.Errorf("Create: %v, want success or ErrExhausted", err)
 			}
 		})
 	}
 	all.Wait()
-	if len(made) != 3 { // there is one
-		f.t.Errorf("%d sandboxes were made where there was room for 3", len(made))
+	if len(made) != 3 { // one exists
+		f.t.Errorf("%d sandboxes were created, with room for 3", len(made))
 	}
 	for _, id := range made {
 		if err := clients[0].Sandbox(id).Remove(ctx, atoll.RemoveVolumes()); err != nil {
@@ -540,10 +539,10 @@ func (f *fleet) limits(clients ...*api.Client) {
 	}
 }
 
-// numbered prints numbers, each in a line, and a while after the first few.
+// numbered prints numbers, one per line, with a pause after the first few.
 const numbered = `i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done`
 
-// A server is killed amid streams, and whoever reads them sees nothing of it.
+// A server is killed during streams, and their clients do not notice.
 func TestServerKilledAmidStreams(t *testing.T) {
 	for name, on := range fleetsOn {
 		t.Run(name, func(t *testing.T) { killAmidStreams(t, newFleetOn(t, on, 2)) })
@@ -552,7 +551,7 @@ func TestServerKilledAmidStreams(t *testing.T) {
 
 func killAmidStreams(t *testing.T, f *fleet) {
 	ctx := t.Context()
-	c := f.patient() // by way of the first
+	c := f.patient() // through the first server
 	sb := f.create(c, atoll.Spec{Name: "web"})
 
 	const lines = 200_000
@@ -583,7 +582,7 @@ func killAmidStreams(t *testing.T, f *fleet) {
 		exit, err := silent.Wait(ctx)
 		waited <- fmt.Sprint(exit.Code, " ", err)
 	}()
-	f.await("it is known which image it has", func() bool { // of a node, a moment after it was started
+	f.await("the status has the image", func() bool { // the kubelet reports it after the start
 		st, err := sb.Status(ctx)
 		return err == nil && strings.Contains(st.Image, "sha256:")
 	})
@@ -618,7 +617,7 @@ func killAmidStreams(t *testing.T, f *fleet) {
 		t.Errorf("the command: %v, %v, stderr %q; want 9", exit, err, errs)
 	}
 	if got := out.String(); got != want.String() {
-		t.Errorf("%d bytes of output, other ones than the %d that were printed", len(got), want.Len())
+		t.Errorf("%d bytes of output differ from the %d printed ones", len(got), want.Len())
 	}
 	goesOn(t, f, tty, typed, screen)
 	if got := <-waited; got != "6 <nil>" {
@@ -629,24 +628,24 @@ func killAmidStreams(t *testing.T, f *fleet) {
 		t.Errorf("the file: %d more bytes, %v", len(rest), err)
 	}
 	if err := <-uploaded; atoll.KindOf(err) != atoll.ErrUnavailable {
-		t.Errorf("the upload: %v, want it to be unavailable", err)
+		t.Errorf("the upload: %v, want ErrUnavailable", err)
 	}
 	feeding.Close()
 	if _, err := atoll.Files(sb).Stat(ctx, "/work/half"); atoll.KindOf(err) != atoll.ErrNotExist {
-		t.Errorf("what was uploaded in part: %v, want nothing of it to be there", err)
+		t.Errorf("the partial upload: %v, want no file", err)
 	}
 	other := f.create(c, atoll.Spec{Name: "other"})
-	f.await("the watch tells of a sandbox", func() bool { return events.has(other.ID() + " running") })
+	f.await("the watch reports a sandbox", func() bool { return events.has(other.ID() + " running") })
 	if n := events.count(sb.ID()); n != 1 {
-		t.Errorf("the watch told %d times of a sandbox that did not change", n)
+		t.Errorf("the watch reported an unchanged sandbox %d times", n)
 	}
 	if n := events.count("synced"); n != 1 {
 		t.Errorf("the watch was synced %d times", n)
 	}
 }
 
-// goesOn checks that a terminal whose server was killed goes on, or says that what was
-// typed just then was on its way to that one.
+// goesOn checks that a terminal whose server was killed continues, or reports that the last input may not have
+// arrived.
 func goesOn(t *testing.T, f *fleet, tty atoll.Process, typed io.Writer, screen *paper) {
 	t.Helper()
 	type end struct {
@@ -673,7 +672,7 @@ func goesOn(t *testing.T, f *fleet, tty atoll.Process, typed io.Writer, screen *
 	}
 }
 
-// seen is what a watch told.
+// seen records the events of a watch.
 type seen struct {
 	mu  sync.Mutex
 	all []string

@@ -17,12 +17,12 @@ import (
 func newSession(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
-		Short: "Sandboxes that workflows, agents and conversations share and end with",
+		Short: "Manage sandboxes that workflows, agents and conversations share",
 		Long: `A session binds a scope, such as the run of a workflow, to a sandbox of its own:
-whoever opens it has the same one, until the run ends, nobody uses it any more, or
-its time is over. A scope is written KIND/ID, KIND being workflow, agent, session
-or conversation. A session is named by its scope, or by its key, as in
-workflow_ID_sandbox.`,
+all callers that open it get the same sandbox, until the run ends, the sandbox is
+idle for too long, or its lifetime is over. A scope is written KIND/ID, with the
+KIND workflow, agent, session or conversation. A session is named by its scope, or
+by its key, as in workflow_ID_sandbox.`,
 	}
 	cmd.AddCommand(newSessionOpen(a), newSessionLs(a), newSessionClose(a), newSessionEnd(a))
 	return cmd
@@ -34,9 +34,9 @@ func newSessionOpen(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "open [flags] SCOPE",
 		Short: "Open a session, and print the id of its sandbox",
-		Long: `Open prints the id of the sandbox of a scope. If there is none it is made, as the
-flags say; one that has stopped is started again, and one that is gone replaced,
-which is told on stderr.`,
+		Long: `Open prints the id of the sandbox of a scope. If there is none, open creates it as
+the flags say. It starts a stopped sandbox again, and replaces a missing one with a
+note on stderr.`,
 		Example: `  atoll session open workflow/wf_abc123
   atoll exec $(atoll session open workflow/wf_abc123) -- make test
   atoll session end workflow/wf_abc123`,
@@ -47,7 +47,7 @@ which is told on stderr.`,
 			if spec.Scope, err = session.ParseScope(args[0]); err != nil {
 				return err
 			}
-			box, err := f.build(a, nil)
+			box, err := f.buildSpec(a, nil)
 			if err != nil {
 				return err
 			}
@@ -57,33 +57,32 @@ which is told on stderr.`,
 		},
 	}
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.register(all)
+	f.addFlags(all)
 	all.VisitAll(func(flag *pflag.Flag) {
 		if !slices.Contains(sessionsOwn, flag.Name) {
 			cmd.Flags().AddFlag(flag)
 		}
 	})
-	cmd.Flags().StringVar(&spec.Workflow, "workflow", "", "`id` of the workflow run with which the session ends, too")
+	cmd.Flags().StringVar(&spec.Workflow, "workflow", "", "`id` of a workflow run whose end also ends the session")
 	sessionTimes(cmd.Flags(), &spec.IdleTimeout, &spec.MaxLifetime)
 	return cmd
 }
 
-// sessionTimes adds the flags that say when sessions end by themselves.
+// sessionTimes adds the flags for the end of sessions.
 func sessionTimes(flags *pflag.FlagSet, idle, lifetime *atoll.Duration) {
-	flags.Var((*idleValue)(idle), "idle-timeout", "end the session when nobody uses its sandbox for so long, like 30m; 0 for never (default session.idle_timeout)")
-	flags.Var((*idleValue)(lifetime), "max-lifetime", "end the session after so long, whatever goes on in it, like 4h; 0 for no limit (default session.max_lifetime)")
+	flags.Var((*idleValue)(idle), "idle-timeout", "end the session when its sandbox has been idle for so long, like 30m; 0 for never (default session.idle_timeout)")
+	flags.Var((*idleValue)(lifetime), "max-lifetime", "end the session after so long, even if in use, like 4h; 0 for no limit (default session.max_lifetime)")
 }
 
-// sessionsOwn are the flags of a sandbox that a session has a word of its own for,
-// or sets itself.
+// sessionsOwn are the flags of a sandbox that sessions replace by their own, or set themselves.
 var sessionsOwn = []string{"id", "ttl", "idle-stop", "idle-remove"}
 
 func (a *app) openSession(cmd *cobra.Command, spec *session.Spec, quiet bool) error {
-	return a.with(cmd, func(ctx context.Context, c *connection) error {
-		if err := c.mustLive(); err != nil {
+	return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+		if err := c.requireSurvival(); err != nil {
 			return err
 		}
-		if err := a.prepare(ctx, c, &spec.Sandbox, quiet); err != nil {
+		if err := a.prepareSandbox(ctx, c, &spec.Sandbox, quiet); err != nil {
 			return err
 		}
 		o, err := session.Open(ctx, c.Provider, spec)
@@ -91,10 +90,10 @@ func (a *app) openSession(cmd *cobra.Command, spec *session.Spec, quiet bool) er
 			return err
 		}
 		if o.Note != "" {
-			a.say("%s", o.Note)
+			a.printMessage("%s", o.Note)
 		}
 		if image := spec.Sandbox.Image; image != "" && image != o.Spec.Image {
-			a.say("the session is of %s and keeps that: to have %s, close it first, which removes its files", cmp.Or(o.Spec.Image, "the default image"), image)
+			a.printMessage("the session uses %s: to use %s, close it first, which removes its files", cmp.Or(o.Spec.Image, "the default image"), image)
 		}
 		_, err = fmt.Fprintln(a.stdout, o.Sandbox)
 		return err
@@ -102,7 +101,7 @@ func (a *app) openSession(cmd *cobra.Command, spec *session.Spec, quiet bool) er
 }
 
 func newSessionLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -110,8 +109,8 @@ func newSessionLs(a *app) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				project, err := a.project()
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				project, err := a.namedProject()
 				if err != nil {
 					return err
 				}
@@ -122,16 +121,16 @@ func newSessionLs(a *app) *cobra.Command {
 				return printList(a, l, all, func(s session.Session) string { return s.Key },
 					[]string{"SESSION", "PROJECT", "SANDBOX", "STATE", "OPENED", "EXPIRES"},
 					func(s session.Session) []string {
-						return []string{s.Key, s.Project, s.Sandbox, sessionState(s), ago(time.Since(s.Opened)), until(s.Expires)}
+						return []string{s.Key, s.Project, s.Sandbox, sessionState(s), formatAgo(time.Since(s.Opened)), formatUntil(s.Expires)}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print keys only")
+	l.addFlags(cmd, "print keys only")
 	return cmd
 }
 
-// sessionState is the state, and why it still is that.
+// sessionState describes the state, with the problem if there is one.
 func sessionState(s session.Session) string {
 	if s.Problem == "" {
 		return string(s.State)
@@ -139,8 +138,8 @@ func sessionState(s session.Session) string {
 	return string(s.State) + " (" + s.Problem + ")"
 }
 
-// until says how long it is to a time.
-func until(at time.Time) string {
+// formatUntil returns the time until at, or "never" if at is zero.
+func formatUntil(at time.Time) string {
 	if at.IsZero() {
 		return "never"
 	}
@@ -151,13 +150,13 @@ func newSessionClose(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "close SESSION...",
 		Short: "Close sessions, and remove their sandboxes with their files",
-		Long: `Close removes the sandbox of each session, with its files. What cannot be removed
-stays listed as closing, and is tried again.`,
+		Long: `Close removes the sandbox of each session, with its files. If that fails, the
+session remains listed as closing, and the removal is repeated.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(name string) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(name string) error {
 					scope, err := session.ParseScope(name)
 					if err != nil {
 						return err
@@ -172,9 +171,9 @@ stays listed as closing, and is tried again.`,
 func newSessionEnd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "end SCOPE",
-		Short: "Close the sessions of a run that has ended, and print which those were",
-		Long: `End closes the session of a scope, if there is one, and with a workflow those of the
-agents that were part of it. It is what a workflow calls at its end.`,
+		Short: "Close the sessions of a run that has ended, and print their keys",
+		Long: `End closes the session of a scope, if there is one, and for a workflow those of its
+agents. A workflow calls it at its end.`,
 		Example:           `  atoll session end workflow/wf_abc123`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -183,7 +182,7 @@ agents that were part of it. It is what a workflow calls at its end.`,
 			if err != nil {
 				return err
 			}
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				closed, err := session.EndScope(ctx, c.Provider, c.project, scope)
 				for _, key := range closed {
 					fmt.Fprintln(a.stdout, key)
@@ -194,9 +193,9 @@ agents that were part of it. It is what a workflow calls at its end.`,
 	}
 }
 
-// completeSessions offers the sessions of the project.
+// completeSessions completes the sessions of the project.
 func (a *app) completeSessions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
 		all, err := session.List(ctx, c.Provider, c.project)
 		for _, s := range all {
 			names = append(names, s.Key)

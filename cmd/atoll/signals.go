@@ -6,9 +6,9 @@ import (
 	"os/signal"
 )
 
-// notify tells c of those signals that we were not started to ignore, as nohup
-// and shells do that run us in the background.
-func notify(c chan<- os.Signal, sigs ...os.Signal) {
+// notifySignals sends signals to c, except for those that were ignored when the program started, as by nohup and by
+// shells in the background.
+func notifySignals(c chan<- os.Signal, sigs ...os.Signal) {
 	for _, sig := range sigs {
 		if !signal.Ignored(sig) {
 			signal.Notify(c, sig)
@@ -16,16 +16,16 @@ func notify(c chan<- os.Signal, sigs ...os.Signal) {
 	}
 }
 
-// interruptible ends its context, with a signalError as the cause, on the
-// first signal that asks us to end; the second one ends the program.
-func interruptible(ctx context.Context) (context.Context, func()) {
+// interruptContext returns a context that the first terminating signal ends, with a signalError as its cause. The
+// second signal ends the program.
+func interruptContext(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
-	notify(signals, ending...)
+	notifySignals(signals, terminationSignals...)
 	go func() {
 		if sig, ok := <-signals; ok {
-			signal.Reset(ending...)
-			cancel(signalError{passedOn[sig]})
+			signal.Reset(terminationSignals...)
+			cancel(signalError{forwardedSignals[sig]})
 		}
 	}()
 	return ctx, func() {

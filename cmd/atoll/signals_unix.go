@@ -10,9 +10,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// passedOn are the signals that go to the command, and their Linux numbers,
-// which differ from those of other systems.
-var passedOn = map[os.Signal]atoll.Signal{
+// forwardedSignals are the signals that are forwarded to the command, with their Linux numbers, which differ from
+// those of other systems.
+var forwardedSignals = map[os.Signal]atoll.Signal{
 	syscall.SIGINT:  atoll.SIGINT,
 	syscall.SIGTERM: atoll.SIGTERM,
 	syscall.SIGHUP:  atoll.SIGHUP,
@@ -21,15 +21,14 @@ var passedOn = map[os.Signal]atoll.Signal{
 	syscall.SIGUSR2: atoll.SIGUSR2,
 }
 
-// ending are those that ask us to end.
-var ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+// terminationSignals are the signals that request the end of the program.
+var terminationSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
 var errBrokenPipe error = syscall.EPIPE
 
-// surviveBrokenPipes makes a write to a closed stdout fail instead of ending
-// the program, which has things to put in order first. The signal is caught,
-// not ignored: that our children would inherit.
+// surviveBrokenPipes makes a write to a closed stdout fail instead of ending the program, which has to clean up
+// first. It catches the signal instead of ignoring it, because child processes would inherit that.
 func surviveBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// notifyResize tells c when the terminal's size has changed.
+// notifyResize sends to c when the size of the terminal changes.
 func notifyResize(c chan<- os.Signal) { signal.Notify(c, syscall.SIGWINCH) }

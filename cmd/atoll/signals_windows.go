@@ -7,20 +7,20 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// passedOn are the signals that go to the command: what Windows has of them.
-var passedOn = map[os.Signal]atoll.Signal{
+// forwardedSignals are the signals that are forwarded to the command, as far as Windows has them.
+var forwardedSignals = map[os.Signal]atoll.Signal{
 	os.Interrupt:    atoll.SIGINT,
 	syscall.SIGTERM: atoll.SIGTERM,
 }
 
-// ending are those that ask us to end.
-var ending = []os.Signal{os.Interrupt, syscall.SIGTERM}
+// terminationSignals are the signals that request the end of the program.
+var terminationSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // errBrokenPipe is ERROR_NO_DATA: the reader has closed its end.
 var errBrokenPipe error = syscall.Errno(232)
 
-// surviveBrokenPipes has nothing to do: here a write to a closed stdout fails.
+// surviveBrokenPipes does nothing: on Windows a write to a closed stdout fails.
 func surviveBrokenPipes() {}
 
-// notifyResize has nobody to hear it from: a terminal keeps the size that it had.
+// notifyResize does nothing: Windows has no such signal.
 func notifyResize(chan<- os.Signal) {}

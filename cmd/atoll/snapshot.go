@@ -13,10 +13,10 @@ import (
 func newSnapshot(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Keep copies of running sandboxes, and start from them",
-		Long: `A snapshot is a running sandbox at one moment, without its volumes. atoll create
---snapshot ID starts a sandbox from it, as often as wanted: with its files, but
-without the processes that were started in it.`,
+		Short: "Manage copies of running sandboxes",
+		Long: `A snapshot is a copy of a running sandbox at one moment, without its volumes. atoll
+create --snapshot ID starts a sandbox from it, any number of times: with its files,
+but without processes that commands started in it.`,
 	}
 	cmd.AddCommand(newSnapshotCreate(a), newSnapshotLs(a), newSnapshotRm(a))
 	return cmd
@@ -25,7 +25,7 @@ without the processes that were started in it.`,
 func newSnapshotCreate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "create SANDBOX",
-		Short:             "Take a snapshot and print its id; the sandbox runs on",
+		Short:             "Take a snapshot and print its id; the sandbox continues",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +42,7 @@ func newSnapshotCreate(a *app) *cobra.Command {
 }
 
 func newSnapshotLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -50,7 +50,7 @@ func newSnapshotLs(a *app) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				all, err := atoll.Snapshots(ctx, c.Provider)
 				if err != nil {
 					return err
@@ -58,12 +58,12 @@ func newSnapshotLs(a *app) *cobra.Command {
 				return printList(a, l, all, func(s atoll.Snapshot) string { return s.ID },
 					[]string{"ID", "PROVIDER", "SANDBOX", "SIZE", "CREATED"},
 					func(s atoll.Snapshot) []string {
-						return []string{s.ID, s.Provider, shortID(s.Sandbox), byteCount(int64(s.Size)), ago(time.Since(s.Created))}
+						return []string{s.ID, s.Provider, shortID(s.Sandbox), byteCount(int64(s.Size)), formatAgo(time.Since(s.Created))}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print ids only")
+	l.addFlags(cmd, "print ids only")
 	return cmd
 }
 
@@ -74,8 +74,8 @@ func newSnapshotRm(a *app) *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeSnapshots,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(id string) error { return atoll.RemoveSnapshot(ctx, c.Provider, id) })
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(id string) error { return atoll.RemoveSnapshot(ctx, c.Provider, id) })
 			})
 		},
 	}

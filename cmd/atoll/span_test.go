@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// A command is one trace, whether it is the server itself or asks one, and part
-// of the trace that its environment names.
+// A command is one trace, with or without a server, and part of the trace that its environment names.
 func TestTraces(t *testing.T) {
 	const traceID = "0af7651916cd43dd8448eb211c80319c"
 	id, err := hex.DecodeString(traceID)
@@ -40,7 +39,7 @@ func TestTraces(t *testing.T) {
 	runAtoll(t, traced, "config")
 	runAtoll(t, traced, "version")
 	if collector.saw("atoll config") || collector.saw("atoll version") {
-		t.Error("a command that asks nothing of sandboxes has a span")
+		t.Error("a command without calls has a span")
 	}
 
 	collector.forget()
@@ -50,7 +49,7 @@ func TestTraces(t *testing.T) {
 	}
 	defer server.Process.Kill()
 	waitSocket(t, env)
-	// This one sends no spans, and still hands the trace on.
+	// This command sends no spans, but forwards the trace.
 	runAtoll(t, append(env, "TRACEPARENT=00-"+traceID+"-b7ad6b7169203331-01"), "run", "--", "true")
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -63,7 +62,7 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// A collector that is not there is none of the command's business.
+// A missing collector does not affect commands.
 func TestNoCollector(t *testing.T) {
 	collector := newCollector(t)
 	collector.Close()
@@ -77,7 +76,7 @@ func TestNoCollector(t *testing.T) {
 	}
 }
 
-// runAtoll runs a command that succeeds, and returns all that it printed.
+// runAtoll runs a command, which must succeed, and returns its whole output.
 func runAtoll(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	out, err := atollCmd(env, "atoll", args...).CombinedOutput()
@@ -105,7 +104,7 @@ func waitSocket(t *testing.T, env []string) {
 	t.Fatalf("%s: the server did not come", socket)
 }
 
-// A collector keeps what is sent to it.
+// A collector records the requests of exporters.
 type collector struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -133,7 +132,7 @@ func (c *collector) forget() {
 	c.sent = nil
 }
 
-// saw reports whether all parts are in one of the things sent.
+// saw reports whether one request has all parts.
 func (c *collector) saw(parts ...string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// specFlags are the flags that say what a new sandbox is like; run and create
-// share them, and they are docker's where docker has them.
+// specFlags are the flags of a new sandbox, which run and create share. They have the names of docker's.
 type specFlags struct {
 	spec    atoll.Spec
 	env     envFlags
@@ -29,33 +28,33 @@ type specFlags struct {
 	quiet   bool
 }
 
-func (f *specFlags) register(fs *pflag.FlagSet) {
+func (f *specFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.spec.Name, "name", "", "`name` of the sandbox, unique in its project")
 	fs.StringVar(&f.spec.ID, "id", "", "`id` of the sandbox, a UUID (default a random one)")
 	fs.StringVar(&f.spec.Image, "image", "", "root file system: an OCI `image`, or host for this machine's own tools (default the provider's)")
 	fs.StringVar(&f.spec.Snapshot, "snapshot", "", "`id` of a snapshot to start from, instead of an image")
 	fs.StringVarP(&f.spec.Workdir, "workdir", "w", "", "`directory` that commands start in (default "+atoll.DefaultWorkdir+")")
 	fs.StringVarP(&f.spec.User, "user", "u", "", "`user` that commands run as: name, UID or UID:GID")
-	f.env.register(fs)
+	f.env.addFlags(fs)
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label, `KEY=value`")
-	fs.StringVar(&f.work, "workspace", "", "`workspace` to work on: its name, a directory to use in place, or the address of a git repository")
-	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount `SOURCE:TARGET[:ro]`; a source with a slash is a directory here, else a named volume")
+	fs.StringVar(&f.work, "workspace", "", "`workspace` of the sandbox: its name, a directory to use in place, or the address of a git repository")
+	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount `SOURCE:TARGET[:ro]`; a source with a slash is a directory here, otherwise a named volume")
 	fs.StringArrayVar(&f.mounts, "mount", nil, "mount described by `fields`: type=bind|volume|tmpfs,source=...,target=...[,readonly][,tmpfs-size=...]")
 	fs.VarP((*bytesValue)(&f.spec.Resources.Memory), "memory", "m", "memory limit, like 512m; -1 for none (default "+atoll.DefaultMemory.String()+")")
-	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "`number` of CPUs to use at most, like 1.5 (default all)")
-	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, fmt.Sprintf("`number` of processes to run at most; -1 for no limit (default %d)", atoll.DefaultProcesses))
-	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of what is written outside of volumes, like 4g; -1 for none (default "+atoll.DefaultDisk.String()+")")
-	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, egress for what --allow lists only, or named:NAME for one of the engine's own, with all that it reaches (default none)")
-	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that can be reached; without --network it means --network egress")
-	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside will listen on; every port can be reached, declared or not")
-	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port; needs --network named:NAME, which atoll port-forward does not")
-	fs.StringVar((*string)(&f.spec.Resources.GPUs), "gpus", "", "`GPUs` to pass on: all, how many, or which, like device=0,1 (default none)")
-	fs.BoolVar(&f.spec.Cache, "cache", false, "have package managers and compilers keep what they fetch for all sandboxes of the project")
-	fs.StringArrayVar(&f.spec.CachePaths, "cache-path", nil, "`directory` below the home directory to keep in the cache, too; without --cache it means that")
+	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "maximum `number` of CPUs, like 1.5 (default all)")
+	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, fmt.Sprintf("maximum `number` of processes; -1 for no limit (default %d)", atoll.DefaultProcesses))
+	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of files written outside of volumes, like 4g; -1 for none (default "+atoll.DefaultDisk.String()+")")
+	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, egress for hosts of --allow only, or named:NAME for a network of the engine, with everything it reaches (default none)")
+	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that the sandbox can reach; implies --network egress")
+	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside listens on; other ports can be reached, too")
+	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port; requires --network named:NAME, unlike atoll port-forward")
+	fs.StringVar((*string)(&f.spec.Resources.GPUs), "gpus", "", "`GPUs` of the sandbox: all, a number, or a list like device=0,1 (default none)")
+	fs.BoolVar(&f.spec.Cache, "cache", false, "share the caches of package managers and compilers with all sandboxes of the project")
+	fs.StringArrayVar(&f.spec.CachePaths, "cache-path", nil, "additional `directory` below the home directory to cache; implies --cache")
 	fs.BoolVar(&f.spec.ReadOnlyRoot, "read-only", false, "make the root file system read-only")
-	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox that long after it was made, like 1h")
-	fs.Var((*idleValue)(&f.spec.IdleStop), "idle-stop", "stop the sandbox, with its files kept, when nobody uses it for so long, like 30m; 0 for never")
-	fs.BoolVar(&f.spec.IdleRemove, "idle-remove", false, "remove the sandbox when nobody uses it any more, with its data volume, instead of stopping it")
+	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox so long after its creation, like 1h")
+	fs.Var((*idleValue)(&f.spec.IdleStop), "idle-stop", "stop the sandbox when it has been idle for so long, like 30m; its files remain; 0 for never")
+	fs.BoolVar(&f.spec.IdleRemove, "idle-remove", false, "remove an idle sandbox with its data volume, instead of stopping it")
 	registerQuiet(fs, &f.quiet)
 
 	// docker's name for --pids.
@@ -63,9 +62,9 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	_ = fs.MarkHidden("pids-limit")
 }
 
-// build completes the Spec.
-func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
-	cfg, err := a.config()
+// buildSpec returns the complete Spec.
+func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
+	cfg, err := a.loadConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +77,7 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 		return nil, err
 	}
 	s.Cache = s.Cache || len(s.CachePaths) > 0
-	if s.Env, err = f.env.list(a.env); err != nil {
+	if s.Env, err = f.env.listVars(a.env); err != nil {
 		return nil, err
 	}
 	for _, l := range f.labels {
@@ -122,8 +121,8 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 	return &s, s.Validate()
 }
 
-// setNetwork reads --network. One of the engine's own is asked for by that word,
-// so that no slip of the pen opens what the modes keep closed.
+// setNetwork parses --network. A network of the engine must be requested explicitly, so that a typo does not open
+// what the modes keep closed.
 func (f *specFlags) setNetwork(n *atoll.Network) error {
 	mode, name, hasName := strings.Cut(f.network, ":")
 	n.Mode, n.Name = atoll.NetworkMode(mode), name
@@ -132,21 +131,21 @@ func (f *specFlags) setNetwork(n *atoll.Network) error {
 		n.Mode = atoll.NetworkEgress
 	case f.network == "":
 	case (n.Mode == atoll.NetworkNamed) != hasName || !slices.Contains(networkModes, mode):
-		return usagef("network %q: use none, on or egress, or named:NAME for one of the engine's networks", f.network)
+		return usageErrorf("network %q: use none, on or egress, or named:NAME for one of the engine's networks", f.network)
 	}
 	return nil
 }
 
-// networkModes are the words that --network knows.
+// networkModes are the modes of --network.
 var networkModes = []string{
 	string(atoll.NetworkNone), string(atoll.NetworkOn), string(atoll.NetworkEgress), string(atoll.NetworkNamed),
 }
 
-// parsePublish reads docker's -p, which here means loopback only.
+// parsePublish parses docker's -p. Ports are published on loopback only.
 func parsePublish(s string) (atoll.Port, error) {
 	all, err := parseForwards([]string{s})
 	if err != nil {
-		return atoll.Port{}, usagef("publish %q: write it like 80, or 8080:80; the address is always 127.0.0.1", s)
+		return atoll.Port{}, usageErrorf("publish %q: write it like 80, or 8080:80; the address is always 127.0.0.1", s)
 	}
 	p := atoll.Port{Port: all[0].inside, Publish: true}
 	if strings.Contains(s, ":") {
@@ -155,8 +154,8 @@ func parsePublish(s string) (atoll.Port, error) {
 	return p, nil
 }
 
-// absImage completes the path in an image that is a file or directory here, as
-// in ./rootfs or oci:layout:tag. Names of other images stay as they are.
+// absImage makes the path of a local image absolute, as in ./rootfs or oci:layout:tag. It returns names of other
+// images unchanged.
 func absImage(ref string) (string, error) {
 	if ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") {
 		return filepath.Abs(ref)
@@ -173,20 +172,20 @@ func absImage(ref string) (string, error) {
 	return ref, nil
 }
 
-// envFlags are -e and --env-file.
+// envFlags has the flags -e and --env-file.
 type envFlags struct {
 	vars  []string
 	files []string
 }
 
-func (f *envFlags) register(fs *pflag.FlagSet) {
-	fs.StringArrayVarP(&f.vars, "env", "e", nil, "environment variable, `KEY[=value]`; without a value ours is passed on")
-	fs.StringArrayVar(&f.files, "env-file", nil, "`file` of environment variables, one to a line")
+func (f *envFlags) addFlags(fs *pflag.FlagSet) {
+	fs.StringArrayVarP(&f.vars, "env", "e", nil, "environment variable, `KEY[=value]`; without a value, that of this process is used")
+	fs.StringArrayVar(&f.files, "env-file", nil, "`file` of environment variables, one per line")
 }
 
-// list gives the variables of the files, then the others, which win. Those
-// without a value are looked up in ours and left out when they are not set.
-func (f *envFlags) list(ours []string) ([]string, error) {
+// listVars returns the variables of the files, and then the others, which take precedence. A variable without a value
+// gets that of ours, and is left out if ours has none.
+func (f *envFlags) listVars(ours []string) ([]string, error) {
 	var vars []string
 	for _, name := range f.files {
 		data, err := os.ReadFile(name)
@@ -201,7 +200,7 @@ func (f *envFlags) list(ours []string) ([]string, error) {
 		}
 	}
 	if slices.Contains(f.vars, "") {
-		return nil, usagef(`environment "": write it like KEY=value, or KEY to pass ours on`)
+		return nil, usageErrorf(`environment "": write it like KEY=value, or KEY for the value of this process`)
 	}
 	vars = append(vars, f.vars...)
 	var out []string
@@ -218,11 +217,11 @@ func (f *envFlags) list(ours []string) ([]string, error) {
 	return out, nil
 }
 
-// parseVolume reads docker's -v.
+// parseVolume parses docker's -v.
 func parseVolume(s string) (atoll.Mount, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
-		return atoll.Mount{}, usagef("volume %q: write it like ./dir:/target, name:/target or name:/target:ro", s)
+		return atoll.Mount{}, usageErrorf("volume %q: write it like ./dir:/target, name:/target or name:/target:ro", s)
 	}
 	m := atoll.Mount{Type: atoll.MountVolume, Source: parts[0], Target: parts[1]}
 	if len(parts) == 3 {
@@ -231,13 +230,13 @@ func parseVolume(s string) (atoll.Mount, error) {
 			m.ReadOnly = true
 		case "rw":
 		default:
-			return atoll.Mount{}, usagef("volume %q: the last part must be ro or rw", s)
+			return atoll.Mount{}, usageErrorf("volume %q: the last part must be ro or rw", s)
 		}
 	}
 	return bindIfPath(m)
 }
 
-// bindIfPath makes a bind mount of one whose source is the path of a file.
+// bindIfPath turns a mount whose source is a path into a bind mount.
 func bindIfPath(m atoll.Mount) (atoll.Mount, error) {
 	if m.Type == atoll.MountVolume && !strings.ContainsRune(m.Source, '/') && m.Source != "." && m.Source != ".." {
 		return m, nil
@@ -247,7 +246,7 @@ func bindIfPath(m atoll.Mount) (atoll.Mount, error) {
 	return m, err
 }
 
-// parseMount reads docker's --mount.
+// parseMount parses docker's --mount.
 func parseMount(s string) (atoll.Mount, error) {
 	m := atoll.Mount{Type: atoll.MountVolume}
 	for field := range strings.SplitSeq(s, ",") {
@@ -268,7 +267,7 @@ func parseMount(s string) (atoll.Mount, error) {
 			err = fmt.Errorf("unknown key %q: use type, source, target, readonly or tmpfs-size", k)
 		}
 		if err != nil {
-			return m, usagef("mount %q: %w", s, err)
+			return m, usageErrorf("mount %q: %w", s, err)
 		}
 	}
 	if m.Type == atoll.MountBind && m.Source != "" {
@@ -285,13 +284,13 @@ func parseExpose(s string) (atoll.Port, error) {
 	}
 	n, err := parsePort(num)
 	if err != nil {
-		return p, usagef("expose %q: write it like 8080 or web=8080", s)
+		return p, usageErrorf("expose %q: write it like 8080 or web=8080", s)
 	}
 	p.Port = n
 	return p, nil
 }
 
-// bytesValue is a flag that reads a size.
+// bytesValue is a flag with a size.
 type bytesValue atoll.Bytes
 
 func (b *bytesValue) Set(s string) error {
@@ -309,7 +308,7 @@ func (b *bytesValue) String() string {
 
 func (b *bytesValue) Type() string { return "size" }
 
-// durationValue is a flag that reads a duration.
+// durationValue is a flag with a duration.
 type durationValue atoll.Duration
 
 func (d *durationValue) Set(s string) error { return (*atoll.Duration)(d).UnmarshalText([]byte(s)) }
@@ -323,7 +322,7 @@ func (d *durationValue) String() string {
 
 func (d *durationValue) Type() string { return "duration" }
 
-// idleValue is a duration of which 0 means never.
+// idleValue is a flag with a duration; 0 means never.
 type idleValue atoll.Duration
 
 func (d *idleValue) Set(s string) error {
@@ -338,11 +337,10 @@ func (d *idleValue) String() string { return (*durationValue)(d).String() }
 
 func (d *idleValue) Type() string { return "duration" }
 
-// stopAtCommand makes all that follows the first argument belong to the
-// command that is to be run, flags included.
+// stopAtCommand makes all arguments from the first one on belong to the command to run, including flags.
 func stopAtCommand(cmd *cobra.Command) { cmd.Flags().SetInterspersed(false) }
 
-// withoutDashes drops the "--" that may stand between a sandbox and a command.
+// withoutDashes removes a "--" between a sandbox and a command.
 func withoutDashes(args []string) []string {
 	if len(args) > 0 && args[0] == "--" {
 		return args[1:]

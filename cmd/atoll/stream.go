@@ -10,8 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// streamFlags say what of this process is lent to a command; run and exec
-// share them.
+// streamFlags are the flags of streams and the terminal, which run and exec share.
 type streamFlags struct {
 	stdin      bool
 	tty        bool
@@ -20,26 +19,26 @@ type streamFlags struct {
 	limit      atoll.Bytes
 }
 
-func (f *streamFlags) register(fs *pflag.FlagSet) {
-	fs.BoolVarP(&f.stdin, "interactive", "i", false, "pass our stdin on to the command")
+func (f *streamFlags) addFlags(fs *pflag.FlagSet) {
+	fs.BoolVarP(&f.stdin, "interactive", "i", false, "forward stdin to the command")
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
-	fs.StringVar(&f.detachKeys, "detach-keys", defaultDetachKeys, "`keys` that leave the command to itself; \"\" for none")
-	fs.BoolVar(&f.json, "json", false, "print the exit code and the output as one JSON object when the command has ended")
+	fs.StringVar(&f.detachKeys, "detach-keys", defaultDetachKeys, "`keys` that detach from the command; \"\" for none")
+	fs.BoolVar(&f.json, "json", false, "print the exit code and the output as one JSON object at the end")
 	f.limit = atoll.DefaultOutputLimit
-	fs.Var((*bytesValue)(&f.limit), "output-limit", "how much of each output --json shows")
+	fs.Var((*bytesValue)(&f.limit), "output-limit", "limit of each output in --json")
 }
 
-// console begins a console of these flags.
-func (f *streamFlags) console(ctx context.Context, a *app) (*console, error) {
+// newConsole returns a console as the flags say.
+func (f *streamFlags) newConsole(ctx context.Context, a *app) (*console, error) {
 	keys, err := parseKeys(f.detachKeys)
 	if err != nil {
 		return nil, err
 	}
 	if f.json && f.tty {
-		return nil, usagef("--json does not go with -t")
+		return nil, usageErrorf("--json cannot be combined with -t")
 	}
 	if f.limit < 0 {
-		return nil, usagef("--output-limit %s: say how much, like 64k", f.limit)
+		return nil, usageErrorf("--output-limit %s: must not be negative, like 64k", f.limit)
 	}
 	s, err := a.newConsole(ctx, consoleOptions{stdin: f.stdin, tty: f.tty, detach: keys})
 	if err == nil && f.json {
@@ -48,10 +47,9 @@ func (f *streamFlags) console(ctx context.Context, a *app) (*console, error) {
 	return s, err
 }
 
-// A result is what --json prints of a command. Output that is not UTF-8 is in
-// the fields for bytes, which are base64.
+// A result is the output of --json for a command. Output that is not UTF-8 is in the fields for bytes, in base64.
 type result struct {
-	ID              string `json:"id"` // of the sandbox
+	ID              string `json:"id"` // id of the sandbox
 	atoll.Exit             // code, signal, timed_out, reason, duration
 	Stdout          string `json:"stdout"`
 	Stderr          string `json:"stderr"`
@@ -61,12 +59,12 @@ type result struct {
 	StderrTruncated bool   `json:"stderr_truncated"`
 }
 
-// finish prints what --json wants to see and ends with the command's exit code.
-func (f *streamFlags) finish(a *app, s *console, id string, exit atoll.Exit) error {
+// finishCommand prints the result for --json, and returns the exit code of the command as an error.
+func (f *streamFlags) finishCommand(a *app, s *console, id string, exit atoll.Exit) error {
 	if f.json {
 		r := result{ID: id, Exit: exit}
-		r.Stdout, r.StdoutBytes, r.StdoutTruncated = s.stdout.(*head).result()
-		r.Stderr, r.StderrBytes, r.StderrTruncated = s.stderr.(*head).result()
+		r.Stdout, r.StdoutBytes, r.StdoutTruncated = s.stdout.(*head).readResult()
+		r.Stderr, r.StderrBytes, r.StderrTruncated = s.stderr.(*head).readResult()
 		if err := a.printJSON(r); err != nil {
 			return err
 		}
@@ -74,14 +72,15 @@ func (f *streamFlags) finish(a *app, s *console, id string, exit atoll.Exit) err
 	}
 	switch {
 	case exit.TimedOut:
-		a.say("the command ran into its time limit")
+		a.printMessage("the command reached its time limit")
 	case exit.Reason != "":
-		a.say("the command ended: %s", exit.Reason)
+		a.printMessage("the command ended: %s", exit.Reason)
 	}
 	return asExit(exit)
 }
 
-func (h *head) result() (text string, data []byte, truncated bool) {
+// readResult returns the output as text or bytes, and whether it is truncated.
+func (h *head) readResult() (text string, data []byte, truncated bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b, truncated := h.kept.Bytes(), h.kept.Truncated()
@@ -95,7 +94,7 @@ func (h *head) result() (text string, data []byte, truncated bool) {
 	return "", b, truncated
 }
 
-// wholeRunes drops the beginning of a character that was cut off at the end.
+// wholeRunes removes an incomplete character from the end.
 func wholeRunes(b []byte) []byte {
 	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {
@@ -108,12 +107,12 @@ func wholeRunes(b []byte) []byte {
 	return b
 }
 
-// gap tells of output that was dropped before anyone read it.
-func (s *console) gap(stream atoll.Stream, from, to int64) {
-	s.app.say("%s of %s was dropped before it could be read", byteCount(to-from), stream)
+// reportGap reports output that was lost before it could be read.
+func (s *console) reportGap(stream atoll.Stream, from, to int64) {
+	s.app.printMessage("%s of %s was dropped before it could be read", byteCount(to-from), stream)
 }
 
-// byteCount prints n for people.
+// byteCount formats n for people.
 func byteCount(n int64) string {
 	const k = 1024
 	switch {

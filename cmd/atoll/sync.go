@@ -19,36 +19,38 @@ import (
 func newSync(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync",
-		Short: "Keep versions of directories in object storage, and get them back",
-		Long: `Sync keeps versions of a directory, of this machine or of a sandbox, in object
-storage. A directory in a sandbox is written SANDBOX:PATH, as for cp. Where versions
-are is written s3://BUCKET/PREFIX or file:///DIRECTORY; without, it is sync.store.
+		Short: "Store versions of directories in object storage, and restore them",
+		Long: `Sync stores versions of a directory, of this machine or of a sandbox, in object
+storage. A directory in a sandbox is written SANDBOX:PATH, as for cp. The place of
+versions is written s3://BUCKET/PREFIX or file:///DIRECTORY; the default is
+sync.store.
 
-The file .sandbox-state in the directory says what was pushed or pulled last, and
-.atollignore, in the syntax of .gitignore, what is not pushed. The service, its
-region and its keys are those of AWS's own tools, or of sync in the configuration.`,
+The file .sandbox-state in the directory records the last push or pull, and
+.atollignore, in the syntax of .gitignore, lists files that are not pushed. The
+service, its region and its keys are those of AWS's own tools, or of sync in the
+configuration.`,
 	}
 	cmd.AddCommand(newSyncStatus(a), newSyncPush(a), newSyncPull(a), newSyncVersions(a), newSyncRestore(a), newSyncPrune(a))
 	return cmd
 }
 
-// A synced is what commands about versions work with.
-type synced struct {
+// A syncTarget has a directory and the place of its versions.
+type syncTarget struct {
 	tree   filesync.Tree
 	remote *filesync.Remote
 }
 
-// withVersions calls f with the versions at a place, and a directory unless dir is "".
-// One of this machine is made if it is to be.
-func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func(ctx context.Context, s *synced) error) error {
-	cfg, err := a.config()
+// withVersions calls f with the place of versions at, and a directory unless dir is "". If make is set, it creates a
+// missing directory on this machine.
+func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func(ctx context.Context, s *syncTarget) error) error {
+	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
-	ctx, stop := interruptible(cmd.Context()) // so that a lock is given up
+	ctx, stop := interruptContext(cmd.Context()) // so that a lock is released
 	defer stop()
-	s := &synced{}
-	remote, end, err := cfg.OpenStore(ctx, at, a.notes(cfg))
+	s := &syncTarget{}
+	remote, end, err := cfg.OpenStore(ctx, at, a.newNoteLogger(cfg))
 	if err != nil {
 		return err
 	}
@@ -56,28 +58,28 @@ func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func
 	s.remote = remote
 	switch {
 	case dir == "":
-		return interrupted(ctx, f(ctx, s))
+		return preferSignal(ctx, f(ctx, s))
 	case isInside(dir):
-		return a.with(cmd, func(ctx context.Context, c *connection) error { return a.withDir(ctx, c, dir, s, f) })
+		return a.withConnection(cmd, func(ctx context.Context, c *connection) error { return a.withDir(ctx, c, dir, s, f) })
 	case make:
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	return interrupted(ctx, a.withDir(ctx, nil, dir, s, f))
+	return preferSignal(ctx, a.withDir(ctx, nil, dir, s, f))
 }
 
-// withDir calls f with a directory, of this machine when there is no connection.
-func (a *app) withDir(ctx context.Context, c *connection, dir string, s *synced, f func(ctx context.Context, s *synced) error) error {
-	p, err := a.place(ctx, c, dir)
+// withDir calls f with a directory, which is on this machine if c is nil.
+func (a *app) withDir(ctx context.Context, c *connection, dir string, s *syncTarget, f func(ctx context.Context, s *syncTarget) error) error {
+	p, err := a.openLocation(ctx, c, dir)
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.closeFS()
 	switch {
 	case p.isDir():
 	case p.info != nil:
-		return atoll.Errorf("sync", "", atoll.ErrInvalid, "%s: not a directory: name the one that it is in", dir)
+		return atoll.Errorf("sync", "", atoll.ErrInvalid, "%s: not a directory: name its parent directory", dir)
 	default:
 		return atoll.Errorf("sync", "", atoll.ErrNotExist, "%s: no such directory", dir)
 	}
@@ -85,35 +87,35 @@ func (a *app) withDir(ctx context.Context, c *connection, dir string, s *synced,
 	return f(ctx, s)
 }
 
-// transfer shows people how far a push or a pull is.
-func (a *app) transfer(verb string, quiet bool, do func(progress func(filesync.Progress)) (*filesync.Stats, error)) (*filesync.Stats, error) {
+// showTransfer runs do with a progress bar on a terminal.
+func (a *app) showTransfer(verb string, quiet bool, do func(progress func(filesync.Progress)) (*filesync.Stats, error)) (*filesync.Stats, error) {
 	if quiet || !isTerminal(a.stderr) {
 		return do(nil)
 	}
 	bar := &progressBar{app: a}
-	defer bar.clear()
+	defer bar.clearLine()
 	return do(func(p filesync.Progress) {
-		bar.show(atoll.Progress{Phase: verb, Done: p.Bytes, Total: p.TotalBytes})
+		bar.showProgress(atoll.Progress{Phase: verb, Done: p.Bytes, Total: p.TotalBytes})
 	})
 }
 
-// pull is Pull, with what people see of it.
-func (a *app) pull(ctx context.Context, s *synced, o filesync.PullOptions, quiet, asJSON bool) error {
-	st, err := a.transfer("pull", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
+// pullVersion pulls a version with a progress bar, and prints statistics.
+func (a *app) pullVersion(ctx context.Context, s *syncTarget, o filesync.PullOptions, quiet, asJSON bool) error {
+	st, err := a.showTransfer("pull", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
 		o.Progress = progress
 		return s.remote.Pull(ctx, s.tree, o)
 	})
 	return a.printStats(st, err, asJSON)
 }
 
-// isInside reports whether a place is in a sandbox.
+// isInside reports whether a path is in a sandbox.
 func isInside(arg string) bool {
 	ref, _, colon := strings.Cut(arg, ":")
 	return colon && ref != "" && !strings.ContainsAny(ref, `/\.`) && filepath.VolumeName(arg) == ""
 }
 
-// arg is an argument that may be left out.
-func arg(args []string, i int) string {
+// optionalArg returns argument i, or "" if it is missing.
+func optionalArg(args []string, i int) string {
 	if i < len(args) {
 		return args[i]
 	}
@@ -125,16 +127,17 @@ func newSyncPush(a *app) *cobra.Command {
 	var quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "push [flags] DIRECTORY [STORE]",
-		Short: "Make what is in a directory the latest version",
-		Long: `Push makes what is in a directory the latest version, and prints its number. Only
-what has changed is uploaded. If nothing has, the latest version is what it was.
-Files that cannot be read are told, and stay what they were; the exit code is 1 then.`,
+		Short: "Push a directory as the latest version",
+		Long: `Push stores the contents of a directory as the latest version, and prints its
+number. It uploads changed files only. If nothing has changed, the latest version
+remains. Unreadable files are reported, and remain as in the version before; the
+exit code is then 1.`,
 		Example: `  atoll sync push . s3://my-bucket/agents/one
   atoll sync push web:/work file:///mnt/backup/web`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVersions(cmd, args[0], arg(args, 1), false, func(ctx context.Context, s *synced) error {
-				st, err := a.transfer("push", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
+			return a.withVersions(cmd, args[0], optionalArg(args, 1), false, func(ctx context.Context, s *syncTarget) error {
+				st, err := a.showTransfer("push", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
 					o.Progress = progress
 					return s.remote.Push(ctx, s.tree, o)
 				})
@@ -142,8 +145,8 @@ Files that cannot be read are told, and stay what they were; the exit code is 1 
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&o.Ignore, "ignore", nil, "leave out what matches a `pattern`, as in .atollignore; again for more")
-	cmd.Flags().BoolVar(&o.Full, "full", false, "read every file, also those whose size and time are what they were")
+	cmd.Flags().StringArrayVar(&o.Ignore, "ignore", nil, "leave out files that match a `pattern`, as in .atollignore; can be repeated")
+	cmd.Flags().BoolVar(&o.Full, "full", false, "read every file, even if its size and time have not changed")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
@@ -154,10 +157,10 @@ func newSyncPull(a *app) *cobra.Command {
 	var remote, stale, quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "pull [flags] DIRECTORY [STORE]",
-		Short: "Bring a directory to what the latest version holds",
-		Long: `Pull brings a directory to what the latest version holds. Files that were changed
-here since the last push or pull stay as they are; those that the version has
-otherwise, too, are told. What was never pushed or pulled is never removed.`,
+		Short: "Update a directory to the latest version",
+		Long: `Pull updates a directory to the latest version. Files that were changed here since
+the last push or pull remain as they are; if they have changed in the version, too,
+they are reported. Files that were never pushed or pulled are never removed.`,
 		Example: `  atoll sync pull . s3://my-bucket/agents/one`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -165,18 +168,18 @@ otherwise, too, are told. What was never pushed or pulled is never removed.`,
 				o.Conflicts = filesync.KeepRemote
 			}
 			if stale {
-				cfg, err := a.config()
+				cfg, err := a.loadConfig()
 				if err != nil {
 					return err
 				}
 				o.IfStale = time.Duration(cfg.Sync.Stale)
 			}
-			return a.withVersions(cmd, args[0], arg(args, 1), true, func(ctx context.Context, s *synced) error {
-				return a.pull(ctx, s, o, quiet, asJSON)
+			return a.withVersions(cmd, args[0], optionalArg(args, 1), true, func(ctx context.Context, s *syncTarget) error {
+				return a.pullVersion(ctx, s, o, quiet, asJSON)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&remote, "overwrite", false, "take the version's file where both sides have changed it")
+	cmd.Flags().BoolVar(&remote, "overwrite", false, "use the version's file if both sides have changed it")
 	cmd.Flags().BoolVar(&stale, "if-stale", false, "do nothing if the last push or pull is no older than sync.stale_threshold")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
@@ -188,44 +191,44 @@ func newSyncRestore(a *app) *cobra.Command {
 	var remote, quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "restore [flags] DIRECTORY VERSION [STORE]",
-		Short: "Bring a directory to what a version held",
-		Long: `Restore brings a directory to what a version held, as pull does to the latest one.
-A push after that makes it the latest version.`,
+		Short: "Restore a directory to an older version",
+		Long: `Restore changes a directory to an older version, as pull does to the latest one. A
+push after that makes it the latest version.`,
 		Example: `  atoll sync versions s3://my-bucket/agents/one
   atoll sync restore . 1704067200 s3://my-bucket/agents/one`,
 		Args: cobra.RangeArgs(2, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			version, err := strconv.ParseInt(args[1], 10, 64)
 			if err != nil || version < 1 {
-				return usagef("%q is no version: atoll sync versions lists them", args[1])
+				return usageErrorf("%q is not a version: atoll sync versions lists the versions", args[1])
 			}
 			if o.Version = version; remote {
 				o.Conflicts = filesync.KeepRemote
 			}
-			return a.withVersions(cmd, args[0], arg(args, 2), true, func(ctx context.Context, s *synced) error {
-				return a.pull(ctx, s, o, quiet, asJSON)
+			return a.withVersions(cmd, args[0], optionalArg(args, 2), true, func(ctx context.Context, s *syncTarget) error {
+				return a.pullVersion(ctx, s, o, quiet, asJSON)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&remote, "overwrite", false, "take the version's file where both sides have changed it")
+	cmd.Flags().BoolVar(&remote, "overwrite", false, "use the version's file if both sides have changed it")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
 }
 
-// printStats prints the version, and tells the rest.
+// printStats prints the version on stdout, and conflicts and errors on stderr.
 func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 	if st == nil {
 		return err
 	}
 	if st.Replaced > 0 {
-		a.say("version %d was never here: what it has otherwise, version %d has not, and restore brings it", st.Replaced, st.Version)
+		a.printMessage("version %d was never pulled here, and version %d does not have its changes: restore gets them", st.Replaced, st.Version)
 	}
 	for _, c := range st.Conflicts {
-		a.say("%s: changed on both sides; the %s one is kept", printable(c.Path, ""), c.Kept)
+		a.printMessage("%s: changed on both sides; the %s file wins", escapeControls(c.Path, ""), c.Kept)
 	}
 	for _, text := range st.Errors {
-		a.say("%s", printable(text, ""))
+		a.printMessage("%s", escapeControls(text, ""))
 	}
 	switch {
 	case asJSON:
@@ -238,7 +241,7 @@ func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 		}
 	}
 	if err == nil && st.Failed > 0 {
-		return atoll.Errorf("sync", "", atoll.ErrUnavailable, "all is done but for %d files", st.Failed)
+		return atoll.Errorf("sync", "", atoll.ErrUnavailable, "all done except for %d files", st.Failed)
 	}
 	return err
 }
@@ -248,13 +251,13 @@ func newSyncStatus(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status [flags] DIRECTORY [STORE]",
-		Short: "Show what has changed in a directory since it was pushed or pulled",
-		Long: `Status shows what was added (A), modified (M) or deleted (D) in a directory since it
-was pushed or pulled last, judging by sizes and times, and whether there is a newer
-version.`,
+		Short: "Show changes in a directory since the last push or pull",
+		Long: `Status shows which files were added (A), modified (M) or deleted (D) in a directory
+since the last push or pull, judging by sizes and times, and whether there is a
+newer version.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVersions(cmd, args[0], arg(args, 1), false, func(ctx context.Context, s *synced) error {
+			return a.withVersions(cmd, args[0], optionalArg(args, 1), false, func(ctx context.Context, s *syncTarget) error {
 				st, err := s.remote.Status(ctx, s.tree, ignore...)
 				if err != nil {
 					return err
@@ -266,7 +269,7 @@ version.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&ignore, "ignore", nil, "leave out what matches a `pattern`, as push does; again for more")
+	cmd.Flags().StringArrayVar(&ignore, "ignore", nil, "leave out files that match a `pattern`, as push does; can be repeated")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -274,16 +277,16 @@ version.`,
 func (a *app) printSyncStatus(st *filesync.Status) error {
 	switch {
 	case st.Latest == 0:
-		a.say("there is no version yet")
+		a.printMessage("there is no version yet")
 	case st.Behind:
-		a.say("version %d is newer than what is here: atoll sync pull brings it", st.Latest)
+		a.printMessage("version %d is newer than this directory: run atoll sync pull", st.Latest)
 	default:
-		a.say("version %d is the latest, and was pushed from here or pulled", st.Latest)
+		a.printMessage("version %d is the latest, and was pushed or pulled here", st.Latest)
 	}
 	var lines []string
 	for letter, paths := range map[string]filesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "?": st.Unread} {
 		for _, p := range paths.Paths {
-			lines = append(lines, letter+" "+printable(p, ""))
+			lines = append(lines, letter+" "+escapeControls(p, ""))
 		}
 		if more := paths.Count - len(paths.Paths); more > 0 {
 			lines = append(lines, fmt.Sprintf("%s and %d more", letter, more))
@@ -299,13 +302,13 @@ func (a *app) printSyncStatus(st *filesync.Status) error {
 }
 
 func newSyncVersions(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:   "versions [flags] [STORE]",
-		Short: "List versions, the oldest first",
+		Short: "List versions, oldest first",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVersions(cmd, "", arg(args, 0), false, func(ctx context.Context, s *synced) error {
+			return a.withVersions(cmd, "", optionalArg(args, 0), false, func(ctx context.Context, s *syncTarget) error {
 				var all []filesync.Info
 				for v, err := range s.remote.Versions(ctx) {
 					if err != nil {
@@ -316,12 +319,12 @@ func newSyncVersions(a *app) *cobra.Command {
 				return printList(a, l, all, func(v filesync.Info) string { return strconv.FormatInt(v.Version, 10) },
 					[]string{"VERSION", "PUSHED", "LATEST"},
 					func(v filesync.Info) []string {
-						return []string{strconv.FormatInt(v.Version, 10), ago(time.Since(v.Pushed)), yesNo(v.Latest)}
+						return []string{strconv.FormatInt(v.Version, 10), formatAgo(time.Since(v.Pushed)), yesNo(v.Latest)}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print numbers only")
+	l.addFlags(cmd, "print numbers only")
 	return cmd
 }
 
@@ -331,14 +334,14 @@ func newSyncPrune(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "prune [flags] [STORE]",
-		Short: "Remove versions that are not to be kept, and what pushes have left behind",
-		Long: `Prune removes the versions that no flag keeps, but never the latest one, and what
-no version needs any more. Without a flag all versions stay.`,
+		Short: "Remove old versions, and leftovers of pushes",
+		Long: `Prune removes the versions that no flag keeps, but never the latest one, and files
+that no version needs any more. Without a flag all versions remain.`,
 		Example: `  atoll sync prune --keep 10 --keep-within 720h s3://my-bucket/agents/one`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
-			return a.withVersions(cmd, "", arg(args, 0), false, func(ctx context.Context, s *synced) error {
+			return a.withVersions(cmd, "", optionalArg(args, 0), false, func(ctx context.Context, s *syncTarget) error {
 				p, err := s.remote.Prune(ctx, keep)
 				if err != nil {
 					return err
@@ -355,8 +358,8 @@ no version needs any more. Without a flag all versions stay.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&keep.Last, "keep", 0, "keep so many versions, the newest `ones`")
-	cmd.Flags().TextVar(&within, "keep-within", atoll.Duration(0), "keep versions that are no older, like 720h")
+	cmd.Flags().IntVar(&keep.Last, "keep", 0, "`number` of versions to keep, the newest ones")
+	cmd.Flags().TextVar(&within, "keep-within", atoll.Duration(0), "keep versions that are not older than this, like 720h")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// renameTar copies a tar stream whose names are relative to what was packed,
-// and puts them below name.
+// renameTar copies a tar stream with relative names, and puts them below name.
 func renameTar(w io.Writer, r io.Reader, name string) error {
 	tr, tw := tar.NewReader(r), tar.NewWriter(w)
 	for {
@@ -20,9 +19,9 @@ func renameTar(w io.Writer, r io.Reader, name string) error {
 		if err != nil {
 			return err
 		}
-		h.Name = below(name, h.Name)
+		h.Name = joinBelow(name, h.Name)
 		if h.Typeflag == tar.TypeLink {
-			h.Linkname = below(name, h.Linkname)
+			h.Linkname = joinBelow(name, h.Linkname)
 		}
 		if err := tw.WriteHeader(h); err != nil {
 			return err
@@ -33,7 +32,7 @@ func renameTar(w io.Writer, r io.Reader, name string) error {
 	}
 }
 
-func below(dir, name string) string {
+func joinBelow(dir, name string) string {
 	joined := path.Join(dir, name)
 	if strings.HasSuffix(name, "/") {
 		return joined + "/"

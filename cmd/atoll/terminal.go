@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// terminalSize is that of the first of our streams that is a terminal.
+// terminalSize returns the size of the first of our streams that is a terminal, or 80x24.
 func (a *app) terminalSize() atoll.Size {
 	for _, f := range []*os.File{a.stdout, a.stdin, a.stderr} {
 		if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 && rows > 0 {
@@ -23,8 +23,8 @@ func (a *app) terminalSize() atoll.Size {
 	return atoll.Size{Rows: 24, Cols: 80}
 }
 
-// makeRaw makes the terminal pass on every byte, ^C among them. restore undoes
-// it; it may be called more than once, from any goroutine.
+// makeRaw sets the terminal to raw mode, in which it forwards every byte, including ^C. restore undoes that; it may
+// be called more than once, from any goroutine.
 func makeRaw(f *os.File) (restore func(), err error) {
 	state, err := term.MakeRaw(int(f.Fd()))
 	if err != nil {
@@ -34,22 +34,21 @@ func makeRaw(f *os.File) (restore func(), err error) {
 	return func() { once.Do(func() { _ = term.Restore(int(f.Fd()), state) }) }, nil
 }
 
-// A detachReader passes input on until the keys are pressed one after the
-// other; then it calls detached and ends. Keys that turn out to be the
-// beginning of something else are passed on with it.
+// A detachReader forwards input until the keys are pressed in sequence; then it calls detached and ends. It forwards
+// an incomplete sequence of keys as input.
 type detachReader struct {
 	r        io.Reader
 	keys     []byte
 	detached func()
 
-	seen int    // how many of the keys have been pressed
-	rest []byte // read, not yet passed on
+	seen int    // number of keys pressed so far
+	rest []byte // read, but not yet forwarded
 	err  error
 }
 
 func (d *detachReader) Read(p []byte) (int, error) {
 	for len(d.rest) == 0 && d.err == nil {
-		d.fill(len(p))
+		d.fillBuffer(len(p))
 	}
 	if len(d.rest) > 0 {
 		n := copy(p, d.rest)
@@ -59,7 +58,8 @@ func (d *detachReader) Read(p []byte) (int, error) {
 	return 0, d.err
 }
 
-func (d *detachReader) fill(size int) {
+// fillBuffer reads input and looks for the keys.
+func (d *detachReader) fillBuffer(size int) {
 	buf := make([]byte, max(size, 1))
 	n, err := d.r.Read(buf)
 	for _, b := range buf[:n] {
@@ -85,11 +85,11 @@ func (d *detachReader) fill(size int) {
 	}
 }
 
-// defaultDetachKeys are docker's.
+// defaultDetachKeys are the detach keys of docker.
 const defaultDetachKeys = "ctrl-p,ctrl-q"
 
-// parseKeys reads keys as docker writes them: single characters, or "ctrl-"
-// and a letter or one of @[\]^_, separated by commas. "" is none.
+// parseKeys parses keys in docker's syntax: single characters, or "ctrl-" and a letter or one of @[\\]^_, separated
+// by commas. "" means none.
 func parseKeys(s string) ([]byte, error) {
 	if s == "" {
 		return nil, nil
@@ -105,7 +105,7 @@ func parseKeys(s string) ([]byte, error) {
 		case !ctrl && len(name) == 1:
 			keys = append(keys, name[0])
 		default:
-			return nil, usagef("detach keys %q: write them like ctrl-p,ctrl-q or a single character", s)
+			return nil, usageErrorf("detach keys %q: write them like ctrl-p,ctrl-q or a single character", s)
 		}
 	}
 	return keys, nil

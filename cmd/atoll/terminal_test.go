@@ -28,8 +28,7 @@ type screen struct {
 	out bytes.Buffer // guarded by mu
 }
 
-// atEnv is the environment of atoll in a test: a state directory of its own,
-// and the provider local.
+// atEnv is the environment of atoll in a test: a state directory of its own, and the provider local.
 func atEnv(t *testing.T) []string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "atoll") // short enough for a socket
@@ -40,7 +39,7 @@ func atEnv(t *testing.T) []string {
 	return append(os.Environ(), "HOME="+dir, "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir, "ATOLL_PROVIDER=local", "ATOLL_LOG_LEVEL=error")
 }
 
-// atollCmd is a command that runs atoll, or what else TestMain knows.
+// atollCmd returns a command that runs atoll, or another program of TestMain.
 func atollCmd(env []string, name string, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	if err != nil {
@@ -175,8 +174,7 @@ func TestTerminalInterrupt(t *testing.T) {
 	}
 }
 
-// Without -i our terminal stays as it is: ^C becomes a signal, which is passed
-// on.
+// Without -i the terminal is not in raw mode: ^C is a signal, which is forwarded.
 func TestTerminalInterruptWithoutStdin(t *testing.T) {
 	s := openScreen(t, atollCmd(atEnv(t), "atoll", "run", "-t", "--", "sh", "-c", "echo ready; exec sleep 100"))
 	s.expect("ready")
@@ -186,7 +184,7 @@ func TestTerminalInterruptWithoutStdin(t *testing.T) {
 	}
 }
 
-// However atoll ends, the terminal is as it was.
+// However atoll ends, it restores the terminal.
 func TestTerminalRestored(t *testing.T) {
 	waitShell := []string{"run", "-it", "--", "sh", "-c", "echo ready; read x; exit 5"}
 	tests := []struct {
@@ -228,7 +226,7 @@ func TestTerminalNeedsOne(t *testing.T) {
 	}
 }
 
-// startServer runs atoll serve until the test ends.
+// runServer runs atoll serve until the test ends.
 func runServer(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := atollCmd(env, "atoll", append([]string{"serve"}, args...)...)
@@ -247,7 +245,7 @@ func runServer(t *testing.T, env []string, args ...string) *exec.Cmd {
 		}
 		line.Write(buf)
 	}
-	go func() { // keep the pipe empty
+	go func() { // drain the pipe
 		for _, err := stderr.Read(buf); err == nil; _, err = stderr.Read(buf) {
 		}
 	}()

@@ -19,11 +19,10 @@ import (
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
-// codePrefix begins the variables of ours that sandboxes of agents are to have,
-// without it.
+// codePrefix is the prefix of our variables that agents' sandboxes get, without the prefix.
 const codePrefix = "ATOLL_CODE_"
 
-// codeEnv are those variables.
+// codeEnv returns the variables with codePrefix, without the prefix.
 func codeEnv(ours []string) []string {
 	var env []string
 	for _, kv := range ours {
@@ -35,20 +34,20 @@ func codeEnv(ours []string) []string {
 	return env
 }
 
-// A toolbench is what tools are made of, besides the configuration.
-type toolbench struct {
+// kitOptions has the inputs of newKit besides the configuration.
+type kitOptions struct {
 	provider atoll.Provider
-	maker    string     // the provider of new sandboxes
-	sandbox  atoll.Spec // what sandboxes are made from; its Image is that of those who name none
+	maker    string     // provider of new sandboxes
+	sandbox  atoll.Spec // template of the sandboxes' specs; its Image is the default image
 	agent    *frontmatter.Sandbox
 	url      func(ctx context.Context, sb atoll.Sandbox, port int) (string, error)
 	log      *slog.Logger
 
-	idleTimeout, maxLifetime atoll.Duration // of sessions; 0 for what is configured
+	idleTimeout, maxLifetime atoll.Duration // of sessions; 0 for the configured ones
 }
 
-// newKit makes the tools of agents.
-func (a *app) newKit(cfg *config.Config, b toolbench) (*tools.Kit, error) {
+// newKit returns the tools of agents.
+func (a *app) newKit(cfg *config.Config, b kitOptions) (*tools.Kit, error) {
 	opts, err := cfg.ToolOptions(b.maker)
 	if err != nil {
 		return nil, err
@@ -58,9 +57,9 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tools.Kit, error) {
 	opts.Sandbox.Env = slices.Concat(codeEnv(a.env), b.sandbox.Env)
 	if image := b.sandbox.Image; image != "" {
 		opts.Images.Shortcuts[""], opts.Sandbox.Image = image, ""
-		// An image of this machine's is for sandboxes alone, whatever else runs programs.
+		// A local image is for sandboxes only, not for other backends.
 		opts.OwnPrograms = opts.Compute == nil || !frontmatter.OfMachine(image)
-		if agent := b.agent; agent != nil && (opts.OwnPrograms || agent.Mode != frontmatter.ModeCompute) { // who starts us knows better than the file
+		if agent := b.agent; agent != nil && (opts.OwnPrograms || agent.Mode != frontmatter.ModeCompute) { // the flag wins over the agent's file
 			with := *agent
 			with.Runtime, opts.Agent = "", &with
 		}
@@ -68,19 +67,19 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tools.Kit, error) {
 	return tools.New(b.provider, opts)
 }
 
-// serverTools are the tools that a server has for agents.
+// serverTools are the tools of a server for agents.
 type serverTools struct {
 	kit *tools.Kit
 	mcp *mcp.Server
 }
 
-// openTools makes them, nil if there are to be none.
+// openTools returns the tools, or nil if they are disabled.
 func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners, log *slog.Logger) (*serverTools, error) {
 	if !cfg.Tools.Enabled {
 		return nil, nil
 	}
 	maker := cmp.Or(cfg.ProviderOf(cfg.Project), stack.Info().Name)
-	kit, err := a.newKit(cfg, toolbench{provider: stack, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL, log: log})
+	kit, err := a.newKit(cfg, kitOptions{provider: stack, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL, log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -91,22 +90,22 @@ func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners,
 	return &serverTools{kit, server}, nil
 }
 
-// show has the API serve the tools.
-func (t *serverTools) show(opts *api.Options) {
+// addToAPI adds the tools to the options of the API.
+func (t *serverTools) addToAPI(opts *api.Options) {
 	if t != nil {
 		opts.MCP, opts.Tools = t.mcp, kitTools{t.kit}
 	}
 }
 
-// close ends what agents have made for one MCP session only.
-func (t *serverTools) close() error {
+// closeTools ends the sandboxes of MCP sessions.
+func (t *serverTools) closeTools() error {
 	if t == nil {
 		return nil
 	}
 	return errors.Join(t.mcp.Close(), t.kit.Close())
 }
 
-// kitTools are the tools of a kit as the API shows them.
+// kitTools implements api.Tools for a kit.
 type kitTools struct{ *tools.Kit }
 
 // Tools implements api.Tools.
@@ -124,7 +123,7 @@ func (k kitTools) Tools() []api.ToolInfo {
 func schemaJSON(schema any) json.RawMessage {
 	data, err := json.Marshal(schema)
 	if err != nil {
-		panic(err) // of our own
+		panic(err) // of our own types
 	}
 	return data
 }
@@ -134,18 +133,18 @@ func (k kitTools) CallTool(ctx context.Context, c api.ToolCall) (json.RawMessage
 	return k.Call(ctx, tools.Caller{ExecutionContext: c.ExecutionContext, Scope: c.Scope}, c.Name, c.Input, nil)
 }
 
-// portURL is where the server passes requests on to a port, for whoever asks.
+// portURL returns the URL at which the server forwards requests to a port.
 func (ls *listeners) portURL(ctx context.Context, sb atoll.Sandbox, port int) (string, error) {
 	base := api.BaseURL(ctx)
 	if base == "" && len(ls.public) > 0 {
 		addr := ls.public[0].Addr().(*net.TCPAddr)
-		if host := addr.IP; host.IsUnspecified() { // whoever came by a socket is on this machine
+		if host := addr.IP; host.IsUnspecified() { // a client on a socket is on this machine
 			addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: addr.Port}
 		}
 		base = "http://" + addr.String()
 	}
 	if base == "" {
-		return "", atoll.Errorf("", "", atoll.ErrUnsupported, "the server has no address for browsers: the user reaches the port by atoll port-forward %s %d", shortID(sb.ID()), port)
+		return "", atoll.Errorf("", "", atoll.ErrUnsupported, "the server has no address for browsers: ask the user to run atoll port-forward %s %d", shortID(sb.ID()), port)
 	}
 	return base + api.PortPath(sb.ID(), port), nil
 }

@@ -272,7 +272,7 @@ func TestAbsImage(t *testing.T) {
 func TestEnvList(t *testing.T) {
 	ours := []string{"HOME=/root", "EMPTY=", "HOMER=simpson"}
 	f := envFlags{vars: []string{"A=1", "HOME", "EMPTY", "UNSET", "B=x=y"}}
-	got, err := f.list(ours)
+	got, err := f.listVars(ours)
 	want := []string{"A=1", "HOME=/root", "EMPTY=", "B=x=y"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
@@ -284,7 +284,7 @@ func TestInsistence(t *testing.T) {
 		var i insistence
 		start := time.Now()
 		for _, s := range seconds {
-			again = append(again, i.again(start.Add(time.Duration(s*float64(time.Second)))))
+			again = append(again, i.countSignal(start.Add(time.Duration(s*float64(time.Second)))))
 		}
 		return again
 	}
@@ -302,7 +302,7 @@ func TestOutput(t *testing.T) {
 		o := newOutput(failingWriter{tt.err})
 		for range 2 {
 			if n, err := o.Write([]byte("abc")); n != 3 || err != nil {
-				t.Errorf("Write = %d, %v, want the rest to be dropped in silence", n, err)
+				t.Errorf("Write = %d, %v, want success after an error", n, err)
 			}
 		}
 		select {
@@ -310,8 +310,8 @@ func TestOutput(t *testing.T) {
 		default:
 			t.Error("broken is not closed")
 		}
-		if got := o.failed(); !errors.Is(got, tt.want) || (got == nil) != (tt.want == nil) {
-			t.Errorf("failed() = %v, want %v", got, tt.want)
+		if got := o.writeError(); !errors.Is(got, tt.want) || (got == nil) != (tt.want == nil) {
+			t.Errorf("writeError() = %v, want %v", got, tt.want)
 		}
 	}
 }
@@ -330,7 +330,7 @@ func TestHead(t *testing.T) {
 	}{
 		{"abc", "abc", "", false},
 		{"abcdefgh", "abcdef", "", true},
-		{"abcde\u20acfg", "abcde", "", true}, // a character is not cut in half
+		{"abcde\u20acfg", "abcde", "", true}, // characters are not split
 		{"a\xffb", "", "a\xffb", false},
 		{"", "", "", false},
 	}
@@ -339,7 +339,7 @@ func TestHead(t *testing.T) {
 		for i := range len(tt.in) {
 			h.Write([]byte{tt.in[i]})
 		}
-		text, data, truncated := h.result()
+		text, data, truncated := h.readResult()
 		if text != tt.text || string(data) != tt.data || truncated != tt.truncated {
 			t.Errorf("%q: got %q, %q, %v, want %q, %q, %v", tt.in, text, data, truncated, tt.text, tt.data, tt.truncated)
 		}
@@ -377,7 +377,7 @@ func TestSandboxTable(t *testing.T) {
 	}
 	st.Spec.Project = "team"
 	if got := sandboxTable([]atoll.Status{st}, now); got[0][2] != "PROJECT" || got[1][2] != "team" {
-		t.Errorf("a project that is not the default one is not shown: %q", got)
+		t.Errorf("the table does not show another project: %q", got)
 	}
 }
 
@@ -385,8 +385,8 @@ func TestAgo(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "now", 5 * time.Second: "5s ago", 3 * time.Minute: "3m ago", 5 * time.Hour: "5h ago", 72 * time.Hour: "3d ago",
 	} {
-		if got := ago(d); got != want {
-			t.Errorf("ago(%s) = %q, want %q", d, got, want)
+		if got := formatAgo(d); got != want {
+			t.Errorf("formatAgo(%s) = %q, want %q", d, got, want)
 		}
 	}
 }
@@ -436,13 +436,13 @@ func TestPipeReportsTheFirstFailure(t *testing.T) {
 			}
 		}
 	}
-	if err := pipe(func(io.Writer) error { return wrote }, drain); err != wrote {
+	if err := runPipe(func(io.Writer) error { return wrote }, drain); err != wrote {
 		t.Errorf("got %v, want %v", err, wrote)
 	}
-	if err := pipe(fill, func(io.Reader) error { return red }); err != red {
+	if err := runPipe(fill, func(io.Reader) error { return red }); err != red {
 		t.Errorf("got %v, want %v", err, red)
 	}
-	if err := pipe(func(io.Writer) error { return nil }, drain); err != nil {
+	if err := runPipe(func(io.Writer) error { return nil }, drain); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
 }
@@ -455,13 +455,13 @@ func TestPrintable(t *testing.T) {
 		"two\nlines\tand\x7f": "two\n" + `lines\x09and\x7f`,
 		"\u009b31m":           `\x9b31m`,
 	} {
-		if got := printable(s, "\n"); got != want {
-			t.Errorf("printable(%q) = %q, want %q", s, got, want)
+		if got := escapeControls(s, "\n"); got != want {
+			t.Errorf("escapeControls(%q) = %q, want %q", s, got, want)
 		}
 	}
 }
 
-// Doctor says why sandboxes that name no provider are made by that one.
+// Doctor prints the reason for the default provider.
 func TestWhyThat(t *testing.T) {
 	for _, tt := range []struct {
 		choice config.Choice
@@ -471,7 +471,7 @@ func TestWhyThat(t *testing.T) {
 		{config.Choice{Provider: "gvisor"}, "default", "preferred on " + runtime.GOOS},
 		{config.Choice{Provider: "mock"}, "ATOLL_PROVIDER", "set by ATOLL_PROVIDER"},
 		{config.Choice{Provider: "docker", Reason: "gvisor does not work here"}, "default", "gvisor does not work here"},
-		{config.Choice{Provider: "gvisor", Err: errors.New("nothing works")}, "default", "nothing stands in for it"},
+		{config.Choice{Provider: "gvisor", Err: errors.New("nothing works")}, "default", "nothing can replace it"},
 	} {
 		if got := whyThat(tt.choice, tt.from); got != tt.want {
 			t.Errorf("%+v from %s: %q, want %q", tt.choice, tt.from, got, tt.want)

@@ -12,8 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 )
 
-// showUsage makes commands that were given too few or too many arguments say
-// how they are written.
+// showUsage makes commands with a wrong number of arguments print their usage line.
 func showUsage(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		showUsage(sub)
@@ -30,25 +29,25 @@ func showUsage(cmd *cobra.Command) {
 		if len(args) == 0 && strings.Contains(cmd.Use, " SANDBOX") {
 			hint = "; atoll ls lists sandboxes"
 		}
-		return usagef("wrong number of arguments: write it like %s%s", strings.TrimSpace(cmd.UseLine()), hint)
+		return usageErrorf("wrong number of arguments: write it like %s%s", strings.TrimSpace(cmd.UseLine()), hint)
 	}
 }
 
-// dockersOther are flags of docker for which there is something else here.
-var dockersOther = map[string]string{
+// dockerHints has advice for flags of docker that atoll does not have.
+var dockerHints = map[string]string{
 	"net":        "use --network none, on, egress or named:NAME",
-	"restart":    "a sandbox that ends stays stopped: atoll start starts it again",
-	"entrypoint": "an image's entrypoint is not run: name the command",
-	"privileged": "no sandbox has more rights than another",
-	"cap-add":    "no sandbox has more rights than another",
-	"device":     "devices of the host cannot be had",
+	"restart":    "a sandbox that ends remains stopped: use atoll start",
+	"entrypoint": "the entrypoint of an image does not run: name the command",
+	"privileged": "all sandboxes have the same rights",
+	"cap-add":    "all sandboxes have the same rights",
+	"device":     "sandboxes cannot use devices of the host",
 }
 
-// flagError says what is wrong with a flag, and what to do about it.
+// flagError adds advice to an error about a flag.
 func flagError(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	if errors.As(err, &value) {
-		return usagef("--%s: %w", value.GetFlag().Name, valueError(value))
+		return usageErrorf("--%s: %w", value.GetFlag().Name, valueError(value))
 	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -58,8 +57,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	if len(name) == 1 {
 		dashes = "-"
 	}
-	if hint := dockersOther[name]; hint != "" {
-		return usagef("unknown flag %s%s: %s", dashes, name, hint)
+	if hint := dockerHints[name]; hint != "" {
+		return usageErrorf("unknown flag %s%s: %s", dashes, name, hint)
 	}
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -67,14 +66,13 @@ func flagError(cmd *cobra.Command, err error) error {
 			known = append(known, f.Name)
 		}
 	})
-	if near := config.Nearest(name, known); near != "" && len(name) > 1 { // the nearest of one letter is any
-		return usagef("unknown flag --%s: the nearest known one is --%s", name, near)
+	if near := config.Nearest(name, known); near != "" && len(name) > 1 { // any name is similar to a single letter
+		return usageErrorf("unknown flag --%s: the nearest known one is --%s", name, near)
 	}
-	return usagef("unknown flag %s%s: %s --help lists the known ones", dashes, name, cmd.CommandPath())
+	return usageErrorf("unknown flag %s%s: %s --help lists the known ones", dashes, name, cmd.CommandPath())
 }
 
-// valueError says what the value of a flag must be like. Our own types say so
-// themselves.
+// valueError describes the valid values of a flag. Our own types do so themselves.
 func valueError(err *pflag.InvalidValueError) error {
 	switch err.GetFlag().Value.Type() {
 	case "bool":
@@ -87,22 +85,21 @@ func valueError(err *pflag.InvalidValueError) error {
 	return err.Unwrap()
 }
 
-// unknownCommand is the error of a word behind a command that only has
-// commands below it, of which it is none; nil when there is no such word.
+// unknownCommand returns the error for an unknown subcommand, or nil if the arguments have none.
 func unknownCommand(cmd *cobra.Command) error {
 	words := cmd.Flags().Args()
 	if len(words) == 0 || !cmd.HasAvailableSubCommands() || cmd.Runnable() {
 		return nil
 	}
-	cmd.SuggestionsMinimumDistance = 2 // cobra's own, which it sets for root only
+	cmd.SuggestionsMinimumDistance = 2 // cobra sets this for root only
 	msg := fmt.Sprintf("unknown command %q for %q", words[0], cmd.CommandPath())
 	if near := cmd.SuggestionsFor(words[0]); len(near) > 0 {
-		return usagef("%s: did you mean %s?", msg, strings.Join(near, " or "))
+		return usageErrorf("%s: did you mean %s?", msg, strings.Join(near, " or "))
 	}
-	return usagef("%s: %s --help lists the known ones", msg, cmd.CommandPath())
+	return usageErrorf("%s: %s --help lists the known ones", msg, cmd.CommandPath())
 }
 
-// oneLine undoes the layout of cobra's suggestions.
+// oneLine joins the lines of cobra's suggestions.
 func oneLine(msg string) string {
 	msg, suggestions, ok := strings.Cut(msg, "\n\nDid you mean this?\n")
 	if !ok {
@@ -111,8 +108,7 @@ func oneLine(msg string) string {
 	return msg + ": did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "?"
 }
 
-// readerGone reports whether err is that nobody reads our stdout, or stderr,
-// any longer.
+// readerGone reports whether err means that the reader of our stdout or stderr has closed it.
 func (a *app) readerGone(err error) bool {
 	var perr *fs.PathError
 	ours := errors.As(err, &perr) && (perr.Path == a.stdout.Name() || perr.Path == a.stderr.Name())

@@ -9,14 +9,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A version says what this binary was built from.
+// A version describes the build of this binary.
 type version struct {
-	Version  string `json:"version"`          // of the module; "devel" outside of a release
-	Commit   string `json:"commit,omitempty"` // with "+" when files were changed
-	Date     string `json:"date,omitempty"`   // of the commit
-	Go       string `json:"go"`               // that compiled it
+	Version  string `json:"version"`          // version of the module; "devel" outside of a release
+	Commit   string `json:"commit,omitempty"` // with "+" if files were changed
+	Date     string `json:"date,omitempty"`   // date of the commit
+	Go       string `json:"go"`               // version of the compiler
 	Platform string `json:"platform"`         // operating system and architecture
-	GVisor   string `json:"gvisor,omitempty"` // of the module compiled in
+	GVisor   string `json:"gvisor,omitempty"` // version of the compiled-in module
 	Static   bool   `json:"static"`           // built without cgo
 }
 
@@ -24,7 +24,7 @@ func newVersion(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:               "version",
-		Short:             "Print what this binary was built from",
+		Short:             "Print the version and build of this binary",
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {

@@ -16,19 +16,18 @@ func newVolume(a *app) *cobra.Command {
 }
 
 func newVolumeLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List volumes of all projects, or with --project of one",
-		Long: `Ls lists the volumes that were given a name, the data volumes of sandboxes,
-which are called data- and the sandbox's id, and the caches of projects, each of
-which is called .cache.`,
+		Long: `Ls lists named volumes, the data volumes of sandboxes, which are named data- and
+the sandbox's id, and the caches of projects, which are named .cache.`,
 		Aliases:           []string{"list"},
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				project, err := a.project()
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				project, err := a.namedProject()
 				if err != nil {
 					return err
 				}
@@ -39,35 +38,35 @@ which is called .cache.`,
 				return printList(a, l, all, func(v atoll.Volume) string { return v.Name },
 					[]string{"NAME", "PROJECT", "PROVIDER", "IN USE", "CREATED"},
 					func(v atoll.Volume) []string {
-						return []string{v.Name, v.Project, v.Provider, yesNo(v.InUse), ago(time.Since(v.Created))}
+						return []string{v.Name, v.Project, v.Provider, yesNo(v.InUse), formatAgo(time.Since(v.Created))}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print names only")
+	l.addFlags(cmd, "print names only")
 	return cmd
 }
 
 func newVolumeRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm VOLUME...",
-		Short: "Remove volumes of a project that no sandbox uses",
-		Long: `Rm removes volumes of a project that no sandbox uses. Where several providers keep
-a volume of that name, --provider says which.`,
+		Short: "Remove unused volumes of a project",
+		Long: `Rm removes volumes of a project that no sandbox uses. If several providers have a
+volume of that name, --provider selects one.`,
 		Example: `  atoll volume rm data
   atoll volume rm .cache    # empties the cache of the project`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, a.qualified(name)) })
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, a.qualifyName(name)) })
 			})
 		},
 	}
 }
 
-// qualified is the name of what the provider keeps that a flag names, if one does.
-func (a *app) qualified(name string) string {
+// qualifyName adds the provider of the flag, if any, to the name of an image or a volume.
+func (a *app) qualifyName(name string) string {
 	if provider := a.flags["provider"]; provider != "" {
 		return provider + "=" + name
 	}

@@ -15,22 +15,22 @@ func newWatch(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "watch [flags] [SANDBOX...]",
-		Short: "Print the state of sandboxes, and then each change as it happens",
-		Long: `Watch prints the state of every sandbox, or of those named, and then each change
-until it is interrupted. With --json it prints one event to a line; the event of
-type synced ends the states that were there before.`,
+		Short: "Print the state of sandboxes, and then each change",
+		Long: `Watch prints the state of every sandbox, or of the named ones, and then each change
+until it is interrupted. With --json it prints one event per line; an event of type
+synced marks the end of the initial states.`,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				var ids []string
 				for _, ref := range args {
-					sb, err := c.find(ctx, ref)
+					sb, err := c.findSandbox(ctx, ref)
 					if err != nil {
 						return err
 					}
 					ids = append(ids, sb.ID())
 				}
-				return a.watch(ctx, c, ids, asJSON)
+				return a.watchSandboxes(ctx, c, ids, asJSON)
 			})
 		},
 	}
@@ -38,10 +38,11 @@ type synced ends the states that were there before.`,
 	return cmd
 }
 
-func (a *app) watch(ctx context.Context, c *connection, ids []string, asJSON bool) error {
+// watchSandboxes prints changes until ctx ends, and then returns nil.
+func (a *app) watchSandboxes(ctx context.Context, c *connection, ids []string, asJSON bool) error {
 	for e, err := range c.Watch(ctx) {
 		if ctx.Err() != nil {
-			return nil // interrupted, which is how it is meant to end
+			return nil // interrupted by the user
 		}
 		if err != nil {
 			return err

@@ -16,10 +16,10 @@ import (
 func newWorkspace(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workspace",
-		Short: "Keep what sandboxes work on: directories and git repositories",
+		Short: "Manage the directories and git repositories that sandboxes work on",
 		Long: `A workspace is a directory, which sandboxes use in place (at ` + workspace.Dir + `), or
-a git repository, which is cloned once, and of which each sandbox has a check-out
-of its own (in ` + atoll.DefaultWorkdir + `): always of the same commit, until the workspace is updated.`,
+a git repository, which is cloned once, and of which each sandbox has a checkout
+of its own (in ` + atoll.DefaultWorkdir + `), always of the same commit until the workspace is updated.`,
 	}
 	cmd.AddCommand(newWorkspaceAdd(a), newWorkspaceLs(a), newWorkspaceUpdate(a), newWorkspaceRm(a))
 	return cmd
@@ -30,11 +30,11 @@ func newWorkspaceAdd(a *app) *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "add [flags] NAME SOURCE",
-		Short: "Make a workspace of a directory or a git repository, and print its commit",
-		Long: `Add makes a workspace. The source is a path, which is used in place, or the
+		Short: "Create a workspace of a directory or a git repository, and print its commit",
+		Long: `Add creates a workspace. The source is a path, which is used in place, or the
 address of a git repository (https, http, ssh, git, file, or host:path), which is
-cloned; with --commit a path is that of a repository, too. Git asks nobody for a
-password: a credential helper or an SSH agent has to know it.`,
+cloned; with --commit a path is that of a repository, too. Git does not prompt for
+passwords: use a credential helper or an SSH agent.`,
 		Example: `  atoll workspace add here .
   atoll workspace add lib https://example.com/lib.git --commit v1.2`,
 		Args:              cobra.ExactArgs(2),
@@ -50,7 +50,7 @@ password: a credential helper or an SSH agent has to know it.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&spec.Revision, "commit", "", "`commit`, branch or tag to clone (default the branch that the repository presents)")
+	cmd.Flags().StringVar(&spec.Revision, "commit", "", "`commit`, branch or tag to clone (default the default branch)")
 	cmd.Flags().BoolVar(&spec.ReadOnly, "read-only", false, "keep sandboxes from writing to the directory")
 	registerQuiet(cmd.Flags(), &quiet)
 	return cmd
@@ -60,7 +60,7 @@ func newWorkspaceUpdate(a *app) *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:               "update [flags] WORKSPACE",
-		Short:             "Bring a workspace up to date, for new sandboxes, and print its commit",
+		Short:             "Update a workspace for new sandboxes, and print its commit",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,11 +73,10 @@ func newWorkspaceUpdate(a *app) *cobra.Command {
 	return cmd
 }
 
-// onWorkspace shows people the progress of do, and prints the commit that a
-// workspace has then, if it has one.
+// onWorkspace calls do with a progress bar, and prints the commit of the workspace, if it has one.
 func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Context, *connection, func(atoll.Progress)) (workspace.Workspace, error)) error {
-	return a.with(cmd, func(ctx context.Context, c *connection) error {
-		w, err := a.showing(quiet, func(progress func(atoll.Progress)) (workspace.Workspace, error) { return do(ctx, c, progress) })
+	return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+		w, err := a.showProgress(quiet, func(progress func(atoll.Progress)) (workspace.Workspace, error) { return do(ctx, c, progress) })
 		if err != nil || w.Commit == "" {
 			return err
 		}
@@ -86,17 +85,18 @@ func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Contex
 	})
 }
 
-func (a *app) showing(quiet bool, do func(func(atoll.Progress)) (workspace.Workspace, error)) (workspace.Workspace, error) {
+// showProgress calls do with a progress bar on a terminal.
+func (a *app) showProgress(quiet bool, do func(func(atoll.Progress)) (workspace.Workspace, error)) (workspace.Workspace, error) {
 	if quiet || !isTerminal(a.stderr) {
 		return do(nil)
 	}
 	bar := &progressBar{app: a}
-	defer bar.clear()
-	return do(bar.show)
+	defer bar.clearLine()
+	return do(bar.showProgress)
 }
 
 func newWorkspaceLs(a *app) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -104,8 +104,8 @@ func newWorkspaceLs(a *app) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				project, err := a.project()
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				project, err := a.namedProject()
 				if err != nil {
 					return err
 				}
@@ -116,16 +116,16 @@ func newWorkspaceLs(a *app) *cobra.Command {
 				return printList(a, l, all, func(w workspace.Workspace) string { return w.Name },
 					[]string{"NAME", "PROJECT", "SOURCE", "STATE", "COMMIT", "IN USE", "CREATED"},
 					func(w workspace.Workspace) []string {
-						return []string{w.Name, w.Project, w.Source, workspaceState(w), w.Commit[:min(12, len(w.Commit))], yesNo(w.InUse), ago(time.Since(w.Created))}
+						return []string{w.Name, w.Project, w.Source, workspaceState(w), w.Commit[:min(12, len(w.Commit))], yesNo(w.InUse), formatAgo(time.Since(w.Created))}
 					})
 			})
 		},
 	}
-	l.register(cmd, "print names only")
+	l.addFlags(cmd, "print names only")
 	return cmd
 }
 
-// workspaceState is the state, and why or how far.
+// workspaceState describes the state, with its error or progress.
 func workspaceState(w workspace.Workspace) string {
 	state := string(w.State)
 	if more := strings.TrimSpace(w.Progress + " " + w.Error); more != "" {
@@ -137,20 +137,20 @@ func workspaceState(w workspace.Workspace) string {
 func newWorkspaceRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm WORKSPACE...",
-		Short:             "Forget workspaces that no sandbox was made with, and delete their clones",
+		Short:             "Remove unused workspaces, and delete their clones",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(name string) error { return workspace.Remove(ctx, c.Provider, c.project, name) })
+			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				return a.forEach(args, func(name string) error { return workspace.Remove(ctx, c.Provider, c.project, name) })
 			})
 		},
 	}
 }
 
-// completeWorkspaces offers the workspaces of the project.
+// completeWorkspaces completes the workspaces of the project.
 func (a *app) completeWorkspaces(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
 		all, err := workspace.List(ctx, c.Provider, c.project)
 		for _, w := range all {
 			names = append(names, w.Name)
@@ -159,8 +159,7 @@ func (a *app) completeWorkspaces(cmd *cobra.Command, args []string, _ string) ([
 	})
 }
 
-// absSource completes a source that is a path here. Addresses have a colon before
-// any slash.
+// absSource makes the path of a source absolute. Addresses have a colon before any slash.
 func absSource(s string) (string, error) {
 	if before, _, _ := strings.Cut(s, "/"); strings.Contains(before, ":") {
 		return s, nil
@@ -168,8 +167,7 @@ func absSource(s string) (string, error) {
 	return filepath.Abs(s)
 }
 
-// parseWorkspace reads the value of --workspace: a name, a path with a slash (or
-// . or ..), or an address.
+// parseWorkspace parses the value of --workspace: a name, a path with a slash (or . or ..), or an address.
 func parseWorkspace(s string) (atoll.WorkspaceRef, error) {
 	if s == "" || atoll.ValidName(s) {
 		return atoll.WorkspaceRef{Name: s}, nil
