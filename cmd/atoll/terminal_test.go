@@ -287,7 +287,7 @@ func TestExecDetach(t *testing.T) {
 	s := openScreen(t, atollCmd(env, "atoll", "exec", "-it", "--detach-keys", "ctrl-]", "web", "sh", "-c", "echo ready; read x; exit 3"))
 	s.expect("ready")
 	s.typed("\x1d")
-	s.expect("detached: atoll attach web ")
+	s.expect("detached: run atoll attach web ")
 	if code := s.exit(); code != 0 {
 		t.Errorf("detach: exit code %d, want 0", code)
 	}
