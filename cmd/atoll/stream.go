@@ -38,7 +38,7 @@ func (f *streamFlags) newConsole(ctx context.Context, a *app) (*console, error) 
 		return nil, usageErrorf("--json cannot be combined with -t")
 	}
 	if f.limit < 0 {
-		return nil, usageErrorf("--output-limit %s: must not be negative, like 64k", f.limit)
+		return nil, usageErrorf("--output-limit %s: must not be negative", f.limit)
 	}
 	s, err := a.newConsole(ctx, consoleOptions{stdin: f.stdin, tty: f.tty, detach: keys})
 	if err == nil && f.json {

@@ -33,7 +33,7 @@ func (f *fault) countCall() error {
 	return nil
 }
 
-// reached reports whether there were as many calls.
+// wasReached reports whether there were as many calls.
 func (f *fault) wasReached() bool { return f.calls.Load() >= f.at }
 
 // A faultyBucket fails in one call, or while one object is read.

@@ -11,7 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// fill writes n small objects, several at once.
+// fillBucket writes n small objects, several at once.
 func (h *harness) fillBucket(b objectstore.Bucket, n int, key func(i int) string) []string {
 	h.Helper()
 	keys := make([]string, n)
