@@ -661,7 +661,7 @@ func goesOn(t *testing.T, f *fleet, tty atoll.Process, typed io.Writer, screen *
 	fmt.Fprintln(typed, "echo is$((40+2))")
 	f.await("the terminal answers again, or says that it cannot", func() bool { return answers() || len(ended) > 0 })
 	if !answers() {
-		if e := <-ended; e.err == nil || !strings.Contains(e.err.Error(), "bytes of its input have arrived") {
+		if e := <-ended; e.err == nil || !strings.Contains(e.err.Error(), "bytes of stdin have arrived") {
 			t.Errorf("the terminal: %+v", e)
 		}
 		return

@@ -14,44 +14,44 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An address is where a server can be reached.
-type address struct {
-	base string // "http://host"
-	host string // host:port of base, by which connections are told apart
-	dial func(ctx context.Context) (net.Conn, error)
-	shun atomic.Int64 // until when others are asked first: nanoseconds since 1970
+// An endpoint is one server that a Client can send requests to.
+type endpoint struct {
+	base         string // "http://host"
+	host         string // host:port of base; the key of its connections in http.Transport
+	dial         func(ctx context.Context) (net.Conn, error)
+	backOffUntil atomic.Int64 // Unix time in nanoseconds until which other endpoints are preferred
 }
 
-// shunned is how long others are asked first after an address has not answered.
-const shunned = 5 * time.Second
+// backOffTime is the time for which other endpoints are preferred after one failed to answer.
+const backOffTime = 5 * time.Second
 
-// locate works out what to dial.
-func (c *Client) locate() error {
-	c.where = c.opts.URL
+// parseEndpoints sets c.endpoints and c.serverName from the options.
+func (c *Client) parseEndpoints() error {
+	c.serverName = c.opts.URL
 	switch {
 	case c.opts.URL != "":
 	case c.opts.Dial == nil:
 		return atoll.Errorf("connect", "", atoll.ErrInvalid, "no server URL given: write it like unix:///path or http://host:port")
 	default:
-		c.where = "the other end"
-		c.addrs = []*address{{base: "http://atoll", host: "atoll:80", dial: c.opts.Dial}}
+		c.serverName = "the other end"
+		c.endpoints = []*endpoint{{base: "http://atoll", host: "atoll:80", dial: c.opts.Dial}}
 		return nil
 	}
 	for i, one := range SplitURLs(c.opts.URL) {
-		a, err := newAddress(one, i)
+		a, err := newEndpoint(one, i)
 		if err != nil {
 			return err
 		}
 		if c.opts.Dial != nil {
 			a.dial = c.opts.Dial
 		}
-		c.addrs = append(c.addrs, a)
+		c.endpoints = append(c.endpoints, a)
 	}
 	return nil
 }
 
-// SplitURLs splits a ClientOptions.URL into those of the servers: at the commas that a URL
-// follows, since a path may have others.
+// SplitURLs splits a ClientOptions.URL into the URLs of the servers. It splits only at commas that
+// a URL follows, because a path may contain other commas.
 func SplitURLs(text string) (all []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if len(all) > 0 && !strings.Contains(part, "://") {
@@ -63,8 +63,8 @@ func SplitURLs(text string) (all []string) {
 	return all
 }
 
-// newAddress reads the URL of a server, which is the i-th of several.
-func newAddress(text string, i int) (*address, error) {
+// newEndpoint parses the URL of the i-th server.
+func newEndpoint(text string, i int) (*endpoint, error) {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("connect", "", atoll.ErrInvalid, format, args...)
 	}
@@ -73,15 +73,15 @@ func newAddress(text string, i int) (*address, error) {
 	switch {
 	case fit && u.Scheme == "unix" && u.Host == "" && u.Path != "":
 		host := "atoll"
-		if i > 0 { // a path is no name of a host, and connections are kept by that
+		if i > 0 { // connections are pooled by host name, which a socket path cannot be
 			host = fmt.Sprintf("atoll-%d", i+1)
 		}
-		return &address{base: "http://" + host, host: host + ":80", dial: func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, u.Path) }}, nil
+		return &endpoint{base: "http://" + host, host: host + ":80", dial: func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, u.Path) }}, nil
 	case fit && u.Scheme == "http" && u.Host != "":
-		return &address{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "80"), dial: dialer(u)}, nil
+		return &endpoint{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "80"), dial: newDialer(u)}, nil
 	case fit && u.Scheme == "https" && u.Host != "":
-		return &address{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "443"), dial: dialer(u)}, nil
-	case strings.Contains(text, "@"): // behind a password, perhaps, which is not repeated
+		return &endpoint{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "443"), dial: newDialer(u)}, nil
+	case strings.Contains(text, "@"): // the URL may contain a password, so the error omits it
 		return nil, bad("server URL: write it like unix:///path or http://host:port, without user or password: the token goes into ClientOptions.Token")
 	case err != nil:
 		return nil, bad("server %w", err)
@@ -89,143 +89,145 @@ func newAddress(text string, i int) (*address, error) {
 	return nil, bad("server URL %q: write it like unix:///path or http://host:port", text)
 }
 
-// address is the first server that is not shunned, else the one that was shunned first.
-func (c *Client) address() *address {
-	now, best := time.Now().UnixNano(), c.addrs[0]
-	for _, a := range c.addrs {
-		until := a.shun.Load()
+// pickEndpoint returns the first endpoint that is not backed off, or the one whose back-off ends
+// first.
+func (c *Client) pickEndpoint() *endpoint {
+	now, best := time.Now().UnixNano(), c.endpoints[0]
+	for _, a := range c.endpoints {
+		until := a.backOffUntil.Load()
 		if until <= now {
 			return a
 		}
-		if until < best.shun.Load() {
+		if until < best.backOffUntil.Load() {
 			best = a
 		}
 	}
 	return best
 }
 
-// shun has other servers asked first, if there are any.
-func (a *address) avoid() { a.shun.Store(time.Now().Add(shunned).UnixNano()) }
+// backOff makes the client prefer other endpoints for backOffTime.
+func (a *endpoint) backOff() { a.backOffUntil.Store(time.Now().Add(backOffTime).UnixNano()) }
 
-// at is the address with that host:port.
-func (c *Client) at(host string) *address {
-	for _, a := range c.addrs {
+// endpointByHost returns the endpoint with the given host:port, or the first endpoint.
+func (c *Client) endpointByHost(host string) *endpoint {
+	for _, a := range c.endpoints {
 		if a.host == host {
 			return a
 		}
 	}
-	return c.addrs[0]
+	return c.endpoints[0]
 }
 
-// atURL is the address that a request goes to.
-func (c *Client) atURL(u *url.URL) *address {
+// endpointByURL returns the endpoint that a request to u goes to.
+func (c *Client) endpointByURL(u *url.URL) *endpoint {
 	port := "80"
 	if u.Scheme == "https" {
 		port = "443"
 	}
-	return c.at(hostPort(u, port))
+	return c.endpointByHost(hostPort(u, port))
 }
 
-// connect dials a server. An error is an unreachedError, unless ctx has ended.
-func (c *Client) connect(ctx context.Context, a *address) (net.Conn, error) {
+// dialEndpoint connects to a server. Its error is a dialError unless ctx has ended.
+func (c *Client) dialEndpoint(ctx context.Context, a *endpoint) (net.Conn, error) {
 	conn, err := a.dial(ctx)
 	if err == nil || ctx.Err() != nil {
 		return conn, err
 	}
-	a.avoid()
-	return nil, unreachedError{err}
+	a.backOff()
+	return nil, dialError{err}
 }
 
-// answered returns err, which a server has answered to a request, and has others asked
-// first when that server is closing.
-func (c *Client) answered(resp *http.Response, err error) error {
-	if fateOf(err) == undone {
-		c.atURL(resp.Request.URL).avoid()
+// backOffIfClosing returns err, the error in the response, unchanged. If the server is closing, the
+// client then prefers other endpoints.
+func (c *Client) backOffIfClosing(resp *http.Response, err error) error {
+	if outcomeOf(err) == outcomeUndone {
+		c.endpointByURL(resp.Request.URL).backOff()
 	}
 	return err
 }
 
-// An unreachedError is why nothing was sent.
-type unreachedError struct{ error }
+// A dialError means that no connection was made, so nothing was sent.
+type dialError struct{ error }
 
-func (e unreachedError) Unwrap() error { return e.error }
+func (e dialError) Unwrap() error { return e.error }
 
-// A brokenError is of a connection that broke off.
-type brokenError struct{ error }
+// A brokenConnError means that an established connection broke.
+type brokenConnError struct{ error }
 
-func (e brokenError) Unwrap() error { return e.error }
+func (e brokenConnError) Unwrap() error { return e.error }
 
-// A fate is what became of a request that failed.
-type fate int
+// An outcome tells how much of a failed request the server may have done.
+type outcome int
 
 const (
-	final   fate = iota // it has an answer, or its caller has given it up
-	undone              // nothing of it was done
-	unknown             // all, some or nothing of it was done
+	outcomeFinal   outcome = iota // the server answered, or the caller gave up
+	outcomeUndone                 // the server did nothing
+	outcomeUnknown                // the server did all, some or nothing of it
 )
 
-func fateOf(err error) fate {
+// outcomeOf returns the outcome of a request that failed with err.
+func outcomeOf(err error) outcome {
 	if err == nil {
-		return final
+		return outcomeFinal
 	}
-	if _, ok := errors.AsType[unreachedError](err); ok {
-		return undone
+	if _, ok := errors.AsType[dialError](err); ok {
+		return outcomeUndone
 	}
 	if remote, ok := errors.AsType[*remoteError](err); ok {
 		switch {
 		case remote.closing == closingUndone:
-			return undone
+			return outcomeUndone
 		case remote.closing != "" || remote.proxy:
-			return unknown
+			return outcomeUnknown
 		}
-		return final
+		return outcomeFinal
 	}
-	if _, ok := errors.AsType[brokenError](err); ok && !errors.Is(err, errClientClosed) {
-		return unknown
+	if _, ok := errors.AsType[brokenConnError](err); ok && !errors.Is(err, errClientClosed) {
+		return outcomeUnknown
 	}
-	return final
+	return outcomeFinal
 }
 
-// A trial is one request, or one stream, that is tried again. Not safe for use by several.
-type trial struct {
-	c     *Client
-	tries int
-	until time.Time // when it is given up; zero before the first failure
-	pause time.Duration
+// A retrier paces the attempts at one request or stream. It is not safe for concurrent use.
+type retrier struct {
+	c        *Client
+	attempts int
+	deadline time.Time // when retrying ends; zero before the first failure
+	pause    time.Duration
 }
 
 const (
-	firstPause = 50 * time.Millisecond
-	mostPause  = 2 * time.Second
+	minRetryPause = 50 * time.Millisecond
+	maxRetryPause = 2 * time.Second
 )
 
-// again reports whether a request that failed with err is to be made again, after it has
-// waited for that. safe says that it may have been done.
-func (t *trial) again(ctx context.Context, err error, safe bool) bool {
-	t.tries++
-	switch f := fateOf(err); {
-	case f == final, f == unknown && !safe:
+// allowRetry reports whether a request that failed with err should be sent again. It blocks for the
+// pause before the next attempt. idempotent reports whether the request may be done twice.
+func (t *retrier) allowRetry(ctx context.Context, err error, idempotent bool) bool {
+	t.attempts++
+	switch f := outcomeOf(err); {
+	case f == outcomeFinal, f == outcomeUnknown && !idempotent:
 		return false
-	case t.tries < len(t.c.addrs) && ctx.Err() == nil:
-		return true // another server is asked
+	case t.attempts < len(t.c.endpoints) && ctx.Err() == nil:
+		return true // at once, since the next attempt goes to another server
 	}
-	return t.wait(ctx)
+	return t.waitPause(ctx)
 }
 
-// begin has the client's patience count from now, and reports whether it did not yet.
-func (t *trial) begin() bool {
-	if !t.until.IsZero() {
+// startClock starts the client's patience and reports whether it had not started yet.
+func (t *retrier) startClock() bool {
+	if !t.deadline.IsZero() {
 		return false
 	}
-	t.until, t.pause = time.Now().Add(t.c.opts.Patience), firstPause
+	t.deadline, t.pause = time.Now().Add(t.c.opts.Patience), minRetryPause
 	return true
 }
 
-// wait waits a while, longer each time. It reports false when ClientOptions.Patience is at
-// its end, or ctx or the client has ended.
-func (t *trial) wait(ctx context.Context) bool {
-	t.begin()
-	if !time.Now().Add(t.pause).Before(t.until) {
+// waitPause blocks for a pause that doubles with each call. It returns false if
+// ClientOptions.Patience is used up, or if ctx or the client has ended.
+func (t *retrier) waitPause(ctx context.Context) bool {
+	t.startClock()
+	if !time.Now().Add(t.pause).Before(t.deadline) {
 		return false
 	}
 	select {
@@ -235,6 +237,6 @@ func (t *trial) wait(ctx context.Context) bool {
 	case <-t.c.ctx.Done():
 		return false
 	}
-	t.pause = min(2*t.pause, mostPause)
+	t.pause = min(2*t.pause, maxRetryPause)
 	return true
 }

@@ -13,61 +13,61 @@ import (
 )
 
 func agentSandboxRoutes(after, limit Param) []Route {
-	source := Param{Name: "source", Type: "string", Doc: "`volume`, the sandbox itself, or `s3`, the latest version in object storage; the sandbox if it is not given"}
-	dir := Param{Name: "path", Type: "string", Doc: "of a directory, relative to the one that is synced"}
-	page := Param{Name: "page", Type: "integer", Doc: "from 1"}
-	perPage := Param{Name: "per_page", Type: "integer", Doc: "1 to 1000; 100 if it is not given"}
-	recursive := Param{Name: "recursive", Type: "boolean", Doc: "also what is in directories below; true if it is not given"}
+	source := Param{Name: "source", Type: "string", Doc: "`volume` for the sandbox itself (the default) or `s3` for the latest version in object storage"}
+	dir := Param{Name: "path", Type: "string", Doc: "a directory, relative to the synced directory"}
+	page := Param{Name: "page", Type: "integer", Doc: "the page number, from 1"}
+	perPage := Param{Name: "per_page", Type: "integer", Doc: "files per page, 1 to 1000; default 100"}
+	recursive := Param{Name: "recursive", Type: "boolean", Doc: "include subdirectories; default true"}
 	claude := Route{
-		Method: "POST", Path: "/sandbox/{sandboxId}/claude", Name: "sendRaw", Tag: "agents", Summary: "Send a prompt, and follow what the agent prints",
-		Doc:  "The events are the lines of the agent as they are, and at the end `[DONE]`. The conversation is the sandbox's, or one of its id. `/sandboxes/{sandboxId}/claude` is the same.",
-		Body: jsonOf[promptBody](), Reply: Content{Media: mediaSSE}, serve: conversing((*Handler).serveSendRaw),
+		Method: "POST", Path: "/sandbox/{sandboxId}/claude", Name: "sendRaw", Tag: "agents", Summary: "Send a prompt and stream the agent's output",
+		Doc:  "Each event is one raw line of the agent's output; the last event is `[DONE]`. The prompt goes to the sandbox's conversation, or to a conversation with the id of the sandbox. `/sandboxes/{sandboxId}/claude` is an alias.",
+		Body: jsonOf[promptBody](), Reply: Content{Media: mediaSSE}, serve: withConversations((*Handler).serveSendRaw),
 	}
 	legacy := claude
 	legacy.Path, legacy.Name = "/sandboxes/{sandboxId}/claude", "sendRawOld"
 	return []Route{
 		claude, legacy,
 		{
-			Method: "GET", Path: "/sandbox", Name: "listAgentSandboxes", Tag: "agents", Summary: "List the account's sandboxes that have a template, by id",
-			Params: []Param{after, limit}, Reply: jsonOf[agentSandboxesReply](), serve: conversing((*Handler).serveAgentSandboxes),
+			Method: "GET", Path: "/sandbox", Name: "listAgentSandboxes", Tag: "agents", Summary: "List the account's template sandboxes, sorted by id",
+			Params: []Param{after, limit}, Reply: jsonOf[agentSandboxesReply](), serve: withConversations((*Handler).serveAgentSandboxes),
 		},
 		{
-			Method: "POST", Path: "/sandbox", Name: "createAgentSandbox", Tag: "agents", Summary: "Make a sandbox from a template",
-			Body: jsonOf[agentSandboxBody](), Status: http.StatusCreated, Reply: jsonOf[agent.Sandbox](), serve: conversing((*Handler).serveCreateAgentSandbox),
+			Method: "POST", Path: "/sandbox", Name: "createAgentSandbox", Tag: "agents", Summary: "Create a sandbox from a template",
+			Body: jsonOf[agentSandboxBody](), Status: http.StatusCreated, Reply: jsonOf[agent.Sandbox](), serve: withConversations((*Handler).serveCreateAgentSandbox),
 		},
 		{
-			Method: "GET", Path: "/sandbox/{sandboxId}", Name: "getAgentSandbox", Tag: "agents", Summary: "Describe a sandbox that has a template",
-			Reply: jsonOf[agent.Sandbox](), serve: conversing((*Handler).serveAgentSandbox),
+			Method: "GET", Path: "/sandbox/{sandboxId}", Name: "getAgentSandbox", Tag: "agents", Summary: "Get a template sandbox",
+			Reply: jsonOf[agent.Sandbox](), serve: withConversations((*Handler).serveAgentSandbox),
 		},
 		{
-			Method: "DELETE", Path: "/sandbox/{sandboxId}", Name: "deleteAgentSandbox", Tag: "agents", Summary: "Push what is in a sandbox, and remove it",
-			Doc: "What is known of it stays, and the next prompt to its conversation makes it again.", Status: http.StatusNoContent, serve: conversing((*Handler).serveDeleteAgentSandbox),
+			Method: "DELETE", Path: "/sandbox/{sandboxId}", Name: "deleteAgentSandbox", Tag: "agents", Summary: "Push the files of a sandbox to object storage and remove it",
+			Doc: "The server retains the record of the sandbox; the next prompt to its conversation creates it again.", Status: http.StatusNoContent, serve: withConversations((*Handler).serveDeleteAgentSandbox),
 		},
 		{
-			Method: "POST", Path: "/sandbox/{sandboxId}/sync", Name: "syncAgentSandbox", Tag: "agents", Summary: "Push what is in a sandbox to object storage",
-			Reply: jsonOf[agent.SyncStats](), serve: conversing((*Handler).serveSyncAgentSandbox),
+			Method: "POST", Path: "/sandbox/{sandboxId}/sync", Name: "syncAgentSandbox", Tag: "agents", Summary: "Push the files of a sandbox to object storage",
+			Reply: jsonOf[agent.SyncStats](), serve: withConversations((*Handler).serveSyncAgentSandbox),
 		},
 		{
-			Method: "POST", Path: "/sandbox/{sandboxId}/restore", Name: "restoreAgentSandbox", Tag: "agents", Summary: "Bring a sandbox to what a version held",
-			Doc:  "What is in it is pushed before. Without a version it is brought to the latest one.",
-			Body: jsonOf[restoreBody](), Reply: jsonOf[agent.SyncStats](), serve: conversing((*Handler).serveRestoreAgentSandbox),
+			Method: "POST", Path: "/sandbox/{sandboxId}/restore", Name: "restoreAgentSandbox", Tag: "agents", Summary: "Restore the files of a sandbox from a version",
+			Doc:  "The server first pushes the current files. The default version is the latest.",
+			Body: jsonOf[restoreBody](), Reply: jsonOf[agent.SyncStats](), serve: withConversations((*Handler).serveRestoreAgentSandbox),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/versions", Name: "listAgentSandboxVersions", Tag: "agents", Summary: "List the versions of a sandbox's files, the oldest first",
-			Reply: jsonOf[versionsReply](), serve: conversing((*Handler).serveVersions),
+			Reply: jsonOf[versionsReply](), serve: withConversations((*Handler).serveVersions),
 		},
 		{
-			Method: "GET", Path: "/sandbox/{sandboxId}/files", Name: "listAgentFiles", Tag: "agents", Summary: "List files, by pages",
-			Params: []Param{source, dir, recursive, page, perPage}, Reply: jsonOf[agent.FilePage](), serve: conversing((*Handler).serveAgentFiles),
+			Method: "GET", Path: "/sandbox/{sandboxId}/files", Name: "listAgentFiles", Tag: "agents", Summary: "List files, page by page",
+			Params: []Param{source, dir, recursive, page, perPage}, Reply: jsonOf[agent.FilePage](), serve: withConversations((*Handler).serveAgentFiles),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/content", Name: "readAgentFile", Tag: "agents", Summary: "Read a file of up to 100 MiB",
-			Params: []Param{source, {Name: "file_path", Type: "string", Doc: "relative to the directory that is synced", Required: true}},
-			Reply:  Content{Media: mediaBytes}, serve: conversing((*Handler).serveAgentFile),
+			Params: []Param{source, {Name: "file_path", Type: "string", Doc: "relative to the synced directory", Required: true}},
+			Reply:  Content{Media: mediaBytes}, serve: withConversations((*Handler).serveAgentFile),
 		},
 		{
-			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "treeOfAgentFiles", Tag: "agents", Summary: "All files as a tree",
-			Params: []Param{source, dir}, Reply: jsonOf[agent.File](), serve: conversing((*Handler).serveAgentTree),
+			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "treeOfAgentFiles", Tag: "agents", Summary: "Get all files as a tree",
+			Params: []Param{source, dir}, Reply: jsonOf[agent.File](), serve: withConversations((*Handler).serveAgentTree),
 		},
 	}
 }
@@ -76,9 +76,9 @@ type agentSandboxesReply struct {
 	Sandboxes []agent.Sandbox `json:"sandboxes"`
 }
 
-// An agentSandboxBody says what sandbox is wanted.
+// An agentSandboxBody describes the sandbox to create.
 type agentSandboxBody struct {
-	ID           string       `json:"id,omitempty"` // a UUID or a name; drawn if it is empty
+	ID           string       `json:"id,omitempty"` // a UUID or a name; generated if empty
 	Agent        string       `json:"agent_id,omitempty"`
 	Organization string       `json:"organization,omitempty"`
 	Provider     providerName `json:"provider,omitempty"`
@@ -94,7 +94,7 @@ type versionsReply struct {
 
 func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body promptBody
-	if err := h.body(w, r, &body, true); err != nil {
+	if err := h.decodeBody(w, r, &body, true); err != nil {
 		return err
 	}
 	sid := r.PathValue("sandboxId")
@@ -108,11 +108,11 @@ func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.R
 	case atoll.KindOf(err) != atoll.ErrNotExist:
 		return err
 	}
-	return h.converse(c, w, r, p)
+	return h.serveTurn(c, w, r, p)
 }
 
 func (h *Handler) serveAgentSandboxes(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	after, limit, err := listed(r, "after")
+	after, limit, err := parseListParams(r, "after")
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (h *Handler) serveAgentSandboxes(c Conversations, w http.ResponseWriter, r 
 
 func (h *Handler) serveCreateAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body agentSandboxBody
-	if err := h.body(w, r, &body, false); err != nil {
+	if err := h.decodeBody(w, r, &body, false); err != nil {
 		return err
 	}
 	made, err := c.CreateSandbox(r.Context(), agent.Sandbox{ID: body.ID, Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider)})
@@ -165,11 +165,11 @@ func (h *Handler) serveSyncAgentSandbox(c Conversations, w http.ResponseWriter, 
 
 func (h *Handler) serveRestoreAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body restoreBody
-	if err := h.body(w, r, &body, false); err != nil {
+	if err := h.decodeBody(w, r, &body, false); err != nil {
 		return err
 	}
 	if body.Version < 0 {
-		return invalid("version: must not be negative")
+		return invalidError("version: must not be negative")
 	}
 	stats, err := c.RestoreSandbox(r.Context(), r.PathValue("sandboxId"), body.Version)
 	if err != nil {
@@ -191,19 +191,20 @@ func (h *Handler) serveVersions(c Conversations, w http.ResponseWriter, r *http.
 	return nil
 }
 
-// pageOf reads the number of a page, or how long it is: what is no number is not there.
-func (q *query) pageOf(name string, otherwise int) int {
-	n, err := strconv.Atoi(q.str(name))
+// getPage returns a page number or page size, or fallback if the parameter is missing or not a
+// number.
+func (q *queryParams) getPage(name string, fallback int) int {
+	n, err := strconv.Atoi(q.getString(name))
 	if err != nil {
-		return otherwise
+		return fallback
 	}
 	return n
 }
 
 func (h *Handler) serveAgentFiles(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
+	q := parseQuery(r)
 	ask := agent.FileQuery{
-		Source: q.str("source"), Path: q.str("path"), Flat: q.values.Has("recursive") && !q.bool("recursive"), Page: q.pageOf("page", 1), PerPage: q.pageOf("per_page", 100),
+		Source: q.getString("source"), Path: q.getString("path"), Flat: q.values.Has("recursive") && !q.getBool("recursive"), Page: q.getPage("page", 1), PerPage: q.getPage("per_page", 100),
 	}
 	if q.err != nil {
 		return q.err
@@ -217,8 +218,8 @@ func (h *Handler) serveAgentFiles(c Conversations, w http.ResponseWriter, r *htt
 }
 
 func (h *Handler) serveAgentTree(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	tree, err := c.FileTree(r.Context(), r.PathValue("sandboxId"), q.str("source"), q.str("path"))
+	q := parseQuery(r)
+	tree, err := c.FileTree(r.Context(), r.PathValue("sandboxId"), q.getString("source"), q.getString("path"))
 	if err != nil {
 		return err
 	}
@@ -227,8 +228,8 @@ func (h *Handler) serveAgentTree(c Conversations, w http.ResponseWriter, r *http
 }
 
 func (h *Handler) serveAgentFile(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	body, file, err := c.FileContent(r.Context(), r.PathValue("sandboxId"), q.str("source"), q.str("file_path"))
+	q := parseQuery(r)
+	body, file, err := c.FileContent(r.Context(), r.PathValue("sandboxId"), q.getString("source"), q.getString("file_path"))
 	if err != nil {
 		return err
 	}
@@ -236,10 +237,10 @@ func (h *Handler) serveAgentFile(c Conversations, w http.ResponseWriter, r *http
 	header := w.Header()
 	header.Set("Content-Type", cmp.Or(mime.TypeByExtension(path.Ext(file.Name)), mediaBytes))
 	header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": file.Name}))
-	header.Set("Content-Security-Policy", "sandbox") // what an agent wrote is nobody's page
+	header.Set("Content-Security-Policy", "sandbox") // a page that an agent wrote must not run on this origin
 	header.Set("Content-Length", strconv.FormatInt(file.Size, 10))
 	if _, err := copyBody(w, io.LimitReader(body, file.Size)); err != nil {
-		return h.abort(r, err)
+		return h.abortResponse(r, err)
 	}
 	return nil
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// An AuditLog tells who has done what. Package audit has one.
+// An AuditLog reads audit events. Package audit implements it.
 type AuditLog interface {
 	Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error)
 }
 
 func auditRoutes() []Route {
 	return []Route{{
-		Method: "GET", Path: "/v1/audit", Name: "audit", Tag: "audit", Summary: "Who has done what to what, and what came of it", Admin: true,
-		Doc: "The newest events, or with `after` those that follow one; the oldest of them first. What was done in the last second may be missing.",
+		Method: "GET", Path: "/v1/audit", Name: "audit", Tag: "audit", Summary: "Read the audit log", Admin: true,
+		Doc: "An event has the account, the operation, its object and its result. The reply has the newest events, or with `after` the events that follow that one, oldest first. Events of the last second may be missing.",
 		Params: []Param{
-			{Name: "project", Type: "string", Doc: "only in this project"},
-			{Name: "sandbox", Type: "string", Doc: "only to the sandbox of this id"},
-			{Name: "account", Type: "string", Doc: "only by this account"},
-			{Name: "since", Type: "string", Doc: "only from this time on, as in RFC 3339"},
-			{Name: "after", Type: "integer", Doc: "only after the event of this id"},
-			{Name: "before", Type: "integer", Doc: "only before the event of this id"},
-			{Name: "limit", Type: "integer", Doc: "how many at most, up to 1000; 100 if it is not given"},
+			{Name: "project", Type: "string", Doc: "only events in this project"},
+			{Name: "sandbox", Type: "string", Doc: "only events of the sandbox with this id"},
+			{Name: "account", Type: "string", Doc: "only events of this account"},
+			{Name: "since", Type: "string", Doc: "only events since this time, in RFC 3339"},
+			{Name: "after", Type: "integer", Doc: "only events after the event with this id"},
+			{Name: "before", Type: "integer", Doc: "only events before the event with this id"},
+			{Name: "limit", Type: "integer", Doc: "the most events to return, up to 1000; default 100"},
 		},
 		Reply: jsonOf[auditReply](), serve: (*Handler).serveAudit,
 	}}
@@ -41,20 +41,20 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	if h.opts.Audit == nil {
 		return atoll.Errorf("", "", atoll.ErrUnsupported, "this server has no audit log")
 	}
-	q := queryOf(r)
+	q := parseQuery(r)
 	query := store.AuditQuery{
-		Project: q.str("project"), Sandbox: q.str("sandbox"), Account: q.str("account"),
-		After: q.int("after", 0), Before: q.int("before", 0), Limit: int(q.int("limit", 0)),
+		Project: q.getString("project"), Sandbox: q.getString("sandbox"), Account: q.getString("account"),
+		After: q.getInt("after", 0), Before: q.getInt("before", 0), Limit: int(q.getInt("limit", 0)),
 	}
-	if since := q.str("since"); since != "" {
+	if since := q.getString("since"); since != "" {
 		at, err := time.Parse(time.RFC3339, since)
 		if err != nil {
-			q.fail(invalid("parameter since: %q is no time like 2006-01-02T15:04:05Z", since))
+			q.setError(invalidError("parameter since: %q is not a time like 2006-01-02T15:04:05Z", since))
 		}
 		query.Since = at
 	}
 	if q.err == nil && (query.After < 0 || query.Before < 0 || query.Limit < 0 || query.Limit > store.MaxAuditEvents) {
-		q.fail(invalid("after, before: must not be negative; limit: must be within 1..%d", store.MaxAuditEvents))
+		q.setError(invalidError("after, before: must not be negative; limit: must be within 1..%d", store.MaxAuditEvents))
 	}
 	if q.err != nil {
 		return q.err
@@ -70,8 +70,8 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// Events reads the audit log of the server. Kinds: ErrDenied, ErrUnsupported (it has
-// none).
+// Events reads the audit log of the server. Kinds: ErrDenied, ErrUnsupported (the server has no
+// audit log).
 func (c *Client) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
 	values := url.Values{}
 	for name, text := range map[string]string{"project": q.Project, "sandbox": q.Sandbox, "account": q.Account} {
@@ -88,7 +88,7 @@ func (c *Client) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditE
 		values.Set("since", q.Since.UTC().Format(time.RFC3339))
 	}
 	var reply auditReply
-	err := c.call(ctx, call{op: "audit", path: "/v1/audit", query: values, reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "audit", path: "/v1/audit", query: values, reply: &reply, replyLimit: maxListReply})
 	return reply.Events, err
 }
 

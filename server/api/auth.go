@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// tokenVerifier knows tokens by their digests, so that comparing takes the
-// same time whatever is right about a guess.
+// A tokenVerifier holds the digests of tokens, so that a comparison takes the same time for each
+// guess.
 type tokenVerifier []struct {
 	digest  [sha256.Size]byte
 	account auth.Account
@@ -32,8 +32,8 @@ func newTokenVerifier(tokens map[string]auth.Account) tokenVerifier {
 	return v
 }
 
-// verify looks at every token, found or not.
-func (v tokenVerifier) verify(_ context.Context, token string) (auth.Account, error) {
+// verifyToken returns the account of token. It always compares all tokens. Kinds: ErrDenied.
+func (v tokenVerifier) verifyToken(_ context.Context, token string) (auth.Account, error) {
 	digest := sha256.Sum256([]byte(token))
 	found := -1
 	for i := range v {
@@ -47,16 +47,16 @@ func (v tokenVerifier) verify(_ context.Context, token string) (auth.Account, er
 	return v[found].account, nil
 }
 
-// Subprotocol is what a browser asks for on a WebSocket, besides the one that is
-// its token: of those that it names a server must take one.
+// Subprotocol is the WebSocket subprotocol that browsers request along with the one that carries
+// the token: a server must select one of the requested subprotocols.
 const Subprotocol = "atoll.v1"
 
-// tokenProtocol begins the name of a subprotocol that is a token, in base64 for
-// URLs without padding. A page cannot set the headers of a WebSocket, but this one.
+// tokenProtocol is the prefix of a subprotocol that carries a token, in unpadded base64 for URLs. A
+// page can set no other header of a WebSocket.
 const tokenProtocol = "atoll.token."
 
-// tokenOf is the token that a request brings, "" when there is none.
-func tokenOf(route Route, r *http.Request) string {
+// requestToken returns the token of a request, or "".
+func requestToken(route Route, r *http.Request) string {
 	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(token)
 	}
@@ -74,43 +74,44 @@ func tokenOf(route Route, r *http.Request) string {
 	return ""
 }
 
-// or returns a function that verifies tokens of v, and asks next about others, if it
-// is not nil.
-func (v tokenVerifier) or(next func(context.Context, string) (auth.Account, error)) func(context.Context, string) (auth.Account, error) {
+// withFallback returns a function that verifies tokens with v, and tokens that v does not know with
+// next, if next is not nil.
+func (v tokenVerifier) withFallback(next func(context.Context, string) (auth.Account, error)) func(context.Context, string) (auth.Account, error) {
 	if next == nil {
-		return v.verify
+		return v.verifyToken
 	}
 	return func(ctx context.Context, token string) (auth.Account, error) {
-		if account, err := v.verify(ctx, token); err == nil {
+		if account, err := v.verifyToken(ctx, token); err == nil {
 			return account, nil
 		}
 		return next(ctx, token)
 	}
 }
 
-// authenticate finds out who asks, and by which token.
-func (h *Handler) authenticate(route Route, r *http.Request) (auth.Account, string, error) {
+// authenticateRequest returns the account and the token of a request. Kinds: ErrDenied,
+// ErrUnavailable.
+func (h *Handler) authenticateRequest(route Route, r *http.Request) (auth.Account, string, error) {
 	if h.verify == nil {
 		return auth.AccountFrom(r.Context()), "", nil
 	}
-	token := tokenOf(route, r)
+	token := requestToken(route, r)
 	if token == "" {
-		return auth.Account{}, "", unauthorized(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
+		return auth.Account{}, "", unauthorizedError(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
 	}
 	account, err := h.verify(r.Context(), token)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
-		return auth.Account{}, "", unauthorized(err)
+		return auth.Account{}, "", unauthorizedError(err)
 	}
 	return account.WithDefaults(), token, err
 }
 
-// whileGood returns a ctx that ends when a token is not good any more. The caller
-// calls stop at its end, which waits for what looks after it.
-func (h *Handler) whileGood(ctx context.Context, w http.ResponseWriter, token string) (good context.Context, stop func()) {
+// watchToken verifies token at intervals and returns a ctx that ends when token is no longer valid.
+// The caller must call stop, which ends the checks and waits for them.
+func (h *Handler) watchToken(ctx context.Context, w http.ResponseWriter, token string) (valid context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
-		tick := time.NewTicker(h.opts.again)
+		tick := time.NewTicker(h.opts.verifyEvery)
 		defer tick.Stop()
 		for {
 			select {
@@ -121,7 +122,7 @@ func (h *Handler) whileGood(ctx context.Context, w http.ResponseWriter, token st
 			if _, err := h.verify(ctx, token); atoll.KindOf(err) == atoll.ErrDenied && ctx.Err() == nil {
 				h.opts.Denied(ctx, "go on")
 				cancel()
-				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // of a client that does not read
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // releases a write to a client that does not read
 				return
 			}
 		}
@@ -132,8 +133,8 @@ func (h *Handler) whileGood(ctx context.Context, w http.ResponseWriter, token st
 	}
 }
 
-// unauthorized makes err an ErrDenied that is answered with 401.
-func unauthorized(err error) error {
+// unauthorizedError returns an error of kind ErrDenied whose HTTP status is 401.
+func unauthorizedError(err error) error {
 	if atoll.KindOf(err) != atoll.ErrDenied {
 		err = atoll.E("", "", atoll.ErrDenied, err)
 	}

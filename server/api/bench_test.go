@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// overPipe is overSocket in memory.
+// overPipe is overSocket with a Pipe.
 func overPipe(t testing.TB, p atoll.Provider) *api.Client {
 	t.Helper()
 	pipe := api.NewPipe()
@@ -60,7 +60,7 @@ func benchSandbox(b *testing.B, p atoll.Provider) atoll.Sandbox {
 	return sb
 }
 
-// BenchmarkExec measures what a hop adds to a command that costs nothing.
+// BenchmarkExec measures the cost of a hop with a command that does nothing.
 func BenchmarkExec(b *testing.B) {
 	for _, tr := range transports {
 		for _, attached := range []bool{true, false} {
@@ -90,8 +90,7 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// BenchmarkFile64MiB moves a file both ways; plain is what the disk does
-// without us.
+// BenchmarkFile64MiB writes and reads a file. plain measures the disk without the API.
 func BenchmarkFile64MiB(b *testing.B) {
 	const size = 64 << 20
 	dir := b.TempDir()

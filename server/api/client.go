@@ -20,67 +20,67 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// ClientOptions say which server a Client talks to.
+// ClientOptions configure a Client.
 type ClientOptions struct {
-	// URL is http://host:port, https://host:port or unix:///path/of/the/socket, or several
-	// of these with commas between them: servers that share a store, of which the first one
-	// that answers is asked. Empty is fine when Dial is given.
+	// URL is http://host:port, https://host:port or unix:///path/of/the/socket. It may have several
+	// of these, separated by commas, for servers that share a store; a Client sends each request to
+	// the first one that answers. It may be empty if Dial is set.
 	URL string
-	// Patience is how long a call is tried again, from when it first failed, whose server
-	// was not reached, has gone, or is closing. Whatever was not begun is; of the rest what
-	// can be repeated, such as asking, starting, stopping, removing, opening a session, and
-	// a Create with an ID of its own. A process's streams go on where they were, a Watch
-	// tells what has changed, and a file that is being read goes on if it is still the same.
-	// 0 tries other servers of URL with what was not begun, once each.
+	// Patience is the time for which a Client retries a call, from the first failure, if the server
+	// cannot be reached, has died or is closing. A Client repeats each call that the server did not
+	// begin, and of the others those that are safe to repeat: reads, start, stop, remove, opening a
+	// session, and a Create with an ID of its own. Streams of a process resume at their offset, a
+	// Watch reports the changes, and the read of a file resumes if the file is the same. With 0, a
+	// Client sends a call that no server began to each other server of URL, once.
 	Patience time.Duration
-	// Token is sent as the bearer token. Empty sends none.
+	// Token is the bearer token. If it is empty, requests have none.
 	Token string
-	// Dial connects to the server, whatever URL says.
+	// Dial connects to the server. It overrides the address in URL.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Info is what Client.Info returns. nil means that NewClient asks.
+	// Info is the result of Client.Info. If it is nil, NewClient requests it from the server.
 	Info *atoll.Info
-	// Inject puts the trace context into a request's headers. nil sends on
-	// those that a Handler has received.
+	// Inject adds the trace context to the headers of a request. The default forwards the headers
+	// that a Handler stored in the context.
 	Inject func(ctx context.Context, h http.Header)
 }
 
-// A Client is the Provider that a Handler serves elsewhere.
+// A Client is a Provider that sends each call to the Handler of a server.
 type Client struct {
-	opts  ClientOptions
-	addrs []*address // one at least
-	where string     // the addresses, for errors
-	http  *http.Client
-	info  atoll.Info
+	opts       ClientOptions
+	endpoints  []*endpoint // at least one
+	serverName string      // for errors: ClientOptions.URL or a placeholder
+	http       *http.Client
+	info       atoll.Info
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	closed bool
-	work   sync.WaitGroup // connections that are being read
+	work   sync.WaitGroup // goroutines that read connections
 }
 
 const (
-	copySize        = 256 << 10        // of the buffers that files are copied with
-	bufferSize      = 64 << 10         // of a connection's buffers
-	clientIdle      = 30 * time.Second // shorter than the server's, so that a request never meets a closing connection
+	copySize        = 256 << 10        // size of the buffers that copy files
+	bufferSize      = 64 << 10         // size of a connection's buffers
+	clientIdle      = 30 * time.Second // shorter than the server's idleTimeout, so that no request meets a closing connection
 	maxIdle         = 64
-	connectionLimit = 10 * time.Second // to connect
+	connectionLimit = 10 * time.Second // the most time for a dial
 )
 
-// What is taken of an answer: the other end need not be a friend.
+// Limits of responses, in bytes. A Client does not trust the server.
 const (
-	maxHead      int64 = 256 << 10 // the headers, of which one may describe a file
+	maxHead      int64 = 256 << 10 // all headers; one of them may hold a FileInfo
 	maxReply     int64 = 1 << 20
-	maxSpecReply int64 = 32 << 20 // one with a Spec or a command in it
+	maxSpecReply int64 = 32 << 20 // a reply that contains a Spec or a command
 	maxListReply int64 = 256 << 20
 )
 
-// NewClient returns a client of the server that opts name. Unless opts.Info is
-// given it asks the server for its Info, within ctx. Kinds: ErrInvalid (the
-// URL), ErrUnavailable (nobody answers there), ErrDenied (the token).
+// NewClient returns a client of the server in opts. Unless opts.Info is set it requests the Info of
+// the server, bounded by ctx. Kinds: ErrInvalid (the URL), ErrUnavailable (no server answers),
+// ErrDenied (the token).
 func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c := &Client{opts: opts}
-	if err := c.locate(); err != nil {
+	if err := c.parseEndpoints(); err != nil {
 		return nil, err
 	}
 	if c.opts.Inject == nil {
@@ -89,8 +89,12 @@ func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:            func(ctx context.Context, _, host string) (net.Conn, error) { return c.connect(ctx, c.at(host)) },
-			DialTLSContext:         func(ctx context.Context, _, host string) (net.Conn, error) { return c.connect(ctx, c.at(host)) },
+			DialContext: func(ctx context.Context, _, host string) (net.Conn, error) {
+				return c.dialEndpoint(ctx, c.endpointByHost(host))
+			},
+			DialTLSContext: func(ctx context.Context, _, host string) (net.Conn, error) {
+				return c.dialEndpoint(ctx, c.endpointByHost(host))
+			},
 			DisableCompression:     true,
 			MaxIdleConns:           maxIdle,
 			MaxIdleConnsPerHost:    maxIdle,
@@ -106,7 +110,7 @@ func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 		return c, nil
 	}
 	var info serverInfo
-	if err := c.call(ctx, call{op: "info", path: "/v1/info", reply: &info, once: true}); err != nil {
+	if err := c.callServer(ctx, call{op: "info", path: "/v1/info", reply: &info, noRetry: true}); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -117,8 +121,8 @@ func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 // Info implements atoll.Provider.
 func (c *Client) Info() atoll.Info { return c.info }
 
-// Close ends the connections. What still waits or watches gets ErrUnavailable.
-// The server, its sandboxes and their processes live on.
+// Close ends the connections. Pending calls and watches return ErrUnavailable. The server, its
+// sandboxes and their processes continue.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -129,8 +133,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// begin counts in work that Close waits for.
-func (c *Client) begin() error {
+// beginWork registers work that Close waits for. The caller must call c.work.Done.
+func (c *Client) beginWork() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -142,36 +146,38 @@ func (c *Client) begin() error {
 
 var errClientClosed = fmt.Errorf("the client is closed")
 
-// A call is one request with a JSON answer.
+// A call is one request with a JSON reply.
 type call struct {
-	op, id       string // for errors that the server did not make
+	op, id       string // for errors that the client makes
 	method, path string // method "" means GET
 	query        url.Values
-	body         any           // sent as JSON unless nil
-	reply        any           // decoded from JSON unless nil
-	most         int64         // of the reply, in bytes; 0 means maxReply
-	safe         bool          // it may be done twice; a GET always may
-	once         bool          // no server is waited for
-	undo         time.Duration // how long exchange waits for the server to undo it
+	body         any           // encoded as JSON unless nil
+	reply        any           // receives the JSON reply unless nil
+	replyLimit   int64         // largest reply in bytes; 0 means maxReply
+	idempotent   bool          // safe to repeat; a GET always is
+	noRetry      bool          // fail at once if no server answers
+	undoTimeout  time.Duration // how long callUndoable waits for the server to undo it
 }
 
-// call makes the request and waits for the answer, and does so again where
-// ClientOptions.Patience says so. When ctx ends first it returns ctx's error.
-func (c *Client) call(ctx context.Context, q call) error {
-	t := trial{c: c}
-	if q.once {
-		t.until = time.Now()
+// callServer sends a request and decodes the reply. It retries as ClientOptions.Patience allows. If
+// ctx ends first it returns the error of ctx.
+func (c *Client) callServer(ctx context.Context, q call) error {
+	t := retrier{c: c}
+	if q.noRetry {
+		t.deadline = time.Now()
 	}
 	for {
 		err := c.callOnce(ctx, q)
-		if err == nil || !t.again(ctx, err, q.repeatable()) {
+		if err == nil || !t.allowRetry(ctx, err, q.isRepeatable()) {
 			return ctxErr(ctx, err)
 		}
 	}
 }
 
-// repeatable reports whether it does no harm to make the request twice.
-func (q call) repeatable() bool { return q.safe || q.method == "" || q.method == http.MethodGet }
+// isRepeatable reports whether the request is safe to repeat.
+func (q call) isRepeatable() bool {
+	return q.idempotent || q.method == "" || q.method == http.MethodGet
+}
 
 func (c *Client) callOnce(ctx context.Context, q call) error {
 	var body io.Reader
@@ -182,9 +188,9 @@ func (c *Client) callOnce(ctx context.Context, q call) error {
 		}
 		body = bytes.NewReader(b)
 	}
-	ctx, cancel := c.within(ctx)
+	ctx, cancel := c.joinContext(ctx)
 	defer cancel()
-	resp, err := c.send(ctx, q, body, nil)
+	resp, err := c.sendRequest(ctx, q, body, nil)
 	if err != nil {
 		return err
 	}
@@ -192,10 +198,10 @@ func (c *Client) callOnce(ctx context.Context, q call) error {
 	return c.readReply(ctx, resp, q)
 }
 
-// send makes a request and returns its successful answer, whose body the
-// caller closes; it can be read while ctx lasts.
-func (c *Client) send(ctx context.Context, q call, body io.Reader, header http.Header) (*http.Response, error) {
-	req, err := c.request(ctx, q, body)
+// sendRequest sends a request and returns its successful response. The caller must close the body,
+// which is readable until ctx ends.
+func (c *Client) sendRequest(ctx context.Context, q call, body io.Reader, header http.Header) (*http.Response, error) {
+	req, err := c.newRequest(ctx, q, body)
 	if err != nil {
 		return nil, err
 	}
@@ -207,24 +213,24 @@ func (c *Client) send(ctx context.Context, q call, body io.Reader, header http.H
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.fault(ctx, q.op, q.id, err)
+		return nil, c.wrapConnError(ctx, q.op, q.id, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		defer resp.Body.Close()
-		return nil, ctxErr(ctx, c.answered(resp, readError(resp, q.op, q.id)))
+		return nil, ctxErr(ctx, c.backOffIfClosing(resp, readError(resp, q.op, q.id)))
 	}
 	return resp, nil
 }
 
-// request builds a request that ends with ctx or the client.
-func (c *Client) request(ctx context.Context, q call, body io.Reader) (*http.Request, error) {
-	if c.ctx.Err() != nil { // first, for ctx may have ended with it
+// newRequest returns a request that ends with ctx or the client.
+func (c *Client) newRequest(ctx context.Context, q call, body io.Reader) (*http.Request, error) {
+	if c.ctx.Err() != nil { // check this first: ctx may have ended with the client
 		return nil, atoll.E(q.op, q.id, atoll.ErrUnavailable, errClientClosed)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	u := c.address().base + q.path
+	u := c.pickEndpoint().base + q.path
 	if len(q.query) > 0 {
 		u += "?" + q.query.Encode()
 	}
@@ -246,9 +252,8 @@ func (c *Client) request(ctx context.Context, q call, body io.Reader) (*http.Req
 	return req, nil
 }
 
-// fault gives err, which came from the connection and not from the server, its
-// kind.
-func (c *Client) fault(ctx context.Context, op, id string, err error) error {
+// wrapConnError returns err, an error of the connection and not of the server, as an *atoll.Error.
+func (c *Client) wrapConnError(ctx context.Context, op, id string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -258,12 +263,11 @@ func (c *Client) fault(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return atoll.E(op, id, atoll.ErrUnavailable, brokenError{c.lost(err)})
+	return atoll.E(op, id, atoll.ErrUnavailable, brokenConnError{c.describeLoss(err)})
 }
 
-// lost says of a connection that broke off with err, in words for people, what
-// became of the server.
-func (c *Client) lost(err error) error {
+// describeLoss returns err, the error of a broken connection, with a message for people.
+func (c *Client) describeLoss(err error) error {
 	if u, ok := err.(*url.Error); ok {
 		err = u.Err
 	}
@@ -273,40 +277,40 @@ func (c *Client) lost(err error) error {
 	}
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {
-			return lostError{server + " has gone", err}
+			return rewordedError{server + " has gone", err}
 		}
 	}
-	if err.Error() == closedIdle {
-		return lostError{server + " has gone", err}
+	if err.Error() == idleClosedText {
+		return rewordedError{server + " has gone", err}
 	}
 	if closed, ok := errors.AsType[websocket.CloseError](err); ok {
-		return lostError{strings.TrimSuffix(fmt.Sprintf("%s ended the connection: %s", server, closed.Reason), ": "), err}
+		return rewordedError{strings.TrimSuffix(fmt.Sprintf("%s ended the connection: %s", server, closed.Reason), ": "), err}
 	}
-	return fmt.Errorf("server at %s: %w", c.where, err)
+	return fmt.Errorf("server at %s: %w", c.serverName, err)
 }
 
-// closedIdle is what net/http says, and keeps for itself, where the server went just
-// before the request was written.
-const closedIdle = "http: server closed idle connection"
+// idleClosedText is the text of an unexported error of net/http. It means that the server closed an
+// idle connection just before the client wrote the request.
+const idleClosedText = "http: server closed idle connection"
 
-// A lostError is a cause, in other words.
-type lostError struct {
+// A rewordedError replaces the message of its cause.
+type rewordedError struct {
 	text  string
 	cause error
 }
 
-func (e lostError) Error() string { return e.text }
-func (e lostError) Unwrap() error { return e.cause }
+func (e rewordedError) Error() string { return e.text }
+func (e rewordedError) Unwrap() error { return e.cause }
 
-// within returns a ctx that ends with the client too.
-func (c *Client) within(ctx context.Context) (context.Context, context.CancelFunc) {
+// joinContext returns a ctx that ends with ctx or with the client.
+func (c *Client) joinContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// segment makes s one segment of a path, whatever is in it.
-func segment(s string) string {
+// pathSegment escapes s for use as one segment of a URL path.
+func pathSegment(s string) string {
 	if s == "." || s == ".." {
 		return strings.ReplaceAll(s, ".", "%2E")
 	}

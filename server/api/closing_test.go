@@ -10,38 +10,38 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A late provider has its first command begin only when the server that was asked for it
-// closes. Where it is told, the caller gets the process; else it does not, though that runs.
-type late struct {
+// A lateProvider starts its first command only when the server that called Exec closes. Exec then
+// returns the process if returnsProcess is set, and an error although the command ran if not.
+type lateProvider struct {
 	atoll.ProviderLayer
-	begun atomic.Bool
-	asked chan struct{} // closed when it was
-	told  bool
+	started        atomic.Bool
+	execCalled     chan struct{} // closed by the first Exec
+	returnsProcess bool
 }
 
-func (l *late) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (l *lateProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := l.ProviderLayer.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return lateBox{atoll.SandboxLayer{Sandbox: sb}, l}, nil
+	return lateSandbox{atoll.SandboxLayer{Sandbox: sb}, l}, nil
 }
 
-type lateBox struct {
+type lateSandbox struct {
 	atoll.SandboxLayer
-	l *late
+	l *lateProvider
 }
 
-func (b lateBox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	if b.l.begun.Swap(true) {
+func (b lateSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	if b.l.started.Swap(true) {
 		return b.SandboxLayer.Exec(ctx, cmd)
 	}
-	close(b.l.asked)
+	close(b.l.execCalled)
 	<-ctx.Done()
 	lasting := context.WithoutCancel(ctx)
-	if b.l.told {
+	if b.l.returnsProcess {
 		p, err := b.SandboxLayer.Exec(lasting, cmd)
-		for err == nil { // until it has done something
+		for err == nil { // until the command has written its file
 			if _, unread := atoll.ReadFile(lasting, b.SandboxLayer, "times"); unread == nil {
 				break
 			}
@@ -59,15 +59,15 @@ func (b lateBox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, e
 	return nil, ctx.Err()
 }
 
-// A command that a server was asked for before it began to close is started once: the client
-// goes on with it elsewhere, or is told that it is not known whether it was.
+// A command whose Exec is in progress when the server closes starts once: the client continues with
+// it at another server, or the error says that the start is unknown.
 func TestClosingStartsNothingTwice(t *testing.T) {
-	for name, told := range map[string]bool{"it is known to run": true, "it is not known": false} {
+	for name, told := range map[string]bool{"start known": true, "start unknown": false} {
 		t.Run(name, func(t *testing.T) {
-			l := &late{ProviderLayer: atoll.ProviderLayer{Provider: openLocal(t)}, asked: make(chan struct{}), told: told}
+			l := &lateProvider{ProviderLayer: atoll.ProviderLayer{Provider: openLocal(t)}, execCalled: make(chan struct{}), returnsProcess: told}
 			t.Cleanup(func() { l.Close() })
-			one, two := serveBehind(t, l), serveBehind(t, l)
-			c := patient(t, one.url+","+two.url)
+			one, two := startServer(t, l), startServer(t, l)
+			c := newPatientClient(t, one.url+","+two.url)
 			sb, err := c.Create(t.Context(), &atoll.Spec{})
 			if err != nil {
 				t.Fatal(err)
@@ -75,12 +75,12 @@ func TestClosingStartsNothingTwice(t *testing.T) {
 			t.Cleanup(func() { sb.Remove(context.WithoutCancel(t.Context()), atoll.RemoveVolumes()) })
 			go func() {
 				select {
-				case <-l.asked:
-					one.end()
+				case <-l.execCalled:
+					one.stop()
 				case <-t.Context().Done():
 				}
 			}()
-			var out safe
+			var out syncBuffer
 			p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "echo x >>times; echo done; exit 3"}, Stdout: &out})
 			switch {
 			case told && err == nil:
@@ -90,11 +90,11 @@ func TestClosingStartsNothingTwice(t *testing.T) {
 			case told:
 				t.Errorf("Exec: %v", err)
 			case atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "not known"):
-				t.Errorf("Exec: %v, want that nothing is known of it", err)
+				t.Errorf("Exec: %v, want an error that says the start is not known", err)
 			}
 			times, err := atoll.ReadFile(t.Context(), sb, "times")
 			if err != nil || string(times) != "x\n" {
-				t.Errorf("it has run and written %q, %v; want once", times, err)
+				t.Errorf("the command has written %q, %v; want one line", times, err)
 			}
 		})
 	}

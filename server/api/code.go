@@ -8,24 +8,24 @@ import (
 
 func codeRoutes() []Route {
 	return []Route{{
-		Method: "POST", Path: "/v1/sandboxes/{id}/code", Name: "executeCode", Tag: "processes", Summary: "Run a program in a language and wait for it",
-		Doc: "The languages are `python` (`python3`), `node` (`javascript`, `js`), `bash` and `sh`; any other gives code -1 and says so on `stderr`. " +
-			"The code may have 10 MiB. Whoever hangs up kills the program. `stdout` and `stderr` hold the first 1 MiB, up to the last whole character of it; " +
-			"their encoding is `base64` where they are not UTF-8.",
+		Method: "POST", Path: "/v1/sandboxes/{id}/code", Name: "executeCode", Tag: "processes", Summary: "Run code and wait for it",
+		Doc: "The languages are `python` (`python3`), `node` (`javascript`, `js`), `bash` and `sh`. For any other language the reply has code -1 and an explanation in `stderr`. " +
+			"The code may have 10 MiB. The program is killed if the client disconnects. `stdout` and `stderr` have the first 1 MiB of the output, cut at a character; " +
+			"output that is not UTF-8 is encoded as `base64`.",
 		Body: jsonOf[atoll.Code](), Reply: jsonOf[execReply](), serve: (*Handler).serveCode,
 	}}
 }
 
-// maxCodeBody is for code of which JSON makes twice as much: it escapes quotes and the
-// ends of lines.
+// maxCodeBody allows for JSON escapes of quotes and line ends, which can double the size of the
+// code.
 const maxCodeBody = 2 * atoll.MaxCode
 
 func (h *Handler) serveCode(w http.ResponseWriter, r *http.Request) error {
 	var code atoll.Code
-	if err := h.bodyUpTo(h.opts.MaxBody+maxCodeBody, w, r, &code, true); err != nil {
+	if err := h.decodeBodyUpTo(h.opts.MaxBody+maxCodeBody, w, r, &code, true); err != nil {
 		return err
 	}
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -33,6 +33,6 @@ func (h *Handler) serveCode(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, replyOf(res))
+	writeJSON(w, http.StatusOK, newExecReply(res))
 	return nil
 }

@@ -31,11 +31,11 @@ func TestCode(t *testing.T) {
 	defer func() { server.Close(); h.Close() }()
 
 	const most = atoll.MaxCode
-	wide := "x" + strings.Repeat("ü", 600<<10) // of which 1 MiB ends within a character
+	wide := "x" + strings.Repeat("ü", 600<<10) // 1 MiB of it ends within a character
 	tests := []struct {
 		name, language, code string
 		status               int
-		want                 string // of the error
+		want                 string // part of the error
 		exit                 int
 		stdout, stderr       string
 		truncated            bool

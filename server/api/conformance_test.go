@@ -15,8 +15,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// overSocket serves p on a unix socket and returns a client of it. Both end
-// with the test, the client first.
+// overSocket serves p on a unix socket and returns a client of it. The client and then the server
+// end with the test.
 func overSocket(t testing.TB, p atoll.Provider) *api.Client {
 	t.Helper()
 	url := "unix://" + filepath.Join(t.TempDir(), "socket")
@@ -44,7 +44,7 @@ func overSocket(t testing.TB, p atoll.Provider) *api.Client {
 	return c
 }
 
-// A client is a provider whose Close also closes what is behind it.
+// A stack is a client whose Close also closes the provider behind it.
 type stack struct {
 	*api.Client
 	behind atoll.Provider
@@ -67,8 +67,7 @@ func openLocal(t *testing.T) atoll.Provider {
 	return p
 }
 
-// openMock writes down its sandboxes, which makes it able to do all that the API
-// serves.
+// openMock returns a provider with a registry, which supports everything that the API serves.
 func openMock(t *testing.T) atoll.Provider {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,8 +78,9 @@ func openMock(t *testing.T) atoll.Provider {
 	return registry.New(p, sqlite.New(filepath.Join(dir, "atoll.db")), registry.Options{Server: true})
 }
 
-// One hop keeps all promises. A second hop, in which a server is a client too, and processes of the host,
-// which end in other ways than mock's, keep those of the streams.
+// One hop must keep all promises. A second hop, where a server is also a client, and the processes
+// of provider local, which end in other ways than those of mock, must keep the promises about
+// streams.
 func TestConformance(t *testing.T) {
 	streams := []string{"exec", "output", "time", "tty", "files", "watch", "errors", "dial"}
 	for _, tt := range []struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// Conversations keep conversations with agents, and the sandboxes in which these work.
-// Each call is for the account of its context. Package conversation has them.
+// Conversations manages conversations with agents and their sandboxes. Each call acts for the
+// account of its context. Package conversation implements it.
 type Conversations interface {
 	Send(ctx context.Context, p agent.Prompt) (iter.Seq2[agent.TurnEvent, error], error)
 	Follow(ctx context.Context, id, after string) (iter.Seq2[agent.TurnEvent, error], error)
@@ -39,57 +39,57 @@ type Conversations interface {
 	FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, agent.File, error)
 }
 
-// base is below which the paths of conversations are. Clients of the service that they
-// come from know them without it, so they answer there as well.
-const base = "/v1"
+// apiPrefix precedes the paths of conversations. Clients of the service that this API replaces use
+// the paths without it, so the handler serves both.
+const apiPrefix = "/v1"
 
 func conversationRoutes() []Route {
-	after := Param{Name: "after", Type: "string", Doc: "the id of the last one of the page before"}
-	limit := Param{Name: "limit", Type: "integer", Doc: "how many at most, up to 1000; 100 if it is not given"}
-	return withoutBase([]Route{
+	after := Param{Name: "after", Type: "string", Doc: "the last id of the previous page"}
+	limit := Param{Name: "limit", Type: "integer", Doc: "the most items to return, up to 1000; default 100"}
+	return addBareRoutes([]Route{
 		{
-			Method: "POST", Path: "/conversation/{conversationId}/sandbox/{sandboxId}", Name: "send", Tag: "conversations", Summary: "Send a prompt, and follow what the agent does",
-			Doc: "A conversation and a sandbox that are not there are made; their ids are the client's to choose. The first event, `stream-start`, has both ids. " +
-				"The events are those of the AI SDK; the last one is `finish`, and the stream ends when what the agent did is saved, too. " +
-				"The turn goes on when the client leaves: `GET .../stream` with `Last-Event-ID` goes on where it left.",
-			Body: jsonOf[promptBody](), Reply: eventsOf[json.RawMessage](), serve: conversing((*Handler).serveSend),
+			Method: "POST", Path: "/conversation/{conversationId}/sandbox/{sandboxId}", Name: "send", Tag: "conversations", Summary: "Send a prompt and stream the agent's turn",
+			Doc: "The server creates the conversation and the sandbox if they do not exist; the client chooses their ids. The first event, `stream-start`, has both ids. " +
+				"The events follow the AI SDK; the last one is `finish`. The stream ends when the server has saved the agent's work. " +
+				"The turn continues if the client disconnects: `GET .../stream` with `Last-Event-ID` resumes the stream.",
+			Body: jsonOf[promptBody](), Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveSend),
 		},
 		{
-			Method: "GET", Path: "/conversation/{conversationId}/stream", Name: "followTurn", Tag: "conversations", Summary: "Follow the turn that runs, or that has just ended",
-			Doc:   "With the header `Last-Event-ID`, from the event after that. Without a turn the answer is 204.",
-			Reply: eventsOf[json.RawMessage](), serve: conversing((*Handler).serveFollow),
+			Method: "GET", Path: "/conversation/{conversationId}/stream", Name: "followTurn", Tag: "conversations", Summary: "Stream the current turn, or the one that has just ended",
+			Doc:   "With the header `Last-Event-ID` the stream begins after that event. The status is 204 if there is no turn.",
+			Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveFollow),
 		},
 		{
-			Method: "POST", Path: "/conversation/{conversationId}/cancel", Name: "cancelTurn", Tag: "conversations", Summary: "End the turn that runs",
-			Doc: "What the agent has said and done is kept. The answer comes when it has ended.", Status: http.StatusNoContent, serve: conversing((*Handler).serveCancel),
+			Method: "POST", Path: "/conversation/{conversationId}/cancel", Name: "cancelTurn", Tag: "conversations", Summary: "Cancel the current turn",
+			Doc: "The conversation retains the agent's messages up to then. The response follows the end of the turn.", Status: http.StatusNoContent, serve: withConversations((*Handler).serveCancel),
 		},
 		{
-			Method: "GET", Path: "/conversation", Name: "listConversations", Tag: "conversations", Summary: "List the conversations of the account, by id",
-			Params: []Param{after, limit}, Reply: jsonOf[conversationsReply](), serve: conversing((*Handler).serveConversations),
+			Method: "GET", Path: "/conversation", Name: "listConversations", Tag: "conversations", Summary: "List the conversations of the account, sorted by id",
+			Params: []Param{after, limit}, Reply: jsonOf[conversationsReply](), serve: withConversations((*Handler).serveConversations),
 		},
 		{
-			Method: "GET", Path: "/conversation/{conversationId}", Name: "getConversation", Tag: "conversations", Summary: "Describe a conversation",
-			Reply: jsonOf[agent.Conversation](), serve: conversing((*Handler).serveConversation),
+			Method: "GET", Path: "/conversation/{conversationId}", Name: "getConversation", Tag: "conversations", Summary: "Get a conversation",
+			Reply: jsonOf[agent.Conversation](), serve: withConversations((*Handler).serveConversation),
 		},
 		{
-			Method: "GET", Path: "/conversation/{conversationId}/messages", Name: "listMessages", Tag: "conversations", Summary: "The newest messages of a conversation, the oldest of them first",
-			Params: []Param{{Name: "before", Type: "string", Doc: "the key of the first one of the page before"}, limit},
-			Reply:  jsonOf[messagesReply](), serve: conversing((*Handler).serveMessages),
+			Method: "GET", Path: "/conversation/{conversationId}/messages", Name: "listMessages", Tag: "conversations", Summary: "List the newest messages of a conversation, oldest first",
+			Params: []Param{{Name: "before", Type: "string", Doc: "the first key of the previous page"}, limit},
+			Reply:  jsonOf[messagesReply](), serve: withConversations((*Handler).serveMessages),
 		},
 		{
-			Method: "DELETE", Path: "/conversation/{conversationId}", Name: "deleteConversation", Tag: "conversations", Summary: "Forget a conversation and its messages",
-			Params: []Param{{Name: "terminate", Type: "boolean", Doc: "delete its sandbox as well"}}, Status: http.StatusNoContent, serve: conversing((*Handler).serveDeleteConversation),
+			Method: "DELETE", Path: "/conversation/{conversationId}", Name: "deleteConversation", Tag: "conversations", Summary: "Delete a conversation and its messages",
+			Params: []Param{{Name: "terminate", Type: "boolean", Doc: "also delete its sandbox"}}, Status: http.StatusNoContent, serve: withConversations((*Handler).serveDeleteConversation),
 		},
 	}, agentSandboxRoutes(after, limit))
 }
 
-// withoutBase has all routes answer below base, and without it.
-func withoutBase(lists ...[]Route) (all []Route) {
+// addBareRoutes returns each route twice: with apiPrefix and without it.
+func addBareRoutes(lists ...[]Route) (all []Route) {
 	for _, list := range lists {
 		for _, r := range list {
 			bare := r
-			bare.Name, bare.Summary = r.Name+"Bare", r.Summary+", as below "+base
-			r.Path = base + r.Path
+			bare.Name, bare.Summary = r.Name+"Bare", r.Summary+" (alias of the path below "+apiPrefix+")"
+			r.Path = apiPrefix + r.Path
 			all = append(all, r, bare)
 		}
 	}
@@ -104,7 +104,7 @@ type messagesReply struct {
 	Messages []*agent.Message `json:"messages"`
 }
 
-// A promptBody is what a client sends. Only Prompt must be there.
+// A promptBody is the body of a request that sends a prompt. Only Prompt is required.
 type promptBody struct {
 	Prompt       string       `json:"prompt"`
 	Agent        string       `json:"agent_id,omitempty"`
@@ -112,7 +112,7 @@ type promptBody struct {
 	Provider     providerName `json:"provider,omitempty"`
 }
 
-// A providerName is the name of a template, or the number that it had elsewhere.
+// A providerName is the name of a template, or its number in the service that this API replaces.
 type providerName string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -124,8 +124,8 @@ func (p *providerName) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*string)(p))
 }
 
-// conversing serves with the conversations of the handler.
-func conversing(serve func(*Handler, Conversations, http.ResponseWriter, *http.Request) error) func(*Handler, http.ResponseWriter, *http.Request) error {
+// withConversations adapts a function that needs the handler's conversations to Route.serve.
+func withConversations(serve func(*Handler, Conversations, http.ResponseWriter, *http.Request) error) func(*Handler, http.ResponseWriter, *http.Request) error {
 	return func(h *Handler, w http.ResponseWriter, r *http.Request) error {
 		if h.opts.Conversations == nil {
 			return atoll.Errorf("", "", atoll.ErrUnsupported, "this server keeps no conversations")
@@ -136,17 +136,17 @@ func conversing(serve func(*Handler, Conversations, http.ResponseWriter, *http.R
 
 func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body promptBody
-	if err := h.body(w, r, &body, true); err != nil {
+	if err := h.decodeBody(w, r, &body, true); err != nil {
 		return err
 	}
-	return h.converse(c, w, r, agent.Prompt{
+	return h.serveTurn(c, w, r, agent.Prompt{
 		Conversation: r.PathValue("conversationId"), Sandbox: r.PathValue("sandboxId"), Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider), Text: body.Prompt,
 	})
 }
 
-// converse sends a prompt, and answers with the events of its turn.
-func (h *Handler) converse(c Conversations, w http.ResponseWriter, r *http.Request, p agent.Prompt) error {
-	ctx, done, err := h.stream(w, r)
+// serveTurn sends a prompt and streams the events of its turn.
+func (h *Handler) serveTurn(c Conversations, w http.ResponseWriter, r *http.Request, p agent.Prompt) error {
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
@@ -158,29 +158,29 @@ func (h *Handler) converse(c Conversations, w http.ResponseWriter, r *http.Reque
 	return sendTurn(ctx, w, events, p.Raw)
 }
 
-// sendTurn answers with events.
+// sendTurn streams events as server-sent events.
 func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error], raw bool) error {
-	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	w.Header().Set("X-Accel-Buffering", "no") // turns off buffering in nginx
 	e := newEventWriter(ctx, w)
-	defer e.close()
+	defer e.stopWriter()
 	for ev, err := range events {
 		if err == nil {
-			err = e.data(ev.ID, ev.Data)
+			err = e.sendData(ev.ID, ev.Data)
 		} else if !errors.Is(err, context.Canceled) {
-			_ = e.fail(err) // a client that has gone needs none
+			_ = e.sendError(err) // fails if the client has disconnected
 		}
 		if err != nil {
-			return answered(err)
+			return alreadyAnswered(err)
 		}
 	}
 	if raw {
-		return answered(e.data("", []byte("[DONE]")))
+		return alreadyAnswered(e.sendData("", []byte("[DONE]")))
 	}
 	return nil
 }
 
-// data sends an event without a name.
-func (e *eventWriter) data(id string, data []byte) error {
+// sendData sends an event that has data and no name.
+func (e *eventWriter) sendData(id string, data []byte) error {
 	buf := make([]byte, 0, len(id)+len(data)+16)
 	if id != "" {
 		buf = append(buf, "id: "...)
@@ -190,11 +190,11 @@ func (e *eventWriter) data(id string, data []byte) error {
 	buf = append(buf, "data: "...)
 	buf = append(buf, bytes.ReplaceAll(data, []byte{'\r'}, []byte("\ndata: "))...)
 	buf = append(buf, "\n\n"...)
-	return e.write(buf)
+	return e.writeBytes(buf)
 }
 
 func (h *Handler) serveFollow(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
@@ -218,18 +218,18 @@ func (h *Handler) serveCancel(c Conversations, w http.ResponseWriter, r *http.Re
 	return nil
 }
 
-// listed reads the parameters of a list.
-func listed(r *http.Request, after string) (string, int, error) {
-	q := queryOf(r)
-	limit := q.int("limit", 0)
+// parseListParams returns the cursor and the limit of a list request.
+func parseListParams(r *http.Request, after string) (string, int, error) {
+	q := parseQuery(r)
+	limit := q.getInt("limit", 0)
 	if q.err == nil && q.values.Has("limit") && (limit < 1 || limit > 1000) {
-		q.fail(invalid("parameter limit: must be within 1..1000"))
+		q.setError(invalidError("parameter limit: must be within 1..1000"))
 	}
-	return q.str(after), int(limit), q.err
+	return q.getString(after), int(limit), q.err
 }
 
 func (h *Handler) serveConversations(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	after, limit, err := listed(r, "after")
+	after, limit, err := parseListParams(r, "after")
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (h *Handler) serveConversation(c Conversations, w http.ResponseWriter, r *h
 }
 
 func (h *Handler) serveMessages(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	before, limit, err := listed(r, "before")
+	before, limit, err := parseListParams(r, "before")
 	if err != nil {
 		return err
 	}
@@ -267,8 +267,8 @@ func (h *Handler) serveMessages(c Conversations, w http.ResponseWriter, r *http.
 }
 
 func (h *Handler) serveDeleteConversation(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	terminate := q.bool("terminate")
+	q := parseQuery(r)
+	terminate := q.getBool("terminate")
 	if q.err != nil {
 		return q.err
 	}

@@ -1,7 +1,6 @@
-// Package api is a provider over HTTP: a [Handler] serves any atoll.Provider,
-// a [Client] is the atoll.Provider that a Handler serves elsewhere. Stacked any
-// number of times they behave like what is at the bottom; the conformance suite
-// runs over one hop and over two.
+// Package api is a provider over HTTP. A [Handler] serves an atoll.Provider, and a [Client] is
+// an atoll.Provider that calls a Handler in another process. A stack of any number of both
+// behaves like the provider at its bottom; the conformance suite tests one hop and two.
 //
 //	h, err := api.NewHandler(provider, api.Options{})
 //	l, err := api.Listen(ctx, "unix:///run/user/1000/atoll.sock")
@@ -12,14 +11,14 @@
 //
 // # The wire
 //
-// Old clients meet new servers and the other way round, so the names below are
-// frozen; TestWireNames holds them. A server refuses what it does not know,
-// fields and parameters included, and a body where none belongs; a client
-// ignores it, and sends no more than it must. [Routes] lists every operation;
-// package openapi makes a document and a page of it.
+// Clients and servers of different versions work together, so the names below are frozen;
+// TestWireNames asserts them. A server refuses unknown fields, unknown parameters, and a body
+// where it expects none. A client ignores unknown fields, and sends only the fields that are
+// necessary. [Routes] lists all operations; package openapi generates a document and a page
+// from it.
 //
-//	GET    /health /api/health                no token needed: it answers
-//	GET    /readyz                            no token needed: requests should be sent here
+//	GET    /health /api/health                no token needed: the server answers
+//	GET    /readyz                            no token needed: the server is ready for requests
 //	GET    /v1/info  /v1/probe  /metrics
 //	POST   /v1/prepare                        Spec; events progress ..., then done or error
 //	POST   /v1/sandboxes                      Spec; {"id"}
@@ -31,7 +30,7 @@
 //	POST   /v1/sandboxes/{id}/start  stop {"grace"}  pause  resume  snapshot
 //	GET    /v1/sandboxes/{id}/usage
 //	POST   /v1/sandboxes/{id}/exec            Command, "stdin", "stdin_encoding", "limit"; the result
-//	GET    /v1/sandboxes/{id}/exec            a WebSocket, below
+//	GET    /v1/sandboxes/{id}/exec            a WebSocket, see Streams
 //	POST   /v1/sandboxes/{id}/processes       Command; {"id"}
 //	GET    /v1/sandboxes/{id}/processes
 //	GET    /v1/sandboxes/{id}/processes/{pid}
@@ -39,7 +38,7 @@
 //	POST   .../{pid}/signal {"signal"}  .../{pid}/resize {"rows","cols"}
 //	GET    .../{pid}/output                   ?stream= offset= follow=; header Atoll-Offset
 //	POST   .../{pid}/stdin                    ?close=true
-//	GET    .../{pid}/attach                   a WebSocket, below
+//	GET    .../{pid}/attach                   a WebSocket, see Streams
 //	GET    /v1/sandboxes/{id}/files           ?path= offset=; header Atoll-File-Info
 //	PUT    /v1/sandboxes/{id}/files           ?path= mode= no_clobber= sync=
 //	DELETE /v1/sandboxes/{id}/files           ?path= recursive=
@@ -63,40 +62,40 @@
 //	GET    /v1/tools                          POST /v1/tools/{name}?workflow= agent_run= session=
 //	*      /mcp                               the Model Context Protocol
 //
-// An answer that is not a success is {"op","id","kind","message","also",
-// "request_id"}: the Client makes of it the *atoll.Error that the server's
-// provider returned. X-Request-Id is taken, or drawn, and answered.
+// The body of an unsuccessful response is {"op","id","kind","message","also","request_id"}. The
+// Client turns it into the *atoll.Error that the server's provider returned. The server uses
+// the X-Request-Id of the request, or generates one, and sends it in the response.
 //
 // # Streams
 //
-// An exec or attach is one WebSocket of its own. The client's first message
-// says what is wanted, the server answers "started" or "attached", data follows
-// both ways, and the last message is "exit", "end" or "error". Text messages
-// are JSON objects with a "type"; binary ones are data, their first byte is the
-// channel (0 stdin, 1 stdout, 2 stderr), and at most 64 KiB follow. On each
-// channel 256 KiB may be on their way; the receiver gives back what its reader
-// has taken with "window". So a slow reader slows the process, holds up no
-// other stream, and fills no memory. [Client] sends signals and resizes as
-// plain requests, which are answered; on the socket they are for browsers.
+// Each exec or attach has a WebSocket of its own. The first message of the client is the
+// request, and the server answers "started" or "attached". Data follows in both directions, and
+// the last message is "exit", "end" or "error". Text messages are JSON objects with a "type".
+// Binary messages are data: the first byte is the channel (0 stdin, 1 stdout, 2 stderr), and up
+// to 64 KiB follow. A sender may send 256 KiB on each channel ahead of the reader; the receiver
+// extends the window with the message "window" as its reader consumes the data. So a slow
+// reader slows the process, but does not block other streams or fill memory. [Client] sends
+// signals and resizes as ordinary requests, which have responses; on the WebSocket they are for
+// browsers.
 //
-// When the connection breaks, the process lives on, and holds what may not have arrived for
-// ten seconds: a client that attaches from there, at any server that reaches the sandbox, misses
-// nothing. An attachment should have a "name" of its own, so that the server knows which of
-// several has come back; that of an exec is "exec". [Client] does all that with ClientOptions.Patience. A server that closes says so in
-// its errors: "closing" is "undone" where nothing was done of what was asked, and "detached"
-// where what was begun goes on. A client that closes the WebSocket properly will not come
-// again, and nothing is held for it.
+// If the connection breaks, the process continues and the server retains the output that may
+// not have arrived for ten seconds. A client that attaches at its offset within that time, at
+// any server that reaches the sandbox, gets the complete output. An attachment should have a
+// unique "name", by which the server recognizes it when it reconnects; the name of an exec is
+// "exec". [Client] does all this if ClientOptions.Patience is set. A server that closes says so
+// in its errors: "closing" is "undone" if it did nothing, and "detached" if the operation
+// continues. A client that closes the WebSocket properly will not reconnect, and the server
+// retains nothing for it.
 //
-// When a client gives up a
-// Create or an upload it closes its half of the connection and waits for the
-// server to undo it, so that nothing is left behind when the call returns, or
-// the error says that the server did not say so in time: 35 seconds for a
+// If a client gives up a Create or an upload, it closes its half of the connection and waits
+// for the server to undo the operation. When the call returns, the operation has left nothing
+// behind, or the error says that the server did not confirm this in time: 35 seconds for a
 // Create, 5 for an upload.
 //
 // # Tokens
 //
-// Where a Handler has tokens they come as Authorization: Bearer. There is no
-// way to put one into an address, a cookie or a WebSocket's subprotocol: those
-// end up in logs and histories, or are sent by a browser on its own, and
-// sandboxes serve pages of their own on the same origin, through ports.
+// A Handler with tokens expects them as Authorization: Bearer, or on a WebSocket in a
+// subprotocol (see [Subprotocol]), because a page cannot set its other headers. It does not
+// accept a token in a URL or a cookie: URLs end up in logs and histories, and a browser sends
+// cookies on its own, while sandboxes serve pages on the same origin through ports.
 package api

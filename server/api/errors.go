@@ -17,23 +17,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A wireError is an error on the wire: the body of every answer that is not a
-// success, the data of an "error" event, the error of a stream message.
+// A wireError is the JSON form of an error: the body of each unsuccessful response, the data of an
+// "error" event, and the error of a stream message.
 type wireError struct {
 	Op        string       `json:"op,omitempty"`
 	ID        string       `json:"id,omitempty"`
 	Kind      atoll.Kind   `json:"kind"`
-	Message   string       `json:"message,omitempty"`    // the cause; absent when the kind says it all
-	Also      []atoll.Kind `json:"also,omitempty"`       // kinds of the cause, where they are others
-	Closing   string       `json:"closing,omitempty"`    // the server is, and has done nothing (undone), or what was begun goes on (detached)
-	RequestID string       `json:"request_id,omitempty"` // to find it in the server's log
-	// RetryAfter is in how many seconds it may be worth trying again, as in the header;
-	// absent where that is not known.
+	Message   string       `json:"message,omitempty"`    // the cause; absent if it adds nothing to the kind
+	Also      []atoll.Kind `json:"also,omitempty"`       // further kinds of the cause
+	Closing   string       `json:"closing,omitempty"`    // set if the server is closing: "undone" if it did nothing, "detached" if the operation continues
+	RequestID string       `json:"request_id,omitempty"` // identifies the request in the server's log
+	// RetryAfter is the number of seconds after which a retry may succeed, as in the header;
+	// absent if unknown.
 	RetryAfter int `json:"retry_after,omitempty"`
 }
 
-// What a server that is closing has done with a request. Another one, or this one later,
-// can be asked.
+// Values of wireError.Closing. The client can retry at another server, or later at this one.
 const (
 	closingUndone   = "undone"
 	closingDetached = "detached"
@@ -41,6 +40,7 @@ const (
 
 const maxErrorMessage = 16 << 10
 
+// encodeError returns err in its JSON form.
 func encodeError(err error, requestID string) wireError {
 	w := wireError{Kind: atoll.KindOf(err), RequestID: requestID}
 	if e, ok := err.(*atoll.Error); ok {
@@ -71,10 +71,10 @@ func encodeError(err error, requestID string) wireError {
 	return w
 }
 
-// err is the error that w stands for, indistinguishable by errors.Is from the
-// one it was made of as far as kinds and the standard sentinels go. op and id
-// are the caller's, for a w that has none.
-func (w wireError) err(op, id string) error {
+// toError returns the *atoll.Error that w encodes. For kinds and the standard sentinels, errors.Is
+// gives the same results as for the original error. op and id are the fallback for a w without an
+// operation.
+func (w wireError) toError(op, id string) error {
 	e := &atoll.Error{Op: w.Op, ID: w.ID, Kind: w.Kind}
 	if e.Op == "" {
 		e.Op, e.ID = op, id
@@ -95,13 +95,13 @@ func (w wireError) err(op, id string) error {
 	return e
 }
 
-// A remoteError is a cause that happened on the other side.
+// A remoteError is a cause that the server reported.
 type remoteError struct {
 	message string
 	kind    atoll.Kind
 	also    []atoll.Kind
 	closing string
-	proxy   bool // it comes from one before the server
+	proxy   bool // a proxy in front of the server sent it
 }
 
 func (e *remoteError) Error() string {
@@ -111,12 +111,12 @@ func (e *remoteError) Error() string {
 	return e.message
 }
 
-// Is lets errors.Is find the kinds of the cause.
+// Is reports whether target is one of the kinds of the cause.
 func (e *remoteError) Is(target error) bool {
 	return slices.ContainsFunc(e.also, func(k atoll.Kind) bool { return k == target || k.Is(target) })
 }
 
-var statuses = map[atoll.Kind]int{
+var statusByKind = map[atoll.Kind]int{
 	atoll.ErrInvalid:         http.StatusBadRequest,
 	atoll.ErrDenied:          http.StatusForbidden,
 	atoll.ErrNotFound:        http.StatusNotFound,
@@ -133,7 +133,7 @@ var statuses = map[atoll.Kind]int{
 	atoll.ErrTimeout:         http.StatusGatewayTimeout,
 }
 
-// A statusError answers with another status than its kind's.
+// A statusError has an HTTP status that differs from that of its kind.
 type statusError struct {
 	error
 	status int
@@ -141,9 +141,9 @@ type statusError struct {
 
 func (e statusError) Unwrap() error { return e.error }
 
-// writeError answers with err.
+// writeError sends err as the response.
 func writeError(w http.ResponseWriter, requestID string, err error) {
-	status, ok := statuses[atoll.KindOf(err)]
+	status, ok := statusByKind[atoll.KindOf(err)]
 	if !ok {
 		status = http.StatusInternalServerError
 	}
@@ -160,25 +160,24 @@ func writeError(w http.ResponseWriter, requestID string, err error) {
 	writeJSON(w, status, wire)
 }
 
-// maxErrorBody is how much of an answer is read to find the error in it.
+// maxErrorBody is the largest part of an unsuccessful response that the client reads, in bytes.
 const maxErrorBody = 64 << 10
 
-// readError returns the error that resp, which is not a success, stands for.
+// readError returns the error in the unsuccessful response resp.
 func readError(resp *http.Response, op, id string) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil && len(body) == 0 {
-		return atoll.Errorf(op, id, atoll.ErrUnavailable, "the answer broke off: %w", brokenError{err})
+		return atoll.Errorf(op, id, atoll.ErrUnavailable, "response ended early: %w", brokenConnError{err})
 	}
 	return decodeError(resp.StatusCode, body, op, id)
 }
 
-// decodeError finds the error in the body of an answer that is not a success.
-// One that does not come from a Handler, but from a proxy before it, gets the
-// kind that its status suggests.
+// decodeError returns the error in the body of an unsuccessful response. If the body has none, a
+// proxy sent it; the error then has the kind that matches status.
 func decodeError(status int, body []byte, op, id string) error {
 	var w wireError
 	if json.Unmarshal(body, &w) == nil && w.Kind != "" {
-		return w.err(op, id)
+		return w.toError(op, id)
 	}
 	kind := atoll.ErrInternal
 	switch {
@@ -193,13 +192,13 @@ func decodeError(status int, body []byte, op, id string) error {
 	case status >= 502 && status <= 504:
 		kind = atoll.ErrUnavailable
 	}
-	text := fmt.Sprintf("the server answered %d %s%s", status, http.StatusText(status), snippet(body))
+	text := fmt.Sprintf("the server answered %d %s%s", status, http.StatusText(status), bodySnippet(body))
 	return atoll.E(op, id, kind, &remoteError{message: text, kind: kind, proxy: kind == atoll.ErrUnavailable})
 }
 
-// snippet is the beginning of a body that is text, to be shown in an error as
-// part of a line.
-func snippet(body []byte) string {
+// bodySnippet returns the beginning of a text body on one line, for use in an error, or "" if the
+// body is not text.
+func bodySnippet(body []byte) string {
 	const most = 200
 	if len(body) == 0 || !utf8.Valid(body) {
 		return ""
@@ -211,7 +210,7 @@ func snippet(body []byte) string {
 	return ": " + string(text)
 }
 
-// ctxErr prefers the error of a ctx that has ended to what it led to.
+// ctxErr returns the error of ctx if ctx has ended and err is not nil, else err.
 func ctxErr(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
@@ -219,7 +218,7 @@ func ctxErr(ctx context.Context, err error) error {
 	return err
 }
 
-// MarshalError returns err as a server writes it into an answer.
+// MarshalError encodes err as in the body of a response.
 func MarshalError(err error) []byte {
 	data, marshalErr := json.Marshal(encodeError(err, ""))
 	if marshalErr != nil {
@@ -228,12 +227,12 @@ func MarshalError(err error) []byte {
 	return data
 }
 
-// UnmarshalError returns the error in the answer of a server. op and id are used where it has
-// none of its own.
+// UnmarshalError decodes an error from the body of a response. op and id are the fallback for an
+// error without an operation.
 func UnmarshalError(data []byte, op, id string) error {
 	var w wireError
 	if err := json.Unmarshal(data, &w); err != nil {
-		return atoll.Errorf(op, id, atoll.ErrInternal, "the error %.200q: %w", data, err)
+		return atoll.Errorf(op, id, atoll.ErrInternal, "decode error %.200q: %w", data, err)
 	}
-	return w.err(op, id)
+	return w.toError(op, id)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// overWire is what a client makes of err.
-func overWire(t *testing.T, err error) (int, error) {
+// sendError returns the status and the error that a client gets for err.
+func sendError(t *testing.T, err error) (int, error) {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	writeError(rec, "req-1", err)
@@ -39,7 +39,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 			"wrapped":     fmt.Errorf("outside: %w", atoll.E("exec", "web", kind, nil)),
 			"a bare kind": kind,
 		} {
-			status, got := overWire(t, sent)
+			status, got := sendError(t, sent)
 			if status < 400 {
 				t.Errorf("%s %s: status %d", kind, what, status)
 			}
@@ -63,10 +63,10 @@ func TestErrorsKeepOpAndID(t *testing.T) {
 		sent, want error
 	}{
 		{atoll.Errorf("read", "web", atoll.ErrNotExist, "no /x"), atoll.Errorf("read", "web", atoll.ErrNotExist, "no /x")},
-		{invalid("bad"), atoll.Errorf("exec", "box", atoll.ErrInvalid, "bad")},
+		{invalidError("bad"), atoll.Errorf("exec", "box", atoll.ErrInvalid, "bad")},
 		{io.ErrUnexpectedEOF, atoll.Errorf("exec", "box", atoll.ErrInternal, "unexpected EOF")},
 	} {
-		if _, got := overWire(t, c.sent); got.Error() != c.want.Error() {
+		if _, got := sendError(t, c.sent); got.Error() != c.want.Error() {
 			t.Errorf("%q came back as %q, want %q", c.sent, got, c.want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestErrorsKeepOpAndID(t *testing.T) {
 
 func TestErrorsKeepTheKindOfTheirCause(t *testing.T) {
 	sent := atoll.E("exec", "web", atoll.ErrUnavailable, atoll.E("dial", "vm", atoll.ErrTimeout, nil))
-	_, got := overWire(t, sent)
+	_, got := sendError(t, sent)
 	if atoll.KindOf(got) != atoll.ErrUnavailable || !errors.Is(got, atoll.ErrTimeout) || !errors.Is(got, os.ErrDeadlineExceeded) {
 		t.Errorf("%v came back as %v", sent, got)
 	}
@@ -110,8 +110,8 @@ func TestErrorsOfOthersGetTheKindOfTheirStatus(t *testing.T) {
 	}
 }
 
-// FuzzError checks that whatever answers, the client gets an error of some
-// kind that survives another hop.
+// FuzzError checks that a client gets an error with a kind for each response, and that the error
+// survives another hop.
 func FuzzError(f *testing.F) {
 	for _, err := range []error{
 		atoll.E("exec", "web", atoll.ErrStopped, nil), atoll.Errorf("read", "", atoll.ErrNotExist, "no \x00 é"),

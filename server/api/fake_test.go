@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A fake is a Provider of one sandbox whose commands are Go functions. Fields
-// that are set replace a method's behaviour.
+// A fake is a Provider of one sandbox whose commands are Go functions. The function fields override
+// methods.
 type fake struct {
 	info   atoll.Info
 	create func(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error)
@@ -26,7 +26,7 @@ type fake struct {
 
 const fakeID = "0123456789abcdef0123456789abcdef"
 
-// fakeDuration is how long every process of a fake says it ran.
+// fakeDuration is the Duration in the exit of each process of a fake.
 const fakeDuration = atoll.Duration(time.Second)
 
 func newFake() *fake {
@@ -90,23 +90,23 @@ func (b *fakeBox) Status(context.Context) (atoll.Status, error) {
 	return atoll.Status{ID: b.id, State: atoll.StateRunning, Provider: "fake"}, nil
 }
 
-func (b *fakeBox) called(what string) error {
+func (b *fakeBox) recordCall(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, what)
 	return nil
 }
 
-func (b *fakeBox) Start(context.Context) error { return b.called("start") }
+func (b *fakeBox) Start(context.Context) error { return b.recordCall("start") }
 func (b *fakeBox) Stop(_ context.Context, grace time.Duration) error {
-	return b.called("stop " + grace.String())
+	return b.recordCall("stop " + grace.String())
 }
 
 func (b *fakeBox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if b.remove != nil {
 		return b.remove(ctx, atoll.RemoveOpts(opts...))
 	}
-	return b.called("remove")
+	return b.recordCall("remove")
 }
 
 func (b *fakeBox) Files() atoll.FS { return b.fs }
@@ -118,7 +118,7 @@ func (b *fakeBox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return b.dial(ctx, port)
 }
 
-// commands are the programs of a fake sandbox. They end when ctx does.
+// commands are the programs of a fake sandbox. They end with ctx.
 var commands = map[string]func(ctx context.Context, p *fakeProc, args []string, in io.Reader, out, errOut io.Writer) int{
 	"true": func(context.Context, *fakeProc, []string, io.Reader, io.Writer, io.Writer) int { return 0 },
 	"echo": func(_ context.Context, _ *fakeProc, args []string, _ io.Reader, out, _ io.Writer) int {
@@ -149,7 +149,7 @@ var commands = map[string]func(ctx context.Context, p *fakeProc, args []string, 
 		<-ctx.Done()
 		return 137
 	},
-	// zeros N writes N bytes in pieces of 32 KiB and counts them in p.wrote.
+	// zeros N writes N bytes in chunks of 32 KiB and counts them in p.wrote.
 	"zeros": func(ctx context.Context, p *fakeProc, args []string, _ io.Reader, out, _ io.Writer) int {
 		n, _ := strconv.Atoi(args[0])
 		chunk := make([]byte, 32<<10)
@@ -214,9 +214,9 @@ type fakeProc struct {
 	kill   context.CancelFunc
 	done   chan struct{}
 	exit   atoll.Exit
-	stdout bytes.Buffer // when nobody was attached; to be read once done is closed
+	stdout bytes.Buffer // output of a command without streams; read it after done is closed
 	attach func(ctx context.Context, a *atoll.Attachment) error
-	signal func(ctx context.Context, sig atoll.Signal) error // before what Signal does
+	signal func(ctx context.Context, sig atoll.Signal) error // runs before Signal
 
 	mu      sync.Mutex
 	wrote   int

@@ -17,21 +17,21 @@ import (
 func fileRoutes() []Route {
 	const base = "/v1/sandboxes/{id}/files"
 	path := Param{Name: "path", Type: "string", Doc: "absolute, or relative to the work directory", Required: true}
-	recursive := Param{Name: "recursive", Type: "boolean", Doc: "also what is in the directories below"}
+	recursive := Param{Name: "recursive", Type: "boolean", Doc: "include subdirectories"}
 	mode := Param{Name: "mode", Type: "string", Doc: "permission bits in octal, like 0644"}
 	below := Param{
 		Name: "below", Type: "string", Many: true,
-		Doc: "a directory that nothing leads out of, neither a name nor a link: what does is `denied`; names are relative to it, and the next one is below it",
+		Doc: "a directory that confines the operation: names are relative to it, and a name or link that leads out of it is `denied`; each further value is relative to the one before",
 	}
-	return confinable(below, []Route{
+	return addParam(below, []Route{
 		{
 			Method: "GET", Path: base, Name: "readFile", Tag: "files", Summary: "Read a file",
-			Doc:    "The header `Atoll-File-Info` describes it, as JSON.",
-			Params: []Param{path, {Name: "offset", Type: "integer", Doc: "of the first byte"}}, Reply: Content{Media: mediaBytes}, serve: (*Handler).serveReadFile,
+			Doc:    "The header `Atoll-File-Info` has the description of the file, as JSON.",
+			Params: []Param{path, {Name: "offset", Type: "integer", Doc: "offset of the first byte"}}, Reply: Content{Media: mediaBytes}, serve: (*Handler).serveReadFile,
 		},
 		{
-			Method: "PUT", Path: base, Name: "writeFile", Tag: "files", Summary: "Store a file, replacing one that is there as a whole",
-			Params: []Param{path, mode, {Name: "no_clobber", Type: "boolean", Doc: "fail when the file is there"}, {Name: "sync", Type: "boolean", Doc: "answer when it is on disk"}},
+			Method: "PUT", Path: base, Name: "writeFile", Tag: "files", Summary: "Write a file, atomically replacing an existing one",
+			Params: []Param{path, mode, {Name: "no_clobber", Type: "boolean", Doc: "fail if the file exists"}, {Name: "sync", Type: "boolean", Doc: "respond when the file is on disk"}},
 			Body:   Content{Media: mediaBytes}, Reply: jsonOf[fileInfo](), serve: (*Handler).serveWriteFile,
 		},
 		{
@@ -39,7 +39,7 @@ func fileRoutes() []Route {
 			Params: []Param{path, recursive}, Status: http.StatusNoContent, serve: (*Handler).serveRemoveFile,
 		},
 		{
-			Method: "GET", Path: base + "/stat", Name: "statFile", Tag: "files", Summary: "Describe a file, without following a link",
+			Method: "GET", Path: base + "/stat", Name: "statFile", Tag: "files", Summary: "Get the description of a file, without following a link",
 			Params: []Param{path}, Reply: jsonOf[fileInfo](), serve: (*Handler).serveStatFile,
 		},
 		{
@@ -47,7 +47,7 @@ func fileRoutes() []Route {
 			Params: []Param{path, recursive}, Reply: jsonOf[filesReply](), serve: (*Handler).serveListFiles,
 		},
 		{
-			Method: "POST", Path: base + "/mkdir", Name: "makeDirectory", Tag: "files", Summary: "Make a directory and its missing parents",
+			Method: "POST", Path: base + "/mkdir", Name: "makeDirectory", Tag: "files", Summary: "Create a directory and its missing parents",
 			Params: []Param{path, mode}, Status: http.StatusNoContent, serve: (*Handler).serveMkdir,
 		},
 		{
@@ -57,7 +57,7 @@ func fileRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: base + "/tar", Name: "packFiles", Tag: "files", Summary: "Pack a file or directory as a tar stream",
-			Doc:    "A stream that could not be completed ends with the trailer `Atoll-Error`.",
+			Doc:    "An incomplete stream ends with the trailer `Atoll-Error`.",
 			Params: []Param{path}, Reply: Content{Media: mediaTar}, serve: (*Handler).serveWriteTar,
 		},
 		{
@@ -65,23 +65,23 @@ func fileRoutes() []Route {
 			Params: []Param{path}, Body: Content{Media: mediaTar}, Status: http.StatusNoContent, serve: (*Handler).serveReadTar,
 		},
 		{
-			Method: "GET", Path: base + "/watch", Name: "watchFiles", Tag: "files", Summary: "Follow changes below a directory",
-			Doc:    "First one event `synced`, then `created`, `written`, `removed` and `changed`; `error` is the last one.",
+			Method: "GET", Path: base + "/watch", Name: "watchFiles", Tag: "files", Summary: "Watch a directory for changes",
+			Doc:    "The first event is `synced`. The events `created`, `written`, `removed` and `changed` follow; `error` is the last one.",
 			Params: []Param{path, recursive}, Reply: eventsOf[fileEvent](), serve: (*Handler).serveFileWatch,
 		},
 	})
 }
 
-// confinable adds the parameter to all routes.
-func confinable(below Param, routes []Route) []Route {
+// addParam adds a parameter to all routes.
+func addParam(p Param, routes []Route) []Route {
 	for i := range routes {
-		routes[i].Params = append(routes[i].Params, below)
+		routes[i].Params = append(routes[i].Params, p)
 	}
 	return routes
 }
 
-// A fileInfo is a FileInfo on the wire. JSON is text and names need not be:
-// one that is not comes in base64 as well.
+// A fileInfo is the JSON form of an atoll.FileInfo. A name that is not UTF-8 is also sent in
+// base64.
 type fileInfo struct {
 	atoll.FileInfo
 	NameB64   []byte `json:"name_b64,omitempty"`
@@ -89,18 +89,18 @@ type fileInfo struct {
 	TargetB64 []byte `json:"target_b64,omitempty"`
 }
 
-func fileInfoOf(fi atoll.FileInfo) fileInfo {
-	return fileInfo{fi, unlessText(fi.Name), unlessText(fi.Path), unlessText(fi.Target)}
+func newFileInfo(fi atoll.FileInfo) fileInfo {
+	return fileInfo{fi, bytesUnlessUTF8(fi.Name), bytesUnlessUTF8(fi.Path), bytesUnlessUTF8(fi.Target)}
 }
 
-func unlessText(s string) []byte {
+func bytesUnlessUTF8(s string) []byte {
 	if utf8.ValidString(s) {
 		return nil
 	}
 	return []byte(s)
 }
 
-func (w fileInfo) info() atoll.FileInfo {
+func (w fileInfo) toFileInfo() atoll.FileInfo {
 	fi := w.FileInfo
 	for _, f := range []struct {
 		to   *string
@@ -113,15 +113,15 @@ func (w fileInfo) info() atoll.FileInfo {
 	return fi
 }
 
-// A fileEvent is a FileEvent on the wire.
+// A fileEvent is the JSON form of an atoll.FileEvent.
 type fileEvent struct {
 	atoll.FileEvent
 	PathB64 []byte `json:"path_b64,omitempty"`
 }
 
-func fileEventOf(ev atoll.FileEvent) fileEvent { return fileEvent{ev, unlessText(ev.Path)} }
+func newFileEvent(ev atoll.FileEvent) fileEvent { return fileEvent{ev, bytesUnlessUTF8(ev.Path)} }
 
-func (w fileEvent) event() atoll.FileEvent {
+func (w fileEvent) toFileEvent() atoll.FileEvent {
 	if w.PathB64 != nil {
 		w.Path = string(w.PathB64)
 	}
@@ -135,46 +135,45 @@ type filesReply struct {
 // files is the client's FS of a sandbox.
 type files struct {
 	sb    *sandbox
-	below []string // what it is confined to, each below the one before
+	below []string // directories that confine it, each relative to the one before
 }
 
 // Files implements atoll.Filer.
 func (s *sandbox) Files() atoll.FS { return files{sb: s} }
 
-// Sub implements atoll.SubFS. A server that knows nothing of it refuses the
-// parameter.
+// Sub implements atoll.SubFS. A server without support for it refuses the requests.
 func (f files) Sub(dir string) atoll.FS {
 	return files{f.sb, append(slices.Clip(f.below), dir)}
 }
 
-// query is that of a request about the file called name.
-func (f files) query(name string) url.Values { return f.confined(url.Values{"path": {name}}) }
+// fileQuery returns the query of a request about the file name.
+func (f files) fileQuery(name string) url.Values { return f.addBelow(url.Values{"path": {name}}) }
 
-// confined adds to a query what f is confined to.
-func (f files) confined(q url.Values) url.Values {
+// addBelow adds the directories that confine f to a query.
+func (f files) addBelow(q url.Values) url.Values {
 	if len(f.below) > 0 {
 		q["below"] = f.below
 	}
 	return q
 }
 
-// call makes a request below the sandbox's files.
-func (f files) call(ctx context.Context, q call) error {
+// callFiles makes a request below the path of the sandbox's files.
+func (f files) callFiles(ctx context.Context, q call) error {
 	q.path = "/files" + q.path
-	return f.sb.call(ctx, q)
+	return f.sb.callSandbox(ctx, q)
 }
 
-// maxBelow is how many directories, each below the one before, a request may be
-// confined to: each of them is opened for it.
+// maxBelow is the largest number of nested directories that may confine a request. The handler
+// opens each of them.
 const maxBelow = 16
 
-// filesOf is the FS that a request is about.
-func (h *Handler) filesOf(r *http.Request) (atoll.FS, error) {
+// requestFiles returns the FS that a request is about.
+func (h *Handler) requestFiles(r *http.Request) (atoll.FS, error) {
 	below := r.URL.Query()["below"]
 	if len(below) > maxBelow {
-		return nil, invalid("parameter below: is given %d times, more than %d", len(below), maxBelow)
+		return nil, invalidError("parameter below: given %d times, at most %d allowed", len(below), maxBelow)
 	}
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return nil, err
 	}
@@ -185,18 +184,18 @@ func (h *Handler) filesOf(r *http.Request) (atoll.FS, error) {
 	return fs, nil
 }
 
-// onFile answers a request for one file, whose remaining parameters read
-// takes.
-func (h *Handler) onFile(r *http.Request, read func(q *query), do func(fs atoll.FS, name string) error) error {
-	q := queryOf(r)
-	name := q.str("path")
+// withFile calls do for the file in the parameter path. read, if not nil, reads the other
+// parameters.
+func (h *Handler) withFile(r *http.Request, read func(q *queryParams), do func(fs atoll.FS, name string) error) error {
+	q := parseQuery(r)
+	name := q.getString("path")
 	if read != nil {
 		read(q)
 	}
 	if q.err != nil {
 		return q.err
 	}
-	fs, err := h.filesOf(r)
+	fs, err := h.requestFiles(r)
 	if err != nil {
 		return err
 	}
@@ -204,12 +203,12 @@ func (h *Handler) onFile(r *http.Request, read func(q *query), do func(fs atoll.
 }
 
 func (h *Handler) serveStatFile(w http.ResponseWriter, r *http.Request) error {
-	return h.onFile(r, nil, func(fs atoll.FS, name string) error {
+	return h.withFile(r, nil, func(fs atoll.FS, name string) error {
 		fi, err := fs.Stat(r.Context(), name)
 		if err != nil {
 			return err
 		}
-		writeJSON(w, http.StatusOK, fileInfoOf(fi))
+		writeJSON(w, http.StatusOK, newFileInfo(fi))
 		return nil
 	})
 }
@@ -217,20 +216,20 @@ func (h *Handler) serveStatFile(w http.ResponseWriter, r *http.Request) error {
 // Stat implements atoll.FS.
 func (f files) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
 	var fi fileInfo
-	err := f.call(ctx, call{op: "stat", path: "/stat", query: f.query(name), reply: &fi})
-	return fi.info(), err
+	err := f.callFiles(ctx, call{op: "stat", path: "/stat", query: f.fileQuery(name), reply: &fi})
+	return fi.toFileInfo(), err
 }
 
 func (h *Handler) serveListFiles(w http.ResponseWriter, r *http.Request) error {
 	var recursive bool
-	return h.onFile(r, func(q *query) { recursive = q.bool("recursive") }, func(fs atoll.FS, name string) error {
+	return h.withFile(r, func(q *queryParams) { recursive = q.getBool("recursive") }, func(fs atoll.FS, name string) error {
 		all, err := fs.List(r.Context(), name, recursive)
 		if err != nil {
 			return err
 		}
 		reply := filesReply{make([]fileInfo, len(all))}
 		for i, fi := range all {
-			reply.Files[i] = fileInfoOf(fi)
+			reply.Files[i] = newFileInfo(fi)
 		}
 		writeJSON(w, http.StatusOK, reply)
 		return nil
@@ -239,24 +238,24 @@ func (h *Handler) serveListFiles(w http.ResponseWriter, r *http.Request) error {
 
 // List implements atoll.FS.
 func (f files) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
-	q := f.query(name)
+	q := f.fileQuery(name)
 	if recursive {
 		q.Set("recursive", "true")
 	}
 	var reply filesReply
-	if err := f.call(ctx, call{op: "list", path: "/list", query: q, reply: &reply, most: maxListReply}); err != nil {
+	if err := f.callFiles(ctx, call{op: "list", path: "/list", query: q, reply: &reply, replyLimit: maxListReply}); err != nil {
 		return nil, err
 	}
 	all := make([]atoll.FileInfo, len(reply.Files))
 	for i, fi := range reply.Files {
-		all[i] = fi.info()
+		all[i] = fi.toFileInfo()
 	}
 	return all, nil
 }
 
 func (h *Handler) serveMkdir(w http.ResponseWriter, r *http.Request) error {
 	var mode uint32
-	return h.onFile(r, func(q *query) { mode = q.mode("mode") }, func(fs atoll.FS, name string) error {
+	return h.withFile(r, func(q *queryParams) { mode = q.getMode("mode") }, func(fs atoll.FS, name string) error {
 		if err := fs.Mkdir(r.Context(), name, mode); err != nil {
 			return err
 		}
@@ -267,19 +266,19 @@ func (h *Handler) serveMkdir(w http.ResponseWriter, r *http.Request) error {
 
 // Mkdir implements atoll.FS.
 func (f files) Mkdir(ctx context.Context, name string, mode uint32) error {
-	q := f.query(name)
+	q := f.fileQuery(name)
 	if mode != 0 {
-		q.Set("mode", octal(mode))
+		q.Set("mode", formatMode(mode))
 	}
-	return f.call(ctx, call{op: "mkdir", method: "POST", path: "/mkdir", query: q})
+	return f.callFiles(ctx, call{op: "mkdir", method: "POST", path: "/mkdir", query: q})
 }
 
-func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
+func formatMode(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 
 func (h *Handler) serveRename(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	from, to := q.str("from"), q.str("to")
-	fs, err := h.filesOf(r)
+	q := parseQuery(r)
+	from, to := q.getString("from"), q.getString("to")
+	fs, err := h.requestFiles(r)
 	if err != nil {
 		return err
 	}
@@ -292,12 +291,12 @@ func (h *Handler) serveRename(w http.ResponseWriter, r *http.Request) error {
 
 // Rename implements atoll.FS.
 func (f files) Rename(ctx context.Context, from, to string) error {
-	return f.call(ctx, call{op: "rename", method: "POST", path: "/rename", query: f.confined(url.Values{"from": {from}, "to": {to}})})
+	return f.callFiles(ctx, call{op: "rename", method: "POST", path: "/rename", query: f.addBelow(url.Values{"from": {from}, "to": {to}})})
 }
 
 func (h *Handler) serveRemoveFile(w http.ResponseWriter, r *http.Request) error {
 	var recursive bool
-	return h.onFile(r, func(q *query) { recursive = q.bool("recursive") }, func(fs atoll.FS, name string) error {
+	return h.withFile(r, func(q *queryParams) { recursive = q.getBool("recursive") }, func(fs atoll.FS, name string) error {
 		if err := fs.Remove(r.Context(), name, recursive); err != nil {
 			return err
 		}
@@ -308,19 +307,18 @@ func (h *Handler) serveRemoveFile(w http.ResponseWriter, r *http.Request) error 
 
 // Remove implements atoll.FS.
 func (f files) Remove(ctx context.Context, name string, recursive bool) error {
-	q := f.query(name)
+	q := f.fileQuery(name)
 	if recursive {
 		q.Set("recursive", "true")
 	}
-	return f.call(ctx, call{op: "remove", method: "DELETE", query: q})
+	return f.callFiles(ctx, call{op: "remove", method: "DELETE", query: q})
 }
 
-// serveReadFile sends the file as it was when it was opened: its length is
-// told first, so that the kernel may copy it, and a file that breaks off is
-// noticed.
+// serveReadFile sends the size of the open file first, so that the kernel can copy the content and
+// the client detects a truncated body.
 func (h *Handler) serveReadFile(w http.ResponseWriter, r *http.Request) error {
 	var offset int64
-	return h.onFile(r, func(q *query) { offset = q.int("offset", 0) }, func(fs atoll.FS, name string) error {
+	return h.withFile(r, func(q *queryParams) { offset = q.getInt("offset", 0) }, func(fs atoll.FS, name string) error {
 		file, fi, err := fs.Read(r.Context(), name, offset)
 		if err != nil {
 			return err
@@ -328,32 +326,32 @@ func (h *Handler) serveReadFile(w http.ResponseWriter, r *http.Request) error {
 		defer file.Close()
 		header := w.Header()
 		header.Set("Content-Type", mediaBytes)
-		header.Set(FileInfoHeader, asciiJSON(fileInfoOf(fi)))
+		header.Set(FileInfoHeader, asciiJSON(newFileInfo(fi)))
 		var src io.Reader = file
-		if fi.Type == atoll.TypeFile && fi.Size > 0 { // the kernel's own files say 0
+		if fi.Type == atoll.TypeFile && fi.Size > 0 { // files in /proc and /sys have size 0
 			left := max(fi.Size-offset, 0)
 			header.Set("Content-Length", strconv.FormatInt(left, 10))
 			src = io.LimitReader(file, left)
 		}
 		if _, err := copyBody(w, src); err != nil {
-			return h.abort(r, err)
+			return h.abortResponse(r, err)
 		}
 		return nil
 	})
 }
 
-// Read implements atoll.FS. ctx bounds the opening.
+// Read implements atoll.FS. ctx bounds only the opening of the file.
 func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
-	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files", query: f.query(name)}
+	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files", query: f.fileQuery(name)}
 	if offset != 0 {
 		q.query.Set("offset", strconv.FormatInt(offset, 10))
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, atoll.FileInfo{}, err
 	}
-	life, cancel := f.sb.c.within(context.WithoutCancel(ctx))
+	readCtx, cancel := f.sb.c.joinContext(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
-	resp, err := f.sb.c.sendAgain(life, q)
+	resp, err := f.sb.c.sendRetrying(readCtx, q)
 	if err == nil && !stop() {
 		resp.Body.Close()
 		err = ctx.Err()
@@ -366,31 +364,31 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 	if err := json.Unmarshal([]byte(resp.Header.Get(FileInfoHeader)), &fi); err != nil {
 		resp.Body.Close()
 		cancel()
-		return nil, atoll.FileInfo{}, atoll.Errorf(q.op, q.id, atoll.ErrInternal, "the answer does not describe the file: %w", err)
+		return nil, atoll.FileInfo{}, atoll.Errorf(q.op, q.id, atoll.ErrInternal, "response header %s: %w", FileInfoHeader, err)
 	}
-	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, q: q, life: life, info: fi.info(), offset: offset, trial: trial{c: f.sb.c}}, fi.info(), nil
+	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, q: q, ctx: readCtx, info: fi.toFileInfo(), offset: offset, retry: retrier{c: f.sb.c}}, fi.toFileInfo(), nil
 }
 
 func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
 	var opts atoll.WriteOptions
-	read := func(q *query) {
-		opts = atoll.WriteOptions{Mode: q.mode("mode"), NoClobber: q.bool("no_clobber"), Sync: q.bool("sync")}
+	read := func(q *queryParams) {
+		opts = atoll.WriteOptions{Mode: q.getMode("mode"), NoClobber: q.getBool("no_clobber"), Sync: q.getBool("sync")}
 	}
-	return h.onFile(r, read, func(fs atoll.FS, name string) error {
-		fi, err := fs.Write(r.Context(), name, h.upload(w, r), opts)
+	return h.withFile(r, read, func(fs atoll.FS, name string) error {
+		fi, err := fs.Write(r.Context(), name, h.uploadBody(w, r), opts)
 		if err != nil {
-			return tooLarge(err)
+			return preferTooLarge(err)
 		}
-		writeJSON(w, http.StatusOK, fileInfoOf(fi))
+		writeJSON(w, http.StatusOK, newFileInfo(fi))
 		return nil
 	})
 }
 
 // Write implements atoll.FS.
 func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
-	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files", query: f.query(name)}
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files", query: f.fileQuery(name)}
 	if opts.Mode != 0 {
-		q.query.Set("mode", octal(opts.Mode))
+		q.query.Set("mode", formatMode(opts.Mode))
 	}
 	if opts.NoClobber {
 		q.query.Set("no_clobber", "true")
@@ -399,33 +397,33 @@ func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.W
 		q.query.Set("sync", "true")
 	}
 	var fi fileInfo
-	q.reply, q.undo = &fi, uploadGrace
-	err := f.sb.c.exchange(ctx, q, r, mediaBytes)
-	return fi.info(), err
+	q.reply, q.undoTimeout = &fi, uploadGrace
+	err := f.sb.c.callUndoable(ctx, q, r, mediaBytes)
+	return fi.toFileInfo(), err
 }
 
 func (h *Handler) serveWriteTar(w http.ResponseWriter, r *http.Request) error {
-	return h.onFile(r, nil, func(fs atoll.FS, name string) error {
+	return h.withFile(r, nil, func(fs atoll.FS, name string) error {
 		out := &tarWriter{w: w}
 		err := fs.WriteTar(r.Context(), name, out)
 		if err != nil && !out.begun {
 			return err
 		}
-		out.begin()
+		out.writeHeader()
 		if err != nil {
 			w.Header().Set(ErrorTrailer, asciiJSON(encodeError(err, RequestID(r.Context()))))
 		}
-		return answered(err)
+		return alreadyAnswered(err)
 	})
 }
 
-// A tarWriter begins the answer with the first bytes.
+// A tarWriter sends the response header before the first bytes.
 type tarWriter struct {
 	w     http.ResponseWriter
 	begun bool
 }
 
-func (t *tarWriter) begin() {
+func (t *tarWriter) writeHeader() {
 	if t.begun {
 		return
 	}
@@ -436,24 +434,24 @@ func (t *tarWriter) begin() {
 }
 
 func (t *tarWriter) Write(p []byte) (int, error) {
-	t.begin()
+	t.writeHeader()
 	return t.w.Write(p)
 }
 
 // WriteTar implements atoll.FS.
 func (f files) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files/tar", query: f.query(name)}
-	life, cancel := f.sb.c.within(ctx)
+	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files/tar", query: f.fileQuery(name)}
+	bodyCtx, cancel := f.sb.c.joinContext(ctx)
 	defer cancel()
-	resp, err := f.sb.c.send(life, q, nil, nil)
+	resp, err := f.sb.c.sendRequest(bodyCtx, q, nil, nil)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	body := &source{r: resp.Body}
+	body := &bodySource{r: resp.Body}
 	if _, err := copyBuffer(w, body); err != nil {
-		if body.failure() != nil {
-			return f.sb.c.fault(ctx, q.op, q.id, err)
+		if body.readFailure() != nil {
+			return f.sb.c.wrapConnError(ctx, q.op, q.id, err)
 		}
 		return err
 	}
@@ -464,9 +462,9 @@ func (f files) WriteTar(ctx context.Context, name string, w io.Writer) error {
 }
 
 func (h *Handler) serveReadTar(w http.ResponseWriter, r *http.Request) error {
-	return h.onFile(r, nil, func(fs atoll.FS, name string) error {
-		if err := fs.ReadTar(r.Context(), name, h.upload(w, r)); err != nil {
-			return tooLarge(err)
+	return h.withFile(r, nil, func(fs atoll.FS, name string) error {
+		if err := fs.ReadTar(r.Context(), name, h.uploadBody(w, r)); err != nil {
+			return preferTooLarge(err)
 		}
 		w.WriteHeader(http.StatusNoContent)
 		return nil
@@ -475,8 +473,8 @@ func (h *Handler) serveReadTar(w http.ResponseWriter, r *http.Request) error {
 
 // ReadTar implements atoll.FS.
 func (f files) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: f.query(name), undo: uploadGrace}
-	return f.sb.c.exchange(ctx, q, r, mediaTar)
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: f.fileQuery(name), undoTimeout: uploadGrace}
+	return f.sb.c.callUndoable(ctx, q, r, mediaTar)
 }
 
 var (

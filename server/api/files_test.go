@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
-// withFiles gives the rig's sandbox a directory of the host's.
+// withFiles gives the rig's sandbox a directory of the host.
 func withFiles(t *testing.T, opts Options) (*rig, atoll.FS, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -149,7 +149,7 @@ func TestAnUploadThatBreaksOff(t *testing.T) {
 	}
 }
 
-// A brokenFS fails in the middle.
+// A brokenFS fails in the middle of a transfer.
 type brokenFS struct{ atoll.FS }
 
 func (brokenFS) WriteTar(_ context.Context, _ string, w io.Writer) error {
@@ -226,7 +226,7 @@ func TestATreeGoesBothWays(t *testing.T) {
 
 func TestFileWatchCrosses(t *testing.T) {
 	_, files, dir := withFiles(t, Options{})
-	soon(t, "seeing a file appear", func() {
+	finishesSoon(t, "seeing a file appear", func() {
 		for ev, err := range files.Watch(t.Context(), "/work", false) {
 			if err != nil {
 				t.Errorf("Watch: %v", err)
@@ -246,8 +246,8 @@ func TestFileWatchCrosses(t *testing.T) {
 	})
 }
 
-// What a request is confined to is never left out, even when it is the work
-// directory, and stays in order.
+// A request always has the directories that confine it, in order, even if one is the work
+// directory.
 func TestBelow(t *testing.T) {
 	r, files, dir := withFiles(t, Options{})
 	for name, target := range map[string]string{"a/out": "../f", "a/b/out": "../f"} {
@@ -302,7 +302,7 @@ func TestBelow(t *testing.T) {
 	}
 }
 
-// Every request about files can be confined.
+// All requests about files accept the parameter below.
 func TestFileRoutesTakeBelow(t *testing.T) {
 	for _, r := range fileRoutes() {
 		if !slices.ContainsFunc(r.Params, func(p Param) bool { return p.Name == "below" && p.Many && !p.Required }) {

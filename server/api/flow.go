@@ -11,53 +11,55 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An outflow sends on one channel, as fast as the other side reads.
-type outflow struct {
-	link *link
+// A channelWriter sends data on one channel. It blocks when it has used up the window of the other
+// side.
+type channelWriter struct {
+	link *streamConn
 	ch   byte
 
-	mu     sync.Mutex
-	more   sync.Cond // there is more credit, or err
-	opened bool
-	credit int64
-	err    error
+	mu      sync.Mutex
+	changed sync.Cond // credit or err has changed
+	opened  bool
+	credit  int64
+	err     error
 }
 
-// open lets the first window be sent.
-func (f *outflow) open() {
+// openWindow grants the first window.
+func (f *channelWriter) openWindow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opened, f.credit = true, window
-	f.more.Broadcast()
+	f.changed.Broadcast()
 }
 
-func (f *outflow) grant(n int64) error {
+// addCredit allows n more bytes.
+func (f *channelWriter) addCredit(n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.opened || n <= 0 || n > window-f.credit {
-		return violation("stream %s: a window of %d bytes more is not possible", channelNames[f.ch], n)
+		return protocolErrorf("stream %s: invalid window of %d more bytes", channelNames[f.ch], n)
 	}
 	f.credit += n
-	f.more.Broadcast()
+	f.changed.Broadcast()
 	return nil
 }
 
-// end makes Write fail.
-func (f *outflow) end(err error) {
+// closeWithError makes Write return err. Only the first call has an effect.
+func (f *channelWriter) closeWithError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
 		f.err = err
 	}
-	f.more.Broadcast()
+	f.changed.Broadcast()
 }
 
-// take waits for credit and takes at most most of it.
-func (f *outflow) take(most int) (int, error) {
+// takeCredit blocks until there is credit, and uses up to most bytes of it.
+func (f *channelWriter) takeCredit(most int) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.credit == 0 && f.err == nil {
-		f.more.Wait()
+		f.changed.Wait()
 	}
 	if f.err != nil {
 		return 0, f.err
@@ -68,14 +70,14 @@ func (f *outflow) take(most int) (int, error) {
 }
 
 // Write implements io.Writer. It blocks while the other side does not read.
-func (f *outflow) Write(p []byte) (n int, err error) {
+func (f *channelWriter) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
-		m, err := f.take(len(p))
+		m, err := f.takeCredit(len(p))
 		if err != nil {
 			return n, err
 		}
-		if err := f.frame(p[:m]); err != nil {
-			return n, atoll.E("", "", atoll.ErrUnavailable, err) // the other side was lost
+		if err := f.writeFrame(p[:m]); err != nil {
+			return n, atoll.E("", "", atoll.ErrUnavailable, err) // the connection broke
 		}
 		n += m
 		p = p[m:]
@@ -83,137 +85,139 @@ func (f *outflow) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-func (f *outflow) frame(p []byte) error {
-	frame := frames.Get().(*[maxMessage + 1]byte)
-	defer frames.Put(frame)
+// writeFrame sends one binary message.
+func (f *channelWriter) writeFrame(p []byte) error {
+	frame := framePool.Get().(*[maxMessage + 1]byte)
+	defer framePool.Put(frame)
 	frame[0] = f.ch
 	n := copy(frame[1:], p)
 	return f.link.ws.Write(context.Background(), websocket.MessageBinary, frame[:1+n])
 }
 
-// An inflow holds what was received on one channel until it is read.
-type inflow struct {
-	link *link
+// A channelReader buffers the data received on one channel.
+type channelReader struct {
+	link *streamConn
 	ch   byte
 
-	mu      sync.Mutex
-	more    sync.Cond // there is more to read, or err
-	buf     bytes.Buffer
-	taken   int64 // bytes ever read
-	ungiven int64 // of them, those for which no window was given back yet
-	gaps    []mark
-	dropped bool  // nobody reads any longer
-	err     error // why no more will come: io.EOF at the end
+	mu        sync.Mutex
+	changed   sync.Cond // buf, gaps or err has changed
+	buf       bytes.Buffer
+	consumed  int64 // bytes read so far
+	unacked   int64 // bytes read and not yet returned to the sender's window
+	gaps      []gapMark
+	discarded bool  // discardRest was called
+	err       error // why no more data will come; io.EOF at the end of the stream
 }
 
-// A mark is a gap before byte at of what is received.
-type mark struct {
-	at     int64
+// A gapMark is a gap before the byte at offset.
+type gapMark struct {
+	offset int64
 	stream atoll.Stream
 	gap    gap
 }
 
-// put appends p, for which the other side must have had a window.
-func (f *inflow) put(p []byte) error {
+// appendData buffers p. It returns a protocolError if the sender exceeded its window.
+func (f *channelReader) appendData(p []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if int64(f.buf.Len())+f.ungiven+int64(len(p)) > window {
-		return violation("stream %s: more was sent than the window allows", channelNames[f.ch])
+	if int64(f.buf.Len())+f.unacked+int64(len(p)) > window {
+		return protocolErrorf("stream %s: the data exceeds the window", channelNames[f.ch])
 	}
 	if f.err != nil {
-		return violation("stream %s: more was sent after its end", channelNames[f.ch])
+		return protocolErrorf("stream %s: data after its end", channelNames[f.ch])
 	}
-	if !f.dropped {
+	if !f.discarded {
 		f.buf.Write(p)
-		f.more.Signal()
+		f.changed.Signal()
 	}
 	return nil
 }
 
-// skip notes that bytes are missing behind what was received so far.
-func (f *inflow) skip(stream atoll.Stream, g gap) {
+// addGap records that bytes are missing after the data received so far.
+func (f *channelReader) addGap(stream atoll.Stream, g gap) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gaps = append(f.gaps, mark{f.taken + int64(f.buf.Len()), stream, g})
-	f.more.Signal()
+	f.gaps = append(f.gaps, gapMark{f.consumed + int64(f.buf.Len()), stream, g})
+	f.changed.Signal()
 }
 
-// end says that no more will come; what was received can still be read.
-func (f *inflow) end(err error) {
+// closeWithError ends the channel; reads return err after the buffered data. Only the first call
+// has an effect.
+func (f *channelReader) closeWithError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
 		f.err = err
 	}
-	f.more.Broadcast()
+	f.changed.Broadcast()
 }
 
-// next waits for something to read. It returns either a gap, or bytes up to
-// the next one, or the end.
-func (f *inflow) next(p []byte) (n int, m *mark, err error) {
+// readNext blocks until there is something to read. It returns a gap, or bytes up to the next gap,
+// or the error of the channel.
+func (f *channelReader) readNext(p []byte) (n int, m *gapMark, err error) {
 	f.mu.Lock()
 	for f.buf.Len() == 0 && len(f.gaps) == 0 && f.err == nil {
-		f.more.Wait()
+		f.changed.Wait()
 	}
 	if len(f.gaps) > 0 {
-		if first := f.gaps[0]; first.at == f.taken {
+		if first := f.gaps[0]; first.offset == f.consumed {
 			f.gaps = f.gaps[1:]
 			f.mu.Unlock()
 			return 0, &first, nil
 		}
-		p = p[:min(int64(len(p)), f.gaps[0].at-f.taken)]
+		p = p[:min(int64(len(p)), f.gaps[0].offset-f.consumed)]
 	}
 	if f.buf.Len() == 0 {
 		defer f.mu.Unlock()
 		return 0, nil, f.err
 	}
 	n, _ = f.buf.Read(p)
-	f.taken += int64(n)
-	f.ungiven += int64(n)
+	f.consumed += int64(n)
+	f.unacked += int64(n)
 	give := int64(0)
-	if f.ungiven >= window/2 && f.err == nil {
-		give, f.ungiven = f.ungiven, 0
+	if f.unacked >= window/2 && f.err == nil {
+		give, f.unacked = f.unacked, 0
 	}
 	f.mu.Unlock()
 	if give > 0 {
-		_ = f.link.send(message{Type: msgWindow, Stream: channelNames[f.ch], Bytes: give}) // a broken link is noticed by its reader
+		_ = f.link.sendMessage(message{Type: msgWindow, Stream: channelNames[f.ch], Bytes: give}) // readMessage reports a broken connection
 	}
 	return n, nil, nil
 }
 
-// Read implements io.Reader, for a channel without gaps.
-func (f *inflow) Read(p []byte) (int, error) {
+// Read implements io.Reader for a channel without gaps.
+func (f *channelReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	n, _, err := f.next(p)
+	n, _, err := f.readNext(p)
 	return n, err
 }
 
-// drop says that nobody will read any more, here and to the other side. Whoever was lost
-// may come again.
-func (f *inflow) drop(lost bool) {
+// discardRest discards all further data and tells the sender to stop. connLost tells it that the
+// reader may reconnect.
+func (f *channelReader) discardRest(connLost bool) {
 	f.mu.Lock()
-	f.dropped = true
+	f.discarded = true
 	f.buf.Reset()
 	over := f.err != nil
 	f.mu.Unlock()
 	if !over {
-		_ = f.link.send(message{Type: msgClose, Stream: channelNames[f.ch], Abort: lost}) // as above
+		_ = f.link.sendMessage(message{Type: msgClose, Stream: channelNames[f.ch], Abort: connLost}) // as above
 	}
 }
 
-const deliverSize = 32 << 10
+const chunkSize = 32 << 10
 
-var chunks = sync.Pool{New: func() any { return new([deliverSize]byte) }}
+var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
-// deliver writes what is received to w until the channel ends, for whatever
-// reason, or w fails, which is the error returned. onGap may be nil.
-func (f *inflow) deliver(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
-	buf := chunks.Get().(*[deliverSize]byte)
-	defer chunks.Put(buf)
+// deliverTo writes the received data to w until the channel ends. It returns the first error of w,
+// or nil. onGap may be nil.
+func (f *channelReader) deliverTo(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
+	buf := chunkPool.Get().(*[chunkSize]byte)
+	defer chunkPool.Put(buf)
 	for {
-		n, m, err := f.next(buf[:])
+		n, m, err := f.readNext(buf[:])
 		if err != nil {
 			return nil
 		}
@@ -228,7 +232,7 @@ func (f *inflow) deliver(w io.Writer, onGap func(s atoll.Stream, from, to int64)
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			f.drop(isLoss(err))
+			f.discardRest(isConnLoss(err))
 			return err
 		}
 	}

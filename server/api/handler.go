@@ -17,67 +17,64 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// Options configure a Handler. The zero value lets everybody in, which is
-// right behind a unix socket only; see Serve.
+// Options configure a Handler. With the zero value it needs no token, which is right only behind a
+// unix socket; see Serve.
 type Options struct {
-	// Tokens are the bearer tokens that are let in, and whose they are.
+	// Tokens maps the accepted bearer tokens to their accounts.
 	Tokens map[string]auth.Account
-	// Verify is asked about those that Tokens does not have. Its errors are ErrDenied,
-	// unless they are ErrUnavailable. It is asked again while a request goes on that an
-	// API key has let in, which is broken off when the key is not good any more.
+	// Verify verifies tokens that are not in Tokens. Its errors are of kind ErrDenied or
+	// ErrUnavailable. The handler calls it again at intervals during a request with an API key, and
+	// breaks the request off once the key is no longer valid.
 	Verify func(ctx context.Context, token string) (auth.Account, error)
 
 	// MaxBody is the largest JSON body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
-	// MaxUpload is the largest file, tar stream or input, in bytes; 0 means no
-	// limit.
+	// MaxUpload is the largest file, tar stream or input, in bytes; 0 means no limit.
 	MaxUpload int64
 
-	// Log gets a line for each request at Debug, and louder ones for what only
-	// the handler knows, such as a panic: who failed is told, by the answer, and
-	// what the provider did is for a layer to log. nil discards.
+	// Log gets a line for each request at Debug, and warnings and errors that no layer sees, such
+	// as a panic. nil discards them.
 	Log *slog.Logger
-	// Metrics serves /metrics; nil means there are none.
+	// Metrics serves /metrics. It may be nil.
 	Metrics http.Handler
-	// Docs serves /docs and /openapi.json, without a token: package openapi has
-	// one. nil means there are none.
+	// Docs serves /docs and /openapi.json without a token. Package openapi implements it. It may be
+	// nil.
 	Docs http.Handler
-	// Tools are shown by /v1/tools; nil means there are none.
+	// Tools serves /v1/tools. It may be nil.
 	Tools Tools
-	// MCP serves /mcp, with the account of the token in the request's context;
-	// nil means there is nothing there. It is the caller's to close, after the
-	// Handler.
+	// MCP serves /mcp, with the account of the token in the request's context. The caller must
+	// close it after the Handler. It may be nil.
 	MCP http.Handler
-	// Keys are served below /v1/keys; nil means there are none. They are the caller's
-	// to close, after the Handler.
+	// Keys serves /v1/keys. The caller must close it after the Handler. It may be nil.
 	Keys Keys
-	// Audit is served at /v1/audit; nil means that there is none. It is the caller's to
-	// close, after the Handler.
+	// Audit serves /v1/audit. The caller must close it after the Handler. It may be nil.
 	Audit AuditLog
-	// Denied is told of what is refused before the provider is asked: to whom is in
-	// ctx, unless that is not known. nil means that nobody is.
+	// Denied is called for each request that the handler denies without calling the provider. ctx
+	// has the account, if known. It may be nil.
 	Denied func(ctx context.Context, what string)
-	// Conversations are served below /v1/conversation and /v1/sandbox; nil means there
-	// are none. They are the caller's to close, after the Handler.
+	// Conversations serves /v1/conversation and /v1/sandbox. The caller must close it after the
+	// Handler. It may be nil.
 	Conversations Conversations
-	// Ready returns why requests should not be sent here for now, such as a store that does
-	// not answer: /readyz says that it is so, and the log why. It is asked once in a second
-	// at most, and may take 5. nil means that a server is ready until it closes.
+	// Ready returns why the server is not ready for requests, for example because its store does
+	// not answer. /readyz reports that the server is not ready, and the handler logs the error. The
+	// handler calls Ready at most once a second and with a deadline of 5 seconds. With nil, the
+	// server is ready until it closes.
 	Ready func(ctx context.Context) error
-	// Version of this server, told by /v1/info.
+	// Version is the version of this server in /v1/info.
 	Version string
 
-	// Extract takes the trace context from a request's headers. nil keeps the
-	// W3C headers in ctx, for a Client to pass on.
+	// Extract returns a ctx with the trace context from the headers of a request. The default
+	// stores the W3C headers in ctx, and a Client forwards them.
 	Extract func(ctx context.Context, h http.Header) context.Context
 
-	again time.Duration // for tests: how often Verify is asked again; 0 means verifyAgain
+	verifyEvery time.Duration // for tests: interval between calls of Verify; 0 means defaultVerifyEvery
 }
 
-// verifyAgain is how often the key of a request that goes on is looked at again.
-const verifyAgain = 10 * time.Second
+// defaultVerifyEvery is the interval at which the handler verifies the key of a request in
+// progress.
+const defaultVerifyEvery = 10 * time.Second
 
-// DefaultMaxBody is the largest JSON body that is accepted.
+// DefaultMaxBody is the default of Options.MaxBody.
 const DefaultMaxBody = 4 << 20
 
 // A Handler serves a Provider over HTTP.
@@ -87,7 +84,7 @@ type Handler struct {
 	log      *slog.Logger
 	verify   func(ctx context.Context, token string) (auth.Account, error)
 	mux      *http.ServeMux
-	ports    http.Handler // what the mux would change the paths of
+	ports    http.Handler // serves ports of sandboxes; bypasses mux, which would clean their paths
 	proxy    *httputil.ReverseProxy
 	ready    readiness
 
@@ -95,12 +92,11 @@ type Handler struct {
 	cancel   context.CancelFunc
 	mu       sync.Mutex
 	closed   bool
-	requests sync.WaitGroup // all that were let in
-	streams  sync.WaitGroup // of those, long answers and taken over connections
+	requests sync.WaitGroup // all admitted requests
+	streams  sync.WaitGroup // of these, long responses and hijacked connections
 }
 
-// NewHandler returns a handler for p, which stays the caller's to close, after
-// the handler.
+// NewHandler returns a handler for p. The caller must close p after the handler.
 func NewHandler(p atoll.Provider, opts Options) (*Handler, error) {
 	h := &Handler{provider: p, opts: opts, log: opts.Log, verify: opts.Verify, mux: http.NewServeMux()}
 	if h.log == nil {
@@ -114,48 +110,46 @@ func NewHandler(p atoll.Provider, opts Options) (*Handler, error) {
 	}
 	for token := range opts.Tokens {
 		if token == "" {
-			return nil, atoll.Errorf("api", "", atoll.ErrInvalid, "a token is empty")
+			return nil, atoll.Errorf("api", "", atoll.ErrInvalid, "empty token in Options.Tokens")
 		}
 	}
 	if len(opts.Tokens) > 0 {
-		h.verify = newTokenVerifier(opts.Tokens).or(opts.Verify)
+		h.verify = newTokenVerifier(opts.Tokens).withFallback(opts.Verify)
 	}
-	h.opts.again = cmp.Or(opts.again, verifyAgain)
+	h.opts.verifyEvery = cmp.Or(opts.verifyEvery, defaultVerifyEvery)
 	if h.opts.Denied == nil {
 		h.opts.Denied = func(context.Context, string) {}
 	}
 	h.ready.ask = opts.Ready
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.proxy = newPortProxy(h)
-	h.register()
+	h.registerRoutes()
 	return h, nil
 }
 
-// Authenticates reports whether a token is needed.
+// Authenticates reports whether requests need a token.
 func (h *Handler) Authenticates() bool { return h.verify != nil }
 
-// Close ends the streams that are open: a client of a process is detached with
-// ErrUnavailable and the process lives on, a watch ends with ErrUnavailable. It returns when
-// nothing that the handler started is left; other requests in progress are the
-// server's to end. Those that come later get ErrUnavailable. A second Close does
-// nothing.
+// Close ends the open streams: the clients of a process are detached with ErrUnavailable and the
+// process continues, and a watch ends with ErrUnavailable. Close returns when all goroutines of the
+// handler have ended; the server must end the other requests in progress. Later requests get
+// ErrUnavailable. A second call does nothing.
 func (h *Handler) Close() error {
-	h.end()
+	h.beginClose()
 	h.streams.Wait()
 	return nil
 }
 
-// end is Close that does not wait.
-func (h *Handler) end() {
+// beginClose is Close without waiting.
+func (h *Handler) beginClose() {
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
 	h.cancel()
 }
 
-// begin counts in a request that is let in, until h.requests is told that it is
-// done.
-func (h *Handler) begin() error {
+// beginRequest registers an admitted request. The caller must call h.requests.Done.
+func (h *Handler) beginRequest() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -165,14 +159,12 @@ func (h *Handler) begin() error {
 	return nil
 }
 
-// closeGrace is how long a client may take, when the handler closes, to read
-// what is being sent to it.
+// closeGrace is the time that a client has to read pending data when the handler closes.
 const closeGrace = 2 * time.Second
 
-// stream counts in a request that outlives its answer, or whose answer takes
-// as long as the client likes. Its ctx ends with the handler; the caller calls
-// done at its end.
-func (h *Handler) stream(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
+// beginStream registers a request whose response takes as long as the client wants, or that
+// outlives its response. The returned ctx ends with the handler. The caller must call done.
+func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -182,7 +174,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) (ctx context.Co
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(h.ctx, func() {
 		cancel(errClosing)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // one that was taken over is closed by whoever did
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // has no effect on a hijacked connection, which its owner closes
 	})
 	return ctx, func() {
 		stop()
@@ -191,37 +183,37 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) (ctx context.Co
 	}, nil
 }
 
-// Why a server that closes does not answer: it has done nothing of what was asked, or has
-// left what it followed.
+// Errors of a handler that closes: errClosing means that it did nothing, errDetached that it
+// stopped following an operation that continues.
 var (
 	errClosing  = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
 	errDetached = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
 )
 
-// closingOn is errDetached for whoever follows p.
-func closingOn(p atoll.Process) error {
+// closingError returns errDetached for a client that follows p.
+func closingError(p atoll.Process) error {
 	return atoll.Errorf("", "", atoll.ErrUnavailable, "%w, process %s may still run", errDetached, p.ID())
 }
 
-// register enters every route. Static ones come from Routes.
-func (h *Handler) register() {
+// registerRoutes adds the routes of Routes and of the options to the mux.
+func (h *Handler) registerRoutes() {
 	for _, route := range Routes() {
-		handler := h.handle(route)
-		h.mux.Handle(route.pattern(), handler)
-		if route.foreign {
+		handler := h.routeHandler(route)
+		h.mux.Handle(route.muxPattern(), handler)
+		if route.passThrough {
 			h.ports = handler
 		}
 	}
-	h.mux.Handle("/mcp", h.handle(Route{foreign: true, serve: (*Handler).serveMCP}))
-	h.mux.Handle("/", h.handle(Route{foreign: true, serve: (*Handler).serveUnknown}))
+	h.mux.Handle("/mcp", h.routeHandler(Route{passThrough: true, serve: (*Handler).serveMCP}))
+	h.mux.Handle("/", h.routeHandler(Route{passThrough: true, serve: (*Handler).serveUnknown}))
 	if h.opts.Metrics != nil {
-		h.mux.Handle("GET /metrics", h.handle(Route{foreign: true, Admin: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+		h.mux.Handle("GET /metrics", h.routeHandler(Route{passThrough: true, Admin: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
 			h.opts.Metrics.ServeHTTP(w, r)
 			return nil
 		}}))
 	}
 	if h.opts.Docs != nil {
-		docs := h.handle(Route{foreign: true, Public: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+		docs := h.routeHandler(Route{passThrough: true, Public: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
 			h.opts.Docs.ServeHTTP(w, r)
 			return nil
 		}})
@@ -235,48 +227,48 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := requestIDOf(r.Header)
 	w.Header().Set(RequestIDHeader, id)
 	r = r.WithContext(WithRequestID(r.Context(), id))
-	if _, _, _, ok := proxied(r.URL); ok {
+	if _, _, _, ok := splitPortPath(r.URL); ok {
 		h.ports.ServeHTTP(w, r)
 		return
 	}
 	h.mux.ServeHTTP(w, r)
 }
 
-// handle wraps a route in what all of them have in common.
-func (h *Handler) handle(route Route) http.Handler {
+// routeHandler returns the handler of a route with everything that is common to all routes.
+func (h *Handler) routeHandler(route Route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer h.cutOff(r)
+		defer h.recoverPanic(r)
 		start := time.Now()
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		r = r.WithContext(h.opts.Extract(r.Context(), r.Header))
-		who := "" // nobody who has been let in
-		err := h.admit(route, w, r, func(admitted *http.Request) error {
+		account := "" // before authentication
+		err := h.admitRequest(route, w, r, func(admitted *http.Request) error {
 			r = admitted
 			if h.verify != nil && !route.Public {
-				who = auth.AccountFrom(r.Context()).Name
+				account = auth.AccountFrom(r.Context()).Name
 			}
 			if route.Admin && auth.AccountFrom(r.Context()).Bounded() {
 				h.opts.Denied(r.Context(), r.Method+" "+r.URL.Path)
-				return atoll.Errorf("", "", atoll.ErrDenied, "this takes the role %s", auth.RoleAdmin)
+				return atoll.Errorf("", "", atoll.ErrDenied, "requires role %s", auth.RoleAdmin)
 			}
-			if err := route.check(r); err != nil {
+			if err := route.checkRequest(r); err != nil {
 				return err
 			}
 			return route.serve(h, w, r)
 		})
-		h.logRequest(r, who, start, err)
+		h.logRequest(r, account, start, err)
 		if err != nil && !errors.Is(err, errAnswered) {
 			if h.ctx.Err() != nil {
-				w.Header().Set("Connection", "close") // the next one goes elsewhere
+				w.Header().Set("Connection", "close") // sends the client's next request to another server
 			}
 			writeError(w, RequestID(r.Context()), err)
 		}
 	})
 }
 
-// cutOff ends a request whose handler panicked: the connection is closed, which
-// is all that can be done about an answer that may have begun.
-func (h *Handler) cutOff(r *http.Request) {
+// recoverPanic logs a panic of a route and closes the connection, since the response may be
+// incomplete.
+func (h *Handler) recoverPanic(r *http.Request) {
 	v := recover()
 	if v == nil {
 		return
@@ -284,20 +276,20 @@ func (h *Handler) cutOff(r *http.Request) {
 	if v != http.ErrAbortHandler {
 		h.log.Error("panic", "method", r.Method, "path", r.URL.Path, "request", RequestID(r.Context()), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
-	panic(http.ErrAbortHandler) // which net/http does not log once more
+	panic(http.ErrAbortHandler) // net/http does not log this value
 }
 
-// admit lets the request through to serve when its sender may.
-func (h *Handler) admit(route Route, w http.ResponseWriter, r *http.Request, serve func(*http.Request) error) error {
+// admitRequest authenticates the request and passes it to serve.
+func (h *Handler) admitRequest(route Route, w http.ResponseWriter, r *http.Request, serve func(*http.Request) error) error {
 	if route.Public {
 		return serve(r)
 	}
-	if err := h.begin(); err != nil {
+	if err := h.beginRequest(); err != nil {
 		return err
 	}
 	defer h.requests.Done()
 	r = r.WithContext(withOrigin(r))
-	account, token, err := h.authenticate(route, r)
+	account, token, err := h.authenticateRequest(route, r)
 	if err != nil {
 		return err
 	}
@@ -307,13 +299,13 @@ func (h *Handler) admit(route Route, w http.ResponseWriter, r *http.Request, ser
 	ctx := auth.WithAccount(r.Context(), account)
 	if account.Key != "" {
 		var stop func()
-		ctx, stop = h.whileGood(ctx, w, token)
+		ctx, stop = h.watchToken(ctx, w, token)
 		defer stop()
 	}
 	return serve(r.WithContext(ctx))
 }
 
-// withOrigin is the ctx of r, for auth.OriginFrom.
+// withOrigin returns the context of r with the origin for auth.OriginFrom.
 func withOrigin(r *http.Request) context.Context {
 	o := auth.Origin{Via: "http", Request: RequestID(r.Context())}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "tcp" {
@@ -322,11 +314,12 @@ func withOrigin(r *http.Request) context.Context {
 	return auth.WithOrigin(r.Context(), o)
 }
 
-// errAnswered is in the chain of what a route returns after it has begun to
-// answer: it is logged only.
+// errAnswered is in the chain of an error that a route returns after it began the response. Such an
+// error is only logged.
 var errAnswered = errors.New("answered already")
 
-func answered(err error) error {
+// alreadyAnswered wraps a non-nil err with errAnswered.
+func alreadyAnswered(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -337,15 +330,15 @@ type answeredError struct{ error }
 
 func (e answeredError) Unwrap() []error { return []error{errAnswered, e.error} }
 
-func (h *Handler) logRequest(r *http.Request, who string, start time.Time, err error) {
+func (h *Handler) logRequest(r *http.Request, account string, start time.Time, err error) {
 	if !h.log.Enabled(r.Context(), slog.LevelDebug) {
 		return
 	}
 	attrs := []slog.Attr{
 		slog.String("op", r.Method+" "+r.URL.Path), slog.String("request", RequestID(r.Context())), slog.Duration("dur", time.Since(start)),
 	}
-	if who != "" {
-		attrs = append(attrs, slog.String("account", who))
+	if account != "" {
+		attrs = append(attrs, slog.String("account", account))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("kind", string(atoll.KindOf(err))), slog.Any("err", err))
@@ -353,26 +346,26 @@ func (h *Handler) logRequest(r *http.Request, who string, start time.Time, err e
 	h.log.LogAttrs(r.Context(), slog.LevelDebug, "request", attrs...)
 }
 
-// abort breaks an answer off that has begun, so that the client does not take
-// it for complete. It does not return.
-func (h *Handler) abort(r *http.Request, err error) error {
-	h.log.DebugContext(r.Context(), "broken off", "op", r.Method+" "+r.URL.Path, "request", RequestID(r.Context()), "err", err)
+// abortResponse breaks off a response that has begun, so that the client detects that it is
+// incomplete. It does not return.
+func (h *Handler) abortResponse(r *http.Request, err error) error {
+	h.log.DebugContext(r.Context(), "response aborted", "op", r.Method+" "+r.URL.Path, "request", RequestID(r.Context()), "err", err)
 	panic(http.ErrAbortHandler)
 }
 
-// serveUnknown answers what no route matches: a newer client may ask for it.
+// serveUnknown answers requests that match no route. They may come from a newer client.
 func (h *Handler) serveUnknown(w http.ResponseWriter, r *http.Request) error {
 	return statusError{atoll.Errorf("", "", atoll.ErrUnsupported, "%s %s is not part of this server's API", r.Method, r.URL.Path), http.StatusNotFound}
 }
 
-// sandbox finds the sandbox that the path names.
-func (h *Handler) sandbox(r *http.Request) (atoll.Sandbox, error) {
+// findSandbox returns the sandbox in the path.
+func (h *Handler) findSandbox(r *http.Request) (atoll.Sandbox, error) {
 	return h.provider.Get(r.Context(), r.PathValue("id"))
 }
 
-// process finds the process that the path names.
-func (h *Handler) process(r *http.Request) (atoll.Process, error) {
-	sb, err := h.sandbox(r)
+// findProcess returns the process in the path.
+func (h *Handler) findProcess(r *http.Request) (atoll.Process, error) {
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return nil, err
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// answering returns a client of a server that answers each request with head
-// and then with more, for ever, and the number of bytes that it sends.
-func answering(t *testing.T, head, more string) (*Client, *atomic.Int64) {
+// newEndlessServer returns a client of a server that answers each request with head followed by
+// more, without end, and the number of bytes that the server has sent.
+func newEndlessServer(t *testing.T, head, more string) (*Client, *atomic.Int64) {
 	t.Helper()
 	pipe := NewPipe()
 	t.Cleanup(func() { pipe.Close() })
@@ -90,7 +90,7 @@ func TestAnswersHaveLimits(t *testing.T) {
 	} {
 		for _, name := range tt.calls {
 			t.Run(tt.name+"/"+name, func(t *testing.T) {
-				c, sent := answering(t, tt.head, tt.more)
+				c, sent := newEndlessServer(t, tt.head, tt.more)
 				err := calls[name](t.Context(), c)
 				if atoll.KindOf(err) != tt.kind {
 					t.Errorf("%v, want kind %q", err, tt.kind)
@@ -107,8 +107,8 @@ func TestAnswersHaveLimits(t *testing.T) {
 	}
 }
 
-// TestACreateWaitsForItsUndoing is about servers that take their time.
-func TestACreateWaitsForItsUndoing(t *testing.T) {
+// TestCreateWaitsForUndo tests Create with servers that take long to undo it.
+func TestCreateWaitsForUndo(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		undo   time.Duration
@@ -151,7 +151,7 @@ func TestACreateWaitsForItsUndoing(t *testing.T) {
 				if says := strings.Contains(err.Error(), "undo"); says == tt.undone {
 					t.Errorf("the error is %q", err)
 				}
-				time.Sleep(tt.undo) // no request outlives the test
+				time.Sleep(tt.undo) // no request may outlive the test
 			})
 		})
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// writeJSON answers with v.
+// writeJSON sends v as the response.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // every type that is sent can be marshalled
+	if err != nil { // a programming error: all reply types can be marshalled
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -28,15 +28,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client has gone
+	_, _ = w.Write(body) // fails if the client has disconnected
 }
 
-// decodeStrict reads b, which is one JSON value, into v: a field that v does not
-// have, a wrong type, anything behind the value and what is not UTF-8 are
-// ErrInvalid and named. It reports io.EOF when b is empty.
+// decodeStrict decodes one JSON value from b into v. Unknown fields, wrong types, trailing data and
+// invalid UTF-8 are ErrInvalid, and the error names them. It returns io.EOF if b is empty.
 func decodeStrict(b []byte, v any) error {
-	if !utf8.Valid(b) { // which the decoder would replace
-		return invalid("JSON must be UTF-8")
+	if !utf8.Valid(b) { // the decoder would replace it
+		return invalidError("JSON must be UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -44,27 +43,27 @@ func decodeStrict(b []byte, v any) error {
 		return explainJSON(err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return invalid("there is something behind the JSON value (at byte %d)", dec.InputOffset())
+		return invalidError("unexpected data after the JSON value (at byte %d)", dec.InputOffset())
 	}
 	return nil
 }
 
-// explainJSON says what is wrong with a body in words of its author's.
+// explainJSON returns the error of a JSON decoder in terms of the body.
 func explainJSON(err error) error {
 	if err == io.EOF {
 		return err
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return invalid("%s: must be %s, is %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
+		return invalidError("%s: must be %s, got %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return invalid("unknown field %s", name)
+		return invalidError("unknown field %s", name)
 	}
-	return invalid("%s", strings.TrimPrefix(err.Error(), "json: "))
+	return invalidError("%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// fieldName is a field as its author wrote it: without the names of Go structs
-// that are embedded on the way, which begin with a capital.
+// fieldName returns the path of a field without the names of embedded Go structs, which begin with
+// a capital letter.
 func fieldName(path string) string {
 	parts := slices.DeleteFunc(strings.Split(path, "."), func(s string) bool { return s == "" || s[0] >= 'A' && s[0] <= 'Z' })
 	if len(parts) == 0 {
@@ -73,7 +72,7 @@ func fieldName(path string) string {
 	return strings.Join(parts, ".")
 }
 
-// jsonType is what a value of a Go type is called in JSON.
+// jsonType returns the name of a Go type's JSON form.
 func jsonType(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[atoll.Duration]():
@@ -97,17 +96,18 @@ func jsonType(t reflect.Type) string {
 	}
 }
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return &atoll.Error{Kind: atoll.ErrInvalid, Err: fmt.Errorf(format, args...)}
 }
 
-// body decodes the request's JSON body. An empty one leaves v as it is, unless
-// it is required.
-func (h *Handler) body(w http.ResponseWriter, r *http.Request, v any, required bool) error {
-	return h.bodyUpTo(h.opts.MaxBody, w, r, v, required)
+// decodeBody decodes the JSON body of a request into v. An empty body leaves v unchanged, or is
+// ErrInvalid if required is set.
+func (h *Handler) decodeBody(w http.ResponseWriter, r *http.Request, v any, required bool) error {
+	return h.decodeBodyUpTo(h.opts.MaxBody, w, r, v, required)
 }
 
-func (h *Handler) bodyUpTo(limit int64, w http.ResponseWriter, r *http.Request, v any, required bool) error {
+// decodeBodyUpTo is decodeBody with a limit in bytes.
+func (h *Handler) decodeBodyUpTo(limit int64, w http.ResponseWriter, r *http.Request, v any, required bool) error {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		return uploadError(err)
@@ -115,64 +115,64 @@ func (h *Handler) bodyUpTo(limit int64, w http.ResponseWriter, r *http.Request, 
 	err = decodeStrict(b, v)
 	if err == io.EOF {
 		if required {
-			return invalid("the body is empty: a JSON object is needed")
+			return invalidError("the body is empty: send a JSON object")
 		}
 		return nil
 	}
 	return err
 }
 
-// query reads the request's parameters, which the route has declared. The first
-// one that makes no sense is in err.
-type query struct {
+// queryParams parses the query parameters of a request. err has the first failure.
+type queryParams struct {
 	values url.Values
 	err    error
 }
 
-func queryOf(r *http.Request) *query { return &query{values: r.URL.Query()} }
+func parseQuery(r *http.Request) *queryParams { return &queryParams{values: r.URL.Query()} }
 
-func (q *query) str(name string) string { return q.values.Get(name) }
+func (q *queryParams) getString(name string) string { return q.values.Get(name) }
 
-func (q *query) all(name string) []string { return q.values[name] }
+func (q *queryParams) getStrings(name string) []string { return q.values[name] }
 
-func (q *query) bool(name string) bool {
+func (q *queryParams) getBool(name string) bool {
 	if !q.values.Has(name) {
 		return false
 	}
-	v := q.str(name)
+	v := q.getString(name)
 	b, err := strconv.ParseBool(v)
 	if err != nil {
-		q.fail(invalid("parameter %s: %q is not true or false", name, v))
+		q.setError(invalidError("parameter %s: %q is not true or false", name, v))
 	}
 	return b
 }
 
-func (q *query) int(name string, otherwise int64) int64 {
+func (q *queryParams) getInt(name string, fallback int64) int64 {
 	if !q.values.Has(name) {
-		return otherwise
+		return fallback
 	}
-	v := q.str(name)
+	v := q.getString(name)
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil {
-		q.fail(invalid("parameter %s: %q is not a number", name, v))
+		q.setError(invalidError("parameter %s: %q is not a number", name, v))
 	}
 	return n
 }
 
-// mode reads permission bits in octal.
-func (q *query) mode(name string) uint32 {
+// getMode returns permission bits given in octal.
+func (q *queryParams) getMode(name string) uint32 {
 	if !q.values.Has(name) {
 		return 0
 	}
-	v := q.str(name)
+	v := q.getString(name)
 	n, err := strconv.ParseUint(v, 8, 12)
 	if err != nil {
-		q.fail(invalid("parameter %s: %q is not a mode like 0644", name, v))
+		q.setError(invalidError("parameter %s: %q is not a mode like 0644", name, v))
 	}
 	return uint32(n)
 }
 
-func (q *query) fail(err error) {
+// setError sets the error unless there is one.
+func (q *queryParams) setError(err error) {
 	if q.err == nil {
 		q.err = err
 	}

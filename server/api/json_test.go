@@ -24,21 +24,21 @@ func TestRequestsAreStrict(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
 		status             int
-		want               string // in the message
+		want               string // part of the message
 	}{
 		{"POST", sandboxes, `{"nmae":"x"}`, 400, `unknown field "nmae"`},
 		{"POST", sandboxes, `{"resources":{"memroy":1}}`, 400, `unknown field "memroy"`},
-		{"POST", sandboxes, `{"resources":{"memory":"1g"}}`, 400, "resources.memory: must be a whole number (int64), is string"},
-		{"POST", sandboxes, `{"cmd":"ls"}`, 400, "cmd: must be a list, is string"},
-		{"POST", sandboxes, `{"resources":{"cpus":"two"}}`, 400, "resources.cpus: must be a number, is string"},
-		{"POST", sandboxes, `{"read_only_root":1}`, 400, "read_only_root: must be true or false, is number"},
-		{"POST", sandboxes, `{"name":["x"]}`, 400, "name: must be a string, is array"},
+		{"POST", sandboxes, `{"resources":{"memory":"1g"}}`, 400, "resources.memory: must be a whole number (int64), got string"},
+		{"POST", sandboxes, `{"cmd":"ls"}`, 400, "cmd: must be a list, got string"},
+		{"POST", sandboxes, `{"resources":{"cpus":"two"}}`, 400, "resources.cpus: must be a number, got string"},
+		{"POST", sandboxes, `{"read_only_root":1}`, 400, "read_only_root: must be true or false, got number"},
+		{"POST", sandboxes, `{"name":["x"]}`, 400, "name: must be a string, got array"},
 		{"POST", sandboxes, `{"ttl":"soon"}`, 400, "soon"},
-		{"POST", sandboxes, `{"ttl":true}`, 400, `ttl: must be text like "90s", or a number of seconds, is bool`},
+		{"POST", sandboxes, `{"ttl":true}`, 400, `ttl: must be text like "90s", or a number of seconds, got bool`},
 		{"POST", sandboxes, "{\"cmd\":[\"cat\",\"\xff\"]}", 400, "must be UTF-8"},
-		{"POST", sandboxes, `{} {}`, 400, "behind the JSON value"},
-		{"POST", sandboxes, `{}x`, 400, "behind the JSON value"},
-		{"POST", sandboxes, `[]`, 400, "must be an object, is array"},
+		{"POST", sandboxes, `{} {}`, 400, "after the JSON value"},
+		{"POST", sandboxes, `{}x`, 400, "after the JSON value"},
+		{"POST", sandboxes, `[]`, 400, "must be an object, got array"},
 		{"POST", sandboxes, ``, 400, "empty"},
 		{"POST", sandboxes, `{`, 400, "unexpected EOF"},
 		{"POST", sandboxes, `{"name":"` + strings.Repeat("x", 400) + `"}`, 413, "larger than 300 bytes"},
@@ -49,7 +49,7 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"GET", sandboxes + "?state=running&state=", "", 400, `parameter state: ""`},
 		{"GET", sandboxes + "?name=%zz", "", 400, "%zz"},
 		{"GET", sandboxes + "?name=a;b", "", 400, "semicolon"},
-		{"GET", sandboxes + "?name=a&name=b", "", 400, "name: is given 2 times"},
+		{"GET", sandboxes + "?name=a&name=b", "", 400, "name: given 2 times"},
 		{"DELETE", box + "/files?path=d&recursive=%zz", "", 400, "%zz"},
 		{"DELETE", box + "/files?path=d&recursive", "", 400, "recursive"},
 		{"DELETE", box + "?volumes=maybe", "", 400, "maybe"},
@@ -57,14 +57,14 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"DELETE", "/v1/images?name=x", "", 400, "name"},
 		{"POST", "/v1/images/prune", `{"everything":true}`, 400, "everything"},
 		{"GET", box + "/files?path=/x&offset=z", "", 400, "offset"},
-		{"GET", box + "/files", "", 400, "path: is missing"},
+		{"GET", box + "/files", "", 400, "path: missing"},
 		{"PUT", box + "/files?path=/x&mode=9", "", 400, "mode"},
 		{"POST", box + "/stop", `{"grace":true}`, 400, "grace"},
 		{"POST", box + "/exec", `{"args":["true"],"limit":-1}`, 400, "limit"},
 		{"POST", box + "/exec", `{"args":["true"],"timeout":{}}`, 400, "timeout: must be text"},
-		{"POST", box + "/exec", `{"args":"true"}`, 400, `args: must be a list, is string`},
-		{"POST", box + "/exec", `{"args":["cat"],"stdin_encoding":"base64","stdin":"aGVsbG8gd29ybGQ!!!!"}`, 400, "stdin: is not base64"},
-		{"POST", box + "/exec", `{"args":["cat"],"stdin_encoding":"base64","stdin":"!!!!"}`, 400, "stdin: is not base64"},
+		{"POST", box + "/exec", `{"args":"true"}`, 400, `args: must be a list, got string`},
+		{"POST", box + "/exec", `{"args":["cat"],"stdin_encoding":"base64","stdin":"aGVsbG8gd29ybGQ!!!!"}`, 400, "stdin: not base64"},
+		{"POST", box + "/exec", `{"args":["cat"],"stdin_encoding":"base64","stdin":"!!!!"}`, 400, "stdin: not base64"},
 		{"POST", box + "/processes/p1/signal", `{"signal":false}`, 400, `signal: must be text like "SIGTERM"`},
 		{"POST", box + "/exec", `{"args":["true"],"stdin_encoding":"hex"}`, 400, "stdin_encoding"},
 		{"GET", "/v1/resolve", "", 400, "either"},
@@ -88,10 +88,10 @@ func TestRequestsAreStrict(t *testing.T) {
 	}
 }
 
-// TestRoutesTakeWhatTheyDeclare holds every route to refuse what it does not
-// know before anything happens.
+// TestRoutesTakeWhatTheyDeclare checks that each route refuses unknown parameters and bodies before
+// it calls the provider.
 func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
-	h, err := NewHandler(struct{ atoll.Provider }{}, Options{}) // which panics when it is called
+	h, err := NewHandler(struct{ atoll.Provider }{}, Options{}) // panics if a route calls it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
 		return decodeError(rec.Code, rec.Body.Bytes(), "", "")
 	}
 	for _, r := range Routes() {
-		if r.foreign {
+		if r.passThrough {
 			continue
 		}
 		path := strings.NewReplacer("{id}", fakeID, "{pid}", "p1", "{name}", "n", "{project}", "p").Replace(r.Path)
@@ -113,7 +113,7 @@ func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
 			}
 		}
 		if r.Body.Media == "" {
-			for _, body := range []io.Reader{strings.NewReader("{}"), io.MultiReader()} { // of no known length
+			for _, body := range []io.Reader{strings.NewReader("{}"), io.MultiReader()} { // without a length
 				if err := ask(r.Method, path+"?"+q.Encode(), body); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "body") {
 					t.Errorf("%s with a body: %v", r.Name, err)
 				}
@@ -122,7 +122,7 @@ func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
 		for name := range q {
 			without := maps.Clone(q)
 			without.Del(name)
-			if err := ask(r.Method, path+"?"+without.Encode(), nil); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), name+": is missing") {
+			if err := ask(r.Method, path+"?"+without.Encode(), nil); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), name+": missing") {
 				t.Errorf("%s without %s: %v", r.Name, name, err)
 			}
 		}
@@ -158,8 +158,8 @@ func TestAnswersOfANewerServerAreTolerated(t *testing.T) {
 	}
 }
 
-// TestWireNames holds the names that are frozen: an old client and a new
-// server, or the other way round, must go on understanding each other.
+// TestWireNames asserts the frozen names, by which clients and servers of different versions work
+// together.
 func TestWireNames(t *testing.T) {
 	size, sig := atoll.Size{Rows: 24, Cols: 80}, atoll.SIGINT
 	for _, c := range []struct {
@@ -185,7 +185,7 @@ func TestWireNames(t *testing.T) {
 			`{"code":1,"stdout":"o","stdout_encoding":"utf-8","stdout_truncated":false,"stderr":"","stderr_encoding":"utf-8","stderr_truncated":false}`},
 		{providersReply{[]atoll.Member{{Info: atoll.Info{Name: "n"}, InUse: true, Problem: "p"}}}, `"in_use":true,"problem":"p"}]}`},
 		{serverInfo{atoll.Info{Name: "n"}, "1"}, `"server_version":"1"`},
-		{fileInfoOf(atoll.FileInfo{Name: "\xff", Path: "/\xff"}), `"name_b64":"/w==","path_b64":"L/8="`},
+		{newFileInfo(atoll.FileInfo{Name: "\xff", Path: "/\xff"}), `"name_b64":"/w==","path_b64":"L/8="`},
 		{idReply{"x"}, `{"id":"x"}`},
 		{stopRequest{}, `{}`},
 		{imagesReply{[]atoll.Image{}}, `{"images":[]}`},

@@ -15,13 +15,13 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// When to come back crosses the wire, as a header too.
+// The client gets the time for a retry, in the error and as a header.
 func TestRetryAfterCrossesTheWire(t *testing.T) {
 	r := newRig(t, Options{})
 	r.list = func(context.Context, atoll.Filter) ([]atoll.Status, error) {
 		return nil, atoll.E("create", "web", atoll.ErrExhausted, atoll.WithRetryAfter(errors.New("the quota is used up"), 2100*time.Millisecond))
 	}
-	resp, body := r.ask(t, "GET", "/v1/sandboxes", "")
+	resp, body := r.doRequest(t, "GET", "/v1/sandboxes", "")
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "3" || !strings.Contains(body, `"retry_after":3`) {
 		t.Errorf("%d, Retry-After %q: %s", resp.StatusCode, resp.Header.Get("Retry-After"), body)
 	}
@@ -31,8 +31,8 @@ func TestRetryAfterCrossesTheWire(t *testing.T) {
 	}
 }
 
-// Tokens that are configured are let in beside those that Verify knows; what is for
-// admins is not for who is bound to projects, and that is told.
+// The handler accepts tokens in Tokens and tokens that Verify accepts. It denies operations for
+// admins to accounts that are bound to projects, and calls Denied.
 func TestTokensAndVerify(t *testing.T) {
 	var denied []string
 	h, err := NewHandler(newFake(), Options{
@@ -58,7 +58,7 @@ func TestTokensAndVerify(t *testing.T) {
 		{"own", "/v1/info", 200}, {"held", "/v1/info", 200}, {"key", "/v1/info", 200}, {"no", "/v1/info", 401},
 		{"own", "/metrics", 200}, {"held", "/metrics", 403}, {"key", "/v1/keys", 403}, {"own", "/v1/keys", 501}, {"key", "/v1/audit", 403}, {"own", "/v1/audit", 501},
 	} {
-		if resp, body := r.ask(t, "GET", tt.path, "", "Authorization", "Bearer "+tt.token); resp.StatusCode != tt.want {
+		if resp, body := r.doRequest(t, "GET", tt.path, "", "Authorization", "Bearer "+tt.token); resp.StatusCode != tt.want {
 			t.Errorf("%s %s: %d %s, want %d", tt.token, tt.path, resp.StatusCode, body, tt.want)
 		}
 	}
@@ -67,8 +67,7 @@ func TestTokensAndVerify(t *testing.T) {
 	}
 }
 
-// A request that goes on ends when its key is not good any more, not when nobody can
-// say.
+// A request in progress ends when its key becomes invalid, but not when Verify is unavailable.
 func TestKeyThatEnds(t *testing.T) {
 	var answer atomic.Pointer[error]
 	var asked atomic.Int64
@@ -79,7 +78,7 @@ func TestKeyThatEnds(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	h, err := NewHandler(f, Options{again: time.Millisecond, Verify: func(context.Context, string) (auth.Account, error) {
+	h, err := NewHandler(f, Options{verifyEvery: time.Millisecond, Verify: func(context.Context, string) (auth.Account, error) {
 		asked.Add(1)
 		if err := answer.Load(); err != nil {
 			return auth.Account{}, *err
@@ -93,7 +92,7 @@ func TestKeyThatEnds(t *testing.T) {
 	r := &rig{server: newServer(t, h)}
 	ended := make(chan int, 1)
 	go func() {
-		resp, _ := r.ask(t, "GET", "/v1/sandboxes", "", "Authorization", "Bearer x")
+		resp, _ := r.doRequest(t, "GET", "/v1/sandboxes", "", "Authorization", "Bearer x")
 		ended <- resp.StatusCode
 	}()
 	<-began
@@ -103,7 +102,7 @@ func TestKeyThatEnds(t *testing.T) {
 	}
 	select {
 	case status := <-ended:
-		t.Fatalf("it ended with %d while nobody could say", status)
+		t.Fatalf("the request ended with %d while Verify was unavailable", status)
 	default:
 	}
 	gone := atoll.Errorf("", "", atoll.ErrDenied, "revoked")
@@ -111,6 +110,6 @@ func TestKeyThatEnds(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(testenv.Scale(10 * time.Second)):
-		t.Error("it goes on")
+		t.Error("the request continues after its key became invalid")
 	}
 }

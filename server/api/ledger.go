@@ -8,16 +8,16 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
-func ledgerRoutes() []Route {
+func registryRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/secret", Name: "secret", Tag: "sandboxes", Summary: "Read the secret that programs inside know callers by",
-			Doc:   "They expect it as a bearer token. Inside there is only its salted hash, in the variable `" + atoll.SecretVar + "`.",
+			Method: "GET", Path: "/v1/sandboxes/{id}/secret", Name: "secret", Tag: "sandboxes", Summary: "Read the secret by which programs inside authenticate callers",
+			Doc:   "The programs expect it as a bearer token. The sandbox itself has only the salted hash, in the variable `" + atoll.SecretVar + "`.",
 			Reply: jsonOf[secretReply](), serve: (*Handler).serveSecret,
 		},
 		{
-			Method: "POST", Path: "/v1/reconcile", Name: "reconcile", Tag: "server", Summary: "Compare the sandboxes that there are with those that there are meant to be",
-			Doc:  "Does what has to be done about the difference, and says what that was. The server does this by itself from time to time.",
+			Method: "POST", Path: "/v1/reconcile", Name: "reconcile", Tag: "server", Summary: "Reconcile the sandboxes with the desired state",
+			Doc:  "Compares the desired state with reality, repairs the differences and reports them. The server also does this in the background.",
 			Body: jsonOf[registry.ReconcileOptions](), Reply: jsonOf[registry.Reconciliation](), serve: (*Handler).serveReconcile,
 		},
 	}
@@ -44,13 +44,13 @@ func (c *Client) Secret(ctx context.Context, id string) (string, error) {
 		return "", atoll.E("secret", id, atoll.ErrNotFound, nil)
 	}
 	var reply secretReply
-	err = c.call(ctx, call{op: "secret", id: norm, path: "/v1/sandboxes/" + norm + "/secret", reply: &reply})
+	err = c.callServer(ctx, call{op: "secret", id: norm, path: "/v1/sandboxes/" + norm + "/secret", reply: &reply})
 	return reply.Secret, err
 }
 
 func (h *Handler) serveReconcile(w http.ResponseWriter, r *http.Request) error {
 	var opts registry.ReconcileOptions
-	if err := h.body(w, r, &opts, false); err != nil {
+	if err := h.decodeBody(w, r, &opts, false); err != nil {
 		return err
 	}
 	found, err := registry.Reconcile(r.Context(), h.provider, opts)
@@ -67,7 +67,7 @@ func (h *Handler) serveReconcile(w http.ResponseWriter, r *http.Request) error {
 // Reconcile implements registry.Reconciler.
 func (c *Client) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	var found registry.Reconciliation
-	err := c.call(ctx, call{op: "reconcile", method: "POST", path: "/v1/reconcile", body: opts, reply: &found, most: maxListReply})
+	err := c.callServer(ctx, call{op: "reconcile", method: "POST", path: "/v1/reconcile", body: opts, reply: &found, replyLimit: maxListReply})
 	return found, err
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A secret is not for caches.
+// Caches must not store a secret.
 func TestSecretIsNotStored(t *testing.T) {
 	p := openMock(t)
 	defer p.Close()

@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The channels of a link: the first byte of every binary message.
+// The channels of a stream connection: the first byte of each binary message.
 const (
 	chanStdin byte = iota
 	chanStdout
@@ -33,32 +33,32 @@ func channelOf(s atoll.Stream) (byte, bool) {
 }
 
 const (
-	// window is how many bytes of one channel may have been sent and not yet
-	// taken by the other side's reader. It is part of the protocol.
+	// window is the largest number of bytes that may be sent on one channel before the receiver
+	// has consumed them. It is part of the protocol.
 	window = 256 << 10
-	// maxData is the most that one binary message carries.
+	// maxData is the largest payload of a binary message.
 	maxData = 64 << 10
-	// maxMessage is the longest message, the first one excepted.
+	// maxMessage is the size of the largest message except for the first.
 	maxMessage = maxData + 1
 )
 
-// A message is what a link says in text.
+// A message is a text message of a stream connection.
 type message struct {
 	Type string `json:"type"`
 
 	Command  *atoll.Command `json:"command,omitempty"`   // exec
-	Stdin    bool           `json:"stdin,omitempty"`     // exec, attach: the client will send it
-	Stdout   bool           `json:"stdout,omitempty"`    // exec, attach: the client wants it
-	Stderr   bool           `json:"stderr,omitempty"`    // exec, attach
-	Joint    bool           `json:"joint,omitempty"`     // exec, attach: stderr comes on stdout's channel, in order
-	From     *offsets       `json:"from,omitempty"`      // attach
-	NoFollow bool           `json:"no_follow,omitempty"` // attach
-	Name     string         `json:"name,omitempty"`      // attach: the Attachment's
+	Stdin    bool           `json:"stdin,omitempty"`     // exec, attach: the client will send stdin
+	Stdout   bool           `json:"stdout,omitempty"`    // exec, attach: the client wants stdout
+	Stderr   bool           `json:"stderr,omitempty"`    // exec, attach: the client wants stderr
+	Joint    bool           `json:"joint,omitempty"`     // exec, attach: send stderr on the channel of stdout, in order
+	From     *offsets       `json:"from,omitempty"`      // attach: where to begin
+	NoFollow bool           `json:"no_follow,omitempty"` // attach: end at the current end of the output
+	Name     string         `json:"name,omitempty"`      // attach: the name of the attachment
 
-	ID     string       `json:"id,omitempty"`     // started: the process's
+	ID     string       `json:"id,omitempty"`     // started, attached: the id of the process
 	Stream atoll.Stream `json:"stream,omitempty"` // window, close, gap
-	Bytes  int64        `json:"bytes,omitempty"`  // window: how many more may be sent
-	Abort  bool         `json:"abort,omitempty"`  // close: stdin failed, rather than ended; who reads output was lost, and may come again
+	Bytes  int64        `json:"bytes,omitempty"`  // window: how many more bytes may be sent
+	Abort  bool         `json:"abort,omitempty"`  // close: of stdin, that it failed; of output, that the reader lost its connection and may reconnect
 
 	Signal *atoll.Signal `json:"signal,omitempty"` // signal
 	Size   *atoll.Size   `json:"size,omitempty"`   // resize
@@ -67,7 +67,7 @@ type message struct {
 	Error  *wireError    `json:"error,omitempty"`  // error, refused
 }
 
-// The types of message.
+// The types of message, with the side that sends them.
 const (
 	msgExec   = "exec"   // client, first: start the command
 	msgAttach = "attach" // client, first: attach to the process
@@ -78,62 +78,64 @@ const (
 	msgAttached = "attached" // server
 	msgGap      = "gap"      // server: bytes of the stream were dropped
 	msgExit     = "exit"     // server, last: the process ended, all its output was sent
-	msgEnd      = "end"      // server, last: all the output that was asked for was sent
-	msgError    = "error"    // server, last: what was asked for failed
+	msgEnd      = "end"      // server, last: all the requested output was sent
+	msgError    = "error"    // server, last: the request failed
 	msgRefused  = "refused"  // server: a signal or resize failed
 
 	msgWindow = "window" // both: more of the stream may be sent
-	msgClose  = "close"  // both: the stream has ended, or is not wanted any longer
+	msgClose  = "close"  // both: the sender ended the stream, or the receiver wants no more of it
 )
 
-// offsets are where an attachment begins to read.
+// offsets are the positions at which an attachment begins to read.
 type offsets struct {
 	Stdout int64 `json:"stdout,omitempty"`
 	Stderr int64 `json:"stderr,omitempty"`
 }
 
-// A gap is bytes [from, to) that were dropped.
+// A gap is a range of dropped bytes, [From, To).
 type gap struct {
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
 }
 
-// A link carries the streams of one process over one WebSocket. Each channel
-// has a window, so that one that nobody reads neither fills memory nor holds
-// up the others, and whoever reads the connection never blocks.
-type link struct {
-	ws  *websocket.Conn
-	in  [channels]*inflow  // what the other side may send
-	out [channels]*outflow // what it wants
+// A streamConn carries the streams of one process over one WebSocket. Each channel has a window, so
+// that a channel without a reader neither fills memory nor blocks the other channels, and the
+// goroutine that reads the connection never blocks.
+type streamConn struct {
+	ws      *websocket.Conn
+	readers [channels]*channelReader // channels that the other side may send on
+	writers [channels]*channelWriter // channels that the other side wants
 
 	mu   sync.Mutex
 	err  error
-	done chan struct{} // closed by fail
+	done chan struct{} // closed by closeWithError
 }
 
-func newLink(ws *websocket.Conn) *link { return &link{ws: ws, done: make(chan struct{})} }
+func newStreamConn(ws *websocket.Conn) *streamConn {
+	return &streamConn{ws: ws, done: make(chan struct{})}
+}
 
-// receive makes the channel one that the other side may send on.
-func (l *link) receive(ch byte) *inflow {
-	f := &inflow{link: l, ch: ch}
-	f.more.L = &f.mu
-	l.in[ch] = f
+// openReader lets the other side send on the channel.
+func (l *streamConn) openReader(ch byte) *channelReader {
+	f := &channelReader{link: l, ch: ch}
+	f.changed.L = &f.mu
+	l.readers[ch] = f
 	return f
 }
 
-// transmit makes the channel one to send on, once it is opened.
-func (l *link) transmit(ch byte) *outflow {
-	f := &outflow{link: l, ch: ch}
-	f.more.L = &f.mu
-	l.mu.Lock() // endOutputs may come at any time
+// openWriter returns the writer of the channel. It blocks until openWindow.
+func (l *streamConn) openWriter(ch byte) *channelWriter {
+	f := &channelWriter{link: l, ch: ch}
+	f.changed.L = &f.mu
+	l.mu.Lock() // closeWriters may run at any time
 	defer l.mu.Unlock()
-	l.out[ch] = f
+	l.writers[ch] = f
 	return f
 }
 
-// fail ends the link: everybody who waits for it gets err. The first err
-// counts.
-func (l *link) fail(err error) {
+// closeWithError ends the connection: all its readers and writers return err. Only the first call
+// has an effect.
+func (l *streamConn) closeWithError(err error) {
 	l.mu.Lock()
 	if l.err != nil {
 		l.mu.Unlock()
@@ -142,34 +144,35 @@ func (l *link) fail(err error) {
 	l.err = err
 	close(l.done)
 	l.mu.Unlock()
-	l.endOutputs(err)
-	for _, f := range l.in {
+	l.closeWriters(err)
+	for _, f := range l.readers {
 		if f != nil {
-			f.end(err)
+			f.closeWithError(err)
 		}
 	}
 }
 
-// endOutputs makes writing to what the other side may read fail with err.
-func (l *link) endOutputs(err error) {
+// closeWriters makes all writers return err.
+func (l *streamConn) closeWriters(err error) {
 	l.mu.Lock()
-	out := l.out
+	out := l.writers
 	l.mu.Unlock()
 	for _, f := range out {
 		if f != nil {
-			f.end(err)
+			f.closeWithError(err)
 		}
 	}
 }
 
-// failure is what fail was told.
-func (l *link) failure() error {
+// closeError returns the error of closeWithError, or nil.
+func (l *streamConn) closeError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-func (l *link) send(m message) error {
+// sendMessage sends a text message.
+func (l *streamConn) sendMessage(m message) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -177,81 +180,79 @@ func (l *link) send(m message) error {
 	return l.ws.Write(context.Background(), websocket.MessageText, b)
 }
 
-// A protocolError is a message that makes no sense. It ends the link.
+// A protocolError is a violation of the protocol by the other side. It ends the connection.
 type protocolError struct{ error }
 
-// Unwrap gives it a kind: the other side is to blame.
+// Unwrap returns the cause and ErrInvalid.
 func (e protocolError) Unwrap() []error { return []error{e.error, atoll.ErrInvalid} }
 
-func violation(format string, args ...any) error {
+func protocolErrorf(format string, args ...any) error {
 	return protocolError{fmt.Errorf(format, args...)}
 }
 
-// frames are what a message is put together or read in, with one byte more to
-// notice that it is too long.
-var frames = sync.Pool{New: func() any { return new([maxMessage + 1]byte) }}
+// framePool has buffers for messages, with one more byte to detect a message that is too long.
+var framePool = sync.Pool{New: func() any { return new([maxMessage + 1]byte) }}
 
-// first reads the first message, which may be as long as max.
-func (l *link) first(m *message, max int64) error {
+// readFirst reads the first message, of up to max bytes.
+func (l *streamConn) readFirst(m *message, max int64) error {
 	l.ws.SetReadLimit(max)
 	typ, r, err := l.ws.Reader(context.Background())
 	if err != nil {
-		return violation("no first message: %w", err)
+		return protocolErrorf("read the first message: %w", err)
 	}
 	b, err := io.ReadAll(r)
 	if err != nil {
-		return violation("the first message: %w", err)
+		return protocolErrorf("read the first message: %w", err)
 	}
 	l.ws.SetReadLimit(maxMessage + 1)
 	if typ != websocket.MessageText {
-		return violation("the first message must be text")
+		return protocolErrorf("the first message must be text")
 	}
 	err = decodeStrict(b, m)
 	if err == io.EOF {
-		return violation("the first message is empty")
+		return protocolErrorf("the first message is empty")
 	}
 	if err != nil {
-		return violation("the first message: %w", err)
+		return protocolErrorf("read the first message: %w", err)
 	}
 	return nil
 }
 
-// read takes one message off the connection: data goes to its channel, what
-// concerns a window or the end of a stream is seen to, and any other message
-// is returned. strict refuses fields that this version does not know.
-func (l *link) read(strict bool) (message, error) {
+// readMessage handles data and flow control until it receives another message, which it returns.
+// strict refuses unknown fields.
+func (l *streamConn) readMessage(strict bool) (message, error) {
 	for {
 		typ, r, err := l.ws.Reader(context.Background())
 		if err != nil {
 			return message{}, err
 		}
-		m, own, err := l.take(typ, r, strict)
-		if err != nil || !own {
+		m, handled, err := l.handleFrame(typ, r, strict)
+		if err != nil || !handled {
 			return m, err
 		}
 	}
 }
 
-// take reads one message. own says that it was seen to.
-func (l *link) take(typ websocket.MessageType, r io.Reader, strict bool) (m message, own bool, err error) {
-	frame := frames.Get().(*[maxMessage + 1]byte)
-	defer frames.Put(frame)
+// handleFrame reads one message. handled reports that the caller need not handle it.
+func (l *streamConn) handleFrame(typ websocket.MessageType, r io.Reader, strict bool) (m message, handled bool, err error) {
+	frame := framePool.Get().(*[maxMessage + 1]byte)
+	defer framePool.Put(frame)
 	n, err := io.ReadFull(r, frame[:])
 	if err == nil {
-		return message{}, false, violation("a message is longer than %d bytes", maxMessage)
+		return message{}, false, protocolErrorf("a message is longer than %d bytes", maxMessage)
 	}
 	if err != io.EOF && err != io.ErrUnexpectedEOF {
 		return message{}, false, err
 	}
 	if typ == websocket.MessageBinary {
-		return message{}, true, l.data(frame[:n])
+		return message{}, true, l.handleData(frame[:n])
 	}
 	m, err = parseMessage(frame[:n], strict)
 	if err != nil {
 		return message{}, false, err
 	}
-	own, err = l.flow(m)
-	return m, own, err
+	handled, err = l.handleFlow(m)
+	return m, handled, err
 }
 
 func parseMessage(b []byte, strict bool) (m message, err error) {
@@ -261,49 +262,49 @@ func parseMessage(b []byte, strict bool) (m message, err error) {
 		err = json.Unmarshal(b, &m)
 	}
 	if err == nil && m.Type == "" {
-		err = errors.New("it has no type")
+		err = errors.New("missing type")
 	}
 	if err != nil {
-		return message{}, violation("not a message: %w", err)
+		return message{}, protocolErrorf("invalid message: %w", err)
 	}
 	return m, nil
 }
 
-// data delivers a binary message.
-func (l *link) data(frame []byte) error {
+// handleData passes a binary message to its channel.
+func (l *streamConn) handleData(frame []byte) error {
 	if len(frame) == 0 {
-		return violation("a binary message is empty")
+		return protocolErrorf("a binary message is empty")
 	}
 	ch := frame[0]
-	if ch >= channels || l.in[ch] == nil {
-		return violation("channel %d is not open", ch)
+	if ch >= channels || l.readers[ch] == nil {
+		return protocolErrorf("channel %d is not open", ch)
 	}
-	return l.in[ch].put(frame[1:])
+	return l.readers[ch].appendData(frame[1:])
 }
 
-// flow sees to messages about the flow of channels.
-func (l *link) flow(m message) (own bool, err error) {
+// handleFlow handles the messages "window" and "close". handled reports whether m is one of them.
+func (l *streamConn) handleFlow(m message) (handled bool, err error) {
 	if m.Type != msgWindow && m.Type != msgClose {
 		return false, nil
 	}
 	ch, ok := channelOf(m.Stream)
 	if !ok {
-		return true, violation("there is no stream %q", m.Stream)
+		return true, protocolErrorf("unknown stream %q", m.Stream)
 	}
-	in, out := l.in[ch], l.out[ch]
+	in, out := l.readers[ch], l.writers[ch]
 	switch {
 	case m.Type == msgWindow && out != nil:
-		return true, out.grant(m.Bytes)
+		return true, out.addCredit(m.Bytes)
 	case m.Type == msgClose && out != nil && m.Abort:
-		out.end(errGone)
+		out.closeWithError(errClientLost)
 	case m.Type == msgClose && out != nil:
-		out.end(io.ErrClosedPipe)
+		out.closeWithError(io.ErrClosedPipe)
 	case m.Type == msgClose && in != nil && m.Abort:
-		in.end(io.ErrUnexpectedEOF)
+		in.closeWithError(io.ErrUnexpectedEOF)
 	case m.Type == msgClose && in != nil:
-		in.end(io.EOF)
+		in.closeWithError(io.EOF)
 	default:
-		return true, violation("stream %s is not open", m.Stream)
+		return true, protocolErrorf("stream %s is not open", m.Stream)
 	}
 	return true, nil
 }

@@ -18,10 +18,9 @@ import (
 
 // Listen listens on unix:///path or tcp://host:port.
 //
-// A unix socket is made with mode 0600, in a directory that must exist, and is
-// deleted by Close. One that is there already is replaced only when nobody
-// answers on it. Kinds: ErrInvalid, ErrAlreadyExists (somebody listens there),
-// ErrUnavailable.
+// A unix socket has mode 0600; its directory must exist. Close deletes the socket. Listen replaces
+// an existing socket only if no process answers on it. Kinds: ErrInvalid, ErrAlreadyExists (another
+// process listens there), ErrUnavailable.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	u, err := url.Parse(addr)
 	switch {
@@ -42,28 +41,26 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 const (
 	shutdownGrace     = 10 * time.Second // for requests in progress
-	endGrace          = createGrace      // for those that were cancelled, after that
+	endGrace          = createGrace      // after that, for cancelled requests
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
 )
 
-// Serve serves h on the listeners until ctx ends or one of them fails. Then it
-// ends the streams, lets other requests in progress finish, for 10 seconds at
-// most, cancels those that have not, and closes listeners and h. When it returns
-// no call to h's provider is in progress, unless one takes more than 35 seconds
-// to end once it is cancelled: that is ErrTimeout. It returns nil when ctx has
+// Serve serves h on the listeners until ctx ends or one of them fails. It then ends the streams,
+// lets other requests finish for up to 10 seconds, cancels the rest, and closes the listeners and
+// h. When it returns, no call to h's provider is in progress, unless a call takes more than 35
+// seconds to end after it was cancelled: then Serve returns ErrTimeout. It returns nil if ctx has
 // ended.
 //
-// It refuses, with ErrDenied, to serve a handler that asks for no token on
-// anything but unix sockets and a Pipe.
+// Without tokens in h, Serve returns ErrDenied for any listener except a unix socket and a Pipe.
 func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
-	defer h.end()
+	defer h.beginClose()
 	for _, l := range listeners {
 		defer l.Close()
 	}
 	for _, l := range listeners {
-		if !h.Authenticates() && !private(l) {
+		if !h.Authenticates() && !isPrivate(l) {
 			return atoll.Errorf("serve", l.Addr().String(), atoll.ErrDenied, "a token is needed to serve on %s", l.Addr().Network())
 		}
 	}
@@ -88,23 +85,23 @@ func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
 	case err = <-failed:
 		left--
 	}
-	late := shut(server, h, cut)
+	late := shutDownServer(server, h, cut)
 	for range left {
 		<-failed
 	}
 	return errors.Join(err, late)
 }
 
-// private reports whether only the user that runs the server can connect.
-func private(l net.Listener) bool {
+// isPrivate reports whether only the user of the server can connect.
+func isPrivate(l net.Listener) bool {
 	network := l.Addr().Network()
 	return network == "unix" || network == pipeNetwork
 }
 
-// shut ends the server: nobody is let in and streams are ended, then what has
-// not finished in time is cancelled, and cut off from its client.
-func shut(server *http.Server, h *Handler, cut func()) error {
-	h.end()
+// shutDownServer closes h and waits for the requests in progress. It cancels those that exceed
+// shutdownGrace and closes their connections.
+func shutDownServer(server *http.Server, h *Handler, cut func()) error {
+	h.beginClose()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -124,18 +121,17 @@ func shut(server *http.Server, h *Handler, cut func()) error {
 	}
 }
 
-// NewToken returns a token of 32 random bytes.
+// NewToken returns a token with 32 random bytes.
 func NewToken() string {
 	var b [32]byte
 	rand.Read(b[:]) // never fails
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// LoadToken reads the token in a file, which must belong to the user that runs
-// this, and be readable by its owner only. When there is no such file it makes
-// one, with mode 0600, and says so: that is the moment to show the token. Kinds:
-// ErrDenied (others may read it, or made it), ErrInvalid (it is empty or no
-// file), ErrInternal.
+// LoadToken reads the token in a file. The file must belong to the user of this process, and only
+// its owner may have access. If there is no file, LoadToken creates one with mode 0600 and returns
+// made, so that the caller can show the token. Kinds: ErrDenied (other users can read the file or
+// own it), ErrInvalid (the file is empty or not a regular file), ErrInternal.
 func LoadToken(path string) (token string, made bool, err error) {
 	const op, most = "token", 4 << 10
 	data, made, err := fsutil.LoadSecret(op, path, most, func() ([]byte, error) { return []byte(NewToken() + "\n"), nil })
@@ -149,7 +145,7 @@ func LoadToken(path string) (token string, made bool, err error) {
 	return token, made, nil
 }
 
-// errTaken is why a socket is not replaced.
-func errTaken(path string) error {
-	return atoll.E("listen", path, atoll.ErrAlreadyExists, errors.New("somebody listens on it already"))
+// socketTakenError returns the error for a socket that another process listens on.
+func socketTakenError(path string) error {
+	return atoll.E("listen", path, atoll.ErrAlreadyExists, errors.New("another process listens on it"))
 }

@@ -92,7 +92,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
+func TestListenDoesNotReplaceFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
@@ -196,12 +196,12 @@ func TestServeLetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// TestServeWaitsForWhatItCancels is about requests that are in progress when the
-// server ends, longer than it lets them.
+// TestServeWaitsForWhatItCancels tests the shutdown with requests that take longer than
+// shutdownGrace.
 func TestServeWaitsForWhatItCancels(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		undo time.Duration // how long it goes on once it is cancelled
+		undo time.Duration // time that the call takes to end after it was cancelled
 		late bool
 	}{
 		{"at once", 0, false},
@@ -228,7 +228,7 @@ func TestServeWaitsForWhatItCancels(t *testing.T) {
 					}
 					f.box.fs = writingFS{write: func(ctx context.Context, r io.Reader) error {
 						close(begun)
-						_, err := r.Read(make([]byte, 1)) // is cut off with its connection
+						_, err := r.Read(make([]byte, 1)) // fails when the connection is closed
 						return errors.Join(err, call(ctx))
 					}}
 					h, err := NewHandler(f, Options{})
@@ -263,7 +263,7 @@ func TestServeWaitsForWhatItCancels(t *testing.T) {
 					if err := <-answered; !errors.Is(err, atoll.ErrUnavailable) {
 						t.Errorf("%s: %v, want %q", what, err, atoll.ErrUnavailable)
 					}
-					time.Sleep(tt.undo) // no call outlives the test
+					time.Sleep(tt.undo) // no call may outlive the test
 				})
 			})
 		}

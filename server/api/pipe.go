@@ -11,8 +11,8 @@ import (
 
 const pipeNetwork = "pipe"
 
-// A Pipe is a listener in memory, for a program that is its own server. Its
-// connections hold 64 KiB each way, have deadlines and can be half-closed.
+// A Pipe is a listener in memory, for a program that is its own client. Its connections buffer 64
+// KiB each way, have deadlines and support half-close.
 type Pipe struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -32,7 +32,7 @@ func (p *Pipe) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial connects to whoever calls Accept; it is a ClientOptions.Dial.
+// Dial returns a connection to a caller of Accept. It fits ClientOptions.Dial.
 func (p *Pipe) Dial(ctx context.Context) (net.Conn, error) {
 	near, far := newPipeConns()
 	select {
@@ -45,7 +45,7 @@ func (p *Pipe) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. Connections live on.
+// Close implements net.Listener. Existing connections stay open.
 func (p *Pipe) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil
@@ -67,12 +67,12 @@ func newPipeConns() (a, b net.Conn) {
 	return &pipeConn{back, there}, &pipeConn{there, back}
 }
 
-func (c *pipeConn) Read(p []byte) (int, error)  { return c.in.read(p) }
-func (c *pipeConn) Write(p []byte) (int, error) { return c.out.write(p) }
+func (c *pipeConn) Read(p []byte) (int, error)  { return c.in.readBytes(p) }
+func (c *pipeConn) Write(p []byte) (int, error) { return c.out.writeBytes(p) }
 func (c *pipeConn) LocalAddr() net.Addr         { return pipeAddr{} }
 func (c *pipeConn) RemoteAddr() net.Addr        { return pipeAddr{} }
 
-// CloseWrite lets the other end read what was written, and then its end.
+// CloseWrite lets the other end read the written bytes and then io.EOF.
 func (c *pipeConn) CloseWrite() error {
 	c.out.closeWrite()
 	return nil
@@ -87,40 +87,40 @@ func (c *pipeConn) Close() error {
 }
 
 func (c *pipeConn) SetDeadline(t time.Time) error {
-	c.in.reader.set(c.in, t)
-	c.out.writer.set(c.out, t)
+	c.in.reader.setDeadline(c.in, t)
+	c.out.writer.setDeadline(c.out, t)
 	return nil
 }
 
 func (c *pipeConn) SetReadDeadline(t time.Time) error {
-	c.in.reader.set(c.in, t)
+	c.in.reader.setDeadline(c.in, t)
 	return nil
 }
 
 func (c *pipeConn) SetWriteDeadline(t time.Time) error {
-	c.out.writer.set(c.out, t)
+	c.out.writer.setDeadline(c.out, t)
 	return nil
 }
 
 const pipeSize = 64 << 10
 
-// A pipeHalf carries bytes one way, through a ring.
+// A pipeHalf carries bytes in one direction, through a ring buffer.
 type pipeHalf struct {
 	mu             sync.Mutex
 	changed        sync.Cond
 	buf            []byte
 	start, n       int
-	eof            bool // the writer has ended
-	broken         bool // the reader has gone
+	eof            bool // the writer has closed
+	broken         bool // the reader has closed
 	reader, writer pipeEnd
 }
 
-// A pipeEnd is what one side of a half waits with.
+// A pipeEnd is the state of the reader or the writer of a pipeHalf.
 type pipeEnd struct {
-	closed  bool // by its owner
+	closed  bool // closed by its owner
 	expired bool
 	timer   *time.Timer
-	serial  int // of the deadline in force
+	serial  int // number of the current deadline
 }
 
 func newPipeHalf() *pipeHalf {
@@ -129,8 +129,8 @@ func newPipeHalf() *pipeHalf {
 	return h
 }
 
-// err is why the end cannot be used any longer.
-func (e *pipeEnd) err() error {
+// checkOpen returns an error if the end is closed or its deadline has passed.
+func (e *pipeEnd) checkOpen() error {
 	switch {
 	case e.closed:
 		return net.ErrClosed
@@ -140,8 +140,8 @@ func (e *pipeEnd) err() error {
 	return nil
 }
 
-// set arms the deadline; the zero time disarms it.
-func (e *pipeEnd) set(h *pipeHalf, t time.Time) {
+// setDeadline sets the deadline; the zero time removes it.
+func (e *pipeEnd) setDeadline(h *pipeHalf, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e.serial++
@@ -195,11 +195,11 @@ func (h *pipeHalf) closeRead() {
 	h.changed.Broadcast()
 }
 
-func (h *pipeHalf) read(p []byte) (int, error) {
+func (h *pipeHalf) readBytes(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for {
-		if err := h.reader.err(); err != nil {
+		if err := h.reader.checkOpen(); err != nil {
 			return 0, err
 		}
 		if len(p) == 0 {
@@ -223,13 +223,13 @@ func (h *pipeHalf) read(p []byte) (int, error) {
 	return m, nil
 }
 
-func (h *pipeHalf) write(p []byte) (total int, err error) {
+func (h *pipeHalf) writeBytes(p []byte) (total int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for {
 		switch {
-		case h.writer.err() != nil:
-			return total, h.writer.err()
+		case h.writer.checkOpen() != nil:
+			return total, h.writer.checkOpen()
 		case h.broken || h.eof:
 			return total, io.ErrClosedPipe
 		case len(p) == 0:
@@ -238,18 +238,18 @@ func (h *pipeHalf) write(p []byte) (total int, err error) {
 			h.changed.Wait()
 			continue
 		}
-		m := h.put(p)
+		m := h.appendBytes(p)
 		total += m
 		p = p[m:]
 		h.changed.Broadcast()
 	}
 }
 
-// put stores as much of p as there is room for.
-func (h *pipeHalf) put(p []byte) int {
+// appendBytes stores as much of p as fits, and returns its length.
+func (h *pipeHalf) appendBytes(p []byte) int {
 	p = p[:min(len(p), pipeSize-h.n)]
 	if h.n+len(p) > len(h.buf) {
-		h.grow(h.n + len(p))
+		h.growBuffer(h.n + len(p))
 	}
 	at := (h.start + h.n) % len(h.buf)
 	m := copy(h.buf[at:], p)
@@ -258,7 +258,7 @@ func (h *pipeHalf) put(p []byte) int {
 	return len(p)
 }
 
-func (h *pipeHalf) grow(need int) {
+func (h *pipeHalf) growBuffer(need int) {
 	buf := make([]byte, min(pipeSize, max(need, 2*len(h.buf), 4<<10)))
 	m := copy(buf, h.buf[h.start:min(h.start+h.n, len(h.buf))])
 	copy(buf[m:], h.buf[:h.n-m])

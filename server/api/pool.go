@@ -11,15 +11,15 @@ import (
 func poolRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/pools", Name: "pools", Tag: "server", Summary: "What sandboxes are kept running ahead of need, and what use they were",
-			Doc: "Whoever creates a sandbox like those of a pool gets one of them, at once. Until then they are in no list, and cannot be used by their ids. " +
-				"What is counted is since the server began.",
+			Method: "GET", Path: "/v1/pools", Name: "pools", Tag: "server", Summary: "Report on the pools of warm sandboxes",
+			Doc: "A create whose spec matches a pool gets a warm sandbox at once. Until then no list has the warm sandboxes, and their ids are unusable. " +
+				"The counters start with the server.",
 			Reply: jsonOf[pool.Report](), serve: (*Handler).servePools,
 		},
 		{
-			Method: "POST", Path: "/v1/pools/reserve", Name: "reserve", Tag: "server", Summary: "Set aside a sandbox that is ready",
-			Doc: "Of those that are kept running ahead of need, one that is like the body, which names no id. Whoever creates what the body says with the id of the reply " +
-				"gets it, within a minute; who comes later has one made. The id is empty if none is ready.",
+			Method: "POST", Path: "/v1/pools/reserve", Name: "reserve", Tag: "server", Summary: "Reserve a warm sandbox",
+			Doc: "The body is a spec without an id. A create with this spec and the id in the reply, within a minute, gets the reserved sandbox; " +
+				"a later one creates a new sandbox. The id is empty if no warm sandbox is ready.",
 			Body: jsonOf[atoll.Spec](), Reply: jsonOf[idReply](), serve: (*Handler).serveReserve,
 		},
 	}
@@ -27,7 +27,7 @@ func poolRoutes() []Route {
 
 func (h *Handler) serveReserve(w http.ResponseWriter, r *http.Request) error {
 	var spec atoll.Spec
-	if err := h.body(w, r, &spec, true); err != nil {
+	if err := h.decodeBody(w, r, &spec, true); err != nil {
 		return err
 	}
 	id, err := atoll.Reserve(r.Context(), h.provider, &spec)
@@ -53,19 +53,19 @@ func (h *Handler) servePools(w http.ResponseWriter, r *http.Request) error {
 // Pools implements pool.Reporter.
 func (c *Client) Pools(ctx context.Context) (pool.Report, error) {
 	var report pool.Report
-	err := c.call(ctx, call{op: "pools", path: "/v1/pools", reply: &report, most: maxListReply})
+	err := c.callServer(ctx, call{op: "pools", path: "/v1/pools", reply: &report, replyLimit: maxListReply})
 	return report, err
 }
 
 // Reserve implements atoll.Reserver.
 func (c *Client) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
-	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
+	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
 		return "", err
 	}
 	var reply idReply
-	err := c.call(ctx, call{op: "reserve", id: spec.Name, method: "POST", path: "/v1/pools/reserve", body: spec, reply: &reply})
+	err := c.callServer(ctx, call{op: "reserve", id: spec.Name, method: "POST", path: "/v1/pools/reserve", body: spec, reply: &reply})
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
-		return "", nil // by an older server; if it is about spec, Create says so
+		return "", nil // an older server; if spec is unsupported, Create returns the error
 	}
 	return reply.ID, err
 }

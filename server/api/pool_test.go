@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A server from before there were reservations has none ready.
+// A client gets no reservation from a server that does not support them.
 func TestReserveOfOlderServer(t *testing.T) {
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
 	if err != nil {

@@ -19,48 +19,48 @@ import (
 func portRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/dial", Name: "dial", Tag: "ports", Summary: "Connect to a port inside, over an upgraded connection",
-			Doc:    "Ask for an upgrade to `tcp`. After the answer 101 the connection carries bytes both ways; each side may close its half.",
+			Method: "GET", Path: "/v1/sandboxes/{id}/dial", Name: "dial", Tag: "ports", Summary: "Connect to a port of a sandbox over an upgraded connection",
+			Doc:    "Request an upgrade to `tcp`. After the status 101 the connection carries bytes both ways; each side may close its half.",
 			Params: []Param{{Name: "port", Type: "integer", Required: true}},
 			Status: http.StatusSwitchingProtocols, serve: (*Handler).serveDial,
 		},
 		{
 			Path: "/v1/sandboxes/{id}/ports/{port}/{path...}", Name: "proxy", Tag: "ports",
-			Summary: "Pass a request, of any method, to an HTTP server inside; WebSockets too",
-			Doc:     "The token that this server asks for is not passed on.",
-			foreign: true, serve: (*Handler).serveProxy,
+			Summary:     "Forward a request of any method, or a WebSocket, to an HTTP server in a sandbox",
+			Doc:         "The forwarded request does not have the token of this server.",
+			passThrough: true, serve: (*Handler).serveProxy,
 		},
 	}
 }
 
-const protocolTCP = "tcp" // of the upgrade that makes a connection a tunnel
+const protocolTCP = "tcp" // the protocol to upgrade to for a tunnel
 
 func parsePort(s string) (int, error) {
 	port, err := strconv.Atoi(s)
 	if err != nil || port < 1 || port > 65535 {
-		return 0, invalid("port %q: must be within 1..65535", s)
+		return 0, invalidError("port %q: must be within 1..65535", s)
 	}
 	return port, nil
 }
 
 func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	port, err := parsePort(q.str("port"))
+	q := parseQuery(r)
+	port, err := parsePort(q.getString("port"))
 	if err != nil {
-		q.fail(err)
+		q.setError(err)
 	}
 	if q.err != nil {
 		return q.err
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), protocolTCP) {
-		return invalid("this is a tunnel: ask for an upgrade to %s", protocolTCP)
+		return invalidError("this operation is a tunnel: request an upgrade to %s", protocolTCP)
 	}
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer inside.Close()
-	outside, err := takeOver(w)
+	outside, err := hijackTunnel(w)
 	if err != nil {
 		return err
 	}
@@ -78,11 +78,11 @@ func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
 		inside.Close()
 		outside.Close()
 	})()
-	return answered(join(inside, outside))
+	return alreadyAnswered(joinConns(inside, outside))
 }
 
-// takeOver answers 101 and returns the connection.
-func takeOver(w http.ResponseWriter) (*wire, error) {
+// hijackTunnel sends the status 101 and returns the connection.
+func hijackTunnel(w http.ResponseWriter) (*clientConn, error) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, atoll.E("dial", "", atoll.ErrInternal, err)
@@ -90,24 +90,23 @@ func takeOver(w http.ResponseWriter) (*wire, error) {
 	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+protocolTCP+"\r\n\r\n")
 	if err != nil {
 		conn.Close()
-		return nil, answered(err)
+		return nil, alreadyAnswered(err)
 	}
-	return &wire{Conn: conn, br: buffered.Reader}, nil
+	return &clientConn{Conn: conn, br: buffered.Reader}, nil
 }
 
-// join copies both ways until both sides have closed their halves, or one
-// fails.
-func join(a, b net.Conn) error {
+// joinConns copies both ways until both sides have closed their halves, or one of them fails.
+func joinConns(a, b net.Conn) error {
 	var other error
 	var wg sync.WaitGroup
-	wg.Go(func() { other = pipe(a, b) })
-	err := pipe(b, a)
+	wg.Go(func() { other = copyHalf(a, b) })
+	err := copyHalf(b, a)
 	wg.Wait()
 	return errors.Join(err, other)
 }
 
-// pipe copies src to dst, and its end as well.
-func pipe(dst, src net.Conn) error {
+// copyHalf copies src to dst and then closes the write half of dst.
+func copyHalf(dst, src net.Conn) error {
 	_, err := copyBuffer(dst, src)
 	cw, ok := dst.(interface{ CloseWrite() error })
 	if err == nil && ok {
@@ -115,7 +114,7 @@ func pipe(dst, src net.Conn) error {
 			return nil
 		}
 	}
-	dst.Close() // which also ends the other direction
+	dst.Close() // also ends the other direction
 	src.Close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
@@ -126,30 +125,30 @@ func pipe(dst, src net.Conn) error {
 // Dial implements atoll.Dialer.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	q := call{op: "dial", id: s.id, path: s.path + "/dial", query: url.Values{"port": {strconv.Itoa(port)}}}
-	return s.c.tunnel(ctx, q)
+	return s.c.openTunnel(ctx, q)
 }
 
-func (c *Client) tunnel(ctx context.Context, q call) (net.Conn, error) {
-	w, err := c.upgrade(ctx, q, protocolTCP)
+func (c *Client) openTunnel(ctx context.Context, q call) (net.Conn, error) {
+	w, err := c.upgradeConn(ctx, q, protocolTCP)
 	if err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-// A target is where a proxied request goes.
-type target struct {
+// A portTarget is the destination of a proxied request.
+type portTarget struct {
 	sb   atoll.Sandbox
 	port int
-	path string // as it was sent, escapes and all
+	path string // still escaped
 }
 
 type targetKey struct{}
 
-// proxied takes apart the path of a request to a port. It does what the mux
-// would do, which redirects a path to its shortest form: what is behind the
-// port is for whoever answers there.
-func proxied(u *url.URL) (id, port, path string, ok bool) {
+// splitPortPath splits the path of a request to a port of a sandbox. It replaces http.ServeMux,
+// which would redirect to a clean path: only the server on the port may interpret the rest of the
+// path.
+func splitPortPath(u *url.URL) (id, port, path string, ok bool) {
 	rest, ok := strings.CutPrefix(u.EscapedPath(), "/v1/sandboxes/")
 	if !ok {
 		return "", "", "", false
@@ -161,7 +160,7 @@ func proxied(u *url.URL) (id, port, path string, ok bool) {
 }
 
 func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
-	id, number, path, _ := proxied(r.URL)
+	id, number, path, _ := splitPortPath(r.URL)
 	port, err := parsePort(number)
 	if err != nil {
 		return err
@@ -170,35 +169,35 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	// An answer may begin before the end of the request has been seen, and would be
-	// broken off. What cannot do this (HTTP/2) needs no leave to.
+	// Without this, net/http breaks off a response that begins before the end of the request.
+	// HTTP/2 does not support it and does not need it.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, target{sb, port, path})))
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, portTarget{sb, port, path})))
 	return nil
 }
 
-// newPortProxy returns the proxy to ports inside. Its connections are used
-// once: they are cheap, and none outlives its sandbox.
+// newPortProxy returns the proxy to ports of sandboxes. It uses each connection once: connections
+// are cheap, and none may outlive its sandbox.
 func newPortProxy(h *Handler) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				to := ctx.Value(targetKey{}).(target)
+				to := ctx.Value(targetKey{}).(portTarget)
 				return atoll.Dial(ctx, to.sb, to.port)
 			},
 			DisableKeepAlives:  true,
 			DisableCompression: true,
 		},
-		Rewrite:        h.rewrite,
-		ModifyResponse: rebase,
-		FlushInterval:  -1, // what comes goes on at once
+		Rewrite:        h.rewriteRequest,
+		ModifyResponse: rewriteLocation,
+		FlushInterval:  -1, // flush at once
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if atoll.KindOf(err) == atoll.ErrInternal { // no provider said so: what answers inside speaks no HTTP, or hung up
+			if atoll.KindOf(err) == atoll.ErrInternal { // not from a provider: the server on the port does not speak HTTP, or hung up
 				err = statusError{atoll.E("proxy", "", atoll.ErrUnavailable, err), http.StatusBadGateway}
 			}
 			writeError(w, RequestID(r.Context()), err)
@@ -207,34 +206,34 @@ func newPortProxy(h *Handler) *httputil.ReverseProxy {
 	}
 }
 
-// prefix is the part of the path that names the port.
-func (to target) prefix() string {
+// pathPrefix returns the part of the path that names the port.
+func (to portTarget) pathPrefix() string {
 	return "/v1/sandboxes/" + to.sb.ID() + "/ports/" + strconv.Itoa(to.port)
 }
 
-// rewrite turns a request into one to the port.
-func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
-	to := pr.In.Context().Value(targetKey{}).(target)
+// rewriteRequest turns a request into one to the port.
+func (h *Handler) rewriteRequest(pr *httputil.ProxyRequest) {
+	to := pr.In.Context().Value(targetKey{}).(portTarget)
 	pr.SetXForwarded()
 	out := pr.Out
-	out.Header.Set("X-Forwarded-Prefix", to.prefix())
+	out.Header.Set("X-Forwarded-Prefix", to.pathPrefix())
 	if h.verify != nil {
-		out.Header.Del("Authorization") // it holds the token of this server
+		out.Header.Del("Authorization") // it has the token of this server
 	}
 	out.URL.Scheme, out.URL.Host = "http", pr.In.Host
-	out.URL.RawQuery, out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery // sent as it came, sense or not
+	out.URL.RawQuery, out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery // unchanged, even if invalid
 	out.URL.RawPath = to.path
 	if path, err := url.PathUnescape(to.path); err == nil {
 		out.URL.Path = path
 	}
 }
 
-// rebase keeps a redirect to a path on the same port.
-func rebase(resp *http.Response) error {
+// rewriteLocation keeps a redirect to an absolute path on the same port.
+func rewriteLocation(resp *http.Response) error {
 	location := resp.Header.Get("Location")
 	if strings.HasPrefix(location, "/") && !strings.HasPrefix(location, "//") {
-		to := resp.Request.Context().Value(targetKey{}).(target)
-		resp.Header.Set("Location", to.prefix()+location)
+		to := resp.Request.Context().Value(targetKey{}).(portTarget)
+		resp.Header.Set("Location", to.pathPrefix()+location)
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// inside makes every port of the rig's sandbox the server of h.
-func (r *rig) inside(t *testing.T, h http.Handler) {
+// servePorts makes h the server on all ports of the rig's sandbox.
+func (r *rig) servePorts(t *testing.T, h http.Handler) {
 	t.Helper()
 	server := newServer(t, h)
 	u, _ := url.Parse(server.URL)
@@ -35,7 +35,7 @@ func (r *rig) inside(t *testing.T, h http.Handler) {
 
 func TestProxy(t *testing.T) {
 	r := newRig(t, Options{Tokens: map[string]auth.Account{"secret": {}}})
-	r.inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/redirect":
 			http.Redirect(w, r, "/there", http.StatusFound)
@@ -61,7 +61,7 @@ func TestProxy(t *testing.T) {
 		{"GET", "8080/x?a;b=%zz&c", "GET /x?a;b=%zz&c "},
 		{"GET", "8080/x?", "GET /x? "},
 	} {
-		resp, body := r.ask(t, c.method, base+c.path, "data", auth...)
+		resp, body := r.doRequest(t, c.method, base+c.path, "data", auth...)
 		if resp.StatusCode != 200 || !strings.HasPrefix(body, c.want) || !strings.HasSuffix(body, "body=data") {
 			t.Errorf("%s %s: %d %s, want %s", c.method, c.path, resp.StatusCode, body, c.want)
 		}
@@ -79,7 +79,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("redirected to %s", got)
 	}
 	for path, want := range map[string]int{"4999/": 503, "80/hang-up": 502, "70000/": 400} {
-		resp, body := r.ask(t, "GET", base+path, "", auth...)
+		resp, body := r.doRequest(t, "GET", base+path, "", auth...)
 		if resp.StatusCode != want || !strings.Contains(body, `"kind"`) {
 			t.Errorf("%s: %d %s, want %d", path, resp.StatusCode, body, want)
 		}
@@ -88,7 +88,7 @@ func TestProxy(t *testing.T) {
 
 func TestProxyPassesWebSockets(t *testing.T) {
 	r := newRig(t, Options{})
-	r.inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"echo"}})
 		if err != nil {
 			t.Error(err)
@@ -118,7 +118,7 @@ func TestProxyPassesWebSockets(t *testing.T) {
 			t.Errorf("%d bytes came back, %v", len(b), err)
 		}
 	}
-	soon(t, "closing a handler with a WebSocket through it", func() { r.handler.Close() })
+	finishesSoon(t, "closing a handler with a WebSocket through it", func() { r.handler.Close() })
 }
 
 func TestDialIsAConnection(t *testing.T) {
@@ -129,7 +129,7 @@ func TestDialIsAConnection(t *testing.T) {
 	}
 	defer l.Close()
 	served := make(chan error, 1)
-	go func() { // says hello at once, answers the end with what it got
+	go func() { // greets at once, and echoes its input at the end of the input
 		c, err := l.Accept()
 		if err != nil {
 			served <- err
@@ -151,7 +151,7 @@ func TestDialIsAConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	cancel() // bounds the dialling only
+	cancel() // bounds only the dial
 	br := bufio.NewReader(c)
 	if line, err := br.ReadString('\n'); line != "hello\n" {
 		t.Errorf("read %q, %v", line, err)
@@ -175,7 +175,7 @@ func TestDialErrors(t *testing.T) {
 	if _, err := atoll.Dial(t.Context(), r.sb, 80); !errors.Is(err, atoll.ErrUnsupported) {
 		t.Errorf("Dial: %v", err)
 	}
-	r.inside(t, http.NotFoundHandler())
+	r.servePorts(t, http.NotFoundHandler())
 	if _, err := atoll.Dial(t.Context(), r.sb, 4999); !errors.Is(err, atoll.ErrUnavailable) {
 		t.Errorf("Dial: %v", err)
 	}
@@ -184,7 +184,7 @@ func TestDialErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	soon(t, "the end of a tunnel whose handler closes", func() {
+	finishesSoon(t, "the end of a tunnel whose handler closes", func() {
 		r.handler.Close()
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("read %d bytes, %v", n, err)
@@ -195,7 +195,7 @@ func TestDialErrors(t *testing.T) {
 
 func TestHTTPClientInside(t *testing.T) {
 	r := newRig(t, Options{})
-	r.inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "from "+r.Host) }))
+	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "from "+r.Host) }))
 	client := atoll.HTTPClient(r.sb, 80)
 	defer client.CloseIdleConnections()
 	resp, err := client.Get("http://inside/")
@@ -208,10 +208,10 @@ func TestHTTPClientInside(t *testing.T) {
 	}
 }
 
-// A server inside may answer while it is still being asked.
+// A server on a port may respond before the end of the request.
 func TestProxyAnswersBeforeTheEndOfTheRequest(t *testing.T) {
 	r := newRig(t, Options{})
-	r.inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
 		if err := c.EnableFullDuplex(); err != nil {
 			t.Error(err)

@@ -18,7 +18,7 @@ func processRoutes() []Route {
 	const all, one = "/v1/sandboxes/{id}/processes", "/v1/sandboxes/{id}/processes/{pid}"
 	return []Route{
 		{
-			Method: "POST", Path: all, Name: "startProcess", Tag: "processes", Summary: "Start a command with nobody attached",
+			Method: "POST", Path: all, Name: "startProcess", Tag: "processes", Summary: "Start a command without attaching to it",
 			Body: jsonOf[atoll.Command](), Status: http.StatusCreated, Reply: jsonOf[idReply](), serve: (*Handler).serveStartProcess,
 		},
 		{
@@ -26,8 +26,8 @@ func processRoutes() []Route {
 			Reply: jsonOf[processesReply](), serve: (*Handler).serveProcesses,
 		},
 		{
-			Method: "GET", Path: one, Name: "getProcess", Tag: "processes", Summary: "What is known of a process",
-			Doc:   "Of a sandbox whose provider cannot list processes, the id only.",
+			Method: "GET", Path: one, Name: "getProcess", Tag: "processes", Summary: "Get the status of a process",
+			Doc:   "The reply has only the id if the provider cannot list processes.",
 			Reply: jsonOf[atoll.ProcessStatus](), serve: (*Handler).serveProcess,
 		},
 		{
@@ -43,11 +43,11 @@ func processRoutes() []Route {
 			Body: jsonOf[atoll.Size](), Status: http.StatusNoContent, serve: (*Handler).serveResize,
 		},
 		{
-			Method: "GET", Path: one + "/output", Name: "readOutput", Tag: "processes", Summary: "Read what a process has printed",
-			Doc: "The header `Atoll-Offset` says where the body begins: later than asked for when bytes were dropped.",
+			Method: "GET", Path: one + "/output", Name: "readOutput", Tag: "processes", Summary: "Read the output of a process",
+			Doc: "The header `Atoll-Offset` has the offset of the body. It is larger than the requested one if bytes were dropped.",
 			Params: []Param{
 				{Name: "stream", Type: "string", Doc: "`stdout`, the default, or `stderr`"},
-				{Name: "offset", Type: "integer", Doc: "of the first byte; -1 means what comes from now on"},
+				{Name: "offset", Type: "integer", Doc: "offset of the first byte; -1 means output from now on"},
 				{Name: "follow", Type: "boolean", Doc: "go on until the process has ended"},
 			},
 			Reply: Content{Media: mediaBytes}, serve: (*Handler).serveOutput,
@@ -58,8 +58,8 @@ func processRoutes() []Route {
 			Body:   Content{Media: mediaBytes}, Status: http.StatusNoContent, serve: (*Handler).serveStdin,
 		},
 		{
-			Method: "GET", Path: one + "/attach", Name: "attach", Tag: "processes", Summary: "Stream a process's input and output, over a WebSocket",
-			Doc:    "The first message is `attach`; see the description of the API for those that follow.",
+			Method: "GET", Path: one + "/attach", Name: "attach", Tag: "processes", Summary: "Stream the input and output of a process over a WebSocket",
+			Doc:    "The first message is `attach`; the description of the API has the others.",
 			Status: http.StatusSwitchingProtocols, Stream: jsonOf[message](), serve: (*Handler).serveAttach,
 		},
 	}
@@ -76,10 +76,10 @@ type (
 
 func (h *Handler) serveStartProcess(w http.ResponseWriter, r *http.Request) error {
 	var cmd atoll.Command
-	if err := h.body(w, r, &cmd, true); err != nil {
+	if err := h.decodeBody(w, r, &cmd, true); err != nil {
 		return err
 	}
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -87,17 +87,17 @@ func (h *Handler) serveStartProcess(w http.ResponseWriter, r *http.Request) erro
 	if err != nil {
 		return err
 	}
-	if r.Context().Err() != nil { // nobody will ever know the id
-		kill(r.Context(), p)
+	if r.Context().Err() != nil { // the client will not learn the id
+		killProcess(r.Context(), p)
 		return r.Context().Err()
 	}
-	w.Header().Set("Location", r.URL.EscapedPath()+"/"+segment(p.ID()))
+	w.Header().Set("Location", r.URL.EscapedPath()+"/"+pathSegment(p.ID()))
 	writeJSON(w, http.StatusCreated, idReply{p.ID()})
 	return nil
 }
 
 func (h *Handler) serveProcesses(w http.ResponseWriter, r *http.Request) error {
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -115,12 +115,12 @@ func (h *Handler) serveProcesses(w http.ResponseWriter, r *http.Request) error {
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	var reply processesReply
-	err := s.call(ctx, call{op: "processes", path: "/processes", reply: &reply, most: maxListReply})
+	err := s.callSandbox(ctx, call{op: "processes", path: "/processes", reply: &reply, replyLimit: maxListReply})
 	return reply.Processes, err
 }
 
 func (h *Handler) serveProcess(w http.ResponseWriter, r *http.Request) error {
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (h *Handler) serveProcess(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	all, err := atoll.Processes(r.Context(), sb)
-	if k := atoll.KindOf(err); err != nil && k != atoll.ErrUnsupported && k != atoll.ErrStopped { // it may have stopped just now
+	if k := atoll.KindOf(err); err != nil && k != atoll.ErrUnsupported && k != atoll.ErrStopped { // it may have just stopped
 		return err
 	}
 	i := slices.IndexFunc(all, func(st atoll.ProcessStatus) bool { return st.ID == p.ID() })
@@ -147,46 +147,46 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 		return nil, atoll.Errorf("process", s.id, atoll.ErrNotExist, "no process id given")
 	}
 	var reply idReply
-	if err := s.call(ctx, call{op: "process", path: "/processes/" + segment(id), reply: &reply, most: maxSpecReply}); err != nil {
+	if err := s.callSandbox(ctx, call{op: "process", path: "/processes/" + pathSegment(id), reply: &reply, replyLimit: maxSpecReply}); err != nil {
 		return nil, err
 	}
 	return &process{sb: s, id: reply.ID}, nil
 }
 
-// A process is the client's handle for one.
+// A process is the client's handle for a process.
 type process struct {
 	sb *sandbox
 	id string
 
-	// What Exec attached: neither when nothing was, else the latter where the client may
-	// go on over another connection.
-	run    *running
-	thread *thread
+	// The streams of Exec: both are nil for a command without streams, and resumable is set if the
+	// client may reconnect.
+	stream    *clientStream
+	resumable *resumableStream
 }
 
 // ID implements atoll.Process.
 func (p *process) ID() string { return p.id }
 
-// call makes a request below the process's path.
-func (p *process) call(ctx context.Context, q call) error {
-	q.path = "/processes/" + segment(p.id) + q.path
-	return p.sb.call(ctx, q)
+// callProcess makes a request below the path of the process.
+func (p *process) callProcess(ctx context.Context, q call) error {
+	q.path = "/processes/" + pathSegment(p.id) + q.path
+	return p.sb.callSandbox(ctx, q)
 }
 
 func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request) error {
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	p, err := h.process(r)
+	p, err := h.findProcess(r)
 	if err != nil {
 		return err
 	}
 	exit, err := p.Wait(ctx)
 	if err != nil {
 		if h.ctx.Err() != nil {
-			return closingOn(p)
+			return closingError(p)
 		}
 		return err
 	}
@@ -197,67 +197,67 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request) error {
 // Wait implements atoll.Process.
 func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
 	switch {
-	case p.thread != nil:
+	case p.resumable != nil:
 		select {
-		case <-p.thread.done:
+		case <-p.resumable.done:
 		default:
 			select {
-			case <-p.thread.done:
+			case <-p.resumable.done:
 			case <-ctx.Done():
 				return atoll.Exit{}, ctx.Err()
 			}
 		}
-		return p.thread.exit, p.thread.err
-	case p.run != nil:
-		return p.waitRunning(ctx)
+		return p.resumable.exit, p.resumable.err
+	case p.stream != nil:
+		return p.waitStream(ctx)
 	}
-	return p.wait(ctx)
+	return p.fetchExit(ctx)
 }
 
-// wait asks for the exit.
-func (p *process) wait(ctx context.Context) (atoll.Exit, error) {
+// fetchExit requests the exit from the server and blocks until the process ends.
+func (p *process) fetchExit(ctx context.Context) (atoll.Exit, error) {
 	var exit atoll.Exit
-	err := p.call(ctx, call{op: "wait", path: "/wait", reply: &exit})
+	err := p.callProcess(ctx, call{op: "wait", path: "/wait", reply: &exit})
 	return exit, err
 }
 
-// waitRunning waits for the link that the process was started over.
-func (p *process) waitRunning(ctx context.Context) (atoll.Exit, error) {
+// waitStream waits for the end of the stream connection that started the process.
+func (p *process) waitStream(ctx context.Context) (atoll.Exit, error) {
 	select {
-	case <-p.run.done:
+	case <-p.stream.done:
 	default:
 		select {
-		case <-p.run.done:
+		case <-p.stream.done:
 		case <-ctx.Done():
 			return atoll.Exit{}, ctx.Err()
 		}
 	}
-	return p.ended(p.run)
+	return p.streamExit(p.stream)
 }
 
-// ended is how the process ended that was started over run, which has ended.
-func (p *process) ended(run *running) (atoll.Exit, error) {
+// streamExit returns the exit that the ended stream connection received.
+func (p *process) streamExit(run *clientStream) (atoll.Exit, error) {
 	last, err := run.last, run.err
 	switch {
 	case err != nil && p.sb.c.ctx.Err() != nil:
 		return atoll.Exit{}, atoll.E("wait", p.sb.id, atoll.ErrUnavailable, errClientClosed)
 	case err != nil:
 		return atoll.Exit{}, atoll.Errorf("wait", p.sb.id, atoll.ErrUnavailable,
-			"%w, process %s may still run", p.sb.c.lost(err), p.id)
+			"%w, process %s may still run", p.sb.c.describeLoss(err), p.id)
 	case last.Exit != nil:
 		return *last.Exit, nil
 	case last.Error != nil:
-		return atoll.Exit{}, last.Error.err("wait", p.sb.id)
+		return atoll.Exit{}, last.Error.toError("wait", p.sb.id)
 	}
 	return atoll.Exit{}, atoll.Errorf("wait", p.sb.id, atoll.ErrInternal, "the server ended with a message %q", last.Type)
 }
 
 func (h *Handler) serveSignal(w http.ResponseWriter, r *http.Request) error {
 	var req signalRequest
-	if err := h.body(w, r, &req, true); err != nil {
+	if err := h.decodeBody(w, r, &req, true); err != nil {
 		return err
 	}
-	p, err := h.process(r)
+	p, err := h.findProcess(r)
 	if err != nil {
 		return err
 	}
@@ -273,15 +273,15 @@ func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
 	if sig < 1 || sig > 64 {
 		return atoll.Errorf("signal", p.sb.id, atoll.ErrInvalid, "signal %d: must be within 1..64", int(sig))
 	}
-	return p.call(ctx, call{op: "signal", method: "POST", path: "/signal", body: signalRequest{sig}})
+	return p.callProcess(ctx, call{op: "signal", method: "POST", path: "/signal", body: signalRequest{sig}})
 }
 
 func (h *Handler) serveResize(w http.ResponseWriter, r *http.Request) error {
 	var size atoll.Size
-	if err := h.body(w, r, &size, true); err != nil {
+	if err := h.decodeBody(w, r, &size, true); err != nil {
 		return err
 	}
-	p, err := h.process(r)
+	p, err := h.findProcess(r)
 	if err != nil {
 		return err
 	}
@@ -294,23 +294,23 @@ func (h *Handler) serveResize(w http.ResponseWriter, r *http.Request) error {
 
 // Resize implements atoll.Resizer.
 func (p *process) Resize(ctx context.Context, size atoll.Size) error {
-	return p.call(ctx, call{op: "resize", method: "POST", path: "/resize", body: size, safe: true})
+	return p.callProcess(ctx, call{op: "resize", method: "POST", path: "/resize", body: size, idempotent: true})
 }
 
-// serveOutput answers with one stream. Where it begins is known when the first
-// bytes come, or when there are none.
+// serveOutput sends one stream. Its offset is known with the first bytes, or at the end of an empty
+// stream.
 func (h *Handler) serveOutput(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	stream, offset, follow := q.str("stream"), q.int("offset", 0), q.bool("follow")
+	q := parseQuery(r)
+	stream, offset, follow := q.getString("stream"), q.getInt("offset", 0), q.getBool("follow")
 	if q.err != nil {
 		return q.err
 	}
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	p, err := h.process(r)
+	p, err := h.findProcess(r)
 	if err != nil {
 		return err
 	}
@@ -322,20 +322,20 @@ func (h *Handler) serveOutput(w http.ResponseWriter, r *http.Request) error {
 	case string(atoll.Stderr):
 		a.Stderr, a.StderrFrom = out, offset
 	default:
-		return invalid("parameter stream: %q is neither stdout nor stderr", stream)
+		return invalidError("parameter stream: %q is neither stdout nor stderr", stream)
 	}
 	err = p.Attach(ctx, a)
 	if err != nil && !out.begun {
 		return err
 	}
 	if err != nil {
-		return h.abort(r, err)
+		return h.abortResponse(r, err)
 	}
-	out.begin()
+	out.writeHeader()
 	return nil
 }
 
-// An outputWriter begins the answer with the first bytes.
+// An outputWriter sends the response header before the first bytes.
 type outputWriter struct {
 	w      http.ResponseWriter
 	offset int64
@@ -343,7 +343,7 @@ type outputWriter struct {
 	begun  bool
 }
 
-func (o *outputWriter) begin() {
+func (o *outputWriter) writeHeader() {
 	if o.begun {
 		return
 	}
@@ -356,7 +356,7 @@ func (o *outputWriter) begin() {
 }
 
 func (o *outputWriter) Write(p []byte) (int, error) {
-	o.begin()
+	o.writeHeader()
 	n, err := o.w.Write(p)
 	if err == nil && o.follow {
 		err = http.NewResponseController(o.w).Flush()
@@ -365,18 +365,18 @@ func (o *outputWriter) Write(p []byte) (int, error) {
 }
 
 func (h *Handler) serveStdin(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	end := q.bool("close")
+	q := parseQuery(r)
+	end := q.getBool("close")
 	if q.err != nil {
 		return q.err
 	}
-	p, err := h.process(r)
+	p, err := h.findProcess(r)
 	if err != nil {
 		return err
 	}
-	in := &bodyReader{r: h.upload(w, r), open: !end}
+	in := &bodyReader{r: h.uploadBody(w, r), open: !end}
 	err = p.Attach(r.Context(), &atoll.Attachment{Stdin: in})
-	if failed := in.failure(); failed != nil {
+	if failed := in.readFailure(); failed != nil {
 		return failed
 	}
 	if err != nil && !errors.Is(err, errKeepOpen) {
@@ -386,13 +386,13 @@ func (h *Handler) serveStdin(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// errKeepOpen is how input ends that shall not end the process's stdin.
-var errKeepOpen = errors.New("the input goes on later")
+// errKeepOpen ends the input of an attachment without closing the stdin of the process.
+var errKeepOpen = errors.New("the input continues later")
 
-// A bodyReader remembers why it ended.
+// A bodyReader records the error that ended the body.
 type bodyReader struct {
 	r    io.Reader
-	open bool // end with errKeepOpen
+	open bool // return errKeepOpen at the end
 
 	mu  sync.Mutex
 	err error
@@ -411,84 +411,84 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *bodyReader) failure() error {
+func (b *bodyReader) readFailure() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
 }
 
 func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request) error {
-	p, err := h.process(r)
+	p, err := h.findProcess(r)
 	if err != nil {
 		return err
 	}
-	return h.relay(w, r, func(s *relay, first message) error {
+	return h.serveStream(w, r, func(s *serverStream, first message) error {
 		if first.Type != msgAttach {
-			return violation("the first message must be %q", msgAttach)
+			return protocolErrorf("the first message must be %q", msgAttach)
 		}
-		a := &atoll.Attachment{Name: first.Name, NoFollow: first.NoFollow, Gap: s.gap}
+		a := &atoll.Attachment{Name: first.Name, NoFollow: first.NoFollow, Gap: s.sendGap}
 		if first.From != nil {
 			a.StdoutFrom, a.StderrFrom = first.From.Stdout, first.From.Stderr
 		}
 		if first.Stdin {
-			a.Stdin = s.receive(chanStdin)
+			a.Stdin = s.openReader(chanStdin)
 		}
-		a.Stdout, a.Stderr = s.outputs(first)
-		s.control(p)
-		s.listen()
-		if err := s.ready(message{Type: msgAttached, ID: p.ID()}); err != nil {
+		a.Stdout, a.Stderr = s.outputWriters(first)
+		s.setProcess(p)
+		s.startReading()
+		if err := s.startOutput(message{Type: msgAttached, ID: p.ID()}); err != nil {
 			return err
 		}
 		if err := p.Attach(s.ctx, a); err != nil {
 			return err
 		}
-		return s.send(message{Type: msgEnd})
+		return s.sendMessage(message{Type: msgEnd})
 	})
 }
 
-// gap passes a gap on, in its place among the output.
-func (s *relay) gap(stream atoll.Stream, from, to int64) {
-	_ = s.send(message{Type: msgGap, Stream: stream, Gap: &gap{from, to}}) // a broken link is noticed by its reader
+// sendGap reports a gap at its place in the output.
+func (s *serverStream) sendGap(stream atoll.Stream, from, to int64) {
+	_ = s.sendMessage(message{Type: msgGap, Stream: stream, Gap: &gap{from, to}}) // readMessage reports a broken connection
 }
 
-// status is what is known of the process.
-func (p *process) status(ctx context.Context) (atoll.ProcessStatus, error) {
+// fetchStatus requests the status of the process.
+func (p *process) fetchStatus(ctx context.Context) (atoll.ProcessStatus, error) {
 	var st atoll.ProcessStatus
-	err := p.call(ctx, call{op: "process", reply: &st, most: maxSpecReply})
+	err := p.callProcess(ctx, call{op: "process", reply: &st, replyLimit: maxSpecReply})
 	return st, err
 }
 
-// attachCall is the request that opens a link to the process.
+// attachCall returns the request that opens a stream connection to the process.
 func (p *process) attachCall() call {
-	return call{op: "attach", id: p.sb.id, path: p.sb.path + "/processes/" + segment(p.id) + "/attach"}
+	return call{op: "attach", id: p.sb.id, path: p.sb.path + "/processes/" + pathSegment(p.id) + "/attach"}
 }
 
 // Attach implements atoll.Process.
 func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	if p.sb.c.opts.Patience > 0 {
-		return p.attachAgain(ctx, a)
+		return p.attachResuming(ctx, a)
 	}
 	return p.attachOnce(ctx, a)
 }
 
-// attachOnce is Attach over one link.
+// attachOnce is Attach over one stream connection.
 func (p *process) attachOnce(ctx context.Context, a *atoll.Attachment) error {
 	first := message{Type: msgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
 		first.From = &offsets{a.StdoutFrom, a.StderrFrom}
 	}
 	q := p.attachCall()
-	run, _, err := p.sb.c.open(ctx, q, first, a.Stdin, a.Stdout, a.Stderr, a.Gap)
+	run, _, err := p.sb.c.openStream(ctx, q, first, a.Stdin, a.Stdout, a.Stderr, a.Gap)
 	if err != nil {
 		return err
 	}
-	return p.carried(ctx, run)
+	return p.waitAttached(ctx, run)
 }
 
-// carried waits for the end of an attachment's link.
-func (p *process) carried(ctx context.Context, run *running) error {
+// waitAttached waits for the end of an attachment's stream connection.
+func (p *process) waitAttached(ctx context.Context, run *clientStream) error {
 	const op = "attach"
-	stop := context.AfterFunc(ctx, func() { run.leave(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { run.leaveStream(context.Cause(ctx)) })
 	defer stop()
 	<-run.done
 	failed := run.writerError()
@@ -498,53 +498,53 @@ func (p *process) carried(ctx context.Context, run *running) error {
 	case failed != nil:
 		return failed
 	case run.err != nil:
-		return p.sb.c.fault(ctx, op, p.sb.id, run.err)
+		return p.sb.c.wrapConnError(ctx, op, p.sb.id, run.err)
 	case run.last.Error != nil:
-		return run.last.Error.err(op, p.sb.id)
+		return run.last.Error.toError(op, p.sb.id)
 	}
 	return nil
 }
 
-// attachAgain is Attach over one link after the other.
-func (p *process) attachAgain(ctx context.Context, a *atoll.Attachment) error {
-	from := *a
-	if from.Name == "" {
-		from.Name = rand.Text()
+// attachResuming is Attach over successive stream connections.
+func (p *process) attachResuming(ctx context.Context, a *atoll.Attachment) error {
+	named := *a
+	if named.Name == "" {
+		named.Name = rand.Text()
 	}
-	t := newThread(p, a.Stdin, a.Stdout, a.Stderr)
-	t.attached = &from
-	if t.in != nil {
-		defer t.in.close()
+	t := newResumableStream(p, a.Stdin, a.Stdout, a.Stderr)
+	t.attached = &named
+	if t.input != nil {
+		defer t.input.closeInput()
 	}
-	if a.Stdin != nil || a.StdoutFrom < 0 || a.StderrFrom < 0 { // a place that has a number can be found again
-		st, err := p.status(ctx)
+	if a.Stdin != nil || a.StdoutFrom < 0 || a.StderrFrom < 0 { // to resume, the client needs absolute offsets
+		st, err := p.fetchStatus(ctx)
 		switch {
 		case err != nil:
 			return err
-		case st.Started.IsZero(): // its provider knows no more of it than that it is there
+		case st.Started.IsZero(): // the provider has no status, so the streams cannot resume
 			return p.attachOnce(ctx, a)
 		}
-		t.began = st.Stdin
-		if from.StdoutFrom == atoll.FromNow {
-			from.StdoutFrom = st.Stdout.Written
+		t.inputBase = st.Stdin
+		if named.StdoutFrom == atoll.FromNow {
+			named.StdoutFrom = st.Stdout.Written
 		}
-		if from.StderrFrom == atoll.FromNow {
-			from.StderrFrom = st.Stderr.Written
+		if named.StderrFrom == atoll.FromNow {
+			named.StderrFrom = st.Stderr.Written
 		}
 	}
-	if !t.joint() {
-		t.out.start(from.StdoutFrom)
-		t.errs.start(from.StderrFrom)
+	if !t.isJoint() {
+		t.stdout.startAt(named.StdoutFrom)
+		t.stderr.startAt(named.StderrFrom)
 	}
-	run, err := t.begin(ctx)
+	run, err := t.openFirst(ctx)
 	for err == nil {
 		opened := time.Now()
-		err = p.carried(ctx, run)
-		lost := t.loss(run)
+		err = p.waitAttached(ctx, run)
+		lost := t.connectionLoss(run)
 		if err == nil || lost == nil || ctx.Err() != nil || run.writerError() != nil {
 			return err
 		}
-		run, err = t.resume(ctx, opened, lost)
+		run, err = t.openNext(ctx, opened, lost)
 	}
 	return err
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A keeper keeps something for projects.
-type keeper struct {
+// A projectLister is a provider with resources of projects.
+type projectLister struct {
 	atoll.ProviderLayer
-	all []atoll.Project
+	projects []atoll.Project
 }
 
-func (k *keeper) Projects(context.Context) ([]atoll.Project, error) { return k.all, nil }
+func (k *projectLister) Projects(context.Context) ([]atoll.Project, error) { return k.projects, nil }
 
-// What is kept for projects is told as it is.
+// The client gets the projects unchanged.
 func TestProjects(t *testing.T) {
 	p := openMock(t)
 	defer p.Close()
-	k := &keeper{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+	k := &projectLister{ProviderLayer: atoll.ProviderLayer{Provider: p}}
 	h, err := api.NewHandler(k, api.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -39,12 +39,12 @@ func TestProjects(t *testing.T) {
 	for _, want := range [][]atoll.Project{nil, {
 		{Name: "a", Provider: "vmdocker", Machine: atoll.StateRunning, Sandboxes: 2, Disk: 5 << 30}, {Name: "b", Provider: "vmdocker"},
 	}} {
-		k.all = want
+		k.projects = want
 		if got, err := atoll.Projects(t.Context(), c); err != nil || !slices.Equal(got, want) {
 			t.Errorf("Projects: %+v, %v, want %+v", got, err, want)
 		}
 	}
-	k.all = nil
+	k.projects = nil
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/projects", nil))
 	if got := strings.TrimSpace(w.Body.String()); got != `{"projects":[]}` {

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	readyEvery = time.Second     // how often Options.Ready is asked at most, however many ask us
-	readyTime  = 5 * time.Second // how long that may take
+	readyCacheTime = time.Second     // the time for which a result of Options.Ready is reused
+	readyTimeout   = 5 * time.Second // the deadline of Options.Ready
 )
 
-// readyReply says whether requests should be sent here. It is public, and says no more.
+// A readyReply says whether the server is ready. /readyz needs no token, so it has no details.
 type readyReply struct {
 	Status string `json:"status"` // "ready", "not ready" or "closing"
 }
 
-// A readiness remembers for a moment what Options.Ready has said.
+// A readiness caches the result of Options.Ready.
 type readiness struct {
 	ask func(ctx context.Context) error
 
@@ -27,32 +27,31 @@ type readiness struct {
 	err   error
 }
 
-// now is Options.Ready, as it was a moment ago.
-func (r *readiness) now() error {
+// checkReady returns the result of Options.Ready, which may be up to readyCacheTime old.
+func (r *readiness) checkReady() error {
 	if r.ask == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.asked) < readyEvery {
+	if time.Since(r.asked) < readyCacheTime {
 		return r.err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyTime) // the answer is for all who ask
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout) // not the request's, since the result serves other requests too
 	defer cancel()
 	r.err = r.ask(ctx)
 	r.asked = time.Now()
 	return r.err
 }
 
-// serveReady says whether this server should get requests. Whoever sends them should go on
-// asking: it may be again.
+// serveReady says whether the server is ready. A server that is not ready may become ready again.
 func (h *Handler) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if h.ctx.Err() != nil {
 		w.Header().Set("Connection", "close")
 		writeJSON(w, http.StatusServiceUnavailable, readyReply{"closing"})
 		return nil
 	}
-	if err := h.ready.now(); err != nil && !errors.Is(err, context.Canceled) {
+	if err := h.ready.checkReady(); err != nil && !errors.Is(err, context.Canceled) {
 		h.log.WarnContext(r.Context(), "not ready", "err", err)
 		writeJSON(w, http.StatusServiceUnavailable, readyReply{"not ready"})
 		return nil

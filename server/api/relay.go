@@ -16,86 +16,88 @@ import (
 )
 
 const (
-	helloTimeout   = 10 * time.Second // for a client to say what it wants
-	controlTimeout = 10 * time.Second // for a signal or resize that came over a link
+	helloTimeout   = 10 * time.Second // for the first message of a client
+	controlTimeout = 10 * time.Second // for a signal or resize from a client
 	killTimeout    = 10 * time.Second
-	pingEvery      = 30 * time.Second // to find out that the client has gone, and to keep proxies from cutting the line
+	pingEvery      = 30 * time.Second // detects lost clients, and keeps proxies from closing idle connections
 	pingTimeout    = 20 * time.Second
 
-	// A client that can go to another server finds out sooner.
-	watchEvery   = 5 * time.Second
-	watchTimeout = 5 * time.Second
+	// A client that can reconnect checks more often.
+	clientPingEvery   = 5 * time.Second
+	clientPingTimeout = 5 * time.Second
 )
 
-// A relay is the server's side of a link. Its ctx ends when the client has
-// gone or the handler closes.
-type relay struct {
-	*link
+// A serverStream is the server's side of a stream connection. Its ctx ends when the client
+// disconnects or the handler closes.
+type serverStream struct {
+	*streamConn
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 	requestID string
-	reading   sync.WaitGroup
-	process   atomic.Pointer[atoll.Process] // for signals and resizes; nil before it is known
+	readWork  sync.WaitGroup
+	process   atomic.Pointer[atoll.Process] // the target of signals and resizes; nil before the start
 
-	obeying  sync.WaitGroup // one goroutine, while there are orders
-	ordersMu sync.Mutex
-	orders   []message // signals and resizes that wait for it
-	busy     bool      // it is there
+	controlWork sync.WaitGroup // one goroutine while controls is not empty
+	controlsMu  sync.Mutex
+	controls    []message // queued signals and resizes
+	controlling bool      // the goroutine runs
 }
 
-// isLoss reports whether err is why somebody was lost who may come again.
-func isLoss(err error) bool {
+// isConnLoss reports whether err means that the reader of a stream lost its connection and may
+// reconnect.
+func isConnLoss(err error) bool {
 	return atoll.KindOf(err) == atoll.ErrUnavailable && !errors.Is(err, context.Canceled)
 }
 
-// How a client goes: it is lost, and may come again for output that has not reached it, or
-// it has said that it leaves.
+// Errors of a client that disconnects: errClientLost if it may reconnect for the output that did
+// not reach it, errClientLeft if it closed the stream.
 var (
-	errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
-	errLeft = atoll.Errorf("", "", atoll.ErrStopped, "the client has left")
+	errClientLost = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has disconnected")
+	errClientLeft = atoll.Errorf("", "", atoll.ErrStopped, "the client has closed the stream")
 )
 
-// relay takes over the connection and runs serve, which gets the client's
-// first message and sends the last one, unless it returns an error: then that
-// is the last one.
-func (h *Handler) relay(w http.ResponseWriter, r *http.Request, serve func(s *relay, first message) error) error {
+// serveStream upgrades the request to a stream connection and runs serve with the client's first
+// message. serve sends the last message, unless it returns an error: then serveStream sends the
+// error.
+func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request, serve func(s *serverStream, first message) error) error {
 	ctx, ws, done, err := h.webSocket(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	s := &relay{link: newLink(ws), requestID: RequestID(ctx)}
+	s := &serverStream{streamConn: newStreamConn(ws), requestID: RequestID(ctx)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.cancel(nil)
-	defer s.reading.Wait()
-	defer func() { _ = ws.CloseNow() }() // the reader may have failed the link, and not yet ended ctx
-	defer context.AfterFunc(s.ctx, s.part)()
+	defer s.readWork.Wait()
+	defer func() { _ = ws.CloseNow() }() // the reader may have closed the stream and not yet ended ctx
+	defer context.AfterFunc(s.ctx, s.closeOnCancel)()
 	defer keepAlive(s.ctx, ws, pingEvery, pingTimeout)()
-	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
+	return alreadyAnswered(s.finishStream(s.runStream(h.opts.MaxBody, serve)))
 }
 
-// webSocket takes over the connection, if that comes from a page of the server's own
-// or from no page. Its ctx ends with the handler; the caller calls done at its end.
+// webSocket upgrades the request to a WebSocket, if it comes from a page of the same origin or from
+// no page. ctx ends with the handler. The caller must call done.
 func (h *Handler) webSocket(w http.ResponseWriter, r *http.Request) (ctx context.Context, ws *websocket.Conn, done func(), err error) {
-	if ctx, done, err = h.stream(w, r); err != nil {
+	if ctx, done, err = h.beginStream(w, r); err != nil {
 		return nil, nil, nil, err
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		done()
-		return nil, nil, nil, invalid("this is a WebSocket: ask for an upgrade")
+		return nil, nil, nil, invalidError("this operation is a WebSocket: request an upgrade")
 	}
 	ws, err = websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
-	if err != nil { // it has answered
+	if err != nil { // Accept has sent the response
 		done()
-		return nil, nil, nil, answered(atoll.E("", "", atoll.ErrInvalid, err))
+		return nil, nil, nil, alreadyAnswered(atoll.E("", "", atoll.ErrInvalid, err))
 	}
 	return ctx, ws, done, nil
 }
 
-func (s *relay) run(maxFirst int64, serve func(s *relay, first message) error) error {
+// runStream reads the first message and calls serve.
+func (s *serverStream) runStream(maxFirst int64, serve func(s *serverStream, first message) error) error {
 	var first message
 	hello := time.AfterFunc(helloTimeout, func() { _ = s.ws.CloseNow() })
-	err := s.first(&first, maxFirst)
+	err := s.readFirst(&first, maxFirst)
 	hello.Stop()
 	if err != nil {
 		return err
@@ -103,21 +105,21 @@ func (s *relay) run(maxFirst int64, serve func(s *relay, first message) error) e
 	return serve(s, first)
 }
 
-// part ends the connection when ctx has ended: at once where the client has
-// gone. Where the handler closes finish tells the client, which may take
-// closeGrace to read it, and what waits for it to read output does not.
-func (s *relay) part() {
-	if s.failure() != nil {
+// closeOnCancel closes the connection after ctx has ended: at once if the client has disconnected.
+// If the handler closes, writes of output fail at once, and finishStream has closeGrace to send the
+// last message.
+func (s *serverStream) closeOnCancel() {
+	if s.closeError() != nil {
 		_ = s.ws.CloseNow()
 		return
 	}
-	s.endOutputs(errClosing)
-	time.AfterFunc(closeGrace, func() { _ = s.ws.CloseNow() }) // nothing, where the relay has ended
+	s.closeWriters(errClosing)
+	time.AfterFunc(closeGrace, func() { _ = s.ws.CloseNow() }) // no effect if the stream has ended
 }
 
-// finish tells the client how it went, and closes the connection.
-func (s *relay) finish(err error) error {
-	if gone := s.failure(); gone != nil {
+// finishStream sends err, if any, as the last message and closes the connection.
+func (s *serverStream) finishStream(err error) error {
+	if gone := s.closeError(); gone != nil {
 		return gone
 	}
 	code := websocket.StatusNormalClosure
@@ -127,88 +129,88 @@ func (s *relay) finish(err error) error {
 	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) || errors.Is(err, errClosing) {
 		err, code = errClosing, websocket.StatusGoingAway
 		if p := s.process.Load(); p != nil {
-			err = closingOn(*p)
+			err = closingError(*p)
 		}
 	}
 	if err != nil {
 		w := encodeError(err, s.requestID)
-		_ = s.send(message{Type: msgError, Error: &w}) // a client that has gone needs none
+		_ = s.sendMessage(message{Type: msgError, Error: &w}) // fails if the client has disconnected
 	}
 	if code == websocket.StatusGoingAway {
-		s.fail(errClosing) // the client may go on with its input elsewhere
+		s.closeWithError(errClosing) // the client may send the rest of its input to another server
 	}
-	s.fail(errEnded)
+	s.closeWithError(errEnded)
 	_ = s.ws.Close(code, "")
 	return err
 }
 
 var errEnded = errors.New("the process has ended")
 
-// outputs are the writers that the client asks for. They block until ready.
-func (s *relay) outputs(m message) (stdout, stderr io.Writer) {
+// outputWriters returns the writers for the streams that the client requests. They block until
+// startOutput.
+func (s *serverStream) outputWriters(m message) (stdout, stderr io.Writer) {
 	if m.Joint {
-		both := s.transmit(chanStdout)
+		both := s.openWriter(chanStdout)
 		return both, both
 	}
 	if m.Stdout {
-		stdout = s.transmit(chanStdout)
+		stdout = s.openWriter(chanStdout)
 	}
 	if m.Stderr {
-		stderr = s.transmit(chanStderr)
+		stderr = s.openWriter(chanStderr)
 	}
 	return stdout, stderr
 }
 
-// ready sends m and then lets the output flow.
-func (s *relay) ready(m message) error {
-	if err := s.send(m); err != nil {
+// startOutput sends m and then lets the output flow.
+func (s *serverStream) startOutput(m message) error {
+	if err := s.sendMessage(m); err != nil {
 		return err
 	}
-	for _, f := range s.out {
+	for _, f := range s.writers {
 		if f != nil {
-			f.open()
+			f.openWindow()
 		}
 	}
 	return nil
 }
 
-// listen begins to read what else the client sends.
-func (s *relay) listen() {
-	s.reading.Go(func() {
+// startReading starts the goroutine that reads the client's further messages.
+func (s *serverStream) startReading() {
+	s.readWork.Go(func() {
 		for {
-			m, err := s.read(true)
+			m, err := s.readMessage(true)
 			if err == nil {
-				err = s.order(m)
+				err = s.queueControl(m)
 			}
 			if err == nil {
 				continue
 			}
 			if _, wrong := errors.AsType[protocolError](err); !wrong {
-				s.obeying.Wait() // what the client said before it went
+				s.controlWork.Wait() // runs the controls that the client sent before
 			}
 			s.hangUp(err)
-			s.obeying.Wait()
+			s.controlWork.Wait()
 			return
 		}
 	})
 }
 
-// hangUp ends the relay for a reason that the client knows, or has to be
-// told.
-func (s *relay) hangUp(err error) {
+// hangUp ends the stream with err, the error of reading the connection.
+func (s *serverStream) hangUp(err error) {
 	if wrong, ok := errors.AsType[protocolError](err); ok {
-		s.fail(wrong)
+		s.closeWithError(wrong)
 		_ = s.ws.Close(websocket.StatusPolicyViolation, closeReason(wrong))
 	}
-	gone := errGone
+	gone := errClientLost
 	if code := websocket.CloseStatus(err); code == websocket.StatusNormalClosure || code == websocket.StatusGoingAway {
-		gone = errLeft
+		gone = errClientLeft
 	}
-	s.fail(gone)
+	s.closeWithError(gone)
 	s.cancel(gone)
 }
 
-// closeReason is as much of err as fits in a close frame.
+// closeReason returns the part of the text of err that fits into a close frame.
 func closeReason(err error) string {
 	const most = 120
 	reason := err.Error()
@@ -218,57 +220,55 @@ func closeReason(err error) string {
 	return reason
 }
 
-// control lets the client's signals and resizes go to p.
-func (s *relay) control(p atoll.Process) { s.process.Store(&p) }
+// setProcess makes p the target of the client's signals and resizes.
+func (s *serverStream) setProcess(p atoll.Process) { s.process.Store(&p) }
 
-// maxOrders is how many signals of a client may wait for their turn.
-const maxOrders = 64
+// maxControls is the largest number of queued signals and resizes of a client.
+const maxControls = 64
 
-// order has a message obeyed, after those before it and by another goroutine:
-// whoever reads the connection must not wait for a process. Of resizes that wait
-// the last one counts.
-func (s *relay) order(m message) error {
+// queueControl queues a signal or resize, because the goroutine that reads the connection must not
+// wait for a process. A resize replaces one at the end of the queue.
+func (s *serverStream) queueControl(m message) error {
 	isSignal, isResize := m.Type == msgSignal && m.Signal != nil, m.Type == msgResize && m.Size != nil
 	if s.process.Load() == nil || !isSignal && !isResize {
-		return violation("a message %q is not possible here", m.Type)
+		return protocolErrorf("unexpected message %q", m.Type)
 	}
-	s.ordersMu.Lock()
-	defer s.ordersMu.Unlock()
-	last := len(s.orders) - 1
+	s.controlsMu.Lock()
+	defer s.controlsMu.Unlock()
+	last := len(s.controls) - 1
 	switch {
-	case isResize && last >= 0 && s.orders[last].Type == msgResize:
-		s.orders[last] = m
+	case isResize && last >= 0 && s.controls[last].Type == msgResize:
+		s.controls[last] = m
 		return nil
-	case len(s.orders) == maxOrders:
-		return violation("%d signals are waiting already", maxOrders)
+	case len(s.controls) == maxControls:
+		return protocolErrorf("more than %d queued signals", maxControls)
 	}
-	s.orders = append(s.orders, m)
-	if !s.busy {
-		s.busy = true
-		s.obeying.Go(s.obeyAll)
+	s.controls = append(s.controls, m)
+	if !s.controlling {
+		s.controlling = true
+		s.controlWork.Go(s.runControls)
 	}
 	return nil
 }
 
-// obeyAll carries out orders until there are none.
-func (s *relay) obeyAll() {
+// runControls runs the queued controls until there are none.
+func (s *serverStream) runControls() {
 	for {
-		s.ordersMu.Lock()
-		if len(s.orders) == 0 {
-			s.busy = false
-			s.ordersMu.Unlock()
+		s.controlsMu.Lock()
+		if len(s.controls) == 0 {
+			s.controlling = false
+			s.controlsMu.Unlock()
 			return
 		}
-		m := s.orders[0]
-		s.orders = s.orders[1:]
-		s.ordersMu.Unlock()
-		s.obey(m)
+		m := s.controls[0]
+		s.controls = s.controls[1:]
+		s.controlsMu.Unlock()
+		s.runControl(m)
 	}
 }
 
-// obey does what a message asks for. One that fails is answered, and the
-// relay goes on.
-func (s *relay) obey(m message) {
+// runControl runs a signal or resize. It reports a failure to the client, and the stream continues.
+func (s *serverStream) runControl(m message) {
 	ctx, cancel := context.WithTimeout(s.ctx, controlTimeout)
 	defer cancel()
 	p := *s.process.Load()
@@ -280,12 +280,12 @@ func (s *relay) obey(m message) {
 	}
 	if err != nil {
 		w := encodeError(err, s.requestID)
-		_ = s.send(message{Type: msgRefused, Error: &w}) // a client that has gone needs none
+		_ = s.sendMessage(message{Type: msgRefused, Error: &w}) // fails if the client has disconnected
 	}
 }
 
-// keepAlive pings the other side now and then, until stop is called, and closes
-// the connection of one that does not answer.
+// keepAlive pings the other side at intervals until stop is called. It closes the connection if no
+// pong arrives in time.
 func keepAlive(ctx context.Context, ws *websocket.Conn, every, patience time.Duration) (stop func()) {
 	var timer *time.Timer
 	set := make(chan struct{})
@@ -303,24 +303,24 @@ func keepAlive(ctx context.Context, ws *websocket.Conn, every, patience time.Dur
 	return func() { timer.Stop() }
 }
 
-// A running is the client's side of a link.
-type running struct {
-	*link
-	done chan struct{} // closed when last and err are final and all output is delivered
+// A clientStream is the client's side of a stream connection.
+type clientStream struct {
+	*streamConn
+	done chan struct{} // closed when last and err are final and all output was delivered
 	last message
 	err  error
 
-	delivery sync.WaitGroup
-	fragile  bool // a writer that fails ends it all
-	failMu   sync.Mutex
-	failed   error // the first error of a writer
+	delivery          sync.WaitGroup
+	leaveOnWriteError bool // leave the stream if a writer fails
+	writeErrMu        sync.Mutex
+	writeErr          error // the first error of a writer
 }
 
-// open opens a link, sends the first message and waits for the answer. ctx
-// bounds that only.
-func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reader, stdout, stderr io.Writer,
-	onGap func(s atoll.Stream, from, to int64)) (*running, message, error) {
-	if err := c.begin(); err != nil {
+// openStream opens a stream connection, sends the first message and waits for the reply. ctx bounds
+// only this.
+func (c *Client) openStream(ctx context.Context, q call, first message, stdin io.Reader, stdout, stderr io.Writer,
+	onGap func(s atoll.Stream, from, to int64)) (*clientStream, message, error) {
+	if err := c.beginWork(); err != nil {
 		return nil, message{}, atoll.E(q.op, q.id, atoll.ErrUnavailable, err)
 	}
 	defer c.work.Done()
@@ -328,50 +328,50 @@ func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reade
 	if err != nil {
 		return nil, message{}, err
 	}
-	r := &running{link: newLink(ws), done: make(chan struct{}), fragile: first.Type == msgAttach}
+	r := &clientStream{streamConn: newStreamConn(ws), done: make(chan struct{}), leaveOnWriteError: first.Type == msgAttach}
 	ws.SetReadLimit(maxMessage + 1)
 	first.Stdout, first.Stderr = stdout != nil, stderr != nil
 	first.Joint = stdout != nil && sameWriter(stdout, stderr)
 	if stdin != nil {
-		r.transmit(chanStdin)
+		r.openWriter(chanStdin)
 	}
 	if stdout != nil {
-		r.receive(chanStdout)
+		r.openReader(chanStdout)
 	}
 	if stderr != nil && !first.Joint {
-		r.receive(chanStderr)
+		r.openReader(chanStderr)
 	}
-	reply, err := r.greet(ctx, q, first)
+	reply, err := r.sendFirst(ctx, q, first)
 	if err != nil {
 		_ = ws.CloseNow()
-		return nil, message{}, c.refusal(ctx, q, err)
+		return nil, message{}, c.openError(ctx, q, err)
 	}
-	r.carry(c, first.Joint, stdin, stdout, stderr, onGap)
+	r.copyStreams(c, first.Joint, stdin, stdout, stderr, onGap)
 	return r, reply, nil
 }
 
-// refusal is why a link was not opened.
-func (c *Client) refusal(ctx context.Context, q call, err error) error {
+// openError returns the error of a stream connection that could not be opened.
+func (c *Client) openError(ctx context.Context, q call, err error) error {
 	if _, ok := err.(*atoll.Error); ok {
 		return ctxErr(ctx, err)
 	}
 	if websocket.CloseStatus(err) == websocket.StatusMessageTooBig {
 		return atoll.Errorf(q.op, q.id, atoll.ErrInvalid, "the command is larger than the server accepts")
 	}
-	return c.fault(ctx, q.op, q.id, err)
+	return c.wrapConnError(ctx, q.op, q.id, err)
 }
 
-// greet sends the first message and returns the server's, which is an error of
-// its own when it says so.
-func (r *running) greet(ctx context.Context, q call, first message) (message, error) {
+// sendFirst sends the first message and returns the reply of the server. It returns an error in the
+// reply as its error.
+func (r *clientStream) sendFirst(ctx context.Context, q call, first message) (message, error) {
 	stop := context.AfterFunc(ctx, func() { _ = r.ws.CloseNow() })
 	defer stop()
-	if err := r.send(first); err != nil {
+	if err := r.sendMessage(first); err != nil {
 		return message{}, err
 	}
-	reply, err := r.read(false)
+	reply, err := r.readMessage(false)
 	if err == nil && reply.Type == msgError && reply.Error != nil {
-		err = reply.Error.err(q.op, q.id)
+		err = reply.Error.toError(q.op, q.id)
 	}
 	if err == nil && !stop() {
 		err = ctx.Err()
@@ -379,27 +379,27 @@ func (r *running) greet(ctx context.Context, q call, first message) (message, er
 	return reply, err
 }
 
-// carry begins to move bytes both ways.
-func (r *running) carry(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
+// copyStreams starts the goroutines that copy the streams.
+func (r *clientStream) copyStreams(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
 	if stdin != nil {
-		r.out[chanStdin].open()
-		go r.feed(stdin)
+		r.writers[chanStdin].openWindow()
+		go r.sendStdin(stdin)
 	}
 	if stdout != nil {
-		r.deliver(chanStdout, stdout, onGap)
+		r.deliverOutput(chanStdout, stdout, onGap)
 	}
 	if stderr != nil && !joint {
-		r.deliver(chanStderr, stderr, onGap)
+		r.deliverOutput(chanStderr, stderr, onGap)
 	}
 	c.work.Add(1)
 	go func() {
 		stop := context.AfterFunc(c.ctx, func() { _ = r.ws.CloseNow() })
-		calm := func() {}
+		stopPings := func() {}
 		if c.opts.Patience > 0 {
-			calm = keepAlive(c.ctx, r.ws, watchEvery, watchTimeout)
+			stopPings = keepAlive(c.ctx, r.ws, clientPingEvery, clientPingTimeout)
 		}
-		r.readAll(joint)
-		calm()
+		r.readMessages(joint)
+		stopPings()
 		stop()
 		c.work.Done()
 		r.delivery.Wait()
@@ -407,113 +407,113 @@ func (r *running) carry(c *Client, joint bool, stdin io.Reader, stdout, stderr i
 	}()
 }
 
-func (r *running) deliver(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
+func (r *clientStream) deliverOutput(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
 	r.delivery.Go(func() {
-		if err := r.in[ch].deliver(w, onGap); err != nil {
-			r.writerFailed(err)
+		if err := r.readers[ch].deliverTo(w, onGap); err != nil {
+			r.recordWriteError(err)
 		}
 	})
 }
 
-func (r *running) writerFailed(err error) {
-	r.failMu.Lock()
-	if r.failed == nil {
-		r.failed = err
+func (r *clientStream) recordWriteError(err error) {
+	r.writeErrMu.Lock()
+	if r.writeErr == nil {
+		r.writeErr = err
 	}
-	r.failMu.Unlock()
-	if r.fragile {
-		r.leave(err)
+	r.writeErrMu.Unlock()
+	if r.leaveOnWriteError {
+		r.leaveStream(err)
 	}
 }
 
-// leaving is how long a server may take to hear that its client leaves.
-const leaving = time.Second
+// leaveTimeout is the time for a server to confirm the close of a WebSocket.
+const leaveTimeout = time.Second
 
-// leave ends the link, and does not wait for that. The server is told, unless why is that
-// somebody was lost who may come again.
-func (r *running) leave(why error) {
-	if isLoss(why) {
+// leaveStream starts to close the stream and does not block. If err means that a reader lost its
+// connection, the server does not learn that the client left, and retains output.
+func (r *clientStream) leaveStream(err error) {
+	if isConnLoss(err) {
 		_ = r.ws.CloseNow()
 		return
 	}
 	go func() {
-		late := time.AfterFunc(leaving, func() { _ = r.ws.CloseNow() })
+		late := time.AfterFunc(leaveTimeout, func() { _ = r.ws.CloseNow() })
 		defer late.Stop()
-		_ = r.ws.Close(websocket.StatusNormalClosure, "") // which is answered, or late
+		_ = r.ws.Close(websocket.StatusNormalClosure, "") // waits for the server's close frame, or for late
 	}()
 }
 
-// writerError is the first error of a writer.
-func (r *running) writerError() error {
-	r.failMu.Lock()
-	defer r.failMu.Unlock()
-	return r.failed
+// writerError returns the first error of a writer.
+func (r *clientStream) writerError() error {
+	r.writeErrMu.Lock()
+	defer r.writeErrMu.Unlock()
+	return r.writeErr
 }
 
-// readAll reads until the server's last message.
-func (r *running) readAll(joint bool) {
+// readMessages reads until the last message of the server.
+func (r *clientStream) readMessages(joint bool) {
 	defer r.ws.CloseNow()
 	for {
-		m, err := r.read(false)
+		m, err := r.readMessage(false)
 		if err != nil {
 			r.err = err
-			r.fail(err)
+			r.closeWithError(err)
 			return
 		}
 		switch m.Type {
 		case msgExit, msgEnd, msgError:
 			r.last = m
-			r.finish()
+			r.finishOutput()
 			return
 		case msgGap:
-			r.gap(m, joint)
+			r.recordGap(m, joint)
 		}
 	}
 }
 
-// finish ends the output properly: all of it was received.
-func (r *running) finish() {
-	for _, f := range r.in {
+// finishOutput ends the output after the last message.
+func (r *clientStream) finishOutput() {
+	for _, f := range r.readers {
 		if f != nil {
-			f.end(io.EOF)
+			f.closeWithError(io.EOF)
 		}
 	}
-	r.fail(errEnded)
+	r.closeWithError(errEnded)
 }
 
-func (r *running) gap(m message, joint bool) {
+func (r *clientStream) recordGap(m message, joint bool) {
 	ch, ok := channelOf(m.Stream)
 	if joint {
 		ch = chanStdout
 	}
-	if ok && m.Gap != nil && r.in[ch] != nil {
-		r.in[ch].skip(m.Stream, *m.Gap)
+	if ok && m.Gap != nil && r.readers[ch] != nil {
+		r.readers[ch].addGap(m.Stream, *m.Gap)
 	}
 }
 
-// feed copies stdin to the process. Nobody waits for it: it may be blocked in
-// a caller's Reader.
-func (r *running) feed(stdin io.Reader) {
-	buf := chunks.Get().(*[deliverSize]byte)
-	defer chunks.Put(buf)
+// sendStdin copies stdin to the process. No goroutine waits for it, because it may block in the
+// caller's Reader.
+func (r *clientStream) sendStdin(stdin io.Reader) {
+	buf := chunkPool.Get().(*[chunkSize]byte)
+	defer chunkPool.Put(buf)
 	for {
 		n, err := stdin.Read(buf[:])
 		if n > 0 {
-			if _, err := r.out[chanStdin].Write(buf[:n]); err != nil {
+			if _, err := r.writers[chanStdin].Write(buf[:n]); err != nil {
 				return
 			}
 		}
 		if errors.Is(err, errClosing) {
-			return // the rest may come another way
+			return // another connection may send the rest
 		}
 		if err != nil {
-			_ = r.send(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})
+			_ = r.sendMessage(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})
 			return
 		}
 	}
 }
 
-// sameWriter compares two writers, of which some types cannot be compared.
+// sameWriter reports whether a and b are equal. Writers of an incomparable type are not equal.
 func sameWriter(a, b io.Writer) (same bool) {
 	defer func() { _ = recover() }()
 	return a == b

@@ -9,19 +9,19 @@ import (
 
 // The headers that this API adds to HTTP's own.
 const (
-	RequestIDHeader = "X-Request-Id"    // both ways: names one request in logs and errors
-	OffsetHeader    = "Atoll-Offset"    // of process output: the offset of the first byte in the body
-	FileInfoHeader  = "Atoll-File-Info" // of a file: its FileInfo, as JSON in ASCII
-	ErrorTrailer    = "Atoll-Error"     // behind a body that broke off: the error, as JSON in ASCII
+	RequestIDHeader = "X-Request-Id"    // of requests and responses: identifies a request in logs and errors
+	OffsetHeader    = "Atoll-Offset"    // of process output: offset of the first byte in the body
+	FileInfoHeader  = "Atoll-File-Info" // of a file: its FileInfo, as ASCII JSON
+	ErrorTrailer    = "Atoll-Error"     // after an incomplete body: the error, as ASCII JSON
 )
 
-// traceHeaders carry a trace from hop to hop; the Handler hands them to the
-// Client that is called with the same context as they are.
+// traceHeaders carry the trace context. A Handler stores them in the context and a Client forwards
+// them.
 var traceHeaders = []string{"Traceparent", "Tracestate", "Baggage"}
 
 type requestIDKey struct{}
 
-// RequestID returns the id of the request that ctx belongs to, "" if none.
+// RequestID returns the id of the request that ctx belongs to, or "".
 func RequestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
@@ -32,7 +32,7 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-// requestIDOf takes the caller's id when it is fit to be logged.
+// requestIDOf returns the id in the header if it is fit for logs, else a new id.
 func requestIDOf(h http.Header) string {
 	id := h.Get(RequestIDHeader)
 	if id == "" || len(id) > 128 {
@@ -54,25 +54,24 @@ func newRequestID() string {
 
 type traceKey struct{}
 
-// keepTrace is the default of Options.Extract: the trace headers go on to the
-// next hop untouched.
+// keepTrace is the default of Options.Extract. It stores the trace headers in ctx.
 func keepTrace(ctx context.Context, h http.Header) context.Context {
 	if h.Get("Traceparent") == "" {
 		return ctx
 	}
-	kept := http.Header{}
+	trace := http.Header{}
 	for _, name := range traceHeaders {
 		if v := h[name]; len(v) > 0 {
-			kept[name] = v
+			trace[name] = v
 		}
 	}
-	return context.WithValue(ctx, traceKey{}, kept)
+	return context.WithValue(ctx, traceKey{}, trace)
 }
 
-// sendTrace is the default of ClientOptions.Inject.
+// sendTrace is the default of ClientOptions.Inject. It copies the stored trace headers.
 func sendTrace(ctx context.Context, h http.Header) {
-	kept, _ := ctx.Value(traceKey{}).(http.Header)
-	for name, v := range kept {
+	trace, _ := ctx.Value(traceKey{}).(http.Header)
+	for name, v := range trace {
 		h[name] = v
 	}
 }

@@ -19,20 +19,20 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A balancer is one address with several servers behind it: a new connection goes to the
-// first one that lives.
+// A balancer has one address and several servers: it connects each new connection to the first
+// server that is up.
 type balancer struct {
 	net.Listener
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	servers []*behind
+	servers []*balancedServer
 }
 
-// A behind is a server behind a balancer.
-type behind struct {
+// A balancedServer is a server behind a balancer.
+type balancedServer struct {
 	url   string
-	end   func()
+	stop  func()
 	down  bool
 	conns map[net.Conn]net.Conn
 }
@@ -46,7 +46,7 @@ func newBalancer(t *testing.T, p atoll.Provider, n int) *balancer {
 	}
 	b := &balancer{Listener: l}
 	for range n {
-		b.servers = append(b.servers, serveBehind(t, p))
+		b.servers = append(b.servers, startServer(t, p))
 	}
 	b.work.Go(func() {
 		for {
@@ -54,22 +54,22 @@ func newBalancer(t *testing.T, p atoll.Provider, n int) *balancer {
 			if err != nil {
 				return
 			}
-			b.work.Go(func() { b.pass(conn) })
+			b.work.Go(func() { b.forwardConn(conn) })
 		}
 	})
 	t.Cleanup(func() {
 		l.Close()
 		for i := range b.servers {
-			b.kill(i)
+			b.killServer(i)
 		}
 		b.work.Wait()
 	})
 	return b
 }
 
-func serveBehind(t *testing.T, p atoll.Provider) *behind {
+func startServer(t *testing.T, p atoll.Provider) *balancedServer {
 	t.Helper()
-	s := &behind{url: "unix://" + filepath.Join(t.TempDir(), "s"), conns: map[net.Conn]net.Conn{}}
+	s := &balancedServer{url: "unix://" + filepath.Join(t.TempDir(), "s"), conns: map[net.Conn]net.Conn{}}
 	l, err := api.Listen(t.Context(), s.url)
 	if err != nil {
 		t.Fatal(err)
@@ -81,23 +81,23 @@ func serveBehind(t *testing.T, p atoll.Provider) *behind {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(ctx, h, l) }()
-	s.end = sync.OnceFunc(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	t.Cleanup(s.end)
+	t.Cleanup(s.stop)
 	return s
 }
 
 func (b *balancer) url() string { return "http://" + b.Addr().String() }
 
-// pass carries one connection.
-func (b *balancer) pass(conn net.Conn) {
+// forwardConn copies one connection to and from a server.
+func (b *balancer) forwardConn(conn net.Conn) {
 	defer conn.Close()
 	b.mu.Lock()
-	var to *behind
+	var to *balancedServer
 	for _, s := range b.servers {
 		if !s.down {
 			to = s
@@ -129,8 +129,8 @@ func (b *balancer) pass(conn net.Conn) {
 	b.mu.Unlock()
 }
 
-// kill cuts all connections of a server, which gets no new ones.
-func (b *balancer) kill(i int) {
+// killServer breaks all connections of a server and sends it no new ones.
+func (b *balancer) killServer(i int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.servers[i]
@@ -142,7 +142,7 @@ func (b *balancer) kill(i int) {
 	clear(s.conns)
 }
 
-// awaitClient waits until somebody is connected to a server that lives.
+// awaitClient waits until a client has connected to a server that is up.
 func (b *balancer) awaitClient(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -158,11 +158,11 @@ func (b *balancer) awaitClient(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("nobody comes to the other server")
+	t.Fatal("no client connects to the other server")
 }
 
-// turn kills the server that lives, of two, and brings the other one back.
-func (b *balancer) turn() {
+// switchServer kills the server that is up, of two, and restores the other one.
+func (b *balancer) switchServer() {
 	b.mu.Lock()
 	live := 0
 	if b.servers[0].down {
@@ -170,10 +170,10 @@ func (b *balancer) turn() {
 	}
 	b.servers[1-live].down = false
 	b.mu.Unlock()
-	b.kill(live)
+	b.killServer(live)
 }
 
-func patient(t *testing.T, url string) *api.Client {
+func newPatientClient(t *testing.T, url string) *api.Client {
 	t.Helper()
 	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Patience: testenv.Scale(time.Minute)})
 	if err != nil {
@@ -183,14 +183,14 @@ func patient(t *testing.T, url string) *api.Client {
 	return c
 }
 
-// openSandbox makes a sandbox of the provider local, and returns it as a client of two
-// servers sees it.
+// openSandbox creates a sandbox of provider local, and returns it as the handle of a client with
+// two servers.
 func openSandbox(t *testing.T) (*balancer, *api.Client, atoll.Sandbox) {
 	t.Helper()
 	p := openLocal(t)
 	t.Cleanup(func() { p.Close() })
 	b := newBalancer(t, p, 2)
-	c := patient(t, b.url())
+	c := newPatientClient(t, b.url())
 	sb, err := c.Create(t.Context(), &atoll.Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -199,26 +199,26 @@ func openSandbox(t *testing.T) (*balancer, *api.Client, atoll.Sandbox) {
 	return b, c, sb
 }
 
-// A turner is a writer that has the servers change after so many bytes, again and again.
-type turner struct {
-	safe
-	every, last int
-	turn        func()
+// A failoverWriter calls switchServer each time that it gets every bytes.
+type failoverWriter struct {
+	syncBuffer
+	every, last  int
+	switchServer func()
 }
 
-func (w *turner) Write(p []byte) (int, error) {
-	n, err := w.safe.Write(p)
+func (w *failoverWriter) Write(p []byte) (int, error) {
+	n, err := w.syncBuffer.Write(p)
 	if w.b.Len()-w.last >= w.every {
 		w.last = w.b.Len()
-		w.turn()
+		w.switchServer()
 	}
 	return n, err
 }
 
 const lines = 400_000
 
-// numbers is what "seq" prints.
-func numbers() []byte {
+// seqOutput returns the output of "seq" with lines.
+func seqOutput() []byte {
 	var all bytes.Buffer
 	for i := range lines {
 		fmt.Fprintln(&all, i+1)
@@ -226,11 +226,11 @@ func numbers() []byte {
 	return all.Bytes()
 }
 
-// What a command prints, faster than anybody could come again, is whole and in order
-// whichever servers die meanwhile, and so is its exit.
+// A client gets complete output in order, and the exit, even if the servers die repeatedly while a
+// fast command prints.
 func TestExecOverManyServers(t *testing.T) {
 	b, _, sb := openSandbox(t)
-	out := &turner{every: 300 << 10, turn: b.turn}
+	out := &failoverWriter{every: 300 << 10, switchServer: b.switchServer}
 	var errs bytes.Buffer
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", fmt.Sprintf("seq %d; echo done >&2; exit 7", lines)}, Stdout: out, Stderr: &errs})
 	if err != nil {
@@ -240,15 +240,15 @@ func TestExecOverManyServers(t *testing.T) {
 	if err != nil || exit.Code != 7 || errs.String() != "done\n" {
 		t.Errorf("Wait: %v, %v, stderr %q; want 7", exit, err, &errs)
 	}
-	if want := numbers(); sha256.Sum256(want) != sha256.Sum256(out.b.Bytes()) {
-		t.Errorf("%d bytes came, other ones than the %d that were printed", out.b.Len(), len(want))
+	if want := seqOutput(); sha256.Sum256(want) != sha256.Sum256(out.b.Bytes()) {
+		t.Errorf("got %d bytes that differ from the %d printed bytes", out.b.Len(), len(want))
 	}
 	if out.last < 5*out.every {
-		t.Errorf("the servers changed after %d bytes last: that is too few times", out.last)
+		t.Errorf("the last switch of servers was after %d bytes, too early", out.last)
 	}
 }
 
-// So it is for who attaches, from any offset, and for one writer of a single stream.
+// An attachment gets complete output too, from any offset, and with one writer for both streams.
 func TestAttachOverManyServers(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	script := fmt.Sprintf("until [ -e begin ]; do echo tick; sleep 0.05; done; read x; echo; seq %d", lines)
@@ -256,8 +256,8 @@ func TestAttachOverManyServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole := &turner{every: 500 << 10, turn: b.turn}
-	var half safe
+	whole := &failoverWriter{every: 500 << 10, switchServer: b.switchServer}
+	var half syncBuffer
 	var reading sync.WaitGroup
 	for _, a := range []*atoll.Attachment{{Stdout: whole, Stderr: whole}, {Stdout: &half, StdoutFrom: atoll.FromNow}} {
 		reading.Go(func() {
@@ -266,8 +266,8 @@ func TestAttachOverManyServers(t *testing.T) {
 			}
 		})
 	}
-	whole.await(t, "tick")
-	half.await(t, "tick")
+	whole.awaitText(t, "tick")
+	half.awaitText(t, "tick")
 	if err := atoll.WriteFile(t.Context(), sb, "begin", nil, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -277,10 +277,10 @@ func TestAttachOverManyServers(t *testing.T) {
 	reading.Wait()
 	_, one, _ := bytes.Cut(whole.b.Bytes(), []byte("\n\n"))
 	_, other, _ := bytes.Cut(half.b.Bytes(), []byte("\n\n"))
-	want := numbers()
+	want := seqOutput()
 	for name, got := range map[string][]byte{"from the start": one, "from now": other} {
 		if at := firstDifference(got, want); at >= 0 {
-			t.Errorf("attached %s: %d bytes came, want %d; they differ at %d", name, len(got), len(want), at)
+			t.Errorf("attached %s: got %d bytes, want %d; they differ at %d", name, len(got), len(want), at)
 		}
 	}
 }
@@ -298,32 +298,33 @@ func firstDifference(a, b []byte) int {
 	return -1
 }
 
-// A Wait, with nothing attached, is asked for again.
+// Wait for a process without streams is repeated at the next server.
 func TestWaitOverManyServers(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "sleep 1; exit 3"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(100*time.Millisecond, b.turn)
+	time.AfterFunc(100*time.Millisecond, b.switchServer)
 	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 3 {
 		t.Errorf("Wait: %v, %v; want 3", exit, err)
 	}
 }
 
-// A safe is a buffer that is read while it is written.
-type safe struct {
+// A syncBuffer is a buffer that is safe for concurrent use.
+type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (s *safe) Write(p []byte) (int, error) {
+func (s *syncBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.Write(p)
 }
 
-func (s *safe) await(t *testing.T, text string) {
+// awaitText waits until the buffer contains text.
+func (s *syncBuffer) awaitText(t *testing.T, text string) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
@@ -333,24 +334,24 @@ func (s *safe) await(t *testing.T, text string) {
 			return
 		}
 	}
-	t.Fatalf("%q never came: %q", text, s.b.String())
+	t.Fatalf("the output lacks %q: %q", text, s.b.String())
 }
 
-// A terminal goes on, with what is typed before and after.
+// A terminal continues with the input from before and after the switch.
 func TestTerminalOverManyServers(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	keys, typed := io.Pipe()
 	defer typed.Close()
-	screen := &safe{}
+	screen := &syncBuffer{}
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh"}, TTY: &atoll.Size{Rows: 24, Cols: 80}, Stdin: keys, Stdout: screen})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 4 {
 		fmt.Fprintf(typed, "echo is$((40+%d))\n", i)
-		screen.await(t, fmt.Sprintf("is%d\r\n", 40+i))
-		b.turn()
-		b.awaitClient(t) // a key that is pressed before the loss is seen is lost, and ends it
+		screen.awaitText(t, fmt.Sprintf("is%d\r\n", 40+i))
+		b.switchServer()
+		b.awaitClient(t) // input that is sent before the client detects the loss is lost, and ends the stream
 	}
 	fmt.Fprintln(typed, "exit 5")
 	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 5 {
@@ -358,35 +359,35 @@ func TestTerminalOverManyServers(t *testing.T) {
 	}
 }
 
-// Input that has all arrived is no hindrance; input that has not, or that would go on, is
-// told.
+// A stream resumes if all its input has arrived. If some has not, or if more would follow, the
+// client returns an error.
 func TestInputOverManyServers(t *testing.T) {
 	b, _, sb := openSandbox(t)
-	var out safe
+	var out syncBuffer
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "cat; echo .; sleep 1; echo end"}, Stdin: strings.NewReader("all"), Stdout: &out})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.await(t, "all.")
-	b.turn()
+	out.awaitText(t, "all.")
+	b.switchServer()
 	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 0 || out.b.String() != "all.\nend\n" {
 		t.Errorf("Wait: %v, %v; printed %q", exit, err, &out.b)
 	}
 	keys, typed := io.Pipe()
 	defer typed.Close()
-	out = safe{}
+	out = syncBuffer{}
 	if p, err = sb.Exec(t.Context(), &atoll.Command{Args: []string{"cat"}, Stdin: keys, Stdout: &out}); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(typed, "some")
-	out.await(t, "some")
-	b.turn()
-	if exit, err := p.Wait(t.Context()); err == nil && exit.Code != 0 || err != nil && !strings.Contains(err.Error(), "its input has ended with the connection") {
-		t.Errorf("Wait: %v, %v; want that it has ended with its input, or why it cannot be gone on with", exit, err)
+	out.awaitText(t, "some")
+	b.switchServer()
+	if exit, err := p.Wait(t.Context()); err == nil && exit.Code != 0 || err != nil && !strings.Contains(err.Error(), "stdin has ended with the connection") {
+		t.Errorf("Wait: %v, %v; want exit 0 or the error that stdin has ended", exit, err)
 	}
 }
 
-// Who watches is told what has changed, once.
+// A Watch yields each change once.
 func TestWatchOverManyServers(t *testing.T) {
 	b, c, sb := openSandbox(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -411,7 +412,7 @@ func TestWatchOverManyServers(t *testing.T) {
 			}
 			return ev.Status.ID[:4] + " " + string(ev.Status.State)
 		case <-time.After(testenv.Scale(time.Minute)):
-			t.Fatal("no event came")
+			t.Fatal("no event")
 			return ""
 		}
 	}
@@ -422,21 +423,21 @@ func TestWatchOverManyServers(t *testing.T) {
 		}
 	}
 	for range 3 {
-		b.turn()
+		b.switchServer()
 		time.Sleep(300 * time.Millisecond)
 	}
 	other, err := c.Create(t.Context(), &atoll.Spec{NoStart: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := next(), other.ID()[:4]+" created"; got != want { // nothing was told again
+	if got, want := next(), other.ID()[:4]+" created"; got != want { // no event was repeated
 		t.Errorf("the event %q, want %q", got, want)
 	}
-	b.kill(0)
-	b.kill(1)
-	behindTheScenes(t, b, other.ID())
+	b.killServer(0)
+	b.killServer(1)
+	removeDirectly(t, b, other.ID())
 	time.Sleep(100 * time.Millisecond)
-	b.turn()
+	b.switchServer()
 	if got, want := next(), other.ID()[:4]+" removed"; got != want {
 		t.Errorf("the event %q, want %q", got, want)
 	}
@@ -446,8 +447,8 @@ func TestWatchOverManyServers(t *testing.T) {
 	}
 }
 
-// behindTheScenes removes a sandbox not by way of the balancer.
-func behindTheScenes(t *testing.T, b *balancer, id string) {
+// removeDirectly removes a sandbox without the balancer.
+func removeDirectly(t *testing.T, b *balancer, id string) {
 	t.Helper()
 	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: b.servers[0].url})
 	if err != nil {
@@ -459,7 +460,7 @@ func behindTheScenes(t *testing.T, b *balancer, id string) {
 	}
 }
 
-// A file that is being read goes on, unless it is another one by now.
+// The read of a file resumes unless the file has changed.
 func TestReadOverManyServers(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	want := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
@@ -480,11 +481,11 @@ func TestReadOverManyServers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.turn()
+		b.switchServer()
 		rest, err := io.ReadAll(r)
 		switch got := append(begin, rest...); {
 		case changed && !errors.Is(err, atoll.ErrUnavailable):
-			t.Errorf("of a file that was changed: %d bytes, %v; want it to be unavailable", len(got), err)
+			t.Errorf("read of a changed file: %d bytes, %v; want ErrUnavailable", len(got), err)
 		case !changed && (err != nil || !bytes.Equal(got, want)):
 			t.Errorf("%d bytes, %v; want %d", len(got), err, len(want))
 		}
@@ -492,19 +493,18 @@ func TestReadOverManyServers(t *testing.T) {
 	}
 }
 
-// A server that closes has its clients go to the others, of which they know: nobody sees
-// an error.
+// A server that closes makes its clients use the other servers of their URL, without an error.
 func TestClosingSendsElsewhere(t *testing.T) {
 	p := openLocal(t)
 	t.Cleanup(func() { p.Close() })
-	one, two := serveBehind(t, p), serveBehind(t, p)
-	c := patient(t, one.url+","+two.url)
+	one, two := startServer(t, p), startServer(t, p)
+	c := newPatientClient(t, one.url+","+two.url)
 	sb, err := c.Create(t.Context(), &atoll.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sb.Remove(context.WithoutCancel(t.Context()), atoll.RemoveVolumes())
-	var out safe
+	var out syncBuffer
 	streamed, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "echo one; sleep 1; echo two; exit 4"}, Stdout: &out})
 	if err != nil {
 		t.Fatal(err)
@@ -518,8 +518,8 @@ func TestClosingSendsElsewhere(t *testing.T) {
 		exit, err := plain.Wait(context.WithoutCancel(t.Context()))
 		waited <- fmt.Sprint(exit.Code, err)
 	}()
-	out.await(t, "one")
-	one.end()
+	out.awaitText(t, "one")
+	one.stop()
 	for range 20 {
 		if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"true"}}); err != nil {
 			t.Errorf("Exec: %v", err)
@@ -533,61 +533,60 @@ func TestClosingSendsElsewhere(t *testing.T) {
 	}
 }
 
-// A half is a provider whose first sandbox is half made when its server dies. It is in the
-// way of another one of its id until somebody has looked a few times.
-type half struct {
+// An incompleteProvider has a server that dies during its first Create. The incomplete sandbox
+// conflicts with another Create of its id until Get was called a few times.
+type incompleteProvider struct {
 	atoll.ProviderLayer
-	die func()
+	killServer func()
 
 	mu    sync.Mutex
 	begun bool
-	looks int
+	gets  int
 }
 
-func (h *half) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (h *incompleteProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	h.mu.Lock()
-	first, inTheWay := !h.begun, h.begun && h.looks < 3
+	first, conflict := !h.begun, h.begun && h.gets < 3
 	h.begun = true
 	h.mu.Unlock()
 	switch {
 	case first:
-		h.die()
+		h.killServer()
 		<-ctx.Done()
 		return nil, ctx.Err()
-	case inTheWay:
+	case conflict:
 		return nil, atoll.E("create", spec.ID, atoll.ErrAlreadyExists, nil)
 	}
 	return h.ProviderLayer.Create(ctx, spec)
 }
 
-func (h *half) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (h *incompleteProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.looks++; h.looks <= 3 {
-		return unmade{id: id}, nil
+	if h.gets++; h.gets <= 3 {
+		return incompleteSandbox{id: id}, nil
 	}
 	return h.ProviderLayer.Get(ctx, id)
 }
 
-// An unmade sandbox is half of one.
-type unmade struct {
+// An incompleteSandbox is in the state creating.
+type incompleteSandbox struct {
 	atoll.Sandbox
 	id string
 }
 
-func (u unmade) ID() string { return u.id }
-func (u unmade) Status(context.Context) (atoll.Status, error) {
+func (u incompleteSandbox) ID() string { return u.id }
+func (u incompleteSandbox) Status(context.Context) (atoll.Status, error) {
 	return atoll.Status{ID: u.id, State: atoll.StateCreating, Spec: atoll.Spec{ID: u.id}}, nil
 }
 
-// What a server that has died has half made is no answer to who wanted it: that it goes is
-// waited for, and then it is made.
-func TestHalfMadeIsWaitedFor(t *testing.T) {
-	h := &half{ProviderLayer: atoll.ProviderLayer{Provider: openLocal(t)}}
+// A Create waits until the incomplete sandbox of a server that died is removed, and then succeeds.
+func TestCreateWaitsForIncompleteSandbox(t *testing.T) {
+	h := &incompleteProvider{ProviderLayer: atoll.ProviderLayer{Provider: openLocal(t)}}
 	t.Cleanup(func() { h.Close() })
 	b := newBalancer(t, h, 2)
-	h.die = b.turn
-	c := patient(t, b.url())
+	h.killServer = b.switchServer
+	c := newPatientClient(t, b.url())
 	sb, err := c.Create(t.Context(), &atoll.Spec{ID: atoll.NewID()})
 	if err != nil {
 		t.Fatal(err)
@@ -596,13 +595,13 @@ func TestHalfMadeIsWaitedFor(t *testing.T) {
 	if err := atoll.Run(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
 		t.Error(err)
 	}
-	if h.looks < 3 {
-		t.Errorf("it was made after %d looks, while half of it was in the way", h.looks)
+	if h.gets < 3 {
+		t.Errorf("the sandbox was created after %d calls of Get, while an incomplete one existed", h.gets)
 	}
 }
 
-// One who is not patient is told what he was told before, and where nobody comes back, so
-// is everybody else in the end.
+// A client without patience fails as if there were one server. A patient one fails in the end if no
+// server comes back.
 func TestPatienceEnds(t *testing.T) {
 	b, c, _ := openSandbox(t)
 	hasty, err := api.NewClient(t.Context(), api.ClientOptions{URL: b.url(), Patience: 500 * time.Millisecond})
@@ -614,23 +613,23 @@ func TestPatienceEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out safe
+	var out syncBuffer
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "echo on; sleep 300"}, Stdout: &out})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.await(t, "on")
-	b.kill(0)
-	b.kill(1)
+	out.awaitText(t, "on")
+	b.killServer(0)
+	b.killServer(1)
 	begun := time.Now()
 	_, err = p.Wait(t.Context())
 	if took := time.Since(begun); !errors.Is(err, atoll.ErrUnavailable) || !strings.Contains(err.Error(), "may still run") || took > testenv.Scale(20*time.Second) {
 		t.Errorf("Wait: %v, after %s", err, took)
 	}
 	if _, err := hasty.List(t.Context(), atoll.Filter{}); !errors.Is(err, atoll.ErrUnavailable) {
-		t.Errorf("List: %v, want it to be unavailable", err)
+		t.Errorf("List: %v, want ErrUnavailable", err)
 	}
-	b.turn()
+	b.switchServer()
 	if err := c.Sandbox(sb.ID()).Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
 	}

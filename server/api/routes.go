@@ -7,46 +7,45 @@ import (
 	"slices"
 )
 
-// A Route is one operation of the API: what the handler serves and what
-// package openapi describes.
+// A Route is one operation of the API. The handler serves it and package openapi describes it.
 type Route struct {
-	Method  string // "" means any
+	Method  string // "" means any method
 	Path    string // in the syntax of http.ServeMux
 	Name    string // unique, in camel case
-	Tag     string // the resource
+	Tag     string // the kind of resource
 	Summary string // one line
 	Doc     string // more, in Markdown; may be empty
 	Public  bool   // needs no token
-	Admin   bool   // is not for those who are bound to projects
+	Admin   bool   // denied to accounts that are bound to projects
 	Params  []Param
-	Body    Content // of the request
-	Status  int     // of success; 0 means 200
-	Reply   Content // of success
+	Body    Content // body of the request
+	Status  int     // status of success; 0 means 200
+	Reply   Content // body of success
 	Stream  Content // the text messages of a WebSocket
 
-	foreign bool // the query and the body are for somebody else to understand
-	serve   func(h *Handler, w http.ResponseWriter, r *http.Request) error
+	passThrough bool // do not check the query and the body
+	serve       func(h *Handler, w http.ResponseWriter, r *http.Request) error
 }
 
-// A Param is a query parameter of a Route. Those of the path need no word.
+// A Param is a query parameter of a Route. Path parameters are not declared.
 type Param struct {
-	Name, Type string // Type is JSON Schema's
+	Name, Type string // Type is a type of JSON Schema
 	Doc        string
 	Required   bool
 	Many       bool // may be given more than once
 }
 
-// A Content is what travels in a body.
+// A Content describes a body or the text messages of a WebSocket.
 type Content struct {
-	Media string       // "" means there is none
-	Type  reflect.Type // of JSON, and of the data of server-sent events
+	Media string       // "" means no body
+	Type  reflect.Type // Go type of the JSON, or of the data of server-sent events
 	Doc   string
 }
 
-// ErrorContent is the body of every answer that is not a success.
+// ErrorContent describes the body of each unsuccessful response.
 func ErrorContent() Content { return jsonOf[wireError]() }
 
-// The media that bodies have.
+// The media types of bodies.
 const (
 	mediaJSON  = "application/json"
 	mediaBytes = "application/octet-stream"
@@ -57,46 +56,47 @@ const (
 func jsonOf[T any]() Content   { return Content{Media: mediaJSON, Type: reflect.TypeFor[T]()} }
 func eventsOf[T any]() Content { return Content{Media: mediaSSE, Type: reflect.TypeFor[T]()} }
 
-// pattern is the route in the syntax of http.ServeMux.
-func (r Route) pattern() string {
+// muxPattern returns the pattern of the route for http.ServeMux.
+func (r Route) muxPattern() string {
 	if r.Method == "" {
 		return r.Path
 	}
 	return r.Method + " " + r.Path
 }
 
-// check refuses what the route does not take.
-func (r Route) check(req *http.Request) error {
-	if r.foreign {
+// checkRequest returns ErrInvalid for a request with a parameter or body that the route does not
+// declare, or without a required parameter.
+func (r Route) checkRequest(req *http.Request) error {
+	if r.passThrough {
 		return nil
 	}
 	values, err := url.ParseQuery(req.URL.RawQuery)
 	if err != nil {
-		return invalid("the query %q: %w", req.URL.RawQuery, err)
+		return invalidError("the query %q: %w", req.URL.RawQuery, err)
 	}
 	for name, given := range values {
 		i := slices.IndexFunc(r.Params, func(p Param) bool { return p.Name == name })
 		if i < 0 {
-			return invalid("unknown parameter %q", name)
+			return invalidError("unknown parameter %q", name)
 		}
 		if len(given) > 1 && !r.Params[i].Many {
-			return invalid("parameter %s: is given %d times", name, len(given))
+			return invalidError("parameter %s: given %d times", name, len(given))
 		}
 	}
 	for _, p := range r.Params {
 		if p.Required && values.Get(p.Name) == "" {
-			return invalid("parameter %s: is missing", p.Name)
+			return invalidError("parameter %s: missing", p.Name)
 		}
 	}
 	if r.Body.Media == "" && req.ContentLength != 0 {
-		return invalid("there is a body, and this takes none")
+		return invalidError("unexpected body: this operation takes none")
 	}
 	return nil
 }
 
-// Routes lists what every Handler serves.
+// Routes lists the routes that each Handler serves.
 func Routes() []Route {
 	return slices.Concat(
-		serverRoutes(), sandboxRoutes(), execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), ledgerRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(), keyRoutes(), auditRoutes(),
+		serverRoutes(), sandboxRoutes(), execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), registryRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(), keyRoutes(), auditRoutes(),
 	)
 }

@@ -23,53 +23,53 @@ func sandboxRoutes() []Route {
 	}
 	return []Route{
 		{
-			Method: "POST", Path: "/v1/sandboxes", Name: "create", Tag: "sandboxes", Summary: "Make a sandbox and start it",
-			Doc:  "The answer comes when the sandbox is running. Whoever hangs up before leaves nothing behind.",
+			Method: "POST", Path: "/v1/sandboxes", Name: "create", Tag: "sandboxes", Summary: "Create and start a sandbox",
+			Doc:  "The response follows when the sandbox runs. The server removes the sandbox if the client disconnects before.",
 			Body: jsonOf[atoll.Spec](), Status: http.StatusCreated, Reply: jsonOf[idReply](), serve: (*Handler).serveCreate,
 		},
 		{
 			Method: "GET", Path: "/v1/sandboxes", Name: "list", Tag: "sandboxes", Summary: "List sandboxes, oldest first",
 			Params: []Param{
-				{Name: "name", Type: "string", Doc: "only the one of this name"},
-				{Name: "project", Type: "string", Doc: "only those of this project"},
-				{Name: "provider", Type: "string", Doc: "only those that this one of several providers made; no other is asked"},
-				{Name: "label", Type: "string", Doc: "`key=value`: only those with this label; `=` and `%` in the key are percent-encoded", Many: true},
-				{Name: "state", Type: "string", Doc: "only those in one of these states: " + listStates, Many: true},
+				{Name: "name", Type: "string", Doc: "only the sandbox with this name"},
+				{Name: "project", Type: "string", Doc: "only sandboxes of this project"},
+				{Name: "provider", Type: "string", Doc: "only sandboxes of this provider, if the server has several"},
+				{Name: "label", Type: "string", Doc: "`key=value`: only sandboxes with this label; `=` and `%` in the key are percent-encoded", Many: true},
+				{Name: "state", Type: "string", Doc: "only sandboxes in one of these states: " + listStates, Many: true},
 			},
 			Reply: jsonOf[sandboxesReply](), serve: (*Handler).serveList,
 		},
 		{
-			Method: "GET", Path: "/v1/watch", Name: "watch", Tag: "sandboxes", Summary: "Follow every change of state",
-			Doc: "First one event `state` for each sandbox there is, then one `synced`, then `state` for every change. " +
-				"An event `error` is the last one; `unavailable` means that this reader was too slow, or the server is closing.",
+			Method: "GET", Path: "/v1/watch", Name: "watch", Tag: "sandboxes", Summary: "Watch all changes of state",
+			Doc: "The stream begins with one event `state` for each sandbox and one event `synced`; an event `state` follows for each change. " +
+				"An event `error` ends the stream; `unavailable` means that the client read too slowly or the server is closing.",
 			Reply: eventsOf[atoll.Event](), serve: (*Handler).serveWatch,
 		},
 		{
 			Method: "GET", Path: "/v1/resolve", Name: "resolve", Tag: "sandboxes", Summary: "Find the id for a name, or check an id",
 			Params: []Param{
-				{Name: "id", Type: "string", Doc: "an id; answers its canonical form if there is such a sandbox"},
+				{Name: "id", Type: "string", Doc: "an id; the reply has its canonical form"},
 				{Name: "name", Type: "string", Doc: "a name, or an id"},
-				{Name: "project", Type: "string", Doc: "the project that the name is unique in"},
+				{Name: "project", Type: "string", Doc: "the project of the name"},
 			},
 			Reply: jsonOf[idReply](), serve: (*Handler).serveResolve,
 		},
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}", Name: "get", Tag: "sandboxes", Summary: "What is known of a sandbox",
+			Method: "GET", Path: "/v1/sandboxes/{id}", Name: "get", Tag: "sandboxes", Summary: "Get the status of a sandbox",
 			Reply: jsonOf[atoll.Status](), serve: (*Handler).serveStatus,
 		},
 		{
-			Method: "DELETE", Path: "/v1/sandboxes/{id}", Name: "remove", Tag: "sandboxes", Summary: "End and delete a sandbox",
-			Params: []Param{{Name: "volumes", Type: "boolean", Doc: "delete its data volume as well"}},
+			Method: "DELETE", Path: "/v1/sandboxes/{id}", Name: "remove", Tag: "sandboxes", Summary: "Remove a sandbox",
+			Params: []Param{{Name: "volumes", Type: "boolean", Doc: "also delete its data volume"}},
 			Status: http.StatusNoContent, serve: (*Handler).serveRemove,
 		},
 		action("start", "Start a created, stopped or failed sandbox", http.StatusNoContent, Content{}, Content{}, (*Handler).serveStart),
-		action("stop", "Stop a sandbox and keep it", http.StatusNoContent, jsonOf[stopRequest](), Content{}, (*Handler).serveStop),
-		action("pause", "Freeze every process", http.StatusNoContent, Content{}, Content{}, (*Handler).servePause),
+		action("stop", "Stop a sandbox and retain its files", http.StatusNoContent, jsonOf[stopRequest](), Content{}, (*Handler).serveStop),
+		action("pause", "Freeze all processes", http.StatusNoContent, Content{}, Content{}, (*Handler).servePause),
 		action("resume", "Undo a pause", http.StatusNoContent, Content{}, Content{}, (*Handler).serveResume),
-		action("extend", "Give a sandbox whose time is limited more of it, or less", http.StatusNoContent, jsonOf[extendRequest](), Content{}, (*Handler).serveExtend),
-		action("snapshot", "Keep a copy of the running sandbox", http.StatusCreated, Content{}, jsonOf[atoll.Snapshot](), (*Handler).serveSnapshot),
+		action("extend", "Change the expiry of a sandbox", http.StatusNoContent, jsonOf[extendRequest](), Content{}, (*Handler).serveExtend),
+		action("snapshot", "Take a snapshot of a running sandbox", http.StatusCreated, Content{}, jsonOf[atoll.Snapshot](), (*Handler).serveSnapshot),
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "usage", Tag: "sandboxes", Summary: "What a sandbox uses now",
+			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "usage", Tag: "sandboxes", Summary: "Get the resource usage of a sandbox",
 			Reply: jsonOf[atoll.Usage](), serve: (*Handler).serveUsage,
 		},
 	}
@@ -83,28 +83,27 @@ type (
 		Sandboxes []atoll.Status `json:"sandboxes"`
 	}
 	stopRequest struct {
-		// Grace is how long processes may take to end; absent means the default.
+		// Grace is the time for processes to end; absent means the default.
 		Grace *atoll.Duration `json:"grace,omitempty"`
 	}
 )
 
-// An extendRequest says how long the sandbox has from now; "never" means that it
-// is not removed any more.
+// An extendRequest sets the time until the expiry, from now; "never" removes the expiry.
 type extendRequest struct {
 	TTL atoll.Duration `json:"ttl"`
 }
 
 func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
 	var spec atoll.Spec
-	if err := h.body(w, r, &spec, true); err != nil {
+	if err := h.decodeBody(w, r, &spec, true); err != nil {
 		return err
 	}
 	sb, err := h.provider.Create(r.Context(), &spec)
 	if err != nil {
 		return err
 	}
-	if r.Context().Err() != nil { // nobody will ever know the id
-		h.discard(r.Context(), sb, spec.ID == "")
+	if r.Context().Err() != nil { // the client will not learn the id
+		h.removeAbandoned(r.Context(), sb, spec.ID == "")
 		return r.Context().Err()
 	}
 	w.Header().Set("Location", "/v1/sandboxes/"+sb.ID())
@@ -112,9 +111,9 @@ func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// discard removes a sandbox whose maker has gone. The data volume may be older
-// than the sandbox when the caller named the id.
-func (h *Handler) discard(ctx context.Context, sb atoll.Sandbox, volumes bool) {
+// removeAbandoned removes a sandbox whose client disconnected during the create. volumes must be
+// false if the client chose the id, because the data volume may be older than the sandbox.
+func (h *Handler) removeAbandoned(ctx context.Context, sb atoll.Sandbox, volumes bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
 	var opts []atoll.RemoveOption
@@ -128,49 +127,49 @@ func (h *Handler) discard(ctx context.Context, sb atoll.Sandbox, volumes bool) {
 
 const (
 	discardTimeout = 30 * time.Second
-	createGrace    = discardTimeout + 5*time.Second // for the server to undo a Create
+	createGrace    = discardTimeout + 5*time.Second // the time for the server to undo a Create
 )
 
 // Create implements atoll.Provider.
 func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
+	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
 		return nil, err
 	}
 	var reply idReply
-	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, undo: createGrace}
+	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, undoTimeout: createGrace}
 	body, err := json.Marshal(spec)
 	if err != nil {
 		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)
 	}
-	for t, cut := (trial{c: c}), false; ; {
-		err = c.exchange(ctx, q, bytes.NewReader(body), mediaJSON)
+	for t, maybeDone := (retrier{c: c}), false; ; {
+		err = c.callUndoable(ctx, q, bytes.NewReader(body), mediaJSON)
 		kind := atoll.KindOf(err)
 		switch {
-		case cut && kind == atoll.ErrAlreadyExists:
-			if !c.isMade(ctx, spec.ID) && t.wait(ctx) {
-				continue // it is written down, or half made, by who has died
+		case maybeDone && kind == atoll.ErrAlreadyExists:
+			if !c.isCreated(ctx, spec.ID) && t.waitPause(ctx) {
+				continue // only a record or an incomplete sandbox of a server that died
 			}
-			return nil, atoll.E(q.op, q.id, kind, fmt.Errorf("%w: it may be what was being made when the connection was lost", causeOf(err)))
-		case cut && kind == atoll.ErrConflict && t.wait(ctx): // who was at work on it may have died
+			return nil, atoll.E(q.op, q.id, kind, fmt.Errorf("%w: the sandbox may come from this call, whose connection was lost", causeOf(err)))
+		case maybeDone && kind == atoll.ErrConflict && t.waitPause(ctx): // the holder may have died
 			continue
 		}
-		if err == nil || !t.again(ctx, err, spec.ID != "") {
+		if err == nil || !t.allowRetry(ctx, err, spec.ID != "") {
 			break
 		}
-		cut = cut || fateOf(err) == unknown
+		maybeDone = maybeDone || outcomeOf(err) == outcomeUnknown
 	}
 	if err == nil && ctx.Err() == nil {
 		return c.Sandbox(reply.ID), nil
 	}
-	if err == nil { // it was made after all, and nobody will ever know
+	if err == nil { // created after ctx ended, so the caller will not learn the id
 		err = ctx.Err()
 		c.undoCreate(ctx, reply.ID, spec.ID == "")
 	}
 	return nil, err
 }
 
-// isMade reports whether there is such a sandbox, and not only the beginning of one.
-func (c *Client) isMade(ctx context.Context, id string) bool {
+// isCreated reports whether the server has a sandbox with that id whose creation is complete.
+func (c *Client) isCreated(ctx context.Context, id string) bool {
 	sb, err := c.Get(ctx, id)
 	if err == nil {
 		var st atoll.Status
@@ -181,6 +180,7 @@ func (c *Client) isMade(ctx context.Context, id string) bool {
 	return atoll.KindOf(err) != atoll.ErrNotFound
 }
 
+// undoCreate removes a sandbox, even if ctx has ended.
 func (c *Client) undoCreate(ctx context.Context, id string, volumes bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
@@ -188,30 +188,30 @@ func (c *Client) undoCreate(ctx context.Context, id string, volumes bool) {
 	if volumes {
 		opts = append(opts, atoll.RemoveVolumes())
 	}
-	_ = c.Sandbox(id).Remove(ctx, opts...) // the server says why not in its log
+	_ = c.Sandbox(id).Remove(ctx, opts...) // the server logs a failure
 }
 
-// listStates are those that a sandbox in a list can be in.
+// listStates are the possible states of a sandbox in a list.
 const listStates = string(atoll.StateCreating + ", " + atoll.StateCreated + ", " + atoll.StateRunning + ", " +
 	atoll.StatePaused + ", " + atoll.StateStopped + ", " + atoll.StateFailed)
 
 func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	f := atoll.Filter{Name: q.str("name"), Project: q.str("project"), Provider: q.str("provider")}
-	for _, label := range q.all("label") {
+	q := parseQuery(r)
+	f := atoll.Filter{Name: q.getString("name"), Project: q.getString("project"), Provider: q.getString("provider")}
+	for _, label := range q.getStrings("label") {
 		k, v, ok := strings.Cut(label, "=")
 		k, err := url.PathUnescape(k)
 		if !ok || err != nil {
-			return invalid("parameter label: %q is not key=value", label)
+			return invalidError("parameter label: %q is not key=value", label)
 		}
 		if f.Labels == nil {
 			f.Labels = map[string]string{}
 		}
 		f.Labels[k] = v
 	}
-	for _, s := range q.all("state") {
+	for _, s := range q.getStrings("state") {
 		if !slices.Contains(strings.Split(listStates, ", "), s) {
-			return invalid("parameter state: %q is none of %s", s, listStates)
+			return invalidError("parameter state: %q is none of %s", s, listStates)
 		}
 		f.States = append(f.States, atoll.State(s))
 	}
@@ -226,8 +226,8 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// labelKey escapes what would end a key too early.
-var labelKey = strings.NewReplacer("%", "%25", "=", "%3D")
+// labelKeyEscaper escapes a label key for the parameter label.
+var labelKeyEscaper = strings.NewReplacer("%", "%25", "=", "%3D")
 
 // List implements atoll.Provider.
 func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
@@ -242,24 +242,24 @@ func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, erro
 		q.Set("provider", f.Provider)
 	}
 	for k, v := range f.Labels {
-		q.Add("label", labelKey.Replace(k)+"="+v)
+		q.Add("label", labelKeyEscaper.Replace(k)+"="+v)
 	}
 	for _, s := range f.States {
 		q.Add("state", string(s))
 	}
 	var reply sandboxesReply
-	err := c.call(ctx, call{op: "list", path: "/v1/sandboxes", query: q, reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "list", path: "/v1/sandboxes", query: q, reply: &reply, replyLimit: maxListReply})
 	return reply.Sandboxes, err
 }
 
 func (h *Handler) serveResolve(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	id, name, project := q.str("id"), q.str("name"), q.str("project")
+	q := parseQuery(r)
+	id, name, project := q.getString("id"), q.getString("name"), q.getString("project")
 	var sb atoll.Sandbox
 	var err error
 	switch {
 	case (id == "") == (name == ""):
-		return invalid("give either the parameter id or name")
+		return invalidError("give either the parameter id or name")
 	case id != "":
 		sb, err = h.provider.Get(r.Context(), id)
 	default:
@@ -279,7 +279,7 @@ func (c *Client) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
 	var reply idReply
-	err = c.call(ctx, call{op: "get", id: id, path: "/v1/resolve", query: url.Values{"id": {norm}}, reply: &reply})
+	err = c.callServer(ctx, call{op: "get", id: id, path: "/v1/resolve", query: url.Values{"id": {norm}}, reply: &reply})
 	if err != nil {
 		return nil, err
 	}
@@ -293,37 +293,37 @@ func (c *Client) Resolve(ctx context.Context, project, name string) (string, err
 		q.Set("project", project)
 	}
 	var reply idReply
-	err := c.call(ctx, call{op: "get", id: name, path: "/v1/resolve", query: q, reply: &reply})
+	err := c.callServer(ctx, call{op: "get", id: name, path: "/v1/resolve", query: q, reply: &reply})
 	return reply.ID, err
 }
 
-// Sandbox returns a handle for the sandbox of that id without asking whether
-// there is one: the handle's methods will say ErrNotFound.
+// Sandbox returns a handle for the sandbox with that id. It does not check that the sandbox exists;
+// if it does not, the methods of the handle return ErrNotFound.
 func (c *Client) Sandbox(id string) atoll.Sandbox {
 	if norm, err := atoll.NormalizeID(id); err == nil {
 		id = norm
 	}
-	return &sandbox{c: c, id: id, path: "/v1/sandboxes/" + segment(id)}
+	return &sandbox{c: c, id: id, path: "/v1/sandboxes/" + pathSegment(id)}
 }
 
-// A sandbox is the client's handle for one.
+// A sandbox is the client's handle for a sandbox.
 type sandbox struct {
 	c    *Client
 	id   string
-	path string // of its URL
+	path string // path of its URL
 }
 
 // ID implements atoll.Sandbox.
 func (s *sandbox) ID() string { return s.id }
 
-// call makes a request below the sandbox's path.
-func (s *sandbox) call(ctx context.Context, q call) error {
+// callSandbox makes a request below the path of the sandbox.
+func (s *sandbox) callSandbox(ctx context.Context, q call) error {
 	q.id, q.path = s.id, s.path+q.path
-	return s.c.call(ctx, q)
+	return s.c.callServer(ctx, q)
 }
 
 func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) error {
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -338,13 +338,13 @@ func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) error {
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	var st atoll.Status
-	err := s.call(ctx, call{op: "status", reply: &st, most: maxSpecReply})
+	err := s.callSandbox(ctx, call{op: "status", reply: &st, replyLimit: maxSpecReply})
 	return st, err
 }
 
-// act answers a request that has nothing to answer.
-func (h *Handler) act(w http.ResponseWriter, r *http.Request, do func(sb atoll.Sandbox) error) error {
-	sb, err := h.sandbox(r)
+// serveAction runs do with the sandbox in the path, and sends an empty response.
+func (h *Handler) serveAction(w http.ResponseWriter, r *http.Request, do func(sb atoll.Sandbox) error) error {
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -356,69 +356,69 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, do func(sb atoll.S
 }
 
 func (h *Handler) serveStart(w http.ResponseWriter, r *http.Request) error {
-	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Start(r.Context()) })
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return sb.Start(r.Context()) })
 }
 
 // Start implements atoll.Sandbox.
 func (s *sandbox) Start(ctx context.Context) error {
-	return s.call(ctx, call{op: "start", method: "POST", path: "/start", safe: true})
+	return s.callSandbox(ctx, call{op: "start", method: "POST", path: "/start", idempotent: true})
 }
 
 func (h *Handler) serveStop(w http.ResponseWriter, r *http.Request) error {
 	var req stopRequest
-	if err := h.body(w, r, &req, false); err != nil {
+	if err := h.decodeBody(w, r, &req, false); err != nil {
 		return err
 	}
 	grace := time.Duration(-1)
 	if req.Grace != nil {
 		grace = time.Duration(*req.Grace)
 	}
-	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Stop(r.Context(), grace) })
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return sb.Stop(r.Context(), grace) })
 }
 
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	q := call{op: "stop", method: "POST", path: "/stop", safe: true}
+	q := call{op: "stop", method: "POST", path: "/stop", idempotent: true}
 	if grace >= 0 {
 		d := atoll.Duration(grace)
 		q.body = stopRequest{Grace: &d}
 	}
-	return s.call(ctx, q)
+	return s.callSandbox(ctx, q)
 }
 
 func (h *Handler) servePause(w http.ResponseWriter, r *http.Request) error {
-	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Pause(r.Context(), sb) })
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return atoll.Pause(r.Context(), sb) })
 }
 
 // Pause implements atoll.Pauser.
 func (s *sandbox) Pause(ctx context.Context) error {
-	return s.call(ctx, call{op: "pause", method: "POST", path: "/pause", safe: true})
+	return s.callSandbox(ctx, call{op: "pause", method: "POST", path: "/pause", idempotent: true})
 }
 
 func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request) error {
-	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Resume(r.Context(), sb) })
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return atoll.Resume(r.Context(), sb) })
 }
 
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
-	return s.call(ctx, call{op: "resume", method: "POST", path: "/resume", safe: true})
+	return s.callSandbox(ctx, call{op: "resume", method: "POST", path: "/resume", idempotent: true})
 }
 
 func (h *Handler) serveExtend(w http.ResponseWriter, r *http.Request) error {
 	var req extendRequest
-	if err := h.body(w, r, &req, true); err != nil {
+	if err := h.decodeBody(w, r, &req, true); err != nil {
 		return err
 	}
-	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Extend(r.Context(), sb, req.TTL) })
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return atoll.Extend(r.Context(), sb, req.TTL) })
 }
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	return s.call(ctx, call{op: "extend", method: "POST", path: "/extend", body: extendRequest{ttl}, safe: true})
+	return s.callSandbox(ctx, call{op: "extend", method: "POST", path: "/extend", body: extendRequest{ttl}, idempotent: true})
 }
 
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -433,12 +433,12 @@ func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	var snap atoll.Snapshot
-	err := s.call(ctx, call{op: "snapshot", method: "POST", path: "/snapshot", reply: &snap, most: maxSpecReply})
+	err := s.callSandbox(ctx, call{op: "snapshot", method: "POST", path: "/snapshot", reply: &snap, replyLimit: maxSpecReply})
 	return snap, err
 }
 
 func (h *Handler) serveUsage(w http.ResponseWriter, r *http.Request) error {
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -453,38 +453,37 @@ func (h *Handler) serveUsage(w http.ResponseWriter, r *http.Request) error {
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	var usage atoll.Usage
-	err := s.call(ctx, call{op: "usage", path: "/usage", reply: &usage})
+	err := s.callSandbox(ctx, call{op: "usage", path: "/usage", reply: &usage})
 	return usage, err
 }
 
 func (h *Handler) serveRemove(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
+	q := parseQuery(r)
 	var opts []atoll.RemoveOption
-	if q.bool("volumes") {
+	if q.getBool("volumes") {
 		opts = append(opts, atoll.RemoveVolumes())
 	}
 	if q.err != nil {
 		return q.err
 	}
-	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Remove(r.Context(), opts...) })
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return sb.Remove(r.Context(), opts...) })
 }
 
-// Remove implements atoll.Sandbox. That the server knows no such sandbox any
-// longer is what was wanted.
+// Remove implements atoll.Sandbox. It returns nil if the server does not know the sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	q := call{op: "remove", method: "DELETE", safe: true}
+	q := call{op: "remove", method: "DELETE", idempotent: true}
 	if atoll.RemoveOpts(opts...).Volumes {
 		q.query = url.Values{"volumes": {"true"}}
 	}
-	err := s.call(ctx, q)
+	err := s.callSandbox(ctx, q)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return s.removeLeft(ctx, opts...)
 	}
 	return err
 }
 
-// removeLeft deletes the data volume that a removed sandbox has left, if that is
-// wanted and no other sandbox has it now.
+// removeLeft deletes the data volume of a sandbox that is already removed, if opts ask for it and
+// no other sandbox uses the volume.
 func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if !atoll.RemoveOpts(opts...).Volumes {
 		return nil

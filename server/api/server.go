@@ -11,7 +11,7 @@ import (
 func serverRoutes() []Route {
 	health := func(path, name string) Route {
 		return Route{
-			Method: "GET", Path: path, Name: name, Tag: "server", Summary: "Whether the server answers", Public: true,
+			Method: "GET", Path: path, Name: name, Tag: "server", Summary: "Check that the server answers", Public: true,
 			Reply: jsonOf[healthReply](), serve: (*Handler).serveHealth,
 		}
 	}
@@ -19,31 +19,31 @@ func serverRoutes() []Route {
 		health("/health", "health"),
 		health("/api/health", "apiHealth"),
 		{
-			Method: "GET", Path: "/readyz", Name: "ready", Tag: "server", Summary: "Whether requests should be sent to this server", Public: true,
-			Doc:   "503 when it closes, or when its store or its provider does not answer; the status then is `closing` or `not ready`.",
+			Method: "GET", Path: "/readyz", Name: "ready", Tag: "server", Summary: "Check that the server is ready for requests", Public: true,
+			Doc:   "The HTTP status is 503, and `status` is `closing` or `not ready`, if the server closes or if its store or provider does not answer.",
 			Reply: jsonOf[readyReply](), serve: (*Handler).serveReady,
 		},
 		{
-			Method: "GET", Path: "/v1/info", Name: "info", Tag: "server", Summary: "What the provider is and can do",
+			Method: "GET", Path: "/v1/info", Name: "info", Tag: "server", Summary: "Get the name and the capabilities of the provider",
 			Reply: jsonOf[serverInfo](), serve: (*Handler).serveInfo,
 		},
 		{
-			Method: "GET", Path: "/v1/providers", Name: "listProviders", Tag: "server", Summary: "The providers that a sandbox can be made by, the default one first",
-			Doc:   "None of them is asked: `problem` is why one could not be, the last time it was.",
+			Method: "GET", Path: "/v1/providers", Name: "listProviders", Tag: "server", Summary: "List the providers, default provider first",
+			Doc:   "The list does not contact the providers: `problem` is the error of the last attempt to use one.",
 			Reply: jsonOf[providersReply](), serve: (*Handler).serveProviders,
 		},
 		{
-			Method: "GET", Path: "/v1/probe", Name: "probe", Tag: "server", Summary: "Whether the provider works on this machine, and if not what to do",
+			Method: "GET", Path: "/v1/probe", Name: "probe", Tag: "server", Summary: "Check that the provider works on this machine, and get the remedy if not",
 			Reply: jsonOf[atoll.Probe](), serve: (*Handler).serveProbe,
 		},
 		{
-			Method: "POST", Path: "/v1/prepare", Name: "prepare", Tag: "server", Summary: "Fetch now what a create would have to fetch",
-			Doc:  "Events `progress` follow each other until one `done`, which has no data, or `error`.",
+			Method: "POST", Path: "/v1/prepare", Name: "prepare", Tag: "server", Summary: "Fetch the image of a spec ahead of a create",
+			Doc:  "The stream has events `progress` and ends with `done`, which has no data, or `error`.",
 			Body: jsonOf[atoll.Spec](), Reply: eventsOf[atoll.Progress](), serve: (*Handler).servePrepare,
 		},
 		{
-			Method: "GET", Path: "/v1/projects", Name: "listProjects", Tag: "projects", Summary: "List what is kept for whole projects: machines, disks",
-			Doc:   "A project of which there are only sandboxes and volumes is not among them.",
+			Method: "GET", Path: "/v1/projects", Name: "listProjects", Tag: "projects", Summary: "List projects with resources of their own, such as machines and disks",
+			Doc:   "The list omits projects that have only sandboxes and volumes.",
 			Reply: jsonOf[projectsReply](), serve: (*Handler).serveProjects,
 		},
 		{
@@ -57,7 +57,7 @@ type healthReply struct {
 	Status string `json:"status"` // "ok"
 }
 
-// serverInfo is the provider's Info and what the server adds to it.
+// A serverInfo is the provider's Info and the version of the server.
 type serverInfo struct {
 	atoll.Info
 	Server string `json:"server_version,omitempty"`
@@ -89,7 +89,7 @@ func (h *Handler) serveProviders(w http.ResponseWriter, r *http.Request) error {
 // Members implements atoll.Combiner.
 func (c *Client) Members(ctx context.Context) ([]atoll.Member, error) {
 	var reply providersReply
-	err := c.call(ctx, call{op: "providers", path: "/v1/providers", reply: &reply})
+	err := c.callServer(ctx, call{op: "providers", path: "/v1/providers", reply: &reply})
 	return reply.Providers, err
 }
 
@@ -98,10 +98,10 @@ func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// Probe implements atoll.Prober. A server that cannot be reached is not OK.
+// Probe implements atoll.Prober. If the server cannot be reached, the result is not OK.
 func (c *Client) Probe(ctx context.Context) atoll.Probe {
 	var probe atoll.Probe
-	if err := c.call(ctx, call{op: "probe", path: "/v1/probe", reply: &probe}); err != nil {
+	if err := c.callServer(ctx, call{op: "probe", path: "/v1/probe", reply: &probe}); err != nil {
 		return atoll.Probe{Reason: err.Error()}
 	}
 	return probe
@@ -109,21 +109,21 @@ func (c *Client) Probe(ctx context.Context) atoll.Probe {
 
 func (h *Handler) servePrepare(w http.ResponseWriter, r *http.Request) error {
 	var spec atoll.Spec
-	if err := h.body(w, r, &spec, true); err != nil {
+	if err := h.decodeBody(w, r, &spec, true); err != nil {
 		return err
 	}
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
 	events := newEventWriter(ctx, w)
-	defer events.close()
-	err = atoll.Prepare(ctx, h.provider, &spec, func(p atoll.Progress) { _ = events.send("progress", p) })
+	defer events.stopWriter()
+	err = atoll.Prepare(ctx, h.provider, &spec, func(p atoll.Progress) { _ = events.sendEvent("progress", p) })
 	if err != nil {
-		return answered(events.fail(err))
+		return alreadyAnswered(events.sendError(err))
 	}
-	return answered(events.send("done", struct{}{}))
+	return alreadyAnswered(events.sendEvent("done", struct{}{}))
 }
 
 // Prepare implements atoll.Preparer.
@@ -132,7 +132,7 @@ func (c *Client) Prepare(ctx context.Context, spec *atoll.Spec, progress func(at
 		return err
 	}
 	q := call{op: "prepare", id: spec.Image, method: "POST", path: "/v1/prepare", body: spec}
-	for event, err := range events[atoll.Progress](ctx, c, q) {
+	for event, err := range streamEvents[atoll.Progress](ctx, c, q) {
 		switch {
 		case err != nil:
 			return err
@@ -164,7 +164,7 @@ func (h *Handler) serveProjects(w http.ResponseWriter, r *http.Request) error {
 // Projects implements atoll.ProjectLister.
 func (c *Client) Projects(ctx context.Context) ([]atoll.Project, error) {
 	var reply projectsReply
-	err := c.call(ctx, call{op: "projects", path: "/v1/projects", reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "projects", path: "/v1/projects", reply: &reply, replyLimit: maxListReply})
 	return reply.Projects, err
 }
 
@@ -182,10 +182,10 @@ func (c *Client) RemoveProject(ctx context.Context, project string) error {
 	if project == "" {
 		return atoll.Errorf(op, project, atoll.ErrInvalid, "no project given")
 	}
-	return c.call(ctx, call{op: op, id: project, method: "DELETE", path: "/v1/projects/" + segment(project)})
+	return c.callServer(ctx, call{op: op, id: project, method: "DELETE", path: "/v1/projects/" + pathSegment(project)})
 }
 
-// projectQuery is the parameter project, where there is one.
+// projectQuery returns the query parameter project, or nil if project is empty.
 func projectQuery(project string) url.Values {
 	if project == "" {
 		return nil

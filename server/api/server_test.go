@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// ask makes a request without our client.
-func (r *rig) ask(t *testing.T, method, path, body string, header ...string) (*http.Response, string) {
+// doRequest makes a request without a Client.
+func (r *rig) doRequest(t *testing.T, method, path, body string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.server.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -53,18 +53,18 @@ func TestTokens(t *testing.T) {
 		t.Errorf("List by %+v: %v", account, err)
 	}
 	for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer sesam", "Bearer sesamee", "Basic sesame", "sesame"} {
-		resp, body := r.ask(t, "GET", "/v1/sandboxes", "", "Authorization", auth)
+		resp, body := r.doRequest(t, "GET", "/v1/sandboxes", "", "Authorization", auth)
 		err := decodeError(resp.StatusCode, []byte(body), "", "")
 		if resp.StatusCode != 401 || !errors.Is(err, atoll.ErrDenied) || resp.Header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%q: %d %v", auth, resp.StatusCode, err)
 		}
 	}
 	for _, path := range []string{"/health", "/api/health"} {
-		if resp, body := r.ask(t, "GET", path, ""); resp.StatusCode != 200 || body != `{"status":"ok"}` {
+		if resp, body := r.doRequest(t, "GET", path, ""); resp.StatusCode != 200 || body != `{"status":"ok"}` {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 	}
-	if resp, _ := r.ask(t, "GET", "/v1/sandboxes/"+fakeID+"/ports/80/", ""); resp.StatusCode != 401 {
+	if resp, _ := r.doRequest(t, "GET", "/v1/sandboxes/"+fakeID+"/ports/80/", ""); resp.StatusCode != 401 {
 		t.Errorf("a port is open to all: %d", resp.StatusCode)
 	}
 	_, err := NewClient(t.Context(), ClientOptions{URL: r.server.URL, Token: "wrong"})
@@ -99,7 +99,7 @@ func TestVerify(t *testing.T) {
 	r := &rig{}
 	r.server = newServer(t, h)
 	for token, want := range map[string]int{"good": 200, "later": 503, "bad": 401} {
-		if resp, body := r.ask(t, "GET", "/v1/info", "", "Authorization", "bearer "+token); resp.StatusCode != want {
+		if resp, body := r.doRequest(t, "GET", "/v1/info", "", "Authorization", "bearer "+token); resp.StatusCode != want {
 			t.Errorf("%s: %d %s, want %d", token, resp.StatusCode, body, want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestVerify(t *testing.T) {
 func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	var log bytes.Buffer
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	h, err := NewHandler(r.client, Options{}) // a second hop before the first
+	h, err := NewHandler(r.client, Options{}) // a second hop in front of the first
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 		return nil, atoll.E("list", "", atoll.ErrExhausted, nil)
 	}
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	resp, body := outer.ask(t, "GET", "/v1/sandboxes", "", RequestIDHeader, "my-id", "traceparent", trace, "tracestate", "a=b")
+	resp, body := outer.doRequest(t, "GET", "/v1/sandboxes", "", RequestIDHeader, "my-id", "traceparent", trace, "tracestate", "a=b")
 	if resp.Header.Get(RequestIDHeader) != "my-id" || !strings.Contains(body, `"request_id":"my-id"`) {
 		t.Errorf("the answer has id %q: %s", resp.Header.Get(RequestIDHeader), body)
 	}
@@ -142,13 +142,13 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	if !strings.Contains(log.String(), "request=my-id") || !strings.Contains(log.String(), "kind=exhausted") {
 		t.Errorf("the log is %s", log.String())
 	}
-	rec := httptest.NewRecorder() // of a redirect
+	rec := httptest.NewRecorder() // for a redirect
 	h.ServeHTTP(rec, httptest.NewRequest("GET", "/v1//sandboxes", nil))
 	if id := rec.Header().Get(RequestIDHeader); rec.Code/100 != 3 || len(id) != 16 {
 		t.Errorf("a path that is not clean: %d with id %q", rec.Code, id)
 	}
 	for _, bad := range []string{"", "two words", strings.Repeat("x", 200), "é"} {
-		resp, _ := outer.ask(t, "GET", "/health", "", RequestIDHeader, bad)
+		resp, _ := outer.doRequest(t, "GET", "/health", "", RequestIDHeader, bad)
 		if got := resp.Header.Get(RequestIDHeader); got == bad || len(got) != 16 {
 			t.Errorf("id %q was answered with %q", bad, got)
 		}
@@ -156,7 +156,7 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 }
 
 func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
-	logged := make(chan string, 10) // net/http's client tries again where the connection had been used before
+	logged := make(chan string, 10) // net/http retries on a reused connection
 	log := writerFunc(func(b []byte) (int, error) { logged <- string(b); return len(b), nil })
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	var calm atomic.Bool
@@ -189,12 +189,12 @@ func TestPlainExec(t *testing.T) {
 		{`{"args":["cat"],"stdin":"ab€","limit":4}`, `"stdout":"ab","stdout_encoding":"utf-8","stdout_truncated":true`},
 		{`{"args":["exit","3"]}`, `{"code":3,"duration":"1s",`},
 	} {
-		resp, body := r.ask(t, "POST", path, c.body)
+		resp, body := r.doRequest(t, "POST", path, c.body)
 		if resp.StatusCode != 200 || !strings.Contains(body, c.want) {
 			t.Errorf("%s: %d %s, want %s", c.body, resp.StatusCode, body, c.want)
 		}
 	}
-	if resp, body := r.ask(t, "POST", path, `{"args":["nope"]}`); resp.StatusCode != 422 || !strings.Contains(body, "command not found") {
+	if resp, body := r.doRequest(t, "POST", path, `{"args":["nope"]}`); resp.StatusCode != 422 || !strings.Contains(body, "command not found") {
 		t.Errorf("no such command: %d %s", resp.StatusCode, body)
 	}
 }
@@ -219,12 +219,12 @@ func TestPlainExecEndsWithItsCaller(t *testing.T) {
 		resp.Body.Close()
 		t.Error("the request was answered")
 	}
-	soon(t, "the end of a command whose caller has gone", func() { <-started().done })
+	finishesSoon(t, "the end of a command whose caller has gone", func() { <-started().done })
 }
 
 func TestOutputFromAnOffset(t *testing.T) {
 	r := newRig(t, Options{})
-	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+	p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 		switch {
 		case a.StderrFrom == 3 && a.Stderr != nil && !a.NoFollow:
 			io.WriteString(a.Stderr, "err")
@@ -248,7 +248,7 @@ func TestOutputFromAnOffset(t *testing.T) {
 		{"?offset=100", "", "", 400},
 		{"?stream=stdin", "", "", 400},
 	} {
-		resp, body := r.ask(t, "GET", path+c.query, "")
+		resp, body := r.doRequest(t, "GET", path+c.query, "")
 		if resp.StatusCode != c.status || resp.Header.Get(OffsetHeader) != c.offset || c.status == 200 && body != c.body {
 			t.Errorf("%s: %d, offset %q, %q", c.query, resp.StatusCode, resp.Header.Get(OffsetHeader), body)
 		}
@@ -259,7 +259,7 @@ func TestStdinByRequest(t *testing.T) {
 	r := newRig(t, Options{MaxUpload: 100})
 	var got []byte
 	var end error
-	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+	p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 		got, end = io.ReadAll(a.Stdin)
 		return nil
 	})
@@ -268,12 +268,12 @@ func TestStdinByRequest(t *testing.T) {
 		query string
 		want  error
 	}{{"", errKeepOpen}, {"?close=true", nil}} {
-		resp, body := r.ask(t, "POST", path+c.query, "typed")
+		resp, body := r.doRequest(t, "POST", path+c.query, "typed")
 		if resp.StatusCode != 204 || string(got) != "typed" || end != c.want {
 			t.Errorf("%q: %d %s; the process read %q, %v", c.query, resp.StatusCode, body, got, end)
 		}
 	}
-	if resp, body := r.ask(t, "POST", path, strings.Repeat("x", 101)); resp.StatusCode != 413 || end == nil {
+	if resp, body := r.doRequest(t, "POST", path, strings.Repeat("x", 101)); resp.StatusCode != 413 || end == nil {
 		t.Errorf("too much: %d %s; the process read to %v", resp.StatusCode, body, end)
 	}
 }
@@ -288,7 +288,7 @@ func TestACreateThatIsGivenUpLeavesNothing(t *testing.T) {
 	for name, create := range map[string]func(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error){
 		"by the provider": func(ctx context.Context, _ *atoll.Spec) (atoll.Sandbox, error) {
 			<-ctx.Done()
-			removed <- atoll.RemoveOptions{Volumes: true} // as it must
+			removed <- atoll.RemoveOptions{Volumes: true} // as expected
 			return nil, ctx.Err()
 		},
 		"though it was made": func(ctx context.Context, _ *atoll.Spec) (atoll.Sandbox, error) {
@@ -365,7 +365,7 @@ func TestWatchPassesEverythingOn(t *testing.T) {
 
 func TestWatchEndsWithTheServer(t *testing.T) {
 	r := newRig(t, Options{})
-	soon(t, "the end of a Watch", func() {
+	finishesSoon(t, "the end of a Watch", func() {
 		for _, err := range r.client.Watch(t.Context()) {
 			if err != nil {
 				if !errors.Is(err, atoll.ErrUnavailable) {
@@ -379,8 +379,7 @@ func TestWatchEndsWithTheServer(t *testing.T) {
 	})
 }
 
-// TestCloseDoesNotWaitForAClientThatDoesNotRead is about answers that fill the
-// connection.
+// TestCloseDoesNotWaitForAClientThatDoesNotRead tests responses that fill the connection.
 func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
 	r := newRig(t, Options{})
 	var sent atomic.Int64
@@ -392,7 +391,7 @@ func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
 			}
 		}
 	}
-	p := r.attachable(t, func(ctx context.Context, a *atoll.Attachment) error {
+	p := r.newAttachable(t, func(ctx context.Context, a *atoll.Attachment) error {
 		for {
 			if _, err := a.Stdout.Write(make([]byte, 100_000)); err != nil {
 				return err
@@ -415,7 +414,7 @@ func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
 		stuck = sent.Load()
 		return stuck == before
 	})
-	soon(t, "Close beside clients that do not read", func() { r.handler.Close() })
+	finishesSoon(t, "Close beside clients that do not read", func() { r.handler.Close() })
 }
 
 func TestALargeEventArrives(t *testing.T) {
@@ -473,10 +472,10 @@ func TestPrepareReportsProgress(t *testing.T) {
 func TestMetricsAreMounted(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") })
 	r := newRig(t, Options{Metrics: metrics, Tokens: map[string]auth.Account{"t": {}}})
-	if resp, _ := r.ask(t, "GET", "/metrics", ""); resp.StatusCode != 401 {
+	if resp, _ := r.doRequest(t, "GET", "/metrics", ""); resp.StatusCode != 401 {
 		t.Errorf("without a token: %d", resp.StatusCode)
 	}
-	if _, body := r.ask(t, "GET", "/metrics", "", "Authorization", "Bearer t"); body != "up 1\n" {
+	if _, body := r.doRequest(t, "GET", "/metrics", "", "Authorization", "Bearer t"); body != "up 1\n" {
 		t.Errorf("got %q", body)
 	}
 }
@@ -489,7 +488,7 @@ func TestDocsAreMounted(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	for _, path := range []string{"/docs", "/openapi.json"} {
-		resp, body := r.ask(t, "GET", path, "", RequestIDHeader, "my-id")
+		resp, body := r.doRequest(t, "GET", path, "", RequestIDHeader, "my-id")
 		if body != path || resp.Header.Get(RequestIDHeader) != "my-id" {
 			t.Errorf("%s: %q with id %q", path, body, resp.Header.Get(RequestIDHeader))
 		}
@@ -516,7 +515,7 @@ func TestRemoveOfAnUnknownSandboxIsDone(t *testing.T) {
 	if err := r.client.Sandbox(strings.Repeat("f", 32)).Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if resp, _ := r.ask(t, "DELETE", "/v1/sandboxes/"+strings.Repeat("f", 32), ""); resp.StatusCode != 404 {
+	if resp, _ := r.doRequest(t, "DELETE", "/v1/sandboxes/"+strings.Repeat("f", 32), ""); resp.StatusCode != 404 {
 		t.Errorf("status %d", resp.StatusCode)
 	}
 }
@@ -546,7 +545,7 @@ func TestAPasswordInAURLIsRefused(t *testing.T) {
 	} {
 		_, err := NewClient(t.Context(), ClientOptions{URL: url})
 		if atoll.KindOf(err) != atoll.ErrInvalid || strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), "write it like") {
-			t.Errorf("NewClient(%q): %v, want it refused, and the password not repeated", url, err)
+			t.Errorf("NewClient(%q): %v, want ErrInvalid without the password", url, err)
 		}
 	}
 }

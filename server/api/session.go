@@ -9,25 +9,25 @@ import (
 )
 
 func sessionRoutes() []Route {
-	own := []Param{{Name: "project", Type: "string", Doc: "whose it is; " + atoll.DefaultProject + " when empty"}}
+	own := []Param{{Name: "project", Type: "string", Doc: "the project of the session; default " + atoll.DefaultProject}}
 	return []Route{
 		{
 			Method: "GET", Path: "/v1/sessions", Name: "listSessions", Tag: "sessions", Summary: "List sessions, oldest first",
-			Params: []Param{{Name: "project", Type: "string", Doc: "of this project only"}}, Reply: jsonOf[sessionsReply](), serve: (*Handler).serveSessions,
+			Params: []Param{{Name: "project", Type: "string", Doc: "only sessions of this project"}}, Reply: jsonOf[sessionsReply](), serve: (*Handler).serveSessions,
 		},
 		{
 			Method: "POST", Path: "/v1/sessions", Name: "openSession", Tag: "sessions", Summary: "Open the session of a workflow, an agent or a conversation",
-			Doc: "Whoever opens the session of a scope has the same sandbox: made by the first, started again if it has stopped, replaced if it is gone; " +
-				"`opening` says which, and `note` what became of the one before.",
+			Doc: "All sessions of a scope share one sandbox. The server creates it, starts it if it has stopped, or replaces it if it was removed; " +
+				"`opening` says which, and `note` tells about the previous sandbox.",
 			Body: jsonOf[session.Spec](), Reply: jsonOf[session.Opened](), serve: (*Handler).serveOpenSession,
 		},
 		{
-			Method: "DELETE", Path: "/v1/sessions/{key}", Name: "closeSession", Tag: "sessions", Summary: "Close a session, and remove its sandbox",
+			Method: "DELETE", Path: "/v1/sessions/{key}", Name: "closeSession", Tag: "sessions", Summary: "Close a session and remove its sandbox",
 			Params: own, Status: http.StatusNoContent, serve: (*Handler).serveCloseSession,
 		},
 		{
-			Method: "POST", Path: "/v1/scopes/{kind}/{scope}/end", Name: "endScope", Tag: "sessions", Summary: "Close the sessions of a run that has ended",
-			Doc:    "With a workflow end the sessions of the agents that were part of it, too.",
+			Method: "POST", Path: "/v1/scopes/{kind}/{scope}/end", Name: "endScope", Tag: "sessions", Summary: "Close the sessions of a scope that has ended",
+			Doc:    "The end of a workflow also closes the sessions of its agents.",
 			Params: own, Reply: jsonOf[endReply](), serve: (*Handler).serveEndScope,
 		},
 	}
@@ -42,7 +42,7 @@ type endReply struct {
 }
 
 func (h *Handler) serveSessions(w http.ResponseWriter, r *http.Request) error {
-	all, err := session.List(r.Context(), h.provider, queryOf(r).str("project"))
+	all, err := session.List(r.Context(), h.provider, parseQuery(r).getString("project"))
 	if err != nil {
 		return err
 	}
@@ -56,34 +56,34 @@ func (h *Handler) serveSessions(w http.ResponseWriter, r *http.Request) error {
 // Sessions implements session.Manager.
 func (c *Client) Sessions(ctx context.Context, project string) ([]session.Session, error) {
 	var reply sessionsReply
-	err := c.call(ctx, call{op: "sessions", path: "/v1/sessions", query: projectQuery(project), reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "sessions", path: "/v1/sessions", query: projectQuery(project), reply: &reply, replyLimit: maxListReply})
 	return reply.Sessions, err
 }
 
 func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error {
 	var spec session.Spec
-	if err := h.body(w, r, &spec, true); err != nil {
+	if err := h.decodeBody(w, r, &spec, true); err != nil {
 		return err
 	}
 	o, err := session.Open(r.Context(), h.provider, &spec)
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, o) // whoever has gone finds it again, by its scope
+	writeJSON(w, http.StatusOK, o) // a client that has disconnected can open the session again
 	return nil
 }
 
 // OpenSession implements session.Manager.
 func (c *Client) OpenSession(ctx context.Context, spec *session.Spec) (o session.Opened, err error) {
-	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
+	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
 		return o, err
 	}
-	err = c.call(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o, safe: true})
+	err = c.callServer(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o, idempotent: true})
 	return o, err
 }
 
 func (h *Handler) serveCloseSession(w http.ResponseWriter, r *http.Request) error {
-	if err := session.Close(r.Context(), h.provider, queryOf(r).str("project"), r.PathValue("key")); err != nil {
+	if err := session.Close(r.Context(), h.provider, parseQuery(r).getString("project"), r.PathValue("key")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -96,12 +96,12 @@ func (c *Client) CloseSession(ctx context.Context, project, key string) error {
 	if key == "" {
 		return atoll.Errorf(op, key, atoll.ErrNotExist, "no session given")
 	}
-	return c.call(ctx, call{op: op, id: key, method: "DELETE", path: "/v1/sessions/" + segment(key), query: projectQuery(project)})
+	return c.callServer(ctx, call{op: op, id: key, method: "DELETE", path: "/v1/sessions/" + pathSegment(key), query: projectQuery(project)})
 }
 
 func (h *Handler) serveEndScope(w http.ResponseWriter, r *http.Request) error {
 	scope := session.Scope{Kind: session.ScopeKind(r.PathValue("kind")), ID: r.PathValue("scope")}
-	closed, err := session.EndScope(r.Context(), h.provider, queryOf(r).str("project"), scope)
+	closed, err := session.EndScope(r.Context(), h.provider, parseQuery(r).getString("project"), scope)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"net/http"
@@ -16,56 +17,59 @@ import (
 )
 
 const (
-	eventBeat    = 15 * time.Second // a comment is sent so often, to keep proxies from cutting the line
-	eventTimeout = time.Minute      // for a client to take one event
-	maxEvent     = 16 << 20
+	eventPingEvery = 15 * time.Second // interval of comments, which keep proxies from closing the connection
+	eventTimeout   = time.Minute      // the most time to write one event
+	maxEvent       = 16 << 20
 )
 
-// An eventWriter sends server-sent events. All methods may be called at once.
+// An eventWriter sends server-sent events. Its methods are safe for concurrent use.
 type eventWriter struct {
 	mu   sync.Mutex
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	id   string // of the request
+	id   string // id of the request
 	ctx  context.Context
 	stop context.CancelFunc
 	beat sync.WaitGroup
 }
 
-// newEventWriter begins the answer. The caller closes it before it returns.
+// newEventWriter sends the response header. The caller must call stopWriter before it returns.
 func newEventWriter(ctx context.Context, w http.ResponseWriter) *eventWriter {
 	ctx, stop := context.WithCancel(ctx)
 	e := &eventWriter{w: w, rc: http.NewResponseController(w), id: RequestID(ctx), ctx: ctx, stop: stop}
 	w.Header().Set("Content-Type", mediaSSE)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	_ = e.rc.Flush() // a client that has gone is noticed by the first event
+	_ = e.rc.Flush() // the first event reports a client that has disconnected
 	e.beat.Go(func() { e.keepAlive(ctx) })
 	return e
 }
 
+// keepAlive sends comments until ctx ends.
 func (e *eventWriter) keepAlive(ctx context.Context) {
-	tick := time.NewTicker(eventBeat)
+	tick := time.NewTicker(eventPingEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if e.write([]byte(":\n\n")) != nil {
+			if e.writeBytes([]byte(":\n\n")) != nil {
 				return
 			}
 		}
 	}
 }
 
-func (e *eventWriter) close() {
+// stopWriter ends keepAlive and resets the write deadline.
+func (e *eventWriter) stopWriter() {
 	e.stop()
 	e.beat.Wait()
 	_ = e.rc.SetWriteDeadline(time.Time{})
 }
 
-func (e *eventWriter) send(name string, v any) error {
+// sendEvent sends an event with v as JSON.
+func (e *eventWriter) sendEvent(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -76,40 +80,40 @@ func (e *eventWriter) send(name string, v any) error {
 	buf = append(buf, "\ndata: "...)
 	buf = append(buf, data...)
 	buf = append(buf, "\n\n"...)
-	return e.write(buf)
+	return e.writeBytes(buf)
 }
 
-// fail sends err as the last event and returns it.
-func (e *eventWriter) fail(err error) error {
-	_ = e.send("error", encodeError(err, e.id)) // a client that has gone needs none
+// sendError sends err as the last event and returns it.
+func (e *eventWriter) sendError(err error) error {
+	_ = e.sendEvent("error", encodeError(err, e.id)) // fails if the client has disconnected
 	return err
 }
 
-func (e *eventWriter) write(b []byte) error {
+func (e *eventWriter) writeBytes(b []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	timeout := eventTimeout
 	if e.ctx.Err() != nil {
 		timeout = closeGrace
 	}
-	_ = e.rc.SetWriteDeadline(time.Now().Add(timeout)) // not every connection has deadlines
+	_ = e.rc.SetWriteDeadline(time.Now().Add(timeout)) // some connections have no deadlines
 	if _, err := e.w.Write(b); err != nil {
 		return err
 	}
 	return e.rc.Flush()
 }
 
-// An event is one that was received.
+// An event is a received server-sent event.
 type event[T any] struct {
 	name string
 	data T
 }
 
-// events makes a request and yields the events of its answer. The end is an
-// error, the last pair, unless the caller breaks off before.
-func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], error] {
+// streamEvents makes a request and yields the events of the response. The last pair is an error,
+// unless the caller breaks off before.
+func streamEvents[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], error] {
 	return func(yield func(event[T], error) bool) {
-		ctx, cancel := c.within(ctx)
+		ctx, cancel := c.joinContext(ctx)
 		defer cancel()
 		var body io.Reader
 		if q.body != nil {
@@ -120,7 +124,7 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 			}
 			body = bytes.NewReader(b)
 		}
-		resp, err := c.send(ctx, q, body, http.Header{"Accept": {mediaSSE}})
+		resp, err := c.sendRequest(ctx, q, body, http.Header{"Accept": {mediaSSE}})
 		if err != nil {
 			yield(event[T]{}, err)
 			return
@@ -130,8 +134,8 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 		for {
 			ev, err := nextEvent[T](&r, q)
 			if remote, ok := err.(*atoll.Error); ok {
-				if ctx.Err() != nil { // the server only noticed that we are leaving
-					yield(event[T]{}, c.fault(ctx, q.op, q.id, remote))
+				if ctx.Err() != nil { // the server noticed that the client ended the request
+					yield(event[T]{}, c.wrapConnError(ctx, q.op, q.id, remote))
 					return
 				}
 				yield(event[T]{}, remote)
@@ -139,13 +143,13 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 			}
 			if err != nil {
 				if err == io.EOF {
-					err = errors.New("the stream broke off")
+					err = errors.New("the stream ended without a last event")
 				}
-				yield(event[T]{}, c.fault(ctx, q.op, q.id, err))
+				yield(event[T]{}, c.wrapConnError(ctx, q.op, q.id, err))
 				return
 			}
 			if ctx.Err() != nil {
-				yield(event[T]{}, c.fault(ctx, q.op, q.id, ctx.Err()))
+				yield(event[T]{}, c.wrapConnError(ctx, q.op, q.id, ctx.Err()))
 				return
 			}
 			if !yield(ev, nil) {
@@ -155,10 +159,9 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 	}
 }
 
-// nextEvent decodes the next event; an "error" event is returned as the error
-// that it carries.
+// nextEvent decodes the next event. It returns the error in an event "error" as its error.
 func nextEvent[T any](r *eventReader, q call) (event[T], error) {
-	name, data, err := r.next()
+	name, data, err := r.readEvent()
 	if err != nil {
 		return event[T]{}, err
 	}
@@ -167,18 +170,19 @@ func nextEvent[T any](r *eventReader, q call) (event[T], error) {
 		if err := json.Unmarshal(data, &w); err != nil {
 			return event[T]{}, err
 		}
-		return event[T]{}, w.err(q.op, q.id)
+		return event[T]{}, w.toError(q.op, q.id)
 	}
 	ev := event[T]{name: name}
 	return ev, json.Unmarshal(data, &ev.data)
 }
 
-// An eventReader parses server-sent events as far as an eventWriter makes them.
+// An eventReader parses server-sent events in the form that an eventWriter sends.
 type eventReader struct{ br *bufio.Reader }
 
-func (r *eventReader) next() (name string, data []byte, err error) {
+// readEvent returns the name and the data of the next event.
+func (r *eventReader) readEvent() (name string, data []byte, err error) {
 	for {
-		line, err := r.line()
+		line, err := r.readLine()
 		if err != nil {
 			return "", nil, err
 		}
@@ -192,14 +196,14 @@ func (r *eventReader) next() (name string, data []byte, err error) {
 		case string(field) == "data":
 			data = append(data, value...)
 			if len(data) > maxEvent {
-				return "", nil, errors.New("an event is too large")
+				return "", nil, fmt.Errorf("an event is larger than %s", atoll.Bytes(maxEvent))
 			}
 		}
 	}
 }
 
-// line reads a line without its end.
-func (r *eventReader) line() ([]byte, error) {
+// readLine returns the next line without its line end.
+func (r *eventReader) readLine() ([]byte, error) {
 	var long []byte
 	for {
 		part, err := r.br.ReadSlice('\n')
@@ -208,7 +212,7 @@ func (r *eventReader) line() ([]byte, error) {
 		}
 		long = append(long, part...)
 		if len(long) > maxEvent {
-			return nil, errors.New("an event is too large")
+			return nil, fmt.Errorf("an event is larger than %s", atoll.Bytes(maxEvent))
 		}
 		if err == bufio.ErrBufferFull {
 			continue

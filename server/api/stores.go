@@ -9,7 +9,7 @@ import (
 )
 
 func storeRoutes() []Route {
-	project := []Param{{Name: "project", Type: "string", Doc: "of this project only"}}
+	project := []Param{{Name: "project", Type: "string", Doc: "only volumes of this project"}}
 	return []Route{
 		{
 			Method: "GET", Path: "/v1/volumes", Name: "listVolumes", Tag: "volumes", Summary: "List volumes",
@@ -17,31 +17,31 @@ func storeRoutes() []Route {
 		},
 		{
 			Method: "DELETE", Path: "/v1/volumes/{name}", Name: "removeVolume", Tag: "volumes", Summary: "Delete a volume",
-			Doc:    "A name that several providers keep a volume of is a conflict; `PROVIDER=NAME` is that of one.",
+			Doc:    "If several providers have a volume with this name, the status is a conflict; `PROVIDER=NAME` selects one.",
 			Params: project, Status: http.StatusNoContent, serve: (*Handler).serveRemoveVolume,
 		},
 		{
-			Method: "GET", Path: "/v1/images", Name: "listImages", Tag: "images", Summary: "List the images that were fetched",
+			Method: "GET", Path: "/v1/images", Name: "listImages", Tag: "images", Summary: "List the fetched images",
 			Reply: jsonOf[imagesReply](), serve: (*Handler).serveImages,
 		},
 		{
-			Method: "DELETE", Path: "/v1/images", Name: "removeImage", Tag: "images", Summary: "Delete an image, or one of its names",
-			Doc: "An image that a sandbox or a snapshot was made from is a conflict, unless by `force`; one that runs always is. " +
-				"So is one that several providers keep; `PROVIDER=REF` is that of one.",
+			Method: "DELETE", Path: "/v1/images", Name: "removeImage", Tag: "images", Summary: "Delete an image or one of its names",
+			Doc: "The status is a conflict if a running sandbox uses the image, or, without `force`, if a stopped sandbox or a snapshot does. " +
+				"It is also a conflict if several providers have the image; `PROVIDER=REF` selects one.",
 			Params: []Param{
-				{Name: "ref", Type: "string", Doc: "its name, or its digest", Required: true},
-				{Name: "force", Type: "boolean", Doc: "also when sandboxes that do not run were made from it"},
+				{Name: "ref", Type: "string", Doc: "the name or the digest of the image", Required: true},
+				{Name: "force", Type: "boolean", Doc: "delete it even if stopped sandboxes use it"},
 			},
 			Status: http.StatusNoContent, serve: (*Handler).serveRemoveImage,
 		},
 		{
-			Method: "POST", Path: "/v1/images/prune", Name: "pruneImages", Tag: "images", Summary: "Delete images that nobody uses",
+			Method: "POST", Path: "/v1/images/prune", Name: "pruneImages", Tag: "images", Summary: "Delete unused images",
 			Body: jsonOf[atoll.PruneOptions](), Reply: jsonOf[atoll.Pruned](), serve: (*Handler).servePruneImages,
 		},
 		{
-			Method: "GET", Path: "/v1/images/resolve", Name: "resolveImage", Tag: "images", Summary: "Find the digest that an image's name stands for",
-			Doc:    "Nothing is fetched: the answer is about what is kept.",
-			Params: []Param{{Name: "ref", Type: "string", Doc: "its name; absent for the image of sandboxes that name none"}},
+			Method: "GET", Path: "/v1/images/resolve", Name: "resolveImage", Tag: "images", Summary: "Find the digest of an image",
+			Doc:    "The operation fetches nothing and considers only fetched images.",
+			Params: []Param{{Name: "ref", Type: "string", Doc: "the name of the image; default the image of sandboxes without one"}},
 			Reply:  jsonOf[digestReply](), serve: (*Handler).serveResolveImage,
 		},
 		{
@@ -63,7 +63,7 @@ type (
 		Images []atoll.Image `json:"images"`
 	}
 	digestReply struct {
-		// Digest is empty for an image that has none.
+		// Digest is empty for an image without a digest.
 		Digest string `json:"digest"`
 	}
 	snapshotsReply struct {
@@ -72,7 +72,7 @@ type (
 )
 
 func (h *Handler) serveVolumes(w http.ResponseWriter, r *http.Request) error {
-	project := queryOf(r).str("project")
+	project := parseQuery(r).getString("project")
 	all, err := atoll.Volumes(r.Context(), h.provider, project)
 	if err != nil {
 		return err
@@ -87,12 +87,12 @@ func (h *Handler) serveVolumes(w http.ResponseWriter, r *http.Request) error {
 // Volumes implements atoll.VolumeStore.
 func (c *Client) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	var reply volumesReply
-	err := c.call(ctx, call{op: "volumes", path: "/v1/volumes", query: projectQuery(project), reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "volumes", path: "/v1/volumes", query: projectQuery(project), reply: &reply, replyLimit: maxListReply})
 	return reply.Volumes, err
 }
 
 func (h *Handler) serveRemoveVolume(w http.ResponseWriter, r *http.Request) error {
-	project := queryOf(r).str("project")
+	project := parseQuery(r).getString("project")
 	if err := atoll.RemoveVolume(r.Context(), h.provider, project, r.PathValue("name")); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (c *Client) RemoveVolume(ctx context.Context, project, name string) error {
 	if name == "" {
 		return atoll.Errorf(op, name, atoll.ErrNotExist, "no volume given")
 	}
-	return c.call(ctx, call{op: op, id: name, method: "DELETE", path: "/v1/volumes/" + segment(name), query: projectQuery(project)})
+	return c.callServer(ctx, call{op: op, id: name, method: "DELETE", path: "/v1/volumes/" + pathSegment(name), query: projectQuery(project)})
 }
 
 func (h *Handler) serveImages(w http.ResponseWriter, r *http.Request) error {
@@ -124,13 +124,13 @@ func (h *Handler) serveImages(w http.ResponseWriter, r *http.Request) error {
 // Images implements atoll.ImageStore.
 func (c *Client) Images(ctx context.Context) ([]atoll.Image, error) {
 	var reply imagesReply
-	err := c.call(ctx, call{op: "images", path: "/v1/images", reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "images", path: "/v1/images", reply: &reply, replyLimit: maxListReply})
 	return reply.Images, err
 }
 
 func (h *Handler) serveRemoveImage(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	ref, force := q.str("ref"), q.bool("force")
+	q := parseQuery(r)
+	ref, force := q.getString("ref"), q.getBool("force")
 	if q.err != nil {
 		return q.err
 	}
@@ -147,12 +147,12 @@ func (c *Client) RemoveImage(ctx context.Context, ref string, force bool) error 
 	if force {
 		query.Set("force", "true")
 	}
-	return c.call(ctx, call{op: "remove image", id: ref, method: "DELETE", path: "/v1/images", query: query})
+	return c.callServer(ctx, call{op: "remove image", id: ref, method: "DELETE", path: "/v1/images", query: query})
 }
 
 func (h *Handler) servePruneImages(w http.ResponseWriter, r *http.Request) error {
 	var opts atoll.PruneOptions
-	if err := h.body(w, r, &opts, false); err != nil {
+	if err := h.decodeBody(w, r, &opts, false); err != nil {
 		return err
 	}
 	pruned, err := atoll.PruneImages(r.Context(), h.provider, opts)
@@ -166,16 +166,16 @@ func (h *Handler) servePruneImages(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// PruneImages implements atoll.ImageStore. What was removed before a failure is
-// not told.
+// PruneImages implements atoll.ImageStore. After a failure it does not report the images that it
+// removed before.
 func (c *Client) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	var pruned atoll.Pruned
-	err := c.call(ctx, call{op: "prune images", method: "POST", path: "/v1/images/prune", body: opts, reply: &pruned, most: maxListReply})
+	err := c.callServer(ctx, call{op: "prune images", method: "POST", path: "/v1/images/prune", body: opts, reply: &pruned, replyLimit: maxListReply})
 	return pruned, err
 }
 
 func (h *Handler) serveResolveImage(w http.ResponseWriter, r *http.Request) error {
-	digest, err := atoll.ResolveImage(r.Context(), h.provider, queryOf(r).str("ref"))
+	digest, err := atoll.ResolveImage(r.Context(), h.provider, parseQuery(r).getString("ref"))
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (c *Client) ResolveImage(ctx context.Context, ref string) (string, error) {
 		q.Set("ref", ref)
 	}
 	var reply digestReply
-	err := c.call(ctx, call{op: "resolve image", id: ref, path: "/v1/images/resolve", query: q, reply: &reply})
+	err := c.callServer(ctx, call{op: "resolve image", id: ref, path: "/v1/images/resolve", query: q, reply: &reply})
 	return reply.Digest, err
 }
 
@@ -209,7 +209,7 @@ func (h *Handler) serveSnapshots(w http.ResponseWriter, r *http.Request) error {
 // Snapshots implements atoll.SnapshotStore.
 func (c *Client) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	var reply snapshotsReply
-	err := c.call(ctx, call{op: "snapshots", path: "/v1/snapshots", reply: &reply, most: maxListReply})
+	err := c.callServer(ctx, call{op: "snapshots", path: "/v1/snapshots", reply: &reply, replyLimit: maxListReply})
 	return reply.Snapshots, err
 }
 
@@ -227,7 +227,7 @@ func (c *Client) RemoveSnapshot(ctx context.Context, id string) error {
 	if id == "" {
 		return atoll.Errorf(op, id, atoll.ErrNotExist, "no snapshot given")
 	}
-	return c.call(ctx, call{op: op, id: id, method: "DELETE", path: "/v1/snapshots/" + segment(id)})
+	return c.callServer(ctx, call{op: op, id: id, method: "DELETE", path: "/v1/snapshots/" + pathSegment(id)})
 }
 
 var (

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A rig is a fake provider behind a handler behind a client.
+// A rig is a client of a handler of a fake provider.
 type rig struct {
 	*fake
 	handler *Handler
@@ -70,8 +70,8 @@ func newServer(t *testing.T, h http.Handler) *httptest.Server {
 	return server
 }
 
-// proc is the fake's process behind p.
-func (r *rig) proc(t *testing.T, id string) *fakeProc {
+// findProcess returns the process of the fake with the given id.
+func (r *rig) findProcess(t *testing.T, id string) *fakeProc {
 	t.Helper()
 	p, err := r.box.Process(t.Context(), id)
 	if err != nil {
@@ -80,7 +80,7 @@ func (r *rig) proc(t *testing.T, id string) *fakeProc {
 	return p.(*fakeProc)
 }
 
-// eventually polls until ok.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -88,11 +88,11 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			return
 		}
 	}
-	t.Fatalf("it never came about that %s", what)
+	t.Fatalf("timeout: %s", what)
 }
 
-// soon fails when f takes long.
-func soon(t *testing.T, what string, f func()) {
+// finishesSoon fails the test if f takes long.
+func finishesSoon(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
@@ -185,7 +185,7 @@ func TestExecErrors(t *testing.T) {
 	}
 }
 
-// A gateWriter blocks until it is opened.
+// A gateWriter blocks until its gate is opened.
 type gateWriter struct {
 	open chan struct{}
 	n    int
@@ -205,19 +205,19 @@ func TestASlowReaderSlowsTheProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proc := r.proc(t, p.ID())
+	proc := r.findProcess(t, p.ID())
 	wrote := func() int {
 		proc.mu.Lock()
 		defer proc.mu.Unlock()
 		return proc.wrote
 	}
 	eventually(t, "the window is full", func() bool { return wrote() >= window-64<<10 })
-	for range 50 { // what is stuck stays stuck
+	for range 50 { // the writer must stay blocked
 		time.Sleep(time.Millisecond)
 	}
-	// What the reader has in hand was given back, so a little more than a window.
+	// The reader has consumed its current chunk, so the writer may send a little more than a window.
 	if n := wrote(); n > 2*window {
-		t.Errorf("%d bytes were written though nobody reads", n)
+		t.Errorf("%d bytes were written without a reader", n)
 	}
 	close(w.open)
 	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 0 || w.n != total {
@@ -228,7 +228,7 @@ func TestASlowReaderSlowsTheProcess(t *testing.T) {
 func TestOneStreamDoesNotHoldTheOther(t *testing.T) {
 	r := newRig(t, Options{})
 	commands["full"] = func(_ context.Context, _ *fakeProc, _ []string, _ io.Reader, out, errOut io.Writer) int {
-		out.Write(make([]byte, window)) // as much as goes without a reader
+		out.Write(make([]byte, window)) // the most that can be sent without a reader
 		io.WriteString(errOut, "hello")
 		return 0
 	}
@@ -239,7 +239,7 @@ func TestOneStreamDoesNotHoldTheOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "stderr beside a stdout that nobody reads", func() {
+	finishesSoon(t, "stderr beside a stdout that nobody reads", func() {
 		got := make([]byte, 5)
 		if _, err := io.ReadFull(pr, got); err != nil || string(got) != "hello" {
 			t.Errorf("read %q, %v", got, err)
@@ -258,7 +258,7 @@ func TestInputThatNobodyReadsHoldsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "killing a process that does not read its input", func() {
+	finishesSoon(t, "killing a process that does not read its input", func() {
 		if err := p.Signal(t.Context(), atoll.SIGKILL); err != nil {
 			t.Error(err)
 		}
@@ -278,13 +278,13 @@ func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk ful
 
 func TestAWriterThatFailsIsDetached(t *testing.T) {
 	r := newRig(t, Options{})
-	soon(t, "a process whose output cannot be written", func() {
+	finishesSoon(t, "a process whose output cannot be written", func() {
 		p, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"zeros", "16777216"}, Stdout: failingWriter{}})
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		// The fake, unlike a provider, tells the process.
+		// The fake, unlike a provider, reports it to the process.
 		if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 141 {
 			t.Errorf("Wait = %v, %v", exit, err)
 		}
@@ -299,7 +299,7 @@ func TestAClientThatGoesLeavesTheProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proc := r.proc(t, p.ID())
+	proc := r.findProcess(t, p.ID())
 	if err := r.client.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestAClientThatGoesLeavesTheProcess(t *testing.T) {
 	if _, err := r.client.Get(t.Context(), fakeID); !errors.Is(err, atoll.ErrUnavailable) {
 		t.Errorf("Get after Close: %v", err)
 	}
-	soon(t, "closing the handler", func() { r.handler.Close() })
+	finishesSoon(t, "closing the handler", func() { r.handler.Close() })
 	select {
 	case <-proc.done:
 		t.Error("the process has ended")
@@ -320,17 +320,17 @@ func TestAClientThatGoesLeavesTheProcess(t *testing.T) {
 
 var closingText = regexp.MustCompile(`^(wait|attach) [0-9a-f]{32}: the server is closing(, process p\d+ may still run)?$`)
 
-// TestClientsAreToldThatTheServerCloses is about those that are attached, also
-// where there is output that they have no room for.
+// TestClientsAreToldThatTheServerCloses tests attached clients, also with output that exceeds their
+// window.
 func TestClientsAreToldThatTheServerCloses(t *testing.T) {
 	r := newRig(t, Options{})
 	attached := make(chan struct{}, 3)
-	quiet := r.attachable(t, func(ctx context.Context, a *atoll.Attachment) error {
+	quiet := r.newAttachable(t, func(ctx context.Context, a *atoll.Attachment) error {
 		attached <- struct{}{}
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	loud := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+	loud := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 		attached <- struct{}{}
 		for {
 			if _, err := a.Stdout.Write(make([]byte, 100_000)); err != nil {
@@ -351,7 +351,7 @@ func TestClientsAreToldThatTheServerCloses(t *testing.T) {
 		<-attached
 	}
 	go r.handler.Close()
-	soon(t, "being told", func() {
+	finishesSoon(t, "the last message", func() {
 		if err := <-errs; !errors.Is(err, atoll.ErrUnavailable) || !closingText.MatchString(err.Error()) {
 			t.Errorf("Attach: %v", err)
 		}
@@ -360,11 +360,10 @@ func TestClientsAreToldThatTheServerCloses(t *testing.T) {
 		expectText(t, ws, `{"type":"error","error":{"kind":"unavailable","message":"the server is closing, process p`)
 		expectClose(t, ws, websocket.StatusGoingAway)
 	}
-	soon(t, "Close", func() { r.handler.Close() })
+	finishesSoon(t, "Close", func() { r.handler.Close() })
 }
 
-// TestAServerThatDiesHasGone looks at the words: what libraries say of it is
-// for nobody.
+// TestAServerThatDiesHasGone checks that the error has no texts of libraries.
 func TestAServerThatDiesHasGone(t *testing.T) {
 	h, err := NewHandler(newFake(), Options{})
 	if err != nil {
@@ -402,7 +401,7 @@ func TestAServerThatDiesHasGone(t *testing.T) {
 	want := regexp.MustCompile(`^wait [0-9a-f]{32}: the server at ` + server.URL + ` has gone(, process p\d may still run)?$`)
 	for range cap(errs) {
 		eventually(t, "a Wait ends", func() bool {
-			mu.Lock() // net/http may try once more
+			mu.Lock() // net/http may retry
 			for c := range conns {
 				c.Close()
 			}
@@ -428,7 +427,7 @@ func TestAServerThatGoesIsUnavailable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.proc(t, p.ID()).kill()
+		defer r.findProcess(t, p.ID()).kill()
 		ps = append(ps, p)
 	}
 	errs := make(chan error, len(ps))
@@ -438,7 +437,7 @@ func TestAServerThatGoesIsUnavailable(t *testing.T) {
 			errs <- err
 		}()
 	}
-	soon(t, "noticing that the server has gone", func() {
+	finishesSoon(t, "noticing that the server has gone", func() {
 		r.handler.Close()
 		for range ps {
 			err := <-errs
@@ -475,24 +474,24 @@ func TestWaitWithAnEndedContext(t *testing.T) {
 	}
 }
 
-// attachable is a process whose Attach is f.
-func (r *rig) attachable(t *testing.T, f func(ctx context.Context, a *atoll.Attachment) error) atoll.Process {
+// newAttachable returns a process whose Attach is f.
+func (r *rig) newAttachable(t *testing.T, f func(ctx context.Context, a *atoll.Attachment) error) atoll.Process {
 	t.Helper()
 	p, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"sleep"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	proc := r.proc(t, p.ID())
+	proc := r.findProcess(t, p.ID())
 	proc.attach = f
 	t.Cleanup(proc.kill)
 	return p
 }
 
 func TestAClientThatGoesIsNoFault(t *testing.T) {
-	var log bytes.Buffer // written by the one request that is logged, which Close waits for
+	var log bytes.Buffer // written by the one logged request, which Close waits for
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	attached := make(chan struct{})
-	p := r.attachable(t, func(ctx context.Context, a *atoll.Attachment) error {
+	p := r.newAttachable(t, func(ctx context.Context, a *atoll.Attachment) error {
 		close(attached)
 		<-ctx.Done()
 		return ctx.Err()
@@ -507,14 +506,14 @@ func TestAClientThatGoesIsNoFault(t *testing.T) {
 	}
 	r.handler.Close()
 	if log.Len() > 0 {
-		t.Errorf("a client that went was logged: %s", &log)
+		t.Errorf("a disconnected client was logged: %s", &log)
 	}
 }
 
 func TestAttachKeepsGapsInTheirPlace(t *testing.T) {
 	r := newRig(t, Options{})
 	var got []string
-	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+	p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 		if a.StdoutFrom != 7 || a.StderrFrom != atoll.FromNow || !a.NoFollow || a.Stderr != nil {
 			t.Errorf("the provider got %+v", a)
 		}
@@ -554,7 +553,7 @@ func TestAttachEnds(t *testing.T) {
 	}
 	t.Run("with its context", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := r.attachable(t, waitForCtx)
+		p := r.newAttachable(t, waitForCtx)
 		seen := make(chan struct{}, 1)
 		w := writerFunc(func(b []byte) (int, error) { seen <- struct{}{}; return len(b), nil })
 		go func() { <-seen; cancel() }()
@@ -563,13 +562,13 @@ func TestAttachEnds(t *testing.T) {
 		}
 	})
 	t.Run("with the error of its writer", func(t *testing.T) {
-		err := r.attachable(t, waitForCtx).Attach(t.Context(), &atoll.Attachment{Stdout: failingWriter{}})
+		err := r.newAttachable(t, waitForCtx).Attach(t.Context(), &atoll.Attachment{Stdout: failingWriter{}})
 		if err == nil || err.Error() != "disk full" {
 			t.Errorf("Attach: %v", err)
 		}
 	})
 	t.Run("with the error of the provider", func(t *testing.T) {
-		p := r.attachable(t, func(context.Context, *atoll.Attachment) error {
+		p := r.newAttachable(t, func(context.Context, *atoll.Attachment) error {
 			return atoll.Errorf("attach", "x", atoll.ErrInvalid, "no such offset")
 		})
 		if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: io.Discard}); !errors.Is(err, atoll.ErrInvalid) {
@@ -577,7 +576,7 @@ func TestAttachEnds(t *testing.T) {
 		}
 	})
 	t.Run("when the client is closed", func(t *testing.T) {
-		p := r.attachable(t, waitForCtx)
+		p := r.newAttachable(t, waitForCtx)
 		w := writerFunc(func(b []byte) (int, error) { go r.client.Close(); return len(b), nil })
 		if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: w}); !errors.Is(err, atoll.ErrUnavailable) {
 			t.Errorf("Attach: %v", err)
@@ -598,7 +597,7 @@ func TestAttachSendsInput(t *testing.T) {
 	} {
 		var text []byte
 		var end error
-		p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+		p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 			buf := make([]byte, 100)
 			for {
 				n, err := a.Stdin.Read(buf)
@@ -620,7 +619,7 @@ func TestAttachSendsInput(t *testing.T) {
 
 func TestSignalAndResize(t *testing.T) {
 	r := newRig(t, Options{})
-	p := r.attachable(t, nil)
+	p := r.newAttachable(t, nil)
 	if err := p.Signal(t.Context(), atoll.Signal(34)); err != nil {
 		t.Error(err)
 	}
@@ -630,13 +629,13 @@ func TestSignalAndResize(t *testing.T) {
 	if err := p.Signal(t.Context(), 0); !errors.Is(err, atoll.ErrInvalid) {
 		t.Errorf("Signal(0): %v", err)
 	}
-	proc := r.proc(t, p.ID())
+	proc := r.findProcess(t, p.ID())
 	if len(proc.signals) != 1 || proc.signals[0] != 34 || len(proc.sizes) != 1 || proc.sizes[0].Cols != 6 {
 		t.Errorf("signals %v, sizes %v", proc.signals, proc.sizes)
 	}
 }
 
-// dialRaw opens a WebSocket without our client.
+// dialRaw opens a WebSocket without a Client.
 func dialRaw(t *testing.T, r *rig, path string) *websocket.Conn {
 	t.Helper()
 	ws, _, err := websocket.Dial(t.Context(), r.server.URL+"/v1/sandboxes/"+fakeID+path, nil)
@@ -654,7 +653,7 @@ func rawText(t *testing.T, ws *websocket.Conn, text string) {
 	}
 }
 
-// expectText reads messages up to a text that contains want, and returns it.
+// expectText reads messages until a text message that contains want, and returns it.
 func expectText(t *testing.T, ws *websocket.Conn, want string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
@@ -662,7 +661,7 @@ func expectText(t *testing.T, ws *websocket.Conn, want string) string {
 	for {
 		typ, b, err := ws.Read(ctx)
 		if err != nil {
-			t.Fatalf("no message with %q came: %v", want, err)
+			t.Fatalf("no message with %q: %v", want, err)
 		}
 		if typ == websocket.MessageText && strings.Contains(string(b), want) {
 			return string(b)
@@ -700,7 +699,7 @@ func TestGarbageFirst(t *testing.T) {
 		"another type":     {websocket.MessageText, `{"type":"attach"}`, "must be"},
 		"binary":           {websocket.MessageBinary, "\x00x", "the first message must be text"},
 		"nothing":          {websocket.MessageText, "", "the first message is empty"},
-		"trailing garbage": {websocket.MessageText, `{"type":"exec","command":{"args":["true"]}} x`, "behind"},
+		"trailing garbage": {websocket.MessageText, `{"type":"exec","command":{"args":["true"]}} x`, "after the JSON value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ws := dialRaw(t, r, "/exec")
@@ -781,7 +780,7 @@ func TestMoreThanTheWindowIsRefused(t *testing.T) {
 		}
 	}
 	expectClose(t, ws, websocket.StatusPolicyViolation)
-	r.proc(t, "p1").kill()
+	r.findProcess(t, "p1").kill()
 }
 
 func TestControlOverTheLink(t *testing.T) {
@@ -793,19 +792,18 @@ func TestControlOverTheLink(t *testing.T) {
 	rawText(t, ws, `{"type":"signal","signal":"SIGKILL"}`)
 	expectText(t, ws, `{"type":"exit","exit":{"code":137,"duration":"1s"}}`)
 	expectClose(t, ws, websocket.StatusNormalClosure)
-	if p := r.proc(t, "p1"); len(p.sizes) != 1 || p.sizes[0].Rows != 3 {
+	if p := r.findProcess(t, "p1"); len(p.sizes) != 1 || p.sizes[0].Rows != 3 {
 		t.Errorf("sizes %v", p.sizes)
 	}
 }
 
-// TestControlHoldsNothingUp is about a process that takes its time over a
-// signal.
+// TestControlHoldsNothingUp tests a process whose Signal blocks.
 func TestControlHoldsNothingUp(t *testing.T) {
 	r := newRig(t, Options{})
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["cat"]},"stdin":true,"stdout":true}`)
 	expectText(t, ws, `"started"`)
-	p := r.proc(t, "p1")
+	p := r.findProcess(t, "p1")
 	entered, release := make(chan struct{}), make(chan struct{})
 	p.signal = func(_ context.Context, sig atoll.Signal) error {
 		if sig == atoll.SIGUSR1 {
@@ -817,7 +815,7 @@ func TestControlHoldsNothingUp(t *testing.T) {
 	}
 	rawText(t, ws, `{"type":"signal","signal":"SIGUSR1"}`)
 	<-entered
-	for rows := range 2 * maxOrders {
+	for rows := range 2 * maxControls {
 		rawText(t, ws, fmt.Sprintf(`{"type":"resize","size":{"rows":%d,"cols":80}}`, rows))
 	}
 	rawText(t, ws, `{"type":"signal","signal":"SIGUSR2"}`)
@@ -830,13 +828,13 @@ func TestControlHoldsNothingUp(t *testing.T) {
 	close(release)
 	expectText(t, ws, `"refused","error":{"op":"signal","id":"`+fakeID+`","kind":"unavailable","message":"it was too much"`)
 	rawText(t, ws, `{"type":"signal","signal":"SIGINT"}`)
-	ws.CloseNow() // what was said before is done all the same
+	ws.CloseNow() // the server still handles the messages before
 	eventually(t, "all orders are carried out", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return slices.Equal(p.signals, []atoll.Signal{atoll.SIGUSR2, atoll.SIGINT})
 	})
-	if len(p.sizes) != 1 || p.sizes[0].Rows != 2*maxOrders-1 {
+	if len(p.sizes) != 1 || p.sizes[0].Rows != 2*maxControls-1 {
 		t.Errorf("sizes %v, want the last one", p.sizes)
 	}
 	p.kill()
@@ -847,13 +845,13 @@ func TestTooManySignalsEndTheLink(t *testing.T) {
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["sleep"]},"stdout":true}`)
 	expectText(t, ws, `"started"`)
-	p := r.proc(t, "p1")
+	p := r.findProcess(t, "p1")
 	defer p.kill()
 	p.signal = func(ctx context.Context, _ atoll.Signal) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	for range maxOrders + 2 { // one is in progress
+	for range maxControls + 2 { // one is in progress
 		rawText(t, ws, `{"type":"signal","signal":"SIGUSR1"}`)
 	}
 	expectClose(t, ws, websocket.StatusPolicyViolation)
@@ -874,35 +872,34 @@ func TestManyLinksAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestEndedSessionsAreClosed looks at the server's connections: one that was
-// taken over is nobody's but the relay's, also when the provider notices that
-// the client has gone before the relay does.
+// TestEndedSessionsAreClosed checks that the server closes a hijacked connection, even if the
+// provider notices that the client has disconnected before the stream does.
 func TestEndedSessionsAreClosed(t *testing.T) {
 	r := newRig(t, Options{})
-	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+	p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 		for {
 			if _, err := io.WriteString(a.Stdout, "x"); err != nil {
 				return err
 			}
 		}
 	})
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what is forgotten
-	before := sockets(t)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection would close leaked connections
+	before := countSockets(t)
 	for range 200 {
 		if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: failingWriter{}}); err == nil {
 			t.Error("Attach succeeded although its writer failed")
 		}
 	}
 	for end := time.Now().Add(testenv.Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if sockets(t) <= before {
+		if countSockets(t) <= before {
 			return
 		}
 	}
-	t.Errorf("%d connections are open, before there were %d", sockets(t), before)
+	t.Errorf("%d connections are open, before there were %d", countSockets(t), before)
 }
 
-// sockets counts those of this process.
-func sockets(t *testing.T) (n int) {
+// countSockets returns the number of sockets of this process.
+func countSockets(t *testing.T) (n int) {
 	t.Helper()
 	const fds = "/proc/self/fd"
 	entries, err := os.ReadDir(fds)
@@ -917,8 +914,8 @@ func sockets(t *testing.T) (n int) {
 	return n
 }
 
-// FuzzMessage checks that no message makes a link panic, hold more than its
-// window, or go on after something that makes no sense.
+// FuzzMessage checks that no message makes a streamConn panic, buffer more than its window, or
+// continue after a protocol error.
 func FuzzMessage(f *testing.F) {
 	f.Add(true, []byte("\x00data"))
 	f.Add(false, []byte(`{"type":"window","stream":"stdout","bytes":5}`))
@@ -933,19 +930,19 @@ func FuzzMessage(f *testing.F) {
 			typ = websocket.MessageBinary
 		}
 		for _, strict := range []bool{true, false} {
-			l := newLink(nil)
-			in, out := l.receive(chanStdin), l.transmit(chanStdout)
-			out.open()
-			if _, err := out.take(1000); err != nil {
+			l := newStreamConn(nil)
+			in, out := l.openReader(chanStdin), l.openWriter(chanStdout)
+			out.openWindow()
+			if _, err := out.takeCredit(1000); err != nil {
 				t.Fatal(err)
 			}
 			for range 8 {
-				m, own, err := l.take(typ, bytes.NewReader(data), strict)
+				m, own, err := l.handleFrame(typ, bytes.NewReader(data), strict)
 				if in.buf.Len() > window || out.credit > window || out.credit < 0 {
 					t.Fatalf("%d bytes are held, %d may be sent", in.buf.Len(), out.credit)
 				}
 				if err == nil && !own && m.Type == "" {
-					t.Fatal("a message without a type was taken")
+					t.Fatal("a message without a type was accepted")
 				}
 				if err != nil {
 					if closeReason(err) == "" {

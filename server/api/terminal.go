@@ -17,8 +17,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/terminal"
 )
 
-// The size of a terminal whose client does not say, or says less: a page that is
-// still being laid out has none worth mentioning. A resize may make it smaller.
+// The smallest initial size of a terminal, because the layout of a page may be incomplete when it
+// connects. A resize may make the terminal smaller.
 const (
 	minRows = 20
 	minCols = 80
@@ -27,57 +27,57 @@ const (
 func terminalRoutes() []Route {
 	return []Route{{
 		Method: "GET", Path: "/v1/sandboxes/{id}/terminal", Name: "terminal", Tag: "processes",
-		Summary: "A shell on a terminal, for a browser, over a WebSocket",
-		Doc: "What the terminal shows comes as binary messages, the bytes as they are; what is typed goes as binary " +
-			"messages or as text messages `input`. See the description of the API for the other messages, and for how a " +
+		Summary: "Open a shell on a terminal for a browser, over a WebSocket",
+		Doc: "The server sends the output of the terminal as binary messages, unchanged. The client sends the input as binary " +
+			"messages or as text messages `input`. The description of the API has the other messages and how a " +
 			"browser sends its token.",
 		Params: []Param{
-			{Name: "rows", Type: "integer", Doc: "of the terminal, 20 at least"},
-			{Name: "cols", Type: "integer", Doc: "of the terminal, 80 at least"},
-			{Name: "user", Type: "string", Doc: "who runs the shell: a name, UID or UID:GID; the sandbox's default user unless given"},
+			{Name: "rows", Type: "integer", Doc: "height of the terminal, at least 20"},
+			{Name: "cols", Type: "integer", Doc: "width of the terminal, at least 80"},
+			{Name: "user", Type: "string", Doc: "the user of the shell: a name, UID or UID:GID; default the sandbox's default user"},
 			{Name: "root", Type: "boolean", Doc: "the same as user=root"},
-			{Name: "keep", Type: "boolean", Doc: "let the process live on when the connection is lost, rather than to hang up on it; unless given, so it is with `process`"},
+			{Name: "keep", Type: "boolean", Doc: "let the process continue if the connection breaks, rather than hang up on it; default true with `process`"},
 			{Name: "process", Type: "string", Doc: "attach to this process, which must have a terminal, instead of starting a shell"},
-			{Name: "from", Type: "integer", Doc: "with process: the offset of the first byte of its output; 0 is all that is kept, -1 what comes from now on"},
+			{Name: "from", Type: "integer", Doc: "with process: the offset of the first byte of its output; 0 means all retained output, -1 output from now on"},
 		},
 		Status: http.StatusSwitchingProtocols, Stream: jsonOf[terminalMessage](), serve: (*Handler).serveTerminal,
 	}}
 }
 
-// A terminalMessage is what client and server say in text about a terminal.
+// A terminalMessage is a text message on the WebSocket of a terminal.
 type terminalMessage struct {
 	Type string `json:"type"`
 
-	Data string `json:"data,omitempty"` // input: what is typed
+	Data string `json:"data,omitempty"` // input: the typed text
 	Rows uint16 `json:"rows,omitempty"` // resize
 	Cols uint16 `json:"cols,omitempty"` // resize
 
 	Process string `json:"process,omitempty"` // started, attached: its id
-	From    int64  `json:"from,omitempty"`    // attached: the offset that was asked for; gap: of the first byte that is gone
-	To      int64  `json:"to,omitempty"`      // gap: of the first byte that follows
+	From    int64  `json:"from,omitempty"`    // attached: the requested offset; gap: offset of the first dropped byte
+	To      int64  `json:"to,omitempty"`      // gap: offset of the first byte after the gap
 
-	Code   *int         `json:"code,omitempty"`   // exit: 128 and the signal's number when one has ended it
-	Signal atoll.Signal `json:"signal,omitzero"`  // exit: which one
-	Reason string       `json:"reason,omitempty"` // exit: when there is more to say
+	Code   *int         `json:"code,omitempty"`   // exit: 128 plus the number of the signal that ended the process, if any
+	Signal atoll.Signal `json:"signal,omitzero"`  // exit: the signal
+	Reason string       `json:"reason,omitempty"` // exit: further explanation, if any
 
 	Kind    atoll.Kind `json:"kind,omitempty"`    // error
-	Message string     `json:"message,omitempty"` // error: in words
+	Message string     `json:"message,omitempty"` // error: for people
 }
 
-// The types of terminalMessage; msgStarted, msgAttached, msgResize, msgGap,
-// msgExit and msgError are as on a link.
+// The types of terminalMessage that message does not have. msgStarted, msgAttached, msgResize,
+// msgGap, msgExit and msgError have the same meaning in both.
 const (
 	msgInput      = "input"       // client
-	msgCloseStdin = "close_stdin" // client: nothing more will be typed
+	msgCloseStdin = "close_stdin" // client: no more input
 )
 
 const (
-	maxTyped    = 1 << 20 // bytes that the program has not read, and of a message
+	maxTyped    = 1 << 20 // limit of unread input and of a message, in bytes
 	outputBlock = 32 << 10
 )
 
-// A wantedTerminal is what a client asks for.
-type wantedTerminal struct {
+// A terminalRequest has the parameters of a terminal.
+type terminalRequest struct {
 	size    atoll.Size
 	user    string
 	process string
@@ -85,36 +85,36 @@ type wantedTerminal struct {
 	keep    bool
 }
 
-func parseTerminal(r *http.Request) (w wantedTerminal, err error) {
-	q := queryOf(r)
+func parseTerminalRequest(r *http.Request) (w terminalRequest, err error) {
+	q := parseQuery(r)
 	side := func(name string, least int64) uint16 {
-		n := q.int(name, 0)
+		n := q.getInt(name, 0)
 		if n < 0 || n > math.MaxUint16 {
-			q.fail(invalid("parameter %s: must be within 0..%d", name, math.MaxUint16))
+			q.setError(invalidError("parameter %s: must be within 0..%d", name, math.MaxUint16))
 		}
 		return uint16(max(n, least))
 	}
 	w.size = atoll.Size{Rows: side("rows", minRows), Cols: side("cols", minCols)}
-	w.user, w.process, w.from = q.str("user"), q.str("process"), q.int("from", 0)
-	if q.bool("root") {
+	w.user, w.process, w.from = q.getString("user"), q.getString("process"), q.getInt("from", 0)
+	if q.getBool("root") {
 		if w.user != "" && w.user != "root" {
-			q.fail(invalid("parameters user and root: give one of them"))
+			q.setError(invalidError("parameters user and root: give one of them"))
 		}
 		w.user = "root"
 	}
-	w.keep = q.bool("keep") || w.process != "" && !q.values.Has("keep")
+	w.keep = q.getBool("keep") || w.process != "" && !q.values.Has("keep")
 	if w.process == "" && q.values.Has("from") || w.process != "" && w.user != "" {
-		q.fail(invalid("parameters: from goes with process, and user and root without"))
+		q.setError(invalidError("parameters: from requires process, and user and root exclude it"))
 	}
 	return w, q.err
 }
 
 func (h *Handler) serveTerminal(w http.ResponseWriter, r *http.Request) error {
-	want, err := parseTerminal(r)
+	want, err := parseTerminalRequest(r)
 	if err != nil {
 		return err
 	}
-	sb, err := h.sandbox(r)
+	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
@@ -125,19 +125,19 @@ func (h *Handler) serveTerminal(w http.ResponseWriter, r *http.Request) error {
 	defer done()
 	ws.SetReadLimit(maxTyped)
 	t := &terminalConn{handler: h, ws: ws, sizes: make(chan atoll.Size, 1)}
-	t.typed.more.L = &t.typed.mu
+	t.input.changed.L = &t.input.mu
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	defer t.work.Wait()
 	defer func() { _ = ws.CloseNow() }()
 	defer t.cancel()
-	defer context.AfterFunc(t.ctx, t.part)()
+	defer context.AfterFunc(t.ctx, t.closeOnCancel)()
 	defer keepAlive(t.ctx, ws, pingEvery, pingTimeout)()
-	t.work.Go(t.listen)
-	return answered(t.finish(t.run(sb, want)))
+	t.work.Go(t.readClient)
+	return alreadyAnswered(t.finishTerminal(t.runTerminal(sb, want)))
 }
 
-// A terminalConn is a client at a terminal. Its ctx ends when the client has gone
-// or the handler closes.
+// A terminalConn is the connection of a client to a terminal. Its ctx ends when the client
+// disconnects or the handler closes.
 type terminalConn struct {
 	handler *Handler
 	ws      *websocket.Conn
@@ -145,23 +145,25 @@ type terminalConn struct {
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
-	lost  atomic.Bool // the client has gone, or was told to
+	lost  atomic.Bool // the client has disconnected, or the server has closed the connection
 	wrong atomic.Pointer[error]
-	typed typed
-	sizes chan atoll.Size // the latest one that the terminal has not been told
+	input typedInput
+	sizes chan atoll.Size // the latest size that was not applied
 }
 
-// run serves the client until the process has ended, or the client is gone.
-func (t *terminalConn) run(sb atoll.Sandbox, want wantedTerminal) error {
-	p, err := t.open(sb, want)
+// runTerminal serves the client until the process ends or the client disconnects.
+func (t *terminalConn) runTerminal(sb atoll.Sandbox, want terminalRequest) error {
+	p, err := t.openProcess(sb, want)
 	if err != nil {
 		return err
 	}
-	defer t.leave(p, want.keep)
-	t.work.Go(func() { t.obey(p) })
+	defer t.releaseProcess(p, want.keep)
+	t.work.Go(func() { t.applySizes(p) })
 	err = p.Attach(t.ctx, &atoll.Attachment{
-		Stdin: terminal.Input(&t.typed), Stdout: screen{t}, StdoutFrom: want.from,
-		Gap: func(_ atoll.Stream, from, to int64) { _ = t.send(terminalMessage{Type: msgGap, From: from, To: to}) }, // as below
+		Stdin: terminal.Input(&t.input), Stdout: screenWriter{t}, StdoutFrom: want.from,
+		Gap: func(_ atoll.Stream, from, to int64) {
+			_ = t.sendMessage(terminalMessage{Type: msgGap, From: from, To: to})
+		}, // fails if the client has disconnected
 	})
 	if err != nil {
 		return err
@@ -170,15 +172,15 @@ func (t *terminalConn) run(sb atoll.Sandbox, want wantedTerminal) error {
 	if err != nil {
 		return err
 	}
-	return t.send(terminalMessage{Type: msgExit, Code: &exit.Code, Signal: exit.Signal, Reason: exit.Reason})
+	return t.sendMessage(terminalMessage{Type: msgExit, Code: &exit.Code, Signal: exit.Signal, Reason: exit.Reason})
 }
 
-// open starts the shell, or finds the process, and tells the client.
-func (t *terminalConn) open(sb atoll.Sandbox, want wantedTerminal) (atoll.Process, error) {
+// openProcess starts the shell, or finds the process, and sends its id to the client.
+func (t *terminalConn) openProcess(sb atoll.Sandbox, want terminalRequest) (atoll.Process, error) {
 	if want.process != "" {
 		p, err := sb.Process(t.ctx, want.process)
 		if err == nil {
-			err = t.send(terminalMessage{Type: msgAttached, Process: p.ID(), From: want.from})
+			err = t.sendMessage(terminalMessage{Type: msgAttached, Process: p.ID(), From: want.from})
 		}
 		return p, err
 	}
@@ -187,44 +189,45 @@ func (t *terminalConn) open(sb atoll.Sandbox, want wantedTerminal) (atoll.Proces
 		return nil, err
 	}
 	if err = t.ctx.Err(); err == nil {
-		err = t.send(terminalMessage{Type: msgStarted, Process: p.ID()})
+		err = t.sendMessage(terminalMessage{Type: msgStarted, Process: p.ID()})
 	}
-	if err != nil { // nobody will ever know that it was started
-		kill(t.ctx, p)
+	if err != nil { // no client will learn the id of the process
+		killProcess(t.ctx, p)
 		return nil, err
 	}
 	return p, nil
 }
 
-// leave hangs up on the process of a client that has gone, unless it shall be
-// kept; when the handler closes it lives on, as with every stream.
-func (t *terminalConn) leave(p atoll.Process, keep bool) {
+// releaseProcess hangs up on the process if the client has disconnected, unless keep is set or the
+// handler closes.
+func (t *terminalConn) releaseProcess(p atoll.Process, keep bool) {
 	if t.lost.Load() && !keep && t.handler.ctx.Err() == nil {
 		terminal.HangUp(t.ctx, p)
 	}
 }
 
-// listen reads what the client sends, until it has gone.
-func (t *terminalConn) listen() {
-	err := t.read()
+// readClient reads the client's messages until it disconnects.
+func (t *terminalConn) readClient() {
+	err := t.readMessages()
 	if _, wrong := errors.AsType[protocolError](err); wrong {
 		t.wrong.Store(&err)
 	}
 	t.lost.Store(true)
-	t.typed.end(errGone)
+	t.input.endInput(errClientLost)
 	t.cancel()
 }
 
-func (t *terminalConn) read() error {
+// readMessages reads messages until one fails.
+func (t *terminalConn) readMessages() error {
 	for {
 		typ, data, err := t.ws.Read(context.Background())
 		if err != nil {
 			return err
 		}
 		if typ == websocket.MessageBinary {
-			err = t.typed.put(data)
+			err = t.input.appendInput(data)
 		} else {
-			err = t.take(data)
+			err = t.handleText(data)
 		}
 		if err != nil {
 			return err
@@ -232,32 +235,31 @@ func (t *terminalConn) read() error {
 	}
 }
 
-// take does what a text message says. It does not wait for the process.
-func (t *terminalConn) take(data []byte) error {
+// handleText handles a text message. It does not wait for the process.
+func (t *terminalConn) handleText(data []byte) error {
 	var m terminalMessage
 	if err := decodeStrict(data, &m); err != nil {
-		return violation("not a message: %w", err)
+		return protocolErrorf("invalid message: %w", err)
 	}
 	switch {
 	case m.Type == msgInput:
-		return t.typed.put([]byte(m.Data))
+		return t.input.appendInput([]byte(m.Data))
 	case m.Type == msgCloseStdin:
-		t.typed.end(io.EOF)
+		t.input.endInput(io.EOF)
 		return nil
 	case m.Type == msgResize && m.Rows > 0 && m.Cols > 0:
 		select {
-		case <-t.sizes: // of those that wait the last one counts
+		case <-t.sizes: // a new size replaces a pending one
 		default:
 		}
 		t.sizes <- atoll.Size{Rows: m.Rows, Cols: m.Cols}
 		return nil
 	}
-	return violation("a message %q is not possible here, or not so", m.Type)
+	return protocolErrorf("unexpected or incomplete message %q", m.Type)
 }
 
-// obey tells the terminal its size whenever that changes. One that cannot be told
-// goes on as it was.
-func (t *terminalConn) obey(p atoll.Process) {
+// applySizes resizes the terminal after each change of size. It ignores failures.
+func (t *terminalConn) applySizes(p atoll.Process) {
 	for {
 		select {
 		case <-t.ctx.Done():
@@ -270,36 +272,37 @@ func (t *terminalConn) obey(p atoll.Process) {
 	}
 }
 
-// part ends the connection when ctx has ended: at once where the client has gone;
-// else finish tells it why, which may take it closeGrace to read.
-func (t *terminalConn) part() {
+// closeOnCancel closes the connection after ctx has ended: at once if the client has disconnected.
+// If the handler closes, finishTerminal has closeGrace to send the reason.
+func (t *terminalConn) closeOnCancel() {
 	if t.lost.Load() && t.wrong.Load() == nil {
 		_ = t.ws.CloseNow()
 		return
 	}
-	time.AfterFunc(closeGrace, func() { _ = t.ws.CloseNow() }) // nothing, where it has ended
+	time.AfterFunc(closeGrace, func() { _ = t.ws.CloseNow() }) // no effect if the terminal has ended
 }
 
-// finish tells the client how it went, and closes the connection.
-func (t *terminalConn) finish(err error) error {
+// finishTerminal sends err, if any, as the last message and closes the connection.
+func (t *terminalConn) finishTerminal(err error) error {
 	code := websocket.StatusNormalClosure
 	switch wrong := t.wrong.Load(); {
 	case wrong != nil:
 		err, code = *wrong, websocket.StatusPolicyViolation
 	case t.lost.Load():
-		return errGone
+		return errClientLost
 	case t.handler.ctx.Err() != nil && err != nil:
 		err, code = errClosing, websocket.StatusGoingAway
 	}
 	if err != nil {
-		_ = t.send(terminalMessage{Type: msgError, Kind: atoll.KindOf(err), Message: err.Error()}) // a client that has gone needs none
+		_ = t.sendMessage(terminalMessage{Type: msgError, Kind: atoll.KindOf(err), Message: err.Error()}) // fails if the client has disconnected
 	}
-	t.lost.Store(true) // what it may still send concerns nobody
+	t.lost.Store(true) // ignores what the client sends from now on
 	_ = t.ws.Close(code, "")
 	return err
 }
 
-func (t *terminalConn) send(m terminalMessage) error {
+// sendMessage sends a text message.
+func (t *terminalConn) sendMessage(m terminalMessage) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -307,11 +310,10 @@ func (t *terminalConn) send(m terminalMessage) error {
 	return t.ws.Write(context.Background(), websocket.MessageText, b)
 }
 
-// A screen shows the client what the process prints. A client that does not read
-// holds the process back.
-type screen struct{ t *terminalConn }
+// A screenWriter sends output to the client. It blocks while the client does not read.
+type screenWriter struct{ t *terminalConn }
 
-func (s screen) Write(p []byte) (n int, err error) {
+func (s screenWriter) Write(p []byte) (n int, err error) {
 	for len(p) > 0 && err == nil {
 		block := p[:min(len(p), outputBlock)]
 		if err = s.t.ws.Write(context.Background(), websocket.MessageBinary, block); err == nil {
@@ -321,32 +323,31 @@ func (s screen) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// typed is what the client has typed and the process not yet read.
-type typed struct {
-	mu   sync.Mutex
-	more sync.Cond
-	buf  []byte
-	err  error // why no more will come
+// A typedInput buffers input that the process has not read.
+type typedInput struct {
+	mu      sync.Mutex
+	changed sync.Cond
+	buf     []byte
+	err     error // why no more input will come
 }
 
-// put appends what was typed.
-func (t *typed) put(p []byte) error {
+// appendInput appends p to the buffer.
+func (t *typedInput) appendInput(p []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
-		return violation("something was typed after %s", msgCloseStdin)
+		return protocolErrorf("input after %s", msgCloseStdin)
 	}
 	if len(t.buf)+len(p) > maxTyped {
-		return violation("more than %d bytes were typed that the program has not read", maxTyped)
+		return protocolErrorf("more than %d bytes of unread input", maxTyped)
 	}
 	t.buf = append(t.buf, p...)
-	t.more.Signal()
+	t.changed.Signal()
 	return nil
 }
 
-// end says that no more will come. What was typed can still be read when that is
-// io.EOF.
-func (t *typed) end(err error) {
+// endInput ends the input. If err is io.EOF the process can still read the buffer.
+func (t *typedInput) endInput(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err == nil || t.err == io.EOF {
@@ -355,15 +356,15 @@ func (t *typed) end(err error) {
 	if err != io.EOF {
 		t.buf = nil
 	}
-	t.more.Broadcast()
+	t.changed.Broadcast()
 }
 
 // Read implements io.Reader.
-func (t *typed) Read(p []byte) (int, error) {
+func (t *typedInput) Read(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for len(t.buf) == 0 && t.err == nil {
-		t.more.Wait()
+		t.changed.Wait()
 	}
 	if len(t.buf) == 0 {
 		return 0, t.err

@@ -21,16 +21,16 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A desk is a server with one sandbox, and a token.
-type desk struct {
+// A terminalServer is a server with one sandbox and a token.
+type terminalServer struct {
 	sb      atoll.Sandbox
 	handler *api.Handler
 	server  *httptest.Server
 }
 
-const deskToken = "a token, with / and spaces"
+const terminalToken = "a token, with / and spaces"
 
-func overDesks(t *testing.T, test func(t *testing.T, d *desk)) {
+func withTerminalServers(t *testing.T, test func(t *testing.T, d *terminalServer)) {
 	for name, open := range map[string]func(*testing.T) atoll.Provider{
 		"local": openLocal, "mock": openMock,
 		"over HTTP": func(t *testing.T) atoll.Provider { p := openLocal(t); return stack{overSocket(t, p), p} },
@@ -42,20 +42,20 @@ func overDesks(t *testing.T, test func(t *testing.T, d *desk)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h, err := api.NewHandler(p, api.Options{Tokens: map[string]auth.Account{deskToken: {}}})
+			h, err := api.NewHandler(p, api.Options{Tokens: map[string]auth.Account{terminalToken: {}}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			server := httptest.NewServer(h)
 			t.Cleanup(server.Close)
 			t.Cleanup(func() { h.Close() })
-			test(t, &desk{sb, h, server})
+			test(t, &terminalServer{sb, h, server})
 		})
 	}
 }
 
-// sit connects as a browser would that shows a page of origin.
-func (d *desk) sit(t *testing.T, query url.Values, origin string, protocols ...string) (*websocket.Conn, *http.Response, error) {
+// dialTerminal connects as a browser does that shows a page of origin.
+func (d *terminalServer) dialTerminal(t *testing.T, query url.Values, origin string, protocols ...string) (*websocket.Conn, *http.Response, error) {
 	t.Helper()
 	opts := &websocket.DialOptions{Subprotocols: protocols, HTTPHeader: http.Header{}}
 	if origin != "" {
@@ -73,23 +73,23 @@ func withToken(token string) []string {
 	return []string{api.Subprotocol, "atoll.token." + base64.RawURLEncoding.EncodeToString([]byte(token))}
 }
 
-// A seat is a connection to a terminal.
-type seat struct {
+// A terminalClient is a connection to a terminal.
+type terminalClient struct {
 	t       *testing.T
 	ws      *websocket.Conn
 	process string
-	shown   bytes.Buffer
-	said    []map[string]any
+	output  bytes.Buffer
+	texts   []map[string]any
 }
 
-func (d *desk) seat(t *testing.T, query url.Values) *seat {
+func (d *terminalServer) openTerminal(t *testing.T, query url.Values) *terminalClient {
 	t.Helper()
-	ws, _, err := d.sit(t, query, d.server.URL, withToken(deskToken)...)
+	ws, _, err := d.dialTerminal(t, query, d.server.URL, withToken(terminalToken)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &seat{t: t, ws: ws}
-	first := s.next()
+	s := &terminalClient{t: t, ws: ws}
+	first := s.nextText()
 	id, ok := first["process"].(string)
 	if !ok {
 		t.Fatalf("the first message is %v", first)
@@ -98,51 +98,51 @@ func (d *desk) seat(t *testing.T, query url.Values) *seat {
 	return s
 }
 
-// read reads one message; it is nil at the end.
-func (s *seat) read() map[string]any {
+// readMessage reads one message. It returns nil at the end.
+func (s *terminalClient) readMessage() map[string]any {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	typ, data, err := s.ws.Read(ctx)
 	if ctx.Err() != nil {
-		s.t.Fatalf("nothing more comes; it shows %q and said %v", s.shown.String(), s.said)
+		s.t.Fatalf("no further message; the output is %q and the texts are %v", s.output.String(), s.texts)
 	}
 	if err != nil {
 		return nil
 	}
 	if typ == websocket.MessageBinary {
-		s.shown.Write(data)
+		s.output.Write(data)
 		return map[string]any{}
 	}
 	var m map[string]any
 	if err := json.Unmarshal(data, &m); err != nil {
 		s.t.Fatal(err)
 	}
-	s.said = append(s.said, m)
+	s.texts = append(s.texts, m)
 	return m
 }
 
-// next is the next text message.
-func (s *seat) next() map[string]any {
+// nextText returns the next text message, or nil at the end.
+func (s *terminalClient) nextText() map[string]any {
 	s.t.Helper()
 	for {
-		if m := s.read(); m == nil || len(m) > 0 {
+		if m := s.readMessage(); m == nil || len(m) > 0 {
 			return m
 		}
 	}
 }
 
-// shows reads until the terminal shows text.
-func (s *seat) shows(text string) {
+// awaitOutput reads until the output contains text.
+func (s *terminalClient) awaitOutput(text string) {
 	s.t.Helper()
-	for !strings.Contains(s.shown.String(), text) {
-		if s.read() == nil {
-			s.t.Fatalf("it ended, showing %q, not %q, and said %v", s.shown.String(), text, s.said)
+	for !strings.Contains(s.output.String(), text) {
+		if s.readMessage() == nil {
+			s.t.Fatalf("the terminal ended with the output %q, want %q; the texts are %v", s.output.String(), text, s.texts)
 		}
 	}
 }
 
-func (s *seat) say(m map[string]any) {
+func (s *terminalClient) sendText(m map[string]any) {
 	s.t.Helper()
 	b, err := json.Marshal(m)
 	if err == nil {
@@ -153,9 +153,11 @@ func (s *seat) say(m map[string]any) {
 	}
 }
 
-func (s *seat) types(text string) { s.say(map[string]any{"type": "input", "data": text}) }
+func (s *terminalClient) typeText(text string) {
+	s.sendText(map[string]any{"type": "input", "data": text})
+}
 
-func (d *desk) proc(t *testing.T, id string) atoll.Process {
+func (d *terminalServer) findProcess(t *testing.T, id string) atoll.Process {
 	t.Helper()
 	p, err := d.sb.Process(t.Context(), id)
 	if err != nil {
@@ -164,8 +166,8 @@ func (d *desk) proc(t *testing.T, id string) atoll.Process {
 	return p
 }
 
-// lives reports whether the process goes on for a moment.
-func lives(t *testing.T, p atoll.Process) bool {
+// staysAlive reports whether the process runs for a moment longer.
+func staysAlive(t *testing.T, p atoll.Process) bool {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err := p.Wait(ctx)
@@ -173,44 +175,44 @@ func lives(t *testing.T, p atoll.Process) bool {
 }
 
 func TestTerminal(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
-		s := d.seat(t, url.Values{"rows": {"30"}, "cols": {"100"}})
-		s.types("stty size\r")
-		s.shows("30 100")
-		s.say(map[string]any{"type": "resize", "rows": 10, "cols": 40})
-		for i := 0; !strings.Contains(s.shown.String(), "10 40"); i++ { // it arrives some time
-			s.types(fmt.Sprintf("stty size; echo m''%d\r", i))
-			if s.shows("size"); i > 100 {
-				t.Fatalf("the size did not change: %q", s.shown.String())
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
+		s := d.openTerminal(t, url.Values{"rows": {"30"}, "cols": {"100"}})
+		s.typeText("stty size\r")
+		s.awaitOutput("30 100")
+		s.sendText(map[string]any{"type": "resize", "rows": 10, "cols": 40})
+		for i := 0; !strings.Contains(s.output.String(), "10 40"); i++ { // the resize is asynchronous
+			s.typeText(fmt.Sprintf("stty size; echo m''%d\r", i))
+			if s.awaitOutput("size"); i > 100 {
+				t.Fatalf("the size did not change: %q", s.output.String())
 			}
 			time.Sleep(10 * time.Millisecond)
-			s.read()
+			s.readMessage()
 		}
 		if err := s.ws.Write(t.Context(), websocket.MessageBinary, []byte("echo in''binary\r")); err != nil {
 			t.Fatal(err)
 		}
-		s.shows("inbinary")
-		s.types("exit 5\r")
-		if m := s.next(); m["type"] != "exit" || m["code"] != 5.0 {
+		s.awaitOutput("inbinary")
+		s.typeText("exit 5\r")
+		if m := s.nextText(); m["type"] != "exit" || m["code"] != 5.0 {
 			t.Errorf("the last message is %v", m)
 		}
-		if m := s.next(); m != nil {
+		if m := s.nextText(); m != nil {
 			t.Errorf("after the last message: %v", m)
 		}
 	})
 }
 
 func TestTerminalSizes(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
 		for query, want := range map[string]string{"": "20 80", "rows=0&cols=0": "20 80", "rows=5&cols=200": "20 200", "rows=21&cols=79": "21 80"} {
 			q, _ := url.ParseQuery(query)
-			s := d.seat(t, q)
-			s.types("stty size\r")
-			s.shows(want)
+			s := d.openTerminal(t, q)
+			s.typeText("stty size\r")
+			s.awaitOutput(want)
 		}
 		for _, query := range []string{"rows=x", "rows=-1", "cols=65536", "from=1", "process=main&user=x", "root=true&user=bin", "keep=perhaps", "what=1"} {
 			q, _ := url.ParseQuery(query)
-			if _, resp, err := d.sit(t, q, "", withToken(deskToken)...); err == nil || resp == nil || resp.StatusCode != http.StatusBadRequest {
+			if _, resp, err := d.dialTerminal(t, q, "", withToken(terminalToken)...); err == nil || resp == nil || resp.StatusCode != http.StatusBadRequest {
 				t.Errorf("%s: %v, %v; want status 400", query, resp, err)
 			}
 		}
@@ -218,25 +220,25 @@ func TestTerminalSizes(t *testing.T) {
 }
 
 func TestTerminalInputEnds(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
-		s := d.seat(t, nil)
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
+		s := d.openTerminal(t, nil)
 		last := "echo la''st\r"
-		if st, err := d.sb.Status(t.Context()); err == nil && st.Provider == "local" { // whose shell loses what is typed while it begins a line
-			s.types("exec sh -c 'echo rea''dy; exec cat'\r")
-			s.shows("ready")
+		if st, err := d.sb.Status(t.Context()); err == nil && st.Provider == "local" { // its shell loses input that arrives while it starts a line
+			s.typeText("exec sh -c 'echo rea''dy; exec cat'\r")
+			s.awaitOutput("ready")
 			last = "last\r"
 		}
-		s.types(last)
-		s.say(map[string]any{"type": "close_stdin"})
-		s.shows("last\r\n")
-		if m := s.next(); m["type"] != "exit" || m["code"] != 0.0 {
+		s.typeText(last)
+		s.sendText(map[string]any{"type": "close_stdin"})
+		s.awaitOutput("last\r\n")
+		if m := s.nextText(); m["type"] != "exit" || m["code"] != 0.0 {
 			t.Errorf("the last message is %v", m)
 		}
 	})
 }
 
 func TestTerminalIsHungUpUnlessKept(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
 		for _, c := range []struct {
 			query url.Values
 			kept  bool
@@ -245,10 +247,10 @@ func TestTerminalIsHungUpUnlessKept(t *testing.T) {
 			{url.Values{"keep": {"true"}}, true},
 			{url.Values{"keep": {"false"}}, false},
 		} {
-			s := d.seat(t, c.query)
-			s.types("echo be''gun\r")
-			s.shows("begun")
-			p := d.proc(t, s.process)
+			s := d.openTerminal(t, c.query)
+			s.typeText("echo be''gun\r")
+			s.awaitOutput("begun")
+			p := d.findProcess(t, s.process)
 			s.ws.CloseNow()
 			if !c.kept {
 				if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
@@ -256,21 +258,21 @@ func TestTerminalIsHungUpUnlessKept(t *testing.T) {
 				}
 				continue
 			}
-			if !lives(t, p) {
-				t.Fatalf("%v: it was not kept", c.query)
+			if !staysAlive(t, p) {
+				t.Fatalf("%v: the process has ended", c.query)
 			}
-			again := d.seat(t, url.Values{"process": {s.process}})
-			again.shows("begun") // all of it, from the first byte
-			offset := s.shown.Len()
+			again := d.openTerminal(t, url.Values{"process": {s.process}})
+			again.awaitOutput("begun") // all the output, from the first byte
+			offset := s.output.Len()
 			again.ws.CloseNow()
-			if !lives(t, p) {
-				t.Error("who only looked on has ended it")
+			if !staysAlive(t, p) {
+				t.Error("a client that only attached has ended the process")
 			}
-			later := d.seat(t, url.Values{"process": {s.process}, "from": {fmt.Sprint(offset)}, "keep": {"false"}})
-			later.types("echo mo''re\r")
-			later.shows("more")
-			if strings.Contains(later.shown.String(), "begun") {
-				t.Errorf("from offset %d it shows %q", offset, later.shown.String())
+			later := d.openTerminal(t, url.Values{"process": {s.process}, "from": {fmt.Sprint(offset)}, "keep": {"false"}})
+			later.typeText("echo mo''re\r")
+			later.awaitOutput("more")
+			if strings.Contains(later.output.String(), "begun") {
+				t.Errorf("from offset %d the output is %q", offset, later.output.String())
 			}
 			later.ws.CloseNow()
 			if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
@@ -281,60 +283,61 @@ func TestTerminalIsHungUpUnlessKept(t *testing.T) {
 }
 
 func TestTerminalErrors(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
 		for query, kind := range map[string]atoll.Kind{"process=nope": atoll.ErrNotExist, "user=nobody-of-that-name": ""} {
 			q, _ := url.ParseQuery(query)
-			ws, _, err := d.sit(t, q, "", withToken(deskToken)...)
+			ws, _, err := d.dialTerminal(t, q, "", withToken(terminalToken)...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := (&seat{t: t, ws: ws}).next()
+			m := (&terminalClient{t: t, ws: ws}).nextText()
 			if m["type"] != "error" || m["message"] == "" || kind != "" && m["kind"] != string(kind) {
 				t.Errorf("%s: %v, want an error of kind %s", query, m, kind)
 			}
 		}
 		for _, nonsense := range []string{"", "x", "{}", `{"type":"output"}`, `{"type":"resize"}`, `{"type":"resize","rows":0,"cols":1}`, `{"type":"input","what":1}`} {
-			s := d.seat(t, nil)
+			s := d.openTerminal(t, nil)
 			if err := s.ws.Write(t.Context(), websocket.MessageText, []byte(nonsense)); err != nil {
 				t.Fatal(err)
 			}
-			if m := s.next(); m["type"] != "error" || m["kind"] != "invalid" {
+			if m := s.nextText(); m["type"] != "error" || m["kind"] != "invalid" {
 				t.Errorf("%q: %v, want an error", nonsense, m)
 			}
 			_, _, err := s.ws.Read(t.Context())
 			if code := websocket.CloseStatus(err); code != websocket.StatusPolicyViolation {
 				t.Errorf("%q: closed with %d, %v", nonsense, code, err)
 			}
-			if exit, err := d.proc(t, s.process).Wait(t.Context()); err != nil || exit.Signal == atoll.SIGKILL {
-				t.Errorf("%q: ended with %v, %v; want it hung up on", nonsense, exit, err)
+			if exit, err := d.findProcess(t, s.process).Wait(t.Context()); err != nil || exit.Signal == atoll.SIGKILL {
+				t.Errorf("%q: ended with %v, %v; want SIGHUP", nonsense, exit, err)
 			}
 		}
 	})
 }
 
 func TestTerminalOfAServerThatCloses(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
-		s := d.seat(t, nil)
-		p := d.proc(t, s.process)
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
+		s := d.openTerminal(t, nil)
+		p := d.findProcess(t, s.process)
 		closed := make(chan struct{})
 		go func() { d.handler.Close(); close(closed) }()
-		if m := s.next(); m["type"] != "error" || m["kind"] != "unavailable" {
+		if m := s.nextText(); m["type"] != "error" || m["kind"] != "unavailable" {
 			t.Errorf("%v, want an error", m)
 		}
 		if _, _, err := s.ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusGoingAway {
 			t.Errorf("closed with %v", err)
 		}
 		<-closed
-		if !lives(t, p) {
+		if !staysAlive(t, p) {
 			t.Error("the process has ended with the server")
 		}
 	})
 }
 
-// Whose page it is counts, and who brings the token, wherever it is.
+// The handler checks the origin of a page and the token, which may be in the header or in a
+// subprotocol.
 func TestTerminalLetsIn(t *testing.T) {
-	overDesks(t, func(t *testing.T, d *desk) {
-		good := withToken(deskToken)
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
+		good := withToken(terminalToken)
 		for _, c := range []struct {
 			what, origin string
 			protocols    []string
@@ -353,7 +356,7 @@ func TestTerminalLetsIn(t *testing.T) {
 			{"an empty token", d.server.URL, withToken(""), 401},
 			{"no base64", d.server.URL, []string{api.Subprotocol, "atoll.token.***"}, 401},
 		} {
-			ws, resp, err := d.sit(t, nil, c.origin, c.protocols...)
+			ws, resp, err := d.dialTerminal(t, nil, c.origin, c.protocols...)
 			if resp == nil || resp.StatusCode != c.status {
 				t.Errorf("%s: %v, %v; want status %d", c.what, resp, err, c.status)
 				continue
@@ -365,7 +368,7 @@ func TestTerminalLetsIn(t *testing.T) {
 				t.Errorf("%s: the answer repeats the token", c.what)
 			}
 		}
-		// The same way does for other WebSockets, and for nothing else.
+		// Other WebSockets accept the token in the same way, and other requests do not.
 		req, err := http.NewRequestWithContext(t.Context(), "GET", d.server.URL+"/v1/sandboxes", nil)
 		if err != nil {
 			t.Fatal(err)

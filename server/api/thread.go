@@ -13,35 +13,35 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A thread is the streams of a process over one link after the other: when one is lost, or
-// its server closes, the next one goes on where that was.
-type thread struct {
-	p         *process
-	attached  *atoll.Attachment // nil for what Exec has started
-	out, errs *place            // nil for a stream that is not wanted; the same one when both have one writer
-	in        *input            // nil without
-	began     int64             // how much input the process had before ours
-	trial     trial             // of the links that did not last
+// A resumableStream carries the streams of a process over successive stream connections. If a
+// connection breaks or its server closes, the next one resumes at the offsets of the last.
+type resumableStream struct {
+	p              *process
+	attached       *atoll.Attachment // nil for Exec
+	stdout, stderr *outputCursor     // nil for a stream without a writer; equal if both have the same writer
+	input          *inputBuffer      // nil without stdin
+	inputBase      int64             // bytes of input that the process got before ours
+	retry          retrier           // paces attempts after connections that broke early
 
 	mu      sync.Mutex
-	dropped int64 // bytes that nobody was told of
+	dropped int64 // dropped bytes that no Gap function was called for
 
-	done chan struct{} // of Exec: closed when exit and err are final
+	done chan struct{} // for Exec: closed when exit and err are final
 	exit atoll.Exit
 	err  error
 }
 
-// A place is a writer, and which byte of the stream it gets next.
-type place struct {
+// An outputCursor is a writer with the offset of the next byte that it gets.
+type outputCursor struct {
 	w io.Writer
 
-	mu     sync.Mutex
-	next   int64
-	failed error // the writer's
+	mu   sync.Mutex
+	next int64
+	err  error // first error of the writer
 }
 
 // Write implements io.Writer.
-func (p *place) Write(b []byte) (int, error) {
+func (p *outputCursor) Write(b []byte) (int, error) {
 	n, err := p.w.Write(b)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
@@ -50,26 +50,26 @@ func (p *place) Write(b []byte) (int, error) {
 	defer p.mu.Unlock()
 	p.next += int64(n)
 	if err != nil {
-		p.failed = err
+		p.err = err
 	}
 	return n, err
 }
 
-// start is where the stream is read from.
-func (p *place) start(from int64) {
+// startAt sets the first offset. p may be nil.
+func (p *outputCursor) startAt(from int64) {
 	if p != nil {
-		p.skip(from)
+		p.seekTo(from)
 	}
 }
 
-func (p *place) skip(to int64) {
+func (p *outputCursor) seekTo(to int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.next = to
 }
 
-// at is where the writer is; 0 without one.
-func (p *place) at() int64 {
+// nextOffset returns the offset of the next byte, or 0 if p is nil.
+func (p *outputCursor) nextOffset() int64 {
 	if p == nil {
 		return 0
 	}
@@ -78,54 +78,54 @@ func (p *place) at() int64 {
 	return p.next
 }
 
-// failure is the first error of the writer.
-func (p *place) failure() error {
+// writeError returns the last error of the writer. p may be nil.
+func (p *outputCursor) writeError() error {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.failed
+	return p.err
 }
 
-// writer is p, unless there is none, or it fails.
-func (p *place) writer() io.Writer {
-	if p == nil || p.failure() != nil {
+// activeWriter returns p, or nil if p is nil or its writer has failed.
+func (p *outputCursor) activeWriter() io.Writer {
+	if p == nil || p.writeError() != nil {
 		return nil
 	}
 	return p
 }
 
-// newThread takes over the streams of a command or an attachment.
-func newThread(p *process, stdin io.Reader, stdout, stderr io.Writer) *thread {
-	t := &thread{p: p, done: make(chan struct{}), trial: trial{c: p.sb.c}}
+// newResumableStream returns a resumableStream for the streams of a command or an attachment.
+func newResumableStream(p *process, stdin io.Reader, stdout, stderr io.Writer) *resumableStream {
+	t := &resumableStream{p: p, done: make(chan struct{}), retry: retrier{c: p.sb.c}}
 	if stdout != nil {
-		t.out = &place{w: stdout}
+		t.stdout = &outputCursor{w: stdout}
 	}
 	switch {
 	case stdout != nil && sameWriter(stdout, stderr):
-		t.errs = t.out
+		t.stderr = t.stdout
 	case stderr != nil:
-		t.errs = &place{w: stderr}
+		t.stderr = &outputCursor{w: stderr}
 	}
 	if stdin != nil {
-		t.in = newInput(stdin)
+		t.input = newInputBuffer(stdin)
 	}
 	return t
 }
 
-// joint reports whether both streams have one writer.
-func (t *thread) joint() bool { return t.out != nil && t.out == t.errs }
+// isJoint reports whether stdout and stderr have the same writer.
+func (t *resumableStream) isJoint() bool { return t.stdout != nil && t.stdout == t.stderr }
 
-// gap notes that bytes were dropped.
-func (t *thread) gap(s atoll.Stream, from, to int64) {
+// recordGap records dropped bytes and reports them to the Gap function of the attachment, if any.
+func (t *resumableStream) recordGap(s atoll.Stream, from, to int64) {
 	switch {
-	case t.joint(): // of which of the two is not known
-		t.out.skip(t.out.at() + to - from)
+	case t.isJoint(): // the cursor counts the bytes of both streams
+		t.stdout.seekTo(t.stdout.nextOffset() + to - from)
 	case s == atoll.Stderr:
-		t.errs.skip(to)
+		t.stderr.seekTo(to)
 	default:
-		t.out.skip(to)
+		t.stdout.seekTo(to)
 	}
 	if t.attached != nil && t.attached.Gap != nil {
 		t.attached.Gap(s, from, to)
@@ -136,48 +136,49 @@ func (t *thread) gap(s atoll.Stream, from, to int64) {
 	t.mu.Unlock()
 }
 
-// loss is how a link ended whose process may go on, nil when it was otherwise.
-func (t *thread) loss(r *running) error {
+// connectionLoss returns why a stream connection ended although the process may continue, or nil if
+// it ended for another reason.
+func (t *resumableStream) connectionLoss(r *clientStream) error {
 	c := t.p.sb.c
 	switch {
 	case c.ctx.Err() != nil:
 		return nil
 	case r.err != nil && !isViolation(r.err):
-		return brokenError{c.lost(r.err)}
+		return brokenConnError{c.describeLoss(r.err)}
 	case r.last.Error != nil && r.last.Error.Closing != "":
-		return r.last.Error.err("attach", t.p.sb.id)
+		return r.last.Error.toError("attach", t.p.sb.id)
 	}
 	return nil
 }
 
-// isViolation reports whether one side has not kept to the protocol, which it would not do
-// the next time either.
+// isViolation reports whether err is a violation of the protocol, which would occur again on the
+// next connection.
 func isViolation(err error) bool {
 	_, ours := errors.AsType[protocolError](err)
 	return ours || websocket.CloseStatus(err) == websocket.StatusPolicyViolation
 }
 
-// follow goes on with what Exec has started until the process has ended.
-func (t *thread) follow(run *running) {
+// followExec follows a process that Exec started until the process ends.
+func (t *resumableStream) followExec(run *clientStream) {
 	defer close(t.done)
-	if t.in != nil {
-		defer t.in.close()
+	if t.input != nil {
+		defer t.input.closeInput()
 	}
-	ctx, cancel := t.p.sb.c.within(context.Background())
+	ctx, cancel := t.p.sb.c.joinContext(context.Background())
 	defer cancel()
 	for first := true; ; first = false {
 		opened := time.Now()
 		<-run.done
-		lost := t.loss(run)
+		lost := t.connectionLoss(run)
 		if lost == nil && first {
-			t.exit, t.err = t.p.ended(run)
+			t.exit, t.err = t.p.streamExit(run)
 			return
 		}
 		if lost == nil {
-			t.exit, t.err = t.finished(ctx, run)
+			t.exit, t.err = t.waitExit(ctx, run)
 			return
 		}
-		next, err := t.resume(ctx, opened, lost)
+		next, err := t.openNext(ctx, opened, lost)
 		if err != nil {
 			t.err = err
 			return
@@ -186,62 +187,61 @@ func (t *thread) follow(run *running) {
 	}
 }
 
-// finished is how a process ended of which the rest was read over another link.
-func (t *thread) finished(ctx context.Context, run *running) (atoll.Exit, error) {
+// waitExit returns the exit of a process whose last output came over a later connection.
+func (t *resumableStream) waitExit(ctx context.Context, run *clientStream) (atoll.Exit, error) {
 	switch {
-	case run.err != nil: // the client is closed
-		return t.p.ended(run)
+	case run.err != nil: // the client was closed
+		return t.p.streamExit(run)
 	case run.last.Error != nil:
-		return atoll.Exit{}, run.last.Error.err("wait", t.p.sb.id)
+		return atoll.Exit{}, run.last.Error.toError("wait", t.p.sb.id)
 	}
-	exit, err := t.p.wait(ctx)
+	exit, err := t.p.fetchExit(ctx)
 	if err == nil && t.dropped > 0 {
-		err = atoll.Errorf("wait", t.p.sb.id, atoll.ErrUnavailable, "the connection was lost, and before there was another one %s of what process %s printed were dropped; %s",
+		err = atoll.Errorf("wait", t.p.sb.id, atoll.ErrUnavailable, "the connection was lost, and %s of the output of process %s were dropped before the client reconnected; %s",
 			atoll.Bytes(t.dropped), t.p.id, exit)
 		exit = atoll.Exit{}
 	}
 	return exit, err
 }
 
-// begin opens the first link of an attachment.
-func (t *thread) begin(ctx context.Context) (*running, error) {
-	trial, a := trial{c: t.p.sb.c}, t.attached
+// openFirst opens the first stream connection of an attachment.
+func (t *resumableStream) openFirst(ctx context.Context) (*clientStream, error) {
+	trial, a := retrier{c: t.p.sb.c}, t.attached
 	first := message{Type: msgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
 		first.From = &offsets{a.StdoutFrom, a.StderrFrom}
 	}
 	for {
 		var stdin io.Reader
-		if t.in != nil {
-			stdin = t.in.next()
+		if t.input != nil {
+			stdin = t.input.nextReader()
 		}
-		run, _, err := t.p.sb.c.open(ctx, t.p.attachCall(), first, stdin, t.out.writer(), t.errs.writer(), t.gap)
-		if err == nil || !trial.again(ctx, err, true) {
+		run, _, err := t.p.sb.c.openStream(ctx, t.p.attachCall(), first, stdin, t.stdout.activeWriter(), t.stderr.activeWriter(), t.recordGap)
+		if err == nil || !trial.allowRetry(ctx, err, true) {
 			return run, ctxErr(ctx, err)
 		}
 	}
 }
 
-// lasting is how long a link must have held for the next one to have all of the client's
-// patience.
-const lasting = 2 * time.Second
+// stableTime is the lifetime of a connection after which the client's patience starts anew.
+const stableTime = 2 * time.Second
 
-// resume opens the next link, after one that had opened at some time. Kinds: ErrUnavailable
-// (nobody answers in time, or what is known does not do to go on).
-func (t *thread) resume(ctx context.Context, opened time.Time, lost error) (*running, error) {
-	if time.Since(opened) > lasting {
-		t.trial = trial{c: t.p.sb.c}
+// openNext opens the next stream connection, after one that was opened at time opened and failed
+// with lost. Kinds: ErrUnavailable (no server answers in time, or the streams cannot resume).
+func (t *resumableStream) openNext(ctx context.Context, opened time.Time, lost error) (*clientStream, error) {
+	if time.Since(opened) > stableTime {
+		t.retry = retrier{c: t.p.sb.c}
 	}
-	if t.in != nil {
-		t.in.detach() // what comes now waits for the next one
+	if t.input != nil {
+		t.input.detachReader() // the next connection sends the rest
 	}
-	why := lost
-	for first := t.trial.begin(); first || t.trial.wait(ctx); first = false {
-		run, err := t.reattach(ctx)
+	last := lost
+	for first := t.retry.startClock(); first || t.retry.waitPause(ctx); first = false {
+		run, err := t.openAtOffset(ctx)
 		if err == nil {
 			return run, nil
 		}
-		if why = err; atoll.KindOf(err) != atoll.ErrUnavailable || errors.Is(err, errCannot) {
+		if last = err; atoll.KindOf(err) != atoll.ErrUnavailable || errors.Is(err, errCannotResume) {
 			break
 		}
 	}
@@ -249,13 +249,13 @@ func (t *thread) resume(ctx context.Context, opened time.Time, lost error) (*run
 		return nil, ctx.Err()
 	}
 	text := "%w, process %s may still run"
-	if causeOf(why) == causeOf(lost) {
+	if causeOf(last) == causeOf(lost) {
 		return nil, atoll.Errorf("attach", t.p.sb.id, atoll.ErrUnavailable, text, causeOf(lost), t.p.id)
 	}
-	return nil, atoll.Errorf("attach", t.p.sb.id, atoll.ErrUnavailable, text+": %w", causeOf(lost), t.p.id, causeOf(why))
+	return nil, atoll.Errorf("attach", t.p.sb.id, atoll.ErrUnavailable, text+": %w", causeOf(lost), t.p.id, causeOf(last))
 }
 
-// causeOf is what err says besides what was done, and to what.
+// causeOf returns the cause of err without its operation and id.
 func causeOf(err error) error {
 	var e *atoll.Error
 	if errors.As(err, &e) && e.Err != nil {
@@ -264,19 +264,20 @@ func causeOf(err error) error {
 	return err
 }
 
-// errCannot is why a thread is not taken up again, however long one waits.
-var errCannot = errors.New("it cannot be gone on with")
+// errCannotResume is in the chain of an error that no retry can overcome.
+var errCannotResume = errors.New("cannot resume")
 
-func cannot(format string, args ...any) error {
-	return atoll.Errorf("attach", "", atoll.ErrUnavailable, "%w: %w", errCannot, fmt.Errorf(format, args...))
+// cannotResume returns an error with errCannotResume in its chain.
+func cannotResume(format string, args ...any) error {
+	return atoll.Errorf("attach", "", atoll.ErrUnavailable, "%w: %w", errCannotResume, fmt.Errorf(format, args...))
 }
 
-// reattach opens a link from where the last one was.
-func (t *thread) reattach(ctx context.Context) (*running, error) {
-	from := offsets{t.out.at(), t.errs.at()}
-	if t.joint() {
+// openAtOffset opens a stream connection at the current offsets.
+func (t *resumableStream) openAtOffset(ctx context.Context) (*clientStream, error) {
+	from := offsets{t.stdout.nextOffset(), t.stderr.nextOffset()}
+	if t.isJoint() {
 		var err error
-		if from, err = t.split(ctx); err != nil {
+		if from, err = t.splitOffsets(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -285,21 +286,21 @@ func (t *thread) reattach(ctx context.Context) (*running, error) {
 		first.Name, first.NoFollow = t.attached.Name, t.attached.NoFollow
 	}
 	var stdin io.Reader
-	if t.in != nil {
-		if err := t.settleInput(ctx); err != nil {
+	if t.input != nil {
+		if err := t.confirmInput(ctx); err != nil {
 			return nil, err
 		}
-		if r := t.in.next(); r != nil {
+		if r := t.input.nextReader(); r != nil {
 			stdin, first.Stdin = r, true
 		}
 	}
-	run, _, err := t.p.sb.c.open(ctx, t.p.attachCall(), first, stdin, t.out.writer(), t.errs.writer(), t.gap)
+	run, _, err := t.p.sb.c.openStream(ctx, t.p.attachCall(), first, stdin, t.stdout.activeWriter(), t.stderr.activeWriter(), t.recordGap)
 	return run, err
 }
 
-// split says how far each of two streams was read that have one writer.
-func (t *thread) split(ctx context.Context) (offsets, error) {
-	st, err := t.p.status(ctx)
+// splitOffsets returns the offsets of two streams that have the same writer.
+func (t *resumableStream) splitOffsets(ctx context.Context) (offsets, error) {
+	st, err := t.p.fetchStatus(ctx)
 	if err != nil {
 		return offsets{}, err
 	}
@@ -307,7 +308,7 @@ func (t *thread) split(ctx context.Context) (offsets, error) {
 	if t.attached != nil {
 		from = offsets{t.attached.StdoutFrom, t.attached.StderrFrom}
 	}
-	read := t.out.at() // from both
+	read := t.stdout.nextOffset() // bytes of both streams
 	switch {
 	case st.Stderr.Written == from.Stderr:
 		return offsets{from.Stdout + read, from.Stderr}, nil
@@ -316,104 +317,106 @@ func (t *thread) split(ctx context.Context) (offsets, error) {
 	case st.Stdout.Written+st.Stderr.Written == from.Stdout+from.Stderr+read:
 		return offsets{st.Stdout.Written, st.Stderr.Written}, nil
 	}
-	return offsets{}, cannot("stdout and stderr have one writer, so it is not known how far each was read")
+	return offsets{}, cannotResume("stdout and stderr have the same writer, so their offsets are unknown")
 }
 
-// inputTime is how long input that was sent may take to arrive at the process.
-const inputTime = 2 * time.Second
+// inputTimeout is the time for sent input to arrive at the process.
+const inputTimeout = 2 * time.Second
 
-// settleInput sees to it that all input that was sent has arrived, and that what follows
-// still can.
-func (t *thread) settleInput(ctx context.Context) error {
-	sent, ended := t.in.detach()
+// confirmInput waits until all input that was sent has arrived at the process. It returns an error
+// if some input was lost, or if the process can get no more.
+func (t *resumableStream) confirmInput(ctx context.Context) error {
+	sent, ended := t.input.detachReader()
 	for began := time.Now(); ; {
-		st, err := t.p.status(ctx)
+		st, err := t.p.fetchStatus(ctx)
 		switch {
 		case err != nil:
 			return err
 		case st.Exit != nil:
 			return nil
-		case st.Stdin-t.began == sent && (st.TTY || ended):
+		case st.Stdin-t.inputBase == sent && (st.TTY || ended):
 			return nil
-		case st.Stdin-t.began == sent:
-			return cannot("its input has ended with the connection")
-		case st.Stdin-t.began > sent:
-			return cannot("somebody else writes to its input, too, so it is not known whether all of ours has arrived")
-		case time.Since(began) > inputTime:
-			return cannot("%d of %d bytes of its input have arrived", st.Stdin-t.began, sent)
+		case st.Stdin-t.inputBase == sent:
+			return cannotResume("stdin has ended with the connection")
+		case st.Stdin-t.inputBase > sent:
+			return cannotResume("another client writes to stdin, so it is not known whether all of this client's input has arrived")
+		case time.Since(began) > inputTimeout:
+			return cannotResume("%d of %d bytes of stdin have arrived", st.Stdin-t.inputBase, sent)
 		}
 		select {
-		case <-time.After(firstPause):
+		case <-time.After(minRetryPause):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// An input is what a caller's Reader has, for one link after the other. One goroutine reads
-// it ahead, which nobody waits for: it may be in the caller's Reader.
-type input struct {
+// An inputBuffer passes the data of a caller's Reader to successive connections. One goroutine
+// reads ahead, and no other waits for it, because it may block in the Reader.
+type inputBuffer struct {
 	r io.Reader
 
-	mu     sync.Mutex
-	more   sync.Cond
-	ahead  []byte // what was read and not sent
-	err    error  // why there is no more
-	closed bool
-	sent   int64  // to all links
-	ended  bool   // and so was the end
-	link   *inlet // the one that is sent to
+	mu      sync.Mutex
+	changed sync.Cond
+	ahead   []byte // read and not sent
+	err     error  // why the Reader has no more data
+	closed  bool
+	sent    int64        // bytes sent over all connections
+	ended   bool         // the end of the input was sent
+	current *inputReader // the reader of the current connection
 }
 
-func newInput(r io.Reader) *input {
-	in := &input{r: r}
-	in.more.L = &in.mu
+func newInputBuffer(r io.Reader) *inputBuffer {
+	in := &inputBuffer{r: r}
+	in.changed.L = &in.mu
 	return in
 }
 
-// next is what the next link reads, nil when all was sent. The first one begins to read.
-func (in *input) next() io.Reader {
+// nextReader returns the reader for the next connection, or nil if all input was sent. The first
+// call starts to read.
+func (in *inputBuffer) nextReader() io.Reader {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.ended {
 		return nil
 	}
-	begun := in.link != nil
-	in.link = &inlet{in}
-	in.more.Broadcast()
+	begun := in.current != nil
+	in.current = &inputReader{in}
+	in.changed.Broadcast()
 	if !begun {
-		go in.read()
+		go in.readAhead()
 	}
-	return in.link
+	return in.current
 }
 
-// detach ends reading by the present link, and says how much was sent.
-func (in *input) detach() (sent int64, ended bool) {
+// detachReader ends the current reader and returns the number of bytes sent so far, and whether the
+// end was sent.
+func (in *inputBuffer) detachReader() (sent int64, ended bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.link = &inlet{in}
-	in.more.Broadcast()
+	in.current = &inputReader{in}
+	in.changed.Broadcast()
 	return in.sent, in.ended
 }
 
-// close ends all.
-func (in *input) close() {
+// closeInput ends the buffer and its current reader.
+func (in *inputBuffer) closeInput() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true
-	in.more.Broadcast()
+	in.changed.Broadcast()
 }
 
-// read fills ahead whenever that is empty.
-func (in *input) read() {
-	buf := make([]byte, deliverSize)
+// readAhead fills ahead whenever it is empty.
+func (in *inputBuffer) readAhead() {
+	buf := make([]byte, chunkSize)
 	for {
 		n, err := in.r.Read(buf)
 		in.mu.Lock()
 		in.ahead, in.err = buf[:n], err
-		in.more.Broadcast()
+		in.changed.Broadcast()
 		for len(in.ahead) > 0 && !in.closed {
-			in.more.Wait()
+			in.changed.Wait()
 		}
 		over := in.err != nil || in.closed
 		in.mu.Unlock()
@@ -423,20 +426,20 @@ func (in *input) read() {
 	}
 }
 
-// An inlet is what one link reads.
-type inlet struct{ in *input }
+// An inputReader is the part of an inputBuffer that one connection reads.
+type inputReader struct{ in *inputBuffer }
 
 // Read implements io.Reader.
-func (l *inlet) Read(p []byte) (int, error) {
+func (l *inputReader) Read(p []byte) (int, error) {
 	in := l.in
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for in.link == l && !in.closed && len(in.ahead) == 0 && in.err == nil {
-		in.more.Wait()
+	for in.current == l && !in.closed && len(in.ahead) == 0 && in.err == nil {
+		in.changed.Wait()
 	}
 	switch {
-	case in.link != l || in.closed:
-		return 0, errClosing // feed leaves it at that
+	case in.current != l || in.closed:
+		return 0, errClosing // makes sendStdin return without closing stdin
 	case len(in.ahead) == 0:
 		in.ended = true
 		return 0, in.err
@@ -444,6 +447,6 @@ func (l *inlet) Read(p []byte) (int, error) {
 	n := copy(p, in.ahead)
 	in.ahead = in.ahead[n:]
 	in.sent += int64(n)
-	in.more.Broadcast()
+	in.changed.Broadcast()
 	return n, nil
 }

@@ -12,48 +12,48 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// Tools are those of agents, which the handler shows as they are.
+// Tools are tools for agents. The handler serves them under /v1/tools.
 type Tools interface {
-	// Tools lists them.
+	// Tools lists the tools.
 	Tools() []ToolInfo
-	// CallTool calls one, and returns what it gives as JSON.
+	// CallTool calls a tool and returns its result as JSON.
 	CallTool(ctx context.Context, call ToolCall) (json.RawMessage, error)
 }
 
-// A ToolInfo describes a tool, to models and to those who allow it.
+// A ToolInfo describes a tool to models and to people who approve its use.
 type ToolInfo struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
 	Input       json.RawMessage `json:"input_schema"`  // JSON Schema
 	Output      json.RawMessage `json:"output_schema"` // JSON Schema
-	ReadOnly    bool            `json:"read_only"`     // it changes nothing
-	Destructive bool            `json:"destructive"`   // it may undo what others have done
+	ReadOnly    bool            `json:"read_only"`     // the tool changes nothing
+	Destructive bool            `json:"destructive"`   // the tool may undo the work of others
 	Idempotent  bool            `json:"idempotent"`    // a second call with the same input changes nothing more
 }
 
-// A ToolCall is the call of a tool for somebody.
+// A ToolCall is one call of a tool, with the context that determines its session.
 type ToolCall struct {
 	Name  string
 	Input json.RawMessage // empty means {}
 	session.ExecutionContext
-	Scope session.Scope // of the session, if it does not follow from the context
+	Scope session.Scope // scope of the session, if the execution context has none
 }
 
 func toolRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/tools", Name: "listTools", Tag: "tools", Summary: "The tools by which agents use sandboxes",
-			Doc: "They are those of `/mcp`, which serves the Model Context Protocol.", Reply: jsonOf[toolsReply](), serve: (*Handler).serveTools,
+			Method: "GET", Path: "/v1/tools", Name: "listTools", Tag: "tools", Summary: "List the tools of agents",
+			Doc: "The path `/mcp` serves the same tools with the Model Context Protocol.", Reply: jsonOf[toolsReply](), serve: (*Handler).serveTools,
 		},
 		{
 			Method: "POST", Path: "/v1/tools/{name}", Name: "callTool", Tag: "tools", Summary: "Call a tool",
-			Doc: "The body is the tool's input, the answer what it gives; both are described by its schemas. The call uses the sandbox of the workflow, " +
-				"else of the agent's run, else of the session that is named.",
+			Doc: "The body is the input of the tool and the response is its output; the schemas of the tool describe both. The call uses the sandbox of the workflow, " +
+				"or else of the agent's run, or else of the given session.",
 			Params: []Param{
 				{Name: "workflow", Type: "string", Doc: "id of the workflow run"},
 				{Name: "agent_run", Type: "string", Doc: "id of the agent's run"},
-				{Name: "session", Type: "string", Doc: "scope of the session, like `conversation/c1`, in place of both"},
+				{Name: "session", Type: "string", Doc: "scope of the session, like `conversation/c1`, instead of workflow and agent_run"},
 			},
 			Body: jsonOf[json.RawMessage](), Reply: jsonOf[json.RawMessage](), serve: (*Handler).serveCallTool,
 		},
@@ -64,7 +64,7 @@ type toolsReply struct {
 	Tools []ToolInfo `json:"tools"`
 }
 
-// errNoTools is what there is where nobody has given the handler tools.
+// errNoTools is the error of a handler without tools.
 var errNoTools = atoll.Errorf("", "", atoll.ErrUnsupported, "sandbox service is not enabled")
 
 func (h *Handler) serveTools(w http.ResponseWriter, r *http.Request) error {
@@ -75,23 +75,23 @@ func (h *Handler) serveTools(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// maxToolInput is how long the input of a tool may be: files are in it.
+// maxToolInput is the largest input of a tool, in bytes. It allows for files.
 const maxToolInput = 32 << 20
 
 func (h *Handler) serveCallTool(w http.ResponseWriter, r *http.Request) error {
 	if h.opts.Tools == nil {
 		return errNoTools
 	}
-	q := queryOf(r)
+	q := parseQuery(r)
 	call := ToolCall{Name: r.PathValue("name")}
-	call.WorkflowRunID, call.AgentRunID = q.str("workflow"), q.str("agent_run")
+	call.WorkflowRunID, call.AgentRunID = q.getString("workflow"), q.getString("agent_run")
 	var err error
-	if text := q.str("session"); text != "" {
+	if text := q.getString("session"); text != "" {
 		if call.Scope, err = session.ParseScope(text); err != nil {
 			return err
 		}
 		if call.WorkflowRunID != "" || call.AgentRunID != "" {
-			return invalid("parameter session: is in place of workflow and agent_run")
+			return invalidError("parameter session: excludes workflow and agent_run")
 		}
 	}
 	if call.Input, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxToolInput)); err != nil {
@@ -105,14 +105,14 @@ func (h *Handler) serveCallTool(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// serveMCP hands the request on.
+// serveMCP passes the request to Options.MCP.
 func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 	if h.opts.MCP == nil {
 		return errNoTools
 	}
 	ctx := withBaseURL(r)
-	if r.Method == http.MethodGet { // which waits for events until one of us goes
-		streaming, done, err := h.stream(w, r.WithContext(ctx))
+	if r.Method == http.MethodGet { // streams events until the client disconnects or the handler closes
+		streaming, done, err := h.beginStream(w, r.WithContext(ctx))
 		if err != nil {
 			return err
 		}
@@ -125,14 +125,15 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 
 type baseURLKey struct{}
 
-// BaseURL is how the client of the request that ctx belongs to has reached this
-// server, like "http://host:port"; "" if that was not by TCP.
+// BaseURL returns the URL at which the client of the request in ctx reached this server, like
+// "http://host:port", or "" if it did not use TCP.
 func BaseURL(ctx context.Context) string {
 	base, _ := ctx.Value(baseURLKey{}).(string)
 	return base
 }
 
-// withBaseURL is the ctx of r, for BaseURL. Who lies in a header lies to himself.
+// withBaseURL returns the context of r with the URL for BaseURL. It trusts headers of the client,
+// because only this client sees the URL.
 func withBaseURL(r *http.Request) context.Context {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok || local.Network() != "tcp" {
@@ -145,7 +146,7 @@ func withBaseURL(r *http.Request) context.Context {
 	return context.WithValue(r.Context(), baseURLKey{}, scheme+"://"+r.Host)
 }
 
-// PortPath is where a Handler passes requests on to a port of a sandbox.
+// PortPath returns the path at which a Handler forwards requests to a port of a sandbox.
 func PortPath(sandbox string, port int) string {
-	return "/v1/sandboxes/" + segment(sandbox) + "/ports/" + strconv.Itoa(port) + "/"
+	return "/v1/sandboxes/" + pathSegment(sandbox) + "/ports/" + strconv.Itoa(port) + "/"
 }

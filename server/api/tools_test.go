@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// echoTools have one tool, which tells how it was called.
+// echoTools has one tool, which returns the call.
 type echoTools struct{ seen ToolCall }
 
 func (e *echoTools) Tools() []ToolInfo {
@@ -36,7 +36,7 @@ func TestTools(t *testing.T) {
 	r := newRig(t, Options{Tools: tools, Tokens: map[string]auth.Account{"sesame": {Name: "ali"}}})
 	ask := func(method, path, body string) (int, string) {
 		t.Helper()
-		resp, got := r.ask(t, method, path, body, "Authorization", "Bearer sesame")
+		resp, got := r.doRequest(t, method, path, body, "Authorization", "Bearer sesame")
 		return resp.StatusCode, got
 	}
 	want := `{"tools":[{"name":"echo","title":"Echo","description":"","input_schema":{"type":"object"},"output_schema":true,"read_only":true,"destructive":false,"idempotent":false}]}`
@@ -69,7 +69,7 @@ func TestTools(t *testing.T) {
 		}
 	}
 	for path, method := range map[string]string{"/v1/tools": "GET", "/v1/tools/echo": "POST", "/mcp": "POST"} {
-		if resp, _ := r.ask(t, method, path, ""); resp.StatusCode != 401 {
+		if resp, _ := r.doRequest(t, method, path, ""); resp.StatusCode != 401 {
 			t.Errorf("%s without a token: %d", path, resp.StatusCode)
 		}
 	}
@@ -78,13 +78,13 @@ func TestTools(t *testing.T) {
 	}
 	bare := newRig(t, Options{})
 	for path, method := range map[string]string{"/v1/tools": "GET", "/v1/tools/echo": "POST"} {
-		if resp, body := bare.ask(t, method, path, ""); resp.StatusCode != 501 || !strings.Contains(body, "sandbox service is not enabled") {
+		if resp, body := bare.doRequest(t, method, path, ""); resp.StatusCode != 501 || !strings.Contains(body, "sandbox service is not enabled") {
 			t.Errorf("%s without tools: %d %s", path, resp.StatusCode, body)
 		}
 	}
 }
 
-// /mcp gets requests as they are, and its streams end with the handler.
+// The handler passes requests to /mcp unchanged, and their streams end with the handler.
 func TestMCP(t *testing.T) {
 	begun := make(chan string, 1)
 	h, err := NewHandler(newFake(), Options{
@@ -105,7 +105,7 @@ func TestMCP(t *testing.T) {
 	r := &rig{}
 	r.server = newServer(t, h)
 	for _, method := range []string{"POST", "DELETE"} {
-		resp, _ := r.ask(t, method, "/mcp?workflow=wf1", "{}", "Authorization", "Bearer sesame")
+		resp, _ := r.doRequest(t, method, "/mcp?workflow=wf1", "{}", "Authorization", "Bearer sesame")
 		if got, want := <-begun, method+" ali workflow=wf1 "+r.server.URL; resp.StatusCode != 202 || got != want {
 			t.Errorf("%d, it got %q, want %q", resp.StatusCode, got, want)
 		}
@@ -130,6 +130,6 @@ func TestMCP(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(testenv.Scale(20 * time.Second)):
-		t.Error("the stream goes on")
+		t.Error("the stream continues")
 	}
 }

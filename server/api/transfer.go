@@ -15,8 +15,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// copyBody copies src to an answer. It lets the connection copy a file by
-// itself where it can, and else uses a large buffer.
+// copyBody copies src to a response. If src is a file it lets the connection copy it, else it uses
+// a large buffer.
 func copyBody(w http.ResponseWriter, src io.Reader) (int64, error) {
 	if rf, ok := w.(io.ReaderFrom); ok && isFile(src) {
 		return rf.ReadFrom(src)
@@ -24,7 +24,7 @@ func copyBody(w http.ResponseWriter, src io.Reader) (int64, error) {
 	return copyBuffer(w, src)
 }
 
-// isFile reports whether src is a file of the operating system's.
+// isFile reports whether src is an *os.File, or limits one.
 func isFile(src io.Reader) bool {
 	if limited, ok := src.(*io.LimitedReader); ok {
 		src = limited.R
@@ -35,14 +35,14 @@ func isFile(src io.Reader) bool {
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// copyBuffer is io.Copy with a large buffer, whatever dst and src can do.
+// copyBuffer is io.Copy with a large buffer. It ignores io.ReaderFrom and io.WriterTo.
 func copyBuffer(dst io.Writer, src io.Reader) (int64, error) {
 	buf := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buf)
 	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, buf[:])
 }
 
-// asciiJSON is v as JSON that may stand in a header: printable ASCII only.
+// asciiJSON returns v as JSON in printable ASCII, for use in a header.
 func asciiJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -63,17 +63,17 @@ func asciiJSON(v any) string {
 	return string(out)
 }
 
-// A fileReader is a file that is being received.
+// A fileReader reads a file from the server. It reconnects if the connection breaks.
 type fileReader struct {
 	body   io.ReadCloser
 	cancel context.CancelFunc
 	c      *Client
 	q      call
-	life   context.Context // of all its requests
+	ctx    context.Context // bounds all its requests
 
-	info   atoll.FileInfo // as it was at first
-	offset int64          // of the next byte
-	trial  trial
+	info   atoll.FileInfo // at the start
+	offset int64          // offset of the next byte
+	retry  retrier
 }
 
 func (r *fileReader) Read(p []byte) (int, error) {
@@ -81,64 +81,65 @@ func (r *fileReader) Read(p []byte) (int, error) {
 		n, err := r.body.Read(p)
 		r.offset += int64(n)
 		if n > 0 {
-			r.trial = trial{c: r.c}
+			r.retry = retrier{c: r.c}
 		}
-		if err = r.explain(err); n > 0 || fateOf(err) == final {
-			if n > 0 && fateOf(err) != final {
-				err = nil // which comes again
+		if err = r.wrapReadError(err); n > 0 || outcomeOf(err) == outcomeFinal {
+			if n > 0 && outcomeOf(err) != outcomeFinal {
+				err = nil // the next Read returns it
 			}
 			return n, err
 		}
-		if again := r.reopen(err); again != nil {
-			return 0, again
+		if err := r.reopenFile(err); err != nil {
+			return 0, err
 		}
 	}
 }
 
-// reopen goes on over another connection where one broke off, if the file is the same.
-func (r *fileReader) reopen(lost error) error {
-	if !r.trial.again(r.life, lost, r.info.Type == atoll.TypeFile && r.info.Size > 0) {
+// reopenFile continues over another connection if the file is unchanged. lost is the error of the
+// last connection.
+func (r *fileReader) reopenFile(lost error) error {
+	if !r.retry.allowRetry(r.ctx, lost, r.info.Type == atoll.TypeFile && r.info.Size > 0) {
 		return lost
 	}
 	q := r.q
 	q.query = maps.Clone(q.query)
 	q.query.Set("offset", strconv.FormatInt(r.offset, 10))
-	resp, err := r.c.sendAgain(r.life, q)
+	resp, err := r.c.sendRetrying(r.ctx, q)
 	if err != nil {
 		return err
 	}
 	var fi fileInfo
 	err = json.Unmarshal([]byte(resp.Header.Get(FileInfoHeader)), &fi)
-	if now := fi.info(); err != nil || now.Size != r.info.Size || !now.Modified.Equal(r.info.Modified) {
+	if now := fi.toFileInfo(); err != nil || now.Size != r.info.Size || !now.Modified.Equal(r.info.Modified) {
 		resp.Body.Close()
-		return atoll.Errorf("read", r.q.id, atoll.ErrUnavailable, "%w, and the file was changed before it could be read on", causeOf(lost))
+		return atoll.Errorf("read", r.q.id, atoll.ErrUnavailable, "%w, and the file changed before the client reconnected", causeOf(lost))
 	}
 	r.body.Close()
 	r.body = resp.Body
 	return nil
 }
 
-// sendAgain is send for what may be repeated.
-func (c *Client) sendAgain(ctx context.Context, q call) (*http.Response, error) {
-	for t := (trial{c: c}); ; {
-		resp, err := c.send(ctx, q, nil, nil)
-		if err == nil || !t.again(ctx, err, true) {
+// sendRetrying sends a repeatable request and retries as ClientOptions.Patience allows.
+func (c *Client) sendRetrying(ctx context.Context, q call) (*http.Response, error) {
+	for t := (retrier{c: c}); ; {
+		resp, err := c.sendRequest(ctx, q, nil, nil)
+		if err == nil || !t.allowRetry(ctx, err, true) {
 			return resp, err
 		}
 	}
 }
 
-// WriteTo lets io.Copy use a large buffer.
+// WriteTo implements io.WriterTo, so that io.Copy uses a large buffer.
 func (r *fileReader) WriteTo(w io.Writer) (int64, error) {
 	n, err := copyBuffer(w, struct{ io.Reader }{r})
 	return n, err
 }
 
-func (r *fileReader) explain(err error) error {
+func (r *fileReader) wrapReadError(err error) error {
 	if err == nil || err == io.EOF || errors.Is(err, http.ErrBodyReadAfterClose) {
 		return err
 	}
-	return r.c.fault(context.Background(), "read", r.q.id, err)
+	return r.c.wrapConnError(context.Background(), "read", r.q.id, err)
 }
 
 func (r *fileReader) Close() error {
@@ -147,8 +148,8 @@ func (r *fileReader) Close() error {
 	return err
 }
 
-// upload is the request's body where it is not JSON.
-func (h *Handler) upload(w http.ResponseWriter, r *http.Request) io.Reader {
+// uploadBody returns the body of a request that is not JSON, limited to Options.MaxUpload.
+func (h *Handler) uploadBody(w http.ResponseWriter, r *http.Request) io.Reader {
 	body := r.Body
 	if h.opts.MaxUpload > 0 {
 		body = http.MaxBytesReader(w, body, h.opts.MaxUpload)
@@ -156,7 +157,7 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) io.Reader {
 	return uploadReader{body}
 }
 
-// An uploadReader is a body that io.Copy reads with a large buffer.
+// An uploadReader is a request body with a large buffer for io.Copy.
 type uploadReader struct{ r io.Reader }
 
 func (u uploadReader) Read(p []byte) (int, error) {
@@ -171,16 +172,16 @@ func (u uploadReader) WriteTo(w io.Writer) (int64, error) {
 	return copyBuffer(w, struct{ io.Reader }{u})
 }
 
-// uploadError says why a body broke off.
+// uploadError returns the error for a body that could not be read.
 func uploadError(err error) error {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return statusError{invalid("the body is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge}
+		return statusError{invalidError("the body is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge}
 	}
-	return atoll.Errorf("", "", atoll.ErrUnavailable, "the upload broke off: %w", err)
+	return atoll.Errorf("", "", atoll.ErrUnavailable, "upload interrupted: %w", err)
 }
 
-// tooLarge prefers the status of a body that was too large to what it led to.
-func tooLarge(err error) error {
+// preferTooLarge returns the statusError in the chain of err, else err.
+func preferTooLarge(err error) error {
 	if s, ok := errors.AsType[statusError](err); ok {
 		return s
 	}

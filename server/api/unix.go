@@ -17,11 +17,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// answerTimeout is how long a socket that is there may take to accept.
-const answerTimeout = 2 * time.Second
+// probeTimeout is the time for an existing socket to accept a connection.
+const probeTimeout = 2 * time.Second
 
-// listenUnix makes the socket while it holds a lock on the directory, so that
-// of two servers that find a stale one only one replaces it.
+// listenUnix creates the socket under a lock on its directory, so that only one of two servers
+// replaces a stale socket.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -34,7 +34,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	l, err := bind(ctx, path)
+	l, err := bindSocket(ctx, path)
 	if err != nil {
 		return nil, atoll.E("listen", path, atoll.ErrUnavailable, err)
 	}
@@ -46,7 +46,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return &unixListener{UnixListener: l, path: path, made: fi}, nil
 }
 
-// removeStale deletes the socket at path when nobody listens on it.
+// removeStale deletes the socket at path if no process listens on it.
 func removeStale(ctx context.Context, path string) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,16 +56,16 @@ func removeStale(ctx context.Context, path string) error {
 		return atoll.E("listen", path, atoll.ErrUnavailable, err)
 	}
 	if fi.Mode().Type() != fs.ModeSocket {
-		return atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "%s is there and is no socket", path)
+		return atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "%s exists and is not a socket", path)
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := dialUnix(ctx, path)
 	if err == nil {
 		conn.Close()
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return errTaken(path)
+		return socketTakenError(path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return atoll.E("listen", path, atoll.ErrUnavailable, err)
@@ -73,12 +73,11 @@ func removeStale(ctx context.Context, path string) error {
 	return nil
 }
 
-// bind makes the socket. Linux gives it the mode of the descriptor, so there
-// is no moment in which others may connect; elsewhere the directory protects
-// it until the mode is set.
-func bind(ctx context.Context, path string) (*net.UnixListener, error) {
+// bindSocket creates the socket. On Linux the socket gets the mode of the descriptor, so other
+// users cannot connect at any moment. On other systems the directory protects it until Chmod.
+func bindSocket(ctx context.Context, path string) (*net.UnixListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		return raw.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) }) // the chmod below sees to other systems
+		return raw.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) }) // the Chmod below covers other systems
 	}}
 	var l net.Listener
 	err := socket.Short(path, func(short string) (err error) {
@@ -89,7 +88,7 @@ func bind(ctx context.Context, path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	unix := l.(*net.UnixListener)
-	unix.SetUnlinkOnClose(false) // its name may be the short one
+	unix.SetUnlinkOnClose(false) // its name may be the short path
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
 		return nil, err
@@ -97,7 +96,7 @@ func bind(ctx context.Context, path string) (*net.UnixListener, error) {
 	return unix, nil
 }
 
-// A unixListener deletes its socket when it is closed.
+// A unixListener deletes its socket on Close.
 type unixListener struct {
 	*net.UnixListener
 	path string
@@ -117,16 +116,16 @@ func (l *unixListener) Accept() (net.Conn, error) {
 func (l *unixListener) Close() error {
 	err := l.UnixListener.Close()
 	if fi, statErr := os.Lstat(l.path); err == nil && statErr == nil && os.SameFile(fi, l.made) {
-		_ = os.Remove(l.path) // somebody else did
+		_ = os.Remove(l.path) // fails if the socket was already removed
 	}
 	return err
 }
 
-// A unixConn is an io.ReaderFrom, so that net/http copies bodies with large
-// buffers. (sendfile was measured: at most a sixth faster for a file of 64 MiB.)
+// A unixConn implements io.ReaderFrom, so that net/http copies bodies with large buffers. (In a
+// measurement sendfile was at most a sixth faster, for a file of 64 MiB.)
 type unixConn struct{ *net.UnixConn }
 
-// ReadFrom hides the net.UnixConn method of that name, which is for datagrams.
+// ReadFrom hides the method of net.UnixConn with the same name, which reads datagrams.
 func (c unixConn) ReadFrom(src io.Reader) (int64, error) { return copyBuffer(c.UnixConn, src) }
 
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// listenUnix is for systems on which a socket cannot be kept from others by
-// its mode.
+// listenUnix returns ErrUnsupported, because the mode of a socket does not exclude other users on
+// this system.
 func listenUnix(_ context.Context, path string) (net.Listener, error) {
 	return nil, atoll.Errorf("listen", path, atoll.ErrUnsupported, "unix sockets are not private on this system: use tcp with a token")
 }

@@ -30,7 +30,7 @@ func TestATokenInAPipeIsRefused(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "a token in a pipe", func() {
+	finishesSoon(t, "a token in a pipe", func() {
 		if _, _, err := LoadToken(path); !errors.Is(err, atoll.ErrInvalid) {
 			t.Errorf("LoadToken: %v, want %q", err, atoll.ErrInvalid)
 		}

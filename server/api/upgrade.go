@@ -24,8 +24,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// dialer connects to the host of an http or https URL.
-func dialer(u *url.URL) func(ctx context.Context) (net.Conn, error) {
+// newDialer returns a function that connects to the host of an http or https URL.
+func newDialer(u *url.URL) func(ctx context.Context) (net.Conn, error) {
 	d := &net.Dialer{Timeout: connectionLimit}
 	if u.Scheme == "https" {
 		addr := hostPort(u, "443")
@@ -43,54 +43,53 @@ func hostPort(u *url.URL, port string) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// A wire is a connection of the client's that carries one request. It is a
-// connection of its own, without the goroutines and the pool of
-// http.Transport: what it is used for needs one anyhow.
-type wire struct {
+// A clientConn is a connection of the client for one request. It has no goroutines and no pool,
+// unlike the connections of http.Transport.
+type clientConn struct {
 	net.Conn
 	br   *bufio.Reader
-	head io.LimitedReader // of Conn, for br: what it may still read
+	head io.LimitedReader // reads Conn for br, up to the limit of the response header
 }
 
-func newWire(conn net.Conn) *wire {
-	w := &wire{Conn: conn, head: io.LimitedReader{R: conn, N: maxHead}}
+func newClientConn(conn net.Conn) *clientConn {
+	w := &clientConn{Conn: conn, head: io.LimitedReader{R: conn, N: maxHead}}
 	w.br = bufio.NewReaderSize(&w.head, headBuffer)
 	return w
 }
 
-// Read reads what was received behind the answer first.
-func (w *wire) Read(p []byte) (int, error) {
+// Read reads the data buffered after the response header first.
+func (w *clientConn) Read(p []byte) (int, error) {
 	if w.br.Buffered() > 0 {
 		return w.br.Read(p)
 	}
 	return w.Conn.Read(p)
 }
 
-// CloseWrite tells the other side that nothing more will come.
-func (w *wire) CloseWrite() error {
+// CloseWrite closes the write half of the connection.
+func (w *clientConn) CloseWrite() error {
 	if cw, ok := w.Conn.(interface{ CloseWrite() error }); ok {
 		return cw.CloseWrite()
 	}
-	return fmt.Errorf("the connection cannot be closed one way: %w", http.ErrNotSupported)
+	return fmt.Errorf("the connection does not support half-close: %w", http.ErrNotSupported)
 }
 
-// headBuffer is for the head of a request and its answer; what follows is read
-// and written directly.
+// headBuffer is the buffer size for the header of a request or response. Data after the header
+// bypasses the buffer.
 const headBuffer = 1 << 10
 
-// roundTrip sends req over a new connection and returns its answer, whose body
-// is read from there. Until then ctx bounds it.
-func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
+// roundTrip sends req over a new connection and returns the response. The caller must close the
+// connection and read the body from it. ctx bounds only the exchange of the headers.
+func (c *Client) roundTrip(req *http.Request) (*clientConn, *http.Response, error) {
 	ctx := req.Context()
-	conn, err := c.connect(ctx, c.atURL(req.URL))
+	conn, err := c.dialEndpoint(ctx, c.endpointByURL(req.URL))
 	if err != nil {
 		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	w := newWire(conn)
+	w := newClientConn(conn)
 	var resp *http.Response
-	if err = w.write(req); err == nil {
-		resp, err = w.answer(req)
+	if err = w.writeRequest(req); err == nil {
+		resp, err = w.readResponse(req)
 	}
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -102,8 +101,8 @@ func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 	return w, resp, nil
 }
 
-// write sends req.
-func (w *wire) write(req *http.Request) error {
+// writeRequest sends req.
+func (w *clientConn) writeRequest(req *http.Request) error {
 	bw := bufio.NewWriterSize(w.Conn, headBuffer)
 	if err := req.Write(bw); err != nil {
 		return err
@@ -111,20 +110,19 @@ func (w *wire) write(req *http.Request) error {
 	return bw.Flush()
 }
 
-// answer reads the head of the answer to req, whose body is read from br.
-func (w *wire) answer(req *http.Request) (*http.Response, error) {
+// readResponse reads the header of the response to req. The body of the response reads from br.
+func (w *clientConn) readResponse(req *http.Request) (*http.Response, error) {
 	resp, err := http.ReadResponse(w.br, req)
 	if err != nil && w.head.N <= 0 {
-		err = fmt.Errorf("the headers of the answer are larger than %s", atoll.Bytes(maxHead))
+		err = fmt.Errorf("the response headers are larger than %s", atoll.Bytes(maxHead))
 	}
 	w.head.N = math.MaxInt64
 	return resp, err
 }
 
-// upgrade asks for another protocol on a new connection, which is returned
-// once the server has agreed. ctx bounds the asking only.
-func (c *Client) upgrade(ctx context.Context, q call, protocol string) (*wire, error) {
-	req, err := c.request(ctx, q, nil)
+// upgradeConn upgrades a new connection to another protocol. ctx bounds only the upgrade.
+func (c *Client) upgradeConn(ctx context.Context, q call, protocol string) (*clientConn, error) {
+	req, err := c.newRequest(ctx, q, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -132,39 +130,39 @@ func (c *Client) upgrade(ctx context.Context, q call, protocol string) (*wire, e
 	req.Header.Set("Upgrade", protocol)
 	w, resp, err := c.roundTrip(req)
 	if err != nil {
-		return nil, c.fault(ctx, q.op, q.id, err)
+		return nil, c.wrapConnError(ctx, q.op, q.id, err)
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer w.Close()
-		return nil, c.answered(resp, refused(resp, q))
+		return nil, c.backOffIfClosing(resp, upgradeError(resp, q))
 	}
 	return w, nil
 }
 
-// refused is why the server does not upgrade.
-func refused(resp *http.Response, q call) error {
+// upgradeError returns the error of a response that refuses an upgrade.
+func upgradeError(resp *http.Response, q call) error {
 	if resp.StatusCode < 400 {
-		return atoll.Errorf(q.op, q.id, atoll.ErrInternal, "the server answered %s and does not speak the protocol", resp.Status)
+		return atoll.Errorf(q.op, q.id, atoll.ErrInternal, "the server answered %s and does not support the protocol", resp.Status)
 	}
 	return readError(resp, q.op, q.id)
 }
 
-// webSocket opens a WebSocket. ctx bounds the opening only.
+// webSocket opens a WebSocket. ctx bounds only the opening.
 func (c *Client) webSocket(ctx context.Context, q call) (*websocket.Conn, error) {
-	req, err := c.request(ctx, q, nil)
+	req, err := c.newRequest(ctx, q, nil)
 	if err != nil {
 		return nil, err
 	}
-	var answer error // of the server, instead of an upgrade
+	var refused error // the server's error instead of an upgrade
 	transport := func(req *http.Request) (*http.Response, error) {
 		w, resp, err := c.roundTrip(req)
 		if err != nil {
-			return nil, c.fault(ctx, q.op, q.id, err)
+			return nil, c.wrapConnError(ctx, q.op, q.id, err)
 		}
 		if resp.StatusCode != http.StatusSwitchingProtocols {
 			defer w.Close()
-			answer = c.answered(resp, refused(resp, q))
-			return nil, answer
+			refused = c.backOffIfClosing(resp, upgradeError(resp, q))
+			return nil, refused
 		}
 		resp.Body = w
 		return resp, nil
@@ -173,29 +171,27 @@ func (c *Client) webSocket(ctx context.Context, q call) (*websocket.Conn, error)
 		HTTPClient: &http.Client{Transport: transportFunc(transport)},
 		HTTPHeader: req.Header,
 	})
-	if answer != nil {
-		return nil, answer
+	if refused != nil {
+		return nil, refused
 	}
-	return ws, c.fault(ctx, q.op, q.id, err)
+	return ws, c.wrapConnError(ctx, q.op, q.id, err)
 }
 
 type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// uploadGrace is how long a call waits for the server to undo an upload that
-// was broken off.
+// uploadGrace is the time for the server to undo an upload that was broken off.
 const uploadGrace = 5 * time.Second
 
-// exchange is call for a request whose fate must be known. When ctx ends, or
-// body fails, it closes only its own half of the connection, which the server
-// takes as the end, and waits up to q.undo for what comes of it: when exchange
-// returns, the server is done, or the error says that it may not be. It returns
-// nil when the request succeeded all the same, and body's error when that
-// failed.
-func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media string) error {
-	src := &source{r: body}
-	req, err := c.request(ctx, q, src)
+// callUndoable makes a request that the server must either complete or undo. If ctx ends or body
+// fails, callUndoable closes its half of the connection, which makes the server undo the request,
+// and waits up to q.undoTimeout for the response. When it returns, the server has finished, or the
+// error says that it may not have. callUndoable returns nil if the request succeeded in spite of
+// ctx, and the error of body if that failed.
+func (c *Client) callUndoable(ctx context.Context, q call, body io.Reader, media string) error {
+	src := &bodySource{r: body}
+	req, err := c.newRequest(ctx, q, src)
 	if err != nil {
 		return err
 	}
@@ -205,69 +201,70 @@ func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media str
 	}
 	req.Header.Set("Content-Type", media)
 	req.Close = true
-	conn, err := c.connect(ctx, c.atURL(req.URL))
+	conn, err := c.dialEndpoint(ctx, c.endpointByURL(req.URL))
 	if err != nil {
-		return c.fault(ctx, q.op, q.id, err)
+		return c.wrapConnError(ctx, q.op, q.id, err)
 	}
 	defer conn.Close()
-	w := newWire(conn)
-	defer context.AfterFunc(ctx, func() { w.breakOff(q.undo) })()
+	w := newClientConn(conn)
+	defer context.AfterFunc(ctx, func() { w.breakOff(q.undoTimeout) })()
 	defer context.AfterFunc(c.ctx, func() { conn.Close() })()
-	go func() { // not waited for: it may be in a caller's Reader when the server refuses
-		if w.write(req.WithContext(context.WithoutCancel(ctx))) != nil {
-			w.breakOff(q.undo)
+	go func() { // nothing waits for it: it may block in the caller's Reader after the server refused
+		if w.writeRequest(req.WithContext(context.WithoutCancel(ctx))) != nil {
+			w.breakOff(q.undoTimeout)
 		}
 	}()
-	resp, err := w.answer(req)
-	if failed := src.failure(); failed != nil {
+	resp, err := w.readResponse(req)
+	if failed := src.readFailure(); failed != nil {
 		return ctxErr(ctx, failed)
 	}
 	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() && ctx.Err() != nil {
-		return atoll.Errorf(q.op, q.id, atoll.KindOf(ctx.Err()), "%w, and the server, which had to undo it, did not say within %s that it has", ctx.Err(), q.undo)
+		return atoll.Errorf(q.op, q.id, atoll.KindOf(ctx.Err()), "%w, and the server did not confirm within %s that the request was undone", ctx.Err(), q.undoTimeout)
 	}
 	if err != nil {
-		return c.fault(ctx, q.op, q.id, err)
+		return c.wrapConnError(ctx, q.op, q.id, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return ctxErr(ctx, c.answered(resp, readError(resp, q.op, q.id)))
+		return ctxErr(ctx, c.backOffIfClosing(resp, readError(resp, q.op, q.id)))
 	}
 	return c.readReply(ctx, resp, q)
 }
 
-// breakOff tells the server that the rest of the request will not come.
-func (w *wire) breakOff(undo time.Duration) {
+// breakOff closes the write half, so that the server undoes the request, and bounds the wait for
+// the response.
+func (w *clientConn) breakOff(undo time.Duration) {
 	_ = w.SetReadDeadline(time.Now().Add(undo))
 	if w.CloseWrite() != nil {
 		w.Close()
 	}
 }
 
-// readReply decodes the answer of a call that succeeded.
+// readReply decodes the reply of a successful call.
 func (c *Client) readReply(ctx context.Context, resp *http.Response, q call) error {
 	if q.reply == nil {
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be used again
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // lets http.Transport reuse the connection
 		return nil
 	}
-	most := cmp.Or(q.most, maxReply)
+	most := cmp.Or(q.replyLimit, maxReply)
 	reply, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if int64(len(reply)) > most {
-		return atoll.Errorf(q.op, q.id, atoll.ErrExhausted, "the server's answer is larger than %s", atoll.Bytes(most))
+		return atoll.Errorf(q.op, q.id, atoll.ErrExhausted, "the server's response is larger than %s", atoll.Bytes(most))
 	}
 	if err == nil {
 		err = json.Unmarshal(reply, q.reply)
 	}
-	return c.fault(ctx, q.op, q.id, err)
+	return c.wrapConnError(ctx, q.op, q.id, err)
 }
 
-// A source is a body that remembers why it failed.
-type source struct {
+// A bodySource records the error of a request body.
+type bodySource struct {
 	r io.Reader
 
 	mu  sync.Mutex
 	err error
 }
 
-func (s *source) Read(p []byte) (int, error) {
+func (s *bodySource) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	if err != nil && err != io.EOF {
 		s.mu.Lock()
@@ -277,16 +274,18 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteTo lets net/http use a large buffer.
-func (s *source) WriteTo(w io.Writer) (int64, error) { return copyBuffer(w, struct{ io.Reader }{s}) }
+// WriteTo implements io.WriterTo, so that net/http uses a large buffer.
+func (s *bodySource) WriteTo(w io.Writer) (int64, error) {
+	return copyBuffer(w, struct{ io.Reader }{s})
+}
 
-func (s *source) failure() error {
+func (s *bodySource) readFailure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// sizeOf is how much r will give, -1 when that cannot be known.
+// sizeOf returns the number of bytes that r will return, or -1 if unknown.
 func sizeOf(r io.Reader) int64 {
 	switch r := r.(type) {
 	case *bytes.Buffer:

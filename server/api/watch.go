@@ -15,27 +15,27 @@ func (h *Handler) serveWatch(w http.ResponseWriter, r *http.Request) error {
 		func(ev atoll.Event) string { return string(ev.Type) })
 }
 
-// serveEvents sends what watch yields, each event under its name, until the
-// client has gone, the handler closes or watch ends.
+// serveEvents sends the values of watch, each as an event with its name, until the client
+// disconnects, the handler closes or watch ends.
 func serveEvents[T any](h *Handler, w http.ResponseWriter, r *http.Request,
 	watch func(ctx context.Context) iter.Seq2[T, error], name func(T) string) error {
-	ctx, done, err := h.stream(w, r)
+	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
 	events := newEventWriter(ctx, w)
-	defer events.close()
+	defer events.stopWriter()
 	for ev, err := range watch(ctx) {
 		if err == nil {
-			err = events.send(name(ev), ev)
+			err = events.sendEvent(name(ev), ev)
 		} else if h.ctx.Err() != nil {
-			err = events.fail(errClosing)
+			err = events.sendError(errClosing)
 		} else {
-			err = events.fail(err)
+			err = events.sendError(err)
 		}
 		if err != nil {
-			return answered(err)
+			return alreadyAnswered(err)
 		}
 	}
 	return nil
@@ -48,14 +48,14 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 		return watchEvents[atoll.Event](ctx, c, q)
 	}
 	return func(yield func(atoll.Event, error) bool) {
-		w := watching{c: c, known: map[string]atoll.Status{}, yield: yield}
-		for t := (trial{c: c}); ; {
+		w := resumableWatch{c: c, known: map[string]atoll.Status{}, yield: yield}
+		for t := (retrier{c: c}); ; {
 			opened := time.Now()
-			err := w.once(ctx, q)
-			if time.Since(opened) > lasting {
-				t = trial{c: c}
+			err := w.watchOnce(ctx, q)
+			if time.Since(opened) > stableTime {
+				t = retrier{c: c}
 			}
-			if err == nil || !t.again(ctx, err, true) {
+			if err == nil || !t.allowRetry(ctx, err, true) {
 				if err != nil {
 					yield(atoll.Event{}, ctxErr(ctx, err))
 				}
@@ -65,17 +65,17 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// A watching is a Watch over one connection after the other: what another server says at
-// its beginning is compared with what is known, and only what is new is told.
-type watching struct {
+// A resumableWatch is a Watch over successive connections. It compares the initial events of a new
+// connection with the known states, and yields only the changes.
+type resumableWatch struct {
 	c      *Client
-	known  map[string]atoll.Status // the last one of each sandbox that is there
-	synced bool                    // that was told
+	known  map[string]atoll.Status // last status of each existing sandbox, by id
+	synced bool                    // EventSynced was yielded
 	yield  func(atoll.Event, error) bool
 }
 
-// once watches over one connection. It returns nil when the caller has had enough.
-func (w *watching) once(ctx context.Context, q call) error {
+// watchOnce watches over one connection. It returns nil if the caller stops the iteration.
+func (w *resumableWatch) watchOnce(ctx context.Context, q call) error {
 	again, seen := w.synced, map[string]bool{}
 	replay := true
 	for ev, err := range watchEvents[atoll.Event](ctx, w.c, q) {
@@ -86,7 +86,7 @@ func (w *watching) once(ctx context.Context, q call) error {
 		switch {
 		case ev.Type == atoll.EventSynced && again:
 			replay = false
-			if !w.forget(seen, ev.Time) {
+			if !w.reportRemoved(seen, ev.Time) {
 				return nil
 			}
 			continue
@@ -111,8 +111,9 @@ func (w *watching) once(ctx context.Context, q call) error {
 	return nil
 }
 
-// forget tells of what has gone meanwhile.
-func (w *watching) forget(seen map[string]bool, now time.Time) bool {
+// reportRemoved yields an event for each known sandbox that is not in seen. It returns false if the
+// caller stops the iteration.
+func (w *resumableWatch) reportRemoved(seen map[string]bool, now time.Time) bool {
 	for id, st := range w.known {
 		if seen[id] {
 			continue
@@ -126,10 +127,10 @@ func (w *watching) forget(seen map[string]bool, now time.Time) bool {
 	return true
 }
 
-// watchEvents yields the data of the events that the server sends.
+// watchEvents yields the data of the server's events.
 func watchEvents[T any](ctx context.Context, c *Client, q call) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for ev, err := range events[T](ctx, c, q) {
+		for ev, err := range streamEvents[T](ctx, c, q) {
 			if !yield(ev.data, err) || err != nil {
 				return
 			}
@@ -138,19 +139,19 @@ func watchEvents[T any](ctx context.Context, c *Client, q call) iter.Seq2[T, err
 }
 
 func (h *Handler) serveFileWatch(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	name, recursive := q.str("path"), q.bool("recursive")
+	q := parseQuery(r)
+	name, recursive := q.getString("path"), q.getBool("recursive")
 	if q.err != nil {
 		return q.err
 	}
-	fs, err := h.filesOf(r)
+	fs, err := h.requestFiles(r)
 	if err != nil {
 		return err
 	}
 	watch := func(ctx context.Context) iter.Seq2[fileEvent, error] {
 		return func(yield func(fileEvent, error) bool) {
 			for ev, err := range fs.Watch(ctx, name, recursive) {
-				if !yield(fileEventOf(ev), err) {
+				if !yield(newFileEvent(ev), err) {
 					return
 				}
 			}
@@ -161,13 +162,13 @@ func (h *Handler) serveFileWatch(w http.ResponseWriter, r *http.Request) error {
 
 // Watch implements atoll.FS.
 func (f files) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
-	q := call{op: "watch", id: f.sb.id, path: f.sb.path + "/files/watch", query: f.query(name)}
+	q := call{op: "watch", id: f.sb.id, path: f.sb.path + "/files/watch", query: f.fileQuery(name)}
 	if recursive {
 		q.query.Set("recursive", "true")
 	}
 	return func(yield func(atoll.FileEvent, error) bool) {
 		for ev, err := range watchEvents[fileEvent](ctx, f.sb.c, q) {
-			if !yield(ev.event(), err) {
+			if !yield(ev.toFileEvent(), err) {
 				return
 			}
 		}
