@@ -91,5 +91,3 @@ func (c *Client) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditE
 	err := c.callServer(ctx, call{op: "audit", path: "/v1/audit", query: values, reply: &reply, replyLimit: maxListReply})
 	return reply.Events, err
 }
-
-var _ AuditLog = (*Client)(nil)

@@ -60,7 +60,6 @@ type Client struct {
 }
 
 const (
-	copySize        = 256 << 10        // size of the buffers that copy files
 	bufferSize      = 64 << 10         // size of a connection's buffers
 	clientIdle      = 30 * time.Second // shorter than the server's idleTimeout, so that no request meets a closing connection
 	maxIdle         = 64

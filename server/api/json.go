@@ -35,7 +35,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 // invalid UTF-8 are ErrInvalid, and the error names them. It returns io.EOF if b is empty.
 func decodeStrict(b []byte, v any) error {
 	if !utf8.Valid(b) { // the decoder would replace it
-		return invalidError("JSON must be UTF-8")
+		return newSyntaxError("JSON must be UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -43,7 +43,7 @@ func decodeStrict(b []byte, v any) error {
 		return explainJSON(err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return invalidError("unexpected data after the JSON value (at byte %d)", dec.InputOffset())
+		return newSyntaxError("unexpected data after the JSON value (at byte %d)", dec.InputOffset())
 	}
 	return nil
 }
@@ -54,12 +54,12 @@ func explainJSON(err error) error {
 		return err
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return invalidError("%s: must be %s, got %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
+		return newSyntaxError("%s: must be %s, got %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return invalidError("unknown field %s", name)
+		return newSyntaxError("unknown field %s", name)
 	}
-	return invalidError("%s", strings.TrimPrefix(err.Error(), "json: "))
+	return newSyntaxError("%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // fieldName returns the path of a field without the names of embedded Go structs, which begin with
@@ -176,4 +176,9 @@ func (q *queryParams) setError(err error) {
 	if q.err == nil {
 		q.err = err
 	}
+}
+
+// newSyntaxError returns the error of malformed JSON.
+func newSyntaxError(format string, args ...any) error {
+	return &atoll.Error{Kind: atoll.ErrInvalid, Err: fmt.Errorf(format, args...)}
 }

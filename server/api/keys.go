@@ -163,5 +163,3 @@ func (c *Client) RevokeKey(ctx context.Context, ref string) error {
 	}
 	return c.callServer(ctx, call{op: op, id: ref, method: "DELETE", path: "/v1/keys/" + pathSegment(ref)})
 }
-
-var _ Keys = (*Client)(nil)

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -82,7 +84,7 @@ func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
 }
 
 // hijackTunnel sends the status 101 and returns the connection.
-func hijackTunnel(w http.ResponseWriter) (*clientConn, error) {
+func hijackTunnel(w http.ResponseWriter) (*tunnelConn, error) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, atoll.E("dial", "", atoll.ErrInternal, err)
@@ -92,7 +94,29 @@ func hijackTunnel(w http.ResponseWriter) (*clientConn, error) {
 		conn.Close()
 		return nil, alreadyAnswered(err)
 	}
-	return &clientConn{Conn: conn, br: buffered.Reader}, nil
+	return &tunnelConn{Conn: conn, br: buffered.Reader}, nil
+}
+
+// A tunnelConn is a hijacked connection.
+type tunnelConn struct {
+	net.Conn
+	br *bufio.Reader // may hold data that followed the request
+}
+
+// Read reads the buffered data first.
+func (c *tunnelConn) Read(p []byte) (int, error) {
+	if c.br.Buffered() > 0 {
+		return c.br.Read(p)
+	}
+	return c.Conn.Read(p)
+}
+
+// CloseWrite closes the write half of the connection.
+func (c *tunnelConn) CloseWrite() error {
+	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return fmt.Errorf("the connection does not support half-close: %w", http.ErrNotSupported)
 }
 
 // joinConns copies both ways until both sides have closed their halves, or one of them fails.

@@ -19,8 +19,10 @@ import (
 const (
 	eventPingEvery = 15 * time.Second // interval of comments, which keep proxies from closing the connection
 	eventTimeout   = time.Minute      // the most time to write one event
-	maxEvent       = 16 << 20
 )
+
+// maxEvent is the largest server-sent event that a Client reads, in bytes.
+const maxEvent = 16 << 20
 
 // An eventWriter sends server-sent events. Its methods are safe for concurrent use.
 type eventWriter struct {

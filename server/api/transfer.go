@@ -33,6 +33,9 @@ func isFile(src io.Reader) bool {
 	return ok
 }
 
+// copySize is the size of the buffers that copy files.
+const copySize = 256 << 10
+
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
 // copyBuffer is io.Copy with a large buffer. It ignores io.ReaderFrom and io.WriterTo.

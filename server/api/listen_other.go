@@ -14,8 +14,3 @@ import (
 func listenUnix(_ context.Context, path string) (net.Listener, error) {
 	return nil, atoll.Errorf("listen", path, atoll.ErrUnsupported, "unix sockets are not private on this system: use tcp with a token")
 }
-
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", path)
-}

@@ -5,7 +5,6 @@ package api
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -119,24 +118,4 @@ func (l *unixListener) Close() error {
 		_ = os.Remove(l.path) // fails if the socket was already removed
 	}
 	return err
-}
-
-// A unixConn implements io.ReaderFrom, so that net/http copies bodies with large buffers. (In a
-// measurement sendfile was at most a sixth faster, for a file of 64 MiB.)
-type unixConn struct{ *net.UnixConn }
-
-// ReadFrom hides the method of net.UnixConn with the same name, which reads datagrams.
-func (c unixConn) ReadFrom(src io.Reader) (int64, error) { return copyBuffer(c.UnixConn, src) }
-
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
-	var conn net.Conn
-	err := socket.Short(path, func(short string) (err error) {
-		var d net.Dialer
-		conn, err = d.DialContext(ctx, "unix", short)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return unixConn{conn.(*net.UnixConn)}, nil
 }

@@ -21,8 +21,10 @@ const (
 	killTimeout    = 10 * time.Second
 	pingEvery      = 30 * time.Second // detects lost clients, and keeps proxies from closing idle connections
 	pingTimeout    = 20 * time.Second
+)
 
-	// A client that can reconnect checks more often.
+// A client that can reconnect pings more often than the server.
+const (
 	clientPingEvery   = 5 * time.Second
 	clientPingTimeout = 5 * time.Second
 )
@@ -49,12 +51,12 @@ func isConnLoss(err error) bool {
 	return atoll.KindOf(err) == atoll.ErrUnavailable && !errors.Is(err, context.Canceled)
 }
 
-// Errors of a client that disconnects: errClientLost if it may reconnect for the output that did
-// not reach it, errClientLeft if it closed the stream.
-var (
-	errClientLost = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has disconnected")
-	errClientLeft = atoll.Errorf("", "", atoll.ErrStopped, "the client has closed the stream")
-)
+// errClientLost is the error of a client that disconnected and may reconnect for the output that did
+// not reach it.
+var errClientLost = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has disconnected")
+
+// errClientLeft is the error of a client that closed the stream.
+var errClientLeft = atoll.Errorf("", "", atoll.ErrStopped, "the client has closed the stream")
 
 // serveStream upgrades the request to a stream connection and runs serve with the client's first
 // message. serve sends the last message, unless it returns an error: then serveStream sends the
