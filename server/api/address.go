@@ -175,9 +175,9 @@ func outcomeOf(err error) outcome {
 	}
 	if remote, ok := errors.AsType[*remoteError](err); ok {
 		switch {
-		case remote.closing == closingUndone:
+		case remote.Closing == closingUndone:
 			return outcomeUndone
-		case remote.closing != "" || remote.proxy:
+		case remote.Closing != "" || remote.Proxy:
 			return outcomeUnknown
 		}
 		return outcomeFinal

@@ -71,10 +71,10 @@ func encodeError(err error, requestID string) wireError {
 	return w
 }
 
-// toError returns the *atoll.Error that w encodes. For kinds and the standard sentinels, errors.Is
+// ToError returns the *atoll.Error that w encodes. For kinds and the standard sentinels, errors.Is
 // gives the same results as for the original error. op and id are the fallback for a w without an
 // operation.
-func (w wireError) toError(op, id string) error {
+func (w wireError) ToError(op, id string) error {
 	e := &atoll.Error{Op: w.Op, ID: w.ID, Kind: w.Kind}
 	if e.Op == "" {
 		e.Op, e.ID = op, id
@@ -83,7 +83,7 @@ func (w wireError) toError(op, id string) error {
 		e.Kind = atoll.ErrInternal
 	}
 	if w.Message != "" || len(w.Also) > 0 || w.Closing != "" {
-		e.Err = &remoteError{message: w.Message, also: w.Also, kind: e.Kind, closing: w.Closing}
+		e.Err = &remoteError{message: w.Message, also: w.Also, kind: e.Kind, Closing: w.Closing}
 	}
 	if w.RetryAfter > 0 {
 		cause := e.Err
@@ -100,8 +100,8 @@ type remoteError struct {
 	message string
 	kind    atoll.Kind
 	also    []atoll.Kind
-	closing string
-	proxy   bool // a proxy in front of the server sent it
+	Closing string
+	Proxy   bool // a proxy in front of the server sent it
 }
 
 func (e *remoteError) Error() string {
@@ -153,11 +153,11 @@ func writeError(w http.ResponseWriter, requestID string, err error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="atoll"`)
 	}
-	wire := encodeError(err, requestID)
-	if wire.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(wire.RetryAfter))
+	body := encodeError(err, requestID)
+	if body.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(body.RetryAfter))
 	}
-	writeJSON(w, status, wire)
+	writeJSON(w, status, body)
 }
 
 // maxErrorBody is the largest part of an unsuccessful response that the client reads, in bytes.
@@ -177,7 +177,7 @@ func readError(resp *http.Response, op, id string) error {
 func decodeError(status int, body []byte, op, id string) error {
 	var w wireError
 	if json.Unmarshal(body, &w) == nil && w.Kind != "" {
-		return w.toError(op, id)
+		return w.ToError(op, id)
 	}
 	kind := atoll.ErrInternal
 	switch {
@@ -193,7 +193,7 @@ func decodeError(status int, body []byte, op, id string) error {
 		kind = atoll.ErrUnavailable
 	}
 	text := fmt.Sprintf("the server answered %d %s%s", status, http.StatusText(status), bodySnippet(body))
-	return atoll.E(op, id, kind, &remoteError{message: text, kind: kind, proxy: kind == atoll.ErrUnavailable})
+	return atoll.E(op, id, kind, &remoteError{message: text, kind: kind, Proxy: kind == atoll.ErrUnavailable})
 }
 
 // bodySnippet returns the beginning of a text body on one line, for use in an error, or "" if the
@@ -234,5 +234,5 @@ func UnmarshalError(data []byte, op, id string) error {
 	if err := json.Unmarshal(data, &w); err != nil {
 		return atoll.Errorf(op, id, atoll.ErrInternal, "decode error %.200q: %w", data, err)
 	}
-	return w.toError(op, id)
+	return w.ToError(op, id)
 }

@@ -133,7 +133,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 		}
 		cmd := *first.Command
 		if first.Stdin {
-			cmd.Stdin = s.openReader(chanStdin)
+			cmd.Stdin = s.OpenReader(chanStdin)
 		}
 		cmd.Stdout, cmd.Stderr = s.outputWriters(first)
 		s.startReading()
@@ -144,7 +144,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return s.startUnknownError(sb.ID(), err)
 		}
-		if gone := s.closeError(); gone != nil { // no client will learn the id of the process
+		if gone := s.CloseError(); gone != nil { // no client will learn the id of the process
 			killProcess(s.ctx, p)
 			return gone
 		}
@@ -159,7 +159,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return s.sendMessage(message{Type: msgExit, Exit: &exit})
+		return s.SendMessage(message{Type: msgExit, Exit: &exit})
 	})
 }
 

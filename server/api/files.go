@@ -100,7 +100,7 @@ func bytesUnlessUTF8(s string) []byte {
 	return []byte(s)
 }
 
-func (w fileInfo) toFileInfo() atoll.FileInfo {
+func (w fileInfo) ToFileInfo() atoll.FileInfo {
 	fi := w.FileInfo
 	for _, f := range []struct {
 		to   *string
@@ -121,7 +121,7 @@ type fileEvent struct {
 
 func newFileEvent(ev atoll.FileEvent) fileEvent { return fileEvent{ev, bytesUnlessUTF8(ev.Path)} }
 
-func (w fileEvent) toFileEvent() atoll.FileEvent {
+func (w fileEvent) ToFileEvent() atoll.FileEvent {
 	if w.PathB64 != nil {
 		w.Path = string(w.PathB64)
 	}
@@ -217,7 +217,7 @@ func (h *Handler) serveStatFile(w http.ResponseWriter, r *http.Request) error {
 func (f files) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
 	var fi fileInfo
 	err := f.callFiles(ctx, call{op: "stat", path: "/stat", query: f.fileQuery(name), reply: &fi})
-	return fi.toFileInfo(), err
+	return fi.ToFileInfo(), err
 }
 
 func (h *Handler) serveListFiles(w http.ResponseWriter, r *http.Request) error {
@@ -248,7 +248,7 @@ func (f files) List(ctx context.Context, name string, recursive bool) ([]atoll.F
 	}
 	all := make([]atoll.FileInfo, len(reply.Files))
 	for i, fi := range reply.Files {
-		all[i] = fi.toFileInfo()
+		all[i] = fi.ToFileInfo()
 	}
 	return all, nil
 }
@@ -366,7 +366,7 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 		cancel()
 		return nil, atoll.FileInfo{}, atoll.Errorf(q.op, q.id, atoll.ErrInternal, "response header %s: %w", FileInfoHeader, err)
 	}
-	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, q: q, ctx: readCtx, info: fi.toFileInfo(), offset: offset, retry: retrier{c: f.sb.c}}, fi.toFileInfo(), nil
+	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, q: q, ctx: readCtx, info: fi.ToFileInfo(), offset: offset, retry: retrier{c: f.sb.c}}, fi.ToFileInfo(), nil
 }
 
 func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
@@ -399,7 +399,7 @@ func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.W
 	var fi fileInfo
 	q.reply, q.undoTimeout = &fi, uploadGrace
 	err := f.sb.c.callUndoable(ctx, q, r, mediaBytes)
-	return fi.toFileInfo(), err
+	return fi.ToFileInfo(), err
 }
 
 func (h *Handler) serveWriteTar(w http.ResponseWriter, r *http.Request) error {

@@ -24,8 +24,8 @@ type channelWriter struct {
 	err     error
 }
 
-// openWindow grants the first window.
-func (f *channelWriter) openWindow() {
+// OpenWindow grants the first window.
+func (f *channelWriter) OpenWindow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opened, f.credit = true, window
@@ -44,8 +44,8 @@ func (f *channelWriter) addCredit(n int64) error {
 	return nil
 }
 
-// closeWithError makes Write return err. Only the first call has an effect.
-func (f *channelWriter) closeWithError(err error) {
+// CloseWithError makes Write return err. Only the first call has an effect.
+func (f *channelWriter) CloseWithError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -91,7 +91,7 @@ func (f *channelWriter) writeFrame(p []byte) error {
 	defer framePool.Put(frame)
 	frame[0] = f.ch
 	n := copy(frame[1:], p)
-	return f.link.ws.Write(context.Background(), websocket.MessageBinary, frame[:1+n])
+	return f.link.WS.Write(context.Background(), websocket.MessageBinary, frame[:1+n])
 }
 
 // A channelReader buffers the data received on one channel.
@@ -133,17 +133,17 @@ func (f *channelReader) appendData(p []byte) error {
 	return nil
 }
 
-// addGap records that bytes are missing after the data received so far.
-func (f *channelReader) addGap(stream atoll.Stream, g gap) {
+// AddGap records that bytes are missing after the data received so far.
+func (f *channelReader) AddGap(stream atoll.Stream, g gap) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gaps = append(f.gaps, gapMark{f.consumed + int64(f.buf.Len()), stream, g})
 	f.changed.Signal()
 }
 
-// closeWithError ends the channel; reads return err after the buffered data. Only the first call
+// CloseWithError ends the channel; reads return err after the buffered data. Only the first call
 // has an effect.
-func (f *channelReader) closeWithError(err error) {
+func (f *channelReader) CloseWithError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -180,7 +180,7 @@ func (f *channelReader) readNext(p []byte) (n int, m *gapMark, err error) {
 	}
 	f.mu.Unlock()
 	if give > 0 {
-		_ = f.link.sendMessage(message{Type: msgWindow, Stream: channelNames[f.ch], Bytes: give}) // readMessage reports a broken connection
+		_ = f.link.SendMessage(message{Type: msgWindow, Stream: channelNames[f.ch], Bytes: give}) // readMessage reports a broken connection
 	}
 	return n, nil, nil
 }
@@ -203,7 +203,7 @@ func (f *channelReader) discardRest(connLost bool) {
 	over := f.err != nil
 	f.mu.Unlock()
 	if !over {
-		_ = f.link.sendMessage(message{Type: msgClose, Stream: channelNames[f.ch], Abort: connLost}) // as above
+		_ = f.link.SendMessage(message{Type: msgClose, Stream: channelNames[f.ch], Abort: connLost}) // as above
 	}
 }
 
@@ -211,9 +211,9 @@ const chunkSize = 32 << 10
 
 var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
-// deliverTo writes the received data to w until the channel ends. It returns the first error of w,
+// DeliverTo writes the received data to w until the channel ends. It returns the first error of w,
 // or nil. onGap may be nil.
-func (f *channelReader) deliverTo(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
+func (f *channelReader) DeliverTo(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
 	buf := chunkPool.Get().(*[chunkSize]byte)
 	defer chunkPool.Put(buf)
 	for {

@@ -102,82 +102,80 @@ type gap struct {
 // that a channel without a reader neither fills memory nor blocks the other channels, and the
 // goroutine that reads the connection never blocks.
 type streamConn struct {
-	ws      *websocket.Conn
-	readers [channels]*channelReader // channels that the other side may send on
-	writers [channels]*channelWriter // channels that the other side wants
+	WS      *websocket.Conn
+	Readers [channels]*channelReader // channels that the other side may send on
+	Writers [channels]*channelWriter // channels that the other side wants
 
 	mu   sync.Mutex
 	err  error
-	done chan struct{} // closed by closeWithError
 }
 
 func newStreamConn(ws *websocket.Conn) *streamConn {
-	return &streamConn{ws: ws, done: make(chan struct{})}
+	return &streamConn{WS: ws}
 }
 
-// openReader lets the other side send on the channel.
-func (l *streamConn) openReader(ch byte) *channelReader {
+// OpenReader lets the other side send on the channel.
+func (l *streamConn) OpenReader(ch byte) *channelReader {
 	f := &channelReader{link: l, ch: ch}
 	f.changed.L = &f.mu
-	l.readers[ch] = f
+	l.Readers[ch] = f
 	return f
 }
 
-// openWriter returns the writer of the channel. It blocks until openWindow.
-func (l *streamConn) openWriter(ch byte) *channelWriter {
+// OpenWriter returns the writer of the channel. It blocks until openWindow.
+func (l *streamConn) OpenWriter(ch byte) *channelWriter {
 	f := &channelWriter{link: l, ch: ch}
 	f.changed.L = &f.mu
 	l.mu.Lock() // closeWriters may run at any time
 	defer l.mu.Unlock()
-	l.writers[ch] = f
+	l.Writers[ch] = f
 	return f
 }
 
-// closeWithError ends the connection: all its readers and writers return err. Only the first call
+// CloseWithError ends the connection: all its readers and writers return err. Only the first call
 // has an effect.
-func (l *streamConn) closeWithError(err error) {
+func (l *streamConn) CloseWithError(err error) {
 	l.mu.Lock()
 	if l.err != nil {
 		l.mu.Unlock()
 		return
 	}
 	l.err = err
-	close(l.done)
 	l.mu.Unlock()
-	l.closeWriters(err)
-	for _, f := range l.readers {
+	l.CloseWriters(err)
+	for _, f := range l.Readers {
 		if f != nil {
-			f.closeWithError(err)
+			f.CloseWithError(err)
 		}
 	}
 }
 
-// closeWriters makes all writers return err.
-func (l *streamConn) closeWriters(err error) {
+// CloseWriters makes all writers return err.
+func (l *streamConn) CloseWriters(err error) {
 	l.mu.Lock()
-	out := l.writers
+	out := l.Writers
 	l.mu.Unlock()
 	for _, f := range out {
 		if f != nil {
-			f.closeWithError(err)
+			f.CloseWithError(err)
 		}
 	}
 }
 
-// closeError returns the error of closeWithError, or nil.
-func (l *streamConn) closeError() error {
+// CloseError returns the error of closeWithError, or nil.
+func (l *streamConn) CloseError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// sendMessage sends a text message.
-func (l *streamConn) sendMessage(m message) error {
+// SendMessage sends a text message.
+func (l *streamConn) SendMessage(m message) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	return l.ws.Write(context.Background(), websocket.MessageText, b)
+	return l.WS.Write(context.Background(), websocket.MessageText, b)
 }
 
 // A protocolError is a violation of the protocol by the other side. It ends the connection.
@@ -193,10 +191,10 @@ func protocolErrorf(format string, args ...any) error {
 // framePool has buffers for messages, with one more byte to detect a message that is too long.
 var framePool = sync.Pool{New: func() any { return new([maxMessage + 1]byte) }}
 
-// readFirst reads the first message, of up to max bytes.
-func (l *streamConn) readFirst(m *message, max int64) error {
-	l.ws.SetReadLimit(max)
-	typ, r, err := l.ws.Reader(context.Background())
+// ReadFirst reads the first message, of up to max bytes.
+func (l *streamConn) ReadFirst(m *message, max int64) error {
+	l.WS.SetReadLimit(max)
+	typ, r, err := l.WS.Reader(context.Background())
 	if err != nil {
 		return protocolErrorf("read the first message: %w", err)
 	}
@@ -204,7 +202,7 @@ func (l *streamConn) readFirst(m *message, max int64) error {
 	if err != nil {
 		return protocolErrorf("read the first message: %w", err)
 	}
-	l.ws.SetReadLimit(maxMessage + 1)
+	l.WS.SetReadLimit(maxMessage + 1)
 	if typ != websocket.MessageText {
 		return protocolErrorf("the first message must be text")
 	}
@@ -218,11 +216,11 @@ func (l *streamConn) readFirst(m *message, max int64) error {
 	return nil
 }
 
-// readMessage handles data and flow control until it receives another message, which it returns.
+// ReadMessage handles data and flow control until it receives another message, which it returns.
 // strict refuses unknown fields.
-func (l *streamConn) readMessage(strict bool) (message, error) {
+func (l *streamConn) ReadMessage(strict bool) (message, error) {
 	for {
-		typ, r, err := l.ws.Reader(context.Background())
+		typ, r, err := l.WS.Reader(context.Background())
 		if err != nil {
 			return message{}, err
 		}
@@ -276,10 +274,10 @@ func (l *streamConn) handleData(frame []byte) error {
 		return protocolErrorf("a binary message is empty")
 	}
 	ch := frame[0]
-	if ch >= channels || l.readers[ch] == nil {
+	if ch >= channels || l.Readers[ch] == nil {
 		return protocolErrorf("channel %d is not open", ch)
 	}
-	return l.readers[ch].appendData(frame[1:])
+	return l.Readers[ch].appendData(frame[1:])
 }
 
 // handleFlow handles the messages "window" and "close". handled reports whether m is one of them.
@@ -291,18 +289,18 @@ func (l *streamConn) handleFlow(m message) (handled bool, err error) {
 	if !ok {
 		return true, protocolErrorf("unknown stream %q", m.Stream)
 	}
-	in, out := l.readers[ch], l.writers[ch]
+	in, out := l.Readers[ch], l.Writers[ch]
 	switch {
 	case m.Type == msgWindow && out != nil:
 		return true, out.addCredit(m.Bytes)
 	case m.Type == msgClose && out != nil && m.Abort:
-		out.closeWithError(errClientLost)
+		out.CloseWithError(errClientLost)
 	case m.Type == msgClose && out != nil:
-		out.closeWithError(io.ErrClosedPipe)
+		out.CloseWithError(io.ErrClosedPipe)
 	case m.Type == msgClose && in != nil && m.Abort:
-		in.closeWithError(io.ErrUnexpectedEOF)
+		in.CloseWithError(io.ErrUnexpectedEOF)
 	case m.Type == msgClose && in != nil:
-		in.closeWithError(io.EOF)
+		in.CloseWithError(io.EOF)
 	default:
 		return true, protocolErrorf("stream %s is not open", m.Stream)
 	}

@@ -247,7 +247,7 @@ func (p *process) streamExit(run *clientStream) (atoll.Exit, error) {
 	case last.Exit != nil:
 		return *last.Exit, nil
 	case last.Error != nil:
-		return atoll.Exit{}, last.Error.toError("wait", p.sb.id)
+		return atoll.Exit{}, last.Error.ToError("wait", p.sb.id)
 	}
 	return atoll.Exit{}, atoll.Errorf("wait", p.sb.id, atoll.ErrInternal, "the server ended with a message %q", last.Type)
 }
@@ -431,7 +431,7 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request) error {
 			a.StdoutFrom, a.StderrFrom = first.From.Stdout, first.From.Stderr
 		}
 		if first.Stdin {
-			a.Stdin = s.openReader(chanStdin)
+			a.Stdin = s.OpenReader(chanStdin)
 		}
 		a.Stdout, a.Stderr = s.outputWriters(first)
 		s.setProcess(p)
@@ -442,13 +442,13 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request) error {
 		if err := p.Attach(s.ctx, a); err != nil {
 			return err
 		}
-		return s.sendMessage(message{Type: msgEnd})
+		return s.SendMessage(message{Type: msgEnd})
 	})
 }
 
 // sendGap reports a gap at its place in the output.
 func (s *serverStream) sendGap(stream atoll.Stream, from, to int64) {
-	_ = s.sendMessage(message{Type: msgGap, Stream: stream, Gap: &gap{from, to}}) // readMessage reports a broken connection
+	_ = s.SendMessage(message{Type: msgGap, Stream: stream, Gap: &gap{from, to}}) // readMessage reports a broken connection
 }
 
 // fetchStatus requests the status of the process.
@@ -500,7 +500,7 @@ func (p *process) waitAttached(ctx context.Context, run *clientStream) error {
 	case run.err != nil:
 		return p.sb.c.wrapConnError(ctx, op, p.sb.id, run.err)
 	case run.last.Error != nil:
-		return run.last.Error.toError(op, p.sb.id)
+		return run.last.Error.ToError(op, p.sb.id)
 	}
 	return nil
 }

@@ -98,8 +98,8 @@ func (h *Handler) webSocket(w http.ResponseWriter, r *http.Request) (ctx context
 // runStream reads the first message and calls serve.
 func (s *serverStream) runStream(maxFirst int64, serve func(s *serverStream, first message) error) error {
 	var first message
-	hello := time.AfterFunc(helloTimeout, func() { _ = s.ws.CloseNow() })
-	err := s.readFirst(&first, maxFirst)
+	hello := time.AfterFunc(helloTimeout, func() { _ = s.WS.CloseNow() })
+	err := s.ReadFirst(&first, maxFirst)
 	hello.Stop()
 	if err != nil {
 		return err
@@ -111,17 +111,17 @@ func (s *serverStream) runStream(maxFirst int64, serve func(s *serverStream, fir
 // If the handler closes, writes of output fail at once, and finishStream has closeGrace to send the
 // last message.
 func (s *serverStream) closeOnCancel() {
-	if s.closeError() != nil {
-		_ = s.ws.CloseNow()
+	if s.CloseError() != nil {
+		_ = s.WS.CloseNow()
 		return
 	}
-	s.closeWriters(errClosing)
-	time.AfterFunc(closeGrace, func() { _ = s.ws.CloseNow() }) // no effect if the stream has ended
+	s.CloseWriters(errClosing)
+	time.AfterFunc(closeGrace, func() { _ = s.WS.CloseNow() }) // no effect if the stream has ended
 }
 
 // finishStream sends err, if any, as the last message and closes the connection.
 func (s *serverStream) finishStream(err error) error {
-	if gone := s.closeError(); gone != nil {
+	if gone := s.CloseError(); gone != nil {
 		return gone
 	}
 	code := websocket.StatusNormalClosure
@@ -136,13 +136,13 @@ func (s *serverStream) finishStream(err error) error {
 	}
 	if err != nil {
 		w := encodeError(err, s.requestID)
-		_ = s.sendMessage(message{Type: msgError, Error: &w}) // fails if the client has disconnected
+		_ = s.SendMessage(message{Type: msgError, Error: &w}) // fails if the client has disconnected
 	}
 	if code == websocket.StatusGoingAway {
-		s.closeWithError(errClosing) // the client may send the rest of its input to another server
+		s.CloseWithError(errClosing) // the client may send the rest of its input to another server
 	}
-	s.closeWithError(errEnded)
-	_ = s.ws.Close(code, "")
+	s.CloseWithError(errEnded)
+	_ = s.WS.Close(code, "")
 	return err
 }
 
@@ -152,26 +152,26 @@ var errEnded = errors.New("the process has ended")
 // startOutput.
 func (s *serverStream) outputWriters(m message) (stdout, stderr io.Writer) {
 	if m.Joint {
-		both := s.openWriter(chanStdout)
+		both := s.OpenWriter(chanStdout)
 		return both, both
 	}
 	if m.Stdout {
-		stdout = s.openWriter(chanStdout)
+		stdout = s.OpenWriter(chanStdout)
 	}
 	if m.Stderr {
-		stderr = s.openWriter(chanStderr)
+		stderr = s.OpenWriter(chanStderr)
 	}
 	return stdout, stderr
 }
 
 // startOutput sends m and then lets the output flow.
 func (s *serverStream) startOutput(m message) error {
-	if err := s.sendMessage(m); err != nil {
+	if err := s.SendMessage(m); err != nil {
 		return err
 	}
-	for _, f := range s.writers {
+	for _, f := range s.Writers {
 		if f != nil {
-			f.openWindow()
+			f.OpenWindow()
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (s *serverStream) startOutput(m message) error {
 func (s *serverStream) startReading() {
 	s.readWork.Go(func() {
 		for {
-			m, err := s.readMessage(true)
+			m, err := s.ReadMessage(true)
 			if err == nil {
 				err = s.queueControl(m)
 			}
@@ -201,14 +201,14 @@ func (s *serverStream) startReading() {
 // hangUp ends the stream with err, the error of reading the connection.
 func (s *serverStream) hangUp(err error) {
 	if wrong, ok := errors.AsType[protocolError](err); ok {
-		s.closeWithError(wrong)
-		_ = s.ws.Close(websocket.StatusPolicyViolation, closeReason(wrong))
+		s.CloseWithError(wrong)
+		_ = s.WS.Close(websocket.StatusPolicyViolation, closeReason(wrong))
 	}
 	gone := errClientLost
 	if code := websocket.CloseStatus(err); code == websocket.StatusNormalClosure || code == websocket.StatusGoingAway {
 		gone = errClientLeft
 	}
-	s.closeWithError(gone)
+	s.CloseWithError(gone)
 	s.cancel(gone)
 }
 
@@ -282,7 +282,7 @@ func (s *serverStream) runControl(m message) {
 	}
 	if err != nil {
 		w := encodeError(err, s.requestID)
-		_ = s.sendMessage(message{Type: msgRefused, Error: &w}) // fails if the client has disconnected
+		_ = s.SendMessage(message{Type: msgRefused, Error: &w}) // fails if the client has disconnected
 	}
 }
 
@@ -335,13 +335,13 @@ func (c *Client) openStream(ctx context.Context, q call, first message, stdin io
 	first.Stdout, first.Stderr = stdout != nil, stderr != nil
 	first.Joint = stdout != nil && sameWriter(stdout, stderr)
 	if stdin != nil {
-		r.openWriter(chanStdin)
+		r.OpenWriter(chanStdin)
 	}
 	if stdout != nil {
-		r.openReader(chanStdout)
+		r.OpenReader(chanStdout)
 	}
 	if stderr != nil && !first.Joint {
-		r.openReader(chanStderr)
+		r.OpenReader(chanStderr)
 	}
 	reply, err := r.sendFirst(ctx, q, first)
 	if err != nil {
@@ -366,14 +366,14 @@ func (c *Client) openError(ctx context.Context, q call, err error) error {
 // sendFirst sends the first message and returns the reply of the server. It returns an error in the
 // reply as its error.
 func (r *clientStream) sendFirst(ctx context.Context, q call, first message) (message, error) {
-	stop := context.AfterFunc(ctx, func() { _ = r.ws.CloseNow() })
+	stop := context.AfterFunc(ctx, func() { _ = r.WS.CloseNow() })
 	defer stop()
-	if err := r.sendMessage(first); err != nil {
+	if err := r.SendMessage(first); err != nil {
 		return message{}, err
 	}
-	reply, err := r.readMessage(false)
+	reply, err := r.ReadMessage(false)
 	if err == nil && reply.Type == msgError && reply.Error != nil {
-		err = reply.Error.toError(q.op, q.id)
+		err = reply.Error.ToError(q.op, q.id)
 	}
 	if err == nil && !stop() {
 		err = ctx.Err()
@@ -384,7 +384,7 @@ func (r *clientStream) sendFirst(ctx context.Context, q call, first message) (me
 // copyStreams starts the goroutines that copy the streams.
 func (r *clientStream) copyStreams(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
 	if stdin != nil {
-		r.writers[chanStdin].openWindow()
+		r.Writers[chanStdin].OpenWindow()
 		go r.sendStdin(stdin)
 	}
 	if stdout != nil {
@@ -395,10 +395,10 @@ func (r *clientStream) copyStreams(c *Client, joint bool, stdin io.Reader, stdou
 	}
 	c.work.Add(1)
 	go func() {
-		stop := context.AfterFunc(c.ctx, func() { _ = r.ws.CloseNow() })
+		stop := context.AfterFunc(c.ctx, func() { _ = r.WS.CloseNow() })
 		stopPings := func() {}
 		if c.opts.Patience > 0 {
-			stopPings = keepAlive(c.ctx, r.ws, clientPingEvery, clientPingTimeout)
+			stopPings = keepAlive(c.ctx, r.WS, clientPingEvery, clientPingTimeout)
 		}
 		r.readMessages(joint)
 		stopPings()
@@ -411,7 +411,7 @@ func (r *clientStream) copyStreams(c *Client, joint bool, stdin io.Reader, stdou
 
 func (r *clientStream) deliverOutput(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
 	r.delivery.Go(func() {
-		if err := r.readers[ch].deliverTo(w, onGap); err != nil {
+		if err := r.Readers[ch].DeliverTo(w, onGap); err != nil {
 			r.recordWriteError(err)
 		}
 	})
@@ -435,13 +435,13 @@ const leaveTimeout = time.Second
 // connection, the server does not learn that the client left, and retains output.
 func (r *clientStream) leaveStream(err error) {
 	if isConnLoss(err) {
-		_ = r.ws.CloseNow()
+		_ = r.WS.CloseNow()
 		return
 	}
 	go func() {
-		late := time.AfterFunc(leaveTimeout, func() { _ = r.ws.CloseNow() })
+		late := time.AfterFunc(leaveTimeout, func() { _ = r.WS.CloseNow() })
 		defer late.Stop()
-		_ = r.ws.Close(websocket.StatusNormalClosure, "") // waits for the server's close frame, or for late
+		_ = r.WS.Close(websocket.StatusNormalClosure, "") // waits for the server's close frame, or for late
 	}()
 }
 
@@ -454,12 +454,12 @@ func (r *clientStream) writerError() error {
 
 // readMessages reads until the last message of the server.
 func (r *clientStream) readMessages(joint bool) {
-	defer r.ws.CloseNow()
+	defer r.WS.CloseNow()
 	for {
-		m, err := r.readMessage(false)
+		m, err := r.ReadMessage(false)
 		if err != nil {
 			r.err = err
-			r.closeWithError(err)
+			r.CloseWithError(err)
 			return
 		}
 		switch m.Type {
@@ -475,12 +475,12 @@ func (r *clientStream) readMessages(joint bool) {
 
 // finishOutput ends the output after the last message.
 func (r *clientStream) finishOutput() {
-	for _, f := range r.readers {
+	for _, f := range r.Readers {
 		if f != nil {
-			f.closeWithError(io.EOF)
+			f.CloseWithError(io.EOF)
 		}
 	}
-	r.closeWithError(errEnded)
+	r.CloseWithError(errEnded)
 }
 
 func (r *clientStream) recordGap(m message, joint bool) {
@@ -488,8 +488,8 @@ func (r *clientStream) recordGap(m message, joint bool) {
 	if joint {
 		ch = chanStdout
 	}
-	if ok && m.Gap != nil && r.readers[ch] != nil {
-		r.readers[ch].addGap(m.Stream, *m.Gap)
+	if ok && m.Gap != nil && r.Readers[ch] != nil {
+		r.Readers[ch].AddGap(m.Stream, *m.Gap)
 	}
 }
 
@@ -501,7 +501,7 @@ func (r *clientStream) sendStdin(stdin io.Reader) {
 	for {
 		n, err := stdin.Read(buf[:])
 		if n > 0 {
-			if _, err := r.writers[chanStdin].Write(buf[:n]); err != nil {
+			if _, err := r.Writers[chanStdin].Write(buf[:n]); err != nil {
 				return
 			}
 		}
@@ -509,7 +509,7 @@ func (r *clientStream) sendStdin(stdin io.Reader) {
 			return // another connection may send the rest
 		}
 		if err != nil {
-			_ = r.sendMessage(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})
+			_ = r.SendMessage(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})
 			return
 		}
 	}

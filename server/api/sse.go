@@ -172,7 +172,7 @@ func nextEvent[T any](r *eventReader, q call) (event[T], error) {
 		if err := json.Unmarshal(data, &w); err != nil {
 			return event[T]{}, err
 		}
-		return event[T]{}, w.toError(q.op, q.id)
+		return event[T]{}, w.ToError(q.op, q.id)
 	}
 	ev := event[T]{name: name}
 	return ev, json.Unmarshal(data, &ev.data)

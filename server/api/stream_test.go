@@ -931,8 +931,8 @@ func FuzzMessage(f *testing.F) {
 		}
 		for _, strict := range []bool{true, false} {
 			l := newStreamConn(nil)
-			in, out := l.openReader(chanStdin), l.openWriter(chanStdout)
-			out.openWindow()
+			in, out := l.OpenReader(chanStdin), l.OpenWriter(chanStdout)
+			out.OpenWindow()
 			if _, err := out.takeCredit(1000); err != nil {
 				t.Fatal(err)
 			}

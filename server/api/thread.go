@@ -146,7 +146,7 @@ func (t *resumableStream) connectionLoss(r *clientStream) error {
 	case r.err != nil && !isViolation(r.err):
 		return brokenConnError{c.describeLoss(r.err)}
 	case r.last.Error != nil && r.last.Error.Closing != "":
-		return r.last.Error.toError("attach", t.p.sb.id)
+		return r.last.Error.ToError("attach", t.p.sb.id)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (t *resumableStream) waitExit(ctx context.Context, run *clientStream) (atol
 	case run.err != nil: // the client was closed
 		return t.p.streamExit(run)
 	case run.last.Error != nil:
-		return atoll.Exit{}, run.last.Error.toError("wait", t.p.sb.id)
+		return atoll.Exit{}, run.last.Error.ToError("wait", t.p.sb.id)
 	}
 	exit, err := t.p.fetchExit(ctx)
 	if err == nil && t.dropped > 0 {

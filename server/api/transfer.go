@@ -113,7 +113,7 @@ func (r *fileReader) reopenFile(lost error) error {
 	}
 	var fi fileInfo
 	err = json.Unmarshal([]byte(resp.Header.Get(FileInfoHeader)), &fi)
-	if now := fi.toFileInfo(); err != nil || now.Size != r.info.Size || !now.Modified.Equal(r.info.Modified) {
+	if now := fi.ToFileInfo(); err != nil || now.Size != r.info.Size || !now.Modified.Equal(r.info.Modified) {
 		resp.Body.Close()
 		return atoll.Errorf("read", r.q.id, atoll.ErrUnavailable, "%w, and the file changed before the client reconnected", causeOf(lost))
 	}

@@ -168,7 +168,7 @@ func (f files) Watch(ctx context.Context, name string, recursive bool) iter.Seq2
 	}
 	return func(yield func(atoll.FileEvent, error) bool) {
 		for ev, err := range watchEvents[fileEvent](ctx, f.sb.c, q) {
-			if !yield(ev.toFileEvent(), err) {
+			if !yield(ev.ToFileEvent(), err) {
 				return
 			}
 		}
