@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func agentSandboxRoutes(after, limit Param) []Route {
@@ -21,7 +22,7 @@ func agentSandboxRoutes(after, limit Param) []Route {
 	claude := Route{
 		Method: "POST", Path: "/sandbox/{sandboxId}/claude", Name: "sendRaw", Tag: "agents", Summary: "Send a prompt and stream the agent's output",
 		Doc:  "Each event is one raw line of the agent's output; the last event is `[DONE]`. The prompt goes to the sandbox's conversation, or to a conversation with the id of the sandbox. `/sandboxes/{sandboxId}/claude` is an alias.",
-		Body: jsonOf[promptBody](), Reply: Content{Media: mediaSSE}, serve: withConversations((*Handler).serveSendRaw),
+		Body: jsonOf[promptBody](), Reply: Content{Media: wire.MediaSSE}, serve: withConversations((*Handler).serveSendRaw),
 	}
 	legacy := claude
 	legacy.Path, legacy.Name = "/sandboxes/{sandboxId}/claude", "sendRawOld"
@@ -63,7 +64,7 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/content", Name: "readAgentFile", Tag: "agents", Summary: "Read a file of up to 100 MiB",
 			Params: []Param{source, {Name: "file_path", Type: "string", Doc: "relative to the synced directory", Required: true}},
-			Reply:  Content{Media: mediaBytes}, serve: withConversations((*Handler).serveAgentFile),
+			Reply:  Content{Media: wire.MediaBytes}, serve: withConversations((*Handler).serveAgentFile),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "treeOfAgentFiles", Tag: "agents", Summary: "Get all files as a tree",
@@ -235,7 +236,7 @@ func (h *Handler) serveAgentFile(c Conversations, w http.ResponseWriter, r *http
 	}
 	defer body.Close()
 	header := w.Header()
-	header.Set("Content-Type", cmp.Or(mime.TypeByExtension(path.Ext(file.Name)), mediaBytes))
+	header.Set("Content-Type", cmp.Or(mime.TypeByExtension(path.Ext(file.Name)), wire.MediaBytes))
 	header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": file.Name}))
 	header.Set("Content-Security-Policy", "sandbox") // a page that an agent wrote must not run on this origin
 	header.Set("Content-Length", strconv.FormatInt(file.Size, 10))

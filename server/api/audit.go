@@ -3,11 +3,10 @@ package api
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -29,12 +28,8 @@ func auditRoutes() []Route {
 			{Name: "before", Type: "integer", Doc: "only events before the event with this id"},
 			{Name: "limit", Type: "integer", Doc: "the most events to return, up to 1000; default 100"},
 		},
-		Reply: jsonOf[auditReply](), serve: (*Handler).serveAudit,
+		Reply: jsonOf[wire.AuditReply](), serve: (*Handler).serveAudit,
 	}}
-}
-
-type auditReply struct {
-	Events []store.AuditEvent `json:"events"`
 }
 
 func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
@@ -66,28 +61,6 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	if all == nil {
 		all = []store.AuditEvent{}
 	}
-	writeJSON(w, http.StatusOK, auditReply{all})
+	writeJSON(w, http.StatusOK, wire.AuditReply{Events: all})
 	return nil
-}
-
-// Events reads the audit log of the server. Kinds: ErrDenied, ErrUnsupported (the server has no
-// audit log).
-func (c *Client) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
-	values := url.Values{}
-	for name, text := range map[string]string{"project": q.Project, "sandbox": q.Sandbox, "account": q.Account} {
-		if text != "" {
-			values.Set(name, text)
-		}
-	}
-	for name, n := range map[string]int64{"after": q.After, "before": q.Before, "limit": int64(q.Limit)} {
-		if n != 0 {
-			values.Set(name, strconv.FormatInt(n, 10))
-		}
-	}
-	if !q.Since.IsZero() {
-		values.Set("since", q.Since.UTC().Format(time.RFC3339))
-	}
-	var reply auditReply
-	err := c.callServer(ctx, call{op: "audit", path: "/v1/audit", query: values, reply: &reply, replyLimit: maxListReply})
-	return reply.Events, err
 }

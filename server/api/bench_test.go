@@ -14,10 +14,11 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // overPipe is overSocket with a Pipe.
-func overPipe(t testing.TB, p atoll.Provider) *api.Client {
+func overPipe(t testing.TB, p atoll.Provider) *client.Client {
 	t.Helper()
 	pipe := api.NewPipe()
 	h, err := api.NewHandler(p, api.Options{})
@@ -27,7 +28,7 @@ func overPipe(t testing.TB, p atoll.Provider) *api.Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(ctx, h, pipe) }()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{Dial: pipe.Dial})
+	c, err := client.New(t.Context(), client.Options{Dial: pipe.Dial})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // overSocket serves p on a unix socket and returns a client of it. The client and then the server
 // end with the test.
-func overSocket(t testing.TB, p atoll.Provider) *api.Client {
+func overSocket(t testing.TB, p atoll.Provider) *client.Client {
 	t.Helper()
 	url := "unix://" + filepath.Join(t.TempDir(), "socket")
 	l, err := api.Listen(t.Context(), url)
@@ -37,7 +38,7 @@ func overSocket(t testing.TB, p atoll.Provider) *api.Client {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	c, err := client.New(t.Context(), client.Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func overSocket(t testing.TB, p atoll.Provider) *api.Client {
 
 // A stack is a client whose Close also closes the provider behind it.
 type stack struct {
-	*api.Client
+	*client.Client
 	behind atoll.Provider
 }
 

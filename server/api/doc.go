@@ -1,12 +1,12 @@
-// Package api is a provider over HTTP. A [Handler] serves an atoll.Provider, and a [Client] is
-// an atoll.Provider that calls a Handler in another process. A stack of any number of both
+// Package api serves an atoll.Provider over HTTP. The Client of package client is an
+// atoll.Provider that calls a [Handler] in another process. A stack of any number of both
 // behaves like the provider at its bottom; the conformance suite tests one hop and two.
 //
 //	h, err := api.NewHandler(provider, api.Options{})
 //	l, err := api.Listen(ctx, "unix:///run/user/1000/atoll.sock")
 //	go api.Serve(ctx, h, l)
 //
-//	c, err := api.NewClient(ctx, api.ClientOptions{URL: "unix:///run/user/1000/atoll.sock"})
+//	c, err := client.New(ctx, client.Options{URL: "unix:///run/user/1000/atoll.sock"})
 //	sb, err := c.Create(ctx, &atoll.Spec{})
 //
 // # The wire
@@ -62,8 +62,8 @@
 //	GET    /v1/tools                          POST /v1/tools/{name}?workflow= agent_run= session=
 //	*      /mcp                               the Model Context Protocol
 //
-// The body of an unsuccessful response is {"op","id","kind","message","also","request_id"}. The
-// Client turns it into the *atoll.Error that the server's provider returned. The server uses
+// The body of an unsuccessful response is {"op","id","kind","message","also","request_id"}. A
+// client.Client turns it into the *atoll.Error that the server's provider returned. The server uses
 // the X-Request-Id of the request, or generates one, and sends it in the response.
 //
 // # Streams
@@ -74,7 +74,7 @@
 // Binary messages are data: the first byte is the channel (0 stdin, 1 stdout, 2 stderr), and up
 // to 64 KiB follow. A sender may send 256 KiB on each channel ahead of the reader; the receiver
 // extends the window with the message "window" as its reader consumes the data. So a slow
-// reader slows the process, but does not block other streams or fill memory. [Client] sends
+// reader slows the process, but does not block other streams or fill memory. A client.Client sends
 // signals and resizes as ordinary requests, which have responses; on the WebSocket they are for
 // browsers.
 //
@@ -82,7 +82,7 @@
 // not have arrived for ten seconds. A client that attaches at its offset within that time, at
 // any server that reaches the sandbox, gets the complete output. An attachment should have a
 // unique "name", by which the server recognizes it when it reconnects; the name of an exec is
-// "exec". [Client] does all this if ClientOptions.Patience is set. A server that closes says so
+// "exec". A client.Client does all this if Options.Patience is set. A server that closes says so
 // in its errors: "closing" is "undone" if it did nothing, and "detached" if the operation
 // continues. A client that closes the WebSocket properly will not reconnect, and the server
 // retains nothing for it.

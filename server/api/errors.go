@@ -1,120 +1,12 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"math"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
-
-// A wireError is the JSON form of an error: the body of each unsuccessful response, the data of an
-// "error" event, and the error of a stream message.
-type wireError struct {
-	Op        string       `json:"op,omitempty"`
-	ID        string       `json:"id,omitempty"`
-	Kind      atoll.Kind   `json:"kind"`
-	Message   string       `json:"message,omitempty"`    // the cause; absent if it adds nothing to the kind
-	Also      []atoll.Kind `json:"also,omitempty"`       // further kinds of the cause
-	Closing   string       `json:"closing,omitempty"`    // set if the server is closing: "undone" if it did nothing, "detached" if the operation continues
-	RequestID string       `json:"request_id,omitempty"` // identifies the request in the server's log
-	// RetryAfter is the number of seconds after which a retry may succeed, as in the header;
-	// absent if unknown.
-	RetryAfter int `json:"retry_after,omitempty"`
-}
-
-// Values of wireError.Closing. The client can retry at another server, or later at this one.
-const (
-	closingUndone   = "undone"
-	closingDetached = "detached"
-)
-
-const maxErrorMessage = 16 << 10
-
-// encodeError returns err in its JSON form.
-func encodeError(err error, requestID string) wireError {
-	w := wireError{Kind: atoll.KindOf(err), RequestID: requestID}
-	if e, ok := err.(*atoll.Error); ok {
-		w.Op, w.ID = e.Op, e.ID
-		if e.Err != nil {
-			w.Message = e.Err.Error()
-		}
-	} else if _, ok := err.(atoll.Kind); !ok {
-		w.Message = err.Error()
-	}
-	if after, known := atoll.RetryAfter(err); known {
-		w.RetryAfter = max(1, int(math.Ceil(after.Seconds())))
-	}
-	if len(w.Message) > maxErrorMessage {
-		w.Message = w.Message[:maxErrorMessage]
-	}
-	switch {
-	case errors.Is(err, errDetached):
-		w.Closing = closingDetached
-	case errors.Is(err, errClosing):
-		w.Closing = closingUndone
-	}
-	for _, k := range atoll.Kinds() {
-		if k != w.Kind && !w.Kind.Is(k) && errors.Is(err, k) {
-			w.Also = append(w.Also, k)
-		}
-	}
-	return w
-}
-
-// ToError returns the *atoll.Error that w encodes. For kinds and the standard sentinels, errors.Is
-// gives the same results as for the original error. op and id are the fallback for a w without an
-// operation.
-func (w wireError) ToError(op, id string) error {
-	e := &atoll.Error{Op: w.Op, ID: w.ID, Kind: w.Kind}
-	if e.Op == "" {
-		e.Op, e.ID = op, id
-	}
-	if e.Kind == "" {
-		e.Kind = atoll.ErrInternal
-	}
-	if w.Message != "" || len(w.Also) > 0 || w.Closing != "" {
-		e.Err = &remoteError{message: w.Message, also: w.Also, kind: e.Kind, Closing: w.Closing}
-	}
-	if w.RetryAfter > 0 {
-		cause := e.Err
-		if cause == nil {
-			cause = e.Kind
-		}
-		e.Err = atoll.WithRetryAfter(cause, time.Duration(w.RetryAfter)*time.Second)
-	}
-	return e
-}
-
-// A remoteError is a cause that the server reported.
-type remoteError struct {
-	message string
-	kind    atoll.Kind
-	also    []atoll.Kind
-	Closing string
-	Proxy   bool // a proxy in front of the server sent it
-}
-
-func (e *remoteError) Error() string {
-	if e.message == "" {
-		return e.kind.Error()
-	}
-	return e.message
-}
-
-// Is reports whether target is one of the kinds of the cause.
-func (e *remoteError) Is(target error) bool {
-	return slices.ContainsFunc(e.also, func(k atoll.Kind) bool { return k == target || k.Is(target) })
-}
 
 var statusByKind = map[atoll.Kind]int{
 	atoll.ErrInvalid:         http.StatusBadRequest,
@@ -153,86 +45,9 @@ func writeError(w http.ResponseWriter, requestID string, err error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="atoll"`)
 	}
-	body := encodeError(err, requestID)
+	body := wire.EncodeError(err, requestID)
 	if body.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(body.RetryAfter))
 	}
 	writeJSON(w, status, body)
-}
-
-// maxErrorBody is the largest part of an unsuccessful response that the client reads, in bytes.
-const maxErrorBody = 64 << 10
-
-// readError returns the error in the unsuccessful response resp.
-func readError(resp *http.Response, op, id string) error {
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	if err != nil && len(body) == 0 {
-		return atoll.Errorf(op, id, atoll.ErrUnavailable, "response ended early: %w", brokenConnError{err})
-	}
-	return decodeError(resp.StatusCode, body, op, id)
-}
-
-// decodeError returns the error in the body of an unsuccessful response. If the body has none, a
-// proxy sent it; the error then has the kind that matches status.
-func decodeError(status int, body []byte, op, id string) error {
-	var w wireError
-	if json.Unmarshal(body, &w) == nil && w.Kind != "" {
-		return w.ToError(op, id)
-	}
-	kind := atoll.ErrInternal
-	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		kind = atoll.ErrDenied
-	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented:
-		kind = atoll.ErrUnsupported
-	case status == http.StatusTooManyRequests:
-		kind = atoll.ErrExhausted
-	case status >= 400 && status < 500:
-		kind = atoll.ErrInvalid
-	case status >= 502 && status <= 504:
-		kind = atoll.ErrUnavailable
-	}
-	text := fmt.Sprintf("the server answered %d %s%s", status, http.StatusText(status), bodySnippet(body))
-	return atoll.E(op, id, kind, &remoteError{message: text, kind: kind, Proxy: kind == atoll.ErrUnavailable})
-}
-
-// bodySnippet returns the beginning of a text body on one line, for use in an error, or "" if the
-// body is not text.
-func bodySnippet(body []byte) string {
-	const most = 200
-	if len(body) == 0 || !utf8.Valid(body) {
-		return ""
-	}
-	text := []rune(strings.Join(strings.Fields(string(body)), " "))
-	if len(text) > most {
-		return ": " + string(text[:most]) + "..."
-	}
-	return ": " + string(text)
-}
-
-// ctxErr returns the error of ctx if ctx has ended and err is not nil, else err.
-func ctxErr(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-// MarshalError encodes err as in the body of a response.
-func MarshalError(err error) []byte {
-	data, marshalErr := json.Marshal(encodeError(err, ""))
-	if marshalErr != nil {
-		panic(marshalErr) // strings and numbers only
-	}
-	return data
-}
-
-// UnmarshalError decodes an error from the body of a response. op and id are the fallback for an
-// error without an operation.
-func UnmarshalError(data []byte, op, id string) error {
-	var w wireError
-	if err := json.Unmarshal(data, &w); err != nil {
-		return atoll.Errorf(op, id, atoll.ErrInternal, "decode error %.200q: %w", data, err)
-	}
-	return w.ToError(op, id)
 }

@@ -1,19 +1,17 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // sendError returns the status and the error that a client gets for err.
@@ -24,7 +22,7 @@ func sendError(t *testing.T, err error) (int, error) {
 	if got := rec.Header().Get("Content-Type"); got != "application/json" {
 		t.Errorf("content type %q", got)
 	}
-	return rec.Code, decodeError(rec.Code, rec.Body.Bytes(), "exec", "box")
+	return rec.Code, wire.DecodeError(rec.Code, rec.Body.Bytes(), "exec", "box")
 }
 
 func TestErrorsKeepTheirKind(t *testing.T) {
@@ -100,7 +98,7 @@ func TestErrorsOfOthersGetTheKindOfTheirStatus(t *testing.T) {
 		{503, strings.Repeat("x", 1000), atoll.ErrUnavailable},
 		{504, "\xff\xfe", atoll.ErrUnavailable},
 	} {
-		err := decodeError(c.status, []byte(c.body), "list", "")
+		err := wire.DecodeError(c.status, []byte(c.body), "list", "")
 		if atoll.KindOf(err) != c.want {
 			t.Errorf("%d %.20q: %v is %q, want %q", c.status, c.body, err, atoll.KindOf(err), c.want)
 		}
@@ -108,34 +106,4 @@ func TestErrorsOfOthersGetTheKindOfTheirStatus(t *testing.T) {
 			t.Errorf("%d: the message has %d bytes, or more than one line: %q", c.status, len(err.Error()), err)
 		}
 	}
-}
-
-// FuzzError checks that a client gets an error with a kind for each response, and that the error
-// survives another hop.
-func FuzzError(f *testing.F) {
-	for _, err := range []error{
-		atoll.E("exec", "web", atoll.ErrStopped, nil), atoll.Errorf("read", "", atoll.ErrNotExist, "no \x00 é"),
-		atoll.E("", "", atoll.ErrUnavailable, atoll.ErrTimeout),
-	} {
-		body, _ := json.Marshal(encodeError(err, "r"))
-		f.Add(http.StatusInternalServerError, body)
-	}
-	f.Add(200, []byte(`{"kind":"new kind","also":["x"]}`))
-	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		err := decodeError(status, body, "op", "id")
-		if err == nil || atoll.KindOf(err) == "" || err.Error() == "" {
-			t.Fatalf("decodeError(%d, %q) = %v", status, body, err)
-		}
-		again, jsonErr := json.Marshal(encodeError(err, ""))
-		if jsonErr != nil {
-			t.Fatal(jsonErr)
-		}
-		twice := decodeError(status, again, "op", "id")
-		if atoll.KindOf(twice) != atoll.KindOf(err) {
-			t.Errorf("%q became %q on the second hop", atoll.KindOf(err), atoll.KindOf(twice))
-		}
-		if utf8.ValidString(err.Error()) && len(err.Error()) < maxErrorMessage && twice.Error() != err.Error() {
-			t.Errorf("%q became %q on the second hop", err, twice)
-		}
-	})
 }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func execRoutes() []Route {
@@ -25,7 +26,7 @@ func execRoutes() []Route {
 			Method: "GET", Path: exec, Name: "execStream", Tag: "processes", Summary: "Start a command and stream its input and output over a WebSocket",
 			Doc: "The first message is `exec` with the command; the description of the API has the others. " +
 				"The process continues if the client disconnects.",
-			Status: http.StatusSwitchingProtocols, Stream: jsonOf[message](), serve: (*Handler).serveExec,
+			Status: http.StatusSwitchingProtocols, Stream: jsonOf[wire.Message](), serve: (*Handler).serveExec,
 		},
 	}
 }
@@ -127,13 +128,13 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.serveStream(w, r, func(s *serverStream, first message) error {
-		if first.Type != msgExec || first.Command == nil {
-			return protocolErrorf("the first message must be %q, with a command", msgExec)
+	return h.serveStream(w, r, func(s *serverStream, first wire.Message) error {
+		if first.Type != wire.MsgExec || first.Command == nil {
+			return wire.ProtocolErrorf("the first message must be %q, with a command", wire.MsgExec)
 		}
 		cmd := *first.Command
 		if first.Stdin {
-			cmd.Stdin = s.OpenReader(chanStdin)
+			cmd.Stdin = s.OpenReader(wire.ChanStdin)
 		}
 		cmd.Stdout, cmd.Stderr = s.outputWriters(first)
 		s.startReading()
@@ -149,7 +150,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 			return gone
 		}
 		s.setProcess(p) // even if the handler is closing: the client reaches the process through another server
-		if err := s.startOutput(message{Type: msgStarted, ID: p.ID()}); err != nil {
+		if err := s.startOutput(wire.Message{Type: wire.MsgStarted, ID: p.ID()}); err != nil {
 			return err
 		}
 		exit, err := p.Wait(s.ctx)
@@ -159,7 +160,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return s.SendMessage(message{Type: msgExit, Exit: &exit})
+		return s.SendMessage(wire.Message{Type: wire.MsgExit, Exit: &exit})
 	})
 }
 
@@ -177,79 +178,4 @@ func killProcess(ctx context.Context, p atoll.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	_ = p.Signal(ctx, atoll.SIGKILL) // fails if the process has just ended
-}
-
-// Exec implements atoll.Sandbox. A command with streams has a stream connection, which also carries
-// its exit. A command without streams uses plain requests to start and to wait, so it holds no
-// connection while it runs.
-func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	if err := checkUTF8(s.id, cmd); err != nil {
-		return nil, err
-	}
-	if cmd.Stdin == nil && cmd.Stdout == nil && cmd.Stderr == nil {
-		var reply idReply
-		if err := s.callSandbox(ctx, call{op: "exec", method: "POST", path: "/processes", body: cmd, reply: &reply}); err != nil {
-			return nil, err
-		}
-		return &process{sb: s, id: reply.ID}, nil
-	}
-	if s.c.opts.Patience == 0 {
-		run, id, err := s.startExec(ctx, cmd, nil)
-		if err != nil {
-			return nil, err
-		}
-		return &process{sb: s, id: id, stream: run}, nil
-	}
-	p := &process{sb: s}
-	p.resumable = newResumableStream(p, cmd.Stdin, cmd.Stdout, cmd.Stderr)
-	trial := retrier{c: s.c}
-	for {
-		run, id, err := s.startExec(ctx, cmd, p.resumable)
-		if err == nil {
-			p.id = id
-			go p.resumable.followExec(run)
-			return p, nil
-		}
-		if !trial.allowRetry(ctx, err, false) {
-			if p.resumable.input != nil {
-				p.resumable.input.closeInput()
-			}
-			return nil, ctxErr(ctx, err)
-		}
-	}
-}
-
-// checkUTF8 returns ErrInvalid for a command that JSON cannot carry.
-func checkUTF8(id string, cmd *atoll.Command) error {
-	check := func(what, s string) error {
-		if utf8.ValidString(s) {
-			return nil
-		}
-		return atoll.Errorf("exec", id, atoll.ErrInvalid, "%s %q: must be UTF-8 to go over the wire", what, s)
-	}
-	for _, a := range cmd.Args {
-		if err := check("argument", a); err != nil {
-			return err
-		}
-	}
-	for _, kv := range cmd.Env {
-		if k, _, _ := strings.Cut(kv, "="); !utf8.ValidString(kv) { // the error omits the value, which may be a secret
-			return atoll.Errorf("exec", id, atoll.ErrInvalid, "environment %q: must be UTF-8 to go over the wire", k)
-		}
-	}
-	return errors.Join(check("dir", cmd.Dir), check("user", cmd.User))
-}
-
-// startExec starts cmd over a stream connection, with the command's own streams or those of t.
-func (s *sandbox) startExec(ctx context.Context, cmd *atoll.Command, t *resumableStream) (*clientStream, string, error) {
-	first := message{Type: msgExec, Command: cmd, Stdin: cmd.Stdin != nil}
-	stdin, stdout, stderr := cmd.Stdin, cmd.Stdout, cmd.Stderr
-	if t != nil {
-		stdout, stderr = t.stdout.activeWriter(), t.stderr.activeWriter()
-		if t.input != nil {
-			stdin = t.input.nextReader()
-		}
-	}
-	run, reply, err := s.c.openStream(ctx, call{op: "exec", id: s.id, path: s.path + "/exec"}, first, stdin, stdout, stderr, nil)
-	return run, reply.ID, err
 }

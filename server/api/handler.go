@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -106,7 +107,7 @@ func NewHandler(p atoll.Provider, opts Options) (*Handler, error) {
 		h.opts.MaxBody = DefaultMaxBody
 	}
 	if h.opts.Extract == nil {
-		h.opts.Extract = keepTrace
+		h.opts.Extract = wire.StoreTrace
 	}
 	for token := range opts.Tokens {
 		if token == "" {
@@ -153,7 +154,7 @@ func (h *Handler) beginRequest() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return errClosing
+		return wire.ErrClosing
 	}
 	h.requests.Add(1)
 	return nil
@@ -168,12 +169,12 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request) (ctx conte
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, nil, errClosing
+		return nil, nil, wire.ErrClosing
 	}
 	h.streams.Add(1)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(h.ctx, func() {
-		cancel(errClosing)
+		cancel(wire.ErrClosing)
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // has no effect on a hijacked connection, which its owner closes
 	})
 	return ctx, func() {
@@ -183,16 +184,9 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request) (ctx conte
 	}, nil
 }
 
-// Errors of a handler that closes: errClosing means that it did nothing, errDetached that it
-// stopped following an operation that continues.
-var (
-	errClosing  = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
-	errDetached = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
-)
-
-// closingError returns errDetached for a client that follows p.
+// closingError returns wire.ErrDetached for a client that follows p.
 func closingError(p atoll.Process) error {
-	return atoll.Errorf("", "", atoll.ErrUnavailable, "%w, process %s may still run", errDetached, p.ID())
+	return atoll.Errorf("", "", atoll.ErrUnavailable, "%w, process %s may still run", wire.ErrDetached, p.ID())
 }
 
 // registerRoutes adds the routes of Routes and of the options to the mux.
@@ -225,8 +219,8 @@ func (h *Handler) registerRoutes() {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := requestIDOf(r.Header)
-	w.Header().Set(RequestIDHeader, id)
-	r = r.WithContext(WithRequestID(r.Context(), id))
+	w.Header().Set(wire.RequestIDHeader, id)
+	r = r.WithContext(wire.WithRequestID(r.Context(), id))
 	if _, _, _, ok := splitPortPath(r.URL); ok {
 		h.ports.ServeHTTP(w, r)
 		return
@@ -261,7 +255,7 @@ func (h *Handler) routeHandler(route Route) http.Handler {
 			if h.ctx.Err() != nil {
 				w.Header().Set("Connection", "close") // sends the client's next request to another server
 			}
-			writeError(w, RequestID(r.Context()), err)
+			writeError(w, wire.RequestID(r.Context()), err)
 		}
 	})
 }
@@ -274,7 +268,7 @@ func (h *Handler) recoverPanic(r *http.Request) {
 		return
 	}
 	if v != http.ErrAbortHandler {
-		h.log.Error("panic", "method", r.Method, "path", r.URL.Path, "request", RequestID(r.Context()), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		h.log.Error("panic", "method", r.Method, "path", r.URL.Path, "request", wire.RequestID(r.Context()), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 	panic(http.ErrAbortHandler) // net/http does not log this value
 }
@@ -307,7 +301,7 @@ func (h *Handler) admitRequest(route Route, w http.ResponseWriter, r *http.Reque
 
 // withOrigin returns the context of r with the origin for auth.OriginFrom.
 func withOrigin(r *http.Request) context.Context {
-	o := auth.Origin{Via: "http", Request: RequestID(r.Context())}
+	o := auth.Origin{Via: "http", Request: wire.RequestID(r.Context())}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "tcp" {
 		o.Address = r.RemoteAddr
 	}
@@ -335,7 +329,7 @@ func (h *Handler) logRequest(r *http.Request, account string, start time.Time, e
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("op", r.Method+" "+r.URL.Path), slog.String("request", RequestID(r.Context())), slog.Duration("dur", time.Since(start)),
+		slog.String("op", r.Method+" "+r.URL.Path), slog.String("request", wire.RequestID(r.Context())), slog.Duration("dur", time.Since(start)),
 	}
 	if account != "" {
 		attrs = append(attrs, slog.String("account", account))
@@ -349,7 +343,7 @@ func (h *Handler) logRequest(r *http.Request, account string, start time.Time, e
 // abortResponse breaks off a response that has begun, so that the client detects that it is
 // incomplete. It does not return.
 func (h *Handler) abortResponse(r *http.Request, err error) error {
-	h.log.DebugContext(r.Context(), "response aborted", "op", r.Method+" "+r.URL.Path, "request", RequestID(r.Context()), "err", err)
+	h.log.DebugContext(r.Context(), "response aborted", "op", r.Method+" "+r.URL.Path, "request", wire.RequestID(r.Context()), "err", err)
 	panic(http.ErrAbortHandler)
 }
 

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/client"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // newEndlessServer returns a client of a server that answers each request with head followed by
 // more, without end, and the number of bytes that the server has sent.
-func newEndlessServer(t *testing.T, head, more string) (*Client, *atomic.Int64) {
+func newEndlessServer(t *testing.T, head, more string) (*client.Client, *atomic.Int64) {
 	t.Helper()
 	pipe := NewPipe()
 	t.Cleanup(func() { pipe.Close() })
@@ -45,7 +47,7 @@ func newEndlessServer(t *testing.T, head, more string) (*Client, *atomic.Int64) 
 			}()
 		}
 	}()
-	c, err := NewClient(t.Context(), ClientOptions{Dial: pipe.Dial, Info: &atoll.Info{Name: "endless"}})
+	c, err := client.New(t.Context(), client.Options{Dial: pipe.Dial, Info: &atoll.Info{Name: "endless"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,24 +56,25 @@ func newEndlessServer(t *testing.T, head, more string) (*Client, *atomic.Int64) 
 }
 
 func TestAnswersHaveLimits(t *testing.T) {
-	calls := map[string]func(ctx context.Context, c *Client) error{
-		"Create": func(ctx context.Context, c *Client) error {
+	const maxHead, maxReply, maxErrorBody = 256 << 10, 1 << 20, 64 << 10 // as in package client
+	calls := map[string]func(ctx context.Context, c *client.Client) error{
+		"Create": func(ctx context.Context, c *client.Client) error {
 			_, err := c.Create(ctx, &atoll.Spec{})
 			return err
 		},
-		"Write": func(ctx context.Context, c *Client) error {
+		"Write": func(ctx context.Context, c *client.Client) error {
 			_, err := atoll.Files(c.Sandbox(fakeID)).Write(ctx, "f", strings.NewReader("content"), atoll.WriteOptions{})
 			return err
 		},
-		"Stat": func(ctx context.Context, c *Client) error {
+		"Stat": func(ctx context.Context, c *client.Client) error {
 			_, err := atoll.Files(c.Sandbox(fakeID)).Stat(ctx, "f")
 			return err
 		},
-		"Dial": func(ctx context.Context, c *Client) error {
+		"Dial": func(ctx context.Context, c *client.Client) error {
 			_, err := atoll.Dial(ctx, c.Sandbox(fakeID), 80)
 			return err
 		},
-		"Exec": func(ctx context.Context, c *Client) error {
+		"Exec": func(ctx context.Context, c *client.Client) error {
 			_, err := c.Sandbox(fakeID).Exec(ctx, &atoll.Command{Args: []string{"true"}, Stdout: io.Discard})
 			return err
 		},
@@ -114,7 +117,7 @@ func TestCreateWaitsForUndo(t *testing.T) {
 		undo   time.Duration
 		undone bool
 	}{
-		{"as long as a server may take", discardTimeout, true},
+		{"as long as a server may take", wire.DiscardTimeout, true},
 		{"and not for ever", time.Hour, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -137,7 +140,7 @@ func TestCreateWaitsForUndo(t *testing.T) {
 				go server.Serve(pipe)
 				defer h.Close()
 				defer server.Close()
-				c, err := NewClient(t.Context(), ClientOptions{Dial: pipe.Dial, Info: &f.info})
+				c, err := client.New(t.Context(), client.Options{Dial: pipe.Dial, Info: &f.info})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/client"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func TestRequestsAreStrict(t *testing.T) {
@@ -78,7 +80,7 @@ func TestRequestsAreStrict(t *testing.T) {
 	} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
-		err := decodeError(rec.Code, rec.Body.Bytes(), "", "")
+		err := wire.DecodeError(rec.Code, rec.Body.Bytes(), "", "")
 		if rec.Code != c.status || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "Command") {
 			t.Errorf("%s %s %.40s: %d %v, want %d and %q", c.method, c.path, c.body, rec.Code, err, c.status, c.want)
 		}
@@ -99,7 +101,7 @@ func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
 	ask := func(method, target string, body io.Reader) error {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(method, target, body))
-		return decodeError(rec.Code, rec.Body.Bytes(), "", "")
+		return wire.DecodeError(rec.Code, rec.Body.Bytes(), "", "")
 	}
 	for _, r := range Routes() {
 		if r.passThrough {
@@ -144,7 +146,7 @@ func TestAnswersOfANewerServerAreTolerated(t *testing.T) {
 	})
 	server := httptest.NewServer(newer)
 	defer server.Close()
-	c, err := NewClient(t.Context(), ClientOptions{URL: server.URL})
+	c, err := client.New(t.Context(), client.Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,29 +168,29 @@ func TestWireNames(t *testing.T) {
 		v    any
 		want string
 	}{
-		{message{Type: msgExec, Command: &atoll.Command{Args: []string{"cat"}}, Stdin: true, Stdout: true, Stderr: true},
+		{wire.Message{Type: wire.MsgExec, Command: &atoll.Command{Args: []string{"cat"}}, Stdin: true, Stdout: true, Stderr: true},
 			`{"type":"exec","command":{"args":["cat"]},"stdin":true,"stdout":true,"stderr":true}`},
-		{message{Type: msgAttach, Stdout: true, Joint: true, From: &offsets{Stdout: 5, Stderr: -1}, NoFollow: true},
+		{wire.Message{Type: wire.MsgAttach, Stdout: true, Joint: true, From: &wire.Offsets{Stdout: 5, Stderr: -1}, NoFollow: true},
 			`{"type":"attach","stdout":true,"joint":true,"from":{"stdout":5,"stderr":-1},"no_follow":true}`},
-		{message{Type: msgStarted, ID: "ab"}, `{"type":"started","id":"ab"}`},
-		{message{Type: msgAttached, ID: "ab"}, `{"type":"attached","id":"ab"}`},
-		{message{Type: msgWindow, Stream: atoll.Stdout, Bytes: 9}, `{"type":"window","stream":"stdout","bytes":9}`},
-		{message{Type: msgClose, Stream: "stdin", Abort: true}, `{"type":"close","stream":"stdin","abort":true}`},
-		{message{Type: msgSignal, Signal: &sig}, `{"type":"signal","signal":"SIGINT"}`},
-		{message{Type: msgResize, Size: &size}, `{"type":"resize","size":{"rows":24,"cols":80}}`},
-		{message{Type: msgGap, Stream: atoll.Stderr, Gap: &gap{1, 2}}, `{"type":"gap","stream":"stderr","gap":{"from":1,"to":2}}`},
-		{message{Type: msgExit, Exit: &atoll.Exit{Code: 124, TimedOut: true}}, `{"type":"exit","exit":{"code":124,"timed_out":true}}`},
-		{message{Type: msgEnd}, `{"type":"end"}`},
-		{message{Type: msgError, Error: &wireError{Op: "exec", ID: "web", Kind: atoll.ErrStopped, Message: "m", RequestID: "r"}},
+		{wire.Message{Type: wire.MsgStarted, ID: "ab"}, `{"type":"started","id":"ab"}`},
+		{wire.Message{Type: wire.MsgAttached, ID: "ab"}, `{"type":"attached","id":"ab"}`},
+		{wire.Message{Type: wire.MsgWindow, Stream: atoll.Stdout, Bytes: 9}, `{"type":"window","stream":"stdout","bytes":9}`},
+		{wire.Message{Type: wire.MsgClose, Stream: "stdin", Abort: true}, `{"type":"close","stream":"stdin","abort":true}`},
+		{wire.Message{Type: wire.MsgSignal, Signal: &sig}, `{"type":"signal","signal":"SIGINT"}`},
+		{wire.Message{Type: wire.MsgResize, Size: &size}, `{"type":"resize","size":{"rows":24,"cols":80}}`},
+		{wire.Message{Type: wire.MsgGap, Stream: atoll.Stderr, Gap: &wire.Gap{From: 1, To: 2}}, `{"type":"gap","stream":"stderr","gap":{"from":1,"to":2}}`},
+		{wire.Message{Type: wire.MsgExit, Exit: &atoll.Exit{Code: 124, TimedOut: true}}, `{"type":"exit","exit":{"code":124,"timed_out":true}}`},
+		{wire.Message{Type: wire.MsgEnd}, `{"type":"end"}`},
+		{wire.Message{Type: wire.MsgError, Error: &wire.Error{Op: "exec", ID: "web", Kind: atoll.ErrStopped, Message: "m", RequestID: "r"}},
 			`{"type":"error","error":{"op":"exec","id":"web","kind":"stopped","message":"m","request_id":"r"}}`},
 		{execReply{Exit: atoll.Exit{Code: 1}, Stdout: "o", StdoutEncoding: "utf-8", StderrEncoding: "utf-8"},
 			`{"code":1,"stdout":"o","stdout_encoding":"utf-8","stdout_truncated":false,"stderr":"","stderr_encoding":"utf-8","stderr_truncated":false}`},
-		{providersReply{[]atoll.Member{{Info: atoll.Info{Name: "n"}, InUse: true, Problem: "p"}}}, `"in_use":true,"problem":"p"}]}`},
-		{serverInfo{atoll.Info{Name: "n"}, "1"}, `"server_version":"1"`},
-		{newFileInfo(atoll.FileInfo{Name: "\xff", Path: "/\xff"}), `"name_b64":"/w==","path_b64":"L/8="`},
-		{idReply{"x"}, `{"id":"x"}`},
-		{stopRequest{}, `{}`},
-		{imagesReply{[]atoll.Image{}}, `{"images":[]}`},
+		{wire.ProvidersReply{Providers: []atoll.Member{{Info: atoll.Info{Name: "n"}, InUse: true, Problem: "p"}}}, `"in_use":true,"problem":"p"}]}`},
+		{wire.ServerInfo{Info: atoll.Info{Name: "n"}, Server: "1"}, `"server_version":"1"`},
+		{wire.NewFileInfo(atoll.FileInfo{Name: "\xff", Path: "/\xff"}), `"name_b64":"/w==","path_b64":"L/8="`},
+		{wire.IDReply{ID: "x"}, `{"id":"x"}`},
+		{wire.StopRequest{}, `{}`},
+		{wire.ImagesReply{Images: []atoll.Image{}}, `{"images":[]}`},
 		{atoll.Image{Ref: "r", Provider: "q", Digest: "d", Platform: "p", Size: 1, InUse: true},
 			`{"ref":"r","provider":"q","digest":"d","platform":"p","size":1,"in_use":true,"fetched":"0001-01-01T00:00:00Z","used":"0001-01-01T00:00:00Z"}`},
 		{atoll.PruneOptions{}, `{}`},

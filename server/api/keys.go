@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -23,7 +24,7 @@ func keyRoutes() []Route {
 		{
 			Method: "GET", Path: "/v1/keys", Name: "listKeys", Tag: "keys", Summary: "List API keys, oldest first", Admin: true,
 			Doc:   "The list includes revoked keys. It has no secrets: the server stores only their hashes.",
-			Reply: jsonOf[keysReply](), serve: withKeys((*Handler).serveKeys),
+			Reply: jsonOf[wire.KeysReply](), serve: withKeys((*Handler).serveKeys),
 		},
 		{
 			Method: "POST", Path: "/v1/keys", Name: "createKey", Tag: "keys", Summary: "Create an API key", Admin: true,
@@ -35,7 +36,7 @@ func keyRoutes() []Route {
 			Method: "POST", Path: "/v1/keys/{key}/rotate", Name: "rotateKey", Tag: "keys", Summary: "Replace the secret of an API key", Admin: true,
 			Doc: "`key` is an id or a name. The current secret stays valid for `grace`, by default an hour; an older one becomes invalid at once. " +
 				"All servers that share a store apply the change within 5 seconds.",
-			Body: jsonOf[rotateRequest](), Reply: jsonOf[auth.NewKey](), serve: withKeys((*Handler).serveRotateKey),
+			Body: jsonOf[wire.RotateRequest](), Reply: jsonOf[auth.NewKey](), serve: withKeys((*Handler).serveRotateKey),
 		},
 		{
 			Method: "DELETE", Path: "/v1/keys/{key}", Name: "revokeKey", Tag: "keys", Summary: "Revoke an API key", Admin: true,
@@ -44,16 +45,6 @@ func keyRoutes() []Route {
 		},
 	}
 }
-
-type (
-	keysReply struct {
-		Keys []auth.Key `json:"keys"`
-	}
-	rotateRequest struct {
-		// Grace is the time for which the old secret stays valid; absent means an hour.
-		Grace *atoll.Duration `json:"grace,omitempty"`
-	}
-)
 
 // withKeys adapts a function that needs the handler's keys to Route.serve.
 func withKeys(serve func(*Handler, Keys, http.ResponseWriter, *http.Request) error) func(*Handler, http.ResponseWriter, *http.Request) error {
@@ -73,15 +64,8 @@ func (h *Handler) serveKeys(keys Keys, w http.ResponseWriter, r *http.Request) e
 	if all == nil {
 		all = []auth.Key{}
 	}
-	writeJSON(w, http.StatusOK, keysReply{all})
+	writeJSON(w, http.StatusOK, wire.KeysReply{Keys: all})
 	return nil
-}
-
-// Keys lists the API keys of the server, including revoked ones, oldest first.
-func (c *Client) Keys(ctx context.Context) ([]auth.Key, error) {
-	var reply keysReply
-	err := c.callServer(ctx, call{op: "list keys", path: "/v1/keys", reply: &reply, replyLimit: maxListReply})
-	return reply.Keys, err
 }
 
 func (h *Handler) serveCreateKey(keys Keys, w http.ResponseWriter, r *http.Request) error {
@@ -103,16 +87,8 @@ func showSecret(w http.ResponseWriter, status int, made auth.NewKey) error {
 	return nil
 }
 
-// CreateKey creates an API key. Kinds: ErrInvalid, ErrAlreadyExists (the name), ErrConflict (the
-// account has keys with other rights), ErrDenied.
-func (c *Client) CreateKey(ctx context.Context, spec auth.KeySpec) (auth.NewKey, error) {
-	var made auth.NewKey
-	err := c.callServer(ctx, call{op: "create key", id: spec.Name, method: "POST", path: "/v1/keys", body: spec, reply: &made})
-	return made, err
-}
-
 func (h *Handler) serveRotateKey(keys Keys, w http.ResponseWriter, r *http.Request) error {
-	var req rotateRequest
+	var req wire.RotateRequest
 	if err := h.decodeBody(w, r, &req, false); err != nil {
 		return err
 	}
@@ -129,37 +105,10 @@ func (h *Handler) serveRotateKey(keys Keys, w http.ResponseWriter, r *http.Reque
 	return showSecret(w, http.StatusOK, made)
 }
 
-// RotateKey replaces the secret of the API key with the given id or name. The old secret stays
-// valid for grace; a negative grace means auth.DefaultRotateGrace. Kinds: ErrNotExist, ErrConflict
-// (the key has expired), ErrDenied.
-func (c *Client) RotateKey(ctx context.Context, ref string, grace atoll.Duration) (auth.NewKey, error) {
-	const op = "rotate key"
-	var made auth.NewKey
-	if ref == "" {
-		return made, atoll.Errorf(op, ref, atoll.ErrNotExist, "no key given")
-	}
-	var req rotateRequest
-	if grace >= 0 {
-		req.Grace = &grace
-	}
-	err := c.callServer(ctx, call{op: op, id: ref, method: "POST", path: "/v1/keys/" + pathSegment(ref) + "/rotate", body: req, reply: &made})
-	return made, err
-}
-
 func (h *Handler) serveRevokeKey(keys Keys, w http.ResponseWriter, r *http.Request) error {
 	if err := keys.RevokeKey(r.Context(), r.PathValue("key")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// RevokeKey permanently invalidates the API key with the given id or name. Kinds: ErrNotExist,
-// ErrDenied.
-func (c *Client) RevokeKey(ctx context.Context, ref string) error {
-	const op = "remove key"
-	if ref == "" {
-		return atoll.Errorf(op, ref, atoll.ErrNotExist, "no key given")
-	}
-	return c.callServer(ctx, call{op: op, id: ref, method: "DELETE", path: "/v1/keys/" + pathSegment(ref)})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // Listen listens on unix:///path or tcp://host:port.
@@ -41,7 +42,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 const (
 	shutdownGrace     = 10 * time.Second // for requests in progress
-	endGrace          = createGrace      // after that, for cancelled requests
+	endGrace          = wire.CreateGrace // after that, for cancelled requests
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10

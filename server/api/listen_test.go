@@ -17,6 +17,8 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/client"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -50,7 +52,7 @@ func TestSocketIsPrivateAndGoesWithItsListener(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- Serve(ctx, h, l) }()
-		c, err := NewClient(t.Context(), ClientOptions{URL: "unix://" + path})
+		c, err := client.New(t.Context(), client.Options{URL: "unix://" + path})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else {
@@ -151,11 +153,11 @@ func TestTCPNeedsAToken(t *testing.T) {
 	served := make(chan error, 1)
 	pipe := NewPipe()
 	go func() { served <- Serve(ctx, h, l, pipe) }()
-	for _, opts := range []ClientOptions{
+	for _, opts := range []client.Options{
 		{URL: "http://" + l.Addr().String(), Token: token},
 		{Dial: pipe.Dial, Token: token},
 	} {
-		c, err := NewClient(t.Context(), opts)
+		c, err := client.New(t.Context(), opts)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -183,7 +185,7 @@ func TestServeLetsRequestsFinish(t *testing.T) {
 	pipe := NewPipe()
 	served := make(chan error, 1)
 	go func() { served <- Serve(ctx, h, pipe) }()
-	c, err := NewClient(t.Context(), ClientOptions{Dial: pipe.Dial})
+	c, err := client.New(t.Context(), client.Options{Dial: pipe.Dial})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +207,7 @@ func TestServeWaitsForWhatItCancels(t *testing.T) {
 		late bool
 	}{
 		{"at once", 0, false},
-		{"as long as it may take", discardTimeout, false},
+		{"as long as it may take", wire.DiscardTimeout, false},
 		{"not for ever", time.Hour, true},
 	} {
 		for _, what := range []string{"Create", "Write"} {
@@ -239,7 +241,7 @@ func TestServeWaitsForWhatItCancels(t *testing.T) {
 					pipe := NewPipe()
 					served := make(chan error, 1)
 					go func() { served <- Serve(ctx, h, pipe) }()
-					c, err := NewClient(t.Context(), ClientOptions{Dial: pipe.Dial, Info: &f.info})
+					c, err := client.New(t.Context(), client.Options{Dial: pipe.Dial, Info: &f.info})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/socket"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // probeTimeout is the time for an existing socket to accept a connection.
@@ -59,7 +60,7 @@ func removeStale(ctx context.Context, path string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	conn, err := dialUnix(ctx, path)
+	conn, err := wire.DialUnix(ctx, path)
 	if err == nil {
 		conn.Close()
 	}
@@ -109,7 +110,7 @@ func (l *unixListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return unixConn{conn}, nil
+	return wire.UnixConn{UnixConn: conn}, nil
 }
 
 func (l *unixListener) Close() error {

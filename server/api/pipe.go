@@ -32,7 +32,7 @@ func (p *Pipe) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial returns a connection to a caller of Accept. It fits ClientOptions.Dial.
+// Dial returns a connection to a caller of Accept. It fits client.Options.Dial.
 func (p *Pipe) Dial(ctx context.Context) (net.Conn, error) {
 	near, far := newPipeConns()
 	select {

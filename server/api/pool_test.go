@@ -8,6 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A client gets no reservation from a server that does not support them.
@@ -31,7 +32,7 @@ func TestReserveOfOlderServer(t *testing.T) {
 		h.ServeHTTP(w, r)
 	}))
 	defer server.Close()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: server.URL})
+	c, err := client.New(t.Context(), client.Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

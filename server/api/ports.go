@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func portRoutes() []Route {
@@ -35,8 +36,6 @@ func portRoutes() []Route {
 	}
 }
 
-const protocolTCP = "tcp" // the protocol to upgrade to for a tunnel
-
 func parsePort(s string) (int, error) {
 	port, err := strconv.Atoi(s)
 	if err != nil || port < 1 || port > 65535 {
@@ -54,8 +53,8 @@ func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
 	if q.err != nil {
 		return q.err
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), protocolTCP) {
-		return invalidError("this operation is a tunnel: request an upgrade to %s", protocolTCP)
+	if !strings.EqualFold(r.Header.Get("Upgrade"), wire.ProtocolTCP) {
+		return invalidError("this operation is a tunnel: request an upgrade to %s", wire.ProtocolTCP)
 	}
 	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
@@ -89,7 +88,7 @@ func hijackTunnel(w http.ResponseWriter) (*tunnelConn, error) {
 	if err != nil {
 		return nil, atoll.E("dial", "", atoll.ErrInternal, err)
 	}
-	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+protocolTCP+"\r\n\r\n")
+	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+wire.ProtocolTCP+"\r\n\r\n")
 	if err != nil {
 		conn.Close()
 		return nil, alreadyAnswered(err)
@@ -131,7 +130,7 @@ func joinConns(a, b net.Conn) error {
 
 // copyHalf copies src to dst and then closes the write half of dst.
 func copyHalf(dst, src net.Conn) error {
-	_, err := copyBuffer(dst, src)
+	_, err := wire.CopyBuffer(dst, src)
 	cw, ok := dst.(interface{ CloseWrite() error })
 	if err == nil && ok {
 		if err = cw.CloseWrite(); err == nil {
@@ -144,20 +143,6 @@ func copyHalf(dst, src net.Conn) error {
 		return nil
 	}
 	return err
-}
-
-// Dial implements atoll.Dialer.
-func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	q := call{op: "dial", id: s.id, path: s.path + "/dial", query: url.Values{"port": {strconv.Itoa(port)}}}
-	return s.c.openTunnel(ctx, q)
-}
-
-func (c *Client) openTunnel(ctx context.Context, q call) (net.Conn, error) {
-	w, err := c.upgradeConn(ctx, q, protocolTCP)
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
 }
 
 // A portTarget is the destination of a proxied request.
@@ -224,7 +209,7 @@ func newPortProxy(h *Handler) *httputil.ReverseProxy {
 			if atoll.KindOf(err) == atoll.ErrInternal { // not from a provider: the server on the port does not speak HTTP, or hung up
 				err = statusError{atoll.E("proxy", "", atoll.ErrUnavailable, err), http.StatusBadGateway}
 			}
-			writeError(w, RequestID(r.Context()), err)
+			writeError(w, wire.RequestID(r.Context()), err)
 		},
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
@@ -261,5 +246,3 @@ func rewriteLocation(resp *http.Response) error {
 	}
 	return nil
 }
-
-var _ atoll.Dialer = (*sandbox)(nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A projectLister is a provider with resources of projects.
@@ -31,7 +32,7 @@ func TestProjects(t *testing.T) {
 	defer h.Close()
 	server := httptest.NewServer(h)
 	defer server.Close()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: server.URL})
+	c, err := client.New(t.Context(), client.Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,11 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func registryRoutes() []Route {
@@ -13,7 +13,7 @@ func registryRoutes() []Route {
 		{
 			Method: "GET", Path: "/v1/sandboxes/{id}/secret", Name: "secret", Tag: "sandboxes", Summary: "Read the secret by which programs inside authenticate callers",
 			Doc:   "The programs expect it as a bearer token. The sandbox itself has only the salted hash, in the variable `" + atoll.SecretVar + "`.",
-			Reply: jsonOf[secretReply](), serve: (*Handler).serveSecret,
+			Reply: jsonOf[wire.SecretReply](), serve: (*Handler).serveSecret,
 		},
 		{
 			Method: "POST", Path: "/v1/reconcile", Name: "reconcile", Tag: "server", Summary: "Reconcile the sandboxes with the desired state",
@@ -23,29 +23,14 @@ func registryRoutes() []Route {
 	}
 }
 
-type secretReply struct {
-	Secret string `json:"secret"`
-}
-
 func (h *Handler) serveSecret(w http.ResponseWriter, r *http.Request) error {
 	raw, err := atoll.Secret(r.Context(), h.provider, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	writeJSON(w, http.StatusOK, secretReply{raw})
+	writeJSON(w, http.StatusOK, wire.SecretReply{Secret: raw})
 	return nil
-}
-
-// Secret implements atoll.SecretKeeper.
-func (c *Client) Secret(ctx context.Context, id string) (string, error) {
-	norm, err := atoll.NormalizeID(id)
-	if err != nil || norm == "" {
-		return "", atoll.E("secret", id, atoll.ErrNotFound, nil)
-	}
-	var reply secretReply
-	err = c.callServer(ctx, call{op: "secret", id: norm, path: "/v1/sandboxes/" + norm + "/secret", reply: &reply})
-	return reply.Secret, err
 }
 
 func (h *Handler) serveReconcile(w http.ResponseWriter, r *http.Request) error {
@@ -63,15 +48,3 @@ func (h *Handler) serveReconcile(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, found)
 	return nil
 }
-
-// Reconcile implements registry.Reconciler.
-func (c *Client) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
-	var found registry.Reconciliation
-	err := c.callServer(ctx, call{op: "reconcile", method: "POST", path: "/v1/reconcile", body: opts, reply: &found, replyLimit: maxListReply})
-	return found, err
-}
-
-var (
-	_ atoll.SecretKeeper  = (*Client)(nil)
-	_ registry.Reconciler = (*Client)(nil)
-)

@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A balancer has one address and several servers: it connects each new connection to the first
@@ -173,9 +174,9 @@ func (b *balancer) switchServer() {
 	b.killServer(live)
 }
 
-func newPatientClient(t *testing.T, url string) *api.Client {
+func newPatientClient(t *testing.T, url string) *client.Client {
 	t.Helper()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Patience: testenv.Scale(time.Minute)})
+	c, err := client.New(t.Context(), client.Options{URL: url, Patience: testenv.Scale(time.Minute)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func newPatientClient(t *testing.T, url string) *api.Client {
 
 // openSandbox creates a sandbox of provider local, and returns it as the handle of a client with
 // two servers.
-func openSandbox(t *testing.T) (*balancer, *api.Client, atoll.Sandbox) {
+func openSandbox(t *testing.T) (*balancer, *client.Client, atoll.Sandbox) {
 	t.Helper()
 	p := openLocal(t)
 	t.Cleanup(func() { p.Close() })
@@ -450,7 +451,7 @@ func TestWatchOverManyServers(t *testing.T) {
 // removeDirectly removes a sandbox without the balancer.
 func removeDirectly(t *testing.T, b *balancer, id string) {
 	t.Helper()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: b.servers[0].url})
+	c, err := client.New(t.Context(), client.Options{URL: b.servers[0].url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -604,7 +605,7 @@ func TestCreateWaitsForIncompleteSandbox(t *testing.T) {
 // server comes back.
 func TestPatienceEnds(t *testing.T) {
 	b, c, _ := openSandbox(t)
-	hasty, err := api.NewClient(t.Context(), api.ClientOptions{URL: b.url(), Patience: 500 * time.Millisecond})
+	hasty, err := client.New(t.Context(), client.Options{URL: b.url(), Patience: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // A Route is one operation of the API. The handler serves it and package openapi describes it.
@@ -43,18 +45,10 @@ type Content struct {
 }
 
 // ErrorContent describes the body of each unsuccessful response.
-func ErrorContent() Content { return jsonOf[wireError]() }
+func ErrorContent() Content { return jsonOf[wire.Error]() }
 
-// The media types of bodies.
-const (
-	mediaJSON  = "application/json"
-	mediaBytes = "application/octet-stream"
-	mediaTar   = "application/x-tar"
-	mediaSSE   = "text/event-stream"
-)
-
-func jsonOf[T any]() Content   { return Content{Media: mediaJSON, Type: reflect.TypeFor[T]()} }
-func eventsOf[T any]() Content { return Content{Media: mediaSSE, Type: reflect.TypeFor[T]()} }
+func jsonOf[T any]() Content   { return Content{Media: wire.MediaJSON, Type: reflect.TypeFor[T]()} }
+func eventsOf[T any]() Content { return Content{Media: wire.MediaSSE, Type: reflect.TypeFor[T]()} }
 
 // muxPattern returns the pattern of the route for http.ServeMux.
 func (r Route) muxPattern() string {

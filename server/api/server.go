@@ -1,11 +1,10 @@
 package api
 
 import (
-	"context"
 	"net/http"
-	"net/url"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func serverRoutes() []Route {
@@ -25,12 +24,12 @@ func serverRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: "/v1/info", Name: "info", Tag: "server", Summary: "Get the name and the capabilities of the provider",
-			Reply: jsonOf[serverInfo](), serve: (*Handler).serveInfo,
+			Reply: jsonOf[wire.ServerInfo](), serve: (*Handler).serveInfo,
 		},
 		{
 			Method: "GET", Path: "/v1/providers", Name: "listProviders", Tag: "server", Summary: "List the providers, default provider first",
 			Doc:   "The list does not contact the providers: `problem` is the error of the last attempt to use one.",
-			Reply: jsonOf[providersReply](), serve: (*Handler).serveProviders,
+			Reply: jsonOf[wire.ProvidersReply](), serve: (*Handler).serveProviders,
 		},
 		{
 			Method: "GET", Path: "/v1/probe", Name: "probe", Tag: "server", Summary: "Check that the provider works on this machine, and get the remedy if not",
@@ -44,7 +43,7 @@ func serverRoutes() []Route {
 		{
 			Method: "GET", Path: "/v1/projects", Name: "listProjects", Tag: "projects", Summary: "List projects with resources of their own, such as machines and disks",
 			Doc:   "The list omits projects that have only sandboxes and volumes.",
-			Reply: jsonOf[projectsReply](), serve: (*Handler).serveProjects,
+			Reply: jsonOf[wire.ProjectsReply](), serve: (*Handler).serveProjects,
 		},
 		{
 			Method: "DELETE", Path: "/v1/projects/{project}", Name: "removeProject", Tag: "projects",
@@ -57,24 +56,14 @@ type healthReply struct {
 	Status string `json:"status"` // "ok"
 }
 
-// A serverInfo is the provider's Info and the version of the server.
-type serverInfo struct {
-	atoll.Info
-	Server string `json:"server_version,omitempty"`
-}
-
 func (h *Handler) serveHealth(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, healthReply{"ok"})
 	return nil
 }
 
 func (h *Handler) serveInfo(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, serverInfo{h.provider.Info(), h.opts.Version})
+	writeJSON(w, http.StatusOK, wire.ServerInfo{Info: h.provider.Info(), Server: h.opts.Version})
 	return nil
-}
-
-type providersReply struct {
-	Providers []atoll.Member `json:"providers"`
 }
 
 func (h *Handler) serveProviders(w http.ResponseWriter, r *http.Request) error {
@@ -82,29 +71,13 @@ func (h *Handler) serveProviders(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, providersReply{members})
+	writeJSON(w, http.StatusOK, wire.ProvidersReply{Providers: members})
 	return nil
-}
-
-// Members implements atoll.Combiner.
-func (c *Client) Members(ctx context.Context) ([]atoll.Member, error) {
-	var reply providersReply
-	err := c.callServer(ctx, call{op: "providers", path: "/v1/providers", reply: &reply})
-	return reply.Providers, err
 }
 
 func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, atoll.ProbeProvider(r.Context(), h.provider))
 	return nil
-}
-
-// Probe implements atoll.Prober. If the server cannot be reached, the result is not OK.
-func (c *Client) Probe(ctx context.Context) atoll.Probe {
-	var probe atoll.Probe
-	if err := c.callServer(ctx, call{op: "probe", path: "/v1/probe", reply: &probe}); err != nil {
-		return atoll.Probe{Reason: err.Error()}
-	}
-	return probe
 }
 
 func (h *Handler) servePrepare(w http.ResponseWriter, r *http.Request) error {
@@ -126,29 +99,6 @@ func (h *Handler) servePrepare(w http.ResponseWriter, r *http.Request) error {
 	return alreadyAnswered(events.sendEvent("done", struct{}{}))
 }
 
-// Prepare implements atoll.Preparer.
-func (c *Client) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil { // as in Create
-		return err
-	}
-	q := call{op: "prepare", id: spec.Image, method: "POST", path: "/v1/prepare", body: spec}
-	for event, err := range streamEvents[atoll.Progress](ctx, c, q) {
-		switch {
-		case err != nil:
-			return err
-		case event.name == "done":
-			return nil
-		case event.name == "progress" && progress != nil:
-			progress(event.data)
-		}
-	}
-	return nil
-}
-
-type projectsReply struct {
-	Projects []atoll.Project `json:"projects"`
-}
-
 func (h *Handler) serveProjects(w http.ResponseWriter, r *http.Request) error {
 	all, err := atoll.Projects(r.Context(), h.provider)
 	if err != nil {
@@ -157,15 +107,8 @@ func (h *Handler) serveProjects(w http.ResponseWriter, r *http.Request) error {
 	if all == nil {
 		all = []atoll.Project{}
 	}
-	writeJSON(w, http.StatusOK, projectsReply{all})
+	writeJSON(w, http.StatusOK, wire.ProjectsReply{Projects: all})
 	return nil
-}
-
-// Projects implements atoll.ProjectLister.
-func (c *Client) Projects(ctx context.Context) ([]atoll.Project, error) {
-	var reply projectsReply
-	err := c.callServer(ctx, call{op: "projects", path: "/v1/projects", reply: &reply, replyLimit: maxListReply})
-	return reply.Projects, err
 }
 
 func (h *Handler) serveRemoveProject(w http.ResponseWriter, r *http.Request) error {
@@ -175,28 +118,3 @@ func (h *Handler) serveRemoveProject(w http.ResponseWriter, r *http.Request) err
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
-
-// RemoveProject implements atoll.ProjectRemover.
-func (c *Client) RemoveProject(ctx context.Context, project string) error {
-	const op = "remove project"
-	if project == "" {
-		return atoll.Errorf(op, project, atoll.ErrInvalid, "no project given")
-	}
-	return c.callServer(ctx, call{op: op, id: project, method: "DELETE", path: "/v1/projects/" + pathSegment(project)})
-}
-
-// projectQuery returns the query parameter project, or nil if project is empty.
-func projectQuery(project string) url.Values {
-	if project == "" {
-		return nil
-	}
-	return url.Values{"project": {project}}
-}
-
-var (
-	_ atoll.Combiner       = (*Client)(nil)
-	_ atoll.Prober         = (*Client)(nil)
-	_ atoll.Preparer       = (*Client)(nil)
-	_ atoll.ProjectRemover = (*Client)(nil)
-	_ atoll.ProjectLister  = (*Client)(nil)
-)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/client"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -54,7 +56,7 @@ func TestTokens(t *testing.T) {
 	}
 	for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer sesam", "Bearer sesamee", "Basic sesame", "sesame"} {
 		resp, body := r.doRequest(t, "GET", "/v1/sandboxes", "", "Authorization", auth)
-		err := decodeError(resp.StatusCode, []byte(body), "", "")
+		err := wire.DecodeError(resp.StatusCode, []byte(body), "", "")
 		if resp.StatusCode != 401 || !errors.Is(err, atoll.ErrDenied) || resp.Header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%q: %d %v", auth, resp.StatusCode, err)
 		}
@@ -67,11 +69,11 @@ func TestTokens(t *testing.T) {
 	if resp, _ := r.doRequest(t, "GET", "/v1/sandboxes/"+fakeID+"/ports/80/", ""); resp.StatusCode != 401 {
 		t.Errorf("a port is open to all: %d", resp.StatusCode)
 	}
-	_, err := NewClient(t.Context(), ClientOptions{URL: r.server.URL, Token: "wrong"})
+	_, err := client.New(t.Context(), client.Options{URL: r.server.URL, Token: "wrong"})
 	if !errors.Is(err, atoll.ErrDenied) {
-		t.Errorf("NewClient with a wrong token: %v", err)
+		t.Errorf("New with a wrong token: %v", err)
 	}
-	wrong, err := NewClient(t.Context(), ClientOptions{URL: r.server.URL, Token: "wrong", Info: &atoll.Info{}})
+	wrong, err := client.New(t.Context(), client.Options{URL: r.server.URL, Token: "wrong", Info: &atoll.Info{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,16 +129,16 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	var seen http.Header
 	r.list = func(ctx context.Context, _ atoll.Filter) ([]atoll.Status, error) {
 		seen = http.Header{}
-		sendTrace(ctx, seen)
-		seen.Set(RequestIDHeader, RequestID(ctx))
+		wire.SendTrace(ctx, seen)
+		seen.Set(wire.RequestIDHeader, wire.RequestID(ctx))
 		return nil, atoll.E("list", "", atoll.ErrExhausted, nil)
 	}
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	resp, body := outer.doRequest(t, "GET", "/v1/sandboxes", "", RequestIDHeader, "my-id", "traceparent", trace, "tracestate", "a=b")
-	if resp.Header.Get(RequestIDHeader) != "my-id" || !strings.Contains(body, `"request_id":"my-id"`) {
-		t.Errorf("the answer has id %q: %s", resp.Header.Get(RequestIDHeader), body)
+	resp, body := outer.doRequest(t, "GET", "/v1/sandboxes", "", wire.RequestIDHeader, "my-id", "traceparent", trace, "tracestate", "a=b")
+	if resp.Header.Get(wire.RequestIDHeader) != "my-id" || !strings.Contains(body, `"request_id":"my-id"`) {
+		t.Errorf("the answer has id %q: %s", resp.Header.Get(wire.RequestIDHeader), body)
 	}
-	if seen.Get(RequestIDHeader) != "my-id" || seen.Get("Traceparent") != trace || seen.Get("Tracestate") != "a=b" {
+	if seen.Get(wire.RequestIDHeader) != "my-id" || seen.Get("Traceparent") != trace || seen.Get("Tracestate") != "a=b" {
 		t.Errorf("the provider saw %v", seen)
 	}
 	if !strings.Contains(log.String(), "request=my-id") || !strings.Contains(log.String(), "kind=exhausted") {
@@ -144,12 +146,12 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	}
 	rec := httptest.NewRecorder() // for a redirect
 	h.ServeHTTP(rec, httptest.NewRequest("GET", "/v1//sandboxes", nil))
-	if id := rec.Header().Get(RequestIDHeader); rec.Code/100 != 3 || len(id) != 16 {
+	if id := rec.Header().Get(wire.RequestIDHeader); rec.Code/100 != 3 || len(id) != 16 {
 		t.Errorf("a path that is not clean: %d with id %q", rec.Code, id)
 	}
 	for _, bad := range []string{"", "two words", strings.Repeat("x", 200), "é"} {
-		resp, _ := outer.doRequest(t, "GET", "/health", "", RequestIDHeader, bad)
-		if got := resp.Header.Get(RequestIDHeader); got == bad || len(got) != 16 {
+		resp, _ := outer.doRequest(t, "GET", "/health", "", wire.RequestIDHeader, bad)
+		if got := resp.Header.Get(wire.RequestIDHeader); got == bad || len(got) != 16 {
 			t.Errorf("id %q was answered with %q", bad, got)
 		}
 	}
@@ -249,8 +251,8 @@ func TestOutputFromAnOffset(t *testing.T) {
 		{"?stream=stdin", "", "", 400},
 	} {
 		resp, body := r.doRequest(t, "GET", path+c.query, "")
-		if resp.StatusCode != c.status || resp.Header.Get(OffsetHeader) != c.offset || c.status == 200 && body != c.body {
-			t.Errorf("%s: %d, offset %q, %q", c.query, resp.StatusCode, resp.Header.Get(OffsetHeader), body)
+		if resp.StatusCode != c.status || resp.Header.Get(wire.OffsetHeader) != c.offset || c.status == 200 && body != c.body {
+			t.Errorf("%s: %d, offset %q, %q", c.query, resp.StatusCode, resp.Header.Get(wire.OffsetHeader), body)
 		}
 	}
 }
@@ -453,7 +455,7 @@ func TestPrepareReportsProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer h.Close()
-		c, err := NewClient(t.Context(), ClientOptions{URL: newServer(t, h).URL})
+		c, err := client.New(t.Context(), client.Options{URL: newServer(t, h).URL})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -488,9 +490,9 @@ func TestDocsAreMounted(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	for _, path := range []string{"/docs", "/openapi.json"} {
-		resp, body := r.doRequest(t, "GET", path, "", RequestIDHeader, "my-id")
-		if body != path || resp.Header.Get(RequestIDHeader) != "my-id" {
-			t.Errorf("%s: %q with id %q", path, body, resp.Header.Get(RequestIDHeader))
+		resp, body := r.doRequest(t, "GET", path, "", wire.RequestIDHeader, "my-id")
+		if body != path || resp.Header.Get(wire.RequestIDHeader) != "my-id" {
+			t.Errorf("%s: %q with id %q", path, body, resp.Header.Get(wire.RequestIDHeader))
 		}
 		if want := `op="GET ` + path + `" request=my-id`; !strings.Contains(log.String(), want) {
 			t.Errorf("the log does not have %s:\n%s", want, &log)
@@ -520,7 +522,7 @@ func TestRemoveOfAnUnknownSandboxIsDone(t *testing.T) {
 	}
 }
 
-func TestNewClientSaysWhatIsWrong(t *testing.T) {
+func TestNewClientErrors(t *testing.T) {
 	for url, want := range map[string]atoll.Kind{
 		"":                        atoll.ErrInvalid,
 		"ftp://x":                 atoll.ErrInvalid,
@@ -531,9 +533,9 @@ func TestNewClientSaysWhatIsWrong(t *testing.T) {
 		"http://127.0.0.1:1":      atoll.ErrUnavailable,
 		"https://127.0.0.1:1/sub": atoll.ErrUnavailable,
 	} {
-		_, err := NewClient(t.Context(), ClientOptions{URL: url})
+		_, err := client.New(t.Context(), client.Options{URL: url})
 		if atoll.KindOf(err) != want || want == atoll.ErrUnavailable && !strings.Contains(err.Error(), url) {
-			t.Errorf("NewClient(%q): %v, want kind %s", url, err, want)
+			t.Errorf("New(%q): %v, want kind %s", url, err, want)
 		}
 	}
 }
@@ -543,9 +545,9 @@ func TestAPasswordInAURLIsRefused(t *testing.T) {
 		"http://user:geheim@127.0.0.1:1", "http://geheim@127.0.0.1:1", "http://user:geheim%zz@h", "ftp://user:geheim@h",
 		"unix://user:geheim@/path", "user:geheim@h", "user:geheim@h/path", "//user:geheim@h",
 	} {
-		_, err := NewClient(t.Context(), ClientOptions{URL: url})
+		_, err := client.New(t.Context(), client.Options{URL: url})
 		if atoll.KindOf(err) != atoll.ErrInvalid || strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), "write it like") {
-			t.Errorf("NewClient(%q): %v, want ErrInvalid without the password", url, err)
+			t.Errorf("New(%q): %v, want ErrInvalid without the password", url, err)
 		}
 	}
 }
@@ -556,12 +558,12 @@ func TestInfoIsFetchedOnceOrNotAtAll(t *testing.T) {
 		asked.Add(1)
 		json.NewEncoder(w).Encode(atoll.Info{Name: "far"})
 	}))
-	c, err := NewClient(t.Context(), ClientOptions{URL: server.URL})
+	c, err := client.New(t.Context(), client.Options{URL: server.URL})
 	if err != nil || c.Info().Name != "far" || c.Info().Name != "far" || asked.Load() != 1 {
 		t.Errorf("Info asked %d times: %v", asked.Load(), err)
 	}
 	c.Close()
-	c, err = NewClient(t.Context(), ClientOptions{URL: server.URL, Info: &atoll.Info{Name: "near"}})
+	c, err = client.New(t.Context(), client.Options{URL: server.URL, Info: &atoll.Info{Name: "near"}})
 	if err != nil || c.Info().Name != "near" || asked.Load() != 1 {
 		t.Errorf("Info asked %d times: %v", asked.Load(), err)
 	}

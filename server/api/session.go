@@ -1,11 +1,11 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func sessionRoutes() []Route {
@@ -13,7 +13,7 @@ func sessionRoutes() []Route {
 	return []Route{
 		{
 			Method: "GET", Path: "/v1/sessions", Name: "listSessions", Tag: "sessions", Summary: "List sessions, oldest first",
-			Params: []Param{{Name: "project", Type: "string", Doc: "only sessions of this project"}}, Reply: jsonOf[sessionsReply](), serve: (*Handler).serveSessions,
+			Params: []Param{{Name: "project", Type: "string", Doc: "only sessions of this project"}}, Reply: jsonOf[wire.SessionsReply](), serve: (*Handler).serveSessions,
 		},
 		{
 			Method: "POST", Path: "/v1/sessions", Name: "openSession", Tag: "sessions", Summary: "Open the session of a workflow, an agent or a conversation",
@@ -33,10 +33,6 @@ func sessionRoutes() []Route {
 	}
 }
 
-type sessionsReply struct {
-	Sessions []session.Session `json:"sessions"`
-}
-
 type endReply struct {
 	Closed []string `json:"closed"` // keys
 }
@@ -49,15 +45,8 @@ func (h *Handler) serveSessions(w http.ResponseWriter, r *http.Request) error {
 	if all == nil {
 		all = []session.Session{}
 	}
-	writeJSON(w, http.StatusOK, sessionsReply{all})
+	writeJSON(w, http.StatusOK, wire.SessionsReply{Sessions: all})
 	return nil
-}
-
-// Sessions implements session.Manager.
-func (c *Client) Sessions(ctx context.Context, project string) ([]session.Session, error) {
-	var reply sessionsReply
-	err := c.callServer(ctx, call{op: "sessions", path: "/v1/sessions", query: projectQuery(project), reply: &reply, replyLimit: maxListReply})
-	return reply.Sessions, err
 }
 
 func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error {
@@ -73,30 +62,12 @@ func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// OpenSession implements session.Manager.
-func (c *Client) OpenSession(ctx context.Context, spec *session.Spec) (o session.Opened, err error) {
-	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
-		return o, err
-	}
-	err = c.callServer(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o, idempotent: true})
-	return o, err
-}
-
 func (h *Handler) serveCloseSession(w http.ResponseWriter, r *http.Request) error {
 	if err := session.Close(r.Context(), h.provider, parseQuery(r).getString("project"), r.PathValue("key")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// CloseSession implements session.Manager.
-func (c *Client) CloseSession(ctx context.Context, project, key string) error {
-	const op = "close session"
-	if key == "" {
-		return atoll.Errorf(op, key, atoll.ErrNotExist, "no session given")
-	}
-	return c.callServer(ctx, call{op: op, id: key, method: "DELETE", path: "/v1/sessions/" + pathSegment(key), query: projectQuery(project)})
 }
 
 func (h *Handler) serveEndScope(w http.ResponseWriter, r *http.Request) error {
@@ -111,5 +82,3 @@ func (h *Handler) serveEndScope(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, endReply{closed})
 	return nil
 }
-
-var _ session.Manager = (*Client)(nil)

@@ -1,11 +1,10 @@
 package api
 
 import (
-	"context"
 	"net/http"
-	"net/url"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func storeRoutes() []Route {
@@ -13,7 +12,7 @@ func storeRoutes() []Route {
 	return []Route{
 		{
 			Method: "GET", Path: "/v1/volumes", Name: "listVolumes", Tag: "volumes", Summary: "List volumes",
-			Params: project, Reply: jsonOf[volumesReply](), serve: (*Handler).serveVolumes,
+			Params: project, Reply: jsonOf[wire.VolumesReply](), serve: (*Handler).serveVolumes,
 		},
 		{
 			Method: "DELETE", Path: "/v1/volumes/{name}", Name: "removeVolume", Tag: "volumes", Summary: "Delete a volume",
@@ -22,7 +21,7 @@ func storeRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: "/v1/images", Name: "listImages", Tag: "images", Summary: "List the fetched images",
-			Reply: jsonOf[imagesReply](), serve: (*Handler).serveImages,
+			Reply: jsonOf[wire.ImagesReply](), serve: (*Handler).serveImages,
 		},
 		{
 			Method: "DELETE", Path: "/v1/images", Name: "removeImage", Tag: "images", Summary: "Delete an image or one of its names",
@@ -42,11 +41,11 @@ func storeRoutes() []Route {
 			Method: "GET", Path: "/v1/images/resolve", Name: "resolveImage", Tag: "images", Summary: "Find the digest of an image",
 			Doc:    "The operation fetches nothing and considers only fetched images.",
 			Params: []Param{{Name: "ref", Type: "string", Doc: "the name of the image; default the image of sandboxes without one"}},
-			Reply:  jsonOf[digestReply](), serve: (*Handler).serveResolveImage,
+			Reply:  jsonOf[wire.DigestReply](), serve: (*Handler).serveResolveImage,
 		},
 		{
 			Method: "GET", Path: "/v1/snapshots", Name: "listSnapshots", Tag: "snapshots", Summary: "List snapshots",
-			Reply: jsonOf[snapshotsReply](), serve: (*Handler).serveSnapshots,
+			Reply: jsonOf[wire.SnapshotsReply](), serve: (*Handler).serveSnapshots,
 		},
 		{
 			Method: "DELETE", Path: "/v1/snapshots/{id}", Name: "removeSnapshot", Tag: "snapshots", Summary: "Delete a snapshot",
@@ -54,22 +53,6 @@ func storeRoutes() []Route {
 		},
 	}
 }
-
-type (
-	volumesReply struct {
-		Volumes []atoll.Volume `json:"volumes"`
-	}
-	imagesReply struct {
-		Images []atoll.Image `json:"images"`
-	}
-	digestReply struct {
-		// Digest is empty for an image without a digest.
-		Digest string `json:"digest"`
-	}
-	snapshotsReply struct {
-		Snapshots []atoll.Snapshot `json:"snapshots"`
-	}
-)
 
 func (h *Handler) serveVolumes(w http.ResponseWriter, r *http.Request) error {
 	project := parseQuery(r).getString("project")
@@ -80,15 +63,8 @@ func (h *Handler) serveVolumes(w http.ResponseWriter, r *http.Request) error {
 	if all == nil {
 		all = []atoll.Volume{}
 	}
-	writeJSON(w, http.StatusOK, volumesReply{all})
+	writeJSON(w, http.StatusOK, wire.VolumesReply{Volumes: all})
 	return nil
-}
-
-// Volumes implements atoll.VolumeStore.
-func (c *Client) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	var reply volumesReply
-	err := c.callServer(ctx, call{op: "volumes", path: "/v1/volumes", query: projectQuery(project), reply: &reply, replyLimit: maxListReply})
-	return reply.Volumes, err
 }
 
 func (h *Handler) serveRemoveVolume(w http.ResponseWriter, r *http.Request) error {
@@ -100,15 +76,6 @@ func (h *Handler) serveRemoveVolume(w http.ResponseWriter, r *http.Request) erro
 	return nil
 }
 
-// RemoveVolume implements atoll.VolumeStore.
-func (c *Client) RemoveVolume(ctx context.Context, project, name string) error {
-	const op = "remove volume"
-	if name == "" {
-		return atoll.Errorf(op, name, atoll.ErrNotExist, "no volume given")
-	}
-	return c.callServer(ctx, call{op: op, id: name, method: "DELETE", path: "/v1/volumes/" + pathSegment(name), query: projectQuery(project)})
-}
-
 func (h *Handler) serveImages(w http.ResponseWriter, r *http.Request) error {
 	all, err := atoll.Images(r.Context(), h.provider)
 	if err != nil {
@@ -117,15 +84,8 @@ func (h *Handler) serveImages(w http.ResponseWriter, r *http.Request) error {
 	if all == nil {
 		all = []atoll.Image{}
 	}
-	writeJSON(w, http.StatusOK, imagesReply{all})
+	writeJSON(w, http.StatusOK, wire.ImagesReply{Images: all})
 	return nil
-}
-
-// Images implements atoll.ImageStore.
-func (c *Client) Images(ctx context.Context) ([]atoll.Image, error) {
-	var reply imagesReply
-	err := c.callServer(ctx, call{op: "images", path: "/v1/images", reply: &reply, replyLimit: maxListReply})
-	return reply.Images, err
 }
 
 func (h *Handler) serveRemoveImage(w http.ResponseWriter, r *http.Request) error {
@@ -139,15 +99,6 @@ func (h *Handler) serveRemoveImage(w http.ResponseWriter, r *http.Request) error
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// RemoveImage implements atoll.ImageStore.
-func (c *Client) RemoveImage(ctx context.Context, ref string, force bool) error {
-	query := url.Values{"ref": {ref}}
-	if force {
-		query.Set("force", "true")
-	}
-	return c.callServer(ctx, call{op: "remove image", id: ref, method: "DELETE", path: "/v1/images", query: query})
 }
 
 func (h *Handler) servePruneImages(w http.ResponseWriter, r *http.Request) error {
@@ -166,32 +117,13 @@ func (h *Handler) servePruneImages(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// PruneImages implements atoll.ImageStore. After a failure it does not report the images that it
-// removed before.
-func (c *Client) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
-	var pruned atoll.Pruned
-	err := c.callServer(ctx, call{op: "prune images", method: "POST", path: "/v1/images/prune", body: opts, reply: &pruned, replyLimit: maxListReply})
-	return pruned, err
-}
-
 func (h *Handler) serveResolveImage(w http.ResponseWriter, r *http.Request) error {
 	digest, err := atoll.ResolveImage(r.Context(), h.provider, parseQuery(r).getString("ref"))
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, digestReply{digest})
+	writeJSON(w, http.StatusOK, wire.DigestReply{Digest: digest})
 	return nil
-}
-
-// ResolveImage implements atoll.ImageResolver.
-func (c *Client) ResolveImage(ctx context.Context, ref string) (string, error) {
-	q := url.Values{}
-	if ref != "" {
-		q.Set("ref", ref)
-	}
-	var reply digestReply
-	err := c.callServer(ctx, call{op: "resolve image", id: ref, path: "/v1/images/resolve", query: q, reply: &reply})
-	return reply.Digest, err
 }
 
 func (h *Handler) serveSnapshots(w http.ResponseWriter, r *http.Request) error {
@@ -202,15 +134,8 @@ func (h *Handler) serveSnapshots(w http.ResponseWriter, r *http.Request) error {
 	if all == nil {
 		all = []atoll.Snapshot{}
 	}
-	writeJSON(w, http.StatusOK, snapshotsReply{all})
+	writeJSON(w, http.StatusOK, wire.SnapshotsReply{Snapshots: all})
 	return nil
-}
-
-// Snapshots implements atoll.SnapshotStore.
-func (c *Client) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	var reply snapshotsReply
-	err := c.callServer(ctx, call{op: "snapshots", path: "/v1/snapshots", reply: &reply, replyLimit: maxListReply})
-	return reply.Snapshots, err
 }
 
 func (h *Handler) serveRemoveSnapshot(w http.ResponseWriter, r *http.Request) error {
@@ -220,19 +145,3 @@ func (h *Handler) serveRemoveSnapshot(w http.ResponseWriter, r *http.Request) er
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
-
-// RemoveSnapshot implements atoll.SnapshotStore.
-func (c *Client) RemoveSnapshot(ctx context.Context, id string) error {
-	const op = "remove snapshot"
-	if id == "" {
-		return atoll.Errorf(op, id, atoll.ErrNotExist, "no snapshot given")
-	}
-	return c.callServer(ctx, call{op: op, id: id, method: "DELETE", path: "/v1/snapshots/" + pathSegment(id)})
-}
-
-var (
-	_ atoll.VolumeStore   = (*Client)(nil)
-	_ atoll.ImageStore    = (*Client)(nil)
-	_ atoll.SnapshotStore = (*Client)(nil)
-	_ atoll.ImageResolver = (*Client)(nil)
-)

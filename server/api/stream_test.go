@@ -27,6 +27,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/server/api/client"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,7 +38,7 @@ type rig struct {
 	*fake
 	handler *Handler
 	server  *httptest.Server
-	client  *Client
+	client  *client.Client
 	sb      atoll.Sandbox
 }
 
@@ -52,7 +54,7 @@ func newRig(t *testing.T, opts Options) *rig {
 	var token string
 	for token = range opts.Tokens {
 	}
-	if r.client, err = NewClient(t.Context(), ClientOptions{URL: r.server.URL, Token: token}); err != nil {
+	if r.client, err = client.New(t.Context(), client.Options{URL: r.server.URL, Token: token}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.client.Close() })
@@ -211,12 +213,12 @@ func TestASlowReaderSlowsTheProcess(t *testing.T) {
 		defer proc.mu.Unlock()
 		return proc.wrote
 	}
-	eventually(t, "the window is full", func() bool { return wrote() >= window-64<<10 })
+	eventually(t, "the window is full", func() bool { return wrote() >= wire.Window-64<<10 })
 	for range 50 { // the writer must stay blocked
 		time.Sleep(time.Millisecond)
 	}
 	// The reader has consumed its current chunk, so the writer may send a little more than a window.
-	if n := wrote(); n > 2*window {
+	if n := wrote(); n > 2*wire.Window {
 		t.Errorf("%d bytes were written without a reader", n)
 	}
 	close(w.open)
@@ -228,7 +230,7 @@ func TestASlowReaderSlowsTheProcess(t *testing.T) {
 func TestOneStreamDoesNotHoldTheOther(t *testing.T) {
 	r := newRig(t, Options{})
 	commands["full"] = func(_ context.Context, _ *fakeProc, _ []string, _ io.Reader, out, errOut io.Writer) int {
-		out.Write(make([]byte, window)) // the most that can be sent without a reader
+		out.Write(make([]byte, wire.Window)) // the most that can be sent without a reader
 		io.WriteString(errOut, "hello")
 		return 0
 	}
@@ -380,7 +382,7 @@ func TestAServerThatDiesHasGone(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	c, err := NewClient(t.Context(), ClientOptions{URL: server.URL})
+	c, err := client.New(t.Context(), client.Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -774,8 +776,8 @@ func TestMoreThanTheWindowIsRefused(t *testing.T) {
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["sleep"]},"stdin":true}`)
 	expectText(t, ws, `"started"`)
-	for range window/maxData + 1 {
-		if err := ws.Write(t.Context(), websocket.MessageBinary, make([]byte, 1+maxData)); err != nil {
+	for range wire.Window/wire.MaxData + 1 {
+		if err := ws.Write(t.Context(), websocket.MessageBinary, make([]byte, 1+wire.MaxData)); err != nil {
 			break
 		}
 	}
@@ -912,45 +914,4 @@ func countSockets(t *testing.T) (n int) {
 		}
 	}
 	return n
-}
-
-// FuzzMessage checks that no message makes a streamConn panic, buffer more than its window, or
-// continue after a protocol error.
-func FuzzMessage(f *testing.F) {
-	f.Add(true, []byte("\x00data"))
-	f.Add(false, []byte(`{"type":"window","stream":"stdout","bytes":5}`))
-	f.Add(false, []byte(`{"type":"close","stream":"stdin","abort":true}`))
-	f.Add(false, []byte(`{"type":"signal","signal":"SIGINT"}`))
-	f.Add(false, []byte(`{"type":"exit","exit":{"code":1,"duration":"1s"}}`))
-	f.Add(true, []byte{})
-	f.Add(false, bytes.Repeat([]byte(" "), maxMessage+1))
-	f.Fuzz(func(t *testing.T, binary bool, data []byte) {
-		typ := websocket.MessageText
-		if binary {
-			typ = websocket.MessageBinary
-		}
-		for _, strict := range []bool{true, false} {
-			l := newStreamConn(nil)
-			in, out := l.OpenReader(chanStdin), l.OpenWriter(chanStdout)
-			out.OpenWindow()
-			if _, err := out.takeCredit(1000); err != nil {
-				t.Fatal(err)
-			}
-			for range 8 {
-				m, own, err := l.handleFrame(typ, bytes.NewReader(data), strict)
-				if in.buf.Len() > window || out.credit > window || out.credit < 0 {
-					t.Fatalf("%d bytes are held, %d may be sent", in.buf.Len(), out.credit)
-				}
-				if err == nil && !own && m.Type == "" {
-					t.Fatal("a message without a type was accepted")
-				}
-				if err != nil {
-					if closeReason(err) == "" {
-						t.Fatal("no reason")
-					}
-					break
-				}
-			}
-		}
-	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/terminal"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // The smallest initial size of a terminal, because the layout of a page may be incomplete when it
@@ -131,7 +132,7 @@ func (h *Handler) serveTerminal(w http.ResponseWriter, r *http.Request) error {
 	defer func() { _ = ws.CloseNow() }()
 	defer t.cancel()
 	defer context.AfterFunc(t.ctx, t.closeOnCancel)()
-	defer keepAlive(t.ctx, ws, pingEvery, pingTimeout)()
+	defer wire.KeepAlive(t.ctx, ws, pingEvery, pingTimeout)()
 	t.work.Go(t.readClient)
 	return alreadyAnswered(t.finishTerminal(t.runTerminal(sb, want)))
 }
@@ -162,7 +163,7 @@ func (t *terminalConn) runTerminal(sb atoll.Sandbox, want terminalRequest) error
 	err = p.Attach(t.ctx, &atoll.Attachment{
 		Stdin: terminal.Input(&t.input), Stdout: screenWriter{t}, StdoutFrom: want.from,
 		Gap: func(_ atoll.Stream, from, to int64) {
-			_ = t.sendMessage(terminalMessage{Type: msgGap, From: from, To: to})
+			_ = t.sendMessage(terminalMessage{Type: wire.MsgGap, From: from, To: to})
 		}, // fails if the client has disconnected
 	})
 	if err != nil {
@@ -172,7 +173,7 @@ func (t *terminalConn) runTerminal(sb atoll.Sandbox, want terminalRequest) error
 	if err != nil {
 		return err
 	}
-	return t.sendMessage(terminalMessage{Type: msgExit, Code: &exit.Code, Signal: exit.Signal, Reason: exit.Reason})
+	return t.sendMessage(terminalMessage{Type: wire.MsgExit, Code: &exit.Code, Signal: exit.Signal, Reason: exit.Reason})
 }
 
 // openProcess starts the shell, or finds the process, and sends its id to the client.
@@ -180,7 +181,7 @@ func (t *terminalConn) openProcess(sb atoll.Sandbox, want terminalRequest) (atol
 	if want.process != "" {
 		p, err := sb.Process(t.ctx, want.process)
 		if err == nil {
-			err = t.sendMessage(terminalMessage{Type: msgAttached, Process: p.ID(), From: want.from})
+			err = t.sendMessage(terminalMessage{Type: wire.MsgAttached, Process: p.ID(), From: want.from})
 		}
 		return p, err
 	}
@@ -189,7 +190,7 @@ func (t *terminalConn) openProcess(sb atoll.Sandbox, want terminalRequest) (atol
 		return nil, err
 	}
 	if err = t.ctx.Err(); err == nil {
-		err = t.sendMessage(terminalMessage{Type: msgStarted, Process: p.ID()})
+		err = t.sendMessage(terminalMessage{Type: wire.MsgStarted, Process: p.ID()})
 	}
 	if err != nil { // no client will learn the id of the process
 		killProcess(t.ctx, p)
@@ -209,11 +210,11 @@ func (t *terminalConn) releaseProcess(p atoll.Process, keep bool) {
 // readClient reads the client's messages until it disconnects.
 func (t *terminalConn) readClient() {
 	err := t.readMessages()
-	if _, wrong := errors.AsType[protocolError](err); wrong {
+	if _, wrong := errors.AsType[wire.ProtocolError](err); wrong {
 		t.wrong.Store(&err)
 	}
 	t.lost.Store(true)
-	t.input.endInput(errClientLost)
+	t.input.endInput(wire.ErrClientLost)
 	t.cancel()
 }
 
@@ -238,8 +239,8 @@ func (t *terminalConn) readMessages() error {
 // handleText handles a text message. It does not wait for the process.
 func (t *terminalConn) handleText(data []byte) error {
 	var m terminalMessage
-	if err := decodeStrict(data, &m); err != nil {
-		return protocolErrorf("invalid message: %w", err)
+	if err := wire.DecodeStrict(data, &m); err != nil {
+		return wire.ProtocolErrorf("invalid message: %w", err)
 	}
 	switch {
 	case m.Type == msgInput:
@@ -247,7 +248,7 @@ func (t *terminalConn) handleText(data []byte) error {
 	case m.Type == msgCloseStdin:
 		t.input.endInput(io.EOF)
 		return nil
-	case m.Type == msgResize && m.Rows > 0 && m.Cols > 0:
+	case m.Type == wire.MsgResize && m.Rows > 0 && m.Cols > 0:
 		select {
 		case <-t.sizes: // a new size replaces a pending one
 		default:
@@ -255,7 +256,7 @@ func (t *terminalConn) handleText(data []byte) error {
 		t.sizes <- atoll.Size{Rows: m.Rows, Cols: m.Cols}
 		return nil
 	}
-	return protocolErrorf("unexpected or incomplete message %q", m.Type)
+	return wire.ProtocolErrorf("unexpected or incomplete message %q", m.Type)
 }
 
 // applySizes resizes the terminal after each change of size. It ignores failures.
@@ -289,12 +290,12 @@ func (t *terminalConn) finishTerminal(err error) error {
 	case wrong != nil:
 		err, code = *wrong, websocket.StatusPolicyViolation
 	case t.lost.Load():
-		return errClientLost
+		return wire.ErrClientLost
 	case t.handler.ctx.Err() != nil && err != nil:
-		err, code = errClosing, websocket.StatusGoingAway
+		err, code = wire.ErrClosing, websocket.StatusGoingAway
 	}
 	if err != nil {
-		_ = t.sendMessage(terminalMessage{Type: msgError, Kind: atoll.KindOf(err), Message: err.Error()}) // fails if the client has disconnected
+		_ = t.sendMessage(terminalMessage{Type: wire.MsgError, Kind: atoll.KindOf(err), Message: err.Error()}) // fails if the client has disconnected
 	}
 	t.lost.Store(true) // ignores what the client sends from now on
 	_ = t.ws.Close(code, "")
@@ -336,10 +337,10 @@ func (t *typedInput) appendInput(p []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
-		return protocolErrorf("input after %s", msgCloseStdin)
+		return wire.ProtocolErrorf("input after %s", msgCloseStdin)
 	}
 	if len(t.buf)+len(p) > maxTyped {
-		return protocolErrorf("more than %d bytes of unread input", maxTyped)
+		return wire.ProtocolErrorf("more than %d bytes of unread input", maxTyped)
 	}
 	t.buf = append(t.buf, p...)
 	t.changed.Signal()

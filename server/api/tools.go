@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // Tools are tools for agents. The handler serves them under /v1/tools.
@@ -148,5 +149,5 @@ func withBaseURL(r *http.Request) context.Context {
 
 // PortPath returns the path at which a Handler forwards requests to a port of a sandbox.
 func PortPath(sandbox string, port int) string {
-	return "/v1/sandboxes/" + pathSegment(sandbox) + "/ports/" + strconv.Itoa(port) + "/"
+	return "/v1/sandboxes/" + wire.PathSegment(sandbox) + "/ports/" + strconv.Itoa(port) + "/"
 }

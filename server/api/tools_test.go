@@ -13,6 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -64,7 +65,7 @@ func TestTools(t *testing.T) {
 		{"/v1/tools/echo", strings.Repeat(" ", maxToolInput+1), 413, atoll.ErrInvalid},
 	} {
 		status, body := ask("POST", tt.path, tt.body)
-		if err := decodeError(status, []byte(body), "", ""); status != tt.status || atoll.KindOf(err) != tt.kind {
+		if err := wire.DecodeError(status, []byte(body), "", ""); status != tt.status || atoll.KindOf(err) != tt.kind {
 			t.Errorf("%s: %d %s, want %d %s", tt.path, status, body, tt.status, tt.kind)
 		}
 	}

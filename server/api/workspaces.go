@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 func workspaceRoutes() []Route {
@@ -15,15 +16,15 @@ func workspaceRoutes() []Route {
 	return []Route{
 		{
 			Method: "GET", Path: "/v1/workspaces", Name: "listWorkspaces", Tag: "workspaces", Summary: "List workspaces",
-			Params: project, Reply: jsonOf[workspacesReply](), serve: (*Handler).serveWorkspaces,
+			Params: project, Reply: jsonOf[wire.WorkspacesReply](), serve: (*Handler).serveWorkspaces,
 		},
 		{
 			Method: "POST", Path: "/v1/workspaces", Name: "addWorkspace", Tag: "workspaces", Summary: "Add a workspace from a directory or a git repository",
-			Doc: stream, Body: jsonOf[workspace.Spec](), Reply: eventsOf[workspaceEvent](), serve: (*Handler).serveAddWorkspace,
+			Doc: stream, Body: jsonOf[workspace.Spec](), Reply: eventsOf[wire.WorkspaceEvent](), serve: (*Handler).serveAddWorkspace,
 		},
 		{
 			Method: "POST", Path: "/v1/workspaces/{name}/update", Name: "updateWorkspace", Tag: "workspaces", Summary: "Update a workspace",
-			Doc: stream, Params: own, Reply: eventsOf[workspaceEvent](), serve: (*Handler).serveUpdateWorkspace,
+			Doc: stream, Params: own, Reply: eventsOf[wire.WorkspaceEvent](), serve: (*Handler).serveUpdateWorkspace,
 		},
 		{
 			Method: "DELETE", Path: "/v1/workspaces/{name}", Name: "removeWorkspace", Tag: "workspaces", Summary: "Remove a workspace and delete its clone",
@@ -31,16 +32,6 @@ func workspaceRoutes() []Route {
 			Params: own, Status: http.StatusNoContent, serve: (*Handler).serveRemoveWorkspace,
 		},
 	}
-}
-
-type workspacesReply struct {
-	Workspaces []workspace.Workspace `json:"workspaces"`
-}
-
-// A workspaceEvent is the data of an event of adding or updating a workspace.
-type workspaceEvent struct {
-	Progress  *atoll.Progress      `json:"progress,omitempty"`
-	Workspace *workspace.Workspace `json:"workspace,omitempty"` // set in the event "done"
 }
 
 func (h *Handler) serveWorkspaces(w http.ResponseWriter, r *http.Request) error {
@@ -51,15 +42,8 @@ func (h *Handler) serveWorkspaces(w http.ResponseWriter, r *http.Request) error 
 	if all == nil {
 		all = []workspace.Workspace{}
 	}
-	writeJSON(w, http.StatusOK, workspacesReply{all})
+	writeJSON(w, http.StatusOK, wire.WorkspacesReply{Workspaces: all})
 	return nil
-}
-
-// Workspaces implements workspace.Manager.
-func (c *Client) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
-	var reply workspacesReply
-	err := c.callServer(ctx, call{op: "workspaces", path: "/v1/workspaces", query: projectQuery(project), reply: &reply, replyLimit: maxListReply})
-	return reply.Workspaces, err
 }
 
 func (h *Handler) serveAddWorkspace(w http.ResponseWriter, r *http.Request) error {
@@ -72,27 +56,10 @@ func (h *Handler) serveAddWorkspace(w http.ResponseWriter, r *http.Request) erro
 	})
 }
 
-// AddWorkspace implements workspace.Manager.
-func (c *Client) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
-		return workspace.Workspace{}, err
-	}
-	return c.followWorkspaceEvents(ctx, call{op: "add workspace", id: spec.Name, path: "/v1/workspaces", body: spec}, progress)
-}
-
 func (h *Handler) serveUpdateWorkspace(w http.ResponseWriter, r *http.Request) error {
 	return h.serveWorkspaceEvents(w, r, func(ctx context.Context, progress func(atoll.Progress)) (workspace.Workspace, error) {
 		return workspace.Update(ctx, h.provider, parseQuery(r).getString("project"), r.PathValue("name"), progress)
 	})
-}
-
-// UpdateWorkspace implements workspace.Manager.
-func (c *Client) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	const op = "update workspace"
-	if name == "" {
-		return workspace.Workspace{}, atoll.Errorf(op, name, atoll.ErrNotExist, "no workspace given")
-	}
-	return c.followWorkspaceEvents(ctx, call{op: op, id: name, path: "/v1/workspaces/" + pathSegment(name) + "/update", query: projectQuery(project)}, progress)
 }
 
 // serveWorkspaceEvents runs work and streams its progress and its result.
@@ -104,28 +71,11 @@ func (h *Handler) serveWorkspaceEvents(w http.ResponseWriter, r *http.Request, w
 	defer done()
 	events := newEventWriter(ctx, w)
 	defer events.stopWriter()
-	made, err := work(ctx, func(p atoll.Progress) { _ = events.sendEvent("progress", workspaceEvent{Progress: &p}) })
+	made, err := work(ctx, func(p atoll.Progress) { _ = events.sendEvent("progress", wire.WorkspaceEvent{Progress: &p}) })
 	if err != nil {
 		return alreadyAnswered(events.sendError(err))
 	}
-	return alreadyAnswered(events.sendEvent("done", workspaceEvent{Workspace: &made}))
-}
-
-// followWorkspaceEvents makes a request, reports the progress and returns the workspace in the last
-// event.
-func (c *Client) followWorkspaceEvents(ctx context.Context, q call, progress func(atoll.Progress)) (made workspace.Workspace, err error) {
-	q.method = "POST"
-	for event, err := range streamEvents[workspaceEvent](ctx, c, q) {
-		switch data := event.data; {
-		case err != nil:
-			return made, err
-		case event.name == "done" && data.Workspace != nil:
-			return *data.Workspace, nil
-		case event.name == "progress" && data.Progress != nil && progress != nil:
-			progress(*data.Progress)
-		}
-	}
-	return made, nil
+	return alreadyAnswered(events.sendEvent("done", wire.WorkspaceEvent{Workspace: &made}))
 }
 
 func (h *Handler) serveRemoveWorkspace(w http.ResponseWriter, r *http.Request) error {
@@ -135,14 +85,3 @@ func (h *Handler) serveRemoveWorkspace(w http.ResponseWriter, r *http.Request) e
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
-
-// RemoveWorkspace implements workspace.Manager.
-func (c *Client) RemoveWorkspace(ctx context.Context, project, name string) error {
-	const op = "remove workspace"
-	if name == "" {
-		return atoll.Errorf(op, name, atoll.ErrNotExist, "no workspace given")
-	}
-	return c.callServer(ctx, call{op: op, id: name, method: "DELETE", path: "/v1/workspaces/" + pathSegment(name), query: projectQuery(project)})
-}
-
-var _ workspace.Manager = (*Client)(nil)

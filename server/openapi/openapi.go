@@ -92,9 +92,9 @@ func schemaName(t reflect.Type, hint string) string {
 	}
 	name := huma.DefaultSchemaNamer(t, hint)
 	switch {
-	case name == "WireError":
-		return "Error"
-	case name == "Message" && strings.HasSuffix(t.PkgPath(), "/api"): // and not a conversation's
+	case name == "IDReply":
+		return "IdReply"
+	case name == "Message" && strings.HasSuffix(t.PkgPath(), "/wire"): // and not a conversation's
 		return "StreamMessage"
 	}
 	return strings.ToUpper(name[:1]) + name[1:]

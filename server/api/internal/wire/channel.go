@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A channelWriter sends data on one channel. It blocks when it has used up the window of the other
+// A ChannelWriter sends data on one channel. It blocks when it has used up the window of the other
 // side.
-type channelWriter struct {
-	link *streamConn
+type ChannelWriter struct {
+	conn *StreamConn
 	ch   byte
 
 	mu      sync.Mutex
@@ -25,19 +25,19 @@ type channelWriter struct {
 }
 
 // OpenWindow grants the first window.
-func (f *channelWriter) OpenWindow() {
+func (f *ChannelWriter) OpenWindow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.opened, f.credit = true, window
+	f.opened, f.credit = true, Window
 	f.changed.Broadcast()
 }
 
 // addCredit allows n more bytes.
-func (f *channelWriter) addCredit(n int64) error {
+func (f *ChannelWriter) addCredit(n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.opened || n <= 0 || n > window-f.credit {
-		return protocolErrorf("stream %s: invalid window of %d more bytes", channelNames[f.ch], n)
+	if !f.opened || n <= 0 || n > Window-f.credit {
+		return ProtocolErrorf("stream %s: invalid window of %d more bytes", ChannelNames[f.ch], n)
 	}
 	f.credit += n
 	f.changed.Broadcast()
@@ -45,7 +45,7 @@ func (f *channelWriter) addCredit(n int64) error {
 }
 
 // CloseWithError makes Write return err. Only the first call has an effect.
-func (f *channelWriter) CloseWithError(err error) {
+func (f *ChannelWriter) CloseWithError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -55,7 +55,7 @@ func (f *channelWriter) CloseWithError(err error) {
 }
 
 // takeCredit blocks until there is credit, and uses up to most bytes of it.
-func (f *channelWriter) takeCredit(most int) (int, error) {
+func (f *ChannelWriter) takeCredit(most int) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.credit == 0 && f.err == nil {
@@ -64,13 +64,13 @@ func (f *channelWriter) takeCredit(most int) (int, error) {
 	if f.err != nil {
 		return 0, f.err
 	}
-	n := min(int64(most), f.credit, maxData)
+	n := min(int64(most), f.credit, MaxData)
 	f.credit -= n
 	return int(n), nil
 }
 
 // Write implements io.Writer. It blocks while the other side does not read.
-func (f *channelWriter) Write(p []byte) (n int, err error) {
+func (f *ChannelWriter) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		m, err := f.takeCredit(len(p))
 		if err != nil {
@@ -86,17 +86,17 @@ func (f *channelWriter) Write(p []byte) (n int, err error) {
 }
 
 // writeFrame sends one binary message.
-func (f *channelWriter) writeFrame(p []byte) error {
-	frame := framePool.Get().(*[maxMessage + 1]byte)
+func (f *ChannelWriter) writeFrame(p []byte) error {
+	frame := framePool.Get().(*[MaxMessage + 1]byte)
 	defer framePool.Put(frame)
 	frame[0] = f.ch
 	n := copy(frame[1:], p)
-	return f.link.WS.Write(context.Background(), websocket.MessageBinary, frame[:1+n])
+	return f.conn.WS.Write(context.Background(), websocket.MessageBinary, frame[:1+n])
 }
 
-// A channelReader buffers the data received on one channel.
-type channelReader struct {
-	link *streamConn
+// A ChannelReader buffers the data received on one channel.
+type ChannelReader struct {
+	conn *StreamConn
 	ch   byte
 
 	mu        sync.Mutex
@@ -113,18 +113,18 @@ type channelReader struct {
 type gapMark struct {
 	offset int64
 	stream atoll.Stream
-	gap    gap
+	gap    Gap
 }
 
-// appendData buffers p. It returns a protocolError if the sender exceeded its window.
-func (f *channelReader) appendData(p []byte) error {
+// appendData buffers p. It returns a ProtocolError if the sender exceeded its window.
+func (f *ChannelReader) appendData(p []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if int64(f.buf.Len())+f.unacked+int64(len(p)) > window {
-		return protocolErrorf("stream %s: the data exceeds the window", channelNames[f.ch])
+	if int64(f.buf.Len())+f.unacked+int64(len(p)) > Window {
+		return ProtocolErrorf("stream %s: the data exceeds the window", ChannelNames[f.ch])
 	}
 	if f.err != nil {
-		return protocolErrorf("stream %s: data after its end", channelNames[f.ch])
+		return ProtocolErrorf("stream %s: data after its end", ChannelNames[f.ch])
 	}
 	if !f.discarded {
 		f.buf.Write(p)
@@ -134,7 +134,7 @@ func (f *channelReader) appendData(p []byte) error {
 }
 
 // AddGap records that bytes are missing after the data received so far.
-func (f *channelReader) AddGap(stream atoll.Stream, g gap) {
+func (f *ChannelReader) AddGap(stream atoll.Stream, g Gap) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gaps = append(f.gaps, gapMark{f.consumed + int64(f.buf.Len()), stream, g})
@@ -143,7 +143,7 @@ func (f *channelReader) AddGap(stream atoll.Stream, g gap) {
 
 // CloseWithError ends the channel; reads return err after the buffered data. Only the first call
 // has an effect.
-func (f *channelReader) CloseWithError(err error) {
+func (f *ChannelReader) CloseWithError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -154,7 +154,7 @@ func (f *channelReader) CloseWithError(err error) {
 
 // readNext blocks until there is something to read. It returns a gap, or bytes up to the next gap,
 // or the error of the channel.
-func (f *channelReader) readNext(p []byte) (n int, m *gapMark, err error) {
+func (f *ChannelReader) readNext(p []byte) (n int, m *gapMark, err error) {
 	f.mu.Lock()
 	for f.buf.Len() == 0 && len(f.gaps) == 0 && f.err == nil {
 		f.changed.Wait()
@@ -175,18 +175,18 @@ func (f *channelReader) readNext(p []byte) (n int, m *gapMark, err error) {
 	f.consumed += int64(n)
 	f.unacked += int64(n)
 	give := int64(0)
-	if f.unacked >= window/2 && f.err == nil {
+	if f.unacked >= Window/2 && f.err == nil {
 		give, f.unacked = f.unacked, 0
 	}
 	f.mu.Unlock()
 	if give > 0 {
-		_ = f.link.SendMessage(message{Type: msgWindow, Stream: channelNames[f.ch], Bytes: give}) // readMessage reports a broken connection
+		_ = f.conn.SendMessage(Message{Type: MsgWindow, Stream: ChannelNames[f.ch], Bytes: give}) // ReadMessage reports a broken connection
 	}
 	return n, nil, nil
 }
 
 // Read implements io.Reader for a channel without gaps.
-func (f *channelReader) Read(p []byte) (int, error) {
+func (f *ChannelReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -196,26 +196,28 @@ func (f *channelReader) Read(p []byte) (int, error) {
 
 // discardRest discards all further data and tells the sender to stop. connLost tells it that the
 // reader may reconnect.
-func (f *channelReader) discardRest(connLost bool) {
+func (f *ChannelReader) discardRest(connLost bool) {
 	f.mu.Lock()
 	f.discarded = true
 	f.buf.Reset()
 	over := f.err != nil
 	f.mu.Unlock()
 	if !over {
-		_ = f.link.SendMessage(message{Type: msgClose, Stream: channelNames[f.ch], Abort: connLost}) // as above
+		_ = f.conn.SendMessage(Message{Type: MsgClose, Stream: ChannelNames[f.ch], Abort: connLost}) // as above
 	}
 }
 
-const chunkSize = 32 << 10
+// ChunkSize is the size of the buffers in ChunkPool.
+const ChunkSize = 32 << 10
 
-var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+// ChunkPool has buffers for copying streams, of type *[ChunkSize]byte.
+var ChunkPool = sync.Pool{New: func() any { return new([ChunkSize]byte) }}
 
 // DeliverTo writes the received data to w until the channel ends. It returns the first error of w,
 // or nil. onGap may be nil.
-func (f *channelReader) DeliverTo(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
-	buf := chunkPool.Get().(*[chunkSize]byte)
-	defer chunkPool.Put(buf)
+func (f *ChannelReader) DeliverTo(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
+	buf := ChunkPool.Get().(*[ChunkSize]byte)
+	defer ChunkPool.Put(buf)
 	for {
 		n, m, err := f.readNext(buf[:])
 		if err != nil {
@@ -232,7 +234,7 @@ func (f *channelReader) DeliverTo(w io.Writer, onGap func(s atoll.Stream, from, 
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			f.discardRest(isConnLoss(err))
+			f.discardRest(IsConnLoss(err))
 			return err
 		}
 	}

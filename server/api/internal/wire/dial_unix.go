@@ -1,6 +1,6 @@
 //go:build unix
 
-package api
+package wire
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// A unixConn implements io.ReaderFrom, so that net/http copies bodies with large buffers. (In a
+// A UnixConn implements io.ReaderFrom, so that net/http copies bodies with large buffers. (In a
 // measurement sendfile was at most a sixth faster, for a file of 64 MiB.)
-type unixConn struct{ *net.UnixConn }
+type UnixConn struct{ *net.UnixConn }
 
 // ReadFrom hides the method of net.UnixConn with the same name, which reads datagrams.
-func (c unixConn) ReadFrom(src io.Reader) (int64, error) { return copyBuffer(c.UnixConn, src) }
+func (c UnixConn) ReadFrom(src io.Reader) (int64, error) { return CopyBuffer(c.UnixConn, src) }
 
-// dialUnix connects to the unix socket at path, which may be longer than the system allows.
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+// DialUnix connects to the unix socket at path, which may be longer than the system allows.
+func DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var conn net.Conn
 	err := socket.Short(path, func(short string) (err error) {
 		var d net.Dialer
@@ -28,5 +28,5 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return unixConn{conn.(*net.UnixConn)}, nil
+	return UnixConn{conn.(*net.UnixConn)}, nil
 }

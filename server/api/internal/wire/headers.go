@@ -1,13 +1,12 @@
-package api
+package wire
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"net/http"
+	"time"
 )
 
-// The headers that this API adds to HTTP's own.
+// The headers that the API adds to HTTP.
 const (
 	RequestIDHeader = "X-Request-Id"    // of requests and responses: identifies a request in logs and errors
 	OffsetHeader    = "Atoll-Offset"    // of process output: offset of the first byte in the body
@@ -32,30 +31,10 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-// requestIDOf returns the id in the header if it is fit for logs, else a new id.
-func requestIDOf(h http.Header) string {
-	id := h.Get(RequestIDHeader)
-	if id == "" || len(id) > 128 {
-		return newRequestID()
-	}
-	for _, c := range []byte(id) {
-		if c <= ' ' || c > '~' {
-			return newRequestID()
-		}
-	}
-	return id
-}
-
-func newRequestID() string {
-	var b [8]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
-
 type traceKey struct{}
 
-// keepTrace is the default of Options.Extract. It stores the trace headers in ctx.
-func keepTrace(ctx context.Context, h http.Header) context.Context {
+// StoreTrace is the default of api.Options.Extract. It stores the trace headers in ctx.
+func StoreTrace(ctx context.Context, h http.Header) context.Context {
 	if h.Get("Traceparent") == "" {
 		return ctx
 	}
@@ -68,10 +47,28 @@ func keepTrace(ctx context.Context, h http.Header) context.Context {
 	return context.WithValue(ctx, traceKey{}, trace)
 }
 
-// sendTrace is the default of ClientOptions.Inject. It copies the stored trace headers.
-func sendTrace(ctx context.Context, h http.Header) {
+// SendTrace is the default of client.Options.Inject. It copies the stored trace headers.
+func SendTrace(ctx context.Context, h http.Header) {
 	trace, _ := ctx.Value(traceKey{}).(http.Header)
 	for name, v := range trace {
 		h[name] = v
 	}
 }
+
+// The media types of bodies.
+const (
+	MediaJSON  = "application/json"
+	MediaBytes = "application/octet-stream"
+	MediaTar   = "application/x-tar"
+	MediaSSE   = "text/event-stream"
+)
+
+// ProtocolTCP is the protocol that an upgrade to a tunnel names.
+const ProtocolTCP = "tcp"
+
+const (
+	// DiscardTimeout bounds the removal of a sandbox whose Create was given up.
+	DiscardTimeout = 30 * time.Second
+	// CreateGrace is the time that a client waits for the server to undo a Create.
+	CreateGrace = DiscardTimeout + 5*time.Second
+)

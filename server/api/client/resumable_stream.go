@@ -1,4 +1,4 @@
-package api
+package client
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // A resumableStream carries the streams of a process over successive stream connections. If a
@@ -138,7 +139,7 @@ func (t *resumableStream) recordGap(s atoll.Stream, from, to int64) {
 
 // connectionLoss returns why a stream connection ended although the process may continue, or nil if
 // it ended for another reason.
-func (t *resumableStream) connectionLoss(r *clientStream) error {
+func (t *resumableStream) connectionLoss(r *processStream) error {
 	c := t.p.sb.c
 	switch {
 	case c.ctx.Err() != nil:
@@ -154,12 +155,12 @@ func (t *resumableStream) connectionLoss(r *clientStream) error {
 // isViolation reports whether err is a violation of the protocol, which would occur again on the
 // next connection.
 func isViolation(err error) bool {
-	_, ours := errors.AsType[protocolError](err)
+	_, ours := errors.AsType[wire.ProtocolError](err)
 	return ours || websocket.CloseStatus(err) == websocket.StatusPolicyViolation
 }
 
 // followExec follows a process that Exec started until the process ends.
-func (t *resumableStream) followExec(run *clientStream) {
+func (t *resumableStream) followExec(run *processStream) {
 	defer close(t.done)
 	if t.input != nil {
 		defer t.input.closeInput()
@@ -188,7 +189,7 @@ func (t *resumableStream) followExec(run *clientStream) {
 }
 
 // waitExit returns the exit of a process whose last output came over a later connection.
-func (t *resumableStream) waitExit(ctx context.Context, run *clientStream) (atoll.Exit, error) {
+func (t *resumableStream) waitExit(ctx context.Context, run *processStream) (atoll.Exit, error) {
 	switch {
 	case run.err != nil: // the client was closed
 		return t.p.streamExit(run)
@@ -205,11 +206,11 @@ func (t *resumableStream) waitExit(ctx context.Context, run *clientStream) (atol
 }
 
 // openFirst opens the first stream connection of an attachment.
-func (t *resumableStream) openFirst(ctx context.Context) (*clientStream, error) {
+func (t *resumableStream) openFirst(ctx context.Context) (*processStream, error) {
 	trial, a := retrier{c: t.p.sb.c}, t.attached
-	first := message{Type: msgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
+	first := wire.Message{Type: wire.MsgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
-		first.From = &offsets{a.StdoutFrom, a.StderrFrom}
+		first.From = &wire.Offsets{Stdout: a.StdoutFrom, Stderr: a.StderrFrom}
 	}
 	for {
 		var stdin io.Reader
@@ -228,7 +229,7 @@ const stableTime = 2 * time.Second
 
 // openNext opens the next stream connection, after one that was opened at time opened and failed
 // with lost. Kinds: ErrUnavailable (no server answers in time, or the streams cannot resume).
-func (t *resumableStream) openNext(ctx context.Context, opened time.Time, lost error) (*clientStream, error) {
+func (t *resumableStream) openNext(ctx context.Context, opened time.Time, lost error) (*processStream, error) {
 	if time.Since(opened) > stableTime {
 		t.retry = retrier{c: t.p.sb.c}
 	}
@@ -273,15 +274,15 @@ func cannotResume(format string, args ...any) error {
 }
 
 // openAtOffset opens a stream connection at the current offsets.
-func (t *resumableStream) openAtOffset(ctx context.Context) (*clientStream, error) {
-	from := offsets{t.stdout.nextOffset(), t.stderr.nextOffset()}
+func (t *resumableStream) openAtOffset(ctx context.Context) (*processStream, error) {
+	from := wire.Offsets{Stdout: t.stdout.nextOffset(), Stderr: t.stderr.nextOffset()}
 	if t.isJoint() {
 		var err error
 		if from, err = t.splitOffsets(ctx); err != nil {
 			return nil, err
 		}
 	}
-	first := message{Type: msgAttach, Name: atoll.ExecAttachment, From: &from}
+	first := wire.Message{Type: wire.MsgAttach, Name: atoll.ExecAttachment, From: &from}
 	if t.attached != nil {
 		first.Name, first.NoFollow = t.attached.Name, t.attached.NoFollow
 	}
@@ -299,25 +300,25 @@ func (t *resumableStream) openAtOffset(ctx context.Context) (*clientStream, erro
 }
 
 // splitOffsets returns the offsets of two streams that have the same writer.
-func (t *resumableStream) splitOffsets(ctx context.Context) (offsets, error) {
+func (t *resumableStream) splitOffsets(ctx context.Context) (wire.Offsets, error) {
 	st, err := t.p.fetchStatus(ctx)
 	if err != nil {
-		return offsets{}, err
+		return wire.Offsets{}, err
 	}
-	from := offsets{}
+	from := wire.Offsets{}
 	if t.attached != nil {
-		from = offsets{t.attached.StdoutFrom, t.attached.StderrFrom}
+		from = wire.Offsets{Stdout: t.attached.StdoutFrom, Stderr: t.attached.StderrFrom}
 	}
 	read := t.stdout.nextOffset() // bytes of both streams
 	switch {
 	case st.Stderr.Written == from.Stderr:
-		return offsets{from.Stdout + read, from.Stderr}, nil
+		return wire.Offsets{Stdout: from.Stdout + read, Stderr: from.Stderr}, nil
 	case st.Stdout.Written == from.Stdout:
-		return offsets{from.Stdout, from.Stderr + read}, nil
+		return wire.Offsets{Stdout: from.Stdout, Stderr: from.Stderr + read}, nil
 	case st.Stdout.Written+st.Stderr.Written == from.Stdout+from.Stderr+read:
-		return offsets{st.Stdout.Written, st.Stderr.Written}, nil
+		return wire.Offsets{Stdout: st.Stdout.Written, Stderr: st.Stderr.Written}, nil
 	}
-	return offsets{}, cannotResume("stdout and stderr have the same writer, so their offsets are unknown")
+	return wire.Offsets{}, cannotResume("stdout and stderr have the same writer, so their offsets are unknown")
 }
 
 // inputTimeout is the time for sent input to arrive at the process.
@@ -409,7 +410,7 @@ func (in *inputBuffer) closeInput() {
 
 // readAhead fills ahead whenever it is empty.
 func (in *inputBuffer) readAhead() {
-	buf := make([]byte, chunkSize)
+	buf := make([]byte, wire.ChunkSize)
 	for {
 		n, err := in.r.Read(buf)
 		in.mu.Lock()
@@ -439,7 +440,7 @@ func (l *inputReader) Read(p []byte) (int, error) {
 	}
 	switch {
 	case in.current != l || in.closed:
-		return 0, errClosing // makes sendStdin return without closing stdin
+		return 0, wire.ErrClosing // makes sendStdin return without closing stdin
 	case len(in.ahead) == 0:
 		in.ended = true
 		return 0, in.err

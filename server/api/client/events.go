@@ -1,4 +1,4 @@
-package api
+package client
 
 import (
 	"bufio"
@@ -10,100 +10,13 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
-)
-
-const (
-	eventPingEvery = 15 * time.Second // interval of comments, which keep proxies from closing the connection
-	eventTimeout   = time.Minute      // the most time to write one event
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // maxEvent is the largest server-sent event that a Client reads, in bytes.
 const maxEvent = 16 << 20
-
-// An eventWriter sends server-sent events. Its methods are safe for concurrent use.
-type eventWriter struct {
-	mu   sync.Mutex
-	w    http.ResponseWriter
-	rc   *http.ResponseController
-	id   string // id of the request
-	ctx  context.Context
-	stop context.CancelFunc
-	beat sync.WaitGroup
-}
-
-// newEventWriter sends the response header. The caller must call stopWriter before it returns.
-func newEventWriter(ctx context.Context, w http.ResponseWriter) *eventWriter {
-	ctx, stop := context.WithCancel(ctx)
-	e := &eventWriter{w: w, rc: http.NewResponseController(w), id: RequestID(ctx), ctx: ctx, stop: stop}
-	w.Header().Set("Content-Type", mediaSSE)
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusOK)
-	_ = e.rc.Flush() // the first event reports a client that has disconnected
-	e.beat.Go(func() { e.keepAlive(ctx) })
-	return e
-}
-
-// keepAlive sends comments until ctx ends.
-func (e *eventWriter) keepAlive(ctx context.Context) {
-	tick := time.NewTicker(eventPingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if e.writeBytes([]byte(":\n\n")) != nil {
-				return
-			}
-		}
-	}
-}
-
-// stopWriter ends keepAlive and resets the write deadline.
-func (e *eventWriter) stopWriter() {
-	e.stop()
-	e.beat.Wait()
-	_ = e.rc.SetWriteDeadline(time.Time{})
-}
-
-// sendEvent sends an event with v as JSON.
-func (e *eventWriter) sendEvent(name string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	buf := make([]byte, 0, len(name)+len(data)+16)
-	buf = append(buf, "event: "...)
-	buf = append(buf, name...)
-	buf = append(buf, "\ndata: "...)
-	buf = append(buf, data...)
-	buf = append(buf, "\n\n"...)
-	return e.writeBytes(buf)
-}
-
-// sendError sends err as the last event and returns it.
-func (e *eventWriter) sendError(err error) error {
-	_ = e.sendEvent("error", encodeError(err, e.id)) // fails if the client has disconnected
-	return err
-}
-
-func (e *eventWriter) writeBytes(b []byte) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	timeout := eventTimeout
-	if e.ctx.Err() != nil {
-		timeout = closeGrace
-	}
-	_ = e.rc.SetWriteDeadline(time.Now().Add(timeout)) // some connections have no deadlines
-	if _, err := e.w.Write(b); err != nil {
-		return err
-	}
-	return e.rc.Flush()
-}
 
 // An event is a received server-sent event.
 type event[T any] struct {
@@ -126,7 +39,7 @@ func streamEvents[T any](ctx context.Context, c *Client, q call) iter.Seq2[event
 			}
 			body = bytes.NewReader(b)
 		}
-		resp, err := c.sendRequest(ctx, q, body, http.Header{"Accept": {mediaSSE}})
+		resp, err := c.sendRequest(ctx, q, body, http.Header{"Accept": {wire.MediaSSE}})
 		if err != nil {
 			yield(event[T]{}, err)
 			return
@@ -168,7 +81,7 @@ func nextEvent[T any](r *eventReader, q call) (event[T], error) {
 		return event[T]{}, err
 	}
 	if name == "error" {
-		var w wireError
+		var w wire.Error
 		if err := json.Unmarshal(data, &w); err != nil {
 			return event[T]{}, err
 		}

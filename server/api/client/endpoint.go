@@ -1,8 +1,7 @@
-package api
+package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // An endpoint is one server that a Client can send requests to.
@@ -50,7 +50,7 @@ func (c *Client) parseEndpoints() error {
 	return nil
 }
 
-// SplitURLs splits a ClientOptions.URL into the URLs of the servers. It splits only at commas that
+// SplitURLs splits a Options.URL into the URLs of the servers. It splits only at commas that
 // a URL follows, because a path may contain other commas.
 func SplitURLs(text string) (all []string) {
 	for part := range strings.SplitSeq(text, ",") {
@@ -76,13 +76,13 @@ func newEndpoint(text string, i int) (*endpoint, error) {
 		if i > 0 { // connections are pooled by host name, which a socket path cannot be
 			host = fmt.Sprintf("atoll-%d", i+1)
 		}
-		return &endpoint{base: "http://" + host, host: host + ":80", dial: func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, u.Path) }}, nil
+		return &endpoint{base: "http://" + host, host: host + ":80", dial: func(ctx context.Context) (net.Conn, error) { return wire.DialUnix(ctx, u.Path) }}, nil
 	case fit && u.Scheme == "http" && u.Host != "":
 		return &endpoint{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "80"), dial: newDialer(u)}, nil
 	case fit && u.Scheme == "https" && u.Host != "":
 		return &endpoint{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "443"), dial: newDialer(u)}, nil
 	case strings.Contains(text, "@"): // the URL may contain a password, so the error omits it
-		return nil, bad("server URL: write it like unix:///path or http://host:port, without user or password: the token goes into ClientOptions.Token")
+		return nil, bad("server URL: write it like unix:///path or http://host:port, without user or password: the token goes into Options.Token")
 	case err != nil:
 		return nil, bad("server %w", err)
 	}
@@ -106,7 +106,7 @@ func (c *Client) pickEndpoint() *endpoint {
 }
 
 // backOff makes the client prefer other endpoints for backOffTime.
-func (a *endpoint) backOff() { a.backOffUntil.Store(time.Now().Add(backOffTime).UnixNano()) }
+func (e *endpoint) backOff() { e.backOffUntil.Store(time.Now().Add(backOffTime).UnixNano()) }
 
 // endpointByHost returns the endpoint with the given host:port, or the first endpoint.
 func (c *Client) endpointByHost(host string) *endpoint {
@@ -144,99 +144,4 @@ func (c *Client) backOffIfClosing(resp *http.Response, err error) error {
 		c.endpointByURL(resp.Request.URL).backOff()
 	}
 	return err
-}
-
-// A dialError means that no connection was made, so nothing was sent.
-type dialError struct{ error }
-
-func (e dialError) Unwrap() error { return e.error }
-
-// A brokenConnError means that an established connection broke.
-type brokenConnError struct{ error }
-
-func (e brokenConnError) Unwrap() error { return e.error }
-
-// An outcome tells how much of a failed request the server may have done.
-type outcome int
-
-const (
-	outcomeFinal   outcome = iota // the server answered, or the caller gave up
-	outcomeUndone                 // the server did nothing
-	outcomeUnknown                // the server did all, some or nothing of it
-)
-
-// outcomeOf returns the outcome of a request that failed with err.
-func outcomeOf(err error) outcome {
-	if err == nil {
-		return outcomeFinal
-	}
-	if _, ok := errors.AsType[dialError](err); ok {
-		return outcomeUndone
-	}
-	if remote, ok := errors.AsType[*remoteError](err); ok {
-		switch {
-		case remote.Closing == closingUndone:
-			return outcomeUndone
-		case remote.Closing != "" || remote.Proxy:
-			return outcomeUnknown
-		}
-		return outcomeFinal
-	}
-	if _, ok := errors.AsType[brokenConnError](err); ok && !errors.Is(err, errClientClosed) {
-		return outcomeUnknown
-	}
-	return outcomeFinal
-}
-
-// A retrier paces the attempts at one request or stream. It is not safe for concurrent use.
-type retrier struct {
-	c        *Client
-	attempts int
-	deadline time.Time // when retrying ends; zero before the first failure
-	pause    time.Duration
-}
-
-const (
-	minRetryPause = 50 * time.Millisecond
-	maxRetryPause = 2 * time.Second
-)
-
-// allowRetry reports whether a request that failed with err should be sent again. It blocks for the
-// pause before the next attempt. idempotent reports whether the request may be done twice.
-func (t *retrier) allowRetry(ctx context.Context, err error, idempotent bool) bool {
-	t.attempts++
-	switch f := outcomeOf(err); {
-	case f == outcomeFinal, f == outcomeUnknown && !idempotent:
-		return false
-	case t.attempts < len(t.c.endpoints) && ctx.Err() == nil:
-		return true // at once, since the next attempt goes to another server
-	}
-	return t.waitPause(ctx)
-}
-
-// startClock starts the client's patience and reports whether it had not started yet.
-func (t *retrier) startClock() bool {
-	if !t.deadline.IsZero() {
-		return false
-	}
-	t.deadline, t.pause = time.Now().Add(t.c.opts.Patience), minRetryPause
-	return true
-}
-
-// waitPause blocks for a pause that doubles with each call. It returns false if
-// ClientOptions.Patience is used up, or if ctx or the client has ended.
-func (t *retrier) waitPause(ctx context.Context) bool {
-	t.startClock()
-	if !time.Now().Add(t.pause).Before(t.deadline) {
-		return false
-	}
-	select {
-	case <-time.After(t.pause):
-	case <-ctx.Done():
-		return false
-	case <-t.c.ctx.Done():
-		return false
-	}
-	t.pause = min(2*t.pause, maxRetryPause)
-	return true
 }
