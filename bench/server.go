@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // waitLimit is the longest time that a program may take to start or to end.
@@ -23,7 +23,7 @@ const waitLimit = time.Minute
 
 // A server is a running "atoll serve" with its own state directory, and a client of it.
 type server struct {
-	*api.Client
+	*client.Client
 	state string
 	cmd   *exec.Cmd
 }
@@ -46,7 +46,7 @@ func startServer(ctx context.Context, b *bench, name string, settings ...string)
 	}()
 	url := "unix://" + filepath.Join(s.state, "atoll.sock")
 	err = waitUntil(ctx, func() (err error) {
-		s.Client, err = api.NewClient(ctx, api.ClientOptions{URL: url})
+		s.Client, err = client.New(ctx, client.Options{URL: url})
 		return err
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	dagger "github.com/seed46cd37a8/atoll/agent/jobs/dagger/settings"
 	kubernetes "github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 	modal "github.com/seed46cd37a8/atoll/provider/modal/settings"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 )
 
@@ -315,7 +315,7 @@ func checkURL(s string) error {
 	if s == "" {
 		return nil
 	}
-	for _, one := range api.SplitURLs(s) {
+	for _, one := range client.SplitURLs(s) {
 		if err := checkServer(one); err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // dialTimeout is the time that a server may take for its first answer.
@@ -29,7 +30,7 @@ const retryTimeout = 45 * time.Second
 // ends with the command. Both behave the same, except for the life of sandboxes.
 type connection struct {
 	atoll.Provider
-	client   *api.Client // the same client, for calls that are not part of atoll.Provider
+	client   *client.Client // the same client, for calls that are not part of atoll.Provider
 	project  string
 	maker    string       // provider that new sandboxes name; "" for the default one
 	survives bool         // sandboxes survive the end of this process
@@ -88,7 +89,7 @@ func (a *app) dialServer(ctx context.Context, cfg *config.Config, url string) (*
 	if err != nil {
 		return nil, err
 	}
-	client, err := newClient(ctx, api.ClientOptions{URL: url, Token: token, Patience: retryTimeout, Inject: trace.Inject})
+	client, err := newClient(ctx, client.Options{URL: url, Token: token, Patience: retryTimeout, Inject: trace.Inject})
 	if err != nil {
 		return nil, connectError(cfg, url, err)
 	}
@@ -103,7 +104,7 @@ func (a *app) dialServer(ctx context.Context, cfg *config.Config, url string) (*
 }
 
 // hasProvider reports whether the server has the configured provider. It is true if none is configured.
-func hasProvider(ctx context.Context, client *api.Client, cfg *config.Config) (bool, error) {
+func hasProvider(ctx context.Context, client *client.Client, cfg *config.Config) (bool, error) {
 	if !cfg.IsSet("provider") || client.Info().Name == cfg.Provider {
 		return true, nil
 	}
@@ -125,11 +126,11 @@ func findMember(ctx context.Context, p atoll.Provider, name string) (m atoll.Mem
 	return m, false, err
 }
 
-// newClient is api.NewClient with a timeout.
-func newClient(ctx context.Context, opts api.ClientOptions) (*api.Client, error) {
+// newClient is client.New with a timeout.
+func newClient(ctx context.Context, opts client.Options) (*client.Client, error) {
 	limited, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	client, err := api.NewClient(limited, opts)
+	client, err := client.New(limited, opts)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil, atoll.Errorf("connect", "", atoll.ErrUnavailable, "server at %s: no answer within %s", opts.URL, dialTimeout)
 	}
@@ -152,12 +153,12 @@ func connectError(cfg *config.Config, url string, err error) error {
 
 // runningServer returns a client of the server on the socket of the state directory, or nil if none runs. A socket
 // that a dead server left behind does not count.
-func runningServer(ctx context.Context, cfg *config.Config) (*api.Client, error) {
+func runningServer(ctx context.Context, cfg *config.Config) (*client.Client, error) {
 	socket := cfg.Socket()
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}
-	client, err := newClient(ctx, api.ClientOptions{URL: "unix://" + socket, Inject: trace.Inject})
+	client, err := newClient(ctx, client.Options{URL: "unix://" + socket, Inject: trace.Inject})
 	switch {
 	case err == nil:
 		return client, nil
@@ -205,7 +206,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
-	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipe.Dial, Info: &info, Inject: trace.Inject})
+	client, err := client.New(ctx, client.Options{Dial: pipe.Dial, Info: &info, Inject: trace.Inject})
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}

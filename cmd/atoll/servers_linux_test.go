@@ -26,7 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/layer/session"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A fleet is a number of servers, each as on a machine of its own, that share a store and a Docker Engine or a
@@ -314,21 +314,21 @@ func (f *fleet) awaitFor(d time.Duration, what string, ok func() bool) {
 }
 
 // client returns an impatient client of one server.
-func (f *fleet) client(s *server) *api.Client {
+func (f *fleet) client(s *server) *client.Client {
 	f.t.Helper()
-	return f.open(api.ClientOptions{URL: "http://" + s.addr})
+	return f.open(client.Options{URL: "http://" + s.addr})
 }
 
 // patient returns a client of the common address of all servers.
-func (f *fleet) patient() *api.Client {
+func (f *fleet) patient() *client.Client {
 	f.t.Helper()
-	return f.open(api.ClientOptions{URL: f.front.url(), Patience: deadline})
+	return f.open(client.Options{URL: f.front.url(), Patience: deadline})
 }
 
-func (f *fleet) open(opts api.ClientOptions) *api.Client {
+func (f *fleet) open(opts client.Options) *client.Client {
 	f.t.Helper()
 	opts.Token = fleetToken
-	c, err := api.NewClient(context.Background(), opts)
+	c, err := client.New(context.Background(), opts)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func (f *fleet) open(opts api.ClientOptions) *api.Client {
 }
 
 // create creates a sandbox.
-func (f *fleet) create(c *api.Client, spec atoll.Spec) atoll.Sandbox {
+func (f *fleet) create(c *client.Client, spec atoll.Spec) atoll.Sandbox {
 	f.t.Helper()
 	sb, err := c.Create(f.t.Context(), &spec)
 	if err != nil {
@@ -478,7 +478,7 @@ func shareAll(t *testing.T, f *fleet) {
 }
 
 // atOnce opens one session on both servers, many times at once.
-func (f *fleet) atOnce(clients ...*api.Client) {
+func (f *fleet) atOnce(clients ...*client.Client) {
 	f.t.Helper()
 	ctx := f.t.Context()
 	var all sync.WaitGroup
@@ -509,7 +509,7 @@ func (f *fleet) atOnce(clients ...*api.Client) {
 }
 
 // limits creates more sandboxes than allowed, on both servers at once.
-func (f *fleet) limits(clients ...*api.Client) {
+func (f *fleet) limits(clients ...*client.Client) {
 	f.t.Helper()
 	ctx := f.t.Context()
 	var all sync.WaitGroup
@@ -692,7 +692,7 @@ func (s *seen) count(what string) (n int) {
 }
 
 // watch watches until the test ends.
-func (f *fleet) watch(c *api.Client) *seen {
+func (f *fleet) watch(c *client.Client) *seen {
 	s := &seen{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

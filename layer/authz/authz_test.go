@@ -18,6 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
+	apiclient "github.com/seed46cd37a8/atoll/server/api/client"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
@@ -44,7 +45,7 @@ func newServed(t testing.TB, p atoll.Provider, account auth.Account) atoll.Provi
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- api.Serve(ctx, h, pipe) }()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{Dial: pipe.Dial, Token: "token"})
+	c, err := apiclient.New(t.Context(), apiclient.Options{Dial: pipe.Dial, Token: "token"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func newServed(t testing.TB, p atoll.Provider, account auth.Account) atoll.Provi
 }
 
 type wired struct {
-	*api.Client
+	*apiclient.Client
 	end func() error
 }
 

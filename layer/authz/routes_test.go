@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/server/api"
+	apiclient "github.com/seed46cd37a8/atoll/server/api/client"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
@@ -212,9 +213,9 @@ func (w *walk) listState() string {
 	return strings.Join(text, "\n")
 }
 
-func newClient(t testing.TB, url, secret string) *api.Client {
+func newClient(t testing.TB, url, secret string) *apiclient.Client {
 	t.Helper()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Token: secret})
+	c, err := apiclient.New(t.Context(), apiclient.Options{URL: url, Token: secret})
 	if err != nil {
 		t.Fatal(err)
 	}

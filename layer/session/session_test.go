@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 func openStore(dir string) session.Store { return teststore.Open(dir) }
@@ -71,7 +72,7 @@ func openOverWire(t *testing.T) atoll.Provider {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(ctx, h, l) }()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	c, err := client.New(t.Context(), client.Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func openOverWire(t *testing.T) atoll.Provider {
 }
 
 type wireClient struct {
-	*api.Client
+	*client.Client
 	end func() error
 }
 

@@ -30,7 +30,7 @@ func Extract(ctx context.Context, h http.Header) context.Context {
 }
 
 // Inject adds the trace of ctx to the headers of a request, if ctx has one. Use it as Inject of
-// api.ClientOptions.
+// client.Options.
 func Inject(ctx context.Context, h http.Header) {
 	propagator.Inject(ctx, propagation.HeaderCarrier(h))
 }

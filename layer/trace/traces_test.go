@@ -24,6 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A trace that another program has begun.
@@ -47,7 +48,7 @@ func serveHTTP(t *testing.T, p atoll.Provider) atoll.Provider {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(h)
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: server.URL, Inject: trace.Inject})
+	c, err := client.New(t.Context(), client.Options{URL: server.URL, Inject: trace.Inject})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // The layer fills the work directory of a sandbox at its start, hides its own variables in specs, and removes
@@ -57,7 +58,7 @@ func newClient(t testing.TB, opts workspace.Options) atoll.Provider {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(ctx, h, l) }()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	c, err := client.New(t.Context(), client.Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func newClient(t testing.TB, opts workspace.Options) atoll.Provider {
 }
 
 type wired struct {
-	*api.Client
+	*client.Client
 	end func() error
 }
 

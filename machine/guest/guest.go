@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/mux"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // guestCaps are the capabilities of the system around the guest.
@@ -86,7 +87,7 @@ func hostGone(err error) bool {
 // A Client is the host's end of a guest.
 type Client struct {
 	session *mux.Session
-	client  *api.Client
+	client  *client.Client
 	id      string
 }
 
@@ -98,7 +99,7 @@ func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, 
 		return nil, err
 	}
 	info := system{}.Info()
-	client, err := api.NewClient(ctx, api.ClientOptions{
+	client, err := client.New(ctx, client.Options{
 		Info: &info,
 		Dial: func(context.Context) (net.Conn, error) { return session.Open() },
 	})

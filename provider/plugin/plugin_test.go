@@ -22,7 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // settings has the settings of the test's plugins.
@@ -246,7 +246,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != `{"protocol":1}`+"\n" {
 		t.Fatalf("it answers %q, %v", line, err)
 	}
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: "unix://" + dir + "/s"})
+	c, err := client.New(t.Context(), client.Options{URL: "unix://" + dir + "/s"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // retryPatience bounds the retries of a call after a program has died.
@@ -17,14 +17,14 @@ const retryPatience = 20 * time.Second
 
 // A Provider is the provider of a plugin.
 type Provider struct {
-	*api.Client
+	*client.Client
 	program *Program
 	place   string
 }
 
 // Open starts a plugin's program and returns its provider, which Close ends. When the program
 // dies it is started again: calls are repeated and streams go on where that is possible, as
-// api.ClientOptions.Patience says. Kinds: ErrUnavailable (there is no such program, or it does
+// client.Options.Patience says. Kinds: ErrUnavailable (there is no such program, or it does
 // not speak the protocol), and those of the program.
 func Open(ctx context.Context, opts Options) (*Provider, error) {
 	program := NewProgram(opts)
@@ -32,7 +32,7 @@ func Open(ctx context.Context, opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := api.NewClient(ctx, api.ClientOptions{Dial: program.Dial, Patience: retryPatience})
+	c, err := client.New(ctx, client.Options{Dial: program.Dial, Patience: retryPatience})
 	if err != nil {
 		return nil, errors.Join(err, program.Close())
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A built bundle boots a machine with a guest in it, that has Debian's programs, and
@@ -100,7 +100,7 @@ func TestGuest(t *testing.T) {
 	if err := json.NewDecoder(conn).Decode(&reply); err != nil || reply.Kind != "" || reply.Message != "" {
 		t.Fatalf("the guest says %+v (%v)", reply, err)
 	}
-	client, err := api.NewClient(ctx, api.ClientOptions{Info: &atoll.Info{Name: "guest"}, Dial: func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, vm.PortAPI) }})
+	client, err := client.New(ctx, client.Options{Info: &atoll.Info{Name: "guest"}, Dial: func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, vm.PortAPI) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/machine/vm"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A Lab holds the driver and the hardware for the suite.
@@ -158,7 +158,7 @@ func (r *testEnv) openSandbox(m vm.Machine, change ...func(*guest.Setup)) atoll.
 		}
 	}
 	info := atoll.Info{Name: "guest"}
-	c, err := api.NewClient(r.t.Context(), api.ClientOptions{Info: &info, Dial: func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, vm.PortAPI) }})
+	c, err := client.New(r.t.Context(), client.Options{Info: &info, Dial: func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, vm.PortAPI) }})
 	if err != nil {
 		r.t.Fatal(err)
 	}

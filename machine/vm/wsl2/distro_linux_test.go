@@ -25,7 +25,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/machine/vm/vmtest"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 func TestSuite(t *testing.T) {
@@ -69,7 +69,7 @@ func inside(t *testing.T, m vm.Machine, change func(*guest.Setup)) atoll.Sandbox
 		t.Fatal(err)
 	}
 	info := atoll.Info{Name: "guest"}
-	c, err := api.NewClient(t.Context(), api.ClientOptions{Info: &info, Dial: func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, vm.PortAPI) }})
+	c, err := client.New(t.Context(), client.Options{Info: &info, Dial: func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, vm.PortAPI) }})
 	if err != nil {
 		t.Fatal(err)
 	}

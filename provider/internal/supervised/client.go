@@ -7,7 +7,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A supervisorClient speaks to the supervisor of one sandbox. It outlives the supervisors
@@ -17,7 +17,7 @@ type supervisorClient struct {
 	info    atoll.Info
 
 	once   sync.Once
-	client *api.Client
+	client *client.Client
 	err    error
 }
 
@@ -48,7 +48,7 @@ func (p *Provider) dropClient(id string) {
 // calls return ErrUnavailable.
 func (c *supervisorClient) remoteSandbox() atoll.Sandbox {
 	c.once.Do(func() {
-		c.client, c.err = api.NewClient(context.Background(), api.ClientOptions{Dial: c.dialSupervisor, Info: &c.info})
+		c.client, c.err = client.New(context.Background(), client.Options{Dial: c.dialSupervisor, Info: &c.info})
 	})
 	if c.err != nil {
 		panic("supervised: client for a known provider: " + c.err.Error()) // it does not connect, so it cannot fail

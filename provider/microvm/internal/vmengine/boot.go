@@ -22,7 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // The resources of a sandbox whose spec has none.
@@ -408,7 +408,7 @@ func (e *engine) setUpGuest(ctx context.Context, _ *supervisor.Undo) error {
 		return conn, nil
 	}
 	var err error
-	if e.client, err = api.NewClient(ctx, api.ClientOptions{Info: &info, Dial: dial}); err != nil {
+	if e.client, err = client.New(ctx, client.Options{Info: &info, Dial: dial}); err != nil {
 		return err
 	}
 	if _, err = e.guestSandbox().Status(ctx); err != nil { // the ping

@@ -24,7 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
-	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // A Plan holds what an engine needs to know of a sandbox besides the supervisor.Job.
@@ -62,7 +62,7 @@ type engine struct {
 
 	machine vm.Machine // nil before it is started
 	network *usernet.Network
-	client  *api.Client
+	client  *client.Client
 	exited  chan struct{} // closed when the machine has ended
 	endErr  error         // the error of the machine's end
 	frozen  atomic.Bool
