@@ -91,6 +91,9 @@ func (r Route) checkRequest(req *http.Request) error {
 // Routes lists the routes that each Handler serves.
 func Routes() []Route {
 	return slices.Concat(
-		serverRoutes(), sandboxRoutes(), execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), registryRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(), keyRoutes(), auditRoutes(),
+		serverRoutes(), sandboxRoutes(),
+		execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(),
+		storeRoutes(), registryRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(),
+		toolRoutes(), conversationRoutes(), keyRoutes(), auditRoutes(),
 	)
 }

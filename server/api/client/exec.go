@@ -33,7 +33,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	}
 	p := &process{sb: s}
 	p.resumable = newResumableStream(p, cmd.Stdin, cmd.Stdout, cmd.Stderr)
-	trial := retrier{c: s.c}
+	retry := retrier{c: s.c}
 	for {
 		run, id, err := s.startExec(ctx, cmd, p.resumable)
 		if err == nil {
@@ -41,7 +41,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 			go p.resumable.followExec(run)
 			return p, nil
 		}
-		if !trial.allowRetry(ctx, err, false) {
+		if !retry.allowRetry(ctx, err, false) {
 			if p.resumable.input != nil {
 				p.resumable.input.closeInput()
 			}

@@ -32,71 +32,6 @@ type resumableStream struct {
 	err  error
 }
 
-// An outputCursor is a writer with the offset of the next byte that it gets.
-type outputCursor struct {
-	w io.Writer
-
-	mu   sync.Mutex
-	next int64
-	err  error // first error of the writer
-}
-
-// Write implements io.Writer.
-func (p *outputCursor) Write(b []byte) (int, error) {
-	n, err := p.w.Write(b)
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.next += int64(n)
-	if err != nil {
-		p.err = err
-	}
-	return n, err
-}
-
-// startAt sets the first offset. p may be nil.
-func (p *outputCursor) startAt(from int64) {
-	if p != nil {
-		p.seekTo(from)
-	}
-}
-
-func (p *outputCursor) seekTo(to int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.next = to
-}
-
-// nextOffset returns the offset of the next byte, or 0 if p is nil.
-func (p *outputCursor) nextOffset() int64 {
-	if p == nil {
-		return 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.next
-}
-
-// writeError returns the last error of the writer. p may be nil.
-func (p *outputCursor) writeError() error {
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
-}
-
-// activeWriter returns p, or nil if p is nil or its writer has failed.
-func (p *outputCursor) activeWriter() io.Writer {
-	if p == nil || p.writeError() != nil {
-		return nil
-	}
-	return p
-}
-
 // newResumableStream returns a resumableStream for the streams of a command or an attachment.
 func newResumableStream(p *process, stdin io.Reader, stdout, stderr io.Writer) *resumableStream {
 	t := &resumableStream{p: p, done: make(chan struct{}), retry: retrier{c: p.sb.c}}
@@ -207,7 +142,7 @@ func (t *resumableStream) waitExit(ctx context.Context, run *processStream) (ato
 
 // openFirst opens the first stream connection of an attachment.
 func (t *resumableStream) openFirst(ctx context.Context) (*processStream, error) {
-	trial, a := retrier{c: t.p.sb.c}, t.attached
+	retry, a := retrier{c: t.p.sb.c}, t.attached
 	first := wire.Message{Type: wire.MsgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
 		first.From = &wire.Offsets{Stdout: a.StdoutFrom, Stderr: a.StderrFrom}
@@ -218,7 +153,7 @@ func (t *resumableStream) openFirst(ctx context.Context) (*processStream, error)
 			stdin = t.input.nextReader()
 		}
 		run, _, err := t.p.sb.c.openStream(ctx, t.p.attachCall(), first, stdin, t.stdout.activeWriter(), t.stderr.activeWriter(), t.recordGap)
-		if err == nil || !trial.allowRetry(ctx, err, true) {
+		if err == nil || !retry.allowRetry(ctx, err, true) {
 			return run, ctxErr(ctx, err)
 		}
 	}
@@ -350,104 +285,4 @@ func (t *resumableStream) confirmInput(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// An inputBuffer passes the data of a caller's Reader to successive connections. One goroutine
-// reads ahead, and no other waits for it, because it may block in the Reader.
-type inputBuffer struct {
-	r io.Reader
-
-	mu      sync.Mutex
-	changed sync.Cond
-	ahead   []byte // read and not sent
-	err     error  // why the Reader has no more data
-	closed  bool
-	sent    int64        // bytes sent over all connections
-	ended   bool         // the end of the input was sent
-	current *inputReader // the reader of the current connection
-}
-
-func newInputBuffer(r io.Reader) *inputBuffer {
-	in := &inputBuffer{r: r}
-	in.changed.L = &in.mu
-	return in
-}
-
-// nextReader returns the reader for the next connection, or nil if all input was sent. The first
-// call starts to read.
-func (in *inputBuffer) nextReader() io.Reader {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.ended {
-		return nil
-	}
-	begun := in.current != nil
-	in.current = &inputReader{in}
-	in.changed.Broadcast()
-	if !begun {
-		go in.readAhead()
-	}
-	return in.current
-}
-
-// detachReader ends the current reader and returns the number of bytes sent so far, and whether the
-// end was sent.
-func (in *inputBuffer) detachReader() (sent int64, ended bool) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.current = &inputReader{in}
-	in.changed.Broadcast()
-	return in.sent, in.ended
-}
-
-// closeInput ends the buffer and its current reader.
-func (in *inputBuffer) closeInput() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.closed = true
-	in.changed.Broadcast()
-}
-
-// readAhead fills ahead whenever it is empty.
-func (in *inputBuffer) readAhead() {
-	buf := make([]byte, wire.ChunkSize)
-	for {
-		n, err := in.r.Read(buf)
-		in.mu.Lock()
-		in.ahead, in.err = buf[:n], err
-		in.changed.Broadcast()
-		for len(in.ahead) > 0 && !in.closed {
-			in.changed.Wait()
-		}
-		over := in.err != nil || in.closed
-		in.mu.Unlock()
-		if over {
-			return
-		}
-	}
-}
-
-// An inputReader is the part of an inputBuffer that one connection reads.
-type inputReader struct{ in *inputBuffer }
-
-// Read implements io.Reader.
-func (l *inputReader) Read(p []byte) (int, error) {
-	in := l.in
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for in.current == l && !in.closed && len(in.ahead) == 0 && in.err == nil {
-		in.changed.Wait()
-	}
-	switch {
-	case in.current != l || in.closed:
-		return 0, wire.ErrClosing // makes sendStdin return without closing stdin
-	case len(in.ahead) == 0:
-		in.ended = true
-		return 0, in.err
-	}
-	n := copy(p, in.ahead)
-	in.ahead = in.ahead[n:]
-	in.sent += int64(n)
-	in.changed.Broadcast()
-	return n, nil
 }

@@ -44,26 +44,26 @@ func (c *Client) openStream(ctx context.Context, q call, first wire.Message, std
 	if err != nil {
 		return nil, wire.Message{}, err
 	}
-	r := &processStream{StreamConn: wire.NewStreamConn(ws), done: make(chan struct{}), leaveOnWriteError: first.Type == wire.MsgAttach}
+	stream := &processStream{StreamConn: wire.NewStreamConn(ws), done: make(chan struct{}), leaveOnWriteError: first.Type == wire.MsgAttach}
 	ws.SetReadLimit(wire.MaxMessage + 1)
 	first.Stdout, first.Stderr = stdout != nil, stderr != nil
 	first.Joint = stdout != nil && sameWriter(stdout, stderr)
 	if stdin != nil {
-		r.OpenWriter(wire.ChanStdin)
+		stream.OpenWriter(wire.ChanStdin)
 	}
 	if stdout != nil {
-		r.OpenReader(wire.ChanStdout)
+		stream.OpenReader(wire.ChanStdout)
 	}
 	if stderr != nil && !first.Joint {
-		r.OpenReader(wire.ChanStderr)
+		stream.OpenReader(wire.ChanStderr)
 	}
-	reply, err := r.sendFirst(ctx, q, first)
+	reply, err := stream.sendFirst(ctx, q, first)
 	if err != nil {
 		_ = ws.CloseNow()
 		return nil, wire.Message{}, c.openError(ctx, q, err)
 	}
-	r.copyStreams(c, first.Joint, stdin, stdout, stderr, onGap)
-	return r, reply, nil
+	stream.copyStreams(c, first.Joint, stdin, stdout, stderr, onGap)
+	return stream, reply, nil
 }
 
 // openError returns the error of a stream connection that could not be opened.
@@ -79,13 +79,13 @@ func (c *Client) openError(ctx context.Context, q call, err error) error {
 
 // sendFirst sends the first message and returns the reply of the server. It returns an error in the
 // reply as its error.
-func (r *processStream) sendFirst(ctx context.Context, q call, first wire.Message) (wire.Message, error) {
-	stop := context.AfterFunc(ctx, func() { _ = r.WS.CloseNow() })
+func (s *processStream) sendFirst(ctx context.Context, q call, first wire.Message) (wire.Message, error) {
+	stop := context.AfterFunc(ctx, func() { _ = s.WS.CloseNow() })
 	defer stop()
-	if err := r.SendMessage(first); err != nil {
+	if err := s.SendMessage(first); err != nil {
 		return wire.Message{}, err
 	}
-	reply, err := r.ReadMessage(false)
+	reply, err := s.ReadMessage(false)
 	if err == nil && reply.Type == wire.MsgError && reply.Error != nil {
 		err = reply.Error.ToError(q.op, q.id)
 	}
@@ -96,49 +96,49 @@ func (r *processStream) sendFirst(ctx context.Context, q call, first wire.Messag
 }
 
 // copyStreams starts the goroutines that copy the streams.
-func (r *processStream) copyStreams(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
+func (s *processStream) copyStreams(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
 	if stdin != nil {
-		r.Writers[wire.ChanStdin].OpenWindow()
-		go r.sendStdin(stdin)
+		s.Writers[wire.ChanStdin].OpenWindow()
+		go s.sendStdin(stdin)
 	}
 	if stdout != nil {
-		r.deliverOutput(wire.ChanStdout, stdout, onGap)
+		s.deliverOutput(wire.ChanStdout, stdout, onGap)
 	}
 	if stderr != nil && !joint {
-		r.deliverOutput(wire.ChanStderr, stderr, onGap)
+		s.deliverOutput(wire.ChanStderr, stderr, onGap)
 	}
 	c.work.Add(1)
 	go func() {
-		stop := context.AfterFunc(c.ctx, func() { _ = r.WS.CloseNow() })
+		stop := context.AfterFunc(c.ctx, func() { _ = s.WS.CloseNow() })
 		stopPings := func() {}
 		if c.opts.Patience > 0 {
-			stopPings = wire.KeepAlive(c.ctx, r.WS, pingEvery, pingTimeout)
+			stopPings = wire.KeepAlive(c.ctx, s.WS, pingEvery, pingTimeout)
 		}
-		r.readMessages(joint)
+		s.readMessages(joint)
 		stopPings()
 		stop()
 		c.work.Done()
-		r.delivery.Wait()
-		close(r.done)
+		s.delivery.Wait()
+		close(s.done)
 	}()
 }
 
-func (r *processStream) deliverOutput(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
-	r.delivery.Go(func() {
-		if err := r.Readers[ch].DeliverTo(w, onGap); err != nil {
-			r.recordWriteError(err)
+func (s *processStream) deliverOutput(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
+	s.delivery.Go(func() {
+		if err := s.Readers[ch].DeliverTo(w, onGap); err != nil {
+			s.recordWriteError(err)
 		}
 	})
 }
 
-func (r *processStream) recordWriteError(err error) {
-	r.writeErrMu.Lock()
-	if r.writeErr == nil {
-		r.writeErr = err
+func (s *processStream) recordWriteError(err error) {
+	s.writeErrMu.Lock()
+	if s.writeErr == nil {
+		s.writeErr = err
 	}
-	r.writeErrMu.Unlock()
-	if r.leaveOnWriteError {
-		r.leaveStream(err)
+	s.writeErrMu.Unlock()
+	if s.leaveOnWriteError {
+		s.leaveStream(err)
 	}
 }
 
@@ -147,75 +147,75 @@ const leaveTimeout = time.Second
 
 // leaveStream starts to close the stream and does not block. If err means that a reader lost its
 // connection, the server does not learn that the client left, and retains output.
-func (r *processStream) leaveStream(err error) {
+func (s *processStream) leaveStream(err error) {
 	if wire.IsConnLoss(err) {
-		_ = r.WS.CloseNow()
+		_ = s.WS.CloseNow()
 		return
 	}
 	go func() {
-		late := time.AfterFunc(leaveTimeout, func() { _ = r.WS.CloseNow() })
+		late := time.AfterFunc(leaveTimeout, func() { _ = s.WS.CloseNow() })
 		defer late.Stop()
-		_ = r.WS.Close(websocket.StatusNormalClosure, "") // waits for the server's close frame, or for late
+		_ = s.WS.Close(websocket.StatusNormalClosure, "") // waits for the server's close frame, or for late
 	}()
 }
 
 // writerError returns the first error of a writer.
-func (r *processStream) writerError() error {
-	r.writeErrMu.Lock()
-	defer r.writeErrMu.Unlock()
-	return r.writeErr
+func (s *processStream) writerError() error {
+	s.writeErrMu.Lock()
+	defer s.writeErrMu.Unlock()
+	return s.writeErr
 }
 
 // readMessages reads until the last message of the server.
-func (r *processStream) readMessages(joint bool) {
-	defer r.WS.CloseNow()
+func (s *processStream) readMessages(joint bool) {
+	defer s.WS.CloseNow()
 	for {
-		m, err := r.ReadMessage(false)
+		m, err := s.ReadMessage(false)
 		if err != nil {
-			r.err = err
-			r.CloseWithError(err)
+			s.err = err
+			s.CloseWithError(err)
 			return
 		}
 		switch m.Type {
 		case wire.MsgExit, wire.MsgEnd, wire.MsgError:
-			r.last = m
-			r.finishOutput()
+			s.last = m
+			s.finishOutput()
 			return
 		case wire.MsgGap:
-			r.recordGap(m, joint)
+			s.recordGap(m, joint)
 		}
 	}
 }
 
 // finishOutput ends the output after the last message.
-func (r *processStream) finishOutput() {
-	for _, f := range r.Readers {
+func (s *processStream) finishOutput() {
+	for _, f := range s.Readers {
 		if f != nil {
 			f.CloseWithError(io.EOF)
 		}
 	}
-	r.CloseWithError(wire.ErrEnded)
+	s.CloseWithError(wire.ErrEnded)
 }
 
-func (r *processStream) recordGap(m wire.Message, joint bool) {
+func (s *processStream) recordGap(m wire.Message, joint bool) {
 	ch, ok := wire.ChannelOf(m.Stream)
 	if joint {
 		ch = wire.ChanStdout
 	}
-	if ok && m.Gap != nil && r.Readers[ch] != nil {
-		r.Readers[ch].AddGap(m.Stream, *m.Gap)
+	if ok && m.Gap != nil && s.Readers[ch] != nil {
+		s.Readers[ch].AddGap(m.Stream, *m.Gap)
 	}
 }
 
 // sendStdin copies stdin to the process. No goroutine waits for it, because it may block in the
 // caller's Reader.
-func (r *processStream) sendStdin(stdin io.Reader) {
+func (s *processStream) sendStdin(stdin io.Reader) {
 	buf := wire.ChunkPool.Get().(*[wire.ChunkSize]byte)
 	defer wire.ChunkPool.Put(buf)
 	for {
 		n, err := stdin.Read(buf[:])
 		if n > 0 {
-			if _, err := r.Writers[wire.ChanStdin].Write(buf[:n]); err != nil {
+			if _, err := s.Writers[wire.ChanStdin].Write(buf[:n]); err != nil {
 				return
 			}
 		}
@@ -223,7 +223,7 @@ func (r *processStream) sendStdin(stdin io.Reader) {
 			return // another connection may send the rest
 		}
 		if err != nil {
-			_ = r.SendMessage(wire.Message{Type: wire.MsgClose, Stream: wire.ChannelNames[wire.ChanStdin], Abort: err != io.EOF})
+			_ = s.SendMessage(wire.Message{Type: wire.MsgClose, Stream: wire.ChannelNames[wire.ChanStdin], Abort: err != io.EOF})
 			return
 		}
 	}
