@@ -1,4 +1,4 @@
-package api_test
+package client_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/server/api"
 	"github.com/seed46cd37a8/atoll/server/api/client"
 )
@@ -182,6 +183,15 @@ func newPatientClient(t *testing.T, url string) *client.Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+func openLocal(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := local.New(local.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // openSandbox creates a sandbox of provider local, and returns it as the handle of a client with
