@@ -70,7 +70,7 @@ func TestErrorsKeepOpAndID(t *testing.T) {
 	}
 }
 
-func TestErrorsKeepTheKindOfTheirCause(t *testing.T) {
+func TestErrorsKeepKindOfCause(t *testing.T) {
 	sent := atoll.E("exec", "web", atoll.ErrUnavailable, atoll.E("dial", "vm", atoll.ErrTimeout, nil))
 	_, got := sendError(t, sent)
 	if atoll.KindOf(got) != atoll.ErrUnavailable || !errors.Is(got, atoll.ErrTimeout) || !errors.Is(got, os.ErrDeadlineExceeded) {
@@ -81,7 +81,7 @@ func TestErrorsKeepTheKindOfTheirCause(t *testing.T) {
 	}
 }
 
-func TestErrorsOfOthersGetTheKindOfTheirStatus(t *testing.T) {
+func TestProxyErrorsGetKindOfStatus(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		body   string

@@ -31,7 +31,7 @@ func withFiles(t *testing.T, opts Options) (*rig, atoll.FS, string) {
 	return r, atoll.Files(r.sb), dir
 }
 
-func TestNamesThatAreNotText(t *testing.T) {
+func TestFileNamesOutsideUTF8(t *testing.T) {
 	_, files, dir := withFiles(t, Options{})
 	names := []string{"a b", "\"'", "new\nline", "-x", "%2e", "a|b", "ü", "caf\xe9", "?q=1&x", "#", "+"}
 	for _, name := range names {
@@ -84,7 +84,7 @@ func TestReadOutlivesItsContext(t *testing.T) {
 	}
 }
 
-func TestAFileOfUnknownSizeIsReadWhole(t *testing.T) {
+func TestReadFileOfUnknownSize(t *testing.T) {
 	r, _, _ := withFiles(t, Options{})
 	r.box.fs = dirfs.System(dirfs.Options{})
 	got, err := atoll.ReadFile(t.Context(), r.sb, "/proc/self/status")
@@ -96,7 +96,7 @@ func TestAFileOfUnknownSizeIsReadWhole(t *testing.T) {
 	}
 }
 
-func TestAnUploadThatIsTooLarge(t *testing.T) {
+func TestUploadTooLarge(t *testing.T) {
 	_, files, dir := withFiles(t, Options{MaxUpload: 1 << 20})
 	for name, r := range map[string]io.Reader{
 		"told":   bytes.NewReader(make([]byte, 8<<20)),
@@ -116,7 +116,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-func TestAnUploadThatBreaksOff(t *testing.T) {
+func TestUploadBreaksOff(t *testing.T) {
 	_, files, dir := withFiles(t, Options{})
 	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func (brokenFS) Read(context.Context, string, int64) (io.ReadCloser, atoll.FileI
 	return brokenFile{io.MultiReader(io.LimitReader(zeros{}, 100_000), broken)}, atoll.FileInfo{Type: atoll.TypeFile, Size: 200_000}, nil
 }
 
-func TestDownloadsThatBreakOffAreNotTakenForComplete(t *testing.T) {
+func TestTruncatedDownloadsFail(t *testing.T) {
 	r := newRig(t, Options{})
 	r.box.fs = brokenFS{}
 	files := atoll.Files(r.sb)
@@ -187,7 +187,7 @@ func TestDownloadsThatBreakOffAreNotTakenForComplete(t *testing.T) {
 	}
 }
 
-func TestATreeGoesBothWays(t *testing.T) {
+func TestTarRoundTrip(t *testing.T) {
 	_, files, dir := withFiles(t, Options{})
 	if err := files.Mkdir(t.Context(), "/work/d/e", 0o750); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestATreeGoesBothWays(t *testing.T) {
 	}
 }
 
-func TestFileWatchCrosses(t *testing.T) {
+func TestFileWatch(t *testing.T) {
 	_, files, dir := withFiles(t, Options{})
 	finishesSoon(t, "seeing a file appear", func() {
 		for ev, err := range files.Watch(t.Context(), "/work", false) {

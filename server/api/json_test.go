@@ -135,7 +135,7 @@ func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
 	}
 }
 
-func TestAnswersOfANewerServerAreTolerated(t *testing.T) {
+func TestClientIgnoresUnknownFields(t *testing.T) {
 	newer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/info":

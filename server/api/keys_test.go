@@ -16,7 +16,7 @@ import (
 )
 
 // The client gets the time for a retry, in the error and as a header.
-func TestRetryAfterCrossesTheWire(t *testing.T) {
+func TestRetryAfter(t *testing.T) {
 	r := newRig(t, Options{})
 	r.list = func(context.Context, atoll.Filter) ([]atoll.Status, error) {
 		return nil, atoll.E("create", "web", atoll.ErrExhausted, atoll.WithRetryAfter(errors.New("the quota is used up"), 2100*time.Millisecond))
@@ -68,7 +68,7 @@ func TestTokensAndVerify(t *testing.T) {
 }
 
 // A request in progress ends when its key becomes invalid, but not when Verify is unavailable.
-func TestKeyThatEnds(t *testing.T) {
+func TestRevokedKeyEndsRequest(t *testing.T) {
 	var answer atomic.Pointer[error]
 	var asked atomic.Int64
 	f := newFake()

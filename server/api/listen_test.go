@@ -22,7 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-func TestSocketIsPrivateAndGoesWithItsListener(t *testing.T) {
+func TestSocketModeAndRemoval(t *testing.T) {
 	for name, path := range map[string]string{
 		"short": filepath.Join(t.TempDir(), "s"),
 		"long":  filepath.Join(t.TempDir(), strings.Repeat("d", 100), strings.Repeat("s", 60)),
@@ -68,7 +68,7 @@ func TestSocketIsPrivateAndGoesWithItsListener(t *testing.T) {
 	}
 }
 
-func TestAStaleSocketIsReplaced(t *testing.T) {
+func TestListenReplacesStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
@@ -198,9 +198,9 @@ func TestServeLetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// TestServeWaitsForWhatItCancels tests the shutdown with requests that take longer than
+// TestServeWaitsForCancelledRequests tests the shutdown with requests that take longer than
 // shutdownGrace.
-func TestServeWaitsForWhatItCancels(t *testing.T) {
+func TestServeWaitsForCancelledRequests(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		undo time.Duration // time that the call takes to end after it was cancelled
@@ -340,14 +340,14 @@ func TestTokenFile(t *testing.T) {
 	}
 }
 
-func TestPipeIsAConnection(t *testing.T) {
+func TestPipe(t *testing.T) {
 	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
 		a, b = newPipeConns()
 		return a, b, func() { a.Close(); b.Close() }, nil
 	})
 }
 
-func TestPipeEnds(t *testing.T) {
+func TestPipeClose(t *testing.T) {
 	p := NewPipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

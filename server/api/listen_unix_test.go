@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-func TestATokenOfAnotherUserIsRefused(t *testing.T) {
+func TestLoadTokenOfOtherUser(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	path := filepath.Join(t.TempDir(), "token")
 	if err := errors.Join(os.WriteFile(path, []byte("known\n"), 0o600), os.Chown(path, 1234, 1234)); err != nil {
@@ -25,7 +25,7 @@ func TestATokenOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-func TestATokenInAPipeIsRefused(t *testing.T) {
+func TestLoadTokenFromPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 // A client gets no reservation from a server that does not support them.
-func TestReserveOfOlderServer(t *testing.T) {
+func TestReserveWithOlderServer(t *testing.T) {
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

@@ -86,7 +86,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-func TestProxyPassesWebSockets(t *testing.T) {
+func TestProxyWebSockets(t *testing.T) {
 	r := newRig(t, Options{})
 	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"echo"}})
@@ -121,7 +121,7 @@ func TestProxyPassesWebSockets(t *testing.T) {
 	finishesSoon(t, "closing a handler with a WebSocket through it", func() { r.handler.Close() })
 }
 
-func TestDialIsAConnection(t *testing.T) {
+func TestDial(t *testing.T) {
 	r := newRig(t, Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -193,7 +193,7 @@ func TestDialErrors(t *testing.T) {
 	_ = c.SetDeadline(time.Now())
 }
 
-func TestHTTPClientInside(t *testing.T) {
+func TestHTTPClient(t *testing.T) {
 	r := newRig(t, Options{})
 	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "from "+r.Host) }))
 	client := atoll.HTTPClient(r.sb, 80)
@@ -209,7 +209,7 @@ func TestHTTPClientInside(t *testing.T) {
 }
 
 // A server on a port may respond before the end of the request.
-func TestProxyAnswersBeforeTheEndOfTheRequest(t *testing.T) {
+func TestProxyEarlyResponse(t *testing.T) {
 	r := newRig(t, Options{})
 	r.servePorts(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)

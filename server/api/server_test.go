@@ -117,7 +117,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-func TestRequestIDsAndTracesPassThrough(t *testing.T) {
+func TestForwardRequestIDAndTrace(t *testing.T) {
 	var log bytes.Buffer
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	h, err := NewHandler(r.client, Options{}) // a second hop in front of the first
@@ -157,7 +157,7 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	}
 }
 
-func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
+func TestPanicClosesConnection(t *testing.T) {
 	logged := make(chan string, 10) // net/http retries on a reused connection
 	log := writerFunc(func(b []byte) (int, error) { logged <- string(b); return len(b), nil })
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -201,7 +201,7 @@ func TestPlainExec(t *testing.T) {
 	}
 }
 
-func TestPlainExecEndsWithItsCaller(t *testing.T) {
+func TestExecEndsWithClient(t *testing.T) {
 	r := newRig(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, "POST", r.server.URL+"/v1/sandboxes/"+fakeID+"/exec", strings.NewReader(`{"args":["sleep"]}`))
@@ -280,7 +280,7 @@ func TestStdinByRequest(t *testing.T) {
 	}
 }
 
-func TestACreateThatIsGivenUpLeavesNothing(t *testing.T) {
+func TestAbandonedCreateIsRemoved(t *testing.T) {
 	r := newRig(t, Options{})
 	removed := make(chan atoll.RemoveOptions, 10)
 	r.box.remove = func(ctx context.Context, opts atoll.RemoveOptions) error {
@@ -319,7 +319,7 @@ func TestACreateThatIsGivenUpLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestASpecThatIsNoTextIsNotSent(t *testing.T) {
+func TestCreateRefusesInvalidUTF8(t *testing.T) {
 	r := newRig(t, Options{})
 	r.create = func(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 		t.Errorf("the server got %+v", spec)
@@ -334,7 +334,7 @@ func TestASpecThatIsNoTextIsNotSent(t *testing.T) {
 	}
 }
 
-func TestWatchPassesEverythingOn(t *testing.T) {
+func TestWatchForwardsEvents(t *testing.T) {
 	r := newRig(t, Options{})
 	end := error(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is too slow"))
 	r.watch = func(ctx context.Context) iter.Seq2[atoll.Event, error] {
@@ -365,7 +365,7 @@ func TestWatchPassesEverythingOn(t *testing.T) {
 	}
 }
 
-func TestWatchEndsWithTheServer(t *testing.T) {
+func TestWatchEndsWithServer(t *testing.T) {
 	r := newRig(t, Options{})
 	finishesSoon(t, "the end of a Watch", func() {
 		for _, err := range r.client.Watch(t.Context()) {
@@ -381,8 +381,8 @@ func TestWatchEndsWithTheServer(t *testing.T) {
 	})
 }
 
-// TestCloseDoesNotWaitForAClientThatDoesNotRead tests responses that fill the connection.
-func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
+// TestCloseWithBlockedClient tests responses that fill the connection.
+func TestCloseWithBlockedClient(t *testing.T) {
 	r := newRig(t, Options{})
 	var sent atomic.Int64
 	r.watch = func(ctx context.Context) iter.Seq2[atoll.Event, error] {
@@ -419,7 +419,7 @@ func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
 	finishesSoon(t, "Close beside clients that do not read", func() { r.handler.Close() })
 }
 
-func TestALargeEventArrives(t *testing.T) {
+func TestLargeEvent(t *testing.T) {
 	r := newRig(t, Options{})
 	large := strings.Repeat("long\nlines\r\n", 50_000)
 	r.watch = func(ctx context.Context) iter.Seq2[atoll.Event, error] {
@@ -500,7 +500,7 @@ func TestDocsAreMounted(t *testing.T) {
 	}
 }
 
-func TestStopPassesTheGraceOn(t *testing.T) {
+func TestStopForwardsGrace(t *testing.T) {
 	r := newRig(t, Options{})
 	for _, grace := range []time.Duration{-1, 0, 1500 * time.Millisecond} {
 		if err := r.sb.Stop(t.Context(), grace); err != nil {
@@ -512,7 +512,7 @@ func TestStopPassesTheGraceOn(t *testing.T) {
 	}
 }
 
-func TestRemoveOfAnUnknownSandboxIsDone(t *testing.T) {
+func TestRemoveUnknownSandbox(t *testing.T) {
 	r := newRig(t, Options{})
 	if err := r.client.Sandbox(strings.Repeat("f", 32)).Remove(t.Context()); err != nil {
 		t.Error(err)
@@ -540,7 +540,7 @@ func TestNewClientErrors(t *testing.T) {
 	}
 }
 
-func TestAPasswordInAURLIsRefused(t *testing.T) {
+func TestPasswordInURL(t *testing.T) {
 	for _, url := range []string{
 		"http://user:geheim@127.0.0.1:1", "http://geheim@127.0.0.1:1", "http://user:geheim%zz@h", "ftp://user:geheim@h",
 		"unix://user:geheim@/path", "user:geheim@h", "user:geheim@h/path", "//user:geheim@h",
@@ -552,7 +552,7 @@ func TestAPasswordInAURLIsRefused(t *testing.T) {
 	}
 }
 
-func TestInfoIsFetchedOnceOrNotAtAll(t *testing.T) {
+func TestInfoIsFetchedOnce(t *testing.T) {
 	var asked atomic.Int32
 	server := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)

@@ -105,7 +105,7 @@ func finishesSoon(t *testing.T, what string, f func()) {
 	}
 }
 
-func TestExecCarriesStreams(t *testing.T) {
+func TestExecStreams(t *testing.T) {
 	r := newRig(t, Options{})
 	binary := make([]byte, 3<<20)
 	for i := range binary {
@@ -199,7 +199,7 @@ func (w *gateWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestASlowReaderSlowsTheProcess(t *testing.T) {
+func TestSlowReaderBlocksProcess(t *testing.T) {
 	r := newRig(t, Options{})
 	const total = 64 << 20
 	w := &gateWriter{open: make(chan struct{})}
@@ -227,7 +227,7 @@ func TestASlowReaderSlowsTheProcess(t *testing.T) {
 	}
 }
 
-func TestOneStreamDoesNotHoldTheOther(t *testing.T) {
+func TestStreamsAreIndependent(t *testing.T) {
 	r := newRig(t, Options{})
 	commands["full"] = func(_ context.Context, _ *fakeProc, _ []string, _ io.Reader, out, errOut io.Writer) int {
 		out.Write(make([]byte, wire.Window)) // the most that can be sent without a reader
@@ -253,7 +253,7 @@ func TestOneStreamDoesNotHoldTheOther(t *testing.T) {
 	}
 }
 
-func TestInputThatNobodyReadsHoldsNothing(t *testing.T) {
+func TestUnreadInput(t *testing.T) {
 	r := newRig(t, Options{})
 	endless := readerFunc(func(p []byte) (int, error) { return len(p), nil })
 	p, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"sleep"}, Stdin: endless, Stdout: io.Discard})
@@ -278,7 +278,7 @@ type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-func TestAWriterThatFailsIsDetached(t *testing.T) {
+func TestFailedWriterIsDetached(t *testing.T) {
 	r := newRig(t, Options{})
 	finishesSoon(t, "a process whose output cannot be written", func() {
 		p, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"zeros", "16777216"}, Stdout: failingWriter{}})
@@ -293,7 +293,7 @@ func TestAWriterThatFailsIsDetached(t *testing.T) {
 	})
 }
 
-func TestAClientThatGoesLeavesTheProcess(t *testing.T) {
+func TestProcessOutlivesClient(t *testing.T) {
 	r := newRig(t, Options{})
 	pr, pw := io.Pipe()
 	defer pw.Close()
@@ -322,9 +322,9 @@ func TestAClientThatGoesLeavesTheProcess(t *testing.T) {
 
 var closingText = regexp.MustCompile(`^(wait|attach) [0-9a-f]{32}: the server is closing(, process p\d+ may still run)?$`)
 
-// TestClientsAreToldThatTheServerCloses tests attached clients, also with output that exceeds their
+// TestClosingServerDetachesClients tests attached clients, also with output that exceeds their
 // window.
-func TestClientsAreToldThatTheServerCloses(t *testing.T) {
+func TestClosingServerDetachesClients(t *testing.T) {
 	r := newRig(t, Options{})
 	attached := make(chan struct{}, 3)
 	quiet := r.newAttachable(t, func(ctx context.Context, a *atoll.Attachment) error {
@@ -365,8 +365,8 @@ func TestClientsAreToldThatTheServerCloses(t *testing.T) {
 	finishesSoon(t, "Close", func() { r.handler.Close() })
 }
 
-// TestAServerThatDiesHasGone checks that the error has no texts of libraries.
-func TestAServerThatDiesHasGone(t *testing.T) {
+// TestDeadServerErrorText checks that the error has no texts of libraries.
+func TestDeadServerErrorText(t *testing.T) {
 	h, err := NewHandler(newFake(), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -421,7 +421,7 @@ func TestAServerThatDiesHasGone(t *testing.T) {
 	}
 }
 
-func TestAServerThatGoesIsUnavailable(t *testing.T) {
+func TestLostServerIsUnavailable(t *testing.T) {
 	r := newRig(t, Options{})
 	var ps []atoll.Process
 	for _, w := range []io.Writer{nil, io.Discard} {
@@ -489,7 +489,7 @@ func (r *rig) newAttachable(t *testing.T, f func(ctx context.Context, a *atoll.A
 	return p
 }
 
-func TestAClientThatGoesIsNoFault(t *testing.T) {
+func TestLostClientIsNotLogged(t *testing.T) {
 	var log bytes.Buffer // written by the one logged request, which Close waits for
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	attached := make(chan struct{})
@@ -512,7 +512,7 @@ func TestAClientThatGoesIsNoFault(t *testing.T) {
 	}
 }
 
-func TestAttachKeepsGapsInTheirPlace(t *testing.T) {
+func TestAttachGaps(t *testing.T) {
 	r := newRig(t, Options{})
 	var got []string
 	p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
@@ -686,7 +686,7 @@ func expectClose(t *testing.T, ws *websocket.Conn, want websocket.StatusCode) {
 	}
 }
 
-func TestGarbageFirst(t *testing.T) {
+func TestMalformedFirstMessage(t *testing.T) {
 	r := newRig(t, Options{MaxBody: 4096})
 	for name, c := range map[string]struct {
 		typ  websocket.MessageType
@@ -722,7 +722,7 @@ func TestGarbageFirst(t *testing.T) {
 	})
 }
 
-func TestACommandThatIsTooLong(t *testing.T) {
+func TestCommandTooLarge(t *testing.T) {
 	r := newRig(t, Options{MaxBody: 4096})
 	for _, w := range []io.Writer{nil, io.Discard} {
 		_, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"echo", strings.Repeat("x", 8000)}, Stdout: w})
@@ -732,7 +732,7 @@ func TestACommandThatIsTooLong(t *testing.T) {
 	}
 }
 
-func TestGarbageLaterLeavesTheProcess(t *testing.T) {
+func TestMalformedMessageLeavesProcess(t *testing.T) {
 	r := newRig(t, Options{})
 	for name, c := range map[string]struct {
 		typ  websocket.MessageType
@@ -771,7 +771,7 @@ func TestGarbageLaterLeavesTheProcess(t *testing.T) {
 	}
 }
 
-func TestMoreThanTheWindowIsRefused(t *testing.T) {
+func TestWindowViolation(t *testing.T) {
 	r := newRig(t, Options{})
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["sleep"]},"stdin":true}`)
@@ -785,7 +785,7 @@ func TestMoreThanTheWindowIsRefused(t *testing.T) {
 	r.findProcess(t, "p1").kill()
 }
 
-func TestControlOverTheLink(t *testing.T) {
+func TestControlMessages(t *testing.T) {
 	r := newRig(t, Options{})
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["sleep"]},"stdout":true}`)
@@ -799,8 +799,8 @@ func TestControlOverTheLink(t *testing.T) {
 	}
 }
 
-// TestControlHoldsNothingUp tests a process whose Signal blocks.
-func TestControlHoldsNothingUp(t *testing.T) {
+// TestBlockedControl tests a process whose Signal blocks.
+func TestBlockedControl(t *testing.T) {
 	r := newRig(t, Options{})
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["cat"]},"stdin":true,"stdout":true}`)
@@ -842,7 +842,7 @@ func TestControlHoldsNothingUp(t *testing.T) {
 	p.kill()
 }
 
-func TestTooManySignalsEndTheLink(t *testing.T) {
+func TestTooManySignals(t *testing.T) {
 	r := newRig(t, Options{})
 	ws := dialRaw(t, r, "/exec")
 	rawText(t, ws, `{"type":"exec","command":{"args":["sleep"]},"stdout":true}`)
@@ -859,8 +859,8 @@ func TestTooManySignalsEndTheLink(t *testing.T) {
 	expectClose(t, ws, websocket.StatusPolicyViolation)
 }
 
-// TestManyLinksAtOnce is for the race detector.
-func TestManyLinksAtOnce(t *testing.T) {
+// TestConcurrentStreams is for the race detector.
+func TestConcurrentStreams(t *testing.T) {
 	r := newRig(t, Options{})
 	var wg sync.WaitGroup
 	for range 30 {
@@ -874,9 +874,9 @@ func TestManyLinksAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestEndedSessionsAreClosed checks that the server closes a hijacked connection, even if the
+// TestEndedStreamsAreClosed checks that the server closes a hijacked connection, even if the
 // provider notices that the client has disconnected before the stream does.
-func TestEndedSessionsAreClosed(t *testing.T) {
+func TestEndedStreamsAreClosed(t *testing.T) {
 	r := newRig(t, Options{})
 	p := r.newAttachable(t, func(_ context.Context, a *atoll.Attachment) error {
 		for {

@@ -237,7 +237,7 @@ func TestTerminalInputEnds(t *testing.T) {
 	})
 }
 
-func TestTerminalIsHungUpUnlessKept(t *testing.T) {
+func TestTerminalHangUp(t *testing.T) {
 	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
 		for _, c := range []struct {
 			query url.Values
@@ -314,7 +314,7 @@ func TestTerminalErrors(t *testing.T) {
 	})
 }
 
-func TestTerminalOfAServerThatCloses(t *testing.T) {
+func TestTerminalClosingServer(t *testing.T) {
 	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
 		s := d.openTerminal(t, nil)
 		p := d.findProcess(t, s.process)
@@ -335,7 +335,7 @@ func TestTerminalOfAServerThatCloses(t *testing.T) {
 
 // The handler checks the origin of a page and the token, which may be in the header or in a
 // subprotocol.
-func TestTerminalLetsIn(t *testing.T) {
+func TestTerminalAuthentication(t *testing.T) {
 	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
 		good := withToken(terminalToken)
 		for _, c := range []struct {

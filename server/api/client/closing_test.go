@@ -61,7 +61,7 @@ func (b lateSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Proces
 
 // A command whose Exec is in progress when the server closes starts once: the client continues with
 // it at another server, or the error says that the start is unknown.
-func TestClosingStartsNothingTwice(t *testing.T) {
+func TestClosingServerStartsOnce(t *testing.T) {
 	for name, told := range map[string]bool{"start known": true, "start unknown": false} {
 		t.Run(name, func(t *testing.T) {
 			l := &lateProvider{ProviderLayer: atoll.ProviderLayer{Provider: openLocal(t)}, execCalled: make(chan struct{}), returnsProcess: told}

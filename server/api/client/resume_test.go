@@ -239,7 +239,7 @@ func seqOutput() []byte {
 
 // A client gets complete output in order, and the exit, even if the servers die repeatedly while a
 // fast command prints.
-func TestExecOverManyServers(t *testing.T) {
+func TestExecFailover(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	out := &failoverWriter{every: 300 << 10, switchServer: b.switchServer}
 	var errs bytes.Buffer
@@ -260,7 +260,7 @@ func TestExecOverManyServers(t *testing.T) {
 }
 
 // An attachment gets complete output too, from any offset, and with one writer for both streams.
-func TestAttachOverManyServers(t *testing.T) {
+func TestAttachFailover(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	script := fmt.Sprintf("until [ -e begin ]; do echo tick; sleep 0.05; done; read x; echo; seq %d", lines)
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", script}, OpenStdin: true})
@@ -310,7 +310,7 @@ func firstDifference(a, b []byte) int {
 }
 
 // Wait for a process without streams is repeated at the next server.
-func TestWaitOverManyServers(t *testing.T) {
+func TestWaitFailover(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "sleep 1; exit 3"}})
 	if err != nil {
@@ -349,7 +349,7 @@ func (s *syncBuffer) awaitText(t *testing.T, text string) {
 }
 
 // A terminal continues with the input from before and after the switch.
-func TestTerminalOverManyServers(t *testing.T) {
+func TestTerminalFailover(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	keys, typed := io.Pipe()
 	defer typed.Close()
@@ -372,7 +372,7 @@ func TestTerminalOverManyServers(t *testing.T) {
 
 // A stream resumes if all its input has arrived. If some has not, or if more would follow, the
 // client returns an error.
-func TestInputOverManyServers(t *testing.T) {
+func TestInputFailover(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	var out syncBuffer
 	p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "cat; echo .; sleep 1; echo end"}, Stdin: strings.NewReader("all"), Stdout: &out})
@@ -399,7 +399,7 @@ func TestInputOverManyServers(t *testing.T) {
 }
 
 // A Watch yields each change once.
-func TestWatchOverManyServers(t *testing.T) {
+func TestWatchFailover(t *testing.T) {
 	b, c, sb := openSandbox(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -472,7 +472,7 @@ func removeDirectly(t *testing.T, b *balancer, id string) {
 }
 
 // The read of a file resumes unless the file has changed.
-func TestReadOverManyServers(t *testing.T) {
+func TestReadFailover(t *testing.T) {
 	b, _, sb := openSandbox(t)
 	want := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
 	if err := atoll.WriteFile(t.Context(), sb, "f", want, 0); err != nil {
@@ -505,7 +505,7 @@ func TestReadOverManyServers(t *testing.T) {
 }
 
 // A server that closes makes its clients use the other servers of their URL, without an error.
-func TestClosingSendsElsewhere(t *testing.T) {
+func TestClosingServerFailover(t *testing.T) {
 	p := openLocal(t)
 	t.Cleanup(func() { p.Close() })
 	one, two := startServer(t, p), startServer(t, p)

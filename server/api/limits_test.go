@@ -55,7 +55,7 @@ func newEndlessServer(t *testing.T, head, more string) (*client.Client, *atomic.
 	return c, &sent
 }
 
-func TestAnswersHaveLimits(t *testing.T) {
+func TestResponseLimits(t *testing.T) {
 	const maxHead, maxReply, maxErrorBody = 256 << 10, 1 << 20, 64 << 10 // as in package client
 	calls := map[string]func(ctx context.Context, c *client.Client) error{
 		"Create": func(ctx context.Context, c *client.Client) error {
