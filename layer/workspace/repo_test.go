@@ -151,7 +151,9 @@ func createSandbox(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbo
 	return sb
 }
 
-func useWorkspace(name string) atoll.Spec { return atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name}} }
+func useWorkspace(name string) atoll.Spec {
+	return atoll.Spec{Workspace: atoll.WorkspaceRef{Name: name}}
+}
 
 func getStatus(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	t.Helper()

@@ -28,6 +28,8 @@ type (
 type objects struct {
 	record *corev1.ConfigMap
 	pod    *corev1.Pod // nil if there is none
+
+	damaged bool // the note cannot be decoded
 }
 
 // The keys of a record.
@@ -161,13 +163,14 @@ func (p *Provider) awaitFound(ctx context.Context, op, id string, object *corev1
 // decodeRecord returns the record in an object, completed by the pod that the view has.
 func (p *Provider) decodeRecord(object *corev1.ConfigMap) *record {
 	id := object.Labels[labelSession]
-	r := &record{Object: objects{object, p.view.podOf(id)}}
+	r := &record{Object: objects{record: object, pod: p.view.podOf(id)}}
 	r.ID = id
 	if err := json.Unmarshal([]byte(object.Data[keyNote]), &r.Note); err != nil {
 		r.Note = note{
 			Spec: atoll.Spec{ID: id, Provider: "kubernetes", Project: object.Labels[labelProject]}, Created: object.CreationTimestamp.Time,
 			State: atoll.StateFailed, Reason: "its record is damaged: remove it",
 		}
+		r.Object.damaged = true
 	}
 	r.FillStatus("kubernetes", p.opts.caps())
 	if r.Note.State != atoll.StateRunning {
@@ -184,6 +187,10 @@ func (p *Provider) decodeRecord(object *corev1.ConfigMap) *record {
 // fillRunning sets the status of a sandbox that was running when its record was written.
 func fillRunning(r *record) {
 	st, pod := &r.Status, r.Object.pod
+	if r.Note.Stopping && (!isRunOf(pod, r) || isLost(pod, time.Now())) {
+		st.State = atoll.StateStopped
+		return
+	}
 	if !isRunOf(pod, r) {
 		st.State, st.Reason = atoll.StateFailed, "its pod was deleted by somebody else: start it again"
 		return
@@ -222,7 +229,7 @@ func fillEnd(r *record, e *podEnd) {
 		}
 	}
 	if r.Note.Stopping {
-		st.State, st.Reason = atoll.StateStopped, ""
+		st.State, st.Reason, r.Note.Idle = atoll.StateStopped, "", false
 	}
 	if st.State == atoll.StateFailed && st.Reason == "" {
 		st.Reason = e.exit.Reason

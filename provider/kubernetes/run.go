@@ -226,7 +226,7 @@ func (b backend) EndRun(ctx context.Context, r *record) error { return b.RetireR
 // EndStrays implements remote.Runs.
 func (b backend) EndStrays(ctx context.Context, r *record) error {
 	pod := b.view.podOf(r.ID)
-	if pod == nil || isRunOf(pod, r) || pod.DeletionTimestamp != nil || podEnded(pod) {
+	if pod == nil || pod.DeletionTimestamp != nil || podEnded(pod) {
 		return nil
 	}
 	return b.maker.retirePod(ctx, pod)
@@ -264,6 +264,9 @@ func (b backend) Survey(ctx context.Context) (records []*record, due time.Time, 
 	records = b.knownRecords()
 	for _, r := range records {
 		var err error
+		if t := r.DueTime(); !t.IsZero() && !time.Now().Before(t) {
+			continue // the engine removes it, or undoes its start
+		}
 		if hasEnded(r) || strayPod(r) != nil {
 			err = b.reconcilePod(ctx, r.ID)
 		}
@@ -291,7 +294,7 @@ func (b backend) Survey(ctx context.Context) (records []*record, due time.Time, 
 // before it recorded the start. It returns nil if there is no such pod.
 func strayPod(r *record) *corev1.Pod {
 	pod := r.Object.pod
-	if pod == nil || isRunOf(pod, r) || pod.DeletionTimestamp != nil || podEnded(pod) {
+	if pod == nil || pod.DeletionTimestamp != nil || podEnded(pod) || r.Object.damaged {
 		return nil
 	}
 	if r.Note.State == atoll.StateCreating || r.Note.State == atoll.StateRunning || r.Note.IsStarting(time.Now()) {

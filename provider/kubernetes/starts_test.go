@@ -86,7 +86,7 @@ func TestTwoStarts(t *testing.T) {
 func TestStarterDies(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: lively})
-	rewrite(t, p, sb.ID(), map[string]any{"state": "stopped", "pod": "", "starter": "dead", "until": time.Now().Add(-time.Second)})
+	rewrite(t, p, sb.ID(), map[string]any{"state": "stopped", "run": "", "starter": "dead", "until": time.Now().Add(-time.Second)})
 	other := reopen(t, p) // it sweeps when it opens
 	defer other.Close()
 	if _, err := other.List(t.Context(), atoll.Filter{}); err != nil {

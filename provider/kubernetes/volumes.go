@@ -189,6 +189,11 @@ func (b backend) ListVolumes(context.Context) ([]atoll.Volume, error) {
 	return list, nil
 }
 
+// UsedVolumes implements remote.Volumes.
+func (b backend) UsedVolumes(context.Context) (map[remote.VolumeKey]bool, error) {
+	return remote.UsedVolumes(b.knownRecords()), nil
+}
+
 // DeleteVolume implements remote.Volumes.
 func (b backend) DeleteVolume(ctx context.Context, project, name string) error {
 	own := b.names.volumeName(project, name)
@@ -201,6 +206,9 @@ func (b backend) DeleteVolume(ctx context.Context, project, name string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if remote.UsedVolumes(b.knownRecords())[remote.VolumeKey{Project: project, Name: name}] {
+		return remote.VolumeInUseError(name)
 	}
 	return b.dropClaim(ctx, found)
 }

@@ -207,6 +207,9 @@ func (b backend) Insert(ctx context.Context, r *record) error {
 func (b backend) Update(ctx context.Context, r *record, fn func(n *note) error) error {
 	at := r.Object
 	for {
+		if isDamaged(at) {
+			return atoll.Errorf("write", r.ID, atoll.ErrInternal, "its record is damaged: remove the sandbox")
+		}
 		n := b.decodeRecord(r.ID, at).Note
 		if n.CreationID != r.Note.CreationID {
 			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)

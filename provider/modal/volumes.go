@@ -213,7 +213,7 @@ func (p *Provider) deleteVolume(ctx context.Context, key, made string) error {
 		return err
 	}
 	if n.Sandbox == "" {
-		used, err := p.usedVolumes(ctx)
+		used, err := backend{p}.UsedVolumes(ctx)
 		if err != nil || used[remote.VolumeKey{Project: n.Project, Name: n.Name}] {
 			return err
 		}
@@ -241,13 +241,13 @@ func (s *service) dropVolume(ctx context.Context, id string) error {
 	return err
 }
 
-// usedVolumes returns the volumes of all sandboxes, running or stopped.
-func (p *Provider) usedVolumes(ctx context.Context) (map[remote.VolumeKey]bool, error) {
-	revisions, err := p.store.readAllLatest(ctx)
+// UsedVolumes implements remote.Volumes.
+func (b backend) UsedVolumes(ctx context.Context) (map[remote.VolumeKey]bool, error) {
+	revisions, err := b.store.readAllLatest(ctx)
 	var records []*record
 	for of, at := range revisions {
 		if id, ok := strings.CutPrefix(of, kindSandbox+"/"); ok && !at.Deleted {
-			records = append(records, p.decodeRecord(id, at))
+			records = append(records, b.decodeRecord(id, at))
 		}
 	}
 	return remote.UsedVolumes(records), err
@@ -282,6 +282,13 @@ func (b backend) DeleteVolume(ctx context.Context, project, name string) error {
 	}
 	if at == nil || n.Project != project {
 		return remote.NoVolumeError(project, name)
+	}
+	used, err := b.UsedVolumes(ctx)
+	if err != nil {
+		return err
+	}
+	if used[remote.VolumeKey{Project: project, Name: n.Name}] {
+		return remote.VolumeInUseError(name)
 	}
 	return b.deleteVolume(ctx, key, "")
 }

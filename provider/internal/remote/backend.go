@@ -64,15 +64,16 @@ const (
 	Known Freshness = iota
 	// Latest includes every change that any program has made.
 	Latest
-	// Stored is Latest without a look at the run of the sandbox: the state may be that of its
-	// last change.
+	// Stored is Latest, but a backend need not look at the run of the sandbox: the state may be
+	// that of its last change.
 	Stored
 )
 
 // Runs are the executions of sandboxes, each with a guest.
 type Runs[O any] interface {
 	// Launch starts a run, and returns when its guest answers or its main process has run and
-	// ended. It sets the note's Run, Image and Ports in memory only. If it fails, no run is left.
+	// ended. It sets the note's Run in memory only, and Image and Ports as far as it knows them. If
+	// it fails, no run is left.
 	Launch(ctx context.Context, r *Record[O]) error
 	// Connect connects to the guest of the sandbox's run. Kinds: ErrUnavailable, ErrDenied.
 	Connect(ctx context.Context, op string, r *Record[O]) (guestconn.Inside, error)
@@ -81,10 +82,11 @@ type Runs[O any] interface {
 	// runs on.
 	AwaitEnd(ctx context.Context, op, id string) error
 	// FinishRun ends a run and returns the output of its main process. The guest has ended all
-	// processes if answered is true; otherwise FinishRun gives them the grace period.
+	// processes if answered is true; otherwise the service ends them, with the grace period if it
+	// has one.
 	FinishRun(ctx context.Context, r *Record[O], grace time.Duration, answered bool) (*guest.Printed, error)
 	// RecordEnd records the end of a run that has ended by itself, with Engine.WriteEnd, and
-	// updates r. It does nothing if the run goes on.
+	// updates the note of r. It does nothing if the run goes on.
 	RecordEnd(ctx context.Context, r *Record[O]) error
 	// RetireRun releases what the service still has of the run that r had when it was read, and
 	// whose end is recorded.
@@ -116,14 +118,18 @@ type Runs[O any] interface {
 // Volumes are the data volumes of sandboxes and the named volumes of projects.
 type Volumes[O any] interface {
 	// Prepare returns the steps that create what outlives the runs of a sandbox, such as its
-	// volumes. Each step undoes its work with Creation.OnUndo if a later one fails.
+	// volumes. A step passes to Creation.OnUndo how to undo what DropRuns does not delete.
 	Prepare(c *Creation[O]) []steps.Step
 	// CheckDataVolume returns an error if the data volume of a sandbox was deleted: an empty one
 	// in its place would hide the loss. Kinds: ErrUnavailable.
 	CheckDataVolume(ctx context.Context, r *Record[O]) error
 	// ListVolumes returns all volumes. The engine sets InUse.
 	ListVolumes(ctx context.Context) ([]atoll.Volume, error)
-	// DeleteVolume deletes the volume of that project and name. Kinds: ErrNotExist.
+	// UsedVolumes returns the volumes of all sandboxes, running or stopped: see the function of
+	// that name.
+	UsedVolumes(ctx context.Context) (map[VolumeKey]bool, error)
+	// DeleteVolume deletes the volume of that project and name, unless a sandbox mounts it.
+	// Errors: NoVolumeError, VolumeInUseError.
 	DeleteVolume(ctx context.Context, project, name string) error
 	// DropDataVolume deletes the data volume of a removed sandbox, if it has one; r is its last
 	// record, or nil.

@@ -64,16 +64,17 @@ func (c *Creation[O]) runSteps(ctx context.Context) error {
 	if err := steps.Take(ctx, c.e.Step, steps.Step{Name: "record", Do: c.writeRecord}); err != nil {
 		return err
 	}
-	stop := c.e.keepLease(ctx, c.Record)
-	err := steps.Take(ctx, c.e.Step, slices.Concat(
+	leased, stop := c.e.keepLease(ctx, c.Record)
+	defer stop()
+	err := steps.Take(leased, c.e.Step, slices.Concat(
 		[]steps.Step{{Name: "name", Do: c.claimName}},
 		c.e.backend.Prepare(c),
 		[]steps.Step{{Name: "start", Do: c.startSandbox}},
 	)...)
-	stop()
 	if err != nil {
-		return err
+		return leaseError(leased, c.Spec.ID, err)
 	}
+	stop()
 	return steps.Take(ctx, c.e.Step, steps.Step{Name: "made", Do: c.finishRecord})
 }
 
@@ -167,6 +168,9 @@ func (c *Creation[O]) finishRecord(ctx context.Context) error {
 	began := c.Record.Note
 	return RunToEnd(ctx, func(ctx context.Context) error {
 		return c.e.backend.Update(ctx, c.Record, func(n *Note) error {
+			if n.Removing {
+				return lostLeaseError("create", c.Spec.ID)
+			}
 			if n.State != atoll.StateCreating { // this program has written it, and the answer was lost
 				return nil
 			}
@@ -180,19 +184,39 @@ func (c *Creation[O]) finishRecord(ctx context.Context) error {
 }
 
 // keepLease renews the lease of a creation or a start until stop is called, because to pull or
-// build an image may take minutes.
-func (e *Engine[O]) keepLease(ctx context.Context, r *Record[O]) (stop func()) {
+// build an image may take minutes. It ends leased if the lease is lost: another program may start
+// the sandbox then.
+func (e *Engine[O]) keepLease(ctx context.Context, r *Record[O]) (leased context.Context, stop func()) {
 	of, starter := *r, r.Note.Starter
-	return guestproc.Every(ctx, e.LeaseTTL/3, func(ctx context.Context) {
+	leased, lose := context.WithCancelCause(ctx)
+	end := guestproc.Every(ctx, e.LeaseTTL/3, func(ctx context.Context) {
 		err := e.backend.Update(ctx, &of, func(n *Note) error {
-			if n.Starter != starter {
+			if n.Starter != starter || n.Removing {
 				return ErrDoneElsewhere
 			}
 			n.LeaseExpires = time.Now().Add(e.LeaseTTL).UTC()
 			return nil
 		})
-		if err != nil && !errors.Is(err, ErrDoneElsewhere) && ctx.Err() == nil {
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, ErrDoneElsewhere), atoll.KindOf(err) == atoll.ErrNotFound:
+			lose(ErrDoneElsewhere)
+		default:
 			e.Log.Warn("cannot renew the lease of a creation or a start", "sandbox", of.ID, "err", err)
 		}
 	})
+	return leased, func() { end(); lose(nil) }
+}
+
+// leaseError returns the error of a creation or a start that has failed with err: another one if
+// the reason is that its lease was lost.
+func leaseError(leased context.Context, id string, err error) error {
+	if context.Cause(leased) == ErrDoneElsewhere {
+		return lostLeaseError("start", id)
+	}
+	return err
+}
+
+func lostLeaseError(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrConflict, "the start took too long: another program has started or removed the sandbox")
 }

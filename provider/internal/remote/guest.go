@@ -56,17 +56,21 @@ func (e *Engine[O]) ReachGuest(ctx context.Context, op, id string) (atoll.Sandbo
 // sandbox runs. A guest that answers shows that it does: the call may have failed because
 // nothing listens on a port. Otherwise checkRunning waits for the sandbox's end.
 func (e *Engine[O]) checkRunning(ctx context.Context, op, id string) error {
-	inside, err := e.ReachGuest(ctx, op, id) // a failed attempt has already waited for the end
+	reach, cancel := context.WithTimeout(ctx, e.ReachTimeout)
+	defer cancel()
+	inside, err := e.ReachGuest(reach, op, id)
 	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
 		return err
 	}
-	if err != nil {
+	if ctx.Err() != nil || err != nil && reach.Err() == nil { // a failed attempt has already waited for the end
 		return ctx.Err()
 	}
-	answer, cancel := context.WithTimeout(ctx, e.AnswerTimeout)
-	defer cancel()
-	if _, err := inside.Status(answer); err == nil {
-		return nil
+	if err == nil {
+		answer, cancel := context.WithTimeout(ctx, e.AnswerTimeout)
+		defer cancel()
+		if _, err := inside.Status(answer); err == nil {
+			return nil
+		}
 	}
 	return e.backend.AwaitEnd(ctx, op, id)
 }

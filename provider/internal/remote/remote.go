@@ -62,8 +62,8 @@ type Engine[O any] struct {
 	closing sync.Once
 }
 
-// New returns an engine, which sweeps in the background until Close. wrap returns the provider's
-// handle of a sandbox.
+// New returns an engine. Call StartSweeps when the backend is ready, and Shut at the end. wrap
+// returns the provider's handle of a sandbox.
 func New[O any](b Backend[O], wrap func(*Sandbox[O]) atoll.Sandbox, c Config) *Engine[O] {
 	return &Engine[O]{Config: c, backend: b, wrap: wrap, Guests: guestconn.New(), Sweeper: sweeper.New()}
 }

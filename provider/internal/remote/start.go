@@ -48,7 +48,7 @@ func (e *Engine[O]) claimStart(ctx context.Context, r *Record[O]) (starter strin
 				switch {
 				case n.Removing:
 					return atoll.E("start", r.ID, atoll.ErrNotFound, nil)
-				case n.State == atoll.StateRunning || n.IsStarting(now):
+				case n.State == atoll.StateRunning || n.State == atoll.StateCreating || n.IsStarting(now):
 					return ErrDoneElsewhere
 				}
 				n.Starter, n.LeaseExpires = starter, now.Add(e.LeaseTTL).UTC()
@@ -62,8 +62,11 @@ func (e *Engine[O]) claimStart(ctx context.Context, r *Record[O]) (starter strin
 		if err != nil {
 			return "", err
 		}
-		if *r = *now; r.State == atoll.StateRunning {
+		switch *r = *now; r.State {
+		case atoll.StateRunning:
 			return "", nil
+		case atoll.StateCreating: // another sandbox has the id now
+			return "", atoll.E("start", r.ID, atoll.ErrNotFound, nil)
 		}
 		if r.Note.IsStarting(time.Now()) {
 			if err := e.backend.AwaitChange(ctx, r); err != nil {
@@ -84,26 +87,17 @@ func (e *Engine[O]) startClaimed(ctx context.Context, r *Record[O]) error {
 			return err
 		}
 	}
-	if r.Note.Volume {
-		if err := e.backend.CheckDataVolume(ctx, r); err != nil {
-			return err
-		}
+	leased, stop := e.keepLease(ctx, r)
+	defer stop()
+	if err := e.launchSandbox(leased, r); err != nil {
+		return leaseError(leased, r.ID, err)
 	}
-	if err := e.dismissCaretaker(ctx, r); err != nil {
-		return err
-	}
-	e.Guests.Abandon(r.ID) // the connection to the last run
-	stop := e.keepLease(ctx, r)
-	err := e.backend.Launch(ctx, r)
 	stop()
-	if err != nil {
-		return err
-	}
 	began := r.Note
-	err = RunToEnd(ctx, func(ctx context.Context) error {
+	err := RunToEnd(ctx, func(ctx context.Context) error {
 		return e.backend.Update(ctx, r, func(n *Note) error {
 			if n.Starter != began.Starter {
-				return atoll.Errorf("start", r.ID, atoll.ErrConflict, "the start took too long: another program has started it")
+				return lostLeaseError("start", r.ID)
 			}
 			n.markRunning(&began)
 			return nil
@@ -115,6 +109,20 @@ func (e *Engine[O]) startClaimed(ctx context.Context, r *Record[O]) error {
 		return errors.Join(err, RunCleanup(func(ctx context.Context) error { return e.backend.EndRun(ctx, r) }))
 	}
 	return nil
+}
+
+// launchSandbox starts a new run of a stopped sandbox.
+func (e *Engine[O]) launchSandbox(ctx context.Context, r *Record[O]) error {
+	if r.Note.Volume {
+		if err := e.backend.CheckDataVolume(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := e.dismissCaretaker(ctx, r); err != nil {
+		return err
+	}
+	e.Guests.Abandon(r.ID) // the connection to the last run
+	return e.backend.Launch(ctx, r)
 }
 
 // releaseStart undoes a start that has failed, and its claim, unless another program has claimed

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
@@ -31,22 +32,29 @@ func (e *Engine[O]) stopSandbox(ctx context.Context, r *Record[O], grace time.Du
 	if err := e.markStopping(ctx, r); err != nil {
 		return err
 	}
-	answered, err := e.stopProcesses(ctx, r, grace)
-	if err != nil {
-		return err
-	}
 	defer e.Guests.Abandon(r.ID)
 	of := *r
-	out, err := e.backend.FinishRun(ctx, r, grace, answered)
+	out, err := e.endRun(ctx, r, grace)
 	if err != nil {
-		return err // if the run has ended, the next call that finds it records that
+		return errors.Join(err, RunCleanup(func(ctx context.Context) error { return e.unmarkStopping(ctx, &of) }))
 	}
-	return RunToEnd(ctx, func(ctx context.Context) error {
-		if err := e.WriteEnd(ctx, r, StoppedEnd(&r.Note.Spec, out), out); err != nil {
+	return RunCleanup(func(ctx context.Context) error { // the output is in memory only
+		end := StoppedEnd(&r.Note.Spec, out)
+		end.Image = of.Image
+		if err := e.WriteEnd(ctx, r, end, out); err != nil && !errors.Is(err, ErrDoneElsewhere) {
 			return err
 		}
 		return e.backend.RetireRun(ctx, &of)
 	})
+}
+
+// endRun ends the run of a sandbox, and returns the output of its main process.
+func (e *Engine[O]) endRun(ctx context.Context, r *Record[O], grace time.Duration) (*guest.Printed, error) {
+	answered, err := e.stopProcesses(ctx, r, grace)
+	if err != nil {
+		return nil, err
+	}
+	return e.backend.FinishRun(ctx, r, grace, answered)
 }
 
 // markStopping records that a sandbox is being stopped, before any process ends: another
@@ -61,6 +69,26 @@ func (e *Engine[O]) markStopping(ctx context.Context, r *Record[O]) error {
 		n.Stopping = true
 		return nil
 	})
+}
+
+// unmarkStopping undoes markStopping after a failed stop, if the sandbox runs on: its end has
+// another reason then. If the run has ended, it is recorded as stopped by the call that finds it.
+func (e *Engine[O]) unmarkStopping(ctx context.Context, r *Record[O]) error {
+	now, err := e.backend.Find(ctx, "stop", r.ID, Latest)
+	if err != nil || now.State != atoll.StateRunning || now.Note.Run != r.Note.Run {
+		return nil
+	}
+	err = e.backend.Update(ctx, now, func(n *Note) error {
+		if n.State != atoll.StateRunning || n.Run != r.Note.Run {
+			return ErrDoneElsewhere
+		}
+		n.Stopping = false
+		return nil
+	})
+	if errors.Is(err, ErrDoneElsewhere) {
+		return nil
+	}
+	return err
 }
 
 // stopProcesses ends all processes of a sandbox through its guest, after a grace period in

@@ -51,18 +51,20 @@ func (e *Engine[O]) removeExpired(ctx context.Context, id string) error {
 		return nil
 	}
 	if r.Note.Starter != "" && !r.Note.Removing {
-		starter, err := e.claimStart(ctx, r) // it prevents that start from continuing
+		starter, err := e.adoptStart(ctx, r)
 		if starter == "" || err != nil {
 			return err
 		}
 		return e.releaseStart(r, starter)
 	}
-	err = e.markRemoving(ctx, r)
-	if errors.Is(err, ErrDoneElsewhere) || atoll.KindOf(err) == atoll.ErrNotFound {
-		return nil
-	}
-	if err != nil {
-		return err
+	if !r.Note.Removing {
+		err := e.markRemoving(ctx, r)
+		if errors.Is(err, ErrDoneElsewhere) || atoll.KindOf(err) == atoll.ErrNotFound {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if r.Note.State != atoll.StateCreating {
 		return e.removeSandbox(ctx, id, atoll.RemoveOptions{Volumes: true})
@@ -71,6 +73,24 @@ func (e *Engine[O]) removeExpired(ctx context.Context, id string) error {
 		return err
 	}
 	return e.backend.DropVolumesOf(ctx, r)
+}
+
+// adoptStart claims an abandoned start, which keeps its program from continuing it, and returns
+// the random id of the claim; "" if another program has claimed it, or removed the sandbox.
+func (e *Engine[O]) adoptStart(ctx context.Context, r *Record[O]) (starter string, err error) {
+	was, starter := r.Note.Starter, atoll.NewID()
+	err = e.backend.Update(ctx, r, func(n *Note) error {
+		now := time.Now()
+		if n.Starter != was || n.IsStarting(now) || n.Removing {
+			return ErrDoneElsewhere
+		}
+		n.Starter, n.LeaseExpires = starter, now.Add(e.LeaseTTL).UTC()
+		return nil
+	})
+	if errors.Is(err, ErrDoneElsewhere) || atoll.KindOf(err) == atoll.ErrNotFound {
+		return "", nil
+	}
+	return starter, err
 }
 
 // markRemoving records that an expired sandbox is being removed, which keeps other programs from

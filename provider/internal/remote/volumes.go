@@ -35,15 +35,17 @@ func (p Provider[O]) Volumes(ctx context.Context, project string) ([]atoll.Volum
 	if e.Ephemeral {
 		return nil, atoll.E("volumes", e.Name, atoll.ErrUnsupported, nil)
 	}
-	records, err := e.backend.List(ctx, "volumes")
-	if err != nil {
+	if err := e.backend.Open(ctx, "volumes"); err != nil {
 		return nil, err
+	}
+	used, err := e.backend.UsedVolumes(ctx)
+	if err != nil {
+		return nil, e.backend.WrapError(ctx, "volumes", project, err)
 	}
 	all, err := e.backend.ListVolumes(ctx)
 	if err != nil {
 		return nil, e.backend.WrapError(ctx, "volumes", project, err)
 	}
-	used := UsedVolumes(records)
 	var list []atoll.Volume
 	for _, v := range all {
 		if project == "" || v.Project == project {
@@ -64,12 +66,8 @@ func (p Provider[O]) RemoveVolume(ctx context.Context, project, name string) err
 	if project == "" {
 		project = atoll.DefaultProject
 	}
-	records, err := e.backend.List(ctx, "remove volume")
-	if err != nil {
+	if err := e.backend.Open(ctx, "remove volume"); err != nil {
 		return err
-	}
-	if UsedVolumes(records)[VolumeKey{project, name}] {
-		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
 	}
 	return e.backend.WrapError(ctx, "remove volume", name, e.backend.DeleteVolume(ctx, project, name))
 }
@@ -93,4 +91,9 @@ func LostVolumeError(id, name string) error {
 // NoVolumeError returns the error for a volume that does not exist.
 func NoVolumeError(project, name string) error {
 	return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+}
+
+// VolumeInUseError returns the error for a volume that a sandbox mounts.
+func VolumeInUseError(name string) error {
+	return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
 }
