@@ -71,7 +71,7 @@ func makeAndKill(t *testing.T, p atoll.Provider, id string) {
 	}
 	opts := optionsOf(p)
 	cmd := exec.Command(exe, opts.ServerURL, opts.Prefix, opts.Image, id)
-	cmd.Env = append(os.Environ(), makerEnv+"=1", breakEnv+"=life")
+	cmd.Env = append(os.Environ(), makerEnv+"=1", breakEnv+"=start")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -80,7 +80,7 @@ func makeAndKill(t *testing.T, p atoll.Provider, id string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "life\n" {
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "start\n" {
 		t.Errorf("it says %q, %v", line, err)
 	}
 	if err := cmd.Process.Kill(); err != nil {

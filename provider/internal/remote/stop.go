@@ -34,9 +34,16 @@ func (e *Engine[O]) stopSandbox(ctx context.Context, r *Record[O], grace time.Du
 	}
 	defer e.Guests.Abandon(r.ID)
 	of := *r
-	out, err := e.endRun(ctx, r, grace)
-	if err != nil {
+	told, answered, err := e.stopProcesses(ctx, r, grace)
+	var out *guest.Printed
+	if err == nil {
+		out, err = e.backend.FinishRun(ctx, r, grace, answered)
+	}
+	if err != nil && !told {
 		return errors.Join(err, RunCleanup(func(ctx context.Context) error { return e.unmarkStopping(ctx, &of) }))
+	}
+	if err != nil {
+		return err // the run is ending, and the call that finds its end records that
 	}
 	return RunCleanup(func(ctx context.Context) error { // the output is in memory only
 		end := StoppedEnd(&r.Note.Spec, out)
@@ -46,15 +53,6 @@ func (e *Engine[O]) stopSandbox(ctx context.Context, r *Record[O], grace time.Du
 		}
 		return e.backend.RetireRun(ctx, &of)
 	})
-}
-
-// endRun ends the run of a sandbox, and returns the output of its main process.
-func (e *Engine[O]) endRun(ctx context.Context, r *Record[O], grace time.Duration) (*guest.Printed, error) {
-	answered, err := e.stopProcesses(ctx, r, grace)
-	if err != nil {
-		return nil, err
-	}
-	return e.backend.FinishRun(ctx, r, grace, answered)
 }
 
 // markStopping records that a sandbox is being stopped, before any process ends: another
@@ -92,24 +90,25 @@ func (e *Engine[O]) unmarkStopping(ctx context.Context, r *Record[O]) error {
 }
 
 // stopProcesses ends all processes of a sandbox through its guest, after a grace period in
-// which they may end by themselves. It reports whether the guest has done so.
-func (e *Engine[O]) stopProcesses(ctx context.Context, r *Record[O], grace time.Duration) (answered bool, err error) {
+// which they may end by themselves. It reports whether the guest was told to end them, and
+// whether it has answered that it did.
+func (e *Engine[O]) stopProcesses(ctx context.Context, r *Record[O], grace time.Duration) (told, answered bool, err error) {
 	reach, cancel := context.WithTimeout(ctx, e.ReachTimeout)
 	inside, err := e.ReachGuest(reach, "stop", r.ID)
 	cancel()
-	if err == nil {
+	if told = err == nil; told {
 		ctx, cancel := context.WithTimeout(ctx, grace+e.ReachTimeout)
 		defer cancel()
 		err = inside.Stop(ctx, grace)
 	}
 	if ctx.Err() != nil {
-		return false, ctx.Err()
+		return told, false, ctx.Err()
 	}
 	if err == nil || atoll.KindOf(err) == atoll.ErrStopped {
-		return true, nil
+		return told, true, nil
 	}
 	e.Log.Warn("stop: its guest does not answer", "sandbox", r.ID, "err", err)
-	return false, nil
+	return told, false, nil
 }
 
 // Remove implements atoll.Sandbox.
