@@ -39,7 +39,11 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := volume.Mountable(spec); err != nil {
 		return nil, err
 	}
-	for _, key := range []string{spec.ID, nameLockKey(spec)} {
+	keys := []string{spec.ID}
+	if spec.Name != "" {
+		keys = append(keys, nameLockKey(spec))
+	}
+	for _, key := range keys {
 		lock, err := p.acquireLock(ctx, "create", key)
 		if err != nil {
 			return nil, err
