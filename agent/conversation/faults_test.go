@@ -315,6 +315,22 @@ func TestDeleteAfterFailedPush(t *testing.T) {
 	}
 }
 
+// If a file cannot be saved first, a restore changes nothing.
+func TestRestoreAfterFailedPush(t *testing.T) {
+	fx := newFixture(t).withBucket()
+	p := fx.injectFaults()
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("run echo one > file"))
+	fx.withSandbox(func(sb atoll.Sandbox) error { return atoll.WriteFile(t.Context(), sb, "file", []byte("two\n"), 0) })
+	p.unreadable = "file"
+	_, err := v.RestoreSandbox(t.Context(), testSandbox, 0)
+	wantKind(t, "RestoreSandbox", err, atoll.ErrUnavailable)
+	p.unreadable = ""
+	if got := fx.readFile("file"); got != "two\n" {
+		t.Errorf("the file: %q", got)
+	}
+}
+
 // A restore without a version restores the latest one.
 func TestRestoreLatest(t *testing.T) {
 	fx := newFixture(t).withBucket()

@@ -143,8 +143,12 @@ func (s *Service) RestoreSandbox(ctx context.Context, id string, version int64) 
 				return err
 			}
 		}
-		if _, err := sb.place.Remote.Push(ctx, sb.syncedTree(), filesync.PushOptions{}); err != nil {
+		saved, err := sb.place.Remote.Push(ctx, sb.syncedTree(), filesync.PushOptions{})
+		if err != nil {
 			return err
+		}
+		if saved.Failed > 0 {
+			return atoll.Errorf("restore", id, atoll.ErrUnavailable, "%d files could not be saved first, so nothing was restored: make them readable, and try again", saved.Failed)
 		}
 		if out, err = sb.pullVersion(ctx, version); err != nil {
 			return err

@@ -198,9 +198,15 @@ func (l *Provider) removeData(ctx context.Context, id string) error {
 	}
 	for _, v := range all {
 		if v.Sandbox == id {
-			err = atoll.RemoveVolume(ctx, l.Provider, v.Project, v.Name)
+			err = errors.Join(err, l.removeVolume(ctx, v))
 		}
 	}
+	return err
+}
+
+// removeVolume removes a volume, if it still exists.
+func (l *Provider) removeVolume(ctx context.Context, v atoll.Volume) error {
+	err := atoll.RemoveVolume(ctx, l.Provider, v.Project, v.Name)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return nil
 	}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -113,11 +114,8 @@ func (l *Provider) dropCreatedVolume(ctx context.Context, r *store.Record) error
 	}
 	for _, v := range all {
 		if v.Sandbox == r.ID && !v.InUse {
-			err = atoll.RemoveVolume(ctx, l.Provider, v.Project, v.Name)
+			err = errors.Join(err, l.removeVolume(ctx, v))
 		}
-	}
-	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return nil
 	}
 	return err
 }
