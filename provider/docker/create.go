@@ -123,7 +123,7 @@ func runToEnd(ctx context.Context, do func(context.Context) error) error {
 // undoSteps removes what the creation has made, last things first.
 func (c *creation) undoSteps() {
 	if c.container != "" {
-		c.p.visits.Leave(c.spec.ID)
+		c.p.connections.Disconnect(c.spec.ID)
 		c.p.dropContainer(c.container)
 	}
 	if len(c.volumes) == 0 {
@@ -485,7 +485,7 @@ func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, containe
 	if err != nil {
 		return p.wrapError(ctx, "start", id, p.containerError(ctx, spec, err))
 	}
-	p.visits.Leave(id) // the connection to the last run
+	p.connections.Disconnect(id) // the connection to the last run
 	_, err = p.reachGuest(ctx, "start", id)
 	if err == nil {
 		return nil

@@ -83,9 +83,9 @@ type Provider struct {
 	imageRecords imageRecords
 	events       *events
 	sweeper      *sweeper.Sweeper
-	endWaits     sync.WaitGroup    // goroutines that wait for the ends of sandboxes which are removed then
-	exitSlots    chan struct{}     // its capacity limits how many containers end at once
-	visits       *guestconn.Visits // connections to guests and to runs without a guest
+	endWaits     sync.WaitGroup         // goroutines that wait for the ends of sandboxes which are removed then
+	exitSlots    chan struct{}          // its capacity limits how many containers end at once
+	connections  *guestconn.Connections // connections to guests and to runs without a guest
 
 	mu         sync.Mutex
 	closed     bool
@@ -156,7 +156,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), imageRecords: imageRecords(filepath.Join(opts.Dir, "images")), visits: guestconn.New(), safeImages: map[string]bool{}, exitSlots: make(chan struct{}, maxExits), awaitedEnds: map[string]bool{}, sweeper: sweeper.New()}
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), imageRecords: imageRecords(filepath.Join(opts.Dir, "images")), connections: guestconn.New(), safeImages: map[string]bool{}, exitSlots: make(chan struct{}, maxExits), awaitedEnds: map[string]bool{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
 	p.sweeper.Start(p.sweepSandboxes)
 	return p, nil
@@ -191,7 +191,7 @@ func (p *Provider) Close() error {
 	if closed {
 		return nil
 	}
-	p.visits.Close()
+	p.connections.Close()
 	p.sweeper.Close()
 	p.endWaits.Wait()
 	p.events.close()

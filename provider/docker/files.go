@@ -68,7 +68,7 @@ func (p *Provider) reachCaretaker(ctx context.Context, op, id string, names []st
 	default:
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 	}
-	return p.reachInside(ctx, op, caretakerKey(id), func(ctx context.Context) (guestconn.Inside, error) {
+	return p.reachInside(ctx, op, caretakerKey(id), func(ctx context.Context) (guestconn.Connection, error) {
 		return p.connectCaretaker(ctx, op, r)
 	})
 }
@@ -83,7 +83,7 @@ func isOnVolume(spec *atoll.Spec, name string) bool {
 
 // connectCaretaker connects to the caretaker of the sandbox. It starts one unless another
 // program has.
-func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	name := p.names.caretakerName(r.ID)
 	if g, err := p.connectGuest(ctx, name, r.ID); err == nil {
 		return g, nil
@@ -129,7 +129,7 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 
 // dismissCaretaker ends the caretaker of a sandbox, if there is one.
 func (p *Provider) dismissCaretaker(id string) {
-	p.visits.Leave(caretakerKey(id))
+	p.connections.Disconnect(caretakerKey(id))
 	p.dropContainer(p.names.caretakerName(id))
 }
 

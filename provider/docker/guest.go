@@ -140,13 +140,13 @@ const cleanupTimeout = 2 * time.Minute
 // reachGuest returns the running sandbox as its guest serves it, or as its plainRun does if it
 // has none. Kinds: ErrNotFound, ErrStopped, ErrUnavailable.
 func (p *Provider) reachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	return p.reachInside(ctx, op, id, func(ctx context.Context) (guestconn.Inside, error) { return p.connectSandbox(ctx, op, id) })
+	return p.reachInside(ctx, op, id, func(ctx context.Context) (guestconn.Connection, error) { return p.connectSandbox(ctx, op, id) })
 }
 
 // reachInside returns the sandbox that connect connects to. All calls with the same key share a
 // connection.
-func (p *Provider) reachInside(ctx context.Context, op, who string, connect func(context.Context) (guestconn.Inside, error)) (atoll.Sandbox, error) {
-	return p.visits.Reach(ctx, op, who, 0, func(ctx context.Context) (guestconn.Inside, error) {
+func (p *Provider) reachInside(ctx context.Context, op, who string, connect func(context.Context) (guestconn.Connection, error)) (atoll.Sandbox, error) {
+	return p.connections.Connect(ctx, op, who, 0, func(ctx context.Context) (guestconn.Connection, error) {
 		ctx, cancel := context.WithTimeout(ctx, p.slowFactor(ctx)*connectTimeout)
 		defer cancel()
 		return connect(ctx)
@@ -165,7 +165,7 @@ func (p *Provider) slowFactor(ctx context.Context) time.Duration {
 
 // connectSandbox connects to the guest of a sandbox: directly if possible, otherwise through the
 // engine. If the sandbox has no guest, it joins the current run.
-func (p *Provider) connectSandbox(ctx context.Context, op, id string) (guestconn.Inside, error) {
+func (p *Provider) connectSandbox(ctx context.Context, op, id string) (guestconn.Connection, error) {
 	r, err := p.findRecord(ctx, op, id)
 	if err != nil {
 		return nil, err

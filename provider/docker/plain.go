@@ -60,7 +60,7 @@ func (p *Provider) newRun(ctx context.Context, r *record) (*plainRun, error) {
 
 // rejoinRun returns the plainRun of a sandbox that already runs. It gets earlier output of the
 // main process from the engine's log.
-func (p *Provider) rejoinRun(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (p *Provider) rejoinRun(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	run, err := p.newRun(ctx, r)
 	if err == nil && len(r.Spec.Cmd) > 0 {
 		err = run.followMain(ctx)
@@ -105,7 +105,7 @@ func (p *Provider) launchPlain(ctx context.Context, r *record) error {
 		return p.wrapError(ctx, "start", r.ID, missingInitError(p.containerError(ctx, &r.Spec, err)))
 	}
 	run.watchRun()
-	p.visits.Settle(r.ID, run)
+	p.connections.Replace(r.ID, run)
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (run *plainRun) isSameRun(now *record) bool {
 // awaitOutput waits up to outputTimeout until the last output of a stopped sandbox has been
 // read.
 func (p *Provider) awaitOutput(id string) {
-	if run, ok := p.visits.Last(id).(*plainRun); ok {
+	if run, ok := p.connections.Latest(id).(*plainRun); ok {
 		select {
 		case <-run.done:
 		case <-time.After(outputTimeout):
@@ -316,9 +316,9 @@ func (run *plainRun) explainError(ctx context.Context, op string, err error) err
 }
 
 var (
-	_ atoll.ProcessLister = plainSandbox{}
-	_ atoll.Filer         = plainSandbox{}
-	_ guestconn.Inside    = (*plainRun)(nil)
+	_ atoll.ProcessLister  = plainSandbox{}
+	_ atoll.Filer          = plainSandbox{}
+	_ guestconn.Connection = (*plainRun)(nil)
 )
 
 // beginGracefulStop asks all processes of a sandbox without a guest to end. The channel gets nil

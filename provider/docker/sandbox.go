@@ -79,7 +79,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 			return s.p.wrapError(ctx, "stop", s.id, err)
 		}
 		defer s.p.sweeper.Rouse()
-		defer s.p.visits.Leave(s.id)
+		defer s.p.connections.Disconnect(s.id)
 		err := s.p.stopProcesses(ctx, r, grace)
 		if err == nil {
 			s.p.awaitOutput(s.id)
@@ -192,7 +192,7 @@ func runDetached(ctx context.Context, do func(context.Context) error) error {
 // removeSandbox removes a sandbox. The caller holds its lock.
 func (s *sandbox) removeSandbox(ctx context.Context, opts atoll.RemoveOptions) error {
 	defer s.p.events.publishOwnChange(ctx, s.id)
-	defer s.p.visits.Leave(s.id)
+	defer s.p.connections.Disconnect(s.id)
 	s.p.dismissCaretaker(s.id)
 	r, err := s.p.findRecord(ctx, "remove", s.id)
 	if err == nil {

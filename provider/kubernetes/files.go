@@ -15,7 +15,7 @@ import (
 
 // ConnectCaretaker implements remote.Runs. The caretaker is a pod; when it has ended, the next
 // sweep deletes it.
-func (b backend) ConnectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (b backend) ConnectCaretaker(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	p := b.Provider
 	for _, pod := range p.view.podsWithRole(r.ID, roleCaretaker) {
 		if !podEnded(pod) && !isRunning(pod) { // another program has just created it

@@ -15,7 +15,7 @@ import (
 )
 
 // Connect implements remote.Runs.
-func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	g, err := b.connectGuest(ctx, r.Object.pod, r.ID)
 	if err != nil && ctx.Err() == nil {
 		return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "cannot reach its guest: %w", err)
@@ -28,7 +28,7 @@ func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.I
 // one tries again.
 func (p *Provider) reachStartedGuest(ctx context.Context, op, id string, pod *corev1.Pod) error {
 	for {
-		_, err := p.engine.Guests.Reach(ctx, op, id, remote.ConnectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+		_, err := p.engine.Guests.Connect(ctx, op, id, remote.ConnectTimeout, func(ctx context.Context) (guestconn.Connection, error) {
 			return p.connectGuest(ctx, pod, id)
 		})
 		if !errors.Is(err, atoll.ErrStopped) {
@@ -66,7 +66,7 @@ const answerTimeout = time.Second
 
 // connectGuest connects to the guest of a pod: a second process of the guest's program relays
 // the stream.
-func (p *Provider) connectGuest(ctx context.Context, pod *corev1.Pod, id string) (guestconn.Inside, error) {
+func (p *Provider) connectGuest(ctx context.Context, pod *corev1.Pod, id string) (guestconn.Connection, error) {
 	conn, err := p.execGuest(ctx, pod, "connect")
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func (b backend) Launch(ctx context.Context, r *record) error {
 	}
 	r.Object.pod, r.Note.Run = made, string(made.UID)
 	if err := b.awaitGuest(ctx, r); err != nil {
-		b.engine.Guests.Abandon(r.ID)
+		b.engine.Guests.Cancel(r.ID)
 		return errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return b.maker.retirePod(ctx, r.Object.pod) }))
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 
 // ConnectCaretaker implements remote.Runs. If another program has created a caretaker, it uses
 // that, so writes through it go on.
-func (b backend) ConnectCaretaker(ctx context.Context, _ string, r *record) (guestconn.Inside, error) {
+func (b backend) ConnectCaretaker(ctx context.Context, _ string, r *record) (guestconn.Connection, error) {
 	p, spec := b.Provider, remote.CaretakerSpec(&r.Note.Spec)
 	spec.Ports, spec.Network, spec.Snapshot = nil, atoll.Network{}, ""
 	for {
@@ -34,7 +34,7 @@ func (b backend) ConnectCaretaker(ctx context.Context, _ string, r *record) (gue
 }
 
 // awaitCaretakerGuest waits until a new instance is placed, and connects to its guest.
-func (p *Provider) awaitCaretakerGuest(ctx context.Context, id string, l *instance) (guestconn.Inside, error) {
+func (p *Provider) awaitCaretakerGuest(ctx context.Context, id string, l *instance) (guestconn.Connection, error) {
 	result, err := p.service.awaitPlaced(ctx, l.id)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 const endTimeout = 15 * time.Second
 
 // Connect implements remote.Runs.
-func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	g, err := b.guestConnector(r.Note.Run, r.ID)(ctx)
 	if err != nil && ctx.Err() == nil {
 		return nil, unreachableError(op, r.ID, "its guest", err)
@@ -26,8 +26,8 @@ func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.I
 
 // guestConnector returns a function that connects to the guest of an instance of the sandbox
 // with that id.
-func (p *Provider) guestConnector(instanceID, id string) func(context.Context) (guestconn.Inside, error) {
-	return func(ctx context.Context) (guestconn.Inside, error) {
+func (p *Provider) guestConnector(instanceID, id string) func(context.Context) (guestconn.Connection, error) {
+	return func(ctx context.Context) (guestconn.Connection, error) {
 		conn, err := p.execGuest(ctx, instanceID, "connect")
 		if err != nil {
 			return nil, err

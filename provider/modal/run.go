@@ -37,7 +37,7 @@ func (b backend) Launch(ctx context.Context, r *record) error {
 		r.Note.Ports, err = p.publishedPorts(ctx, &r.Note.Spec, l)
 	}
 	if err != nil {
-		p.engine.Guests.Abandon(r.ID)
+		p.engine.Guests.Cancel(r.ID)
 		return errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return b.EndRun(ctx, r) }))
 	}
 	return nil
@@ -154,7 +154,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 	}
 	g, err := p.connectPlacedGuest(patience, id, l)
 	if err == nil {
-		p.engine.Guests.Settle(id, g) // also for calls that have just failed because the sandbox did not run
+		p.engine.Guests.Replace(id, g) // also for calls that have just failed because the sandbox did not run
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -167,7 +167,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 }
 
 // connectPlacedGuest connects to the guest of an instance that was just placed.
-func (p *Provider) connectPlacedGuest(ctx context.Context, id string, l *instance) (guestconn.Inside, error) {
+func (p *Provider) connectPlacedGuest(ctx context.Context, id string, l *instance) (guestconn.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, remote.ConnectTimeout)
 	defer cancel()
 	return p.guestConnector(l.id, id)(ctx)

@@ -10,7 +10,7 @@ import (
 )
 
 // An Inside is a connection to the guest of a running sandbox.
-type Inside interface {
+type Connection interface {
 	// Sandbox returns the sandbox as its guest serves it.
 	Sandbox() atoll.Sandbox
 	// Closed reports whether the connection can no longer be used.
@@ -19,8 +19,8 @@ type Inside interface {
 	Close() error
 }
 
-// Visits holds the connections of a provider, one per key. Its methods may be called concurrently.
-type Visits struct {
+// Connections holds the connections of a provider, one per key. Its methods may be called concurrently.
+type Connections struct {
 	ctx  context.Context // ends with Close
 	quit context.CancelFunc
 
@@ -32,23 +32,23 @@ type Visits struct {
 type connection struct {
 	done   chan struct{} // closed when inside or err is set
 	cancel context.CancelFunc
-	inside Inside
+	inside Connection
 	err    error
 }
 
-// New returns Visits without a connection.
-func New() *Visits {
-	v := &Visits{connections: map[string]*connection{}}
+// New returns Connections without any.
+func New() *Connections {
+	v := &Connections{connections: map[string]*connection{}}
 	v.ctx, v.quit = context.WithCancel(context.Background())
 	return v
 }
 
-// Reach returns the sandbox of the connection for key. If there is none, or it is closed or has
+// Connect returns the sandbox of the connection for key. If there is none, or it is closed or has
 // failed, Reach calls connect to make one, which all concurrent callers share. The context of connect
 // does not end with that of a caller. It ends after limit, if that is not 0, and when Abandon or Close
 // is called. Reach blocks until the connection is made or ctx ends. Errors: those of connect and ctx,
 // and ErrUnavailable after Close.
-func (v *Visits) Reach(ctx context.Context, op, key string, limit time.Duration, connect func(context.Context) (Inside, error)) (atoll.Sandbox, error) {
+func (v *Connections) Connect(ctx context.Context, op, key string, limit time.Duration, connect func(context.Context) (Connection, error)) (atoll.Sandbox, error) {
 	var attempt context.Context
 	v.mu.Lock()
 	conn := v.connections[key]
@@ -84,9 +84,9 @@ func errClosed(op, key string) error {
 	return atoll.Errorf(op, key, atoll.ErrUnavailable, "the provider is closed")
 }
 
-// Settle sets the connection for key to in, which v owns from then on, and closes the previous
+// Replace sets the connection for key to in, which v owns from then on, and closes the previous
 // connection. After Close, Settle closes in.
-func (v *Visits) Settle(key string, in Inside) {
+func (v *Connections) Replace(key string, in Connection) {
 	conn := &connection{done: make(chan struct{}), inside: in}
 	close(conn.done)
 	v.mu.Lock()
@@ -104,9 +104,9 @@ func (v *Visits) Settle(key string, in Inside) {
 	}
 }
 
-// Last returns the latest connection for key, which may be closed, or nil. It waits for an attempt to
+// Latest returns the latest connection for key, which may be closed, or nil. It waits for an attempt to
 // connect that is in progress.
-func (v *Visits) Last(key string) Inside {
+func (v *Connections) Latest(key string) Connection {
 	v.mu.Lock()
 	conn := v.connections[key]
 	v.mu.Unlock()
@@ -118,7 +118,7 @@ func (v *Visits) Last(key string) Inside {
 }
 
 // Open returns the open connection for key, or nil. It does not wait for an attempt to connect.
-func (v *Visits) Open(key string) Inside {
+func (v *Connections) Open(key string) Connection {
 	v.mu.Lock()
 	conn := v.connections[key]
 	v.mu.Unlock()
@@ -136,21 +136,21 @@ func (v *Visits) Open(key string) Inside {
 	return conn.inside
 }
 
-// Abandon is Leave, but cancels an attempt to connect that is in progress: Reach returns its error,
+// Cancel is Leave, but cancels an attempt to connect that is in progress: Reach returns its error,
 // context.Canceled.
-func (v *Visits) Abandon(key string) {
+func (v *Connections) Cancel(key string) {
 	v.mu.Lock()
 	conn := v.connections[key]
 	v.mu.Unlock()
 	if conn != nil && conn.cancel != nil {
 		conn.cancel()
 	}
-	v.Leave(key)
+	v.Disconnect(key)
 }
 
-// Leave closes the connection for key, if there is one. It waits for an attempt to connect that is in
+// Disconnect closes the connection for key, if there is one. It waits for an attempt to connect that is in
 // progress.
-func (v *Visits) Leave(key string) {
+func (v *Connections) Disconnect(key string) {
 	v.mu.Lock()
 	conn := v.connections[key]
 	delete(v.connections, key)
@@ -161,7 +161,7 @@ func (v *Visits) Leave(key string) {
 }
 
 // Close cancels attempts to connect, and closes all connections. Later calls of Reach fail.
-func (v *Visits) Close() {
+func (v *Connections) Close() {
 	v.mu.Lock()
 	v.quit()
 	all := v.connections
@@ -173,7 +173,7 @@ func (v *Visits) Close() {
 }
 
 // connectGuest makes the connection and sets inside or err.
-func (conn *connection) connectGuest(ctx context.Context, limit time.Duration, connect func(context.Context) (Inside, error)) {
+func (conn *connection) connectGuest(ctx context.Context, limit time.Duration, connect func(context.Context) (Connection, error)) {
 	defer close(conn.done)
 	defer conn.cancel()
 	if limit > 0 {

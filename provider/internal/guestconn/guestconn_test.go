@@ -29,7 +29,7 @@ type fakeGuest struct {
 	last atomic.Pointer[fakeInside]
 }
 
-func (h *fakeGuest) connect(context.Context) (Inside, error) {
+func (h *fakeGuest) connect(context.Context) (Connection, error) {
 	h.made.Add(1)
 	r := &fakeInside{}
 	h.last.Store(r)
@@ -43,7 +43,7 @@ func TestReach(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if sb, err := v.Reach(t.Context(), "exec", "a", time.Minute, h.connect); err != nil || sb == nil {
+			if sb, err := v.Connect(t.Context(), "exec", "a", time.Minute, h.connect); err != nil || sb == nil {
 				t.Errorf("Reach: %v, %v", sb, err)
 			}
 		})
@@ -52,11 +52,11 @@ func TestReach(t *testing.T) {
 	if n := h.made.Load(); n != 1 {
 		t.Errorf("concurrent callers made %d connections, want 1", n)
 	}
-	if _, err := v.Reach(t.Context(), "exec", "b", time.Minute, h.connect); err != nil || h.made.Load() != 2 {
+	if _, err := v.Connect(t.Context(), "exec", "b", time.Minute, h.connect); err != nil || h.made.Load() != 2 {
 		t.Errorf("another key: %v, %d connections, want 2", err, h.made.Load())
 	}
 	h.last.Load().closed.Store(true)
-	if _, err := v.Reach(t.Context(), "exec", "b", time.Minute, h.connect); err != nil || h.made.Load() != 3 {
+	if _, err := v.Connect(t.Context(), "exec", "b", time.Minute, h.connect); err != nil || h.made.Load() != 3 {
 		t.Errorf("after the connection was closed: %v, %d connections, want 3", err, h.made.Load())
 	}
 	b := h.last.Load()
@@ -67,9 +67,9 @@ func TestReach(t *testing.T) {
 	if v.Open("b") != nil || v.Open("c") != nil {
 		t.Error("Open returns a connection that is closed, or was never made")
 	}
-	v.Leave("b")
-	v.Leave("b")
-	if !b.Closed() || v.Last("b") != nil || v.Open("b") != nil {
+	v.Disconnect("b")
+	v.Disconnect("b")
+	if !b.Closed() || v.Latest("b") != nil || v.Open("b") != nil {
 		t.Error("after Leave, the connection still exists")
 	}
 }
@@ -78,22 +78,22 @@ func TestReachFails(t *testing.T) {
 	v := New()
 	defer v.Close()
 	broken := errors.New("broken")
-	fail := func(context.Context) (Inside, error) { return nil, broken }
-	if _, err := v.Reach(t.Context(), "exec", "a", 0, fail); !errors.Is(err, broken) {
+	fail := func(context.Context) (Connection, error) { return nil, broken }
+	if _, err := v.Connect(t.Context(), "exec", "a", 0, fail); !errors.Is(err, broken) {
 		t.Errorf("Reach: %v, want %v", err, broken)
 	}
-	if in := v.Last("a"); in != nil {
+	if in := v.Latest("a"); in != nil {
 		t.Errorf("after a failure, Last = %v", in)
 	}
 	var h fakeGuest
-	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil {
+	if _, err := v.Connect(t.Context(), "exec", "a", 0, h.connect); err != nil {
 		t.Errorf("after a failure: %v", err)
 	}
-	wait := func(ctx context.Context) (Inside, error) {
+	wait := func(ctx context.Context) (Connection, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	if _, err := v.Reach(t.Context(), "exec", "b", time.Millisecond, wait); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := v.Connect(t.Context(), "exec", "b", time.Millisecond, wait); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("past the limit: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestReachWithoutItsFirst(t *testing.T) {
 	defer v.Close()
 	var h fakeGuest
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	slow := func(ctx context.Context) (Inside, error) {
+	slow := func(ctx context.Context) (Connection, error) {
 		close(begun)
 		<-goOn
 		if ctx.Err() != nil {
@@ -115,7 +115,7 @@ func TestReachWithoutItsFirst(t *testing.T) {
 	ctx, giveUp := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() {
-		_, err := v.Reach(ctx, "exec", "a", time.Minute, slow)
+		_, err := v.Connect(ctx, "exec", "a", time.Minute, slow)
 		first <- err
 	}()
 	<-begun
@@ -124,7 +124,7 @@ func TestReachWithoutItsFirst(t *testing.T) {
 		t.Errorf("the caller that gave up got %v", err)
 	}
 	close(goOn)
-	if _, err := v.Reach(t.Context(), "exec", "a", time.Minute, h.connect); err != nil || h.made.Load() != 1 {
+	if _, err := v.Connect(t.Context(), "exec", "a", time.Minute, h.connect); err != nil || h.made.Load() != 1 {
 		t.Errorf("the next caller: %v, %d connections, want 1", err, h.made.Load())
 	}
 }
@@ -133,20 +133,20 @@ func TestSettle(t *testing.T) {
 	v := New()
 	defer v.Close()
 	var h fakeGuest
-	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil {
+	if _, err := v.Connect(t.Context(), "exec", "a", 0, h.connect); err != nil {
 		t.Fatal(err)
 	}
 	mine := &fakeInside{}
-	v.Settle("a", mine)
-	if !h.last.Load().Closed() || v.Last("a") != Inside(mine) {
+	v.Replace("a", mine)
+	if !h.last.Load().Closed() || v.Latest("a") != Connection(mine) {
 		t.Error("Settle did not replace the previous connection")
 	}
-	if sb, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil || sb != mine.Sandbox() {
+	if sb, err := v.Connect(t.Context(), "exec", "a", 0, h.connect); err != nil || sb != mine.Sandbox() {
 		t.Errorf("Reach: %v, %v", sb, err)
 	}
 	v.Close()
 	late := &fakeInside{}
-	if v.Settle("a", late); !late.Closed() {
+	if v.Replace("a", late); !late.Closed() {
 		t.Error("Settle after Close did not close the connection")
 	}
 }
@@ -154,13 +154,13 @@ func TestSettle(t *testing.T) {
 func TestClose(t *testing.T) {
 	v := New()
 	var h fakeGuest
-	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); err != nil {
+	if _, err := v.Connect(t.Context(), "exec", "a", 0, h.connect); err != nil {
 		t.Fatal(err)
 	}
 	begun := make(chan struct{})
 	waiting := make(chan error)
 	go func() {
-		_, err := v.Reach(t.Context(), "exec", "b", time.Minute, func(ctx context.Context) (Inside, error) {
+		_, err := v.Connect(t.Context(), "exec", "b", time.Minute, func(ctx context.Context) (Connection, error) {
 			close(begun)
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -176,7 +176,7 @@ func TestClose(t *testing.T) {
 	if !h.last.Load().Closed() {
 		t.Error("a connection is not closed")
 	}
-	if _, err := v.Reach(t.Context(), "exec", "a", 0, h.connect); !errors.Is(err, atoll.ErrUnavailable) {
+	if _, err := v.Connect(t.Context(), "exec", "a", 0, h.connect); !errors.Is(err, atoll.ErrUnavailable) {
 		t.Errorf("after Close: %v, want ErrUnavailable", err)
 	}
 }
@@ -187,7 +187,7 @@ func TestAbandon(t *testing.T) {
 	defer v.Close()
 	begun, got := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := v.Reach(t.Context(), "exec", "a", 0, func(ctx context.Context) (Inside, error) {
+		_, err := v.Connect(t.Context(), "exec", "a", 0, func(ctx context.Context) (Connection, error) {
 			close(begun)
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -195,9 +195,9 @@ func TestAbandon(t *testing.T) {
 		got <- err
 	}()
 	<-begun
-	v.Abandon("a")
+	v.Cancel("a")
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("the waiting caller got %v, want context.Canceled", err)
 	}
-	v.Abandon("nobody")
+	v.Cancel("nobody")
 }

@@ -76,7 +76,7 @@ type Runs[O any] interface {
 	// it fails, no run is left.
 	Launch(ctx context.Context, r *Record[O]) error
 	// Connect connects to the guest of the sandbox's run. Kinds: ErrUnavailable, ErrDenied.
-	Connect(ctx context.Context, op string, r *Record[O]) (guestconn.Inside, error)
+	Connect(ctx context.Context, op string, r *Record[O]) (guestconn.Connection, error)
 	// AwaitEnd waits for the end of a sandbox whose guest does not answer, for as long as the
 	// service may take to report it. It returns the error of RequireRunning; nil if the sandbox
 	// runs on.
@@ -104,7 +104,7 @@ type Runs[O any] interface {
 
 	// ConnectCaretaker connects to the caretaker of a stopped sandbox: a guest with its volumes
 	// and nothing else. It starts one unless another program has.
-	ConnectCaretaker(ctx context.Context, op string, r *Record[O]) (guestconn.Inside, error)
+	ConnectCaretaker(ctx context.Context, op string, r *Record[O]) (guestconn.Connection, error)
 	// EndCaretaker ends the caretaker of a sandbox, if there is one.
 	EndCaretaker(ctx context.Context, r *Record[O]) error
 

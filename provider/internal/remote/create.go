@@ -159,7 +159,7 @@ func (c *Creation[O]) startSandbox(ctx context.Context) error {
 	if c.Spec.NoStart {
 		return nil
 	}
-	c.e.Guests.Abandon(c.Spec.ID) // of an earlier sandbox with this id
+	c.e.Guests.Cancel(c.Spec.ID) // of an earlier sandbox with this id
 	return c.e.backend.Launch(ctx, c.Record)
 }
 

@@ -19,7 +19,7 @@ const CaretakerIdleStop = 30 * time.Second
 // ReachGuest returns the running sandbox as its guest serves it. Kinds: ErrNotFound,
 // ErrStopped, ErrUnavailable.
 func (e *Engine[O]) ReachGuest(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	inside, err := e.Guests.Reach(ctx, op, id, ConnectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+	inside, err := e.Guests.Connect(ctx, op, id, ConnectTimeout, func(ctx context.Context) (guestconn.Connection, error) {
 		r, err := e.backend.Find(ctx, op, id, Known)
 		if err != nil {
 			return nil, err
@@ -100,7 +100,7 @@ func (e *Engine[O]) reachCaretaker(ctx context.Context, op, id string, names []s
 	if err := guestproc.AtRest(op, id, &r.Note.Spec, names); err != nil {
 		return nil, err
 	}
-	inside, err := e.Guests.Reach(ctx, op, caretakerKey(id), e.Patience+ConnectTimeout, func(ctx context.Context) (guestconn.Inside, error) {
+	inside, err := e.Guests.Connect(ctx, op, caretakerKey(id), e.Patience+ConnectTimeout, func(ctx context.Context) (guestconn.Connection, error) {
 		g, err := e.backend.ConnectCaretaker(ctx, op, r)
 		if err == nil {
 			err = e.checkAtRest(ctx, op, r, g)
@@ -136,7 +136,7 @@ func startingError(op, id string) error {
 // checkAtRest checks that the sandbox of a new caretaker g is still stopped: a program that
 // starts it dismisses only a caretaker that exists. If it is not, checkAtRest ends the
 // caretaker and returns an error: ErrDoneElsewhere if the sandbox runs.
-func (e *Engine[O]) checkAtRest(ctx context.Context, op string, r *Record[O], g guestconn.Inside) error {
+func (e *Engine[O]) checkAtRest(ctx context.Context, op string, r *Record[O], g guestconn.Connection) error {
 	now, err := e.backend.Find(ctx, op, r.ID, Latest)
 	switch {
 	case err == nil && now.State == atoll.StateRunning:
@@ -155,6 +155,6 @@ func (e *Engine[O]) checkAtRest(ctx context.Context, op string, r *Record[O], g 
 
 // dismissCaretaker ends the caretaker of a stopped sandbox's volumes.
 func (e *Engine[O]) dismissCaretaker(ctx context.Context, r *Record[O]) error {
-	e.Guests.Abandon(caretakerKey(r.ID))
+	e.Guests.Cancel(caretakerKey(r.ID))
 	return e.backend.EndCaretaker(ctx, r)
 }

@@ -442,7 +442,7 @@ func (c *connection) Closed() bool {
 	}
 }
 
-func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	sb, err := b.runOf(ctx, r)
 	if err != nil {
 		return nil, atoll.E(op, r.ID, atoll.ErrUnavailable, err)
@@ -495,7 +495,7 @@ func (b backend) Output(ctx context.Context, r *record) (*guest.Printed, error) 
 
 const caretakerRun = "caretaker"
 
-func (b backend) ConnectCaretaker(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
+func (b backend) ConnectCaretaker(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
 	spec := runSpec(remote.CaretakerSpec(&r.Note.Spec))
 	spec.IdleStop, spec.NoStart = 0, true
 	if err := b.makeRun(ctx, r.ID, caretakerRun, spec); err != nil {

@@ -51,7 +51,7 @@ type Config struct {
 // An Engine implements a provider on a backend.
 type Engine[O any] struct {
 	Config
-	Guests  *guestconn.Visits // the connections to guests, by sandbox id
+	Guests  *guestconn.Connections // the connections to guests, by sandbox id
 	Sweeper *sweeper.Sweeper
 	Work    sync.WaitGroup // calls that outlast their callers
 

@@ -105,7 +105,7 @@ func (e *Engine[O]) startClaimed(ctx context.Context, r *Record[O]) error {
 	})
 	if err != nil {
 		r.Note.Run = began.Run
-		e.Guests.Abandon(r.ID)
+		e.Guests.Cancel(r.ID)
 		return errors.Join(err, RunCleanup(func(ctx context.Context) error { return e.backend.EndRun(ctx, r) }))
 	}
 	return nil
@@ -121,7 +121,7 @@ func (e *Engine[O]) launchSandbox(ctx context.Context, r *Record[O]) error {
 	if err := e.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
-	e.Guests.Abandon(r.ID) // the connection to the last run
+	e.Guests.Cancel(r.ID) // the connection to the last run
 	return e.backend.Launch(ctx, r)
 }
 

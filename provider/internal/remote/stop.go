@@ -32,7 +32,7 @@ func (e *Engine[O]) stopSandbox(ctx context.Context, r *Record[O], grace time.Du
 	if err := e.markStopping(ctx, r); err != nil {
 		return err
 	}
-	defer e.Guests.Abandon(r.ID)
+	defer e.Guests.Cancel(r.ID)
 	of := *r
 	told, answered, err := e.stopProcesses(ctx, r, grace)
 	var out *guest.Printed
@@ -152,7 +152,7 @@ func (e *Engine[O]) dropSandbox(ctx context.Context, r *Record[O]) error {
 	if err := e.backend.DropRuns(ctx, r); err != nil {
 		return err
 	}
-	e.Guests.Abandon(r.ID)
+	e.Guests.Cancel(r.ID)
 	if r.Note.Spec.Name != "" {
 		if err := e.backend.ReleaseName(ctx, r); err != nil {
 			return err
