@@ -46,8 +46,9 @@ type Start struct {
 // A Reply is the answer of a program: that it listens, or why it does not.
 type Reply struct {
 	Protocol int             `json:"protocol"`
-	Place    string          `json:"place,omitempty"` // names where the sandboxes are, if that is not this machine
-	Error    json.RawMessage `json:"error,omitempty"` // as in answers of the HTTP API: {"kind": "invalid", "message": "..."}
+	Place    string          `json:"place,omitempty"`   // names where the sandboxes are, if that is not this machine
+	Backend  bool            `json:"backend,omitempty"` // the program serves the routes of a backend only; Atoll does the rest
+	Error    json.RawMessage `json:"error,omitempty"`   // as in answers of the HTTP API: {"kind": "invalid", "message": "..."}
 }
 
 // programName returns the file name of a plugin's program.

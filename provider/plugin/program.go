@@ -118,15 +118,16 @@ func (p *Program) Close() error {
 
 // A run is one process of a Program.
 type run struct {
-	name   string
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	dir    string // of the socket
-	socket string
-	stderr *lastLine
-	place  string        // as the program answered
-	done   chan struct{} // closed when the process has ended
-	err    error         // how; to be read after done
+	name    string
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	dir     string // of the socket
+	socket  string
+	stderr  *lastLine
+	place   string        // as the program answered
+	backend bool          // as the program answered
+	done    chan struct{} // closed when the process has ended
+	err     error         // how; to be read after done
 }
 
 // startProgram runs the program until it listens.
@@ -242,7 +243,7 @@ func (r *run) readReply(line []byte) error {
 	if reply.Protocol != Protocol {
 		return atoll.Errorf("open", r.name, atoll.ErrUnavailable, "%s speaks version %d of the protocol, this atoll version %d: install those that belong together", r.cmd.Path, reply.Protocol, Protocol)
 	}
-	r.place = reply.Place
+	r.place, r.backend = reply.Place, reply.Backend
 	return nil
 }
 

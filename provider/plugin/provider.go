@@ -15,11 +15,13 @@ import (
 // retryPatience bounds the retries of a call after a program has died.
 const retryPatience = 20 * time.Second
 
-// A Provider is the provider of a plugin.
+// A Provider is the provider of a plugin: a client of its program, or the provider of NewProvider if the
+// program is a backend.
 type Provider struct {
-	*client.Client
+	atoll.ProviderLayer
 	program *Program
 	place   string
+	backend *httpBackend // nil if the program serves the whole API
 }
 
 // Open starts a plugin's program and returns its provider, which Close ends. When the program
@@ -32,15 +34,20 @@ func Open(ctx context.Context, opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(ctx, client.Options{Dial: program.Dial, Patience: retryPatience})
+	p := &Provider{program: program, place: r.place}
+	if r.backend {
+		p.ProviderLayer.Provider, p.backend, err = openBackend(ctx, program, opts.Log)
+	} else {
+		p.ProviderLayer.Provider, err = client.New(ctx, client.Options{Dial: program.Dial, Patience: retryPatience})
+	}
 	if err != nil {
 		return nil, errors.Join(err, program.Close())
 	}
-	if called := c.Info().Name; called != opts.Name {
+	if called := p.Info().Name; called != opts.Name {
 		err := atoll.Errorf("open", opts.Name, atoll.ErrUnavailable, "its program serves a provider called %q: the names must be the same", called)
-		return nil, errors.Join(err, c.Close(), program.Close())
+		return nil, errors.Join(err, p.Close())
 	}
-	return &Provider{c, program, r.place}, nil
+	return p, nil
 }
 
 // HTTPClient returns a client whose requests go to the program, whatever their host.
@@ -51,13 +58,41 @@ func (p *Program) HTTPClient() *http.Client {
 	}}
 }
 
+// Create implements atoll.Provider.
+func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	return p.wrapSandbox(p.ProviderLayer.Create(ctx, spec))
+}
+
+// Get implements atoll.Provider.
+func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	return p.wrapSandbox(p.ProviderLayer.Get(ctx, id))
+}
+
+// wrapSandbox makes the file system of s refuse every call if the provider has no cap files. The program
+// would refuse them, too, but a writer may fail before it has the answer.
+func (p *Provider) wrapSandbox(s atoll.Sandbox, err error) (atoll.Sandbox, error) {
+	if err != nil || p.Info().Caps.Files {
+		return s, err
+	}
+	return filelessSandbox{atoll.SandboxLayer{Sandbox: s}}, nil
+}
+
+// A filelessSandbox has no file system.
+type filelessSandbox struct{ atoll.SandboxLayer }
+
+// Files implements atoll.Filer.
+func (s filelessSandbox) Files() atoll.FS { return atoll.Files(struct{ atoll.Sandbox }{s.Sandbox}) }
+
 // Place implements Placer. It returns "" if Options.Place was not set, or if the sandboxes are
 // on this machine.
 func (p *Provider) Place(context.Context) (string, error) { return p.place, nil }
 
-// Close ends the program. Sandboxes live on.
+// Close ends the program. Sandboxes live on, if they can without the program.
 func (p *Provider) Close() error {
-	err := p.Client.Close()
+	err := p.ProviderLayer.Close()
+	if p.backend != nil {
+		p.backend.closeConnections()
+	}
 	if stopErr := p.program.Close(); stopErr != nil {
 		err = errors.Join(err, fmt.Errorf("close: %w", stopErr))
 	}

@@ -55,6 +55,17 @@ func ServeProvider(name string, open func(ctx context.Context, r Request) (atoll
 	})
 }
 
+// ServeBackend is ServeProvider for the provider that NewProvider returns for a backend.
+func ServeBackend(name string, open func(ctx context.Context, r Request) (atoll.Info, Backend, error)) int {
+	return ServeProvider(name, func(ctx context.Context, r Request) (atoll.Provider, error) {
+		info, b, err := open(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return NewProvider(info, b, r.Log)
+	})
+}
+
 // placeOf returns the Place of a Placer, and nil for other providers.
 func placeOf(p atoll.Provider) func(ctx context.Context) (string, error) {
 	if placer, ok := p.(Placer); ok {
