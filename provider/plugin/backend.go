@@ -20,9 +20,9 @@ import (
 // RemoveSandbox not for the same sandbox. Errors need no op and no id; those that are no [atoll.Error]
 // are internal errors.
 type Backend interface {
-	// CreateSandbox creates the sandbox spec.ID, in which no process runs yet. spec is complete, valid
-	// and within the provider's caps; CreateSandbox must not change it. If it fails, the provider calls
-	// RemoveSandbox.
+	// CreateSandbox creates the sandbox spec.ID and its work directory. No process runs in it yet. spec
+	// is complete, valid and within the provider's caps, and spec.Workdir has no "..": CreateSandbox must
+	// not change it. If it fails, the provider calls RemoveSandbox.
 	CreateSandbox(ctx context.Context, spec *atoll.Spec) error
 	// StartProcess starts a command with the given stdio. cmd.Args is not empty, cmd.Dir is an absolute
 	// path in the sandbox, cmd.Env has the variables of the spec, too, and cmd.OpenStdin is false if the
@@ -125,8 +125,8 @@ func (p *backendProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.S
 	if err != nil {
 		return nil, err
 	}
-	defer s.release()
-	if err := s.create(ctx); err != nil {
+	defer s.releaseLock()
+	if err := s.createSandbox(ctx); err != nil {
 		s.undoCreate(ctx)
 		return nil, completeError("create", spec.ID, err)
 	}
@@ -159,20 +159,20 @@ func (p *backendProvider) checkSpec(spec *atoll.Spec) error {
 		{spec.Cache, false, "cache"},
 	} {
 		if feature.wanted && !feature.has {
-			return p.unsupported("create", spec.Name, feature.name)
+			return p.unsupportedError("create", spec.Name, feature.name)
 		}
 	}
 	for _, m := range spec.Mounts {
 		if m.Type == atoll.MountBind && caps.BindMounts || m.Type == atoll.MountTmpfs && caps.Tmpfs {
 			continue
 		}
-		return p.unsupported("create", spec.Name, "mounts of type "+string(m.Type))
+		return p.unsupportedError("create", spec.Name, "mounts of type "+string(m.Type))
 	}
 	return nil
 }
 
-// unsupported returns the error for a feature that the provider does not have.
-func (p *backendProvider) unsupported(op, id, feature string) error {
+// unsupportedError returns the error for a feature that the provider does not have.
+func (p *backendProvider) unsupportedError(op, id, feature string) error {
 	return atoll.Errorf(op, id, atoll.ErrUnsupported, "provider %s has no %s", p.info.Name, feature)
 }
 
@@ -216,7 +216,7 @@ func (p *backendProvider) Get(ctx context.Context, id string) (atoll.Sandbox, er
 	p.mu.Lock()
 	s := p.sandboxes[normal]
 	p.mu.Unlock()
-	if s == nil || !s.exists() {
+	if s == nil || !s.isPresent() {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
 	return s, nil
@@ -276,8 +276,8 @@ func (p *backendProvider) Close() error {
 	for i, s := range all {
 		removals.Go(func() {
 			s.busy <- struct{}{}
-			defer s.release()
-			errs[i] = s.remove(context.Background())
+			defer s.releaseLock()
+			errs[i] = s.removeSandbox(context.Background())
 		})
 	}
 	removals.Wait()

@@ -8,9 +8,10 @@
 // argument "plugin". It writes one line of JSON, a [Start], to the program's stdin and keeps
 // stdin open. The program listens on the Unix socket that the line names, writes one line of
 // JSON, a [Reply], to its stdout, and serves HTTP on the socket. A provider serves the routes
-// of /openapi.json below /v1 that it needs; docs/provider.md has all of it. The
-// program's stderr goes into Atoll's log. When stdin ends, the program removes the socket and its
-// directory, and ends: so it ends, too, when Atoll is killed. Sandboxes live on.
+// of /openapi.json below /v1 that it needs, or the few of a backend; docs/provider.md has
+// both. The program's stderr goes into Atoll's log. When stdin ends, the program removes the
+// socket and its directory, and ends: so it ends, too, when Atoll is killed. Sandboxes of
+// providers with the cap survives live on.
 package plugin
 
 import (

@@ -55,6 +55,9 @@ func runPlugin(name string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return 0
 	}
+	if name == "atoll-backend" {
+		return serveFakeBackend()
+	}
 	return ServeProvider("test", func(_ context.Context, r Request) (atoll.Provider, error) {
 		var s settings
 		if err := DecodeSettings(r.Settings, &s); err != nil {

@@ -15,7 +15,7 @@ import (
 type sandbox struct {
 	p    *backendProvider
 	id   string
-	spec *atoll.Spec   // with its defaults; never changed
+	spec *atoll.Spec   // with its defaults and a clean Workdir; never changed
 	busy chan struct{} // capacity 1; full while an operation changes the state
 
 	dirty atomic.Bool // processes were started since the last StopSandbox
@@ -28,16 +28,17 @@ type sandbox struct {
 
 // newSandbox returns a sandbox that the caller has acquired.
 func newSandbox(p *backendProvider, spec *atoll.Spec) *sandbox {
-	s := &sandbox{p: p, id: spec.ID, spec: spec, busy: make(chan struct{}, 1), status: atoll.Status{
-		ID: spec.ID, Provider: p.info.Name, Spec: *spec.Clone(), State: atoll.StateCreating,
+	s := &sandbox{p: p, id: spec.ID, spec: spec.Clone(), busy: make(chan struct{}, 1), status: atoll.Status{
+		ID: spec.ID, Provider: p.info.Name, Spec: *spec, State: atoll.StateCreating,
 		Image: spec.Image, Created: time.Now(), Caps: p.info.Caps,
 	}}
+	s.spec.Workdir = path.Clean(spec.Workdir)
 	s.busy <- struct{}{}
 	return s
 }
 
-// create creates the sandbox, and starts it unless its spec has NoStart.
-func (s *sandbox) create(ctx context.Context) error {
+// createSandbox creates the sandbox, and starts it unless its spec has NoStart.
+func (s *sandbox) createSandbox(ctx context.Context) error {
 	if err := s.p.backend.CreateSandbox(ctx, s.spec); err != nil {
 		return err
 	}
@@ -48,12 +49,12 @@ func (s *sandbox) create(ctx context.Context) error {
 		s.changeStatus(func(st *atoll.Status) { st.State = atoll.StateCreated })
 		return nil
 	}
-	return s.start(ctx)
+	return s.startRun(ctx)
 }
 
 // undoCreate removes a sandbox whose creation has failed.
 func (s *sandbox) undoCreate(ctx context.Context) {
-	s.clean(ctx)
+	s.killStrays(ctx)
 	ctx, cancel := changeContext(ctx)
 	defer cancel()
 	if err := s.p.backend.RemoveSandbox(ctx, s.id); err != nil {
@@ -69,9 +70,9 @@ func changeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 }
 
-// acquire waits for the operation in progress. Kinds: ErrNotFound, ErrUnavailable (the provider is
+// acquireLock waits for the operation in progress. Kinds: ErrNotFound, ErrUnavailable (the provider is
 // closed).
-func (s *sandbox) acquire(ctx context.Context, op string) error {
+func (s *sandbox) acquireLock(ctx context.Context, op string) error {
 	select {
 	case s.busy <- struct{}{}:
 	default:
@@ -82,22 +83,22 @@ func (s *sandbox) acquire(ctx context.Context, op string) error {
 		}
 	}
 	var err error
-	if !s.exists() {
+	if !s.isPresent() {
 		err = atoll.E(op, s.id, atoll.ErrNotFound, nil)
 	} else if s.p.isClosed() {
 		err = atoll.Errorf(op, s.id, atoll.ErrUnavailable, "the provider is closed")
 	}
 	if err != nil {
-		s.release()
+		s.releaseLock()
 	}
 	return err
 }
 
-// release ends an operation.
-func (s *sandbox) release() { <-s.busy }
+// releaseLock ends an operation.
+func (s *sandbox) releaseLock() { <-s.busy }
 
-// exists reports whether the sandbox has been created and not been removed.
-func (s *sandbox) exists() bool {
+// isPresent reports whether the sandbox has been created and not been removed.
+func (s *sandbox) isPresent() bool {
 	_, ok := s.currentStatus()
 	return ok
 }
@@ -148,24 +149,24 @@ func (s *sandbox) updateStatus(change func(st *atoll.Status)) {
 func (s *sandbox) removeIfDue() {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
 	defer cancel()
-	if s.acquire(ctx, "remove") != nil {
+	if s.acquireLock(ctx, "remove") != nil {
 		return
 	}
-	defer s.release()
+	defer s.releaseLock()
 	st, _ := s.currentStatus()
 	expired := !st.Expires.IsZero() && !time.Now().Before(st.Expires)
 	lingered := s.spec.AutoRemove && !st.Stopped.IsZero() && !time.Now().Before(st.Stopped.Add(atoll.AutoRemoveLinger))
 	if !expired && !lingered {
 		return
 	}
-	if err := s.remove(ctx); err != nil {
+	if err := s.removeSandbox(ctx); err != nil {
 		s.p.log.Error("remove", "sandbox", s.id, "err", err)
 	}
 }
 
-// start starts the sandbox with its main process. The caller has acquired it. If start fails, the state
+// startRun starts the sandbox with its main process. The caller has acquired it. If start fails, the state
 // does not change.
-func (s *sandbox) start(ctx context.Context) error {
+func (s *sandbox) startRun(ctx context.Context) error {
 	_, remote := s.p.backend.(*httpBackend)
 	table := process.NewTable()
 	table.Remote = remote
@@ -204,20 +205,20 @@ func (s *sandbox) awaitMain(table *process.Table, main atoll.Process) {
 
 // endRun stops the sandbox if it is still in the run of table.
 func (s *sandbox) endRun(table *process.Table, change func(st *atoll.Status)) {
-	if s.acquire(context.Background(), "stop") != nil {
+	if s.acquireLock(context.Background(), "stop") != nil {
 		return
 	}
-	defer s.release()
+	defer s.releaseLock()
 	if current, err := s.runningTable("stop"); err != nil || current != table {
 		return
 	}
-	s.stop(context.Background(), change)
+	s.stopRun(context.Background(), change)
 }
 
-// stop ends all processes of a running sandbox and changes its status. The caller has acquired it.
-func (s *sandbox) stop(ctx context.Context, change func(st *atoll.Status)) {
+// stopRun ends all processes of a running sandbox and changes its status. The caller has acquired it.
+func (s *sandbox) stopRun(ctx context.Context, change func(st *atoll.Status)) {
 	_ = s.table.Close() // never fails
-	s.clean(ctx)
+	s.killStrays(ctx)
 	var exit *atoll.Exit
 	for _, st := range s.table.List() {
 		if st.ID == atoll.MainProcess {
@@ -230,9 +231,9 @@ func (s *sandbox) stop(ctx context.Context, change func(st *atoll.Status)) {
 	})
 }
 
-// clean kills the processes that the table no longer knows, such as orphans. It logs an error, and
+// killStrays kills the processes that the table no longer knows, such as orphans. It logs an error, and
 // tries again at the next call.
-func (s *sandbox) clean(ctx context.Context) {
+func (s *sandbox) killStrays(ctx context.Context) {
 	if !s.dirty.Swap(false) {
 		return
 	}
@@ -244,14 +245,14 @@ func (s *sandbox) clean(ctx context.Context) {
 	}
 }
 
-// remove removes the sandbox. The caller has acquired it.
-func (s *sandbox) remove(ctx context.Context) error {
+// removeSandbox removes the sandbox. The caller has acquired it.
+func (s *sandbox) removeSandbox(ctx context.Context) error {
 	if st, ok := s.currentStatus(); !ok {
 		return nil
 	} else if st.State == atoll.StateRunning {
-		s.stop(ctx, func(st *atoll.Status) { st.State = atoll.StateStopped })
+		s.stopRun(ctx, func(st *atoll.Status) { st.State = atoll.StateStopped })
 	}
-	s.clean(ctx)
+	s.killStrays(ctx)
 	ctx, cancel := changeContext(ctx)
 	defer cancel()
 	if err := s.p.backend.RemoveSandbox(ctx, s.id); err != nil {
@@ -356,26 +357,26 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 
 // Start implements atoll.Sandbox.
 func (s *sandbox) Start(ctx context.Context) error {
-	if err := s.acquire(ctx, "start"); err != nil {
+	if err := s.acquireLock(ctx, "start"); err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.releaseLock()
 	st, _ := s.currentStatus()
 	switch {
 	case st.State == atoll.StateRunning:
 		return nil
 	case !st.Started.IsZero() && !s.p.info.Caps.Restart:
-		return s.p.unsupported("start", s.id, "restart")
+		return s.p.unsupportedError("start", s.id, "restart")
 	}
-	return s.start(ctx)
+	return s.startRun(ctx)
 }
 
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	if err := s.acquire(ctx, "stop"); err != nil {
+	if err := s.acquireLock(ctx, "stop"); err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.releaseLock()
 	st, _ := s.currentStatus()
 	if st.State != atoll.StateRunning {
 		return nil
@@ -386,16 +387,16 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if err := s.table.Stop(ctx, grace); err != nil {
 		return err
 	}
-	s.stop(ctx, func(st *atoll.Status) { st.State = atoll.StateStopped })
+	s.stopRun(ctx, func(st *atoll.Status) { st.State = atoll.StateStopped })
 	return nil
 }
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	if err := s.acquire(ctx, "extend"); err != nil {
+	if err := s.acquireLock(ctx, "extend"); err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.releaseLock()
 	st, _ := s.currentStatus()
 	extended, err := st.Extended(ttl, time.Now())
 	if err != nil {
@@ -411,10 +412,10 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		return nil, err
 	}
 	if cmd.TTY != nil && !s.p.info.Caps.TTY {
-		return nil, s.p.unsupported("exec", s.id, "terminals")
+		return nil, s.p.unsupportedError("exec", s.id, "terminals")
 	}
 	if cmd.User != "" && !s.p.info.Caps.Users {
-		return nil, s.p.unsupported("exec", s.id, "users other than the default one")
+		return nil, s.p.unsupportedError("exec", s.id, "users other than the default one")
 	}
 	table, err := s.runningTable("exec")
 	if err != nil {
@@ -454,15 +455,15 @@ func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) 
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
-	err := s.acquire(ctx, "remove")
+	err := s.acquireLock(ctx, "remove")
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer s.release()
-	return s.remove(ctx)
+	defer s.releaseLock()
+	return s.removeSandbox(ctx)
 }
 
 var (

@@ -31,7 +31,7 @@ var info = atoll.Info{
 	Caps:      atoll.Caps{Restart: true, Durable: atoll.DurableCrash, ExitSignal: true},
 }
 
-// settings are those of the configuration.
+// settings has the settings of the configuration.
 type settings struct {
 	Dir string `yaml:"dir"` // of the sandboxes; empty means a directory below the state directory
 }
