@@ -140,7 +140,13 @@ func awaitFailure(t *testing.T, sb atoll.Sandbox) {
 
 // A sandbox that its backend has lost fails.
 func TestBackendLosesSandbox(t *testing.T) {
-	sb, err := newProvider(t, &fakeBackend{startErr: atoll.ErrNotFound}).Create(t.Context(), &atoll.Spec{})
+	b := &fakeBackend{startErr: atoll.ErrNotFound}
+	p, err := NewProvider(atoll.Info{Name: "fake", Caps: atoll.Caps{Restart: true}}, b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +154,9 @@ func TestBackendLosesSandbox(t *testing.T) {
 		t.Errorf("Exec: %v", err)
 	}
 	awaitFailure(t, sb)
+	if err := sb.Start(t.Context()); !errors.Is(err, atoll.ErrUnavailable) {
+		t.Errorf("Start: %v", err)
+	}
 }
 
 // serveFakeBackend is the main function of the program atoll-backend. It loses each sandbox at once.

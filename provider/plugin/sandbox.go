@@ -19,6 +19,7 @@ type sandbox struct {
 	busy chan struct{} // capacity 1; full while an operation changes the state
 
 	dirty atomic.Bool // processes were started since the last StopSandbox
+	lost  atomic.Bool // the backend no longer has the sandbox
 
 	mu     sync.Mutex
 	status atoll.Status
@@ -302,6 +303,7 @@ func (s *sandbox) startProcess(ctx context.Context, table *process.Table, id str
 		return backendProcess{p}, nil
 	})
 	if atoll.KindOf(err) == atoll.ErrNotFound {
+		s.lost.Store(true)
 		s.p.spawnWork(func() {
 			s.endRun(table, func(st *atoll.Status) { st.State, st.Reason = atoll.StateFailed, "the backend has lost the sandbox" })
 		})
@@ -367,6 +369,8 @@ func (s *sandbox) Start(ctx context.Context) error {
 		return nil
 	case !st.Started.IsZero() && !s.p.info.Caps.Restart:
 		return s.p.unsupportedError("start", s.id, "restart")
+	case s.lost.Load():
+		return atoll.Errorf("start", s.id, atoll.ErrUnavailable, "the backend has lost the sandbox: remove it")
 	}
 	return s.startRun(ctx)
 }
