@@ -50,8 +50,10 @@ type Process interface {
 	Signal(sig atoll.Signal) error
 }
 
-// changeTimeout limits each change that a backend makes to a sandbox.
-const changeTimeout = 5 * time.Minute
+const (
+	changeTimeout    = 5 * time.Minute // limit of a change that a backend makes to a sandbox
+	removeRetryDelay = time.Minute     // between two attempts to remove a sandbox whose time has passed
+)
 
 // A backendProvider is the provider of a Backend.
 type backendProvider struct {

@@ -112,7 +112,7 @@ func sandboxPath(id string) string { return "/v1/sandboxes/" + id }
 
 // CreateSandbox implements Backend. It does not end with ctx: the program may have created the sandbox.
 func (b *httpBackend) CreateSandbox(ctx context.Context, spec *atoll.Spec) error {
-	ctx, cancel := changeContext(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	return b.callRoute(ctx, "create", spec.ID, http.MethodPost, "/v1/sandboxes", spec, nil)
 }
@@ -142,7 +142,7 @@ func (b *httpBackend) StartProcess(ctx context.Context, spec *atoll.Spec, cmd *a
 	if text := strings.Join(append(append([]string{cmd.Dir, cmd.User}, cmd.Args...), cmd.Env...), " "); !utf8.ValidString(text) {
 		return nil, atoll.Errorf("exec", spec.ID, atoll.ErrInvalid, "command: must be UTF-8 to go over the wire")
 	}
-	ctx, cancel := changeContext(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	path := sandboxPath(spec.ID) + "/processes"
 	var started struct {
@@ -212,7 +212,7 @@ func (p *httpProcess) Wait() atoll.Exit {
 
 // Signal implements Process.
 func (p *httpProcess) Signal(sig atoll.Signal) error {
-	ctx, cancel := changeContext(p.backend.ctx)
+	ctx, cancel := context.WithTimeout(p.backend.ctx, endTimeout)
 	defer cancel()
 	body := struct {
 		Signal atoll.Signal `json:"signal"`

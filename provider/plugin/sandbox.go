@@ -56,7 +56,7 @@ func (s *sandbox) createSandbox(ctx context.Context) error {
 // undoCreate removes a sandbox whose creation has failed.
 func (s *sandbox) undoCreate(ctx context.Context) {
 	s.killStrays(ctx)
-	ctx, cancel := changeContext(ctx)
+	ctx, cancel := s.changeContext(ctx)
 	defer cancel()
 	if err := s.p.backend.RemoveSandbox(ctx, s.id); err != nil {
 		s.p.log.Warn("undo create", "sandbox", s.id, "err", err)
@@ -66,9 +66,14 @@ func (s *sandbox) undoCreate(ctx context.Context) {
 	s.p.forgetSandbox(s)
 }
 
-// changeContext returns the context of a change that has begun: it ends after changeTimeout.
-func changeContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+// changeContext returns the context of a change that has begun. It does not end with ctx, but after
+// changeTimeout, or endTimeout if the provider is being closed.
+func (s *sandbox) changeContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := changeTimeout
+	if s.p.isClosed() {
+		timeout = endTimeout
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
 
 // acquireLock waits for the operation in progress. Kinds: ErrNotFound, ErrUnavailable (the provider is
@@ -146,7 +151,7 @@ func (s *sandbox) updateStatus(change func(st *atoll.Status)) {
 }
 
 // removeIfDue removes the sandbox at the end of its TTL, or after the end of its main process if it has
-// AutoRemove.
+// AutoRemove. If the backend fails, it tries again after removeRetryDelay.
 func (s *sandbox) removeIfDue() {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
 	defer cancel()
@@ -162,6 +167,7 @@ func (s *sandbox) removeIfDue() {
 	}
 	if err := s.removeSandbox(ctx); err != nil {
 		s.p.log.Error("remove", "sandbox", s.id, "err", err)
+		time.AfterFunc(removeRetryDelay, func() { s.p.spawnWork(s.removeIfDue) })
 	}
 }
 
@@ -238,7 +244,7 @@ func (s *sandbox) killStrays(ctx context.Context) {
 	if !s.dirty.Swap(false) {
 		return
 	}
-	ctx, cancel := changeContext(ctx)
+	ctx, cancel := s.changeContext(ctx)
 	defer cancel()
 	if err := s.p.backend.StopSandbox(ctx, s.id); err != nil {
 		s.dirty.Store(true)
@@ -254,7 +260,7 @@ func (s *sandbox) removeSandbox(ctx context.Context) error {
 		s.stopRun(ctx, func(st *atoll.Status) { st.State = atoll.StateStopped })
 	}
 	s.killStrays(ctx)
-	ctx, cancel := changeContext(ctx)
+	ctx, cancel := s.changeContext(ctx)
 	defer cancel()
 	if err := s.p.backend.RemoveSandbox(ctx, s.id); err != nil {
 		return completeError("remove", s.id, err)
