@@ -23,6 +23,7 @@ var allowedImports = map[string]map[string]string{
 	".": {},
 
 	"internal/awsclient":       {},
+	"internal/retry":           {},
 	"provider/internal/cgroup": {},
 	"provider/internal/supervised": {
 		"provider/internal/sweeper":               "sweeping of expired sandboxes",
@@ -635,6 +636,7 @@ var dependencies = map[string]struct {
 }{
 	"github.com/aws/aws-sdk-go-v2":            {"clients of AWS, and their credentials", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
 	"github.com/aws/smithy-go":                {"errors of those clients", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
+	"github.com/cenkalti/backoff":             {"pauses that grow between attempts", []string{"internal/retry"}},
 	"github.com/coder/websocket":              {"WebSocket streams, also to Kubernetes", []string{"server/api", "server/api/client", "server/api/internal/wire", "provider/kubernetes"}},
 	"dagger.io/dagger":                        {"Dagger's own SDK", []string{"agent/jobs/dagger"}},
 	"github.com/danielgtaylor/huma":           {"OpenAPI from the code", []string{"server/openapi"}},
