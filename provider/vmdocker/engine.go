@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
@@ -139,7 +140,8 @@ func (p *Provider) ensureEngine(ctx context.Context, project string) (*engine, e
 }
 
 // bootEngine does what it takes until the engine of a project answers. If the engine of a
-// machine that ran before does not answer, it starts the machine again, once.
+// machine that ran before does not answer, it starts the machine again, once. It returns an error
+// at once if no further attempt can help, as when a program is not installed.
 func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, error) {
 	ready := func() time.Duration { return p.slowFactor(ctx) * cmp.Or(p.opts.ready, readyTimeout) }
 	last := errors.New("its machine does not run yet")
@@ -156,7 +158,7 @@ func (p *Provider) bootEngine(ctx context.Context, project string) (*engine, err
 			return nil, ctx.Err()
 		case err == nil:
 			end = end.Add(time.Since(begin)) // the machine's bundle may have had to be built
-		case atoll.KindOf(err) != atoll.ErrUnavailable && atoll.KindOf(err) != atoll.ErrConflict && atoll.KindOf(err) != atoll.ErrTimeout:
+		case retry.IsPermanent(err) || atoll.KindOf(err) != atoll.ErrUnavailable && atoll.KindOf(err) != atoll.ErrConflict && atoll.KindOf(err) != atoll.ErrTimeout:
 			return nil, err
 		default:
 			last = err

@@ -3,8 +3,6 @@ package bundle
 import (
 	"os/exec"
 	"path/filepath"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
 // formatter is the program of this machine that formats disks.
@@ -26,7 +24,7 @@ func FindFormatter() (string, error) {
 		}
 	}
 	if err != nil {
-		return "", atoll.Errorf("mke2fs", "", atoll.ErrUnavailable, "%s is not installed: %s", formatter, FixFormatter)
+		return "", missingProgram("mke2fs", "", "%s is not installed: %s", formatter, FixFormatter)
 	}
 	return path, nil
 }
