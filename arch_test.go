@@ -24,7 +24,7 @@ var allowedImports = map[string]map[string]string{
 
 	"internal/awsclient":       {},
 	"internal/retry":           {},
-	"provider/internal/cgroup": {},
+	"provider/internal/cgroup": {"internal/retry": "a group that its last processes still use"},
 	"provider/internal/supervised": {
 		"provider/internal/sweeper":               "sweeping of expired sandboxes",
 		"server/api/client":                       "the client of supervisors",

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/retry"
 )
 
 // v1Controllers lists the hierarchies of v1 that a group uses.
@@ -241,17 +244,15 @@ func (g Group) Remove() error {
 }
 
 func removeDir(dir string) error {
-	deadline := time.Now().Add(removeTimeout)
-	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
-		err := unix.Rmdir(dir)
-		if err == nil || errors.Is(err, unix.ENOENT) {
-			return nil
-		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
-		}
-		time.Sleep(delay)
+	policy := retry.Policy{
+		First: time.Millisecond, Max: 50 * time.Millisecond, Timeout: removeTimeout,
+		If: func(err error) bool { return errors.Is(err, unix.EBUSY) },
 	}
+	err := policy.Do(context.Background(), func() error { return unix.Rmdir(dir) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // supervisorOOMScore is the oom_score_adj of a supervisor, in thousandths of the available
