@@ -11,9 +11,9 @@ import (
 	"time"
 
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
-	"google.golang.org/grpc/codes"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
@@ -86,17 +86,12 @@ type logReader struct {
 	}
 	last        string // id of the last entry
 	text        []byte // the unread rest of that entry
-	tries       int
 	eof         bool
 	unavailable bool // the last error means that the service is unavailable
 }
 
-// The number of attempts to reopen a log that breaks off, and the first pause, which doubles
-// each time.
-const (
-	logTries = 5
-	logPause = 100 * time.Millisecond
-)
+// logPolicy says how often and when a log is reopened that breaks off.
+var logPolicy = retry.Policy{First: 100 * time.Millisecond, Attempts: 6}
 
 func (l *logReader) Read(b []byte) (int, error) {
 	for len(l.text) == 0 {
@@ -112,27 +107,23 @@ func (l *logReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// readNext reads an entry. If the stream has broken off, the next call opens another one.
+// readNext reads an entry. If the stream breaks off, readNext opens another one.
 func (l *logReader) readNext() error {
-	if err := l.openStream(); err != nil { // the SDK has already retried
+	var batch *pb.TaskLogsBatch
+	err := logPolicy.Do(l.ctx, func() error {
+		err := l.openStream()
+		if err != nil {
+			err = retry.Permanent(err) // the SDK has already retried
+		} else if batch, err = l.stream.Recv(); err != nil {
+			l.stream = nil
+		}
 		l.unavailable = isUnavailable(err)
 		return err
-	}
-	batch, err := l.stream.Recv()
+	})
 	if err != nil {
-		l.stream = nil
-		l.unavailable = isUnavailable(err)
-		if l.tries++; l.tries > logTries || l.ctx.Err() != nil || isCode(err, codes.NotFound) {
-			return errors.Join(err, l.ctx.Err())
-		}
-		select {
-		case <-time.After(logPause << (l.tries - 1)):
-		case <-l.ctx.Done():
-		}
-		return nil
+		return err
 	}
 	l.stalls.Reset(logStallTimeout)
-	l.tries = 0
 	if id := batch.GetEntryId(); id != "" {
 		l.last = id
 	}
