@@ -11,7 +11,7 @@ import (
 	"github.com/aws/smithy-go/middleware"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/awsclient"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 )
 
 // cleanupTimeout bounds the work that goes on after the caller's context has ended.
@@ -148,22 +148,19 @@ func (s *Store) removeItems(ctx context.Context, table, hash string, sorts []str
 			left = append(left, types.WriteRequest{DeleteRequest: &types.DeleteRequest{Key: keyOf(table, hash, sort)}})
 		}
 		sorts = sorts[n:]
-		for attempt := 1; ; attempt++ {
+		policy := retry.Policy{First: 250 * time.Millisecond, Max: s.opts.Backoff, Attempts: s.opts.Attempts}
+		err := policy.Do(ctx, func() error {
 			out, err := s.client.BatchWriteItem(ctx, &dynamodb.BatchWriteItemInput{RequestItems: map[string][]types.WriteRequest{name: left}})
 			if err != nil {
-				return err
+				return retry.Permanent(err) // the client has already retried
 			}
-			if left = out.UnprocessedItems[name]; len(left) == 0 {
-				break
-			}
-			if attempt >= s.opts.Attempts {
+			if left = out.UnprocessedItems[name]; len(left) > 0 {
 				return &types.ProvisionedThroughputExceededException{Message: aws.String("some items were not removed")}
 			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(awsclient.Backoff(attempt, s.opts.Backoff)):
-			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
