@@ -347,6 +347,7 @@ var allowedImports = map[string]map[string]string{
 		"storage/store":      "the interface that it implements",
 	},
 	"storage/store/postgres": {
+		"internal/retry":         "the outcome of a transaction is asked for again",
 		"storage/store/sqlstore": "the queries of its tables",
 		"storage/store":          "table definitions",
 	},

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
@@ -212,20 +213,16 @@ func (s *Server) findOutcome(db *sql.DB, id, word string, cause error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.callTimeout)
 	defer cancel()
-	for {
-		committed, err := isCommitted(ctx, db, id, word)
-		switch {
-		case err == nil && committed:
-			return nil
-		case err == nil:
-			return &notCommitted{cause}
-		}
-		select {
-		case <-ctx.Done():
-			return atoll.Errorf("", "", atoll.ErrUnavailable, "unknown whether the change was made: %w", cause)
-		case <-time.After(50 * time.Millisecond):
-		}
+	var made bool
+	policy := retry.Policy{First: 50 * time.Millisecond, Max: 50 * time.Millisecond}
+	err := policy.Do(ctx, func() (err error) { made, err = isCommitted(ctx, db, id, word); return err })
+	switch {
+	case err != nil:
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "unknown whether the change was made: %w", cause)
+	case made:
+		return nil
 	}
+	return &notCommitted{cause}
 }
 
 // isCommitted reports whether a transaction was committed. An error means that the transaction may be still in
