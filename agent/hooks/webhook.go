@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 )
 
 // WebhookOptions configure a webhook. The zero value is ready to use.
@@ -141,30 +141,16 @@ func (w *webhook) deliverHook(ctx context.Context, data *HookData) error {
 	if err != nil {
 		return atoll.E("webhook", w.url.Host, atoll.ErrInvalid, err)
 	}
-	for try := 1; ; try++ {
-		again, err := w.sendOnce(ctx, d.ID, body)
-		if err == nil || !again || try >= w.opts.Tries || ctx.Err() != nil {
-			return err
-		}
-		data.loggerOrDiscard().Debug("retrying webhook", "host", w.url.Host, "try", try, "err", err)
-		if waitBackoff(ctx, w.opts.Backoff, try) != nil {
-			return err // more specific than the end of ctx
-		}
+	again := true
+	policy := retry.Policy{
+		First: w.opts.Backoff, Max: maxWebhookBackoff, Attempts: w.opts.Tries,
+		If: func(error) bool { return again },
+		Notify: func(try int, err error) {
+			data.loggerOrDiscard().Debug("retrying webhook", "host", w.url.Host, "try", try, "err", err)
+		},
 	}
-}
-
-// waitBackoff waits longer after each attempt, with jitter, so that many clients do not
-// come back together.
-func waitBackoff(ctx context.Context, backoff time.Duration, try int) error {
-	d := min(backoff<<min(try-1, 16), maxWebhookBackoff)
-	t := time.NewTimer(d/2 + rand.N(d/2+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	_ = policy.Do(ctx, func() error { again, err = w.sendOnce(ctx, d.ID, body); return err })
+	return err // of the last attempt, which is more specific than the end of ctx
 }
 
 // sendOnce sends the request once. again means that another attempt may succeed.
