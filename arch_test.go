@@ -276,6 +276,7 @@ var allowedImports = map[string]map[string]string{
 		"agent/hooks":      "hooks",
 	},
 	"agent/conversation": {
+		"internal/retry":      "turns whose sandbox cannot be reached yet",
 		"server/auth":         "accounts and keys",
 		"agent":               "types of conversations",
 		"storage/objectstore": "the history of turns, next to versions of files",

@@ -12,6 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/agent/template"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -253,14 +254,10 @@ func (t *turn) failStart(err error) {
 // the agent's output from its start, so the events and their ids are the same.
 func (t *turn) resumeTurn() {
 	defer t.settleStart(nil)
-	sb, p, err := t.findAgent()
-	for pause := 100 * time.Millisecond; err != nil && t.isTransient(err); pause = min(2*pause, 5*time.Second) {
-		select {
-		case <-time.After(pause):
-		case <-t.ctx.Done():
-		}
-		sb, p, err = t.findAgent()
-	}
+	var sb *sandbox
+	var p atoll.Process
+	policy := retry.Policy{First: 100 * time.Millisecond, Max: 5 * time.Second, If: t.isTransient}
+	err := policy.Do(t.ctx, func() (err error) { sb, p, err = t.findAgent(); return err })
 	if t.leaveCause() != nil {
 		t.endTurn()
 		return
