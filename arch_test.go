@@ -326,6 +326,7 @@ var allowedImports = map[string]map[string]string{
 		"agent/tools":   "the tools",
 	},
 	"layer/registry": {
+		"internal/retry":    "records that another program holds",
 		"server/auth":       "accounts and keys",
 		"internal/keymutex": "a mutex for each record",
 		"provider/secret":   "secrets of sandboxes",

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -106,27 +107,27 @@ func (l *Provider) removeUnrecorded(ctx context.Context, sb atoll.Sandbox, opts 
 // returns nil if there is no record. The caller holds the sandbox's lock. Kinds:
 // ErrConflict.
 func (l *Provider) claimRecord(ctx context.Context, op, id string, change func(*store.Record)) (*store.Record, error) {
-	deadline := time.Now().Add(lockWait)
-	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
+	var claimed *store.Record
+	err := claimPolicy.Do(ctx, func() error {
 		r, err := l.store.Find(ctx, id)
 		if atoll.KindOf(err) == atoll.ErrNotFound {
-			return nil, nil
+			return nil
 		}
 		if err == nil {
 			err = l.takeRecord(ctx, r, change)
 		}
 		if err == nil {
-			return r, nil
+			claimed = r
 		}
-		if atoll.KindOf(err) != atoll.ErrConflict || time.Now().After(deadline) {
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(delay):
-		}
-	}
+		return err
+	})
+	return claimed, err
+}
+
+// claimPolicy retries while another program holds a record.
+var claimPolicy = retry.Policy{
+	First: time.Millisecond, Max: 50 * time.Millisecond, Timeout: lockWait,
+	If: func(err error) bool { return atoll.KindOf(err) == atoll.ErrConflict },
 }
 
 // takeRecord applies change to r and makes this program its holder. Kinds:

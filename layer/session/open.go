@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -49,24 +50,20 @@ func (l *Provider) withLock(ctx context.Context, project, key string, do func() 
 		return err
 	}
 	defer unlock()
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, maxPause) {
+	return racePolicy.Do(ctx, func() error {
 		again, err := do()
-		if errors.Is(err, store.ErrChanged) || errors.Is(err, errRaced) {
-			again, err = true, nil
+		if err == nil && again {
+			return errRaced
 		}
-		if err != nil || !again {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return err
+	})
 }
 
-// maxPause limits the pause between two attempts of withLock.
-const maxPause = 200 * time.Millisecond
+// racePolicy retries while other programs are faster.
+var racePolicy = retry.Policy{
+	First: 5 * time.Millisecond, Max: 200 * time.Millisecond,
+	If: func(err error) bool { return errors.Is(err, store.ErrChanged) || errors.Is(err, errRaced) },
+}
 
 // errRaced is wrapped in an error if another program was faster.
 var errRaced = errors.New("another program was faster")
