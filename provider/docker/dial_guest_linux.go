@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/seed46cd37a8/atoll/internal/retry"
 	"github.com/seed46cd37a8/atoll/internal/socket"
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
@@ -32,24 +33,21 @@ func (p *Provider) dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 	}
 	// the path as the daemon sees it: it may be in another PID namespace
 	ns := fmt.Sprintf("/proc/%d/root/proc/%d/ns/net", daemon, pid)
-	for delay := time.Millisecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		conn, err := dialNamespace(ns)
-		if err == nil {
-			if err = guest.Greet(conn); err != nil {
-				conn.Close()
-				return nil, err
-			}
-			return conn, nil
-		}
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			return nil, err
-		}
-		select { // the guest was just started
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(delay):
-		}
+	var conn *net.UnixConn
+	if err := dialPolicy.Do(ctx, func() (err error) { conn, err = dialNamespace(ns); return err }); err != nil {
+		return nil, err
 	}
+	if err = guest.Greet(conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// dialPolicy retries while a guest that has just started does not listen yet.
+var dialPolicy = retry.Policy{
+	First: time.Millisecond, Max: 20 * time.Millisecond,
+	If: func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) },
 }
 
 // daemonPID returns the PID of the process that listens on a Unix socket.

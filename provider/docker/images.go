@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 )
 
 // An image is an image that the engine has.
@@ -138,12 +139,14 @@ func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error)
 	return im, nil
 }
 
-// How often and when a pull is retried.
-const (
-	maxPulls       = 3
-	pullRetryDelay = time.Second // doubles with each retry
-	pullTimeout    = 5 * time.Minute
-)
+// pullTimeout bounds the time of a pull with its retries.
+const pullTimeout = 5 * time.Minute
+
+// pullPolicy says how often and when a pull is retried.
+var pullPolicy = retry.Policy{
+	First: time.Second, Attempts: 3,
+	If: func(err error) bool { return atoll.KindOf(err) == atoll.ErrUnavailable },
+}
 
 // fetchImage gets an image into the engine. Calls for the same image wait for each other, and
 // the first one fetches it.
@@ -161,19 +164,8 @@ func (p *Provider) fetchImage(ctx context.Context, ref string, progress func(ato
 	}
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	for try, pause := 1, pullRetryDelay; ; try, pause = try+1, 2*pause {
-		err := p.pullImage(ctx, ref, progress)
-		if err == nil {
-			break
-		}
-		if try == maxPulls || atoll.KindOf(err) != atoll.ErrUnavailable {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
+	if err := pullPolicy.Do(ctx, func() error { return p.pullImage(ctx, ref, progress) }); err != nil {
+		return err
 	}
 	im, err := p.inspectImage(ctx, ref)
 	if err != nil {
