@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,18 +48,6 @@ func (s *Store) acquireLock(ctx context.Context, name string) (unlock func(), er
 		return nil, err
 	}
 	return func() { _ = l.Remove() }, nil // a sweep removes a file that stays
-}
-
-// sleepJittered waits for d plus or minus a fifth of it, or for the end of ctx.
-func sleepJittered(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // A tempDir is a directory that its owner keeps locked as long as it lives.

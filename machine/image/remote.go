@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/retry"
 )
 
 // Limits of requests to registries.
@@ -171,37 +172,41 @@ func (reg *registry) currentPuller(ctx context.Context) (*remote.Puller, error) 
 // withRetry calls f until it succeeds, fails permanently, or has failed attempts
 // times, and gives its last failure a kind.
 func (reg *registry) withRetry(ctx context.Context, what string, f func(*remote.Puller) error) error {
-	mended := false
-	for n, wait := 1, reg.store.backoff; ; n, wait = n+1, 2*wait {
+	damaged := false
+	policy := retry.Policy{
+		First: reg.store.backoff, Attempts: attempts,
+		If: func(err error) bool {
+			if errors.As(err, new(*damageError)) {
+				again := !damaged // damaged twice: the transfer is not the cause
+				damaged = true
+				return again
+			}
+			return !hasKind(err) && isTransient(err)
+		},
+		Notify: func(attempt int, err error) {
+			reg.store.log.Debug("retry", "ref", reg.ref.text, "what", what, "attempt", attempt, "err", err)
+			reg.mu.Lock()
+			reg.puller = nil
+			reg.mu.Unlock()
+		},
+	}
+	err := policy.Do(ctx, func() error {
 		p, err := reg.currentPuller(ctx)
 		if err == nil {
 			err = f(p)
 		}
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		var known *atoll.Error
-		var local *localError
-		if errors.As(err, &known) || errors.As(err, &local) {
-			return err
-		}
-		var bad *damageError
-		isBad := errors.As(err, &bad)
-		if isBad && mended { // damaged twice: the transfer is not the cause
-			return err
-		}
-		mended = mended || isBad
-		if !isBad && (!isTransient(err) || n == attempts) {
-			return registryError(reg.ref, err)
-		}
-		reg.store.log.Debug("retry", "ref", reg.ref.text, "what", what, "attempt", n, "err", err)
-		reg.mu.Lock()
-		reg.puller = nil
-		reg.mu.Unlock()
-		if err := sleepJittered(ctx, wait); err != nil {
-			return err
-		}
+		return err
+	})
+	if err == nil || ctx.Err() != nil || hasKind(err) || errors.As(err, new(*damageError)) {
+		return err
 	}
+	return registryError(reg.ref, err)
+}
+
+// hasKind reports whether an error needs no kind from registryError: it has one, or this machine
+// caused it.
+func hasKind(err error) bool {
+	return errors.As(err, new(*atoll.Error)) || errors.As(err, new(*localError))
 }
 
 // fetchManifest fetches a manifest or index, and checks it if ref is a digest.
