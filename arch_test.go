@@ -108,6 +108,7 @@ var allowedImports = map[string]map[string]string{
 	"internal/tartree": {},
 
 	"machine/image": {
+		"internal/retry":      "repeated calls",
 		"internal/tartree":    "saving images as archives",
 		"internal/fsutil":     "the removal of root file systems",
 		"internal/reservedip": "addresses that a registry must not redirect to",
@@ -200,6 +201,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/remote":     "the engine of providers at a service",
 	},
 	"provider/modal": {
+		"internal/retry":              "repeated calls",
 		"internal/keymutex":           "a mutex for each fetched object",
 		"internal/secretref":          "reading of small files",
 		"internal/guestprogram":       "the guest program",
@@ -269,7 +271,8 @@ var allowedImports = map[string]map[string]string{
 	"provider/secret":   {},
 	"agent/frontmatter": {},
 	"agent/hooks": {
-		"agent": "types of conversations",
+		"internal/retry": "repeated calls",
+		"agent":          "types of conversations",
 	},
 	"agent/template": {
 		"internal/suggest": "suggestions for misspelt keys and names of templates",
@@ -293,6 +296,7 @@ var allowedImports = map[string]map[string]string{
 		"storage/store":     "its store",
 	},
 	"layer/session": {
+		"internal/retry":       "repeated calls",
 		"internal/idletracker": "idle tracking",
 		"internal/keymutex":    "a mutex for each session",
 		"internal/lazyfs":      "tracking the use of files",
@@ -344,6 +348,7 @@ var allowedImports = map[string]map[string]string{
 		"internal/testing/testenv": "timeouts for slow machines",
 	},
 	"storage/store/dynamo": {
+		"internal/retry":     "repeated calls",
 		"agent":              "types of conversations",
 		"internal/awsclient": "HTTP clients for AWS",
 		"storage/store":      "the interface that it implements",
@@ -420,6 +425,7 @@ var allowedImports = map[string]map[string]string{
 		"internal/process":            "scripted processes",
 	},
 	"provider/docker": {
+		"internal/retry":              "repeated calls",
 		"machine/guest":               "the guest in containers",
 		"internal/dirfs":              "names on volumes",
 		"internal/fsutil":             "locks, and records of images",
@@ -436,6 +442,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/volume":    "names of volumes",
 	},
 	"provider/vmdocker": {
+		"internal/retry":             "repeated calls",
 		"internal/fsutil":            "atomic writes of notes, removal of projects",
 		"provider/internal/watchhub": "Watch",
 		"internal/keymutex":          "a mutex for each project",
@@ -606,10 +613,10 @@ var allowedImports = map[string]map[string]string{
 		"server/api/client": "benchmarks of the API", "storage/objectstore/s3": "measured code", "internal/dirfs": "measured code",
 		"storage/filesync": "measured code", "machine/image/bundle": "the boot bundle", "internal/mux": "the handshake with the guest",
 	},
-	"bench/runsc":          {},
-	"examples/library":     {"provider/gvisor": "the provider of the example"},
-	"examples/workflow":    {},
-	"examples/provider/go": {"provider/plugin": "the library of the example"},
+	"bench/runsc":                    {},
+	"examples/library":               {"provider/gvisor": "the provider of the example"},
+	"examples/workflow":              {},
+	"examples/provider/atoll-gohost": {"provider/plugin": "the library of the example"},
 	"storage/store/sqlstore": {
 		"layer/session": "sessions and scopes",
 		"agent":         "types of conversations",

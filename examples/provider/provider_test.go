@@ -36,7 +36,7 @@ func TestGo(t *testing.T) {
 		t.Skip("-short: it runs the conformance suite")
 	}
 	program := filepath.Join(t.TempDir(), "atoll-gohost")
-	build := exec.Command("go", "build", "-o", program, "./go")
+	build := exec.Command("go", "build", "-o", program, "./atoll-gohost")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)
