@@ -24,7 +24,7 @@ type (
 	note   = remote.Note
 )
 
-// The objects are what the API server has of a sandbox.
+// objects has the objects of a sandbox in the API server.
 type objects struct {
 	record *corev1.ConfigMap
 	pod    *corev1.Pod // nil if there is none

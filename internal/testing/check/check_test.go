@@ -171,7 +171,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// What has not passed with its present files comes before what has, and that by age.
+// Steps that have not passed with their present files come first, then the others by age.
 func TestOrder(t *testing.T) {
 	c, _ := fakeCheck(t, 0, 1)
 	c.sources = &sources{hashes: map[string]string{}}

@@ -76,7 +76,7 @@ func (r *report) readEvents(in io.Reader) error {
 	return lines.Err()
 }
 
-// flush writes what there is to say at once, so that reports of several steps do not mix.
+// flush writes the pending report at once, so that reports of several steps do not mix.
 func (r *report) flush() error {
 	defer r.w.Reset()
 	_, err := r.out.Write(r.w.Bytes())

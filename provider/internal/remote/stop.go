@@ -34,12 +34,12 @@ func (e *Engine[O]) stopSandbox(ctx context.Context, r *Record[O], grace time.Du
 	}
 	defer e.Guests.Cancel(r.ID)
 	of := *r
-	told, answered, err := e.stopProcesses(ctx, r, grace)
+	asked, answered, err := e.stopProcesses(ctx, r, grace)
 	var out *guest.Printed
 	if err == nil {
 		out, err = e.backend.FinishRun(ctx, r, grace, answered)
 	}
-	if err != nil && !told {
+	if err != nil && !asked {
 		return errors.Join(err, RunCleanup(func(ctx context.Context) error { return e.unmarkStopping(ctx, &of) }))
 	}
 	if err != nil {
@@ -90,25 +90,25 @@ func (e *Engine[O]) unmarkStopping(ctx context.Context, r *Record[O]) error {
 }
 
 // stopProcesses ends all processes of a sandbox through its guest, after a grace period in
-// which they may end by themselves. It reports whether the guest was told to end them, and
-// whether it has answered that it did.
-func (e *Engine[O]) stopProcesses(ctx context.Context, r *Record[O], grace time.Duration) (told, answered bool, err error) {
+// which they may end by themselves. It reports whether the guest got the request, and
+// whether it has answered that no process is left.
+func (e *Engine[O]) stopProcesses(ctx context.Context, r *Record[O], grace time.Duration) (asked, answered bool, err error) {
 	reach, cancel := context.WithTimeout(ctx, e.ReachTimeout)
 	inside, err := e.ReachGuest(reach, "stop", r.ID)
 	cancel()
-	if told = err == nil; told {
+	if asked = err == nil; asked {
 		ctx, cancel := context.WithTimeout(ctx, grace+e.ReachTimeout)
 		defer cancel()
 		err = inside.Stop(ctx, grace)
 	}
 	if ctx.Err() != nil {
-		return told, false, ctx.Err()
+		return asked, false, ctx.Err()
 	}
 	if err == nil || atoll.KindOf(err) == atoll.ErrStopped {
-		return told, true, nil
+		return asked, true, nil
 	}
 	e.Log.Warn("stop: its guest does not answer", "sandbox", r.ID, "err", err)
-	return told, false, nil
+	return asked, false, nil
 }
 
 // Remove implements atoll.Sandbox.
