@@ -44,7 +44,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 	for _, id := range ids {
 		work.Go(func() {
 			sb, err := c.Create(ctx, &atoll.Spec{ID: id})
-			if atoll.KindOf(err) == atoll.ErrAlreadyExists && strings.Contains(err.Error(), "when the connection was lost") {
+			if atoll.KindOf(err) == atoll.ErrAlreadyExists && strings.Contains(err.Error(), "whose connection was lost") {
 				if sb, err = c.Get(ctx, id); err == nil { // it was created, but the response was lost
 					err = sb.Start(ctx)
 				}
