@@ -398,11 +398,11 @@ func TestPool(t *testing.T) {
 // The Go program in README.md equals examples/library.
 func TestLibraryProgram(t *testing.T) {
 	program := readFile(t, "../../../examples/library/main.go")
-	_, body, ok := strings.Cut(program, "func run(")
+	_, body, ok := strings.Cut(program, "func runCommand(")
 	if !ok {
-		t.Fatal("examples/library has no function run")
+		t.Fatal("examples/library has no function runCommand")
 	}
-	if want := "func run(" + body; !strings.Contains(readFile(t, readme), "```go\n"+want+"```\n") {
+	if want := "func runCommand(" + body; !strings.Contains(readFile(t, readme), "```go\n"+want+"```\n") {
 		t.Errorf("README.md does not show\n%s", want)
 	}
 }
