@@ -177,14 +177,14 @@ func TestWhenItIsWritten(t *testing.T) {
 	}
 }
 
-// broken is a store that fails until mended is set.
+// broken is a store that fails until repaired is set.
 type broken struct {
 	*sqlite.Store
-	mended atomic.Bool
+	repaired atomic.Bool
 }
 
 func (b *broken) AddEvents(ctx context.Context, events []store.AuditEvent) error {
-	if !b.mended.Load() {
+	if !b.repaired.Load() {
 		return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no disk")
 	}
 	return b.Store.AddEvents(ctx, events)
@@ -208,13 +208,13 @@ func TestBroken(t *testing.T) {
 	if lost.Load() != 3 {
 		t.Errorf("%d events are lost, want 3", lost.Load())
 	}
-	b.mended.Store(true)
+	b.repaired.Store(true)
 	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(readLog(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the log has %q", readLog(t, path))
 		}
 	}
-	b.mended.Store(false)
+	b.repaired.Store(false)
 	log.Note(t.Context(), store.AuditEvent{Op: "remove"}, false)
 	if err := log.Close(); err != nil {
 		t.Fatal(err)

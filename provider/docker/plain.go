@@ -337,7 +337,7 @@ func (p *Provider) beginGracefulStop(ctx context.Context, r *record, signalMain 
 }
 
 // stopGracefully sends SIGTERM to all processes, and returns when only the idle process is left.
-// It sends as each user who has processes: without capabilities, a process can signal only
+// It sends them once as each user with processes: without capabilities, a process can signal only
 // processes of its own user.
 func (p *Provider) stopGracefully(ctx context.Context, r *record, signalMain func() error) error {
 	in, err := p.reachGuest(ctx, "stop", r.ID)

@@ -158,18 +158,16 @@ func (p *Provider) recordEndLogged(ctx context.Context, r *record) {
 func (p *Provider) decodeRecord(id string, at *revision) *record {
 	r := &record{Object: at}
 	r.ID = id
-	if isDamaged(at) {
+	if json.Unmarshal(at.Value, &r.Note) != nil { // also without a value
 		r.Note = note{Spec: atoll.Spec{ID: id, Provider: "modal"}, State: atoll.StateFailed, Reason: "its record is damaged: remove it"}
-		return r
 	}
-	_ = json.Unmarshal(at.Value, &r.Note) // isDamaged has tried
 	return r
 }
 
 // isDamaged reports whether the note in a revision cannot be decoded, so that nothing is known of
 // the sandbox.
 func isDamaged(at *revision) bool {
-	return at.Value == nil || json.Unmarshal(at.Value, &note{}) != nil
+	return json.Unmarshal(at.Value, &note{}) != nil
 }
 
 // fillStatus sets the status of a record.

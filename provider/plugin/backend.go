@@ -91,18 +91,22 @@ func NewProvider(info atoll.Info, b Backend, log *slog.Logger) (atoll.Provider, 
 	return p, nil
 }
 
-// unavailableCap returns the name of a cap that no provider of a Backend has, or "".
+// unavailableCap returns the name of a cap that no provider of a Backend has; "" if c has none of them.
 func unavailableCap(c atoll.Caps) string {
+	var names []string
 	for name, has := range map[string]bool{
 		"survives": c.Survives, "reattach": c.Reattach, "idle_stop": c.IdleStop, "files": c.Files, "dial": c.Dial, "pause": c.Pause,
 		"snapshot": c.Snapshot, "usage": c.Usage, "image_store": c.ImageStore, "volumes": c.Volumes, "workspaces": c.Workspaces,
 		"sessions": c.Sessions, "publish": c.Publish, "cache": c.Cache,
 	} {
 		if has {
-			return name
+			names = append(names, name)
 		}
 	}
-	return ""
+	if len(names) == 0 {
+		return ""
+	}
+	return slices.Min(names)
 }
 
 // Info implements atoll.Provider.

@@ -174,8 +174,8 @@ func (s *sandbox) removeSandbox(opts atoll.RemoveOptions) error {
 }
 
 // markRemoved removes the sandbox from the provider and publishes its removal. It holds both locks
-// throughout, so that a caller who gets ErrNotFound for the id, the name or a handle can use the same
-// id and name for a new sandbox.
+// throughout: as soon as a caller gets ErrNotFound for the id, the name or a handle, it can use the
+// id and the name for a new sandbox.
 func (s *sandbox) markRemoved() {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()

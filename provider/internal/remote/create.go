@@ -72,7 +72,7 @@ func (c *Creation[O]) runSteps(ctx context.Context) error {
 		[]steps.Step{{Name: "start", Do: c.startSandbox}},
 	)...)
 	if err != nil {
-		return leaseError(leased, c.Spec.ID, err)
+		return leaseError(leased, "create", c.Spec.ID, err)
 	}
 	stop()
 	return steps.Take(ctx, c.e.Step, steps.Step{Name: "made", Do: c.finishRecord})
@@ -210,13 +210,13 @@ func (e *Engine[O]) keepLease(ctx context.Context, r *Record[O]) (leased context
 
 // leaseError returns the error of a creation or a start that has failed with err: another one if
 // the reason is that its lease was lost.
-func leaseError(leased context.Context, id string, err error) error {
+func leaseError(leased context.Context, op, id string, err error) error {
 	if context.Cause(leased) == ErrDoneElsewhere {
-		return lostLeaseError("start", id)
+		return lostLeaseError(op, id)
 	}
 	return err
 }
 
 func lostLeaseError(op, id string) error {
-	return atoll.Errorf(op, id, atoll.ErrConflict, "the start took too long: another program has started or removed the sandbox")
+	return atoll.Errorf(op, id, atoll.ErrConflict, "it took too long: another program has started or removed the sandbox")
 }

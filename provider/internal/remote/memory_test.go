@@ -32,6 +32,8 @@ type cloud struct {
 	names    map[remote.VolumeKey]string
 	current  map[string]string // the run of each sandbox id
 	watchers map[*provider]bool
+
+	onLaunch, onConnect func(ctx context.Context) error // called before, if not nil
 }
 
 // An object is a stored record.
@@ -386,6 +388,11 @@ func runSpec(spec *atoll.Spec) *atoll.Spec {
 }
 
 func (b backend) Launch(ctx context.Context, r *record) error {
+	if f := b.cloud.onLaunch; f != nil {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
 	run := atoll.NewID()
 	err := b.makeRun(ctx, r.ID, run, runSpec(&r.Note.Spec))
 	if err == nil {
@@ -443,6 +450,11 @@ func (c *connection) Closed() bool {
 }
 
 func (b backend) Connect(ctx context.Context, op string, r *record) (guestconn.Connection, error) {
+	if f := b.cloud.onConnect; f != nil {
+		if err := f(ctx); err != nil {
+			return nil, err
+		}
+	}
 	sb, err := b.runOf(ctx, r)
 	if err != nil {
 		return nil, atoll.E(op, r.ID, atoll.ErrUnavailable, err)

@@ -1,9 +1,13 @@
 package remote_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
@@ -12,4 +16,58 @@ func TestConformance(t *testing.T) {
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider { return newProvider(p.(*provider).cloud, nil) }),
 		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider { return newProvider(newCloud(t), step) }),
 		providertest.Count(50))
+}
+
+// A start whose lease another program has taken ends, and starts nothing.
+func TestLeaseIsLost(t *testing.T) {
+	c := newCloud(t)
+	p := newProvider(c, nil)
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{NoStart: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.onLaunch = func(ctx context.Context) error {
+		b := backend{p}
+		r, err := b.Find(ctx, "test", sb.ID(), remote.Stored)
+		if err == nil {
+			err = b.Update(ctx, r, func(n *remote.Note) error { n.Starter = "another"; return nil })
+		}
+		if err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := sb.Start(t.Context()); atoll.KindOf(err) != atoll.ErrConflict {
+		t.Errorf("Start: %v, want a conflict", err)
+	}
+	r, err := backend{p}.Find(t.Context(), "test", sb.ID(), remote.Stored)
+	if err != nil || r.Note.Starter != "another" || r.Note.State == atoll.StateRunning {
+		t.Errorf("the record is %+v, %v, want the claim of the other program", r, err)
+	}
+}
+
+// A stop that is given up before it reaches the guest does not explain a later end.
+func TestStopIsGivenUp(t *testing.T) {
+	c := newCloud(t)
+	p := newProvider(c, nil)
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	c.onConnect = func(ctx context.Context) error {
+		giveUp()
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := sb.Stop(ctx, time.Second); !errors.Is(err, context.Canceled) {
+		t.Errorf("Stop: %v, want that it is canceled", err)
+	}
+	r, err := backend{p}.Find(t.Context(), "test", sb.ID(), remote.Latest)
+	if err != nil || r.State != atoll.StateRunning || r.Note.Stopping {
+		t.Errorf("the record is %+v, %v, want it running and not stopping", r, err)
+	}
 }

@@ -90,7 +90,7 @@ func (e *Engine[O]) startClaimed(ctx context.Context, r *Record[O]) error {
 	leased, stop := e.keepLease(ctx, r)
 	defer stop()
 	if err := e.launchSandbox(leased, r); err != nil {
-		return leaseError(leased, r.ID, err)
+		return leaseError(leased, "start", r.ID, err)
 	}
 	stop()
 	began := r.Note
