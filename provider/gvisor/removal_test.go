@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
 // A sandbox whose removal failed half way says so, in its status and to watchers, and can
@@ -74,12 +75,16 @@ func TestRemovalInterrupted(t *testing.T) {
 func TestRemovalAtItsEnd(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{NoStart: true})
+	// As a removal does: with the lock, which a sweep respects, and by a rename.
+	lock, err := statedir.Dir(l.opts.Dir).Lock(l.ctx(), sb.ID())
+	l.must("lock", err)
 	r := l.readRecord(sb)
 	r["removing"] = map[string]any{}
 	data, err := json.Marshal(r)
 	l.must("marshal", err)
 	l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
-	l.must("discard", os.RemoveAll(filepath.Join(l.opts.Dir, "sandboxes", sb.ID())))
+	l.must("discard", os.Rename(filepath.Join(l.opts.Dir, "sandboxes", sb.ID()), filepath.Join(t.TempDir(), "gone")))
+	lock.Release()
 	l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
 	_, err = sb.Status(l.ctx())
 	wantKind(t, "status", err, atoll.ErrNotFound)

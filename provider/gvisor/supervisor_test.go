@@ -164,6 +164,29 @@ func TestSentryThatHangs(t *testing.T) {
 	}
 }
 
+// A sentry that hangs while its files are saved makes the stop fail, and the sandbox can be
+// removed.
+func TestSentryThatHangsWhileItSaves(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "mkdir /dir && cd /dir && seq 20000 | xargs touch") // its index takes a while
+	keeper := l.supervisorOf(sb)
+	sentry := children(t, keeper)["runsc-sandbox"]
+	stopped := runAsync(func() error { return sb.Stop(l.ctx(), 0) })
+	l.poll(func() error {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", keeper))
+		for _, fd := range fds {
+			if target, err := os.Readlink(fd); err == nil && strings.Contains(target, "/.index-") {
+				return unix.Kill(sentry, unix.SIGSTOP)
+			}
+		}
+		return errors.New("no index is being written")
+	})
+	l.runInTime("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
+	wantKind(t, "stop", <-stopped, atoll.ErrTimeout, "does not answer")
+	l.awaitGone(map[string]int{"sentry": sentry})
+}
+
 // gVisor does not run files beside the executable in place of its own parts.
 func TestNothingBesideTheHelperIsRun(t *testing.T) {
 	dir := t.TempDir()

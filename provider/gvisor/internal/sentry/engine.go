@@ -152,6 +152,8 @@ func (e *engine) Frozen() bool { return e.sentry.paused.Load() }
 // from memory; a slower one hangs.
 const answerTimeout = 10 * time.Second
 
+var errSentryHangs = errors.New("gVisor's sentry does not answer: wait, or remove the sandbox")
+
 // awaitAnswer returns the result of f, which asks the sentry, or, after limit and
 // answerTimeout, an error that says that the sentry hangs. Then wanted returns false to f,
 // and if f still succeeds, undo takes that back.
@@ -180,7 +182,7 @@ func (e *engine) awaitAnswer(limit time.Duration, f func(wanted func() bool) err
 		return err
 	case <-time.After(limit + answerTimeout):
 		close(gaveUp)
-		return atoll.Errorf("stop", e.sandbox.ID(), atoll.ErrTimeout, "gVisor's sentry does not answer: wait, or remove the sandbox")
+		return atoll.E("stop", e.sandbox.ID(), atoll.ErrTimeout, errSentryHangs)
 	}
 }
 

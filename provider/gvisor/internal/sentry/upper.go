@@ -11,12 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/overlay"
 )
 
@@ -33,7 +35,13 @@ func (e *engine) Keep() error {
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
-	return errors.Join(e.sentry.saveUpper(filepath.Join(e.job.Dir, UpperName), limit), e.sentry.resume())
+	err := e.sentry.saveUpper(filepath.Join(e.job.Dir, UpperName), limit)
+	if errors.Is(err, errSentryHangs) {
+		go func() { _ = e.sentry.resume() }() // once it answers again
+		return atoll.E("stop", e.sandbox.ID(), atoll.ErrTimeout, err)
+	}
+	resume := func(func() bool) error { return e.sentry.resume() }
+	return errors.Join(err, e.awaitAnswer(0, resume, func() {}))
 }
 
 // saveUpper writes the changes of the root file system, limit bytes at most, to path,
@@ -51,7 +59,7 @@ func (s *sentry) saveUpper(path string, limit int64) error {
 		return err
 	}
 	defer index.Close()
-	if err := s.saveIndex(index); err != nil {
+	if err := s.awaitWork(func() error { return s.saveIndex(index) }); err != nil {
 		return err
 	}
 	store, err := s.openStore()
@@ -81,6 +89,35 @@ func (s *sentry) saveIndex(f *os.File) error {
 	// In this order: manifest, index, page numbers, pages.
 	args := boot.FSSaveArgs{FilePayload: urpc.FilePayload{Files: []*os.File{null, f, null, null}}}
 	return conn.Call(boot.ContMgrFSSave, &args, nil)
+}
+
+// awaitWork returns the result of f, a call to the paused sentry that may take any time. It
+// returns errSentryHangs, and leaves f behind, once the sentry has used hardly any CPU time
+// for answerTimeout: a paused sentry has nothing else to do.
+func (s *sentry) awaitWork(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	for used, worked := s.cpuTime(), time.Now(); time.Since(worked) < answerTimeout; {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(answerTimeout / 10):
+		}
+		if now := s.cpuTime(); now-used > answerTimeout/1000 {
+			used, worked = now, time.Now()
+		}
+	}
+	return errSentryHangs
+}
+
+// cpuTime returns the CPU time that the sentry's process has used; 0 if it has ended.
+func (s *sentry) cpuTime() time.Duration {
+	const wholeProcess = 2 // CPUCLOCK_SCHED of the kernel, which has no name for it in its API
+	var ts unix.Timespec
+	if unix.ClockGettime(int32(^s.sb.Getpid())<<3|wholeProcess, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
 }
 
 // connectControl connects to the sentry's control socket, for calls that gVisor's own
