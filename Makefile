@@ -5,6 +5,10 @@ export CGO_ENABLED = 0
 
 GO  := go
 
+# Without the paths of this machine in them, all builds share what the cache has compiled: those of
+# other clones, of the guest, and of the image.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
+
 .PHONY: help
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +24,7 @@ build: guest ## build bin/atoll and the programs of its plugins, statically link
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which providers put into sandboxes
-	@GOOS=linux $(GO) build -trimpath -ldflags='-s -w' -o $(BIN)/atoll-guest ./cmd/atoll-guest
+	@GOOS=linux $(GO) build -ldflags='-s -w' -o $(BIN)/atoll-guest ./cmd/atoll-guest
 	@$(GO) run ./packaging/compress $(BIN)/atoll-guest internal/guestprogram/atoll-guest.zst
 
 .PHONY: install
