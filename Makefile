@@ -69,14 +69,18 @@ cover: ## how much of some packages their tests reach, and that it is enough
 	@./scripts/cover
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck, habits of writing, and that all of it builds for macOS and Windows
+lint: ## gofmt, go vet, staticcheck, habits of writing, and the types of macOS and Windows
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	@$(GO) vet ./...
 	@cd agent/genkit && $(GO) vet ./...
 	@$(GO) tool staticcheck ./...
 	@$(GO) run ./internal/testing/check prose
 	@staticcheck=$$($(GO) tool -n staticcheck) && cd agent/genkit && $$staticcheck ./...
-	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%) && GOOS=$$system $(GO) vet ./... || exit 1; done
+	@$(GO) run ./internal/testing/check systems darwin windows
+
+.PHONY: systems
+systems: ## build the programs for macOS and Windows, and throw them away
+	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%) || exit 1; done
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts, tools, events

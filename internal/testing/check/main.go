@@ -7,7 +7,7 @@
 //
 // "check quick" is `make check`, the quick tests of what changed, and "check stress" is
 // `make stress`, one test many times under load. "check prose" looks for habits of writing
-// that are to go.
+// that are to go. "check systems" type-checks everything for other systems.
 package main
 
 import (
@@ -50,6 +50,8 @@ func runCheck(args []string) error {
 		return runStress(ctx, args[1:])
 	case len(args) > 0 && args[0] == "prose":
 		return runProse(ctx, args[1:])
+	case len(args) > 0 && args[0] == "systems":
+		return runSystems(ctx, args[1:])
 	}
 	flags := flag.NewFlagSet("check", flag.ExitOnError)
 	list := flags.Bool("list", false, "list the steps and run nothing")

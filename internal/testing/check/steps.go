@@ -34,7 +34,7 @@ var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", 
 // all, the longest of the others come next; or else those whose files changed since they last
 // passed on this machine, then those that passed longest ago.
 var steps = []step{
-	{name: "lint", about: "gofmt, go vet, staticcheck, builds for macOS and Windows", command: []string{"make", "lint"}, minutes: 4, alone: true, first: true},
+	{name: "lint", about: "gofmt, go vet, staticcheck, the types of macOS and Windows", command: []string{"make", "lint"}, minutes: 2, alone: true, first: true},
 	{name: "build", about: "bin/atoll, as users build it", command: []string{"make", "build"}, minutes: 0.3, alone: true, first: true, uses: programs},
 	{name: "readme", about: "the first command of README.md", packages: []string{"internal/testing/readme"}, run: "^TestFirstCommand$", minutes: 0.3, alone: true, first: true, uses: programs},
 	{name: "unit", about: "the packages that no other step names", rest: true, minutes: 1.2, builds: []string{"s3", "node", "debian"}, first: true},
@@ -62,5 +62,6 @@ var steps = []step{
 	{name: "coverage", about: "the packages that promise to be covered are", command: []string{"./scripts/cover"}, minutes: 1},
 	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, skip: "^TestMutants$", without: startEngines, minutes: 12},
 	{name: "race-genkit", about: "the race detector, on the module for Genkit", race: true, module: "agent/genkit", packages: []string{"..."}, minutes: 0.5},
+	{name: "systems", about: "the programs for macOS and Windows", command: []string{"make", "systems"}, minutes: 9, all: true},
 	{name: "race-engines", about: "the race detector, on packages that start engines", race: true, packages: []string{"agent/jobs/dagger", "machine/image/bundle", "provider/docker", "provider/kubernetes", "provider/microvm", "provider/vmdocker", "machine/vm/..."}, without: []string{"gvisor.dev/"}, minutes: 15, all: true},
 }
