@@ -75,6 +75,10 @@ func TestConformance(t *testing.T) {
 		return newServed(t, authz.New(p, authz.Options{}), of)
 	}
 	const admins = "is about all projects, or leads out of one: it is for admins"
+	if testing.Short() {
+		providertest.Run(t, open, providertest.Only("birth", "watch"))
+		return
+	}
 	opts := []providertest.Option{providertest.Only("birth", "volumes", "images", "watch", "errors", "truth")}
 	for _, name := range []string{
 		"images/RemoveImage refuses an invalid name",

@@ -13,6 +13,9 @@ import (
 // Whatever call below fails, Create returns a sandbox or an error, and leaves
 // nothing without an owner.
 func TestFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: fails each step of a creation in turn, which takes long")
+	}
 	t.Run("at once", func(t *testing.T) { testFaults(t, false) })
 	t.Run("with a reserved id", func(t *testing.T) { testFaults(t, true) })
 }

@@ -96,9 +96,13 @@ func eventually(t testing.TB, ok func() error) {
 // each claim. It has no part in commands and files.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
+		groups := []string{"birth", "expiry", "death", "ledger"}
+		if !testing.Short() {
+			groups = append(groups, "volumes", "watch", "errors", "truth")
+		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
 			return waitStocked(t, newPool(t, openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), plainOptions(2)))
-		}, providertest.Only("birth", "expiry", "volumes", "watch", "death", "errors", "truth", "ledger"),
+		}, providertest.Only(groups...),
 			providertest.Beside(4, "expiry")) // the tests mostly wait
 	})
 	if testing.Short() {

@@ -80,9 +80,13 @@ func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Opt
 // sandboxes outlive their maker.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
+		groups := []string{"birth", "crash", "death", "ledger", "patience"}
+		if !testing.Short() {
+			groups = append(groups, "exec", "volumes", "watch", "errors", "truth")
+		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openMock(t, t.TempDir(), registry.Options{Server: true}) },
 			elsewhere("mock", func(dir string) atoll.Provider { return openMock(t, dir, registry.Options{Server: true}) }),
-			providertest.Only("birth", "exec", "volumes", "crash", "watch", "death", "errors", "truth", "ledger", "patience"), providertest.Wire())
+			providertest.Only(groups...), providertest.Wire())
 	})
 	t.Run("local", func(t *testing.T) {
 		if testing.Short() {

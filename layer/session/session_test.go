@@ -39,7 +39,11 @@ func openMock(t *testing.T, o mock.Options) atoll.Provider {
 // sessions from its start.
 func TestConformance(t *testing.T) {
 	t.Run("mock over the wire", func(t *testing.T) {
-		providertest.Run(t, openOverWire, providertest.Only("exec", "output", "time", "files", "volumes", "sessions", "errors", "truth", "dial"), providertest.Wire(),
+		groups := []string{"exec", "output", "files", "sessions", "dial"}
+		if !testing.Short() {
+			groups = append(groups, "time", "volumes", "errors", "truth")
+		}
+		providertest.Run(t, openOverWire, providertest.Only(groups...), providertest.Wire(),
 			providertest.Beside(4, "sessions")) // the tests mostly wait
 	})
 	t.Run("local", func(t *testing.T) {

@@ -60,7 +60,12 @@ func newLocal(t testing.TB, dir string) *local.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) },
+	var opts []providertest.Option
+	if testing.Short() {
+		opts = append(opts, providertest.Only("birth", "exec", "output", "tty", "memory", "watch", "death", "dial"),
+			providertest.Rest("-short: these are those that do much at once"))
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) }, append(opts,
 		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 			dir := t.TempDir()
 			return makerCommand(dir), func() atoll.Provider { return newLocal(t, dir) }
@@ -71,7 +76,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			return p
-		}))
+		}))...)
 }
 
 func BenchmarkProvider(b *testing.B) {

@@ -43,7 +43,12 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) },
+	var opts []providertest.Option
+	if testing.Short() {
+		opts = append(opts, providertest.Only("birth", "output", "tty", "watch", "death", "pause"),
+			providertest.Rest("-short: these are those that do much at once"))
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) }, append(opts,
 		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 			dir, maker := t.TempDir(), exec.Command(os.Args[0])
 			maker.Env = append(os.Environ(), crashDir+"="+dir)
@@ -52,7 +57,7 @@ func TestConformance(t *testing.T) {
 		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
 			return newMock(t, mock.Options{}.WithStep(step))
 		}),
-		providertest.Count(100), providertest.Beside(4, "expiry"), providertest.Pullable("docker.io/library/app:1"))
+		providertest.Count(100), providertest.Beside(4, "expiry"), providertest.Pullable("docker.io/library/app:1"))...)
 }
 
 func TestAddress(t *testing.T) {

@@ -95,8 +95,11 @@ func TestConformance(t *testing.T) {
 		{"local", openLocal, 1, []providertest.Option{providertest.Only("exec", "output", "time", "tty", "dial")}},
 	} {
 		t.Run(fmt.Sprintf("%s/%d", tt.name, tt.hops), func(t *testing.T) {
-			if testing.Short() && tt.hops > 1 {
-				t.Skip("-short: one hop only")
+			if testing.Short() && (tt.hops > 1 || tt.name != "mock") {
+				t.Skip("-short: one hop over one provider")
+			}
+			if testing.Short() {
+				tt.opts = append(tt.opts, providertest.Only(append(streams, "birth", "death")...))
 			}
 			providertest.Run(t, func(t *testing.T) atoll.Provider {
 				p := tt.open(t)

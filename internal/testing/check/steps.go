@@ -27,6 +27,9 @@ type step struct {
 // startEngines are parts of the paths of packages by which tests start engines, clusters or machines.
 var startEngines = []string{"gvisor.dev/", "internal/testing/testengine", "internal/testing/testcluster", "machine/vm/qemu"}
 
+// serial are tests that compute for long in one goroutine, where there are no races to detect.
+const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStreamedInputsAreBounded)$"
+
 // programs are the packages of the programs that tests of providers build and start.
 var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
 
@@ -60,7 +63,7 @@ var steps = []step{
 	{name: "vmdocker", about: "virtual machines with a Docker Engine", packages: []string{"provider/vmdocker"}, minutes: 6.7, builds: []string{"debian", "bundle"}, uses: programs},
 	{name: "genkit", about: "the module for Genkit", module: "agent/genkit", packages: []string{"..."}, minutes: 0.2},
 	{name: "coverage", about: "the packages that promise to be covered are", command: []string{"./scripts/cover"}, minutes: 1},
-	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, skip: "^TestMutants$", without: startEngines, minutes: 12},
+	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, skip: serial, without: startEngines, minutes: 8},
 	{name: "race-genkit", about: "the race detector, on the module for Genkit", race: true, module: "agent/genkit", packages: []string{"..."}, minutes: 0.5},
 	{name: "systems", about: "the programs for macOS and Windows", command: []string{"make", "systems"}, minutes: 9, all: true},
 	{name: "race-engines", about: "the race detector, on packages that start engines", race: true, packages: []string{"agent/jobs/dagger", "machine/image/bundle", "provider/docker", "provider/kubernetes", "provider/microvm", "provider/vmdocker", "machine/vm/..."}, without: []string{"gvisor.dev/"}, minutes: 15, all: true},
