@@ -216,12 +216,20 @@ func TestConformance(t *testing.T) {
 	if err := errors.Join(sb.Remove(t.Context(), atoll.RemoveVolumes()), first.Close()); err != nil {
 		t.Fatal(err)
 	}
+	opts := pullable(t)
+	if !testenv.All() {
+		opts = append(opts, providertest.Without("provider/internal/remote keeps them for every backend", enginePromises...))
+	}
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
-		append(pullable(t), providertest.Wire(), providertest.Crash(crash),
+		append(opts, providertest.Wire(), providertest.Crash(crash),
 			providertest.Leaks(func(*testing.T) []string { return slices.Sorted(maps.Values(l.server.Sandboxes())) }),
 			providertest.Except("siege/calls return although a program stops all others in the sandbox",
 				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)
 }
+
+// enginePromises lists the groups whose promises the engine keeps and Modal has no part in, or the
+// guest beyond what another group shows of the way to it.
+var enginePromises = []string{"expiry", "output", "time", "tree", "sub", "errors", "steps", "patience"}
 
 // conform runs the suite with any server of Modal's protocol.
 func conform(t *testing.T, open opener, options ...providertest.Option) {
