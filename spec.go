@@ -223,6 +223,50 @@ func (s *Spec) MadeBy(name string) (*Spec, error) {
 	return c, nil
 }
 
+// CheckCaps returns an ErrUnsupported for the first field of s that a provider with that name and
+// caps does not support. advice says what to do instead, by the name of the missing cap in JSON.
+func (s *Spec) CheckCaps(provider string, caps Caps, advice map[string]string) error {
+	r, mode := s.Resources, s.Network.Mode
+	mounts := map[MountType]bool{}
+	for _, m := range s.Mounts {
+		mounts[m.Type] = true
+	}
+	for _, field := range []struct {
+		set, has     bool
+		cap, feature string
+	}{
+		{s.Image != "", caps.Images, "images", "images"},
+		{s.Snapshot != "", caps.Snapshot, "snapshot", "snapshots"},
+		{s.Workspace != (WorkspaceRef{}), caps.Workspaces, "workspaces", "workspaces"},
+		{s.IdleStop > 0 || s.IdleRemove, caps.IdleStop, "idle_stop", "idle stop"},
+		{s.TTY != nil, caps.TTY, "tty", "terminals"},
+		{s.User != "", caps.Users, "users", "users other than its own"},
+		{s.ReadOnlyRoot, caps.ReadOnlyRoot, "read_only_root", "read-only root file system"},
+		{mounts[MountBind], caps.BindMounts, "bind_mounts", "mounts of type bind"},
+		{mounts[MountVolume], caps.Volumes, "volumes", "mounts of type volume"},
+		{mounts[MountTmpfs], caps.Tmpfs, "tmpfs", "mounts of type tmpfs"},
+		{r.Memory > 0, caps.MemoryLimit, "memory_limit", "memory limits"},
+		{r.CPUs > 0, caps.CPULimit, "cpu_limit", "CPU limits"},
+		{r.Processes > 0, caps.ProcessLimit, "process_limit", "process limits"},
+		{r.Disk > 0, caps.DiskLimit, "disk_limit", "disk limits"},
+		{r.GPUs != "", caps.GPU, "gpu", "GPUs"},
+		{mode == NetworkOn, caps.NetworkOn, "network_on", "network mode on"},
+		{mode == NetworkEgress, caps.Egress, "egress", "network mode egress"},
+		{mode == NetworkNamed, caps.NetworkNamed, "network_named", "network mode named"},
+		{s.Publishes(), caps.Publish, "publish", "published ports"},
+		{s.Cache, caps.Cache, "cache", "project cache"},
+	} {
+		if field.set && !field.has {
+			missing := "provider " + provider + " has no " + field.feature
+			if text := advice[field.cap]; text != "" {
+				missing += ": " + text
+			}
+			return Errorf("create", s.Name, ErrUnsupported, "%s", missing)
+		}
+	}
+	return nil
+}
+
 // Validate returns an ErrInvalid for the first field of s that no provider can accept. The
 // message says how to fix it.
 func (s *Spec) Validate() error {

@@ -291,3 +291,46 @@ func TestSpecWorkspace(t *testing.T) {
 		}
 	}
 }
+
+// CheckCaps refuses each field whose cap is missing, says what to do instead, and accepts it otherwise.
+func TestCheckCaps(t *testing.T) {
+	all := Caps{
+		Images: true, Snapshot: true, Workspaces: true, IdleStop: true, TTY: true, Users: true, ReadOnlyRoot: true, BindMounts: true,
+		Volumes: true, Tmpfs: true, MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true, GPU: true,
+		NetworkOn: true, Egress: true, NetworkNamed: true, Publish: true, Cache: true,
+	}
+	for cap, spec := range map[string]Spec{
+		"images":         {Image: "i"},
+		"snapshot":       {Snapshot: "s"},
+		"workspaces":     {Workspace: WorkspaceRef{Name: "w"}},
+		"idle_stop":      {IdleRemove: true},
+		"tty":            {TTY: &Size{}},
+		"users":          {User: "u"},
+		"read_only_root": {ReadOnlyRoot: true},
+		"bind_mounts":    {Mounts: []Mount{{Type: MountTmpfs}, {Type: MountBind}}},
+		"volumes":        {Mounts: []Mount{{Type: MountVolume}}},
+		"tmpfs":          {Mounts: []Mount{{Type: MountTmpfs}}},
+		"memory_limit":   {Resources: Resources{Memory: 1}},
+		"cpu_limit":      {Resources: Resources{CPUs: 1}},
+		"process_limit":  {Resources: Resources{Processes: 1}},
+		"disk_limit":     {Resources: Resources{Disk: 1}},
+		"gpu":            {Resources: Resources{GPUs: "all"}},
+		"network_on":     {Network: Network{Mode: NetworkOn}},
+		"egress":         {Network: Network{Mode: NetworkEgress}},
+		"network_named":  {Network: Network{Mode: NetworkNamed}},
+		"publish":        {Ports: []Port{{Port: 80, Publish: true}}},
+		"cache":          {Cache: true},
+	} {
+		if err := spec.CheckCaps("p", all, nil); err != nil {
+			t.Errorf("%s, with all caps: %v", cap, err)
+		}
+		caps := all
+		if err := json.Unmarshal([]byte(`{"`+cap+`": false}`), &caps); err != nil {
+			t.Fatal(err)
+		}
+		err := spec.CheckCaps("p", caps, map[string]string{cap: "do this"})
+		if KindOf(err) != ErrUnsupported || !strings.Contains(err.Error(), "provider p has no ") || !strings.HasSuffix(err.Error(), ": do this") {
+			t.Errorf("%s, without the cap: %v", cap, err)
+		}
+	}
+}

@@ -33,7 +33,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkSupport(spec); err != nil {
+	if err := spec.CheckCaps("docker", p.Info().Caps, advice); err != nil {
 		return nil, err
 	}
 	if err := volume.Mountable(spec); err != nil {
@@ -64,27 +64,12 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 // cannot both find the name free.
 func nameLockKey(spec *atoll.Spec) string { return "name-" + spec.Project + "." + spec.Name }
 
-// checkSupport returns an error if the provider does not support what the spec asks for. Kinds:
-// ErrUnsupported.
-func (p *Provider) checkSupport(spec *atoll.Spec) error {
-	caps := p.Info().Caps
-	for _, feature := range []struct {
-		asked bool
-		what  string
-	}{
-		{(spec.IdleStop > 0 || spec.IdleRemove) && !caps.IdleStop, "an idle stop without a guest"},
-		{spec.Cache && !caps.Cache, "a cache without a guest"},
-		{spec.Network.Mode == atoll.NetworkOn && !caps.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
-			", because containers could reach the host: name one of the engine's networks"},
-		{spec.Snapshot != "", "a snapshot"},
-		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
-		{spec.Resources.Disk > 0, "a disk limit"},
-	} {
-		if feature.asked {
-			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the docker provider has no support for %s", feature.what)
-		}
-	}
-	return nil
+// advice says what to do without a cap.
+var advice = map[string]string{
+	"idle_stop":  "it needs the guest, which plain sandboxes do not have",
+	"cache":      "it needs the guest, which plain sandboxes do not have",
+	"network_on": "containers could reach the host; name one of the engine's networks",
+	"egress":     "containers could reach the host; name one of the engine's networks",
 }
 
 // A creation is the creation of one sandbox. If it fails, undoSteps removes what it has created

@@ -38,41 +38,33 @@ const (
 
 // Supports implements supervised.Backend.
 func (b *backend) Supports(s *atoll.Spec) error {
-	c, r := b.caps, s.Resources
-	unsupported := func(format string, args ...any) error {
-		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format, args...)
+	wanted := *s
+	if userdb.IsRoot(wanted.User) {
+		wanted.User = ""
 	}
+	needsCgroups := "they need a writable cgroup: " + cgroupAdvice() + ", or leave them out"
+	err := wanted.CheckCaps("gvisor", b.caps, map[string]string{
+		"memory_limit":  needsCgroups,
+		"cpu_limit":     needsCgroups,
+		"users":         "only root exists without privileges; run as root for other users",
+		"network_named": "use mode on or egress",
+		"publish":       "dial instead, which needs no network (atoll port-forward)",
+		"cache":         "use a named volume",
+	})
+	if err != nil {
+		return err
+	}
+	r := s.Resources
 	tooLow := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
 	}
-	needsCgroups := "needs a writable cgroup: " + cgroupAdvice() + ", or leave it out"
 	switch {
-	case r.Memory > 0 && !c.MemoryLimit:
-		return unsupported("a memory limit %s", needsCgroups)
 	case r.Memory > 0 && r.Memory < leastMemory:
 		return tooLow("memory limit %s is too low for gVisor; use at least %s", r.Memory, leastMemory)
 	case r.CPUs > 0 && r.CPUs < leastCPUs:
 		return tooLow("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
 	case r.Processes > 0 && r.Processes < leastProcesses:
 		return tooLow("process limit %d: use at least %d", r.Processes, leastProcesses)
-	case r.CPUs > 0 && !c.CPULimit:
-		return unsupported("a CPU limit %s", needsCgroups)
-	case s.Workspace != (atoll.WorkspaceRef{}):
-		return unsupported("workspaces: use the layer of package workspace")
-	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:
-		return unsupported("network on: not available here")
-	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
-		return unsupported("network egress lists: not available here")
-	case s.Network.Mode == atoll.NetworkNamed:
-		return unsupported("network %q: sandboxes on gVisor cannot join networks; use mode on or egress", s.Network.Name)
-	case s.Publishes():
-		return unsupported("published ports: dial instead, which needs no network (atoll port-forward)")
-	case s.Cache:
-		return unsupported("a project's cache: use a named volume")
-	case r.GPUs != "":
-		return unsupported("GPUs: not available here")
-	case !c.Users && !userdb.IsRoot(s.User):
-		return unsupported("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
 	return nil
 }

@@ -9,27 +9,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/internal/steps"
 )
 
 // CheckSpec implements remote.Backend.
 func (b backend) CheckSpec(spec *atoll.Spec) error {
-	o, r := &b.opts, spec.Resources
-	err := remote.CheckWishes("kubernetes", spec,
-		remote.Wish{Asked: spec.User != "" && !o.caps().Users, What: "users other than its own with the profile " + string(o.Profile) + ": set kubernetes.profile to " + string(Baseline)},
-		remote.Wish{Asked: (spec.Network.Mode == atoll.NetworkOn || spec.Network.Mode == atoll.NetworkEgress) && !o.Enforced, What: "network mode " + string(spec.Network.Mode) +
-			", because the cluster's network does not enforce NetworkPolicies, as far as is known: see atoll doctor"},
-		remote.Wish{Asked: spec.Network.Mode == atoll.NetworkNamed, What: "networks by name"},
-		remote.Wish{Asked: spec.Publishes(), What: "published ports"},
-		remote.Wish{Asked: remote.HasMount(spec, atoll.MountBind), What: "bind mounts: a pod may run on any node"},
-		remote.Wish{Asked: remote.HasMount(spec, atoll.MountVolume) && o.Ephemeral, What: "volumes, as kubernetes.ephemeral is set"},
-		remote.Wish{Asked: spec.Cache, What: "a cache"},
-		remote.Wish{Asked: spec.Snapshot != "", What: "a snapshot"},
-		remote.Wish{Asked: spec.Workspace != (atoll.WorkspaceRef{}), What: "a workspace"},
-		remote.Wish{Asked: r.Disk > 0, What: "a disk limit"},
-		remote.Wish{Asked: r.Processes > 0, What: "a process limit: it is the node's to set (podPidsLimit)"},
-	)
+	const unenforced = "the cluster's network does not enforce NetworkPolicies, as far as is known: see atoll doctor"
+	err := spec.CheckCaps("kubernetes", b.opts.caps(), map[string]string{
+		"users":         "the profile is " + string(b.opts.Profile) + "; set kubernetes.profile to " + string(Baseline),
+		"network_on":    unenforced,
+		"egress":        unenforced,
+		"bind_mounts":   "a pod may run on any node",
+		"volumes":       "kubernetes.ephemeral is set",
+		"process_limit": "the node sets it (podPidsLimit)",
+	})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
@@ -20,10 +21,10 @@ import (
 
 // A backend is the supervised.Backend of sandboxes that are virtual machines.
 type backend struct {
-	opts           Options
-	driver         vmengine.Driver
-	caps           vm.Caps // capabilities of the driver's machines
-	fractionalCPUs bool    // sandboxes may have a fraction of a CPU
+	opts   Options
+	driver vmengine.Driver
+	caps   vm.Caps    // capabilities of the driver's machines
+	able   atoll.Caps // those of sandboxes in them
 
 	slowMu     sync.Mutex
 	slowFactor int // how many times slower than hardware machines are; 0 if not known yet
@@ -90,10 +91,39 @@ func (b *backend) withoutBundle(p atoll.Probe, err error, builds bool) atoll.Pro
 
 // Supports implements supervised.Backend.
 func (b *backend) Supports(s *atoll.Spec) error {
-	r := s.Resources
-	no := func(format string, args ...any) error {
-		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format, args...)
+	wanted := *s
+	if cpus := wanted.Resources.CPUs; cpus == math.Trunc(cpus) && !b.caps.Sizeless {
+		wanted.Resources.CPUs = 0 // a machine has whole CPUs without a limit
 	}
+	if userdb.IsRoot(wanted.User) {
+		wanted.User = ""
+	}
+	others := func(what string) string {
+		return "machines of " + b.driver.Name + " have no " + what + ", those of another driver may"
+	}
+	size, disks, dirs, network := others("size of their own"), others("disks of their own"), others("shared directories"), others("network")
+	cpus := "use a whole number, since no cgroup can limit a machine to a part of a CPU here"
+	if b.caps.Sizeless {
+		cpus = size
+	}
+	err := wanted.CheckCaps("microvm", b.able, map[string]string{
+		"network_named":  "use mode on or egress",
+		"publish":        "dial instead, which needs no network (atoll port-forward)",
+		"cache":          "use a named volume",
+		"disk_limit":     disks,
+		"read_only_root": disks,
+		"memory_limit":   size,
+		"cpu_limit":      cpus,
+		"process_limit":  size,
+		"network_on":     network,
+		"egress":         network,
+		"bind_mounts":    dirs,
+		"volumes":        dirs,
+	})
+	if err != nil {
+		return err
+	}
+	r := s.Resources
 	low := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
 	}
@@ -106,23 +136,11 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		return low("disk limit %s: use at least %s", r.Disk, minDisk)
 	case r.Processes > 0 && r.Processes < minProcesses:
 		return low("process limit %d: use at least %d", r.Processes, minProcesses)
-	case s.Workspace != (atoll.WorkspaceRef{}):
-		return no("workspaces: use the layer of package workspace")
-	case s.Network.Mode == atoll.NetworkNamed:
-		return no("network %q: use mode on or egress", s.Network.Name)
-	case s.Publishes():
-		return no("published ports: dial instead, which needs no network (atoll port-forward)")
-	case s.Cache:
-		return no("a project's cache: use a named volume")
-	case r.GPUs != "":
-		return no("GPUs: not available here")
-	case s.Snapshot != "":
-		return no("snapshots: virtual machines have none")
 	}
 	return b.checkDriver(s)
 }
 
-// checkDriver returns an error for features that the driver's machines lack.
+// checkDriver returns an error for features that the driver's machines lack and that are no caps.
 func (b *backend) checkDriver(s *atoll.Spec) error {
 	no := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format+": machines of "+b.driver.Name+" have none, those of another driver may", args...)
@@ -130,23 +148,9 @@ func (b *backend) checkDriver(s *atoll.Spec) error {
 	if b.opts.Jail != nil && os.Geteuid() != 0 {
 		return atoll.Errorf("create", s.Name, atoll.ErrDenied, "jailer needs root: run as root, or without a jail")
 	}
-	if cpus := s.Resources.CPUs; cpus > 0 && cpus != math.Trunc(cpus) && !b.fractionalCPUs {
-		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "%g CPUs: use a whole number, since no cgroup can limit a machine to a part of a CPU here", cpus)
-	}
-	if b.caps.Root && (s.Resources.Disk > 0 || s.ReadOnlyRoot) {
-		return no("disk limit and read-only root file system: disks of their own")
-	}
-	if b.caps.Sizeless && (s.Resources.Memory > 0 || s.Resources.CPUs > 0 || s.Resources.Processes > 0) {
-		return no("limits of memory, CPUs and processes: a size of their own")
-	}
-	if s.Network.Mode != atoll.NetworkNone && !b.caps.Network && !b.caps.Frames {
-		return no("network %s", s.Network.Mode)
-	}
 	for _, m := range s.Mounts {
 		switch {
 		case m.Type == atoll.MountTmpfs:
-		case !b.caps.Shares:
-			return no("%s mount on %s: shared directories", m.Type, m.Target)
 		case m.ReadOnly && !(b.caps.Locked && vmengine.Mounts):
 			return no("read-only mount on %s: read-only shares", m.Target)
 		case m.Type == atoll.MountBind && !vmengine.Mounts && isFile(m.Source):

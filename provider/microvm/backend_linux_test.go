@@ -12,7 +12,9 @@ import (
 // Without a cgroup, a part of a CPU is refused, and whole ones are not.
 func TestPartsOfCPUs(t *testing.T) {
 	for _, held := range []bool{false, true} {
-		b := &backend{fractionalCPUs: held, caps: vm.Caps{Network: true}}
+		b := &backend{caps: vm.Caps{Network: true}}
+		b.able = capsOf(b.caps)
+		b.able.CPULimit = held
 		for _, cpus := range []float64{0, 1, 2, 0.5, 1.5, atoll.Unlimited} {
 			want := atoll.Kind("")
 			if !held && (cpus == 0.5 || cpus == 1.5) {

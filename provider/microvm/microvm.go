@@ -94,7 +94,7 @@ func New(opts Options) (*Provider, error) {
 	}
 	b := &backend{opts: opts, driver: driver, caps: driver.Caps()}
 	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: capsOf(b.caps)}
-	b.fractionalCPUs = info.Caps.CPULimit
+	b.able = info.Caps
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: b, Supervisor: vmengine.Argv0, Steps: vmengine.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,

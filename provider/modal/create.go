@@ -20,22 +20,18 @@ const minMemory = 128 << 20
 // CheckSpec implements remote.Backend.
 func (b backend) CheckSpec(spec *atoll.Spec) error {
 	o, r := &b.opts, spec.Resources
-	err := remote.CheckWishes("modal", spec,
-		remote.Wish{Asked: spec.Network.Mode == atoll.NetworkNamed, What: "networks by name"},
-		remote.Wish{Asked: spec.Network.Mode == atoll.NetworkOn && len(spec.Network.Allow) > 0, What: "network.allow with network mode on: Modal decides what sandboxes may reach"},
-		remote.Wish{Asked: spec.Publishes() && !o.caps().Publish, What: "published ports without tunnels, which are public: set modal.tunnels"},
-		remote.Wish{Asked: choosesHostPort(spec), What: "chosen host ports: Modal assigns them"},
-		remote.Wish{Asked: remote.HasMount(spec, atoll.MountBind), What: "bind mounts"},
-		remote.Wish{Asked: remote.HasMount(spec, atoll.MountTmpfs), What: "tmpfs mounts"},
-		remote.Wish{Asked: remote.HasMount(spec, atoll.MountVolume) && o.Ephemeral, What: "volumes, as modal.ephemeral is set"},
-		remote.Wish{Asked: spec.ReadOnlyRoot, What: "a read-only root"},
-		remote.Wish{Asked: spec.Cache, What: "a cache"},
-		remote.Wish{Asked: spec.Workspace != (atoll.WorkspaceRef{}), What: "a workspace"},
-		remote.Wish{Asked: r.Disk > 0, What: "a disk limit"},
-		remote.Wish{Asked: r.Processes > 0, What: "a process limit"},
-	)
+	err := spec.CheckCaps("modal", o.caps(), map[string]string{
+		"publish": "set modal.tunnels to publish ports by tunnels, which are public",
+		"volumes": "modal.ephemeral is set",
+	})
 	if err != nil {
 		return err
+	}
+	if spec.Network.Mode == atoll.NetworkOn && len(spec.Network.Allow) > 0 {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "network.allow with network mode on: Modal decides what sandboxes may reach")
+	}
+	if choosesHostPort(spec) {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "chosen host ports: Modal assigns them")
 	}
 	if spec.Image != "" {
 		if _, err := name.ParseReference(spec.Image); err != nil {

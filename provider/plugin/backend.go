@@ -124,7 +124,7 @@ func (p *backendProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.S
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkSpec(spec); err != nil {
+	if err := spec.CheckCaps(p.info.Name, p.info.Caps, nil); err != nil {
 		return nil, err
 	}
 	s, err := p.reserveSandbox(spec)
@@ -137,44 +137,6 @@ func (p *backendProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.S
 		return nil, completeError("create", spec.ID, err)
 	}
 	return s, nil
-}
-
-// checkSpec returns an error if spec asks for something that the provider's caps leave out.
-func (p *backendProvider) checkSpec(spec *atoll.Spec) error {
-	caps, limits, mode := p.info.Caps, spec.Resources, spec.Network.Mode
-	for _, feature := range []struct {
-		wanted, has bool
-		name        string
-	}{
-		{spec.Image != "", caps.Images, "images"},
-		{spec.Snapshot != "", false, "snapshots"},
-		{spec.Workspace != (atoll.WorkspaceRef{}), false, "workspaces"},
-		{spec.IdleStop > 0 || spec.IdleRemove, false, "idle stop"},
-		{spec.TTY != nil, caps.TTY, "terminals"},
-		{spec.User != "", caps.Users, "users other than the default one"},
-		{spec.ReadOnlyRoot, caps.ReadOnlyRoot, "read-only root"},
-		{limits.Memory > 0, caps.MemoryLimit, "memory limits"},
-		{limits.CPUs > 0, caps.CPULimit, "cpu limits"},
-		{limits.Processes > 0, caps.ProcessLimit, "process limits"},
-		{limits.Disk > 0, caps.DiskLimit, "disk limits"},
-		{limits.GPUs != "", caps.GPU, "GPUs"},
-		{mode == atoll.NetworkOn, caps.NetworkOn, "network mode on"},
-		{mode == atoll.NetworkEgress, caps.Egress, "network mode egress"},
-		{mode == atoll.NetworkNamed, caps.NetworkNamed, "network mode named"},
-		{spec.Publishes(), false, "published ports"},
-		{spec.Cache, false, "cache"},
-	} {
-		if feature.wanted && !feature.has {
-			return p.unsupportedError("create", spec.Name, feature.name)
-		}
-	}
-	for _, m := range spec.Mounts {
-		if m.Type == atoll.MountBind && caps.BindMounts || m.Type == atoll.MountTmpfs && caps.Tmpfs {
-			continue
-		}
-		return p.unsupportedError("create", spec.Name, "mounts of type "+string(m.Type))
-	}
-	return nil
 }
 
 // unsupportedError returns the error for a feature that the provider does not have.

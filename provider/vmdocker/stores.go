@@ -157,7 +157,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	}
 	made, err := spec.MadeBy(Name)
 	if err == nil {
-		err = checkSupport(made)
+		err = p.checkSupport(made)
 	}
 	if err != nil {
 		return err

@@ -158,7 +158,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	spec, err := spec.MadeBy(Name)
 	if err == nil {
-		err = checkSupport(spec)
+		err = p.checkSupport(spec)
 	}
 	if err != nil {
 		return nil, err
@@ -185,20 +185,15 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 
 // checkSupport returns an error if the provider does not support what the spec asks for. Kinds:
 // ErrUnsupported, and those of docker.CheckImage.
-func checkSupport(spec *atoll.Spec) error {
-	for _, wish := range []struct {
-		asked bool
-		what  string
-	}{
-		{slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountBind }), "directories of this machine: copy files in, or use a volume"},
-		{spec.Publishes(), "published ports: dial instead, which needs no network (atoll port-forward)"},
-		{spec.Network.Mode == atoll.NetworkNamed, "networks of the engine's: use mode on"},
-		{spec.Network.Mode == atoll.NetworkEgress, "network mode egress: use mode on"},
-		{spec.Resources.GPUs != "", "GPUs"},
-	} {
-		if wish.asked {
-			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "containers in machines have no %s", wish.what)
-		}
+func (p *Provider) checkSupport(spec *atoll.Spec) error {
+	err := spec.CheckCaps(Name, p.info.Caps, map[string]string{
+		"bind_mounts":   "copy files in, or use a volume",
+		"publish":       "dial instead, which needs no network (atoll port-forward)",
+		"network_named": "use mode on",
+		"egress":        "use mode on",
+	})
+	if err != nil {
+		return err
 	}
 	return docker.CheckImage(spec.Image)
 }

@@ -10,32 +10,16 @@ import (
 
 // checkSupported returns ErrUnsupported if spec asks for something that the provider cannot do.
 func (p *Provider) checkSupported(spec *atoll.Spec) error {
-	caps, r := p.opts.Info.Caps, spec.Resources
-	for _, feature := range []struct {
-		asked, supported bool
-		name             string
-	}{
-		{spec.Image != "" && spec.Image != p.opts.Image, caps.Images, "images other than " + p.opts.Image},
-		{spec.Snapshot != "", caps.Snapshot, "snapshots"},
-		{spec.Workspace != (atoll.WorkspaceRef{}), caps.Workspaces, "workspaces"},
-		{spec.IdleStop > 0 || spec.IdleRemove, caps.IdleStop, "idle stop"},
-		{spec.TTY != nil, caps.TTY, "terminals"},
-		{!p.opts.Backend.OwnUser(spec.User), caps.Users, "users other than its own"},
-		{spec.ReadOnlyRoot, caps.ReadOnlyRoot, "read-only root"},
-		{r.Memory > 0, caps.MemoryLimit, "memory limits"},
-		{r.CPUs > 0, caps.CPULimit, "cpu limits"},
-		{r.Processes > 0, caps.ProcessLimit, "process limits"},
-		{r.Disk > 0, caps.DiskLimit, "disk limits"},
-		{spec.Network.Mode == atoll.NetworkOn, caps.NetworkOn, "network mode on"},
-		{spec.Network.Mode == atoll.NetworkEgress, caps.Egress, "network mode egress"},
-		{spec.Network.Mode == atoll.NetworkNamed, caps.NetworkNamed, "network mode named"},
-		{spec.Publishes(), caps.Publish, "published ports"},
-		{spec.Cache, caps.Cache, "cache"},
-		{r.GPUs != "", caps.GPU, "GPUs"},
-	} {
-		if feature.asked && !feature.supported {
-			return p.unsupportedError(spec, feature.name)
-		}
+	wanted := *spec
+	if wanted.Image == p.opts.Image {
+		wanted.Image = ""
+	}
+	if p.opts.Backend.OwnUser(wanted.User) {
+		wanted.User = ""
+	}
+	advice := map[string]string{"images": "every sandbox has " + p.opts.Image}
+	if err := wanted.CheckCaps(p.opts.Info.Name, p.opts.Info.Caps, advice); err != nil {
+		return err
 	}
 	return p.checkMounts(spec)
 }
@@ -49,8 +33,6 @@ func (p *Provider) checkMounts(spec *atoll.Spec) error {
 	for _, m := range spec.Mounts {
 		rel, ok := dirfs.Below(pl.Prefix, path.Clean(m.Target))
 		switch {
-		case m.Type != atoll.MountVolume:
-			return p.unsupportedError(spec, "mounts of type "+string(m.Type))
 		case m.ReadOnly:
 			return p.unsupportedError(spec, "read-only mounts")
 		case !ok || rel == ".":

@@ -171,12 +171,7 @@ func (b backend) WrapError(ctx context.Context, op, id string, err error) error 
 }
 
 func (b backend) CheckSpec(spec *atoll.Spec) error {
-	return remote.CheckWishes("cloud", spec,
-		remote.Wish{Asked: spec.Network.Mode != "" && spec.Network.Mode != atoll.NetworkNone || spec.Publishes(), What: "networks"},
-		remote.Wish{Asked: remote.HasMount(spec, atoll.MountBind) || remote.HasMount(spec, atoll.MountTmpfs), What: "mounts"},
-		remote.Wish{Asked: spec.IdleStop > 0 || spec.IdleRemove || spec.ReadOnlyRoot || spec.Cache || spec.Snapshot != "" || spec.Workspace != (atoll.WorkspaceRef{}), What: "that"},
-		remote.Wish{Asked: spec.Resources != atoll.Resources{}, What: "limits"},
-	)
+	return spec.CheckCaps("cloud", b.Info().Caps, nil)
 }
 
 func (b backend) read(id string) (*record, *object, error) {

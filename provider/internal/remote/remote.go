@@ -155,25 +155,3 @@ func HasKind(err error) bool {
 	var known *atoll.Error
 	return errors.As(err, &known)
 }
-
-// A Wish is something that a spec may ask for.
-type Wish struct {
-	Asked bool
-	What  string
-}
-
-// CheckWishes returns an error for the first wish that is asked for and that the provider does
-// not support. Kinds: ErrUnsupported.
-func CheckWishes(provider string, spec *atoll.Spec, unsupported ...Wish) error {
-	for _, w := range unsupported {
-		if w.Asked {
-			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the %s provider has no support for %s", provider, w.What)
-		}
-	}
-	return nil
-}
-
-// HasMount reports whether a spec has a mount of that type.
-func HasMount(spec *atoll.Spec, kind atoll.MountType) bool {
-	return slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return m.Type == kind })
-}
