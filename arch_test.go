@@ -486,7 +486,7 @@ var allowedImports = map[string]map[string]string{
 	},
 
 	"provider/microvm": {
-		"internal/userdb":                         "root, who exists everywhere",
+		"internal/userdb":                         "the user that exists everywhere",
 		"machine/image/bundle":                    "boot bundles",
 		"provider/internal/cgroup":                "limits that the host enforces",
 		"provider/internal/supervised":            "supervisors of sandboxes",
