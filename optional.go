@@ -310,7 +310,7 @@ type Reserver interface {
 //
 // Reserve returns "" if no sandbox is warm, or if p is not a Reserver. The id belongs to the
 // caller, and List does not include the sandbox before Create. If the caller does not create it
-// within ReserveTime, or the program that holds the reservation ends, the sandbox is removed;
+// within ReservationTTL, or the program that holds the reservation ends, the sandbox is removed;
 // Create with the id then creates a new one. Kinds: those of Create with spec.
 func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error) {
 	if r, ok := As[Reserver](p); ok {
@@ -319,8 +319,8 @@ func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error)
 	return "", nil
 }
 
-// ReserveTime is the minimum lifetime of a reservation.
-const ReserveTime = time.Minute
+// ReservationTTL is the minimum lifetime of a reservation.
+const ReservationTTL = time.Minute
 
 // A SnapshotStore is a Provider with Caps.Snapshot. It stores snapshots, which outlive their
 // sandboxes. Create starts a sandbox from the snapshot that Spec.Snapshot names, any number of

@@ -336,10 +336,10 @@ var (
 // begins with ": code", which makes it recognizable in lists of processes.
 const codeOnStdin = `: code; atoll_code=$(cat) || exit; eval "unset atoll_code; $atoll_code"`
 
-// CreateInTime is like Provider.Create, but retries while Create fails with ErrExhausted and a
+// CreateWithRetry is like Provider.Create, but retries while Create fails with ErrExhausted and a
 // RetryAfter time, which it waits for between attempts. When ctx ends, it returns the error of
 // the last attempt.
-func CreateInTime(ctx context.Context, p Provider, spec *Spec) (Sandbox, error) {
+func CreateWithRetry(ctx context.Context, p Provider, spec *Spec) (Sandbox, error) {
 	for {
 		sb, err := p.Create(ctx, spec)
 		after, known := RetryAfter(err)

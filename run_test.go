@@ -28,7 +28,7 @@ type fakeSandbox struct {
 func (f *fakeSandbox) ID() string { return f.id }
 
 func (f *fakeSandbox) Remove(_ context.Context, opts ...RemoveOption) error {
-	f.removed, f.volumesRemoved = true, RemoveOpts(opts...).Volumes
+	f.removed, f.volumesRemoved = true, ApplyRemoveOptions(opts...).Volumes
 	return nil
 }
 

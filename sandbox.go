@@ -44,7 +44,7 @@ type Sandbox interface {
 	// MainProcess is the id of the process of Spec.Cmd. Its output and exit remain available
 	// after the sandbox stopped or failed, until the next start. Exceptions are a crash of the
 	// provider's own processes, and a sandbox with Spec.AutoRemove, which is removed after
-	// AutoRemoveLinger.
+	// AutoRemoveDelay.
 	//
 	// Kinds: ErrNotFound, ErrStopped, ErrNotExist (no such process).
 	Process(ctx context.Context, id string) (Process, error)
@@ -75,7 +75,7 @@ func (st Status) Extended(ttl Duration, now time.Time) (Status, error) {
 // MainProcess is the id of the process that runs Spec.Cmd.
 const MainProcess = "main"
 
-// RemoveOptions holds the settings of RemoveOption values. Providers obtain it from RemoveOpts.
+// RemoveOptions holds the settings of RemoveOption values. Providers obtain it from ApplyRemoveOptions.
 type RemoveOptions struct {
 	Volumes bool `json:"volumes,omitempty"` // also delete the data volume
 }
@@ -86,8 +86,8 @@ type RemoveOption func(*RemoveOptions)
 // RemoveVolumes makes Remove also delete the sandbox's data volume.
 func RemoveVolumes() RemoveOption { return func(o *RemoveOptions) { o.Volumes = true } }
 
-// RemoveOpts applies opts and returns the resulting settings.
-func RemoveOpts(opts ...RemoveOption) RemoveOptions {
+// ApplyRemoveOptions applies opts and returns the resulting settings.
+func ApplyRemoveOptions(opts ...RemoveOption) RemoveOptions {
 	var o RemoveOptions
 	for _, opt := range opts {
 		opt(&o)
@@ -254,7 +254,7 @@ type ProcessStatus struct {
 // StreamStatus describes the output of a stream in bytes.
 type StreamStatus struct {
 	Written int64 `json:"written"` // bytes that the process has written
-	Kept    int64 `json:"kept"`    // offset of the oldest readable byte
+	Oldest  int64 `json:"kept"`    // offset of the oldest readable byte
 }
 
 // An Exit describes how a process ended.

@@ -107,10 +107,10 @@ func TestSignals(t *testing.T) {
 }
 
 func TestRemoveOpts(t *testing.T) {
-	if got := RemoveOpts(); got.Volumes {
+	if got := ApplyRemoveOptions(); got.Volumes {
 		t.Errorf("without options: %+v", got)
 	}
-	if got := RemoveOpts(RemoveVolumes()); !got.Volumes {
+	if got := ApplyRemoveOptions(RemoveVolumes()); !got.Volumes {
 		t.Errorf("RemoveVolumes: %+v", got)
 	}
 }

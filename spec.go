@@ -20,7 +20,7 @@ const (
 	DefaultWorkdir     = "/work"
 	DefaultOutputLimit = 1 << 20 // bytes of each output stream of a process that are retained for later attachments
 	DefaultStopGrace   = 10 * time.Second
-	AutoRemoveLinger   = 10 * time.Second // time between the end of the main process and the removal of an AutoRemove sandbox, for reading the last output
+	AutoRemoveDelay    = 10 * time.Second // time between the end of the main process and the removal of an AutoRemove sandbox, for reading the last output
 )
 
 // A Spec is the request for a sandbox. It is pure data and converts to and from JSON. All strings
@@ -100,9 +100,9 @@ type Spec struct {
 	// IdleRemove makes IdleStop remove the sandbox, including its data volume, instead of
 	// stopping it.
 	IdleRemove bool `json:"idle_remove,omitempty"`
-	// AutoRemove removes the sandbox, including its data volume, AutoRemoveLinger after the end
+	// AutoRemove removes the sandbox, including its data volume, AutoRemoveDelay after the end
 	// of its main process. All output of the main process is retained for clients that attach
-	// within AutoRemoveLinger of its start.
+	// within AutoRemoveDelay of its start.
 	AutoRemove bool `json:"auto_remove,omitempty"`
 	// NoStart creates the sandbox without starting it, in StateCreated.
 	NoStart bool `json:"no_start,omitempty"`
@@ -212,9 +212,9 @@ func (s *Spec) WithDefaults() *Spec {
 	return c
 }
 
-// MadeBy returns WithDefaults with name, the name of the calling provider, as the Provider.
+// WithProvider returns WithDefaults with name, the name of the calling provider, as the Provider.
 // Kinds: ErrInvalid (s names another provider).
-func (s *Spec) MadeBy(name string) (*Spec, error) {
+func (s *Spec) WithProvider(name string) (*Spec, error) {
 	if s.Provider != "" && s.Provider != name {
 		return nil, Errorf("create", s.Name, ErrInvalid, "provider %q not found; the only provider is %s", s.Provider, name)
 	}

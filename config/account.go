@@ -38,7 +38,7 @@ func (c *Config) parseAccounts() ([]Account, error) {
 			return nil, err
 		}
 		for _, other := range all {
-			if other.WithDefaults().Name == a.Name && other.Who() != a.Who() {
+			if other.WithDefaults().Name == a.Name && other.Identity() != a.Identity() {
 				return nil, fmt.Errorf("%s: another account with other rights has this name, and would share its conversations: use another name", a.Name)
 			}
 		}

@@ -78,7 +78,7 @@ func TestAccountOfProjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	alice := tokens["sesame"].Account
-	if !alice.Bounded() || !alice.May("api") || alice.May("default") {
+	if !alice.IsRestricted() || !alice.CanUse("api") || alice.CanUse("default") {
 		t.Errorf("alice is %+v", alice)
 	}
 	p, err := Open(cfg, Options{})

@@ -28,7 +28,7 @@ func (c *Config) Conversations(ctx context.Context, p atoll.Provider, opts Optio
 	}
 	buckets := c.newBuckets(opts.Log)
 	v = conversation.New(p, kept, conversation.Options{
-		Templates: templates, Server: server, Store: c.Sync.Store, Stale: time.Duration(c.Sync.Stale), Log: opts.Log,
+		Templates: templates, Server: server, Store: c.Sync.Store, StaleAfter: time.Duration(c.Sync.Stale), Log: opts.Log,
 		Hooks: hooks.New(hooks.Options{Log: opts.Log, Observe: trace.Hooks(opts.traceOptions())}),
 		Open:  buckets.openPlace, Lease: time.Duration(c.Store.Lease),
 	})

@@ -25,7 +25,7 @@ func (c *Config) newBuckets(log *slog.Logger) *buckets {
 }
 
 // openPlace opens the place of versions at a URL in a form of sync.store. The place is usable until closeAll.
-func (b *buckets) openPlace(ctx context.Context, at string) (*conversation.Place, error) {
+func (b *buckets) openPlace(ctx context.Context, at string) (*conversation.Storage, error) {
 	name, prefix := at, ""
 	u, _, err := parseStore(at)
 	if err != nil {
@@ -43,7 +43,7 @@ func (b *buckets) openPlace(ctx context.Context, at string) (*conversation.Place
 		return nil, err
 	}
 	r, err := b.cfg.newRemote(in, prefix, b.log)
-	return &conversation.Place{Remote: r, Bucket: in, Prefix: prefix}, err
+	return &conversation.Storage{Remote: r, Bucket: in, Prefix: prefix}, err
 }
 
 // openBucket opens a bucket, or returns the open one.

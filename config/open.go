@@ -58,11 +58,11 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		}
 		members = append(members, router.Member{
 			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts, all) },
-			Ahead: opts.Server && (slices.ContainsFunc(all, func(s poolEntry) bool { return s.provider == name }) || hasStock(cfg, name)),
+			OpenEarly: opts.Server && (slices.ContainsFunc(all, func(s poolEntry) bool { return s.provider == name }) || hasStock(cfg, name)),
 		})
 	}
 	p, err := router.New(members, router.Options{
-		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Known: makerOf(cfg), Eager: opts.Server, Log: opts.Log,
+		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Locate: makerOf(cfg), Eager: opts.Server, Log: opts.Log,
 		Default: choice.reportChoice(opts.Log, opts.Server),
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 
 // traceOptions returns the options of the trace layer.
 func (o Options) traceOptions() trace.Options {
-	t := trace.Options{Log: o.Calls, Attrs: o.Attrs, Quiet: router.Aside}
+	t := trace.Options{Log: o.Calls, Attrs: o.Attrs, Quiet: router.IsOptional}
 	if o.Metrics != nil {
 		t.MeterProvider = o.Metrics
 	}

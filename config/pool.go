@@ -48,7 +48,7 @@ const (
 
 // RunIdle is the time after which an idle sandbox of a pool for atoll run is removed, in case atoll run is killed
 // before it can do so.
-const RunIdle = atoll.Duration(time.Minute)
+const RunIdleTimeout = atoll.Duration(time.Minute)
 
 func (p *Pool) setDefaults() { p.Size, p.For = pool.DefaultMin, forCreate }
 
@@ -72,7 +72,7 @@ func (p *Pool) sandboxSpec(cfg *Config) (*atoll.Spec, error) {
 	}
 	switch p.For {
 	case forRun:
-		s.IdleStop, s.IdleRemove = cmp.Or(p.IdleStop, RunIdle), true
+		s.IdleStop, s.IdleRemove = cmp.Or(p.IdleStop, RunIdleTimeout), true
 	case forSession:
 		idle, lifetime := cfg.sessionTimes()
 		s.TTL, s.IdleStop = cmp.Or(p.TTL, max(lifetime, 0)), cmp.Or(p.IdleStop, idle)

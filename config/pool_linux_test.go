@@ -48,7 +48,7 @@ func TestPoolOfMachines(t *testing.T) {
 	if err := full(ctx, p); err != nil {
 		t.Fatal(err)
 	}
-	spec := &atoll.Spec{Name: "web", IdleStop: RunIdle, IdleRemove: true}
+	spec := &atoll.Spec{Name: "web", IdleStop: RunIdleTimeout, IdleRemove: true}
 	start := time.Now()
 	id, err := atoll.Reserve(ctx, p, spec)
 	if err != nil || id == "" {

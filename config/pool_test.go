@@ -123,7 +123,7 @@ pool:
 	if s := all[0]; s.provider != "local" || s.entry.Min != 7 || s.entry.Spec.Image != "app" || len(s.entry.Spec.Env) != 1 {
 		t.Errorf("the pool of a template is %+v", s)
 	}
-	if s := all[1]; s.provider != "local" || s.entry.Spec.IdleStop != RunIdle || !s.entry.Spec.IdleRemove || s.entry.Spec.TTL != 0 {
+	if s := all[1]; s.provider != "local" || s.entry.Spec.IdleStop != RunIdleTimeout || !s.entry.Spec.IdleRemove || s.entry.Spec.TTL != 0 {
 		t.Errorf("the pool for commands is %+v", s)
 	}
 	if s := all[2].entry.Spec; s.IdleStop != atoll.Duration(10*time.Minute) || !s.IdleRemove || s.TTL != atoll.Duration(time.Hour) {

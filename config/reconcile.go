@@ -29,13 +29,13 @@ func defaultReconcile() Reconcile {
 // newRegistry wraps the layer around p that records the desired sandboxes in s.
 func newRegistry(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll.Provider {
 	return registry.New(p, s, registry.Options{
-		Orphans:  registry.Policy(cfg.Reconcile.Orphans),
-		Failed:   registry.Policy(cfg.Reconcile.Failed),
-		Outdated: registry.Policy(cfg.Reconcile.Outdated),
-		Most:     cfg.MaxSandboxes,
-		Quota:    cfg.quotaOf,
-		Server:   opts.Server,
-		Log:      opts.Log,
+		Orphans:      registry.Policy(cfg.Reconcile.Orphans),
+		Failed:       registry.Policy(cfg.Reconcile.Failed),
+		Outdated:     registry.Policy(cfg.Reconcile.Outdated),
+		MaxSandboxes: cfg.MaxSandboxes,
+		Quota:        cfg.quotaOf,
+		Server:       opts.Server,
+		Log:          opts.Log,
 	})
 }
 

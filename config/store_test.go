@@ -78,7 +78,7 @@ func TestSharedDatabase(t *testing.T) {
 	if err != nil || r.Provider != "mock" || r.Spec.Name != "web" {
 		t.Errorf("Find in another program: %+v, %v", r, err)
 	}
-	if ok, err := s.Alive(t.Context(), r.Holder); r.Holder != "" && !ok || err != nil {
+	if ok, err := s.IsAlive(t.Context(), r.Holder); r.Holder != "" && !ok || err != nil {
 		t.Errorf("Alive of the holder: %v, %v", ok, err)
 	}
 	if second, err := other.serverID(t.Context()); err != nil || second == first {

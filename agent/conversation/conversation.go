@@ -31,8 +31,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// A Place is the object storage of one conversation: the versions of its files, and its history.
-type Place struct {
+// A Storage is the object storage of one conversation: the versions of its files, and its history.
+type Storage struct {
 	Remote *filesync.Remote // versions of its files
 	Bucket objectstore.Bucket
 	Prefix string // of all keys, without a trailing slash
@@ -50,10 +50,10 @@ type Options struct {
 	Store string
 	// Open opens a place below Store, or below the object storage of a template. The place
 	// must be usable until the Service is closed.
-	Open func(ctx context.Context, at string) (*Place, error)
+	Open func(ctx context.Context, at string) (*Storage, error)
 	// Stale is the age at which a pull looks for a newer version of a directory; 0 means
 	// filesync.DefaultStale.
-	Stale time.Duration
+	StaleAfter time.Duration
 	// Hooks runs the hooks of templates.
 	Hooks *hooks.Runner
 	// Log gets the errors that no call returns; nil discards them.
@@ -100,7 +100,7 @@ func New(p atoll.Provider, conversations store.Conversations, opts Options) *Ser
 	if opts.onStep == nil {
 		opts.onStep = func(string) {}
 	}
-	opts.Stale = cmp.Or(opts.Stale, filesync.DefaultStale)
+	opts.StaleAfter = cmp.Or(opts.StaleAfter, filesync.DefaultStale)
 	s := &Service{provider: p, store: conversations, opts: opts, log: opts.Log, leaseTime: cmp.Or(opts.testLease, opts.Lease, defaultLease), turns: map[string]*turn{}, owned: map[string]bool{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.goroutines.Go(s.watchTurns)

@@ -227,7 +227,7 @@ func (sb *sandbox) createInstance(ctx context.Context) (_ func(), err error) {
 		undos = append(undos, func(ctx context.Context) error { return sb.service.store.DeleteSandbox(ctx, record) })
 	}
 	sb.service.opts.onStep("creating")
-	if sb.instance, err = sb.service.provider.Create(auth.Vouch(ctx), spec); err != nil {
+	if sb.instance, err = sb.service.provider.Create(auth.WithTrustedSpec(ctx), spec); err != nil {
 		return nil, err
 	}
 	undos = append(undos, func(ctx context.Context) error {
@@ -273,7 +273,7 @@ func (sb *sandbox) instanceSpec(ctx context.Context) (*atoll.Spec, error) {
 	spec.Labels[LabelAccount], spec.Labels[LabelTemplate] = sb.conversation.Account, sb.template.Name
 	spec.ID = sb.record.External
 	if id, err := atoll.NormalizeID(sb.record.ID); spec.ID == "" && err == nil { // a warm sandbox of a pool has its own id
-		ready, err := atoll.Reserve(auth.Vouch(ctx), sb.service.provider, spec)
+		ready, err := atoll.Reserve(auth.WithTrustedSpec(ctx), sb.service.provider, spec)
 		if err != nil {
 			return nil, err
 		}

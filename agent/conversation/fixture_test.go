@@ -87,10 +87,10 @@ func (fx *fixture) serviceOptions() conversation.Options {
 		}
 		fx.t.Cleanup(func() { b.Close() })
 		o.Store = "file:///bucket"
-		o.Open = func(_ context.Context, at string) (*conversation.Place, error) {
+		o.Open = func(_ context.Context, at string) (*conversation.Storage, error) {
 			prefix := strings.TrimPrefix(at, "file:///bucket/")
 			r, err := filesync.New(b, prefix, filesync.Options{})
-			return &conversation.Place{Remote: r, Bucket: b, Prefix: prefix}, err
+			return &conversation.Storage{Remote: r, Bucket: b, Prefix: prefix}, err
 		}
 	}
 	return o

@@ -54,7 +54,7 @@ func messageKey(turn, at string) string {
 
 // A history collects the messages of one turn, and writes them to object storage.
 type history struct {
-	place        *Place // nil if the turn has no history
+	place        *Storage // nil if the turn has no history
 	log          *slog.Logger
 	conversation agent.Conversation // as of the start of the turn
 	turn         string             // its id
@@ -104,7 +104,7 @@ func (h *history) writeMessages(ctx context.Context, usage agent.TokenUsage) {
 }
 
 // putFile writes the file to the bucket. The keys sort by the numbers of turns and parts.
-func (f *historyFile) putFile(ctx context.Context, p *Place) error {
+func (f *historyFile) putFile(ctx context.Context, p *Storage) error {
 	data, err := json.Marshal(f)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (f *historyFile) putFile(ctx context.Context, p *Place) error {
 }
 
 // objectKey returns the key of the object with a name below the prefix.
-func (p *Place) objectKey(name string) string {
+func (p *Storage) objectKey(name string) string {
 	if p.Prefix == "" {
 		return name
 	}
@@ -164,7 +164,7 @@ func (s *Service) deleteHistory(ctx context.Context, c *agent.Conversation) erro
 }
 
 // readHistoryFile reads a history file. It returns nil if the object is not a history file.
-func readHistoryFile(ctx context.Context, p *Place, key string) (*historyFile, error) {
+func readHistoryFile(ctx context.Context, p *Storage, key string) (*historyFile, error) {
 	o, _, err := p.Bucket.Get(ctx, key, 0, -1)
 	if err != nil {
 		return nil, err

@@ -153,7 +153,7 @@ func (s *Service) claimTurn(ctx context.Context, c *store.Conversation, want age
 	}
 	want.ID, want.Server, want.Started = atoll.NewID(), s.opts.Server, now
 	c.Turn = &want
-	c.Caller, c.Until, c.Turns = auth.AccountFrom(ctx).Who(), now.Add(s.leaseTime), c.Turns+1
+	c.Caller, c.Until, c.Turns = auth.AccountFrom(ctx).Identity(), now.Add(s.leaseTime), c.Turns+1
 	s.setOwned(c.Turn.ID, true) // before watchTurns can find it
 	var err error
 	if isNew {

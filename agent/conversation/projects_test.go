@@ -65,7 +65,7 @@ type callerRecorder struct {
 
 func (w *callerRecorder) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	w.mu.Lock()
-	w.callers = append(w.callers, auth.AccountFrom(ctx).Who())
+	w.callers = append(w.callers, auth.AccountFrom(ctx).Identity())
 	w.mu.Unlock()
 	return w.ProviderLayer.Get(ctx, id)
 }
@@ -97,8 +97,8 @@ func TestTakeOverInProject(t *testing.T) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.callers) == 0 || slices.ContainsFunc(w.callers, func(who string) bool { return who != team.Who() }) {
-		t.Errorf("sandboxes were looked for on behalf of %q, want %q", w.callers, team.Who())
+	if len(w.callers) == 0 || slices.ContainsFunc(w.callers, func(who string) bool { return who != team.Identity() }) {
+		t.Errorf("sandboxes were looked for on behalf of %q, want %q", w.callers, team.Identity())
 	}
 	all, err := next.Messages(ctx, "c", "", 0)
 	if err != nil || len(all) == 0 || !strings.Contains(all[len(all)-1].Body, "two") {

@@ -22,7 +22,7 @@ type sandbox struct {
 	conversation agent.Conversation // linked with the sandbox; without an ID if there is none
 	record       *store.AgentSandbox
 	instance     atoll.Sandbox // nil until it is found or created
-	place        *Place        // nil without object storage
+	place        *Storage      // nil without object storage
 	policy       template.Policy
 
 	turn int64  // the number of the running turn; 0 if none runs

@@ -54,10 +54,10 @@ func inS3(t testing.TB, o conversation.Options, endpoint string) conversation.Op
 	}
 	t.Cleanup(func() { b.Close() })
 	o.Store = "s3://" + tests3.Bucket
-	o.Open = func(_ context.Context, at string) (*conversation.Place, error) {
+	o.Open = func(_ context.Context, at string) (*conversation.Storage, error) {
 		prefix := strings.TrimPrefix(at, o.Store+"/")
 		r, err := filesync.New(b, prefix, filesync.Options{})
-		return &conversation.Place{Remote: r, Bucket: b, Prefix: prefix}, err
+		return &conversation.Storage{Remote: r, Bucket: b, Prefix: prefix}, err
 	}
 	return o
 }

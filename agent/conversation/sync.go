@@ -24,7 +24,7 @@ func (sb *sandbox) Pull(ctx context.Context) (*agent.SyncStats, error) { return 
 func (sb *sandbox) pullVersion(ctx context.Context, version int64) (*agent.SyncStats, error) {
 	o := filesync.PullOptions{Version: version}
 	if version == 0 {
-		o.IfStale = sb.service.opts.Stale
+		o.IfStale = sb.service.opts.StaleAfter
 	}
 	st, err := sb.place.Remote.Pull(ctx, sb.syncedTree(), o)
 	return sb.recordSync(ctx, st, err)

@@ -117,7 +117,7 @@ func TestRealClaude(t *testing.T) {
 			if got := summarize(step.Messages); len(got) != 1 || got[0] != "assistant I remember." || next.SessionID != sum.SessionID {
 				t.Errorf("with -c: got %q in session %s after %s", got, next.SessionID, sum.SessionID)
 			}
-			if asked := r.model.Asked(); !strings.Contains(asked[len(asked)-1], "Make a file, please.") {
+			if asked := r.model.Requests(); !strings.Contains(asked[len(asked)-1], "Make a file, please.") {
 				t.Error("with -c: the model was not told of the first prompt")
 			}
 			if _, over := r.runAgent(t, slices.Concat(args, []string{"-p", "More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "no reply left") {

@@ -51,14 +51,14 @@ func (c *call) callScope() (session.Scope, error) {
 
 // openSession opens the caller's session; image is the wanted image, "" for the
 // default.
-func (c *call) openSession(ctx context.Context, image string) (*sandboxState, session.Opened, error) {
+func (c *call) openSession(ctx context.Context, image string) (*sandboxState, session.OpenResult, error) {
 	scope, err := c.callScope()
 	if err != nil {
-		return nil, session.Opened{}, err
+		return nil, session.OpenResult{}, err
 	}
 	spec, err := c.k.sandboxSpec(image)
 	if err != nil {
-		return nil, session.Opened{}, err
+		return nil, session.OpenResult{}, err
 	}
 	for name, value := range map[string]string{"agent": c.caller.AgentName, "environment": c.caller.Environment} {
 		if value != "" {
@@ -128,7 +128,7 @@ func (k *Kit) defaultWorkdir() string {
 }
 
 // stateOf returns the state of an open session.
-func (k *Kit) stateOf(o *session.Opened, sb atoll.Sandbox) *sandboxState {
+func (k *Kit) stateOf(o *session.OpenResult, sb atoll.Sandbox) *sandboxState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := sessionKey{o.Project, o.Key}

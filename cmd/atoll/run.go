@@ -169,7 +169,7 @@ func (f *runFlags) idleSpec(ctx context.Context, c *connection, spec *atoll.Spec
 		return idle, nil
 	}
 	if idle.IdleStop == 0 { // in case this process is killed before it removes the sandbox
-		idle.IdleStop, idle.IdleRemove = config.RunIdle, true
+		idle.IdleStop, idle.IdleRemove = config.RunIdleTimeout, true
 	}
 	id, err := atoll.Reserve(ctx, c.Provider, idle)
 	if id == "" {

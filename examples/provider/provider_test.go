@@ -28,7 +28,7 @@ func runSuite(t *testing.T, name, program string, groups ...string) {
 			t.Fatal(err)
 		}
 		return p
-	}, providertest.Only(slices.Concat(shared, groups)...), providertest.Shared(shared...), providertest.Beside(6, groups...))
+	}, providertest.Only(slices.Concat(shared, groups)...), providertest.Shared(shared...), providertest.Parallel(6, groups...))
 }
 
 func TestGo(t *testing.T) {

@@ -680,7 +680,7 @@ func printCommand(n int) *atoll.Command { return shellCommand(fmt.Sprintf("head 
 // keptOutput says what is kept of the stdout of every process, oldest first.
 func keptOutput(table *Table) (kept []int64) {
 	for _, st := range table.List() {
-		kept = append(kept, st.Stdout.Written-st.Stdout.Kept)
+		kept = append(kept, st.Stdout.Written-st.Stdout.Oldest)
 	}
 	return kept
 }

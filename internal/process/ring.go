@@ -194,7 +194,7 @@ func endedRing(start int64, data []byte) *ring {
 func (r *ring) keptContent() (atoll.StreamStatus, [2][]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st, n := atoll.StreamStatus{Written: r.end, Kept: r.start}, r.end-r.start
+	st, n := atoll.StreamStatus{Written: r.end, Oldest: r.start}, r.end-r.start
 	if n == 0 {
 		return st, [2][]byte{}
 	}
@@ -207,7 +207,7 @@ func (r *ring) keptContent() (atoll.StreamStatus, [2][]byte) {
 func (r *ring) streamStatus() atoll.StreamStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return atoll.StreamStatus{Written: r.end, Kept: r.start}
+	return atoll.StreamStatus{Written: r.end, Oldest: r.start}
 }
 
 // addReader adds a reader with that name from the given offset, which follows the stream

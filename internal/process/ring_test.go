@@ -40,7 +40,7 @@ func TestRingKeepsTheLastBytes(t *testing.T) {
 		}
 		r.finishStream()
 		kept := min(int64(len(all)), limit)
-		if st := r.streamStatus(); st.Written != int64(len(all)) || st.Kept != int64(len(all))-kept {
+		if st := r.streamStatus(); st.Written != int64(len(all)) || st.Oldest != int64(len(all))-kept {
 			t.Errorf("limit %d: status %+v after %d bytes", limit, st, len(all))
 		}
 		rd, ok := r.addReader("", 0, false, make(chan struct{}, 1))
@@ -189,7 +189,7 @@ func TestRingHeldWaitsForItsFirstReader(t *testing.T) {
 			close(written)
 		}()
 		synctest.Wait()
-		if st := r.streamStatus(); st.Written != 4 || st.Kept != 0 {
+		if st := r.streamStatus(); st.Written != 4 || st.Oldest != 0 {
 			t.Errorf("held without a reader: status %+v, want 4 written, all kept", st)
 		}
 		rd, _ := r.addReader("", 0, false, make(chan struct{}, 1))
@@ -221,7 +221,7 @@ func TestRingUnheldDropsAgain(t *testing.T) {
 		synctest.Wait()
 		r.endHold(held)
 		<-written
-		if st := r.streamStatus(); st.Kept != 6 {
+		if st := r.streamStatus(); st.Oldest != 6 {
 			t.Errorf("status %+v, want the last 4 of 10 kept", st)
 		}
 	})

@@ -110,14 +110,14 @@ func readSaved(r *bufio.Reader) (*process, error) {
 
 // loadRing reads the content of a finished ring.
 func loadRing(r io.Reader, st atoll.StreamStatus) (*ring, error) {
-	if st.Kept < 0 || st.Written < st.Kept || st.Written-st.Kept > atoll.MaxOutputLimit {
-		return nil, fmt.Errorf("invalid counts: %d bytes written, kept from %d", st.Written, st.Kept)
+	if st.Oldest < 0 || st.Written < st.Oldest || st.Written-st.Oldest > atoll.MaxOutputLimit {
+		return nil, fmt.Errorf("invalid counts: %d bytes written, kept from %d", st.Written, st.Oldest)
 	}
-	data := make([]byte, st.Written-st.Kept)
+	data := make([]byte, st.Written-st.Oldest)
 	if _, err := io.ReadFull(r, data); err != nil {
 		return nil, unexpectedEOF(err)
 	}
-	return endedRing(st.Kept, data), nil
+	return endedRing(st.Oldest, data), nil
 }
 
 // unexpectedEOF returns err, with io.EOF replaced by io.ErrUnexpectedEOF.

@@ -70,7 +70,7 @@ func (r *recorder) recordCall(ctx context.Context, c *intercept.Call, next inter
 			e.Sandbox, e.Project = sb.ID(), r.findProject(ctx, sb)
 		}
 	case op == "open session" && err == nil:
-		o := c.Result.(session.Opened)
+		o := c.Result.(session.OpenResult)
 		if o.Opening == session.OpeningFound { // the session existed
 			return nil
 		}

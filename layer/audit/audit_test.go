@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestLayer(t *testing.T) {
 	log := NewLog(nil, Options{})
 	defer log.Close()
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return New(p, log) },
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return New(p, log) },
 		"Provider.Create", "Sandbox.Start", "Sandbox.Stop", "Sandbox.Remove", "Sandbox.Exec", "Sandbox.Pause", "Sandbox.Resume", "Sandbox.Snapshot") // these call Status for the project
 }
 

@@ -59,7 +59,7 @@ func (p *provider) Info() atoll.Info { return p.Provider.Info() }
 // boundedAccount returns the account of the caller if it is restricted to projects.
 func boundedAccount(ctx context.Context) (a auth.Account, ok bool) {
 	a = auth.AccountFrom(ctx)
-	return a, a.Bounded()
+	return a, a.IsRestricted()
 }
 
 // denyCall reports the call to Options.Denied and returns an ErrDenied.
@@ -93,7 +93,7 @@ func (p *provider) checkProject(ctx context.Context, op, named, id string) (stri
 	if named == "" {
 		named = a.ProjectOr(atoll.DefaultProject)
 	}
-	if !a.May(named) {
+	if !a.CanUse(named) {
 		return "", p.denyCall(ctx, op, named, id, "project %q not allowed; use one of %s", named, strings.Join(a.Projects, ", "))
 	}
 	return named, nil
@@ -105,14 +105,14 @@ func (p *provider) listScope(ctx context.Context, op, named string) (project str
 	a, ok := boundedAccount(ctx)
 	switch {
 	case !ok:
-		return named, a.May, nil
+		return named, a.CanUse, nil
 	case named == "" && len(a.Projects) == 1:
-		return a.Projects[0], a.May, nil
+		return a.Projects[0], a.CanUse, nil
 	case named == "":
-		return "", a.May, nil
+		return "", a.CanUse, nil
 	}
 	project, err = p.checkProject(ctx, op, named, "")
-	return project, a.May, err
+	return project, a.CanUse, err
 }
 
 // filterOwned removes the entries of projects that the caller may not see.
@@ -169,7 +169,7 @@ func (p *provider) checkSandbox(ctx context.Context, op, ref string, sb atoll.Sa
 		return nil, atoll.E(op, ref, atoll.ErrNotFound, nil)
 	case err != nil:
 		return nil, err
-	case !a.May(st.Spec.Project):
+	case !a.CanUse(st.Spec.Project):
 		return nil, p.hideObject(ctx, op, st.Spec.Project, ref, atoll.ErrNotFound)
 	}
 	return sb, nil
@@ -210,7 +210,7 @@ func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 	return func(yield func(atoll.Event, error) bool) {
 		for ev, err := range p.Provider.Watch(ctx) {
-			if err == nil && ev.Type != atoll.EventSynced && !a.May(ev.Status.Spec.Project) {
+			if err == nil && ev.Type != atoll.EventSynced && !a.CanUse(ev.Status.Spec.Project) {
 				continue
 			}
 			if !yield(ev, err) {
@@ -232,7 +232,7 @@ func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 
 // RemoveProject implements atoll.ProjectRemover.
 func (p *provider) RemoveProject(ctx context.Context, project string) error {
-	if a, ok := boundedAccount(ctx); ok && !a.May(project) {
+	if a, ok := boundedAccount(ctx); ok && !a.CanUse(project) {
 		return p.denyCall(ctx, "remove project", project, project, "project not allowed")
 	}
 	return atoll.RemoveProject(ctx, p.Provider, project)
@@ -241,7 +241,7 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 // Projects implements atoll.ProjectLister.
 func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	all, err := atoll.Projects(ctx, p.Provider)
-	return filterOwned(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).May), err
+	return filterOwned(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).CanUse), err
 }
 
 // Reconcile implements registry.Reconciler.
@@ -262,7 +262,7 @@ func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
 	}
 	visible := pool.Report{}
 	for _, pool := range report.Pools {
-		if a.May(pool.Spec.Project) {
+		if a.CanUse(pool.Spec.Project) {
 			visible.Pools, visible.Total = append(visible.Pools, pool), visible.Total.Add(pool.Stats)
 		}
 	}

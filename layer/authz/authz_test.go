@@ -94,7 +94,7 @@ func TestConformance(t *testing.T) {
 var suiteProjects = []string{atoll.DefaultProject, "one", "two", "other", "mine", "wishes", "project-1", "third"}
 
 func TestLayer(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return authz.New(p, authz.Options{}) })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return authz.New(p, authz.Options{}) })
 }
 
 // withProjects returns a context of an account restricted to projects.
@@ -186,7 +186,7 @@ func TestOthers(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// Specs that reach beyond a project require an admin, or auth.Vouch.
+// Specs that reach beyond a project require an admin, or auth.WithTrustedSpec.
 func TestEscapes(t *testing.T) {
 	p := authz.New(newMock(t, t.TempDir()), authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
 		if spec.Provider == "local" {
@@ -221,13 +221,13 @@ func TestEscapes(t *testing.T) {
 		if _, err := p.Create(t.Context(), &spec); atoll.KindOf(err) == atoll.ErrDenied {
 			t.Errorf("%s, by an admin: %v", what, err)
 		}
-		if _, err := p.Create(auth.Vouch(ctx), &spec); atoll.KindOf(err) == atoll.ErrDenied {
+		if _, err := p.Create(auth.WithTrustedSpec(ctx), &spec); atoll.KindOf(err) == atoll.ErrDenied {
 			t.Errorf("%s, vouched for: %v", what, err)
 		}
 	}
-	_, err := p.Create(auth.Vouch(ctx), &atoll.Spec{Project: "theirs"})
+	_, err := p.Create(auth.WithTrustedSpec(ctx), &atoll.Spec{Project: "theirs"})
 	wantKind(t, "another project, vouched for", err, atoll.ErrDenied)
-	_, err = p.Create(auth.Vouch(ctx), &atoll.Spec{Provider: "local"})
+	_, err = p.Create(auth.WithTrustedSpec(ctx), &atoll.Spec{Provider: "local"})
 	wantKind(t, "a provider that is refused", err, atoll.ErrDenied)
 	spec := network(atoll.NetworkEgress, "", "*.example.com")
 	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {

@@ -133,7 +133,7 @@ func (r *Ring) Verify(ctx context.Context, secret string) (auth.Account, error) 
 // would share conversations.
 func (r *Ring) checkAccount(a auth.Account) error {
 	for _, other := range r.opts.Taken {
-		if other.WithDefaults().Name == a.Name && other.Who() != a.Who() {
+		if other.WithDefaults().Name == a.Name && other.Identity() != a.Identity() {
 			return fmt.Errorf("account %s is in use with other permissions, and would share its conversations; use another account", a.Name)
 		}
 	}

@@ -120,11 +120,11 @@ func TestKey(t *testing.T) {
 		t.Errorf("the key is %+v", made)
 	}
 	a := wantAccount(t, "on another server", all[1], made.Secret)
-	if !a.Bounded() || !a.May("web") || !a.May("api") || a.May("default") || a.Key != made.ID || a.KeyName != "ci" || a.ProjectOr("default") != "web" {
+	if !a.IsRestricted() || !a.CanUse("web") || !a.CanUse("api") || a.CanUse("default") || a.Key != made.ID || a.KeyName != "ci" || a.ProjectOr("default") != "web" {
 		t.Errorf("account: %+v", a)
 	}
 	admin := newKey(t, all[1], auth.KeySpec{Name: "ops", Role: auth.RoleAdmin})
-	if a := wantAccount(t, "an admin's", all[0], admin.Secret); a.Bounded() || a.Name != auth.DefaultAccount {
+	if a := wantAccount(t, "an admin's", all[0], admin.Secret); a.IsRestricted() || a.Name != auth.DefaultAccount {
 		t.Errorf("an admin is %+v", a)
 	}
 	last := made.Secret[len(made.Secret)-1]

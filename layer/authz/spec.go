@@ -24,7 +24,7 @@ func (p *provider) checkSpec(ctx context.Context, op string, spec *atoll.Spec) (
 	}
 	c := *spec
 	c.Project = project
-	if !auth.Vouched(ctx) {
+	if !auth.HasTrustedSpec(ctx) {
 		if why := describeEscape(&c); why != "" {
 			return nil, p.denyCall(ctx, op, project, c.Name, "%s (requires role %s)", why, auth.RoleAdmin)
 		}
@@ -98,7 +98,7 @@ func (p *provider) findSnapshot(ctx context.Context, a auth.Account, op, id stri
 	switch {
 	case i < 0:
 		return atoll.Snapshot{}, atoll.E(op, id, atoll.ErrNotExist, nil)
-	case !a.May(all[i].Spec.Project):
+	case !a.CanUse(all[i].Spec.Project):
 		return atoll.Snapshot{}, p.hideObject(ctx, op, all[i].Spec.Project, id, atoll.ErrNotExist)
 	}
 	return all[i], nil
@@ -107,7 +107,7 @@ func (p *provider) findSnapshot(ctx context.Context, a auth.Account, op, id stri
 // Snapshots implements atoll.SnapshotStore.
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	all, err := atoll.Snapshots(ctx, p.Provider)
-	return filterOwned(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, auth.AccountFrom(ctx).May), err
+	return filterOwned(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, auth.AccountFrom(ctx).CanUse), err
 }
 
 // RemoveSnapshot implements atoll.SnapshotStore.

@@ -69,23 +69,23 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 }
 
 // OpenSession implements session.Manager.
-func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
+func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.OpenResult, error) {
 	if _, ok := boundedAccount(ctx); !ok {
 		return session.Open(ctx, p.Provider, spec)
 	}
 	const op = "open session"
 	project, err := p.checkProject(ctx, op, spec.Project, spec.Scope.ID)
 	if err != nil {
-		return session.Opened{}, err
+		return session.OpenResult{}, err
 	}
 	if err := spec.Validate(); err != nil { // the sandbox has no project of its own
-		return session.Opened{}, err
+		return session.OpenResult{}, err
 	}
 	box := spec.Sandbox
 	box.Project = project
 	made, err := p.checkSpec(ctx, op, &box)
 	if err != nil {
-		return session.Opened{}, err
+		return session.OpenResult{}, err
 	}
 	c := *spec
 	c.Project, c.Sandbox = project, *made

@@ -17,7 +17,7 @@ import (
 func passCall(ctx context.Context, _ *intercept.Call, next intercept.Next) error { return next(ctx) }
 
 func TestLayer(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return intercept.New(p, intercept.All, passCall) })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return intercept.New(p, intercept.All, passCall) })
 }
 
 func open(t *testing.T) atoll.Provider {

@@ -211,8 +211,8 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 }
 
 // OpenSession implements session.Manager.
-func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
-	return invokeFunc(ctx, p.f, &Call{Op: "Provider.OpenSession", Project: spec.Project, Name: spec.Scope.Key(), Arg: spec}, func(ctx context.Context) (session.Opened, error) {
+func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.OpenResult, error) {
+	return invokeFunc(ctx, p.f, &Call{Op: "Provider.OpenSession", Project: spec.Project, Name: spec.Scope.Key(), Arg: spec}, func(ctx context.Context) (session.OpenResult, error) {
 		return session.Open(ctx, p.Provider, spec)
 	})
 }

@@ -43,7 +43,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	return s.f(ctx, s.newCall("Sandbox.Remove", atoll.RemoveOpts(opts...)), func(ctx context.Context) error { return s.Sandbox.Remove(ctx, opts...) })
+	return s.f(ctx, s.newCall("Sandbox.Remove", atoll.ApplyRemoveOptions(opts...)), func(ctx context.Context) error { return s.Sandbox.Remove(ctx, opts...) })
 }
 
 // Exec implements atoll.Sandbox.

@@ -119,7 +119,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestForwards(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{}) })
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{Lifetime: hour}) },
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{}) })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{Lifetime: hour}) },
 		"Sandbox.Extend") // calls Status for the time of creation
 }

@@ -47,7 +47,7 @@ func (l *Provider) startCreations() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rest := time.Hour
-	for l.creating < l.opts.MaxBoots && !l.closed {
+	for l.creating < l.opts.MaxCreations && !l.closed {
 		var next *entryState // the one that lacks the largest share of its Min
 		now := time.Now()
 		for _, es := range l.entries {
@@ -286,7 +286,7 @@ func (l *Provider) checkStock(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	for _, c := range all {
-		limited, cancel := context.WithTimeout(ctx, l.opts.Patience)
+		limited, cancel := context.WithTimeout(ctx, l.opts.HealthTimeout)
 		err := l.checkHealth(limited, c.es, c.it)
 		cancel()
 		if ctx.Err() != nil {
@@ -342,7 +342,7 @@ func (l *Provider) sweepRecords(ctx context.Context) error {
 		if w.Holder == me {
 			continue
 		}
-		alive, err := l.store.Alive(ctx, w.Holder)
+		alive, err := l.store.IsAlive(ctx, w.Holder)
 		if err == nil && !alive {
 			if err = l.removeSandbox(ctx, w.ID); err == nil {
 				err = l.dropRecord(ctx, w.ID)

@@ -10,7 +10,7 @@ import (
 
 // Fingerprint returns the same value for two specs if a sandbox of one can serve
 // the other: they differ only in name, labels and TTL, and both or neither have a
-// TTL. Call MadeBy first, which fills in defaults.
+// TTL. Call WithProvider first, which fills in defaults.
 func Fingerprint(spec *atoll.Spec) string {
 	s := *spec
 	s.ID, s.Name, s.Labels = "", "", nil

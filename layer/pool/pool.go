@@ -38,9 +38,9 @@ import (
 
 // Defaults of Options and Entry.
 const (
-	DefaultMin      = 3
-	DefaultMaxBoots = 2
-	DefaultPatience = 2 * time.Second
+	DefaultMin           = 3
+	DefaultMaxCreations  = 2
+	DefaultHealthTimeout = 2 * time.Second
 )
 
 // Options configure the layer.
@@ -48,11 +48,11 @@ type Options struct {
 	Entries []Entry
 	// MaxBoots limits concurrent creations over all entries; 0 means
 	// DefaultMaxBoots.
-	MaxBoots int
+	MaxCreations int
 	// Patience is the time limit for the health check before a sandbox is given
 	// away; 0 means DefaultPatience. The layer removes a sandbox that does not
 	// answer in time.
-	Patience time.Duration
+	HealthTimeout time.Duration
 	// Image is the provider's default image, if it has a name. A spec that names it
 	// matches an entry without an image.
 	Image string
@@ -135,10 +135,10 @@ type stockItem struct {
 // opens only when needed. Close cancels creations, removes the stock, and closes p
 // and s. Kinds: ErrInvalid (of an entry).
 func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
-	opts.MaxBoots = cmp.Or(opts.MaxBoots, DefaultMaxBoots)
-	opts.Patience = cmp.Or(opts.Patience, DefaultPatience)
+	opts.MaxCreations = cmp.Or(opts.MaxCreations, DefaultMaxCreations)
+	opts.HealthTimeout = cmp.Or(opts.HealthTimeout, DefaultHealthTimeout)
 	opts.backoff = cmp.Or(opts.backoff, time.Second)
-	opts.reserveTTL = cmp.Or(opts.reserveTTL, atoll.ReserveTime)
+	opts.reserveTTL = cmp.Or(opts.reserveTTL, atoll.ReservationTTL)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -151,7 +151,7 @@ func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
 		byFingerprint: map[string]*entryState{}, wake: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
 		ownStock: map[string]struct{}{}, reserved: map[string]*reservation{}, toRemove: map[string]*entryState{}, knownClaims: map[string]*claim{}, watchers: map[chan struct{}]struct{}{},
 	}
-	if opts.MaxBoots < 0 || opts.Patience < 0 {
+	if opts.MaxCreations < 0 || opts.HealthTimeout < 0 {
 		return nil, atoll.Errorf("open", "pool", atoll.ErrInvalid, "max boots and patience must not be negative")
 	}
 	for _, e := range opts.Entries {
@@ -172,7 +172,7 @@ func (l *Provider) addEntry(e Entry) error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("open", e.Name, atoll.ErrInvalid, "pool "+e.Name+": "+format, args...)
 	}
-	s, err := e.Spec.MadeBy(l.scope)
+	s, err := e.Spec.WithProvider(l.scope)
 	switch {
 	case !atoll.ValidName(e.Name):
 		return atoll.Errorf("open", "pool", atoll.ErrInvalid, "pool %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", e.Name)

@@ -103,7 +103,7 @@ func TestConformance(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
 			return waitStocked(t, newPool(t, openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), plainOptions(2)))
 		}, providertest.Only(groups...),
-			providertest.Beside(4, "expiry")) // the tests mostly wait
+			providertest.Parallel(4, "expiry")) // the tests mostly wait
 	})
 	if testing.Short() {
 		t.Skip("-short: one provider only")
@@ -156,7 +156,7 @@ type wireClient struct {
 func (w wireClient) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestForwards(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider {
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider {
 		l, err := pool.New(p, openStore(t.TempDir()), pool.Options{})
 		if err != nil {
 			t.Fatal(err)

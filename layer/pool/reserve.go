@@ -33,7 +33,7 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	case spec.ID != "":
 		return "", nil
 	}
-	limited, cancel := context.WithTimeout(ctx, l.opts.Patience)
+	limited, cancel := context.WithTimeout(ctx, l.opts.HealthTimeout)
 	defer cancel()
 	it, ok, err := l.popHealthy(ctx, limited, es)
 	if !ok {
@@ -98,12 +98,12 @@ func (l *Provider) claimIfHealthy(ctx context.Context, r *reservation, spec *ato
 }
 
 // recheckReservation checks the health of a reserved sandbox, unless Reserve did so
-// less than Options.Patience ago.
+// less than Options.HealthTimeout ago.
 func (l *Provider) recheckReservation(ctx context.Context, r *reservation) error {
-	if time.Since(r.at) < l.opts.Patience {
+	if time.Since(r.at) < l.opts.HealthTimeout {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, l.opts.Patience)
+	limited, cancel := context.WithTimeout(ctx, l.opts.HealthTimeout)
 	defer cancel()
 	return l.checkHealth(limited, r.es, r.it)
 }

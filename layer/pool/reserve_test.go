@@ -77,7 +77,7 @@ func TestCreateReplacesReserved(t *testing.T) {
 	o := plainOptions(1)
 	o.Hasten(5*time.Millisecond, time.Millisecond)
 	o.Hold(testenv.Scale(time.Second))
-	o.Patience = testenv.Scale(100 * time.Millisecond)
+	o.HealthTimeout = testenv.Scale(100 * time.Millisecond)
 	p := waitStocked(t, newPool(t, below, t.TempDir(), o))
 	defer closeProvider(t, p)
 	create := func(what string, spec atoll.Spec) {
@@ -98,7 +98,7 @@ func TestCreateReplacesReserved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(o.Patience) // until then Create relies on the check of Reserve
+	time.Sleep(o.HealthTimeout) // until then Create relies on the check of Reserve
 	create("after a stop", atoll.Spec{ID: id})
 
 	id = mustReserve(t, p, atoll.Spec{})

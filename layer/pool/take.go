@@ -63,7 +63,7 @@ func (l *Provider) entryFor(spec *atoll.Spec) (*entryState, error) {
 	if len(l.entries) == 0 {
 		return nil, nil
 	}
-	full, err := spec.MadeBy(l.scope)
+	full, err := spec.WithProvider(l.scope)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (l *Provider) fingerprintSpec(full *atoll.Spec) string {
 // takeWarm claims a warm sandbox of es for spec. It returns nil if none is healthy,
 // or if the name may be taken.
 func (l *Provider) takeWarm(ctx context.Context, es *entryState, spec *atoll.Spec) (atoll.Sandbox, error) {
-	limited, cancel := context.WithTimeout(ctx, l.opts.Patience) // for all health checks together
+	limited, cancel := context.WithTimeout(ctx, l.opts.HealthTimeout) // for all health checks together
 	defer cancel()
 	defer wakeReceiver(l.wake) // deferred: a creation would slow down this call
 	for {
@@ -238,7 +238,7 @@ func (l *Provider) recordClaim(ctx context.Context, es *entryState, it stockItem
 // the caller must remove the sandbox.
 func (l *Provider) completeClaim(ctx context.Context, es *entryState, it stockItem, w *store.Warm) (atoll.Sandbox, error) {
 	l.opts.onStep("claimed")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Patience) // the claim is recorded: complete or undo it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.HealthTimeout) // the claim is recorded: complete or undo it
 	defer cancel()
 	if err := l.checkUnrecordedName(ctx, w); err != nil {
 		return nil, err

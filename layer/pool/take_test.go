@@ -284,7 +284,7 @@ func TestConcurrentCreate(t *testing.T) {
 	}})
 	p := waitStocked(t, newPool(t, below, t.TempDir(), plainOptions(10)))
 	defer closeProvider(t, p)
-	if n := most.Load(); n > pool.DefaultMaxBoots {
+	if n := most.Load(); n > pool.DefaultMaxCreations {
 		t.Errorf("%d concurrent creations", n)
 	}
 	var mu sync.Mutex
@@ -315,7 +315,7 @@ func TestUnhealthy(t *testing.T) {
 	silent.Store("")
 	below := openMock(t, mock.Options{})
 	o := plainOptions(3)
-	o.Patience = testenv.Scale(500 * time.Millisecond) // long enough for a healthy sandbox
+	o.HealthTimeout = testenv.Scale(500 * time.Millisecond) // long enough for a healthy sandbox
 	partlySilent := &silentProvider{Provider: below, silent: &silent}
 	p := waitStocked(t, newPool(t, partlySilent, t.TempDir(), o))
 	defer closeProvider(t, p)
@@ -454,7 +454,7 @@ func TestBackOff(t *testing.T) {
 // When there is no room for a new sandbox, the pool removes stock.
 func TestStockMakesRoom(t *testing.T) {
 	dir := t.TempDir()
-	p, err := pool.New(registry.New(openMock(t, mock.Options{}), openStore(dir), registry.Options{Server: true, Most: 3}), openStore(dir), plainOptions(3))
+	p, err := pool.New(registry.New(openMock(t, mock.Options{}), openStore(dir), registry.Options{Server: true, MaxSandboxes: 3}), openStore(dir), plainOptions(3))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -308,7 +308,7 @@ func TestAbandonedCreation(t *testing.T) {
 			p := registry.New(creatingEngine{l.engine}, l.store, registry.Options{Server: true})
 			sb := l.mustCreate(l.engine, atoll.Spec{})
 			r := &store.Record{ID: sb.ID(), Scope: p.Info().Name, Spec: atoll.Spec{ID: sb.ID()}, State: store.Creating, Created: time.Now().Add(tt.created)}
-			if _, err := l.store.Insert(t.Context(), r, "", store.Room{}); err != nil {
+			if _, err := l.store.Insert(t.Context(), r, "", store.Limits{}); err != nil {
 				t.Fatal(err)
 			}
 			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})

@@ -40,7 +40,7 @@ func (b *brokenStore) Identity(ctx context.Context) (store.Identity, error) {
 	return b.Store.Identity(ctx)
 }
 
-func (b *brokenStore) Insert(ctx context.Context, r *store.Record, secret string, room store.Room) (string, error) {
+func (b *brokenStore) Insert(ctx context.Context, r *store.Record, secret string, room store.Limits) (string, error) {
 	if err := b.fail(); err != nil {
 		return "", err
 	}
@@ -124,11 +124,11 @@ func (b *brokenStore) Holder(ctx context.Context) (string, error) {
 	return b.Store.Holder(ctx)
 }
 
-func (b *brokenStore) Alive(ctx context.Context, holder string) (bool, error) {
+func (b *brokenStore) IsAlive(ctx context.Context, holder string) (bool, error) {
 	if err := b.fail(); err != nil {
 		return true, err
 	}
-	return b.Store.Alive(ctx, holder)
+	return b.Store.IsAlive(ctx, holder)
 }
 
 // A mixedState has one sandbox for each kind of finding.

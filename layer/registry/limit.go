@@ -100,7 +100,7 @@ func (l *Provider) limitError(ctx context.Context, r *store.Record, refused erro
 	for _, other := range records[:min(len(records), maxHoldersShown)] {
 		name := cmp.Or(other.Spec.Name, other.ID)
 		if other.Spec.Project != r.Spec.Project {
-			if auth.AccountFrom(ctx).Bounded() { // may not see other projects
+			if auth.AccountFrom(ctx).IsRestricted() { // may not see other projects
 				continue
 			}
 			name = other.Spec.Project + "/" + name
@@ -114,7 +114,7 @@ func (l *Provider) limitError(ctx context.Context, r *store.Record, refused erro
 	if quota != nil {
 		err = fmt.Errorf("%w: remove some of %s, ask for less, or raise quotas.%s.%s", quota, cmp.Or(holders, "none"), quota.Project, quota.Quota)
 	} else {
-		err = fmt.Errorf("%d sandboxes exist, and the limit is %d: remove some of %s, raise max_sandboxes, or run atoll reconcile if they are gone", len(records), l.opts.Most, holders)
+		err = fmt.Errorf("%d sandboxes exist, and the limit is %d: remove some of %s, raise max_sandboxes, or run atoll reconcile if they are gone", len(records), l.opts.MaxSandboxes, holders)
 	}
 	return atoll.E("create", cmp.Or(r.Spec.Name, r.ID), atoll.ErrExhausted, atoll.WithRetryAfter(err, retryAfter(records, time.Now())))
 }

@@ -19,10 +19,10 @@ import (
 // sandboxes that count.
 func TestMost(t *testing.T) {
 	const most, tries = 3, 12
-	l := newFixture(t, registry.Options{Most: most})
+	l := newFixture(t, registry.Options{MaxSandboxes: most})
 	s := teststore.Open(l.dir) // as in another program
 	defer s.Close()
-	other := registry.New(l.engine, s, registry.Options{Most: most, Server: true})
+	other := registry.New(l.engine, s, registry.Options{MaxSandboxes: most, Server: true})
 	var made, refused atomic.Int32
 	var work sync.WaitGroup
 	for i := range tries {
@@ -73,7 +73,7 @@ func TestKilledDoesNotCount(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove with volumes"}} {
 		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
 			l := openKilled(t, tt.step, tt.in)
-			p := registry.New(l.engine, l.store, registry.Options{Most: 1, Server: true}) // the fixture closes the store
+			p := registry.New(l.engine, l.store, registry.Options{MaxSandboxes: 1, Server: true}) // the fixture closes the store
 			if _, err := p.Create(t.Context(), &atoll.Spec{Name: "other"}); err != nil {
 				t.Errorf("Create: %v", err)
 			}
@@ -87,7 +87,7 @@ func TestKilledDoesNotCount(t *testing.T) {
 	}
 	t.Run("an existing sandbox counts", func(t *testing.T) {
 		l := openKilled(t, "made", "create")
-		p := registry.New(l.engine, l.store, registry.Options{Most: 1, Server: true})
+		p := registry.New(l.engine, l.store, registry.Options{MaxSandboxes: 1, Server: true})
 		if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !l.exists(killedID) {
 			t.Errorf("Create: %v, want ErrExhausted; sandbox exists: %v", err, l.exists(killedID))
 		}
@@ -193,12 +193,12 @@ func TestQuota(t *testing.T) {
 		}
 		break
 	}
-	if _, err := atoll.CreateInTime(ctx, l, spec("full")); err != nil {
-		t.Errorf("CreateInTime: %v", err)
+	if _, err := atoll.CreateWithRetry(ctx, l, spec("full")); err != nil {
+		t.Errorf("CreateWithRetry: %v", err)
 	}
 	ended, end := context.WithCancel(t.Context())
-	if _, err := atoll.CreateInTime(ended, cancelingProvider{l, end}, spec("full")); atoll.KindOf(err) != atoll.ErrExhausted {
-		t.Errorf("CreateInTime with a canceled context: %v", err)
+	if _, err := atoll.CreateWithRetry(ended, cancelingProvider{l, end}, spec("full")); atoll.KindOf(err) != atoll.ErrExhausted {
+		t.Errorf("CreateWithRetry with a canceled context: %v", err)
 	}
 }
 

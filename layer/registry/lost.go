@@ -42,7 +42,7 @@ func (l *Provider) lostStatus(ctx context.Context, r *store.Record) atoll.Status
 	st := atoll.Status{ID: r.ID, Provider: r.Provider, Spec: r.Spec, State: atoll.StateFailed, Created: r.Created, Caps: l.Info().Caps}
 	alive := false
 	if r.Reason == "" {
-		alive, _ = l.store.Alive(ctx, r.Holder) // if the lookup fails, assume that it is dead
+		alive, _ = l.store.IsAlive(ctx, r.Holder) // if the lookup fails, assume that it is dead
 	}
 	switch {
 	case alive:
@@ -151,7 +151,7 @@ func (s *lostSandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) er
 	if err == nil {
 		return sb.Remove(ctx, opts...)
 	}
-	if atoll.KindOf(err) != atoll.ErrNotFound || !atoll.RemoveOpts(opts...).Volumes {
+	if atoll.KindOf(err) != atoll.ErrNotFound || !atoll.ApplyRemoveOptions(opts...).Volumes {
 		return ignoreNotFound(err)
 	}
 	return s.l.removeData(ctx, s.id)

@@ -162,7 +162,7 @@ func TestExecWhileFetched(t *testing.T) {
 				}
 			}}
 			p = registry.New(s, l.store, registry.Options{Server: true})
-			want := map[bool]registry.Done{false: registry.DoneRebuilt, true: registry.DoneNothing}[stays]
+			want := map[bool]registry.Action{false: registry.DoneRebuilt, true: registry.DoneNothing}[stays]
 			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 			if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != want || sum.Findings[0].Failed || fetched != 1 {
 				t.Errorf("Reconcile: %+v, %v; want %s; fetched %d times", sum, err, want, fetched)

@@ -301,7 +301,7 @@ func (r *reconcileRun) checkUnrecorded(ctx context.Context, st *atoll.Status) (o
 		state, out.done, out.gone = store.Removing, DoneRemoved, true
 	}
 	switch {
-	case st.Spec.AutoRemove, st.State == atoll.StateCreating, !ours && !st.Created.Before(r.identity.Born):
+	case st.Spec.AutoRemove, st.State == atoll.StateCreating, !ours && !st.Created.Before(r.identity.Created):
 		return outcome{}, errNotOurs
 	case r.opts.DryRun:
 		return out, nil
@@ -320,7 +320,7 @@ func (r *reconcileRun) checkUnrecorded(ctx context.Context, st *atoll.Status) (o
 			return out, err
 		}
 	}
-	if _, err := l.store.Insert(ctx, rec, "", store.Room{}); err != nil {
+	if _, err := l.store.Insert(ctx, rec, "", store.Limits{}); err != nil {
 		if _, findErr := l.store.Find(ctx, rec.ID); findErr == nil {
 			return outcome{}, errNotOurs // another program has recorded it meanwhile
 		}

@@ -44,7 +44,7 @@ type Finding struct {
 	Name    string `json:"name,omitempty"`
 	Project string `json:"project,omitempty"`
 	Found   Found  `json:"found"`
-	Done    Done   `json:"done"`             // with DryRun: what Reconcile would do
+	Done    Action `json:"done"`             // with DryRun: what Reconcile would do
 	Reason  string `json:"reason,omitempty"` // the cause of the finding, or why Reconcile did nothing
 	Failed  bool   `json:"failed,omitempty"` // the action failed, with the error in Reason
 }
@@ -62,16 +62,16 @@ const (
 	FoundUnknown    Found = "unknown"    // it is older than the registry
 )
 
-// Done is the action of Reconcile on a finding.
-type Done string
+// Action is the action of Reconcile on a finding.
+type Action string
 
 // The actions.
 const (
-	DoneNothing   Done = "nothing"   // no change
-	DoneFinished  Done = "finished"  // completed the interrupted operation
-	DoneForgotten Done = "forgotten" // deleted the record, which frees the name
-	DoneRestarted Done = "restarted"
-	DoneRebuilt   Done = "rebuilt" // removed and created again, with its data volume, ID, name and secret
-	DoneRemoved   Done = "removed" // except for its data volume
-	DoneAdopted   Done = "adopted" // recorded
+	DoneNothing   Action = "nothing"   // no change
+	DoneFinished  Action = "finished"  // completed the interrupted operation
+	DoneForgotten Action = "forgotten" // deleted the record, which frees the name
+	DoneRestarted Action = "restarted"
+	DoneRebuilt   Action = "rebuilt" // removed and created again, with its data volume, ID, name and secret
+	DoneRemoved   Action = "removed" // except for its data volume
+	DoneAdopted   Action = "adopted" // recorded
 )

@@ -37,7 +37,7 @@ type Options struct {
 	Outdated Policy // Rebuild (default) or Keep
 
 	// Most limits the recorded sandboxes; 0 means no limit.
-	Most int
+	MaxSandboxes int
 	// Quota returns the quota of a project, which limits its recorded sandboxes;
 	// nil means no quotas.
 	Quota func(project string) store.Quota
@@ -183,7 +183,7 @@ func (l *Provider) recordIntent(ctx context.Context, s *atoll.Spec, fresh bool) 
 	}
 	own, settled := secret.New(), false
 	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Volumes: fresh, Holder: me, Created: time.Now()}
-	room := store.Room{Most: l.opts.Most, Quota: l.opts.Quota(s.Project)}
+	room := store.Limits{Most: l.opts.MaxSandboxes, Quota: l.opts.Quota(s.Project)}
 	for {
 		raw, err = l.store.Insert(ctx, r, own, room)
 		if err == nil {

@@ -64,11 +64,11 @@ func makeAndHang(dir string) error {
 	if err != nil {
 		return err
 	}
-	return providertest.Make(registry.New(p, teststore.Open(dir), registry.Options{Server: true}), os.Stdin, os.Stdout)
+	return providertest.CreateAndWait(registry.New(p, teststore.Open(dir), registry.Options{Server: true}), os.Stdin, os.Stdout)
 }
 
 func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Option {
-	return providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+	return providertest.OtherProcess(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 		dir, maker := t.TempDir(), exec.Command(os.Args[0])
 		maker.Env = append(os.Environ(), makerDir+"="+dir, makerOf+"="+of)
 		return maker, func() atoll.Provider { return open(dir) }
@@ -86,7 +86,7 @@ func TestConformance(t *testing.T) {
 		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openMock(t, t.TempDir(), registry.Options{Server: true}) },
 			elsewhere("mock", func(dir string) atoll.Provider { return openMock(t, dir, registry.Options{Server: true}) }),
-			providertest.Only(groups...), providertest.Wire())
+			providertest.Only(groups...), providertest.WireOnly())
 	})
 	t.Run("local", func(t *testing.T) {
 		if testing.Short() {
@@ -99,7 +99,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestForwards(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider {
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider {
 		return registry.New(p, teststore.Open(t.TempDir()), registry.Options{})
 	}, "Provider.Secret", "Provider.Reconcile")
 }

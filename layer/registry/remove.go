@@ -25,7 +25,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	}
 	return s.l.runDetached(ctx, func(ctx context.Context) error {
 		defer unlock()
-		return s.l.removeLocked(ctx, s.Sandbox, atoll.RemoveOpts(opts...))
+		return s.l.removeLocked(ctx, s.Sandbox, atoll.ApplyRemoveOptions(opts...))
 	})
 }
 
@@ -154,7 +154,7 @@ func (l *Provider) checkHolder(ctx context.Context, r *store.Record) error {
 	if err != nil || r.Holder == me {
 		return err
 	}
-	alive, err := l.store.Alive(ctx, r.Holder)
+	alive, err := l.store.IsAlive(ctx, r.Holder)
 	if err == nil && alive {
 		err = atoll.E("find", r.ID, atoll.ErrConflict, errHeldElsewhere)
 	}

@@ -14,7 +14,7 @@ import (
 // An outcome is the result of settling a record.
 type outcome struct {
 	found  Found // "" if nothing was wrong
-	done   Done
+	done   Action
 	reason string
 	gone   bool // the record is deleted
 }

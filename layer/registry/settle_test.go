@@ -92,7 +92,7 @@ func TestInterruptedCreationData(t *testing.T) {
 				ID: sb.ID(), Scope: l.Info().Name, Spec: atoll.Spec{ID: sb.ID(), Project: atoll.DefaultProject},
 				State: store.Creating, Volumes: own, Created: time.Now().Add(skew),
 			}
-			if _, err := l.store.Insert(t.Context(), r, "", store.Room{}); err != nil {
+			if _, err := l.store.Insert(t.Context(), r, "", store.Limits{}); err != nil {
 				t.Fatal(err)
 			}
 			l.wantReconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "unfinished forgotten"})

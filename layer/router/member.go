@@ -265,10 +265,10 @@ func (m *member) asideOf(ctx context.Context) context.Context {
 	return AsideOf(ctx)
 }
 
-// Aside reports whether ctx comes from AsideOf: the router calls a member other
+// IsOptional reports whether ctx comes from AsideOf: the router calls a member other
 // than the default one, which may not have the sandbox. A failure of such a call is
 // rarely of interest. The router logs it if it matters.
-func Aside(ctx context.Context) bool { return ctx.Value(asideKey{}) != nil }
+func IsOptional(ctx context.Context) bool { return ctx.Value(asideKey{}) != nil }
 
 // AsideOf returns ctx for a call whose failure is of interest to the caller only.
 func AsideOf(ctx context.Context) context.Context { return context.WithValue(ctx, asideKey{}, true) }
@@ -352,12 +352,12 @@ func (p *Provider) forgetMember(id string) {
 }
 
 // knownMember returns the member that has the sandbox, according to the recorded
-// locations or Options.Known; nil if unknown.
+// locations or Options.Locate; nil if unknown.
 func (p *Provider) knownMember(ctx context.Context, id string) *member {
-	if m := p.recallMember(id); m != nil || id == "" || p.opts.Known == nil {
+	if m := p.recallMember(id); m != nil || id == "" || p.opts.Locate == nil {
 		return m
 	}
-	name, err := p.opts.Known(ctx, id)
+	name, err := p.opts.Locate(ctx, id)
 	if err != nil {
 		p.log.WarnContext(ctx, "cannot look up the provider of a sandbox", "sandbox", id, "err", err)
 	}

@@ -26,8 +26,8 @@ func TestForwards(t *testing.T) {
 	// they cannot have, or to remove objects that they do not have.
 	except := []string{"Provider.Members", "Provider.Get", "Provider.Snapshots", "Provider.RemoveProject", "Provider.PruneImages",
 		"Provider.Secret", "Provider.Reconcile"}
-	providertest.Layer(t, wrap(), except...)
-	providertest.Layer(t, wrap(brokenMember("docker")), append(except, "Provider.RemoveVolume", "Provider.RemoveImage", "Provider.RemoveSnapshot")...)
+	providertest.CheckLayer(t, wrap(), except...)
+	providertest.CheckLayer(t, wrap(brokenMember("docker")), append(except, "Provider.RemoveVolume", "Provider.RemoveImage", "Provider.RemoveSnapshot")...)
 }
 
 func TestFaults(t *testing.T) {

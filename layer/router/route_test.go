@@ -434,7 +434,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// Options.Known spares the router calls of other members.
+// Options.Locate spares the router calls of other members.
 func TestKnown(t *testing.T) {
 	s, dir := newFlakyMember(t), t.TempDir()
 	made, err := s.Open()
@@ -444,7 +444,7 @@ func TestKnown(t *testing.T) {
 	sb := mustCreate(t, made, atoll.Spec{})
 	made.Close()
 	s.setError(errDown)
-	p := newRouter(t, router.Options{Dir: dir, Known: func(_ context.Context, id string) (string, error) {
+	p := newRouter(t, router.Options{Dir: dir, Locate: func(_ context.Context, id string) (string, error) {
 		if id == sb.ID() {
 			return "mock", nil
 		}

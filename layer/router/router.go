@@ -37,7 +37,7 @@ type Member struct {
 	Open func() (atoll.Provider, error)
 	// Ahead means that the provider works before the first call. With Options.Eager
 	// the router opens it at once.
-	Ahead bool
+	OpenEarly bool
 }
 
 // Options configure a Provider. The zero value works.
@@ -57,7 +57,7 @@ type Options struct {
 	// Known returns the name of the member that has the sandbox with an ID, "" if
 	// unknown. The router may call it for each ID that the default member does not
 	// have. It may be nil.
-	Known func(ctx context.Context, id string) (member string, err error)
+	Locate func(ctx context.Context, id string) (member string, err error)
 	// Eager makes New open the members that have sandboxes. Servers need this,
 	// because an open provider does its own maintenance.
 	Eager bool
@@ -108,7 +108,7 @@ func New(members []Member, opts Options) (*Provider, error) {
 	}
 	p.info = first.Info()
 	for i, m := range p.members {
-		if opts.Eager && (m.isUsed() || members[i].Ahead) {
+		if opts.Eager && (m.isUsed() || members[i].OpenEarly) {
 			_, _ = m.openLeaf() // records its error
 		}
 	}

@@ -77,7 +77,7 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 				return p
-			}, providertest.Pullable("docker.io/library/app:1"), providertest.Only(tt.groups...))
+			}, providertest.PullableImage("docker.io/library/app:1"), providertest.Only(tt.groups...))
 		})
 	}
 }

@@ -10,10 +10,10 @@ import (
 // it forwards these calls to its default member.
 
 // OpenSession implements session.Manager.
-func (p *Provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
+func (p *Provider) OpenSession(ctx context.Context, spec *session.Spec) (session.OpenResult, error) {
 	first, err := p.members[0].openLeaf()
 	if err != nil {
-		return session.Opened{}, err
+		return session.OpenResult{}, err
 	}
 	return session.Open(ctx, first, spec)
 }

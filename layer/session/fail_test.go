@@ -38,7 +38,7 @@ func workflowSpec(id string) *session.Spec {
 	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}}
 }
 
-func mustOpen(t *testing.T, p atoll.Provider, spec *session.Spec) session.Opened {
+func mustOpen(t *testing.T, p atoll.Provider, spec *session.Spec) session.OpenResult {
 	t.Helper()
 	o, err := session.Open(t.Context(), p, spec)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestOthersWait(t *testing.T) {
 	defer first.Close()
 	second := newFastLayer(box, dir, session.Options{Server: true})
 	defer second.Close()
-	opened := make(chan session.Opened, 2)
+	opened := make(chan session.OpenResult, 2)
 	for _, p := range []atoll.Provider{first, second} {
 		go func() { opened <- mustOpen(t, p, workflowSpec("w")) }()
 		<-begun

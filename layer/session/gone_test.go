@@ -31,7 +31,7 @@ func removeBehind(t *testing.T, box atoll.Provider, id string) {
 
 // checkReplaced checks that the next open reports a replacement, with the same
 // spec.
-func checkReplaced(t *testing.T, p atoll.Provider, before session.Opened) session.Opened {
+func checkReplaced(t *testing.T, p atoll.Provider, before session.OpenResult) session.OpenResult {
 	t.Helper()
 	o := mustOpen(t, p, workflowSpec(before.Scope.ID))
 	if o.Opening != session.OpeningReplaced || o.Sandbox == before.Sandbox || !strings.Contains(o.Note, "without the files") {
@@ -328,7 +328,7 @@ func TestManySessions(t *testing.T) {
 	dir := t.TempDir()
 	p := newLayer(box, dir, session.Options{})
 	defer p.Close()
-	var gone session.Opened
+	var gone session.OpenResult
 	for i := range many {
 		gone = mustOpen(t, p, workflowSpec(fmt.Sprint("w", i)))
 	}
@@ -474,7 +474,7 @@ func TestManyPrograms(t *testing.T) {
 		all = append(all, p)
 	}
 	for _, how := range []session.Opening{session.OpeningMade, session.OpeningReplaced} {
-		opened := make(chan session.Opened)
+		opened := make(chan session.OpenResult)
 		for _, p := range all {
 			go func() {
 				o, err := session.Open(context.Background(), p, workflowSpec("w"))

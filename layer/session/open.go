@@ -18,9 +18,9 @@ import (
 const LabelSession = "session"
 
 // OpenSession implements session.Manager.
-func (l *Provider) OpenSession(ctx context.Context, spec *Spec) (Opened, error) {
+func (l *Provider) OpenSession(ctx context.Context, spec *Spec) (OpenResult, error) {
 	if err := spec.Validate(); err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	s := *spec
 	s.Sandbox = *spec.Sandbox.Clone()
@@ -28,7 +28,7 @@ func (l *Provider) OpenSession(ctx context.Context, spec *Spec) (Opened, error) 
 	s.IdleTimeout = cmp.Or(s.IdleTimeout, l.opts.IdleTimeout)
 	s.MaxLifetime = cmp.Or(s.MaxLifetime, l.opts.MaxLifetime)
 	l.startMaintenance()
-	var o Opened
+	var o OpenResult
 	err := l.withLock(ctx, s.Project, s.Scope.Key(), func() (again bool, err error) {
 		o, again, err = l.tryOpen(ctx, &s)
 		return again, err
@@ -70,7 +70,7 @@ var errRaced = errors.New("another program was faster")
 
 // tryOpen is one attempt of OpenSession. again reports that another program works
 // on the session.
-func (l *Provider) tryOpen(ctx context.Context, spec *Spec) (o Opened, again bool, err error) {
+func (l *Provider) tryOpen(ctx context.Context, spec *Spec) (o OpenResult, again bool, err error) {
 	rec, err := l.store.FindSession(ctx, spec.Project, spec.Scope.Key())
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		o, err = l.openNew(ctx, spec)
@@ -114,21 +114,21 @@ func (l *Provider) tryOpen(ctx context.Context, spec *Spec) (o Opened, again boo
 }
 
 // openNew creates a session and its sandbox.
-func (l *Provider) openNew(ctx context.Context, spec *Spec) (Opened, error) {
+func (l *Provider) openNew(ctx context.Context, spec *Spec) (OpenResult, error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	now := time.Now()
 	rec := &Record{Spec: *spec, State: StateOpening, Holder: me, Created: now, Opened: now, Used: now}
 	if err := l.chooseSandbox(ctx, rec); err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	if err := l.store.InsertSession(ctx, rec); err != nil {
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
 			err = atoll.Errorf("open session", spec.Scope.Key(), atoll.ErrAlreadyExists, "%w", errRaced)
 		}
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	l.opts.onStep("intent")
 	return l.createSandbox(ctx, rec)
@@ -203,7 +203,7 @@ func (l *Provider) claimRecord(ctx context.Context, rec *Record) error {
 
 // createSandbox creates the sandbox of rec, whose record exists. If that fails, it
 // deletes the record, or marks it as gone if the session had a sandbox before.
-func (l *Provider) createSandbox(ctx context.Context, rec *Record) (Opened, error) {
+func (l *Provider) createSandbox(ctx context.Context, rec *Record) (OpenResult, error) {
 	spec := sandboxSpec(rec)
 	spec.ID = rec.Sandbox
 	sb, err := l.Provider.Create(ctx, spec)
@@ -215,41 +215,41 @@ func (l *Provider) createSandbox(ctx context.Context, rec *Record) (Opened, erro
 		if err := l.dropRecord(context.WithoutCancel(ctx), rec, rec.Problem != ""); err != nil {
 			l.log.Warn("open session: cannot delete the record of a failed creation", "session", rec.Spec.Scope.Key(), "err", err) // the next open or check does
 		}
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	l.opts.onStep("made")
 	st, err := sb.Status(ctx)
 	if err != nil {
-		return Opened{}, err // the sandbox exists, and its record: the next open finds it
+		return OpenResult{}, err // the sandbox exists, and its record: the next open finds it
 	}
 	opening, note := describeCreation(rec)
 	return l.recordOpen(ctx, rec, &st, opening, note)
 }
 
 // recordOpen records that rec is open. st is the status of its running sandbox.
-func (l *Provider) recordOpen(ctx context.Context, rec *Record, st *atoll.Status, opening Opening, note string) (Opened, error) {
+func (l *Provider) recordOpen(ctx context.Context, rec *Record, st *atoll.Status, opening Opening, note string) (OpenResult, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder := ""
 	if !st.Caps.Survives {
 		var err error
 		if holder, err = l.store.Holder(ctx); err != nil {
-			return Opened{}, err
+			return OpenResult{}, err
 		}
 	}
 	now := time.Now()
 	rec.State, rec.Holder, rec.Opened, rec.Used, rec.Problem = StateOpen, holder, now, now, ""
 	if err := l.store.UpdateSession(ctx, rec); err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	if !st.Caps.IdleStop && rec.Spec.IdleTimeout != atoll.Never {
 		l.tracker.forSandbox(rec.Sandbox)
 	}
-	return Opened{Session: describeSession(rec, st), Opening: opening, Note: note}, nil
+	return OpenResult{Session: describeSession(rec, st), Opening: opening, Note: note}, nil
 }
 
 // ensureRunning opens a session whose sandbox exists: it resumes, starts or, if
 // that fails, replaces it.
-func (l *Provider) ensureRunning(ctx context.Context, rec *Record, sb atoll.Sandbox, st *atoll.Status) (Opened, error) {
+func (l *Provider) ensureRunning(ctx context.Context, rec *Record, sb atoll.Sandbox, st *atoll.Status) (OpenResult, error) {
 	opening, note := OpeningFound, ""
 	wasOpening := rec.State == StateOpening
 	if wasOpening {
@@ -259,7 +259,7 @@ func (l *Provider) ensureRunning(ctx context.Context, rec *Record, sb atoll.Sand
 	switch st.State {
 	case atoll.StateRunning:
 		if err := l.touchSandbox(ctx, sb, st); err != nil {
-			return Opened{}, err
+			return OpenResult{}, err
 		}
 		return l.recordOpen(ctx, rec, st, opening, note)
 	case atoll.StatePaused:
@@ -275,7 +275,7 @@ func (l *Provider) ensureRunning(ctx context.Context, rec *Record, sb atoll.Sand
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
 	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !wasOpening && isTransient(kind):
-		return Opened{}, err // the sandbox may be intact
+		return OpenResult{}, err // the sandbox may be intact
 	case wasOpening: // an interrupted creation, which no caller has used
 		return l.replaceSandbox(ctx, rec, note)
 	default:
@@ -283,7 +283,7 @@ func (l *Provider) ensureRunning(ctx context.Context, rec *Record, sb atoll.Sand
 	}
 	again, err := sb.Status(ctx)
 	if err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	return l.recordOpen(ctx, rec, &again, opening, note)
 }
@@ -339,21 +339,21 @@ func describeState(st *atoll.Status) string {
 
 // replaceSandbox removes the session's sandbox and creates another one. note tells
 // the caller why; "" if no caller has used the old one.
-func (l *Provider) replaceSandbox(ctx context.Context, rec *Record, note string) (Opened, error) {
+func (l *Provider) replaceSandbox(ctx context.Context, rec *Record, note string) (OpenResult, error) {
 	if err := l.removeSandbox(ctx, rec.Sandbox); err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	me, err := l.store.Holder(ctx)
 	if err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	l.tracker.dropSandbox(rec.Sandbox)
 	rec.State, rec.Holder, rec.Problem = StateOpening, me, note
 	if err := l.chooseSandbox(ctx, rec); err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	if err := l.store.UpdateSession(ctx, rec); err != nil {
-		return Opened{}, err
+		return OpenResult{}, err
 	}
 	l.opts.onStep("replacing")
 	return l.createSandbox(ctx, rec)

@@ -252,7 +252,7 @@ func (l *Provider) heldByOther(ctx context.Context, rec *Record) (bool, error) {
 	if err != nil || rec.Holder == me {
 		return false, err
 	}
-	return l.store.Alive(ctx, rec.Holder)
+	return l.store.IsAlive(ctx, rec.Holder)
 }
 
 var (

@@ -43,8 +43,8 @@ func TestConformance(t *testing.T) {
 		if !testing.Short() {
 			groups = append(groups, "time", "volumes", "errors", "truth")
 		}
-		providertest.Run(t, openOverWire, providertest.Only(groups...), providertest.Wire(),
-			providertest.Beside(4, "sessions")) // the tests mostly wait
+		providertest.Run(t, openOverWire, providertest.Only(groups...), providertest.WireOnly(),
+			providertest.Parallel(4, "sessions")) // the tests mostly wait
 	})
 	t.Run("local", func(t *testing.T) {
 		if testing.Short() {
@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			return newLayer(p, t.TempDir(), session.Options{Server: true})
-		}, providertest.Only("sessions"), providertest.Beside(4, "sessions"))
+		}, providertest.Only("sessions"), providertest.Parallel(4, "sessions"))
 	})
 }
 
@@ -94,7 +94,7 @@ type wireClient struct {
 func (w wireClient) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestForwards(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return newLayer(p, t.TempDir(), session.Options{}) },
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return newLayer(p, t.TempDir(), session.Options{}) },
 		"Provider.OpenSession", "Provider.Sessions", "Provider.CloseSession")
 }
 

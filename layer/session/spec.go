@@ -101,8 +101,8 @@ const (
 	OpeningReplaced  Opening = "replaced"  // a new sandbox, because the old one was gone or did not start
 )
 
-// An Opened is the result of Open.
-type Opened struct {
+// An OpenResult is the result of Open.
+type OpenResult struct {
 	Session
 	Opening Opening `json:"opening"`
 	// Note describes what happened to the sandbox since the last caller used it; ""
@@ -119,7 +119,7 @@ type Manager interface {
 	// it and says so in Note, for some days after its end. An existing session
 	// keeps its spec. The call counts as use. Kinds, besides those of Create and
 	// Start: ErrInvalid.
-	OpenSession(ctx context.Context, spec *Spec) (Opened, error)
+	OpenSession(ctx context.Context, spec *Spec) (OpenResult, error)
 
 	// Sessions returns the sessions of a project, or of all projects if project is
 	// "", oldest first. It omits sessions whose sandbox is gone.
@@ -133,11 +133,11 @@ type Manager interface {
 }
 
 // Open returns the session of a scope, with its sandbox running.
-func Open(ctx context.Context, p atoll.Provider, spec *Spec) (Opened, error) {
+func Open(ctx context.Context, p atoll.Provider, spec *Spec) (OpenResult, error) {
 	if s, ok := atoll.As[Manager](p); ok {
 		return s.OpenSession(ctx, spec)
 	}
-	return Opened{}, atoll.E("open session", spec.Scope.ID, atoll.ErrUnsupported, nil)
+	return OpenResult{}, atoll.E("open session", spec.Scope.ID, atoll.ErrUnsupported, nil)
 }
 
 // List returns the sessions of a project, or of all projects if project is "".

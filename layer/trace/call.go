@@ -184,7 +184,7 @@ func debugAttrs(c *intercept.Call) []slog.Attr {
 		add(slog.Int("n", len(result.Pools)))
 	case workspace.Workspace:
 		add(slog.String("commit", result.Commit))
-	case session.Opened:
+	case session.OpenResult:
 		add(slog.String("sandbox", result.Sandbox), slog.String("opening", string(result.Opening)))
 	default:
 		if v := reflect.ValueOf(c.Result); v.Kind() == reflect.Slice {

@@ -41,13 +41,13 @@ func TestConformance(t *testing.T) {
 			TracerProvider: sdktrace.NewTracerProvider(),
 			MeterProvider:  metrics,
 		})
-	}, providertest.Only("exec", "time", "files", "watch", "errors", "truth", "dial"), providertest.Wire())
+	}, providertest.Only("exec", "time", "files", "watch", "errors", "truth", "dial"), providertest.WireOnly())
 }
 
 func TestForwards(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return trace.New(p, trace.Options{}) })
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, trace.Options{}) })
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, trace.Options{}) })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return trace.New(p, trace.Options{}) })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, trace.Options{}) })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, trace.Options{}) })
 }
 
 func TestFaults(t *testing.T) {

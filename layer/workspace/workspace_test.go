@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 			r.write("README", "hello\n")
 			r.commit()
 			providertest.Run(t, func(t *testing.T) atoll.Provider { return tt.open(t, workspace.Options{}) },
-				providertest.Only(tt.groups...), providertest.Pullable("docker.io/library/app:1"), providertest.Repository("file://"+r.dir, "README", "hello\n"))
+				providertest.Only(tt.groups...), providertest.PullableImage("docker.io/library/app:1"), providertest.Repository("file://"+r.dir, "README", "hello\n"))
 		})
 	}
 }
@@ -76,7 +76,7 @@ type wired struct {
 func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestLayer(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return workspace.New(p, workspace.Options{Dir: t.TempDir()}) },
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return workspace.New(p, workspace.Options{Dir: t.TempDir()}) },
 		"Sandbox.Start") // calls Status first
 }
 

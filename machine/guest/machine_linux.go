@@ -249,7 +249,7 @@ func (m *Machine) startProcess(ctx context.Context, id string, cmd *atoll.Comman
 	}
 	var hold time.Duration
 	if id == atoll.MainProcess && m.config.Held {
-		hold = atoll.AutoRemoveLinger
+		hold = atoll.AutoRemoveDelay
 	}
 	return m.processes.StartHeld(ctx, id, cmd, hold, func(io process.Stdio) (process.Handle, error) {
 		if p.TTY && p.As != nil {

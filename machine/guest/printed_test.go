@@ -51,7 +51,7 @@ func TestReadPrintedInPart(t *testing.T) {
 	if err != nil || string(out.Stdout.Kept()) != "one two" || string(out.Stderr.Kept()) != "error" {
 		t.Errorf("what is left is %q and %q, %v", out.Stdout.Kept(), out.Stderr.Kept(), err)
 	}
-	if got, want := out.Stdout.Status(), (atoll.StreamStatus{Written: 107, Kept: 100}); got != want {
+	if got, want := out.Stdout.Status(), (atoll.StreamStatus{Written: 107, Oldest: 100}); got != want {
 		t.Errorf("it is %+v, want %+v", got, want)
 	}
 }
@@ -85,7 +85,7 @@ func TestPack(t *testing.T) {
 		if !strings.HasSuffix(tt.text, got) || tt.all && got != tt.text {
 			t.Errorf("%s: %d bytes come back of %d", tt.what, len(got), len(tt.text))
 		}
-		if want := (atoll.StreamStatus{Written: 1 << 20, Kept: 1<<20 - int64(len(got))}); out.Status() != want {
+		if want := (atoll.StreamStatus{Written: 1 << 20, Oldest: 1<<20 - int64(len(got))}); out.Status() != want {
 			t.Errorf("%s: %+v, want %+v", tt.what, out.Status(), want)
 		}
 	}

@@ -26,7 +26,7 @@ func (t *Tail) Kept() []byte { return t.data[max(0, len(t.data)-atoll.DefaultOut
 
 // Status returns the number of written bytes, and the offset of the first retained one.
 func (t *Tail) Status() atoll.StreamStatus {
-	return atoll.StreamStatus{Written: t.written, Kept: t.written - int64(len(t.Kept()))}
+	return atoll.StreamStatus{Written: t.written, Oldest: t.written - int64(len(t.Kept()))}
 }
 
 // Report returns the last Report of the guest; the zero one if there was none.

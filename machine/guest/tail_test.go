@@ -33,7 +33,7 @@ func TestTail(t *testing.T) {
 	for range 3 {
 		long.Add(make([]byte, atoll.DefaultOutputLimit/2+1))
 	}
-	if st := long.Status(); len(long.Kept()) != atoll.DefaultOutputLimit || st.Written-st.Kept != int64(atoll.DefaultOutputLimit) || st.Written != 3*(int64(atoll.DefaultOutputLimit)/2+1) {
+	if st := long.Status(); len(long.Kept()) != atoll.DefaultOutputLimit || st.Written-st.Oldest != int64(atoll.DefaultOutputLimit) || st.Written != 3*(int64(atoll.DefaultOutputLimit)/2+1) {
 		t.Errorf("of a long one %+v", st)
 	}
 }

@@ -29,14 +29,14 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec, err := spec.MadeBy(info.Name)
+	spec, err := spec.WithProvider(info.Name)
 	if err != nil {
 		return nil, err
 	}
 	if err := spec.CheckCaps("docker", p.Info().Caps, advice); err != nil {
 		return nil, err
 	}
-	if err := volume.Mountable(spec); err != nil {
+	if err := volume.CheckMounts(spec); err != nil {
 		return nil, err
 	}
 	keys := []string{spec.ID}
@@ -56,7 +56,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, p.wrapError(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
 	}
 	p.events.publishOwnChange(ctx, spec.ID)
-	p.sweeper.Rouse() // it may have a TTL
+	p.sweeper.Wake() // it may have a TTL
 	return &sandbox{p, spec.ID}, nil
 }
 
@@ -86,7 +86,7 @@ type creation struct {
 }
 
 func (c *creation) runSteps(ctx context.Context) error {
-	return steps.Take(ctx, c.p.opts.step,
+	return steps.Run(ctx, c.p.opts.step,
 		steps.Step{Name: "id", Do: c.clearAbandoned},
 		steps.Step{Name: "name", Do: c.checkName},
 		steps.Step{Name: "network", Do: c.prepareNetwork},
@@ -102,7 +102,7 @@ func (c *creation) runSteps(ctx context.Context) error {
 // runToEnd calls do with a ctx that outlasts the caller's: the engine may do what its client no
 // longer waits for, and then nobody would know of it.
 func runToEnd(ctx context.Context, do func(context.Context) error) error {
-	return steps.Settle(ctx, cleanupTimeout, do)
+	return steps.RunDetached(ctx, cleanupTimeout, do)
 }
 
 // undoSteps removes what the creation has made, last things first.

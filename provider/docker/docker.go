@@ -54,9 +54,9 @@ type Options struct {
 	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
 	// Online allows the network mode on. Set it only if the engine's machine filters the traffic
 	// of sandboxes. Each sandbox is isolated from the others.
-	Online bool
+	AllowNetworkOn bool
 	// Slow returns how many times slower the engine's machine is than hardware; nil means 1.
-	Slow func(ctx context.Context) int
+	SlowFactor func(ctx context.Context) int
 	// Prefix begins the names of all containers, volumes and networks; empty means "atoll".
 	// Servers that share an engine but not their sandboxes need different prefixes.
 	Prefix string
@@ -178,7 +178,7 @@ func (o *Options) caps(plain bool) atoll.Caps {
 	if plain {
 		caps = plainCaps()
 	}
-	caps.NetworkOn = o.Online
+	caps.NetworkOn = o.AllowNetworkOn
 	return caps
 }
 
@@ -207,7 +207,7 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if _, err := p.findRecord(ctx, "get", n); err != nil {
 		return nil, err
 	}
-	p.sweeper.Rouse() // it may have a TTL
+	p.sweeper.Wake() // it may have a TTL
 	return &sandbox{p, n}, nil
 }
 

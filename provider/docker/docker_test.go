@@ -195,7 +195,7 @@ func runMaker(args []string) error {
 		return err
 	}
 	defer p.Close()
-	return providertest.Make(p, os.Stdin, os.Stdout)
+	return providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 }
 
 // crashWith returns a function that sends a signal to a sandbox's first process. It must not be
@@ -243,18 +243,18 @@ func pullableAt(t *testing.T, reg *testimage.Registry, img v1.Image) []providert
 		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 		t.Cleanup(func() { reg.Fault(nil) })
 	}
-	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug), providertest.Debian(pushDebian)}
+	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", unplug), providertest.Debian(pushDebian)}
 }
 
 func TestConformance(t *testing.T) {
 	needEngine(t)
 	opts := append(pullableOptions(t, tinyImage(t)), providertest.Count(100))
 	if testing.Short() { // the race detector runs with -short, and finds nothing in the engine's code
-		opts = append(opts, providertest.Count(40), providertest.Rest("-short: these are those that do much at once"),
+		opts = append(opts, providertest.Count(40), providertest.SkipRest("-short: these are those that do much at once"),
 			providertest.Only("birth", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "memory", "crash", "watch", "death", "dial", "ledger", "faults"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(opts, sharedGroups,
-		providertest.Slow(3), providertest.Leaks(heldObjects), providertest.Elsewhere(newElsewhere()), providertest.Crash(crashWith("SIGQUIT")),
+		providertest.Slow(3), providertest.Leaks(heldObjects), providertest.OtherProcess(newElsewhere()), providertest.CrashSandbox(crashWith("SIGQUIT")),
 		providertest.Network(openNetwork, dialInEngine), watchesException,
 		providertest.Reopen(reopen))...)
 }

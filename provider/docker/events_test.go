@@ -48,7 +48,7 @@ func TestCloseWithSilentEngine(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}))
-	p.opts.Slow = func(context.Context) int { return int(4 * testenv.Slowness()) } // a connection attempt takes longer than the test waits, unless Close ends it
+	p.opts.SlowFactor = func(context.Context) int { return int(4 * testenv.Slowness()) } // a connection attempt takes longer than the test waits, unless Close ends it
 	id := atoll.NewID()
 	ctx, cancel := context.WithCancel(t.Context())
 	tried := make(chan error, 1)

@@ -85,7 +85,7 @@ func TestOnline(t *testing.T) {
 	_, err := offline.Create(t.Context(), &atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
 	wantKind(t, "Create online", err, atoll.ErrUnsupported)
 
-	p := openForTest(t, func(o *docker.Options) { o.Online = true })
+	p := openForTest(t, func(o *docker.Options) { o.AllowNetworkOn = true })
 	t.Cleanup(func() { dropNetwork(t, optionsOf(p).Prefix+"-online") })
 	if !p.Info().Caps.NetworkOn {
 		t.Error("the cap NetworkOn is not set")

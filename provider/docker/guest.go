@@ -157,10 +157,10 @@ func (p *Provider) reachInside(ctx context.Context, op, who string, connect func
 const connectTimeout = 30 * time.Second
 
 func (p *Provider) slowFactor(ctx context.Context) time.Duration {
-	if p.opts.Slow == nil {
+	if p.opts.SlowFactor == nil {
 		return 1
 	}
-	return time.Duration(max(p.opts.Slow(ctx), 1))
+	return time.Duration(max(p.opts.SlowFactor(ctx), 1))
 }
 
 // connectSandbox connects to the guest of a sandbox: directly if possible, otherwise through the

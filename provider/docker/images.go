@@ -301,7 +301,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	if _, err := spec.MadeBy(info.Name); err != nil {
+	if _, err := spec.WithProvider(info.Name); err != nil {
 		return err
 	}
 	_, err := p.ensureImage(ctx, cmp.Or(spec.Image, p.opts.Image), progress)

@@ -76,7 +76,7 @@ const startNotice = time.Second
 func (run *plainRun) addMain(ctx context.Context, s *stream) error {
 	var hold time.Duration
 	if run.r.Spec.AutoRemove {
-		hold = atoll.AutoRemoveLinger
+		hold = atoll.AutoRemoveDelay
 	}
 	_, err := run.table.StartHeld(ctx, atoll.MainProcess, mainCommand(&run.r.Spec), hold, func(stdio table.Stdio) (table.Handle, error) {
 		j := &job{run: run, stream: s, outputEnded: make(chan struct{})}

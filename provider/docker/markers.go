@@ -123,7 +123,7 @@ func (p *Provider) clearMarkers(ctx context.Context, id string) error {
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	defer s.p.sweeper.Rouse()
+	defer s.p.sweeper.Wake()
 	return s.withLockedRecord(ctx, "extend", func(r *record) error {
 		now := time.Now()
 		st, err := r.Status.Extended(ttl, now)

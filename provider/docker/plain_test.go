@@ -41,9 +41,9 @@ func TestConformancePlain(t *testing.T) {
 		// the guest's. Such sandboxes have no files and no ports.
 		providertest.Only("birth", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "memory", "crash", "watch", "death",
 			"truth", "escape", "siege", "pause"),
-		providertest.Rest("not different without a guest, or needs one: see TestConformance and TestSessions"),
-		providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects), providertest.Elsewhere(newElsewhere(withoutGuest)),
-		providertest.Crash(crashWith("SIGUSR1")), providertest.Reopen(reopen),
+		providertest.SkipRest("not different without a guest, or needs one: see TestConformance and TestSessions"),
+		providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects), providertest.OtherProcess(newElsewhere(withoutGuest)),
+		providertest.CrashSandbox(crashWith("SIGUSR1")), providertest.Reopen(reopen),
 		providertest.Except("escape/neither io_uring nor an unusual socket bypasses the isolation",
 			"without a guest there is the engine's filter alone, and that of engines before 23 and 25 lets both pass: decision 26"),
 		providertest.Except("siege/calls return although a program stops all others in the sandbox",

@@ -21,7 +21,7 @@ type process struct {
 
 // wrapProcess returns p with explained errors.
 func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
-	return &process{guestproc.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explainError, Ended: s.endedMain}, s}
+	return &process{guestproc.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, ExplainError: s.explainError, Ended: s.endedMain}, s}
 }
 
 // Signal implements atoll.Process.
@@ -47,7 +47,7 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, s.p.wrapError(ctx, "process", s.id, err)
 	}
-	return guestproc.Main(&r.Status, stdout, stderr)
+	return guestproc.EndedMain(&r.Status, stdout, stderr)
 }
 
 // readOutput reads the main process's output of the last run from the engine's log.

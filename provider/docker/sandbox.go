@@ -78,7 +78,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 		if err := s.p.markStopped(ctx, r); err != nil {
 			return s.p.wrapError(ctx, "stop", s.id, err)
 		}
-		defer s.p.sweeper.Rouse()
+		defer s.p.sweeper.Wake()
 		defer s.p.connections.Disconnect(s.id)
 		err := s.p.stopProcesses(ctx, r, grace)
 		if err == nil {
@@ -168,7 +168,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	}
 	return runDetached(ctx, func(ctx context.Context) error {
 		defer lock.Release()
-		return s.removeSandbox(ctx, atoll.RemoveOpts(opts...))
+		return s.removeSandbox(ctx, atoll.ApplyRemoveOptions(opts...))
 	})
 }
 

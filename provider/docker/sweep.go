@@ -34,12 +34,12 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 		}
 		t := r.dueTime()
 		if t.IsZero() || time.Now().Before(t) {
-			due = sweeper.Sooner(due, t)
+			due = sweeper.Earlier(due, t)
 			continue
 		}
 		if err := p.removeExpired(ctx, r.ID); err != nil {
 			p.log.Warn("sweep", "sandbox", r.ID, "err", err)
-			due = sweeper.Sooner(due, time.Now().Add(time.Second))
+			due = sweeper.Earlier(due, time.Now().Add(time.Second))
 		}
 	}
 	err = p.removeStrayMarkers(ctx, list)
@@ -131,13 +131,13 @@ func (p *Provider) awaitEnd(ctx context.Context, id string) {
 		delete(p.awaitedEnds, id)
 		p.mu.Unlock()
 		if err == nil { // otherwise, the next sweep waits for it again
-			p.sweeper.Rouse()
+			p.sweeper.Wake()
 		}
 	})
 }
 
 // dueTime returns the expiry of the sandbox; zero means that it is not known.
-func (r *record) dueTime() time.Time { return sweeper.Due(&r.Status, r.idle) }
+func (r *record) dueTime() time.Time { return sweeper.RemovalTime(&r.Status, r.idle) }
 
 // isRemovedAtEnd reports whether the sandbox is removed when it ends.
 func (r *record) isRemovedAtEnd() bool {

@@ -119,7 +119,7 @@ func TestConformanceTLS(t *testing.T) {
 	}
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, useTLS) },
-		providertest.Only("exec"), providertest.Wire(), providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects))
+		providertest.Only("exec"), providertest.WireOnly(), providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects))
 }
 
 // startTunnel forwards a port of this machine to the engine's TLS address, and returns its

@@ -19,7 +19,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	needGVisor(t)
-	providertest.Run(t, openProvider, append(append(suiteOptions(), providertest.Count(100), providertest.Steps(openStepwise)), pullableImage(t)...)...)
+	providertest.Run(t, openProvider, append(append(suiteOptions(), providertest.Count(100), providertest.FailSteps(openStepwise)), pullableImage(t)...)...)
 }
 
 func BenchmarkGVisor(b *testing.B) {
@@ -32,8 +32,8 @@ func suiteOptions() []providertest.Option {
 		providertest.Slow(3),
 		providertest.Leaks(listLeaks),
 		providertest.Reopen(reopen),
-		providertest.Elsewhere(makeElsewhere),
-		providertest.Crash(crashSandbox),
+		providertest.OtherProcess(makeElsewhere),
+		providertest.CrashSandbox(crashSandbox),
 		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
 	}
 }

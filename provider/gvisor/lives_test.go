@@ -206,7 +206,7 @@ func TestTimeEndsWithoutProvider(t *testing.T) {
 	l.must("create", err)
 	l.must("stop", stopped.Stop(l.ctx(), 0))
 	ids := []atoll.Sandbox{expiring}
-	if !testing.Short() { // takes AutoRemoveLinger
+	if !testing.Short() { // takes AutoRemoveDelay
 		once, err := l.Create(l.ctx(), &atoll.Spec{Cmd: []string{"true"}, AutoRemove: true})
 		l.must("create", err)
 		ids = append(ids, once)

@@ -26,7 +26,7 @@ func pullableImage(t *testing.T) []providertest.Option {
 		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 		t.Cleanup(func() { reg.Fault(nil) })
 	}
-	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug)}
+	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", unplug)}
 }
 
 // makeElsewhere makes sandboxes in another process.
@@ -54,7 +54,7 @@ func suiteProgram(args []string) error {
 		return err
 	}
 	defer p.Close()
-	return providertest.Make(p, os.Stdin, os.Stdout)
+	return providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 }
 
 // openStepwise opens a provider whose steps can fail. It starts every supervisor itself.

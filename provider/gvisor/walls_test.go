@@ -190,10 +190,10 @@ func TestOutputCostsNobodysLife(t *testing.T) {
 	}
 	var kept int64
 	for _, st := range list {
-		kept += st.Stdout.Written - st.Stdout.Kept
+		kept += st.Stdout.Written - st.Stdout.Oldest
 	}
-	if last := list[runs-1].Stdout; last.Kept != 0 || kept > 64<<20/16 || kept < 2_000_000 {
-		t.Errorf("%d bytes of all output are kept, and all but %d of the last", kept, last.Kept)
+	if last := list[runs-1].Stdout; last.Oldest != 0 || kept > 64<<20/16 || kept < 2_000_000 {
+		t.Errorf("%d bytes of all output are kept, and all but %d of the last", kept, last.Oldest)
 	}
 }
 

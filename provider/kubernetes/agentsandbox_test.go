@@ -43,13 +43,13 @@ func TestAgentSandbox(t *testing.T) {
 	}
 	t.Run("suite", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
-			providertest.Slow(4), providertest.Count(10), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Crash(crash),
+			providertest.Slow(4), providertest.Count(10), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.CrashSandbox(crash),
 			providertest.Only("crash"), beside) // the controller starts and ends pods, and does nothing else
 	})
 	t.Run("warm suite", func(t *testing.T) {
 		with := func(change ...func(*kubernetes.Options)) *kubernetes.Provider { return open(t, change...) }
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return warmed(t, as, with) },
-			providertest.Slow(4), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Only("exec"), providertest.Wire(), together)
+			providertest.Slow(4), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Only("exec"), providertest.WireOnly(), together)
 	})
 	t.Run("its life", func(t *testing.T) { lives(t, provider(t, as), "v1beta1") })
 	t.Run("an older version", olderVersion)

@@ -118,7 +118,7 @@ func inCluster(t *testing.T) {
 	}
 	opts := []providertest.Option{providertest.Slow(4), providertest.Reopen(reopen), sharedWatches, rootsFiles, rootsPrograms, together, beside}
 	if os.Getenv(insideEnv) != "all" {
-		opts = append(opts, providertest.Only("exec"), providertest.Wire()) // only the path to the API server differs
+		opts = append(opts, providertest.Only("exec"), providertest.WireOnly()) // only the path to the API server differs
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return openAt(t, kubernetes.Options{Config: config, Namespace: "atoll-sandboxes"})

@@ -142,7 +142,7 @@ func makeSandbox(args []string) error {
 		return err
 	}
 	defer p.Close()
-	return providertest.Make(p, os.Stdin, os.Stdout)
+	return providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 }
 
 // clients returns clients of the API server, with connections of their own until done.
@@ -202,7 +202,7 @@ func pullable(t *testing.T) []providertest.Option {
 		t.Cleanup(func() { r.Fault(nil) })
 	}
 	debian := func(t *testing.T) string { return lab(t).Registry(t).Push("debian:1", testimage.Debian(t)) }
-	return []providertest.Option{providertest.Pullable(r.Push("tiny:1", tiny(t))), providertest.Source("/file", "text", unplug), providertest.Debian(debian)}
+	return []providertest.Option{providertest.PullableImage(r.Push("tiny:1", tiny(t))), providertest.ImageSource("/file", "text", unplug), providertest.Debian(debian)}
 }
 
 // The suite with the shipped role, in a namespace that enforces the Pod Security Standard
@@ -212,17 +212,17 @@ func TestConformance(t *testing.T) {
 	config := account.config(t, "sandboxes/role.yaml")
 	t.Cleanup(func() { lab(t).Kubectl(t, "delete", "--filename", deploy+"sandboxes/role.yaml") })
 	as := func(o *kubernetes.Options) { o.Config, o.Namespace = config, "atoll-sandboxes" }
-	opts := append(pullable(t), providertest.Wire()) // provider/docker runs the promises of the guest
+	opts := append(pullable(t), providertest.WireOnly()) // provider/docker runs the promises of the guest
 	if testing.Short() {
-		opts = append(opts, providertest.Only("exec", "files", "watch", "death"), providertest.Rest("in -short these are enough"))
-	} else if !testenv.All() {
-		opts = append(opts, providertest.Without("TestBaseline runs it, where programs may do more", "escape"),
-			providertest.Without("docker's sandboxes have the same runtime", "siege"),
-			providertest.Without("provider/internal/remote keeps them for every backend", enginePromises...))
+		opts = append(opts, providertest.Only("exec", "files", "watch", "death"), providertest.SkipRest("in -short these are enough"))
+	} else if !testenv.RunAll() {
+		opts = append(opts, providertest.SkipGroups("TestBaseline runs it, where programs may do more", "escape"),
+			providertest.SkipGroups("docker's sandboxes have the same runtime", "siege"),
+			providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
-		append(opts, providertest.Slow(4), providertest.Leaks(held), providertest.Elsewhere(elsewhere(as)),
-			providertest.Reopen(reopen), providertest.Crash(crash), providertest.Steps(stepwise(as)), sharedWatches, rootsFiles, rootsPrograms, together, beside)...)
+		append(opts, providertest.Slow(4), providertest.Leaks(held), providertest.OtherProcess(elsewhere(as)),
+			providertest.Reopen(reopen), providertest.CrashSandbox(crash), providertest.FailSteps(stepwise(as)), sharedWatches, rootsFiles, rootsPrograms, together, beside)...)
 	if testing.Short() {
 		return
 	}
@@ -238,7 +238,7 @@ var enginePromises = []string{"expiry", "output", "time", "tree", "sub", "errors
 var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial")
 
 // beside lists the groups that need pods of their own, and wait for them.
-var beside = providertest.Beside(4, "birth", "expiry", "volumes", "images", "memory", "watch", "death", "errors", "truth", "limits", "walls", "crash")
+var beside = providertest.Parallel(4, "birth", "expiry", "volumes", "images", "memory", "watch", "death", "errors", "truth", "limits", "walls", "crash")
 
 // sharedWatches excepts a resource of the node that no pod can be kept from using up.
 var sharedWatches = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
@@ -275,7 +275,7 @@ func TestBaseline(t *testing.T) {
 	lab(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, baseline) },
 		append(pullable(t), providertest.Slow(4), providertest.Leaks(held), providertest.Reopen(reopen),
-			providertest.Only("files", "walls", "escape", "images", "debian"), providertest.Wire(), together, beside)...)
+			providertest.Only("files", "walls", "escape", "images", "debian"), providertest.WireOnly(), together, beside)...)
 }
 
 func baseline(o *kubernetes.Options) { o.Profile = kubernetes.Baseline }

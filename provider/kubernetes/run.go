@@ -277,7 +277,7 @@ func (b backend) Survey(ctx context.Context) (records []*record, due time.Time, 
 		}
 		if err != nil && ctx.Err() == nil {
 			b.opts.Log.Warn("sweep", "sandbox", r.ID, "err", err)
-			due = sweeper.Sooner(due, time.Now().Add(time.Second))
+			due = sweeper.Earlier(due, time.Now().Add(time.Second))
 		}
 	}
 	for _, pod := range b.view.probePods() {

@@ -140,7 +140,7 @@ func TestAutoRemoveOfADeletedPod(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{AutoRemove: true, Cmd: []string{"/bin/busybox", "sleep", "3600"}})
 	crash(t, p, sb)
-	for end := time.Now().Add(testenv.Scale(2*time.Minute) + atoll.AutoRemoveLinger); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(2*time.Minute) + atoll.AutoRemoveDelay); ; time.Sleep(100 * time.Millisecond) {
 		_, err := sb.Status(t.Context())
 		if errors.Is(err, atoll.ErrNotFound) {
 			break

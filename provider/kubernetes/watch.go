@@ -56,7 +56,7 @@ func (e *events) publishChange(id string) {
 	}
 	r := e.p.decodeRecord(object)
 	if hasEnded(r) || strayPod(r) != nil || !r.DueTime().IsZero() {
-		e.p.engine.Sweeper.Rouse()
+		e.p.engine.Sweeper.Wake()
 	}
 	switch {
 	case r.State == atoll.StateCreating:

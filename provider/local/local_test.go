@@ -44,7 +44,7 @@ func makerCommand(dir string) *exec.Cmd {
 func makeAndHang(dir string) {
 	p, err := local.New(local.Options{Dir: dir})
 	if err == nil {
-		err = providertest.Make(p, os.Stdin, os.Stdout)
+		err = providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
@@ -63,14 +63,14 @@ func TestConformance(t *testing.T) {
 	var opts []providertest.Option
 	if testing.Short() {
 		opts = append(opts, providertest.Only("birth", "exec", "output", "tty", "memory", "watch", "death", "dial"),
-			providertest.Rest("-short: these are those that do much at once"))
+			providertest.SkipRest("-short: these are those that do much at once"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) }, append(opts,
-		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+		providertest.OtherProcess(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 			dir := t.TempDir()
 			return makerCommand(dir), func() atoll.Provider { return newLocal(t, dir) }
 		}),
-		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
+		providertest.FailSteps(func(t *testing.T, step func(string) error) atoll.Provider {
 			p, err := local.New(local.Options{Dir: t.TempDir()}.WithStep(step))
 			if err != nil {
 				t.Fatal(err)

@@ -28,8 +28,8 @@ func TestFirecracker(t *testing.T) {
 	need(t)
 	m := maker(onFirecracker)
 	besides := leftOut(t)
-	if !testenv.All() {
-		besides = append(besides, providertest.Only("crash", "truth", "dial", "pause"), providertest.Wire(), rest)
+	if !testenv.RunAll() {
+		besides = append(besides, providertest.Only("crash", "truth", "dial", "pause"), providertest.WireOnly(), rest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
@@ -37,7 +37,7 @@ func TestFirecracker(t *testing.T) {
 // With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's. In `make test`, QEMU
 // and Firecracker stand for the drivers.
 func TestVZ(t *testing.T) {
-	if !testenv.All() {
+	if !testenv.RunAll() {
 		t.Skip("CHECK_ALL=1 runs it: machines take long")
 	}
 	need(t)

@@ -64,7 +64,7 @@ func TestFaultsInside(t *testing.T) {
 // A machine without room for its disk waits until there is, and nothing is lost; meanwhile requests
 // get an error that says so.
 func TestNoRoom(t *testing.T) {
-	if !testenv.Apart(t) {
+	if !testenv.InOwnProcess(t) {
 		return
 	}
 	dir := t.TempDir()

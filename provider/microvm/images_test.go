@@ -38,7 +38,7 @@ func TestConformanceImages(t *testing.T) {
 		return openWith(t, opts)
 	}
 	providertest.Run(t, withStore, append(maker(fresh).options(leftOut(t)...), providertest.Only("images"),
-		providertest.Pullable(ref), providertest.Source("/file", "text", unplug))...)
+		providertest.PullableImage(ref), providertest.ImageSource("/file", "text", unplug))...)
 }
 
 // ownStore is a store that can build bundles from images.

@@ -30,14 +30,14 @@ import (
 func TestConformance(t *testing.T) {
 	need(t)
 	besides := leftOut(t)
-	if !testenv.All() {
-		besides = append(besides, providertest.Only("birth", "exec", "crash", "truth"), providertest.Wire(), rest)
+	if !testenv.RunAll() {
+		besides = append(besides, providertest.Only("birth", "exec", "crash", "truth"), providertest.WireOnly(), rest)
 	}
 	providertest.Run(t, maker(fresh).open, maker(fresh).options(besides...)...)
 }
 
 // rest gives the reason for the groups that a test leaves out.
-var rest = providertest.Rest("CHECK_ALL=1 runs it: machines take long")
+var rest = providertest.SkipRest("CHECK_ALL=1 runs it: machines take long")
 
 // A maker returns options for a provider over directories of its own.
 type maker func(t testing.TB) microvm.Options
@@ -50,9 +50,9 @@ func (fresh maker) options(besides ...providertest.Option) []providertest.Option
 		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "truth", "dial", "pause", "network", "escape", "siege"),
 		providertest.Leaks(leaks),
 		providertest.Reopen(reopened),
-		providertest.Elsewhere(fresh.elsewhere),
-		providertest.Crash(crash),
-		providertest.Steps(fresh.stepwise),
+		providertest.OtherProcess(fresh.elsewhere),
+		providertest.CrashSandbox(crash),
+		providertest.FailSteps(fresh.stepwise),
 		providertest.Debian(func(*testing.T) string { return microvm.DefaultBundle }),
 	}...)
 }
@@ -66,7 +66,7 @@ var slow string
 // leftOut leaves those out, unless machines are fast here, or all is asked for.
 func leftOut(t testing.TB) (list []providertest.Option) {
 	t.Helper()
-	if accel(t) != "tcg" || testenv.All() {
+	if accel(t) != "tcg" || testenv.RunAll() {
 		return nil
 	}
 	for line := range strings.Lines(slow) {
@@ -277,7 +277,7 @@ func makeSandbox(args []string) error {
 		return err
 	}
 	defer p.Close()
-	return providertest.Make(p, os.Stdin, os.Stdout)
+	return providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 }
 
 // crash kills a sandbox's supervisor, and with it the whole sandbox.
@@ -291,7 +291,7 @@ func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 // everything skips what takes its time where machines are emulated, unless all is asked for.
 func everything(t testing.TB, why string) {
 	t.Helper()
-	if accel(t) == "tcg" && !testenv.All() {
+	if accel(t) == "tcg" && !testenv.RunAll() {
 		t.Skipf("emulated: %s; CHECK_ALL=1 runs it", why)
 	}
 }

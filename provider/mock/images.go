@@ -90,7 +90,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	if _, err := spec.MadeBy(p.Info().Name); err != nil {
+	if _, err := spec.WithProvider(p.Info().Name); err != nil {
 		return err
 	}
 	if spec.Image == "" || spec.Image == defaultImage {

@@ -243,7 +243,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 		return err
 	}
 	if f := s.p.opts.Funcs.Remove; f != nil {
-		return f(ctx, s.ID(), atoll.RemoveOpts(opts...))
+		return f(ctx, s.ID(), atoll.ApplyRemoveOptions(opts...))
 	}
 	return s.Sandbox.Remove(ctx, opts...)
 }

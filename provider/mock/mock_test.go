@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
 		p, err := mock.New(mock.Options{Dir: dir})
 		if err == nil {
-			err = providertest.Make(p, os.Stdin, os.Stdout)
+			err = providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -46,18 +46,18 @@ func TestConformance(t *testing.T) {
 	var opts []providertest.Option
 	if testing.Short() {
 		opts = append(opts, providertest.Only("birth", "output", "tty", "watch", "death", "pause"),
-			providertest.Rest("-short: these are those that do much at once"))
+			providertest.SkipRest("-short: these are those that do much at once"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) }, append(opts,
-		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+		providertest.OtherProcess(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 			dir, maker := t.TempDir(), exec.Command(os.Args[0])
 			maker.Env = append(os.Environ(), crashDir+"="+dir)
 			return maker, func() atoll.Provider { return newMock(t, mock.Options{Dir: dir}) }
 		}),
-		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
+		providertest.FailSteps(func(t *testing.T, step func(string) error) atoll.Provider {
 			return newMock(t, mock.Options{}.WithStep(step))
 		}),
-		providertest.Count(100), providertest.Beside(4, "expiry"), providertest.Pullable("docker.io/library/app:1"))...)
+		providertest.Count(100), providertest.Parallel(4, "expiry"), providertest.PullableImage("docker.io/library/app:1"))...)
 }
 
 func TestAddress(t *testing.T) {

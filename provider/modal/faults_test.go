@@ -78,7 +78,7 @@ func (r *run) call(method string) error {
 	case r.lost && slices.Contains(streams, method):
 		theLab.server.Cut(method, 1)
 	case r.lost:
-		theLab.server.Lose(method)
+		theLab.server.DropAnswer(method)
 	default:
 		return status.Error(r.code, "as planned")
 	}
@@ -139,7 +139,7 @@ func eachTrouble(t *testing.T, once func(t *testing.T, during func(func() error)
 				each = max(1, len(at)/tr.most)
 			}
 			for i, nth := range at {
-				if i%each != 0 || tr.turn > 0 && len(which) == 0 && !testenv.All() && i%2 == tr.turn%2 {
+				if i%each != 0 || tr.turn > 0 && len(which) == 0 && !testenv.RunAll() && i%2 == tr.turn%2 {
 					continue
 				}
 				r := &run{trouble: tr, code: tr.codes[i/each%len(tr.codes)], nth: nth, left: tr.lasts}

@@ -39,7 +39,7 @@ func (p *Provider) guestConnector(instanceID, id string) func(context.Context) (
 		}
 		go func() {
 			<-g.Done()
-			p.engine.Sweeper.Rouse() // the sandbox may have ended, and may be removed at its end
+			p.engine.Sweeper.Wake() // the sandbox may have ended, and may be removed at its end
 		}()
 		return g, nil
 	}

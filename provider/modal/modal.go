@@ -287,7 +287,7 @@ func (p *Provider) open(ctx context.Context, op string) error {
 		return p.wrapError(ctx, op, "", err)
 	}
 	if !p.used.Swap(true) {
-		p.engine.Sweeper.Rouse()
+		p.engine.Sweeper.Wake()
 	}
 	return nil
 }

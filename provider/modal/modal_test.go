@@ -182,7 +182,7 @@ func maker(args []string) error {
 		return err
 	}
 	defer p.Close()
-	return providertest.Make(p, os.Stdin, os.Stdout)
+	return providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 }
 
 // tiny returns an image with one file and no program.
@@ -199,7 +199,7 @@ func pullable(t *testing.T) []providertest.Option {
 		t.Cleanup(func() { r.Fault(nil) })
 	}
 	return []providertest.Option{
-		providertest.Pullable(r.Push("tiny:1", tiny(t))), providertest.Source("/file", "text", unplug),
+		providertest.PullableImage(r.Push("tiny:1", tiny(t))), providertest.ImageSource("/file", "text", unplug),
 		providertest.Debian(func(t *testing.T) string { return r.Push("debian:1", testimage.Debian(t)) }),
 	}
 }
@@ -217,11 +217,11 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := pullable(t)
-	if !testenv.All() {
-		opts = append(opts, providertest.Without("provider/internal/remote keeps them for every backend", enginePromises...))
+	if !testenv.RunAll() {
+		opts = append(opts, providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...))
 	}
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
-		append(opts, providertest.Wire(), providertest.Crash(crash),
+		append(opts, providertest.WireOnly(), providertest.CrashSandbox(crash),
 			providertest.Leaks(func(*testing.T) []string { return slices.Sorted(maps.Values(l.server.Sandboxes())) }),
 			providertest.Except("siege/calls return although a program stops all others in the sandbox",
 				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)
@@ -235,7 +235,7 @@ var enginePromises = []string{"expiry", "output", "time", "tree", "sub", "errors
 func conform(t *testing.T, open opener, options ...providertest.Option) {
 	t.Helper()
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
-		append(options, providertest.Slow(4), providertest.Count(10), providertest.Elsewhere(elsewhere(open)), providertest.Reopen(reopen), providertest.Steps(stepwise(open)),
+		append(options, providertest.Slow(4), providertest.Count(10), providertest.OtherProcess(elsewhere(open)), providertest.Reopen(reopen), providertest.FailSteps(stepwise(open)),
 			notHere("network/with a network, allowed addresses can be reached, also of the host"), notHere("network/Stop does not wait for a server that does not read"),
 			notHere("siege/many connections out of a sandbox do not block calls to it"),
 			providertest.Except("escape/sockets of the host cannot be reached from any network", "it takes a list of names, which Modal's SDK does not have"),

@@ -54,7 +54,7 @@ func TestReal(t *testing.T) {
 		t.Fatalf("no sandbox of the app is %s", sb.ID())
 	}
 	boxes(t) // the connection is not a leak
-	conform(t, opener, providertest.Pullable("busybox:1.36"), providertest.Crash(crash),
+	conform(t, opener, providertest.PullableImage("busybox:1.36"), providertest.CrashSandbox(crash),
 		providertest.Leaks(func(t *testing.T) []string { return slices.Sorted(maps.Values(boxes(t))) }),
 		providertest.Except("volumes/a named volume is shared in its project and outlives its sandboxes",
 			"by Modal's documentation, a sandbox sees the writes of others to a volume after it mounts it again"))

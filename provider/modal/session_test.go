@@ -20,7 +20,7 @@ func TestSessionGoesOn(t *testing.T) {
 	s := session.New(reopen(t, p), teststore.Open(t.TempDir()), session.Options{})
 	defer s.Close()
 	spec := &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "w"}}
-	open := func(want session.Opening) (session.Opened, atoll.Sandbox) {
+	open := func(want session.Opening) (session.OpenResult, atoll.Sandbox) {
 		t.Helper()
 		o, err := session.Open(t.Context(), s, spec)
 		if err != nil {

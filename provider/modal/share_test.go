@@ -63,7 +63,7 @@ func TestSharedVolumeStays(t *testing.T) {
 			there := func(want int) (names []string) {
 				t.Helper()
 				for end := time.Now().Add(testenv.Scale(time.Minute)); isLeft(t, p, want) && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-					p.engine.Sweeper.Rouse()
+					p.engine.Sweeper.Wake()
 				}
 				all, err := other.Volumes(t.Context(), "")
 				if err != nil {

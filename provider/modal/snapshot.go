@@ -35,7 +35,7 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 			return err
 		}
 		var taken atoll.Snapshot
-		err := guestproc.Detached(ctx, &s.p.engine.Work, snapshotTimeout+remote.CleanupTimeout, func(whole context.Context) (err error) {
+		err := guestproc.RunDetached(ctx, &s.p.engine.Work, snapshotTimeout+remote.CleanupTimeout, func(whole context.Context) (err error) {
 			taken, err = s.takeSnapshot(whole, ctx, r)
 			return err
 		})

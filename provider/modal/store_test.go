@@ -81,7 +81,7 @@ func TestStoreIsWrittenByMany(t *testing.T) {
 		all.Go(func() {
 			for i := range changes {
 				if i%5 == 0 {
-					server.Lose("DictUpdate")
+					server.DropAnswer("DictUpdate")
 				}
 				if err := add(t.Context(), b, "one"); err != nil {
 					t.Error(err)
@@ -99,7 +99,7 @@ func TestStoreIsWrittenByMany(t *testing.T) {
 // Only one program can write the first revision, and it learns so even if the answer is lost.
 func TestStoreHasOneFirstRevision(t *testing.T) {
 	server, open := stores(t)
-	server.Lose("DictUpdate")
+	server.DropAnswer("DictUpdate")
 	b := open()
 	at, err := b.writeNext(t.Context(), "k", "lost", nil, "mine")
 	if err != nil || at.Number != 1 {

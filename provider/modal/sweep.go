@@ -24,12 +24,12 @@ func (b backend) Survey(ctx context.Context) (records []*record, due time.Time, 
 	}
 	for _, r := range all.records {
 		if isRemovedAtEnd(r) {
-			due = sweeper.Sooner(due, time.Now().Add(removalPollInterval))
+			due = sweeper.Earlier(due, time.Now().Add(removalPollInterval))
 		}
 	}
 	if err := b.endStrays(ctx, all); err != nil && ctx.Err() == nil {
 		b.opts.Log.Warn("sweep: end strays", "err", err)
-		due = sweeper.Sooner(due, time.Now().Add(time.Second))
+		due = sweeper.Earlier(due, time.Now().Add(time.Second))
 	}
 	if err := b.store.refreshAll(ctx, all.revisions); err != nil && ctx.Err() == nil {
 		b.opts.Log.Warn("sweep: refresh records", "err", err)

@@ -120,7 +120,7 @@ func (p *backendProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.S
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec, err := spec.MadeBy(p.info.Name)
+	spec, err := spec.WithProvider(p.info.Name)
 	if err != nil {
 		return nil, err
 	}

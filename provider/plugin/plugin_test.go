@@ -130,7 +130,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return p
-	}, providertest.Wire(), providertest.Only(groups...))
+	}, providertest.WireOnly(), providertest.Only(groups...))
 }
 
 // A program that is killed is started again, and what it was asked goes on.

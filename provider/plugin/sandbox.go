@@ -137,7 +137,7 @@ func (s *sandbox) updateStatus(change func(st *atoll.Status)) {
 	s.p.hub.Publish(s.status)
 	var linger time.Time
 	if s.spec.AutoRemove && !s.status.Stopped.IsZero() {
-		linger = s.status.Stopped.Add(atoll.AutoRemoveLinger)
+		linger = s.status.Stopped.Add(atoll.AutoRemoveDelay)
 	}
 	for i, due := range []time.Time{s.status.Expires, linger} {
 		if s.timers[i] != nil {
@@ -161,7 +161,7 @@ func (s *sandbox) removeIfDue() {
 	defer s.releaseLock()
 	st, _ := s.currentStatus()
 	expired := !st.Expires.IsZero() && !time.Now().Before(st.Expires)
-	lingered := s.spec.AutoRemove && !st.Stopped.IsZero() && !time.Now().Before(st.Stopped.Add(atoll.AutoRemoveLinger))
+	lingered := s.spec.AutoRemove && !st.Stopped.IsZero() && !time.Now().Before(st.Stopped.Add(atoll.AutoRemoveDelay))
 	if !expired && !lingered {
 		return
 	}
@@ -298,7 +298,7 @@ func (s *sandbox) lastTable(op string) (*process.Table, error) {
 func (s *sandbox) startProcess(ctx context.Context, table *process.Table, id string, cmd *atoll.Command) (atoll.Process, error) {
 	var hold time.Duration
 	if id == atoll.MainProcess && s.spec.AutoRemove {
-		hold = atoll.AutoRemoveLinger
+		hold = atoll.AutoRemoveDelay
 	}
 	s.dirty.Store(true)
 	p, err := table.StartHeld(ctx, id, cmd, hold, func(stdio process.Stdio) (process.Handle, error) {

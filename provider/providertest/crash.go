@@ -15,10 +15,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Make implements the command of option Elsewhere with p, its stdin and its stdout. It creates the
+// CreateAndWait implements the command of option OtherProcess with p, its stdin and its stdout. It creates the
 // sandbox whose spec is on in, writes its id and the first line of its main process to out, and waits
 // to be killed. It always returns an error.
-func Make(p atoll.Provider, in io.Reader, out io.Writer) error {
+func CreateAndWait(p atoll.Provider, in io.Reader, out io.Writer) error {
 	var spec atoll.Spec
 	if err := json.NewDecoder(in).Decode(&spec); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (h *harness) findSandbox(t *testing.T, open func() atoll.Provider, id strin
 	t.Helper()
 	p := open()
 	var sb atoll.Sandbox
-	t.Cleanup(func() { h.removeAndClose(t, p, sb) }) // runs before the cleanups of option Elsewhere
+	t.Cleanup(func() { h.removeAndClose(t, p, sb) }) // runs before the cleanups of option OtherProcess
 	sb, err := p.Get(h.newContext(t), id)
 	if err != nil {
 		t.Fatalf("Get: %v", err)

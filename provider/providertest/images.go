@@ -185,7 +185,7 @@ func missingTag(ref string) string {
 	return name + ":no-such-tag"
 }
 
-// fetchImage fetches the image of option Pullable.
+// fetchImage fetches the image of option PullableImage.
 func (h *harness) fetchImage(t *testing.T) {
 	t.Helper()
 	if err := atoll.Prepare(h.newContext(t), h.p, h.completeSpec(atoll.Spec{Image: h.cfg.pullable}), nil); err != nil {
@@ -193,7 +193,7 @@ func (h *harness) fetchImage(t *testing.T) {
 	}
 }
 
-// findImage returns the image of option Pullable, or nil if the provider's store does not have it.
+// findImage returns the image of option PullableImage, or nil if the provider's store does not have it.
 func (h *harness) findImage(t *testing.T) *atoll.Image {
 	t.Helper()
 	all, err := atoll.Images(h.newContext(t), h.p)

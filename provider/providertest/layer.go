@@ -37,10 +37,10 @@ var (
 // abilityTypes returns its arguments as a slice.
 func abilityTypes(types ...reflect.Type) []reflect.Type { return types }
 
-// Layer checks that wrap returns a layer that forwards every method of a provider, its sandboxes,
+// CheckLayer checks that wrap returns a layer that forwards every method of a provider, its sandboxes,
 // processes and files, also the optional ones: each call must arrive, and its error must come back with
 // its kind. except names methods that the layer answers itself, as "Provider.Resolve".
-func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...string) {
+func CheckLayer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...string) {
 	plan := FailCall(0)
 	p := wrap(Faulty(bareProvider{}, plan))
 	t.Cleanup(func() { p.Close() })

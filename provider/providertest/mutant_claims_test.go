@@ -87,11 +87,11 @@ var claimMutants = []mutant{
 	newMutant("returns exit signals without the cap", "exec/a process killed by a signal exits with 128 plus its number",
 		onMock(changeInfo(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
 	newMutant("does not survive its process", "crash/a sandbox keeps running when its creator is killed",
-		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(startMaker)),
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.OtherProcess(startMaker)),
 	newMutant("loses durable files in a crash", "crash/a sandbox whose creator was killed has failed, and starts again with its durable files",
-		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.Elsewhere(startMaker)),
+		onMock(changeInfo(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.OtherProcess(startMaker)),
 	newMutant("does not crash", "crash/a sandbox that was killed has failed, and starts again with its durable files",
-		onMock(changeInfo(func(*atoll.Info) {})), providertest.Crash(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
+		onMock(changeInfo(func(*atoll.Info) {})), providertest.CrashSandbox(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
 			main, err := sb.Process(t.Context(), atoll.MainProcess)
 			if err == nil {
 				err = main.Signal(t.Context(), atoll.SIGKILL) // the sandbox stops, and does not fail
@@ -121,7 +121,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
 		p, err := mock.New(mock.Options{Dir: dir})
 		if err == nil {
-			err = providertest.Make(p, os.Stdin, os.Stdout)
+			err = providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -129,7 +129,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startMaker implements option Elsewhere with the mock.
+// startMaker implements option OtherProcess with the mock.
 func startMaker(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 	dir, maker := t.TempDir(), exec.Command(os.Args[0])
 	maker.Env = append(os.Environ(), crashDir+"="+dir)
@@ -396,8 +396,8 @@ func (p *pausableSandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) 
 // imageOptions returns the options for an image. A mock can fetch every image.
 func imageOptions() []providertest.Option {
 	return []providertest.Option{
-		providertest.Pullable("docker.io/library/app:1"),
-		providertest.Source("/file", "text", func(t *testing.T) {}),
+		providertest.PullableImage("docker.io/library/app:1"),
+		providertest.ImageSource("/file", "text", func(t *testing.T) {}),
 	}
 }
 
@@ -412,7 +412,7 @@ func (latePullProvider) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandb
 
 // stepOption returns an option that opens providers which handle failed steps wrongly.
 func stepOption() providertest.Option {
-	return providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
+	return providertest.FailSteps(func(t *testing.T, step func(string) error) atoll.Provider {
 		return steppedProvider{atoll.ProviderLayer{Provider: newLeaf(t)}, step}
 	})
 }

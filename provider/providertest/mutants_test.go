@@ -51,7 +51,7 @@ var mutants = []mutant{
 	newMutant("removes images that are in use", "images/the image of a sandbox is in use, whether that runs or not",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return forceRemoveProvider{atoll.ProviderLayer{Provider: p}}
-		}), providertest.Pullable("docker.io/library/app:1")),
+		}), providertest.PullableImage("docker.io/library/app:1")),
 	newMutant("turns exits into errors", "exec/exit codes come back", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return strictSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),

@@ -53,10 +53,10 @@ func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
 // Image sets the image of sandboxes, for providers without a usable default image.
 func Image(ref string) Option { return func(c *config) { c.image = ref } }
 
-// Pullable sets the full name of an image that the provider can fetch and create sandboxes from. The
+// PullableImage sets the full name of an image that the provider can fetch and create sandboxes from. The
 // promises about images need it. If the provider has an ImageStore, the suite may remove this image and
 // every other image without a sandbox.
-func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
+func PullableImage(ref string) Option { return func(c *config) { c.pullable = ref } }
 
 // Count sets the number of sandboxes that the suite creates at once. The default is 20.
 func Count(n int) Option { return func(c *config) { c.count = n } }
@@ -71,9 +71,9 @@ func Except(name, reason string) Option {
 // unknown name fails the run.
 func Only(groups ...string) Option { return func(c *config) { c.only = groups } }
 
-// Without skips the given groups and prints reason, for a backend for which another test runs them. An
+// SkipGroups skips the given groups and prints reason, for a backend for which another test runs them. An
 // unknown name fails the run.
-func Without(reason string, groups ...string) Option {
+func SkipGroups(reason string, groups ...string) Option {
 	return func(c *config) {
 		for _, name := range groups {
 			c.without[name] = reason
@@ -86,11 +86,11 @@ func Without(reason string, groups ...string) Option {
 // backends that take seconds to create a sandbox. The suite looks for leaks at the end of the group.
 func Shared(groups ...string) Option { return func(c *config) { c.shared = groups } }
 
-// Beside runs the promises of the given groups in parallel, n at a time, each with its own provider.
+// Parallel runs the promises of the given groups in parallel, n at a time, each with its own provider.
 // Use it for backends that take long to create a sandbox without using the CPUs. The providers must not
 // see one another's sandboxes. The suite looks for leaks at the end of the group. Groups faults and
 // steps look for leaks more often and cannot run in parallel.
-func Beside(n int, groups ...string) Option {
+func Parallel(n int, groups ...string) Option {
 	return func(c *config) {
 		for _, name := range groups {
 			c.beside[name] = n
@@ -98,8 +98,8 @@ func Beside(n int, groups ...string) Option {
 	}
 }
 
-// Rest skips the groups that Only leaves out, and prints reason, instead of hiding them.
-func Rest(reason string) Option { return func(c *config) { c.rest = reason } }
+// SkipRest skips the groups that Only leaves out, and prints reason, instead of hiding them.
+func SkipRest(reason string) Option { return func(c *config) { c.rest = reason } }
 
 // Leaks tells the suite how to list the objects of the provider's backend on this machine, such as
 // containers, cgroups, namespaces and directories. The suite calls list before a subtest opens its
@@ -116,13 +116,13 @@ func Reopen(reopen func(t *testing.T, p atoll.Provider) atoll.Provider) Option {
 	return func(c *config) { c.reopen = reopen }
 }
 
-// Source describes the image that Pullable names: the path and the content of one of its files. unplug
+// ImageSource describes the image that PullableImage names: the path and the content of one of its files. unplug
 // makes the image's registry unreachable for the rest of a subtest.
-func Source(file, text string, unplug func(t *testing.T)) Option {
+func ImageSource(file, text string, unplug func(t *testing.T)) Option {
 	return func(c *config) { c.source = &source{file, text, unplug} }
 }
 
-// A source describes the image of option Source.
+// A source describes the image of option ImageSource.
 type source struct {
 	file, text string
 	unplug     func(t *testing.T)
@@ -155,22 +155,22 @@ func Repository(source, file, text string) Option {
 // A repository is the git repository of option Repository.
 type repository struct{ source, file, text string }
 
-// Elsewhere tells the suite how to have another process create a sandbox. start returns a command that
+// OtherProcess tells the suite how to have another process create a sandbox. start returns a command that
 // is not started yet and calls Make with a provider over a separate state, and a function that opens a
 // provider over that state in this process. The suite kills the command and closes the provider.
-func Elsewhere(start func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)) Option {
+func OtherProcess(start func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)) Option {
 	return func(c *config) { c.elsewhere = start }
 }
 
-// Crash tells the suite how to kill a running sandbox from outside, for example by killing its virtual
+// CrashSandbox tells the suite how to kill a running sandbox from outside, for example by killing its virtual
 // machine or its supervisor.
-func Crash(kill func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)) Option {
+func CrashSandbox(kill func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)) Option {
 	return func(c *config) { c.crash = kill }
 }
 
-// Steps tells the suite how to open a provider that calls step before each step of creating or starting
+// FailSteps tells the suite how to open a provider that calls step before each step of creating or starting
 // a sandbox that can fail. If step returns an error, the provider must act as if that step had failed
 // with it. name is for messages. A provider may ask ahead for the steps of a process that it starts.
-func Steps(open func(t *testing.T, step func(name string) error) atoll.Provider) Option {
+func FailSteps(open func(t *testing.T, step func(name string) error) atoll.Provider) Option {
 	return func(c *config) { c.steps = open }
 }

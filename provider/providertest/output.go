@@ -213,7 +213,7 @@ var outputPromises = []promise{
 			t.Errorf("from the oldest retained byte: %d gaps and %d bytes, want none and %d", again.gaps, again.n, got.n)
 		}
 		if all, err := atoll.Processes(h.newContext(t), sb); err == nil {
-			if s := all[0].Stdout; s.Written != 1<<20 || s.Kept != got.gapTo {
+			if s := all[0].Stdout; s.Written != 1<<20 || s.Oldest != got.gapTo {
 				t.Errorf("Processes returned %+v, want 1 MiB written and retained from %d", s, got.gapTo)
 			}
 		}

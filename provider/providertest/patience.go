@@ -16,7 +16,7 @@ var patiencePromises = []promise{
 	{"AutoRemove removes the sandbox some time after its main process ended", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 0), AutoRemove: true})
 		h.waitForState(t, sb, atoll.StateStopped)
-		h.waitUntilGone(t, sb, h.shortLimit()+atoll.AutoRemoveLinger)
+		h.waitUntilGone(t, sb, h.shortLimit()+atoll.AutoRemoveDelay)
 	}},
 	{"AutoRemove removes a sandbox whose creator was killed, with its volume", []need{needElsewhere}, func(t *testing.T, h *harness) {
 		p, sb, _ := h.abandonSandbox(t, atoll.Spec{Cmd: scriptArgs("ready"), AutoRemove: true})
@@ -29,7 +29,7 @@ var patiencePromises = []promise{
 				t.Errorf("Signal: %v", err)
 			}
 		}
-		h.waitUntil(t, h.shortLimit()+atoll.AutoRemoveLinger, func() error { return checkEmpty(h.newContext(t), p) })
+		h.waitUntil(t, h.shortLimit()+atoll.AutoRemoveDelay, func() error { return checkEmpty(h.newContext(t), p) })
 		_, err := sb.Status(h.newContext(t))
 		wantKind(t, "Status", err, atoll.ErrNotFound)
 	}},

@@ -28,13 +28,13 @@ func newLeaf(t *testing.T) atoll.Provider {
 type plainLayer struct{ atoll.ProviderLayer }
 
 func TestLayer(t *testing.T) {
-	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return plainLayer{atoll.ProviderLayer{Provider: p}} })
+	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return plainLayer{atoll.ProviderLayer{Provider: p}} })
 }
 
 func TestFaulty(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return providertest.Faulty(newLeaf(t), providertest.FailCall(0))
-	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.Wire()) // Faulty forwards all calls
+	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.WireOnly()) // Faulty forwards all calls
 }
 
 func TestFailCall(t *testing.T) {
@@ -128,7 +128,7 @@ func (storelessProvider) PruneImages(context.Context, atoll.PruneOptions) (atoll
 func TestWithoutImageStore(t *testing.T) {
 	providertest.Run(t, onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return storelessProvider{atoll.ProviderLayer{Provider: p}}
-	}), providertest.Pullable("docker.io/library/app:1"), providertest.Only("images"), providertest.Rest("they do not need images"))
+	}), providertest.PullableImage("docker.io/library/app:1"), providertest.Only("images"), providertest.SkipRest("they do not need images"))
 }
 
 // Promises that share a sandbox pass, and need far fewer sandboxes.
@@ -151,7 +151,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// Beside runs all promises, the given number at once.
+// Parallel runs all promises, the given number at once.
 func TestBeside(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
@@ -169,7 +169,7 @@ func TestBeside(t *testing.T) {
 			t.Fatal(err)
 		}
 		return p
-	}, providertest.Only("exec"), providertest.Beside(3, "exec"))
+	}, providertest.Only("exec"), providertest.Parallel(3, "exec"))
 	if most != 3 {
 		t.Errorf("%d at once, want 3", most)
 	}
@@ -187,7 +187,7 @@ func TestWire(t *testing.T) {
 		}, append(opts, providertest.Only("tty", "errors"))...)
 		return run
 	}
-	all, some := names(), names(providertest.Wire("tty", "exec"))
+	all, some := names(), names(providertest.WireOnly("tty", "exec"))
 	if !slices.Equal(some["errors"], all["errors"]) {
 		t.Errorf("Wire changed the promises of another group to %q, want %q", some["errors"], all["errors"])
 	}

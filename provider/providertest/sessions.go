@@ -16,7 +16,7 @@ import (
 var sessionPromises = []promise{
 	{"concurrent opens of a session create one sandbox and share it", []need{needSessions}, func(t *testing.T, h *harness) {
 		const openers = 10
-		opened := make([]session.Opened, openers)
+		opened := make([]session.OpenResult, openers)
 		var all sync.WaitGroup
 		for i := range openers {
 			all.Go(func() {
@@ -263,7 +263,7 @@ func (h *harness) idleTimeout() time.Duration { return min(h.shortLimit()/4, h.i
 
 // openSession opens a session, and returns it and its sandbox. The end of the subtest removes the
 // sandbox.
-func (h *harness) openSession(t *testing.T, spec *session.Spec) (session.Opened, atoll.Sandbox) {
+func (h *harness) openSession(t *testing.T, spec *session.Spec) (session.OpenResult, atoll.Sandbox) {
 	t.Helper()
 	o, err := session.Open(h.newContext(t), h.p, spec)
 	if err != nil {

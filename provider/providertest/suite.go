@@ -104,14 +104,14 @@ func newOptionNeed(name string, given func(*config) bool) need {
 }
 
 var (
-	needPullable  = newOptionNeed("Pullable", func(c *config) bool { return c.pullable != "" })
-	needSource    = newOptionNeed("Source", func(c *config) bool { return c.source != nil })
+	needPullable  = newOptionNeed("PullableImage", func(c *config) bool { return c.pullable != "" })
+	needSource    = newOptionNeed("ImageSource", func(c *config) bool { return c.source != nil })
 	needDebian    = newOptionNeed("Debian", func(c *config) bool { return c.debian != nil })
 	needNetwork   = newOptionNeed("Network", func(c *config) bool { return c.network != nil })
 	needRepo      = newOptionNeed("Repository", func(c *config) bool { return c.repo != nil })
-	needElsewhere = newOptionNeed("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
-	needCrash     = newOptionNeed("Crash", func(c *config) bool { return c.crash != nil })
-	needSteps     = newOptionNeed("Steps", func(c *config) bool { return c.steps != nil })
+	needElsewhere = newOptionNeed("OtherProcess", func(c *config) bool { return c.elsewhere != nil })
+	needCrash     = newOptionNeed("CrashSandbox", func(c *config) bool { return c.crash != nil })
+	needSteps     = newOptionNeed("FailSteps", func(c *config) bool { return c.steps != nil })
 )
 
 // needIsolation requires isolation from the host.
@@ -164,7 +164,7 @@ func listGroups() []group {
 
 // Run checks that the providers that open returns keep the promises of package atoll. Each subtest
 // opens a provider and closes it. open may register cleanups, which run before the suite looks for
-// leaks. Subtests run one after the other unless Beside says otherwise, because the suite looks for
+// leaks. Subtests run one after the other unless Parallel says otherwise, because the suite looks for
 // leaks in the whole test process: no other test may run at the same time.
 func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
@@ -187,7 +187,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	}
 	for _, name := range cfg.wire {
 		if !groupOnWire(name) {
-			t.Errorf("Wire(%q): no such group, or none of its promises is about the wire", name)
+			t.Errorf("WireOnly(%q): no such group, or none of its promises is about the wire", name)
 		}
 	}
 	for _, name := range slices.Concat(cfg.only, slices.Collect(maps.Keys(cfg.beside)), slices.Collect(maps.Keys(cfg.without))) {
@@ -197,7 +197,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	}
 	for _, name := range []string{"faults", "steps"} {
 		if cfg.beside[name] > 0 {
-			t.Fatalf("Beside(%q): its promises look for leaks themselves", name)
+			t.Fatalf("Parallel(%q): its promises look for leaks themselves", name)
 		}
 	}
 	for _, g := range listGroups() {

@@ -38,12 +38,12 @@ var wirePromises = []string{
 // guestGroups are the groups of the promises that the guest keeps in every sandbox.
 var guestGroups = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
 
-// Wire reduces the given groups to the promises that can break between a caller and a sandbox. Without
+// WireOnly reduces the given groups to the promises that can break between a caller and a sandbox. Without
 // arguments it reduces exec, output, time, tree, tty, files, sub and dial, which leaves some twenty
-// promises. The suite neither runs nor lists the others. Use Wire for a provider whose sandboxes run
+// promises. The suite neither runs nor lists the others. Use WireOnly for a provider whose sandboxes run
 // the same guest as those of another provider, which keeps all promises. A group without such promises
 // fails the run.
-func Wire(groups ...string) Option {
+func WireOnly(groups ...string) Option {
 	if len(groups) == 0 {
 		groups = guestGroups
 	}

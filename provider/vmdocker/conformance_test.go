@@ -46,7 +46,7 @@ func everything(t *testing.T, why string) {
 	t.Helper()
 	need(t)
 	p := open(t)
-	if p.machines.Slow(t.Context()) > 1 && !testenv.All() {
+	if p.machines.Slow(t.Context()) > 1 && !testenv.RunAll() {
 		t.Skipf("emulated: %s; CHECK_ALL=1 runs it", why)
 	}
 }
@@ -65,15 +65,15 @@ func TestConformance(t *testing.T) {
 			return inProject{atoll.ProviderLayer{Provider: reopen(t)}}
 		}),
 	}
-	if factor > 1 && !testenv.All() {
-		opts = append(opts, providertest.Only(measured...), providertest.Wire(), providertest.Rest("machines are emulated here, and containers take too long: CHECK_ALL=1 runs all groups"))
+	if factor > 1 && !testenv.RunAll() {
+		opts = append(opts, providertest.Only(measured...), providertest.WireOnly(), providertest.SkipRest("machines are emulated here, and containers take too long: CHECK_ALL=1 runs all groups"))
 		for line := range strings.Lines(slow) {
 			seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
 			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; CHECK_ALL=1 keeps it"))
 		}
 	} else {
 		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
-		opts = append(opts, providertest.Pullable(testimage.Serve(t).Push("tiny:1", tiny)))
+		opts = append(opts, providertest.PullableImage(testimage.Serve(t).Push("tiny:1", tiny)))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		p := reopen(t)

@@ -29,7 +29,7 @@ func (e *engine) Close() error { return e.docker.Close() }
 // engineOptions returns the options of the docker.Provider for a project's machine.
 func (p *Provider) engineOptions(project string, machine atoll.Sandbox) docker.Options {
 	return docker.Options{
-		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, Online: true, Slow: p.opts.Slow, Log: p.log,
+		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, AllowNetworkOn: true, SlowFactor: p.opts.Slow, Log: p.log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return dialEngine(ctx, project, machine) },
 	}
 }

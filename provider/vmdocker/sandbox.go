@@ -40,7 +40,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 // Remove implements atoll.Sandbox. It starts no machine: if the machine is off, the container
 // is removed when the machine is next used. The disk stays.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	volumes := atoll.RemoveOpts(opts...).Volumes
+	volumes := atoll.ApplyRemoveOptions(opts...).Volumes
 	st, err := s.p.notes.findStatus(s.id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		if !volumes {

@@ -155,7 +155,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	made, err := spec.MadeBy(Name)
+	made, err := spec.WithProvider(Name)
 	if err == nil {
 		err = p.checkSupport(made)
 	}

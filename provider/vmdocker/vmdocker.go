@@ -156,7 +156,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if spec.Project == "" {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "no project given: name one, as each has a machine of its own (--project NAME)")
 	}
-	spec, err := spec.MadeBy(Name)
+	spec, err := spec.WithProvider(Name)
 	if err == nil {
 		err = p.checkSupport(spec)
 	}

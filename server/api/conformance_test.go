@@ -90,8 +90,8 @@ func TestConformance(t *testing.T) {
 		hops int
 		opts []providertest.Option
 	}{
-		{"mock", openMock, 1, []providertest.Option{providertest.Count(100), providertest.Beside(4, "expiry", "sessions"), providertest.Pullable("docker.io/library/app:1")}},
-		{"mock", openMock, 2, []providertest.Option{providertest.Only(streams...), providertest.Wire("files")}},
+		{"mock", openMock, 1, []providertest.Option{providertest.Count(100), providertest.Parallel(4, "expiry", "sessions"), providertest.PullableImage("docker.io/library/app:1")}},
+		{"mock", openMock, 2, []providertest.Option{providertest.Only(streams...), providertest.WireOnly("files")}},
 		{"local", openLocal, 1, []providertest.Option{providertest.Only("exec", "output", "time", "tty", "dial")}},
 	} {
 		t.Run(fmt.Sprintf("%s/%d", tt.name, tt.hops), func(t *testing.T) {

@@ -104,7 +104,7 @@ func (b *fakeBox) Stop(_ context.Context, grace time.Duration) error {
 
 func (b *fakeBox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if b.remove != nil {
-		return b.remove(ctx, atoll.RemoveOpts(opts...))
+		return b.remove(ctx, atoll.ApplyRemoveOptions(opts...))
 	}
 	return b.recordCall("remove")
 }

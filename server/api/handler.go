@@ -241,7 +241,7 @@ func (h *Handler) routeHandler(route Route) http.Handler {
 			if h.verify != nil && !route.Public {
 				account = auth.AccountFrom(r.Context()).Name
 			}
-			if route.Admin && auth.AccountFrom(r.Context()).Bounded() {
+			if route.Admin && auth.AccountFrom(r.Context()).IsRestricted() {
 				h.opts.Denied(r.Context(), r.Method+" "+r.URL.Path)
 				return atoll.Errorf("", "", atoll.ErrDenied, "requires role %s", auth.RoleAdmin)
 			}

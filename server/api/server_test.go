@@ -51,7 +51,7 @@ func TestTokens(t *testing.T) {
 		account = auth.AccountFrom(ctx)
 		return nil, nil
 	}
-	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil || account.Name != "ali" || account.Role != "user" || account.Bounded() {
+	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil || account.Name != "ali" || account.Role != "user" || account.IsRestricted() {
 		t.Errorf("List by %+v: %v", account, err)
 	}
 	for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer sesam", "Bearer sesamee", "Basic sesame", "sesame"} {
@@ -112,7 +112,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("NewHandler with %s: %v", name, err)
 		}
 	}
-	if got := auth.AccountFrom(context.Background()); got.Name != auth.DefaultAccount || got.Role != auth.DefaultRole || got.Bounded() {
+	if got := auth.AccountFrom(context.Background()); got.Name != auth.DefaultAccount || got.Role != auth.DefaultRole || got.IsRestricted() {
 		t.Errorf("nobody is %+v", got)
 	}
 }

@@ -19,7 +19,7 @@ func sessionRoutes() []Route {
 			Method: "POST", Path: "/v1/sessions", Name: "openSession", Tag: "sessions", Summary: "Open the session of a workflow, an agent or a conversation",
 			Doc: "All sessions of a scope share one sandbox. The server creates it, starts it if it has stopped, or replaces it if it was removed; " +
 				"`opening` says which, and `note` tells about the previous sandbox.",
-			Body: jsonOf[session.Spec](), Reply: jsonOf[session.Opened](), serve: (*Handler).serveOpenSession,
+			Body: jsonOf[session.Spec](), Reply: jsonOf[session.OpenResult](), serve: (*Handler).serveOpenSession,
 		},
 		{
 			Method: "DELETE", Path: "/v1/sessions/{key}", Name: "closeSession", Tag: "sessions", Summary: "Close a session and remove its sandbox",

@@ -49,27 +49,27 @@ func (a Account) WithDefaults() Account {
 	return a
 }
 
-// Bounded reports whether a may use only its Projects.
-func (a Account) Bounded() bool { return a.Role == RoleProject }
+// IsRestricted reports whether a may use only its Projects.
+func (a Account) IsRestricted() bool { return a.Role == RoleProject }
 
-// May reports whether a may use the project.
-func (a Account) May(project string) bool {
-	return !a.Bounded() || slices.Contains(a.Projects, project)
+// CanUse reports whether a may use the project.
+func (a Account) CanUse(project string) bool {
+	return !a.IsRestricted() || slices.Contains(a.Projects, project)
 }
 
 // ProjectOr returns the default project of a: usual if a may use it, or else the first of its
 // Projects.
 func (a Account) ProjectOr(usual string) string {
-	if a.May(usual) || len(a.Projects) == 0 {
+	if a.CanUse(usual) || len(a.Projects) == 0 {
 		return usual
 	}
 	return a.Projects[0]
 }
 
-// Who returns a string that is equal for accounts with the same name and the same permissions.
-func (a Account) Who() string {
+// Identity returns a string that is equal for accounts with the same name and the same permissions.
+func (a Account) Identity() string {
 	a = a.WithDefaults()
-	if !a.Bounded() {
+	if !a.IsRestricted() {
 		return a.Name
 	}
 	return a.Name + ":" + a.Role + ":" + strings.Join(slices.Sorted(slices.Values(a.Projects)), "+")
@@ -136,13 +136,15 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 
 type vouchedKey struct{}
 
-// Vouch returns a context for calls whose specs come from the operator of this program, such as
+// WithTrustedSpec returns a context for calls whose specs come from the operator of this program, such as
 // those of a template. An account with RoleProject may then use specs that it could not use by
 // itself, in its own projects only.
-func Vouch(ctx context.Context) context.Context { return context.WithValue(ctx, vouchedKey{}, true) }
+func WithTrustedSpec(ctx context.Context) context.Context {
+	return context.WithValue(ctx, vouchedKey{}, true)
+}
 
-// Vouched reports whether ctx descends from a context that Vouch returned.
-func Vouched(ctx context.Context) bool {
+// HasTrustedSpec reports whether ctx descends from a context that WithTrustedSpec returned.
+func HasTrustedSpec(ctx context.Context) bool {
 	ok, _ := ctx.Value(vouchedKey{}).(bool)
 	return ok
 }

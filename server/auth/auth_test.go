@@ -31,8 +31,8 @@ func TestParseAccount(t *testing.T) {
 		switch {
 		case want == "" && atoll.KindOf(err) != atoll.ErrInvalid:
 			t.Errorf("%q is %+v, %v, want an error", text, a, err)
-		case want != "" && (err != nil || a.Who() != want):
-			t.Errorf("%q is %q, %v, want %q", text, a.Who(), err, want)
+		case want != "" && (err != nil || a.Identity() != want):
+			t.Errorf("%q is %q, %v, want %q", text, a.Identity(), err, want)
 		}
 	}
 }
@@ -53,12 +53,12 @@ func TestPermissions(t *testing.T) {
 		{bounded, "", false, "web"},
 		{lost, "web", false, "web"},
 	} {
-		if may, or := tt.account.May(tt.project), tt.account.ProjectOr(tt.project); may != tt.may || or != tt.or {
+		if may, or := tt.account.CanUse(tt.project), tt.account.ProjectOr(tt.project); may != tt.may || or != tt.or {
 			t.Errorf("%+v may use %q: %v, else %q; want %v and %q", tt.account, tt.project, may, or, tt.may, tt.or)
 		}
 	}
-	if ctx := auth.WithAccount(context.Background(), bounded); auth.Vouched(ctx) || !auth.Vouched(auth.Vouch(ctx)) {
-		t.Error("Vouched does not reflect Vouch")
+	if ctx := auth.WithAccount(context.Background(), bounded); auth.HasTrustedSpec(ctx) || !auth.HasTrustedSpec(auth.WithTrustedSpec(ctx)) {
+		t.Error("HasTrustedSpec does not reflect WithTrustedSpec")
 	}
 }
 

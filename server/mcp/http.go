@@ -56,7 +56,7 @@ func (s *Server) newHandler() http.Handler {
 	// session to the account that began it, and passes the httpRequest to calls.
 	known := func(ctx context.Context, _ string, r *http.Request) (*mcpauth.TokenInfo, error) {
 		v, _ := ctx.Value(requestContextKey{}).(httpRequest)
-		return &mcpauth.TokenInfo{UserID: auth.AccountFrom(ctx).Who(), Extra: map[string]any{requestKey: v}}, nil
+		return &mcpauth.TokenInfo{UserID: auth.AccountFrom(ctx).Identity(), Extra: map[string]any{requestKey: v}}, nil
 	}
 	return mcpauth.RequireBearerToken(known, &mcpauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(streamable)
 }
@@ -93,7 +93,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.http.ServeHTTP(w, r)
 		return
 	}
-	client := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Who())
+	client := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Identity())
 	if client != nil {
 		s.hangUp(client) // otherwise the SDK waits for calls in progress
 		s.waitEnded(ctx, client)

@@ -21,7 +21,7 @@ type clientSession struct {
 	first   context.Context // of the first call, with its account
 	ctx     context.Context // ends with the session
 	cancel  context.CancelFunc
-	account string // see auth.Account.Who
+	account string // see auth.Account.Identity
 	ended   chan struct{}
 
 	mu        sync.Mutex
@@ -58,7 +58,7 @@ func (s *Server) sessionOf(ctx context.Context, client *sdk.ServerSession) (*cli
 	if s.closed {
 		return nil, atoll.Errorf("mcp", "", atoll.ErrUnavailable, "the server is closing")
 	}
-	x := &clientSession{first: context.WithoutCancel(ctx), account: auth.AccountFrom(ctx).Who(), ended: make(chan struct{}), callers: map[tools.Caller]tools.Caller{}}
+	x := &clientSession{first: context.WithoutCancel(ctx), account: auth.AccountFrom(ctx).Identity(), ended: make(chan struct{}), callers: map[tools.Caller]tools.Caller{}}
 	x.ctx, x.cancel = context.WithCancel(x.first)
 	s.sessions[client] = x
 	s.work.Go(func() {

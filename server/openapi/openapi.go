@@ -70,16 +70,16 @@ func hasTag(doc *huma.OpenAPI, name string) bool {
 
 // schemaNames has the schema names of types that share their name with a type of another package.
 var schemaNames = map[reflect.Type]string{
-	reflect.TypeFor[agent.File]():     "AgentFile",
-	reflect.TypeFor[agent.FilePage](): "AgentFilePage",
-	reflect.TypeFor[agent.Sandbox]():  "AgentSandbox",
-	reflect.TypeFor[agent.Stats]():    "ConversationStats",
-	reflect.TypeFor[agent.ToolCall](): "MessageToolCall",
-	reflect.TypeFor[pool.Report]():    "PoolReport",
-	reflect.TypeFor[pool.Stats]():     "PoolStats",
-	reflect.TypeFor[session.Opened](): "OpenedSession",
-	reflect.TypeFor[session.Spec]():   "SessionSpec",
-	reflect.TypeFor[workspace.Spec](): "WorkspaceSpec",
+	reflect.TypeFor[agent.File]():         "AgentFile",
+	reflect.TypeFor[agent.FilePage]():     "AgentFilePage",
+	reflect.TypeFor[agent.Sandbox]():      "AgentSandbox",
+	reflect.TypeFor[agent.Stats]():        "ConversationStats",
+	reflect.TypeFor[agent.ToolCall]():     "MessageToolCall",
+	reflect.TypeFor[pool.Report]():        "PoolReport",
+	reflect.TypeFor[pool.Stats]():         "PoolStats",
+	reflect.TypeFor[session.OpenResult](): "OpenedSession",
+	reflect.TypeFor[session.Spec]():       "SessionSpec",
+	reflect.TypeFor[workspace.Spec]():     "WorkspaceSpec",
 }
 
 // schemaName returns the name of a type's schema: that of the Go type with a capital letter.

@@ -12,7 +12,7 @@ type Conversation struct {
 	agent.Conversation
 	// Until is the time by which the server that runs Turn has to renew its claim. It is zero if no turn runs.
 	Until time.Time
-	// Caller identifies the account that started Turn, as auth.Account.Who returns it, and is stored with Turn. It is
+	// Caller identifies the account that started Turn, as auth.Account.Identity returns it, and is stored with Turn. It is
 	// "" if an older program started the turn.
 	Caller string
 	Turns  int64 // number of turns, including the running one

@@ -22,7 +22,7 @@ import (
 // damaged), ErrInvalid (an argument has a character that the implementation cannot store).
 type Store interface {
 	Sandboxes
-	Stock
+	WarmSandboxes
 	Secrets
 	Holders
 
@@ -34,8 +34,8 @@ type Store interface {
 
 // An Identity is created at random with a store.
 type Identity struct {
-	ID   string // 32 hex digits
-	Born time.Time
+	ID      string // 32 hex digits
+	Created time.Time
 }
 
 // A State is the state of a sandbox's record.
@@ -77,8 +77,8 @@ var ErrChanged = errors.New("another program has changed the record")
 // also has a *QuotaError.
 var ErrLimit = errors.New("limit reached")
 
-// A Room limits the number of records, including the one that is inserted. The zero value is no limit.
-type Room struct {
+// A Limits limits the number of records, including the one that is inserted. The zero value is no limit.
+type Limits struct {
 	Most  int   // records in the store; 0 for any number
 	Quota Quota // of the record's project
 }
@@ -105,7 +105,7 @@ type Sandboxes interface {
 	// in another scope may have the name of r, unless r is Creating. Kinds: ErrAlreadyExists (a record has the id, or
 	// the name in its project), ErrExhausted (ErrLimit: no room), ErrInvalid (the spec asks for an unlimited amount
 	// of a resource with a quota).
-	Insert(ctx context.Context, r *Record, secret string, room Room) (kept string, err error)
+	Insert(ctx context.Context, r *Record, secret string, room Limits) (kept string, err error)
 	// Update replaces the revision that r was read as. Kinds: ErrConflict (the record has been changed or deleted
 	// since), ErrAlreadyExists (of the name).
 	Update(ctx context.Context, r *Record) error
@@ -144,8 +144,8 @@ type Warm struct {
 	Claimed time.Time
 }
 
-// Stock stores warm sandboxes. Read methods do not create a missing store.
-type Stock interface {
+// WarmSandboxes stores warm sandboxes. Read methods do not create a missing store.
+type WarmSandboxes interface {
 	// InsertWarm adds w to the stock. Kinds: ErrAlreadyExists (of the id).
 	InsertWarm(ctx context.Context, w *Warm) error
 	// ClaimWarm claims w, which is in stock of w.Holder: it stores the name, labels, TTL and time of the claim, and
@@ -183,7 +183,7 @@ type Holders interface {
 	Holder(ctx context.Context) (string, error)
 	// Alive reports whether a holder has the store open. It is false for "". After it has returned false for a
 	// holder, it never returns true for that holder again.
-	Alive(ctx context.Context, holder string) (bool, error)
+	IsAlive(ctx context.Context, holder string) (bool, error)
 }
 
 // A Quota is the most that the sandboxes of one project may ask for together, running or not. A zero field is no

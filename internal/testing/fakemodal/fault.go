@@ -37,9 +37,9 @@ func (s *Server) Cut(method string, after int) {
 	s.faults.cuts[method] = append(s.faults.cuts[method], after)
 }
 
-// Lose makes the server run the next unary call of a method, but answer it with codes.Unavailable.
+// DropAnswer makes the server run the next unary call of a method, but answer it with codes.Unavailable.
 // SDKs repeat the call then, so that it may have its effect twice.
-func (s *Server) Lose(method string) {
+func (s *Server) DropAnswer(method string) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	if s.faults.lost == nil {

@@ -32,7 +32,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("%d calls, want 1", n)
 	}
 	sb := l.create(nil)
-	l.server.Lose("SandboxCreate")
+	l.server.DropAnswer("SandboxCreate")
 	lost := l.server.Sandboxes()
 	_, err = l.Sandboxes.Create(l.ctx(), l.app, l.Images.FromRegistry(l.busybox, nil), nil)
 	wantCode(t, "create", err, codes.Unavailable, "")

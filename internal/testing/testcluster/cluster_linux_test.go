@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 // A pod runs an image of a test's registry and prints; the node becomes unready and ready again.
 func TestCluster(t *testing.T) {
-	if !testenv.All() {
+	if !testenv.RunAll() {
 		t.Skip("the tests of provider kubernetes do the same: CHECK_ALL=1 runs it")
 	}
 	c := testcluster.Need(t)

@@ -5,6 +5,6 @@ import "os"
 // allVar is the variable that enables all tests.
 const allVar = "CHECK_ALL"
 
-// All reports whether CHECK_ALL is 1, as in make test-all. Then tests run that take too long for every
+// RunAll reports whether CHECK_ALL is 1, as in make test-all. Then tests run that take too long for every
 // run.
-func All() bool { return os.Getenv(allVar) == "1" }
+func RunAll() bool { return os.Getenv(allVar) == "1" }

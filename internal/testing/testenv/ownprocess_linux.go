@@ -13,10 +13,10 @@ import (
 // apartVar is a variable with the name of the test that a process was started for.
 const apartVar = "ATOLL_TEST_APART"
 
-// Apart is for tests that mount something, which other tests would take for a leak. It runs the test
+// InOwnProcess is for tests that mount something, which other tests would take for a leak. It runs the test
 // again in a process with its own mount namespace, and returns true there. In the first process it
 // returns false afterwards, and the test must return.
-func Apart(t *testing.T) bool {
+func InOwnProcess(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(apartVar) == t.Name() {
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {

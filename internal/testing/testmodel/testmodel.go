@@ -47,8 +47,8 @@ func New(replies ...Reply) *Model {
 	return &Model{replies: slices.Clone(replies)}
 }
 
-// Asked returns the bodies of the requests that got a reply.
-func (m *Model) Asked() []string {
+// Requests returns the bodies of the requests that got a reply.
+func (m *Model) Requests() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.requests)

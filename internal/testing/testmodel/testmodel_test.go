@@ -79,8 +79,8 @@ func TestMessages(t *testing.T) {
 	if status != http.StatusOK || strings.Join(types, " ") != want || text != "Done." {
 		t.Errorf("got %d %q %q", status, types, text)
 	}
-	if m.Left() != 0 || len(m.Asked()) != 2 {
-		t.Errorf("%d replies left after %d requests", m.Left(), len(m.Asked()))
+	if m.Left() != 0 || len(m.Requests()) != 2 {
+		t.Errorf("%d replies left after %d requests", m.Left(), len(m.Requests()))
 	}
 }
 

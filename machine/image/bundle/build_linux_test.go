@@ -392,7 +392,7 @@ func TestBuildInterrupted(t *testing.T) {
 // A full disk is ErrExhausted, for whichever program it is full.
 func TestBuildFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"))
-	if !testenv.Apart(t) {
+	if !testenv.InOwnProcess(t) {
 		return
 	}
 	kernel := debianBundle(t)

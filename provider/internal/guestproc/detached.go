@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Detached runs do in a goroutine that work counts, and returns its error. If ctx ends first, Detached
+// RunDetached runs do in a goroutine that work counts, and returns its error. If ctx ends first, RunDetached
 // returns the error of ctx, while do continues. The context of do ends after limit, not with ctx.
-func Detached(ctx context.Context, work *sync.WaitGroup, limit time.Duration, do func(context.Context) error) error {
+func RunDetached(ctx context.Context, work *sync.WaitGroup, limit time.Duration, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	work.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
@@ -23,9 +23,9 @@ func Detached(ctx context.Context, work *sync.WaitGroup, limit time.Duration, do
 	}
 }
 
-// Every calls do each time the interval long has passed, until ctx ends or stop is called. stop
+// RunEvery calls do each time the interval long has passed, until ctx ends or stop is called. stop
 // cancels the context of a running do and waits for do to return.
-func Every(ctx context.Context, long time.Duration, do func(context.Context)) (stop func()) {
+func RunEvery(ctx context.Context, long time.Duration, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {

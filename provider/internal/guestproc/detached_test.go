@@ -16,13 +16,13 @@ func TestDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var work sync.WaitGroup
 		failed := errors.New("failed")
-		if err := guestproc.Detached(t.Context(), &work, time.Hour, func(context.Context) error { return failed }); err != failed {
+		if err := guestproc.RunDetached(t.Context(), &work, time.Hour, func(context.Context) error { return failed }); err != failed {
 			t.Errorf("the waiting caller got %v, want %v", err, failed)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin, ended := time.Now(), time.Duration(0)
-		err := guestproc.Detached(ctx, &work, time.Hour, func(ctx context.Context) error {
+		err := guestproc.RunDetached(ctx, &work, time.Hour, func(ctx context.Context) error {
 			<-ctx.Done()
 			ended = time.Since(begin)
 			return ctx.Err()
@@ -41,7 +41,7 @@ func TestDetached(t *testing.T) {
 func TestEvery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		times, ended := 0, false
-		stop := guestproc.Every(t.Context(), time.Minute, func(ctx context.Context) {
+		stop := guestproc.RunEvery(t.Context(), time.Minute, func(ctx context.Context) {
 			if times++; times == 3 {
 				<-ctx.Done()
 				ended = true

@@ -14,7 +14,7 @@ type Process struct {
 	atoll.ProcessLayer
 	// Explain replaces the error of a guest that went away: it returns ErrStopped if the
 	// sandbox has stopped. It returns nil and other errors unchanged.
-	Explain func(ctx context.Context, op string, err error) error
+	ExplainError func(ctx context.Context, op string, err error) error
 	// Ended returns the main process of a sandbox that has stopped. Kinds: ErrNotExist
 	// (there was none, or it runs).
 	Ended func(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error)
@@ -23,7 +23,7 @@ type Process struct {
 // Wait implements atoll.Process.
 func (p *Process) Wait(ctx context.Context) (atoll.Exit, error) {
 	exit, err := p.ProcessLayer.Wait(ctx)
-	if err = p.Explain(ctx, "wait", err); atoll.KindOf(err) == atoll.ErrStopped && p.ID() == atoll.MainProcess {
+	if err = p.ExplainError(ctx, "wait", err); atoll.KindOf(err) == atoll.ErrStopped && p.ID() == atoll.MainProcess {
 		if main, _, endErr := p.Ended(ctx); endErr == nil {
 			return main.Wait(ctx)
 		}
@@ -33,14 +33,14 @@ func (p *Process) Wait(ctx context.Context) (atoll.Exit, error) {
 
 // Signal implements atoll.Process.
 func (p *Process) Signal(ctx context.Context, sig atoll.Signal) error {
-	return p.Explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
+	return p.ExplainError(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
 }
 
 // Attach implements atoll.Process. If the guest goes away, Attach continues with the recorded output,
 // from the offset that the guest reached.
 func (p *Process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	if p.ID() != atoll.MainProcess {
-		return p.Explain(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
+		return p.ExplainError(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
 	}
 	with := *a
 	stdout, stderr := &countingWriter{w: a.Stdout}, &countingWriter{w: a.Stderr}
@@ -50,7 +50,7 @@ func (p *Process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	if a.Stderr != nil {
 		with.Stderr = stderr
 	}
-	err := p.Explain(ctx, "attach", p.ProcessLayer.Attach(ctx, &with))
+	err := p.ExplainError(ctx, "attach", p.ProcessLayer.Attach(ctx, &with))
 	if atoll.KindOf(err) != atoll.ErrStopped || a.StdoutFrom < 0 || a.StderrFrom < 0 {
 		return err
 	}
@@ -81,7 +81,7 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 
 // Resize implements atoll.Resizer.
 func (p *Process) Resize(ctx context.Context, size atoll.Size) error {
-	return p.Explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
+	return p.ExplainError(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
 var (

@@ -49,7 +49,7 @@ func (m recordedProcess) Attach(_ context.Context, a *atoll.Attachment) error {
 func newVanishingProcess(id, said, all string, stopped bool) *Process {
 	return &Process{
 		ProcessLayer: atoll.ProcessLayer{Process: vanishingProcess{id: id, said: said}},
-		Explain: func(_ context.Context, op string, err error) error {
+		ExplainError: func(_ context.Context, op string, err error) error {
 			if err != nil && stopped {
 				return atoll.E(op, "", atoll.ErrStopped, nil)
 			}

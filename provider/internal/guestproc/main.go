@@ -20,9 +20,9 @@ func MainEnded(st *atoll.Status) error {
 	return nil
 }
 
-// Main returns the ended main process of a sandbox, with the recorded output. The caller has checked
+// EndedMain returns the ended main process of a sandbox, with the recorded output. The caller has checked
 // st with MainEnded.
-func Main(st *atoll.Status, stdout, stderr Output) (atoll.Process, atoll.ProcessStatus, error) {
+func EndedMain(st *atoll.Status, stdout, stderr Output) (atoll.Process, atoll.ProcessStatus, error) {
 	exit := *st.Exit
 	exit.Duration = atoll.Duration(st.Stopped.Sub(st.Started))
 	main := atoll.ProcessStatus{

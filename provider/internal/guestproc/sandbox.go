@@ -18,11 +18,11 @@ type Sandbox struct {
 	// Inside returns the sandbox as its guest serves it. Kinds: ErrStopped, and others.
 	Inside func(ctx context.Context, op string) (atoll.Sandbox, error)
 	// Caretaker returns a sandbox that serves the files with these names while this one is
-	// stopped. Kinds: ErrStopped (a name is outside the volumes: see AtRest), and others.
+	// stopped. Kinds: ErrStopped (a name is outside the volumes: see CheckOnVolumes), and others.
 	Caretaker func(ctx context.Context, op string, names []string) (atoll.Sandbox, error)
 	// Ends waits briefly for a sandbox whose guest went away to stop, and returns the error
 	// for op: ErrStopped, ErrNotFound, or others; nil if the sandbox still runs.
-	Ends func(ctx context.Context, op string) error
+	AwaitStop func(ctx context.Context, op string) error
 	// Ended is for Process.Ended.
 	Ended func(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error)
 }
@@ -44,7 +44,7 @@ func (s *Sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 }
 
 func (s *Sandbox) wrapProcess(p atoll.Process) atoll.Process {
-	return &Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explainError, Ended: s.Ended}
+	return &Process{ProcessLayer: atoll.ProcessLayer{Process: p}, ExplainError: s.explainError, Ended: s.Ended}
 }
 
 // Process implements atoll.Sandbox.
@@ -108,22 +108,22 @@ func (s *Sandbox) Files() atoll.FS {
 	})
 }
 
-// AtRest returns nil if all names are on volumes, the data volume included, whose files are available
+// CheckOnVolumes returns nil if all names are on volumes, the data volume included, whose files are available
 // while the sandbox is stopped. Kinds: ErrStopped.
-func AtRest(op, id string, spec *atoll.Spec, names []string) error {
-	dirs := volume.Dirs(spec)
+func CheckOnVolumes(op, id string, spec *atoll.Spec, names []string) error {
+	dirs := volume.MountedDirs(spec)
 	if slices.ContainsFunc(names, func(name string) bool { return !dirfs.Within(dirs, spec.Workdir, name) }) {
 		return atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 	}
 	return nil
 }
 
-// explainError replaces the error of a guest that went away, as described for Process.Explain.
+// explainError replaces the error of a guest that went away, as described for Process.ExplainError.
 func (s *Sandbox) explainError(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || ctx.Err() != nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound {
 		return err
 	}
-	if ended := s.Ends(ctx, op); ended != nil {
+	if ended := s.AwaitStop(ctx, op); ended != nil {
 		return ended
 	}
 	return err

@@ -53,7 +53,7 @@ func TestFiles(t *testing.T) {
 				asked = names
 				return fakeSandbox{}, tt.caretaker
 			},
-			Ends: func(context.Context, string) error { return tt.ends },
+			AwaitStop: func(context.Context, string) error { return tt.ends },
 		}
 		info, err := s.Files().Stat(t.Context(), "/work/it")
 		if atoll.KindOf(err) != tt.want || err == nil && info.Name != "it" {
@@ -68,7 +68,7 @@ func TestFiles(t *testing.T) {
 func TestAtRest(t *testing.T) {
 	spec := &atoll.Spec{Workdir: "/work", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data"}, {Type: atoll.MountTmpfs, Target: "/tmp"}}}
 	for name, rests := range map[string]bool{"/work": true, "/data/a/b": true, "a": true, "/database": false, "/tmp/a": false, "/etc/passwd": false, "../etc": false, "/data/../etc": false} {
-		if err := guestproc.AtRest("stat", "s", spec, []string{"/work", name}); (err == nil) != rests || err != nil && !errors.Is(err, atoll.ErrStopped) {
+		if err := guestproc.CheckOnVolumes("stat", "s", spec, []string{"/work", name}); (err == nil) != rests || err != nil && !errors.Is(err, atoll.ErrStopped) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

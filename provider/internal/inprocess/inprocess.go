@@ -109,7 +109,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec, err := spec.MadeBy(p.opts.Info.Name)
+	spec, err := spec.WithProvider(p.opts.Info.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -500,7 +500,7 @@ func TestTime(t *testing.T) {
 		ends time.Duration
 	}{
 		"TTL":        {atoll.Spec{NoStart: true, TTL: atoll.Duration(time.Hour)}, time.Hour},
-		"AutoRemove": {atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true}, atoll.AutoRemoveLinger},
+		"AutoRemove": {atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true}, atoll.AutoRemoveDelay},
 		"both":       {atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true, TTL: atoll.Duration(time.Second)}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -559,7 +559,7 @@ func TestAutoRemove(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
 				l, id := ended(t, dir)
-				time.Sleep(atoll.AutoRemoveLinger - time.Millisecond)
+				time.Sleep(atoll.AutoRemoveDelay - time.Millisecond)
 				synctest.Wait()
 				statusOf(t, l.getSandbox(t, id))
 				time.Sleep(2 * time.Millisecond)

@@ -128,7 +128,7 @@ func (s *sandbox) setTimers() {
 		s.autoRemoveTimer.Stop()
 	}
 	if s.place.Spec.AutoRemove && !s.st.Stopped.IsZero() { // for whatever reason it stopped
-		s.autoRemoveTimer = s.p.scheduleTracked(time.Until(s.st.Stopped.Add(atoll.AutoRemoveLinger)), func() { s.removeIfDue("its main process ended", s.isAutoRemoveDue) })
+		s.autoRemoveTimer = s.p.scheduleTracked(time.Until(s.st.Stopped.Add(atoll.AutoRemoveDelay)), func() { s.removeIfDue("its main process ended", s.isAutoRemoveDue) })
 	}
 }
 
@@ -167,10 +167,10 @@ func (s *sandbox) isExpired() bool {
 	return ok && !st.Expires.IsZero() && !time.Now().Before(st.Expires)
 }
 
-// isAutoRemoveDue reports whether atoll.AutoRemoveLinger has passed since the sandbox stopped.
+// isAutoRemoveDue reports whether atoll.AutoRemoveDelay has passed since the sandbox stopped.
 func (s *sandbox) isAutoRemoveDue() bool {
 	st, ok := s.currentStatus()
-	return ok && st.State != atoll.StateRunning && !st.Stopped.IsZero() && !time.Now().Before(st.Stopped.Add(atoll.AutoRemoveLinger))
+	return ok && st.State != atoll.StateRunning && !st.Stopped.IsZero() && !time.Now().Before(st.Stopped.Add(atoll.AutoRemoveDelay))
 }
 
 // removeIfDue removes the sandbox if due still returns true once no other operation is in progress.
@@ -378,7 +378,7 @@ func (s *sandbox) startProcess(ctx context.Context, table *process.Table, id str
 // the main process of an AutoRemove sandbox, to which callers attach after its start.
 func (s *sandbox) outputHoldTime(id string) time.Duration {
 	if id == atoll.MainProcess && s.place.Spec.AutoRemove {
-		return atoll.AutoRemoveLinger
+		return atoll.AutoRemoveDelay
 	}
 	return 0
 }

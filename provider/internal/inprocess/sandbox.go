@@ -146,7 +146,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 		return err
 	}
 	defer s.endOperation()
-	return s.removeSandbox(atoll.RemoveOpts(opts...))
+	return s.removeSandbox(atoll.ApplyRemoveOptions(opts...))
 }
 
 // removeSandbox removes the sandbox. The caller holds s.busy.
@@ -189,7 +189,7 @@ func (s *sandbox) markRemoved() {
 // removeDataVolume deletes the data volume that a removed sandbox left behind, if opts ask for it and
 // no sandbox uses the volume.
 func (s *sandbox) removeDataVolume(opts ...atoll.RemoveOption) error {
-	if !atoll.RemoveOpts(opts...).Volumes {
+	if !atoll.ApplyRemoveOptions(opts...).Volumes {
 		return nil
 	}
 	err := s.p.removeVolume(s.place.Spec.Project, volume.DataName(s.id), "")

@@ -26,7 +26,7 @@ func (p *Provider) checkSupported(spec *atoll.Spec) error {
 
 // checkMounts returns ErrUnsupported if the provider cannot mount the volumes of spec.
 func (p *Provider) checkMounts(spec *atoll.Spec) error {
-	if err := volume.Mountable(spec); err != nil {
+	if err := volume.CheckMounts(spec); err != nil {
 		return err
 	}
 	pl := newPlace(spec, p.volumes)

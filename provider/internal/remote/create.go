@@ -21,14 +21,14 @@ func (p Provider[O]) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbo
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec, err := spec.MadeBy(e.Name)
+	spec, err := spec.WithProvider(e.Name)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.backend.CheckSpec(spec); err != nil {
 		return nil, err
 	}
-	if err := volume.Mountable(spec); err != nil {
+	if err := volume.CheckMounts(spec); err != nil {
 		return nil, err
 	}
 	if err := e.backend.Open(ctx, "create"); err != nil {
@@ -44,7 +44,7 @@ func (p Provider[O]) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbo
 		c.undoSteps()
 		return nil, e.backend.WrapError(ctx, "create", spec.ID, err)
 	}
-	e.Sweeper.Rouse() // it may have an expiry
+	e.Sweeper.Wake() // it may have an expiry
 	return e.wrap(e.NewHandle(spec.ID)), nil
 }
 
@@ -61,12 +61,12 @@ type Creation[O any] struct {
 func (c *Creation[O]) OnUndo(undo func(context.Context) error) { c.undo = append(c.undo, undo) }
 
 func (c *Creation[O]) runSteps(ctx context.Context) error {
-	if err := steps.Take(ctx, c.e.Step, steps.Step{Name: "record", Do: c.writeRecord}); err != nil {
+	if err := steps.Run(ctx, c.e.Step, steps.Step{Name: "record", Do: c.writeRecord}); err != nil {
 		return err
 	}
 	leased, stop := c.e.keepLease(ctx, c.Record)
 	defer stop()
-	err := steps.Take(leased, c.e.Step, slices.Concat(
+	err := steps.Run(leased, c.e.Step, slices.Concat(
 		[]steps.Step{{Name: "name", Do: c.claimName}},
 		c.e.backend.Prepare(c),
 		[]steps.Step{{Name: "start", Do: c.startSandbox}},
@@ -75,7 +75,7 @@ func (c *Creation[O]) runSteps(ctx context.Context) error {
 		return leaseError(leased, "create", c.Spec.ID, err)
 	}
 	stop()
-	return steps.Take(ctx, c.e.Step, steps.Step{Name: "made", Do: c.finishRecord})
+	return steps.Run(ctx, c.e.Step, steps.Step{Name: "made", Do: c.finishRecord})
 }
 
 // undoSteps deletes what the creation has made.
@@ -189,7 +189,7 @@ func (c *Creation[O]) finishRecord(ctx context.Context) error {
 func (e *Engine[O]) keepLease(ctx context.Context, r *Record[O]) (leased context.Context, stop func()) {
 	of, starter := *r, r.Note.Starter
 	leased, lose := context.WithCancelCause(ctx)
-	end := guestproc.Every(ctx, e.LeaseTTL/3, func(ctx context.Context) {
+	end := guestproc.RunEvery(ctx, e.LeaseTTL/3, func(ctx context.Context) {
 		err := e.backend.Update(ctx, &of, func(n *Note) error {
 			if n.Starter != starter || n.Removing {
 				return ErrDoneElsewhere

@@ -97,7 +97,7 @@ func (e *Engine[O]) reachCaretaker(ctx context.Context, op, id string, names []s
 	case !r.Note.Volume:
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
 	}
-	if err := guestproc.AtRest(op, id, &r.Note.Spec, names); err != nil {
+	if err := guestproc.CheckOnVolumes(op, id, &r.Note.Spec, names); err != nil {
 		return nil, err
 	}
 	inside, err := e.Guests.Connect(ctx, op, caretakerKey(id), e.Patience+ConnectTimeout, func(ctx context.Context) (guestconn.Connection, error) {

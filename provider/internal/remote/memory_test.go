@@ -147,7 +147,7 @@ func (p *provider) publishStatus(st atoll.Status) {
 		p.published[st.ID] = st
 		p.hub.Publish(st)
 	}
-	p.engine.Sweeper.Rouse()
+	p.engine.Sweeper.Wake()
 }
 
 // RemoveProject implements atoll.ProjectRemover.
@@ -260,7 +260,7 @@ func (b backend) printed(ctx context.Context, id string) (*guest.Printed, error)
 	}
 	ps := all[slices.IndexFunc(all, func(p atoll.ProcessStatus) bool { return p.ID == atoll.MainProcess })]
 	var stdout, stderr bytes.Buffer
-	err = main.Attach(ctx, &atoll.Attachment{Stdout: &stdout, Stderr: &stderr, StdoutFrom: ps.Stdout.Kept, StderrFrom: ps.Stderr.Kept})
+	err = main.Attach(ctx, &atoll.Attachment{Stdout: &stdout, Stderr: &stderr, StdoutFrom: ps.Stdout.Oldest, StderrFrom: ps.Stderr.Oldest})
 	out.Stdout, out.Stderr = guest.TailOf(ps.Stdout.Written, stdout.Bytes()), guest.TailOf(ps.Stderr.Written, stderr.Bytes())
 	return out, err
 }

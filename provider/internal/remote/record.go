@@ -80,7 +80,7 @@ func (r *Record[O]) DueTime() time.Time {
 	case !r.Note.LeaseExpires.IsZero():
 		return r.Note.LeaseExpires.Add(time.Second)
 	}
-	return sweeper.Due(&r.Status, r.Note.Idle)
+	return sweeper.RemovalTime(&r.Status, r.Note.Idle)
 }
 
 // RequireRunning returns the error of a call that needs a running sandbox; nil if it runs.

@@ -137,7 +137,7 @@ const CleanupTimeout = 30 * time.Second
 // RunToEnd calls do with a ctx that outlasts the caller's: the service may do what its client
 // no longer waits for, and then nobody would know of it.
 func RunToEnd(ctx context.Context, do func(context.Context) error) error {
-	return steps.Settle(ctx, CleanupTimeout, do)
+	return steps.RunDetached(ctx, CleanupTimeout, do)
 }
 
 // RunCleanup calls do with a context of its own, even if the caller has gone.

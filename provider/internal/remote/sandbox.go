@@ -23,8 +23,8 @@ func (e *Engine[O]) NewHandle(id string) *Sandbox[O] {
 		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
 			return e.reachCaretaker(ctx, op, id, names)
 		},
-		Ends:  func(ctx context.Context, op string) error { return e.checkRunning(ctx, op, id) },
-		Ended: s.endedMain,
+		AwaitStop: func(ctx context.Context, op string) error { return e.checkRunning(ctx, op, id) },
+		Ended:     s.endedMain,
 	}
 	return s
 }
@@ -73,12 +73,12 @@ func (s *Sandbox[O]) endedMain(ctx context.Context) (atoll.Process, atoll.Proces
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, s.e.backend.WrapError(ctx, "process", s.id, err)
 	}
-	return guestproc.Main(&r.Status, out.Stdout, out.Stderr)
+	return guestproc.EndedMain(&r.Status, out.Stdout, out.Stderr)
 }
 
 // Extend implements atoll.Extender.
 func (s *Sandbox[O]) Extend(ctx context.Context, ttl atoll.Duration) error {
-	defer s.e.Sweeper.Rouse()
+	defer s.e.Sweeper.Wake()
 	return s.WithLockedRecord(ctx, "extend", func(r *Record[O]) error {
 		return s.e.backend.Update(ctx, r, func(n *Note) error {
 			if n.Removing {

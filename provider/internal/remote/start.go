@@ -31,7 +31,7 @@ func (s *Sandbox[O]) Start(ctx context.Context) error {
 			}
 			return err
 		}
-		s.e.Sweeper.Rouse()
+		s.e.Sweeper.Wake()
 		return nil
 	})
 }

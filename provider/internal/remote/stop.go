@@ -19,7 +19,7 @@ func (s *Sandbox[O]) Stop(ctx context.Context, grace time.Duration) error {
 		if r.State != atoll.StateRunning {
 			return nil
 		}
-		defer s.e.Sweeper.Rouse()
+		defer s.e.Sweeper.Wake()
 		err := s.e.stopSandbox(ctx, r, grace)
 		if errors.Is(err, ErrDoneElsewhere) {
 			return nil
@@ -120,9 +120,9 @@ func (s *Sandbox[O]) Remove(ctx context.Context, opts ...atoll.RemoveOption) err
 	if err != nil {
 		return err
 	}
-	return guestproc.Detached(ctx, &s.e.Work, CleanupTimeout, func(ctx context.Context) error {
+	return guestproc.RunDetached(ctx, &s.e.Work, CleanupTimeout, func(ctx context.Context) error {
 		defer release()
-		return s.e.backend.WrapError(ctx, "remove", s.id, s.e.removeSandbox(ctx, s.id, atoll.RemoveOpts(opts...)))
+		return s.e.backend.WrapError(ctx, "remove", s.id, s.e.removeSandbox(ctx, s.id, atoll.ApplyRemoveOptions(opts...)))
 	})
 }
 

@@ -20,12 +20,12 @@ func (e *Engine[O]) sweepSandboxes(ctx context.Context) (due time.Time) {
 	for _, r := range records {
 		t := r.DueTime()
 		if t.IsZero() || time.Now().Before(t) {
-			due = sweeper.Sooner(due, t)
+			due = sweeper.Earlier(due, t)
 			continue
 		}
 		if err := e.removeExpired(ctx, r.ID); err != nil && ctx.Err() == nil {
 			e.Log.Warn("sweep", "sandbox", r.ID, "err", err)
-			due = sweeper.Sooner(due, time.Now().Add(time.Second))
+			due = sweeper.Earlier(due, time.Now().Add(time.Second))
 		}
 	}
 	return due

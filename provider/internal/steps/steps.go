@@ -12,10 +12,10 @@ type Step struct {
 	Do   func(ctx context.Context) error
 }
 
-// Take runs steps in order until one fails or ctx ends, and returns that error. If ask is not nil,
-// Take calls it with the name of each step first. If ask returns an error, Take returns it and does
+// Run runs steps in order until one fails or ctx ends, and returns that error. If ask is not nil,
+// Run calls it with the name of each step first. If ask returns an error, Run returns it and does
 // not run the step.
-func Take(ctx context.Context, ask func(name string) error, steps ...Step) error {
+func Run(ctx context.Context, ask func(name string) error, steps ...Step) error {
 	for _, step := range steps {
 		if ask != nil {
 			if err := ask(step.Name); err != nil {
@@ -32,10 +32,10 @@ func Take(ctx context.Context, ask func(name string) error, steps ...Step) error
 	return nil
 }
 
-// Settle calls do with a context that ends after limit and not with ctx. It does not call do if ctx
-// has ended. A service may finish a request after its client has stopped waiting; Settle keeps the
+// RunDetached calls do with a context that ends after limit and not with ctx. It does not call do if ctx
+// has ended. A service may finish a request after its client has stopped waiting; RunDetached keeps the
 // client waiting, so that it learns the result.
-func Settle(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
+func RunDetached(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

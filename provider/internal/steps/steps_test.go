@@ -45,7 +45,7 @@ func TestTake(t *testing.T) {
 		if tt.deny == "" {
 			ask = nil
 		}
-		err := Take(ctx, ask, step("a"), step("b"), step("c"))
+		err := Run(ctx, ask, step("a"), step("b"), step("c"))
 		if got := strings.Join(taken, " "); got != tt.taken || !errors.Is(err, tt.err) {
 			t.Errorf("%s: took %q, %v; want %q, %v", tt.what, got, err, tt.taken, tt.err)
 		}
@@ -56,7 +56,7 @@ func TestTake(t *testing.T) {
 // Settle continues without its caller, for limited time. It does not begin after ctx has ended.
 func TestSettle(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
-	err := Settle(ctx, time.Hour, func(inner context.Context) error {
+	err := RunDetached(ctx, time.Hour, func(inner context.Context) error {
 		end()
 		if deadline, ok := inner.Deadline(); !ok || time.Until(deadline) < time.Minute {
 			t.Errorf("deadline %v, want one hour from now", deadline)
@@ -66,7 +66,7 @@ func TestSettle(t *testing.T) {
 	if err != nil {
 		t.Errorf("Settle ended with its caller: %v", err)
 	}
-	err = Settle(ctx, time.Hour, func(context.Context) error {
+	err = RunDetached(ctx, time.Hour, func(context.Context) error {
 		t.Error("Settle called do after ctx ended")
 		return nil
 	})

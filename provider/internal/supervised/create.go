@@ -186,7 +186,7 @@ func (c *creation) startSandbox(ctx context.Context) error {
 	st := &c.rec.Status
 	if st.Spec.NoStart {
 		st.State = atoll.StateCreated
-		defer c.p.sweeper.Rouse()
+		defer c.p.sweeper.Wake()
 		return c.writeRecord()
 	}
 	return c.p.launchSupervisor(ctx, c.rec)

@@ -70,7 +70,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	defer s.p.events.publishChanges(s.id)
-	defer s.p.sweeper.Rouse()
+	defer s.p.sweeper.Wake()
 	return s.p.withLock(ctx, "stop", s.id, func(rec *statedir.Record) error {
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) }
 		return s.p.endSupervisor(ctx, rec, shutdown{call: stop})
@@ -80,7 +80,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 // Remove implements atoll.Sandbox. Once the removal has begun, it ignores the end of ctx.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	defer s.p.events.publishChanges(s.id) // even if only to report a failure
-	options := atoll.RemoveOpts(opts...)
+	options := atoll.ApplyRemoveOptions(opts...)
 	err := s.p.withLock(ctx, "remove", s.id, func(rec *statedir.Record) error {
 		remove := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx, opts...) }
 		if err := s.p.endSupervisor(ctx, rec, shutdown{call: remove, force: true, removal: &options}); err != nil {
@@ -100,7 +100,7 @@ func (s *sandbox) removeRemains(ctx context.Context, opts ...atoll.RemoveOption)
 	if !s.p.clearRemains(ctx, s.id) && ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if !atoll.RemoveOpts(opts...).Volumes {
+	if !atoll.ApplyRemoveOptions(opts...).Volumes {
 		return nil
 	}
 	return s.p.removeDataVolumes(s.id)
@@ -350,7 +350,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 
 // Extend implements atoll.Extender: the supervisor of a running sandbox watches its expiry.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	defer s.p.sweeper.Rouse()
+	defer s.p.sweeper.Wake()
 	return s.p.withLock(ctx, "extend", s.id, func(rec *statedir.Record) error {
 		if s.p.dir.Alive(s.id) {
 			return atoll.Extend(ctx, s.remoteSandbox(), ttl)

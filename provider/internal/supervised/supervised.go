@@ -180,14 +180,14 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	s, err := spec.MadeBy(p.opts.Info.Name)
+	s, err := spec.WithProvider(p.opts.Info.Name)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.opts.Backend.Supports(s); err != nil {
 		return nil, err
 	}
-	if err := volume.Mountable(s); err != nil {
+	if err := volume.CheckMounts(s); err != nil {
 		return nil, err
 	}
 	c := &creation{p: p, rec: &statedir.Record{Status: atoll.Status{
@@ -280,7 +280,7 @@ func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 		p.describeRemoval(st)
 		return rec, nil
 	case st.State == atoll.StateCreating && !p.dir.Busy(id):
-		p.sweeper.Rouse() // its maker has died
+		p.sweeper.Wake() // its maker has died
 		return rec, nil
 	}
 	if isLive(st.State) && !p.dir.Alive(id) {
@@ -306,7 +306,7 @@ func (p *Provider) describeRemoval(st *atoll.Status) {
 		return
 	}
 	st.State, st.Reason = atoll.StateFailed, "its removal was interrupted: remove it again"
-	p.sweeper.Rouse() // most likely the sweep finishes the removal before the user asks again
+	p.sweeper.Wake() // most likely the sweep finishes the removal before the user asks again
 }
 
 // isLive reports whether a sandbox in that state has a supervisor.

@@ -151,7 +151,7 @@ func TestMain(m *testing.M) {
 		dir, run, _ := strings.Cut(dirs, ":")
 		p, err := supervised.New(newOptions(dir, run))
 		if err == nil {
-			err = providertest.Make(p, os.Stdin, os.Stdout)
+			err = providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 		}
 		exitWith(err)
 	}
@@ -171,13 +171,13 @@ func TestConformance(t *testing.T) {
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return openProvider(t) },
 		providertest.Only(groups...),
-		providertest.Wire(), // the guest is gVisor's, whose tests run all promises
+		providertest.WireOnly(), // the guest is gVisor's, whose tests run all promises
 		providertest.Slow(3),
 		providertest.Leaks(listCgroups),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider { return reopen(t, optionsOf(p)) }),
-		providertest.Elsewhere(makeElsewhere),
-		providertest.Crash(crashSandbox),
-		providertest.Steps(func(t *testing.T, step func(name string) error) atoll.Provider {
+		providertest.OtherProcess(makeElsewhere),
+		providertest.CrashSandbox(crashSandbox),
+		providertest.FailSteps(func(t *testing.T, step func(name string) error) atoll.Provider {
 			return openProvider(t, func(o *supervised.Options) { o.Step, o.Spare = step, false })
 		}),
 	)

@@ -35,7 +35,7 @@ func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 			due = time.Now()
 		}
 		if rec, err := p.dir.Read(id); err == nil {
-			due = sweeper.Sooner(due, dueTime(rec))
+			due = sweeper.Earlier(due, dueTime(rec))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -54,7 +54,7 @@ func dueTime(rec *statedir.Record) time.Time {
 	if isLive(st.State) {
 		st.Stopped = time.Time{}
 	}
-	return sweeper.Due(&st, false)
+	return sweeper.RemovalTime(&st, false)
 }
 
 // sweepSandbox removes the sandbox if nobody else will. waits reports that the sandbox has

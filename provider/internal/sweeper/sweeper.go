@@ -12,12 +12,12 @@ import (
 const (
 	// maxInterval is the time between two sweeps if nothing falls due earlier.
 	maxInterval = time.Minute
-	// minInterval is the shortest time between two sweeps without a call of Rouse. Something
+	// minInterval is the shortest time between two sweeps without a call of Wake. Something
 	// that is due may have to wait for another program.
 	minInterval = 100 * time.Millisecond
 )
 
-// A Sweeper calls a function at once, when Rouse is called, when something falls due, and at least
+// A Sweeper calls a function at once, when Wake is called, when something falls due, and at least
 // once a minute.
 type Sweeper struct {
 	wake    chan struct{}
@@ -49,8 +49,8 @@ func (s *Sweeper) Start(sweep func(ctx context.Context) (due time.Time)) {
 	})
 }
 
-// Rouse requests a sweep soon, because there may be something new that falls due. It does not block.
-func (s *Sweeper) Rouse() {
+// Wake requests a sweep soon, because there may be something new that falls due. It does not block.
+func (s *Sweeper) Wake() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -63,23 +63,23 @@ func (s *Sweeper) Close() {
 	s.running.Wait()
 }
 
-// Due returns the time at which a sandbox falls due for removal, from its status and its Spec, or zero
+// RemovalTime returns the time at which a sandbox falls due for removal, from its status and its Spec, or zero
 // if that is unknown. idle reports whether the sandbox was stopped because it was idle.
-func Due(st *atoll.Status, idle bool) time.Time {
+func RemovalTime(st *atoll.Status, idle bool) time.Time {
 	due := st.Expires
 	switch {
 	case st.Stopped.IsZero():
 		return due
 	case st.Spec.IdleRemove && idle:
-		return Sooner(due, st.Stopped)
+		return Earlier(due, st.Stopped)
 	case st.Spec.AutoRemove:
-		return Sooner(due, st.Stopped.Add(atoll.AutoRemoveLinger))
+		return Earlier(due, st.Stopped.Add(atoll.AutoRemoveDelay))
 	}
 	return due
 }
 
-// Sooner returns the earlier of two times. A zero time means never.
-func Sooner(a, b time.Time) time.Time {
+// Earlier returns the earlier of two times. A zero time means never.
+func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

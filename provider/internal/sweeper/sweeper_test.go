@@ -45,13 +45,13 @@ func TestSweeps(t *testing.T) {
 				t.Fatalf("%s: %d sweeps, want %d", step.what, got, step.want)
 			}
 		}
-		s.Rouse()
+		s.Wake()
 		synctest.Wait()
 		if got := n.Load(); got != 6 {
-			t.Errorf("%d sweeps after Rouse, want 6", got)
+			t.Errorf("%d sweeps after Wake, want 6", got)
 		}
 		s.Close()
-		s.Rouse()
+		s.Wake()
 		time.Sleep(time.Hour)
 		if got := n.Load(); got != 6 {
 			t.Errorf("%d sweeps after Close, want 6", got)
@@ -89,14 +89,14 @@ func TestDue(t *testing.T) {
 		{"never", atoll.Status{}, false, time.Time{}},
 		{"it has a TTL", atoll.Status{Expires: at(1)}, false, at(1)},
 		{"it is running", atoll.Status{Spec: atoll.Spec{AutoRemove: true}}, false, time.Time{}},
-		{"it has stopped", atoll.Status{Stopped: stop, Spec: atoll.Spec{AutoRemove: true}}, false, at(atoll.AutoRemoveLinger)},
+		{"it has stopped", atoll.Status{Stopped: stop, Spec: atoll.Spec{AutoRemove: true}}, false, at(atoll.AutoRemoveDelay)},
 		{"its TTL ends earlier", atoll.Status{Stopped: stop, Expires: at(1), Spec: atoll.Spec{AutoRemove: true}}, false, at(1)},
 		{"it was idle", atoll.Status{Stopped: stop, Spec: atoll.Spec{IdleRemove: true}}, true, stop},
 		{"its TTL ended earlier", atoll.Status{Stopped: stop, Expires: at(-1), Spec: atoll.Spec{IdleRemove: true}}, true, at(-1)},
 		{"a caller stopped it", atoll.Status{Stopped: stop, Spec: atoll.Spec{IdleRemove: true}}, false, time.Time{}},
 		{"it stays", atoll.Status{Stopped: stop}, true, time.Time{}},
 	} {
-		if got := sweeper.Due(&test.st, test.idle); !got.Equal(test.want) {
+		if got := sweeper.RemovalTime(&test.st, test.idle); !got.Equal(test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Keeper is a provider with volumes.
-type Keeper interface {
+// A Provider is a provider with volumes.
+type Provider interface {
 	atoll.Provider
 	atoll.VolumeStore
 }
@@ -16,7 +16,7 @@ type Keeper interface {
 // RemoveProject removes the sandboxes of a project, and then its volumes. If one volume cannot
 // be removed, it removes the others, and returns all errors. The RemoveProject of a provider
 // calls it first. Kinds: ErrInvalid, and those of p.
-func RemoveProject(ctx context.Context, p Keeper, project string) error {
+func RemoveProject(ctx context.Context, p Provider, project string) error {
 	if !atoll.ValidName(project) {
 		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "invalid project name")
 	}

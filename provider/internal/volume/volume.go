@@ -41,9 +41,9 @@ func sandboxID(name string) (id string, ok bool) {
 	return id, ok && err == nil && id != ""
 }
 
-// Mountable returns an error if spec mounts the data volume of a sandbox: that is removed with
+// CheckMounts returns an error if spec mounts the data volume of a sandbox: that is removed with
 // its sandbox. Kinds: ErrInvalid.
-func Mountable(spec *atoll.Spec) error {
+func CheckMounts(spec *atoll.Spec) error {
 	for _, m := range spec.Mounts {
 		if id, ok := sandboxID(m.Source); ok && m.Type == atoll.MountVolume {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid,
@@ -53,8 +53,8 @@ func Mountable(spec *atoll.Spec) error {
 	return nil
 }
 
-// Dirs returns the directories of a sandbox that are on volumes.
-func Dirs(spec *atoll.Spec) []string {
+// MountedDirs returns the directories of a sandbox that are on volumes.
+func MountedDirs(spec *atoll.Spec) []string {
 	dirs := []string{atoll.DefaultWorkdir}
 	for _, m := range spec.Mounts {
 		if m.Type == atoll.MountVolume {

@@ -81,12 +81,12 @@ func TestMountable(t *testing.T) {
 		DataName(id): atoll.ErrInvalid, DataName(strings.ToUpper(id)): atoll.ErrInvalid,
 		DataName(id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]): atoll.ErrInvalid,
 	} {
-		err := Mountable(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: source, Target: "/work/v"}}})
+		err := CheckMounts(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: source, Target: "/work/v"}}})
 		if got := atoll.KindOf(err); got != want {
 			t.Errorf("%s: %v (%q), want %q", source, err, got, want)
 		}
 	}
-	if err := Mountable(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: DataName(id)}}}); err != nil {
+	if err := CheckMounts(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: DataName(id)}}}); err != nil {
 		t.Errorf("a bind mount: %v", err)
 	}
 }
@@ -215,7 +215,7 @@ func TestDirs(t *testing.T) {
 	spec := &atoll.Spec{Mounts: []atoll.Mount{
 		{Type: atoll.MountVolume, Source: "data", Target: "/data"}, {Type: atoll.MountTmpfs, Target: "/tmp"}, {Type: atoll.MountBind, Source: "/src", Target: "/src"},
 	}}
-	if got := Dirs(spec); !slices.Equal(got, []string{atoll.DefaultWorkdir, "/data"}) {
+	if got := MountedDirs(spec); !slices.Equal(got, []string{atoll.DefaultWorkdir, "/data"}) {
 		t.Errorf("Dirs: %q", got)
 	}
 }

@@ -204,7 +204,7 @@ func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 // Remove implements atoll.Sandbox. It returns nil if the server does not know the sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	q := call{op: "remove", method: "DELETE", idempotent: true}
-	if atoll.RemoveOpts(opts...).Volumes {
+	if atoll.ApplyRemoveOptions(opts...).Volumes {
 		q.query = url.Values{"volumes": {"true"}}
 	}
 	err := s.callSandbox(ctx, q)
@@ -217,7 +217,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 // removeLeft deletes the data volume of a sandbox that is already removed, if opts ask for it and
 // no other sandbox uses the volume.
 func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) error {
-	if !atoll.RemoveOpts(opts...).Volumes {
+	if !atoll.ApplyRemoveOptions(opts...).Volumes {
 		return nil
 	}
 	all, err := s.c.Volumes(ctx, "")

@@ -16,7 +16,7 @@ func (c *Client) Sessions(ctx context.Context, project string) ([]session.Sessio
 }
 
 // OpenSession implements session.Manager.
-func (c *Client) OpenSession(ctx context.Context, spec *session.Spec) (o session.Opened, err error) {
+func (c *Client) OpenSession(ctx context.Context, spec *session.Spec) (o session.OpenResult, err error) {
 	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
 		return o, err
 	}

@@ -64,7 +64,7 @@ func record() *store.Record {
 func insert(t testing.TB, s *Store) *store.Record {
 	t.Helper()
 	r := record()
-	if _, err := s.Insert(t.Context(), r, "secret", store.Room{}); err != nil {
+	if _, err := s.Insert(t.Context(), r, "secret", store.Limits{}); err != nil {
 		t.Fatalf("Insert: %v", err)
 	}
 	return r
@@ -133,7 +133,7 @@ func TestBroken(t *testing.T) {
 				})
 				r := record()
 				r.Spec.Name = fmt.Sprint("n", n)
-				kept, err := s.Insert(t.Context(), r, "secret", store.Room{Most: 1000})
+				kept, err := s.Insert(t.Context(), r, "secret", store.Limits{Most: 1000})
 				if err != nil || kept != "secret" {
 					t.Errorf("Insert that breaks at message %d: %q, %v", n, kept, err)
 				}
@@ -244,7 +244,7 @@ func TestCommitThatNobodyKnowsOf(t *testing.T) {
 	})
 	var err error
 	for end := time.Now().Add(testenv.Scale(time.Minute)); !lost.Load() && time.Now().Before(end); { // the timeout may end before the commit
-		_, err = s.Insert(t.Context(), record(), "", store.Room{})
+		_, err = s.Insert(t.Context(), record(), "", store.Limits{})
 	}
 	wantKind(t, "Insert", err, atoll.ErrUnavailable, "unknown whether")
 	p.set(func(byte, string) fault { return pass })
@@ -273,7 +273,7 @@ func TestServerKilled(t *testing.T) {
 		work.Go(func() {
 			for !end.Load() {
 				r := record()
-				_, err := mine.Insert(context.Background(), r, r.ID, store.Room{})
+				_, err := mine.Insert(context.Background(), r, r.ID, store.Limits{})
 				mu.Lock()
 				switch {
 				case err == nil:
@@ -300,13 +300,13 @@ func TestServerKilled(t *testing.T) {
 		on.Kill()
 		_, err := s.Records(t.Context())
 		wantKind(t, "Records without a server", err, atoll.ErrUnavailable, on.Socket())
-		_, err = s.Insert(t.Context(), record(), "", store.Room{})
+		_, err = s.Insert(t.Context(), record(), "", store.Limits{})
 		wantKind(t, "Insert without a server", err, atoll.ErrUnavailable)
 		on.Start(t)
 		if _, err := s.Records(t.Context()); err != nil {
 			t.Errorf("Records after the restart: %v", err)
 		}
-		if ok, err := at(t, url).Alive(t.Context(), holder); !ok || err != nil {
+		if ok, err := at(t, url).IsAlive(t.Context(), holder); !ok || err != nil {
 			t.Errorf("Alive of a holder from before the restart: %v, %v", ok, err)
 		}
 	}
@@ -347,7 +347,7 @@ func TestOthersInTheWay(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
-	if _, err := s.Insert(ctx, record(), "", store.Room{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Insert(ctx, record(), "", store.Limits{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Insert with a deadline: %v", err)
 	}
 	if _, err := s.Records(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -356,7 +356,7 @@ func TestOthersInTheWay(t *testing.T) {
 	if took := time.Since(begun); took > limit {
 		t.Errorf("calls with a deadline took %s", took)
 	}
-	_, err = hurried.Insert(t.Context(), record(), "", store.Room{})
+	_, err = hurried.Insert(t.Context(), record(), "", store.Limits{})
 	wantKind(t, "Insert", err, atoll.ErrUnavailable, haste.String())
 	_, err = hurried.Records(t.Context())
 	wantKind(t, "Records", err, atoll.ErrUnavailable, haste.String())
@@ -378,7 +378,7 @@ func TestSilence(t *testing.T) {
 	p.set(func(byte, string) fault { return stall })
 	_, err := s.Records(t.Context())
 	wantKind(t, "Records", err, atoll.ErrUnavailable, "does not answer")
-	_, err = s.Insert(t.Context(), record(), "", store.Room{})
+	_, err = s.Insert(t.Context(), record(), "", store.Limits{})
 	wantKind(t, "Insert", err, atoll.ErrUnavailable, "does not answer")
 	p.set(func(byte, string) fault { return pass })
 	connected(t, s)

@@ -172,8 +172,8 @@ func (l *lease) releaseLease(db *sql.DB) {
 	_, _ = db.ExecContext(ctx, "DELETE FROM holders WHERE id = $1", l.name)
 }
 
-// Alive implements store.Holders.
-func (x *Store) Alive(ctx context.Context, holder string) (is bool, err error) {
+// IsAlive implements store.Holders.
+func (x *Store) IsAlive(ctx context.Context, holder string) (is bool, err error) {
 	if id, err := atoll.NormalizeID(holder); err != nil || id == "" || id != holder {
 		return false, nil
 	}

@@ -38,7 +38,7 @@ func writeForever(url string) error {
 	for {
 		r := record()
 		r.Holder = name
-		if _, err := s.Insert(ctx, r, r.ID, store.Room{}); err != nil {
+		if _, err := s.Insert(ctx, r, r.ID, store.Limits{}); err != nil {
 			return err
 		}
 		fmt.Println(r.ID)
@@ -47,7 +47,7 @@ func writeForever(url string) error {
 
 func isAlive(t testing.TB, s *Store, name string) bool {
 	t.Helper()
-	is, err := s.Alive(t.Context(), name)
+	is, err := s.IsAlive(t.Context(), name)
 	if err != nil {
 		t.Fatalf("Alive: %v", err)
 	}
@@ -94,7 +94,7 @@ func TestKill(t *testing.T) {
 				}
 				mu.Unlock()
 				if n > 20 && !killed && !until(holder).Equal(first) { // the program has renewed its lease, or cannot
-					if is, err := s.Alive(t.Context(), holder); !is || err != nil {
+					if is, err := s.IsAlive(t.Context(), holder); !is || err != nil {
 						t.Errorf("Alive of a running program: %v, %v", is, err)
 					}
 					killed = true

@@ -163,8 +163,8 @@ func isLocal(config *pgx.ConnConfig) bool {
 	})
 }
 
-// Where returns the host, port and name of the database, without a secret.
-func (s *Server) Where() string { return s.location }
+// Address returns the host, port and name of the database, without a secret.
+func (s *Server) Address() string { return s.location }
 
 // Store returns a store in the database. It connects at the first call that needs the database.
 func (s *Server) Store() *Store {

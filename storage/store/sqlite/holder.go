@@ -53,8 +53,8 @@ func (s *Store) removeDeadHolders(dir string) {
 	}
 }
 
-// Alive implements Holders.
-func (s *Store) Alive(ctx context.Context, holder string) (bool, error) {
+// IsAlive implements Holders.
+func (s *Store) IsAlive(ctx context.Context, holder string) (bool, error) {
 	if !isHolder(holder) {
 		return false, nil
 	}

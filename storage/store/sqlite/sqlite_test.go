@@ -39,7 +39,7 @@ func writeForever(path string) error {
 	s, ctx := sqlite.New(path), context.Background()
 	for {
 		r := &store.Record{ID: atoll.NewID(), State: store.Creating, Created: time.Now()}
-		if _, err := s.Insert(ctx, r, r.ID, store.Room{}); err != nil {
+		if _, err := s.Insert(ctx, r, r.ID, store.Limits{}); err != nil {
 			return err
 		}
 		fmt.Println(r.ID)
@@ -265,7 +265,7 @@ func TestLongForgotten(t *testing.T) {
 	forget := func() string {
 		t.Helper()
 		r := &store.Record{ID: atoll.NewID(), Scope: "scope", State: store.Present, Created: time.Now()}
-		_, err := s.Insert(t.Context(), r, "secret", store.Room{})
+		_, err := s.Insert(t.Context(), r, "secret", store.Limits{})
 		if err == nil {
 			err = s.Forget(t.Context(), r)
 		}
@@ -320,7 +320,7 @@ func TestAnotherProgramWrites(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "", store.Room{})
+		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "", store.Limits{})
 		done <- err
 	}()
 	other := sqlite.New(path)
@@ -360,7 +360,7 @@ func TestDeadHolder(t *testing.T) {
 		t.Cleanup(func() { s.Close() })
 		all.Go(func() {
 			for _, name := range names {
-				switch ok, err := s.Alive(t.Context(), name); {
+				switch ok, err := s.IsAlive(t.Context(), name); {
 				case err != nil:
 					t.Errorf("Alive: %v", err)
 				case ok:

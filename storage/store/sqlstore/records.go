@@ -30,7 +30,7 @@ func scanRecord(row row) (*store.Record, error) {
 }
 
 // Insert implements Sandboxes.
-func (s *Store) Insert(ctx context.Context, r *store.Record, secret string, room store.Room) (kept string, err error) {
+func (s *Store) Insert(ctx context.Context, r *store.Record, secret string, room store.Limits) (kept string, err error) {
 	spec, err := json.Marshal(r.Spec)
 	if err != nil {
 		return "", atoll.E("create", r.ID, atoll.ErrInvalid, err)
@@ -220,7 +220,7 @@ func (s *Store) Identity(ctx context.Context) (store.Identity, error) {
 	scan := func(row row) (i store.Identity, err error) {
 		var born int64
 		err = row.Scan(&i.ID, &born)
-		i.Born = time.UnixMilli(born)
+		i.Created = time.UnixMilli(born)
 		return i, err
 	}
 	return queryOne(ctx, s, "open", "", sql.ErrNoRows, scan, "SELECT id, born FROM identity")

@@ -39,7 +39,7 @@ func Benchmark(b *testing.B, open func(n int) Store) {
 		s := open(n)
 		defer s.Close()
 		r := &store.Record{ID: atoll.NewID(), Scope: "mock", State: store.Present, Created: time.Now()}
-		if _, err := s.Insert(b.Context(), r, "raw", store.Room{}); err != nil {
+		if _, err := s.Insert(b.Context(), r, "raw", store.Limits{}); err != nil {
 			b.Fatal(err)
 		}
 		for b.Loop() {
@@ -80,7 +80,7 @@ func Benchmark(b *testing.B, open func(n int) Store) {
 // runLifecycle runs the transactions of a sandbox's life, of which there are four.
 func runLifecycle(b *testing.B, s Store) error {
 	r := &store.Record{ID: atoll.NewID(), Scope: "mock", State: store.Creating, Created: time.Now()}
-	if _, err := s.Insert(b.Context(), r, "raw", store.Room{Most: 1000}); err != nil {
+	if _, err := s.Insert(b.Context(), r, "raw", store.Limits{Most: 1000}); err != nil {
 		return err
 	}
 	for _, state := range []store.State{store.Present, store.Removing} {

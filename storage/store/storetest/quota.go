@@ -20,7 +20,7 @@ func recordIn(project string, r atoll.Resources) *store.Record {
 func checkQuotaEnforced(t *testing.T, open func(name string) Store) {
 	const most, tries = 4, 16
 	stores := []Store{open("a"), open("a")}
-	room := store.Room{Quota: store.Quota{Memory: most << 30}}
+	room := store.Limits{Quota: store.Quota{Memory: most << 30}}
 	var made, refused, others atomic.Int32
 	var work sync.WaitGroup
 	for i := range tries {
@@ -69,7 +69,7 @@ func checkQuotaEnforced(t *testing.T, open func(name string) Store) {
 func checkQuotaCounts(t *testing.T, open func(name string) Store) {
 	s := open("a")
 	for _, r := range []atoll.Resources{{Memory: 3 << 30, CPUs: 1.5, Processes: 100, Disk: 1 << 30}, {CPUs: 1}} { // the rest has default limits
-		if _, err := s.Insert(t.Context(), recordIn("web", r), "", store.Room{}); err != nil {
+		if _, err := s.Insert(t.Context(), recordIn("web", r), "", store.Limits{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,7 +90,7 @@ func checkQuotaCounts(t *testing.T, open func(name string) Store) {
 		{"all CPUs", store.Quota{CPUs: 99}, atoll.Resources{}, atoll.ErrInvalid, "quota of cpus: request a limited amount"},
 		{"exactly the quota", store.Quota{Sandboxes: 3, Memory: 6 << 30, CPUs: 3, Processes: 1134, Disk: 6 << 30}, one, "", ""},
 	} {
-		_, err := s.Insert(t.Context(), recordIn("web", tt.requested), "", store.Room{Quota: tt.quota})
+		_, err := s.Insert(t.Context(), recordIn("web", tt.requested), "", store.Limits{Quota: tt.quota})
 		if atoll.KindOf(err) != tt.want || err != nil && !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: %v, want %q: %s", tt.name, err, tt.want, tt.text)
 		}
@@ -99,10 +99,10 @@ func checkQuotaCounts(t *testing.T, open func(name string) Store) {
 			t.Errorf("%s: the error has the quota %+v", tt.name, q)
 		}
 	}
-	if _, err := s.Insert(t.Context(), recordIn("odd", atoll.Resources{Memory: atoll.Unlimited}), "", store.Room{}); err != nil {
+	if _, err := s.Insert(t.Context(), recordIn("odd", atoll.Resources{Memory: atoll.Unlimited}), "", store.Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Insert(t.Context(), recordIn("odd", one), "", store.Room{Quota: store.Quota{Memory: 99 << 30}})
+	_, err := s.Insert(t.Context(), recordIn("odd", one), "", store.Limits{Quota: store.Quota{Memory: 99 << 30}})
 	if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), "used unlimited") {
 		t.Errorf("Insert beside a sandbox without a limit: %v", err)
 	}

@@ -56,9 +56,9 @@ func checkRecordUnique(t *testing.T, open func(string) Store) {
 	insertRecord(t, s, r, "")
 	twin := newRecord("scope", "db")
 	twin.ID = r.ID
-	_, err := s.Insert(t.Context(), twin, "secret", store.Room{})
+	_, err := s.Insert(t.Context(), twin, "secret", store.Limits{})
 	wantKind(t, "Insert of a used id", err, atoll.ErrAlreadyExists)
-	_, err = s.Insert(t.Context(), newRecord("scope", "web"), "secret", store.Room{})
+	_, err = s.Insert(t.Context(), newRecord("scope", "web"), "secret", store.Limits{})
 	wantKind(t, "Insert of a used name", err, atoll.ErrAlreadyExists)
 	other := newRecord("scope", "web")
 	other.Spec.Project = "other"
@@ -81,7 +81,7 @@ func checkNameAcrossScopes(t *testing.T, open func(string) Store) {
 	s := open("a")
 	first := newRecord("scope", "web")
 	insertRecord(t, s, first, "")
-	_, err := s.Insert(t.Context(), newRecord("elsewhere", "web"), "secret", store.Room{})
+	_, err := s.Insert(t.Context(), newRecord("elsewhere", "web"), "secret", store.Limits{})
 	wantKind(t, "Insert of a name that another scope has", err, atoll.ErrAlreadyExists)
 	named := func(scope string, want *store.Record) {
 		t.Helper()
@@ -104,7 +104,7 @@ func checkNameAcrossScopes(t *testing.T, open func(string) Store) {
 		t.Fatal(err)
 	}
 	named("scope", there)
-	_, err = s.Insert(t.Context(), newRecord("scope", "web"), "secret", store.Room{})
+	_, err = s.Insert(t.Context(), newRecord("scope", "web"), "secret", store.Limits{})
 	wantKind(t, "Insert of a name that only another scope has", err, atoll.ErrAlreadyExists)
 }
 
@@ -155,7 +155,7 @@ func checkConcurrentWrites(t *testing.T, open func(string) Store) {
 		all.Go(func() {
 			for n := range 20 {
 				r := newRecord("scope", fmt.Sprintf("n-%d-%d", i, n))
-				if _, err := s.Insert(t.Context(), r, "x", store.Room{}); err != nil {
+				if _, err := s.Insert(t.Context(), r, "x", store.Limits{}); err != nil {
 					t.Errorf("Insert: %v", err)
 					return
 				}
@@ -178,7 +178,7 @@ func checkNameRaced(t *testing.T, open func(string) Store) {
 	for i := range 8 {
 		s := open("a")
 		claims = append(claims, func() error {
-			_, err := s.Insert(t.Context(), newRecord(fmt.Sprint("scope", i%2), "web"), "x", store.Room{})
+			_, err := s.Insert(t.Context(), newRecord(fmt.Sprint("scope", i%2), "web"), "x", store.Limits{})
 			return err
 		})
 	}
@@ -193,7 +193,7 @@ func checkRecordLimit(t *testing.T, open func(name string) Store) {
 	var work sync.WaitGroup
 	for i := range tries {
 		work.Go(func() {
-			_, err := stores[i%2].Insert(t.Context(), newRecord("scope", ""), "x", store.Room{Most: most})
+			_, err := stores[i%2].Insert(t.Context(), newRecord("scope", ""), "x", store.Limits{Most: most})
 			switch {
 			case err == nil:
 				made.Add(1)
@@ -215,7 +215,7 @@ func checkRecordLimit(t *testing.T, open func(name string) Store) {
 	if err := stores[1].Delete(t.Context(), all[0], true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stores[0].Insert(t.Context(), newRecord("scope", ""), "x", store.Room{Most: most}); err != nil {
+	if _, err := stores[0].Insert(t.Context(), newRecord("scope", ""), "x", store.Limits{Most: most}); err != nil {
 		t.Errorf("Insert below the limit: %v", err)
 	}
 }

@@ -76,7 +76,7 @@ func newRecord(scope, name string) *store.Record {
 
 func insertRecord(t *testing.T, s Store, r *store.Record, secret string) string {
 	t.Helper()
-	kept, err := s.Insert(t.Context(), r, secret, store.Room{})
+	kept, err := s.Insert(t.Context(), r, secret, store.Limits{})
 	if err != nil {
 		t.Fatalf("Insert: %v", err)
 	}
@@ -138,7 +138,7 @@ func checkHolderLifecycle(t *testing.T, open func(string) Store) {
 	}
 	alive := func(name string) bool {
 		t.Helper()
-		ok, err := b.Alive(t.Context(), name)
+		ok, err := b.IsAlive(t.Context(), name)
 		if err != nil {
 			t.Errorf("Alive(%q): %v", name, err)
 		}
@@ -163,10 +163,10 @@ func checkStoreIdentity(t *testing.T, open func(string) Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.ID == "" || a.Born.Before(before) || a.Born.After(time.Now()) {
+	if a.ID == "" || a.Created.Before(before) || a.Created.After(time.Now()) {
 		t.Errorf("Identity is %+v", a)
 	}
-	if again, err := open("a").Identity(t.Context()); err != nil || again.ID != a.ID || !again.Born.Equal(a.Born) {
+	if again, err := open("a").Identity(t.Context()); err != nil || again.ID != a.ID || !again.Created.Equal(a.Created) {
 		t.Errorf("Identity is %+v, then %+v, %v", a, again, err)
 	}
 	if other, err := open("b").Identity(t.Context()); err != nil || other.ID == a.ID {

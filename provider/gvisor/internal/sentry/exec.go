@@ -81,7 +81,7 @@ func (s shellProber) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Proces
 // The reader of the main process of an AutoRemove sandbox connects after that was started.
 func (e *engine) outputHold(id string) time.Duration {
 	if id == atoll.MainProcess && e.job.Spec.AutoRemove {
-		return atoll.AutoRemoveLinger
+		return atoll.AutoRemoveDelay
 	}
 	return 0
 }

@@ -247,7 +247,7 @@ func (s *Sandbox) stopEngine(grace time.Duration, reason string) error {
 // deletes the files when this supervisor has gone.
 func (s *Sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	s.mu.Lock()
-	err := s.dir.BeginRemoval(s.record, atoll.RemoveOpts(opts...))
+	err := s.dir.BeginRemoval(s.record, atoll.ApplyRemoveOptions(opts...))
 	s.mu.Unlock()
 	if err != nil {
 		return atoll.E("remove", s.ID(), atoll.ErrInternal, err)
@@ -400,7 +400,7 @@ func (s *Sandbox) watchMain(p atoll.Process) {
 	// Readers still want the last output.
 	select {
 	case <-s.done:
-	case <-time.After(atoll.AutoRemoveLinger):
+	case <-time.After(atoll.AutoRemoveDelay):
 		if s.Job.Spec.AutoRemove {
 			s.removeSelf(true, removeTimeout)
 		}

@@ -361,7 +361,7 @@ func (e *engine) keepMain(ctx context.Context) error {
 			return err
 		}
 		var stdout, stderr bytes.Buffer
-		err = p.Attach(ctx, &atoll.Attachment{Stdout: &stdout, Stderr: &stderr, StdoutFrom: st.Stdout.Kept, StderrFrom: st.Stderr.Kept, NoFollow: true})
+		err = p.Attach(ctx, &atoll.Attachment{Stdout: &stdout, Stderr: &stderr, StdoutFrom: st.Stdout.Oldest, StderrFrom: st.Stderr.Oldest, NoFollow: true})
 		if err != nil {
 			return err
 		}
