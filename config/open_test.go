@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return p
-	}, providertest.Only("birth", "exec", "images", "watch", "errors", "truth", "ledger"), providertest.PullableImage("docker.io/library/app:1"))
+	}, providertest.Only("create", "exec", "images", "watch", "errors", "caps", "registry"), providertest.PullableImage("docker.io/library/app:1"))
 }
 
 func TestOpenMetrics(t *testing.T) {

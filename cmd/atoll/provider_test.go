@@ -33,7 +33,7 @@ func TestProviderTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	env = append(env, "ATOLL_CONFIG="+config)
-	if out := atoll(1, "sample", "--group", "birth"); !strings.Contains(out, "--- FAIL: sample/birth/") {
+	if out := atoll(1, "sample", "--group", "create"); !strings.Contains(out, "--- FAIL: sample/create/") {
 		t.Errorf("the broken promises are\n%s", out)
 	}
 	for name, want := range map[string]string{

@@ -17,7 +17,7 @@ import (
 )
 
 // shared are the groups whose promises one program can keep together, in each test.
-var shared = []string{"exec", "output", "truth"}
+var shared = []string{"exec", "output", "caps"}
 
 // runSuite runs the shared groups and some others against the provider of a program. The command atoll
 // provider test runs all groups.
@@ -41,7 +41,7 @@ func TestGo(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)
 	}
-	runSuite(t, "gohost", program, "birth", "time", "tree", "watch", "death", "errors")
+	runSuite(t, "gohost", program, "create", "time", "tree", "watch", "remove", "errors")
 }
 
 func TestPython(t *testing.T) {
@@ -53,5 +53,5 @@ func TestPython(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runSuite(t, "pyhost", program, "birth", "tree")
+	runSuite(t, "pyhost", program, "create", "tree")
 }

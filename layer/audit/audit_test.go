@@ -85,7 +85,7 @@ func readLog(t *testing.T, path string) []string {
 // can break the ends of sandboxes, errors, and the abilities of a provider.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLab(t, Options{}).Provider },
-		providertest.Only("death", "errors", "truth"))
+		providertest.Only("remove", "errors", "caps"))
 }
 
 // The log outlives the program. It has operations with their callers, and denied calls.

@@ -76,14 +76,14 @@ func TestConformance(t *testing.T) {
 	}
 	const admins = "is about all projects, or leads out of one: it is for admins"
 	if testing.Short() {
-		providertest.Run(t, open, providertest.Only("birth", "watch"))
+		providertest.Run(t, open, providertest.Only("create", "watch"))
 		return
 	}
-	opts := []providertest.Option{providertest.Only("birth", "volumes", "images", "watch", "errors", "truth")}
+	opts := []providertest.Option{providertest.Only("create", "volumes", "images", "watch", "errors", "caps")}
 	for _, name := range []string{
 		"images/RemoveImage refuses an invalid name",
-		"truth/Create refuses a feature of a spec exactly if its cap is missing",
-		"truth/the stores work exactly if their caps are set",
+		"caps/Create refuses a feature of a spec exactly if its cap is missing",
+		"caps/the stores work exactly if their caps are set",
 	} {
 		opts = append(opts, providertest.Except(name, admins))
 	}

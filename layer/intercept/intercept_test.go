@@ -32,7 +32,7 @@ func open(t *testing.T) atoll.Provider {
 
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return intercept.New(open(t), intercept.All, passCall) },
-		providertest.Only("birth", "exec", "files"))
+		providertest.Only("create", "exec", "files"))
 }
 
 // A Func sees the arguments before the call and the results after it.

@@ -115,7 +115,7 @@ func TestLifetime(t *testing.T) {
 
 // Package limit changes specs only, and must set nothing that a provider does not support.
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return newProvider(t, 0) }, providertest.Only("birth", "errors", "truth"))
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newProvider(t, 0) }, providertest.Only("create", "errors", "caps"))
 }
 
 func TestForwards(t *testing.T) {

@@ -96,9 +96,9 @@ func eventually(t testing.TB, ok func() error) {
 // each claim. It has no part in commands and files.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
-		groups := []string{"birth", "expiry", "death", "ledger"}
+		groups := []string{"create", "expiry", "remove", "registry"}
 		if !testing.Short() {
-			groups = append(groups, "volumes", "watch", "errors", "truth")
+			groups = append(groups, "volumes", "watch", "errors", "caps")
 		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
 			return waitStocked(t, newPool(t, openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), plainOptions(2)))
@@ -111,10 +111,10 @@ func TestConformance(t *testing.T) {
 	t.Run("local", func(t *testing.T) { // its sandboxes are directories and processes before a claim
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
 			return waitStocked(t, newPool(t, openLocal(t, t.TempDir()), t.TempDir(), plainOptions(2)))
-		}, providertest.Only("birth"))
+		}, providertest.Only("create"))
 	})
 	t.Run("mock over the wire, without a registry", func(t *testing.T) { // mock knows names and secrets itself
-		providertest.Run(t, openOverWire, providertest.Only("birth", "watch", "errors", "ledger"))
+		providertest.Run(t, openOverWire, providertest.Only("create", "watch", "errors", "registry"))
 	})
 }
 

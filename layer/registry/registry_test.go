@@ -80,9 +80,9 @@ func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Opt
 // sandboxes outlive their maker.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
-		groups := []string{"birth", "crash", "death", "ledger", "patience"}
+		groups := []string{"create", "crash", "remove", "registry", "patience"}
 		if !testing.Short() {
-			groups = append(groups, "exec", "volumes", "watch", "errors", "truth")
+			groups = append(groups, "exec", "volumes", "watch", "errors", "caps")
 		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openMock(t, t.TempDir(), registry.Options{Server: true}) },
 			elsewhere("mock", func(dir string) atoll.Provider { return openMock(t, dir, registry.Options{Server: true}) }),
@@ -94,7 +94,7 @@ func TestConformance(t *testing.T) {
 		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openLocal(t, t.TempDir()) },
 			elsewhere("local", func(dir string) atoll.Provider { return openLocal(t, dir) }),
-			providertest.Only("memory", "crash", "ledger"))
+			providertest.Only("restart", "crash", "registry"))
 	})
 }
 

@@ -58,14 +58,14 @@ func TestConformance(t *testing.T) {
 		groups  []string
 	}{
 		// A single member's watch is passed through, and its caps are the router's.
-		"one": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t)} }, []string{"watch", "truth"}},
+		"one": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t)} }, []string{"watch", "caps"}},
 		// The router finds the member of a sandbox, a name, an image or a volume, and joins what
 		// members list and watch. It wraps no sandbox.
 		"two": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t), localMember(t)} },
-			[]string{"birth", "volumes", "images", "watch", "errors", "truth"}},
+			[]string{"create", "volumes", "images", "watch", "errors", "caps"}},
 		// A member that cannot be opened must hide nothing of the others.
 		"one that fails": {func(t *testing.T) []router.Member { return []router.Member{mockMember(t), brokenMember("docker")} },
-			[]string{"volumes", "watch", "errors", "truth"}},
+			[]string{"volumes", "watch", "errors", "caps"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "two" {

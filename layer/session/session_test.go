@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 	t.Run("mock over the wire", func(t *testing.T) {
 		groups := []string{"exec", "output", "files", "sessions", "dial"}
 		if !testing.Short() {
-			groups = append(groups, "time", "volumes", "errors", "truth")
+			groups = append(groups, "time", "volumes", "errors", "caps")
 		}
 		providertest.Run(t, openOverWire, providertest.Only(groups...), providertest.WireOnly(),
 			providertest.Parallel(4, "sessions")) // the tests mostly wait

@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 			TracerProvider: sdktrace.NewTracerProvider(),
 			MeterProvider:  metrics,
 		})
-	}, providertest.Only("exec", "time", "files", "watch", "errors", "truth", "dial"), providertest.WireOnly())
+	}, providertest.Only("exec", "time", "files", "watch", "errors", "caps", "dial"), providertest.WireOnly())
 }
 
 func TestForwards(t *testing.T) {

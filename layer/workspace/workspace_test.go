@@ -26,8 +26,8 @@ func TestConformance(t *testing.T) {
 		open   func(testing.TB, workspace.Options) atoll.Provider
 		groups []string
 	}{
-		"mock over the wire": {newClient, []string{"birth", "volumes", "workspaces", "images", "memory", "watch", "errors", "truth"}},
-		"local":              {newOnLocal, []string{"workspaces", "memory", "truth"}},
+		"mock over the wire": {newClient, []string{"create", "volumes", "workspaces", "images", "restart", "watch", "errors", "caps"}},
+		"local":              {newOnLocal, []string{"workspaces", "restart", "caps"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name == "local" {

@@ -251,7 +251,7 @@ func TestConformance(t *testing.T) {
 	opts := append(pullableOptions(t, tinyImage(t)), providertest.Count(100))
 	if testing.Short() { // the race detector runs with -short, and finds nothing in the engine's code
 		opts = append(opts, providertest.Count(40), providertest.SkipRest("-short: these are those that do much at once"),
-			providertest.Only("birth", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "memory", "crash", "watch", "death", "dial", "ledger", "faults"))
+			providertest.Only("create", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "restart", "crash", "watch", "remove", "dial", "registry", "faults"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(opts, sharedGroups,
 		providertest.Slow(3), providertest.Leaks(heldObjects), providertest.OtherProcess(newElsewhere()), providertest.CrashSandbox(crashWith("SIGQUIT")),
@@ -263,7 +263,7 @@ func TestConformance(t *testing.T) {
 var sharedGroups = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause")
 
 // watchesException excepts a promise that no container can keep.
-var watchesException = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
+var watchesException = providertest.Except("exhaustion/a program that takes all file watches exhausts only its own sandbox",
 	"the kernel counts watches by user, and users of containers are those of the host unless the engine has userns-remap: decision 26")
 
 // reopen returns another provider with the options of p.

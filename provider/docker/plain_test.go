@@ -39,14 +39,14 @@ func TestConformancePlain(t *testing.T) {
 		// Without a guest, the provider starts, times and ends commands with the engine's API,
 		// and handles starts, ends and TTLs itself. The engine's seccomp filter and init replace
 		// the guest's. Such sandboxes have no files and no ports.
-		providertest.Only("birth", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "memory", "crash", "watch", "death",
-			"truth", "escape", "siege", "pause"),
+		providertest.Only("create", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "restart", "crash", "watch", "remove",
+			"caps", "escape", "exhaustion", "pause"),
 		providertest.SkipRest("not different without a guest, or needs one: see TestConformance and TestSessions"),
 		providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects), providertest.OtherProcess(newElsewhere(withoutGuest)),
 		providertest.CrashSandbox(crashWith("SIGUSR1")), providertest.Reopen(reopen),
 		providertest.Except("escape/neither io_uring nor an unusual socket bypasses the isolation",
 			"without a guest there is the engine's filter alone, and that of engines before 23 and 25 lets both pass: decision 26"),
-		providertest.Except("siege/calls return although a program stops all others in the sandbox",
+		providertest.Except("exhaustion/calls return although a program stops all others in the sandbox",
 			"Docker 20.10 holds its lock on a container until what it executes there has started, which root inside can keep from it: decision 26"))...)
 }
 

@@ -38,7 +38,7 @@ func TestConformanceOnImage(t *testing.T) {
 	needGVisor(t)
 	ref := testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
 	providertest.Run(t, openProvider, append(suiteOptions(), providertest.Image(ref),
-		providertest.Only("volumes", "images", "limits", "walls", "escape", "snapshot"))...)
+		providertest.Only("volumes", "images", "limits", "isolation", "escape", "snapshot"))...)
 }
 
 // A sandbox uses an image's environment and user, but not its entrypoint and command: its

@@ -36,7 +36,7 @@ func TestPool(t *testing.T) {
 		waitStocked(t, l)
 		return l
 	}, providertest.Slow(3), providertest.Leaks(listLeaks), providertest.Count(10),
-		providertest.Only("birth", "memory", "pause", "snapshot", "ledger"),
+		providertest.Only("create", "restart", "pause", "snapshot", "registry"),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
 			return around(t, reopen(t, below[p]), files[p], pool.Options{})
 		}))

@@ -214,10 +214,10 @@ func TestConformance(t *testing.T) {
 	as := func(o *kubernetes.Options) { o.Config, o.Namespace = config, "atoll-sandboxes" }
 	opts := append(pullable(t), providertest.WireOnly()) // provider/docker runs the promises of the guest
 	if testing.Short() {
-		opts = append(opts, providertest.Only("exec", "files", "watch", "death"), providertest.SkipRest("in -short these are enough"))
+		opts = append(opts, providertest.Only("exec", "files", "watch", "remove"), providertest.SkipRest("in -short these are enough"))
 	} else if !testenv.RunAll() {
 		opts = append(opts, providertest.SkipGroups("TestBaseline runs it, where programs may do more", "escape"),
-			providertest.SkipGroups("docker's sandboxes have the same runtime", "siege"),
+			providertest.SkipGroups("docker's sandboxes have the same runtime", "exhaustion"),
 			providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
@@ -238,10 +238,10 @@ var enginePromises = []string{"expiry", "output", "time", "tree", "sub", "errors
 var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial")
 
 // beside lists the groups that need pods of their own, and wait for them.
-var beside = providertest.Parallel(4, "birth", "expiry", "volumes", "images", "memory", "watch", "death", "errors", "truth", "limits", "walls", "crash")
+var beside = providertest.Parallel(4, "create", "expiry", "volumes", "images", "restart", "watch", "remove", "errors", "caps", "limits", "isolation", "crash")
 
 // sharedWatches excepts a resource of the node that no pod can be kept from using up.
-var sharedWatches = providertest.Except("siege/a program that takes all file watches exhausts only its own sandbox",
+var sharedWatches = providertest.Except("exhaustion/a program that takes all file watches exhausts only its own sandbox",
 	"the kernel counts watches by user, and users of pods are those of their node unless it has user namespaces: decision 26")
 
 // rootsFiles excepts users that the profile restricted does not have; TestBaseline has them.
@@ -275,7 +275,7 @@ func TestBaseline(t *testing.T) {
 	lab(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, baseline) },
 		append(pullable(t), providertest.Slow(4), providertest.Leaks(held), providertest.Reopen(reopen),
-			providertest.Only("files", "walls", "escape", "images", "debian"), providertest.WireOnly(), together, beside)...)
+			providertest.Only("files", "isolation", "escape", "images", "debian"), providertest.WireOnly(), together, beside)...)
 }
 
 func baseline(o *kubernetes.Options) { o.Profile = kubernetes.Baseline }

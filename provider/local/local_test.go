@@ -62,7 +62,7 @@ func newLocal(t testing.TB, dir string) *local.Provider {
 func TestConformance(t *testing.T) {
 	var opts []providertest.Option
 	if testing.Short() {
-		opts = append(opts, providertest.Only("birth", "exec", "output", "tty", "memory", "watch", "death", "dial"),
+		opts = append(opts, providertest.Only("create", "exec", "output", "tty", "restart", "watch", "remove", "dial"),
 			providertest.SkipRest("-short: these are those that do much at once"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) }, append(opts,

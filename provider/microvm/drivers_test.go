@@ -29,7 +29,7 @@ func TestFirecracker(t *testing.T) {
 	m := maker(onFirecracker)
 	besides := leftOut(t)
 	if !testenv.RunAll() {
-		besides = append(besides, providertest.Only("crash", "truth", "dial", "pause"), providertest.WireOnly(), rest)
+		besides = append(besides, providertest.Only("crash", "caps", "dial", "pause"), providertest.WireOnly(), rest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }

@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 	need(t)
 	besides := leftOut(t)
 	if !testenv.RunAll() {
-		besides = append(besides, providertest.Only("birth", "exec", "crash", "truth"), providertest.WireOnly(), rest)
+		besides = append(besides, providertest.Only("create", "exec", "crash", "caps"), providertest.WireOnly(), rest)
 	}
 	providertest.Run(t, maker(fresh).open, maker(fresh).options(besides...)...)
 }
@@ -47,7 +47,7 @@ func (fresh maker) options(besides ...providertest.Option) []providertest.Option
 	return append(besides, []providertest.Option{
 		providertest.Slow(10),
 		providertest.Count(4),
-		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "truth", "dial", "pause", "network", "escape", "siege"),
+		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "caps", "dial", "pause", "network", "escape", "exhaustion"),
 		providertest.Leaks(leaks),
 		providertest.Reopen(reopened),
 		providertest.OtherProcess(fresh.elsewhere),

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 func TestConformance(t *testing.T) {
 	var opts []providertest.Option
 	if testing.Short() {
-		opts = append(opts, providertest.Only("birth", "output", "tty", "watch", "death", "pause"),
+		opts = append(opts, providertest.Only("create", "output", "tty", "watch", "remove", "pause"),
 			providertest.SkipRest("-short: these are those that do much at once"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) }, append(opts,

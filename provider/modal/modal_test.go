@@ -223,7 +223,7 @@ func TestConformance(t *testing.T) {
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
 		append(opts, providertest.WireOnly(), providertest.CrashSandbox(crash),
 			providertest.Leaks(func(*testing.T) []string { return slices.Sorted(maps.Values(l.server.Sandboxes())) }),
-			providertest.Except("siege/calls return although a program stops all others in the sandbox",
+			providertest.Except("exhaustion/calls return although a program stops all others in the sandbox",
 				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)
 }
 
@@ -237,7 +237,7 @@ func conform(t *testing.T, open opener, options ...providertest.Option) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
 		append(options, providertest.Slow(4), providertest.Count(10), providertest.OtherProcess(elsewhere(open)), providertest.Reopen(reopen), providertest.FailSteps(stepwise(open)),
 			notHere("network/with a network, allowed addresses can be reached, also of the host"), notHere("network/Stop does not wait for a server that does not read"),
-			notHere("siege/many connections out of a sandbox do not block calls to it"),
+			notHere("exhaustion/many connections out of a sandbox do not block calls to it"),
 			providertest.Except("escape/sockets of the host cannot be reached from any network", "it takes a list of names, which Modal's SDK does not have"),
 			providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial"))...)
 }

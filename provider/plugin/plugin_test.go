@@ -116,7 +116,7 @@ func open(t *testing.T, opts Options) *Provider {
 // The faults of a provider's connection do not harm a provider in a program of its own.
 func TestConformance(t *testing.T) {
 	opts := options(t, "local", settings{})
-	groups := []string{"exec", "output", "tty", "files", "truth", "watch"}
+	groups := []string{"exec", "output", "tty", "files", "caps", "watch"}
 	if testing.Short() {
 		groups = groups[:2]
 	}

@@ -46,7 +46,7 @@ var claimMutants = []mutant{
 	newMutant("writes on after the context ended", "files/a Write whose context ends halfway leaves the old file and nothing else", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return uncancelledSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("watches only its own changes", "memory/a Watch reports changes by another provider value",
+	newMutant("watches only its own changes", "restart/a Watch reports changes by another provider value",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Survives = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return &selfWatchProvider{ProviderLayer: atoll.ProviderLayer{Provider: p}}
 		})),
@@ -77,7 +77,7 @@ var claimMutants = []mutant{
 		})),
 	newMutant("shares no cache", "cache/a cache is shared in its project only, and outlives its sandboxes",
 		onLocal(changeInfo(func(i *atoll.Info) { i.Caps.Cache = true }))),
-	newMutant("ignores a request for GPUs", "truth/Create refuses a feature of a spec exactly if its cap is missing",
+	newMutant("ignores a request for GPUs", "caps/Create refuses a feature of a spec exactly if its cap is missing",
 		onMock(changeSpecs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
 	newMutant("has workspaces without files", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
 		onMock(composeLayers(changeInfo(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {

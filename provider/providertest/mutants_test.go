@@ -26,26 +26,26 @@ func newMutant(name, caught string, open func(t *testing.T) atoll.Provider, opts
 }
 
 var mutants = []mutant{
-	newMutant("removes nothing", "death/a second Remove, also by another handle, does nothing", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("removes nothing", "remove/a second Remove, also by another handle, does nothing", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unremovableSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("hides abilities", "truth/each optional ability works exactly if its cap is set", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("hides abilities", "caps/each optional ability works exactly if its cap is set", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return struct{ atoll.Sandbox }{sb}
 	})),
-	newMutant("loses abilities in Get", "truth/a sandbox from Get has the abilities of one from Create", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("loses abilities in Get", "caps/a sandbox from Get has the abilities of one from Create", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return bareGetProvider{atoll.ProviderLayer{Provider: p}}
 	})),
-	newMutant("claims stores that it lacks", "truth/the stores work exactly if their caps are set", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("claims stores that it lacks", "caps/the stores work exactly if their caps are set", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return falseCapsProvider{atoll.ProviderLayer{Provider: p}}
 	})),
-	newMutant("hides its image store", "truth/the stores work exactly if their caps are set", onMock(changeInfo(func(i *atoll.Info) { i.Caps.ImageStore = false }))),
-	newMutant("starts again without the cap", "truth/Caps.Restart says whether a stopped sandbox can start again", onMock(changeInfo(func(i *atoll.Info) {
+	newMutant("hides its image store", "caps/the stores work exactly if their caps are set", onMock(changeInfo(func(i *atoll.Info) { i.Caps.ImageStore = false }))),
+	newMutant("starts again without the cap", "caps/Caps.Restart says whether a stopped sandbox can start again", onMock(changeInfo(func(i *atoll.Info) {
 		i.Caps.Durable, i.Caps.Restart = atoll.DurableNone, false
 	}))),
-	newMutant("does not start again", "truth/Caps.Restart says whether a stopped sandbox can start again", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("does not start again", "caps/Caps.Restart says whether a stopped sandbox can start again", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noStartSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("keeps a root that is not durable", "memory/a root file system that is not durable is fresh after Start", onMock(changeInfo(func(i *atoll.Info) {
+	newMutant("keeps a root that is not durable", "restart/a root file system that is not durable is fresh after Start", onMock(changeInfo(func(i *atoll.Info) {
 		i.Caps.Durable, i.Isolation = atoll.DurableNone, atoll.IsolationContainer
 	}))),
 	newMutant("removes images that are in use", "images/the image of a sandbox is in use, whether that runs or not",
@@ -58,41 +58,41 @@ var mutants = []mutant{
 	newMutant("kills when the context of Exec ends", "time/the context of Exec bounds the start, not the process", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return contextBoundSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("hides from a pending Wait that it was killed", "death/Remove ends pending Wait and Attach calls", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("hides from a pending Wait that it was killed", "remove/Remove ends pending Wait and Attach calls", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return zeroExitSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("hides from a later Wait that it was killed", "death/a process that ended with its sandbox keeps reporting so", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("hides from a later Wait that it was killed", "remove/a process that ended with its sandbox keeps reporting so", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return zeroExitSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("forgets the output of the main process", "death/output and exit of the main process can be read after its end", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("forgets the output of the main process", "remove/output and exit of the main process can be read after its end", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noMainOutputSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("hangs with an ended context", "death/every call returns when its context has ended", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("hangs with an ended context", "remove/every call returns when its context has ended", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return slowStatusSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("does nothing with an ended context", "death/Stop and Remove with an ended context do their work or return its error", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("does nothing with an ended context", "remove/Stop and Remove with an ended context do their work or return its error", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return skipStopSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("stops in a cancelled Remove", "death/a Remove whose context ends removes the sandbox or leaves it running", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("stops in a cancelled Remove", "remove/a Remove whose context ends removes the sandbox or leaves it running", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return halfRemovedSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("forgets how it ended", "death/Stop sends SIGTERM before it kills", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("forgets how it ended", "remove/Stop sends SIGTERM before it kills", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return noExitSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
 	newMutant("runs in another directory", "exec/a directory that is a file or missing is ErrExecFailed", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return workdirSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("has no isolation of processes", "walls/a sandbox can neither see nor signal a process of the host", onLocal(changeInfo(func(i *atoll.Info) {
+	newMutant("has no isolation of processes", "isolation/a sandbox can neither see nor signal a process of the host", onLocal(changeInfo(func(i *atoll.Info) {
 		i.Isolation = atoll.IsolationKernel
 	}))),
 	newMutant("has a network that reaches out", "network/without a network, nothing outside can be reached", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
 	newMutant("has a network that reaches the host", "network/without a network, the host cannot be reached", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
 	newMutant("resolves names", "network/without a network, no name resolves", onLocal(changeInfo(func(i *atoll.Info) { i.Caps.NetworkNone = true }))),
 	newMutant("resolves no names", "network/with a network, names resolve", onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkOn = true }))),
-	newMutant("drops labels", "birth/Status, Get and List give back what Create was asked for", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	newMutant("drops labels", "create/Status, Get and List give back what Create was asked for", onMockSandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unlabelledSandbox{atoll.SandboxLayer{Sandbox: sb}}
 	})),
-	newMutant("accepts every provider name", "birth/a spec may name the provider, and no other", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+	newMutant("accepts every provider name", "create/a spec may name the provider, and no other", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return anyNameProvider{atoll.ProviderLayer{Provider: p}}
 	})),
 	newMutant("never says synced", "watch/Watch replays every sandbox, then yields synced, then changes", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {

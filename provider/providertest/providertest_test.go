@@ -34,7 +34,7 @@ func TestLayer(t *testing.T) {
 func TestFaulty(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return providertest.Faulty(newLeaf(t), providertest.FailCall(0))
-	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.WireOnly()) // Faulty forwards all calls
+	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "caps", "dial"), providertest.WireOnly()) // Faulty forwards all calls
 }
 
 func TestFailCall(t *testing.T) {

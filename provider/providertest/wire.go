@@ -28,7 +28,7 @@ var wirePromises = []string{
 	"files/files belong to the default user, with its permissions",
 	"files/Watch yields synced, then changes",
 	"sub/the work directory of a stopped sandbox is confined too",
-	"memory/a process survives a restart, and its output can be read from the first byte",
+	"restart/a process survives a restart, and its output can be read from the first byte",
 	"dial/Dial connects to a port inside, both ways",
 	"dial/a connection can be closed for writing and read to its end",
 	"dial/Dial does not reach the host's port of the same number",

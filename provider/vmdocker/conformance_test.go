@@ -60,7 +60,7 @@ func TestConformance(t *testing.T) {
 	factor := p.machines.Slow(t.Context())
 	opts := []providertest.Option{
 		providertest.Slow(float64(3 * factor)), providertest.Count(4),
-		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "siege"),
+		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "exhaustion"),
 		providertest.Reopen(func(t *testing.T, _ atoll.Provider) atoll.Provider {
 			return inProject{atoll.ProviderLayer{Provider: reopen(t)}}
 		}),

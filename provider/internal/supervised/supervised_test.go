@@ -165,9 +165,9 @@ func TestConformance(t *testing.T) {
 	if probe := (worlds{}).Probe(t.Context()); !probe.OK {
 		t.Skipf("no worlds here: %s; %s", probe.Reason, probe.Fix)
 	}
-	groups := []string{"birth", "crash"}
+	groups := []string{"create", "crash"}
 	if !testing.Short() { // as with the race detector, which needs more memory than the limits allow
-		groups = append(groups, "memory", "watch", "death", "steps", "exec", "expiry", "tty", "volumes", "errors", "truth", "limits", "dial", "faults")
+		groups = append(groups, "restart", "watch", "remove", "steps", "exec", "expiry", "tty", "volumes", "errors", "caps", "limits", "dial", "faults")
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return openProvider(t) },
 		providertest.Only(groups...),

@@ -10,7 +10,7 @@ import (
 	pass "github.com/seed46cd37a8/atoll/provider/secret"
 )
 
-var ledgerPromises = []promise{
+var registryPromises = []promise{
 	{"a sandbox's secret matches the hash inside, and appears nowhere else", nil, func(t *testing.T, h *harness) {
 		h.skipWithoutSecrets(t)
 		sb := h.createSandbox(t, atoll.Spec{Name: "web", Env: []string{"A=b"}})

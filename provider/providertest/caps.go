@@ -11,7 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-var truthPromises = []promise{
+var capsPromises = []promise{
 	{"Status.Caps equals Info.Caps", nil, func(t *testing.T, h *harness) {
 		if got, want := h.getStatus(t, h.plainSandbox(t)).Caps, h.p.Info().Caps; got != want {
 			t.Errorf("Status.Caps = %+v, Info().Caps = %+v", got, want)

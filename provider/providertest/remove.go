@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
-var deathPromises = []promise{
+var removePromises = []promise{
 	{"a second Remove, also by another handle, does nothing", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		other, err := h.p.Get(h.newContext(t), sb.ID())

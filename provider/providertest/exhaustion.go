@@ -14,7 +14,7 @@ import (
 
 // In these promises, a hostile program uses up all resources of its sandbox. Meanwhile another sandbox
 // must answer, and afterwards the attacked one can be removed with everything the program made.
-var siegePromises = []promise{
+var exhaustionPromises = []promise{
 	{"a fork bomb exhausts only its own sandbox", []need{needIsolation, needProcs}, func(t *testing.T, h *harness) {
 		h.attackResources(t, atoll.Resources{Processes: 64}, func(in *attacker) { in.startAttack(t, "forks") })
 	}},

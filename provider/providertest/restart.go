@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var memoryPromises = []promise{
+var restartPromises = []promise{
 	{"a second provider value finds the sandbox with its whole status", []need{needSurvives}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, fullSpec())
 		before := h.getStatus(t, sb)

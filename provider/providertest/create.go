@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-var birthPromises = []promise{
+var createPromises = []promise{
 	{"Create returns a running sandbox in which Exec works at once", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if got := h.runForOutput(t, sb, programCommand("echo", "hello")); got != "hello" {

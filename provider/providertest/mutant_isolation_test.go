@@ -23,7 +23,7 @@ var wallMutants = []mutant{
 		withoutIsolation(`kill -STOP $4; echo begun; exec sleep 1000`)),
 	newMutant("lets programs write outside", "escape/no path leads to a file of the host", withoutIsolation(`echo x >>"$1"; echo done`)),
 	newMutant("lets programs make files outside", "escape/no path leads to a file of the host", withoutIsolation(`>"${1%/*}/planted"; echo done`)),
-	newMutant("lets a program slow down other sandboxes", "siege/a flood of unread output does not slow down other sandboxes", withoutIsolation(`echo begun; exec sleep 1000`)),
+	newMutant("lets a program slow down other sandboxes", "exhaustion/a flood of unread output does not slow down other sandboxes", withoutIsolation(`echo begun; exec sleep 1000`)),
 	newMutant("follows links to the host", "escape/links that change during file calls do not lead to the host", withoutIsolation(`echo begun; exec sleep 1000`)),
 }
 
