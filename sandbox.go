@@ -254,7 +254,7 @@ type ProcessStatus struct {
 // StreamStatus describes the output of a stream in bytes.
 type StreamStatus struct {
 	Written int64 `json:"written"` // bytes that the process has written
-	Oldest  int64 `json:"kept"`    // offset of the oldest readable byte
+	Oldest  int64 `json:"oldest"`  // offset of the oldest readable byte
 }
 
 // An Exit describes how a process ended.
