@@ -131,18 +131,22 @@ func TestGuestThatIsStopped(t *testing.T) {
 	l.runInTime("remove", func() error { return sb.Remove(l.ctx()) })
 }
 
-// A sentry that hangs, with calls to it in progress, can be removed.
+// A sentry that hangs, with calls to it in progress, can be removed. Another process removes it
+// unless the call holds the sandbox's lock.
 func TestSentryThatHangs(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		before func(l *lab, sb atoll.Sandbox)
+		name  string
+		locks bool
+		call  func(l *lab, sb atoll.Sandbox) error
 	}{
-		{"idle", func(l *lab, sb atoll.Sandbox) {}},
-		{"exec in flight", func(l *lab, sb atoll.Sandbox) {
-			_ = runAsync(func() error { return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}}) })
+		{"idle", false, func(*lab, atoll.Sandbox) error { return nil }},
+		{"exec in flight", false, func(l *lab, sb atoll.Sandbox) error {
+			return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}})
 		}},
-		{"stop in flight", func(l *lab, sb atoll.Sandbox) {
-			_ = runAsync(func() error { return sb.Stop(l.ctx(), 0) })
+		{"stop in flight", true, func(l *lab, sb atoll.Sandbox) error { return sb.Stop(l.ctx(), 0) }},
+		{"snapshot in flight", true, func(l *lab, sb atoll.Sandbox) error {
+			_, err := atoll.TakeSnapshot(l.ctx(), sb)
+			return err
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -150,12 +154,12 @@ func TestSentryThatHangs(t *testing.T) {
 			sb := l.create(atoll.Spec{})
 			sentry := children(t, l.supervisorOf(sb))["runsc-sandbox"]
 			l.must("stop the sentry", unix.Kill(sentry, unix.SIGSTOP))
-			tt.before(l, sb)
+			_ = runAsync(func() error { return tt.call(l, sb) })
 			time.Sleep(100 * time.Millisecond) // long enough for it to hang as well
-			other := openLab(t, l.opts)        // like another process: in this one a stop holds the lock
+			other := openLab(t, l.opts)
 			same, err := other.Get(l.ctx(), sb.ID())
 			l.must("get", err)
-			if tt.name == "stop in flight" {
+			if tt.locks {
 				same = sb
 			}
 			l.runInTime("remove", func() error { return same.Remove(l.ctx(), atoll.RemoveVolumes()) })

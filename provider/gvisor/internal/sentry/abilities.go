@@ -4,6 +4,7 @@ package sentry
 
 import (
 	"context"
+	"errors"
 	"net"
 
 	"gvisor.dev/gvisor/runsc/sandbox"
@@ -51,11 +52,17 @@ func (e *engine) Snapshot(ctx context.Context, dir string) error {
 	if err := e.files.endGuest(ctx); err != nil {
 		return atoll.E("snapshot", e.sandbox.ID(), atoll.KindOf(err), err)
 	}
-	return e.sentry.writeCheckpoint(dir)
+	err := e.sentry.writeCheckpoint(dir)
+	if errors.Is(err, errSentryHangs) {
+		return atoll.E("snapshot", e.sandbox.ID(), atoll.ErrTimeout, err)
+	}
+	return err
 }
 
 func (s *sentry) writeCheckpoint(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})
+	return s.awaitWork(func() error {
+		return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})
+	})
 }

@@ -91,9 +91,9 @@ func (s *sentry) saveIndex(f *os.File) error {
 	return conn.Call(boot.ContMgrFSSave, &args, nil)
 }
 
-// awaitWork returns the result of f, a call to the paused sentry that may take any time. It
-// returns errSentryHangs, and leaves f behind, once the sentry has used hardly any CPU time
-// for answerTimeout: a paused sentry has nothing else to do.
+// awaitWork returns the result of f, a call that keeps the sentry busy for any time. It returns
+// errSentryHangs, and leaves f behind, once the sentry has used hardly any CPU time for
+// answerTimeout.
 func (s *sentry) awaitWork(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
