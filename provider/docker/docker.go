@@ -89,7 +89,7 @@ type Provider struct {
 
 	mu         sync.Mutex
 	closed     bool
-	guestReady bool            // the guest's volume has the program
+	guestReady string          // name of the volume that has the guest's program
 	cachedInfo *engineInfo     // nil until the engine has answered
 	safeImages map[string]bool // ids of images without a link at a mount point of Atoll's
 

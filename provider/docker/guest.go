@@ -59,19 +59,33 @@ func (p *Provider) guestVolume(ctx context.Context, image string) (string, error
 		return "", err
 	}
 	defer lock.Release()
-	p.mu.Lock()
-	ready := p.guestReady
-	p.mu.Unlock()
-	if ready {
-		return name, nil
+	ready, err := p.hasGuest(ctx, name)
+	if err == nil && !ready {
+		err = p.installGuest(ctx, image, name, sum, program)
 	}
-	if err := p.installGuest(ctx, image, name, sum, program); err != nil {
+	if err != nil {
 		return "", err
 	}
 	p.mu.Lock()
-	p.guestReady = true
+	p.guestReady = name
 	p.mu.Unlock()
 	return name, nil
+}
+
+// hasGuest reports whether this provider has filled the volume, and it still exists: docker
+// volume prune removes it when no sandbox exists.
+func (p *Provider) hasGuest(ctx context.Context, volume string) (bool, error) {
+	p.mu.Lock()
+	filled := p.guestReady == volume
+	p.mu.Unlock()
+	if !filled {
+		return false, nil
+	}
+	found, err := p.engine.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && found.Volume.Labels[labelAtoll] != "", err // a container's start makes one without labels
 }
 
 func (p *Provider) installGuest(ctx context.Context, image, volume, sum string, program []byte) error {

@@ -69,6 +69,40 @@ func inspectSandbox(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.C
 	return got
 }
 
+// The engine's user can remove the volume of the guest's program while no sandbox exists; the
+// next one gets another.
+func TestGuestIsPruned(t *testing.T) {
+	p := open(t)
+	defer p.Close()
+	c, err := client.New(client.WithHost(engine.Host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 {
+		sb, err := p.Create(t.Context(), &atoll.Spec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+		if _, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
+			t.Fatal(err)
+		}
+		mounts := inspectSandbox(t, p, sb).Container.Mounts
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mounts {
+			if m.Destination != "/.atoll" {
+				continue
+			}
+			if _, err := c.VolumeRemove(t.Context(), m.Name, client.VolumeRemoveOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // The container of a default sandbox has no privileges.
 func TestHardened(t *testing.T) {
 	p := open(t)
