@@ -14,11 +14,12 @@ import (
 // providers of some projects. The layer reports refused calls to log, unless that is nil.
 func (c *Config) newAuthz(p atoll.Provider, projects map[string]string, log *AuditLog) atoll.Provider {
 	opts := authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
-		if cmp.Or(spec.Provider, projects[spec.Project], c.Provider) != "local" {
+		e, _ := builtIn(cmp.Or(spec.Provider, projects[spec.Project], c.Provider))
+		if !e.unisolated {
 			return nil
 		}
 		return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
-			"the provider local runs processes on the server's machine without isolation: requires role %s", auth.RoleAdmin)
+			"the provider %s runs processes on the server's machine without isolation: requires role %s", e.Name, auth.RoleAdmin)
 	}}
 	if log != nil {
 		opts.Denied = log.Denied

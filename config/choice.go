@@ -29,16 +29,17 @@ type Choice struct {
 // candidateProviders returns the preferred default provider of the operating system goos, followed by its
 // substitutes.
 func candidateProviders(goos string) (names []string) {
-	preferred := "vmdocker"
-	if goos == "linux" {
-		preferred = "gvisor"
-	}
-	for _, name := range []string{preferred, "docker"} {
-		if e, ok := builtIn(name); ok && e.On(goos).OK {
-			names = append(names, name)
+	var substitutes []string
+	for _, e := range Providers() {
+		switch {
+		case !e.On(goos).OK:
+		case slices.Contains(e.preferredOn, goos):
+			names = append(names, e.Name)
+		case e.substitute:
+			substitutes = append(substitutes, e.Name)
 		}
 	}
-	return names
+	return append(names, substitutes...)
 }
 
 // Choose returns the default provider: the configured one, otherwise the preferred one of this system if it works,
@@ -119,7 +120,7 @@ func (c *Config) tryProvider(ctx context.Context, name string) (p atoll.Probe, s
 func (c *Config) proofFile(name string) (path, text string) {
 	path = filepath.Join(c.StateDir, name, "works")
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || name != "gvisor" {
+	if e, _ := builtIn(name); err != nil || !e.steady {
 		return path, ""
 	}
 	return path, fmt.Sprintf("%s %d\n", strings.TrimSpace(string(boot)), os.Geteuid())

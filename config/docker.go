@@ -21,6 +21,14 @@ type Docker struct {
 
 func defaultDocker() Docker { return Docker{Prefix: "atoll", Image: docker.DefaultImage} }
 
+// remoteHost returns the address of the Docker Engine if it is not a socket of this machine; otherwise "".
+func (d *Docker) remoteHost() string {
+	if isUnix(d.Host) {
+		return ""
+	}
+	return d.Host
+}
+
 func openDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	d := cfg.Docker
 	return docker.New(docker.Options{

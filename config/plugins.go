@@ -35,9 +35,9 @@ type Plugin struct {
 // pluginTimeout is the time that a plugin's program may take to open its provider.
 const pluginTimeout = 3 * time.Minute
 
-// ownPlugin returns the provider of Atoll's program atoll-NAME. table returns its settings.
-func ownPlugin(name string, table func(cfg *Config) any) Entry {
-	return Entry{Name: name, Named: true, table: table, open: func(cfg *Config, opts Options) (atoll.Provider, error) {
+// ownPlugin returns the provider of Atoll's program atoll-NAME. table returns its settings, and image its default image.
+func ownPlugin(name string, table func(cfg *Config) any, image func(cfg *Config) string) Entry {
+	return Entry{Name: name, Named: true, table: table, image: image, open: func(cfg *Config, opts Options) (atoll.Provider, error) {
 		settings, err := plugin.EncodeSettings(table(cfg))
 		if err != nil {
 			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s.%w", name, err)
@@ -145,8 +145,10 @@ func (c *Config) placeOf(ctx context.Context, name string, p atoll.Provider) (st
 			return place, err
 		}
 	}
-	if name == "docker" && c.Docker.Host != "" && !isUnix(c.Docker.Host) {
-		return c.Docker.Host, nil
+	if e, _ := builtIn(name); e.place != nil {
+		if place := e.place(c); place != "" {
+			return place, nil
+		}
 	}
 	return c.stateID()
 }

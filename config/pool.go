@@ -173,30 +173,11 @@ func hasStock(cfg *Config, provider string) bool {
 	return err != nil || len(all) > 0
 }
 
-// ownImage returns the provider's name for the image of sandboxes that name none. The tools of agents use it in their
-// requests, which should get sandboxes of the same pools as requests without an image.
-func (c *Config) ownImage(provider string) string {
-	switch provider {
-	case "gvisor", "local":
-		return "host"
-	case "docker":
-		return c.Docker.Image
-	case "microvm":
-		return c.MicroVM.Bundle
-	case "vmdocker":
-		return c.VMDocker.Image
-	case "kubernetes":
-		return c.Kubernetes.Image
-	case "modal":
-		return c.Modal.Image
-	}
-	return ""
-}
-
 // newPool wraps the pool layer around p. A server fills its pools; other programs only know claimed sandboxes.
 func newPool(p atoll.Provider, cfg *Config, opts Options, all []poolEntry) (atoll.Provider, error) {
 	info := p.Info()
-	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: cfg.ownImage(info.Name)}
+	e, _ := builtIn(info.Name)
+	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.defaultImage(cfg)}
 	limits := cfg.limitOptions()
 	for _, s := range all {
 		if s.provider != info.Name {

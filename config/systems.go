@@ -20,6 +20,27 @@ type Entry struct {
 
 	open  func(cfg *Config, opts Options) (atoll.Provider, error)
 	table func(cfg *Config) any // settings of a plugin of Atoll's own; nil for others
+
+	preferredOn []string // the operating systems whose preferred default it is
+	substitute  bool     // it replaces a preferred default that does not work
+	steady      bool     // once it works, it works until the machine reboots
+	unisolated  bool     // its sandboxes are processes of this machine: only admins may create them
+	oneImage    bool     // all its sandboxes have the same image
+
+	image func(cfg *Config) string // its name for the image of sandboxes that name none; nil for none
+	place func(cfg *Config) string // the address of a backend on another machine; nil or "" for none
+}
+
+// hostImage is the name of the programs of this machine as an image.
+const hostImage = "host"
+
+// defaultImage returns the provider's name for the image of sandboxes that name none; "" for none. The tools of agents
+// use it in their requests, which should get sandboxes of the same pools as requests without an image.
+func (e Entry) defaultImage(cfg *Config) string {
+	if e.image == nil {
+		return ""
+	}
+	return e.image(cfg)
 }
 
 // Open returns the provider with its settings in cfg. It touches nothing but the state directory. Kinds:
@@ -35,14 +56,18 @@ func (e Entry) Open(cfg *Config, opts Options) (atoll.Provider, error) {
 // Entry.On.
 func Providers() []Entry {
 	return []Entry{
-		{Name: "gvisor", open: openGVisor, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux"},
-		{Name: "docker", open: openDocker},
-		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project"},
-		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL"},
-		ownPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }),
-		ownPlugin("modal", func(c *Config) any { return c.Modal }),
-		{Name: "local", open: openLocal, Named: true},
-		{Name: "mock", open: openMock, Named: true},
+		{Name: "gvisor", open: openGVisor, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux",
+			preferredOn: []string{"linux"}, steady: true, image: func(*Config) string { return hostImage }},
+		{Name: "docker", open: openDocker,
+			substitute: true, image: func(c *Config) string { return c.Docker.Image }, place: func(c *Config) string { return c.Docker.remoteHost() }},
+		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
+			image: func(c *Config) string { return c.MicroVM.Bundle }},
+		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
+			preferredOn: []string{"darwin", "windows"}, image: func(c *Config) string { return c.VMDocker.Image }},
+		ownPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }, func(c *Config) string { return c.Kubernetes.Image }),
+		ownPlugin("modal", func(c *Config) any { return c.Modal }, func(c *Config) string { return c.Modal.Image }),
+		{Name: "local", open: openLocal, Named: true, unisolated: true, oneImage: true, image: func(*Config) string { return hostImage }},
+		{Name: "mock", open: openMock, Named: true, oneImage: true},
 	}
 }
 

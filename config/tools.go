@@ -65,17 +65,18 @@ func (c *Config) ToolOptions(provider string) (tools.Options, error) {
 		return tools.Options{}, atoll.E("tools", "", atoll.ErrInvalid, err)
 	}
 	images := frontmatter.Images{Shortcuts: maps.Clone(given), Allow: c.Tools.AllowImages}
+	e, _ := builtIn(provider)
 	if _, ok := given[""]; !ok {
-		switch provider {
-		case "gvisor":
-			images.Shortcuts[""] = "host" // available at once
-		case "local", "mock": // they have one image only
+		switch {
+		case e.oneImage:
+		case e.defaultImage(c) == hostImage:
+			images.Shortcuts[""] = hostImage // available at once
 		default:
 			images.Shortcuts[""], err = frontmatter.Images{Shortcuts: given}.Resolve("linux")
 		}
 	}
 	// The programs of the machine itself are available at once and need no registry.
-	own := images.Shortcuts[""] == "host" || provider == "local" || provider == "mock"
+	own := images.Shortcuts[""] == hostImage || e.oneImage
 	backend := c.computeBackend()
 	own = own && backend == nil
 	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: nonNil(c.Tools.BlockedPaths)}, err
