@@ -156,8 +156,8 @@ func TestLoadOfADamagedFile(t *testing.T) {
 		bad = append(bad, string(whole[:n]))
 	}
 	for _, stream := range []string{
-		`{"written":1,"kept":2}`, `{"written":-2,"kept":-3}`, `{"written":9223372036854775807,"kept":0}`,
-		`{"written":-9223372036854775808,"kept":9223372036854775807}`,
+		`{"written":1,"oldest":2}`, `{"written":-2,"oldest":-3}`, `{"written":9223372036854775807,"oldest":0}`,
+		`{"written":-9223372036854775808,"oldest":9223372036854775807}`,
 	} {
 		bad = append(bad, `{"id":"x","exit":{"code":0},"stdout":`+stream+"}\nabc")
 	}
