@@ -212,14 +212,17 @@ func (s *Spec) WithDefaults() *Spec {
 	return c
 }
 
-// WithProvider returns WithDefaults with name, the name of the calling provider, as the Provider.
-// Kinds: ErrInvalid (s names another provider).
-func (s *Spec) WithProvider(name string) (*Spec, error) {
-	if s.Provider != "" && s.Provider != name {
-		return nil, Errorf("create", s.Name, ErrInvalid, "provider %q not found; the only provider is %s", s.Provider, name)
+// Complete validates s, and returns it with the defaults and with the calling provider, whose
+// name is given. Kinds: ErrInvalid (a field is invalid, or s names another provider).
+func (s *Spec) Complete(provider string) (*Spec, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if s.Provider != "" && s.Provider != provider {
+		return nil, Errorf("create", s.Name, ErrInvalid, "provider %q not found; the only provider is %s", s.Provider, provider)
 	}
 	c := s.WithDefaults()
-	c.Provider = name
+	c.Provider = provider
 	return c, nil
 }
 

@@ -202,12 +202,12 @@ func TestSpecWithDefaults(t *testing.T) {
 func TestSpecMadeBy(t *testing.T) {
 	for _, name := range []string{"", "here"} {
 		asked := &Spec{Provider: name}
-		s, err := asked.WithProvider("here")
+		s, err := asked.Complete("here")
 		if err != nil || s.Provider != "here" || s.ID == "" || s.Project != DefaultProject || asked.Provider != name {
-			t.Errorf("WithProvider with provider %q: %+v, %v", name, s, err)
+			t.Errorf("Complete with provider %q: %+v, %v", name, s, err)
 		}
 	}
-	_, err := (&Spec{Name: "web", Provider: "there"}).WithProvider("here")
+	_, err := (&Spec{Name: "web", Provider: "there"}).Complete("here")
 	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `provider "there" not found; the only provider is here`) {
 		t.Errorf("a spec of another provider, made here: %v", err)
 	}

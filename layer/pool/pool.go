@@ -172,16 +172,13 @@ func (l *Provider) addEntry(e Entry) error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("open", e.Name, atoll.ErrInvalid, "pool "+e.Name+": "+format, args...)
 	}
-	s, err := e.Spec.WithProvider(l.scope)
+	s, err := e.Spec.Complete(l.scope)
 	switch {
 	case !atoll.ValidName(e.Name):
 		return atoll.Errorf("open", "pool", atoll.ErrInvalid, "pool %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", e.Name)
 	case e.Min < 0:
 		return bad("min %d must be positive, or 0 for %d", e.Min, DefaultMin)
 	case err != nil:
-		return err
-	}
-	if err := e.Spec.Validate(); err != nil {
 		return err
 	}
 	if field := unpoolableField(&e.Spec); field != "" || e.Spec.Name != "" || len(e.Spec.Labels) > 0 {

@@ -63,7 +63,7 @@ func (l *Provider) entryFor(spec *atoll.Spec) (*entryState, error) {
 	if len(l.entries) == 0 {
 		return nil, nil
 	}
-	full, err := spec.WithProvider(l.scope)
+	full, err := spec.Complete(l.scope)
 	if err != nil {
 		return nil, err
 	}

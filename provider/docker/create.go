@@ -26,10 +26,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	spec, err := spec.WithProvider(info.Name)
+	spec, err := spec.Complete(info.Name)
 	if err != nil {
 		return nil, err
 	}

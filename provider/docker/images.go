@@ -298,10 +298,7 @@ func (p *Provider) Save(ctx context.Context, ref string) (io.ReadCloser, error) 
 
 // Prepare implements atoll.Preparer.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil {
-		return err
-	}
-	if _, err := spec.WithProvider(info.Name); err != nil {
+	if _, err := spec.Complete(info.Name); err != nil {
 		return err
 	}
 	_, err := p.ensureImage(ctx, cmp.Or(spec.Image, p.opts.Image), progress)

@@ -102,10 +102,7 @@ func Version() string {
 
 // Prepare implements atoll.Preparer: it pulls the image.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil {
-		return err
-	}
-	if _, err := spec.WithProvider(p.Info().Name); err != nil {
+	if _, err := spec.Complete(p.Info().Name); err != nil {
 		return err
 	}
 	if isHost(spec.Image) || spec.Snapshot != "" {

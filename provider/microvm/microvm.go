@@ -145,10 +145,7 @@ func (p *Provider) Forget(ctx context.Context, path string) error {
 
 // Prepare implements atoll.Preparer: it builds the bundle that the sandbox boots.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil {
-		return err
-	}
-	if _, err := spec.WithProvider(p.Info().Name); err != nil {
+	if _, err := spec.Complete(p.Info().Name); err != nil {
 		return err
 	}
 	_, err := p.backend.ensureBundle(ctx, spec.Image, progress)

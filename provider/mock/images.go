@@ -87,10 +87,7 @@ func validRef(ref string) bool {
 
 // Prepare implements atoll.Preparer.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil {
-		return err
-	}
-	if _, err := spec.WithProvider(p.Info().Name); err != nil {
+	if _, err := spec.Complete(p.Info().Name); err != nil {
 		return err
 	}
 	if spec.Image == "" || spec.Image == defaultImage {

@@ -117,10 +117,7 @@ func (p *backendProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.S
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	spec, err := spec.WithProvider(p.info.Name)
+	spec, err := spec.Complete(p.info.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -152,10 +152,7 @@ func ignoreNotExist(err error) error {
 // Prepare implements atoll.Preparer. It starts the machine of the spec's project, and sends the
 // image to it.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil {
-		return err
-	}
-	made, err := spec.WithProvider(Name)
+	made, err := spec.Complete(Name)
 	if err == nil {
 		err = p.checkSupport(made)
 	}

@@ -150,13 +150,10 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
 	if spec.Project == "" {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "no project given: name one, as each has a machine of its own (--project NAME)")
 	}
-	spec, err := spec.WithProvider(Name)
+	spec, err := spec.Complete(Name)
 	if err == nil {
 		err = p.checkSupport(spec)
 	}

@@ -106,10 +106,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	spec, err := spec.WithProvider(p.opts.Info.Name)
+	spec, err := spec.Complete(p.opts.Info.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -18,10 +18,7 @@ func (p Provider[O]) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbo
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	spec, err := spec.WithProvider(e.Name)
+	spec, err := spec.Complete(e.Name)
 	if err != nil {
 		return nil, err
 	}

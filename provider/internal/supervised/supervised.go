@@ -177,10 +177,7 @@ func (p *Provider) Close() error {
 
 // Create implements atoll.Provider.
 func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbox, err error) {
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	s, err := spec.WithProvider(p.opts.Info.Name)
+	s, err := spec.Complete(p.opts.Info.Name)
 	if err != nil {
 		return nil, err
 	}
