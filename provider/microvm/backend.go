@@ -91,6 +91,28 @@ func (b *backend) withoutBundle(p atoll.Probe, err error, builds bool) atoll.Pro
 
 // Supports implements supervised.Backend.
 func (b *backend) Supports(s *atoll.Spec) error {
+	if err := b.checkFeatures(s); err != nil {
+		return err
+	}
+	r := s.Resources
+	low := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
+	}
+	switch {
+	case r.Memory > 0 && (r.Memory < vm.MinMemory || r.Memory > vm.MaxMemory):
+		return low("memory %s: must be within %s..%s", r.Memory, atoll.Bytes(vm.MinMemory), atoll.Bytes(vm.MaxMemory))
+	case r.CPUs > vm.MaxCPUs:
+		return low("%g CPUs: a machine has %d at most", r.CPUs, vm.MaxCPUs)
+	case r.Disk > 0 && r.Disk < minDisk:
+		return low("disk limit %s: use at least %s", r.Disk, minDisk)
+	case r.Processes > 0 && r.Processes < minProcesses:
+		return low("process limit %d: use at least %d", r.Processes, minProcesses)
+	}
+	return nil
+}
+
+// checkFeatures returns an error for what the driver's machines cannot do.
+func (b *backend) checkFeatures(s *atoll.Spec) error {
 	wanted := *s
 	if cpus := wanted.Resources.CPUs; cpus == math.Trunc(cpus) && !b.caps.Sizeless {
 		wanted.Resources.CPUs = 0 // a machine has whole CPUs without a limit
@@ -123,25 +145,6 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	if err != nil {
 		return err
 	}
-	r := s.Resources
-	low := func(format string, args ...any) error {
-		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
-	}
-	switch {
-	case r.Memory > 0 && (r.Memory < vm.MinMemory || r.Memory > vm.MaxMemory):
-		return low("memory %s: must be within %s..%s", r.Memory, atoll.Bytes(vm.MinMemory), atoll.Bytes(vm.MaxMemory))
-	case r.CPUs > vm.MaxCPUs:
-		return low("%g CPUs: a machine has %d at most", r.CPUs, vm.MaxCPUs)
-	case r.Disk > 0 && r.Disk < minDisk:
-		return low("disk limit %s: use at least %s", r.Disk, minDisk)
-	case r.Processes > 0 && r.Processes < minProcesses:
-		return low("process limit %d: use at least %d", r.Processes, minProcesses)
-	}
-	return b.checkDriver(s)
-}
-
-// checkDriver returns an error for features that the driver's machines lack and that are no caps.
-func (b *backend) checkDriver(s *atoll.Spec) error {
 	no := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format+": machines of "+b.driver.Name+" have none, those of another driver may", args...)
 	}
@@ -219,7 +222,7 @@ func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
 // sandbox of another driver with features that this driver's machines lack.
 func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
 	st := &rec.Status
-	if err := b.checkDriver(&st.Spec); err != nil {
+	if err := b.checkFeatures(&st.Spec); err != nil {
 		return nil, err
 	}
 	if st.Caps.Volumes && !b.caps.Shares {
