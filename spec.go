@@ -240,7 +240,7 @@ func (s *Spec) CheckCaps(provider string, caps Caps, advice map[string]string) e
 	}{
 		{s.Image != "", caps.Images, "images", "images"},
 		{s.Snapshot != "", caps.Snapshot, "snapshot", "snapshots"},
-		{s.Workspace != (WorkspaceRef{}), caps.Workspaces, "workspaces", "workspaces"},
+		{s.Workspace != (WorkspaceRef{}), caps.Workspaces, "workspaces", "workspaces, which package layer/workspace adds"},
 		{s.IdleStop > 0 || s.IdleRemove, caps.IdleStop, "idle_stop", "idle stop"},
 		{s.TTY != nil, caps.TTY, "tty", "terminals"},
 		{s.User != "", caps.Users, "users", "users other than its own"},

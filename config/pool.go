@@ -46,7 +46,7 @@ const (
 	forSession = "session"
 )
 
-// RunIdle is the time after which an idle sandbox of a pool for atoll run is removed, in case atoll run is killed
+// RunIdleTimeout is the time after which an idle sandbox of a pool for atoll run is removed, in case atoll run is killed
 // before it can do so.
 const RunIdleTimeout = atoll.Duration(time.Minute)
 

@@ -38,7 +38,7 @@ type Storage struct {
 	Prefix string // of all keys, without a trailing slash
 }
 
-// Options configure a Service. Store, Stale, Log and Lease are optional.
+// Options configure a Service. Store, StaleAfter, Log and Lease are optional.
 type Options struct {
 	Templates *template.Set
 	// Server is the name of this program among those that share the store. No two programs may
@@ -51,7 +51,7 @@ type Options struct {
 	// Open opens a place below Store, or below the object storage of a template. The place
 	// must be usable until the Service is closed.
 	Open func(ctx context.Context, at string) (*Storage, error)
-	// Stale is the age at which a pull looks for a newer version of a directory; 0 means
+	// StaleAfter is the age at which a pull looks for a newer version of a directory; 0 means
 	// filesync.DefaultStale.
 	StaleAfter time.Duration
 	// Hooks runs the hooks of templates.

@@ -371,7 +371,7 @@ func TestServerCutOff(t *testing.T) {
 		}
 	}
 	work.Wait()
-	line.restore(t)
+	line.restoreLink(t)
 	f.await("the server is ready again", func() bool { return cutOff.answers("/readyz") == http.StatusOK })
 	f.await("both servers have the same sandboxes, one of each name", func() bool {
 		one, err := a.List(ctx, atoll.Filter{})
@@ -402,7 +402,7 @@ func newLine(t *testing.T, f *fleet) *line {
 		t.Fatal(err)
 	}
 	l := &line{dir: dir, socket: filepath.Join(f.postgres.Socket(), ".s.PGSQL.5432"), conns: map[net.Conn]bool{}}
-	l.restore(t)
+	l.restoreLink(t)
 	t.Cleanup(func() {
 		l.cut()
 		l.work.Wait()
@@ -411,8 +411,8 @@ func newLine(t *testing.T, f *fleet) *line {
 	return l
 }
 
-// restore lets new connections through.
-func (l *line) restore(t *testing.T) {
+// restoreLink lets new connections through.
+func (l *line) restoreLink(t *testing.T) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(l.dir, ".s.PGSQL.5432"))
 	if err != nil {

@@ -46,11 +46,11 @@ const (
 // Options configure the layer.
 type Options struct {
 	Entries []Entry
-	// MaxBoots limits concurrent creations over all entries; 0 means
-	// DefaultMaxBoots.
+	// MaxCreations limits concurrent creations over all entries; 0 means
+	// DefaultMaxCreations.
 	MaxCreations int
-	// Patience is the time limit for the health check before a sandbox is given
-	// away; 0 means DefaultPatience. The layer removes a sandbox that does not
+	// HealthTimeout is the time limit for the health check before a sandbox is given
+	// away; 0 means DefaultHealthTimeout. The layer removes a sandbox that does not
 	// answer in time.
 	HealthTimeout time.Duration
 	// Image is the provider's default image, if it has a name. A spec that names it

@@ -36,7 +36,7 @@ type Options struct {
 	// Outdated: sandboxes whose image reference now resolves to another image.
 	Outdated Policy // Rebuild (default) or Keep
 
-	// Most limits the recorded sandboxes; 0 means no limit.
+	// MaxSandboxes limits the recorded sandboxes; 0 means no limit.
 	MaxSandboxes int
 	// Quota returns the quota of a project, which limits its recorded sandboxes;
 	// nil means no quotas.

@@ -35,7 +35,7 @@ type Member struct {
 	// Open creates the provider. The router calls it until it succeeds, and never
 	// concurrently.
 	Open func() (atoll.Provider, error)
-	// Ahead means that the provider works before the first call. With Options.Eager
+	// OpenEarly means that the provider works before the first call. With Options.Eager
 	// the router opens it at once.
 	OpenEarly bool
 }
@@ -54,7 +54,7 @@ type Options struct {
 	// a spec and a project that name no member. The call returns its error. It may
 	// be nil.
 	Default func() error
-	// Known returns the name of the member that has the sandbox with an ID, "" if
+	// Locate returns the name of the member that has the sandbox with an ID, "" if
 	// unknown. The router may call it for each ID that the default member does not
 	// have. It may be nil.
 	Locate func(ctx context.Context, id string) (member string, err error)

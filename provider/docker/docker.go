@@ -52,10 +52,10 @@ type Options struct {
 	// Kinds: those of Create; after ErrUnsupported, the engine pulls the image, without
 	// credentials.
 	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
-	// Online allows the network mode on. Set it only if the engine's machine filters the traffic
+	// AllowNetworkOn allows the network mode on. Set it only if the engine's machine filters the traffic
 	// of sandboxes. Each sandbox is isolated from the others.
 	AllowNetworkOn bool
-	// Slow returns how many times slower the engine's machine is than hardware; nil means 1.
+	// SlowFactor returns how many times slower the engine's machine is than hardware; nil means 1.
 	SlowFactor func(ctx context.Context) int
 	// Prefix begins the names of all containers, volumes and networks; empty means "atoll".
 	// Servers that share an engine but not their sandboxes need different prefixes.

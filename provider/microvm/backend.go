@@ -145,9 +145,6 @@ func (b *backend) checkFeatures(s *atoll.Spec) error {
 	if err != nil {
 		return err
 	}
-	no := func(format string, args ...any) error {
-		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format+": machines of "+b.driver.Name+" have none, those of another driver may", args...)
-	}
 	if b.opts.Jail != nil && os.Geteuid() != 0 {
 		return atoll.Errorf("create", s.Name, atoll.ErrDenied, "jailer needs root: run as root, or without a jail")
 	}
@@ -155,9 +152,9 @@ func (b *backend) checkFeatures(s *atoll.Spec) error {
 		switch {
 		case m.Type == atoll.MountTmpfs:
 		case m.ReadOnly && !(b.caps.Locked && vmengine.Mounts):
-			return no("read-only mount on %s: read-only shares", m.Target)
+			return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "read-only mount on %s: %s", m.Target, others("read-only shares"))
 		case m.Type == atoll.MountBind && !vmengine.Mounts && isFile(m.Source):
-			return no("mount on %s: shared files; mount the directory of the file", m.Target)
+			return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "mount on %s: %s; mount the directory of the file", m.Target, others("shared files"))
 		}
 	}
 	return nil

@@ -181,7 +181,7 @@ type Holders interface {
 	// many machines, a program without contact for a while counts as ended, and gets another name afterwards: call
 	// Holder each time.
 	Holder(ctx context.Context) (string, error)
-	// Alive reports whether a holder has the store open. It is false for "". After it has returned false for a
+	// IsAlive reports whether a holder has the store open. It is false for "". After it has returned false for a
 	// holder, it never returns true for that holder again.
 	IsAlive(ctx context.Context, holder string) (bool, error)
 }

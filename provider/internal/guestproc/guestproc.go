@@ -12,7 +12,7 @@ import (
 // of the main process.
 type Process struct {
 	atoll.ProcessLayer
-	// Explain replaces the error of a guest that went away: it returns ErrStopped if the
+	// ExplainError replaces the error of a guest that went away: it returns ErrStopped if the
 	// sandbox has stopped. It returns nil and other errors unchanged.
 	ExplainError func(ctx context.Context, op string, err error) error
 	// Ended returns the main process of a sandbox that has stopped. Kinds: ErrNotExist

@@ -20,7 +20,7 @@ type Sandbox struct {
 	// Caretaker returns a sandbox that serves the files with these names while this one is
 	// stopped. Kinds: ErrStopped (a name is outside the volumes: see CheckOnVolumes), and others.
 	Caretaker func(ctx context.Context, op string, names []string) (atoll.Sandbox, error)
-	// Ends waits briefly for a sandbox whose guest went away to stop, and returns the error
+	// AwaitStop waits briefly for a sandbox whose guest went away to stop, and returns the error
 	// for op: ErrStopped, ErrNotFound, or others; nil if the sandbox still runs.
 	AwaitStop func(ctx context.Context, op string) error
 	// Ended is for Process.Ended.

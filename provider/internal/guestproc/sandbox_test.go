@@ -28,7 +28,7 @@ func (f fakeFS) Stat(context.Context, string) (atoll.FileInfo, error) {
 }
 
 // The guest serves files, or the caretaker while the sandbox is stopped. If the guest goes away during
-// a call, the call returns the error of Ends.
+// a call, the call returns the error of AwaitStop.
 func TestFiles(t *testing.T) {
 	stopped := atoll.Errorf("", "", atoll.ErrStopped, "stopped")
 	gone := atoll.Errorf("", "", atoll.ErrUnavailable, "gone")
