@@ -287,9 +287,18 @@ func (s *service) terminateNamed(ctx context.Context, app, name string) error {
 // reachTimeout bounds the check whether a guest can be reached.
 const reachTimeout = 10 * time.Second
 
-// FinishRun implements remote.Runs. Modal ends what the guest has not.
-func (b backend) FinishRun(ctx context.Context, r *record, _ time.Duration, _ bool) (*guest.Printed, error) {
-	if err := remote.RunToEnd(ctx, func(ctx context.Context) error { return b.EndRun(ctx, r) }); err != nil {
+// FinishRun implements remote.Runs. A guest that has answered writes the rest of the output, how
+// the main process ended, and ends by itself. Modal ends it otherwise.
+func (b backend) FinishRun(ctx context.Context, r *record, _ time.Duration, answered bool) (*guest.Printed, error) {
+	err := remote.RunToEnd(ctx, func(ctx context.Context) error {
+		if answered && len(r.Note.Spec.Cmd) > 0 {
+			if result, err := b.service.awaitResult(ctx, r.Note.Run, endTimeout); err != nil || result != nil {
+				return err
+			}
+		}
+		return b.EndRun(ctx, r)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return b.readOutput(ctx, r)

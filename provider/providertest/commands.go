@@ -40,6 +40,7 @@ import (
 //	drip             prints 1, 2, 3, ... one a line, about every 20 ms, until it is killed
 //	ready            prints "ready", then sleeps until it is killed
 //	trap NAME        prints "ready"; on signal NAME prints "caught" and exits 42
+//	recite           prints "ready"; on signal TERM prints the numbers from 1 to 300000 and exits 42
 //	deaf             ignores SIGTERM, prints "ready", then sleeps until it is killed
 //	family           starts a child that sleeps, prints the child's pid, waits for it
 //	orphan           starts a child that sleeps and holds the output open, prints
@@ -93,6 +94,7 @@ var scripts = map[string]string{
 	"drip":    `i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done`,
 	"ready":   `echo ready; exec sleep 1000`,
 	"trap":    `trap 'echo caught; exit 42' $1; echo ready; while :; do sleep 0.02; done`,
+	"recite":  `trap 'seq 300000; exit 42' TERM; echo ready; while :; do sleep 0.02; done`,
 	"deaf":    `trap '' TERM; echo ready; while :; do sleep 1; done`,
 	"family":  `sleep 1000 & echo $!; wait`,
 	"orphan":  `sleep 1000 & echo $!`,

@@ -244,6 +244,23 @@ var removePromises = []promise{
 			wantKind(t, "Process of a removed sandbox", err, atoll.ErrNotFound)
 		}
 	}},
+	{"Stop retains the last output of the main process", nil, func(t *testing.T, h *harness) {
+		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("recite")})
+		main := h.waitForOutput(t, sb, "ready\n")
+		if err := sb.Stop(h.newContext(t), h.longLimit()); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if exit := h.waitExit(t, main); exit.Code != 42 {
+			t.Errorf("the exit is %+v, want code 42", exit)
+		}
+		scr := newScreen()
+		if err := main.Attach(h.newContext(t), &atoll.Attachment{Stdout: scr}); err != nil {
+			t.Fatalf("Attach: %v", err)
+		}
+		if text := scr.readText(); !strings.HasSuffix(text, "\n300000\n") {
+			t.Errorf("the last bytes are %q, want the line 300000", text[max(0, len(text)-20):])
+		}
+	}},
 	{"stdout and stderr of an ended main process can be read", nil, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("both", "out", "err")})
 		h.waitForState(t, sb, atoll.StateStopped)
