@@ -47,6 +47,7 @@ var words = map[string]Program{
 	"lines":   printLines,
 	"drip":    printSlowly,
 	"trap":    trapSignal,
+	"recite":  reciteAtEnd,
 	"family":  waitForChild,
 	"stay":    appendAndWait,
 	"spin":    sleepLong, // no test can tell the difference
@@ -94,9 +95,12 @@ func (zeroReader) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func printLines(p *Proc) int {
+func printLines(p *Proc) int { return p.printNumbers(p.intArg(1)) }
+
+// printNumbers prints the numbers from 1 to n, each on a line.
+func (p *Proc) printNumbers(n int) int {
 	w := bufio.NewWriter(p.Stdout)
-	for i := range p.intArg(1) {
+	for i := range n {
 		w.WriteString(strconv.Itoa(i+1) + "\n") // Flush returns the error
 	}
 	if w.Flush() != nil {
@@ -121,6 +125,18 @@ func trapSignal(p *Proc) int {
 	select {
 	case <-sigs:
 		p.printText("caught\n")
+		return 42
+	case <-p.ctx.Done():
+		return 1
+	}
+}
+
+func reciteAtEnd(p *Proc) int {
+	stop := p.Notify(atoll.SIGTERM)
+	p.printText("ready\n")
+	select {
+	case <-stop:
+		p.printNumbers(300_000)
 		return 42
 	case <-p.ctx.Done():
 		return 1
