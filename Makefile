@@ -62,7 +62,7 @@ short: ## the quick tests only, with nothing installed
 
 .PHONY: race
 race: ## the race detector over everything that does not embed gVisor
-	@$(GO) run ./internal/testing/check race race-engines race-genkit
+	@$(GO) run ./internal/testing/check race race-others race-engines race-genkit
 
 .PHONY: cover
 cover: ## how much of some packages their tests reach, and that it is enough

@@ -159,6 +159,32 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// One step that waits runs besides those that compute, but passes neither the core nor a step that
+// runs alone.
+func TestLanes(t *testing.T) {
+	computes, waits, core, alone := step{name: "computes"}, step{name: "waits", waits: true}, step{name: "core", first: true}, step{name: "alone", alone: true}
+	tests := []struct {
+		lanes lanes
+		rest  []step
+		want  int
+	}{
+		{lanes{2, 0, 0}, []step{computes, waits}, 0},
+		{lanes{2, 2, 0}, []step{computes, waits}, 1},
+		{lanes{2, 2, 1}, []step{computes, waits}, -1},
+		{lanes{2, 1, 1}, []step{waits, computes}, 1},
+		{lanes{2, 2, 0}, []step{core, waits}, -1},
+		{lanes{2, 0, 1}, []step{alone, computes}, -1},
+		{lanes{2, 0, 0}, []step{alone, computes}, 0},
+		{lanes{1, 1, 0}, []step{waits}, -1},
+		{lanes{2, 0, 0}, nil, -1},
+	}
+	for i, test := range tests {
+		if got := test.lanes.findNext(test.rest); got != test.want {
+			t.Errorf("%d: got %d, want %d", i, got, test.want)
+		}
+	}
+}
+
 func TestEstimate(t *testing.T) {
 	c, _ := fakeCheck(t, time.Hour, 3)
 	s := &step{name: "s", minutes: 2}

@@ -301,34 +301,70 @@ func printLeftOut(w io.Writer, all []leftOut) {
 func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, left []leftOut) {
 	total = newReport(os.Stdout)
 	ended := make(chan outcome)
-	running := 0
-	wait := func(atMost int) {
-		for ; running > atMost; running-- {
+	l := lanes{workers: c.workers}
+	for rest := slices.Clone(ordered); len(rest) > 0 || l.computing+l.waiting > 0; {
+		i := l.findNext(rest)
+		if i < 0 {
 			o := <-ended
+			l.countStep(o.step, -1)
 			total.merge(o.report)
 			if len(o.report.failed) == 0 && ctx.Err() == nil {
 				c.recordPass(o)
 			}
+			continue
 		}
-	}
-	for _, s := range ordered {
-		wait(c.workers - 1)
-		if s.alone {
-			wait(0)
-		}
+		s := rest[i]
+		rest = slices.Delete(rest, i, i+1)
 		if why := c.refuseStep(ctx, &s); why != "" {
 			left = append(left, leftOut{s.name, why})
 			continue
 		}
 		c.hashStep(&s) // of the files that the step is about to read
-		running++
+		l.countStep(&s, 1)
 		go func() { ended <- c.do(ctx, &s) }()
-		if s.alone {
-			wait(0)
+	}
+	return total, left
+}
+
+// lanes count the steps that run beside one another. If there are several workers, one step that
+// mostly waits may run besides those that compute.
+type lanes struct {
+	workers            int
+	computing, waiting int
+}
+
+// findNext returns the index of the first step that may begin now; -1 if one has to end first. No
+// step passes one of the core or one that runs alone.
+func (l *lanes) findNext(steps []step) int {
+	for i := range steps {
+		if s := &steps[i]; l.hasRoom(s) {
+			return i
+		} else if s.first || s.alone {
+			return -1
 		}
 	}
-	wait(0)
-	return total, left
+	return -1
+}
+
+func (l *lanes) hasRoom(s *step) bool {
+	switch {
+	case s.alone:
+		return l.computing+l.waiting == 0
+	case l.isWaiting(s):
+		return l.waiting == 0
+	}
+	return l.computing < l.workers
+}
+
+func (l *lanes) isWaiting(s *step) bool { return s.waits && l.workers > 1 }
+
+// countStep adds n to the steps that run.
+func (l *lanes) countStep(s *step, n int) {
+	if l.isWaiting(s) {
+		l.waiting += n
+	} else {
+		l.computing += n
+	}
 }
 
 // recordPass notes the pass of a step.

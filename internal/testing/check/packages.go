@@ -70,7 +70,7 @@ func (c *catalogue) matchPackages(s *step, all []step) []string {
 		if s.rest {
 			in = !matchesAny(named, name)
 		}
-		if in && !c.linksAny(name, s.without) {
+		if in && !matchesAny(s.except, name) && !c.linksAny(name, s.without) {
 			found = append(found, name)
 		}
 	}

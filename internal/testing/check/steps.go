@@ -11,7 +11,8 @@ type step struct {
 	rest     bool     // or of all packages that no other step names
 	run      string   // the tests to run, a pattern; all if it is empty
 	skip     string   // the tests to leave out, a pattern
-	without  []string // but none whose tests link a package with one of these in its path
+	except   []string // but not these
+	without  []string // and none whose tests link a package with one of these in its path
 	short    bool     // with -short
 	race     bool     // with the race detector, and -short
 	module   string   // the directory of the module, where it is not the main one
@@ -20,12 +21,20 @@ type step struct {
 	builds  []string // the scripts that build what the tests need
 	uses    []string // packages that the tests build and start, besides those that they link
 	alone   bool     // nothing else runs beside the step
+	waits   bool     // the step mostly waits for others, so it runs besides those that compute
 	first   bool     // the step belongs to the core, whose order is the table's
 	all     bool     // only `make test-all` runs the step
 }
 
 // startEngines are parts of the paths of packages by which tests start engines, clusters or machines.
 var startEngines = []string{"gvisor.dev/", "internal/testing/testengine", "internal/testing/testcluster", "machine/vm/qemu"}
+
+// raced are the packages in which the most goroutines share state: the tables of processes and
+// sandboxes, the streams, the layers that act for many callers, and what one caller takes over from another.
+var raced = []string{
+	"agent/conversation", "internal/mux", "internal/process", "layer/pool", "layer/registry", "layer/router", "layer/session",
+	"provider/internal/remote", "provider/internal/supervised", "provider/mock", "server/api",
+}
 
 // serial are tests that compute for long in one goroutine, where there are no races to detect.
 const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStreamedInputsAreBounded)$"
@@ -56,15 +65,16 @@ var steps = []step{
 	{name: "layers", about: "audit, authz, limit, pool, registry, router, session, trace, workspace", packages: []string{"layer/..."}, minutes: 2.1},
 	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config"}, minutes: 0.8, builds: []string{"node", "bundle"}, uses: programs},
 	{name: "agents", about: "conversations, their stores and their files in S3", packages: []string{"agent/conversation", "storage/store/...", "storage/filesync", "storage/objectstore/..."}, minutes: 4, builds: []string{"s3", "node"}},
-	{name: "kubernetes", about: "a cluster of Kubernetes", packages: []string{"provider/kubernetes", "internal/testing/testcluster", "deploy/..."}, minutes: 17, builds: []string{"debian", "kube", "agent-sandbox"}, uses: programs},
-	{name: "modal", about: "a server that speaks Modal's protocol", packages: []string{"provider/modal", "internal/testing/fakemodal"}, minutes: 14, builds: []string{"debian"}, uses: programs},
+	{name: "kubernetes", about: "a cluster of Kubernetes", packages: []string{"provider/kubernetes", "internal/testing/testcluster", "deploy/..."}, minutes: 17, builds: []string{"debian", "kube", "agent-sandbox"}, uses: programs, waits: true},
+	{name: "modal", about: "a server that speaks Modal's protocol", packages: []string{"provider/modal", "internal/testing/fakemodal"}, minutes: 14, builds: []string{"debian"}, uses: programs, waits: true},
 	{name: "dagger", about: "programs on a Dagger engine", packages: []string{"agent/jobs/dagger"}, minutes: 1.1, builds: []string{"dagger"}, uses: programs},
 	{name: "microvm", about: "virtual machines", packages: []string{"provider/microvm/...", "machine/vm/...", "machine/image/bundle"}, minutes: 5, builds: []string{"debian", "bundle"}, uses: programs},
 	{name: "vmdocker", about: "virtual machines with a Docker Engine", packages: []string{"provider/vmdocker"}, minutes: 6.7, builds: []string{"debian", "bundle"}, uses: programs},
 	{name: "genkit", about: "the module for Genkit", module: "agent/genkit", packages: []string{"..."}, minutes: 0.2},
 	{name: "coverage", about: "the packages that promise to be covered are", command: []string{"./scripts/cover"}, minutes: 1},
-	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, skip: serial, without: startEngines, minutes: 8},
+	{name: "race", about: "the race detector, where most goroutines meet", race: true, packages: raced, skip: serial, minutes: 5},
 	{name: "race-genkit", about: "the race detector, on the module for Genkit", race: true, module: "agent/genkit", packages: []string{"..."}, minutes: 0.5},
 	{name: "systems", about: "the programs for macOS and Windows", command: []string{"make", "systems"}, minutes: 9, all: true},
+	{name: "race-others", about: "the race detector, on the other packages that start no engine", race: true, packages: []string{"..."}, except: raced, skip: serial, without: startEngines, minutes: 10, all: true},
 	{name: "race-engines", about: "the race detector, on packages that start engines", race: true, packages: []string{"agent/jobs/dagger", "machine/image/bundle", "provider/docker", "provider/kubernetes", "provider/microvm", "provider/vmdocker", "machine/vm/..."}, without: []string{"gvisor.dev/"}, minutes: 15, all: true},
 }
