@@ -5,6 +5,7 @@ package kubernetes_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,29 @@ func TestPodIsDeleted(t *testing.T) {
 	}
 	if got := says(t, sb, "cat /work/file"); got != "work\n" {
 		t.Errorf("its file has %q", got)
+	}
+}
+
+// A stopped sandbox has the exit of its main process, also when containerd loses the end of the log,
+// where the guest has reported it.
+func TestEndOfLogIsLost(t *testing.T) {
+	p := provider(t)
+	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'seq 300000; exit 42' TERM; echo ready; while :; do sleep 0.02; done"}})
+	main, err := sb.Process(t.Context(), atoll.MainProcess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := io.Pipe()
+	go func() { _ = main.Attach(t.Context(), &atoll.Attachment{Stdout: w}) }()
+	if _, err := io.ReadFull(r, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	if err := sb.Stop(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := main.Wait(t.Context()); err != nil || exit.Code != 42 {
+		t.Errorf("the exit is %+v, %v; want code 42", exit, err)
 	}
 }
 

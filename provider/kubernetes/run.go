@@ -146,6 +146,11 @@ func (b backend) FinishRun(ctx context.Context, r *record, grace time.Duration, 
 	}
 	err = remote.RunToEnd(ctx, func(ctx context.Context) error {
 		out = b.readOutput(ctx, r)
+		if answered && out.Report.Main == nil && len(r.Note.Spec.Cmd) > 0 { // containerd may lose the end of a log
+			if pod, err := b.awaitPodEnd(ctx, r, reachTimeout); err == nil && isRunOf(pod, r) {
+				out.Report = endOfPod(pod, r.Note.Spec.Resources).report
+			}
+		}
 		return nil
 	})
 	return out, err
@@ -157,12 +162,7 @@ func (p *Provider) endPod(ctx context.Context, r *record, grace time.Duration) e
 	if err := ignoreGone(p.api.core.Pods(pod.Namespace).Delete(ctx, pod.Name, deleteWithin(pod.UID, seconds))); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, grace+2*reachTimeout)
-	defer cancel()
-	err := p.view.waitUntil(wait, r.ID, func() bool {
-		now := p.view.podOf(r.ID)
-		return now == nil || now.UID != pod.UID || podEnded(now)
-	})
+	_, err := p.awaitPodEnd(ctx, r, grace+2*reachTimeout)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -170,6 +170,18 @@ func (p *Provider) endPod(ctx context.Context, r *record, grace time.Duration) e
 		p.opts.Log.Warn("stop: the node does not report the end of the pod", "sandbox", r.ID, "node", pod.Spec.NodeName)
 	}
 	return nil
+}
+
+// awaitPodEnd waits until the pod of a run has ended or is gone. It returns the sandbox's pod then: nil,
+// or another one if the run's is gone.
+func (p *Provider) awaitPodEnd(ctx context.Context, r *record, within time.Duration) (pod *corev1.Pod, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err = p.view.waitUntil(ctx, r.ID, func() bool {
+		pod = p.view.podOf(r.ID)
+		return pod == nil || pod.UID != r.Object.pod.UID || podEnded(pod)
+	})
+	return pod, err
 }
 
 // killedEnd returns the end of a pod of which no other end is known.

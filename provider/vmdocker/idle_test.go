@@ -53,7 +53,7 @@ func await(t *testing.T, what string, within time.Duration, ok func() bool) {
 // and read-only calls do not start it; the next use finds everything again. It outlives its
 // provider. A sandbox that is removed meanwhile is gone at once, and its name and id are free.
 // When the machine crashes, its sandboxes have stopped and can be started. When the project is
-// removed, nothing is left.
+// removed, nothing is left. A sandbox of another project has another machine.
 func TestLifeOfAProject(t *testing.T) {
 	const project = "life"
 	p := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout = idleTime })
@@ -66,6 +66,13 @@ func TestLifeOfAProject(t *testing.T) {
 	sb := create(t, p, atoll.Spec{Project: project, Name: "box", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}})
 	run(t, sb, "echo kept >/work/f; echo kept >/etc/f; echo kept >/v/f")
 	events.await(t, sb.ID(), atoll.StateRunning)
+	stranger := create(t, p, atoll.Spec{Project: atoll.DefaultProject})
+	if bootID(t, sb) == bootID(t, stranger) {
+		t.Error("sandboxes of two projects have one kernel")
+	}
+	if err := stranger.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
+	}
 	removed := create(t, p, atoll.Spec{Project: project, Name: "removed"})
 	run(t, removed, "echo kept >/work/f")
 	if err := removed.Stop(t.Context(), 0); err != nil {
