@@ -68,7 +68,7 @@ func TestNoRoom(t *testing.T) {
 		return
 	}
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
 		t.Skipf("no tmpfs can be mounted: %v", err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
@@ -79,7 +79,7 @@ func TestNoRoom(t *testing.T) {
 	})
 	sb := l.create(atoll.Spec{})
 	var out bytes.Buffer
-	writer, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "head -c 64M /dev/zero | tr '\\0' x > /root/big && sync && tr -d x < /root/big | wc -c && stat -c %s /root/big"}, Stdout: &out})
+	writer, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "head -c 32M /dev/zero | tr '\\0' x > /root/big && sync && tr -d x < /root/big | wc -c && stat -c %s /root/big"}, Stdout: &out})
 	l.must("exec", err)
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -97,7 +97,7 @@ func TestNoRoom(t *testing.T) {
 	time.Sleep(2 * answer)
 	l.becomes(sb, atoll.StateRunning)
 	l.must("make room", unix.Mount("", dir, "", unix.MS_REMOUNT, "size=256m"))
-	if exit, err := writer.Wait(l.ctx()); err != nil || exit.Code != 0 || out.String() != "0\n67108864\n" {
+	if exit, err := writer.Wait(l.ctx()); err != nil || exit.Code != 0 || out.String() != "0\n33554432\n" {
 		t.Errorf("the writer ended with %+v, %v: %q", exit, err, &out)
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) { // it is known a while later that it goes on

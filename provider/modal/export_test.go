@@ -18,6 +18,9 @@ func PollEvery(opts *Options, d time.Duration) { opts.pollInterval = d }
 // Making sets the lease of creations and starts.
 func Making(opts *Options, d time.Duration) { opts.leaseTTL = d }
 
+// ReportEnds sets the time in which Modal has to report the end of an instance.
+func ReportEnds(opts *Options, d time.Duration) { opts.endTimeout = d }
+
 // Silence sets the time without a word after which the guest's programs end.
 func Silence(opts *Options, d time.Duration) { opts.silenceTimeout = d }
 

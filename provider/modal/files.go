@@ -26,7 +26,7 @@ func (b backend) ConnectCaretaker(ctx context.Context, _ string, r *record) (gue
 		}
 		if !l.shared {
 			err = errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return p.service.terminateInstance(ctx, l.id) }))
-		} else if result, resultErr := p.service.awaitResult(ctx, l.id, endTimeout); result != nil && resultErr == nil {
+		} else if result, resultErr := p.service.awaitResult(ctx, l.id, p.opts.endTimeout); result != nil && resultErr == nil {
 			continue // it ended because it was unused
 		}
 		return nil, unreachableError("start", r.ID, "the server of its volumes", err)

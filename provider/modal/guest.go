@@ -49,7 +49,7 @@ func (p *Provider) guestConnector(instanceID, id string) func(context.Context) (
 func (b backend) AwaitEnd(ctx context.Context, op, id string) error {
 	r, err := b.findRecord(ctx, op, id)
 	if err == nil && r.State == atoll.StateRunning {
-		if _, err = b.service.awaitResult(ctx, r.Note.Run, endTimeout); err == nil {
+		if _, err = b.service.awaitResult(ctx, r.Note.Run, b.opts.endTimeout); err == nil {
 			r, err = b.findRecord(ctx, op, id)
 		}
 	}

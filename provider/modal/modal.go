@@ -84,6 +84,7 @@ type Options struct {
 	step           func(name string) error // for tests: called before each step of a creation
 	http           *http.Client            // uploads blobs; nil means the default client
 	maxLifetime    time.Duration           // the longest run of a sandbox; 0 means the constant maxLifetime
+	endTimeout     time.Duration           // for Modal to report the end of an instance; 0 means the constant endTimeout
 	leaseTTL       time.Duration           // lease of a creation or a start; 0 means the constant leaseTTL
 	silenceTimeout time.Duration           // without a word of this program, its programs in sandboxes end; 0 means the constant silenceTimeout
 }
@@ -168,7 +169,7 @@ func New(opts Options) (*Provider, error) {
 	p.events = newEvents(p)
 	p.engine = remote.New(backend{p}, func(s *remote.Sandbox[*revision]) atoll.Sandbox { return &sandbox{s, p} }, remote.Config{
 		Name: "modal", Ephemeral: opts.Ephemeral, Patience: opts.Patience, ReachTimeout: reachTimeout,
-		AnswerTimeout: endTimeout, LeaseTTL: opts.leaseTTL, Log: opts.Log, Step: opts.step,
+		AnswerTimeout: opts.endTimeout, LeaseTTL: opts.leaseTTL, Log: opts.Log, Step: opts.step,
 	})
 	p.Provider = p.engine.Provider()
 	p.engine.StartSweeps()
@@ -199,6 +200,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.pollInterval == 0 {
 		o.pollInterval = pollInterval
+	}
+	if o.endTimeout == 0 {
+		o.endTimeout = endTimeout
 	}
 	if o.leaseTTL == 0 {
 		o.leaseTTL = leaseTTL

@@ -239,8 +239,12 @@ func conform(t *testing.T, open opener, options ...providertest.Option) {
 			notHere("network/with a network, allowed addresses can be reached, also of the host"), notHere("network/Stop does not wait for a server that does not read"),
 			notHere("exhaustion/many connections out of a sandbox do not block calls to it"),
 			providertest.Except("escape/sockets of the host cannot be reached from any network", "it takes a list of names, which Modal's SDK does not have"),
-			providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial"))...)
+			providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial"), beside)...)
 }
+
+// beside lists the groups that mostly wait for sandboxes. Group images is not among them: its promises
+// remove images, which all providers share.
+var beside = providertest.Parallel(4, "create", "expiry", "volumes", "restart", "watch", "remove", "errors", "caps", "limits", "isolation", "crash", "snapshot")
 
 // notHere excepts a promise about this machine, where no sandbox of Modal runs.
 func notHere(promise string) providertest.Option {

@@ -160,7 +160,7 @@ func (p *Provider) awaitGuest(ctx context.Context, id string, l *instance) error
 	if ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	if result, resultErr := p.service.awaitResult(patience, l.id, endTimeout); resultErr == nil && result != nil {
+	if result, resultErr := p.service.awaitResult(patience, l.id, p.opts.endTimeout); resultErr == nil && result != nil {
 		return p.startFailure(ctx, id, l, result)
 	}
 	return unreachableError("start", id, "its guest", err)
@@ -292,7 +292,7 @@ const reachTimeout = 10 * time.Second
 func (b backend) FinishRun(ctx context.Context, r *record, _ time.Duration, answered bool) (*guest.Printed, error) {
 	err := remote.RunToEnd(ctx, func(ctx context.Context) error {
 		if answered && len(r.Note.Spec.Cmd) > 0 {
-			if result, err := b.service.awaitResult(ctx, r.Note.Run, endTimeout); err != nil || result != nil {
+			if result, err := b.service.awaitResult(ctx, r.Note.Run, b.opts.endTimeout); err != nil || result != nil {
 				return err
 			}
 		}

@@ -33,7 +33,7 @@ func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 // in slow: a machine is between a caller and the engine. The other groups make a sandbox for almost every
 // promise, which takes 10 to 60 s with an emulated machine instead of a third of a second. They check code of
 // provider/docker, which runs the whole suite.
-var measured = []string{"exec", "tty", "files", "dial"}
+var measured = []string{"exec", "dial"}
 
 // slow lists promises about the wire that take many seconds with emulated machines, with their seconds on two
 // busy CPUs.
