@@ -6,9 +6,12 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -175,6 +178,44 @@ func TestEndOfLogIsLost(t *testing.T) {
 	if exit, err := main.Wait(t.Context()); err != nil || exit.Code != 42 {
 		t.Errorf("the exit is %+v, %v; want code 42", exit, err)
 	}
+}
+
+// A program that has started removes expired sandboxes at once, whichever of its lists arrives last.
+func TestExpiredAtTheStart(t *testing.T) {
+	first := open(t, func(o *kubernetes.Options) { o.Ephemeral = true })
+	sb := created(t, first, atoll.Spec{TTL: atoll.Duration(time.Second)})
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	slow := optionsOf(first)
+	slow.Config = rest.CopyConfig(slow.Config)
+	slow.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return slowClaims{next} })
+	other, err := kubernetes.New(slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.List(t.Context(), atoll.Filter{}); err != nil { // it opens the view
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(100 * time.Millisecond) {
+		if _, err := other.Get(t.Context(), sb.ID()); atoll.KindOf(err) == atoll.ErrNotFound {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the expired sandbox still exists")
+		}
+	}
+}
+
+// slowClaims delays lists of volume claims, which say nothing about a sandbox without volumes.
+type slowClaims struct{ next http.RoundTripper }
+
+func (s slowClaims) RoundTrip(req *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(req.URL.Path, "/persistentvolumeclaims") && req.Method == http.MethodGet {
+		time.Sleep(2 * time.Second)
+	}
+	return s.next.RoundTrip(req)
 }
 
 // A data volume that another program has deleted is not replaced by an empty one.

@@ -271,7 +271,7 @@ const killTimeout = 2 * time.Second
 // with, and asks the API server before it changes anything.
 func (b backend) Survey(ctx context.Context) (records []*record, due time.Time, err error) {
 	if !b.view.isOpen() {
-		return nil, due, nil // opening the view wakes the sweeper
+		return nil, due, nil // the view wakes the sweeper when it is open
 	}
 	records = b.knownRecords()
 	for _, r := range records {

@@ -129,9 +129,16 @@ func (v *view) startInformers(m podMaker) {
 		}
 	}
 	v.begun = true
+	var synced []cache.InformerSynced
 	for _, informer := range v.allInformers() {
 		v.running.Go(func() { informer.Run(v.stop) })
+		synced = append(synced, informer.HasSynced)
 	}
+	v.running.Go(func() {
+		if cache.WaitForCacheSync(v.stop, synced...) {
+			v.p.engine.Sweeper.Wake() // sweeps before that have done nothing
+		}
+	})
 }
 
 // An objectSource lists and watches one kind of object.
