@@ -36,7 +36,7 @@ func checkTools(r Recipe) error {
 	}
 	for _, name := range need {
 		if _, err := exec.LookPath(name); err != nil {
-			return missingProgram("build", r.Name, "%s is not installed: apt-get install %s", name, tools[name])
+			return vm.MissingProgram("build", r.Name, "%s is not installed: apt-get install %s", name, tools[name])
 		}
 	}
 	if r.Archive {
@@ -50,7 +50,7 @@ func checkTools(r Recipe) error {
 	}
 	for _, name := range []string{"apt-cache", "apt-get"} {
 		if _, err := exec.LookPath(name); err != nil {
-			return missingProgram("build", r.Name,
+			return vm.MissingProgram("build", r.Name,
 				"%s, which fetches the kernel, is not installed: use --kernel with a file such as those of https://packages.debian.org/%s", name, KernelPackage+debianArch())
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
@@ -30,21 +29,6 @@ func (d *damageError) Error() string {
 }
 
 func (d *damageError) Unwrap() error { return d.err }
-
-// A missingProgramError says that a program is not installed, and how to install it. It matches
-// exec.ErrNotFound.
-type missingProgramError string
-
-func (m missingProgramError) Error() string { return string(m) }
-
-// Is implements the interface of errors.Is.
-func (missingProgramError) Is(target error) bool { return target == exec.ErrNotFound }
-
-// missingProgram returns the error of op on name for a program that is not installed. Kinds:
-// ErrUnavailable.
-func missingProgram(op, name, format string, args ...any) error {
-	return atoll.E(op, name, atoll.ErrUnavailable, missingProgramError(fmt.Sprintf(format, args...)))
-}
 
 // wrapError gives the failure of op on name its kind; nil for a nil err.
 func (s *Store) wrapError(op, name string, err error) error {

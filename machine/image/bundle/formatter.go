@@ -3,6 +3,8 @@ package bundle
 import (
 	"os/exec"
 	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
 // formatter is the program of this machine that formats disks.
@@ -24,7 +26,7 @@ func FindFormatter() (string, error) {
 		}
 	}
 	if err != nil {
-		return "", missingProgram("mke2fs", "", "%s is not installed: %s", formatter, FixFormatter)
+		return "", vm.MissingProgram("mke2fs", "", "%s is not installed: %s", formatter, FixFormatter)
 	}
 	return path, nil
 }

@@ -86,7 +86,7 @@ func Find(program string) (string, error) {
 	program = cmp.Or(program, arches[runtime.GOARCH].program)
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", atoll.Errorf("qemu", "", atoll.ErrUnavailable, "%s is not installed: on Debian and Ubuntu, apt-get install %s", program, packages[runtime.GOARCH])
+		return "", vm.MissingProgram("qemu", "", "%s is not installed: on Debian and Ubuntu, apt-get install %s", program, packages[runtime.GOARCH])
 	}
 	return path, nil
 }

@@ -5,6 +5,7 @@ package qemu_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 	"github.com/seed46cd37a8/atoll/machine/vm"
@@ -25,6 +27,14 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A program that is not installed is no reason to try again.
+func TestNotInstalled(t *testing.T) {
+	_, err := qemu.Find("qemu-system-none")
+	if !errors.Is(err, exec.ErrNotFound) || atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "apt-get install") {
+		t.Errorf("got %v, want that it is not installed, and how to install it", err)
+	}
+}
 
 func TestConformance(t *testing.T) {
 	if testing.Short() {

@@ -37,7 +37,7 @@ var findShareDaemon = sync.OnceValues(func() (shareDaemon, error) {
 			return shareDaemon{path, bytes.Contains(help, []byte("--shared-dir"))}, err
 		}
 	}
-	return shareDaemon{}, atoll.Errorf("share", "", atoll.ErrUnavailable, "virtiofsd is not installed: on Debian it is in qemu-system-common, or in virtiofsd")
+	return shareDaemon{}, vm.MissingProgram("share", "", "virtiofsd is not installed: on Debian it is in qemu-system-common, or in virtiofsd")
 })
 
 // socketFD is the descriptor of the daemon's socket.
