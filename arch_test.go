@@ -247,6 +247,9 @@ var allowedImports = map[string]map[string]string{
 		"layer/pool":      "reports on pools",
 	},
 	"layer/limit": {},
+	"layer/system": {
+		"layer/intercept": "the calls that have a spec, or return one",
+	},
 	"layer/authz": {
 		"layer/workspace": "workspaces",
 		"layer/session":   "sessions and scopes",
@@ -542,6 +545,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/microvm":             "constructors of all providers",
 		"provider/mock":                "constructors of all providers",
 		"layer/limit":                  "the layer around each provider",
+		"layer/system":                 "the outermost layer",
 		"layer/pool":                   "the layer around each provider",
 		"layer/session":                "the layer around all providers",
 		"storage/filesync":             "versions in object storage",

@@ -108,6 +108,35 @@ type Spec struct {
 	NoStart bool `json:"no_start,omitempty"`
 	// Snapshot is the id of a snapshot from which the sandbox starts, instead of an image.
 	Snapshot string `json:"snapshot,omitempty"`
+
+	// System belongs to Atoll's layers. Providers store and return it. Package layer/system refuses it
+	// from callers and hides it from them.
+	System System `json:"system,omitzero"`
+}
+
+// System is what Atoll's layers add to a Spec.
+type System struct {
+	Env   []string          `json:"env,omitempty"`   // like Spec.Env; it wins over that
+	Notes map[string]string `json:"notes,omitempty"` // what a layer remembers about the sandbox, by its name and subject
+}
+
+// IsZero reports whether no layer has added anything.
+func (s System) IsZero() bool { return len(s.Env) == 0 && len(s.Notes) == 0 }
+
+// Environ returns the variables for all processes, those of System last: the last one of a name
+// counts.
+func (s *Spec) Environ() []string { return append(s.Env[:len(s.Env):len(s.Env)], s.System.Env...) }
+
+// Note returns what a layer remembers under a key.
+func (s *Spec) Note(key string) string { return s.System.Notes[key] }
+
+// AddNote remembers text under a key. It does not modify a map that s shares with other specs.
+func (s *Spec) AddNote(key, text string) {
+	s.System.Notes = maps.Clone(s.System.Notes)
+	if s.System.Notes == nil {
+		s.System.Notes = map[string]string{}
+	}
+	s.System.Notes[key] = text
 }
 
 // DefaultProject is the project of a Spec with an empty Project.
@@ -183,6 +212,7 @@ func (s *Spec) Clone() *Spec {
 	c.Ports = slices.Clone(s.Ports)
 	c.Network.Allow = slices.Clone(s.Network.Allow)
 	c.CachePaths = slices.Clone(s.CachePaths)
+	c.System = System{Env: slices.Clone(s.System.Env), Notes: maps.Clone(s.System.Notes)}
 	if s.TTY != nil {
 		size := *s.TTY
 		c.TTY = &size
@@ -294,6 +324,9 @@ func (s *Spec) Validate() error {
 	if err := validateEnv(s.Env); err != nil {
 		return bad("%w", err)
 	}
+	if err := validateEnv(s.System.Env); err != nil {
+		return bad("system: %w", err)
+	}
 	if len(s.Cmd) > 0 && s.Cmd[0] == "" {
 		return bad("the command is empty")
 	}
@@ -361,6 +394,9 @@ func (s *Spec) validateText() (first error) {
 		if k, _, _ := strings.Cut(kv, "="); first == nil && !utf8.ValidString(kv) {
 			first = fmt.Errorf("environment %q: must be UTF-8", k) // omit the value, as validateEnv does
 		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.System.Notes)) {
+		check("note", k, s.System.Notes[k])
 	}
 	check("workdir", s.Workdir)
 	check("user", s.User)

@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/audit"
 	"github.com/seed46cd37a8/atoll/layer/limit"
 	"github.com/seed46cd37a8/atoll/layer/router"
+	"github.com/seed46cd37a8/atoll/layer/system"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
@@ -73,6 +74,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		"trace workspaces": layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, opts.traceOptions()) }),
 		"session":          layer.Always(func(p atoll.Provider) atoll.Provider { return newSessions(p, cfg, opts) }),
 		"trace sessions":   layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, opts.traceOptions()) }),
+		"system":           layer.Always(system.New),
 		"authz":            layer.Always(func(p atoll.Provider) atoll.Provider { return cfg.newAuthz(p, projects, opts.Audit) }),
 	}
 	if opts.Audit != nil {

@@ -31,6 +31,7 @@ var All = []Link{
 	{"trace sessions", "measures session calls, which do not reach a provider"},
 	{"authz", "hides other projects from a caller before another layer sees the call"},
 	{"audit", "also records calls that authz denies"},
+	{"system", "hides from callers what the other layers remember about a sandbox"},
 }
 
 // A Wrapper wraps a layer around a provider. Close of the result must close the provider.

@@ -1,6 +1,6 @@
 // Package intercept passes every call on a provider, its sandboxes, their processes and files to
-// one function as a value. The function may refuse the call, change its context, or look at the
-// result.
+// one function as a value. The function may refuse the call, change its context, or look at its
+// result and change it.
 //
 //	p = intercept.New(p, intercept.All, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
 //		begin := time.Now()
@@ -36,8 +36,12 @@ type Call struct {
 	// *atoll.Command, a time.Duration.
 	Arg any
 	// Result is the method's result, such as a []atoll.Status or an atoll.Exit, after next has
-	// returned. It is nil for methods that return only an error.
+	// returned. Func may replace it by another value of that type. It is nil for methods that return
+	// only an error.
 	Result any
+	// Item, if Func sets it before it calls next, changes each value of a stream, such as an atoll.Event,
+	// before the caller gets it.
+	Item func(v any) any
 	// On is the wrapped sandbox of the call; nil for calls on a provider.
 	On atoll.Sandbox
 }
@@ -73,13 +77,12 @@ type layer struct {
 
 // invokeFunc passes a call that returns a value to f.
 func invokeFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context.Context) (T, error)) (T, error) {
-	var result T
 	err := f(ctx, c, func(ctx context.Context) error {
-		var err error
-		result, err = do(ctx)
+		result, err := do(ctx)
 		c.Result = result
 		return err
 	})
+	result, _ := c.Result.(T) // the zero value if f has not called next
 	return result, err
 }
 
@@ -93,6 +96,9 @@ func streamFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context
 			var last error
 			for v, err := range do(ctx) {
 				last = err
+				if c.Item != nil && err == nil {
+					v, _ = c.Item(v).(T)
+				}
 				if !yield(v, err) {
 					break
 				}

@@ -14,7 +14,7 @@ var (
 	given   = []string{"Name", "Labels", "TTL"}              // set when the sandbox is claimed
 	without = []string{"ID", "Cmd", "AutoRemove", "NoStart"} // no sandbox of a pool can have them
 	same    = []string{"Project", "Provider", "Image", "Env", "Workdir", "User", "TTY", "OpenStdin", "Workspace", "Mounts", "Resources", "Network",
-		"Ports", "ReadOnlyRoot", "Cache", "CachePaths", "IdleStop", "IdleRemove", "Snapshot"} // must be equal
+		"Ports", "ReadOnlyRoot", "Cache", "CachePaths", "IdleStop", "IdleRemove", "Snapshot", "System"} // must be equal
 )
 
 // A new field of Spec must be in one of the lists: no caller may get a sandbox
@@ -56,7 +56,7 @@ func TestEachSpecFieldIsHandled(t *testing.T) {
 // Each part of a field changes the fingerprint.
 func TestFingerprintHasParts(t *testing.T) {
 	none := pool.Fingerprint(&atoll.Spec{})
-	for _, name := range []string{"Resources", "Network", "Workspace"} {
+	for _, name := range []string{"Resources", "Network", "Workspace", "System"} {
 		typ, _ := reflect.TypeFor[atoll.Spec]().FieldByName(name)
 		for i := range typ.Type.NumField() {
 			spec := &atoll.Spec{}

@@ -282,7 +282,7 @@ func (r *reconcileRun) resolveDigest(ctx context.Context, ref string) (string, e
 
 // checkUnrecorded checks a sandbox without a record.
 func (r *reconcileRun) checkUnrecorded(ctx context.Context, st *atoll.Status) (outcome, error) {
-	l, ours := r.l, madeWithStore(r.identity, st.ID, st.Spec.Env)
+	l, ours := r.l, madeWithStore(r.identity, &st.Spec, st.ID)
 	out := outcome{found: FoundUnknown, done: DoneAdopted, reason: "the sandbox is older than the registry"}
 	if ours {
 		out.found, out.reason = FoundOrphan, "the sandbox has no record"
@@ -314,7 +314,7 @@ func (r *reconcileRun) checkUnrecorded(ctx context.Context, st *atoll.Status) (o
 		return out, err
 	}
 	rec := &store.Record{ID: st.ID, Scope: l.scope, Provider: st.Provider, Spec: st.Spec, State: state, Created: time.Now()}
-	rec.Spec.Env = slices.Clone(withoutSecretEnv(st.Spec.Env))
+	rec.Spec.System = systemOfOthers(&st.Spec)
 	if state == store.Removing || !st.Caps.Survives {
 		if rec.Holder, err = l.store.Holder(ctx); err != nil {
 			return out, err

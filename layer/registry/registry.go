@@ -14,6 +14,7 @@ package registry
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"iter"
 	"log/slog"
@@ -121,7 +122,7 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(spec.Env, isSecretEnv) {
+	if slices.ContainsFunc(spec.Env, isSecretVar) {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: reserved for Atoll; remove it", atoll.SecretVar)
 	}
 	if spec.AutoRemove && !l.opts.Server {
@@ -263,15 +264,17 @@ func (l *Provider) settleConflict(ctx context.Context, r *store.Record) (other *
 }
 
 // createWithSecret creates the sandbox of a record, with the hash of its secret raw
-// in the environment.
+// in the environment, and a note of the store.
 func (l *Provider) createWithSecret(ctx context.Context, s *atoll.Spec, raw string) (atoll.Sandbox, error) {
 	id, err := l.store.Identity(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := *s
-	c.Env = append(slices.Clone(s.Env), secretEnv(id, s.ID, raw))
-	return l.ProviderLayer.Create(ctx, &c)
+	c := s.Clone()
+	salt := secretSalt(id, s.ID)
+	c.System.Env = append(c.System.Env, atoll.SecretVar+"="+secret.HashWith(salt, raw))
+	c.AddNote(noteSalt, hex.EncodeToString(salt[:]))
+	return l.ProviderLayer.Create(ctx, c)
 }
 
 // recordPresent records that the sandbox exists. It logs an error; the next
@@ -332,7 +335,6 @@ func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	}
 	known := map[string]bool{}
 	for i := range all {
-		all[i].Spec.Env = withoutSecretEnv(all[i].Spec.Env)
 		known[all[i].ID] = true
 	}
 	lost := l.listLost(ctx, known)
@@ -367,21 +369,11 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 			if !synced {
 				known[ev.Status.ID] = true
 			}
-			ev.Status.Spec.Env = withoutSecretEnv(ev.Status.Spec.Env)
 			if !yield(ev, err) {
 				return
 			}
 		}
 	}
-}
-
-// Snapshots implements atoll.SnapshotStore.
-func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	all, err := atoll.Snapshots(ctx, l.Provider)
-	for i := range all {
-		all[i].Spec.Env = withoutSecretEnv(all[i].Spec.Env)
-	}
-	return all, err
 }
 
 // Secret implements atoll.SecretKeeper.
@@ -393,15 +385,9 @@ func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
 	return l.store.Secret(ctx, sb.ID())
 }
 
-// RemoveSnapshot implements atoll.SnapshotStore.
-func (l *Provider) RemoveSnapshot(ctx context.Context, id string) error {
-	return atoll.RemoveSnapshot(ctx, l.Provider, id)
-}
-
 var (
 	_ atoll.Provider       = (*Provider)(nil)
 	_ atoll.Resolver       = (*Provider)(nil)
-	_ atoll.SnapshotStore  = (*Provider)(nil)
 	_ atoll.SecretKeeper   = (*Provider)(nil)
 	_ Reconciler           = (*Provider)(nil)
 	_ atoll.ProjectRemover = (*Provider)(nil)

@@ -11,18 +11,10 @@ func (l *Provider) wrapSandbox(sb atoll.Sandbox) atoll.Sandbox {
 	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, l}
 }
 
-// A sandbox hides the secret in the environment, and lets commands wait for a
-// rebuild.
+// A sandbox lets commands wait for a rebuild.
 type sandbox struct {
 	atoll.SandboxLayer
 	l *Provider
-}
-
-// Status implements atoll.Sandbox.
-func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
-	st, err := s.SandboxLayer.Status(ctx)
-	st.Spec.Env = withoutSecretEnv(st.Spec.Env)
-	return st, err
 }
 
 // Exec implements atoll.Sandbox. It waits while the sandbox is being rebuilt.
@@ -46,13 +38,6 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	return sb.Exec(ctx, cmd)
 }
 
-// Snapshot implements atoll.Snapshotter.
-func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
-	snap.Spec.Env = withoutSecretEnv(snap.Spec.Env)
-	return snap, err
-}
-
 // ignoreNotFound returns nil instead of an ErrNotFound.
 func ignoreNotFound(err error) error {
 	if atoll.KindOf(err) == atoll.ErrNotFound {
@@ -61,7 +46,4 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-var (
-	_ atoll.Sandbox     = (*sandbox)(nil)
-	_ atoll.Snapshotter = (*sandbox)(nil)
-)
+var _ atoll.Sandbox = (*sandbox)(nil)

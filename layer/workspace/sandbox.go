@@ -28,7 +28,7 @@ func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *record) 
 	}
 	c := workspaceSpec(spec, k, atoll.DefaultWorkdir, commit)
 	if spec.NoStart {
-		c.Env = append(c.Env, envNoStart+"=1")
+		c.AddNote(noteNoStart, "true")
 	}
 	c.NoStart = true
 	if c.ID, err = atoll.NormalizeID(cmp.Or(c.ID, atoll.NewID())); err != nil {
@@ -205,7 +205,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	commit := lookupEnv(st.Spec.Env, CommitVar)
+	commit := st.Spec.Note(noteCommit)
 	if commit == "" || st.State != atoll.StateCreated {
 		return s.Sandbox.Start(ctx)
 	}
@@ -226,7 +226,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 }
 
 func (s *sandbox) finishCopy(ctx context.Context, st *atoll.Status, commit string) error {
-	k, err := s.p.store.awaitReady(ctx, workspaceKey{st.Spec.Project, lookupEnv(st.Spec.Env, envName)}, nil)
+	k, err := s.p.store.awaitReady(ctx, workspaceKey{st.Spec.Project, st.Spec.Note(noteName)}, nil)
 	if err == nil {
 		_, err = k.resolveCommit(ctx, commit, s.p.store.Limit)
 	}

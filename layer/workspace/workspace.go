@@ -42,12 +42,16 @@ const (
 	DefaultLimit   atoll.Bytes = 16 << 30
 )
 
-// The environment variables of a sandbox that record its workspace, in addition to the exported
-// ones.
 const (
-	envPrefix  = Var
-	envName    = envPrefix + "_NAME"
-	envNoStart = envPrefix + "_ASLEEP" // for a clone: Create had NoStart set
+	envPrefix = Var // of the variables of a sandbox that describe its workspace
+	envName   = envPrefix + "_NAME"
+)
+
+// The keys of the notes about a sandbox's workspace.
+const (
+	noteName    = "workspace.name"
+	noteCommit  = "workspace.commit"   // of a copy
+	noteNoStart = "workspace.no_start" // of a copy: Create had NoStart set
 )
 
 type provider struct {
@@ -151,30 +155,31 @@ func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *recor
 	return sb, err
 }
 
-// workspaceSpec returns spec for the wrapped provider, with the workspace at dir recorded in its
-// environment.
+// workspaceSpec returns spec for the wrapped provider, with the workspace at dir in its
+// environment and its notes.
 func workspaceSpec(spec *atoll.Spec, k *record, dir, commit string) *atoll.Spec {
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
-	c.Env = append(c.Env, Var+"="+dir, envName+"="+k.Name, SourceVar+"="+k.Source)
+	c.System.Env = append(c.System.Env, Var+"="+dir, envName+"="+k.Name, SourceVar+"="+k.Source)
+	c.AddNote(noteName, k.Name)
 	if commit != "" {
-		c.Env = append(c.Env, CommitVar+"="+commit)
+		c.System.Env = append(c.System.Env, CommitVar+"="+commit)
+		c.AddNote(noteCommit, commit)
 	}
 	return c
 }
 
 func isWorkspaceVar(kv string) bool { return strings.HasPrefix(kv, envPrefix) }
 
-// restoreSpec replaces the mount and the environment variables that the layer added to spec by
-// the workspace.
+// restoreSpec replaces the mount that the layer added to spec by the workspace.
 func restoreSpec(spec *atoll.Spec) {
-	name := lookupEnv(spec.Env, envName)
+	name := spec.Note(noteName)
 	if name == "" {
 		return
 	}
-	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: lookupEnv(spec.Env, CommitVar)}
+	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: spec.Note(noteCommit)}
 	if spec.Workspace.Commit != "" {
-		spec.NoStart = lookupEnv(spec.Env, envNoStart) != ""
+		spec.NoStart = spec.Note(noteNoStart) != ""
 	}
 	var mounts []atoll.Mount
 	for _, m := range spec.Mounts {
@@ -184,23 +189,7 @@ func restoreSpec(spec *atoll.Spec) {
 		}
 		mounts = append(mounts, m)
 	}
-	var env []string
-	for _, kv := range spec.Env {
-		if !isWorkspaceVar(kv) {
-			env = append(env, kv)
-		}
-	}
-	spec.Mounts, spec.Env = mounts, env
-}
-
-// lookupEnv returns the value of a variable in env, or "".
-func lookupEnv(env []string, name string) string {
-	for _, kv := range env {
-		if value, ok := strings.CutPrefix(kv, name+"="); ok {
-			return value
-		}
-	}
-	return ""
+	spec.Mounts = mounts
 }
 
 func restoreStatus(st atoll.Status) atoll.Status {
@@ -320,7 +309,7 @@ func (p *provider) usedWorkspaces(ctx context.Context, project string) (map[work
 	}
 	used := map[workspaceKey]bool{}
 	for _, st := range all {
-		used[workspaceKey{st.Spec.Project, lookupEnv(st.Spec.Env, envName)}] = true
+		used[workspaceKey{st.Spec.Project, st.Spec.Note(noteName)}] = true
 	}
 	return used, nil
 }

@@ -284,7 +284,7 @@ func (c *creation) containerConfig() (*container.Config, error) {
 	}
 	g := guest.Config{
 		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user),
-		Home: table.Lookup(slices.Concat(c.image.env, s.Env), "HOME") != "",
+		Home: table.Lookup(slices.Concat(c.image.env, s.Environ()), "HOME") != "",
 		Cmd:  s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(cmp.Or(s.IdleStop, atoll.DefaultIdleStop), 0),
 	}
 	if s.Cache {
@@ -295,7 +295,7 @@ func (c *creation) containerConfig() (*container.Config, error) {
 		return nil, err
 	}
 	return &container.Config{
-		Image: c.image.id, Labels: labels, Hostname: hostnameOf(s), Env: s.Env,
+		Image: c.image.id, Labels: labels, Hostname: hostnameOf(s), Env: s.Environ(),
 		Entrypoint: []string{guestPath, "init", string(guestConfig)}, Cmd: []string{},
 		User: "0:0", WorkingDir: "/", ExposedPorts: exposedPorts(s),
 	}, nil
@@ -311,7 +311,7 @@ func (c *creation) plainConfig(labels map[string]string) *container.Config {
 		run = []string{shellPath, "-c", idleScript}
 	}
 	return &container.Config{
-		Image: c.image.id, Labels: labels, Hostname: hostnameOf(s), Env: table.Environ(s.Env),
+		Image: c.image.id, Labels: labels, Hostname: hostnameOf(s), Env: table.Environ(s.Environ()),
 		Entrypoint: run, Cmd: []string{}, User: s.User, WorkingDir: s.Workdir,
 		Tty: s.TTY != nil, OpenStdin: s.OpenStdin || s.TTY != nil, StdinOnce: s.OpenStdin,
 	}

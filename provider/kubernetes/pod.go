@@ -145,11 +145,11 @@ func (p *Provider) confineContainer(c *corev1.Container, readOnly bool) {
 // guestConfig returns the configuration of a sandbox's guest as JSON.
 func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	g := guest.Config{
-		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
+		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: spec.Environ(),
 		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Outcome: outcomePath,
 	}
-	hasHome := slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
+	hasHome := slices.ContainsFunc(spec.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	if p.opts.Profile == Restricted {
 		g.User = userAndGroup(p.opts.User)
 		if !hasHome { // images have no home for this user

@@ -41,7 +41,7 @@ func buildEnv(pl *inprocess.Place, cmd *atoll.Command) []string {
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	return process.Environ(env, pl.Spec.Env, cmd.Env)
+	return process.Environ(env, pl.Spec.Environ(), cmd.Env)
 }
 
 // Shell implements inprocess.Backend.

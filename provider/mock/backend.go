@@ -74,7 +74,7 @@ func (w *backend) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Com
 		base = append(base, "TERM=xterm-256color")
 	}
 	p := w.newProc(&Proc{
-		Args: slices.Clone(cmd.Args), Env: process.Environ(base, pl.Spec.Env, cmd.Env), Dir: path.Clean(dir), UID: uid, GID: gid,
+		Args: slices.Clone(cmd.Args), Env: process.Environ(base, pl.Spec.Environ(), cmd.Env), Dir: path.Clean(dir), UID: uid, GID: gid,
 		sandboxID: pl.ID, prefix: pl.Prefix, dir: pl.Dir, tty: cmd.TTY != nil,
 	}, files)
 	go p.runProgram(program)

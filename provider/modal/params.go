@@ -50,10 +50,10 @@ func (p *Provider) createParams(ctx context.Context, spec *atoll.Spec, name stri
 // guestConfig returns the configuration of a sandbox's guest as JSON.
 func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 	g := guest.Config{
-		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
+		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: spec.Environ(),
 		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Lines: true, Silence: atoll.Duration(p.opts.silenceTimeout),
-		Home: slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }),
+		Home: slices.ContainsFunc(spec.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }),
 	}
 	text, err := json.Marshal(g)
 	return string(text), err

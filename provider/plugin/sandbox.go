@@ -323,7 +323,7 @@ func (s *sandbox) completeCommand(cmd *atoll.Command) *atoll.Command {
 	c := *cmd
 	c.Stdin, c.Stdout, c.Stderr = nil, nil, nil
 	c.OpenStdin = cmd.Stdin != nil || cmd.OpenStdin || cmd.TTY != nil
-	if c.Env = process.Environ(s.spec.Env, cmd.Env); len(c.Args) == 0 {
+	if c.Env = process.Environ(s.spec.Environ(), cmd.Env); len(c.Args) == 0 {
 		c.Args = []string{"/bin/sh"}
 	}
 	if !path.IsAbs(c.Dir) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,6 +55,22 @@ var createPromises = []promise{
 			t.Fatalf("List: %d sandboxes, %v; want 1", len(all), err)
 		}
 		checkSameStatus(t, "List", all[0], h.getStatus(t, got))
+	}},
+	{"programs see the variables that layers add, and layers get back what they added", nil, func(t *testing.T, h *harness) {
+		added := atoll.System{Env: []string{"B=layer", "C=layer"}, Notes: map[string]string{"layer.key": "value"}}
+		sb := h.createSandbox(t, atoll.Spec{Env: []string{"A=spec", "B=spec"}, System: added})
+		cmd := programCommand("env")
+		cmd.Env = []string{"C=command"}
+		env := strings.Split(h.runForOutput(t, sb, cmd), "\n")
+		for _, want := range []string{"A=spec", "B=layer", "C=command"} {
+			if !slices.Contains(env, want) {
+				t.Errorf("%s is missing in the environment %q", want, env)
+			}
+		}
+		spec := h.getStatus(t, sb).Spec // it may have more from further layers
+		if got := spec.System; spec.Note("layer.key") != "value" || !slices.Contains(got.Env, "B=layer") || !slices.Contains(got.Env, "C=layer") || !slices.Equal(spec.Env, []string{"A=spec", "B=spec"}) {
+			t.Errorf("the status has the variables %q and %+v, want %+v", spec.Env, got, added)
+		}
 	}},
 	{"Create neither changes nor keeps the spec", nil, func(t *testing.T, h *harness) {
 		spec := h.completeSpec(fullSpec())
@@ -405,6 +422,7 @@ func checkSpec(t *testing.T, what string, got atoll.Spec, asked *atoll.Spec) {
 	if sameFields(got.Resources, want.Resources) {
 		want.Resources = got.Resources
 	}
+	got.System, want.System = atoll.System{}, atoll.System{} // another promise is about it
 	if want.Provider = asked.Provider; want.Provider == "" {
 		want.Provider = got.Provider
 	}

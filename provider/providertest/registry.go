@@ -25,11 +25,17 @@ var registryPromises = []promise{
 		if err != nil {
 			t.Fatalf("List: %v", err)
 		}
-		seen := []any{h.getStatus(t, sb), all}
+		st := h.getStatus(t, sb)
+		st.Spec.System = atoll.System{} // the layers' own
+		for i := range all {
+			all[i].Spec.System = atoll.System{}
+		}
+		seen := []any{st, all}
 		for ev, err := range h.p.Watch(h.newContext(t)) {
 			if err != nil {
 				t.Fatalf("Watch: %v", err)
 			}
+			ev.Status.Spec.System = atoll.System{}
 			if seen = append(seen, ev); ev.Type == atoll.EventSynced {
 				break
 			}

@@ -98,7 +98,7 @@ func (e *engine) workspaceDir() string {
 
 // envValue returns the value of a variable of the sandbox's environment, "" if it is not set.
 func (e *engine) envValue(name string) (value string) {
-	for _, kv := range e.job.Spec.Env {
+	for _, kv := range e.job.Spec.Environ() {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
 			value = v
 		}
