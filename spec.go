@@ -114,7 +114,7 @@ type Spec struct {
 	System System `json:"system,omitzero"`
 }
 
-// System is what Atoll's layers add to a Spec.
+// A System holds the additions of Atoll's layers to a Spec.
 type System struct {
 	Env   []string          `json:"env,omitempty"`   // like Spec.Env; it wins over that
 	Notes map[string]string `json:"notes,omitempty"` // what a layer remembers about the sandbox, by its name and subject
