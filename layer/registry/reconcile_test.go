@@ -12,6 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/teststore"
 	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/system"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/provider/secret"
 	"github.com/seed46cd37a8/atoll/storage/store"
@@ -396,7 +397,7 @@ func TestSecretIsNotLogged(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 4, AddSource: true}))
 	l := newFixture(t, registry.Options{Log: logger})
-	p := trace.New(l, trace.Options{Log: logger})
+	p := system.New(trace.New(l, trace.Options{Log: logger}))
 	sb := l.mustCreate(p, atoll.Spec{Name: "web", Image: image})
 	raw := l.secretOf(sb.ID())
 	if got, err := atoll.Secret(t.Context(), p, sb.ID()); got != raw || err != nil {

@@ -218,7 +218,8 @@ func TestConformance(t *testing.T) {
 	}
 	opts := pullable(t)
 	if !testenv.RunAll() {
-		opts = append(opts, providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...))
+		opts = append(opts, providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...),
+			providertest.SkipGroups("gVisor, which stands for Modal's isolation here, keeps them in its own suite", "isolation", "escape", "exhaustion", "debian"))
 	}
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
 		append(opts, providertest.WireOnly(), providertest.CrashSandbox(crash),
