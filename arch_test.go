@@ -249,6 +249,7 @@ var allowedImports = map[string]map[string]string{
 	"layer/limit": {},
 	"layer/system": {
 		"layer/intercept": "the calls that have a spec, or return one",
+		"layer/session":   "the spec of a session's sandbox",
 	},
 	"layer/authz": {
 		"layer/workspace": "workspaces",

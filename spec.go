@@ -125,7 +125,7 @@ func (s System) IsZero() bool { return len(s.Env) == 0 && len(s.Notes) == 0 }
 
 // Environ returns the variables for all processes, those of System last: the last one of a name
 // counts.
-func (s *Spec) Environ() []string { return append(s.Env[:len(s.Env):len(s.Env)], s.System.Env...) }
+func (s *Spec) Environ() []string { return slices.Concat(s.Env, s.System.Env) }
 
 // Note returns what a layer remembers under a key.
 func (s *Spec) Note(key string) string { return s.System.Notes[key] }

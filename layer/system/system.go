@@ -11,12 +11,13 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/intercept"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // New returns a layer around p, which Close closes.
 func New(p atoll.Provider) atoll.Provider {
 	return intercept.New(p, intercept.Sandboxes, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
-		if spec, ok := c.Arg.(*atoll.Spec); ok && !spec.System.IsZero() {
+		if spec := findSpec(c.Arg); spec != nil && !spec.System.IsZero() {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "system: only Atoll's own layers set it; leave it out")
 		}
 		c.Item = hideSystem
@@ -24,6 +25,17 @@ func New(p atoll.Provider) atoll.Provider {
 		c.Result = hideSystem(c.Result)
 		return err
 	})
+}
+
+// findSpec returns the spec of a sandbox in an argument; nil if there is none.
+func findSpec(arg any) *atoll.Spec {
+	switch arg := arg.(type) {
+	case *atoll.Spec:
+		return arg
+	case *session.Spec:
+		return &arg.Sandbox
+	}
+	return nil
 }
 
 // hideSystem returns v without the System of the specs in it.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/layer/system"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
@@ -49,6 +50,9 @@ func TestSystemIsHidden(t *testing.T) {
 	}
 	if err := atoll.Prepare(t.Context(), p, spec, nil); atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("Prepare: %v, want it invalid", err)
+	}
+	if _, err := session.Open(t.Context(), p, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "w"}, Sandbox: *spec}); atoll.KindOf(err) != atoll.ErrInvalid {
+		t.Errorf("OpenSession: %v, want it invalid", err)
 	}
 	made, err := inner.Create(t.Context(), spec)
 	if err != nil {
