@@ -102,8 +102,8 @@ func secretHash(t *testing.T, p atoll.Provider, id string) string {
 		t.Fatal(err)
 	}
 	st, err := sb.Status(t.Context())
-	if err != nil || len(st.Spec.Env) != 1 {
+	if err != nil || len(st.Spec.System.Env) != 1 {
 		t.Fatalf("Status: %+v, %v", st, err)
 	}
-	return st.Spec.Env[0][len(atoll.SecretVar)+1:]
+	return st.Spec.System.Env[0][len(atoll.SecretVar)+1:]
 }

@@ -73,9 +73,18 @@ func TestSnapshotCutShort(t *testing.T) {
 		l.sh(sb, "head -c 200000000 /dev/urandom > /memory/random; echo works > /root/file")
 		return sb
 	}
-	begun := func(t *testing.T, l *lab) {
+	// begun starts a snapshot of sb, and stops the sentry when a part of it is on disk. The caller calls
+	// goOn or kills the sentry.
+	begun := func(t *testing.T, l *lab, sb atoll.Sandbox, start func()) (goOn func()) {
 		t.Helper()
+		sentry := children(t, l.supervisorOf(sb))["runsc-sandbox"]
+		signal := func(s unix.Signal) { l.must("signal", unix.Kill(sentry, s)) }
+		signal(unix.SIGSTOP)
+		start()
 		l.poll(func() error {
+			signal(unix.SIGCONT) // for a moment, in which it does not get far
+			time.Sleep(time.Millisecond)
+			signal(unix.SIGSTOP)
 			if size := treeSize(dir); size < 1<<20 {
 				return fmt.Errorf("%d bytes of a snapshot", size)
 			}
@@ -84,6 +93,7 @@ func TestSnapshotCutShort(t *testing.T) {
 		if list, err := atoll.Snapshots(l.ctx(), l); len(list) > 0 || err != nil {
 			t.Errorf("it is listed before it is complete: %v, %v", list, err)
 		}
+		return func() { signal(unix.SIGCONT) }
 	}
 	nothing := func(t *testing.T, l *lab) {
 		t.Helper()
@@ -99,12 +109,13 @@ func TestSnapshotCutShort(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
-		done := runAsync(func() error { _, err := atoll.TakeSnapshot(ctx, sb); return err })
-		begun(t, l)
+		var done <-chan error
+		goOn := begun(t, l, sb, func() { done = runAsync(func() error { _, err := atoll.TakeSnapshot(ctx, sb); return err }) })
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("snapshot: %v", err)
 		}
+		goOn()
 		nothing(t, l)
 		if got := l.sh(sb, "cat /root/file"); got != "works" {
 			t.Errorf("the sandbox afterwards: %q", got)
@@ -114,9 +125,10 @@ func TestSnapshotCutShort(t *testing.T) {
 	t.Run("provider", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
-		cmd := l.startProvider("snapshot", sb.ID())
-		begun(t, l)
+		var cmd *exec.Cmd
+		goOn := begun(t, l, sb, func() { cmd = l.startProvider("snapshot", sb.ID()) })
 		killAndWait(cmd)
+		goOn()
 		if got := l.sh(sb, "cat /root/file"); got != "works" { // once it is written
 			t.Errorf("the sandbox afterwards: %q", got)
 		}
@@ -129,8 +141,8 @@ func TestSnapshotCutShort(t *testing.T) {
 	t.Run("supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
-		done := runAsync(func() error { _, err := atoll.TakeSnapshot(l.ctx(), sb); return err })
-		begun(t, l)
+		var done <-chan error
+		begun(t, l, sb, func() { done = runAsync(func() error { _, err := atoll.TakeSnapshot(l.ctx(), sb); return err }) })
 		l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))
 		wantKind(t, "snapshot", <-done, atoll.ErrStopped, "supervisor process died")
 		if left := dirEntries(t, dir); len(left) > 0 { // no sweep is needed
@@ -140,8 +152,8 @@ func TestSnapshotCutShort(t *testing.T) {
 	t.Run("provider and supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
-		cmd := l.startProvider("snapshot", sb.ID())
-		begun(t, l)
+		var cmd *exec.Cmd
+		begun(t, l, sb, func() { cmd = l.startProvider("snapshot", sb.ID()) })
 		supervisor := l.supervisorOf(sb)
 		killAndWait(cmd)
 		l.must("kill", unix.Kill(supervisor, unix.SIGKILL))

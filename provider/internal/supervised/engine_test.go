@@ -182,7 +182,7 @@ func (w *world) bindMount(source, target string, readOnly bool) error {
 func (w *world) startGuest(_ context.Context, undo *supervisor.Undo) error {
 	spec := &w.box.Job.Spec
 	config, err := json.Marshal(guest.Config{
-		ID: spec.ID, Workdir: spec.Workdir, User: spec.User, Env: spec.Env, Self: selfName,
+		ID: spec.ID, Workdir: spec.Workdir, User: spec.User, Env: spec.Environ(), Self: selfName,
 		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 	})
 	if err != nil {
