@@ -32,7 +32,7 @@ func TestWrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(order, ", "), "workspace, trace workspaces, trace sessions, authz, audit"; got != want {
+	if got, want := strings.Join(order, ", "), "workspace, trace workspaces, trace sessions, authz, audit, system"; got != want {
 		t.Errorf("the order is %s, want %s", got, want)
 	}
 	if p.Close(); closed != 1 {
