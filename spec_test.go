@@ -178,6 +178,7 @@ func TestSpecWithDefaults(t *testing.T) {
 		ID: "6F9619FF-8B86-4011-B42D-00CF4FC964FF", Project: "p", Workdir: "/w", Network: Network{Mode: NetworkOn, Allow: []string{"a"}},
 		Labels: map[string]string{"k": "v"}, Cmd: []string{"c"}, Env: []string{"A=b"}, TTY: &Size{1, 2},
 		Mounts: []Mount{{Type: MountTmpfs, Target: "/t"}}, Ports: []Port{{Port: 1}}, Cache: true, CachePaths: []string{"p"},
+		System: System{Env: []string{"B=c"}, Notes: map[string]string{"k": "v"}},
 	}
 	if c := s.Clone(); !reflect.DeepEqual(c, s) {
 		t.Errorf("the clone is %+v, want %+v", c, s)
@@ -191,6 +192,10 @@ func TestSpecWithDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Labels["k"], c.Cmd[0], c.Env[0], c.TTY.Rows, c.Mounts[0].Target, c.Ports[0].Port, c.Network.Allow[0], c.CachePaths[0] = "x", "x", "x", 9, "x", 9, "x", "x"
+	c.System.Env[0], c.System.Notes["k"] = "x", "x"
+	shallow := *s
+	shallow.AddNote("k", "x")
+	shallow.Environ()[0] = "x"
 	if after, err := json.Marshal(s); string(after) != string(before) || err != nil {
 		t.Errorf("a change of the copy changed the Spec:\n%s, was\n%s", after, before)
 	}

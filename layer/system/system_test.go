@@ -13,7 +13,7 @@ import (
 
 func TestLayer(t *testing.T) { providertest.CheckLayer(t, system.New) }
 
-func open(t *testing.T) *mock.Provider {
+func openMock(t *testing.T) *mock.Provider {
 	t.Helper()
 	p, err := mock.New(mock.Options{})
 	if err != nil {
@@ -24,7 +24,7 @@ func open(t *testing.T) *mock.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return system.New(open(t)) },
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return system.New(openMock(t)) },
 		providertest.Only("create", "watch", "snapshot"),
 		providertest.Except("create/programs see the variables that layers add, and layers get back what they added", "the layer refuses it from callers"))
 }
@@ -42,7 +42,7 @@ func (snapshots) RemoveSnapshot(context.Context, string) error { return nil }
 
 // Callers cannot set System, and get none of it, whichever call returns a spec.
 func TestSystemIsHidden(t *testing.T) {
-	inner := open(t)
+	inner := openMock(t)
 	p := system.New(snapshots{atoll.ProviderLayer{Provider: inner}})
 	spec := &atoll.Spec{System: atoll.System{Notes: map[string]string{"layer.key": "value"}}}
 	if _, err := p.Create(t.Context(), spec); atoll.KindOf(err) != atoll.ErrInvalid {

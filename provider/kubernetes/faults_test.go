@@ -157,8 +157,8 @@ func TestPodIsDeleted(t *testing.T) {
 	}
 }
 
-// A stopped sandbox has the exit of its main process, also when containerd loses the end of the log,
-// where the guest has reported it.
+// A stopped sandbox has the exit of its main process, even if containerd loses the end of the log
+// with the guest's report.
 func TestEndOfLogIsLost(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'seq 300000; exit 42' TERM; echo ready; while :; do sleep 0.02; done"}})

@@ -149,7 +149,7 @@ func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
 		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Outcome: outcomePath,
 	}
-	hasHome := slices.ContainsFunc(spec.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
+	hasHome := slices.ContainsFunc(g.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	if p.opts.Profile == Restricted {
 		g.User = userAndGroup(p.opts.User)
 		if !hasHome { // images have no home for this user

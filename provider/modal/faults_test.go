@@ -154,13 +154,13 @@ func eachTrouble(t *testing.T, once func(t *testing.T, during func(func() error)
 	}
 }
 
-// impatient makes a provider not wait for long when it has lost a guest that runs.
-func impatient(o *modal.Options) { modal.ReportEnds(o, testenv.Scale(2*time.Second)) }
+// shortenEndTimeout makes a provider not wait for long when it has lost a guest that runs.
+func shortenEndTimeout(o *modal.Options) { modal.ReportEnds(o, testenv.Scale(2*time.Second)) }
 
-// plainProvider returns an impatient provider of an image that has already been used.
+// plainProvider returns a provider with a short end timeout, of an image that has already been used.
 func plainProvider(t *testing.T, image string, change ...func(*modal.Options)) *modal.Provider {
 	t.Helper()
-	p := open(t, image, append(change, impatient)...)
+	p := open(t, image, append(change, shortenEndTimeout)...)
 	if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ var few = []string{"the answer is lost", "Modal refuses"}
 // Whichever call of a stop or a start fails, the sandbox is in its old or its new state, and
 // Modal has no second instance.
 func TestStopAndStartMeetTrouble(t *testing.T) {
-	p := provider(t, impatient)
+	p := provider(t, shortenEndTimeout)
 	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "trap 'echo bye; exit 3' TERM; while :; do sleep 0.1; done"}})
 	state := func(t *testing.T, want ...atoll.State) {
 		t.Helper()
@@ -291,7 +291,7 @@ func TestStopAndStartMeetTrouble(t *testing.T) {
 
 // Whichever call of a removal fails, the removal can be repeated.
 func TestRemoveMeetsTrouble(t *testing.T) {
-	p := provider(t, impatient)
+	p := provider(t, shortenEndTimeout)
 	eachTrouble(t, func(t *testing.T, during func(func() error) error) {
 		sb := created(t, p, atoll.Spec{Name: "web"})
 		if during(func() error { return sb.Remove(t.Context(), atoll.RemoveVolumes()) }) != nil {
@@ -306,7 +306,7 @@ func TestRemoveMeetsTrouble(t *testing.T) {
 // Whichever call fails of creating and removing snapshots, removing volumes, and reading the
 // files of a stopped sandbox, the operation can be repeated.
 func TestOtherCallsMeetTrouble(t *testing.T) {
-	p := provider(t, impatient)
+	p := provider(t, shortenEndTimeout)
 	sb := created(t, p, atoll.Spec{})
 	says(t, sb, "echo work > /work/file")
 	t.Run("Snapshot", func(t *testing.T) {

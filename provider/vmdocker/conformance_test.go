@@ -4,8 +4,6 @@ package vmdocker_test
 
 import (
 	"context"
-	_ "embed"
-	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -29,17 +27,11 @@ func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return p.ProviderLayer.Create(ctx, spec)
 }
 
-// measured are the groups whose promises about the wire the test runs with emulated machines, except those
-// in slow: a machine is between a caller and the engine. The other groups make a sandbox for almost every
-// promise, which takes 10 to 60 s with an emulated machine instead of a third of a second. They check code of
-// provider/docker, which runs the whole suite.
+// measured are the groups whose promises about the wire the test runs with emulated machines: a machine is
+// between a caller and the engine. The other groups make a sandbox for almost every promise, which takes 10 to
+// 60 s with an emulated machine instead of a third of a second. They check code of provider/docker, which runs
+// the whole suite.
 var measured = []string{"exec", "dial"}
-
-// slow lists promises about the wire that take many seconds with emulated machines, with their seconds on two
-// busy CPUs.
-//
-//go:embed testdata/slow.txt
-var slow string
 
 // everything skips tests that take long with emulated machines, unless all tests are requested.
 func everything(t *testing.T, why string) {
@@ -67,10 +59,6 @@ func TestConformance(t *testing.T) {
 	}
 	if factor > 1 && !testenv.RunAll() {
 		opts = append(opts, providertest.Only(measured...), providertest.WireOnly(), providertest.SkipRest("machines are emulated here, and containers take too long: CHECK_ALL=1 runs all groups"))
-		for line := range strings.Lines(slow) {
-			seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; CHECK_ALL=1 keeps it"))
-		}
 	} else {
 		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 		opts = append(opts, providertest.PullableImage(testimage.Serve(t).Push("tiny:1", tiny)))

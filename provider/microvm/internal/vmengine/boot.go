@@ -423,7 +423,7 @@ func (e *engine) guestSetup() *guest.Setup {
 	spec := &e.job.Spec
 	s := &guest.Setup{
 		Config: guest.Config{
-			ID: e.box.ID(), Workdir: spec.Workdir, User: cmp.Or(spec.User, e.job.Record.User), Env: append(append([]string(nil), e.job.Record.Env...), spec.Environ()...),
+			ID: e.box.ID(), Workdir: spec.Workdir, User: cmp.Or(spec.User, e.job.Record.User), Env: slices.Concat(e.job.Record.Env, spec.Environ()),
 			Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 		},
 		Hostname: hostName(spec), Time: time.Now().UnixNano(), Entropy: make([]byte, 64),
