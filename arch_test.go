@@ -40,6 +40,7 @@ var allowedImports = map[string]map[string]string{
 	},
 	"provider/internal/supervised/files": {"internal/dirfs": "directories of the host"},
 	"provider/internal/supervised/supervisor": {
+		"internal/gcdelay":                      "the end of a command's delay",
 		"server/api":                            "the API that supervisors serve",
 		"provider/internal/cgroup":              "usage, and out-of-memory kills",
 		"internal/idletracker":                  "idle tracking",
@@ -57,6 +58,7 @@ var allowedImports = map[string]map[string]string{
 	"provider/internal/watchhub": {},
 	"internal/idletracker":       {},
 	"internal/keymutex":          {},
+	"internal/gcdelay":           {},
 	"provider/internal/guestproc": {
 		"internal/dirfs":           "files on volumes",
 		"internal/process":         "ended main processes",
@@ -476,7 +478,7 @@ var allowedImports = map[string]map[string]string{
 		"internal/usernet":                        "the network",
 		"provider/gvisor/internal/overlay":        "the root file system after a stop",
 	},
-	"provider/gvisor/internal/runsc":   {},
+	"provider/gvisor/internal/runsc":   {"internal/gcdelay": "the end of a command's delay"},
 	"provider/gvisor/internal/overlay": {},
 
 	"provider/providertest": {
@@ -574,6 +576,7 @@ var allowedImports = map[string]map[string]string{
 		"agent/tools":       "the tools",
 	},
 	"cmd/atoll": {
+		"internal/gcdelay":     "a start without a collection",
 		"layer/workspace":      "workspaces",
 		"layer/session":        "sessions and scopes",
 		"layer/registry":       "reconciliation",

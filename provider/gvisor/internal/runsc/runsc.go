@@ -8,7 +8,7 @@
 // runs "/proc/self/exe umount". Such a process must hand over to gVisor's main
 // before anything else happens, and as early as possible, because everything
 // initialised before it delays each sandbox. This package therefore takes over
-// in init and imports nothing but gVisor, so that packages which the linker
+// in init and imports nothing else of weight, so that packages which the linker
 // orders later are never initialised in those processes.
 package runsc
 
@@ -21,12 +21,15 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/seed46cd37a8/atoll/internal/gcdelay"
 )
 
 func init() {
 	if !isHelper(os.Args) {
 		return
 	}
+	gcdelay.End()
 	// gVisor sets parent-death signals and namespaces on its main thread.
 	runtime.LockOSThread()
 	cli.Run(nil, map[util.SubCommand]string{

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gcdelay"
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 	"github.com/seed46cd37a8/atoll/server/api"
@@ -54,6 +55,7 @@ func TakeOver(kind Kind) {
 }
 
 func runSupervisor(kind Kind) int {
+	gcdelay.End()
 	conn, err := openJobConn()
 	if err != nil {
 		return 1
