@@ -159,29 +159,57 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// One step that waits runs besides those that compute, but passes neither the core nor a step that
-// runs alone.
+// Further steps begin while CPUs are idle, but none passes the core or a step that runs alone.
 func TestLanes(t *testing.T) {
-	computes, waits, core, alone := step{name: "computes"}, step{name: "waits", waits: true}, step{name: "core", first: true}, step{name: "alone", alone: true}
+	other, core, alone := step{name: "other"}, step{name: "core", first: true}, step{name: "alone", alone: true}
 	tests := []struct {
 		lanes lanes
 		rest  []step
 		want  int
 	}{
-		{lanes{2, 0, 0}, []step{computes, waits}, 0},
-		{lanes{2, 2, 0}, []step{computes, waits}, 1},
-		{lanes{2, 2, 1}, []step{computes, waits}, -1},
-		{lanes{2, 1, 1}, []step{waits, computes}, 1},
-		{lanes{2, 2, 0}, []step{core, waits}, -1},
-		{lanes{2, 0, 1}, []step{alone, computes}, -1},
-		{lanes{2, 0, 0}, []step{alone, computes}, 0},
-		{lanes{1, 1, 0}, []step{waits}, -1},
-		{lanes{2, 0, 0}, nil, -1},
+		{lanes{workers: 2}, []step{other}, 0},
+		{lanes{workers: 2, running: 1}, []step{core, other}, 0},
+		{lanes{workers: 2, running: 2}, []step{core, other}, -1},
+		{lanes{workers: 2, running: 3, spare: true}, []step{core, other}, 0},
+		{lanes{workers: 2, running: 4, spare: true}, []step{other}, -1},
+		{lanes{workers: 2}, []step{alone, other}, 0},
+		{lanes{workers: 2, running: 1, spare: true}, []step{alone, other}, -1},
+		{lanes{workers: 2, spare: true}, nil, -1},
 	}
 	for i, test := range tests {
 		if got := test.lanes.findNext(test.rest); got != test.want {
 			t.Errorf("%d: got %d, want %d", i, got, test.want)
 		}
+	}
+}
+
+// One further step begins for each look that finds idle CPUs.
+func TestIdleCPUs(t *testing.T) {
+	now := usage{time.Now(), time.Hour}
+	after := func(used time.Duration) usage {
+		now = usage{now.at.Add(lookEvery), now.cpu + used}
+		return now
+	}
+	l := lanes{workers: 2, running: 2}
+	for i, look := range []struct {
+		used time.Duration // of the 20 seconds that two CPUs have
+		want bool
+	}{{0, false}, {14 * time.Second, true}, {16 * time.Second, false}, {0, true}} { // the first look has nothing to compare
+		if l.lookAtCPUs(after(look.used), 2); l.spare != look.want {
+			t.Errorf("look %d: %v, want %v", i, l.spare, look.want)
+		}
+	}
+	if l.beginStep(); l.spare {
+		t.Error("two steps begin after one look")
+	}
+	l.workers = 1
+	if l.lookAtCPUs(after(0), 2); l.spare {
+		t.Error("a further step begins beside one worker")
+	}
+	l = lanes{workers: 2}
+	l.lookAtCPUs(usage{at: now.at}, 2)
+	if l.lookAtCPUs(usage{at: now.at.Add(lookEvery)}, 2); l.spare {
+		t.Error("a further step begins where no CPU time is counted")
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func runCheck(args []string) error {
 	all := flags.Bool("all", false, "run the long steps and the long parts of the others, too")
 	times := flags.Bool("times", false, "run one package at a time, and print the CPU and wall seconds of each package and group")
 	promises := flags.String("promises", "", "write a table of the suite's promises, and where each was kept, to this file")
-	workers := flags.Int("j", 2, "the number of steps to run beside one another")
+	workers := flags.Int("j", 2, "the number of steps to run beside one another; up to twice as many while CPUs are idle")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -302,14 +303,20 @@ func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, le
 	total = newReport(os.Stdout)
 	ended := make(chan outcome)
 	l := lanes{workers: c.workers}
-	for rest := slices.Clone(ordered); len(rest) > 0 || l.computing+l.waiting > 0; {
+	looks := time.NewTicker(lookEvery)
+	defer looks.Stop()
+	for rest := slices.Clone(ordered); len(rest) > 0 || l.running > 0; {
 		i := l.findNext(rest)
 		if i < 0 {
-			o := <-ended
-			l.countStep(o.step, -1)
-			total.merge(o.report)
-			if len(o.report.failed) == 0 && ctx.Err() == nil {
-				c.recordPass(o)
+			select {
+			case o := <-ended:
+				l.running--
+				total.merge(o.report)
+				if len(o.report.failed) == 0 && ctx.Err() == nil {
+					c.recordPass(o)
+				}
+			case <-looks.C:
+				l.lookAtCPUs(usageNow(), runtime.NumCPU())
 			}
 			continue
 		}
@@ -320,51 +327,10 @@ func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, le
 			continue
 		}
 		c.hashStep(&s) // of the files that the step is about to read
-		l.countStep(&s, 1)
+		l.beginStep()
 		go func() { ended <- c.do(ctx, &s) }()
 	}
 	return total, left
-}
-
-// lanes count the steps that run beside one another. If there are several workers, one step that
-// mostly waits may run besides those that compute.
-type lanes struct {
-	workers            int
-	computing, waiting int
-}
-
-// findNext returns the index of the first step that may begin now; -1 if one has to end first. No
-// step passes one of the core or one that runs alone.
-func (l *lanes) findNext(steps []step) int {
-	for i := range steps {
-		if s := &steps[i]; l.hasRoom(s) {
-			return i
-		} else if s.first || s.alone {
-			return -1
-		}
-	}
-	return -1
-}
-
-func (l *lanes) hasRoom(s *step) bool {
-	switch {
-	case s.alone:
-		return l.computing+l.waiting == 0
-	case l.isWaiting(s):
-		return l.waiting == 0
-	}
-	return l.computing < l.workers
-}
-
-func (l *lanes) isWaiting(s *step) bool { return s.waits && l.workers > 1 }
-
-// countStep adds n to the steps that run.
-func (l *lanes) countStep(s *step, n int) {
-	if l.isWaiting(s) {
-		l.waiting += n
-	} else {
-		l.computing += n
-	}
 }
 
 // recordPass notes the pass of a step.

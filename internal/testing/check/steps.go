@@ -21,7 +21,6 @@ type step struct {
 	builds  []string // the scripts that build what the tests need
 	uses    []string // packages that the tests build and start, besides those that they link
 	alone   bool     // nothing else runs beside the step
-	waits   bool     // the step mostly waits for others, so it runs besides those that compute
 	first   bool     // the step belongs to the core, whose order is the table's
 	all     bool     // only `make test-all` runs the step
 }
@@ -65,8 +64,8 @@ var steps = []step{
 	{name: "layers", about: "audit, authz, limit, pool, registry, router, session, trace, workspace", packages: []string{"layer/..."}, minutes: 2.5},
 	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config"}, minutes: 0.8, builds: []string{"node", "bundle"}, uses: programs},
 	{name: "agents", about: "conversations, their stores and their files in S3", packages: []string{"agent/conversation", "storage/store/...", "storage/filesync", "storage/objectstore/..."}, minutes: 4, builds: []string{"s3", "node"}},
-	{name: "kubernetes", about: "a cluster of Kubernetes", packages: []string{"provider/kubernetes", "internal/testing/testcluster", "deploy/..."}, minutes: 14, builds: []string{"debian", "kube", "agent-sandbox"}, uses: programs, waits: true},
-	{name: "modal", about: "a server that speaks Modal's protocol", packages: []string{"provider/modal", "internal/testing/fakemodal"}, minutes: 6.6, builds: []string{"debian"}, uses: programs, waits: true},
+	{name: "kubernetes", about: "a cluster of Kubernetes", packages: []string{"provider/kubernetes", "internal/testing/testcluster", "deploy/..."}, minutes: 14, builds: []string{"debian", "kube", "agent-sandbox"}, uses: programs},
+	{name: "modal", about: "a server that speaks Modal's protocol", packages: []string{"provider/modal", "internal/testing/fakemodal"}, minutes: 6.6, builds: []string{"debian"}, uses: programs},
 	{name: "dagger", about: "programs on a Dagger engine", packages: []string{"agent/jobs/dagger"}, minutes: 1.1, builds: []string{"dagger"}, uses: programs},
 	{name: "microvm", about: "virtual machines", packages: []string{"provider/microvm/...", "machine/vm/...", "machine/image/bundle"}, minutes: 7.7, builds: []string{"debian", "bundle"}, uses: programs},
 	{name: "vmdocker", about: "virtual machines with a Docker Engine", packages: []string{"provider/vmdocker"}, minutes: 6.9, builds: []string{"debian", "bundle"}, uses: programs},
