@@ -85,7 +85,6 @@ type Provider struct {
 	log          *slog.Logger
 	scope        string // the name of the provider below, in each record
 	caps         atoll.Caps
-	nameLocks    keymutex.Locks // by project and name, held during Create
 	removalLocks keymutex.Locks // by sandbox ID, held during a removal
 
 	entries       []*entryState

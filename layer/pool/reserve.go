@@ -21,9 +21,6 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if err := spec.Validate(); err != nil {
-		return "", err
-	}
 	es, err := l.entryFor(spec)
 	switch {
 	case err != nil:
@@ -50,7 +47,7 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 // not nil, the caller must call finishPop. If the reservation has expired,
 // takeReservation first waits for the removal of its sandbox.
 func (l *Provider) takeReservation(ctx context.Context, id string) (*reservation, error) {
-	id, _ = atoll.NormalizeID(id) // Create has validated it
+	id, _ = atoll.NormalizeID(id) // none has an invalid one
 	if !isPoolID(id) {
 		return nil, nil
 	}

@@ -21,16 +21,6 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	if spec.Name != "" {
-		unlock, err := l.nameLocks.Lock(ctx, cmp.Or(spec.Project, atoll.DefaultProject)+"/"+spec.Name)
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-	}
 	es, err := l.entryFor(spec)
 	if err != nil {
 		return nil, err

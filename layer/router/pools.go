@@ -29,9 +29,6 @@ func (p *Provider) Pools(ctx context.Context) (pool.Report, error) {
 // Reserve implements atoll.Reserver. It asks the member that would create the
 // sandbox.
 func (p *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
-	if err := spec.Validate(); err != nil {
-		return "", err
-	}
 	m, err := p.chooseMember(ctx, spec)
 	if err != nil {
 		return "", err

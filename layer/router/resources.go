@@ -36,9 +36,6 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 // Prepare implements atoll.Preparer, with the member that would create a sandbox of
 // spec.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if err := spec.Validate(); err != nil {
-		return err
-	}
 	m, err := p.chooseMember(ctx, spec)
 	if err != nil {
 		return err

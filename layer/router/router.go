@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/keymutex"
 )
 
 // A Member is one of the combined providers.
@@ -74,10 +75,10 @@ type Provider struct {
 	info      atoll.Info
 	done      chan struct{} // closed by Close
 	closeOnce sync.Once
+	creations keymutex.Locks // by ID, and by project and name, held during Create
 
 	mu        sync.Mutex
-	locations map[string]*member       // by ID of a sandbox that the default member does not have
-	creations map[string]chan struct{} // IDs and names that a Create has reserved; closed when it ends
+	locations map[string]*member // by ID of a sandbox that the default member does not have
 }
 
 // New returns a provider that combines members, and opens the first of them. Close
@@ -86,7 +87,7 @@ func New(members []Member, opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Provider{opts: opts, log: opts.Log, done: make(chan struct{}), locations: map[string]*member{}, creations: map[string]chan struct{}{}}
+	p := &Provider{opts: opts, log: opts.Log, done: make(chan struct{}), locations: map[string]*member{}}
 	for _, m := range members {
 		if !atoll.ValidName(m.Name) || p.memberNamed(m.Name) != nil {
 			return nil, atoll.Errorf("open", m.Name, atoll.ErrInvalid, "provider %q: invalid or duplicate name", m.Name)
@@ -135,9 +136,6 @@ func (p *Provider) Members(ctx context.Context) ([]atoll.Member, error) {
 // as having none.
 func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
 	m, err := p.chooseMember(ctx, spec)
@@ -196,7 +194,7 @@ func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec)
 			f()
 		}
 	}
-	id, _ := atoll.NormalizeID(spec.ID) // spec is valid
+	id, _ := atoll.NormalizeID(spec.ID) // the member refuses an invalid one
 	project := cmp.Or(spec.Project, atoll.DefaultProject)
 	for _, key := range []struct {
 		given string
@@ -212,7 +210,7 @@ func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec)
 		if key.given == "" {
 			continue
 		}
-		f, err := p.lockKey(ctx, key.key)
+		f, err := p.creations.Lock(ctx, key.key)
 		if err != nil {
 			free()
 			return nil, err
@@ -224,32 +222,6 @@ func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec)
 		}
 	}
 	return free, nil
-}
-
-// lockKey blocks until no other call holds the key, and holds it until the caller
-// calls free.
-func (p *Provider) lockKey(ctx context.Context, key string) (free func(), err error) {
-	for {
-		p.mu.Lock()
-		busy, locked := p.creations[key]
-		if !locked {
-			done := make(chan struct{})
-			p.creations[key] = done
-			p.mu.Unlock()
-			return func() {
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				delete(p.creations, key)
-				close(done)
-			}, nil
-		}
-		p.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }
 
 // conflictTimeout limits the wait of Create for the answers of other members.
