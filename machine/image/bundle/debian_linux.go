@@ -160,6 +160,9 @@ func installDebian(ctx context.Context, temp string, r Recipe, init []byte, to d
 	if os.Geteuid() == 0 {
 		cmd.Env = append(cmd.Env, "TMPDIR="+temp)          // only for root: in a user namespace mmdebstrap could not enter the directory
 		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // the kernel removes its mounts, however it ends
+	} else { // it must remove its own directory, whose files belong to other users
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+		cmd.WaitDelay = 20 * time.Second
 	}
 	var said tail
 	cmd.Stderr = &said

@@ -59,14 +59,13 @@ func packSquashfs(ctx context.Context, path string, fill func(ctx context.Contex
 	return atoll.Errorf("sqfstar", path, atoll.ErrInternal, "%w: %s", waited, said.String())
 }
 
-// newCommand returns a program whose context stops it with all its children, and that
+// newCommand returns a program whose context kills it with all its children, and that
 // prints English.
 func newCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch.Unix()))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 20 * time.Second
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd
 }
 
