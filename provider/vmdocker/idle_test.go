@@ -49,11 +49,11 @@ func await(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Logf("%s: after %d ms", what, time.Since(begin).Milliseconds())
 }
 
-// The life of one project: its machine stops when nothing runs in it, even if a caller watches,
-// and read-only calls do not start it; the next use finds everything again. It outlives its
-// provider. A sandbox that is removed meanwhile is gone at once, and its name and id are free.
-// When the machine crashes, its sandboxes have stopped and can be started. When the project is
-// removed, nothing is left. A sandbox of another project has another machine.
+// The life of one project. Its machine runs as long as a sandbox in it. When the machine crashes, its
+// sandboxes have stopped, read-only calls do not start it, and a sandbox that is removed meanwhile is gone at
+// once: its name and id are free. The next use, here by another provider, finds everything again. When nothing
+// runs in it, the machine stops, even if a caller watches. When the project is removed, nothing is left. A
+// sandbox of another project has another machine.
 func TestLifeOfAProject(t *testing.T) {
 	const project = "life"
 	p := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout = idleTime })
@@ -78,24 +78,23 @@ func TestLifeOfAProject(t *testing.T) {
 	if err := removed.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-
 	time.Sleep(25 * time.Second)
 	if st := machineOf(t, p, project); st.State != atoll.StateRunning {
 		t.Fatalf("the machine is %s while a sandbox runs in it", st.State)
 	}
-	if err := sb.Stop(t.Context(), 0); err != nil {
+
+	run(t, sb, "sync") // a crash loses what the kernel has not written
+	if err := syscall.Kill(qemuOf(t, p, project), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	events.await(t, sb.ID(), atoll.StateStopped)
-	await(t, "the machine stops", 3*time.Minute, func() bool { return machineOf(t, p, project).State == atoll.StateStopped })
-
 	begin := time.Now()
 	if err := removed.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 	events.await(t, removed.ID(), atoll.StateRemoved)
 	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout, o.Disk = idleTime, 6<<30 })
-	if st := status(t, sb); st.State != atoll.StateStopped || st.Spec.Name != "box" || st.Provider != vmdocker.Name {
+	if st := status(t, sb); st.State != atoll.StateStopped || st.Reason == "" || st.Spec.Name != "box" || st.Provider != vmdocker.Name {
 		t.Errorf("Status: %+v", st)
 	}
 	for _, p := range []atoll.Provider{p, other} {
@@ -109,7 +108,7 @@ func TestLifeOfAProject(t *testing.T) {
 		}
 		volumes, err := atoll.Volumes(t.Context(), p, project)
 		if err != nil || len(volumes) != 3 {
-			t.Errorf("Volumes: %+v, %v; want its own, that which was kept, and v", volumes, err)
+			t.Errorf("Volumes: %+v, %v; want its own, that of the removed sandbox, and v", volumes, err)
 		}
 		if images, err := atoll.Images(t.Context(), p); err != nil || len(images) != 1 {
 			t.Errorf("Images: %+v, %v; want one", images, err)
@@ -121,64 +120,47 @@ func TestLifeOfAProject(t *testing.T) {
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Errorf("Stop of what has stopped: %v", err)
 	}
-	if st := machineOf(t, p, project); st.State != atoll.StateStopped {
-		t.Errorf("a read-only call started the machine: %s", st.State)
+	if st := machineOf(t, p, project); st.State != atoll.StateFailed {
+		t.Errorf("after a crash and read-only calls the machine is %s", st.State)
 	}
 	t.Logf("looking took %d ms", time.Since(begin).Milliseconds())
 
-	// Another provider starts it and closes; the watching one gets the event.
+	// Another provider starts the machine and closes; the watching one gets the events.
+	second := create(t, other, atoll.Spec{ID: removed.ID(), Name: "removed", Project: project})
+	if st := status(t, sb); st.State != atoll.StateStopped {
+		t.Errorf("when the machine runs again the sandbox of before is %s (%s)", st.State, st.Reason)
+	}
 	again, err := other.Get(t.Context(), sb.ID())
 	if err == nil {
-		begin := time.Now()
 		err = again.Start(t.Context())
-		t.Logf("started again after %d ms", time.Since(begin).Milliseconds())
 	}
-	if err != nil {
+	if err := errors.Join(err, other.Close()); err != nil {
 		t.Fatal(err)
-	}
-	if err := other.Close(); err != nil {
-		t.Error(err)
 	}
 	events.await(t, sb.ID(), atoll.StateRunning)
 	if out := run(t, sb, "cat /work/f /etc/f /v/f"); out != strings.Repeat("kept\n", 3) {
-		t.Errorf("after the machine was started again there is %q", out)
+		t.Errorf("after a crash there is %q", out)
 	}
 	if out := strings.Fields(run(t, sb, "df -Pm /work | tail -1")); len(out) < 2 || len(out[1]) != 4 || out[1] < "5500" { // MiB
 		t.Errorf("after the disk was made larger it is %q", out)
 	}
-
-	third := create(t, p, atoll.Spec{ID: removed.ID(), Name: "removed", Project: project})
-	events.await(t, third.ID(), atoll.StateRunning)
-	if out := run(t, third, "cat /work/f"); out != "kept\n" {
+	if second, err = p.Get(t.Context(), second.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, second, "cat /work/f"); out != "kept\n" {
 		t.Errorf("the data volume that was kept has %q", out)
 	}
-	if err := third.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+	if err := second.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
 	}
 
-	run(t, sb, "sync") // a crash loses what the kernel has not written
-	if err := syscall.Kill(qemuOf(t, p, project), syscall.SIGKILL); err != nil {
+	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	events.await(t, sb.ID(), atoll.StateStopped)
-	if st := status(t, sb); st.State != atoll.StateStopped || st.Reason == "" {
-		t.Errorf("after a crash of the machine the sandbox is %s (%s)", st.State, st.Reason)
-	}
-	begin = time.Now()
-	second := create(t, p, atoll.Spec{Project: project})
-	t.Logf("after a crash the machine and a sandbox take %d ms", time.Since(begin).Milliseconds())
-	if st := status(t, sb); st.State != atoll.StateStopped {
-		t.Errorf("when the machine is there again the sandbox of before is %s (%s)", st.State, st.Reason)
-	}
-	if err := second.Remove(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := sb.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if out := run(t, sb, "cat /work/f /etc/f /v/f"); out != strings.Repeat("kept\n", 3) {
-		t.Errorf("after a crash there is %q", out)
-	}
+	await(t, "the machine stops", 3*time.Minute, func() bool {
+		return status(t, sb).State == atoll.StateStopped && machineOf(t, p, project).State == atoll.StateStopped
+	})
 
 	if err := p.RemoveProject(t.Context(), project); err != nil {
 		t.Fatal(err)
@@ -224,16 +206,16 @@ func qemuOf(t *testing.T, p *place, project string) int {
 	return 0
 }
 
-// told has the events of a watch.
-type told struct {
+// A watch has the events of a provider.
+type watch struct {
 	events chan atoll.Status
 	ended  chan error
 }
 
 // watching watches p until the test ends.
-func watching(t *testing.T, p atoll.Provider) *told {
+func watching(t *testing.T, p atoll.Provider) *watch {
 	t.Helper()
-	w := &told{make(chan atoll.Status, 100), make(chan error, 1)}
+	w := &watch{make(chan atoll.Status, 100), make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	synced := make(chan struct{})
 	go func() {
@@ -260,7 +242,7 @@ func watching(t *testing.T, p atoll.Provider) *told {
 }
 
 // await waits for an event with the sandbox in that state.
-func (w *told) await(t *testing.T, id string, state atoll.State) {
+func (w *watch) await(t *testing.T, id string, state atoll.State) {
 	t.Helper()
 	for timeout := time.After(testenv.Scale(time.Minute)); ; {
 		select {
@@ -269,7 +251,7 @@ func (w *told) await(t *testing.T, id string, state atoll.State) {
 				return
 			}
 		case <-timeout:
-			t.Fatalf("Watch has not told within a minute that %s is %s", id, state)
+			t.Fatalf("Watch has not reported within a minute that %s is %s", id, state)
 		}
 	}
 }

@@ -36,7 +36,7 @@ var raced = []string{
 }
 
 // serial are tests that compute for long in one goroutine, where there are no races to detect.
-const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStreamedInputsAreBounded)$"
+const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStreamedInputsAreBounded|TestLongHistory|TestReconcileWhenTheStoreFails)$"
 
 // programs are the packages of the programs that tests of providers build and start.
 var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
