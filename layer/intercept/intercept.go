@@ -36,8 +36,8 @@ type Call struct {
 	// *atoll.Command, a time.Duration.
 	Arg any
 	// Result is the method's result, such as a []atoll.Status or an atoll.Exit, after next has
-	// returned. Func may replace it by another value of that type. It is nil for methods that return
-	// only an error.
+	// returned. Func may replace it by another value of that type; the call panics on any other. It is
+	// nil for methods that return only an error.
 	Result any
 	// Item, if Func sets it before it calls next, changes each value of a stream, such as an atoll.Event,
 	// before the caller gets it.
@@ -82,8 +82,11 @@ func invokeFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context
 		c.Result = result
 		return err
 	})
-	result, _ := c.Result.(T) // the zero value if f has not called next
-	return result, err
+	if c.Result == nil { // f has not called next
+		var none T
+		return none, err
+	}
+	return c.Result.(T), err
 }
 
 // streamFunc passes a call that returns a sequence to f. The call begins when the caller reads
@@ -97,7 +100,7 @@ func streamFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context
 			for v, err := range do(ctx) {
 				last = err
 				if c.Item != nil && err == nil {
-					v, _ = c.Item(v).(T)
+					v = c.Item(v).(T)
 				}
 				if !yield(v, err) {
 					break
