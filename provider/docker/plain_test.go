@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
@@ -35,12 +36,15 @@ func TestConformancePlain(t *testing.T) {
 		t.Skip("-short: TestConformance tests most of it")
 	}
 	needEngine(t)
+	groups := []string{"create", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "restart", "crash", "watch", "remove", "caps", "escape", "pause"}
+	if testenv.RunAll() {
+		groups = append(groups, "exhaustion") // the engine's limits are those of TestConformance
+	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, withoutGuest) }, append(pullableOptions(t, busyboxWithFile(t)),
 		// Without a guest, the provider starts, times and ends commands with the engine's API,
 		// and handles starts, ends and TTLs itself. The engine's seccomp filter and init replace
 		// the guest's. Such sandboxes have no files and no ports.
-		providertest.Only("create", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "restart", "crash", "watch", "remove",
-			"caps", "escape", "exhaustion", "pause"),
+		providertest.Only(groups...),
 		providertest.SkipRest("not different without a guest, or needs one: see TestConformance and TestSessions"),
 		providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects), providertest.OtherProcess(newElsewhere(withoutGuest)),
 		providertest.CrashSandbox(crashWith("SIGUSR1")), providertest.Reopen(reopen),

@@ -218,10 +218,10 @@ func TestConformance(t *testing.T) {
 	} else if !testenv.RunAll() {
 		opts = append(opts, providertest.SkipGroups("TestBaseline runs it, where programs may do more", "escape"),
 			providertest.SkipGroups("docker's sandboxes have the same runtime", "exhaustion"),
-			providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...))
+			providertest.OverEngine())
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
-		append(opts, providertest.Slow(4), providertest.Leaks(held), providertest.OtherProcess(elsewhere(as)),
+		append(opts, providertest.Slow(4), providertest.Count(10), providertest.Leaks(held), providertest.OtherProcess(elsewhere(as)),
 			providertest.Reopen(reopen), providertest.CrashSandbox(crash), providertest.FailSteps(stepwise(as)), sharedWatches, lostEnd, rootsFiles, rootsPrograms, together, beside)...)
 	if testing.Short() {
 		return
@@ -230,12 +230,8 @@ func TestConformance(t *testing.T) {
 	account.check(t, lab(t).Kubectl(t, "--namespace=atoll-sandboxes", "get", "role", "atoll", "--output=json"), kubernetes.Needed(false))
 }
 
-// enginePromises lists the groups whose promises the engine keeps and the cluster has no part in, or
-// the guest beyond what another group shows of the way to it.
-var enginePromises = []string{"expiry", "output", "time", "tree", "sub", "errors", "steps", "patience"}
-
 // together lists the groups that need no pods of their own: a pod takes a second to create.
-var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial")
+var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "escape", "network")
 
 // beside lists the groups that need pods of their own, and wait for them.
 var beside = providertest.Parallel(4, "create", "expiry", "volumes", "images", "restart", "watch", "remove", "errors", "caps", "limits", "isolation", "crash")

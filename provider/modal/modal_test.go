@@ -218,7 +218,7 @@ func TestConformance(t *testing.T) {
 	}
 	opts := pullable(t)
 	if !testenv.RunAll() {
-		opts = append(opts, providertest.SkipGroups("provider/internal/remote keeps them for every backend", enginePromises...),
+		opts = append(opts, providertest.OverEngine(),
 			providertest.SkipGroups("gVisor, which stands for Modal's isolation here, keeps them in its own suite", "isolation", "escape", "exhaustion", "debian"))
 	}
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
@@ -227,10 +227,6 @@ func TestConformance(t *testing.T) {
 			providertest.Except("exhaustion/calls return although a program stops all others in the sandbox",
 				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)
 }
-
-// enginePromises lists the groups whose promises the engine keeps and Modal has no part in, or the
-// guest beyond what another group shows of the way to it.
-var enginePromises = []string{"expiry", "output", "time", "tree", "sub", "errors", "steps", "patience"}
 
 // conform runs the suite with any server of Modal's protocol.
 func conform(t *testing.T, open opener, options ...providertest.Option) {
