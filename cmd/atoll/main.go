@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"context"
 	"os"
+
+	_ "github.com/seed46cd37a8/atoll/internal/gcdelay" // a command ends before its first collection
 )
 
 func main() {

@@ -15,7 +15,6 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/tools"
-	"github.com/seed46cd37a8/atoll/internal/gcdelay"
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
@@ -111,7 +110,6 @@ func (m *mcpCommand) readFlags() (err error) {
 
 // serveMCP serves on stdin and stdout until the agent hangs up. All messages go to stderr.
 func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
-	gcdelay.End()
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/internal/gcdelay"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
 	"github.com/seed46cd37a8/atoll/server/auth"
@@ -89,7 +88,6 @@ supports that, unless --destroy-on-exit is given, which servers that share a sto
 }
 
 func (a *app) runServer(ctx context.Context, destroy bool) error {
-	gcdelay.End()
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err

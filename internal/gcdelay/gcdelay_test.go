@@ -1,34 +1,53 @@
 package gcdelay
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
-	"runtime/debug"
+	"runtime"
+	"runtime/metrics"
 	"strings"
 	"testing"
+	"time"
 )
 
-// printVar makes this program print the percentages before and after End.
-const printVar = "ATOLL_TEST_PRINT"
+// modeVar makes this program print the percentages before and after a collection or End.
+const modeVar = "ATOLL_TEST_GC"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(printVar) == "" {
+	mode := os.Getenv(modeVar)
+	if mode == "" {
 		os.Exit(m.Run())
 	}
-	before := debug.SetGCPercent(-1)
-	debug.SetGCPercent(before)
-	End()
-	println(before, debug.SetGCPercent(-1))
+	before := percent()
+	if mode == "End" {
+		End()
+	} else {
+		runtime.GC()
+	}
+	for end := time.Now().Add(5 * time.Second); percent() == atStart && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // the cleanup runs on its own
+	}
+	fmt.Println(before, percent())
 }
 
-// The collector is delayed until End, unless the user has set GOGC.
+// percent returns GOGC as the runtime has it; -1 if the collector is off.
+func percent() int64 {
+	sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(sample)
+	return int64(sample[0].Value.Uint64())
+}
+
+// The collector is delayed until End or the first collection, unless the user has set GOGC.
 func TestDelay(t *testing.T) {
-	for gogc, want := range map[string]string{"": "400 100", "50": "50 50", "off": "-1 -1"} {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), printVar+"=1", "GOGC="+gogc)
-		out, err := cmd.CombinedOutput()
-		if got := strings.TrimSpace(string(out)); err != nil || got != want {
-			t.Errorf("with GOGC=%s: %q, %v, want %q", gogc, got, err, want)
+	for _, mode := range []string{"End", "collection"} {
+		for gogc, want := range map[string]string{"": "400 100", "50": "50 50", "off": "-1 -1"} {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), modeVar+"="+mode, "GOGC="+gogc)
+			out, err := cmd.CombinedOutput()
+			if got := strings.TrimSpace(string(out)); err != nil || got != want {
+				t.Errorf("%s with GOGC=%s: %q, %v, want %q", mode, gogc, got, err, want)
+			}
 		}
 	}
 }
