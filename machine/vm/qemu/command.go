@@ -19,6 +19,7 @@ type arch struct {
 	machine string // -M
 	console string // the kernel's name for the serial port
 	bus     string // the end of the names of virtio devices
+	cpu     string // -cpu of an emulated machine
 	cmdline []string
 }
 
@@ -27,8 +28,9 @@ var arches = map[string]arch{
 	"amd64": {
 		program: "qemu-system-x86_64", machine: "microvm,rtc=on", console: "ttyS0", bus: "device",
 		cmdline: []string{"reboot=t"},
+		cpu:     "max,erms=off,fsrm=off", // with these, kernel and programs copy memory by a loop over single bytes, when emulated
 	},
-	"arm64": {program: "qemu-system-aarch64", machine: "virt,gic-version=max,its=off", console: "ttyAMA0", bus: "pci"},
+	"arm64": {program: "qemu-system-aarch64", machine: "virt,gic-version=max,its=off", console: "ttyAMA0", bus: "pci", cpu: "max"},
 }
 
 // The descriptors that QEMU inherits.
@@ -61,7 +63,7 @@ func (m *machine) buildArgs() ([]string, error) {
 	if m.driver.accel == accelKVM {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", a.cpu)
 	}
 	if a.bus == "device" { // the guest's drivers are for modern virtio
 		args = append(args, "-global", "virtio-mmio.force-legacy=false")
