@@ -3,25 +3,36 @@ package audit
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
 // mask replaces text that looks like a secret.
 const mask = "•••"
 
-var (
-	secretWord  = `(?i:[\w.-]*(?:token|secret|passwd|password|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.-]*)`
-	assignment  = regexp.MustCompile(`(` + secretWord + `\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"';&|]+)`)
-	flagValue   = regexp.MustCompile(`(--?` + secretWord + `\s+)("[^"]*"|'[^']*'|[^\s"';&|]+)`)
-	bearer      = regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[\w.~+/=-]{6,}`)
-	urlPassword = regexp.MustCompile(`(://[^\s/:@]*:)[^\s/@]+(@)`)
-	knownToken  = regexp.MustCompile(`atoll_key_[0-9a-f]{16}_[0-9a-f]{64}|\b(?:gh[pousr]_|github_pat_|sk-|xox[abprs]-|glpat-|AKIA)[\w-]{12,}`)
-	secretFlag  = regexp.MustCompile(`^--?` + secretWord + `$`)
-	redactions  = []struct {
-		form *regexp.Regexp
-		with string
-	}{{assignment, "${1}" + mask}, {flagValue, "${1}" + mask}, {bearer, "${1}" + mask}, {urlPassword, "${1}" + mask + "${2}"}, {knownToken, mask}}
-)
+const secretWord = `(?i:[\w.-]*(?:token|secret|passwd|password|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.-]*)`
+
+// A redaction replaces the text of a form.
+type redaction struct {
+	form *regexp.Regexp
+	with string
+}
+
+// redactions returns the forms of secrets. It compiles them once, at the first call: most commands
+// record nothing.
+var redactions = sync.OnceValue(func() []redaction {
+	const value = `("[^"]*"|'[^']*'|[^\s"';&|]+)`
+	return []redaction{
+		{regexp.MustCompile(`(` + secretWord + `\s*[=:]\s*)` + value), "${1}" + mask},
+		{regexp.MustCompile(`(--?` + secretWord + `\s+)` + value), "${1}" + mask},
+		{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[\w.~+/=-]{6,}`), "${1}" + mask},
+		{regexp.MustCompile(`(://[^\s/:@]*:)[^\s/@]+(@)`), "${1}" + mask + "${2}"},
+		{regexp.MustCompile(`atoll_key_[0-9a-f]{16}_[0-9a-f]{64}|\b(?:gh[pousr]_|github_pat_|sk-|xox[abprs]-|glpat-|AKIA)[\w-]{12,}`), mask},
+	}
+})
+
+// secretFlag returns the form of a flag whose argument is a secret.
+var secretFlag = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^--?` + secretWord + `$`) })
 
 // Limits for recorded commands.
 const (
@@ -39,7 +50,7 @@ func redactCommand(args []string) []string {
 	some := args[:min(len(args), maxArgs)]
 	out := make([]string, 0, len(some)+1)
 	for i, arg := range some {
-		if i > 0 && secretFlag.MatchString(some[i-1]) && !strings.HasPrefix(arg, "-") {
+		if i > 0 && secretFlag().MatchString(some[i-1]) && !strings.HasPrefix(arg, "-") {
 			out = append(out, mask)
 			continue
 		}
@@ -53,7 +64,7 @@ func redactCommand(args []string) []string {
 
 // redactText replaces text that looks like a secret in a single argument or message.
 func redactText(text string) string {
-	for _, w := range redactions {
+	for _, w := range redactions() {
 		text = w.form.ReplaceAllString(text, w.with)
 	}
 	return text
