@@ -47,7 +47,7 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 // not nil, the caller must call finishPop. If the reservation has expired,
 // takeReservation first waits for the removal of its sandbox.
 func (l *Provider) takeReservation(ctx context.Context, id string) (*reservation, error) {
-	id, _ = atoll.NormalizeID(id) // none has an invalid one
+	id, _ = atoll.NormalizeID(id) // no reservation has an invalid id
 	if !isPoolID(id) {
 		return nil, nil
 	}
