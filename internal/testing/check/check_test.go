@@ -251,7 +251,7 @@ func TestOrderByLength(t *testing.T) {
 	for budget, want := range map[time.Duration]string{
 		0:                "[core long middle short]",
 		20 * time.Minute: "[core long middle short]",
-		8 * time.Minute:  "[core short long middle]",
+		4 * time.Minute:  "[core short long middle]",
 	} {
 		c, _ := fakeCheck(t, budget, 1)
 		c.sources = &sources{hashes: map[string]string{}}

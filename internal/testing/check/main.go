@@ -271,13 +271,14 @@ func (c *check) orderSteps(selected []step) []step {
 	return sorted
 }
 
-// hasTimeFor reports whether all steps can be expected to end within the budget.
+// hasTimeFor reports whether all steps can be expected to end within the budget, if as many as possible
+// run beside one another.
 func (c *check) hasTimeFor(all []step) bool {
 	var sum time.Duration
 	for i := range all {
 		sum += c.estimateTime(&all[i])
 	}
-	return c.budget == 0 || sum/time.Duration(c.workers) < c.budget
+	return c.budget == 0 || sum/time.Duration(2*c.workers) < c.budget
 }
 
 // A leftOut is a step that did not run, and why.
