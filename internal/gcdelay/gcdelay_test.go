@@ -19,20 +19,20 @@ func TestMain(m *testing.M) {
 	if mode == "" {
 		os.Exit(m.Run())
 	}
-	before := percent()
+	before := readPercent()
 	if mode == "End" {
 		End()
 	} else {
 		runtime.GC()
 	}
-	for end := time.Now().Add(5 * time.Second); percent() == atStart && time.Now().Before(end); {
+	for end := time.Now().Add(5 * time.Second); readPercent() == atStart && time.Now().Before(end); {
 		time.Sleep(time.Millisecond) // the cleanup runs on its own
 	}
-	fmt.Println(before, percent())
+	fmt.Println(before, readPercent())
 }
 
-// percent returns GOGC as the runtime has it; -1 if the collector is off.
-func percent() int64 {
+// readPercent returns GOGC as the runtime has it; -1 if the collector is off.
+func readPercent() int64 {
 	sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	metrics.Read(sample)
 	return int64(sample[0].Value.Uint64())

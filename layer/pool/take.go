@@ -257,18 +257,23 @@ func (l *Provider) checkUnrecordedName(ctx context.Context, w *store.Warm) error
 	if w.Name == "" {
 		return nil
 	}
-	other, err := atoll.ResolveID(ctx, l.Provider, w.Project, w.Name)
-	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return nil
+	unrecorded := ""
+	for {
+		other, err := atoll.ResolveID(ctx, l.Provider, w.Project, w.Name)
+		if atoll.KindOf(err) == atoll.ErrNotFound {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if other == unrecorded {
+			return nameTakenError(w.Name, other)
+		}
+		if _, err = l.store.Find(ctx, other); atoll.KindOf(err) != atoll.ErrNotFound {
+			return err
+		}
+		unrecorded = other // unless it has been removed since ResolveID, with its record
 	}
-	if err != nil {
-		return err
-	}
-	_, err = l.store.Find(ctx, other)
-	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return nameTakenError(w.Name, other)
-	}
-	return err
 }
 
 // nameTakenError returns an ErrAlreadyExists that names the sandbox with the name.

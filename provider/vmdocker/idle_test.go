@@ -62,10 +62,10 @@ func TestLifeOfAProject(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	events := watching(t, p)
+	events := startWatch(t, p)
 	sb := create(t, p, atoll.Spec{Project: project, Name: "box", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}})
 	run(t, sb, "echo kept >/work/f; echo kept >/etc/f; echo kept >/v/f")
-	events.await(t, sb.ID(), atoll.StateRunning)
+	events.awaitState(t, sb.ID(), atoll.StateRunning)
 	stranger := create(t, p, atoll.Spec{Project: atoll.DefaultProject})
 	if bootID(t, sb) == bootID(t, stranger) {
 		t.Error("sandboxes of two projects have one kernel")
@@ -87,12 +87,12 @@ func TestLifeOfAProject(t *testing.T) {
 	if err := syscall.Kill(qemuOf(t, p, project), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	events.await(t, sb.ID(), atoll.StateStopped)
+	events.awaitState(t, sb.ID(), atoll.StateStopped)
 	begin := time.Now()
 	if err := removed.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	events.await(t, removed.ID(), atoll.StateRemoved)
+	events.awaitState(t, removed.ID(), atoll.StateRemoved)
 	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout, o.Disk = idleTime, 6<<30 })
 	if st := status(t, sb); st.State != atoll.StateStopped || st.Reason == "" || st.Spec.Name != "box" || st.Provider != vmdocker.Name {
 		t.Errorf("Status: %+v", st)
@@ -137,7 +137,7 @@ func TestLifeOfAProject(t *testing.T) {
 	if err := errors.Join(err, other.Close()); err != nil {
 		t.Fatal(err)
 	}
-	events.await(t, sb.ID(), atoll.StateRunning)
+	events.awaitState(t, sb.ID(), atoll.StateRunning)
 	if out := run(t, sb, "cat /work/f /etc/f /v/f"); out != strings.Repeat("kept\n", 3) {
 		t.Errorf("after a crash there is %q", out)
 	}
@@ -157,7 +157,7 @@ func TestLifeOfAProject(t *testing.T) {
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	events.await(t, sb.ID(), atoll.StateStopped)
+	events.awaitState(t, sb.ID(), atoll.StateStopped)
 	await(t, "the machine stops", 3*time.Minute, func() bool {
 		return status(t, sb).State == atoll.StateStopped && machineOf(t, p, project).State == atoll.StateStopped
 	})
@@ -165,7 +165,7 @@ func TestLifeOfAProject(t *testing.T) {
 	if err := p.RemoveProject(t.Context(), project); err != nil {
 		t.Fatal(err)
 	}
-	events.await(t, sb.ID(), atoll.StateRemoved)
+	events.awaitState(t, sb.ID(), atoll.StateRemoved)
 	if _, err := p.Get(t.Context(), sb.ID()); !errors.Is(err, atoll.ErrNotFound) {
 		t.Errorf("Get after the project was removed: %v", err)
 	}
@@ -212,8 +212,8 @@ type watch struct {
 	ended  chan error
 }
 
-// watching watches p until the test ends.
-func watching(t *testing.T, p atoll.Provider) *watch {
+// startWatch watches p until the test ends.
+func startWatch(t *testing.T, p atoll.Provider) *watch {
 	t.Helper()
 	w := &watch{make(chan atoll.Status, 100), make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -241,8 +241,8 @@ func watching(t *testing.T, p atoll.Provider) *watch {
 	return w
 }
 
-// await waits for an event with the sandbox in that state.
-func (w *watch) await(t *testing.T, id string, state atoll.State) {
+// awaitState waits for an event with the sandbox in that state.
+func (w *watch) awaitState(t *testing.T, id string, state atoll.State) {
 	t.Helper()
 	for timeout := time.After(testenv.Scale(time.Minute)); ; {
 		select {
