@@ -26,7 +26,7 @@ func TestWorkflow(t *testing.T) {
 	}
 	defer p.Close()
 	program := filepath.Join(dir, "bin", "atoll")
-	build := exec.Command("go", "build", "-o", program, "../../cmd/atoll")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "../../cmd/atoll")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)

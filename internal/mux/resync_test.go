@@ -162,7 +162,11 @@ func check(t *testing.T, s *Session, size int) {
 func TestHostsComeAndGo(t *testing.T) {
 	s := newSerial(t)
 	serveEcho(t, s)
-	for i := range 60 {
+	hosts := 60
+	if testing.Short() {
+		hosts = 20
+	}
+	for i := range hosts {
 		wire := s.plug(t)
 		session, err := Host(t.Context(), wire)
 		if err != nil {

@@ -116,3 +116,27 @@ func TestRefused(t *testing.T) {
 		t.Errorf("Stop, which isn't intercepted at this depth: %v", err)
 	}
 }
+
+// A Func may replace a result by another value of its type. The call panics on a value of another type.
+func TestReplacedResults(t *testing.T) {
+	var replacement any
+	p := intercept.New(open(t), intercept.All, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
+		err := next(ctx)
+		if c.Op == "Provider.List" {
+			c.Result = replacement
+		}
+		return err
+	})
+	replacement = []atoll.Status{{ID: "other"}}
+	if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) != 1 || all[0].ID != "other" {
+		t.Errorf("List: %v, %v", all, err)
+	}
+	replacement = "text"
+	defer func() {
+		if recover() == nil {
+			t.Error("List did not panic on a text as its result")
+		}
+	}()
+	all, err := p.List(t.Context(), atoll.Filter{})
+	t.Errorf("List: %v, %v", all, err)
+}

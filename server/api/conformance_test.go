@@ -99,7 +99,7 @@ func TestConformance(t *testing.T) {
 				t.Skip("-short: one hop over one provider")
 			}
 			if testing.Short() {
-				tt.opts = append(tt.opts, providertest.Only(append(streams, "create", "remove")...))
+				tt.opts = append(tt.opts, providertest.Only(append(streams, "create", "remove")...), providertest.WireOnly("exec", "output", "time", "tty", "files", "dial"))
 			}
 			providertest.Run(t, func(t *testing.T) atoll.Provider {
 				p := tt.open(t)

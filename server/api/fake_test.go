@@ -22,6 +22,8 @@ type fake struct {
 	list   func(ctx context.Context, f atoll.Filter) ([]atoll.Status, error)
 	watch  func(ctx context.Context) iter.Seq2[atoll.Event, error]
 	box    *fakeBox
+
+	removeSnapshot func(ctx context.Context, id string) error
 }
 
 const fakeID = "0123456789abcdef0123456789abcdef"
@@ -71,12 +73,25 @@ func (f *fake) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
+func (f *fake) Snapshots(context.Context) ([]atoll.Snapshot, error) {
+	return nil, atoll.E("snapshots", "", atoll.ErrUnsupported, nil)
+}
+
+func (f *fake) RemoveSnapshot(ctx context.Context, id string) error {
+	if f.removeSnapshot != nil {
+		return f.removeSnapshot(ctx, id)
+	}
+	return atoll.E("remove snapshot", id, atoll.ErrUnsupported, nil)
+}
+
 type fakeBox struct {
 	id string
 	fs atoll.FS
 
 	dial   func(ctx context.Context, port int) (net.Conn, error)
 	remove func(ctx context.Context, opts atoll.RemoveOptions) error
+
+	snapshot func(ctx context.Context) (atoll.Snapshot, error)
 
 	mu    sync.Mutex
 	procs map[string]*fakeProc
@@ -107,6 +122,13 @@ func (b *fakeBox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 		return b.remove(ctx, atoll.ApplyRemoveOptions(opts...))
 	}
 	return b.recordCall("remove")
+}
+
+func (b *fakeBox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+	if b.snapshot != nil {
+		return b.snapshot(ctx)
+	}
+	return atoll.Snapshot{}, atoll.E("snapshot", b.id, atoll.ErrUnsupported, nil)
 }
 
 func (b *fakeBox) Files() atoll.FS { return b.fs }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
-	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // Listen listens on unix:///path or tcp://host:port.
@@ -41,18 +40,16 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 const (
-	shutdownGrace     = 10 * time.Second // for requests in progress
-	endGrace          = wire.CreateGrace // after that, for cancelled requests
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
 )
 
 // Serve serves h on the listeners until ctx ends or one of them fails. It then ends the streams,
-// lets other requests finish for up to 10 seconds, cancels the rest, and closes the listeners and
-// h. When it returns, no call to h's provider is in progress, unless a call takes more than 35
-// seconds to end after it was cancelled: then Serve returns ErrTimeout. It returns nil if ctx has
-// ended.
+// refuses requests of the clients that are connected for up to half a second, lets other requests
+// finish for up to 10 seconds, cancels the rest, and closes the listeners and h. When it returns,
+// no call to h's provider is in progress, unless a call takes more than 35 seconds to end after it
+// was cancelled: then Serve returns ErrTimeout. It returns nil if ctx has ended.
 //
 // Without tokens in h, Serve returns ErrDenied for any listener except a unix socket and a Pipe.
 func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
@@ -67,59 +64,27 @@ func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
 	}
 	base, cut := context.WithCancel(context.Background())
 	defer cut()
-	server := &http.Server{
+	server := gracefulServer{Server: http.Server{
 		Handler:           h,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
-	}
-	failed := make(chan error, len(listeners))
-	for _, l := range listeners {
-		go func() { failed <- server.Serve(l) }()
-	}
+	}}
+	failed := server.serveListeners(listeners)
 	var err error
-	left := len(listeners)
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
-		left--
 	}
-	late := shutDownServer(server, h, cut)
-	for range left {
-		<-failed
-	}
-	return errors.Join(err, late)
+	return errors.Join(err, server.shutDown(h, cut))
 }
 
 // isPrivate reports whether only the user of the server can connect.
 func isPrivate(l net.Listener) bool {
 	network := l.Addr().Network()
 	return network == "unix" || network == pipeNetwork
-}
-
-// shutDownServer closes h and waits for the requests in progress. It cancels those that exceed
-// shutdownGrace and closes their connections.
-func shutDownServer(server *http.Server, h *Handler, cut func()) error {
-	h.beginClose()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			cut()
-			_ = server.Close()
-		}
-		h.requests.Wait()
-	}()
-	select {
-	case <-ended:
-		return nil
-	case <-time.After(shutdownGrace + endGrace):
-		return atoll.Errorf("serve", "", atoll.ErrTimeout, "a call is still in progress %s after it was cancelled", endGrace)
-	}
 }
 
 // NewToken returns a token with 32 random bytes.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/socket"
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
@@ -87,13 +89,13 @@ func bindSocket(ctx context.Context, path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	unix := l.(*net.UnixListener)
-	unix.SetUnlinkOnClose(false) // its name may be the short path
+	sock := l.(*net.UnixListener)
+	sock.SetUnlinkOnClose(false) // its name may be the short path
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
 		return nil, err
 	}
-	return unix, nil
+	return sock, nil
 }
 
 // A unixListener deletes its socket on Close.
@@ -119,4 +121,23 @@ func (l *unixListener) Close() error {
 		_ = os.Remove(l.path) // fails if the socket was already removed
 	}
 	return err
+}
+
+// hasPending reports whether a client has made a connection that l has not accepted yet.
+func hasPending(l net.Listener) bool {
+	c, ok := l.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	pending := false
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0) // does not block
+		pending = err == nil && n == 1
+	})
+	return err == nil && pending
 }

@@ -105,6 +105,16 @@ func (h *Handler) removeAbandoned(ctx context.Context, sb atoll.Sandbox, volumes
 	}
 }
 
+// removeAbandonedSnapshot removes a snapshot whose client disconnected while it was taken.
+func (h *Handler) removeAbandonedSnapshot(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wire.DiscardTimeout)
+	defer cancel()
+	err := atoll.RemoveSnapshot(ctx, h.provider, id)
+	if err != nil && atoll.KindOf(err) != atoll.ErrUnsupported { // the provider of a supervisor removes what the supervisor has written
+		h.log.WarnContext(ctx, "remove snapshot", "snapshot", id, "request", wire.RequestID(ctx), "err", err)
+	}
+}
+
 // listStates are the possible states of a sandbox in a list.
 const listStates = string(atoll.StateCreating + ", " + atoll.StateCreated + ", " + atoll.StateRunning + ", " +
 	atoll.StatePaused + ", " + atoll.StateStopped + ", " + atoll.StateFailed)
@@ -226,6 +236,10 @@ func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
 	snap, err := atoll.TakeSnapshot(r.Context(), sb)
 	if err != nil {
 		return err
+	}
+	if r.Context().Err() != nil { // the client will not learn the id
+		h.removeAbandonedSnapshot(r.Context(), snap.ID)
+		return r.Context().Err()
 	}
 	writeJSON(w, http.StatusCreated, snap)
 	return nil

@@ -319,6 +319,68 @@ func TestAbandonedCreateIsRemoved(t *testing.T) {
 	}
 }
 
+func TestAbandonedSnapshotIsRemoved(t *testing.T) {
+	r := newRig(t, Options{})
+	removed := make(chan string, 10)
+	r.removeSnapshot = func(ctx context.Context, id string) error {
+		removed <- id
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.box.snapshot = func(ctx context.Context) (atoll.Snapshot, error) {
+		cancel()
+		<-ctx.Done()
+		return atoll.Snapshot{ID: "taken"}, nil
+	}
+	if snap, err := atoll.TakeSnapshot(ctx, r.sb); err != context.Canceled {
+		t.Errorf("TakeSnapshot = %+v, %v", snap, err)
+	}
+	if id := <-removed; id != "taken" {
+		t.Errorf("the snapshot %q was removed", id)
+	}
+}
+
+// A client stops waiting for a snapshot although the server does not answer.
+func TestSnapshotOfASilentServer(t *testing.T) {
+	r := newRig(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	end := make(chan struct{})
+	defer close(end)
+	r.box.snapshot = func(context.Context) (atoll.Snapshot, error) {
+		cancel()
+		<-end
+		return atoll.Snapshot{ID: "taken"}, nil
+	}
+	if snap, err := atoll.TakeSnapshot(ctx, r.sb); err != context.Canceled {
+		t.Errorf("TakeSnapshot = %+v, %v", snap, err)
+	}
+}
+
+// However late a client stops waiting for a snapshot, it either gets the snapshot or nothing is left.
+func TestSnapshotIsReturnedOrRemoved(t *testing.T) {
+	r := newRig(t, Options{})
+	var taken, removed atomic.Int64
+	r.box.snapshot = func(context.Context) (atoll.Snapshot, error) {
+		taken.Add(1)
+		return atoll.Snapshot{ID: "taken"}, nil
+	}
+	r.removeSnapshot = func(context.Context, string) error {
+		removed.Add(1)
+		return nil
+	}
+	returned := int64(0)
+	for i := range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		if snap, err := atoll.TakeSnapshot(ctx, r.sb); err == nil && snap.ID == "taken" {
+			returned++
+		} else if err != context.DeadlineExceeded {
+			t.Errorf("TakeSnapshot = %+v, %v", snap, err)
+		}
+		cancel()
+	}
+	eventually(t, "each snapshot is removed or returned", func() bool { return taken.Load() == removed.Load()+returned })
+}
+
 func TestCreateRefusesInvalidUTF8(t *testing.T) {
 	r := newRig(t, Options{})
 	r.create = func(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {

@@ -130,8 +130,14 @@ func (c *Client) endpointByURL(u *url.URL) *endpoint {
 // dialEndpoint connects to a server. Its error is a dialError unless ctx has ended.
 func (c *Client) dialEndpoint(ctx context.Context, a *endpoint) (net.Conn, error) {
 	conn, err := a.dial(ctx)
-	if err == nil || ctx.Err() != nil {
-		return conn, err
+	if err == nil {
+		return conn, nil
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done() // a net.Dialer may see the deadline before ctx does
+	}
+	if ctx.Err() != nil {
+		return nil, err
 	}
 	a.backOff()
 	return nil, dialError{err}

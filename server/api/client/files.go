@@ -136,7 +136,7 @@ func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.W
 		q.query.Set("sync", "true")
 	}
 	var fi wire.FileInfo
-	q.reply, q.undoTimeout = &fi, uploadGrace
+	q.reply, q.undoTimeout = &fi, undoGrace
 	err := f.sb.c.callUndoable(ctx, q, r, wire.MediaBytes)
 	return fi.ToFileInfo(), err
 }
@@ -166,7 +166,7 @@ func (f files) WriteTar(ctx context.Context, name string, w io.Writer) error {
 
 // ReadTar implements atoll.FS.
 func (f files) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: f.fileQuery(name), undoTimeout: uploadGrace}
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: f.fileQuery(name), undoTimeout: undoGrace}
 	return f.sb.c.callUndoable(ctx, q, r, wire.MediaTar)
 }
 

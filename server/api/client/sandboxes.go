@@ -187,11 +187,16 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	return s.callSandbox(ctx, call{op: "extend", method: "POST", path: "/extend", body: wire.ExtendRequest{TTL: ttl}, idempotent: true})
 }
 
-// Snapshot implements atoll.Snapshotter.
-func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	var snap atoll.Snapshot
-	err := s.callSandbox(ctx, call{op: "snapshot", method: "POST", path: "/snapshot", reply: &snap, replyLimit: maxSpecReply})
-	return snap, err
+// Snapshot implements atoll.Snapshotter. If ctx ends first, Snapshot returns the error of ctx, and the
+// server deletes what it has of the snapshot, perhaps later.
+func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
+	q := call{op: "snapshot", id: s.id, method: "POST", path: s.path + "/snapshot", reply: &snap, replyLimit: maxSpecReply, undoTimeout: undoGrace}
+	for t := (retrier{c: s.c}); ; {
+		err = s.c.callUndoable(ctx, q, bytes.NewReader(nil), "")
+		if err == nil || !t.allowRetry(ctx, err, false) {
+			return snap, ctxErr(ctx, err)
+		}
+	}
 }
 
 // Usage implements atoll.Meter.

@@ -16,8 +16,9 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
-// uploadGrace is the time for the server to undo an upload that was broken off.
-const uploadGrace = 5 * time.Second
+// undoGrace is the time for the server to undo an upload or a snapshot, or for a response that it had sent
+// when it learned that the caller stopped waiting.
+const undoGrace = 5 * time.Second
 
 // callUndoable makes a request that the server must either complete or undo. If ctx ends or body
 // fails, callUndoable closes its half of the connection, which makes the server undo the request,
@@ -34,7 +35,9 @@ func (c *Client) callUndoable(ctx context.Context, q call, body io.Reader, media
 	if req.ContentLength == 0 {
 		req.Body = http.NoBody
 	}
-	req.Header.Set("Content-Type", media)
+	if media != "" {
+		req.Header.Set("Content-Type", media)
+	}
 	req.Close = true
 	conn, err := c.dialEndpoint(ctx, c.endpointByURL(req.URL))
 	if err != nil {

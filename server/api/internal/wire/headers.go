@@ -67,7 +67,7 @@ const (
 const ProtocolTCP = "tcp"
 
 const (
-	// DiscardTimeout bounds the removal of a sandbox whose Create was given up.
+	// DiscardTimeout bounds the removal of a sandbox or a snapshot whose client stopped waiting for it.
 	DiscardTimeout = 30 * time.Second
 	// CreateGrace is the time that a client waits for the server to undo a Create.
 	CreateGrace = DiscardTimeout + 5*time.Second
