@@ -4,6 +4,7 @@
 package provider_test
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,4 +55,17 @@ func TestPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	runSuite(t, "pyhost", program, "create", "tree")
+}
+
+// docs/provider.md says that a backend takes less than 200 lines.
+func TestLength(t *testing.T) {
+	for _, path := range []string{"atoll-gohost/main.go", "python/atoll-pyhost"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(text, []byte("\n")); n >= 200 {
+			t.Errorf("%s has %d lines", path, n)
+		}
+	}
 }

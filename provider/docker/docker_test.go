@@ -248,10 +248,11 @@ func pullableAt(t *testing.T, reg *testimage.Registry, img v1.Image) []providert
 
 func TestConformance(t *testing.T) {
 	needEngine(t)
-	opts := append(pullableOptions(t, tinyImage(t)), providertest.Count(40))
+	count := 40
 	if testenv.RunAll() {
-		opts = append(opts, providertest.Count(100))
+		count = 100
 	}
+	opts := append(pullableOptions(t, tinyImage(t)), providertest.Count(count))
 	if testing.Short() { // the race detector runs with -short, and finds nothing in the engine's code
 		opts = append(opts, providertest.SkipRest("-short: these are those that do much at once"),
 			providertest.Only("create", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "restart", "crash", "watch", "remove", "dial", "registry", "faults"))

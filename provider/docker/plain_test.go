@@ -36,9 +36,9 @@ func TestConformancePlain(t *testing.T) {
 		t.Skip("-short: TestConformance tests most of it")
 	}
 	needEngine(t)
-	groups := []string{"create", "expiry", "exec", "output", "time", "tree", "tty", "volumes", "restart", "crash", "watch", "remove", "caps", "escape", "pause"}
+	groups := []string{"create", "expiry", "exec", "output", "time", "tree", "tty", "restart", "crash", "watch", "remove", "caps", "escape", "pause"}
 	if testenv.RunAll() {
-		groups = append(groups, "exhaustion") // the engine's limits are those of TestConformance
+		groups = append(groups, "exhaustion", "volumes") // the engine's limits and mounts are those of TestConformance
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, withoutGuest) }, append(pullableOptions(t, busyboxWithFile(t)),
 		// Without a guest, the provider starts, times and ends commands with the engine's API,

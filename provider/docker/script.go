@@ -71,8 +71,9 @@ const idleVar = "ATOLL_IDLE"
 const exitGone = 3
 
 // processFunctions defines two functions. slurp reads a file of /proc into $all, without NULs.
-// look sets the state, parent and session of process $1; see proc_pid_stat(5). A command's name
-// may contain any byte.
+// look sets the state, parent and session of process $1, and env_end, which is 0 in the middle of an
+// exec, when the process has no environment; see proc_pid_stat(5). A command's name may contain any
+// byte.
 const processFunctions = `
 slurp() {
 	all=
@@ -82,7 +83,7 @@ look() {
 	slurp "/proc/$1/stat"
 	[ -n "$all" ] || return 1
 	set -- ${all##*)}
-	state=$1 parent=$2 session=$4
+	state=$1 parent=$2 session=$4 env_end=${49}
 	[ "$state" != Z ]
 }
 `
@@ -95,19 +96,19 @@ kill "-$2" "$1"
 `
 
 // killScript kills process $1, its session, all processes with $2 in their environment, and the
-// descendants of all these. It repeats that until none is left, because they may start new ones.
-// It calls sleep.
+// descendants of all these. It repeats that until none is left, because they may start new ones, and
+// until no process is in the middle of an exec, which may be one of them. It calls sleep.
 const killScript = processFunctions + `
 tries=0
 look "$1" && [ "$session" = "$1" ] && kill -9 "$1" # before it learns that its children have died
 while [ $tries -lt 100 ]; do
-	all_of_them= family=' '
+	all_of_them= family=' ' unsure=
 	for dir in /proc/[0-9]*; do
 		pid=${dir#/proc/}
 		[ $pid != 1 ] && [ $pid != $$ ] && look $pid || continue
 		all_of_them="$all_of_them $pid:$parent"
 		if [ $session = "$1" ]; then family="$family$pid "; continue; fi
-		slurp "$dir/environ"
+		slurp "$dir/environ" && [ -z "$all" ] && [ "$env_end" = 0 ] && unsure=1
 		case $all in *"$2"*) family="$family$pid " ;; esac
 	done
 	grown=1
@@ -118,11 +119,12 @@ while [ $tries -lt 100 ]; do
 			case $family in *" ${one#*:} "*) family="$family${one%:*} " grown=1 ;; esac
 		done
 	done
-	[ "$family" = ' ' ] && exit 0
+	[ "$family$unsure" = ' ' ] && exit 0
 	kill -9 $family 2>/dev/null
 	tries=$((tries + 1))
 	sleep 0.05 2>/dev/null || sleep 1
 done
+[ "$family" = ' ' ] && exit 0
 echo "left:$family"
 exit 1
 `

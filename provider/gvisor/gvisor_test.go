@@ -159,7 +159,7 @@ var buildHelper = sync.OnceValues(func() (string, error) {
 	}
 	helperDir = dir
 	path := filepath.Join(dir, "atoll")
-	cmd := exec.Command("go", "build", "-o", path, "github.com/seed46cd37a8/atoll/cmd/atoll")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "github.com/seed46cd37a8/atoll/cmd/atoll")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build helper: %w\n%s", err, out)

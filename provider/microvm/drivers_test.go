@@ -22,14 +22,14 @@ import (
 // On Firecracker sandboxes have neither volumes nor a network, and their work directory is
 // on a disk of their own. Firecracker is a fake here, whose machines are QEMU's.
 //
-// Without CHECK_ALL=1 the test runs only the groups that depend on the driver: the death, the pauses, the
-// capabilities and the ports of a machine. All groups took 930 s on two busy CPUs with emulated machines.
+// Without CHECK_ALL=1 the test runs only the groups in which the driver acts: the death, the pauses and the
+// ports of a machine. All groups took 930 s on two busy CPUs with emulated machines.
 func TestFirecracker(t *testing.T) {
 	need(t)
 	m := maker(onFirecracker)
 	besides := leftOut(t)
 	if !testenv.RunAll() {
-		besides = append(besides, providertest.Only("crash", "caps", "dial", "pause"), providertest.WireOnly(), rest)
+		besides = append(besides, providertest.Only("crash", "dial", "pause"), providertest.WireOnly(), rest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }

@@ -26,10 +26,8 @@ var words = map[string]Program{
 		fmt.Fprintln(p.Stderr, p.argAt(2))
 		return code
 	},
-	"ready": func(p *Proc) int {
-		p.printText("ready\n")
-		return p.sleepFor(1000 * time.Second)
-	},
+	"ready": readyUntilKilled,
+	"renew": readyUntilKilled, // a process here has no exec
 	"deaf": func(p *Proc) int {
 		p.Notify(atoll.SIGTERM)
 		p.printText("ready\n")
@@ -69,6 +67,11 @@ var words = map[string]Program{
 		}
 		return 1
 	},
+}
+
+func readyUntilKilled(p *Proc) int {
+	p.printText("ready\n")
+	return p.sleepFor(1000 * time.Second)
 }
 
 func signalSelf(p *Proc) int {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 )
 
@@ -28,42 +27,67 @@ type snapshotNote struct {
 // snapshotTimeout bounds how long Modal takes to copy the files of a sandbox.
 const snapshotTimeout = 55 * time.Second
 
-// Snapshot implements atoll.Snapshotter. It copies the files, but no processes.
+// Snapshot implements atoll.Snapshotter. It copies the files, but no processes. If ctx ends while
+// Snapshot records the copy, it still finishes and returns the snapshot.
 func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
 	err = s.WithLockedRecord(ctx, "snapshot", func(r *record) error {
 		if err := remote.RequireRunning("snapshot", &r.Status); err != nil {
 			return err
 		}
-		var taken atoll.Snapshot
-		err := guestproc.RunDetached(ctx, &s.p.engine.Work, snapshotTimeout+remote.CleanupTimeout, func(whole context.Context) (err error) {
-			taken, err = s.takeSnapshot(whole, ctx, r)
+		image, err := s.copyFiles(ctx, r.Note.Run)
+		if err != nil {
+			return err
+		}
+		n := snapshotNote{ImageID: image, Sandbox: s.ID(), Spec: r.Note.Spec, Created: time.Now().UTC()}
+		id := atoll.NewID()
+		err = remote.RunToEnd(ctx, func(ctx context.Context) error {
+			_, err := s.p.store.writeNext(ctx, kindSnapshot, id, nil, &n)
 			return err
 		})
-		if err == nil {
-			snap = taken
+		if err != nil {
+			return errors.Join(err, s.dropCopy(image))
 		}
-		return err
+		snap = n.toSnapshot(id)
+		return nil
 	})
 	return snap, err
 }
 
-// takeSnapshot takes a snapshot, and deletes it if waits ends meanwhile: Modal finishes a copy
-// that it has begun, and only its answer names the image to delete.
-func (s *sandbox) takeSnapshot(ctx, waits context.Context, r *record) (atoll.Snapshot, error) {
-	image, err := s.p.service.snapshotFiles(ctx, r.Note.Run)
-	if err != nil {
-		return atoll.Snapshot{}, err
+// copyFiles copies the files of an instance into an image, and returns its id. If ctx ends first,
+// a goroutine deletes the image: Modal finishes a copy that it has begun, and only its answer
+// names the image.
+func (s *sandbox) copyFiles(ctx context.Context, instanceID string) (string, error) {
+	type result struct {
+		image string
+		err   error
 	}
-	n := snapshotNote{ImageID: image, Sandbox: s.ID(), Spec: r.Note.Spec, Created: time.Now().UTC()}
-	id := atoll.NewID()
-	err = remote.RunToEnd(waits, func(ctx context.Context) error {
-		_, err := s.p.store.writeNext(ctx, kindSnapshot, id, nil, &n)
-		return err
+	copied := make(chan result) // not buffered, so that either copyFiles receives an image or the goroutine deletes it
+	s.p.engine.Work.Go(func() {
+		whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTimeout+remote.CleanupTimeout)
+		defer cancel()
+		image, err := s.p.service.snapshotFiles(whole, instanceID)
+		select {
+		case copied <- result{image, err}:
+		case <-ctx.Done():
+			if err == nil {
+				err = s.dropCopy(image)
+			}
+			if err != nil {
+				s.p.engine.Log.Warn("snapshot: undo", "sandbox", s.ID(), "err", err)
+			}
+		}
 	})
-	if err != nil {
-		return atoll.Snapshot{}, errors.Join(err, remote.RunCleanup(func(ctx context.Context) error { return s.p.service.dropImage(ctx, image) }))
+	select {
+	case r := <-copied:
+		return r.image, r.err
+	case <-ctx.Done():
+		return "", ctx.Err()
 	}
-	return n.toSnapshot(id), nil
+}
+
+// dropCopy deletes the image of a snapshot that was not recorded.
+func (s *sandbox) dropCopy(image string) error {
+	return remote.RunCleanup(func(ctx context.Context) error { return s.p.service.dropImage(ctx, image) })
 }
 
 // snapshotFiles copies the files of an instance into an image, and returns its id.

@@ -5,12 +5,15 @@ package modal_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Nothing is left of a snapshot whose caller has gone, though Modal finishes it.
+// Nothing is left of a snapshot that is cancelled while Modal copies the files, though Modal
+// finishes the copy.
 func TestSnapshotIsCancelled(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{})
@@ -43,5 +46,43 @@ func TestSnapshotIsCancelled(t *testing.T) {
 	}
 	if n := theLab.server.Calls("ImageDelete") - before; n != 1 {
 		t.Errorf("%d images were deleted, want that of the snapshot", n)
+	}
+}
+
+// A snapshot that is cancelled while it is recorded is either returned or not left.
+func TestSnapshotIsCancelledLate(t *testing.T) {
+	p := provider(t)
+	sb := created(t, p, atoll.Spec{})
+	defer theLab.server.Intercept(nil)
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var copied atomic.Bool
+		theLab.server.Intercept(func(method string) error {
+			switch {
+			case method == "SandboxSnapshotFs":
+				copied.Store(true)
+			case copied.Load() && method == "DictUpdate":
+				cancel()
+			}
+			return nil
+		})
+		snap, err := atoll.TakeSnapshot(ctx, sb)
+		theLab.server.Intercept(nil)
+		if ctx.Err() == nil {
+			t.Fatal("the snapshot was not cancelled")
+		}
+		cancel()
+		if err == nil {
+			err = p.RemoveSnapshot(t.Context(), snap.ID)
+		} else if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		time.Sleep(100 * time.Millisecond) // for a call that goes on without its caller
+		if all, err := p.Snapshots(t.Context()); err != nil || len(all) > 0 {
+			t.Fatalf("Snapshots: %+v, %v; want none", all, err)
+		}
 	}
 }

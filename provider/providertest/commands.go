@@ -39,6 +39,8 @@ import (
 //	lines N          prints 1, 2, ... N, one a line
 //	drip             prints 1, 2, 3, ... one a line, about every 20 ms, until it is killed
 //	ready            prints "ready", then sleeps until it is killed
+//	renew            prints "ready"; then executes a shell that executes a shell, and so on,
+//	                 until it is killed
 //	trap NAME        prints "ready"; on signal NAME prints "caught" and exits 42
 //	recite           prints "ready"; on signal TERM prints the numbers from 1 to 300000 and exits 42
 //	deaf             ignores SIGTERM, prints "ready", then sleeps until it is killed
@@ -93,6 +95,7 @@ var scripts = map[string]string{
 	"lines":   `i=0; while [ $i -lt $1 ]; do i=$((i+1)); echo $i; done`,
 	"drip":    `i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done`,
 	"ready":   `echo ready; exec sleep 1000`,
+	"renew":   `echo ready; s='exec sh -c "$1" sh "$1"'; exec sh -c "$s" sh "$s"`,
 	"trap":    `trap 'echo caught; exit 42' $1; echo ready; while :; do sleep 0.02; done`,
 	"recite":  `trap 'seq 300000; exit 42' TERM; echo ready; while :; do sleep 0.02; done`,
 	"deaf":    `trap '' TERM; echo ready; while :; do sleep 1; done`,

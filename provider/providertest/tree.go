@@ -22,6 +22,13 @@ var treePromises = []promise{
 		}
 		h.waitUntilDead(t, sb, scr.readText())
 	}},
+	{"SIGKILL ends a process in the middle of an exec", nil, func(t *testing.T, h *harness) {
+		sb := h.plainSandbox(t)
+		for range 20 {
+			p, _ := h.startReady(t, sb, scriptCommand("renew"))
+			h.killProcess(t, p)
+		}
+	}},
 	{"another signal goes to the process alone", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		p, scr := h.startReady(t, sb, scriptCommand("family"))

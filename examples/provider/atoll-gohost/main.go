@@ -149,11 +149,31 @@ func killMarked(prefix string) error {
 			if err != nil {
 				continue
 			}
-			env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // empty if it is a zombie
-			if err == nil && bytes.Contains(env, []byte(markVar+"="+prefix)) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			env, known := readEnviron(filepath.Join("/proc", e.Name()))
+			marked := bytes.Contains(env, []byte(markVar+"="+prefix))
+			if !known || marked && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				found = true
 			}
 		}
 	}
 	return nil
+}
+
+// readEnviron returns the environment of a process, which has none after its end. known is false in the
+// middle of an exec, when the process has lost its old environment and has no new one yet.
+func readEnviron(proc string) (env []byte, known bool) {
+	env, err := os.ReadFile(filepath.Join(proc, "environ"))
+	if err != nil || len(env) > 0 {
+		return env, true
+	}
+	if _, err := os.Readlink(filepath.Join(proc, "exe")); err != nil {
+		return nil, true // a zombie, or a thread of the kernel
+	}
+	stat, err := os.ReadFile(filepath.Join(proc, "stat"))
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // see proc_pid_stat(5)
+	if err != nil || len(fields) < 49 {
+		return nil, true
+	}
+	begin, end := fields[47], fields[48] // of the environment in memory; 0 during an exec
+	return nil, begin == end && begin != "0"
 }
