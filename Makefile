@@ -66,7 +66,7 @@ race: ## the race detector over everything that does not embed gVisor
 
 .PHONY: cover
 cover: ## how much of some packages their tests reach, and that it is enough
-	@./scripts/cover
+	@$(GO) run ./internal/testing/check coverage
 
 # Trade memory for CPU: the collector is a third of staticcheck's work.
 lint: export GOGC = 400

@@ -211,7 +211,6 @@ var allowedImports = map[string]map[string]string{
 		"provider/modal/settings":     "the settings",
 		"machine/guest":               "the guest in sandboxes",
 		"provider/internal/watchhub":  "Watch",
-		"provider/internal/guestproc": "processes and files without a guest",
 		"provider/internal/steps":     "steps of a creation",
 		"provider/internal/sweeper":   "sweeping of expired sandboxes",
 		"provider/internal/guestconn": "a shared connection to the guest",

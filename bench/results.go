@@ -56,20 +56,24 @@ func splitSections(text string) (head string, sections []section) {
 	return strings.TrimPrefix(parts[0], "\n"), sections
 }
 
-// mergeResults returns new results and adds the old tables that have the same commit and no newer version. It
-// drops a table of another commit, which may no longer be true.
+// mergeResults returns the old tables of the same commit, each in its newest version, and after them the new
+// ones. It drops a table of another commit, which may no longer be true.
 func mergeResults(old, text, commit string) string {
-	head, sections := splitSections(text)
+	head, added := splitSections(text)
 	oldHead, before := splitSections(old)
+	var sections []section
 	for _, s := range before {
 		if m := stampPattern.FindStringSubmatch(s.text); m == nil || m[1] != commit {
 			continue
 		}
 		head = oldHead // measured on the same machine
-		if !slices.ContainsFunc(sections, func(other section) bool { return other.title == s.title }) {
-			sections = append(sections, s)
+		if i := slices.IndexFunc(added, func(other section) bool { return other.title == s.title }); i >= 0 {
+			s = added[i]
+			added = slices.Delete(added, i, i+1)
 		}
+		sections = append(sections, s)
 	}
+	sections = append(sections, added...)
 	var b strings.Builder
 	b.WriteString(strings.TrimRight(head, "\n") + "\n")
 	for _, s := range sections {

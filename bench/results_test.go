@@ -22,6 +22,9 @@ func TestMergeResults(t *testing.T) {
 	if got := mergeResults(old, head+"\n"+table("A", "cccc", "new"), "cccc"); got != head+"\n"+table("A", "cccc", "new") {
 		t.Errorf("at another commit, got\n%s", got)
 	}
+	if got, want := mergeResults(old, head+"\n"+table("E", "aaaa", "new")+"\n"+table("B", "aaaa", "new"), "aaaa"), "# Measured\n\nThere.\n\n"+table("A", "aaaa", "old")+"\n"+table("B", "aaaa", "new")+"\n"+table("E", "aaaa", "new"); got != want {
+		t.Errorf("tables in between: got\n%s\nwant\n%s", got, want)
+	}
 	if again := mergeResults(got, head+"\n"+table("A", "aaaa", "new"), "aaaa"); again != got {
 		t.Errorf("a second merge changes the results to\n%s", again)
 	}

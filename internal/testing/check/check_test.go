@@ -192,9 +192,9 @@ func TestIdleCPUs(t *testing.T) {
 	}
 	l := lanes{workers: 2, running: 2}
 	for i, look := range []struct {
-		used time.Duration // of the 20 seconds that two CPUs have
+		used time.Duration // of the 10 seconds that two CPUs have
 		want bool
-	}{{0, false}, {14 * time.Second, true}, {16 * time.Second, false}, {0, true}} { // the first look has nothing to compare
+	}{{0, false}, {7 * time.Second, true}, {9 * time.Second, false}, {0, true}} { // the first look has nothing to compare
 		if l.lookAtCPUs(after(look.used), 2); l.spare != look.want {
 			t.Errorf("look %d: %v, want %v", i, l.spare, look.want)
 		}
@@ -410,5 +410,28 @@ func TestQuickSteps(t *testing.T) {
 	}
 	if len(engines) != 1 || engines[0].step != "engine" {
 		t.Errorf("engines are %v", engines)
+	}
+}
+
+// A cancel interrupts the programs that a command runs, too: a shell that is interrupted waits for its own.
+func TestCancelInterruptsPrograms(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := newCommand(ctx, "sh", "-c", "trap 'exit 3' INT; sh -c 'echo ready; exec sleep 1000'")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	begin := time.Now()
+	err = cmd.Wait()
+	if took := time.Since(begin); took > cmd.WaitDelay/2 || cmd.ProcessState.ExitCode() != 3 {
+		t.Errorf("Wait: %v after %s", err, took)
 	}
 }

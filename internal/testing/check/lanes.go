@@ -3,14 +3,17 @@ package main
 import "time"
 
 // lookEvery is the time between two looks at the CPUs. A step that begins has it to become busy.
-const lookEvery = 10 * time.Second
+const lookEvery = 5 * time.Second
 
 // idleShare is the share of the CPUs' time that must have been idle since the last look before a further
 // step begins.
-const idleShare = 0.25
+const idleShare = 0.2
+
+// maxLanes is the largest number of steps that run at once, for each worker.
+const maxLanes = 2
 
 // lanes decide which step begins next. Some steps mostly wait, for clocks, clusters and machines, so further
-// ones begin while CPUs are idle: up to twice the number of workers.
+// ones begin while CPUs are idle: up to maxLanes for each worker.
 type lanes struct {
 	workers int
 	running int
@@ -35,7 +38,7 @@ func (l *lanes) hasRoom(s *step) bool {
 	if s.alone {
 		return l.running == 0
 	}
-	return l.running < l.workers || l.spare && l.running < 2*l.workers
+	return l.running < l.workers || l.spare && l.running < maxLanes*l.workers
 }
 
 // beginStep counts a step that begins.

@@ -59,7 +59,7 @@ func runCheck(args []string) error {
 	all := flags.Bool("all", false, "run the long steps and the long parts of the others, too")
 	times := flags.Bool("times", false, "run one package at a time, and print the CPU and wall seconds of each package and group")
 	promises := flags.String("promises", "", "write a table of the suite's promises, and where each was kept, to this file")
-	workers := flags.Int("j", 2, "the number of steps to run beside one another; up to twice as many while CPUs are idle")
+	workers := flags.Int("j", 2, "the number of steps to run beside one another; more while CPUs are idle")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -49,6 +50,8 @@ type report struct {
 
 	promises map[string][]string // the tests that kept each promise of the conformance suite
 	promise  map[string]string   // by package and test, until it has ended
+
+	covers float64 // the least part of a package that its tests must reach, in percent
 
 	cpu   bool             // measure CPU time, too: nothing else runs on the machine
 	begun map[string]usage // by package and test
@@ -136,7 +139,7 @@ func (r *report) endTest(e event, output []string) {
 	case "pass":
 		r.passed++
 	case "fail":
-		r.failed = append(r.failed, failure{e.Package, e.Test, lastOutput(output)})
+		r.failed = append(r.failed, failure{e.Package, e.Test, excerptOf(output)})
 		fmt.Fprintf(&r.w, "--- %s %s\n", e.Package, e.Test)
 		r.printOutput(output)
 	case "skip":
@@ -154,6 +157,7 @@ func (r *report) endPackage(e event) {
 	word := map[string]string{"pass": "ok", "fail": "FAIL", "skip": "--"}[e.Action]
 	fmt.Fprintf(&r.w, "%-4s %7.1fs  %s\n", word, e.Elapsed, e.Package)
 	if e.Action != "fail" {
+		r.checkCoverage(e.Package)
 		return
 	}
 	own := slices.Concat(r.builds[e.FailedBuild], r.output[e.Package+" "])
@@ -161,16 +165,34 @@ func (r *report) endPackage(e event) {
 	// A test that never ended: a panic or the time limit took the process.
 	for key, output := range r.output {
 		if test, ok := strings.CutPrefix(key, e.Package+" "); ok && test != "" {
-			r.failed = append(r.failed, failure{e.Package, test + " (did not end)", lastOutput(output)})
+			r.failed = append(r.failed, failure{e.Package, test + " (did not end)", excerptOf(output)})
 			fmt.Fprintf(&r.w, "--- %s %s (did not end)\n", e.Package, test)
 			r.printOutput(output)
 			delete(r.output, key)
 		}
 	}
 	if !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
-		r.failed = append(r.failed, failure{e.Package, itself, lastOutput(own)})
+		r.failed = append(r.failed, failure{e.Package, itself, excerptOf(own)})
 	}
 	r.printFailed(e.Package)
+}
+
+// checkCoverage fails a package whose tests do not reach enough of it.
+func (r *report) checkCoverage(pkg string) {
+	if r.covers == 0 {
+		return
+	}
+	reached := 0.0
+	for _, line := range r.output[pkg+" "] {
+		if m := coverage.FindStringSubmatch(line); m != nil {
+			reached, _ = strconv.ParseFloat(m[1], 64) // the pattern matches numbers only
+		}
+	}
+	fmt.Fprintf(&r.w, "    the tests reach %.1f %% of it\n", reached)
+	if reached < r.covers {
+		r.failed = append(r.failed, failure{pkg, itself, []string{fmt.Sprintf("the tests reach %.1f %% of the statements, and must reach %.0f %%", reached, r.covers)}})
+		r.printFailed(pkg)
+	}
 }
 
 // itself stands for the test where none of a package's failed: it does not build, or its
@@ -189,6 +211,7 @@ func (r *report) printOutput(output []string) {
 var (
 	position = regexp.MustCompile(`^\s*\S+\.go:\d+(:\d+)?: `)
 	fatal    = regexp.MustCompile(`^(panic|fatal error|goleak): `)
+	coverage = regexp.MustCompile(`coverage: ([0-9]+(?:\.[0-9]+)?)% of statements`)
 	gosOwn   = regexp.MustCompile(`^(PASS|FAIL|ok  |exit status|coverage:|=== |# |\s*--- )`)
 )
 
@@ -215,15 +238,15 @@ func (r *report) printSkips() {
 	}
 }
 
-// A failure is a test that failed, and the last things that it said.
+// A failure is a test that failed, and an excerpt of what it said.
 type failure struct {
 	pkg, test string
 	said      []string
 }
 
-// lastOutput is the last of what a test said itself; servers that it ran may have said much more. It
-// is the last of that if there is nothing else.
-func lastOutput(output []string) []string {
+// excerptOf is the beginning and the end of what a test said itself: the beginning often has the cause. Servers
+// that it ran may have said much more; excerptOf is about that if there is nothing else.
+func excerptOf(output []string) []string {
 	var lines, rest []string
 	for _, line := range output {
 		switch {
@@ -236,13 +259,16 @@ func lastOutput(output []string) []string {
 	if len(lines) == 0 {
 		lines = rest
 	}
-	return lines[max(0, len(lines)-mostSaid):]
+	if between := len(lines) - 2*mostSaid; between > 0 {
+		return slices.Concat(lines[:mostSaid], []string{fmt.Sprintf("[%d more lines]", between)}, lines[len(lines)-mostSaid:])
+	}
+	return lines
 }
 
-// mostSaid is the number of lines that printFailed repeats of a failure.
+// mostSaid is the number of lines that printFailed repeats of the beginning and of the end of a failure.
 const mostSaid = 3
 
-// printFailed names the failed tests of a package again, each with its last lines, or those of all packages if
+// printFailed names the failed tests of a package again, each with its excerpt, or those of all packages if
 // pkg is empty. The end of the output alone must be enough to see a failure.
 func (r *report) printFailed(pkg string) {
 	for _, f := range r.failed {

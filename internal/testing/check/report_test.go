@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,17 @@ func TestReport(t *testing.T) {
 {"Action":"fail","Package":"a","Test":"TestX"}
 {"Action":"fail","Package":"a"}`,
 			false, []string{"--- a TestX", "got 1, want 2", "FAIL", "  failed: a TestX\n    x_test.go:5: got 1, want 2\n", "the slowest packages:", "  failed: a TestX\n", "0 passed, 1 failed, 0 skipped"}},
+		{"failed with much output", `
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:1: the cause\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:2: two\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:3: three\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:4: four\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:5: five\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:6: six\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:7: seven\n"}
+{"Action":"fail","Package":"a","Test":"TestX"}
+{"Action":"fail","Package":"a"}`,
+			false, []string{"  failed: a TestX\n    x_test.go:1: the cause\n    x_test.go:2: two\n    x_test.go:3: three\n    [1 more lines]\n    x_test.go:5: five\n    x_test.go:6: six\n    x_test.go:7: seven\n"}},
 		{"skipped", `
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"    x_test.go:5: needs root: this is uid 7\n"}
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"--- SKIP: TestX (0.00s)\n"}
@@ -87,6 +99,28 @@ func TestReport(t *testing.T) {
 				t.Errorf("shows that tests run:\n%s", out.String())
 			}
 		})
+	}
+}
+
+func TestCoverage(t *testing.T) {
+	actions := map[string]string{"no test files": "skip"}
+	for line, want := range map[string]string{
+		"coverage: 90.0% of statements": "",
+		"coverage: 100% of statements":  "",
+		"coverage: 89.9% of statements": "  failed: a (the package itself)\n    the tests reach 89.9 % of the statements, and must reach 90 %\n",
+		"coverage: [no statements]":     "must reach 90 %",
+		"PASS":                          "must reach 90 %",
+		"no test files":                 "must reach 90 %",
+	} {
+		var out strings.Builder
+		r := newReport(&out)
+		r.covers = 90
+		if err := r.readEvents(strings.NewReader(`{"Action":"output","Package":"a","Output":"` + line + `\n"}` + "\n" + `{"Action":"` + cmp.Or(actions[line], "pass") + `","Package":"a"}`)); err != nil {
+			t.Fatal(err)
+		}
+		if failed := len(r.failed) > 0; failed != (want != "") || !strings.Contains(out.String(), want) {
+			t.Errorf("after %q it says\n%s", line, out.String())
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -31,10 +30,12 @@ func (c *check) runStep(ctx context.Context, s *step) outcome {
 	return outcome{s, r, took}
 }
 
-// newCommand returns a command that gets a minute to tidy up when ctx ends.
+// newCommand returns a command that is interrupted, with the programs that it runs, when ctx ends. It then has a
+// minute to tidy up.
 func newCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGINT) }, time.Minute
+	cmd.WaitDelay = time.Minute
+	startGroup(cmd)
 	return cmd
 }
 
@@ -82,6 +83,9 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	}
 	if s.race || s.short {
 		args = append(args, "-short")
+	}
+	if s.covers > 0 {
+		args, r.covers = append(args, "-cover"), s.covers
 	}
 	if s.run != "" {
 		args = append(args, "-run", s.run)

@@ -1,0 +1,6 @@
+package main
+
+import "os/exec"
+
+// startGroup changes nothing here.
+func startGroup(*exec.Cmd) {}
