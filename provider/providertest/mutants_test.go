@@ -137,7 +137,7 @@ func TestMutants(t *testing.T) {
 			group, promise, _ := strings.Cut(m.caughtBy, "/")
 			pattern := "^TestMutant$/^" + group + "$/^" + strings.ReplaceAll(promise, " ", "_") + "$"
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", pattern, "-test.v")
-			cmd.Env = append(os.Environ(), "MUTANT="+m.name, "MUTANT_DIR="+t.TempDir())
+			cmd.Env = append(os.Environ(), "MUTANT="+m.name, "MUTANT_DIR="+t.TempDir(), "CHECK_SLOWNESS=1") // some hang for longer than the limits only
 			out, err := cmd.CombinedOutput()
 			if strings.Contains(string(out), "--- SKIP: TestMutant/"+group+"/") {
 				t.Skipf("this machine cannot run the promise:\n%s", out)

@@ -30,17 +30,21 @@ func TestShutdownAnswersConnectedClients(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- Serve(ctx, h, l) }()
-		var clients sync.WaitGroup
+		var clients, connected sync.WaitGroup
 		for range 8 {
+			connected.Add(1)
 			clients.Go(func() {
 				c := &http.Client{Transport: &http.Transport{}} // with a connection of its own
 				defer c.CloseIdleConnections()
-				for status := http.StatusCreated; status == http.StatusCreated; {
-					status = postOnce(t, c, "http://"+l.Addr().String()+"/v1/sandboxes", token)
+				url := "http://" + l.Addr().String() + "/v1/sandboxes"
+				status := postOnce(t, c, url, token)
+				connected.Done()
+				for status == http.StatusCreated {
+					status = postOnce(t, c, url, token)
 				}
 			})
 		}
-		time.Sleep(20 * time.Millisecond)
+		connected.Wait()
 		cancel()
 		clients.Wait()
 		if err := <-served; err != nil {

@@ -180,7 +180,10 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	}
 	before := listThings(tmp)
 	total, leftOut := c.runSteps(ctx, c.orderSteps(selected))
-	const patience = time.Minute
+	patience := time.Minute
+	if ctx.Err() != nil {
+		patience = 5 * time.Second // whoever interrupted the check waits
+	}
 	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
 	for _, thing := range left {
 		fmt.Println("left behind:", thing)
