@@ -147,16 +147,21 @@ func TestProcessNotRecorded(t *testing.T) {
 
 // A cancelled turn belongs to its server until it has ended.
 func TestLeaseUntilTurnEnds(t *testing.T) {
-	lease := testenv.Scale(2 * time.Second)
+	lease := max(6*time.Second, testenv.Scale(2*time.Second)) // a live server renews it in time, even if it is busy
 	fx := newFixture(t)
+	watched := &watchedStore{conversationStore: fx.store}
 	begun := make(chan struct{})
 	fx.hooks.OnColdStart = func(context.Context, *hooks.HookData) error {
 		close(begun)
-		time.Sleep(lease * 9 / 4) // the hook ignores its context; the other server looks for turns three times per lease
+		// The hook ignores its context until the other server has looked for turns twice after the lease would have
+		// expired. When it looks once more, it has finished with these.
+		time.Sleep(lease)
+		for all := watched.looks.Load() + 3; watched.looks.Load() < all; {
+			time.Sleep(10 * time.Millisecond)
+		}
 		return nil
 	}
 	v := fx.openServiceWith(fx.serviceOptions().WithLease(lease))
-	watched := &watchedStore{conversationStore: fx.store}
 	fx.store = watched
 	fx.openServiceWith(withServer(fx.serviceOptions(), "two").WithLease(lease))
 	go func() { _, _ = v.Send(context.Background(), newPrompt("say hello")) }()
@@ -169,10 +174,16 @@ func TestLeaseUntilTurnEnds(t *testing.T) {
 	}
 }
 
-// A watchedStore records whether it was written to.
+// A watchedStore records whether it was written to, and how often a server has looked for turns to take over.
 type watchedStore struct {
 	conversationStore
 	wrote atomic.Bool
+	looks atomic.Int32
+}
+
+func (w *watchedStore) RunningTurns(ctx context.Context) ([]*store.Conversation, error) {
+	w.looks.Add(1)
+	return w.conversationStore.RunningTurns(ctx)
 }
 
 func (w *watchedStore) UpdateConversation(ctx context.Context, c *store.Conversation) error {
@@ -359,7 +370,7 @@ func TestRestoreClientLeaves(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}
-	fx.agent.Setup = [][]string{{"sh", "-c", "touch begun; sleep 1; touch ended"}}
+	fx.agent.Setup = [][]string{{"sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; touch ended"}}
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, err := v.RestoreSandbox(ctx, testSandbox, all[0].Version); done <- err }()
@@ -372,6 +383,7 @@ func TestRestoreClientLeaves(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("RestoreSandbox: no error")
 	}
+	fx.withSandbox(func(sb atoll.Sandbox) error { return atoll.WriteFile(t.Context(), sb, "go", nil, 0) })
 	waitForTurn(t, v)
 	if got := fx.readFile("ended"); got != "" {
 		t.Errorf("the restore did not finish: %s", got)

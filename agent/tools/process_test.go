@@ -23,6 +23,11 @@ func TestWriteToWhoDoesNotRead(t *testing.T) {
 	}
 	b.call("sandbox_process_write", m{"process_id": id, "input": "more"}).wantError(atoll.ErrConflict, "has not read yet")
 	b.call("sandbox_exec", m{"command": "touch go"}).wantFields("exit_code", 0)
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); b.call("sandbox_process_read", m{"process_id": id}).wantFields().out["stdout"] != "999999\n"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the process does not read")
+		}
+	}
 	b.call("sandbox_process_write", m{"process_id": id, "input": "end", "close": true}).wantFields("written", 3, "note", nil)
 	b.call("sandbox_process_wait", m{"process_id": id}).wantFields("stdout", "999999\nend", "exit_code", 0)
 

@@ -210,12 +210,11 @@ func panicInTerminal() {
 
 // printFreePort prints the number of a free TCP port.
 func printFreePort() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testenv.FreePort()
 	if err != nil {
 		panic(err)
 	}
-	defer l.Close()
-	fmt.Println(l.Addr().(*net.TCPAddr).Port)
+	fmt.Println(port)
 }
 
 // leaveDeadSocket leaves a socket behind, like a killed server.

@@ -364,7 +364,7 @@ func TestMCPRunsInOneOfAPool(t *testing.T) {
 }
 
 // startServer starts a server, which ends with the test, and waits until it answers.
-func startServer(t *testing.T, env []string, args ...string) {
+func startServer(t *testing.T, env []string, args ...string) *child {
 	t.Helper()
 	server := startChild(t, env, append([]string{"serve"}, args...)...)
 	t.Cleanup(func() {
@@ -379,7 +379,7 @@ func startServer(t *testing.T, env []string, args ...string) {
 		resp, err := client.Get("http://atoll/health")
 		if err == nil {
 			resp.Body.Close()
-			return
+			return server
 		}
 		if server.hasEnded() {
 			t.Fatal("the server ended before it answered") // its exit code and stderr follow
@@ -393,13 +393,15 @@ func startServer(t *testing.T, env []string, args ...string) {
 // serveTCP starts a server that also listens on TCP, and returns its address and token.
 func serveTCP(t *testing.T, env []string) (address, token string) {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	server := startServer(t, env, "--listen", "127.0.0.1:0")
+	line := regexp.MustCompile(`listening on http://(\S+)\n`)
+	for end := time.Now().Add(deadline); address == ""; time.Sleep(10 * time.Millisecond) {
+		if found := line.FindStringSubmatch(server.stderr.String()); found != nil {
+			address = found[1]
+		} else if time.Now().After(end) {
+			t.Fatalf("it prints no address; stderr:\n%s", server.stderr.String())
+		}
 	}
-	address = free.Addr().String()
-	free.Close()
-	startServer(t, env, "--listen", address)
 	text, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ func plainOptions(n int) pool.Options {
 // newPool returns a pool around a registry around p; both have their store in dir.
 func newPool(t testing.TB, p atoll.Provider, dir string, o pool.Options) *pool.Provider {
 	t.Helper()
+	o.HealthTimeout = cmp.Or(o.HealthTimeout, testenv.Scale(10*time.Second)) // the default is too short for a busy machine
 	l, err := pool.New(registry.New(p, openStore(dir), registry.Options{Server: true}), openStore(dir), o)
 	if err != nil {
 		t.Fatal(err)

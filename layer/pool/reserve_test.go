@@ -77,7 +77,7 @@ func TestCreateReplacesReserved(t *testing.T) {
 	o := plainOptions(1)
 	o.Hasten(5*time.Millisecond, time.Millisecond)
 	o.Hold(testenv.Scale(time.Second))
-	o.HealthTimeout = testenv.Scale(100 * time.Millisecond)
+	o.HealthTimeout = testenv.Scale(500 * time.Millisecond) // long enough for a healthy sandbox
 	p := waitStocked(t, newPool(t, below, t.TempDir(), o))
 	defer closeProvider(t, p)
 	create := func(what string, spec atoll.Spec) {

@@ -249,7 +249,7 @@ func TestSandboxOfAnotherProgram(t *testing.T) {
 
 // An open file or connection counts as use.
 func TestInUse(t *testing.T) {
-	idle := testenv.Scale(500 * time.Millisecond) // long enough for the first use of a sandbox
+	idle := testenv.Scale(1200 * time.Millisecond) // long enough for the first use of a sandbox
 	p := newFastLayer(openBackend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
 	defer p.Close()
 	o := mustOpen(t, p, workflowSpec("w"))
@@ -264,7 +264,7 @@ func TestInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * idle)
+	time.Sleep(idle * 3 / 2)
 	if err := checkCounts(t.Context(), p, 1, 1); err != nil {
 		t.Errorf("while a file is open: %v", err)
 	}

@@ -406,7 +406,7 @@ func (s askedSandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, err
 
 // An attachment to the main process counts as use.
 func TestAttached(t *testing.T) {
-	idle := testenv.Scale(500 * time.Millisecond) // long enough for the first use of a sandbox
+	idle := testenv.Scale(1200 * time.Millisecond) // long enough for the first use of a sandbox
 	p := newFastLayer(openBackend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
 	defer p.Close()
 	spec := workflowSpec("w")
@@ -422,7 +422,7 @@ func TestAttached(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- main.Attach(ctx, &atoll.Attachment{Stdout: io.Discard}) }()
-	time.Sleep(2 * idle)
+	time.Sleep(idle * 3 / 2)
 	if err := checkCounts(t.Context(), p, 1, 1); err != nil {
 		t.Errorf("during the attachment: %v", err)
 	}

@@ -204,7 +204,9 @@ func TestTimeEndsWithoutProvider(t *testing.T) {
 	l.must("create", err)
 	stopped, err := l.Create(l.ctx(), &atoll.Spec{TTL: ttl})
 	l.must("create", err)
-	l.must("stop", stopped.Stop(l.ctx(), 0))
+	if err := stopped.Stop(l.ctx(), 0); atoll.KindOf(err) != atoll.ErrNotFound { // on a busy machine it may have expired
+		l.must("stop", err)
+	}
 	ids := []atoll.Sandbox{expiring}
 	if !testing.Short() { // takes AutoRemoveDelay
 		once, err := l.Create(l.ctx(), &atoll.Spec{Cmd: []string{"true"}, AutoRemove: true})

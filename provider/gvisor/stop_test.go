@@ -116,7 +116,7 @@ func TestMainEndsOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("ballast: %v", err)
 	}
-	wantKind(t, "stop", sb.Stop(l.ctx(), 5*time.Second), atoll.ErrExhausted, "could not be saved")
+	wantKind(t, "stop", sb.Stop(l.ctx(), testenv.Scale(5*time.Second)), atoll.ErrExhausted, "could not be saved")
 	if st := l.status(sb); st.State != atoll.StateRunning {
 		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
 	}

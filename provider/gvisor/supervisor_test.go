@@ -295,7 +295,7 @@ func TestProgramThatIsAPipe(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
 	l.sh(sb, "mkfifo -m 755 /root/pipe")
-	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "sleep 1; echo > /root/pipe"}})
+	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "until [ -e write ]; do sleep 0.05; done; echo > /root/pipe"}})
 	l.must("exec", err)
 	run := func() error {
 		ctx, cancel := context.WithTimeout(l.ctx(), 300*time.Millisecond)
@@ -306,6 +306,7 @@ func TestProgramThatIsAPipe(t *testing.T) {
 	if err := run(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("exec: %v", err)
 	}
+	l.must("write", atoll.WriteFile(l.ctx(), sb, "write", nil, 0))
 	if got := l.run(sb, "echo", "works"); got != "works" { // as soon as somebody has written
 		t.Errorf("afterwards: %q", got)
 	}

@@ -284,7 +284,7 @@ func TestRefusals(t *testing.T) {
 func TestOutOfMemory(t *testing.T) {
 	p := provider(t)
 	var said []string
-	for range 4 {
+	for range 8 {
 		sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "sleep 1; exec tail -c 200m /dev/zero"}, Resources: atoll.Resources{Memory: 64 << 20}})
 		st := becomes(t, sb, 2*time.Minute, "ended", func(st atoll.Status) bool { return st.State != atoll.StateRunning })
 		if st.State != atoll.StateFailed || st.Exit == nil || st.Exit.Signal != atoll.SIGKILL {

@@ -145,10 +145,13 @@ func failMethod(method string) (back func()) {
 // not delayed.
 func TestLogIsAway(t *testing.T) {
 	p := provider(t)
-	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "echo said; sleep 2; exit 3"}})
+	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "echo said; until [ -e end ]; do sleep 0.1; done; exit 3"}})
 	other := created(t, p, atoll.Spec{NoStart: true})
 	back := failMethod("SandboxGetLogs")
 	defer back()
+	if err := atoll.WriteFile(t.Context(), sb, "end", nil, 0); err != nil {
+		t.Fatal(err)
+	}
 	becomes(t, "its log is unreadable", 20*time.Second, func() bool {
 		st, err := sb.Status(t.Context())
 		if err == nil && st.State != atoll.StateRunning {

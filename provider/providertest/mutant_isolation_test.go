@@ -64,7 +64,7 @@ func (s attackedSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Pr
 	case c.Args[0] == "./hostile" && s.script != "":
 		c.Args = slices.Concat([]string{"sh", "-c", s.script, "sh"}, c.Args[1:])
 	case c.Args[0] == "echo" && begun:
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(time.Second)
 	}
 	return s.Sandbox.Exec(ctx, &c)
 }

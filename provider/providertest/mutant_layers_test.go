@@ -2,6 +2,7 @@ package providertest_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"iter"
 	"os/exec"
@@ -154,7 +155,7 @@ type parentProvider struct {
 // newParent starts the child and the grandchild.
 func newParent(t *testing.T, p atoll.Provider) atoll.Provider {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", "sleep 3 >&2 & echo made; read x")
+	cmd := exec.Command("sh", "-c", "sleep 1000 >&2 & echo $!; read x")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -166,9 +167,11 @@ func newParent(t *testing.T, p atoll.Provider) atoll.Provider {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(out, make([]byte, len("made\n"))); err != nil {
+	var grandchild int
+	if _, err := fmt.Fscanln(out, &grandchild); err != nil {
 		t.Fatal(err)
 	}
+	orphans = append(orphans, grandchild)
 	return &parentProvider{atoll.ProviderLayer{Provider: p}, cmd, in}
 }
 

@@ -130,6 +130,9 @@ var mutants = []mutant{
 // forgotten holds the files that a mutant leaks, so that the garbage collector does not close them.
 var forgotten []*os.File
 
+// orphans are the processes that a mutant leaks. TestMutant kills them at its end.
+var orphans []int
+
 // TestMutants runs the suite on each mutant in a separate process, because it must fail there.
 func TestMutants(t *testing.T) {
 	for _, m := range slices.Concat(mutants, claimMutants, subMutants, wallMutants) {
@@ -163,6 +166,13 @@ func TestMutant(t *testing.T) {
 		}
 		return names
 	}
+	t.Cleanup(func() {
+		for _, pid := range orphans {
+			if orphan, err := os.FindProcess(pid); err == nil {
+				_ = orphan.Kill()
+			}
+		}
+	})
 	for _, m := range slices.Concat(mutants, claimMutants, subMutants, wallMutants) {
 		if m.name == name {
 			providertest.Run(t, m.open, append(m.opts, providertest.Slow(0.1), providertest.Leaks(leaks))...)

@@ -190,11 +190,15 @@ var sessionPromises = []promise{
 		spec := h.sessionSpec("one")
 		idle := h.idleTimeout()
 		spec.IdleTimeout = atoll.Duration(idle)
+		last := time.Now()
 		o, _ := h.openSession(t, spec)
 		for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(idle / 4) {
-			if again, _ := h.openSession(t, spec); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
+			begin := time.Now()
+			again, _ := h.openSession(t, spec)
+			if used := again.Sandbox == o.Sandbox && again.Opening == session.OpeningFound; !used && time.Since(last) < idle { // else this machine was too busy
 				t.Fatalf("opened again and again, it was %s: %s", again.Opening, again.Note)
 			}
+			o, last = again, begin
 		}
 	}},
 	{"a session ends at its maximum lifetime, also in use", []need{needSessions}, func(t *testing.T, h *harness) {

@@ -260,9 +260,9 @@ func TestHTTPCancel(t *testing.T) {
 
 func TestHTTPIdle(t *testing.T) {
 	p := testsession.Open(t)
-	idle := max(time.Second, testenv.Scale(750*time.Millisecond)) // a client makes its next call within this time
+	idle := testenv.Scale(1500 * time.Millisecond) // a client makes its next call within this time
 	sleep := func(idles float64) string { return fmt.Sprintf("sleep %.2f", idles*idle.Seconds()) }
-	server := serveHTTP(t, newServer(t, p, tools.Options{IdleTimeout: atoll.Duration(2 * idle)}, mcp.Options{IdleTimeout: idle}))
+	server := serveHTTP(t, newServer(t, p, tools.Options{IdleTimeout: atoll.Duration(idle)}, mcp.Options{IdleTimeout: idle}))
 	silent := server.Config.Handler
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodDelete { // the client sends it to end a session whose stream ends, which is not tested here
@@ -271,8 +271,9 @@ func TestHTTPIdle(t *testing.T) {
 	})
 	c := dialHTTP(t, server.URL, nil)
 	c.wantFields("sandbox_exec", m{"command": sleep(1.5)}, "exit_code", 0) // this counts as use
-	c.wantFields("sandbox_exec", m{"command": sleep(5), "background": true})
-	busy := time.Now().Add(idle * 9 / 2)
+	// The next command runs until busy at least.
+	busy := time.Now().Add(2 * idle)
+	c.wantFields("sandbox_exec", m{"command": sleep(2), "background": true})
 	for end := time.Now().Add(testenv.Scale(20 * time.Second)); len(listSessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the session is still there")

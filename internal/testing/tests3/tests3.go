@@ -3,7 +3,8 @@
 package tests3
 
 import (
-	"net"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,15 +58,35 @@ func Fake(t testing.TB) string {
 func startServer(t testing.TB, program string, env []string, args func(address string) []string) string {
 	t.Helper()
 	path := testenv.S3Server(t, program)
-	address := FreeAddress(t)
+	const tries = 3 // another program may take the port first
+	for try := 1; ; try++ {
+		port, err := testenv.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		cmd := exec.Command(path, args(address)...)
+		cmd.Env = append(os.Environ(), env...)
+		err = startAt(t, cmd, "http://"+address)
+		if err == nil {
+			return "http://" + address
+		}
+		if try == tries {
+			t.Fatalf("%s ended: %v", program, err)
+		}
+	}
+}
+
+// startAt runs a server until the test ends, and waits until it answers at its endpoint. It returns an
+// error if the server ends before that.
+func startAt(t testing.TB, cmd *exec.Cmd, endpoint string) error {
+	t.Helper()
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(path, args(address)...)
-	cmd.Env = append(os.Environ(), env...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -76,31 +97,21 @@ func startServer(t testing.TB, program string, env []string, args func(address s
 		_ = cmd.Process.Kill()
 		<-ended
 	})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testenv.Scale(5 * time.Second)}
 	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; {
 		select {
 		case err := <-ended:
 			ended <- err
 			text, _ := os.ReadFile(log.Name())
-			t.Fatalf("%s ended: %v\n%s", program, err, text)
+			return fmt.Errorf("%v\n%s", err, text)
 		case <-time.After(10 * time.Millisecond):
 		}
-		if c, err := net.Dial("tcp", address); err == nil {
-			c.Close()
-			return "http://" + address
+		if resp, err := client.Get(endpoint); err == nil {
+			resp.Body.Close()
+			return nil
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s does not answer at %s", program, address)
+			t.Fatalf("%s does not answer at %s", cmd.Path, endpoint)
 		}
 	}
-}
-
-// FreeAddress returns a loopback address on which nobody listens.
-func FreeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

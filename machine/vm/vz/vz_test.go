@@ -188,7 +188,7 @@ func TestLife(t *testing.T) {
 	if _, err := io.ReadFull(l.dial(m, fakevmm.GreetPort), got); err != nil || string(got) != "hello" {
 		t.Errorf("the first bytes are %q, %v", got, err)
 	}
-	short, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	short, cancel := context.WithTimeout(context.Background(), testenv.Scale(time.Second)) // time for one attempt at least
 	defer cancel()
 	if nobody, err := m.Dial(short, fakevmm.EmptyPort); err == nil { // the machine that this runs on was too busy
 		nobody.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))

@@ -227,12 +227,13 @@ func TestCutAnswers(t *testing.T) {
 func TestSlowLink(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := testOptions(p.Endpoint)
-	opts.Stall = testenv.Scale(time.Second)
+	opts.Stall = testenv.Scale(2500 * time.Millisecond)
 	b := openBucket(t, opts)
-	putText(t, b, "k", small)
-	p.First(1, http.MethodGet, tests3.Fault{Slow: opts.Stall * 3 / 10})
+	text := randomText(1 << 20) // in 16 pieces, with 15 pauses between them
+	putText(t, b, "k", text)
+	p.First(1, http.MethodGet, tests3.Fault{Slow: opts.Stall / 14})
 	start := time.Now()
-	wantText(t, b, "k", small)
+	wantText(t, b, "k", text)
 	if took := time.Since(start); took < opts.Stall || p.Requests() != 1 {
 		t.Errorf("it took %v and %d requests", took, p.Requests())
 	}
