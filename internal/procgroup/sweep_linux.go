@@ -2,6 +2,7 @@ package procgroup
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -57,6 +58,7 @@ func sweepMarked(m Mark, session func() int) error {
 type proc struct {
 	pid, parent, session int
 	start                string // in ticks since boot: with the pid it identifies the process
+	bounds               string // of its environment in memory: an exec changes them
 	execs                bool   // it is in the middle of an exec, and has no environment
 }
 
@@ -84,16 +86,41 @@ func familyOf(all []proc, session int, marked func(environ string) bool) (member
 // environOf returns the initial environment of a process, "" if this process may not read
 // it. known is false in the middle of an exec, when the process has none.
 func environOf(pid int) (environ string, known bool) {
-	for range 2 {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	for bounds := ""; ; {
+		b, err := readOnce("/proc/" + strconv.Itoa(pid) + "/environ")
 		if err != nil || len(b) > 0 {
 			return string(b), true
 		}
-		if p, ok := readStat(pid); ok && p.execs {
+		p, ok := readStat(pid)
+		switch {
+		case !ok:
+			return "", true
+		case p.execs:
 			return "", false
+		case p.bounds == bounds:
+			return "", true
 		}
-	} // the first read may have been of the memory before an exec, which is empty once released
-	return "", true
+		bounds = p.bounds // the read may have been of the memory before an exec, which is empty once released
+	}
+}
+
+// readOnce reads a whole file of /proc in one read: an exec between two reads would cut off an environment.
+func readOnce(name string) ([]byte, error) {
+	for size := 64 << 10; ; size *= 8 {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		b := make([]byte, size)
+		n, err := f.Read(b)
+		f.Close()
+		if err == io.EOF {
+			err = nil
+		}
+		if n < size {
+			return b[:n], err
+		}
+	}
 }
 
 // listProcesses returns the processes of this machine, without zombies and kernel threads.
@@ -134,7 +161,7 @@ func readStat(pid int) (proc, bool) {
 	flags, err3 := strconv.ParseUint(fields[6], 10, 32)
 	const exiting, kernel = 0x4, 0x200000 // PF_EXITING, PF_KTHREAD
 	execs := flags&exiting == 0 && fields[48] == "0"
-	return proc{pid, parent, session, fields[19], execs}, flags&kernel == 0 && err1 == nil && err2 == nil && err3 == nil
+	return proc{pid, parent, session, fields[19], fields[47] + "-" + fields[48], execs}, flags&kernel == 0 && err1 == nil && err2 == nil && err3 == nil
 }
 
 // killProc kills the process, and never another one with the same PID.

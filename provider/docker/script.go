@@ -71,9 +71,9 @@ const idleVar = "ATOLL_IDLE"
 const exitGone = 3
 
 // processFunctions defines two functions. slurp reads a file of /proc into $all, without NULs.
-// look sets the state, parent and session of process $1, and env_end, which is 0 in the middle of an
-// exec, when the process has no environment; see proc_pid_stat(5). A command's name may contain any
-// byte.
+// look sets the state, parent and session of process $1, and bounds, which are those of its environment
+// in memory: an exec changes them, and in the middle of an exec, when the process has no environment,
+// they are 0-0. See proc_pid_stat(5). A command's name may contain any byte.
 const processFunctions = `
 slurp() {
 	all=
@@ -83,7 +83,7 @@ look() {
 	slurp "/proc/$1/stat"
 	[ -n "$all" ] || return 1
 	set -- ${all##*)}
-	state=$1 parent=$2 session=$4 env_end=${49}
+	state=$1 parent=$2 session=$4 bounds=${48}-${49}
 	[ "$state" != Z ]
 }
 `
@@ -108,8 +108,12 @@ while [ $tries -lt 100 ]; do
 		[ $pid != 1 ] && [ $pid != $$ ] && look $pid || continue
 		all_of_them="$all_of_them $pid:$parent"
 		if [ $session = "$1" ]; then family="$family$pid "; continue; fi
-		slurp "$dir/environ" && [ -z "$all" ] && [ "$env_end" = 0 ] && unsure=1
-		case $all in *"$2"*) family="$family$pid " ;; esac
+		before=$bounds
+		slurp "$dir/environ" || continue
+		case $all in *"$2"*) family="$family$pid "; continue ;; esac
+		environ=$all
+		look $pid || continue
+		[ "$bounds" = "$before" ] && [ "$environ$bounds" != 0-0 ] || unsure=1 # an exec cuts off what slurp reads
 	done
 	grown=1
 	while [ -n "$grown" ]; do

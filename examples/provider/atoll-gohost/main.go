@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -138,6 +139,7 @@ const markVar = "ATOLL_GOHOST"
 
 // killMarked kills all processes with a mark that begins with prefix, until there is none.
 func killMarked(prefix string) error {
+	buf := make([]byte, 4<<20) // more than an environment can have
 	for found := true; found; time.Sleep(time.Millisecond) {
 		found = false
 		entries, err := os.ReadDir("/proc")
@@ -149,7 +151,7 @@ func killMarked(prefix string) error {
 			if err != nil {
 				continue
 			}
-			env, known := readEnviron(filepath.Join("/proc", e.Name()))
+			env, known := readEnviron(filepath.Join("/proc", e.Name()), buf)
 			marked := bytes.Contains(env, []byte(markVar+"="+prefix))
 			if !known || marked && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				found = true
@@ -159,12 +161,16 @@ func killMarked(prefix string) error {
 	return nil
 }
 
-// readEnviron returns the environment of a process, which has none after its end. known is false in the
-// middle of an exec, when the process has lost its old environment and has no new one yet.
-func readEnviron(proc string) (env []byte, known bool) {
-	env, err := os.ReadFile(filepath.Join(proc, "environ"))
-	if err != nil || len(env) > 0 {
-		return env, true
+// readEnviron reads the environment of a process, which has none after its end, into buf. known is false
+// in the middle of an exec, when the process has lost its old environment and has no new one yet.
+func readEnviron(proc string, buf []byte) (env []byte, known bool) {
+	f, err := os.Open(filepath.Join(proc, "environ"))
+	if err != nil {
+		return nil, true
+	}
+	defer f.Close()
+	if n, err := f.Read(buf); err != io.EOF { // one read, because an exec between two would cut it off
+		return buf[:n], true
 	}
 	if _, err := os.Readlink(filepath.Join(proc, "exe")); err != nil {
 		return nil, true // a zombie, or a thread of the kernel
