@@ -125,6 +125,7 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 	defer log.Close()
 	cmd := s.serverCommand("postgres", "-D", filepath.Join(s.dir, "data"), "-k", s.dir, "-c", "listen_addresses=",
 		"-c", "max_connections=300", "-c", "shared_buffers=16MB", "-c", "max_wal_size=128MB",
+		"-c", "fsync=off", "-c", "full_page_writes=off", // for crashes of the system, unlike a kill of the server
 		"-c", "dynamic_shared_memory_type=mmap") // in its directory: a killed server would leave files in /dev/shm
 	cmd.Stdout, cmd.Stderr = log, log
 	started, ended := make(chan error), make(chan struct{})
