@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 var dialPromises = []promise{
@@ -155,12 +156,11 @@ func (h *harness) startEchoServer(t *testing.T, sb atoll.Sandbox) int {
 // findFreePort returns a port that is free on this machine, for sandboxes that share its network.
 func findFreePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testenv.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // dialPort connects to a server inside, which may still be starting. The end of the test closes the

@@ -265,13 +265,13 @@ func TestServe(t *testing.T) {
 	if l, err := net.Listen("tcp", address); err == nil {
 		l.Close()
 	} else {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := testenv.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		free.Close()
-		t.Logf("%s is in use; using %s", address, free.Addr())
-		lines = strings.ReplaceAll(lines, address, free.Addr().String())
+		free := fmt.Sprintf("127.0.0.1:%d", port)
+		t.Logf("%s is in use; using %s", address, free)
+		lines = strings.ReplaceAll(lines, address, free)
 	}
 	build, _, _ := strings.Cut(firstCommand(t), " && ")
 	if out, err := newShell(t)(build).CombinedOutput(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -49,16 +50,12 @@ func dynalitePrograms() (node, program string, err error) {
 
 func startDynalite(t testing.TB, node, program string) (endpoint string, err error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := FreePort()
 	if err != nil {
 		return "", err
 	}
-	address := l.Addr().String()
-	l.Close()
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return "", err
-	}
+	port := strconv.Itoa(free)
+	address := net.JoinHostPort("127.0.0.1", port)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		return "", err
