@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
@@ -99,7 +100,7 @@ func TestLimitOfALife(t *testing.T) {
 
 // A long creation renews its lease, and succeeds in the end.
 func TestLongCreation(t *testing.T) {
-	making := max(5*time.Second, testenv.Scale(3*time.Second))
+	making := min(max(5*time.Second, testenv.Scale(3*time.Second)), remote.CleanupTimeout/4) // the provider waits for CleanupTimeout
 	p := provider(t, func(o *modal.Options) { modal.Making(o, making) })
 	other := reopen(t, p)
 	defer other.Close()

@@ -131,8 +131,8 @@ type Volumes[O any] interface {
 	// DeleteVolume deletes the volume of that project and name, unless a sandbox mounts it.
 	// Errors: NoVolumeError, VolumeInUseError.
 	DeleteVolume(ctx context.Context, project, name string) error
-	// DropDataVolume deletes the data volume of a removed sandbox, if it has one; r is its last
-	// record, or nil.
+	// DropDataVolume deletes the data volume of a sandbox that is being removed and has no run, or
+	// that was removed, if it has one; r is its last record, or nil.
 	DropDataVolume(ctx context.Context, id string, r *Record[O]) error
 	// DropVolumesOf deletes the volumes that an abandoned creation has made, as far as the
 	// backend can tell.

@@ -33,7 +33,7 @@ type cloud struct {
 	current  map[string]string // the run of each sandbox id
 	watchers map[*provider]bool
 
-	onLaunch, onConnect func(ctx context.Context) error // called before, if not nil
+	onLaunch, onConnect, onDropVolume func(ctx context.Context) error // called before, if not nil
 }
 
 // An object is a stored record.
@@ -592,6 +592,11 @@ func (b backend) UsedVolumes(ctx context.Context) (map[remote.VolumeKey]bool, er
 }
 
 func (b backend) DropDataVolume(ctx context.Context, id string, r *record) error {
+	if f := b.cloud.onDropVolume; f != nil {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
 	all, err := b.ListVolumes(ctx)
 	for _, v := range all {
 		if v.Sandbox == id {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/internal/remote"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
@@ -69,5 +70,41 @@ func TestStopIsGivenUp(t *testing.T) {
 	r, err := backend{p}.Find(t.Context(), "test", sb.ID(), remote.Latest)
 	if err != nil || r.State != atoll.StateRunning || r.Note.Stopping {
 		t.Errorf("the record is %+v, %v, want it running and not stopping", r, err)
+	}
+}
+
+// A program that ends while it removes an expired sandbox leaves it to another one, with its data volume.
+func TestExpiryIsCutShort(t *testing.T) {
+	c := newCloud(t)
+	p := newProvider(c, nil)
+	sb, err := p.Create(t.Context(), &atoll.Spec{TTL: atoll.Duration(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := make(chan struct{})
+	c.onDropVolume = func(ctx context.Context) error {
+		close(cut)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := atoll.Extend(t.Context(), sb, atoll.Duration(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	<-cut
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.onDropVolume = nil
+	other := newProvider(c, nil)
+	defer other.Close()
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		all, err := other.List(t.Context(), atoll.Filter{})
+		volumes, verr := atoll.Volumes(t.Context(), other, "")
+		if err == nil && verr == nil && len(all)+len(volumes) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("left: %v, %v; %v, %v", all, err, volumes, verr)
+		}
 	}
 }

@@ -146,6 +146,14 @@ func (e *Engine[O]) removeSandbox(ctx context.Context, id string, opts atoll.Rem
 // dropSandbox deletes everything of a sandbox but its volumes. It deletes the record last: as
 // long as anything is left, List has the sandbox, and Remove can remove it.
 func (e *Engine[O]) dropSandbox(ctx context.Context, r *Record[O]) error {
+	if err := e.clearSandbox(ctx, r); err != nil {
+		return err
+	}
+	return e.backend.Delete(ctx, r)
+}
+
+// clearSandbox deletes everything of a sandbox but its volumes and its record.
+func (e *Engine[O]) clearSandbox(ctx context.Context, r *Record[O]) error {
 	if err := e.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
@@ -153,10 +161,8 @@ func (e *Engine[O]) dropSandbox(ctx context.Context, r *Record[O]) error {
 		return err
 	}
 	e.Guests.Cancel(r.ID)
-	if r.Note.Spec.Name != "" {
-		if err := e.backend.ReleaseName(ctx, r); err != nil {
-			return err
-		}
+	if r.Note.Spec.Name == "" {
+		return nil
 	}
-	return e.backend.Delete(ctx, r)
+	return e.backend.ReleaseName(ctx, r)
 }

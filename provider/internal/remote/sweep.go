@@ -66,13 +66,20 @@ func (e *Engine[O]) removeExpired(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if r.Note.State != atoll.StateCreating {
-		return e.removeSandbox(ctx, id, atoll.RemoveOptions{Volumes: true})
+	if r.Note.State == atoll.StateCreating {
+		if err := e.dropSandbox(ctx, r); err != nil { // its data volume may belong to an earlier sandbox with its id
+			return err
+		}
+		// Without the record, no later sweep finds the volumes.
+		return RunCleanup(func(ctx context.Context) error { return e.backend.DropVolumesOf(ctx, r) })
 	}
-	if err := e.dropSandbox(ctx, r); err != nil { // its data volume may belong to an earlier sandbox with its id
+	if err := e.clearSandbox(ctx, r); err != nil {
 		return err
 	}
-	return e.backend.DropVolumesOf(ctx, r)
+	if err := e.backend.DropDataVolume(ctx, id, r); err != nil { // before the record, by which a later sweep finds it
+		return err
+	}
+	return e.backend.Delete(ctx, r)
 }
 
 // adoptStart claims an abandoned start, which keeps its program from continuing it, and returns
