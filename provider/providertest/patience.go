@@ -1,7 +1,6 @@
 package providertest
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -17,16 +16,9 @@ var patiencePromises = []promise{
 	{"AutoRemove removes the sandbox some time after its main process ended", nil, func(t *testing.T, h *harness) {
 		begin := time.Now()
 		sb := h.createSandbox(t, atoll.Spec{Cmd: scriptArgs("exit", 0), AutoRemove: true})
-		h.waitUntil(t, h.shortLimit(), func() error {
-			st, err := sb.Status(h.newContext(t))
-			if err != nil && time.Since(begin) < atoll.AutoRemoveDelay {
-				t.Fatalf("Status: %v", err)
-			}
-			if err == nil && st.State != atoll.StateStopped {
-				return fmt.Errorf("state is %q, want stopped", st.State)
-			}
-			return nil
-		})
+		if _, err := sb.Status(h.newContext(t)); atoll.KindOf(err) != atoll.ErrNotFound || time.Since(begin) < atoll.AutoRemoveDelay { // else this machine was too busy
+			h.waitForState(t, sb, atoll.StateStopped)
+		}
 		h.waitUntilGone(t, sb, h.shortLimit()+atoll.AutoRemoveDelay)
 	}},
 	{"AutoRemove removes a sandbox whose creator was killed, with its volume", []need{needElsewhere}, func(t *testing.T, h *harness) {
