@@ -139,7 +139,7 @@ const markVar = "ATOLL_GOHOST"
 
 // killMarked kills all processes with a mark that begins with prefix, until there is none.
 func killMarked(prefix string) error {
-	buf := make([]byte, 4<<20) // more than an environment can have
+	buf := make([]byte, 8<<20) // more than an environment can have
 	for found := true; found; time.Sleep(time.Millisecond) {
 		found = false
 		entries, err := os.ReadDir("/proc")
