@@ -66,9 +66,9 @@ type proc struct {
 // marked, with their descendants. unsure reports that a process in the middle of an exec may
 // belong to them.
 func familyOf(all []proc, session int, marked func(environ string) bool) (members []proc, unsure bool) {
-	in := map[int]bool{}
+	in, buf := map[int]bool{}, make([]byte, 64<<10)
 	for _, p := range all {
-		environ, known := environOf(p.pid)
+		environ, known := environOf(p.pid, buf)
 		in[p.pid] = session > 0 && p.session == session || marked(environ)
 		unsure = unsure || !known && !in[p.pid]
 	}
@@ -84,10 +84,10 @@ func familyOf(all []proc, session int, marked func(environ string) bool) (member
 }
 
 // environOf returns the initial environment of a process, "" if this process may not read
-// it. known is false in the middle of an exec, when the process has none.
-func environOf(pid int) (environ string, known bool) {
+// it. known is false in the middle of an exec, when the process has none. environOf overwrites buf.
+func environOf(pid int, buf []byte) (environ string, known bool) {
 	for bounds := ""; ; {
-		b, err := readOnce("/proc/" + strconv.Itoa(pid) + "/environ")
+		b, err := readOnce("/proc/"+strconv.Itoa(pid)+"/environ", buf)
 		if err != nil || len(b) > 0 {
 			return string(b), true
 		}
@@ -104,22 +104,23 @@ func environOf(pid int) (environ string, known bool) {
 	}
 }
 
-// readOnce reads a whole file of /proc in one read: an exec between two reads would cut off an environment.
-func readOnce(name string) ([]byte, error) {
-	for size := 64 << 10; ; size *= 8 {
+// readOnce reads a whole file of /proc in one read, into buf if that is large enough: an exec between two
+// reads would cut off an environment.
+func readOnce(name string, buf []byte) ([]byte, error) {
+	for {
 		f, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
-		b := make([]byte, size)
-		n, err := f.Read(b)
+		n, err := f.Read(buf)
 		f.Close()
 		if err == io.EOF {
 			err = nil
 		}
-		if n < size {
-			return b[:n], err
+		if n < len(buf) {
+			return buf[:n], err
 		}
+		buf = make([]byte, 8*len(buf))
 	}
 }
 
@@ -159,8 +160,8 @@ func readStat(pid int) (proc, bool) {
 	parent, err1 := strconv.Atoi(fields[1])
 	session, err2 := strconv.Atoi(fields[3])
 	flags, err3 := strconv.ParseUint(fields[6], 10, 32)
-	const exiting, kernel = 0x4, 0x200000 // PF_EXITING, PF_KTHREAD
-	execs := flags&exiting == 0 && fields[48] == "0"
+	const exiting, kernel = 0x4, 0x200000            // PF_EXITING, PF_KTHREAD
+	execs := flags&exiting == 0 && fields[23] == "0" // where its code begins, which an exec sets after the environment
 	return proc{pid, parent, session, fields[19], fields[47] + "-" + fields[48], execs}, flags&kernel == 0 && err1 == nil && err2 == nil && err3 == nil
 }
 

@@ -71,9 +71,9 @@ const idleVar = "ATOLL_IDLE"
 const exitGone = 3
 
 // processFunctions defines two functions. slurp reads a file of /proc into $all, without NULs.
-// look sets the state, parent and session of process $1, and bounds, which are those of its environment
-// in memory: an exec changes them, and in the middle of an exec, when the process has no environment,
-// they are 0-0. See proc_pid_stat(5). A command's name may contain any byte.
+// look sets the state, parent and session of process $1, bounds, which are those of its environment in
+// memory and which an exec changes, and code, where its code begins, which is 0 in the middle of an exec,
+// when the process has no environment. See proc_pid_stat(5). A command's name may contain any byte.
 const processFunctions = `
 slurp() {
 	all=
@@ -83,7 +83,7 @@ look() {
 	slurp "/proc/$1/stat"
 	[ -n "$all" ] || return 1
 	set -- ${all##*)}
-	state=$1 parent=$2 session=$4 bounds=${48}-${49}
+	state=$1 parent=$2 session=$4 code=${24} bounds=${48}-${49}
 	[ "$state" != Z ]
 }
 `
@@ -113,7 +113,7 @@ while [ $tries -lt 100 ]; do
 		case $all in *"$2"*) family="$family$pid "; continue ;; esac
 		environ=$all
 		look $pid || continue
-		[ "$bounds" = "$before" ] && [ "$environ$bounds" != 0-0 ] || unsure=1 # an exec cuts off what slurp reads
+		[ "$bounds" = "$before" ] && [ "$environ$code" != 0 ] || unsure=1 # an exec cuts off what slurp reads
 	done
 	grown=1
 	while [ -n "$grown" ]; do

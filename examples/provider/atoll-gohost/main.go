@@ -180,6 +180,6 @@ func readEnviron(proc string, buf []byte) (env []byte, known bool) {
 	if err != nil || len(fields) < 49 {
 		return nil, true
 	}
-	begin, end := fields[47], fields[48] // of the environment in memory; 0 during an exec
-	return nil, begin == end && begin != "0"
+	begin, end := fields[47], fields[48]          // of the environment in memory
+	return nil, begin == end && fields[23] != "0" // where the code begins: an exec sets this last
 }

@@ -182,7 +182,7 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	total, leftOut := c.runSteps(ctx, c.orderSteps(selected))
 	patience := time.Minute
 	if ctx.Err() != nil {
-		patience = 5 * time.Second // whoever interrupted the check waits
+		patience = 5 * time.Second // somebody interrupted the check, and waits
 	}
 	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
 	for _, thing := range left {
