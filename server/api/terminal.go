@@ -146,7 +146,7 @@ type terminalConn struct {
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
-	lost  atomic.Bool // the client has disconnected, or the server has closed the connection
+	lost  atomic.Bool // a read or write has failed, or the server has closed the connection
 	wrong atomic.Pointer[error]
 	input typedInput
 	sizes chan atoll.Size // the latest size that was not applied
@@ -308,7 +308,17 @@ func (t *terminalConn) sendMessage(m terminalMessage) error {
 	if err != nil {
 		return err
 	}
-	return t.ws.Write(context.Background(), websocket.MessageText, b)
+	return t.writeMessage(websocket.MessageText, b)
+}
+
+// writeMessage sends a message. A failure means that the client has disconnected, which readClient may
+// find out only later.
+func (t *terminalConn) writeMessage(typ websocket.MessageType, b []byte) error {
+	err := t.ws.Write(context.Background(), typ, b)
+	if err != nil {
+		t.lost.Store(true)
+	}
+	return err
 }
 
 // A screenWriter sends output to the client. It blocks while the client does not read.
@@ -317,7 +327,7 @@ type screenWriter struct{ t *terminalConn }
 func (s screenWriter) Write(p []byte) (n int, err error) {
 	for len(p) > 0 && err == nil {
 		block := p[:min(len(p), outputBlock)]
-		if err = s.t.ws.Write(context.Background(), websocket.MessageBinary, block); err == nil {
+		if err = s.t.writeMessage(websocket.MessageBinary, block); err == nil {
 			n, p = n+len(block), p[len(block):]
 		}
 	}

@@ -6,10 +6,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +29,39 @@ type terminalServer struct {
 	sb      atoll.Sandbox
 	handler *api.Handler
 	server  *httptest.Server
+	network *network
+}
+
+// A network accepts the connections of a server and can break them.
+type network struct {
+	net.Listener
+	broken atomic.Bool   // writes fail
+	silent chan struct{} // reads do not return the failure before this is closed
+}
+
+func (n *network) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	return &networkConn{c, n}, err
+}
+
+type networkConn struct {
+	net.Conn
+	network *network
+}
+
+func (c *networkConn) Write(b []byte) (int, error) {
+	if c.network.broken.Load() {
+		return 0, syscall.ECONNRESET
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *networkConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && c.network.broken.Load() {
+		<-c.network.silent
+	}
+	return n, err
 }
 
 const terminalToken = "a token, with / and spaces"
@@ -46,10 +82,14 @@ func withTerminalServers(t *testing.T, test func(t *testing.T, d *terminalServer
 			if err != nil {
 				t.Fatal(err)
 			}
-			server := httptest.NewServer(h)
+			server := httptest.NewUnstartedServer(h)
+			n := &network{Listener: server.Listener, silent: make(chan struct{})}
+			server.Listener = n
+			server.Start()
 			t.Cleanup(server.Close)
 			t.Cleanup(func() { h.Close() })
-			test(t, &terminalServer{sb, h, server})
+			t.Cleanup(func() { close(n.silent) })
+			test(t, &terminalServer{sb, h, server, n})
 		})
 	}
 }
@@ -254,9 +294,7 @@ func TestTerminalHangUp(t *testing.T) {
 			p := d.findProcess(t, s.process)
 			s.ws.CloseNow()
 			if !c.kept {
-				if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
-					t.Errorf("%v: ended with %v, %v; want SIGHUP", c.query, exit, err)
-				}
+				wantHangUp(t, p)
 				continue
 			}
 			if !staysAlive(t, p) {
@@ -276,11 +314,33 @@ func TestTerminalHangUp(t *testing.T) {
 				t.Errorf("from offset %d the output is %q", offset, later.output.String())
 			}
 			later.ws.CloseNow()
-			if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
-				t.Errorf("ended with %v, %v; want SIGHUP", exit, err)
-			}
+			wantHangUp(t, p)
 		}
 	})
+}
+
+// The server hangs up when it cannot send the output, before it learns from reading that the client
+// has disconnected.
+func TestTerminalHangUpOnWrite(t *testing.T) {
+	withTerminalServers(t, func(t *testing.T, d *terminalServer) {
+		s := d.openTerminal(t, nil)
+		s.typeText("echo be''gun\r")
+		s.awaitOutput("begun")
+		p := d.findProcess(t, s.process)
+		d.network.broken.Store(true)
+		s.typeText("echo mo''re\r")
+		wantHangUp(t, p)
+	})
+}
+
+// wantHangUp waits for the end of the process.
+func wantHangUp(t *testing.T, p atoll.Process) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(15*time.Second)) // longer than a server hangs up
+	defer cancel()
+	if exit, err := p.Wait(ctx); err != nil || exit.Signal != atoll.SIGHUP {
+		t.Errorf("the process ended with %v, %v; want SIGHUP", exit, err)
+	}
 }
 
 func TestTerminalErrors(t *testing.T) {
