@@ -7,8 +7,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -253,11 +255,49 @@ func (s *slowReader) Read(p []byte) (int, error) {
 	return s.ReadSeeker.Read(p[:min(len(p), 10_000)])
 }
 
+// A Put that was cancelled removes the parts only after the service has answered each request: a
+// part that the service stores later would stay.
+func TestCancelledPartIsAnswered(t *testing.T) {
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	aborted := make(chan struct{})
+	abort := sync.OnceFunc(func() { close(aborted) })
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Query().Get("partNumber") == "3":
+			part, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Errorf("read the part: %v", err)
+			}
+			r.Body = io.NopCloser(bytes.NewReader(part))
+			cancel()
+			select {
+			case <-aborted:
+				t.Error("the upload was removed before a part was stored")
+			case <-time.After(100 * time.Millisecond):
+			}
+		case r.Method == http.MethodDelete:
+			abort()
+		}
+		p.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	b := openBucket(t, testOptions(front.URL))
+	if _, err := b.Put(ctx, "k", strings.NewReader(large), int64(len(large)), objectstore.Condition{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Put: %v", err)
+	}
+	if left := listUploads(b)(t, ""); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // A failed multipart upload removes its parts, whatever the failure.
 func TestPartsOfWhatFailed(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := testOptions(p.Endpoint)
 	opts.Attempts = 2
+	opts.answerTimeout = 100 * time.Millisecond
 	b := openBucket(t, opts)
 	old := putText(t, b, "k", "old")
 	third := func(f tests3.Fault) func(*http.Request, int) tests3.Fault {

@@ -106,9 +106,9 @@ func partSize(size, total int64) int64 {
 	return max(size, (least+unit-1)/unit*unit)
 }
 
-// abortUpload removes the parts of an object. If a request was cancelled, the service
-// may still be storing its part: abortUpload then repeats until the service no longer
-// knows the upload.
+// abortUpload removes the parts of an object. If a request was cancelled and not
+// answered, the service may still be storing its part: abortUpload then repeats until
+// the service no longer knows the upload.
 func (b *Bucket) abortUpload(ctx context.Context, key string, upload *string) error {
 	given := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

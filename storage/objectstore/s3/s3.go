@@ -55,6 +55,8 @@ type Options struct {
 	Stall       time.Duration // the time without traffic after which a connection is given up; default two minutes
 	PartSize    int64         // of multipart uploads, for objects larger than this; at least 5 MiB, default 16 MiB
 	Concurrency int           // parts of one object sent at once; default 4
+
+	answerTimeout time.Duration // of a writeTransport; default answerTimeout
 }
 
 // Credentials are the keys that sign requests.
@@ -103,6 +105,7 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 	if err != nil {
 		return invalid("%w", err)
 	}
+	client.Transport = &writeTransport{client.Transport, opts.answerTimeout}
 	b := &Bucket{name: opts.Bucket, http: client, opts: opts}
 	b.client = s3.NewFromConfig(cfg, func(o *s3.Options) {
 		o.UsePathStyle = opts.PathStyle
@@ -138,6 +141,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Stall <= 0 {
 		o.Stall = 2 * time.Minute
+	}
+	if o.answerTimeout <= 0 {
+		o.answerTimeout = answerTimeout
 	}
 	if o.PartSize == 0 {
 		o.PartSize = 16 << 20
