@@ -101,9 +101,10 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 			return atoll.StateCreated
 		}
 		return atoll.StateCreating
-	case container.StateDead, container.StateRemoving:
-		st.Reason = "the engine is removing it"
+	case container.StateDead:
+		st.Reason = "the engine could not remove it: remove it again"
 		return atoll.StateFailed
+	case container.StateRemoving: // it has ended, or never started
 	}
 	if st.Started.IsZero() {
 		return atoll.StateCreated
