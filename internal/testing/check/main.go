@@ -19,7 +19,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -154,17 +153,17 @@ func newCheck(budget time.Duration, workers int) *check {
 
 // runAll runs the steps and prints the report.
 func (c *check) runAll(ctx context.Context, selected []step) error {
-	scratch, err := os.MkdirTemp("/tmp", "at.") // sockets need a short path
+	scratch, err := openScratch()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
-	start, slowness, err := measureSlowness(scratch)
+	defer scratch.removeFolder()
+	start, slowness, err := measureSlowness(scratch.dir)
 	if err != nil {
 		return err
 	}
 	c.slowness = slowness
-	fmt.Printf("an empty program takes %.2f ms here: slowness %.2f\n", start.Seconds()*1000, slowness)
+	fmt.Printf("an empty program takes %.2f ms here: slowness %.2f; %s\n", start.Seconds()*1000, slowness, scratch.describePlace())
 	if err := setSlowness(slowness); err != nil {
 		return err
 	}
@@ -174,17 +173,13 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	if err := c.readTree(); err != nil {
 		return err
 	}
-	tmp := filepath.Join(scratch, "t") // the check finds files here that a test forgets
-	if err := errors.Join(os.Chmod(scratch, 0o755), os.Mkdir(tmp, 0o755), os.Chmod(tmp, os.ModeSticky|0o777), os.Setenv("TMPDIR", tmp)); err != nil {
-		return err
-	}
-	before := listThings(tmp)
+	before := listThings(scratch.tmp)
 	total, leftOut := c.runSteps(ctx, c.orderSteps(selected))
 	patience := time.Minute
 	if ctx.Err() != nil {
 		patience = 5 * time.Second // somebody interrupted the check, and waits
 	}
-	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
+	left := waitForLeftovers(before, scratch.tmp, time.Duration(c.slowness*float64(patience)))
 	for _, thing := range left {
 		fmt.Println("left behind:", thing)
 	}
