@@ -151,6 +151,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 		}
 		s.setProcess(p) // even if the handler is closing: the client reaches the process through another server
 		if err := s.startOutput(wire.Message{Type: wire.MsgStarted, ID: p.ID()}); err != nil {
+			killProcess(s.ctx, p)
 			return err
 		}
 		exit, err := p.Wait(s.ctx)

@@ -1,6 +1,10 @@
 package api
 
-import "github.com/seed46cd37a8/atoll"
+import (
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
 
 // FakeID is the id of a fake's one sandbox.
 const FakeID = fakeID
@@ -11,3 +15,6 @@ func NewFake(fs atoll.FS) atoll.Provider {
 	f.box.fs = fs
 	return f
 }
+
+// VerifyEvery sets the interval between calls of Verify.
+func VerifyEvery(opts *Options, interval time.Duration) { opts.verifyEvery = interval }

@@ -199,10 +199,11 @@ func (t *terminalConn) openProcess(sb atoll.Sandbox, want terminalRequest) (atol
 	return p, nil
 }
 
-// releaseProcess hangs up on the process if the client has disconnected, unless keep is set or the
-// handler closes.
+// releaseProcess hangs up on the process if the client has disconnected or may no longer use the
+// terminal, unless keep is set or the handler closes.
 func (t *terminalConn) releaseProcess(p atoll.Process, keep bool) {
-	if t.lost.Load() && !keep && t.handler.ctx.Err() == nil {
+	ended := t.lost.Load() || t.ctx.Err() != nil
+	if ended && !keep && t.handler.ctx.Err() == nil {
 		terminal.HangUp(t.ctx, p)
 	}
 }
