@@ -48,7 +48,9 @@ func (s *session) shellArgs(ctx context.Context, sb atoll.Sandbox, kind, line st
 // the kernel would send if the process were a child of the connection.
 func (s *session) execCommand(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Exit, error) {
 	var started atomic.Pointer[atoll.Process]
+	var gone atomic.Bool // nobody reads the output
 	broken := func() {
+		gone.Store(true)
 		if p := started.Load(); p != nil && s.tty == nil {
 			terminal.BreakPipe(ctx, *p)
 		}
@@ -64,7 +66,9 @@ func (s *session) execCommand(ctx context.Context, sb atoll.Sandbox, cmd *atoll.
 	if err != nil {
 		return atoll.Exit{}, err
 	}
-	started.Store(&p)
+	if started.Store(&p); gone.Load() { // perhaps before broken knew the process
+		broken()
+	}
 	var controls sync.WaitGroup
 	defer controls.Wait()
 	done := make(chan struct{})

@@ -161,7 +161,7 @@ func (f *fileServer) checkVacant(name string) error {
 		}
 		return err
 	}
-	parent, err := f.statFile(path.Dir(name))
+	parent, err := f.statFile(f.ctx, path.Dir(name))
 	if err == nil && parent.Type != atoll.TypeDirectory {
 		err = atoll.ErrNotExist
 	}
@@ -216,10 +216,10 @@ func (f *fileServer) unpackWithin(ctx context.Context, dir string, h *tar.Header
 }
 
 // statFile follows links, which an FS doesn't.
-func (f *fileServer) statFile(name string) (atoll.FileInfo, error) {
+func (f *fileServer) statFile(ctx context.Context, name string) (atoll.FileInfo, error) {
 	const maxLinks = 40
 	for range maxLinks {
-		info, err := f.fs.Stat(f.ctx, name)
+		info, err := f.fs.Stat(ctx, name)
 		if err != nil || info.Type != atoll.TypeSymlink {
 			return info, err
 		}
@@ -258,7 +258,7 @@ func (f *fileServer) statOpen(name string) (atoll.FileInfo, error) {
 	if s := f.openSpool(name); s != nil {
 		return s.futureInfo(), nil
 	}
-	return f.statFile(name)
+	return f.statFile(f.ctx, name)
 }
 
 func (f *fileServer) singleInfo(info atoll.FileInfo, err error) (sftp.ListerAt, error) {

@@ -44,7 +44,7 @@ var errFull = atoll.Errorf("write", "", atoll.ErrExhausted, "open files exceed t
 // of the request, since the library doesn't tell which they are.
 func (f *fileServer) newSpool(name string, flags sftp.FileOpenFlags, attrs []byte) (*spool, error) {
 	s := &spool{files: f, name: name, exclusive: flags.Excl && flags.Creat}
-	old, err := f.statFile(name)
+	old, err := f.statFile(f.ctx, name)
 	switch {
 	case err == nil && s.exclusive:
 		return nil, errExists
@@ -83,7 +83,7 @@ func (f *fileServer) newSpool(name string, flags sftp.FileOpenFlags, attrs []byt
 // checkParent returns an error unless name's parent is a directory. name itself may be
 // a dangling link.
 func (f *fileServer) checkParent(name string) error {
-	parent, err := f.statFile(path.Dir(name))
+	parent, err := f.statFile(f.ctx, path.Dir(name))
 	if err == nil && parent.Type != atoll.TypeDirectory {
 		err = atoll.ErrNotExist
 	}
@@ -255,7 +255,7 @@ func (s *spool) handOver(ctx context.Context) error {
 func (s *spool) handOverDated(ctx context.Context, content io.Reader) error {
 	target, mode := s.name, cmp.Or(s.mode, 0o644)
 	if !s.fresh {
-		old, err := s.files.statFile(s.name)
+		old, err := s.files.statFile(ctx, s.name)
 		if err != nil {
 			return err
 		}
@@ -268,7 +268,9 @@ func (s *spool) handOverDated(ctx context.Context, content io.Reader) error {
 		err = s.files.fs.Rename(ctx, path.Join(dir, temp), target)
 	}
 	if err != nil {
-		_ = s.files.fs.Remove(ctx, path.Join(dir, temp), false) // the first error counts
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTime)
+		defer cancel()
+		_ = s.files.fs.Remove(late, path.Join(dir, temp), false) // the first error counts
 	}
 	return err
 }
@@ -299,7 +301,7 @@ func (f *fileServer) setStat(r *sftp.Request) error {
 	if s := f.openSpool(r.Filepath); s != nil {
 		return s.setAttributes(flags, to)
 	}
-	info, err := f.statFile(r.Filepath)
+	info, err := f.statFile(f.ctx, r.Filepath)
 	if err != nil {
 		return err
 	}
