@@ -484,9 +484,9 @@ func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, containe
 // startFailure returns why an ended sandbox never began to run; nil if it ran, even if only for
 // a moment.
 func (p *Provider) startFailure(ctx context.Context, id, container string) error {
-	r, err := p.readReport(ctx, "start", id, container)
+	r, err := p.readReport(ctx, container)
 	if err != nil || r.Kind == "" {
-		return err
+		return p.wrapError(ctx, "start", id, err)
 	}
 	return atoll.Errorf("start", id, r.Kind, "%s", r.Message)
 }

@@ -41,10 +41,10 @@ func (p *Provider) readLogs(ctx context.Context, container string, opts client.C
 
 // readReport returns the guest's report if it is the last line of the container's log. The
 // report may be in either output.
-func (p *Provider) readReport(ctx context.Context, op, id, container string) (r guest.Report, err error) {
+func (p *Provider) readReport(ctx context.Context, container string) (guest.Report, error) {
 	stdout, stderr, err := p.readLogs(ctx, container, client.ContainerLogsOptions{Tail: "1"})
 	if err != nil {
-		return r, p.wrapError(ctx, op, id, err)
+		return guest.Report{}, err
 	}
 	if stdout.Report() != (guest.Report{}) {
 		return stdout.Report(), nil

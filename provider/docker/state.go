@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
@@ -42,10 +43,14 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	if err == nil {
 		err = p.wrapError(ctx, op, id, p.applyMarkers(ctx, r))
 	}
-	if err == nil && !r.plain && r.State == atoll.StateStopped && c.State.ExitCode == guestStoppedCode {
-		report, err := p.readReport(ctx, op, id, c.ID)
+	removing := c.State.Status == container.StateRemoving // the engine no longer reads its log
+	if err == nil && !removing && !r.plain && r.State == atoll.StateStopped && c.State.ExitCode == guestStoppedCode {
+		report, err := p.readReport(ctx, c.ID)
+		if cerrdefs.IsConflict(err) {
+			return r, nil // the engine has just begun to remove it
+		}
 		if err != nil {
-			return nil, err
+			return nil, p.wrapError(ctx, op, id, err)
 		}
 		if report.Main != nil {
 			r.Exit = report.Main
@@ -97,14 +102,14 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 	case container.StatePaused:
 		return atoll.StatePaused
 	case container.StateCreated:
-		if st.Spec.NoStart {
-			return atoll.StateCreated
-		}
-		return atoll.StateCreating
+		return newState(st)
 	case container.StateDead:
 		st.Reason = "the engine could not remove it: remove it again"
 		return atoll.StateFailed
-	case container.StateRemoving: // it has ended, or never started
+	case container.StateRemoving: // it has ended, or never ran
+		if st.Started.IsZero() {
+			return newState(st)
+		}
 	}
 	if st.Started.IsZero() {
 		return atoll.StateCreated
@@ -127,6 +132,14 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 		st.Reason = fmt.Sprintf("its main process exited with code %d", exit.Code)
 	}
 	return atoll.StateFailed
+}
+
+// newState returns the state of a sandbox that never ran.
+func newState(st *atoll.Status) atoll.State {
+	if st.Spec.NoStart {
+		return atoll.StateCreated
+	}
+	return atoll.StateCreating
 }
 
 // parseTime parses a time of the engine. Year 1 and invalid texts become the zero time.
