@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,7 +85,49 @@ var watchPromises = []promise{
 		w := h.startWatch(t, h.newContext(t))
 		w.waitForSync(t, h)
 		sb := h.createSandbox(t, atoll.Spec{TTL: atoll.Duration(500 * time.Millisecond)})
-		w.waitForState(t, h, sb.ID(), atoll.StateRemoved)
+		if got := w.collectStates(t, h, sb.ID()); slices.Contains(got, atoll.StateFailed) {
+			t.Errorf("the states were %v", got)
+		}
+	}},
+	{"a sandbox that is being removed has not failed", nil, func(t *testing.T, h *harness) {
+		w := h.startWatch(t, h.newContext(t))
+		w.waitForSync(t, h)
+		running, stopped := h.plainSandbox(t), h.plainSandbox(t)
+		if err := stopped.Stop(h.newContext(t), h.shortLimit()); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		removed := make(chan struct{})
+		var polls sync.WaitGroup
+		polls.Go(func() {
+			for {
+				list, err := h.p.List(h.newContext(t), atoll.Filter{})
+				if err != nil {
+					t.Errorf("List: %v", err)
+				}
+				for _, st := range list {
+					if st.State == atoll.StateFailed {
+						t.Errorf("List has the state %s, %q", st.State, st.Reason)
+					}
+				}
+				select {
+				case <-removed:
+					return
+				default:
+				}
+			}
+		})
+		for _, sb := range []atoll.Sandbox{stopped, running} {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
+		close(removed)
+		polls.Wait()
+		for _, sb := range []atoll.Sandbox{stopped, running} {
+			if got := w.collectStates(t, h, sb.ID()); slices.Contains(got, atoll.StateFailed) {
+				t.Errorf("the states were %v", got)
+			}
+		}
 	}},
 	{"a Watch ends with its context's error, as its last pair", nil, func(t *testing.T, h *harness) {
 		ctx, cancel := context.WithCancel(h.newContext(t))

@@ -157,6 +157,9 @@ func (e *Engine[O]) clearSandbox(ctx context.Context, r *Record[O]) error {
 	if err := e.dismissCaretaker(ctx, r); err != nil {
 		return err
 	}
+	if r.Note.State == atoll.StateRunning && !r.Note.Stopping {
+		_ = e.markStopping(ctx, r) // if this fails, the end of the run may look like a failure
+	}
 	if err := e.backend.DropRuns(ctx, r); err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func (e *Engine[O]) markRemoving(ctx context.Context, r *Record[O]) error {
 		if n.State != was.State || n.Run != was.Run || n.Starter != was.Starter || !n.LeaseExpires.Equal(was.LeaseExpires) || !n.Expires.Equal(was.Expires) {
 			return ErrDoneElsewhere
 		}
-		n.Removing = true
+		n.Removing, n.Stopping = true, n.State == atoll.StateRunning
 		return nil
 	})
 }
