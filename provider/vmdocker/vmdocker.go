@@ -166,13 +166,11 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	inner := spec.Clone()
 	inner.Provider = ""
 	err = p.withEngineRetry(ctx, spec.Project, func(ctx context.Context, e *engine) error {
-		if _, err := e.docker.Create(ctx, inner); err != nil {
+		made, err := e.docker.Create(ctx, inner)
+		if err != nil {
 			return err
 		}
-		if err := p.learnImages(ctx, e); err != nil {
-			return err
-		}
-		return p.learnSandbox(ctx, e, spec.ID)
+		return p.learnCreated(ctx, e, made)
 	})
 	if err != nil {
 		return nil, err
@@ -319,6 +317,24 @@ func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (lis
 		}
 	}
 	return list, nil
+}
+
+// learnTimeout bounds learnCreated.
+const learnTimeout = 30 * time.Second
+
+// learnCreated records a sandbox that was just created, and its image, even if ctx has ended. If that
+// fails, it removes the sandbox, and leaves its data volume.
+func (p *Provider) learnCreated(ctx context.Context, e *engine, made atoll.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), learnTimeout)
+	defer cancel()
+	err := p.learnImages(ctx, e)
+	if err == nil {
+		err = p.learnSandbox(ctx, e, made.ID())
+	}
+	if err != nil {
+		return errors.Join(err, made.Remove(ctx))
+	}
+	return nil
 }
 
 // learnSandbox records the current state of a sandbox, and the project's volumes.
