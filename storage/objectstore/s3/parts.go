@@ -30,7 +30,7 @@ func (b *Bucket) putParts(ctx context.Context, key string, src *source, when obj
 	}
 	defer func() {
 		if err != nil && codeOf(err) != codeNoUpload {
-			_ = b.abortUpload(ctx, key, upload.UploadId) // if this fails, Sweep does
+			_ = b.abortUpload(ctx, key, upload.UploadId, ctx.Err() != nil || statusOf(err) == 0) // if this fails, Sweep does
 		}
 	}()
 	parts, err := b.sendParts(ctx, key, upload.UploadId, src)
@@ -106,11 +106,10 @@ func partSize(size, total int64) int64 {
 	return max(size, (least+unit-1)/unit*unit)
 }
 
-// abortUpload removes the parts of an object. If a request was cancelled and not
-// answered, the service may still be storing its part: abortUpload then repeats until
-// the service no longer knows the upload.
-func (b *Bucket) abortUpload(ctx context.Context, key string, upload *string) error {
-	given := ctx.Err() != nil
+// abortUpload removes the parts of an object. If a request was not answered, the
+// service may still be storing its part: abortUpload then repeats until the service no
+// longer knows the upload.
+func (b *Bucket) abortUpload(ctx context.Context, key string, upload *string, unanswered bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	for pause := 20 * time.Millisecond; ; pause *= 2 {
@@ -118,7 +117,7 @@ func (b *Bucket) abortUpload(ctx context.Context, key string, upload *string) er
 		if codeOf(err) == codeNoUpload {
 			return nil
 		}
-		if !given || pause > time.Second { // a busy service may answer anything
+		if !unanswered || pause > time.Second { // a busy service may answer anything
 			return err
 		}
 		time.Sleep(pause)
@@ -145,7 +144,7 @@ func (b *Bucket) Sweep(ctx context.Context, prefix string, age time.Duration) er
 			if u.Initiated == nil || !u.Initiated.Before(before) {
 				continue
 			}
-			if err := b.abortUpload(ctx, aws.ToString(u.Key), u.UploadId); err != nil {
+			if err := b.abortUpload(ctx, aws.ToString(u.Key), u.UploadId, false); err != nil {
 				return b.wrapError(ctx, "sweep", aws.ToString(u.Key), err)
 			}
 		}
