@@ -69,7 +69,7 @@ func cpuTime(cmd *exec.Cmd) time.Duration {
 // runTests runs go test on the packages of a step.
 func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	pkgs := c.catalogueOf(s)
-	args := []string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout", c.timeLimit().String()} // without what only a debugger reads, which takes time to link
+	args := []string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout", c.limitTime(s).String()} // without what only a debugger reads, which takes time to link
 	switch {
 	case c.times:
 		args = append(args, "-p", "1", "-count", "1")
