@@ -227,7 +227,7 @@ func TestConcurrentPrompts(t *testing.T) {
 	var all sync.WaitGroup
 	for range many {
 		all.Go(func() {
-			_, err := v.Send(t.Context(), newPrompt("say hello\nsleep 300ms"))
+			_, err := v.Send(t.Context(), newPrompt("say hello\nsleep 1h"))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -243,6 +243,9 @@ func TestConcurrentPrompts(t *testing.T) {
 	all.Wait()
 	if won != 1 || refused != many-1 {
 		t.Errorf("%d turns began, and %d were refused", won, refused)
+	}
+	if err := v.Cancel(t.Context(), "c"); err != nil {
+		t.Errorf("Cancel: %v", err)
 	}
 	waitForTurn(t, v)
 	sandboxes, err := fx.provider.List(t.Context(), atoll.Filter{})

@@ -492,6 +492,9 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	reports := make(chan tools.Report, 100)
 	_, err := b.Call(ctx, b.caller, "sandbox_exec", []byte(`{"command": "echo $$ > pid; echo working; sleep 1000"}`), func(r tools.Report) {
+		if r.Message == "" {
+			return // the command has not begun yet
+		}
 		reports <- r
 		cancel()
 	})

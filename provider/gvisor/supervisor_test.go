@@ -298,7 +298,7 @@ func TestProgramThatIsAPipe(t *testing.T) {
 	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "until [ -e write ]; do sleep 0.05; done; echo > /root/pipe"}})
 	l.must("exec", err)
 	run := func() error {
-		ctx, cancel := context.WithTimeout(l.ctx(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(l.ctx(), testenv.Scale(300*time.Millisecond))
 		defer cancel()
 		_, err := sb.Exec(ctx, &atoll.Command{Args: []string{"/root/pipe"}})
 		return err

@@ -53,7 +53,7 @@ func TestSharedVolumeStays(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			p := account(t, Options{leaseTTL: time.Second})
+			p := account(t, Options{leaseTTL: testenv.Scale(time.Second)})
 			other, err := New(p.opts)
 			if err != nil {
 				t.Fatal(err)

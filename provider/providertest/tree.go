@@ -41,13 +41,14 @@ var treePromises = []promise{
 	{"a time limit kills all descendants, and Wait returns in time", nil, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cmd := scriptCommand("family")
-		cmd.Timeout = atoll.Duration(time.Second)
+		limit := min(max(time.Second, h.shortLimit()/10), 10*time.Second) // in which the command starts its descendants
+		cmd.Timeout = atoll.Duration(limit)
 		begin := time.Now()
 		p, scr := h.startReady(t, sb, cmd)
 		if exit := h.waitExit(t, p); !exit.TimedOut || exit.Code != atoll.ExitTimedOut {
 			t.Errorf("exit is %+v, want it timed out", exit)
 		}
-		if took := time.Since(begin); took > time.Second+h.shortLimit() {
+		if took := time.Since(begin); took > limit+h.shortLimit() {
 			t.Errorf("Wait took %v", took)
 		}
 		h.waitUntilDead(t, sb, scr.readText())

@@ -251,22 +251,39 @@ func TestProgress(t *testing.T) {
 	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), &sdk.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *sdk.ProgressNotificationClientRequest) { told <- req.Params },
 	})
-	params := &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo working; sleep 2.5"}}
+	params := &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo working; until [ -e enough ]; do sleep 0.1; done"}}
 	c.wantFields("sandbox_exec", m{"command": "sleep 1.2"}) // without a progress token
 	if len(told) > 0 {
 		t.Error("a client without a token gets progress")
 	}
 	params.SetProgressToken("tok")
-	if _, err := c.CallTool(t.Context(), params); err != nil {
-		t.Fatal(err)
-	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.CallTool(t.Context(), params)
+		ended <- err
+	}()
 	last := 0.0
-	for range 2 {
-		p := <-told
-		if p.ProgressToken != "tok" || p.Progress <= last || p.Message != "working" {
-			t.Errorf("told %+v after %v", p, last)
+	for limit, working := time.After(testenv.Scale(time.Minute)), 0; working < 2; {
+		select {
+		case p := <-told:
+			if p.Message == "working" {
+				working++
+			} else if p.Message != "" || working > 0 {
+				t.Errorf("the message is %q", p.Message)
+			}
+			if p.ProgressToken != "tok" || p.Progress <= last {
+				t.Errorf("told %+v after %v", p, last)
+			}
+			last = p.Progress
+		case err := <-ended:
+			t.Fatalf("the call ended with %v after %d reports", err, working)
+		case <-limit:
+			t.Fatalf("there were %d reports", working)
 		}
-		last = p.Progress
+	}
+	c.call("sandbox_exec", m{"command": "touch enough"})
+	if err := <-ended; err != nil {
+		t.Fatal(err)
 	}
 }
 

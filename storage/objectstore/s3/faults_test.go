@@ -297,7 +297,7 @@ func TestPartsOfWhatFailed(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := testOptions(p.Endpoint)
 	opts.Attempts = 2
-	opts.answerTimeout = 100 * time.Millisecond
+	opts.answerTimeout = testenv.Scale(time.Second)
 	b := openBucket(t, opts)
 	old := putText(t, b, "k", "old")
 	third := func(f tests3.Fault) func(*http.Request, int) tests3.Fault {
