@@ -126,5 +126,8 @@ func (s *Sandbox) explainError(ctx context.Context, op string, err error) error 
 	if ended := s.AwaitStop(ctx, op); ended != nil {
 		return ended
 	}
+	if found, ok := errors.AsType[*atoll.Error](err); ok && found.Kind == atoll.ErrNotFound {
+		return atoll.Errorf(op, found.ID, atoll.ErrStopped, "the sandbox was stopped during the call, and has been started again")
+	}
 	return err
 }

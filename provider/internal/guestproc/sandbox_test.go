@@ -44,6 +44,7 @@ func TestFiles(t *testing.T) {
 		{name: "out of reach", inside: gone, want: atoll.ErrUnavailable},
 		{name: "it ends meanwhile", guest: gone, ends: stopped, want: atoll.ErrStopped},
 		{name: "the guest goes, and it does not end", guest: gone, want: atoll.ErrUnavailable},
+		{name: "its run is gone, and it has been started again", guest: atoll.Errorf("", "", atoll.ErrNotFound, "no run"), want: atoll.ErrStopped},
 		{name: "an error of the file", guest: atoll.Errorf("", "", atoll.ErrNotExist, "none"), ends: stopped, want: atoll.ErrNotExist},
 	} {
 		var asked []string
