@@ -28,6 +28,9 @@ type record struct {
 // findRecord asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
 func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, error) {
 	found, err := p.engine.ContainerInspect(ctx, p.names.sandboxName(id), client.ContainerInspectOptions{})
+	if err == nil && found.Container.State != nil && found.Container.State.Status == container.StateDead { // for an instant before it is gone
+		found, err = p.engine.ContainerInspect(ctx, p.names.sandboxName(id), client.ContainerInspectOptions{})
+	}
 	if err != nil {
 		return nil, p.wrapError(ctx, op, id, err)
 	}

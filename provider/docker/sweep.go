@@ -163,7 +163,9 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	if t := r.dueTime(); t.IsZero() || time.Now().Before(t) {
 		return nil
 	}
-	return sb.removeSandbox(ctx, atoll.RemoveOptions{Volumes: true})
+	return runToEnd(ctx, func(ctx context.Context) error { // Close must not come between the container and its volume
+		return sb.removeSandbox(ctx, atoll.RemoveOptions{Volumes: true})
+	})
 }
 
 // Ping returns nil if the engine answers. Kinds: ErrUnavailable.
