@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
@@ -19,6 +20,8 @@ import (
 const (
 	maxBackendReply = 1 << 20  // bytes of an answer in JSON
 	stdinChunk      = 64 << 10 // bytes of a request with input
+
+	answerTimeout = 10 * time.Second // for the answers with the outputs of an ended process to begin
 )
 
 // An httpBackend is the Backend of a program that serves only the routes of a backend.
@@ -151,7 +154,7 @@ func (b *httpBackend) StartProcess(ctx context.Context, spec *atoll.Spec, cmd *a
 	if err := b.callRoute(ctx, "exec", spec.ID, http.MethodPost, path, cmd, &started); err != nil {
 		return nil, err
 	}
-	p := &httpProcess{backend: b, sandbox: spec.ID, path: path + "/" + url.PathEscape(started.ID)}
+	p := &httpProcess{backend: b, sandbox: spec.ID, path: path + "/" + url.PathEscape(started.ID), answers: make(chan struct{}, 2)}
 	p.ctx, p.cancel = context.WithCancel(b.ctx)
 	go p.copyOutput(atoll.Stdout, stdio.Stdout)
 	go p.copyOutput(atoll.Stderr, stdio.Stderr)
@@ -166,6 +169,7 @@ type httpProcess struct {
 	path    string
 	ctx     context.Context // of the input; ends with the process
 	cancel  context.CancelFunc
+	answers chan struct{} // receives a value when the answer with an output begins, or fails
 }
 
 // copyOutput copies a stream to w until it ends, and closes w.
@@ -173,6 +177,7 @@ func (p *httpProcess) copyOutput(stream atoll.Stream, w io.WriteCloser) {
 	defer w.Close()
 	path := p.path + "/output?follow=true&stream=" + string(stream)
 	resp, err := p.backend.sendRequest(p.backend.ctx, "attach", p.sandbox, http.MethodGet, path, "", nil)
+	p.answers <- struct{}{}
 	if err != nil {
 		return // Wait reports that the program does not answer
 	}
@@ -206,6 +211,14 @@ func (p *httpProcess) Wait() atoll.Exit {
 	var exit atoll.Exit
 	if err := p.backend.callRoute(p.backend.ctx, "wait", p.sandbox, http.MethodGet, p.path+"/wait", nil, &exit); err != nil {
 		return atoll.Exit{Code: -1, Reason: err.Error()}
+	}
+	late := time.After(answerTimeout)
+	for range cap(p.answers) { // a busy program may answer this request before those for the outputs
+		select {
+		case <-p.answers:
+		case <-late:
+			return exit
+		}
 	}
 	return exit
 }
