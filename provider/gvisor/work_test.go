@@ -138,7 +138,7 @@ func TestStopKeepsMuchWork(t *testing.T) {
 	if testing.Short() {
 		size = 20
 	}
-	l := newLab(t)
+	l := newLab(t, func(o *gvisor.Options) { o.Dir = filepath.Join(testenv.DiskDir(t), "state") })
 	var spec atoll.Spec
 	if l.Info().Caps.MemoryLimit {
 		spec.Resources.Memory = 128 << 20

@@ -34,7 +34,12 @@ func openScratch() (*scratch, error) {
 		}
 	}
 	s.tmp = filepath.Join(s.dir, "t")
-	return s, errors.Join(os.Unsetenv(scratchVar), os.Setenv("TMPDIR", s.tmp))
+	err := errors.Join(os.Unsetenv(scratchVar), os.Setenv("TMPDIR", s.tmp))
+	if s.why == "" {
+		disk := filepath.Join(s.dir, "d")
+		err = errors.Join(err, os.Mkdir(disk, 0o755), os.Setenv("CHECK_DISK", disk)) // for testenv.DiskDir
+	}
+	return s, err
 }
 
 // scratchVar passes the folder to the process that replaces this one.
