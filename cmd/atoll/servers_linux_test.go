@@ -51,8 +51,8 @@ const (
 	fleetImage = "atoll-local/busybox:1"
 )
 
-// fleetLease suits a busy machine, on which renewals may be late.
-var fleetLease = max(10*time.Second, testenv.Scale(5*time.Second)).Round(time.Second)
+// fleetLease suits a busy machine, on which renewals may be late. Removals wait longer for a killed server.
+var fleetLease = min(max(10*time.Second, testenv.Scale(5*time.Second)), 45*time.Second).Round(time.Second)
 
 // A server is one atoll serve.
 type server struct {

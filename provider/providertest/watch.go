@@ -308,6 +308,9 @@ func (w *eventReader) collectStates(t *testing.T, h *harness, id string) []atoll
 		if ev.Status.ID != id {
 			continue
 		}
+		if ev.Status.State == atoll.StateFailed {
+			t.Logf("%s failed: %s", id, ev.Status.Reason)
+		}
 		if got = append(got, ev.Status.State); ev.Status.State == atoll.StateRemoved {
 			return got
 		}

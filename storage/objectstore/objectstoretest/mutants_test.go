@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
@@ -70,6 +71,7 @@ var mutants = map[string]struct {
 		if when.Absent && err == nil || when.Tag != "" && o.Tag != when.Tag {
 			return o, atoll.ErrConflict
 		}
+		time.Sleep(50 * time.Millisecond) // others check meanwhile
 		return b.Put(ctx, key, r, size, objectstore.Condition{})
 	}}, "of many concurrent writers of an absent object, one succeeds"},
 	"forgets tags": {mutant{put: func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
