@@ -368,15 +368,14 @@ func (c *check) refuseStep(ctx context.Context, s *step) string {
 	return ""
 }
 
-// limitTime returns the time after which go ends the tests of a package of the step, because one hangs:
-// three times as long as the step should take, and no longer than the budget allows.
+// limitTime returns the time after which go ends the tests of a package of the step, because one hangs.
+// With a budget, that is three times as long as the step should take, and no longer than the budget allows.
 func (c *check) limitTime(s *step) time.Duration {
-	const least = 10 * time.Minute // no test is cut short because it began late
-	limit := least + 3*c.estimateTime(s)
 	if c.budget == 0 {
-		return limit
+		return time.Duration(80 * c.slowness * float64(time.Minute))
 	}
-	return max(least, min(limit, time.Until(c.begin.Add(c.budget*7/5))))
+	const least = 10 * time.Minute // no test is cut short because it began late
+	return max(least, min(least+3*c.estimateTime(s), time.Until(c.begin.Add(c.budget*7/5))))
 }
 
 // printLine prints a line about a step, with the time since the beginning.
