@@ -22,6 +22,7 @@ func TestStateWhileRemoving(t *testing.T) {
 		{"a sandbox that was killed", atoll.Spec{}, container.State{StartedAt: started, Status: container.StateRemoving, ExitCode: 137}, atoll.StateStopped},
 		{"a main process that failed", atoll.Spec{Cmd: []string{"false"}}, container.State{StartedAt: started, Status: container.StateRemoving, ExitCode: 1}, atoll.StateFailed},
 		{"a sandbox that never ran", atoll.Spec{NoStart: true}, container.State{Status: container.StateRemoving}, atoll.StateCreated},
+		{"a creation that is being undone", atoll.Spec{}, container.State{Status: container.StateRemoving}, atoll.StateCreating},
 		{"a removal that failed", atoll.Spec{}, container.State{StartedAt: started, Status: container.StateDead}, atoll.StateFailed},
 	} {
 		st := atoll.Status{Spec: c.spec, Started: parseTime(c.state.StartedAt), Caps: atoll.Caps{ExitSignal: true}}

@@ -319,22 +319,25 @@ func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (lis
 	return list, nil
 }
 
-// learnTimeout bounds learnCreated.
+// learnTimeout bounds each of learnCreated's two parts.
 const learnTimeout = 30 * time.Second
 
 // learnCreated records a sandbox that was just created, and its image, even if ctx has ended. If that
 // fails, it removes the sandbox, and leaves its data volume.
 func (p *Provider) learnCreated(ctx context.Context, e *engine, made atoll.Sandbox) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), learnTimeout)
+	ctx = context.WithoutCancel(ctx)
+	learn, cancel := context.WithTimeout(ctx, learnTimeout)
 	defer cancel()
-	err := p.learnImages(ctx, e)
+	err := p.learnImages(learn, e)
 	if err == nil {
-		err = p.learnSandbox(ctx, e, made.ID())
+		err = p.learnSandbox(learn, e, made.ID())
 	}
-	if err != nil {
-		return errors.Join(err, made.Remove(ctx))
+	if err == nil {
+		return nil
 	}
-	return nil
+	undo, cancel := context.WithTimeout(ctx, learnTimeout)
+	defer cancel()
+	return errors.Join(err, made.Remove(undo))
 }
 
 // learnSandbox records the current state of a sandbox, and the project's volumes.
