@@ -11,8 +11,11 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// endOfFile is the character that ends the input of a terminal, ^D.
-const endOfFile = 4
+// Characters of a terminal.
+const (
+	endOfFile = 4  // ^D: ends the input after a whole line
+	killLine  = 21 // ^U: discards the unfinished line
+)
 
 // Input returns a reader of r that appends the end-of-file character at the end. A
 // terminal stays open when the connection's input ends: only the character tells the
@@ -56,16 +59,17 @@ func (in *input) Read(p []byte) (int, error) {
 const signalTimeout = 10 * time.Second
 
 // HangUp tells the process that its terminal is gone, as the kernel does when a line is
-// cut. It sends SIGHUP, which ends a shell and its foreground job unless they ignore it,
-// and end-of-file characters for programs that read on. It repeats the characters with
-// growing pauses: a shell that is just starting may miss both. HangUp returns when the
+// cut. It sends SIGHUP, which ends a shell and its foreground job unless they ignore it.
+// For programs that read on it discards the unfinished line and sends end-of-file
+// characters. It repeats the characters with growing pauses: a shell that is just starting,
+// or that is about to read a line, may miss the signal and them. HangUp returns when the
 // process has ended, or after 10 seconds, even if ctx has ended.
 func HangUp(ctx context.Context, p atoll.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
 	defer cancel()
 	err := p.Signal(ctx, atoll.SIGHUP)
 	for pause := firstPause; err == nil && ctx.Err() == nil && !endsWithin(ctx, p, pause); pause *= 2 {
-		err = p.Attach(ctx, &atoll.Attachment{Stdin: bytes.NewReader([]byte{endOfFile, endOfFile})})
+		err = p.Attach(ctx, &atoll.Attachment{Stdin: bytes.NewReader([]byte{killLine, endOfFile, endOfFile})})
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -61,6 +63,17 @@ func TestHangUpAndBreakPipe(t *testing.T) {
 		<-seen
 		return proc
 	}
+	rc := filepath.Join(t.TempDir(), "bashrc")
+	if err := os.WriteFile(rc, []byte("trap '' HUP; PS1='ready '"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	typed := func(p atoll.Process, text string) atoll.Process {
+		t.Helper()
+		if err := p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader(text)}); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
 	for _, c := range []struct {
 		what string
 		proc atoll.Process
@@ -69,9 +82,11 @@ func TestHangUpAndBreakPipe(t *testing.T) {
 	}{
 		{"a terminal", start(tty, "echo ready; sleep 1000"), func(p atoll.Process) { terminal.HangUp(t.Context(), p) }, "killed by SIGHUP"},
 		{"one that has missed it", start(tty, "trap '' HUP; echo ready; cat; exit 3"), func(p atoll.Process) { terminal.HangUp(t.Context(), p) }, "exited with code 3"},
+		{"a shell that has missed it, with an unfinished line", typed(start(tty, "exec bash --rcfile "+rc), "unfinished"), func(p atoll.Process) { terminal.HangUp(t.Context(), p) }, "exited with code 0"},
 		{"a pipe", start(nil, "echo ready; sleep 1000"), func(p atoll.Process) { terminal.BreakPipe(t.Context(), p) }, "killed by SIGPIPE"},
 	} {
 		c.do(c.proc)
+		_ = c.proc.Signal(t.Context(), atoll.SIGKILL) // it should have ended
 		if exit, err := c.proc.Wait(t.Context()); err != nil || exit.String() != c.want {
 			t.Errorf("%s: %v, %v; want %s", c.what, exit, err, c.want)
 		}
