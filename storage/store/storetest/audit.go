@@ -124,6 +124,7 @@ func checkAuditFollow(t *testing.T, open func(string) store.Audit) {
 	const writers, each = 4, 15
 	reader := open("a")
 	addEvents(t, reader, newEvent(storedNow(), "first", ""))
+	last, seen := readEvents(t, reader, store.AuditQuery{})[0].ID, 0
 	var work sync.WaitGroup
 	for i := range writers {
 		s := open("a")
@@ -140,7 +141,6 @@ func checkAuditFollow(t *testing.T, open func(string) store.Audit) {
 		work.Wait()
 		close(ended)
 	}()
-	last, seen := readEvents(t, reader, store.AuditQuery{})[0].ID, 0
 	for over := false; ; {
 		some := readEvents(t, reader, store.AuditQuery{After: last, Limit: 7})
 		seen += len(some)
