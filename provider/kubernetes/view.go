@@ -293,13 +293,18 @@ func (v *view) waitUntil(ctx context.Context, id string, done func() bool) error
 	}
 }
 
-// awaitRecordSeen waits until the view has a record that this program has written.
+// awaitRecordSeen waits until the view has a record that a program has written, and publishes
+// its state: the informer's handler may run later, when the record has another one.
 func (v *view) awaitRecordSeen(ctx context.Context, object *corev1.ConfigMap) error {
 	id, version := object.Labels[labelSession], parseRevision(object.ResourceVersion)
-	return v.waitUntil(ctx, id, func() bool {
+	err := v.waitUntil(ctx, id, func() bool {
 		have := v.recordOf(id)
 		return have == nil && v.isDeleted(object) || have != nil && (have.UID != object.UID || parseRevision(have.ResourceVersion) >= version)
 	})
+	if err == nil {
+		v.p.events.publishChange(id)
+	}
+	return err
 }
 
 // isDeleted reports whether the informer has already passed a record's revision: if the view

@@ -189,7 +189,11 @@ func (c *creation) startSandbox(ctx context.Context) error {
 		defer c.p.sweeper.Wake()
 		return c.writeRecord()
 	}
-	return c.p.launchSupervisor(ctx, c.rec)
+	if err := c.p.launchSupervisor(ctx, c.rec); err != nil {
+		return err
+	}
+	c.p.events.publishChanges(st.ID)
+	return nil
 }
 
 // lockWait is the longest time that an operation waits for another one on the same sandbox,
