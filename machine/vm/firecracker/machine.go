@@ -102,7 +102,7 @@ func (m *machine) failureCause(ctx context.Context, err error) error {
 }
 
 // exitTimeout is the time that a process may take to end after its sockets have closed.
-const exitTimeout = time.Second
+const exitTimeout = 5 * time.Second
 
 // launchProcess starts Firecracker.
 func (m *machine) launchProcess(ctx context.Context) error {

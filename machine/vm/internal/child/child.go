@@ -25,7 +25,7 @@ type Process struct {
 
 // drainTimeout is the time in which the output of a program must arrive after its end: a descendant
 // may hold the pipe open.
-const drainTimeout = 2 * time.Second
+const drainTimeout = 5 * time.Second
 
 // Start starts cmd, sets its WaitDelay, and retains the end of its stderr, besides writing it to
 // cmd.Stderr. The program has a session of its own: it gets no signals of our terminal.
