@@ -371,7 +371,7 @@ func TestHTTPClient(t *testing.T) {
 	}
 	closed := make(chan struct{}, 10)
 	srv := &http.Server{
-		ReadHeaderTimeout: time.Second,
+		ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/out" {
 				http.Redirect(w, r, "http://example.com:8080/in", http.StatusFound)

@@ -187,10 +187,12 @@ func (m *member) recordAnswer(err error) {
 
 // Limits of the router.
 const (
-	answerTimeout       = 30 * time.Second // of one member, in a call to several
-	unusedAnswerTimeout = 2 * time.Second  // of a member without sandboxes, as far as known
-	maxLocations        = 10_000           // entries of Provider.locations
+	answerTimeout = 30 * time.Second // of one member, in a call to several
+	maxLocations  = 10_000           // entries of Provider.locations
 )
+
+// unusedAnswerTimeout is the answerTimeout of a member without sandboxes, as far as known.
+var unusedAnswerTimeout = 2 * time.Second
 
 // A memberAnswer is the result of a call to one member.
 type memberAnswer[T any] struct {

@@ -225,7 +225,7 @@ func (p *Provider) reserveKeys(ctx context.Context, m *member, spec *atoll.Spec)
 }
 
 // conflictTimeout limits the wait of Create for the answers of other members.
-const conflictTimeout = 500 * time.Millisecond
+var conflictTimeout = 500 * time.Millisecond
 
 // findConflict returns the member, other than m, at which find finds a sandbox. It
 // also returns owner, the known owner, if owner does not answer.

@@ -114,7 +114,7 @@ func (t *Traces) Command(ctx context.Context, name string, env []string) (_ cont
 }
 
 // flushTimeout limits how long Close tries to send the last spans.
-const flushTimeout = 2 * time.Second
+var flushTimeout = 2 * time.Second
 
 // Close sends the remaining spans, within a few seconds. A second Close does nothing.
 func (t *Traces) Close() error {

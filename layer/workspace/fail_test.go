@@ -179,7 +179,12 @@ func TestLimits(t *testing.T) {
 	r.commit()
 	stall := make(chan struct{})
 	defer close(stall)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	url := r.listen(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.URL.Path, "/given-up.git/") {
+			cancel()
+		}
 		select {
 		case <-stall:
 		case <-req.Context().Done():
@@ -190,10 +195,8 @@ func TestLimits(t *testing.T) {
 	wantKind(t, "AddWorkspace that takes too long", err, atoll.ErrTimeout)
 
 	// A caller that gives up records no error, and the next one clones.
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
 	p = newOnMock(t, workspace.Options{})
-	_, err = workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: url + "/x.git"}, nil)
+	_, err = workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: url + "/given-up.git"}, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("AddWorkspace that is given up: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -174,17 +175,29 @@ func TestSentryThatHangsWhileItSaves(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
 	l.sh(sb, "mkdir /dir && cd /dir && seq 20000 | xargs touch") // its index takes a while
-	keeper := l.supervisorOf(sb)
-	sentry := children(t, keeper)["runsc-sandbox"]
-	stopped := runAsync(func() error { return sb.Stop(l.ctx(), 0) })
+	savesFiles := func(supervisor int) bool {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", supervisor))
+		return slices.ContainsFunc(fds, func(fd string) bool {
+			target, err := os.Readlink(fd)
+			return err == nil && strings.Contains(target, "/.index-")
+		})
+	}
+	var stopped <-chan error
+	var sentry int
 	l.poll(func() error {
-		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", keeper))
-		for _, fd := range fds {
-			if target, err := os.Readlink(fd); err == nil && strings.Contains(target, "/.index-") {
-				return unix.Kill(sentry, unix.SIGSTOP)
+		supervisor := l.supervisorOf(sb)
+		sentry = children(t, supervisor)["runsc-sandbox"]
+		stopped = runAsync(func() error { return sb.Stop(l.ctx(), 0) })
+		for !savesFiles(supervisor) {
+			select {
+			case err := <-stopped: // this test was too slow
+				l.must("stop", err)
+				l.must("start", sb.Start(l.ctx()))
+				return errors.New("the stop was not caught while it saved files")
+			case <-time.After(time.Millisecond):
 			}
 		}
-		return errors.New("no index is being written")
+		return unix.Kill(sentry, unix.SIGSTOP)
 	})
 	l.runInTime("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
 	wantKind(t, "stop", <-stopped, atoll.ErrTimeout, "does not answer")

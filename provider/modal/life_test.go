@@ -219,15 +219,17 @@ func broken(t *testing.T, p atoll.Provider, id, step string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reached := make(chan struct{})
+	reached, killed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
 	theLab.server.Intercept(func(method string) error {
 		if method == step {
-			close(reached)
-			time.Sleep(time.Second)
+			once.Do(func() { close(reached) })
+			<-killed
 		}
 		return nil
 	})
 	defer theLab.server.Intercept(nil)
+	defer close(killed)
 	cmd := exec.Command(exe, opts.ServerURL, opts.Prefix, opts.Image, id)
 	cmd.Env = append(os.Environ(), makerEnv+"=1", breakEnv+"="+step)
 	cmd.Stderr = os.Stderr

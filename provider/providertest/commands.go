@@ -199,7 +199,7 @@ exit 99`
 	pourScript = `
 if command -v perl >/dev/null; then
 	exec perl -MIO::Socket::IP -MIO::Select -e '
-		$s = IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) or die;
+		$s = IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 60) or die;
 		$s->blocking(0);
 		syswrite($s, "x" x 65536) while IO::Select->new($s)->can_write(1);
 		syswrite(STDOUT, "stuck\n");
@@ -207,7 +207,8 @@ if command -v perl >/dev/null; then
 elif command -v python3 >/dev/null; then
 	exec python3 -c '
 import socket, sys, time
-s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+s.settimeout(1)
 try:
 	while True: s.send(b"x" * 65536)
 except TimeoutError: print("stuck", flush=True)

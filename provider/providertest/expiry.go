@@ -168,17 +168,18 @@ var expiryPromises = []promise{
 		defer r.Close()
 		writing := h.createSandbox(t, spec) // created only now, because the file above takes long
 		content, w := newPipe(t)
+		last := make(chan time.Time, 1) // when the last part was written, at the earliest
 		go func() {
 			fmt.Fprint(w, "written ")
 			time.Sleep(2 * idle)
+			last <- time.Now()
 			fmt.Fprint(w, "slowly")
 			w.Close()
 		}()
 		if _, err := atoll.Files(writing).Write(h.newContext(t), "file", content, atoll.WriteOptions{}); err != nil {
 			t.Errorf("Write: %v", err)
 		}
-		written := time.Now()
-		if st := h.getStatus(t, writing); st.State != atoll.StateRunning && st.Stopped.Before(written.Add(idle)) { // Write may return late
+		if st := h.getStatus(t, writing); st.State != atoll.StateRunning && st.Stopped.Before((<-last).Add(idle)) { // Write may return late
 			t.Errorf("while a file is written the sandbox is %s: %s", st.State, st.Reason)
 		}
 		if st := h.getStatus(t, reading); st.State != atoll.StateRunning {

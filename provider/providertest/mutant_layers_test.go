@@ -99,8 +99,21 @@ func (s contextBoundSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atol
 	p, err := s.Sandbox.Exec(ctx, cmd)
 	if err == nil {
 		context.AfterFunc(ctx, func() { p.Signal(context.WithoutCancel(ctx), atoll.SIGKILL) })
+		p = contextBoundProcess{atoll.ProcessLayer{Process: p}, ctx}
 	}
 	return p, err
+}
+
+type contextBoundProcess struct {
+	atoll.ProcessLayer
+	ctx context.Context // of Exec
+}
+
+func (p contextBoundProcess) Signal(ctx context.Context, sig atoll.Signal) error {
+	if p.ctx.Err() != nil {
+		return atoll.E("signal", p.ID(), atoll.ErrStopped, nil)
+	}
+	return p.ProcessLayer.Signal(ctx, sig)
 }
 
 // An unlabelledSandbox hides its labels.

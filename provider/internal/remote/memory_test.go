@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 	"github.com/seed46cd37a8/atoll/provider/internal/remote"
@@ -105,8 +106,8 @@ func newProvider(c *cloud, step func(string) error) *provider {
 	p := &provider{cloud: c, published: map[string]atoll.Status{}}
 	p.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(context.Background(), atoll.Filter{}) })
 	p.engine = remote.New(backend{p}, func(s *remote.Sandbox[int]) atoll.Sandbox { return handle{s} }, remote.Config{
-		Name: "cloud", Patience: time.Minute, ReachTimeout: time.Second, AnswerTimeout: time.Second,
-		LeaseTTL: 3 * time.Second, Log: slog.New(slog.DiscardHandler), Step: step,
+		Name: "cloud", Patience: time.Minute, ReachTimeout: testenv.Scale(3 * time.Second), AnswerTimeout: testenv.Scale(3 * time.Second),
+		LeaseTTL: testenv.Scale(3 * time.Second), Log: slog.New(slog.DiscardHandler), Step: step,
 	})
 	p.Provider = p.engine.Provider()
 	c.mu.Lock()
