@@ -416,7 +416,7 @@ func TestHangs(t *testing.T) {
 	p := newRouter(t, router.Options{}, localMember(t), s.Member)
 	s.setError(errHangs)
 	mustCreate(t, p, atoll.Spec{Name: "web"})
-	if d := time.Duration(s.waits.Load()); d >= router.UnusedAnswerTimeout || s.calls.Load() == 0 { // which a List gives a member
+	if d := time.Duration(s.waits.Load()); d >= router.UnusedAnswerTimeout() || s.calls.Load() == 0 { // which a List gives a member
 		t.Errorf("Create allows %v for %d calls", d, s.calls.Load())
 	}
 	all, err := p.List(t.Context(), atoll.Filter{})
@@ -424,7 +424,7 @@ func TestHangs(t *testing.T) {
 		t.Errorf("List: %d, %v", len(all), err)
 	}
 	members, _ := p.Members(t.Context())
-	if !strings.Contains(members[1].Problem, "no answer within "+router.UnusedAnswerTimeout.String()) {
+	if !strings.Contains(members[1].Problem, "no answer within "+router.UnusedAnswerTimeout().String()) {
 		t.Errorf("Members: %+v", members)
 	}
 	before := s.calls.Load()

@@ -39,7 +39,7 @@ func (i *GuestProcesses) Ended() bool {
 
 // disconnectGrace is the longest time between a broken connection to the guest and the
 // engine's end.
-const disconnectGrace = 5 * time.Second
+const disconnectGrace = time.Second
 
 // Lost implements Engine: it waits for a moment, because a connection breaks before the
 // engine has ended.
