@@ -443,6 +443,32 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
+// A list of objects whose directory goes meanwhile is empty.
+func TestListWhileTheDirectoryGoes(t *testing.T) {
+	b := openDir(t, t.TempDir())
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := b.Put(t.Context(), "a/b/c", strings.NewReader("x"), 1, objectstore.Condition{}); err != nil {
+				t.Errorf("Put: %v", err)
+			}
+			if err := b.Delete(t.Context(), "a/b/c"); err != nil {
+				t.Errorf("Delete: %v", err)
+			}
+		}
+	})
+	for range 20_000 {
+		for _, err := range b.List(t.Context(), "a/b/") {
+			if err != nil {
+				t.Fatalf("List: %v", err)
+			}
+		}
+	}
+}
+
 // Lists are sorted for any keys.
 func TestOrderOfADir(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -33,7 +33,11 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 		}
 		defer dir.Close()
 		l := &lister{ctx, prefix, yield}
-		if err := l.walkDir(dir, at, below); err != nil && err != errStop {
+		err = l.walkDir(dir, at, below)
+		if errors.Is(err, fs.ErrNotExist) && at != "." {
+			return // the last object was deleted meanwhile, and the directory with it
+		}
+		if err != nil && err != errStop {
 			yield(Object{}, d.wrapError("list", prefix, kindOf(err), err))
 		}
 	}
