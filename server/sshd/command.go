@@ -76,7 +76,7 @@ func (s *session) execCommand(ctx context.Context, sb atoll.Sandbox, cmd *atoll.
 	controls.Go(func() { s.forwardControls(ctx, p, done) })
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil && s.tty != nil {
-		terminal.HangUp(ctx, p)
+		s.work.Go(func() { terminal.HangUp(ctx, p) }) // which may outlast the connection; the client gets the reason at once
 	}
 	return exit, err
 }
