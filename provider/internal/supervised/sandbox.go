@@ -388,7 +388,7 @@ func (s *sandbox) Files() atoll.FS {
 func (s *sandbox) remoteSandbox() atoll.Sandbox { return s.p.clientFor(s.id).remoteSandbox() }
 
 // disconnectGrace is the time that a supervisor which closed a connection gets to end.
-const disconnectGrace = 200 * time.Millisecond
+const disconnectGrace = 2 * time.Second
 
 // explainError replaces the error of a supervisor that cannot be reached by its cause: the
 // sandbox is stopped, has failed, or was removed. It returns all other errors unchanged.
