@@ -687,7 +687,7 @@ var dependencies = map[string]struct {
 	"github.com/vishvananda/netlink":          {"interfaces and routes in a namespace", []string{"internal/usernet", "machine/guest"}},
 	"github.com/mdlayher/vsock":               {"sockets between a virtual machine and its host", []string{"machine/guest", "machine/vm/qemu"}},
 	"go.opentelemetry.io/otel":                {"traces and metrics", []string{"layer/trace"}},
-	"go.uber.org/goleak":                      {"detection of leaked goroutines", []string{"storage/objectstore/objectstoretest", "provider/providertest"}},
+	"go.uber.org/goleak":                      {"detection of leaked goroutines", []string{"internal/testing/testenv", "storage/objectstore/objectstoretest", "provider/providertest"}},
 	"go.yaml.in/yaml":                         {"the configuration file, front matter, and templates", []string{"config", "agent/frontmatter", "agent/template"}},
 	"golang.org/x/crypto":                     {"SSH", []string{"server/sshd"}},
 	"golang.org/x/crypto/x509roots/fallback":  {"root certificates for systems without any, such as images from scratch", []string{"cmd/atoll"}},

@@ -16,7 +16,6 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	core "github.com/firebase/genkit/go/genkit"
-	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
@@ -27,7 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 type m = map[string]any
 

@@ -6,7 +6,6 @@ require (
 	github.com/firebase/genkit/go v1.4.0
 	github.com/google/jsonschema-go v0.4.3
 	github.com/seed46cd37a8/atoll v0.0.0
-	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -39,6 +38,7 @@ require (
 	go.opentelemetry.io/otel/metric v1.47.0 // indirect
 	go.opentelemetry.io/otel/sdk v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect

@@ -12,13 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 var errHook = atoll.Errorf("push", "", atoll.ErrUnavailable, "no way to the bucket")
 

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // A serial port goes on when one of its hosts has gone: what that had sent stays, and what
 // is sent to nobody waits.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
@@ -20,7 +19,7 @@ import (
 // TestRootless run them over others.
 var testDevice = Device(os.Getenv("ATOLL_TEST_DEVICE"))
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // need returns a namespace, or skips the test where there can be none.
 func need(tb testing.TB) *Namespace {

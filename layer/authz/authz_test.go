@@ -8,9 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/layer/session"
@@ -23,7 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 func newMock(t testing.TB, dir string) atoll.Provider {
 	t.Helper()

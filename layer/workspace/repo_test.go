@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
@@ -28,7 +26,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("ATOLL_TEST_WORKSPACES"); dir != "" {
 		cloneUntilKilled(dir)
 	}
-	goleak.VerifyTestMain(m)
+	testenv.VerifyTestMain(m)
 }
 
 // A repo is a git repository.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	. "github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
@@ -82,7 +83,11 @@ func nothingHalfDone(t testing.TB, dir string) {
 // it is closed.
 func noLeaks(t *testing.T) {
 	now := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, now) })
+	t.Cleanup(func() {
+		if err := testenv.AwaitGoroutines(now); err != nil {
+			t.Error("goroutines are left:", err)
+		}
+	})
 }
 
 func mustGet(t testing.TB, s *Store, ref string) *Image {

@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -31,7 +30,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // A rig is a client of a handler of a fake provider.
 type rig struct {

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
@@ -25,7 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // providers are the providers under test.
 var providers = map[string]func(t *testing.T) atoll.Provider{

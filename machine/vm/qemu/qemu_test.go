@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
@@ -26,7 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/vm/vmtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // A program that is not installed is no reason to try again.
 func TestNotInstalled(t *testing.T) {

@@ -3,7 +3,7 @@ package client_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }

@@ -52,12 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) objectstore.Bucket, opts ...Optio
 			}
 			goroutines := goleak.IgnoreCurrent()
 			t.Cleanup(func() {
-				err := goleak.Find(goroutines)
-				for wait := time.Millisecond; err != nil && wait < testenv.Scale(5*time.Second); wait *= 2 {
-					time.Sleep(wait) // servers of tests linger
-					err = goleak.Find(goroutines)
-				}
-				if err != nil {
+				if err := testenv.AwaitGoroutines(goroutines); err != nil { // servers of tests linger
 					t.Errorf("goroutines are left: %v", err)
 				}
 			})

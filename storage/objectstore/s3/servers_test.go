@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"go.uber.org/goleak"
 
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/tests3"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 	"github.com/seed46cd37a8/atoll/storage/objectstore/objectstoretest"
@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	tests3.Isolate() // the AWS configuration of this machine must not affect tests
-	goleak.VerifyTestMain(m)
+	testenv.VerifyTestMain(m)
 }
 
 func testCredentials(context.Context) (Credentials, error) {

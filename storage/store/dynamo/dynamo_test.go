@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/storetest"
@@ -24,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	os.Setenv("AWS_CONFIG_FILE", os.DevNull)
 	os.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
-	goleak.VerifyTestMain(m)
+	testenv.VerifyTestMain(m)
 }
 
 func keys(context.Context) (Credentials, error) {

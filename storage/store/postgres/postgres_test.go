@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
@@ -26,7 +24,7 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
-	goleak.VerifyTestMain(stopping{m})
+	testenv.VerifyTestMain(stopping{m})
 }
 
 // stopping stops the server of all tests after the tests.
