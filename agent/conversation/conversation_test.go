@@ -272,13 +272,14 @@ func TestTakeOverWithoutAgent(t *testing.T) {
 func TestTakeOverRaw(t *testing.T) {
 	fx := newFixture(t)
 	v, kill := fx.openKillable(fx.serviceOptions())
-	p := newPrompt("say one\nsleep 1s\nsay two")
+	p := newPrompt("say one\nrun " + untilGo + "\nsay two")
 	p.Raw = true
 	if _, err := v.Send(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	kill()
 	w := fx.openService()
+	letGo(t, fx.provider)
 	var text string
 	for end := time.Now().Add(testenv.Scale(10 * time.Second)); text == ""; time.Sleep(10 * time.Millisecond) {
 		events, err := w.Follow(t.Context(), "c", "")

@@ -226,6 +226,21 @@ func (fx *fixture) readFile(name string) string {
 	return string(data)
 }
 
+// untilGo is a shell command that runs until letGo.
+const untilGo = "until test -e go; do sleep 0.05; done"
+
+// letGo ends untilGo in the sandbox.
+func letGo(t testing.TB, p atoll.Provider) {
+	t.Helper()
+	sb, err := p.Get(t.Context(), testSandbox)
+	if err == nil {
+		err = atoll.WriteFile(t.Context(), sb, "go", nil, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // wantNoSandboxes checks that the provider has no sandbox.
 func (fx *fixture) wantNoSandboxes() {
 	fx.t.Helper()

@@ -78,7 +78,7 @@ func TestTakeOverInProject(t *testing.T) {
 	team := auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"web"}}
 	ctx := auth.WithAccount(t.Context(), team)
 	v, kill := fx.openKillable(fx.serviceOptions())
-	if _, err := v.Send(ctx, newPrompt("say one\nsleep 1s\nsay two")); err != nil {
+	if _, err := v.Send(ctx, newPrompt("say one\nrun "+untilGo+"\nsay two")); err != nil {
 		t.Fatal(err)
 	}
 	kill()
@@ -86,6 +86,7 @@ func TestTakeOverInProject(t *testing.T) {
 	w.callers = nil
 	w.mu.Unlock()
 	next := fx.openService()
+	letGo(t, w.Provider)
 	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		c, err := next.Conversation(ctx, "c")
 		if err == nil && c.Turn == nil {

@@ -51,7 +51,9 @@ func TestSearchBelow(t *testing.T) {
 
 // Skipped files cost nothing, and a pattern has a time limit.
 func TestSearchThatIsSlow(t *testing.T) {
-	b := newBench(t, tools.Options{Agent: agentWithLimits(func(l *frontmatter.Limits) { l.Timeout = testenv.Scale(3 * time.Second).Round(time.Second) })})
+	b := newBench(t, tools.Options{Agent: agentWithLimits(func(l *frontmatter.Limits) {
+		l.Timeout = max(5*time.Second, testenv.Scale(3*time.Second)).Round(time.Second)
+	})})
 	b.call("sandbox_exec", m{"command": "truncate -s 1T huge; mkdir d; echo needle > d/f; yes ab | tr -d '\\n' | head -c 8000000 > line"}).wantFields("exit_code", 0)
 	for _, in := range []m{{"name": "f"}, {"content": "needle"}} {
 		if r := b.call("sandbox_fs_search", in).wantFields("truncated", nil); !strings.HasPrefix(r.paths(), "d/f") {

@@ -277,7 +277,7 @@ func TestSandboxThatEndsMeanwhile(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	limits := frontmatter.DefaultLimits()
-	limits.Timeout = testenv.Scale(2 * time.Second).Round(time.Second)
+	limits.Timeout = max(5*time.Second, testenv.Scale(2*time.Second)).Round(time.Second) // in which the command has begun
 	b := newBench(t, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: limits}})
 	b.call("sandbox_exec", m{"command": "echo begun > f; (while sleep 0.1; do echo late >> f; done) & sleep 1000", "timeout_seconds": 600}).
 		wantFields("exit_code", 124, "timed_out", true, "note", fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", limits.Timeout))

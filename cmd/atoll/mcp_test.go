@@ -107,7 +107,7 @@ func atollOut(t *testing.T, env []string, args ...string) string {
 
 // An agent that returns after the idle timeout gets another sandbox, and a note about it.
 func TestMCPIdle(t *testing.T) {
-	idle := testenv.Scale(3 * time.Second).Round(time.Second).String() // longer than opening and writing take
+	idle := max(5*time.Second, testenv.Scale(3*time.Second)).Round(time.Second).String() // longer than opening and writing take
 	env := mcpEnv(t)
 	c := startMCP(t, env, "--idle-timeout", idle)
 	first := c.call("sandbox_open", nil)["sandbox_id"]

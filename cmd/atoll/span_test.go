@@ -11,10 +11,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // A command is one trace, with or without a server, and part of the trace that its environment names.
@@ -28,12 +31,19 @@ func TestTraces(t *testing.T) {
 	env := atEnv(t)
 	traced := append(env, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "TRACEPARENT=00-"+traceID+"-b7ad6b7169203331-01")
 
-	for _, args := range [][]string{{"run", "--", "true"}, {"volume", "ls"}} {
-		runAtoll(t, traced, args...)
-	}
-	for _, name := range []string{"atoll run", "atoll.create", "atoll.remove", "atoll volume ls", "atoll.volumes"} {
-		if !collector.saw(name, string(id)) {
-			t.Errorf("no span %q of trace %s was sent", name, traceID)
+	// A command that ends does not wait long for the collector: on a busy machine its spans may be lost.
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); ; {
+		for _, args := range [][]string{{"run", "--", "true"}, {"volume", "ls"}} {
+			runAtoll(t, traced, args...)
+		}
+		missing := slices.DeleteFunc([]string{"atoll run", "atoll.create", "atoll.remove", "atoll volume ls", "atoll.volumes"}, func(name string) bool {
+			return collector.saw(name, string(id))
+		})
+		if len(missing) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the spans %q of trace %s were not sent", missing, traceID)
 		}
 	}
 	runAtoll(t, traced, "config")

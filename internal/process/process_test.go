@@ -412,18 +412,23 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
-	cmd := shellCommand("sleep 60 & echo started; sleep 60")
-	cmd.Timeout = atoll.Duration(testenv.Scale(time.Second)) // in which it has begun
 	var out bytes.Buffer
-	cmd.Stdout = &out
-	exit := mustWait(t, mustStart(t, newTable(t), cmd))
-	if exit.Code != atoll.ExitTimedOut || !exit.TimedOut || out.String() != "started\n" {
-		t.Errorf("exit %+v, stdout %q", exit, &out)
+	for timeout := testenv.Scale(time.Second); out.Len() == 0 && timeout < testenv.Scale(time.Minute); timeout *= 4 { // until it has begun in time
+		cmd := shellCommand("sleep 60 & echo started; sleep 600")
+		cmd.Timeout = atoll.Duration(timeout)
+		cmd.Stdout = &out
+		exit := mustWait(t, mustStart(t, newTable(t), cmd))
+		if exit.Code != atoll.ExitTimedOut || !exit.TimedOut {
+			t.Errorf("exit %+v", exit)
+		}
+		if d := time.Duration(exit.Duration); d > timeout+testenv.Scale(9*time.Second) {
+			t.Errorf("took %v with a timeout of %v", d, timeout)
+		}
 	}
-	if d := time.Duration(exit.Duration); d > testenv.Scale(10*time.Second) {
-		t.Errorf("took %v", d)
+	if out.String() != "started\n" {
+		t.Errorf("stdout %q", &out)
 	}
-	cmd = shellCommand("exit 4")
+	cmd := shellCommand("exit 4")
 	cmd.Timeout = atoll.Duration(time.Hour)
 	if exit := mustWait(t, mustStart(t, newTable(t), cmd)); exit.Code != 4 || exit.TimedOut {
 		t.Errorf("in time: exit %+v", exit)

@@ -391,7 +391,7 @@ func TestUDP(t *testing.T) {
 }
 
 func TestUDPIdleFlowEnds(t *testing.T) {
-	n, ns := open(t, on, Options{FlowIdle: testenv.Scale(time.Second), Dial: world{"udp 1.2.3.4:443": serveUDP(t)}.dial})
+	n, ns := open(t, on, Options{FlowIdle: max(3*time.Second, testenv.Scale(time.Second)), Dial: world{"udp 1.2.3.4:443": serveUDP(t)}.dial})
 	c := mustDialIn(t, ns, "udp", "1.2.3.4:443")
 	roundTrip(t, c, "one")
 	eventually(t, "the flow has ended", func() bool { return openFlows(n) == 0 })

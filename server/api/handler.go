@@ -161,7 +161,7 @@ func (h *Handler) beginRequest() error {
 }
 
 // closeGrace is the time that a client has to read pending data when the handler closes.
-const closeGrace = 2 * time.Second
+var closeGrace = 2 * time.Second
 
 // beginStream registers a request whose response takes as long as the client wants, or that
 // outlives its response. The returned ctx ends with the handler. The caller must call done.

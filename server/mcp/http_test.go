@@ -260,7 +260,7 @@ func TestHTTPCancel(t *testing.T) {
 
 func TestHTTPIdle(t *testing.T) {
 	p := testsession.Open(t)
-	idle := testenv.Scale(1500 * time.Millisecond) // a client makes its next call within this time
+	idle := max(3*time.Second, testenv.Scale(1500*time.Millisecond)) // a client makes its next call within this time
 	sleep := func(idles float64) string { return fmt.Sprintf("sleep %.2f", idles*idle.Seconds()) }
 	server := serveHTTP(t, newServer(t, p, tools.Options{IdleTimeout: atoll.Duration(idle)}, mcp.Options{IdleTimeout: idle}))
 	silent := server.Config.Handler

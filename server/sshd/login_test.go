@@ -247,11 +247,13 @@ func TestHostKeyStays(t *testing.T) {
 }
 
 func TestLoginsAreBounded(t *testing.T) {
+	grace := testenv.Scale(2 * time.Second) // enough time for three to connect
 	r := newRig(t, newMock(t), func(s *Server) {
-		s.loginGrace = testenv.Scale(time.Second) // enough time for three to connect
+		s.loginGrace = grace
 		s.logins = make(chan struct{}, 2)
 	})
 	var silent []net.Conn
+	begun := time.Now()
 	for range 2 {
 		conn, err := net.Dial("tcp", r.addr)
 		if err != nil {
@@ -265,7 +267,9 @@ func TestLoginsAreBounded(t *testing.T) {
 	}
 	if c, err := r.dialServer("web", ssh.PublicKeys(r.signer)); err == nil {
 		c.Close()
-		t.Error("one more login than there may be")
+		if time.Since(begun) < grace {
+			t.Error("one more login than there may be")
+		}
 	}
 	for _, conn := range silent {
 		_ = conn.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
@@ -296,7 +300,7 @@ func TestKeysThatAreTriedAreCounted(t *testing.T) {
 
 // A vanished client keeps its connection open, and answers nothing.
 func TestAClientThatVanishesIsNoticed(t *testing.T) {
-	r := newRig(t, newMock(t), func(s *Server) { s.aliveEvery = testenv.Scale(200 * time.Millisecond) })
+	r := newRig(t, newMock(t), func(s *Server) { s.aliveEvery = max(time.Second, testenv.Scale(200*time.Millisecond)) })
 	stalled := &stalling{gone: make(chan struct{})}
 	nc, err := net.Dial("tcp", r.addr)
 	if err != nil {

@@ -44,7 +44,11 @@ func runJob(job string) error {
 		return err
 	}
 	var n atomic.Int64
-	r, err := filesync.New(b, prefix, filesync.Options{}.WithExpire(expire).WithStep(func(name string) {
+	opts := filesync.Options{}
+	if verb != "pushes" { // which nobody kills: a process that is only slow must not lose its lock
+		opts = opts.WithExpire(expire)
+	}
+	r, err := filesync.New(b, prefix, opts.WithStep(func(name string) {
 		if name == step && n.Add(1) == nth {
 			self, err := os.FindProcess(os.Getpid())
 			if err == nil {

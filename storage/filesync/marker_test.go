@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
@@ -154,7 +155,8 @@ func TestRenewalUnanswered(t *testing.T) {
 		}
 		return nil
 	}}
-	r := newRemote(t, m, filesync.Options{}.WithExpire(expire).WithStep(func(name string) {
+	lasting := max(6*time.Second, testenv.Scale(3*time.Second)) // until a busy machine renews the lock
+	r := newRemote(t, m, filesync.Options{}.WithExpire(lasting).WithStep(func(name string) {
 		if name == "object" {
 			<-lost
 		}

@@ -217,7 +217,7 @@ func TestTunnels(t *testing.T) {
 	l := newLab(t)
 	l.busybox = l.images.Push("sockets:1", image)
 	sb := l.create(&modal.SandboxCreateParams{
-		UnencryptedPorts: []int{7000}, EncryptedPorts: []int{7001}, IdleTimeout: testenv.Scale(3 * time.Second).Round(time.Second),
+		UnencryptedPorts: []int{7000}, EncryptedPorts: []int{7001}, IdleTimeout: max(6*time.Second, testenv.Scale(3*time.Second)).Round(time.Second),
 		Command: []string{"sh", "-c", "for port in 7000 7001; do python3 -c '' 127.0.0.1 $port serve & done; wait"},
 	})
 	tunnels, err := sb.Tunnels(l.ctx(), testTimeout)

@@ -125,7 +125,7 @@ func (l *testLab) loseInner(sb *modal.Sandbox) error {
 // A sandbox with a running command or with input is not idle.
 func TestNotIdle(t *testing.T) {
 	l := newLab(t)
-	idle := testenv.Scale(2 * time.Second).Round(time.Second) // a command must start within this time
+	idle := max(4*time.Second, testenv.Scale(2*time.Second)).Round(time.Second) // a command must start within this time
 	sb := l.create(&modal.SandboxCreateParams{IdleTimeout: idle})
 	if out, _, code := l.runScript(sb, fmt.Sprintf("sleep %.1f; echo done", 2.5*idle.Seconds())); out != "done\n" || code != 0 {
 		t.Errorf("got %q, %d", out, code)

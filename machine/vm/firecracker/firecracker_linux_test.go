@@ -558,8 +558,9 @@ func TestDialFaults(t *testing.T) {
 			}
 		})
 	}
+	soon := int(testenv.Scale(500 * time.Millisecond).Milliseconds()) // after the answer to the start
 	t.Run("ends meanwhile", func(t *testing.T) {
-		l := newLab(t, fakevmm.Script{Boot: 60_000, Panic: 300})
+		l := newLab(t, fakevmm.Script{Boot: 60_000, Panic: soon})
 		m := l.start()
 		_, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 		wantKind(t, err, atoll.ErrUnavailable, "has ended")
@@ -569,7 +570,7 @@ func TestDialFaults(t *testing.T) {
 		l.nothingLeft()
 	})
 	t.Run("the guest crashes", func(t *testing.T) {
-		l := newLab(t, fakevmm.Script{Crash: 300})
+		l := newLab(t, fakevmm.Script{Crash: soon})
 		if err := os.WriteFile(l.h.Console, []byte("Kernel panic - not syncing: of another time\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -36,8 +36,10 @@ func (b lateSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Proces
 	if b.l.started.Swap(true) {
 		return b.SandboxLayer.Exec(ctx, cmd)
 	}
-	close(b.l.execCalled)
-	<-ctx.Done()
+	called := func() { // when the command runs: its start must not take a part of the server's time to close
+		close(b.l.execCalled)
+		<-ctx.Done()
+	}
 	lasting := context.WithoutCancel(ctx)
 	if b.l.returnsProcess {
 		p, err := b.SandboxLayer.Exec(lasting, cmd)
@@ -47,13 +49,14 @@ func (b lateSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Proces
 			}
 			time.Sleep(time.Millisecond)
 		}
+		called()
 		return p, err
 	}
 	p, err := b.SandboxLayer.Exec(lasting, &atoll.Command{Args: cmd.Args})
 	if err == nil {
 		_, err = p.Wait(lasting)
 	}
-	if err != nil {
+	if called(); err != nil {
 		return nil, err
 	}
 	return nil, ctx.Err()

@@ -165,14 +165,19 @@ func TestBusyForever(t *testing.T) {
 func TestCutAnswers(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := testOptions(p.Endpoint)
-	opts.Stall = testenv.Scale(300 * time.Millisecond)
 	b := openBucket(t, opts)
+	opts.Stall, opts.Attempts = testenv.Scale(300*time.Millisecond), 30 // a busy machine may stall by itself
+	hasty := openBucket(t, opts)
 	putText(t, b, "k", large)
-	for what, f := range map[string]tests3.Fault{
-		"a few times": {CutAnswer: 1 << 20},
-		"stalled":     {CutAnswer: 1 << 20, Stall: true},
+	for what, tt := range map[string]struct {
+		b *Bucket
+		f tests3.Fault
+	}{
+		"a few times": {b, tests3.Fault{CutAnswer: 1 << 20}},
+		"stalled":     {hasty, tests3.Fault{CutAnswer: 1 << 20, Stall: true}},
 	} {
 		t.Run(what, func(t *testing.T) {
+			b, f := tt.b, tt.f
 			p.First(3, http.MethodGet, f)
 			wantText(t, b, "k", large)
 			p.First(2, http.MethodGet, f)
@@ -229,7 +234,7 @@ func TestCutAnswers(t *testing.T) {
 func TestSlowLink(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := testOptions(p.Endpoint)
-	opts.Stall = testenv.Scale(2500 * time.Millisecond)
+	opts.Stall = max(5*time.Second, testenv.Scale(2500*time.Millisecond))
 	b := openBucket(t, opts)
 	text := randomText(1 << 20) // in 16 pieces, with 15 pauses between them
 	putText(t, b, "k", text)
@@ -297,8 +302,9 @@ func TestPartsOfWhatFailed(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := testOptions(p.Endpoint)
 	opts.Attempts = 2
-	opts.answerTimeout = testenv.Scale(time.Second)
 	b := openBucket(t, opts)
+	opts.answerTimeout = testenv.Scale(time.Second)
+	hasty := openBucket(t, opts)
 	old := putText(t, b, "k", "old")
 	third := func(f tests3.Fault) func(*http.Request, int) tests3.Fault {
 		return func(r *http.Request, _ int) tests3.Fault {
@@ -342,6 +348,10 @@ func TestPartsOfWhatFailed(t *testing.T) {
 		{"it is cancelled", ctx, third(tests3.Fault{CutRequest: 1000, Stall: true, Then: cancel}), objectstore.Condition{}, atoll.ErrUnavailable},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
+			b := b
+			if tt.ctx == ctx { // the service never answers the part that is cancelled
+				b = hasty
+			}
 			p.Set(tt.plan)
 			_, err := b.Put(tt.ctx, "k", strings.NewReader(large), int64(len(large)), tt.when)
 			wantKind(t, "Put", err, tt.want)
