@@ -5,12 +5,14 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -108,7 +110,7 @@ func (h *Handler) authenticateRequest(route Route, r *http.Request) (auth.Accoun
 // watchToken verifies token at intervals and returns a ctx that ends when token is no longer valid.
 // The caller must call stop, which ends the checks and waits for them.
 func (h *Handler) watchToken(ctx context.Context, w http.ResponseWriter, token string) (valid context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
 		tick := time.NewTicker(h.opts.verifyEvery)
@@ -121,16 +123,28 @@ func (h *Handler) watchToken(ctx context.Context, w http.ResponseWriter, token s
 			}
 			if _, err := h.verify(ctx, token); atoll.KindOf(err) == atoll.ErrDenied && ctx.Err() == nil {
 				h.opts.Denied(ctx, "go on")
-				cancel()
+				cancel(errKeyEnded)
 				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // releases a write to a client that does not read
 				return
 			}
 		}
 	})
 	return ctx, func() {
-		cancel()
+		cancel(nil)
 		work.Wait()
 	}
+}
+
+// errKeyEnded is the error of a request whose key has become invalid.
+var errKeyEnded = unauthorizedError(atoll.Errorf("", "", atoll.ErrDenied, "the key was revoked or has expired"))
+
+// endReason returns why the server has ended the ctx of a request: errKeyEnded or wire.ErrClosing. It
+// returns nil if ctx has not ended, or the client ended it.
+func endReason(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errKeyEnded) || errors.Is(cause, wire.ErrClosing) {
+		return cause
+	}
+	return nil
 }
 
 // unauthorizedError returns an error of kind ErrDenied whose HTTP status is 401.

@@ -56,7 +56,7 @@ func conversationRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}/stream", Name: "followTurn", Tag: "conversations", Summary: "Stream the current turn, or the one that has just ended",
-			Doc:   "With the header `Last-Event-ID` the stream begins after that event. The status is 204 if there is no turn.",
+			Doc:   "With the header `Last-Event-ID` the stream begins after that event. The status is 204 if there is no turn, or none of its events comes after that one: an EventSource does not reconnect then.",
 			Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveFollow),
 		},
 		{
@@ -166,7 +166,7 @@ func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent
 	for ev, err := range events {
 		if err == nil {
 			err = e.sendData(ev.ID, ev.Data)
-		} else if !errors.Is(err, context.Canceled) {
+		} else if !errors.Is(err, context.Canceled) || endReason(ctx) != nil {
 			_ = e.sendError(err) // fails if the client has disconnected
 		}
 		if err != nil {

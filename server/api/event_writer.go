@@ -76,8 +76,12 @@ func (e *eventWriter) sendEvent(name string, v any) error {
 	return e.writeBytes(buf)
 }
 
-// sendError sends err as the last event and returns it.
+// sendError sends err as the last event and returns it. If the server has ended the stream, it sends
+// the reason.
 func (e *eventWriter) sendError(err error) error {
+	if reason := endReason(e.ctx); reason != nil {
+		err = reason
+	}
 	_ = e.sendEvent("error", wire.EncodeError(err, e.id)) // fails if the client has disconnected
 	return err
 }

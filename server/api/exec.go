@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -171,7 +172,7 @@ func (s *serverStream) startUnknownError(id string, err error) error {
 	if s.ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return atoll.Errorf("exec", id, atoll.ErrUnavailable, "the server is closing, and it is not known whether the command was started")
+	return atoll.Errorf("exec", id, atoll.ErrUnavailable, "%v, and it is not known whether the command was started", cmp.Or(endReason(s.ctx), wire.ErrClosing))
 }
 
 // killProcess sends SIGKILL to p, even if ctx has ended.

@@ -248,7 +248,11 @@ func (h *Handler) routeHandler(route Route) http.Handler {
 			if err := route.checkRequest(r); err != nil {
 				return err
 			}
-			return route.serve(h, w, r)
+			err := route.serve(h, w, r)
+			if errors.Is(err, context.Canceled) && !errors.Is(err, errAnswered) && errors.Is(context.Cause(r.Context()), errKeyEnded) {
+				return errKeyEnded
+			}
+			return err
 		})
 		h.logRequest(r, account, start, err)
 		if err != nil && !errors.Is(err, errAnswered) {

@@ -113,7 +113,10 @@ func (s *serverStream) finishStream(err error) error {
 	if _, ok := errors.AsType[wire.ProtocolError](err); ok {
 		code = websocket.StatusPolicyViolation
 	}
-	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) || errors.Is(err, wire.ErrClosing) {
+	ended := s.ctx.Err() != nil && errors.Is(err, context.Canceled) || errors.Is(err, wire.ErrClosing)
+	if reason := endReason(s.ctx); ended && errors.Is(reason, errKeyEnded) {
+		err, code = reason, websocket.StatusPolicyViolation
+	} else if ended {
 		err, code = wire.ErrClosing, websocket.StatusGoingAway
 		if p := s.process.Load(); p != nil {
 			err = closingError(*p)

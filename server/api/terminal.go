@@ -292,6 +292,8 @@ func (t *terminalConn) finishTerminal(err error) error {
 		err, code = *wrong, websocket.StatusPolicyViolation
 	case t.lost.Load():
 		return wire.ErrClientLost
+	case err != nil && errors.Is(endReason(t.ctx), errKeyEnded):
+		err, code = errKeyEnded, websocket.StatusPolicyViolation
 	case t.handler.ctx.Err() != nil && err != nil:
 		err, code = wire.ErrClosing, websocket.StatusGoingAway
 	}

@@ -331,38 +331,6 @@ func TestTerminalHangUpOnWrite(t *testing.T) {
 	})
 }
 
-// The server hangs up when the client's token is no longer valid.
-func TestTerminalHangUpOnRevocation(t *testing.T) {
-	p := openLocal(t)
-	t.Cleanup(func() { p.Close() })
-	sb, err := p.Create(t.Context(), &atoll.Spec{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var revoked atomic.Bool
-	opts := api.Options{Verify: func(context.Context, string) (auth.Account, error) {
-		if revoked.Load() {
-			return auth.Account{}, atoll.Errorf("", "", atoll.ErrDenied, "revoked")
-		}
-		return auth.Account{}, nil
-	}}
-	api.VerifyEvery(&opts, 10*time.Millisecond)
-	h, err := api.NewHandler(p, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
-	t.Cleanup(func() { h.Close() })
-	d := &terminalServer{sb: sb, handler: h, server: server}
-	s := d.openTerminal(t, nil)
-	s.typeText("echo be''gun\r")
-	s.awaitOutput("begun")
-	process := d.findProcess(t, s.process)
-	revoked.Store(true)
-	wantHangUp(t, process)
-}
-
 // wantHangUp waits for the end of the process.
 func wantHangUp(t *testing.T, p atoll.Process) {
 	t.Helper()

@@ -28,8 +28,6 @@ func serveEvents[T any](h *Handler, w http.ResponseWriter, r *http.Request,
 	for ev, err := range watch(ctx) {
 		if err == nil {
 			err = events.sendEvent(name(ev), ev)
-		} else if h.ctx.Err() != nil {
-			err = events.sendError(wire.ErrClosing)
 		} else {
 			err = events.sendError(err)
 		}
