@@ -97,6 +97,10 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("after %s:\n%s", ids[1], again)
 	}
 
+	if status, again, _ := s.sendRequest("GET", "/v1/conversation/c/stream", "", "Last-Event-ID", ids[len(ids)-1]); status != 204 {
+		t.Errorf("after the last event: %d %q, want 204, by which an EventSource ends", status, again)
+	}
+
 	// Reading.
 	for path, want := range map[string]string{
 		"/conversation":                              `"id":"c"`,

@@ -79,7 +79,7 @@ func (s *Service) Follow(ctx context.Context, id, after string) (iter.Seq2[agent
 		return nil, nil
 	}
 	n, err := t.stream.parseEventID(after)
-	if err != nil {
+	if err != nil || t.stream.endsAt(n) {
 		return nil, err
 	}
 	return t.stream.readEvents(ctx, n), nil

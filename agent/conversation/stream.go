@@ -148,6 +148,13 @@ func (s *stream) parseEventID(id string) (int64, error) {
 	return n, nil // a future number is from the same stream on a server that died
 }
 
+// endsAt reports whether the turn has ended and nothing comes after event n.
+func (s *stream) endsAt(n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended && s.err == nil && n != oldestEvent && n >= s.first+int64(len(s.events))-1
+}
+
 // readEvents yields the events after number n, or after oldestEvent, until the stream or ctx
 // ends. If it ends with an error, that is the last pair.
 func (s *stream) readEvents(ctx context.Context, n int64) iter.Seq2[agent.TurnEvent, error] {
