@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -188,16 +189,11 @@ func (f *envFlags) addFlags(fs *pflag.FlagSet) {
 func (f *envFlags) listVars(ours []string) ([]string, error) {
 	var vars []string
 	for _, name := range f.files {
-		data, err := os.ReadFile(name)
+		some, err := readEnvFile(name)
 		if err != nil {
 			return nil, err
 		}
-		for line := range strings.Lines(string(data)) {
-			line = strings.TrimLeftFunc(strings.TrimRight(line, "\r\n"), unicode.IsSpace)
-			if line != "" && !strings.HasPrefix(line, "#") {
-				vars = append(vars, line)
-			}
-		}
+		vars = append(vars, some...)
 	}
 	if slices.Contains(f.vars, "") {
 		return nil, usageErrorf(`environment "": write it like KEY=value, or KEY for the value of this process`)
@@ -216,6 +212,35 @@ func (f *envFlags) listVars(ours []string) ([]string, error) {
 	}
 	return out, nil
 }
+
+// readEnvFile returns the lines of a file of variables, without comments and empty lines.
+func readEnvFile(name string) ([]string, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var vars []string
+	n := 0
+	for line := range strings.Lines(strings.TrimPrefix(string(data), byteOrderMark)) {
+		n++
+		line = strings.TrimLeftFunc(strings.TrimRight(line, "\r\n"), unicode.IsSpace)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, _, _ := strings.Cut(line, "=")
+		switch rest, isExport := strings.CutPrefix(key, "export "); {
+		case isExport:
+			return nil, usageErrorf("%s:%d: this is no shell script: write %s=... without export", name, n, strings.TrimSpace(rest))
+		case key == "" || strings.ContainsFunc(key, unicode.IsSpace) || !utf8.ValidString(line) || strings.ContainsRune(line, 0):
+			return nil, usageErrorf("%s:%d: %q is not a variable: write it like KEY=value, or KEY for the value of this process", name, n, key)
+		}
+		vars = append(vars, line)
+	}
+	return vars, nil
+}
+
+// byteOrderMark is U+FEFF, with which some editors begin a file in UTF-8.
+const byteOrderMark = "\uFEFF"
 
 // parseVolume parses docker's -v.
 func parseVolume(s string) (atoll.Mount, error) {
