@@ -160,7 +160,8 @@ func newSyncPull(a *app) *cobra.Command {
 		Short: "Update a directory to the latest version",
 		Long: `Pull updates a directory to the latest version. Files that were changed here since
 the last push or pull remain as they are; if they have changed in the version, too,
-they are reported. Files that were never pushed or pulled are never removed.`,
+they are reported. Files that were never pushed or pulled are never removed. Files that
+cannot be written are reported; the exit code is then 1.`,
 		Example: `  atoll sync pull . s3://my-bucket/agents/one`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -193,7 +194,8 @@ func newSyncRestore(a *app) *cobra.Command {
 		Use:   "restore [flags] DIRECTORY VERSION [STORE]",
 		Short: "Restore a directory to an older version",
 		Long: `Restore changes a directory to an older version, as pull does to the latest one. A
-push after that makes it the latest version.`,
+push after that makes it the latest version. Files that cannot be written are reported;
+the exit code is then 1.`,
 		Example: `  atoll sync versions s3://my-bucket/agents/one
   atoll sync restore . 1704067200 s3://my-bucket/agents/one`,
 		Args: cobra.RangeArgs(2, 3),
@@ -216,7 +218,11 @@ push after that makes it the latest version.`,
 	return cmd
 }
 
-// printStats prints the version on stdout, and conflicts and errors on stderr.
+// exitIncomplete is the exit code of a push or pull that has left out some files.
+const exitIncomplete = 1
+
+// printStats prints the version on stdout, and conflicts and errors on stderr. If files were left out, it returns
+// exitIncomplete.
 func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 	if st == nil {
 		return err
@@ -241,7 +247,8 @@ func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 		}
 	}
 	if err == nil && st.Failed > 0 {
-		return atoll.Errorf("sync", "", atoll.ErrUnavailable, "all done except for %d files", st.Failed)
+		a.printMessage("files left out: %d", st.Failed)
+		return exitError(exitIncomplete)
 	}
 	return err
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
 func TestExitCode(t *testing.T) {
@@ -276,6 +277,55 @@ func TestEnvList(t *testing.T) {
 	want := []string{"A=1", "HOME=/root", "EMPTY=", "B=x=y"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestEnvFiles(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "vars")
+	for text, want := range map[string]string{
+		"A=1\n\n # comment\r\n\tB= x=y \r\nHOME\nUNSET\nC=": `["A=1" "B= x=y " "HOME=/root" "C="]`,
+		"\uFEFFA=1\n":        "[\"A=1\"]",
+		"A=1\nexport B=2\n":  ":2: this is no shell script: write B=... without export",
+		"export  B\n":        ":1: this is no shell script: write B=... without export",
+		"#\n\nA B=2\n":       `:3: "A B" is not a variable`,
+		"A =2\n":             `:1: "A " is not a variable`,
+		"=2\n":               `:1: "" is not a variable`,
+		"A=\xff\n":           `:1: "A" is not a variable`,
+		"A=\x00\n":           `:1: "A" is not a variable`,
+		"if true; then\n":    `:1: "if true; then" is not a variable`,
+		"EXPORT=1\nexport=2": `["EXPORT=1" "export=2"]`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := envFlags{files: []string{name}}
+		got, err := f.listVars([]string{"HOME=/root"})
+		shown := fmt.Sprintf("%q", got)
+		if err != nil {
+			shown = err.Error()
+		}
+		if !strings.HasPrefix(strings.TrimPrefix(shown, name), want) {
+			t.Errorf("%q: %s, want %s", text, shown, want)
+		}
+	}
+}
+
+// The exit code of a push or pull tells that files were left out, as its help says.
+func TestIncompleteSync(t *testing.T) {
+	for failed, want := range map[int]int{0: 0, 2: exitIncomplete} {
+		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		err = (&app{stdout: out, stderr: out}).printStats(&filesync.Stats{Version: 7, Failed: failed}, nil, false)
+		text, readErr := os.ReadFile(out.Name())
+		if readErr != nil {
+			t.Fatal(readErr)
+		}
+		if code := exitCode(err); code != want || strings.Contains(string(text), "files left out: 2") != (failed > 0) {
+			t.Errorf("%d files failed: %v, exit code %d, want %d; printed %q", failed, err, code, want, text)
+		}
 	}
 }
 
