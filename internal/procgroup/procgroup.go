@@ -6,6 +6,7 @@ package procgroup
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/interpreter"
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
@@ -27,15 +29,15 @@ type Program struct {
 	As   *syscall.Credential // nil: as this process
 }
 
-// Start starts p with io as its stdio. Kinds: ErrCommandNotFound,
+// Start starts p with stdio. Kinds: ErrCommandNotFound,
 // ErrExecFailed, ErrExhausted.
-func Start(p *Program, io process.Stdio) (*Process, error) {
-	return p.startProcess(io, func(start func()) { start() })
+func Start(p *Program, stdio process.Stdio) (*Process, error) {
+	return p.startProcess(stdio, func(start func()) { start() })
 }
 
 // startProcess starts p. clone calls the function it is given on the thread that is to
 // clone the process.
-func (p *Program) startProcess(io process.Stdio, clone func(start func())) (*Process, error) {
+func (p *Program) startProcess(stdio process.Stdio, clone func(start func())) (*Process, error) {
 	env := process.Environ(p.Env, []string{p.Mark.String()})
 	name := p.Args[0]
 	path, err := lookPath(name, process.Lookup(env, "PATH"), p.Dir)
@@ -48,15 +50,30 @@ func (p *Program) startProcess(io process.Stdio, clone func(start func())) (*Pro
 	attr := &os.ProcAttr{
 		Dir:   p.Dir,
 		Env:   env,
-		Files: []*os.File{io.Stdin, io.Stdout, io.Stderr},
+		Files: []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.As},
 	}
 	var started *os.Process
 	clone(func() { started, err = os.StartProcess(path, p.Args, attr) })
+	if errors.Is(err, fs.ErrNotExist) {
+		if missing := interpreter.Check(path, readHead); missing != nil {
+			return nil, atoll.E("exec", p.Mark.sandbox, atoll.ErrCommandNotFound, missing)
+		}
+	}
 	if err != nil {
 		return nil, p.startError(err)
 	}
 	return &Process{p: started, mark: p.Mark, tty: p.TTY, mu: new(sync.Mutex)}, nil
+}
+
+// readHead returns the first bytes of a file, at most limit.
+func readHead(name string, limit int) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, int64(limit)))
 }
 
 // startError gives the failure to start an existing program its kind.

@@ -199,3 +199,9 @@ func listCgroups(t testing.TB, prefix string) []string {
 	}
 	return list
 }
+
+func TestInterpreters(t *testing.T) {
+	p := openProvider(t)
+	defer p.Close()
+	providertest.CheckInterpreters(t, p)
+}

@@ -415,3 +415,5 @@ func TestNewRefusesNoDirectory(t *testing.T) {
 		t.Errorf("New: %v, want ErrInvalid", err)
 	}
 }
+
+func TestInterpreters(t *testing.T) { providertest.CheckInterpreters(t, newLocal(t, t.TempDir())) }

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/interpreter"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
@@ -107,18 +108,43 @@ func (w *backend) deleteProc(p *Proc) {
 	delete(w.procs, p.PID)
 }
 
-// findProgram returns the program with this name. Kinds: ErrExecFailed, ErrCommandNotFound.
-func (w *backend) findProgram(pl *inprocess.Place, name string) (Program, error) {
+// readerOf returns a function that reads the files of a sandbox. Outside of its volume are only the programs.
+func (w *backend) readerOf(pl *inprocess.Place) func(name string, limit int) ([]byte, error) {
+	return func(name string, limit int) ([]byte, error) {
+		if w.lookUp(name) != nil {
+			return nil, nil
+		}
+		host := pl.HostPath(name)
+		if host == name {
+			return nil, fs.ErrNotExist
+		}
+		data, err := os.ReadFile(host)
+		return data[:min(len(data), limit)], err
+	}
+}
+
+// lookUp returns the program with this name, or nil.
+func (w *backend) lookUp(name string) Program {
 	base, dir := path.Base(name), path.Dir(name)
 	known := !strings.Contains(name, "/") || slices.Contains([]string{"/bin", "/usr/bin"}, dir)
 	if program, ok := w.programs[base]; ok && known {
-		return program, nil
+		return program
 	}
-	if program, ok := w.programs[name]; ok {
+	return w.programs[name]
+}
+
+// findProgram returns the program with this name. Kinds: ErrExecFailed, ErrCommandNotFound.
+func (w *backend) findProgram(pl *inprocess.Place, name string) (Program, error) {
+	if program := w.lookUp(name); program != nil {
 		return program, nil
 	}
 	if path.Clean(name) == "/" {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "%q: is a directory", name)
+	}
+	if strings.Contains(name, "/") {
+		if missing := interpreter.Check(name, w.readerOf(pl)); missing != nil {
+			return nil, atoll.E("exec", pl.ID, atoll.ErrCommandNotFound, missing)
+		}
 	}
 	return nil, atoll.Errorf("exec", pl.ID, atoll.ErrCommandNotFound, "%q: no such command", name)
 }

@@ -217,6 +217,14 @@ var execPromises = []promise{
 			wantKind(t, "Exec "+name, err, atoll.ErrExecFailed)
 		}
 	}},
+	{"a program whose interpreter is missing does not start", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.plainSandbox(t)
+		if err := atoll.WriteFile(h.newContext(t), sb, "script", []byte("#!/usr/bin/no-such-interpreter\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, err := sb.Exec(h.newContext(t), programCommand("./script"))
+		wantKind(t, "Exec", err, atoll.ErrExecFailed)
+	}},
 	{"a command that cannot be executed is ErrExecFailed", nil, func(t *testing.T, h *harness) {
 		_, err := h.plainSandbox(t).Exec(h.newContext(t), programCommand("/"))
 		wantKind(t, "Exec /", err, atoll.ErrExecFailed)

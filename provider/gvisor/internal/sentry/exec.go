@@ -19,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/interpreter"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
@@ -219,6 +220,9 @@ func (e *engine) execError(args *control.ExecArgs, err error) error {
 		}
 		return atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrExecFailed, "workdir %q %s", dir, problem)
 	case has("no such file", "not found", "not a directory"):
+		if missing := e.checkInterpreter(args); missing != nil {
+			return atoll.E("exec", e.sandbox.ID(), atoll.ErrCommandNotFound, missing)
+		}
 		return atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
 	case has("permission denied", "exec format", "is a directory"):
 		return atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrExecFailed, "%q: not executable in the sandbox", name)
@@ -226,6 +230,26 @@ func (e *engine) execError(args *control.ExecArgs, err error) error {
 		return atoll.E("exec", e.sandbox.ID(), atoll.ErrExhausted, err)
 	}
 	return atoll.E("exec", e.sandbox.ID(), atoll.ErrExecFailed, err)
+}
+
+// checkInterpreter returns an error if the program exists and its interpreter does not.
+func (e *engine) checkInterpreter(args *control.ExecArgs) error {
+	ctx, cancel := context.WithTimeout(context.Background(), accountsTimeout)
+	defer cancel()
+	read := func(name string, limit int) ([]byte, error) { return e.sentry.readFile(ctx, name, int64(limit)) }
+	name := args.Argv[0]
+	if strings.Contains(name, "/") {
+		if !path.IsAbs(name) {
+			name = path.Join(args.WorkingDirectory, name)
+		}
+		return interpreter.Check(name, read)
+	}
+	for dir := range strings.SplitSeq(process.Lookup(args.Envv, "PATH"), ":") {
+		if err := interpreter.Check(path.Join("/", dir, name), read); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A program is the process.Handle of a program that gVisor's Execute started.
