@@ -73,13 +73,17 @@ var allowedImports = map[string]map[string]string{
 	"internal/userdb":             {},
 	"internal/lazyfs":             {},
 	"provider/internal/guestconn": {},
-	"internal/procgroup":          {"internal/process": "processes of this machine"},
-	"provider/internal/volume":    {"internal/fsutil": "locks, removal of sandbox files"},
-	"internal/reservedip":         {},
-	"internal/terminal":           {},
-	"internal/usernet":            {"internal/reservedip": "reserved addresses in disguise"},
-	"internal/testing/check":      {},
-	"internal/testing/testmodel":  {},
+	"internal/interpreter":        {},
+	"internal/procgroup": {
+		"internal/process":     "processes of this machine",
+		"internal/interpreter": "the error for a missing interpreter",
+	},
+	"provider/internal/volume":   {"internal/fsutil": "locks, removal of sandbox files"},
+	"internal/reservedip":        {},
+	"internal/terminal":          {},
+	"internal/usernet":           {"internal/reservedip": "reserved addresses in disguise"},
+	"internal/testing/check":     {},
+	"internal/testing/testmodel": {},
 	"internal/testing/testsession": {
 		"storage/store/sqlite": "the store on one machine",
 		"provider/local":       "sandboxes for tests",
@@ -429,6 +433,7 @@ var allowedImports = map[string]map[string]string{
 	"provider/mock": {
 		"provider/internal/inprocess": "the life of sandboxes, shared with local",
 		"internal/process":            "scripted processes",
+		"internal/interpreter":        "the error for a missing interpreter",
 	},
 	"provider/docker": {
 		"internal/retry":              "repeated calls",
@@ -467,6 +472,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/gvisor/internal/sentry":         "the supervisor of a sentry",
 	},
 	"provider/gvisor/internal/sentry": {
+		"internal/interpreter":                    "the error for a missing interpreter",
 		"machine/guest":                           "access to files behind the guest",
 		"internal/dirfs":                          "files behind the guest",
 		"provider/internal/supervised/files":      "names of files behind the guest",
