@@ -445,3 +445,17 @@ func TestHostPaths(t *testing.T) {
 		wantKind(t, "host path "+path, err, atoll.ErrInvalid, path)
 	}
 }
+
+// Programs find the limits that a machine with Linux has.
+func TestUsualLimits(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 1 << 30}})
+	for script, want := range map[string]string{
+		"ulimit -Sn; ulimit -Hn": "1024\n1048576",
+		"stat -f -c '%b %S' /dev/shm | (read b s; echo $((b * s >> 20)))": "512",
+	} {
+		if got := l.sh(sb, script); got != want {
+			t.Errorf("%s: %q, want %q", script, got, want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/config"
 	runscflag "gvisor.dev/gvisor/runsc/flag"
 
@@ -74,6 +75,15 @@ func runscConfig(job *job, netns string) (*config.Config, error) {
 	return conf, nil
 }
 
+// sharedMemory returns the size of /dev/shm in bytes, as on Linux: half of the memory that the sandbox may use.
+func sharedMemory(limit atoll.Bytes) uint64 {
+	var host unix.Sysinfo_t
+	if limit == 0 && unix.Sysinfo(&host) == nil {
+		return uint64(host.Totalram) * uint64(host.Unit) / 2
+	}
+	return uint64(max(limit/2, 32<<20))
+}
+
 // ociSpec returns the container that gVisor runs: the idle init on the sandbox's root file
 // system. Commands are executed in it later.
 func ociSpec(job *job, root, netns string) *specs.Spec {
@@ -87,7 +97,7 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &sentryOOM,
 			Capabilities:    ociCaps(rootCapabilities),
-			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 20, Hard: 1 << 20}},
+			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 1 << 20}}, // as on Linux: some programs close all descriptors up to the soft limit
 		},
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
@@ -104,7 +114,7 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", "size=67108864"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", fmt.Sprintf("size=%d", sharedMemory(job.Spec.Resources.Memory))}},
 	}
 	for _, m := range job.Mounts {
 		s.Mounts = append(s.Mounts, ociMount(m))
