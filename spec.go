@@ -68,7 +68,7 @@ type Spec struct {
 	OpenStdin bool `json:"open_stdin,omitempty"`
 
 	// Workspace is the workspace that the sandbox works on. A directory used in place is mounted
-	// at /.workspace, which then becomes the default of Workdir. A repository is checked out
+	// at /workspace, which then becomes the default of Workdir. A repository is checked out
 	// into DefaultWorkdir before the first start of the sandbox, unless the data volume remained
 	// from an earlier sandbox and has files. The environment variable ATOLL_WORKSPACE holds the
 	// path of the workspace in the sandbox; ATOLL_WORKSPACE_NAME, ATOLL_WORKSPACE_SOURCE and

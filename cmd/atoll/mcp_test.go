@@ -518,7 +518,7 @@ func TestMCPWorkspace(t *testing.T) {
 	}
 	env := append(atEnv(t), "ATOLL_PROVIDER=gvisor", "ATOLL_PROVIDERS=gvisor", "ATOLL_TOOLS_IMAGES=linux=host")
 	c := startMCP(t, env, "--workspace", dir)
-	if got := c.call("sandbox_open", nil); got["workdir"] != "/.workspace" || got["image"] != "host" {
+	if got := c.call("sandbox_open", nil); got["workdir"] != "/workspace" || got["image"] != "host" {
 		t.Errorf("the sandbox is %v", got)
 	}
 	c.call("sandbox_fs_edit", map[string]any{"path": "mine", "old_text": "mine", "new_text": "ours"})
@@ -526,7 +526,7 @@ func TestMCPWorkspace(t *testing.T) {
 		t.Errorf("stdout = %q", got)
 	}
 	r, err := c.ListResources(t.Context(), nil)
-	if err != nil || len(r.Resources) != 2 || r.Resources[1].URI != "sandbox:///.workspace/mine" {
+	if err != nil || len(r.Resources) != 2 || r.Resources[1].URI != "sandbox:///workspace/mine" {
 		t.Errorf("resources: %+v, %v", r, err)
 	}
 	if got := c.call("sandbox_run", map[string]any{"runtime": "bash", "code": "ls; touch ran"}); got["stdout"] != "main.sh\n" {

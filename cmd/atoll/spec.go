@@ -91,6 +91,9 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 	if s.Workspace, err = parseWorkspace(f.work); err != nil {
 		return nil, err
 	}
+	if s.Workspace != (atoll.WorkspaceRef{}) {
+		s.Env = append(gitIdentity(a.env, s.Workspace.Source), s.Env...)
+	}
 	for _, v := range f.volumes {
 		m, err := parseVolume(v)
 		if err != nil {

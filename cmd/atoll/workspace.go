@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
@@ -19,7 +23,11 @@ func newWorkspace(a *app) *cobra.Command {
 		Short: "Manage the directories and git repositories that sandboxes work on",
 		Long: `A workspace is a directory, which sandboxes use in place (at ` + workspace.Dir + `), or
 a git repository, which is cloned once, and of which each sandbox has a checkout
-of its own (in ` + atoll.DefaultWorkdir + `), always of the same commit until the workspace is updated.`,
+of its own (in ` + atoll.DefaultWorkdir + `), always of the same commit until the workspace is updated.
+
+New files in a directory belong to the user of the sandbox; -u UID:GID chooses
+another. Commits have the author of this machine's git; -e GIT_AUTHOR_NAME=...
+chooses another.`,
 	}
 	cmd.AddCommand(newWorkspaceAdd(a), newWorkspaceLs(a), newWorkspaceUpdate(a), newWorkspaceRm(a))
 	return cmd
@@ -174,4 +182,30 @@ func parseWorkspace(s string) (atoll.WorkspaceRef, error) {
 	}
 	source, err := absSource(s)
 	return atoll.WorkspaceRef{Source: source}, err
+}
+
+// gitIdentity returns the variables of the author of commits in a workspace: the user of this machine, from env or from
+// git's configuration for dir. It leaves out what is not set.
+func gitIdentity(env []string, dir string) []string {
+	cmd := exec.Command("git", "config", "--null", "--get-regexp", `^user\.(name|email)$`)
+	cmd.Env = env
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		cmd.Dir = dir
+	}
+	out, _ := cmd.Output() // fails if nothing is set, or git is not installed
+	user := map[string]string{}
+	for setting := range strings.SplitSeq(string(out), "\x00") {
+		key, value, _ := strings.Cut(setting, "\n")
+		user[key] = value // the last one counts
+	}
+	var vars []string
+	for _, role := range []string{"AUTHOR", "COMMITTER"} {
+		for _, field := range []string{"name", "email"} {
+			name := "GIT_" + role + "_" + strings.ToUpper(field)
+			if value := cmp.Or(process.Lookup(env, name), user["user."+field]); value != "" {
+				vars = append(vars, name+"="+value)
+			}
+		}
+	}
+	return vars
 }

@@ -37,7 +37,7 @@ type Manager interface {
 }
 
 // Dir is the directory in a sandbox at which a workspace used in place is mounted.
-const Dir = "/.workspace"
+const Dir = "/workspace"
 
 // Environment variables in every process of a sandbox with a workspace: the directory of the
 // workspace in the sandbox, its source, and the commit of a git workspace.

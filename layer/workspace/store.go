@@ -407,8 +407,7 @@ func (s *store) isCloning(k *record) bool {
 	return errors.Is(err, fsutil.ErrLocked)
 }
 
-// checkDirectory returns an error if the source of k is not usable in place. It rejects empty
-// directories, which are usually mistyped paths.
+// checkDirectory returns an error if the source of k is not usable in place.
 func checkDirectory(op string, k *record) error {
 	info, err := os.Stat(k.Source) // opening a pipe could block
 	if err == nil && !info.IsDir() {
@@ -422,11 +421,8 @@ func checkDirectory(op string, k *record) error {
 		return atoll.E(op, k.Name, kindOf(err), err)
 	}
 	defer dir.Close()
-	if names, err := dir.Readdirnames(1); len(names) == 0 {
-		if err != nil && !errors.Is(err, io.EOF) {
-			return atoll.E(op, k.Name, kindOf(err), err)
-		}
-		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "directory %s is empty; add a file, or run git init in it", k.Source)
+	if _, err := dir.Readdirnames(1); err != nil && !errors.Is(err, io.EOF) { // it can be opened and not read
+		return atoll.E(op, k.Name, kindOf(err), err)
 	}
 	return nil
 }

@@ -161,12 +161,22 @@ func workspaceSpec(spec *atoll.Spec, k *record, dir, commit string) *atoll.Spec 
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
 	c.System.Env = append(c.System.Env, Var+"="+dir, envName+"="+k.Name, SourceVar+"="+k.Source)
+	c.System.Env = append(c.System.Env, trustVars(spec.Env)...)
 	c.AddNote(noteName, k.Name)
 	if commit != "" {
 		c.System.Env = append(c.System.Env, CommitVar+"="+commit)
 		c.AddNote(noteCommit, commit)
 	}
 	return c
+}
+
+// trustVars returns the variables by which git works in a workspace whose owner is not the user of the sandbox: whoever
+// creates the sandbox trusts it. It returns none if env has git settings of its own.
+func trustVars(env []string) []string {
+	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_CONFIG_COUNT=") }) {
+		return nil
+	}
+	return []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
 }
 
 func isWorkspaceVar(kv string) bool { return strings.HasPrefix(kv, envPrefix) }
