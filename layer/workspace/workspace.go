@@ -170,8 +170,8 @@ func workspaceSpec(spec *atoll.Spec, k *record, dir, commit string) *atoll.Spec 
 	return c
 }
 
-// trustVars returns the variables by which git works in a workspace whose owner is not the user of the sandbox: whoever
-// creates the sandbox trusts it. It returns none if env has git settings of its own.
+// trustVars returns the variables by which git trusts a workspace whose owner is not the user of the sandbox: the user
+// who creates the sandbox has chosen it. It returns none if env has git settings of its own.
 func trustVars(env []string) []string {
 	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_CONFIG_COUNT=") }) {
 		return nil
