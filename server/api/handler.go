@@ -221,6 +221,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := requestIDOf(r.Header)
 	w.Header().Set(wire.RequestIDHeader, id)
 	r = r.WithContext(wire.WithRequestID(r.Context(), id))
+	if h.verify != nil {
+		limitBody(w, r)
+	}
 	if _, _, _, ok := splitPortPath(r.URL); ok {
 		h.ports.ServeHTTP(w, r)
 		return
@@ -291,6 +294,7 @@ func (h *Handler) admitRequest(route Route, w http.ResponseWriter, r *http.Reque
 	if err != nil {
 		return err
 	}
+	admitClient(w, r)
 	if h.verify == nil {
 		return serve(r)
 	}

@@ -29,12 +29,23 @@ type gracefulServer struct {
 	doors     []*door
 	accepting sync.WaitGroup
 	conns     connCount
+	strangers *strangers
 }
 
 // serveListeners serves on the listeners until they close. The returned channel has room for an
 // error of each.
 func (s *gracefulServer) serveListeners(listeners []net.Listener) <-chan error {
-	s.ConnState = s.conns.recordState
+	s.strangers = newStrangers()
+	s.ConnContext = s.strangers.withConn
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		s.conns.recordState(c, state)
+		switch state {
+		case http.StateNew:
+			s.strangers.add(c)
+		case http.StateHijacked, http.StateClosed:
+			s.strangers.remove(c)
+		}
+	}
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		d := &door{Listener: l}
