@@ -203,7 +203,7 @@ func newPortProxy(h *Handler) *httputil.ReverseProxy {
 			DisableCompression: true,
 		},
 		Rewrite:        h.rewriteRequest,
-		ModifyResponse: rewriteLocation,
+		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1, // flush at once
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if atoll.KindOf(err) == atoll.ErrInternal { // not from a provider: the server on the port does not speak HTTP, or hung up
@@ -226,6 +226,7 @@ func (h *Handler) rewriteRequest(pr *httputil.ProxyRequest) {
 	pr.SetXForwarded()
 	out := pr.Out
 	out.Header.Set("X-Forwarded-Prefix", to.pathPrefix())
+	to.setHost(pr)
 	if h.verify != nil {
 		out.Header.Del("Authorization") // it has the token of this server
 	}
@@ -235,14 +236,4 @@ func (h *Handler) rewriteRequest(pr *httputil.ProxyRequest) {
 	if path, err := url.PathUnescape(to.path); err == nil {
 		out.URL.Path = path
 	}
-}
-
-// rewriteLocation keeps a redirect to an absolute path on the same port.
-func rewriteLocation(resp *http.Response) error {
-	location := resp.Header.Get("Location")
-	if strings.HasPrefix(location, "/") && !strings.HasPrefix(location, "//") {
-		to := resp.Request.Context().Value(targetKey{}).(portTarget)
-		resp.Header.Set("Location", to.pathPrefix()+location)
-	}
-	return nil
 }
