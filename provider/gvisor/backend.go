@@ -41,7 +41,7 @@ func (b *backend) Close() error { return b.images.Close() }
 func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 	st := &rec.Status
 	if isHost(st.Spec.Image) {
-		st.Image = hostImage
+		st.Image, rec.Env = hostImage, sentry.HostEnv(os.Environ(), b.opts.HostPaths)
 		return nil
 	}
 	im, err := b.images.Get(ctx, st.Spec.Image, nil)
