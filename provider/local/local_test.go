@@ -394,7 +394,7 @@ func TestStartErrors(t *testing.T) {
 		{atoll.Command{Args: []string{"./plain/x"}}, atoll.ErrCommandNotFound, "no such command"},
 		{atoll.Command{Args: []string{"./plain"}}, atoll.ErrExecFailed, "permission denied"},
 		{atoll.Command{Args: []string{"./garbage"}}, atoll.ErrExecFailed, "exec format error"},
-		{atoll.Command{Args: []string{"./orphaned"}}, atoll.ErrExecFailed, "no such file"},
+		{atoll.Command{Args: []string{"./orphaned"}}, atoll.ErrCommandNotFound, `interpreter "/no/such/interpreter" does not exist`},
 		{atoll.Command{Args: []string{"/"}}, atoll.ErrExecFailed, "is a directory"},
 		{atoll.Command{Args: []string{"true"}, Dir: "missing"}, atoll.ErrExecFailed, `"missing": not a directory`},
 		{atoll.Command{Args: []string{"true"}, Dir: "plain"}, atoll.ErrExecFailed, "not a directory"},
