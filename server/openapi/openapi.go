@@ -40,9 +40,11 @@ func Document(version string) *huma.OpenAPI {
 	doc := &huma.OpenAPI{
 		OpenAPI:  "3.1.0",
 		Info:     &huma.Info{Title: "Atoll", Version: version, Description: intro},
+		Servers:  []*huma.Server{{URL: "/", Description: "The server that serves this document"}},
 		Security: []map[string][]string{{"token": {}}},
 		Components: &huma.Components{
 			Schemas:         b.schemas,
+			Responses:       map[string]*huma.Response{"Error": {Description: "An error", Content: b.mediaTypes(api.ErrorContent())}},
 			SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}},
 		},
 	}
@@ -132,7 +134,9 @@ func (b builder) newOperation(r api.Route) *huma.Operation {
 		ok.Description += ". Text messages are " + strings.TrimPrefix(ref, schemaPrefix) + " objects."
 	}
 	op.Responses[strconv.Itoa(status)] = ok
-	op.Responses["default"] = &huma.Response{Description: "An error", Content: b.mediaTypes(api.ErrorContent())}
+	for _, status := range []string{"4XX", "5XX"} {
+		op.Responses[status] = &huma.Response{Ref: "#/components/responses/Error"}
+	}
 	return op
 }
 
@@ -267,7 +271,7 @@ func describeOperation(op *huma.Operation) operation {
 		o.Body = contentName(op.RequestBody.Content)
 	}
 	for status, resp := range op.Responses {
-		if status != "default" {
+		if resp.Ref == "" { // not an error
 			o.Status, o.Reply = status, contentName(resp.Content)
 		}
 	}

@@ -50,11 +50,18 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 	var doc struct {
 		OpenAPI    string
 		Info       struct{ Version string }
-		Paths      map[string]map[string]struct{ OperationID string }
+		Servers    []struct{ URL string }
+		Paths      map[string]map[string]struct {
+			OperationID string
+			Responses   map[string]struct {
+				Ref string `json:"$ref"`
+			}
+		}
 		Components struct {
 			Schemas map[string]struct {
 				Properties map[string]struct{ Enum []string }
 			}
+			Responses map[string]any
 		}
 	}
 	if err := json.Unmarshal([]byte(body), &doc); err != nil {
@@ -70,6 +77,9 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 				t.Errorf("%s %s: operation id %q is taken", method, path, op.OperationID)
 			}
 			ids[op.OperationID] = true
+			if op.Responses["4XX"].Ref != "#/components/responses/Error" || op.Responses["5XX"].Ref != "#/components/responses/Error" {
+				t.Errorf("%s %s: the responses %v do not describe errors", method, path, op.Responses)
+			}
 		}
 	}
 	for _, r := range api.Routes() {
@@ -81,6 +91,9 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 			t.Errorf("%s %s is not described", r.Method, path)
 		}
 	}
+	if len(doc.Servers) != 1 || doc.Servers[0].URL != "/" {
+		t.Errorf("the servers are %v", doc.Servers)
+	}
 	if got, want := len(doc.Components.Schemas["Error"].Properties["kind"].Enum), len(atoll.Kinds()); got != want {
 		t.Errorf("Error has %d kinds, want %d", got, want)
 	}
@@ -88,6 +101,9 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 		if len(doc.Components.Schemas[name].Properties) == 0 {
 			t.Errorf("there is no schema %s", name)
 		}
+	}
+	if doc.Components.Responses["Error"] == nil {
+		t.Error("there is no response Error")
 	}
 	for ref := range schemaRefs(body) {
 		if _, ok := doc.Components.Schemas[ref]; !ok {
