@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
@@ -193,7 +192,11 @@ func gitIdentity(env []string, dir string) []string {
 		cmd.Dir = dir
 	}
 	out, _ := cmd.Output() // fails if nothing is set, or git is not installed
-	user := map[string]string{}
+	user, ours := map[string]string{}, map[string]string{}
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		ours[name] = value
+	}
 	for setting := range strings.SplitSeq(string(out), "\x00") {
 		key, value, _ := strings.Cut(setting, "\n")
 		user[key] = value // the last one counts
@@ -202,7 +205,7 @@ func gitIdentity(env []string, dir string) []string {
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
 		for _, field := range []string{"name", "email"} {
 			name := "GIT_" + role + "_" + strings.ToUpper(field)
-			if value := cmp.Or(process.Lookup(env, name), user["user."+field]); value != "" {
+			if value := cmp.Or(ours[name], user["user."+field]); value != "" {
 				vars = append(vars, name+"="+value)
 			}
 		}
