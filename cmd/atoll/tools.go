@@ -83,7 +83,7 @@ func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners,
 	if err != nil {
 		return nil, err
 	}
-	server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, IdleTimeout: max(time.Duration(cfg.Session.IdleTimeout), 0), Log: log})
+	server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, IdleTimeout: max(time.Duration(cfg.Session.IdleTimeout), 0), AnyHost: true, Log: log}) // TCP clients need a token
 	if err != nil {
 		return nil, errors.Join(err, kit.Close())
 	}

@@ -26,6 +26,9 @@ func (s *Server) callTool(ctx context.Context, req *sdk.CallToolRequest) (*sdk.C
 		return nil, err
 	}
 	defer done()
+	if r := requestOf(req.Extra); r.keepAlive != nil {
+		r.keepAlive()
+	}
 	out, err := s.kit.Call(ctx, caller, req.Params.Name, req.Params.Arguments, progressReporter(ctx, req))
 	if err != nil {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: err.Error()}}}, nil

@@ -1,6 +1,8 @@
 package mcp
 
 import (
+	"time"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seed46cd37a8/atoll/agent/tools"
@@ -22,3 +24,6 @@ func (s *Server) Clients() (n int) {
 	}
 	return n
 }
+
+// PingEvery sets the interval of the comments on open streams.
+func PingEvery(s *Server, interval time.Duration) { s.pingEvery = interval }

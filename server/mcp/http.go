@@ -51,6 +51,7 @@ func CallerOf(h http.Header, query url.Values) (tools.Caller, error) {
 func (s *Server) newHandler() http.Handler {
 	streamable := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.mcp }, &sdk.StreamableHTTPOptions{
 		SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: s.maxMessage(),
+		DisableLocalhostProtection: s.opts.AnyHost,
 	})
 	// The token has been checked before this handler. With this, the SDK binds a
 	// session to the account that began it, and passes the httpRequest to calls.
@@ -86,11 +87,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	ctx := context.WithValue(r.Context(), requestContextKey{}, httpRequest{r.Context(), caller})
+	response := newPingWriter(w, r, s.pingEvery)
+	defer response.end()
+	ctx := context.WithValue(r.Context(), requestContextKey{}, httpRequest{r.Context(), caller, response.keepAlive})
 	r = r.Clone(ctx)
 	r.Header.Set("Authorization", "Bearer -") // the real token has been checked
 	if r.Method != http.MethodDelete {
-		s.http.ServeHTTP(w, r)
+		s.http.ServeHTTP(response, r)
 		return
 	}
 	client := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Identity())
@@ -100,7 +103,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	s.http.ServeHTTP(w, r)
+	s.http.ServeHTTP(response, r)
 }
 
 // clientOf returns an account's session that has made a call, nil if there is none.

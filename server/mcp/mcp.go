@@ -37,6 +37,10 @@ type Options struct {
 	// means never. Its sandbox has an idle timeout of its own, which considers its
 	// activity.
 	IdleTimeout time.Duration
+	// AnyHost accepts HTTP requests for any host name on loopback addresses, such as that of a
+	// proxy. It is for servers that check a token: without one, a web page whose name was made
+	// to resolve to this machine could use the tools.
+	AnyHost bool
 	// Log receives errors that cannot be returned; nil discards them.
 	Log *slog.Logger
 }
@@ -48,6 +52,8 @@ type Server struct {
 	log  *slog.Logger
 	mcp  *sdk.Server
 	http http.Handler
+
+	pingEvery time.Duration // interval of comments on open streams
 
 	mu       sync.Mutex
 	closed   bool
@@ -61,7 +67,7 @@ func NewServer(kit *tools.Kit, opts Options) (*Server, error) { return newServer
 
 // newServer is NewServer with a hook for tests that changes the server's capabilities.
 func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*Server, error) {
-	s := &Server{kit: kit, opts: opts, log: opts.Log, sessions: map[*sdk.ServerSession]*clientSession{}}
+	s := &Server{kit: kit, opts: opts, log: opts.Log, pingEvery: pingInterval, sessions: map[*sdk.ServerSession]*clientSession{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -134,6 +134,8 @@ func (x *clientSession) callerFor(given tools.Caller) tools.Caller {
 type httpRequest struct {
 	ctx    context.Context // ends when the client has gone
 	caller tools.Caller    // named by the request
+
+	keepAlive func() // keeps the response alive while a call is in progress; nil without HTTP
 }
 
 // requestKey is the SDK's key for the httpRequest.

@@ -48,10 +48,10 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 		t.Fatalf("status %d, type %q", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
 	var doc struct {
-		OpenAPI    string
-		Info       struct{ Version string }
-		Servers    []struct{ URL string }
-		Paths      map[string]map[string]struct {
+		OpenAPI string
+		Info    struct{ Version string }
+		Servers []struct{ URL string }
+		Paths   map[string]map[string]struct {
 			OperationID string
 			Responses   map[string]struct {
 				Ref string `json:"$ref"`

@@ -1,0 +1,109 @@
+package mcp
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// pingInterval is the time between comments on an open stream. Proxies close a connection that is silent for longer,
+// often after a minute.
+const pingInterval = 5 * time.Second
+
+// Limits of a comment that the client does not read: in general, and at the end of the response.
+const (
+	pingTimeout = 30 * time.Second
+	lastTimeout = time.Second
+)
+
+// A pingWriter is the response to an MCP request, on which keepAlive writes comments between the events.
+type pingWriter struct {
+	http.ResponseWriter
+	every time.Duration
+
+	mu     sync.Mutex
+	events bool // a GET, which has begun its response itself
+	ended  bool
+	stop   chan struct{}
+	work   sync.WaitGroup
+}
+
+func newPingWriter(w http.ResponseWriter, r *http.Request, every time.Duration) *pingWriter {
+	return &pingWriter{ResponseWriter: w, every: every, events: r.Method == http.MethodGet, stop: make(chan struct{})}
+}
+
+// Unwrap is for http.ResponseController.
+func (w *pingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *pingWriter) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ResponseWriter.WriteHeader(status)
+	if w.events && status == http.StatusOK {
+		w.events = false
+		w.work.Go(w.sendComments)
+	}
+}
+
+// Write implements http.ResponseWriter. The SDK writes an event by one call.
+func (w *pingWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ResponseWriter.Write(b)
+}
+
+// FlushError is for http.ResponseController.
+func (w *pingWriter) FlushError() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// keepAlive begins to write comments, until end. The header of a stream of events must be complete.
+func (w *pingWriter) keepAlive() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.work.Go(w.sendComments)
+	}
+}
+
+// sendComments writes a comment at each interval. The first one also sends the header.
+func (w *pingWriter) sendComments() {
+	tick := time.NewTicker(w.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-tick.C:
+		}
+		rc := http.NewResponseController(w.ResponseWriter)
+		_ = rc.SetWriteDeadline(time.Now().Add(pingTimeout)) // some responses have no deadlines
+		_, err := w.Write([]byte(": ping\n\n"))
+		if err == nil {
+			err = w.FlushError()
+		}
+		if err != nil {
+			return // the client has gone, or does not read
+		}
+		_ = rc.SetWriteDeadline(time.Time{})
+	}
+}
+
+// end ends the comments.
+func (w *pingWriter) end() {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	close(w.stop)
+	done := make(chan struct{})
+	go func() { w.work.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(lastTimeout):
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now())
+		<-done
+	}
+}
