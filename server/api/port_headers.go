@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A program on a port is told that its host is localhost, as if a browser on its own machine asked: many servers for
+// A program on a port sees localhost as its host, as if a browser on its own machine asked: many servers for
 // development refuse other names. The name of this server is in X-Forwarded-Host.
 
 // localHost returns the host that the program on the port sees.

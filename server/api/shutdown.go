@@ -41,9 +41,9 @@ func (s *gracefulServer) serveListeners(listeners []net.Listener) <-chan error {
 		s.conns.recordState(c, state)
 		switch state {
 		case http.StateNew:
-			s.strangers.add(c)
+			s.strangers.addConn(c)
 		case http.StateHijacked, http.StateClosed:
-			s.strangers.remove(c)
+			s.strangers.removeConn(c)
 		}
 	}
 	failed := make(chan error, len(listeners))

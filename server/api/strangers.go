@@ -23,8 +23,8 @@ func newStrangers() *strangers {
 	return &strangers{limit: min(max(maxDescriptors()/4, 64), 4096), conns: list.New(), elems: map[net.Conn]*list.Element{}}
 }
 
-// add adds a connection. If there are too many, it closes the oldest one.
-func (s *strangers) add(c net.Conn) {
+// addConn adds a connection. If there are too many, it closes the oldest one.
+func (s *strangers) addConn(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.elems[c] = s.conns.PushBack(c)
@@ -35,8 +35,8 @@ func (s *strangers) add(c net.Conn) {
 	}
 }
 
-// remove removes a connection that has closed, or whose client has sent a valid token.
-func (s *strangers) remove(c net.Conn) {
+// removeConn removes a connection that has closed, or whose client has sent a valid token.
+func (s *strangers) removeConn(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removeLocked(c)
@@ -53,7 +53,7 @@ type admitKey struct{}
 
 // withConn implements http.Server.ConnContext: admitClient finds the connection in the context.
 func (s *strangers) withConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, admitKey{}, func() { s.remove(c) })
+	return context.WithValue(ctx, admitKey{}, func() { s.removeConn(c) })
 }
 
 // strangerGrace is the time that a stranger has to send the body of a request: many clients read the response only after

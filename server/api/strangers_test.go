@@ -92,7 +92,7 @@ func TestStrangersAreLimited(t *testing.T) {
 		near, other := net.Pipe()
 		t.Cleanup(func() { near.Close(); other.Close() })
 		far = append(far, other)
-		s.add(near)
+		s.addConn(near)
 		return near
 	}
 	admitted := open()

@@ -88,7 +88,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	response := newPingWriter(w, r, s.pingEvery)
-	defer response.end()
+	defer response.endComments()
 	ctx := context.WithValue(r.Context(), requestContextKey{}, httpRequest{r.Context(), caller, response.keepAlive})
 	r = r.Clone(ctx)
 	r.Header.Set("Authorization", "Bearer -") // the real token has been checked

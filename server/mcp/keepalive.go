@@ -60,7 +60,7 @@ func (w *pingWriter) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// keepAlive begins to write comments, until end. The header of a stream of events must be complete.
+// keepAlive begins to write comments, until endComments. The header of a stream of events must be complete.
 func (w *pingWriter) keepAlive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,8 +92,8 @@ func (w *pingWriter) sendComments() {
 	}
 }
 
-// end ends the comments.
-func (w *pingWriter) end() {
+// endComments ends the comments.
+func (w *pingWriter) endComments() {
 	w.mu.Lock()
 	w.ended = true
 	w.mu.Unlock()
