@@ -55,6 +55,7 @@ func runscConfig(job *job, netns string) (*config.Config, error) {
 		"oci-seccomp":             "false",
 		"watchdog-action":         "panic",
 		"cpu-num-from-quota":      "true",
+		"restore-spec-validation": "ignore",                                   // Backend.Restores has checked the mounts; limits may differ
 		"host-settings":           "ignore",                                   // not ours to change, and checking them delays every start
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary, not one beside it
 		"allow-flag-override":     "false",

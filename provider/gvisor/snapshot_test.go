@@ -1,0 +1,31 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A sandbox from a snapshot may have other limits than the one that the snapshot was taken of.
+func TestSnapshotWithOtherLimits(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 512 << 20, Processes: 100}})
+	l.sh(sb, "echo kept >/root/f")
+	snap, err := atoll.TakeSnapshot(t.Context(), sb)
+	l.must("snapshot", err)
+	l.remove(sb)
+	for _, r := range []atoll.Resources{{Memory: 512 << 20, Processes: 100}, {}, {Memory: 1 << 30, Processes: 200}, {Memory: 256 << 20}} {
+		sb := l.create(atoll.Spec{Snapshot: snap.ID, Resources: r})
+		if got := l.sh(sb, "cat /root/f"); got != "kept" {
+			t.Errorf("%+v: %q", r, got)
+		}
+		if got := l.sh(sb, "bash -c 'ulimit -u'"); r.Processes > 0 && got != fmt.Sprint(r.Processes) {
+			t.Errorf("%+v: %s processes", r, got)
+		}
+		l.remove(sb)
+	}
+	l.must("delete", atoll.RemoveSnapshot(t.Context(), l.Provider, snap.ID))
+}
