@@ -29,8 +29,9 @@ func portRoutes() []Route {
 		},
 		{
 			Path: "/v1/sandboxes/{id}/ports/{port}/{path...}", Name: "proxy", Tag: "ports",
-			Summary:     "Forward a request of any method, or a WebSocket, to an HTTP server in a sandbox",
-			Doc:         "The forwarded request does not have the token of this server.",
+			Summary: "Forward a request of any method, or a WebSocket, to an HTTP server in a sandbox",
+			Doc: "The forwarded request does not have the token of this server, and its host is `localhost:PORT`; `X-Forwarded-Host` has that of the client. " +
+				"Redirects and cookies of the response stay on the port. Its `Content-Security-Policy` gives pages an origin of their own, and headers that apply to the whole server are removed.",
 			passThrough: true, serve: (*Handler).serveProxy,
 		},
 	}

@@ -21,15 +21,17 @@ type pingWriter struct {
 	http.ResponseWriter
 	every time.Duration
 
-	mu     sync.Mutex
-	events bool // a GET, which has begun its response itself
-	ended  bool
-	stop   chan struct{}
-	work   sync.WaitGroup
+	standing bool // a stream that begins with its header, and not with the result of a call
+
+	mu      sync.Mutex
+	started bool // sendComments
+	ended   bool
+	stop    chan struct{}
+	work    sync.WaitGroup
 }
 
 func newPingWriter(w http.ResponseWriter, r *http.Request, every time.Duration) *pingWriter {
-	return &pingWriter{ResponseWriter: w, every: every, events: r.Method == http.MethodGet, stop: make(chan struct{})}
+	return &pingWriter{ResponseWriter: w, every: every, standing: r.Method == http.MethodGet, stop: make(chan struct{})}
 }
 
 // Unwrap is for http.ResponseController.
@@ -38,11 +40,10 @@ func (w *pingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // WriteHeader implements http.ResponseWriter.
 func (w *pingWriter) WriteHeader(status int) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.ResponseWriter.WriteHeader(status)
-	if w.events && status == http.StatusOK {
-		w.events = false
-		w.work.Go(w.sendComments)
+	w.mu.Unlock()
+	if w.standing && status == http.StatusOK {
+		w.keepAlive()
 	}
 }
 
@@ -64,7 +65,8 @@ func (w *pingWriter) FlushError() error {
 func (w *pingWriter) keepAlive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.ended {
+	if !w.started && !w.ended {
+		w.started = true
 		w.work.Go(w.sendComments)
 	}
 }
