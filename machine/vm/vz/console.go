@@ -9,11 +9,12 @@ import (
 )
 
 // The framework empties a console's file when a machine starts, and then writes without limit. So it
-// gets a file of its own, which a follower copies and truncates.
+// gets a file of its own, which a follower copies, and whose space it frees.
 
 const (
 	pollInterval = 100 * time.Millisecond
 	maxCopied    = 4 << 20 // bytes of the file that may be copied and still take space
+	punchBlock   = 1 << 16 // a multiple of the block sizes of file systems
 )
 
 // A follower copies what is appended to a file.
@@ -63,13 +64,24 @@ func (f *follower) copyNew() {
 	}
 	if size := info.Size(); size < f.at {
 		if size == 0 {
-			return // truncated by us
+			return // emptied by freeCopied, or by its writer
 		}
 		f.at, f.free = 0, 0 // its writer appends
 	}
 	n, _ := io.Copy(f.to, io.NewSectionReader(file, f.at, info.Size()-f.at)) // the next call copies the rest
 	f.at += n
-	if f.at-f.free > maxCopied && file.Truncate(0) == nil { // the writer continues at its offset: what is before takes no space
+	if f.at-f.free > maxCopied {
+		f.freeCopied(file)
+	}
+}
+
+// freeCopied frees the space of what is copied. On a file system without holes it empties the file, and
+// loses what is written at this moment.
+func (f *follower) freeCopied(file *os.File) {
+	end := f.at &^ (punchBlock - 1)
+	if punchHole(file, f.free, end-f.free) == nil {
+		f.free = end
+	} else if file.Truncate(0) == nil { // its writer goes on at its offset, and what is before takes no space
 		f.free = f.at
 	}
 }

@@ -4,6 +4,7 @@ package vz_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -69,6 +70,32 @@ func TestFollow(t *testing.T) {
 		}
 		if space := used(t, path); space > 6<<20 {
 			t.Errorf("the file still takes %d bytes", space)
+		}
+	}
+}
+
+// Nothing is lost while the space is freed of a file that is written without a pause.
+func TestFollowBusyWriter(t *testing.T) {
+	for _, mode := range []int{os.O_TRUNC, os.O_APPEND} {
+		path := filepath.Join(t.TempDir(), "console")
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|mode, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := &sink{}
+		stop := vz.Follow(path, to)
+		var want bytes.Buffer
+		for i := range 2000 {
+			line := fmt.Appendf(nil, "%032768d\n", i)
+			want.Write(line)
+			if _, err := f.Write(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop()
+		f.Close()
+		if !bytes.Equal(to.buf.Bytes(), want.Bytes()) {
+			t.Errorf("%d bytes have arrived, not the %d that were written", to.buf.Len(), want.Len())
 		}
 	}
 }
