@@ -20,21 +20,21 @@ type eventWriter struct {
 	mu   sync.Mutex
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	id   string // id of the request
-	ctx  context.Context
-	stop context.CancelFunc
+	id   string             // id of the request
+	ctx  context.Context    // of the stream; its cause is known before anything derived from it ends
+	stop context.CancelFunc // ends keepAlive
 	beat sync.WaitGroup
 }
 
 // newEventWriter sends the response header. The caller must call stopWriter before it returns.
 func newEventWriter(ctx context.Context, w http.ResponseWriter) *eventWriter {
-	ctx, stop := context.WithCancel(ctx)
+	beat, stop := context.WithCancel(ctx)
 	e := &eventWriter{w: w, rc: http.NewResponseController(w), id: wire.RequestID(ctx), ctx: ctx, stop: stop}
 	w.Header().Set("Content-Type", wire.MediaSSE)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
 	_ = e.rc.Flush() // the first event reports a client that has disconnected
-	e.beat.Go(func() { e.keepAlive(ctx) })
+	e.beat.Go(func() { e.keepAlive(beat) })
 	return e
 }
 
