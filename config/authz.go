@@ -1,8 +1,6 @@
 package config
 
 import (
-	"cmp"
-	"context"
 	"log/slog"
 
 	"github.com/seed46cd37a8/atoll"
@@ -13,14 +11,7 @@ import (
 // newAuthz wraps the layer around p that limits callers to their projects. projects has the
 // providers of some projects. The layer reports refused calls to log, unless that is nil.
 func (c *Config) newAuthz(p atoll.Provider, projects map[string]string, log *AuditLog) atoll.Provider {
-	opts := authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
-		e, _ := builtIn(cmp.Or(spec.Provider, projects[spec.Project], c.Provider))
-		if !e.unisolated {
-			return nil
-		}
-		return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
-			"the provider %s runs processes on the server's machine without isolation: requires role %s", e.Name, auth.RoleAdmin)
-	}}
+	opts := authz.Options{Refuse: c.refuseSpec(projects)}
 	if log != nil {
 		opts.Denied = log.Denied
 	}

@@ -50,8 +50,9 @@ type Config struct {
 	// MaxSandboxes does not count the temporary sandboxes of atoll run.
 	MaxSandboxes int `yaml:"max_sandboxes" doc:"most sandboxes at a time, without those of atoll run; 0 for any number"`
 	// Quota applies to each project that has none in Quotas.
-	Quota  Quota             `yaml:"quota"`
-	Quotas map[string]*Quota `yaml:"quotas"`
+	Quota    Quota             `yaml:"quota"`
+	Quotas   map[string]*Quota `yaml:"quotas"`
+	Projects Projects          `yaml:"projects"`
 	// IdleStop applies to sandboxes that do not set it; 0 means never.
 	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that has been idle for so long, like 30m; 0 for never"`
 	IdleRemove bool           `yaml:"idle_remove" doc:"remove such a sandbox with its data volume, instead of stopping it"`
@@ -198,6 +199,7 @@ func defaultConfig(env map[string]string) *Config {
 		MaxSandboxes: defaultMaxSandboxes,
 		MaxUpload:    16 << 30,
 		Image:        defaultImage(),
+		Projects:     defaultProjects(),
 		Store:        defaultStore(),
 		Clone:        defaultClone(),
 		Session:      defaultSession(),
@@ -287,6 +289,7 @@ func (c *Config) checkValues(s *schema) error {
 		}
 	}
 	c.Image.checkValues(bad)
+	c.Projects.checkValues(bad)
 	c.Firecracker.checkValues(bad)
 	c.Kubernetes.Check(bad)
 	c.Modal.Check(bad)

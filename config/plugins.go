@@ -37,7 +37,7 @@ const pluginTimeout = 3 * time.Minute
 
 // ownPlugin returns the provider of Atoll's program atoll-NAME. table returns its settings, and image its default image.
 func ownPlugin(name string, table func(cfg *Config) any, image func(cfg *Config) string) Entry {
-	return Entry{Name: name, Named: true, table: table, image: image, open: func(cfg *Config, opts Options) (atoll.Provider, error) {
+	return Entry{Name: name, Named: true, pulls: true, elsewhere: true, table: table, image: image, open: func(cfg *Config, opts Options) (atoll.Provider, error) {
 		settings, err := plugin.EncodeSettings(table(cfg))
 		if err != nil {
 			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s.%w", name, err)

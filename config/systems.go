@@ -26,6 +26,8 @@ type Entry struct {
 	steady      bool     // once it works, it works until the machine reboots
 	unisolated  bool     // its sandboxes are processes of this machine: only admins may create them
 	oneImage    bool     // all its sandboxes have the same image
+	pulls       bool     // its images come from registries
+	elsewhere   bool     // its sandboxes are not on this machine
 
 	image func(cfg *Config) string // its name for the image of sandboxes that name none; nil for none
 	place func(cfg *Config) string // the address of a backend on another machine; nil or "" for none
@@ -56,13 +58,13 @@ func (e Entry) Open(cfg *Config, opts Options) (atoll.Provider, error) {
 // Entry.On.
 func Providers() []Entry {
 	return []Entry{
-		{Name: "gvisor", open: openGVisor, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux",
+		{Name: "gvisor", open: openGVisor, pulls: true, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux",
 			preferredOn: []string{"linux"}, steady: true, image: func(*Config) string { return hostImage }},
-		{Name: "docker", open: openDocker,
+		{Name: "docker", open: openDocker, pulls: true,
 			substitute: true, image: func(c *Config) string { return c.Docker.Image }, place: func(c *Config) string { return c.Docker.remoteHost() }},
 		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
 			image: func(c *Config) string { return c.MicroVM.Bundle }},
-		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
+		{Name: "vmdocker", open: openVMDocker, pulls: true, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
 			preferredOn: []string{"darwin", "windows"}, image: func(c *Config) string { return c.VMDocker.Image }},
 		ownPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }, func(c *Config) string { return c.Kubernetes.Image }),
 		ownPlugin("modal", func(c *Config) any { return c.Modal }, func(c *Config) string { return c.Modal.Image }),
