@@ -1,17 +1,13 @@
 package dirfs
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"iter"
-	"os"
 	"path"
 	"strings"
-	"unsafe"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -32,30 +28,21 @@ func (f *FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[a
 			yield(atoll.FileEvent{}, wrapError("watch", name, err))
 			return
 		}
-		defer w.notify.Close()
+		defer releaseInotify(w.notify, w)
 		w.yield = yield
 		if !yield(atoll.FileEvent{Type: atoll.FileSynced}, nil) {
 			return
 		}
-		defer context.AfterFunc(ctx, func() { w.notify.Close() })()
-		err = w.readEvents(ctx)
-		if err != nil && ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		if err != nil {
+		if err := w.followEvents(ctx); err != nil {
 			yield(atoll.FileEvent{}, wrapError("watch", name, err))
 		}
 	}
 }
 
-const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
-	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-
-// A watch is one call of Watch. It has no goroutine: unread events wait in the
-// kernel, whose queue is bounded.
+// A watch is one call of Watch.
 type watch struct {
 	f         *FS
-	notify    *os.File
+	notify    *inotify
 	root      location
 	recursive bool
 	dirs      map[int32]location // by watch descriptor
@@ -63,6 +50,44 @@ type watch struct {
 	yield     func(atoll.FileEvent, error) bool
 	written   uint32 // cookie of the rename of a temporary file to its final name
 	last      atoll.FileEvent
+
+	queued chan struct{} // has a value if there is something in queue, or lost is set
+	mu     sync.Mutex
+	queue  []event
+	lost   bool // events are missing after those in queue
+}
+
+// queueEvent adds an event for followEvents.
+func (w *watch) queueEvent(ev event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost = w.lost || len(w.queue) == maxQueued; !w.lost {
+		w.queue = append(w.queue, ev)
+	}
+	w.signalQueue()
+}
+
+// loseEvents ends the watch after the events in its queue.
+func (w *watch) loseEvents() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = true
+	w.signalQueue()
+}
+
+func (w *watch) signalQueue() {
+	select {
+	case w.queued <- struct{}{}:
+	default:
+	}
+}
+
+// takeQueue returns the queue, which is empty then.
+func (w *watch) takeQueue() (queue []event, lost bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	queue, w.queue = w.queue, nil
+	return queue, w.lost
 }
 
 // errBreak says that the caller has ended the iteration.
@@ -73,17 +98,17 @@ func (f *FS) newWatch(ctx context.Context, name string, recursive bool) (*watch,
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	notify, err := acquireInotify()
 	if err != nil {
-		return nil, limitError(err)
+		return nil, err
 	}
-	w := &watch{f: f, notify: os.NewFile(uintptr(fd), "inotify"), root: at, recursive: recursive, dirs: map[int32]location{}, left: f.most}
+	w := &watch{f: f, notify: notify, root: at, recursive: recursive, dirs: map[int32]location{}, left: f.most, queued: make(chan struct{}, 1)}
 	err = f.inTree(at.rel, true, func(rel string) error {
 		w.root.rel = rel
 		return w.addTree(ctx, w.root, false)
 	})
 	if err != nil {
-		w.notify.Close()
+		releaseInotify(notify, w)
 		return nil, err
 	}
 	return w, nil
@@ -156,22 +181,12 @@ func (w *watch) watchDir(dir location) error {
 		return err
 	}
 	defer file.Close()
-	fd, err := w.notify.SyscallConn()
+	wd, err := w.notify.addDir(w, file)
 	if err != nil {
 		return err
 	}
-	var wd int
-	cerr := fd.Control(func(notify uintptr) {
-		wd, err = unix.InotifyAddWatch(int(notify), fmt.Sprintf("/proc/self/fd/%d", file.Fd()), watchMask)
-	})
-	if cerr != nil {
-		return cerr
-	}
-	if err != nil {
-		return limitError(err)
-	}
-	w.forgetWatch(int32(wd)) // under another name, perhaps
-	w.dirs[int32(wd)] = dir
+	w.forgetWatch(wd) // under another name, perhaps
+	w.dirs[wd] = dir
 	return nil
 }
 
@@ -183,70 +198,50 @@ func (w *watch) forgetWatch(wd int32) {
 	}
 }
 
-func limitError(err error) error {
-	if !isAny(err, unix.ENOSPC, unix.EMFILE) {
-		return err
-	}
-	return atoll.Errorf("watch", "", atoll.ErrExhausted, "%w (raise fs.inotify.max_user_watches and max_user_instances)", err)
-}
-
-// readEvents reads events until the caller ends the iteration, which is no error.
-func (w *watch) readEvents(ctx context.Context) error {
-	buf := make([]byte, 64<<10)
+// followEvents handles events until ctx ends or the caller ends the iteration, which is no error.
+func (w *watch) followEvents(ctx context.Context) error {
 	for {
-		n, err := w.notify.Read(buf)
-		if err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.queued:
 		}
-		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-			ev, name, size := parseEvent(b)
-			b = b[size:]
-			if err := w.handleEvent(ctx, ev, name); err == errBreak {
+		queue, lost := w.takeQueue()
+		for _, ev := range queue {
+			if err := w.handleEvent(ctx, ev); err == errBreak {
 				return nil
 			} else if err != nil {
 				return err
 			}
 		}
-		w.last = atoll.FileEvent{} // merge equal events within one read only
+		if lost {
+			return atoll.Errorf("watch", w.root.abs, atoll.ErrUnavailable, "the reader is too slow: events were lost")
+		}
+		w.last = atoll.FileEvent{} // merge equal events within one queue only
 	}
 }
 
-// parseEvent parses one event, in the machine's byte order.
-func parseEvent(b []byte) (ev unix.InotifyEvent, name string, size int) {
-	ev = unix.InotifyEvent{
-		Wd:     int32(binary.NativeEndian.Uint32(b[unsafe.Offsetof(ev.Wd):])),
-		Mask:   binary.NativeEndian.Uint32(b[unsafe.Offsetof(ev.Mask):]),
-		Cookie: binary.NativeEndian.Uint32(b[unsafe.Offsetof(ev.Cookie):]),
-		Len:    binary.NativeEndian.Uint32(b[unsafe.Offsetof(ev.Len):]),
-	}
-	size = unix.SizeofInotifyEvent + int(ev.Len)
-	raw, _, _ := bytes.Cut(b[unix.SizeofInotifyEvent:size], []byte{0})
-	return ev, string(raw), size
-}
-
-func (w *watch) handleEvent(ctx context.Context, ev unix.InotifyEvent, name string) error {
-	if ev.Mask&unix.IN_Q_OVERFLOW != 0 {
-		return atoll.Errorf("watch", w.root.abs, atoll.ErrUnavailable, "the reader is too slow: events were lost")
-	}
-	dir, ok := w.dirs[ev.Wd]
+func (w *watch) handleEvent(ctx context.Context, ev event) error {
+	dir, ok := w.dirs[ev.wd]
 	if !ok {
 		return nil
 	}
-	if ev.Mask&unix.IN_IGNORED != 0 {
-		w.forgetWatch(ev.Wd)
+	if ev.mask&unix.IN_IGNORED != 0 {
+		w.forgetWatch(ev.wd)
 		return nil
 	}
+	name := ev.name
 	if name == "" {
 		return w.handleSelf(ev, dir)
 	}
 	at := dir.joinName(name)
 	if isTemp(at) {
-		if ev.Mask&unix.IN_MOVED_FROM != 0 {
-			w.written = ev.Cookie
+		if ev.mask&unix.IN_MOVED_FROM != 0 {
+			w.written = ev.cookie
 		}
 		return nil
 	}
-	if ev.Mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && w.isUnnamed(at, name) {
+	if ev.mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && w.isUnnamed(at, name) {
 		return nil
 	}
 	return w.handleChild(ctx, ev, at)
@@ -265,19 +260,19 @@ func (w *watch) isUnnamed(at location, name string) bool {
 
 // handleSelf handles an event about a watched directory itself. It ignores
 // directories below the root: the watches of their parents report them.
-func (w *watch) handleSelf(ev unix.InotifyEvent, dir location) error {
-	if dir == w.root && ev.Mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 {
+func (w *watch) handleSelf(ev event, dir location) error {
+	if dir == w.root && ev.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 {
 		return atoll.E("watch", w.root.abs, atoll.ErrNotExist, nil)
 	}
 	return nil
 }
 
-func (w *watch) handleChild(ctx context.Context, ev unix.InotifyEvent, at location) error {
-	ok, isDir := true, ev.Mask&unix.IN_ISDIR != 0
+func (w *watch) handleChild(ctx context.Context, ev event, at location) error {
+	ok, isDir := true, ev.mask&unix.IN_ISDIR != 0
 	switch {
-	case ev.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
+	case ev.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		ok = w.emitEvent(atoll.FileCreated, at)
-		if ok && ev.Mask&unix.IN_MOVED_TO != 0 && ev.Cookie == w.written {
+		if ok && ev.mask&unix.IN_MOVED_TO != 0 && ev.cookie == w.written {
 			ok = w.emitEvent(atoll.FileWritten, at)
 		}
 		if ok && isDir && w.recursive {
@@ -285,14 +280,14 @@ func (w *watch) handleChild(ctx context.Context, ev unix.InotifyEvent, at locati
 				return err
 			}
 		}
-	case ev.Mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
+	case ev.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
 		if isDir {
 			w.dropTree(at)
 		}
 		ok = w.emitEvent(atoll.FileRemoved, at)
-	case ev.Mask&unix.IN_MODIFY != 0:
+	case ev.mask&unix.IN_MODIFY != 0:
 		ok = w.emitEvent(atoll.FileWritten, at)
-	case ev.Mask&unix.IN_ATTRIB != 0:
+	case ev.mask&unix.IN_ATTRIB != 0:
 		ok = w.emitEvent(atoll.FileChanged, at)
 	}
 	if !ok {
@@ -303,18 +298,12 @@ func (w *watch) handleChild(ctx context.Context, ev unix.InotifyEvent, at locati
 
 // dropTree ends the watches at and below a directory that was moved or removed.
 func (w *watch) dropTree(at location) {
-	fd, err := w.notify.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = fd.Control(func(notify uintptr) {
-		for wd, dir := range w.dirs {
-			if _, ok := Below(at.abs, dir.abs); ok {
-				_, _ = unix.InotifyRmWatch(int(notify), uint32(wd)) // the kernel has already ended that of a removed directory
-				w.forgetWatch(wd)
-			}
+	for wd, dir := range w.dirs {
+		if _, ok := Below(at.abs, dir.abs); ok {
+			w.notify.removeDir(w, wd)
+			w.forgetWatch(wd)
 		}
-	})
+	}
 }
 
 // emitEvent yields an event, unless it equals the one before. It returns false to end

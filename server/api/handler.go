@@ -88,6 +88,7 @@ type Handler struct {
 	ports    http.Handler // serves ports of sandboxes; bypasses mux, which would clean their paths
 	proxy    *httputil.ReverseProxy
 	ready    readiness
+	shares   shares
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -171,6 +172,10 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request) (ctx conte
 	if h.closed {
 		return nil, nil, wire.ErrClosing
 	}
+	release, err := h.shares.reserveShare(r.Context(), "streams", maxAccountStreams)
+	if err != nil {
+		return nil, nil, err
+	}
 	h.streams.Add(1)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(h.ctx, func() {
@@ -180,6 +185,7 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request) (ctx conte
 	return ctx, func() {
 		stop()
 		cancel(nil)
+		release()
 		h.streams.Done()
 	}, nil
 }

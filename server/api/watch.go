@@ -44,6 +44,11 @@ func (h *Handler) serveFileWatch(w http.ResponseWriter, r *http.Request) error {
 	if q.err != nil {
 		return q.err
 	}
+	release, err := h.shares.reserveShare(r.Context(), "file watches", maxAccountWatches)
+	if err != nil {
+		return err
+	}
+	defer release()
 	fs, err := h.requestFiles(r)
 	if err != nil {
 		return err
