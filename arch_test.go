@@ -81,6 +81,7 @@ var allowedImports = map[string]map[string]string{
 	"provider/internal/volume":   {"internal/fsutil": "locks, removal of sandbox files"},
 	"internal/reservedip":        {},
 	"internal/terminal":          {},
+	"internal/printable":         {},
 	"internal/usernet":           {"internal/reservedip": "reserved addresses in disguise"},
 	"internal/testing/check":     {},
 	"internal/testing/testmodel": {},
@@ -583,6 +584,7 @@ var allowedImports = map[string]map[string]string{
 	},
 	"cmd/atoll": {
 		"internal/gcdelay":     "a start without a collection",
+		"internal/printable":   "text from sandboxes on a terminal",
 		"layer/workspace":      "workspaces",
 		"layer/session":        "sessions and scopes",
 		"layer/registry":       "reconciliation",

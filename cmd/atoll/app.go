@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,13 +13,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/printable"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
@@ -153,12 +154,22 @@ func (a *app) forEach(names []string, f func(name string) error) error {
 
 // printJSON prints v as JSON, indented on a terminal.
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdout)
+	return a.writeJSON(v, isTerminal(a.stdout))
+}
+
+// writeJSON prints v as JSON. Text from inside a sandbox cannot control a terminal.
+func (a *app) writeJSON(v any, indent bool) error {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
-	if isTerminal(a.stdout) {
+	if indent {
 		enc.SetIndent("", "  ")
 	}
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := a.stdout.Write(printable.EscapeJSON(text.Bytes()))
+	return err
 }
 
 // printTable prints rows as a table. The first row is the header.
@@ -167,30 +178,13 @@ func (a *app) printTable(rows [][]string) error {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = escapeControls(cell, "")
+			cells[i] = printable.Escape(cell, "")
 		}
 		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
 			return err
 		}
 	}
 	return w.Flush()
-}
-
-// escapeControls escapes the control characters of s, except for those in keep, so that a terminal does not execute
-// them: names and messages may come from inside a sandbox.
-func escapeControls(s, keep string) string {
-	if !strings.ContainsFunc(s, unicode.IsControl) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsControl(r) && !strings.ContainsRune(keep, r) {
-			fmt.Fprintf(&b, "\\x%02x", r)
-			continue
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
 }
 
 // orEmpty returns s, or an empty slice instead of nil, so that it prints as [].
@@ -214,7 +208,7 @@ func shownName(st atoll.Status) string {
 func shortID(id string) string { return id[:min(12, len(id))] }
 
 // printEvent prints v as one line of JSON, even on a terminal.
-func (a *app) printEvent(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
+func (a *app) printEvent(v any) error { return a.writeJSON(v, false) }
 
 // preferSignal returns the signal that ended ctx, if any, instead of the errors that followed.
 func preferSignal(ctx context.Context, err error) error {

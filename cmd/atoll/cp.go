@@ -232,12 +232,13 @@ func copyTree(ctx context.Context, from, to *location) error {
 
 // writeTar writes a tar stream of p under its own name, or for "/." of its contents.
 func (p *location) writeTar(ctx context.Context, w io.Writer) error {
+	below := p.base
 	if p.contents || p.name == "/" {
-		return p.fs.WriteTar(ctx, p.name, w)
+		below = ""
 	}
 	return runPipe(
 		func(w io.Writer) error { return p.fs.WriteTar(ctx, p.name, w) },
-		func(r io.Reader) error { return renameTar(w, r, p.base) },
+		func(r io.Reader) error { return copyTar(w, r, below) },
 	)
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/printable"
 )
 
 // Exit codes besides those of commands; they are docker's.
@@ -71,7 +72,7 @@ func (a *app) printMessage(format string, args ...any) {
 	if a.rawTerminal.Load() && isTerminal(a.stderr) {
 		end = "\r\n"
 	}
-	fmt.Fprint(a.stderr, "atoll: "+escapeControls(fmt.Sprintf(format, args...), "\n")+end)
+	fmt.Fprint(a.stderr, "atoll: "+printable.Escape(fmt.Sprintf(format, args...), "\n")+end)
 }
 
 // usageErrorf returns the error for a mistake on the command line.

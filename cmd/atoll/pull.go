@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/printable"
 )
 
 func newPull(a *app) *cobra.Command {
@@ -87,7 +88,7 @@ func (b *progressBar) clearLine() {
 
 // progressLine describes p in at most cols columns.
 func progressLine(p atoll.Progress, cols int) string {
-	line := strings.TrimSpace(p.Phase + " " + p.Item)
+	line := printable.Escape(strings.TrimSpace(p.Phase+" "+p.Item), "")
 	switch {
 	case p.Total > 0:
 		const width = 20

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/printable"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
@@ -231,10 +232,10 @@ func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 		a.printMessage("version %d was never pulled here, and version %d does not have its changes: restore gets them", st.Replaced, st.Version)
 	}
 	for _, c := range st.Conflicts {
-		a.printMessage("%s: changed on both sides; the %s file wins", escapeControls(c.Path, ""), c.Kept)
+		a.printMessage("%s: changed on both sides; the %s file wins", printable.Escape(c.Path, ""), c.Kept)
 	}
 	for _, text := range st.Errors {
-		a.printMessage("%s", escapeControls(text, ""))
+		a.printMessage("%s", printable.Escape(text, ""))
 	}
 	switch {
 	case asJSON:
@@ -293,7 +294,7 @@ func (a *app) printSyncStatus(st *filesync.Status) error {
 	var lines []string
 	for letter, paths := range map[string]filesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "?": st.Unread} {
 		for _, p := range paths.Paths {
-			lines = append(lines, letter+" "+escapeControls(p, ""))
+			lines = append(lines, letter+" "+printable.Escape(p, ""))
 		}
 		if more := paths.Count - len(paths.Paths); more > 0 {
 			lines = append(lines, fmt.Sprintf("%s and %d more", letter, more))

@@ -441,7 +441,7 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-func TestRenameTar(t *testing.T) {
+func TestCopyTar(t *testing.T) {
 	var in, out bytes.Buffer
 	w := tar.NewWriter(&in)
 	for _, h := range []tar.Header{
@@ -456,7 +456,7 @@ func TestRenameTar(t *testing.T) {
 		}
 	}
 	w.Close()
-	if err := renameTar(&out, &in, "dir"); err != nil {
+	if err := copyTar(&out, &in, "dir"); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -497,17 +497,69 @@ func TestPipeReportsTheFirstFailure(t *testing.T) {
 	}
 }
 
-func TestPrintable(t *testing.T) {
-	for s, want := range map[string]string{
-		"plain":               "plain",
-		"ümlaut ☃":            "ümlaut ☃",
-		"\x1b[2Jgone":         `\x1b[2Jgone`,
-		"two\nlines\tand\x7f": "two\n" + `lines\x09and\x7f`,
-		"\u009b31m":           `\x9b31m`,
+// A program that unpacks the stream of cp stays in its directory, as cp itself does.
+func TestHostileTar(t *testing.T) {
+	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg} }
+	link := func(name, to string) tar.Header {
+		return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
+	}
+	for what, tt := range map[string]struct {
+		entries []tar.Header
+		want    string // part of the error; "" for none
+	}{
+		"an absolute name":         {[]tar.Header{file("/etc/passwd")}, `"/etc/passwd" of the archive from the sandbox leads out of it`},
+		"a name with ..":           {[]tar.Header{file("a/../../b")}, "leads out"},
+		"only ..":                  {[]tar.Header{{Name: "..", Typeflag: tar.TypeDir}}, "leads out"},
+		"a hard link out":          {[]tar.Header{{Name: "a", Typeflag: tar.TypeLink, Linkname: "../b"}}, "is a link that leads out"},
+		"a hard link to /":         {[]tar.Header{{Name: "a", Typeflag: tar.TypeLink, Linkname: "/etc/shadow"}}, "is a link that leads out"},
+		"a file below a link":      {[]tar.Header{link("a", "/etc"), file("a/passwd")}, "leads out"},
+		"a hard link below a link": {[]tar.Header{link("a", "/etc"), {Name: "b", Typeflag: tar.TypeLink, Linkname: "a/passwd"}}, "leads out"},
+		"deep below a link":        {[]tar.Header{link("x/a", ".."), file("x/a/b/c/d")}, "leads out"},
+		"a device":                 {[]tar.Header{{Name: "a", Typeflag: tar.TypeBlock}}, "neither a file"},
+		"a link as the root":       {[]tar.Header{link(".", "/etc"), file("passwd")}, "leads out"},
+		"a link to anywhere":       {[]tar.Header{link("a", "/etc"), link("b", "../../x")}, ""},
+		"a link that is replaced":  {[]tar.Header{link("a", "/etc"), {Name: "a/", Typeflag: tar.TypeDir}, file("a/f")}, ""},
+		"two dots in a name":       {[]tar.Header{file("a..b"), file("..c"), file("d/..e")}, ""},
 	} {
-		if got := escapeControls(s, "\n"); got != want {
-			t.Errorf("escapeControls(%q) = %q, want %q", s, got, want)
+		for _, below := range []string{"", "dir"} {
+			var in, out bytes.Buffer
+			w := tar.NewWriter(&in)
+			for _, h := range tt.entries {
+				if err := w.WriteHeader(&h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Close()
+			err := copyTar(&out, &in, below)
+			if tt.want == "" && err != nil || tt.want != "" && (atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s below %q: %v, want %q", what, below, err, tt.want)
+			}
 		}
+	}
+}
+
+// No command prints text from a sandbox so that it controls a terminal, or shows something else than what is there.
+func TestHostileText(t *testing.T) {
+	const hostile = "a\x1b[2J\x7f\u009b31m\u202eb"
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	a := &app{stdout: file, stderr: file}
+	if err := errors.Join(a.printJSON([]string{hostile}), a.printEvent([]string{hostile}), a.printTable([][]string{{hostile}})); err != nil {
+		t.Fatal(err)
+	}
+	a.printMessage("%s", hostile)
+	fmt.Fprintln(file, progressLine(atoll.Progress{Phase: "pull", Item: hostile}, 80))
+	got, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `["a\u001b[2J\u007f\u009b31m\u202eb"]` + "\n"
+	want += want + `a\x1b[2J\x7f\x9b31m\u202eb` + "\n" + `atoll: a\x1b[2J\x7f\x9b31m\u202eb` + "\n" + `pull a\x1b[2J\x7f\x9b31m\u202eb` + "\n"
+	if string(got) != want {
+		t.Errorf("got\n%s, want\n%s", got, want)
 	}
 }
 

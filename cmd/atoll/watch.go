@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/printable"
 )
 
 func newWatch(a *app) *cobra.Command {
@@ -54,7 +55,7 @@ func (a *app) watchSandboxes(ctx context.Context, c *connection, ids []string, a
 			err = a.printEvent(e)
 		} else if e.Type == atoll.EventState {
 			_, err = fmt.Fprintf(a.stdout, "%s  %s  %-12s  %s\n",
-				e.Time.Local().Format(time.RFC3339), shortID(e.Status.ID), orDash(e.Status.Spec.Name), shownState(e.Status))
+				e.Time.Local().Format(time.RFC3339), shortID(e.Status.ID), printable.Escape(orDash(e.Status.Spec.Name), ""), printable.Escape(shownState(e.Status), ""))
 		}
 		if err != nil {
 			return err
