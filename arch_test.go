@@ -676,6 +676,7 @@ var dependencies = map[string]struct {
 	"github.com/fsnotify/fsnotify":            {"one watch on a directory sees all changes of records", []string{"provider/internal/supervised", "provider/vmdocker"}},
 	"github.com/go-git/go-git":                {"rules in the syntax of gitignore", []string{"storage/filesync"}},
 	"github.com/google/jsonschema-go":         {"schemas of tools for MCP", []string{"agent/genkit", "agent/tools"}},
+	"mvdan.cc/sh/v3":                          {"scripts of a shell, in which the audit log looks for secrets", []string{"layer/audit"}},
 	"github.com/google/go-containerregistry":  {"OCI images and registries", []string{"config", "layer/authz", "machine/image", "internal/testing/fakemodal", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testimage", "packaging/image", "provider/docker", "provider/modal"}},
 	"github.com/hashicorp/yamux":              {"many connections over one stream", []string{"internal/mux"}},
 	"github.com/klauspost/compress":           {"layers and the embedded guest in zstd, gzip twice as fast", []string{"machine/image", "machine/image/bundle", "internal/guestprogram", "packaging/compress"}},

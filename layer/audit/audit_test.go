@@ -338,6 +338,77 @@ func TestMany(t *testing.T) {
 	}
 }
 
+// No secret of a usual form remains, and everything else does. S3CRET is the secret, and a command also is a script.
+func TestSecrets(t *testing.T) {
+	const jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.S3CRETdozjgNryP4J3jVmNHl0w5N"
+	for script, want := range map[string]string{
+		"mysql -u root -pS3CRET db":                            "mysql -u root -p••• db",
+		"mysqldump -h db '-pS3CRET'":                           "mysqldump -h db -p•••",
+		"mysql -p db":                                          "mysql -p db",
+		"curl -u admin:S3CRET http://x/":                       "curl -u admin:••• http://x/",
+		"curl -uadmin:S3CRET http://x/":                        "curl -uadmin:••• http://x/",
+		"curl --user=admin:S3CRET x":                           "curl --user=admin:••• x",
+		"curl -b session=S3CRET x":                             "curl -b ••• x",
+		"curl -H 'Cookie: a=S3CRET; b=S3CRET' x":               "curl -H 'Cookie: •••' x",
+		"curl -H 'X-Api-Key: S3CRET' x":                        "curl -H 'X-Api-Key: •••' x",
+		"curl -H 'Authorization: token S3CRET' x":              "curl -H 'Authorization: token •••' x",
+		"curl 'http://x/?key=S3CRET&page=2'":                   "curl 'http://x/?key=•••&page=2'",
+		`curl -d '{"user": "u", "password": "S3CRET"}' x`:      `curl -d '{"user": "u", "password": •••}' x`,
+		`curl -d "{\"api_key\":\"S3CRET\"}" x`:                 `curl -d "{\"api_key\":•••}" x`,
+		"MYSQL_PASS=S3CRET DB_PWD=S3CRET AUTH=S3CRET run":      "MYSQL_PASS=••• DB_PWD=••• AUTH=••• run",
+		"PASS='S3CRET S3CRET' run":                             "PASS=••• run",
+		"PWD=/home COMPASS=north AUTHOR=me KEYBOARD=us run":    "PWD=/home COMPASS=north AUTHOR=me KEYBOARD=us run",
+		"git clone https://me:S3CRET@host/r":                   "git clone https://me:•••@host/r",
+		"docker login -u me -p S3CRET host":                    "docker login -u me -p ••• host",
+		"docker run -p 8080:80 image":                          "docker run -p 8080:80 image",
+		"echo S3CRET | docker login --password-stdin -u me":    "echo ••• | docker login --password-stdin -u me",
+		"echo -n S3CRET | sudo -S ls":                          "echo ••• ••• | sudo -S ls",
+		"echo user:S3CRET | chpasswd":                          "echo ••• | chpasswd",
+		"gh auth login --with-token <<< S3CRET":                "gh auth login --with-token <<< •••",
+		"sshpass -p S3CRET ssh host":                           "sshpass -p ••• ssh host",
+		"sudo -u x sshpass -pS3CRET ssh host":                  "sudo -u x sshpass -p••• ssh host",
+		"redis-cli -a S3CRET ping":                             "redis-cli -a ••• ping",
+		"mongosh -u me -p S3CRET":                              "mongosh -u me -p •••",
+		"ldapsearch -D cn=me -w S3CRET":                        "ldapsearch -D cn=me -w •••",
+		"zip -P S3CRET a.zip a":                                "zip -P ••• a.zip a",
+		"keytool -storepass S3CRET -list":                      "keytool -storepass ••• -list",
+		"openssl rsa -passin pass:S3CRET":                      "openssl rsa -passin pass:•••",
+		"htpasswd -bc file user S3CRET":                        "htpasswd -bc file user •••",
+		"vault login S3CRET":                                   "vault login •••",
+		"npm config set //host/:_authToken S3CRET":             "npm config set //host/:_authToken •••",
+		"aws configure set aws_secret_access_key S3CRET":       "aws configure set aws_secret_access_key •••",
+		"smbclient -U me%S3CRET //host/x":                      "smbclient -U me%••• //host/x",
+		"cd /work && timeout 5 mysql -pS3CRET; make | tee log": "cd /work && timeout 5 mysql -p•••; make | tee log",
+		"for i in 1 2; do curl -u a:S3CRET x$i; done":          "for i in 1 2; do curl -u a:••• x$i; done",
+		"echo " + jwt: "echo •••",
+		"echo AIzaSyS3CRETKa4JsXZ-HjGw7ISLn_3namBGewQe":                                             "echo •••",
+		"echo sk_live_S3CRETS3CRETS3CRET npm_S3CRETS3CRETS3CRET":                                    "echo ••• •••",
+		"echo '-----BEGIN OPENSSH PRIVATE KEY-----\nS3CRET\n-----END OPENSSH PRIVATE KEY-----' > k": "echo '•••' > k",
+		"echo '-----BEGIN PRIVATE KEY-----\nS3CRET":                                                 "echo '•••", // no valid script
+		"python3 -c 'login(password=\"S3CRET\")'":                                                   "python3 -c 'login(password=•••)'",
+		"ls -p; mkdir -p a; tar -b 20 x; ssh -p 22 host -u":                                         "ls -p; mkdir -p a; tar -b 20 x; ssh -p 22 host -u",
+		"sqlx 'Server=x;Uid=me;Pwd=S3CRET;Port=1'":                                                  "sqlx 'Server=x;Uid=me;Pwd=•••;Port=1'",
+		"if then": "if then",
+		"sudo -u": "sudo -u",
+	} {
+		if got := redactCommand([]string{"sh", "-c", script})[2]; got != want {
+			t.Errorf("%q\nis   %q,\nwant %q", script, got, want)
+		}
+	}
+	for _, tt := range []struct{ args, want []string }{
+		{[]string{"mysql", "-pS3 CRET"}, []string{"mysql", "-p" + mask}},
+		{[]string{"/usr/bin/curl", "-u", "me:S3 CRET", "x"}, []string{"/usr/bin/curl", "-u", "me:" + mask, "x"}},
+		{[]string{"env", "A=b", "sshpass", "-p", "S3 CRET", "ssh"}, []string{"env", "A=b", "sshpass", "-p", mask, "ssh"}},
+		{[]string{"sudo"}, []string{"sudo"}},
+		{[]string{"curl", "-u"}, []string{"curl", "-u"}},
+		{[]string{}, []string{}},
+	} {
+		if got := redactCommand(tt.args); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%q is %q, want %q", tt.args, got, tt.want)
+		}
+	}
+}
+
 func TestRedacted(t *testing.T) {
 	for _, tt := range []struct{ args, want []string }{
 		{nil, nil},

@@ -10,7 +10,13 @@ import (
 // mask replaces text that looks like a secret.
 const mask = "•••"
 
-const secretWord = `(?i:[\w.-]*(?:token|secret|passwd|password|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.-]*)`
+const (
+	// secretName is the name of a variable, a key, a header or a flag whose value is a secret.
+	secretName = `(?i:[\w.-]*(?:token|secret|passwd|password|passphrase|passcode|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|` +
+		`signing[_-]?key|encryption[_-]?key|credential|session[_-]?id)[\w.-]*|(?:[\w.-]*[_-]|\b)(?:pass|auth)\b|(?:[\w.-]*[_-]|;)pwd\b)`
+	// value is a word of a shell, or a string of JSON in one.
+	value = `(?:\\"[^"]*\\"|"[^"]*"|'[^']*'|[^\s"';&|]+)`
+)
 
 // A redaction replaces the text of a form.
 type redaction struct {
@@ -18,43 +24,58 @@ type redaction struct {
 	with string
 }
 
-// redactions returns the forms of secrets. It compiles them once, at the first call: most commands
-// record nothing.
+// redactions returns the forms of secrets in any text. It compiles them once, at the first call: most commands record
+// nothing.
 var redactions = sync.OnceValue(func() []redaction {
-	const value = `("[^"]*"|'[^']*'|[^\s"';&|]+)`
 	return []redaction{
-		{regexp.MustCompile(`(` + secretWord + `\s*[=:]\s*)` + value), "${1}" + mask},
-		{regexp.MustCompile(`(--?` + secretWord + `\s+)` + value), "${1}" + mask},
+		{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY.*?-----END [^-]*-----|-----BEGIN [A-Z ]*PRIVATE KEY.*`), mask},
+		{regexp.MustCompile(`(?i)((?:set-)?cookie:\s*)[^"'\n]+`), "${1}" + mask},
+		{regexp.MustCompile(`(?i)(authorization:\s*(?:\w+\s+)?)[^\s"']+`), "${1}" + mask},
 		{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[\w.~+/=-]{6,}`), "${1}" + mask},
+		{regexp.MustCompile(`(` + secretName + `(?:\\?["'])?\s*[=:]\s*)` + value), "${1}" + mask},
+		{regexp.MustCompile(`(--?` + secretName + `\s+)(?:"[^"]*"|'[^']*'|[^\s"';&|<-][^\s"';&|]*)`), "${1}" + mask},
+		{regexp.MustCompile(`([?&](?i:key|sig|signature|auth|code)=)[^\s"'&]+`), "${1}" + mask},
 		{regexp.MustCompile(`(://[^\s/:@]*:)[^\s/@]+(@)`), "${1}" + mask + "${2}"},
-		{regexp.MustCompile(`atoll_key_[0-9a-f]{16}_[0-9a-f]{64}|\b(?:gh[pousr]_|github_pat_|sk-|xox[abprs]-|glpat-|AKIA)[\w-]{12,}`), mask},
+		{regexp.MustCompile(`(\bpass:)[^\s"';&|]+`), "${1}" + mask}, // as OpenSSL has it
+		{regexp.MustCompile(strings.Join(tokens, "|")), mask},
 	}
 })
 
-// secretFlag returns the form of a flag whose argument is a secret.
-var secretFlag = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^--?` + secretWord + `$`) })
+// tokens are the forms of tokens that services issue.
+var tokens = []string{
+	`atoll_key_[0-9a-f]{16}_[0-9a-f]{64}`,
+	`\b(?:gh[pousr]_|github_pat_|glpat-|gl[a-z]{2,6}-|sk-|[sr]k_(?:live|test)_|whsec_|xox[abeoprs]-|xapp-|AKIA|ASIA|npm_|pypi-|hf_|gsk_|dckr_[po]at_|` +
+		`do[por]_v1_|shp(?:at|ss|ca|pa)_|lin_api_|ntn_|ATATT3|AGE-SECRET-KEY-1|sq0[a-z]{3}-)[\w-]{12,}`,
+	`\bAIza[\w-]{30,}`, `\bya29\.[\w-]{20,}`, `\bhv[sbr]\.[\w-]{20,}`, `\bSG\.[\w-]{16,}\.[\w-]{16,}`, `\bEAA[A-Za-z0-9]{40,}`,
+	`\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*`, // a JSON web token
+	`hooks\.slack\.com/services/[\w/]+`, `discord(?:app)?\.com/api/webhooks/[\w/-]+`,
+}
 
 // Limits for recorded commands.
 const (
-	maxText = 2048 // bytes of an argument or a message
-	maxArgs = 64
+	maxText   = 2048        // bytes of an argument or a message
+	maxParsed = 4 * maxText // bytes of an argument that are searched for secrets
+	maxArgs   = 64
 )
 
-// redactCommand replaces text in args that looks like a secret: values whose name suggests a
-// secret, arguments of such flags, passwords in URLs, and known forms of tokens. Other secrets
-// remain.
+// redactCommand replaces text in args that looks like a secret: values whose name suggests a secret, arguments of such
+// flags, passwords in URLs and in the flags of well-known programs, also in scripts of a shell, and known forms of
+// tokens. Other secrets remain.
 func redactCommand(args []string) []string {
 	if args == nil {
 		return nil
 	}
 	some := args[:min(len(args), maxArgs)]
+	secrets := secretArgs(some)
 	out := make([]string, 0, len(some)+1)
 	for i, arg := range some {
-		if i > 0 && secretFlag().MatchString(some[i-1]) && !strings.HasPrefix(arg, "-") {
-			out = append(out, mask)
-			continue
+		text := truncateText(arg, maxParsed)
+		if keep, ok := secrets[i]; ok {
+			text = text[:min(keep, len(text))] + mask
+		} else if strings.ContainsAny(text, " \t\n") {
+			text = redactScript(text)
 		}
-		out = append(out, truncateText(redactText(arg), maxText))
+		out = append(out, truncateText(redactText(text), maxText))
 	}
 	if len(args) > len(some) {
 		out = append(out, "...")

@@ -1,0 +1,210 @@
+package audit
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// A programRule lists flags whose arguments are secrets, and have names of other meanings elsewhere.
+type programRule struct {
+	program    string // pattern of its name
+	subcommand string // an argument that must be there; may be empty
+	flags      []string
+	attached   bool   // the secret follows without a space: a word after the flag has another meaning
+	user       string // the argument is a user, this separator and a secret; may be empty
+}
+
+var programRules = []programRule{
+	{program: "mysql*", flags: []string{"-p"}, attached: true},
+	{program: "mariadb*", flags: []string{"-p"}, attached: true},
+	{program: "7z*", flags: []string{"-p"}, attached: true},
+	{program: "*", subcommand: "login", flags: []string{"-p"}}, // of docker, podman, helm, az and others
+	{program: "sshpass", flags: []string{"-p"}},
+	{program: "mongo*", flags: []string{"-p"}},
+	{program: "redis-cli", flags: []string{"-a"}},
+	{program: "ldap*", flags: []string{"-w"}},
+	{program: "*zip", flags: []string{"-P"}},
+	{program: "sqlcmd", flags: []string{"-P"}},
+	{program: "plink", flags: []string{"-pw"}},
+	{program: "ssh-keygen", flags: []string{"-N", "-P"}},
+	{program: "user*", flags: []string{"-p"}},
+	{program: "curl", flags: []string{"-u", "--user", "-U", "--proxy-user"}, user: ":"},
+	{program: "curl", flags: []string{"-b", "--cookie"}},
+	{program: "http*", flags: []string{"-a", "--auth"}, user: ":"},
+	{program: "xh", flags: []string{"-a", "--auth"}, user: ":"},
+	{program: "smbclient", flags: []string{"-U", "--user"}, user: "%"},
+}
+
+// lastIsSecret reports whether the last argument of a program is a secret.
+func lastIsSecret(name string, args []string) bool {
+	switch name {
+	case "htpasswd":
+		return slices.ContainsFunc(args, regexp.MustCompile(`^-\w*b`).MatchString)
+	case "vault":
+		return len(args) > 1 && args[0] == "login" && !strings.HasPrefix(args[len(args)-1], "-")
+	case "git", "npm", "yarn", "aws", "gcloud", "pip":
+		return len(args) > 2 && (args[0] == "config" || args[0] == "configure") && secretWord().MatchString(args[len(args)-2])
+	}
+	return false
+}
+
+var (
+	// secretFlag returns the form of a flag whose argument is a secret.
+	secretFlag = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:--?` + secretName + `|-\w+pass)$`) })
+	secretWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(secretName) })
+)
+
+// wrappers are programs whose arguments are a command.
+var wrappers = []string{"sudo", "doas", "env", "exec", "command", "nohup", "nice", "time", "timeout", "xargs", "setsid", "stdbuf"}
+
+// secretArgs returns the arguments of a command that are secrets, with the number of bytes at the beginning of each that
+// are not.
+func secretArgs(args []string) map[int]int {
+	secrets := map[int]int{}
+	for i := 1; i < len(args); i++ {
+		if secretFlag().MatchString(args[i-1]) && !strings.HasPrefix(args[i], "-") {
+			secrets[i] = 0
+		}
+	}
+	at := findProgram(args)
+	if at == len(args) {
+		return secrets
+	}
+	name, rest := path.Base(args[at]), args[at+1:]
+	for _, rule := range programRules {
+		if ok, _ := path.Match(rule.program, name); ok && (rule.subcommand == "" || slices.Contains(rest, rule.subcommand)) {
+			rule.findSecrets(args, at+1, secrets)
+		}
+	}
+	if lastIsSecret(name, rest) {
+		secrets[len(args)-1] = 0
+	}
+	return secrets
+}
+
+// findProgram returns the index of the program that a command runs in the end.
+func findProgram(args []string) int {
+	i := 0
+	for i < len(args) && slices.Contains(wrappers, path.Base(args[i])) {
+		for i++; i < len(args) && (strings.HasPrefix(args[i], "-") || strings.Contains(args[i], "=") || strings.Trim(args[i], "0123456789.smh") == ""); i++ {
+			if slices.Contains([]string{"-u", "-g", "-n", "-s", "-k"}, args[i]) {
+				i++ // its value
+			}
+		}
+	}
+	return min(i, len(args))
+}
+
+// findSecrets adds the secrets in args from index i on.
+func (r programRule) findSecrets(args []string, i int, secrets map[int]int) {
+	add := func(i, from int) {
+		if r.user != "" {
+			user := strings.Index(args[i][from:], r.user)
+			if user < 0 {
+				return
+			}
+			from += user + len(r.user)
+		}
+		secrets[i] = from
+	}
+	for ; i < len(args); i++ {
+		for _, flag := range r.flags {
+			long := strings.HasPrefix(flag, "--")
+			switch {
+			case args[i] == flag && !r.attached && i+1 < len(args):
+				add(i+1, 0)
+			case long && strings.HasPrefix(args[i], flag+"="):
+				add(i, len(flag)+1)
+			case !long && len(flag) == 2 && len(args[i]) > 2 && strings.HasPrefix(args[i], flag):
+				add(i, 2)
+			}
+		}
+	}
+}
+
+// redactScript replaces the secrets in the commands of a shell's script. It returns text that is no script as it is.
+func redactScript(text string) string {
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		return text
+	}
+	var found []replacement
+	syntax.Walk(file, func(node syntax.Node) bool {
+		switch node := node.(type) {
+		case *syntax.CallExpr:
+			words := literalWords(text, node.Args)
+			for i, keep := range secretArgs(words) {
+				found = append(found, replacement{node.Args[i], words[i][:min(keep, len(words[i]))]})
+			}
+		case *syntax.BinaryCmd:
+			if call, ok := node.X.Cmd.(*syntax.CallExpr); ok && node.Op == syntax.Pipe && readsSecret(text, node.Y) {
+				for _, word := range call.Args[min(1, len(call.Args)):] {
+					found = append(found, replacement{word, ""})
+				}
+			}
+		case *syntax.Stmt:
+			for _, redirect := range node.Redirs {
+				if redirect.Op == syntax.WordHdoc && readsSecret(text, node) {
+					found = append(found, replacement{redirect.Word, ""})
+				}
+			}
+		}
+		return true
+	})
+	slices.SortFunc(found, func(a, b replacement) int { return int(b.word.Pos().Offset()) - int(a.word.Pos().Offset()) })
+	last := len(text)
+	for _, r := range found { // from the end
+		if from, to := int(r.word.Pos().Offset()), int(r.word.End().Offset()); to <= last {
+			text, last = text[:from]+r.keep+mask+text[to:], from
+		}
+	}
+	return text
+}
+
+// A replacement replaces a word of a script by keep and the mask.
+type replacement struct {
+	word *syntax.Word
+	keep string
+}
+
+// literalWords returns the values of words. The value of one with an expansion is its source.
+func literalWords(text string, words []*syntax.Word) []string {
+	all := make([]string, len(words))
+	for i, word := range words {
+		var b strings.Builder
+		for _, part := range word.Parts {
+			switch part := part.(type) {
+			case *syntax.Lit:
+				b.WriteString(part.Value)
+			case *syntax.SglQuoted:
+				b.WriteString(part.Value)
+			case *syntax.DblQuoted:
+				b.WriteString(strings.Trim(text[part.Pos().Offset():part.End().Offset()], `"`))
+			default:
+				b.WriteString(text[part.Pos().Offset():part.End().Offset()])
+			}
+		}
+		all[i] = b.String()
+	}
+	return all
+}
+
+// readsSecret reports whether a command reads a secret from its input.
+func readsSecret(text string, stmt *syntax.Stmt) (reads bool) {
+	syntax.Walk(stmt, func(node syntax.Node) bool {
+		if call, ok := node.(*syntax.CallExpr); ok {
+			words := literalWords(text, call.Args)
+			at := findProgram(words)
+			reads = reads || at < len(words) && path.Base(words[at]) == "chpasswd" ||
+				slices.ContainsFunc(words, func(w string) bool { return strings.HasSuffix(w, "-stdin") || w == "--stdin" || w == "--with-token" }) ||
+				len(words) > 1 && path.Base(words[0]) == "sudo" && slices.Contains(words, "-S")
+		}
+		return true
+	})
+	return reads
+}
