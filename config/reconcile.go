@@ -70,9 +70,12 @@ func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
 	return atoll.Probe{OK: true}
 }
 
-// Ready returns why a server of the stack p should get no requests for now: the store cannot be read, or the default
+// Ready returns why a server of the stack p should get no requests for now: the state directory is full, the store cannot be read, or the default
 // provider does not answer.
 func Ready(ctx context.Context, cfg *Config, p atoll.Provider) (err error) {
+	if err := checkWritable(cfg.StateDir); err != nil {
+		return err
+	}
 	if s := openStore(cfg); s.Exists() {
 		_, _, err = s.Provider(ctx, unusedName)
 		if err := errors.Join(err, s.Close()); err != nil {
@@ -81,6 +84,16 @@ func Ready(ctx context.Context, cfg *Config, p atoll.Provider) (err error) {
 	}
 	_, err = p.List(router.AsideOf(ctx), atoll.Filter{Provider: p.Info().Name, Name: unusedName})
 	return err
+}
+
+// checkWritable returns an error if dir has no room for a small file, such as the record of a sandbox.
+func checkWritable(dir string) error {
+	f, err := os.CreateTemp(dir, ".ready-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, 4<<10))
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
 // unusedName is a name and an id that no sandbox has.

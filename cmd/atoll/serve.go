@@ -33,8 +33,8 @@ func newServe(a *app) *cobra.Command {
 		Long: `Serve answers the HTTP API on a socket in the state directory, which only the same
 user can use and which all other commands find, and on the addresses of --listen.
 TCP clients need a bearer token: that of the setting token, or else one that is
-created at the first start, stored in the state directory and shown once; one of
-accounts; or an API key, see atoll key.
+created at the first start and stored in the state directory; one of accounts; or an
+API key, see atoll key.
 
 With --ssh-listen it also serves SSH, for the keys in the file of
 --ssh-authorized-keys: ssh NAME@host is a shell in the sandbox NAME of the server's
@@ -301,7 +301,7 @@ func (a *app) serverTokens(cfg *config.Config) (map[string]auth.Account, error) 
 }
 
 // serverToken returns the server's own token: the configured one, otherwise the one in the state directory, otherwise
-// a new one, which it prints.
+// a new one, which it prints on a terminal.
 func (a *app) serverToken(cfg *config.Config) (string, error) {
 	if !cfg.Token.IsZero() {
 		return cfg.Token.Reveal()
@@ -311,7 +311,7 @@ func (a *app) serverToken(cfg *config.Config) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case made:
+	case made && isTerminal(a.stderr): // a journal would keep it
 		a.printMessage("the token, stored in %s and shown only once: %s", path, token)
 	default:
 		a.printMessage("the token is in %s", path)

@@ -102,6 +102,7 @@ func (h *Handler) authenticateRequest(route Route, r *http.Request) (auth.Accoun
 	}
 	account, err := h.verify(r.Context(), token)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
+		h.refusals.logRefusal(h.log, r)
 		return auth.Account{}, "", unauthorizedError(err)
 	}
 	return account.WithDefaults(), token, err

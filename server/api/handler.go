@@ -89,6 +89,7 @@ type Handler struct {
 	proxy    *httputil.ReverseProxy
 	ready    readiness
 	shares   shares
+	refusals refusals
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
