@@ -24,6 +24,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	dagger "github.com/seed46cd37a8/atoll/agent/jobs/dagger/settings"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 	kubernetes "github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 	modal "github.com/seed46cd37a8/atoll/provider/modal/settings"
 	"github.com/seed46cd37a8/atoll/server/api/client"
@@ -68,9 +69,10 @@ type Config struct {
 	Template  Template  `yaml:"template"`
 	Audit     Audit     `yaml:"audit"`
 	// Conversation configures the store of conversations.
-	Conversation Conversation `yaml:"conversation"`
-	Tools        Tools        `yaml:"tools"`
-	Compute      Compute      `yaml:"compute"`
+	Conversation  Conversation `yaml:"conversation"`
+	Tools         Tools        `yaml:"tools"`
+	Compute       Compute      `yaml:"compute"`
+	PoolCreations int          `yaml:"pool_creations" doc:"most sandboxes that pools create at a time, so that others get the machine, too"`
 	// Pools can be set in the file only.
 	Pools map[string]*Pool `yaml:"pool"`
 	// Plugins can be set in the file only.
@@ -189,34 +191,35 @@ func defaultConfig(env map[string]string) *Config {
 		state = filepath.Join(state, "atoll")
 	}
 	return &Config{
-		StateDir:     state,
-		Provider:     DefaultProvider(runtime.GOOS),
-		Providers:    DefaultProviders(runtime.GOOS),
-		Project:      atoll.DefaultProject,
-		Log:          Log{Level: "auto", Format: "text"},
-		IdleStop:     atoll.DefaultIdleStop,
-		Audit:        defaultAudit(),
-		MaxSandboxes: defaultMaxSandboxes,
-		MaxUpload:    16 << 30,
-		Image:        defaultImage(),
-		Projects:     defaultProjects(),
-		Store:        defaultStore(),
-		Clone:        defaultClone(),
-		Session:      defaultSession(),
-		Sync:         defaultSync(),
-		Template:     defaultTemplate(),
-		Conversation: defaultConversation(),
-		Tools:        defaultTools(),
-		Compute:      defaultCompute(),
-		Dagger:       dagger.Default(),
-		Reconcile:    defaultReconcile(),
-		GVisor:       defaultGVisor(),
-		Docker:       defaultDocker(),
-		MicroVM:      defaultMicroVM(),
-		Firecracker:  defaultFirecracker(),
-		VMDocker:     defaultVMDocker(),
-		Kubernetes:   kubernetes.Default(),
-		Modal:        modal.Default(),
+		StateDir:      state,
+		Provider:      DefaultProvider(runtime.GOOS),
+		Providers:     DefaultProviders(runtime.GOOS),
+		Project:       atoll.DefaultProject,
+		Log:           Log{Level: "auto", Format: "text"},
+		IdleStop:      atoll.DefaultIdleStop,
+		Audit:         defaultAudit(),
+		MaxSandboxes:  defaultMaxSandboxes,
+		MaxUpload:     16 << 30,
+		Image:         defaultImage(),
+		Projects:      defaultProjects(),
+		PoolCreations: pool.DefaultMaxCreations,
+		Store:         defaultStore(),
+		Clone:         defaultClone(),
+		Session:       defaultSession(),
+		Sync:          defaultSync(),
+		Template:      defaultTemplate(),
+		Conversation:  defaultConversation(),
+		Tools:         defaultTools(),
+		Compute:       defaultCompute(),
+		Dagger:        dagger.Default(),
+		Reconcile:     defaultReconcile(),
+		GVisor:        defaultGVisor(),
+		Docker:        defaultDocker(),
+		MicroVM:       defaultMicroVM(),
+		Firecracker:   defaultFirecracker(),
+		VMDocker:      defaultVMDocker(),
+		Kubernetes:    kubernetes.Default(),
+		Modal:         modal.Default(),
 	}
 }
 

@@ -98,6 +98,9 @@ func (c *Config) providerOf(given string, s *atoll.Spec) string {
 
 // checkPools calls bad with the key of each invalid value.
 func (c *Config) checkPools(bad func(key string, err error)) {
+	if c.PoolCreations < 1 {
+		bad("pool_creations", fmt.Errorf("%d: must be positive", c.PoolCreations))
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
 		p := c.Pools[name]
 		key := "pool." + name
@@ -177,7 +180,7 @@ func hasStock(cfg *Config, provider string) bool {
 func newPool(p atoll.Provider, cfg *Config, opts Options, all []poolEntry) (atoll.Provider, error) {
 	info := p.Info()
 	e, _ := builtIn(info.Name)
-	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.defaultImage(cfg)}
+	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.defaultImage(cfg), MaxCreations: cfg.PoolCreations}
 	limits := cfg.limitOptions()
 	for _, s := range all {
 		if s.provider != info.Name {

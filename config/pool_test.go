@@ -78,6 +78,17 @@ func TestInvalidPools(t *testing.T) {
 }
 
 // Pools for commands, sessions and templates have exactly the specs of those.
+func TestPoolCreations(t *testing.T) {
+	for text, want := range map[string]int{"": pool.DefaultMaxCreations, "pool_creations: 5\n": 5} {
+		if cfg, err := loadPools(t, "provider: mock\n"+text); err != nil || cfg.PoolCreations != want {
+			t.Errorf("%q: %d, %v, want %d", text, cfg.PoolCreations, err, want)
+		}
+	}
+	if _, err := loadPools(t, "provider: mock\npool_creations: 0\n"); err == nil || !strings.Contains(err.Error(), "must be positive") {
+		t.Errorf("0: %v", err)
+	}
+}
+
 func TestPoolsForOthers(t *testing.T) {
 	cfg, err := loadPools(t, `
 provider: mock

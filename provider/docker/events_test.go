@@ -34,6 +34,22 @@ func openFake(t *testing.T, engine http.Handler) *Provider {
 	return p
 }
 
+// The error for a missing sandbox is that of all providers, without the engine's text about containers.
+func TestMissingSandbox(t *testing.T) {
+	p := openFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.45")
+		if !strings.HasSuffix(r.URL.Path, "/_ping") {
+			http.Error(w, `{"message":"No such container: x"}`, http.StatusNotFound)
+		}
+	}))
+	defer p.Close()
+	id := atoll.NewID()
+	_, err := p.Get(t.Context(), id)
+	if want := atoll.E("get", id, atoll.ErrNotFound, nil).Error(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 // Close does not wait for an engine that does not answer.
 func TestCloseWithSilentEngine(t *testing.T) {
 	asked := make(chan struct{}, 100)

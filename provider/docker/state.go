@@ -31,6 +31,9 @@ func (p *Provider) findRecord(ctx context.Context, op, id string) (*record, erro
 	if err == nil && found.Container.State != nil && found.Container.State.Status == container.StateDead { // for an instant before it is gone
 		found, err = p.engine.ContainerInspect(ctx, p.names.sandboxName(id), client.ContainerInspectOptions{})
 	}
+	if cerrdefs.IsNotFound(err) {
+		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // the engine's text is about containers
+	}
 	if err != nil {
 		return nil, p.wrapError(ctx, op, id, err)
 	}
