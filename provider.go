@@ -85,7 +85,7 @@ type Caps struct {
 	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
 	Extend       bool       `json:"extend"`         // Extender
 	TTY          bool       `json:"tty"`            // Command.TTY
-	Files        bool       `json:"files"`          // Filer, whose FS is a SubFS
+	Files        bool       `json:"files"`          // Filer, whose FS is a SubFS and an Editor
 	Dial         bool       `json:"dial"`           // Dialer
 	Pause        bool       `json:"pause"`          // Pauser
 	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot

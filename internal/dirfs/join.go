@@ -119,4 +119,31 @@ func (j *joinedFS) Watch(ctx context.Context, name string, recursive bool) iter.
 	return f.Watch(ctx, name, recursive)
 }
 
-var _ atoll.SubFS = (*joinedFS)(nil)
+func (j *joinedFS) Open(ctx context.Context, name string, opts atoll.OpenOptions) (atoll.File, error) {
+	_, f, name := j.pickMount(name)
+	return atoll.OpenFile(ctx, f, name, opts)
+}
+
+func (j *joinedFS) Change(ctx context.Context, name string, change atoll.FileChange) error {
+	_, f, name := j.pickMount(name)
+	return atoll.ChangeFile(ctx, f, name, change)
+}
+
+func (j *joinedFS) Link(ctx context.Context, from, to string) error {
+	i, f, from := j.pickMount(from)
+	k, _, to := j.pickMount(to)
+	if i != k {
+		return atoll.Errorf("link", from, atoll.ErrInvalid, "%s is on another volume: copy it", to)
+	}
+	return atoll.LinkFile(ctx, f, from, to)
+}
+
+func (j *joinedFS) Space(ctx context.Context, name string) (atoll.Space, error) {
+	_, f, name := j.pickMount(name)
+	return atoll.SpaceOf(ctx, f, name)
+}
+
+var (
+	_ atoll.SubFS  = (*joinedFS)(nil)
+	_ atoll.Editor = (*joinedFS)(nil)
+)

@@ -95,6 +95,38 @@ func (f FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[at
 	}
 }
 
+// Open implements atoll.Editor.
+func (f FS) Open(ctx context.Context, name string, opts atoll.OpenOptions) (file atoll.File, err error) {
+	err = f(ctx, "open", []string{name}, func(ctx context.Context, fs atoll.FS) (err error) {
+		file, err = atoll.OpenFile(ctx, fs, name, opts)
+		return err
+	})
+	return file, err
+}
+
+// Change implements atoll.Editor.
+func (f FS) Change(ctx context.Context, name string, change atoll.FileChange) error {
+	return f(ctx, "change", []string{name}, func(ctx context.Context, fs atoll.FS) error {
+		return atoll.ChangeFile(ctx, fs, name, change)
+	})
+}
+
+// Link implements atoll.Editor.
+func (f FS) Link(ctx context.Context, from, to string) error {
+	return f(ctx, "link", []string{from, to}, func(ctx context.Context, fs atoll.FS) error {
+		return atoll.LinkFile(ctx, fs, from, to)
+	})
+}
+
+// Space implements atoll.Editor.
+func (f FS) Space(ctx context.Context, name string) (space atoll.Space, err error) {
+	err = f(ctx, "space", []string{name}, func(ctx context.Context, fs atoll.FS) (err error) {
+		space, err = atoll.SpaceOf(ctx, fs, name)
+		return err
+	})
+	return space, err
+}
+
 // Sub implements atoll.SubFS. It opens the file system that has dir, for all names below
 // dir.
 func (f FS) Sub(dir string) atoll.FS {
@@ -106,6 +138,7 @@ func (f FS) Sub(dir string) atoll.FS {
 }
 
 var (
-	_ atoll.FS    = FS(nil)
-	_ atoll.SubFS = FS(nil)
+	_ atoll.FS     = FS(nil)
+	_ atoll.SubFS  = FS(nil)
+	_ atoll.Editor = FS(nil)
 )

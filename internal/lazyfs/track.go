@@ -9,8 +9,8 @@ import (
 )
 
 // TrackUse returns a file system like fs that calls begin at the start of each call. It
-// calls end at the end of the call, or, after a successful Read, when the reader is
-// closed.
+// calls end at the end of the call, or, after a successful Read or Open, when the reader
+// or file is closed.
 func TrackUse(fs atoll.FS, begin func() (end func())) atoll.FS {
 	return trackedFS{FS(func(ctx context.Context, _ string, _ []string, fn func(context.Context, atoll.FS) error) error {
 		defer begin()()
@@ -49,4 +49,29 @@ func (r *trackedReader) Close() error {
 	return r.ReadCloser.Close()
 }
 
-var _ atoll.SubFS = trackedFS{}
+// Open implements atoll.Editor.
+func (n trackedFS) Open(ctx context.Context, name string, opts atoll.OpenOptions) (atoll.File, error) {
+	end := n.begin()
+	file, err := atoll.OpenFile(ctx, n.inner, name, opts)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &trackedFile{file, sync.OnceFunc(end)}, nil
+}
+
+// A trackedFile is an open file, and ends its use on Close.
+type trackedFile struct {
+	atoll.File
+	end func()
+}
+
+func (f *trackedFile) Close() error {
+	defer f.end()
+	return f.File.Close()
+}
+
+var (
+	_ atoll.SubFS  = trackedFS{}
+	_ atoll.Editor = trackedFS{}
+)

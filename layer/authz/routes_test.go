@@ -129,10 +129,10 @@ var routeCases = map[string]routeCase{
 // bodies and queries make valid requests for the routes with an {id}.
 var bodies = map[string]string{
 	"exec": `{"args":["echo","x"]}`, "startProcess": `{"args":["echo","x"]}`, "executeCode": `{"language":"sh","code":"echo"}`, "signalProcess": `{"signal":"TERM"}`,
-	"resizeProcess": `{"rows":20,"cols":80}`, "extend": `{"ttl":"1h"}`,
+	"resizeProcess": `{"rows":20,"cols":80}`, "extend": `{"ttl":"1h"}`, "changeFile": `{"mode":420}`,
 }
 
-var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "dial": "port=80", "unpackFiles": "path=x", "listFiles": "path=."}
+var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "linkFile": "from=" + mark + "&to=linked", "dial": "port=80", "unpackFiles": "path=x", "listFiles": "path=."}
 
 func TestRoutes(t *testing.T) {
 	w := newWalk(t)

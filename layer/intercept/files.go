@@ -108,4 +108,35 @@ func (f *files) Watch(ctx context.Context, name string, recursive bool) iter.Seq
 	})
 }
 
-var _ atoll.SubFS = (*files)(nil)
+// Open implements atoll.Editor. The call ends when the file is open.
+func (f *files) Open(ctx context.Context, name string, opts atoll.OpenOptions) (file atoll.File, err error) {
+	err = f.invokeCall(ctx, "FS.Open", name, opts, func(ctx context.Context) (err error) {
+		file, err = atoll.OpenFile(ctx, f.fs, name, opts)
+		return err
+	})
+	return file, err
+}
+
+// Change implements atoll.Editor.
+func (f *files) Change(ctx context.Context, name string, change atoll.FileChange) error {
+	return f.invokeCall(ctx, "FS.Change", name, change, func(ctx context.Context) error {
+		return atoll.ChangeFile(ctx, f.fs, name, change)
+	})
+}
+
+// Link implements atoll.Editor. The call's Arg is the new name.
+func (f *files) Link(ctx context.Context, from, to string) error {
+	return f.invokeCall(ctx, "FS.Link", from, to, func(ctx context.Context) error { return atoll.LinkFile(ctx, f.fs, from, to) })
+}
+
+// Space implements atoll.Editor.
+func (f *files) Space(ctx context.Context, name string) (atoll.Space, error) {
+	return invokeFunc(ctx, f.callFunc, f.newCall("FS.Space", name, nil), func(ctx context.Context) (atoll.Space, error) {
+		return atoll.SpaceOf(ctx, f.fs, name)
+	})
+}
+
+var (
+	_ atoll.SubFS  = (*files)(nil)
+	_ atoll.Editor = (*files)(nil)
+)

@@ -134,7 +134,7 @@ func debugAttrs(c *intercept.Call) []slog.Attr {
 		add(slog.String("id", id))
 	case "Provider.RemoveSnapshot":
 		add(slog.String("snapshot", c.Name))
-	case "FS.Rename":
+	case "FS.Rename", "FS.Link":
 		to, _ := c.Arg.(string)
 		add(slog.String("to", to))
 	}

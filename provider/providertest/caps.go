@@ -104,6 +104,8 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 
 	_, err := atoll.Files(sb).Stat(ctx, ".")
 	checkCap(t, "Files", caps.Files, err)
+	_, err = atoll.SpaceOf(ctx, atoll.Files(sb), ".")
+	checkCap(t, "Files, to be changed in place", caps.Files, err)
 	if !caps.Files {
 		checkFileCallsRefused(t, ctx, atoll.Files(sb))
 	}
@@ -152,8 +154,11 @@ func checkFileCallsRefused(t *testing.T, ctx context.Context, f atoll.FS) {
 	var watch error
 	for _, watch = range f.Watch(ctx, ".", true) {
 	}
+	_, open := atoll.OpenFile(ctx, f, "f", atoll.OpenOptions{Read: true})
+	_, space := atoll.SpaceOf(ctx, f, ".")
 	for what, err := range map[string]error{
-		"Read": read, "Write": write, "List": list, "Watch": watch,
+		"Read": read, "Write": write, "List": list, "Watch": watch, "Open": open, "Space": space,
+		"Change": atoll.ChangeFile(ctx, f, "f", atoll.FileChange{}), "Link": atoll.LinkFile(ctx, f, "a", "b"),
 		"Mkdir": f.Mkdir(ctx, "d", 0o755), "Rename": f.Rename(ctx, "a", "b"), "Remove": f.Remove(ctx, "f", false),
 		"WriteTar": f.WriteTar(ctx, ".", newScreen()), "ReadTar": f.ReadTar(ctx, ".", failingReader{}),
 	} {

@@ -31,7 +31,7 @@ var (
 		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Extender](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
 		reflect.TypeFor[atoll.ProcessLister]())
 	processAbilities = abilityTypes(reflect.TypeFor[atoll.Process](), reflect.TypeFor[atoll.Resizer]())
-	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS](), reflect.TypeFor[atoll.SubFS]())
+	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS](), reflect.TypeFor[atoll.SubFS](), reflect.TypeFor[atoll.Editor]())
 )
 
 // abilityTypes returns its arguments as a slice.
@@ -149,6 +149,8 @@ func makeArgument(typ reflect.Type) reflect.Value {
 		return reflect.ValueOf(strings.NewReader(""))
 	case reflect.TypeFor[io.Writer]():
 		return reflect.ValueOf(io.Discard)
+	case reflect.TypeFor[atoll.OpenOptions]():
+		return reflect.ValueOf(atoll.OpenOptions{Read: true})
 	case reflect.TypeFor[atoll.Duration]():
 		return reflect.ValueOf(atoll.Duration(time.Second))
 	}

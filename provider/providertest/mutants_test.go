@@ -135,7 +135,7 @@ var orphans []int
 
 // TestMutants runs the suite on each mutant in a separate process, because it must fail there.
 func TestMutants(t *testing.T) {
-	for _, m := range slices.Concat(mutants, claimMutants, subMutants, wallMutants) {
+	for _, m := range slices.Concat(mutants, claimMutants, subMutants, editMutants, wallMutants) {
 		t.Run(m.name, func(t *testing.T) {
 			group, promise, _ := strings.Cut(m.caughtBy, "/")
 			pattern := "^TestMutant$/^" + group + "$/^" + strings.ReplaceAll(promise, " ", "_") + "$"
@@ -173,7 +173,7 @@ func TestMutant(t *testing.T) {
 			}
 		}
 	})
-	for _, m := range slices.Concat(mutants, claimMutants, subMutants, wallMutants) {
+	for _, m := range slices.Concat(mutants, claimMutants, subMutants, editMutants, wallMutants) {
 		if m.name == name {
 			providertest.Run(t, m.open, append(m.opts, providertest.Slow(0.1), providertest.Leaks(leaks))...)
 			return

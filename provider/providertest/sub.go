@@ -215,7 +215,7 @@ func (p *confinedDir) checkDenied(t *testing.T, h *harness) {
 		p.base + "/in/file",
 	}
 	before := p.listInside(t, h)
-	for _, c := range fsCalls {
+	for _, c := range slices.Concat(fsCalls, editCalls) {
 		for _, name := range names {
 			wantKind(t, c.method+"("+name+")", c.do(h.newContext(t), p.in, name), atoll.ErrDenied)
 		}
@@ -338,7 +338,7 @@ func checkSubLookup(t *testing.T, h *harness) {
 	for _, base := range h.baseDirs() {
 		all := atoll.Files(sb)
 		f := atoll.SubFiles(all, base+"/late")
-		for _, c := range fsCalls {
+		for _, c := range slices.Concat(fsCalls, editCalls) {
 			wantKind(t, c.method+" below no directory", c.do(h.newContext(t), f, "own"), atoll.ErrNotExist)
 		}
 		wantKind(t, "Mkdir of no directory", f.Mkdir(h.newContext(t), ".", 0), atoll.ErrNotExist)
@@ -449,7 +449,7 @@ func checkSubNested(t *testing.T, h *harness) {
 				}
 			}
 			for _, name := range []string{"../own", "own", base + "/in/own", "up/marker", "../../out/marker"} {
-				for _, c := range fsCalls {
+				for _, c := range slices.Concat(fsCalls, editCalls) {
 					if c.follow || name != "own" {
 						wantKind(t, c.method+"("+name+") below "+dir, c.do(h.newContext(t), d, name), atoll.ErrDenied)
 					}
@@ -457,7 +457,7 @@ func checkSubNested(t *testing.T, h *harness) {
 			}
 		}
 		for _, dir := range []string{"..", "../out", base + "/out", "abs", "rel", "d/up", "chain", "back", "dangling", "/"} {
-			for _, c := range fsCalls {
+			for _, c := range slices.Concat(fsCalls, editCalls) {
 				wantKind(t, c.method+" below "+dir, c.do(h.newContext(t), atoll.SubFiles(p.in, dir), "marker"), atoll.ErrDenied)
 			}
 		}
@@ -479,13 +479,13 @@ func checkSubMounts(t *testing.T, h *harness) {
 			}
 			h.checkContent(t, sb, name, when+dir)
 			for _, name := range []string{"/etc/passwd", "/work/../etc/passwd", "../../../../../f"} {
-				for _, c := range fsCalls {
+				for _, c := range slices.Concat(fsCalls, editCalls) {
 					wantKind(t, c.method+"("+name+") below "+dir+" "+when, c.do(h.newContext(t), f, name), atoll.ErrDenied)
 				}
 			}
 		}
 		f := atoll.SubFiles(atoll.Files(sb), "/work/in/deep/mount")
-		for _, c := range fsCalls {
+		for _, c := range slices.Concat(fsCalls, editCalls) {
 			wantKind(t, c.method+" out of the mount "+when, c.do(h.newContext(t), f, "/work/marker"), atoll.ErrDenied)
 		}
 		h.checkContent(t, sb, "/work/marker", "outside")

@@ -133,6 +133,7 @@ func listGroups() []group {
 		{"tree", treePromises},
 		{"tty", ttyPromises},
 		{"files", filePromises},
+		{"edit", editPromises},
 		{"sub", subPromises},
 		{"volumes", volumePromises},
 		{"workspaces", workspacePromises},

@@ -18,7 +18,7 @@ func fileRoutes() []Route {
 		Name: "below", Type: "string", Many: true,
 		Doc: "a directory that confines the operation: names are relative to it, and a name or link that leads out of it is `denied`; each further value is relative to the one before",
 	}
-	return addParam(below, []Route{
+	return addParam(below, append(editRoutes(base, path, mode), []Route{
 		{
 			Method: "GET", Path: base, Name: "readFile", Tag: "files", Summary: "Read a file",
 			Doc:    "The header `Atoll-File-Info` has the description of the file, as JSON.",
@@ -64,7 +64,7 @@ func fileRoutes() []Route {
 			Doc:    "The first event is `synced`. The events `created`, `written`, `removed` and `changed` follow; `error` is the last one.",
 			Params: []Param{path, recursive}, Reply: eventsOf[wire.FileEvent](), serve: (*Handler).serveFileWatch,
 		},
-	})
+	}...))
 }
 
 // addParam adds a parameter to all routes.

@@ -13,8 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // withFiles gives the rig's sandbox a directory of the host.
@@ -308,5 +311,77 @@ func TestFileRoutesTakeBelow(t *testing.T) {
 		if !slices.ContainsFunc(r.Params, func(p Param) bool { return p.Name == "below" && p.Many && !p.Required }) {
 			t.Errorf("%s does not take below", r.Name)
 		}
+	}
+}
+
+// Files that are open for changes obey the limit of uploads, too.
+func TestOpenFileIsBounded(t *testing.T) {
+	_, files, _ := withFiles(t, Options{MaxUpload: 10})
+	for _, opts := range []atoll.OpenOptions{{Write: true, Create: true}, {Write: true, Append: true}} {
+		f, err := atoll.OpenFile(t.Context(), files, "/work/f", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := f.WriteAt(t.Context(), []byte("12345"), 0); n != 5 || err != nil {
+			t.Errorf("%+v: a small write: %d, %v", opts, n, err)
+		}
+		if n, err := f.WriteAt(t.Context(), []byte("123456"), 6); n != 0 || atoll.KindOf(err) != atoll.ErrInvalid {
+			t.Errorf("%+v: a write beyond the limit: %d, %v", opts, n, err)
+		}
+		size := int64(11)
+		if err := f.Change(t.Context(), atoll.FileChange{Size: &size}); atoll.KindOf(err) != atoll.ErrInvalid {
+			t.Errorf("%+v: a size beyond the limit: %v", opts, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if info, err := files.Stat(t.Context(), "/work/f"); err != nil || info.Size != 10 {
+		t.Errorf("the file has %d bytes, %v", info.Size, err)
+	}
+}
+
+// The server tells a client that sends nonsense to an open file why it ends the connection. It keeps
+// what the client has written.
+func TestOpenFileClients(t *testing.T) {
+	r, files, dir := withFiles(t, Options{})
+	ws, _, err := websocket.Dial(t.Context(), r.server.URL+"/v1/sandboxes/"+r.sb.ID()+"/files/open?path=/work/f&write=true&create=true", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	var reply wire.FileReply
+	exchange := func(message string) error {
+		if message != "" {
+			if err := ws.Write(t.Context(), websocket.MessageBinary, []byte(message)); err != nil {
+				return err
+			}
+		}
+		_, b, err := ws.Read(t.Context())
+		if err == nil {
+			reply = wire.FileReply{}
+			_, err = wire.DecodeFileMessage(b, &reply)
+		}
+		return err
+	}
+	if err := exchange(""); err != nil || reply.Error != nil {
+		t.Fatalf("the first message: %+v, %v", reply, err)
+	}
+	for _, c := range [][2]string{{`{"op":"dance"}`, "unknown"}, {`{"op":"change"}`, "missing"}, {`{"op":"read","length":-1}`, "length"}} {
+		if err := exchange(c[0] + "\n"); err != nil || reply.Error == nil || !strings.Contains(reply.Error.Message, c[1]) {
+			t.Errorf("%s: %+v, %v; want an error with %q", c[0], reply.Error, err, c[1])
+		}
+	}
+	if err := exchange(`{"op":"write","offset":2}` + "\nab"); err != nil || reply.Error != nil || reply.Count != 2 {
+		t.Errorf("write: %+v, %v", reply, err)
+	}
+	if err := exchange("nonsense"); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
+		t.Errorf("nonsense: %v, want the status %d", err, websocket.StatusPolicyViolation)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "f")); string(b) != "\x00\x00ab" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+	if _, err := atoll.OpenFile(t.Context(), files, "/work/none", atoll.OpenOptions{Read: true}); atoll.KindOf(err) != atoll.ErrNotExist {
+		t.Errorf("a missing file: %v", err)
 	}
 }

@@ -38,4 +38,10 @@
 // WebSocket with the status 1008 and the reason. A server that closes uses the status 1001
 // after an "error" whose closing is "undone" or "detached". A client that closes the WebSocket
 // with 1000 or 1001 leaves for good; after any other end it may attach again at its offsets.
+//
+// # Open files
+//
+// An open file has a WebSocket of its own. All messages are binary: a line of JSON, a [FileRequest]
+// or a [FileReply], and then data. The server's first message is the reply to the opening. It
+// answers requests in their order, and ends the WebSocket after the answer to "close".
 package wire
