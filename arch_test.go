@@ -685,7 +685,6 @@ var dependencies = map[string]struct {
 	"github.com/jackc/pgx":                    {"PostgreSQL, without libpq", []string{"storage/store/postgres"}},
 	"github.com/miekg/dns":                    {"the DNS server of a sandbox's network", []string{"internal/usernet"}},
 	"github.com/opencontainers/runtime-spec":  {"the format of containers for gVisor", []string{"provider/gvisor/internal/sentry"}},
-	"github.com/pkg/sftp":                     {"files over SSH", []string{"server/sshd"}},
 	"github.com/pelletier/go-toml":            {"Modal's settings file", []string{"provider/modal"}},
 	"github.com/prometheus/client_golang":     {"/metrics", []string{"layer/trace"}},
 	"github.com/modal-labs/libmodal/modal-go": {"Modal's protocol, from its own SDK", []string{"internal/testing/fakemodal", "provider/modal"}},

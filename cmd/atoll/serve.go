@@ -276,7 +276,7 @@ func (a *app) openSSH(cfg *config.Config, stack atoll.Provider, log *slog.Logger
 	}
 	return sshd.New(stack, sshd.Options{
 		AuthorizedKeys: cfg.SSH.AuthorizedKeys, HostKey: cfg.SSHHostKey(), Project: cfg.Project,
-		Spool: cfg.StateDir, MaxUpload: max(int64(cfg.MaxUpload), 0), Log: log,
+		MaxUpload: max(int64(cfg.MaxUpload), 0), Log: log,
 	})
 }
 

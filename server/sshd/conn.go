@@ -28,8 +28,6 @@ type conn struct {
 
 	shellMu sync.Mutex
 	shell   string // of the sandbox; "" if not known yet
-
-	spooled budget
 }
 
 func newConn(ctx context.Context, s *Server, sc *ssh.ServerConn) *conn {
@@ -38,8 +36,6 @@ func newConn(ctx context.Context, s *Server, sc *ssh.ServerConn) *conn {
 		server: s, ssh: sc, login: who, channels: make(chan struct{}, maxChannels),
 		log: s.log.With("user", sc.User(), "key", who.fingerprint, "account", who.account.Name, "from", sc.RemoteAddr().String()),
 	}
-	c.spooled.left = s.opts.MaxUpload
-	c.spooled.limited = s.opts.MaxUpload > 0
 	c.ctx, c.cancel = context.WithCancel(auth.WithOrigin(auth.WithAccount(ctx, who.account), auth.Origin{Via: "ssh", Address: sc.RemoteAddr().String()}))
 	return c
 }

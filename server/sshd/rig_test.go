@@ -75,7 +75,7 @@ func newRig(t *testing.T, p atoll.Provider, change func(s *Server)) *rig {
 	}
 	r.authorizeLines(t, r.keyLine(""))
 	r.server, err = New(p, Options{
-		AuthorizedKeys: r.keys, HostKey: filepath.Join(dir, "host"), Spool: t.TempDir(),
+		AuthorizedKeys: r.keys, HostKey: filepath.Join(dir, "host"),
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 	})
 	if err != nil {

@@ -1,23 +1,17 @@
 package sshd
 
 import (
-	"archive/tar"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
-	"path"
 	"sync"
-	"time"
 
-	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
 )
-
-// maxFiles is the most files and directories that one sftp session may have open.
-const maxFiles = 64
 
 // serveSFTP is the program that serves the sandbox's files.
 func (s *session) serveSFTP(ctx context.Context) (atoll.Exit, error) {
@@ -26,318 +20,263 @@ func (s *session) serveSFTP(ctx context.Context) (atoll.Exit, error) {
 		return atoll.Exit{}, err
 	}
 	s.conn.log.InfoContext(ctx, "ssh: session", "what", "sftp", "sandbox", sb.ID())
-	f := &fileServer{ctx: ctx, fs: atoll.Files(sb), spool: s.conn.server.opts.Spool, budget: &s.conn.spooled, open: map[*spool]bool{}}
+	f := &fileServer{ctx: ctx, fs: atoll.Files(sb), maxUpload: s.conn.server.opts.MaxUpload, work: &s.work, handles: map[string]handle{}}
 	work, err := f.fs.Stat(ctx, ".")
 	if err != nil {
 		return atoll.Exit{}, err
 	}
+	f.home = work.Path
 	defer context.AfterFunc(ctx, func() { _ = s.ch.Close() })()
-	handlers := sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}
-	err = sftp.NewRequestServer(newLockstep(s.ch), handlers, sftp.WithStartDirectory(work.Path)).Serve()
-	if err == io.EOF {
-		err = nil
-	}
-	return atoll.Exit{}, err
+	return atoll.Exit{}, f.serveClient(s.ch)
 }
 
-// fileServer adapts a sandbox's file system to the sftp library. Features that an FS
-// lacks are SSH_FX_OP_UNSUPPORTED: owners, hard links, the free space, and changes of
-// modes and times of files that are not being written.
+// A fileServer serves version 3 of the SFTP protocol as OpenSSH's sftp-server does: it
+// performs requests in their order, on open files and not on their names. It merges
+// neighbouring reads and writes that wait, because each call may go to another machine.
 type fileServer struct {
-	ctx    context.Context
-	fs     atoll.FS
-	spool  string // the directory for files being written
-	budget *budget
+	ctx       context.Context
+	fs        atoll.FS
+	home      string // base of relative names
+	maxUpload int64  // largest file; 0 means no limit
+	work      *sync.WaitGroup
 
-	mu   sync.Mutex
-	held int             // open handles
-	open map[*spool]bool // files being written
+	handles    map[string]handle
+	lastHandle int
+
+	queue   *requestQueue
+	replies bytes.Buffer // not sent yet
 }
 
-// takeHandle counts an opened handle, giveHandle a closed one.
-func (f *fileServer) takeHandle() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.held == maxFiles {
-		return errors.New("too many files are open")
+// serveClient serves requests until the client closes its side, or sends nonsense. A
+// goroutine of f.work may read from the client until the caller ends that.
+func (f *fileServer) serveClient(client io.ReadWriter) error {
+	f.queue = newRequestQueue()
+	defer f.queue.stopReading()
+	defer f.closeHandles()
+	f.work.Go(func() { f.queue.readRequests(client) })
+	for {
+		q, err := f.queue.takeFirst()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = f.handleRequest(q)
+		}
+		if err == nil {
+			_, err = f.replies.WriteTo(client)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	f.held++
-	return nil
 }
 
-func (f *fileServer) giveHandle() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.held--
-}
-
-// statusOf turns an error into one that the library has a code for.
-func statusOf(err error) error {
-	switch atoll.KindOf(err) {
-	case "":
+// handleRequest performs a request. Its error ends the session.
+func (f *fileServer) handleRequest(q request) error {
+	switch q.kind {
+	case fxpInit:
+		f.addReply(fxpVersion, ssh.Marshal(struct {
+			Version    uint32
+			Extensions []byte `ssh:"rest"`
+		}{3, extensionPairs()}))
 		return nil
-	case atoll.ErrNotExist, atoll.ErrNotFound:
-		return sftp.ErrSSHFxNoSuchFile
-	case atoll.ErrDenied:
-		return sftp.ErrSSHFxPermissionDenied
-	case atoll.ErrUnsupported:
-		return sftp.ErrSSHFxOpUnsupported
+	case fxpRead:
+		return f.handleReads(q)
+	case fxpWrite:
+		return f.handleWrites(q)
 	}
-	return errors.New(err.Error()) // a failure with a text; the library would report an errno in err as another code
-}
-
-var errExists = errors.New("file exists")
-
-// Fileread implements sftp.FileReader.
-func (f *fileServer) Fileread(r *sftp.Request) (io.ReaderAt, error) {
-	if err := f.takeHandle(); err != nil {
-		return nil, err
-	}
-	rd := &reader{files: f, name: r.Filepath}
-	if err := rd.openStream(0); err != nil {
-		f.giveHandle()
-		return nil, statusOf(err)
-	}
-	return rd, nil
-}
-
-// Filewrite implements sftp.FileWriter.
-func (f *fileServer) Filewrite(r *sftp.Request) (io.WriterAt, error) { return f.OpenFile(r) }
-
-// OpenFile implements sftp.OpenFileWriter.
-func (f *fileServer) OpenFile(r *sftp.Request) (sftp.WriterAtReaderAt, error) {
-	if err := f.takeHandle(); err != nil {
-		return nil, err
-	}
-	s, err := f.newSpool(r.Filepath, r.Pflags(), r.Attrs)
-	if err != nil {
-		f.giveHandle()
-		return nil, statusOf(err)
-	}
-	return s, nil
-}
-
-// Filecmd implements sftp.FileCmder.
-func (f *fileServer) Filecmd(r *sftp.Request) error {
-	switch r.Method {
-	case "Mkdir":
-		return statusOf(f.makeDir(r.Filepath))
-	case "Rename":
-		if _, err := f.fs.Stat(f.ctx, r.Target); err == nil {
-			return errExists
+	perform := performers[q.kind]
+	if q.kind == fxpExtended {
+		name, rest, err := cutString(q.body)
+		if err != nil {
+			return err
 		}
-		return f.PosixRename(r)
-	case "Remove":
-		return statusOf(f.removeFile(r.Filepath, false))
-	case "Rmdir":
-		return statusOf(f.removeFile(r.Filepath, true))
-	case "Symlink":
-		return statusOf(f.makeLink(r.Filepath, r.Target))
-	case "Setstat":
-		return statusOf(f.setStat(r))
+		perform, q.body = extensions[name], rest
 	}
-	return sftp.ErrSSHFxOpUnsupported
-}
-
-// PosixRename implements sftp.PosixRenameFileCmder.
-func (f *fileServer) PosixRename(r *sftp.Request) error {
-	return statusOf(f.fs.Rename(f.ctx, r.Filepath, r.Target))
-}
-
-// makeDir makes a directory. Unlike an FS, it neither makes parents nor accepts an
-// existing directory.
-func (f *fileServer) makeDir(name string) error {
-	if err := f.checkVacant(name); err != nil {
+	if perform == nil {
+		f.addStatus(q.id, errOperation)
+		return nil
+	}
+	kind, body, err := perform(f, q.body)
+	switch {
+	case errors.Is(err, errPayload):
 		return err
+	case err != nil:
+		f.addStatus(q.id, err)
+	case kind == 0:
+		f.addStatus(q.id, nil)
+	default:
+		f.addReply(kind, append(binary.BigEndian.AppendUint32(nil, q.id), body...))
 	}
-	return f.fs.Mkdir(f.ctx, name, 0)
-}
-
-// checkVacant returns an error unless name is free, and its parent is a directory.
-func (f *fileServer) checkVacant(name string) error {
-	if _, err := f.fs.Stat(f.ctx, name); !errors.Is(err, atoll.ErrNotExist) {
-		if err == nil {
-			err = errExists
-		}
-		return err
-	}
-	parent, err := f.statFile(f.ctx, path.Dir(name))
-	if err == nil && parent.Type != atoll.TypeDirectory {
-		err = atoll.ErrNotExist
-	}
-	return err
-}
-
-// removeFile deletes an empty directory if dir is set, else anything but a directory.
-func (f *fileServer) removeFile(name string, dir bool) error {
-	info, err := f.fs.Stat(f.ctx, name)
-	if err != nil {
-		return err
-	}
-	if isDir := info.Type == atoll.TypeDirectory; isDir != dir {
-		if dir {
-			return errors.New("not a directory")
-		}
-		return errors.New("is a directory")
-	}
-	return f.fs.Remove(f.ctx, name, false)
-}
-
-// makeLink makes a symlink. An FS only takes links in an archive.
-func (f *fileServer) makeLink(target, name string) error {
-	if err := f.checkVacant(name); err != nil {
-		return err
-	}
-	return f.unpackEntry(path.Dir(name), &tar.Header{Typeflag: tar.TypeSymlink, Name: path.Base(name), Linkname: target, Mode: 0o777}, nil)
-}
-
-// unpackEntry unpacks one entry into an existing directory.
-func (f *fileServer) unpackEntry(dir string, h *tar.Header, content io.Reader) error {
-	return f.unpackWithin(f.ctx, dir, h, content)
-}
-
-func (f *fileServer) unpackWithin(ctx context.Context, dir string, h *tar.Header, content io.Reader) error {
-	r, w := io.Pipe()
-	var packing sync.WaitGroup
-	defer packing.Wait()
-	defer r.Close()
-	packing.Go(func() {
-		tw := tar.NewWriter(w)
-		err := tw.WriteHeader(h)
-		if err == nil && content != nil {
-			_, err = io.Copy(tw, content)
-		}
-		if err == nil {
-			err = tw.Close()
-		}
-		w.CloseWithError(err)
-	})
-	return f.fs.ReadTar(ctx, dir, r)
-}
-
-// statFile follows links, which an FS doesn't.
-func (f *fileServer) statFile(ctx context.Context, name string) (atoll.FileInfo, error) {
-	const maxLinks = 40
-	for range maxLinks {
-		info, err := f.fs.Stat(ctx, name)
-		if err != nil || info.Type != atoll.TypeSymlink {
-			return info, err
-		}
-		to := info.Target
-		if !path.IsAbs(to) {
-			to = path.Dir(name) + "/" + to // not cleaned: the part before ".." may be a link
-		}
-		name = to
-	}
-	return atoll.FileInfo{}, errors.New("too many levels of symbolic links")
-}
-
-// Filelist implements sftp.FileLister, for List and Stat.
-func (f *fileServer) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
-	if r.Method == "Stat" {
-		return f.singleInfo(f.statOpen(r.Filepath))
-	}
-	if err := f.takeHandle(); err != nil {
-		return nil, err
-	}
-	all, err := f.fs.List(f.ctx, r.Filepath, false)
-	if err != nil {
-		f.giveHandle()
-		return nil, statusOf(err)
-	}
-	return &listing{list: all, files: f}, nil
-}
-
-// Lstat implements sftp.LstatFileLister.
-func (f *fileServer) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
-	return f.singleInfo(f.fs.Stat(f.ctx, r.Filepath))
-}
-
-// statOpen is statFile, but describes a file being written in its future state.
-func (f *fileServer) statOpen(name string) (atoll.FileInfo, error) {
-	if s := f.openSpool(name); s != nil {
-		return s.futureInfo(), nil
-	}
-	return f.statFile(f.ctx, name)
-}
-
-func (f *fileServer) singleInfo(info atoll.FileInfo, err error) (sftp.ListerAt, error) {
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return list{info}, nil
-}
-
-// Readlink implements sftp.ReadlinkFileLister.
-func (f *fileServer) Readlink(name string) (string, error) {
-	info, err := f.fs.Stat(f.ctx, name)
-	if err == nil && info.Type != atoll.TypeSymlink {
-		err = errors.New("not a link")
-	}
-	return info.Target, statusOf(err)
-}
-
-// A list serves its elements by offset.
-type list []atoll.FileInfo
-
-// ListAt implements sftp.ListerAt.
-func (l list) ListAt(to []os.FileInfo, offset int64) (n int, err error) {
-	for ; n < len(to); n++ {
-		if offset+int64(n) >= int64(len(l)) {
-			return n, io.EOF
-		}
-		to[n] = fileInfo{l[offset+int64(n)]}
-	}
-	return n, nil
-}
-
-// A listing is an open directory.
-type listing struct {
-	list
-	files *fileServer
-}
-
-// Close implements io.Closer.
-func (l *listing) Close() error {
-	l.files.giveHandle()
 	return nil
 }
 
-// A fileInfo is an fs.FileInfo.
-type fileInfo struct{ info atoll.FileInfo }
+// A performer performs a request, and returns the type and the content of the reply.
+// Without a type, it is the status OK.
+type performer func(f *fileServer, body []byte) (kind byte, reply []byte, err error)
 
-func (i fileInfo) Name() string       { return i.info.Name }
-func (i fileInfo) Size() int64        { return i.info.Size }
-func (i fileInfo) ModTime() time.Time { return i.info.Modified }
-func (i fileInfo) IsDir() bool        { return i.info.Type == atoll.TypeDirectory }
-func (i fileInfo) Sys() any           { return nil }
-func (i fileInfo) Uid() uint32        { return uint32(i.info.UID) } // the library requires this name
-func (i fileInfo) Gid() uint32        { return uint32(i.info.GID) }
-
-// Mode implements fs.FileInfo.
-func (i fileInfo) Mode() fs.FileMode {
-	mode := fs.FileMode(i.info.Mode & 0o777)
-	for bit, flag := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if i.info.Mode&bit != 0 {
-			mode |= flag
-		}
-	}
-	switch i.info.Type {
-	case atoll.TypeDirectory:
-		mode |= fs.ModeDir
-	case atoll.TypeSymlink:
-		mode |= fs.ModeSymlink
-	case atoll.TypeOther:
-		mode |= fs.ModeIrregular
-	}
-	return mode
+// performers are the requests besides reads, writes and extensions.
+var performers = map[byte]performer{
+	fxpOpen: (*fileServer).openFile, fxpClose: (*fileServer).closeHandle, fxpFstat: (*fileServer).statHandle,
+	fxpFsetstat: (*fileServer).changeHandle, fxpOpendir: (*fileServer).openDir, fxpReaddir: (*fileServer).readDir,
+	fxpLstat: (*fileServer).statLink, fxpStat: (*fileServer).statName, fxpSetstat: (*fileServer).changeName,
+	fxpRemove: (*fileServer).removeFile, fxpMkdir: (*fileServer).makeDir, fxpRmdir: (*fileServer).removeDir,
+	fxpRealpath: (*fileServer).resolveName, fxpRename: (*fileServer).renameFile, fxpReadlink: (*fileServer).readLink,
+	fxpSymlink: (*fileServer).makeSymlink,
 }
 
-var (
-	_ sftp.FileReader           = (*fileServer)(nil)
-	_ sftp.OpenFileWriter       = (*fileServer)(nil)
-	_ sftp.PosixRenameFileCmder = (*fileServer)(nil)
-	_ sftp.LstatFileLister      = (*fileServer)(nil)
-	_ sftp.ReadlinkFileLister   = (*fileServer)(nil)
-	_ sftp.FileInfoUidGid       = fileInfo{}
+// extensions are the extended requests.
+var extensions = map[string]performer{
+	"posix-rename@openssh.com": (*fileServer).replaceFile, "statvfs@openssh.com": (*fileServer).spaceOfName,
+	"fstatvfs@openssh.com": (*fileServer).spaceOfHandle, "hardlink@openssh.com": (*fileServer).makeLink,
+	"fsync@openssh.com": (*fileServer).syncHandle, "lsetstat@openssh.com": (*fileServer).changeLink,
+	"limits@openssh.com": (*fileServer).describeLimits, "copy-data": (*fileServer).copyData,
+}
+
+// extensionPairs returns the names and versions of the extensions.
+func extensionPairs() (pairs []byte) {
+	for name := range extensions {
+		version := "1"
+		if name == "statvfs@openssh.com" || name == "fstatvfs@openssh.com" {
+			version = "2"
+		}
+		pairs = append(pairs, ssh.Marshal(struct{ Name, Version string }{name, version})...)
+	}
+	return pairs
+}
+
+// addReply queues a reply.
+func (f *fileServer) addReply(kind byte, content []byte) {
+	head := binary.BigEndian.AppendUint32(nil, uint32(1+len(content)))
+	f.replies.Write(append(head, kind))
+	f.replies.Write(content)
+}
+
+func (f *fileServer) addStatus(id uint32, err error) {
+	code, text := statusOf(err)
+	f.addReply(fxpStatus, ssh.Marshal(struct {
+		ID, Code       uint32
+		Text, Language string
+	}{id, code, text, ""}))
+}
+
+// Bounds of a session. The limits of packets are those of sftp-server.
+const (
+	maxFiles  = 64 // open files and directories
+	maxPacket = 256 << 10
+	maxPiece  = maxPacket - 1024 // of a read or write
+	maxMerged = 1 << 20          // of merged reads or writes
+	maxQueued = 2 << 20          // bytes of requests that wait
 )
+
+func (f *fileServer) describeLimits([]byte) (byte, []byte, error) {
+	return fxpExtendedReply, ssh.Marshal(struct{ Packet, Read, Write, Handles uint64 }{maxPacket, maxPiece, maxPiece, maxFiles}), nil
+}
+
+// A request is a packet of the client.
+type request struct {
+	kind byte
+	id   uint32
+	body []byte
+}
+
+// A requestQueue holds the requests that wait.
+type requestQueue struct {
+	mu      sync.Mutex
+	changed sync.Cond
+	waiting []request
+	size    int
+	err     error // why no more come
+	stopped bool
+}
+
+func newRequestQueue() *requestQueue {
+	u := &requestQueue{}
+	u.changed.L = &u.mu
+	return u
+}
+
+// readRequests reads requests until the client closes its side, or the queue is stopped.
+func (u *requestQueue) readRequests(client io.Reader) {
+	for {
+		q, err := readRequest(client)
+		u.mu.Lock()
+		for u.size > 0 && u.size+len(q.body) > maxQueued && !u.stopped {
+			u.changed.Wait()
+		}
+		if err != nil {
+			u.err = err
+		} else {
+			u.waiting, u.size = append(u.waiting, q), u.size+len(q.body)
+		}
+		end := err != nil || u.stopped
+		u.changed.Broadcast()
+		u.mu.Unlock()
+		if end {
+			return
+		}
+	}
+}
+
+// takeFirst returns the next request, and waits for it.
+func (u *requestQueue) takeFirst() (request, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for len(u.waiting) == 0 {
+		if u.err != nil {
+			return request{}, u.err
+		}
+		u.changed.Wait()
+	}
+	return u.removeFirst(), nil
+}
+
+// takeIf returns the next request if one waits that fits.
+func (u *requestQueue) takeIf(fits func(q request) bool) (request, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.waiting) == 0 || !fits(u.waiting[0]) {
+		return request{}, false
+	}
+	return u.removeFirst(), true
+}
+
+func (u *requestQueue) removeFirst() request {
+	q := u.waiting[0]
+	u.waiting[0] = request{}
+	u.waiting, u.size = u.waiting[1:], u.size-len(q.body)
+	u.changed.Broadcast()
+	return q
+}
+
+// stopReading ends readRequests, unless that waits for the client.
+func (u *requestQueue) stopReading() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.stopped = true
+	u.changed.Broadcast()
+}
+
+// readRequest reads a packet.
+func readRequest(r io.Reader) (request, error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		if err == io.ErrUnexpectedEOF {
+			err = errPayload
+		}
+		return request{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n < 5 || n > maxPacket {
+		return request{}, errPayload
+	}
+	body := make([]byte, n-1)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return request{}, errPayload
+	}
+	q := request{kind: head[4], body: body}
+	if q.kind != fxpInit {
+		q.id, q.body = binary.BigEndian.Uint32(body), body[4:]
+	}
+	return q, nil
+}

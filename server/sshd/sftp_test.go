@@ -2,7 +2,6 @@ package sshd
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -97,7 +96,7 @@ func TestSFTP(t *testing.T) {
 			t.Errorf("readlink: %q, %v", to, err)
 		}
 		_, err = c.ReadLink("b/three")
-		refused("readlink of a file", err, sftp.ErrSSHFxFailure)
+		refused("readlink of a file", err, sftp.ErrSSHFxBadMessage)
 		for name, want := range map[string]string{"b/link": "file 1", "a/up/link": "file 1", "a/up": "dir", "a": "dir", "b/three": "file 1"} {
 			fi, err := c.Stat(name)
 			if err != nil {
@@ -125,23 +124,27 @@ func TestSFTP(t *testing.T) {
 		if fi, err := c.Stat("a/one"); err != nil || fi.Mode() != 0o640 || time.Since(fi.ModTime()) > testenv.Scale(time.Minute) {
 			t.Errorf("stat: %v, %v", fi, err)
 		}
-		refused("rmdir of a file", c.RemoveDirectory("a/one"), sftp.ErrSSHFxFailure)
+		refused("rmdir of a file", c.RemoveDirectory("a/one"), os.ErrNotExist)
 		refused("rmdir of a full one", c.RemoveDirectory("a"), sftp.ErrSSHFxFailure)
 		must(c.Remove("b/link"))
 		must(c.Remove("b/three"))
 		must(c.RemoveDirectory("b"))
 		refused("stat of what is gone", c.Remove("b"), os.ErrNotExist)
-		refused("a hard link", c.Link("a/one", "a/hard"), sftp.ErrSSHFxOpUnsupported)
-		refused("an owner", c.Chown("a/one", 1, 1), sftp.ErrSSHFxOpUnsupported)
-		refused("the mode of a file", c.Chmod("a/one", 0o777), sftp.ErrSSHFxOpUnsupported)
-		must(c.Chmod("a/one", 0o640)) // which is its mode already
+		must(c.Link("a/one", "a/hard"))
+		must(c.Chmod("a/hard", 0o600))
+		must(c.Truncate("a/hard", 3))
+		must(c.Chtimes("a/hard", time.Unix(1e9, 0), time.Unix(1e9, 0)))
+		if fi, err := c.Stat("a/one"); err != nil || fi.Mode() != 0o600 || fi.Size() != 3 || fi.ModTime().Unix() != 1e9 {
+			t.Errorf("by its other name, the file is %v, %v", fi, err)
+		}
+		if space, err := c.StatVFS("."); err != nil || space.TotalSpace() == 0 {
+			t.Errorf("statvfs: %+v, %v", space, err)
+		}
 		must(c.Chmod("a", 0o700))
 		must(c.Chtimes("a", time.Unix(1e9, 0), time.Unix(1e9, 0)))
 		if fi, err := c.Stat("a"); err != nil || fi.Mode().Perm() != 0o700 || fi.ModTime().Unix() != 1e9 {
 			t.Errorf("the directory is %v of %v, %v", fi.Mode(), fi.ModTime(), err)
 		}
-		_, err = c.StatVFS("/")
-		refused("the free space", err, sftp.ErrSSHFxOpUnsupported)
 		_, err = c.Open("nope")
 		refused("open", err, os.ErrNotExist)
 		_, err = c.Open("a")
@@ -186,9 +189,9 @@ func TestSFTPWrites(t *testing.T) {
 			{"in pieces, in any order", fresh, map[int64]string{4: "efgh", 0: "abcd", 8: "ij"}, "abcdefghij", false},
 			{"into the middle", os.O_RDWR, map[int64]string{2: "XY"}, "abXYefghij", false},
 			{"behind the end", os.O_WRONLY | os.O_CREATE | os.O_APPEND, map[int64]string{10: "kl"}, "abXYefghijkl", false},
-			{"within what is appended to", os.O_WRONLY | os.O_APPEND, map[int64]string{0: "kl"}, "abXYefghijkl", true},
-			{"nothing", os.O_WRONLY, nil, "abXYefghijkl", false},
-			{"a file that must not be there", os.O_WRONLY | os.O_CREATE | os.O_EXCL, nil, "abXYefghijkl", true},
+			{"to the end, whatever the offset", os.O_WRONLY | os.O_APPEND, map[int64]string{0: "mn"}, "abXYefghijklmn", false},
+			{"nothing", os.O_WRONLY, nil, "abXYefghijklmn", false},
+			{"a file that must not be there", os.O_WRONLY | os.O_CREATE | os.O_EXCL, nil, "abXYefghijklmn", true},
 			{"with a hole", fresh, map[int64]string{3: "x"}, "\x00\x00\x00x", false},
 			{"nothing but the end", fresh, nil, "", false},
 		} {
@@ -215,6 +218,7 @@ func TestSFTPWrites(t *testing.T) {
 	})
 }
 
+// Everybody sees what is written at once.
 func TestSFTPFileBeingWritten(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
 	c := r.newSFTP(t)
@@ -226,21 +230,25 @@ func TestSFTPFileBeingWritten(t *testing.T) {
 	if _, err := f.Write([]byte("brand new")); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.fileContent(t, "file"); got != "old" {
-		t.Errorf("half of it is seen inside: %q", got)
+	if got := r.fileContent(t, "file"); got != "brand new" {
+		t.Errorf("inside, the file holds %q", got)
 	}
 	back := make([]byte, 5)
 	if _, err := f.ReadAt(back, 0); err != nil || string(back) != "brand" {
 		t.Errorf("read back %q, %v", back, err)
 	}
-	if fi, err := f.Stat(); err != nil || fi.Size() != 9 {
-		t.Errorf("fstat: %v, %v", fi, err)
+	for what, stat := range map[string]func() (os.FileInfo, error){
+		"fstat": f.Stat, "stat": func() (os.FileInfo, error) { return c.Stat("file") }, "lstat": func() (os.FileInfo, error) { return c.Lstat("file") },
+	} {
+		if fi, err := stat(); err != nil || fi.Size() != 9 {
+			t.Errorf("%s: %v, %v", what, fi, err)
+		}
 	}
 	if err := f.Truncate(5); err != nil {
 		t.Error(err)
 	}
 	when := time.Unix(1_000_000_000, 0)
-	if err := errors.Join(f.Chmod(0o751), c.Chtimes("file", when, when)); err != nil {
+	if err := errors.Join(f.Chmod(0o751), c.Chtimes("file", when, when), f.Sync()); err != nil {
 		t.Error(err)
 	}
 	if err := f.Close(); err != nil {
@@ -299,26 +307,29 @@ func TestSFTPIsBounded(t *testing.T) {
 	if _, err := f.Write(make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt([]byte{1}, 1000); err == nil {
-		t.Error("more was taken than there may be")
+	if _, err := f.WriteAt([]byte{1}, 1000); err == nil || !strings.Contains(err.Error(), "max_upload") {
+		t.Errorf("a byte beyond the limit: %v", err)
 	}
 	if _, err := f.WriteAt([]byte{1}, 1<<62); err == nil {
 		t.Error("a hole of that size was taken")
 	}
-	if err := f.Close(); err == nil {
-		t.Error("a file was handed over of which a piece is missing")
+	if err := errors.Join(f.Close(), c.Truncate("file", 1000)); err != nil {
+		t.Error(err)
 	}
-	if _, err := r.newSFTP(t).Stat("file"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is there: %v", err)
+	if err := c.Truncate("file", 1001); err == nil {
+		t.Error("a size beyond the limit was taken")
 	}
-	if f, err = c.Create("file"); err != nil {
+	if f, err = c.OpenFile("file", os.O_WRONLY|os.O_APPEND); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Write(make([]byte, 1000)); err != nil {
-		t.Errorf("there is no room again: %v", err)
+	if _, err := f.WriteAt([]byte{1}, 0); err == nil {
+		t.Error("a byte was appended beyond the limit")
 	}
 	if err := f.Close(); err != nil {
-		t.Fatal(err)
+		t.Error(err)
+	}
+	if fi, err := c.Stat("file"); err != nil || fi.Size() != 1000 {
+		t.Errorf("the file is %v, %v", fi, err)
 	}
 	var open []*sftp.File
 	for range maxFiles {
@@ -328,8 +339,8 @@ func TestSFTPIsBounded(t *testing.T) {
 		}
 		open = append(open, f)
 	}
-	if _, err := c.Open("file"); err == nil {
-		t.Errorf("more than %d files are open", maxFiles)
+	if _, err := c.Open("file"); err == nil || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("more than %d files: %v", maxFiles, err)
 	}
 	for _, f := range open {
 		f.Close()
@@ -338,10 +349,6 @@ func TestSFTPIsBounded(t *testing.T) {
 		t.Errorf("there is no handle again: %v", err)
 	} else {
 		f.Close()
-	}
-	entries, err := os.ReadDir(r.server.opts.Spool)
-	if err != nil || len(entries) > 0 {
-		t.Errorf("left in the spool: %v, %v", entries, err)
 	}
 }
 
@@ -418,68 +425,72 @@ func TestSFTPOfAStoppedSandbox(t *testing.T) {
 	})
 }
 
-func TestSFTPOfNoSandbox(t *testing.T) {
+// The server says why it ends a session, also to a client that stays.
+func TestSFTPEnds(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
-	ch, requests, err := r.newClient(t, "nobody").OpenChannel("session", nil)
+	for _, c := range []struct{ user, send, want string }{
+		{"nobody", "", "sandbox not found"},
+		{"web", "\x00\x00\x00\x00\x01\x02\x03", "malformed request"},
+		{"web", "\x7f\xff\xff\xff\x03", "malformed request"},
+		{"web", "\x00\x00\x00\x07\x03\x00\x00\x00\x01\x00\x00", "malformed request"},
+		{"web", "\x00\x00\x00\x0c\x05\x00\x00\x00\x01\x00\x00\x00\x031234", "malformed request"},
+	} {
+		ch, requests, err := r.newClient(t, c.user).OpenChannel("session", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := ch.SendRequest("subsystem", true, ssh.Marshal(struct{ Name string }{"sftp"})); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		_, _ = io.WriteString(ch, c.send) // fails if the server was faster
+		var said []byte
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			said, _ = io.ReadAll(ch.Stderr())
+		}()
+		exit := <-requests
+		if <-ended; exit.Type != "exit-status" || !bytes.Equal(exit.Payload, []byte{0, 0, 0, 255}) || !strings.Contains(string(said), c.want) {
+			t.Errorf("%s %q: %s %x, and %q; want code 255 and %q", c.user, c.send, exit.Type, exit.Payload, said, c.want)
+		}
+	}
+}
+
+// A program that has a file open and a client of sftp write to the same file.
+func TestSFTPFileInUse(t *testing.T) {
+	r := newRig(t, providers["local"](t), nil)
+	in, w := io.Pipe()
+	p, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "exec cat >>log"}, Stdin: in})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := ch.SendRequest("subsystem", true, ssh.Marshal(struct{ Name string }{"sftp"})); !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	var said []byte
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		said, _ = io.ReadAll(ch.Stderr())
-	}()
-	exit := <-requests
-	if <-told; exit.Type != "exit-status" || !bytes.Equal(exit.Payload, []byte{0, 0, 0, 255}) || !strings.Contains(string(said), "sandbox not found") {
-		t.Errorf("%s %x, and %q", exit.Type, exit.Payload, said)
-	}
-}
-
-func TestReaderTakesPiecesOutOfOrder(t *testing.T) {
-	r := newRig(t, newMock(t), nil)
-	data := make([]byte, 3<<20)
-	for i := range data {
-		data[i] = byte(i >> 8)
-	}
-	r.putFile(t, "file", string(data))
-	counted := &countingFS{FS: atoll.Files(r.sb)}
-	f := &fileServer{ctx: t.Context(), fs: counted, held: 1}
-	rd := &reader{files: f, name: "file"}
-	defer rd.Close()
-	const piece = 32 << 10
-	n := len(data) / piece
-	for i := range n {
-		at := int64(i^7) * piece // eight at a time, backwards
-		got := make([]byte, piece)
-		if _, err := rd.ReadAt(got, at); err != nil || !bytes.Equal(got, data[at:at+piece]) {
-			t.Fatalf("piece at %d: %v", at, err)
+	say := func(line, want string) {
+		t.Helper()
+		if _, err := io.WriteString(w, line); err != nil {
+			t.Fatal(err)
 		}
+		eventually(t, line+" is in the file", func() bool { return r.fileContent(t, "log") == want })
 	}
-	if counted.reads != 1 {
-		t.Errorf("%d streams were opened, want 1", counted.reads)
+	eventually(t, "the file is there", func() bool { _, err := atoll.Files(r.sb).Stat(t.Context(), "log"); return err == nil })
+	say("one\n", "one\n")
+	c := r.newSFTP(t)
+	f, err := c.OpenFile("log", os.O_WRONLY|os.O_APPEND|os.O_CREATE)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := rd.ReadAt(make([]byte, 1), int64(len(data))); err != io.EOF {
-		t.Errorf("behind the end: %v", err)
+	if _, err := f.Write([]byte("mine\n")); err != nil {
+		t.Fatal(err)
 	}
-	if n, err := rd.ReadAt(make([]byte, 10), int64(len(data))-3); n != 3 || err != io.EOF {
-		t.Errorf("across the end: %d, %v", n, err)
+	say("two\n", "one\nmine\ntwo\n")
+	if _, err := f.Write([]byte("again\n")); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := rd.ReadAt(make([]byte, 1), -1); err == nil {
-		t.Error("before the beginning")
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// A countingFS counts opened streams.
-type countingFS struct {
-	atoll.FS
-	reads int
-}
-
-func (c *countingFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
-	c.reads++
-	return c.FS.Read(ctx, name, offset)
+	say("three\n", "one\nmine\ntwo\nagain\nthree\n")
+	w.Close()
+	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 0 {
+		t.Errorf("the program ended with %v, %v", exit, err)
+	}
 }

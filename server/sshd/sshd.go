@@ -13,10 +13,11 @@
 // about sandboxes: the name is resolved after the login, for every session.
 //
 // Sessions, with or without a terminal, run the sandbox's shell, or a command line with
-// it; sftp, and scp by way of it, also works in the work directory of a stopped
-// sandbox, if the provider supports that; and clients can connect to ports inside (ssh
-// -L, -W). Ports of the server's side (-R), agents, X11, passwords and certificates are
-// refused.
+// it; sftp, scp and sshfs also work in the work directory of a stopped sandbox, if the
+// provider supports that; and clients can connect to ports inside (ssh -L, -W).
+//
+// The server refuses ports of the client's side (-R), agents (-A) and X11, and prints the
+// reason on the client's stderr. It refuses socket files, passwords and certificates.
 package sshd
 
 import (
@@ -24,7 +25,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -47,13 +47,8 @@ type Options struct {
 	// atoll.DefaultProject.
 	Project string
 
-	// Spool is the directory of files being written by sftp, which writes them in any
-	// order: they are stored in the sandbox when they are closed. Empty means the
-	// system's directory for temporary files. Nothing remains there if this process is
-	// killed.
-	Spool string
-	// MaxUpload is the most bytes that one connection may have in files being written;
-	// 0 means no limit.
+	// MaxUpload is the size of the largest file that sftp may write, in bytes; 0 means no
+	// limit.
 	MaxUpload int64
 
 	// Log gets a line for each login and each session: the user, address and purpose,
@@ -101,9 +96,6 @@ func New(p atoll.Provider, opts Options) (*Server, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	if opts.Spool == "" {
-		opts.Spool = os.TempDir()
-	}
 	if err := CheckKeys(opts.AuthorizedKeys); err != nil {
 		return nil, err
 	}
@@ -128,8 +120,8 @@ func New(p atoll.Provider, opts Options) (*Server, error) {
 func (s *Server) HostKey() string { return ssh.FingerprintSHA256(s.hostKey.PublicKey()) }
 
 // Serve serves connections to l until ctx ends, which is no error, or l fails. Then it
-// ends all sessions: a process with a terminal gets a hangup, and files written by sftp
-// are stored in the sandbox. When Serve returns, l is closed and nothing that it
+// ends all sessions: a process with a terminal gets a hangup, and files that sftp writes
+// keep what has arrived. When Serve returns, l is closed and nothing that it
 // started is left.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var conns sync.WaitGroup

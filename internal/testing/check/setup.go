@@ -36,9 +36,11 @@ var debians = []debian{
 	{"nftables", programThere("nft")},
 	{"npm", programThere("npm")},
 	{"openssh-client", programThere("ssh", "sftp", "scp")},
+	{"openssh-sftp-server", func() bool { return fileExists("/usr/lib/openssh/sftp-server") }},
 	{"postgresql", func() bool { return fileExists("/usr/lib/postgresql/*/bin/initdb") || programThere("initdb")() }},
 	{"qemu-system-x86", programThere("qemu-system-x86_64")},
 	{"runc", programThere("runc")},
+	{"sshfs", programThere("sshfs", "fusermount3")},
 	{"squashfs-tools", programThere("sqfstar")},
 }
 
