@@ -28,6 +28,8 @@ type conn struct {
 
 	shellMu sync.Mutex
 	shell   string // of the sandbox; "" if not known yet
+
+	refusal refusal
 }
 
 func newConn(ctx context.Context, s *Server, sc *ssh.ServerConn) *conn {
@@ -45,7 +47,7 @@ func (c *conn) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Reques
 	defer c.work.Wait()
 	defer c.cancel()
 	c.work.Go(c.closeWhenDone)
-	c.work.Go(func() { ssh.DiscardRequests(requests) }) // also tcpip-forward; a refusal answers a keepalive
+	c.work.Go(func() { c.refuseRequests(requests) })
 	c.work.Go(c.keepAlive)
 	for nc := range channels {
 		c.openChannel(nc)
@@ -88,7 +90,9 @@ func (c *conn) keepAlive() {
 
 // openChannel accepts or rejects a channel. It ignores errors of a rejection.
 func (c *conn) openChannel(nc ssh.NewChannel) {
-	serve := map[string]func(ssh.NewChannel){"session": c.serveSession, "direct-tcpip": c.forwardPort}[nc.ChannelType()]
+	serve := map[string]func(ssh.NewChannel){
+		"session": c.serveSession, "direct-tcpip": c.forwardPort, "direct-streamlocal@openssh.com": refuseSocket,
+	}[nc.ChannelType()]
 	if serve == nil {
 		_ = nc.Reject(ssh.UnknownChannelType, "atoll: channel type not supported")
 		return

@@ -8,10 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -157,9 +159,6 @@ func TestOpenSSHForward(t *testing.T) {
 	if _, stderr, code := runCommand(call("ssh", "-W", "example.com:80", "web@127.0.0.1")); code == 0 || !strings.Contains(stderr, "only ports of the sandbox itself") {
 		t.Errorf("ssh -W to another host: %q, code %d", stderr, code)
 	}
-	if _, stderr, code := runCommand(call("ssh", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:1", "web@127.0.0.1", "true")); code == 0 || !strings.Contains(stderr, "remote port forwarding failed") {
-		t.Errorf("ssh -R: %q, code %d", stderr, code)
-	}
 	control := filepath.Join(t.TempDir(), "c")
 	master := call("ssh", "-M", "-N", "-S", control, "web@127.0.0.1")
 	if err := master.Start(); err != nil {
@@ -258,4 +257,65 @@ rm dated
 			t.Errorf("scp to no sandbox: code %d, %q, %q", code, stdout, stderr)
 		}
 	})
+}
+
+// The client's user learns why something is refused. A command does not run if its user
+// insists on a port that is refused.
+func TestOpenSSHRefusals(t *testing.T) {
+	forEachProvider(t, func(t *testing.T, r *rig) {
+		call := openSSH(t, r)
+		agent := serveAgent(t)
+		for _, c := range []struct {
+			args           []string
+			stdout, stderr string
+			code           int
+		}{
+			{[]string{"-R", "7333:127.0.0.1:1", "-R", "7334:127.0.0.1:1"}, "ran\n", "ports of your side are not forwarded (-R)", 0},
+			{[]string{"-o", "ExitOnForwardFailure=yes", "-R", "7333:127.0.0.1:1"}, "", "ports of your side are not forwarded (-R)", 255},
+			{[]string{"-A"}, "ran\n", "the agent is not forwarded (-A)", 0},
+			{[]string{"-T"}, "ran\n", "", 0},
+		} {
+			cmd := call("ssh", append(c.args, "web@127.0.0.1", "echo ran")...)
+			cmd.Env = append(cmd.Env, "SSH_AUTH_SOCK="+agent)
+			stdout, stderr, code := runCommand(cmd)
+			if stdout != c.stdout || code != c.code || !strings.Contains(stderr, c.stderr) {
+				t.Errorf("ssh %q: %q, %q, code %d; want %q, %q, code %d", c.args, stdout, stderr, code, c.stdout, c.stderr, c.code)
+			}
+			if lines := strings.Count(stderr, "atoll:"); lines > 1 || (lines > 0) != (c.stderr != "") {
+				t.Errorf("ssh %q: the server says %q", c.args, stderr)
+			}
+		}
+		_, stderr, code := runCommand(call("ssh", "-N", "-o", "ExitOnForwardFailure=yes", "-R", "7333:127.0.0.1:1", "web@127.0.0.1"))
+		if code == 0 || !strings.Contains(stderr, "remote port forwarding failed") {
+			t.Errorf("ssh -N -R: %q, code %d", stderr, code)
+		}
+	})
+}
+
+// serveAgent returns the socket of an agent without keys.
+func serveAgent(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agent")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		serving.Wait()
+	})
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				_ = agent.ServeAgent(agent.NewKeyring(), conn) // until the client has gone
+			})
+		}
+	})
+	return path
 }

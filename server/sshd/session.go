@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -22,6 +23,7 @@ type session struct {
 	env     []string
 	tty     *atoll.Size // nil without a terminal
 	started bool
+	notices []string // what was refused, which the client does not print
 
 	reads     context.Context // ends when the client stops reading output
 	stopReads context.CancelFunc
@@ -106,7 +108,19 @@ func (s *session) handleRequest(kind string, payload []byte) (start program, err
 		}
 		return s.serveSFTP, nil
 	}
-	return nil, errNotNow // agents, X11, and anything unknown
+	if notice, ok := refusedRequests[kind]; ok && !slices.Contains(s.notices, notice) {
+		s.notices = append(s.notices, notice)
+	}
+	return nil, errNotNow
+}
+
+// refusedRequests are the requests of which the client's user learns why they are
+// refused. Each would let programs in the sandbox act on the client's side.
+var refusedRequests = map[string]string{
+	"auth-agent-req@openssh.com": "the agent is not forwarded (-A), because programs in the sandbox could log in with your keys: " +
+		"use git and scp on your side, or give the sandbox a key of its own",
+	"x11-req": "X11 is not forwarded (-X), because programs in the sandbox could read your screen and keyboard: " +
+		"run a VNC server in the sandbox, and connect to its port with -L",
 }
 
 func (s *session) setEnv(payload []byte) error {
@@ -145,13 +159,35 @@ func (s *session) setSize(size atoll.Size) {
 // no end of output before that: a client with nothing more to send might close the
 // channel then, and get no exit code.
 func (s *session) runProgram(ctx context.Context, start program) {
-	exit, err := start(ctx)
+	var exit atoll.Exit
+	err := s.printNotices(ctx)
+	if err == nil {
+		exit, err = start(ctx)
+	}
 	if err != nil {
 		exit = atoll.Exit{Code: s.reportError(err)}
 	}
 	kind, payload := exitMessage(exit)
 	_, _ = s.ch.SendRequest(kind, false, payload) // fails if the client has gone
 	_ = s.ch.Close()
+}
+
+// printNotices tells the client's user what was refused. If the client leaves because of
+// that, its error is that of ctx.
+func (s *session) printNotices(ctx context.Context) error {
+	for _, notice := range s.notices {
+		s.printLine(notice)
+	}
+	return s.conn.reportRefusal(ctx, s)
+}
+
+// printLine prints a line on the client's stderr.
+func (s *session) printLine(text string) {
+	end := "\n"
+	if s.tty != nil {
+		end = "\r\n"
+	}
+	_, _ = io.WriteString(s.ch.Stderr(), "atoll: "+printable(text)+end) // fails if the client has gone
 }
 
 // Exit codes of commands that did not start, or whose end is unknown.
@@ -163,14 +199,10 @@ const (
 
 // reportError prints an error for the client, and returns an exit code.
 func (s *session) reportError(err error) int {
-	end := "\n"
-	if s.tty != nil {
-		end = "\r\n"
-	}
 	if s.conn.ctx.Err() != nil {
 		err = errClosing
 	}
-	_, _ = io.WriteString(s.ch.Stderr(), "atoll: "+printable(err.Error())+end)
+	s.printLine(err.Error())
 	switch {
 	case errors.Is(err, atoll.ErrCommandNotFound):
 		return exitNotThere

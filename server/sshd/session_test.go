@@ -364,12 +364,14 @@ func TestOtherThingsAreRefused(t *testing.T) {
 	if ok, _, err := c.SendRequest("keepalive@openssh.com", true, nil); ok || err != nil {
 		t.Errorf("keepalive: %v, %v; want a refusal, which is an answer", ok, err)
 	}
-	for _, kind := range []string{"x11", "direct-streamlocal@openssh.com", "tun@openssh.com"} {
-		if _, _, err := c.OpenChannel(kind, nil); err == nil {
-			t.Errorf("a channel %s was opened", kind)
+	for kind, reason := range map[string]string{"x11": "not supported", "direct-streamlocal@openssh.com": "listen on a port", "tun@openssh.com": "not supported"} {
+		if _, _, err := c.OpenChannel(kind, nil); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("a channel %s: %v, want the reason %q", kind, err, reason)
 		}
 	}
 	s := newSession(t, c)
+	var said bytes.Buffer
+	s.Stderr = &said
 	for _, kind := range []string{"auth-agent-req@openssh.com", "x11-req", "subsystem", "window-change", "pty-req", "exec", "env", "signal"} {
 		for _, payload := range [][]byte{nil, {0}, {0, 0, 0, 9, 'x'}, bytes.Repeat([]byte{0xff}, 64)} {
 			if ok, err := s.SendRequest(kind, true, payload); ok || err != nil {
@@ -379,6 +381,11 @@ func TestOtherThingsAreRefused(t *testing.T) {
 	}
 	if out, err := s.Output("echo still here"); err != nil || string(out) != "still here\n" {
 		t.Errorf("after all that: %q, %v", out, err)
+	}
+	for _, option := range []string{"(-A)", "(-X)"} {
+		if strings.Count(said.String(), option) != 1 {
+			t.Errorf("the server says %q, want one line with %s", said.String(), option)
+		}
 	}
 }
 
