@@ -399,9 +399,10 @@ var allowedImports = map[string]map[string]string{
 		"internal/socket": "sockets with long paths",
 	},
 	"server/sshd": {
-		"server/auth":       "accounts and keys",
-		"internal/fsutil":   "the host key, and the permissions of authorized keys",
-		"internal/terminal": "terminals without a client",
+		"server/auth":        "accounts and keys",
+		"internal/fsutil":    "the host key, and the permissions of authorized keys",
+		"internal/terminal":  "terminals without a client",
+		"internal/printable": "text from sandboxes on a terminal",
 	},
 	"server/openapi": {
 		"layer/workspace": "workspaces",

@@ -25,7 +25,7 @@ func (c *conn) forwardPort(nc ssh.NewChannel) {
 	}
 	inside, err := c.dialPort(port)
 	if err != nil {
-		_ = nc.Reject(ssh.ConnectionFailed, "atoll: "+printable(err.Error()))
+		_ = nc.Reject(ssh.ConnectionFailed, "atoll: "+cleanText(err.Error()))
 		return
 	}
 	defer inside.Close()

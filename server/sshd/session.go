@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/printable"
 )
 
 // A session is a channel that runs a program or sftp.
@@ -187,7 +188,7 @@ func (s *session) printLine(text string) {
 	if s.tty != nil {
 		end = "\r\n"
 	}
-	_, _ = io.WriteString(s.ch.Stderr(), "atoll: "+printable(text)+end) // fails if the client has gone
+	_, _ = io.WriteString(s.ch.Stderr(), "atoll: "+cleanText(text)+end) // fails if the client has gone
 }
 
 // Exit codes of commands that did not start, or whose end is unknown.
@@ -214,11 +215,11 @@ func (s *session) reportError(err error) int {
 
 var errClosing = errors.New("the server is closing")
 
-// printable replaces control characters, which a terminal would obey: error texts
+// cleanText replaces control characters, which a terminal would obey: error texts
 // contain foreign strings.
-func printable(s string) string {
+func cleanText(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if printable.IsUnsafe(r) {
 			return unicode.ReplacementChar
 		}
 		return r

@@ -89,7 +89,7 @@ func statusOf(err error) (code uint32, text string) {
 	default:
 		code = fxFailure
 	}
-	return code, printable(err.Error())
+	return code, cleanText(err.Error())
 }
 
 // cutString cuts a string off the beginning of a packet.
