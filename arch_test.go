@@ -55,6 +55,7 @@ var allowedImports = map[string]map[string]string{
 	"internal/process":           {"internal/fsutil": "output of ended processes"},
 	"internal/dirfs":             {"internal/lazyfs": "opening a directory for each confined call"},
 	"internal/fsutil":            {},
+	"internal/gitignore":         {},
 	"provider/internal/watchhub": {},
 	"internal/idletracker":       {},
 	"internal/keymutex":          {},
@@ -130,7 +131,10 @@ var allowedImports = map[string]map[string]string{
 		"storage/objectstore": "the interface that it implements",
 		"internal/awsclient":  "HTTP clients for AWS",
 	},
-	"storage/filesync": {"storage/objectstore": "versions in object storage"},
+	"storage/filesync": {
+		"storage/objectstore": "versions in object storage",
+		"internal/gitignore":  "the rules of .atollignore",
+	},
 	"storage/objectstore/objectstoretest": {
 		"storage/objectstore":      "the interface that it checks",
 		"internal/testing/testenv": "timeouts for slow machines",
@@ -675,7 +679,6 @@ var dependencies = map[string]struct {
 	"github.com/creack/pty":                   {"terminals on every Unix", []string{"internal/process", "internal/procgroup"}},
 	"github.com/firebase/genkit/go":           {"agents on Genkit; a module of its own keeps it out of this one", []string{"agent/genkit"}},
 	"github.com/fsnotify/fsnotify":            {"one watch on a directory sees all changes of records", []string{"provider/internal/supervised", "provider/vmdocker"}},
-	"github.com/go-git/go-git":                {"rules in the syntax of gitignore", []string{"storage/filesync"}},
 	"github.com/google/jsonschema-go":         {"schemas of tools for MCP", []string{"agent/genkit", "agent/tools"}},
 	"mvdan.cc/sh/v3":                          {"scripts of a shell, in which the audit log looks for secrets", []string{"layer/audit"}},
 	"github.com/google/go-containerregistry":  {"OCI images and registries", []string{"config", "layer/authz", "machine/image", "internal/testing/fakemodal", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testimage", "packaging/image", "provider/docker", "provider/modal"}},

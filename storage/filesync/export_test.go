@@ -26,5 +26,5 @@ func (o Options) WithNow(now func() time.Time) Options {
 // Ignores reports whether rules, as in IgnoreName, exclude a path.
 func Ignores(rules, path string, dir bool) (bool, error) {
 	i, err := newIgnore(nil, strings.NewReader(rules))
-	return err == nil && i.matchPath(path, dir), err
+	return err == nil && i.Match(path, dir), err
 }

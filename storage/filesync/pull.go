@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gitignore"
 )
 
 // Policy decides about a file that both sides have changed.
@@ -106,7 +107,7 @@ type pull struct {
 	number  int64
 	version *version
 	scan    *scan
-	rules   *ignore // of the version
+	rules   *gitignore.Rules // of the version
 	stats   *Stats
 
 	actions      map[string]action // of paths of the version, where it is not skipFile
@@ -229,7 +230,7 @@ func (p *pull) planActions() error {
 
 // planRemoval decides about a file that is not in the version.
 func (p *pull) planRemoval(fi *atoll.FileInfo, path string, l *File, head *State) error {
-	if l == nil || p.rules.matchPath(path, fi.Type == atoll.TypeDirectory) {
+	if l == nil || p.rules.Match(path, fi.Type == atoll.TypeDirectory) {
 		return nil // it was never pushed or pulled, or is ignored now
 	}
 	if fi.Type != atoll.TypeDirectory && !l.seemsUnchanged(fi, head) {
@@ -255,7 +256,7 @@ func (p *pull) planFile(f *File, fi *atoll.FileInfo, l *File, head *State) (acti
 	case p.scan.isHidden(f.Path):
 		p.stats.addError(f.Path, errors.New("its directory cannot be read"))
 		return keepFile, nil
-	case p.scan.rules.matchPath(f.Path, f.fileType() == atoll.TypeDirectory), f.isRegular() && atoll.IsTempName(path.Base(f.Path)):
+	case p.scan.rules.Match(f.Path, f.fileType() == atoll.TypeDirectory), f.isRegular() && atoll.IsTempName(path.Base(f.Path)):
 		return keepFile, nil
 	case !p.canHaveDir(path.Dir(f.Path)): // a file is in the place of its directory
 		p.addConflict(f.Path, KeepLocal)

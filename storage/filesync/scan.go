@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gitignore"
 )
 
 // A Tree is a directory to synchronize: FS is its file system, and Dir its absolute
@@ -27,7 +28,7 @@ type scan struct {
 	unread []unread         // directories that could not be listed, sorted
 	other  int              // number of devices, sockets and pipes
 	temps  []atoll.FileInfo // temporary files, in use or left by killed writers
-	rules  *ignore
+	rules  *gitignore.Rules
 	prefix int // length of the directory's path and slash, in bytes
 }
 
@@ -135,7 +136,7 @@ func (s *scan) listDirs(ctx context.Context, fs atoll.FS) (all []atoll.FileInfo,
 			return nil, err
 		}
 		for i := range list {
-			if p := s.relPath(&list[i]); list[i].Type == atoll.TypeDirectory && !s.rules.matchPath(p, true) {
+			if p := s.relPath(&list[i]); list[i].Type == atoll.TypeDirectory && !s.rules.Match(p, true) {
 				below = append(below, p)
 			}
 		}
@@ -153,7 +154,7 @@ func (s *scan) filterFiles(all []atoll.FileInfo) []atoll.FileInfo {
 		if p == StateName || p == stateTmpName {
 			return true
 		}
-		if len(skipped) > 0 && skipped[path.Dir(p)] || s.rules.matchPath(p, fi.Type == atoll.TypeDirectory) {
+		if len(skipped) > 0 && skipped[path.Dir(p)] || s.rules.Match(p, fi.Type == atoll.TypeDirectory) {
 			if fi.Type == atoll.TypeDirectory {
 				skipped[p] = true
 			}
