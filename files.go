@@ -90,6 +90,8 @@ type FileInfo struct {
 	UID      int       `json:"uid"`
 	GID      int       `json:"gid"`
 	Modified time.Time `json:"modified"`
+	Changed  time.Time `json:"changed,omitzero"` // when the content, mode, owner or name changed; zero if unknown
+	Inode    uint64    `json:"inode,omitempty"`  // number of the file on its file system; 0 if unknown or not permanent
 	Target   string    `json:"target,omitempty"` // of a symbolic link
 }
 

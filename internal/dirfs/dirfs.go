@@ -35,6 +35,8 @@ type Options struct {
 	UID, GID int
 	// ReadOnly makes every change fail with ErrDenied.
 	ReadOnly bool
+	// SetID lets New set the set-user-ID and set-group-ID bits of files.
+	SetID bool
 }
 
 // An FS is an atoll.FS. Its methods are safe for concurrent use.
@@ -44,6 +46,8 @@ type FS struct {
 	prefix   string      // the tree's root, by its name inside; clean and absolute
 	roots    []string    // the tree's root in absolute links: by its name inside, by its name outside, without links
 	modeMask fs.FileMode // permissions and the special bits that may be set
+
+	keepsInodes bool // the file system of the tree's root never renumbers its files
 
 	most     budget // of a List and of a Watch
 	maxNames int    // of a tar stream
@@ -85,7 +89,8 @@ func (r *budget) releaseEntry(bytes int) {
 // New serves the directory dir of this machine under the absolute name prefix.
 // Close releases it. Names outside prefix and links that lead out fail with
 // ErrDenied, which wraps ErrEscapes; the FS follows absolute links below prefix or
-// below dir. It drops set-user-ID and set-group-ID bits.
+// below dir. It drops set-user-ID and set-group-ID bits unless Options.SetID is
+// set.
 func New(prefix, dir string, opts Options) (*FS, error) {
 	if !path.IsAbs(prefix) {
 		return nil, atoll.Errorf("open", prefix, atoll.ErrInvalid, "the prefix must be absolute")
@@ -98,7 +103,11 @@ func New(prefix, dir string, opts Options) (*FS, error) {
 	if err != nil {
 		return nil, wrapError("open", dir, err)
 	}
-	return newFS(rootTree{root}, prefix, dir, fs.ModeSticky, opts), nil
+	special := fs.ModeSticky
+	if opts.SetID {
+		special |= fs.ModeSetuid | fs.ModeSetgid
+	}
+	return newFS(rootTree{root}, prefix, dir, special, opts), nil
 }
 
 // System serves the whole file system of this machine, with the rights of the
@@ -110,7 +119,7 @@ func System(opts Options) *FS {
 func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
 	f := &FS{
 		opts: opts, tree: t, prefix: path.Clean(prefix), modeMask: fs.ModePerm | special,
-		most: budget{maxEntries, maxPaths}, maxNames: maxNames, openUnnamed: openUnnamed,
+		most: budget{maxEntries, maxPaths}, maxNames: maxNames, openUnnamed: openUnnamed, keepsInodes: keepsInodes(t),
 	}
 	f.roots = []string{f.prefix, filepath.ToSlash(dir)}
 	if opts.Workdir == "" {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 )
 
 func ownerOf(info fs.FileInfo) (uid, gid int) {
@@ -14,6 +15,16 @@ func ownerOf(info fs.FileInfo) (uid, gid int) {
 		return 0, 0
 	}
 	return int(st.Uid), int(st.Gid)
+}
+
+// changeOf returns the time of the last change of the file or its metadata, and the
+// number of the file on its file system.
+func changeOf(info fs.FileInfo) (changed time.Time, inode uint64) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return changed, 0
+	}
+	return time.Unix(changeTime(st).Unix()), st.Ino
 }
 
 // inodeOf returns an id of a file with several names; ok is false for a file with one

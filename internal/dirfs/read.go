@@ -240,6 +240,10 @@ func (f *FS) newFileInfo(at location, info fs.FileInfo) atoll.FileInfo {
 		Modified: info.ModTime(),
 	}
 	d.UID, d.GID = ownerOf(info)
+	d.Changed, d.Inode = changeOf(info)
+	if !f.keepsInodes {
+		d.Inode = 0
+	}
 	switch d.Type {
 	case atoll.TypeFile:
 		d.Size = info.Size()

@@ -9,6 +9,7 @@ import (
 	"path"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -35,7 +36,9 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 	if err != nil {
 		return atoll.FileInfo{}, wrapError("write", name, err)
 	}
-	return f.newFileInfo(at, info), nil
+	d := f.newFileInfo(at, info)
+	d.Changed = time.Time{} // since then, the file got its name
+	return d, nil
 }
 
 // A pendingWrite is one call of Write. It copies r to a file without a name, or with a

@@ -1,0 +1,7 @@
+//go:build unix && !darwin && !netbsd
+
+package dirfs
+
+import "syscall"
+
+func changeTime(st *syscall.Stat_t) *syscall.Timespec { return &st.Ctim }
