@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -31,20 +29,24 @@ type latestRecord struct {
 
 // A lock names the program that is changing the place.
 type lock struct {
-	ID    string `json:"id"`    // random for each holder
-	Owner string `json:"owner"` // for people
-	Until int64  `json:"until"` // Unix seconds, by the owner's clock
-	Beat  int64  `json:"beat"`  // counts renewals, so that each writes different bytes
+	ID    string `json:"id"`              // random for each holder
+	Owner string `json:"owner"`           // for people
+	Since int64  `json:"since,omitempty"` // Unix seconds, by the owner's clock
+	Until int64  `json:"until"`           // likewise
+	Beat  int64  `json:"beat"`            // counts renewals, so that each writes different bytes
 	// Version is the number that the holder may be making. Void lists the numbers that
 	// holders of earlier, expired locks were making: this holder has to void them, so
 	// that they are never taken for versions.
 	Version int64   `json:"version"`
 	Void    []int64 `json:"void,omitempty"`
+	// Presence tells programs of the same machine whether the holder is gone; see
+	// objectstore.Presence.
+	Presence string `json:"presence,omitempty"`
 }
 
 // lockExpires is the lifetime of a lock after its last renewal; the holder renews it
 // three times as often. Clocks of other programs don't matter: a waiting program
-// watches the lock for that long.
+// watches the lock for that long, unless it can see that the holder is gone.
 const lockExpires = 30 * time.Second
 
 // lockAbandoned is the time after a lock's own end, by any clock, at which it counts as
@@ -120,6 +122,7 @@ type lease struct {
 	ctx    context.Context // ends when the lease is lost; its cause tells why
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when renewal has stopped
+	leave  func()        // ends the presence of this program, after the lock
 
 	mu        sync.Mutex
 	latest    *latestRecord // as last written
@@ -132,48 +135,6 @@ type lease struct {
 var ErrLost = errors.New("another program has taken over, since this one did not renew its lock in time")
 
 func (r *Remote) lostError() error { return r.newError("sync", atoll.ErrConflict, "%w", ErrLost) }
-
-// acquireLease waits until no other program changes objects below the prefix, and keeps
-// others from doing so until the lease is released. The lease's context derives from
-// ctx. l is the record if the caller has just read it, else nil.
-func (r *Remote) acquireLease(ctx context.Context, l *latestRecord) (_ *lease, err error) {
-	var seen string // tag
-	var since time.Time
-	for ; ; l = nil {
-		if l == nil {
-			if l, err = r.readLatest(ctx); err != nil {
-				return nil, err
-			}
-		}
-		if l.tag != seen {
-			seen, since = l.tag, time.Now()
-		}
-		if l.tag == "" { // the first push checks the service; later ones rely on its result
-			if err := objectstore.CheckConditions(ctx, r.bucket, r.prefix); err != nil {
-				return nil, err
-			}
-			if l.Used, err = r.lastNumber(ctx); err != nil {
-				return nil, err
-			}
-		}
-		free := l.Lock == nil || time.Since(since) >= r.opts.expire || r.opts.now().After(time.Unix(l.Lock.Until, 0).Add(lockAbandoned))
-		if free {
-			err := r.seizeLock(ctx, l)
-			if err == nil {
-				return r.keepLease(ctx, l), nil
-			}
-			if atoll.KindOf(err) != atoll.ErrConflict {
-				return nil, err
-			}
-			continue // another program was faster
-		}
-		select {
-		case <-time.After(lockPoll):
-		case <-ctx.Done():
-			return nil, r.newError("sync", atoll.ErrConflict, "waiting for %s: %w", l.Lock.Owner, ctx.Err())
-		}
-	}
-}
 
 // lastNumber returns the greatest version number in use, for a place without a latest
 // record: somebody may have removed it, or other programs may have written versions.
@@ -196,8 +157,8 @@ const maxNumber = 1 << 53
 // seizeLock writes a lock of this program into l, replacing an abandoned one. It voids
 // the version that the former holder may have begun: it writes an empty state file,
 // which is no version and keeps the former holder from writing one in its place.
-func (r *Remote) seizeLock(ctx context.Context, l *latestRecord) error {
-	mine := &lock{ID: atoll.NewID(), Owner: r.opts.Owner, Version: max(r.opts.now().Unix(), l.Version+1, l.Used+1)}
+func (r *Remote) seizeLock(ctx context.Context, l *latestRecord, mine *lock) error {
+	mine.Owner, mine.Since, mine.Version = r.opts.Owner, r.opts.now().Unix(), max(r.opts.now().Unix(), l.Version+1, l.Used+1)
 	if left := l.Lock; left != nil {
 		mine.Void = left.Void
 		if left.Version > l.Version {
@@ -225,9 +186,6 @@ func (r *Remote) voidVersion(ctx context.Context, version int64) error {
 	return err
 }
 
-// lockPoll is the interval at which a waiting program reads the lock.
-const lockPoll = 200 * time.Millisecond
-
 // renewLock writes the lock with a new expiry.
 func (r *Remote) renewLock(ctx context.Context, l *latestRecord) error {
 	l.Lock.Until = r.opts.now().Add(r.opts.expire).Unix()
@@ -236,8 +194,8 @@ func (r *Remote) renewLock(ctx context.Context, l *latestRecord) error {
 }
 
 // keepLease starts the renewal of a lock that this program has just taken.
-func (r *Remote) keepLease(ctx context.Context, l *latestRecord) *lease {
-	c := &lease{r: r, done: make(chan struct{}), latest: l, renewedAt: r.opts.now()}
+func (r *Remote) keepLease(ctx context.Context, l *latestRecord, leave func()) *lease {
+	c := &lease{r: r, leave: leave, done: make(chan struct{}), latest: l, renewedAt: r.opts.now()}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	go func() {
 		defer close(c.done)
@@ -343,6 +301,7 @@ func (c *lease) releaseLease() {
 	c.cancel(errEnded)
 	c.mu.Unlock()
 	<-c.done
+	c.leave()
 }
 
 var errEnded = errors.New("the lease has ended")
@@ -390,13 +349,4 @@ func (c *lease) writeFinal(l *latestRecord) error {
 		c.cancel(errEnded)
 	}
 	return err
-}
-
-// thisProgram names this program for people.
-func thisProgram() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "an unnamed machine"
-	}
-	return fmt.Sprintf("process %d of %s", os.Getpid(), host)
 }
