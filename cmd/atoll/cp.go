@@ -71,6 +71,11 @@ func (p *location) closeFS() {
 
 // openLocation returns the location of an argument. The caller must call closeFS.
 func (a *app) openLocation(ctx context.Context, c *connection, arg string) (*location, error) {
+	return a.openLocationWith(ctx, c, arg, dirfs.Options{UID: -1, GID: -1})
+}
+
+// openLocationWith is openLocation with options for a location on this machine.
+func (a *app) openLocationWith(ctx context.Context, c *connection, arg string, o dirfs.Options) (*location, error) {
 	if arg == "-" {
 		return &location{}, nil
 	}
@@ -86,7 +91,7 @@ func (a *app) openLocation(ctx context.Context, c *connection, arg string) (*loc
 	p.contents = name == "." || strings.HasSuffix(name, "/.")
 	p.slash = strings.HasSuffix(name, "/")
 	if !inside {
-		if err := p.openLocal(name); err != nil {
+		if err := p.openLocal(name, o); err != nil {
 			return nil, err
 		}
 		return p, p.resolveInfo(ctx)
@@ -101,7 +106,7 @@ func (a *app) openLocation(ctx context.Context, c *connection, arg string) (*loc
 
 // openLocal opens a location on this machine. Its file system is the parent directory, so that nothing that is
 // unpacked can lead out of it.
-func (p *location) openLocal(name string) error {
+func (p *location) openLocal(name string, o dirfs.Options) error {
 	abs, err := filepath.Abs(name)
 	if err != nil {
 		return err
@@ -114,7 +119,7 @@ func (p *location) openLocal(name string) error {
 	}
 	dir := filepath.Dir(abs)
 	prefix := "/" + strings.TrimPrefix(filepath.ToSlash(dir), "/") // use the names that the user knows
-	fsys, err := dirfs.New(prefix, dir, dirfs.Options{UID: -1, GID: -1})
+	fsys, err := dirfs.New(prefix, dir, o)
 	if err != nil {
 		return err
 	}

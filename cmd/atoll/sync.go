@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/printable"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
@@ -39,19 +40,27 @@ configuration.`,
 type syncTarget struct {
 	tree   filesync.Tree
 	remote *filesync.Remote
+	setID  bool // a directory on this machine gets set-user-ID and set-group-ID bits
 }
 
-// withVersions calls f with the place of versions at, and a directory unless dir is "". If make is set, it creates a
-// missing directory on this machine.
-func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func(ctx context.Context, s *syncTarget) error) error {
+// A syncSource names a directory and the place of its versions.
+type syncSource struct {
+	dir   string // "" is none
+	store string // "" is the configured one
+	make  bool   // create a missing directory on this machine
+	setID bool   // let a directory on this machine have set-user-ID and set-group-ID bits
+}
+
+// withVersions calls f with the place of versions, and the directory if there is one.
+func (a *app) withVersions(cmd *cobra.Command, from syncSource, f func(ctx context.Context, s *syncTarget) error) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
 	ctx, stop := interruptContext(cmd.Context()) // so that a lock is released
 	defer stop()
-	s := &syncTarget{}
-	remote, end, err := cfg.OpenStore(ctx, at, a.newNoteLogger(cfg))
+	dir, s := from.dir, &syncTarget{setID: from.setID}
+	remote, end, err := cfg.OpenStore(ctx, from.store, a.newNoteLogger(cfg))
 	if err != nil {
 		return err
 	}
@@ -62,7 +71,7 @@ func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func
 		return preferSignal(ctx, f(ctx, s))
 	case isInside(dir):
 		return a.withConnection(cmd, func(ctx context.Context, c *connection) error { return a.withDir(ctx, c, dir, s, f) })
-	case make:
+	case from.make:
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -72,7 +81,7 @@ func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func
 
 // withDir calls f with a directory, which is on this machine if c is nil.
 func (a *app) withDir(ctx context.Context, c *connection, dir string, s *syncTarget, f func(ctx context.Context, s *syncTarget) error) error {
-	p, err := a.openLocation(ctx, c, dir)
+	p, err := a.openLocationWith(ctx, c, dir, dirfs.Options{UID: -1, GID: -1, SetID: s.setID})
 	if err != nil {
 		return err
 	}
@@ -137,7 +146,7 @@ exit code is then 1.`,
   atoll sync push web:/work file:///mnt/backup/web`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVersions(cmd, args[0], optionalArg(args, 1), false, func(ctx context.Context, s *syncTarget) error {
+			return a.withVersions(cmd, syncSource{dir: args[0], store: optionalArg(args, 1)}, func(ctx context.Context, s *syncTarget) error {
 				st, err := a.showTransfer("push", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
 					o.Progress = progress
 					return s.remote.Push(ctx, s.tree, o)
@@ -161,8 +170,12 @@ func newSyncPull(a *app) *cobra.Command {
 		Short: "Update a directory to the latest version",
 		Long: `Pull updates a directory to the latest version. Files that were changed here since
 the last push or pull remain as they are; if they have changed in the version, too,
-they are reported. Files that were never pushed or pulled are never removed. Files that
-cannot be written are reported; the exit code is then 1.`,
+they are reported until a push, which makes yours the latest, or a pull --overwrite.
+Files that were never pushed or pulled are never removed. Files that cannot be written
+are reported; the exit code is then 1.
+
+On this machine, a pull leaves set-user-ID and set-group-ID bits out, unless you give
+--set-id: a sandbox may have written the files. A push from there retains the bits.`,
 		Example: `  atoll sync pull . s3://my-bucket/agents/one`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -176,12 +189,13 @@ cannot be written are reported; the exit code is then 1.`,
 				}
 				o.IfStale = time.Duration(cfg.Sync.Stale)
 			}
-			return a.withVersions(cmd, args[0], optionalArg(args, 1), true, func(ctx context.Context, s *syncTarget) error {
+			return a.withVersions(cmd, syncSource{dir: args[0], store: optionalArg(args, 1), make: true, setID: o.SetID}, func(ctx context.Context, s *syncTarget) error {
 				return a.pullVersion(ctx, s, o, quiet, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&remote, "overwrite", false, "use the version's file if both sides have changed it")
+	cmd.Flags().BoolVar(&o.SetID, "set-id", false, "set set-user-ID and set-group-ID bits: only if you trust all programs that push")
 	cmd.Flags().BoolVar(&stale, "if-stale", false, "do nothing if the last push or pull is no older than sync.stale_threshold")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
@@ -208,15 +222,29 @@ the exit code is then 1.`,
 			if o.Version = version; remote {
 				o.Conflicts = filesync.KeepRemote
 			}
-			return a.withVersions(cmd, args[0], optionalArg(args, 2), true, func(ctx context.Context, s *syncTarget) error {
+			return a.withVersions(cmd, syncSource{dir: args[0], store: optionalArg(args, 2), make: true, setID: o.SetID}, func(ctx context.Context, s *syncTarget) error {
 				return a.pullVersion(ctx, s, o, quiet, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&remote, "overwrite", false, "use the version's file if both sides have changed it")
+	cmd.Flags().BoolVar(&o.SetID, "set-id", false, "set set-user-ID and set-group-ID bits: only if you trust all programs that push")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
+}
+
+// listPaths returns the first paths, and how many others there are.
+func listPaths(p filesync.Paths) string {
+	const most = 3
+	var names []string
+	for _, path := range p.Paths[:min(most, len(p.Paths))] {
+		names = append(names, escapeControls(path, ""))
+	}
+	if more := p.Count - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // exitIncomplete is the exit code of a push or pull that has left out some files.
@@ -233,6 +261,9 @@ func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 	}
 	for _, c := range st.Conflicts {
 		a.printMessage("%s: changed on both sides; the %s file wins", printable.Escape(c.Path, ""), c.Kept)
+	}
+	if n := st.Dropped.Count; n > 0 {
+		a.printMessage("set-user-ID and set-group-ID bits were not set here, and remain in the versions: %s (--set-id sets them)", listPaths(st.Dropped))
 	}
 	for _, text := range st.Errors {
 		a.printMessage("%s", printable.Escape(text, ""))
@@ -261,11 +292,12 @@ func newSyncStatus(a *app) *cobra.Command {
 		Use:   "status [flags] DIRECTORY [STORE]",
 		Short: "Show changes in a directory since the last push or pull",
 		Long: `Status shows which files were added (A), modified (M) or deleted (D) in a directory
-since the last push or pull, judging by sizes and times, and whether there is a
-newer version.`,
+since the last push or pull, which of them the version has otherwise (C), which ones a
+pull could not write or remove (!), and whether there is a newer version. It reads
+files only if their size and times cannot tell.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVersions(cmd, args[0], optionalArg(args, 1), false, func(ctx context.Context, s *syncTarget) error {
+			return a.withVersions(cmd, syncSource{dir: args[0], store: optionalArg(args, 1)}, func(ctx context.Context, s *syncTarget) error {
 				st, err := s.remote.Status(ctx, s.tree, ignore...)
 				if err != nil {
 					return err
@@ -292,7 +324,7 @@ func (a *app) printSyncStatus(st *filesync.Status) error {
 		a.printMessage("version %d is the latest, and was pushed or pulled here", st.Latest)
 	}
 	var lines []string
-	for letter, paths := range map[string]filesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "?": st.Unread} {
+	for letter, paths := range map[string]filesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "C": st.Conflicts, "!": st.Pending, "?": st.Unread} {
 		for _, p := range paths.Paths {
 			lines = append(lines, letter+" "+printable.Escape(p, ""))
 		}
@@ -316,7 +348,7 @@ func newSyncVersions(a *app) *cobra.Command {
 		Short: "List versions, oldest first",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVersions(cmd, "", optionalArg(args, 0), false, func(ctx context.Context, s *syncTarget) error {
+			return a.withVersions(cmd, syncSource{store: optionalArg(args, 0)}, func(ctx context.Context, s *syncTarget) error {
 				var all []filesync.Info
 				for v, err := range s.remote.Versions(ctx) {
 					if err != nil {
@@ -349,7 +381,7 @@ that no version needs any more. Without a flag all versions remain.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
-			return a.withVersions(cmd, "", optionalArg(args, 0), false, func(ctx context.Context, s *syncTarget) error {
+			return a.withVersions(cmd, syncSource{store: optionalArg(args, 0)}, func(ctx context.Context, s *syncTarget) error {
 				p, err := s.remote.Prune(ctx, keep)
 				if err != nil {
 					return err

@@ -100,8 +100,10 @@ func (r *Remote) openLocalState(ctx context.Context, fs atoll.FS) (c *cursor, en
 		in, err := newStateReader(body)
 		if err != nil {
 			body.Close()
+			return nil, nil, err
 		}
-		return body, in, err
+		in.local = true
+		return body, in, nil
 	}
 	body, in, err := open()
 	if atoll.KindOf(err) == atoll.ErrNotExist {
@@ -153,23 +155,29 @@ func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, p
 		return err
 	}
 	// If nothing has changed, the state to write names the existing push.
-	if i := strings.Index(head, `"push":"`); i >= 0 {
-		i += len(`"push":"`)
-		head = head[:i] + push + head[i+len(push):]
+	if before, after, ok := strings.Cut(head, `"push":"`); ok {
+		_, after, _ = strings.Cut(after, `"`)
+		head = before + `"push":"` + push + `"` + after
 	}
-	write, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := r.detachContext(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		select {
-		case <-time.After(r.opts.expire):
-			cancel()
-		case <-write.Done():
-		}
-	})()
-	if _, err = fs.Write(write, StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
+	if _, err = fs.Write(ctx, StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
 		return atoll.E("sync", r.String(), atoll.KindOf(err), errors.Join(errors.New("everything is synced, but the directory's state file could not be written"), err))
 	}
 	return nil
+}
+
+// detachContext returns a context that continues for a short while after ctx has ended.
+func (r *Remote) detachContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(r.opts.expire):
+			cancel()
+		case <-detached.Done():
+		}
+	})
+	return detached, func() { stop(); cancel() }
 }
 
 // A spool is a temporary file of this program. It vanishes when it is closed or the

@@ -126,6 +126,9 @@ type Stats struct {
 	// Conflicts are files changed on both sides, or changed in the directory and never
 	// pushed.
 	Conflicts []Conflict `json:"conflicts,omitempty"`
+	// Dropped are files that a pull wrote without their set-user-ID, set-group-ID or
+	// sticky bits, since the file system of the directory does not set them.
+	Dropped Paths `json:"dropped_bits,omitzero"`
 	// Errors tell which files could not be read or written, and why; the other files
 	// were synced. It holds at most MaxErrors.
 	Errors []string `json:"errors,omitempty"`

@@ -3,7 +3,6 @@ package filesync
 import (
 	"context"
 	"errors"
-	"io"
 	"path"
 	"slices"
 	"time"
@@ -28,9 +27,13 @@ type PullOptions struct {
 	// IfStale skips the pull, without a request, if the directory was pushed or pulled
 	// within this time; 0 means always to pull.
 	IfStale time.Duration
-	// Conflicts decides about files that both sides have changed; "" is KeepLocal.
+	// Conflicts decides about files that both sides have changed, also if an earlier pull
+	// has found them; "" is KeepLocal.
 	Conflicts Policy
-	Progress  func(Progress) // called now and then, by one goroutine at a time
+	// SetID writes files again whose set-user-ID, set-group-ID or sticky bits an earlier
+	// pull could not set. Tree.FS decides whether it sets them.
+	SetID    bool
+	Progress func(Progress) // called now and then, by one goroutine at a time
 }
 
 // Pull makes a directory equal to a version. It writes files that are missing or differ
@@ -39,7 +42,13 @@ type PullOptions struct {
 // lists them in Stats.Conflicts if the version differs; files removed from the
 // directory come back. It never removes files that were never pushed or pulled, nor
 // those that IgnoreName lists. Files without access are listed in Stats.Errors and stay
-// unchanged. Files written during the pull count as changed.
+// unchanged; the next pull tries them again, and a push does not take them for changes.
+// Conflicts remain until a push, or a pull with KeepRemote. Files written during the pull
+// count as changed.
+//
+// Where the file system does not set the set-user-ID, set-group-ID and sticky bits, or
+// keeps no modes, the pull lists the files in Stats.Dropped. A push retains the version's
+// modes of such files.
 //
 // Without any version, Pull does nothing, and Stats.Version is 0. An interrupted pull
 // has written some files; the next one finishes it.
@@ -51,7 +60,10 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 	if o.Conflicts == "" {
 		o.Conflicts = KeepLocal
 	}
-	p := &pull{r: r, ctx: ctx, fs: t.confinedFS(), opts: o, stats: &Stats{}, actions: map[string]action{}, replacedDirs: map[string]bool{}, dirChecks: map[string]bool{}, objects: map[string]*object{}}
+	p := &pull{
+		r: r, ctx: ctx, tree: t, fs: t.confinedFS(), opts: o, stats: &Stats{}, actions: map[string]action{}, marks: map[string]mark{},
+		replacedDirs: map[string]bool{}, dirChecks: map[string]bool{}, objects: map[string]*object{},
+	}
 	defer func() { p.stats.Duration = time.Since(begin) }()
 	if o.IfStale > 0 {
 		l, end, err := r.openLocalState(ctx, p.fs)
@@ -102,6 +114,7 @@ const (
 type pull struct {
 	r       *Remote
 	ctx     context.Context
+	tree    Tree
 	fs      atoll.FS
 	opts    PullOptions
 	number  int64
@@ -111,6 +124,7 @@ type pull struct {
 	stats   *Stats
 
 	actions      map[string]action // of paths of the version, where it is not skipFile
+	marks        map[string]mark   // conflicts, and paths that could not be written or removed
 	read         map[string]File   // the directory's files that the pull had to read, as they are
 	removals     []string
 	replacedDirs map[string]bool    // directories that become something else, if they are empty
@@ -230,11 +244,11 @@ func (p *pull) planActions() error {
 
 // planRemoval decides about a file that is not in the version.
 func (p *pull) planRemoval(fi *atoll.FileInfo, path string, l *File, head *State) error {
-	if l == nil || p.rules.Match(path, fi.Type == atoll.TypeDirectory) {
+	if l == nil || l.mark == markMissing || p.rules.Match(path, fi.Type == atoll.TypeDirectory) {
 		return nil // it was never pushed or pulled, or is ignored now
 	}
 	if fi.Type != atoll.TypeDirectory && !l.seemsUnchanged(fi, head) {
-		same, err := p.matchesFile(fi, path, l)
+		same, err := p.matchesFile(fi, path, l, l)
 		if err != nil {
 			return err
 		}
@@ -254,7 +268,7 @@ func (p *pull) planRemoval(fi *atoll.FileInfo, path string, l *File, head *State
 func (p *pull) planFile(f *File, fi *atoll.FileInfo, l *File, head *State) (action, error) {
 	switch {
 	case p.scan.isHidden(f.Path):
-		p.stats.addError(f.Path, errors.New("its directory cannot be read"))
+		p.addError(f.Path, errors.New("its directory cannot be read"))
 		return keepFile, nil
 	case p.scan.rules.Match(f.Path, f.fileType() == atoll.TypeDirectory), f.isRegular() && atoll.IsTempName(path.Base(f.Path)):
 		return keepFile, nil
@@ -264,24 +278,29 @@ func (p *pull) planFile(f *File, fi *atoll.FileInfo, l *File, head *State) (acti
 	case fi == nil:
 		return writeFile, nil
 	}
+	if l != nil && l.mark == markMissing {
+		l = nil // somebody else has written the file
+	}
 	known := l != nil && l.seemsUnchanged(fi, head)
-	if known && l.sameEntry(f) {
+	setID := p.opts.SetID && f.lacksBits(fi.Mode)
+	if known && l.sameEntry(f) && !setID {
 		return skipFile, nil
 	}
 	if known { // changed in the version only
 		return p.planOverwrite(f, fi), nil
 	}
-	same, err := p.matchesFile(fi, f.Path, f)
-	if err != nil || same {
-		return skipFile, err
-	}
+	same, err := p.matchesFile(fi, f.Path, f, l)
 	switch {
-	case l != nil && l.sameEntry(f): // changed in the directory only
+	case err != nil || same && !setID:
+		return skipFile, err
+	case same:
+		return p.planOverwrite(f, fi), nil
+	case l != nil && l.mark != markConflict && l.sameEntry(f): // changed in the directory only
 		return keepFile, nil
 	case l == nil && fi.Type == atoll.TypeDirectory && f.fileType() == fi.Type: // with another mode
 		return keepFile, nil
 	case l != nil && l.isRegular() && fi.Type == atoll.TypeFile:
-		if same, err = p.matchesFile(fi, f.Path, l); err != nil {
+		if same, err = p.matchesFile(fi, f.Path, l, l); err != nil {
 			return keepFile, err
 		}
 		if same { // only its time has changed
@@ -322,48 +341,6 @@ func (p *pull) canHaveDir(dir string) bool {
 	return ok
 }
 
-// addConflict records a conflict.
-func (p *pull) addConflict(path string, kept Policy) {
-	if len(p.stats.Conflicts) < MaxErrors {
-		p.stats.Conflicts = append(p.stats.Conflicts, Conflict{path, kept})
-	}
-}
-
-// matchesFile reports whether the directory's file equals the entry; it reads the file
-// if needed.
-func (p *pull) matchesFile(fi *atoll.FileInfo, path string, f *File) (bool, error) {
-	is := fileOf(fi, path)
-	if !is.isRegular() || !f.isRegular() {
-		return is.sameEntry(f), nil
-	}
-	if is.Size != f.Size || !is.sameMode(f.Mode) {
-		return false, nil
-	}
-	if had, ok := p.read[path]; ok {
-		return had.sameEntry(f), nil
-	}
-	body, now, err := p.fs.Read(p.ctx, path, 0)
-	if err == nil {
-		d := newDigest()
-		_, err = io.Copy(d, body)
-		body.Close()
-		d.fillFile(&is)
-		is.Modified, is.Nanos = now.Modified.Unix(), int64(now.Modified.Nanosecond())
-	}
-	switch kind := atoll.KindOf(err); {
-	case err == nil:
-	case p.ctx.Err() != nil || kind == atoll.ErrStopped || kind == atoll.ErrNotFound || kind == atoll.ErrUnavailable:
-		return false, err
-	default: // it is not the file of the entry
-		return false, nil
-	}
-	if p.read == nil {
-		p.read = map[string]File{}
-	}
-	p.read[path] = is
-	return is.sameEntry(f), nil
-}
-
 // removeGone removes files that are not in the version, innermost first.
 func (p *pull) removeGone() error {
 	slices.Sort(p.removals)
@@ -388,7 +365,7 @@ func (p *pull) removeGone() error {
 				p.actions[path] = keepFile
 			}
 		default:
-			p.stats.addError(path, err)
+			p.addError(path, err)
 			delete(p.replacedDirs, path)
 			if p.actions[path] == writeFile {
 				p.actions[path] = keepFile

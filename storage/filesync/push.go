@@ -2,7 +2,6 @@ package filesync
 
 import (
 	"context"
-	"crypto/md5"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -112,34 +111,6 @@ func (r *Remote) isUnchanged(ctx context.Context, fs atoll.FS, s *scan, push str
 	return l.file == nil && l.err == nil, nil
 }
 
-// seemsUnchanged reports whether the file equals its entry in a state, as far as its
-// metadata can tell.
-func (f *File) seemsUnchanged(fi *atoll.FileInfo, head *State) bool {
-	if !f.matchesInfo(fi) || !f.isRegular() {
-		return f.matchesInfo(fi)
-	}
-	// A file written while the state was made may have been written again within the
-	// same tick of the clock.
-	tick := clockTick
-	if f.Nanos <= 0 {
-		tick = time.Second
-	}
-	return fi.Modified.Add(tick).Before(time.Unix(head.LastSynced, head.SyncedNanos))
-}
-
-// matchesInfo reports whether the file's metadata equals the entry.
-func (f *File) matchesInfo(fi *atoll.FileInfo) bool {
-	if f.fileType() != fi.Type || !f.sameMode(fi.Mode) || f.Target != fi.Target {
-		return false
-	}
-	return !f.isRegular() || f.Size == fi.Size && f.Modified == fi.Modified.Unix() &&
-		(f.Nanos == unknownNanos || f.Nanos == int64(fi.Modified.Nanosecond()))
-}
-
-// clockTick is more than the interval between ticks of a kernel's clock, which dates
-// files.
-const clockTick = 20 * time.Millisecond
-
 // reportUnread adds the directories that the scan could not list to the errors.
 func (s *scan) reportUnread(st *Stats) {
 	for _, u := range s.unread {
@@ -166,7 +137,8 @@ type push struct {
 	otherPush  bool                // the local state is of another push
 	large      map[SHA256]location // files of the latest version in objects of their own
 	changed    atomic.Bool         // something differs from the latest version
-	state      *spool              // the new state file
+	state      *spool              // the new version's state file
+	local      *spool              // the directory's
 	packer     *packer
 
 	mu    sync.Mutex
@@ -185,7 +157,7 @@ func (p *push) addError(path string, err error) {
 	p.updateStats(func(st *Stats) { st.addError(path, err) })
 }
 
-// runPush makes the version. The spool of its state file stays open for
+// runPush makes the version. The spool of the directory's state file stays open for
 // writeLocalState.
 func (p *push) runPush(c *lease) (st *Stats, err error) {
 	p.r.opts.step("locked")
@@ -200,9 +172,13 @@ func (p *push) runPush(c *lease) (st *Stats, err error) {
 	if p.state, err = p.r.newSpool(); err != nil {
 		return nil, err
 	}
+	defer p.state.Close()
+	if p.local, err = p.r.newSpool(); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
-			p.state.Close()
+			p.local.Close()
 		}
 	}()
 	if err := p.writeState(remote); err != nil {
@@ -285,6 +261,8 @@ func (p *push) openLatest(now *latestRecord) (*base, error) {
 type pendingEntry struct {
 	file   File
 	before *File         // in the latest version
+	local  *File         // in the local state, if that says more than the file does
+	own    *File         // for the local state; nil means file
 	ready  chan struct{} // closed when file is complete; nil if it is
 	gone   bool          // the file no longer exists
 }
@@ -360,20 +338,24 @@ func (p *push) planEntries(ctx context.Context, remote *base, slots, jobs chan<-
 		return nil
 	}
 	var sendErr error
-	passed := func(f *File) { // no longer in the directory
+	passed := func(f *File) { // not in the directory
+		s := &pendingEntry{file: *f, before: f}
+		if l := local.takeEntry(f.Path, nil); l != nil && (l.mark == markFailed || l.mark == markMissing) {
+			s.own = l
+		}
 		switch {
-		case !p.scan.isHidden(f.Path):
+		case s.own == nil && !p.scan.isHidden(f.Path):
 			p.changed.Store(true)
 			p.updateStats(func(st *Stats) { st.FilesDeleted++ })
 		case sendErr == nil:
-			sendErr = send(&pendingEntry{file: *f, before: f}, false)
+			sendErr = send(s, false)
 		}
 	}
 	for i := range p.scan.files {
 		fi := &p.scan.files[i]
 		path := p.scan.relPath(fi)
-		l := local.takeEntry(path, nil)
 		before := remote.takeEntry(path, passed)
+		l := local.takeEntry(path, nil)
 		if sendErr != nil {
 			return sendErr
 		}
@@ -381,7 +363,7 @@ func (p *push) planEntries(ctx context.Context, remote *base, slots, jobs chan<-
 			p.addError(path, err)
 			continue
 		}
-		s := &pendingEntry{file: fileOf(fi, path), before: before}
+		s := &pendingEntry{file: fileOf(fi, path), before: before, local: l}
 		known := !s.file.isRegular()
 		if !known && !p.opts.Full && l != nil && before != nil && l.seemsUnchanged(fi, &local.head) && l.sameBytes(before) && before.isRegular() && (before.Object != "" || before.Size == 0) {
 			s.file.copyContent(before)
@@ -396,21 +378,6 @@ func (p *push) planEntries(ctx context.Context, remote *base, slots, jobs chan<-
 	return errors.Join(sendErr, remote.err)
 }
 
-// fileOf returns the entry of a file without its content.
-func fileOf(fi *atoll.FileInfo, path string) File {
-	f := File{
-		Path: path, Modified: fi.Modified.Unix(), Nanos: int64(fi.Modified.Nanosecond()), Type: fi.Type, Mode: fi.Mode, Target: fi.Target,
-		Checksum: md5.Sum([]byte(fi.Target)),
-	}
-	switch fi.Type {
-	case atoll.TypeFile:
-		f.Type, f.Size = "", fi.Size
-	case atoll.TypeSymlink:
-		f.Size = int64(len(fi.Target))
-	}
-	return f
-}
-
 // copyContent copies the content's description from another entry.
 func (f *File) copyContent(g *File) {
 	f.Size, f.Checksum, f.SHA256, f.Object, f.Offset = g.Size, g.Checksum, g.SHA256, g.Object, g.Offset
@@ -418,7 +385,7 @@ func (f *File) copyContent(g *File) {
 
 // writeEntries writes the entries in order.
 func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) error {
-	out := newStateWriter(p.state, State{Push: p.id, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
+	out, local := newStateWriter(p.state, p.scan.newHead(p.id)), newStateWriter(p.local, p.scan.newLocalHead(p.id))
 	done := p.scan.sumFiles()
 	for s := range slots {
 		if s.ready != nil {
@@ -427,6 +394,10 @@ func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) err
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		}
+		p.resolveMark(s)
+		if s.own != nil {
+			_ = local.writeEntry(s.own) // finishState returns the error
 		}
 		if s.gone {
 			if s.before != nil {
@@ -439,6 +410,10 @@ func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) err
 		} else {
 			p.updateStats(func(st *Stats) { st.FilesSkipped++ })
 		}
+		if s.own == nil {
+			_ = local.writeEntry(&s.file) // finishState returns the error
+		}
+		s.file.clearLocal()
 		if err := out.writeEntry(&s.file); err != nil {
 			return err
 		}
@@ -447,7 +422,7 @@ func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) err
 			p.opts.Progress(done)
 		}
 	}
-	return out.finishState()
+	return errors.Join(out.finishState(), local.finishState())
 }
 
 // sumState returns the checksum and size of the finished state file.
@@ -465,11 +440,11 @@ func (p *push) sumState() (sum SHA256, size int64, err error) {
 
 // writeLocalState writes the state file into the directory.
 func (p *push) writeLocalState(ctx context.Context) error {
-	defer p.state.Close()
-	if _, err := p.state.Seek(0, io.SeekStart); err != nil {
+	defer p.local.Close()
+	if _, err := p.local.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return p.r.writeLocal(ctx, p.fs, p.state, p.id)
+	return p.r.writeLocal(ctx, p.fs, p.local, p.id)
 }
 
 // addSizes adds two sizes without overflow, since a sandbox may have made them up.

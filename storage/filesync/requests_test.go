@@ -48,6 +48,7 @@ func TestRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	p.awaitTick()
 	p.push(r) // also checks the conditions
 	for _, test := range []struct {
 		what       string

@@ -25,6 +25,7 @@ func (t Tree) confinedFS() atoll.FS { return atoll.SubFiles(t.FS, t.Dir) }
 type scan struct {
 	files  []atoll.FileInfo // sorted by path, without ignored files
 	at     time.Time        // when it began, by the clock of the files; zero if unknown
+	noMode bool             // the file system does not keep modes
 	unread []unread         // directories that could not be listed, sorted
 	other  int              // number of devices, sockets and pipes
 	temps  []atoll.FileInfo // temporary files, in use or left by killed writers
@@ -72,7 +73,7 @@ func (s *scan) isHidden(path string) bool {
 // scanFiles lists the directory and notes the time, so that a state file can be made of
 // it.
 func (t Tree) scanFiles(ctx context.Context, more []string) (*scan, error) {
-	at, err := t.readClock(ctx)
+	probe, err := t.writeProbe(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,22 +81,37 @@ func (t Tree) scanFiles(ctx context.Context, more []string) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.at = at
+	s.at, s.noMode = probe.Modified, probe.Mode != probeMode
 	return s, nil
 }
 
-// readClock returns the time of the machine that holds the files, which may differ from
-// this machine's.
-func (t Tree) readClock(ctx context.Context) (time.Time, error) {
+// probeMode is the mode of a file that shows whether the file system keeps modes.
+const probeMode = 0o600
+
+// writeProbe writes and removes a file. Its time is that of the machine that holds the
+// files, which may differ from this machine's.
+func (t Tree) writeProbe(ctx context.Context) (atoll.FileInfo, error) {
 	fs := t.confinedFS()
-	now, err := fs.Write(ctx, stateTmpName, strings.NewReader(""), atoll.WriteOptions{Mode: 0o600})
+	now, err := fs.Write(ctx, stateTmpName, strings.NewReader(""), atoll.WriteOptions{Mode: probeMode})
 	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
-		return time.Time{}, atoll.Errorf("sync", t.Dir, kind, "cannot write the state file: free space or make the directory writable: %w", err)
+		return now, atoll.Errorf("sync", t.Dir, kind, "cannot write the state file: free space or make the directory writable: %w", err)
 	}
 	if err != nil {
-		return time.Time{}, err
+		return now, err
 	}
-	return now.Modified, fs.Remove(ctx, stateTmpName, false)
+	return now, fs.Remove(ctx, stateTmpName, false)
+}
+
+// newHead returns the head of a state file made of the scan.
+func (s *scan) newHead(push string) State {
+	return State{Push: push, LastSynced: s.at.Unix(), SyncedNanos: int64(s.at.Nanosecond())}
+}
+
+// newLocalHead is newHead for the state file of the directory.
+func (s *scan) newLocalHead(push string) State {
+	head := s.newHead(push)
+	head.NoModes = s.noMode
+	return head
 }
 
 // listFiles lists the directory without writing to it.

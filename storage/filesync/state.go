@@ -32,8 +32,11 @@ type State struct {
 	// programs.
 	Push string `json:"push,omitempty"`
 	// Sorted tells that Files are in order of their paths' bytes, each path once.
-	Sorted bool   `json:"sorted,omitempty"`
-	Files  []File `json:"files"`
+	Sorted bool `json:"sorted,omitempty"`
+	// NoModes tells that the directory's file system does not keep modes. Only state
+	// files in directories have it.
+	NoModes bool   `json:"no_modes,omitempty"`
+	Files   []File `json:"files"`
 }
 
 // A File is an entry of a state file. Size, checksum and time describe regular files;
@@ -53,6 +56,13 @@ type File struct {
 	SHA256 SHA256
 	Object string // the object in the bucket that holds the bytes; "" without bytes
 	Offset int64  // where they begin in it
+
+	// Only state files in directories have the following fields.
+
+	changed int64  // Unix nanoseconds of atoll.FileInfo.Changed; 0 if unknown
+	inode   uint64 // 0 if unknown
+	here    uint32 // mode of the directory's file, if that cannot have Mode; else 0
+	mark    mark
 }
 
 // MD5 and SHA256 are checksums, written in lower-case hexadecimal. The zero value means
@@ -116,11 +126,18 @@ type wireFile struct {
 	SHA256    string         `json:"sha256,omitempty"`
 	Object    string         `json:"object,omitempty"`
 	Offset    int64          `json:"offset,omitempty"`
+	Changed   int64          `json:"changed_ns,omitempty"`
+	Inode     uint64         `json:"inode,omitempty"`
+	Here      uint32         `json:"mode_here,omitempty"`
+	Mark      mark           `json:"mark,omitempty"`
 }
 
 // MarshalJSON implements json.Marshaler.
 func (f File) MarshalJSON() ([]byte, error) {
-	w := wireFile{Path: f.Path, Checksum: f.Checksum.String(), Size: f.Size, Modified: f.Modified, Type: f.Type, Target: f.Target, Object: f.Object, Offset: f.Offset}
+	w := wireFile{
+		Path: f.Path, Checksum: f.Checksum.String(), Size: f.Size, Modified: f.Modified, Type: f.Type, Target: f.Target, Object: f.Object, Offset: f.Offset,
+		Changed: f.changed, Inode: f.inode, Here: f.here, Mark: f.mark,
+	}
 	if !utf8.ValidString(f.Path) {
 		w.PathB64 = []byte(f.Path)
 	}
@@ -153,6 +170,7 @@ func (f *File) UnmarshalJSON(b []byte) error {
 func (f *File) fromWire(w *wireFile) error {
 	*f = File{
 		Path: w.Path, Size: w.Size, Modified: w.Modified, Type: w.Type, Mode: unknownMode, Nanos: unknownNanos, Target: w.Target, Object: w.Object, Offset: w.Offset,
+		changed: w.Changed, inode: w.Inode, here: w.Here & 0o7777, mark: w.Mark,
 	}
 	if w.PathB64 != nil {
 		f.Path = string(w.PathB64)

@@ -3,6 +3,8 @@ package filesync
 import (
 	"context"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // A Status says how a directory and the versions are to each other.
@@ -12,10 +14,16 @@ type Status struct {
 	// Behind tells that the directory was last pushed or pulled before the latest
 	// version was made.
 	Behind bool `json:"behind"`
-	// Changes since then, as far as metadata can tell.
+	// Changes since then. Files whose time alone has changed are read, and are no changes
+	// if their content is the same.
 	Added   Paths `json:"added"`
 	Changed Paths `json:"changed"`
 	Removed Paths `json:"removed"`
+	// Conflicts are changed files that the version has otherwise, or removed. A pull with
+	// KeepRemote replaces them, a push makes them part of the latest version.
+	Conflicts Paths `json:"conflicts"`
+	// Pending are files of the version that a pull could not write or remove.
+	Pending Paths `json:"pending"`
 	Unread  Paths `json:"unread"` // directories that cannot be listed
 }
 
@@ -52,7 +60,11 @@ func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status,
 		st.Synced = time.Unix(l.head.LastSynced, l.head.SyncedNanos)
 	}
 	removed := func(f *File) {
-		if !s.isHidden(f.Path) {
+		switch {
+		case s.isHidden(f.Path) || f.mark.isGone():
+		case f.mark == markMissing || f.mark == markFailed:
+			st.Pending.addPath(f.Path)
+		default:
 			st.Removed.addPath(f.Path)
 		}
 	}
@@ -60,11 +72,23 @@ func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status,
 		fi := &s.files[i]
 		path := s.relPath(fi)
 		f := l.takeEntry(path, removed)
-		switch {
-		case f == nil:
+		if f == nil {
 			st.Added.addPath(path)
-		case !f.matchesInfo(fi):
+			continue
+		}
+		changed, err := f.hasChanged(ctx, t.confinedFS(), fi, &l.head)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case changed && f.mark.isConflict():
+			st.Conflicts.addPath(path)
+		case f.mark == markMissing:
+			st.Added.addPath(path)
+		case changed:
 			st.Changed.addPath(path)
+		case f.mark != "" && fi.Type != atoll.TypeDirectory:
+			st.Pending.addPath(path)
 		}
 	}
 	l.skipRest(removed)
@@ -72,4 +96,26 @@ func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status,
 		st.Unread.addPath(u.path)
 	}
 	return st, nil
+}
+
+// hasChanged reports whether a file differs from its entry. It reads the file if its
+// metadata cannot tell.
+func (f *File) hasChanged(ctx context.Context, fs atoll.FS, fi *atoll.FileInfo, head *State) (bool, error) {
+	if f.seemsUnchanged(fi, head) {
+		return false, nil
+	}
+	is := fileOf(fi, f.Path)
+	if f.isRegular() && is.isRegular() && f.Size == is.Size {
+		var err error
+		is, err = readEntry(ctx, fs, fi, f.Path)
+		switch kind := atoll.KindOf(err); {
+		case err == nil:
+		case ctx.Err() != nil || kind == atoll.ErrStopped || kind == atoll.ErrNotFound || kind == atoll.ErrUnavailable:
+			return false, err
+		default: // it cannot be the file of the entry
+			return true, nil
+		}
+	}
+	f.restoreMode(&is, head.NoModes)
+	return !is.sameEntry(f), nil
 }

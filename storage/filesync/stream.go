@@ -106,6 +106,7 @@ const maxEntry = 256 << 10
 // A stateReader reads a state file entry by entry.
 type stateReader struct {
 	head  State // without Files; fields after those are set at the end
+	local bool  // it is the state file of a directory
 	dec   *json.Decoder
 	in    *limitedReader
 	index int    // of the next entry
@@ -174,6 +175,8 @@ func (s *stateReader) readFields() error {
 			into = &s.head.Push
 		case "sorted":
 			into = &s.head.Sorted
+		case "no_modes":
+			into = &s.head.NoModes
 		}
 		if err := s.dec.Decode(into); err != nil {
 			return notJSON(err)
@@ -252,10 +255,16 @@ func (s *stateReader) nextEntry() (f File, err error) {
 	if err != nil {
 		return f, &BadEntry{s.index - 1, err}
 	}
+	if !s.local {
+		f.clearLocal()
+	}
 	if s.head.Sorted && s.index > 1 && f.Path <= s.last {
 		return f, fmt.Errorf("not a state file: %q is out of order", f.Path)
 	}
 	s.last = f.Path
+	if f.mark.isGone() {
+		return f, nil // no file of the version
+	}
 	if s.head.Sorted && s.above.isBelowFile(&f) {
 		return f, &BadEntry{s.index - 1, errBelow(f.Path)}
 	}

@@ -56,7 +56,7 @@ func (p *pull) skipRefused(at string, why error, all bool) error {
 			p.countSent(f, -1)
 		}
 		if f.Path == at || strings.HasPrefix(f.Path, at+"/") || all && path.Dir(f.Path) == dir {
-			p.stats.addError(f.Path, why)
+			p.addError(f.Path, why)
 			p.actions[f.Path] = keepFile
 			continue
 		}
@@ -133,7 +133,7 @@ func (p *pull) packFile(w *tar.Writer, l *loader, f *File) error {
 	}
 	body, done, err := l.openFile(f)
 	if bad, ok := errors.AsType[*contentError](err); ok {
-		p.stats.addError(f.Path, bad)
+		p.addError(f.Path, bad)
 		p.actions[f.Path] = keepFile
 		return nil
 	}
@@ -177,48 +177,3 @@ func (f *File) writeMode() uint32 {
 
 // modTime returns the time of the last modification.
 func (f *File) modTime() time.Time { return time.Unix(f.Modified, max(f.Nanos, 0)) }
-
-// writeState writes the directory's state file: the version's, with the times of the
-// directory's files and a mark on those that differ.
-func (p *pull) writeState() error {
-	remote, err := p.version.openCursor()
-	if err != nil {
-		return err
-	}
-	state, err := p.r.newSpool()
-	if err != nil {
-		return err
-	}
-	defer state.Close()
-	push := p.version.head.Push
-	out := newStateWriter(state, State{Push: push, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
-	for ; remote.file != nil; remote.readNext() {
-		f := *remote.file
-		p.setModified(&f)
-		if err := out.writeEntry(&f); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(remote.err, out.finishState()); err != nil {
-		return err
-	}
-	if _, err := state.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	return p.r.writeLocal(p.ctx, p.fs, state, push)
-}
-
-// setModified sets the entry's time to that of the directory's file, if its content is
-// the version's.
-func (p *pull) setModified(f *File) {
-	switch p.actions[f.Path] {
-	case keepFile:
-		f.Modified, f.Nanos = 0, unknownNanos // no file's time: it was changed in the directory
-	case skipFile:
-		if is, ok := p.read[f.Path]; ok {
-			f.Modified, f.Nanos = is.Modified, is.Nanos
-		} else if fi := p.scan.findPath(f.Path); fi != nil {
-			f.Modified, f.Nanos = fi.Modified.Unix(), int64(fi.Modified.Nanosecond())
-		}
-	}
-}

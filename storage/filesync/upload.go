@@ -30,7 +30,9 @@ func (p *push) loadFile(ctx context.Context, s *pendingEntry) error {
 	f := &s.file
 	body, fi, err := p.fs.Read(ctx, f.Path, 0)
 	if err == nil {
-		f.Modified, f.Nanos = fi.Modified.Unix(), int64(fi.Modified.Nanosecond())
+		if f.Size != fi.Size || f.Modified != fi.Modified.Unix() || f.Nanos != int64(fi.Modified.Nanosecond()) {
+			f.setTimes(&fi) // it has changed since the scan
+		}
 		if fi.Size <= maxPackedSize && f.Size <= maxPackedSize {
 			err = p.loadSmall(ctx, s, body)
 		} else {
@@ -113,7 +115,7 @@ func (d *digest) fillFile(f *File) {
 
 // hasContent reports whether the latest version has these bytes, and refers s to them.
 func (p *push) hasContent(s *pendingEntry) bool {
-	if s.file.Size == 0 {
+	if s.file.Size == 0 || s.isBase() {
 		return true
 	}
 	if b := s.before; b != nil && b.isRegular() && b.SHA256 == s.file.SHA256 && b.sameBytes(&s.file) && b.Object != "" {

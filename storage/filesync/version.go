@@ -96,6 +96,15 @@ func (v *version) openCursor() (*cursor, error) {
 	return newCursor(in.head, in.nextEntry), nil
 }
 
+// pushOf returns the id of the push that made version n. Versions of other programs have
+// none, so that their number stands for it.
+func pushOf(n int64, head *State) string {
+	if head.Push != "" {
+		return head.Push
+	}
+	return "version-" + strconv.FormatInt(n, 10)
+}
+
 // fetchState reads the state of a version; sum is its checksum in hexadecimal, or "".
 // The returned state is complete, sorted and within bounds. Meanwhile fetchState calls
 // each with each entry, unless it is nil.
