@@ -26,12 +26,13 @@ type Sync struct {
 	AccessKey Secret         `yaml:"access_key" doc:"access key of the service, with secret_key; if empty, the credentials of AWS's own tools are used"`
 	SecretKey Secret         `yaml:"secret_key" doc:"secret key of the service"`
 	Stale     atoll.Duration `yaml:"stale_threshold" alias:"SANDBOX_SYNC_STALE_THRESHOLD" lenient:"true" doc:"age of a directory's state after which the store is asked again, like 1h"`
+	Layout    string         `yaml:"layout" doc:"packed shares content between versions; files stores each file of each version as an object {version}/path, as other programs read and write them"`
 	MaxFiles  int            `yaml:"max_files" doc:"most files of a version"`
 	MaxBytes  atoll.Bytes    `yaml:"max_bytes" doc:"total size limit of a version, like 100g"`
 }
 
 func defaultSync() Sync {
-	return Sync{Stale: atoll.Duration(filesync.DefaultStale), MaxFiles: filesync.DefaultMaxFiles, MaxBytes: filesync.DefaultMaxBytes}
+	return Sync{Layout: string(filesync.LayoutPacked), Stale: atoll.Duration(filesync.DefaultStale), MaxFiles: filesync.DefaultMaxFiles, MaxBytes: filesync.DefaultMaxBytes}
 }
 
 // checkValues calls bad with the key of each invalid value.
@@ -42,6 +43,9 @@ func (s Sync) checkValues(bad func(key string, err error)) {
 	}
 	if s.AccessKey.IsZero() != s.SecretKey.IsZero() {
 		bad("sync.access_key", fmt.Errorf("requires sync.secret_key, and the other way round"))
+	}
+	if err := filesync.CheckLayout(filesync.Layout(s.Layout)); err != nil {
+		bad("sync.layout", fmt.Errorf("%q: write %s or %s", s.Layout, filesync.LayoutPacked, filesync.LayoutFiles))
 	}
 	if s.Stale < 0 {
 		bad("sync.stale_threshold", fmt.Errorf("%s: must be positive", s.Stale))
@@ -96,7 +100,7 @@ func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r 
 
 // newRemote returns the place of versions at prefix in b.
 func (c *Config) newRemote(b objectstore.Bucket, prefix string, log *slog.Logger) (*filesync.Remote, error) {
-	return filesync.New(b, prefix, filesync.Options{MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
+	return filesync.New(b, prefix, filesync.Options{Layout: filesync.Layout(c.Sync.Layout), MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
 }
 
 // An openedBucket is an open bucket.

@@ -54,6 +54,9 @@ func (sb *sandbox) recordSync(ctx context.Context, st *filesync.Stats, err error
 			Conflicts: len(st.Conflicts), Failed: st.Failed,
 		}
 	}
+	if st != nil && st.Dropped.Count > 0 {
+		sb.service.log.Warn("conversation: a pull could not set set-user-ID or set-group-ID bits", "sandbox", sb.record.ID, "files", st.Dropped.Count)
+	}
 	meta := sb.record.Meta
 	if meta.SyncError = ""; err != nil {
 		meta.SyncError = errorText(err)

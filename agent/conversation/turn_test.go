@@ -3,6 +3,8 @@ package conversation_test
 import (
 	"context"
 	"errors"
+	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -339,5 +341,25 @@ func TestAgentFails(t *testing.T) {
 	}
 	if text := messageLines(t, v); !strings.Contains(text, "assistant: a") || !strings.Contains(text, "not JSON at all") {
 		t.Errorf("messages: %s", text)
+	}
+}
+
+// A turn that changes a file without another size or time pushes the new content.
+func TestTurnPushesSameTime(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows tells only the time that programs can set")
+	}
+	v := newFixture(t).withBucket().openService()
+	for _, text := range []string{"aaaa", "bbbb"} {
+		sendPrompt(t, v, newPrompt("run echo "+text+" > file; touch -d 2026-01-01T00:00:00 file"))
+		body, _, err := v.FileContent(t.Context(), testSandbox, agent.SourceS3, "file")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(body)
+		body.Close()
+		if string(got) != text+"\n" || err != nil {
+			t.Errorf("the version has %q, %v; want %s", got, err, text)
+		}
 	}
 }

@@ -115,6 +115,13 @@ func (a *app) pullVersion(ctx context.Context, s *syncTarget, o filesync.PullOpt
 		o.Progress = progress
 		return s.remote.Pull(ctx, s.tree, o)
 	})
+	switch {
+	case err != nil:
+	case st.Fresh:
+		a.printMessage("the last push or pull is no older than sync.stale_threshold: nothing was pulled")
+	case st.Version == 0:
+		a.printMessage("no version at %s: nothing was pulled", s.remote)
+	}
 	return a.printStats(st, err, asJSON)
 }
 
@@ -346,7 +353,10 @@ func newSyncVersions(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "versions [flags] [STORE]",
 		Short: "List versions, oldest first",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Versions lists the versions of a place. Directories that other programs wrote as
+PLACE/SECONDS/ with a .sandbox-state are versions, too. If there are newer ones of other
+programs, set sync.layout to files: then pull looks for them.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVersions(cmd, syncSource{store: optionalArg(args, 0)}, func(ctx context.Context, s *syncTarget) error {
 				var all []filesync.Info
@@ -355,6 +365,9 @@ func newSyncVersions(a *app) *cobra.Command {
 						return err
 					}
 					all = append(all, v)
+				}
+				if len(all) == 0 {
+					a.printMessage("no version at %s", s.remote)
 				}
 				return printList(a, l, all, func(v filesync.Info) string { return strconv.FormatInt(v.Version, 10) },
 					[]string{"VERSION", "PUSHED", "LATEST"},

@@ -96,7 +96,7 @@ func (l *loader) startDownloads(upTo *object) {
 }
 
 func (l *loader) downloadObject(o *object) error {
-	body, _, err := l.p.r.bucket.Get(l.ctx, o.key, o.from, o.to-o.from)
+	body, err := l.p.r.openObject(l.ctx, o.key, o.from, o.to-o.from)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,9 @@ type Options struct {
 	// Dir is the directory of temporary files for content in transit; "" means the
 	// system's.
 	Dir string
+	// Layout is the layout of new versions; "" means LayoutPacked. With LayoutFiles, each
+	// push and pull also looks for newer versions of other programs.
+	Layout Layout
 	// Owner names this program to others that wait for it; "" means its host and
 	// process id.
 	Owner string
@@ -50,7 +53,9 @@ const (
 // of its own: any number of programs may use one at once.
 type Remote struct {
 	bucket objectstore.Bucket
-	prefix string // ends in a slash, or is ""
+	files  objectstore.Bucket // for LayoutFiles
+	apart  bool               // files is another bucket
+	prefix string             // ends in a slash, or is ""
 	opts   Options
 	log    *slog.Logger
 }
@@ -66,6 +71,9 @@ func New(b objectstore.Bucket, prefix string, opts Options) (*Remote, error) {
 	} else {
 		prefix = ""
 	}
+	if err := CheckLayout(opts.Layout); err != nil {
+		return nil, err
+	}
 	opts.MaxFiles = cmp.Or(opts.MaxFiles, DefaultMaxFiles)
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, DefaultMaxBytes)
 	opts.expire = cmp.Or(opts.expire, lockExpires)
@@ -79,7 +87,9 @@ func New(b objectstore.Bucket, prefix string, opts Options) (*Remote, error) {
 	if opts.now == nil {
 		opts.now = time.Now
 	}
-	return &Remote{bucket: b, prefix: prefix, opts: opts, log: opts.Log}, nil
+	r := &Remote{prefix: prefix, opts: opts, log: opts.Log}
+	r.setBucket(b)
+	return r, nil
 }
 
 // String returns the URL of the place.
@@ -123,6 +133,8 @@ type Stats struct {
 	FilesSkipped     int           `json:"files_skipped"` // equal on both sides
 	BytesTransferred int64         `json:"bytes_transferred"`
 	Duration         time.Duration `json:"-"` // in JSON it is duration_ms
+	// Fresh tells that IfStale skipped a pull.
+	Fresh bool `json:"fresh,omitempty"`
 	// Conflicts are files changed on both sides, or changed in the directory and never
 	// pushed.
 	Conflicts []Conflict `json:"conflicts,omitempty"`

@@ -24,7 +24,8 @@ type latestRecord struct {
 	Used int64 `json:"used,omitempty"`
 	Lock *lock `json:"lock,omitempty"`
 
-	tag string // of the object; "" if there is none
+	tag     string // of the object; "" if there is none
+	foreign int64  // a newer version that another program has written; 0 if there is none
 }
 
 // A lock names the program that is changing the place.
@@ -39,6 +40,8 @@ type lock struct {
 	// that they are never taken for versions.
 	Version int64   `json:"version"`
 	Void    []int64 `json:"void,omitempty"`
+	// Files tells that a holder of this lock, or of one before, uses LayoutFiles.
+	Files bool `json:"files,omitempty"`
 	// Presence tells programs of the same machine whether the holder is gone; see
 	// objectstore.Presence.
 	Presence string `json:"presence,omitempty"`
@@ -158,8 +161,10 @@ const maxNumber = 1 << 53
 // the version that the former holder may have begun: it writes an empty state file,
 // which is no version and keeps the former holder from writing one in its place.
 func (r *Remote) seizeLock(ctx context.Context, l *latestRecord, mine *lock) error {
-	mine.Owner, mine.Since, mine.Version = r.opts.Owner, r.opts.now().Unix(), max(r.opts.now().Unix(), l.Version+1, l.Used+1)
+	mine.Owner, mine.Since, mine.Version = r.opts.Owner, r.opts.now().Unix(), max(r.opts.now().Unix(), l.newest()+1, l.Used+1)
+	mine.Files = r.opts.Layout == LayoutFiles
 	if left := l.Lock; left != nil {
+		mine.Files = mine.Files || left.Files
 		mine.Void = left.Void
 		if left.Version > l.Version {
 			mine.Void = append(mine.Void, left.Version)
@@ -173,17 +178,11 @@ func (r *Remote) seizeLock(ctx context.Context, l *latestRecord, mine *lock) err
 		return err
 	}
 	for _, v := range mine.Void {
-		if err := r.voidVersion(ctx, v); err != nil {
+		if err := r.markVoid(ctx, v, mine.Files); err != nil {
 			return err // the lock stays, and records the numbers to void
 		}
 	}
 	return nil
-}
-
-// voidVersion makes sure that a number never becomes a version.
-func (r *Remote) voidVersion(ctx context.Context, version int64) error {
-	_, err := r.bucket.Put(ctx, r.stateKey(version), bytes.NewReader(nil), 0, objectstore.Condition{})
-	return err
 }
 
 // renewLock writes the lock with a new expiry.
@@ -321,7 +320,7 @@ func (c *lease) abandonVersion() error {
 		if err := c.renewHeld(ctx); err != nil {
 			return err
 		}
-		if err := c.r.voidVersion(ctx, l.Lock.Version); err != nil {
+		if err := c.r.markVoid(ctx, l.Lock.Version, l.Lock.Files); err != nil {
 			return err
 		}
 		l.tag = c.latest.tag

@@ -160,9 +160,10 @@ func (s *pendingEntry) isBase() bool {
 // resolveMark decides about a complete entry whose file may differ from the version for
 // other reasons than a change in the directory.
 func (p *push) resolveMark(s *pendingEntry) {
-	if s.gone || s.own != nil {
+	if s.gone || s.own != nil || s.resolved {
 		return
 	}
+	s.resolved = true
 	switch {
 	case p.scan.noMode && s.before != nil:
 		s.before.restoreMode(&s.file, true)

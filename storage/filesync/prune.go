@@ -80,7 +80,9 @@ func (r *Remote) pruneVersions(c *lease, keep Keep) (p Pruned, err error) {
 	}
 	r.opts.step("chosen")
 	for _, v := range gone {
-		if err := r.bucket.Delete(c.ctx, r.stateKey(v.Version)); err != nil {
+		files, size, err := r.deleteVersion(c.ctx, v.Version)
+		p.Objects, p.Bytes = p.Objects+files, p.Bytes+size
+		if err != nil {
 			return p, err
 		}
 		if v.Size > 0 {
@@ -94,7 +96,7 @@ func (r *Remote) pruneVersions(c *lease, keep Keep) (p Pruned, err error) {
 		p.Bytes += size
 	}
 	slices.Sort(keys)
-	p.Objects = len(keys)
+	p.Objects += len(keys)
 	if err := r.bucket.Delete(c.ctx, keys...); err != nil {
 		return p, err
 	}

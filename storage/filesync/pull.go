@@ -72,16 +72,17 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 		}
 		end()
 		if l.head.Version != "" && !l.head.Stale(r.opts.now(), o.IfStale) {
+			p.stats.Fresh = true
 			return p.stats, nil
 		}
 	}
 	sum, n := "", o.Version
 	if n == 0 {
-		now, err := r.readLatest(ctx)
+		now, err := r.readNewest(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if n, sum = now.Version, now.SHA256; n == 0 {
+		if n, sum = now.newest(), now.newestSum(); n == 0 {
 			return p.stats, nil
 		}
 	}
@@ -171,7 +172,7 @@ func (p *pull) readRules() error {
 	if f == nil || !f.isRegular() || f.Size == 0 || f.Size > maxIgnore {
 		return c.err
 	}
-	body, _, err := p.r.bucket.Get(p.ctx, p.r.keyOf(p.number, f), f.Offset, f.Size)
+	body, err := p.r.openObject(p.ctx, p.r.keyOf(p.number, f), f.Offset, f.Size)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return nil // the pull itself reports that
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
 // PushOptions configure a push.
@@ -41,7 +40,7 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 		}
 	}()
 	fs := t.confinedFS()
-	now, err := r.readLatest(ctx)
+	now, err := r.readNewest(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -52,13 +51,13 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 	if err := r.checkBounds(s); err != nil {
 		return nil, err
 	}
-	if !o.Full && now.Version > 0 {
-		alike, err := r.isUnchanged(ctx, fs, s, now.Push)
+	if !o.Full && now.newest() > 0 {
+		alike, err := r.isUnchanged(ctx, fs, s, now.newestPush())
 		if err != nil {
 			return nil, err
 		}
 		if alike {
-			st := &Stats{Version: now.Version, FilesSkipped: len(s.files)}
+			st := &Stats{Version: now.newest(), FilesSkipped: len(s.files)}
 			s.reportUnread(st)
 			return st, nil
 		}
@@ -134,6 +133,10 @@ type push struct {
 	id   string
 
 	latestPush string              // the push of the latest version
+	base       int64               // the latest version; 0 if there is none
+	version    int64               // the version to make
+	dry        bool                // only find out whether anything has changed
+	packed     int                 // number of files that LayoutFiles cannot store as files
 	otherPush  bool                // the local state is of another push
 	large      map[SHA256]location // files of the latest version in objects of their own
 	changed    atomic.Bool         // something differs from the latest version
@@ -163,12 +166,7 @@ func (p *push) runPush(c *lease) (st *Stats, err error) {
 	p.r.opts.step("locked")
 	p.scan.reportUnread(p.stats)
 	now := c.currentRecord()
-	p.latestPush = now.Push
-	remote, err := p.openLatest(&now)
-	if err != nil {
-		return nil, err
-	}
-	defer remote.closeVersion()
+	p.latestPush, p.base, p.version = now.newestPush(), now.newest(), now.Lock.Version
 	if p.state, err = p.r.newSpool(); err != nil {
 		return nil, err
 	}
@@ -181,37 +179,36 @@ func (p *push) runPush(c *lease) (st *Stats, err error) {
 			p.local.Close()
 		}
 	}()
-	if err := p.writeState(remote); err != nil {
+	if err := p.writeVersion(&now); err != nil {
 		return nil, err
 	}
-	p.stats.Version = now.Version
-	if !p.changed.Load() && now.Version > 0 {
-		p.id = now.Push
+	p.stats.Version = p.base
+	if !p.changed.Load() && p.base > 0 {
+		p.id = p.latestPush
 		return p.stats, nil
 	}
 	sum, size, err := p.sumState()
 	if err != nil {
 		return nil, err
 	}
-	version := now.Lock.Version
 	if err := c.beginAttempt(); err != nil {
 		return nil, err
 	}
-	if _, err := p.r.bucket.Put(p.ctx, p.r.stateKey(version), p.state, size, objectstore.Condition{Absent: true}); err != nil {
+	if err := p.putState(p.version, size); err != nil {
 		if atoll.KindOf(err) == atoll.ErrConflict { // the program that takes over has made it void
 			_ = c.renewLease() // which detects that
 		}
 		return nil, err
 	}
 	p.r.opts.step("state")
-	if err := c.commitVersion(version, p.id, sum, size); err != nil {
+	if err := c.commitVersion(p.version, p.id, sum, size); err != nil {
 		return nil, err
 	}
 	p.r.opts.step("committed")
 	if p.otherPush {
-		p.stats.Replaced = now.Version
+		p.stats.Replaced = p.base
 	}
-	p.stats.Version = version
+	p.stats.Version = p.version
 	return p.stats, nil
 }
 
@@ -229,10 +226,10 @@ func (b *base) closeVersion() {
 
 // openLatest opens the latest version. If it is damaged, the push uses nothing of it.
 func (p *push) openLatest(now *latestRecord) (*base, error) {
-	if now.Version == 0 {
+	if now.newest() == 0 {
 		return &base{cursor: emptyCursor()}, nil
 	}
-	v, err := p.r.fetchState(p.ctx, now.Version, now.SHA256, func(f *File) {
+	v, err := p.r.fetchState(p.ctx, now.newest(), now.newestSum(), func(f *File) {
 		if f.Size > maxPackedSize && f.Object != "" && f.SHA256 != (SHA256{}) {
 			p.large[f.SHA256] = location{f.Object, f.Offset} // moved files need not be uploaded again
 		}
@@ -260,11 +257,14 @@ func (p *push) openLatest(now *latestRecord) (*base, error) {
 // content.
 type pendingEntry struct {
 	file   File
-	before *File         // in the latest version
-	local  *File         // in the local state, if that says more than the file does
-	own    *File         // for the local state; nil means file
-	ready  chan struct{} // closed when file is complete; nil if it is
-	gone   bool          // the file no longer exists
+	before *File // in the latest version
+	local  *File // in the local state, if that says more than the file does
+	own    *File // for the local state; nil means file
+	copy   bool  // the content is that of the version before
+
+	resolved bool          // resolveMark has seen it
+	ready    chan struct{} // closed when file is complete; nil if it is
+	gone     bool          // the file no longer exists
 }
 
 // maxPending is the most entries that wait for earlier ones.
@@ -348,7 +348,8 @@ func (p *push) planEntries(ctx context.Context, remote *base, slots, jobs chan<-
 			p.changed.Store(true)
 			p.updateStats(func(st *Stats) { st.FilesDeleted++ })
 		case sendErr == nil:
-			sendErr = send(s, false)
+			s.copy = p.needsCopy(f)
+			sendErr = send(s, s.copy)
 		}
 	}
 	for i := range p.scan.files {
@@ -365,9 +366,14 @@ func (p *push) planEntries(ctx context.Context, remote *base, slots, jobs chan<-
 		}
 		s := &pendingEntry{file: fileOf(fi, path), before: before, local: l}
 		known := !s.file.isRegular()
-		if !known && !p.opts.Full && l != nil && before != nil && l.seemsUnchanged(fi, &local.head) && l.sameBytes(before) && before.isRegular() && (before.Object != "" || before.Size == 0) {
+		if !known && !p.opts.Full && (p.dry || p.r.opts.Layout != LayoutFiles) && l != nil && before != nil && l.seemsUnchanged(fi, &local.head) && l.sameBytes(before) && before.isRegular() && (p.dry || before.Object != "" || before.Size == 0) {
 			s.file.copyContent(before)
 			known = true
+		}
+		if !s.file.isRegular() {
+			p.resolveMark(s)
+			s.copy = s.own != nil && !s.gone && p.needsCopy(&s.file)
+			known = !s.copy
 		}
 		if err := send(s, !known); err != nil {
 			return err
@@ -385,7 +391,7 @@ func (f *File) copyContent(g *File) {
 
 // writeEntries writes the entries in order.
 func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) error {
-	out, local := newStateWriter(p.state, p.scan.newHead(p.id)), newStateWriter(p.local, p.scan.newLocalHead(p.id))
+	out, local := p.newVersionWriter(), newStateWriter(p.local, p.scan.newLocalHead(p.id))
 	done := p.scan.sumFiles()
 	for s := range slots {
 		if s.ready != nil {

@@ -48,11 +48,11 @@ func (r *Remote) Files(ctx context.Context, version int64) iter.Seq2[File, error
 func (r *Remote) openVersion(ctx context.Context, n int64) (*version, int64, error) {
 	sum := ""
 	if n == 0 {
-		l, err := r.readLatest(ctx)
-		if err != nil || l.Version == 0 {
+		l, err := r.readNewest(ctx)
+		if err != nil || l.newest() == 0 {
 			return nil, 0, err
 		}
-		n, sum = l.Version, l.SHA256
+		n, sum = l.newest(), l.newestSum()
 	}
 	v, err := r.fetchState(ctx, n, sum, nil)
 	return v, n, err
@@ -109,7 +109,7 @@ func (r *Remote) openFile(ctx context.Context, n int64, f *File) (io.ReadCloser,
 }
 
 func (r *Remote) fillSpool(ctx context.Context, o *object, f *File) error {
-	body, _, err := r.bucket.Get(ctx, o.key, o.from, f.Size)
+	body, err := r.openObject(ctx, o.key, o.from, f.Size)
 	if err != nil {
 		return err
 	}

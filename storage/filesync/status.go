@@ -42,7 +42,7 @@ func (p *Paths) addPath(path string) {
 // Status compares a directory with its state file, and that with the latest version. It
 // changes nothing. Each of ignore is a rule, as in PushOptions.
 func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status, error) {
-	now, err := r.readLatest(ctx)
+	now, err := r.readNewest(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status,
 		return nil, err
 	}
 	defer end()
-	st := &Status{Latest: now.Version, Behind: now.Version > 0 && l.head.Push != now.Push}
+	st := &Status{Latest: now.newest(), Behind: now.newest() > 0 && l.head.Push != now.newestPush()}
 	if l.head.LastSynced > 0 {
 		st.Synced = time.Unix(l.head.LastSynced, l.head.SyncedNanos)
 	}

@@ -112,7 +112,8 @@ type stateReader struct {
 	index int    // of the next entry
 	last  string // path
 	above nesting
-	state int // one of the constants below: the next thing to read
+	state int     // one of the constants below: the next thing to read
+	lists [2]bool // of files and of others that were read
 }
 
 const (
@@ -159,7 +160,15 @@ func (s *stateReader) readFields() error {
 		if err != nil {
 			return notJSON(err)
 		}
-		if key == "files" {
+		if key == "files" || key == "others" {
+			list := &s.lists[0]
+			if key == "others" {
+				list = &s.lists[1]
+			}
+			if *list {
+				return errors.New("not a state file: two lists of files")
+			}
+			*list = true
 			return s.beginFiles()
 		}
 		var skipped json.RawMessage
@@ -204,9 +213,6 @@ func (s *stateReader) checkVersion() error {
 
 // beginFiles starts reading the entries. Files may come before the version field.
 func (s *stateReader) beginFiles() error {
-	if s.index > 0 {
-		return errors.New("not a state file: two lists of files")
-	}
 	if s.head.Version != "" {
 		if err := s.checkVersion(); err != nil {
 			return err
@@ -305,7 +311,13 @@ type stateWriter struct {
 
 // newStateWriter writes the head of a state file. The caller adds entries in order.
 func newStateWriter(w io.Writer, head State) *stateWriter {
-	head.Version, head.Sorted, head.Files = Version, true, nil
+	head.Sorted = true
+	return newListWriter(w, head)
+}
+
+// newListWriter is newStateWriter for entries in any order, unless head says otherwise.
+func newListWriter(w io.Writer, head State) *stateWriter {
+	head.Version, head.Files = Version, nil
 	s := &stateWriter{w: bufio.NewWriterSize(w, 64<<10)}
 	b, err := json.Marshal(&head)
 	s.err = err

@@ -28,6 +28,9 @@ const (
 // loadFile reads a file, and uploads it if the bucket lacks its content.
 func (p *push) loadFile(ctx context.Context, s *pendingEntry) error {
 	f := &s.file
+	if s.copy {
+		return p.handleReadError(ctx, s, p.copyBefore(ctx, s))
+	}
 	body, fi, err := p.fs.Read(ctx, f.Path, 0)
 	if err == nil {
 		if f.Size != fi.Size || f.Modified != fi.Modified.Unix() || f.Nanos != int64(fi.Modified.Nanosecond()) {
@@ -39,6 +42,11 @@ func (p *push) loadFile(ctx context.Context, s *pendingEntry) error {
 			err = p.loadLarge(ctx, s, body)
 		}
 		body.Close()
+	}
+	if err == nil {
+		if p.resolveMark(s); s.own != nil && !s.gone && p.needsCopy(&s.file) {
+			err = p.copyBefore(ctx, s)
+		}
 	}
 	return p.handleReadError(ctx, s, err)
 }
@@ -72,7 +80,18 @@ func (p *push) handleReadError(ctx context.Context, s *pendingEntry, err error) 
 		return nil
 	}
 	s.file = *s.before
+	if p.needsCopy(&s.file) {
+		return unwrapBucket(p.copyBefore(ctx, s))
+	}
 	return nil
+}
+
+// unwrapBucket returns the error in a bucketError.
+func unwrapBucket(err error) error {
+	if e, ok := err.(bucketError); ok {
+		return e.error
+	}
+	return err
 }
 
 // A digest hashes the bytes written to it.
@@ -113,10 +132,11 @@ func (d *digest) fillFile(f *File) {
 	f.Size, f.Checksum, f.SHA256 = d.n, MD5(d.md5.Sum(nil)), SHA256(d.sha.Sum(nil))
 }
 
-// hasContent reports whether the latest version has these bytes, and refers s to them.
+// hasContent reports whether the bytes need no upload, and refers s to those of the
+// latest version.
 func (p *push) hasContent(s *pendingEntry) bool {
-	if s.file.Size == 0 || s.isBase() {
-		return true
+	if _, plain := p.plainKey(s.file.Path); s.isBase() || plain || s.file.Size == 0 {
+		return s.isBase() || !plain
 	}
 	if b := s.before; b != nil && b.isRegular() && b.SHA256 == s.file.SHA256 && b.sameBytes(&s.file) && b.Object != "" {
 		s.file.copyContent(b)
@@ -143,12 +163,7 @@ func (p *push) loadSmall(ctx context.Context, s *pendingEntry, body io.Reader) e
 	if p.hasContent(s) {
 		return nil
 	}
-	at, err := p.packer.addFile(b)
-	if err != nil {
-		return bucketError{err}
-	}
-	s.file.Object, s.file.Offset = at.object, at.offset
-	return nil
+	return p.storeContent(ctx, s, bytes.NewReader(b))
 }
 
 func (p *push) loadLarge(ctx context.Context, s *pendingEntry, body io.Reader) error {
@@ -165,17 +180,11 @@ func (p *push) loadLarge(ctx context.Context, s *pendingEntry, body io.Reader) e
 	if p.hasContent(s) {
 		return nil
 	}
-	name := p.packer.nextName()
-	if err := p.uploadObject(ctx, name, file, d.n); err != nil {
-		return bucketError{err}
-	}
-	s.file.Object, s.file.Offset = name, 0
-	p.countUpload(d.n)
-	return nil
+	return p.storeContent(ctx, s, file)
 }
 
 // uploadObject writes an object from the start of the file.
-func (p *push) uploadObject(ctx context.Context, name string, file *spool, size int64) error {
+func (p *push) uploadObject(ctx context.Context, name string, file io.ReadSeeker, size int64) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}

@@ -3,10 +3,13 @@ package filesync
 import (
 	"bufio"
 	"context"
+	"crypto/md5"
 	"crypto/sha256"
 	"errors"
 	"io"
 	"iter"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,20 +28,26 @@ type Info struct {
 // Versions yields the versions, the oldest first. An error is the last pair.
 func (r *Remote) Versions(ctx context.Context) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		l, err := r.readLatest(ctx)
+		l, err := r.readNewest(ctx)
 		if err != nil {
 			yield(Info{}, err)
 			return
 		}
 		for v, err := range r.listVersions(ctx) {
+			if err == nil && v.Size > 0 && v.Version > l.Version {
+				var foreign bool
+				if foreign, err = r.isForeign(ctx, v.Version); err == nil && !foreign {
+					continue // incomplete
+				}
+			}
 			if err != nil {
 				yield(Info{}, err)
 				return
 			}
-			if v.Version > l.Version || v.Size == 0 {
-				continue // incomplete, or void
+			if v.Size == 0 {
+				continue // void
 			}
-			v.Latest = v.Version == l.Version
+			v.Latest = v.Version == l.newest()
 			if !yield(v, nil) {
 				return
 			}
@@ -49,6 +58,9 @@ func (r *Remote) Versions(ctx context.Context) iter.Seq2[Info, error] {
 // listVersions yields everything that looks like a version, in the order of the keys'
 // digits.
 func (r *Remote) listVersions(ctx context.Context) iter.Seq2[Info, error] {
+	if seq, ok := r.listFolders(ctx); ok {
+		return seq
+	}
 	return func(yield func(Info, error) bool) {
 		for o, err := range r.bucket.List(ctx, r.prefix) {
 			if err != nil {
@@ -60,8 +72,8 @@ func (r *Remote) listVersions(ctx context.Context) iter.Seq2[Info, error] {
 				return
 			}
 			digits, ok := strings.CutSuffix(key, "/"+StateName)
-			v, err := strconv.ParseInt(digits, 10, 64)
-			if !ok || err != nil || v <= 0 || strconv.FormatInt(v, 10) != digits {
+			v, isNumber := parseNumber(digits)
+			if !ok || !isNumber {
 				continue
 			}
 			if !yield(Info{Version: v, Pushed: o.Modified, Size: o.Size}, nil) {
@@ -109,7 +121,7 @@ func pushOf(n int64, head *State) string {
 // The returned state is complete, sorted and within bounds. Meanwhile fetchState calls
 // each with each entry, unless it is nil.
 func (r *Remote) fetchState(ctx context.Context, n int64, sum string, each func(*File)) (*version, error) {
-	body, _, err := r.bucket.Get(ctx, r.stateKey(n), 0, -1)
+	body, err := r.openObject(ctx, r.stateKey(n), 0, -1)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return nil, r.newError("sync", atoll.ErrNotExist, "no version %d", n)
 	}
@@ -172,7 +184,7 @@ func (v *version) checkState() error {
 	if err != nil {
 		return err
 	}
-	if !in.head.Sorted || in.head.Version == "" {
+	if !in.head.Sorted || in.head.Version == "" || in.head.Push == "" {
 		return v.rewriteSorted()
 	}
 	v.head = in.head
@@ -218,6 +230,9 @@ func (v *version) rewriteSorted() error {
 	for _, b := range bad {
 		v.addBad(b)
 	}
+	if s.Push == "" {
+		s.addDirs()
+	}
 	if err := v.spool.Truncate(0); err != nil {
 		return err
 	}
@@ -233,4 +248,21 @@ func (v *version) rewriteSorted() error {
 		v.addEntry(&s.Files[i])
 	}
 	return nil
+}
+
+// addDirs adds the directories above the files, which other programs do not list.
+func (s *State) addDirs() {
+	known := map[string]bool{".": true}
+	for i := range s.Files {
+		if s.Files[i].fileType() == atoll.TypeDirectory {
+			known[s.Files[i].Path] = true
+		}
+	}
+	for _, f := range s.Files {
+		for dir := path.Dir(f.Path); !known[dir]; dir = path.Dir(dir) {
+			known[dir] = true
+			s.Files = append(s.Files, File{Path: dir, Type: atoll.TypeDirectory, Mode: unknownMode, Nanos: unknownNanos, Checksum: md5.Sum(nil)})
+		}
+	}
+	slices.SortFunc(s.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 }

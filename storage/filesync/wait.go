@@ -31,6 +31,9 @@ func (r *Remote) acquireLease(ctx context.Context, l *latestRecord) (_ *lease, e
 			}
 		}
 		if w.isFree(l.Lock) {
+			if err := r.findForeign(ctx, l); err != nil {
+				return nil, err
+			}
 			mine := &lock{ID: atoll.NewID()}
 			leave := r.showPresence(mine)
 			err := r.seizeLock(ctx, l, mine)

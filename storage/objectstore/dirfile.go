@@ -79,14 +79,25 @@ func (d *Dir) newTempFile() (*tempFile, error) {
 	}
 }
 
-// writeObject writes the foot and o.Size bytes of r, which must not have more.
+// writeObject writes o.Size bytes of r, which must not have more, and the foot.
 func (t *tempFile) writeObject(ctx context.Context, r io.Reader, o Object) error {
+	if err := t.writeBytes(ctx, r, o.Size); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(t.file, magic+o.Tag); err != nil {
+		return err
+	}
+	return t.file.Sync()
+}
+
+// writeBytes writes that many bytes of r, which must not have more.
+func (t *tempFile) writeBytes(ctx context.Context, r io.Reader, size int64) error {
 	in := &ctxReader{ctx: ctx, r: r}
-	n, err := io.Copy(t.file, io.LimitReader(in, o.Size))
+	n, err := io.Copy(t.file, io.LimitReader(in, size))
 	if err != nil {
 		return err
 	}
-	if n == o.Size {
+	if n == size {
 		var more [1]byte
 		extra, err := io.ReadFull(in, more[:])
 		if err != nil && err != io.EOF {
@@ -94,13 +105,10 @@ func (t *tempFile) writeObject(ctx context.Context, r io.Reader, o Object) error
 		}
 		n += int64(extra)
 	}
-	if n != o.Size {
-		return ErrSize(n, o.Size)
+	if n != size {
+		return ErrSize(n, size)
 	}
-	if _, err := io.WriteString(t.file, magic+o.Tag); err != nil {
-		return err
-	}
-	return t.file.Sync()
+	return nil
 }
 
 // ErrSize is the error of a Put whose reader doesn't have the declared size: it has

@@ -62,6 +62,39 @@ func (b *Bucket) List(ctx context.Context, prefix string) iter.Seq2[objectstore.
 	}
 }
 
+// Folders implements objectstore.FolderLister, with a request for each thousand.
+func (b *Bucket) Folders(ctx context.Context, prefix string) (names []string, err error) {
+	in := &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix, Delimiter: aws.String("/"), EncodingType: types.EncodingTypeUrl}
+	for {
+		out, err := b.client.ListObjectsV2(ctx, in)
+		if err != nil {
+			return nil, b.wrapError(ctx, "list", prefix, err)
+		}
+		for _, c := range out.CommonPrefixes {
+			key := aws.ToString(c.Prefix)
+			if out.EncodingType == types.EncodingTypeUrl {
+				if key, err = url.QueryUnescape(key); err != nil {
+					return nil, b.wrapError(ctx, "list", prefix, fmt.Errorf("%w: %w", errNotS3, err))
+				}
+			}
+			if name, ok := strings.CutPrefix(key, prefix); ok {
+				names = append(names, strings.TrimSuffix(name, "/"))
+			}
+		}
+		if !aws.ToBool(out.IsTruncated) {
+			slices.Sort(names)
+			return names, nil
+		}
+		next := aws.ToString(out.NextContinuationToken)
+		if next == "" || next == aws.ToString(in.ContinuationToken) {
+			return nil, b.wrapError(ctx, "list", prefix, errNotS3)
+		}
+		in.ContinuationToken = &next
+	}
+}
+
+var _ objectstore.FolderLister = (*Bucket)(nil)
+
 func (b *Bucket) listObject(c types.Object, encoding types.EncodingType) (objectstore.Object, error) {
 	key := aws.ToString(c.Key)
 	if encoding == types.EncodingTypeUrl {
