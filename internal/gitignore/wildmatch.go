@@ -30,8 +30,8 @@ type matcher struct {
 	failed        map[[2]int]outcome
 }
 
-// at returns byte i of s; 0 behind its end.
-func at(s string, i int) byte {
+// byteAt returns byte i of s; 0 behind its end.
+func byteAt(s string, i int) byte {
 	if i < len(s) {
 		return s[i]
 	}
@@ -68,7 +68,7 @@ func (m *matcher) matchFrom(begin, p, t int) outcome {
 			p = end
 		case '\\':
 			p++
-			if at(m.pattern, p) != m.text[t] {
+			if byteAt(m.pattern, p) != m.text[t] {
 				return differs
 			}
 		default:
@@ -87,7 +87,7 @@ func (m *matcher) matchFrom(begin, p, t int) outcome {
 // the next slash, and the pattern continues at next, with a slash, too.
 func (m *matcher) matchStar(begin, p, t int) (result outcome, next int, skip bool) {
 	first := p
-	for p++; at(m.pattern, p) == '*'; p++ {
+	for p++; byteAt(m.pattern, p) == '*'; p++ {
 	}
 	deep := !m.slashes
 	if m.slashes && p-first > 1 && (first == begin || m.pattern[first-1] == '/') {
@@ -136,13 +136,13 @@ func (m *matcher) tryFrom(p, t int) outcome {
 func (m *matcher) matchClass(p int, c byte) (in bool, end int) {
 	s := m.pattern
 	p++
-	negated := at(s, p) == '!' || at(s, p) == '^'
+	negated := byteAt(s, p) == '!' || byteAt(s, p) == '^'
 	if negated {
 		p++
 	}
 	var last byte // the byte that may begin a range; 0 if there is none
-	for begin := p; p == begin || at(s, p) != ']'; p++ {
-		b := at(s, p)
+	for begin := p; p == begin || byteAt(s, p) != ']'; p++ {
+		b := byteAt(s, p)
 		switch {
 		case p >= len(s):
 			return false, -1
@@ -160,7 +160,7 @@ func (m *matcher) matchClass(p int, c byte) (in bool, end int) {
 			}
 			in = in || last <= c && c <= s[p]
 			b = 0
-		case b == '[' && at(s, p+1) == ':':
+		case b == '[' && byteAt(s, p+1) == ':':
 			n := strings.IndexByte(s[p+2:], ']')
 			if n < 0 {
 				return false, -1

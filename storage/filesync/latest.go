@@ -161,7 +161,7 @@ const maxNumber = 1 << 53
 // the version that the former holder may have begun: it writes an empty state file,
 // which is no version and keeps the former holder from writing one in its place.
 func (r *Remote) seizeLock(ctx context.Context, l *latestRecord, mine *lock) error {
-	mine.Owner, mine.Since, mine.Version = r.opts.Owner, r.opts.now().Unix(), max(r.opts.now().Unix(), l.newest()+1, l.Used+1)
+	mine.Owner, mine.Since, mine.Version = r.opts.Owner, r.opts.now().Unix(), max(r.opts.now().Unix(), l.newestNumber()+1, l.Used+1)
 	mine.Files = r.opts.Layout == LayoutFiles
 	if left := l.Lock; left != nil {
 		mine.Files = mine.Files || left.Files

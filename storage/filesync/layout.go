@@ -169,8 +169,8 @@ func (r *Remote) findForeign(ctx context.Context, l *latestRecord) error {
 	return nil
 }
 
-// newest returns the number of the newest version; 0 if there is none.
-func (l *latestRecord) newest() int64 { return max(l.Version, l.foreign) }
+// newestNumber returns the number of the newest version; 0 if there is none.
+func (l *latestRecord) newestNumber() int64 { return max(l.Version, l.foreign) }
 
 // newestPush returns the id of the push that made it, as pushOf does, and newestSum the
 // checksum of its state file, if that is known.
@@ -276,7 +276,7 @@ func (p *push) copyBefore(ctx context.Context, s *pendingEntry) error {
 // writeVersion writes the state files, and uploads content. In LayoutFiles, it first
 // finds out whether anything has changed: a new version needs all files.
 func (p *push) writeVersion(now *latestRecord) error {
-	p.dry = p.r.opts.Layout == LayoutFiles && now.newest() > 0
+	p.dry = p.r.opts.Layout == LayoutFiles && now.newestNumber() > 0
 	for {
 		err := p.writeWith(now)
 		if err != nil || !p.dry || !p.changed.Load() {

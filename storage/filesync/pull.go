@@ -82,7 +82,7 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 		if err != nil {
 			return nil, err
 		}
-		if n, sum = now.newest(), now.newestSum(); n == 0 {
+		if n, sum = now.newestNumber(), now.newestSum(); n == 0 {
 			return p.stats, nil
 		}
 	}

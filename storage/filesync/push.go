@@ -51,13 +51,13 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 	if err := r.checkBounds(s); err != nil {
 		return nil, err
 	}
-	if !o.Full && now.newest() > 0 {
+	if !o.Full && now.newestNumber() > 0 {
 		alike, err := r.isUnchanged(ctx, fs, s, now.newestPush())
 		if err != nil {
 			return nil, err
 		}
 		if alike {
-			st := &Stats{Version: now.newest(), FilesSkipped: len(s.files)}
+			st := &Stats{Version: now.newestNumber(), FilesSkipped: len(s.files)}
 			s.reportUnread(st)
 			return st, nil
 		}
@@ -166,7 +166,7 @@ func (p *push) runPush(c *lease) (st *Stats, err error) {
 	p.r.opts.step("locked")
 	p.scan.reportUnread(p.stats)
 	now := c.currentRecord()
-	p.latestPush, p.base, p.version = now.newestPush(), now.newest(), now.Lock.Version
+	p.latestPush, p.base, p.version = now.newestPush(), now.newestNumber(), now.Lock.Version
 	if p.state, err = p.r.newSpool(); err != nil {
 		return nil, err
 	}
@@ -226,10 +226,10 @@ func (b *base) closeVersion() {
 
 // openLatest opens the latest version. If it is damaged, the push uses nothing of it.
 func (p *push) openLatest(now *latestRecord) (*base, error) {
-	if now.newest() == 0 {
+	if now.newestNumber() == 0 {
 		return &base{cursor: emptyCursor()}, nil
 	}
-	v, err := p.r.fetchState(p.ctx, now.newest(), now.newestSum(), func(f *File) {
+	v, err := p.r.fetchState(p.ctx, now.newestNumber(), now.newestSum(), func(f *File) {
 		if f.Size > maxPackedSize && f.Object != "" && f.SHA256 != (SHA256{}) {
 			p.large[f.SHA256] = location{f.Object, f.Offset} // moved files need not be uploaded again
 		}
@@ -260,7 +260,7 @@ type pendingEntry struct {
 	before *File // in the latest version
 	local  *File // in the local state, if that says more than the file does
 	own    *File // for the local state; nil means file
-	copy   bool  // the content is that of the version before
+	copy   bool  // the version before has the content
 
 	resolved bool          // resolveMark has seen it
 	ready    chan struct{} // closed when file is complete; nil if it is

@@ -49,10 +49,10 @@ func (r *Remote) openVersion(ctx context.Context, n int64) (*version, int64, err
 	sum := ""
 	if n == 0 {
 		l, err := r.readNewest(ctx)
-		if err != nil || l.newest() == 0 {
+		if err != nil || l.newestNumber() == 0 {
 			return nil, 0, err
 		}
-		n, sum = l.newest(), l.newestSum()
+		n, sum = l.newestNumber(), l.newestSum()
 	}
 	v, err := r.fetchState(ctx, n, sum, nil)
 	return v, n, err

@@ -55,7 +55,7 @@ func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status,
 		return nil, err
 	}
 	defer end()
-	st := &Status{Latest: now.newest(), Behind: now.newest() > 0 && l.head.Push != now.newestPush()}
+	st := &Status{Latest: now.newestNumber(), Behind: now.newestNumber() > 0 && l.head.Push != now.newestPush()}
 	if l.head.LastSynced > 0 {
 		st.Synced = time.Unix(l.head.LastSynced, l.head.SyncedNanos)
 	}

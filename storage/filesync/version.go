@@ -47,7 +47,7 @@ func (r *Remote) Versions(ctx context.Context) iter.Seq2[Info, error] {
 			if v.Size == 0 {
 				continue // void
 			}
-			v.Latest = v.Version == l.newest()
+			v.Latest = v.Version == l.newestNumber()
 			if !yield(v, nil) {
 				return
 			}
