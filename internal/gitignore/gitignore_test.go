@@ -26,9 +26,7 @@ type gitRepo struct {
 
 func newGitRepo(t *testing.T) *gitRepo {
 	t.Helper()
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git: install it to compare the rules with it")
-	}
+	testenv.Need(t, testenv.Program("git", "git"))
 	r := &gitRepo{t, t.TempDir()}
 	r.runGit("init", "-q")
 	return r
