@@ -246,7 +246,7 @@ func listPaths(p filesync.Paths) string {
 	const most = 3
 	var names []string
 	for _, path := range p.Paths[:min(most, len(p.Paths))] {
-		names = append(names, escapeControls(path, ""))
+		names = append(names, printable.Escape(path, ""))
 	}
 	if more := p.Count - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
