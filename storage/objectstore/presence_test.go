@@ -23,7 +23,9 @@ func TestPresence(t *testing.T) {
 		t.Error("a program that was never present is there")
 	}
 	end()
-	if !b.IsGone("one", mark) || !b.IsGone("one", mark) {
-		t.Error("a program is present after its end")
+	for range 2 { // asking makes no program present
+		if !b.IsGone("one", mark) {
+			t.Error("a program is present after its end")
+		}
 	}
 }
