@@ -72,7 +72,7 @@ type Config struct {
 	Conversation  Conversation `yaml:"conversation"`
 	Tools         Tools        `yaml:"tools"`
 	Compute       Compute      `yaml:"compute"`
-	PoolCreations int          `yaml:"pool_creations" doc:"most sandboxes that pools create at a time, so that others get the machine, too"`
+	PoolCreations int          `yaml:"pool_creations" doc:"most sandboxes that the pools of a provider create at a time, so that others get the machine, too"`
 	// Pools can be set in the file only.
 	Pools map[string]*Pool `yaml:"pool"`
 	// Plugins can be set in the file only.

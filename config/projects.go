@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
@@ -61,6 +63,9 @@ func (c *Config) refuseSpec(projects map[string]string) func(ctx context.Context
 		if !ok { // a plugin
 			e = Entry{Name: name, pulls: true, elsewhere: true}
 		}
+		if spec.Snapshot != "" && spec.Provider == "" {
+			e.elsewhere = false // the provider of the snapshot may be on this machine
+		}
 		if e.unisolated {
 			return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
 				"the provider %s runs processes on the server's machine without isolation: requires role %s", e.Name, auth.RoleAdmin)
@@ -71,7 +76,7 @@ func (c *Config) refuseSpec(projects map[string]string) func(ctx context.Context
 		if err := c.checkLimits(e, spec.Resources); err != nil {
 			return atoll.Errorf("create", spec.Name, atoll.ErrDenied, "%w (requires role %s)", err, auth.RoleAdmin)
 		}
-		if spec.Image == "" || !e.pulls || slices.Contains(c.configuredImages(e), spec.Image) {
+		if spec.Image == "" || !e.pulls || slices.Contains(c.configuredImages(e, spec.Project), spec.Image) {
 			return nil
 		}
 		if err := policy.Check(ctx, spec.Image); err != nil {
@@ -81,15 +86,20 @@ func (c *Config) refuseSpec(projects map[string]string) func(ctx context.Context
 	}
 }
 
-// configuredImages returns the images that the operator has named.
-func (c *Config) configuredImages(e Entry) []string {
+// configuredImages returns the images that the operator has named for sandboxes of a project at e, and those that the
+// tools of agents have short names for.
+func (c *Config) configuredImages(e Entry, project string) []string {
 	images := []string{e.defaultImage(c)}
 	for _, pool := range c.Pools {
-		images = append(images, pool.Image)
+		if cmp.Or(pool.Project, c.Project) == project && cmp.Or(pool.Provider, c.Provider) == e.Name {
+			images = append(images, pool.Image)
+		}
 	}
 	shortcuts, _ := c.Tools.imageShortcuts() // Load has checked them
-	for _, image := range shortcuts {
-		images = append(images, image)
+	for _, name := range append(slices.Collect(maps.Keys(shortcuts)), "linux", "python", "node") {
+		if image, err := (frontmatter.Images{Shortcuts: shortcuts}).Resolve(name); err == nil {
+			images = append(images, image)
+		}
 	}
 	return images
 }

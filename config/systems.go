@@ -62,7 +62,7 @@ func Providers() []Entry {
 			preferredOn: []string{"linux"}, steady: true, image: func(*Config) string { return hostImage }},
 		{Name: "docker", open: openDocker, pulls: true,
 			substitute: true, image: func(c *Config) string { return c.Docker.Image }, place: func(c *Config) string { return c.Docker.remoteHost() }},
-		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
+		{Name: "microvm", open: openMicroVM, pulls: true, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
 			image: func(c *Config) string { return c.MicroVM.Bundle }},
 		{Name: "vmdocker", open: openVMDocker, pulls: true, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
 			preferredOn: []string{"darwin", "windows"}, image: func(c *Config) string { return c.VMDocker.Image }},

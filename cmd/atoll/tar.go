@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -15,7 +16,7 @@ import (
 // refuses entries below them.
 func copyTar(w io.Writer, r io.Reader, dir string) error {
 	tr, tw := tar.NewReader(r), tar.NewWriter(w)
-	links := map[string]bool{}
+	links := linkNames{}
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -24,7 +25,7 @@ func copyTar(w io.Writer, r io.Reader, dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := checkEntry(h, links); err != nil {
+		if err := links.checkEntry(h, dir); err != nil {
 			return err
 		}
 		h.Name = joinBelow(dir, h.Name)
@@ -40,44 +41,48 @@ func copyTar(w io.Writer, r io.Reader, dir string) error {
 	}
 }
 
-// checkEntry returns an error for an entry that is not safe to unpack. links has the names of the symbolic links so far.
-func checkEntry(h *tar.Header, links map[string]bool) error {
+// linkNames has the names of the symbolic links of an archive, in lower case: some file systems ignore the case.
+type linkNames map[string]bool
+
+// checkEntry returns an error for an entry that is not safe to unpack below dir.
+func (l linkNames) checkEntry(h *tar.Header, dir string) error {
 	refuse := func(why string) error {
 		return atoll.Errorf("copy", "", atoll.ErrInvalid, "the entry %q of the archive from the sandbox %s", h.Name, why)
 	}
+	name := cleanName(h.Name)
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeFifo, tar.TypeXGlobalHeader, tar.TypeGNUSparse:
 	case tar.TypeLink:
-		if leadsOut(h.Linkname, links) {
+		if l.leadsOut(h.Linkname) {
 			return refuse("is a link that leads out of it")
 		}
 	default:
 		return refuse("is neither a file, a directory, a link nor a pipe")
 	}
-	name := path.Clean(h.Name)
-	if leadsOut(h.Name, links) || name == "." && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader {
+	if l.leadsOut(h.Name) || l[name] || name == "." && dir == "" && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader {
 		return refuse("leads out of it")
 	}
-	delete(links, name) // a later entry replaces an earlier one
-	if h.Typeflag == tar.TypeSymlink {
-		links[name] = true
+	if h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink && l[cleanName(h.Linkname)] {
+		l[name] = true
 	}
 	return nil
 }
 
-// leadsOut reports whether name is outside of the directory in which an archive is unpacked, or below one of links.
-func leadsOut(name string, links map[string]bool) bool {
-	clean := path.Clean(name)
-	if name == "" || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
+// leadsOut reports whether name is outside of the directory in which an archive is unpacked, or below one of l.
+func (l linkNames) leadsOut(name string) bool {
+	clean := cleanName(name)
+	if name == "" || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") || !filepath.IsLocal(filepath.FromSlash(clean)) {
 		return true
 	}
-	for parent := path.Dir(clean); parent != "."; parent = path.Dir(parent) {
-		if links[parent] {
+	for parent := clean; parent != "."; {
+		if parent = path.Dir(parent); l[parent] {
 			return true
 		}
 	}
 	return false
 }
+
+func cleanName(name string) string { return strings.ToLower(path.Clean(name)) }
 
 func joinBelow(dir, name string) string {
 	if dir == "" {

@@ -470,6 +470,15 @@ func TestCopyTar(t *testing.T) {
 		}
 		got = append(got, strings.TrimSuffix(h.Name+" "+h.Linkname, " "))
 	}
+	var single bytes.Buffer
+	w = tar.NewWriter(&single)
+	if err := w.WriteHeader(&tar.Header{Name: ".", Typeflag: tar.TypeReg}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := copyTar(io.Discard, &single, "file"); err != nil {
+		t.Errorf("a single file: %v", err)
+	}
 	want := []string{"dir", "dir/sub/", "dir/sub/f", "dir/hard dir/sub/f", "dir/soft sub/f"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -518,7 +527,9 @@ func TestHostileTar(t *testing.T) {
 		"a device":                 {[]tar.Header{{Name: "a", Typeflag: tar.TypeBlock}}, "neither a file"},
 		"a link as the root":       {[]tar.Header{link(".", "/etc"), file("passwd")}, "leads out"},
 		"a link to anywhere":       {[]tar.Header{link("a", "/etc"), link("b", "../../x")}, ""},
-		"a link that is replaced":  {[]tar.Header{link("a", "/etc"), {Name: "a/", Typeflag: tar.TypeDir}, file("a/f")}, ""},
+		"a link that is replaced":  {[]tar.Header{link("a", "/etc"), {Name: "a/", Typeflag: tar.TypeDir}, file("a/f")}, "leads out"},
+		"a hard link to a link":    {[]tar.Header{link("a", "/etc"), {Name: "b", Typeflag: tar.TypeLink, Linkname: "a"}, file("b/passwd")}, "leads out"},
+		"a link in another case":   {[]tar.Header{link("A", "/etc"), file("a/passwd")}, "leads out"},
 		"two dots in a name":       {[]tar.Header{file("a..b"), file("..c"), file("d/..e")}, ""},
 	} {
 		for _, below := range []string{"", "dir"} {

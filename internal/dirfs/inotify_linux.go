@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -23,9 +25,13 @@ const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DEL
 // maxQueued is the number of events that wait for a slow reader, as many as wait in the kernel by default.
 const maxQueued = 16384
 
-// An inotify is an instance of the kernel's inotify. All watches of this process share one, because a user has only
-// 128 of them by default, which also the daemons of this machine need. It exists while there are watches.
+// maxInstances is the most instances of inotify of this process: a user has only 128 of them by default, which also the
+// daemons of this machine need. The watches of one directory of the host, such as a volume, share one.
+const maxInstances = 16
+
+// An inotify is an instance of the kernel's inotify. It exists while there are watches.
 type inotify struct {
+	slot *slot
 	file *os.File
 	conn syscall.RawConn
 	done chan struct{} // closed when readLoop has returned
@@ -37,26 +43,33 @@ type inotify struct {
 	buf  []byte
 }
 
-// process has the inotify of this process and the number of its watches.
-var process struct {
-	sync.Mutex
+// A slot has an instance, and the number of its watches.
+type slot struct {
+	mu      sync.Mutex
 	notify  *inotify
 	watches int
 }
 
-// acquireInotify returns the inotify of this process. The caller releases it.
-func acquireInotify() (*inotify, error) {
-	process.Lock()
-	defer process.Unlock()
-	if process.notify == nil {
+// The instances of this process, and the directories that they watch.
+var (
+	slots       [maxInstances]slot
+	watchedDirs atomic.Int64
+)
+
+// acquireInotify returns the instance for the directory root of the host. The caller releases it.
+func acquireInotify(root string) (*inotify, error) {
+	s := &slots[crc32.ChecksumIEEE([]byte(root))%maxInstances]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.notify == nil {
 		n, err := openInotify()
 		if err != nil {
 			return nil, err
 		}
-		process.notify = n
+		n.slot, s.notify = s, n
 	}
-	process.watches++
-	return process.notify, nil
+	s.watches++
+	return s.notify, nil
 }
 
 // releaseInotify reverts acquireInotify for w, and forgets its directories.
@@ -64,14 +77,15 @@ func releaseInotify(n *inotify, w *watch) {
 	for wd := range w.dirs {
 		n.removeDir(w, wd)
 	}
-	process.Lock()
-	process.watches--
-	last := process.watches == 0
+	s := n.slot
+	s.mu.Lock()
+	s.watches--
+	last := s.watches == 0
 	if last {
-		process.notify = nil
+		s.notify = nil
 		n.file.Close()
 	}
-	process.Unlock()
+	s.mu.Unlock()
 	if last {
 		<-n.done
 	}
@@ -99,20 +113,19 @@ func watchLimits() (perWatch, total int) {
 	if err != nil { // not there in every sandbox
 		return maxEntries, maxEntries
 	}
-	return max(most/8, 1), max(most/2, 1)
+	return max(most/4, 1), max(most/2, 1)
 }
 
 // addDir adds an open directory to those of w, and returns its watch descriptor. w gets no event from before.
 func (n *inotify) addDir(w *watch, dir *os.File) (wd int32, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(w.dirs) >= n.perWatch || len(n.dirs) >= n.total {
+	if len(w.dirs) >= n.perWatch || watchedDirs.Load() >= int64(n.total) {
 		return 0, atoll.Errorf("watch", "", atoll.ErrExhausted,
 			"too many directories: one watch may have %d, and all together %d; watch a smaller directory, or raise fs.inotify.max_user_watches", n.perWatch, n.total)
 	}
 	cerr := n.conn.Control(func(fd uintptr) {
-		for n.readEvents(fd) {
-		}
+		n.readPending(fd)
 		var id int
 		id, err = unix.InotifyAddWatch(int(fd), fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), watchMask)
 		wd = int32(id)
@@ -122,6 +135,7 @@ func (n *inotify) addDir(w *watch, dir *os.File) (wd int32, err error) {
 	}
 	if n.dirs[wd] == nil {
 		n.dirs[wd] = map[*watch]struct{}{}
+		watchedDirs.Add(1)
 	}
 	n.dirs[wd][w] = struct{}{}
 	return wd, nil
@@ -133,7 +147,7 @@ func (n *inotify) removeDir(w *watch, wd int32) {
 	defer n.mu.Unlock()
 	delete(n.dirs[wd], w)
 	if watches, ok := n.dirs[wd]; ok && len(watches) == 0 {
-		delete(n.dirs, wd)
+		n.forgetDir(wd)
 		_ = n.conn.Control(func(fd uintptr) {
 			_, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) // fails if the directory has been removed
 		})
@@ -144,12 +158,34 @@ func (n *inotify) removeDir(w *watch, wd int32) {
 func (n *inotify) readLoop() {
 	defer close(n.done)
 	_ = n.conn.Read(func(fd uintptr) bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for n.readEvents(fd) {
+		for n.readSome(fd) {
 		}
 		return false
 	})
+}
+
+// readSome is readEvents, and lets others have the lock between two calls.
+func (n *inotify) readSome(fd uintptr) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.readEvents(fd)
+}
+
+// readPending reads the events that are there now, but not those that arrive meanwhile. n.mu is held.
+func (n *inotify) readPending(fd uintptr) {
+	size, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ) // also called FIONREAD
+	for err == nil && size > 0 && n.readEvents(fd) {
+		size -= len(n.buf) - maxEvent // what a read returns at least, if there is more
+	}
+}
+
+// maxEvent is the size of the longest event.
+const maxEvent = unix.SizeofInotifyEvent + unix.NAME_MAX + 1
+
+// forgetDir ends the entry of a directory. n.mu is held.
+func (n *inotify) forgetDir(wd int32) {
+	delete(n.dirs, wd)
+	watchedDirs.Add(-1)
 }
 
 // readEvents reads events, if there are any, and passes them on. n.mu is held.
@@ -172,8 +208,8 @@ func (n *inotify) readEvents(fd uintptr) bool {
 		for w := range n.dirs[ev.wd] {
 			w.queueEvent(ev)
 		}
-		if ev.mask&unix.IN_IGNORED != 0 {
-			delete(n.dirs, ev.wd)
+		if _, ok := n.dirs[ev.wd]; ok && ev.mask&unix.IN_IGNORED != 0 {
+			n.forgetDir(ev.wd)
 		}
 	}
 	return true

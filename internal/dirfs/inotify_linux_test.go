@@ -49,6 +49,8 @@ func TestWatchesShareInotify(t *testing.T) {
 		}
 		synced.Add(1)
 		ended.Go(func() {
+			first := sync.OnceFunc(synced.Done)
+			defer first()
 			for ev, err := range f.Watch(ctx, name, false) {
 				switch {
 				case err != nil:
@@ -56,7 +58,7 @@ func TestWatchesShareInotify(t *testing.T) {
 					return
 				case ev.Type == atoll.FileSynced:
 					mustWrite(t, f, other+"/before", "x", atoll.WriteOptions{}) // another watch sees it, unless that begins later
-					synced.Done()
+					first()
 				case ev.Path == "/work/"+name+"/stop":
 					return
 				case !strings.HasPrefix(ev.Path, "/work/"+name+"/"):
@@ -100,7 +102,7 @@ func TestWatchLimits(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "a/b/c/d"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n, err := acquireInotify()
+	n, err := acquireInotify(f.roots[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +124,10 @@ func TestWatchLimits(t *testing.T) {
 	if err := watchErr("a"); err != nil {
 		t.Errorf("4 directories: %v", err)
 	}
-	g, other, _ := newTree(t)
-	if err := os.MkdirAll(filepath.Join(other, "a/b"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "e/f/g"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range g.Watch(ctx, ".", true) { // 3
+	for _, err := range f.Watch(ctx, "e", true) { // 3
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,8 +141,40 @@ func TestWatchLimits(t *testing.T) {
 	}
 }
 
+// Equal events that wait for a slow reader are one, as in the kernel.
+func TestWatchMergesEqualEvents(t *testing.T) {
+	f, dir, _ := newTree(t)
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
+	defer cancel()
+	for ev, err := range f.Watch(ctx, ".", false) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Path == "/work/stop" {
+			break
+		}
+		if ev.Type != atoll.FileSynced {
+			continue
+		}
+		for range 2 * maxQueued {
+			if _, err := log.WriteString("x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustWrite(t, f, "stop", "", atoll.WriteOptions{})
+	}
+}
+
 // A reader that is slower than the changes learns that events are missing, after those that are not.
 func TestWatchTooSlow(t *testing.T) {
+	if text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events"); err != nil || len(text) < len("16384\n") {
+		t.Skipf("the kernel's queue is short: %s, %v", text, err)
+	}
 	f, dir, _ := newTree(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 	defer cancel()

@@ -61,6 +61,9 @@ type watch struct {
 func (w *watch) queueEvent(ev event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if last := len(w.queue) - 1; last >= 0 && w.queue[last] == ev {
+		return // the kernel merges equal events that wait, too
+	}
 	if w.lost = w.lost || len(w.queue) == maxQueued; !w.lost {
 		w.queue = append(w.queue, ev)
 	}
@@ -98,7 +101,7 @@ func (f *FS) newWatch(ctx context.Context, name string, recursive bool) (*watch,
 	if err != nil {
 		return nil, err
 	}
-	notify, err := acquireInotify()
+	notify, err := acquireInotify(f.roots[1])
 	if err != nil {
 		return nil, err
 	}

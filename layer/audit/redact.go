@@ -28,8 +28,8 @@ type redaction struct {
 // nothing.
 var redactions = sync.OnceValue(func() []redaction {
 	return []redaction{
-		{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY.*?-----END [^-]*-----|-----BEGIN [A-Z ]*PRIVATE KEY.*`), mask},
-		{regexp.MustCompile(`(?i)((?:set-)?cookie:\s*)[^"'\n]+`), "${1}" + mask},
+		{regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY[A-Za-z0-9+/=\\\s:,-]*`), mask}, // with its end, and whatever is base64
+		{regexp.MustCompile(`(?i)((?:set-)?cookie:\s*)[^"'\n;&|$\x60]+(?:;\s*[\w.-]+=[^"'\n;&|$\x60]+)*`), "${1}" + mask},
 		{regexp.MustCompile(`(?i)(authorization:\s*(?:\w+\s+)?)[^\s"']+`), "${1}" + mask},
 		{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[\w.~+/=-]{6,}`), "${1}" + mask},
 		{regexp.MustCompile(`(` + secretName + `(?:\\?["'])?\s*[=:]\s*)` + value), "${1}" + mask},

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"path"
 	"regexp"
 	"slices"
@@ -12,18 +13,27 @@ import (
 
 // A programRule lists flags whose arguments are secrets, and have names of other meanings elsewhere.
 type programRule struct {
-	program    string // pattern of its name
-	subcommand string // an argument that must be there; may be empty
-	flags      []string
-	attached   bool   // the secret follows without a space: a word after the flag has another meaning
-	user       string // the argument is a user, this separator and a secret; may be empty
+	program  string // pattern of its name
+	login    bool   // one of the first two arguments must be login
+	flags    []string
+	attached bool   // the secret follows without a space: a word after the flag has another meaning
+	user     string // the argument is a user, this separator and a secret; may be empty
 }
 
 var programRules = []programRule{
 	{program: "mysql*", flags: []string{"-p"}, attached: true},
 	{program: "mariadb*", flags: []string{"-p"}, attached: true},
 	{program: "7z*", flags: []string{"-p"}, attached: true},
-	{program: "*", subcommand: "login", flags: []string{"-p"}}, // of docker, podman, helm, az and others
+	{program: "docker", login: true, flags: []string{"-p"}},
+	{program: "podman", login: true, flags: []string{"-p"}},
+	{program: "nerdctl", login: true, flags: []string{"-p"}},
+	{program: "buildah", login: true, flags: []string{"-p"}},
+	{program: "skopeo", login: true, flags: []string{"-p"}},
+	{program: "helm", login: true, flags: []string{"-p"}},
+	{program: "oras", login: true, flags: []string{"-p"}},
+	{program: "crane", login: true, flags: []string{"-p"}},
+	{program: "az", login: true, flags: []string{"-p"}},
+	{program: "oc", login: true, flags: []string{"-p"}},
 	{program: "sshpass", flags: []string{"-p"}},
 	{program: "mongo*", flags: []string{"-p"}},
 	{program: "redis-cli", flags: []string{"-a"}},
@@ -59,6 +69,8 @@ var (
 	secretWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(secretName) })
 )
 
+var duration = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9.]+[smhd]?$`) })
+
 // wrappers are programs whose arguments are a command.
 var wrappers = []string{"sudo", "doas", "env", "exec", "command", "nohup", "nice", "time", "timeout", "xargs", "setsid", "stdbuf"}
 
@@ -77,7 +89,7 @@ func secretArgs(args []string) map[int]int {
 	}
 	name, rest := path.Base(args[at]), args[at+1:]
 	for _, rule := range programRules {
-		if ok, _ := path.Match(rule.program, name); ok && (rule.subcommand == "" || slices.Contains(rest, rule.subcommand)) {
+		if ok, _ := path.Match(rule.program, name); ok && (!rule.login || slices.Contains(rest[:min(2, len(rest))], "login")) {
 			rule.findSecrets(args, at+1, secrets)
 		}
 	}
@@ -91,7 +103,7 @@ func secretArgs(args []string) map[int]int {
 func findProgram(args []string) int {
 	i := 0
 	for i < len(args) && slices.Contains(wrappers, path.Base(args[i])) {
-		for i++; i < len(args) && (strings.HasPrefix(args[i], "-") || strings.Contains(args[i], "=") || strings.Trim(args[i], "0123456789.smh") == ""); i++ {
+		for i++; i < len(args) && (strings.HasPrefix(args[i], "-") || strings.Contains(args[i], "=") || duration().MatchString(args[i])); i++ {
 			if slices.Contains([]string{"-u", "-g", "-n", "-s", "-k"}, args[i]) {
 				i++ // its value
 			}
@@ -127,49 +139,80 @@ func (r programRule) findSecrets(args []string, i int, secrets map[int]int) {
 	}
 }
 
-// redactScript replaces the secrets in the commands of a shell's script. It returns text that is no script as it is.
+// redactScript replaces the secrets in the commands of a shell's script, up to what is no script.
 func redactScript(text string) string {
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
-	if err != nil {
-		return text
-	}
 	var found []replacement
-	syntax.Walk(file, func(node syntax.Node) bool {
+	add := func(word *syntax.Word, keep string) {
+		from, to := int(word.Pos().Offset()), int(word.End().Offset())
+		if from <= to && to <= len(text) {
+			found = append(found, replacement{from, to, keep})
+		}
+	}
+	visit := func(node syntax.Node) bool {
 		switch node := node.(type) {
 		case *syntax.CallExpr:
 			words := literalWords(text, node.Args)
 			for i, keep := range secretArgs(words) {
-				found = append(found, replacement{node.Args[i], words[i][:min(keep, len(words[i]))]})
+				add(node.Args[i], words[i][:min(keep, len(words[i]))])
 			}
 		case *syntax.BinaryCmd:
-			if call, ok := node.X.Cmd.(*syntax.CallExpr); ok && node.Op == syntax.Pipe && readsSecret(text, node.Y) {
-				for _, word := range call.Args[min(1, len(call.Args)):] {
-					found = append(found, replacement{word, ""})
+			if call := firstCall(node.X); call != nil && node.Op == syntax.Pipe && readsSecret(text, node.Y) && isEcho(text, call) {
+				for _, word := range call.Args[1:] {
+					add(word, "")
 				}
 			}
 		case *syntax.Stmt:
 			for _, redirect := range node.Redirs {
 				if redirect.Op == syntax.WordHdoc && readsSecret(text, node) {
-					found = append(found, replacement{redirect.Word, ""})
+					add(redirect.Word, "")
 				}
 			}
 		}
 		return true
+	}
+	_ = syntax.NewParser(syntax.Variant(syntax.LangBash)).Stmts(strings.NewReader(text), func(stmt *syntax.Stmt) bool {
+		syntax.Walk(stmt, visit)
+		return true
 	})
-	slices.SortFunc(found, func(a, b replacement) int { return int(b.word.Pos().Offset()) - int(a.word.Pos().Offset()) })
-	last := len(text)
-	for _, r := range found { // from the end
-		if from, to := int(r.word.Pos().Offset()), int(r.word.End().Offset()); to <= last {
-			text, last = text[:from]+r.keep+mask+text[to:], from
+	slices.SortFunc(found, func(a, b replacement) int { return cmp.Or(a.from-b.from, b.to-a.to) })
+	var b strings.Builder
+	last := 0
+	for _, r := range found {
+		if r.from >= last { // else it is within the one before
+			b.WriteString(text[last:r.from] + r.keep + mask)
+			last = r.to
 		}
 	}
-	return text
+	return b.String() + text[last:]
 }
 
-// A replacement replaces a word of a script by keep and the mask.
+// A replacement replaces a part of a script by keep and the mask.
 type replacement struct {
-	word *syntax.Word
-	keep string
+	from, to int
+	keep     string
+}
+
+// firstCall returns the first command of a pipeline, or nil.
+func firstCall(stmt *syntax.Stmt) *syntax.CallExpr {
+	for {
+		switch cmd := stmt.Cmd.(type) {
+		case *syntax.BinaryCmd:
+			stmt = cmd.X
+		case *syntax.CallExpr:
+			return cmd
+		default:
+			return nil
+		}
+	}
+}
+
+// isEcho reports whether a command prints its arguments.
+func isEcho(text string, call *syntax.CallExpr) bool {
+	if len(call.Args) == 0 {
+		return false
+	}
+	name := literalWords(text, call.Args[:1])[0]
+	return name == "echo" || name == "printf"
 }
 
 // literalWords returns the values of words. The value of one with an expansion is its source.
@@ -195,16 +238,21 @@ func literalWords(text string, words []*syntax.Word) []string {
 }
 
 // readsSecret reports whether a command reads a secret from its input.
-func readsSecret(text string, stmt *syntax.Stmt) (reads bool) {
-	syntax.Walk(stmt, func(node syntax.Node) bool {
-		if call, ok := node.(*syntax.CallExpr); ok {
-			words := literalWords(text, call.Args)
-			at := findProgram(words)
-			reads = reads || at < len(words) && path.Base(words[at]) == "chpasswd" ||
-				slices.ContainsFunc(words, func(w string) bool { return strings.HasSuffix(w, "-stdin") || w == "--stdin" || w == "--with-token" }) ||
-				len(words) > 1 && path.Base(words[0]) == "sudo" && slices.Contains(words, "-S")
-		}
+func readsSecret(text string, stmt *syntax.Stmt) bool {
+	call, ok := stmt.Cmd.(*syntax.CallExpr)
+	if !ok {
+		return false
+	}
+	words := literalWords(text, call.Args)
+	at := findProgram(words)
+	if at == len(words) {
+		return false
+	}
+	switch program := path.Base(words[at]); {
+	case program == "chpasswd", program == "passwd" && slices.Contains(words, "--stdin"):
 		return true
-	})
-	return reads
+	case slices.ContainsFunc(words, regexp.MustCompile(`^--?(?:[\w-]*(?:password|passphrase|token|secret|key)-stdin|with-token)$`).MatchString):
+		return true
+	}
+	return at > 0 && path.Base(words[0]) == "sudo" && slices.Contains(words[:at], "-S")
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,7 +53,7 @@ type ImagePolicy struct {
 // at most. Kinds: ErrDenied, ErrNotExist (the registry has no such image), ErrUnavailable (the registry does not answer).
 func (p *ImagePolicy) Check(ctx context.Context, ref string) error {
 	parsed, err := name.ParseReference(ref)
-	if err != nil {
+	if err != nil || isStored(ref) || slices.Contains(strings.Split(parsed.Context().RepositoryStr(), "/"), "..") {
 		return atoll.Errorf("", "", atoll.ErrDenied, "image %s is not the name of an image in a registry", ref)
 	}
 	registry := canonicalRegistry(parsed.Context().RegistryStr())
@@ -69,6 +71,15 @@ func (p *ImagePolicy) Check(ctx context.Context, ref string) error {
 	return atoll.Errorf("", "", atoll.ErrDenied, "image %s: projects may not use the registry %s", ref, registry)
 }
 
+// isStored reports whether providers take ref for an image that the machine has, by its id or a name that is never
+// pulled, and not for one in a registry.
+func isStored(ref string) bool {
+	algorithm, _, _ := strings.Cut(ref, ":")
+	return algorithm == "sha256" || algorithm == "sha512" || strings.HasPrefix(ref, "atoll-local/") || imageID().MatchString(ref)
+}
+
+var imageID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{12,64}$`) })
+
 // canonicalRegistry returns the name by which users know a registry.
 func canonicalRegistry(host string) string {
 	if host == name.DefaultRegistry {
@@ -81,9 +92,9 @@ func canonicalRegistry(host string) string {
 func (p *ImagePolicy) checkPublic(ctx context.Context, ref name.Reference) error {
 	key := ref.Name()
 	p.mu.Lock()
-	known := time.Since(p.public[key]) < publicTTL
+	since, known := p.public[key]
 	p.mu.Unlock()
-	if known {
+	if known && time.Since(since) < publicTTL {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -102,6 +113,8 @@ func (p *ImagePolicy) checkPublic(ctx context.Context, ref name.Reference) error
 		return atoll.Errorf("", "", atoll.ErrDenied, "image %s: its registry does not give it to everybody", ref)
 	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
 		return atoll.Errorf("", "", atoll.ErrNotExist, "image %s: its registry has no such image", ref)
+	case known: // the registry does not answer, and the machine may have the image
+		return nil
 	}
 	return atoll.Errorf("", "", atoll.ErrUnavailable, "image %s: its registry does not answer whether everybody may have it: %w", ref, err)
 }

@@ -55,7 +55,7 @@ func TestImagePolicy(t *testing.T) {
 	gone.Close()
 	goneHost := strings.TrimPrefix(gone.URL, "http://")
 	p := &authz.ImagePolicy{
-		Allow:  []string{"registry.example.com", "ghcr.io/acme", "docker.io/library/python"},
+		Allow:  []string{"registry.example.com", "ghcr.io/acme", "docker.io/library"},
 		Public: []string{host, goneHost},
 	}
 	for ref, want := range map[string]atoll.Kind{
@@ -78,7 +78,10 @@ func TestImagePolicy(t *testing.T) {
 		"python:3.13":                       "",
 		"docker.io/python":                  "",
 		"index.docker.io/library/python":    "",
-		"node":                              atoll.ErrDenied,
+		"acme/node":                         atoll.ErrDenied,
+		"docker.io/library/../acme/node":    atoll.ErrDenied,
+		strings.Repeat("0", 64):             atoll.ErrDenied,
+		"0123456789ab":                      atoll.ErrDenied,
 		"sha256:" + strings.Repeat("0", 64): atoll.ErrDenied,
 		"atoll-local/app":                   atoll.ErrDenied,
 		"":                                  atoll.ErrDenied,

@@ -30,7 +30,9 @@ func (p *provider) checkSpec(ctx context.Context, op string, spec *atoll.Spec) (
 		}
 	}
 	if err := p.opts.Refuse(ctx, &c); err != nil {
-		p.opts.Denied(ctx, op, project, c.Name)
+		if atoll.KindOf(err) == atoll.ErrDenied {
+			p.opts.Denied(ctx, op, project, c.Name)
+		}
 		return nil, err
 	}
 	if err := p.checkSources(ctx, a, op, &c); err != nil {
