@@ -97,12 +97,12 @@ func (f *FS) createMissing(rel string, opts atoll.OpenOptions) (file *os.File, e
 	if opts.Mode != 0 {
 		mode = f.fileMode(opts.Mode)
 	}
-	if !opts.Exclusive {
-		if rel, _, err = f.writeTarget(rel); err != nil {
-			return nil, err
+	err = f.inTree(rel, !opts.Exclusive, func(rel string) (err error) {
+		if !opts.Exclusive {
+			if rel, _, err = f.writeTarget(rel); err != nil {
+				return err
+			}
 		}
-	}
-	err = f.inTree(rel, false, func(rel string) (err error) {
 		if file, err = f.tree.OpenFile(rel, accessFlags(opts)|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 			return err
 		}

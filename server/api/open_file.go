@@ -208,8 +208,8 @@ func (s *fileStream) performRequest(file atoll.File, q wire.FileRequest, data []
 		if q.Length < 0 || q.Length > wire.MaxFileData {
 			return reply, nil, invalidError("length: must be within 0..%d", wire.MaxFileData)
 		}
-		if s.buf == nil {
-			s.buf = make([]byte, wire.MaxFileData)
+		if len(s.buf) < q.Length {
+			s.buf = make([]byte, q.Length)
 		}
 		n, err := file.ReadAt(s.ctx, s.buf[:q.Length], q.Offset)
 		if errors.Is(err, io.EOF) {

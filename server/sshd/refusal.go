@@ -50,7 +50,7 @@ func (c *conn) awaitReport() (answered func()) {
 	}
 	f.answered, f.reported = make(chan struct{}), make(chan struct{})
 	f.mu.Unlock()
-	late := time.NewTimer(refusalTime)
+	late := time.NewTimer(c.server.refusalTime)
 	defer late.Stop()
 	select {
 	case <-f.reported:
@@ -103,7 +103,7 @@ func (s *session) awaitClient(ctx context.Context) {
 		_, _ = s.ch.SendRequest("keepalive@openssh.com", true, nil)
 		close(answered)
 	})
-	late := time.NewTimer(refusalTime)
+	late := time.NewTimer(s.conn.server.refusalTime)
 	defer late.Stop()
 	select {
 	case <-answered:

@@ -81,6 +81,7 @@ func newRig(t *testing.T, p atoll.Provider, change func(s *Server)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.server.refusalTime = testenv.Scale(refusalTime)
 	if change != nil {
 		change(r.server)
 	}

@@ -239,6 +239,9 @@ func parsePiece(q request) (p piece, err error) {
 	return p, err
 }
 
+// maxPieces is the most requests that are merged.
+const maxPieces = 1024
+
 // mergePieces parses q, and takes requests of its kind that continue it from the queue.
 func (f *fileServer) mergePieces(q request) (h handle, pieces []piece, length int, err error) {
 	first, err := parsePiece(q)
@@ -256,7 +259,7 @@ func (f *fileServer) mergePieces(q request) (h handle, pieces []piece, length in
 			var err error
 			p, err = parsePiece(next)
 			inOrder := p.offset == first.offset+uint64(length) || h.opts.Append && q.kind == fxpWrite
-			return err == nil && p.handle == first.handle && inOrder && length+p.length <= maxMerged
+			return err == nil && p.handle == first.handle && inOrder && length+p.length <= maxMerged && len(pieces) < maxPieces
 		})
 		if !ok {
 			return h, pieces, length, nil
@@ -389,7 +392,18 @@ func (f *fileServer) copyData(body []byte) (byte, []byte, error) {
 	}
 	left := int64(q.Length)
 	if left == 0 {
-		left = math.MaxInt64 / 2
+		info, err := from.file.Stat(f.ctx)
+		if err != nil {
+			return 0, nil, err
+		}
+		left = info.Size - int64(q.Offset) // not what a copy to the file itself adds
+	}
+	if to.opts.Append {
+		info, err := to.file.Stat(f.ctx)
+		if err != nil {
+			return 0, nil, err
+		}
+		q.ToOffset = uint64(info.Size)
 	}
 	at, toAt, buf := int64(q.Offset), int64(q.ToOffset), make([]byte, maxMerged)
 	for left > 0 {
@@ -431,6 +445,13 @@ func (f *fileServer) openDir(body []byte) (byte, []byte, error) {
 	if err != nil {
 		return 0, nil, f.explainPath(err, name)
 	}
+	open := len(list)
+	for _, h := range f.handles {
+		open += len(h.entries)
+	}
+	if open > maxOpenEntries {
+		return 0, nil, statusError{fxFailure, "the open directories have too many entries: close some"}
+	}
 	self.Name = "."
 	up := self // above the files that are served, nothing may be known
 	if above, err := f.fs.Stat(f.ctx, parentOf(self.Path)); err == nil {
@@ -440,8 +461,10 @@ func (f *fileServer) openDir(body []byte) (byte, []byte, error) {
 	return f.addHandle(handle{name: name, entries: append([]atoll.FileInfo{self, up}, list...)})
 }
 
-// maxEntries is the most entries of one reply to readdir.
-const maxEntries = 100
+const (
+	maxEntries     = 100     // of one reply to readdir
+	maxOpenEntries = 400_000 // of all open directories of a session, which take 100 MB
+)
 
 func (f *fileServer) readDir(body []byte) (byte, []byte, error) {
 	key, _, err := cutString(body)
@@ -458,7 +481,9 @@ func (f *fileServer) readDir(body []byte) (byte, []byte, error) {
 		e := h.entries[n]
 		packed = append(packed, marshalName(e.Name, describeFile(e.Name, e, now), marshalAttributes(e))...)
 	}
-	h.entries = h.entries[n:]
+	if h.entries = h.entries[n:]; len(h.entries) == 0 {
+		h.entries = nil
+	}
 	f.handles[key] = h
 	if n == 0 {
 		return 0, nil, errEOF

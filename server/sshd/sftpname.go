@@ -35,11 +35,17 @@ func (f *fileServer) parseNames(body []byte) (from, to string, err error) {
 	return from, to, err
 }
 
+// maxName is the length of the longest name, as in Linux.
+const maxName = 4096
+
 // absoluteName returns name in a form that an FS resolves as the kernel does: an FS
 // cleans "..", which is wrong after a link.
 func (f *fileServer) absoluteName(name string) (string, error) {
 	if name == "" {
 		return "", statusError{fxNoFile, "the name is empty"}
+	}
+	if len(name) > maxName {
+		return "", statusError{fxFailure, "the name is too long"}
 	}
 	if !path.IsAbs(name) {
 		name = f.home + "/" + name
@@ -135,7 +141,7 @@ func (f *fileServer) explainPath(err error, name string) error {
 	if _, err := f.followLinks(name); err == errLinks {
 		return errLinks
 	}
-	for dir := parentOf(name); dir != "/"; dir = path.Dir(dir) {
+	for dir := parentOf(name); dir != "/" && f.ctx.Err() == nil; dir = path.Dir(dir) {
 		if info, err := f.followLinks(dir); err == nil && info.Type != atoll.TypeDirectory {
 			return errNotDir
 		}

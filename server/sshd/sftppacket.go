@@ -148,8 +148,11 @@ func parseAttributes(b []byte) (a attributes, err error) {
 	return a, err // nobody has defined an extended attribute
 }
 
-// The types of files in a mode.
-var modeTypes = map[atoll.FileType]uint32{atoll.TypeFile: 0o100000, atoll.TypeDirectory: 0o040000, atoll.TypeSymlink: 0o120000}
+// The types of files in a mode. Others are pipes, sockets and devices: clients need some type that is neither a file nor a
+// directory.
+var modeTypes = map[atoll.FileType]uint32{
+	atoll.TypeFile: 0o100000, atoll.TypeDirectory: 0o040000, atoll.TypeSymlink: 0o120000, atoll.TypeOther: 0o010000,
+}
 
 // marshalAttributes returns the attributes of a file. An FS doesn't tell the time of the
 // last access.

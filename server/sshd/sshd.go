@@ -86,6 +86,8 @@ type Server struct {
 	logins     chan struct{} // one slot per login in progress
 	loginGrace time.Duration
 	aliveEvery time.Duration
+
+	refusalTime time.Duration
 }
 
 // New returns a server for p, which the caller closes after Serve has returned. It
@@ -106,6 +108,7 @@ func New(p atoll.Provider, opts Options) (*Server, error) {
 	s := &Server{
 		provider: p, opts: opts, log: opts.Log, hostKey: key,
 		logins: make(chan struct{}, maxLogins), loginGrace: loginGrace, aliveEvery: aliveEvery,
+		refusalTime: refusalTime,
 	}
 	s.config = &ssh.ServerConfig{
 		MaxAuthTries:      maxTries,
