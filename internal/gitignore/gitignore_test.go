@@ -35,9 +35,10 @@ func newGitRepo(t *testing.T) *gitRepo {
 // runGit runs git without the user's own configuration.
 func (r *gitRepo) runGit(args ...string) string {
 	r.t.Helper()
-	cmd := exec.Command("git", args...)
+	cmd := exec.Command("git", append([]string{"-c", "core.ignorecase=false", "-c", "core.precomposeunicode=false"}, args...)...)
 	cmd.Dir = r.dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_CONFIG_SYSTEM="+os.DevNull, "HOME="+r.dir, "XDG_CONFIG_HOME="+r.dir)
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GIT_") }) // of a hook that runs the test
+	cmd.Env = append(own, "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_CONFIG_SYSTEM="+os.DevNull, "HOME="+r.dir, "XDG_CONFIG_HOME="+r.dir)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -72,6 +73,9 @@ func (r *gitRepo) writeTree(files []string) {
 // writeRules writes the file with the rules, where git finds it without listing it.
 func (r *gitRepo) writeRules(rules string) {
 	r.t.Helper()
+	if err := os.MkdirAll(filepath.Join(r.dir, ".git", "info"), 0o755); err != nil { // git's templates may be missing
+		r.t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(r.dir, ".git", "info", "exclude"), []byte(rules), 0o644); err != nil {
 		r.t.Fatal(err)
 	}

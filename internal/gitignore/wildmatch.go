@@ -18,7 +18,10 @@ const (
 // matchPattern reports whether a pattern matches the text. If slashes is set, only "**"
 // matches a slash.
 func matchPattern(pattern, text string, slashes bool) bool {
-	m := matcher{pattern: pattern, text: text, slashes: slashes, failed: map[[2]int]outcome{}}
+	m := matcher{pattern: pattern, text: text, slashes: slashes}
+	if strings.Count(pattern, "*") > 1 { // one star makes each attempt once
+		m.failed = map[[2]int]outcome{}
+	}
 	return m.matchFrom(0, 0, 0) == matches
 }
 
@@ -27,7 +30,7 @@ func matchPattern(pattern, text string, slashes bool) bool {
 type matcher struct {
 	pattern, text string
 	slashes       bool
-	failed        map[[2]int]outcome
+	failed        map[[2]int]outcome // nil if no attempt is made twice
 }
 
 // byteAt returns byte i of s; 0 behind its end.
@@ -125,7 +128,7 @@ func (m *matcher) tryFrom(p, t int) outcome {
 		return got
 	}
 	got := m.matchFrom(p, p, t)
-	if got != matches {
+	if got != matches && m.failed != nil {
 		m.failed[[2]int{p, t}] = got
 	}
 	return got

@@ -202,7 +202,18 @@ func (p *push) putState(version, size int64) error {
 // a valid key, so that the file has to be packed.
 func (p *push) plainKey(path string) (string, bool) {
 	key := p.r.prefix + strconv.FormatInt(p.version, 10) + "/" + path
-	return key, p.r.opts.Layout == LayoutFiles && objectstore.CheckKey(key) == nil
+	return key, p.r.opts.Layout == LayoutFiles && isPlainPath(path) && objectstore.CheckKey(key) == nil
+}
+
+// isPlainPath reports whether a path may be the name of a file of its own in a store, which may be a directory on any
+// system. Other paths would lead elsewhere on Windows, or take the place of a state file or of an object of a Dir.
+func isPlainPath(path string) bool {
+	for name := range strings.SplitSeq(path, "/") {
+		if strings.ContainsAny(name, `\:+`) || strings.HasSuffix(name, ".") || strings.HasSuffix(name, " ") || strings.EqualFold(name, StateName) {
+			return false
+		}
+	}
+	return true
 }
 
 // storeContent uploads a file's bytes to a key of its own, or packs them.
@@ -218,13 +229,23 @@ func (p *push) storeContent(ctx context.Context, s *pendingEntry, body io.ReadSe
 	if _, err := body.Seek(0, io.SeekStart); err != nil {
 		return bucketError{err}
 	}
-	switch {
-	case plain:
-		if _, err := p.r.files.Put(ctx, key, body, f.Size, objectstore.Condition{}); err != nil {
+	if plain {
+		switch _, err := p.r.files.Put(ctx, key, body, f.Size, objectstore.Condition{Absent: true}); atoll.KindOf(err) {
+		case "":
+			p.r.opts.step("object")
+			f.Object, f.Offset = "", 0
+			p.countUpload(f.Size)
+			return nil
+		case atoll.ErrConflict: // another program's, or a name that differs in case only
+			p.updateStats(func(*Stats) { p.packed++ })
+			if _, err := body.Seek(0, io.SeekStart); err != nil {
+				return bucketError{err}
+			}
+		default:
 			return bucketError{err}
 		}
-		p.r.opts.step("object")
-		f.Object, f.Offset = "", 0
+	}
+	switch {
 	case f.Size > maxPackedSize:
 		name := p.packer.nextName()
 		if err := p.uploadObject(ctx, name, body, f.Size); err != nil {
@@ -389,8 +410,11 @@ func (p *push) newVersionWriter() entryWriter {
 }
 
 // markVoid makes sure that a number never becomes a version: its state file is empty. files
-// tells that a program with LayoutFiles may write the version.
+// tells that a program with LayoutFiles may write the version. It leaves a version of another program.
 func (r *Remote) markVoid(ctx context.Context, version int64, files bool) error {
+	if foreign, err := r.isForeign(ctx, version); err != nil || foreign {
+		return err
+	}
 	_, err := r.bucket.Put(ctx, r.stateKey(version), strings.NewReader(""), 0, objectstore.Condition{})
 	if err == nil && files && r.apart {
 		_, err = r.files.Put(ctx, r.stateKey(version), strings.NewReader(""), 0, objectstore.Condition{})

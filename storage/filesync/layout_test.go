@@ -175,6 +175,28 @@ func TestForeignVersions(t *testing.T) {
 	})
 }
 
+// Files whose names mean something to a store, or to another system, are packed, and come back in full.
+func TestLayoutHostileNames(t *testing.T) {
+	forForeignStores(t, func(t *testing.T, s *foreignStore) {
+		r := s.remote(filesync.Options{Layout: filesync.LayoutFiles})
+		p := newPlace(t)
+		for _, name := range []string{".sandbox-state+object", "a+low/b", `x\..\..\latest+object`, "latest+object", "sub/.Sandbox-State", "end.", "end ", "c:d", "plain"} {
+			p.writeText(name, name)
+		}
+		p.awaitTick()
+		for range 2 {
+			st := p.push(r)
+			if o, err := s.b.Stat(t.Context(), fmt.Sprintf("%s/%d/plain", prefix, st.Version)); err != nil || o.Size != int64(len("plain")) {
+				t.Errorf("other programs find %+v, %v", o, err)
+			}
+			q := newPlace(t)
+			q.pull(s.remote(filesync.Options{}), filesync.PullOptions{})
+			checkEqual(t, p, q)
+			p.writeText("more", "1")
+		}
+	})
+}
+
 // Other programs read what a push with LayoutFiles writes, and it comes back in full.
 func TestLayoutFiles(t *testing.T) {
 	forForeignStores(t, func(t *testing.T, s *foreignStore) {
@@ -183,7 +205,7 @@ func TestLayoutFiles(t *testing.T) {
 		p.writeText("src/main.py", "print(1)\n")
 		p.writeText("big", strings.Repeat("x", 300<<10))
 		p.writeText("empty", "")
-		p.writeText("UPPER/c+object", "1")
+		p.writeText("UPPER/c", "1")
 		if err := os.MkdirAll(p.filePath("no files"), 0o755); err != nil {
 			t.Fatal(err)
 		}

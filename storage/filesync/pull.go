@@ -245,6 +245,9 @@ func (p *pull) planActions() error {
 
 // planRemoval decides about a file that is not in the version.
 func (p *pull) planRemoval(fi *atoll.FileInfo, path string, l *File, head *State) error {
+	if len(p.version.bad) > 0 {
+		return nil // one of its unusable entries may be this file's
+	}
 	if l == nil || l.mark == markMissing || p.rules.Match(path, fi.Type == atoll.TypeDirectory) {
 		return nil // it was never pushed or pulled, or is ignored now
 	}

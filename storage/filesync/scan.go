@@ -99,7 +99,10 @@ func (t Tree) writeProbe(ctx context.Context) (atoll.FileInfo, error) {
 	if err != nil {
 		return now, err
 	}
-	return now, fs.Remove(ctx, stateTmpName, false)
+	if err := fs.Remove(ctx, stateTmpName, false); atoll.KindOf(err) != atoll.ErrNotExist { // another sync may remove it
+		return now, err
+	}
+	return now, nil
 }
 
 // newHead returns the head of a state file made of the scan.
@@ -133,8 +136,8 @@ func (t Tree) listFiles(ctx context.Context, more []string) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.files = s.filterFiles(all)
-	return s, nil
+	s.files, err = s.filterFiles(ctx, all)
+	return s, err
 }
 
 // listDirs lists directory by directory: some may be unreadable, or all of them too
@@ -163,9 +166,12 @@ func (s *scan) listDirs(ctx context.Context, fs atoll.FS) (all []atoll.FileInfo,
 }
 
 // filterFiles removes ignored files, and sorts out temporary and special ones.
-func (s *scan) filterFiles(all []atoll.FileInfo) []atoll.FileInfo {
+func (s *scan) filterFiles(ctx context.Context, all []atoll.FileInfo) ([]atoll.FileInfo, error) {
 	skipped := map[string]bool{} // ignored directories, with all below them
-	return slices.DeleteFunc(all, func(fi atoll.FileInfo) bool {
+	files := slices.DeleteFunc(all, func(fi atoll.FileInfo) bool {
+		if ctx.Err() != nil { // many rules and files take long
+			return true
+		}
 		p := s.relPath(&fi)
 		if p == StateName || p == stateTmpName {
 			return true
@@ -186,4 +192,5 @@ func (s *scan) filterFiles(all []atoll.FileInfo) []atoll.FileInfo {
 		}
 		return false
 	})
+	return files, ctx.Err()
 }

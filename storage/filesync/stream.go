@@ -30,6 +30,9 @@ func (e *BadEntry) Unwrap() error { return e.Err }
 // ErrVersion is in the chain of an error about a state file of an unknown version.
 var ErrVersion = errors.New("unsupported version of the state file")
 
+// maxBad is the most unusable entries of a state file that is used.
+const maxBad = 100_000
+
 // Parse reads a state file. It omits unusable entries and returns them as bad; the
 // others have clean, distinct paths, and are sorted. It returns an error for input that
 // is no state file or one of another version (ErrVersion), and for errors of r.
@@ -46,7 +49,9 @@ func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 			break
 		}
 		if b, ok := errors.AsType[*BadEntry](err); ok {
-			bad = append(bad, b)
+			if bad = append(bad, b); len(bad) > maxBad {
+				return nil, bad, fmt.Errorf("more than %d entries are unusable", maxBad)
+			}
 			continue
 		}
 		if err != nil {

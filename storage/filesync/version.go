@@ -6,6 +6,7 @@ import (
 	"crypto/md5"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"path"
@@ -231,7 +232,9 @@ func (v *version) rewriteSorted() error {
 		v.addBad(b)
 	}
 	if s.Push == "" {
-		s.addDirs()
+		if err := s.addDirs(); err != nil {
+			return err
+		}
 	}
 	if err := v.spool.Truncate(0); err != nil {
 		return err
@@ -250,8 +253,15 @@ func (v *version) rewriteSorted() error {
 	return nil
 }
 
+// The most directories that addDirs adds, and the bytes of their paths.
+const (
+	maxAddedDirs  = DefaultMaxFiles
+	maxAddedBytes = 64 << 20
+)
+
 // addDirs adds the directories above the files, which other programs do not list.
-func (s *State) addDirs() {
+func (s *State) addDirs() error {
+	added, size := 0, 0
 	known := map[string]bool{".": true}
 	for i := range s.Files {
 		if s.Files[i].fileType() == atoll.TypeDirectory {
@@ -260,9 +270,13 @@ func (s *State) addDirs() {
 	}
 	for _, f := range s.Files {
 		for dir := path.Dir(f.Path); !known[dir]; dir = path.Dir(dir) {
+			if added, size = added+1, size+len(dir); added > maxAddedDirs || size > maxAddedBytes {
+				return fmt.Errorf("the files are in more than %d directories, or in too deep ones", maxAddedDirs)
+			}
 			known[dir] = true
 			s.Files = append(s.Files, File{Path: dir, Type: atoll.TypeDirectory, Mode: unknownMode, Nanos: unknownNanos, Checksum: md5.Sum(nil)})
 		}
 	}
 	slices.SortFunc(s.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	return nil
 }
