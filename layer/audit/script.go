@@ -170,10 +170,12 @@ func redactScript(text string) string {
 		}
 		return true
 	}
-	_ = syntax.NewParser(syntax.Variant(syntax.LangBash)).Stmts(strings.NewReader(text), func(stmt *syntax.Stmt) bool {
+	for stmt, err := range syntax.NewParser(syntax.Variant(syntax.LangBash)).StmtsSeq(strings.NewReader(text)) {
+		if err != nil {
+			break
+		}
 		syntax.Walk(stmt, visit)
-		return true
-	})
+	}
 	slices.SortFunc(found, func(a, b replacement) int { return cmp.Or(a.from-b.from, b.to-a.to) })
 	var b strings.Builder
 	last := 0
