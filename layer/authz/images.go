@@ -18,8 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// PublicRegistries returns the well-known registries that have images for everybody. Their users cannot make them
-// refer a client to other servers.
+// PublicRegistries returns the well-known registries that have images for everybody.
 func PublicRegistries() []string {
 	return []string{
 		"docker.io", "ghcr.io", "quay.io", "gcr.io", "mirror.gcr.io", "public.ecr.aws", "mcr.microsoft.com", "registry.k8s.io",

@@ -201,13 +201,13 @@ func (u *requestQueue) readRequests(client io.Reader) {
 	for {
 		q, err := readRequest(client)
 		u.mu.Lock()
-		for u.size > 0 && u.size+q.cost() > maxQueued && !u.stopped {
+		for u.size > 0 && u.size+q.queueCost() > maxQueued && !u.stopped {
 			u.changed.Wait()
 		}
 		if err != nil {
 			u.err = err
 		} else {
-			u.waiting, u.size = append(u.waiting, q), u.size+q.cost()
+			u.waiting, u.size = append(u.waiting, q), u.size+q.queueCost()
 		}
 		end := err != nil || u.stopped
 		u.changed.Broadcast()
@@ -241,13 +241,13 @@ func (u *requestQueue) takeIf(fits func(q request) bool) (request, bool) {
 	return u.removeFirst(), true
 }
 
-// cost returns the memory of a request, in bytes.
-func (q request) cost() int { return len(q.body) + 64 }
+// queueCost returns the memory of a request, in bytes.
+func (q request) queueCost() int { return len(q.body) + 64 }
 
 func (u *requestQueue) removeFirst() request {
 	q := u.waiting[0]
 	u.waiting[0] = request{}
-	u.waiting, u.size = u.waiting[1:], u.size-q.cost()
+	u.waiting, u.size = u.waiting[1:], u.size-q.queueCost()
 	u.changed.Broadcast()
 	return q
 }
