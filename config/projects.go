@@ -108,7 +108,7 @@ func (c *Config) configuredImages(e Entry, project string) []string {
 func (c *Config) checkLimits(e Entry, r atoll.Resources) error {
 	most := c.Projects
 	if here := !e.elsewhere && (e.place == nil || e.place(c) == ""); here {
-		most.Memory = cmp.Or(most.Memory, atoll.Bytes(machineMemory()/2))
+		most.Memory = cmp.Or(most.Memory, atoll.Bytes(machineMemory()/2&^(1<<20-1))) // in whole megabytes
 		most.CPUs = cmp.Or(most.CPUs, float64(runtime.NumCPU()))
 	}
 	for _, l := range []struct {
