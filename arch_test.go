@@ -260,6 +260,7 @@ var allowedImports = map[string]map[string]string{
 	"layer/system": {
 		"layer/intercept": "the calls that have a spec, or return one",
 		"layer/session":   "the spec of a session's sandbox",
+		"server/auth":     "the account of the caller",
 	},
 	"layer/authz": {
 		"layer/workspace": "workspaces",

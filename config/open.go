@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,13 +75,22 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		"trace workspaces": layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, opts.traceOptions()) }),
 		"session":          layer.Always(func(p atoll.Provider) atoll.Provider { return newSessions(p, cfg, opts) }),
 		"trace sessions":   layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, opts.traceOptions()) }),
-		"system":           layer.Always(system.New),
+		"system":           layer.Always(func(p atoll.Provider) atoll.Provider { return system.New(p, system.Options{HostDirs: cfg.hostDirs()}) }),
 		"authz":            layer.Always(func(p atoll.Provider) atoll.Provider { return cfg.newAuthz(p, projects, opts.Audit) }),
 	}
 	if opts.Audit != nil {
 		wrappers["audit"] = layer.Always(func(p atoll.Provider) atoll.Provider { return audit.New(p, opts.Audit.Log) })
 	}
 	return layer.Wrap(p, layer.All, wrappers)
+}
+
+// hostDirs returns the directories of the host that users of projects must not learn.
+func (c *Config) hostDirs() []string {
+	dirs := []string{c.StateDir}
+	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
+		dirs = append(dirs, filepath.Join(run, "atoll"))
+	}
+	return dirs
 }
 
 // traceOptions returns the options of the trace layer.

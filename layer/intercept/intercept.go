@@ -40,7 +40,7 @@ type Call struct {
 	// nil for methods that return only an error.
 	Result any
 	// Item, if Func sets it before it calls next, changes each value of a stream, such as an atoll.Event,
-	// before the caller gets it.
+	// and the error that ends it, before the caller gets them.
 	Item func(v any) any
 	// On is the wrapped sandbox of the call; nil for calls on a provider.
 	On atoll.Sandbox
@@ -99,8 +99,12 @@ func streamFunc[T any](ctx context.Context, f Func, c *Call, do func(ctx context
 			var last error
 			for v, err := range do(ctx) {
 				last = err
-				if c.Item != nil && err == nil {
+				switch {
+				case c.Item == nil:
+				case err == nil:
 					v = c.Item(v).(T)
+				default:
+					err = c.Item(err).(error)
 				}
 				if !yield(v, err) {
 					break

@@ -1,7 +1,8 @@
 // Package system is the layer that keeps Spec.System between Atoll's layers and providers. It refuses
-// specs of callers that set it, and removes it from everything that callers get.
+// specs of callers that set it, and removes it from everything that callers get. It also removes the
+// directories of the host from errors and reasons for accounts that are restricted to projects.
 //
-//	p = system.New(p)
+//	p = system.New(p, system.Options{HostDirs: []string{stateDir}})
 //
 // It is the outermost layer.
 package system
@@ -14,16 +15,30 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
+// Options configure the layer.
+type Options struct {
+	// HostDirs are directories of the host, such as the state directory, that accounts with auth.RoleProject must not
+	// learn. Errors and reasons for them have "[host]" instead.
+	HostDirs []string
+}
+
 // New returns a layer around p, which Close closes.
-func New(p atoll.Provider) atoll.Provider {
+func New(p atoll.Provider, opts Options) atoll.Provider {
+	paths := newPathHider(opts.HostDirs)
 	return intercept.New(p, intercept.Sandboxes, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
 		if spec := findSpec(c.Arg); spec != nil && !spec.System.IsZero() {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "system: only Atoll's own layers set it; leave it out")
 		}
-		c.Item = hideSystem
+		if !paths.hidesFrom(ctx) {
+			c.Item = hideSystem
+			err := next(ctx)
+			c.Result = hideSystem(c.Result)
+			return err
+		}
+		c.Item = func(v any) any { return paths.hideValue(hideSystem(v)) }
 		err := next(ctx)
-		c.Result = hideSystem(c.Result)
-		return err
+		c.Result = paths.hideValue(hideSystem(c.Result))
+		return paths.hideError(err)
 	})
 }
 
