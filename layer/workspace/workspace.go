@@ -93,7 +93,7 @@ func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: variables with the prefix %s are reserved", name, envPrefix)
 	}
 	if spec.Workspace == (atoll.WorkspaceRef{}) || !p.info.Caps.Workspaces {
-		return p.wrapSandbox(p.Provider.Create(ctx, spec))
+		return p.wrapSandbox(p.Provider.Create(ctx, trustBinds(spec)))
 	}
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -177,6 +177,16 @@ func trustVars(env []string) []string {
 		return nil
 	}
 	return []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
+}
+
+// trustBinds returns spec with the variables by which git trusts the directories of the host that spec mounts.
+func trustBinds(spec *atoll.Spec) *atoll.Spec {
+	if !slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountBind }) {
+		return spec
+	}
+	c := spec.Clone()
+	c.System.Env = append(c.System.Env, trustVars(spec.Env)...)
+	return c
 }
 
 func isWorkspaceVar(kv string) bool { return strings.HasPrefix(kv, envPrefix) }
