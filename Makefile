@@ -43,6 +43,10 @@ test: ## install what the tests need, run all steps of internal/testing/check/st
 test-all: ## the same, with the long steps and the long parts of the others
 	@$(GO) run ./internal/testing/check -all $(STEPS)
 
+.PHONY: test-cases
+test-cases: ## run what users reported as broken, as they typed it
+	@$(GO) run ./internal/testing/check cases
+
 .PHONY: test-times
 test-times: ## print the CPU and wall seconds of each package and group, measured one after the other
 	@$(GO) run ./internal/testing/check -times $(STEPS)

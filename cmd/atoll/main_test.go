@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -85,7 +86,10 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 			if err != nil {
 				return err
 			}
-			env.Defer(func() { os.RemoveAll(state) })
+			env.Defer(func() {
+				removeSandboxes(env)
+				os.RemoveAll(state)
+			})
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("HOME", home)
 			env.Setenv("XDG_STATE_HOME", state)
@@ -105,6 +109,18 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 			"eventually": eventually,
 		},
 	})
+}
+
+// removeSandboxes removes what a script left running: its sandboxes outlive the server.
+func removeSandboxes(env *testscript.Env) {
+	if left, err := filepath.Glob(filepath.Join(env.Getenv("STATE"), "*", "sandboxes", "*")); err != nil || len(left) == 0 {
+		return
+	}
+	cmd := exec.Command("sh", "-c", "atoll rm --all --volumes")
+	cmd.Env = env.Vars
+	if out, err := cmd.CombinedOutput(); err != nil {
+		env.T().Log(fmt.Sprintf("atoll rm --all: %v: %s", err, out))
+	}
 }
 
 // waitServer waits until a server answers on the socket, by default that of the state directory; with "!" until none
