@@ -13,7 +13,7 @@ const mask = "•••"
 const (
 	// secretName is the name of a variable, a key, a header or a flag whose value is a secret.
 	secretName = `(?i:[\w.-]*(?:token|secret|passwd|password|passphrase|passcode|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|` +
-		`signing[_-]?key|encryption[_-]?key|credential|session[_-]?id)[\w.-]*|(?:[\w.-]*[_-]|\b)(?:pass|auth)\b|(?:[\w.-]*[_-]|;)pwd\b)`
+		`signing[_-]?key|encryption[_-]?key|credential|session[_-]?id)[\w.-]*|(?:[\w.-]*[_-]|\b)(?:pass|auth)\b|(?:[\w.-]*[_-]|;)pwd\b|(?:[\w.-]*[_-]|\b)pw\b)`
 	// value is a word of a shell, or a string of JSON in one.
 	value = `(?:\\"[^"]*\\"|"[^"]*"|'[^']*'|[^\s"';&|]+)`
 )
@@ -32,11 +32,14 @@ var redactions = sync.OnceValue(func() []redaction {
 		{regexp.MustCompile(`(?i)((?:set-)?cookie:\s*)[^"'\n;&|$\x60]+(?:;\s*[\w.-]+=[^"'\n;&|$\x60]+)*`), "${1}" + mask},
 		{regexp.MustCompile(`(?i)(authorization:\s*(?:\w+\s+)?)[^\s"']+`), "${1}" + mask},
 		{regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[\w.~+/=-]{6,}`), "${1}" + mask},
-		{regexp.MustCompile(`(` + secretName + `(?:\\?["'])?\s*[=:]\s*)` + value), "${1}" + mask},
+		{regexp.MustCompile(`(` + secretName + `(?:\\?["'])?\]?\s*[=:]\s*)` + value), "${1}" + mask},
 		{regexp.MustCompile(`(--?` + secretName + `\s+)(?:"[^"]*"|'[^']*'|[^\s"';&|<-][^\s"';&|]*)`), "${1}" + mask},
 		{regexp.MustCompile(`([?&](?i:key|sig|signature|auth|code)=)[^\s"'&]+`), "${1}" + mask},
 		{regexp.MustCompile(`(://[^\s/:@]*:)[^\s/@]+(@)`), "${1}" + mask + "${2}"},
-		{regexp.MustCompile(`(\bpass:)[^\s"';&|]+`), "${1}" + mask}, // as OpenSSL has it
+		{regexp.MustCompile(`(--from-literal[= ][\w.-]+=)` + value), "${1}" + mask},
+		{regexp.MustCompile(`(\b(?:login|user|username|account)[ =]\S+\s+password )` + value), "${1}" + mask}, // of a .netrc
+		{regexp.MustCompile(`(\buser(?:-\w+)?\s*=\s*"?[^\s:"]+:)[^\s"']+`), "${1}" + mask},                    // of a .curlrc
+		{regexp.MustCompile(`(\bpass:)[^\s"';&|]+`), "${1}" + mask},                                           // as OpenSSL has it
 		{regexp.MustCompile(strings.Join(tokens, "|")), mask},
 	}
 })

@@ -35,6 +35,8 @@ var programRules = []programRule{
 	{program: "az", login: true, flags: []string{"-p"}},
 	{program: "oc", login: true, flags: []string{"-p"}},
 	{program: "sshpass", flags: []string{"-p"}},
+	{program: "twine", flags: []string{"-p"}},
+	{program: "openssl", flags: []string{"-k"}},
 	{program: "mongo*", flags: []string{"-p"}},
 	{program: "redis-cli", flags: []string{"-a"}},
 	{program: "ldap*", flags: []string{"-w"}},
@@ -44,7 +46,7 @@ var programRules = []programRule{
 	{program: "ssh-keygen", flags: []string{"-N", "-P"}},
 	{program: "user*", flags: []string{"-p"}},
 	{program: "curl", flags: []string{"-u", "--user", "-U", "--proxy-user"}, user: ":"},
-	{program: "curl", flags: []string{"-b", "--cookie"}},
+	{program: "curl", flags: []string{"-b", "--cookie", "--oauth2-bearer"}},
 	{program: "http*", flags: []string{"-a", "--auth"}, user: ":"},
 	{program: "xh", flags: []string{"-a", "--auth"}, user: ":"},
 	{program: "smbclient", flags: []string{"-U", "--user"}, user: "%"},
@@ -57,6 +59,8 @@ func lastIsSecret(name string, args []string) bool {
 		return slices.ContainsFunc(args, regexp.MustCompile(`^-\w*b`).MatchString)
 	case "vault":
 		return len(args) > 1 && args[0] == "login" && !strings.HasPrefix(args[len(args)-1], "-")
+	case "mc":
+		return len(args) > 3 && args[0] == "alias" && args[1] == "set"
 	case "git", "npm", "yarn", "aws", "gcloud", "pip":
 		return len(args) > 2 && (args[0] == "config" || args[0] == "configure") && secretWord().MatchString(args[len(args)-2])
 	}
@@ -66,6 +70,10 @@ func lastIsSecret(name string, args []string) bool {
 var (
 	// secretFlag returns the form of a flag whose argument is a secret.
 	secretFlag = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:--?` + secretName + `|-\w+pass)$`) })
+	// secretKey returns the form of a word before a secret, as in nmcli's "password X" and rclone's "secret_access_key X".
+	secretKey = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(?i:password|passphrase|passwd|(?:\w+_)?(?:secret|api|access|private|account)_(?:\w+_)?key|(?:auth|access|api)_token|client_secret)$`)
+	})
 	secretWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(secretName) })
 )
 
@@ -79,7 +87,7 @@ var wrappers = []string{"sudo", "doas", "env", "exec", "command", "nohup", "nice
 func secretArgs(args []string) map[int]int {
 	secrets := map[int]int{}
 	for i := 1; i < len(args); i++ {
-		if secretFlag().MatchString(args[i-1]) && !strings.HasPrefix(args[i], "-") {
+		if (secretFlag().MatchString(args[i-1]) || secretKey().MatchString(args[i-1])) && !strings.HasPrefix(args[i], "-") {
 			secrets[i] = 0
 		}
 	}
@@ -145,15 +153,27 @@ func redactScript(text string) string {
 	add := func(word *syntax.Word, keep string) {
 		from, to := int(word.Pos().Offset()), int(word.End().Offset())
 		if from <= to && to <= len(text) {
-			found = append(found, replacement{from, to, keep})
+			found = append(found, replacement{from, to, keep + mask})
+		}
+	}
+	addInner := func(word *syntax.Word) {
+		if from, to := quotedScript(word); from < to {
+			if with := redactScript(text[from:to]); with != text[from:to] {
+				found = append(found, replacement{from, to, with})
+			}
 		}
 	}
 	visit := func(node syntax.Node) bool {
 		switch node := node.(type) {
 		case *syntax.CallExpr:
 			words := literalWords(text, node.Args)
-			for i, keep := range secretArgs(words) {
-				add(node.Args[i], words[i][:min(keep, len(words[i]))])
+			secrets := secretArgs(words)
+			for i, word := range node.Args {
+				if keep, ok := secrets[i]; ok {
+					add(word, words[i][:min(keep, len(words[i]))])
+				} else {
+					addInner(word)
+				}
 			}
 		case *syntax.BinaryCmd:
 			if call := firstCall(node.X); call != nil && node.Op == syntax.Pipe && readsSecret(text, node.Y) && isEcho(text, call) {
@@ -181,17 +201,39 @@ func redactScript(text string) string {
 	last := 0
 	for _, r := range found {
 		if r.from >= last { // else it is within the one before
-			b.WriteString(text[last:r.from] + r.keep + mask)
+			b.WriteString(text[last:r.from] + r.with)
 			last = r.to
 		}
 	}
 	return b.String() + text[last:]
 }
 
-// A replacement replaces a part of a script by keep and the mask.
+// A replacement replaces a part of a script.
 type replacement struct {
 	from, to int
-	keep     string
+	with     string
+}
+
+// quotedScript returns the bounds of a word's text if the word is quoted as a whole and may be a script, such as the
+// argument of su -c or ssh; else 0, 0.
+func quotedScript(word *syntax.Word) (from, to int) {
+	if len(word.Parts) != 1 {
+		return 0, 0
+	}
+	switch part := word.Parts[0].(type) {
+	case *syntax.SglQuoted:
+		if !part.Dollar && strings.ContainsAny(part.Value, " <|") {
+			return int(part.Left.Offset()) + 1, int(part.Right.Offset())
+		}
+	case *syntax.DblQuoted:
+		if len(part.Parts) != 1 {
+			return 0, 0
+		}
+		if lit, ok := part.Parts[0].(*syntax.Lit); ok && strings.ContainsAny(lit.Value, " <|") && !strings.Contains(lit.Value, `\`) {
+			return int(lit.Pos().Offset()), int(lit.End().Offset())
+		}
+	}
+	return 0, 0
 }
 
 // firstCall returns the first command of a pipeline, or nil.

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Error is the JSON form of an error: the body of each unsuccessful response, the data of an
+// An Error is the JSON form of an error: the body of each unsuccessful response, the data of an
 // "error" event, and the error of a stream message.
 type Error struct {
 	Op        string       `json:"op,omitempty"`
