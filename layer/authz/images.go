@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -28,7 +29,8 @@ func PublicRegistries() []string {
 
 const (
 	publicTTL    = 10 * time.Minute // an image that was public stays allowed for so long without another request
-	maxPublic    = 4096             // images to remember
+	refusedTTL   = time.Minute      // one that was not stays refused
+	maxAnswers   = 4096             // images to remember
 	checkTimeout = 30 * time.Second // of the requests for one image
 )
 
@@ -44,8 +46,15 @@ type ImagePolicy struct {
 	// Transport carries the requests to the registries in Public. nil means http.DefaultTransport.
 	Transport http.RoundTripper
 
-	mu     sync.Mutex
-	public map[string]time.Time // when the image was known to be public
+	mu      sync.Mutex
+	answers map[string]registryAnswer
+	asking  singleflight.Group
+}
+
+// A registryAnswer says whether a registry gives an image to everybody.
+type registryAnswer struct {
+	time time.Time
+	err  error // nil if it does
 }
 
 // Check returns nil if the policy allows the image ref. It may ask the image's registry, and blocks for half a minute
@@ -58,7 +67,8 @@ func (p *ImagePolicy) Check(ctx context.Context, ref string) error {
 	registry := canonicalRegistry(parsed.Context().RegistryStr())
 	repository := registry + "/" + parsed.Context().RepositoryStr()
 	for _, allowed := range p.Allow {
-		if repository == allowed || strings.HasPrefix(repository, strings.TrimSuffix(allowed, "/")+"/") {
+		allowed = canonicalPlace(allowed)
+		if repository == allowed || strings.HasPrefix(repository, allowed+"/") {
 			return nil
 		}
 	}
@@ -87,17 +97,52 @@ func canonicalRegistry(host string) string {
 	return host
 }
 
+// canonicalPlace returns the canonical name of a registry, a repository or a directory of repositories: users leave
+// out the registry of Docker.
+func canonicalPlace(place string) string {
+	place = strings.TrimSuffix(place, "/")
+	host, path, below := strings.Cut(place, "/")
+	switch {
+	case strings.ContainsAny(host, ".:") || host == "localhost":
+		host = canonicalRegistry(strings.ToLower(host))
+		if !below {
+			return host
+		}
+		return host + "/" + path
+	case !below:
+		return "docker.io/library/" + place
+	}
+	return "docker.io/" + place
+}
+
 // checkPublic returns nil if the image's registry gives it to everybody.
 func (p *ImagePolicy) checkPublic(ctx context.Context, ref name.Reference) error {
 	key := ref.Name()
 	p.mu.Lock()
-	since, known := p.public[key]
+	last, known := p.answers[key]
 	p.mu.Unlock()
-	if known && time.Since(since) < publicTTL {
-		return nil
+	switch age := time.Since(last.time); {
+	case known && last.err == nil && age < publicTTL, known && last.err != nil && age < refusedTTL:
+		return last.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
+	asked := p.asking.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout) // others may wait for the answer
+		defer cancel()
+		return nil, p.askRegistry(ctx, ref)
+	})
+	select {
+	case answer := <-asked:
+		if atoll.KindOf(answer.Err) == atoll.ErrUnavailable && known && last.err == nil {
+			return nil // the machine may have the image
+		}
+		return answer.Err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// askRegistry asks the image's registry whether it gives the image to everybody, and remembers the answer.
+func (p *ImagePolicy) askRegistry(ctx context.Context, ref name.Reference) error {
 	opts := []remote.Option{remote.WithContext(ctx), remote.WithAuth(authn.Anonymous), remote.WithUserAgent("atoll")}
 	if p.Transport != nil {
 		opts = append(opts, remote.WithTransport(p.Transport))
@@ -106,23 +151,18 @@ func (p *ImagePolicy) checkPublic(ctx context.Context, ref name.Reference) error
 	var answer *transport.Error
 	switch {
 	case err == nil:
-		p.rememberPublic(key)
-		return nil
 	case errors.As(err, &answer) && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden):
-		return atoll.Errorf("", "", atoll.ErrDenied, "image %s: its registry does not give it to everybody", ref)
+		err = atoll.Errorf("", "", atoll.ErrDenied, "image %s: its registry does not give it to everybody", ref)
 	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
-		return atoll.Errorf("", "", atoll.ErrNotExist, "image %s: its registry has no such image", ref)
-	case known: // the registry does not answer, and the machine may have the image
-		return nil
+		err = atoll.Errorf("", "", atoll.ErrNotExist, "image %s: its registry has no such image", ref)
+	default:
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "image %s: its registry does not answer whether everybody may have it: %w", ref, err)
 	}
-	return atoll.Errorf("", "", atoll.ErrUnavailable, "image %s: its registry does not answer whether everybody may have it: %w", ref, err)
-}
-
-func (p *ImagePolicy) rememberPublic(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.public == nil || len(p.public) >= maxPublic {
-		p.public = map[string]time.Time{}
+	if p.answers == nil || len(p.answers) >= maxAnswers {
+		p.answers = map[string]registryAnswer{}
 	}
-	p.public[key] = time.Now()
+	p.answers[ref.Name()] = registryAnswer{time.Now(), err}
+	return err
 }

@@ -55,7 +55,7 @@ func TestImagePolicy(t *testing.T) {
 	gone.Close()
 	goneHost := strings.TrimPrefix(gone.URL, "http://")
 	p := &authz.ImagePolicy{
-		Allow:  []string{"registry.example.com", "ghcr.io/acme", "docker.io/library"},
+		Allow:  []string{"Registry.example.com/", "ghcr.io/acme", "index.docker.io/library", "me/tool", "localhost:5001"},
 		Public: []string{host, goneHost},
 	}
 	for ref, want := range map[string]atoll.Kind{
@@ -79,6 +79,9 @@ func TestImagePolicy(t *testing.T) {
 		"docker.io/python":                  "",
 		"index.docker.io/library/python":    "",
 		"acme/node":                         atoll.ErrDenied,
+		"me/tool:2":                         "",
+		"me/tools":                          atoll.ErrDenied,
+		"localhost:5001/app":                "",
 		"docker.io/library/../acme/node":    atoll.ErrDenied,
 		strings.Repeat("0", 64):             atoll.ErrDenied,
 		"0123456789ab":                      atoll.ErrDenied,
@@ -94,8 +97,9 @@ func TestImagePolicy(t *testing.T) {
 	}
 	before := requests.Load()
 	wantKind(t, "again", p.Check(t.Context(), host+"/public/app"), "")
+	wantKind(t, "again", p.Check(t.Context(), host+"/private/app"), atoll.ErrDenied)
 	if n := requests.Load() - before; n != 0 {
-		t.Errorf("an image that is known to be public took %d requests", n)
+		t.Errorf("images with a known answer took %d requests", n)
 	}
 	if !strings.Contains(p.Check(t.Context(), host+"/private/app").Error(), "everybody") {
 		t.Error("the error has no reason")
