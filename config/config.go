@@ -43,9 +43,12 @@ type Config struct {
 	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; for several that share a store, a list separated by commas"`
 	Token            Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
 	Listen           []string    `yaml:"listen" doc:"addresses on which serve listens besides the socket in the state directory: unix:///path or host:port"`
+	PublicURL        []string    `yaml:"public_url" doc:"addresses at which browsers reach serve, like https://atoll.example.com; links to ports have the first one"`
+	Origins          []string    `yaml:"origins" doc:"origins of other web pages that may use serve with a token, like https://app.example.com; none by default"`
 	Accounts         []string    `yaml:"accounts" doc:"other accounts that may use serve on TCP, each with its token: NAME=env:VARIABLE or NAME:ROLE=file:/path; with the role project, for some projects only: NAME:project:PROJECT+PROJECT=file:/path"`
 	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve accepts, like 16g; -1 for no limit"`
 	SSH              SSH         `yaml:"ssh"`
+	Ports            Ports       `yaml:"ports"`
 	Log              Log         `yaml:"log"`
 	Resources        Resources   `yaml:"resources"`
 	// MaxSandboxes does not count the temporary sandboxes of atoll run.
@@ -200,6 +203,7 @@ func defaultConfig(env map[string]string) *Config {
 		Audit:         defaultAudit(),
 		MaxSandboxes:  defaultMaxSandboxes,
 		MaxUpload:     16 << 30,
+		Ports:         defaultPorts(),
 		Image:         defaultImage(),
 		Projects:      defaultProjects(),
 		PoolCreations: pool.DefaultMaxCreations,
@@ -259,6 +263,7 @@ func (c *Config) checkValues(s *schema) error {
 	if c.SSH.Listen != "" {
 		bad("ssh.listen", c.SSH.checkValues())
 	}
+	c.checkWeb(bad)
 	_, err = c.parseAccounts()
 	bad("accounts", err)
 	c.Store.checkValues(bad)

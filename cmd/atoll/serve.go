@@ -16,15 +16,17 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/server/openapi"
+	"github.com/seed46cd37a8/atoll/server/origin"
 	"github.com/seed46cd37a8/atoll/server/sshd"
 )
 
 func newServe(a *app) *cobra.Command {
-	var listen []string
+	var listen, public, origins []string
 	var destroy bool
 	var sshListen, sshKeys string
 	cmd := &cobra.Command{
@@ -46,6 +48,12 @@ those of atoll mcp. The headers Atoll-Workflow, Atoll-Agent-Run and Atoll-Sessio
 select the session of a request; without them each MCP session has a sandbox of its
 own.
 
+Browsers: pages of the server's own address (--public-url) may open WebSockets and use
+/mcp; pages of other origins may not, unless --origins lists them: then they may use the
+whole API with a token (CORS). The tool sandbox_port gives links that open one port of one
+sandbox without a token, for 24 hours (ports.link_ttl). With ports.domain each port has a
+host of its own, for programs that do not work below a path.
+
 Conversations with agents are below /v1/conversation and /v1/sandbox: the answer to
 a prompt is a stream of server-sent events of an agent in a sandbox of its own.
 Templates (template.dir) select the agent, and sync.store the place of its files.
@@ -66,11 +74,14 @@ supports that, unless --destroy-on-exit is given, which servers that share a sto
 (store.url) refuse.`,
 		Example: `  atoll serve
   atoll serve --listen 127.0.0.1:7070
+  atoll serve --listen 127.0.0.1:7070 --public-url https://atoll.example.com --origins https://app.example.com
   atoll serve --ssh-listen 127.0.0.1:2222 --ssh-authorized-keys ~/.ssh/authorized_keys`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(listen) > 0 {
-				a.flags["listen"] = strings.Join(listen, ",")
+			for key, values := range map[string][]string{"listen": listen, "public_url": public, "origins": origins} {
+				if len(values) > 0 {
+					a.flags[key] = strings.Join(values, ",")
+				}
 			}
 			for key, value := range map[string]string{"ssh.listen": sshListen, "ssh.authorized_keys": sshKeys} {
 				if value != "" {
@@ -81,6 +92,8 @@ supports that, unless --destroy-on-exit is given, which servers that share a sto
 		},
 	}
 	cmd.Flags().StringArrayVar(&listen, "listen", nil, "additional `address` to listen on: unix:///path or host:port")
+	cmd.Flags().StringArrayVar(&public, "public-url", nil, "`address` at which browsers reach the server, through a proxy for example: https://atoll.example.com")
+	cmd.Flags().StringArrayVar(&origins, "origins", nil, "`origin` of other web pages that may use the server with a token: https://app.example.com")
 	cmd.Flags().StringVar(&sshListen, "ssh-listen", "", "`address` to listen on for SSH, host:port")
 	cmd.Flags().StringVar(&sshKeys, "ssh-authorized-keys", "", "`file` of the public keys that may log in by SSH")
 	cmd.Flags().BoolVar(&destroy, "destroy-on-exit", false, "remove all sandboxes with their data volumes at the end")
@@ -124,24 +137,29 @@ func (a *app) runServer(ctx context.Context, destroy bool) error {
 	if err != nil {
 		return errors.Join(err, stack.Close())
 	}
-	tools, err := a.openTools(cfg, stack, ls, log)
+	keys, err := cfg.Keys(log, audit)
 	if err != nil {
 		return errors.Join(err, stack.Close())
+	}
+	web, err := newBrowserAccess(cfg, keys)
+	if err != nil {
+		return errors.Join(err, keys.Close(), stack.Close())
+	}
+	tools, err := a.openTools(cfg, stack, ls, web, log)
+	if err != nil {
+		return errors.Join(err, keys.Close(), stack.Close())
 	}
 	talks, endTalks, err := cfg.Conversations(ctx, stack, config.Options{Log: log, Metrics: metrics})
 	if err != nil {
 		if ctx.Err() != nil { // the server should end before it has started, which is no error
 			err = nil
 		}
-		return errors.Join(err, tools.closeTools(), stack.Close())
-	}
-	keys, err := cfg.Keys(log, audit)
-	if err != nil {
-		return errors.Join(err, endTalks(), tools.closeTools(), stack.Close())
+		return errors.Join(err, tools.closeTools(), keys.Close(), stack.Close())
 	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
 	opts := api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
+		Origins: web.origins, Links: web.links,
 	}
 	opts.Ready = func(ctx context.Context) error { return config.Ready(ctx, cfg, stack) }
 	tools.addToAPI(&opts)
@@ -152,6 +170,20 @@ func (a *app) runServer(ctx context.Context, destroy bool) error {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
 	}
 	return errors.Join(err, stack.Close())
+}
+
+// A browserAccess has what browsers may do at a server.
+type browserAccess struct {
+	origins *origin.Policy
+	links   *api.PortLinks
+}
+
+// newBrowserAccess returns what the configuration says about browsers.
+func newBrowserAccess(cfg *config.Config, keys *authz.Ring) (browserAccess, error) {
+	origins, err := cfg.OriginPolicy()
+	links := cfg.LinkOptions()
+	links.KeyAccount = keys.Account
+	return browserAccess{origins, api.NewPortLinks(links)}, err
 }
 
 // A closingAfter is a provider whose Close also closes after.

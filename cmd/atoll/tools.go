@@ -74,16 +74,16 @@ type serverTools struct {
 }
 
 // openTools returns the tools, or nil if they are disabled.
-func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners, log *slog.Logger) (*serverTools, error) {
+func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners, web browserAccess, log *slog.Logger) (*serverTools, error) {
 	if !cfg.Tools.Enabled {
 		return nil, nil
 	}
 	maker := cmp.Or(cfg.ProviderOf(cfg.Project), stack.Info().Name)
-	kit, err := a.newKit(cfg, kitOptions{provider: stack, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL, log: log})
+	kit, err := a.newKit(cfg, kitOptions{provider: stack, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL(web.links), log: log})
 	if err != nil {
 		return nil, err
 	}
-	server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, IdleTimeout: max(time.Duration(cfg.Session.IdleTimeout), 0), AnyHost: true, Log: log}) // TCP clients need a token
+	server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, IdleTimeout: max(time.Duration(cfg.Session.IdleTimeout), 0), AnyHost: true, Origins: web.origins, Log: log}) // TCP clients need a token
 	if err != nil {
 		return nil, errors.Join(err, kit.Close())
 	}
@@ -133,18 +133,20 @@ func (k kitTools) CallTool(ctx context.Context, c api.ToolCall) (json.RawMessage
 	return k.Call(ctx, tools.Caller{ExecutionContext: c.ExecutionContext, Scope: c.Scope}, c.Name, c.Input, nil)
 }
 
-// portURL returns the URL at which the server forwards requests to a port.
-func (ls *listeners) portURL(ctx context.Context, sb atoll.Sandbox, port int) (string, error) {
-	base := api.BaseURL(ctx)
-	if base == "" && len(ls.public) > 0 {
-		addr := ls.public[0].Addr().(*net.TCPAddr)
-		if host := addr.IP; host.IsUnspecified() { // a client on a socket is on this machine
-			addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: addr.Port}
+// portURL returns a function that signs links to ports.
+func (ls *listeners) portURL(links *api.PortLinks) func(ctx context.Context, sb atoll.Sandbox, port int) (string, error) {
+	return func(ctx context.Context, sb atoll.Sandbox, port int) (string, error) {
+		base := api.BaseURL(ctx)
+		if base == "" && len(ls.public) > 0 {
+			addr := ls.public[0].Addr().(*net.TCPAddr)
+			if host := addr.IP; host.IsUnspecified() { // a client on a socket is on this machine
+				addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: addr.Port}
+			}
+			base = "http://" + addr.String()
 		}
-		base = "http://" + addr.String()
+		if base == "" {
+			return "", atoll.Errorf("", "", atoll.ErrUnsupported, "the server has no address for browsers: ask the user to run atoll port-forward %s %d", shortID(sb.ID()), port)
+		}
+		return links.URL(ctx, base, sb, port)
 	}
-	if base == "" {
-		return "", atoll.Errorf("", "", atoll.ErrUnsupported, "the server has no address for browsers: ask the user to run atoll port-forward %s %d", shortID(sb.ID()), port)
-	}
-	return base + api.PortPath(sb.ID(), port), nil
 }

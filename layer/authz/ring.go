@@ -121,11 +121,34 @@ func (r *Ring) Verify(ctx context.Context, secret string) (auth.Account, error) 
 	if err != nil || good|old != 1 || !k.Valid(now) {
 		return auth.Account{}, errUnknown
 	}
+	a, err := r.accountOf(k)
+	if err == nil {
+		r.recordUse(k.ID, now)
+	}
+	return a, err
+}
+
+// Account returns the account of the key with this id, for what a caller with the key has made. It does
+// not count as use of the key. Kinds: as of Verify.
+func (r *Ring) Account(ctx context.Context, id string) (auth.Account, error) {
+	k, err := r.findKey(ctx, id)
+	switch {
+	case atoll.KindOf(err) == atoll.ErrNotExist:
+		return auth.Account{}, errUnknown
+	case err != nil:
+		return auth.Account{}, atoll.E("", "", atoll.ErrUnavailable, err)
+	case !k.Valid(r.opts.now()):
+		return auth.Account{}, errUnknown
+	}
+	return r.accountOf(k)
+}
+
+// accountOf returns the account of a valid key. Kinds: ErrDenied.
+func (r *Ring) accountOf(k store.Key) (auth.Account, error) {
 	a := auth.Account{Name: k.Account, Role: k.Role, Projects: k.Projects, Key: k.ID, KeyName: k.Name}
 	if err := r.checkAccount(a); err != nil { // the configuration has changed since CreateKey
 		return auth.Account{}, atoll.E("", "", atoll.ErrDenied, err)
 	}
-	r.recordUse(k.ID, now)
 	return a, nil
 }
 

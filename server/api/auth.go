@@ -90,27 +90,44 @@ func (v tokenVerifier) withFallback(next func(context.Context, string) (auth.Acc
 	}
 }
 
-// authenticateRequest returns the account and the token of a request. Kinds: ErrDenied,
-// ErrUnavailable.
-func (h *Handler) authenticateRequest(route Route, r *http.Request) (auth.Account, string, error) {
+// A credential proves who sends a request.
+type credential struct {
+	account auth.Account
+	verify  func(ctx context.Context) error // checks the credential again; nil if it does not end
+	link    *portLink                       // nil unless the credential is a link
+}
+
+// authenticateRequest returns the credential of a request. Kinds: ErrDenied, ErrUnavailable.
+func (h *Handler) authenticateRequest(route Route, r *http.Request) (credential, error) {
 	if h.verify == nil {
-		return auth.AccountFrom(r.Context()), "", nil
+		return credential{account: auth.AccountFrom(r.Context())}, nil
 	}
 	token := requestToken(route, r)
+	linked, err := h.authenticateLink(r)
+	if linked.link != nil || err != nil && token == "" {
+		return linked, err
+	}
 	if token == "" {
-		return auth.Account{}, "", unauthorizedError(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
+		return credential{}, unauthorizedError(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
 	}
 	account, err := h.verify(r.Context(), token)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
 		h.refusals.logRefusal(h.log, r)
-		return auth.Account{}, "", unauthorizedError(err)
+		return credential{}, unauthorizedError(err)
 	}
-	return account.WithDefaults(), token, err
+	cred := credential{account: account.WithDefaults()}
+	if account.Key != "" {
+		cred.verify = func(ctx context.Context) error {
+			_, err := h.verify(ctx, token)
+			return err
+		}
+	}
+	return cred, err
 }
 
-// watchToken verifies token at intervals and returns a ctx that ends when token is no longer valid.
-// The caller must call stop, which ends the checks and waits for them.
-func (h *Handler) watchToken(ctx context.Context, w http.ResponseWriter, token string) (valid context.Context, stop func()) {
+// watchCredential calls verify at intervals and returns a ctx that ends when the credential is no longer
+// valid. The caller must call stop, which ends the checks and waits for them.
+func (h *Handler) watchCredential(ctx context.Context, w http.ResponseWriter, verify func(context.Context) error) (valid context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -122,7 +139,7 @@ func (h *Handler) watchToken(ctx context.Context, w http.ResponseWriter, token s
 				return
 			case <-tick.C:
 			}
-			if _, err := h.verify(ctx, token); atoll.KindOf(err) == atoll.ErrDenied && ctx.Err() == nil {
+			if err := verify(ctx); atoll.KindOf(err) == atoll.ErrDenied && ctx.Err() == nil {
 				h.opts.Denied(ctx, "go on")
 				cancel(errKeyEnded)
 				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // releases a write to a client that does not read

@@ -93,16 +93,26 @@ type fakeBox struct {
 
 	snapshot func(ctx context.Context) (atoll.Snapshot, error)
 
-	mu    sync.Mutex
-	procs map[string]*fakeProc
-	next  int
-	calls []string
+	mu      sync.Mutex
+	created time.Time
+	procs   map[string]*fakeProc
+	next    int
+	calls   []string
+}
+
+// setCreated sets the time at which the sandbox was created.
+func (b *fakeBox) setCreated(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.created = at
 }
 
 func (b *fakeBox) ID() string { return b.id }
 
 func (b *fakeBox) Status(context.Context) (atoll.Status, error) {
-	return atoll.Status{ID: b.id, State: atoll.StateRunning, Provider: "fake"}, nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return atoll.Status{ID: b.id, State: atoll.StateRunning, Provider: "fake", Created: b.created}, nil
 }
 
 func (b *fakeBox) recordCall(what string) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 	"github.com/seed46cd37a8/atoll/server/auth"
+	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
 // Options configure a Handler. With the zero value it needs no token, which is right only behind a
@@ -27,6 +28,13 @@ type Options struct {
 	// ErrUnavailable. The handler calls it again at intervals during a request with an API key, and
 	// breaks the request off once the key is no longer valid.
 	Verify func(ctx context.Context, token string) (auth.Account, error)
+
+	// Origins admits web pages: their WebSockets, and with CORS their other requests. With nil, only
+	// pages of the host that a request names may open WebSockets, and no page of another origin can
+	// read a response.
+	Origins *origin.Policy
+	// Links signs and checks links to ports. With nil, there are none.
+	Links *PortLinks
 
 	// MaxBody is the largest JSON body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
@@ -231,11 +239,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.verify != nil {
 		limitBody(w, r)
 	}
-	if _, _, _, ok := splitPortPath(r.URL); ok {
+	r, isPort := h.findPort(r)
+	switch answered := h.allowReading(w, r); {
+	case answered:
+	case isPort:
 		h.ports.ServeHTTP(w, r)
-		return
+	default:
+		h.mux.ServeHTTP(w, r)
 	}
-	h.mux.ServeHTTP(w, r)
 }
 
 // routeHandler returns the handler of a route with everything that is common to all routes.
@@ -297,7 +308,7 @@ func (h *Handler) admitRequest(route Route, w http.ResponseWriter, r *http.Reque
 	}
 	defer h.requests.Done()
 	r = r.WithContext(withOrigin(r))
-	account, token, err := h.authenticateRequest(route, r)
+	cred, err := h.authenticateRequest(route, r)
 	if err != nil {
 		return err
 	}
@@ -305,11 +316,14 @@ func (h *Handler) admitRequest(route Route, w http.ResponseWriter, r *http.Reque
 	if h.verify == nil {
 		return serve(r)
 	}
-	ctx := auth.WithAccount(r.Context(), account)
-	if account.Key != "" {
+	ctx := auth.WithAccount(r.Context(), cred.account)
+	if cred.verify != nil {
 		var stop func()
-		ctx, stop = h.watchToken(ctx, w, token)
+		ctx, stop = h.watchCredential(ctx, w, cred.verify)
 		defer stop()
+	}
+	if cred.link != nil {
+		ctx = withLink(ctx, cred.link)
 	}
 	return serve(r.WithContext(ctx))
 }

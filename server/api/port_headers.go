@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
 // A program on a port sees localhost as its host, as if a browser on its own machine asked: many servers for
@@ -39,14 +41,25 @@ var originHeaders = []string{
 // pages of other sandboxes.
 const pagePolicy = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-popups-to-escape-sandbox allow-presentation allow-scripts"
 
+// siteHeaders are the headers of responses that change how a browser treats other hosts of the same site.
+var siteHeaders = []string{"Alt-Svc", "Clear-Site-Data", "Strict-Transport-Security"}
+
 // rewriteResponse keeps redirects and cookies of a program on its port, and the program away from the rest of this
 // server.
 func rewriteResponse(resp *http.Response) error {
 	to := resp.Request.Context().Value(targetKey{}).(portTarget)
-	for _, name := range originHeaders {
+	remove := originHeaders
+	if to.byHost {
+		remove = siteHeaders // pages have an origin of their own
+	} else {
+		resp.Header.Add("Content-Security-Policy", pagePolicy)
+	}
+	for _, name := range remove {
 		resp.Header.Del(name)
 	}
-	resp.Header.Add("Content-Security-Policy", pagePolicy)
+	if to.allowed {
+		origin.Disallow(resp.Header)
+	}
 	for _, name := range []string{"Location", "Content-Location"} {
 		if location := resp.Header.Get(name); location != "" {
 			resp.Header.Set(name, to.rewriteLocation(location, resp.Request.Header.Get("X-Forwarded-Host")))

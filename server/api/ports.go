@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +32,8 @@ func portRoutes() []Route {
 			Path: "/v1/sandboxes/{id}/ports/{port}/{path...}", Name: "proxy", Tag: "ports",
 			Summary: "Forward a request of any method, or a WebSocket, to an HTTP server in a sandbox",
 			Doc: "The forwarded request does not have the token of this server, and its host is `localhost:PORT`; `X-Forwarded-Host` has that of the client. " +
-				"Redirects and cookies of the response stay on the port. Its `Content-Security-Policy` gives pages an origin of their own, and headers that apply to the whole server are removed.",
+				"Redirects and cookies of the response stay on the port. Its `Content-Security-Policy` gives pages an origin of their own, and headers that apply to the whole server are removed. " +
+				"The tool `sandbox_port` gives links that open a port in a browser without a token: in place of `PORT` they have `PORT~LINK`, or a host of the port's own if the server has a domain for ports.",
 			passThrough: true, serve: (*Handler).serveProxy,
 		},
 	}
@@ -148,36 +150,36 @@ func copyHalf(dst, src net.Conn) error {
 
 // A portTarget is the destination of a proxied request.
 type portTarget struct {
+	*portRequest
 	sb   atoll.Sandbox
 	port int
-	path string // still escaped
+	link *portLink // the credential of the request, or nil
+
+	allowed bool // the response has headers that let a page of another origin read it
 }
 
 type targetKey struct{}
 
-// splitPortPath splits the path of a request to a port of a sandbox. It replaces http.ServeMux,
-// which would redirect to a clean path: only the server on the port may interpret the rest of the
-// path.
-func splitPortPath(u *url.URL) (id, port, path string, ok bool) {
-	rest, ok := strings.CutPrefix(u.EscapedPath(), "/v1/sandboxes/")
-	if !ok {
-		return "", "", "", false
-	}
-	id, rest, _ = strings.Cut(rest, "/")
-	word, rest, _ := strings.Cut(rest, "/")
-	port, path, ok = strings.Cut(rest, "/")
-	return id, port, "/" + path, ok && word == "ports"
-}
-
 func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
-	id, number, path, _ := splitPortPath(r.URL)
-	port, err := parsePort(number)
-	if err != nil {
+	to := portTarget{portRequest: portRequestOf(r.Context()), link: linkOf(r.Context()), allowed: w.Header().Get("Access-Control-Allow-Origin") != ""}
+	var err error
+	if to.port, err = parsePort(to.portRequest.port); err != nil {
 		return err
 	}
-	sb, err := h.provider.Get(r.Context(), id)
-	if err != nil {
+	if to.sb, err = h.provider.Get(r.Context(), to.id); err != nil {
 		return err
+	}
+	if to.link != nil {
+		if err := to.link.checkSandbox(r.Context(), to.sb); err != nil {
+			return err
+		}
+		if h.rememberLink(w, r, to) {
+			return nil
+		}
+	}
+	if to.path == "" {
+		redirectTo(w, (&url.URL{Path: to.pathPrefix() + "/", RawQuery: r.URL.RawQuery}).String())
+		return nil
 	}
 	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
@@ -187,7 +189,7 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 	// Without this, net/http breaks off a response that begins before the end of the request.
 	// HTTP/2 does not support it and does not need it.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, portTarget{sb, port, path})))
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, to)))
 	return nil
 }
 
@@ -216,9 +218,47 @@ func newPortProxy(h *Handler) *httputil.ReverseProxy {
 	}
 }
 
-// pathPrefix returns the part of the path that names the port.
+// pathPrefix returns the part of the path that names the port, which is empty if the host names it.
 func (to portTarget) pathPrefix() string {
-	return "/v1/sandboxes/" + to.sb.ID() + "/ports/" + strconv.Itoa(to.port)
+	if to.byHost {
+		return ""
+	}
+	prefix := "/v1/sandboxes/" + to.sb.ID() + "/ports/" + strconv.Itoa(to.port)
+	if to.inPath != "" {
+		prefix += linkMark + to.inPath
+	}
+	return prefix
+}
+
+// rememberLink makes the browser remember a link in the query of a request as a cookie of the host that names the port:
+// the addresses in a page do not have the link. If the browser shows a page, rememberLink sends it on to the address
+// without the link and returns true.
+func (h *Handler) rememberLink(w http.ResponseWriter, r *http.Request, to portTarget) (answered bool) {
+	if !to.byHost || !slices.Contains(to.links, to.link.text) {
+		return false
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: linkCookie, Value: to.link.text, Path: "/", Expires: to.link.expires,
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: h.isSecure(r),
+	})
+	if r.Method != http.MethodGet || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		return false
+	}
+	redirectTo(w, relativeLocation(r.URL))
+	return true
+}
+
+// redirectTo sends a browser on to location with GET.
+func redirectTo(w http.ResponseWriter, location string) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Location", location)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// relativeLocation returns u without scheme and host, so that it stays on its host.
+func relativeLocation(u *url.URL) string {
+	rest := url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}
+	return "/" + strings.TrimLeft(rest.String(), "/")
 }
 
 // rewriteRequest turns a request into one to the port.
@@ -226,15 +266,18 @@ func (h *Handler) rewriteRequest(pr *httputil.ProxyRequest) {
 	to := pr.In.Context().Value(targetKey{}).(portTarget)
 	pr.SetXForwarded()
 	out := pr.Out
-	out.Header.Set("X-Forwarded-Prefix", to.pathPrefix())
+	out.Header.Del("X-Forwarded-Prefix")
+	if prefix := to.pathPrefix(); prefix != "" {
+		out.Header.Set("X-Forwarded-Prefix", prefix)
+	}
+	if h.isSecure(pr.In) {
+		out.Header.Set("X-Forwarded-Proto", "https")
+	}
 	to.setHost(pr)
-	if h.verify != nil {
+	if h.verify != nil && to.link == nil {
 		out.Header.Del("Authorization") // it has the token of this server
 	}
 	out.URL.Scheme, out.URL.Host = "http", pr.In.Host
 	out.URL.RawQuery, out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery // unchanged, even if invalid
-	out.URL.RawPath = to.path
-	if path, err := url.PathUnescape(to.path); err == nil {
-		out.URL.Path = path
-	}
+	out.URL.Path, out.URL.RawPath = unescapePath(to.path), to.path
 }

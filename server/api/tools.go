@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/session"
@@ -141,10 +142,20 @@ func withBaseURL(r *http.Request) context.Context {
 		return r.Context()
 	}
 	scheme := "http"
-	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
+	if hasTLS(r) {
 		scheme = "https"
 	}
 	return context.WithValue(r.Context(), baseURLKey{}, scheme+"://"+r.Host)
+}
+
+// hasTLS reports whether the client of r uses TLS, as far as the server or a proxy in front of it knows.
+func hasTLS(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+}
+
+// isSecure is hasTLS for a server whose public address may be known.
+func (h *Handler) isSecure(r *http.Request) bool {
+	return hasTLS(r) || h.opts.Links != nil && strings.HasPrefix(h.opts.Links.opts.PublicURL, "https:")
 }
 
 // PortPath returns the path at which a Handler forwards requests to a port of a sandbox.

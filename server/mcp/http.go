@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strings"
 
 	mcpauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -68,7 +67,7 @@ type requestContextKey struct{}
 const sessionID = "Mcp-Session-Id"
 
 // ServeHTTP serves MCP as streamable HTTP. It doesn't authenticate, but rejects
-// requests of web pages from other origins: the caller has to check permissions before.
+// requests of web pages that Options.Origins does not admit: the caller has to check permissions before.
 // The account in the request's context applies to all calls, and only it can use the
 // session. A DELETE returns when the session's own resources are gone.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -80,8 +79,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case closed:
 		http.Error(w, "the server is closing", http.StatusServiceUnavailable)
 		return
-	case isCrossOrigin(r):
-		http.Error(w, "requests from pages of other origins are not allowed", http.StatusForbidden)
+	case !s.opts.Origins.Admits(r):
+		http.Error(w, "requests from pages of other origins are not allowed, unless the server lists the origin", http.StatusForbidden)
 		return
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -116,16 +115,4 @@ func (s *Server) clientOf(id, account string) *sdk.ServerSession {
 		}
 	}
 	return nil
-}
-
-// isCrossOrigin reports whether a browser sends the request for a page of another
-// server: only browsers set Origin.
-func isCrossOrigin(r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		site := r.Header.Get("Sec-Fetch-Site")
-		return site != "" && site != "same-origin" && site != "none"
-	}
-	u, err := url.Parse(origin)
-	return err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host)
 }

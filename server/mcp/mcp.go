@@ -24,6 +24,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
 // Options configure a Server. The zero value gives each MCP session a sandbox of its
@@ -41,6 +42,9 @@ type Options struct {
 	// proxy. It is for servers that check a token: without one, a web page whose name was made
 	// to resolve to this machine could use the tools.
 	AnyHost bool
+	// Origins admits web pages. With nil, only pages of the host that a request names may use the
+	// tools.
+	Origins *origin.Policy
 	// Log receives errors that cannot be returned; nil discards them.
 	Log *slog.Logger
 }
