@@ -21,7 +21,8 @@ type portOutput struct {
 func portTools() []*Tool {
 	return []*Tool{newTool(Tool{
 		Name: "sandbox_port", Title: "Show a port", Idempotent: true,
-		Description: "Get the URL by which the user reaches a server that runs in the sandbox, as one that sandbox_exec has started in the background.",
+		Description: "Get the URL by which the user reaches a server that runs in the sandbox, as one that sandbox_exec has started in the background. " +
+			"Give the user the whole URL: it may hold a key, which ends after a while.",
 	}, showPort).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["port"].Minimum, p["port"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(65535.0)
 	})}

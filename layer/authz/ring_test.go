@@ -303,3 +303,42 @@ func TestKeysAreRemembered(t *testing.T) {
 		t.Errorf("it was used %v, %v, want %v", keys[0].Used, err, c.now())
 	}
 }
+
+// What a key has made counts as the key's account, as long as the key is valid.
+func TestAccountOfKey(t *testing.T) {
+	rings, clock, stores := newRings(t, 1)
+	made, err := rings[0].CreateKey(t.Context(), auth.KeySpec{Name: "k", Projects: []string{"web"}, TTL: atoll.Duration(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := rings[0].Account(t.Context(), made.ID)
+	if err != nil || a.Key != made.ID || a.Role != auth.RoleProject || len(a.Projects) != 1 || a.Projects[0] != "web" {
+		t.Errorf("Account = %+v, %v", a, err)
+	}
+	if stores[0].uses > 0 {
+		t.Error("it counts as use of the key")
+	}
+	if _, err := rings[0].Account(t.Context(), "0123456789abcdef"); atoll.KindOf(err) != atoll.ErrDenied {
+		t.Errorf("another id: %v", err)
+	}
+	clock.advance(time.Hour)
+	if _, err := rings[0].Account(t.Context(), made.ID); atoll.KindOf(err) != atoll.ErrDenied {
+		t.Errorf("an expired key: %v", err)
+	}
+	made, err = rings[0].CreateKey(t.Context(), auth.KeySpec{Name: "k2", Projects: []string{"web"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rings[0].RevokeKey(t.Context(), "k2"); err != nil {
+		t.Fatal(err)
+	}
+	clock.advance(Fresh)
+	if _, err := rings[0].Account(t.Context(), made.ID); atoll.KindOf(err) != atoll.ErrDenied {
+		t.Errorf("a revoked key: %v", err)
+	}
+	stores[0].setError(atoll.E("", "", atoll.ErrUnavailable, nil))
+	clock.advance(Stale)
+	if _, err := rings[0].Account(t.Context(), made.ID); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("without a store: %v", err)
+	}
+}

@@ -46,7 +46,7 @@
 //	POST   .../files/mkdir ?path= mode=       .../files/rename ?from= to=
 //	GET    .../files/tar   PUT .../files/tar  ?path=; trailer Atoll-Error
 //	GET    /v1/sandboxes/{id}/dial?port=      Upgrade: tcp
-//	*      /v1/sandboxes/{id}/ports/{port}/...
+//	*      /v1/sandboxes/{id}/ports/{port}/...   {port}~{link} with a link instead of a token
 //	GET    /v1/volumes ?project=              DELETE /v1/volumes/{name}?project=
 //	GET    /v1/images                         DELETE /v1/images?ref= force=
 //	POST   /v1/images/prune                   {"all","unused_for"}; {"images","size"}
@@ -98,4 +98,19 @@
 // subprotocol (see [Subprotocol]), because a page cannot set its other headers. It does not
 // accept a token in a URL or a cookie: URLs end up in logs and histories, and a browser sends
 // cookies on its own, while sandboxes serve pages on the same origin through ports.
+//
+// A link of [PortLinks] opens one port of one sandbox without a token, for a limited time:
+//
+//	https://atoll.example.com/v1/sandboxes/{id}/ports/{port}~{link}/...
+//	https://{port}-{id}.ports.example.com/?atoll_link={link}
+//
+// The second form needs LinkOptions.Domain. Its host belongs to the port alone, so a cookie holds
+// the link after the first request, and the program sees no prefix. In the first form, pages have an
+// opaque origin, for which browsers send no cookie; the link stays in the path.
+//
+// # Web pages
+//
+// Options.Origins decides which pages may open WebSockets and use /mcp, and of which the browser
+// may show responses to their scripts (CORS). Preflights need no token. Cookies are never part of
+// it.
 package api

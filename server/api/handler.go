@@ -181,7 +181,11 @@ func (h *Handler) beginStream(w http.ResponseWriter, r *http.Request) (ctx conte
 	if h.closed {
 		return nil, nil, wire.ErrClosing
 	}
-	release, err := h.shares.reserveShare(r.Context(), "streams", maxAccountStreams)
+	what := "streams"
+	if linkOf(r.Context()) != nil {
+		what = "requests by links" // visitors must not use up what the account has for itself
+	}
+	release, err := h.shares.reserveShare(r.Context(), what, maxAccountStreams)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -262,9 +262,11 @@ func isForeignPage(r *http.Request) bool {
 
 type linkKey struct{}
 
-// withLink returns a context for linkOf.
+// withLink returns a context for linkOf. Its calls come from a visitor, who has the account of the link but not its token.
 func withLink(ctx context.Context, link *portLink) context.Context {
-	return context.WithValue(ctx, linkKey{}, link)
+	o := auth.OriginFrom(ctx)
+	o.Via = "link"
+	return context.WithValue(auth.WithOrigin(ctx, o), linkKey{}, link)
 }
 
 // linkOf returns the link that the request of ctx was admitted with, or nil.

@@ -116,7 +116,7 @@ func WithAccount(ctx context.Context, a Account) context.Context {
 
 // An Origin describes where a call came from.
 type Origin struct {
-	Via     string `json:"via,omitempty"`     // the protocol: "http", "ssh"
+	Via     string `json:"via,omitempty"`     // the protocol: "http", "ssh", or "link" for a link to a port
 	Address string `json:"address,omitempty"` // of the client, "192.0.2.7:40112"; empty for a socket of this machine
 	Request string `json:"request,omitempty"` // request id, as in the server's log
 }

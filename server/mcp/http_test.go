@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/server/mcp"
+	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
 // accountHeader names the account of a request in these tests, in place of a token.
@@ -138,7 +139,11 @@ func postJSON(t *testing.T, url, body string, h headerTransport) (int, string) {
 // was made to resolve to this machine has no token. A server that checks none accepts local names only.
 func TestOrigin(t *testing.T) {
 	p := testsession.Open(t)
-	server, open := serveHTTP(t, newServer(t, p, tools.Options{}, mcp.Options{AnyHost: true})), serveHTTP(t, newServer(t, p, tools.Options{}, mcp.Options{}))
+	origins, err := origin.NewPolicy([]string{"https://public.example:8443"}, []string{"https://app.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, open := serveHTTP(t, newServer(t, p, tools.Options{}, mcp.Options{AnyHost: true, Origins: origins})), serveHTTP(t, newServer(t, p, tools.Options{}, mcp.Options{}))
 	host := strings.TrimPrefix(server.URL, "http://")
 	for _, tt := range []struct {
 		h    headerTransport
@@ -147,7 +152,10 @@ func TestOrigin(t *testing.T) {
 		{headerTransport{}, 200},
 		{headerTransport{"Origin": server.URL}, 200},
 		{headerTransport{"Sec-Fetch-Site": "same-origin"}, 200},
+		{headerTransport{"Origin": "https://public.example:8443", "X-Forwarded-Host": "public.example:8443"}, 200},
+		{headerTransport{"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}, 200},
 		{headerTransport{"Origin": "https://evil.example"}, 403},
+		{headerTransport{"Origin": "https://evil.example", "X-Forwarded-Host": "evil.example"}, 403},
 		{headerTransport{"Origin": "null"}, 403},
 		{headerTransport{"Origin": "http://localhost:1"}, 403},
 		{headerTransport{"Sec-Fetch-Site": "cross-site"}, 403},
