@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/coder/websocket"
 
@@ -19,7 +20,7 @@ func editRoutes(base string, path, mode Param) []Route {
 		{
 			Method: "GET", Path: base + "/open", Name: "openFile", Tag: "files", Summary: "Open a file to read and change it in place, over a WebSocket",
 			Doc: "All messages are binary: a line of JSON, and then data. The first message of the server says that the file is open. " +
-				"The server answers requests in their order.",
+				"The server answers requests in their order. If a client sends more than two without waiting, the server may not answer its pings meanwhile.",
 			Params: []Param{
 				path, mode, flag("read", "open for reading"), flag("write", "open for writing"), flag("append", "each write goes to the end of the file"),
 				flag("create", "create a missing file"), flag("exclusive", "fail if the file exists"), flag("truncate", "remove the content"),
@@ -98,10 +99,10 @@ func (h *Handler) serveOpenFile(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		defer done()
-		defer ws.CloseNow()
+		s := &fileStream{h: h, ctx: ctx, ws: ws, requestID: wire.RequestID(ctx), fs: fs, name: name, opts: opts}
+		defer s.startReading()()
 		defer context.AfterFunc(ctx, func() { _ = ws.CloseNow() })()
 		defer wire.KeepAlive(ctx, ws, pingEvery, pingTimeout)()
-		s := &fileStream{h: h, ctx: ctx, ws: ws, requestID: wire.RequestID(ctx), fs: fs, name: name, opts: opts}
 		return alreadyAnswered(s.serveFile())
 	})
 }
@@ -115,7 +116,43 @@ type fileStream struct {
 	fs        atoll.FS
 	name      string
 	opts      atoll.OpenOptions
+	messages  chan fileMessage
 	buf       []byte // of the data that was read
+}
+
+// A fileMessage is a message of the client, or the error of the connection.
+type fileMessage struct {
+	typ  websocket.MessageType
+	data []byte
+	err  error
+}
+
+// startReading reads messages ahead of the requests in progress: the library answers pings, and sees the answers to those
+// of the server, only while it reads. The caller must call stop, which closes the connection.
+func (s *fileStream) startReading() (stop func()) {
+	s.messages = make(chan fileMessage, wire.MaxFileRequests-1)
+	s.ws.SetReadLimit(wire.MaxFileMessage)
+	stopped := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			var m fileMessage
+			m.typ, m.data, m.err = s.ws.Read(s.ctx)
+			select {
+			case s.messages <- m:
+			case <-stopped:
+				return
+			}
+			if m.err != nil {
+				return
+			}
+		}
+	})
+	return func() {
+		close(stopped)
+		_ = s.ws.CloseNow()
+		work.Wait()
+	}
 }
 
 // serveFile opens the file, and serves it until the client closes it or has gone.
@@ -129,18 +166,17 @@ func (s *fileStream) serveFile() error {
 	if err := s.sendReply(wire.FileReply{}, nil, nil); err != nil {
 		return err
 	}
-	s.ws.SetReadLimit(wire.MaxFileMessage)
 	for {
-		typ, message, err := s.ws.Read(s.ctx)
-		if err != nil {
-			if code := websocket.CloseStatus(err); code == websocket.StatusNormalClosure || code == websocket.StatusGoingAway {
+		m := <-s.messages
+		if m.err != nil {
+			if code := websocket.CloseStatus(m.err); code == websocket.StatusNormalClosure || code == websocket.StatusGoingAway {
 				return nil
 			}
 			return wire.ErrClientLost
 		}
 		var q wire.FileRequest
-		data, err := wire.DecodeFileMessage(message, &q)
-		if err != nil || typ != websocket.MessageBinary {
+		data, err := wire.DecodeFileMessage(m.data, &q)
+		if err != nil || m.typ != websocket.MessageBinary {
 			_ = s.ws.Close(websocket.StatusPolicyViolation, "send binary messages with a line of JSON")
 			return wire.ProtocolErrorf("a malformed message")
 		}

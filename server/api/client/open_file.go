@@ -36,8 +36,12 @@ func (f files) Open(ctx context.Context, name string, opts atoll.OpenOptions) (a
 		return nil, err
 	}
 	ws.SetReadLimit(wire.MaxFileMessage)
-	file := &openFile{c: c, ws: ws, id: q.id, name: name, ended: make(chan struct{})}
-	opened := file.expectReply()
+	file := &openFile{
+		c: c, ws: ws, id: q.id, name: name,
+		sending: make(chan struct{}, 1), waiting: make(chan chan fileReply, wire.MaxFileRequests), ended: make(chan struct{}),
+	}
+	opened := make(chan fileReply, 1)
+	file.waiting <- opened
 	go file.readReplies()
 	if _, _, err := file.awaitReply(ctx, q.op, opened); err != nil {
 		_ = ws.CloseNow()
@@ -69,34 +73,20 @@ type openFile struct {
 	c        *Client
 	ws       *websocket.Conn
 	id, name string
-	ended    chan struct{} // closed when no more replies come
 
-	sendMu sync.Mutex // held while a request is sent, so that waiting has the order of the requests
+	sending chan struct{}       // has one element while a request is sent, so that waiting has the order of the requests
+	waiting chan chan fileReply // for the next replies; its capacity limits the requests on their way
+	ended   chan struct{}       // closed when no more replies come
+	lost    error               // why; set before ended is closed
 
-	mu      sync.Mutex
-	closed  bool
-	waiting []chan fileReply // for the next replies
-	lost    error            // why no more replies come
+	mu     sync.Mutex
+	closed bool
 }
 
-// A fileReply is one reply, or the error of the connection.
+// A fileReply is one reply.
 type fileReply struct {
 	wire.FileReply
 	data []byte
-	err  error
-}
-
-// expectReply returns a channel for the reply to the next request.
-func (f *openFile) expectReply() chan fileReply {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	ch := make(chan fileReply, 1)
-	if f.lost != nil {
-		ch <- fileReply{err: f.lost}
-	} else {
-		f.waiting = append(f.waiting, ch)
-	}
-	return ch
 }
 
 // readReplies passes replies on until the connection ends.
@@ -115,46 +105,44 @@ func (f *openFile) readReplies() {
 			reply.data, err = wire.DecodeFileMessage(message, &reply.FileReply)
 		}
 		if err != nil {
-			f.failAll(err)
+			f.lost = err
 			return
 		}
-		f.mu.Lock()
-		if len(f.waiting) > 0 {
-			f.waiting[0] <- reply
-			f.waiting = f.waiting[1:]
+		select {
+		case to := <-f.waiting:
+			to <- reply
+		default: // to no request
 		}
-		f.mu.Unlock()
 	}
 }
 
-// failAll fails the waiting and all later requests.
-func (f *openFile) failAll(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.lost = err
-	for _, ch := range f.waiting {
-		ch <- fileReply{err: err}
-	}
-	f.waiting = nil
+// lostError returns the error of a request after the connection has ended.
+func (f *openFile) lostError(ctx context.Context, op string) error {
+	return f.c.wrapConnError(ctx, op, f.name, f.lost)
 }
 
 // awaitReply returns the reply to a request, and its error.
 func (f *openFile) awaitReply(ctx context.Context, op string, from chan fileReply) (wire.FileReply, []byte, error) {
+	var reply fileReply
 	select {
-	case reply := <-from:
-		if reply.err != nil {
-			return wire.FileReply{}, nil, f.c.wrapConnError(ctx, op, f.name, reply.err)
-		}
-		if reply.Error != nil {
-			return reply.FileReply, reply.data, reply.Error.ToError(op, f.name)
-		}
-		return reply.FileReply, reply.data, nil
+	case reply = <-from:
 	case <-ctx.Done():
 		return wire.FileReply{}, nil, ctx.Err()
+	case <-f.ended:
+		select {
+		case reply = <-from: // the last one
+		default:
+			return wire.FileReply{}, nil, f.lostError(ctx, op)
+		}
 	}
+	if reply.Error != nil {
+		return reply.FileReply, reply.data, reply.Error.ToError(op, f.name)
+	}
+	return reply.FileReply, reply.data, nil
 }
 
-// callFile sends a request and returns its reply.
+// callFile sends a request and returns its reply. When ctx ends, callFile returns, and the server still performs a request
+// that is on its way.
 func (f *openFile) callFile(ctx context.Context, q wire.FileRequest, data []byte) (wire.FileReply, []byte, error) {
 	if err := ctx.Err(); err != nil {
 		return wire.FileReply{}, nil, err
@@ -163,10 +151,29 @@ func (f *openFile) callFile(ctx context.Context, q wire.FileRequest, data []byte
 	if err != nil {
 		return wire.FileReply{}, nil, atoll.E(q.Op, f.name, atoll.ErrInvalid, err)
 	}
-	f.sendMu.Lock()
-	reply := f.expectReply()
-	_ = f.ws.Write(context.Background(), websocket.MessageBinary, message) // if it fails, so does the reader
-	f.sendMu.Unlock()
+	select {
+	case f.sending <- struct{}{}:
+	case <-ctx.Done():
+		return wire.FileReply{}, nil, ctx.Err()
+	case <-f.ended:
+		return wire.FileReply{}, nil, f.lostError(ctx, q.Op)
+	}
+	reply := make(chan fileReply, 1)
+	select {
+	case f.waiting <- reply:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-f.ended:
+		err = f.lostError(ctx, q.Op)
+	}
+	if err != nil {
+		<-f.sending
+		return wire.FileReply{}, nil, err
+	}
+	go func() { // the end of ctx must not end a message in the middle, and the call must not wait for a server that reads nothing
+		_ = f.ws.Write(context.Background(), websocket.MessageBinary, message) // if it fails, so does the reader
+		<-f.sending
+	}()
 	return f.awaitReply(ctx, q.Op, reply)
 }
 
@@ -248,6 +255,7 @@ func (f *openFile) Close() error {
 	_, _, err := f.callFile(ctx, wire.FileRequest{Op: wire.FileOpClose}, nil)
 	_ = f.ws.CloseNow()
 	<-f.ended
+	f.sending <- struct{}{} // waits for the goroutine that sends; nothing is sent after this
 	return err
 }
 

@@ -23,6 +23,9 @@ const (
 	// MaxFileMessage is the size of the largest message about an open file: the data, and a line
 	// before it.
 	MaxFileMessage = MaxFileData + 64<<10
+	// MaxFileRequests is the number of requests to an open file that a client may have on their way: the
+	// server reads so many, and answers pings, while it performs the first one.
+	MaxFileRequests = 2
 )
 
 // A FileRequest is the first line of a message to an open file. The data of a write follows it.
