@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -250,7 +251,7 @@ func TestLoginsAreBounded(t *testing.T) {
 	grace := testenv.Scale(2 * time.Second) // enough time for three to connect
 	r := newRig(t, newMock(t), func(s *Server) {
 		s.loginGrace = grace
-		s.logins = make(chan struct{}, 2)
+		s.logins = newLoginSlots(2, 8)
 	})
 	var silent []net.Conn
 	begun := time.Now()
@@ -284,6 +285,36 @@ func TestLoginsAreBounded(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// A host that does not log in must not lock out others.
+func TestLoginsOfOtherHosts(t *testing.T) {
+	slots := newLoginSlots(2, 5)
+	at := func(text string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(text)) }
+	var release []func()
+	for _, tt := range []struct {
+		from string
+		ok   bool
+	}{
+		{"192.0.2.1:1", true}, {"192.0.2.1:2", true}, {"192.0.2.1:3", false}, {"[::ffff:192.0.2.1]:4", false},
+		{"[2001:db8::1]:1", true}, {"[2001:db8::2]:1", true}, {"[2001:db8::3]:1", false},
+		{"192.0.2.2:1", true}, {"[2001:db8:0:1::1]:1", false}, // of all
+	} {
+		r, ok := slots.reserveSlot(at(tt.from))
+		if ok != tt.ok {
+			t.Errorf("%s: %v, want %v", tt.from, ok, tt.ok)
+		}
+		if ok {
+			release = append(release, r)
+		}
+	}
+	for _, r := range release {
+		r()
+		r()
+	}
+	if slots.used != 0 || len(slots.byHost) != 0 {
+		t.Errorf("%d logins of %v are left", slots.used, slots.byHost)
+	}
 }
 
 func TestKeysThatAreTriedAreCounted(t *testing.T) {

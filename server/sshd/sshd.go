@@ -58,9 +58,10 @@ type Options struct {
 
 // Bounds for clients before the login.
 const (
-	loginGrace = time.Minute // time to log in
-	maxLogins  = 32          // logins in progress
-	maxTries   = 6           // offered keys
+	loginGrace    = time.Minute // time to log in
+	maxHostLogins = 32          // logins in progress from one host
+	maxLogins     = 256         // logins in progress
+	maxTries      = 6           // offered keys
 )
 
 // Bounds for logged-in clients.
@@ -83,7 +84,7 @@ type Server struct {
 	config   *ssh.ServerConfig
 	hostKey  ssh.Signer
 
-	logins     chan struct{} // one slot per login in progress
+	logins     *loginSlots
 	loginGrace time.Duration
 	aliveEvery time.Duration
 
@@ -107,7 +108,7 @@ func New(p atoll.Provider, opts Options) (*Server, error) {
 	}
 	s := &Server{
 		provider: p, opts: opts, log: opts.Log, hostKey: key,
-		logins: make(chan struct{}, maxLogins), loginGrace: loginGrace, aliveEvery: aliveEvery,
+		logins: newLoginSlots(maxHostLogins, maxLogins), loginGrace: loginGrace, aliveEvery: aliveEvery,
 		refusalTime: refusalTime,
 	}
 	s.config = &ssh.ServerConfig{
@@ -153,21 +154,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		pause = 0
-		select {
-		case s.logins <- struct{}{}:
-			conns.Go(func() { s.serveConn(ctx, nc) })
-		default:
+		release, ok := s.logins.reserveSlot(nc.RemoteAddr())
+		if !ok {
 			s.log.WarnContext(ctx, "ssh: rejected a connection, since too many logins are in progress", "from", nc.RemoteAddr().String())
 			nc.Close()
+			continue
 		}
+		conns.Go(func() { s.serveConn(ctx, nc, release) })
 	}
 }
 
-// serveConn serves one connection, which holds a slot in logins.
-func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
+// serveConn serves one connection, and calls release after the login.
+func (s *Server) serveConn(ctx context.Context, nc net.Conn, release func()) {
 	defer nc.Close()
 	sc, channels, requests, err := s.acceptLogin(ctx, nc)
-	<-s.logins
+	release()
 	if err != nil {
 		return
 	}
