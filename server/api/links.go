@@ -17,7 +17,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/server/auth"
-	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
 // LinkOptions configure PortLinks.
@@ -253,11 +252,21 @@ func (h *Handler) findIssuer(ctx context.Context, issuer string) (auth.Account, 
 // isForeignPage reports whether a browser sends r for a page of another origin, other than to show a page: a cookie
 // does not prove then that the user wants it.
 func isForeignPage(r *http.Request) bool {
-	if r.Header.Get("Origin") != "" {
-		return !origin.IsOwn(r)
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		return err != nil || !isSameHost(u.Host, r.Host)
 	}
 	site := r.Header.Get("Sec-Fetch-Site")
 	return (site == "same-site" || site == "cross-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate"
+}
+
+// isSameHost reports whether a and b are the same without their ports, which a proxy may leave out of Host.
+func isSameHost(a, b string) bool { return a != "" && hostName(a) == hostName(b) }
+
+// hostName returns the name in "name:port" or "name", in lower case.
+func hostName(host string) string {
+	name, _, _ := strings.Cut(strings.ToLower(host), ":")
+	return name
 }
 
 type linkKey struct{}

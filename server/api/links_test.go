@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,7 +28,25 @@ type linkRig struct {
 	links   *PortLinks
 	now     atomic.Int64 // in seconds
 	revoked atomic.Bool  // the key k1
-	log     bytes.Buffer
+	log     lockedBuffer
+}
+
+// A lockedBuffer is a buffer for a log that a test reads while the server runs.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
 }
 
 func newLinkRig(t *testing.T, opts LinkOptions) *linkRig {
@@ -123,6 +142,12 @@ func TestPortLink(t *testing.T) {
 	if resp.StatusCode != 200 || !strings.HasPrefix(body, "/a/b%2Fc?x=1 host=localhost:8000 ") || !strings.Contains(body, `auth="Basic own"`) {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
+	if _, body := r.openLink(t, "GET", link, "Authorization", "Bearer secret"); !strings.Contains(body, `auth=""`) {
+		t.Errorf("the program gets the token of the server: %s", body)
+	}
+	if _, body := r.openLink(t, "GET", link, "Authorization", "Bearer of the program"); !strings.Contains(body, `auth="Bearer of the program"`) {
+		t.Errorf("the program does not get its own token: %s", body)
+	}
 	// Pages below it have an origin of their own, and can load what is on the port.
 	if h := resp.Header; h.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(h.Get("Content-Security-Policy"), "sandbox") {
 		t.Errorf("the headers of a page are %v", h)
@@ -152,7 +177,6 @@ func TestPortLink(t *testing.T) {
 	if resp, _ := r.openLink(t, "GET", base+"?x", "Authorization", "Bearer "+signed); resp.StatusCode != 401 {
 		t.Errorf("the link as a token: %d", resp.StatusCode)
 	}
-	r.server.CloseClientConnections()
 	if strings.Contains(r.log.String(), signed) {
 		t.Errorf("the log has the link:\n%s", &r.log)
 	}
@@ -256,6 +280,7 @@ func TestPortHost(t *testing.T) {
 		{host + "/health", nil, 401},
 		{host + "/v1/info", with, 200}, // of the program
 		{host + "/", append(with, "Origin", host), 200},
+		{strings.TrimSuffix(host, ":8443") + "/", append(with, "Origin", host), 200}, // nginx leaves out the port of $host
 		{host + "/", append(with, "Origin", "https://8000-"+fakeID+".ports.example.com:8443"), 401},
 		{host + "/", append(with, "Origin", "https://app.example.com"), 401},
 		{host + "/", append(with, "Origin", "null"), 401},
@@ -275,7 +300,6 @@ func TestPortHost(t *testing.T) {
 			t.Errorf("%s %v: %d %s, want %d", tt.link, tt.header, resp.StatusCode, body, tt.status)
 		}
 	}
-	r.server.Close()
 	if strings.Contains(r.log.String(), signed) {
 		t.Errorf("the log has the link:\n%s", &r.log)
 	}

@@ -21,7 +21,7 @@ func (to portTarget) localHost() string { return "localhost:" + strconv.Itoa(to.
 func (to portTarget) setHost(pr *httputil.ProxyRequest) {
 	pr.Out.Host = to.localHost()
 	for _, name := range []string{"Origin", "Referer"} {
-		if u, err := url.Parse(pr.In.Header.Get(name)); err == nil && u.Host == pr.In.Host && u.Host != "" {
+		if u, err := url.Parse(pr.In.Header.Get(name)); err == nil && u.Host != "" && (u.Host == pr.In.Host || to.byHost && isSameHost(u.Host, pr.In.Host)) {
 			u.Scheme, u.Host = "http", to.localHost()
 			u.Path = strings.TrimPrefix(u.Path, to.pathPrefix())
 			u.RawPath = ""

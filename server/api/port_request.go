@@ -42,7 +42,7 @@ func (h *Handler) findPort(r *http.Request) (*http.Request, bool) {
 	p, ok := h.splitPortHost(r)
 	if ok {
 		r = p.takeLinks(r)
-	} else if p, ok = splitPortPath(r.URL); ok {
+	} else if p, ok = splitPortPath(r.URL, h.opts.Links != nil); ok {
 		r = p.hideLink(r)
 	} else {
 		return r, false
@@ -50,10 +50,10 @@ func (h *Handler) findPort(r *http.Request) (*http.Request, bool) {
 	return r.WithContext(context.WithValue(r.Context(), portRequestKey{}, &p)), true
 }
 
-// splitPortPath splits the path of a request to a port of a sandbox. It replaces http.ServeMux,
-// which would redirect to a clean path: only the server on the port may interpret the rest of the
-// path.
-func splitPortPath(u *url.URL) (p portRequest, ok bool) {
+// splitPortPath splits the path of a request to a port of a sandbox, which may have a link. It replaces
+// http.ServeMux, which would redirect to a clean path: only the server on the port may interpret the rest
+// of the path.
+func splitPortPath(u *url.URL, links bool) (p portRequest, ok bool) {
 	rest, ok := strings.CutPrefix(u.EscapedPath(), "/v1/sandboxes/")
 	if !ok {
 		return p, false
@@ -65,7 +65,7 @@ func splitPortPath(u *url.URL) (p portRequest, ok bool) {
 		path = "/" + path
 	}
 	p = portRequest{id: id, port: port, path: path}
-	if plain, err := url.PathUnescape(port); err == nil { // some clients escape the mark
+	if plain, err := url.PathUnescape(port); err == nil && links { // some clients escape the mark
 		p.port, p.inPath, _ = strings.Cut(plain, linkMark)
 	}
 	if p.inPath != "" {
@@ -107,11 +107,7 @@ func (h *Handler) splitPortHost(r *http.Request) (p portRequest, ok bool) {
 	if h.opts.Links == nil || h.opts.Links.opts.Domain == "" {
 		return p, false
 	}
-	host := strings.ToLower(r.Host)
-	if at := strings.LastIndexByte(host, ':'); at >= 0 {
-		host = host[:at]
-	}
-	label, ok := strings.CutSuffix(host, "."+h.opts.Links.opts.Domain)
+	label, ok := strings.CutSuffix(hostName(r.Host), "."+h.opts.Links.opts.Domain)
 	if !ok {
 		return p, false
 	}

@@ -261,6 +261,16 @@ func relativeLocation(u *url.URL) string {
 	return "/" + strings.TrimLeft(rest.String(), "/")
 }
 
+// hasToken reports whether Authorization may have a token of this server, although a link has admitted the request.
+func (h *Handler) hasToken(r *http.Request) bool {
+	token := requestToken(Route{}, r)
+	if token == "" {
+		return false
+	}
+	_, err := h.verify(r.Context(), token)
+	return atoll.KindOf(err) != atoll.ErrDenied
+}
+
 // rewriteRequest turns a request into one to the port.
 func (h *Handler) rewriteRequest(pr *httputil.ProxyRequest) {
 	to := pr.In.Context().Value(targetKey{}).(portTarget)
@@ -274,7 +284,7 @@ func (h *Handler) rewriteRequest(pr *httputil.ProxyRequest) {
 		out.Header.Set("X-Forwarded-Proto", "https")
 	}
 	to.setHost(pr)
-	if h.verify != nil && to.link == nil {
+	if h.verify != nil && (to.link == nil || h.hasToken(pr.In)) {
 		out.Header.Del("Authorization") // it has the token of this server
 	}
 	out.URL.Scheme, out.URL.Host = "http", pr.In.Host

@@ -144,7 +144,7 @@ func pathParam(name string) *huma.Param {
 	doc := map[string]string{
 		"id":             "of the sandbox, a UUID with or without hyphens, or of the snapshot",
 		"pid":            "of the process; that of a sandbox's own command is `main`",
-		"port":           "a TCP port inside",
+		"port":           "a TCP port inside; with a link that replaces the token, `PORT~LINK`",
 		"path":           "the path on that port; it may hold slashes",
 		"conversationId": "of the conversation: a UUID or a name, which the client chooses",
 		"sandboxId":      "of the sandbox: a UUID or a name, which the client chooses",
