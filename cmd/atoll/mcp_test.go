@@ -458,8 +458,10 @@ func TestServeMCP(t *testing.T) {
 	defer inside.Close()
 	port := map[string]any{"port": l.Addr().(*net.TCPAddr).Port}
 	url := fmt.Sprint(mcpCall(t, session, "sandbox_port", port)["url"])
-	if status, body := fetch(t, client, "GET", url, ""); !strings.HasPrefix(url, base) || status != 200 || body != "from inside" {
-		t.Errorf("%s answers %d %s", url, status, body)
+	for _, c := range []*http.Client{client, http.DefaultClient} { // a user's browser has no token
+		if status, body := fetch(t, c, "GET", url, ""); !strings.HasPrefix(url, base) || status != 200 || body != "from inside" {
+			t.Errorf("%s answers %d %s", url, status, body)
+		}
 	}
 	if status, body := fetch(t, client, "GET", base+"/v1/tools", ""); status != 200 || strings.Count(body, `"input_schema"`) != 15 {
 		t.Errorf("the tools: %d %s", status, body)

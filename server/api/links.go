@@ -271,7 +271,7 @@ func hostName(host string) string {
 
 type linkKey struct{}
 
-// withLink returns a context for linkOf. Its calls come from a visitor, who has the account of the link but not its token.
+// withLink returns a context for linkOf. A visitor makes its calls, with the account of the link but without its token.
 func withLink(ctx context.Context, link *portLink) context.Context {
 	o := auth.OriginFrom(ctx)
 	o.Via = "link"

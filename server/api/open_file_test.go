@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
-// editableFS is what atoll.OpenFile needs.
+// An editableFS can open files with atoll.OpenFile.
 type editableFS interface {
 	atoll.FS
 	atoll.Editor
@@ -125,7 +125,7 @@ func TestOpenFileAnswersPings(t *testing.T) {
 	}
 }
 
-// The context of a call bounds it, also while calls before it are not finished. What is on its way is still done.
+// The context of a call bounds it, also while calls before it are not finished. The server still performs requests that it has got.
 func TestOpenFileContexts(t *testing.T) {
 	r, slow, dir := withSlowFiles(t, false)
 	f, err := atoll.OpenFile(t.Context(), atoll.Files(r.sb), "/work/f", atoll.OpenOptions{Write: true, Create: true})
