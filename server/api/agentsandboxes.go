@@ -109,7 +109,7 @@ func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.R
 	case atoll.KindOf(err) != atoll.ErrNotExist:
 		return err
 	}
-	return h.serveTurn(c, w, r, p)
+	return h.serveTurn(c, w, r, p, sendRawTurn)
 }
 
 func (h *Handler) serveAgentSandboxes(c Conversations, w http.ResponseWriter, r *http.Request) error {

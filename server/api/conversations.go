@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/seed46cd37a8/atoll"
@@ -50,14 +51,22 @@ func conversationRoutes() []Route {
 		{
 			Method: "POST", Path: "/conversation/{conversationId}/sandbox/{sandboxId}", Name: "send", Tag: "conversations", Summary: "Send a prompt and stream the agent's turn",
 			Doc: "The server creates the conversation and the sandbox if they do not exist; the client chooses their ids. The first event, `stream-start`, has both ids. " +
-				"The events follow the AI SDK; the last one is `finish`. The stream ends when the server has saved the agent's work. " +
-				"The turn continues if the client disconnects: `GET .../stream` with `Last-Event-ID` resumes the stream.",
-			Body: jsonOf[promptBody](), Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveSend),
+				"The events are those of the AI SDK's language models (`LanguageModelV2StreamPart`); the last one is `finish`. The stream ends when the server has saved the agent's work. " +
+				"The turn continues if the client disconnects: `GET .../stream` with `Last-Event-ID` resumes the stream.\n\n" + chatDoc,
+			Params: slices.Concat(chatParams(), []Param{streamParam()}),
+			Body:   jsonOf[sendBody](), Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveSend),
+		},
+		{
+			Method: "GET", Path: "/conversation/{conversationId}/sandbox/{sandboxId}/{chatId}/stream", Name: "resumeChat", Tag: "conversations", Summary: "Resume a chat of the AI SDK",
+			Doc: "The transports of the AI SDK append `/CHAT/stream` to the URL to which they send messages; the chat has the id of the conversation. " +
+				"The stream is that of `GET /conversation/{conversationId}/stream?stream=ui`. The parameters have no effect: they are part of the URL.",
+			Params: slices.Concat(chatParams(), []Param{streamParam()}), Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveResumeChat),
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}/stream", Name: "followTurn", Tag: "conversations", Summary: "Stream the current turn, or the one that has just ended",
-			Doc:   "With the header `Last-Event-ID` the stream begins after that event. The status is 204 if there is no turn, or none of its events comes after that one: an EventSource does not reconnect then.",
-			Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveFollow),
+			Doc: "With the header `Last-Event-ID` the stream begins after that event. The status is 204 if there is no turn, or none of its events comes after that one: an EventSource does not reconnect then. " +
+				"With `stream=ui` it always begins with the turn, and the status is 204 if no turn runs.",
+			Params: []Param{streamParam()}, Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveFollow),
 		},
 		{
 			Method: "POST", Path: "/conversation/{conversationId}/cancel", Name: "cancelTurn", Tag: "conversations", Summary: "Cancel the current turn",
@@ -134,18 +143,8 @@ func withConversations(serve func(*Handler, Conversations, http.ResponseWriter, 
 	}
 }
 
-func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	var body promptBody
-	if err := h.decodeBody(w, r, &body, true); err != nil {
-		return err
-	}
-	return h.serveTurn(c, w, r, agent.Prompt{
-		Conversation: r.PathValue("conversationId"), Sandbox: r.PathValue("sandboxId"), Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider), Text: body.Prompt,
-	})
-}
-
-// serveTurn sends a prompt and streams the events of its turn.
-func (h *Handler) serveTurn(c Conversations, w http.ResponseWriter, r *http.Request, p agent.Prompt) error {
+// serveTurn sends a prompt, and calls send with the events of its turn.
+func (h *Handler) serveTurn(c Conversations, w http.ResponseWriter, r *http.Request, p agent.Prompt, send sendEvents) error {
 	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
@@ -155,11 +154,24 @@ func (h *Handler) serveTurn(c Conversations, w http.ResponseWriter, r *http.Requ
 	if err != nil {
 		return err
 	}
-	return sendTurn(ctx, w, events, p.Raw)
+	return send(ctx, w, events)
 }
 
+// A sendEvents streams the events of a turn to a client.
+type sendEvents func(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error]) error
+
 // sendTurn streams events as server-sent events.
-func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error], raw bool) error {
+func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error]) error {
+	return sendTurnUntil(ctx, w, events, "")
+}
+
+// sendRawTurn streams the lines of an agent, and a last event that tells clients of the end.
+func sendRawTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error]) error {
+	return sendTurnUntil(ctx, w, events, "[DONE]")
+}
+
+// sendTurnUntil streams events, and a last one with the data done unless that is "".
+func sendTurnUntil(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error], done string) error {
 	w.Header().Set("X-Accel-Buffering", "no") // turns off buffering in nginx
 	e := newEventWriter(ctx, w)
 	defer e.stopWriter()
@@ -173,8 +185,8 @@ func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent
 			return alreadyAnswered(err)
 		}
 	}
-	if raw {
-		return alreadyAnswered(e.sendData("", []byte("[DONE]")))
+	if done != "" {
+		return alreadyAnswered(e.sendData("", []byte(done)))
 	}
 	return nil
 }
@@ -194,20 +206,32 @@ func (e *eventWriter) sendData(id string, data []byte) error {
 }
 
 func (h *Handler) serveFollow(c Conversations, w http.ResponseWriter, r *http.Request) error {
+	q := parseQuery(r)
+	if q.getStream(streamEvents) == streamUI {
+		return h.followChat(c, w, r)
+	}
+	if q.err != nil {
+		return q.err
+	}
 	ctx, done, err := h.beginStream(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
 	events, err := c.Follow(ctx, r.PathValue("conversationId"), r.Header.Get("Last-Event-ID"))
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case events == nil:
+	}
+	return sendOrEnd(ctx, w, events, sendTurn)
+}
+
+// sendOrEnd calls send, or answers 204 if events is nil: there is nothing to stream.
+func sendOrEnd(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error], send sendEvents) error {
+	if events == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	return sendTurn(ctx, w, events, false)
+	return send(ctx, w, events)
 }
 
 func (h *Handler) serveCancel(c Conversations, w http.ResponseWriter, r *http.Request) error {

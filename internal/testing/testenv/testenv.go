@@ -61,6 +61,11 @@ var (
 		_, _, err := dynalitePrograms()
 		return err
 	}}
+	// WebClients are the libraries of web pages that scripts/node installs. The script needs npm.
+	WebClients = Part{what: "the AI SDK and an EventSource", install: "npm, and run scripts/node", missing: func() error {
+		_, _, err := webClients()
+		return err
+	}}
 	// StaticBusybox is a busybox that needs no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
 		_, err := busyboxPath()
@@ -176,6 +181,32 @@ func mcpPrograms() (string, error) {
 	path := filepath.Join(dir, "atoll-test", "mcp", "node_modules", ".bin")
 	_, err = os.Stat(filepath.Join(path, "node"))
 	return path, err
+}
+
+// WebModules needs WebClients and returns the paths of node, and of a directory with the libraries:
+// ai and eventsource.
+func WebModules(t testing.TB) (node, dir string) {
+	t.Helper()
+	Need(t, WebClients)
+	node, dir, err := webClients()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node, dir
+}
+
+func webClients() (node, dir string, err error) {
+	bin, err := mcpPrograms()
+	if err != nil {
+		return "", "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	dir = filepath.Join(cache, "atoll-test", "web", "node_modules")
+	_, err = os.Stat(filepath.Join(dir, "ai", "package.json"))
+	return filepath.Join(bin, "node"), dir, err
 }
 
 // S3Server needs S3Servers and returns the path of one: versitygw, which implements the guarantees of
