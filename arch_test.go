@@ -301,6 +301,7 @@ var allowedImports = map[string]map[string]string{
 	},
 	"agent/conversation": {
 		"internal/retry":      "turns whose sandbox cannot be reached yet",
+		"layer/audit":         "redaction of secrets in stderr",
 		"server/auth":         "accounts and keys",
 		"agent":               "types of conversations",
 		"storage/objectstore": "the history of turns, next to versions of files",

@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/agent/template"
+	"github.com/seed46cd37a8/atoll/layer/audit"
 )
 
 // Limits of the output of agents, in bytes.
@@ -238,7 +239,9 @@ func (r *outputReader) finishOutput(exit atoll.Exit, err error) {
 	}
 }
 
-// outputTail returns the end of a command's output, as valid UTF-8.
+// outputTail returns the end of a command's output for an error, as valid UTF-8 and without text
+// that looks like a secret.
 func outputTail(out []byte) string {
-	return strings.ToValidUTF8(string(bytes.TrimSpace(out[max(0, len(out)-maxStderr):])), "�")
+	tail := bytes.TrimSpace(out[max(0, len(out)-maxStderr):])
+	return audit.RedactText(strings.ToValidUTF8(string(tail), "�"))
 }

@@ -344,6 +344,24 @@ func TestAgentFails(t *testing.T) {
 	}
 }
 
+// The error of an agent that fails has the end of its stderr, as text without secrets.
+func TestStderr(t *testing.T) {
+	v := newFixture(t).openService()
+	for prompt, want := range map[string]string{
+		"warn \x1b[31mno route\nwarn API_KEY=very-secret-value\nfail no credit": "API Error: no credit\nstderr: no route\nAPI_KEY=•••",
+		"warn before\ncrash":          "exited with code 70: before\npanic: the prompt says so",
+		"warn all is well\nsay hello": "",
+	} {
+		got := ""
+		for _, e := range sendPrompt(t, v, newPrompt(prompt)) {
+			got += e.Error
+		}
+		if got != want {
+			t.Errorf("%q: the error is %q, want %q", prompt, got, want)
+		}
+	}
+}
+
 // A turn that changes a file without another size or time pushes the new content.
 func TestTurnPushesSameTime(t *testing.T) {
 	if runtime.GOOS == "windows" {

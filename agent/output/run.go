@@ -349,14 +349,14 @@ func (r *run) endReason(exit atoll.Exit, stderr string, err error) (FinishReason
 	case errors.Is(err, context.Canceled):
 		return FinishCancelled, ""
 	case err != nil:
-		return FinishError, cleanText(err.Error())
-	case r.failure != "" && r.reason != "":
+		return FinishError, addStderr(cleanText(err.Error()), stderr)
+	case r.failure != "" && r.reason != "" && r.reason != FinishError: // a limit, which stderr does not explain
 		return r.reason, r.failure
 	case r.failure != "":
-		return FinishError, r.failure
+		return FinishError, addStderr(r.failure, stderr)
 	case !exit.Success():
 		failure := exit.String()
-		if why := strings.TrimSpace(plainText([]byte(cutTail(stderr, maxError)))); why != "" {
+		if why := lastLines(stderr); why != "" {
 			failure += ": " + why
 		} else if why := strings.TrimSpace(r.last); why != "" {
 			failure += ": " + cutHead(why, maxError)
@@ -366,6 +366,24 @@ func (r *run) endReason(exit atoll.Exit, stderr string, err error) (FinishReason
 		return r.reason, ""
 	}
 	return FinishOther, ""
+}
+
+// addStderr adds the end of stderr to the reason of a failure, unless the reason has it already.
+func addStderr(failure, stderr string) string {
+	if why := lastLines(stderr); why != "" && !strings.Contains(failure, why) {
+		failure += "\nstderr: " + why
+	}
+	return failure
+}
+
+// lastLines returns the visible text of the last lines of stderr, whole ones unless the last one is
+// too long.
+func lastLines(stderr string) string {
+	tail := cutTail(strings.TrimSpace(stderr), maxError)
+	if _, whole, ok := strings.Cut(tail, "\n"); ok && len(tail) < len(strings.TrimSpace(stderr)) {
+		tail = whole
+	}
+	return strings.TrimSpace(plainText([]byte(tail)))
 }
 
 // Summary implements Parser.

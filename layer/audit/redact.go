@@ -94,6 +94,10 @@ func redactText(text string) string {
 	return text
 }
 
+// RedactText replaces text that looks like a secret in the output of a program: values whose name
+// suggests a secret, passwords in URLs and known forms of tokens. Other secrets remain.
+func RedactText(text string) string { return redactText(text) }
+
 // truncateText returns at most n bytes of s, up to the end of a character, followed by "..." if s
 // is longer.
 func truncateText(s string, n int) string {

@@ -14,6 +14,7 @@
 //	sleep DURATION  wait, for example 100ms
 //	flood N         print N messages as fast as possible
 //	raw TEXT        print TEXT as a line that is not JSON
+//	warn TEXT       print TEXT on stderr
 //	fail MESSAGE    end like an API error, with exit code 1
 //	crash           stop in the middle of a line, with exit code 70
 //
@@ -192,6 +193,8 @@ func (a *agent) runLine(ctx context.Context, line string) (code int, over bool) 
 		a.floodTexts(ctx, n)
 	case "raw":
 		a.printRaw(rest + "\n")
+	case "warn":
+		fmt.Fprintln(os.Stderr, rest)
 	case "fail":
 		return a.failTurn(rest), true
 	case "crash":
