@@ -423,6 +423,7 @@ var allowedImports = map[string]map[string]string{
 		"layer/session":   "sessions and scopes",
 		"layer/pool":      "reports on pools",
 		"agent":           "types of conversations",
+		"agent/uistream":  "types of chat clients",
 		"server/api":      "the routes",
 	},
 	"machine/guest": {

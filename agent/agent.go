@@ -147,6 +147,39 @@ type Sandbox struct {
 	State        atoll.State `json:"state,omitempty"`  // state at the time of the query, not stored; StateRemoved if the sandbox does not exist
 }
 
+// DeleteOptions say how to delete a conversation or a sandbox.
+type DeleteOptions struct {
+	Sandbox SandboxFate // of the sandbox of a conversation; the default removes one that was created for an agent, and keeps any other
+	Force   bool        // delete it even if its files cannot be pushed
+}
+
+// A SandboxFate says what happens to the sandbox of a conversation that is deleted.
+type SandboxFate string
+
+// The fates.
+const (
+	SandboxRemove SandboxFate = "remove"
+	SandboxKeep   SandboxFate = "keep"
+)
+
+// A Deletion is the result of a deletion.
+type Deletion struct {
+	Sandbox  string       `json:"sandbox_id,omitempty"` // id of the sandbox; "" if there is none
+	Outcome  SandboxState `json:"sandbox"`
+	Version  int64        `json:"version,omitempty"`  // of the files, as pushed before the removal; 0 if nothing was pushed
+	Warnings []string     `json:"warnings,omitempty"` // what did not work; the deletion is done
+}
+
+// A SandboxState is the state of a sandbox after a deletion.
+type SandboxState string
+
+// The states.
+const (
+	SandboxRemoved SandboxState = "removed"
+	SandboxKept    SandboxState = "kept"
+	SandboxNone    SandboxState = "none" // there was none
+)
+
 // SandboxMeta describes the last sync of the files of a sandbox.
 type SandboxMeta struct {
 	LastSync  int64      `json:"last_s3_sync,omitempty"` // in seconds since 1970; 0 means never

@@ -15,7 +15,6 @@ package conversation
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -227,43 +226,4 @@ func messageSize(m *agent.Message) int {
 		n += len(c.Input) + len(c.Output) + len(c.Error)
 	}
 	return n
-}
-
-// DeleteConversation deletes a conversation, its messages and its history in object storage.
-// With terminate, it first deletes its sandbox, as DeleteSandbox does. Pushed versions of files
-// remain. If the conversation's template no longer exists, it deletes only the records in the
-// store, and returns an error that says so. Kinds: ErrNotExist, ErrConflict (a turn runs).
-func (s *Service) DeleteConversation(ctx context.Context, id string, terminate bool) error {
-	c, err := s.findConversation(ctx, id)
-	if err != nil {
-		return err
-	}
-	return s.withConversation(ctx, c, c.Sandbox, func(ctx context.Context, t *turn) (failed error) {
-		if c := &t.conversation; c.Sandbox != "" {
-			_, lost := s.opts.Templates.Get(c.Template, c.Agent)
-			if lost != nil {
-				lost = atoll.Errorf("delete", c.ID, atoll.KindOf(lost), "delete history: %w", lost)
-			} else if err := s.deleteHistory(ctx, c); err != nil {
-				return err
-			}
-			failed = errors.Join(lost, s.detachSandbox(ctx, c, terminate))
-		}
-		return errors.Join(failed, t.deleteConversation())
-	})
-}
-
-// detachSandbox unlinks the sandbox of a conversation that is about to be deleted. With
-// terminate, it deletes the sandbox instead.
-func (s *Service) detachSandbox(ctx context.Context, c *agent.Conversation, terminate bool) error {
-	if !terminate {
-		return s.unlinkSandbox(ctx, c, c.Sandbox)
-	}
-	record, err := s.store.FindSandbox(ctx, c.Account, c.Sandbox)
-	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && record.Conversation != c.ID {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.useSandbox(ctx, "delete", c, record, removeAccess, func(ctx context.Context, sb *sandbox) error { return sb.endSandbox(ctx) })
 }

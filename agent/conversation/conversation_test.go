@@ -45,7 +45,7 @@ func TestSharedPlace(t *testing.T) {
 			t.Errorf("conversation %s with %s has %d messages, %v", who.conversation, who.box, len(all), err)
 		}
 	}
-	if err := v.DeleteConversation(mine, "d", true); err != nil {
+	if _, err := v.DeleteConversation(mine, "d", agent.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	v.Close()
@@ -184,7 +184,7 @@ func TestLongHistory(t *testing.T) {
 	if again < n+1 || most < bytes {
 		t.Errorf("there are %d messages of %d bytes, there were %d of %d", again, most, n, bytes)
 	}
-	if err := w.DeleteConversation(t.Context(), "c", false); err != nil {
+	if _, err := w.DeleteConversation(t.Context(), "c", agent.DeleteOptions{Sandbox: agent.SandboxKeep}); err != nil {
 		t.Fatal(err)
 	}
 	if files, err = filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/history/default/c/*.json")); err != nil || len(files) > 0 {
@@ -310,9 +310,10 @@ func TestDeleteWithoutTemplate(t *testing.T) {
 	v.Close()
 	fx.templates = template.NewSet()
 	w := fx.openService()
-	err := w.DeleteConversation(t.Context(), "c", true)
-	if err == nil || !strings.Contains(err.Error(), "unsupported provider: agent") || !strings.Contains(err.Error(), "volume is kept") {
-		t.Errorf("DeleteConversation: %v", err)
+	done, err := w.DeleteConversation(t.Context(), "c", agent.DeleteOptions{})
+	text := strings.Join(done.Warnings, "\n")
+	if err != nil || !strings.Contains(text, "unsupported provider: agent") || !strings.Contains(text, "volume is kept") || !strings.Contains(text, "history") {
+		t.Errorf("DeleteConversation: %+v, %v", done, err)
 	}
 	_, err = w.Conversation(t.Context(), "c")
 	wantKind(t, "Conversation", err, atoll.ErrNotExist)

@@ -2,6 +2,7 @@ package conversation_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -301,7 +303,7 @@ func TestDeleteStopped(t *testing.T) {
 		}
 		return sb.Stop(t.Context(), 0)
 	})
-	if err := v.DeleteSandbox(t.Context(), testSandbox); err != nil {
+	if err := deleteSandbox(t.Context(), v); err != nil {
 		t.Errorf("DeleteSandbox: %v", err)
 	}
 	if all, err := v.Versions(t.Context(), testSandbox); err != nil || len(all) != 2 {
@@ -309,7 +311,7 @@ func TestDeleteStopped(t *testing.T) {
 	}
 }
 
-// If a file cannot be pushed, the deletion retains the volume.
+// If a file cannot be pushed, nothing is deleted. A deletion by force retains the volume.
 func TestDeleteAfterFailedPush(t *testing.T) {
 	fx := newFixture(t).withBucket()
 	p := fx.injectFaults()
@@ -317,8 +319,47 @@ func TestDeleteAfterFailedPush(t *testing.T) {
 	sendPrompt(t, v, newPrompt("run echo data > file"))
 	fx.withSandbox(func(sb atoll.Sandbox) error { return atoll.WriteFile(t.Context(), sb, "file", []byte("more"), 0) })
 	p.unreadable = "file"
-	if err := v.DeleteSandbox(t.Context(), testSandbox); err == nil {
-		t.Error("DeleteSandbox does not say that some files could not be pushed")
+	for what, do := range map[string]func(context.Context, *conversation.Service) error{"DeleteSandbox": deleteSandbox, "DeleteConversation": deleteConversation} {
+		err := do(t.Context(), v)
+		wantKind(t, what, err, atoll.ErrUnavailable)
+		if !strings.Contains(fmt.Sprint(err), "1 files could not be read") || !strings.Contains(fmt.Sprint(err), "force=true") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if x, err := v.Sandbox(t.Context(), testSandbox); err != nil || x.State != atoll.StateRunning || x.Conversation != "c" {
+			t.Errorf("the sandbox after %s: %+v, %v", what, x, err)
+		}
+	}
+	done, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{Force: true})
+	if err != nil || !strings.Contains(strings.Join(done.Warnings, "\n"), "its data volume is kept: ") {
+		t.Errorf("by force: %+v, %v", done, err)
+	}
+	fx.wantNoSandboxes()
+	if volumes, err := atoll.Volumes(t.Context(), fx.provider, ""); err != nil || len(volumes) != 1 {
+		t.Errorf("volumes: %+v, %v", volumes, err)
+	}
+}
+
+// A sandbox whose object storage is lost can be deleted by force only.
+func TestDeleteWithoutStorage(t *testing.T) {
+	fx := newFixture(t).withBucket()
+	o := fx.serviceOptions()
+	open, lost := o.Open, atomic.Bool{}
+	o.Open = func(ctx context.Context, at string) (*conversation.Storage, error) {
+		if lost.Load() {
+			return nil, atoll.Errorf("open", at, atoll.ErrNotExist, "no such bucket")
+		}
+		return open(ctx, at)
+	}
+	v := fx.openServiceWith(o)
+	sendPrompt(t, v, newPrompt("run echo data > file"))
+	lost.Store(true)
+	wantKind(t, "DeleteConversation", deleteConversation(t.Context(), v), atoll.ErrUnavailable)
+	if got := fx.readFile("file"); got != "data\n" {
+		t.Errorf("the file: %q", got)
+	}
+	done, err := v.DeleteConversation(t.Context(), "c", agent.DeleteOptions{Force: true})
+	if text := strings.Join(done.Warnings, "\n"); err != nil || done.Outcome != agent.SandboxRemoved || !strings.Contains(text, "its volume is kept") || !strings.Contains(text, "history") {
+		t.Errorf("by force: %+v, %v", done, err)
 	}
 	fx.wantNoSandboxes()
 	if volumes, err := atoll.Volumes(t.Context(), fx.provider, ""); err != nil || len(volumes) != 1 {
@@ -397,7 +438,7 @@ func TestPanicInDelete(t *testing.T) {
 	v := fx.openService()
 	sendPrompt(t, v, newPrompt("say hello"))
 	p.onRemove = func() { panic("oh") }
-	wantKind(t, "DeleteSandbox", v.DeleteSandbox(t.Context(), testSandbox), atoll.ErrInternal)
+	wantKind(t, "DeleteSandbox", deleteSandbox(t.Context(), v), atoll.ErrInternal)
 	p.onRemove = nil
 	waitForTurn(t, v)
 }
@@ -443,7 +484,7 @@ func TestSandboxAgent(t *testing.T) {
 	if c, err := v.Conversation(t.Context(), "c"); err != nil || c.Agent != "a" {
 		t.Errorf("the conversation: %+v, %v", c, err)
 	}
-	if err := v.DeleteConversation(t.Context(), "c", false); err != nil {
+	if _, err := v.DeleteConversation(t.Context(), "c", agent.DeleteOptions{Sandbox: agent.SandboxKeep}); err != nil {
 		t.Fatal(err)
 	}
 	sendPrompt(t, v, agent.Prompt{Conversation: "d", Sandbox: testSandbox, Agent: "b", Text: "run echo more > other"})

@@ -241,6 +241,18 @@ func letGo(t testing.TB, p atoll.Provider) {
 	}
 }
 
+// deleteSandbox deletes the sandbox of most tests.
+func deleteSandbox(ctx context.Context, v *conversation.Service) error {
+	_, err := v.DeleteSandbox(ctx, testSandbox, agent.DeleteOptions{})
+	return err
+}
+
+// deleteConversation deletes the conversation "c".
+func deleteConversation(ctx context.Context, v *conversation.Service) error {
+	_, err := v.DeleteConversation(ctx, "c", agent.DeleteOptions{})
+	return err
+}
+
 // wantNoSandboxes checks that the provider has no sandbox.
 func (fx *fixture) wantNoSandboxes() {
 	fx.t.Helper()

@@ -185,9 +185,18 @@ func TestRoutes(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &made); status != 201 || err != nil || made.State != atoll.StateRunning {
 		t.Errorf("POST /sandbox: %d %s", status, text)
 	}
-	for _, path := range []string{"/sandbox/" + made.ID, "/v1/sandbox/" + id, "/conversation/c?terminate=true"} {
-		if status, text, _ := s.sendRequest("DELETE", path, ""); status != 204 {
+	for _, path := range []string{"?sandbox=lose", "?sandbox=keep&terminate=true", "?force=maybe"} {
+		if status, text, _ := s.sendRequest("DELETE", "/conversation/c"+path, ""); status != 400 {
 			t.Errorf("DELETE %s: %d %s", path, status, text)
+		}
+	}
+	for _, test := range []struct{ path, want string }{
+		{"/sandbox/" + made.ID, `{"sandbox_id":"` + made.ID + `","sandbox":"removed","version":`},
+		{"/v1/sandbox/" + id, `{"sandbox_id":"` + testSandbox + `","sandbox":"removed","version":`},
+		{"/conversation/c?terminate=true", `"sandbox":"removed"}`},
+	} {
+		if status, text, _ := s.sendRequest("DELETE", test.path, ""); status != 200 || !strings.Contains(text, test.want) {
+			t.Errorf("DELETE %s: %d %s, want %s", test.path, status, text, test.want)
 		}
 	}
 	fx.wantNoSandboxes()

@@ -153,8 +153,9 @@ func TestHooksFail(t *testing.T) {
 	}
 	terminated := 0
 	fx.hooks.OnTerminate = func(context.Context, *hooks.HookData) error { terminated++; return errors.New("not so fast") }
-	if err := v.DeleteSandbox(t.Context(), testSandbox); err == nil || !strings.Contains(err.Error(), "not so fast") {
-		t.Errorf("DeleteSandbox: %v", err)
+	done, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{})
+	if err != nil || done.Outcome != agent.SandboxRemoved || done.Version == 0 || len(done.Warnings) != 1 || !strings.Contains(done.Warnings[0], "not so fast") {
+		t.Errorf("DeleteSandbox: %+v, %v", done, err)
 	}
 	fx.wantNoSandboxes()
 	if x, err := v.Sandbox(t.Context(), testSandbox); terminated != 1 || err != nil || x.Deleted.IsZero() || x.State != atoll.StateRemoved {
@@ -290,7 +291,7 @@ func TestAdopt(t *testing.T) {
 	if got := sendPrompt(t, v, agent.Prompt{Conversation: "d", Sandbox: "box", Text: "say hello"}); textOf(got) != "hello" {
 		t.Errorf("events: %+v", got)
 	}
-	if err := v.DeleteConversation(t.Context(), "d", false); err != nil {
+	if _, err := v.DeleteConversation(t.Context(), "d", agent.DeleteOptions{Sandbox: agent.SandboxKeep}); err != nil {
 		t.Errorf("DeleteConversation: %v", err)
 	}
 	if x, err = v.Sandbox(t.Context(), "box"); err != nil || x.Conversation != "" {
@@ -299,12 +300,70 @@ func TestAdopt(t *testing.T) {
 	if got := sendPrompt(t, v, agent.Prompt{Conversation: "e", Sandbox: "box", Text: "say again"}); !strings.HasSuffix(textOf(got), "again") {
 		t.Errorf("events: %+v", got)
 	}
-	if err := v.DeleteConversation(t.Context(), "e", true); err != nil {
+	if _, err := v.DeleteConversation(t.Context(), "e", agent.DeleteOptions{}); err != nil {
 		t.Errorf("DeleteConversation: %v", err)
 	}
 	if x, err = v.Sandbox(t.Context(), "box"); err != nil || x.State != atoll.StateRemoved {
 		t.Errorf("the sandbox after that: %+v, %v", x, err)
 	}
+}
+
+// The sandbox of a conversation is deleted with it, unless the caller keeps it. The result says so.
+func TestDeleteConversation(t *testing.T) {
+	for name, test := range map[string]struct {
+		fate   agent.SandboxFate
+		want   agent.SandboxState
+		pushes int
+	}{
+		"default": {"", agent.SandboxRemoved, 2},
+		"remove":  {agent.SandboxRemove, agent.SandboxRemoved, 2},
+		"keep":    {agent.SandboxKeep, agent.SandboxKept, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fx := newFixture(t).withBucket()
+			fx.hooks.OnTerminate = func(context.Context, *hooks.HookData) error { return errors.New("not so fast") }
+			v := fx.openService()
+			sendPrompt(t, v, newPrompt("run echo one > file"))
+			fx.withSandbox(func(sb atoll.Sandbox) error { return atoll.WriteFile(t.Context(), sb, "file", []byte("two\n"), 0) })
+			done, err := v.DeleteConversation(t.Context(), "c", agent.DeleteOptions{Sandbox: test.fate})
+			if err != nil || done.Outcome != test.want || done.Sandbox != testSandbox || (done.Version != 0) != (test.pushes == 2) || len(done.Warnings) != test.pushes-1 {
+				t.Errorf("DeleteConversation: %+v, %v", done, err)
+			}
+			_, err = v.Conversation(t.Context(), "c")
+			wantKind(t, "the conversation", err, atoll.ErrNotExist)
+			if all, err := v.Sandboxes(t.Context(), "", 0); err != nil || len(all) != 2-test.pushes {
+				t.Errorf("Sandboxes: %+v, %v", all, err)
+			}
+			if test.want == agent.SandboxRemoved {
+				fx.wantNoSandboxes()
+				if all, err := v.Versions(t.Context(), testSandbox); err != nil || len(all) != test.pushes {
+					t.Errorf("Versions: %v, %v", all, err)
+				}
+			} else if got := fx.readFile("file"); got != "two\n" {
+				t.Errorf("the file: %q", got)
+			}
+		})
+	}
+}
+
+// A sandbox that a user created remains when a conversation in it is deleted, unless the user asks.
+func TestDeleteAdopted(t *testing.T) {
+	fx := newFixture(t)
+	if _, err := fx.provider.Create(t.Context(), &atoll.Spec{ID: testSandbox}); err != nil {
+		t.Fatal(err)
+	}
+	v := fx.openService()
+	for _, want := range []agent.SandboxState{agent.SandboxKept, agent.SandboxRemoved} {
+		sendPrompt(t, v, newPrompt("say hello"))
+		o := agent.DeleteOptions{}
+		if want == agent.SandboxRemoved {
+			o.Sandbox = agent.SandboxRemove
+		}
+		if done, err := v.DeleteConversation(t.Context(), "c", o); err != nil || done.Outcome != want || (len(done.Warnings) > 0) != (want == agent.SandboxKept) {
+			t.Errorf("DeleteConversation: %+v, %v; want %s", done, err, want)
+		}
+	}
+	fx.wantNoSandboxes()
 }
 
 // The deletion of a sandbox retains its volume if that has the only copy of the files.
@@ -338,9 +397,13 @@ func TestDeleteRetainsVolume(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := v.DeleteSandbox(t.Context(), testSandbox)
-			if (err != nil) != test.broken {
+			if err := deleteSandbox(t.Context(), v); (err != nil) != test.broken {
 				t.Errorf("DeleteSandbox: %v", err)
+			}
+			if test.broken {
+				if done, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{Force: true}); err != nil || len(done.Warnings) != 1 || done.Version != 0 {
+					t.Errorf("by force: %+v, %v", done, err)
+				}
 			}
 			fx.wantNoSandboxes()
 			volumes, err := atoll.Volumes(t.Context(), fx.provider, "")

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
-	"time"
+	"fmt"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
@@ -25,8 +24,9 @@ type sandbox struct {
 	place        *Storage      // nil without object storage
 	policy       template.Policy
 
-	turn int64  // the number of the running turn; 0 if none runs
-	undo func() // takes back the creation or the link of the sandbox
+	turn     int64    // the number of the running turn; 0 if none runs
+	undo     func()   // takes back the creation or the link of the sandbox
+	warnings []string // what is missing for its removal; only with removeAccess and forceAccess
 }
 
 // A turnStore is the store for hooks. It implements hooks.Messages, and counts the tokens of one
@@ -88,6 +88,7 @@ const (
 	readAccess   access = iota // the record and the object storage; turns may run meanwhile
 	liveAccess                 // also the instance, which must exist; no turn runs meanwhile
 	removeAccess               // also the instance, if it exists, even without its template; no turn runs meanwhile
+	forceAccess                // as removeAccess, even if the object storage cannot be opened
 )
 
 // withSandbox runs an operation on a sandbox of the caller: it opens the sandbox for the access,
@@ -108,19 +109,27 @@ func (s *Service) withSandbox(ctx context.Context, op, id string, a access, do f
 
 // useSandbox opens a sandbox for the access, and calls do. Its caller has claimed the sandbox, or
 // needs only readAccess. c is the conversation that the sandbox is linked with.
-func (s *Service) useSandbox(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, a access, do func(ctx context.Context, sb *sandbox) error) (err error) {
+func (s *Service) useSandbox(ctx context.Context, op string, c *agent.Conversation, record *store.AgentSandbox, a access, do func(ctx context.Context, sb *sandbox) error) error {
 	tpl, lost := s.opts.Templates.Get(record.Template, record.Agent)
 	if lost != nil {
-		if a != removeAccess {
+		if a != removeAccess && a != forceAccess {
 			return lost
 		}
-		lost = atoll.Errorf(op, record.ID, atoll.KindOf(lost), "nothing was pushed, no hook ran and its volume is kept: %w", lost)
-		defer func() { err = errors.Join(lost, err) }()
+		lost = fmt.Errorf("nothing was pushed, no hook ran and its volume is kept: %w", lost)
 		tpl = &template.Template{Name: record.Template, Policy: template.PolicyPersistent}
 	}
 	sb, err := s.openSandbox(ctx, tpl, c, record)
-	if err != nil {
+	switch {
+	case err != nil && a == removeAccess:
+		return pushError(record.ID, err)
+	case err != nil && a == forceAccess:
+		lost = errors.Join(lost, fmt.Errorf("nothing was pushed and its volume is kept: %w", err))
+		sb, err = &sandbox{service: s, template: tpl, conversation: *c, record: record, policy: template.PolicyPersistent}, nil
+	case err != nil:
 		return err
+	}
+	if lost != nil {
+		sb.warnings = append(sb.warnings, errorText(lost))
 	}
 	if a != readAccess {
 		if sb.instance, err = sb.findInstance(ctx); err != nil {
@@ -217,53 +226,4 @@ func (s *Service) unlinkSandbox(ctx context.Context, c *agent.Conversation, sand
 			record.Conversation = ""
 		}
 	})
-}
-
-// endSandbox removes the sandbox, and marks its record as deleted.
-func (sb *sandbox) endSandbox(ctx context.Context) error {
-	var failed []error
-	if sb.instance != nil {
-		failed = sb.terminateInstance(ctx)
-	}
-	err := sb.service.updateSandbox(ctx, sb.record.Account, sb.record.ID, func(record *store.AgentSandbox) { record.Deleted = time.Now() })
-	return errors.Join(append(failed, err)...)
-}
-
-// pushLast pushes the files of a sandbox before its removal. It starts the sandbox if it has
-// stopped.
-func (sb *sandbox) pushLast(ctx context.Context) error {
-	stats, err := sb.Push(ctx) // some providers have files of stopped sandboxes too
-	if atoll.KindOf(err) == atoll.ErrStopped {
-		if err := sb.instance.Start(ctx); err != nil {
-			return err
-		}
-		stats, err = sb.Push(ctx)
-	}
-	if err == nil && stats.Failed > 0 {
-		err = atoll.Errorf("push", sb.record.ID, atoll.ErrUnavailable, "%d files were not pushed: its volume is kept", stats.Failed)
-	}
-	return err
-}
-
-// terminateInstance removes the instance, and returns the errors of all steps.
-func (sb *sandbox) terminateInstance(ctx context.Context) (failed []error) {
-	data := sb.hookData()
-	safe := sb.policy == template.PolicyEphemeral
-	if sb.pushesFiles() {
-		err := sb.pushLast(ctx)
-		if safe = err == nil; err != nil {
-			failed = append(failed, err)
-		}
-	}
-	if err := sb.service.opts.Hooks.Terminate(ctx, sb.template.Hooks, data); err != nil {
-		failed = append(failed, err)
-	}
-	var opts []atoll.RemoveOption
-	if safe && sb.policy != template.PolicyPersistent {
-		opts = append(opts, atoll.RemoveVolumes())
-	}
-	if err := sb.instance.Remove(ctx, opts...); err != nil {
-		failed = append(failed, err)
-	}
-	return slices.Clip(failed)
 }

@@ -191,15 +191,3 @@ func (s *Service) Versions(ctx context.Context, id string) (all []agent.SandboxV
 	}
 	return all, nil
 }
-
-// DeleteSandbox pushes the files of a sandbox if its template's policy requires it, runs the
-// hook OnTerminate and removes the sandbox. It removes the data volume too, unless that has the
-// only copy of the files. The record remains, marked as deleted, and the next prompt to the
-// conversation creates the sandbox again.
-//
-// If a step fails, the others still run, and their errors are returned together: for example
-// files that were not pushed, or a template that no longer exists. Kinds: ErrNotExist,
-// ErrConflict (a turn runs), those of the push, of the hook and of the removal.
-func (s *Service) DeleteSandbox(ctx context.Context, id string) error {
-	return s.withSandbox(ctx, "delete", id, removeAccess, func(ctx context.Context, sb *sandbox) error { return sb.endSandbox(ctx) })
-}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/tests3"
@@ -125,8 +126,11 @@ func TestPushFails(t *testing.T) {
 	if err != nil || x.Meta.SyncError == "" || x.Meta.LastSync != before.Meta.LastSync {
 		t.Errorf("the sandbox: %+v, %v", x.Meta, err)
 	}
-	if err := v.DeleteSandbox(t.Context(), testSandbox); err == nil {
+	if err := deleteSandbox(t.Context(), v); err == nil {
 		t.Error("DeleteSandbox without a push has no error")
+	}
+	if _, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{Force: true}); err != nil {
+		t.Errorf("DeleteSandbox by force: %v", err)
 	}
 	proxy.Set(nil)
 	got = sendPrompt(t, v, newPrompt("run cat file")) // from the volume, which was retained

@@ -121,12 +121,12 @@ func TestAccounts(t *testing.T) {
 		"Messages":           func(ctx context.Context) error { _, err := v.Messages(ctx, "c", "", 0); return err },
 		"Follow":             func(ctx context.Context) error { _, err := v.Follow(ctx, "c", ""); return err },
 		"Cancel":             func(ctx context.Context) error { return v.Cancel(ctx, "c") },
-		"DeleteConversation": func(ctx context.Context) error { return v.DeleteConversation(ctx, "c", true) },
+		"DeleteConversation": func(ctx context.Context) error { return deleteConversation(ctx, v) },
 		"Sandbox":            func(ctx context.Context) error { _, err := v.Sandbox(ctx, testSandbox); return err },
 		"SyncSandbox":        func(ctx context.Context) error { _, err := v.SyncSandbox(ctx, testSandbox); return err },
 		"RestoreSandbox":     func(ctx context.Context) error { _, err := v.RestoreSandbox(ctx, testSandbox, 0); return err },
 		"Versions":           func(ctx context.Context) error { _, err := v.Versions(ctx, testSandbox); return err },
-		"DeleteSandbox":      func(ctx context.Context) error { return v.DeleteSandbox(ctx, testSandbox) },
+		"DeleteSandbox":      func(ctx context.Context) error { return deleteSandbox(ctx, v) },
 		"Files": func(ctx context.Context) error {
 			_, err := v.Files(ctx, testSandbox, agent.FileQuery{Page: 1, PerPage: 1})
 			return err
@@ -175,8 +175,8 @@ func TestOneTurnAtATime(t *testing.T) {
 	_, err = w.Follow(t.Context(), "c", "")
 	wantKind(t, "Follow on another server", err, atoll.ErrUnavailable)
 	wantKind(t, "Cancel on another server", w.Cancel(t.Context(), "c"), atoll.ErrUnavailable)
-	wantKind(t, "DeleteSandbox meanwhile", v.DeleteSandbox(t.Context(), testSandbox), atoll.ErrConflict)
-	wantKind(t, "DeleteConversation meanwhile", v.DeleteConversation(t.Context(), "c", true), atoll.ErrConflict)
+	wantKind(t, "DeleteSandbox meanwhile", deleteSandbox(t.Context(), v), atoll.ErrConflict)
+	wantKind(t, "DeleteConversation meanwhile", deleteConversation(t.Context(), v), atoll.ErrConflict)
 	_, err = v.SyncSandbox(t.Context(), testSandbox)
 	wantKind(t, "SyncSandbox meanwhile", err, atoll.ErrConflict)
 	waitForText(t, v, "begun")

@@ -5,7 +5,7 @@
 //	OnColdStart      after a sandbox is made, before use   fails the creation, which leaves nothing behind
 //	OnMessage        after a message arrives               is logged
 //	OnStreamFinish   after an agent's turn, however it ends is logged
-//	OnTerminate      before a sandbox ends                 is returned once the sandbox has ended
+//	OnTerminate      before a sandbox ends                 is reported once the sandbox has ended
 //
 // A [Runner] runs them. It handles their errors, limits their time and recovers their
 // panics.

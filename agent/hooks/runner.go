@@ -84,7 +84,7 @@ func (r *Runner) StreamFinish(ctx context.Context, hooks Hooks, data *HookData) 
 }
 
 // Terminate runs OnTerminate, even if ctx has ended. The caller ends the sandbox in any
-// case, and then returns the error joined with its own.
+// case, and then reports the error as a warning.
 func (r *Runner) Terminate(ctx context.Context, hooks Hooks, data *HookData) error {
 	return r.ExecuteHook(context.WithoutCancel(ctx), OnTerminate, hooks.OnTerminate, data)
 }

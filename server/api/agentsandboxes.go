@@ -42,7 +42,8 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		},
 		{
 			Method: "DELETE", Path: "/sandbox/{sandboxId}", Name: "deleteAgentSandbox", Tag: "agents", Summary: "Push the files of a sandbox to object storage and remove it",
-			Doc: "The server retains the record of the sandbox; the next prompt to its conversation creates it again.", Status: http.StatusNoContent, serve: withConversations((*Handler).serveDeleteAgentSandbox),
+			Doc:    "The server retains the record of the sandbox; the next prompt to its conversation creates it again. " + deletionDoc,
+			Params: []Param{forceParam()}, Reply: jsonOf[agent.Deletion](), serve: withConversations((*Handler).serveDeleteAgentSandbox),
 		},
 		{
 			Method: "POST", Path: "/sandbox/{sandboxId}/sync", Name: "syncAgentSandbox", Tag: "agents", Summary: "Push the files of a sandbox to object storage",
@@ -148,10 +149,16 @@ func (h *Handler) serveAgentSandbox(c Conversations, w http.ResponseWriter, r *h
 }
 
 func (h *Handler) serveDeleteAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	if err := c.DeleteSandbox(r.Context(), r.PathValue("sandboxId")); err != nil {
+	q := parseQuery(r)
+	o := agent.DeleteOptions{Force: q.getBool("force")}
+	if q.err != nil {
+		return q.err
+	}
+	done, err := c.DeleteSandbox(r.Context(), r.PathValue("sandboxId"), o)
+	if err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
+	writeJSON(w, http.StatusOK, done)
 	return nil
 }
 

@@ -18,7 +18,7 @@ const (
 )
 
 // chatDoc describes the use of a conversation by chat clients.
-const chatDoc = "Chat clients of the AI SDK, such as `useChat`, need only the URL: `new DefaultChatTransport({api: \"https://HOST/v1/conversation/ID/sandbox/NAME?provider=claude-code\"})`, in a chat with the id ID. " +
+const chatDoc = "Chat clients of the AI SDK, such as `useChat`, need only the URL: `new DefaultChatTransport({api: \"/v1/conversation/ID/sandbox/NAME?provider=claude-code\"})`, in a chat with the id ID. " +
 	"A body with `messages` in place of `prompt` sends the text of the last one, and the answer is a UI message stream (`stream=ui`). " +
 	"The agent has its own memory of the conversation, so earlier messages have no effect, and a message that it has answered cannot be edited or answered again. " +
 	"Tools are those of the agent (`dynamic-tool`, `providerExecuted`). `messageMetadata` has the ids, the finish reason, the usage and the cost of the turn; " +

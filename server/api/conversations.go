@@ -25,7 +25,7 @@ type Conversations interface {
 	Conversation(ctx context.Context, id string) (agent.Conversation, error)
 	Conversations(ctx context.Context, after string, limit int) ([]agent.Conversation, error)
 	Messages(ctx context.Context, id, before string, limit int) ([]*agent.Message, error)
-	DeleteConversation(ctx context.Context, id string, terminate bool) error
+	DeleteConversation(ctx context.Context, id string, o agent.DeleteOptions) (agent.Deletion, error)
 
 	CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.Sandbox, error)
 	Sandbox(ctx context.Context, id string) (agent.Sandbox, error)
@@ -33,7 +33,7 @@ type Conversations interface {
 	SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error)
 	RestoreSandbox(ctx context.Context, id string, version int64) (*agent.SyncStats, error)
 	Versions(ctx context.Context, id string) ([]agent.SandboxVersion, error)
-	DeleteSandbox(ctx context.Context, id string) error
+	DeleteSandbox(ctx context.Context, id string, o agent.DeleteOptions) (agent.Deletion, error)
 
 	Files(ctx context.Context, id string, q agent.FileQuery) (agent.FilePage, error)
 	FileTree(ctx context.Context, id, source, dir string) (*agent.File, error)
@@ -86,8 +86,14 @@ func conversationRoutes() []Route {
 			Reply:  jsonOf[messagesReply](), serve: withConversations((*Handler).serveMessages),
 		},
 		{
-			Method: "DELETE", Path: "/conversation/{conversationId}", Name: "deleteConversation", Tag: "conversations", Summary: "Delete a conversation and its messages",
-			Params: []Param{{Name: "terminate", Type: "boolean", Doc: "also delete its sandbox"}}, Status: http.StatusNoContent, serve: withConversations((*Handler).serveDeleteConversation),
+			Method: "DELETE", Path: "/conversation/{conversationId}", Name: "deleteConversation", Tag: "conversations", Summary: "Delete a conversation, its messages and its sandbox",
+			Doc: "The server first pushes the files of the sandbox, and then removes it: the response says so. It keeps a sandbox that was not created for an agent. " + deletionDoc,
+			Params: []Param{
+				{Name: "sandbox", Type: "string", Doc: "`keep` to keep its sandbox, or `remove` to remove it even if it was not created for an agent"},
+				{Name: "terminate", Type: "boolean", Doc: "`true` for `sandbox=remove`, `false` for `sandbox=keep`"},
+				forceParam(),
+			},
+			Reply: jsonOf[agent.Deletion](), serve: withConversations((*Handler).serveDeleteConversation),
 		},
 	}, agentSandboxRoutes(after, limit))
 }
@@ -287,18 +293,5 @@ func (h *Handler) serveMessages(c Conversations, w http.ResponseWriter, r *http.
 		all = []*agent.Message{}
 	}
 	writeJSON(w, http.StatusOK, messagesReply{all})
-	return nil
-}
-
-func (h *Handler) serveDeleteConversation(c Conversations, w http.ResponseWriter, r *http.Request) error {
-	q := parseQuery(r)
-	terminate := q.getBool("terminate")
-	if q.err != nil {
-		return q.err
-	}
-	if err := c.DeleteConversation(r.Context(), r.PathValue("conversationId"), terminate); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/agent/uistream"
 	"github.com/seed46cd37a8/atoll/layer/pool"
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
@@ -77,6 +78,8 @@ var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[agent.Sandbox]():      "AgentSandbox",
 	reflect.TypeFor[agent.Stats]():        "ConversationStats",
 	reflect.TypeFor[agent.ToolCall]():     "MessageToolCall",
+	reflect.TypeFor[uistream.Message]():   "UIMessage",
+	reflect.TypeFor[uistream.Part]():      "UIMessagePart",
 	reflect.TypeFor[pool.Report]():        "PoolReport",
 	reflect.TypeFor[pool.Stats]():         "PoolStats",
 	reflect.TypeFor[session.OpenResult](): "OpenedSession",
@@ -146,6 +149,7 @@ func pathParam(name string) *huma.Param {
 		"pid":            "of the process; that of a sandbox's own command is `main`",
 		"port":           "a TCP port inside; with a link that replaces the token, `PORT~LINK`",
 		"path":           "the path on that port; it may hold slashes",
+		"chatId":         "of the chat: the id of the conversation",
 		"conversationId": "of the conversation: a UUID or a name, which the client chooses",
 		"sandboxId":      "of the sandbox: a UUID or a name, which the client chooses",
 	}
