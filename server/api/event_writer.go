@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
@@ -61,13 +62,37 @@ func (e *eventWriter) stopWriter() {
 	_ = e.rc.SetWriteDeadline(time.Time{})
 }
 
+// finalID is the id of an event "error" that a client gets again if it connects again. An EventSource
+// does so after each end, and sends the id back: the answer 204 ends it.
+const finalID = "end"
+
+// finalDoc describes the end of a stream to clients.
+const finalDoc = "An error that does not pass by itself has the id `end`: with it in `Last-Event-ID` the status is 204, so an EventSource does not reconnect."
+
+// isFinal reports whether err has a kind that does not change by itself.
+func isFinal(err error) bool {
+	switch atoll.KindOf(err) {
+	case atoll.ErrInvalid, atoll.ErrDenied, atoll.ErrNotFound, atoll.ErrNotExist, atoll.ErrStopped, atoll.ErrUnsupported:
+		return true
+	}
+	return false
+}
+
 // sendEvent sends an event with v as JSON.
-func (e *eventWriter) sendEvent(name string, v any) error {
+func (e *eventWriter) sendEvent(name string, v any) error { return e.sendEventWithID("", name, v) }
+
+// sendEventWithID is sendEvent with an id for the event; "" means none.
+func (e *eventWriter) sendEventWithID(id, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 0, len(name)+len(data)+16)
+	buf := make([]byte, 0, len(id)+len(name)+len(data)+32)
+	if id != "" {
+		buf = append(buf, "id: "...)
+		buf = append(buf, id...)
+		buf = append(buf, '\n')
+	}
 	buf = append(buf, "event: "...)
 	buf = append(buf, name...)
 	buf = append(buf, "\ndata: "...)
@@ -82,7 +107,11 @@ func (e *eventWriter) sendError(err error) error {
 	if reason := endReason(e.ctx); reason != nil {
 		err = reason
 	}
-	_ = e.sendEvent("error", wire.EncodeError(err, e.id)) // fails if the client has disconnected
+	id := ""
+	if isFinal(err) {
+		id = finalID
+	}
+	_ = e.sendEventWithID(id, "error", wire.EncodeError(err, e.id)) // fails if the client has disconnected
 	return err
 }
 

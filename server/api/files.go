@@ -61,7 +61,7 @@ func fileRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: base + "/watch", Name: "watchFiles", Tag: "files", Summary: "Watch a directory for changes",
-			Doc:    "The first event is `synced`. The events `created`, `written`, `removed` and `changed` follow; `error` is the last one.",
+			Doc:    "The first event is `synced`. The events `created`, `written`, `removed` and `changed` follow; `error` is the last one. " + finalDoc,
 			Params: []Param{path, recursive}, Reply: eventsOf[wire.FileEvent](), serve: (*Handler).serveFileWatch,
 		},
 	}...))

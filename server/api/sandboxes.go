@@ -39,7 +39,7 @@ func sandboxRoutes() []Route {
 		{
 			Method: "GET", Path: "/v1/watch", Name: "watch", Tag: "sandboxes", Summary: "Watch all changes of state",
 			Doc: "The stream begins with one event `state` for each sandbox and one event `synced`; an event `state` follows for each change. " +
-				"An event `error` ends the stream; `unavailable` means that the client read too slowly or the server is closing.",
+				"An event `error` ends the stream; `unavailable` means that the client read too slowly or the server is closing. " + finalDoc,
 			Reply: eventsOf[atoll.Event](), serve: (*Handler).serveWatch,
 		},
 		{

@@ -15,7 +15,7 @@ func (h *Handler) serveWatch(w http.ResponseWriter, r *http.Request) error {
 }
 
 // serveEvents sends the values of watch, each as an event with its name, until the client
-// disconnects, the handler closes or watch ends.
+// disconnects, the handler closes or watch ends. An EventSource that has read a final error gets 204.
 func serveEvents[T any](h *Handler, w http.ResponseWriter, r *http.Request,
 	watch func(ctx context.Context) iter.Seq2[T, error], name func(T) string) error {
 	ctx, done, err := h.beginStream(w, r)
@@ -23,6 +23,10 @@ func serveEvents[T any](h *Handler, w http.ResponseWriter, r *http.Request,
 		return err
 	}
 	defer done()
+	if r.Header.Get("Last-Event-ID") == finalID {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
 	events := newEventWriter(ctx, w)
 	defer events.stopWriter()
 	for ev, err := range watch(ctx) {
