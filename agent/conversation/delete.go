@@ -16,9 +16,9 @@ import (
 // its sandbox, as DeleteSandbox does. A sandbox that was not created for an agent is kept, unless o
 // says to remove it. Pushed versions of files remain.
 //
-// If a step before the removal of the sandbox fails, nothing is deleted. What fails after it, and a
-// template that no longer exists, are warnings of the result. An error of the history is one only
-// with o.Force: else the conversation remains, and can be deleted again. Kinds: ErrNotExist,
+// If the push or the removal of the sandbox fails, the conversation remains. Later failures, and a
+// template that no longer exists, are warnings of the result. A failure to delete the history is a
+// warning only with o.Force: else the conversation remains, and can be deleted again. Kinds: ErrNotExist,
 // ErrConflict (a turn runs), those of DeleteSandbox.
 func (s *Service) DeleteConversation(ctx context.Context, id string, o agent.DeleteOptions) (agent.Deletion, error) {
 	c, err := s.findConversation(ctx, id)

@@ -2,7 +2,6 @@ package conversation_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"strings"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
-	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -289,81 +287,6 @@ func TestAdoptInPlaceOfUnfinished(t *testing.T) {
 	sendPrompt(t, w, newPrompt("run cat mine"))
 	if text := messageLines(t, w); !strings.Contains(text, "completed kept") {
 		t.Errorf("messages: %s", text)
-	}
-}
-
-// The deletion of a stopped sandbox pushes its files too.
-func TestDeleteStopped(t *testing.T) {
-	fx := newFixture(t).withBucket()
-	v := fx.openService()
-	sendPrompt(t, v, newPrompt("run echo one > file"))
-	fx.withSandbox(func(sb atoll.Sandbox) error {
-		if err := atoll.WriteFile(t.Context(), sb, "file", []byte("two\n"), 0); err != nil {
-			return err
-		}
-		return sb.Stop(t.Context(), 0)
-	})
-	if err := deleteSandbox(t.Context(), v); err != nil {
-		t.Errorf("DeleteSandbox: %v", err)
-	}
-	if all, err := v.Versions(t.Context(), testSandbox); err != nil || len(all) != 2 {
-		t.Errorf("Versions: %v, %v", all, err)
-	}
-}
-
-// If a file cannot be pushed, nothing is deleted. A deletion by force retains the volume.
-func TestDeleteAfterFailedPush(t *testing.T) {
-	fx := newFixture(t).withBucket()
-	p := fx.injectFaults()
-	v := fx.openService()
-	sendPrompt(t, v, newPrompt("run echo data > file"))
-	fx.withSandbox(func(sb atoll.Sandbox) error { return atoll.WriteFile(t.Context(), sb, "file", []byte("more"), 0) })
-	p.unreadable = "file"
-	for what, do := range map[string]func(context.Context, *conversation.Service) error{"DeleteSandbox": deleteSandbox, "DeleteConversation": deleteConversation} {
-		err := do(t.Context(), v)
-		wantKind(t, what, err, atoll.ErrUnavailable)
-		if !strings.Contains(fmt.Sprint(err), "1 files could not be read") || !strings.Contains(fmt.Sprint(err), "force=true") {
-			t.Errorf("%s: %v", what, err)
-		}
-		if x, err := v.Sandbox(t.Context(), testSandbox); err != nil || x.State != atoll.StateRunning || x.Conversation != "c" {
-			t.Errorf("the sandbox after %s: %+v, %v", what, x, err)
-		}
-	}
-	done, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{Force: true})
-	if err != nil || !strings.Contains(strings.Join(done.Warnings, "\n"), "its data volume is kept: ") {
-		t.Errorf("by force: %+v, %v", done, err)
-	}
-	fx.wantNoSandboxes()
-	if volumes, err := atoll.Volumes(t.Context(), fx.provider, ""); err != nil || len(volumes) != 1 {
-		t.Errorf("volumes: %+v, %v", volumes, err)
-	}
-}
-
-// A sandbox whose object storage is lost can be deleted by force only.
-func TestDeleteWithoutStorage(t *testing.T) {
-	fx := newFixture(t).withBucket()
-	o := fx.serviceOptions()
-	open, lost := o.Open, atomic.Bool{}
-	o.Open = func(ctx context.Context, at string) (*conversation.Storage, error) {
-		if lost.Load() {
-			return nil, atoll.Errorf("open", at, atoll.ErrNotExist, "no such bucket")
-		}
-		return open(ctx, at)
-	}
-	v := fx.openServiceWith(o)
-	sendPrompt(t, v, newPrompt("run echo data > file"))
-	lost.Store(true)
-	wantKind(t, "DeleteConversation", deleteConversation(t.Context(), v), atoll.ErrUnavailable)
-	if got := fx.readFile("file"); got != "data\n" {
-		t.Errorf("the file: %q", got)
-	}
-	done, err := v.DeleteConversation(t.Context(), "c", agent.DeleteOptions{Force: true})
-	if text := strings.Join(done.Warnings, "\n"); err != nil || done.Outcome != agent.SandboxRemoved || !strings.Contains(text, "its volume is kept") || !strings.Contains(text, "history") {
-		t.Errorf("by force: %+v, %v", done, err)
-	}
-	fx.wantNoSandboxes()
-	if volumes, err := atoll.Volumes(t.Context(), fx.provider, ""); err != nil || len(volumes) != 1 {
-		t.Errorf("volumes: %+v, %v", volumes, err)
 	}
 }
 

@@ -3,8 +3,6 @@ package conversation_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -305,116 +303,6 @@ func TestAdopt(t *testing.T) {
 	}
 	if x, err = v.Sandbox(t.Context(), "box"); err != nil || x.State != atoll.StateRemoved {
 		t.Errorf("the sandbox after that: %+v, %v", x, err)
-	}
-}
-
-// The sandbox of a conversation is deleted with it, unless the caller keeps it. The result says so.
-func TestDeleteConversation(t *testing.T) {
-	for name, test := range map[string]struct {
-		fate   agent.SandboxFate
-		want   agent.SandboxState
-		pushes int
-	}{
-		"default": {"", agent.SandboxRemoved, 2},
-		"remove":  {agent.SandboxRemove, agent.SandboxRemoved, 2},
-		"keep":    {agent.SandboxKeep, agent.SandboxKept, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			fx := newFixture(t).withBucket()
-			fx.hooks.OnTerminate = func(context.Context, *hooks.HookData) error { return errors.New("not so fast") }
-			v := fx.openService()
-			sendPrompt(t, v, newPrompt("run echo one > file"))
-			fx.withSandbox(func(sb atoll.Sandbox) error { return atoll.WriteFile(t.Context(), sb, "file", []byte("two\n"), 0) })
-			done, err := v.DeleteConversation(t.Context(), "c", agent.DeleteOptions{Sandbox: test.fate})
-			if err != nil || done.Outcome != test.want || done.Sandbox != testSandbox || (done.Version != 0) != (test.pushes == 2) || len(done.Warnings) != test.pushes-1 {
-				t.Errorf("DeleteConversation: %+v, %v", done, err)
-			}
-			_, err = v.Conversation(t.Context(), "c")
-			wantKind(t, "the conversation", err, atoll.ErrNotExist)
-			if all, err := v.Sandboxes(t.Context(), "", 0); err != nil || len(all) != 2-test.pushes {
-				t.Errorf("Sandboxes: %+v, %v", all, err)
-			}
-			if test.want == agent.SandboxRemoved {
-				fx.wantNoSandboxes()
-				if all, err := v.Versions(t.Context(), testSandbox); err != nil || len(all) != test.pushes {
-					t.Errorf("Versions: %v, %v", all, err)
-				}
-			} else if got := fx.readFile("file"); got != "two\n" {
-				t.Errorf("the file: %q", got)
-			}
-		})
-	}
-}
-
-// A sandbox that a user created remains when a conversation in it is deleted, unless the user asks.
-func TestDeleteAdopted(t *testing.T) {
-	fx := newFixture(t)
-	if _, err := fx.provider.Create(t.Context(), &atoll.Spec{ID: testSandbox}); err != nil {
-		t.Fatal(err)
-	}
-	v := fx.openService()
-	for _, want := range []agent.SandboxState{agent.SandboxKept, agent.SandboxRemoved} {
-		sendPrompt(t, v, newPrompt("say hello"))
-		o := agent.DeleteOptions{}
-		if want == agent.SandboxRemoved {
-			o.Sandbox = agent.SandboxRemove
-		}
-		if done, err := v.DeleteConversation(t.Context(), "c", o); err != nil || done.Outcome != want || (len(done.Warnings) > 0) != (want == agent.SandboxKept) {
-			t.Errorf("DeleteConversation: %+v, %v; want %s", done, err, want)
-		}
-	}
-	fx.wantNoSandboxes()
-}
-
-// The deletion of a sandbox retains its volume if that has the only copy of the files.
-func TestDeleteRetainsVolume(t *testing.T) {
-	for name, test := range map[string]struct {
-		policy template.Policy
-		bucket bool
-		broken bool
-		kept   bool
-	}{
-		"synced":             {template.PolicySynced, true, false, false},
-		"synced, no storage": {"", false, false, true},
-		"synced, broken":     {template.PolicySynced, true, true, true},
-		"persistent":         {template.PolicyPersistent, true, false, true},
-		"ephemeral":          {template.PolicyEphemeral, true, false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			fx := newFixture(t)
-			if test.bucket {
-				fx.withBucket()
-			}
-			fx.policy = test.policy
-			v := fx.openService()
-			sendPrompt(t, v, newPrompt("run echo data > file"))
-			if test.broken {
-				latest, err := filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/latest*"))
-				if err != nil || len(latest) != 1 {
-					t.Fatal(latest, err)
-				}
-				if err := os.WriteFile(latest[0], []byte("nonsense"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := deleteSandbox(t.Context(), v); (err != nil) != test.broken {
-				t.Errorf("DeleteSandbox: %v", err)
-			}
-			if test.broken {
-				if done, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{Force: true}); err != nil || len(done.Warnings) != 1 || done.Version != 0 {
-					t.Errorf("by force: %+v, %v", done, err)
-				}
-			}
-			fx.wantNoSandboxes()
-			volumes, err := atoll.Volumes(t.Context(), fx.provider, "")
-			if err != nil || (len(volumes) == 1) != test.kept {
-				t.Errorf("volumes: %+v, %v", volumes, err)
-			}
-			stored, err := filepath.Glob(filepath.Join(fx.bucket, "docs/default/c/latest*"))
-			if pushed := test.bucket && test.policy == template.PolicySynced; err != nil || (len(stored) > 0) != pushed {
-				t.Errorf("in object storage: %v, %v", stored, err)
-			}
-		})
 	}
 }
 

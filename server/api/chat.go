@@ -21,7 +21,7 @@ const (
 const chatDoc = "Chat clients of the AI SDK, such as `useChat`, need only the URL: `new DefaultChatTransport({api: \"/v1/conversation/ID/sandbox/NAME?provider=claude-code\"})`, in a chat with the id ID. " +
 	"A body with `messages` in place of `prompt` sends the text of the last one, and the answer is a UI message stream (`stream=ui`). " +
 	"The agent has its own memory of the conversation, so earlier messages have no effect, and a message that it has answered cannot be edited or answered again. " +
-	"Tools are those of the agent (`dynamic-tool`, `providerExecuted`). `messageMetadata` has the ids, the finish reason, the usage and the cost of the turn; " +
+	"The agent runs its own tools (`dynamic-tool`, `providerExecuted`). `messageMetadata` has the ids, the finish reason, the usage and the cost of the turn; " +
 	"`providerMetadata.atoll.parentToolCallId` marks the work of a subagent."
 
 // maxChatBody is the largest body of a chat client, in bytes, more than Options.MaxBody: it sends the
@@ -201,19 +201,26 @@ func sendChat(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent
 		if err == nil {
 			chunks, err = enc.Encode(ev)
 		}
-		if err == nil {
-			err = e.sendChunks(chunks)
-		} else if reason := endReason(ctx); reason != nil {
-			err = reason
-			_ = e.sendChunks(enc.End(reason)) // fails if the client has disconnected
-		} else if !errors.Is(err, context.Canceled) {
-			_ = e.sendChunks(enc.End(err)) // fails if the client has disconnected
-		}
 		if err != nil {
+			return alreadyAnswered(e.endChat(&enc, err))
+		}
+		if err := e.sendChunks(chunks); err != nil {
 			return alreadyAnswered(err)
 		}
 	}
 	return alreadyAnswered(e.sendChunks(enc.End(nil)))
+}
+
+// endChat sends err as the last event and returns it. If the server has ended the stream, it sends the
+// reason.
+func (e *eventWriter) endChat(enc *uistream.Encoder, err error) error {
+	if reason := endReason(e.ctx); reason != nil {
+		err = reason
+	}
+	if !errors.Is(err, context.Canceled) {
+		_ = e.sendChunks(enc.End(err)) // fails if the client has disconnected
+	}
+	return err
 }
 
 // sendChunks sends an event for each chunk.

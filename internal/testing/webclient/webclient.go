@@ -27,12 +27,11 @@ type Order struct {
 	ChatID string `json:"chatId,omitempty"`
 	Body   any    `json:"body,omitempty"` // additional fields of requests
 	// Streams are the bodies of responses for read, which prints a last line for each.
-	Streams []string `json:"streams,omitempty"`
-	Trigger string   `json:"trigger,omitempty"`
-	// Messages are those of send; Texts are sent by chat, one after the other.
-	Messages   []any    `json:"messages,omitempty"`
+	Streams    []string `json:"streams,omitempty"`
+	Trigger    string   `json:"trigger,omitempty"`
+	Messages   []any    `json:"messages,omitempty"` // for send
 	MessageID  string   `json:"messageId,omitempty"`
-	Texts      []string `json:"texts"`
+	Texts      []string `json:"texts"`                // for chat, which sends one after the other
 	Regenerate bool     `json:"regenerate,omitempty"` // at the end of chat
 }
 
