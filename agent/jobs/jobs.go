@@ -50,7 +50,8 @@ type Job struct {
 
 	Timeout atoll.Duration `json:"timeout"` // of the program, and of Install
 
-	// MaxOutput is the most bytes kept of each output stream. At most MaxFiles of the
+	// MaxOutput is the most bytes kept of each output stream: of its beginning and of its
+	// end. At most MaxFiles of the
 	// program's files are listed. A file's content is included if it is not larger than
 	// MaxFileSize, up to a total of MaxContent.
 	MaxOutput   int64 `json:"max_output"`

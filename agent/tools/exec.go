@@ -23,6 +23,7 @@ type execInput struct {
 	Workdir        string            `json:"workdir,omitempty" jsonschema:"the directory to start in, relative to the work directory or absolute"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"variables for this command"`
 	Background     bool              `json:"background,omitempty" jsonschema:"return at once with a process_id, for servers and what takes long; see sandbox_process_read"`
+	outputInput
 }
 
 type execOutput struct {
@@ -30,9 +31,9 @@ type execOutput struct {
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
 	DurationMS int64  `json:"duration_ms"`
-	Truncated  bool   `json:"truncated,omitempty" jsonschema:"more was printed than is returned: the beginning of it"`
+	Truncated  bool   `json:"truncated,omitempty" jsonschema:"more was printed than is returned: its beginning and its end"`
 	TimedOut   bool   `json:"timed_out,omitempty"`
-	ProcessID  string `json:"process_id,omitempty" jsonschema:"of a command in the background"`
+	ProcessID  string `json:"process_id,omitempty" jsonschema:"of a command in the background, or one of which more can be read"`
 	note
 }
 
@@ -45,6 +46,7 @@ func execTools(k *Kit) []*Tool {
 			min(defaultTimeout, most), most),
 	}, execCommand).refineInput(func(p map[string]*jsonschema.Schema) {
 		setTimeoutSchema(p["timeout_seconds"], min(defaultTimeout, most))
+		k.describeOutput(p)
 	})}
 }
 
@@ -77,6 +79,10 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 	if err != nil {
 		return out, err
 	}
+	most, err := c.k.outputLimit(in.MaxOutput)
+	if err != nil {
+		return out, err
+	}
 	env, err := makeEnv(in.Env)
 	if err != nil {
 		return out, err
@@ -95,8 +101,11 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 	}
 	said, err := c.withSandbox(ctx, func(d *sandboxState) error {
 		return d.startCommand(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
-			ran, err := c.runForeground(ctx, d.sandbox, cmd)
-			out.setResult(ran)
+			ran, err := jobs.Run(ctx, d.sandbox, cmd, int64(most), c.progressFunc())
+			if err == nil {
+				out.setResult(&ran, most)
+				c.addRest(ctx, d, &ran, &out)
+			}
 			return err
 		})
 	})
@@ -115,29 +124,21 @@ func makeEnv(env map[string]string) (list []string, err error) {
 	return list, nil
 }
 
-// setResult copies the result of a command.
-func (o *execOutput) setResult(r jobs.Ran) {
-	o.ExitCode, o.Stdout, o.Stderr = &r.Exit.Code, r.Stdout.String(), r.Stderr.String()
-	o.DurationMS, o.TimedOut, o.Truncated = r.Took.Milliseconds(), r.Exit.TimedOut, r.Stdout.Cut || r.Stderr.Cut
-	o.note.Note = resultNote(r)
+// setResult copies the result of a command, and shortens its output.
+func (o *execOutput) setResult(r *jobs.Ran, most int) {
+	o.ExitCode, o.DurationMS, o.TimedOut, o.note.Note = &r.Exit.Code, r.Took.Milliseconds(), r.Exit.TimedOut, resultNote(r)
+	o.Stdout, o.Stderr, o.Truncated = fitOutput(r, most)
 }
 
 // resultNote returns advice about the way a command ended.
-func resultNote(r jobs.Ran) string {
+func resultNote(r *jobs.Ran) string {
 	switch {
 	case r.Exit.TimedOut:
 		return fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", r.Took.Round(time.Second))
 	case r.Exit.Reason != "":
 		return "It was ended: " + r.Exit.Reason + "."
-	case r.Stdout.Cut || r.Stderr.Cut:
-		return "More was printed than is returned: have it written to a file, and read parts of that."
 	}
 	return ""
-}
-
-// runForeground runs a command to its end. When ctx ends first, the command is killed.
-func (c *call) runForeground(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (jobs.Ran, error) {
-	return jobs.Run(ctx, sb, cmd, c.k.opts.MaxOutput, c.progressFunc())
 }
 
 // progressFunc returns a function that reports progress to the caller, nil if nobody

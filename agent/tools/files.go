@@ -146,7 +146,7 @@ type readFileInput struct {
 	Path     string `json:"path" jsonschema:"relative to the work directory, or absolute"`
 	Encoding string `json:"encoding,omitempty" jsonschema:"text, or base64; what is no UTF-8 is answered as base64 anyway"`
 	Offset   int64  `json:"offset,omitempty" jsonschema:"the first byte to return"`
-	MaxBytes int64  `json:"max_bytes,omitempty" jsonschema:"how much to return at most"`
+	MaxBytes int    `json:"max_bytes,omitempty" jsonschema:"how many bytes to return at most"`
 }
 
 type readFileOutput struct {
@@ -162,6 +162,8 @@ type readFileOutput struct {
 type listInput struct {
 	Path      string `json:"path,omitempty" jsonschema:"a directory; the work directory unless given"`
 	Recursive bool   `json:"recursive,omitempty"`
+	Offset    int    `json:"offset,omitempty" jsonschema:"the first entry to return: what the last answer gave"`
+	outputInput
 }
 
 type listEntry struct {
@@ -175,7 +177,9 @@ type listEntry struct {
 type listOutput struct {
 	Path      string      `json:"path"`
 	Entries   []listEntry `json:"entries"`
-	Truncated bool        `json:"truncated,omitempty" jsonschema:"there are more"`
+	Total     int         `json:"total" jsonschema:"of all entries"`
+	Truncated bool        `json:"truncated,omitempty" jsonschema:"there are more, from next_offset on"`
+	Next      int         `json:"next_offset,omitempty"`
 	note
 }
 
@@ -204,9 +208,6 @@ type editOutput struct {
 	note
 }
 
-// maxEntries is the most entries of a directory that are returned.
-const maxEntries = 5000
-
 func fileTools(k *Kit) []*Tool {
 	size := atoll.Bytes(k.limits.MaxFileSize).String()
 	encodings := func(p map[string]*jsonschema.Schema) {
@@ -219,15 +220,19 @@ func fileTools(k *Kit) []*Tool {
 		}, writeFile).refineInput(encodings),
 		newTool(Tool{
 			Name: "sandbox_fs_read", Title: "Read a file", ReadOnly: true, Idempotent: true,
-			Description: fmt.Sprintf("Read a file of the sandbox, at most %s of it in one call.", size),
+			Description: "Read a file of the sandbox. Of a long one the answer has a part, and the offset from which the next call reads on.",
 		}, readFile).refineInput(func(p map[string]*jsonschema.Schema) {
 			encodings(p)
-			p["offset"].Minimum, p["max_bytes"].Minimum = jsonschema.Ptr(0.0), jsonschema.Ptr(1.0)
+			p["offset"].Minimum = jsonschema.Ptr(0.0)
+			k.describeLimit(p["max_bytes"])
 		}),
 		newTool(Tool{
 			Name: "sandbox_fs_list", Title: "List a directory", ReadOnly: true, Idempotent: true,
 			Description: "List a directory of the sandbox, with recursive all below it.",
-		}, listFiles),
+		}, listFiles).refineInput(func(p map[string]*jsonschema.Schema) {
+			p["offset"].Minimum = jsonschema.Ptr(0.0)
+			k.describeOutput(p)
+		}),
 		newTool(Tool{
 			Name: "sandbox_fs_delete", Title: "Delete a file", Destructive: true,
 			Description: "Delete a file of the sandbox, or with recursive a directory.",
@@ -335,12 +340,12 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 	if in.Offset < 0 || in.MaxBytes < 0 {
 		return out, refusalErrorf(atoll.ErrInvalid, "offset and max_bytes must not be negative")
 	}
-	most := c.k.limits.MaxFileSize
-	if in.MaxBytes > 0 {
-		most = min(most, in.MaxBytes)
+	most, err := c.k.outputLimit(in.MaxBytes)
+	if err != nil {
+		return out, err
 	}
 	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
-		data, info, err := p.readRange(ctx, in.Offset, most)
+		data, info, err := p.readRange(ctx, in.Offset, int64(most))
 		if err != nil {
 			return err
 		}
@@ -348,28 +353,50 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		if len(data) > 0 { // the file may have grown meanwhile
 			out.SizeBytes = max(info.Size, in.Offset+int64(len(data)))
 		}
-		out.Truncated = in.Offset+int64(len(data)) < out.SizeBytes
-		if in.Encoding != encodingBase64 {
-			chars := data
-			if out.Truncated {
-				chars = data[:jobs.Whole(data)] // the next call returns the rest of a character
-			}
-			if utf8.Valid(chars) && (len(chars) > 0 || len(data) == 0) {
-				data, out.Encoding = chars, encodingText
-			}
-		}
-		if out.Encoding == encodingText {
-			out.Content = string(data)
-		} else {
-			out.Content, out.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
-		}
-		if out.Truncated {
-			out.Next = in.Offset + int64(len(data))
-		}
+		out.setContent(data, in, most)
 		return nil
 	})
 	out.addNote(said)
 	return out, err
+}
+
+// setContent sets the content to the beginning of data that fits, and what follows it.
+func (o *readFileOutput) setContent(data []byte, in readFileInput, most int) {
+	chars := data
+	if size := (jobs.Text{Data: data}).Size(); size > most || in.Offset+int64(len(data)) < o.SizeBytes {
+		chars = data[:jobs.FitStart(data, most)] // the next call returns the rest of a character
+	}
+	if in.Encoding != encodingBase64 && utf8.Valid(chars) && (len(chars) > 0 || len(data) == 0) {
+		data, o.Content, o.Encoding = chars, string(chars), encodingText
+	} else {
+		if in.MaxBytes == 0 {
+			data = data[:min(len(data), max(1, base64.StdEncoding.DecodedLen(most)))]
+		}
+		o.Content, o.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
+	}
+	if next := in.Offset + int64(len(data)); next < o.SizeBytes {
+		o.Truncated, o.Next = true, next
+		o.appendNote("%d more bytes follow: offset %d reads on.", o.SizeBytes-next, next)
+	}
+}
+
+// ReadFile reads a whole file of the caller's sandbox, with the checks of
+// sandbox_fs_read. Kinds: those of the tool, and ErrInvalid if the file has more than
+// most bytes.
+func (k *Kit) ReadFile(ctx context.Context, caller Caller, name string, most int64) (data []byte, err error) {
+	c := &call{k: k, caller: caller}
+	_, err = c.withFile(ctx, name, func(_ *sandboxState, p fileRef) error {
+		var info atoll.FileInfo
+		data, info, err = p.readRange(ctx, 0, most+1)
+		if err == nil && int64(len(data)) > most {
+			err = refusalErrorf(atoll.ErrInvalid, "%s has %d bytes, more than the %d of one read: read parts of it with sandbox_fs_read", p.path, max(info.Size, most+1), most)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, shortenError(explainError("read", err))
+	}
+	return data, nil
 }
 
 // readRange reads up to most bytes of a file.
@@ -389,26 +416,44 @@ func listFiles(ctx context.Context, c *call, in listInput) (out listOutput, err 
 	if in.Path == "" {
 		in.Path = "."
 	}
+	most, err := c.k.outputLimit(in.MaxOutput)
+	if err != nil {
+		return out, err
+	}
+	if in.Offset < 0 {
+		return out, refusalErrorf(atoll.ErrInvalid, "offset %d: use what the last answer gave, or 0", in.Offset)
+	}
 	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		all, err := p.List(ctx, p.path, in.Recursive)
 		if err != nil {
 			return err
 		}
-		out.Path, out.Entries = p.path, []listEntry{}
-		for _, f := range all {
-			if len(out.Entries) == maxEntries {
-				out.Truncated = true
+		out.Path, out.Entries, out.Total = p.path, []listEntry{}, len(all)
+		first := min(in.Offset, len(all))
+		for _, f := range all[first:] {
+			e := entryOf(p.path, f)
+			if most -= sizeInList(e); most < 0 && len(out.Entries) > 0 {
+				out.Truncated, out.Next = true, first+len(out.Entries)
 				break
 			}
-			out.Entries = append(out.Entries, entryOf(p.path, f))
+			out.Entries = append(out.Entries, e)
 		}
 		return nil
 	})
 	out.addNote(said)
 	if out.Truncated {
-		out.Note = strings.TrimSpace(fmt.Sprintf("%s These are the first %d: list a directory below, or search by name.", out.Note, maxEntries))
+		out.appendNote("%d more entries follow: offset %d lists on. Or list a directory below, or search by name.", out.Total-out.Next, out.Next)
 	}
 	return out, err
+}
+
+// sizeInList returns the size of v in a list in JSON.
+func sizeInList(v any) int {
+	data, err := marshalPlain(v)
+	if err != nil {
+		panic(err) // our own types are valid
+	}
+	return len(data) + 1
 }
 
 func entryOf(dir string, f atoll.FileInfo) listEntry {

@@ -16,7 +16,7 @@ import (
 
 // startBackground starts a command line that continues after the call has ended.
 func (k *Kit) startBackground(ctx context.Context, d *sandboxState, line string, cmd *atoll.Command) (id string, err error) {
-	cmd.OpenStdin, cmd.OutputLimit = true, atoll.Bytes(min(k.opts.MaxOutput, atoll.MaxOutputLimit))
+	cmd.OpenStdin = true
 	err = d.startCommand(ctx, line, cmd, func(cmd *atoll.Command) error {
 		p, err := d.sandbox.Exec(ctx, cmd)
 		if err == nil {
@@ -29,8 +29,9 @@ func (k *Kit) startBackground(ctx context.Context, d *sandboxState, line string,
 
 type processInput struct {
 	ProcessID    string `json:"process_id" jsonschema:"what sandbox_exec gave"`
-	StdoutOffset int64  `json:"stdout_offset,omitempty" jsonschema:"the first byte to return: what the last answer gave, or 0"`
+	StdoutOffset int64  `json:"stdout_offset,omitempty" jsonschema:"the first byte to return: what the last answer gave; without it the beginning and the end are returned"`
 	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema:"as stdout_offset"`
+	outputInput
 }
 
 type waitInput struct {
@@ -47,7 +48,7 @@ type processOutput struct {
 	Stderr       string `json:"stderr"`
 	StdoutOffset int64  `json:"stdout_offset" jsonschema:"for the next call: what follows this"`
 	StderrOffset int64  `json:"stderr_offset"`
-	Truncated    bool   `json:"truncated,omitempty" jsonschema:"there is more to read already"`
+	Truncated    bool   `json:"truncated,omitempty" jsonschema:"there is more to read already; the note has its offset"`
 	note
 }
 
@@ -79,12 +80,12 @@ func processTools(k *Kit) []*Tool {
 		newTool(Tool{
 			Name: "sandbox_process_read", Title: "Read what a command has printed", ReadOnly: true, Idempotent: true,
 			Description: "Read what a command in the background has printed so far, from any offset, and whether it still runs.",
-		}, readProcess).refineInput(limitOffsets),
+		}, readProcess).refineInput(k.limitReads),
 		newTool(Tool{
 			Name: "sandbox_process_wait", Title: "Wait for a command", ReadOnly: true, Idempotent: true,
 			Description: "Wait until a command in the background has ended, or for timeout_seconds, and read what it has printed.",
 		}, waitProcess).refineInput(func(p map[string]*jsonschema.Schema) {
-			limitOffsets(p)
+			k.limitReads(p)
 			setTimeoutSchema(p["timeout_seconds"], wait)
 		}),
 		newTool(Tool{
@@ -98,7 +99,8 @@ func processTools(k *Kit) []*Tool {
 	}
 }
 
-func limitOffsets(p map[string]*jsonschema.Schema) {
+func (k *Kit) limitReads(p map[string]*jsonschema.Schema) {
+	k.describeOutput(p)
 	p["stdout_offset"].Minimum, p["stderr_offset"].Minimum = jsonschema.Ptr(0.0), jsonschema.Ptr(0.0)
 }
 
@@ -130,11 +132,15 @@ func (c *call) noProcessError(ctx context.Context, d *sandboxState, id string) e
 			ids = append(ids, p.ID)
 		}
 	}
+	ids = ids[max(0, len(ids)-maxIDs):]
 	if len(ids) == 0 {
 		return refusalErrorf(atoll.ErrNotExist, "there is no process %q, and no other: start one by sandbox_exec with background", id)
 	}
-	return refusalErrorf(atoll.ErrNotExist, "there is no process %q: there are %s", id, strings.Join(ids, ", "))
+	return refusalErrorf(atoll.ErrNotExist, "there is no process %q: the last ones are %s", id, strings.Join(ids, ", "))
 }
+
+// maxIDs is the most processes that an error names.
+const maxIDs = 20
 
 func readProcess(ctx context.Context, c *call, in processInput) (out processOutput, err error) {
 	said, err := c.withProcess(ctx, in.ProcessID, func(d *sandboxState, p atoll.Process) error { return c.readOutput(ctx, d, p, in, &out) })
@@ -146,6 +152,10 @@ func readProcess(ctx context.Context, c *call, in processInput) (out processOutp
 func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process, in processInput, out *processOutput) error {
 	if in.StdoutOffset < 0 || in.StderrOffset < 0 {
 		return refusalErrorf(atoll.ErrInvalid, "an offset is negative: use what the last answer gave, or 0")
+	}
+	most, err := c.k.outputLimit(in.MaxOutput)
+	if err != nil {
+		return err
 	}
 	st, err := statusOf(ctx, d, p.ID()) // before the output, so that an ended process's output is complete
 	if err != nil {
@@ -160,7 +170,7 @@ func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process,
 		out.ExitCode, out.TimedOut = &st.Exit.Code, st.Exit.TimedOut
 		d.closeStdin(p.ID())
 	}
-	stdout, stderr := jobs.NewStream(c.k.opts.MaxOutput), jobs.NewStream(c.k.opts.MaxOutput)
+	stdout, stderr := jobs.NewStream(int64(most)), jobs.NewStream(int64(most))
 	out.StdoutOffset, out.StderrOffset = in.StdoutOffset, in.StderrOffset
 	err = p.Attach(ctx, &atoll.Attachment{
 		Stdout: stdout, Stderr: stderr, StdoutFrom: in.StdoutOffset, StderrFrom: in.StderrOffset, NoFollow: true,
@@ -176,19 +186,19 @@ func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process,
 	if err != nil {
 		return err
 	}
-	for _, s := range []struct {
-		text   jobs.Text
-		to     *string
-		offset *int64
-	}{{stdout.End(), &out.Stdout, &out.StdoutOffset}, {stderr.End(), &out.Stderr, &out.StderrOffset}} {
-		n := len(s.text.Data)
-		if s.text.Cut || out.Running { // the next call returns the rest of a character
-			n = jobs.Whole(s.text.Data)
-		}
-		*s.to, *s.offset = jobs.Text{Data: s.text.Data[:n]}.String(), *s.offset+int64(n)
-		out.Truncated = out.Truncated || s.text.Cut
-	}
+	one, other := keptText(stdout, in.StdoutOffset), keptText(stderr, in.StderrOffset)
+	limit, rest := splitLimit(most, one.Size(), other.Size())
+	out.Stdout, out.StdoutOffset = out.readPart("stdout", one, out.StdoutOffset, in.StdoutOffset > 0, limit)
+	out.Stderr, out.StderrOffset = out.readPart("stderr", other, out.StderrOffset, in.StderrOffset > 0, rest)
 	return nil
+}
+
+// keptText returns what was read from an offset on.
+func keptText(s *jobs.Stream, offset int64) jobs.Text {
+	if offset > 0 {
+		return s.Beginning()
+	}
+	return s.End()
 }
 
 func statusOf(ctx context.Context, d *sandboxState, id string) (atoll.ProcessStatus, error) {

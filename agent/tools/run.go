@@ -47,18 +47,19 @@ type runInput struct {
 	Env            map[string]string `json:"env,omitempty"`
 	Files          map[string]string `json:"files,omitempty" jsonschema:"what is to be in the work directory besides, by path"`
 	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"the program is killed after so long"`
+	outputInput
 }
 
 type artifact struct {
 	Path      string `json:"path" jsonschema:"relative to the work directory"`
 	SizeBytes int64  `json:"size_bytes"`
-	Content   string `json:"content,omitempty" jsonschema:"not there of what is too large"`
+	Content   string `json:"content,omitempty" jsonschema:"not there of what does not fit into max_output"`
 	Encoding  string `json:"encoding,omitempty" jsonschema:"of content: text or base64"`
 }
 
 type runLimits struct {
-	TimeoutSeconds int   `json:"timeout_seconds"`
-	MaxStdoutBytes int64 `json:"max_stdout_bytes"`
+	TimeoutSeconds int `json:"timeout_seconds"`
+	MaxStdoutBytes int `json:"max_stdout_bytes"`
 }
 
 type runOutput struct {
@@ -68,7 +69,7 @@ type runOutput struct {
 	DurationMS int64      `json:"duration_ms"`
 	Stdout     string     `json:"stdout"`
 	Stderr     string     `json:"stderr"`
-	Truncated  bool       `json:"truncated,omitempty" jsonschema:"more was printed than is returned"`
+	Truncated  bool       `json:"truncated,omitempty" jsonschema:"more was printed than is returned: its beginning and its end"`
 	TimedOut   bool       `json:"timed_out,omitempty"`
 	Artifacts  []artifact `json:"artifacts,omitempty" jsonschema:"files in the work directory that the program has made or changed"`
 	Error      string     `json:"error,omitempty" jsonschema:"why it is not ok"`
@@ -89,11 +90,16 @@ func runTools(k *Kit) []*Tool {
 		p["timeout_seconds"].Description += fmt.Sprintf(", at most %d", min(maxRunTimeout, int(k.limits.Timeout/time.Second)))
 		p["timeout_seconds"].Minimum, p["timeout_seconds"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxRunTimeout))
 		p["timeout_seconds"].Default = fmt.Appendf(nil, "%d", byDefault)
+		k.describeOutput(p)
+		p["max_output"].Description += ": of what it prints, and again of its files"
 	})}
 }
 
+// maxRuntimeName is the most bytes of an unknown runtime that are returned.
+const maxRuntimeName = 100
+
 func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
-	out := runOutput{Runtime: in.Runtime, ExitCode: -1, Limits: runLimits{MaxStdoutBytes: c.k.opts.MaxOutput}}
+	out := runOutput{Runtime: in.Runtime, ExitCode: -1}
 	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > maxRunTimeout {
 		return out, refusalErrorf(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
 	}
@@ -101,10 +107,15 @@ func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	if err != nil {
 		return out, err
 	}
-	out.Limits.TimeoutSeconds = int(limit / time.Second)
+	most, err := c.k.outputLimit(in.MaxOutput)
+	if err != nil {
+		return out, err
+	}
+	out.Limits = runLimits{int(limit / time.Second), most}
 	i := slices.IndexFunc(runtimes, func(r runtime) bool { return r.name == in.Runtime })
 	if i < 0 {
-		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use python, node or bash", in.Runtime)
+		out.Runtime = strings.ToValidUTF8(in.Runtime[:min(len(in.Runtime), maxRuntimeName)], "")
+		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use python, node or bash", out.Runtime)
 		return out, nil
 	}
 	if err := c.checkFiles(in, runtimes[i].file); err != nil {
@@ -149,9 +160,10 @@ func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, 
 	}
 	spec.Project, spec.Workspace = c.k.projectOf(ctx), atoll.WorkspaceRef{} // a program must not change a workspace in use
 	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)              // installing packages may take as long as the program
+	most := int64(out.Limits.MaxStdoutBytes)
 	job := &jobs.Job{
 		Spec: *spec, Files: jobFiles(r.file, in), Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit),
-		MaxOutput: c.k.opts.MaxOutput, MaxFiles: c.k.limits.MaxFiles, MaxFileSize: c.k.limits.MaxFileSize, MaxContent: maxArtifacts,
+		MaxOutput: most, MaxFiles: c.k.limits.MaxFiles, MaxFileSize: c.k.limits.MaxFileSize, MaxContent: most,
 		Report: c.progressFunc(),
 	}
 	if r.name == "bash" {
@@ -202,31 +214,54 @@ func (c *call) agentPackages(r runtime) []string {
 
 // setResult copies the result of a program.
 func (o *runOutput) setResult(r *jobs.Result) {
-	o.DurationMS, o.Stdout, o.Stderr = r.Took.Milliseconds(), r.Stdout.String(), r.Stderr.String()
+	o.DurationMS = r.Took.Milliseconds()
+	o.Stdout, o.Stderr, o.Truncated = fitOutput(&r.Ran, o.Limits.MaxStdoutBytes)
+	if o.Truncated {
+		o.appendNote("%d bytes of what it printed were left out: have it print less, or set max_output.", r.Stdout.Omitted+r.Stderr.Omitted)
+	}
 	if r.NotInstalled {
 		return
 	}
-	o.OK, o.ExitCode, o.TimedOut, o.Truncated = r.Exit.Success(), r.Exit.Code, r.Exit.TimedOut, r.Stdout.Cut || r.Stderr.Cut
+	o.OK, o.ExitCode, o.TimedOut = r.Exit.Success(), r.Exit.Code, r.Exit.TimedOut
 	if !o.OK {
 		o.Error = r.Exit.String()
 	}
-	for _, f := range r.Artifacts {
-		a := artifact{Path: strings.ToValidUTF8(f.Path, "\ufffd"), SizeBytes: f.Size}
-		if f.Read {
-			a.Content, a.Encoding = base64.StdEncoding.EncodeToString(f.Data), encodingBase64
-			if utf8.Valid(f.Data) {
-				a.Content, a.Encoding = string(f.Data), encodingText
-			}
-		}
-		o.Artifacts = append(o.Artifacts, a)
-	}
+	o.addArtifacts(r.Artifacts)
 	if r.Unread != "" {
-		o.addNote(fmt.Sprintf("Not all files that it made can be returned: %s.", r.Unread))
+		o.appendNote("Not all files that it made can be returned: %s.", r.Unread)
 	}
 }
 
-// maxArtifacts is the most bytes of all artifacts together.
-const maxArtifacts = 10 << 20
+// addArtifacts adds the names of files, and the contents of those that fit besides.
+func (o *runOutput) addArtifacts(files []jobs.Artifact) {
+	room := o.Limits.MaxStdoutBytes
+	for i, f := range files {
+		a := artifact{Path: strings.ToValidUTF8(f.Path, "\ufffd"), SizeBytes: f.Size}
+		if room -= sizeInList(a); room < 0 && i > 0 {
+			o.appendNote("The names of %d more files that it made are left out: have it pack them into one.", len(files)-i)
+			break
+		}
+		o.Artifacts = append(o.Artifacts, a)
+	}
+	left := 0
+	for i := range o.Artifacts {
+		a, f := &o.Artifacts[i], files[i]
+		content, encoding := base64.StdEncoding.EncodeToString(f.Data), encodingBase64
+		if utf8.Valid(f.Data) {
+			content, encoding = string(f.Data), encodingText
+		}
+		size := jobs.Text{Data: []byte(content)}.Size()
+		if !f.Read || size > room {
+			left++
+			continue
+		}
+		room -= size
+		a.Content, a.Encoding = content, encoding
+	}
+	if left > 0 {
+		o.appendNote("The content of %d files does not fit: have the program print what matters of them, or set max_output.", left)
+	}
+}
 
 // checkFiles returns an error for files that are too many or too large, outside the
 // work directory, or in the place of the code.

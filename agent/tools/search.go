@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path"
 	"regexp"
@@ -27,6 +26,8 @@ type searchInput struct {
 	Content    string `json:"content,omitempty" jsonschema:"a regular expression (RE2) that a line must match"`
 	IgnoreCase bool   `json:"ignore_case,omitempty" jsonschema:"of the content"`
 	MaxResults int    `json:"max_results,omitempty"`
+	Offset     int    `json:"offset,omitempty" jsonschema:"the first match to return: what the last answer gave"`
+	outputInput
 }
 
 type searchMatch struct {
@@ -39,6 +40,7 @@ type searchMatch struct {
 type searchOutput struct {
 	Matches   []searchMatch `json:"matches"`
 	Truncated bool          `json:"truncated,omitempty" jsonschema:"there may be more"`
+	Next      int           `json:"next_offset,omitempty" jsonschema:"where the rest begins"`
 	note
 }
 
@@ -57,12 +59,14 @@ const (
 // searchTime is the most time that a search takes.
 const searchTime = time.Minute
 
-func searchTools() []*Tool {
+func searchTools(k *Kit) []*Tool {
 	return []*Tool{newTool(Tool{
 		Name: "sandbox_fs_search", Title: "Search files", ReadOnly: true, Idempotent: true,
 		Description: "Find files of the sandbox by name, by lines that they contain, or both. The search skips .git and files that are not text.",
 	}, searchFiles).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["max_results"].Minimum, p["max_results"].Maximum, p["max_results"].Default = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(mostResults)), []byte("100")
+		p["offset"].Minimum = jsonschema.Ptr(0.0)
+		k.describeOutput(p)
 	})}
 }
 
@@ -72,6 +76,8 @@ type query struct {
 	content *regexp.Regexp // nil matches all
 	program int            // its number of instructions
 	most    int
+	skip    *int // matches before those that are returned
+	room    *int // bytes of JSON for further matches
 }
 
 func (in searchInput) parseQuery() (w query, err error) {
@@ -81,6 +87,9 @@ func (in searchInput) parseQuery() (w query, err error) {
 	}
 	if w.most < 1 || w.most > mostResults {
 		return w, refusalErrorf(atoll.ErrInvalid, "max_results %d: must be from 1 to %d", w.most, mostResults)
+	}
+	if in.Offset < 0 {
+		return w, refusalErrorf(atoll.ErrInvalid, "offset %d: use what the last answer gave, or 0", in.Offset)
 	}
 	if in.Name == "" && in.Content == "" {
 		return w, refusalErrorf(atoll.ErrInvalid, "set what to look for: a name like *.go, a regular expression for content, or both")
@@ -127,12 +136,18 @@ func searchFiles(ctx context.Context, c *call, in searchInput) (out searchOutput
 	if err != nil {
 		return out, err
 	}
+	most, err := c.k.outputLimit(in.MaxOutput)
+	if err != nil {
+		return out, err
+	}
 	if in.Path == "" {
 		in.Path = "."
 	}
 	limit := min(searchTime, c.k.limits.Timeout)
 	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		out = searchOutput{Matches: []searchMatch{}}
+		skip, room := in.Offset, most
+		w.skip, w.room = &skip, &room
 		within, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		begun, err := w.searchTree(within, p, &out)
@@ -140,14 +155,16 @@ func searchFiles(ctx context.Context, c *call, in searchInput) (out searchOutput
 		case err == nil:
 			return nil
 		case errors.Is(err, errEnough):
+			out.Next = in.Offset + len(out.Matches)
+			out.appendNote("There are more matches: offset %d returns them. Or search in a directory below, or for less.", out.Next)
 		case ctx.Err() != nil || k == atoll.ErrStopped || k == atoll.ErrNotFound:
 			return err
 		case within.Err() != nil:
-			out.Note = fmt.Sprintf("The time for a search (%s) was over: search in directories below.", limit)
+			out.appendNote("The time for a search (%s) was over: search in directories below.", limit)
 		case !begun:
 			return err
 		default: // an unreadable file, or one that is changing
-			out.Note = fmt.Sprintf("The search ended early (%v): search in other directories by themselves.", errorCause(err))
+			out.appendNote("The search ended early (%v): search in other directories by themselves.", errorCause(err))
 		}
 		out.Truncated = true
 		return nil
@@ -227,7 +244,7 @@ func (w query) grepFiles(ctx context.Context, p fileRef, files []atoll.FileInfo,
 		}
 	}
 	if refused > 0 {
-		out.Note = fmt.Sprintf("%d files may not be read, and were left out.", refused)
+		out.appendNote("%d files may not be read, and were left out.", refused)
 	}
 	return nil
 }
@@ -377,17 +394,22 @@ func (w query) grepReader(ctx context.Context, name string, r io.Reader, out *se
 }
 
 func (w query) addMatch(out *searchOutput, m searchMatch) error {
-	if len(out.Matches) == w.most {
-		return errEnough
+	if *w.skip > 0 {
+		*w.skip--
+		return nil
 	}
 	m.Path = strings.ToValidUTF8(m.Path, "\ufffd")
+	*w.room -= sizeInList(m)
+	if len(out.Matches) == w.most || *w.room < 0 && len(out.Matches) > 0 {
+		return errEnough
+	}
 	out.Matches = append(out.Matches, m)
 	return nil
 }
 
 func cutLine(line []byte) string {
 	if len(line) > maxLine {
-		return jobs.Text{Data: line[:maxLine], Cut: true}.String() + "..."
+		return jobs.Text{Data: line[:jobs.FitStart(line, maxLine)]}.String() + "..."
 	}
 	return jobs.Text{Data: line}.String()
 }

@@ -79,9 +79,9 @@ type Options struct {
 	// everything below; nil means DefaultBlocked. None may be below a root.
 	Blocked []string
 
-	// MaxOutput is the most bytes of each output stream that are returned; 0 means
-	// atoll.DefaultOutputLimit.
-	MaxOutput int64
+	// MaxOutput is the most bytes of output, of a file or of a list that one call
+	// returns, whatever it asks for; 0 means DefaultMaxOutput.
+	MaxOutput int
 
 	// URL returns the address of a port in a sandbox, as reachable by the caller. Nil
 	// disables sandbox_port.
@@ -133,7 +133,7 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 		opts.Project = atoll.DefaultProject
 	}
 	if opts.MaxOutput == 0 {
-		opts.MaxOutput = atoll.DefaultOutputLimit
+		opts.MaxOutput = DefaultMaxOutput
 	}
 	if opts.Blocked == nil {
 		opts.Blocked = DefaultBlocked()
@@ -186,7 +186,7 @@ func (k *Kit) Close() error {
 
 // allTools returns the tools in display order.
 func (k *Kit) allTools() []*Tool {
-	return slices.Concat(sessionTools(), execTools(k), processTools(k), fileTools(k), searchTools(), portTools(), runTools(k))
+	return slices.Concat(sessionTools(), execTools(k), processTools(k), fileTools(k), searchTools(k), portTools(), runTools(k))
 }
 
 // runName is the tool of compute mode.
@@ -206,18 +206,19 @@ func (k *Kit) offersTool(name string) bool {
 // Tools returns the tools.
 func (k *Kit) Tools() []*Tool { return slices.Clone(k.tools) }
 
-// Call calls a tool, and returns its output as JSON. The error's text is written for
+// Call calls a tool, and returns its output as JSON. What a model can read in it has a
+// limit, which the call sets, up to Options.MaxOutput. The error's text is written for
 // the model, with advice. If report is not nil, Call reports progress now and then,
 // from one goroutine. When ctx ends, so does everything that the call has started,
 // except background commands.
 func (k *Kit) Call(ctx context.Context, caller Caller, name string, input []byte, report func(Report)) (json.RawMessage, error) {
 	i := slices.IndexFunc(k.tools, func(t *Tool) bool { return t.Name == name })
 	if i < 0 {
-		return nil, atoll.Errorf(name, "", atoll.ErrNotExist, "no such tool: use one of %s", strings.Join(k.toolNames(), ", "))
+		return nil, shortenError(atoll.Errorf(name, "", atoll.ErrNotExist, "no such tool: use one of %s", strings.Join(k.toolNames(), ", ")))
 	}
 	out, err := k.tools[i].call(ctx, &call{k: k, caller: caller, report: report}, input)
 	if err != nil {
-		return nil, explainError(name, err)
+		return nil, shortenError(explainError(name, err))
 	}
 	return marshalPlain(out)
 }
@@ -288,6 +289,29 @@ func explainError(tool string, err error) error {
 	}
 	return atoll.Errorf(tool, "", atoll.KindOf(err), "%s", text)
 }
+
+// shortenError returns err, with the middle of its text left out if it is longer than a
+// model needs.
+func shortenError(err error) error {
+	text := jobs.Text{Data: []byte(err.Error())}
+	if text.Size() <= maxErrorText {
+		return err
+	}
+	return longError{err, text.Shorten(maxErrorText).String()}
+}
+
+// maxErrorText is the most bytes of the text of an error.
+const maxErrorText = 4000
+
+// A longError is an error with a shorter text.
+type longError struct {
+	error
+	text string
+}
+
+func (e longError) Error() string { return e.text }
+
+func (e longError) Unwrap() error { return e.error }
 
 // isBelow reports whether name is dir or below it; both are cleaned.
 func isBelow(dir, name string) bool {

@@ -3,7 +3,6 @@ package mcp
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"mime"
 	"net/url"
@@ -77,7 +76,7 @@ func (s *Server) listFiles(ctx context.Context, client *sdk.ServerSession, extra
 			Size       int64 `json:"size_bytes"`
 		}
 	}
-	if err := s.callOwn(ctx, caller, toolList, struct{}{}, &listed); err != nil {
+	if err := s.callOwn(ctx, caller, toolList, map[string]int{"max_output": tools.DefaultMaxOutput}, &listed); err != nil {
 		return nil, err
 	}
 	for _, e := range listed.Entries {
@@ -102,7 +101,7 @@ func (s *Server) callOwn(ctx context.Context, caller tools.Caller, name string, 
 	return json.Unmarshal(data, out)
 }
 
-// readFile reads a whole file, within the limits of sandbox_fs_read.
+// readFile reads a whole file that is not too large.
 func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	ctx, caller, done, err := s.beginCall(ctx, req.Session, req.Extra)
 	if err != nil {
@@ -118,12 +117,7 @@ func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*s
 	} else if !ok {
 		return nil, sdk.ResourceNotFoundError(req.Params.URI)
 	}
-	var file struct {
-		Path, Content, Encoding string
-		Truncated               bool
-		Size                    int64 `json:"size_bytes"`
-	}
-	err = s.callOwn(ctx, caller, toolRead, map[string]string{"path": u.Path}, &file)
+	data, err := s.kit.ReadFile(ctx, caller, u.Path, min(maxResource, s.kit.Limits().MaxFileSize))
 	switch kind := atoll.KindOf(err); {
 	case kind == atoll.ErrNotExist:
 		return nil, sdk.ResourceNotFoundError(req.Params.URI)
@@ -131,19 +125,18 @@ func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*s
 		return nil, invalidParamsf("%v", err)
 	case err != nil:
 		return nil, err
-	case file.Truncated:
-		return nil, invalidParamsf("%s has %d bytes, more than the %d of one read: read parts of it with %s", file.Path, file.Size, s.kit.Limits().MaxFileSize, toolRead)
 	}
-	c := &sdk.ResourceContents{URI: req.Params.URI, MIMEType: mime.TypeByExtension(path.Ext(u.Path)), Text: file.Content}
-	c.MIMEType = cmp.Or(c.MIMEType, "text/plain; charset=utf-8")
-	if file.Encoding == "base64" {
-		c.Text, c.MIMEType = "", cmp.Or(mime.TypeByExtension(path.Ext(u.Path)), "application/octet-stream")
-		if c.Blob, err = base64.StdEncoding.DecodeString(file.Content); err != nil {
-			return nil, err
-		}
+	c := &sdk.ResourceContents{URI: req.Params.URI, MIMEType: mime.TypeByExtension(path.Ext(u.Path))}
+	if utf8.Valid(data) {
+		c.Text, c.MIMEType = string(data), cmp.Or(c.MIMEType, "text/plain; charset=utf-8")
+	} else {
+		c.Blob, c.MIMEType = data, cmp.Or(c.MIMEType, "application/octet-stream")
 	}
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{c}}, nil
 }
+
+// maxResource is the most bytes of a file that is read as a whole.
+const maxResource = 1 << 20
 
 // invalidParamsf returns an error of the client.
 func invalidParamsf(format string, args ...any) error {

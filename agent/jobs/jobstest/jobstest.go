@@ -159,14 +159,14 @@ func checkTimeout(b *bench) {
 }
 
 func checkOutput(b *bench) {
-	job := b.newJob(`i=0; while [ $i -lt 300 ]; do printf '\000\377\303'; i=$((i+1)); done; head -c 100000 /dev/zero >&2; exit 7`)
+	job := b.newJob(`i=0; while [ $i -lt 300 ]; do printf '\000\377\303'; i=$((i+1)); done; head -c 100000 /dev/zero >&2; printf end >&2; exit 7`)
 	job.MaxOutput = 1000
 	r := b.runJob(job)
-	if r.Exit.Code != 7 || !bytes.Equal(r.Stdout.Data, bytes.Repeat([]byte("\x00\xff\xc3"), 300)) || r.Stdout.Cut {
-		b.Errorf("it ended with %s and printed %d bytes, cut: %v", r.Exit, len(r.Stdout.Data), r.Stdout.Cut)
+	if r.Exit.Code != 7 || !bytes.Equal(r.Stdout.Data, bytes.Repeat([]byte("\x00\xff\xc3"), 300)) || r.Stdout.Omitted > 0 {
+		b.Errorf("it ended with %s and printed %d bytes, %d more were left out", r.Exit, len(r.Stdout.Data), r.Stdout.Omitted)
 	}
-	if !bytes.Equal(r.Stderr.Data, make([]byte, 1000)) || !r.Stderr.Cut {
-		b.Errorf("stderr is %d bytes, cut: %v", len(r.Stderr.Data), r.Stderr.Cut)
+	if want := append(make([]byte, 497), "end"...); !bytes.Equal(r.Stderr.Data, make([]byte, 500)) || !bytes.Equal(r.Stderr.End, want) || r.Stderr.Omitted != 99003 {
+		b.Errorf("stderr is %d bytes and %q, %d bytes were left out", len(r.Stderr.Data), r.Stderr.End, r.Stderr.Omitted)
 	}
 }
 
