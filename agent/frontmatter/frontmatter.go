@@ -12,15 +12,22 @@
 //
 //	You are a developer with access to a full Linux sandbox.
 //
-// The value of sandbox is a runtime, as in "sandbox: python", or a table:
+// The value of sandbox is a runtime, as in "sandbox: python", which means a table with
+// that runtime, or a table:
 //
-//	runtime        linux, bash, shell, python, node or an image; linux in mode code, python in mode compute
+//	runtime        linux, bash, shell, python, node or an image; see below
 //	mode           compute (a fresh sandbox for each call) or code (one that stays); compute
 //	session        workflow (shared by its steps) or agent (one for each run), in mode code; workflow
 //	allow_network  true or false; false
 //	pip_packages   a list, for python
 //	npm_packages   a list, for node
 //	limits         a table: timeout_seconds (300), max_file_size_bytes (10485760), max_files (100)
+//
+// In mode compute, programs can use no other runtime than the named one, and need not
+// name it; without one they can use any, and python is the default. They run in this
+// machine's own programs if a provider can show these, and the file names neither an
+// image nor packages. In mode code, the runtime is the image of the sandbox, and without
+// one it is the default image.
 //
 // Below sandbox all keys must be known and valid. Other keys belong to other programs,
 // and may hold any YAML.

@@ -22,8 +22,8 @@ const (
 
 // A Sandbox is the value of the key sandbox, with defaults for missing keys.
 type Sandbox struct {
-	// Runtime is the argument of [Images.Resolve]. In ModeCompute it is python, node,
-	// bash (also for linux and shell), or an image.
+	// Runtime is the argument of [Images.Resolve]; "" if the file names none. In
+	// ModeCompute it is python, node, bash (also for linux and shell), or an image.
 	Runtime      string
 	Mode         Mode
 	Session      Session
@@ -54,12 +54,24 @@ const (
 
 // normalizeRuntime sets the runtime to the mode's canonical name for it.
 func (s *Sandbox) normalizeRuntime() {
-	switch {
-	case s.Runtime == "" && s.Mode == ModeCode:
-		s.Runtime = "linux"
-	case s.Runtime == "":
-		s.Runtime = "python"
-	case s.Mode == ModeCompute && (s.Runtime == "linux" || s.Runtime == "shell"):
+	if s.Mode == ModeCompute && (s.Runtime == "linux" || s.Runtime == "shell") {
 		s.Runtime = "bash"
 	}
+}
+
+// Program returns the only runtime that programs in ModeCompute may use: python, node or
+// bash; "" if the file names none, or an image.
+func (s *Sandbox) Program() string {
+	if s.Mode == ModeCompute && (s.Runtime == "python" || s.Runtime == "node" || s.Runtime == "bash") {
+		return s.Runtime
+	}
+	return ""
+}
+
+// DefaultProgram returns the runtime of programs that name none; "" if they must.
+func (s *Sandbox) DefaultProgram() string {
+	if s.Mode == ModeCompute && s.Runtime == "" {
+		return "python"
+	}
+	return s.Program()
 }

@@ -111,7 +111,7 @@ func (k *Kit) sandboxSpec(image string) (*atoll.Spec, error) {
 	if agent != nil && agent.AllowNetwork && spec.Network.Mode == "" {
 		spec.Network.Mode = atoll.NetworkOn
 	}
-	if image == "" && agent != nil {
+	if image == "" && agent != nil && agent.Program() == "" {
 		image = agent.Runtime
 	}
 	if _, ok := k.opts.Images.Shortcuts[""]; image == "" && !ok {

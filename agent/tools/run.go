@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -15,7 +16,6 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
@@ -41,7 +41,7 @@ var runtimes = []runtime{
 }
 
 type runInput struct {
-	Runtime        string            `json:"runtime" jsonschema:"what runs the code"`
+	Runtime        string            `json:"runtime,omitempty" jsonschema:"what runs the code"`
 	Code           string            `json:"code" jsonschema:"a whole program"`
 	Args           []string          `json:"args,omitempty" jsonschema:"of the program"`
 	Env            map[string]string `json:"env,omitempty"`
@@ -79,26 +79,62 @@ type runOutput struct {
 
 func runTools(k *Kit) []*Tool {
 	byDefault := min(runTimeout, int(k.limits.Timeout/time.Second))
-	return []*Tool{newTool(Tool{
+	t := newTool(Tool{
 		Name: runName, Title: "Run a program",
 		Description: "Run a program in a fresh sandbox of its own, with the files given, and return what it prints and which files it makes. Nothing stays for the next call.",
 	}, runProgram).refineInput(func(p map[string]*jsonschema.Schema) {
-		for _, r := range runtimes {
-			p["runtime"].Examples = append(p["runtime"].Examples, r.name)
+		names := k.runtimeNames()
+		for _, name := range names {
+			p["runtime"].Examples = append(p["runtime"].Examples, name)
 		}
-		p["runtime"].Description += ": python, node or bash"
+		p["runtime"].Description += ": " + orList(names)
 		p["timeout_seconds"].Description += fmt.Sprintf(", at most %d", min(maxRunTimeout, int(k.limits.Timeout/time.Second)))
 		p["timeout_seconds"].Minimum, p["timeout_seconds"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxRunTimeout))
 		p["timeout_seconds"].Default = fmt.Appendf(nil, "%d", byDefault)
 		k.describeOutput(p)
 		p["max_output"].Description += ": of what it prints, and again of its files"
-	})}
+	})
+	if preset := k.presetRuntime(); preset != "" {
+		t.Input.Properties["runtime"].Default = fmt.Appendf(nil, "%q", preset)
+	} else {
+		t.Input.Required = slices.Insert(t.Input.Required, 0, "runtime")
+	}
+	return []*Tool{t}
+}
+
+// runtimeNames returns the names of the runtimes that programs may use.
+func (k *Kit) runtimeNames() (names []string) {
+	if k.opts.Agent != nil && k.opts.Agent.Program() != "" {
+		return []string{k.opts.Agent.Program()}
+	}
+	for _, r := range runtimes {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// presetRuntime returns the runtime of programs that name none; "" if they must.
+func (k *Kit) presetRuntime() string {
+	if k.opts.Agent == nil {
+		return ""
+	}
+	return k.opts.Agent.DefaultProgram()
+}
+
+// orList joins names as in "a, b or c".
+func orList(names []string) string {
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // maxRuntimeName is the most bytes of an unknown runtime that are returned.
 const maxRuntimeName = 100
 
 func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
+	in.Runtime = cmp.Or(in.Runtime, c.k.presetRuntime())
 	out := runOutput{Runtime: in.Runtime, ExitCode: -1}
 	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > maxRunTimeout {
 		return out, refusalErrorf(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
@@ -113,9 +149,9 @@ func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	}
 	out.Limits = runLimits{int(limit / time.Second), most}
 	i := slices.IndexFunc(runtimes, func(r runtime) bool { return r.name == in.Runtime })
-	if i < 0 {
+	if names := c.k.runtimeNames(); !slices.Contains(names, in.Runtime) {
 		out.Runtime = strings.ToValidUTF8(in.Runtime[:min(len(in.Runtime), maxRuntimeName)], "")
-		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use python, node or bash", out.Runtime)
+		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use %s", out.Runtime, orList(names))
 		return out, nil
 	}
 	if err := c.checkFiles(in, runtimes[i].file); err != nil {
@@ -142,10 +178,10 @@ func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 // it is used.
 func (c *call) candidateImages(r runtime) []string {
 	agent := c.k.opts.Agent
-	if agent != nil && agent.Mode == frontmatter.ModeCompute && !slices.ContainsFunc(runtimes, func(r runtime) bool { return r.name == agent.Runtime }) {
+	if agent != nil && agent.Runtime != "" && agent.Program() == "" {
 		return []string{agent.Runtime} // the agent's own image has to contain all runtimes
 	}
-	if _, set := c.k.opts.Images.Shortcuts[r.name]; set || agent != nil || !c.k.opts.OwnPrograms {
+	if _, set := c.k.opts.Images.Shortcuts[r.name]; set || !c.k.opts.OwnPrograms || len(c.agentPackages(r)) > 0 { // packages need a root file system to be installed in
 		return []string{r.name}
 	}
 	return []string{"", r.name}

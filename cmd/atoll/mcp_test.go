@@ -166,7 +166,7 @@ func TestMCPDagger(t *testing.T) {
 		{"--image", "busybox:1", "--agent", filepath.Join(dir, "python.md")},
 	} {
 		c := startMCP(t, env, args...)
-		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_run", Arguments: map[string]any{"runtime": "bash", "code": "true"}})
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_run", Arguments: map[string]any{"runtime": "python", "code": "1"}})
 		if err != nil {
 			t.Fatal(err)
 		}

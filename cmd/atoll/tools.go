@@ -61,7 +61,7 @@ func (a *app) newKit(cfg *config.Config, b kitOptions) (*tools.Kit, error) {
 		opts.OwnPrograms = opts.Compute == nil || !frontmatter.OfMachine(image)
 		if agent := b.agent; agent != nil && (opts.OwnPrograms || agent.Mode != frontmatter.ModeCompute) { // the flag wins over the agent's file
 			with := *agent
-			with.Runtime, opts.Agent = "", &with
+			with.Runtime, opts.Agent = with.Program(), &with
 		}
 	}
 	return tools.New(b.provider, opts)
