@@ -33,6 +33,17 @@ func newSessions(p atoll.Provider, cfg *Config, opts Options) atoll.Provider {
 	return session.New(p, openStore(cfg), session.Options{IdleTimeout: idle, MaxLifetime: lifetime, Server: opts.Server, Log: opts.Log})
 }
 
+// SetSessionTimes sets idle and lifetime to the configured times of sessions, if they are 0 and the configuration has
+// values for them besides the defaults. A server uses these times for the sessions of this client.
+func (c *Config) SetSessionTimes(idle, lifetime *atoll.Duration) {
+	if *idle == 0 && c.IsSet("session.idle_timeout") {
+		*idle = cmp.Or(c.Session.IdleTimeout, atoll.Never)
+	}
+	if *lifetime == 0 && c.IsSet("session.max_lifetime") {
+		*lifetime = cmp.Or(c.Session.MaxLifetime, atoll.Never)
+	}
+}
+
 // sessionTimes returns the default times of sessions. No session lasts longer than its sandbox may.
 func (c *Config) sessionTimes() (idle, lifetime atoll.Duration) {
 	lifetime = cmp.Or(c.Session.MaxLifetime, atoll.Never)

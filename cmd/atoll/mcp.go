@@ -117,6 +117,7 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 	if _, err := cfg.ToolOptions(""); err != nil {
 		return err // fail before anything starts
 	}
+	cfg.SetSessionTimes(&m.idleTimeout, &m.maxLifetime)
 	spec, err := m.spec.buildSpec(a, nil)
 	if err != nil {
 		return err

@@ -78,6 +78,11 @@ func sessionTimes(flags *pflag.FlagSet, idle, lifetime *atoll.Duration) {
 var sessionsOwn = []string{"id", "ttl", "idle-stop", "idle-remove"}
 
 func (a *app) openSession(cmd *cobra.Command, spec *session.Spec, quiet bool) error {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	cfg.SetSessionTimes(&spec.IdleTimeout, &spec.MaxLifetime)
 	return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 		if err := c.requireSurvival(); err != nil {
 			return err
