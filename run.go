@@ -289,9 +289,10 @@ const MaxCode = 10 << 20
 
 // ExecuteCode runs a program in the sandbox and waits for it. The program's stdin is empty. The
 // Result has the first DefaultOutputLimit bytes of each stream, as with Capture. If the language
-// is unknown, the Result has exit code -1 and a message on stderr, and the error is nil. Kinds:
-// those of Sandbox.Exec, with ErrCommandNotFound if the sandbox has no interpreter for the
-// language; ErrInvalid.
+// is unknown, the Result has exit code -1 and a message on stderr, and the error is nil. The same
+// holds if the program cannot be started: the code is 127 if the sandbox has no interpreter for
+// the language, and 126 if Exec fails with ErrExecFailed. Kinds: the others of Sandbox.Exec;
+// ErrInvalid.
 func ExecuteCode(ctx context.Context, sb Sandbox, c *Code) (Result, error) {
 	i, ok := interpreters[strings.ToLower(c.Language)]
 	switch {
@@ -308,7 +309,32 @@ func ExecuteCode(ctx context.Context, sb Sandbox, c *Code) (Result, error) {
 	} else {
 		cmd.Args, cmd.Stdin = i.stdin, strings.NewReader(c.Code)
 	}
-	return Capture(ctx, sb, cmd, 0)
+	res, err := Capture(ctx, sb, cmd, 0)
+	if code := StartFailure(err); code != 0 {
+		return Result{Exit: Exit{Code: code}, Stderr: []byte(causeText(err))}, nil
+	}
+	return res, err
+}
+
+// StartFailure returns the exit code by which shells report that a program could not be started:
+// 127 for ErrCommandNotFound, 126 for ErrExecFailed, 0 for nil and all other errors.
+func StartFailure(err error) int {
+	switch KindOf(err) {
+	case ErrCommandNotFound:
+		return 127
+	case ErrExecFailed:
+		return 126
+	}
+	return 0
+}
+
+// causeText returns the text of err without its operation and id.
+func causeText(err error) string {
+	var e *Error
+	if errors.As(err, &e) && e.Err != nil {
+		return e.Err.Error()
+	}
+	return err.Error()
 }
 
 // maxCodeArgument is the maximum size in bytes of code that is passed as an argument. Linux

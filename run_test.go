@@ -455,6 +455,12 @@ func TestExecuteCode(t *testing.T) {
 	if res, err := ExecuteCode(t.Context(), &fakeSandbox{}, &Code{Language: "Basic", Code: "10"}); err != nil || res.Code != -1 || string(res.Stderr) != "unsupported language: Basic" {
 		t.Errorf("no language: %v, %v", res, err)
 	}
+	for kind, code := range map[Kind]int{ErrCommandNotFound: 127, ErrExecFailed: 126} {
+		sb := &fakeSandbox{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, Errorf("exec", "id", kind, "why") }}
+		if res, err := ExecuteCode(t.Context(), sb, &Code{Language: "sh", Code: "x"}); err != nil || res.Code != code || string(res.Stderr) != "why" {
+			t.Errorf("%s: %v, %v", kind, res, err)
+		}
+	}
 	for _, text := range []string{"a\x00b", strings.Repeat("x", MaxCode+1)} {
 		if _, err := ExecuteCode(t.Context(), &fakeSandbox{}, &Code{Language: "sh", Code: text}); KindOf(err) != ErrInvalid {
 			t.Errorf("%d bytes: %v", len(text), err)

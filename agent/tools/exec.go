@@ -27,7 +27,7 @@ type execInput struct {
 }
 
 type execOutput struct {
-	ExitCode   *int   `json:"exit_code,omitempty" jsonschema:"124 when the time was over; not there of a command in the background"`
+	ExitCode   *int   `json:"exit_code,omitempty" jsonschema:"124 when the time was over, 126 or 127 when it could not be started; not there of a command in the background"`
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
 	DurationMS int64  `json:"duration_ms"`
@@ -109,6 +109,9 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 			return err
 		})
 	})
+	if code := atoll.StartFailure(err); code != 0 { // as a shell would tell it
+		out.ExitCode, out.Stderr, err = &code, errorCause(err).Error(), nil
+	}
 	out.addNote(said)
 	return out, err
 }

@@ -137,6 +137,9 @@ func TestCodeMode(t *testing.T) {
 		wantFields("exit_code", 3, "stdout", "print('Hello, World!')", "stderr", "oops\n", "truncated", nil, "note", nil)
 	b.call("sandbox_exec", m{"command": "mkdir data && cd data && basename $PWD"}).wantFields("exit_code", 0, "stdout", "data\n")
 	b.call("sandbox_exec", m{"command": "basename $PWD; echo $COLOUR", "workdir": "data", "env": m{"COLOUR": "blue"}}).wantFields("stdout", "data\nblue\n")
+	if r := b.call("sandbox_exec", m{"command": "true", "workdir": "none"}).wantFields("exit_code", 126, "stdout", ""); !strings.Contains(fmt.Sprint(r.out["stderr"]), "none") {
+		t.Errorf("a command that cannot be started gives %v", r.out)
+	}
 	entries := b.call("sandbox_fs_list", m{"path": ".", "recursive": false}).out["entries"]
 	if got, want := fmt.Sprint(entries), "[map[mode:0755 name:data type:directory] map[mode:0644 name:hello.py size_bytes:22 type:file]]"; got != want {
 		t.Errorf("entries = %s, want %s", got, want)

@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"reflect"
@@ -360,6 +361,12 @@ var execPromises = []promise{
 		} {
 			if c.program != "" {
 				out, err := atoll.Output(h.newContext(t), sb, programCommand(c.program, "--version"))
+				if errors.Is(err, atoll.ErrCommandNotFound) {
+					res, err := atoll.ExecuteCode(h.newContext(t), sb, &atoll.Code{Language: language, Code: c.text})
+					if err != nil || res.Code != 127 || !strings.Contains(string(res.Stderr), c.program) {
+						t.Errorf("%s without %s: %v, %v; want code 127 and the reason", language, c.program, res, err)
+					}
+				}
 				if err != nil || !strings.HasPrefix(string(out), c.version) {
 					t.Logf("%s is not tried: %s --version says %.40q, %v", language, c.program, out, err)
 					continue
@@ -375,6 +382,10 @@ var execPromises = []promise{
 		res, err := atoll.ExecuteCode(h.newContext(t), sb, &atoll.Code{Language: "x", Code: "x"})
 		if err != nil || res.Code != -1 || len(res.Stdout) > 0 || string(res.Stderr) != "unsupported language: x" {
 			t.Errorf("a language that is not there: %v, %v", res, err)
+		}
+		res, err = atoll.ExecuteCode(h.newContext(t), sb, &atoll.Code{Language: "sh", Code: "echo", Dir: "no-such-directory"})
+		if err != nil || res.Code != 126 || len(res.Stdout) > 0 || !strings.Contains(string(res.Stderr), "no-such-directory") {
+			t.Errorf("a program that cannot be started: %v, %v; want code 126 and the reason", res, err)
 		}
 	}},
 	{"DetectShell finds a shell that runs", nil, func(t *testing.T, h *harness) {

@@ -9,7 +9,8 @@ import (
 func codeRoutes() []Route {
 	return []Route{{
 		Method: "POST", Path: "/v1/sandboxes/{id}/code", Name: "executeCode", Tag: "processes", Summary: "Run code and wait for it",
-		Doc: "The languages are `python` (`python3`), `node` (`javascript`, `js`), `bash` and `sh`. For any other language the reply has code -1 and an explanation in `stderr`. " +
+		Doc: "The languages are `python` (`python3`), `node` (`javascript`, `js`), `bash` and `sh`. For any other language the reply has code -1 and an explanation in `stderr`; " +
+			"if the program cannot be started, the code is 127 (no interpreter) or 126. " +
 			"The code may have 10 MiB. The program is killed if the client disconnects. `stdout` and `stderr` have the first 1 MiB of the output, cut at a character; " +
 			"output that is not UTF-8 is encoded as `base64`.",
 		Body: jsonOf[atoll.Code](), Reply: jsonOf[execReply](), serve: (*Handler).serveCode,
