@@ -97,12 +97,16 @@ func (l *Provider) limitError(ctx context.Context, r *store.Record, refused erro
 		records = slices.DeleteFunc(records, func(other *store.Record) bool { return other.Spec.Project != r.Spec.Project })
 	}
 	var names []string
-	for _, other := range records[:min(len(records), maxHoldersShown)] {
-		name := cmp.Or(other.Spec.Name, other.ID)
-		if other.Spec.Project != r.Spec.Project {
-			if auth.AccountFrom(ctx).IsRestricted() { // may not see other projects
-				continue
-			}
+	for _, other := range records {
+		foreign := other.Spec.Project != r.Spec.Project
+		if len(names) == maxHoldersShown || foreign && auth.AccountFrom(ctx).IsRestricted() { // it may not see other projects
+			continue
+		}
+		name, err := l.holderName(ctx, other)
+		if err != nil {
+			return err
+		}
+		if foreign {
 			name = other.Spec.Project + "/" + name
 		}
 		names = append(names, fmt.Sprintf("%s (%s old)", name, time.Since(other.Created).Round(time.Second)))
@@ -114,9 +118,27 @@ func (l *Provider) limitError(ctx context.Context, r *store.Record, refused erro
 	if quota != nil {
 		err = fmt.Errorf("%w: remove some of %s, ask for less, or raise quotas.%s.%s", quota, cmp.Or(holders, "none"), quota.Project, quota.Quota)
 	} else {
-		err = fmt.Errorf("%d sandboxes exist, and the limit is %d: remove some of %s, raise max_sandboxes, or run atoll reconcile if they are gone", len(records), l.opts.MaxSandboxes, holders)
+		err = fmt.Errorf("%d sandboxes exist, and the limit is %d: remove some of %s with atoll rm, raise max_sandboxes, or run atoll reconcile if they are gone", len(records), l.opts.MaxSandboxes, holders)
 	}
 	return atoll.E("create", cmp.Or(r.Spec.Name, r.ID), atoll.ErrExhausted, atoll.WithRetryAfter(err, retryAfter(records, time.Now())))
+}
+
+// holderName returns the name of a sandbox, or its id if it has none. The name of one
+// that came from a pool is in its claim.
+func (l *Provider) holderName(ctx context.Context, r *store.Record) (string, error) {
+	if r.Spec.Name != "" {
+		return r.Spec.Name, nil
+	}
+	w, err := l.store.FindWarm(ctx, r.ID)
+	switch {
+	case atoll.KindOf(err) == atoll.ErrNotExist:
+		return r.ID, nil
+	case err != nil:
+		return "", err
+	case w.Claimed.IsZero():
+		return fmt.Sprintf("%s, warm in the pool %s", r.ID, w.Pool), nil
+	}
+	return cmp.Or(w.Name, r.ID), nil
 }
 
 // The RetryAfter of limit errors.

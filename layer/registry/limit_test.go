@@ -68,6 +68,37 @@ func TestMost(t *testing.T) {
 	}
 }
 
+// The error names sandboxes by the names that users know, also those from a pool.
+func TestLimitNamesSandboxes(t *testing.T) {
+	l := newFixture(t, registry.Options{MaxSandboxes: 4})
+	web, plain := l.mustCreate(l, atoll.Spec{Name: "web"}), l.mustCreate(l, atoll.Spec{})
+	claimed, stock := l.mustCreate(l, atoll.Spec{}), l.mustCreate(l, atoll.Spec{})
+	holder, err := l.store.Holder(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sb := range []atoll.Sandbox{claimed, stock} {
+		w := &store.Warm{ID: sb.ID(), Project: atoll.DefaultProject, Scope: "scope", Pool: "small", Holder: holder, Made: time.Now()}
+		err := l.store.InsertWarm(t.Context(), w)
+		if err == nil && sb == claimed {
+			w.Name, w.Claimed = "from-pool", time.Now()
+			err = l.store.ClaimWarm(t.Context(), w)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = l.Create(t.Context(), &atoll.Spec{Name: "next"})
+	for _, want := range []string{"web (", plain.ID() + " (", "from-pool (", stock.ID() + ", warm in the pool small (", "with atoll rm", "max_sandboxes"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q in it", err, want)
+		}
+	}
+	if err != nil && (strings.Contains(err.Error(), web.ID()) || strings.Contains(err.Error(), claimed.ID())) {
+		t.Errorf("the error %v has the ids of sandboxes with names", err)
+	}
+}
+
 // Leftovers of dead programs do not count.
 func TestKilledDoesNotCount(t *testing.T) {
 	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove with volumes"}} {
