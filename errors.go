@@ -94,8 +94,10 @@ type Error struct {
 }
 
 // E returns an *Error. If err already is an *Error with the same op, id and kind, E returns err
-// unchanged, so that no failure is wrapped twice.
+// unchanged, so that no failure is wrapped twice. The end of a context is never internal: if kind is
+// ErrInternal and err is ErrTimeout or ErrUnavailable, the result has the kind of err.
 func E(op, id string, kind Kind, err error) error {
+	kind = retryableKind(kind, err)
 	var e *Error
 	if errors.As(err, &e) && e.Op == op && e.ID == id && e.Kind == kind {
 		return err
@@ -103,9 +105,22 @@ func E(op, id string, kind Kind, err error) error {
 	return &Error{Op: op, ID: id, Kind: kind, Err: err}
 }
 
-// Errorf returns an *Error whose cause is formatted as by [fmt.Errorf].
+// Errorf returns an *Error whose cause is formatted as by [fmt.Errorf]. Its kind is that of E.
 func Errorf(op, id string, kind Kind, format string, args ...any) error {
-	return &Error{Op: op, ID: id, Kind: kind, Err: fmt.Errorf(format, args...)}
+	err := fmt.Errorf(format, args...)
+	return &Error{Op: op, ID: id, Kind: retryableKind(kind, err), Err: err}
+}
+
+// retryableKind returns kind, or the kind of err if that tells more than ErrInternal: that a
+// retry may help.
+func retryableKind(kind Kind, err error) Kind {
+	if kind != ErrInternal {
+		return kind
+	}
+	if k := KindOf(err); k == ErrTimeout || k == ErrUnavailable {
+		return k
+	}
+	return kind
 }
 
 // Error returns the operation, its object and the cause, as in `exec web: sandbox is stopped`.

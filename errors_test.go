@@ -90,3 +90,25 @@ func TestErrorText(t *testing.T) {
 		t.Errorf("%v does not unwrap to its cause", err)
 	}
 }
+
+// The end of a context has a kind that is worth a retry, however often it is wrapped.
+func TestContextsAreNotInternal(t *testing.T) {
+	for cause, want := range map[error]Kind{
+		context.DeadlineExceeded: ErrTimeout, context.Canceled: ErrUnavailable, os.ErrDeadlineExceeded: ErrTimeout,
+		E("dial", "", ErrUnavailable, errors.New("refused")): ErrUnavailable, errors.New("x"): ErrInternal, io.EOF: ErrInternal,
+	} {
+		wrapped := fmt.Errorf("boot: %w", cause)
+		for name, err := range map[string]error{
+			"itself": cause, "E": E("create", "id", ErrInternal, cause), "E of fmt": E("create", "id", ErrInternal, wrapped),
+			"Errorf": Errorf("create", "id", ErrInternal, "boot: %w", cause), "E of E": E("start", "id", ErrInternal, E("boot", "id", ErrInternal, wrapped)),
+			"joined": E("create", "id", ErrInternal, errors.Join(errors.New("cleanup"), wrapped)),
+		} {
+			if got := KindOf(err); got != want || !errors.Is(err, cause) {
+				t.Errorf("%v by %s: kind %q, want %q", cause, name, got, want)
+			}
+		}
+		if got := KindOf(E("create", "id", ErrDenied, wrapped)); got != ErrDenied {
+			t.Errorf("%v as ErrDenied is %q", cause, got)
+		}
+	}
+}

@@ -283,6 +283,10 @@ func kindOf(err error) atoll.Kind {
 		return atoll.ErrUnavailable
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET): // the engine broke off its answer
 		return atoll.ErrUnavailable
+	case strings.Contains(err.Error(), context.DeadlineExceeded.Error()): // also as text in an answer of the engine
+		return atoll.ErrTimeout
+	case strings.Contains(err.Error(), context.Canceled.Error()):
+		return atoll.ErrUnavailable
 	}
 	return atoll.ErrInternal
 }
