@@ -47,7 +47,7 @@ func TestConformancePlain(t *testing.T) {
 		providertest.Only(groups...),
 		providertest.SkipRest("not different without a guest, or needs one: see TestConformance and TestSessions"),
 		providertest.Slow(3), sharedGroups, providertest.Leaks(heldObjects), providertest.OtherProcess(newElsewhere(withoutGuest)),
-		providertest.CrashSandbox(crashWith("SIGUSR1")), providertest.Reopen(reopen),
+		providertest.CrashSandbox(crashWith("SIGUSR1")), providertest.Reopen(reopen), bindsException,
 		providertest.Except("escape/neither io_uring nor an unusual socket bypasses the isolation",
 			"without a guest there is the engine's filter alone, and that of engines before 23 and 25 lets both pass: decision 26"),
 		providertest.Except("exhaustion/calls return although a program stops all others in the sandbox",

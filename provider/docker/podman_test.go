@@ -129,7 +129,7 @@ func TestConformancePodman(t *testing.T) {
 	d := startPodman(t)
 	opts := append(pullableAt(t, d.Registry(t, podmanRegistry), tinyImage(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.OtherProcess(d.makeElsewhere()), providertest.CrashSandbox(d.crashSandbox("SIGQUIT")),
-		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), watchesException,
+		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), watchesException, bindsException,
 		providertest.Except("images/a stopped sandbox can start after its image was removed by force",
 			"by force, Podman removes the sandbox with its image, so that it is refused"))
 	if os.Getenv(podmanEnv) != "all" {

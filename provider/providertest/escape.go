@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -58,6 +59,21 @@ var escapePromises = []promise{
 			cmd.Args[0], cmd.User = setuid, "1234:2345"
 			in.checkAttackOutput(t, h.runCommand(t, in.sb, cmd))
 		}
+	}},
+	{"root inside leaves no set-user-ID program and no device in a directory of the host", []need{needIsolation, needUsers, needBind}, func(t *testing.T, h *harness) {
+		dir := h.newBindDir(t)
+		sb := h.createSandbox(t, atoll.Spec{User: "root", Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/data"}}})
+		for _, mode := range []string{"4755", "2755", "6711", "u+s", "g+s"} {
+			h.runForOutput(t, sb, programCommand("cp", "/data/given", "/data/"+mode))
+			h.runForOutput(t, sb, programCommand("chmod", "0755", "/data/"+mode))
+			_ = h.runForCode(t, sb, programCommand("chmod", mode, "/data/"+mode)) // an engine may refuse it, or leave the mode as it was
+		}
+		for name, args := range map[string][]string{"null": {"c", "1", "3"}, "disk": {"b", "7", "0"}} {
+			if h.runForCode(t, sb, programCommand(append([]string{"mknod", "/data/" + name}, args...)...)) == 0 {
+				t.Errorf("mknod made the device %s", name)
+			}
+		}
+		checkNoPower(t, dir)
 	}},
 	{"signals and traces reach no process outside", []need{needIsolation}, attackProcesses},
 	{"sockets of the host cannot be reached from any network", []need{needIsolation}, func(t *testing.T, h *harness) {
@@ -307,5 +323,23 @@ func (h *harness) raceFileCalls(t *testing.T, sb atoll.Sandbox, dir, text string
 	t.Logf("of %d tries each, what succeeded: %v", tried, done)
 	if !raced() {
 		t.Errorf("of %d tries each, what succeeded: %v; want successes and failures of Write and Read", tried, done)
+	}
+}
+
+// checkNoPower checks that all files below dir are usual ones, which give nobody the rights of another user.
+func checkNoPower(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeDevice) != 0 {
+			t.Errorf("on the host there is %s %s", info.Mode(), path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -137,7 +137,7 @@ func (p *Provider) jobMounts(st *atoll.Status) []supervisor.Mount {
 		mounts = append(mounts, supervisor.Mount{Source: p.dir.Volume(spec.Project, statedir.DataVolume(spec.ID)), Target: atoll.DefaultWorkdir})
 	}
 	for _, m := range spec.Mounts {
-		mount := supervisor.Mount{Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly, Size: m.Size}
+		mount := supervisor.Mount{Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly, Bind: m.Type == atoll.MountBind, Size: m.Size}
 		if m.Type == atoll.MountVolume {
 			mount.Source = p.dir.Volume(spec.Project, m.Source)
 		}

@@ -54,7 +54,11 @@ func Steps(engine []Step) []string {
 // bootSandbox takes the steps, as long as the provider wants the sandbox. If it fails, it
 // undoes all of them.
 func (sv *supervisor) bootSandbox() error {
-	if err := detachMounts(); err != nil {
+	err := detachMounts()
+	if err == nil && slices.ContainsFunc(sv.sandbox.Job.Mounts, func(m Mount) bool { return m.Bind && !m.ReadOnly }) {
+		err = protectHostFiles()
+	}
+	if err != nil {
 		return sv.sandbox.bootError(err)
 	}
 	var undo Undo

@@ -34,7 +34,8 @@ type Mount struct {
 	Source   string      `json:"source,omitempty"` // empty for a tmpfs
 	Target   string      `json:"target"`
 	ReadOnly bool        `json:"read_only,omitempty"`
-	Size     atoll.Bytes `json:"size,omitzero"` // of a tmpfs
+	Bind     bool        `json:"bind,omitempty"` // of a path that the user named; other users of the machine may reach it
+	Size     atoll.Bytes `json:"size,omitzero"`  // of a tmpfs
 }
 
 // A Reply is the supervisor's answer once the sandbox runs, or could not be started.
