@@ -100,11 +100,18 @@ func (f *execFlags) runAttended(s *console, c *connection, ref string) (id strin
 		return "", exit, err
 	}
 	f.cmd.Stdin, f.cmd.Stdout, f.cmd.Stderr = s.stdin, s.stdout, s.stderr
+	st, err := sb.Status(s.ctx)
+	if err != nil {
+		return "", exit, s.breakCause(err)
+	}
+	locateWorkspace(s.ctx, c, &st.Spec)
+	shared := readHostFiles(&st.Spec)
 	p, err := sb.Exec(s.ctx, &f.cmd)
 	if err != nil {
 		return "", exit, s.breakCause(err)
 	}
 	exit, err = s.followProcess(p, nil)
+	s.app.warnHostFiles(&st.Spec, shared)
 	if errors.Is(err, errDetached) {
 		return p.ID(), exit, err
 	}

@@ -43,6 +43,7 @@ const hostImage = "host"
 // prepareSandbox pulls images and clones workspaces with a progress bar, before Create would do so. That time must
 // not count against the sandbox's time to live.
 func (a *app) prepareSandbox(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
+	a.noteGitNeeds(spec)
 	image := spec.Image != "" && spec.Image != hostImage
 	if !image && spec.Workspace == (atoll.WorkspaceRef{}) {
 		return nil

@@ -133,6 +133,7 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 			spec.TTL = f.timeout + atoll.Duration(time.Minute) // in case this process is killed before
 		}
 	}
+	shared := readHostFiles(spec)
 	sb, err := c.Create(s.ctx, spec)
 	if err != nil {
 		return exit, "", s.breakCause(err)
@@ -141,6 +142,7 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 		if errors.Is(err, errDetached) {
 			return
 		}
+		defer s.app.warnHostFiles(spec, shared) // after the last program has ended
 		left := f.leaveSandbox(s, sb)
 		f.kept = f.keep && left == nil
 		gone := atoll.KindOf(err) == atoll.ErrUnavailable && atoll.KindOf(left) == atoll.ErrUnavailable

@@ -13,11 +13,13 @@
 package workspace
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"os/exec"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,6 +52,8 @@ const (
 // The keys of the notes about a sandbox's workspace.
 const (
 	noteName    = "workspace.name"
+	noteDir     = "workspace.dir"      // of a directory used in place, if it is not Dir
+	noteMounts  = "workspace.mounts"   // of a directory used in place: the number of mounts for it, if it is not one
 	noteCommit  = "workspace.commit"   // of a copy
 	noteNoStart = "workspace.no_start" // of a copy: Create had NoStart set
 )
@@ -137,14 +141,24 @@ func (p *provider) findWorkspace(ctx context.Context, spec *atoll.Spec, progress
 	return k, nil
 }
 
-// createInPlace creates a sandbox with the directory mounted at Dir.
+// createInPlace creates a sandbox with the directory mounted at Dir, or at its own path if its git directory
+// is elsewhere.
 func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *record) (atoll.Sandbox, error) {
-	c := workspaceSpec(spec, k, Dir, "")
-	c.Mounts = append(c.Mounts, atoll.Mount{
-		Type: atoll.MountBind, Source: k.Source, Target: Dir, ReadOnly: k.ReadOnly || spec.Workspace.ReadOnly,
+	mounts := mountsFor(k.Source, k.ReadOnly || spec.Workspace.ReadOnly)
+	dir := mounts[0].Target
+	mounts = slices.DeleteFunc(mounts, func(m atoll.Mount) bool { // the user has mounted a part
+		return m.Target != dir && slices.ContainsFunc(spec.Mounts, func(o atoll.Mount) bool { return path.Clean(o.Target) == m.Target })
 	})
+	c := workspaceSpec(spec, k, dir, "")
+	if dir != Dir {
+		c.AddNote(noteDir, dir)
+		c.AddNote(noteMounts, strconv.Itoa(len(mounts)))
+	}
+	c.Mounts = append(c.Mounts, mounts...)
 	if c.Workdir == "" {
-		c.Workdir = Dir
+		c.Workdir = dir
+	} else if rest, ok := strings.CutPrefix(path.Clean(c.Workdir)+"/", Dir+"/"); ok {
+		c.Workdir = path.Join(dir, rest)
 	}
 	sb, err := p.Provider.Create(ctx, c)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
@@ -201,15 +215,23 @@ func restoreSpec(spec *atoll.Spec) {
 	if spec.Workspace.Commit != "" {
 		spec.NoStart = spec.Note(noteNoStart) != ""
 	}
-	var mounts []atoll.Mount
-	for _, m := range spec.Mounts {
-		if spec.Workspace.Commit == "" && m.Target == Dir {
-			spec.Workspace.ReadOnly = m.ReadOnly
-			continue
-		}
-		mounts = append(mounts, m)
+	if spec.Workspace.Commit != "" {
+		return
 	}
-	spec.Mounts = mounts
+	dir := cmp.Or(spec.Note(noteDir), Dir)
+	i := slices.IndexFunc(spec.Mounts, func(m atoll.Mount) bool { return m.Target == dir })
+	if i < 0 {
+		return
+	}
+	n, err := strconv.Atoi(cmp.Or(spec.Note(noteMounts), "1"))
+	if err != nil || i+n > len(spec.Mounts) {
+		n = 1
+	}
+	spec.Workspace.ReadOnly = spec.Mounts[i].ReadOnly
+	spec.Mounts = slices.Delete(slices.Clone(spec.Mounts), i, i+n)
+	if len(spec.Mounts) == 0 {
+		spec.Mounts = nil
+	}
 }
 
 func restoreStatus(st atoll.Status) atoll.Status {

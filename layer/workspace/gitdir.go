@@ -1,0 +1,138 @@
+package workspace
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A GitDir is the directory of a repository that is not below the directory of its files: that of a worktree, of a
+// submodule, or of a clone with --separate-git-dir.
+type GitDir struct {
+	Path     string // as git in the directory of the files looks for it; of a worktree, what it shares with the others
+	Real     string // without links
+	Verified bool   // the repository names the directory of the files as its own
+}
+
+// maxLinkFile is the maximum size of a file that says where a part of a repository is.
+const maxLinkFile = 64 << 10
+
+// FindGitDir returns the git directory of dir if it is elsewhere. A program that may write to dir can make dir name any
+// directory of the machine: use only a Verified one without asking.
+func FindGitDir(dir string) (GitDir, bool) {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return GitDir{}, false
+	}
+	link, ok := strings.CutPrefix(readLinkFile(filepath.Join(real, ".git")), "gitdir: ")
+	if !ok {
+		return GitDir{}, false
+	}
+	g := GitDir{Path: resolveFrom(real, link)}
+	if g.Real, err = filepath.EvalSymlinks(g.Path); err != nil || isWithin(real, g.Real) {
+		return GitDir{}, false
+	}
+	if filepath.Base(filepath.Dir(g.Real)) == "worktrees" {
+		back := readLinkFile(filepath.Join(g.Real, "gitdir"))
+		g.Verified = back != "" && filepath.Base(back) == ".git" && samePlace(filepath.Dir(resolveFrom(g.Real, back)), real)
+		g.Path, g.Real = filepath.Dir(filepath.Dir(g.Path)), filepath.Dir(filepath.Dir(g.Real))
+	} else if m := worktreeSetting.FindStringSubmatch(readLinkFile(filepath.Join(g.Real, "config"))); m != nil {
+		g.Verified = samePlace(resolveFrom(g.Real, m[1]), real)
+	}
+	return g, true
+}
+
+// worktreeSetting matches the setting by which the repository of a submodule names the directory of its files.
+var worktreeSetting = regexp.MustCompile(`(?m)^\s*worktree = ([^"\\#;]+)$`)
+
+// readLinkFile returns the text of a small regular file, "" if there is none.
+func readLinkFile(path string) string {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxLinkFile))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimRight(string(data), "\r\n")
+}
+
+func resolveFrom(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(dir, path)
+}
+
+// samePlace reports whether path leads to real, which has no links.
+func samePlace(path, real string) bool {
+	at, err := filepath.EvalSymlinks(path)
+	return err == nil && at == real
+}
+
+func isWithin(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// mountsFor returns the mounts of a workspace used in place. If its git directory is elsewhere, both are at the same paths as
+// on the machine, for each names the other. The hooks and the settings of a repository that others use are read-only: git of this
+// machine runs the programs that they name.
+func mountsFor(source string, readOnly bool) []atoll.Mount {
+	g, ok := FindGitDir(source)
+	if !ok || !g.Verified {
+		return []atoll.Mount{{Type: atoll.MountBind, Source: source, Target: Dir, ReadOnly: readOnly}}
+	}
+	real, err := filepath.EvalSymlinks(source)
+	if err != nil {
+		real = source
+	}
+	mounts := []atoll.Mount{
+		{Type: atoll.MountBind, Source: source, Target: real, ReadOnly: readOnly},
+		{Type: atoll.MountBind, Source: g.Real, Target: g.Path, ReadOnly: readOnly},
+	}
+	if readOnly {
+		return mounts
+	}
+	_ = os.Mkdir(filepath.Join(g.Real, "hooks"), 0o755) // or a program inside could make it
+	for _, name := range []string{"config", "hooks"} {
+		if info, err := os.Lstat(filepath.Join(g.Real, name)); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
+			mounts = append(mounts, atoll.Mount{Type: atoll.MountBind, Source: filepath.Join(g.Real, name), Target: filepath.Join(g.Path, name), ReadOnly: true})
+		}
+	}
+	return mounts
+}
+
+// GitNeeds returns the directories outside of dir, as git in dir looks for them, without which git does not work there: its git
+// directory, and those of the objects that the repository shares with another (git clone --shared).
+func GitNeeds(dir string) []string {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil
+	}
+	var needs []string
+	gitDir := filepath.Join(real, ".git")
+	if g, ok := FindGitDir(dir); ok {
+		needs, gitDir = append(needs, g.Path), g.Real
+	}
+	objects := filepath.Join(gitDir, "objects")
+	for line := range strings.Lines(readLinkFile(filepath.Join(objects, "info", "alternates"))) {
+		if line = strings.TrimRight(line, "\r\n"); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if at := resolveFrom(objects, line); !isWithin(real, at) && !isWithin(gitDir, at) {
+			needs = append(needs, at)
+		}
+	}
+	return needs
+}
