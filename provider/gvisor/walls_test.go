@@ -69,6 +69,27 @@ func TestHostIsOutOfSight(t *testing.T) {
 	}
 }
 
+// The machine's programs find the harmless files that they need to become another user, and say what to do where packages would be
+// installed.
+func TestHostProgramsFindTheirFiles(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	if _, err := os.Stat("/usr/bin/su"); err == nil && l.Info().Caps.Users {
+		if got := l.sh(sb, "su nobody -s /bin/sh -c 'id -u'; runuser -u nobody -- id -u"); got != "65534\n65534" {
+			t.Errorf("su and runuser printed %q", got)
+		}
+		l.failSh(sb, "runuser -u nobody -- su root -c true </dev/null")
+	}
+	if _, err := os.Stat("/usr/bin/apt-get"); err == nil {
+		if got := l.sh(sb, "apt-get install hello 2>&1; echo $?"); !strings.Contains(got, "--image") || !strings.HasSuffix(got, "100") {
+			t.Errorf("apt-get printed %q", got)
+		}
+	}
+	if got := l.sh(sb, "cd /var/run && pwd -P"); got != "/run" {
+		t.Errorf("/var/run is %q", got)
+	}
+}
+
 // The sandbox's programs do not run on the host's kernel.
 func TestKernelIsGVisor(t *testing.T) {
 	l := newLab(t)

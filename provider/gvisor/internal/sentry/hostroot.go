@@ -31,11 +31,11 @@ var (
 	// hostEtc lists the configuration that programs need to start, find their libraries,
 	// check certificates and print names. It contains no account data, keys or tokens.
 	hostEtc = []string{
-		"alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
-		"fonts", "gai.conf", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
-		"locale.alias", "locale.conf", "login.defs", "magic", "magic.mime", "mime.types", "nsswitch.conf", "os-release",
+		"adduser.conf", "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
+		"deluser.conf", "ethertypes", "fonts", "gai.conf", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
+		"locale.alias", "locale.conf", "login.defs", "magic", "magic.mime", "mime.types", "netconfig", "networks", "nsswitch.conf", "os-release",
 		"perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "profile", "protocols", "python3*", "redhat-release",
-		"rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+		"rpc", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf",
 	}
 
 	// hostJava lists the files shown of each java-* in hostEtcs: a runtime does not start
@@ -47,9 +47,9 @@ var (
 
 	// emptyDirs exist, empty and writable as usual.
 	emptyDirs = map[string]fs.FileMode{
-		"dev": 0o755, "etc": 0o755, "home": 0o755, "mnt": 0o755, "opt": 0o755, "proc": 0o755, "root": 0o700, "run": 0o755,
-		"srv": 0o755, "sys": 0o755, "tmp": 0o777 | fs.ModeSticky, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755,
-		"var/tmp": 0o777 | fs.ModeSticky,
+		"dev": 0o755, "etc": 0o755, "home": 0o755, "media": 0o755, "mnt": 0o755, "opt": 0o755, "proc": 0o755, "root": 0o700, "run": 0o755,
+		"srv": 0o755, "sys": 0o755, "tmp": 0o777 | fs.ModeSticky, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/local": 0o755,
+		"var/log": 0o755, "var/mail": 0o755, "var/opt": 0o755, "var/spool": 0o755, "var/tmp": 0o777 | fs.ModeSticky,
 	}
 )
 
@@ -74,6 +74,9 @@ func layOutHostRoot(dir string, extra []string) error {
 			return err
 		}
 	}
+	if err := root.Symlink("/run", "var/run"); err != nil {
+		return err
+	}
 	var hidden []string
 	for _, path := range hostHidden {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -89,6 +92,9 @@ func layOutHostRoot(dir string, extra []string) error {
 		if err := h.showEtc(etc); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(h.makePAM(), h.coverPackageManagers()); err != nil {
+		return err
 	}
 	h.hidden, h.flags = hidden, unix.MS_REC // the user asked for these paths with all mounts below them
 	for _, path := range extra {

@@ -17,16 +17,20 @@ import (
 // write to it, or replace it, would control the sandboxes.
 
 // DefaultRun returns the run directory for this state directory and user: below
-// $XDG_RUNTIME_DIR, if it exists and belongs to this user (after su it does not); else on
-// Linux below /run for root, or below /run/user/UID, if it exists; else below the temporary
+// $XDG_RUNTIME_DIR, if it exists, is short, and belongs to this user (after su it does not);
+// else on Linux below /run for root, or below /run/user/UID, if it exists; else below the temporary
 // directory. Its path is short, because a socket's path must be.
 func (d Dir) DefaultRun() string {
 	base := defaultRunBase()
-	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && isOwnDir(xdg) {
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && isOwnDir(xdg) && len(xdg) <= maxRuntimeDir {
 		base = filepath.Join(xdg, "atoll")
 	}
 	return filepath.Join(base, d.ShortName())
 }
+
+// maxRuntimeDir is the maximum length of XDG_RUNTIME_DIR in bytes; a longer one is not used. The sockets of a virtual machine are in
+// atoll/<short name>/<id>/vm below it, and their directory may have 80 bytes.
+const maxRuntimeDir = 80 - len("/atoll/01234567/0123456789abcdef0123456789abcdef/vm")
 
 // ShortName returns a hash that distinguishes state directories, for things that belong to
 // one and are not in it.

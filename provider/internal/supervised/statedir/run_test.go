@@ -187,8 +187,12 @@ func TestTidyRun(t *testing.T) {
 // The default is the first directory that this user can have alone.
 func TestDefaultRun(t *testing.T) {
 	d := openDir(t)
-	tmp, xdg := t.TempDir(), t.TempDir()
-	must(t, "chmod", os.Chmod(xdg, 0o700))
+	tmp := t.TempDir()
+	xdg, err := os.MkdirTemp("/tmp", "") // short, and for this user alone
+	must(t, "mkdir", err)
+	t.Cleanup(func() { _ = os.Remove(xdg) })
+	long := filepath.Join(tmp, strings.Repeat("x", maxRuntimeDir))
+	must(t, "mkdir", os.Mkdir(long, 0o700))
 	t.Setenv("TMPDIR", tmp)
 	uid := os.Geteuid()
 	other := filepath.Join(tmp, "atoll-"+strconv.Itoa(uid))
@@ -206,6 +210,7 @@ func TestDefaultRun(t *testing.T) {
 		{"relative", other},
 		{filepath.Join(tmp, "nothing"), other},
 		{open, other},
+		{long, other},
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", tt.xdg)
 		if got, want := d.DefaultRun(), filepath.Join(tt.want, d.ShortName()); got != want {
