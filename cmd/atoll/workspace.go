@@ -24,6 +24,11 @@ func newWorkspace(a *app) *cobra.Command {
 a git repository, which is cloned once, and of which each sandbox has a checkout
 of its own (in ` + atoll.DefaultWorkdir + `), always of the same commit until the workspace is updated.
 
+A git worktree or a submodule is at its own path instead, and its repository, which
+is elsewhere, is shown too, so that git works; hooks and settings of the repository
+are read-only. When a command has changed what git or an editor of this machine runs
+(hooks, settings, .envrc), run and exec say so.
+
 New files in a directory belong to the user of the sandbox; -u UID:GID chooses
 another. Commits have the author of this machine's git; -e GIT_AUTHOR_NAME=...
 chooses another.`,
