@@ -13,6 +13,7 @@
 package runsc
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -32,6 +33,12 @@ func init() {
 	gcdelay.End()
 	// gVisor sets parent-death signals and namespaces on its main thread.
 	runtime.LockOSThread()
+	args, err := addLimits(os.Args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Args = args
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "",
 		new(cmd.Gofer):        "",

@@ -54,7 +54,7 @@ func runscConfig(job *job, netns string) (*config.Config, error) {
 		"rootless":                strconv.FormatBool(job.Rootless),
 		"oci-seccomp":             "false",
 		"watchdog-action":         "panic",
-		"cpu-num-from-quota":      "true",
+		"in-sandbox-cgroup":       "v2",
 		"restore-spec-validation": "ignore",                                   // Backend.Restores has checked the mounts; limits may differ
 		"host-settings":           "ignore",                                   // not ours to change, and checking them delays every start
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary, not one beside it
@@ -105,6 +105,7 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 				{Type: specs.NetworkNamespace, Path: netns},
 			},
+			Resources: ociResources(job),
 		},
 	}
 	if n := job.Spec.Resources.Processes; n > 0 {
@@ -113,6 +114,7 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 	s.Mounts = []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: cgroupDir, Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", fmt.Sprintf("size=%d", sharedMemory(job.Spec.Resources.Memory))}},

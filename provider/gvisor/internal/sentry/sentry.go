@@ -66,6 +66,9 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 	} else {
 		err = c.Start(conf)
 	}
+	if err == nil {
+		err = s.setLimits(job)
+	}
 	if err != nil {
 		return nil, errors.Join(err, c.Destroy(), s.process.Close())
 	}
