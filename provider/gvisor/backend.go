@@ -137,7 +137,7 @@ func (b *backend) Helper() (string, error) {
 // Limits implements supervised.Backend. It does not limit the number of processes: the host
 // sees the sentry's threads, not the processes inside.
 func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
-	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
+	return sentry.CgroupLimits(r)
 }
 
 // Job implements supervised.Backend. A sandbox that was stopped starts with its saved

@@ -11,6 +11,9 @@ const Root = "/sys/fs/cgroup"
 
 // Limits are the limits of a group; 0 means none.
 type Limits struct {
-	Memory int64   // bytes
-	CPUs   float64 // number of CPUs
+	Memory int64 // bytes
+	// Reserve is the memory, in bytes, on top of Memory that a group may use for a moment, while
+	// the program that watches it with WatchMemory ends processes.
+	Reserve int64
+	CPUs    float64 // number of CPUs
 }

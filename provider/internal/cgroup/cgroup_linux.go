@@ -154,7 +154,7 @@ type setting struct{ file, value string }
 func (g Group) limitSettings(l Limits) []setting {
 	var set []setting
 	if l.Memory > 0 && g.path != "" {
-		set = g.memorySettings(l.Memory)
+		set = g.memorySettings(l.Memory, l.Reserve)
 	}
 	if l.CPUs > 0 && g.path != "" {
 		quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*cpuPeriod)), 10)
@@ -167,12 +167,18 @@ func (g Group) limitSettings(l Limits) []setting {
 	return set
 }
 
-// memorySettings returns the settings for a memory limit. They leave no swap on top of the
-// memory, if the kernel accounts for swap at all.
-func (g Group) memorySettings(limit int64) []setting {
+// memorySettings returns the settings for a memory limit with a reserve. They leave no swap on top
+// of the memory, if the kernel accounts for swap at all. On v2 the kernel slows down processes that
+// use the reserve.
+func (g Group) memorySettings(limit, reserve int64) []setting {
+	high := "max"
+	if reserve > 0 {
+		high = strconv.FormatInt(limit, 10)
+		limit += reserve
+	}
 	memory := strconv.FormatInt(limit, 10)
 	if g.h.v2 {
-		set := []setting{{g.filePath("", "memory.max"), memory}}
+		set := []setting{{g.filePath("", "memory.max"), memory}, {g.filePath("", "memory.high"), high}}
 		if swap := g.filePath("", "memory.swap.max"); pathExists(swap) {
 			set = append(set, setting{swap, "0"})
 		}

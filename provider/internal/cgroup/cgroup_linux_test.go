@@ -270,7 +270,7 @@ func TestRealGroup(t *testing.T) {
 		if err := g.Limit(Limits{Memory: memory}); err != nil {
 			t.Error(err)
 		}
-		for _, s := range g.memorySettings(memory) {
+		for _, s := range g.memorySettings(memory, 0) {
 			if got := readNumber(s.file); strconv.FormatInt(got, 10) != s.value {
 				t.Errorf("%s = %d, want %s", s.file, got, s.value)
 			}

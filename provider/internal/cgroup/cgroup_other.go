@@ -33,6 +33,19 @@ func (Group) Remove() error                                     { return nil }
 func (Group) OOMKilled() bool                                   { return false }
 func (Group) Usage() (memory int64, cpu time.Duration, ok bool) { return 0, 0, false }
 
+// FixedMemory returns 0.
+func (Group) FixedMemory() int64 { return 0 }
+
+// A MemoryWatch exists on Linux only.
+type MemoryWatch struct{}
+
+// WatchMemory returns nil: there is nothing to watch.
+func (Group) WatchMemory(Limits) (*MemoryWatch, error) { return nil, nil }
+
+// Wait and Close do nothing.
+func (*MemoryWatch) Wait() error  { return nil }
+func (*MemoryWatch) Close() error { return nil }
+
 // Protect does nothing: only Linux lets programs choose the first processes to kill when
 // memory is used up.
 func Protect(int) error { return nil }

@@ -72,7 +72,7 @@ func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
 	undo.Add(func() { _ = e.sentry.destroy() })
 	e.files = newFiles(e)
 	e.sandbox.Watch()
-	return nil
+	return e.startGuard()
 }
 
 // withLogLine adds to err what the sentry or the gofer logged before it died: all that

@@ -49,6 +49,7 @@ type engine struct {
 	job     *job
 	root    string // path of the sandbox's root file system
 	sentry  *sentry
+	guard   *memoryGuard
 	table   *process.Table
 	files   *sandboxFiles
 	network *network
@@ -216,6 +217,7 @@ func (e *engine) Kill() { e.sentry.kill() }
 // Destroy implements supervisor.Engine.
 func (e *engine) Destroy() error {
 	err := e.sentry.destroy() // first: it ends all calls that wait for the sentry
+	e.guard.wait()
 	e.files.closeGuest()
 	return errors.Join(err, e.network.close(), e.table.Close())
 }

@@ -269,12 +269,19 @@ func (p *program) PID() int { return int(p.pid) }
 func (p *program) Wait() atoll.Exit {
 	status, err := p.engine.sentry.waitProgram(p.pid)
 	exit := exitOf(status)
+	if reason := p.engine.guard.takeReason(p.pid, p.started); exit.Code == codeKilled {
+		exit.Reason = reason
+	}
 	if err != nil {
 		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.engine.killReason()}
 	}
 	exit.Duration = atoll.Duration(time.Since(p.started))
 	return exit
 }
+
+// codeKilled is the exit code of a program that SIGKILL ended, and of a shell whose last command it
+// ended.
+const codeKilled = 128 + int(atoll.SIGKILL)
 
 // killReason says why a program ended whose exit status is lost.
 func (e *engine) killReason() string {

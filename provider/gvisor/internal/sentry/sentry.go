@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/runsc/boot/procfs"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/sandbox"
@@ -167,6 +168,27 @@ func (s *sentry) resume() error {
 	return err
 }
 
+// haltTime is the time within which the processes inside stop, unless the host keeps them waiting.
+const haltTime = 200 * time.Millisecond
+
+// halt stops all processes inside, for a moment and whether or not the sandbox is paused. It gives
+// up waiting for that after haltTime. Call resume.
+func (s *sentry) halt() (resume func()) {
+	done := make(chan error, 1)
+	go func() { done <- s.sb.Pause(s.c.ID) }()
+	undo := func(err error) {
+		if err == nil {
+			_ = s.sb.Resume(s.c.ID) // fails when the sentry has ended
+		}
+	}
+	select {
+	case err := <-done:
+		return func() { undo(err) }
+	case <-time.After(haltTime):
+		return func() { go func() { undo(<-done) }() }
+	}
+}
+
 // readFile returns a file of the sandbox's file system, at most limit bytes. If it is a
 // named pipe, it waits until ctx ends.
 func (s *sentry) readFile(ctx context.Context, name string, limit int64) ([]byte, error) {
@@ -210,6 +232,30 @@ func (s *sentry) dumpProcesses() ([]processInfo, error) {
 		procs = append(procs, processInfo{
 			pid: d.Status.PID, ppid: d.Status.PPID, sid: d.Stat.SID, env: d.Env,
 		})
+	}
+	return procs, nil
+}
+
+// measureProcesses returns every process inside with its name and memory.
+func (s *sentry) measureProcesses() ([]processInfo, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	dump, err := s.sb.ProcfsDump()
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.sb.Processes(s.c.ID)
+	if err != nil {
+		return nil, err
+	}
+	procs := make([]processInfo, 0, len(list))
+	for _, p := range list {
+		info := processInfo{pid: int32(p.PID), ppid: int32(p.PPID), name: p.Cmd}
+		i := slices.IndexFunc(dump, func(d procfs.ProcessProcfsDump) bool { return d.Status.PID == info.pid })
+		if info.leaderless = i < 0; !info.leaderless {
+			info.memory = int64(dump[i].Status.VMRSS) << 10
+		}
+		procs = append(procs, info)
 	}
 	return procs, nil
 }
@@ -276,6 +322,9 @@ func (s *sentry) destroy() error {
 type processInfo struct {
 	pid, ppid, sid int32
 	env            []string
+	name           string
+	memory         int64 // bytes
+	leaderless     bool  // its first thread has ended, so that the sentry does not know its memory
 }
 
 // isReparented reports whether the process has lost its parent, so that parentage does not

@@ -1,0 +1,241 @@
+//go:build linux
+
+package sentry
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+)
+
+// CgroupLimits returns the limits of the cgroup of a sandbox. The sentry has no means to end a
+// process when memory is used up, and the kernel would end the sentry. So the sandbox has a
+// reserve, which it uses for the moment in which a memoryGuard ends a process.
+func CgroupLimits(r atoll.Resources) cgroup.Limits {
+	l := cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
+	if l.Memory > 0 {
+		l.Reserve = min(max(l.Memory/4, 64<<20), 512<<20)
+	}
+	return l
+}
+
+// A memoryGuard ends the process with the most memory when the sandbox has used up its own. If it
+// is too slow for programs that take the reserve as well, the kernel ends the sentry.
+type memoryGuard struct {
+	engine *engine
+	limits cgroup.Limits
+	watch  *cgroup.MemoryWatch // nil without a limit
+	done   chan struct{}       // closed when the guard has ended
+	logged time.Time           // the last message about a kill
+
+	mu     sync.Mutex
+	killed map[int32]kill // by PID: the processes that were killed, and their ancestors
+}
+
+// A kill says why and when a process was killed.
+type kill struct {
+	reason string
+	time   time.Time
+}
+
+// startGuard starts the guard of a sandbox whose sentry runs.
+func (e *engine) startGuard() error {
+	g := &memoryGuard{engine: e, limits: CgroupLimits(e.job.Spec.Resources), done: make(chan struct{}), killed: map[int32]kill{}}
+	e.guard = g
+	var err error
+	if g.watch, err = e.sandbox.Group.WatchMemory(g.limits); err != nil || g.watch == nil {
+		close(g.done)
+		return err
+	}
+	go func() { <-e.sentry.exited; _ = g.watch.Close() }()
+	go g.run()
+	return nil
+}
+
+// wait blocks until the guard has ended, which the end of the sentry causes.
+func (g *memoryGuard) wait() { <-g.done }
+
+// run checks the memory as long as it grows after a report of the kernel.
+func (g *memoryGuard) run() {
+	defer close(g.done)
+	settled := int64(0) // what remained used when killing more processes would have given nothing back
+	for g.watch.Wait() == nil {
+		for last, since := int64(0), time.Now(); time.Since(since) < calmTime; {
+			used := g.usedMemory()
+			if used > last+g.limits.Memory/1024 {
+				since = time.Now()
+			}
+			last = used
+			if used <= g.limits.Memory {
+				settled = 0
+			} else if used > settled+g.limits.Reserve/16 {
+				settled = g.relieve(used)
+			}
+			time.Sleep(g.nextCheck(used))
+		}
+	}
+}
+
+func (g *memoryGuard) usedMemory() int64 { return g.engine.sandbox.Group.FixedMemory() }
+
+const (
+	calmTime      = 300 * time.Millisecond // without growth, after which the guard waits for the kernel's next report
+	guardInterval = time.Millisecond
+	growthRate    = 4 << 30 // bytes of memory in a second that programs take at most
+)
+
+// nextCheck returns the time until the memory may be used up.
+func (g *memoryGuard) nextCheck(used int64) time.Duration {
+	left := float64(max(g.limits.Memory-used, 0)) / growthRate
+	return min(max(time.Duration(left*float64(time.Second)), guardInterval), calmTime/4)
+}
+
+// relieve kills processes until the memory suffices, or until the end of more would give nothing
+// back, and returns what is used then. It kills more in each round that did not help: processes
+// share memory, and each costs the sentry some that is not the process's own.
+func (g *memoryGuard) relieve(used int64) int64 {
+	begun := time.Now()
+	for r := (relief{factor: 1}); used > g.limits.Memory; {
+		before := used
+		if err := g.killGreatest(&r); err != nil {
+			g.engine.sandbox.Log.Debug("memory", "err", err) // the sentry has ended
+			break
+		}
+		used = g.awaitRelief(before)
+		if r.least == 0 || r.least < g.limits.Memory/smallPart && used <= before+g.limits.Reserve/16 {
+			break
+		}
+		if used >= before && (!r.dying || time.Since(begun) > dyingTime) {
+			r.factor *= 2
+		}
+	}
+	return used
+}
+
+// A relief is the state of one call of relieve.
+type relief struct {
+	factor int     // how much more to kill than seems to be needed
+	killed []int32 // the PIDs of all processes that were killed
+	dying  bool    // a process that an earlier round killed has not ended
+	least  int64   // the memory of the last process that the last round killed; 0 if it killed none
+}
+
+// dyingTime is the time that a process which was killed has to end.
+const dyingTime = time.Second
+
+// killGreatest kills the processes with the most memory until they give back enough. If no process
+// has much, most of the memory is files, which the end of a process does not give back: then it
+// kills only once the reserve is half used, and then factor processes.
+func (g *memoryGuard) killGreatest(r *relief) error {
+	resume := g.engine.sentry.halt()
+	defer resume()
+	procs, err := g.engine.sentry.measureProcesses()
+	if err != nil {
+		return err
+	}
+	much := g.limits.Memory / smallPart
+	for i := range procs {
+		if procs[i].leaderless {
+			procs[i].memory = much // for all that is known; an ended one does no harm
+		}
+	}
+	slices.SortStableFunc(procs, func(a, b processInfo) int { return cmp.Compare(b.memory, a.memory) })
+	used := g.usedMemory()
+	missing, small := int64(r.factor)*(used-g.limits.Memory*15/16), 0
+	if used > g.limits.Memory+g.limits.Reserve/2 {
+		small = r.factor
+	}
+	r.least, r.dying = 0, false
+	for _, p := range procs {
+		if p.pid == 1 {
+			continue
+		}
+		if p.memory < much {
+			small--
+		}
+		if missing <= 0 || small < 0 {
+			break
+		}
+		if slices.Contains(r.killed, p.pid) {
+			r.dying = true
+		} else {
+			g.explainKill(procs, p)
+			r.killed = append(r.killed, p.pid)
+		}
+		if err := g.engine.sentry.signalProcess(p.pid, atoll.SIGKILL); err != nil {
+			g.engine.sandbox.Log.Debug("memory", "err", err) // it has ended
+		}
+		r.least, missing = p.memory, missing-p.memory
+	}
+	return nil
+}
+
+// smallPart is the part of the memory limit below which the end of a process helps little.
+const smallPart = 32
+
+// reliefTime is the time in which the memory of processes that were killed begins to come back.
+const reliefTime = 50 * time.Millisecond
+
+// awaitRelief waits as long as the memory shrinks from what was used before, and returns what is
+// used then.
+func (g *memoryGuard) awaitRelief(used int64) int64 {
+	least := used
+	for since := time.Now(); time.Since(since) < reliefTime; time.Sleep(guardInterval) {
+		used = g.usedMemory()
+		if used <= g.limits.Memory || used > least+g.limits.Reserve/16 {
+			break
+		}
+		if used < least {
+			least, since = used, time.Now()
+		}
+	}
+	return used
+}
+
+// explainKill records why the process and its ancestors end. A shell ends with the code of its
+// last command.
+func (g *memoryGuard) explainKill(procs []processInfo, p processInfo) {
+	limit := g.engine.job.Spec.Resources.Memory
+	reason := fmt.Sprintf("out of memory: the sandbox used more than %s, and %s (process %d), which had %s, was killed", limit, p.name, p.pid, atoll.Bytes(p.memory&^(1<<20-1)))
+	if p.memory < g.limits.Memory/smallPart {
+		reason = fmt.Sprintf("out of memory: the sandbox used more than %s, most of it not for processes, and %s (process %d) was killed: remove files from /dev/shm and other file systems in memory", limit, p.name, p.pid)
+	}
+	now := time.Now()
+	if now.Sub(g.logged) > time.Second { // a program can cause this any number of times
+		g.engine.sandbox.Log.Warn(reason)
+		g.logged = now
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.killed, func(_ int32, k kill) bool { return now.Sub(k.time) > keepKill })
+	for pid := p.pid; pid > 1; {
+		g.killed[pid] = kill{reason, now}
+		i := slices.IndexFunc(procs, func(q processInfo) bool { return q.pid == pid })
+		if i < 0 {
+			return
+		}
+		pid = procs[i].ppid
+	}
+}
+
+// keepKill is the time for which a kill is remembered for the ancestors of the process.
+const keepKill = time.Minute
+
+// takeReason returns why the program with that PID, started at that time, has ended, if it or a
+// program that it had started was killed for lack of memory; else "".
+func (g *memoryGuard) takeReason(pid int32, started time.Time) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.killed[pid]
+	delete(g.killed, pid)
+	if k.time.Before(started) { // another process had the PID
+		return ""
+	}
+	return k.reason
+}
