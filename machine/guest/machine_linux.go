@@ -257,11 +257,12 @@ func (m *Machine) startProcess(ctx context.Context, id string, cmd *atoll.Comman
 				return nil, atoll.E("exec", m.config.ID, atoll.ErrInternal, err)
 			}
 		}
+		killed := countOOMKills()
 		h, err := m.starter.Start(p, io)
 		if err != nil {
 			return nil, err
 		}
-		return h, nil
+		return newMemoryHandle(h, killed), nil
 	})
 }
 

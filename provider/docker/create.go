@@ -362,6 +362,7 @@ func (c *creation) hostConfig(ctx context.Context) (*container.HostConfig, error
 	}
 	if r.Memory > 0 {
 		h.Memory, h.MemorySwap = int64(r.Memory), int64(r.Memory)
+		h.ShmSize = int64(r.Memory) / 2 // of /dev/shm: as on Linux, half of the memory
 	}
 	if r.CPUs > 0 {
 		h.NanoCPUs = int64(r.CPUs * 1e9)

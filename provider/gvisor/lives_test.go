@@ -146,15 +146,38 @@ func TestStrangerWithTheSupervisorsNumber(t *testing.T) {
 	}
 }
 
-// A sandbox that wants more memory than its limit dies alone, and says why.
+// A program that wants more memory than its sandbox may have dies alone, and its exit says why,
+// also if a shell has started it. A program that reads too much at once takes the sandbox with it.
 func TestOutOfMemory(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
-	p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "head -c 1000000000 /dev/zero | tail"}})
+	l.sh(sb, "echo kept > /root/file; sleep 1000 >/dev/null 2>&1 &")
+	for _, script := range []string{
+		"head -c 1000000000 /dev/zero | tail",
+		"for i in 1 2 3 4 5 6; do head -c 1000000000 /dev/zero | tail & done; wait; exit 137", // the sum is too much
+	} {
+		p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", script}})
+		l.must("exec", err)
+		exit, err := p.Wait(l.ctx())
+		l.must("wait", err)
+		if want := "out of memory: the sandbox used more than 128m, and tail (process "; exit.Code != 137 || !strings.HasPrefix(exit.Reason, want) {
+			t.Errorf("exit is %+v, want code 137 and the reason %q", exit, want)
+		}
+	}
+	if got := l.sh(sb, "cat /root/file; ps -e | grep -c sleep"); got != "kept\n1" {
+		t.Errorf("afterwards: %q", got)
+	}
+	p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "exec cat /dev/zero > /dev/file"}})
+	l.must("exec", err)
+	if exit, err := p.Wait(l.ctx()); err != nil || !strings.Contains(exit.Reason, "most of it not for processes, and cat (") {
+		t.Errorf("files in memory: %+v, %v", exit, err)
+	}
+	l.sh(sb, "rm /dev/file")
+	p, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=4G", "count=1"}})
 	l.must("exec", err)
 	if exit, err := p.Wait(l.ctx()); err == nil && exit.Success() {
-		t.Errorf("the program that used too much memory succeeded: %v", exit)
+		t.Errorf("4 GiB fit into 128 MiB: %+v", exit)
 	}
 	st := l.awaitState(sb, atoll.StateFailed)
 	if !strings.HasPrefix(st.Reason, "out of memory") || !strings.Contains(st.Reason, "128m") {

@@ -212,6 +212,10 @@ func (p *Provider) addMounts(pod *corev1.Pod, c *corev1.Container, spec *atoll.S
 	} else {
 		add(dataVolume, atoll.DefaultWorkdir, dataPath, false, claimed(p.names.dataVolumeName(spec.ID)))
 	}
+	if memory := spec.Resources.WithDefaults().Memory; memory > 0 && !slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return path.Clean(m.Target) == sharedMemory }) {
+		size := resource.NewQuantity(int64(memory/2), resource.BinarySI) // as on Linux; runtimes give 64 MiB
+		add("shm", sharedMemory, "", false, &corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: size}})
+	}
 	mounts := slices.Clone(spec.Mounts)
 	slices.SortStableFunc(mounts, func(a, b atoll.Mount) int { return strings.Compare(path.Clean(a.Target), path.Clean(b.Target)) })
 	for i, m := range mounts {
@@ -225,6 +229,9 @@ func (p *Provider) addMounts(pod *corev1.Pod, c *corev1.Container, spec *atoll.S
 		}
 	}
 }
+
+// sharedMemory is the directory of POSIX shared memory.
+const sharedMemory = "/dev/shm"
 
 // defaultTmpfsSize is the size of a tmpfs if its mount has none.
 const defaultTmpfsSize = 64 << 20

@@ -68,6 +68,10 @@ import (
 //	resolve NAME     prints the addresses of a host, one a line; exits with 99 if the image
 //	                 has no program to resolve with
 //	eat N            allocates and touches N MiB at once; exits non-zero if it cannot
+//	limits           prints what shows the limits of the sandbox, a line each: "memory BYTES",
+//	                 "cpus N" and "shm KIB"; "max" is no limit
+//	crowd N          starts N children that sleep 1000 s, ends at the first that cannot start
+//	grow N           takes N MiB little by little; exits non-zero if it cannot
 //	spawn N          starts N children that sleep 5 s, prints "all" when all have started
 //	fill FILE N      writes N MiB to FILE; exits non-zero if it cannot
 //	flip NAME TARGET prints "ready"; then replaces the directory NAME by a link to TARGET and
@@ -115,6 +119,9 @@ var scripts = map[string]string{
 	"pour":    pourScript,
 	"resolve": resolveScript,
 	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
+	"grow":    `head -c $(($1*1048576)) /dev/zero | tail >/dev/null`,
+	"limits":  limitsScript,
+	"crowd":   `i=0; while [ $i -lt $1 ]; do sleep 1000 >/dev/null 2>&1 & i=$((i+1)); done; true`,
 	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
 	"fill":    `exec dd if=/dev/zero of="$1" bs=1048576 count=$2`,
 	"flip":    flipScript,
@@ -125,6 +132,22 @@ var scripts = map[string]string{
 // The scripts use the programs of the image: Debian always has perl and getent, Alpine and busybox
 // images have nc and nslookup.
 const (
+	limitsScript = `
+own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+echo memory $(($(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo) * 1024))
+for f in "/sys/fs/cgroup$own/memory.max" /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
+	if [ -r "$f" ]; then echo memory $(cat "$f"); fi
+done
+echo cpus $(nproc)
+for f in "/sys/fs/cgroup$own/cpu.max" /sys/fs/cgroup/cpu.max; do
+	if [ -r "$f" ]; then set -- $(cat "$f"); [ "$1" = max ] || echo cpus $((($1 + $2 - 1) / $2)); fi
+done
+d=/sys/fs/cgroup/cpu
+if [ -r $d/cpu.cfs_quota_us ]; then
+	q=$(cat $d/cpu.cfs_quota_us) p=$(cat $d/cpu.cfs_period_us)
+	[ $q -le 0 ] || echo cpus $(((q + p - 1) / p))
+fi
+echo shm $(df -k /dev/shm | sed -n '$s/^[^ ]* *\([0-9]*\) .*/\1/p')`
 	serveScript = `
 if command -v perl >/dev/null; then
 	exec perl -MIO::Socket::INET -e '

@@ -3,12 +3,18 @@ package providertest
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
+
+// ownThreads is the greatest number of threads, besides those of the processes that the limit
+// allows, which a provider may need in a sandbox.
+const ownThreads = 96
 
 var limitPromises = []promise{
 	{"the memory limit ends processes that exceed it inside, and none outside", []need{needMemory}, func(t *testing.T, h *harness) {
@@ -32,6 +38,72 @@ var limitPromises = []promise{
 			}
 		}
 		h.runForOutput(t, bystander, programCommand("echo", "unharmed"))
+	}},
+	{"the end of the memory ends the greediest process, says so, and spares all else", []need{needMemory}, func(t *testing.T, h *harness) {
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		if code := h.runForCode(t, sb, scriptCommand("store", "/var/tmp/file", "kept")); code != 0 {
+			t.Errorf("store: exit %d", code)
+		}
+		modest, _ := h.startReady(t, sb, scriptCommand("trap", "TERM"))
+		for range 3 {
+			var greedy []atoll.Process
+			for range 4 {
+				greedy = append(greedy, h.startProcess(t, sb, scriptCommand("grow", 512)))
+			}
+			for _, p := range greedy {
+				exit := h.waitExit(t, p)
+				if exit.Code != 137 {
+					t.Errorf("exit is %+v, want code 137", exit)
+				}
+				if says := strings.HasPrefix(exit.Reason, "out of memory: the sandbox used more than"); !says && h.p.Info().Caps.ExitSignal {
+					t.Errorf("exit is %+v, want the reason", exit)
+				}
+			}
+		}
+		if got := h.runForOutput(t, sb, programCommand("cat", "/var/tmp/file")); got != "kept" {
+			t.Errorf("the file contains %q", got)
+		}
+		if err := modest.Signal(h.newContext(t), atoll.SIGTERM); err != nil {
+			t.Errorf("Signal to the process that uses little: %v", err)
+		}
+		if exit := h.waitExit(t, modest); exit.Code != 42 {
+			t.Errorf("exit of the process that uses little is %+v, want code 42", exit)
+		}
+	}},
+	{"programs see the limits of memory and CPUs", []need{needMemory, needCPU}, func(t *testing.T, h *harness) {
+		const memory, cpus = 256 << 20, 0.7
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: memory, CPUs: cpus}})
+		check := func() {
+			t.Helper()
+			shown := map[string]int{}
+			for line := range strings.Lines(h.runForOutput(t, sb, scriptCommand("limits"))) {
+				name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+				n, err := strconv.Atoi(value)
+				if err == nil && (shown[name] == 0 || n < shown[name]) { // else it is more than an int holds, or "max"
+					shown[name] = n
+				}
+			}
+			if got := shown["memory"]; got > memory || got < memory/2 {
+				t.Errorf("programs see %d bytes of memory, want at most %d, and not much less", got, memory)
+			}
+			if got := shown["cpus"]; got != 1 {
+				t.Errorf("programs see %d CPUs, want %.1f rounded up", got, cpus)
+			}
+			if got := shown["shm"] << 10; got > memory/2 || got < memory/4 {
+				t.Errorf("/dev/shm has %d bytes, want half of the memory", got)
+			}
+		}
+		check()
+		if !h.p.Info().Caps.Restart {
+			return
+		}
+		if err := sb.Stop(h.newContext(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.newContext(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		check()
 	}},
 	{"output of ended commands does not use up the memory", []need{needMemory}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
@@ -82,6 +154,24 @@ var limitPromises = []promise{
 		}
 		if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
 			t.Errorf("Remove: %v", err)
+		}
+	}},
+	{"the process limit applies to all users together", []need{needProcs, needUsers, needUsage}, func(t *testing.T, h *harness) {
+		const limit = 64
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Processes: limit}})
+		for user := range 6 {
+			cmd := scriptCommand("crowd", limit-8)
+			cmd.User, cmd.Timeout = strconv.Itoa(1000+user), atoll.Duration(h.shortLimit())
+			if _, err := atoll.Capture(h.newContext(t), sb, cmd, 1<<10); err != nil {
+				wantKind(t, "Exec", err, atoll.ErrExhausted)
+			}
+		}
+		u, err := atoll.UsageOf(h.newContext(t), sb)
+		if err != nil {
+			t.Fatalf("UsageOf: %v", err)
+		}
+		if u.Processes > limit+ownThreads {
+			t.Errorf("six users run %d processes, where %d may", u.Processes, limit)
 		}
 	}},
 	{"the disk limit applies to files outside of volumes", []need{needDisk}, func(t *testing.T, h *harness) {

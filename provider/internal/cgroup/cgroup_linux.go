@@ -169,7 +169,7 @@ func (g Group) limitSettings(l Limits) []setting {
 
 // memorySettings returns the settings for a memory limit with a reserve. They leave no swap on top
 // of the memory, if the kernel accounts for swap at all. On v2 the kernel slows down processes that
-// use the reserve.
+// use the reserve, see Throttle.
 func (g Group) memorySettings(limit, reserve int64) []setting {
 	high := "max"
 	if reserve > 0 {

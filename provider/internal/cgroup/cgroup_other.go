@@ -36,6 +36,9 @@ func (Group) Usage() (memory int64, cpu time.Duration, ok bool) { return 0, 0, f
 // FixedMemory returns 0.
 func (Group) FixedMemory() int64 { return 0 }
 
+// Throttle does nothing.
+func (Group) Throttle(Limits, bool) error { return nil }
+
 // A MemoryWatch exists on Linux only.
 type MemoryWatch struct{}
 

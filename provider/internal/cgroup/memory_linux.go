@@ -23,6 +23,19 @@ func (g Group) FixedMemory() int64 {
 	return max(used-readKey(stat, "inactive_file")-readKey(stat, "active_file"), 0)
 }
 
+// Throttle sets whether the kernel slows down processes of a group with these limits that use the
+// reserve. It does nothing on v1, which never does that.
+func (g Group) Throttle(l Limits, on bool) error {
+	if g.path == "" || !g.h.v2 || l.Reserve <= 0 {
+		return nil
+	}
+	high := "max"
+	if on {
+		high = strconv.FormatInt(l.Memory, 10)
+	}
+	return g.h.write(g.filePath("", "memory.high"), high)
+}
+
 // A MemoryWatch waits until the kernel reports that a group approaches its memory limit.
 type MemoryWatch struct {
 	v2     *os.File // memory.events; nil on v1

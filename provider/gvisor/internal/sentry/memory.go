@@ -16,11 +16,12 @@ import (
 
 // CgroupLimits returns the limits of the cgroup of a sandbox. The sentry has no means to end a
 // process when memory is used up, and the kernel would end the sentry. So the sandbox has a
-// reserve, which it uses for the moment in which a memoryGuard ends a process.
+// reserve, which it uses for the moment in which a memoryGuard ends a process. A system call of that
+// process, such as a read into much memory, goes on until its end.
 func CgroupLimits(r atoll.Resources) cgroup.Limits {
 	l := cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
 	if l.Memory > 0 {
-		l.Reserve = min(max(l.Memory/4, 64<<20), 512<<20)
+		l.Reserve = min(max(l.Memory/2, 128<<20), 1<<30)
 	}
 	return l
 }
@@ -30,6 +31,7 @@ func CgroupLimits(r atoll.Resources) cgroup.Limits {
 type memoryGuard struct {
 	engine *engine
 	limits cgroup.Limits
+	slack  int64               // bytes above the limit that files in memory may use
 	watch  *cgroup.MemoryWatch // nil without a limit
 	done   chan struct{}       // closed when the guard has ended
 	logged time.Time           // the last message about a kill
@@ -47,6 +49,7 @@ type kill struct {
 // startGuard starts the guard of a sandbox whose sentry runs.
 func (e *engine) startGuard() error {
 	g := &memoryGuard{engine: e, limits: CgroupLimits(e.job.Spec.Resources), done: make(chan struct{}), killed: map[int32]kill{}}
+	g.slack = min(max(g.limits.Memory/8, 32<<20), 256<<20)
 	e.guard = g
 	var err error
 	if g.watch, err = e.sandbox.Group.WatchMemory(g.limits); err != nil || g.watch == nil {
@@ -66,6 +69,9 @@ func (g *memoryGuard) run() {
 	defer close(g.done)
 	settled := int64(0) // what remained used when killing more processes would have given nothing back
 	for g.watch.Wait() == nil {
+		if g.usedMemory() > g.limits.Memory*3/4 { // it is not the cache of files that grows
+			g.throttle(false)
+		}
 		for last, since := int64(0), time.Now(); time.Since(since) < calmTime; {
 			used := g.usedMemory()
 			if used > last+g.limits.Memory/1024 {
@@ -74,11 +80,20 @@ func (g *memoryGuard) run() {
 			last = used
 			if used <= g.limits.Memory {
 				settled = 0
-			} else if used > settled+g.limits.Reserve/16 {
+			} else if used > settled+g.slack/8 {
 				settled = g.relieve(used)
 			}
 			time.Sleep(g.nextCheck(used))
 		}
+		g.throttle(true)
+	}
+}
+
+// throttle sets whether the kernel may slow down processes that use the reserve. A system call that
+// it slows down could delay the end of its process, and all calls to the sentry.
+func (g *memoryGuard) throttle(on bool) {
+	if err := g.engine.sandbox.Group.Throttle(g.limits, on); err != nil {
+		g.engine.sandbox.Log.Debug("memory", "err", err)
 	}
 }
 
@@ -108,7 +123,7 @@ func (g *memoryGuard) relieve(used int64) int64 {
 			break
 		}
 		used = g.awaitRelief(before)
-		if r.least == 0 || r.least < g.limits.Memory/smallPart && used <= before+g.limits.Reserve/16 {
+		if r.least == 0 || r.least < g.limits.Memory/smallPart && used <= before+g.slack/8 {
 			break
 		}
 		if used >= before && (!r.dying || time.Since(begun) > dyingTime) {
@@ -131,7 +146,7 @@ const dyingTime = time.Second
 
 // killGreatest kills the processes with the most memory until they give back enough. If no process
 // has much, most of the memory is files, which the end of a process does not give back: then it
-// kills only once the reserve is half used, and then factor processes.
+// kills only once the slack is used, and then factor processes.
 func (g *memoryGuard) killGreatest(r *relief) error {
 	resume := g.engine.sentry.halt()
 	defer resume()
@@ -148,7 +163,7 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 	slices.SortStableFunc(procs, func(a, b processInfo) int { return cmp.Compare(b.memory, a.memory) })
 	used := g.usedMemory()
 	missing, small := int64(r.factor)*(used-g.limits.Memory*15/16), 0
-	if used > g.limits.Memory+g.limits.Reserve/2 {
+	if used > g.limits.Memory+g.slack {
 		small = r.factor
 	}
 	r.least, r.dying = 0, false
@@ -188,7 +203,7 @@ func (g *memoryGuard) awaitRelief(used int64) int64 {
 	least := used
 	for since := time.Now(); time.Since(since) < reliefTime; time.Sleep(guardInterval) {
 		used = g.usedMemory()
-		if used <= g.limits.Memory || used > least+g.limits.Reserve/16 {
+		if used <= g.limits.Memory || used > least+g.slack/8 {
 			break
 		}
 		if used < least {
