@@ -25,6 +25,9 @@ func TestSnapshotWithOtherLimits(t *testing.T) {
 		if got := l.sh(sb, "bash -c 'ulimit -u'"); r.Processes > 0 && got != fmt.Sprint(r.Processes) {
 			t.Errorf("%+v: %s processes", r, got)
 		}
+		if got, want := l.sh(sb, "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.max"), fmt.Sprint(int64(r.WithDefaults().Memory)); got != want {
+			t.Errorf("%+v: programs see a memory limit of %s, want %s", r, got, want)
+		}
 		l.remove(sb)
 	}
 	l.must("delete", atoll.RemoveSnapshot(t.Context(), l.Provider, snap.ID))

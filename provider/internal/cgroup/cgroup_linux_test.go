@@ -165,6 +165,112 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A group with a reserve uses it for a moment only: v2 slows it down, unless it is told not to.
+func TestReserve(t *testing.T) {
+	limits := Limits{Memory: 256 << 20, Reserve: 128 << 20}
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  map[string]string
+		fast  map[string]string // without throttle
+	}{
+		"v2": {v2Files, map[string]string{"box/memory.max": "402653184", "box/memory.high": "268435456"}, map[string]string{"box/memory.high": "max"}},
+		"v1": {v1Files, map[string]string{"memory/box/memory.limit_in_bytes": "402653184"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := fakeHierarchy(t, test.files)
+			g := h.Group("/box")
+			check := func(want map[string]string) {
+				t.Helper()
+				for file, want := range want {
+					if got := readFile(t, h, file); got != want {
+						t.Errorf("%s = %q, want %q", file, got, want)
+					}
+				}
+			}
+			if err := g.Make(limits); err != nil {
+				t.Fatal(err)
+			}
+			check(test.want)
+			if err := g.Throttle(limits, false); err != nil {
+				t.Fatal(err)
+			}
+			check(test.fast)
+			if err := g.Throttle(limits, true); err != nil {
+				t.Fatal(err)
+			}
+			check(test.want)
+		})
+	}
+}
+
+// FixedMemory leaves out what the kernel can take back.
+func TestFixedMemory(t *testing.T) {
+	stat := "anon 1\ninactive_file 1024\nactive_file 512\n"
+	for name, h := range map[string]Hierarchy{
+		"v2": fakeHierarchy(t, map[string]string{"cgroup.controllers": "memory", "box/memory.current": "4096\n", "box/memory.stat": stat}),
+		"v1": fakeHierarchy(t, map[string]string{"memory/box/memory.usage_in_bytes": "4096\n", "memory/box/memory.stat": stat}),
+	} {
+		if got := h.Group("/box").FixedMemory(); got != 4096-1536 {
+			t.Errorf("%s: FixedMemory() = %d, want %d", name, got, 4096-1536)
+		}
+	}
+	if got := (Group{}).FixedMemory(); got != 0 {
+		t.Errorf("FixedMemory() of the zero group = %d", got)
+	}
+}
+
+// The kernel reports that a process of the group takes memory.
+func TestWatchMemory(t *testing.T) {
+	h := Open(Root)
+	if memory, _ := h.Can(); !memory {
+		t.Skip("no writable cgroup on this machine")
+	}
+	g := h.Group("/atoll-test-" + t.Name())
+	limits := Limits{Memory: 64 << 20, Reserve: 64 << 20}
+	if err := g.Make(limits); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	w, err := g.WatchMemory(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eat := exec.Command("sh", "-c", "read go; head -c 80000000 /dev/zero | tail; read stop")
+	stdin, err := eat.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := eat.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Join(eat.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if _, err := stdin.Write([]byte("go\n")); err != nil {
+		t.Error(err)
+	}
+	if err := w.Wait(); err != nil {
+		t.Errorf("Wait: %v", err)
+	}
+	stdin.Close()
+	_ = eat.Wait() // it was only to take memory
+	ended := make(chan error)
+	go func() {
+		for err == nil {
+			err = w.Wait()
+		}
+		ended <- err
+	}()
+	if err := w.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	<-ended
+}
+
 func TestJoin(t *testing.T) {
 	h := fakeHierarchy(t, v1Files)
 	g := h.Group("/box")

@@ -3,10 +3,12 @@
 package sentry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/pkg/sentry/control"
@@ -21,7 +23,8 @@ const cgroupDir = "/sys/fs/cgroup"
 const cpuPeriod = 100_000
 
 // ociResources returns the limits that the host enforces. Package runsc has the sentry show them as
-// the size of the machine.
+// the size of the machine. A sandbox from a snapshot keeps the number of CPUs that it had: programs
+// have seen it.
 func ociResources(job *job) *specs.LinuxResources {
 	r := &specs.LinuxResources{}
 	if job.Record.Cgroup == "" {
@@ -43,6 +46,13 @@ const extraThreads = 1 + 23
 
 // setLimits writes the limits of the sandbox to its cgroup inside.
 func (s *sentry) setLimits(job *job) error {
+	group := "/" + s.c.ID
+	if job.Snapshot != "" {
+		var err error
+		if group, err = s.readGroup(); err != nil || group == "" {
+			return err
+		}
+	}
 	values := map[string]string{"memory.max": "max", "cpu.max": "max", "pids.max": "max"}
 	r := ociResources(job)
 	if r.Memory != nil {
@@ -56,10 +66,27 @@ func (s *sentry) setLimits(job *job) error {
 	}
 	var errs []error
 	for name, value := range values {
-		file := control.CgroupControlFile{Controller: "memory", Path: "/" + s.c.ID, Name: name} // version 2 ignores the controller
+		file := control.CgroupControlFile{Controller: "memory", Path: group, Name: name} // version 2 ignores the controller
 		if err := s.sb.CgroupsWriteControlFile(file, value); err != nil {
 			errs = append(errs, fmt.Errorf("limit %s=%s: %w", name, value, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readGroup returns the cgroup of a sandbox that was restored: that of the sandbox of which the
+// first snapshot was taken. It returns "" if there was none, as in snapshots of earlier versions.
+func (s *sentry) readGroup() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), accountsTimeout)
+	defer cancel()
+	data, err := s.readFile(ctx, "/proc/1/cgroup", accountsLimit)
+	if err != nil {
+		return "", fmt.Errorf("find the cgroup of the snapshot: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok && group != "/" {
+			return group, nil
+		}
+	}
+	return "", nil
 }
