@@ -32,6 +32,7 @@ type memoryGuard struct {
 	engine *engine
 	limits cgroup.Limits
 	slack  int64               // bytes above the limit that files in memory may use
+	much   int64               // bytes of a process below which its end helps little
 	watch  *cgroup.MemoryWatch // nil without a limit
 	done   chan struct{}       // closed when the guard has ended
 	logged time.Time           // the last message about a kill
@@ -50,6 +51,7 @@ type kill struct {
 func (e *engine) startGuard() error {
 	g := &memoryGuard{engine: e, limits: CgroupLimits(e.job.Spec.Resources), done: make(chan struct{}), killed: map[int32]kill{}}
 	g.slack = min(max(g.limits.Memory/8, 32<<20), 256<<20)
+	g.much = max(g.limits.Memory/32, 16<<20)
 	e.guard = g
 	var err error
 	if g.watch, err = e.sandbox.Group.WatchMemory(g.limits); err != nil || g.watch == nil {
@@ -123,7 +125,7 @@ func (g *memoryGuard) relieve(used int64) int64 {
 			break
 		}
 		used = g.awaitRelief(before)
-		if r.least == 0 || r.least < g.limits.Memory/smallPart && used <= before+g.slack/8 {
+		if r.least == 0 || r.least < g.much && used <= before+g.slack/8 {
 			break
 		}
 		if used >= before && (!r.dying || time.Since(begun) > dyingTime) {
@@ -154,10 +156,9 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 	if err != nil {
 		return err
 	}
-	much := g.limits.Memory / smallPart
 	for i := range procs {
 		if procs[i].leaderless {
-			procs[i].memory = much // for all that is known; an ended one does no harm
+			procs[i].memory = g.much // for all that is known; an ended one does no harm
 		}
 	}
 	slices.SortStableFunc(procs, func(a, b processInfo) int { return cmp.Compare(b.memory, a.memory) })
@@ -171,7 +172,7 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 		if p.pid == 1 {
 			continue
 		}
-		if p.memory < much {
+		if p.memory < g.much {
 			small--
 		}
 		if missing <= 0 || small < 0 {
@@ -190,9 +191,6 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 	}
 	return nil
 }
-
-// smallPart is the part of the memory limit below which the end of a process helps little.
-const smallPart = 32
 
 // reliefTime is the time in which the memory of processes that were killed begins to come back.
 const reliefTime = 50 * time.Millisecond
@@ -218,7 +216,7 @@ func (g *memoryGuard) awaitRelief(used int64) int64 {
 func (g *memoryGuard) explainKill(procs []processInfo, p processInfo) {
 	limit := g.engine.job.Spec.Resources.Memory
 	reason := fmt.Sprintf("out of memory: the sandbox used more than %s, and %s (process %d), which had %s, was killed", limit, p.name, p.pid, atoll.Bytes(p.memory&^(1<<20-1)))
-	if p.memory < g.limits.Memory/smallPart {
+	if p.memory < g.much {
 		reason = fmt.Sprintf("out of memory: the sandbox used more than %s, most of it not for processes, and %s (process %d) was killed: remove files from /dev/shm and other file systems in memory", limit, p.name, p.pid)
 	}
 	now := time.Now()
