@@ -30,8 +30,8 @@ func newMemoryHandle(p *procgroup.Process, before int64) *memoryHandle {
 	return h
 }
 
-// programOOMScore is what the oom_score_adj of programs exceeds that of the guest by: a part of the
-// memory, in thousandths, which is more than what the guest uses.
+// programOOMScore is the difference between the oom_score_adj of programs and that of the guest, in
+// thousandths of the memory: more than the guest uses.
 const programOOMScore = 300
 
 // Kill implements process.Handle.
