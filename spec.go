@@ -169,7 +169,9 @@ type Mount struct {
 
 // Resources are the limits of a sandbox, and its GPUs. The zero value of a limit means the
 // provider's default, which is a real limit if the provider can enforce one. Unlimited disables a
-// limit.
+// limit. Programs see the limits of memory and CPUs as the size of their machine, or in the files of
+// their cgroup. When the memory is used up, the process with the most memory is killed, and its Exit
+// has the reason. Processes counts those of all users together.
 type Resources struct {
 	Memory    Bytes   `json:"memory,omitzero"`    // default 2 GiB
 	CPUs      float64 `json:"cpus,omitempty"`     // default: all CPUs of the machine
