@@ -275,7 +275,7 @@ func (p fileRef) walkTar(ctx context.Context, visit func(hdr *tar.Header, r io.R
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil {
+		if err == nil && hdr.Typeflag != tar.TypeXGlobalHeader { // which is about a file that is not in the stream
 			err = visit(hdr, in)
 		}
 		if err != nil {

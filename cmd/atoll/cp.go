@@ -15,7 +15,8 @@ import (
 )
 
 func newCp(a *app) *cobra.Command {
-	return &cobra.Command{
+	var setID bool
+	cmd := &cobra.Command{
 		Use:   "cp SOURCE TARGET",
 		Short: "Copy files and directories into, out of and between sandboxes",
 		Long: `Cp copies a file, or a directory with its contents. A path in a sandbox is written
@@ -28,7 +29,12 @@ exists. A source directory that ends with /. stands for its contents. With - as 
 source, a tar stream is read from stdin and unpacked into the target directory;
 with - as the target, the source is written to stdout as a tar stream. A source
 that is a link is copied as its target; links below it remain links. Nothing is
-written through a link in a target directory: a file replaces it.`,
+written through a link in a target directory: a file replaces it.
+
+A copy has the modes and times of its source, hard links within it, and holes where
+the source has them. Its files belong to you, or to the sandbox's default user. Cp
+names on stderr what it leaves out, which is no failure: pipes, sockets, devices and
+extended attributes, and set-user-ID and set-group-ID bits without --set-id.`,
 		Example: `  atoll cp . web:/work
   atoll cp web:/work/report.html .
   atoll cp web:/work - | gzip > work.tar.gz`,
@@ -40,15 +46,21 @@ written through a link in a target directory: a file replaces it.`,
 					return err
 				}
 				defer from.closeFS()
-				to, err := a.openLocation(ctx, c, args[1])
+				to, err := a.openLocationWith(ctx, c, args[1], dirfs.Options{UID: -1, GID: -1, SetID: setID})
 				if err != nil {
 					return err
 				}
 				defer to.closeFS()
-				return a.copyFiles(ctx, from, to)
+				l := &losses{setID: setID}
+				err = a.copyFiles(ctx, from, to, l)
+				l.checkBits(ctx, to)
+				a.printLosses(l)
+				return err
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&setID, "set-id", false, "set set-user-ID and set-group-ID bits: only if you trust the source")
+	return cmd
 }
 
 // A location is one end of a copy: a path in a file system, or a stream if fs is nil.
@@ -159,28 +171,30 @@ func (p *location) resolveInfo(ctx context.Context) error {
 func (p *location) isDir() bool { return p.info != nil && p.info.Type == atoll.TypeDirectory }
 
 // copyFiles copies from one location to another.
-func (a *app) copyFiles(ctx context.Context, from, to *location) error {
+func (a *app) copyFiles(ctx context.Context, from, to *location, l *losses) error {
 	switch {
 	case from.fs == nil && to.fs == nil:
 		return usageErrorf("only one of the source and the target can be -")
 	case from.fs == nil && !to.isDir():
 		return atoll.Errorf("copy", "", atoll.ErrInvalid, "%s: must be an existing directory", to.name)
 	case from.fs == nil:
-		return to.fs.ReadTar(ctx, to.name, a.stdin)
+		return to.unpackStream(ctx, a.stdin, l)
 	case from.info == nil:
 		return atoll.Errorf("copy", "", atoll.ErrNotExist, "%s: no such file or directory", from.name)
 	case from.slash && !from.isDir():
 		return atoll.Errorf("copy", "", atoll.ErrInvalid, "%s: not a directory", from.name)
+	case from.info.Type == atoll.TypeOther:
+		return atoll.Errorf("copy", "", atoll.ErrInvalid, "%s: is neither a file nor a directory: pipes, sockets and devices cannot be copied", from.name)
 	case to.fs == nil:
-		return from.writeTar(ctx, a.stdout)
+		return from.writeTar(ctx, a.stdout, l)
 	}
 	if err := to.completeTarget(ctx, from); err != nil {
 		return err
 	}
 	if from.isDir() {
-		return copyTree(ctx, from, to)
+		return copyTree(ctx, from, to, l)
 	}
-	return copyFile(ctx, from, to)
+	return copyFile(ctx, from, to, l)
 }
 
 // completeTarget completes the path of a target by the rules of docker cp.
@@ -212,7 +226,21 @@ func (p *location) completeTarget(ctx context.Context, from *location) error {
 	return nil
 }
 
-func copyFile(ctx context.Context, from, to *location) error {
+// copyFile copies a file as a tar stream, which has all that a copy retains.
+func copyFile(ctx context.Context, from, to *location, l *losses) error {
+	l.base = path.Dir(to.name)
+	err := runPipe(
+		func(w io.Writer) error { return from.fs.WriteTar(ctx, from.name, w) },
+		func(r io.Reader) error { return to.unpackFile(ctx, r, l) },
+	)
+	if atoll.KindOf(err) == atoll.ErrStopped { // only the sandbox itself could unpack beside its other volumes
+		return writeFile(ctx, from, to, l)
+	}
+	return err
+}
+
+// writeFile copies the content and the mode of a file.
+func writeFile(ctx context.Context, from, to *location, l *losses) error {
 	r, info, err := from.fs.Read(ctx, from.name, 0)
 	if err != nil {
 		return err
@@ -223,27 +251,52 @@ func copyFile(ctx context.Context, from, to *location) error {
 			return err
 		}
 	}
-	_, err = to.fs.Write(ctx, to.name, r, atoll.WriteOptions{Mode: info.Mode & 0o777})
-	return err
+	if _, err = to.fs.Write(ctx, to.name, r, atoll.WriteOptions{Mode: info.Mode & 0o777}); err != nil {
+		return err
+	}
+	name := path.Base(to.name)
+	l.addBits(name, info.Mode)
+	times := atoll.FileChange{Times: &atoll.FileTimes{Accessed: info.Modified, Modified: info.Modified}, NoFollow: true}
+	if err := atoll.ChangeFile(ctx, to.fs, to.name, times); err != nil {
+		l.addLoss(name, "the time of its last change: "+err.Error())
+	}
+	return nil
+}
+
+// unpackFile unpacks a tar stream of one file, which becomes p.
+func (p *location) unpackFile(ctx context.Context, r io.Reader, l *losses) error {
+	return runPipe(
+		func(w io.Writer) error { return copyTar(w, r, path.Base(p.name), l) },
+		func(r io.Reader) error { return p.fs.ReadTar(ctx, path.Dir(p.name), r) },
+	)
+}
+
+// unpackStream unpacks a tar stream in the directory p.
+func (p *location) unpackStream(ctx context.Context, r io.Reader, l *losses) error {
+	l.base = p.name
+	return runPipe(
+		func(w io.Writer) error { return l.passTar(w, r) },
+		func(r io.Reader) error { return p.fs.ReadTar(ctx, p.name, r) },
+	)
 }
 
 // copyTree copies a directory with its contents.
-func copyTree(ctx context.Context, from, to *location) error {
+func copyTree(ctx context.Context, from, to *location, l *losses) error {
 	return runPipe(
 		func(w io.Writer) error { return from.fs.WriteTar(ctx, from.name, w) },
-		func(r io.Reader) error { return to.fs.ReadTar(ctx, to.name, r) },
+		func(r io.Reader) error { return to.unpackStream(ctx, r, l) },
 	)
 }
 
 // writeTar writes a tar stream of p under its own name, or for "/." of its contents.
-func (p *location) writeTar(ctx context.Context, w io.Writer) error {
+func (p *location) writeTar(ctx context.Context, w io.Writer, l *losses) error {
 	below := p.base
 	if p.contents || p.name == "/" {
 		below = ""
 	}
 	return runPipe(
 		func(w io.Writer) error { return p.fs.WriteTar(ctx, p.name, w) },
-		func(r io.Reader) error { return copyTar(w, r, below) },
+		func(r io.Reader) error { return copyTar(w, r, below, l) },
 	)
 }
 

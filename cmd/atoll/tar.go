@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/tarstream"
 )
 
 // copyTar copies a tar stream from a sandbox, with its names below dir; "" leaves them. It refuses entries that could
 // lead the program that unpacks the stream out of its directory, and nodes of devices. It passes on symbolic links, and
-// refuses entries below them.
-func copyTar(w io.Writer, r io.Reader, dir string) error {
-	tr, tw := tar.NewReader(r), tar.NewWriter(w)
+// refuses entries below them. It adds what the stream leaves out, and special bits, to l.
+func copyTar(w io.Writer, r io.Reader, dir string, l *losses) error {
+	tr, tw := tarstream.NewReader(r), tar.NewWriter(w)
 	links := linkNames{}
 	for {
 		h, err := tr.Next()
@@ -25,20 +26,38 @@ func copyTar(w io.Writer, r io.Reader, dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := links.checkEntry(h, dir); err != nil {
+		if err := links.checkEntry(h.Header, dir); err != nil {
 			return err
+		}
+		if isNote := l.addEntry(h.Header, dir); isNote {
+			continue
 		}
 		h.Name = joinBelow(dir, h.Name)
 		if h.Typeflag == tar.TypeLink {
 			h.Linkname = joinBelow(dir, h.Linkname)
 		}
-		if err := tw.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := io.Copy(tw, tr); err != nil {
+		if err := writeEntry(w, tw, h, tr); err != nil {
 			return err
 		}
 	}
+}
+
+// writeEntry writes an entry to tw, which writes to w.
+func writeEntry(w io.Writer, tw *tar.Writer, h *tarstream.Header, content io.Reader) error {
+	if h.Data != nil {
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+		return tarstream.WriteSparse(w, h.Header, h.Data, content)
+	}
+	if h.Sparse { // in a format that only old programs write
+		h.Typeflag, h.Format = tar.TypeReg, tar.FormatPAX
+	}
+	if err := tw.WriteHeader(h.Header); err != nil {
+		return err
+	}
+	_, err := io.Copy(tw, content)
+	return err
 }
 
 // linkNames has the names of the symbolic links of an archive, in lower case: some file systems ignore the case.

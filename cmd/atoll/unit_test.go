@@ -456,7 +456,7 @@ func TestCopyTar(t *testing.T) {
 		}
 	}
 	w.Close()
-	if err := copyTar(&out, &in, "dir"); err != nil {
+	if err := copyTar(&out, &in, "dir", &losses{}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

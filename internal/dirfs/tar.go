@@ -6,15 +6,18 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/tarstream"
 )
 
 // WriteTar implements atoll.FS. It follows a link given as name, packs other links as
-// links, and files with several names as hard links. It omits devices, sockets and
-// pipes, which mean nothing elsewhere. As a rule it can pack a directory with a million
+// links, files with several names as hard links, and holes of files as holes. It omits
+// devices, sockets and pipes, which mean nothing elsewhere, and extended attributes; a note
+// in the stream names each. As a rule it can pack a directory with a million
 // entries; one with several million fails with ErrExhausted.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	at, err := f.resolveName(ctx, "read", name)
@@ -30,7 +33,7 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	if err != nil {
 		return wrapError("read", name, err)
 	}
-	p := packer{f, tar.NewWriter(w), map[[2]uint64]string{}, f.maxNames}
+	p := packer{f, w, tar.NewWriter(w), map[[2]uint64]string{}, f.maxNames}
 	if err = p.packEntry(ctx, at.rel, ".", info); err == nil {
 		err = p.w.Close()
 	}
@@ -39,7 +42,8 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 
 type packer struct {
 	f     *FS
-	w     *tar.Writer
+	out   io.Writer
+	w     *tar.Writer          // writes to out
 	names map[[2]uint64]string // of files with several names: the first one packed
 	left  int                  // bytes that may still be held in memory
 }
@@ -78,7 +82,20 @@ func (p *packer) packEntry(ctx context.Context, rel, name string, info fs.FileIn
 		}
 		return p.w.WriteHeader(p.newHeader(tar.TypeSymlink, name, target, info))
 	}
-	return nil
+	return p.w.WriteHeader(tarstream.NewNote(name, describeType(info.Mode())))
+}
+
+// describeType describes a file that a stream leaves out.
+func describeType(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "neither a file, a directory nor a link"
 }
 
 func (p *packer) packDir(ctx context.Context, rel, name string, info fs.FileInfo) error {
@@ -128,14 +145,35 @@ func (p *packer) packFile(ctx context.Context, rel, name string, info fs.FileInf
 		return err
 	}
 	defer file.Close()
-	if err := p.w.WriteHeader(p.newHeader(tar.TypeReg, name, "", info)); err != nil {
-		return err
+	for _, attr := range lostAttributes(file) {
+		if err := p.w.WriteHeader(tarstream.NewNote(name, "extended attribute "+attr)); err != nil {
+			return err
+		}
 	}
-	n, err := io.CopyN(p.w, ctxReader{ctx, file}, info.Size())
-	if err == io.EOF {
-		return atoll.Errorf("read", name, atoll.ErrConflict, "the file shrank from %d to %d bytes while it was packed", info.Size(), n)
+	err = p.packContent(ctx, file, p.newHeader(tar.TypeReg, name, "", info))
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return atoll.Errorf("read", name, atoll.ErrConflict, "the file shrank below %d bytes while it was packed", info.Size())
 	}
 	return err
+}
+
+// packContent adds a regular file.
+func (p *packer) packContent(ctx context.Context, file *os.File, h *tar.Header) error {
+	data, whole, err := tarstream.FindExtents(file, h.Size)
+	if err != nil {
+		return err
+	}
+	if whole {
+		if err := p.w.WriteHeader(h); err != nil {
+			return err
+		}
+		_, err := io.CopyN(p.w, ctxReader{ctx, file}, h.Size)
+		return err
+	}
+	if err := p.w.Flush(); err != nil {
+		return err
+	}
+	return tarstream.WriteSparse(p.out, h, data, ctxReader{ctx, tarstream.ReadExtents(file, data)})
 }
 
 func (p *packer) newHeader(kind byte, name, target string, info fs.FileInfo) *tar.Header {

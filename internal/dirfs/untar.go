@@ -6,15 +6,18 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/tarstream"
 )
 
-// ReadTar implements atoll.FS. It ignores owners in the stream. Devices, pipes and
+// ReadTar implements atoll.FS. It ignores owners in the stream, and makes holes where a file
+// in the stream has them. Devices, pipes and
 // entries that lead out of the directory fail with ErrInvalid.
 func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 	at, err := f.resolveForChange(ctx, "write", name)
@@ -33,7 +36,7 @@ func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 	}
 	defer dir.Close()
 	u := unpacker{f: f, name: name, dir: dir, m: f.newCreator(dir)}
-	err = u.unpackStream(ctx, tar.NewReader(ctxReader{ctx, r}))
+	err = u.unpackStream(ctx, tarstream.NewReader(ctxReader{ctx, r}))
 	if ferr := u.finishDirs(); err == nil {
 		err = ferr
 	}
@@ -56,7 +59,7 @@ type dirEntry struct {
 	time time.Time
 }
 
-func (u *unpacker) unpackStream(ctx context.Context, r *tar.Reader) error {
+func (u *unpacker) unpackStream(ctx context.Context, r *tarstream.Reader) error {
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
@@ -75,7 +78,7 @@ func (u *unpacker) unpackStream(ctx context.Context, r *tar.Reader) error {
 }
 
 // unpackEntry unpacks one entry, which may be hostile.
-func (u *unpacker) unpackEntry(ctx context.Context, h *tar.Header, r io.Reader) error {
+func (u *unpacker) unpackEntry(ctx context.Context, h *tarstream.Header, r io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
@@ -102,7 +105,7 @@ func entryName(name string) (string, error) {
 	return clean, nil
 }
 
-func (u *unpacker) placeEntry(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
+func (u *unpacker) placeEntry(ctx context.Context, name string, h *tarstream.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.placeDir(name, h)
@@ -125,7 +128,7 @@ func (u *unpacker) placeEntry(ctx context.Context, name string, h *tar.Header, r
 	return &invalidError{"neither a file, a directory nor a link"}
 }
 
-func (u *unpacker) placeDir(name string, h *tar.Header) error {
+func (u *unpacker) placeDir(name string, h *tarstream.Header) error {
 	if info, err := u.dir.Lstat(name); err == nil && !info.IsDir() {
 		if err := u.removeEntry(name); err != nil {
 			return err
@@ -140,7 +143,7 @@ func (u *unpacker) placeDir(name string, h *tar.Header) error {
 
 // placeFile replaces a file atomically, as Write does: a killed process leaves the old
 // file.
-func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
+func (u *unpacker) placeFile(ctx context.Context, name string, h *tarstream.Header, r io.Reader) error {
 	dir, err := u.m.openRoot(path.Dir(name))
 	if err != nil {
 		return err
@@ -160,7 +163,8 @@ func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r 
 	if err := u.f.createFile(&w); err != nil {
 		return err
 	}
-	if _, err := w.writeAll(ctx, r); err != nil {
+	content := func(file *os.File, buffer []byte) error { return h.WriteFile(file, ctxReader{ctx, r}, buffer) }
+	if _, err := w.writeAll(content); err != nil {
 		return err
 	}
 	return u.setTime(name, h.ModTime)

@@ -32,7 +32,12 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 	if opts.Mode != 0 {
 		w.mode = f.fileMode(opts.Mode)
 	}
-	info, err := w.writeAll(ctx, r)
+	info, err := w.writeAll(func(file *os.File, buffer []byte) error {
+		// The plain Writer prevents io from using File.ReadFrom, which allocates a buffer
+		// of its own.
+		_, err := io.CopyBuffer(struct{ io.Writer }{file}, ctxReader{ctx, r}, buffer)
+		return err
+	})
 	if err != nil {
 		return atoll.FileInfo{}, wrapError("write", name, err)
 	}
@@ -91,8 +96,10 @@ func (f *FS) createFile(w *pendingWrite) (err error) {
 	return err
 }
 
-func (w *pendingWrite) writeAll(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
-	info, err := fillFile(ctx, w.file, r, w.finishFile)
+// writeAll has write, which gets a buffer, write the content of the file, and gives the file its
+// name.
+func (w *pendingWrite) writeAll(write func(file *os.File, buffer []byte) error) (fs.FileInfo, error) {
+	info, err := fillFile(w.file, write, w.finishFile)
 	switch {
 	case err != nil, w.placed:
 	case w.noClobber:
@@ -135,8 +142,8 @@ const copyBuffer = 256 << 10
 // bufferPool has these buffers: without it, each of many small files would take one.
 var bufferPool = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// fillFile copies r to the new file, calls finish, and closes the file.
-func fillFile(ctx context.Context, file *os.File, r io.Reader, finish func() error) (info fs.FileInfo, err error) {
+// fillFile has write write the content of the new file, calls finish, and closes the file.
+func fillFile(file *os.File, write func(*os.File, []byte) error, finish func() error) (info fs.FileInfo, err error) {
 	defer func() {
 		if cerr := file.Close(); err == nil {
 			err = cerr
@@ -144,9 +151,7 @@ func fillFile(ctx context.Context, file *os.File, r io.Reader, finish func() err
 	}()
 	buffer := bufferPool.Get().(*[copyBuffer]byte)
 	defer bufferPool.Put(buffer)
-	// The plain Writer prevents io from using File.ReadFrom, which allocates a buffer
-	// of its own.
-	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, ctxReader{ctx, r}, buffer[:]); err != nil {
+	if err := write(file, buffer[:]); err != nil {
 		return nil, err
 	}
 	if err := finish(); err != nil {

@@ -45,8 +45,16 @@ func (p routedFS) mapChange(change atoll.FileChange) atoll.FileChange {
 	return change
 }
 
+// specialBits are the set-user-ID and set-group-ID bits. Only the inside sets them, with its own rights.
+const specialBits = 0o6000
+
 // Change implements atoll.Editor.
 func (f *FS) Change(ctx context.Context, name string, change atoll.FileChange) error {
+	if m := change.Mode; m != nil && *m&specialBits != 0 {
+		if done, err := f.changeInside(ctx, name, change); done {
+			return err
+		}
+	}
 	e := file
 	if change.NoFollow {
 		e = entry
@@ -54,6 +62,24 @@ func (f *FS) Change(ctx context.Context, name string, change atoll.FileChange) e
 	return f.withFS(ctx, "change", e, []string{name}, func(p routedFS, names []string) error {
 		return atoll.ChangeFile(ctx, p.FS, names[0], p.mapChange(change))
 	})
+}
+
+// changeInside changes a file as a program inside would; done is false if there is no inside.
+func (f *FS) changeInside(ctx context.Context, name string, change atoll.FileChange) (done bool, err error) {
+	v, err := f.view()
+	if err != nil {
+		return true, err
+	}
+	inside, err := v.Inside(ctx)
+	if err != nil {
+		return false, nil // the host refuses the bits, and says so
+	}
+	if len(f.confinedTo) > 0 {
+		inside = confineTo(inside, f.confinedTo)
+	} else {
+		name = absolutePath(v.Workdir, name)
+	}
+	return true, atoll.ChangeFile(ctx, inside, name, change)
 }
 
 // Link implements atoll.Editor.

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package dirfs
+
+import "os"
+
+func lostAttributes(*os.File) []string { return nil }

@@ -1,0 +1,226 @@
+package tarstream
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sample returns a stream of files with and without holes.
+func sample(t *testing.T) (stream []byte, want map[string]string) {
+	t.Helper()
+	want = map[string]string{}
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for name, data := range map[string][]Extent{
+		"all":  {},
+		"mid":  {{64 << 10, 512}, {200 << 10, 4096}},
+		"tail": {{300 << 10, 7}},
+		"GNU_sparse.minor GNU_sparse.realsize" + strings.Repeat("long", 50): {{0, 512}},
+	} {
+		content := make([]byte, 300<<10+7)
+		for _, e := range data {
+			copy(content[e.Offset:e.Offset+e.Length], bytes.Repeat([]byte(name[:1]), int(e.Length)))
+		}
+		want[name] = string(content)
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o640, Size: int64(len(content))}
+		if err := WriteSparse(&out, h, data, ReadExtents(bytes.NewReader(content), data)); err != nil {
+			t.Fatal(err)
+		}
+		plain := &tar.Header{Typeflag: tar.TypeReg, Name: name + ".txt", Mode: 0o600, Size: 5, Format: tar.FormatPAX}
+		want[plain.Name] = "plain"
+		if err := w.WriteHeader(plain); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(w, "plain")
+		if err := w.WriteHeader(NewNote("a: b", "a pipe")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes(), want
+}
+
+// unpackStream returns the content of files as f returns it.
+func unpackStream(t *testing.T, stream io.Reader, f func(h *Header, r io.Reader) []byte) map[string]string {
+	t.Helper()
+	got := map[string]string{}
+	for r := NewReader(stream); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return got
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name, what, ok := ParseNote(h.Header); ok {
+			if name != "a: b" || what != "a pipe" {
+				t.Errorf("note: %q, %q", name, what)
+			}
+			continue
+		}
+		got[h.Name] = string(f(h, r))
+	}
+}
+
+func compareFiles(t *testing.T, what string, got, want map[string]string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: %d files, want %d", what, len(got), len(want))
+	}
+	for name := range want {
+		if got[name] != want[name] {
+			t.Errorf("%s: %.20s has %d bytes, which differ from the %d bytes written", what, name, len(got[name]), len(want[name]))
+		}
+	}
+}
+
+// What WriteSparse writes, this package reads with its holes, and others read as a whole.
+func TestSparse(t *testing.T) {
+	stream, want := sample(t)
+	if len(stream) > 64<<10 {
+		t.Errorf("the stream has %d bytes", len(stream))
+	}
+	compareFiles(t, "Reader", unpackStream(t, bytes.NewReader(stream), func(h *Header, r io.Reader) []byte {
+		name := filepath.Join(t.TempDir(), "file")
+		file, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if err := h.WriteFile(file, r, make([]byte, 1<<10)); err != nil {
+			t.Fatal(err)
+		}
+		data, whole, err := FindExtents(file, h.Size)
+		if err != nil || whole != !h.Sparse {
+			t.Errorf("%s: extents %v, whole %v, %v", h.Name, data, whole, err)
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}), want)
+	compareFiles(t, "Reader that skips", unpackStream(t, bytes.NewReader(stream), func(h *Header, r io.Reader) []byte {
+		return []byte(want[h.Name])
+	}), want)
+
+	got := map[string]string{}
+	for r := tar.NewReader(bytes.NewReader(stream)); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			got[h.Name] = string(content)
+		}
+	}
+	compareFiles(t, "archive/tar", got, want)
+
+	for n := len(stream) - 1024; n > 0; n -= 2999 { // cut off
+		r := NewReader(bytes.NewReader(stream[:n]))
+		for {
+			_, err := r.Next()
+			if err == nil {
+				_, err = io.Copy(io.Discard, r)
+			}
+			if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("cut off after %d bytes: %v", n, err)
+			}
+		}
+	}
+}
+
+// GNU tar unpacks what WriteSparse writes, and its own streams of all formats are read with holes.
+func TestGNUTar(t *testing.T) {
+	gnu, err := exec.LookPath("tar")
+	if err != nil {
+		t.Skip("no tar")
+	}
+	if version, err := exec.Command(gnu, "--version").Output(); err != nil || !bytes.Contains(version, []byte("GNU tar")) {
+		t.Skip("tar is not GNU's")
+	}
+	stream, want := sample(t)
+	dir := t.TempDir()
+	cmd := exec.Command(gnu, "xf", "-")
+	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(stream)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	got := map[string]string{}
+	for name := range want {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		}
+		got[name] = string(content)
+	}
+	compareFiles(t, "GNU tar", got, want)
+
+	for _, format := range [][]string{{"--format=gnu"}, {"--format=pax"}, {"--format=pax", "--sparse-version=0.0"}, {"--format=pax", "--sparse-version=0.1"}} {
+		args := slices.Concat([]string{"cS"}, format, []string{"-f", "-", "--", "all", "mid", "tail", "mid.txt"})
+		cmd := exec.Command(gnu, args...)
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		some := map[string]string{"all": want["all"], "mid": want["mid"], "tail": want["tail"], "mid.txt": "plain"}
+		compareFiles(t, strings.Join(format, " "), unpackStream(t, bytes.NewReader(out), func(h *Header, r io.Reader) []byte {
+			if h.Sparse != (h.Name != "mid.txt") {
+				t.Errorf("%v: %s: has holes: %v", format, h.Name, h.Sparse)
+			}
+			file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			if err := h.WriteFile(file, r, make([]byte, 64<<10)); err != nil {
+				t.Fatal(err)
+			}
+			content, err := os.ReadFile(file.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return content
+		}), some)
+	}
+}
+
+func TestLimitExtents(t *testing.T) {
+	var data []Extent
+	for i := range int64(1000) {
+		data = append(data, Extent{i * i << 16, 512})
+	}
+	got := limitExtents(slices.Clone(data), 100)
+	if len(got) > 100 {
+		t.Errorf("%d extents", len(got))
+	}
+	for _, e := range data {
+		if !slices.ContainsFunc(got, func(g Extent) bool { return g.Offset <= e.Offset && e.Offset+e.Length <= g.Offset+g.Length }) {
+			t.Errorf("%v is not covered", e)
+		}
+	}
+}
