@@ -45,12 +45,14 @@ type FS interface {
 	Remove(ctx context.Context, name string, recursive bool) error
 
 	// WriteTar writes the file or directory to w as a tar stream. Names in the stream are
-	// relative to name, which itself is ".".
+	// relative to name, which itself is ".". Holes of files are in the stream as holes, in the
+	// format of GNU tar. For each pipe, socket, device or extended attribute that it leaves out,
+	// the stream has a global header with the comment "left out: WHAT: NAME".
 	WriteTar(ctx context.Context, name string, w io.Writer) error
 
 	// ReadTar unpacks the tar stream r into the directory, and creates the directory if
-	// necessary. An entry that would land outside of the directory is ErrInvalid; ReadTar unpacks
-	// nothing after it.
+	// necessary. It makes the holes that files have in the stream. An entry that would land
+	// outside of the directory is ErrInvalid; ReadTar unpacks nothing after it.
 	ReadTar(ctx context.Context, name string, r io.Reader) error
 
 	// Watch yields the changes below the directory as they happen. The first event is FileSynced,

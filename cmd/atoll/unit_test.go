@@ -476,7 +476,7 @@ func TestCopyTar(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	if err := copyTar(io.Discard, &single, "file"); err != nil {
+	if err := copyTar(io.Discard, &single, "file", &losses{}); err != nil {
 		t.Errorf("a single file: %v", err)
 	}
 	want := []string{"dir", "dir/sub/", "dir/sub/f", "dir/hard dir/sub/f", "dir/soft sub/f"}
@@ -541,7 +541,7 @@ func TestHostileTar(t *testing.T) {
 				}
 			}
 			w.Close()
-			err := copyTar(&out, &in, below)
+			err := copyTar(&out, &in, below, &losses{})
 			if tt.want == "" && err != nil || tt.want != "" && (atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("%s below %q: %v, want %q", what, below, err, tt.want)
 			}

@@ -37,6 +37,10 @@ type Options struct {
 	ReadOnly bool
 	// SetID lets New set the set-user-ID and set-group-ID bits of files.
 	SetID bool
+	// Live is the same directory tree under the same names, as running programs see it; nil if
+	// there are none. Write and ReadTar give new files their names there, so that programs which
+	// watch a directory get events. If that fails, they do it without events.
+	Live atoll.FS
 }
 
 // An FS is an atoll.FS. Its methods are safe for concurrent use.

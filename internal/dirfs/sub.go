@@ -38,6 +38,9 @@ func (f *FS) Confine(ctx context.Context, op, dir string) (*FS, error) {
 	}
 	sub := *f
 	sub.tree, sub.prefix, sub.opts.Workdir = root, at.abs, at.abs
+	if sub.opts.Live != nil {
+		sub.opts.Live = atoll.SubFiles(sub.opts.Live, at.abs)
+	}
 	sub.keepsInodes = keepsInodes(root)
 	real, err := f.resolveLinks(at.rel, true)
 	if err != nil { // it has just gone

@@ -35,11 +35,12 @@ func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 		return wrapError("write", name, err)
 	}
 	defer dir.Close()
-	u := unpacker{f: f, name: name, dir: dir, m: f.newCreator(dir)}
+	u := unpacker{f: f, name: name, dir: dir, m: f.newCreator(dir), rel: at.rel, left: maxLive}
 	err = u.unpackStream(ctx, tarstream.NewReader(ctxReader{ctx, r}))
 	if ferr := u.finishDirs(); err == nil {
 		err = ferr
 	}
+	u.announceDirs(ctx)
 	return wrapError("write", name, err)
 }
 
@@ -49,6 +50,31 @@ type unpacker struct {
 	dir  tree   // nothing leads out of it
 	m    creator
 	dirs []dirEntry
+	rel  string // of the directory
+	left int    // how many more files get their names from the live tree
+}
+
+// maxLive is the number of entries of a tar stream for which a live tree makes events at once.
+// With more, unpacking would take much longer; then the first directories get one each at the end.
+const maxLive = 200
+
+// liveDir returns the directory at rel as running programs see it, for the first entries.
+func (u *unpacker) liveDir(ctx context.Context, rel string) liveDir {
+	if u.left == 0 {
+		return liveDir{}
+	}
+	u.left--
+	return u.f.liveDir(ctx, path.Join(u.rel, rel))
+}
+
+// announceDirs makes events for directories of a long stream.
+func (u *unpacker) announceDirs(ctx context.Context) {
+	if u.left > 0 {
+		return
+	}
+	for _, d := range u.dirs[:min(len(u.dirs), maxLive)] {
+		u.f.liveDir(ctx, u.rel).announce(d.name)
+	}
 }
 
 // A dirEntry has the mode and time that a directory gets at the end: before, the mode
@@ -108,11 +134,11 @@ func entryName(name string) (string, error) {
 func (u *unpacker) placeEntry(ctx context.Context, name string, h *tarstream.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return u.placeDir(name, h)
+		return u.placeDir(ctx, name, h)
 	case tar.TypeReg, tar.TypeGNUSparse:
 		return u.placeFile(ctx, name, h, r)
 	case tar.TypeSymlink:
-		return u.placeLink(name, func() error {
+		return u.placeLink(ctx, name, func() error {
 			if err := u.dir.Symlink(h.Linkname, name); err != nil {
 				return err
 			}
@@ -123,16 +149,20 @@ func (u *unpacker) placeEntry(ctx context.Context, name string, h *tarstream.Hea
 		if err != nil {
 			return err
 		}
-		return u.placeLink(name, func() error { return u.dir.Link(target, name) })
+		return u.placeLink(ctx, name, func() error { return u.dir.Link(target, name) })
 	}
 	return &invalidError{"neither a file, a directory nor a link"}
 }
 
-func (u *unpacker) placeDir(name string, h *tarstream.Header) error {
-	if info, err := u.dir.Lstat(name); err == nil && !info.IsDir() {
+func (u *unpacker) placeDir(ctx context.Context, name string, h *tarstream.Header) error {
+	info, err := u.dir.Lstat(name)
+	if err == nil && !info.IsDir() {
 		if err := u.removeEntry(name); err != nil {
 			return err
 		}
+	}
+	if err != nil {
+		defer func() { u.liveDir(ctx, ".").announce(name) }()
 	}
 	if err := u.m.mkdirAll(name, 0o755); err != nil {
 		return err
@@ -160,6 +190,7 @@ func (u *unpacker) placeFile(ctx context.Context, name string, h *tarstream.Head
 			return err
 		}
 	}
+	w.live = u.liveDir(ctx, path.Dir(name))
 	if err := u.f.createFile(&w); err != nil {
 		return err
 	}
@@ -171,7 +202,7 @@ func (u *unpacker) placeFile(ctx context.Context, name string, h *tarstream.Head
 }
 
 // placeLink creates a link, and its missing parents.
-func (u *unpacker) placeLink(name string, link func() error) error {
+func (u *unpacker) placeLink(ctx context.Context, name string, link func() error) error {
 	if err := u.removeEntry(name); err != nil {
 		return err
 	}
@@ -181,6 +212,9 @@ func (u *unpacker) placeLink(name string, link func() error) error {
 			return err
 		}
 		err = link()
+	}
+	if err == nil {
+		u.liveDir(ctx, ".").announce(name)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 		return atoll.FileInfo{}, err
 	}
 	w := pendingWrite{uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber, sync: opts.Sync}
-	err = f.inTree(at.rel, true, func(rel string) error { return f.beginWrite(&w, rel) })
+	err = f.inTree(at.rel, true, func(rel string) error { return f.beginWrite(ctx, &w, rel) })
 	if err != nil {
 		return atoll.FileInfo{}, wrapError("write", name, err)
 	}
@@ -59,10 +59,11 @@ type pendingWrite struct {
 	mode         fs.FileMode
 	noClobber    bool
 	sync         bool
+	live         liveDir
 }
 
 // beginWrite resolves the target and opens the new file.
-func (f *FS) beginWrite(w *pendingWrite, rel string) error {
+func (f *FS) beginWrite(ctx context.Context, w *pendingWrite, rel string) error {
 	target, old, err := f.writeTarget(rel)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (f *FS) beginWrite(w *pendingWrite, rel string) error {
 			w.uid, w.gid = ownerOf(old)
 		}
 	}
-	w.target, w.temp = path.Base(target), atoll.TempName()
+	w.target, w.temp, w.live = path.Base(target), atoll.TempName(), f.liveDir(ctx, path.Dir(target))
 	if w.dir, err = f.newCreator(f.tree).openRoot(path.Dir(target)); err != nil {
 		return err
 	}
@@ -100,14 +101,8 @@ func (f *FS) createFile(w *pendingWrite) (err error) {
 // name.
 func (w *pendingWrite) writeAll(write func(file *os.File, buffer []byte) error) (fs.FileInfo, error) {
 	info, err := fillFile(w.file, write, w.finishFile)
-	switch {
-	case err != nil, w.placed:
-	case w.noClobber:
-		if err = w.dir.Link(w.temp, w.target); err == nil {
-			err = w.dir.Remove(w.temp)
-		}
-	default:
-		err = w.dir.Rename(w.temp, w.target)
+	if err == nil && !w.placed {
+		err = w.replaceTarget(info)
 	}
 	if err != nil {
 		_ = w.dir.Remove(w.temp) // the first error counts
@@ -119,6 +114,26 @@ func (w *pendingWrite) writeAll(write func(file *os.File, buffer []byte) error) 
 	return info, nil
 }
 
+// replaceTarget gives the temporary file, which info describes, its name.
+func (w *pendingWrite) replaceTarget(info fs.FileInfo) error {
+	if w.live.giveName(w.temp, w.target, w.noClobber) {
+		return nil
+	}
+	if w.live.fs != nil { // it may have done so, and only the answer was lost
+		if there, err := w.dir.Lstat(w.target); err == nil && os.SameFile(there, info) {
+			_ = w.dir.Remove(w.temp) // another name of the file, or gone
+			return nil
+		}
+	}
+	if !w.noClobber {
+		return w.dir.Rename(w.temp, w.target)
+	}
+	if err := w.dir.Link(w.temp, w.target); err != nil {
+		return err
+	}
+	return w.dir.Remove(w.temp)
+}
+
 // finishFile sets the owner, mode and name of the file.
 func (w *pendingWrite) finishFile() error {
 	err := setOwnerAndMode(w.file, w.uid, w.gid, w.mode)
@@ -128,7 +143,7 @@ func (w *pendingWrite) finishFile() error {
 	if err != nil || !w.unnamed {
 		return err
 	}
-	if w.absent && giveName(w.file, w.dir, w.target) == nil {
+	if w.absent && w.live.fs == nil && giveName(w.file, w.dir, w.target) == nil {
 		w.placed = true
 		return nil
 	}

@@ -53,6 +53,8 @@ import (
 //	alive PID        exits with 0 if that process lives (a zombie does not), else with 1
 //	hit PID          sends that process SIGKILL; exits non-zero if it cannot
 //	store FILE TEXT  writes TEXT and a newline to FILE; exits non-zero if it cannot
+//	notice DIR       prints "ready", and then the name of each file of DIR of which there is an
+//	                 inotify event, until it is killed; exits with 99 without python3
 //	istty            exits with 0 if stdin, stdout and stderr are terminals, else with 1
 //	winch            prints "ROWS COLS" of its terminal, and again on every SIGWINCH
 //	serve PORT       accepts TCP connections on 127.0.0.1:PORT, one after the other, and
@@ -125,6 +127,7 @@ var scripts = map[string]string{
 	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
 	"fill":    `exec dd if=/dev/zero of="$1" bs=1048576 count=$2`,
 	"flip":    flipScript,
+	"notice":  noticeScript,
 	"mounted": `test -d "$1"`,
 	"load":    `cat >"$1" && chmod 755 "$1"`,
 }
@@ -208,6 +211,21 @@ while :; do
 	mv "$1" "$1.was"; ln -s "$2" "$1"
 	rm -rf "$1"; mv "$1.was" "$1"
 done 2>/dev/null`
+
+	noticeScript = `
+command -v python3 >/dev/null || exit 99
+exec python3 -c '
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init()
+if libc.inotify_add_watch(fd, sys.argv[1].encode(), 0x3c6) < 0: sys.exit("no watch") # modify, attrib, moved, create, delete
+print("ready", flush=True)
+while True:
+	events = os.read(fd, 65536)
+	while events:
+		size = struct.unpack("iIII", events[:16])[3]
+		print(events[16:16+size].rstrip(bytes(1)).decode(), flush=True)
+		events = events[16+size:]' "$1"`
 
 	connectScript = `
 if command -v perl >/dev/null; then

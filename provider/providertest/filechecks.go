@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -101,6 +102,37 @@ func checkTarRoundTrip(t *testing.T, h *harness) {
 	hdr, err := tar.NewReader(&one).Next()
 	if err != nil || hdr.Typeflag != tar.TypeReg || hdr.Size != int64(len("content")) {
 		t.Errorf("the tar of a file begins with %+v, %v", hdr, err)
+	}
+}
+
+// checkTarHoles packs and unpacks a file of holes.
+func checkTarHoles(t *testing.T, h *harness) {
+	const size, at, most = 48 << 20, 20<<20 + 7, 4 << 20
+	sb := h.plainSandbox(t)
+	f := atoll.Files(sb)
+	if err := f.Mkdir(h.newContext(t), "tree", 0); err != nil {
+		t.Fatalf("Mkdir: %v", err)
+	}
+	file := h.openFile(t, f, "tree/sparse", atoll.OpenOptions{Write: true, Create: true})
+	h.writeAt(t, file, "data", at)
+	if err := atoll.ChangeFile(h.newContext(t), f, "tree/sparse", atoll.FileChange{Size: new(int64(size))}); err != nil {
+		t.Fatalf("ChangeFile: %v", err)
+	}
+	var packed, again bytes.Buffer
+	err := errors.Join(f.WriteTar(h.newContext(t), "tree", &packed), f.ReadTar(h.newContext(t), "copy", bytes.NewReader(packed.Bytes())),
+		f.WriteTar(h.newContext(t), "copy", &again))
+	if err != nil {
+		t.Fatalf("WriteTar and ReadTar: %v", err)
+	}
+	if packed.Len() > most || again.Len() > most {
+		t.Errorf("the tar of a file of holes has %d bytes, and that of its copy %d", packed.Len(), again.Len())
+	}
+	if info := h.statFile(t, sb, "copy/sparse"); info.Size != size {
+		t.Errorf("the copy of the file has %d bytes, want %d", info.Size, size)
+	}
+	data := make([]byte, 6)
+	if _, err := h.openFile(t, f, "copy/sparse", atoll.OpenOptions{Read: true}).ReadAt(h.newContext(t), data, at-1); err != nil || string(data) != "\x00data\x00" {
+		t.Errorf("the copy of the file has %q, %v", data, err)
 	}
 }
 
@@ -214,4 +246,44 @@ func packEntries(t *testing.T, entries ...tar.Header) io.Reader {
 		t.Fatal(err)
 	}
 	return &buf
+}
+
+// checkEventsInside changes files from outside below a directory that a program inside watches.
+func checkEventsInside(t *testing.T, h *harness) {
+	sb := h.plainSandbox(t)
+	f := atoll.Files(sb)
+	h.writeFile(t, sb, "d/old", "x")
+	h.writeFile(t, sb, "d/gone", "x")
+	if h.runForCode(t, sb, scriptCommand("notice", "no/dir")) == 99 {
+		t.Skip("the image has no python3 to watch with")
+	}
+	watcher, events := h.startReady(t, sb, scriptCommand("notice", "d"))
+	for name, change := range map[string]func() error{
+		"new": func() error { return atoll.WriteFile(h.newContext(t), sb, "d/new", []byte("x"), 0) },
+		"old": func() error { return atoll.WriteFile(h.newContext(t), sb, "d/old", []byte("y"), 0) },
+		"only": func() error {
+			_, err := f.Write(h.newContext(t), "d/only", strings.NewReader("x"), atoll.WriteOptions{NoClobber: true})
+			return err
+		},
+		"made": func() error { return f.Mkdir(h.newContext(t), "d/made", 0) },
+		"gone": func() error { return f.Remove(h.newContext(t), "d/gone", false) },
+		"unpacked": func() error {
+			return f.ReadTar(h.newContext(t), "d", packEntries(t, tar.Header{Name: "unpacked", Typeflag: tar.TypeReg, Mode: 0o644}))
+		},
+		"edited": func() error {
+			file := h.openFile(t, f, "d/edited", atoll.OpenOptions{Write: true, Create: true})
+			h.writeAt(t, file, "x", 0)
+			return file.Close()
+		},
+	} {
+		if err := change(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		events.waitForText(t, h, "\n"+name+"\n")
+	}
+	h.checkContent(t, sb, "d/old", "y")
+	h.checkList(t, sb, "d", false, "/work/d/edited", "/work/d/made", "/work/d/new", "/work/d/old", "/work/d/only", "/work/d/unpacked")
+	if err := watcher.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
+		t.Errorf("Signal: %v", err)
+	}
 }

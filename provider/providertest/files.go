@@ -336,7 +336,9 @@ var filePromises = []promise{
 	}},
 	{"neither .. nor an absolute name nor a link leads out of the sandbox", []need{needFiles}, checkFileEscapes},
 	{"a tree survives WriteTar and ReadTar", []need{needFiles}, checkTarRoundTrip},
+	{"a tar has the holes of files", []need{needFiles}, checkTarHoles},
 	{"ReadTar refuses an entry that leads out, and unpacks nothing after it", []need{needFiles}, checkTarEscapes},
+	{"programs inside that watch a directory see what changes from outside", []need{needFiles, needIsolation}, checkEventsInside},
 	{"Watch yields synced, then changes", []need{needFiles}, checkWatch},
 	{"a Watch ends with its context's error", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)

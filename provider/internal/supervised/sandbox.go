@@ -434,6 +434,9 @@ func (s *sandbox) fileView() (files.View, error) {
 	if running && !plain {
 		return v, nil // only the sandbox itself knows what the user may do
 	}
+	if rec.Status.State == atoll.StateRunning {
+		v.Live = atoll.Files(s.remoteSandbox())
+	}
 	if !plain {
 		v.UID, v.GID = volumeOwner(s.p.dir.Volume(spec.Project, statedir.DataVolume(s.id)))
 	}

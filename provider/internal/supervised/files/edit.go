@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"os"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -11,19 +12,36 @@ import (
 func (f *FS) Open(ctx context.Context, name string, opts atoll.OpenOptions) (opened atoll.File, err error) {
 	err = f.withFS(ctx, "open", file, []string{name}, func(p routedFS, names []string) (err error) {
 		opened, err = atoll.OpenFile(ctx, p.FS, names[0], opts)
-		if err == nil && p.root != 0 {
-			opened = hostFile{opened, p}
+		if err == nil && (p.root != 0 || p.live != nil) {
+			opened = hostFile{opened, p, names[0], opts.Write}
 		}
 		return err
 	})
 	return opened, err
 }
 
-// A hostFile is an open file on the host, whose owner differs from that inside.
+// A hostFile is an open file on the host, whose owner may differ from that inside.
 type hostFile struct {
 	atoll.File
-	on routedFS
+	on      routedFS
+	name    string
+	written bool
 }
+
+// Close implements atoll.File. Programs that watch a file which may have been written get an event.
+func (h hostFile) Close() error {
+	if h.written && h.on.live != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), announceTime)
+		defer cancel()
+		if info, err := h.File.Stat(ctx); err == nil { // else it is closed already
+			_ = atoll.ChangeFile(ctx, h.on.live, h.name, atoll.FileChange{Mode: &info.Mode}) // it may have gone
+		}
+	}
+	return h.File.Close()
+}
+
+// announceTime bounds the time that Close takes for an event.
+const announceTime = 5 * time.Second
 
 // Stat implements atoll.File.
 func (h hostFile) Stat(ctx context.Context) (atoll.FileInfo, error) {
@@ -45,46 +63,20 @@ func (p routedFS) mapChange(change atoll.FileChange) atoll.FileChange {
 	return change
 }
 
-// specialBits are the set-user-ID and set-group-ID bits. Only the inside sets them, with its own rights.
-const specialBits = 0o6000
-
 // Change implements atoll.Editor.
 func (f *FS) Change(ctx context.Context, name string, change atoll.FileChange) error {
-	if m := change.Mode; m != nil && *m&specialBits != 0 {
-		if done, err := f.changeInside(ctx, name, change); done {
-			return err
-		}
-	}
 	e := file
 	if change.NoFollow {
 		e = entry
 	}
-	return f.withFS(ctx, "change", e, []string{name}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "change", e, []string{name}, func(p routedFS, names []string) error {
 		return atoll.ChangeFile(ctx, p.FS, names[0], p.mapChange(change))
 	})
 }
 
-// changeInside changes a file as a program inside would; done is false if there is no inside.
-func (f *FS) changeInside(ctx context.Context, name string, change atoll.FileChange) (done bool, err error) {
-	v, err := f.view()
-	if err != nil {
-		return true, err
-	}
-	inside, err := v.Inside(ctx)
-	if err != nil {
-		return false, nil // the host refuses the bits, and says so
-	}
-	if len(f.confinedTo) > 0 {
-		inside = confineTo(inside, f.confinedTo)
-	} else {
-		name = absolutePath(v.Workdir, name)
-	}
-	return true, atoll.ChangeFile(ctx, inside, name, change)
-}
-
 // Link implements atoll.Editor.
 func (f *FS) Link(ctx context.Context, from, to string) error {
-	return f.withFS(ctx, "link", entry, []string{from, to}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "link", entry, []string{from, to}, func(p routedFS, names []string) error {
 		return atoll.LinkFile(ctx, p.FS, names[0], names[1])
 	})
 }

@@ -36,6 +36,9 @@ type View struct {
 	// Inside returns the file system as the inside sees it. Its error is the error of every
 	// call that needs it.
 	Inside func(ctx context.Context) (atoll.FS, error)
+	// Live is the file system as running programs see it; nil if none run. It makes the changes
+	// on directories of the host for which programs that watch them get events, if it can.
+	Live atoll.FS
 }
 
 // An FS is an atoll.FS that holds no resources between calls.
@@ -52,6 +55,7 @@ func New(view func() (View, error)) *FS { return &FS{view: view} }
 type routedFS struct {
 	atoll.FS
 	root int
+	live atoll.FS // of View
 }
 
 // mapOwner translates the owner of a file on the host to that inside.
@@ -91,7 +95,7 @@ func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn
 	}
 	if d, _ := v.openHostDir(ctx, e, abs); d != nil {
 		defer d.Close()
-		if err := fn(routedFS{d, v.Root}, abs); !leadsOut(err) {
+		if err := fn(routedFS{d, v.Root, v.Live}, abs); !leadsOut(err) {
 			return err
 		}
 	}
@@ -100,6 +104,28 @@ func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn
 		return err
 	}
 	return fn(routedFS{FS: inside}, abs)
+}
+
+// changeFS is withFS for a change of names or attributes: running programs get events of it if
+// it succeeds inside. If it does not, the host does it, or says why not.
+func (f *FS) changeFS(ctx context.Context, op string, e extent, names []string, fn func(p routedFS, names []string) error) error {
+	v, err := f.view()
+	if err != nil {
+		return err
+	}
+	if v.Live != nil {
+		given := names
+		if len(f.confinedTo) == 0 {
+			given = make([]string, len(names))
+			for i, name := range names {
+				given[i] = absolutePath(v.Workdir, name)
+			}
+		}
+		if fn(routedFS{FS: confineTo(v.Live, f.confinedTo)}, given) == nil {
+			return nil
+		}
+	}
+	return f.withFS(ctx, op, e, names, fn)
 }
 
 // leadsOut reports whether a name itself leads out of the host directory, which dirfs
@@ -144,7 +170,7 @@ func (v *View) openHostDir(ctx context.Context, e extent, names []string) (d *di
 
 // openMount opens the host directory of a mount.
 func (v *View) openMount(m *Mount) (*dirfs.FS, error) {
-	return dirfs.New(m.Target, m.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: m.ReadOnly})
+	return dirfs.New(m.Target, m.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: m.ReadOnly, Live: v.Live})
 }
 
 // mountOf returns the mount that name is on, or nil.
@@ -230,21 +256,21 @@ func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atol
 
 // Mkdir implements atoll.FS.
 func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	return f.withFS(ctx, "mkdir", file, []string{name}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "mkdir", file, []string{name}, func(p routedFS, names []string) error {
 		return p.Mkdir(ctx, names[0], mode)
 	})
 }
 
 // Rename implements atoll.FS.
 func (f *FS) Rename(ctx context.Context, from, to string) error {
-	return f.withFS(ctx, "rename", branch, []string{from, to}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "rename", branch, []string{from, to}, func(p routedFS, names []string) error {
 		return p.Rename(ctx, names[0], names[1])
 	})
 }
 
 // Remove implements atoll.FS.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	return f.withFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
 		return p.Remove(ctx, names[0], recursive)
 	})
 }

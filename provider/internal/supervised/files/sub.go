@@ -27,7 +27,7 @@ func (f *FS) withConfinedFS(ctx context.Context, op string, v *View, e extent, n
 			sub, err := d.Confine(ctx, op, top)
 			if err == nil {
 				defer sub.Close()
-				return fn(routedFS{confineTo(sub, f.confinedTo[1:]), v.Root}, names)
+				return fn(routedFS{FS: confineTo(sub, f.confinedTo[1:]), root: v.Root}, names)
 			}
 			if !leadsOut(err) {
 				return err
@@ -78,5 +78,5 @@ func (f *FS) withStoppedFS(ctx context.Context, op string, v *View, e extent, na
 	defer d.Close()
 	// Directories above the mount point contain all of the mount: they need no confinement.
 	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !atOrBelow(dir, on.Target) })
-	return fn(routedFS{confineTo(d, dirs), v.Root}, abs)
+	return fn(routedFS{FS: confineTo(d, dirs), root: v.Root}, abs)
 }
