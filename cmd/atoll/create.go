@@ -9,6 +9,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
+// sharedFilesHelp says what shared directories lack.
+const sharedFilesHelp = `
+With -v, programs inside see what others write to a directory, but unless the provider
+is docker they get no inotify events of it: have watchers poll, as with
+-e CHOKIDAR_USEPOLLING=1 or -e WATCHPACK_POLLING=true. They do get events of what Atoll
+itself writes to a running sandbox: atoll cp, the API, SFTP and the tools of MCP. Nor do
+file locks (flock, fcntl) hold between two sandboxes, or a sandbox and this machine:
+mount with :ro in all but one, or let one program keep the lock for all.`
+
 func newCreate(a *app) *cobra.Command {
 	var f specFlags
 	var noStart, stdin, tty bool
@@ -18,7 +27,8 @@ func newCreate(a *app) *cobra.Command {
 		Long: `Create creates a sandbox, starts it, and prints its id. With a command, the command
 is the main process, whose end stops the sandbox; without one the sandbox remains
 idle until it is stopped, and the command of the image does not run. The sandbox
-survives the end of this program.`,
+survives the end of this program.
+` + sharedFilesHelp,
 		Example: `  atoll create --name web
   atoll create --name cache -v data:/data --memory 1g --image redis -- redis-server --dir /data`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -651,6 +651,9 @@ func TestTarRoundTrip(t *testing.T) {
 	if err := f.ReadTar(t.Context(), "made/dst", bytes.NewReader(archive.Bytes())); err != nil {
 		t.Fatal(err)
 	}
+	if want := []string{"left out: a named pipe: fifo"}; !slices.Equal(notesOf(t, archive.Bytes()), want) {
+		t.Errorf("the archive has the notes %q, want %q", notesOf(t, archive.Bytes()), want)
+	}
 	if err := f.Remove(t.Context(), "src/fifo", false); err != nil { // is left out
 		t.Fatal(err)
 	}
@@ -662,6 +665,23 @@ func TestTarRoundTrip(t *testing.T) {
 	a, b := mustStat(t, filepath.Join(dir, "made/dst/-rf")), mustStat(t, filepath.Join(dir, "made/dst/zz-hard"))
 	if !os.SameFile(a, b) {
 		t.Error("the hard link became a copy")
+	}
+}
+
+// notesOf returns the comments of global headers.
+func notesOf(t *testing.T, archive []byte) (notes []string) {
+	t.Helper()
+	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return notes
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			notes = append(notes, h.PAXRecords["comment"])
+		}
 	}
 }
 

@@ -3,9 +3,14 @@ package dirfs
 import (
 	"context"
 	"path"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
+
+// LiveTime bounds the time that a change by a live tree takes: root inside a sandbox can suspend the
+// program that makes it.
+const LiveTime = 5 * time.Second
 
 // A liveDir is the directory of a new file as running programs see it.
 type liveDir struct {
@@ -16,14 +21,16 @@ type liveDir struct {
 
 // giveName gives the temporary file its name, and reports whether it did.
 func (l liveDir) giveName(temp, target string, noClobber bool) bool {
-	from, to := path.Join(l.path, temp), path.Join(l.path, target)
-	switch {
-	case l.fs == nil:
+	if l.fs == nil {
 		return false
-	case noClobber:
-		return atoll.LinkFile(l.ctx, l.fs, from, to) == nil && l.fs.Remove(l.ctx, from, false) == nil
 	}
-	return l.fs.Rename(l.ctx, from, to) == nil
+	ctx, cancel := context.WithTimeout(l.ctx, LiveTime)
+	defer cancel()
+	from, to := path.Join(l.path, temp), path.Join(l.path, target)
+	if noClobber {
+		return atoll.LinkFile(ctx, l.fs, from, to) == nil && l.fs.Remove(ctx, from, false) == nil
+	}
+	return l.fs.Rename(ctx, from, to) == nil
 }
 
 // liveDir returns the directory at rel as running programs see it.
@@ -37,8 +44,10 @@ func (l liveDir) announce(name string) {
 	if l.fs == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(l.ctx, LiveTime)
+	defer cancel()
 	name = path.Join(l.path, name)
-	info, err := l.fs.Stat(l.ctx, name)
+	info, err := l.fs.Stat(ctx, name)
 	if err != nil {
 		return
 	}
@@ -46,5 +55,5 @@ func (l liveDir) announce(name string) {
 	if info.Type == atoll.TypeSymlink { // which has no mode
 		same.Mode, same.Times = nil, &atoll.FileTimes{Accessed: info.Modified, Modified: info.Modified}
 	}
-	_ = atoll.ChangeFile(l.ctx, l.fs, name, same)
+	_ = atoll.ChangeFile(ctx, l.fs, name, same)
 }

@@ -51,7 +51,7 @@ type unpacker struct {
 	m    creator
 	dirs []dirEntry
 	rel  string // of the directory
-	left int    // how many more files get their names from the live tree
+	left int    // for how many more entries the live tree makes events; -1 if it cannot
 }
 
 // maxLive is the number of entries of a tar stream for which a live tree makes events at once.
@@ -60,7 +60,7 @@ const maxLive = 200
 
 // liveDir returns the directory at rel as running programs see it, for the first entries.
 func (u *unpacker) liveDir(ctx context.Context, rel string) liveDir {
-	if u.left == 0 {
+	if u.left <= 0 {
 		return liveDir{}
 	}
 	u.left--
@@ -69,7 +69,7 @@ func (u *unpacker) liveDir(ctx context.Context, rel string) liveDir {
 
 // announceDirs makes events for directories of a long stream.
 func (u *unpacker) announceDirs(ctx context.Context) {
-	if u.left > 0 {
+	if u.left != 0 {
 		return
 	}
 	for _, d := range u.dirs[:min(len(u.dirs), maxLive)] {
@@ -197,6 +197,9 @@ func (u *unpacker) placeFile(ctx context.Context, name string, h *tarstream.Head
 	content := func(file *os.File, buffer []byte) error { return h.WriteFile(file, ctxReader{ctx, r}, buffer) }
 	if _, err := w.writeAll(content); err != nil {
 		return err
+	}
+	if w.silent { // each of the others would wait as long
+		u.left = -1
 	}
 	return u.setTime(name, h.ModTime)
 }

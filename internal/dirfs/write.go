@@ -60,6 +60,7 @@ type pendingWrite struct {
 	noClobber    bool
 	sync         bool
 	live         liveDir
+	silent       bool // live could not give the file its name
 }
 
 // beginWrite resolves the target and opens the new file.
@@ -119,7 +120,7 @@ func (w *pendingWrite) replaceTarget(info fs.FileInfo) error {
 	if w.live.giveName(w.temp, w.target, w.noClobber) {
 		return nil
 	}
-	if w.live.fs != nil { // it may have done so, and only the answer was lost
+	if w.silent = w.live.fs != nil; w.silent { // it may have done so, and only the answer was lost
 		if there, err := w.dir.Lstat(w.target); err == nil && os.SameFile(there, info) {
 			_ = w.dir.Remove(w.temp) // another name of the file, or gone
 			return nil

@@ -128,6 +128,7 @@ func (c *creation) prepareMounts(context.Context) error {
 			}
 		}
 	}
+	c.p.warnOfSharedVolumes(st)
 	for _, name := range names {
 		if err := c.p.checkStep("volume"); err != nil {
 			return err

@@ -1,8 +1,11 @@
 package supervised
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
@@ -44,6 +47,42 @@ func (p *Provider) volumesInUse() (map[string]bool, error) {
 		}
 	}
 	return used, nil
+}
+
+// warnOfSharedVolumes warns of volumes that this sandbox and another live one can write to: each
+// has a kernel of its own, which does not see the file locks of the other.
+func (p *Provider) warnOfSharedVolumes(st *atoll.Status) {
+	written := writtenVolumes(&st.Spec)
+	if len(written) == 0 {
+		return
+	}
+	all, err := p.List(context.Background(), atoll.Filter{Project: st.Spec.Project})
+	if err != nil {
+		p.log.Debug("volumes", "err", err)
+		return
+	}
+	for _, other := range all {
+		if other.ID == st.ID || !isLive(other.State) {
+			continue
+		}
+		for _, name := range writtenVolumes(&other.Spec) {
+			if slices.Contains(written, name) {
+				p.log.Warn(fmt.Sprintf("volume %s: sandbox %s writes to it, too, and file locks do not exclude each other there: mount it with :ro in one of them, or let one program have the lock for all",
+					name, cmp.Or(other.Spec.Name, other.ID)))
+				return // one warning is enough
+			}
+		}
+	}
+}
+
+// writtenVolumes returns the names of the volumes that a sandbox can write to.
+func writtenVolumes(spec *atoll.Spec) (names []string) {
+	for _, m := range spec.Mounts {
+		if m.Type == atoll.MountVolume && !m.ReadOnly {
+			names = append(names, m.Source)
+		}
+	}
+	return names
 }
 
 // RemoveVolume implements atoll.VolumeStore.

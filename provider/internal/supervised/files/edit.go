@@ -3,9 +3,9 @@ package files
 import (
 	"context"
 	"os"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
 // Open implements atoll.Editor.
@@ -31,7 +31,7 @@ type hostFile struct {
 // Close implements atoll.File. Programs that watch a file which may have been written get an event.
 func (h hostFile) Close() error {
 	if h.written && h.on.live != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), announceTime)
+		ctx, cancel := context.WithTimeout(context.Background(), dirfs.LiveTime)
 		defer cancel()
 		if info, err := h.File.Stat(ctx); err == nil { // else it is closed already
 			_ = atoll.ChangeFile(ctx, h.on.live, h.name, atoll.FileChange{Mode: &info.Mode}) // it may have gone
@@ -39,9 +39,6 @@ func (h hostFile) Close() error {
 	}
 	return h.File.Close()
 }
-
-// announceTime bounds the time that Close takes for an event.
-const announceTime = 5 * time.Second
 
 // Stat implements atoll.File.
 func (h hostFile) Stat(ctx context.Context) (atoll.FileInfo, error) {
@@ -69,14 +66,14 @@ func (f *FS) Change(ctx context.Context, name string, change atoll.FileChange) e
 	if change.NoFollow {
 		e = entry
 	}
-	return f.changeFS(ctx, "change", e, []string{name}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "change", e, []string{name}, func(ctx context.Context, p routedFS, names []string) error {
 		return atoll.ChangeFile(ctx, p.FS, names[0], p.mapChange(change))
 	})
 }
 
 // Link implements atoll.Editor.
 func (f *FS) Link(ctx context.Context, from, to string) error {
-	return f.changeFS(ctx, "link", entry, []string{from, to}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "link", entry, []string{from, to}, func(ctx context.Context, p routedFS, names []string) error {
 		return atoll.LinkFile(ctx, p.FS, names[0], names[1])
 	})
 }

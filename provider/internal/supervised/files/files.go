@@ -108,25 +108,43 @@ func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn
 
 // changeFS is withFS for a change of names or attributes: running programs get events of it if
 // it succeeds inside. If it does not, the host does it, or says why not.
-func (f *FS) changeFS(ctx context.Context, op string, e extent, names []string, fn func(p routedFS, names []string) error) error {
+func (f *FS) changeFS(ctx context.Context, op string, e extent, names []string, fn changeFunc) error {
 	v, err := f.view()
 	if err != nil {
 		return err
 	}
-	if v.Live != nil {
-		given := names
-		if len(f.confinedTo) == 0 {
-			given = make([]string, len(names))
-			for i, name := range names {
-				given[i] = absolutePath(v.Workdir, name)
-			}
-		}
-		if fn(routedFS{FS: confineTo(v.Live, f.confinedTo)}, given) == nil {
+	if fs, given := f.liveFS(&v, names); fs != nil {
+		live, cancel := context.WithTimeout(ctx, dirfs.LiveTime)
+		defer cancel()
+		if fn(live, routedFS{FS: fs}, given) == nil {
 			return nil
 		}
 	}
-	return f.withFS(ctx, op, e, names, fn)
+	return f.withFS(ctx, op, e, names, func(p routedFS, names []string) error { return fn(ctx, p, names) })
 }
+
+// liveFS returns the live file system and the names by which it knows names, if these are on a
+// directory of the host; else nil.
+func (f *FS) liveFS(v *View, names []string) (atoll.FS, []string) {
+	if v.Live == nil {
+		return nil, nil
+	}
+	given, top := names, f.confinedTo
+	if len(top) == 0 {
+		given = make([]string, len(names))
+		for i, name := range names {
+			given[i] = absolutePath(v.Workdir, name)
+		}
+		top = given
+	}
+	if m := v.mountOf(absolutePath(v.Workdir, top[0])); m == nil || m.Source == "" {
+		return nil, nil
+	}
+	return confineTo(v.Live, f.confinedTo), given
+}
+
+// A changeFunc makes a change on the file system that the names are on.
+type changeFunc func(ctx context.Context, p routedFS, names []string) error
 
 // leadsOut reports whether a name itself leads out of the host directory, which dirfs
 // reports before it reads or writes anything. An archive entry that leads out is
@@ -256,23 +274,48 @@ func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atol
 
 // Mkdir implements atoll.FS.
 func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	return f.changeFS(ctx, "mkdir", file, []string{name}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "mkdir", file, []string{name}, func(ctx context.Context, p routedFS, names []string) error {
 		return p.Mkdir(ctx, names[0], mode)
 	})
 }
 
 // Rename implements atoll.FS.
 func (f *FS) Rename(ctx context.Context, from, to string) error {
-	return f.changeFS(ctx, "rename", branch, []string{from, to}, func(p routedFS, names []string) error {
+	return f.changeFS(ctx, "rename", branch, []string{from, to}, func(ctx context.Context, p routedFS, names []string) error {
 		return p.Rename(ctx, names[0], names[1])
 	})
 }
 
-// Remove implements atoll.FS.
+// Remove implements atoll.FS. Running programs see a tree move away, which takes a moment, and the
+// host deletes it.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	return f.changeFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
-		return p.Remove(ctx, names[0], recursive)
+	if !recursive {
+		return f.changeFS(ctx, "remove", branch, []string{name}, func(ctx context.Context, p routedFS, names []string) error {
+			return p.Remove(ctx, names[0], false)
+		})
+	}
+	if v, err := f.view(); err == nil && len(f.confinedTo) == 0 {
+		name = f.moveAway(ctx, &v, name)
+	}
+	return f.withFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
+		return p.Remove(ctx, names[0], true)
 	})
+}
+
+// moveAway gives a tree without mounts a temporary name as a program inside would, and returns its
+// name.
+func (f *FS) moveAway(ctx context.Context, v *View, name string) string {
+	fs, names := f.liveFS(v, []string{name})
+	if fs == nil || v.hasMountBelow(names[0]) {
+		return name
+	}
+	away := path.Join(path.Dir(names[0]), atoll.TempName())
+	ctx, cancel := context.WithTimeout(ctx, dirfs.LiveTime)
+	defer cancel()
+	if fs.Rename(ctx, names[0], away) != nil {
+		return name
+	}
+	return away
 }
 
 // WriteTar implements atoll.FS.
