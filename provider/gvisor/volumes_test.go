@@ -5,12 +5,15 @@ package gvisor_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
 // A sandbox has its volume as long as it exists, however eagerly others remove the volume.
@@ -134,4 +137,24 @@ func TestPlacesOfMounts(t *testing.T) {
 	}
 	_, err := l.Create(l.ctx(), &atoll.Spec{Workdir: "/x/", Mounts: []atoll.Mount{bind(file, "/x")}})
 	wantKind(t, "create", err, atoll.ErrInvalid, file, "/x")
+}
+
+// A sandbox that shares a volume for writing with a live one gets a warning, for they do not see
+// each other's locks.
+func TestSharedVolumeWarns(t *testing.T) {
+	var log bytes.Buffer
+	l := newLab(t, func(o *gvisor.Options) { o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})) })
+	t.Cleanup(func() { l.must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "data")) })
+	spec := func(name string, readOnly bool) atoll.Spec {
+		return atoll.Spec{Name: name, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data", ReadOnly: readOnly}}}
+	}
+	l.create(spec("one", false))
+	l.create(spec("reader", true))
+	if log.Len() > 0 {
+		t.Errorf("a warning for one writer: %s", log.String())
+	}
+	l.create(spec("two", false))
+	if !strings.Contains(log.String(), "volume data: sandbox one writes to it, too") {
+		t.Errorf("the warning for two writers: %q", log.String())
+	}
 }
