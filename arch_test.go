@@ -1027,7 +1027,7 @@ func TestLayerKnowsEveryAbility(t *testing.T) {
 
 // abilityFiles declare the optional interfaces.
 var abilityFiles = []string{
-	"optional.go", "layer/pool/report.go", "layer/registry/reconciliation.go", "layer/session/spec.go", "layer/workspace/spec.go",
+	"optional.go", "refusals.go", "layer/pool/report.go", "layer/registry/reconciliation.go", "layer/session/spec.go", "layer/workspace/spec.go",
 }
 
 // abilityMethods returns the methods of the optional interfaces, by their qualified names:
@@ -1055,7 +1055,7 @@ func abilityMethods(all []source) map[string][]string {
 
 // sandboxAbilities are the abilities of sandboxes, processes and files.
 var sandboxAbilities = []string{
-	"atoll.Filer", "atoll.Dialer", "atoll.Pauser", "atoll.Extender", "atoll.Snapshotter", "atoll.Meter", "atoll.ProcessLister", "atoll.Resizer", "atoll.SubFS",
+	"atoll.Filer", "atoll.Dialer", "atoll.Pauser", "atoll.Extender", "atoll.Snapshotter", "atoll.Meter", "atoll.Refuser", "atoll.ProcessLister", "atoll.Resizer", "atoll.SubFS",
 }
 
 // As skips a layer that lacks an ability, so the layers that must see all calls on a provider

@@ -107,6 +107,7 @@ type Caps struct {
 	NetworkOn    bool       `json:"network_on"`
 	Egress       bool       `json:"egress"`        // NetworkEgress
 	NetworkNamed bool       `json:"network_named"` // networks of the backend
+	Refusals     bool       `json:"refusals"`      // Refuser
 	Publish      bool       `json:"publish"`       // Port.Publish
 	Cache        bool       `json:"cache"`         // Spec.Cache
 	GPU          bool       `json:"gpu"`           // Resources.GPUs, if the machine has GPUs

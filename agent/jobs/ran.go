@@ -18,6 +18,12 @@ type Ran struct {
 	Stderr Text          `json:"stderr"`
 	// Process is the id of the command's process in its sandbox.
 	Process string `json:"process,omitempty"`
+
+	// Refused lists what the network refused while a command ran that failed, as far as the provider
+	// knows it.
+	Refused []atoll.Refusal `json:"refused,omitempty"`
+	// NoNetwork reports that a command failed in a sandbox that has no network.
+	NoNetwork bool `json:"no_network,omitempty"`
 }
 
 // Run runs a command in a sandbox to its end, and keeps max bytes of each of its streams:
@@ -39,8 +45,21 @@ func Run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command, max int64, r
 	r := Ran{Stdout: stdout.End(), Stderr: stderr.End(), Took: time.Since(began), Process: box.process}
 	if failed, ok := errors.AsType[*atoll.ExitError](err); ok {
 		r.Exit, err = failed.Exit, nil
+		r.findRefusals(ctx, sb, began)
 	}
 	return r, err
+}
+
+// refusalsTimeout limits the time that the result of a failed command waits for the refusals.
+const refusalsTimeout = 2 * time.Second
+
+// findRefusals sets what the network refused since began.
+func (r *Ran) findRefusals(ctx context.Context, sb atoll.Sandbox, began time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, refusalsTimeout)
+	defer cancel()
+	if all, err := atoll.RefusalsOf(ctx, sb); err == nil { // a result without them is a result, too
+		r.Refused, r.NoNetwork = all.Within(time.Since(began)), all.NoNetwork
+	}
 }
 
 // Interrupted returns the error of a command whose sandbox, or container, ended while

@@ -129,7 +129,8 @@ func makeEnv(env map[string]string) (list []string, err error) {
 
 // setResult copies the result of a command, and shortens its output.
 func (o *execOutput) setResult(r *jobs.Ran, most int) {
-	o.ExitCode, o.DurationMS, o.TimedOut, o.note.Note = &r.Exit.Code, r.Took.Milliseconds(), r.Exit.TimedOut, resultNote(r)
+	o.ExitCode, o.DurationMS, o.TimedOut = &r.Exit.Code, r.Took.Milliseconds(), r.Exit.TimedOut
+	o.note.Note = strings.TrimSpace(resultNote(r) + " " + refusalNote(r))
 	o.Stdout, o.Stderr, o.Truncated = fitOutput(r, most)
 }
 

@@ -215,6 +215,7 @@ func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, 
 	}
 	out.Error = ""
 	out.setResult(result)
+	out.addNote(refusalNote(&result.Ran))
 	if result.NotInstalled {
 		out.Error = fmt.Sprintf("packages could not be installed (%s): %s", strings.Join(packages, " "), result.Exit)
 		if spec.Network.Mode != atoll.NetworkOn {

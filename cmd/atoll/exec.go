@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -106,6 +107,7 @@ func (f *execFlags) runAttended(s *console, c *connection, ref string) (id strin
 	}
 	locateWorkspace(s.ctx, c, &st.Spec)
 	shared := readHostFiles(&st.Spec)
+	began := time.Now()
 	p, err := sb.Exec(s.ctx, &f.cmd)
 	if err != nil {
 		return "", exit, s.breakCause(err)
@@ -114,6 +116,9 @@ func (f *execFlags) runAttended(s *console, c *connection, ref string) (id strin
 	s.app.warnHostFiles(&st.Spec, shared)
 	if errors.Is(err, errDetached) {
 		return p.ID(), exit, err
+	}
+	if err == nil {
+		s.reportRefusals(sb, began, exit)
 	}
 	return sb.ID(), exit, err
 }

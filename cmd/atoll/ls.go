@@ -191,25 +191,53 @@ func formatAgo(d time.Duration) string {
 
 func newInspect(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:               "inspect SANDBOX...",
-		Short:             "Print the full status of sandboxes as a JSON array",
+		Use:   "inspect SANDBOX...",
+		Short: "Print the full status of sandboxes as a JSON array",
+		Long: `Inspect prints the full status of sandboxes as a JSON array. "refusals" lists what
+the network of a sandbox refused, and why, if its provider knows.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
-				all, errs := []atoll.Status{}, []error(nil)
+				all, errs := []inspection{}, []error(nil)
 				for _, ref := range args {
-					st, err := c.sandboxStatus(ctx, ref)
+					in, err := c.inspectSandbox(ctx, ref)
 					if err != nil {
 						errs = append(errs, err)
-						continue
 					}
-					all = append(all, st)
+					if in.ID != "" {
+						all = append(all, in)
+					}
 				}
 				return errors.Join(append(errs, a.printJSON(all))...)
 			})
 		},
 	}
+}
+
+// An inspection is the full status of a sandbox.
+type inspection struct {
+	atoll.Status
+	Refusals *atoll.Refusals `json:"refusals,omitempty"` // nil if the provider does not know them
+}
+
+// inspectSandbox returns the full status of a sandbox. Its ID is "" if the sandbox was not found.
+func (c *connection) inspectSandbox(ctx context.Context, ref string) (in inspection, err error) {
+	sb, err := c.findSandbox(ctx, ref)
+	if err != nil {
+		return in, err
+	}
+	if in.Status, err = sb.Status(ctx); err != nil || !in.Caps.Refusals {
+		return in, err
+	}
+	refusals, err := atoll.RefusalsOf(ctx, sb)
+	if err == nil {
+		in.Refusals = &refusals
+	}
+	if atoll.KindOf(err) == atoll.ErrUnsupported { // its supervisor is of an earlier version
+		err = nil
+	}
+	return in, err
 }
 
 func (c *connection) sandboxStatus(ctx context.Context, ref string) (atoll.Status, error) {

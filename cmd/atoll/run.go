@@ -135,6 +135,7 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 		}
 	}
 	shared := readHostFiles(spec)
+	began := time.Now()
 	sb, err := c.Create(s.ctx, spec)
 	if err != nil {
 		return exit, "", s.breakCause(err)
@@ -158,6 +159,9 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 		exit, err = f.execCommand(s, sb, args)
 	} else {
 		exit, err = f.followMain(s, sb)
+	}
+	if err == nil {
+		s.reportRefusals(sb, began, exit)
 	}
 	return exit, sb.ID(), err
 }

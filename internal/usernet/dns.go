@@ -1,9 +1,11 @@
 package usernet
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 const dnsPort = 53
@@ -68,7 +72,7 @@ func (l *dnsListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.n.admitConn(c.LocalAddr().String()) {
+		if l.n.admitConn(c.LocalAddr().(*net.TCPAddr).AddrPort()) {
 			// The server's Shutdown ends reads, but no write to a sandbox that
 			// does not read its answers.
 			keep := context.AfterFunc(l.n.ctx, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
@@ -136,7 +140,7 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 	}
 	question := q.Question[0]
 	if !n.opts.Policy.mayResolve(question.Name) {
-		n.logRefusal("dns", question.Name, "not on the allow-list")
+		n.reportName(question.Name)
 		a := newReply(q, dns.RcodeNameError)
 		if opt := a.IsEdns0(); opt != nil {
 			opt.Option = append(opt.Option, &dns.EDNS0_EDE{
@@ -158,13 +162,22 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 	return a
 }
 
-// rememberAnswer records the addresses at the end of the chain of aliases that begins at name, if
-// the policy lists name.
+// reportName reports that the policy refuses name.
+func (n *Network) reportName(name string) {
+	r := atoll.Refusal{Host: plainName(name), Protocol: "dns", Reason: notAllowed}
+	n.opts.Log.Debug("refused", "network", "dns", "address", r.Host, "reason", r.Reason)
+	n.opts.Refused(r)
+}
+
+// plainName returns a name of a DNS message, in which control characters are escaped already, as
+// people write it.
+func plainName(name string) string {
+	return cmp.Or(strings.TrimSuffix(strings.ToLower(name), "."), ".")
+}
+
+// rememberAnswer records the addresses at the end of the chain of aliases that begins at name.
 func (n *Network) rememberAnswer(name string, answer []dns.RR) {
 	t := n.opts.Policy.lookUpHost(name)
-	if t == unlisted {
-		return
-	}
 	owner := dns.CanonicalName(name)
 	for hops := 0; hops <= len(answer); hops++ {
 		alias := ""
@@ -176,11 +189,11 @@ func (n *Network) rememberAnswer(name string, answer []dns.RR) {
 			switch rr := rr.(type) {
 			case *dns.A:
 				if addr, ok := netip.AddrFromSlice(rr.A); ok {
-					n.names.addAnswer(addr, t, ttl)
+					n.names.addAnswer(addr, plainName(name), t, ttl)
 				}
 			case *dns.AAAA:
 				if addr, ok := netip.AddrFromSlice(rr.AAAA); ok {
-					n.names.addAnswer(addr, t, ttl)
+					n.names.addAnswer(addr, plainName(name), t, ttl)
 				}
 			case *dns.CNAME:
 				alias = dns.CanonicalName(rr.Target)

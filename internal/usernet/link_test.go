@@ -269,7 +269,7 @@ func FuzzFrames(f *testing.F) {
 	refused := make(chan string, 1)
 	check := mustPolicy(f, atoll.NetworkOn)
 	_, w := wired(f, Options{Dial: func(_ context.Context, _, address string) (net.Conn, error) {
-		if ap := netip.MustParseAddrPort(address); check.refusalReason(ap.Addr(), nil, unlisted) != "" {
+		if ap := netip.MustParseAddrPort(address); refusalReason(check, ap.Addr(), nil, unlisted) != "" {
 			refused <- address
 		}
 		return nil, io.EOF

@@ -16,8 +16,8 @@ const (
 	maxNames = 4096 // addresses in the table; beyond it the one that expires first is dropped
 )
 
-// nameTable records the addresses that the DNS server gave as answers for names that the policy
-// lists, to distinguish a dial to one of them from a dial to any other.
+// nameTable records the addresses that the DNS server gave as answers, to distinguish a dial to an
+// answer for a name that the policy lists from a dial to any other, and to name the address.
 type nameTable struct {
 	now func() time.Time
 
@@ -25,7 +25,10 @@ type nameTable struct {
 	entries map[netip.Addr]*nameEntry // guarded by mu
 }
 
-type nameEntry struct{ until [byName + 1]time.Time } // by trust
+type nameEntry struct {
+	name  string                // the latest one, as people write it
+	until [byName + 1]time.Time // by trust; the entry of a name that is not listed has expired already
+}
 
 // lastExpiry returns when the last trust in the address ends.
 func (e *nameEntry) lastExpiry() time.Time {
@@ -39,11 +42,8 @@ func newNameTable() *nameTable {
 	return &nameTable{now: time.Now, entries: map[netip.Addr]*nameEntry{}}
 }
 
-// addAnswer records addr as an answer for a name that is listed as t.
-func (nt *nameTable) addAnswer(addr netip.Addr, t trustLevel, ttl time.Duration) {
-	if t == unlisted {
-		return
-	}
+// addAnswer records addr as an answer for name, which is listed as t.
+func (nt *nameTable) addAnswer(addr netip.Addr, name string, t trustLevel, ttl time.Duration) {
 	addr = reservedip.Canonical(addr)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
@@ -52,6 +52,10 @@ func (nt *nameTable) addAnswer(addr netip.Addr, t trustLevel, ttl time.Duration)
 		nt.makeRoom()
 		e = &nameEntry{}
 		nt.entries[addr] = e
+	}
+	e.name = name
+	if t == unlisted {
+		return
 	}
 	if until := nt.now().Add(min(max(ttl, minTrust), maxTrust)); until.After(e.until[t]) {
 		e.until[t] = until
@@ -90,4 +94,14 @@ func (nt *nameTable) findTrust(addr netip.Addr) trustLevel {
 		}
 	}
 	return unlisted
+}
+
+// findName returns the latest name for which addr was an answer, "" if there is none.
+func (nt *nameTable) findName(addr netip.Addr) string {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	if e := nt.entries[reservedip.Canonical(addr)]; e != nil {
+		return e.name
+	}
+	return ""
 }

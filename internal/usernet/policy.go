@@ -175,20 +175,20 @@ func (p *Policy) lookUpHost(host string) trustLevel {
 // mayResolve reports whether the DNS server answers for the name.
 func (p *Policy) mayResolve(host string) bool { return !p.egress || p.lookUpHost(host) != unlisted }
 
-// refusalReason returns why addr must not be dialled, "" if it may. host is the range that
+// refusedRange returns the range of addr, and whether addr must not be dialled. host is the range that
 // hostAddrs finds for addr, if any; t is the trust from DNS answers.
-func (p *Policy) refusalReason(addr netip.Addr, host *addrRange, t trustLevel) string {
+func (p *Policy) refusedRange(addr netip.Addr, host *addrRange, t trustLevel) (r addrRange, refused bool) {
 	addr = reservedip.Canonical(addr)
-	r := rangeOf(addr)
+	r = rangeOf(addr)
 	if host != nil && r.class != never {
 		r = *host
 	}
 	if r.class == never {
-		return r.what
+		return r, true
 	}
 	for _, n := range p.networks {
 		if n.Contains(addr) && (r.class == public || isWithin(n, r.prefix)) {
-			return ""
+			return r, false
 		}
 	}
 	switch {
@@ -196,9 +196,38 @@ func (p *Policy) refusalReason(addr netip.Addr, host *addrRange, t trustLevel) s
 		r.class == public && t != unlisted,
 		r.class == private && t == byName,
 		r.class == private && t == byWildcard && !p.egress:
-		return ""
-	case r.class == public:
-		return "not on the allow-list"
+		return r, false
 	}
-	return r.what
+	return r, true
+}
+
+// notAllowed is the reason for a refused name, and for a refused public address.
+const notAllowed = "not in --allow"
+
+// explainRefusal returns the reason why addr, which r refuses, is not dialled, and what opens it. name is
+// the name that has this address, "" if none is known.
+func (r addrRange) explainRefusal(addr netip.Addr, name string) string {
+	if r.class == public {
+		return notAllowed
+	}
+	addr = reservedip.Canonical(addr)
+	reason := r.describe()
+	if name != "" {
+		reason = fmt.Sprintf("resolves to %s, %s", addr, reason)
+	}
+	if r.class == never {
+		return reason + ": nothing opens it"
+	}
+	return fmt.Sprintf("%s: --allow %s opens it", reason, addr)
+}
+
+// describe returns the kind of the range's addresses with an article.
+func (r addrRange) describe() string {
+	switch {
+	case strings.HasPrefix(r.what, "the "):
+		return r.what
+	case strings.ContainsRune("aeiou", rune(r.what[0])):
+		return "an " + r.what
+	}
+	return "a " + r.what
 }

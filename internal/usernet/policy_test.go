@@ -81,7 +81,7 @@ var refusedByDefault = map[string]string{
 func TestPolicyRefusesByDefault(t *testing.T) {
 	p := mustPolicy(t, atoll.NetworkOn)
 	for s, want := range refusedByDefault {
-		if got := p.refusalReason(netip.MustParseAddr(s), nil, unlisted); got != want {
+		if got := refusalReason(p, netip.MustParseAddr(s), nil, unlisted); got != want {
 			t.Errorf("%s: got %q, want %q", s, got, want)
 		}
 	}
@@ -90,7 +90,7 @@ func TestPolicyRefusesByDefault(t *testing.T) {
 		"172.32.0.0", "192.167.255.255", "192.169.0.0", "223.255.255.255", "::ffff:1.1.1.1", "64:ff9b::101:101",
 		"2606:4700::1", "2a00:1450::1",
 	} {
-		if why := p.refusalReason(netip.MustParseAddr(s), nil, unlisted); why != "" {
+		if why := refusalReason(p, netip.MustParseAddr(s), nil, unlisted); why != "" {
 			t.Errorf("%s: refused as %s", s, why)
 		}
 	}
@@ -138,7 +138,7 @@ func TestPolicyDecides(t *testing.T) {
 		{"nor link-local", on, "db.example", "169.254.1.1", nil, byName, "link-local address"},
 		{"nor loopback", on, "db.example", "127.0.0.1", nil, byName, "loopback address"},
 
-		{"egress refuses what is not listed", egress, "", "1.1.1.1", nil, unlisted, "not on the allow-list"},
+		{"egress refuses what is not listed", egress, "", "1.1.1.1", nil, unlisted, notAllowed},
 		{"a network", egress, "1.1.1.0/24", "1.1.1.1", nil, unlisted, open},
 		{"everything public", egress, "0.0.0.0/0", "1.1.1.1", nil, unlisted, open},
 		{"everything does not open private addresses in egress", egress, "0.0.0.0/0", "10.0.0.1", nil, unlisted, "private address"},
@@ -151,7 +151,7 @@ func TestPolicyDecides(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := mustPolicy(t, tt.mode, strings.Fields(tt.allow)...)
-			if got := p.refusalReason(netip.MustParseAddr(tt.addr), tt.host, tt.trust); got != tt.want {
+			if got := refusalReason(p, netip.MustParseAddr(tt.addr), tt.host, tt.trust); got != tt.want {
 				t.Errorf("%s with %q: got %q, want %q", tt.addr, tt.allow, got, tt.want)
 			}
 		})
@@ -254,7 +254,7 @@ func FuzzPolicy(f *testing.F) {
 				continue
 			}
 			r := rangeOf(reservedip.Canonical(addr))
-			why := p.refusalReason(addr, nil, unlisted)
+			why := refusalReason(p, addr, nil, unlisted)
 			if why == "" && r.class == never {
 				t.Errorf("%q opens %s", allow, addr)
 			}
@@ -350,11 +350,11 @@ func TestNetworksOfTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		neighbour := netip.MustParseAddr("5.6.7.9")
-		if why := p.refusalReason(neighbour, host.findRange(neighbour), test.t); why == "" != test.opens {
+		if why := refusalReason(p, neighbour, host.findRange(neighbour), test.t); why == "" != test.opens {
 			t.Errorf("%+v, trust %d: a neighbour is refused for %q, want it open: %v", test.nw, test.t, why, test.opens)
 		}
 		self := netip.MustParseAddr("5.6.7.8")
-		if why := p.refusalReason(self, host.findRange(self), test.t); why == "" {
+		if why := refusalReason(p, self, host.findRange(self), test.t); why == "" {
 			t.Errorf("%+v, trust %d: the host is open", test.nw, test.t)
 		}
 	}
@@ -386,11 +386,11 @@ func TestNameTable(t *testing.T) {
 		}
 	}
 	want("unknown", unlisted)
-	nt.addAnswer(addr, unlisted, time.Hour)
+	nt.addAnswer(addr, "a.example", unlisted, time.Hour)
 	want("not listed", unlisted)
-	nt.addAnswer(addr, byWildcard, time.Hour)
+	nt.addAnswer(addr, "b.example", byWildcard, time.Hour)
 	want("by wildcard", byWildcard)
-	nt.addAnswer(netip.MustParseAddr("::ffff:1.2.3.4"), byName, time.Second)
+	nt.addAnswer(netip.MustParseAddr("::ffff:1.2.3.4"), "c.example", byName, time.Second)
 	want("by name too", byName)
 	now = now.Add(minTrust - time.Second)
 	want("short TTL, but within the minimum", byName)
@@ -400,7 +400,7 @@ func TestNameTable(t *testing.T) {
 	want("after the longest TTL", unlisted)
 
 	for i := range maxNames + 10 {
-		nt.addAnswer(netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}), byName, minTrust+time.Duration(i)*time.Second)
+		nt.addAnswer(netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}), "", byName, minTrust+time.Duration(i)*time.Second)
 	}
 	if got := len(nt.entries); got > maxNames {
 		t.Errorf("remembers %d addresses, want at most %d", got, maxNames)
@@ -411,4 +411,16 @@ func TestNameTable(t *testing.T) {
 	if nt.findTrust(netip.AddrFrom4([4]byte{1, 2, (maxNames + 9) >> 8, (maxNames + 9) & 255})) != byName {
 		t.Error("the last is not there")
 	}
+}
+
+// refusalReason returns why p refuses addr, "" if it does not.
+func refusalReason(p *Policy, addr netip.Addr, host *addrRange, t trustLevel) string {
+	r, refused := p.refusedRange(addr, host, t)
+	switch {
+	case !refused:
+		return ""
+	case r.class == public:
+		return notAllowed
+	}
+	return r.what
 }

@@ -2,8 +2,10 @@ package usernet
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +52,7 @@ func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 	if !n.checkAddress("tcp", dst) {
 		return nil
 	}
-	if !n.admitConn(dst.String()) {
+	if !n.admitConn(dst) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.opts.DialTimeout)
@@ -66,10 +68,10 @@ func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 
 // admitConn counts one more connection, unless the limit is reached. For a counted one the caller
 // has to call n.conns.Add(-1).
-func (n *Network) admitConn(what string) bool {
+func (n *Network) admitConn(dst netip.AddrPort) bool {
 	if n.conns.Add(1) > int64(n.opts.MaxConns) {
 		n.conns.Add(-1)
-		n.logRefusal("tcp", what, "too many connections")
+		n.reportRefusal("tcp", dst, func(string) string { return fmt.Sprintf("more than %d connections at once", n.opts.MaxConns) })
 		return false
 	}
 	return true

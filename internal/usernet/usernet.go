@@ -108,6 +108,9 @@ type Options struct {
 	FlowIdle time.Duration
 	// DialTimeout ends an attempt to connect.
 	DialTimeout time.Duration
+	// Refused, if it is not nil, is called for each name and address that the Network refuses, without
+	// a count and times. It may be called from many goroutines at once, and must not block.
+	Refused func(atoll.Refusal)
 	// Log gets refusals and failures at level Debug. Nil means none.
 	Log *slog.Logger
 }
@@ -118,6 +121,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Resolver == nil {
 		o.Resolver = systemResolver()
+	}
+	if o.Refused == nil {
+		o.Refused = func(atoll.Refusal) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -311,18 +317,22 @@ func (n *Network) beginWork() bool {
 	return true
 }
 
-// checkAddress asks the policy for the address that is about to be dialled, and logs a refusal.
+// checkAddress asks the policy for the address that is about to be dialled, and reports a refusal.
 func (n *Network) checkAddress(network string, dst netip.AddrPort) bool {
-	why := n.opts.Policy.refusalReason(dst.Addr(), n.host.findRange(dst.Addr()), n.names.findTrust(dst.Addr()))
-	if why == "" {
-		return true
+	r, refused := n.opts.Policy.refusedRange(dst.Addr(), n.host.findRange(dst.Addr()), n.names.findTrust(dst.Addr()))
+	if refused {
+		n.reportRefusal(network, dst, func(name string) string { return r.explainRefusal(dst.Addr(), name) })
 	}
-	n.logRefusal(network, dst.String(), why)
-	return false
+	return !refused
 }
 
-func (n *Network) logRefusal(network, what, why string) {
-	n.opts.Log.Debug("refused", "network", network, "address", what, "reason", why)
+// reportRefusal reports that dst is refused. explain returns the reason for a name that dst has; ""
+// for none.
+func (n *Network) reportRefusal(network string, dst netip.AddrPort, explain func(name string) string) {
+	name := n.names.findName(dst.Addr())
+	r := atoll.Refusal{Host: name, Address: dst.Addr().Unmap().String(), Port: int(dst.Port()), Protocol: network, Reason: explain(name)}
+	n.opts.Log.Debug("refused", "network", network, "address", dst.String(), "reason", r.Reason)
+	n.opts.Refused(r)
 }
 
 func stackError(what string, err tcpip.Error) error {

@@ -112,6 +112,11 @@ func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Usage", nil), func(ctx context.Context) (atoll.Usage, error) { return atoll.UsageOf(ctx, s.Sandbox) })
 }
 
+// Refusals implements atoll.Refuser.
+func (s *sandbox) Refusals(ctx context.Context) (atoll.Refusals, error) {
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Refusals", nil), func(ctx context.Context) (atoll.Refusals, error) { return atoll.RefusalsOf(ctx, s.Sandbox) })
+}
+
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Processes", nil), func(ctx context.Context) ([]atoll.ProcessStatus, error) { return atoll.Processes(ctx, s.Sandbox) })
@@ -156,6 +161,7 @@ var (
 	_ atoll.Extender      = (*sandbox)(nil)
 	_ atoll.Snapshotter   = (*sandbox)(nil)
 	_ atoll.Meter         = (*sandbox)(nil)
+	_ atoll.Refuser       = (*sandbox)(nil)
 	_ atoll.ProcessLister = (*sandbox)(nil)
 	_ atoll.Resizer       = (*process)(nil)
 )

@@ -23,7 +23,7 @@ func detectCaps() atoll.Caps {
 		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, Usage: true,
 		Images: true, ImageStore: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
-		NetworkNone: true, NetworkOn: true, Egress: true,
+		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
 }
 

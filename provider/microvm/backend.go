@@ -40,7 +40,7 @@ func capsOf(able vm.Caps) atoll.Caps {
 		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: vmengine.Usage && sized,
 		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
 		MemoryLimit: sized, CPULimit: cpu && sized, ProcessLimit: sized, DiskLimit: !able.Root,
-		NetworkNone: true, NetworkOn: network, Egress: network,
+		NetworkNone: true, NetworkOn: network, Egress: network, Refusals: network,
 	}
 }
 

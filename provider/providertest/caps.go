@@ -118,6 +118,8 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	checkCap(t, "Resume", caps.Pause, atoll.Resume(ctx, sb))
 	_, err = atoll.UsageOf(ctx, sb)
 	checkCap(t, "Usage", caps.Usage, err)
+	_, err = atoll.RefusalsOf(ctx, sb)
+	checkCap(t, "Refusals", caps.Refusals, err)
 	_, err = atoll.Dial(ctx, sb, 9)
 	if caps.Dial {
 		wantKind(t, "Dial of a port without a listener", err, atoll.ErrUnavailable)

@@ -73,6 +73,7 @@ var removePromises = []promise{
 			"Pause":    {caps.Pause, atoll.Pause(ctx, sb)},
 			"Resume":   {caps.Pause, atoll.Resume(ctx, sb)},
 			"Usage":    {caps.Usage, errOf(atoll.UsageOf(ctx, sb))},
+			"Refusals": {caps.Refusals, errOf(atoll.RefusalsOf(ctx, sb))},
 			"Snapshot": {caps.Snapshot, errOf(atoll.TakeSnapshot(ctx, sb))},
 			"Stat":     {caps.Files, errOf(atoll.Files(sb).Stat(ctx, "/"))},
 			"Dial":     {caps.Dial, errOf(atoll.Dial(ctx, sb, 80))},

@@ -70,6 +70,10 @@ func sandboxRoutes() []Route {
 			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "usage", Tag: "sandboxes", Summary: "Get the resource usage of a sandbox",
 			Reply: jsonOf[atoll.Usage](), serve: (*Handler).serveUsage,
 		},
+		{
+			Method: "GET", Path: "/v1/sandboxes/{id}/refusals", Name: "refusals", Tag: "sandboxes", Summary: "Get what the network of a sandbox refused",
+			Reply: jsonOf[atoll.Refusals](), serve: (*Handler).serveRefusals,
+		},
 	}
 }
 
@@ -255,6 +259,19 @@ func (h *Handler) serveUsage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	writeJSON(w, http.StatusOK, usage)
+	return nil
+}
+
+func (h *Handler) serveRefusals(w http.ResponseWriter, r *http.Request) error {
+	sb, err := h.findSandbox(r)
+	if err != nil {
+		return err
+	}
+	refusals, err := atoll.RefusalsOf(r.Context(), sb)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, refusals)
 	return nil
 }
 

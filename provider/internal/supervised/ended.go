@@ -1,8 +1,10 @@
 package supervised
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
@@ -31,4 +33,28 @@ func (s *sandbox) endedMain() (atoll.Process, atoll.ProcessStatus) {
 		s.p.log.Warn("cannot read the saved main process", "sandbox", s.id, "err", err)
 	}
 	return p, st
+}
+
+// Refusals implements atoll.Refuser.
+func (s *sandbox) Refusals(ctx context.Context) (atoll.Refusals, error) {
+	rec, err := s.p.readRecord("refusals", s.id)
+	switch {
+	case err != nil:
+		return atoll.Refusals{}, err
+	case !rec.Status.Caps.Refusals:
+		return atoll.Refusals{}, atoll.E("refusals", s.id, atoll.ErrUnsupported, nil)
+	case rec.Status.Spec.Network.Mode == atoll.NetworkNone:
+		return atoll.Refusals{NoNetwork: true, List: []atoll.Refusal{}, Time: time.Now().UTC()}, nil
+	}
+	if isLive(rec.Status.State) {
+		all, err := atoll.RefusalsOf(ctx, s.remoteSandbox())
+		if err = s.explainError(ctx, "refusals", err); atoll.KindOf(err) != atoll.ErrStopped {
+			return all, err
+		}
+	}
+	all, err := supervisor.LoadRefusals(s.p.dir.Sandbox(s.id))
+	if err != nil {
+		return all, atoll.E("refusals", s.id, atoll.ErrInternal, err)
+	}
+	return all, nil
 }

@@ -455,4 +455,5 @@ var (
 	_ atoll.Snapshotter   = (*sandbox)(nil)
 	_ atoll.Meter         = (*sandbox)(nil)
 	_ atoll.ProcessLister = (*sandbox)(nil)
+	_ atoll.Refuser       = (*sandbox)(nil)
 )

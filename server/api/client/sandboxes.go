@@ -206,6 +206,13 @@ func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	return usage, err
 }
 
+// Refusals implements atoll.Refuser.
+func (s *sandbox) Refusals(ctx context.Context) (atoll.Refusals, error) {
+	var refusals atoll.Refusals
+	err := s.callSandbox(ctx, call{op: "refusals", path: "/refusals", reply: &refusals})
+	return refusals, err
+}
+
 // Remove implements atoll.Sandbox. It returns nil if the server does not know the sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	q := call{op: "remove", method: "DELETE", idempotent: true}
@@ -245,5 +252,6 @@ var (
 	_ atoll.Resolver    = (*Client)(nil)
 	_ atoll.Pauser      = (*sandbox)(nil)
 	_ atoll.Meter       = (*sandbox)(nil)
+	_ atoll.Refuser     = (*sandbox)(nil)
 	_ atoll.Snapshotter = (*sandbox)(nil)
 )

@@ -46,7 +46,7 @@ func (e *engine) Steps() []supervisor.Step {
 func Steps() []string { return supervisor.Steps((*engine)(nil).Steps()) }
 
 func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
-	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.Log); err != nil {
+	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.NoteRefusal, e.sandbox.Log); err != nil {
 		return err
 	}
 	undo.Add(func() { _ = e.network.close() })

@@ -23,8 +23,8 @@ type network struct {
 	closers  []func() error
 }
 
-// newNetwork makes the network that the spec asks for.
-func newNetwork(spec atoll.Network, log *slog.Logger) (_ *network, err error) {
+// newNetwork makes the network that the spec asks for. The network calls refused for what it refuses.
+func newNetwork(spec atoll.Network, refused func(atoll.Refusal), log *slog.Logger) (_ *network, err error) {
 	n := &network{}
 	defer func() {
 		if err != nil {
@@ -49,7 +49,7 @@ func newNetwork(spec atoll.Network, log *slog.Logger) (_ *network, err error) {
 		return nil, err
 	}
 	n.closers = append(n.closers, ns.Close)
-	gateway, err := usernet.New(ns.Link(), usernet.Options{Policy: policy, Log: log})
+	gateway, err := usernet.New(ns.Link(), usernet.Options{Policy: policy, Refused: refused, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -64,5 +64,6 @@ var (
 	_ atoll.Meter         = (*Sandbox)(nil)
 	_ atoll.Pauser        = (*Sandbox)(nil)
 	_ atoll.ProcessLister = (*Sandbox)(nil)
+	_ atoll.Refuser       = (*Sandbox)(nil)
 	_ atoll.Snapshotter   = (*Sandbox)(nil)
 )

@@ -30,6 +30,7 @@ type Sandbox struct {
 	isolation atoll.Isolation
 	engine    Engine
 	use       idletracker.Use
+	refused   *refusalLog
 
 	freezing sync.Mutex // held while the engine is paused or resumed and the record is updated
 
@@ -52,6 +53,7 @@ func newSandbox(job *Job, isolation atoll.Isolation, log *slog.Logger) *Sandbox 
 	return &Sandbox{
 		Job: job, Log: log, Group: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
 		dir: statedir.Dir(job.State), isolation: isolation, record: &record,
+		refused: newRefusalLog(job.Dir, func(err error) { log.Warn("list of refusals", "err", err) }),
 		renewed: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -292,6 +294,7 @@ func (s *Sandbox) recordEnd(state atoll.State, reason string, exit *atoll.Exit) 
 	var errs []error
 	errs = append(errs, s.engine.Destroy())
 	s.saveMain() // before the record sends readers to the file
+	s.refused.closeFile()
 	if exit == nil {
 		exit = s.mainExit()
 	}

@@ -46,7 +46,7 @@ func (e *engine) serveNetwork(link io.ReadWriteCloser) (*usernet.Network, error)
 	if err != nil {
 		return nil, errors.Join(err, link.Close())
 	}
-	return usernet.New(link, usernet.Options{Policy: policy, MTU: e.networkMTU(), Log: e.box.Log})
+	return usernet.New(link, usernet.Options{Policy: policy, MTU: e.networkMTU(), Refused: e.box.NoteRefusal, Log: e.box.Log})
 }
 
 // networkMTU returns the largest MTU that the machine's card takes.
