@@ -118,6 +118,7 @@ var scripts = map[string]string{
 	"listen":  strings.ReplaceAll(serveScript, "ADDRESS", "0.0.0.0"),
 	"web":     webScript,
 	"connect": connectScript,
+	"knock":   knockScript,
 	"pour":    pourScript,
 	"resolve": resolveScript,
 	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
@@ -234,6 +235,16 @@ elif command -v python3 >/dev/null; then
 	exec python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)' $1 $2
 elif command -v nc >/dev/null; then
 	nc -w 3 $1 $2 </dev/null >/dev/null; exit $(($? != 0))
+fi
+exit 99`
+
+	knockScript = `
+if command -v perl >/dev/null; then
+	exec perl -MIO::Socket::IP -e 'IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $_, Timeout => 3) for 1..$ARGV[1]' $1 $2
+elif command -v python3 >/dev/null; then
+	exec python3 -c '
+import socket, sys
+for port in range(1, int(sys.argv[2]) + 1): socket.socket().connect_ex((sys.argv[1], port))' $1 $2
 fi
 exit 99`
 

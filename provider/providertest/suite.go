@@ -84,6 +84,7 @@ var (
 	needNet        = newCapNeed("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
 	needEgress     = newCapNeed("egress", func(c atoll.Caps) bool { return c.Egress })
 	needNamed      = newCapNeed("network_named", func(c atoll.Caps) bool { return c.NetworkNamed })
+	needRefusals   = newCapNeed("refusals", func(c atoll.Caps) bool { return c.Refusals })
 	needPublish    = newCapNeed("publish", func(c atoll.Caps) bool { return c.Publish })
 	needCache      = newCapNeed("cache", func(c atoll.Caps) bool { return c.Cache })
 	needIdleStop   = newCapNeed("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
@@ -150,7 +151,7 @@ func listGroups() []group {
 		{"isolation", wallPromises},
 		{"escape", escapePromises},
 		{"exhaustion", exhaustionPromises},
-		{"network", networkPromises},
+		{"network", slices.Concat(networkPromises, refusalPromises)},
 		{"named", namedPromises},
 		{"cache", cachePromises},
 		{"dial", dialPromises},
