@@ -46,6 +46,7 @@ var allowedImports = map[string]map[string]string{
 		"internal/idletracker":                  "idle tracking",
 		"provider/internal/supervised/statedir": "its sandbox's record and locks",
 		"internal/process":                      "ended main processes",
+		"internal/fsutil":                       "the list of refusals in a file",
 		"internal/socket":                       "the sockets of a supervisor",
 	},
 	"provider/internal/supervised/statedir": {

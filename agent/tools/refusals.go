@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll/agent/jobs"
-	"github.com/seed46cd37a8/atoll/internal/printable"
 )
 
 // maxRefused is the maximum number of refusals in a note.
@@ -20,7 +19,7 @@ func refusalNote(r *jobs.Ran) string {
 	var names []string
 	more := max(0, len(r.Refused)-maxRefused)
 	for _, one := range r.Refused[more:] { // the latest
-		names = append(names, printable.Escape(one.String(), ""))
+		names = append(names, one.String())
 	}
 	if len(names) == 0 {
 		return ""

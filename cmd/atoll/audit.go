@@ -20,7 +20,8 @@ func newAudit(a *app) *cobra.Command {
 		Short: "Print the audit log of servers",
 		Long: `Audit prints the operations on the servers that share a store, and their accounts:
 sandboxes created, started, stopped or removed, commands run, keys created, rotated
-or removed, and denied calls. Commands are without likely secrets; their
+or removed, and denied calls. It also prints what the networks of sandboxes refused,
+with the account whose command failed. Commands are without likely secrets; their
 environment and input are not in the log, nor are the names of files that were read
 or written. Commands of this program without a server are not in the log, except
 for those on keys.
@@ -100,6 +101,9 @@ func (a *app) printEvents(events []store.AuditEvent, asJSON, head bool) error {
 			continue
 		}
 		what := cmp.Or(strings.Join(e.Command, " "), e.Target)
+		if e.Op == "refused" {
+			what += ": " + e.Message
+		}
 		rows = append(rows, []string{
 			e.Time.Local().Format(time.DateTime), e.Account, e.KeyName, e.Op, e.Project, shortID(e.Sandbox), clipLine(what), cmp.Or(string(e.Kind), "ok"),
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/intercept"
@@ -38,17 +39,21 @@ type recorder struct {
 	log *Log
 
 	mu       sync.Mutex
-	projects map[string]string // of sandboxes, by id
+	projects map[string]string    // of sandboxes, by id
+	refusals map[string]time.Time // time up to which the log has the refusals of a sandbox, by its id
 }
 
 // New returns a layer around p, which Close closes. The caller closes the log.
 func New(p atoll.Provider, log *Log) atoll.Provider {
-	r := &recorder{log: log, projects: map[string]string{}}
-	return intercept.New(p, intercept.Sandboxes, r.recordCall)
+	r := &recorder{log: log, projects: map[string]string{}, refusals: map[string]time.Time{}}
+	return intercept.New(p, intercept.Processes, r.recordCall)
 }
 
 // recordCall is an intercept.Func that records a call once it has ended.
 func (r *recorder) recordCall(ctx context.Context, c *intercept.Call, next intercept.Next) error {
+	if c.Op == "Process.Wait" {
+		return r.recordWait(ctx, c, next)
+	}
 	op, ok := recordedOps[c.Op]
 	if !ok {
 		return next(ctx)
@@ -56,6 +61,9 @@ func (r *recorder) recordCall(ctx context.Context, c *intercept.Call, next inter
 	e := store.AuditEvent{Op: op, Project: c.Project, Sandbox: c.Sandbox, Target: c.Name}
 	if op == "remove" {
 		e.Project = r.findProject(ctx, c.On) // unknown after the removal
+	}
+	if op == "remove" || op == "stop" {
+		r.recordRefusals(ctx, c.On)
 	}
 	err := next(ctx)
 	switch {
@@ -118,4 +126,5 @@ func (r *recorder) forgetProject(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.projects, id)
+	delete(r.refusals, id)
 }

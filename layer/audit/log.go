@@ -8,7 +8,8 @@
 // other lasting objects before the call returns. It stores commands in batches, within Every
 // after their start, so that a program that is killed loses those of the last moment. The log has
 // no other activity inside a sandbox, such as file access and connections to ports, and no events
-// without a caller, such as an expiry.
+// without a caller, such as an expiry. It stores what the network of a sandbox refused after a command
+// failed, and before the sandbox is stopped or removed, each request once for each server.
 //
 // A call never fails because the log cannot be written. The log counts and reports lost events.
 package audit

@@ -61,7 +61,8 @@ type Depth int
 const (
 	Providers Depth = iota
 	Sandboxes
-	All // processes and files, too
+	Processes
+	All // files, too
 )
 
 // New returns a layer around p that passes calls to f, except Info and Close.

@@ -20,7 +20,7 @@ func (s *sandbox) newCall(op string, arg any) *Call {
 
 // wrapProcess returns a process with its calls intercepted.
 func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
-	if s.depth < All {
+	if s.depth < Processes {
 		return p
 	}
 	return &process{atoll.ProcessLayer{Process: p}, s}

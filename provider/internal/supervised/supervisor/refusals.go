@@ -48,15 +48,20 @@ func newRefusalLog(dir string, failed func(error)) *refusalLog {
 // directory dir; none if it wrote none.
 func LoadRefusals(dir string) (all atoll.Refusals, err error) {
 	all.List = []atoll.Refusal{}
-	defer func() { all.Time = time.Now().UTC() }()
+	all.Time = time.Now().UTC()
 	data, err := os.ReadFile(filepath.Join(dir, refusalsName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return all, nil
 	}
+	var stored atoll.Refusals
 	if err == nil {
-		err = json.Unmarshal(data, &all)
+		err = json.Unmarshal(data, &stored)
 	}
-	return all, err
+	if err != nil {
+		return all, err
+	}
+	all.Total, all.List = stored.Total, append(all.List, stored.List...)
+	return all, nil
 }
 
 // addRefusal counts r, and has the file written soon. Of different refusals it retains the latest.
