@@ -29,7 +29,7 @@
 //	DELETE /v1/sandboxes/{id}                 ?volumes=true
 //	POST   /v1/sandboxes/{id}/start  stop {"grace"}  pause  resume  snapshot
 //	GET    /v1/sandboxes/{id}/usage
-//	GET    /v1/sandboxes/{id}/refusals          what its network refused
+//	GET    /v1/sandboxes/{id}/refusals        what its network refused
 //	POST   /v1/sandboxes/{id}/exec            Command, "stdin", "stdin_encoding", "limit"; the result
 //	GET    /v1/sandboxes/{id}/exec            a WebSocket, see Streams
 //	POST   /v1/sandboxes/{id}/processes       Command; {"id"}
