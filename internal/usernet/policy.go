@@ -211,7 +211,7 @@ func (r addrRange) explainRefusal(addr netip.Addr, name string) string {
 		return notAllowed
 	}
 	addr = reservedip.Canonical(addr)
-	reason := r.describe()
+	reason := r.describeAddress()
 	if name != "" {
 		reason = fmt.Sprintf("resolves to %s, %s", addr, reason)
 	}
@@ -221,8 +221,8 @@ func (r addrRange) explainRefusal(addr netip.Addr, name string) string {
 	return fmt.Sprintf("%s: --allow %s opens it", reason, addr)
 }
 
-// describe returns the kind of the range's addresses with an article.
-func (r addrRange) describe() string {
+// describeAddress returns the kind of the range's addresses with an article.
+func (r addrRange) describeAddress() string {
 	switch {
 	case strings.HasPrefix(r.what, "the "):
 		return r.what
