@@ -153,11 +153,11 @@ type MountType string
 
 // The types of mounts.
 const (
-	MountBind   MountType = "bind"   // a directory or file of the machine that runs the provider
+	MountBind MountType = "bind" // a directory or file of the machine that runs the provider
 	// MountVolume is a named volume of the project; created if missing, not deleted by Remove. Sandboxes with kernels of
 	// their own, such as gVisor's and virtual machines, see each other's files, but not each other's file locks.
 	MountVolume MountType = "volume"
-	MountTmpfs  MountType = "tmpfs"  // memory; its files disappear with the sandbox
+	MountTmpfs  MountType = "tmpfs" // memory; its files disappear with the sandbox
 )
 
 // A Mount adds a directory or a file to a sandbox's file system.

@@ -31,7 +31,7 @@ func TestRefusalNote(t *testing.T) {
 		"no network, pip":  {failed("[Errno -3] Temporary failure in name resolution"), "The sandbox has no network"},
 		"another failure":  {failed("FAIL: TestSum: got 3, want 4"), ""},
 	} {
-		got := refusalNote(test.ran)
+		got := refusalNote(&test.ran)
 		if test.want == "" && got != "" || !strings.Contains(got, test.want) {
 			t.Errorf("%s: got %q, want %q", what, got, test.want)
 		}

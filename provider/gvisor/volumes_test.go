@@ -143,7 +143,9 @@ func TestPlacesOfMounts(t *testing.T) {
 // each other's locks.
 func TestSharedVolumeWarns(t *testing.T) {
 	var log bytes.Buffer
-	l := newLab(t, func(o *gvisor.Options) { o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})) })
+	l := newLab(t, func(o *gvisor.Options) {
+		o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
 	t.Cleanup(func() { l.must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "data")) })
 	spec := func(name string, readOnly bool) atoll.Spec {
 		return atoll.Spec{Name: name, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data", ReadOnly: readOnly}}}
