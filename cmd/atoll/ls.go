@@ -239,11 +239,3 @@ func (c *connection) inspectSandbox(ctx context.Context, ref string) (in inspect
 	}
 	return in, err
 }
-
-func (c *connection) sandboxStatus(ctx context.Context, ref string) (atoll.Status, error) {
-	sb, err := c.findSandbox(ctx, ref)
-	if err != nil {
-		return atoll.Status{}, err
-	}
-	return sb.Status(ctx)
-}

@@ -397,7 +397,7 @@ func TestSecretIsNotLogged(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 4, AddSource: true}))
 	l := newFixture(t, registry.Options{Log: logger})
-	p := system.New(trace.New(l, trace.Options{Log: logger}))
+	p := system.New(trace.New(l, trace.Options{Log: logger}), system.Options{})
 	sb := l.mustCreate(p, atoll.Spec{Name: "web", Image: image})
 	raw := l.secretOf(sb.ID())
 	if got, err := atoll.Secret(t.Context(), p, sb.ID()); got != raw || err != nil {
