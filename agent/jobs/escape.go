@@ -85,7 +85,7 @@ func escapeLen(data []byte) int {
 		}
 	}
 	if len(data) >= longest {
-		return 2 // no sequence is that long
+		return 2 // sequences are shorter
 	}
 	return len(data) + 1
 }

@@ -21,7 +21,7 @@ func sizeInJSON(t *testing.T, text string) int {
 	return b.Len() - len("\"\"\n")
 }
 
-// What is kept is the beginning and the end, whole characters and sequences, within the
+// A stream retains the beginning and the end, whole characters and sequences, within the
 // limit, and the omitted bytes are counted.
 func TestTextKeepsBothEnds(t *testing.T) {
 	parts := []string{"a", "b", "\n", "ä", "€", "😀", "\x1b[31m", "\x1b[0m", "\x1b[38;5;12m", "\x1b]8;;http://host/x\x1b\\", "\x1b]0;title\a", "\x1b(B", "\t", "\"", "\\", "\x00", "\u2028", "\r"}

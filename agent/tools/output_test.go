@@ -27,7 +27,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// What was left out can be read, of a command that has ended as of one in the background.
+// The rest of an output can be read, of a command that has ended as of one in the background.
 func TestOutputThatWasLeftOut(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	var all strings.Builder

@@ -206,7 +206,7 @@ func (k *Kit) offersTool(name string) bool {
 // Tools returns the tools.
 func (k *Kit) Tools() []*Tool { return slices.Clone(k.tools) }
 
-// Call calls a tool, and returns its output as JSON. What a model can read in it has a
+// Call calls a tool, and returns its output as JSON. The text for a model has a
 // limit, which the call sets, up to Options.MaxOutput. The error's text is written for
 // the model, with advice. If report is not nil, Call reports progress now and then,
 // from one goroutine. When ctx ends, so does everything that the call has started,

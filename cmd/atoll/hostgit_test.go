@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// What a sandbox changes in a shared directory is reported if programs of this machine run it, however it is written, and not
+// Atoll reports the files that a sandbox changes in a shared directory if programs of this machine run them, however they are written, and not
 // otherwise.
 func TestHostFiles(t *testing.T) {
 	const usual = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n[remote \"origin\"]\n\turl = https://example.com/x\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n"

@@ -196,7 +196,7 @@ func isZero(p []byte) bool {
 	return bytes.Equal(p, zeros[:len(p)])
 }
 
-// A recorder records what is read from r while it is told to.
+// A recorder records the bytes that are read from r while it is on.
 type recorder struct {
 	r    io.Reader
 	on   bool

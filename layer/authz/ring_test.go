@@ -304,7 +304,7 @@ func TestKeysAreRemembered(t *testing.T) {
 	}
 }
 
-// What a key has made counts as the key's account, as long as the key is valid.
+// Things that a key has made count as the key's account, as long as the key is valid.
 func TestAccountOfKey(t *testing.T) {
 	rings, clock, stores := newRings(t, 1)
 	made, err := rings[0].CreateKey(t.Context(), auth.KeySpec{Name: "k", Projects: []string{"web"}, TTL: atoll.Duration(time.Hour)})

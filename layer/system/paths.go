@@ -29,7 +29,7 @@ func (h pathHider) hidesFrom(ctx context.Context) bool {
 	return len(h.dirs) > 0 && auth.AccountFrom(ctx).IsRestricted()
 }
 
-// hideText returns text without the directories. What follows them remains: it tells which file is meant.
+// hideText returns text without the directories. The rest of each path remains, since it names the file.
 func (h pathHider) hideText(text string) string {
 	for _, dir := range h.dirs {
 		text = strings.ReplaceAll(text, dir, hostDir)

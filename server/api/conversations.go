@@ -51,7 +51,7 @@ func conversationRoutes() []Route {
 		{
 			Method: "POST", Path: "/conversation/{conversationId}/sandbox/{sandboxId}", Name: "send", Tag: "conversations", Summary: "Send a prompt and stream the agent's turn",
 			Doc: "The server creates the conversation and the sandbox if they do not exist; the client chooses their ids. The first event, `stream-start`, has both ids. " +
-				"The events are those of the AI SDK's language models (`LanguageModelV2StreamPart`); the last one is `finish`. The stream ends when the server has saved the agent's work. " +
+				"The stream has the events of the AI SDK's language models (`LanguageModelV2StreamPart`); the last one is `finish`. The stream ends when the server has saved the agent's work. " +
 				"The turn continues if the client disconnects: `GET .../stream` with `Last-Event-ID` resumes the stream.\n\n" + chatDoc,
 			Params: slices.Concat(chatParams(), []Param{streamParam()}),
 			Body:   jsonOf[sendBody](), Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveSend),
@@ -59,7 +59,7 @@ func conversationRoutes() []Route {
 		{
 			Method: "GET", Path: "/conversation/{conversationId}/sandbox/{sandboxId}/{chatId}/stream", Name: "resumeChat", Tag: "conversations", Summary: "Resume a chat of the AI SDK",
 			Doc: "The transports of the AI SDK append `/CHAT/stream` to the URL to which they send messages; the chat has the id of the conversation. " +
-				"The stream is that of `GET /conversation/{conversationId}/stream?stream=ui`. The parameters have no effect: they are part of the URL.",
+				"The response has the same stream as `GET /conversation/{conversationId}/stream?stream=ui`. The parameters have no effect: they are part of the URL.",
 			Params: slices.Concat(chatParams(), []Param{streamParam()}), Reply: eventsOf[json.RawMessage](), serve: withConversations((*Handler).serveResumeChat),
 		},
 		{

@@ -165,7 +165,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A group with a reserve uses it for a moment only: v2 slows it down, unless it is told not to.
+// A group with a reserve uses it for a moment only: v2 slows it down, unless the group says otherwise.
 func TestReserve(t *testing.T) {
 	limits := Limits{Memory: 256 << 20, Reserve: 128 << 20}
 	for name, test := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 // protectHostFiles makes the kernel refuse, with EPERM, to set the set-user-ID and set-group-ID bits
 // and to make devices, in this process and in all that it starts from now on. Call it before the
 // engine starts if the sandbox can write to a directory of the host that other users may enter: with
-// such a file they would get the rights of its owner, who is root if Atoll runs as root.
+// such a file they would get the rights of its owner: of root, if Atoll runs as root.
 func protectHostFiles() error {
 	program := hostFilesProgram(runtime.GOARCH)
 	if program == nil {
