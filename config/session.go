@@ -36,11 +36,12 @@ func newSessions(p atoll.Provider, cfg *Config, opts Options) atoll.Provider {
 // SetSessionTimes sets idle and lifetime to the configured times of sessions, if they are 0 and the configuration has
 // values for them besides the defaults. A server uses these times for the sessions of this client.
 func (c *Config) SetSessionTimes(idle, lifetime *atoll.Duration) {
+	wantIdle, wantLifetime := c.sessionTimes()
 	if *idle == 0 && c.IsSet("session.idle_timeout") {
-		*idle = cmp.Or(c.Session.IdleTimeout, atoll.Never)
+		*idle = wantIdle
 	}
 	if *lifetime == 0 && c.IsSet("session.max_lifetime") {
-		*lifetime = cmp.Or(c.Session.MaxLifetime, atoll.Never)
+		*lifetime = wantLifetime
 	}
 }
 

@@ -3,6 +3,7 @@ package conversation
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,7 +34,7 @@ func (s *Service) DeleteConversation(ctx context.Context, id string, o agent.Del
 		}
 		if c.Sandbox != "" {
 			if err := s.deleteHistory(ctx, c); err != nil && !o.Force && !s.isTemplateLost(c) {
-				return atoll.Errorf("delete", c.ID, atoll.KindOf(err), "delete history: %w; try again, or delete it with force=true", err)
+				return atoll.Errorf("delete", c.ID, storageKind(err), "delete history: %w; its sandbox is %s, and the conversation remains: try again, or delete it with force=true", err, done.Outcome)
 			} else if err != nil {
 				done.Warnings = append(done.Warnings, errorText(fmt.Errorf("the history in object storage was not deleted: %w", err)))
 			}
@@ -167,22 +168,40 @@ func (sb *sandbox) terminateInstance(ctx context.Context, force bool, done *agen
 
 // pushError returns the error of a deletion whose push has failed.
 func pushError(id string, err error) error {
-	kind := atoll.KindOf(err)
-	if kind == atoll.ErrNotExist || kind == atoll.ErrNotFound { // the object storage, and not the sandbox
-		kind = atoll.ErrUnavailable
-	}
-	return atoll.Errorf("delete", id, kind, "nothing was deleted, since its files cannot be pushed: %w; try again, or delete it with force=true, which keeps its data volume", err)
+	return atoll.Errorf("delete", id, storageKind(err), "nothing was deleted, since its files cannot be pushed: %w; try again, or delete it with force=true, which keeps its data volume", err)
 }
 
-// pushLast pushes the files of a sandbox before its removal. It starts the sandbox if it has
-// stopped.
+// storageKind returns the kind of an error of object storage in an operation on a conversation or a sandbox, which
+// exist.
+func storageKind(err error) atoll.Kind {
+	kind := atoll.KindOf(err)
+	if kind == atoll.ErrNotExist || kind == atoll.ErrNotFound {
+		return atoll.ErrUnavailable
+	}
+	return kind
+}
+
+// stopGrace is the time that the main process gets to end when a push has failed.
+const stopGrace = 5 * time.Second
+
+// pushLast pushes the files of a sandbox before its removal. It starts or resumes the sandbox if
+// that is needed, and stops it again if the push fails.
 func (sb *sandbox) pushLast(ctx context.Context) (*agent.SyncStats, error) {
 	stats, err := sb.Push(ctx) // some providers have files of stopped sandboxes too
 	if atoll.KindOf(err) == atoll.ErrStopped {
-		if err := sb.instance.Start(ctx); err != nil {
+		status, err := sb.instance.Status(ctx)
+		if err == nil {
+			err = startInstance(ctx, sb.instance, status.State)
+		}
+		if err != nil {
 			return nil, err
 		}
-		stats, err = sb.Push(ctx)
+		if stats, err = sb.Push(ctx); err != nil {
+			if status.State == atoll.StatePaused {
+				return stats, errors.Join(err, atoll.Pause(ctx, sb.instance))
+			}
+			return stats, errors.Join(err, sb.instance.Stop(ctx, stopGrace))
+		}
 	}
 	if err == nil && stats.Failed > 0 {
 		err = atoll.Errorf("push", sb.record.ID, atoll.ErrUnavailable, "%d files could not be read", stats.Failed)

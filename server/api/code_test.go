@@ -46,7 +46,7 @@ func TestCode(t *testing.T) {
 		{"a NUL byte", "sh", "echo \x00", 400, "the code contains a NUL byte", 0, "", "", false},
 		{"long output", "sh", "echo " + wide, 200, "", 0, wide[:1<<20-1], "", true},
 		{"a language that is none", "COBOL", "STOP RUN.", 200, "", -1, "", "unsupported language: COBOL", false},
-		{"a program that is not there", "python", "pass", 422, "command not found", 0, "", "", false},
+		{"a program that is not there", "python", "pass", 200, "", 127, "", "\"python3\": no such command", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
