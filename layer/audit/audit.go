@@ -41,11 +41,12 @@ type recorder struct {
 	mu       sync.Mutex
 	projects map[string]string    // of sandboxes, by id
 	refusals map[string]time.Time // time up to which the log has the refusals of a sandbox, by its id
+	since    time.Time            // the refusals before are in the log
 }
 
 // New returns a layer around p, which Close closes. The caller closes the log.
 func New(p atoll.Provider, log *Log) atoll.Provider {
-	r := &recorder{log: log, projects: map[string]string{}, refusals: map[string]time.Time{}}
+	r := &recorder{log: log, projects: map[string]string{}, refusals: map[string]time.Time{}, since: time.Now()}
 	return intercept.New(p, intercept.Processes, r.recordCall)
 }
 

@@ -65,8 +65,12 @@ func (r *recorder) recordRefusals(ctx context.Context, sb atoll.Sandbox) {
 func (r *recorder) markRefusals(id string, now time.Time) (before time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before = r.refusals[id]
+	before, known := r.refusals[id]
+	if !known {
+		before = r.since // an earlier server has recorded the others
+	}
 	if len(r.refusals) >= maxProjects {
+		r.since = now
 		clear(r.refusals)
 	}
 	if now.After(before) {

@@ -25,7 +25,11 @@ type Options struct {
 // New returns a layer around p, which Close closes.
 func New(p atoll.Provider, opts Options) atoll.Provider {
 	paths := newPathHider(opts.HostDirs)
-	return intercept.New(p, intercept.Sandboxes, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
+	depth := intercept.Sandboxes
+	if len(paths.dirs) > 0 {
+		depth = intercept.All // calls of processes and files have errors, too
+	}
+	return intercept.New(p, depth, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
 		if spec := findSpec(c.Arg); spec != nil && !spec.System.IsZero() {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "system: only Atoll's own layers set it; leave it out")
 		}

@@ -183,7 +183,7 @@ func (h *Handler) authenticateLink(r *http.Request) (credential, error) {
 		return credential{}, nil
 	}
 	links := p.links
-	if len(p.cookies) > 0 && !isForeignPage(r) {
+	if len(p.cookies) > 0 && !h.isForeignPage(r) {
 		links = append(links[:len(links):len(links)], p.cookies...)
 	}
 	var failed error
@@ -251,13 +251,22 @@ func (h *Handler) findIssuer(ctx context.Context, issuer string) (auth.Account, 
 
 // isForeignPage reports whether a browser sends r for a page of another origin, other than to show a page: a cookie
 // does not prove then that the user wants it.
-func isForeignPage(r *http.Request) bool {
+func (h *Handler) isForeignPage(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
 		return err != nil || !isSameHost(u.Host, r.Host)
 	}
-	site := r.Header.Get("Sec-Fetch-Site")
-	return (site == "same-site" || site == "cross-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate"
+	switch site := r.Header.Get("Sec-Fetch-Site"); {
+	case site == "same-site" || site == "cross-site":
+		dest := r.Header.Get("Sec-Fetch-Dest")
+		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || dest != "" && dest != "document"
+	case site == "" && !h.isSecure(r): // browsers send these headers to https and localhost only
+		if referer, err := url.Parse(r.Header.Get("Referer")); err == nil && referer.Host != "" {
+			return !isSameHost(referer.Host, r.Host)
+		}
+		return !strings.Contains(r.Header.Get("Accept"), "text/html")
+	}
+	return false
 }
 
 // isSameHost reports whether a and b are the same without their ports, which a proxy may leave out of Host.

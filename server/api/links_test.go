@@ -84,6 +84,13 @@ func servePort(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "http://"+r.Host+"/there")
 		w.WriteHeader(http.StatusFound)
 		return
+	case "/redirect-out":
+		w.Header().Set("Location", "http://"+r.Host+"//evil.example/x")
+		w.WriteHeader(http.StatusFound)
+		return
+	case "/early":
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
 	case "/cookie":
 		http.SetCookie(w, &http.Cookie{Name: "own", Value: "1", Path: "/", Domain: "ports.example.com"})
 	}
@@ -267,6 +274,15 @@ func TestPortHost(t *testing.T) {
 	if resp, _ := r.openLink(t, "GET", host+"/redirect", with...); resp.Header.Get("Location") != "/there" {
 		t.Errorf("redirected to %s", resp.Header.Get("Location"))
 	}
+	if resp, _ := r.openLink(t, "GET", host+"/redirect-out", with...); resp.Header.Get("Location") != "/evil.example/x" {
+		t.Errorf("redirected to %s", resp.Header.Get("Location"))
+	}
+	if resp, body := r.openLink(t, "GET", link+"&"+linkParam+"="+signed); resp.StatusCode != 200 || strings.Contains(body, signed) {
+		t.Errorf("two links: %d %s", resp.StatusCode, body)
+	}
+	if resp, _ := r.openLink(t, "GET", host+"/early", with...); resp.StatusCode != 200 || resp.Header.Get("X-Request-Id") == "" {
+		t.Errorf("after a first response: %d %v", resp.StatusCode, resp.Header)
+	}
 	if resp, _ := r.openLink(t, "GET", host+"/cookie", with...); resp.Header.Get("Set-Cookie") != "own=1; Path=/" {
 		t.Errorf("the cookie is %s", resp.Header.Get("Set-Cookie"))
 	}
@@ -286,6 +302,7 @@ func TestPortHost(t *testing.T) {
 		{host + "/", append(with, "Origin", "null"), 401},
 		{host + "/", append(with, "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"), 401},
 		{host + "/", append(with, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"), 200},
+		{host + "/", append(with, "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"), 401},
 		{host + "/", []string{"Authorization", "Bearer secret"}, 200},
 		{strings.Replace(host, "5173", "5174", 1) + "/", with, 401},
 		{strings.Replace(host, "5173", "99999", 1) + "/", with, 401},

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -121,20 +122,13 @@ func (h *Handler) splitPortHost(r *http.Request) (p portRequest, ok bool) {
 // takeLinks moves the links in the query and the cookies of r to p. It returns r without them.
 func (p *portRequest) takeLinks(r *http.Request) *http.Request {
 	out := withURL(r, func(u *url.URL) {
-		var link string
-		if u.RawQuery, link = cutPair(u.RawQuery, "&", linkParam); link != "" {
-			p.links = []string{link}
-		}
+		u.RawQuery, p.links = cutPairs(u.RawQuery, "&", linkParam)
 	})
 	out.Header = r.Header.Clone()
 	var rest []string
 	for _, line := range r.Header.Values("Cookie") {
-		for range maxLinks { // pages of other ports can set cookies of this name, too
-			var link string
-			if line, link = cutPair(line, ";", linkCookie); link != "" {
-				p.cookies = append(p.cookies, link)
-			}
-		}
+		line, links := cutPairs(line, ";", linkCookie) // pages of other ports can set cookies of this name, too
+		p.cookies = append(p.cookies, links...)
 		if line != "" {
 			rest = append(rest, line)
 		}
@@ -149,16 +143,20 @@ func (p *portRequest) takeLinks(r *http.Request) *http.Request {
 // maxLinks is the greatest number of links in a cookie header that count.
 const maxLinks = 8
 
-// cutPair removes the first pair of the name from a list of pairs, and returns its value.
-func cutPair(list, separator, name string) (rest, value string) {
+// cutPairs returns a list of NAME=VALUE pairs without those of one name, and the first maxLinks of their values.
+func cutPairs(list, separator, name string) (rest string, values []string) {
 	parts := strings.Split(list, separator)
-	for i, part := range parts {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(part), name+"="); ok {
-			rest := append(parts[:i:i], parts[i+1:]...)
-			return strings.TrimSpace(strings.Join(rest, separator)), v
+	others := slices.DeleteFunc(slices.Clone(parts), func(part string) bool {
+		v, found := strings.CutPrefix(strings.TrimSpace(part), name+"=")
+		if found && v != "" && len(values) < maxLinks {
+			values = append(values, v)
 		}
+		return found
+	})
+	if len(others) == len(parts) {
+		return list, nil
 	}
-	return list, ""
+	return strings.TrimSpace(strings.Join(others, separator)), values
 }
 
 // allowReading lets pages that Options.Origins lists read the response, whatever it will be, and answers

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"slices"
@@ -193,18 +194,37 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// A finalTransport returns the final response of a program only: ReverseProxy passes on others, such as 103, with
+// headers that nothing has checked, and then clears those of this server.
+type finalTransport struct{ http.RoundTripper }
+
+func (t finalTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.RoundTripper.RoundTrip(r.WithContext(untracedContext{r.Context()}))
+}
+
+// An untracedContext hides the httptrace.ClientTrace of a context.
+type untracedContext struct{ context.Context }
+
+func (c untracedContext) Value(key any) any {
+	v := c.Context.Value(key)
+	if _, traced := v.(*httptrace.ClientTrace); traced {
+		return nil
+	}
+	return v
+}
+
 // newPortProxy returns the proxy to ports of sandboxes. It uses each connection once: connections
 // are cheap, and none may outlive its sandbox.
 func newPortProxy(h *Handler) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Transport: &http.Transport{
+		Transport: finalTransport{&http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				to := ctx.Value(targetKey{}).(portTarget)
 				return atoll.Dial(ctx, to.sb, to.port)
 			},
 			DisableKeepAlives:  true,
 			DisableCompression: true,
-		},
+		}},
 		Rewrite:        h.rewriteRequest,
 		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1, // flush at once

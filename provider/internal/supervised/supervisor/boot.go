@@ -56,7 +56,7 @@ func Steps(engine []Step) []string {
 func (sv *supervisor) bootSandbox() error {
 	err := detachMounts()
 	if err == nil && slices.ContainsFunc(sv.sandbox.Job.Mounts, func(m Mount) bool { return m.Bind && !m.ReadOnly }) {
-		err = protectHostFiles()
+		err = protectHostFiles(sv.sandbox.isolation == atoll.IsolationVM)
 	}
 	if err != nil {
 		return sv.sandbox.bootError(err)

@@ -14,8 +14,10 @@ import (
 // and to make devices, in this process and in all that it starts from now on. Call it before the
 // engine starts if the sandbox can write to a directory of the host that other users may enter: with
 // such a file they would get the rights of its owner: of root, if Atoll runs as root.
-func protectHostFiles() error {
-	program := hostFilesProgram(runtime.GOARCH)
+// machine reports whether the engine is a virtual machine, whose daemons create files with openat2 if they can: its mode
+// cannot be seen, so the filter hides it. gVisor opens files with it, and needs it.
+func protectHostFiles(machine bool) error {
+	program := hostFilesProgram(runtime.GOARCH, machine)
 	if program == nil {
 		return errors.New("protect files of the host: no seccomp filter for the architecture " + runtime.GOARCH)
 	}
@@ -46,8 +48,8 @@ const (
 	deviceBits = unix.S_IFCHR & unix.S_IFBLK // no other type that can be made by mknod has it
 )
 
-// hostFilesCalls lists the calls of each architecture. No filter sees the arguments of openat2 and io_uring: no
-// engine makes files with them. Extended attributes with capabilities are refused by the engines.
+// hostFilesCalls lists the calls of each architecture. No filter sees the arguments of io_uring: no engine makes
+// files with it. Extended attributes with capabilities are refused by the engines.
 var hostFilesCalls = map[string][]modeCall{
 	"amd64": {
 		{90, 1, noFlags, setIDBits},               // chmod
@@ -69,11 +71,14 @@ var hostFilesCalls = map[string][]modeCall{
 	},
 }
 
+// openat2Call is the number of openat2 on every architecture.
+const openat2Call = 437
+
 var auditArchs = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
 // hostFilesProgram returns the filter for an architecture, all of which are little-endian, or nil if there is none.
 // Each jump skips the following instructions, so that it reads from top to bottom.
-func hostFilesProgram(goarch string) []unix.SockFilter {
+func hostFilesProgram(goarch string, machine bool) []unix.SockFilter {
 	const number, arch, arguments = 0, 4, 16   // offsets in the kernel's struct seccomp_data
 	const x32 = 0x40000000                     // in the numbers of amd64 kernels' third convention
 	const creating = unix.O_CREAT | 0o20000000 // or __O_TMPFILE
@@ -96,6 +101,9 @@ func hostFilesProgram(goarch string) []unix.SockFilter {
 	judged := []unix.SockFilter{load(number)}
 	if goarch == "amd64" {
 		judged = append(judged, unless(unix.BPF_JGE, x32, 1), absent)
+	}
+	if machine {
+		judged = append(judged, unless(unix.BPF_JEQ, openat2Call, 1), absent)
 	}
 	for _, c := range calls {
 		var check []unix.SockFilter

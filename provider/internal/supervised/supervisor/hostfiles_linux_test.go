@@ -38,6 +38,7 @@ func TestHostFilesFilter(t *testing.T) {
 			{"mknodat, a disk", arch, number(259, 33), []uint32{3, 0, unix.S_IFBLK | 0o600}, denied},
 			{"mknodat, a character device", arch, number(259, 33), []uint32{3, 0, unix.S_IFCHR | 0o600}, denied},
 			{"mknodat 4755", arch, number(259, 33), []uint32{3, 0, unix.S_IFREG | 0o4755}, denied},
+			{"openat2 of gVisor", arch, 437, []uint32{3, 0, 0, 24}, allowed},
 			{"another call", arch, 0, []uint32{0o7777, 0o7777, 0o7777, 0o7777}, allowed},
 			{"another convention", arch + 1, fchmod, []uint32{3, 0o777}, absent},
 		} {
@@ -49,7 +50,12 @@ func TestHostFilesFilter(t *testing.T) {
 	if got := runHostFilesFilter(t, "amd64", unix.AUDIT_ARCH_X86_64, 0x40000000+91, []uint32{3, 0o777}); got != absent {
 		t.Errorf("x32: %#x, want %#x", got, absent)
 	}
-	if hostFilesProgram("none") != nil {
+	for goarch := range auditArchs {
+		if got := runHostFilesProgram(t, hostFilesProgram(goarch, true), auditArchs[goarch], 437, []uint32{3, 0, 0, 24}); got != absent {
+			t.Errorf("%s, openat2 of a virtual machine: %#x, want %#x", goarch, got, absent)
+		}
+	}
+	if hostFilesProgram("none", false) != nil {
 		t.Error("there is a filter for what is no architecture")
 	}
 	if calls := hostFilesCalls[runtime.GOARCH]; calls != nil && calls[len(calls)-1].number != unix.SYS_OPENAT {
@@ -60,13 +66,18 @@ func TestHostFilesFilter(t *testing.T) {
 // runHostFilesFilter runs the filter as a kernel does.
 func runHostFilesFilter(t *testing.T, goarch string, arch, number uint32, args []uint32) uint32 {
 	t.Helper()
+	return runHostFilesProgram(t, hostFilesProgram(goarch, false), arch, number, args)
+}
+
+func runHostFilesProgram(t *testing.T, program []unix.SockFilter, arch, number uint32, args []uint32) uint32 {
+	t.Helper()
 	data := make([]byte, 64)
 	binary.LittleEndian.PutUint32(data, number)
 	binary.LittleEndian.PutUint32(data[4:], arch)
 	for i, a := range args {
 		binary.LittleEndian.PutUint64(data[16+8*i:], uint64(a))
 	}
-	program, loaded := hostFilesProgram(goarch), uint32(0)
+	loaded := uint32(0)
 	for pc := 0; pc < len(program); pc++ {
 		in, taken := program[pc], true
 		switch in.Code {
@@ -81,12 +92,12 @@ func runHostFilesFilter(t *testing.T, goarch string, arch, number uint32, args [
 		case unix.BPF_RET | unix.BPF_K:
 			return in.K
 		default:
-			t.Fatalf("instruction %d of %s is %+v", pc, goarch, in)
+			t.Fatalf("instruction %d is %+v", pc, in)
 		}
 		if !taken {
 			pc += int(in.Jf)
 		}
 	}
-	t.Fatalf("the filter of %s does not end", goarch)
+	t.Fatal("the filter does not end")
 	return 0
 }

@@ -29,6 +29,8 @@ type refusalLog struct {
 	path   string
 	failed func(error) // logs an error
 
+	writing sync.Mutex // held while the file is written; before mu
+
 	mu     sync.Mutex
 	all    atoll.Refusals
 	timer  *time.Timer // of the next write; nil if nothing has to be written
@@ -95,14 +97,21 @@ func (l *refusalLog) listRefusals() atoll.Refusals {
 
 // writeFile writes the file if something has to be written.
 func (l *refusalLog) writeFile() {
+	l.writing.Lock() // the disk may be slow, and addRefusal must not wait for it
+	defer l.writing.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.timer == nil || l.closed {
+	due := l.timer != nil && !l.closed
+	if due {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	all := l.all
+	all.List = slices.Clone(all.List)
+	l.mu.Unlock()
+	if !due {
 		return
 	}
-	l.timer.Stop()
-	l.timer = nil
-	if err := fsutil.WriteJSON(l.path, l.all); err != nil {
+	if err := fsutil.WriteJSON(l.path, all); err != nil {
 		l.failed(err)
 	}
 }
@@ -110,6 +119,8 @@ func (l *refusalLog) writeFile() {
 // closeFile writes the file for the last time.
 func (l *refusalLog) closeFile() {
 	l.writeFile()
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
