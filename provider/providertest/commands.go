@@ -214,7 +214,7 @@ while :; do
 done 2>/dev/null`
 
 	noticeScript = `
-command -v python3 >/dev/null || exit 99
+python3 -c 'import ctypes' 2>/dev/null || exit 99
 exec python3 -c '
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None)

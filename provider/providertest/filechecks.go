@@ -255,7 +255,7 @@ func checkEventsInside(t *testing.T, h *harness) {
 	h.writeFile(t, sb, "d/old", "x")
 	h.writeFile(t, sb, "d/gone", "x")
 	if h.runForCode(t, sb, scriptCommand("notice", "no/dir")) == 99 {
-		t.Skip("the image has no python3 to watch with")
+		t.Skip("the image has no python3 with ctypes to watch with")
 	}
 	watcher, events := h.startReady(t, sb, scriptCommand("notice", "d"))
 	for name, change := range map[string]func() error{
