@@ -15,6 +15,7 @@ import (
 type GitDir struct {
 	Path     string // as git in the directory of the files looks for it; of a worktree, what it shares with the others
 	Real     string // without links
+	Own      string // of a worktree, its name in the repository
 	Verified bool   // the repository names the directory of the files as its own
 }
 
@@ -37,13 +38,46 @@ func FindGitDir(dir string) (GitDir, bool) {
 		return GitDir{}, false
 	}
 	if filepath.Base(filepath.Dir(g.Real)) == "worktrees" {
-		back := readLinkFile(filepath.Join(g.Real, "gitdir"))
-		g.Verified = back != "" && filepath.Base(back) == ".git" && samePlace(filepath.Dir(resolveFrom(g.Real, back)), real)
+		back, common := readLinkFile(filepath.Join(g.Real, "gitdir")), readLinkFile(filepath.Join(g.Real, "commondir"))
+		g.Own = filepath.Base(g.Real)
+		g.Verified = filepath.Base(back) == ".git" && samePlace(filepath.Dir(resolveFrom(g.Real, back)), real)
 		g.Path, g.Real = filepath.Dir(filepath.Dir(g.Path)), filepath.Dir(filepath.Dir(g.Real))
+		g.Verified = g.Verified && common != "" && samePlace(resolveFrom(filepath.Join(g.Real, "worktrees", g.Own), common), g.Real)
 	} else if m := worktreeSetting.FindStringSubmatch(readLinkFile(filepath.Join(g.Real, "config"))); m != nil {
-		g.Verified = samePlace(resolveFrom(g.Real, m[1]), real)
+		g.Verified = samePlace(resolveFrom(g.Real, m[1]), real) && isOfModule(g.Real)
 	}
+	g.Verified = g.Verified && isRepository(g.Real)
 	return g, true
+}
+
+// headText matches the text of HEAD in a repository.
+var headText = regexp.MustCompile(`^(ref: refs/.+|[0-9a-f]{40}|[0-9a-f]{64})$`)
+
+// isRepository reports whether dir has what git asks of a repository, and has it itself: a program that names a directory of others as its
+// repository cannot make that one.
+func isRepository(dir string) bool {
+	for _, name := range []string{"objects", "refs"} {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return headText.MatchString(readLinkFile(filepath.Join(dir, "HEAD")))
+}
+
+// isOfModule reports whether dir is where a repository has those of its submodules.
+func isOfModule(dir string) bool {
+	for up := filepath.Dir(dir); up != filepath.Dir(up); up = filepath.Dir(up) {
+		if of := filepath.Dir(up); filepath.Base(up) == "modules" && (isRepository(of) || isWorktreeDir(of)) {
+			return true
+		}
+	}
+	return false
+}
+
+// isWorktreeDir reports whether dir is what a repository has of one of its worktrees, in which the submodules of the worktree are.
+func isWorktreeDir(dir string) bool {
+	up := filepath.Dir(dir)
+	return filepath.Base(up) == "worktrees" && isRepository(filepath.Dir(up))
 }
 
 // worktreeSetting matches the setting by which the repository of a submodule names the directory of its files.

@@ -53,6 +53,30 @@ func writeLink(t *testing.T, dir, to string) {
 	}
 }
 
+// forgeLinks makes directories that name others as their git directories, which name them in return, but are no repositories.
+func forgeLinks(t *testing.T, dir string) {
+	t.Helper()
+	writeLink(t, filepath.Join(dir, "worktrees/b"), "../a")
+	writeLink(t, filepath.Join(dir, "worktrees/b/in"), "..")
+	writeLink(t, filepath.Join(dir, "worktrees/c"), "../d")
+	writeLink(t, filepath.Join(dir, "module"), "../home")
+	for name, text := range map[string]string{
+		"worktrees/a/gitdir": filepath.Join(dir, "worktrees/b/.git"), "worktrees/a/commondir": "../..",
+		"worktrees/b/gitdir": "in/.git", "worktrees/b/commondir": "../..",
+		"worktrees/d/gitdir": "../c/.git",
+		"home/config":        "[core]\n\tworktree = ../module\n",
+	} {
+		name = filepath.Join(dir, name)
+		err := os.MkdirAll(filepath.Dir(name), 0o755)
+		if err == nil {
+			err = os.WriteFile(name, []byte(text+"\n"), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // FindGitDir finds the parts of each layout, and verifies only what names the directory of the files in return.
 func TestFindGitDir(t *testing.T) {
 	dir := makeLayouts(t)
@@ -67,6 +91,7 @@ func TestFindGitDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	forgeLinks(t, dir)
 	writeLink(t, at("thief"), at("repo/.git/worktrees/tree"))
 	writeLink(t, at("robber"), dir)
 	writeLink(t, at("forger"), "fake/worktrees/x")
@@ -85,6 +110,10 @@ func TestFindGitDir(t *testing.T) {
 		"separate":       {at("separate.git"), false, []string{at("separate.git")}},
 		"thief":          {at("repo/.git"), false, []string{at("repo/.git")}},
 		"robber":         {dir, false, []string{dir}},
+		"worktrees/b":    {dir, false, []string{dir}},
+		"worktrees/b/in": {dir, false, []string{dir}},
+		"worktrees/c":    {dir, false, []string{dir}},
+		"module":         {at("home"), false, []string{at("home")}},
 		"forger":         {}, // all of it is in the directory
 		"shared":         {"", false, []string{at("repo/.git/objects")}},
 		"repo":           {},
