@@ -120,8 +120,8 @@ func isWithin(dir, path string) bool {
 }
 
 // mountsFor returns the mounts of a workspace used in place. If its git directory is elsewhere, both are at the same paths as
-// on the machine, for each names the other. The hooks and the settings of a repository that others use are read-only: git of this
-// machine runs the programs that they name.
+// on the machine, for each names the other. Git of this machine runs the programs that a repository names, so the sandbox can write only
+// what git in a worktree has to; the rest of the repository is read-only.
 func mountsFor(source string, readOnly bool) []atoll.Mount {
 	g, ok := FindGitDir(source)
 	if !ok || !g.Verified {
@@ -133,18 +133,42 @@ func mountsFor(source string, readOnly bool) []atoll.Mount {
 	}
 	mounts := []atoll.Mount{
 		{Type: atoll.MountBind, Source: source, Target: real, ReadOnly: readOnly},
-		{Type: atoll.MountBind, Source: g.Real, Target: g.Path, ReadOnly: readOnly},
+		{Type: atoll.MountBind, Source: g.Real, Target: g.Path, ReadOnly: readOnly || g.Own != ""},
 	}
 	if readOnly {
 		return mounts
 	}
-	_ = os.Mkdir(filepath.Join(g.Real, "hooks"), 0o755) // or a program inside could make it
-	for _, name := range []string{"config", "hooks"} {
-		if info, err := os.Lstat(filepath.Join(g.Real, name)); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
-			mounts = append(mounts, atoll.Mount{Type: atoll.MountBind, Source: filepath.Join(g.Real, name), Target: filepath.Join(g.Path, name), ReadOnly: true})
+	add := func(readOnly bool, names ...string) {
+		for _, name := range names {
+			at := filepath.Join(g.Real, name)
+			if info, err := os.Lstat(at); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
+				mounts = append(mounts, atoll.Mount{Type: atoll.MountBind, Source: at, Target: filepath.Join(g.Path, name), ReadOnly: readOnly})
+			}
 		}
 	}
+	if g.Own == "" { // a submodule: git locks files in the directory itself
+		_ = os.Mkdir(filepath.Join(g.Real, "hooks"), 0o755) // or a program inside could make it
+		makeWorktreeConfig(g.Real, g.Real)
+		add(true, "config", "config.worktree", "hooks")
+		return mounts
+	}
+	own := filepath.Join("worktrees", g.Own)
+	_ = os.Mkdir(filepath.Join(g.Real, "logs"), 0o755) // git inside cannot make it
+	makeWorktreeConfig(g.Real, filepath.Join(g.Real, own))
+	add(false, "objects", "refs", "reftable", "logs", own)
+	add(true, filepath.Join(own, "commondir"), filepath.Join(own, "config.worktree"), filepath.Join(own, "gitdir"))
 	return mounts
+}
+
+// makeWorktreeConfig makes the settings of a worktree if the repository may have such, or a program inside could make them.
+func makeWorktreeConfig(common, dir string) {
+	settings := readLinkFile(filepath.Join(common, "config"))
+	if len(settings) < maxLinkFile-2 && !strings.Contains(strings.ToLower(settings), "worktreeconfig") {
+		return
+	}
+	if f, err := os.OpenFile(filepath.Join(dir, "config.worktree"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err == nil {
+		_ = f.Close()
+	}
 }
 
 // GitNeeds returns the directories outside of dir, as git in dir looks for them, without which git does not work there: its git

@@ -157,10 +157,13 @@ func (r recorded) Status(context.Context) (atoll.Status, error) {
 	return atoll.Status{Spec: *r.spec.Clone()}, nil
 }
 
-// A worktree is mounted at its own path, with its repository, whose hooks and settings are read-only. Specs show only the workspace.
+// A worktree is mounted at its own path, with its repository, which is read-only but for what git in the worktree writes. Specs show
+// only the workspace.
 func TestWorktreeInPlace(t *testing.T) {
 	dir := makeLayouts(t)
 	tree, git := filepath.Join(dir, "tree"), filepath.Join(dir, "repo", ".git")
+	const own = "worktrees/tree"
+	runGitIn(t, tree, "config", "extensions.worktreeConfig", "true")
 	m, err := mock.New(mock.Options{Dir: t.TempDir()})
 	r := &bindRecorder{Provider: m}
 	p := newLayer(t, r, err, workspace.Options{Dir: filepath.Join(t.TempDir(), "w")})
@@ -172,10 +175,13 @@ func TestWorktreeInPlace(t *testing.T) {
 			if s := st.Spec; err != nil || s.Workspace.Name == "" || s.Workspace.ReadOnly != readOnly || !slices.Equal(s.Mounts, []atoll.Mount{mine}) || s.Workdir != want {
 				t.Errorf("workdir %q: the spec is %+v, %v, want workdir %s", workdir, s, err, want)
 			}
-			mounts := []atoll.Mount{mine, {Type: atoll.MountBind, Source: tree, Target: tree, ReadOnly: readOnly}, {Type: atoll.MountBind, Source: git, Target: git, ReadOnly: readOnly}}
-			if !readOnly {
-				for _, name := range []string{"config", "hooks"} {
-					mounts = append(mounts, atoll.Mount{Type: atoll.MountBind, Source: filepath.Join(git, name), Target: filepath.Join(git, name), ReadOnly: true})
+			mounts := []atoll.Mount{mine, {Type: atoll.MountBind, Source: tree, Target: tree, ReadOnly: readOnly}, {Type: atoll.MountBind, Source: git, Target: git, ReadOnly: true}}
+			for _, part := range []struct {
+				name     string
+				readOnly bool
+			}{{"objects", false}, {"refs", false}, {"logs", false}, {own, false}, {own + "/commondir", true}, {own + "/config.worktree", true}, {own + "/gitdir", true}} {
+				if at := filepath.Join(git, part.name); !readOnly {
+					mounts = append(mounts, atoll.Mount{Type: atoll.MountBind, Source: at, Target: at, ReadOnly: part.readOnly})
 				}
 			}
 			if !slices.Equal(r.spec.Mounts, mounts) {
