@@ -206,12 +206,18 @@ func TestReserve(t *testing.T) {
 // FixedMemory leaves out what the kernel can take back.
 func TestFixedMemory(t *testing.T) {
 	stat := "anon 1\ninactive_file 1024\nactive_file 512\n"
-	for name, h := range map[string]Hierarchy{
-		"v2": fakeHierarchy(t, map[string]string{"cgroup.controllers": "memory", "box/memory.current": "4096\n", "box/memory.stat": stat}),
-		"v1": fakeHierarchy(t, map[string]string{"memory/box/memory.usage_in_bytes": "4096\n", "memory/box/memory.stat": stat}),
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"v2":              {map[string]string{"cgroup.controllers": "memory", "box/memory.current": "4096\n", "box/memory.stat": stat + "slab_reclaimable 256\nslab_unreclaimable 128\n"}, 4096 - 1536 - 256},
+		"v2 without slab": {map[string]string{"cgroup.controllers": "memory", "box/memory.current": "4096\n", "box/memory.stat": stat}, 4096 - 1536},
+		"v1":              {map[string]string{"memory/box/memory.usage_in_bytes": "4096\n", "memory/box/memory.stat": stat, "memory/box/memory.kmem.usage_in_bytes": "256\n"}, 4096 - 1536 - 256},
+		"v1 without kmem": {map[string]string{"memory/box/memory.usage_in_bytes": "4096\n", "memory/box/memory.stat": stat}, 4096 - 1536},
+		"less than freed": {map[string]string{"memory/box/memory.usage_in_bytes": "1024\n", "memory/box/memory.stat": stat}, 0}, // the kernel counts one after the other
 	} {
-		if got := h.Group("/box").FixedMemory(); got != 4096-1536 {
-			t.Errorf("%s: FixedMemory() = %d, want %d", name, got, 4096-1536)
+		if got := fakeHierarchy(t, test.files).Group("/box").FixedMemory(); got != test.want {
+			t.Errorf("%s: FixedMemory() = %d, want %d", name, got, test.want)
 		}
 	}
 	if got := (Group{}).FixedMemory(); got != 0 {

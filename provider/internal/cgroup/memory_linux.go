@@ -11,16 +11,21 @@ import (
 )
 
 // FixedMemory returns the memory, in bytes, that the group uses and that the kernel cannot take
-// back; 0 for the zero Group. The cache of files on disk does not count.
+// back; 0 for the zero Group. The cache of files on disk does not count, nor does what the kernel
+// remembers of their names. On v1 that cannot be told from the kernel's other memory for the group,
+// of which none counts.
 func (g Group) FixedMemory() int64 {
 	if g.path == "" {
 		return 0
 	}
-	used, stat := readNumber(g.filePath("memory", "memory.usage_in_bytes")), g.filePath("memory", "memory.stat")
+	used, stat, kernel := readNumber(g.filePath("memory", "memory.usage_in_bytes")), g.filePath("memory", "memory.stat"), int64(0)
 	if g.h.v2 {
 		used, stat = readNumber(g.filePath("", "memory.current")), g.filePath("", "memory.stat")
+		kernel = readKey(stat, "slab_reclaimable")
+	} else {
+		kernel = readNumber(g.filePath("memory", "memory.kmem.usage_in_bytes"))
 	}
-	return max(used-readKey(stat, "inactive_file")-readKey(stat, "active_file"), 0)
+	return max(used-kernel-readKey(stat, "inactive_file")-readKey(stat, "active_file"), 0)
 }
 
 // Throttle sets whether the kernel slows down processes of a group with these limits that use the
