@@ -129,7 +129,7 @@ func (g *memoryGuard) relieve(used int64) int64 {
 			break
 		}
 		if used >= before && (!r.dying || time.Since(begun) > dyingTime) {
-			r.factor *= 2
+			r.factor = min(r.factor*2, maxFactor)
 		}
 	}
 	return used
@@ -143,12 +143,13 @@ type relief struct {
 	least  int64   // the memory of the last process that the last round killed; 0 if it killed none
 }
 
+// maxFactor is the most that a round kills: with it, all processes, unless none has much memory.
+const maxFactor = 1 << 10
+
 // dyingTime is the time that a process which was killed has to end.
 const dyingTime = time.Second
 
-// killGreatest kills the processes with the most memory until they give back enough. If no process
-// has much, most of the memory is files, which the end of a process does not give back: then it
-// kills only once the slack is used, and then factor processes.
+// killGreatest kills the processes with the most memory until they give back enough.
 func (g *memoryGuard) killGreatest(r *relief) error {
 	resume := g.engine.sentry.halt()
 	defer resume()
@@ -156,20 +157,36 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 	if err != nil {
 		return err
 	}
+	for _, p := range g.chooseVictims(procs, g.usedMemory(), r) {
+		if !slices.Contains(r.killed, p.pid) {
+			g.explainKill(procs, p)
+			r.killed = append(r.killed, p.pid)
+		}
+		if err := g.engine.sentry.signalProcess(p.pid, atoll.SIGKILL); err != nil {
+			g.engine.sandbox.Log.Debug("memory", "err", err) // it has ended
+		}
+	}
+	return nil
+}
+
+// chooseVictims returns the processes with the most memory that together give back enough. If no
+// process has much, most of the memory is files, which the end of a process does not give back: then
+// it returns some only once the slack is used, and then factor processes.
+func (g *memoryGuard) chooseVictims(procs []processInfo, used int64, r *relief) (victims []processInfo) {
+	procs = slices.Clone(procs)
 	for i := range procs {
 		if procs[i].leaderless {
-			procs[i].memory = g.much // for all that is known; an ended one does no harm
+			procs[i].memory = g.much // for all that is known
 		}
 	}
 	slices.SortStableFunc(procs, func(a, b processInfo) int { return cmp.Compare(b.memory, a.memory) })
-	used := g.usedMemory()
 	missing, small := int64(r.factor)*(used-g.limits.Memory*15/16), 0
 	if used > g.limits.Memory+g.slack {
 		small = r.factor
 	}
 	r.least, r.dying = 0, false
 	for _, p := range procs {
-		if p.pid == 1 {
+		if p.pid == 1 || p.ended {
 			continue
 		}
 		if p.memory < g.much {
@@ -180,16 +197,11 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 		}
 		if slices.Contains(r.killed, p.pid) {
 			r.dying = true
-		} else {
-			g.explainKill(procs, p)
-			r.killed = append(r.killed, p.pid)
 		}
-		if err := g.engine.sentry.signalProcess(p.pid, atoll.SIGKILL); err != nil {
-			g.engine.sandbox.Log.Debug("memory", "err", err) // it has ended
-		}
+		victims = append(victims, p)
 		r.least, missing = p.memory, missing-p.memory
 	}
-	return nil
+	return victims
 }
 
 // reliefTime is the time in which the memory of processes that were killed begins to come back.

@@ -255,6 +255,7 @@ func (s *sentry) measureProcesses() ([]processInfo, error) {
 		if info.leaderless = i < 0; !info.leaderless {
 			info.memory = int64(dump[i].Status.VMRSS) << 10
 		}
+		info.ended = info.leaderless && len(p.Threads) < 2
 		procs = append(procs, info)
 	}
 	return procs, nil
@@ -325,6 +326,7 @@ type processInfo struct {
 	name           string
 	memory         int64 // bytes
 	leaderless     bool  // its first thread has ended, so that the sentry does not know its memory
+	ended          bool  // all its threads have, and its parent has not yet asked for its exit
 }
 
 // isReparented reports whether the process has lost its parent, so that parentage does not
