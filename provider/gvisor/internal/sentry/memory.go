@@ -115,10 +115,13 @@ func (g *memoryGuard) nextCheck(used int64) time.Duration {
 
 // relieve kills processes until the memory suffices, or until the end of more would give nothing
 // back, and returns what is used then. It kills more in each round that did not help: processes
-// share memory, and each costs the sentry some that is not the process's own.
+// share memory, and each costs the sentry some that is not the process's own. It does nothing while
+// the sandbox is frozen: then nothing grows, and a process that is killed does not end.
 func (g *memoryGuard) relieve(used int64) int64 {
-	begun := time.Now()
-	for r := (relief{factor: 1}); used > g.limits.Memory; {
+	for r := (relief{factor: 1, begun: time.Now()}); used > g.limits.Memory; {
+		if g.engine.sentry.isFrozen() {
+			return 0
+		}
 		before := used
 		if err := g.killGreatest(&r); err != nil {
 			g.engine.sandbox.Log.Debug("memory", "err", err) // the sentry has ended
@@ -128,7 +131,7 @@ func (g *memoryGuard) relieve(used int64) int64 {
 		if r.least == 0 || r.least < g.much && used <= before+g.slack/8 {
 			break
 		}
-		if used >= before && (!r.dying || time.Since(begun) > dyingTime) {
+		if used >= before && (!r.dying || time.Since(r.begun) > dyingTime) {
 			r.factor = min(r.factor*2, maxFactor)
 		}
 	}
@@ -137,10 +140,11 @@ func (g *memoryGuard) relieve(used int64) int64 {
 
 // A relief is the state of one call of relieve.
 type relief struct {
-	factor int     // how much more to kill than seems to be needed
-	killed []int32 // the PIDs of all processes that were killed
-	dying  bool    // a process that an earlier round killed has not ended
-	least  int64   // the memory of the last process that the last round killed; 0 if it killed none
+	factor int       // how much more to kill than seems to be needed
+	begun  time.Time // later by the time in which the processes inside stood still
+	killed []int32   // the PIDs of all processes that were killed
+	dying  bool      // a process that an earlier round killed has not ended
+	least  int64     // the memory of the last process that the last round killed; 0 if it killed none
 }
 
 // maxFactor is the most that a round kills: with it, all processes, unless none has much memory.
@@ -151,8 +155,12 @@ const dyingTime = time.Second
 
 // killGreatest kills the processes with the most memory until they give back enough.
 func (g *memoryGuard) killGreatest(r *relief) error {
+	halted := time.Now()
 	resume := g.engine.sentry.halt()
-	defer resume()
+	defer func() {
+		resume()
+		r.begun = r.begun.Add(time.Since(halted)) // long, if a pause or a snapshot came first
+	}()
 	procs, err := g.engine.sentry.measureProcesses()
 	if err != nil {
 		return err
@@ -171,8 +179,13 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 
 // chooseVictims returns the processes with the most memory that together give back enough. If no
 // process has much, most of the memory is files, which the end of a process does not give back: then
-// it returns some only once the slack is used, and then factor processes.
+// it returns some only once the slack is used, and then factor processes. It returns none if the
+// memory suffices by now.
 func (g *memoryGuard) chooseVictims(procs []processInfo, used int64, r *relief) (victims []processInfo) {
+	r.least, r.dying = 0, false
+	if used <= g.limits.Memory {
+		return nil
+	}
 	procs = slices.Clone(procs)
 	for i := range procs {
 		if procs[i].leaderless {
@@ -184,7 +197,6 @@ func (g *memoryGuard) chooseVictims(procs []processInfo, used int64, r *relief) 
 	if used > g.limits.Memory+g.slack {
 		small = r.factor
 	}
-	r.least, r.dying = 0, false
 	for _, p := range procs {
 		if p.pid == 1 || p.ended {
 			continue

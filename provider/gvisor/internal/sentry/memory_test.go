@@ -9,6 +9,29 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 )
 
+// The guard kills nothing while the sandbox is frozen, when what it kills would not end.
+func TestFrozen(t *testing.T) {
+	s := &sentry{}
+	g := testGuard()
+	g.engine = &engine{sentry: s}
+	if s.isFrozen() {
+		t.Error("frozen before a pause")
+	}
+	s.paused.Store(true)
+	if got := g.relieve(1 << 30); got != 0 {
+		t.Errorf("relieve while paused = %d, want 0", got)
+	}
+	s.paused.Store(false)
+	s.mu.Lock() // as a snapshot
+	if got := g.relieve(1 << 30); got != 0 {
+		t.Errorf("relieve during a snapshot = %d, want 0", got)
+	}
+	s.mu.Unlock()
+	if s.isFrozen() {
+		t.Error("frozen afterwards")
+	}
+}
+
 // testGuard returns the guard of a sandbox with 128 MiB.
 func testGuard() *memoryGuard {
 	return &memoryGuard{limits: cgroup.Limits{Memory: 128 << 20}, slack: 32 << 20, much: 16 << 20, killed: map[int32]kill{}}
@@ -35,6 +58,10 @@ func TestVictims(t *testing.T) {
 		"only ended": {
 			[]processInfo{zombie(2), zombie(3)},
 			200 << 20, relief{factor: maxFactor}, nil,
+		},
+		"enough by now": { // memory came back before the processes stood still
+			[]processInfo{{pid: 2, memory: 100 << 20}},
+			127 << 20, relief{factor: 4}, nil,
 		},
 		"no leader": {
 			[]processInfo{{pid: 2, leaderless: true}, {pid: 3, memory: 1 << 20}},

@@ -168,6 +168,15 @@ func (s *sentry) resume() error {
 	return err
 }
 
+// isFrozen reports whether the sandbox is paused, or a pause or a snapshot is in progress.
+func (s *sentry) isFrozen() bool {
+	if !s.mu.TryRLock() {
+		return true
+	}
+	defer s.mu.RUnlock()
+	return s.paused.Load()
+}
+
 // haltTime is the time within which the processes inside stop, unless the host keeps them waiting.
 const haltTime = 200 * time.Millisecond
 
