@@ -118,7 +118,7 @@ func (g *memoryGuard) nextCheck(used int64) time.Duration {
 // share memory, and each costs the sentry some that is not the process's own. It does nothing while
 // the sandbox is frozen: then nothing grows, and a process that is killed does not end.
 func (g *memoryGuard) relieve(used int64) int64 {
-	for r := (relief{factor: 1, begun: time.Now()}); used > g.limits.Memory; {
+	for r := (relief{factor: 1, begun: time.Now(), owing: map[int32]victim{}}); used > g.limits.Memory; {
 		if g.engine.sentry.isFrozen() {
 			return 0
 		}
@@ -128,10 +128,14 @@ func (g *memoryGuard) relieve(used int64) int64 {
 			break
 		}
 		used = g.awaitRelief(before)
-		if r.least == 0 || r.least < g.much && used <= before+g.slack/8 {
+		grew := used > before+g.slack/8
+		if r.least == 0 && !r.owed || r.least > 0 && r.least < g.much && !grew {
 			break
 		}
-		if used >= before && (!r.dying || time.Since(r.begun) > dyingTime) {
+		if grew { // others have taken what came back
+			clear(r.owing)
+		}
+		if used >= before && (grew && !r.dying || time.Since(r.begun) > dyingTime) {
 			r.factor = min(r.factor*2, maxFactor)
 		}
 	}
@@ -140,17 +144,25 @@ func (g *memoryGuard) relieve(used int64) int64 {
 
 // A relief is the state of one call of relieve.
 type relief struct {
-	factor int       // how much more to kill than seems to be needed
-	begun  time.Time // later by the time in which the processes inside stood still
-	killed []int32   // the PIDs of all processes that were killed
-	dying  bool      // a process that an earlier round killed has not ended
-	least  int64     // the memory of the last process that the last round killed; 0 if it killed none
+	factor int              // how much more to kill than seems to be needed
+	begun  time.Time        // later by the time in which the processes inside stood still
+	killed []int32          // the PIDs of all processes that were killed
+	owing  map[int32]victim // by PID: those whose memory has yet to come back
+	dying  bool             // a process that an earlier round killed has not ended
+	owed   bool             // one has ended, and its memory has yet to come back
+	least  int64            // the memory of the last process that the last round killed; 0 if it killed none
+}
+
+// A victim is a process that was killed.
+type victim struct {
+	memory int64
+	time   time.Time
 }
 
 // maxFactor is the most that a round kills: with it, all processes, unless none has much memory.
 const maxFactor = 1 << 10
 
-// dyingTime is the time that a process which was killed has to end.
+// dyingTime is the time that a process which was killed has to end and to give its memory back.
 const dyingTime = time.Second
 
 // killGreatest kills the processes with the most memory until they give back enough.
@@ -169,6 +181,7 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 		if !slices.Contains(r.killed, p.pid) {
 			g.explainKill(procs, p)
 			r.killed = append(r.killed, p.pid)
+			r.owing[p.pid] = victim{p.memory, time.Now()}
 		}
 		if err := g.engine.sentry.signalProcess(p.pid, atoll.SIGKILL); err != nil {
 			g.engine.sandbox.Log.Debug("memory", "err", err) // it has ended
@@ -182,7 +195,7 @@ func (g *memoryGuard) killGreatest(r *relief) error {
 // it returns some only once the slack is used, and then factor processes. It returns none if the
 // memory suffices by now.
 func (g *memoryGuard) chooseVictims(procs []processInfo, used int64, r *relief) (victims []processInfo) {
-	r.least, r.dying = 0, false
+	r.least, r.dying, r.owed = 0, false, false
 	if used <= g.limits.Memory {
 		return nil
 	}
@@ -196,6 +209,12 @@ func (g *memoryGuard) chooseVictims(procs []processInfo, used int64, r *relief) 
 	missing, small := int64(r.factor)*(used-g.limits.Memory*15/16), 0
 	if used > g.limits.Memory+g.slack {
 		small = r.factor
+	}
+	for pid, v := range r.owing {
+		lives := slices.ContainsFunc(procs, func(p processInfo) bool { return p.pid == pid && !p.ended })
+		if !lives && time.Since(v.time) < dyingTime {
+			missing, r.owed = missing-v.memory, true
+		}
 	}
 	for _, p := range procs {
 		if p.pid == 1 || p.ended {
@@ -216,8 +235,9 @@ func (g *memoryGuard) chooseVictims(procs []processInfo, used int64, r *relief) 
 	return victims
 }
 
-// reliefTime is the time in which the memory of processes that were killed begins to come back.
-const reliefTime = 50 * time.Millisecond
+// reliefTime is the time in which the memory of processes that were killed begins to come back: more
+// than two periods of the kernel's limit of CPU time, in which a sandbox may have to stand still.
+const reliefTime = 250 * time.Millisecond
 
 // awaitRelief waits as long as the memory shrinks from what was used before, and returns what is
 // used then.
@@ -226,13 +246,13 @@ func (g *memoryGuard) awaitRelief(used int64) int64 {
 	for since := time.Now(); time.Since(since) < reliefTime; time.Sleep(guardInterval) {
 		used = g.usedMemory()
 		if used <= g.limits.Memory || used > least+g.slack/8 {
-			break
+			return used
 		}
 		if used < least {
 			least, since = used, time.Now()
 		}
 	}
-	return used
+	return g.usedMemory()
 }
 
 // explainKill records why the process and its ancestors end. A shell ends with the code of its

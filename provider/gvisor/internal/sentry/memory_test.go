@@ -5,6 +5,7 @@ package sentry
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 )
@@ -62,6 +63,18 @@ func TestVictims(t *testing.T) {
 		"enough by now": { // memory came back before the processes stood still
 			[]processInfo{{pid: 2, memory: 100 << 20}},
 			127 << 20, relief{factor: 4}, nil,
+		},
+		"ended just now": { // and its memory has yet to come back
+			[]processInfo{{pid: 3, memory: 90 << 20}},
+			190 << 20, relief{factor: 1, killed: []int32{2}, owing: map[int32]victim{2: {100 << 20, time.Now()}}}, nil,
+		},
+		"ended long ago": {
+			[]processInfo{{pid: 3, memory: 90 << 20}},
+			190 << 20, relief{factor: 1, killed: []int32{2}, owing: map[int32]victim{2: {100 << 20, time.Now().Add(-dyingTime)}}}, []int32{3},
+		},
+		"still dying": {
+			[]processInfo{{pid: 2, memory: 100 << 20}, {pid: 3, memory: 90 << 20}},
+			190 << 20, relief{factor: 1, killed: []int32{2}, owing: map[int32]victim{2: {100 << 20, time.Now()}}}, []int32{2},
 		},
 		"no leader": {
 			[]processInfo{{pid: 2, leaderless: true}, {pid: 3, memory: 1 << 20}},
