@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -196,6 +197,13 @@ func isZero(p []byte) bool {
 	return bytes.Equal(p, zeros[:len(p)])
 }
 
+// Limits of a recorder, in bytes. Package archive/tar reads up to 1 MiB each of attributes, name, target of a link and
+// list of extents, and any number of them.
+const (
+	maxRecord  = 4<<20 + 64<<10
+	keptRecord = 64 << 10 // of the buffer, between entries
+)
+
 // A recorder records the bytes that are read from r while it is on.
 type recorder struct {
 	r    io.Reader
@@ -212,13 +220,20 @@ func (c *recorder) startRecording() {
 // stopRecording returns the whole blocks that were read.
 func (c *recorder) stopRecording() []byte {
 	c.on = false
-	return c.data[min(c.skip, int64(len(c.data))):]
+	blocks := c.data[min(c.skip, int64(len(c.data))):]
+	if cap(c.data) > keptRecord {
+		c.data = nil
+	}
+	return blocks
 }
 
 // Read implements io.Reader.
 func (c *recorder) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	if c.on {
+		if len(c.data)+n > maxRecord {
+			return 0, fmt.Errorf("the headers of an entry take more than %d bytes: %w", maxRecord, tar.ErrHeader)
+		}
 		c.data = append(c.data, p[:n]...)
 	}
 	c.pos += int64(n)

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -223,4 +224,51 @@ func TestLimitExtents(t *testing.T) {
 			t.Errorf("%v is not covered", e)
 		}
 	}
+}
+
+// The headers of an entry take a bounded amount of memory.
+func TestManyHeaders(t *testing.T) {
+	block := func(kind byte, size int) []byte {
+		var out bytes.Buffer
+		if err := tar.NewWriter(&out).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: int64(size), Format: tar.FormatGNU}); err != nil {
+			t.Fatal(err)
+		}
+		b := out.Bytes()
+		sum := 0
+		b[156] = kind
+		copy(b[148:156], "        ")
+		for _, c := range b[:blockSize] {
+			sum += int(c)
+		}
+		copy(b[148:156], fmt.Sprintf("%06o\x00 ", sum))
+		return b
+	}
+	const size = 512 << 10
+	header := slices.Concat(block(tar.TypeGNULongName, size), bytes.Repeat([]byte("n"), size))
+	for _, n := range []int{4, 100} {
+		parts := []io.Reader{}
+		for range n {
+			parts = append(parts, bytes.NewReader(header))
+		}
+		parts = append(parts, bytes.NewReader(block(tar.TypeReg, 0)), bytes.NewReader(make([]byte, 2*blockSize)))
+		count := &countReader{r: io.MultiReader(parts...)}
+		_, err := NewReader(count).Next()
+		if n == 4 && err != nil {
+			t.Errorf("%d headers: %v", n, err)
+		}
+		if n == 100 && (!errors.Is(err, tar.ErrHeader) || count.n > 6<<20) {
+			t.Errorf("%d headers: %v after %d bytes", n, err, count.n)
+		}
+	}
+}
+
+type countReader struct {
+	r io.Reader
+	n int
+}
+
+func (c *countReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += n
+	return n, err
 }
