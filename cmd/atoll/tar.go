@@ -50,6 +50,9 @@ func writeEntry(w io.Writer, tw *tar.Writer, h *tarstream.Header, content io.Rea
 		}
 		return tarstream.WriteSparse(w, h.Header, h.Data, content)
 	}
+	if err := h.CheckSize(); err != nil {
+		return err
+	}
 	if h.Sparse { // in a format that only old programs write
 		h.Typeflag, h.Format = tar.TypeReg, tar.FormatPAX
 	}

@@ -3,6 +3,7 @@ package tarstream
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type Reader struct {
 	body io.Reader // the rest of the data of the entry
 	left int64     // of the data of extents
 	pad  int64     // bytes behind that data
+	end  int64     // position of the end of an entry whose holes the tar.Reader reads as zeros; 0 for others
 }
 
 // NewReader returns a Reader of r.
@@ -47,14 +49,25 @@ func (r *Reader) Next() (*Header, error) {
 		return nil, err
 	}
 	entry := &Header{Header: h, Sparse: h.Typeflag == tar.TypeGNUSparse || h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != ""}
-	r.body = r.tr
+	r.body, r.end = r.tr, 0
+	if entry.Sparse {
+		block, _, err := lastHeader(recorded)
+		if err != nil {
+			return nil, err
+		}
+		size, err := storedSize(h, block)
+		if err != nil {
+			return nil, err
+		}
+		r.end = r.in.pos + size + padding(size)
+	}
 	if h.Typeflag == tar.TypeReg && h.PAXRecords["GNU.sparse.major"] == "1" && h.PAXRecords["GNU.sparse.minor"] == "0" {
 		if entry.Data, err = parseExtents(recorded); err != nil {
 			return nil, err
 		}
 		r.left = sumLengths(entry.Data)
 		r.pad = padding(r.left)
-		r.body, r.tr = nil, tar.NewReader(r.in) // the old one would read holes
+		r.body, r.tr, r.end = nil, tar.NewReader(r.in), 0 // the old one would read holes
 	}
 	return entry, nil
 }
@@ -80,6 +93,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 const skipBuffer = 128 << 10
 
 func (r *Reader) skipData() error {
+	if r.end > 0 { // there may be far more zeros than data
+		r.body, r.tr, r.pad, r.end = nil, tar.NewReader(r.in), r.end-r.in.pos, 0
+	}
 	if r.body != nil || r.left > 0 {
 		if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r}, make([]byte, skipBuffer)); err != nil {
 			return err
@@ -93,26 +109,62 @@ func (r *Reader) skipData() error {
 	return err
 }
 
-// parseExtents returns the extents of a file with holes, of which these bytes are the headers and the list. Package
-// archive/tar has read and checked them.
-func parseExtents(recorded []byte) ([]Extent, error) {
-	for more := true; more && len(recorded) >= blockSize; {
-		size := int64(0)
-		switch recorded[156] {
+// lastHeader returns the block of these headers that describes the file, and what is behind it. Package archive/tar has
+// read and checked them.
+func lastHeader(recorded []byte) (block, rest []byte, err error) {
+	for len(recorded) >= blockSize {
+		block, rest = recorded[:blockSize], recorded[blockSize:]
+		switch block[156] {
 		case tar.TypeXHeader, tar.TypeXGlobalHeader, tar.TypeGNULongName, tar.TypeGNULongLink:
-			octal := strings.Trim(string(recorded[124:136]), " \x00")
-			n, err := strconv.ParseInt(octal, 8, 64)
-			if err != nil {
-				return nil, tar.ErrHeader
-			}
-			size = n + padding(n)
 		default:
-			more = false
+			return block, rest, nil
 		}
-		if size > int64(len(recorded)-blockSize) {
-			return nil, tar.ErrHeader
+		size, err := parseSize(block)
+		if err != nil || size+padding(size) > int64(len(rest)) {
+			return nil, nil, tar.ErrHeader
 		}
-		recorded = recorded[blockSize+size:]
+		recorded = rest[size+padding(size):]
+	}
+	return nil, nil, tar.ErrHeader
+}
+
+// storedSize returns the number of bytes of the entry h in the stream; block is its header.
+func storedSize(h *tar.Header, block []byte) (int64, error) {
+	text := h.PAXRecords["size"]
+	if text == "" {
+		return parseSize(block)
+	}
+	size, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || size < 0 || size > maxSize {
+		return 0, tar.ErrHeader
+	}
+	return size, nil
+}
+
+// maxSize limits the numbers of bytes in headers, so that positions do not overflow.
+const maxSize = 1 << 62
+
+// parseSize returns the size in a header, an octal number, or a binary one if its first bit is set.
+func parseSize(block []byte) (int64, error) {
+	field := block[124:136]
+	var size uint64
+	var err error
+	if field[0] == 0x80 && bytes.Equal(field[1:4], zeros[:3]) {
+		size = binary.BigEndian.Uint64(field[4:])
+	} else {
+		size, err = strconv.ParseUint("0"+strings.Trim(string(field), " \x00"), 8, 64)
+	}
+	if err != nil || size > maxSize {
+		return 0, tar.ErrHeader
+	}
+	return int64(size), nil
+}
+
+// parseExtents returns the extents of a file with holes, of which these bytes are the headers and the list.
+func parseExtents(recorded []byte) ([]Extent, error) {
+	_, recorded, err := lastHeader(recorded)
+	if err != nil {
+		return nil, err
 	}
 	var numbers []int64
 	for line := range bytes.Lines(recorded) {
@@ -139,11 +191,26 @@ type SparseFile interface {
 	Truncate(size int64) error
 }
 
+// maxZeros is the size from which CheckSize refuses a file: to look for data in that many zeros takes minutes.
+const maxZeros = 4 << 40
+
+// CheckSize refuses a large file of which the extents are not known: the stream can have a few bytes of data, and zeros
+// for years.
+func (h *Header) CheckSize() error {
+	if h.Sparse && h.Data == nil && h.Size > maxZeros {
+		return fmt.Errorf("a file with holes of %d bytes in an old format, pack it with tar --format=posix: %w", h.Size, tar.ErrHeader)
+	}
+	return nil
+}
+
 // WriteFile writes the content of the entry h to an empty file, with its holes.
 func (h *Header) WriteFile(file SparseFile, r io.Reader, buffer []byte) error {
 	if !h.Sparse {
 		// The plain Writer prevents io from using File.ReadFrom, which allocates a buffer of its own.
 		_, err := io.CopyBuffer(struct{ io.Writer }{file}, r, buffer)
+		return err
+	}
+	if err := h.CheckSize(); err != nil {
 		return err
 	}
 	if err := file.Truncate(h.Size); err != nil {

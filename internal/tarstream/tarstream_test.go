@@ -226,22 +226,28 @@ func TestLimitExtents(t *testing.T) {
 	}
 }
 
+// newBlock returns a header in GNU's format, with these changes.
+func newBlock(t *testing.T, size int64, change func(b []byte)) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := tar.NewWriter(&out).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: size, Format: tar.FormatGNU}); err != nil {
+		t.Fatal(err)
+	}
+	b := out.Bytes()
+	change(b)
+	sum := 0
+	copy(b[148:156], "        ")
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	return b
+}
+
 // The headers of an entry take a bounded amount of memory.
 func TestManyHeaders(t *testing.T) {
-	block := func(kind byte, size int) []byte {
-		var out bytes.Buffer
-		if err := tar.NewWriter(&out).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: int64(size), Format: tar.FormatGNU}); err != nil {
-			t.Fatal(err)
-		}
-		b := out.Bytes()
-		sum := 0
-		b[156] = kind
-		copy(b[148:156], "        ")
-		for _, c := range b[:blockSize] {
-			sum += int(c)
-		}
-		copy(b[148:156], fmt.Sprintf("%06o\x00 ", sum))
-		return b
+	block := func(kind byte, size int64) []byte {
+		return newBlock(t, size, func(b []byte) { b[156] = kind })
 	}
 	const size = 512 << 10
 	header := slices.Concat(block(tar.TypeGNULongName, size), bytes.Repeat([]byte("n"), size))
@@ -271,4 +277,44 @@ func (c *countReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += n
 	return n, err
+}
+
+// A Reader skips and refuses a file of a few bytes of data and 4 EiB of zeros.
+func TestManyZeros(t *testing.T) {
+	const size = 1 << 62
+	for stored := range 3 {
+		old := newBlock(t, int64(stored), func(b []byte) {
+			b[156] = tar.TypeGNUSparse
+			copy(b[386:], fmt.Sprintf("%011o\x00%011o\x00", 0, stored)) // the first extent
+			copy(b[483:], "\x80\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x00")
+		})
+		stream, _ := sample(t)
+		stream = slices.Concat(old, make([]byte, stored+int(padding(int64(stored)))), stream)
+		for read := range stored + 1 {
+			r := NewReader(bytes.NewReader(stream))
+			h, err := r.Next()
+			if err != nil || h.Size != size || !h.Sparse {
+				t.Fatalf("%+v, %v", h, err)
+			}
+			if _, err := io.ReadFull(r, make([]byte, read)); err != nil {
+				t.Fatal(err)
+			}
+			if h, err = r.Next(); err != nil || h.Size != 300<<10+7 {
+				t.Fatalf("behind %d bytes, of which %d were read: %+v, %v", stored, read, h, err)
+			}
+		}
+		r := NewReader(bytes.NewReader(stream))
+		h, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if err := h.WriteFile(file, r, make([]byte, 64<<10)); !errors.Is(err, tar.ErrHeader) {
+			t.Errorf("written: %v", err)
+		}
+	}
 }
