@@ -228,11 +228,17 @@ func (p *location) completeTarget(ctx context.Context, from *location) error {
 
 // copyFile copies a file as a tar stream, which has all that a copy retains.
 func copyFile(ctx context.Context, from, to *location, l *losses) error {
+	if info := from.info; info != nil && info.Type == atoll.TypeFile && info.Size == 0 {
+		return writeFile(ctx, from, to, l) // files of /proc have content, and no size
+	}
 	l.base = path.Dir(to.name)
 	err := runPipe(
 		func(w io.Writer) error { return from.fs.WriteTar(ctx, from.name, w) },
 		func(r io.Reader) error { return to.unpackFile(ctx, r, l) },
 	)
+	if atoll.KindOf(err) == atoll.ErrConflict { // it has less content than size, like files of /sys
+		return writeFile(ctx, from, to, l)
+	}
 	if atoll.KindOf(err) == atoll.ErrStopped { // only the sandbox itself could unpack beside its other volumes
 		return writeFile(ctx, from, to, l)
 	}

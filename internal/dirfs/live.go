@@ -38,22 +38,23 @@ func (f *FS) liveDir(ctx context.Context, rel string) liveDir {
 	return liveDir{ctx, f.opts.Live, path.Join(f.prefix, rel)}
 }
 
-// announce makes an event for an entry that has changed, and reports nothing: there may be no
-// program that watches it.
-func (l liveDir) announce(name string) {
+// announce makes an event for an entry that has changed. It reports no error: there may be no
+// program that watches the entry. It returns false if the inside did not answer in time.
+func (l liveDir) announce(name string) bool {
 	if l.fs == nil {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, LiveTime)
 	defer cancel()
 	name = path.Join(l.path, name)
 	info, err := l.fs.Stat(ctx, name)
 	if err != nil {
-		return
+		return ctx.Err() == nil
 	}
 	same := atoll.FileChange{Mode: &info.Mode, NoFollow: true}
 	if info.Type == atoll.TypeSymlink { // which has no mode
 		same.Mode, same.Times = nil, &atoll.FileTimes{Accessed: info.Modified, Modified: info.Modified}
 	}
 	_ = atoll.ChangeFile(ctx, l.fs, name, same)
+	return ctx.Err() == nil
 }

@@ -159,7 +159,7 @@ func (p *packer) packFile(ctx context.Context, rel, name string, info fs.FileInf
 
 // packContent adds a regular file.
 func (p *packer) packContent(ctx context.Context, file *os.File, h *tar.Header) error {
-	data, whole, err := tarstream.FindExtents(file, h.Size)
+	data, whole, err := tarstream.FindExtents(ctx, file, h.Size)
 	if err != nil {
 		return err
 	}

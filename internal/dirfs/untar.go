@@ -73,7 +73,17 @@ func (u *unpacker) announceDirs(ctx context.Context) {
 		return
 	}
 	for _, d := range u.dirs[:min(len(u.dirs), maxLive)] {
-		u.f.liveDir(ctx, u.rel).announce(d.name)
+		if !u.f.liveDir(ctx, u.rel).announce(d.name) {
+			return
+		}
+	}
+}
+
+// announce makes an event for an entry, one of the first. If the inside does not answer, the unpacker makes no more:
+// each would wait as long.
+func (u *unpacker) announce(ctx context.Context, name string) {
+	if !u.liveDir(ctx, ".").announce(name) {
+		u.left = -1
 	}
 }
 
@@ -162,7 +172,7 @@ func (u *unpacker) placeDir(ctx context.Context, name string, h *tarstream.Heade
 		}
 	}
 	if err != nil {
-		defer func() { u.liveDir(ctx, ".").announce(name) }()
+		defer func() { u.announce(ctx, name) }()
 	}
 	if err := u.m.mkdirAll(name, 0o755); err != nil {
 		return err
@@ -217,7 +227,7 @@ func (u *unpacker) placeLink(ctx context.Context, name string, link func() error
 		err = link()
 	}
 	if err == nil {
-		u.liveDir(ctx, ".").announce(name)
+		u.announce(ctx, name)
 	}
 	return err
 }

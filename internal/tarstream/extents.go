@@ -1,6 +1,7 @@
 package tarstream
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -15,13 +16,13 @@ var errUnknown = errors.New("the file system does not know its holes")
 // FindExtents returns the extents of the first size bytes of a file; whole says that there are no holes. It asks the
 // file system, and if that does not know the holes, as in gVisor, it reads the file and looks for zeros. The position
 // in the file is at its beginning again then.
-func FindExtents(file *os.File, size int64) (data []Extent, whole bool, err error) {
+func FindExtents(ctx context.Context, file *os.File, size int64) (data []Extent, whole bool, err error) {
 	if size < minHole {
 		return nil, true, nil
 	}
 	data, err = seekExtents(file, size)
 	if errors.Is(err, errUnknown) {
-		data, err = scanExtents(io.NewSectionReader(file, 0, size))
+		data, err = scanExtents(ctx, io.NewSectionReader(file, 0, size))
 	}
 	if err != nil {
 		return nil, false, err
@@ -49,10 +50,13 @@ func alignExtents(data []Extent, size int64) (aligned []Extent) {
 }
 
 // scanExtents looks for zeros.
-func scanExtents(r io.Reader) ([]Extent, error) {
+func scanExtents(ctx context.Context, r io.Reader) ([]Extent, error) {
 	var data []Extent
 	buffer := make([]byte, minHole)
 	for at := int64(0); ; {
+		if ctx.Err() != nil { // the file may have zeros for years
+			return nil, context.Cause(ctx)
+		}
 		n, err := io.ReadFull(r, buffer)
 		if n > 0 && !isZero(buffer[:n]) {
 			if last := len(data) - 1; last >= 0 && data[last].Offset+data[last].Length == at {

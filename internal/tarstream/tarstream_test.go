@@ -104,7 +104,7 @@ func TestSparse(t *testing.T) {
 		if err := h.WriteFile(file, r, make([]byte, 1<<10)); err != nil {
 			t.Fatal(err)
 		}
-		data, whole, err := FindExtents(file, h.Size)
+		data, whole, err := FindExtents(t.Context(), file, h.Size)
 		if err != nil || whole != !h.Sparse {
 			t.Errorf("%s: extents %v, whole %v, %v", h.Name, data, whole, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -260,6 +261,7 @@ type program struct {
 	tty     bool
 	started time.Time
 	keys    keyboard
+	stopped atomic.Bool // Kill was called, so lack of memory is not the reason of its end
 }
 
 // PID returns the program's PID inside.
@@ -269,7 +271,7 @@ func (p *program) PID() int { return int(p.pid) }
 func (p *program) Wait() atoll.Exit {
 	status, err := p.engine.sentry.waitProgram(p.pid)
 	exit := exitOf(status)
-	if reason := p.engine.guard.takeReason(p.pid, p.started); exit.Code == codeKilled {
+	if reason := p.engine.guard.takeReason(p.pid, p.started); exit.Code == codeKilled && !p.stopped.Load() {
 		exit.Reason = reason
 	}
 	if err != nil {
@@ -310,6 +312,7 @@ func (p *program) Kill() error {
 	if p.engine.sandbox.Ended() {
 		return nil
 	}
+	p.stopped.Store(true)
 	err := p.engine.sentry.killTree(p.pid, p.id)
 	if err != nil && p.engine.sandbox.Ended() {
 		return nil // meanwhile the sandbox ended with its main process

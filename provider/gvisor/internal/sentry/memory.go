@@ -63,8 +63,16 @@ func (e *engine) startGuard() error {
 	return nil
 }
 
-// wait blocks until the guard has ended, which the end of the sentry causes.
-func (g *memoryGuard) wait() { <-g.done }
+// wait blocks until the guard has ended, which the end of the sentry causes, but not for a sentry that does not end.
+func (g *memoryGuard) wait() {
+	select {
+	case <-g.done:
+	case <-time.After(guardEndTime):
+	}
+}
+
+// guardEndTime is the time in which the guard of a sentry that has ended ends.
+const guardEndTime = 5 * time.Second
 
 // run checks the memory as long as it grows after a report of the kernel.
 func (g *memoryGuard) run() {
@@ -291,7 +299,7 @@ func (g *memoryGuard) takeReason(pid int32, started time.Time) string {
 	defer g.mu.Unlock()
 	k := g.killed[pid]
 	delete(g.killed, pid)
-	if k.time.Before(started) { // another process had the PID
+	if k.time.Before(started) || time.Since(k.time) > keepKill { // another process had the PID, or the kill was of a child long ago
 		return ""
 	}
 	return k.reason

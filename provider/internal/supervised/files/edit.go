@@ -33,8 +33,9 @@ func (h hostFile) Close() error {
 	if h.written && h.on.live != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), dirfs.LiveTime)
 		defer cancel()
-		if info, err := h.File.Stat(ctx); err == nil { // else it is closed already
-			_ = atoll.ChangeFile(ctx, h.on.live, h.name, atoll.FileChange{Mode: &info.Mode}) // it may have gone
+		// The name may belong to another file by now, which must remain as it is.
+		if info, err := h.on.live.Stat(ctx, h.name); err == nil && info.Type == atoll.TypeFile {
+			_ = atoll.ChangeFile(ctx, h.on.live, h.name, atoll.FileChange{Mode: &info.Mode, NoFollow: true}) // it may have gone
 		}
 	}
 	return h.File.Close()

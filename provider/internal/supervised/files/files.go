@@ -294,28 +294,62 @@ func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
 			return p.Remove(ctx, names[0], false)
 		})
 	}
+	away := ""
 	if v, err := f.view(); err == nil && len(f.confinedTo) == 0 {
-		name = f.moveAway(ctx, &v, name)
+		away = f.moveAway(ctx, &v, name)
 	}
-	return f.withFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
+	if away == "" {
+		return f.withFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
+			return p.Remove(ctx, names[0], true)
+		})
+	}
+	// Nobody knows the temporary name: the tree goes as a whole, or comes back.
+	ctx = context.WithoutCancel(ctx)
+	err := f.withFS(ctx, "remove", branch, []string{away}, func(p routedFS, names []string) error {
 		return p.Remove(ctx, names[0], true)
 	})
+	if err == nil {
+		return nil
+	}
+	if back := f.withFS(ctx, "rename", branch, []string{away, name}, func(p routedFS, names []string) error {
+		return p.Rename(ctx, names[0], names[1])
+	}); back != nil {
+		return err // with the temporary name, which has the rest
+	}
+	return atoll.Errorf("remove", name, atoll.KindOf(err), "%s", strings.ReplaceAll(causeOf(err).Error(), path.Base(away), path.Base(name)))
 }
 
-// moveAway gives a tree without mounts a temporary name as a program inside would, and returns its
-// name.
+// causeOf returns the cause of an atoll.Error, or err.
+func causeOf(err error) error {
+	var e *atoll.Error
+	if errors.As(err, &e) && e.Err != nil {
+		return e.Err
+	}
+	return err
+}
+
+// moveAway gives a tree without mounts a temporary name as a program inside would, and returns that
+// name; "" if the tree has its own name.
 func (f *FS) moveAway(ctx context.Context, v *View, name string) string {
 	fs, names := f.liveFS(v, []string{name})
 	if fs == nil || v.hasMountBelow(names[0]) {
-		return name
+		return ""
 	}
 	away := path.Join(path.Dir(names[0]), atoll.TempName())
-	ctx, cancel := context.WithTimeout(ctx, dirfs.LiveTime)
+	live, cancel := context.WithTimeout(ctx, dirfs.LiveTime)
 	defer cancel()
-	if fs.Rename(ctx, names[0], away) != nil {
-		return name
+	if fs.Rename(live, names[0], away) == nil {
+		return away
 	}
-	return away
+	// The answer may be lost, and not the change.
+	moved := f.withFS(context.WithoutCancel(ctx), "stat", branch, []string{away}, func(p routedFS, names []string) error {
+		_, err := p.Stat(context.WithoutCancel(ctx), names[0])
+		return err
+	})
+	if moved == nil {
+		return away
+	}
+	return ""
 }
 
 // WriteTar implements atoll.FS.
