@@ -90,7 +90,7 @@ func (to portTarget) rewriteLocation(location, public string) string {
 	}
 	rest := location[strings.Index(location, "//")+2:]
 	rest = rest[strings.IndexAny(rest+"/", "/?#"):]
-	rest = "/" + strings.TrimLeft(rest, `/\\`) // two slashes would begin with a host
+	rest = "/" + strings.TrimLeft(rest, `/\`) // two slashes would begin with a host
 	if after, done := strings.CutPrefix(rest, to.pathPrefix()); done && (after == "" || after[0] == '/') {
 		return rest // the program knows X-Forwarded-Prefix
 	}
