@@ -79,9 +79,9 @@ func (u *unpacker) announceDirs(ctx context.Context) {
 	}
 }
 
-// announce makes an event for an entry, one of the first. If the inside does not answer, the unpacker makes no more:
+// announceEntry makes an event for an entry, one of the first. If the inside does not answer, the unpacker makes no more:
 // each would wait as long.
-func (u *unpacker) announce(ctx context.Context, name string) {
+func (u *unpacker) announceEntry(ctx context.Context, name string) {
 	if !u.liveDir(ctx, ".").announce(name) {
 		u.left = -1
 	}
@@ -172,7 +172,7 @@ func (u *unpacker) placeDir(ctx context.Context, name string, h *tarstream.Heade
 		}
 	}
 	if err != nil {
-		defer func() { u.announce(ctx, name) }()
+		defer func() { u.announceEntry(ctx, name) }()
 	}
 	if err := u.m.mkdirAll(name, 0o755); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (u *unpacker) placeLink(ctx context.Context, name string, link func() error
 		err = link()
 	}
 	if err == nil {
-		u.announce(ctx, name)
+		u.announceEntry(ctx, name)
 	}
 	return err
 }
