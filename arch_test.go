@@ -1028,7 +1028,7 @@ func TestLayerKnowsEveryAbility(t *testing.T) {
 
 // abilityFiles declare the optional interfaces.
 var abilityFiles = []string{
-	"optional.go", "refusals.go", "layer/pool/report.go", "layer/registry/reconciliation.go", "layer/session/spec.go", "layer/workspace/spec.go",
+	"optional.go", "network.go", "layer/pool/report.go", "layer/registry/reconciliation.go", "layer/session/spec.go", "layer/workspace/spec.go",
 }
 
 // abilityMethods returns the methods of the optional interfaces, by their qualified names:
