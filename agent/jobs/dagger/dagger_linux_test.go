@@ -308,7 +308,7 @@ func (e *engine) testTool(t *testing.T) {
 	defer p.Close()
 	kit, err := tools.New(p, tools.Options{
 		Compute: e.Backend, Images: frontmatter.Images{Shortcuts: map[string]string{"linux": e.spec.Image, "python": e.spec.Image}},
-		Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCompute, Runtime: "bash"},
+		Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCompute},
 	})
 	if err != nil {
 		t.Fatal(err)
