@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/printable"
@@ -78,8 +80,8 @@ type hostFiles map[string]string
 
 // Limits of hostFiles: directories hold anything.
 const (
-	maxHostFile    = 1 << 20
-	maxHostEntries = 1000
+	maxHostFile    = 64 << 20 // of larger files, size and time count
+	maxHostEntries = 10_000   // in hooks, or in the repositories of a repository
 	maxModuleDepth = 6
 )
 
@@ -90,91 +92,197 @@ func readHostFiles(spec *atoll.Spec) hostFiles {
 		if m.ReadOnly {
 			continue
 		}
-		files.addDir(m.Source)
+		files.scanDir(m.Source, func(s *hostScan) {
+			for _, name := range []string{".envrc", ".vscode/tasks.json", ".vscode/settings.json", ".husky", ".githooks"} {
+				s.addTree(name)
+			}
+			s.addRepository()
+		})
 		if g, ok := workspace.FindGitDir(m.Source); ok && g.Verified {
-			files.addGitDir(g.Real, ".")
+			files.scanDir(g.Real, func(s *hostScan) { s.addGitDir(".") })
 		}
 	}
 	return files
 }
 
-func (f hostFiles) addDir(dir string) {
-	for _, name := range []string{".envrc", ".vscode/tasks.json", ".vscode/settings.json", ".husky", ".githooks"} {
-		f.addPath(dir, name)
-	}
-	f.addGitDir(dir, ".git")
+// A hostScan adds files of a directory to hostFiles. It follows no link out of the directory.
+type hostScan struct {
+	files hostFiles
+	dir   string
+	root  *os.Root
 }
 
-// addGitDir adds a git directory, with those of its submodules and worktrees.
-func (f hostFiles) addGitDir(dir, git string) {
+// scanDir calls scan for dir, if there is one.
+func (f hostFiles) scanDir(dir string, scan func(s *hostScan)) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return
 	}
 	defer root.Close()
-	for _, name := range []string{"config", "config.worktree", "hooks"} {
-		f.addPath(dir, path.Join(git, name))
+	scan(&hostScan{f, dir, root})
+}
+
+// add records what is at name.
+func (s *hostScan) add(name, digest string) { s.files[filepath.Join(s.dir, name)] = digest }
+
+// resolve returns name without links, which it adds. It returns false if nothing in the directory is there.
+func (s *hostScan) resolve(name string) (string, bool) {
+	done, rest := ".", name
+	for range maxLinks {
+		var part string
+		part, rest, _ = strings.Cut(path.Clean(rest), "/")
+		done = path.Join(done, part)
+		info, err := s.root.Lstat(done)
+		switch {
+		case err != nil:
+			return "", false
+		case info.Mode()&fs.ModeSymlink != 0:
+			to, _ := s.root.Readlink(done)
+			s.add(done, "link to "+to)
+			inside, ok := s.locate(path.Dir(done), to)
+			if !ok {
+				return "", false
+			}
+			done, rest = ".", path.Join(inside, rest)
+		case rest == "":
+			return done, true
+		}
+	}
+	return "", false
+}
+
+// locate returns a path that a file in the directory at from contains, as one in s.dir. It returns false if it is not in s.dir.
+func (s *hostScan) locate(from, to string) (string, bool) {
+	to = filepath.FromSlash(to)
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(filepath.FromSlash(from), to)
+	} else {
+		base, err := filepath.EvalSymlinks(s.dir)
+		if err == nil {
+			to, err = filepath.Rel(base, to)
+		}
+		if err != nil {
+			return "", false
+		}
+	}
+	return filepath.ToSlash(to), filepath.IsLocal(to)
+}
+
+// addRepository adds the git directory of s.dir if it is in s.dir.
+func (s *hostScan) addRepository() {
+	name, ok := s.resolve(".git")
+	if !ok {
+		return
+	}
+	if link, isLink := strings.CutPrefix(string(s.addFile(name)), "gitdir: "); isLink {
+		if name, ok = s.locate(path.Dir(name), strings.TrimRight(link, "\r\n")); !ok {
+			return
+		}
+	}
+	s.addGitDir(name)
+}
+
+// addGitDir adds a git directory, with those of its submodules and worktrees.
+func (s *hostScan) addGitDir(git string) {
+	git, ok := s.resolve(git)
+	if !ok {
+		return
+	}
+	for _, name := range []string{"config", "config.worktree", "commondir", "hooks"} {
+		s.addTree(path.Join(git, name))
 	}
 	for _, parts := range []string{"modules", "worktrees"} {
-		left := maxHostEntries
-		_ = fs.WalkDir(root.FS(), path.Join(git, parts), func(name string, e fs.DirEntry, err error) error {
-			if left--; err != nil || left < 0 || strings.Count(name, "/") > maxModuleDepth {
-				return fs.SkipDir
-			}
+		s.walk(path.Join(git, parts), func(name string, e fs.DirEntry) error {
 			switch e.Name() {
 			case "objects", "refs", "logs", "lfs":
 				return fs.SkipDir
-			case "hooks", "config", "config.worktree":
-				f.addPath(dir, name)
+			case "hooks", "config", "config.worktree", "commondir":
+				s.addTree(name)
 			}
 			return nil
 		})
 	}
 }
 
-// addPath adds a file, or the files of a directory. It follows no link out of dir.
-func (f hostFiles) addPath(dir, name string) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
+// walk calls visit for what is below name. It adds name itself if that has more than Atoll looks at.
+func (s *hostScan) walk(name string, visit func(name string, e fs.DirEntry) error) {
+	left := maxHostEntries
+	_ = fs.WalkDir(s.root.FS(), name, func(at string, e fs.DirEntry, err error) error {
+		switch left--; {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			s.add(at, "unreadable")
+			return nil
+		case left < 0 || strings.Count(at, "/")-strings.Count(name, "/") > maxModuleDepth:
+			s.add(name, "more than Atoll looks at")
+			return fs.SkipAll
+		}
+		return visit(at, e)
+	})
+}
+
+// addTree adds a file, or the files in a directory.
+func (s *hostScan) addTree(name string) {
+	name, ok := s.resolve(name)
+	if !ok {
 		return
 	}
-	defer root.Close()
-	info, err := root.Lstat(name)
-	at := filepath.Join(dir, name)
-	switch {
-	case err != nil || strings.HasSuffix(name, ".sample"):
-		return
-	case info.IsDir():
-		list, err := fs.ReadDir(root.FS(), name)
-		if err != nil {
-			return
-		}
-		for _, e := range list[:min(len(list), maxHostEntries)] {
-			if !e.IsDir() {
-				f.addPath(dir, path.Join(name, e.Name()))
+	s.walk(name, func(at string, e fs.DirEntry) error {
+		switch {
+		case e.Type()&fs.ModeSymlink != 0 && at != name:
+			if at, ok := s.resolve(at); ok {
+				s.addFile(at)
 			}
+		case !e.IsDir():
+			s.addFile(at)
 		}
-		return
-	case info.Mode()&fs.ModeSymlink != 0:
-		to, _ := root.Readlink(name)
-		f[at] = "link to " + to
-		return
-	case !info.Mode().IsRegular():
-		f[at] = info.Mode().String()
-		return
+		return nil
+	})
+}
+
+// hooksPath matches the setting that names another directory of hooks.
+var hooksPath = regexp.MustCompile(`(?im)hookspath\s*=\s*"?([^"\r\n]+)`)
+
+// addFile adds a file that is no link, unless it is one that runs nothing. It returns the beginning of its content.
+func (s *hostScan) addFile(name string) []byte {
+	info, err := s.root.Lstat(name)
+	if err != nil || info.IsDir() || strings.HasSuffix(name, ".sample") {
+		return nil
 	}
-	file, err := openUnblocked(root, name)
+	if !info.Mode().IsRegular() {
+		s.add(name, info.Mode().String())
+		return nil
+	}
+	file, err := s.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a program may replace it by a named pipe
 	if err != nil {
-		return
+		s.add(name, "unreadable")
+		return nil
 	}
 	defer file.Close()
+	if opened, err := file.Stat(); err != nil || !os.SameFile(info, opened) {
+		s.add(name, "unreadable")
+		return nil
+	}
 	data, _ := io.ReadAll(io.LimitReader(file, maxHostFile))
-	if base := path.Base(name); base == "config" || base == "config.worktree" {
-		if data = unusualSettings(data); len(data) == 0 {
-			return
+	hashed := data
+	switch base := path.Base(name); {
+	case info.Size() > maxHostFile:
+		hashed = fmt.Appendf(nil, "%d %v", info.Size(), info.ModTime())
+	case base == "commondir" && strings.TrimSpace(string(data)) == "../..":
+		return data
+	case base == "config" || base == "config.worktree":
+		if hashed = unusualSettings(data); len(hashed) == 0 {
+			return data
+		}
+		if m := hooksPath.FindSubmatch(hashed); m != nil {
+			if dir, ok := s.locate(".", string(m[1])); ok {
+				s.addTree(dir)
+			}
 		}
 	}
-	f[at] = fmt.Sprintf("%s %x", info.Mode()&0o111, sha256.Sum256(data))
+	s.add(name, fmt.Sprintf("%s %x", info.Mode()&0o111, sha256.Sum256(hashed)))
+	return data
 }
 
 // changedSince returns the paths of the files that are new or changed since before, sorted.

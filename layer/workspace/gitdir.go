@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -83,17 +84,21 @@ func isWorktreeDir(dir string) bool {
 // worktreeSetting matches the setting by which the repository of a submodule names the directory of its files.
 var worktreeSetting = regexp.MustCompile(`(?m)^\s*worktree = ([^"\\#;]+)$`)
 
-// readLinkFile returns the text of a small regular file, "" if there is none.
+// readLinkFile returns the text of a small regular file, "" if there is none. It does not wait if another program replaces the file by a
+// named pipe.
 func readLinkFile(path string) string {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
+	if opened, err := f.Stat(); err != nil || !os.SameFile(info, opened) {
+		return ""
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxLinkFile))
 	if err != nil {
 		return ""
