@@ -67,15 +67,17 @@ func (s *Service) sandboxRecord(ctx context.Context, c *agent.Conversation, ref 
 		return nil, err
 	}
 	taken := record.Conversation != "" && record.Conversation != c.ID
-	if taken && record.External == "" { // another server may be creating it
-		if taken, err = s.isBeingCreated(ctx, record); err != nil {
+	created := record.External != ""
+	if taken && (!created || !record.Deleted.IsZero()) {
+		if taken, err = s.isClaimed(ctx, record); err != nil {
 			return nil, err
 		}
+		created = created && taken
 	}
 	switch {
 	case taken:
 		return nil, atoll.Errorf("send", c.ID, atoll.ErrConflict, "sandbox %s belongs to conversation %s", ref, record.Conversation)
-	case record.External == "": // it was never created
+	case !created: // or deleted with its conversation
 		record.Template = c.Template
 	case record.Template != c.Template:
 		return nil, atoll.Errorf("send", c.ID, atoll.ErrConflict, "sandbox %s was created with provider %s, not %s", ref, record.Template, c.Template)
@@ -86,13 +88,19 @@ func (s *Service) sandboxRecord(ctx context.Context, c *agent.Conversation, ref 
 	return record, nil
 }
 
-// isBeingCreated reports whether a turn of the record's conversation is creating the sandbox.
-func (s *Service) isBeingCreated(ctx context.Context, record *store.AgentSandbox) (bool, error) {
+// isClaimed reports whether the record's conversation will use the sandbox, which does not exist: a turn is creating it, or the
+// next one does again.
+func (s *Service) isClaimed(ctx context.Context, record *store.AgentSandbox) (bool, error) {
 	c, err := s.store.FindConversation(ctx, record.Account, record.Conversation)
-	if atoll.KindOf(err) == atoll.ErrNotExist {
+	switch {
+	case atoll.KindOf(err) == atoll.ErrNotExist:
 		return false, nil
+	case err != nil:
+		return false, err
+	case record.External != "":
+		return true, nil
 	}
-	return err == nil && c.Turn != nil && c.Turn.Sandbox == record.ID, err
+	return c.Turn != nil && c.Turn.Sandbox == record.ID, nil
 }
 
 // Labels of the sandboxes that this package creates.

@@ -60,13 +60,19 @@ func (s *Service) detachSandbox(ctx context.Context, c *agent.Conversation, o ag
 		return none, nil
 	}
 	record, err := s.store.FindSandbox(ctx, c.Account, c.Sandbox)
-	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && record.Conversation != c.ID {
+	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return none, nil
 	}
 	if err != nil {
 		return none, err
 	}
 	kept := agent.Deletion{Sandbox: record.ID, Outcome: agent.SandboxKept}
+	switch {
+	case record.Conversation == "" && record.Deleted.IsZero(): // an earlier deletion has unlinked it, and then failed
+		return kept, nil
+	case record.Conversation != c.ID:
+		return none, nil
+	}
 	if o.Sandbox == agent.SandboxKeep {
 		return kept, s.unlinkSandbox(ctx, c, record.ID)
 	}

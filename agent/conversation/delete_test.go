@@ -75,6 +75,59 @@ func TestDeleteAdopted(t *testing.T) {
 	fx.wantNoSandboxes()
 }
 
+// The name of a sandbox that was deleted is its conversation's, until that is deleted, too.
+func TestDeleteFreesName(t *testing.T) {
+	fx := newFixture(t).withBucket()
+	v := fx.openService()
+	sendPrompt(t, v, newPrompt("run echo data > file"))
+	if err := deleteSandbox(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	next := newPrompt("run cat file || echo none > new")
+	next.Conversation = "d"
+	_, err := v.Send(t.Context(), next)
+	wantKind(t, "a prompt of another conversation", err, atoll.ErrConflict)
+	if err := deleteConversation(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	sendPrompt(t, v, next)
+	if got := fx.readFile("new"); got != "none\n" {
+		t.Errorf("the file: %q", got)
+	}
+}
+
+// A deletion that failed after it had unlinked the sandbox says on the next try that it keeps the sandbox.
+func TestDeleteAgainKeepsSandbox(t *testing.T) {
+	fx := newFixture(t).withBucket()
+	v, lost := fx.openLosingService()
+	sendPrompt(t, v, newPrompt("run echo data > file"))
+	lost.Store(true)
+	keep := agent.DeleteOptions{Sandbox: agent.SandboxKeep}
+	_, err := v.DeleteConversation(t.Context(), "c", keep)
+	wantKind(t, "DeleteConversation", err, atoll.ErrUnavailable)
+	lost.Store(false)
+	if done, err := v.DeleteConversation(t.Context(), "c", keep); err != nil || done.Outcome != agent.SandboxKept || done.Sandbox != testSandbox {
+		t.Errorf("DeleteConversation again: %+v, %v", done, err)
+	}
+	if got := fx.readFile("file"); got != "data\n" {
+		t.Errorf("the file: %q", got)
+	}
+}
+
+// A sandbox from which nothing has to be pushed can be deleted while its object storage is lost.
+func TestDeletePersistentWithoutStorage(t *testing.T) {
+	fx := newFixture(t).withBucket()
+	fx.policy = template.PolicyPersistent
+	v, lost := fx.openLosingService()
+	sendPrompt(t, v, newPrompt("run echo data > file"))
+	lost.Store(true)
+	done, err := v.DeleteSandbox(t.Context(), testSandbox, agent.DeleteOptions{})
+	if err != nil || done.Outcome != agent.SandboxRemoved || !strings.Contains(strings.Join(done.Warnings, "\n"), "no such bucket") {
+		t.Errorf("DeleteSandbox: %+v, %v", done, err)
+	}
+	fx.wantNoSandboxes()
+}
+
 // The deletion of a sandbox retains its volume if that has the only copy of the files.
 func TestDeleteRetainsVolume(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -174,18 +227,23 @@ func TestDeleteAfterFailedPush(t *testing.T) {
 	}
 }
 
-// A sandbox whose object storage is lost can be deleted by force only.
-func TestDeleteWithoutStorage(t *testing.T) {
-	fx := newFixture(t).withBucket()
+// openLosingService opens a service that finds no object storage while lost is true.
+func (fx *fixture) openLosingService() (v *conversation.Service, lost *atomic.Bool) {
 	o := fx.serviceOptions()
-	open, lost := o.Open, atomic.Bool{}
+	open, lost := o.Open, new(atomic.Bool)
 	o.Open = func(ctx context.Context, at string) (*conversation.Storage, error) {
 		if lost.Load() {
 			return nil, atoll.Errorf("open", at, atoll.ErrNotExist, "no such bucket")
 		}
 		return open(ctx, at)
 	}
-	v := fx.openServiceWith(o)
+	return fx.openServiceWith(o), lost
+}
+
+// A sandbox whose object storage is lost can be deleted by force only.
+func TestDeleteWithoutStorage(t *testing.T) {
+	fx := newFixture(t).withBucket()
+	v, lost := fx.openLosingService()
 	sendPrompt(t, v, newPrompt("run echo data > file"))
 	lost.Store(true)
 	wantKind(t, "DeleteConversation", deleteConversation(t.Context(), v), atoll.ErrUnavailable)

@@ -120,6 +120,8 @@ func (s *Service) useSandbox(ctx context.Context, op string, c *agent.Conversati
 	}
 	sb, err := s.openSandbox(ctx, tpl, c, record)
 	switch {
+	case err != nil && a == removeAccess && sb != nil && sb.policy != template.PolicySynced: // nothing has to be pushed
+		lost = errors.Join(lost, fmt.Errorf("hooks had no object storage: %w", err))
 	case err != nil && a == removeAccess:
 		return pushError(record.ID, err)
 	case err != nil && a == forceAccess:

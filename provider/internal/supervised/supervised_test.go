@@ -4,6 +4,7 @@ package supervised_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -244,6 +245,33 @@ func TestEngineThatDies(t *testing.T) {
 	}
 	if out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"cat", "file"}}); string(out) != "kept" {
 		t.Errorf("the file holds %q, %v", out, err)
+	}
+}
+
+// A supervisor ends when somebody deletes the directory of its sandbox.
+func TestDeletedDirectory(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	p := openProvider(t, func(o *supervised.Options) { o.Spare = false })
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := statedir.Dir(optionsOf(p).Dir)
+	who, err := dir.Supervisor(sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(optionsOf(p).Dir); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(testenv.Scale(time.Minute)); !errors.Is(unix.Kill(who.PID, 0), unix.ESRCH); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("supervisor %d lives on", who.PID)
+		}
+	}
+	if groups := listCgroups(t); len(groups) > 0 {
+		t.Errorf("left behind: %v", groups)
 	}
 }
 

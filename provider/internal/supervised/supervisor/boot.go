@@ -135,6 +135,7 @@ func (sv *supervisor) startServing(undo *Undo) error {
 	undo.Add(sv.closeServer)
 	go sv.sandbox.watchTTL()
 	go sv.sandbox.watchIdle()
+	go sv.sandbox.watchDir()
 	return nil
 }
 

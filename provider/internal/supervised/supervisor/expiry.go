@@ -3,10 +3,13 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
 // Extend changes the sandbox's expiry.
@@ -53,6 +56,33 @@ func (s *Sandbox) watchTTL() {
 		s.endAndRemove("its time to live is over")
 		return
 	}
+}
+
+// dirCheck is the time between two looks for the sandbox's directory.
+const dirCheck = 10 * time.Second
+
+// watchDir ends the sandbox when somebody has deleted its directory: no provider can find it any more.
+func (s *Sandbox) watchDir() {
+	for looks := 0; looks < 2; { // a removal may be about to end this supervisor
+		select {
+		case <-s.done:
+			return
+		case <-time.After(dirCheck):
+		}
+		if _, err := os.Lstat(s.Job.Dir); errors.Is(err, fs.ErrNotExist) {
+			looks++
+		} else {
+			looks = 0
+		}
+	}
+	if won, _ := s.killAndBeginEnd(context.Background()); won {
+		_ = s.recordEnd(atoll.StateFailed, "its directory was deleted", nil) // there is no place to write it to
+	}
+	if err := errors.Join(s.engine.Unmount(), s.Group.Leave(), s.Group.Remove(), statedir.RemoveRun(s.Job.Run)); err != nil {
+		s.Log.Error("end without a directory", "err", err)
+	}
+	s.dir.TidyRun(filepath.Dir(s.Job.Run))
+	s.finishServing()
 }
 
 // endAndRemove kills the sandbox, and removes it with its data volume.
