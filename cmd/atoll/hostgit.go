@@ -122,11 +122,11 @@ func (f hostFiles) scanDir(dir string, scan func(s *hostScan)) {
 	scan(&hostScan{f, dir, root})
 }
 
-// add records what is at name.
-func (s *hostScan) add(name, digest string) { s.files[filepath.Join(s.dir, name)] = digest }
+// addDigest records what is at name.
+func (s *hostScan) addDigest(name, digest string) { s.files[filepath.Join(s.dir, name)] = digest }
 
-// resolve returns name without links, which it adds. It returns false if nothing in the directory is there.
-func (s *hostScan) resolve(name string) (string, bool) {
+// resolveLinks returns name without links, which it adds. It returns false if nothing in the directory is there.
+func (s *hostScan) resolveLinks(name string) (string, bool) {
 	done, rest := ".", name
 	for range maxLinks {
 		var part string
@@ -138,8 +138,8 @@ func (s *hostScan) resolve(name string) (string, bool) {
 			return "", false
 		case info.Mode()&fs.ModeSymlink != 0:
 			to, _ := s.root.Readlink(done)
-			s.add(done, "link to "+to)
-			inside, ok := s.locate(path.Dir(done), to)
+			s.addDigest(done, "link to "+to)
+			inside, ok := s.locateTarget(path.Dir(done), to)
 			if !ok {
 				return "", false
 			}
@@ -151,8 +151,8 @@ func (s *hostScan) resolve(name string) (string, bool) {
 	return "", false
 }
 
-// locate returns a path that a file in the directory at from contains, as one in s.dir. It returns false if it is not in s.dir.
-func (s *hostScan) locate(from, to string) (string, bool) {
+// locateTarget returns a path that a file in the directory at from contains, as one in s.dir. It returns false if it is not in s.dir.
+func (s *hostScan) locateTarget(from, to string) (string, bool) {
 	to = filepath.FromSlash(to)
 	if !filepath.IsAbs(to) {
 		to = filepath.Join(filepath.FromSlash(from), to)
@@ -170,12 +170,12 @@ func (s *hostScan) locate(from, to string) (string, bool) {
 
 // addRepository adds the git directory of s.dir if it is in s.dir.
 func (s *hostScan) addRepository() {
-	name, ok := s.resolve(".git")
+	name, ok := s.resolveLinks(".git")
 	if !ok {
 		return
 	}
 	if link, isLink := strings.CutPrefix(string(s.addFile(name)), "gitdir: "); isLink {
-		if name, ok = s.locate(path.Dir(name), strings.TrimRight(link, "\r\n")); !ok {
+		if name, ok = s.locateTarget(path.Dir(name), strings.TrimRight(link, "\r\n")); !ok {
 			return
 		}
 	}
@@ -184,7 +184,7 @@ func (s *hostScan) addRepository() {
 
 // addGitDir adds a git directory, with those of its submodules and worktrees.
 func (s *hostScan) addGitDir(git string) {
-	git, ok := s.resolve(git)
+	git, ok := s.resolveLinks(git)
 	if !ok {
 		return
 	}
@@ -192,7 +192,7 @@ func (s *hostScan) addGitDir(git string) {
 		s.addTree(path.Join(git, name))
 	}
 	for _, parts := range []string{"modules", "worktrees"} {
-		s.walk(path.Join(git, parts), func(name string, e fs.DirEntry) error {
+		s.walkTree(path.Join(git, parts), func(name string, e fs.DirEntry) error {
 			switch e.Name() {
 			case "objects", "refs", "logs", "lfs":
 				return fs.SkipDir
@@ -204,18 +204,18 @@ func (s *hostScan) addGitDir(git string) {
 	}
 }
 
-// walk calls visit for what is below name. It adds name itself if that has more than Atoll looks at.
-func (s *hostScan) walk(name string, visit func(name string, e fs.DirEntry) error) {
+// walkTree calls visit for what is below name. It adds name itself if that has more than Atoll looks at.
+func (s *hostScan) walkTree(name string, visit func(name string, e fs.DirEntry) error) {
 	left := maxHostEntries
 	_ = fs.WalkDir(s.root.FS(), name, func(at string, e fs.DirEntry, err error) error {
 		switch left--; {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
-			s.add(at, "unreadable")
+			s.addDigest(at, "unreadable")
 			return nil
 		case left < 0 || strings.Count(at, "/")-strings.Count(name, "/") > maxModuleDepth:
-			s.add(name, "more than Atoll looks at")
+			s.addDigest(name, "more than Atoll looks at")
 			return fs.SkipAll
 		}
 		return visit(at, e)
@@ -224,14 +224,14 @@ func (s *hostScan) walk(name string, visit func(name string, e fs.DirEntry) erro
 
 // addTree adds a file, or the files in a directory.
 func (s *hostScan) addTree(name string) {
-	name, ok := s.resolve(name)
+	name, ok := s.resolveLinks(name)
 	if !ok {
 		return
 	}
-	s.walk(name, func(at string, e fs.DirEntry) error {
+	s.walkTree(name, func(at string, e fs.DirEntry) error {
 		switch {
 		case e.Type()&fs.ModeSymlink != 0 && at != name:
-			if at, ok := s.resolve(at); ok {
+			if at, ok := s.resolveLinks(at); ok {
 				s.addFile(at)
 			}
 		case !e.IsDir():
@@ -251,17 +251,17 @@ func (s *hostScan) addFile(name string) []byte {
 		return nil
 	}
 	if !info.Mode().IsRegular() {
-		s.add(name, info.Mode().String())
+		s.addDigest(name, info.Mode().String())
 		return nil
 	}
 	file, err := s.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a program may replace it by a named pipe
 	if err != nil {
-		s.add(name, "unreadable")
+		s.addDigest(name, "unreadable")
 		return nil
 	}
 	defer file.Close()
 	if opened, err := file.Stat(); err != nil || !os.SameFile(info, opened) {
-		s.add(name, "unreadable")
+		s.addDigest(name, "unreadable")
 		return nil
 	}
 	data, _ := io.ReadAll(io.LimitReader(file, maxHostFile))
@@ -276,12 +276,12 @@ func (s *hostScan) addFile(name string) []byte {
 			return data
 		}
 		if m := hooksPath.FindSubmatch(hashed); m != nil {
-			if dir, ok := s.locate(".", string(m[1])); ok {
+			if dir, ok := s.locateTarget(".", string(m[1])); ok {
 				s.addTree(dir)
 			}
 		}
 	}
-	s.add(name, fmt.Sprintf("%s %x", info.Mode()&0o111, sha256.Sum256(hashed)))
+	s.addDigest(name, fmt.Sprintf("%s %x", info.Mode()&0o111, sha256.Sum256(hashed)))
 	return data
 }
 
