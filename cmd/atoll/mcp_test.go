@@ -548,14 +548,14 @@ func TestMCPWorkspace(t *testing.T) {
 	}
 }
 
-// The configurations of agents in the README have existing commands.
-func TestReadmeConfigurations(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+// The configurations of agents in the manual have existing commands.
+func TestManualConfigurations(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "coding-agents.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	commands := [][]string{}
-	for _, block := range strings.Split(string(readme), "```json\n")[1:] {
+	for _, block := range strings.Split(string(page), "```json\n")[1:] {
 		text, _, _ := strings.Cut(block, "```")
 		var file map[string]map[string]struct { // mcpServers or servers, by name
 			Command string
@@ -570,7 +570,7 @@ func TestReadmeConfigurations(t *testing.T) {
 			}
 		}
 	}
-	for line := range strings.Lines(string(readme)) {
+	for line := range strings.Lines(string(page)) {
 		if _, command, ok := strings.Cut(line, "claude mcp add atoll -- "); ok {
 			commands = append(commands, strings.Fields(command))
 		}

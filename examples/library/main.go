@@ -30,7 +30,7 @@ func runCommand(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer sb.Remove(ctx, atoll.RemoveVolumes())
+	defer sb.Remove(context.WithoutCancel(ctx), atoll.RemoveVolumes())
 
 	if err := atoll.WriteFile(ctx, sb, "answer.sh", []byte("echo $((6*7))\n"), 0o755); err != nil {
 		return err

@@ -1,26 +1,27 @@
 //go:build linux
 
-// Package readme_test checks README.md: its table of providers matches the providers, and its programs
-// and commands work.
+// Package docs_test checks README.md and the manual: commands and programs work, settings are valid, links lead somewhere,
+// and the table of providers matches the providers.
 //
-//	go test ./internal/testing/readme -update
+//	go test ./internal/testing/docs -update
 //
 // updates the table.
-package readme_test
+package docs_test
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
@@ -30,16 +31,18 @@ import (
 )
 
 const (
-	readme = "../../../README.md"
-	begin  = "<!-- providers: written by go test ./internal/testing/readme -update -->\n"
+	top    = "../../../"
+	readme = top + "README.md"
+	table  = top + "docs/providers/index.md"
+	begin  = "<!-- providers: written by go test ./internal/testing/docs -update -->\n"
 	end    = "<!-- end -->\n"
 )
 
-var update = flag.Bool("update", false, "write the table of providers into README.md")
+var update = flag.Bool("update", false, "write the table of providers into the manual")
 
 // infoVar is a variable with the name of a provider. If it is set, the test binary prints the
 // provider's Info, so that a test can get it as another user.
-const infoVar = "ATOLL_README_INFO"
+const infoVar = "ATOLL_DOCS_INFO"
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(infoVar); name != "" {
@@ -178,20 +181,20 @@ func TestProviderTable(t *testing.T) {
 			columns = append(columns, column{e.Name + ", not as root", infoOf(t, e.Name, nobody)})
 		}
 	}
-	text := readFile(t, readme)
+	text := readFile(t, table)
 	before, rest, ok := strings.Cut(text, begin)
 	got, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("README.md: no %q and %q", begin, end)
+		t.Fatalf("%s: no %q and %q", table, begin, end)
 	}
 	want := renderTable(columns)
 	if got == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("README.md: the table of providers is outdated; run go test ./internal/testing/readme -update\ngot\n%s\nwant\n%s", got, want)
+		t.Fatalf("%s: the table of providers is outdated; run go test ./internal/testing/docs -update\ngot\n%s\nwant\n%s", table, got, want)
 	}
-	if err := os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644); err != nil {
+	if err := os.WriteFile(table, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -251,179 +254,83 @@ func TestFirstCommand(t *testing.T) {
 	}
 }
 
-// The commands about the server work unchanged on a machine without one, except for the port if it is
-// in use.
-func TestServe(t *testing.T) {
-	testenv.Need(t, testenv.Program("curl", "curl"))
-	const address = "127.0.0.1:7070"
-	_, rest, ok := strings.Cut(readFile(t, readme), "```sh\natoll serve ")
-	lines, _, _ := strings.Cut(rest, "\n```")
-	if !ok || !strings.Contains(lines, address) {
-		t.Fatalf("README.md does not show atoll serve on %s", address)
+// The commands about object storage work with a service.
+func TestSyncService(t *testing.T) {
+	endpoint := tests3.Versity(t)
+	buildAtoll(t)
+	var settings, commands string
+	for _, b := range blocksOf(readFile(t, top+"docs/file-sync.md")) {
+		switch {
+		case b.language == "yaml" && settings == "" && strings.Contains(b.text, "S3_SECRET_KEY"):
+			settings = b.text
+		case b.language == "sh" && settings != "" && commands == "":
+			commands = b.text
+		}
 	}
-	lines = "atoll serve " + lines
-	if l, err := net.Listen("tcp", address); err == nil {
-		l.Close()
-	} else {
-		port, err := testenv.FreePort()
-		if err != nil {
+	for from, to := range map[string]string{"my-bucket": tests3.Bucket, "https://s3.example.org": endpoint} {
+		if !strings.Contains(settings, from) {
+			t.Fatalf("docs/file-sync.md does not show %s", from)
+		}
+		settings = strings.ReplaceAll(settings, from, to)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"config.yaml": settings, "web/file": "one\n"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		free := fmt.Sprintf("127.0.0.1:%d", port)
-		t.Logf("%s is in use; using %s", address, free)
-		lines = strings.ReplaceAll(lines, address, free)
-	}
-	build, _, _ := strings.Cut(firstCommand(t), " && ")
-	if out, err := newShell(t)(build).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", build, err, out)
-	}
-	sh := newShell(t, "HOME")
-	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
-		t.Skipf("gVisor does not work here: %s", why)
-	}
-	t.Cleanup(func() {
-		if out, err := sh("atoll rm --all -v").CombinedOutput(); err != nil {
-			t.Errorf("atoll rm: %v\n%s", err, out)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
-	})
-	var stdout, stderr strings.Builder
-	cmd := sh(lines + "\nkill $!\nwait")
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
 	}
-	late := time.AfterFunc(testenv.Scale(time.Minute), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	err := cmd.Wait()
-	late.Stop()
-	var reply struct{ Stdout string }
-	failed := json.Unmarshal([]byte(stdout.String()), &reply)
-	if err != nil || failed != nil || !strings.HasPrefix(reply.Stdout, "Linux ") || strings.Contains(stderr.String(), "No such file") {
-		t.Errorf("%s\n%v, stdout %q, want the output of uname; stderr:\n%s", lines, err, stdout.String(), stderr.String())
+	lines := fmt.Sprintf("set -e\ncd %s\nexport ATOLL_CONFIG=%[1]s/config.yaml S3_ACCESS_KEY=%s S3_SECRET_KEY=%s\n%s\nrm web/file\natoll sync pull web\ncat web/file",
+		dir, tests3.AccessKey, tests3.SecretKey, strings.ReplaceAll(commands, "web:/work", "web"))
+	if out, err := newShell(t, "HOME")(lines).CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "\none\n") {
+		t.Errorf("%s\n%v, %s", lines, err, out)
 	}
 }
 
-// codeBlock returns the first code block of a kind after a text, without its fences.
-func codeBlock(t *testing.T, after, kind string) string {
-	t.Helper()
-	_, rest, ok := strings.Cut(readFile(t, readme), after)
-	_, rest, begun := strings.Cut(rest, "```"+kind+"\n")
-	lines, _, ended := strings.Cut(rest, "\n```")
-	if !ok || !begun || !ended {
-		t.Fatalf("README.md has no block of %s after %q", kind, after)
-	}
-	return lines
-}
-
-// The commands about versions work unchanged, for a directory and for a service.
-func TestSync(t *testing.T) {
-	build, _, _ := strings.Cut(firstCommand(t), " && ")
-	if out, err := newShell(t)(build).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", build, err, out)
-	}
-	const title = "## Keep the files of a sandbox"
-	t.Run("directory", func(t *testing.T) {
-		sh, dir := newShell(t, "HOME"), t.TempDir()
-		lines := "cd " + dir + "\n" + codeBlock(t, title, "sh") + "\ncat project/file copy/file"
-		out, err := sh(lines).Output()
-		if err != nil || !strings.HasSuffix(string(out), "\ntwo\none\n") || !strings.Contains(string(out), "\nM file\n") {
-			t.Errorf("%s\n%v, %s", lines, err, out)
-		}
-	})
-	t.Run("service", func(t *testing.T) {
-		endpoint := tests3.Versity(t)
-		config := codeBlock(t, title, "yaml")
-		for from, to := range map[string]string{"my-bucket": tests3.Bucket, "https://s3.example.org": endpoint} {
-			if !strings.Contains(config, from) {
-				t.Fatalf("README.md does not show %s", from)
-			}
-			config = strings.ReplaceAll(config, from, to)
-		}
-		dir := t.TempDir()
-		for name, text := range map[string]string{"config.yaml": config, "web/file": "kept\n"} {
-			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		lines := strings.ReplaceAll(codeBlock(t, "S3_SECRET_KEY", "sh"), "web:/work", "web")
-		lines = fmt.Sprintf("set -e\ncd %s\nexport ATOLL_CONFIG=%[1]s/config.yaml S3_ACCESS_KEY=%s S3_SECRET_KEY=%s\n%s\nrm web/file\natoll sync pull web\ncat web/file",
-			dir, tests3.AccessKey, tests3.SecretKey, lines)
-		if out, err := newShell(t, "HOME")(lines).CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "\nkept\n") {
-			t.Errorf("%s\n%v, %s", lines, err, out)
-		}
-	})
-}
-
-// The pools fill, and a claim takes one of their sandboxes.
-func TestPool(t *testing.T) {
-	const title = "## Have sandboxes ready"
-	build, _, _ := strings.Cut(firstCommand(t), " && ")
-	if out, err := newShell(t)(build).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", build, err, out)
-	}
-	sh := newShell(t, "HOME")
-	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
-		t.Skipf("gVisor does not work here: %s", why)
-	}
-	t.Cleanup(func() {
-		if out, err := sh("atoll rm --all -v").CombinedOutput(); err != nil {
-			t.Errorf("atoll rm: %v\n%s", err, out)
-		}
-	})
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte(codeBlock(t, title, "yaml")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	cmd := sh("export ATOLL_CONFIG=" + file + "\n" + codeBlock(t, title, "sh") + "\nkill $!\nwait")
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	late := time.AfterFunc(testenv.Scale(2*time.Minute), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	err := cmd.Wait()
-	late.Stop()
-	if fields := strings.Fields(out.String()); err != nil || !slices.Contains(fields, "100%") {
-		t.Errorf("%v:\n%s", err, out.String())
-	}
-	if left, err := sh("atoll ls -q").CombinedOutput(); err != nil || len(strings.Fields(string(left))) != 2 {
-		t.Errorf("after the server has ended: %s, %v; want two sandboxes", left, err)
-	}
-}
-
-// The Go program in README.md equals examples/library.
+// The Go program of the manual equals examples/library.
 func TestLibraryProgram(t *testing.T) {
-	program := readFile(t, "../../../examples/library/main.go")
-	_, body, ok := strings.Cut(program, "func runCommand(")
-	if !ok {
-		t.Fatal("examples/library has no function runCommand")
-	}
-	if want := "func runCommand(" + body; !strings.Contains(readFile(t, readme), "```go\n"+want+"```\n") {
-		t.Errorf("README.md does not show\n%s", want)
+	program := readFile(t, top+"examples/library/main.go")
+	_, body, ok := strings.Cut(program, "package main\n")
+	if !ok || !strings.Contains(readFile(t, top+"docs/library.md"), "```go\npackage main\n"+body+"```\n") {
+		t.Errorf("docs/library.md does not show\npackage main\n%s", body)
 	}
 }
 
-// All files that documents link to exist.
+// heading matches a heading of a page, and notAnchor what its anchor leaves out.
+var (
+	heading   = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
+	notAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// hasAnchor reports whether a page has a heading with that anchor.
+func hasAnchor(text, anchor string) bool {
+	return slices.ContainsFunc(heading.FindAllStringSubmatch(text, -1), func(m []string) bool {
+		return strings.ReplaceAll(notAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor
+	})
+}
+
+// All files and headings that documents link to exist.
 func TestLinks(t *testing.T) {
-	const top = "../../../"
-	documents := []string{readme, top + "ARCHITECTURE.md", top + "CONTRIBUTING.md", top + "docs/adr/README.md"}
-	docs, err := filepath.Glob(top + "docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, document := range append(documents, docs...) {
-		for _, part := range strings.Split(readFile(t, document), "](")[1:] {
-			target, _, _ := strings.Cut(part, ")")
-			target, _, _ = strings.Cut(target, "#")
-			if target == "" || strings.Contains(target, "://") {
+	for _, document := range append(pages(t), "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/adr/README.md") {
+		text := readFile(t, top+document)
+		for _, part := range strings.Split(text, "](")[1:] {
+			link, _, _ := strings.Cut(part, ")")
+			target, anchor, _ := strings.Cut(link, "#")
+			if strings.Contains(target, "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(document), target)); err != nil {
-				t.Errorf("%s links to %s: %v", document, target, err)
+			path := top + document
+			if target != "" {
+				path = filepath.Join(filepath.Dir(path), target)
+			}
+			data, err := os.ReadFile(path)
+			if info, statErr := os.Stat(path); statErr == nil && info.IsDir() && anchor == "" {
+				continue
+			}
+			if err != nil || anchor != "" && !hasAnchor(string(data), anchor) {
+				t.Errorf("%s links to %s: %v", document, link, cmp.Or(err, errors.New("no such heading")))
 			}
 		}
 	}
@@ -431,7 +338,7 @@ func TestLinks(t *testing.T) {
 
 // The index of decisions lists all decisions.
 func TestDecisions(t *testing.T) {
-	const dir = "../../../docs/adr/"
+	const dir = top + "docs/adr/"
 	index := readFile(t, dir+"README.md")
 	files, err := os.ReadDir(dir)
 	if err != nil {
