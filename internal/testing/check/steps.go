@@ -62,7 +62,7 @@ var steps = []step{
 	{name: "docker-own", about: "the tests of docker alone", packages: []string{"provider/docker"}, skip: "^TestConformance$", minutes: 7.1, builds: []string{"debian"}, uses: programs},
 	{name: "cli", about: "the command line, MCP and SSH by their clients", packages: []string{"cmd/...", "server/mcp", "server/sshd", "agent/tools/..."}, skip: "^TestCases$", minutes: 7.3, builds: []string{"node", "debian", "kube"}, uses: programs},
 	{name: "cases", about: "what users reported as broken, as they typed it", packages: []string{"cmd/atoll"}, run: "^TestCases$", minutes: 0.5, uses: programs},
-	{name: "docs", about: "the command blocks of README.md and of the manual", packages: []string{"internal/testing/docs", "examples/..."}, skip: "^TestFirstCommand$", minutes: 0.5, builds: []string{"s3"}, uses: programs},
+	{name: "docs", about: "the command blocks of README.md and of the manual", packages: []string{"internal/testing/docs", "examples/..."}, skip: "^TestFirstCommand$", minutes: 6, builds: []string{"s3"}, uses: programs},
 	{name: "layers", about: "audit, authz, limit, pool, registry, router, session, trace, workspace", packages: []string{"layer/..."}, minutes: 3.5},
 	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config"}, minutes: 1.4, builds: []string{"node", "bundle"}, uses: programs},
 	{name: "agents", about: "conversations, their stores, and S3", packages: []string{"agent/conversation", "storage/store/...", "storage/objectstore/..."}, minutes: 3.5, builds: []string{"s3", "node"}},
