@@ -80,7 +80,7 @@ type hostFiles map[string]string
 
 // Limits of hostFiles: directories hold anything.
 const (
-	maxHostFile    = 64 << 20 // of larger files, size and time count
+	maxHostBytes   = 64 << 20 // of a directory; of files beyond, size and time count
 	maxHostEntries = 10_000   // in hooks, or in the repositories of a repository
 	maxModuleDepth = 6
 )
@@ -110,6 +110,7 @@ type hostScan struct {
 	files hostFiles
 	dir   string
 	root  *os.Root
+	left  int64 // of maxHostBytes
 }
 
 // scanDir calls scan for dir, if there is one.
@@ -119,7 +120,7 @@ func (f hostFiles) scanDir(dir string, scan func(s *hostScan)) {
 		return
 	}
 	defer root.Close()
-	scan(&hostScan{f, dir, root})
+	scan(&hostScan{f, dir, root, maxHostBytes})
 }
 
 // addDigest records what is at name.
@@ -264,10 +265,14 @@ func (s *hostScan) addFile(name string) []byte {
 		s.addDigest(name, "unreadable")
 		return nil
 	}
-	data, _ := io.ReadAll(io.LimitReader(file, maxHostFile))
+	var data []byte
+	if info.Size() <= s.left {
+		data, _ = io.ReadAll(io.LimitReader(file, s.left))
+		s.left -= int64(len(data))
+	}
 	hashed := data
 	switch base := path.Base(name); {
-	case info.Size() > maxHostFile:
+	case info.Size() > int64(len(data)):
 		hashed = fmt.Appendf(nil, "%d %v", info.Size(), info.ModTime())
 	case base == "commondir" && strings.TrimSpace(string(data)) == "../..":
 		return data

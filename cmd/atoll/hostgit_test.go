@@ -88,6 +88,7 @@ func TestHostFilesHidden(t *testing.T) {
 		"at the end of a large file":      {"head -c 2000000 /dev/zero > .git/hooks/pre-commit", "echo x >> .git/hooks/pre-commit", ".git/hooks/pre-commit"},
 		"at the end of large settings":    {"", `head -c 2000000 /dev/zero | tr '\0' '\n' >> .git/config && git config core.fsmonitor x`, ".git/config"},
 		"at the end of a very large file": {"truncate -s 70M .envrc", "echo x >> .envrc", ".envrc"},
+		"in many large files":             {"for i in 1 2 3; do truncate -s 30M .git/hooks/a$i; done", "echo x > .git/hooks/pre-commit", ".git/hooks/pre-commit"},
 		"in a named pipe":                 {"", "mkfifo .envrc", ".envrc"},
 		"nothing":                         {"ln -s loop loop && ln -s ../loop .git/config.worktree", "echo x > main.go", ""},
 	} {

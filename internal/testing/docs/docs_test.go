@@ -313,7 +313,7 @@ func hasAnchor(text, anchor string) bool {
 
 // All files and headings that documents link to exist.
 func TestLinks(t *testing.T) {
-	for _, document := range append(pages(t), "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/adr/README.md") {
+	for _, document := range append(listPages(t), "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/adr/README.md") {
 		text := readFile(t, top+document)
 		for _, part := range strings.Split(text, "](")[1:] {
 			link, _, _ := strings.Cut(part, ")")

@@ -59,8 +59,8 @@ func blocksOf(text string) (blocks []block) {
 	return blocks
 }
 
-// pages returns the pages of the manual, and README.md, relative to the top directory.
-func pages(t *testing.T) (names []string) {
+// listPages returns the pages of the manual, and README.md, relative to the top directory.
+func listPages(t *testing.T) (names []string) {
 	t.Helper()
 	err := fs.WalkDir(os.DirFS(top), "docs", func(name string, e fs.DirEntry, err error) error {
 		switch {
@@ -87,7 +87,7 @@ func TestPages(t *testing.T) {
 	if why, err := newShell(t, "HOME")("atoll doctor").CombinedOutput(); err != nil {
 		t.Skipf("gVisor does not work here: %s", why)
 	}
-	for _, page := range pages(t) {
+	for _, page := range listPages(t) {
 		t.Run(strings.TrimSuffix(page, ".md"), func(t *testing.T) { runPage(t, page) })
 	}
 }
@@ -205,9 +205,9 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// Each block of commands runs, or says why not. Each block of settings is a valid configuration.
+// Each block of commands runs, or says why not. Each block that names the configuration file is a valid one.
 func TestBlockOptions(t *testing.T) {
-	for _, page := range pages(t) {
+	for _, page := range listPages(t) {
 		for _, b := range blocksOf(readFile(t, filepath.Join(top, page))) {
 			at := fmt.Sprintf("%s:%d", page, b.line)
 			switch b.language {
