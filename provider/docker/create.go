@@ -98,8 +98,8 @@ func (c *creation) runSteps(ctx context.Context) error {
 
 // runToEnd calls do with a ctx that outlasts the caller's: the engine may do what its client no
 // longer waits for, and then nobody would know of it.
-func runToEnd(ctx context.Context, do func(context.Context) error) error {
-	return steps.RunDetached(ctx, cleanupTimeout, do)
+func (p *Provider) runToEnd(ctx context.Context, do func(context.Context) error) error {
+	return steps.RunDetached(ctx, p.slowFactor(ctx)*cleanupTimeout, do)
 }
 
 // undoSteps removes what the creation has made, last things first.
@@ -112,7 +112,7 @@ func (c *creation) undoSteps() {
 		c.unlockVolumes()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	ctx, cancel := c.p.detachContext(context.Background())
 	defer cancel()
 	if err := c.lockVolumes(ctx); err != nil {
 		c.p.log.Error("create: undo", "volumes", c.volumes, "err", err)
@@ -220,7 +220,7 @@ func (c *creation) createVolume(ctx context.Context, name string, labels map[str
 	for k, v := range labels {
 		all[k] = v
 	}
-	return runToEnd(ctx, func(ctx context.Context) error {
+	return c.p.runToEnd(ctx, func(ctx context.Context) error {
 		_, err := c.p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: all})
 		if err == nil {
 			c.volumes = append(c.volumes, name)
@@ -240,7 +240,7 @@ func (c *creation) createContainer(ctx context.Context) error {
 		return err
 	}
 	caller := ctx
-	return runToEnd(ctx, func(ctx context.Context) error {
+	return c.p.runToEnd(ctx, func(ctx context.Context) error {
 		made, err := c.createRetrying(ctx, caller, client.ContainerCreateOptions{Name: c.p.names.sandboxName(c.spec.ID), Config: config, HostConfig: host})
 		switch {
 		case nameTaken(err):
@@ -461,7 +461,7 @@ func (p *Provider) launchSandbox(ctx context.Context, spec *atoll.Spec, containe
 	if r.plain {
 		return p.launchPlain(ctx, r)
 	}
-	err = runToEnd(ctx, func(ctx context.Context) error {
+	err = p.runToEnd(ctx, func(ctx context.Context) error {
 		_, err := p.engine.ContainerStart(ctx, container, client.ContainerStartOptions{})
 		return err
 	})

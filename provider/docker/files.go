@@ -103,7 +103,7 @@ func (p *Provider) connectCaretaker(ctx context.Context, op string, r *record) (
 		return nil, p.wrapError(ctx, op, r.ID, err)
 	}
 	host.AutoRemove = true
-	err = runToEnd(ctx, func(ctx context.Context) error {
+	err = p.runToEnd(ctx, func(ctx context.Context) error {
 		made, err := p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{Name: name, Config: config, HostConfig: host})
 		if err != nil {
 			return err

@@ -136,7 +136,7 @@ func (p *Provider) installGuest(ctx context.Context, image, volume, sum string, 
 
 // dropContainer removes a container, even if the caller has gone. It logs errors.
 func (p *Provider) dropContainer(container string) {
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	ctx, cancel := p.detachContext(context.Background())
 	defer cancel()
 	err := p.withExitSlot(ctx, func() error {
 		_, err := p.engine.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true})
@@ -147,8 +147,14 @@ func (p *Provider) dropContainer(container string) {
 	}
 }
 
-// cleanupTimeout bounds work that must be done even if the caller has gone. An engine that
-// starts a hundred containers on a busy machine needs so long.
+// detachContext returns a context for work that must be done even if the caller has gone. It does
+// not end with ctx, but after cleanupTimeout, or later if the engine's machine is slow.
+func (p *Provider) detachContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), p.slowFactor(ctx)*cleanupTimeout)
+}
+
+// cleanupTimeout bounds work that must be done even if the caller has gone, on hardware. An
+// engine that starts a hundred containers on a busy machine needs so long.
 const cleanupTimeout = 2 * time.Minute
 
 // reachGuest returns the running sandbox as its guest serves it, or as its plainRun does if it

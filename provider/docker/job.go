@@ -40,7 +40,7 @@ func (run *plainRun) startJob(ctx context.Context, cmd *atoll.Command, dir strin
 	}
 	result := make(chan startResult, 1)
 	run.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		ctx, cancel := run.p.detachContext(ctx)
 		defer cancel()
 		defer context.AfterFunc(run.ctx, cancel)()
 		j, err := run.launchJob(ctx, cmd, dir)
@@ -260,7 +260,7 @@ var errNoShell = fmt.Errorf("%w: the image has no %s to send a signal with", err
 // Signal implements table.Handle.
 func (j *job) Signal(sig atoll.Signal) error {
 	// The signal may end the run, and run.ctx with it, before the engine has answered.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.run.ctx), cleanupTimeout)
+	ctx, cancel := j.run.p.detachContext(j.run.ctx)
 	defer cancel()
 	switch {
 	case j.run.hasEnded():
@@ -321,7 +321,7 @@ func (j *job) Kill() error {
 	if j.pid == 0 {
 		return errNoShell
 	}
-	ctx, cancel := context.WithTimeout(j.run.ctx, cleanupTimeout)
+	ctx, cancel := context.WithTimeout(j.run.ctx, j.run.p.slowFactor(j.run.ctx)*cleanupTimeout)
 	defer cancel()
 	code, output, err := j.run.runScript(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
 	if err == nil && code != 0 {

@@ -9,13 +9,13 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lockTimeout bounds how long an operation waits for another one on the same sandbox.
+// lockTimeout bounds how long an operation waits for another one on the same sandbox, on hardware.
 const lockTimeout = time.Minute
 
 // acquireLock waits for a lock that all programs of this machine share. The caller releases it.
 // Kinds: ErrConflict.
 func (p *Provider) acquireLock(ctx context.Context, op, what string) (*fsutil.Lock, error) {
-	within, cancel := context.WithTimeout(ctx, lockTimeout)
+	within, cancel := context.WithTimeout(ctx, p.slowFactor(ctx)*lockTimeout)
 	defer cancel()
 	l, err := fsutil.AwaitLock(within, p.lockPath(what))
 	switch {

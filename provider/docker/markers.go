@@ -91,7 +91,7 @@ func (p *Provider) markStopped(ctx context.Context, r *record) error {
 	}
 	labels := p.names.projectLabels(r.Spec.Project)
 	labels[labelExtends], labels[labelStopped] = r.ID, r.runID()
-	err = runToEnd(ctx, func(ctx context.Context) error {
+	err = p.runToEnd(ctx, func(ctx context.Context) error {
 		_, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: p.names.markerName(r.ID, time.Now()), Labels: labels})
 		return err
 	})
@@ -139,7 +139,7 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 		if !st.Expires.IsZero() {
 			labels[labelExpires] = strconv.FormatInt(st.Expires.UnixNano(), 10)
 		}
-		err = runToEnd(ctx, func(ctx context.Context) error {
+		err = s.p.runToEnd(ctx, func(ctx context.Context) error {
 			_, err := s.p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: s.p.names.markerName(s.id, now), Labels: labels})
 			return err
 		})

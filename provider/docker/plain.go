@@ -86,7 +86,7 @@ func (p *Provider) launchPlain(ctx context.Context, r *record) error {
 		err = run.attachMain(ctx)
 	}
 	if err == nil {
-		err = runToEnd(ctx, func(ctx context.Context) error {
+		err = p.runToEnd(ctx, func(ctx context.Context) error {
 			_, err := p.engine.ContainerStart(ctx, r.container, client.ContainerStartOptions{})
 			return err
 		})
@@ -164,12 +164,12 @@ func (p *Provider) awaitOutput(id string) {
 	if run, ok := p.connections.Latest(id).(*plainRun); ok {
 		select {
 		case <-run.done:
-		case <-time.After(outputTimeout):
+		case <-time.After(p.slowFactor(context.Background()) * outputTimeout):
 		}
 	}
 }
 
-// outputTimeout bounds how long the engine takes to deliver the last output.
+// outputTimeout bounds how long the engine takes to deliver the last output, on hardware.
 const outputTimeout = 10 * time.Second
 
 // hasEnded reports whether the container has ended.

@@ -166,7 +166,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	if err != nil {
 		return err
 	}
-	return runDetached(ctx, func(ctx context.Context) error {
+	return s.p.runDetached(ctx, func(ctx context.Context) error {
 		defer lock.Release()
 		return s.removeSandbox(ctx, atoll.ApplyRemoveOptions(opts...))
 	})
@@ -174,10 +174,10 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 
 // runDetached calls do with a ctx that outlasts the caller's. If ctx ends first, do goes on
 // without its caller.
-func runDetached(ctx context.Context, do func(context.Context) error) error {
+func (p *Provider) runDetached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		ctx, cancel := p.detachContext(ctx)
 		defer cancel()
 		done <- do(ctx)
 	}()

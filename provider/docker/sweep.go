@@ -163,7 +163,7 @@ func (p *Provider) removeExpired(ctx context.Context, id string) error {
 	if t := r.dueTime(); t.IsZero() || time.Now().Before(t) {
 		return nil
 	}
-	return runToEnd(ctx, func(ctx context.Context) error { // Close must not come between the container and its volume
+	return p.runToEnd(ctx, func(ctx context.Context) error { // Close must not come between the container and its volume
 		return sb.removeSandbox(ctx, atoll.RemoveOptions{Volumes: true})
 	})
 }

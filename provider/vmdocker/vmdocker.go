@@ -319,14 +319,15 @@ func (p *Provider) refreshNotes(ctx context.Context, e *engine, id *string) (lis
 	return list, nil
 }
 
-// learnTimeout bounds each of learnCreated's two parts.
+// learnTimeout bounds each of learnCreated's two parts, on hardware.
 const learnTimeout = 30 * time.Second
 
 // learnCreated records a sandbox that was just created, and its image, even if ctx has ended. If that
 // fails, it removes the sandbox, and leaves its data volume.
 func (p *Provider) learnCreated(ctx context.Context, e *engine, made atoll.Sandbox) error {
 	ctx = context.WithoutCancel(ctx)
-	learn, cancel := context.WithTimeout(ctx, learnTimeout)
+	limit := p.slowFactor(ctx) * learnTimeout
+	learn, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := p.learnImages(learn, e)
 	if err == nil {
@@ -335,7 +336,7 @@ func (p *Provider) learnCreated(ctx context.Context, e *engine, made atoll.Sandb
 	if err == nil {
 		return nil
 	}
-	undo, cancel := context.WithTimeout(ctx, learnTimeout)
+	undo, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return errors.Join(err, made.Remove(undo))
 }

@@ -204,7 +204,8 @@ func create(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	begin := time.Now()
 	sb, err := p.Create(t.Context(), &spec)
 	if err != nil {
-		t.Fatal(err)
+		console, _ := os.ReadFile(vm.Config{ConsoleLogDir: filepath.Join(shared.dir, "consoles")}.ConsoleLog(spec.Project))
+		t.Fatalf("after %d ms: %v; the end of the machine's console:\n%s", time.Since(begin).Milliseconds(), err, console[max(0, len(console)-4<<10):])
 	}
 	t.Logf("made %s in project %s in %d ms", sb.ID(), spec.Project, time.Since(begin).Milliseconds())
 	return sb
