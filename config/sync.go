@@ -22,7 +22,7 @@ type Sync struct {
 	Region    string         `yaml:"region" doc:"region of the buckets; empty means that of AWS's own configuration"`
 	PathStyle bool           `yaml:"path_style" doc:"put the name of a bucket into paths, as most self-hosted services require"`
 	PlainHTTP bool           `yaml:"plain_http" doc:"allow an endpoint on another machine without TLS: everybody on the network path can read the data"`
-	CA        string         `yaml:"ca" form:"path" doc:"PEM file with certificates that may have signed the service's, instead of the system's"`
+	CA        string         `yaml:"ca" form:"path" doc:"PEM file with certificates that may have signed the service's, besides the system's"`
 	AccessKey Secret         `yaml:"access_key" doc:"access key of the service, with secret_key; if empty, the credentials of AWS's own tools are used"`
 	SecretKey Secret         `yaml:"secret_key" doc:"secret key of the service"`
 	Stale     atoll.Duration `yaml:"stale_threshold" alias:"SANDBOX_SYNC_STALE_THRESHOLD" lenient:"true" doc:"age of a directory's state after which the store is asked again, like 1h"`

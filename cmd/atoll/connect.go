@@ -31,10 +31,10 @@ const retryTimeout = 45 * time.Second
 type connection struct {
 	atoll.Provider
 	client   *client.Client // the same client, for calls that are not part of atoll.Provider
-	project  string
-	maker    string       // provider that new sandboxes name; "" for the default one
-	survives bool         // sandboxes survive the end of this process
-	close    func() error // closes the server in this process; nil for other servers
+	project  string         // see requestProject
+	maker    string         // provider that new sandboxes name; "" for the default one
+	survives bool           // sandboxes survive the end of this process
+	close    func() error   // closes the server in this process; nil for other servers
 }
 
 // Close closes the connection, and the server if it is in this process.
@@ -57,8 +57,17 @@ func (a *app) openConnection(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.project, c.maker = cfg.Project, cfg.ProviderOf(cfg.Project)
+	c.project, c.maker = requestProject(cfg), cfg.ProviderOf(cfg.Project)
 	return c, nil
+}
+
+// requestProject returns the project that requests name: the configured one, or "" for the default of the token at
+// another server, whose projects may not include "default".
+func requestProject(cfg *config.Config) string {
+	if cfg.URL != "" && !cfg.IsSet("project") {
+		return ""
+	}
+	return cfg.Project
 }
 
 func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, error) {
@@ -237,7 +246,7 @@ func isPrefix(s string) bool {
 
 // findSandbox returns the sandbox with an id, a name, or a unique prefix of an id.
 func (c *connection) findSandbox(ctx context.Context, ref string) (atoll.Sandbox, error) {
-	sb, err := atoll.Resolve(ctx, c.Provider, c.project, ref)
+	sb, err := atoll.Resolve(atoll.WithDefaultProject(ctx, c.project), c.Provider, "", ref)
 	prefix := strings.ToLower(ref)
 	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !isPrefix(prefix) {
 		return sb, err

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"os/user"
 
 	_ "github.com/seed46cd37a8/atoll/internal/gcdelay" // a command ends before its first collection
 )
@@ -13,8 +14,20 @@ func main() {
 	os.Exit(runMain(os.Args[1:]))
 }
 
+// setHome sets HOME if it is not set, as in a system service of systemd: the state directory, the configuration and
+// the credentials of other tools are there.
+func setHome() {
+	if _, err := os.UserHomeDir(); err == nil {
+		return
+	}
+	if u, err := user.Current(); err == nil && u.HomeDir != "" {
+		_ = os.Setenv("HOME", u.HomeDir)
+	}
+}
+
 // runMain runs the program and returns the exit code, so that deferred calls run before main exits.
 func runMain(args []string) int {
+	setHome()
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
 	surviveBrokenPipes()
 	trustFallbackRoots()

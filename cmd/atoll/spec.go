@@ -70,7 +70,7 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 		return nil, err
 	}
 	s := f.spec
-	s.Project, s.Provider, s.Cmd = cfg.Project, cfg.ProviderOf(cfg.Project), args
+	s.Project, s.Provider, s.Cmd = requestProject(cfg), cfg.ProviderOf(cfg.Project), args
 	if s.Image, err = absImage(s.Image); err != nil {
 		return nil, err
 	}
