@@ -95,6 +95,7 @@ type Caps struct {
 	Users        bool       `json:"users"`          // users other than the default one
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
+	VolumeLocks  bool       `json:"volume_locks"`   // file locks on a volume exclude other sandboxes that mount it
 	Workspaces   bool       `json:"workspaces"`     // Spec.Workspace; see package layer/workspace
 	Sessions     bool       `json:"sessions"`       // sessions; see package layer/session
 	Tmpfs        bool       `json:"tmpfs"`          // Mount of type tmpfs

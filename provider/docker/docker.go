@@ -119,6 +119,7 @@ var info = atoll.Info{
 		Users:        true,
 		BindMounts:   true,
 		Volumes:      true,
+		VolumeLocks:  true,
 		Tmpfs:        true,
 		ReadOnlyRoot: true,
 		MemoryLimit:  true,
@@ -179,6 +180,7 @@ func (o *Options) caps(plain bool) atoll.Caps {
 		caps = plainCaps()
 	}
 	caps.NetworkOn = o.AllowNetworkOn
+	caps.VolumeLocks = o.Runtime == "" || o.Runtime == "runc" || o.Runtime == "crun" // others may have kernels of their own
 	return caps
 }
 

@@ -51,7 +51,7 @@ var info = atoll.Info{
 		TTY:        true,
 		Files:      true,
 		Dial:       true,
-		Volumes:    true,
+		Volumes:    true, VolumeLocks: true,
 	},
 }
 

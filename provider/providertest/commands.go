@@ -108,6 +108,7 @@ var scripts = map[string]string{
 	"family":  `sleep 1000 & echo $!; wait`,
 	"orphan":  `sleep 1000 & echo $!`,
 	"stay":    `t=$1; shift; for f; do echo "$t" >> "$f"; done; sleep 1000 & echo $!; wait`,
+	"lock":    `exec 9>"$1"; flock -n 9 || exit 3; echo ready; test -z "$2" || exec sleep 1000`,
 	"spin":    `while :; do :; done`,
 	"hit":     `kill -9 $1 2>/dev/null`,
 	"alive":   `kill -0 $1 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' /proc/$1/status`,

@@ -72,6 +72,7 @@ var (
 	needStore      = newCapNeed("image_store", func(c atoll.Caps) bool { return c.ImageStore })
 	needBind       = newCapNeed("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
 	needVolumes    = newCapNeed("volumes", func(c atoll.Caps) bool { return c.Volumes })
+	needLocks      = newCapNeed("volume_locks", func(c atoll.Caps) bool { return c.VolumeLocks })
 	needWorkspaces = newCapNeed("workspaces", func(c atoll.Caps) bool { return c.Workspaces })
 	needSessions   = newCapNeed("sessions", func(c atoll.Caps) bool { return c.Sessions })
 	needTmpfs      = newCapNeed("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
@@ -93,6 +94,14 @@ var (
 	needRestart    = newCapNeed("restart", func(c atoll.Caps) bool { return c.Restart })
 	needDurable    = newCapNeed("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
+
+// needFlock is for promises that run flock, which busybox lacks.
+func needFlock(i atoll.Info, cfg *config) string {
+	if i.Caps.Images && cfg.debian == nil {
+		return "the option Debian is not given, and busybox has no flock"
+	}
+	return ""
+}
 
 // newOptionNeed returns the need for an Option.
 func newOptionNeed(name string, given func(*config) bool) need {

@@ -114,6 +114,30 @@ var volumePromises = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 	}},
+	{"a file lock on a volume excludes the volume's other sandboxes", []need{needVolumes, needLocks, needFlock}, func(t *testing.T, h *harness) {
+		spec := atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "locks", Target: "/work/locks"}}}
+		if h.p.Info().Caps.Images {
+			spec.Image = h.cfg.debian(t)
+		}
+		t.Cleanup(func() { h.removeVolume(t, atoll.DefaultProject, "locks") })
+		a, b := h.createSandbox(t, spec), h.createSandbox(t, spec)
+		holder, _ := h.startReady(t, a, scriptCommand("lock", "locks/l", "hold"))
+		if code := h.runForCode(t, b, scriptCommand("lock", "locks/l")); code != 3 {
+			t.Errorf("a second sandbox took the lock: exit code %d, want 3", code)
+		}
+		if err := holder.Signal(h.newContext(t), atoll.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		h.waitExit(t, holder)
+		if code := h.runForCode(t, b, scriptCommand("lock", "locks/l")); code != 0 {
+			t.Errorf("nobody holds the lock: exit code %d, want 0", code)
+		}
+		for _, sb := range []atoll.Sandbox{a, b} {
+			if err := sb.Remove(h.newContext(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
+	}},
 	{"the volumes of a sandbox are in use, whichever program created it", []need{needVolumes, needFiles, needElsewhere}, func(t *testing.T, h *harness) {
 		open, id, _, kill := h.createElsewhere(t, atoll.Spec{
 			Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}},

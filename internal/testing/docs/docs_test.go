@@ -120,6 +120,7 @@ var rows = []struct {
 	{"users other than the default", func(i atoll.Info) any { return i.Caps.Users }},
 	{"bind mounts", func(i atoll.Info) any { return i.Caps.BindMounts }},
 	{"volumes", func(i atoll.Info) any { return i.Caps.Volumes }},
+	{"file locks on a volume exclude other sandboxes", func(i atoll.Info) any { return i.Caps.VolumeLocks }},
 	{"tmpfs", func(i atoll.Info) any { return i.Caps.Tmpfs }},
 	{"read-only root", func(i atoll.Info) any { return i.Caps.ReadOnlyRoot }},
 	{"memory limit", func(i atoll.Info) any { return i.Caps.MemoryLimit }},
