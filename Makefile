@@ -35,6 +35,10 @@ install: guest ## build the same programs into Go's bin directory
 image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/NAME:TAG pushes it
 	@$(GO) run ./packaging/image $(if $(PUSH),-push $(PUSH))
 
+.PHONY: docs
+docs: ## build the manual as a site in bin/docs, with Node.js; DOCS_PATH=/atoll/ if that is its path on the server
+	@$(GO) run ./packaging/site $(if $(DOCS_PATH),-path $(DOCS_PATH))
+
 .PHONY: test
 test: ## install what the tests need, run all steps of internal/testing/check/steps.go, or STEPS="docker cli"; CHECK_MINUTES limits the time, PROMISES=FILE gets a table of the suite
 	@$(GO) run ./internal/testing/check $(if $(PROMISES),-promises $(PROMISES)) $(STEPS)

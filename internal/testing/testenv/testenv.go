@@ -66,6 +66,11 @@ var (
 		_, _, err := webClients()
 		return err
 	}}
+	// SiteGenerator is VitePress, which scripts/node installs, and the node in PATH that runs it. The script needs npm.
+	SiteGenerator = Part{what: "VitePress", install: "npm, and run scripts/node", missing: func() error {
+		_, err := vitePress()
+		return err
+	}}
 	// StaticBusybox is a busybox that needs no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
 		_, err := busyboxPath()
@@ -207,6 +212,30 @@ func webClients() (node, dir string, err error) {
 	dir = filepath.Join(cache, "atoll-test", "web", "node_modules")
 	_, err = os.Stat(filepath.Join(dir, "ai", "package.json"))
 	return filepath.Join(bin, "node"), dir, err
+}
+
+// VitePress needs SiteGenerator and returns the directory of npm's modules, with vitepress.
+func VitePress(t testing.TB) string {
+	t.Helper()
+	Need(t, SiteGenerator)
+	dir, err := vitePress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func vitePress() (string, error) {
+	if _, err := exec.LookPath("node"); err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "atoll-test", "site", "node_modules")
+	_, err = os.Stat(filepath.Join(dir, "vitepress", "package.json"))
+	return dir, err
 }
 
 // S3Server needs S3Servers and returns the path of one: versitygw, which implements the guarantees of
