@@ -38,7 +38,7 @@ function listDecisions() {
 }
 
 // makeAnchor returns the anchor that a code forge gives to a heading, so that a link works in both places.
-const makeAnchor = heading => encodeURIComponent(heading.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, '').replaceAll(' ', '-'));
+const makeAnchor = heading => heading.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, '').replaceAll(' ', '-');
 
 // resolveTarget returns the target of a link or a picture of a page in the site. Files outside of docs are in the repository.
 function resolveTarget(page, target) {

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/net/html"
 )
 
-// A document is what one HTML file refers to, and what others may refer to in it.
+// A document holds the references of one HTML file, and the anchors that others may refer to.
 type document struct {
 	anchors   map[string]bool
 	links     []string // of a elements
 	resources []string // that a browser loads with the page
 }
 
-// check reads the site and returns the number of its pages. The error lists dead links and anchors, missing files, and
+// checkSite reads the site and returns the number of its pages. The error lists dead links and anchors, missing files, and
 // what a browser would load from another host.
-func (s site) check() (pages int, err error) {
+func (s site) checkSite() (pages int, err error) {
 	documents := map[string]*document{} // by their paths below out
 	var problems []error
 	err = filepath.WalkDir(s.out, func(file string, e fs.DirEntry, err error) error {
@@ -56,7 +56,7 @@ func (s site) check() (pages int, err error) {
 	}
 	for name, d := range documents {
 		for _, link := range d.links {
-			if u, err := url.Parse(link); err != nil || u.Host == "" && u.Scheme == "" && !s.resolves(documents, name, u) {
+			if u, err := url.Parse(link); err != nil || u.Host == "" && u.Scheme == "" && !s.hasTarget(documents, name, u) {
 				problems = append(problems, fmt.Errorf("%s links to %s, which does not exist", name, link))
 			}
 		}
@@ -66,7 +66,7 @@ func (s site) check() (pages int, err error) {
 			case err == nil && u.Scheme == "data":
 			case err != nil || u.Host != "" || u.Scheme != "":
 				problems = append(problems, fmt.Errorf("%s loads %s from another host", name, resource))
-			case !s.resolves(documents, name, u):
+			case !s.hasTarget(documents, name, u):
 				problems = append(problems, fmt.Errorf("%s loads %s, which does not exist", name, resource))
 			}
 		}
@@ -77,8 +77,8 @@ func (s site) check() (pages int, err error) {
 // remoteURL matches what a style sheet or a picture loads from another host.
 var remoteURL = regexp.MustCompile(`(?:url\(|@import|<image[^>]*href=)\s*["']?((?:https?:)?//[^"')\s]+)`)
 
-// resolves reports whether the target of a link in the document from exists, with its anchor.
-func (s site) resolves(documents map[string]*document, from string, to *url.URL) bool {
+// hasTarget reports whether the target of a link in the document from exists, with its anchor.
+func (s site) hasTarget(documents map[string]*document, from string, to *url.URL) bool {
 	target := from
 	if to.Path != "" {
 		target = path.Join(path.Dir("/"+from), to.Path)

@@ -41,10 +41,10 @@ func runBuild(ctx context.Context, out, prefix string) error {
 		return err
 	}
 	s := site{docs: "docs", modules: modules, out: out, prefix: prefix}
-	if err := s.build(ctx); err != nil {
+	if err := s.buildSite(ctx); err != nil {
 		return err
 	}
-	pages, err := s.check()
+	pages, err := s.checkSite()
 	if err != nil {
 		return err
 	}
@@ -89,9 +89,9 @@ type site struct {
 	prefix  string // path of the site on its server, with a slash at both ends
 }
 
-// build runs VitePress on a copy of docs. VitePress resolves modules from directories above, and writes beside its configuration.
+// buildSite runs VitePress on a copy of docs. VitePress resolves modules from directories above, and writes beside its configuration.
 // The error contains the output of VitePress, which names dead links.
-func (s site) build(ctx context.Context) error {
+func (s site) buildSite(ctx context.Context) error {
 	if !strings.HasPrefix(s.prefix, "/") || !strings.HasSuffix(s.prefix, "/") {
 		return fmt.Errorf("the path %q of the site does not begin and end with a slash", s.prefix)
 	}

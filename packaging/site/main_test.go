@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -37,11 +38,14 @@ func listPages(t *testing.T) map[string]string {
 // The site has all pages, each in its sidebar and with coloured commands, and no dead link or anchor.
 func TestSite(t *testing.T) {
 	s := site{docs: top + "docs", modules: testenv.VitePress(t), out: filepath.Join(t.TempDir(), "out"), prefix: "/atoll/"}
-	if err := s.build(t.Context()); err != nil {
+	if err := s.buildSite(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if testenv.RunAll() {
+		checkSameSite(t, s)
+	}
 	pages := listPages(t)
-	if got, err := s.check(); err != nil || got != len(pages)+1 { // and 404.html
+	if got, err := s.checkSite(); err != nil || got != len(pages)+1 { // and 404.html
 		t.Errorf("the site has %d pages, want %d and 404.html: %v", got, len(pages), err)
 	}
 	for source, name := range pages {
@@ -60,6 +64,32 @@ func TestSite(t *testing.T) {
 		if !strings.Contains(page, "/LICENSE") {
 			t.Errorf("docs/%s: the page in the site does not name the licence", source)
 		}
+	}
+}
+
+// checkSameSite reports files that differ in a second build.
+func checkSameSite(t *testing.T, s site) {
+	t.Helper()
+	first := os.DirFS(s.out)
+	s.out = filepath.Join(t.TempDir(), "again")
+	if err := s.buildSite(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err := fs.WalkDir(first, ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		want, err := fs.ReadFile(first, name)
+		if err != nil {
+			return err
+		}
+		if got, err := os.ReadFile(filepath.Join(s.out, name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("a second build makes another %s: %v", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -99,7 +129,7 @@ func TestDeadLink(t *testing.T) {
 	} {
 		writeFile(t, filepath.Join(s.docs, name), text)
 	}
-	err := s.build(t.Context())
+	err := s.buildSite(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "./two in file one.md") || strings.Contains(err.Error(), "go.mod") {
 		t.Errorf("got %v, want that one.md links to two", err)
 	}
@@ -131,7 +161,7 @@ func TestCheck(t *testing.T) {
 				writeFile(t, filepath.Join(s.out, "bad.css"), `@font-face { src: url("https://example.com/f.woff2") } a { background: url(/x/a.svg) }`)
 			}
 			got := ""
-			pages, err := s.check()
+			pages, err := s.checkSite()
 			if err != nil {
 				got = err.Error()
 			} else if pages != 2 {

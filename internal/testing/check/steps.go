@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // A step is one part of the check. The table of steps is below: it says what `make test` runs,
 // in which order, and what only `make test-all` runs.
 type step struct {
@@ -20,7 +22,7 @@ type step struct {
 
 	minutes float64  // of wall time, on a machine of slowness 1 that runs other steps beside it
 	builds  []string // the scripts that build what the tests need
-	uses    []string // packages that the tests build and start, besides those that they link
+	uses    []string // folders that the tests read or build, besides those of the packages that they link
 	alone   bool     // nothing else runs beside the step
 	first   bool     // the step belongs to the core, whose order is the table's
 	all     bool     // only `make test-all` runs the step
@@ -42,6 +44,9 @@ const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStream
 // programs are the packages of the programs that tests of providers build and start.
 var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
 
+// manual are the folders of the manual and of the configuration of its site.
+var manual = []string{"docs", "docs/.vitepress", "docs/.vitepress/theme", "docs/adr", "docs/providers", "docs/public"}
+
 // steps are the check, in the order of their value. The core comes first. If there is time for
 // all, the longest of the others come next; or else those whose files changed since they last
 // passed on this machine, then those that passed longest ago.
@@ -62,7 +67,7 @@ var steps = []step{
 	{name: "docker-own", about: "the tests of docker alone", packages: []string{"provider/docker"}, skip: "^TestConformance$", minutes: 7.1, builds: []string{"debian"}, uses: programs},
 	{name: "cli", about: "the command line, MCP and SSH by their clients", packages: []string{"cmd/...", "server/mcp", "server/sshd", "agent/tools/..."}, skip: "^TestCases$", minutes: 7.3, builds: []string{"node", "debian", "kube"}, uses: programs},
 	{name: "cases", about: "what users reported as broken, as they typed it", packages: []string{"cmd/atoll"}, run: "^TestCases$", minutes: 0.5, uses: programs},
-	{name: "docs", about: "the command blocks of README.md and of the manual", packages: []string{"internal/testing/docs", "examples/..."}, skip: "^TestFirstCommand$", minutes: 6, builds: []string{"s3"}, uses: programs},
+	{name: "docs", about: "the command blocks of README.md and of the manual, and its site", packages: []string{"internal/testing/docs", "packaging/site", "examples/..."}, skip: "^TestFirstCommand$", minutes: 6.5, builds: []string{"s3", "node"}, uses: slices.Concat(programs, manual)},
 	{name: "layers", about: "audit, authz, limit, pool, registry, router, session, trace, workspace", packages: []string{"layer/..."}, minutes: 3.5},
 	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config"}, minutes: 1.4, builds: []string{"node", "bundle"}, uses: programs},
 	{name: "agents", about: "conversations, their stores, and S3", packages: []string{"agent/conversation", "storage/store/...", "storage/objectstore/..."}, minutes: 3.5, builds: []string{"s3", "node"}},
