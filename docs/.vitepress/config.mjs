@@ -92,6 +92,8 @@ export default {
   rewrites: { 'adr/README.md': 'adr/index.md' },
   markdown: {
     anchor: { slugify: makeAnchor },
+    // By default the colours of a line depend on how fast the machine is.
+    codeTransformers: [{ preprocess(_, options) { options.tokenizeTimeLimit = 0; } }],
     config(md) {
       md.core.ruler.push('adapt_page', adaptPage);
       md.core.ruler.push('arrange_home', arrangeHome);
