@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -22,12 +23,12 @@ func newExec(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] [COMMAND [ARG...]]",
 		Short: "Run a command in a running sandbox",
-		Long: `Exec runs a command in a running sandbox. With -t the command may be omitted; it is
-then the user's shell. Streams, signals and exit codes are those of atoll run. If
-this program is killed, the command continues: atoll ps lists it, and atoll attach
-connects to it again.`,
+		Long: `Exec runs a command in a running sandbox. On a terminal, or with -t, the command may
+be omitted: it is then the user's shell, on a terminal as with -it. Streams, signals
+and exit codes are those of atoll run. If this program is killed, the command
+continues: atoll ps lists it, and atoll attach connects to it again.`,
 		Example: `  atoll exec web -- uname -a
-  atoll exec -it web
+  atoll exec web
   tar c . | atoll exec -i -w /work web -- tar x`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeSandbox,
@@ -38,12 +39,17 @@ connects to it again.`,
 	}
 	f.streamFlags.addFlags(cmd.Flags())
 	f.env.addFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&f.cmd.Dir, "workdir", "w", "", "`directory` to start in (default the sandbox's)")
-	cmd.Flags().StringVarP(&f.cmd.User, "user", "u", "", "`user`: name, UID or UID:GID (default the sandbox's)")
+	f.addPlaceFlags(cmd.Flags())
 	cmd.Flags().Var((*durationValue)(&f.cmd.Timeout), "timeout", "kill the command after so long, like 5m")
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the process and leave it running")
 	stopAtCommand(cmd)
 	return cmd
+}
+
+// addPlaceFlags adds the flags of the directory and the user of the command.
+func (f *execFlags) addPlaceFlags(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.cmd.Dir, "workdir", "w", "", "`directory` to start in (default the sandbox's)")
+	fs.StringVarP(&f.cmd.User, "user", "u", "", "`user`: name, UID or UID:GID (default the sandbox's)")
 }
 
 func (f *execFlags) runCommand(a *app, cmd *cobra.Command, ref string) error {
@@ -54,15 +60,17 @@ func (f *execFlags) runCommand(a *app, cmd *cobra.Command, ref string) error {
 	if f.detach && (f.json || f.stdin) {
 		return usageErrorf("-d cannot be combined with -i or --json")
 	}
+	if len(f.cmd.Args) == 0 {
+		if err := f.defaultToShell(a, f.detach); err != nil {
+			return err
+		}
+	}
 	s, err := f.newConsole(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
 	defer s.closeConsole()
 	f.cmd.TTY = s.size
-	if len(f.cmd.Args) == 0 && !f.tty {
-		return usageErrorf("no command given: name one, or use -t for a shell")
-	}
 	if err := f.cmd.Validate(); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,11 +29,11 @@ type runFlags struct {
 func newRun(a *app) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [flags] [--] COMMAND [ARG...]",
+		Use:   "run [flags] [--] [COMMAND [ARG...]]",
 		Short: "Run a command in a new sandbox, and remove the sandbox afterwards",
 		Long: `Run creates a sandbox, runs the command in it, and removes the sandbox with all its
 files when the command ends. It uses a warm sandbox if a server has one: see atoll
-pool.
+pool. Without a command on a terminal, it is a shell, as with -it.
 
 The output of the command is forwarded unchanged; messages of Atoll go to stderr.
 Without -i the command reads an empty stdin. Signals are forwarded to the command;
@@ -44,9 +45,8 @@ failed, 126 if the command could not be started, and 127 if it was not found.
 ` + sharedFilesHelp,
 		Example: `  atoll run -- sh -c 'echo $((6*7)); exit 3'
   echo hi | atoll run -i -- cat
-  atoll run -it -- bash
+  atoll run                        # a shell
   atoll run -v .:/work --network on --timeout 5m -- make test`,
-		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.runCommand(a, cmd, args) },
 	}
 	f.specFlags.addFlags(cmd.Flags())
@@ -60,6 +60,14 @@ failed, 126 if the command could not be started, and 127 if it was not found.
 }
 
 func (f *runFlags) runCommand(a *app, cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		if f.detach {
+			return usageErrorf("-d needs a command: use atoll create for a sandbox without one")
+		}
+		if err := f.defaultToShell(a, false); err != nil {
+			return err
+		}
+	}
 	spec, err := f.buildSpec(a, args)
 	if err != nil {
 		return err
@@ -94,7 +102,7 @@ func (f *runFlags) runCommand(a *app, cmd *cobra.Command, args []string) error {
 	if f.kept {
 		a.printMessage("stopped sandbox %s", id)
 	}
-	if errors.Is(err, atoll.ErrCommandNotFound) && spec.Image == "" && cmd.ArgsLenAtDash() < 0 {
+	if errors.Is(err, atoll.ErrCommandNotFound) && spec.Image == "" && len(args) > 0 && cmd.ArgsLenAtDash() < 0 {
 		return errors.Join(err, fmt.Errorf("if it is an image, write: atoll run --image %s -- COMMAND", args[0]))
 	}
 	if err != nil {
@@ -167,8 +175,8 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 }
 
 // idleSpec returns the spec of an idle sandbox if the command should not be the main process: with --keep, since the
-// output of a main process is lost when its end stops the sandbox, or if a warm sandbox is reserved. It returns nil
-// otherwise.
+// output of a main process is lost when its end stops the sandbox, for a shell, which the sandbox chooses, or if a warm
+// sandbox is reserved. It returns nil otherwise.
 func (f *runFlags) idleSpec(ctx context.Context, c *connection, spec *atoll.Spec) (*atoll.Spec, error) {
 	idle := spec.Clone()
 	idle.Cmd, idle.AutoRemove, idle.OpenStdin = nil, false, false
@@ -179,10 +187,19 @@ func (f *runFlags) idleSpec(ctx context.Context, c *connection, spec *atoll.Spec
 		idle.IdleStop, idle.IdleRemove = config.RunIdleTimeout, true
 	}
 	id, err := atoll.Reserve(ctx, c.Provider, idle)
-	if id == "" {
+	if err != nil || id == "" && len(spec.Cmd) > 0 {
 		return nil, err
 	}
 	idle.ID = id
+	if id == "" && spec.IdleStop == 0 {
+		maker, _, err := findMember(ctx, c.Provider, cmp.Or(c.maker, c.Info().Name))
+		if err != nil {
+			return nil, err
+		}
+		if !maker.Caps.IdleStop {
+			idle.IdleStop, idle.IdleRemove = 0, spec.IdleRemove
+		}
+	}
 	return idle, nil
 }
 

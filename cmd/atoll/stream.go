@@ -22,10 +22,15 @@ type streamFlags struct {
 func (f *streamFlags) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.stdin, "interactive", "i", false, "forward stdin to the command")
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
-	fs.StringVar(&f.detachKeys, "detach-keys", defaultDetachKeys, "`keys` that detach from the command; \"\" for none")
+	f.addDetachFlag(fs)
 	fs.BoolVar(&f.json, "json", false, "print the exit code and the output as one JSON object at the end")
 	f.limit = atoll.DefaultOutputLimit
 	fs.Var((*bytesValue)(&f.limit), "output-limit", "limit of each output in --json")
+}
+
+// addDetachFlag adds the flag of the keys that detach.
+func (f *streamFlags) addDetachFlag(fs *pflag.FlagSet) {
+	fs.StringVar(&f.detachKeys, "detach-keys", defaultDetachKeys, "`keys` that detach from the command; \"\" for none")
 }
 
 // newConsole returns a console as the flags say.
