@@ -190,20 +190,28 @@ func statusOf(ctx context.Context, sb atoll.Sandbox, p atoll.Process) (atoll.Pro
 
 func newLogs(a *app) *cobra.Command {
 	var follow bool
-	var from string
+	var from, tail string
 	cmd := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [PROCESS]",
 		Short: "Print the output of a process",
 		Long: `Logs prints the output of the main process, or of one that atoll ps lists: its
 stdout to stdout, its stderr to stderr. The last MiB of each is retained: that of
 the main process until the next start of the sandbox, that of others while they
-run.`,
+run. The output has no times.`,
+		Example: `  atoll logs --tail 20 -f web`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			offset, err := parseOffset(from)
 			if err != nil {
 				return err
+			}
+			lines, err := parseTail(tail)
+			if err != nil {
+				return err
+			}
+			if lines >= 0 && cmd.Flags().Changed("from") {
+				return usageErrorf("--tail cannot be combined with --from")
 			}
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
 				p, err := processOf(ctx, sb, "logs", args[0], processArg(args))
@@ -217,6 +225,9 @@ run.`,
 				gap := func(s atoll.Stream, from, to int64) {
 					a.printMessage("%s of %s is no longer retained", byteCount(to-from), s)
 				}
+				if lines >= 0 {
+					return a.printTail(ctx, p, st, lines, follow, gap)
+				}
 				return p.Attach(ctx, &atoll.Attachment{
 					Stdout: io.Writer(a.stdout), Stderr: io.Writer(a.stderr),
 					StdoutFrom: startAt(offset, st.Stdout), StderrFrom: startAt(offset, st.Stderr), NoFollow: !follow, Gap: gap,
@@ -226,5 +237,7 @@ run.`,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the process ends")
 	cmd.Flags().StringVar(&from, "from", "0", "`offset` in the output to begin at, or now")
+	cmd.Flags().StringVarP(&tail, "tail", "n", "all", "`number` of lines to print from the end of each stream, or all")
+	cmd.SetFlagErrorFunc(logsFlagError)
 	return cmd
 }
