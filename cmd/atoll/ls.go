@@ -15,14 +15,21 @@ import (
 )
 
 func newLs(a *app) *cobra.Command {
-	var quiet, asJSON bool
+	var quiet, asJSON, watch bool
+	var format formatValue
 	var filters []string
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List sandboxes",
+		Long: `Ls lists all sandboxes, running or not; -f selects some. The table has a column for
+the project, the expiry or the published ports if a sandbox has one.
+
+The fields of --format are those of atoll.Status in Go, such as .ID, .State, .Image,
+.Created or .Spec.Labels, and .Name. The functions json, join, lower and upper help.`,
 		Example: `  atoll ls
-  atoll ls -q -f state=stopped -f label=job=7 | xargs atoll rm`,
+  atoll ls -q -f state=stopped -f label=job=7 | xargs atoll rm
+  atoll ls --format '{{.Name}}\t{{.State}}'`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,7 +42,21 @@ func newLs(a *app) *cobra.Command {
 				return err
 			}
 			f.Project = cmp.Or(p, f.Project)
+			switch {
+			case watch && (quiet || asJSON || format.template != nil):
+				return usageErrorf("--watch cannot be combined with -q, --json or --format")
+			case watch && !isTerminal(a.stdout):
+				return usageErrorf("--watch needs a terminal: atoll watch prints changes")
+			case format.template != nil && (quiet || asJSON):
+				return usageErrorf("--format cannot be combined with -q or --json")
+			}
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
+				if watch {
+					return a.showLive(ctx, func(ctx context.Context) ([][]string, error) {
+						all, err := c.List(ctx, f)
+						return sandboxTable(all, time.Now()), err
+					})
+				}
 				all, err := c.List(ctx, f)
 				if err == nil {
 					err = a.sayMissing(ctx, c)
@@ -47,6 +68,13 @@ func newLs(a *app) *cobra.Command {
 					return a.printJSON(orEmpty(all))
 				case quiet:
 					return a.printIDs(all)
+				case format.template != nil:
+					for _, st := range all {
+						if err := format.printView(a.stdout, inspection{Status: st}); err != nil {
+							return err
+						}
+					}
+					return nil
 				}
 				return a.printTable(sandboxTable(all, time.Now()))
 			})
@@ -55,6 +83,9 @@ func newLs(a *app) *cobra.Command {
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	cmd.Flags().StringArrayVarP(&filters, "filter", "f", nil, "list only sandboxes that match a `filter`: name=, project=, provider=, state= or label=KEY=value; all must match, but any of several states")
+	cmd.Flags().BoolP("all", "a", false, "list all sandboxes, as ls always does")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "refresh the table until interrupted")
+	format.addFormatFlag(cmd.Flags(), "")
 	return cmd
 }
 
@@ -126,18 +157,46 @@ func (a *app) printIDs(all []atoll.Status) error {
 
 func sandboxTable(all []atoll.Status, now time.Time) [][]string {
 	projects := slices.ContainsFunc(all, func(st atoll.Status) bool { return st.Spec.Project != atoll.DefaultProject })
-	row := func(project string, cells ...string) []string {
-		if !projects {
-			return cells
+	expiries := slices.ContainsFunc(all, func(st atoll.Status) bool { return !st.Expires.IsZero() })
+	ports := slices.ContainsFunc(all, func(st atoll.Status) bool { return len(st.Ports) > 0 })
+	row := func(id, name, project, provider, state, image, created, expires, published, command string) []string {
+		cells := []string{id, name}
+		if projects {
+			cells = append(cells, project)
 		}
-		return slices.Insert(cells, 2, project)
+		cells = append(cells, provider, state, image, created)
+		if expiries {
+			cells = append(cells, expires)
+		}
+		if ports {
+			cells = append(cells, published)
+		}
+		return append(cells, command)
 	}
-	rows := [][]string{row("PROJECT", "ID", "NAME", "PROVIDER", "STATE", "IMAGE", "CREATED", "COMMAND")}
+	rows := [][]string{row("ID", "NAME", "PROJECT", "PROVIDER", "STATE", "IMAGE", "CREATED", "EXPIRES", "PORTS", "COMMAND")}
 	for _, st := range all {
-		rows = append(rows, row(st.Spec.Project, shortID(st.ID), orDash(st.Spec.Name), st.Provider, shownState(st), orDash(shownImage(st)),
-			formatAgo(now.Sub(st.Created)), orDash(shownCommand(st.Spec.Cmd))))
+		rows = append(rows, row(shortID(st.ID), orDash(st.Spec.Name), st.Spec.Project, st.Provider, shownState(st), orDash(shownImage(st)),
+			formatAgo(now.Sub(st.Created)), shownExpiry(st, now), orDash(shownPorts(st.Ports)), orDash(shownCommand(st.Spec.Cmd))))
 	}
 	return rows
+}
+
+func shownExpiry(st atoll.Status, now time.Time) string {
+	if st.Expires.IsZero() {
+		return "-"
+	}
+	if left := st.Expires.Sub(now); left >= time.Second {
+		return "in " + formatRoughly(left)
+	}
+	return "now"
+}
+
+func shownPorts(ports []atoll.PublishedPort) string {
+	var shown []string
+	for _, p := range ports {
+		shown = append(shown, fmt.Sprintf("%s->%d", p.Address, p.Port))
+	}
+	return strings.Join(shown, ", ")
 }
 
 func shownState(st atoll.Status) string {
@@ -176,25 +235,35 @@ func orDash(s string) string {
 
 // formatAgo formats a past duration roughly.
 func formatAgo(d time.Duration) string {
-	switch {
-	case d < time.Second:
+	if d < time.Second {
 		return "now"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds ago", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm ago", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh ago", d/time.Hour)
 	}
-	return fmt.Sprintf("%dd ago", d/(24*time.Hour))
+	return formatRoughly(d) + " ago"
+}
+
+// formatRoughly formats a duration of at least a second in one unit.
+func formatRoughly(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
 func newInspect(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "inspect SANDBOX...",
+	var format formatValue
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] SANDBOX...",
 		Short: "Print the full status of sandboxes as a JSON array",
 		Long: `Inspect prints the full status of sandboxes as a JSON array. "refusals" lists what
-the network of a sandbox refused, and why, if its provider knows.`,
+the network of a sandbox refused, and why, if its provider knows. The fields of
+--format are those of atoll ls, and .Refusals.`,
+		Example: `  atoll inspect web
+  atoll inspect -f '{{json .Spec.Mounts}}' web`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -209,10 +278,18 @@ the network of a sandbox refused, and why, if its provider knows.`,
 						all = append(all, in)
 					}
 				}
-				return errors.Join(append(errs, a.printJSON(all))...)
+				if format.template == nil {
+					return errors.Join(append(errs, a.printJSON(all))...)
+				}
+				for _, in := range all {
+					errs = append(errs, format.printView(a.stdout, in))
+				}
+				return errors.Join(errs...)
 			})
 		},
 	}
+	format.addFormatFlag(cmd.Flags(), "f")
+	return cmd
 }
 
 // An inspection is the full status of a sandbox.
