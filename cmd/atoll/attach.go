@@ -198,7 +198,7 @@ func newLogs(a *app) *cobra.Command {
 stdout to stdout, its stderr to stderr. The last MiB of each is retained: that of
 the main process until the next start of the sandbox, that of others while they
 run. The output has no times.`,
-		Example: `  atoll logs --tail 20 -f web`,
+		Example:           `  atoll logs --tail 20 -f web`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -15,8 +15,9 @@ import (
 func newWatch(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "watch [flags] [SANDBOX...]",
-		Short: "Print the state of sandboxes, and then each change",
+		Use:     "watch [flags] [SANDBOX...]",
+		Aliases: []string{"events"},
+		Short:   "Print the state of sandboxes, and then each change",
 		Long: `Watch prints the state of every sandbox, or of the named ones, and then each change
 until it is interrupted. With --json it prints one event per line; an event of type
 synced marks the end of the initial states.`,
