@@ -620,6 +620,7 @@ var allowedImports = map[string]map[string]string{
 		"server/openapi":       "API documentation of serve",
 		"server/api":           "client and server",
 		"config":               "the configuration",
+		"agent/conversation":   "labels of their sandboxes, which prune retains",
 		"agent/frontmatter":    "agent files of atoll mcp",
 		"server/api/client":    "the client",
 		"machine/image/bundle": "atoll image build and pull",

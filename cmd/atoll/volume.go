@@ -11,7 +11,7 @@ import (
 
 func newVolume(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "volume", Short: "List and remove volumes, which outlive sandboxes"}
-	cmd.AddCommand(newVolumeLs(a), newVolumeRm(a))
+	cmd.AddCommand(newVolumeLs(a), newVolumeRm(a), newVolumePrune(a))
 	return cmd
 }
 
