@@ -167,7 +167,7 @@ func TestHelp(t *testing.T) {
 			golden(t, filepath.Join("testdata", "help", name+".txt"), helpOf(t, cmd))
 		})
 		for _, sub := range cmd.Commands() {
-			if sub.Name() != "help" && sub.Name() != "completion" {
+			if sub.Name() != "help" && sub.Name() != "completion" && !sub.Hidden {
 				walk(sub)
 			}
 		}
