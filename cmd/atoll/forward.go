@@ -87,26 +87,16 @@ func parsePort(s string) (int, error) {
 
 // forwardPorts forwards ports until ctx ends, and then returns nil.
 func (a *app) forwardPorts(ctx context.Context, sb atoll.Sandbox, address string, ports []forwarding) error {
-	var listeners []net.Listener
-	var serving sync.WaitGroup
-	ctx, cancel := context.WithCancel(ctx)
-	defer serving.Wait()
-	defer func() {
-		cancel()
-		for _, l := range listeners {
-			l.Close()
-		}
-	}()
-	for _, f := range ports {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(f.local)))
-		if err != nil {
-			return atoll.E("listen", "", atoll.ErrUnavailable, err)
-		}
-		listeners = append(listeners, l)
-		if _, err := fmt.Fprintf(a.stdout, "%s -> %d\n", l.Addr(), f.inside); err != nil {
+	f, err := a.listenLocally(ctx, address, ports)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	f.serveSandbox(ctx, sb)
+	for i, l := range f.listeners {
+		if _, err := fmt.Fprintf(a.stdout, "%s -> %d\n", l.Addr(), ports[i].inside); err != nil {
 			return err
 		}
-		serving.Go(func() { a.acceptConns(ctx, l, sb, f.inside) })
 	}
 	<-ctx.Done()
 	return nil

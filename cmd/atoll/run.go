@@ -22,6 +22,8 @@ type runFlags struct {
 	rm      bool
 	timeout atoll.Duration
 
+	forwards []forwarding // ports of -p that this program forwards
+
 	kept    bool   // the sandbox was stopped instead of removed
 	process string // id of the command's process, unless it is the main process
 }
@@ -65,6 +67,12 @@ func (f *runFlags) runCommand(a *app, cmd *cobra.Command, args []string) error {
 			return usageErrorf("-d needs a command: use atoll create for a sandbox without one")
 		}
 		if err := f.defaultToShell(a, false); err != nil {
+			return err
+		}
+	}
+	if !f.detach {
+		var err error
+		if f.forwards, err = f.takeForwards(); err != nil {
 			return err
 		}
 	}
@@ -129,6 +137,13 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 	if err := s.app.prepareSandbox(s.ctx, c, spec, f.quiet); err != nil {
 		return exit, "", s.breakCause(err)
 	}
+	fwd, err := f.publishPorts(s.ctx, s.app, c, spec)
+	if err != nil {
+		return exit, "", s.breakCause(err)
+	}
+	if fwd != nil {
+		defer fwd.Close()
+	}
 	args := spec.Cmd
 	idle, err := f.idleSpec(s.ctx, c, spec)
 	if err != nil {
@@ -160,6 +175,9 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 			s.app.printMessage("%v", left)
 		}
 	}()
+	if fwd != nil {
+		fwd.serveSandbox(s.ctx, sb)
+	}
 	if err := s.takeTerminal(); err != nil {
 		return exit, sb.ID(), err
 	}

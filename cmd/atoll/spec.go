@@ -48,7 +48,7 @@ func (f *specFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, egress for hosts of --allow only, or named:NAME for a network of the engine, with everything it reaches (default none)")
 	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that the sandbox can reach; implies --network egress")
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside listens on; other ports can be reached, too")
-	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port; requires --network named:NAME, unlike atoll port-forward")
+	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port: by atoll run while it runs, else with --network named:NAME only")
 	fs.StringVar((*string)(&f.spec.Resources.GPUs), "gpus", "", "`GPUs` of the sandbox: all, a number, or a list like device=0,1 (default none)")
 	fs.BoolVar(&f.spec.Cache, "cache", false, "share the caches of package managers and compilers with all sandboxes of the project")
 	fs.StringArrayVar(&f.spec.CachePaths, "cache-path", nil, "additional `directory` below the home directory to cache; implies --cache")
@@ -75,6 +75,9 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 		return nil, err
 	}
 	if err := f.setNetwork(&s.Network); err != nil {
+		return nil, err
+	}
+	if err := f.refusePublish(s.Network); err != nil {
 		return nil, err
 	}
 	s.Cache = s.Cache || len(s.CachePaths) > 0
