@@ -34,6 +34,7 @@ A sandbox is named by its name, its id, or the beginning of its id (four digits
 or more, as long as it is the only one). With a server running for the state
 directory (atoll serve), or with --url, commands use that; else each is the
 server for as long as it runs.`,
+		Version:           buildVersion().firstLine(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
@@ -47,6 +48,8 @@ server for as long as it runs.`,
 	for _, s := range settings {
 		flags.String(flagName(s.key), "", s.doc)
 	}
+	root.Flags().BoolP("version", "v", false, "print the version of this binary; atoll version prints more")
+	root.SetVersionTemplate("{{.Version}}\n")
 	shortenHelp(a, root)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

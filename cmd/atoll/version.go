@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -9,9 +10,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// release is the version of a release. The linker sets it: -X main.release=v1.2.3.
+var release string
+
 // A version describes the build of this binary.
 type version struct {
-	Version  string `json:"version"`          // version of the module; "devel" outside of a release
+	Version  string `json:"version"`          // of the release, or of the module; "devel" if neither is known
 	Commit   string `json:"commit,omitempty"` // with "+" if files were changed
 	Date     string `json:"date,omitempty"`   // date of the commit
 	Go       string `json:"go"`               // version of the compiler
@@ -43,9 +47,15 @@ func newVersion(a *app) *cobra.Command {
 func buildVersion() version {
 	v := version{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
+	if ok {
+		v.readBuild(info)
 	}
+	v.Version = cmp.Or(release, v.Version)
+	return v
+}
+
+// readBuild sets what the compiler has recorded.
+func (v *version) readBuild(info *debug.BuildInfo) {
 	if info.Main.Version != "" && info.Main.Version != "(devel)" {
 		v.Version = info.Main.Version
 	}
@@ -70,18 +80,23 @@ func buildVersion() version {
 			v.GVisor = m.Version
 		}
 	}
-	return v
+}
+
+// firstLine returns the version, and in parentheses the commit and its date if the build knows them.
+func (v version) firstLine() string {
+	line := "atoll " + v.Version
+	switch {
+	case v.Commit != "" && v.Date != "":
+		line += fmt.Sprintf(" (commit %s of %s)", v.Commit, v.Date)
+	case v.Commit != "":
+		line += fmt.Sprintf(" (commit %s)", v.Commit)
+	}
+	return line
 }
 
 func (v version) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "atoll %s", v.Version)
-	for _, part := range []string{v.Commit, v.Date} {
-		if part != "" {
-			fmt.Fprintf(&b, " %s", part)
-		}
-	}
-	fmt.Fprintf(&b, "\n%s %s", v.Go, v.Platform)
+	fmt.Fprintf(&b, "%s\n%s %s", v.firstLine(), v.Go, v.Platform)
 	if v.GVisor != "" {
 		fmt.Fprintf(&b, "\ngvisor %s", v.GVisor)
 	}
